@@ -1,0 +1,1 @@
+//! Composition root: constructs clients, channels, registries and tasks. The only place that spawns long-lived tasks.

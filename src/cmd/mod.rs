@@ -1,0 +1,8 @@
+//! Subcommands.
+
+use std::process::ExitCode;
+
+/// Parses the command line and runs the subcommand it names.
+pub fn main() -> ExitCode {
+    ExitCode::SUCCESS
+}

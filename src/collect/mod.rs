@@ -1,0 +1,1 @@
+//! Input edge: metrics of model servers become [`crate::engine::Collected`] samples, from Prometheus or from pods.

@@ -1,0 +1,1 @@
+//! Flags, environment and files become one validated `Config`. The only reader of the environment.

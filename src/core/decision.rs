@@ -1,0 +1,143 @@
+//! What comes out: one decision a variant, the report that explains it, and the next memory.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::memory::Memory;
+use crate::model::{GroupId, VariantId};
+use crate::units::Replicas;
+
+/// The result of one decision over a whole snapshot.
+#[must_use]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// Exactly one for every variant of the snapshot, the invalid ones included.
+    pub decisions: BTreeMap<VariantId, Decision>,
+    /// Why.
+    pub report: Report,
+    /// What the next decision gets.
+    pub memory: Memory,
+}
+
+/// What every output says of one variant.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Decision {
+    /// `spec.modelID`; empty for an invalid variant.
+    pub model: String,
+    /// The accelerator's name, when one is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accelerator: Option<String>,
+    /// The scale target's current replicas, when it exists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub current: Option<Replicas>,
+    /// The number, or why there is none.
+    pub verdict: Verdict,
+}
+
+/// The number, or why there is none.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Verdict {
+    /// The committed target.
+    Target(Target),
+    /// No number: every output says so, none says 0.
+    Unknown(Unknown),
+}
+
+/// A number and what it rests on.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Target {
+    /// Desired replicas.
+    pub desired: Replicas,
+    /// Why this number.
+    pub reason: Reason,
+    /// One sentence for people, without the number's age.
+    pub message: String,
+    /// The newest fresh sample the number rests on. The number is as old as this.
+    pub evidence: Timestamp,
+}
+
+/// Why a number is what it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub enum Reason {
+    /// Spare capacity is below a trigger.
+    ScaleUp,
+    /// The others can carry the load of one.
+    ScaleDown,
+    /// Neither up nor down.
+    Steady,
+    /// The last change is still on its way.
+    Transition,
+    /// Moved into the variant's bounds.
+    Bounded,
+    /// Idle for the retention period.
+    ScaleToZero,
+    /// Requests wait for a model without replicas.
+    ScaleFromZero,
+    /// Held: pods exist, none is ready.
+    Starting,
+    /// Held: ready pods without any series.
+    MetricsMissing,
+    /// Held or raised: some ready pods without fresh series, or a partial answer.
+    Partial,
+    /// Held or raised: the newest samples are old.
+    Stale,
+    /// Held: the metric source does not answer.
+    SourceDown,
+    /// Held: the checker refused the new number.
+    CheckFailed,
+}
+
+/// Why there is no number.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Unknown {
+    /// What kind of not knowing.
+    pub cause: Cause,
+    /// One sentence for people: which variant, why, and the next step.
+    pub message: String,
+    /// Since when.
+    pub since: Timestamp,
+}
+
+/// What kind of not knowing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub enum Cause {
+    /// Nothing has been measured yet and nothing is remembered.
+    NothingKnown,
+    /// The evidence is older than `max-stale`.
+    TooOld,
+    /// The object itself cannot be used.
+    InvalidVariant,
+    /// The scale target does not exist.
+    TargetNotFound,
+}
+
+/// The explanation of a decision as data: one entry a model group, one part a step.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Report {
+    /// By model group.
+    pub groups: BTreeMap<GroupId, GroupReport>,
+}
+
+/// The steps of one group's decision, in order.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct GroupReport {
+    /// Each step in words and numbers.
+    pub steps: Vec<Step>,
+}
+
+/// One step of a decision.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Step {
+    /// The step's name: quality, analyze, target, bound, check.
+    pub step: String,
+    /// The variant it is about; `None` when about the whole group.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub variant: Option<String>,
+    /// What was concluded, with numbers.
+    pub finding: String,
+}

@@ -1,0 +1,15 @@
+//! The decision core of `wva`. Values in, values out: no clock, no I/O, no async, no randomness, no Kubernetes.
+//!
+//! Two entry points share one [`Memory`]: [`observe`] folds a [`Snapshot`] into what is remembered, [`decide`] turns
+//! a snapshot, the memory and a [`Policy`] into an [`Outcome`]. Same input, same bytes out.
+
+pub mod decision;
+pub mod memory;
+pub mod model;
+pub mod snapshot;
+pub mod units;
+
+pub use decision::{Decision, Outcome, Report};
+pub use memory::Memory;
+pub use model::{GroupId, Policy, Variant, VariantId};
+pub use snapshot::Snapshot;

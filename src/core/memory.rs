@@ -1,0 +1,59 @@
+//! Everything remembered between decisions: versioned, serialisable, small.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::model::GroupId;
+use crate::units::Replicas;
+
+/// What one decision leaves for the next.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Memory {
+    /// The layout's version; another one is not read.
+    pub version: u32,
+    /// By model group.
+    pub groups: BTreeMap<GroupId, GroupMemory>,
+}
+
+impl Memory {
+    /// The layout this build writes.
+    pub const VERSION: u32 = 1;
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self { version: Self::VERSION, groups: BTreeMap::new() }
+    }
+}
+
+/// What is remembered of one model group.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct GroupMemory {
+    /// When the analyzer last took its one look a cycle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cycle_at: Option<Timestamp>,
+    /// Since when no request has been seen, when measured and not merely unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle_since: Option<Timestamp>,
+    /// By variant name.
+    pub variants: BTreeMap<String, VariantMemory>,
+}
+
+/// What is remembered of one variant.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct VariantMemory {
+    /// The committed target.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<Replicas>,
+    /// When the target last changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target_since: Option<Timestamp>,
+    /// The newest fresh sample a decision of this variant rested on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub evidence: Option<Timestamp>,
+    /// Since when nothing could be concluded, if so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blind_since: Option<Timestamp>,
+}

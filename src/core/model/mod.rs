@@ -1,0 +1,7 @@
+//! What is decided about, validated where it is made.
+
+mod policy;
+mod variant;
+
+pub use policy::{Policy, SaturationPolicy, ScaleToZero};
+pub use variant::{Bounds, GroupId, InvalidVariant, Role, TargetRef, Variant, VariantId};

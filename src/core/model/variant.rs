@@ -1,0 +1,166 @@
+//! A variant and the names it goes by.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::units::{Cost, Replicas};
+
+/// Namespace and name of a `VariantAutoscaling`. Written `namespace/name`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct VariantId {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name: `variant_name` in every metric.
+    pub name: String,
+}
+
+/// The variants of one model in one namespace: the unit of a decision. Written `namespace/modelID`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct GroupId {
+    /// The namespace.
+    pub namespace: String,
+    /// `spec.modelID`; may contain slashes.
+    pub model: String,
+}
+
+/// A text that is not `namespace/rest`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not of the form namespace/name")]
+pub struct NotAnId(String);
+
+macro_rules! slashed {
+    ($name:ident, $rest:ident) => {
+        impl $name {
+            /// From its two parts.
+            pub fn new(namespace: impl Into<String>, $rest: impl Into<String>) -> Self {
+                Self { namespace: namespace.into(), $rest: $rest.into() }
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = NotAnId;
+            fn from_str(text: &str) -> Result<Self, NotAnId> {
+                // A namespace never contains a slash, so the first one separates.
+                text.split_once('/').map(|(ns, rest)| Self::new(ns, rest)).ok_or_else(|| NotAnId(text.into()))
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = NotAnId;
+            fn try_from(text: String) -> Result<Self, NotAnId> {
+                text.parse()
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(id: $name) -> String {
+                id.to_string()
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{}/{}", self.namespace, self.$rest)
+            }
+        }
+    };
+}
+
+slashed!(VariantId, name);
+slashed!(GroupId, model);
+
+/// The object that is scaled, in the variant's namespace.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TargetRef {
+    /// Its kind, e.g. `Deployment`.
+    pub kind: String,
+    /// Its name.
+    pub name: String,
+}
+
+impl fmt::Display for TargetRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.kind, self.name)
+    }
+}
+
+/// Which part of a request a replica serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// Prompt and generation.
+    #[default]
+    Both,
+    /// Generation only.
+    Decode,
+    /// Prompt only.
+    Prefill,
+}
+
+/// How few and how many replicas a variant may have. With a minimum above the maximum, the minimum wins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bounds {
+    /// Never fewer than this; zero allows scaling to zero.
+    pub min: Replicas,
+    /// Never more than this; `None` is unbounded.
+    pub max: Option<Replicas>,
+}
+
+impl Bounds {
+    /// `wanted`, moved into the bounds.
+    #[must_use]
+    pub fn clamp(self, wanted: Replicas) -> Replicas {
+        let capped = self.max.map_or(wanted, |max| wanted.min(max));
+        capped.max(self.min)
+    }
+}
+
+impl Default for Bounds {
+    /// The defaults of the custom resource: at least 1, no maximum.
+    fn default() -> Self {
+        Self { min: Replicas::ONE, max: None }
+    }
+}
+
+/// One `VariantAutoscaling`: a way of serving a model that is scaled on its own.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Variant {
+    /// Its namespace and name.
+    pub id: VariantId,
+    /// `spec.modelID`: the `model_name` of its serving metrics.
+    pub model: String,
+    /// What is scaled.
+    pub target: TargetRef,
+    /// What one replica costs.
+    pub cost: Cost,
+    /// Its bounds.
+    pub bounds: Bounds,
+    /// The accelerator's name when one is known; cosmetic, never a reason to withhold a number.
+    pub accelerator: Option<String>,
+    /// Its role.
+    pub role: Role,
+}
+
+impl Variant {
+    /// The default of `spec.variantCost`.
+    pub const DEFAULT_COST: f64 = 10.0;
+
+    /// The group it is decided in.
+    #[must_use]
+    pub fn group(&self) -> GroupId {
+        GroupId::new(&self.id.namespace, &self.model)
+    }
+}
+
+/// A `VariantAutoscaling` that cannot be decided about, and why.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InvalidVariant {
+    /// Which one.
+    pub id: VariantId,
+    /// The field, the value and what is allowed.
+    pub problem: String,
+}

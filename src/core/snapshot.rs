@@ -1,0 +1,208 @@
+//! Everything one decision may look at. A snapshot is complete: the same one always gives the same outcome.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::model::{GroupId, InvalidVariant, Variant};
+use crate::units::Replicas;
+
+/// Variants, their replicas and the signals of these, at one moment.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// The moment of the decision.
+    pub now: Timestamp,
+    /// The variants by model group.
+    pub groups: BTreeMap<GroupId, ModelGroup>,
+    /// Objects that cannot be decided about.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub invalid: Vec<InvalidVariant>,
+}
+
+/// The variants of one model in one namespace, and what was seen of them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ModelGroup {
+    /// How the metric source answered for this group.
+    pub source: SourceHealth,
+    /// Its variants, by name.
+    pub variants: Vec<VariantState>,
+    /// What the scheduler in front of the model (the EPP) says of requests not yet given to a replica.
+    #[serde(default, skip_serializing_if = "Signals::is_empty")]
+    pub scheduler: Signals,
+}
+
+/// How the metric source answered.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", tag = "state")]
+pub enum SourceHealth {
+    /// A whole answer.
+    Complete,
+    /// An answer with warnings, or a cut one: what is missing cannot be told from what is zero.
+    Partial {
+        /// The warnings.
+        warnings: Vec<String>,
+    },
+    /// No answer.
+    Down {
+        /// Which source, and what went wrong, for people.
+        cause: String,
+    },
+}
+
+/// A variant, its scale target and its replicas.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct VariantState {
+    /// The variant.
+    pub variant: Variant,
+    /// The scale target's counts; `None` when it does not exist.
+    pub scale: Option<Scale>,
+    /// One entry a pod that exists now.
+    pub replicas: Vec<Replica>,
+    /// The last number in the object's status, to hold on to when no better memory exists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_status: Option<Replicas>,
+}
+
+/// The counts of a scale target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Scale {
+    /// `spec.replicas` (1 when absent).
+    pub spec: Replicas,
+    /// `status.replicas`, or `spec.replicas` while that is 0.
+    pub current: Replicas,
+    /// `status.readyReplicas`.
+    pub ready: Replicas,
+}
+
+impl Scale {
+    /// Replicas that exist and are not ready.
+    #[must_use]
+    pub fn pending(self) -> Replicas {
+        self.current.above(self.ready)
+    }
+}
+
+/// One serving pod.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Replica {
+    /// The pod's name.
+    pub pod: String,
+    /// Where it is in its life.
+    pub phase: Phase,
+    /// When the pod was created.
+    pub created: Timestamp,
+    /// When it became ready, if it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready_since: Option<Timestamp>,
+    /// Signals by engine: one serving process each (several with data parallelism).
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub engines: BTreeMap<String, Signals>,
+}
+
+/// Where a pod is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Phase {
+    /// Waiting for a node.
+    Pending,
+    /// No node has room for it.
+    Unschedulable,
+    /// On a node, not ready yet.
+    Starting,
+    /// Serving.
+    Ready,
+    /// Being deleted: gets no new requests.
+    Terminating,
+}
+
+/// The raw samples of one engine, by signal, oldest first.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Signals(BTreeMap<Signal, Vec<Sample>>);
+
+impl Signals {
+    /// Adds samples of `signal`, keeping the order of time; of two at one time the first stays.
+    pub fn add(&mut self, signal: Signal, samples: impl IntoIterator<Item = Sample>) {
+        let series = self.0.entry(signal).or_default();
+        series.extend(samples);
+        series.sort_by_key(|sample| sample.at);
+        series.dedup_by_key(|sample| sample.at);
+    }
+
+    /// The samples of `signal`, oldest first; empty when there are none.
+    #[must_use]
+    pub fn get(&self, signal: Signal) -> &[Sample] {
+        self.0.get(&signal).map_or(&[], Vec::as_slice)
+    }
+
+    /// The newest sample of `signal`.
+    #[must_use]
+    pub fn newest(&self, signal: Signal) -> Option<Sample> {
+        self.get(signal).last().copied()
+    }
+
+    /// True when there is no sample at all.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.values().all(Vec::is_empty)
+    }
+
+    /// Every signal with its samples.
+    pub fn iter(&self) -> impl Iterator<Item = (Signal, &[Sample])> {
+        self.0.iter().map(|(signal, samples)| (*signal, samples.as_slice()))
+    }
+}
+
+/// A value with its true time. Always finite: the input edge drops and counts everything else.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// When the value was true.
+    pub at: Timestamp,
+    /// The value.
+    pub value: f64,
+}
+
+/// What can be measured of an engine or of a scheduler. Counters only grow, until a restart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Signal {
+    /// Gauge: share of the KV cache in use, 0 to 1.
+    KvUsage,
+    /// Gauge: requests waiting in the engine.
+    Waiting,
+    /// Gauge: requests being generated.
+    Running,
+    /// Gauge: KV-cache size in tokens (blocks × block size).
+    KvCapacity,
+    /// Counter: prompt tokens.
+    PromptTokens,
+    /// Counter: generated tokens.
+    GenerationTokens,
+    /// Counter: seconds of inter-token latency.
+    InterTokenLatencySum,
+    /// Counter: measured inter-token gaps.
+    InterTokenLatencyCount,
+    /// Counter: seconds of time to first token.
+    TimeToFirstTokenSum,
+    /// Counter: first tokens.
+    TimeToFirstTokenCount,
+    /// Counter: prompt tokens of finished requests.
+    RequestPromptTokensSum,
+    /// Counter: finished requests, as counted by prompt length.
+    RequestPromptTokensCount,
+    /// Counter: generated tokens of finished requests.
+    RequestGenerationTokensSum,
+    /// Counter: finished requests, as counted by generated length.
+    RequestGenerationTokensCount,
+    /// Counter: tokens found in the prefix cache.
+    PrefixCacheHits,
+    /// Counter: tokens looked up in the prefix cache.
+    PrefixCacheQueries,
+    /// Gauge (scheduler): requests held for the model.
+    SchedulerQueueSize,
+    /// Gauge (scheduler): bytes of the requests held.
+    SchedulerQueueBytes,
+    /// Counter (scheduler): requests dispatched.
+    SchedulerAttempts,
+}

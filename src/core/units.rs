@@ -1,0 +1,180 @@
+//! One type a unit, validated where it is made: no bare number crosses a module.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// A value outside the range its unit allows.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[error("{unit} {value} is out of range: must be {allowed}")]
+pub struct OutOfRange {
+    /// What the value was meant to be.
+    pub unit: &'static str,
+    /// The offending value, as it was given.
+    pub value: f64,
+    /// The allowed range, in words.
+    pub allowed: &'static str,
+}
+
+/// A count of serving pods.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Replicas(u32);
+
+impl Replicas {
+    /// No pods.
+    pub const ZERO: Self = Self(0);
+    /// One pod.
+    pub const ONE: Self = Self(1);
+
+    /// `count` pods.
+    #[must_use]
+    pub const fn new(count: u32) -> Self {
+        Self(count)
+    }
+
+    /// The plain count.
+    #[must_use]
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+
+    /// One more.
+    #[must_use]
+    pub const fn plus_one(self) -> Self {
+        Self(self.0.saturating_add(1))
+    }
+
+    /// One fewer, never below zero.
+    #[must_use]
+    pub const fn minus_one(self) -> Self {
+        Self(self.0.saturating_sub(1))
+    }
+
+    /// How many more than `other`, never below zero.
+    #[must_use]
+    pub const fn above(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+}
+
+impl fmt::Display for Replicas {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+macro_rules! non_negative {
+    ($(#[$doc:meta])* $name:ident, $unit:literal) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, PartialOrd, Default, Serialize, Deserialize)]
+        #[serde(try_from = "f64", into = "f64")]
+        pub struct $name(f64);
+
+        impl $name {
+            /// Zero.
+            pub const ZERO: Self = Self(0.0);
+
+            /// # Errors
+            /// When `value` is negative or not finite.
+            pub fn new(value: f64) -> Result<Self, OutOfRange> {
+                if value.is_finite() && value >= 0.0 {
+                    Ok(Self(value))
+                } else {
+                    Err(OutOfRange { unit: $unit, value, allowed: "finite and at least 0" })
+                }
+            }
+
+            /// The plain number.
+            #[must_use]
+            pub const fn get(self) -> f64 {
+                self.0
+            }
+        }
+
+        impl TryFrom<f64> for $name {
+            type Error = OutOfRange;
+            fn try_from(value: f64) -> Result<Self, OutOfRange> {
+                Self::new(value)
+            }
+        }
+
+        impl From<$name> for f64 {
+            fn from(value: $name) -> f64 {
+                value.0
+            }
+        }
+    };
+}
+
+non_negative!(
+    /// A length of time.
+    Seconds,
+    "seconds"
+);
+non_negative!(
+    /// What one replica costs an hour, in the user's own unit: only ratios matter.
+    Cost,
+    "cost"
+);
+non_negative!(
+    /// A number of requests.
+    Requests,
+    "requests"
+);
+
+impl Seconds {
+    /// Whole seconds, for constants.
+    #[must_use]
+    pub const fn whole(seconds: u32) -> Self {
+        Self(seconds as f64)
+    }
+
+    /// From `earlier` to `later`; zero when the order is reversed.
+    #[must_use]
+    pub fn between(earlier: jiff::Timestamp, later: jiff::Timestamp) -> Self {
+        Self(later.duration_since(earlier).as_secs_f64().max(0.0))
+    }
+}
+
+impl fmt::Display for Seconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.0}s", self.0)
+    }
+}
+
+/// A share of a whole, 0 to 1.
+#[derive(Debug, Clone, Copy, PartialEq, PartialOrd, Default, Serialize, Deserialize)]
+#[serde(try_from = "f64", into = "f64")]
+pub struct Ratio(f64);
+
+impl Ratio {
+    /// # Errors
+    /// When `value` is outside 0..=1 or not finite.
+    pub fn new(value: f64) -> Result<Self, OutOfRange> {
+        if (0.0..=1.0).contains(&value) {
+            Ok(Self(value))
+        } else {
+            Err(OutOfRange { unit: "ratio", value, allowed: "0 to 1" })
+        }
+    }
+
+    /// The plain number.
+    #[must_use]
+    pub const fn get(self) -> f64 {
+        self.0
+    }
+}
+
+impl TryFrom<f64> for Ratio {
+    type Error = OutOfRange;
+    fn try_from(value: f64) -> Result<Self, OutOfRange> {
+        Self::new(value)
+    }
+}
+
+impl From<Ratio> for f64 {
+    fn from(value: Ratio) -> f64 {
+        value.0
+    }
+}

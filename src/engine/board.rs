@@ -1,0 +1,91 @@
+//! The immutable result of one evaluation, and the channel every output reads it from.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::sync::watch;
+use wva_core::{Decision, Report, VariantId};
+
+/// Where a published result comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// Nothing has been published yet.
+    Empty,
+    /// Computed by this instance.
+    Computed,
+    /// Read from the state objects that the holder wrote.
+    Restored,
+}
+
+/// The result of one evaluation: what every output renders.
+#[derive(Debug, Clone)]
+pub struct Published {
+    /// Counts evaluations of this process, from 1.
+    pub sequence: u64,
+    /// When the snapshot was taken.
+    pub at: Timestamp,
+    /// How long the evaluation took.
+    pub took: Duration,
+    /// Where it comes from.
+    pub origin: Origin,
+    /// One decision a variant.
+    pub decisions: BTreeMap<VariantId, Decision>,
+    /// Why.
+    pub report: Report,
+}
+
+impl Published {
+    /// Before the first evaluation.
+    #[must_use]
+    pub fn empty() -> Self {
+        Self {
+            sequence: 0,
+            at: Timestamp::UNIX_EPOCH,
+            took: Duration::ZERO,
+            origin: Origin::Empty,
+            decisions: BTreeMap::new(),
+            report: Report::default(),
+        }
+    }
+}
+
+/// The newest published result, readable without a lock by any number of outputs.
+#[derive(Debug, Clone)]
+pub struct Board {
+    newest: watch::Sender<Arc<Published>>,
+}
+
+impl Board {
+    /// An empty board.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { newest: watch::Sender::new(Arc::new(Published::empty())) }
+    }
+
+    /// Replaces the newest result.
+    pub fn publish(&self, published: Published) -> Arc<Published> {
+        let published = Arc::new(published);
+        self.newest.send_replace(published.clone());
+        published
+    }
+
+    /// The newest result.
+    #[must_use]
+    pub fn newest(&self) -> Arc<Published> {
+        self.newest.borrow().clone()
+    }
+
+    /// Wakes at every new result.
+    #[must_use]
+    pub fn subscribe(&self) -> watch::Receiver<Arc<Published>> {
+        self.newest.subscribe()
+    }
+}
+
+impl Default for Board {
+    fn default() -> Self {
+        Self::new()
+    }
+}

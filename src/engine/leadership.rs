@@ -1,0 +1,31 @@
+//! Who decides. The lease (in `cluster`) produces this value; the engine, the status writer and the forwarder read it.
+
+use tokio::time::Instant;
+
+/// Who holds the lease, as far as this instance knows.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Leadership {
+    /// The holder; `None` while nobody holds an unexpired lease.
+    pub holder: Option<Holder>,
+    /// Until when this instance may act as the holder; `None` when it is not the holder.
+    pub mine_until: Option<Instant>,
+}
+
+/// The instance that decides.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder {
+    /// Its identity (the pod's name).
+    pub identity: String,
+    /// Where it answers, as `https://host:port`; `None` when it does not say.
+    pub address: Option<String>,
+    /// `leaseTransitions`: the epoch of its decisions.
+    pub epoch: i64,
+}
+
+impl Leadership {
+    /// True while this instance may decide and write. Ask at the moment of acting, not before.
+    #[must_use]
+    pub fn is_mine(&self) -> bool {
+        self.mine_until.is_some_and(|until| Instant::now() < until)
+    }
+}

@@ -1,0 +1,128 @@
+//! What an evaluation needs from the outside, as traits and plain values. The edges implement them.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use jiff::Timestamp;
+use wva_core::model::InvalidVariant;
+use wva_core::snapshot::{Sample, Signal, VariantState};
+
+/// Where time comes from: the wall, or a virtual clock that runs faster (the demo).
+pub trait Clock: Send + Sync {
+    /// The current moment.
+    fn now(&self) -> Timestamp;
+    /// Resolves when `duration` of this clock has passed.
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()>;
+}
+
+/// The wall clock.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    #[expect(clippy::disallowed_methods, reason = "the one wall-clock read of the decision path")]
+    fn now(&self) -> Timestamp {
+        Timestamp::now()
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        Box::pin(tokio::time::sleep(duration))
+    }
+}
+
+/// Where metrics come from.
+pub trait MetricSource: Send + Sync {
+    /// Reads the signals of everything in `scope`. A missing series is not an error; see [`Collected::gaps`].
+    fn collect<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<Collected, SourceError>>;
+}
+
+/// What to read.
+#[derive(Debug, Clone, Default)]
+pub struct Scope {
+    /// The namespaces that have variants.
+    pub namespaces: BTreeSet<String>,
+    /// The pods that serve, for sources that read them directly.
+    pub endpoints: Vec<Endpoint>,
+}
+
+/// Where a serving pod's metrics are.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Endpoint {
+    /// The pod's namespace.
+    pub namespace: String,
+    /// The pod's name.
+    pub pod: String,
+    /// The pod's address.
+    pub ip: IpAddr,
+    /// The port of its metrics.
+    pub port: u16,
+}
+
+/// What a source answered.
+#[derive(Debug, Clone, Default)]
+pub struct Collected {
+    /// The series, in no particular order.
+    pub series: Vec<Series>,
+    /// Parts of the answer that are known to be incomplete.
+    pub gaps: Vec<Gap>,
+    /// Samples that were NaN, infinite or negative where impossible; dropped.
+    pub bad_samples: u64,
+}
+
+/// The samples of one signal of one engine or scheduler.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Series {
+    /// Namespace of the pod.
+    pub namespace: String,
+    /// Name of the pod.
+    pub pod: String,
+    /// The serving process in the pod: its `engine` label, else its port, else empty.
+    pub engine: String,
+    /// The model, when the series names one. Scheduler series always do.
+    pub model: Option<String>,
+    /// What was measured.
+    pub signal: Signal,
+    /// Oldest first, with their true times; all finite.
+    pub samples: Vec<Sample>,
+}
+
+/// A part of an answer that is known to be incomplete.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gap {
+    /// The namespace it concerns; `None` is all of them.
+    pub namespace: Option<String>,
+    /// The warning, for people.
+    pub reason: String,
+}
+
+/// A source that did not answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct SourceError {
+    /// A label for metrics: `timeout`, `connect`, `status`, `decode`, `config`.
+    pub kind: &'static str,
+    /// Which source, what happened and the next step, for people; never a token.
+    pub message: String,
+}
+
+/// What the cluster looks like now.
+pub trait Cluster: Send + Sync {
+    /// The newest view; cheap.
+    fn view(&self) -> Arc<ClusterView>;
+}
+
+/// Variants with their targets and pods (without signals), and where the pods' metrics are.
+#[derive(Debug, Clone, Default)]
+pub struct ClusterView {
+    /// False until every watch has listed once: nothing can be decided before.
+    pub synced: bool,
+    /// The variants this installation is responsible for.
+    pub variants: Vec<VariantState>,
+    /// The pods of these variants.
+    pub endpoints: Vec<Endpoint>,
+    /// Objects that cannot be decided about.
+    pub invalid: Vec<InvalidVariant>,
+}

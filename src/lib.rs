@@ -1,0 +1,23 @@
+//! `wva`: an aggregated Kubernetes API server that computes the desired replicas of LLM serving variants on read.
+//!
+//! The map (who may import whom is checked by `tests/it/tidy.rs`; the whole story is in `docs/ARCHITECTURE.md`):
+//!
+//! - [`config`]: flags, environment and files become one validated `Config`
+//! - [`collect`]: input edge, metrics of model servers become samples
+//! - [`cluster`]: input and output edge, Kubernetes
+//! - [`engine`]: one evaluation (collect, assemble, decide, check, publish) and the board every output reads
+//! - [`serve`]: output edges, the metrics API on TLS
+//! - [`telemetry`]: logs and our own metric families
+//! - [`app`]: composition root
+//! - [`cmd`]: subcommands
+//!
+//! The decisions themselves are made in the pure package `wva-core`.
+
+pub mod app;
+pub mod cluster;
+pub mod cmd;
+pub mod collect;
+pub mod config;
+pub mod engine;
+pub mod serve;
+pub mod telemetry;

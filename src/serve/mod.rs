@@ -1,0 +1,1 @@
+//! Output edges: the metrics API on TLS. Reads the board; computes nothing.

@@ -1,0 +1,1 @@
+//! Logs and our own metric families.
