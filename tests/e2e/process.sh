@@ -72,3 +72,15 @@ await_http() {
     sleep 0.1
   done
 }
+
+# choose_port VARIABLE: a port nobody listens on, unless one is given. Below 32768, where the kernel takes ports for outgoing connections.
+choose_port() {
+  local port
+  until [ -n "${!1:-}" ]; do
+    port=$((20000 + RANDOM % 12000))
+    if ! (: <"/dev/tcp/127.0.0.1/$port") 2>/dev/null && [[ " ${chosen_ports[*]:-} " != *" $port "* ]]; then
+      printf -v "$1" %s "$port"
+    fi
+  done
+  chosen_ports+=("${!1}")
+}

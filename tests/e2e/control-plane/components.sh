@@ -2,7 +2,6 @@
 # The parts of a bed: for each, how it is started (spawn_PART) and how it shows that it works (await_PART). Sourced by bed.
 
 # In the order they start; they stop in the reverse order. The API server goes before etcd, or it lingers on its port for a minute.
-# shellcheck disable=SC2034 # for bed
 PARTS=(etcd kube-apiserver kube-controller-manager kube-scheduler kwok prometheus)
 
 spawn_etcd() {
