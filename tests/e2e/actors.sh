@@ -74,3 +74,34 @@ baseline() {
   alive wva-0 || start_wva wva-0 "$wva_port" || return
   point_at "$wva_port"
 }
+
+# ---- everything, from nothing
+
+build() {
+  "$e2e/build-tools" kubernetes etcd kwok prometheus helm >/dev/null || return
+  echo "building wva and the fleet"
+  (cd "$root" && nice -n 5 cargo build --release --locked --bin wva --example fleet) || return
+  local profile=${CARGO_TARGET_DIR:-$root/target}/release
+  WVA=$profile/wva FLEET=$profile/examples/fleet
+}
+
+# set_up [FLEET_ARGUMENT...]: a bed in $BED with the chart, the model, the fleet and one wva. What cases need to know of it: $BED/facts.
+set_up() {
+  "$e2e/bed" up "$BED"
+  # shellcheck source=/dev/null
+  . "$BED/env"
+  local name
+  for name in wva_port second_port balancer_port; do
+    choose_port "$name"
+    echo "$name=${!name}" >>"$BED/facts"
+  done
+  install_chart
+  kubectl apply -f "$e2e/objects/llama.yaml" >/dev/null
+  start_fleet "$@"
+  baseline
+  eventually 60 "chart installed, wva up with the chart's rights: the APIService is available" is_available
+  eventually 30 "the fleet plays the pods" pods_played
+  # What one pod carries, in requests/s. Asked now, with one pod: later some may be draining.
+  echo "one=$(calculate "$(stat capacity_rps) / $(stat ready)")" >>"$BED/facts"
+}
+pods_played() { is "$(stat ready) >= 1"; }

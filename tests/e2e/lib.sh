@@ -163,10 +163,9 @@ namespace_goes() {
   kubectl create namespace "$name" >/dev/null && timeout 40 kubectl delete namespace "$name"
 }
 
-# steady_under PODS: a load that so many pods carry (2.7: three), and replicas that follow it and stand still. Sets `one`, a pod's capacity.
+# steady_under PODS: a load that so many pods carry (2.7: three), and replicas that follow it and stand still.
 steady_under() {
   local needed
-  one=$(stat capacity_rps)
   needed=$(ceiling "$1")
   set_load "$(calculate "$1 * $one")"
   eventually 180 "a load for $needed pods: the replicas follow" replicas_are ">=" "$needed"

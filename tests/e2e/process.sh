@@ -36,18 +36,21 @@ stop() {
   local name=$1 signal=${2:-TERM} pid
   if alive "$name"; then
     read -r pid _ <"$BED/pids/$name"
-    kill -s "$signal" "$pid"
+    end "$signal" "$pid"
     local deadline=$((SECONDS + 20))
     while alive "$name"; do
       if [ "$SECONDS" -ge "$deadline" ]; then
         echo "$name did not end within 20 s: killed" >&2
-        kill -s KILL "$pid" 2>/dev/null
+        end KILL "$pid"
       fi
       sleep 0.05
     done
   fi
   rm -f "$BED/pids/$name"
 }
+
+# A spawned process leads a group: what it started goes with it.
+end() { kill -s "$1" -- "-$2" 2>/dev/null || kill -s "$1" "$2" 2>/dev/null || true; }
 
 log_tail() {
   echo "--- end of $BED/logs/$1.log" >&2

@@ -1,7 +1,6 @@
 # shellcheck shell=bash
 # (1) Load up: the HPA raises the Deployment and settles at or above what the load needs. Load down: it shrinks, and nobody waits.
 
-one=$(stat capacity_rps)
 high=$(calculate "3.4 * $one")
 low=$(calculate "0.4 * $one")
 needed=$(ceiling "$high / $one")
@@ -19,6 +18,6 @@ eventually 180 "load down to $low requests/s: it shrinks from $peak" replicas_ar
 reset_stats
 settled=$(settles 300 45) || failed "it settles again: $settled"
 passed "it settles again: $settled"
-longest=$(stat max_wait_seconds)
+longest=$(stat max_wait_s)
 is "$longest <= 5" >/dev/null || failed "after its last step the longest wait was $longest s, over 5 s"
 passed "after its last step no request waited longer than 5 s: $longest s"

@@ -12,7 +12,7 @@ eventually 45 "Prometheus stopped, load down: the number $number is held with it
 eventually 0 "a namespace can be deleted meanwhile" namespace_goes
 eventually 60 "older than 60 s it is an error, and the HPA's condition names Prometheus" hpa_complains FailedGetExternalMetric Prometheus
 eventually 5 "kubectl get --raw says so too" metric_fails_with Prometheus
-throughout 20 "the $count replicas are held" replicas_are == "$count"
+throughout 20 "the $count replicas are held" replicas_are "==" "$count"
 
 "$e2e/bed" start "$BED" prometheus >/dev/null
 eventually 60 "Prometheus back: the HPA has a number again" scaling_active_is True

@@ -8,7 +8,7 @@ eventually 0 "wva up: a namespace can be deleted" namespace_goes
 
 stop wva-0 KILL
 eventually 20 "wva killed: the HPA has no number" scaling_active_is False
-throughout 15 "the $count replicas are held" replicas_are == "$count"
+throughout 15 "the $count replicas are held" replicas_are "==" "$count"
 
 kubectl delete apiservice v1beta1.external.metrics.k8s.io >/dev/null
 eventually 0 "wva down, its APIService removed: a namespace can be deleted" namespace_goes

@@ -26,8 +26,8 @@ case $old in
   *) failed "the Lease is held by neither wva-0 nor wva-1: $old" ;;
 esac
 stop "${old:0:5}" KILL
-eventually 5 "the holder $old killed: answers go on" value_is == "$number"
-throughout 20 "without a gap, at the same number" value_is == "$number"
+eventually 5 "the holder $old killed: answers go on" value_is "==" "$number"
+throughout 20 "without a gap, at the same number" value_is "==" "$number"
 held_by() { local now; now=$(holder) && echo "$now" && [[ $now == "$1"* ]]; }
 eventually 30 "$survivor takes over the Lease" held_by "$survivor"
 set_load "$(calculate "4.4 * $one")"
