@@ -1,2 +1,5 @@
 //! Integration tests: one binary, no cluster.
+
+mod engine;
 mod serve;
+mod tidy;
