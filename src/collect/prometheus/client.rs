@@ -215,11 +215,13 @@ impl QueryClient {
             return Err(self.refused(StatusCode::OK, &envelope));
         }
         let mut reasons = Vec::new();
-        if let Some(broken) = cut.or(envelope.broken) {
-            if envelope.status != "success" {
-                let next = "check that the URL is that of a Prometheus API";
-                return Err(QueryError::Failed(self.failed("decode", &broken, next)));
-            }
+        let broken = cut.or(envelope.broken);
+        if !envelope.has_result {
+            let broken = broken.as_deref().unwrap_or("the answer has no result");
+            let next = "check that the URL is that of a Prometheus API";
+            return Err(QueryError::Failed(self.failed("decode", broken, next)));
+        }
+        if let Some(broken) = broken {
             reasons.push(format!("{}: {broken}; what came before is used", self.name));
         }
         reasons
@@ -289,6 +291,11 @@ fn parse(text: &str) -> Result<Url, SourceError> {
         return Err(wrong("is neither http nor https"));
     }
     Ok(url)
+}
+
+/// How a URL is shown to people.
+pub(super) fn public_name(url: &str) -> String {
+    parse(url).map_or_else(|_| "an unusable Prometheus URL".into(), |url| display(&url))
 }
 
 fn display(url: &Url) -> String {

@@ -174,7 +174,7 @@ process_cpu_seconds_total 12.5
                     vllm:prompt_tokens_total 5 1800000000.25 # {trace_id=\"a\"} 1 1800000000\n# EOF\n";
         let text = parse(open.as_bytes(), TextFormat::OpenMetrics);
         assert_eq!(text.lines[0].at.unwrap().as_millisecond(), 1_800_000_000_250);
-        assert_eq!(text.lines[0].value, 5.0);
+        assert_eq!(value(&text, "vllm:prompt_tokens_total"), Some(5.0));
     }
 
     #[test]

@@ -1,0 +1,8 @@
+//! The input edge against real sockets: Prometheus's API as it answers, refuses, breaks off and lies, and pods.
+
+mod prometheus;
+mod prometheus_faults;
+mod prometheus_real;
+mod prometheus_tls;
+mod scrape;
+mod support;
