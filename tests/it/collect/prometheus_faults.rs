@@ -85,6 +85,24 @@ async fn a_slow_prometheus_is_a_timeout_that_names_it() {
 }
 
 #[tokio::test]
+async fn a_prometheus_that_hangs_costs_three_timeouts_however_many_namespaces_there_are() {
+    let slow = ok(&matrix(&[])).set_delay(Duration::from_secs(9));
+    let names: Vec<String> = (0..100).map(|n| format!("ns{n:02}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let rows: Vec<(&str, u64)> = names.iter().map(|name| (*name, 10)).collect();
+    let server = prometheus(ok(&counts(&rows)), slow).await;
+    let hasty = PrometheusSettings {
+        query_timeout: Duration::from_millis(300),
+        max_series: 10,
+        ..settings(server.uri())
+    };
+    let started = tokio::time::Instant::now();
+    let error = collect(&hasty, &scope(&names)).await.unwrap_err();
+    assert_eq!(error.kind, "timeout");
+    assert!(started.elapsed() < Duration::from_secs(4), "{:?}", started.elapsed());
+}
+
+#[tokio::test]
 async fn a_prometheus_that_is_gone_is_a_connect_error() {
     let listener = std::net::TcpListener::bind((LOOPBACK, 0)).unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());

@@ -16,10 +16,10 @@ use rustls::{RootCertStore, ServerConfig};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
-use wva::collect::{PrometheusSettings, PrometheusSource, TlsSettings, Token};
-use wva::engine::MetricSource as _;
+use wva::collect::{PrometheusSettings, PrometheusSource, ScrapeSettings, ScrapeSource, TlsSettings, Token};
+use wva::engine::{MetricSource as _, Scope};
 
-use super::support::{LOOPBACK, collect, provider, scope, settings};
+use super::support::{HandClock, LOOPBACK, collect, endpoint, provider, scope, settings};
 
 struct Pki {
     ca: CertifiedIssuer<'static, KeyPair>,
@@ -68,10 +68,13 @@ impl Drop for Pki {
     }
 }
 
+/// `Host` and `Authorization` of every request.
+type Seen = Arc<Mutex<Vec<(String, Option<String>)>>>;
+
 /// A Prometheus with no series; remembers who asked with which credentials.
 struct Server {
     address: SocketAddr,
-    seen: Arc<Mutex<Vec<(String, Option<String>)>>>,
+    seen: Seen,
     _accepting: JoinSet<()>,
 }
 
@@ -113,11 +116,7 @@ impl Server {
     }
 }
 
-async fn serve(
-    acceptor: TlsAcceptor,
-    socket: tokio::net::TcpStream,
-    log: Arc<Mutex<Vec<(String, Option<String>)>>>,
-) {
+async fn serve(acceptor: TlsAcceptor, socket: tokio::net::TcpStream, log: Seen) {
     let Ok(stream) = acceptor.accept(socket).await else { return };
     let answer = service_fn(move |request: Request<Incoming>| {
         let header = |name| request.headers().get(name).map(|value| value.to_str().unwrap().to_owned());
@@ -184,6 +183,35 @@ async fn a_token_file_is_read_again_after_rotation_and_its_loss_is_survived() {
         seen,
         ["first", "first", "second", "second", "second", "second"].map(|t| format!("Bearer {t}"))
     );
+}
+
+#[tokio::test]
+async fn a_user_and_password_in_the_url_are_sent_over_tls_and_a_token_wins_over_them() {
+    let pki = Pki::new("basic");
+    let server = Server::start(&pki, "127.0.0.1", false).await;
+    let url = format!("https://user:s3cret@127.0.0.1:{}", server.address.port());
+    let basic = PrometheusSettings { url, ..server.settings(pki.trusting()) };
+    collect(&basic, &scope(&["llm"])).await.unwrap();
+    let token = PrometheusSettings { token: Token::Inline("t0ken".into()), ..basic };
+    collect(&token, &scope(&["llm"])).await.unwrap();
+    let seen: Vec<_> = server.credentials().into_iter().flatten().collect();
+    assert_eq!(seen, ["Basic dXNlcjpzM2NyZXQ=", "Basic dXNlcjpzM2NyZXQ=", "Bearer t0ken", "Bearer t0ken"]);
+}
+
+#[tokio::test]
+async fn pods_behind_tls_get_the_scrape_token() {
+    let pki = Pki::new("pods");
+    let server = Server::start(&pki, "127.0.0.1", false).await;
+    let settings = ScrapeSettings {
+        scheme: "https".into(),
+        token: Token::Inline("t0ken".into()),
+        tls: pki.trusting(),
+        ..ScrapeSettings::default()
+    };
+    let source = ScrapeSource::new(&settings, Arc::new(HandClock::new())).unwrap();
+    let endpoints = vec![endpoint("llm", "p", server.address)];
+    source.collect(&Scope { endpoints, ..scope(&["llm"]) }).await.unwrap();
+    assert_eq!(server.credentials(), [Some("Bearer t0ken".to_owned())]);
 }
 
 #[tokio::test]
