@@ -1,5 +1,6 @@
 //! Integration tests: one binary, no cluster.
 
+mod collect;
 mod engine;
 mod serve;
 mod tidy;
