@@ -1,4 +1,5 @@
 //! What holds for every snapshot, memory and policy, however odd.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests may fail like tests")]
 
 use jiff::{SignedDuration, Timestamp};
 use proptest::collection::{btree_map, vec};
