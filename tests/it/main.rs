@@ -1,3 +1,5 @@
 //! Integration tests: one binary, no cluster.
 
 mod cluster;
+mod engine;
+mod tidy;
