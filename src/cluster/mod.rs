@@ -21,7 +21,7 @@ mod wire;
 pub use apiservice::CaBundle;
 pub use certificates::{Bundle, Certificates};
 pub use lease::Election;
-pub use state::{Restored, StateStore};
+pub use state::StateStore;
 pub use state_writer::StateWriter;
 pub use status_writer::StatusWriter;
 pub use trust::{Trust, TrustWatch};

@@ -16,11 +16,11 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use wva_core::memory::{GroupMemory, Memory};
-use wva_core::{Decision, GroupId, Report, VariantId};
+use wva_core::{GroupId, Report};
 
 use super::shards::{Header, Kept, SHARDS_MAX, Shard, VERSION, decode};
 use super::trouble::{Trouble, backoff, said};
-use crate::engine::{Board, Clock, Leadership, Origin, Published};
+use crate::engine::{Board, Clock, Leadership, Origin, Published, Restored};
 
 /// Longest wait for one answer of the API server.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
@@ -49,15 +49,6 @@ impl Kind {
             Self::Memory => "memory",
         }
     }
-}
-
-/// What the state objects held.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Restored {
-    /// The last published decisions.
-    pub decisions: BTreeMap<VariantId, Decision>,
-    /// What was remembered.
-    pub memory: Memory,
 }
 
 /// State objects that cannot be read or written.

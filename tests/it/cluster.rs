@@ -1,6 +1,13 @@
 //! Conversations with an API server where the request itself is the promise: lease, status, `caBundle`. A server that
 //! answers from a script can't show more than that; the end-to-end suite has a real one.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a helper of a test fails as the test does"
+)]
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
