@@ -6,6 +6,7 @@
 pub mod decision;
 pub mod memory;
 pub mod model;
+pub mod sim;
 pub mod snapshot;
 pub mod units;
 
