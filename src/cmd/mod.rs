@@ -1,5 +1,7 @@
 //! Subcommands.
 
+pub mod fleet;
+
 use std::process::ExitCode;
 
 /// Parses the command line and runs the subcommand it names.

@@ -77,7 +77,7 @@ impl Deployment {
 
     fn start(&mut self, fleet: &mut Fleet, ready_in: Duration) -> Result<(), FleetError> {
         let mut name = format!("{}-{}", self.template.name, self.rng.suffix());
-        while fleet.pods().any(|pod| pod.name == name) {
+        while fleet.pod(&name).is_some() {
             name = format!("{}-{}", self.template.name, self.rng.suffix());
         }
         fleet.start(PodSpec { name, ..self.template.clone() }, ready_in)

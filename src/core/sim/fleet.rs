@@ -95,6 +95,17 @@ impl Pod {
         }
     }
 
+    fn view(&self) -> PodView<'_> {
+        PodView {
+            name: &self.spec.name,
+            group: &self.spec.group,
+            phase: self.phase(),
+            created: self.created,
+            ready_since: self.server.is_some().then_some(self.ready_at),
+            server: self.server.as_ref(),
+        }
+    }
+
     /// When something happens to it by itself.
     fn due(&self) -> Option<Moment> {
         self.killed_at.or_else(|| self.server.is_none().then_some(self.ready_at))
@@ -240,20 +251,13 @@ impl Fleet {
 
     /// Every pod, by name.
     pub fn pods(&self) -> impl Iterator<Item = PodView<'_>> {
-        self.pods.iter().map(|(name, pod)| PodView {
-            name,
-            group: &pod.spec.group,
-            phase: pod.phase(),
-            created: pod.created,
-            ready_since: pod.server.is_some().then_some(pod.ready_at),
-            server: pod.server.as_ref(),
-        })
+        self.pods.values().map(Pod::view)
     }
 
     /// One pod.
     #[must_use]
     pub fn pod(&self, name: &str) -> Option<PodView<'_>> {
-        self.pods().find(|pod| pod.name == name)
+        self.pods.get(name).map(Pod::view)
     }
 
     /// Totals since the beginning.
