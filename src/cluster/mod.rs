@@ -1,1 +1,23 @@
 //! Kubernetes, both ways: custom resources, watches, ownership, status, state objects, lease and access reviews.
+
+mod convert;
+pub mod crd;
+pub mod lease;
+pub mod reviews;
+mod shards;
+pub mod state;
+pub mod state_writer;
+mod status;
+pub mod status_writer;
+pub mod trust;
+pub mod view;
+pub mod watch;
+mod wire;
+
+pub use lease::Election;
+pub use state::{Restored, StateStore};
+pub use state_writer::StateWriter;
+pub use status_writer::StatusWriter;
+pub use trust::{Trust, TrustWatch};
+pub use view::Observed;
+pub use watch::{ClusterReader, ClusterWatch};

@@ -1,1 +1,4 @@
 //! Integration tests: one binary, no cluster.
+
+mod engine;
+mod tidy;
