@@ -1,6 +1,8 @@
 //! Subcommands.
 
 mod crd;
+pub mod demo;
+pub mod fleet;
 mod serve;
 
 use std::process::ExitCode;
@@ -21,6 +23,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Serve(Box<serve::Args>),
+    Demo(demo::DemoArgs),
     Crd(crd::Args),
 }
 
@@ -29,6 +32,7 @@ enum Command {
 pub fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Serve(args) => serve::main(*args),
+        Command::Demo(args) => run(demo::run(args)),
         Command::Crd(args) => crd::main(&args),
     }
 }
@@ -40,17 +44,17 @@ fn fail(code: u8, error: &dyn std::fmt::Display) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// The runtime that every subcommand with I/O uses.
-fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_multi_thread().enable_all().thread_name("wva").build()
-}
-
-/// Installs the one TLS provider of the process.
-///
-/// # Errors
-/// When another one is installed: two would make rustls panic later.
-fn install_crypto_provider() -> Result<(), &'static str> {
-    rustls::crypto::aws_lc_rs::default_provider()
-        .install_default()
-        .map_err(|_| "a second TLS provider is installed in this process; this is a bug")
+/// Runs a subcommand that has I/O: with the one TLS provider of the process, on a runtime of its own.
+fn run<E: Into<anyhow::Error>>(work: impl Future<Output = Result<(), E>>) -> ExitCode {
+    if rustls::crypto::aws_lc_rs::default_provider().install_default().is_err() {
+        return fail(1, &"a second TLS provider is installed in this process; this is a bug");
+    }
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().thread_name("wva").build() {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(1, &format!("cannot start: {error}")),
+    };
+    match runtime.block_on(work) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(1, &format!("{:#}", error.into())),
+    }
 }

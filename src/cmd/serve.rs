@@ -1,8 +1,8 @@
-//! `wva serve`: logging, crypto provider, configuration, and only then sockets.
+//! `wva serve`: logging, configuration, and only then sockets.
 
 use std::process::ExitCode;
 
-use super::{USAGE, fail, install_crypto_provider, runtime};
+use super::{USAGE, fail, run};
 use crate::app;
 use crate::config::{Config, ServeArgs};
 use crate::telemetry::init_logging;
@@ -18,12 +18,5 @@ pub(super) fn main(args: Args) -> ExitCode {
         Ok(config) => config,
         Err(error) => return fail(USAGE, &error),
     };
-    if let Err(error) = install_crypto_provider() {
-        return fail(1, &error);
-    }
-    let ran = runtime().map_err(anyhow::Error::from).and_then(|runtime| runtime.block_on(app::serve(config)));
-    match ran {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => fail(1, &format!("{error:#}")),
-    }
+    run(app::serve(config))
 }
