@@ -1,0 +1,126 @@
+//! What both sources need of HTTP: a client with the wanted trust, and errors in words that name the next step.
+//! Not here: what is asked, and what an answer means.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use reqwest::{Certificate, ClientBuilder, Identity, redirect};
+
+use crate::engine::SourceError;
+
+/// Time for TCP and TLS. Peers are in the cluster: milliseconds are normal, three seconds bridge one lost SYN (1 s).
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Idle connections that are kept open: about two evaluations of the default interval (5 s), so that the next one needs
+/// no handshake, and less than the idle time-outs of common servers (60 s and more).
+const IDLE_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// How a TLS server is trusted, and how we show who we are.
+#[derive(Debug, Clone, Default)]
+pub struct TlsSettings {
+    /// PEM file of the only CAs to trust; `None` trusts those of the system.
+    pub ca_path: Option<PathBuf>,
+    /// PEM file of the client certificate; needs `client_key_path`.
+    pub client_cert_path: Option<PathBuf>,
+    /// PEM file of the client certificate's key.
+    pub client_key_path: Option<PathBuf>,
+    /// Accept any certificate. For tests and emergencies.
+    pub insecure_skip_verify: bool,
+}
+
+/// A client builder that is common to both sources. No redirects, because a redirect could carry a token elsewhere;
+/// no proxy from the environment, because only `config` reads it.
+pub(super) fn builder(tls: &TlsSettings, https: bool) -> Result<ClientBuilder, SourceError> {
+    if rustls::crypto::CryptoProvider::get_default().is_none() {
+        // reqwest would panic, even for plain http.
+        return Err(config(
+            "no TLS provider is installed in this process; install one before the first client".into(),
+        ));
+    }
+    let builder = reqwest::Client::builder()
+        .user_agent(concat!("wva/", env!("CARGO_PKG_VERSION")))
+        .redirect(redirect::Policy::none())
+        .no_proxy()
+        .gzip(true)
+        .connect_timeout(CONNECT_TIMEOUT)
+        .pool_idle_timeout(IDLE_TIMEOUT);
+    if !https {
+        // Without trust anchors, or the client would look for those of the system, which an empty image hasn't got.
+        return Ok(builder.tls_certs_only([]));
+    }
+    let builder = match &tls.ca_path {
+        Some(path) => builder.tls_certs_only(authorities(path)?),
+        None if tls.insecure_skip_verify => builder.tls_certs_only([]),
+        None => builder,
+    };
+    let builder = builder.tls_danger_accept_invalid_certs(tls.insecure_skip_verify);
+    Ok(match identity(tls)? {
+        Some(identity) => builder.identity(identity),
+        None => builder,
+    })
+}
+
+fn authorities(path: &Path) -> Result<Vec<Certificate>, SourceError> {
+    let pem = read(path, "CA")?;
+    match Certificate::from_pem_bundle(&pem) {
+        Ok(found) if !found.is_empty() => Ok(found),
+        _ => Err(config(format!(
+            "the CA file {} has no PEM certificate; put the issuer's there",
+            path.display()
+        ))),
+    }
+}
+
+fn identity(tls: &TlsSettings) -> Result<Option<Identity>, SourceError> {
+    let (cert, key) = match (&tls.client_cert_path, &tls.client_key_path) {
+        (Some(cert), Some(key)) => (cert, key),
+        (None, None) => return Ok(None),
+        _ => {
+            return Err(config(
+                "a client certificate needs its key and the reverse; set both paths or none".into(),
+            ));
+        }
+    };
+    let mut pem = read(key, "client key")?;
+    pem.push(b'\n');
+    pem.extend(read(cert, "client certificate")?);
+    let wrong = |_| {
+        let (cert, key) = (cert.display(), key.display());
+        config(format!("{cert} and {key} are not a PEM certificate and its key; check that they are a pair"))
+    };
+    Identity::from_pem(&pem).map(Some).map_err(wrong)
+}
+
+fn read(path: &Path, what: &str) -> Result<Vec<u8>, SourceError> {
+    std::fs::read(path).map_err(|error| {
+        config(format!(
+            "cannot read the {what} file {}: {error}; check that it is mounted and readable",
+            path.display()
+        ))
+    })
+}
+
+/// An error in the settings.
+pub(super) fn config(message: String) -> SourceError {
+    SourceError { kind: "config", message }
+}
+
+/// The kind of a failed request, for metrics.
+pub(super) fn kind(error: &reqwest::Error) -> &'static str {
+    if error.is_timeout() {
+        "timeout"
+    } else if error.is_body() || error.is_decode() {
+        "decode"
+    } else {
+        "connect"
+    }
+}
+
+/// The innermost cause in words: the outer layers only say that something failed.
+pub(super) fn root_cause(error: &dyn std::error::Error) -> String {
+    let mut cause = error;
+    while let Some(inner) = cause.source() {
+        cause = inner;
+    }
+    cause.to_string()
+}

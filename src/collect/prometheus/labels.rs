@@ -1,0 +1,212 @@
+//! Whom a series of Prometheus is about, from its labels. Labels come from three hands (the engine, the scrape
+//! configuration and the Prometheus server), so the same fact may have several names.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use wva_core::snapshot::Sample;
+
+use super::answer::{Element, Labels};
+use crate::collect::merge::RawSeries;
+use crate::collect::signals::{self, Kind, Name};
+use crate::engine::Scope;
+
+/// Labels by which the scheduler divides one total; everything else about a series tells where a copy came from.
+const SCHEDULER_PARTS: [&str; 8] = [
+    "pod_name",
+    "port",
+    "priority",
+    "fairness_id",
+    "inference_pool",
+    "flow_id",
+    "target_model_name",
+    "model_name",
+];
+
+/// What the series in an answer are joined with: the namespaces in scope and the pods known in each.
+#[derive(Debug)]
+pub(super) struct Known(BTreeMap<String, BTreeSet<String>>);
+
+impl Known {
+    pub(super) fn new(scope: &Scope) -> Self {
+        let mut known: BTreeMap<String, BTreeSet<String>> =
+            scope.namespaces.iter().map(|namespace| (namespace.clone(), BTreeSet::new())).collect();
+        for endpoint in &scope.endpoints {
+            if let Some(pods) = known.get_mut(&endpoint.namespace) {
+                pods.insert(endpoint.pod.clone());
+            }
+        }
+        Self(known)
+    }
+
+    /// The series as one of ours and how many of its samples were impossible; `None` when it's nobody's in scope.
+    pub(super) fn identify(&self, element: Element) -> Option<(RawSeries, u64)> {
+        let Element { labels, points } = element;
+        let name = signals::find(labels.get("__name__")?)?;
+        let (namespace, pod) = if name.kind.is_scheduler() {
+            if name.kind == Kind::SchedulerSuccesses && labels.get("status") != Some("success") {
+                return None;
+            }
+            self.scheduler(&labels)?
+        } else {
+            self.engine(&labels)?
+        };
+        let (namespace, pod) = (namespace.to_owned(), pod.to_owned());
+        let fixed = match name.kind {
+            Kind::CacheConfig => {
+                Some(signals::cache_tokens(labels.get("num_gpu_blocks")?, labels.get("block_size")?)?)
+            }
+            _ => None,
+        };
+        let offered = points.len();
+        let possible = |(at, value)| {
+            signals::possible(name.kind, value).map(|value| Sample { at, value: fixed.unwrap_or(value) })
+        };
+        let samples: Vec<Sample> = points.into_iter().filter_map(possible).collect();
+        let bad = (offered - samples.len()) as u64;
+        let series = RawSeries {
+            name,
+            namespace,
+            pod,
+            engine: labels.get("engine").map(Into::into),
+            port: labels.get("instance").and_then(port),
+            model: model(name, &labels),
+            part: part(name, &labels),
+            origin: origin(name, &labels),
+            samples,
+        };
+        Some((series, bad))
+    }
+
+    /// Namespace and pod of an engine. `namespace` and `pod` come from the scrape configuration and are the pod's own,
+    /// unless somebody in between was scraped (a collector, a federation): then the pod's own are the `exported_` ones.
+    /// So the pair that names a pod we know wins, else the one in a namespace we know.
+    fn engine<'b>(&self, labels: &'b Labels) -> Option<(&'b str, &'b str)> {
+        let pod = labels.get("pod").or_else(|| labels.get("pod_name"));
+        let exported_pod = labels.get("exported_pod").or(pod);
+        let pairs = [(labels.get("namespace"), pod), (labels.get("exported_namespace"), exported_pod)]
+            .map(|(n, p)| n.zip(p));
+        let mut pairs = pairs.into_iter().flatten();
+        let ours = pairs.clone().find(|(ns, pod)| self.0.get(*ns).is_some_and(|pods| pods.contains(*pod)));
+        ours.or_else(|| pairs.find(|(namespace, _)| self.0.contains_key(*namespace)))
+    }
+
+    /// Namespace of the model and name of the scheduler's pod. Where the scheduler names a namespace itself it is the
+    /// one of the serving pods, and Prometheus has renamed it to `exported_namespace`.
+    fn scheduler<'b>(&self, labels: &'b Labels) -> Option<(&'b str, &'b str)> {
+        let namespaces = [labels.get("exported_namespace"), labels.get("namespace")];
+        let namespace = namespaces.into_iter().flatten().find(|name| self.0.contains_key(*name))?;
+        Some((namespace, labels.get("pod").unwrap_or_default()))
+    }
+}
+
+/// The port in `address:port`.
+fn port(instance: &str) -> Option<u16> {
+    instance.rsplit_once(':').and_then(|(_, port)| port.parse().ok())
+}
+
+fn model(name: &Name, labels: &Labels) -> Option<String> {
+    let model = labels.get("model_name");
+    let model = if name.kind.is_scheduler() { labels.get("target_model_name").or(model) } else { model };
+    model.map(Into::into)
+}
+
+fn part(name: &Name, labels: &Labels) -> String {
+    if !name.kind.is_scheduler() {
+        return String::new();
+    }
+    joined(labels, |label| SCHEDULER_PARTS.contains(&label))
+}
+
+/// The labels that tell copies apart. Those of the cache configuration are its own and many: they'd only cost memory.
+fn origin(name: &Name, labels: &Labels) -> String {
+    if name.kind == Kind::CacheConfig {
+        return joined(labels, |label| {
+            matches!(label, "job" | "instance" | "prometheus" | "prometheus_replica")
+        });
+    }
+    joined(labels, |label| label != "__name__" && !SCHEDULER_PARTS.contains(&label))
+}
+
+fn joined(labels: &Labels, wanted: impl Fn(&str) -> bool) -> String {
+    let mut pairs: Vec<_> = labels.0.iter().filter(|(label, _)| wanted(label)).collect();
+    pairs.sort();
+    let mut text = String::new();
+    for (label, value) in pairs {
+        text.push_str(label);
+        text.push('\u{1}');
+        text.push_str(value);
+        text.push('\u{1}');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+    use crate::engine::Endpoint;
+
+    fn scope() -> Scope {
+        let ip = Ipv4Addr::LOCALHOST.into();
+        let endpoint = Endpoint { namespace: "llm".into(), pod: "vllm-0".into(), ip, port: 8000 };
+        Scope { namespaces: ["llm".to_owned()].into(), endpoints: vec![endpoint] }
+    }
+
+    fn identify(labels: &[(&str, &str)]) -> Option<RawSeries> {
+        let labels = Labels(labels.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect());
+        let points = vec![(jiff::Timestamp::UNIX_EPOCH, 1.0)];
+        Known::new(&scope()).identify(Element { labels, points }).map(|(series, _)| series)
+    }
+
+    const WAITING: (&str, &str) = ("__name__", "vllm:num_requests_waiting");
+
+    #[test]
+    fn a_pod_is_known_by_the_usual_labels() {
+        let series =
+            identify(&[WAITING, ("namespace", "llm"), ("pod", "vllm-0"), ("instance", "10.0.0.1:8000")]);
+        let series = series.unwrap();
+        assert_eq!(
+            (series.namespace.as_str(), series.pod.as_str(), series.port),
+            ("llm", "vllm-0", Some(8000))
+        );
+        assert!(identify(&[WAITING, ("namespace", "llm"), ("pod_name", "vllm-0")]).is_some());
+    }
+
+    #[test]
+    fn a_pod_scraped_through_somebody_else_keeps_its_own_name() {
+        let labels = [
+            WAITING,
+            ("namespace", "monitoring"),
+            ("pod", "collector-0"),
+            ("exported_namespace", "llm"),
+            ("exported_pod", "vllm-0"),
+        ];
+        assert_eq!(identify(&labels).unwrap().pod, "vllm-0");
+    }
+
+    #[test]
+    fn a_series_of_another_namespace_or_without_a_pod_is_nobodys() {
+        assert!(identify(&[WAITING, ("namespace", "other"), ("pod", "vllm-0")]).is_none());
+        assert!(identify(&[WAITING, ("namespace", "llm")]).is_none());
+    }
+
+    #[test]
+    fn the_schedulers_own_namespace_is_the_models_and_only_successes_count() {
+        let attempts = ("__name__", "inference_extension_scheduler_attempts_total");
+        let labels = |status| {
+            vec![
+                attempts,
+                ("namespace", "gateway"),
+                ("exported_namespace", "llm"),
+                ("pod", "epp-0"),
+                ("model_name", "base"),
+                ("target_model_name", "tuned"),
+                ("status", status),
+            ]
+        };
+        let series = identify(&labels("success")).unwrap();
+        assert_eq!((series.namespace.as_str(), series.model.as_deref()), ("llm", Some("tuned")));
+        assert!(identify(&labels("failure")).is_none());
+    }
+}

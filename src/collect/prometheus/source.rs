@@ -1,0 +1,202 @@
+//! The source: counts, asks, splits when it must, and puts the answers together.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use futures::{FutureExt as _, StreamExt as _, stream};
+use parking_lot::Mutex;
+use tokio::time::Instant;
+use tracing::{Instrument as _, info_span};
+
+use super::PrometheusSettings;
+use super::answer::Element;
+use super::client::{QueryClient, QueryError, Terms};
+use super::labels::Known;
+use super::plan::{self, Batch, Count};
+use crate::collect::merge::{self, RawSeries};
+use crate::engine::{Collected, Gap, MetricSource, Scope, SourceError};
+
+/// How long the query stays split after the backend refused it for size: limits are raised by people, in minutes.
+const STAY_SPLIT: Duration = Duration::from_secs(300);
+
+/// Reads signals from Prometheus, or what speaks its query API.
+pub struct PrometheusSource {
+    client: QueryClient,
+    window: Duration,
+    max_series: u64,
+    concurrency: usize,
+    split_until: Mutex<Option<Instant>>,
+}
+
+/// What one query gave.
+struct Found {
+    known: Arc<Known>,
+    raw: Vec<RawSeries>,
+    bad_samples: u64,
+}
+
+impl Found {
+    fn add(&mut self, element: Element) {
+        if let Some((series, bad)) = self.known.identify(element) {
+            self.raw.push(series);
+            self.bad_samples += bad;
+        }
+    }
+}
+
+/// What one evaluation asks with.
+struct Round {
+    known: Arc<Known>,
+    terms: Terms,
+}
+
+/// How the queries of one round ended.
+type Answers = Vec<(Batch, Result<(Found, Vec<String>), QueryError>)>;
+
+impl PrometheusSource {
+    /// A source for these settings. Asks nothing yet.
+    ///
+    /// # Errors
+    /// When the URL, a certificate file or a name can't be used: says which, and what to do.
+    pub fn new(settings: &PrometheusSettings) -> Result<Self, SourceError> {
+        Ok(Self {
+            client: QueryClient::new(settings)?,
+            window: settings.window,
+            max_series: settings.max_series,
+            concurrency: settings.concurrency.max(1),
+            split_until: Mutex::new(None),
+        })
+    }
+
+    async fn read(&self, scope: &Scope) -> Result<Collected, SourceError> {
+        if scope.namespaces.is_empty() {
+            return Ok(Collected::default());
+        }
+        let round = Round { known: Arc::new(Known::new(scope)), terms: self.client.terms().await? };
+        let (counts, warnings) = match self.count(&round).await {
+            Ok(counted) => counted,
+            Err(QueryError::Limit(error)) => {
+                self.note_limit(&error);
+                (Vec::new(), Vec::new())
+            }
+            Err(QueryError::Failed(error)) => return Err(error),
+        };
+        let mut answers = self.ask(&round, self.plan(&counts, scope)).await;
+        if let [(_, Err(QueryError::Limit(error)))] = answers.as_slice() {
+            let again = plan::by_namespace(&counts, &scope.namespaces);
+            if again.len() > 1 || !self.is_split() {
+                self.note_limit(error);
+                answers = self.ask(&round, again).await;
+            }
+        }
+        self.put_together(answers, warnings, scope).await
+    }
+
+    fn plan(&self, counts: &[Count], scope: &Scope) -> Vec<Batch> {
+        if self.is_split() {
+            plan::by_namespace(counts, &scope.namespaces)
+        } else {
+            plan::batches(counts, &scope.namespaces, self.max_series)
+        }
+    }
+
+    fn is_split(&self) -> bool {
+        self.split_until.lock().is_some_and(|until| Instant::now() < until)
+    }
+
+    fn note_limit(&self, error: &SourceError) {
+        tracing::warn!(%error, "asking by namespace for the next minutes");
+        *self.split_until.lock() = Some(Instant::now() + STAY_SPLIT);
+    }
+
+    async fn count(&self, round: &Round) -> Result<(Vec<Count>, Vec<String>), QueryError> {
+        let add = |counts: &mut Vec<Count>, element: Element| {
+            let label = |name| element.labels.get(name).unwrap_or_default().to_owned();
+            // Counts are small whole numbers; what isn't one counts as nothing.
+            let series = element.points.first().map_or(0, |(_, count)| *count as u64);
+            let (namespace, exported_namespace) = (label("namespace"), label("exported_namespace"));
+            counts.push(Count { namespace, exported_namespace, series });
+        };
+        let query = plan::count_query();
+        let span = info_span!("prometheus_count", source = self.client.name());
+        self.client.query(&query, &round.terms, Vec::new(), add).instrument(span).await
+    }
+
+    async fn ask(&self, round: &Round, batches: Vec<Batch>) -> Answers {
+        let one = |batch: Batch| async move {
+            let query = batch.query(self.window);
+            let span = info_span!(
+                "prometheus_query",
+                source = self.client.name(),
+                namespaces = batch.concerns.as_ref().map_or(0, BTreeSet::len)
+            );
+            let found = Found { known: Arc::clone(&round.known), raw: Vec::new(), bad_samples: 0 };
+            let answer = self.client.query(&query, &round.terms, found, Found::add);
+            let answer = answer.instrument(span).await;
+            (batch, answer)
+        };
+        stream::iter(batches).map(one).buffer_unordered(self.concurrency).collect().await
+    }
+
+    async fn put_together(
+        &self,
+        answers: Answers,
+        warnings: Vec<String>,
+        scope: &Scope,
+    ) -> Result<Collected, SourceError> {
+        let mut collected = Collected::default();
+        let mut raw = Vec::new();
+        let mut reasons: Vec<(Option<BTreeSet<String>>, String)> =
+            warnings.into_iter().map(|warning| (None, warning)).collect();
+        let (mut answered, mut first_error) = (answers.is_empty(), None);
+        for (batch, answer) in answers {
+            match answer {
+                Ok((found, partial)) => {
+                    answered = true;
+                    raw.extend(found.raw);
+                    collected.bad_samples += found.bad_samples;
+                    reasons.extend(partial.into_iter().map(|reason| (batch.concerns.clone(), reason)));
+                }
+                Err(error) => {
+                    let error = error.into_source();
+                    reasons.push((batch.concerns, error.message.clone()));
+                    first_error.get_or_insert(error);
+                }
+            }
+        }
+        if let Some(error) = first_error.filter(|_| !answered) {
+            return Err(error);
+        }
+        let merged = tokio::task::spawn_blocking(move || merge::merge(raw)).await;
+        collected.series =
+            merged.map_err(|error| self.client.failed("decode", &error.to_string(), "report this"))?;
+        collected.gaps = gaps(reasons, scope);
+        Ok(collected)
+    }
+}
+
+/// One gap a namespace and reason; what concerns all is said once.
+fn gaps(reasons: Vec<(Option<BTreeSet<String>>, String)>, scope: &Scope) -> Vec<Gap> {
+    let mut gaps: Vec<Gap> = Vec::new();
+    for (concerns, reason) in reasons {
+        match concerns.filter(|names| *names != scope.namespaces) {
+            None => gaps.push(Gap { namespace: None, reason }),
+            Some(names) => {
+                gaps.extend(
+                    names.into_iter().map(|name| Gap { namespace: Some(name), reason: reason.clone() }),
+                );
+            }
+        }
+    }
+    gaps.sort_by(|a, b| (&a.namespace, &a.reason).cmp(&(&b.namespace, &b.reason)));
+    gaps.dedup();
+    gaps
+}
+
+impl MetricSource for PrometheusSource {
+    fn collect<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<Collected, SourceError>> {
+        self.read(scope).boxed()
+    }
+}

@@ -1,0 +1,144 @@
+//! The source: reads every pod in scope once, remembers, and answers with everything that is remembered. A pod that
+//! doesn't answer is no error: its samples grow old with their true times, and `core::quality` sees that.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use futures::{FutureExt as _, StreamExt as _, stream};
+use http::HeaderValue;
+use jiff::Timestamp;
+use parking_lot::Mutex;
+use tracing::{Instrument as _, debug_span, info_span};
+
+use super::ScrapeSettings;
+use super::fetch::Fetcher;
+use super::text;
+use super::window::Window;
+use crate::collect::merge;
+use crate::engine::{Clock, Collected, Endpoint, Gap, MetricSource, Scope, SourceError};
+
+/// Reads signals from the serving pods themselves.
+pub struct ScrapeSource {
+    fetcher: Fetcher,
+    clock: Arc<dyn Clock>,
+    concurrency: usize,
+    window: Duration,
+    memory: Mutex<BTreeMap<Endpoint, Window>>,
+    /// One round at a time, so that no pod is read twice at once.
+    round: tokio::sync::Mutex<()>,
+}
+
+/// What one pod's answer was worth.
+#[derive(Default)]
+struct Visit {
+    bad_samples: u64,
+    /// Why nothing was read.
+    failed: Option<String>,
+    /// Why not everything was read.
+    cut: Option<String>,
+}
+
+impl ScrapeSource {
+    /// A source for these settings. `clock` stamps the samples. Reads nothing yet.
+    ///
+    /// # Errors
+    /// When the scheme or a certificate file can't be used: says which, and what to do.
+    pub fn new(settings: &ScrapeSettings, clock: Arc<dyn Clock>) -> Result<Self, SourceError> {
+        Ok(Self {
+            fetcher: Fetcher::new(settings)?,
+            clock,
+            concurrency: settings.concurrency.max(1),
+            window: settings.window,
+            memory: Mutex::new(BTreeMap::new()),
+            round: tokio::sync::Mutex::new(()),
+        })
+    }
+
+    async fn read(&self, scope: &Scope) -> Result<Collected, SourceError> {
+        let _round = self.round.lock().await;
+        let endpoints: BTreeSet<&Endpoint> = scope.endpoints.iter().collect();
+        self.memory.lock().retain(|endpoint, _| endpoints.contains(endpoint));
+        let authorization = self.fetcher.authorization().await?;
+        let visit = |endpoint| {
+            let visit = self.visit(endpoint, authorization.as_ref());
+            visit.map(move |visit| (endpoint, visit)).instrument(debug_span!("scrape", pod = endpoint.pod))
+        };
+        let visits: Vec<_> = endpoints.into_iter().map(visit).collect();
+        let visits: Vec<(&Endpoint, Visit)> =
+            stream::iter(visits).buffer_unordered(self.concurrency).collect().await;
+        let remembered = self.remembered();
+        // Away from the threads that wait for sockets: thousands of pods are tens of milliseconds.
+        let merged = tokio::task::spawn_blocking(move || merge::merge(remembered)).await;
+        let series = merged.map_err(|error| SourceError {
+            kind: "decode",
+            message: format!("scraping pods: {error}; report this"),
+        })?;
+        Ok(Collected {
+            series,
+            gaps: self.gaps(&visits),
+            bad_samples: visits.iter().map(|(_, visit)| visit.bad_samples).sum(),
+        })
+    }
+
+    /// Reads one pod and remembers what it said.
+    async fn visit(&self, endpoint: &Endpoint, authorization: Option<&HeaderValue>) -> Visit {
+        let page = match self.fetcher.get(endpoint, authorization).await {
+            Ok(page) => page,
+            Err(cause) => return Visit { failed: Some(cause), ..Visit::default() },
+        };
+        let now = self.clock.now();
+        let read = text::parse(&page.body, text::format(&page.content_type));
+        let unfinished = read.cut.then(|| "its answer has no end mark".to_owned());
+        let room = self.memory.lock().entry(endpoint.clone()).or_default().add(read.lines, now);
+        let crowded = (!room).then(|| "it has more series than are kept".to_owned());
+        Visit { bad_samples: read.bad_samples, failed: None, cut: page.cut.or(unfinished).or(crowded) }
+    }
+
+    fn remembered(&self) -> Vec<merge::RawSeries> {
+        let now: Timestamp = self.clock.now();
+        let mut memory = self.memory.lock();
+        let mut raw = Vec::new();
+        for (endpoint, window) in memory.iter_mut() {
+            window.forget(now, self.window);
+            raw.extend(window.series(endpoint));
+        }
+        raw
+    }
+
+    /// A gap for each namespace of which no pod answered, and for each pod whose answer was cut. Single silent pods
+    /// make no gap: pods that start are silent for minutes, and the age of samples tells about the others.
+    fn gaps(&self, visits: &[(&Endpoint, Visit)]) -> Vec<Gap> {
+        let mut pods: BTreeMap<&str, Vec<&(&Endpoint, Visit)>> = BTreeMap::new();
+        for visit in visits {
+            pods.entry(&visit.0.namespace).or_default().push(visit);
+        }
+        let mut gaps = Vec::new();
+        for (namespace, visits) in pods {
+            let gap = |reason| Gap { namespace: Some(namespace.to_owned()), reason };
+            let cut =
+                visits.iter().filter_map(|(endpoint, visit)| visit.cut.as_ref().map(|why| (endpoint, why)));
+            gaps.extend(cut.map(|(endpoint, why)| gap(format!("pod {}: {why}", endpoint.pod))));
+            let failed =
+                visits.iter().filter_map(|(endpoint, visit)| Some((endpoint, visit.failed.as_ref()?)));
+            let (count, first) = (failed.clone().count(), failed.min_by_key(|(endpoint, _)| **endpoint));
+            if let Some((endpoint, why)) = first.filter(|_| count == visits.len()) {
+                let url = self.fetcher.url(endpoint);
+                gaps.push(gap(format!(
+                    "none of {count} pods answered; pod {} at {url}: {why}; check the scrape port, scheme and path, \
+                     and that network policies let us in",
+                    endpoint.pod
+                )));
+            }
+        }
+        gaps
+    }
+}
+
+impl MetricSource for ScrapeSource {
+    fn collect<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<Collected, SourceError>> {
+        let span = info_span!("scrape_round", pods = scope.endpoints.len());
+        self.read(scope).instrument(span).boxed()
+    }
+}
