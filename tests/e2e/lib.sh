@@ -163,11 +163,13 @@ namespace_goes() {
   kubectl create namespace "$name" >/dev/null && timeout 40 kubectl delete namespace "$name"
 }
 
-# steady_under PODS: a load that so many pods carry (2.7: three), and replicas that follow it and stand still.
-steady_under() {
-  local needed
-  needed=$(ceiling "$1")
-  set_load "$(calculate "$1 * $one")"
-  eventually 180 "a load for $needed pods: the replicas follow" replicas_are ">=" "$needed"
-  eventually 180 "and stand still" settles 180 25
+# allow N: the most replicas that the variant may have
+allow() { kubectl -n llm patch va llama --type merge -p "{\"spec\":{\"maxReplicas\":$1}}" >/dev/null; }
+
+# stand_at N: more load than N pods carry and at most N allowed, so the number is N and stays N, until load or bound change.
+stand_at() {
+  allow "$1"
+  set_load "$(calculate "($1 + 0.3) * $one")"
+  eventually 150 "more load than $1 pods carry, $1 allowed: the number is $1" value_is "==" "$1"
+  eventually 30 "and so are the replicas" ready_are "==" "$1"
 }
