@@ -131,7 +131,8 @@ pub fn crd_yaml() -> Result<String, CrdError> {
     let mut crd = serde_json::to_value(VariantAutoscaling::crd())?;
     tidy(&mut crd);
     // Objects without a spec were always accepted; they are reported, not refused.
-    if let Some(schema) = crd.pointer_mut("/spec/versions/0/schema/openAPIV3Schema").and_then(Value::as_object_mut)
+    if let Some(schema) =
+        crd.pointer_mut("/spec/versions/0/schema/openAPIV3Schema").and_then(Value::as_object_mut)
     {
         schema.remove("required");
     }
@@ -159,7 +160,10 @@ fn tidy(value: &mut Value) {
             if let Some(Value::String(text)) = fields.get_mut("description") {
                 *text = text.split_whitespace().collect::<Vec<_>>().join(" ");
             }
-            let minimum = fields.get("minimum").and_then(Value::as_f64).filter(|limit| limit.fract().abs() < f64::EPSILON);
+            let minimum = fields
+                .get("minimum")
+                .and_then(Value::as_f64)
+                .filter(|limit| limit.fract().abs() < f64::EPSILON);
             if let Some(limit) = minimum {
                 fields.insert("minimum".into(), (limit as i64).into());
             }

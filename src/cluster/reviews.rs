@@ -75,7 +75,9 @@ pub enum ReviewError {
         what: &'static str,
     },
     /// Refused or broken.
-    #[error("{what} failed: {cause}; check that the service account is bound to ClusterRole system:auth-delegator")]
+    #[error(
+        "{what} failed: {cause}; check that the service account is bound to ClusterRole system:auth-delegator"
+    )]
     Api {
         /// Which question.
         what: &'static str,

@@ -67,8 +67,10 @@ pub enum StateError {
     #[error("state objects: the API server did not answer within {} s", REQUEST_TIMEOUT.as_secs())]
     Timeout,
     /// Refused.
-    #[error("state objects: {0}; check that the service account may list, create and update ConfigMaps in the \
-             release namespace")]
+    #[error(
+        "state objects: {0}; check that the service account may list, create and update ConfigMaps in the \
+             release namespace"
+    )]
     Api(#[source] Box<kube::Error>),
     /// This instance is not the holder any more.
     #[error("ConfigMap {name} was written by {holder}, who holds a newer lease")]
@@ -205,7 +207,12 @@ impl StateStore {
     }
 
     /// Publishes what the holder wrote into `board`, while this instance is not the holder. Until cancelled.
-    pub async fn follow(&self, board: &Board, mut leadership: watch::Receiver<Leadership>, cancel: CancellationToken) {
+    pub async fn follow(
+        &self,
+        board: &Board,
+        mut leadership: watch::Receiver<Leadership>,
+        cancel: CancellationToken,
+    ) {
         let config = watcher::Config::default().labels(&self.selector(Kind::Decisions));
         let mut events = watcher(self.api.clone(), config).backoff(backoff()).boxed();
         let hint = "check that the service account may list and watch ConfigMaps in the release namespace";
@@ -306,7 +313,8 @@ fn parsed(map: &ConfigMap) -> Option<(String, Shard)> {
 /// Names of all objects that an installation may have, for those who grant rights by name.
 #[must_use]
 pub fn object_names(prefix: &str) -> Vec<String> {
-    let names = |kind: Kind| (0..SHARDS_MAX).map(move |index| format!("{prefix}-state-{}-{index}", kind.name()));
+    let names =
+        |kind: Kind| (0..SHARDS_MAX).map(move |index| format!("{prefix}-state-{}-{index}", kind.name()));
     names(Kind::Decisions).chain(names(Kind::Memory)).collect()
 }
 

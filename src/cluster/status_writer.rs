@@ -208,13 +208,15 @@ fn events(old: &VariantAutoscalingStatus, new: &VariantAutoscalingStatus) -> Vec
     };
     let say = |status: &VariantAutoscalingStatus, type_: &str| {
         let condition = status.conditions.iter().find(|condition| condition.type_ == type_);
-        condition.map(|condition| (condition.status.clone(), condition.reason.clone(), condition.message.clone()))
+        condition
+            .map(|condition| (condition.status.clone(), condition.reason.clone(), condition.message.clone()))
     };
     let mut events = Vec::new();
     if let (Some(from), Some(to)) = (desired(old), desired(new))
         && from != to
     {
-        let why = say(new, super::status::OPTIMIZATION_READY).map(|(_, _, message)| message).unwrap_or_default();
+        let why =
+            say(new, super::status::OPTIMIZATION_READY).map(|(_, _, message)| message).unwrap_or_default();
         let note = format!("desired replicas {from} → {to}: {why}");
         events.push(event(EventType::Normal, "DesiredReplicasChanged", &note));
     }

@@ -38,8 +38,10 @@ impl TrustWatch {
     /// Watches until cancelled.
     pub async fn run(self, cancel: CancellationToken) {
         let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), NAMESPACE);
-        let hint = "bind the service account to Role extension-apiserver-authentication-reader in kube-system";
-        let mut trouble = Trouble { what: "ConfigMap kube-system/extension-apiserver-authentication", hint, told: None };
+        let hint =
+            "bind the service account to Role extension-apiserver-authentication-reader in kube-system";
+        let mut trouble =
+            Trouble { what: "ConfigMap kube-system/extension-apiserver-authentication", hint, told: None };
         let mut states = watch_object(api, NAME).backoff(backoff()).boxed();
         while let Some(Some(state)) = cancel.run_until_cancelled(states.next()).await {
             match state {
@@ -47,8 +49,10 @@ impl TrustWatch {
                     trouble.over();
                     self.take(map);
                 }
-                Ok(None) => tracing::warn!("ConfigMap {NAMESPACE}/{NAME} does not exist: callers through the \
-                    API server cannot be told from others until it does"),
+                Ok(None) => tracing::warn!(
+                    "ConfigMap {NAMESPACE}/{NAME} does not exist: callers through the \
+                    API server cannot be told from others until it does"
+                ),
                 Err(error) => trouble.tell(&error),
             }
         }

@@ -109,7 +109,8 @@ impl ClusterWatch {
     fn changes(&self) -> SelectAll<BoxStream<'static, Change>> {
         let instance = self.settings.controller_instance.as_ref();
         let selector = instance.map(|value| format!("{CONTROLLER_INSTANCE_LABEL}={value}"));
-        let variants = selector.iter().fold(watcher::Config::default(), |config, labels| config.labels(labels));
+        let variants =
+            selector.iter().fold(watcher::Config::default(), |config, labels| config.labels(labels));
         let all = watcher::Config::default;
         let hint = "install the definition: kubectl apply -f crds/llmd.ai_variantautoscalings.yaml";
         let variants = guarded("VariantAutoscalings", hint, watcher(self.api(), variants), variant_object);
@@ -273,7 +274,8 @@ fn variant_object(object: Result<VariantAutoscaling, InvalidObject>) -> Option<A
         }
         Err(unreadable) => {
             let id = variant_id(&unreadable.metadata);
-            let problem = format!("the object cannot be read ({}): correct the field it names", unreadable.error);
+            let problem =
+                format!("the object cannot be read ({}): correct the field it names", unreadable.error);
             (unreadable.metadata, Err(InvalidVariant { id, problem }), VariantAutoscalingStatus::default())
         }
     };

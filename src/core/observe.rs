@@ -111,7 +111,8 @@ fn counter(series: &[Sample], observed_at: Option<Timestamp>) -> Activity {
     };
     let found = since_last(series, changed);
     // A count that was above zero when it was first seen grew at a time nobody measured.
-    let unseen = series.first().filter(|first| first.value > 0.0 && observed_at.is_none_or(|at| first.at > at));
+    let unseen =
+        series.first().filter(|first| first.value > 0.0 && observed_at.is_none_or(|at| first.at > at));
     found.and(Activity::Idle(unseen.map(|first| first.at)))
 }
 
@@ -133,7 +134,8 @@ pub fn held_by_scheduler(now: Timestamp, scheduler: &Signals) -> Option<Sample> 
 }
 
 fn interval_of_one(series: &[Sample]) -> Seconds {
-    let mut gaps: Vec<f64> = series.windows(2).map(|pair| Seconds::between(pair[0].at, pair[1].at).get()).collect();
+    let mut gaps: Vec<f64> =
+        series.windows(2).map(|pair| Seconds::between(pair[0].at, pair[1].at).get()).collect();
     gaps.sort_by(f64::total_cmp);
     gaps.get(gaps.len() / 2).and_then(|gap| Seconds::new(*gap).ok()).unwrap_or(Seconds::ZERO)
 }

@@ -115,7 +115,10 @@ pub fn analyze(observations: &[Observation], policy: &SaturationPolicy) -> Analy
         avg_spare_queue: queue,
         scale_up: kv < policy.kv_spare_trigger || queue < policy.queue_spare_trigger,
         scale_down_safe: one_fewer_would_do(all.free, kv, queue, policy),
-        variants: variants.into_iter().map(|(name, found)| (name.to_owned(), variant_finding(found))).collect(),
+        variants: variants
+            .into_iter()
+            .map(|(name, found)| (name.to_owned(), variant_finding(found)))
+            .collect(),
     }
 }
 
@@ -196,7 +199,13 @@ pub fn targets(tree: Tree, up: bool, down: bool, candidates: &[Candidate]) -> BT
     };
     let target = |one: &&Candidate| {
         let wanted = match stepping {
-            Some(name) if name == one.name => if up { base(one).plus_one() } else { base(one).minus_one() },
+            Some(name) if name == one.name => {
+                if up {
+                    base(one).plus_one()
+                } else {
+                    base(one).minus_one()
+                }
+            }
             _ => base(one),
         };
         (one.name.clone(), one.bounds.clamp(wanted))

@@ -61,7 +61,9 @@ fn hold_unseen(scene: Scene<'_>, sight: &Sight, member: &Member<'_>) -> Draft {
     let (reason, message) = match &scene.group.source {
         _ if sight.state == State::Stale => (Reason::Stale, words::stale(member)),
         SourceHealth::Partial { warnings } => (Reason::Partial, words::partial(member, warnings)),
-        SourceHealth::Complete | SourceHealth::Down { .. } => (Reason::MetricsMissing, words::missing(member)),
+        SourceHealth::Complete | SourceHealth::Down { .. } => {
+            (Reason::MetricsMissing, words::missing(member))
+        }
     };
     member.hold(reason, message, scene.now)
 }

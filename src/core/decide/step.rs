@@ -131,7 +131,8 @@ fn blocking<'r, 'm, 'a>(runners: &'r [Runner<'m, 'a>], wish: Wish) -> Option<&'r
 /// is overdue. One whose replicas fit on no node gets none.
 fn grow(runners: &[Runner<'_, '_>]) -> Option<usize> {
     let able = |runner: &&Runner<'_, '_>| runner.member.allows(runner.member.scale.current.plus_one());
-    let settled = |runner: &&Runner<'_, '_>| !matches!(runner.movement, Movement::Overdue | Movement::Unschedulable);
+    let settled =
+        |runner: &&Runner<'_, '_>| !matches!(runner.movement, Movement::Overdue | Movement::Unschedulable);
     let running = || runners.iter().filter(|runner| runner.seen).filter(able);
     let asleep = || runners.iter().filter(|runner| !runner.member.active()).filter(able);
     let overdue = || running().filter(|runner| runner.movement == Movement::Overdue);
@@ -214,7 +215,9 @@ impl Look<'_, '_> {
         match self.wish {
             Wish::Up if self.chosen.is_none() => (Reason::Bounded, words::no_room(member, self.finding)),
             Wish::DownDenied if !partial => (Reason::Stale, words::denied(member, self.finding)),
-            _ if partial => (Reason::Partial, words::incomplete(member, &self.scene.group.source, self.finding)),
+            _ if partial => {
+                (Reason::Partial, words::incomplete(member, &self.scene.group.source, self.finding))
+            }
             _ => (Reason::Steady, words::steady(member, self.finding)),
         }
     }

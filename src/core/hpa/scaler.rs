@@ -170,13 +170,20 @@ impl Hpa {
         most.min(self.settings.max.min(limit)).max(self.settings.min)
     }
 
-    fn stabilise(&mut self, now: Timestamp, spec: Replicas, proposal: Replicas, behavior: &Behavior) -> Replicas {
+    fn stabilise(
+        &mut self,
+        now: Timestamp,
+        spec: Replicas,
+        proposal: Replicas,
+        behavior: &Behavior,
+    ) -> Replicas {
         let recent = self.recommendations.get_or_insert_default();
         let age = |entry: &Entry| Seconds::between(entry.at, now);
         let within = |window| recent.iter().filter(move |entry| age(entry) < window).map(|entry| entry.count);
         let floor = within(behavior.up.window).fold(proposal, Replicas::min);
         let ceiling = within(behavior.down.window).fold(proposal, Replicas::max);
-        let longest = if behavior.up.window > behavior.down.window { behavior.up.window } else { behavior.down.window };
+        let longest =
+            if behavior.up.window > behavior.down.window { behavior.up.window } else { behavior.down.window };
         recent.retain(|entry| age(entry) < longest);
         recent.push(Entry { at: now, count: proposal });
         spec.max(floor).min(ceiling)

@@ -184,3 +184,25 @@ async fn too_many_reads_are_refused_at_once_and_discovery_goes_on() {
     assert!(statuses.contains(&200) && statuses.contains(&429), "{statuses:?}");
     assert!(statuses.iter().all(|status| [200, 429].contains(status)));
 }
+
+#[tokio::test]
+async fn certificate_files_that_a_flag_names_must_be_right_at_the_start() {
+    let missing = std::path::PathBuf::from("/nonexistent/tls.crt");
+    let serving =
+        Serving::Files { certificate: missing.clone(), key: missing, recheck: Duration::from_secs(1) };
+    let error = Bed::try_with(Wanted { serving, ..Wanted::default() }).await.err().expect("refused");
+    let text = error.to_string();
+    assert!(text.contains("/nonexistent/tls.crt") && text.contains("--tls-cert-file"), "{text}");
+}
+
+#[tokio::test]
+async fn a_damaged_shared_secret_is_waited_out() {
+    let bed = Bed::new_without_certificate().await;
+    let mut damaged = bed.shared_ca.shared();
+    damaged.key_pem = "-----BEGIN PRIVATE KEY-----".into();
+    bed.shared.send_replace(Some(damaged));
+    let reach = || async { tls(bed.address, &bed.shared_ca.pem(), SERVICE, None, "http/1.1").await.is_ok() };
+    assert!(!reach().await);
+    bed.shared.send_replace(Some(bed.shared_ca.shared()));
+    eventually(reach).await;
+}
