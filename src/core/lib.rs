@@ -13,7 +13,6 @@ pub mod memory;
 pub mod model;
 pub mod observe;
 pub mod quality;
-pub mod sim;
 pub mod snapshot;
 pub mod units;
 
