@@ -3,13 +3,22 @@
 //! Two entry points share one [`Memory`]: [`observe`] folds a [`Snapshot`] into what is remembered, [`decide`] turns
 //! a snapshot, the memory and a [`Policy`] into an [`Outcome`]. Same input, same bytes out.
 
+pub mod analyze;
+pub mod bound;
+pub mod check;
+pub mod decide;
 pub mod decision;
+pub mod hpa;
 pub mod memory;
 pub mod model;
+pub mod observe;
+pub mod quality;
 pub mod snapshot;
 pub mod units;
 
+pub use decide::decide;
 pub use decision::{Decision, Outcome, Report};
 pub use memory::Memory;
 pub use model::{GroupId, Policy, Variant, VariantId};
+pub use observe::observe;
 pub use snapshot::Snapshot;

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::model::GroupId;
+use crate::decision::Reason;
+use crate::model::{GroupId, VariantId};
 use crate::units::Replicas;
 
 /// What one decision leaves for the next.
@@ -15,6 +16,9 @@ pub struct Memory {
     pub version: u32,
     /// By model group.
     pub groups: BTreeMap<GroupId, GroupMemory>,
+    /// Since when an object cannot be decided about.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub invalid: BTreeMap<VariantId, Timestamp>,
 }
 
 impl Memory {
@@ -24,7 +28,7 @@ impl Memory {
 
 impl Default for Memory {
     fn default() -> Self {
-        Self { version: Self::VERSION, groups: BTreeMap::new() }
+        Self { version: Self::VERSION, groups: BTreeMap::new(), invalid: BTreeMap::new() }
     }
 }
 
@@ -37,6 +41,9 @@ pub struct GroupMemory {
     /// Since when no request has been seen, when measured and not merely unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_since: Option<Timestamp>,
+    /// When the group was last observed, idle or not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_at: Option<Timestamp>,
     /// By variant name.
     pub variants: BTreeMap<String, VariantMemory>,
 }
@@ -53,6 +60,12 @@ pub struct VariantMemory {
     /// The newest fresh sample a decision of this variant rested on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub evidence: Option<Timestamp>,
+    /// Why the target is what it is: repeated until the next look of the analyzer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<Reason>,
+    /// The sentence that goes with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
     /// Since when nothing could be concluded, if so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blind_since: Option<Timestamp>,

@@ -56,6 +56,36 @@ impl Replicas {
     pub const fn above(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
     }
+
+    /// The smallest count that is at least `value`. Negative is zero, and so is what is not a number.
+    #[must_use]
+    pub fn ceil(value: f64) -> Self {
+        Self(whole(value.ceil()))
+    }
+}
+
+/// `value` without its fraction. Negative is zero, too large is the largest, and what is not a number is zero.
+#[must_use]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a float cast saturates, as promised"
+)]
+pub const fn whole(value: f64) -> u32 {
+    value as u32
+}
+
+/// The length of a collection as a count; more than `u32` holds is the largest.
+#[must_use]
+pub fn count(length: usize) -> u32 {
+    u32::try_from(length).unwrap_or(u32::MAX)
+}
+
+/// A whole number as a float: exact up to 2⁵³, the nearest above.
+#[must_use]
+#[expect(clippy::cast_precision_loss, reason = "the nearest float, as promised")]
+pub const fn float(value: i64) -> f64 {
+    value as f64
 }
 
 impl fmt::Display for Replicas {

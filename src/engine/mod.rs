@@ -1,13 +1,21 @@
 //! One evaluation: collect, assemble, observe, decide, check, publish. Knows no Kubernetes and no HTTP: it owns the
 //! traits of what it needs ([`MetricSource`], [`Cluster`], [`Clock`]) and the [`Board`] that every output reads.
 
+mod assemble;
 mod board;
+mod evaluate;
 mod leadership;
 mod ports;
+mod reader;
+mod takeover;
 
+pub use assemble::assemble;
 pub use board::{Board, Origin, Published};
+pub use evaluate::{Engine, Parts, run};
 pub use leadership::{Holder, Leadership};
 pub use ports::{
     Clock, Cluster, ClusterView, Collected, Endpoint, Gap, MetricSource, Scope, Series, SourceError,
     SystemClock,
 };
+pub use reader::{ReadSettings, Reader};
+pub use takeover::{Restored, adopt};

@@ -1,0 +1,236 @@
+//! The `VariantAutoscaling` custom resource: its Rust types and its definition as YAML. Field names, validation and
+//! defaults are those that installed objects already rely on; what a field means for a decision is in `convert`.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::{CustomResource, CustomResourceExt};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// Label of a variant: the name of its accelerator.
+pub const ACCELERATOR_LABEL: &str = "inference.optimization/acceleratorName";
+/// Label of a variant: the installation that is responsible for it.
+pub const CONTROLLER_INSTANCE_LABEL: &str = "wva.llmd.ai/controller-instance";
+
+/// What a variant is: what is scaled, which model it serves, and what one replica costs.
+#[derive(CustomResource, Serialize, Deserialize, JsonSchema, Debug, Clone, PartialEq)]
+#[kube(
+    group = "llmd.ai",
+    version = "v1alpha1",
+    kind = "VariantAutoscaling",
+    plural = "variantautoscalings",
+    singular = "variantautoscaling",
+    shortname = "va",
+    namespaced,
+    status = "VariantAutoscalingStatus",
+    derive = "PartialEq",
+    doc = "A VariantAutoscaling is one way of serving a model (a Deployment of model servers) that is scaled on its own. \
+           Its desired number of replicas is computed from live inference metrics and read by an autoscaler as the \
+           external metric wva_desired_replicas.",
+    printcolumn = r#"{"name":"Target","type":"string","jsonPath":".spec.scaleTargetRef.name"}"#,
+    printcolumn = r#"{"name":"Model","type":"string","jsonPath":".spec.modelID"}"#,
+    printcolumn = r#"{"name":"Optimized","type":"string","jsonPath":".status.desiredOptimizedAlloc.numReplicas"}"#,
+    printcolumn = r#"{"name":"MetricsReady","type":"string","jsonPath":".status.conditions[?(@.type=='MetricsAvailable')].status"}"#,
+    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
+)]
+#[serde(rename_all = "camelCase")]
+pub struct VariantAutoscalingSpec {
+    /// The workload that is scaled, in the namespace of this object. Each workload may be the target of one
+    /// VariantAutoscaling only.
+    pub scale_target_ref: ScaleTargetRef,
+
+    /// The model that is served: the value of the label model_name on its serving metrics. The variants of one model
+    /// in one namespace are decided about together.
+    #[serde(rename = "modelID")]
+    #[schemars(length(min = 1))]
+    pub model_id: String,
+
+    /// What one replica costs, in any unit: only the ratio between the variants of a model matters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = r"^\d+(\.\d+)?$"), extend("default" = "10.0"))]
+    pub variant_cost: Option<String>,
+
+    /// The fewest replicas that are ever desired. With 0 an idle model may be scaled to zero.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0), extend("default" = 1))]
+    pub min_replicas: Option<i32>,
+
+    /// The most replicas that are ever desired; without it there is no maximum. With a maximum below minReplicas,
+    /// minReplicas wins.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub max_replicas: Option<i32>,
+}
+
+/// Names the workload that is scaled.
+#[derive(Serialize, Deserialize, JsonSchema, Debug, Clone, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-map-type" = "atomic"))]
+pub struct ScaleTargetRef {
+    /// Its API version; apps/v1 when empty.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub api_version: Option<String>,
+    /// Its kind: Deployment.
+    pub kind: String,
+    /// Its name.
+    pub name: String,
+}
+
+/// What was decided last, and whether it could be.
+#[derive(Serialize, Deserialize, JsonSchema, Debug, Clone, PartialEq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct VariantAutoscalingStatus {
+    /// The desired allocation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub desired_optimized_alloc: Option<OptimizedAlloc>,
+    /// Whether the workload has followed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub actuation: Option<Actuation>,
+    /// TargetResolved, MetricsAvailable and OptimizationReady.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "conditions_schema")]
+    pub conditions: Vec<Condition>,
+}
+
+/// The desired allocation of a variant.
+#[derive(Serialize, Deserialize, JsonSchema, Debug, Clone, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct OptimizedAlloc {
+    /// When this number was decided.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "last_run_schema")]
+    pub last_run_time: Option<Time>,
+    /// The accelerator's name; unresolved where it is not known.
+    #[schemars(length(min = 2))]
+    pub accelerator: String,
+    /// The desired number of replicas.
+    #[schemars(range(min = 0))]
+    pub num_replicas: i32,
+}
+
+/// Whether the workload has followed the desired allocation.
+#[derive(Serialize, Deserialize, JsonSchema, Debug, Clone, PartialEq, Eq)]
+pub struct Actuation {
+    /// True when the workload runs the desired number of replicas.
+    pub applied: bool,
+}
+
+/// The definition as it is installed. Deterministic: the checked-in file must equal it.
+///
+/// # Errors
+/// When the definition cannot be written as YAML.
+pub fn crd_yaml() -> Result<String, CrdError> {
+    let mut crd = serde_json::to_value(VariantAutoscaling::crd())?;
+    tidy(&mut crd);
+    // Objects without a spec were always accepted; they are reported, not refused.
+    if let Some(schema) =
+        crd.pointer_mut("/spec/versions/0/schema/openAPIV3Schema").and_then(Value::as_object_mut)
+    {
+        schema.remove("required");
+    }
+    let yaml = serde_saphyr::to_string(&crd).map_err(|error| CrdError::Yaml(error.to_string()))?;
+    Ok(format!("# Generated by `wva crd`; do not edit.\n{yaml}"))
+}
+
+/// A definition that cannot be rendered.
+#[derive(Debug, thiserror::Error)]
+pub enum CrdError {
+    /// Not JSON.
+    #[error("the definition of variantautoscalings.llmd.ai is not JSON: {0}")]
+    Json(#[from] serde_json::Error),
+    /// Not YAML.
+    #[error("the definition of variantautoscalings.llmd.ai is not YAML: {0}")]
+    Yaml(String),
+}
+
+/// An optional Rust field is one that may be absent: a `null` for it stays refused (or defaulted), as it always was.
+/// Whole limits are written as such, and descriptions without the line breaks of the source.
+fn tidy(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            fields.remove("nullable");
+            if let Some(Value::String(text)) = fields.get_mut("description") {
+                *text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+            }
+            let minimum = fields
+                .get("minimum")
+                .and_then(Value::as_f64)
+                .filter(|limit| limit.fract().abs() < f64::EPSILON);
+            if let Some(limit) = minimum {
+                fields.insert("minimum".into(), (limit as i64).into());
+            }
+            fields.values_mut().for_each(tidy);
+        }
+        Value::Array(items) => items.iter_mut().for_each(tidy),
+        _ => {}
+    }
+}
+
+fn last_run_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "string",
+        "format": "date-time",
+        "description": "When this number was decided."
+    })
+}
+
+/// `metav1.Condition` with the validation that every Kubernetes type has for it.
+fn conditions_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "array",
+        "description": "TargetResolved: the workload exists. MetricsAvailable: the metrics suffice for a decision. \
+                        OptimizationReady: there is a desired number of replicas.",
+        "x-kubernetes-list-type": "map",
+        "x-kubernetes-list-map-keys": ["type"],
+        "items": {
+            "type": "object",
+            "description": "One aspect of the object's state.",
+            "required": ["type", "status", "lastTransitionTime", "reason", "message"],
+            "properties": {
+                "type": {
+                    "type": "string", "description": "What it is about.", "maxLength": 316,
+                    "pattern": r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$"
+                },
+                "status": {
+                    "type": "string", "description": "True, False or Unknown.", "enum": ["True", "False", "Unknown"]
+                },
+                "observedGeneration": {
+                    "type": "integer", "format": "int64", "minimum": 0,
+                    "description": "The metadata.generation this was said of."
+                },
+                "lastTransitionTime": {
+                    "type": "string", "format": "date-time", "description": "When status last changed."
+                },
+                "reason": {
+                    "type": "string", "description": "Why, as one word.", "minLength": 1, "maxLength": 1024,
+                    "pattern": "^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"
+                },
+                "message": { "type": "string", "description": "Why, for people.", "maxLength": 32768 }
+            }
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_checked_in_definition_is_the_generated_one() {
+        let file = include_str!("../../crds/llmd.ai_variantautoscalings.yaml");
+        assert_eq!(file, crd_yaml().unwrap(), "run `wva crd > crds/llmd.ai_variantautoscalings.yaml`");
+    }
+
+    #[test]
+    fn the_printed_columns_keep_their_order() {
+        let crd = VariantAutoscaling::crd();
+        let columns = crd.spec.versions[0].additional_printer_columns.clone().unwrap();
+        let names: Vec<_> = columns.iter().map(|column| column.name.as_str()).collect();
+        assert_eq!(names, ["Target", "Model", "Optimized", "MetricsReady", "Age"]);
+    }
+
+    #[test]
+    fn a_status_without_anything_is_an_empty_object() {
+        assert_eq!(serde_json::to_string(&VariantAutoscalingStatus::default()).unwrap(), "{}");
+    }
+}

@@ -1,0 +1,157 @@
+//! Questions to the API server about a caller: may it (SubjectAccessReview), and who is it (TokenReview). Only asks;
+//! what is remembered, and what an answer leads to, is decided where the caller is served.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
+use k8s_openapi::api::authorization::v1::{
+    NonResourceAttributes, ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec,
+};
+use kube::api::{Api, PostParams};
+use tokio::time::timeout;
+
+use super::trouble::said;
+
+/// Longest wait for an answer: what aggregated API servers wait.
+const REVIEW_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Who is asking.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Subject {
+    /// User name.
+    pub user: String,
+    /// Unique id; empty when unknown.
+    pub uid: String,
+    /// Groups.
+    pub groups: Vec<String>,
+    /// Extra attributes.
+    pub extra: BTreeMap<String, Vec<String>>,
+}
+
+/// What is asked for.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Access {
+    /// A resource of an API group.
+    Resource {
+        /// Empty for all namespaces.
+        namespace: String,
+        /// `get`, `list`, …
+        verb: String,
+        /// API group.
+        group: String,
+        /// API version.
+        version: String,
+        /// Resource, e.g. the metric's name.
+        resource: String,
+        /// Subresource; empty for none.
+        subresource: String,
+        /// Object name; empty for none.
+        name: String,
+    },
+    /// A path such as `/metrics`.
+    Path {
+        /// The path.
+        path: String,
+        /// `get`, …
+        verb: String,
+    },
+}
+
+/// The answer to an access question.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Verdict {
+    /// True when access is granted.
+    pub allowed: bool,
+    /// Why, for people; may be empty.
+    pub reason: String,
+}
+
+/// A question that got no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum ReviewError {
+    /// No answer in time.
+    #[error("{what}: the API server did not answer within {} s", REVIEW_TIMEOUT.as_secs())]
+    Timeout {
+        /// Which question.
+        what: &'static str,
+    },
+    /// Refused or broken.
+    #[error(
+        "{what} failed: {}; check that the service account is bound to ClusterRole system:auth-delegator",
+        said(cause)
+    )]
+    Api {
+        /// Which question.
+        what: &'static str,
+        /// What the API server said.
+        cause: Box<kube::Error>,
+    },
+}
+
+/// Asks whether `subject` may do `access`.
+///
+/// # Errors
+/// When the API server does not answer.
+pub async fn may(client: &kube::Client, subject: &Subject, access: &Access) -> Result<Verdict, ReviewError> {
+    let text = |text: &String| Some(text).filter(|text| !text.is_empty()).cloned();
+    let mut spec = SubjectAccessReviewSpec {
+        user: text(&subject.user),
+        uid: text(&subject.uid),
+        groups: Some(subject.groups.clone()),
+        extra: Some(subject.extra.clone()),
+        ..SubjectAccessReviewSpec::default()
+    };
+    match access {
+        Access::Resource { namespace, verb, group, version, resource, subresource, name } => {
+            spec.resource_attributes = Some(ResourceAttributes {
+                namespace: text(namespace),
+                verb: text(verb),
+                group: text(group),
+                version: text(version),
+                resource: text(resource),
+                subresource: text(subresource),
+                name: text(name),
+                ..ResourceAttributes::default()
+            });
+        }
+        Access::Path { path, verb } => {
+            spec.non_resource_attributes = Some(NonResourceAttributes { path: text(path), verb: text(verb) });
+        }
+    }
+    let review = SubjectAccessReview { spec, ..SubjectAccessReview::default() };
+    let status = ask("SubjectAccessReview", client, &review).await?.status.unwrap_or_default();
+    let allowed = status.allowed && status.denied != Some(true);
+    Ok(Verdict { allowed, reason: status.reason.or(status.evaluation_error).unwrap_or_default() })
+}
+
+/// Asks who has `token`; `None` when it is nobody's.
+///
+/// # Errors
+/// When the API server does not answer. Never contains the token.
+pub async fn who(client: &kube::Client, token: &str) -> Result<Option<Subject>, ReviewError> {
+    let spec = TokenReviewSpec { token: Some(token.to_owned()), audiences: None };
+    let review = TokenReview { spec, ..TokenReview::default() };
+    let status = ask("TokenReview", client, &review).await?.status.unwrap_or_default();
+    let user = status.user.filter(|_| status.authenticated == Some(true));
+    Ok(user.map(|user| Subject {
+        user: user.username.unwrap_or_default(),
+        uid: user.uid.unwrap_or_default(),
+        groups: user.groups.unwrap_or_default(),
+        extra: user.extra.unwrap_or_default(),
+    }))
+}
+
+async fn ask<K>(what: &'static str, client: &kube::Client, review: &K) -> Result<K, ReviewError>
+where
+    K: kube::Resource<DynamicType = (), Scope = kube::core::ClusterResourceScope>
+        + Clone
+        + std::fmt::Debug
+        + serde::Serialize
+        + serde::de::DeserializeOwned,
+{
+    let api: Api<K> = Api::all(client.clone());
+    let answer = timeout(REVIEW_TIMEOUT, api.create(&PostParams::default(), review)).await;
+    let answer = answer.map_err(|_| ReviewError::Timeout { what })?;
+    answer.map_err(|cause| ReviewError::Api { what, cause: Box::new(cause) })
+}

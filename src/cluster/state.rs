@@ -1,0 +1,319 @@
+//! State objects: ConfigMaps by which a new holder starts warm and the others answer while the holder is away. Written
+//! by the holder, read by all. What is in them is in `shards`; nothing here decides.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::{Api, DeleteParams, ListParams, PostParams};
+use kube::core::ObjectList;
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{self, Event, watcher};
+use tokio::sync::watch;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use wva_core::memory::{GroupMemory, Memory};
+use wva_core::{GroupId, Report};
+
+use super::shards::{Header, Kept, SHARDS_MAX, Shard, VERSION, decode};
+use super::trouble::{Trouble, backoff, said};
+use crate::engine::{Board, Clock, Leadership, Origin, Published, Restored};
+
+/// Longest wait for one answer of the API server.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// Tries to write one object: a conflict is read again once, a second one means that another holder writes.
+const WRITE_TRIES: u32 = 2;
+/// Label of a state object: what it keeps.
+const KIND_LABEL: &str = "wva.llmd.ai/state";
+/// Label of a state object: which installation it belongs to, where several share a namespace.
+const INSTALLATION_LABEL: &str = "wva.llmd.ai/installation";
+/// Data key: who wrote it.
+const HEADER_KEY: &str = "header";
+/// Data key: the entries, one JSON value a line.
+const LINES_KEY: &str = "entries";
+
+/// What a state object keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Decisions,
+    Memory,
+}
+
+impl Kind {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Decisions => "decisions",
+            Self::Memory => "memory",
+        }
+    }
+}
+
+/// State objects that cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum StateError {
+    /// No answer in time.
+    #[error("state objects: the API server did not answer within {} s", REQUEST_TIMEOUT.as_secs())]
+    Timeout,
+    /// Refused.
+    #[error(
+        "state objects: {}; check that the service account may list, create and update ConfigMaps in the \
+             release namespace",
+        said(.0)
+    )]
+    Api(#[source] Box<kube::Error>),
+    /// This instance is not the holder any more.
+    #[error("ConfigMap {name} was written by {holder}, who holds a newer lease")]
+    Deposed {
+        /// The object.
+        name: String,
+        /// Who wrote it.
+        holder: String,
+    },
+    /// Another writer keeps changing it.
+    #[error("ConfigMap {0} changes under our hands: is a second installation using its name?")]
+    Conflict(String),
+}
+
+impl From<kube::Error> for StateError {
+    fn from(error: kube::Error) -> Self {
+        Self::Api(Box::new(error))
+    }
+}
+
+/// The state objects of one installation.
+#[derive(Clone)]
+pub struct StateStore {
+    api: Api<ConfigMap>,
+    prefix: String,
+    clock: Arc<dyn Clock>,
+}
+
+impl StateStore {
+    /// The state objects in `namespace` whose names begin with `prefix` (e.g. `wva`, or `wva-<controller instance>`).
+    #[must_use]
+    pub fn new(client: kube::Client, namespace: &str, prefix: &str, clock: Arc<dyn Clock>) -> Self {
+        Self { api: Api::namespaced(client, namespace), prefix: prefix.into(), clock }
+    }
+
+    /// Everything that is kept. Damaged entries are left out with a warning.
+    ///
+    /// # Errors
+    /// When the API server does not answer.
+    pub async fn load(&self) -> Result<Restored, StateError> {
+        let decisions = self.shards(Kind::Decisions).await?;
+        let memory = self.shards(Kind::Memory).await?;
+        let groups: BTreeMap<GroupId, GroupMemory> = self.decoded(&decoded_input(&memory));
+        Ok(Restored {
+            decisions: self.decoded(&decoded_input(&decisions)),
+            memory: Memory { groups, ..Memory::default() },
+        })
+    }
+
+    /// The objects of one kind.
+    async fn shards(&self, kind: Kind) -> Result<Vec<(String, Shard)>, StateError> {
+        let list = ListParams::default().labels(&self.selector(kind));
+        let maps: ObjectList<ConfigMap> = within(self.api.list(&list)).await?;
+        Ok(maps.items.iter().filter_map(parsed).collect())
+    }
+
+    fn selector(&self, kind: Kind) -> String {
+        format!("{KIND_LABEL}={},{INSTALLATION_LABEL}={}", kind.name(), self.prefix)
+    }
+
+    fn decoded<V: Kept>(&self, shards: &[Shard]) -> BTreeMap<V::Id, V> {
+        let (entries, dropped) = decode(shards, self.clock.now());
+        if let Some(first) = dropped.first() {
+            let count = dropped.len();
+            tracing::warn!(count, %first, "damaged entries of state objects are ignored");
+        }
+        entries
+    }
+
+    pub(crate) fn name(&self, kind: Kind, index: usize) -> String {
+        format!("{}-state-{}-{index}", self.prefix, kind.name())
+    }
+
+    pub(crate) fn header(&self, holder: String, epoch: i64) -> Header {
+        Header { version: VERSION, holder, epoch, written: self.clock.now() }
+    }
+
+    /// Writes one object, unless a newer holder has.
+    ///
+    /// # Errors
+    /// When it cannot be written, or not by us.
+    pub(crate) async fn put(&self, kind: Kind, index: usize, shard: &Shard) -> Result<(), StateError> {
+        let name = self.name(kind, index);
+        for _ in 0..WRITE_TRIES {
+            let old = within(self.api.get_opt(&name)).await?;
+            let written = old.as_ref().and_then(parsed).map(|(_, shard)| shard.header);
+            if let Some(newer) = written.filter(|header| header.epoch > shard.header.epoch) {
+                return Err(StateError::Deposed { name, holder: newer.holder });
+            }
+            let version = old.as_ref().and_then(|map| map.metadata.resource_version.clone());
+            let map = self.object(kind, &name, version, shard);
+            let parameters = PostParams::default();
+            let written = match old {
+                Some(_) => within(self.api.replace(&name, &parameters, &map)).await,
+                None => within(self.api.create(&parameters, &map)).await,
+            };
+            match written {
+                Err(StateError::Api(error)) if is_conflict(&error) => {}
+                other => return other.map(drop),
+            }
+        }
+        Err(StateError::Conflict(name))
+    }
+
+    /// Removes objects that a larger layout left behind: those from `first` on.
+    pub(crate) async fn remove_from(&self, kind: Kind, first: usize) -> Result<(), StateError> {
+        let kept: Vec<_> = (0..first).map(|index| self.name(kind, index)).collect();
+        for (name, _) in self.shards(kind).await? {
+            if !kept.contains(&name) {
+                within(self.api.delete(&name, &DeleteParams::default())).await?;
+            }
+        }
+        Ok(())
+    }
+
+    fn object(&self, kind: Kind, name: &str, resource_version: Option<String>, shard: &Shard) -> ConfigMap {
+        let labels = [
+            (KIND_LABEL, kind.name()),
+            (INSTALLATION_LABEL, self.prefix.as_str()),
+            ("app.kubernetes.io/managed-by", "wva"),
+        ];
+        let header = serde_json::to_string(&shard.header).unwrap_or_default();
+        let data = [(HEADER_KEY, header), (LINES_KEY, shard.lines.clone())];
+        ConfigMap {
+            metadata: ObjectMeta {
+                name: Some(name.into()),
+                labels: Some(labels.map(|(key, value)| (key.into(), value.into())).into()),
+                resource_version,
+                ..ObjectMeta::default()
+            },
+            data: Some(data.map(|(key, value)| (key.into(), value)).into()),
+            ..ConfigMap::default()
+        }
+    }
+
+    /// Publishes what the holder wrote into `board`, while this instance is not the holder. Until cancelled.
+    pub async fn follow(
+        &self,
+        board: &Board,
+        mut leadership: watch::Receiver<Leadership>,
+        cancel: CancellationToken,
+    ) {
+        let config = watcher::Config::default().labels(&self.selector(Kind::Decisions));
+        let mut events = watcher(self.api.clone(), config).backoff(backoff()).boxed();
+        let hint = "check that the service account may list and watch ConfigMaps in the release namespace";
+        let mut trouble = Trouble::new("state objects", hint);
+        let mut shards = BTreeMap::new();
+        let mut was_mine = false;
+        loop {
+            let complete = tokio::select! {
+                () = cancel.cancelled() => return,
+                Ok(()) = leadership.changed() => std::mem::replace(&mut was_mine, leadership.borrow().is_mine()),
+                Some(event) = events.next() => match event {
+                    Ok(event) => {
+                        trouble.over();
+                        take(&mut shards, event)
+                    }
+                    Err(error) => {
+                        trouble.tell(&error);
+                        false
+                    }
+                },
+            };
+            was_mine = leadership.borrow().is_mine();
+            if complete && !was_mine {
+                self.publish(board, &shards);
+            }
+        }
+    }
+
+    fn publish(&self, board: &Board, shards: &BTreeMap<String, Shard>) {
+        let shards: Vec<_> = shards.values().cloned().collect();
+        let Some(at) = shards.iter().map(|shard| shard.header.written).max() else { return };
+        let newest = board.newest();
+        if newest.origin == Origin::Computed && newest.at > at {
+            // We were the holder and know better than what we last wrote down.
+            return;
+        }
+        board.publish(Published {
+            sequence: newest.sequence + 1,
+            at,
+            took: Duration::ZERO,
+            origin: Origin::Restored,
+            decisions: self.decoded(&shards),
+            report: Report::default(),
+        });
+    }
+}
+
+fn decoded_input(shards: &[(String, Shard)]) -> Vec<Shard> {
+    shards.iter().map(|(_, shard)| shard.clone()).collect()
+}
+
+/// Takes a step of the watch; true when what is known is complete and may have changed.
+fn take(shards: &mut BTreeMap<String, Shard>, event: Event<ConfigMap>) -> bool {
+    match event {
+        Event::Init => {
+            shards.clear();
+            false
+        }
+        Event::InitDone => true,
+        Event::InitApply(map) => {
+            shards.extend(parsed(&map));
+            false
+        }
+        Event::Apply(map) => {
+            let Some((name, shard)) = parsed(&map) else { return false };
+            // An older epoch is a holder that has been replaced and does not know it yet.
+            if shards.get(&name).is_some_and(|known| known.header.epoch > shard.header.epoch) {
+                return false;
+            }
+            shards.insert(name, shard);
+            true
+        }
+        Event::Delete(map) => shards.remove(map.metadata.name.as_deref().unwrap_or_default()).is_some(),
+    }
+}
+
+/// The shard in an object; `None` with a warning when its header cannot be read or has another layout.
+fn parsed(map: &ConfigMap) -> Option<(String, Shard)> {
+    let name = map.metadata.name.clone()?;
+    let data = map.data.as_ref();
+    let header = data.and_then(|data| data.get(HEADER_KEY)).map_or("", String::as_str);
+    match serde_json::from_str::<Header>(header) {
+        Ok(header) if header.version == VERSION => {
+            let lines = data.and_then(|data| data.get(LINES_KEY)).cloned().unwrap_or_default();
+            Some((name, Shard { header, lines }))
+        }
+        Ok(header) => {
+            tracing::warn!(%name, version = header.version, "a state object of another layout is ignored");
+            None
+        }
+        Err(error) => {
+            tracing::warn!(%name, %error, "a damaged state object is ignored");
+            None
+        }
+    }
+}
+
+/// Names of all objects that an installation may have, for those who grant rights by name.
+#[must_use]
+pub fn object_names(prefix: &str) -> Vec<String> {
+    let names =
+        |kind: Kind| (0..SHARDS_MAX).map(move |index| format!("{prefix}-state-{}-{index}", kind.name()));
+    names(Kind::Decisions).chain(names(Kind::Memory)).collect()
+}
+
+fn is_conflict(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 409)
+}
+
+async fn within<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, StateError> {
+    Ok(timeout(REQUEST_TIMEOUT, request).await.map_err(|_| StateError::Timeout)??)
+}

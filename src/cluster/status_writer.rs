@@ -1,0 +1,242 @@
+//! Writes the status of `VariantAutoscaling` objects: by server-side apply, only what changed, only while this instance
+//! holds the lease. Tells changes as events. What a status says is in `status`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::Resource;
+use kube::api::{Api, Patch, PatchParams};
+use kube::core::PartialObjectMeta;
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use serde_json::json;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use wva_core::VariantId;
+
+use super::crd::{VariantAutoscaling, VariantAutoscalingStatus};
+use super::status::{Difference, METRICS_AVAILABLE, difference, render, shortened};
+use super::trouble::said;
+use super::view::{Observed, VariantObject};
+use super::watch::ClusterReader;
+use crate::engine::{Leadership, Origin, Published};
+
+/// The field manager of a status.
+pub const FIELD_MANAGER: &str = "wva";
+/// Writes at a time.
+const CONCURRENCY: usize = 8;
+/// How long a writer pauses after a write: 8 writers make at most 100 writes a second, so 1,000 variants that change
+/// together are written in 10 s and the API server hardly notices.
+const PAUSE: Duration = Duration::from_millis(80);
+/// How long an object that differs in words only is left alone: 1,000 variants cause at most 3.3 writes a second.
+const WORDS_EVERY: Duration = Duration::from_secs(300);
+/// How long what was written counts as stored, until the watch shows it.
+const SETTLE: Duration = Duration::from_secs(10);
+/// How long an object whose status was refused is left alone.
+const RETRY_AFTER: Duration = Duration::from_secs(30);
+/// Longest wait for one answer of the API server.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest note of an event: the API's own limit is 1,024 bytes.
+const NOTE_MAX_BYTES: usize = 1000;
+
+/// Keeps statuses in step with decisions. [`StatusWriter::run`] it in a task.
+pub struct StatusWriter {
+    client: kube::Client,
+    cluster: ClusterReader,
+    published: watch::Receiver<Arc<Published>>,
+    leadership: watch::Receiver<Leadership>,
+    recorder: Recorder,
+}
+
+/// What was done to an object before.
+#[derive(Default)]
+struct Past {
+    written: Option<(Instant, VariantAutoscalingStatus)>,
+    refused: Option<Instant>,
+}
+
+/// A status to be written.
+struct Work {
+    id: VariantId,
+    object: Arc<VariantObject>,
+    old: VariantAutoscalingStatus,
+    new: VariantAutoscalingStatus,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum WriteError {
+    #[error("the API server did not answer within {} s", REQUEST_TIMEOUT.as_secs())]
+    Timeout,
+    #[error("{}", said(.0))]
+    Api(#[from] kube::Error),
+}
+
+impl StatusWriter {
+    /// A writer that has not started. `identity` is this instance's, for the events it reports.
+    #[must_use]
+    pub fn new(
+        client: kube::Client,
+        cluster: ClusterReader,
+        published: watch::Receiver<Arc<Published>>,
+        leadership: watch::Receiver<Leadership>,
+        identity: String,
+    ) -> Self {
+        let reporter = Reporter { controller: FIELD_MANAGER.into(), instance: Some(identity) };
+        let recorder = Recorder::new(client.clone(), reporter);
+        Self { client, cluster, published, leadership, recorder }
+    }
+
+    /// Writes after every new result until cancelled.
+    pub async fn run(mut self, cancel: CancellationToken) {
+        let mut past = BTreeMap::new();
+        while let Some(Ok(())) = cancel.run_until_cancelled(self.published.changed()).await {
+            let published = self.published.borrow_and_update().clone();
+            if published.origin == Origin::Computed && self.is_mine() {
+                cancel.run_until_cancelled(self.pass(&published, &mut past)).await;
+            }
+        }
+    }
+
+    fn is_mine(&self) -> bool {
+        self.leadership.borrow().is_mine()
+    }
+
+    /// Writes what differs.
+    async fn pass(&self, published: &Published, past: &mut BTreeMap<VariantId, Past>) {
+        let observed = self.cluster.observed();
+        past.retain(|id, _| observed.objects.contains_key(id));
+        let work = work(published, &observed, past);
+        let mut done = futures::stream::iter(work)
+            .map(|work| async {
+                let result = self.write(&work).await;
+                sleep(PAUSE).await;
+                (work, result)
+            })
+            .buffer_unordered(CONCURRENCY);
+        while let Some((work, result)) = done.next().await {
+            let past = past.entry(work.id.clone()).or_default();
+            match result {
+                Ok(true) => *past = Past { written: Some((Instant::now(), work.new)), refused: None },
+                Ok(false) => {}
+                Err(error) => {
+                    let (namespace, name) = (&work.id.namespace, &work.id.name);
+                    tracing::warn!(%namespace, %name, %error, "cannot write the status of a VariantAutoscaling: \
+                        check its definition and that the service account may patch variantautoscalings/status");
+                    past.refused = Some(Instant::now());
+                }
+            }
+        }
+    }
+
+    /// Writes one status; false when this instance may not write any more, or the object is gone.
+    async fn write(&self, work: &Work) -> Result<bool, WriteError> {
+        if !self.is_mine() {
+            return Ok(false);
+        }
+        // Only the metadata of the answer is read: the object itself may be unreadable.
+        let api: Api<PartialObjectMeta<VariantAutoscaling>> =
+            Api::namespaced(self.client.clone(), &work.id.namespace);
+        let body = body(&work.id, &work.object.uid, &work.new);
+        let parameters = PatchParams::apply(FIELD_MANAGER).force();
+        let patch: Patch<_> = Patch::Apply(body);
+        let patch = api.patch_status(&work.id.name, &parameters, &patch);
+        match timeout(REQUEST_TIMEOUT, patch).await.map_err(|_| WriteError::Timeout)? {
+            Ok(_) => {
+                self.tell(work).await;
+                Ok(true)
+            }
+            // Deleted, or made anew under the same name: the watch will say.
+            Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Reports what changed as events. Losing one is no reason to stop.
+    async fn tell(&self, work: &Work) {
+        let reference = ObjectReference {
+            api_version: Some(VariantAutoscaling::api_version(&()).into_owned()),
+            kind: Some(VariantAutoscaling::kind(&()).into_owned()),
+            namespace: Some(work.id.namespace.clone()),
+            name: Some(work.id.name.clone()),
+            uid: Some(work.object.uid.clone()),
+            ..ObjectReference::default()
+        };
+        for event in events(&work.old, &work.new) {
+            match timeout(REQUEST_TIMEOUT, self.recorder.publish(&event, &reference)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::debug!(%error, variant = %work.id, "an event was refused"),
+                Err(_) => tracing::debug!(variant = %work.id, "an event timed out"),
+            }
+        }
+    }
+}
+
+fn work(published: &Published, observed: &Observed, past: &BTreeMap<VariantId, Past>) -> Vec<Work> {
+    let one = |(id, decision)| {
+        let object = observed.objects.get(id)?;
+        let past = past.get(id);
+        if past.and_then(|past| past.refused).is_some_and(|at| at.elapsed() < RETRY_AFTER) {
+            return None;
+        }
+        let written = past.and_then(|past| past.written.as_ref());
+        // Of an object that cannot be read only we know what we wrote.
+        let settling = |at: &Instant| at.elapsed() < SETTLE || object.status.is_none();
+        let ours = written.filter(|(at, _)| settling(at)).map(|(_, status)| status);
+        let unread = VariantAutoscalingStatus::default();
+        let old = ours.or(object.status.as_ref()).unwrap_or(&unread);
+        let target = object.variant.as_ref().ok().map(|variant| variant.target.name.as_str());
+        let new = render(decision, target, object.generation, published.at, old);
+        let due = match difference(old, &new) {
+            Difference::Facts => true,
+            Difference::Words => written.is_none_or(|(at, _)| at.elapsed() >= WORDS_EVERY),
+            Difference::None => false,
+        };
+        due.then(|| Work { id: id.clone(), object: object.clone(), old: old.clone(), new })
+    };
+    published.decisions.iter().filter_map(one).collect()
+}
+
+/// With the uid, so that a namesake which was made later is never written to and nothing is ever created.
+fn body(id: &VariantId, uid: &str, status: &VariantAutoscalingStatus) -> serde_json::Value {
+    json!({
+        "apiVersion": VariantAutoscaling::api_version(&()),
+        "kind": VariantAutoscaling::kind(&()),
+        "metadata": { "namespace": id.namespace, "name": id.name, "uid": uid },
+        "status": status,
+    })
+}
+
+fn events(old: &VariantAutoscalingStatus, new: &VariantAutoscalingStatus) -> Vec<Event> {
+    let desired = |status: &VariantAutoscalingStatus| {
+        status.desired_optimized_alloc.as_ref().map(|alloc| alloc.num_replicas)
+    };
+    let say = |status: &VariantAutoscalingStatus, type_: &str| {
+        let condition = status.conditions.iter().find(|condition| condition.type_ == type_);
+        condition
+            .map(|condition| (condition.status.clone(), condition.reason.clone(), condition.message.clone()))
+    };
+    let mut events = Vec::new();
+    if let (Some(from), Some(to)) = (desired(old), desired(new))
+        && from != to
+    {
+        let why =
+            say(new, super::status::OPTIMIZATION_READY).map(|(_, _, message)| message).unwrap_or_default();
+        let note = format!("desired replicas {from} → {to}: {why}");
+        events.push(event(EventType::Normal, "DesiredReplicasChanged", &note));
+    }
+    if let Some((status, reason, message)) = say(new, METRICS_AVAILABLE)
+        && status == "False"
+        && say(old, METRICS_AVAILABLE).is_none_or(|(before, ..)| before != "False")
+    {
+        events.push(event(EventType::Warning, &reason, &message));
+    }
+    events
+}
+
+fn event(type_: EventType, reason: &str, note: &str) -> Event {
+    let note = Some(shortened(note, NOTE_MAX_BYTES).to_owned());
+    Event { type_, reason: reason.into(), note, action: "Decide".into(), secondary: None }
+}

@@ -1,0 +1,380 @@
+//! What was watched → what an evaluation sees. Pure: tables of watched objects, and the joins over them.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use wva_core::model::{InvalidVariant, Variant, VariantId};
+use wva_core::snapshot::{Phase, Replica, VariantState};
+use wva_core::units::Replicas;
+
+use super::convert::{OwnedPod, Target};
+use super::crd::VariantAutoscalingStatus;
+use crate::engine::{ClusterView, Endpoint};
+
+/// Namespace and name.
+pub(crate) type Key = (Box<str>, Box<str>);
+
+/// One step of a watch, with what is kept of the object; `None` for an object of no interest.
+#[derive(Debug)]
+pub(crate) enum Step<V> {
+    /// A new list begins.
+    Init,
+    /// An object of that list.
+    Listed(Key, Option<V>),
+    /// The list is complete: everything not in it is gone.
+    Done,
+    /// An object is new or has changed.
+    Put(Key, Option<V>),
+    /// An object is gone.
+    Gone(Key),
+}
+
+/// The watched objects of one kind.
+#[derive(Debug)]
+pub(crate) struct Table<V> {
+    live: BTreeMap<Key, V>,
+    staged: BTreeMap<Key, V>,
+    listed: bool,
+}
+
+impl<V> Default for Table<V> {
+    fn default() -> Self {
+        Self { live: BTreeMap::new(), staged: BTreeMap::new(), listed: false }
+    }
+}
+
+impl<V: PartialEq> Table<V> {
+    /// Takes a step; true when something visible changed.
+    pub(crate) fn apply(&mut self, step: Step<V>) -> bool {
+        match step {
+            Step::Init => {
+                self.staged.clear();
+                false
+            }
+            Step::Listed(key, value) => {
+                if let Some(value) = value {
+                    self.staged.insert(key, value);
+                }
+                false
+            }
+            Step::Done => {
+                let new = std::mem::take(&mut self.staged);
+                let changed = !self.listed || new != self.live;
+                self.live = new;
+                self.listed = true;
+                changed
+            }
+            Step::Put(key, Some(value)) => {
+                let changed = self.live.get(&key) != Some(&value);
+                self.live.insert(key, value);
+                changed
+            }
+            Step::Put(key, None) | Step::Gone(key) => self.live.remove(&key).is_some(),
+        }
+    }
+
+    /// What is known of one object.
+    fn get(&self, namespace: &str, name: &str) -> Option<&V> {
+        self.live.get(&(namespace.into(), name.into()))
+    }
+}
+
+/// A ReplicaSet that a Deployment manages.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct OwnedSet {
+    pub(crate) uid: Box<str>,
+    pub(crate) owner: Box<str>,
+}
+
+/// What is kept of a `VariantAutoscaling`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct VariantObject {
+    /// Its uid: a status is never written to a namesake that was made later.
+    pub uid: String,
+    /// Its generation.
+    pub generation: i64,
+    /// The variant, or why it cannot be decided about.
+    pub variant: Result<Variant, InvalidVariant>,
+    /// Its status as stored; `None` when the object cannot be read.
+    pub status: Option<VariantAutoscalingStatus>,
+}
+
+/// Everything that is watched.
+#[derive(Debug, Default)]
+pub(crate) struct Tables {
+    pub(crate) variants: Table<Arc<VariantObject>>,
+    pub(crate) deployments: Table<Target>,
+    pub(crate) replica_sets: Table<OwnedSet>,
+    pub(crate) pods: Table<OwnedPod>,
+}
+
+/// What the cluster looks like at one moment.
+#[derive(Debug, Clone, Default)]
+pub struct Observed {
+    /// For the engine.
+    pub view: Arc<ClusterView>,
+    /// The objects behind it, for the status writer.
+    pub objects: BTreeMap<VariantId, Arc<VariantObject>>,
+}
+
+impl Tables {
+    /// Joins targets and pods to variants.
+    pub(crate) fn observed(&self) -> Observed {
+        let objects: BTreeMap<_, _> = self
+            .variants
+            .live
+            .iter()
+            .map(|((namespace, name), object)| (VariantId::new(&**namespace, &**name), object.clone()))
+            .collect();
+        let (variants, invalid) = self.valid(&objects);
+        let pods = self.pods_by_target(&variants);
+        let mut view = ClusterView { synced: self.synced(), invalid, ..ClusterView::default() };
+        for (variant, object) in variants {
+            let target = self.deployments.get(&variant.id.namespace, &variant.target.name);
+            let owned = target.and_then(|target| pods.get(&*target.uid)).map_or(&[][..], Vec::as_slice);
+            view.endpoints.extend(owned.iter().filter_map(|(key, pod)| endpoint(key, pod)));
+            view.variants.push(state(variant, object, target, owned));
+        }
+        Observed { view: Arc::new(view), objects }
+    }
+
+    /// True when every watch has listed once.
+    fn synced(&self) -> bool {
+        self.variants.listed && self.deployments.listed && self.replica_sets.listed && self.pods.listed
+    }
+
+    /// The variants that can be decided about, and the others. A target that two variants claim belongs to neither:
+    /// each would be scaled by the other's number.
+    fn valid<'a>(
+        &self,
+        objects: &'a BTreeMap<VariantId, Arc<VariantObject>>,
+    ) -> (Vec<(&'a Variant, &'a VariantObject)>, Vec<InvalidVariant>) {
+        let mut claims: BTreeMap<(&str, &str), Vec<(&Variant, &VariantObject)>> = BTreeMap::new();
+        let mut invalid = Vec::new();
+        for object in objects.values() {
+            match &object.variant {
+                Ok(variant) => {
+                    let target = (variant.id.namespace.as_str(), variant.target.name.as_str());
+                    claims.entry(target).or_default().push((variant, object));
+                }
+                Err(problem) => invalid.push(problem.clone()),
+            }
+        }
+        let mut valid = Vec::with_capacity(claims.len());
+        for claimants in claims.into_values() {
+            if let [one] = claimants[..] {
+                valid.push(one);
+            } else {
+                invalid.extend(disputed(&claimants));
+            }
+        }
+        valid.sort_by_key(|(variant, _)| &variant.id);
+        (valid, invalid)
+    }
+
+    /// The pods of the variants' targets by the target's uid, through the ReplicaSets between them.
+    fn pods_by_target<'a>(
+        &'a self,
+        variants: &[(&Variant, &VariantObject)],
+    ) -> HashMap<&'a str, Vec<(&'a Key, &'a OwnedPod)>> {
+        let targets = variants
+            .iter()
+            .filter_map(|(variant, _)| self.deployments.get(&variant.id.namespace, &variant.target.name));
+        let mut pods: HashMap<&str, Vec<_>> = targets.map(|target| (&*target.uid, Vec::new())).collect();
+        let sets: HashMap<&str, &str> = self
+            .replica_sets
+            .live
+            .values()
+            .filter(|set| pods.contains_key(&*set.owner))
+            .map(|set| (&*set.uid, &*set.owner))
+            .collect();
+        for (key, pod) in &self.pods.live {
+            let owner = sets.get(&*pod.owner);
+            if let Some(owned) = owner.and_then(|target| pods.get_mut(target)) {
+                owned.push((key, pod));
+            }
+        }
+        pods
+    }
+}
+
+fn disputed(claimants: &[(&Variant, &VariantObject)]) -> Vec<InvalidVariant> {
+    let names: Vec<_> = claimants.iter().map(|(variant, _)| variant.id.to_string()).collect();
+    let problem = |variant: &Variant| {
+        let (target, names) = (&variant.target, names.join(" and "));
+        format!("spec.scaleTargetRef {target} is the target of {names}: keep one of them")
+    };
+    claimants
+        .iter()
+        .map(|(variant, _)| InvalidVariant { id: variant.id.clone(), problem: problem(variant) })
+        .collect()
+}
+
+fn state(
+    variant: &Variant,
+    object: &VariantObject,
+    target: Option<&Target>,
+    pods: &[(&Key, &OwnedPod)],
+) -> VariantState {
+    let mut variant = variant.clone();
+    if let Some(target) = target {
+        variant.role = target.role;
+        variant.accelerator = target.accelerator.clone().or(variant.accelerator);
+    }
+    let alloc = object.status.as_ref().and_then(|status| status.desired_optimized_alloc.as_ref());
+    VariantState {
+        variant,
+        scale: target.map(|target| target.scale),
+        replicas: pods.iter().map(|(key, pod)| replica(key, pod)).collect(),
+        last_status: alloc.and_then(|alloc| u32::try_from(alloc.num_replicas).ok()).map(Replicas::new),
+    }
+}
+
+fn replica(key: &Key, pod: &OwnedPod) -> Replica {
+    Replica {
+        pod: key.1.to_string(),
+        phase: pod.phase,
+        created: pod.created,
+        ready_since: pod.ready_since,
+        engines: BTreeMap::new(),
+    }
+}
+
+/// Where a pod's metrics are. Only of ready pods: the others refuse connections or answer before they serve.
+fn endpoint((namespace, name): &Key, pod: &OwnedPod) -> Option<Endpoint> {
+    let (ip, port) = pod.address.filter(|_| pod.phase == Phase::Ready)?;
+    Some(Endpoint { namespace: namespace.to_string(), pod: name.to_string(), ip, port })
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+    use wva_core::model::{Bounds, Role, TargetRef};
+    use wva_core::snapshot::Scale;
+    use wva_core::units::Cost;
+
+    use super::*;
+
+    fn key(name: &str) -> Key {
+        ("llm".into(), name.into())
+    }
+
+    fn claim(name: &str, target: &str) -> Arc<VariantObject> {
+        let variant = Variant {
+            id: VariantId::new("llm", name),
+            model: "m".into(),
+            target: TargetRef { kind: "Deployment".into(), name: target.into() },
+            cost: Cost::ZERO,
+            bounds: Bounds::default(),
+            accelerator: Some("labelled".into()),
+            role: Role::Both,
+        };
+        let status = None;
+        Arc::new(VariantObject { uid: name.into(), generation: 1, variant: Ok(variant), status })
+    }
+
+    fn target(uid: &str) -> Target {
+        let two = Replicas::new(2);
+        let scale = Scale { spec: two, current: two, ready: Replicas::ONE };
+        Target { uid: uid.into(), scale, accelerator: Some("H100".into()), role: Role::Decode }
+    }
+
+    fn pod(owner: &str, phase: Phase) -> OwnedPod {
+        let address = Some(("10.0.0.1".parse().unwrap(), 8000));
+        OwnedPod { owner: owner.into(), phase, created: Timestamp::UNIX_EPOCH, ready_since: None, address }
+    }
+
+    fn set(uid: &str, owner: &str) -> OwnedSet {
+        OwnedSet { uid: uid.into(), owner: owner.into() }
+    }
+
+    /// One variant `chat` on Deployment `chat`, with a ready pod, a starting one, and strangers.
+    fn cluster() -> Tables {
+        let mut tables = Tables::default();
+        tables.variants.apply(Step::Put(key("chat"), Some(claim("chat", "chat"))));
+        tables.deployments.apply(Step::Put(key("chat"), Some(target("d-1"))));
+        tables.replica_sets.apply(Step::Put(key("chat-1"), Some(set("rs-1", "d-1"))));
+        tables.replica_sets.apply(Step::Put(key("web-1"), Some(set("rs-9", "d-9"))));
+        tables.pods.apply(Step::Put(key("chat-1-a"), Some(pod("rs-1", Phase::Ready))));
+        tables.pods.apply(Step::Put(key("chat-1-b"), Some(pod("rs-1", Phase::Starting))));
+        tables.pods.apply(Step::Put(key("web-1-a"), Some(pod("rs-9", Phase::Ready))));
+        tables.pods.apply(Step::Put(key("ghost"), Some(pod("rs-0", Phase::Ready))));
+        tables
+    }
+
+    #[test]
+    fn pods_join_their_variant_through_the_chain_of_owners() {
+        let view = cluster().observed().view;
+        let names: Vec<_> = view.variants[0].replicas.iter().map(|replica| replica.pod.as_str()).collect();
+        assert_eq!(names, ["chat-1-a", "chat-1-b"]);
+        let scraped: Vec<_> = view.endpoints.iter().map(|endpoint| endpoint.pod.as_str()).collect();
+        assert_eq!(scraped, ["chat-1-a"], "only ready pods of variants are read");
+    }
+
+    #[test]
+    fn the_target_knows_accelerator_and_role_better_than_the_label() {
+        let view = cluster().observed().view;
+        let variant = &view.variants[0].variant;
+        assert_eq!((variant.accelerator.as_deref(), variant.role), (Some("H100"), Role::Decode));
+    }
+
+    #[test]
+    fn a_variant_without_its_target_stays_and_has_no_scale() {
+        let mut tables = cluster();
+        tables.deployments.apply(Step::Gone(key("chat")));
+        let view = tables.observed().view;
+        assert_eq!((view.variants[0].scale, view.variants[0].replicas.len()), (None, 0));
+    }
+
+    #[test]
+    fn pods_of_a_deployment_that_was_made_anew_do_not_count() {
+        let mut tables = cluster();
+        tables.deployments.apply(Step::Put(key("chat"), Some(target("d-2"))));
+        assert!(tables.observed().view.variants[0].replicas.is_empty());
+    }
+
+    #[test]
+    fn two_variants_with_one_target_are_both_invalid_and_both_named() {
+        let mut tables = cluster();
+        tables.variants.apply(Step::Put(key("copy"), Some(claim("copy", "chat"))));
+        let view = tables.observed().view;
+        assert!(view.variants.is_empty());
+        assert_eq!(view.invalid.len(), 2);
+        for invalid in &view.invalid {
+            assert!(invalid.problem.contains("llm/chat and llm/copy"), "{}", invalid.problem);
+        }
+    }
+
+    #[test]
+    fn nothing_is_synced_until_every_watch_has_listed() {
+        let mut tables = cluster();
+        tables.variants.apply(Step::Done);
+        tables.deployments.apply(Step::Done);
+        tables.replica_sets.apply(Step::Done);
+        assert!(!tables.observed().view.synced);
+        tables.pods.apply(Step::Done);
+        assert!(tables.observed().view.synced);
+    }
+
+    #[test]
+    fn a_new_list_replaces_the_old_one_and_an_interrupted_one_does_not() {
+        let mut table = Table::default();
+        table.apply(Step::Put(key("old"), Some(1)));
+        table.apply(Step::Init);
+        table.apply(Step::Listed(key("lost"), Some(2)));
+        assert_eq!(table.get("llm", "old"), Some(&1), "still listing");
+        table.apply(Step::Init);
+        table.apply(Step::Listed(key("new"), Some(3)));
+        assert!(table.apply(Step::Done));
+        assert_eq!(table.live.keys().collect::<Vec<_>>(), [&key("new")]);
+    }
+
+    #[test]
+    fn an_update_that_changes_nothing_is_no_change() {
+        let mut table = Table::default();
+        assert!(table.apply(Step::Put(key("a"), Some(1))));
+        assert!(!table.apply(Step::Put(key("a"), Some(1))));
+        assert!(table.apply(Step::Put(key("a"), None)));
+        assert!(!table.apply(Step::Gone(key("a"))));
+    }
+}

@@ -1,0 +1,267 @@
+//! The watches: API server → tables → the newest [`Observed`]. Never stops for an object it cannot read, nor for a
+//! resource that is not installed yet.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::stream::{BoxStream, SelectAll};
+use futures::{Stream, StreamExt};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::Api;
+use kube::core::{DeserializeGuard, NamespaceResourceScope, Resource, error_boundary::InvalidObject};
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{self, Event, watcher};
+use serde::de::DeserializeOwned;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+use wva_core::model::{InvalidVariant, Variant};
+
+use super::convert::{OwnedPod, Target, variant_id};
+use super::crd::{CONTROLLER_INSTANCE_LABEL, VariantAutoscaling};
+use super::trouble::{Trouble, backoff};
+use super::view::{Key, Observed, OwnedSet, Step, Tables, VariantObject};
+use super::wire::{LeanDeployment, LeanPod, LeanReplicaSet, controller_uid};
+use crate::engine::{Cluster, ClusterView};
+
+/// How long changes are gathered before the view is made anew: at most 10 rebuilds a second, and a change is seen long
+/// before the next evaluation (5 s).
+const DEBOUNCE: Duration = Duration::from_millis(100);
+/// Pods that have ended serve nothing: the API server leaves them out.
+const LIVE_PODS: &str = "status.phase!=Succeeded,status.phase!=Failed";
+
+/// What to watch.
+#[derive(Debug, Clone, Default)]
+pub struct Settings {
+    /// Only this namespace; all of them when `None`.
+    pub namespace: Option<String>,
+    /// Only variants whose label `wva.llmd.ai/controller-instance` has this value; all of them when `None`.
+    pub controller_instance: Option<String>,
+}
+
+/// The newest state of the cluster: any number of readers.
+#[derive(Debug, Clone)]
+pub struct ClusterReader {
+    newest: watch::Receiver<Arc<Observed>>,
+}
+
+impl ClusterReader {
+    /// The newest state.
+    #[must_use]
+    pub fn observed(&self) -> Arc<Observed> {
+        self.newest.borrow().clone()
+    }
+
+    /// Wakes at every change.
+    #[must_use]
+    pub fn subscribe(&self) -> watch::Receiver<Arc<Observed>> {
+        self.newest.clone()
+    }
+}
+
+impl Cluster for ClusterReader {
+    fn view(&self) -> Arc<ClusterView> {
+        self.newest.borrow().view.clone()
+    }
+}
+
+/// The watches; [`ClusterWatch::run`] them in a task.
+pub struct ClusterWatch {
+    client: kube::Client,
+    settings: Settings,
+    newest: watch::Sender<Arc<Observed>>,
+}
+
+impl ClusterWatch {
+    /// Watches that have not started, and where to read what they see.
+    #[must_use]
+    pub fn new(client: kube::Client, settings: Settings) -> (Self, ClusterReader) {
+        let (sender, newest) = watch::channel(Arc::default());
+        (Self { client, settings, newest: sender }, ClusterReader { newest })
+    }
+
+    /// Watches until cancelled.
+    pub async fn run(self, cancel: CancellationToken) {
+        let mut changes = self.changes();
+        let mut tables = Tables::default();
+        let mut rebuild_at: Option<Instant> = None;
+        loop {
+            let due = rebuild_at.unwrap_or_else(Instant::now);
+            tokio::select! {
+                () = cancel.cancelled() => return,
+                () = sleep_until(due), if rebuild_at.is_some() => {
+                    self.newest.send_replace(Arc::new(tables.observed()));
+                    rebuild_at = None;
+                }
+                Some(change) = changes.next() => {
+                    if change.apply(&mut tables) {
+                        rebuild_at.get_or_insert_with(|| Instant::now() + DEBOUNCE);
+                    }
+                }
+            }
+        }
+    }
+
+    fn changes(&self) -> SelectAll<BoxStream<'static, Change>> {
+        let instance = self.settings.controller_instance.as_ref();
+        let selector = instance.map(|value| format!("{CONTROLLER_INSTANCE_LABEL}={value}"));
+        let variants =
+            selector.iter().fold(watcher::Config::default(), |config, labels| config.labels(labels));
+        let all = watcher::Config::default;
+        let hint = "install the definition: kubectl apply -f crds/llmd.ai_variantautoscalings.yaml";
+        let variants = guarded("VariantAutoscalings", hint, watcher(self.api(), variants), variant_object);
+        let deployments = guarded("Deployments", HINT, watcher(self.api(), all()), target);
+        let pods = guarded("Pods", HINT, watcher(self.api(), all().fields(LIVE_PODS)), owned_pod);
+        let sets = watcher(self.api::<LeanReplicaSet>(), all());
+        let sets = steps("ReplicaSets", HINT, sets, |set: LeanReplicaSet| {
+            let key = key(&set.metadata);
+            (key, owned_set(&set))
+        });
+        futures::stream::select_all([
+            variants.map(Change::Variants).boxed(),
+            deployments.map(Change::Deployments).boxed(),
+            sets.map(Change::ReplicaSets).boxed(),
+            pods.map(Change::Pods).boxed(),
+        ])
+    }
+
+    fn api<K: Resource<DynamicType = (), Scope = NamespaceResourceScope>>(&self) -> Api<K> {
+        match &self.settings.namespace {
+            Some(namespace) => Api::namespaced(self.client.clone(), namespace),
+            None => Api::all(self.client.clone()),
+        }
+    }
+}
+
+/// The next step when a built-in resource cannot be listed.
+const HINT: &str = "check that the service account may list and watch them";
+
+enum Change {
+    Variants(Step<Arc<VariantObject>>),
+    Deployments(Step<Target>),
+    ReplicaSets(Step<OwnedSet>),
+    Pods(Step<OwnedPod>),
+}
+
+impl Change {
+    fn apply(self, tables: &mut Tables) -> bool {
+        match self {
+            Self::Variants(step) => tables.variants.apply(step),
+            Self::Deployments(step) => tables.deployments.apply(step),
+            Self::ReplicaSets(step) => tables.replica_sets.apply(step),
+            Self::Pods(step) => tables.pods.apply(step),
+        }
+    }
+}
+
+fn key(metadata: &ObjectMeta) -> Key {
+    let text = |name: &Option<String>| name.as_deref().unwrap_or_default().into();
+    (text(&metadata.namespace), text(&metadata.name))
+}
+
+/// The steps of a watch whose objects may be unreadable: `keep` gets these too.
+fn guarded<K, V>(
+    what: &'static str,
+    hint: &'static str,
+    events: impl Stream<Item = watcher::Result<Event<DeserializeGuard<K>>>> + Send + 'static,
+    mut keep: impl FnMut(Result<K, InvalidObject>) -> Option<V> + Send + 'static,
+) -> impl Stream<Item = Step<V>> + Send
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
+    V: Send + 'static,
+{
+    let mut told = false;
+    steps(what, hint, events, move |DeserializeGuard(object)| {
+        let metadata = object.as_ref().map_or_else(|invalid| &invalid.metadata, Resource::meta);
+        let key = key(metadata);
+        if let Err(invalid) = &object
+            && !std::mem::replace(&mut told, true)
+        {
+            let (namespace, name) = &key;
+            tracing::warn!(%namespace, %name, error = %invalid.error, "an unreadable object among the {what}; told once");
+        }
+        (key, keep(object))
+    })
+}
+
+/// The steps of a watch, with back-off; what goes wrong is told once, until it works again.
+fn steps<K, V>(
+    what: &'static str,
+    hint: &'static str,
+    events: impl Stream<Item = watcher::Result<Event<K>>> + Send + 'static,
+    mut keep: impl FnMut(K) -> (Key, Option<V>) + Send + 'static,
+) -> impl Stream<Item = Step<V>> + Send
+where
+    K: Send + 'static,
+    V: Send + 'static,
+{
+    let mut trouble = Trouble::new(what, hint);
+    events.backoff(backoff()).filter_map(move |event| {
+        let step = match event {
+            Ok(event) => {
+                if !matches!(event, Event::Init) {
+                    trouble.over();
+                }
+                Some(step(event, &mut keep))
+            }
+            Err(error) => {
+                trouble.tell(&error);
+                None
+            }
+        };
+        std::future::ready(step)
+    })
+}
+
+fn step<K, V>(event: Event<K>, keep: &mut impl FnMut(K) -> (Key, Option<V>)) -> Step<V> {
+    match event {
+        Event::Init => Step::Init,
+        Event::InitDone => Step::Done,
+        Event::InitApply(object) => {
+            let (key, value) = keep(object);
+            Step::Listed(key, value)
+        }
+        Event::Apply(object) => {
+            let (key, value) = keep(object);
+            Step::Put(key, value)
+        }
+        Event::Delete(object) => Step::Gone(keep(object).0),
+    }
+}
+
+fn variant_object(object: Result<VariantAutoscaling, InvalidObject>) -> Option<Arc<VariantObject>> {
+    let (metadata, variant, status) = match object {
+        Ok(object) => {
+            let variant = Variant::try_from(&object);
+            (object.metadata, variant, Some(object.status.unwrap_or_default()))
+        }
+        Err(unreadable) => {
+            let id = variant_id(&unreadable.metadata);
+            let problem =
+                format!("the object cannot be read ({}): correct the field it names", unreadable.error);
+            (unreadable.metadata, Err(InvalidVariant { id, problem }), None)
+        }
+    };
+    Some(Arc::new(VariantObject {
+        uid: metadata.uid.unwrap_or_default(),
+        generation: metadata.generation.unwrap_or_default(),
+        variant,
+        status,
+    }))
+}
+
+/// A Deployment that is being deleted is no target any more.
+fn target(object: Result<LeanDeployment, InvalidObject>) -> Option<Target> {
+    let deployment = object.ok().filter(|deployment| deployment.metadata.deletion_timestamp.is_none());
+    deployment.as_ref().map(Target::from)
+}
+
+fn owned_pod(object: Result<LeanPod, InvalidObject>) -> Option<OwnedPod> {
+    object.ok().as_ref().and_then(OwnedPod::of)
+}
+
+fn owned_set(set: &LeanReplicaSet) -> Option<OwnedSet> {
+    let uid = set.metadata.uid.as_deref()?.into();
+    Some(OwnedSet { uid, owner: controller_uid(&set.metadata, "Deployment")? })
+}

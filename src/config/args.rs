@@ -1,0 +1,181 @@
+//! The command line of `wva serve` as typed: every flag with its environment name and its help.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use jiff::SignedDuration;
+
+/// Answer the external metrics API for HorizontalPodAutoscalers.
+///
+/// Serves `external.metrics.k8s.io/v1beta1` behind the API aggregator: an HPA with an External metric named
+/// `wva_desired_replicas` and target `AverageValue: "1"` follows the number computed here from live inference
+/// metrics and the VariantAutoscaling objects. Run it through the Helm chart in a cluster, or by hand with
+/// `--kubeconfig`. Every flag can be given by the environment variable named beside it; a flag wins.
+#[derive(Debug, Clone, clap::Args)]
+pub struct ServeArgs {
+    /// Kubernetes.
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
+    /// The endpoint.
+    #[command(flatten)]
+    pub serving: ServingArgs,
+    /// Metrics.
+    #[command(flatten)]
+    pub source: SourceArgs,
+    /// Decisions.
+    #[command(flatten)]
+    pub decision: DecisionArgs,
+    /// Logs.
+    #[command(flatten)]
+    pub log: LogArgs,
+}
+
+/// How to reach Kubernetes and what to look at.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Kubernetes")]
+pub struct ClusterArgs {
+    /// Credentials for the API server; without it the pod's service account is used.
+    #[arg(long, env = "KUBECONFIG", value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// The namespace this program runs in: home of its lease, its Secret and its state objects.
+    #[arg(long, env = "POD_NAMESPACE", default_value = "workload-variant-autoscaler-system")]
+    pub namespace: String,
+    /// This instance's identity in the lease.
+    #[arg(long, env = "POD_NAME", value_name = "NAME")]
+    pub instance: Option<String>,
+    /// Where other instances reach this one, as https://host:port. By default the pod's IP (POD_IP) or the bind
+    /// address, with the secure port.
+    #[arg(long, value_name = "URL")]
+    pub advertise_address: Option<String>,
+    /// This pod's IP.
+    #[arg(long, env = "POD_IP", hide = true)]
+    pub pod_ip: Option<IpAddr>,
+    /// The Service in front of this program; its DNS name is in the certificate.
+    #[arg(long, env = "WVA_SERVICE_NAME", default_value = "wva", value_name = "NAME")]
+    pub service_name: String,
+    /// Look at this namespace only.
+    #[arg(long, env = "WATCH_NAMESPACE", value_name = "NAMESPACE")]
+    pub watch_namespace: Option<String>,
+    /// Look only at VariantAutoscalings labelled wva.llmd.ai/controller-instance with this value.
+    #[arg(long, env = "CONTROLLER_INSTANCE", value_name = "NAME")]
+    pub controller_instance: Option<String>,
+    /// The name of the lease.
+    #[arg(long, env = "LEADER_ELECTION_ID", default_value = "72dd1cf1.llm-d.ai", value_name = "NAME")]
+    pub lease_name: String,
+}
+
+/// Where to listen and with which certificate.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Serving")]
+pub struct ServingArgs {
+    /// The address to listen on.
+    #[arg(long, default_value = "0.0.0.0", value_name = "IP")]
+    pub bind_address: IpAddr,
+    /// The port to listen on.
+    #[arg(long, default_value_t = 8443, value_name = "PORT")]
+    pub secure_port: u16,
+    /// A directory with tls.crt and tls.key (a mounted Secret).
+    #[arg(long, value_name = "DIR")]
+    pub cert_dir: Option<PathBuf>,
+    /// The serving certificate, PEM. Without one, all instances share a self-made CA and certificate in a Secret, and
+    /// this program keeps the APIService's caBundle right.
+    #[arg(long, value_name = "FILE", requires = "tls_private_key_file", conflicts_with = "cert_dir")]
+    pub tls_cert_file: Option<PathBuf>,
+    /// The key of the serving certificate, PEM.
+    #[arg(long, value_name = "FILE", requires = "tls_cert_file")]
+    pub tls_private_key_file: Option<PathBuf>,
+    /// After SIGTERM: how long requests are still answered while endpoints and balancers learn that we go.
+    #[arg(long, default_value = "5s", value_name = "DURATION")]
+    pub shutdown_delay_duration: SignedDuration,
+}
+
+/// Where metrics come from.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Metrics")]
+pub struct SourceArgs {
+    /// Where inference metrics are read: auto takes Prometheus when its URL is given, else the pods themselves.
+    #[arg(long, value_enum, default_value_t = SourceKind::Auto)]
+    pub source: SourceKind,
+    /// Prometheus, Thanos or Mimir.
+    #[arg(long, env = "PROMETHEUS_BASE_URL", value_name = "URL")]
+    pub prometheus_url: Option<String>,
+    /// A bearer token for Prometheus; prefer the file.
+    #[arg(long, env = "PROMETHEUS_BEARER_TOKEN", hide_env_values = true, value_name = "TOKEN")]
+    pub prometheus_bearer_token: Option<String>,
+    /// A file with a bearer token for Prometheus; read again when it changes.
+    #[arg(long, env = "PROMETHEUS_TOKEN_PATH", value_name = "FILE")]
+    pub prometheus_token_path: Option<PathBuf>,
+    /// The CA of Prometheus's certificate, PEM.
+    #[arg(long, env = "PROMETHEUS_CA_CERT_PATH", value_name = "FILE")]
+    pub prometheus_ca_cert_path: Option<PathBuf>,
+    /// A client certificate for Prometheus, PEM.
+    #[arg(long, env = "PROMETHEUS_CLIENT_CERT_PATH", value_name = "FILE")]
+    pub prometheus_client_cert_path: Option<PathBuf>,
+    /// The key of the client certificate, PEM.
+    #[arg(long, env = "PROMETHEUS_CLIENT_KEY_PATH", value_name = "FILE")]
+    pub prometheus_client_key_path: Option<PathBuf>,
+    /// The name in Prometheus's certificate, when it differs from the URL's host.
+    #[arg(long, env = "PROMETHEUS_SERVER_NAME", value_name = "NAME")]
+    pub prometheus_server_name: Option<String>,
+    /// Accept any certificate of Prometheus.
+    #[arg(long, env = "PROMETHEUS_TLS_INSECURE_SKIP_VERIFY", num_args = 0..=1, default_value_t = false,
+          default_missing_value = "true", value_name = "BOOL")]
+    pub prometheus_tls_insecure_skip_verify: bool,
+    /// Above this many series a query is split by namespace.
+    #[arg(long, default_value_t = 20_000, value_name = "COUNT")]
+    pub max_series: u64,
+    /// Scraping pods directly: http or https (https accepts any certificate: pods rarely have one for their IP).
+    #[arg(long, default_value = "http", value_parser = ["http", "https"], value_name = "SCHEME")]
+    pub scrape_scheme: String,
+    /// Scraping pods directly: the path.
+    #[arg(long, default_value = "/metrics", value_name = "PATH")]
+    pub scrape_path: String,
+    /// Scraping pods directly: a file with a bearer token; read again when it changes.
+    #[arg(long, value_name = "FILE")]
+    pub scrape_token_path: Option<PathBuf>,
+}
+
+/// Where metrics come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum SourceKind {
+    /// Prometheus when its URL is given, else scrape.
+    Auto,
+    /// Prometheus.
+    Prometheus,
+    /// The pods' own metrics endpoints.
+    Scrape,
+}
+
+/// When a number changes and when it is too old.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Decisions")]
+pub struct DecisionArgs {
+    /// How often the holder evaluates in the background, read or not.
+    #[arg(long, default_value = "5s", value_name = "DURATION")]
+    pub interval: SignedDuration,
+    /// A read is answered from a result younger than this; an older one is computed anew, once for all readers.
+    #[arg(long, default_value = "2s", value_name = "DURATION")]
+    pub max_age: SignedDuration,
+    /// How long a read waits for a new result before it gets the last one.
+    #[arg(long, default_value = "1s", value_name = "DURATION")]
+    pub read_wait: SignedDuration,
+    /// A number whose newest evidence is older than this is withheld: the HPA holds and its condition says why.
+    #[arg(long, default_value = "5m", value_name = "DURATION")]
+    pub max_stale: SignedDuration,
+    /// Take the last replica of a model that has been idle for 10 minutes, where every variant has minReplicas 0.
+    #[arg(long, env = "WVA_SCALE_TO_ZERO", num_args = 0..=1, default_value_t = false,
+          default_missing_value = "true", value_name = "BOOL")]
+    pub scale_to_zero: bool,
+}
+
+/// Logs.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Logs")]
+pub struct LogArgs {
+    /// A level (error, warn, info, debug, trace) or a list such as info,wva::collect=debug.
+    #[arg(long, env = "LOG_LEVEL", default_value = "info", value_name = "FILTER")]
+    pub log_level: String,
+    /// One JSON object a line instead of text.
+    #[arg(long)]
+    pub log_json: bool,
+}

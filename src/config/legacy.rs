@@ -1,0 +1,35 @@
+//! Names that installations of the older controller set and this program accepts without effect: each is said once.
+
+/// Environment names that have no effect here, and why.
+const IGNORED: &[(&str, &str)] = &[
+    ("GLOBAL_OPT_INTERVAL", "the number is computed when it is read; see --interval"),
+    ("PROMETHEUS_METRICS_CACHE_TTL", "see --max-age"),
+    ("PROMETHEUS_METRICS_CACHE_CLEANUP_INTERVAL", "nothing needs cleaning up"),
+    ("PROMETHEUS_METRICS_CACHE_FETCH_INTERVAL", "see --interval"),
+    ("PROMETHEUS_METRICS_CACHE_FRESH_THRESHOLD", "freshness follows the observed scrape interval"),
+    ("PROMETHEUS_METRICS_CACHE_STALE_THRESHOLD", "staleness follows the observed scrape interval"),
+    ("PROMETHEUS_METRICS_CACHE_UNAVAILABLE_THRESHOLD", "see --max-stale"),
+    ("PROMETHEUS_METRICS_CACHE_MAX_SIZE", "the cache is bounded by itself"),
+    ("LEADER_ELECT", "one instance always decides and all answer"),
+    ("LEADER_ELECTION_LEASE_DURATION", "the lease lasts 15 s"),
+    ("LEADER_ELECTION_RENEW_DEADLINE", "the lease is renewed within 10 s"),
+    ("LEADER_ELECTION_RETRY_PERIOD", "the lease is tried every 2 s"),
+    ("REST_CLIENT_TIMEOUT", "each kind of request has its own time-out"),
+    ("METRICS_BIND_ADDRESS", "/metrics is on the secure port"),
+    ("METRICS_SECURE", "/metrics is on the secure port"),
+    ("HEALTH_PROBE_BIND_ADDRESS", "health is on the secure port"),
+    ("ENABLE_HTTP2", "HTTP/2 is always on"),
+    ("WVA_LIMITED_MODE", "GPU inventory is not a limit yet"),
+    ("WVA_NODE_SELECTOR", "GPU inventory is not a limit yet"),
+    ("POOL_GROUP", "the scheduler's queue is read from its metrics"),
+    ("EPP_METRIC_READER_BEARER_TOKEN", "the scheduler's metrics are read through Prometheus"),
+    ("SCALE_FROM_ZERO_ENGINE_MAX_CONCURRENCY", "one evaluation covers all variants"),
+    ("CONFIG_MAP_NAME", "flags and environment configure this program"),
+    ("SATURATION_CONFIG_MAP_NAME", "the published default thresholds apply"),
+];
+
+/// The ignored names that are set, each with the reason.
+#[expect(clippy::disallowed_methods, reason = "config is the reader of the environment")]
+pub fn ignored_environment() -> impl Iterator<Item = (&'static str, &'static str)> {
+    IGNORED.iter().copied().filter(|(name, _)| std::env::var_os(name).is_some_and(|value| !value.is_empty()))
+}

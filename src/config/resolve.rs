@@ -1,0 +1,288 @@
+//! From the command line as typed to values the rest of the program can rely on.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use jiff::SignedDuration;
+use wva_core::Policy;
+use wva_core::model::ScaleToZero;
+use wva_core::units::Seconds;
+
+use super::args::{ServeArgs, ServingArgs, SourceArgs, SourceKind};
+
+/// The lease lasts this long without renewal (the values every Kubernetes controller uses: 15 s, 10 s, 2 s).
+const LEASE_DURATION: Duration = Duration::from_secs(15);
+/// Evidence must outlive three lease durations, or a change of holder alone could make it too old.
+const MIN_MAX_STALE: Duration = Duration::from_secs(3 * LEASE_DURATION.as_secs());
+
+/// Everything `wva serve` runs with.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Credentials for the API server, when not the pod's own.
+    pub kubeconfig: Option<PathBuf>,
+    /// Home of our lease, Secret and state objects.
+    pub namespace: String,
+    /// Our identity in the lease.
+    pub instance: String,
+    /// Where other instances reach us.
+    pub advertised: String,
+    /// The Service in front of us.
+    pub service: String,
+    /// The only namespace to look at, if any.
+    pub watch_namespace: Option<String>,
+    /// The controller instance to look at and to say in every label, if any.
+    pub controller_instance: Option<String>,
+    /// The lease's name.
+    pub lease: String,
+    /// Where to listen.
+    pub listen: SocketAddr,
+    /// The user's own certificate, if any.
+    pub certificate: Option<Certificate>,
+    /// How long to go on answering after SIGTERM.
+    pub shutdown_delay: Duration,
+    /// Where metrics come from.
+    pub source: Source,
+    /// How often to evaluate.
+    pub interval: Duration,
+    /// A younger result is answered as it is.
+    pub max_age: Duration,
+    /// How long a read waits.
+    pub read_wait: Duration,
+    /// What decisions are tuned by.
+    pub policy: Policy,
+}
+
+/// Files of a serving certificate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Certificate {
+    /// The chain, PEM.
+    pub chain: PathBuf,
+    /// The key, PEM.
+    pub key: PathBuf,
+}
+
+/// Where metrics come from.
+#[derive(Debug, Clone)]
+pub enum Source {
+    /// A Prometheus API.
+    Prometheus(Box<Prometheus>),
+    /// The pods.
+    Scrape(Scrape),
+}
+
+/// How to reach a Prometheus API.
+#[derive(Debug, Clone)]
+pub struct Prometheus {
+    /// Its base URL.
+    pub url: String,
+    /// A token given inline.
+    pub token: Option<String>,
+    /// A token given as a file.
+    pub token_file: Option<PathBuf>,
+    /// Its CA.
+    pub ca_file: Option<PathBuf>,
+    /// Our certificate and key.
+    pub client: Option<Certificate>,
+    /// The name in its certificate.
+    pub server_name: Option<String>,
+    /// Accept any certificate.
+    pub insecure_skip_verify: bool,
+    /// Above this many series a query is split by namespace.
+    pub max_series: u64,
+}
+
+/// How to scrape pods.
+#[derive(Debug, Clone)]
+pub struct Scrape {
+    /// `http` or `https`.
+    pub scheme: String,
+    /// The path.
+    pub path: String,
+    /// A file with a token.
+    pub token_file: Option<PathBuf>,
+}
+
+/// A command line that cannot be run, with the flag and the next step.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// A duration below its minimum.
+    #[error("{flag} {given:#} is too short: give at least {least:#}{why}")]
+    TooShort {
+        /// The flag.
+        flag: &'static str,
+        /// What was given.
+        given: SignedDuration,
+        /// The least allowed.
+        least: SignedDuration,
+        /// Why, if that helps.
+        why: &'static str,
+    },
+    /// A source that needs a URL.
+    #[error(
+        "--source prometheus needs a URL: set --prometheus-url or PROMETHEUS_BASE_URL, or use --source scrape"
+    )]
+    NoPrometheusUrl,
+    /// Half of a pair.
+    #[error("{given} needs {missing} beside it")]
+    HalfPair {
+        /// The flag that was given.
+        given: &'static str,
+        /// The one that is missing.
+        missing: &'static str,
+    },
+}
+
+impl TryFrom<ServeArgs> for Config {
+    type Error = ConfigError;
+
+    fn try_from(args: ServeArgs) -> Result<Self, ConfigError> {
+        let cluster = args.cluster;
+        let listen = SocketAddr::new(args.serving.bind_address, args.serving.secure_port);
+        let own_ip = cluster.pod_ip.unwrap_or(listen.ip());
+        let default_address = format!("https://{}", SocketAddr::new(own_ip, listen.port()));
+        let least_stale = MIN_MAX_STALE;
+        let why = " (three lease durations), so that a change of holder does not make a number too old";
+        let max_stale = at_least("--max-stale", args.decision.max_stale, least_stale, why)?;
+        let retention = ScaleToZero::default().retention;
+        let tick = Duration::from_millis(100);
+        Ok(Self {
+            kubeconfig: cluster.kubeconfig,
+            instance: cluster.instance.unwrap_or_else(hostname),
+            advertised: cluster.advertise_address.unwrap_or(default_address),
+            namespace: cluster.namespace,
+            service: cluster.service_name,
+            watch_namespace: cluster.watch_namespace.filter(|name| !name.is_empty()),
+            controller_instance: cluster.controller_instance.filter(|name| !name.is_empty()),
+            lease: cluster.lease_name,
+            listen,
+            certificate: certificate(&args.serving),
+            shutdown_delay: at_least(
+                "--shutdown-delay-duration",
+                args.serving.shutdown_delay_duration,
+                Duration::ZERO,
+                "",
+            )?,
+            source: source(args.source)?,
+            interval: at_least("--interval", args.decision.interval, tick, "")?,
+            max_age: at_least("--max-age", args.decision.max_age, Duration::ZERO, "")?,
+            read_wait: at_least("--read-wait", args.decision.read_wait, tick, "")?,
+            policy: Policy {
+                max_stale: Seconds::new(max_stale.as_secs_f64()).unwrap_or(Policy::default().max_stale),
+                scale_to_zero: ScaleToZero { enabled: args.decision.scale_to_zero, retention },
+                ..Policy::default()
+            },
+        })
+    }
+}
+
+fn at_least(
+    flag: &'static str,
+    given: SignedDuration,
+    least: Duration,
+    why: &'static str,
+) -> Result<Duration, ConfigError> {
+    match Duration::try_from(given) {
+        Ok(duration) if duration >= least => Ok(duration),
+        _ => {
+            let least = SignedDuration::try_from(least).unwrap_or(SignedDuration::MAX);
+            Err(ConfigError::TooShort { flag, given, least, why })
+        }
+    }
+}
+
+fn certificate(args: &ServingArgs) -> Option<Certificate> {
+    let from_dir = args.cert_dir.as_ref().map(|dir| (dir.join("tls.crt"), dir.join("tls.key")));
+    let from_files = args.tls_cert_file.clone().zip(args.tls_private_key_file.clone());
+    from_files.or(from_dir).map(|(chain, key)| Certificate { chain, key })
+}
+
+fn source(args: SourceArgs) -> Result<Source, ConfigError> {
+    let url = args.prometheus_url.filter(|url| !url.is_empty());
+    let scrape = args.source == SourceKind::Scrape || (args.source == SourceKind::Auto && url.is_none());
+    if scrape {
+        let (scheme, path) = (args.scrape_scheme, args.scrape_path);
+        return Ok(Source::Scrape(Scrape { scheme, path, token_file: args.scrape_token_path }));
+    }
+    let given = |path: Option<PathBuf>| path.filter(|path| !path.as_os_str().is_empty());
+    let client = match (given(args.prometheus_client_cert_path), given(args.prometheus_client_key_path)) {
+        (Some(chain), Some(key)) => Some(Certificate { chain, key }),
+        (None, None) => None,
+        (cert, _) => {
+            let names = ["--prometheus-client-cert-path", "--prometheus-client-key-path"];
+            let (given, missing) = if cert.is_some() { (names[0], names[1]) } else { (names[1], names[0]) };
+            return Err(ConfigError::HalfPair { given, missing });
+        }
+    };
+    Ok(Source::Prometheus(Box::new(Prometheus {
+        url: url.ok_or(ConfigError::NoPrometheusUrl)?,
+        token: args.prometheus_bearer_token.filter(|token| !token.is_empty()),
+        token_file: given(args.prometheus_token_path),
+        ca_file: given(args.prometheus_ca_cert_path),
+        client,
+        server_name: args.prometheus_server_name.filter(|name| !name.is_empty()),
+        insecure_skip_verify: args.prometheus_tls_insecure_skip_verify,
+        max_series: args.max_series,
+    })))
+}
+
+/// The pod's name as the kernel knows it; a fixed word where there is none.
+#[expect(clippy::disallowed_methods, reason = "config is the reader of the environment")]
+fn hostname() -> String {
+    std::env::var("HOSTNAME").ok().filter(|name| !name.is_empty()).unwrap_or_else(|| "wva".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: ServeArgs,
+    }
+
+    fn config(flags: &str) -> Result<Config, String> {
+        let words = std::iter::once("wva").chain(flags.split_whitespace());
+        let cli = Cli::try_parse_from(words).map_err(|error| error.to_string())?;
+        Config::try_from(cli.args).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn auto_scrapes_pods_until_a_prometheus_url_is_given() {
+        assert!(matches!(config("").unwrap().source, Source::Scrape(_)));
+        let with_url = config("--prometheus-url https://prometheus:9090").unwrap();
+        assert!(matches!(with_url.source, Source::Prometheus(_)));
+    }
+
+    #[test]
+    fn prometheus_without_a_url_is_refused_with_the_next_step() {
+        let error = config("--source prometheus").unwrap_err();
+        assert!(error.contains("PROMETHEUS_BASE_URL"), "{error}");
+    }
+
+    #[test]
+    fn a_max_stale_shorter_than_three_leases_is_refused() {
+        assert!(config("--max-stale 44s").unwrap_err().contains("--max-stale"));
+        assert!((config("--max-stale 60s").unwrap().policy.max_stale.get() - 60.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_client_certificate_without_its_key_names_the_missing_flag() {
+        let flags = "--prometheus-url https://p --prometheus-client-cert-path /c.pem";
+        assert!(config(flags).unwrap_err().contains("--prometheus-client-key-path"));
+    }
+
+    #[test]
+    fn a_mounted_certificate_directory_is_used() {
+        let certificate = config("--cert-dir /certs").unwrap().certificate.unwrap();
+        assert_eq!(certificate.key, PathBuf::from("/certs/tls.key"));
+    }
+
+    #[test]
+    fn other_instances_are_told_the_address_we_listen_on() {
+        let config = config("--bind-address 127.0.0.1 --secure-port 9443").unwrap();
+        assert_eq!(config.advertised, "https://127.0.0.1:9443");
+    }
+}

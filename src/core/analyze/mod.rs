@@ -1,0 +1,3 @@
+//! Analyzers: pure functions from observations to a finding, one file each.
+
+pub mod saturation_percent;

@@ -1,0 +1,226 @@
+//! V1, the percent saturation analyzer: how much KV cache and queue the replicas have to spare, and one step up or down.
+//! [`analyze`] is what every decision uses; [`targets`] is upstream's own choice of targets, kept to the digit for
+//! comparison. The product's choice, with its improvements, is in `decide`.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::{Bounds, SaturationPolicy};
+use crate::units::{Cost, Replicas};
+
+/// What was seen of one serving process.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Observation {
+    /// Its name: the pod's, with the engine where there are several.
+    pub replica: String,
+    /// Its variant.
+    pub variant: String,
+    /// What a replica of this variant costs.
+    pub cost: Cost,
+    /// Peak KV-cache usage, 0 to 1.
+    pub kv: f64,
+    /// Peak waiting requests.
+    pub queue: u32,
+}
+
+/// The finding over all observations of a role group.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Analysis {
+    /// Observations.
+    pub total: u32,
+    /// Those below both thresholds.
+    pub non_saturated: u32,
+    /// Mean distance to the KV threshold over the non-saturated; 0 when there is none.
+    pub avg_spare_kv: f64,
+    /// Mean distance to the queue threshold over the non-saturated; 0 when there is none.
+    pub avg_spare_queue: f64,
+    /// Too little to spare.
+    pub scale_up: bool,
+    /// One fewer could carry the load of the non-saturated.
+    pub scale_down_safe: bool,
+    /// By variant.
+    pub variants: BTreeMap<String, VariantAnalysis>,
+}
+
+/// The finding over one variant's observations.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct VariantAnalysis {
+    /// Observations.
+    pub count: u32,
+    /// Those below both thresholds.
+    pub non_saturated: u32,
+    /// Mean distance to the KV threshold over its non-saturated; 0 when there is none.
+    pub avg_spare_kv: f64,
+    /// Mean distance to the queue threshold over its non-saturated; 0 when there is none.
+    pub avg_spare_queue: f64,
+    /// What a replica costs.
+    pub cost: Cost,
+    /// The saturated ones, in input order.
+    pub saturated: Vec<String>,
+    /// Mean KV-cache usage over all its observations.
+    pub mean_kv: f64,
+}
+
+/// Sums over replicas, in input order: the same input gives the same bits.
+#[derive(Debug, Default)]
+struct Sums {
+    count: u32,
+    free: u32,
+    spare_kv: f64,
+    spare_queue: f64,
+    kv: f64,
+}
+
+impl Sums {
+    fn add(&mut self, one: &Observation, policy: &SaturationPolicy) -> bool {
+        self.count += 1;
+        self.kv += one.kv;
+        let queue = f64::from(one.queue);
+        let saturated = one.kv >= policy.kv_cache_threshold || queue >= policy.queue_length_threshold;
+        if !saturated {
+            self.free += 1;
+            self.spare_kv += policy.kv_cache_threshold - one.kv;
+            self.spare_queue += policy.queue_length_threshold - queue;
+        }
+        saturated
+    }
+
+    fn mean(&self, sum: f64) -> f64 {
+        if self.free == 0 { 0.0 } else { sum / f64::from(self.free) }
+    }
+}
+
+/// Looks at all observations of a role group.
+#[must_use]
+pub fn analyze(observations: &[Observation], policy: &SaturationPolicy) -> Analysis {
+    if observations.is_empty() {
+        return Analysis::default();
+    }
+    let mut all = Sums::default();
+    let mut variants: BTreeMap<&str, (Sums, Cost, Vec<String>)> = BTreeMap::new();
+    for one in observations {
+        all.add(one, policy);
+        let (sums, _, saturated) =
+            variants.entry(&one.variant).or_insert_with(|| (Sums::default(), one.cost, Vec::new()));
+        if sums.add(one, policy) {
+            saturated.push(one.replica.clone());
+        }
+    }
+    let (kv, queue) = (all.mean(all.spare_kv), all.mean(all.spare_queue));
+    Analysis {
+        total: all.count,
+        non_saturated: all.free,
+        avg_spare_kv: kv,
+        avg_spare_queue: queue,
+        scale_up: kv < policy.kv_spare_trigger || queue < policy.queue_spare_trigger,
+        scale_down_safe: one_fewer_would_do(all.free, kv, queue, policy),
+        variants: variants
+            .into_iter()
+            .map(|(name, found)| (name.to_owned(), variant_finding(found)))
+            .collect(),
+    }
+}
+
+fn variant_finding((sums, cost, saturated): (Sums, Cost, Vec<String>)) -> VariantAnalysis {
+    VariantAnalysis {
+        count: sums.count,
+        non_saturated: sums.free,
+        avg_spare_kv: sums.mean(sums.spare_kv),
+        avg_spare_queue: sums.mean(sums.spare_queue),
+        cost,
+        saturated,
+        mean_kv: sums.kv / f64::from(sums.count),
+    }
+}
+
+/// Spreads the load of `free` replicas over one fewer. The load of saturated ones is not spread, as upstream.
+fn one_fewer_would_do(free: u32, kv: f64, queue: f64, policy: &SaturationPolicy) -> bool {
+    if free < 2 {
+        return false;
+    }
+    let growth = f64::from(free) / f64::from(free - 1);
+    let left_kv = policy.kv_cache_threshold - (policy.kv_cache_threshold - kv) * growth;
+    let left_queue = policy.queue_length_threshold - (policy.queue_length_threshold - queue) * growth;
+    left_kv >= policy.kv_spare_trigger && left_queue >= policy.queue_spare_trigger
+}
+
+/// Which of upstream's two sets of target rules.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tree {
+    /// 2026-06: a number of observations other than the current count is a transition; steps start from it.
+    June,
+    /// 2026-08: pending replicas are a transition; steps start from the current count. The product builds on this.
+    August,
+}
+
+/// What upstream's targets look at of one variant.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Candidate {
+    /// Its name.
+    pub name: String,
+    /// What a replica costs; 0 is taken literally.
+    pub cost: Cost,
+    /// Its observations; a variant without any takes no part.
+    pub observations: u32,
+    /// The scale target's replicas.
+    pub current: Replicas,
+    /// The last published number; 0 when there is none.
+    pub desired: Replicas,
+    /// Replicas that are not ready.
+    pub pending: Replicas,
+    /// Its bounds.
+    pub bounds: Bounds,
+}
+
+/// Upstream's targets, exactly: unclamped in a transition, and a step that meets a maximum is lost.
+#[must_use]
+pub fn targets(tree: Tree, up: bool, down: bool, candidates: &[Candidate]) -> BTreeMap<String, Replicas> {
+    let taking_part: Vec<&Candidate> = candidates.iter().filter(|one| one.observations > 0).collect();
+    let moving = |one: &Candidate| one.desired != Replicas::ZERO && one.desired != one.current;
+    let unsettled = |one: &Candidate| match tree {
+        Tree::June => Replicas::new(one.observations) != one.current,
+        Tree::August => one.pending > Replicas::ZERO,
+    };
+    if taking_part.iter().any(|one| moving(one) || unsettled(one)) {
+        let held = |one: &&Candidate| (one.name.clone(), if moving(one) { one.desired } else { one.current });
+        return taking_part.iter().map(held).collect();
+    }
+    let base = |one: &Candidate| match tree {
+        Tree::June => Replicas::new(one.observations),
+        Tree::August => one.current,
+    };
+    let stepping = if up {
+        cheapest(taking_part.iter().copied().filter(|one| one.pending == Replicas::ZERO))
+    } else if down {
+        dearest(taking_part.iter().copied().filter(|one| base(one) > Replicas::ONE))
+    } else {
+        None
+    };
+    let target = |one: &&Candidate| {
+        let wanted = match stepping {
+            Some(name) if name == one.name => {
+                if up {
+                    base(one).plus_one()
+                } else {
+                    base(one).minus_one()
+                }
+            }
+            _ => base(one),
+        };
+        (one.name.clone(), one.bounds.clamp(wanted))
+    };
+    taking_part.iter().map(target).collect()
+}
+
+fn cheapest<'a>(candidates: impl Iterator<Item = &'a Candidate>) -> Option<&'a str> {
+    candidates.min_by(|a, b| by_cost_and_name(a, b)).map(|one| one.name.as_str())
+}
+
+fn dearest<'a>(candidates: impl Iterator<Item = &'a Candidate>) -> Option<&'a str> {
+    candidates.max_by(|a, b| by_cost_and_name(a, b)).map(|one| one.name.as_str())
+}
+
+fn by_cost_and_name(a: &Candidate, b: &Candidate) -> std::cmp::Ordering {
+    a.cost.get().total_cmp(&b.cost.get()).then_with(|| a.name.cmp(&b.name))
+}

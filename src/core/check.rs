@@ -1,0 +1,237 @@
+//! The rules no decision may break, derived again from the snapshot alone. Shares no code with what decides: a mistake
+//! there is caught here, and the other way round. Says what is wrong; `decide` holds the number that is.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+use crate::decision::{Decision, Rule, Verdict, Violation};
+use crate::memory::{GroupMemory, Memory, VariantMemory};
+use crate::model::{Policy, Role, VariantId};
+use crate::snapshot::{
+    ModelGroup, Phase, Replica, Scale, Signal, Signals, Snapshot, SourceHealth, VariantState,
+};
+use crate::units::Replicas;
+
+type Decisions = BTreeMap<VariantId, Decision>;
+
+/// Every broken rule of `decisions`, which were made from `snapshot`, what was remembered `before`, and `policy`.
+#[must_use]
+pub fn check(snapshot: &Snapshot, before: &Memory, policy: &Policy, decisions: &Decisions) -> Vec<Violation> {
+    let mut found = one_decision_each(snapshot, decisions);
+    let nothing = GroupMemory::default();
+    for (id, group) in &snapshot.groups {
+        let before = before.groups.get(id).unwrap_or(&nothing);
+        let case = Case { now: snapshot.now, policy, group, before };
+        for role in [Role::Both, Role::Decode, Role::Prefill] {
+            found.extend(case.check_role(role, decisions));
+        }
+    }
+    found
+}
+
+fn one_decision_each(snapshot: &Snapshot, decisions: &Decisions) -> Vec<Violation> {
+    let states = snapshot.groups.values().flat_map(|group| &group.variants);
+    let wanted: Vec<&VariantId> =
+        states.map(|state| &state.variant.id).chain(snapshot.invalid.iter().map(|one| &one.id)).collect();
+    let missing =
+        wanted.iter().filter(|id| !decisions.contains_key(**id)).map(|id| (*id, "it has no decision"));
+    let extra =
+        decisions.keys().filter(|id| !wanted.contains(id)).map(|id| (id, "it is not in the snapshot"));
+    let violation = |(id, detail): (&VariantId, &str)| broken(id, Rule::OneDecision, detail.to_owned());
+    missing.chain(extra).map(violation).collect()
+}
+
+fn broken(variant: &VariantId, rule: Rule, detail: String) -> Violation {
+    Violation { variant: variant.clone(), rule, detail }
+}
+
+/// One group with everything its rules are derived from.
+struct Case<'a> {
+    now: Timestamp,
+    policy: &'a Policy,
+    group: &'a ModelGroup,
+    before: &'a GroupMemory,
+}
+
+/// One number that was decided.
+struct Number<'a> {
+    state: &'a VariantState,
+    scale: Scale,
+    decided: u32,
+    /// The number promised before, if any.
+    promised: Option<u32>,
+}
+
+impl Case<'_> {
+    fn check_role(&self, role: Role, decisions: &Decisions) -> Vec<Violation> {
+        let of_role: Vec<&VariantState> =
+            self.group.variants.iter().filter(|state| state.variant.role == role).collect();
+        let numbers: Vec<Number<'_>> =
+            of_role.iter().filter_map(|state| self.number(state, decisions)).collect();
+        let measured = self.all_measured(&of_role);
+        let mut found = Vec::new();
+        for number in &numbers {
+            found.extend(number.out_of_bounds());
+            found.extend(self.blind_decrease(number, measured));
+            found.extend(self.unearned_zero(number));
+        }
+        found.extend(self.more_than_a_step(&numbers));
+        found
+    }
+
+    fn number<'s>(&self, state: &'s VariantState, decisions: &Decisions) -> Option<Number<'s>> {
+        let Verdict::Target(target) = &decisions.get(&state.variant.id)?.verdict else { return None };
+        let remembered = self.remembered(state).and_then(|one| one.target).map(Replicas::get);
+        let promised = remembered.or(state.last_status.map(Replicas::get).filter(|last| *last > 0));
+        Some(Number { state, scale: state.scale?, decided: target.desired.get(), promised })
+    }
+
+    fn remembered(&self, state: &VariantState) -> Option<&VariantMemory> {
+        self.before.variants.get(&state.variant.id.name)
+    }
+
+    /// Every pod of the role that serves is measured, all of them lately, and the source has left nothing out.
+    fn all_measured(&self, of_role: &[&VariantState]) -> bool {
+        let wanted = of_role.iter().filter(|state| state.scale.is_some_and(|scale| scale.spec.get() > 0));
+        let (mut serving, mut promised) = (0_u64, 0_u64);
+        for state in wanted {
+            promised += state.scale.map_or(0, |scale| u64::from(scale.ready.get()));
+            for replica in state.replicas.iter().filter(|replica| replica.phase == Phase::Ready) {
+                serving += 1;
+                if !measured_lately(replica, self.now) {
+                    return false;
+                }
+            }
+        }
+        self.group.source == SourceHealth::Complete && serving > 0 && serving >= promised
+    }
+
+    /// Nobody asks for a replica, and the source has answered.
+    fn rests(&self, number: &Number<'_>) -> bool {
+        number.scale.spec.get() == 0 && self.group.source == SourceHealth::Complete
+    }
+
+    fn blind_decrease(&self, number: &Number<'_>, measured: bool) -> Option<Violation> {
+        let promised = number.promised?;
+        let allowed = number.bounded(promised);
+        if measured || self.rests(number) || number.decided >= allowed {
+            return None;
+        }
+        let detail = format!("{} after {promised}, without everything being measured", number.decided);
+        Some(broken(number.id(), Rule::NoBlindDecrease, detail))
+    }
+
+    fn unearned_zero(&self, number: &Number<'_>) -> Option<Violation> {
+        let bounds = number.state.variant.bounds;
+        let forced = bounds.max.is_some_and(|max| max.get() == 0);
+        let earned = bounds.min.get() == 0 && (number.scale.spec.get() == 0 || forced || self.idle());
+        if number.decided > 0 || earned {
+            return None;
+        }
+        let detail = format!("0 with a minimum of {} and {} running", bounds.min, number.scale.current);
+        Some(broken(number.id(), Rule::ZeroOnlyWhenIdle, detail))
+    }
+
+    /// The whole model may sleep, has been idle for the retention period, and shows no request now.
+    fn idle(&self) -> bool {
+        let policy = self.policy.scale_to_zero;
+        let all = &self.group.variants;
+        let long =
+            self.before.idle_since.is_some_and(|since| seconds(since, self.now) >= policy.retention.get());
+        let calm = |engine: &Signals| {
+            [Signal::Running, Signal::Waiting]
+                .iter()
+                .all(|signal| engine.newest(*signal).is_some_and(|sample| sample.value <= 0.0))
+        };
+        let serving = all.iter().flat_map(|state| &state.replicas).filter(|one| one.phase == Phase::Ready);
+        let quiet =
+            serving.into_iter().all(|one| one.engines.values().all(calm) && measured_lately(one, self.now));
+        let may = all.iter().all(|state| state.variant.bounds.min.get() == 0);
+        policy.enabled && self.group.source == SourceHealth::Complete && long && quiet && may
+    }
+
+    /// Between looks nothing moves; at a look one variant of the role moves by one, from its promise or from what runs.
+    fn more_than_a_step(&self, numbers: &[Number<'_>]) -> Vec<Violation> {
+        let due = self.before.cycle_at.is_none_or(|at| seconds(at, self.now) >= self.policy.cycle.get());
+        let moved: Vec<&Number<'_>> = numbers.iter().filter(|number| !self.stays(number, due)).collect();
+        let one_allowed = due && moved.len() == 1 && moved.iter().all(|number| number.by_one());
+        if moved.is_empty() || one_allowed {
+            return Vec::new();
+        }
+        let names: Vec<&str> = moved.iter().map(|number| number.id().name.as_str()).collect();
+        let detail = |number: &Number<'_>| {
+            let promised = number.promised.map_or_else(|| "nothing".to_owned(), |one| one.to_string());
+            let (decided, current) = (number.decided, number.scale.current);
+            format!("{decided} after {promised} with {current} running; moved at once: {}", names.join(", "))
+        };
+        moved.iter().map(|number| broken(number.id(), Rule::OneStep, detail(number))).collect()
+    }
+
+    /// The number is not the analyzer's doing: it was promised, or it runs, or zero came or went.
+    fn stays(&self, number: &Number<'_>, due: bool) -> bool {
+        let decided = number.decided;
+        let current = number.bounded(number.scale.current.get());
+        let promised = number.promised.map(|promised| number.bounded(promised));
+        let runs_and_may = due || promised.is_none() || promised == Some(0);
+        let woken = decided == 1 && (promised.unwrap_or(0) == 0 || number.scale.spec.get() == 0);
+        let asleep = decided == number.bounded(0);
+        promised == Some(decided)
+            || (runs_and_may && decided == current)
+            || woken
+            || (asleep && self.may_rest(number))
+    }
+
+    fn may_rest(&self, number: &Number<'_>) -> bool {
+        number.scale.spec.get() == 0 || self.idle()
+    }
+}
+
+impl Number<'_> {
+    fn id(&self) -> &VariantId {
+        &self.state.variant.id
+    }
+
+    fn bounded(&self, number: u32) -> u32 {
+        let bounds = self.state.variant.bounds;
+        let highest = bounds.max.map_or(u32::MAX, Replicas::get);
+        if number < bounds.min.get() || highest < bounds.min.get() {
+            bounds.min.get()
+        } else {
+            number.min(highest)
+        }
+    }
+
+    fn out_of_bounds(&self) -> Option<Violation> {
+        let bounded = self.bounded(self.decided);
+        let detail = format!("{} is outside the bounds; {bounded} is the nearest inside", self.decided);
+        (bounded != self.decided).then(|| broken(self.id(), Rule::WithinBounds, detail))
+    }
+
+    fn by_one(&self) -> bool {
+        let starts = [Some(self.scale.current.get()), self.promised];
+        starts.iter().flatten().any(|start| self.decided == self.bounded(start.saturating_add(1)))
+            || starts.iter().flatten().any(|start| self.decided == self.bounded(start.saturating_sub(1)))
+    }
+}
+
+fn seconds(from: Timestamp, to: Timestamp) -> f64 {
+    to.duration_since(from).as_secs_f64().max(0.0)
+}
+
+/// Every engine of the pod has shown both signals within two scrapes, or half a minute where scrapes are faster.
+fn measured_lately(replica: &Replica, now: Timestamp) -> bool {
+    let lately = |engine: &Signals| {
+        let (kv, waiting) = (engine.get(Signal::KvUsage), engine.get(Signal::Waiting));
+        let longer = if waiting.len() >= kv.len() { waiting } else { kv };
+        let mut gaps: Vec<f64> =
+            longer.iter().zip(longer.iter().skip(1)).map(|(one, next)| seconds(one.at, next.at)).collect();
+        gaps.sort_unstable_by(f64::total_cmp);
+        let limit = gaps.get(gaps.len() / 2).map_or(30.0, |gap| (2.0 * gap).max(30.0));
+        let recent = |series: &[crate::snapshot::Sample]| {
+            series.last().is_some_and(|newest| seconds(newest.at, now) <= limit)
+        };
+        recent(kv) && recent(waiting)
+    };
+    !replica.engines.is_empty() && replica.engines.values().all(lately)
+}

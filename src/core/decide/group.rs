@@ -1,0 +1,137 @@
+//! One model group: its variants by role, bounds, zero, and what is published and remembered.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+use super::member::{Draft, Member, Scene};
+use super::{role, words, zero};
+use crate::decision::{Cause, Decision, GroupReport, Reason, Step, Target, Unknown, Verdict};
+use crate::memory::{GroupMemory, VariantMemory};
+use crate::model::{Policy, Role, VariantId};
+use crate::quality::look;
+use crate::snapshot::{ModelGroup, Scale, VariantState};
+use crate::units::Seconds;
+
+/// What one group's decision leaves.
+pub(super) struct Decided {
+    pub(super) decisions: BTreeMap<VariantId, Decision>,
+    pub(super) report: GroupReport,
+    pub(super) memory: GroupMemory,
+}
+
+/// Decides about one group.
+pub(super) fn decide(now: Timestamp, group: &ModelGroup, before: &GroupMemory, policy: &Policy) -> Decided {
+    let due = before.cycle_at.is_none_or(|at| Seconds::between(at, now) >= policy.cycle);
+    let scene = Scene { now, policy, group, due };
+    let mut decided =
+        Decided { decisions: BTreeMap::new(), report: GroupReport::default(), memory: before.clone() };
+    let (members, mut drafts) = draft_all(scene, before, &mut decided);
+    decided.report.steps.extend(bound(&members, &mut drafts));
+    decided.report.steps.extend(zero::settle(scene, before, &members, &mut drafts));
+    for (member, draft) in members.iter().zip(drafts) {
+        let (verdict, memory) = finish(now, policy, member, draft);
+        decided.decisions.insert(member.id().clone(), decision(member.state, verdict));
+        decided.memory.variants.insert(member.name().to_owned(), memory);
+    }
+    for lost in group.variants.iter().filter(|variant| variant.scale.is_none()) {
+        without_target(now, lost, &mut decided);
+    }
+    decided
+}
+
+/// The members of every role and their drafts, role by role: each is analysed, blocked and stepped on its own.
+fn draft_all<'a>(
+    scene: Scene<'a>,
+    before: &GroupMemory,
+    decided: &mut Decided,
+) -> (Vec<Member<'a>>, Vec<Draft>) {
+    let (mut members, mut drafts) = (Vec::new(), Vec::new());
+    let mut roles: BTreeMap<Role, Vec<Member<'a>>> = BTreeMap::new();
+    for state in &scene.group.variants {
+        let Some(scale) = state.scale else { continue };
+        roles.entry(state.variant.role).or_default().push(member(scene, state, scale, before));
+    }
+    for (role, of_role) in roles {
+        let outcome = role::decide(scene, role, &of_role);
+        decided.report.steps.extend(outcome.steps);
+        if outcome.looked {
+            decided.memory.cycle_at = Some(scene.now);
+        }
+        members.extend(of_role);
+        drafts.extend(outcome.drafts);
+    }
+    (members, drafts)
+}
+
+fn member<'a>(scene: Scene<'a>, state: &'a VariantState, scale: Scale, before: &GroupMemory) -> Member<'a> {
+    let memory = before.variants.get(&state.variant.id.name).cloned().unwrap_or_default();
+    let seen = look(&scene.group.source, &[state], scene.now).variants.into_iter().next().unwrap_or_default();
+    Member { state, scale, memory, seen }
+}
+
+/// Minimum and maximum: after every analyzer, in transitions and on holds too.
+fn bound(members: &[Member<'_>], drafts: &mut [Draft]) -> Vec<Step> {
+    let mut steps = Vec::new();
+    for (member, draft) in members.iter().zip(drafts) {
+        let Some(wanted) = draft.number else { continue };
+        let bounded = member.state.variant.bounds.clamp(wanted);
+        if bounded != wanted {
+            let message = words::bounded(member, wanted, bounded, &draft.message);
+            steps.push(words::step("bound", Some(member.name()), &message));
+            *draft = Draft { number: Some(bounded), reason: Reason::Bounded, message, ..draft.clone() };
+        }
+    }
+    steps
+}
+
+fn decision(state: &VariantState, verdict: Verdict) -> Decision {
+    Decision {
+        model: state.variant.model.clone(),
+        accelerator: state.variant.accelerator.clone(),
+        current: state.scale.map(|scale| scale.current),
+        verdict,
+    }
+}
+
+/// The verdict, and what is remembered of it. A number whose evidence is too old is not published but remembered, so
+/// that it can go on when evidence returns.
+fn finish(now: Timestamp, policy: &Policy, member: &Member<'_>, draft: Draft) -> (Verdict, VariantMemory) {
+    let before = &member.memory;
+    let blind_since = draft.blind.then(|| before.blind_since.unwrap_or(now));
+    let Some(desired) = draft.number else {
+        let since = before.blind_since.unwrap_or(now);
+        let message = words::nothing_known(member, &draft.message);
+        let memory = VariantMemory { blind_since: Some(since), ..before.clone() };
+        return (Verdict::Unknown(Unknown { cause: Cause::NothingKnown, message, since }), memory);
+    };
+    let moved = before.target != Some(desired);
+    let evidence = draft.evidence.min(now);
+    let sampled = (!draft.blind).then_some(evidence);
+    let memory = VariantMemory {
+        target: Some(desired),
+        target_since: if moved { Some(now) } else { before.target_since.or(Some(now)) },
+        evidence: before.evidence.max(sampled),
+        reason: if draft.blind { before.reason } else { Some(draft.reason) },
+        message: if draft.blind { before.message.clone() } else { Some(draft.message.clone()) },
+        blind_since,
+    };
+    let age = Seconds::between(evidence, now);
+    if age > policy.max_stale {
+        let message = words::too_old(member, age, policy.max_stale, &draft.message);
+        return (Verdict::Unknown(Unknown { cause: Cause::TooOld, message, since: evidence }), memory);
+    }
+    let target = Target { desired, reason: draft.reason, message: draft.message, evidence };
+    (Verdict::Target(target), memory)
+}
+
+/// A variant whose scale target does not exist: no number, but its memory stays for when it comes back.
+fn without_target(now: Timestamp, state: &VariantState, decided: &mut Decided) {
+    let memory = decided.memory.variants.entry(state.variant.id.name.clone()).or_default();
+    let since = *memory.blind_since.get_or_insert(now);
+    let message = words::target_not_found(state);
+    let verdict = Verdict::Unknown(Unknown { cause: Cause::TargetNotFound, message, since });
+    decided.decisions.insert(state.variant.id.clone(), decision(state, verdict));
+    let finding = format!("{} does not exist", state.variant.target);
+    decided.report.steps.push(words::step("quality", Some(&state.variant.id.name), &finding));
+}

@@ -1,0 +1,89 @@
+//! One variant while its group is being decided: what is known of it, and the draft of its number.
+
+use jiff::Timestamp;
+
+use super::TRANSITION_PATIENCE;
+use crate::decision::Reason;
+use crate::memory::VariantMemory;
+use crate::model::{Policy, VariantId};
+use crate::quality::VariantSight;
+use crate::snapshot::{ModelGroup, Scale, VariantState};
+use crate::units::{Replicas, Seconds};
+
+/// What every part of a group's decision looks at.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Scene<'a> {
+    pub(super) now: Timestamp,
+    pub(super) policy: &'a Policy,
+    pub(super) group: &'a ModelGroup,
+    /// The analyzer's next look is due.
+    pub(super) due: bool,
+}
+
+/// A variant whose scale target exists.
+#[derive(Debug, Clone)]
+pub(super) struct Member<'a> {
+    pub(super) state: &'a VariantState,
+    pub(super) scale: Scale,
+    pub(super) memory: VariantMemory,
+    pub(super) seen: VariantSight,
+}
+
+/// What is about to be published of a member.
+#[derive(Debug, Clone)]
+pub(super) struct Draft {
+    /// `None`: nothing is known.
+    pub(super) number: Option<Replicas>,
+    pub(super) reason: Reason,
+    pub(super) message: String,
+    pub(super) evidence: Timestamp,
+    /// The number rests on nothing new.
+    pub(super) blind: bool,
+}
+
+impl Member<'_> {
+    pub(super) fn id(&self) -> &VariantId {
+        &self.state.variant.id
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.state.variant.id.name
+    }
+
+    /// The last published target; after a start without memory the object's last status number if above 0.
+    pub(super) fn committed(&self) -> Option<Replicas> {
+        self.memory.target.or(self.state.last_status.filter(|last| *last > Replicas::ZERO))
+    }
+
+    /// Somebody asks for at least one replica of it.
+    pub(super) fn active(&self) -> bool {
+        self.scale.spec > Replicas::ZERO
+    }
+
+    /// The last change may still be on its way. A target that comes from the object's status has just been adopted.
+    pub(super) fn patient(&self, now: Timestamp) -> bool {
+        self.memory.target_since.is_none_or(|since| Seconds::between(since, now) <= TRANSITION_PATIENCE)
+    }
+
+    /// What a number that is not measured anew rests on: the newest sample it ever rested on, else the moment it was
+    /// adopted without one.
+    pub(super) fn old_evidence(&self, now: Timestamp) -> Timestamp {
+        let sampled = self.memory.evidence.max(self.seen.newest_of_all);
+        sampled.or(self.memory.blind_since).unwrap_or(now)
+    }
+
+    pub(super) fn hold(&self, reason: Reason, message: String, now: Timestamp) -> Draft {
+        Draft { number: self.committed(), reason, message, evidence: self.old_evidence(now), blind: true }
+    }
+
+    /// Cheaper first; of equals the name that sorts first.
+    pub(super) fn by_cost(&self, other: &Self) -> std::cmp::Ordering {
+        let cost = |member: &Self| member.state.variant.cost.get();
+        cost(self).total_cmp(&cost(other)).then_with(|| self.name().cmp(other.name()))
+    }
+
+    /// `more` is allowed by the maximum.
+    pub(super) fn allows(&self, more: Replicas) -> bool {
+        self.state.variant.bounds.max.is_none_or(|max| more <= max)
+    }
+}

@@ -1,0 +1,123 @@
+//! The variants of one role: which row of the observation table they are in, and what follows.
+
+use jiff::Timestamp;
+
+use super::member::{Draft, Member, Scene};
+use super::{START_ALLOWANCE, step, words, zero};
+use crate::decision::{Reason, Step};
+use crate::model::Role;
+use crate::quality::{Sight, State, look};
+use crate::snapshot::SourceHealth;
+use crate::units::Seconds;
+
+/// The drafts of a role's members, in their order.
+pub(super) struct Decided {
+    pub(super) drafts: Vec<Draft>,
+    pub(super) steps: Vec<Step>,
+    /// The analyzer has taken its look.
+    pub(super) looked: bool,
+}
+
+/// Decides about `members`, which are all of one role.
+pub(super) fn decide(scene: Scene<'_>, role: Role, members: &[Member<'_>]) -> Decided {
+    let active: Vec<_> = members.iter().filter(|member| member.active()).map(|member| member.state).collect();
+    let sight = look(&scene.group.source, &active, scene.now);
+    let mut steps = vec![words::quality_step(role, &sight)];
+    let mut looked = false;
+    let drafts = match sight.state {
+        State::Down => all(members, |member| hold_down(scene, member)),
+        State::Zero => zero::at_zero(scene, members, &mut steps),
+        State::Starting => start(scene, members),
+        State::Missing | State::Stale => all(members, |member| hold_unseen(scene, &sight, member)),
+        State::Partial | State::Aging | State::Fresh if scene.due => {
+            looked = true;
+            step::look_and_step(scene, &sight, members, &mut steps)
+        }
+        State::Partial | State::Aging | State::Fresh => {
+            let evidence = newest(members, scene.now);
+            all(members, |member| between_looks(scene, evidence, member))
+        }
+    };
+    Decided { drafts, steps, looked }
+}
+
+fn all(members: &[Member<'_>], draft: impl Fn(&Member<'_>) -> Draft) -> Vec<Draft> {
+    members.iter().map(draft).collect()
+}
+
+fn hold_down(scene: Scene<'_>, member: &Member<'_>) -> Draft {
+    let cause = match &scene.group.source {
+        SourceHealth::Down { cause } => cause.as_str(),
+        SourceHealth::Complete | SourceHealth::Partial { .. } => "",
+    };
+    member.hold(Reason::SourceDown, words::source_down(member, cause), scene.now)
+}
+
+/// Ready pods and nothing usable of any of them.
+fn hold_unseen(scene: Scene<'_>, sight: &Sight, member: &Member<'_>) -> Draft {
+    if !member.active() {
+        return zero::asleep(scene, member);
+    }
+    let (reason, message) = match &scene.group.source {
+        _ if sight.state == State::Stale => (Reason::Stale, words::stale(member)),
+        SourceHealth::Partial { warnings } => (Reason::Partial, words::partial(member, warnings)),
+        SourceHealth::Complete | SourceHealth::Down { .. } => {
+            (Reason::MetricsMissing, words::missing(member))
+        }
+    };
+    member.hold(reason, message, scene.now)
+}
+
+/// Nothing is ready, so nothing can be measured and nothing is missing: the pods themselves are the evidence, as long
+/// as the newest of them (or the wish for one) is younger than [`START_ALLOWANCE`]. When a pod becomes ready, the
+/// clock runs from there.
+fn start(scene: Scene<'_>, members: &[Member<'_>]) -> Vec<Draft> {
+    let begun = |member: &Member<'_>| {
+        member.seen.started_last.max(member.seen.ready_last).or(member.memory.target_since)
+    };
+    let newest = members.iter().filter(|member| member.active()).filter_map(begun).max();
+    let alive = newest.is_none_or(|at| Seconds::between(at, scene.now) <= START_ALLOWANCE);
+    all(members, |member| {
+        if !member.active() {
+            return zero::asleep(scene, member);
+        }
+        let held = member.hold(Reason::Starting, words::starting(member), scene.now);
+        if alive { Draft { evidence: scene.now, blind: false, ..held } } else { held }
+    })
+}
+
+/// The newest sample a measured decision rests on.
+pub(super) fn newest(members: &[Member<'_>], now: Timestamp) -> Timestamp {
+    let active = members.iter().filter(|member| member.active());
+    active.filter_map(|member| member.seen.newest).max().unwrap_or(now)
+}
+
+/// A read never moves a number: between two looks of the analyzer the committed target stands.
+fn between_looks(scene: Scene<'_>, evidence: Timestamp, member: &Member<'_>) -> Draft {
+    if !member.active() {
+        return zero::asleep(scene, member);
+    }
+    if member.seen.observations.is_empty() {
+        return unseen_among_seen(scene, evidence, member);
+    }
+    // A variant that has joined since the last look, measured: it starts from what runs.
+    let number = Some(member.committed().unwrap_or(member.scale.current));
+    // The last look's words stand too; what was said while the variant was not seen does not.
+    let said = member.memory.reason.zip(member.memory.message.clone());
+    let said = said.filter(|(reason, _)| !matches!(reason, Reason::Starting | Reason::MetricsMissing));
+    let (reason, message) = said.unwrap_or_else(|| (Reason::Steady, words::until_next_look(member)));
+    Draft { number, reason, message, evidence, blind: false }
+}
+
+/// A variant without a usable sample, in a role where others have some: its own number stands, the decision about the
+/// role rests on the others' samples.
+pub(super) fn unseen_among_seen(scene: Scene<'_>, evidence: Timestamp, member: &Member<'_>) -> Draft {
+    let (reason, message) = if member.seen.ready == 0 {
+        (Reason::Starting, words::starting(member))
+    } else if member.seen.stale > 0 {
+        (Reason::Stale, words::stale(member))
+    } else {
+        (Reason::MetricsMissing, words::missing(member))
+    };
+    Draft { evidence, blind: false, ..member.hold(reason, message, scene.now) }
+}

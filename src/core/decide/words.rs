@@ -1,0 +1,220 @@
+//! The sentences of a decision. Words only: nothing here decides, and nothing reads them back.
+
+use crate::analyze::saturation_percent::Analysis;
+use crate::decision::{Step, Violation};
+use crate::model::{Role, SaturationPolicy, VariantId};
+use crate::quality::{Sight, State, VariantSight};
+use crate::snapshot::{SourceHealth, VariantState};
+use crate::units::{Replicas, Seconds};
+
+use super::member::Member;
+
+pub(super) fn step(step: &str, variant: Option<&str>, finding: &str) -> Step {
+    Step { step: step.to_owned(), variant: variant.map(str::to_owned), finding: finding.to_owned() }
+}
+
+pub(super) fn quality_step(role: Role, sight: &Sight) -> Step {
+    let sum = |part: fn(&VariantSight) -> u32| sight.variants.iter().map(part).fold(0, u32::saturating_add);
+    let state = match sight.state {
+        State::Down => "the source does not answer",
+        State::Zero => "nothing runs",
+        State::Starting => "starting",
+        State::Missing => "no series",
+        State::Stale => "stale",
+        State::Partial => "partial",
+        State::Aging => "aging",
+        State::Fresh => "fresh and complete",
+    };
+    let finding = format!(
+        "role {role:?}: {state}: {} ready ({} fresh, {} aging, {} stale, {} without series), {} starting ({} unschedulable)",
+        sum(|one| one.ready),
+        sum(|one| one.fresh),
+        sum(|one| one.aging),
+        sum(|one| one.stale),
+        sum(|one| one.absent),
+        sum(|one| one.starting),
+        sum(|one| one.unschedulable),
+    );
+    step("quality", None, &finding)
+}
+
+pub(super) fn finding(analysis: &Analysis, policy: &SaturationPolicy) -> String {
+    format!(
+        "mean spare KV cache {:.2} (trigger {:.2}) and queue {:.1} (trigger {:.1}) over {} of {} replicas below saturation",
+        analysis.avg_spare_kv,
+        policy.kv_spare_trigger,
+        analysis.avg_spare_queue,
+        policy.queue_spare_trigger,
+        analysis.non_saturated,
+        analysis.total,
+    )
+}
+
+pub(super) fn source_down(member: &Member<'_>, cause: &str) -> String {
+    format!("{}: {cause}; the last number is held", member.id())
+}
+
+pub(super) fn missing(member: &Member<'_>) -> String {
+    format!(
+        "{}: no series of its {} ready pods: check that they serve /metrics and that the source scrapes them; the last number is held",
+        member.id(),
+        member.seen.ready,
+    )
+}
+
+pub(super) fn stale(member: &Member<'_>) -> String {
+    format!(
+        "{}: the newest samples of its {} ready pods are too old: check the scrapes of these pods; the last number is held",
+        member.id(),
+        member.seen.ready,
+    )
+}
+
+pub(super) fn partial(member: &Member<'_>, warnings: &[String]) -> String {
+    format!(
+        "{}: the source's answer is not whole ({}) and has nothing of its {} ready pods; the last number is held",
+        member.id(),
+        warnings.join("; "),
+        member.seen.ready,
+    )
+}
+
+pub(super) fn incomplete(member: &Member<'_>, source: &SourceHealth, finding: &str) -> String {
+    let id = member.id();
+    match source {
+        SourceHealth::Partial { warnings } => {
+            format!(
+                "{id}: the source's answer is not whole ({}), so nothing is removed; {finding}",
+                warnings.join("; ")
+            )
+        }
+        SourceHealth::Complete | SourceHealth::Down { .. } => {
+            format!("{id}: not every ready pod has fresh metrics, so nothing is removed; {finding}")
+        }
+    }
+}
+
+pub(super) fn denied(member: &Member<'_>, finding: &str) -> String {
+    format!("{}: one replica less would do, but the newest samples are not fresh; {finding}", member.id())
+}
+
+pub(super) fn starting(member: &Member<'_>) -> String {
+    let seen = &member.seen;
+    let id = member.id();
+    if seen.unschedulable > 0 {
+        return format!(
+            "{id}: no pod is ready, and no node has room for {} of {}: look at their events",
+            seen.unschedulable, seen.starting
+        );
+    }
+    match seen.starting {
+        0 if seen.ready > 0 => format!("{id}: its pods are ready and not measured yet"),
+        0 => format!("{id}: {} replicas are asked for and no pod exists yet", member.scale.spec),
+        pods => format!("{id}: {pods} pods are starting and none is ready yet"),
+    }
+}
+
+pub(super) fn until_next_look(member: &Member<'_>) -> String {
+    format!("{}: unchanged until the analyzer's next look", member.id())
+}
+
+pub(super) fn transition(member: &Member<'_>) -> String {
+    let current = member.scale.current;
+    match member.committed() {
+        Some(target) if target != current => awaited(member, target),
+        _ => format!(
+            "{}: waiting for {} of {current} replicas to become ready",
+            member.id(),
+            member.scale.pending()
+        ),
+    }
+}
+
+pub(super) fn awaited(member: &Member<'_>, target: Replicas) -> String {
+    format!("{}: waiting for {target} replicas, {} run", member.id(), member.scale.current)
+}
+
+pub(super) fn stepped(member: &Member<'_>, number: Replicas, finding: &str, state: State) -> String {
+    let sight = if state == State::Partial { ", although not every ready pod has fresh metrics" } else { "" };
+    format!("{}: {} to {number}{sight}: {finding}", member.id(), member.scale.current)
+}
+
+pub(super) fn steady(member: &Member<'_>, finding: &str) -> String {
+    format!("{}: {finding}", member.id())
+}
+
+pub(super) fn no_room(member: &Member<'_>, finding: &str) -> String {
+    let seen = &member.seen;
+    let why = if seen.unschedulable > 0 {
+        format!("no node has room for {} pods", seen.unschedulable)
+    } else {
+        let max = member.state.variant.bounds.max;
+        max.map_or_else(|| "it cannot grow".to_owned(), |max| format!("the maximum is {max}"))
+    };
+    format!("{}: more is needed, but {why}; {finding}", member.id())
+}
+
+pub(super) fn bounded(member: &Member<'_>, wanted: Replicas, bounded: Replicas, message: &str) -> String {
+    let bounds = member.state.variant.bounds;
+    let max = bounds.max.map_or_else(|| "none".to_owned(), |max| max.to_string());
+    format!("{}: {wanted} moved to {bounded} (minimum {}, maximum {max}); {message}", member.id(), bounds.min)
+}
+
+pub(super) fn asleep(member: &Member<'_>) -> String {
+    format!("{}: nothing runs, and no request waits", member.id())
+}
+
+pub(super) fn asleep_unsure(member: &Member<'_>) -> String {
+    format!("{}: nothing runs, and the source's answer is not whole; the last number is held", member.id())
+}
+
+pub(super) fn from_zero(member: &Member<'_>, waiting: f64) -> String {
+    format!("{}: nothing runs, and {waiting:.0} requests wait at the scheduler", member.id())
+}
+
+pub(super) fn kept_one(member: &Member<'_>) -> String {
+    format!("{}: keeps one replica, because scaling to zero is off and it is the cheapest", member.id())
+}
+
+pub(super) fn not_idle(member: &Member<'_>, number: Replicas) -> String {
+    format!("{}: not known to be idle any more, so {number} and not 0", member.id())
+}
+
+pub(super) fn to_zero(member: &Member<'_>, idle: Seconds) -> String {
+    format!("{}: no request for {idle}", member.id())
+}
+
+pub(super) fn nothing_known(member: &Member<'_>, why: &str) -> String {
+    let id = member.id().to_string();
+    let why = why.strip_prefix(&id).map_or(why, |rest| rest.trim_start_matches([':', ' ']));
+    let why = why.trim_end_matches("; the last number is held");
+    format!("{id}: nothing has been measured and no earlier number is known: {why}")
+}
+
+pub(super) fn too_old(member: &Member<'_>, age: Seconds, limit: Seconds, why: &str) -> String {
+    let id = member.id().to_string();
+    let why = why.strip_prefix(&id).map_or(why, |rest| rest.trim_start_matches([':', ' ']));
+    let why = why.trim_end_matches("; the last number is held");
+    format!("{id}: the newest evidence is {age} old, more than max-stale ({limit}): {why}")
+}
+
+pub(super) fn target_not_found(state: &VariantState) -> String {
+    let variant = &state.variant;
+    format!(
+        "{}: {} does not exist in namespace {}: create it or correct spec.scaleTargetRef",
+        variant.id, variant.target, variant.id.namespace
+    )
+}
+
+pub(super) fn invalid(id: &VariantId, problem: &str) -> String {
+    format!("{id}: {problem}; correct the object")
+}
+
+pub(super) fn refused(id: &VariantId, violation: &Violation, previous: Option<Replicas>) -> String {
+    let held =
+        previous.map_or_else(|| "no earlier number is known".to_owned(), |held| format!("{held} is held"));
+    format!(
+        "{id}: the new number broke the rule {:?} ({}), so {held}; please report this",
+        violation.rule, violation.detail
+    )
+}

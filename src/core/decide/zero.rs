@@ -1,0 +1,128 @@
+//! To zero, at zero and back: the only part that may take the last replica away, and the one that gives the first back.
+
+use jiff::Timestamp;
+
+use super::member::{Draft, Member, Scene};
+use super::words;
+use crate::bound::enforcer::{Action, Enforced, enforce};
+use crate::decision::{Reason, Step};
+use crate::memory::GroupMemory;
+use crate::observe::{Activity, activity, held_by_scheduler};
+use crate::snapshot::SourceHealth;
+use crate::units::{Replicas, Seconds};
+
+/// A role of which nothing runs and nothing is asked to: it sleeps until the scheduler holds a request for the model.
+pub(super) fn at_zero(scene: Scene<'_>, members: &[Member<'_>], steps: &mut Vec<Step>) -> Vec<Draft> {
+    let mut drafts: Vec<Draft> = members.iter().map(|member| asleep(scene, member)).collect();
+    let Some(queue) = held_by_scheduler(scene.now, &scene.group.scheduler).filter(|queue| queue.value > 0.0)
+    else {
+        return drafts;
+    };
+    let able = members.iter().enumerate().filter(|(_, member)| member.allows(Replicas::ONE));
+    let Some((chosen, member)) = able.min_by(|(_, a), (_, b)| a.by_cost(b)) else { return drafts };
+    let message = words::from_zero(member, queue.value);
+    steps.push(words::step("target", Some(member.name()), &message));
+    let number = drafts[chosen].number.unwrap_or(Replicas::ZERO).max(Replicas::ONE);
+    drafts[chosen] = Draft {
+        number: Some(number),
+        reason: Reason::ScaleFromZero,
+        message,
+        evidence: queue.at,
+        blind: false,
+    };
+    drafts
+}
+
+/// A variant of which nobody asks for a replica. When the source answers completely, that is a measured zero.
+pub(super) fn asleep(scene: Scene<'_>, member: &Member<'_>) -> Draft {
+    if !matches!(scene.group.source, SourceHealth::Complete) {
+        return member.hold(Reason::Partial, words::asleep_unsure(member), scene.now);
+    }
+    let on_its_way =
+        member.memory.target.filter(|target| *target > Replicas::ZERO && member.patient(scene.now));
+    let (number, reason, message) = match on_its_way {
+        Some(target) => (target, Reason::Transition, words::awaited(member, target)),
+        None => (Replicas::ZERO, Reason::Steady, words::asleep(member)),
+    };
+    Draft { number: Some(number), reason, message, evidence: scene.now, blind: false }
+}
+
+/// The last word on zero, for all roles of a model together: an idle model loses its replicas, a running one that is
+/// not known to be idle keeps at least one of each variant, and where scaling to zero is off the cheapest keeps one.
+pub(super) fn settle(
+    scene: Scene<'_>,
+    before: &GroupMemory,
+    members: &[Member<'_>],
+    drafts: &mut [Draft],
+) -> Vec<Step> {
+    let mut steps = Vec::new();
+    let may_sleep = scene.group.variants.iter().all(|one| one.variant.bounds.min == Replicas::ZERO);
+    let enabled = scene.policy.scale_to_zero.enabled;
+    let idle = may_sleep && enabled && idle_for_long(scene, before);
+    for (member, draft) in members.iter().zip(drafts.iter_mut()) {
+        if !idle && draft.number == Some(Replicas::ZERO) && member.active() && member.allows(Replicas::ONE) {
+            stay_awake(member, draft, &mut steps);
+        }
+    }
+    if !may_sleep || drafts.iter().any(|draft| draft.number.is_none()) {
+        return steps;
+    }
+    let mut numbers: Vec<Enforced> = members.iter().zip(drafts.iter()).map(enforced).collect();
+    match enforce(&mut numbers, enabled, idle.then_some(0.0)) {
+        Action::Unchanged => {}
+        Action::ToZero => fall_asleep(scene.now, before, members, drafts, &mut steps),
+        Action::KeptOne(kept) if members[kept].allows(Replicas::ONE) => {
+            let message = words::kept_one(&members[kept]);
+            steps.push(words::step("bound", Some(members[kept].name()), &message));
+            drafts[kept] = Draft {
+                number: Some(Replicas::ONE),
+                reason: Reason::Bounded,
+                message,
+                ..drafts[kept].clone()
+            };
+        }
+        Action::KeptOne(_) => {}
+    }
+    steps
+}
+
+fn enforced((member, draft): (&Member<'_>, &Draft)) -> Enforced {
+    let target = draft.number.unwrap_or(Replicas::ZERO);
+    Enforced { name: member.name().to_owned(), target, cost: member.state.variant.cost }
+}
+
+/// A zero that was right when it was decided is not any more: a request came, or idleness cannot be measured now.
+fn stay_awake(member: &Member<'_>, draft: &mut Draft, steps: &mut Vec<Step>) {
+    let measured = !member.seen.observations.is_empty();
+    let number = if measured { member.scale.current.max(Replicas::ONE) } else { Replicas::ONE };
+    let number = member.state.variant.bounds.clamp(number);
+    let message = words::not_idle(member, number);
+    steps.push(words::step("bound", Some(member.name()), &message));
+    let reason = if draft.blind { draft.reason } else { Reason::ScaleUp };
+    *draft = Draft { number: Some(number), reason, message, ..draft.clone() };
+}
+
+fn fall_asleep(
+    now: Timestamp,
+    before: &GroupMemory,
+    members: &[Member<'_>],
+    drafts: &mut [Draft],
+    steps: &mut Vec<Step>,
+) {
+    let idle = before.idle_since.map_or(Seconds::ZERO, |since| Seconds::between(since, now));
+    for (member, draft) in members.iter().zip(drafts) {
+        if member.active() || draft.number != Some(Replicas::ZERO) {
+            let message = words::to_zero(member, idle);
+            steps.push(words::step("bound", Some(member.name()), &message));
+            *draft =
+                Draft { number: Some(Replicas::ZERO), reason: Reason::ScaleToZero, message, ..draft.clone() };
+        }
+    }
+}
+
+/// Idle now, by measurement, and for the retention period.
+fn idle_for_long(scene: Scene<'_>, before: &GroupMemory) -> bool {
+    let idle_now = matches!(activity(scene.now, scene.group, before.observed_at), Activity::Idle(_));
+    let retention = scene.policy.scale_to_zero.retention;
+    idle_now && before.idle_since.is_some_and(|since| Seconds::between(since, scene.now) >= retention)
+}

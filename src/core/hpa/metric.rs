@@ -1,0 +1,102 @@
+//! From the values of one metric to a proposed replica count, and from several proposals to one.
+
+use crate::units::{Replicas, float};
+
+/// How a metric's target is meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// The sum, divided by the target, is the replica count.
+    AverageValue,
+    /// The sum over the target multiplies the ready replica count.
+    Value,
+}
+
+/// `metrics[].external.target`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MetricTarget {
+    /// How it is meant.
+    pub kind: Kind,
+    /// Its value in thousandths, above 0 (the API server validates it).
+    pub milli: i64,
+}
+
+/// How far usage may be from its target, as a share, before anything changes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Tolerance {
+    /// Below the target.
+    pub down: f64,
+    /// Above the target.
+    pub up: f64,
+}
+
+impl Default for Tolerance {
+    /// The controller's `--horizontal-pod-autoscaler-tolerance`.
+    fn default() -> Self {
+        Self { down: 0.1, up: 0.1 }
+    }
+}
+
+impl Tolerance {
+    fn holds(self, ratio: f64) -> bool {
+        (1.0 - self.down) <= ratio && ratio <= (1.0 + self.up)
+    }
+}
+
+/// The scale object's counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Counts {
+    /// `spec.replicas`.
+    pub spec: Replicas,
+    /// `status.replicas`.
+    pub status: Replicas,
+    /// `status.readyReplicas`, or `status` where the target does not say.
+    pub ready: Replicas,
+}
+
+/// A value in thousandths, as a quantity carries it.
+#[must_use]
+#[expect(clippy::cast_possible_truncation, reason = "a float cast saturates, as the controller's sum does")]
+pub fn milli(value: f64) -> i64 {
+    (value * 1000.0).round() as i64
+}
+
+/// What one external metric asks for: all returned `items` (in thousandths) are added up. `None` when there is none.
+#[must_use]
+pub fn propose(
+    items: &[i64],
+    target: MetricTarget,
+    counts: Counts,
+    tolerance: Tolerance,
+) -> Option<Replicas> {
+    if items.is_empty() {
+        return None;
+    }
+    let usage = float(items.iter().fold(0_i64, |sum, item| sum.saturating_add(*item)));
+    let wanted = float(target.milli);
+    Some(match target.kind {
+        Kind::AverageValue => {
+            // With no replicas the ratio is infinite or not a number: outside every tolerance.
+            let ratio = usage / (wanted * f64::from(counts.status.get()));
+            if tolerance.holds(ratio) { counts.status } else { Replicas::ceil(usage / wanted) }
+        }
+        Kind::Value => {
+            let ratio = usage / wanted;
+            if counts.spec == Replicas::ZERO {
+                Replicas::ceil(ratio)
+            } else if tolerance.holds(ratio) {
+                counts.spec
+            } else {
+                Replicas::ceil(ratio * f64::from(counts.ready.get()))
+            }
+        }
+    })
+}
+
+/// One proposal from several metrics (`None`: that metric failed). `None` when nothing may change.
+#[must_use]
+pub fn combine(proposals: &[Option<Replicas>], spec: Replicas) -> Option<Replicas> {
+    let most = proposals.iter().flatten().max().copied()?;
+    let some_failed = proposals.iter().any(Option::is_none);
+    // A metric that failed might have asked for more, so the others may not shrink without it.
+    if some_failed && most < spec { None } else { Some(most) }
+}

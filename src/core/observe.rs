@@ -1,0 +1,134 @@
+//! Folds a snapshot into the memory: today the idle clock of each model, later what is learned. Decides nothing.
+
+use jiff::Timestamp;
+
+use crate::memory::{GroupMemory, Memory};
+use crate::quality::{State, fresh_limit, interval_of, look, median_gap};
+use crate::snapshot::{ModelGroup, Phase, Sample, Signal, Signals, Snapshot, SourceHealth};
+use crate::units::Seconds;
+
+/// Whether a model serves anything, as far as it was measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Activity {
+    /// Something that would have to be measured was not.
+    Unknown,
+    /// A request runs, waits or has just gone through.
+    Busy,
+    /// No request, since this moment; `None` is no sign of any request ever.
+    Idle(Option<Timestamp>),
+}
+
+/// What a request leaves behind, whatever becomes of it: at least one of these must be measured.
+const TRACES: [Signal; 3] =
+    [Signal::TimeToFirstTokenCount, Signal::RequestGenerationTokensCount, Signal::RequestPromptTokensCount];
+
+/// Folds `snapshot` into `memory`. Twice with the same snapshot is the same as once.
+#[must_use]
+pub fn observe(snapshot: &Snapshot, mut memory: Memory) -> Memory {
+    for (id, group) in &snapshot.groups {
+        let remembered = memory.groups.entry(id.clone()).or_default();
+        remembered.idle_since = idle_since(snapshot.now, group, remembered);
+        remembered.observed_at = Some(snapshot.now);
+    }
+    memory
+}
+
+/// The idle clock: it goes on only while idleness is measured, and anything unknown sets it back to nothing.
+fn idle_since(now: Timestamp, group: &ModelGroup, before: &GroupMemory) -> Option<Timestamp> {
+    let Activity::Idle(quiet) = activity(now, group, before.observed_at) else { return None };
+    match before.idle_since {
+        Some(since) => Some(quiet.map_or(since, |quiet| quiet.max(since))),
+        // Until the last observation it was busy or unknown, so the clock cannot start before that.
+        None => Some(quiet.max(before.observed_at).unwrap_or(now)),
+    }
+}
+
+/// Whether the model of `group` serves anything. `observed_at`: until when its counters are known already.
+#[must_use]
+pub fn activity(now: Timestamp, group: &ModelGroup, observed_at: Option<Timestamp>) -> Activity {
+    let known: Vec<_> = group.variants.iter().filter(|variant| variant.scale.is_some()).collect();
+    if !matches!(group.source, SourceHealth::Complete) {
+        return Activity::Unknown;
+    }
+    let sight = look(&group.source, &known, now);
+    if !matches!(sight.state, State::Fresh | State::Zero) {
+        return Activity::Unknown;
+    }
+    let serving = known.iter().flat_map(|variant| &variant.replicas);
+    let serving = serving.filter(|replica| replica.phase == Phase::Ready);
+    let engines = serving.flat_map(|replica| replica.engines.values());
+    let parts = engines.map(|engine| engine_activity(now, engine, observed_at));
+    parts.fold(scheduler_activity(now, &group.scheduler), Activity::and)
+}
+
+impl Activity {
+    fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Busy, _) | (_, Self::Busy) => Self::Busy,
+            (Self::Unknown, _) | (_, Self::Unknown) => Self::Unknown,
+            (Self::Idle(one), Self::Idle(other)) => Self::Idle(one.max(other)),
+        }
+    }
+}
+
+fn engine_activity(now: Timestamp, engine: &Signals, observed_at: Option<Timestamp>) -> Activity {
+    let gauges = [Signal::Running, Signal::Waiting].map(|signal| gauge(now, engine, signal));
+    let traces: Vec<Activity> = TRACES
+        .iter()
+        .filter(|signal| !engine.get(**signal).is_empty())
+        .map(|signal| counter(engine.get(*signal), observed_at))
+        .collect();
+    if traces.is_empty() {
+        return Activity::Unknown;
+    }
+    gauges.into_iter().chain(traces).fold(Activity::Idle(None), Activity::and)
+}
+
+fn scheduler_activity(now: Timestamp, scheduler: &Signals) -> Activity {
+    if scheduler.get(Signal::SchedulerQueueSize).is_empty() {
+        return Activity::Idle(None);
+    }
+    let limit = fresh_limit(median_gap(scheduler.get(Signal::SchedulerQueueSize)));
+    quiet_gauge(now, scheduler.get(Signal::SchedulerQueueSize), limit)
+}
+
+fn gauge(now: Timestamp, engine: &Signals, signal: Signal) -> Activity {
+    quiet_gauge(now, engine.get(signal), fresh_limit(interval_of(engine)))
+}
+
+fn quiet_gauge(now: Timestamp, series: &[Sample], limit: Seconds) -> Activity {
+    match series.last() {
+        Some(newest) if Seconds::between(newest.at, now) <= limit => {
+            since_last(series, |_, sample| sample.value > 0.0)
+        }
+        _ => Activity::Unknown,
+    }
+}
+
+fn counter(series: &[Sample], observed_at: Option<Timestamp>) -> Activity {
+    let changed = |before: Option<&Sample>, sample: &Sample| {
+        before.is_some_and(|before| before.value.total_cmp(&sample.value).is_ne())
+    };
+    let found = since_last(series, changed);
+    // A count that was above zero when it was first seen grew at a time nobody measured.
+    let unseen =
+        series.first().filter(|first| first.value > 0.0 && observed_at.is_none_or(|at| first.at > at));
+    found.and(Activity::Idle(unseen.map(|first| first.at)))
+}
+
+/// Busy when the newest sample is active, else idle from the first sample after the last active one.
+fn since_last(series: &[Sample], active: impl Fn(Option<&Sample>, &Sample) -> bool) -> Activity {
+    let is_active = |index: usize| active(index.checked_sub(1).map(|before| &series[before]), &series[index]);
+    match (0..series.len()).rev().find(|index| is_active(*index)) {
+        None => Activity::Idle(None),
+        Some(last) => series.get(last + 1).map_or(Activity::Busy, |next| Activity::Idle(Some(next.at))),
+    }
+}
+
+/// How many requests the scheduler holds for the model: the newest sample, if it is fresh.
+#[must_use]
+pub fn held_by_scheduler(now: Timestamp, scheduler: &Signals) -> Option<Sample> {
+    let series = scheduler.get(Signal::SchedulerQueueSize);
+    let limit = fresh_limit(median_gap(series));
+    series.last().copied().filter(|newest| Seconds::between(newest.at, now) <= limit)
+}

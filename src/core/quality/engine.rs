@@ -1,0 +1,108 @@
+//! One serving process: how old its samples are, and the peaks V1 reads from them.
+
+use jiff::Timestamp;
+
+use super::{FRESH_AT_LEAST, PEAK_WINDOW, STALE_AT_LEAST};
+use crate::snapshot::{Sample, Signal, Signals};
+use crate::units::{Seconds, whole};
+
+/// How old the newest sample is, in steps of what may be concluded. In order of trust.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Freshness {
+    /// At most the fresh limit old, in every signal V1 needs.
+    Fresh,
+    /// Between the limits, or one of the signals is missing: may raise a number, never lower it.
+    Aging,
+    /// Older than the stale limit: says nothing any more.
+    Stale,
+    /// No sample at all.
+    Absent,
+}
+
+/// What one engine's samples say.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Reading {
+    /// How far it can be trusted.
+    pub freshness: Freshness,
+    /// The newest sample of a signal V1 needs.
+    pub newest: Option<Timestamp>,
+    /// Peak KV-cache usage of the window, 0 when only the queue is known.
+    pub kv: f64,
+    /// Peak waiting requests of the window, without the fraction; 0 when only the KV cache is known.
+    pub queue: u32,
+}
+
+/// What V1 cannot do without.
+const NEEDED: [Signal; 2] = [Signal::KvUsage, Signal::Waiting];
+
+/// Judges `signals` at `now`.
+#[must_use]
+pub fn read(signals: &Signals, now: Timestamp) -> Reading {
+    let interval = interval_of(signals);
+    let grades = NEEDED.map(|signal| grade(signals.newest(signal), interval, now));
+    let newest = NEEDED.iter().filter_map(|signal| signals.newest(*signal)).map(|sample| sample.at).max();
+    let freshness = match grades {
+        [Freshness::Absent, Freshness::Absent] => Freshness::Absent,
+        // The other one is missing: it reads as 0, so what is here may raise a number but not lower it.
+        [Freshness::Absent, known] | [known, Freshness::Absent] => known.max(Freshness::Aging),
+        [kv, queue] => either_is_enough(kv, queue),
+    };
+    // A slow scrape leaves no sample in the usual window; a fresh engine always has one in this.
+    let limit = fresh_limit(interval);
+    let window = if limit > PEAK_WINDOW { limit } else { PEAK_WINDOW };
+    let peak = |signal| {
+        let recent = signals.get(signal).iter().filter(|sample| Seconds::between(sample.at, now) <= window);
+        recent.map(|sample| sample.value).fold(0.0, f64::max)
+    };
+    Reading { freshness, newest, kv: peak(Signal::KvUsage), queue: whole(peak(Signal::Waiting)) }
+}
+
+/// Two signals of one process: with one of them stale the other still may raise a number.
+fn either_is_enough(kv: Freshness, queue: Freshness) -> Freshness {
+    if kv.max(queue) == Freshness::Stale { kv.min(queue).max(Freshness::Aging) } else { kv.max(queue) }
+}
+
+fn grade(newest: Option<Sample>, interval: Seconds, now: Timestamp) -> Freshness {
+    let Some(newest) = newest else { return Freshness::Absent };
+    let age = Seconds::between(newest.at, now);
+    if age <= fresh_limit(interval) {
+        Freshness::Fresh
+    } else if age <= stale_limit(interval) {
+        Freshness::Aging
+    } else {
+        Freshness::Stale
+    }
+}
+
+/// Up to this age a sample is fresh: two scrapes, at least [`FRESH_AT_LEAST`].
+#[must_use]
+pub fn fresh_limit(interval: Seconds) -> Seconds {
+    scaled(interval, 2.0, FRESH_AT_LEAST)
+}
+
+/// Beyond this age a sample is stale: four scrapes, at least [`STALE_AT_LEAST`].
+#[must_use]
+pub fn stale_limit(interval: Seconds) -> Seconds {
+    scaled(interval, 4.0, STALE_AT_LEAST)
+}
+
+fn scaled(interval: Seconds, factor: f64, least: Seconds) -> Seconds {
+    Seconds::new(interval.get() * factor).map_or(least, |limit| if limit > least { limit } else { least })
+}
+
+/// The scrape interval observed: the median gap between the sample times of the longer of the two series V1 needs.
+/// Zero while there are fewer than two samples.
+#[must_use]
+pub fn interval_of(signals: &Signals) -> Seconds {
+    let longest = NEEDED.map(|signal| signals.get(signal)).into_iter().max_by_key(|series| series.len());
+    median_gap(longest.unwrap_or_default())
+}
+
+/// The median gap between the times of `series`: one missed scrape does not change it.
+#[must_use]
+pub fn median_gap(series: &[Sample]) -> Seconds {
+    let mut gaps: Vec<Seconds> =
+        series.windows(2).map(|pair| Seconds::between(pair[0].at, pair[1].at)).collect();
+    gaps.sort_by(|a, b| a.get().total_cmp(&b.get()));
+    gaps.get(gaps.len() / 2).copied().unwrap_or(Seconds::ZERO)
+}

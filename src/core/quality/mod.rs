@@ -1,0 +1,23 @@
+//! What an observation means: zero, absent, stale and broken are four different things, and only a measured zero may
+//! lower a number. Not what is decided from it: that is `analyze` and `decide`.
+//!
+//! [`engine`] judges one serving process, [`Sight`] a set of variants that are decided together.
+
+mod engine;
+mod sight;
+#[cfg(test)]
+mod tests;
+
+pub use engine::{Freshness, Reading, fresh_limit, interval_of, median_gap, read, stale_limit};
+pub use sight::{Rights, Sight, State, VariantSight, look};
+
+use crate::units::Seconds;
+
+/// A sample is fresh for at least this long: two scrapes of the usual 15 s.
+pub const FRESH_AT_LEAST: Seconds = Seconds::whole(30);
+
+/// A sample is not stale for at least this long: four scrapes of the usual 15 s.
+pub const STALE_AT_LEAST: Seconds = Seconds::whole(60);
+
+/// V1 looks at peaks of this window, as upstream's queries do (`max_over_time(…[1m])`).
+pub const PEAK_WINDOW: Seconds = Seconds::whole(60);

@@ -1,0 +1,210 @@
+//! A set of variants that are decided together (one role of a model): what is seen of them, and what that allows.
+
+use jiff::Timestamp;
+
+use super::STALE_AT_LEAST;
+use super::engine::{Freshness, Reading, read};
+use crate::analyze::saturation_percent::Observation;
+use crate::snapshot::{Phase, Replica, SourceHealth, VariantState};
+use crate::units::{Replicas, Seconds, count};
+
+/// What kind of sight it is. One row of the observation table each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum State {
+    /// The source does not answer.
+    Down,
+    /// Nothing runs, and nothing is asked to run.
+    Zero,
+    /// Nothing is ready, and something should be.
+    Starting,
+    /// Ready pods, and no series of any of them.
+    Missing,
+    /// Ready pods, and only series that are too old.
+    Stale,
+    /// Some ready pods are seen and some are not, or the source says that its answer is not whole.
+    Partial,
+    /// All ready pods are seen, some of them not lately.
+    Aging,
+    /// All ready pods are seen, all of them fresh.
+    Fresh,
+}
+
+/// Which way a number may go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rights {
+    /// More.
+    pub up: bool,
+    /// Fewer.
+    pub down: bool,
+    /// None at all, if the idle clock allows.
+    pub zero: bool,
+}
+
+impl State {
+    /// Which way a number may go.
+    #[must_use]
+    pub fn rights(self) -> Rights {
+        match self {
+            Self::Fresh => Rights { up: true, down: true, zero: true },
+            Self::Aging | Self::Partial => Rights { up: true, down: false, zero: false },
+            Self::Stale | Self::Missing | Self::Starting | Self::Zero | Self::Down => {
+                Rights { up: false, down: false, zero: false }
+            }
+        }
+    }
+}
+
+/// What is seen of one variant.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct VariantSight {
+    /// Pods that serve.
+    pub ready: u32,
+    /// Of these, the ones all of whose engines are fresh.
+    pub fresh: u32,
+    /// Of these, the ones with an engine between fresh and stale, and none worse.
+    pub aging: u32,
+    /// Of these, the ones with an engine whose samples are too old.
+    pub stale: u32,
+    /// Of these, the ones without any series.
+    pub absent: u32,
+    /// Pods that exist and do not serve yet.
+    pub starting: u32,
+    /// Of these, the ones no node has room for.
+    pub unschedulable: u32,
+    /// The newest creation of a pod that does not serve yet.
+    pub started_last: Option<Timestamp>,
+    /// Since when the newest serving pod serves.
+    pub ready_last: Option<Timestamp>,
+    /// The newest sample that is not stale.
+    pub newest: Option<Timestamp>,
+    /// The newest sample of all.
+    pub newest_of_all: Option<Timestamp>,
+    /// V1's input: one an engine that is not stale.
+    pub observations: Vec<Observation>,
+}
+
+/// What is seen of a set of variants.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sight {
+    /// What kind it is.
+    pub state: State,
+    /// In the order given.
+    pub variants: Vec<VariantSight>,
+}
+
+/// Looks at `variants` at `now`.
+#[must_use]
+pub fn look(source: &SourceHealth, variants: &[&VariantState], now: Timestamp) -> Sight {
+    let seen: Vec<VariantSight> = variants.iter().map(|variant| look_at(variant, now)).collect();
+    Sight { state: state_of(source, variants, &seen, now), variants: seen }
+}
+
+/// Nobody asks for a replica of it, and none serves.
+#[must_use]
+fn at_zero(variant: &VariantState, seen: &VariantSight) -> bool {
+    variant.scale.is_some_and(|scale| scale.spec == Replicas::ZERO) && seen.ready == 0
+}
+
+fn state_of(
+    source: &SourceHealth,
+    variants: &[&VariantState],
+    seen: &[VariantSight],
+    now: Timestamp,
+) -> State {
+    if matches!(source, SourceHealth::Down { .. }) {
+        return State::Down;
+    }
+    let sum = |part: fn(&VariantSight) -> u32| seen.iter().map(part).fold(0, u32::saturating_add);
+    let ready = sum(|one| one.ready);
+    if ready == 0 {
+        let nothing = variants.iter().zip(seen).all(|(variant, seen)| at_zero(variant, seen));
+        return if nothing { State::Zero } else { State::Starting };
+    }
+    let observed = seen.iter().any(|one| !one.observations.is_empty());
+    let complete = matches!(source, SourceHealth::Complete);
+    if !observed {
+        return unobserved(complete, sum(|one| one.stale), seen, now);
+    }
+    // A ready pod that the target counts and the pod list does not have may carry any load.
+    let promised = variants.iter().filter_map(|variant| variant.scale).map(|scale| scale.ready.get());
+    let unlisted = promised.fold(0, u32::saturating_add) > ready;
+    if !complete || unlisted || sum(|one| one.absent) + sum(|one| one.stale) > 0 {
+        State::Partial
+    } else if sum(|one| one.fresh) < ready {
+        State::Aging
+    } else {
+        State::Fresh
+    }
+}
+
+/// Ready pods of which nothing usable is known.
+fn unobserved(complete: bool, stale: u32, seen: &[VariantSight], now: Timestamp) -> State {
+    if stale > 0 {
+        return State::Stale;
+    }
+    // A pod that has just become ready is scraped within the next few intervals: too early to call it broken.
+    let just_ready = |one: &VariantSight| {
+        one.ready == 0 || one.ready_last.is_some_and(|at| Seconds::between(at, now) <= STALE_AT_LEAST)
+    };
+    if complete && seen.iter().all(just_ready) { State::Starting } else { State::Missing }
+}
+
+fn look_at(variant: &VariantState, now: Timestamp) -> VariantSight {
+    let mut seen = VariantSight::default();
+    for replica in &variant.replicas {
+        match replica.phase {
+            Phase::Terminating => {}
+            Phase::Ready => see_ready(&mut seen, variant, replica, now),
+            Phase::Pending | Phase::Starting | Phase::Unschedulable => {
+                seen.starting += 1;
+                seen.unschedulable += u32::from(replica.phase == Phase::Unschedulable);
+                seen.started_last = seen.started_last.max(Some(replica.created));
+            }
+        }
+    }
+    seen
+}
+
+fn see_ready(seen: &mut VariantSight, variant: &VariantState, replica: &Replica, now: Timestamp) {
+    seen.ready += 1;
+    seen.ready_last = seen.ready_last.max(Some(replica.ready_since.unwrap_or(replica.created)));
+    let several = replica.engines.len() > 1;
+    let mut worst = if replica.engines.is_empty() { Freshness::Absent } else { Freshness::Fresh };
+    for (engine, signals) in &replica.engines {
+        let reading = read(signals, now);
+        worst = worst.max(reading.freshness);
+        seen.newest_of_all = seen.newest_of_all.max(reading.newest);
+        if reading.freshness <= Freshness::Aging {
+            seen.newest = seen.newest.max(reading.newest);
+            let name = if several { format!("{}:{engine}", replica.pod) } else { replica.pod.clone() };
+            seen.observations.push(observation(name, variant, reading));
+        }
+    }
+    match worst {
+        Freshness::Fresh => seen.fresh += 1,
+        Freshness::Aging => seen.aging += 1,
+        Freshness::Stale => seen.stale += 1,
+        Freshness::Absent => seen.absent += 1,
+    }
+}
+
+fn observation(replica: String, variant: &VariantState, reading: Reading) -> Observation {
+    let Reading { kv, queue, .. } = reading;
+    let variant = &variant.variant;
+    Observation { replica, variant: variant.id.name.clone(), cost: variant.cost, kv, queue }
+}
+
+impl VariantSight {
+    /// Pods that the target counts as on their way, without those that will not come: no node has room for them, or
+    /// they were created more than `patience` ago.
+    #[must_use]
+    pub fn credited(&self, variant: &VariantState, patience: Seconds, now: Timestamp) -> Replicas {
+        let lost = variant.replicas.iter().filter(|replica| match replica.phase {
+            Phase::Unschedulable => true,
+            Phase::Pending | Phase::Starting => Seconds::between(replica.created, now) > patience,
+            Phase::Ready | Phase::Terminating => false,
+        });
+        let lost = Replicas::new(count(lost.count()));
+        variant.scale.map_or(Replicas::ZERO, |scale| scale.pending().above(lost))
+    }
+}

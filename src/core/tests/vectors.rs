@@ -1,0 +1,37 @@
+//! The product's arithmetic agrees with upstream's and with Kubernetes' to the digit.
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail like tests")]
+
+#[path = "support/vectors.rs"]
+mod vectors;
+
+const FILE: &str = include_str!("vectors.json");
+
+fn all_pass(group: &str, at_least: usize) {
+    let mut tally = vectors::Tally::default();
+    vectors::run(FILE, &[group.to_owned()], &mut tally).unwrap();
+    assert!(tally.failures.is_empty(), "{}", tally.failures.join("\n"));
+    assert!(tally.passed >= at_least, "only {} vectors of {group}", tally.passed);
+}
+
+#[test]
+fn v1_agrees_with_upstream() {
+    all_pass("v1", 17);
+}
+
+#[test]
+fn the_enforcer_agrees_with_upstream() {
+    all_pass("enforcer", 5);
+}
+
+#[test]
+fn the_hpa_agrees_with_kubernetes() {
+    all_pass("hpa", 26);
+}
+
+#[test]
+fn a_group_nobody_implements_is_a_failure_and_not_silence() {
+    let text = r#"{"vectors": [{"group": "nobody", "id": "x", "inputs": {}, "expected": 1}]}"#;
+    let mut tally = vectors::Tally::default();
+    vectors::run(text, &[], &mut tally).unwrap();
+    assert_eq!(tally.failures, ["nobody/x: unknown group"]);
+}

@@ -1,0 +1,197 @@
+//! One pass from metrics to a published result, and the loop that keeps passes coming.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use jiff::Timestamp;
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tracing::{Instrument, debug, info, info_span, warn};
+use wva_core::decision::Verdict;
+use wva_core::{Memory, Outcome, Policy, Snapshot};
+
+use super::assemble::assemble;
+use super::board::{Board, Origin, Published};
+use super::leadership::Leadership;
+use super::ports::{Clock, Cluster, ClusterView, Collected, MetricSource, Scope, SourceError};
+use super::takeover::{Restored, adopt};
+use crate::telemetry::EvaluationMetrics;
+
+/// A source that has not answered by then is cut off: a third of the aggregator's 60 s, with room for a retry.
+const COLLECT_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// What an evaluation works with.
+pub struct Parts {
+    /// Variants and pods.
+    pub cluster: Arc<dyn Cluster>,
+    /// Signals.
+    pub source: Arc<dyn MetricSource>,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Where results go.
+    pub board: Board,
+    /// Who may evaluate.
+    pub leadership: watch::Receiver<Leadership>,
+    /// What is counted.
+    pub metrics: EvaluationMetrics,
+}
+
+/// The one place that evaluates.
+pub struct Engine {
+    parts: Parts,
+    policy: ArcSwap<Policy>,
+    /// What is remembered, for whoever keeps it.
+    memory: watch::Sender<Arc<Memory>>,
+    /// The epoch whose memory this is; `None` until one was taken over. Locked while a decision replaces the memory.
+    epoch: Mutex<Option<i64>>,
+}
+
+impl Engine {
+    /// An engine that remembers nothing yet.
+    #[must_use]
+    pub fn new(parts: Parts, policy: Policy) -> Self {
+        Self {
+            parts,
+            policy: ArcSwap::from_pointee(policy),
+            memory: watch::Sender::default(),
+            epoch: Mutex::default(),
+        }
+    }
+
+    /// The current policy.
+    #[must_use]
+    pub fn policy(&self) -> Arc<Policy> {
+        self.policy.load_full()
+    }
+
+    /// What is remembered, after every decision.
+    #[must_use]
+    pub fn memory(&self) -> watch::Receiver<Arc<Memory>> {
+        self.memory.subscribe()
+    }
+
+    /// Starts `epoch` from what an earlier holder left. Nothing is evaluated in an epoch before this.
+    pub fn take_over(&self, restored: Restored, epoch: i64) {
+        let mut current = self.epoch.lock();
+        self.memory.send_replace(Arc::new(adopt(restored)));
+        *current = Some(epoch);
+    }
+
+    pub(super) fn parts(&self) -> &Parts {
+        &self.parts
+    }
+
+    /// True when this instance may decide and has seen the cluster.
+    #[must_use]
+    pub fn can_evaluate(&self) -> bool {
+        self.current_epoch().is_some() && self.parts.cluster.view().synced
+    }
+
+    /// The epoch this instance may decide in now.
+    fn current_epoch(&self) -> Option<i64> {
+        let taken_over = *self.epoch.lock();
+        let leadership = self.parts.leadership.borrow();
+        let current = leadership.holder.as_ref().filter(|_| leadership.is_mine()).map(|holder| holder.epoch);
+        current.filter(|_| current == taken_over)
+    }
+
+    /// One pass. Publishes nothing when the lease was lost on the way.
+    pub async fn evaluate(&self) -> Arc<Published> {
+        let started = tokio::time::Instant::now();
+        let epoch = self.current_epoch();
+        let view = self.parts.cluster.view();
+        let answer = self.collect(&view).await;
+        let error = answer.as_ref().err().map(|error| error.kind);
+        let snapshot = assemble(&view, answer, self.parts.clock.now());
+        self.parts.metrics.evaluated(started.elapsed(), error);
+        let still = self.current_epoch().filter(|now| Some(*now) == epoch);
+        match self.decide(&snapshot, still) {
+            Some(outcome) => self.publish(outcome, snapshot.now, started.elapsed()),
+            None => self.parts.board.newest(),
+        }
+    }
+
+    async fn collect(&self, view: &ClusterView) -> Result<Collected, SourceError> {
+        let namespaces = view.variants.iter().map(|state| state.variant.id.namespace.clone()).collect();
+        let scope = Scope { namespaces, endpoints: view.endpoints.clone() };
+        let reading = self.parts.source.collect(&scope).instrument(info_span!("collect"));
+        let answer = tokio::time::timeout(COLLECT_TIMEOUT, reading).await.unwrap_or_else(|_| {
+            let seconds = COLLECT_TIMEOUT.as_secs();
+            let message = format!("the metric source did not answer within {seconds} s");
+            Err(SourceError { kind: "timeout", message })
+        });
+        match &answer {
+            Ok(collected) => {
+                self.parts.metrics.bad_samples(collected.bad_samples);
+                for gap in &collected.gaps {
+                    debug!(namespace = gap.namespace, reason = gap.reason, "partial answer");
+                }
+            }
+            Err(error) => warn!(kind = error.kind, %error, "metric source failed"),
+        }
+        answer
+    }
+
+    /// `None` when the epoch ended meanwhile: its memory is somebody else's now.
+    fn decide(&self, snapshot: &Snapshot, epoch: Option<i64>) -> Option<Outcome> {
+        let current = self.epoch.lock();
+        if epoch.is_none() || *current != epoch {
+            return None;
+        }
+        let before = Memory::clone(&self.memory.borrow());
+        let observed = wva_core::observe(snapshot, before);
+        let outcome = wva_core::decide(snapshot, &observed, &self.policy.load());
+        self.memory.send_replace(Arc::new(outcome.memory.clone()));
+        for violation in &outcome.report.violations {
+            warn!(%violation, "decision withheld by the checker");
+        }
+        self.parts.metrics.violations(outcome.report.violations.len());
+        Some(outcome)
+    }
+
+    fn publish(&self, outcome: Outcome, at: Timestamp, took: Duration) -> Arc<Published> {
+        let previous = self.parts.board.newest();
+        log_changes(&previous, &outcome);
+        self.parts.board.publish(Published {
+            sequence: previous.sequence + 1,
+            at,
+            took,
+            origin: Origin::Computed,
+            decisions: outcome.decisions,
+            report: outcome.report,
+        })
+    }
+}
+
+/// One line for each variant whose number, or whose lack of one, is new.
+fn log_changes(previous: &Published, outcome: &Outcome) {
+    for (id, decision) in &outcome.decisions {
+        let before = previous.decisions.get(id).map(|decision| &decision.verdict);
+        match (before, &decision.verdict) {
+            (Some(Verdict::Target(old)), Verdict::Target(new)) if old.desired == new.desired => {}
+            (Some(Verdict::Unknown(old)), Verdict::Unknown(new)) if old.cause == new.cause => {}
+            (_, Verdict::Target(new)) => {
+                let (desired, reason) = (new.desired.get(), format!("{:?}", new.reason));
+                info!(variant = %id, desired, reason, message = new.message, "decision");
+            }
+            (_, Verdict::Unknown(new)) => {
+                warn!(variant = %id, cause = ?new.cause, message = new.message, "no decision");
+            }
+        }
+    }
+}
+
+/// Keeps evaluating every `interval`, but at most a quarter of the time, until `stop`.
+pub async fn run(reader: super::Reader, interval: Duration, stop: CancellationToken) {
+    let clock = reader.clock();
+    loop {
+        let took = reader.refresh().await.took;
+        let pause = interval.max(took * 3);
+        tokio::select! {
+            () = clock.sleep(pause) => {}
+            () = stop.cancelled() => return,
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! How a read gets its number: from the published result while that is young, else from one evaluation that all
+//! readers of the moment share. N readers never cause N queries.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use moka::future::Cache;
+use tokio::sync::watch;
+use tracing::error;
+use wva_core::units::Seconds;
+
+use super::board::{Origin, Published};
+use super::evaluate::Engine;
+use super::ports::Clock;
+
+/// Evaluations that may be remembered: the running one and the few before it.
+const SHARED_EVALUATIONS: u64 = 8;
+/// An evaluation that died is not started again for the same result before this has passed.
+const FAILURE_PAUSE: Duration = Duration::from_secs(1);
+
+/// How old an answer may be and how long a reader waits for a younger one.
+#[derive(Debug, Clone, Copy)]
+pub struct ReadSettings {
+    /// A published result younger than this is the answer (or four times its own duration, when that is more).
+    pub max_age: Duration,
+    /// A reader waits this long at most, then gets the last good number with its true age.
+    pub read_wait: Duration,
+}
+
+impl Default for ReadSettings {
+    fn default() -> Self {
+        Self { max_age: Duration::from_secs(2), read_wait: Duration::from_secs(1) }
+    }
+}
+
+/// Reads published results and has them refreshed when they are old. Cheap to clone.
+#[derive(Clone)]
+pub struct Reader {
+    engine: Arc<Engine>,
+    settings: ReadSettings,
+    /// Keyed by the sequence of the result that is too old: whoever saw the same one joins the same evaluation.
+    shared: Cache<u64, Arc<Published>>,
+}
+
+impl Reader {
+    /// A reader over `engine`.
+    #[must_use]
+    pub fn new(engine: Arc<Engine>, settings: ReadSettings) -> Self {
+        let shared = Cache::builder().max_capacity(SHARED_EVALUATIONS).time_to_live(FAILURE_PAUSE).build();
+        Self { engine, settings, shared }
+    }
+
+    /// The newest published result, whatever its age.
+    #[must_use]
+    pub fn newest(&self) -> Arc<Published> {
+        self.engine.parts().board.newest()
+    }
+
+    /// Every result from now on.
+    #[must_use]
+    pub fn published(&self) -> watch::Receiver<Arc<Published>> {
+        self.engine.parts().board.subscribe()
+    }
+
+    /// The current moment of the engine's clock.
+    #[must_use]
+    pub fn now(&self) -> Timestamp {
+        self.engine.parts().clock.now()
+    }
+
+    /// The clock itself.
+    #[must_use]
+    pub fn clock(&self) -> Arc<dyn Clock> {
+        self.engine.parts().clock.clone()
+    }
+
+    /// Evidence older than this is no evidence.
+    #[must_use]
+    pub fn max_stale(&self) -> Seconds {
+        self.engine.policy().max_stale
+    }
+
+    /// A result young enough to answer with; after `read_wait` the last one there is.
+    pub async fn current(&self) -> Arc<Published> {
+        let newest = self.newest();
+        if self.is_young(&newest) {
+            return newest;
+        }
+        tokio::time::timeout(self.settings.read_wait, self.refresh()).await.unwrap_or_else(|_| self.newest())
+    }
+
+    fn is_young(&self, published: &Published) -> bool {
+        let age = self.now().duration_since(published.at);
+        published.origin == Origin::Computed
+            && age.unsigned_abs() <= self.settings.max_age.max(published.took * 4)
+    }
+
+    /// Starts or joins the evaluation that replaces the newest result. An instance that may not decide gets the
+    /// newest result as it is.
+    pub async fn refresh(&self) -> Arc<Published> {
+        if !self.engine.can_evaluate() {
+            return self.newest();
+        }
+        let stale = self.newest().sequence;
+        self.shared.get_with(stale, evaluate_detached(self.engine.clone())).await
+    }
+}
+
+/// Runs in a task of its own, because a reader that goes away must not take the evaluation with it.
+async fn evaluate_detached(engine: Arc<Engine>) -> Arc<Published> {
+    let evaluating = engine.clone();
+    #[expect(clippy::disallowed_methods, reason = "bounded by the collect timeout, awaited right here")]
+    let task = tokio::spawn(async move { evaluating.evaluate().await });
+    task.await.unwrap_or_else(|failure| {
+        error!(%failure, "evaluation died");
+        engine.parts().board.newest()
+    })
+}

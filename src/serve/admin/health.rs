@@ -1,0 +1,108 @@
+//! `/livez`, `/readyz`, `/healthz` as Go servers answer them. Readiness asks whether this process can answer, never
+//! whether Prometheus does: a server that is not ready takes the discovery of the whole cluster with it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use axum::extract::{Path, Query, State};
+use axum::response::{IntoResponse, Response};
+use http::header::{CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
+use http::{HeaderValue, StatusCode};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::serve::state::AppState;
+
+const PLAIN: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
+const NOSNIFF: HeaderValue = HeaderValue::from_static("nosniff");
+
+/// What readiness is made of.
+pub(crate) struct Health {
+    synced: watch::Receiver<bool>,
+    /// Sticky: a watch that breaks later leaves the last state, which is better than no server.
+    has_synced: AtomicBool,
+    stopping: CancellationToken,
+}
+
+impl Health {
+    pub(crate) fn new(synced: watch::Receiver<bool>, stopping: CancellationToken) -> Self {
+        Self { synced, has_synced: AtomicBool::new(false), stopping }
+    }
+
+    fn has_synced(&self) -> bool {
+        if *self.synced.borrow() {
+            self.has_synced.store(true, Ordering::Relaxed);
+        }
+        self.has_synced.load(Ordering::Relaxed)
+    }
+}
+
+/// The name of a check and why it fails, if it does.
+type Check = (&'static str, Result<(), &'static str>);
+
+fn checks(state: &AppState, path: &str) -> Vec<Check> {
+    let mut checks = vec![("ping", Ok(()))];
+    if path == "readyz" {
+        let health = state.health();
+        let check = |holds: bool, why| if holds { Ok(()) } else { Err(why) };
+        checks.extend([
+            ("informer-sync", check(health.has_synced(), "not every watch has listed once")),
+            ("serving-certificate", check(state.has_certificate(), "there is no certificate to show")),
+            ("shutdown", check(!health.stopping.is_cancelled(), "this process is stopping")),
+        ]);
+    }
+    checks
+}
+
+/// `/{livez,readyz,healthz}`
+pub(crate) async fn all(
+    State(state): State<AppState>,
+    uri: http::Uri,
+    Query(query): Query<Vec<(String, String)>>,
+) -> Response {
+    let path = uri.path().trim_matches('/');
+    let excluded: Vec<_> =
+        query.iter().filter(|(key, _)| key == "exclude").map(|(_, value)| value.as_str()).collect();
+    let verbose = query.iter().any(|(key, _)| key == "verbose");
+    let checks = checks(&state, path);
+    let failed = checks.iter().any(|(name, result)| result.is_err() && !excluded.contains(name));
+    if !failed && !verbose {
+        return plain(StatusCode::OK, "ok".into());
+    }
+    let mut lines: String = checks.iter().map(|check| line(check, &excluded)).collect();
+    let unknown: Vec<_> =
+        excluded.iter().filter(|name| !checks.iter().any(|(own, _)| own == *name)).copied().collect();
+    if !unknown.is_empty() {
+        lines += &format!("warn: some health checks cannot be excluded: no matches for {unknown:?}\n");
+    }
+    if failed {
+        return plain(StatusCode::INTERNAL_SERVER_ERROR, format!("{lines}{path} check failed\n"));
+    }
+    plain(StatusCode::OK, format!("{lines}{path} check passed\n"))
+}
+
+fn line((name, result): &Check, excluded: &[&str]) -> String {
+    match result {
+        _ if excluded.contains(name) => format!("[+]{name} excluded: ok\n"),
+        Ok(()) => format!("[+]{name} ok\n"),
+        Err(why) => {
+            tracing::debug!(check = name, why, "a health check fails");
+            format!("[-]{name} failed: reason withheld\n")
+        }
+    }
+}
+
+/// `/{livez,readyz,healthz}/{check}`
+pub(crate) async fn one(State(state): State<AppState>, uri: http::Uri, Path(name): Path<String>) -> Response {
+    let path = uri.path().trim_start_matches('/').split('/').next().unwrap_or_default();
+    match checks(&state, path).into_iter().find(|(own, _)| *own == name) {
+        None => plain(StatusCode::NOT_FOUND, "404 page not found\n".into()),
+        Some((_, Ok(()))) => plain(StatusCode::OK, "ok".into()),
+        Some((_, Err(why))) => {
+            plain(StatusCode::INTERNAL_SERVER_ERROR, format!("internal server error: {why}\n"))
+        }
+    }
+}
+
+fn plain(status: StatusCode, text: String) -> Response {
+    (status, [(CONTENT_TYPE, PLAIN), (X_CONTENT_TYPE_OPTIONS, NOSNIFF)], text).into_response()
+}

@@ -1,0 +1,130 @@
+//! The gates in front of routes, from the most open to the narrowest. Health has none.
+
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, Request, State};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use http::Method;
+
+use super::{Access, Attributes, Caller, Chain, ReviewError, Unauthenticated};
+use crate::serve::external_metrics::metric::{GROUP, VERSION};
+use crate::serve::state::AppState;
+use crate::serve::status::{Reason, Status};
+use crate::serve::tls::Peer;
+
+/// Discovery: every known caller. When nobody can say who calls, it answers all the same: it is public, and a cluster
+/// whose discovery fails cannot delete namespaces.
+pub(crate) async fn discovery(State(state): State<AppState>, mut request: Request, next: Next) -> Response {
+    match authenticate(&state, &mut request).await {
+        Ok(Caller::Anonymous) => return forbidden_path(&Caller::Anonymous, &request, None).into_response(),
+        Err(Unauthenticated::BadToken) => return unauthorized().into_response(),
+        Ok(Caller::Known(_)) | Err(Unauthenticated::NotLoaded | Unauthenticated::Undecided(_)) => {}
+    }
+    only_get(request, next).await
+}
+
+/// Data: who may `list` the metric in the namespace.
+pub(crate) async fn data(
+    State(state): State<AppState>,
+    path: Result<Path<(String, String)>, PathRejection>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let Ok(Path((namespace, metric))) = path else {
+        return Status::new(Reason::BadRequest, "invalid request path").into_response();
+    };
+    let verb = verb(&request);
+    let (group, version) = (GROUP, VERSION);
+    let wanted =
+        Attributes::Resource { verb, group, version, resource: metric.clone(), namespace: namespace.clone() };
+    let refusal = |caller: &Caller, _: &Request, reason: Option<String>| {
+        let message = format!(
+            "{metric}.{GROUP} is forbidden: User \"{}\" cannot {verb} resource \"{metric}\" in API group \"{GROUP}\" in \
+             the namespace \"{namespace}\"{}",
+            caller.name(),
+            because(reason)
+        );
+        Status::new(Reason::Forbidden, message).about(GROUP, metric.clone(), "")
+    };
+    authorized(&state, wanted, refusal, request, next).await
+}
+
+/// `/metrics`: who may `get` the path.
+pub(crate) async fn metrics(State(state): State<AppState>, request: Request, next: Next) -> Response {
+    let wanted = Attributes::Path { verb: "get", path: "/metrics" };
+    let refusal =
+        |caller: &Caller, request: &Request, reason: Option<String>| forbidden_path(caller, request, reason);
+    authorized(&state, wanted, refusal, request, next).await
+}
+
+async fn authorized(
+    state: &AppState,
+    wanted: Attributes,
+    refusal: impl Fn(&Caller, &Request, Option<String>) -> Status + Send,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let caller = match authenticate(state, &mut request).await {
+        Ok(caller) => caller,
+        Err(Unauthenticated::BadToken) => return unauthorized().into_response(),
+        Err(cause @ (Unauthenticated::NotLoaded | Unauthenticated::Undecided(_))) => {
+            return Status::new(Reason::ServiceUnavailable, cause.to_string()).into_response();
+        }
+    };
+    match state.auth().authorize(&caller, wanted).await {
+        Ok(Access::Allowed) => only_get(request, next).await,
+        Ok(Access::Denied { reason }) => refusal(&caller, &request, reason).into_response(),
+        Err(error) => undecided(&caller, &request, &error).into_response(),
+    }
+}
+
+async fn authenticate(state: &AppState, request: &mut Request) -> Result<Caller, Unauthenticated> {
+    let chain = request.extensions().get::<Peer>().map_or_else(|| Chain::from([]), |peer| peer.chain.clone());
+    state.auth().authenticate(&chain, request.headers_mut()).await
+}
+
+async fn only_get(request: Request, next: Next) -> Response {
+    if request.method() == Method::GET {
+        return next.run(request).await;
+    }
+    Status::method_not_allowed().into_response()
+}
+
+/// The verb that authorisation sees. An external metric has no name in its path, so that reading it is `list`.
+fn verb(request: &Request) -> &'static str {
+    match *request.method() {
+        Method::POST => "create",
+        Method::PUT => "update",
+        Method::PATCH => "patch",
+        Method::DELETE => "deletecollection",
+        _ if crate::serve::external_metrics::query::watches(request.uri()) => "watch",
+        _ => "list",
+    }
+}
+
+/// Only to a caller whose own token is bad. Never to one that the front proxy vouches for: kube-controller-manager
+/// would throw its token away.
+fn unauthorized() -> Status {
+    Status::new(Reason::Unauthorized, "Unauthorized")
+}
+
+fn forbidden_path(caller: &Caller, request: &Request, reason: Option<String>) -> Status {
+    let (method, path) = (request.method().as_str().to_ascii_lowercase(), request.uri().path());
+    let message =
+        format!("forbidden: User \"{}\" cannot {method} path \"{path}\"{}", caller.name(), because(reason));
+    Status::new(Reason::Forbidden, message)
+}
+
+fn because(reason: Option<String>) -> String {
+    reason.filter(|reason| !reason.is_empty()).map_or_else(String::new, |reason| format!(": {reason}"))
+}
+
+fn undecided(caller: &Caller, request: &Request, error: &ReviewError) -> Status {
+    let message = format!(
+        "whether User \"{}\" may read {} cannot be decided: {error}; check that this server reaches the API server \
+         and may create subjectaccessreviews",
+        caller.name(),
+        request.uri().path()
+    );
+    Status::new(Reason::ServiceUnavailable, message)
+}

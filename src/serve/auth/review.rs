@@ -1,0 +1,142 @@
+//! Reviews by the API server, remembered and shared: many callers asking the same cause one review. Bounded in number
+//! and time. An error is no decision, and is not remembered.
+
+use std::hash::Hash;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use moka::Expiry;
+use moka::future::Cache;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use super::identity::{MASTERS, Token, User};
+use super::reviewer::{Access, Attributes, ReviewError, Reviewer};
+
+/// How long permission is remembered: four of an HPA's syncs (15 s), so that reading costs no review; and not longer
+/// than an administrator waits for a permission to end.
+const ALLOWED_FOR: Duration = Duration::from_secs(60);
+
+/// How long a refusal is remembered, as Go servers do: a new RoleBinding works soon.
+const DENIED_FOR: Duration = Duration::from_secs(10);
+
+/// How long a token is believed. Two scrapes of Prometheus at 15 s.
+const KNOWN_FOR: Duration = Duration::from_secs(30);
+
+/// How long an unknown token is refused without asking again.
+const UNKNOWN_FOR: Duration = Duration::from_secs(5);
+
+/// Decisions remembered, as Go servers do. At 1 KiB each 8 MiB.
+const REMEMBERED: u64 = 8_192;
+
+/// A question above this many bytes is asked but not remembered: 8,192 of them would be 80 MiB.
+const MAX_KEY: usize = 10_000;
+
+/// A review that takes longer is given up; the aggregator waits 60 s, an HPA worker should not.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Reviews under way at once. One takes milliseconds, so this is thousands a second.
+const IN_FLIGHT: usize = 64;
+
+/// The attribute that changes with every token of the same user: kept out of what is remembered, else a client that
+/// renews its token would cause a review each time.
+const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
+
+/// Asks the reviewer and remembers.
+#[derive(Clone)]
+pub(crate) struct Reviews {
+    reviewer: Arc<dyn Reviewer>,
+    tokens: Cache<Token, Option<User>>,
+    access: Cache<(User, Attributes), Access>,
+    in_flight: Arc<Semaphore>,
+}
+
+/// How long each kind of decision is remembered.
+struct Remember;
+
+impl Expiry<Token, Option<User>> for Remember {
+    fn expire_after_create(&self, _: &Token, user: &Option<User>, _: Instant) -> Option<Duration> {
+        Some(if user.is_some() { KNOWN_FOR } else { UNKNOWN_FOR })
+    }
+}
+
+impl Expiry<(User, Attributes), Access> for Remember {
+    fn expire_after_create(&self, _: &(User, Attributes), access: &Access, _: Instant) -> Option<Duration> {
+        Some(if *access == Access::Allowed { ALLOWED_FOR } else { DENIED_FOR })
+    }
+}
+
+impl Reviews {
+    pub(crate) fn new(reviewer: Arc<dyn Reviewer>) -> Self {
+        Self {
+            reviewer,
+            tokens: Cache::builder().max_capacity(REMEMBERED).expire_after(Remember).build(),
+            access: Cache::builder().max_capacity(REMEMBERED).expire_after(Remember).build(),
+            in_flight: Arc::new(Semaphore::new(IN_FLIGHT)),
+        }
+    }
+
+    /// The user a token stands for.
+    pub(crate) async fn token(&self, token: Token) -> Result<Option<User>, ReviewError> {
+        let (this, asked) = (self.clone(), token.clone());
+        let review = async move { this.bounded(this.reviewer.token(&asked)).await };
+        shared(&self.tokens, token, review).await
+    }
+
+    /// Whether a user may do something.
+    pub(crate) async fn access(&self, user: &User, attributes: Attributes) -> Result<Access, ReviewError> {
+        if user.is_in(MASTERS) {
+            return Ok(Access::Allowed);
+        }
+        if weight(user) > MAX_KEY {
+            return self.bounded(self.reviewer.access(user, &attributes)).await;
+        }
+        let mut known_as = user.clone();
+        known_as.extra.remove(CREDENTIAL_ID);
+        let (this, user, asked) = (self.clone(), user.clone(), attributes.clone());
+        let review = async move { this.bounded(this.reviewer.access(&user, &asked)).await };
+        shared(&self.access, (known_as, attributes), review).await
+    }
+
+    async fn bounded<V>(
+        &self,
+        review: impl Future<Output = Result<V, ReviewError>>,
+    ) -> Result<V, ReviewError> {
+        let Ok(_permit) = self.in_flight.try_acquire() else {
+            return Err(ReviewError(format!("{IN_FLIGHT} reviews are already waiting for the API server")));
+        };
+        let late = |_| ReviewError(format!("the API server did not answer within {} s", PATIENCE.as_secs()));
+        timeout(PATIENCE, review).await.map_err(late)?
+    }
+}
+
+fn weight(user: &User) -> usize {
+    let extra =
+        user.extra.iter().map(|(key, values)| key.len() + values.iter().map(String::len).sum::<usize>());
+    user.name.len() + user.groups.iter().map(String::len).sum::<usize>() + extra.sum::<usize>()
+}
+
+/// One review for all who ask the same at the same time.
+async fn shared<K, V>(
+    cache: &Cache<K, V>,
+    key: K,
+    review: impl Future<Output = Result<V, ReviewError>> + Send + 'static,
+) -> Result<V, ReviewError>
+where
+    K: Hash + Eq + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+{
+    if let Some(known) = cache.get(&key).await {
+        return Ok(known);
+    }
+    let cache = cache.clone();
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "ends within PATIENCE; a caller that hangs up must not abort the review that others wait for"
+    )]
+    let review = tokio::spawn(async move { cache.try_get_with(key, review).await });
+    match review.await {
+        Ok(result) => result.map_err(|error| (*error).clone()),
+        Err(_) => Err(ReviewError("the review was cancelled: the server is stopping".into())),
+    }
+}

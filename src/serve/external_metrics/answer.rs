@@ -1,0 +1,217 @@
+//! One published result and one question become one answer: a list with exactly one item a variant, or a refusal that
+//! says which variant, why, since when and what to do. Pure: the time is an argument. Computes no number.
+
+use jiff::Timestamp;
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
+use wva_core::decision::{Cause, Target, Unknown, Verdict};
+use wva_core::units::Seconds;
+use wva_core::{Decision, VariantId};
+
+use super::metric::{GROUP, Labels, Metric};
+use super::selector::Selector;
+use crate::engine::{Origin, Published};
+use crate::serve::status::{Empty, Reason, Status};
+
+/// What is asked.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Question<'a> {
+    pub(crate) namespace: &'a str,
+    pub(crate) metric: &'a str,
+    pub(crate) selector: &'a Selector,
+    /// The label `controller_instance`, when this installation has one.
+    pub(crate) controller_instance: Option<&'a str>,
+    /// When it is asked: how old evidence is, is judged now and not when it was published.
+    pub(crate) now: Timestamp,
+    /// Evidence older than this is none.
+    pub(crate) max_stale: Seconds,
+}
+
+/// The list of items.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Answer<'a> {
+    kind: &'static str,
+    #[serde(rename = "apiVersion")]
+    api_version: &'static str,
+    metadata: Empty,
+    items: Vec<Item<'a>>,
+}
+
+/// The number of one variant.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Item<'a> {
+    metric_name: &'static str,
+    #[serde(serialize_with = "as_map")]
+    metric_labels: Labels<'a>,
+    timestamp: String,
+    value: String,
+}
+
+fn as_map<S: Serializer>(labels: &Labels<'_>, serializer: S) -> Result<S::Ok, S::Error> {
+    let mut map = serializer.serialize_map(None)?;
+    for (key, value) in labels.iter() {
+        map.serialize_entry(key, value)?;
+    }
+    map.end()
+}
+
+impl Answer<'_> {
+    /// A warning for people when an HPA would add several items up.
+    pub(crate) fn warning(&self) -> Option<String> {
+        (self.items.len() > 1).then(|| {
+            let count = self.items.len();
+            format!("{count} variants match and an HPA adds their values up; select one with variant_name")
+        })
+    }
+}
+
+/// The answer to `question` from `published`.
+///
+/// # Errors
+/// When a metric or variant is unknown, or a selected variant has no number: a sum without it would be wrong.
+pub(crate) fn answer<'a>(published: &'a Published, question: &Question<'a>) -> Result<Answer<'a>, Status> {
+    let (name, metric) = Metric::named(question.metric).ok_or_else(|| unknown_metric(question))?;
+    if published.origin == Origin::Empty {
+        return Err(nothing_yet(question));
+    }
+    let labels = |id, decision| Labels::of(id, decision, question.controller_instance);
+    let selected: Vec<_> = in_namespace(published, question.namespace)
+        .filter(|&(id, decision)| question.selector.matches(|key| labels(id, decision).get(key)))
+        .collect();
+    if selected.is_empty() {
+        return Err(no_variant(published, question));
+    }
+    let items: Result<Vec<_>, Status> = selected
+        .into_iter()
+        .map(|(id, decision)| {
+            let target = fresh(id, decision, question)?;
+            let value =
+                metric.value(target.desired, decision.current).ok_or_else(|| no_current(id, question))?;
+            let value =
+                value.map_err(|error| about(Reason::InternalError, question, error.to_string(), id))?;
+            let (timestamp, value) = (whole_seconds(target.evidence), value.to_string());
+            Ok(Item { metric_name: name, metric_labels: labels(id, decision), timestamp, value })
+        })
+        .collect();
+    Ok(Answer {
+        kind: "ExternalMetricValueList",
+        api_version: "external.metrics.k8s.io/v1beta1",
+        metadata: Empty {},
+        items: items?,
+    })
+}
+
+fn in_namespace<'a>(
+    published: &'a Published,
+    namespace: &'a str,
+) -> impl Iterator<Item = (&'a VariantId, &'a Decision)> {
+    published
+        .decisions
+        .range(VariantId::new(namespace, "")..)
+        .take_while(move |(id, _)| id.namespace == namespace)
+}
+
+/// The variant's number, when there is one and its evidence is young enough now.
+fn fresh<'a>(id: &VariantId, decision: &'a Decision, question: &Question<'_>) -> Result<&'a Target, Status> {
+    let target = match &decision.verdict {
+        Verdict::Target(target) => target,
+        Verdict::Unknown(unknown) => return Err(not_known(id, unknown, question)),
+    };
+    if Seconds::between(target.evidence, question.now) > question.max_stale {
+        return Err(too_old(id, target, question));
+    }
+    Ok(target)
+}
+
+fn about(reason: Reason, question: &Question<'_>, message: String, id: &VariantId) -> Status {
+    Status::new(reason, message).about(GROUP, question.metric, &id.name)
+}
+
+fn unknown_metric(question: &Question<'_>) -> Status {
+    let served: Vec<_> = Metric::NAMES.iter().map(|(name, _)| *name).collect();
+    let message = format!("no metric {:?} is served here; there are {}", question.metric, served.join(", "));
+    Status::new(Reason::NotFound, message).about(GROUP, question.metric, "")
+}
+
+fn nothing_yet(question: &Question<'_>) -> Status {
+    let Question { namespace, metric, selector, .. } = question;
+    let message = format!(
+        "{metric} in namespace {namespace} for selector {:?} is not known yet: this server has just started and has \
+         neither evaluated nor restored anything; it will within seconds, else see its /readyz?verbose and log",
+        selector.to_string()
+    );
+    Status::new(Reason::ServiceUnavailable, message).about(GROUP, *metric, "")
+}
+
+fn no_variant(published: &Published, question: &Question<'_>) -> Status {
+    let Question { namespace, metric, selector, .. } = question;
+    let count = in_namespace(published, namespace).count();
+    let asked =
+        if selector.is_empty() { "any variant".into() } else { format!("{:?}", selector.to_string()) };
+    let next = if count == 0 {
+        format!(
+            "no VariantAutoscaling of this installation is in namespace {namespace}; create one or ask another"
+        )
+    } else {
+        format!("none of its {count} variants matches; {}", mismatch(published, question))
+    };
+    let message = format!("{metric} in namespace {namespace} does not exist for {asked}: {next}");
+    Status::new(Reason::NotFound, message).about(GROUP, *metric, "")
+}
+
+/// Which keys of the selector no variant has, else where to look.
+fn mismatch(published: &Published, question: &Question<'_>) -> String {
+    let has = |key: &str| {
+        in_namespace(published, question.namespace)
+            .any(|(id, decision)| Labels::of(id, decision, question.controller_instance).get(key).is_some())
+    };
+    let missing: Vec<_> = question.selector.keys().into_iter().filter(|key| !has(key)).collect();
+    if missing.is_empty() {
+        return "compare the selector with `kubectl get variantautoscalings`".into();
+    }
+    format!("none has the label {} (labels are {})", missing.join(", "), Labels::KEYS)
+}
+
+fn not_known(id: &VariantId, unknown: &Unknown, question: &Question<'_>) -> Status {
+    let reason = match unknown.cause {
+        Cause::NothingKnown | Cause::TooOld => Reason::ServiceUnavailable,
+        Cause::InvalidVariant => Reason::Invalid,
+        Cause::TargetNotFound => Reason::NotFound,
+    };
+    let age = Seconds::between(unknown.since, question.now);
+    let since = whole_seconds(unknown.since);
+    let message = format!(
+        "{} of variant {id} is not known: {} (for {age}, since {since})",
+        question.metric, unknown.message
+    );
+    about(reason, question, message, id)
+}
+
+fn too_old(id: &VariantId, target: &Target, question: &Question<'_>) -> Status {
+    let age = Seconds::between(target.evidence, question.now);
+    let message = format!(
+        "{} of variant {id} is withheld: its newest evidence is {age} old (from {}), more than max-stale {}; the last \
+         number was {} ({:?}: {}); check that the metric source answers and that an instance of wva holds the lease",
+        question.metric,
+        whole_seconds(target.evidence),
+        question.max_stale,
+        target.desired,
+        target.reason,
+        target.message
+    );
+    about(Reason::ServiceUnavailable, question, message, id)
+}
+
+fn no_current(id: &VariantId, question: &Question<'_>) -> Status {
+    let message = format!(
+        "{} of variant {id} is not known: its scale target has no current count; check that the target exists",
+        question.metric
+    );
+    about(Reason::NotFound, question, message, id)
+}
+
+/// RFC 3339 in UTC, whole seconds, rounded down: never younger than the truth.
+fn whole_seconds(time: Timestamp) -> String {
+    Timestamp::from_second(time.as_second()).unwrap_or(time).to_string()
+}

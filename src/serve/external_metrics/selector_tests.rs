@@ -1,0 +1,143 @@
+//! What selectors mean, and that no text whatever harms the parser.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn parse(text: &str) -> Selector {
+    Selector::parse(text).unwrap_or_else(|error| panic!("{text:?}: {error}"))
+}
+
+fn matches(text: &str, labels: &[(&'static str, &'static str)]) -> bool {
+    parse(text).matches(|key| labels.iter().find(|(k, _)| *k == key).map(|(_, v)| *v))
+}
+
+fn refused(text: &str) -> String {
+    Selector::parse(text).expect_err(text).to_string()
+}
+
+#[test]
+fn every_form_that_kubernetes_knows_means_the_same_here() {
+    let labels = [("a", "1"), ("b", "x"), ("e", ""), ("p.q/r", "y")];
+    for yes in [
+        "",
+        "  ",
+        "a",
+        "!c",
+        "a=1",
+        "a==1",
+        "a = 1 ",
+        "a!=2",
+        "c!=1",
+        "b in (x)",
+        "b in (y, x)",
+        "b in(,x)",
+        "c notin (x)",
+        "b notin (y,z)",
+        "a>0",
+        "a<2",
+        "e=",
+        "e",
+        "p.q/r=y",
+        "a=1,b=x,!c",
+        "in!=1",
+        "!notin",
+        "e in (,)",
+        "c notin (,)",
+    ] {
+        assert!(matches(yes, &labels), "{yes:?} must match");
+    }
+    for no in [
+        "c",
+        "!a",
+        "a=2",
+        "a!=1",
+        "b in (y)",
+        "c in (x)",
+        "b notin (x,y)",
+        "a>1",
+        "a<1",
+        "b>0",
+        "c=",
+        "a=1,c",
+    ] {
+        assert!(!matches(no, &labels), "{no:?} must not match");
+    }
+}
+
+#[test]
+fn refusals_say_what_was_found_and_what_was_expected() {
+    assert_eq!(refused("a=b=c"), "found '=', expected: ',' or 'end of string'");
+    assert_eq!(refused("=a"), "found '=', expected: !, identifier, or 'end of string'");
+    assert_eq!(refused("a,"), "found '', expected: !, identifier, or 'end of string'");
+    assert_eq!(refused("a in x"), "found 'x', expected: '('");
+    assert_eq!(refused("a in ()"), "for 'in', 'notin' operators, values set can't be empty");
+    assert_eq!(refused("a like x"), "found 'like', expected: in, notin, =, ==, !=, >, <");
+    assert!(
+        refused("model=meta-llama/Llama-3.1-8B")
+            .starts_with("values[0][model]: Invalid value: \"meta-llama/")
+    );
+    assert!(refused("a>b").contains("must be an integer"));
+    assert!(refused("-a").starts_with("key: Invalid value: \"-a\""));
+    assert!(refused("A/b").starts_with("key:"), "a prefix is lower case");
+    assert!(refused(&format!("a={}", "x".repeat(64))).contains("at most 63"));
+    assert!(refused(&"a,".repeat(MAX_LENGTH)).contains("at most 65536"));
+}
+
+#[test]
+fn a_selector_prints_as_the_hpa_sends_it() {
+    assert_eq!(
+        parse("q,m in (y, x),z==1 , a=2,!b,c notin (v)").to_string(),
+        "a=2,!b,c notin (v),m in (x,y),q,z=1"
+    );
+}
+
+fn name() -> impl Strategy<Value = String> {
+    "[A-Za-z0-9]([-A-Za-z0-9_.]{0,20}[A-Za-z0-9])?"
+}
+
+fn rule() -> impl Strategy<Value = Rule> {
+    let value = || prop_oneof![name(), Just(String::new())];
+    let values = || prop::collection::btree_set(value(), 1..4);
+    prop_oneof![
+        Just(Rule::Exists),
+        Just(Rule::Absent),
+        value().prop_map(Rule::Equals),
+        value().prop_map(Rule::Differs),
+        values().prop_map(Rule::In),
+        values().prop_map(Rule::NotIn),
+        (0..i64::MAX).prop_map(Rule::Above),
+        (0..i64::MAX).prop_map(Rule::Below),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn no_text_harms_the_parser(text in any::<String>()) {
+        let _ = Selector::parse(&text);
+    }
+
+    #[test]
+    fn no_mixture_of_tokens_harms_the_parser(text in "[ab=!<>(), /.]{0,40}|(in|notin|a|,|=|\\(|\\)| ){0,20}") {
+        if let Ok(selector) = Selector::parse(&text) {
+            prop_assert_eq!(Selector::parse(&selector.to_string()), Ok(selector));
+        }
+    }
+
+    #[test]
+    fn what_is_printed_reads_back_as_the_same_selector(
+        mut requirements in prop::collection::vec((name(), rule()), 0..6)
+    ) {
+        requirements.sort();
+        let requirements = requirements.into_iter().map(|(key, rule)| Requirement { key, rule }).collect();
+        let selector = Selector { requirements };
+        prop_assert_eq!(Selector::parse(&selector.to_string()), Ok(selector));
+    }
+
+    #[test]
+    fn a_rule_and_its_negation_never_agree(label in prop::option::of(name()), values in prop::collection::btree_set(name(), 1..4)) {
+        let label = label.as_deref();
+        prop_assert_ne!(Rule::In(values.clone()).holds(label), Rule::NotIn(values).holds(label));
+        prop_assert_ne!(Rule::Exists.holds(label), Rule::Absent.holds(label));
+    }
+}

@@ -1,0 +1,94 @@
+//! The inner door: the holder's answer to another instance. Open only to the shared leaf itself; it never forwards, so
+//! a read travels at most once.
+
+use std::time::Duration;
+
+use axum::extract::{Path, Request, State};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use http::{HeaderValue, Method};
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::ANSWERED;
+use crate::serve::auth::{Chain, Subject, vouches};
+use crate::serve::external_metrics::{render, understood};
+use crate::serve::state::AppState;
+use crate::serve::status::{Reason, Status};
+use crate::serve::tls::{Peer, SharedPki, pem};
+
+/// How long a verified peer is believed: as long as a chain in `auth`.
+const BELIEVED: Duration = Duration::from_secs(60);
+
+/// Knows other instances.
+pub(crate) struct Guard {
+    instance_name: String,
+    pki: watch::Receiver<Option<SharedPki>>,
+    /// The last peer let in, under which CA and when: they all show the same leaf.
+    known: Mutex<Option<(String, Chain, Instant)>>,
+}
+
+impl Guard {
+    pub(crate) fn new(instance_name: String, pki: watch::Receiver<Option<SharedPki>>) -> Self {
+        Self { instance_name, pki, known: Mutex::new(None) }
+    }
+
+    /// True when the peer's certificate is of the shared CA and has the name of an instance, exactly.
+    fn knows(&self, peer: &Peer) -> bool {
+        let Some(bundle) = self.pki.borrow().as_ref().map(|pki| pki.ca_pem.clone()) else { return false };
+        let fresh = |(ca, chain, at): &(String, Chain, Instant)| {
+            *ca == bundle && *chain == peer.chain && at.elapsed() < BELIEVED
+        };
+        if self.known.lock().as_ref().is_some_and(fresh) {
+            return true;
+        }
+        let known = self.verify(&bundle, peer);
+        if known {
+            *self.known.lock() = Some((bundle, peer.chain.clone(), Instant::now()));
+        }
+        known
+    }
+
+    fn verify(&self, bundle: &str, peer: &Peer) -> bool {
+        let Some(leaf) = peer.chain.first() else { return false };
+        let named =
+            Subject::of(leaf).dns_names.iter().any(|name| name.eq_ignore_ascii_case(&self.instance_name));
+        let verifier = pem::client_verifier(bundle.as_bytes());
+        named && verifier.is_ok_and(|verifier| vouches(&*verifier, &peer.chain))
+    }
+}
+
+/// Lets instances in and nobody else.
+pub(crate) async fn instances(State(state): State<AppState>, request: Request, next: Next) -> Response {
+    let known = request.extensions().get::<Peer>().is_some_and(|peer| state.guard().knows(peer));
+    if !known {
+        let message = "forbidden: this path is for instances of wva that show the shared certificate";
+        return Status::new(Reason::Forbidden, message).into_response();
+    }
+    if request.method() != Method::GET {
+        return Status::method_not_allowed().into_response();
+    }
+    next.run(request).await
+}
+
+/// `GET /internal/v1/external/{namespace}/{metric}`: the answer for another instance, which has already asked who may
+/// read it.
+pub(crate) async fn answer(
+    State(state): State<AppState>,
+    Path((namespace, metric)): Path<(String, String)>,
+    request: Request,
+) -> Response {
+    if !state.decides() {
+        return Status::new(Reason::NotTheHolder, "this instance does not hold the lease").into_response();
+    }
+    let mut answer = match understood(request.headers(), request.uri()) {
+        Ok(selector) => {
+            let published = state.current().await;
+            render(&state, &published, &namespace, &metric, &selector).into_response()
+        }
+        Err(refusal) => refusal.into_response(),
+    };
+    answer.headers_mut().insert(ANSWERED, HeaderValue::from_static("holder"));
+    answer
+}

@@ -1,0 +1,99 @@
+//! Which path is answered by whom, and through which gate.
+
+use std::any::Any;
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{any, get};
+use tower_http::catch_panic::CatchPanicLayer;
+
+use super::admin::health;
+use super::auth::layers;
+use super::state::AppState;
+use super::status::{Reason, Status};
+use super::{admin, discovery, external_metrics, forward, observe};
+
+/// Where the namespaces of the external metrics begin.
+pub(crate) const NAMESPACES: &str = "/apis/external.metrics.k8s.io/v1beta1/namespaces/";
+
+/// Every route. Each group of routes has its own gate, which is passed before the method is looked at.
+pub fn router(state: AppState) -> Router {
+    let catch = CatchPanicLayer::custom(panicked);
+    Router::new()
+        .merge(open_to_all())
+        .merge(known_callers(&state))
+        .merge(metrics(&state))
+        .merge(data(&state))
+        .merge(instances(&state))
+        .layer(catch)
+        .layer(from_fn_with_state(state.clone(), observe::request))
+        .with_state(state)
+}
+
+/// Health: the kubelet shows no credential.
+fn open_to_all() -> Router<AppState> {
+    ["/livez", "/readyz", "/healthz"].into_iter().fold(Router::new(), |router, path| {
+        router.route(path, get(health::all)).route(&format!("{path}/{{check}}"), get(health::one))
+    })
+}
+
+/// Discovery, and the answer to everything that is not there.
+fn known_callers(state: &AppState) -> Router<AppState> {
+    let gate = from_fn_with_state(state.clone(), layers::discovery);
+    Router::new()
+        .route("/", any(discovery::root))
+        .route("/version", any(discovery::version_info))
+        .route("/apis", any(discovery::groups))
+        .route("/apis/", any(discovery::groups))
+        .route("/apis/external.metrics.k8s.io", any(discovery::one_group))
+        .route("/apis/external.metrics.k8s.io/v1beta1", any(discovery::group_version))
+        .route("/openapi/v2", any(discovery::openapi_v2))
+        .route("/openapi/v3", any(discovery::openapi_v3))
+        .route("/openapi/v3/apis/external.metrics.k8s.io/v1beta1", any(discovery::openapi_v3_group))
+        .fallback(discovery::nothing_here)
+        .layer(gate)
+}
+
+fn metrics(state: &AppState) -> Router<AppState> {
+    let gate = from_fn_with_state(state.clone(), layers::metrics);
+    Router::new().route("/metrics", any(admin::metrics)).route_layer(gate)
+}
+
+fn data(state: &AppState) -> Router<AppState> {
+    let gate = from_fn_with_state(state.clone(), layers::data);
+    Router::new()
+        .route(&format!("{NAMESPACES}{{namespace}}/{{metric}}"), any(external_metrics::get))
+        .route_layer(gate)
+        .route_layer(from_fn_with_state(state.clone(), bounded))
+}
+
+fn instances(state: &AppState) -> Router<AppState> {
+    let gate = from_fn_with_state(state.clone(), forward::instances);
+    Router::new()
+        .route(&format!("{}{{namespace}}/{{metric}}", forward::PATH), any(forward::answer))
+        .route_layer(gate)
+        .route_layer(from_fn_with_state(state.clone(), bounded))
+}
+
+/// Refuses a read at once when too many wait. Discovery and health are not counted.
+async fn bounded(State(state): State<AppState>, request: Request, next: Next) -> Response {
+    let Some(place) = state.place() else {
+        let message = "too many reads are waiting on this server; ask again later";
+        return Status::new(Reason::TooManyRequests, message).into_response();
+    };
+    let answer = next.run(request).await;
+    drop(place);
+    answer
+}
+
+/// A panic costs its own request and nothing else.
+#[expect(clippy::needless_pass_by_value, reason = "the signature that tower-http asks for")]
+fn panicked(panic: Box<dyn Any + Send + 'static>) -> Response {
+    let text = panic.downcast_ref::<&str>().copied().map(str::to_owned);
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+    tracing::error!(panic = text, "a request handler panicked; this is a bug");
+    Status::new(Reason::InternalError, "this request hit a bug of the server; its log says more")
+        .into_response()
+}

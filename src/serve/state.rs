@@ -1,0 +1,221 @@
+//! What handlers may look at, and the settings it is made of.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use futures::future::BoxFuture;
+use http::{Response, Uri};
+use jiff::Timestamp;
+use prometheus_client::registry::Registry;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use wva_core::units::Seconds;
+
+use super::admin::Scaling;
+use super::admin::board_metrics::BoardMetrics;
+use super::admin::health::Health;
+use super::auth::{Auth, Reviewer, TrustData};
+use super::discovery::Documents;
+use super::forward::{ForwardError, Forwarder, Guard};
+use super::observe::{AuditId, RequestMetrics};
+use super::tls::certificates::Certificates;
+use super::tls::{CertificateError, Serving, SharedPki};
+use crate::engine::{Leadership, Published};
+
+/// Data reads at once. A read waits at most the read-wait, so this is hundreds a second from a hanging evaluation and
+/// hundreds of thousands from memory.
+const MAX_READS: usize = 512;
+
+/// What the engine's own bound on a read may overrun before the newest result is taken without it.
+const OVERRUN: Duration = Duration::from_millis(100);
+
+/// Where answers come from: the engine.
+pub trait Reads: Send + Sync + 'static {
+    /// The published result, fresh enough for a read; waits for one evaluation at most the read-wait.
+    fn current(&self) -> BoxFuture<'_, Arc<Published>>;
+    /// The newest published result, at once.
+    fn newest(&self) -> Arc<Published>;
+    /// The time, by which ages are judged.
+    fn now(&self) -> Timestamp;
+    /// Evidence older than this is none.
+    fn max_stale(&self) -> Seconds;
+}
+
+/// What the server is told by the composition root.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The certificate for API clients.
+    pub serving: Serving,
+    /// The CA and leaf that all instances share; `None` until they are known.
+    pub shared: watch::Receiver<Option<SharedPki>>,
+    /// The server name by which instances call each other: `wva-instance.<namespace>.internal`.
+    pub instance_name: String,
+    /// The data of ConfigMap `kube-system/extension-apiserver-authentication`; an empty map trusts no proxy.
+    pub trust: watch::Receiver<TrustData>,
+    /// Who decides.
+    pub leadership: watch::Receiver<Leadership>,
+    /// Every published result.
+    pub published: watch::Receiver<Arc<Published>>,
+    /// True once every watch has listed once.
+    pub synced: watch::Receiver<bool>,
+    /// Cancelled first when the process stops: readiness ends, everything else goes on.
+    pub stopping: CancellationToken,
+    /// How long a read waits for an evaluation.
+    pub read_wait: Duration,
+    /// The label `controller_instance`, when this installation has one.
+    pub controller_instance: Option<String>,
+}
+
+/// What the server is given to work with.
+pub struct Ports {
+    /// Where answers come from.
+    pub reads: Arc<dyn Reads>,
+    /// Who decides who may read.
+    pub reviewer: Arc<dyn Reviewer>,
+    /// Families of the other rooms, shown under `/metrics` with this room's.
+    pub registry: Registry,
+}
+
+/// Shared by all handlers; cheap to clone.
+#[derive(Clone)]
+pub struct AppState(Arc<Inner>);
+
+struct Inner {
+    settings: Settings,
+    reads: Arc<dyn Reads>,
+    auth: Auth,
+    certificates: Arc<Certificates>,
+    documents: Documents,
+    forwarder: Forwarder,
+    guard: Guard,
+    health: Health,
+    registry: Registry,
+    request_metrics: RequestMetrics,
+    scaling: Arc<Scaling>,
+    room: Arc<Semaphore>,
+}
+
+impl AppState {
+    /// Everything the routes need.
+    #[must_use]
+    pub fn new(settings: Settings, ports: Ports) -> Self {
+        let Ports { reads, reviewer, mut registry } = ports;
+        let scaling = Arc::new(Scaling::default());
+        registry.register_collector(Box::new(BoardMetrics {
+            reads: reads.clone(),
+            leadership: settings.leadership.clone(),
+            controller_instance: settings.controller_instance.clone(),
+            scaling: scaling.clone(),
+        }));
+        let request_metrics = RequestMetrics::registered(&mut registry);
+        let name = settings.instance_name.clone();
+        let auth = Auth::new(reviewer);
+        auth.adopt(settings.trust.borrow().clone());
+        Self(Arc::new(Inner {
+            auth,
+            certificates: Arc::new(Certificates::new(name.clone(), settings.serving.clone())),
+            documents: Documents::new(),
+            forwarder: Forwarder::new(name.clone(), settings.shared.clone(), settings.read_wait),
+            guard: Guard::new(name, settings.shared.clone()),
+            health: Health::new(settings.synced.clone(), settings.stopping.clone()),
+            room: Arc::new(Semaphore::new(MAX_READS)),
+            reads,
+            registry,
+            request_metrics,
+            scaling,
+            settings,
+        }))
+    }
+
+    /// Follows everything that changes: certificates, trust, decisions. For ever.
+    pub(crate) async fn follow(&self) {
+        let Settings { shared, trust, published, leadership, .. } = &self.0.settings;
+        tokio::join!(
+            self.0.certificates.follow(shared.clone()),
+            self.0.auth.follow(trust.clone()),
+            self.0.scaling.follow(published.clone(), leadership.clone()),
+        );
+    }
+
+    /// Reads the certificates that are there already.
+    pub(crate) async fn load_certificates(&self) -> Result<(), CertificateError> {
+        let shared = self.0.settings.shared.borrow().clone();
+        self.0.certificates.refresh(shared.as_ref()).await
+    }
+
+    pub(crate) fn auth(&self) -> &Auth {
+        &self.0.auth
+    }
+
+    pub(crate) fn certificates(&self) -> &Arc<Certificates> {
+        &self.0.certificates
+    }
+
+    pub(crate) fn documents(&self) -> &Documents {
+        &self.0.documents
+    }
+
+    pub(crate) fn guard(&self) -> &Guard {
+        &self.0.guard
+    }
+
+    pub(crate) fn health(&self) -> &Health {
+        &self.0.health
+    }
+
+    pub(crate) fn registry(&self) -> &Registry {
+        &self.0.registry
+    }
+
+    pub(crate) fn request_metrics(&self) -> &RequestMetrics {
+        &self.0.request_metrics
+    }
+
+    pub(crate) fn stopping(&self) -> &CancellationToken {
+        &self.0.settings.stopping
+    }
+
+    pub(crate) fn has_certificate(&self) -> bool {
+        self.0.certificates.ready()
+    }
+
+    pub(crate) fn controller_instance(&self) -> Option<&str> {
+        self.0.settings.controller_instance.as_deref()
+    }
+
+    /// True while this instance answers from its own decisions.
+    pub(crate) fn decides(&self) -> bool {
+        self.0.settings.leadership.borrow().is_mine()
+    }
+
+    /// A place among the reads at once; `None` when all are taken.
+    pub(crate) fn place(&self) -> Option<OwnedSemaphorePermit> {
+        self.0.room.clone().try_acquire_owned().ok()
+    }
+
+    /// The result for a read. An evaluation that hangs in spite of its bounds does not hang the reader.
+    pub(crate) async fn current(&self) -> Arc<Published> {
+        let bound = self.0.settings.read_wait + OVERRUN;
+        timeout(bound, self.0.reads.current()).await.unwrap_or_else(|_| self.newest())
+    }
+
+    pub(crate) fn newest(&self) -> Arc<Published> {
+        self.0.reads.newest()
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        self.0.reads.now()
+    }
+
+    pub(crate) fn max_stale(&self) -> Seconds {
+        self.0.reads.max_stale()
+    }
+
+    /// The holder's answer to the read of `uri`.
+    pub(crate) async fn forward(&self, uri: &Uri, audit: &AuditId) -> Result<Response<Body>, ForwardError> {
+        let leadership = self.0.settings.leadership.borrow().clone();
+        self.0.forwarder.ask(&leadership, uri, &audit.0).await
+    }
+}

@@ -1,0 +1,173 @@
+//! Kubernetes `Status` errors: what every refusal looks like on the wire. Clients switch on `reason` and `code`; the
+//! HPA copies `message` word for word into its condition. Knows nothing of variants.
+
+use std::fmt;
+
+use axum::response::{IntoResponse, Response};
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, StatusCode};
+use serde::Serialize;
+
+/// The media type of every JSON answer.
+pub(crate) const JSON: HeaderValue = HeaderValue::from_static("application/json");
+
+/// A refusal with its cause.
+///
+/// Never carries `Retry-After`: client-go would repeat the request ten times and block an HPA worker meanwhile.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct Status(Box<Content>);
+
+/// The fields, in the order of the wire.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+struct Content {
+    kind: &'static str,
+    #[serde(rename = "apiVersion")]
+    api_version: &'static str,
+    metadata: Empty,
+    status: &'static str,
+    message: String,
+    reason: Reason,
+    details: Details,
+    code: u16,
+}
+
+/// The reasons that this server gives, spelled as Kubernetes spells them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub enum Reason {
+    /// 400.
+    BadRequest,
+    /// 401.
+    Unauthorized,
+    /// 403.
+    Forbidden,
+    /// 404.
+    NotFound,
+    /// 405.
+    MethodNotAllowed,
+    /// 406.
+    NotAcceptable,
+    /// 421: only between instances. Not a reason of Kubernetes', which has none for it.
+    NotTheHolder,
+    /// 422.
+    Invalid,
+    /// 429.
+    TooManyRequests,
+    /// 500.
+    InternalError,
+    /// 503.
+    ServiceUnavailable,
+}
+
+impl Reason {
+    /// The HTTP status that belongs to the reason.
+    #[must_use]
+    pub const fn code(self) -> StatusCode {
+        match self {
+            Self::BadRequest => StatusCode::BAD_REQUEST,
+            Self::Unauthorized => StatusCode::UNAUTHORIZED,
+            Self::Forbidden => StatusCode::FORBIDDEN,
+            Self::NotFound => StatusCode::NOT_FOUND,
+            Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
+            Self::NotAcceptable => StatusCode::NOT_ACCEPTABLE,
+            Self::NotTheHolder => StatusCode::MISDIRECTED_REQUEST,
+            Self::Invalid => StatusCode::UNPROCESSABLE_ENTITY,
+            Self::TooManyRequests => StatusCode::TOO_MANY_REQUESTS,
+            Self::InternalError => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::ServiceUnavailable => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+}
+
+/// An empty object.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Empty {}
+
+/// What the refusal is about.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+struct Details {
+    #[serde(skip_serializing_if = "String::is_empty")]
+    name: String,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    group: &'static str,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    kind: String,
+}
+
+impl Status {
+    /// A refusal for `reason`.
+    #[must_use]
+    pub fn new(reason: Reason, message: impl Into<String>) -> Self {
+        Self(Box::new(Content {
+            kind: "Status",
+            api_version: "v1",
+            metadata: Empty {},
+            status: "Failure",
+            message: message.into(),
+            reason,
+            details: Details::default(),
+            code: reason.code().as_u16(),
+        }))
+    }
+
+    /// Says which object the refusal is about.
+    #[must_use]
+    pub fn about(mut self, group: &'static str, kind: impl Into<String>, name: impl Into<String>) -> Self {
+        self.0.details = Details { name: name.into(), group, kind: kind.into() };
+        self
+    }
+
+    /// Adds a circumstance to the message.
+    #[must_use]
+    pub fn with_note(mut self, note: &dyn fmt::Display) -> Self {
+        self.0.message = format!("{} ({note})", self.0.message);
+        self
+    }
+
+    /// The text for people.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        &self.0.message
+    }
+
+    /// The reason for programs.
+    #[must_use]
+    pub fn reason(&self) -> Reason {
+        self.0.reason
+    }
+
+    /// The answer to a method other than GET.
+    #[must_use]
+    pub fn method_not_allowed() -> Self {
+        Self::new(Reason::MethodNotAllowed, "the server does not allow this method on the requested resource")
+    }
+
+    /// The answer below a group that this server serves, where nothing is.
+    #[must_use]
+    pub fn no_such_resource() -> Self {
+        Self::new(Reason::NotFound, "the server could not find the requested resource")
+    }
+}
+
+impl IntoResponse for Status {
+    fn into_response(self) -> Response {
+        // Plain strings and numbers: serialising them cannot fail, and an empty body would still carry the code.
+        let body = serde_json::to_vec(&self).unwrap_or_default();
+        (self.0.reason.code(), [(CONTENT_TYPE, JSON)], body).into_response()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_reads_as_client_go_expects_it() {
+        let status = Status::new(Reason::NotFound, "gone").about("external.metrics.k8s.io", "m", "");
+        let text = serde_json::to_string(&status).unwrap();
+        let want = r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"gone","#
+            .to_owned()
+            + r#""reason":"NotFound","details":{"group":"external.metrics.k8s.io","kind":"m"},"code":404}"#;
+        assert_eq!(text, want);
+    }
+}

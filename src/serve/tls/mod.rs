@@ -1,0 +1,10 @@
+//! TLS: certificates, the accept loop, and what the handshake asks of clients. Knows no route and no user.
+
+pub(crate) mod accept;
+pub(crate) mod certificates;
+mod peer;
+pub mod pem;
+mod verifier;
+
+pub use certificates::{CertificateError, RECHECK, Serving, SharedPki};
+pub use peer::Peer;

@@ -1,0 +1,82 @@
+//! Families about ourselves. The numbers of variants are not here: they are rendered from the board.
+
+use std::time::Duration;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::Registry;
+
+/// The outcome of one evaluation.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ResultLabel {
+    result: &'static str,
+}
+
+/// The kind of a source's error.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct KindLabel {
+    kind: &'static str,
+}
+
+/// Counts of what evaluations met.
+#[derive(Debug, Clone)]
+pub struct EvaluationMetrics {
+    evaluations: Family<ResultLabel, Counter>,
+    duration: Histogram,
+    source_errors: Family<KindLabel, Counter>,
+    bad_samples: Counter,
+    violations: Counter,
+}
+
+impl EvaluationMetrics {
+    /// Fresh families, registered in `registry`.
+    pub fn register(registry: &mut Registry) -> Self {
+        let metrics = Self {
+            evaluations: Family::default(),
+            // 1 ms doubling to 16 s: a pass over one variant to one that is about to be cut off.
+            duration: Histogram::new(exponential_buckets(0.001, 2.0, 15)),
+            source_errors: Family::default(),
+            bad_samples: Counter::default(),
+            violations: Counter::default(),
+        };
+        registry.register("wva_evaluations", "Evaluations by result", metrics.evaluations.clone());
+        let help = "Time from collecting to publishing";
+        registry.register("wva_evaluation_duration_seconds", help, metrics.duration.clone());
+        let help = "Collections that failed, by kind";
+        registry.register("wva_source_errors", help, metrics.source_errors.clone());
+        let help = "Samples dropped for being NaN, infinite or negative where impossible";
+        registry.register("wva_bad_samples", help, metrics.bad_samples.clone());
+        let help = "Decisions withheld by the independent checker";
+        registry.register("wva_check_violations", help, metrics.violations.clone());
+        metrics
+    }
+
+    /// An evaluation ended after `took`; `error` is the source's error kind, if it had one.
+    pub fn evaluated(&self, took: Duration, error: Option<&'static str>) {
+        let result = if error.is_some() { "source_error" } else { "ok" };
+        self.evaluations.get_or_create(&ResultLabel { result }).inc();
+        self.duration.observe(took.as_secs_f64());
+        if let Some(kind) = error {
+            self.source_errors.get_or_create(&KindLabel { kind }).inc();
+        }
+    }
+
+    /// `count` samples were dropped.
+    pub fn bad_samples(&self, count: u64) {
+        self.bad_samples.inc_by(count);
+    }
+
+    /// `count` decisions were withheld.
+    pub fn violations(&self, count: usize) {
+        self.violations.inc_by(count.try_into().unwrap_or(u64::MAX));
+    }
+}
+
+/// Registers `wva_build_info`.
+pub fn build_info(registry: &mut Registry) {
+    let info = Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]);
+    registry.register("wva_build", "The running build", info);
+}

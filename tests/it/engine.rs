@@ -1,0 +1,199 @@
+//! Reads and evaluations: who computes, how often, and what a reader gets while the source is slow.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures::future::{BoxFuture, join_all};
+use jiff::Timestamp;
+use prometheus_client::registry::Registry;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use wva::engine::{
+    Board, Clock, Cluster, ClusterView, Collected, Engine, Holder, Leadership, MetricSource, Parts,
+    ReadSettings, Reader, Restored, Scope, Series, SourceError,
+};
+use wva::telemetry::EvaluationMetrics;
+use wva_core::decision::Verdict;
+use wva_core::model::{Bounds, Role, TargetRef, Variant};
+use wva_core::snapshot::{Phase, Replica, Sample, Scale, Signal, VariantState};
+use wva_core::units::{Cost, Replicas};
+use wva_core::{Policy, VariantId};
+
+/// Follows tokio's clock, which the tests pause.
+struct PausedClock {
+    started: Instant,
+}
+
+impl PausedClock {
+    fn start() -> Timestamp {
+        "2026-11-21T12:00:00Z".parse().unwrap()
+    }
+}
+
+impl Clock for PausedClock {
+    fn now(&self) -> Timestamp {
+        Self::start() + self.started.elapsed()
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        Box::pin(tokio::time::sleep(duration))
+    }
+}
+
+/// One variant with one idle pod; every collection takes `delay` and is counted.
+struct Fleet {
+    clock: Arc<dyn Clock>,
+    delay: Duration,
+    queries: AtomicU64,
+}
+
+impl MetricSource for Fleet {
+    fn collect<'a>(&'a self, _: &'a Scope) -> BoxFuture<'a, Result<Collected, SourceError>> {
+        Box::pin(async move {
+            self.queries.fetch_add(1, Ordering::Relaxed);
+            tokio::time::sleep(self.delay).await;
+            let at = self.clock.now();
+            let series = |signal, value| Series {
+                namespace: "llm".into(),
+                pod: "llama-0".into(),
+                engine: "0".into(),
+                model: Some("llama".into()),
+                signal,
+                samples: vec![Sample { at, value }],
+            };
+            let series = vec![series(Signal::KvUsage, 0.1), series(Signal::Waiting, 0.0)];
+            Ok(Collected { series, ..Collected::default() })
+        })
+    }
+}
+
+struct OneVariant;
+
+impl Cluster for OneVariant {
+    fn view(&self) -> Arc<ClusterView> {
+        let variant = Variant {
+            id: VariantId::new("llm", "llama"),
+            model: "llama".into(),
+            target: TargetRef { kind: "Deployment".into(), name: "llama".into() },
+            cost: Cost::new(10.0).unwrap(),
+            bounds: Bounds::default(),
+            accelerator: None,
+            role: Role::Both,
+        };
+        let created = PausedClock::start();
+        let replica = Replica {
+            pod: "llama-0".into(),
+            phase: Phase::Ready,
+            created,
+            ready_since: Some(created),
+            engines: BTreeMap::new(),
+        };
+        let one = Replicas::ONE;
+        let scale = Some(Scale { spec: one, current: one, ready: one });
+        let state = VariantState { variant, scale, replicas: vec![replica], last_status: None };
+        Arc::new(ClusterView { synced: true, variants: vec![state], ..ClusterView::default() })
+    }
+}
+
+struct Bed {
+    fleet: Arc<Fleet>,
+    engine: Arc<Engine>,
+    reader: Reader,
+    leadership: watch::Sender<Leadership>,
+}
+
+fn bed(delay: Duration) -> Bed {
+    let clock: Arc<dyn Clock> = Arc::new(PausedClock { started: Instant::now() });
+    let fleet = Arc::new(Fleet { clock: clock.clone(), delay, queries: AtomicU64::new(0) });
+    let holder = Some(Holder { identity: "wva-0".into(), address: None, epoch: 1 });
+    let mine = Leadership { holder, mine_until: Some(Instant::now() + Duration::from_secs(3600)) };
+    let leadership = watch::Sender::new(mine);
+    let parts = Parts {
+        cluster: Arc::new(OneVariant),
+        source: fleet.clone(),
+        clock,
+        board: Board::new(),
+        leadership: leadership.subscribe(),
+        metrics: EvaluationMetrics::register(&mut Registry::default()),
+    };
+    let engine = Arc::new(Engine::new(parts, Policy::default()));
+    engine.take_over(Restored::default(), 1);
+    let reader = Reader::new(engine.clone(), ReadSettings::default());
+    Bed { fleet, engine, reader, leadership }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_thousand_readers_at_once_cause_one_query() {
+    let bed = bed(Duration::from_millis(50));
+    let answers = join_all((0..1000).map(|_| bed.reader.current())).await;
+    assert_eq!(bed.fleet.queries.load(Ordering::Relaxed), 1);
+    assert!(answers.iter().all(|published| published.sequence == 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_read_of_a_young_result_computes_nothing() {
+    let bed = bed(Duration::ZERO);
+    bed.reader.current().await;
+    tokio::time::advance(Duration::from_millis(1900)).await;
+    bed.reader.current().await;
+    assert_eq!(bed.fleet.queries.load(Ordering::Relaxed), 1);
+    tokio::time::advance(Duration::from_millis(200)).await;
+    assert_eq!(bed.reader.current().await.sequence, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_read_during_a_slow_evaluation_gets_the_last_number_after_read_wait() {
+    let slow = bed(Duration::from_secs(5));
+    slow.reader.refresh().await;
+    tokio::time::advance(Duration::from_secs(60)).await;
+    let asked = Instant::now();
+    let answer = slow.reader.current().await;
+    assert_eq!(asked.elapsed(), ReadSettings::default().read_wait);
+    assert_eq!(answer.sequence, 1, "the last good number, with its true age");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_that_goes_away_does_not_stop_the_evaluation_it_started() {
+    let bed = bed(Duration::from_millis(500));
+    drop(tokio::time::timeout(Duration::from_millis(10), bed.reader.current()).await);
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    assert_eq!(bed.reader.newest().sequence, 1);
+    assert_eq!(bed.fleet.queries.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_without_the_lease_neither_computes_nor_publishes() {
+    let bed = bed(Duration::from_millis(100));
+    let evaluating = bed.engine.evaluate();
+    bed.leadership.send_replace(Leadership::default());
+    assert_eq!(evaluating.await.sequence, 0, "the lease was lost on the way");
+    bed.reader.current().await;
+    assert_eq!(bed.fleet.queries.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_source_that_never_answers_is_cut_off_and_named() {
+    let bed = bed(Duration::from_secs(3600));
+    let published = bed.engine.evaluate().await;
+    let verdict = &published.decisions[&VariantId::new("llm", "llama")].verdict;
+    let Verdict::Unknown(unknown) = verdict else { panic!("nothing was measured: {verdict:?}") };
+    assert!(unknown.message.contains("did not answer"), "{}", unknown.message);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_holder_goes_on_from_the_published_target_not_from_the_current_count() {
+    let first = bed(Duration::ZERO);
+    let mut decisions = first.engine.evaluate().await.decisions.clone();
+    let decision = decisions.get_mut(&VariantId::new("llm", "llama")).unwrap();
+    let Verdict::Target(target) = &mut decision.verdict else { panic!("measured") };
+    target.desired = Replicas::new(7);
+
+    let second = bed(Duration::from_secs(3600));
+    second.engine.take_over(Restored { decisions, ..Restored::default() }, 1);
+    let published = second.engine.evaluate().await;
+    let verdict = &published.decisions[&VariantId::new("llm", "llama")].verdict;
+    let Verdict::Target(target) = verdict else { panic!("held: {verdict:?}") };
+    assert_eq!(target.desired, Replicas::new(7));
+}
