@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::model::{Bounds, SaturationPolicy};
-use crate::units::{Cost, Replicas, count};
+use crate::units::{Cost, Replicas};
 
 /// What was seen of one serving process.
 #[derive(Debug, Clone, PartialEq)]
@@ -223,10 +223,4 @@ fn dearest<'a>(candidates: impl Iterator<Item = &'a Candidate>) -> Option<&'a st
 
 fn by_cost_and_name(a: &Candidate, b: &Candidate) -> std::cmp::Ordering {
     a.cost.get().total_cmp(&b.cost.get()).then_with(|| a.name.cmp(&b.name))
-}
-
-/// The number of observations a list holds of `variant`.
-#[must_use]
-pub fn observations_of(variant: &str, observations: &[Observation]) -> u32 {
-    count(observations.iter().filter(|one| one.variant == variant).count())
 }

@@ -5,8 +5,6 @@ mod group;
 mod member;
 mod role;
 mod step;
-#[cfg(test)]
-mod tests;
 mod words;
 mod zero;
 

@@ -102,8 +102,10 @@ fn between_looks(scene: Scene<'_>, evidence: Timestamp, member: &Member<'_>) -> 
     }
     // A variant that has joined since the last look, measured: it starts from what runs.
     let number = Some(member.committed().unwrap_or(member.scale.current));
-    let reason = member.memory.reason.unwrap_or(Reason::Steady);
-    let message = member.memory.message.clone().unwrap_or_else(|| words::until_next_look(member));
+    // The last look's words stand too; what was said while the variant was not seen does not.
+    let said = member.memory.reason.zip(member.memory.message.clone());
+    let said = said.filter(|(reason, _)| !matches!(reason, Reason::Starting | Reason::MetricsMissing));
+    let (reason, message) = said.unwrap_or_else(|| (Reason::Steady, words::until_next_look(member)));
     Draft { number, reason, message, evidence, blind: false }
 }
 

@@ -100,7 +100,11 @@ fn runners<'m, 'a>(scene: Scene<'_>, members: &'m [Member<'a>]) -> Vec<Runner<'m
 fn movement(member: &Member<'_>, now: Timestamp) -> Movement {
     let current = member.scale.current;
     // A committed 0 that still runs was taken back or never meant: like upstream's, it is no number to wait for.
-    let target = member.committed().filter(|target| *target > Replicas::ZERO).unwrap_or(current);
+    // And what the bounds have taken from a promise will not come.
+    let bounds = member.state.variant.bounds;
+    let target =
+        member.committed().map(|target| bounds.clamp(target)).filter(|target| *target > Replicas::ZERO);
+    let target = target.unwrap_or(current);
     let pending = member.scale.pending();
     let credited = member.seen.credited(member.state, TRANSITION_PATIENCE, now);
     if !member.active() {

@@ -103,7 +103,7 @@ pub(super) fn starting(member: &Member<'_>) -> String {
     let id = member.id();
     if seen.unschedulable > 0 {
         return format!(
-            "{id}: no pod is ready, and no node has room for {} of {}",
+            "{id}: no pod is ready, and no node has room for {} of {}: look at their events",
             seen.unschedulable, seen.starting
         );
     }

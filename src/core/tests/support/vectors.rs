@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use wva_core::analyze::saturation_percent::{Candidate, Observation, Tree, analyze, targets};
 use wva_core::bound::enforcer::{Action, Enforced, enforce};
 use wva_core::hpa::{
-    AtZero, Behavior, Counts, Hpa, Kind, MetricTarget, Policy, PolicyKind, Rules, Select, Settings,
+    AtZero, Behavior, Counts, Hpa, Kind, MetricTarget, PolicyKind, Rules, ScalingPolicy, Select, Settings,
     Tolerance, combine, milli, propose,
 };
 use wva_core::model::{Bounds, SaturationPolicy, Variant};
@@ -166,9 +166,13 @@ fn rules(given: &Value, usual: Rules) -> Result<Rules, String> {
         Some("Disabled") => Select::Disabled,
         Some(other) => return Err(format!("unknown select {other}")),
     };
-    let policy = |one: &Value| -> Result<Policy, String> {
+    let policy = |one: &Value| -> Result<ScalingPolicy, String> {
         let kind = if one["type"] == json!("Pods") { PolicyKind::Pods } else { PolicyKind::Percent };
-        Ok(Policy { kind, value: integer(&one["value"])?, period: Seconds::whole(integer(&one["period"])?) })
+        Ok(ScalingPolicy {
+            kind,
+            value: integer(&one["value"])?,
+            period: Seconds::whole(integer(&one["period"])?),
+        })
     };
     let policies = match &given["policies"] {
         Value::Null => usual.policies,

@@ -1,0 +1,147 @@
+//! The HPA of the demo: asks the server over HTTPS what a real HPA asks, does the real controller's arithmetic with the
+//! answer, and resizes the Deployment.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use reqwest::{Certificate, Client, Identity};
+use serde::Deserialize;
+use tokio_util::sync::CancellationToken;
+use wva_core::hpa::{
+    AtZero, Behavior, Counts, Hpa, Kind, MetricTarget, SYNC_PERIOD, Settings, Tolerance, propose,
+};
+use wva_core::units::Seconds;
+
+use super::clock::VirtualClock;
+use super::pki::Pki;
+use super::stage::Stage;
+use super::{DemoError, story};
+use crate::engine::Clock as _;
+
+/// Wall time for one question: the server itself waits a second at most for a young number.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// An answer is one item, about 600 bytes; an error is about as long.
+const MAX_ANSWER: usize = 64 * 1024;
+/// `AverageValue: "1"`, as an HPA for this metric has it.
+const TARGET: MetricTarget = MetricTarget { kind: Kind::AverageValue, milli: 1000 };
+
+/// The question, as a path.
+pub(super) fn path() -> String {
+    let (namespace, variant) = (story::NAMESPACE, story::VARIANT);
+    format!(
+        "/apis/external.metrics.k8s.io/v1beta1/namespaces/{namespace}/wva_desired_replicas?labelSelector=variant_name%3D{variant}"
+    )
+}
+
+/// `ExternalMetricValueList`, as far as an HPA reads it.
+#[derive(Deserialize)]
+struct Answer {
+    items: Vec<Item>,
+}
+
+#[derive(Deserialize)]
+struct Item {
+    value: String,
+}
+
+/// Asks and resizes every 15 virtual seconds until `stop`.
+pub(super) async fn run(
+    stage: Stage,
+    clock: VirtualClock,
+    asker: Asker,
+    stop: CancellationToken,
+) -> Result<(), DemoError> {
+    let mut hpa = Hpa::new(settings());
+    let period = Duration::from_secs_f64(SYNC_PERIOD.get());
+    loop {
+        tokio::select! {
+            () = clock.sleep(period) => {}
+            () = stop.cancelled() => return Ok(()),
+        }
+        let answer = tokio::select! {
+            answer = asker.ask() => answer,
+            () = stop.cancelled() => return Ok(()),
+        };
+        if let Err(error) = &answer {
+            tracing::warn!(%error, "the HPA got no number and changes nothing");
+        }
+        let scale = stage.scale();
+        let counts = Counts { spec: scale.spec, status: scale.current, ready: scale.ready };
+        let proposal = answer.ok().and_then(|items| propose(&items, TARGET, counts, Tolerance::default()));
+        let wanted = hpa.step(clock.now(), scale.spec, proposal);
+        if wanted != scale.spec {
+            stage.resize(wanted)?;
+        }
+    }
+}
+
+fn settings() -> Settings {
+    let mut behavior = Behavior::default();
+    behavior.down.window = Seconds::whole(story::SCALE_DOWN_WINDOW_S);
+    Settings { min: story::MIN, max: story::MAX, behavior: Some(behavior), at_zero: AtZero::default() }
+}
+
+/// A client with the demo user's certificate that trusts the demo's CA and no other.
+pub(super) struct Asker {
+    client: Client,
+    url: String,
+}
+
+impl Asker {
+    pub(super) fn new(address: SocketAddr, pki: &Pki) -> Result<Self, DemoError> {
+        let identity = format!("{}{}", pki.client.certificate, pki.client.key);
+        let client = Client::builder()
+            .tls_certs_only([Certificate::from_pem(pki.ca.as_bytes())?])
+            .identity(Identity::from_pem(identity.as_bytes())?)
+            .no_proxy()
+            .timeout(TIMEOUT)
+            .build()?;
+        Ok(Self { client, url: format!("https://{address}{}", path()) })
+    }
+
+    /// The values of all items, in thousandths.
+    pub(super) async fn ask(&self) -> Result<Vec<i64>, DemoError> {
+        let mut response = self.client.get(&self.url).send().await?;
+        let status = response.status();
+        let mut body = Vec::new();
+        while let Some(chunk) = response.chunk().await? {
+            if body.len() + chunk.len() > MAX_ANSWER {
+                return Err(DemoError::Answer(format!("more than {MAX_ANSWER} bytes")));
+            }
+            body.extend_from_slice(&chunk);
+        }
+        if !status.is_success() {
+            return Err(DemoError::Answer(format!("{status}: {}", String::from_utf8_lossy(&body).trim())));
+        }
+        let answer: Answer = serde_json::from_slice(&body).map_err(|e| DemoError::Answer(e.to_string()))?;
+        answer.items.iter().map(|item| thousandths(&item.value)).collect()
+    }
+}
+
+/// A quantity of replicas: whole, or in thousandths.
+fn thousandths(text: &str) -> Result<i64, DemoError> {
+    let (digits, unit) = text.strip_suffix('m').map_or((text, 1000), |digits| (digits, 1));
+    let number = digits.parse::<i64>().ok().and_then(|number| number.checked_mul(unit));
+    number.ok_or_else(|| DemoError::Answer(format!("{text:?} is not a whole quantity")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wva_core::units::Replicas;
+
+    #[test]
+    fn quantities_are_read_in_thousandths() {
+        assert_eq!(thousandths("3").unwrap(), 3000);
+        assert_eq!(thousandths("2500m").unwrap(), 2500);
+        assert!(thousandths("NaN").is_err() && thousandths("9223372036854775807").is_err());
+    }
+
+    #[test]
+    fn the_demos_hpa_follows_a_number_through_its_bounds() {
+        let mut hpa = Hpa::new(settings());
+        let now = jiff::Timestamp::UNIX_EPOCH;
+        assert_eq!(hpa.step(now, Replicas::new(2), Some(Replicas::new(3))), Replicas::new(3));
+        assert_eq!(hpa.step(now, Replicas::new(3), None), Replicas::new(3), "no number, no change");
+    }
+}

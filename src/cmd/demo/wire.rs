@@ -1,0 +1,166 @@
+//! Puts the product's own parts around the simulated fleet, as `app` does in a cluster: scrape source, engine, HTTPS
+//! server. Nothing here is simulated.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use jiff::Timestamp;
+use prometheus_client::registry::Registry;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use wva_core::Policy;
+use wva_core::units::Seconds;
+
+use super::DemoError;
+use super::clock::VirtualClock;
+use super::pki::Pki;
+use super::stage::Stage;
+use crate::collect::{ScrapeSettings, ScrapeSource};
+use crate::engine::{
+    Board, Clock, Engine, Holder, Leadership, MetricSource, Parts, Published, ReadSettings, Reader, Restored,
+    run,
+};
+use crate::serve::auth::{AllowAll, TrustData};
+use crate::serve::tls::{Serving, SharedPki};
+use crate::serve::{AppState, Ports, Reads, ServeError, Server, Settings};
+use crate::telemetry::EvaluationMetrics;
+
+/// How often the holder evaluates, in virtual time: the product's default.
+const INTERVAL: Duration = Duration::from_secs(5);
+/// The key of a cluster's trust data under which the users' CA stands.
+const USERS_CA: &str = "client-ca-file";
+/// A demo outlives no lease: it holds its own for a year.
+const LEASE: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// The decision path, ready to run.
+pub(super) struct Brain {
+    /// Where results appear.
+    pub(super) board: Board,
+    reader: Reader,
+    registry: Registry,
+    facts: Facts,
+}
+
+/// The one epoch of the demo's lease.
+const EPOCH: i64 = 1;
+
+/// What changes in a cluster and does not here. Kept, because a channel whose sender is gone is closed.
+struct Facts {
+    leadership: watch::Sender<Leadership>,
+    shared: watch::Sender<Option<SharedPki>>,
+    trust: watch::Sender<TrustData>,
+    synced: watch::Sender<bool>,
+}
+
+impl Facts {
+    /// This process decides, shows the throw-away certificate, and trusts the CA that made it.
+    fn new(pki: &Pki) -> Self {
+        let shared = SharedPki {
+            ca_pem: pki.ca.clone(),
+            cert_pem: pki.server.certificate.clone(),
+            key_pem: pki.server.key.clone(),
+        };
+        let holder = Holder { identity: "demo".into(), address: None, epoch: EPOCH };
+        let mine = Leadership { holder: Some(holder), mine_until: Some(Instant::now() + LEASE) };
+        Self {
+            leadership: watch::Sender::new(mine),
+            shared: watch::Sender::new(Some(shared)),
+            trust: watch::Sender::new(Some(BTreeMap::from([(USERS_CA.into(), pki.ca.clone())]))),
+            synced: watch::Sender::new(true),
+        }
+    }
+}
+
+impl Brain {
+    /// The engine over the fleet's own metrics endpoints, on the fleet's clock.
+    pub(super) fn new(stage: &Stage, clock: VirtualClock, pki: &Pki) -> Result<Self, DemoError> {
+        let clock: Arc<dyn Clock> = Arc::new(clock);
+        let source = ScrapeSource::new(&ScrapeSettings::default(), clock.clone());
+        let source: Arc<dyn MetricSource> = Arc::new(source.map_err(|error| DemoError::Part(error.message))?);
+        let (mut registry, board) = (Registry::default(), Board::new());
+        let facts = Facts::new(pki);
+        let parts = Parts {
+            cluster: Arc::new(stage.clone()),
+            source,
+            clock,
+            board: board.clone(),
+            leadership: facts.leadership.subscribe(),
+            metrics: EvaluationMetrics::register(&mut registry),
+        };
+        let engine = Arc::new(Engine::new(parts, Policy::default()));
+        engine.take_over(Restored::default(), EPOCH);
+        let reader = Reader::new(engine, ReadSettings::default());
+        Ok(Self { board, reader, registry, facts })
+    }
+
+    /// Binds the server that answers from this engine.
+    pub(super) async fn server(&mut self, address: SocketAddr) -> Result<Server, DemoError> {
+        let settings = Settings {
+            serving: Serving::Shared,
+            shared: self.facts.shared.subscribe(),
+            instance_name: "wva-instance.demo.internal".into(),
+            trust: self.facts.trust.subscribe(),
+            leadership: self.facts.leadership.subscribe(),
+            published: self.board.subscribe(),
+            synced: self.facts.synced.subscribe(),
+            stopping: CancellationToken::new(),
+            read_wait: ReadSettings::default().read_wait,
+            controller_instance: None,
+        };
+        let ports = Ports {
+            reads: Arc::new(FromReader(self.reader.clone())),
+            reviewer: Arc::new(AllowAll::default()),
+            registry: std::mem::take(&mut self.registry),
+        };
+        Server::bind(address, AppState::new(settings, ports)).await.map_err(|error| match error {
+            ServeError::Bind { address, source } => DemoError::Listen { address, source },
+            other => DemoError::Part(other.to_string()),
+        })
+    }
+
+    /// Starts evaluating and serving; both end with `stop`.
+    pub(super) fn start(
+        self,
+        server: Server,
+        tasks: &mut JoinSet<Result<(), DemoError>>,
+        stop: &CancellationToken,
+    ) {
+        let Self { reader, facts, .. } = self;
+        let (evaluating, serving) = (stop.clone(), stop.clone());
+        tasks.spawn(async move {
+            run(reader, INTERVAL, evaluating).await;
+            Ok(())
+        });
+        tasks.spawn(async move {
+            server.serve(serving, super::LAST_WORDS).await;
+            drop(facts);
+            Ok(())
+        });
+    }
+}
+
+/// The engine's reader as the server's port.
+struct FromReader(Reader);
+
+impl Reads for FromReader {
+    fn current(&self) -> BoxFuture<'_, Arc<Published>> {
+        Box::pin(self.0.current())
+    }
+
+    fn newest(&self) -> Arc<Published> {
+        self.0.newest()
+    }
+
+    fn now(&self) -> Timestamp {
+        self.0.now()
+    }
+
+    fn max_stale(&self) -> Seconds {
+        self.0.max_stale()
+    }
+}
