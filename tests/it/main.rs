@@ -1,4 +1,5 @@
 //! Integration tests: one binary, no cluster.
 
+mod demo;
 mod engine;
 mod tidy;
