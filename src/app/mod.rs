@@ -1,1 +1,9 @@
 //! Composition root: constructs clients, channels, registries and tasks. The only place that spawns long-lived tasks.
+
+mod adapters;
+mod serve;
+mod sources;
+mod tasks;
+
+pub use adapters::EngineReads;
+pub use serve::serve;

@@ -13,8 +13,12 @@ use super::crd::{ACCELERATOR_LABEL, ScaleTargetRef, VariantAutoscaling};
 use super::wire::{LeanDeployment, LeanPod, PodCondition, Template, controller_uid};
 
 /// Node labels that name an accelerator, in the order they are looked for.
-const ACCELERATOR_KEYS: [&str; 4] =
-    ["nvidia.com/gpu.product", "amd.com/gpu.product-name", "amd.com/gpu.product", "cloud.google.com/gke-accelerator"];
+const ACCELERATOR_KEYS: [&str; 4] = [
+    "nvidia.com/gpu.product",
+    "amd.com/gpu.product-name",
+    "amd.com/gpu.product",
+    "cloud.google.com/gke-accelerator",
+];
 /// Label of a pod template: which part of a request its pods serve.
 const ROLE_LABEL: &str = "llm-d.ai/role";
 /// Annotation of a pod: the port of its metrics.
@@ -33,7 +37,9 @@ impl TryFrom<&VariantAutoscaling> for Variant {
         let spec = &object.spec;
         let invalid = |problem: String| InvalidVariant { id: id.clone(), problem };
         if spec.model_id.is_empty() {
-            return Err(invalid("spec.modelID is empty: set it to the model_name of the serving metrics".into()));
+            return Err(invalid(
+                "spec.modelID is empty: set it to the model_name of the serving metrics".into(),
+            ));
         }
         Ok(Self {
             target: target(&spec.scale_target_ref).map_err(invalid)?,
@@ -172,7 +178,9 @@ impl OwnedPod {
             owner,
             phase: phase(pod),
             created: pod.metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0),
-            ready_since: ready.and_then(|condition| condition.last_transition_time.as_ref()).map(|time| time.0),
+            ready_since: ready
+                .and_then(|condition| condition.last_transition_time.as_ref())
+                .map(|time| time.0),
             address: pod.status.pod_ip.as_deref().and_then(|ip| ip.parse().ok()).map(|ip| (ip, port(pod))),
         })
     }
@@ -203,7 +211,8 @@ fn phase(pod: &LeanPod) -> Phase {
 /// The port of a pod's metrics: annotated, else named, else vLLM's own.
 fn port(pod: &LeanPod) -> u16 {
     let annotations = pod.metadata.annotations.as_ref();
-    let annotated = annotations.and_then(|all| all.get(PORT_ANNOTATION)).and_then(|text| text.trim().parse().ok());
+    let annotated =
+        annotations.and_then(|all| all.get(PORT_ANNOTATION)).and_then(|text| text.trim().parse().ok());
     let named = || {
         PORT_NAMES.iter().find_map(|name| {
             let mut ports = pod.spec.containers.iter().flat_map(|container| &container.ports);
@@ -230,7 +239,8 @@ mod tests {
     }
 
     fn spec(extra: Value) -> Value {
-        let mut spec = json!({ "scaleTargetRef": { "kind": "Deployment", "name": "chat" }, "modelID": "org/m" });
+        let mut spec =
+            json!({ "scaleTargetRef": { "kind": "Deployment", "name": "chat" }, "modelID": "org/m" });
         for (key, value) in extra.as_object().unwrap() {
             spec[key] = value.clone();
         }
@@ -281,7 +291,8 @@ mod tests {
 
     #[test]
     fn a_minimum_of_zero_is_kept() {
-        let variant = Variant::try_from(&object(spec(json!({ "minReplicas": 0, "maxReplicas": 4 })))).unwrap();
+        let variant =
+            Variant::try_from(&object(spec(json!({ "minReplicas": 0, "maxReplicas": 4 })))).unwrap();
         assert_eq!(variant.bounds, Bounds { min: Replicas::ZERO, max: Some(Replicas::new(4)) });
     }
 
@@ -289,7 +300,8 @@ mod tests {
     fn the_accelerator_is_what_the_pods_ask_of_their_node() {
         let selector = json!({ "spec": { "nodeSelector": { "nvidia.com/gpu.product": "A100" } } });
         assert_eq!(deployment(selector).accelerator.as_deref(), Some("A100"));
-        let expression = json!({ "key": "cloud.google.com/gke-accelerator", "operator": "In", "values": ["l4"] });
+        let expression =
+            json!({ "key": "cloud.google.com/gke-accelerator", "operator": "In", "values": ["l4"] });
         let terms = json!({ "nodeSelectorTerms": [{ "matchExpressions": [expression] }] });
         let affinity = json!({ "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": terms } });
         let required = json!({ "spec": { "affinity": affinity } });
@@ -299,7 +311,8 @@ mod tests {
 
     #[test]
     fn the_role_is_that_of_the_pod_template() {
-        let labelled = |role: &str| deployment(json!({ "metadata": { "labels": { ROLE_LABEL: role } } })).role;
+        let labelled =
+            |role: &str| deployment(json!({ "metadata": { "labels": { ROLE_LABEL: role } } })).role;
         assert_eq!(labelled("prefill"), Role::Prefill);
         assert_eq!(labelled("decode"), Role::Decode);
         assert_eq!(labelled("anything"), Role::Both);
@@ -314,19 +327,24 @@ mod tests {
         let counts = |scale: Scale| (scale.spec.get(), scale.current.get(), scale.ready.get());
         assert_eq!(counts(scale(json!({}), json!({}))), (1, 1, 0));
         assert_eq!(counts(scale(json!({ "replicas": 0 }), json!({}))), (0, 0, 0));
-        assert_eq!(counts(scale(json!({ "replicas": 3 }), json!({ "replicas": 2, "readyReplicas": 1 }))), (3, 2, 1));
+        assert_eq!(
+            counts(scale(json!({ "replicas": 3 }), json!({ "replicas": 2, "readyReplicas": 1 }))),
+            (3, 2, 1)
+        );
     }
 
     #[test]
     fn a_pod_goes_through_its_phases() {
         let phase_of = |extra: Value| OwnedPod::of(&pod(extra)).map(|pod| pod.phase);
         let refused = json!([{ "type": "PodScheduled", "status": "False", "reason": "Unschedulable" }]);
-        let ready = json!([{ "type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:01:00Z" }]);
+        let ready =
+            json!([{ "type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:01:00Z" }]);
         assert_eq!(phase_of(json!({})), Some(Phase::Pending));
         assert_eq!(phase_of(json!({ "status.conditions": refused })), Some(Phase::Unschedulable));
         assert_eq!(phase_of(json!({ "spec.nodeName": "n" })), Some(Phase::Starting));
         assert_eq!(phase_of(json!({ "spec.nodeName": "n", "status.conditions": ready })), Some(Phase::Ready));
-        let deleted = json!({ "metadata.deletionTimestamp": "2026-01-01T00:00:00Z", "status.conditions": ready });
+        let deleted =
+            json!({ "metadata.deletionTimestamp": "2026-01-01T00:00:00Z", "status.conditions": ready });
         assert_eq!(phase_of(deleted), Some(Phase::Terminating));
         assert_eq!(phase_of(json!({ "status.phase": "Failed" })), None);
     }

@@ -27,19 +27,11 @@ pub const CONTROLLER_INSTANCE_LABEL: &str = "wva.llmd.ai/controller-instance";
     doc = "A VariantAutoscaling is one way of serving a model (a Deployment of model servers) that is scaled on its own. \
            Its desired number of replicas is computed from live inference metrics and read by an autoscaler as the \
            external metric wva_desired_replicas.",
-    printcolumn(name = "Target", type_ = "string", json_path = ".spec.scaleTargetRef.name"),
-    printcolumn(name = "Model", type_ = "string", json_path = ".spec.modelID"),
-    printcolumn(
-        name = "Optimized",
-        type_ = "string",
-        json_path = ".status.desiredOptimizedAlloc.numReplicas"
-    ),
-    printcolumn(
-        name = "MetricsReady",
-        type_ = "string",
-        json_path = ".status.conditions[?(@.type=='MetricsAvailable')].status"
-    ),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+    printcolumn = r#"{"name":"Target","type":"string","jsonPath":".spec.scaleTargetRef.name"}"#,
+    printcolumn = r#"{"name":"Model","type":"string","jsonPath":".spec.modelID"}"#,
+    printcolumn = r#"{"name":"Optimized","type":"string","jsonPath":".status.desiredOptimizedAlloc.numReplicas"}"#,
+    printcolumn = r#"{"name":"MetricsReady","type":"string","jsonPath":".status.conditions[?(@.type=='MetricsAvailable')].status"}"#,
+    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
 )]
 #[serde(rename_all = "camelCase")]
 pub struct VariantAutoscalingSpec {
@@ -131,7 +123,8 @@ pub fn crd_yaml() -> Result<String, CrdError> {
     let mut crd = serde_json::to_value(VariantAutoscaling::crd())?;
     tidy(&mut crd);
     // Objects without a spec were always accepted; they are reported, not refused.
-    if let Some(schema) = crd.pointer_mut("/spec/versions/0/schema/openAPIV3Schema").and_then(Value::as_object_mut)
+    if let Some(schema) =
+        crd.pointer_mut("/spec/versions/0/schema/openAPIV3Schema").and_then(Value::as_object_mut)
     {
         schema.remove("required");
     }
@@ -159,7 +152,10 @@ fn tidy(value: &mut Value) {
             if let Some(Value::String(text)) = fields.get_mut("description") {
                 *text = text.split_whitespace().collect::<Vec<_>>().join(" ");
             }
-            let minimum = fields.get("minimum").and_then(Value::as_f64).filter(|limit| limit.fract().abs() < f64::EPSILON);
+            let minimum = fields
+                .get("minimum")
+                .and_then(Value::as_f64)
+                .filter(|limit| limit.fract().abs() < f64::EPSILON);
             if let Some(limit) = minimum {
                 fields.insert("minimum".into(), (limit as i64).into());
             }

@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, interval, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::watch::backoff;
+use super::trouble::{backoff, said};
 use crate::engine::{Clock, Holder, Leadership};
 
 /// The lease's name unless configured: the one every WVA installation has.
@@ -74,7 +74,7 @@ impl Settings {
 enum LeaseError {
     #[error("the API server did not answer within {} s", REQUEST_TIMEOUT.as_secs())]
     Timeout,
-    #[error(transparent)]
+    #[error("{}", said(.0))]
     Api(#[from] kube::Error),
 }
 
@@ -234,13 +234,19 @@ impl Election {
 
     /// Publishes when something changed.
     fn tell(&self) {
-        let leadership = Leadership { holder: self.holder(), mine_until: self.mine_until.filter(|_| self.is_mine()) };
+        let leadership =
+            Leadership { holder: self.holder(), mine_until: self.mine_until.filter(|_| self.is_mine()) };
         self.publish.send_if_modified(|old| {
             let changed = *old != leadership;
             if old.is_mine() != leadership.is_mine() || old.holder != leadership.holder {
                 let holder = leadership.holder.as_ref();
                 let (identity, epoch) = (holder.map(|h| h.identity.as_str()), holder.map(|h| h.epoch));
-                tracing::info!(holder = identity, epoch, mine = leadership.is_mine(), "the Lease changed hands");
+                tracing::info!(
+                    holder = identity,
+                    epoch,
+                    mine = leadership.is_mine(),
+                    "the Lease changed hands"
+                );
             }
             *old = leadership;
             changed
@@ -276,7 +282,9 @@ impl Election {
         let released = within(self.api.replace(&self.settings.name, &PostParams::default(), &lease)).await;
         match released {
             Ok(_) => tracing::info!("gave the Lease up"),
-            Err(error) => tracing::warn!(%error, "could not give the Lease up: another instance takes it when it expires"),
+            Err(error) => {
+                tracing::warn!(%error, "could not give the Lease up: another instance takes it when it expires")
+            }
         }
     }
 }

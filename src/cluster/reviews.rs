@@ -11,6 +11,8 @@ use k8s_openapi::api::authorization::v1::{
 use kube::api::{Api, PostParams};
 use tokio::time::timeout;
 
+use super::trouble::said;
+
 /// Longest wait for an answer: what aggregated API servers wait.
 const REVIEW_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -75,7 +77,10 @@ pub enum ReviewError {
         what: &'static str,
     },
     /// Refused or broken.
-    #[error("{what} failed: {cause}; check that the service account is bound to ClusterRole system:auth-delegator")]
+    #[error(
+        "{what} failed: {}; check that the service account is bound to ClusterRole system:auth-delegator",
+        said(cause)
+    )]
     Api {
         /// Which question.
         what: &'static str,

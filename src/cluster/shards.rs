@@ -97,7 +97,8 @@ impl Kept for GroupMemory {
 
     fn problem(&self, now: Timestamp) -> Option<&'static str> {
         let variants = self.variants.values();
-        let times = variants.flat_map(|variant| [variant.target_since, variant.evidence, variant.blind_since]);
+        let times =
+            variants.flat_map(|variant| [variant.target_since, variant.evidence, variant.blind_since]);
         let latest = times.chain([self.cycle_at, self.idle_since]).flatten().max();
         latest.filter(|time| *time > now + CLOCK_SKEW).map(|_| "a time in the future")
     }
@@ -105,7 +106,8 @@ impl Kept for GroupMemory {
 
 /// FNV-1a: short, stable between builds, and good enough to spread names.
 pub(crate) fn fnv1a(text: &str) -> u64 {
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+    text.bytes()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 /// The lines of every object, by its number. `layout` is the number of objects in use; the result never has fewer, so

@@ -16,11 +16,11 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use wva_core::memory::{GroupMemory, Memory};
-use wva_core::{Decision, GroupId, Report, VariantId};
+use wva_core::{GroupId, Report};
 
 use super::shards::{Header, Kept, SHARDS_MAX, Shard, VERSION, decode};
-use super::watch::{Trouble, backoff};
-use crate::engine::{Board, Clock, Leadership, Origin, Published};
+use super::trouble::{Trouble, backoff, said};
+use crate::engine::{Board, Clock, Leadership, Origin, Published, Restored};
 
 /// Longest wait for one answer of the API server.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
@@ -51,15 +51,6 @@ impl Kind {
     }
 }
 
-/// What the state objects held.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Restored {
-    /// The last published decisions.
-    pub decisions: BTreeMap<VariantId, Decision>,
-    /// What was remembered.
-    pub memory: Memory,
-}
-
 /// State objects that cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
@@ -67,8 +58,11 @@ pub enum StateError {
     #[error("state objects: the API server did not answer within {} s", REQUEST_TIMEOUT.as_secs())]
     Timeout,
     /// Refused.
-    #[error("state objects: {0}; check that the service account may list, create and update ConfigMaps in the \
-             release namespace")]
+    #[error(
+        "state objects: {}; check that the service account may list, create and update ConfigMaps in the \
+             release namespace",
+        said(.0)
+    )]
     Api(#[source] Box<kube::Error>),
     /// This instance is not the holder any more.
     #[error("ConfigMap {name} was written by {holder}, who holds a newer lease")]
@@ -205,11 +199,16 @@ impl StateStore {
     }
 
     /// Publishes what the holder wrote into `board`, while this instance is not the holder. Until cancelled.
-    pub async fn follow(&self, board: &Board, mut leadership: watch::Receiver<Leadership>, cancel: CancellationToken) {
+    pub async fn follow(
+        &self,
+        board: &Board,
+        mut leadership: watch::Receiver<Leadership>,
+        cancel: CancellationToken,
+    ) {
         let config = watcher::Config::default().labels(&self.selector(Kind::Decisions));
         let mut events = watcher(self.api.clone(), config).backoff(backoff()).boxed();
         let hint = "check that the service account may list and watch ConfigMaps in the release namespace";
-        let mut trouble = Trouble { what: "state objects", hint, told: None };
+        let mut trouble = Trouble::new("state objects", hint);
         let mut shards = BTreeMap::new();
         let mut was_mine = false;
         loop {
@@ -306,7 +305,8 @@ fn parsed(map: &ConfigMap) -> Option<(String, Shard)> {
 /// Names of all objects that an installation may have, for those who grant rights by name.
 #[must_use]
 pub fn object_names(prefix: &str) -> Vec<String> {
-    let names = |kind: Kind| (0..SHARDS_MAX).map(move |index| format!("{prefix}-state-{}-{index}", kind.name()));
+    let names =
+        |kind: Kind| (0..SHARDS_MAX).map(move |index| format!("{prefix}-state-{}-{index}", kind.name()));
     names(Kind::Decisions).chain(names(Kind::Memory)).collect()
 }
 

@@ -65,7 +65,16 @@ impl StateWriter {
         leadership: watch::Receiver<Leadership>,
     ) -> Self {
         let (decisions, memories) = (Written::default(), Written::default());
-        Self { store, published, memory, leadership, decisions, memories, facts: BTreeMap::new(), memory_at: None }
+        Self {
+            store,
+            published,
+            memory,
+            leadership,
+            decisions,
+            memories,
+            facts: BTreeMap::new(),
+            memory_at: None,
+        }
     }
 
     /// Writes until cancelled, then writes everything once more. Wait for the end of this before the lease is given
@@ -80,7 +89,8 @@ impl StateWriter {
             if cancel.run_until_cancelled(sleep_until(not_before)).await.is_none() {
                 break;
             }
-            let memory_due = self.memory_at.is_none_or(|at| at.elapsed() >= MEMORY_EVERY);
+            // Counted from the first look: what the last holder remembered is not replaced by a cold start.
+            let memory_due = self.memory_at.get_or_insert_with(Instant::now).elapsed() >= MEMORY_EVERY;
             if self.turn(memory_due).await {
                 not_before = Instant::now() + DECISIONS_EVERY;
             }
@@ -120,14 +130,21 @@ impl StateWriter {
         true
     }
 
-    async fn write_decisions(&mut self, published: &Published, holder: &str, epoch: i64) -> Result<(), StateError> {
-        let place = Place { store: &self.store, leadership: &self.leadership, kind: Kind::Decisions, holder, epoch };
+    async fn write_decisions(
+        &mut self,
+        published: &Published,
+        holder: &str,
+        epoch: i64,
+    ) -> Result<(), StateError> {
+        let place =
+            Place { store: &self.store, leadership: &self.leadership, kind: Kind::Decisions, holder, epoch };
         place.write(&published.decisions, &mut self.decisions).await
     }
 
     async fn write_memory(&mut self, holder: &str, epoch: i64) -> Result<(), StateError> {
         let memory = self.memory.borrow().clone();
-        let place = Place { store: &self.store, leadership: &self.leadership, kind: Kind::Memory, holder, epoch };
+        let place =
+            Place { store: &self.store, leadership: &self.leadership, kind: Kind::Memory, holder, epoch };
         place.write(&memory.groups, &mut self.memories).await?;
         self.memory_at = Some(Instant::now());
         Ok(())
@@ -145,7 +162,11 @@ struct Place<'a> {
 
 impl Place<'_> {
     /// Writes the objects whose content differs from what was `written` in this epoch.
-    async fn write<V: Kept>(&self, entries: &BTreeMap<V::Id, V>, written: &mut Written) -> Result<(), StateError> {
+    async fn write<V: Kept>(
+        &self,
+        entries: &BTreeMap<V::Id, V>,
+        written: &mut Written,
+    ) -> Result<(), StateError> {
         if written.epoch != Some(self.epoch) {
             *written = Written { epoch: None, shards: Vec::new() };
         }

@@ -140,7 +140,11 @@ fn optimization_ready(verdict: &Verdict) -> Finding {
                 _ => "OptimizationSucceeded",
             };
             let status = if target.reason == Reason::CheckFailed { "False" } else { "True" };
-            Finding { status, reason, message: format!("{} (target: {} replicas)", target.message, target.desired) }
+            Finding {
+                status,
+                reason,
+                message: format!("{} (target: {} replicas)", target.message, target.desired),
+            }
         }
         Verdict::Unknown(Unknown { cause, message, .. }) => {
             let reason = match cause {

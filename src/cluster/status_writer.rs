@@ -9,6 +9,7 @@ use futures::StreamExt;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Resource;
 use kube::api::{Api, Patch, PatchParams};
+use kube::core::PartialObjectMeta;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use serde_json::json;
 use tokio::sync::watch;
@@ -18,6 +19,7 @@ use wva_core::VariantId;
 
 use super::crd::{VariantAutoscaling, VariantAutoscalingStatus};
 use super::status::{Difference, METRICS_AVAILABLE, difference, render, shortened};
+use super::trouble::said;
 use super::view::{Observed, VariantObject};
 use super::watch::ClusterReader;
 use crate::engine::{Leadership, Origin, Published};
@@ -68,7 +70,7 @@ struct Work {
 enum WriteError {
     #[error("the API server did not answer within {} s", REQUEST_TIMEOUT.as_secs())]
     Timeout,
-    #[error(transparent)]
+    #[error("{}", said(.0))]
     Api(#[from] kube::Error),
 }
 
@@ -134,10 +136,12 @@ impl StatusWriter {
         if !self.is_mine() {
             return Ok(false);
         }
-        let api: Api<VariantAutoscaling> = Api::namespaced(self.client.clone(), &work.id.namespace);
+        // Only the metadata of the answer is read: the object itself may be unreadable.
+        let api: Api<PartialObjectMeta<VariantAutoscaling>> =
+            Api::namespaced(self.client.clone(), &work.id.namespace);
         let body = body(&work.id, &work.object.uid, &work.new);
         let parameters = PatchParams::apply(FIELD_MANAGER).force();
-        let patch = Patch::Apply(body);
+        let patch: Patch<_> = Patch::Apply(body);
         let patch = api.patch_status(&work.id.name, &parameters, &patch);
         match timeout(REQUEST_TIMEOUT, patch).await.map_err(|_| WriteError::Timeout)? {
             Ok(_) => {
@@ -178,8 +182,11 @@ fn work(published: &Published, observed: &Observed, past: &BTreeMap<VariantId, P
             return None;
         }
         let written = past.and_then(|past| past.written.as_ref());
-        let settling = written.filter(|(at, _)| at.elapsed() < SETTLE).map(|(_, status)| status);
-        let old = settling.unwrap_or(&object.status);
+        // Of an object that cannot be read only we know what we wrote.
+        let settling = |at: &Instant| at.elapsed() < SETTLE || object.status.is_none();
+        let ours = written.filter(|(at, _)| settling(at)).map(|(_, status)| status);
+        let unread = VariantAutoscalingStatus::default();
+        let old = ours.or(object.status.as_ref()).unwrap_or(&unread);
         let target = object.variant.as_ref().ok().map(|variant| variant.target.name.as_str());
         let new = render(decision, target, object.generation, published.at, old);
         let due = match difference(old, &new) {
@@ -208,13 +215,15 @@ fn events(old: &VariantAutoscalingStatus, new: &VariantAutoscalingStatus) -> Vec
     };
     let say = |status: &VariantAutoscalingStatus, type_: &str| {
         let condition = status.conditions.iter().find(|condition| condition.type_ == type_);
-        condition.map(|condition| (condition.status.clone(), condition.reason.clone(), condition.message.clone()))
+        condition
+            .map(|condition| (condition.status.clone(), condition.reason.clone(), condition.message.clone()))
     };
     let mut events = Vec::new();
     if let (Some(from), Some(to)) = (desired(old), desired(new))
         && from != to
     {
-        let why = say(new, super::status::OPTIMIZATION_READY).map(|(_, _, message)| message).unwrap_or_default();
+        let why =
+            say(new, super::status::OPTIMIZATION_READY).map(|(_, _, message)| message).unwrap_or_default();
         let note = format!("desired replicas {from} → {to}: {why}");
         events.push(event(EventType::Normal, "DesiredReplicasChanged", &note));
     }

@@ -11,7 +11,7 @@ use kube::runtime::watcher::watch_object;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::watch::{Trouble, backoff};
+use super::trouble::{Trouble, backoff};
 
 /// The namespace of the ConfigMap.
 const NAMESPACE: &str = "kube-system";
@@ -38,8 +38,9 @@ impl TrustWatch {
     /// Watches until cancelled.
     pub async fn run(self, cancel: CancellationToken) {
         let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), NAMESPACE);
-        let hint = "bind the service account to Role extension-apiserver-authentication-reader in kube-system";
-        let mut trouble = Trouble { what: "ConfigMap kube-system/extension-apiserver-authentication", hint, told: None };
+        let hint =
+            "bind the service account to Role extension-apiserver-authentication-reader in kube-system";
+        let mut trouble = Trouble::new("ConfigMap kube-system/extension-apiserver-authentication", hint);
         let mut states = watch_object(api, NAME).backoff(backoff()).boxed();
         while let Some(Some(state)) = cancel.run_until_cancelled(states.next()).await {
             match state {
@@ -47,8 +48,10 @@ impl TrustWatch {
                     trouble.over();
                     self.take(map);
                 }
-                Ok(None) => tracing::warn!("ConfigMap {NAMESPACE}/{NAME} does not exist: callers through the \
-                    API server cannot be told from others until it does"),
+                Ok(None) => tracing::warn!(
+                    "ConfigMap {NAMESPACE}/{NAME} does not exist: callers through the \
+                    API server cannot be told from others until it does"
+                ),
                 Err(error) => trouble.tell(&error),
             }
         }

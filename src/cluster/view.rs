@@ -95,8 +95,8 @@ pub struct VariantObject {
     pub generation: i64,
     /// The variant, or why it cannot be decided about.
     pub variant: Result<Variant, InvalidVariant>,
-    /// Its status as stored.
-    pub status: VariantAutoscalingStatus,
+    /// Its status as stored; `None` when the object cannot be read.
+    pub status: Option<VariantAutoscalingStatus>,
 }
 
 /// Everything that is watched.
@@ -221,7 +221,7 @@ fn state(
         variant.role = target.role;
         variant.accelerator = target.accelerator.clone().or(variant.accelerator);
     }
-    let alloc = object.status.desired_optimized_alloc.as_ref();
+    let alloc = object.status.as_ref().and_then(|status| status.desired_optimized_alloc.as_ref());
     VariantState {
         variant,
         scale: target.map(|target| target.scale),
@@ -269,7 +269,7 @@ mod tests {
             accelerator: Some("labelled".into()),
             role: Role::Both,
         };
-        let status = VariantAutoscalingStatus::default();
+        let status = None;
         Arc::new(VariantObject { uid: name.into(), generation: 1, variant: Ok(variant), status })
     }
 

@@ -11,7 +11,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::Api;
 use kube::core::{DeserializeGuard, NamespaceResourceScope, Resource, error_boundary::InvalidObject};
 use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::{self, Error, Event, ExponentialBackoff, watcher};
+use kube::runtime::watcher::{self, Event, watcher};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
@@ -19,7 +19,8 @@ use tokio_util::sync::CancellationToken;
 use wva_core::model::{InvalidVariant, Variant};
 
 use super::convert::{OwnedPod, Target, variant_id};
-use super::crd::{CONTROLLER_INSTANCE_LABEL, VariantAutoscaling, VariantAutoscalingStatus};
+use super::crd::{CONTROLLER_INSTANCE_LABEL, VariantAutoscaling};
+use super::trouble::{Trouble, backoff};
 use super::view::{Key, Observed, OwnedSet, Step, Tables, VariantObject};
 use super::wire::{LeanDeployment, LeanPod, LeanReplicaSet, controller_uid};
 use crate::engine::{Cluster, ClusterView};
@@ -27,10 +28,6 @@ use crate::engine::{Cluster, ClusterView};
 /// How long changes are gathered before the view is made anew: at most 10 rebuilds a second, and a change is seen long
 /// before the next evaluation (5 s).
 const DEBOUNCE: Duration = Duration::from_millis(100);
-/// First wait after a failed watch.
-const BACKOFF_MIN: Duration = Duration::from_millis(800);
-/// Longest wait after a failed watch: after an outage everything is seen again within two evaluations.
-const BACKOFF_MAX: Duration = Duration::from_secs(10);
 /// Pods that have ended serve nothing: the API server leaves them out.
 const LIVE_PODS: &str = "status.phase!=Succeeded,status.phase!=Failed";
 
@@ -109,7 +106,8 @@ impl ClusterWatch {
     fn changes(&self) -> SelectAll<BoxStream<'static, Change>> {
         let instance = self.settings.controller_instance.as_ref();
         let selector = instance.map(|value| format!("{CONTROLLER_INSTANCE_LABEL}={value}"));
-        let variants = selector.iter().fold(watcher::Config::default(), |config, labels| config.labels(labels));
+        let variants =
+            selector.iter().fold(watcher::Config::default(), |config, labels| config.labels(labels));
         let all = watcher::Config::default;
         let hint = "install the definition: kubectl apply -f crds/llmd.ai_variantautoscalings.yaml";
         let variants = guarded("VariantAutoscalings", hint, watcher(self.api(), variants), variant_object);
@@ -198,7 +196,7 @@ where
     K: Send + 'static,
     V: Send + 'static,
 {
-    let mut trouble = Trouble { what, hint, told: None };
+    let mut trouble = Trouble::new(what, hint);
     events.backoff(backoff()).filter_map(move |event| {
         let step = match event {
             Ok(event) => {
@@ -232,49 +230,17 @@ fn step<K, V>(event: Event<K>, keep: &mut impl FnMut(K) -> (Key, Option<V>)) -> 
     }
 }
 
-/// The back-off of every watch of this room.
-pub(crate) fn backoff() -> ExponentialBackoff {
-    let builder = backon::ExponentialBuilder::default();
-    builder.with_min_delay(BACKOFF_MIN).with_max_delay(BACKOFF_MAX).with_jitter().without_max_times().into()
-}
-
-/// Tells a lasting problem once, and its end once.
-pub(crate) struct Trouble {
-    pub(crate) what: &'static str,
-    pub(crate) hint: &'static str,
-    pub(crate) told: Option<String>,
-}
-
-impl Trouble {
-    pub(crate) fn tell(&mut self, error: &Error) {
-        let (what, hint, text) = (self.what, self.hint, error.to_string());
-        // A watch that ends or has become too old is ordinary: the next list repairs it.
-        let lasting = matches!(error, Error::InitialListFailed(_) | Error::WatchStartFailed(_));
-        if lasting && self.told.as_ref() != Some(&text) {
-            tracing::warn!(error = %text, "cannot watch {what}: {hint}; trying again");
-            self.told = Some(text);
-        } else {
-            tracing::debug!(error = %text, "watch of {what} interrupted");
-        }
-    }
-
-    pub(crate) fn over(&mut self) {
-        if self.told.take().is_some() {
-            tracing::info!("watching {} again", self.what);
-        }
-    }
-}
-
 fn variant_object(object: Result<VariantAutoscaling, InvalidObject>) -> Option<Arc<VariantObject>> {
     let (metadata, variant, status) = match object {
         Ok(object) => {
             let variant = Variant::try_from(&object);
-            (object.metadata, variant, object.status.unwrap_or_default())
+            (object.metadata, variant, Some(object.status.unwrap_or_default()))
         }
         Err(unreadable) => {
             let id = variant_id(&unreadable.metadata);
-            let problem = format!("the object cannot be read ({}): correct the field it names", unreadable.error);
-            (unreadable.metadata, Err(InvalidVariant { id, problem }), VariantAutoscalingStatus::default())
+            let problem =
+                format!("the object cannot be read ({}): correct the field it names", unreadable.error);
+            (unreadable.metadata, Err(InvalidVariant { id, problem }), None)
         }
     };
     Some(Arc::new(VariantObject {

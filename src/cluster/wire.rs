@@ -64,7 +64,8 @@ impl LeanAffinity {
     /// The terms a node is chosen by: required ones first, then preferred ones.
     pub(crate) fn terms(&self) -> impl Iterator<Item = &NodeSelectorTerm> {
         let node = self.node_affinity.as_ref();
-        let required = node.and_then(|node| node.required_during_scheduling_ignored_during_execution.as_ref());
+        let required =
+            node.and_then(|node| node.required_during_scheduling_ignored_during_execution.as_ref());
         let preferred =
             node.and_then(|node| node.preferred_during_scheduling_ignored_during_execution.as_ref());
         let required = required.into_iter().flat_map(|selector| &selector.node_selector_terms);

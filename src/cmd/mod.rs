@@ -1,15 +1,20 @@
 //! Subcommands.
 
+mod crd;
 pub mod demo;
 pub mod fleet;
+mod serve;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Computes the desired replicas of LLM serving variants and answers the external metrics API with them.
+/// Exit code for a command line that cannot be carried out (`EX_USAGE`).
+const USAGE: u8 = 64;
+
+/// Scales LLM serving on Kubernetes: an external metrics API server that computes desired replicas on read.
 #[derive(Debug, Parser)]
-#[command(name = "wva", version)]
+#[command(name = "wva", version, propagate_version = true)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -17,27 +22,39 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Serve(Box<serve::Args>),
     Demo(demo::DemoArgs),
+    Crd(crd::Args),
 }
 
 /// Parses the command line and runs the subcommand it names.
+#[must_use]
 pub fn main() -> ExitCode {
-    let Cli { command } = Cli::parse();
-    let Command::Demo(args) = command;
-    // The only failure is that a provider is installed already, which is as good.
-    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-    let runtime = match tokio::runtime::Runtime::new() {
-        Ok(runtime) => runtime,
-        Err(error) => return failed(&format!("no runtime: {error}")),
-    };
-    match runtime.block_on(demo::run(args)) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => failed(&error.to_string()),
+    match Cli::parse().command {
+        Command::Serve(args) => serve::main(*args),
+        Command::Demo(args) => run(demo::run(args)),
+        Command::Crd(args) => crd::main(&args),
     }
 }
 
-#[expect(clippy::print_stderr, reason = "the last words of a process")]
-fn failed(message: &str) -> ExitCode {
-    eprintln!("wva: {message}");
-    ExitCode::FAILURE
+/// Says on standard error what went wrong and why.
+#[expect(clippy::print_stderr, reason = "the last word of a failing command, whether or not logging works")]
+fn fail(code: u8, error: &dyn std::fmt::Display) -> ExitCode {
+    eprintln!("wva: {error}");
+    ExitCode::from(code)
+}
+
+/// Runs a subcommand that has I/O: with the one TLS provider of the process, on a runtime of its own.
+fn run<E: Into<anyhow::Error>>(work: impl Future<Output = Result<(), E>>) -> ExitCode {
+    if rustls::crypto::aws_lc_rs::default_provider().install_default().is_err() {
+        return fail(1, &"a second TLS provider is installed in this process; this is a bug");
+    }
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().thread_name("wva").build() {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(1, &format!("cannot start: {error}")),
+    };
+    match runtime.block_on(work) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(1, &format!("{:#}", error.into())),
+    }
 }

@@ -31,6 +31,12 @@ pub struct TlsSettings {
 /// A client builder that is common to both sources. No redirects, because a redirect could carry a token elsewhere;
 /// no proxy from the environment, because only `config` reads it.
 pub(super) fn builder(tls: &TlsSettings, https: bool) -> Result<ClientBuilder, SourceError> {
+    if rustls::crypto::CryptoProvider::get_default().is_none() {
+        // reqwest would panic, even for plain http.
+        return Err(config(
+            "no TLS provider is installed in this process; install one before the first client".into(),
+        ));
+    }
     let builder = reqwest::Client::builder()
         .user_agent(concat!("wva/", env!("CARGO_PKG_VERSION")))
         .redirect(redirect::Policy::none())

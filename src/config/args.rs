@@ -123,7 +123,7 @@ pub struct SourceArgs {
     pub prometheus_tls_insecure_skip_verify: bool,
     /// Above this many series a query is split by namespace.
     #[arg(long, default_value_t = 20_000, value_name = "COUNT")]
-    pub max_series: usize,
+    pub max_series: u64,
     /// Scraping pods directly: http or https (https accepts any certificate: pods rarely have one for their IP).
     #[arg(long, default_value = "http", value_parser = ["http", "https"], value_name = "SCHEME")]
     pub scrape_scheme: String,

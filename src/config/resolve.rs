@@ -89,7 +89,7 @@ pub struct Prometheus {
     /// Accept any certificate.
     pub insecure_skip_verify: bool,
     /// Above this many series a query is split by namespace.
-    pub max_series: usize,
+    pub max_series: u64,
 }
 
 /// How to scrape pods.

@@ -8,7 +8,9 @@ use jiff::Timestamp;
 use crate::decision::{Decision, Rule, Verdict, Violation};
 use crate::memory::{GroupMemory, Memory, VariantMemory};
 use crate::model::{Policy, Role, VariantId};
-use crate::snapshot::{ModelGroup, Phase, Replica, Scale, Signal, Signals, Snapshot, SourceHealth, VariantState};
+use crate::snapshot::{
+    ModelGroup, Phase, Replica, Scale, Signal, Signals, Snapshot, SourceHealth, VariantState,
+};
 use crate::units::Replicas;
 
 type Decisions = BTreeMap<VariantId, Decision>;
@@ -32,8 +34,10 @@ fn one_decision_each(snapshot: &Snapshot, decisions: &Decisions) -> Vec<Violatio
     let states = snapshot.groups.values().flat_map(|group| &group.variants);
     let wanted: Vec<&VariantId> =
         states.map(|state| &state.variant.id).chain(snapshot.invalid.iter().map(|one| &one.id)).collect();
-    let missing = wanted.iter().filter(|id| !decisions.contains_key(**id)).map(|id| (*id, "it has no decision"));
-    let extra = decisions.keys().filter(|id| !wanted.contains(id)).map(|id| (id, "it is not in the snapshot"));
+    let missing =
+        wanted.iter().filter(|id| !decisions.contains_key(**id)).map(|id| (*id, "it has no decision"));
+    let extra =
+        decisions.keys().filter(|id| !wanted.contains(id)).map(|id| (id, "it is not in the snapshot"));
     let violation = |(id, detail): (&VariantId, &str)| broken(id, Rule::OneDecision, detail.to_owned());
     missing.chain(extra).map(violation).collect()
 }
@@ -133,14 +137,16 @@ impl Case<'_> {
     fn idle(&self) -> bool {
         let policy = self.policy.scale_to_zero;
         let all = &self.group.variants;
-        let long = self.before.idle_since.is_some_and(|since| seconds(since, self.now) >= policy.retention.get());
+        let long =
+            self.before.idle_since.is_some_and(|since| seconds(since, self.now) >= policy.retention.get());
         let calm = |engine: &Signals| {
             [Signal::Running, Signal::Waiting]
                 .iter()
                 .all(|signal| engine.newest(*signal).is_some_and(|sample| sample.value <= 0.0))
         };
         let serving = all.iter().flat_map(|state| &state.replicas).filter(|one| one.phase == Phase::Ready);
-        let quiet = serving.into_iter().all(|one| one.engines.values().all(calm) && measured_lately(one, self.now));
+        let quiet =
+            serving.into_iter().all(|one| one.engines.values().all(calm) && measured_lately(one, self.now));
         let may = all.iter().all(|state| state.variant.bounds.min.get() == 0);
         policy.enabled && self.group.source == SourceHealth::Complete && long && quiet && may
     }
@@ -170,7 +176,10 @@ impl Case<'_> {
         let runs_and_may = due || promised.is_none() || promised == Some(0);
         let woken = decided == 1 && (promised.unwrap_or(0) == 0 || number.scale.spec.get() == 0);
         let asleep = decided == number.bounded(0);
-        promised == Some(decided) || (runs_and_may && decided == current) || woken || (asleep && self.may_rest(number))
+        promised == Some(decided)
+            || (runs_and_may && decided == current)
+            || woken
+            || (asleep && self.may_rest(number))
     }
 
     fn may_rest(&self, number: &Number<'_>) -> bool {
@@ -186,7 +195,11 @@ impl Number<'_> {
     fn bounded(&self, number: u32) -> u32 {
         let bounds = self.state.variant.bounds;
         let highest = bounds.max.map_or(u32::MAX, Replicas::get);
-        if number < bounds.min.get() || highest < bounds.min.get() { bounds.min.get() } else { number.min(highest) }
+        if number < bounds.min.get() || highest < bounds.min.get() {
+            bounds.min.get()
+        } else {
+            number.min(highest)
+        }
     }
 
     fn out_of_bounds(&self) -> Option<Violation> {

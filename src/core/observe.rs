@@ -3,8 +3,8 @@
 use jiff::Timestamp;
 
 use crate::memory::{GroupMemory, Memory};
-use crate::quality::{State, fresh_limit, interval_of, look};
-use crate::snapshot::{ModelGroup, Sample, Signal, Signals, Snapshot, SourceHealth};
+use crate::quality::{State, fresh_limit, interval_of, look, median_gap};
+use crate::snapshot::{ModelGroup, Phase, Sample, Signal, Signals, Snapshot, SourceHealth};
 use crate::units::Seconds;
 
 /// Whether a model serves anything, as far as it was measured.
@@ -55,7 +55,7 @@ pub fn activity(now: Timestamp, group: &ModelGroup, observed_at: Option<Timestam
         return Activity::Unknown;
     }
     let serving = known.iter().flat_map(|variant| &variant.replicas);
-    let serving = serving.filter(|replica| replica.phase == crate::snapshot::Phase::Ready);
+    let serving = serving.filter(|replica| replica.phase == Phase::Ready);
     let engines = serving.flat_map(|replica| replica.engines.values());
     let parts = engines.map(|engine| engine_activity(now, engine, observed_at));
     parts.fold(scheduler_activity(now, &group.scheduler), Activity::and)
@@ -88,7 +88,7 @@ fn scheduler_activity(now: Timestamp, scheduler: &Signals) -> Activity {
     if scheduler.get(Signal::SchedulerQueueSize).is_empty() {
         return Activity::Idle(None);
     }
-    let limit = fresh_limit(interval_of_one(scheduler.get(Signal::SchedulerQueueSize)));
+    let limit = fresh_limit(median_gap(scheduler.get(Signal::SchedulerQueueSize)));
     quiet_gauge(now, scheduler.get(Signal::SchedulerQueueSize), limit)
 }
 
@@ -111,7 +111,8 @@ fn counter(series: &[Sample], observed_at: Option<Timestamp>) -> Activity {
     };
     let found = since_last(series, changed);
     // A count that was above zero when it was first seen grew at a time nobody measured.
-    let unseen = series.first().filter(|first| first.value > 0.0 && observed_at.is_none_or(|at| first.at > at));
+    let unseen =
+        series.first().filter(|first| first.value > 0.0 && observed_at.is_none_or(|at| first.at > at));
     found.and(Activity::Idle(unseen.map(|first| first.at)))
 }
 
@@ -124,16 +125,10 @@ fn since_last(series: &[Sample], active: impl Fn(Option<&Sample>, &Sample) -> bo
     }
 }
 
-/// How many of the requests that the scheduler holds for the model are known of: the newest fresh sample.
+/// How many requests the scheduler holds for the model: the newest sample, if it is fresh.
 #[must_use]
 pub fn held_by_scheduler(now: Timestamp, scheduler: &Signals) -> Option<Sample> {
     let series = scheduler.get(Signal::SchedulerQueueSize);
-    let limit = fresh_limit(interval_of_one(series));
+    let limit = fresh_limit(median_gap(series));
     series.last().copied().filter(|newest| Seconds::between(newest.at, now) <= limit)
-}
-
-fn interval_of_one(series: &[Sample]) -> Seconds {
-    let mut gaps: Vec<f64> = series.windows(2).map(|pair| Seconds::between(pair[0].at, pair[1].at).get()).collect();
-    gaps.sort_by(f64::total_cmp);
-    gaps.get(gaps.len() / 2).and_then(|gap| Seconds::new(*gap).ok()).unwrap_or(Seconds::ZERO)
 }

@@ -66,7 +66,11 @@ impl Replicas {
 
 /// `value` without its fraction. Negative is zero, too large is the largest, and what is not a number is zero.
 #[must_use]
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a float cast saturates, as promised")]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a float cast saturates, as promised"
+)]
 pub const fn whole(value: f64) -> u32 {
     value as u32
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use moka::future::Cache;
+use tokio::sync::watch;
 use tracing::error;
 use wva_core::units::Seconds;
 
@@ -54,6 +55,12 @@ impl Reader {
     #[must_use]
     pub fn newest(&self) -> Arc<Published> {
         self.engine.parts().board.newest()
+    }
+
+    /// Every result from now on.
+    #[must_use]
+    pub fn published(&self) -> watch::Receiver<Arc<Published>> {
+        self.engine.parts().board.subscribe()
     }
 
     /// The current moment of the engine's clock.

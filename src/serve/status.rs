@@ -1,6 +1,8 @@
 //! Kubernetes `Status` errors: what every refusal looks like on the wire. Clients switch on `reason` and `code`; the
 //! HPA copies `message` word for word into its condition. Knows nothing of variants.
 
+use std::fmt;
+
 use axum::response::{IntoResponse, Response};
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, StatusCode};
@@ -112,6 +114,13 @@ impl Status {
     #[must_use]
     pub fn about(mut self, group: &'static str, kind: impl Into<String>, name: impl Into<String>) -> Self {
         self.0.details = Details { name: name.into(), group, kind: kind.into() };
+        self
+    }
+
+    /// Adds a circumstance to the message.
+    #[must_use]
+    pub fn with_note(mut self, note: &dyn fmt::Display) -> Self {
+        self.0.message = format!("{} ({note})", self.0.message);
         self
     }
 

@@ -34,6 +34,8 @@ pub(super) struct Element {
 pub(super) struct Envelope {
     /// `success` or `error`.
     pub(super) status: String,
+    /// Whether there was a list of series, were it cut in its middle.
+    pub(super) has_result: bool,
     pub(super) error_type: String,
     pub(super) error: String,
     /// Warnings and infos, bounded.
@@ -80,7 +82,10 @@ impl<'de> Visitor<'de> for EnvelopeSeed<'_> {
                 "status" => self.envelope.status = map.next_value()?,
                 "errorType" => self.envelope.error_type = map.next_value()?,
                 "error" => self.envelope.error = map.next_value()?,
-                "data" => map.next_value_seed(DataSeed { each: &mut *self.each })?,
+                "data" => {
+                    let has_result = &mut self.envelope.has_result;
+                    map.next_value_seed(DataSeed { has_result, each: &mut *self.each })?;
+                }
                 "warnings" | "infos" => {
                     let told: Option<Vec<String>> = map.next_value()?;
                     keep_warnings(&mut self.envelope.warnings, told.unwrap_or_default());
@@ -102,6 +107,7 @@ fn keep_warnings(kept: &mut Vec<String>, told: Vec<String>) {
 
 /// `data`: an object with the list `result`, or null.
 struct DataSeed<'a> {
+    has_result: &'a mut bool,
     each: &'a mut dyn FnMut(Element),
 }
 
@@ -127,7 +133,10 @@ impl<'de> Visitor<'de> for DataSeed<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         while let Some(key) = map.next_key::<String>()? {
             match key.as_str() {
-                "result" => map.next_value_seed(ResultSeed { each: &mut *self.each })?,
+                "result" => {
+                    *self.has_result = true;
+                    map.next_value_seed(ResultSeed { each: &mut *self.each })?;
+                }
                 _ => drop(map.next_value::<IgnoredAny>()?),
             }
         }

@@ -1,8 +1,9 @@
 //! One query: asked with POST, its answer streamed, capped and parsed as it comes. Says what went wrong and what to do
 //! about it, never with a token in the text. Not here: which queries there are.
 
+use std::error::Error as _;
 use std::fmt::Write as _;
-use std::io::{self, Read};
+use std::io::{self, BufReader, Read};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -21,6 +22,10 @@ use crate::engine::SourceError;
 
 /// Pieces of a body between the network and the parser: eight of up to 16 KiB keep both busy.
 const PIECES: usize = 8;
+
+/// An evaluation lasts at most as long as this many queries: the count, everything, and everything again in parts.
+/// Without it, a hundred namespaces at a Prometheus that hangs would last minutes.
+const ROUND_TIMEOUTS: u32 = 3;
 
 /// How much of a refusal is read: its text is one line.
 const MAX_REFUSAL_BYTES: usize = 64 * 1024;
@@ -59,8 +64,13 @@ impl QueryError {
     }
 }
 
-/// Credentials for the queries of one evaluation.
-pub(super) type Authorization = Option<HeaderValue>;
+/// What the queries of one evaluation have in common.
+#[derive(Debug)]
+pub(super) struct Terms {
+    authorization: Option<HeaderValue>,
+    /// No query lasts longer than this, so that many slow ones end together.
+    until: Instant,
+}
 
 /// A client of one Prometheus.
 pub(super) struct QueryClient {
@@ -120,14 +130,15 @@ impl QueryClient {
         &self.name
     }
 
-    /// The credentials of now; none over plain http.
-    pub(super) async fn authorization(&self) -> Result<Authorization, SourceError> {
-        match &self.bearer {
-            None => Ok(None),
+    /// The credentials of now (none over plain http), and the end of an evaluation that starts now.
+    pub(super) async fn terms(&self) -> Result<Terms, SourceError> {
+        let authorization = match &self.bearer {
+            None => None,
             Some(bearer) => {
-                bearer.header().await.map_err(|error| edge::config(format!("{}: {error}", self.name)))
+                bearer.header().await.map_err(|error| edge::config(format!("{}: {error}", self.name)))?
             }
-        }
+        };
+        Ok(Terms { authorization, until: Instant::now() + self.timeout * ROUND_TIMEOUTS })
     }
 
     /// Asks, hands every series of the answer to `each`, and returns what `each` made of them with the reasons why
@@ -135,12 +146,12 @@ impl QueryClient {
     pub(super) async fn query<S: Send + 'static>(
         &self,
         promql: &str,
-        authorization: &Authorization,
+        terms: &Terms,
         mut state: S,
         each: fn(&mut S, Element),
     ) -> Result<(S, Vec<String>), QueryError> {
-        let deadline = Instant::now() + self.timeout;
-        let mut response = match timeout_at(deadline, self.send(promql, authorization)).await {
+        let deadline = terms.until.min(Instant::now() + self.timeout);
+        let mut response = match timeout_at(deadline, self.send(promql, terms)).await {
             Ok(sent) => sent.map_err(QueryError::Failed)?,
             Err(_) => return Err(QueryError::Failed(self.timed_out())),
         };
@@ -149,8 +160,9 @@ impl QueryClient {
         }
         let (pieces, body) = mpsc::channel(PIECES);
         let parser = tokio::task::spawn_blocking(move || {
-            let envelope =
-                answer::read(Body { pieces: body, current: Bytes::new() }, &mut |e| each(&mut state, e));
+            // The parser reads byte by byte.
+            let body = BufReader::new(Body { pieces: body, current: Bytes::new() });
+            let envelope = answer::read(body, &mut |element| each(&mut state, element));
             (state, envelope)
         });
         let cut = self.pump(&mut response, &pieces, deadline).await;
@@ -162,14 +174,10 @@ impl QueryClient {
         Ok((state, reasons))
     }
 
-    async fn send(
-        &self,
-        promql: &str,
-        authorization: &Authorization,
-    ) -> Result<reqwest::Response, SourceError> {
+    async fn send(&self, promql: &str, terms: &Terms) -> Result<reqwest::Response, SourceError> {
         let millis = i64::try_from(self.timeout.as_millis()).unwrap_or(i64::MAX);
         let mut query = self.client.query(promql).timeout(millis);
-        if let Some(value) = authorization {
+        if let Some(value) = &terms.authorization {
             query = query.header(header::AUTHORIZATION, value.clone());
         }
         if let Some(host) = &self.host {
@@ -177,7 +185,8 @@ impl QueryClient {
         }
         query.post_raw().await.map_err(|error| {
             let next = "check the URL, that it is reachable from here, and its CA";
-            self.failed("connect", &edge::root_cause(&error), next)
+            let inner = error.source().and_then(|inner| inner.downcast_ref::<reqwest::Error>());
+            self.failed(inner.map_or("connect", edge::kind), &edge::root_cause(&error), next)
         })
     }
 
@@ -215,11 +224,13 @@ impl QueryClient {
             return Err(self.refused(StatusCode::OK, &envelope));
         }
         let mut reasons = Vec::new();
-        if let Some(broken) = cut.or(envelope.broken) {
-            if envelope.status != "success" {
-                let next = "check that the URL is that of a Prometheus API";
-                return Err(QueryError::Failed(self.failed("decode", &broken, next)));
-            }
+        let broken = cut.or(envelope.broken);
+        if !envelope.has_result {
+            let broken = broken.as_deref().unwrap_or("the answer has no result");
+            let next = "check that the URL is that of a Prometheus API";
+            return Err(QueryError::Failed(self.failed("decode", broken, next)));
+        }
+        if let Some(broken) = broken {
             reasons.push(format!("{}: {broken}; what came before is used", self.name));
         }
         reasons
@@ -260,7 +271,7 @@ impl QueryClient {
         self.failed("timeout", &what, "check that it is reachable and not overloaded")
     }
 
-    fn failed(&self, kind: &'static str, what: &str, next: &str) -> SourceError {
+    pub(super) fn failed(&self, kind: &'static str, what: &str, next: &str) -> SourceError {
         SourceError { kind, message: format!("{}: {what}; {next}", self.name) }
     }
 }
@@ -289,6 +300,11 @@ fn parse(text: &str) -> Result<Url, SourceError> {
         return Err(wrong("is neither http nor https"));
     }
     Ok(url)
+}
+
+/// How a URL is shown to people.
+pub(super) fn public_name(url: &str) -> String {
+    parse(url).map_or_else(|_| "an unusable Prometheus URL".into(), |url| display(&url))
 }
 
 fn display(url: &Url) -> String {

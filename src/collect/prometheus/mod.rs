@@ -10,6 +10,7 @@ mod labels;
 mod plan;
 mod source;
 
+use std::fmt;
 use std::time::Duration;
 
 pub use source::PrometheusSource;
@@ -18,7 +19,7 @@ use super::http::TlsSettings;
 use super::token::Token;
 
 /// How to reach Prometheus and what to ask for.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct PrometheusSettings {
     /// Base URL, as in `https://prometheus.monitoring.svc:9090`; a path prefix is kept. With `http`, tokens and
     /// passwords are never sent.
@@ -67,5 +68,22 @@ impl PrometheusSettings {
             max_body_bytes: Self::MAX_BODY_BYTES,
             concurrency: Self::CONCURRENCY,
         }
+    }
+}
+
+impl fmt::Debug for PrometheusSettings {
+    /// Without the URL's user and password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PrometheusSettings")
+            .field("source", &client::public_name(&self.url))
+            .field("token", &self.token)
+            .field("tls", &self.tls)
+            .field("server_name", &self.server_name)
+            .field("query_timeout", &self.query_timeout)
+            .field("window", &self.window)
+            .field("max_series", &self.max_series)
+            .field("max_body_bytes", &self.max_body_bytes)
+            .field("concurrency", &self.concurrency)
+            .finish()
     }
 }

@@ -12,10 +12,9 @@ use tracing::{Instrument as _, info_span};
 
 use super::PrometheusSettings;
 use super::answer::Element;
-use super::client::{Authorization, QueryClient, QueryError};
+use super::client::{QueryClient, QueryError, Terms};
 use super::labels::Known;
 use super::plan::{self, Batch, Count};
-use crate::collect::http as edge;
 use crate::collect::merge::{self, RawSeries};
 use crate::engine::{Collected, Gap, MetricSource, Scope, SourceError};
 
@@ -50,7 +49,7 @@ impl Found {
 /// What one evaluation asks with.
 struct Round {
     known: Arc<Known>,
-    authorization: Authorization,
+    terms: Terms,
 }
 
 /// How the queries of one round ended.
@@ -75,8 +74,7 @@ impl PrometheusSource {
         if scope.namespaces.is_empty() {
             return Ok(Collected::default());
         }
-        let authorization = self.client.authorization().await?;
-        let round = Round { known: Arc::new(Known::new(scope)), authorization };
+        let round = Round { known: Arc::new(Known::new(scope)), terms: self.client.terms().await? };
         let (counts, warnings) = match self.count(&round).await {
             Ok(counted) => counted,
             Err(QueryError::Limit(error)) => {
@@ -123,7 +121,7 @@ impl PrometheusSource {
         };
         let query = plan::count_query();
         let span = info_span!("prometheus_count", source = self.client.name());
-        self.client.query(&query, &round.authorization, Vec::new(), add).instrument(span).await
+        self.client.query(&query, &round.terms, Vec::new(), add).instrument(span).await
     }
 
     async fn ask(&self, round: &Round, batches: Vec<Batch>) -> Answers {
@@ -135,7 +133,7 @@ impl PrometheusSource {
                 namespaces = batch.concerns.as_ref().map_or(0, BTreeSet::len)
             );
             let found = Found { known: Arc::clone(&round.known), raw: Vec::new(), bad_samples: 0 };
-            let answer = self.client.query(&query, &round.authorization, found, Found::add);
+            let answer = self.client.query(&query, &round.terms, found, Found::add);
             let answer = answer.instrument(span).await;
             (batch, answer)
         };
@@ -173,7 +171,7 @@ impl PrometheusSource {
         }
         let merged = tokio::task::spawn_blocking(move || merge::merge(raw)).await;
         collected.series =
-            merged.map_err(|error| edge::config(format!("{}: {error}", self.client.name())))?;
+            merged.map_err(|error| self.client.failed("decode", &error.to_string(), "report this"))?;
         collected.gaps = gaps(reasons, scope);
         Ok(collected)
     }

@@ -68,8 +68,15 @@ impl ScrapeSource {
         let visits: Vec<_> = endpoints.into_iter().map(visit).collect();
         let visits: Vec<(&Endpoint, Visit)> =
             stream::iter(visits).buffer_unordered(self.concurrency).collect().await;
+        let remembered = self.remembered();
+        // Away from the threads that wait for sockets: thousands of pods are tens of milliseconds.
+        let merged = tokio::task::spawn_blocking(move || merge::merge(remembered)).await;
+        let series = merged.map_err(|error| SourceError {
+            kind: "decode",
+            message: format!("scraping pods: {error}; report this"),
+        })?;
         Ok(Collected {
-            series: merge::merge(self.remembered()),
+            series,
             gaps: self.gaps(&visits),
             bad_samples: visits.iter().map(|(_, visit)| visit.bad_samples).sum(),
         })

@@ -1,6 +1,9 @@
 //! The text of one pod's metrics, as Prometheus text or OpenMetrics. Every sample line goes to the library by itself:
 //! so its name stays the one that a Prometheus would store, whatever the `# TYPE` lines say or leave out, and a
 //! malformed line costs only itself. Lines that nobody reads (histogram buckets, mostly) are skipped unparsed.
+//!
+//! The library is `prometheus-scraper`, because it alone reads both formats, has a permissive licence and accepts colons
+//! in names; its grouping into families is not used: without a `# TYPE` line it merges `_sum` and `_count`.
 
 use jiff::Timestamp;
 use prometheus_scraper::borrowed::{LabelPair, Metric, MetricValue};
@@ -174,13 +177,28 @@ process_cpu_seconds_total 12.5
                     vllm:prompt_tokens_total 5 1800000000.25 # {trace_id=\"a\"} 1 1800000000\n# EOF\n";
         let text = parse(open.as_bytes(), TextFormat::OpenMetrics);
         assert_eq!(text.lines[0].at.unwrap().as_millisecond(), 1_800_000_000_250);
-        assert_eq!(text.lines[0].value, 5.0);
+        assert_eq!(value(&text, "vllm:prompt_tokens_total"), Some(5.0));
     }
 
     #[test]
     fn an_open_metrics_text_without_its_end_mark_was_cut() {
         assert!(parse(b"vllm:prompt_tokens_total 5\n", TextFormat::OpenMetrics).cut);
         assert!(!parse(b"vllm:prompt_tokens_total 5\n# EOF", TextFormat::OpenMetrics).cut);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_text_makes_it_panic_or_gives_an_impossible_value(
+            tail in r#"[{} =",\\#a-z0-9.+eE-]{0,60}"#,
+            bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..80),
+        ) {
+            let mut text = format!("vllm:kv_cache_usage_perc{tail}\n{{\"vllm:prompt_tokens\"{tail}\n").into_bytes();
+            text.extend(bytes);
+            for format in [TextFormat::Prometheus, TextFormat::OpenMetrics] {
+                let read = parse(&text, format);
+                proptest::prop_assert!(read.lines.iter().all(|line| line.value.is_finite() && line.value >= 0.0));
+            }
+        }
     }
 
     #[test]

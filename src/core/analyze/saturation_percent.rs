@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::model::{Bounds, SaturationPolicy};
-use crate::units::{Cost, Replicas, count};
+use crate::units::{Cost, Replicas};
 
 /// What was seen of one serving process.
 #[derive(Debug, Clone, PartialEq)]
@@ -115,7 +115,10 @@ pub fn analyze(observations: &[Observation], policy: &SaturationPolicy) -> Analy
         avg_spare_queue: queue,
         scale_up: kv < policy.kv_spare_trigger || queue < policy.queue_spare_trigger,
         scale_down_safe: one_fewer_would_do(all.free, kv, queue, policy),
-        variants: variants.into_iter().map(|(name, found)| (name.to_owned(), variant_finding(found))).collect(),
+        variants: variants
+            .into_iter()
+            .map(|(name, found)| (name.to_owned(), variant_finding(found)))
+            .collect(),
     }
 }
 
@@ -196,7 +199,13 @@ pub fn targets(tree: Tree, up: bool, down: bool, candidates: &[Candidate]) -> BT
     };
     let target = |one: &&Candidate| {
         let wanted = match stepping {
-            Some(name) if name == one.name => if up { base(one).plus_one() } else { base(one).minus_one() },
+            Some(name) if name == one.name => {
+                if up {
+                    base(one).plus_one()
+                } else {
+                    base(one).minus_one()
+                }
+            }
             _ => base(one),
         };
         (one.name.clone(), one.bounds.clamp(wanted))
@@ -214,10 +223,4 @@ fn dearest<'a>(candidates: impl Iterator<Item = &'a Candidate>) -> Option<&'a st
 
 fn by_cost_and_name(a: &Candidate, b: &Candidate) -> std::cmp::Ordering {
     a.cost.get().total_cmp(&b.cost.get()).then_with(|| a.name.cmp(&b.name))
-}
-
-/// The number of observations a list holds of `variant`.
-#[must_use]
-pub fn observations_of(variant: &str, observations: &[Observation]) -> u32 {
-    count(observations.iter().filter(|one| one.variant == variant).count())
 }

@@ -135,4 +135,3 @@ fn without_target(now: Timestamp, state: &VariantState, decided: &mut Decided) {
     let finding = format!("{} does not exist", state.variant.target);
     decided.report.steps.push(words::step("quality", Some(&state.variant.id.name), &finding));
 }
-

@@ -7,8 +7,6 @@ mod role;
 mod step;
 mod words;
 mod zero;
-#[cfg(test)]
-mod tests;
 
 use crate::check::check;
 use crate::decision::{Cause, Decision, Outcome, Reason, Report, Step, Target, Unknown, Verdict, Violation};
@@ -28,8 +26,11 @@ pub const START_ALLOWANCE: Seconds = Seconds::whole(1800);
 
 /// Decides about everything in `snapshot`.
 pub fn decide(snapshot: &Snapshot, memory: &Memory, policy: &Policy) -> Outcome {
-    let mut outcome =
-        Outcome { decisions: std::collections::BTreeMap::new(), report: Report::default(), memory: kept(snapshot, memory) };
+    let mut outcome = Outcome {
+        decisions: std::collections::BTreeMap::new(),
+        report: Report::default(),
+        memory: kept(snapshot, memory),
+    };
     for (id, group) in &snapshot.groups {
         let before = memory.groups.get(id).cloned().unwrap_or_default();
         let decided = group::decide(snapshot.now, group, &before, policy);
@@ -72,7 +73,8 @@ fn refuse(snapshot: &Snapshot, memory: &Memory, outcome: &mut Outcome, violation
     let id = violation.variant.clone();
     if let Some((group_id, state)) = find(snapshot, &id) {
         let before = memory.groups.get(group_id).and_then(|group| group.variants.get(&id.name));
-        let previous = before.and_then(|before| before.target).or(state.last_status.filter(|last| last.get() > 0));
+        let previous =
+            before.and_then(|before| before.target).or(state.last_status.filter(|last| last.get() > 0));
         if let Some(decision) = outcome.decisions.get_mut(&id) {
             let message = words::refused(&id, &violation, previous);
             let evidence = match &decision.verdict {
@@ -90,13 +92,15 @@ fn refuse(snapshot: &Snapshot, memory: &Memory, outcome: &mut Outcome, violation
             let restored = before.cloned().unwrap_or_default();
             group.variants.insert(id.name.clone(), restored);
         }
-        let step = Step { step: "check".into(), variant: Some(id.name.clone()), finding: violation.to_string() };
+        let step =
+            Step { step: "check".into(), variant: Some(id.name.clone()), finding: violation.to_string() };
         outcome.report.groups.entry(group_id.clone()).or_default().steps.push(step);
     }
     outcome.report.violations.push(violation);
 }
 
 fn find<'a>(snapshot: &'a Snapshot, id: &VariantId) -> Option<(&'a GroupId, &'a VariantState)> {
-    let all = snapshot.groups.iter().flat_map(|(group, model)| model.variants.iter().map(move |one| (group, one)));
+    let all =
+        snapshot.groups.iter().flat_map(|(group, model)| model.variants.iter().map(move |one| (group, one)));
     all.into_iter().find(|(_, one)| one.variant.id == *id)
 }

@@ -61,7 +61,9 @@ fn hold_unseen(scene: Scene<'_>, sight: &Sight, member: &Member<'_>) -> Draft {
     let (reason, message) = match &scene.group.source {
         _ if sight.state == State::Stale => (Reason::Stale, words::stale(member)),
         SourceHealth::Partial { warnings } => (Reason::Partial, words::partial(member, warnings)),
-        SourceHealth::Complete | SourceHealth::Down { .. } => (Reason::MetricsMissing, words::missing(member)),
+        SourceHealth::Complete | SourceHealth::Down { .. } => {
+            (Reason::MetricsMissing, words::missing(member))
+        }
     };
     member.hold(reason, message, scene.now)
 }
@@ -100,8 +102,10 @@ fn between_looks(scene: Scene<'_>, evidence: Timestamp, member: &Member<'_>) -> 
     }
     // A variant that has joined since the last look, measured: it starts from what runs.
     let number = Some(member.committed().unwrap_or(member.scale.current));
-    let reason = member.memory.reason.unwrap_or(Reason::Steady);
-    let message = member.memory.message.clone().unwrap_or_else(|| words::until_next_look(member));
+    // The last look's words stand too; what was said while the variant was not seen does not.
+    let said = member.memory.reason.zip(member.memory.message.clone());
+    let said = said.filter(|(reason, _)| !matches!(reason, Reason::Starting | Reason::MetricsMissing));
+    let (reason, message) = said.unwrap_or_else(|| (Reason::Steady, words::until_next_look(member)));
     Draft { number, reason, message, evidence, blind: false }
 }
 

@@ -100,7 +100,11 @@ fn runners<'m, 'a>(scene: Scene<'_>, members: &'m [Member<'a>]) -> Vec<Runner<'m
 fn movement(member: &Member<'_>, now: Timestamp) -> Movement {
     let current = member.scale.current;
     // A committed 0 that still runs was taken back or never meant: like upstream's, it is no number to wait for.
-    let target = member.committed().filter(|target| *target > Replicas::ZERO).unwrap_or(current);
+    // And what the bounds have taken from a promise will not come.
+    let bounds = member.state.variant.bounds;
+    let target =
+        member.committed().map(|target| bounds.clamp(target)).filter(|target| *target > Replicas::ZERO);
+    let target = target.unwrap_or(current);
     let pending = member.scale.pending();
     let credited = member.seen.credited(member.state, TRANSITION_PATIENCE, now);
     if !member.active() {
@@ -131,7 +135,8 @@ fn blocking<'r, 'm, 'a>(runners: &'r [Runner<'m, 'a>], wish: Wish) -> Option<&'r
 /// is overdue. One whose replicas fit on no node gets none.
 fn grow(runners: &[Runner<'_, '_>]) -> Option<usize> {
     let able = |runner: &&Runner<'_, '_>| runner.member.allows(runner.member.scale.current.plus_one());
-    let settled = |runner: &&Runner<'_, '_>| !matches!(runner.movement, Movement::Overdue | Movement::Unschedulable);
+    let settled =
+        |runner: &&Runner<'_, '_>| !matches!(runner.movement, Movement::Overdue | Movement::Unschedulable);
     let running = || runners.iter().filter(|runner| runner.seen).filter(able);
     let asleep = || runners.iter().filter(|runner| !runner.member.active()).filter(able);
     let overdue = || running().filter(|runner| runner.movement == Movement::Overdue);
@@ -214,7 +219,9 @@ impl Look<'_, '_> {
         match self.wish {
             Wish::Up if self.chosen.is_none() => (Reason::Bounded, words::no_room(member, self.finding)),
             Wish::DownDenied if !partial => (Reason::Stale, words::denied(member, self.finding)),
-            _ if partial => (Reason::Partial, words::incomplete(member, &self.scene.group.source, self.finding)),
+            _ if partial => {
+                (Reason::Partial, words::incomplete(member, &self.scene.group.source, self.finding))
+            }
             _ => (Reason::Steady, words::steady(member, self.finding)),
         }
     }

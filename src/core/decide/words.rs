@@ -83,7 +83,10 @@ pub(super) fn incomplete(member: &Member<'_>, source: &SourceHealth, finding: &s
     let id = member.id();
     match source {
         SourceHealth::Partial { warnings } => {
-            format!("{id}: the source's answer is not whole ({}), so nothing is removed; {finding}", warnings.join("; "))
+            format!(
+                "{id}: the source's answer is not whole ({}), so nothing is removed; {finding}",
+                warnings.join("; ")
+            )
         }
         SourceHealth::Complete | SourceHealth::Down { .. } => {
             format!("{id}: not every ready pod has fresh metrics, so nothing is removed; {finding}")
@@ -99,7 +102,10 @@ pub(super) fn starting(member: &Member<'_>) -> String {
     let seen = &member.seen;
     let id = member.id();
     if seen.unschedulable > 0 {
-        return format!("{id}: no pod is ready, and no node has room for {} of {}", seen.unschedulable, seen.starting);
+        return format!(
+            "{id}: no pod is ready, and no node has room for {} of {}: look at their events",
+            seen.unschedulable, seen.starting
+        );
     }
     match seen.starting {
         0 if seen.ready > 0 => format!("{id}: its pods are ready and not measured yet"),
@@ -116,7 +122,11 @@ pub(super) fn transition(member: &Member<'_>) -> String {
     let current = member.scale.current;
     match member.committed() {
         Some(target) if target != current => awaited(member, target),
-        _ => format!("{}: waiting for {} of {current} replicas to become ready", member.id(), member.scale.pending()),
+        _ => format!(
+            "{}: waiting for {} of {current} replicas to become ready",
+            member.id(),
+            member.scale.pending()
+        ),
     }
 }
 
@@ -201,6 +211,10 @@ pub(super) fn invalid(id: &VariantId, problem: &str) -> String {
 }
 
 pub(super) fn refused(id: &VariantId, violation: &Violation, previous: Option<Replicas>) -> String {
-    let held = previous.map_or_else(|| "no earlier number is known".to_owned(), |held| format!("{held} is held"));
-    format!("{id}: the new number broke the rule {:?} ({}), so {held}; please report this", violation.rule, violation.detail)
+    let held =
+        previous.map_or_else(|| "no earlier number is known".to_owned(), |held| format!("{held} is held"));
+    format!(
+        "{id}: the new number broke the rule {:?} ({}), so {held}; please report this",
+        violation.rule, violation.detail
+    )
 }

@@ -14,7 +14,8 @@ use crate::units::{Replicas, Seconds};
 /// A role of which nothing runs and nothing is asked to: it sleeps until the scheduler holds a request for the model.
 pub(super) fn at_zero(scene: Scene<'_>, members: &[Member<'_>], steps: &mut Vec<Step>) -> Vec<Draft> {
     let mut drafts: Vec<Draft> = members.iter().map(|member| asleep(scene, member)).collect();
-    let Some(queue) = held_by_scheduler(scene.now, &scene.group.scheduler).filter(|queue| queue.value > 0.0) else {
+    let Some(queue) = held_by_scheduler(scene.now, &scene.group.scheduler).filter(|queue| queue.value > 0.0)
+    else {
         return drafts;
     };
     let able = members.iter().enumerate().filter(|(_, member)| member.allows(Replicas::ONE));
@@ -22,8 +23,13 @@ pub(super) fn at_zero(scene: Scene<'_>, members: &[Member<'_>], steps: &mut Vec<
     let message = words::from_zero(member, queue.value);
     steps.push(words::step("target", Some(member.name()), &message));
     let number = drafts[chosen].number.unwrap_or(Replicas::ZERO).max(Replicas::ONE);
-    drafts[chosen] =
-        Draft { number: Some(number), reason: Reason::ScaleFromZero, message, evidence: queue.at, blind: false };
+    drafts[chosen] = Draft {
+        number: Some(number),
+        reason: Reason::ScaleFromZero,
+        message,
+        evidence: queue.at,
+        blind: false,
+    };
     drafts
 }
 
@@ -32,7 +38,8 @@ pub(super) fn asleep(scene: Scene<'_>, member: &Member<'_>) -> Draft {
     if !matches!(scene.group.source, SourceHealth::Complete) {
         return member.hold(Reason::Partial, words::asleep_unsure(member), scene.now);
     }
-    let on_its_way = member.memory.target.filter(|target| *target > Replicas::ZERO && member.patient(scene.now));
+    let on_its_way =
+        member.memory.target.filter(|target| *target > Replicas::ZERO && member.patient(scene.now));
     let (number, reason, message) = match on_its_way {
         Some(target) => (target, Reason::Transition, words::awaited(member, target)),
         None => (Replicas::ZERO, Reason::Steady, words::asleep(member)),
@@ -67,8 +74,12 @@ pub(super) fn settle(
         Action::KeptOne(kept) if members[kept].allows(Replicas::ONE) => {
             let message = words::kept_one(&members[kept]);
             steps.push(words::step("bound", Some(members[kept].name()), &message));
-            drafts[kept] =
-                Draft { number: Some(Replicas::ONE), reason: Reason::Bounded, message, ..drafts[kept].clone() };
+            drafts[kept] = Draft {
+                number: Some(Replicas::ONE),
+                reason: Reason::Bounded,
+                message,
+                ..drafts[kept].clone()
+            };
         }
         Action::KeptOne(_) => {}
     }

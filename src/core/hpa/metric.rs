@@ -62,7 +62,12 @@ pub fn milli(value: f64) -> i64 {
 
 /// What one external metric asks for: all returned `items` (in thousandths) are added up. `None` when there is none.
 #[must_use]
-pub fn propose(items: &[i64], target: MetricTarget, counts: Counts, tolerance: Tolerance) -> Option<Replicas> {
+pub fn propose(
+    items: &[i64],
+    target: MetricTarget,
+    counts: Counts,
+    tolerance: Tolerance,
+) -> Option<Replicas> {
     if items.is_empty() {
         return None;
     }

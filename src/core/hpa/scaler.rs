@@ -38,7 +38,7 @@ pub enum PolicyKind {
 
 /// How much may change in a period.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Policy {
+pub struct ScalingPolicy {
     /// The unit of `value`.
     pub kind: PolicyKind,
     /// The most change in one period.
@@ -55,7 +55,7 @@ pub struct Rules {
     /// Which policy counts.
     pub select: Select,
     /// The policies; at least one (the API server validates it).
-    pub policies: Vec<Policy>,
+    pub policies: Vec<ScalingPolicy>,
 }
 
 /// `spec.behavior`. The default is what the API server fills in.
@@ -70,8 +70,8 @@ pub struct Behavior {
 impl Default for Behavior {
     fn default() -> Self {
         let period = Seconds::whole(15);
-        let double = Policy { kind: PolicyKind::Percent, value: 100, period };
-        let four = Policy { kind: PolicyKind::Pods, value: 4, period };
+        let double = ScalingPolicy { kind: PolicyKind::Percent, value: 100, period };
+        let four = ScalingPolicy { kind: PolicyKind::Pods, value: 4, period };
         Self {
             up: Rules { window: Seconds::ZERO, select: Select::Max, policies: vec![four, double] },
             down: Rules { window: DOWNSCALE_WINDOW, select: Select::Max, policies: vec![double] },
@@ -94,7 +94,7 @@ pub struct Settings {
 
 /// An amount at a moment.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Entry {
+pub(super) struct Entry {
     at: Timestamp,
     count: Replicas,
 }
@@ -104,7 +104,7 @@ struct Entry {
 pub struct Hpa {
     settings: Settings,
     /// Raw proposals. Bounded: older than both windows is dropped at every step.
-    recommendations: Option<Vec<Entry>>,
+    pub(super) recommendations: Option<Vec<Entry>>,
     /// Own scale events. Bounded: older than the longest period is dropped at every step.
     added: Vec<Entry>,
     removed: Vec<Entry>,
@@ -170,13 +170,20 @@ impl Hpa {
         most.min(self.settings.max.min(limit)).max(self.settings.min)
     }
 
-    fn stabilise(&mut self, now: Timestamp, spec: Replicas, proposal: Replicas, behavior: &Behavior) -> Replicas {
+    fn stabilise(
+        &mut self,
+        now: Timestamp,
+        spec: Replicas,
+        proposal: Replicas,
+        behavior: &Behavior,
+    ) -> Replicas {
         let recent = self.recommendations.get_or_insert_default();
         let age = |entry: &Entry| Seconds::between(entry.at, now);
         let within = |window| recent.iter().filter(move |entry| age(entry) < window).map(|entry| entry.count);
         let floor = within(behavior.up.window).fold(proposal, Replicas::min);
         let ceiling = within(behavior.down.window).fold(proposal, Replicas::max);
-        let longest = if behavior.up.window > behavior.down.window { behavior.up.window } else { behavior.down.window };
+        let longest =
+            if behavior.up.window > behavior.down.window { behavior.up.window } else { behavior.down.window };
         recent.retain(|entry| age(entry) < longest);
         recent.push(Entry { at: now, count: proposal });
         spec.max(floor).min(ceiling)

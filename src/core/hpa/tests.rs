@@ -22,7 +22,8 @@ fn an_hpa_wakes_only_what_it_put_to_sleep_itself() {
     let mut stranger = hpa(0, 9, None, AtZero::ReadsIfOwn);
     assert_eq!(stranger.step(at(0), n(0), Some(n(3))), n(0));
 
-    let behavior = Behavior { down: Rules { window: Seconds::ZERO, ..Behavior::default().down }, ..Behavior::default() };
+    let behavior =
+        Behavior { down: Rules { window: Seconds::ZERO, ..Behavior::default().down }, ..Behavior::default() };
     let mut own = hpa(0, 9, Some(behavior), AtZero::ReadsIfOwn);
     assert_eq!(own.step(at(0), n(1), Some(n(0))), n(0));
     assert_eq!(own.step(at(15), n(0), Some(n(3))), n(3));

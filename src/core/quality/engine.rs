@@ -95,8 +95,14 @@ fn scaled(interval: Seconds, factor: f64, least: Seconds) -> Seconds {
 #[must_use]
 pub fn interval_of(signals: &Signals) -> Seconds {
     let longest = NEEDED.map(|signal| signals.get(signal)).into_iter().max_by_key(|series| series.len());
+    median_gap(longest.unwrap_or_default())
+}
+
+/// The median gap between the times of `series`: one missed scrape does not change it.
+#[must_use]
+pub fn median_gap(series: &[Sample]) -> Seconds {
     let mut gaps: Vec<Seconds> =
-        longest.unwrap_or_default().windows(2).map(|pair| Seconds::between(pair[0].at, pair[1].at)).collect();
+        series.windows(2).map(|pair| Seconds::between(pair[0].at, pair[1].at)).collect();
     gaps.sort_by(|a, b| a.get().total_cmp(&b.get()));
     gaps.get(gaps.len() / 2).copied().unwrap_or(Seconds::ZERO)
 }

@@ -8,7 +8,7 @@ mod sight;
 #[cfg(test)]
 mod tests;
 
-pub use engine::{Freshness, Reading, fresh_limit, interval_of, read, stale_limit};
+pub use engine::{Freshness, Reading, fresh_limit, interval_of, median_gap, read, stale_limit};
 pub use sight::{Rights, Sight, State, VariantSight, look};
 
 use crate::units::Seconds;

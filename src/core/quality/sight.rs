@@ -2,8 +2,8 @@
 
 use jiff::Timestamp;
 
-use super::engine::{Freshness, Reading, read};
 use super::STALE_AT_LEAST;
+use super::engine::{Freshness, Reading, read};
 use crate::analyze::saturation_percent::Observation;
 use crate::snapshot::{Phase, Replica, SourceHealth, VariantState};
 use crate::units::{Replicas, Seconds, count};
@@ -105,7 +105,12 @@ fn at_zero(variant: &VariantState, seen: &VariantSight) -> bool {
     variant.scale.is_some_and(|scale| scale.spec == Replicas::ZERO) && seen.ready == 0
 }
 
-fn state_of(source: &SourceHealth, variants: &[&VariantState], seen: &[VariantSight], now: Timestamp) -> State {
+fn state_of(
+    source: &SourceHealth,
+    variants: &[&VariantState],
+    seen: &[VariantSight],
+    now: Timestamp,
+) -> State {
     if matches!(source, SourceHealth::Down { .. }) {
         return State::Down;
     }

@@ -1,1 +1,147 @@
-//! placeholder
+//! The observation table, row by row.
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::*;
+use crate::model::{Bounds, Role, TargetRef, Variant, VariantId};
+use crate::snapshot::{Phase, Replica, Sample, Scale, Signal, Signals, SourceHealth, VariantState};
+use crate::units::{Cost, Replicas};
+
+const NOW: Timestamp = Timestamp::constant(1_800_000_000, 0);
+
+fn ago(seconds: i64) -> Timestamp {
+    NOW - SignedDuration::from_secs(seconds)
+}
+
+/// Both signals, scraped every `gap` seconds, the last time `newest` seconds ago.
+fn scraped(newest: i64, gap: i64) -> Signals {
+    let mut signals = Signals::default();
+    for signal in [Signal::KvUsage, Signal::Waiting] {
+        signals.add(signal, (0..5).map(|back| Sample { at: ago(newest + gap * back), value: 0.5 }));
+    }
+    signals
+}
+
+fn ready(engines: impl IntoIterator<Item = Signals>) -> Replica {
+    let engines =
+        engines.into_iter().enumerate().map(|(port, signals)| (port.to_string(), signals)).collect();
+    let (created, ready_since) = (ago(900), Some(ago(800)));
+    Replica { pod: "p".into(), phase: Phase::Ready, created, ready_since, engines }
+}
+
+fn in_phase(phase: Phase) -> Replica {
+    Replica { phase, ready_since: None, ..ready([]) }
+}
+
+fn state_of(replicas: Vec<Replica>, source: &SourceHealth) -> State {
+    let serving = replicas.iter().filter(|one| one.phase == Phase::Ready).count();
+    let spec = Replicas::new(u32::try_from(replicas.len()).unwrap());
+    let scale = Scale { spec, current: spec, ready: Replicas::new(u32::try_from(serving).unwrap()) };
+    look(source, &[&variant(replicas, scale)], NOW).state
+}
+
+fn variant(replicas: Vec<Replica>, scale: Scale) -> VariantState {
+    let variant = Variant {
+        id: VariantId::new("default", "llama"),
+        model: "m".into(),
+        target: TargetRef { kind: "Deployment".into(), name: "llama".into() },
+        cost: Cost::ZERO,
+        bounds: Bounds::default(),
+        accelerator: None,
+        role: Role::Both,
+    };
+    VariantState { variant, scale: Some(scale), replicas, last_status: None }
+}
+
+#[test]
+fn freshness_follows_the_scrape_interval_that_was_observed() {
+    let grade = |newest, gap| read(&scraped(newest, gap), NOW).freshness;
+    assert_eq!([grade(30, 15), grade(31, 15), grade(60, 15), grade(61, 15)], {
+        use Freshness::{Aging, Fresh, Stale};
+        [Fresh, Aging, Aging, Stale]
+    });
+    assert_eq!([grade(120, 60), grade(121, 60), grade(240, 60), grade(241, 60)], {
+        use Freshness::{Aging, Fresh, Stale};
+        [Fresh, Aging, Aging, Stale]
+    });
+    assert_eq!(grade(30, 1), Freshness::Fresh, "a fast scrape does not make 30 s old");
+}
+
+#[test]
+fn one_missed_scrape_does_not_change_the_interval() {
+    let mut signals = Signals::default();
+    let times = [5, 20, 35, 95, 110];
+    signals.add(Signal::KvUsage, times.map(|back| Sample { at: ago(back), value: 0.1 }));
+    assert_eq!(interval_of(&signals), Seconds::whole(15));
+}
+
+#[test]
+fn v1_reads_peaks_of_the_last_minute_and_whole_requests() {
+    let mut signals = Signals::default();
+    let series =
+        |values: [f64; 5]| (0..).zip(values).map(|(back, value)| Sample { at: ago(5 + 15 * back), value });
+    signals.add(Signal::KvUsage, series([0.2, 0.3, 0.6, 0.1, 0.9]));
+    signals.add(Signal::Waiting, series([1.9, 0.0, 0.0, 0.0, 8.0]));
+    let reading = read(&signals, NOW);
+    assert!((reading.kv - 0.6).abs() < 1e-12);
+    assert_eq!(reading.queue, 1);
+}
+
+#[test]
+fn a_missing_signal_may_raise_and_never_lower() {
+    let mut signals = Signals::default();
+    signals.add(Signal::KvUsage, [Sample { at: ago(5), value: 0.9 }]);
+    assert_eq!(read(&signals, NOW).freshness, Freshness::Aging);
+    assert!(!state_of(vec![ready([signals])], &SourceHealth::Complete).rights().down);
+}
+
+#[test]
+fn each_row_of_the_table_is_told_apart() {
+    let whole = SourceHealth::Complete;
+    let warned = SourceHealth::Partial { warnings: vec!["cut".into()] };
+    let down = SourceHealth::Down { cause: "refused".into() };
+    let fresh = || ready([scraped(5, 15)]);
+    assert_eq!(state_of(vec![fresh(), fresh()], &whole), State::Fresh);
+    assert_eq!(state_of(vec![fresh(), ready([scraped(45, 15)])], &whole), State::Aging);
+    assert_eq!(state_of(vec![fresh(), ready([scraped(99, 15)])], &whole), State::Partial);
+    assert_eq!(state_of(vec![fresh(), ready([])], &whole), State::Partial);
+    assert_eq!(state_of(vec![ready([scraped(5, 15), scraped(99, 15)])], &whole), State::Partial);
+    assert_eq!(state_of(vec![fresh()], &warned), State::Partial);
+    assert_eq!(state_of(vec![ready([scraped(99, 15)])], &whole), State::Stale);
+    assert_eq!(state_of(vec![ready([])], &whole), State::Missing);
+    assert_eq!(state_of(vec![ready([])], &warned), State::Missing);
+    assert_eq!(state_of(vec![in_phase(Phase::Starting)], &whole), State::Starting);
+    assert_eq!(state_of(vec![in_phase(Phase::Terminating)], &whole), State::Starting);
+    assert_eq!(state_of(vec![], &whole), State::Zero);
+    assert_eq!(state_of(vec![fresh()], &down), State::Down);
+    assert_eq!(state_of(vec![], &down), State::Down);
+}
+
+#[test]
+fn a_ready_pod_the_pod_list_does_not_have_makes_the_sight_partial() {
+    let two = Replicas::new(2);
+    let one_listed = variant(vec![ready([scraped(5, 15)])], Scale { spec: two, current: two, ready: two });
+    assert_eq!(look(&SourceHealth::Complete, &[&one_listed], NOW).state, State::Partial);
+}
+
+#[test]
+fn only_a_fresh_and_complete_sight_may_lower_a_number() {
+    use State::{Aging, Down, Fresh, Missing, Partial, Stale, Starting, Zero};
+    for state in [Down, Zero, Starting, Missing, Stale, Partial, Aging, Fresh] {
+        let Rights { up, down, zero } = state.rights();
+        assert_eq!((down, zero), (state == Fresh, state == Fresh), "{state:?}");
+        assert_eq!(up, matches!(state, Fresh | Aging | Partial), "{state:?}");
+    }
+}
+
+#[test]
+fn what_will_not_come_is_not_credited() {
+    let young = Replica { created: ago(60), ..in_phase(Phase::Starting) };
+    let old = Replica { created: ago(301), ..in_phase(Phase::Starting) };
+    let nowhere = Replica { created: ago(60), ..in_phase(Phase::Unschedulable) };
+    let (five, one) = (Replicas::new(5), Replicas::ONE);
+    let state = variant(vec![young, old, nowhere], Scale { spec: five, current: five, ready: one });
+    let seen = look(&SourceHealth::Complete, &[&state], NOW).variants.remove(0);
+    // Four are pending: one is listed and young, one is not listed yet.
+    assert_eq!(seen.credited(&state, Seconds::whole(300), NOW), Replicas::new(2));
+}

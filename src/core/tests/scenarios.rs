@@ -1,4 +1,5 @@
 //! Golden decisions: each file of `tests/scenarios` is a snapshot, a memory and a policy, and what must be decided.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests may fail like tests")]
 
 use std::collections::BTreeMap;
 use std::fs::read_to_string;

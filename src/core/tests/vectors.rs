@@ -1,4 +1,5 @@
 //! The product's arithmetic agrees with upstream's and with Kubernetes' to the digit.
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail like tests")]
 
 #[path = "support/vectors.rs"]
 mod vectors;

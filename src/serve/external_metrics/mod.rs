@@ -35,15 +35,19 @@ pub(crate) async fn get(
     };
     if state.decides() {
         let published = state.current().await;
-        return render(&state, &published, &namespace, &metric, &selector);
+        return render(&state, &published, &namespace, &metric, &selector).into_response();
     }
     match state.forward(request.uri(), &audit).await {
         Ok(answer) => answer,
         Err(error) => {
             tracing::debug!(%error, "answering from the last published state");
-            let mut answer = render(&state, &state.newest(), &namespace, &metric, &selector);
-            warn(answer.headers_mut(), &format!("{error}; this is the last state it published"));
-            answer
+            match render(&state, &state.newest(), &namespace, &metric, &selector) {
+                Err(status) => status.with_note(&error).into_response(),
+                Ok(mut answer) => {
+                    warn(answer.headers_mut(), &format!("{error}; this is the last state it published"));
+                    answer
+                }
+            }
         }
     }
 }
@@ -63,7 +67,7 @@ pub(crate) fn render(
     namespace: &str,
     metric: &str,
     selector: &Selector,
-) -> Response {
+) -> Result<Response, Status> {
     let question = Question {
         namespace,
         metric,
@@ -72,19 +76,13 @@ pub(crate) fn render(
         now: state.now(),
         max_stale: state.max_stale(),
     };
-    match answer(published, &question) {
-        Err(status) => status.into_response(),
-        Ok(list) => match serde_json::to_vec(&list) {
-            Err(error) => super::internal_error(&error).into_response(),
-            Ok(body) => {
-                let mut response = ([(CONTENT_TYPE, JSON)], body).into_response();
-                if let Some(warning) = list.warning() {
-                    warn(response.headers_mut(), &warning);
-                }
-                response
-            }
-        },
+    let list = answer(published, &question)?;
+    let body = serde_json::to_vec(&list).map_err(|error| super::internal_error(&error))?;
+    let mut response = ([(CONTENT_TYPE, JSON)], body).into_response();
+    if let Some(warning) = list.warning() {
+        warn(response.headers_mut(), &warning);
     }
+    Ok(response)
 }
 
 /// Adds a `Warning`, which kubectl prints and the HPA ignores.

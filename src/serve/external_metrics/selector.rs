@@ -248,7 +248,11 @@ impl fmt::Display for Selector {
     }
 }
 
+/// A lone empty value is written with a comma: empty brackets are no set.
 fn joined(values: &BTreeSet<String>) -> String {
+    if values.len() == 1 && values.contains("") {
+        return ",".into();
+    }
     values.iter().map(String::as_str).collect::<Vec<_>>().join(",")
 }
 

@@ -85,7 +85,7 @@ pub(crate) async fn answer(
     let mut answer = match understood(request.headers(), request.uri()) {
         Ok(selector) => {
             let published = state.current().await;
-            render(&state, &published, &namespace, &metric, &selector)
+            render(&state, &published, &namespace, &metric, &selector).into_response()
         }
         Err(refusal) => refusal.into_response(),
     };

@@ -6,8 +6,8 @@ use serde_json::{Map, Value, json};
 use wva_core::analyze::saturation_percent::{Candidate, Observation, Tree, analyze, targets};
 use wva_core::bound::enforcer::{Action, Enforced, enforce};
 use wva_core::hpa::{
-    AtZero, Behavior, Counts, Hpa, Kind, MetricTarget, Policy, PolicyKind, Rules, Select, Settings, Tolerance,
-    combine, milli, propose,
+    AtZero, Behavior, Counts, Hpa, Kind, MetricTarget, PolicyKind, Rules, ScalingPolicy, Select, Settings,
+    Tolerance, combine, milli, propose,
 };
 use wva_core::model::{Bounds, SaturationPolicy, Variant};
 use wva_core::units::{Cost, Replicas, Seconds};
@@ -31,8 +31,9 @@ pub(crate) fn run(text: &str, groups: &[String], tally: &mut Tally) -> Result<()
             continue;
         }
         let tolerance = vector["rel_tol"].as_f64().unwrap_or(1e-9);
-        let outcome = compute(&group, &vector["inputs"])
-            .and_then(|got| agree(&vector["expected"], &got, tolerance).map_err(|why| format!("{why}; got {got}")));
+        let outcome = compute(&group, &vector["inputs"]).and_then(|got| {
+            agree(&vector["expected"], &got, tolerance).map_err(|why| format!("{why}; got {got}"))
+        });
         match outcome {
             Ok(()) => tally.passed += 1,
             Err(why) => tally.failures.push(format!("{group}/{id}: {why}")),
@@ -165,15 +166,20 @@ fn rules(given: &Value, usual: Rules) -> Result<Rules, String> {
         Some("Disabled") => Select::Disabled,
         Some(other) => return Err(format!("unknown select {other}")),
     };
-    let policy = |one: &Value| -> Result<Policy, String> {
+    let policy = |one: &Value| -> Result<ScalingPolicy, String> {
         let kind = if one["type"] == json!("Pods") { PolicyKind::Pods } else { PolicyKind::Percent };
-        Ok(Policy { kind, value: integer(&one["value"])?, period: Seconds::whole(integer(&one["period"])?) })
+        Ok(ScalingPolicy {
+            kind,
+            value: integer(&one["value"])?,
+            period: Seconds::whole(integer(&one["period"])?),
+        })
     };
     let policies = match &given["policies"] {
         Value::Null => usual.policies,
         given => list(given)?.iter().map(policy).collect::<Result<_, _>>()?,
     };
-    let window = if given["window"].is_null() { usual.window } else { Seconds::whole(integer(&given["window"])?) };
+    let window =
+        if given["window"].is_null() { usual.window } else { Seconds::whole(integer(&given["window"])?) };
     Ok(Rules { window, select, policies })
 }
 
@@ -184,7 +190,9 @@ fn agree(expected: &Value, got: &Value, tolerance: f64) -> Result<(), String> {
             let names = wanted.keys().chain(found.keys());
             names.into_iter().try_for_each(|name| {
                 let (wanted, found) = (wanted.get(name), found.get(name));
-                let (Some(wanted), Some(found)) = (wanted, found) else { return Err(format!("{name} is on one side only")) };
+                let (Some(wanted), Some(found)) = (wanted, found) else {
+                    return Err(format!("{name} is on one side only"));
+                };
                 agree(wanted, found, tolerance).map_err(|why| format!("{name}: {why}"))
             })
         }
@@ -236,7 +244,11 @@ fn optional_replicas(value: &Value) -> Result<Option<Replicas>, String> {
 
 fn or_zero(value: &Value) -> Result<Replicas, String> {
     // Upstream reads a maximum of 0 or less as none.
-    if value.is_null() || value.as_i64().is_some_and(|value| value < 0) { Ok(Replicas::ZERO) } else { replicas(value) }
+    if value.is_null() || value.as_i64().is_some_and(|value| value < 0) {
+        Ok(Replicas::ZERO)
+    } else {
+        replicas(value)
+    }
 }
 
 fn cost(value: &Value) -> Result<Cost, String> {

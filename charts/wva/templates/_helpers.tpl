@@ -1,0 +1,41 @@
+{{- define "wva.chart" -}}
+{{- printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "wva.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+
+{{/* Short enough for a suffix of ours in every name of 63 characters. */}}
+{{- define "wva.fullname" -}}
+{{- $name := include "wva.name" . -}}
+{{- $own := ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) -}}
+{{- default $own .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "wva.selectorLabels" -}}
+app.kubernetes.io/name: {{ include "wva.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "wva.labels" -}}
+{{ include "wva.selectorLabels" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ include "wva.chart" . }}
+{{- end -}}
+
+{{- define "wva.image" -}}
+{{- with .Values.image -}}
+{{- if .digest }}{{ .repository }}@{{ .digest }}{{ else }}{{ .repository }}:{{ default $.Chart.AppVersion .tag }}{{ end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The one subject that every binding of the program names. */}}
+{{- define "wva.subject" -}}
+{kind: ServiceAccount, name: {{ include "wva.fullname" . }}, namespace: {{ .Release.Namespace }}}
+{{- end -}}
+
+{{- define "wva.apiService" -}}
+v1beta1.external.metrics.k8s.io
+{{- end -}}

@@ -1,0 +1,96 @@
+//! Glue between rooms that do not know each other: one room's port, filled by another room.
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use jiff::Timestamp;
+use wva_core::units::Seconds;
+
+use crate::cluster::{Bundle, reviews};
+use crate::engine::{Published, Reader};
+use crate::serve::Reads;
+use crate::serve::auth::{Access, Attributes, ReviewError, Reviewer, Token, User};
+use crate::serve::tls::SharedPki;
+
+/// The serving edge reads through the engine's reader.
+pub struct EngineReads(pub Reader);
+
+impl Reads for EngineReads {
+    fn current(&self) -> BoxFuture<'_, Arc<Published>> {
+        Box::pin(self.0.current())
+    }
+
+    fn newest(&self) -> Arc<Published> {
+        self.0.newest()
+    }
+
+    fn now(&self) -> Timestamp {
+        self.0.now()
+    }
+
+    fn max_stale(&self) -> Seconds {
+        self.0.max_stale()
+    }
+}
+
+/// The API server decides who may read.
+pub(super) struct ClusterReviewer(pub kube::Client);
+
+impl Reviewer for ClusterReviewer {
+    fn token<'a>(&'a self, token: &'a Token) -> BoxFuture<'a, Result<Option<User>, ReviewError>> {
+        Box::pin(async move {
+            let known = reviews::who(&self.0, token.secret()).await;
+            let known = known.map_err(|error| ReviewError(error.to_string()))?;
+            Ok(known.map(|subject| User {
+                name: subject.user,
+                uid: Some(subject.uid).filter(|uid| !uid.is_empty()),
+                groups: subject.groups,
+                extra: subject.extra,
+            }))
+        })
+    }
+
+    fn access<'a>(
+        &'a self,
+        user: &'a User,
+        attributes: &'a Attributes,
+    ) -> BoxFuture<'a, Result<Access, ReviewError>> {
+        Box::pin(async move {
+            let verdict = reviews::may(&self.0, &subject(user), &access(attributes)).await;
+            let verdict = verdict.map_err(|error| ReviewError(error.to_string()))?;
+            let reason = Some(verdict.reason).filter(|reason| !reason.is_empty());
+            Ok(if verdict.allowed { Access::Allowed } else { Access::Denied { reason } })
+        })
+    }
+}
+
+fn subject(user: &User) -> reviews::Subject {
+    reviews::Subject {
+        user: user.name.clone(),
+        uid: user.uid.clone().unwrap_or_default(),
+        groups: user.groups.clone(),
+        extra: user.extra.clone(),
+    }
+}
+
+fn access(attributes: &Attributes) -> reviews::Access {
+    match attributes {
+        Attributes::Resource { verb, group, version, resource, namespace } => reviews::Access::Resource {
+            namespace: namespace.clone(),
+            verb: (*verb).into(),
+            group: (*group).into(),
+            version: (*version).into(),
+            resource: resource.clone(),
+            subresource: String::new(),
+            name: String::new(),
+        },
+        Attributes::Path { verb, path } => {
+            reviews::Access::Path { path: (*path).into(), verb: (*verb).into() }
+        }
+    }
+}
+
+/// The Secret's content, as the serving edge wants it.
+pub(super) fn shared_pki(bundle: &Bundle) -> SharedPki {
+    SharedPki { ca_pem: bundle.ca_cert.clone(), cert_pem: bundle.cert.clone(), key_pem: bundle.key.clone() }
+}

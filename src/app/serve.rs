@@ -1,0 +1,356 @@
+//! `wva serve`: builds every part, starts the tasks, waits for a reason to stop, and stops in the order that costs
+//! readers nothing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use prometheus_client::registry::Registry;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, sleep_until};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::adapters::{ClusterReviewer, EngineReads, shared_pki};
+use super::sources::source;
+use super::tasks::Tasks;
+use crate::cluster::{
+    Bundle, CaBundle, Certificates, ClusterReader, ClusterWatch, Election, StateStore, StateWriter,
+    StatusWriter, TrustWatch, apiservice, certificates, lease, watch as watches,
+};
+use crate::config::{Config, ignored_environment};
+use crate::engine::{
+    Board, Clock, Engine, Leadership, Parts, ReadSettings, Reader, Restored, SystemClock, run,
+};
+use crate::serve::auth::TrustData;
+use crate::serve::tls::{RECHECK, Serving, SharedPki};
+use crate::serve::{AppState, Ports, Server, Settings};
+use crate::telemetry::{EvaluationMetrics, build_info};
+
+/// The Secret of the shared certificate, and the prefix of the state objects.
+const SECRET: &str = "wva-tls";
+const STATE_PREFIX: &str = "wva";
+/// Writers flush and the lease is given up within this; each of their requests is bounded by 5 s.
+const FLUSH: Duration = Duration::from_secs(10);
+/// Requests in flight may take this long after the door is closed: ten times the longest read.
+const DRAIN: Duration = Duration::from_secs(10);
+/// How long to wait before trying again what the API server did not answer.
+const RETRY: Duration = Duration::from_secs(2);
+
+/// The phases of a shutdown, in order: for each, what is told to stop and what is waited for.
+#[derive(Default)]
+struct Phases {
+    /// Readiness fails, everything else goes on.
+    stopping: CancellationToken,
+    /// No more decisions; what is known is written down.
+    work: Phase,
+    /// The lease is given up: another instance decides, we forward.
+    election: Phase,
+    /// The door closes; requests in flight are finished.
+    serving: Phase,
+    /// Nothing needs the cluster any more.
+    watches: Phase,
+}
+
+#[derive(Default)]
+struct Phase {
+    stop: CancellationToken,
+    tasks: Tasks,
+}
+
+impl Phase {
+    /// Starts a task that ends when the phase is told to stop.
+    fn start<F: Future<Output = ()> + Send + 'static>(
+        &mut self,
+        name: &'static str,
+        task: impl FnOnce(CancellationToken) -> F,
+    ) {
+        self.tasks.spawn(name, task(self.stop.clone()));
+    }
+
+    async fn end(self, limit: Duration) {
+        self.stop.cancel();
+        self.tasks.finish(limit).await;
+    }
+}
+
+/// Runs until a signal or a failure.
+///
+/// # Errors
+/// When the configuration cannot be carried out, or a part ends that should run for ever.
+pub async fn serve(config: Config) -> anyhow::Result<()> {
+    for (name, why) in ignored_environment() {
+        warn!(name, why, "this setting has no effect");
+    }
+    let client = client(&config).await?;
+    let delay = config.shutdown_delay;
+    let mut app = App { config, client, clock: Arc::new(SystemClock), phases: Phases::default() };
+    app.start().await?;
+    let ended = app.wait().await?;
+    let Phases { stopping, work, election, serving, watches } = app.phases;
+    let asked = Instant::now();
+    stopping.cancel();
+    work.end(FLUSH).await;
+    election.end(FLUSH).await;
+    if ended.is_none() {
+        sleep_until(asked + delay).await;
+    }
+    serving.end(DRAIN + RETRY).await;
+    watches.end(RETRY).await;
+    info!("stopped");
+    match ended {
+        Some((task, how)) => bail!("the {task} {how}: this is a bug"),
+        None => Ok(()),
+    }
+}
+
+struct App {
+    config: Config,
+    client: kube::Client,
+    clock: Arc<dyn Clock>,
+    phases: Phases,
+}
+
+impl App {
+    async fn start(&mut self) -> anyhow::Result<()> {
+        let (cluster, synced) = self.start_watches();
+        let leadership = self.start_election();
+        let mut registry = Registry::default();
+        build_info(&mut registry);
+        let board = Board::new();
+        let parts = Parts {
+            cluster: Arc::new(cluster.clone()),
+            source: source(self.config.source.clone(), self.clock.clone())?,
+            clock: self.clock.clone(),
+            board: board.clone(),
+            leadership: leadership.clone(),
+            metrics: EvaluationMetrics::register(&mut registry),
+        };
+        let engine = Arc::new(Engine::new(parts, self.config.policy.clone()));
+        let settings = ReadSettings { max_age: self.config.max_age, read_wait: self.config.read_wait };
+        let reader = Reader::new(engine.clone(), settings);
+        self.start_deciding(engine, reader.clone(), leadership.clone());
+        self.start_writers(cluster, &board, &leadership);
+        let settings = Settings {
+            serving: self.serving(),
+            shared: self.start_certificates(),
+            instance_name: certificates::instance_name(&self.config.namespace),
+            trust: self.start_trust(),
+            leadership,
+            published: board.subscribe(),
+            synced,
+            stopping: self.phases.stopping.clone(),
+            read_wait: self.config.read_wait,
+            controller_instance: self.config.controller_instance.clone(),
+        };
+        let reviewer = Arc::new(ClusterReviewer(self.client.clone()));
+        let ports = Ports { reads: Arc::new(EngineReads(reader)), reviewer, registry };
+        let server = Server::bind(self.config.listen, AppState::new(settings, ports)).await?;
+        info!(address = %server.address(), instance = self.config.instance, "serving");
+        self.phases.serving.start("server", |stop| server.serve(stop, DRAIN));
+        Ok(())
+    }
+
+    fn start_watches(&mut self) -> (ClusterReader, watch::Receiver<bool>) {
+        let settings = watches::Settings {
+            namespace: self.config.watch_namespace.clone(),
+            controller_instance: self.config.controller_instance.clone(),
+        };
+        let (watching, cluster) = ClusterWatch::new(self.client.clone(), settings);
+        self.phases.watches.start("cluster watch", |stop| watching.run(stop));
+        let (tell, synced) = watch::channel(false);
+        let mut observed = cluster.subscribe();
+        self.phases.watches.start("first listing", |stop| async move {
+            let listed = observed.wait_for(|observed| observed.view.synced);
+            if let Some(Ok(_)) = stop.run_until_cancelled(listed).await {
+                info!("every watch has listed once");
+                tell.send_replace(true);
+            }
+            stop.cancelled().await;
+        });
+        (cluster, synced)
+    }
+
+    fn start_election(&mut self) -> watch::Receiver<Leadership> {
+        let (namespace, instance) = (&self.config.namespace, &self.config.instance);
+        let mut settings = lease::Settings::new(namespace, instance, Some(self.config.advertised.clone()));
+        settings.name.clone_from(&self.config.lease);
+        let (election, leadership) = Election::new(self.client.clone(), settings, self.clock.clone());
+        self.phases.election.start("election", |stop| election.run(stop));
+        leadership
+    }
+
+    /// The loop that evaluates, and the hand-over before it.
+    fn start_deciding(
+        &mut self,
+        engine: Arc<Engine>,
+        reader: Reader,
+        leadership: watch::Receiver<Leadership>,
+    ) {
+        let (interval, store) = (self.config.interval, self.store());
+        let writer = StateWriter::new(store.clone(), reader.published(), engine.memory(), leadership.clone());
+        let looping = reader.clone();
+        self.phases.work.start("evaluation", |stop| run(looping, interval, stop));
+        self.phases.work.start("take-over", |stop| async move {
+            stop.run_until_cancelled(take_over(engine, reader, store, leadership)).await;
+        });
+        self.phases.work.start("state writer", |stop| writer.run(stop));
+    }
+
+    fn start_writers(
+        &mut self,
+        cluster: ClusterReader,
+        board: &Board,
+        leadership: &watch::Receiver<Leadership>,
+    ) {
+        let instance = self.config.instance.clone();
+        let (published, holder) = (board.subscribe(), leadership.clone());
+        let writer = StatusWriter::new(self.client.clone(), cluster, published, holder, instance);
+        self.phases.work.start("status writer", |stop| writer.run(stop));
+        let (store, board, leadership) = (self.store(), board.clone(), leadership.clone());
+        self.phases.watches.start("state follower", |stop| async move {
+            store.follow(&board, leadership, stop).await;
+        });
+    }
+
+    fn store(&self) -> StateStore {
+        let prefix = match &self.config.controller_instance {
+            Some(instance) => format!("{STATE_PREFIX}-{instance}"),
+            None => STATE_PREFIX.into(),
+        };
+        StateStore::new(self.client.clone(), &self.config.namespace, &prefix, self.clock.clone())
+    }
+
+    fn serving(&self) -> Serving {
+        match &self.config.certificate {
+            Some(files) => {
+                Serving::Files { certificate: files.chain.clone(), key: files.key.clone(), recheck: RECHECK }
+            }
+            None => Serving::Shared,
+        }
+    }
+
+    /// The shared certificate: made or adopted, followed, and, where it is what we serve with, announced to the API
+    /// server as the APIService's `caBundle`.
+    fn start_certificates(&mut self) -> watch::Receiver<Option<SharedPki>> {
+        let (namespace, service) = (self.config.namespace.clone(), self.config.service.clone());
+        let settings = certificates::Settings {
+            namespace: namespace.clone(),
+            secret: SECRET.into(),
+            service: service.clone(),
+        };
+        let certificates = Certificates::new(self.client.clone(), settings, self.clock.clone());
+        let ours = self.config.certificate.is_none().then(|| self.client.clone());
+        let ca_bundle = apiservice::Settings { namespace, service };
+        let (tell, shared) = watch::channel(None);
+        self.phases.watches.start("certificates", |stop| async move {
+            let Some(first) = stop.run_until_cancelled(first_certificate(&certificates)).await else {
+                return;
+            };
+            tell.send_replace(Some(shared_pki(&first)));
+            let (publish, mut bundles) = watch::channel(first);
+            let announcing = async {
+                match ours {
+                    Some(client) => {
+                        let ca_bundle = CaBundle::new(client, ca_bundle, publish.subscribe());
+                        ca_bundle.run(stop.clone()).await;
+                    }
+                    None => stop.cancelled().await,
+                }
+            };
+            let telling = async {
+                while let Some(Ok(())) = stop.run_until_cancelled(bundles.changed()).await {
+                    tell.send_replace(Some(shared_pki(&bundles.borrow_and_update())));
+                }
+            };
+            tokio::join!(certificates.run(publish.clone(), stop.clone()), announcing, telling);
+        });
+        shared
+    }
+
+    fn start_trust(&mut self) -> watch::Receiver<TrustData> {
+        let (watching, trust) = TrustWatch::new(self.client.clone());
+        self.phases.watches.start("trust watch", |stop| watching.run(stop));
+        trust
+    }
+
+    /// Until a signal (`None`), or until a task ends that should not.
+    async fn wait(&mut self) -> anyhow::Result<Option<(&'static str, String)>> {
+        let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
+        let Phases { work, election, serving, watches, .. } = &mut self.phases;
+        tokio::select! {
+            _ = terminate.recv() => info!("SIGTERM: stopping"),
+            _ = tokio::signal::ctrl_c() => info!("interrupted: stopping"),
+            ended = work.tasks.first_end() => return Ok(Some(ended)),
+            ended = election.tasks.first_end() => return Ok(Some(ended)),
+            ended = serving.tasks.first_end() => return Ok(Some(ended)),
+            ended = watches.tasks.first_end() => return Ok(Some(ended)),
+        }
+        Ok(None)
+    }
+}
+
+async fn client(config: &Config) -> anyhow::Result<kube::Client> {
+    let from = match &config.kubeconfig {
+        Some(path) => {
+            let file =
+                Kubeconfig::read_from(path).with_context(|| format!("--kubeconfig {}", path.display()))?;
+            kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
+                .await
+                .with_context(|| format!("--kubeconfig {}", path.display()))?
+        }
+        None => kube::Config::incluster().context(
+            "not in a cluster, and no --kubeconfig given; to try without a cluster, run `wva demo`",
+        )?,
+    };
+    kube::Client::try_from(from).context("cannot set up the Kubernetes client")
+}
+
+/// Tries until there is one: without it nobody can be served.
+async fn first_certificate(certificates: &Certificates) -> Bundle {
+    loop {
+        match certificates.ensure().await {
+            Ok(bundle) => return bundle,
+            Err(error) => warn!(%error, "no certificate to serve with yet; trying again"),
+        }
+        sleep(RETRY).await;
+    }
+}
+
+/// Whenever the lease becomes ours: start from what the last holder left, and evaluate at once.
+async fn take_over(
+    engine: Arc<Engine>,
+    reader: Reader,
+    store: StateStore,
+    mut leadership: watch::Receiver<Leadership>,
+) {
+    let mut taken: Option<i64> = None;
+    loop {
+        let ours_and_new = |now: &Leadership| now.is_mine() && epoch(now) != taken;
+        let number = match leadership.wait_for(ours_and_new).await {
+            Ok(now) => epoch(&now),
+            Err(_) => return,
+        };
+        let Some(number) = number else { continue };
+        match store.load().await {
+            Ok(found) => {
+                info!(epoch = number, decisions = found.decisions.len(), "this instance decides now");
+                let restored = Restored { decisions: found.decisions, memory: found.memory };
+                engine.take_over(restored, number);
+                taken = Some(number);
+                reader.refresh().await;
+            }
+            Err(error) => {
+                warn!(%error, "cannot take over yet; trying again");
+                sleep(RETRY).await;
+            }
+        }
+    }
+}
+
+/// The epoch of the holder; a lease that is ours always has one.
+fn epoch(leadership: &Leadership) -> Option<i64> {
+    leadership.holder.as_ref().map(|holder| holder.epoch)
+}

@@ -1,0 +1,57 @@
+//! From configured to constructed: the metric source.
+
+use std::sync::Arc;
+
+use anyhow::Context;
+use tracing::info;
+
+use crate::collect::{
+    PrometheusSettings, PrometheusSource, ScrapeSettings, ScrapeSource, TlsSettings, Token,
+};
+use crate::config;
+use crate::engine::{Clock, MetricSource};
+
+/// The source the configuration names.
+pub(super) fn source(config: config::Source, clock: Arc<dyn Clock>) -> anyhow::Result<Arc<dyn MetricSource>> {
+    match config {
+        config::Source::Prometheus(prometheus) => {
+            let settings = prometheus_settings(*prometheus);
+            info!(url = settings.url, "metrics come from Prometheus");
+            let source = PrometheusSource::new(&settings).context("cannot set up the Prometheus source")?;
+            Ok(Arc::new(source))
+        }
+        config::Source::Scrape(scrape) => {
+            info!("metrics come from the serving pods; set PROMETHEUS_BASE_URL to read Prometheus instead");
+            let settings = scrape_settings(scrape);
+            let source = ScrapeSource::new(&settings, clock).context("cannot set up scraping")?;
+            Ok(Arc::new(source))
+        }
+    }
+}
+
+fn prometheus_settings(from: config::Prometheus) -> PrometheusSettings {
+    let (client_cert_path, client_key_path) = from.client.map(|pair| (pair.chain, pair.key)).unzip();
+    PrometheusSettings {
+        token: from.token.map(Token::Inline).or(from.token_file.map(Token::File)).unwrap_or_default(),
+        tls: TlsSettings {
+            ca_path: from.ca_file,
+            client_cert_path,
+            client_key_path,
+            insecure_skip_verify: from.insecure_skip_verify,
+        },
+        server_name: from.server_name,
+        max_series: from.max_series,
+        ..PrometheusSettings::new(from.url)
+    }
+}
+
+fn scrape_settings(from: config::Scrape) -> ScrapeSettings {
+    let insecure_skip_verify = from.scheme == "https"; // pods have no certificate for their IP
+    ScrapeSettings {
+        scheme: from.scheme,
+        path: from.path,
+        token: from.token_file.map(Token::File).unwrap_or_default(),
+        tls: TlsSettings { insecure_skip_verify, ..TlsSettings::default() },
+        ..ScrapeSettings::default()
+    }
+}

@@ -1,0 +1,285 @@
+//! A variant through time: looks, reads, an HPA that follows, sleep and waking.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests may fail like tests")]
+
+use jiff::{SignedDuration, Timestamp};
+use wva_core::decision::{Cause, Reason, Rule, Verdict};
+use wva_core::hpa::{AtZero, Behavior, Counts, Hpa, Kind, MetricTarget, Settings, Tolerance, milli, propose};
+use wva_core::memory::Memory;
+use wva_core::model::{Bounds, Role, ScaleToZero, TargetRef, Variant};
+use wva_core::snapshot::{
+    ModelGroup, Phase, Replica, Sample, Scale, Signal, Signals, SourceHealth, VariantState,
+};
+use wva_core::units::{Cost, Replicas, Seconds};
+use wva_core::{GroupId, Policy, Snapshot, VariantId, check, decide, observe};
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::constant(1_800_000_000, 0) + SignedDuration::from_secs(seconds)
+}
+
+/// One variant and everything that happens to it.
+struct World {
+    now: i64,
+    running: u32,
+    min: u32,
+    max: Option<u32>,
+    source: SourceHealth,
+    /// KV usage and queue of every pod.
+    load: (f64, f64),
+    requests: f64,
+    held: f64,
+    policy: Policy,
+    memory: Memory,
+}
+
+impl World {
+    fn new(running: u32) -> Self {
+        Self {
+            now: 0,
+            running,
+            min: 1,
+            max: None,
+            source: SourceHealth::Complete,
+            load: (0.5, 1.0),
+            requests: 1.0,
+            held: 0.0,
+            policy: Policy::default(),
+            memory: Memory::default(),
+        }
+    }
+
+    fn id() -> VariantId {
+        VariantId::new("default", "llama")
+    }
+
+    fn signals(&self) -> Signals {
+        let mut signals = Signals::default();
+        if matches!(self.source, SourceHealth::Down { .. }) {
+            return signals;
+        }
+        let values = [
+            (Signal::KvUsage, self.load.0),
+            (Signal::Waiting, self.load.1),
+            (Signal::Running, if self.load.0 > 0.0 { 1.0 } else { 0.0 }),
+            (Signal::TimeToFirstTokenCount, self.requests),
+        ];
+        for (signal, value) in values {
+            signals.add(signal, (0..5).map(|back| Sample { at: at(self.now - 2 - 15 * back), value }));
+        }
+        signals
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        let count = Replicas::new(self.running);
+        let replica = |index| Replica {
+            pod: format!("llama-{index}"),
+            phase: Phase::Ready,
+            created: at(-900),
+            ready_since: Some(at(-800)),
+            engines: Some(self.signals())
+                .filter(|all| !all.is_empty())
+                .map(|all| ("8000".into(), all))
+                .into_iter()
+                .collect(),
+        };
+        let state = VariantState {
+            variant: Variant {
+                id: Self::id(),
+                model: "m".into(),
+                target: TargetRef { kind: "Deployment".into(), name: "llama".into() },
+                cost: Cost::new(10.0).unwrap(),
+                bounds: Bounds { min: Replicas::new(self.min), max: self.max.map(Replicas::new) },
+                accelerator: None,
+                role: Role::Both,
+            },
+            scale: Some(Scale { spec: count, current: count, ready: count }),
+            replicas: (0..self.running).map(replica).collect(),
+            last_status: None,
+        };
+        let mut scheduler = Signals::default();
+        scheduler.add(Signal::SchedulerQueueSize, [Sample { at: at(self.now - 2), value: self.held }]);
+        let group = ModelGroup { source: self.source.clone(), variants: vec![state], scheduler };
+        Snapshot {
+            now: at(self.now),
+            groups: [(GroupId::new("default", "m"), group)].into(),
+            invalid: vec![],
+        }
+    }
+
+    /// One evaluation, `later` seconds after the last one.
+    fn evaluate(&mut self, later: i64) -> Verdict {
+        self.now += later;
+        let snapshot = self.snapshot();
+        let memory = observe(&snapshot, std::mem::take(&mut self.memory));
+        let mut outcome = decide(&snapshot, &memory, &self.policy);
+        assert_eq!(outcome.report.violations, []);
+        self.memory = outcome.memory;
+        outcome.decisions.remove(&Self::id()).unwrap().verdict
+    }
+
+    fn number(&mut self, later: i64) -> u32 {
+        match self.evaluate(later) {
+            Verdict::Target(target) => target.desired.get(),
+            Verdict::Unknown(unknown) => panic!("{}", unknown.message),
+        }
+    }
+
+    fn reason(&mut self, later: i64) -> Reason {
+        match self.evaluate(later) {
+            Verdict::Target(target) => target.reason,
+            Verdict::Unknown(unknown) => panic!("{}", unknown.message),
+        }
+    }
+}
+
+#[test]
+fn a_hundred_reads_move_a_number_as_far_as_one() {
+    let mut world = World::new(2);
+    world.load = (0.75, 4.0);
+    assert_eq!(world.number(0), 3);
+    for _ in 0..100 {
+        assert_eq!(world.number(0), 3);
+    }
+    assert_eq!(world.reason(5), Reason::ScaleUp, "the reason of the last look stands until the next");
+    assert_eq!(world.reason(10), Reason::Transition);
+    world.running = 3;
+    assert_eq!(world.number(14), 3, "not before the cycle is over");
+    assert_eq!(world.number(1), 4);
+}
+
+#[test]
+fn a_real_hpa_follows_up_and_down_and_settles() {
+    let mut world = World::new(1);
+    let settings = Settings {
+        min: Replicas::ONE,
+        max: Replicas::new(10),
+        behavior: Some(Behavior::default()),
+        at_zero: AtZero::Reads,
+    };
+    let mut hpa = Hpa::new(settings);
+    let mut seen = Vec::new();
+    for tick in 0..160 {
+        // Load for four replicas, then for one.
+        let total: f64 = if tick < 40 { 2.0 } else { 0.4 };
+        world.load = ((total / f64::from(world.running)).min(1.0), 0.0);
+        let desired = milli(f64::from(world.number(15)));
+        let count = Replicas::new(world.running);
+        let counts = Counts { spec: count, status: count, ready: count };
+        let target = MetricTarget { kind: Kind::AverageValue, milli: 1000 };
+        let proposal = propose(&[desired], target, counts, Tolerance::default());
+        world.running = hpa.step(at(world.now), count, proposal).get();
+        seen.push(world.running);
+    }
+    assert_eq!(seen[39], 3, "2.0 / 3 = 0.67 leaves more than 0.10 of 0.80: {seen:?}");
+    assert_eq!(*seen.last().unwrap(), 1, "{seen:?}");
+    assert!(seen.windows(2).all(|pair| pair[0].abs_diff(pair[1]) <= 1), "one step at a time: {seen:?}");
+}
+
+#[test]
+fn an_idle_model_sleeps_and_a_waiting_request_wakes_it() {
+    let mut world = World::new(1);
+    world.min = 0;
+    world.policy.scale_to_zero = ScaleToZero { enabled: true, retention: Seconds::whole(60) };
+    assert_eq!(world.number(15), 1);
+    (world.load, world.requests) = ((0.0, 0.0), 1.0);
+    let mut slept_after = 0;
+    while world.number(15) > 0 {
+        slept_after += 15;
+        assert!(slept_after < 200);
+    }
+    assert!(slept_after >= 45, "after {slept_after} s");
+    world.running = 0;
+    assert_eq!(world.number(300), 0, "asleep is measured anew at every evaluation");
+    world.held = 2.0;
+    assert_eq!(world.reason(5), Reason::ScaleFromZero);
+    assert_eq!(world.number(5), 1);
+}
+
+#[test]
+fn a_gap_in_the_measurements_starts_the_idle_clock_again() {
+    let mut world = World::new(1);
+    world.min = 0;
+    world.policy.scale_to_zero = ScaleToZero { enabled: true, retention: Seconds::whole(600) };
+    (world.load, world.requests) = ((0.0, 0.0), 1.0);
+    for _ in 0..30 {
+        assert_eq!(world.number(15), 1);
+    }
+    world.source = SourceHealth::Down { cause: "refused".into() };
+    let _ = world.evaluate(15);
+    world.source = SourceHealth::Complete;
+    for _ in 0..39 {
+        assert_eq!(world.number(15), 1, "the clock began after the gap");
+    }
+    assert_eq!(world.number(30), 0);
+}
+
+#[test]
+fn a_restart_that_missed_requests_does_not_trust_the_old_idle_clock() {
+    let mut world = World::new(1);
+    world.min = 0;
+    world.policy.scale_to_zero = ScaleToZero { enabled: true, retention: Seconds::whole(600) };
+    (world.load, world.requests) = ((0.0, 0.0), 1.0);
+    let _ = world.evaluate(0);
+    // One hour without us, in which requests came and went.
+    world.requests = 900.0;
+    assert_eq!(world.number(3600), 1);
+}
+
+#[test]
+fn the_source_comes_back_and_the_number_goes_on_from_where_it_was() {
+    let mut world = World::new(2);
+    assert_eq!(world.number(0), 2);
+    world.source = SourceHealth::Down { cause: "Prometheus refused".into() };
+    assert_eq!(world.reason(290), Reason::SourceDown);
+    let Verdict::Unknown(unknown) = world.evaluate(20) else { panic!("held for ever") };
+    assert_eq!(unknown.cause, Cause::TooOld);
+    assert!(unknown.message.contains("Prometheus refused"), "{}", unknown.message);
+    assert_eq!(unknown.since, at(-2), "since the last sample it rested on");
+    world.source = SourceHealth::Complete;
+    world.load = (0.75, 4.0);
+    assert_eq!(world.number(5), 3);
+}
+
+#[test]
+fn the_checker_refuses_what_breaks_a_rule() {
+    let broken_rule = |world: &mut World, desired: u32| {
+        let snapshot = world.snapshot();
+        let before = world.memory.clone();
+        let mut decisions = decide(&snapshot, &before, &world.policy).decisions;
+        let decision = decisions.get_mut(&World::id()).unwrap();
+        let Verdict::Target(target) = &mut decision.verdict else { panic!("no number") };
+        target.desired = Replicas::new(desired);
+        let found = check::check(&snapshot, &before, &world.policy, &decisions);
+        found.first().map(|violation| violation.rule)
+    };
+    let mut world = World::new(3);
+    assert_eq!(world.number(0), 3);
+    world.now += 15;
+    assert_eq!(broken_rule(&mut world, 3), None);
+    assert_eq!(broken_rule(&mut world, 4), None);
+    assert_eq!(broken_rule(&mut world, 2), None);
+    assert_eq!(broken_rule(&mut world, 5), Some(Rule::OneStep));
+    assert_eq!(broken_rule(&mut world, 1), Some(Rule::OneStep));
+    assert_eq!(broken_rule(&mut world, 0), Some(Rule::WithinBounds));
+    world.min = 0;
+    assert_eq!(broken_rule(&mut world, 0), Some(Rule::ZeroOnlyWhenIdle));
+    world.now -= 10;
+    assert_eq!(broken_rule(&mut world, 4), Some(Rule::OneStep), "between two looks");
+    world.max = Some(3);
+    world.now += 10;
+    assert_eq!(broken_rule(&mut world, 4), Some(Rule::WithinBounds));
+    world.source = SourceHealth::Partial { warnings: vec!["cut".into()] };
+    assert_eq!(broken_rule(&mut world, 2), Some(Rule::NoBlindDecrease));
+    let snapshot = world.snapshot();
+    let missing = check::check(&snapshot, &world.memory, &world.policy, &std::collections::BTreeMap::new());
+    assert_eq!(missing.first().map(|violation| violation.rule), Some(Rule::OneDecision));
+}
+
+#[test]
+fn memory_is_forgotten_with_its_variant_and_survives_a_restart() {
+    let mut world = World::new(2);
+    assert_eq!(world.number(0), 2);
+    let text = serde_json::to_string(&world.memory).unwrap();
+    assert_eq!(serde_json::from_str::<Memory>(&text).unwrap(), world.memory);
+    let nothing = Snapshot { now: at(60), groups: [].into(), invalid: vec![] };
+    assert_eq!(decide(&nothing, &world.memory, &world.policy).memory, Memory::default());
+}

@@ -1,0 +1,107 @@
+# shellcheck shell=bash
+# Who acts in the cases: the fleet and its load, the chart, instances of wva, the balancer. Sourced by run and figures, after lib.sh.
+
+# ---- the fleet: one process that plays the model server of every Ready pod
+
+start_fleet() {
+  spawn fleet "$FLEET" --kubeconfig "$BED/fleet.kubeconfig" --listen "$FLEET_ADDR" --seed 1 "$@"
+  await_http fleet 30 "http://$FLEET_ADDR/stats"
+}
+
+set_load() { curl --fail --silent --show-error --output /dev/null -X POST "http://$FLEET_ADDR/load?model=$model&rps=$1"; }
+reset_stats() { curl --fail --silent --show-error --output /dev/null -X POST "http://$FLEET_ADDR/stats/reset"; }
+
+# stat KEY: a number of the one model that runs
+stat() { curl --fail --silent --show-error "http://$FLEET_ADDR/stats" | sed -n "s/.*\"$1\": *\([-0-9.e]*\).*/\1/p"; }
+
+# ---- the chart
+
+# Installs what a user would install; the pods run nothing here, so the API server is then pointed at processes on loopback.
+install_chart() {
+  helm upgrade --install wva "$root/charts/wva" -n "$release_namespace" --create-namespace --force-conflicts >/dev/null || return
+  kubectl -n "$release_namespace" patch service wva --type merge -p '{"spec":{"type":"ExternalName","externalName":"localhost"}}' >/dev/null
+}
+
+# The API server's next request goes to this port.
+point_at() { kubectl patch apiservice v1beta1.external.metrics.k8s.io --type merge -p "{\"spec\":{\"service\":{\"port\":$1}}}" >/dev/null; }
+
+available() { kubectl get apiservice v1beta1.external.metrics.k8s.io -o jsonpath='Available={.status.conditions[?(@.type=="Available")].status}'; }
+is_available() { local seen; seen=$(available) && echo "$seen" && [ "$seen" = Available=True ]; }
+
+# ---- instances of wva, with the rights that the chart grants, never as admin
+
+# start_wva NAME PORT [ARGUMENT...]: NAME is the identity that its pod would have.
+start_wva() {
+  local name=$1 port=$2 account
+  shift 2
+  account=$(kubectl -n "$release_namespace" get deployment wva -o jsonpath='{.spec.template.spec.serviceAccountName}') || return
+  kubeconfig wva "{token: $(kubectl create token "$account" -n "$release_namespace" --duration 2h)}"
+  spawn "$name" env PROMETHEUS_BASE_URL="$PROMETHEUS_URL" POD_NAMESPACE="$release_namespace" POD_NAME="$name" \
+    "$WVA" serve --kubeconfig "$BED/wva.kubeconfig" --bind-address 127.0.0.1 --secure-port "$port" --max-stale 60s "$@"
+  await_http "$name" 30 --insecure "https://127.0.0.1:$port/readyz"
+}
+
+# ---- a TCP balancer with a health check, for what a ClusterIP Service does in a cluster
+
+start_balancer() {
+  local listen=$1 port
+  shift
+  {
+    cat <<CONFIG
+defaults
+  mode tcp
+  timeout connect 1s
+  timeout client 1h
+  timeout server 1h
+frontend wva
+  bind 127.0.0.1:$listen
+  default_backend instances
+backend instances
+  option httpchk GET /readyz
+CONFIG
+    for port in "$@"; do
+      echo "  server port-$port 127.0.0.1:$port check check-ssl verify none inter 500ms fall 2 rise 1 on-marked-down shutdown-sessions"
+    done
+  } >"$BED/haproxy.cfg"
+  spawn haproxy "$(PATH=$PATH:/usr/sbin command -v haproxy)" -db -f "$BED/haproxy.cfg"
+}
+
+# What every case starts from, whatever the one before left: Prometheus, one wva, and the API server pointed at it.
+baseline() {
+  "$e2e/bed" start "$BED" prometheus >/dev/null || return
+  stop haproxy
+  stop wva-1
+  alive wva-0 || start_wva wva-0 "$wva_port" || return
+  point_at "$wva_port"
+}
+
+# ---- everything, from nothing
+
+build() {
+  "$e2e/build-tools" kubernetes etcd kwok prometheus helm >/dev/null || return
+  echo "building wva and the fleet"
+  (cd "$root" && nice -n 5 cargo build --release --locked --bin wva --example fleet) || return
+  local profile=${CARGO_TARGET_DIR:-$root/target}/release
+  WVA=$profile/wva FLEET=$profile/examples/fleet
+}
+
+# set_up [FLEET_ARGUMENT...]: a bed in $BED with the chart, the model, the fleet and one wva. What cases need to know of it: $BED/facts.
+set_up() {
+  "$e2e/bed" up "$BED"
+  # shellcheck source=/dev/null
+  . "$BED/env"
+  local name
+  for name in wva_port second_port balancer_port; do
+    choose_port "$name"
+    echo "$name=${!name}" >>"$BED/facts"
+  done
+  install_chart
+  kubectl apply -f "$e2e/objects/llama.yaml" >/dev/null
+  start_fleet "$@"
+  baseline
+  eventually 60 "chart installed, wva up with the chart's rights: the APIService is available" is_available
+  eventually 30 "the fleet plays the pods" pods_played
+  # What one pod carries, in requests/s. Asked now, with one pod: later some may be draining.
+  echo "one=$(calculate "$(stat capacity_rps) / $(stat ready)")" >>"$BED/facts"
+}
+pods_played() { is "$(stat ready) >= 1"; }

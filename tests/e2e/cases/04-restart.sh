@@ -1,0 +1,22 @@
+# shellcheck shell=bash
+# (4) wva killed: replicas are held. Restarted: the number is right again. Namespaces can be deleted while it is up, and while it is down
+# once its APIService is gone (an APIService without a server holds up namespace deletion: that is Kubernetes, and the way out).
+
+steady_under 2.7
+count=$(replicas)
+eventually 0 "wva up: a namespace can be deleted" namespace_goes
+
+stop wva-0 KILL
+eventually 20 "wva killed: the HPA has no number" scaling_active_is False
+throughout 15 "the $count replicas are held" replicas_are "==" "$count"
+
+kubectl delete apiservice v1beta1.external.metrics.k8s.io >/dev/null
+eventually 0 "wva down, its APIService removed: a namespace can be deleted" namespace_goes
+
+install_chart && point_at "$wva_port" || failed "helm upgrade did not bring the APIService back"
+start_wva wva-0 "$wva_port" || failed "wva did not start again"
+eventually 60 "wva restarted: the API server reaches it" is_available
+eventually 30 "its first number is at least the 3 that the load needs" value_is ">=" 3
+eventually 20 "the HPA has a number again" scaling_active_is True
+throughout 45 "replicas stay at or above the 3 needed" replicas_are ">=" 3
+eventually 0 "a namespace can be deleted again" namespace_goes

@@ -1,0 +1,173 @@
+# shellcheck shell=bash
+# The words that run, figures and the cases are written in: assertions, and hands and eyes on the bed, wva and the fleet.
+# Sourced after $BED/env; needs e2e (this directory), WVA and FLEET (the programs).
+
+# shellcheck source-path=SCRIPTDIR
+. "$e2e/process.sh"
+. "$e2e/control-plane/pki.sh"
+
+model=llama
+release_namespace=wva-system
+lease=${LEADER_ELECTION_ID:-72dd1cf1.llm-d.ai}
+external_metrics=/apis/external.metrics.k8s.io/v1beta1
+
+# ---- assertions: one line each, with the figure seen; the first that fails ends its case
+
+passed() {
+  printf 'ok    %s\n' "$*"
+  echo passed >>"$BED/results"
+}
+
+failed() {
+  printf 'FAIL  %s\n' "$*"
+  echo failed >>"$BED/results"
+  exit 1
+}
+
+# eventually SECONDS 'what' COMMAND...: asks twice a second until COMMAND succeeds. What it prints is the figure.
+eventually() {
+  local seconds=$1 what=$2 began=$EPOCHREALTIME deadline=$((SECONDS + $1)) seen
+  shift 2
+  until seen=$("$@" 2>&1); do
+    [ "$SECONDS" -lt "$deadline" ] || failed "$what: not within $seconds s; last seen: $seen"
+    sleep 0.5
+  done
+  passed "$what: $seen (after $(seconds_since "$began") s)"
+}
+
+# throughout SECONDS 'what' COMMAND...: COMMAND succeeds every time it is asked, for so long.
+throughout() {
+  local seconds=$1 what=$2 began=$EPOCHREALTIME deadline=$((SECONDS + $1)) seen
+  shift 2
+  while [ "$SECONDS" -lt "$deadline" ]; do
+    seen=$("$@" 2>&1) || failed "$what: no longer after $(seconds_since "$began") s; seen: $seen"
+    sleep 0.5
+  done
+  passed "$what: $seen (for $seconds s)"
+}
+
+assert_eq() {
+  [ "$2" = "$3" ] || failed "$1: $2, expected $3"
+  passed "$1: $2"
+}
+
+# is 'LEFT OPERATOR RIGHT': compares numbers, decimals too, and shows them.
+is() {
+  echo "$1"
+  awk "BEGIN { exit !($1) }"
+}
+
+calculate() { awk "BEGIN { print $1 }"; }
+ceiling() { awk "BEGIN { x = $1; print (x > int(x)) ? int(x) + 1 : int(x) }"; }
+
+# ---- the HPA and its target
+
+of_hpa() { kubectl -n llm get hpa llama -o jsonpath="{$1}"; }
+scaling_active() { of_hpa '.status.conditions[?(@.type=="ScalingActive")].'"$1"; }
+replicas() { kubectl -n llm get deployment llama -o jsonpath='{.spec.replicas}'; }
+ready() {
+  local n
+  n=$(kubectl -n llm get deployment llama -o jsonpath='{.status.readyReplicas}')
+  echo "${n:-0}"
+}
+
+replicas_are() { is "$(replicas) $1 $2"; }
+ready_are() { is "$(ready) $1 $2"; }
+
+scaling_active_is() {
+  local status
+  status=$(scaling_active status)
+  echo "ScalingActive=$status $(scaling_active reason)"
+  [ "$status" = "$1" ]
+}
+
+# hpa_complains REASON TEXT: ScalingActive is False for this reason and its message has this text, whatever its case.
+hpa_complains() {
+  local seen
+  seen="ScalingActive=$(scaling_active status) $(scaling_active reason): $(scaling_active message)"
+  echo "${seen/unable to get external metric*external metrics API: /… }"
+  [[ $seen == ScalingActive=False\ $1:* ]] && grep -qi -- "$2" <<<"$seen"
+}
+
+# settles SECONDS QUIET: waits until the replica count has not changed for QUIET seconds; runs `on_step` at every change. Prints the count.
+settles() {
+  local deadline=$((SECONDS + $1)) quiet=$2 now last since=$SECONDS
+  last=$(replicas)
+  while [ $((SECONDS - since)) -lt "$quiet" ]; do
+    [ "$SECONDS" -lt "$deadline" ] || { echo "$last, still moving"; return 1; }
+    sleep 0.5
+    now=$(replicas)
+    if [ "$now" != "$last" ]; then
+      last=$now since=$SECONDS
+      on_step
+    fi
+  done
+  echo "$last"
+}
+on_step() { :; }
+
+# ---- the metric, as the HPA asks for it
+
+# metric_from COMMAND...: COMMAND fetches the path it is given; prints the value and the age of its evidence in seconds.
+metric_from() {
+  local body value time
+  body=$("$@" "$external_metrics/namespaces/llm/wva_desired_replicas?labelSelector=variant_name%3Dllama%2Cexported_namespace%3Dllm" 2>&1) ||
+    { echo "$body"; return 1; }
+  value=$(sed -n 's/.*"value": *"\{0,1\}\([^",}]*\).*/\1/p' <<<"$body")
+  time=$(sed -n 's/.*"timestamp": *"\([^"]*\)".*/\1/p' <<<"$body")
+  [ -n "$value" ] && [ -n "$time" ] || { echo "no value in: $body"; return 1; }
+  echo "$value $(($(date +%s) - $(date -d "$time" +%s)))"
+}
+metric() { metric_from kubectl get --raw; }
+value() {
+  local seen status=0
+  seen=$(metric) || status=$?
+  [ $status = 0 ] && echo "${seen% *}" || echo "$seen"
+  return $status
+}
+value_is() { local n; n=$(value) || { echo "$n"; return 1; }; is "$n $1 $2"; }
+
+# held_with_age VALUE SECONDS: the value is this and what it rests on is at least so old.
+held_with_age() {
+  local seen
+  seen=$(metric) || { echo "$seen"; return 1; }
+  echo "${seen% *}, ${seen#* } s old"
+  [ "${seen% *}" = "$1" ] && [ "${seen#* }" -ge "$2" ]
+}
+
+# metric_fails_with TEXT: no number, and the message has this text, whatever its case.
+metric_fails_with() {
+  local seen
+  if seen=$(metric); then
+    echo "a number: $seen"
+    return 1
+  fi
+  echo "$seen"
+  grep -qi -- "$1" <<<"$seen"
+}
+
+# The same question to one instance, with the aggregator's own certificate: curl PORT PATH.
+ask_instance() {
+  curl --fail-with-body --silent --show-error --max-time 5 --cacert "$BED/wva-ca.crt" \
+    --cert "$BED/pki/front-proxy-client.crt" --key "$BED/pki/front-proxy-client.key" \
+    -H 'X-Remote-User: system:serviceaccount:kube-system:horizontal-pod-autoscaler' -H 'X-Remote-Group: system:authenticated' \
+    --connect-to "::127.0.0.1:$1" "https://wva.$release_namespace.svc$2"
+}
+
+va_column() { kubectl -n llm get va llama -o jsonpath='{.status.desiredOptimizedAlloc.numReplicas}'; }
+holder() { kubectl -n "$release_namespace" get lease "$lease" -o jsonpath='{.spec.holderIdentity}'; }
+
+# A namespace comes and goes: the namespace controller reads the discovery of every APIService before it lets one go.
+namespace_goes() {
+  local name=passing-$SECONDS
+  kubectl create namespace "$name" >/dev/null && timeout 40 kubectl delete namespace "$name"
+}
+
+# steady_under PODS: a load that so many pods carry (2.7: three), and replicas that follow it and stand still.
+steady_under() {
+  local needed
+  needed=$(ceiling "$1")
+  set_load "$(calculate "$1 * $one")"
+  eventually 180 "a load for $needed pods: the replicas follow" replicas_are ">=" "$needed"
+  eventually 180 "and stand still" settles 180 25
+}

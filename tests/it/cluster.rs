@@ -1,0 +1,363 @@
+//! Conversations with an API server where the request itself is the promise: lease, status, `caBundle`. A server that
+//! answers from a script can't show more than that; the end-to-end suite has a real one.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a helper of a test fails as the test does"
+)]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{Request, Response};
+use http_body_util::BodyExt;
+use jiff::Timestamp;
+use kube::client::Body;
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, watch};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use wva::cluster::{
+    CaBundle, ClusterReader, ClusterWatch, Election, StatusWriter, apiservice, certificates, lease,
+};
+use wva::engine::{Board, Cluster, Holder, Leadership, Origin, Published, SystemClock};
+use wva_core::VariantId;
+use wva_core::decision::{Decision, Reason, Report, Target, Verdict};
+use wva_core::units::Replicas;
+
+/// How long a request that must come may take.
+const SOON: Duration = Duration::from_secs(5);
+/// How long nothing must come.
+const QUIET: Duration = Duration::from_millis(400);
+
+/// A request as it arrived.
+#[derive(Debug)]
+struct Asked {
+    method: String,
+    path: String,
+    query: String,
+    content_type: String,
+    body: Value,
+}
+
+/// A client of a server that answers by `script`; without an answer the request stays open, as a watch does. Writes
+/// are told.
+fn server(
+    mut script: impl FnMut(&Asked) -> Option<(u16, Value)> + Send + 'static,
+) -> (kube::Client, mpsc::Receiver<Asked>) {
+    let (service, mut handle) = tower_test::mock::pair::<Request<Body>, Response<Body>>();
+    let (told, writes) = mpsc::channel(64);
+    #[expect(clippy::disallowed_methods, reason = "the other side of a test")]
+    tokio::spawn(async move {
+        let mut open = Vec::new();
+        while let Some((request, respond)) = handle.next_request().await {
+            let asked = asked(request).await;
+            match script(&asked) {
+                Some((code, body)) => {
+                    let body = Body::from(body.to_string().into_bytes());
+                    respond.send_response(Response::builder().status(code).body(body).unwrap());
+                }
+                None => open.push(respond),
+            }
+            if asked.method != "GET" && told.send(asked).await.is_err() {
+                return;
+            }
+        }
+    });
+    (kube::Client::new(service, "default"), writes)
+}
+
+async fn asked(request: Request<Body>) -> Asked {
+    let (head, body) = request.into_parts();
+    let bytes = body.collect().await.unwrap().to_bytes();
+    let header =
+        |name| head.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned();
+    Asked {
+        method: head.method.to_string(),
+        path: head.uri.path().to_owned(),
+        query: head.uri.query().unwrap_or_default().to_owned(),
+        content_type: header("content-type"),
+        body: serde_json::from_slice(&bytes).unwrap_or_default(),
+    }
+}
+
+async fn next(writes: &mut mpsc::Receiver<Asked>) -> Asked {
+    timeout(SOON, writes.recv()).await.expect("a write in time").expect("an open channel")
+}
+
+async fn silence(writes: &mut mpsc::Receiver<Asked>) {
+    if let Ok(asked) = timeout(QUIET, writes.recv()).await {
+        panic!("unexpected {asked:?}");
+    }
+}
+
+fn is_watch(asked: &Asked) -> bool {
+    asked.query.contains("watch=")
+}
+
+fn list(items: Value) -> Option<(u16, Value)> {
+    Some((
+        200,
+        json!({ "apiVersion": "v1", "kind": "List", "metadata": { "resourceVersion": "1" }, "items": items }),
+    ))
+}
+
+fn not_found() -> Option<(u16, Value)> {
+    Some((
+        404,
+        json!({ "kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404, "message": "none" }),
+    ))
+}
+
+fn lease_object(version: &str, holder: &str, transitions: i32) -> Value {
+    json!({
+        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+        "metadata": { "name": lease::DEFAULT_NAME, "namespace": "wva", "resourceVersion": version },
+        "spec": {
+            "holderIdentity": holder, "leaseDurationSeconds": 1, "leaseTransitions": transitions,
+            // A clock that is a century ahead must not matter.
+            "renewTime": "2126-01-01T00:00:00.000000Z"
+        }
+    })
+}
+
+/// An election of instance `a` with a duration of one second; stopped by the token.
+fn election(client: kube::Client) -> (watch::Receiver<Leadership>, CancellationToken) {
+    let settings = lease::Settings {
+        duration: Duration::from_secs(1),
+        renew_deadline: Duration::from_millis(700),
+        retry_period: Duration::from_millis(100),
+        ..lease::Settings::new("wva", "a", Some("https://10.0.0.1:6443".to_owned()))
+    };
+    let (election, leadership) = Election::new(client, settings, Arc::new(SystemClock));
+    let stop = CancellationToken::new();
+    #[expect(clippy::disallowed_methods, reason = "app spawns it; here the test is the app")]
+    tokio::spawn(election.run(stop.clone()));
+    (leadership, stop)
+}
+
+/// A server with one lease: replaced and created as asked, versions counted.
+fn lease_server(mut lease: Option<Value>) -> (kube::Client, mpsc::Receiver<Asked>) {
+    let mut version = 10;
+    server(move |asked| {
+        if is_watch(asked) {
+            return None;
+        }
+        if asked.method == "GET" && asked.query.contains("fieldSelector") {
+            return list(json!([]));
+        }
+        if asked.method == "GET" {
+            return lease.clone().map_or_else(not_found, |lease| Some((200, lease)));
+        }
+        version += 1;
+        let mut stored = asked.body.clone();
+        stored["metadata"]["resourceVersion"] = json!(version.to_string());
+        lease = Some(stored.clone());
+        Some((200, stored))
+    })
+}
+
+#[tokio::test]
+async fn the_first_instance_makes_the_lease_and_says_where_it_answers() {
+    let (client, mut writes) = lease_server(None);
+    let (mut leadership, _stop) = election(client);
+    let made = next(&mut writes).await;
+    assert_eq!(made.method, "POST");
+    assert_eq!(made.path, "/apis/coordination.k8s.io/v1/namespaces/wva/leases");
+    assert_eq!(made.body["spec"]["holderIdentity"], "a");
+    assert_eq!(made.body["spec"]["leaseTransitions"], 1);
+    assert_eq!(made.body["metadata"]["annotations"][lease::ADDRESS_ANNOTATION], "https://10.0.0.1:6443");
+    timeout(SOON, leadership.wait_for(Leadership::is_mine)).await.unwrap().unwrap();
+    let renewed = next(&mut writes).await;
+    assert_eq!(
+        (renewed.method.as_str(), &renewed.body["metadata"]["resourceVersion"]),
+        ("PUT", &json!("11"))
+    );
+    assert_eq!(renewed.body["spec"]["leaseTransitions"], 1, "the same epoch");
+    assert_eq!(renewed.body["spec"]["acquireTime"], made.body["spec"]["acquireTime"]);
+}
+
+#[tokio::test]
+async fn a_lease_expires_by_what_we_saw_and_not_by_what_its_clock_says() {
+    let (client, mut writes) = lease_server(Some(lease_object("7", "b", 4)));
+    let (mut leadership, _stop) = election(client);
+    let holder =
+        |leadership: &Leadership| leadership.holder.as_ref().is_some_and(|holder| holder.identity == "b");
+    timeout(SOON, leadership.wait_for(holder)).await.unwrap().unwrap();
+    silence(&mut writes).await;
+    let taken = next(&mut writes).await;
+    assert_eq!((taken.method.as_str(), &taken.body["metadata"]["resourceVersion"]), ("PUT", &json!("7")));
+    assert_eq!(taken.body["spec"]["leaseTransitions"], 5, "a new epoch");
+}
+
+#[tokio::test]
+async fn an_instance_that_ends_gives_the_lease_up() {
+    let (client, mut writes) = lease_server(None);
+    let (mut leadership, stop) = election(client);
+    next(&mut writes).await;
+    timeout(SOON, leadership.wait_for(Leadership::is_mine)).await.unwrap().unwrap();
+    stop.cancel();
+    let released = async {
+        loop {
+            let write = next(&mut writes).await;
+            if write.body["spec"]["holderIdentity"].is_null() {
+                return write;
+            }
+        }
+    };
+    let released = timeout(SOON, released).await.unwrap();
+    assert_eq!(released.body["spec"]["leaseTransitions"], 1, "the next holder counts on from here");
+    assert!(released.body["metadata"]["annotations"].get(lease::ADDRESS_ANNOTATION).is_none());
+}
+
+/// A cluster with the variant `llm/chat`, as a server and as what was read from it.
+async fn cluster() -> (kube::Client, mpsc::Receiver<Asked>, ClusterReader, CancellationToken) {
+    let (client, writes) = server(|asked| match asked.path.as_str() {
+        _ if is_watch(asked) => None,
+        "/apis/llmd.ai/v1alpha1/variantautoscalings" => list(json!([{
+            "apiVersion": "llmd.ai/v1alpha1", "kind": "VariantAutoscaling",
+            "metadata": { "namespace": "llm", "name": "chat", "uid": "u-1", "generation": 3 },
+            "spec": { "scaleTargetRef": { "kind": "Deployment", "name": "chat" }, "modelID": "m" }
+        }])),
+        path if asked.method == "GET" && path.starts_with("/api") => list(json!([])),
+        _ => Some((200, json!({ "metadata": { "namespace": "llm", "name": "chat" } }))),
+    });
+    let (watches, reader) = ClusterWatch::new(client.clone(), wva::cluster::watch::Settings::default());
+    let stop = CancellationToken::new();
+    #[expect(clippy::disallowed_methods, reason = "app spawns it; here the test is the app")]
+    tokio::spawn(watches.run(stop.clone()));
+    timeout(SOON, reader.subscribe().wait_for(|observed| observed.view.synced)).await.unwrap().unwrap();
+    assert_eq!(reader.view().variants.len(), 1);
+    (client, writes, reader, stop)
+}
+
+fn published(sequence: u64, desired: u32) -> Published {
+    let evidence = Timestamp::from_second(1_700_000_000).unwrap();
+    let target =
+        Target { desired: Replicas::new(desired), reason: Reason::ScaleUp, message: "busy".into(), evidence };
+    let (model, current) = ("m".into(), Some(Replicas::ONE));
+    let decision = Decision { model, accelerator: None, current, verdict: Verdict::Target(target) };
+    Published {
+        sequence,
+        at: evidence + jiff::SignedDuration::from_secs(i64::try_from(sequence).unwrap()),
+        took: Duration::ZERO,
+        origin: Origin::Computed,
+        decisions: BTreeMap::from([(VariantId::new("llm", "chat"), decision)]),
+        report: Report::default(),
+    }
+}
+
+fn held() -> Leadership {
+    let holder = Holder { identity: "a".into(), address: None, epoch: 1 };
+    Leadership {
+        holder: Some(holder),
+        mine_until: Some(tokio::time::Instant::now() + Duration::from_secs(60)),
+    }
+}
+
+#[tokio::test]
+async fn a_status_is_applied_once_and_only_by_the_holder() {
+    let (client, mut writes, reader, stop) = cluster().await;
+    let (board, leadership) = (Board::new(), watch::Sender::new(Leadership::default()));
+    let writer = StatusWriter::new(client, reader, board.subscribe(), leadership.subscribe(), "a".into());
+    #[expect(clippy::disallowed_methods, reason = "app spawns it; here the test is the app")]
+    tokio::spawn(writer.run(stop.clone()));
+    board.publish(published(1, 3));
+    silence(&mut writes).await;
+
+    leadership.send_replace(held());
+    board.publish(published(2, 3));
+    let applied = next(&mut writes).await;
+    assert_eq!(applied.method, "PATCH");
+    assert_eq!(applied.path, "/apis/llmd.ai/v1alpha1/namespaces/llm/variantautoscalings/chat/status");
+    assert_eq!(applied.content_type, "application/apply-patch+yaml");
+    assert!(
+        applied.query.contains("fieldManager=wva") && applied.query.contains("force=true"),
+        "{}",
+        applied.query
+    );
+    assert_eq!(applied.body["metadata"]["uid"], "u-1", "never a namesake");
+    let status = &applied.body["status"];
+    assert_eq!(status["desiredOptimizedAlloc"]["numReplicas"], 3);
+    assert_eq!(status["desiredOptimizedAlloc"]["accelerator"], "unresolved");
+    assert_eq!(status["actuation"]["applied"], false);
+    assert_eq!(status["conditions"][0]["observedGeneration"], 3);
+
+    while let Ok(Some(event)) = timeout(QUIET, writes.recv()).await {
+        assert_eq!(
+            event.path, "/apis/events.k8s.io/v1/namespaces/llm/events",
+            "events may follow, no second status"
+        );
+    }
+    board.publish(published(3, 3));
+    silence(&mut writes).await;
+    board.publish(published(4, 4));
+    assert_eq!(next(&mut writes).await.body["status"]["desiredOptimizedAlloc"]["numReplicas"], 4);
+}
+
+/// Our CA against an APIService that points to `service`.
+async fn ca_bundle(service: &'static str) -> mpsc::Receiver<Asked> {
+    let (client, writes) = server(move |asked| match asked.path.as_str() {
+        _ if is_watch(asked) => None,
+        "/apis/apiregistration.k8s.io/v1/apiservices" => {
+            assert!(
+                asked.query.contains("metadata.name%3Dv1beta1.external.metrics.k8s.io"),
+                "{}",
+                asked.query
+            );
+            list(json!([{
+                "apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
+                "metadata": { "name": apiservice::NAME, "uid": "u-2" },
+                "spec": {
+                    "group": "external.metrics.k8s.io", "version": "v1beta1", "versionPriority": 100,
+                    "groupPriorityMinimum": 100, "service": { "namespace": "wva", "name": service }
+                }
+            }]))
+        }
+        // No Secret yet: it is made.
+        "/api/v1/namespaces/wva/secrets/wva-tls" => not_found(),
+        _ => Some((200, asked.body.clone())),
+    });
+    let settings =
+        certificates::Settings { namespace: "wva".into(), secret: "wva-tls".into(), service: "wva".into() };
+    let certificates = wva::cluster::Certificates::new(client.clone(), settings, Arc::new(SystemClock));
+    let bundle = watch::Sender::new(certificates.ensure().await.unwrap());
+    let settings = apiservice::Settings { namespace: "wva".into(), service: "wva".into() };
+    let keeper = CaBundle::new(client, settings, bundle.subscribe());
+    #[expect(clippy::disallowed_methods, reason = "app spawns it; here the test is the app")]
+    tokio::spawn(async move {
+        keeper.run(CancellationToken::new()).await;
+        drop(bundle);
+    });
+    writes
+}
+
+#[tokio::test]
+async fn the_ca_bundle_is_the_only_field_that_is_written_and_the_first_instance_makes_the_secret() {
+    let mut writes = ca_bundle("wva").await;
+    let secret = next(&mut writes).await;
+    assert_eq!((secret.method.as_str(), secret.path.as_str()), ("POST", "/api/v1/namespaces/wva/secrets"));
+    assert_eq!(
+        secret.body["data"].as_object().unwrap().keys().collect::<Vec<_>>(),
+        ["ca.crt", "ca.key", "tls.crt", "tls.key"]
+    );
+    let applied = next(&mut writes).await;
+    assert_eq!(
+        (applied.method.as_str(), applied.content_type.as_str()),
+        ("PATCH", "application/apply-patch+yaml")
+    );
+    assert!(applied.query.contains("fieldManager=wva-ca"), "{}", applied.query);
+    assert_eq!(applied.body["spec"].as_object().unwrap().keys().collect::<Vec<_>>(), ["caBundle"]);
+    assert_eq!(applied.body["spec"]["caBundle"], secret.body["data"]["ca.crt"]);
+    assert_eq!(applied.body["metadata"]["uid"], "u-2", "never made anew");
+}
+
+#[tokio::test]
+async fn an_api_service_of_somebody_else_is_never_touched() {
+    let mut writes = ca_bundle("keda").await;
+    assert_eq!(next(&mut writes).await.path, "/api/v1/namespaces/wva/secrets");
+    silence(&mut writes).await;
+}

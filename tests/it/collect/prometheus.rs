@@ -1,0 +1,166 @@
+//! What Prometheus answers when all is well becomes series; and how many questions that takes.
+
+use serde_json::{Value, json};
+use wiremock::{Request, ResponseTemplate};
+use wva_core::snapshot::Signal;
+
+use super::support::{
+    NOW, collect, counts, endpoint, matrix, ok, prometheus, promql, scope, series, settings, values, waiting,
+};
+
+#[tokio::test]
+async fn samples_keep_their_true_times() {
+    let read = ok(&matrix(&[series(
+        "vllm:kv_cache_usage_perc",
+        json!({"namespace": "llm", "pod": "p", "engine": "0", "model_name": "m"}),
+        &[(-30, "0.25"), (-15, "0.5")],
+    )]));
+    let server = prometheus(ok(&counts(&[("llm", 1)])), read).await;
+    let collected = collect(&settings(server.uri()), &scope(&["llm"])).await.unwrap();
+    let [series] = collected.series.as_slice() else { panic!("{collected:?}") };
+    assert_eq!((series.namespace.as_str(), series.pod.as_str(), series.engine.as_str()), ("llm", "p", "0"));
+    assert_eq!((series.model.as_deref(), series.signal), (Some("m"), Signal::KvUsage));
+    let times: Vec<i64> = series.samples.iter().map(|sample| sample.at.as_second() - NOW).collect();
+    assert_eq!(times, [-30, -15]);
+    assert!(collected.gaps.is_empty() && collected.bad_samples == 0);
+}
+
+#[tokio::test]
+async fn one_model_and_a_thousand_take_the_same_two_queries() {
+    for models in [1, 1_000] {
+        let result: Vec<Value> = (0..models).map(|n| waiting("llm", &format!("p{n}"), &[(0, "1")])).collect();
+        let server = prometheus(ok(&counts(&[("llm", models)])), ok(&matrix(&result))).await;
+        let collected = collect(&settings(server.uri()), &scope(&["llm"])).await.unwrap();
+        assert_eq!(collected.series.len() as u64, models);
+        let asked: Vec<String> = server.received_requests().await.unwrap().iter().map(promql).collect();
+        assert_eq!(asked.len(), 2, "{asked:?}");
+        assert!(asked[0].starts_with("count by (namespace, exported_namespace) ({__name__=~\""));
+        assert!(
+            asked[1].starts_with("{__name__=~\"vllm:kv_cache_usage_perc|")
+                && asked[1].ends_with("[120000ms]")
+        );
+    }
+}
+
+#[tokio::test]
+async fn nothing_to_scale_asks_nothing() {
+    let server = prometheus(ok(&counts(&[])), ok(&matrix(&[]))).await;
+    collect(&settings(server.uri()), &scope(&[])).await.unwrap();
+    assert!(server.received_requests().await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn gzip_is_asked_for() {
+    let server = prometheus(ok(&counts(&[])), ok(&matrix(&[]))).await;
+    collect(&settings(server.uri()), &scope(&["llm"])).await.unwrap();
+    let requests = server.received_requests().await.unwrap();
+    assert_eq!(requests[1].headers["accept-encoding"], "gzip");
+}
+
+#[tokio::test]
+async fn above_max_series_the_query_is_split_by_namespace() {
+    let read = |request: &Request| {
+        let query = promql(request);
+        let result: Vec<Value> = ["a", "b", "c"]
+            .iter()
+            .filter(|name| query.contains(&format!("namespace=~\"{name}\"")))
+            .map(|name| waiting(name, name, &[(0, "1")]))
+            .collect();
+        ok(&matrix(&result))
+    };
+    let server = prometheus(ok(&counts(&[("a", 8), ("b", 8), ("c", 8), ("stranger", 99)])), read).await;
+    let small = wva::collect::PrometheusSettings { max_series: 10, ..settings(server.uri()) };
+    let collected = collect(&small, &scope(&["a", "b", "c"])).await.unwrap();
+    assert_eq!(collected.series.len(), 3);
+    assert!(collected.gaps.is_empty());
+    assert_eq!(server.received_requests().await.unwrap().len(), 4);
+}
+
+#[tokio::test]
+async fn a_limit_error_of_the_backend_splits_by_namespace_and_is_remembered() {
+    let read = |request: &Request| {
+        let query = promql(request);
+        match ["a", "b"].iter().find(|name| query.contains(&format!("namespace=~\"{name}\""))) {
+            Some(name) => ok(&matrix(&[waiting(name, name, &[(0, "1")])])),
+            None => ResponseTemplate::new(422).set_body_json(json!({
+                "status": "error", "errorType": "execution",
+                "error": "the query exceeded the maximum number of series (limit: 1 series) (err-mimir-max-series-per-query)",
+            })),
+        }
+    };
+    let server = prometheus(ok(&counts(&[("a", 1), ("b", 1)])), read).await;
+    super::support::provider();
+    let source = wva::collect::PrometheusSource::new(&settings(server.uri())).unwrap();
+    let scope = scope(&["a", "b"]);
+    for queries_so_far in [4, 7] {
+        let collected = wva::engine::MetricSource::collect(&source, &scope).await.unwrap();
+        assert_eq!(values(&collected, Signal::Waiting).len(), 2);
+        assert!(collected.gaps.is_empty(), "{:?}", collected.gaps);
+        assert_eq!(server.received_requests().await.unwrap().len(), queries_so_far);
+    }
+}
+
+#[tokio::test]
+async fn a_namespace_that_fails_alone_is_a_gap_of_that_namespace() {
+    let read = |request: &Request| {
+        if promql(request).contains("namespace=~\"a\"") {
+            ok(&matrix(&[waiting("a", "a", &[(0, "1")])]))
+        } else {
+            ResponseTemplate::new(500)
+        }
+    };
+    let server = prometheus(ok(&counts(&[("a", 8), ("b", 8)])), read).await;
+    let small = wva::collect::PrometheusSettings { max_series: 10, ..settings(server.uri()) };
+    let collected = collect(&small, &scope(&["a", "b"])).await.unwrap();
+    assert_eq!(collected.series.len(), 1);
+    let [gap] = collected.gaps.as_slice() else { panic!("{:?}", collected.gaps) };
+    assert_eq!(gap.namespace.as_deref(), Some("b"));
+    assert!(gap.reason.contains("500"), "{}", gap.reason);
+}
+
+#[tokio::test]
+async fn of_an_ha_pair_the_replica_with_the_newest_sample_counts() {
+    let copy = |replica: &str, samples: &[(i64, &str)]| {
+        let labels = json!({"namespace": "llm", "pod": "p", "instance": "10.0.0.1:8000", "engine": "0",
+                            "prometheus_replica": replica});
+        series("vllm:num_requests_waiting", labels, samples)
+    };
+    let read = ok(&matrix(&[copy("a", &[(-17, "1"), (-2, "2")]), copy("b", &[(-24, "30"), (-9, "40")])]));
+    let server = prometheus(ok(&counts(&[("llm", 2)])), read).await;
+    let collected = collect(&settings(server.uri()), &scope(&["llm"])).await.unwrap();
+    assert_eq!(values(&collected, Signal::Waiting), [("p".to_owned(), vec![1.0, 2.0])]);
+}
+
+#[tokio::test]
+async fn old_and_new_names_live_side_by_side_in_a_fleet() {
+    let pod = |pod: &str| json!({"namespace": "llm", "pod": pod, "engine": "0"});
+    let read = ok(&matrix(&[
+        series("vllm:kv_cache_usage_perc", pod("new"), &[(0, "0.5")]),
+        series("vllm:gpu_cache_usage_perc", pod("new"), &[(0, "0.9")]),
+        series("vllm:gpu_cache_usage_perc", pod("old"), &[(0, "0.7")]),
+    ]));
+    let server = prometheus(ok(&counts(&[("llm", 3)])), read).await;
+    let collected = collect(&settings(server.uri()), &scope(&["llm"])).await.unwrap();
+    let expected = [("new".to_owned(), vec![0.5]), ("old".to_owned(), vec![0.7])];
+    assert_eq!(values(&collected, Signal::KvUsage), expected);
+}
+
+#[tokio::test]
+async fn a_bad_sample_is_dropped_and_counted() {
+    let read = ok(&matrix(&[waiting("llm", "p", &[(-45, "3"), (-30, "NaN"), (-15, "+Inf"), (0, "-1")])]));
+    let server = prometheus(ok(&counts(&[("llm", 1)])), read).await;
+    let collected = collect(&settings(server.uri()), &scope(&["llm"])).await.unwrap();
+    assert_eq!(values(&collected, Signal::Waiting), [("p".to_owned(), vec![3.0])]);
+    assert_eq!(collected.bad_samples, 3);
+}
+
+#[tokio::test]
+async fn the_pods_own_name_wins_over_that_of_a_collector_in_between() {
+    let labels = json!({"namespace": "monitoring", "pod": "collector", "exported_namespace": "llm", "exported_pod": "p"});
+    let read = ok(&matrix(&[series("vllm:num_requests_waiting", labels, &[(0, "1")])]));
+    let server = prometheus(ok(&counts(&[("monitoring", 1)])), read).await;
+    let mut scope = scope(&["llm"]);
+    scope.endpoints.push(endpoint("llm", "p", ([127, 0, 0, 1], 8000).into()));
+    let collected = collect(&settings(server.uri()), &scope).await.unwrap();
+    assert_eq!(values(&collected, Signal::Waiting), [("p".to_owned(), vec![1.0])]);
+}

@@ -1,0 +1,157 @@
+//! What Prometheus does when it isn't well: partial answers are gaps, no answer is an error that names the next step.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use wiremock::ResponseTemplate;
+use wva::collect::{PrometheusSettings, Token};
+use wva_core::snapshot::Signal;
+
+use super::support::{
+    LOOPBACK, RawServer, collect, counts, matrix, ok, prometheus, scope, settings, values, waiting,
+};
+
+#[tokio::test]
+async fn a_warning_makes_a_gap_and_keeps_what_came() {
+    let mut answer = matrix(&[waiting("llm", "p", &[(0, "1")])]);
+    answer["warnings"] = json!(["store-1: no such host"]);
+    let server = prometheus(ok(&counts(&[("llm", 1)])), ok(&answer)).await;
+    let collected = collect(&settings(server.uri()), &scope(&["llm"])).await.unwrap();
+    assert_eq!(collected.series.len(), 1);
+    let [gap] = collected.gaps.as_slice() else { panic!("{:?}", collected.gaps) };
+    assert!(gap.namespace.is_none() && gap.reason.contains("store-1"), "{gap:?}");
+}
+
+/// An HTTP answer that promises more than it delivers: the first half of a JSON text.
+fn cut(answer: &Value) -> Vec<u8> {
+    let text = answer.to_string();
+    let head = format!(
+        "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+        text.len()
+    );
+    [head.as_bytes(), &text.as_bytes()[..text.len() / 2]].concat()
+}
+
+#[tokio::test]
+async fn a_cut_body_keeps_the_series_before_the_cut_and_makes_a_gap() {
+    let result: Vec<Value> = (0..10).map(|n| waiting("llm", &format!("p{n}"), &[(0, "1")])).collect();
+    let server = RawServer::start(cut(&matrix(&result))).await;
+    let collected = collect(&settings(server.url()), &scope(&["llm"])).await.unwrap();
+    let pods = values(&collected, Signal::Waiting).len();
+    assert!((3..=5).contains(&pods), "{pods}");
+    assert!(collected.gaps.iter().any(|gap| gap.reason.contains("broke off")), "{:?}", collected.gaps);
+}
+
+#[tokio::test]
+async fn a_body_over_the_cap_keeps_what_fits_and_makes_a_gap() {
+    let result: Vec<Value> = (0..2_000).map(|n| waiting("llm", &format!("p{n}"), &[(0, "1")])).collect();
+    let server = prometheus(ok(&counts(&[("llm", 2_000)])), ok(&matrix(&result))).await;
+    let capped = PrometheusSettings { max_body_bytes: 100_000, ..settings(server.uri()) };
+    let collected = collect(&capped, &scope(&["llm"])).await.unwrap();
+    assert!(collected.series.len() < 2_000);
+    let [gap] = collected.gaps.as_slice() else { panic!("{:?}", collected.gaps) };
+    assert!(gap.reason.contains("longer than 100000 bytes"), "{}", gap.reason);
+}
+
+/// 64 KiB of spaces in gzip.
+const BOMB: [u8; 97] = [
+    31, 139, 8, 0, 0, 0, 0, 0, 2, 3, 237, 193, 129, 0, 0, 0, 0, 128, 32, 149, 253, 41, 23, 169, 10, 0, 0, 0,
+    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 106, 148, 25, 44, 180, 0, 0,
+    1, 0,
+];
+
+#[tokio::test]
+async fn the_cap_counts_decompressed_bytes() {
+    let read = ResponseTemplate::new(200).insert_header("content-encoding", "gzip").set_body_bytes(BOMB);
+    let server = prometheus(ok(&counts(&[("llm", 1)])), read).await;
+    let capped = PrometheusSettings { max_body_bytes: 10_000, ..settings(server.uri()) };
+    let error = collect(&capped, &scope(&["llm"])).await.unwrap_err();
+    assert_eq!(error.kind, "decode");
+    assert!(error.message.contains("longer than 10000 bytes"), "{error}");
+}
+
+#[tokio::test]
+async fn a_slow_prometheus_is_a_timeout_that_names_it() {
+    let slow = ok(&counts(&[])).set_delay(Duration::from_secs(5));
+    let server = prometheus(slow, ok(&matrix(&[]))).await;
+    let hasty = PrometheusSettings { query_timeout: Duration::from_millis(100), ..settings(server.uri()) };
+    let error = collect(&hasty, &scope(&["llm"])).await.unwrap_err();
+    assert_eq!(error.kind, "timeout");
+    assert!(
+        error.message.starts_with(&format!("Prometheus at {}: no answer within", server.uri())),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn a_prometheus_that_hangs_costs_three_timeouts_however_many_namespaces_there_are() {
+    let slow = ok(&matrix(&[])).set_delay(Duration::from_secs(9));
+    let names: Vec<String> = (0..100).map(|n| format!("ns{n:02}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let rows: Vec<(&str, u64)> = names.iter().map(|name| (*name, 10)).collect();
+    let server = prometheus(ok(&counts(&rows)), slow).await;
+    let hasty = PrometheusSettings {
+        query_timeout: Duration::from_millis(300),
+        max_series: 10,
+        ..settings(server.uri())
+    };
+    let started = tokio::time::Instant::now();
+    let error = collect(&hasty, &scope(&names)).await.unwrap_err();
+    assert_eq!(error.kind, "timeout");
+    assert!(started.elapsed() < Duration::from_secs(4), "{:?}", started.elapsed());
+}
+
+#[tokio::test]
+async fn a_prometheus_that_is_gone_is_a_connect_error() {
+    let listener = std::net::TcpListener::bind((LOOPBACK, 0)).unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    drop(listener);
+    let error = collect(&settings(url), &scope(&["llm"])).await.unwrap_err();
+    assert_eq!(error.kind, "connect");
+    assert!(error.message.contains("refused") && error.message.contains("check the URL"), "{error}");
+}
+
+#[tokio::test]
+async fn a_refusal_quotes_prometheus_and_says_what_to_do() {
+    let denied = ResponseTemplate::new(403).set_body_string("<html>no</html>");
+    let server = prometheus(denied, ok(&matrix(&[]))).await;
+    let error = collect(&settings(server.uri()), &scope(&["llm"])).await.unwrap_err();
+    assert_eq!(error.kind, "status");
+    assert!(error.message.contains("403") && error.message.contains("bearer token"), "{error}");
+
+    let broken = json!({"status": "error", "errorType": "bad_data", "error": "parse error"});
+    let server = prometheus(ResponseTemplate::new(400).set_body_json(broken), ok(&matrix(&[]))).await;
+    let error = collect(&settings(server.uri()), &scope(&["llm"])).await.unwrap_err();
+    assert!(error.message.contains("(parse error)"), "{error}");
+}
+
+#[tokio::test]
+async fn a_web_page_instead_of_an_api_is_a_decode_error() {
+    let page = ResponseTemplate::new(200).set_body_string("<!doctype html><title>Login</title>");
+    let server = prometheus(page, ok(&matrix(&[]))).await;
+    let error = collect(&settings(server.uri()), &scope(&["llm"])).await.unwrap_err();
+    assert_eq!(error.kind, "decode");
+}
+
+#[tokio::test]
+async fn no_secret_is_ever_sent_over_plain_http_nor_shown() {
+    let server = prometheus(ok(&counts(&[])), ResponseTemplate::new(500)).await;
+    let url = server.uri().replace("http://", "http://user:s3cret@");
+    let with_secrets = PrometheusSettings { token: Token::Inline("t0ken".into()), ..settings(url) };
+    let error = collect(&with_secrets, &scope(&["llm"])).await.unwrap_err();
+    for secret in ["s3cret", "t0ken"] {
+        assert!(!error.message.contains(secret) && !format!("{with_secrets:?}").contains(secret), "{error}");
+    }
+    let requests = server.received_requests().await.unwrap();
+    assert_eq!(requests.len(), 2);
+    assert!(requests.iter().all(|request| !request.headers.contains_key("authorization")));
+}
+
+#[tokio::test]
+async fn a_redirect_is_not_followed() {
+    let away = ResponseTemplate::new(302).insert_header("location", "https://elsewhere/");
+    let server = prometheus(away, ok(&matrix(&[]))).await;
+    let error = collect(&settings(server.uri()), &scope(&["llm"])).await.unwrap_err();
+    assert!(error.message.contains("302") && error.message.contains("final URL"), "{error}");
+}

@@ -1,0 +1,151 @@
+//! A real Prometheus that scrapes real text. Without the binary (`prometheus` on the PATH, or named by
+//! `WVA_TEST_PROMETHEUS`) these tests say so and pass: the tests beside this file cover the same with recorded forms.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use wiremock::matchers::{method, path};
+use wiremock::{Mock, MockServer, ResponseTemplate};
+use wva::collect::{PrometheusSettings, PrometheusSource};
+use wva::engine::{Collected, MetricSource as _, Scope};
+use wva_core::snapshot::Signal;
+
+use super::support::{LOOPBACK, endpoint, provider, scope, settings, values};
+
+const VLLM: &str = r#"# TYPE vllm:kv_cache_usage_perc gauge
+vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.5
+# TYPE vllm:num_requests_waiting gauge
+vllm:num_requests_waiting{engine="0",model_name="m"} 3.0
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="m"} NaN
+# TYPE vllm:prompt_tokens_total counter
+vllm:prompt_tokens_total{engine="0",model_name="m"} 1000.0
+# TYPE vllm:inter_token_latency_seconds histogram
+vllm:inter_token_latency_seconds_bucket{engine="0",le="+Inf",model_name="m"} 8.0
+vllm:inter_token_latency_seconds_count{engine="0",model_name="m"} 8.0
+vllm:inter_token_latency_seconds_sum{engine="0",model_name="m"} 0.25
+# TYPE vllm:cache_config_info gauge
+vllm:cache_config_info{block_size="16",num_gpu_blocks="27000",engine="0"} 1.0
+# TYPE inference_extension_flow_control_queue_size gauge
+inference_extension_flow_control_queue_size{model_name="m",priority="0"} 2
+inference_extension_flow_control_queue_size{model_name="m",priority="1"} 5
+"#;
+
+#[expect(clippy::disallowed_methods, reason = "a test finds its tools")]
+fn binary() -> Option<PathBuf> {
+    let named = std::env::var("WVA_TEST_PROMETHEUS").ok().map(PathBuf::from);
+    let searched = std::env::var("PATH").unwrap_or_default();
+    let on_path = searched.split(':').map(|dir| Path::new(dir).join("prometheus"));
+    named.into_iter().chain(on_path).find(|path| path.is_file())
+}
+
+/// A Prometheus that reads one page as pods of two namespaces, each by two jobs as an HA pair would.
+struct Prometheus {
+    url: String,
+    dir: PathBuf,
+    process: Child,
+    _pods: MockServer,
+}
+
+impl Drop for Prometheus {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+impl Prometheus {
+    async fn start(test: &str, flags: &[&str]) -> Option<Self> {
+        let Some(binary) = binary() else {
+            println!(
+                "no prometheus on the PATH and no WVA_TEST_PROMETHEUS: covered by recorded answers only"
+            );
+            return None;
+        };
+        let pods = MockServer::start().await;
+        let page = ResponseTemplate::new(200).set_body_raw(VLLM, "text/plain; version=0.0.4");
+        Mock::given(method("GET")).and(path("/metrics")).respond_with(page).mount(&pods).await;
+        let dir =
+            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("prometheus-{test}-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        std::fs::write(dir.join("prometheus.yml"), configuration(&pods.address().to_string())).unwrap();
+        let port = std::net::TcpListener::bind((LOOPBACK, 0)).unwrap().local_addr().unwrap().port();
+        let process = Command::new(binary)
+            .arg(format!("--config.file={}", dir.join("prometheus.yml").display()))
+            .arg(format!("--storage.tsdb.path={}", dir.join("data").display()))
+            .arg(format!("--web.listen-address=127.0.0.1:{port}"))
+            .args(flags)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        Some(Self { url: format!("http://127.0.0.1:{port}"), dir, process, _pods: pods })
+    }
+
+    /// What is collected once every series has three samples.
+    async fn collect(&self, settings: &PrometheusSettings, scope: &Scope) -> Collected {
+        provider();
+        let source = PrometheusSource::new(settings).unwrap();
+        for _ in 0..100 {
+            if let Ok(collected) = source.collect(scope).await
+                && collected.series.len() >= 14
+                && collected.series.iter().all(|series| series.samples.len() >= 3)
+            {
+                return collected;
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+        panic!("{:?}", source.collect(scope).await);
+    }
+}
+
+fn configuration(target: &str) -> String {
+    let job = |name: &str, namespace: &str| {
+        format!(
+            "  - job_name: {namespace}-{name}\n    static_configs:\n      - targets: ['{target}']\n        \
+             labels: {{namespace: {namespace}, pod: {namespace}-0, replica: {name}}}\n"
+        )
+    };
+    let jobs: String =
+        [("a", "one"), ("b", "one"), ("a", "two"), ("b", "two")].map(|(n, ns)| job(n, ns)).concat();
+    format!("global: {{scrape_interval: 500ms, scrape_timeout: 500ms}}\nscrape_configs:\n{jobs}")
+}
+
+fn fleet() -> Scope {
+    let pods = ["one", "two"].map(|ns| endpoint(ns, &format!("{ns}-0"), ([127, 0, 0, 1], 1).into()));
+    Scope { endpoints: pods.into(), ..scope(&["one", "two"]) }
+}
+
+#[tokio::test]
+async fn a_real_prometheus_gives_raw_samples_with_the_times_of_its_scrapes() {
+    let Some(prometheus) = Prometheus::start("whole", &[]).await else { return };
+    let collected = prometheus.collect(&settings(&prometheus.url), &fleet()).await;
+    assert!(collected.gaps.is_empty(), "{:?}", collected.gaps);
+    assert!(collected.bad_samples > 0, "the page has a NaN");
+    let by_pod = |signal| -> Vec<(String, f64)> {
+        values(&collected, signal).into_iter().map(|(pod, values)| (pod, values[0])).collect()
+    };
+    let both = |value: f64| [("one-0".to_owned(), value), ("two-0".to_owned(), value)];
+    assert_eq!(by_pod(Signal::KvUsage), both(0.5));
+    assert_eq!(by_pod(Signal::Waiting), both(3.0));
+    assert_eq!(by_pod(Signal::KvCapacity), both(432_000.0));
+    assert_eq!(by_pod(Signal::InterTokenLatencySum), both(0.25));
+    assert_eq!(by_pod(Signal::SchedulerQueueSize), both(7.0));
+    assert_eq!(by_pod(Signal::Running), []);
+    for series in &collected.series {
+        let gaps = series.samples.windows(2).map(|pair| pair[1].at.duration_since(pair[0].at).as_secs_f64());
+        assert!(gaps.into_iter().all(|gap| (0.4..1.6).contains(&gap)), "not one job's scrapes: {series:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_real_prometheus_that_refuses_for_size_is_asked_by_namespace() {
+    // Two namespaces × two jobs × nine series × three samples are 108; half of that, and the count of 36, fit.
+    let Some(prometheus) = Prometheus::start("limit", &["--query.max-samples=90"]).await else { return };
+    let short = PrometheusSettings { window: Duration::from_millis(1_600), ..settings(&prometheus.url) };
+    let collected = prometheus.collect(&short, &fleet()).await;
+    assert_eq!(values(&collected, Signal::Waiting).len(), 2);
+    assert!(collected.gaps.is_empty(), "{:?}", collected.gaps);
+}

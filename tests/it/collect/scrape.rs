@@ -1,0 +1,200 @@
+//! Pods as they answer: two formats, several at once, silent ones, cut ones, and what is remembered between rounds.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use wiremock::matchers::{method, path};
+use wiremock::{Mock, MockServer, Request, Respond, ResponseTemplate};
+use wva::collect::{ScrapeSettings, ScrapeSource, Token};
+use wva::engine::{Collected, Endpoint, MetricSource, Scope};
+use wva_core::snapshot::Signal;
+
+use super::support::{HandClock, LOOPBACK, NOW, RawServer, endpoint, provider, scope, values};
+
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+fn page(waiting: f64) -> String {
+    format!(
+        "# TYPE vllm:num_requests_waiting gauge\n\
+         vllm:num_requests_waiting{{engine=\"0\",model_name=\"m\"}} {waiting}\n\
+         # TYPE vllm:prompt_tokens_total counter\n\
+         vllm:prompt_tokens_total{{engine=\"0\",model_name=\"m\"}} 100.0\n"
+    )
+}
+
+fn classic(waiting: f64) -> ResponseTemplate {
+    ResponseTemplate::new(200).set_body_raw(page(waiting), "text/plain; version=0.0.4; charset=utf-8")
+}
+
+async fn pod(answer: impl Respond + 'static) -> MockServer {
+    let server = MockServer::start().await;
+    Mock::given(method("GET")).and(path("/metrics")).respond_with(answer).mount(&server).await;
+    server
+}
+
+fn serving(pods: &[(&str, SocketAddr)]) -> Scope {
+    let endpoints: Vec<Endpoint> = pods.iter().map(|(pod, address)| endpoint("llm", pod, *address)).collect();
+    Scope { endpoints, ..scope(&["llm"]) }
+}
+
+fn source(settings: &ScrapeSettings) -> (ScrapeSource, Arc<HandClock>) {
+    provider();
+    let clock = Arc::new(HandClock::new());
+    (ScrapeSource::new(settings, Arc::clone(&clock) as _).unwrap(), clock)
+}
+
+async fn collect(source: &ScrapeSource, scope: &Scope) -> Collected {
+    source.collect(scope).await.unwrap()
+}
+
+#[tokio::test]
+async fn samples_add_up_between_rounds_stamped_with_our_clock() {
+    let calls = AtomicUsize::new(0);
+    let server = pod(move |_: &Request| classic(calls.fetch_add(1, Ordering::Relaxed) as f64)).await;
+    let (source, clock) = source(&ScrapeSettings::default());
+    let scope = serving(&[("p", *server.address())]);
+    for _ in 0..3 {
+        collect(&source, &scope).await;
+        clock.advance(50);
+    }
+    let collected = collect(&source, &scope).await;
+    let series = collected.series.iter().find(|series| series.signal == Signal::Waiting).unwrap();
+    assert_eq!((series.pod.as_str(), series.engine.as_str(), series.model.as_deref()), ("p", "0", Some("m")));
+    let times: Vec<_> = series.samples.iter().map(|s| (s.at.as_second() - NOW, s.value)).collect();
+    assert_eq!(times, [(50, 1.0), (100, 2.0), (150, 3.0)], "the first is older than the window");
+    assert!(collected.gaps.is_empty());
+}
+
+#[tokio::test]
+async fn open_metrics_is_preferred_and_read() {
+    let answer = |request: &Request| {
+        let accept = request.headers["accept"].to_str().unwrap();
+        assert!(accept.starts_with("application/openmetrics-text"), "{accept}");
+        let text = "# TYPE vllm:prompt_tokens counter\nvllm:prompt_tokens_total{engine=\"0\"} 7.0\n# EOF\n";
+        ResponseTemplate::new(200).set_body_raw(text, OPEN_METRICS)
+    };
+    let server = pod(answer).await;
+    let (source, _) = source(&ScrapeSettings::default());
+    let collected = collect(&source, &serving(&[("p", *server.address())])).await;
+    assert_eq!(values(&collected, Signal::PromptTokens), [("p".to_owned(), vec![7.0])]);
+    assert!(collected.gaps.is_empty());
+}
+
+#[tokio::test]
+async fn an_open_metrics_answer_without_its_end_is_a_gap_and_its_lines_count() {
+    let text = "vllm:num_requests_waiting 7\n";
+    let server = pod(ResponseTemplate::new(200).set_body_raw(text, OPEN_METRICS)).await;
+    let (source, _) = source(&ScrapeSettings::default());
+    let collected = collect(&source, &serving(&[("p", *server.address())])).await;
+    assert_eq!(values(&collected, Signal::Waiting), [("p".to_owned(), vec![7.0])]);
+    assert_eq!(collected.gaps[0].namespace.as_deref(), Some("llm"));
+    assert!(collected.gaps[0].reason.contains("end mark"), "{:?}", collected.gaps);
+}
+
+#[tokio::test]
+async fn half_a_number_at_a_cut_is_never_a_sample() {
+    let text = "vllm:num_requests_running 4\nvllm:num_requests_waiting 12";
+    let head = "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 9999\r\n\r\n";
+    let server = RawServer::start(format!("{head}{text}").into_bytes()).await;
+    let (source, _) = source(&ScrapeSettings::default());
+    let collected = collect(&source, &serving(&[("p", server.address)])).await;
+    assert_eq!(values(&collected, Signal::Running), [("p".to_owned(), vec![4.0])]);
+    assert_eq!(values(&collected, Signal::Waiting), []);
+    assert!(collected.gaps[0].reason.contains("broke off"), "{:?}", collected.gaps);
+}
+
+#[tokio::test]
+async fn an_answer_over_the_cap_keeps_whole_lines_and_is_a_gap() {
+    let text = page(3.0) + &"# filler\n".repeat(10_000);
+    let server = pod(ResponseTemplate::new(200).set_body_raw(text, "text/plain")).await;
+    let (source, _) = source(&ScrapeSettings { max_body_bytes: 1_000, ..ScrapeSettings::default() });
+    let collected = collect(&source, &serving(&[("p", *server.address())])).await;
+    assert_eq!(values(&collected, Signal::Waiting), [("p".to_owned(), vec![3.0])]);
+    assert!(collected.gaps[0].reason.contains("longer than 1000 bytes"), "{:?}", collected.gaps);
+}
+
+#[tokio::test]
+async fn one_silent_pod_among_many_is_no_gap_and_its_old_samples_stay() {
+    let (good, other) = (pod(classic(1.0)).await, pod(classic(2.0)).await);
+    let (source, clock) = source(&ScrapeSettings::default());
+    let scope = serving(&[("a", *good.address()), ("b", *other.address())]);
+    collect(&source, &scope).await;
+    other.reset().await;
+    clock.advance(30);
+    let collected = collect(&source, &scope).await;
+    assert!(collected.gaps.is_empty(), "{:?}", collected.gaps);
+    let expected = [("a".to_owned(), vec![1.0, 1.0]), ("b".to_owned(), vec![2.0])];
+    assert_eq!(values(&collected, Signal::Waiting), expected);
+}
+
+#[tokio::test]
+async fn when_no_pod_answers_the_gap_names_the_first_cause_and_the_next_step() {
+    let listener = std::net::TcpListener::bind((LOOPBACK, 0)).unwrap();
+    let gone = listener.local_addr().unwrap();
+    drop(listener);
+    let (source, _) = source(&ScrapeSettings::default());
+    let collected = collect(&source, &serving(&[("a", gone), ("b", gone)])).await;
+    assert!(collected.series.is_empty());
+    let [gap] = collected.gaps.as_slice() else { panic!("{:?}", collected.gaps) };
+    let wanted = format!("none of 2 pods answered; pod a at http://{gone}/metrics: ");
+    assert!(gap.reason.starts_with(&wanted) && gap.reason.contains("refused"), "{}", gap.reason);
+    assert!(gap.reason.contains("check the scrape port"), "{}", gap.reason);
+}
+
+#[tokio::test]
+async fn a_slow_pod_costs_its_own_time_only() {
+    let slow = pod(classic(1.0).set_delay(Duration::from_secs(5))).await;
+    let good = pod(classic(2.0)).await;
+    let (source, _) =
+        source(&ScrapeSettings { timeout: Duration::from_millis(300), ..ScrapeSettings::default() });
+    let started = tokio::time::Instant::now();
+    let collected = collect(&source, &serving(&[("a", *slow.address()), ("b", *good.address())])).await;
+    assert!(started.elapsed() < Duration::from_secs(3));
+    assert_eq!(values(&collected, Signal::Waiting), [("b".to_owned(), vec![2.0])]);
+}
+
+#[tokio::test]
+async fn a_pod_that_left_the_scope_is_forgotten() {
+    let server = pod(classic(1.0)).await;
+    let (source, _) = source(&ScrapeSettings::default());
+    collect(&source, &serving(&[("p", *server.address())])).await;
+    let collected = collect(&source, &serving(&[])).await;
+    assert!(collected.series.is_empty());
+}
+
+#[tokio::test]
+async fn two_rounds_at_once_never_read_a_pod_twice_at_once() {
+    let server = pod(classic(1.0).set_delay(Duration::from_millis(200))).await;
+    let (source, _) = source(&ScrapeSettings::default());
+    let scope = serving(&[("p", *server.address())]);
+    let started = tokio::time::Instant::now();
+    tokio::join!(collect(&source, &scope), collect(&source, &scope));
+    assert!(started.elapsed() >= Duration::from_millis(400), "{:?}", started.elapsed());
+}
+
+#[tokio::test]
+async fn the_token_is_never_sent_over_plain_http() {
+    let server = pod(classic(1.0)).await;
+    let token = Token::Inline("t0ken".into());
+    let (source, _) = source(&ScrapeSettings { token, ..ScrapeSettings::default() });
+    collect(&source, &serving(&[("p", *server.address())])).await;
+    let requests = server.received_requests().await.unwrap();
+    assert!(
+        requests.iter().all(|request| !request.headers.contains_key("authorization")) && !requests.is_empty()
+    );
+}
+
+#[tokio::test]
+async fn engines_of_one_pod_at_several_ports_stay_apart() {
+    let (first, second) = (pod(classic(1.0)).await, pod(classic(2.0)).await);
+    let (source, _) = source(&ScrapeSettings::default());
+    let collected = collect(&source, &serving(&[("p", *first.address()), ("p", *second.address())])).await;
+    let mut engines: Vec<_> = collected.series.iter().map(|series| series.engine.clone()).collect();
+    engines.sort();
+    engines.dedup();
+    let mut wanted = [first, second].map(|server| format!("{}/0", server.address().port()));
+    wanted.sort();
+    assert_eq!(engines, wanted);
+}

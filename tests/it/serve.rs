@@ -1,0 +1,24 @@
+//! The server as its callers see it: real sockets, real TLS, exact bytes.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests fail as tests do"
+)]
+
+mod bed;
+mod client;
+mod connections;
+mod forwarding;
+mod identity;
+mod operators;
+mod pki;
+mod wire;
+
+/// Where a metric is read.
+pub(crate) fn path(namespace: &str, metric: &str) -> String {
+    format!("/apis/external.metrics.k8s.io/v1beta1/namespaces/{namespace}/{metric}")
+}
+
+/// Where most tests read.
+pub(crate) const READ: &str = "/apis/external.metrics.k8s.io/v1beta1/namespaces/llm/wva_desired_replicas";

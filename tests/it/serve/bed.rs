@@ -1,0 +1,298 @@
+//! A real server on loopback with real TLS, between fakes of what it stands between: the engine and the API server.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use jiff::Timestamp;
+use parking_lot::Mutex;
+use prometheus_client::registry::Registry;
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use wva::engine::{Holder, Leadership, Origin, Published};
+use wva::serve::auth::{Access, Attributes, ReviewError, Reviewer, Token, TrustData, User};
+use wva::serve::tls::{Serving, SharedPki};
+use wva::serve::{AppState, Ports, Reads, Server, Settings};
+use wva_core::decision::{Cause, Reason, Target, Unknown, Verdict};
+use wva_core::units::{Replicas, Seconds};
+use wva_core::{Decision, Report, VariantId};
+
+use super::pki::{Authority, INSTANCE, Leaf};
+
+/// The time of every test.
+pub(crate) const NOW: &str = "2026-11-21T10:00:10Z";
+
+pub(crate) struct FakeReads {
+    pub(crate) published: Mutex<Arc<Published>>,
+    pub(crate) now: Mutex<Timestamp>,
+    /// Reads of `current` wait until notified while this is set.
+    pub(crate) hanging: Mutex<bool>,
+    /// Reads of `current` panic while this is set.
+    pub(crate) broken: Mutex<bool>,
+    pub(crate) release: Notify,
+    pub(crate) asked: AtomicUsize,
+}
+
+impl Reads for FakeReads {
+    fn current(&self) -> BoxFuture<'_, Arc<Published>> {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        Box::pin(async {
+            assert!(!*self.broken.lock(), "the engine has a bug");
+            if *self.hanging.lock() {
+                self.release.notified().await;
+            }
+            self.newest()
+        })
+    }
+
+    fn newest(&self) -> Arc<Published> {
+        self.published.lock().clone()
+    }
+
+    fn now(&self) -> Timestamp {
+        *self.now.lock()
+    }
+
+    fn max_stale(&self) -> Seconds {
+        Seconds::whole(300)
+    }
+}
+
+/// An API server that knows one token and a few readers.
+#[derive(Default)]
+pub(crate) struct FakeReviewer {
+    pub(crate) readers: Mutex<BTreeSet<String>>,
+    pub(crate) unreachable: Mutex<bool>,
+    pub(crate) reviews: Mutex<Vec<(User, Attributes)>>,
+    pub(crate) tokens: AtomicUsize,
+}
+
+impl Reviewer for FakeReviewer {
+    fn token<'a>(&'a self, token: &'a Token) -> BoxFuture<'a, Result<Option<User>, ReviewError>> {
+        self.tokens.fetch_add(1, Ordering::SeqCst);
+        Box::pin(async move {
+            if *self.unreachable.lock() {
+                return Err(ReviewError("connection refused".into()));
+            }
+            Ok((token.secret() == "good").then(|| User::named("prometheus")))
+        })
+    }
+
+    fn access<'a>(
+        &'a self,
+        user: &'a User,
+        attributes: &'a Attributes,
+    ) -> BoxFuture<'a, Result<Access, ReviewError>> {
+        Box::pin(async move {
+            self.reviews.lock().push((user.clone(), attributes.clone()));
+            if *self.unreachable.lock() {
+                return Err(ReviewError("connection refused".into()));
+            }
+            let allowed = self.readers.lock().contains(&user.name);
+            Ok(if allowed { Access::Allowed } else { Access::Denied { reason: None } })
+        })
+    }
+}
+
+pub(crate) struct Bed {
+    pub(crate) address: SocketAddr,
+    pub(crate) front_proxy: Authority,
+    pub(crate) users: Authority,
+    pub(crate) shared_ca: Arc<Authority>,
+    pub(crate) proxy: Leaf,
+    pub(crate) trust: watch::Sender<TrustData>,
+    pub(crate) leadership: watch::Sender<Leadership>,
+    pub(crate) published: watch::Sender<Arc<Published>>,
+    pub(crate) synced: watch::Sender<bool>,
+    pub(crate) shared: watch::Sender<Option<SharedPki>>,
+    pub(crate) stopping: CancellationToken,
+    pub(crate) shutdown: CancellationToken,
+    pub(crate) reads: Arc<FakeReads>,
+    pub(crate) reviewer: Arc<FakeReviewer>,
+    pub(crate) server: JoinSet<()>,
+}
+
+/// What a test may want otherwise.
+pub(crate) struct Wanted {
+    pub(crate) shared_ca: Arc<Authority>,
+    pub(crate) serving: Serving,
+    pub(crate) drain: Duration,
+    pub(crate) controller_instance: Option<String>,
+    pub(crate) trusted: bool,
+    pub(crate) certified: bool,
+}
+
+impl Default for Wanted {
+    fn default() -> Self {
+        Self {
+            shared_ca: Arc::new(Authority::new("wva")),
+            serving: Serving::Shared,
+            drain: Duration::from_secs(5),
+            controller_instance: None,
+            trusted: true,
+            certified: true,
+        }
+    }
+}
+
+impl Bed {
+    pub(crate) async fn new() -> Self {
+        Self::with(Wanted::default()).await
+    }
+
+    pub(crate) async fn new_without_trust() -> Self {
+        Self::with(Wanted { trusted: false, ..Wanted::default() }).await
+    }
+
+    pub(crate) async fn new_without_certificate() -> Self {
+        Self::with(Wanted { certified: false, ..Wanted::default() }).await
+    }
+
+    pub(crate) async fn with(wanted: Wanted) -> Self {
+        let (front_proxy, users) = (Authority::new("front-proxy-ca"), Authority::new("kubernetes"));
+        let proxy = front_proxy.client("front-proxy-client", &[]);
+        let trust = watch::Sender::new(wanted.trusted.then(|| trust(&front_proxy.pem(), &users.pem())));
+        let leadership = watch::Sender::new(mine());
+        let published = watch::Sender::new(Arc::new(sample()));
+        let synced = watch::Sender::new(true);
+        let shared = watch::Sender::new(wanted.certified.then(|| wanted.shared_ca.shared()));
+        let (stopping, shutdown) = (CancellationToken::new(), CancellationToken::new());
+        let reads = Arc::new(FakeReads {
+            published: Mutex::new(Arc::new(sample())),
+            now: Mutex::new(NOW.parse().unwrap()),
+            hanging: Mutex::new(false),
+            broken: Mutex::new(false),
+            release: Notify::new(),
+            asked: AtomicUsize::new(0),
+        });
+        let reviewer = Arc::new(FakeReviewer::default());
+        reviewer.readers.lock().extend(["hpa".into(), "alice".into(), "prometheus".into()]);
+        let settings = Settings {
+            serving: wanted.serving,
+            shared: shared.subscribe(),
+            instance_name: INSTANCE.into(),
+            trust: trust.subscribe(),
+            leadership: leadership.subscribe(),
+            published: published.subscribe(),
+            synced: synced.subscribe(),
+            stopping: stopping.clone(),
+            read_wait: Duration::from_millis(500),
+            controller_instance: wanted.controller_instance,
+        };
+        let ports = Ports { reads: reads.clone(), reviewer: reviewer.clone(), registry: Registry::default() };
+        let listen = "127.0.0.1:0".parse().unwrap();
+        let bound = Server::bind(listen, AppState::new(settings, ports)).await.unwrap();
+        let address = bound.address();
+        let mut server = JoinSet::new();
+        server.spawn(bound.serve(shutdown.clone(), wanted.drain));
+        let shared_ca = wanted.shared_ca;
+        Self {
+            address,
+            front_proxy,
+            users,
+            shared_ca,
+            proxy,
+            trust,
+            leadership,
+            published,
+            synced,
+            shared,
+            stopping,
+            shutdown,
+            reads,
+            reviewer,
+            server,
+        }
+    }
+
+    /// Publishes a result, as the engine would.
+    pub(crate) fn publish(&self, published: Published) {
+        let published = Arc::new(published);
+        *self.reads.published.lock() = published.clone();
+        self.published.send_replace(published);
+    }
+}
+
+/// This instance holds the lease.
+pub(crate) fn mine() -> Leadership {
+    let mine_until = Some(Instant::now() + Duration::from_secs(3600));
+    Leadership { holder: None, mine_until }
+}
+
+/// Another one holds it.
+pub(crate) fn held_by(address: Option<String>) -> Leadership {
+    let holder = Holder { identity: "wva-0".into(), address, epoch: 1 };
+    Leadership { holder: Some(holder), mine_until: None }
+}
+
+/// The ConfigMap as kubeadm's clusters have it.
+pub(crate) fn trust(front_proxy: &str, users: &str) -> BTreeMap<String, String> {
+    [
+        ("client-ca-file", users),
+        ("requestheader-client-ca-file", front_proxy),
+        ("requestheader-allowed-names", r#"["front-proxy-client"]"#),
+        ("requestheader-username-headers", r#"["X-Remote-User"]"#),
+        ("requestheader-group-headers", r#"["X-Remote-Group"]"#),
+        ("requestheader-extra-headers-prefix", r#"["X-Remote-Extra-"]"#),
+    ]
+    .into_iter()
+    .map(|(key, value)| (key.into(), value.into()))
+    .collect()
+}
+
+pub(crate) fn target(desired: u32, current: Option<u32>, evidence: &str) -> Decision {
+    Decision {
+        model: "llama".into(),
+        accelerator: Some("A100".into()),
+        current: current.map(Replicas::new),
+        verdict: Verdict::Target(Target {
+            desired: Replicas::new(desired),
+            reason: Reason::SourceDown,
+            message: "held: Prometheus does not answer (connection refused)".into(),
+            evidence: evidence.parse().unwrap(),
+        }),
+    }
+}
+
+pub(crate) fn unknown(cause: Cause, message: &str) -> Decision {
+    let since = "2026-11-21T09:59:10Z".parse().unwrap();
+    let verdict = Verdict::Unknown(Unknown { cause, message: message.into(), since });
+    Decision { model: "llama".into(), accelerator: None, current: None, verdict }
+}
+
+/// Every kind of variant there is, each in a namespace of its own.
+pub(crate) fn sample() -> Published {
+    let id = VariantId::new;
+    let mut bare = target(1, None, "2026-11-21T10:00:05Z");
+    bare.accelerator = None;
+    let decisions = BTreeMap::from([
+        (id("llm", "llama-a100"), target(5, Some(2), "2026-11-21T10:00:05.75Z")),
+        (id("pair", "one"), target(1, Some(1), "2026-11-21T10:00:05Z")),
+        (id("pair", "two"), target(2000, Some(3000), "2026-11-21T10:00:00Z")),
+        (id("half", "good"), target(1, Some(1), "2026-11-21T10:00:05Z")),
+        (
+            id("half", "new"),
+            unknown(Cause::NothingKnown, "no pod of half/new has been measured yet; wait for one"),
+        ),
+        (id("old", "old"), target(4, Some(4), "2026-11-21T09:50:00Z")),
+        (id("bad", "bad"), unknown(Cause::InvalidVariant, "spec.modelID of bad/bad is empty; set it")),
+        (
+            id("gone", "gone"),
+            unknown(Cause::TargetNotFound, "Deployment x of gone/gone does not exist; create it"),
+        ),
+        (id("bare", "bare"), bare),
+    ]);
+    Published {
+        sequence: 1,
+        at: "2026-11-21T10:00:09Z".parse().unwrap(),
+        took: Duration::from_millis(3),
+        origin: Origin::Computed,
+        decisions,
+        report: Report::default(),
+    }
+}

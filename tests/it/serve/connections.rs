@@ -1,0 +1,186 @@
+//! Connections that behave, and connections that don't: the ones never cost the others anything.
+
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Empty};
+use hyper::body::Bytes;
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+use wva::serve::tls::Serving;
+
+use super::READ;
+use super::bed::{Bed, Wanted};
+use super::client::{exchange, tls};
+use super::identity::eventually;
+use super::pki::{Authority, INSTANCE, Leaf, SERVICE, Subject};
+
+#[tokio::test]
+async fn http2_and_http1_are_chosen_by_alpn() {
+    let bed = Bed::new().await;
+    let stream = tls(bed.address, &bed.shared_ca.pem(), SERVICE, Some(&bed.proxy), "h2").await.unwrap();
+    let (mut sender, connection) =
+        http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    let mut driver = JoinSet::new();
+    driver.spawn(connection);
+    for _ in 0..3 {
+        let request = http::Request::get(format!("https://ignored{READ}")).header("x-remote-user", "hpa");
+        let answer = sender.send_request(request.body(Empty::<Bytes>::new()).unwrap()).await.unwrap();
+        assert_eq!((answer.status().as_u16(), answer.version()), (200, http::Version::HTTP_2));
+        let body = answer.into_body().collect().await.unwrap().to_bytes();
+        assert!(body.ends_with(br#""value":"5"}]}"#));
+    }
+    assert_eq!(bed.proxied("hpa", READ).await.value(), "5");
+}
+
+#[tokio::test]
+async fn a_connection_is_closed_gracefully_with_goaway_when_the_server_stops() {
+    let mut bed = Bed::new().await;
+    let stream = tls(bed.address, &bed.shared_ca.pem(), SERVICE, Some(&bed.proxy), "h2").await.unwrap();
+    let (mut sender, connection) =
+        http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    let mut driver = JoinSet::new();
+    driver.spawn(connection);
+    *bed.reads.hanging.lock() = true;
+    let request = http::Request::get(format!("https://x{READ}")).header("x-remote-user", "hpa");
+    let slow = sender.send_request(request.body(Empty::<Bytes>::new()).unwrap());
+    sleep(Duration::from_millis(50)).await;
+    bed.shutdown.cancel();
+    let answer = slow.await.expect("a request in flight is answered");
+    assert_eq!(answer.status(), 200);
+    drop(answer);
+    driver.join_next().await.unwrap().unwrap().expect("the server said goodbye");
+    timeout(Duration::from_secs(2), bed.server.join_next())
+        .await
+        .expect("the server ended")
+        .unwrap()
+        .unwrap();
+    assert!(TcpStream::connect(bed.address).await.is_err(), "the door is closed");
+}
+
+#[tokio::test]
+async fn a_peer_that_never_leaves_is_cut_at_the_deadline() {
+    let mut bed = Bed::with(Wanted { drain: Duration::from_millis(300), ..Wanted::default() }).await;
+    // Speaks HTTP/2, starts a request and then neither reads nor writes.
+    let mut stream = tls(bed.address, &bed.shared_ca.pem(), SERVICE, None, "h2").await.unwrap();
+    stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
+    stream.write_all(&[0, 0, 1, 1, 0, 0, 0, 0, 1, 0x82]).await.unwrap();
+    sleep(Duration::from_millis(100)).await;
+    let started = Instant::now();
+    bed.shutdown.cancel();
+    timeout(Duration::from_secs(2), bed.server.join_next())
+        .await
+        .expect("the deadline holds")
+        .unwrap()
+        .unwrap();
+    assert!(started.elapsed() >= Duration::from_millis(250), "it was given its time");
+}
+
+#[tokio::test]
+async fn garbage_and_silence_cost_the_others_nothing() {
+    let bed = Bed::new().await;
+    let mut silent = Vec::new();
+    for _ in 0..50 {
+        silent.push(TcpStream::connect(bed.address).await.unwrap());
+    }
+    let half = tls(bed.address, &bed.shared_ca.pem(), SERVICE, None, "http/1.1").await;
+    half.unwrap().write_all(b"GET / HT").await.unwrap();
+    for garbage in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0x16, 3, 1, 0xff, 0xff, 1], &[0; 4096], b"\xff"] {
+        let mut stream = TcpStream::connect(bed.address).await.unwrap();
+        stream.write_all(garbage).await.unwrap();
+        stream.shutdown().await.unwrap();
+        let mut answer = Vec::new();
+        let _ =
+            timeout(Duration::from_secs(2), stream.read_to_end(&mut answer)).await.expect("closed at once");
+    }
+    for garbage in ["GET", "GET / HTTP/1.1\r\nBad Header: x\r\n\r\n", "\0\0\0\0\r\n\r\n"] {
+        let mut stream = tls(bed.address, &bed.shared_ca.pem(), SERVICE, None, "http/1.1").await.unwrap();
+        stream.write_all(garbage.as_bytes()).await.unwrap();
+        let _ = stream.shutdown().await;
+    }
+    assert_eq!(bed.proxied("hpa", READ).await.value(), "5");
+    drop(silent);
+}
+
+#[tokio::test]
+async fn a_renewed_certificate_is_shown_to_the_next_connection_and_keeps_the_open_ones() {
+    let bed = Bed::new().await;
+    let open = tls(bed.address, &bed.shared_ca.pem(), SERVICE, None, "http/1.1").await.unwrap();
+    let next = Authority::new("next");
+    bed.shared.send_replace(Some(next.shared()));
+    eventually(|| async { tls(bed.address, &next.pem(), SERVICE, None, "http/1.1").await.is_ok() }).await;
+    assert!(tls(bed.address, &bed.shared_ca.pem(), SERVICE, None, "http/1.1").await.is_err());
+    assert_eq!(exchange(open, "GET /livez", &[]).await.status, 200);
+}
+
+#[tokio::test]
+async fn certificate_files_are_read_again_and_a_half_written_pair_is_not_used() {
+    let directory = std::env::temp_dir().join(format!("wva-serve-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let (certificate, key) = (directory.join("tls.crt"), directory.join("tls.key"));
+    let write = |path, text: &str| std::fs::write(path, text).unwrap();
+    let (first, second) = (Authority::new("first"), Authority::new("second"));
+    let leaf = |ca: &Authority| -> Leaf { ca.issue(&Subject { names: &[SERVICE], ..Subject::default() }) };
+    let (one, two) = (leaf(&first), leaf(&second));
+    write(&certificate, &one.certificate);
+    write(&key, &one.key);
+    let recheck = Duration::from_millis(20);
+    let serving = Serving::Files { certificate: certificate.clone(), key: key.clone(), recheck };
+    let bed = Bed::with(Wanted { serving, ..Wanted::default() }).await;
+    let shown_by = |ca: String, name| {
+        let address = bed.address;
+        async move { tls(address, &ca, name, None, "http/1.1").await.is_ok() }
+    };
+    assert!(shown_by(first.pem(), SERVICE).await);
+    assert!(shown_by(bed.shared_ca.pem(), INSTANCE).await, "instances always see the shared leaf");
+    write(&certificate, &two.certificate);
+    sleep(recheck * 5).await;
+    assert!(shown_by(first.pem(), SERVICE).await, "certificate without its key");
+    write(&key, "-----BEGIN PRIVATE KEY-----\nMIG");
+    sleep(recheck * 5).await;
+    assert!(shown_by(first.pem(), SERVICE).await, "half a key");
+    write(&key, &two.key);
+    eventually(|| shown_by(second.pem(), SERVICE)).await;
+    std::fs::remove_dir_all(directory).unwrap();
+}
+
+#[tokio::test]
+async fn without_a_certificate_nothing_is_served_and_with_one_it_is() {
+    let bed = Bed::new_without_certificate().await;
+    let reach = || async { tls(bed.address, &bed.shared_ca.pem(), SERVICE, None, "http/1.1").await.is_ok() };
+    assert!(!reach().await);
+    bed.shared.send_replace(Some(bed.shared_ca.shared()));
+    eventually(reach).await;
+}
+
+#[tokio::test]
+async fn too_many_reads_are_refused_at_once_and_discovery_goes_on() {
+    let bed = Bed::new().await;
+    *bed.reads.hanging.lock() = true;
+    let mut senders = Vec::new();
+    let mut drivers = JoinSet::new();
+    for _ in 0..3 {
+        let stream = tls(bed.address, &bed.shared_ca.pem(), SERVICE, Some(&bed.proxy), "h2").await.unwrap();
+        let (sender, connection) =
+            http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+        drivers.spawn(connection);
+        senders.push(sender);
+    }
+    let reads = (0..600).map(|n| {
+        let request = http::Request::get(format!("https://x{READ}")).header("x-remote-user", "hpa");
+        senders[n % 3].send_request(request.body(Empty::<Bytes>::new()).unwrap())
+    });
+    let reads = futures::future::join_all(reads);
+    let apis = async {
+        sleep(Duration::from_millis(200)).await;
+        bed.send(Some(&bed.proxy), "GET /apis", &["X-Remote-User: system:kube-aggregator"]).await
+    };
+    let (answers, apis) = tokio::join!(reads, apis);
+    let statuses: Vec<_> = answers.into_iter().map(|answer| answer.unwrap().status().as_u16()).collect();
+    assert_eq!(apis.status, 200);
+    assert!(statuses.contains(&200) && statuses.contains(&429), "{statuses:?}");
+    assert!(statuses.iter().all(|status| [200, 429].contains(status)));
+}

@@ -1,0 +1,174 @@
+//! One decides, all answer: two real servers, one of them without the lease.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::time::{Instant, sleep};
+
+use super::bed::{Bed, Wanted, held_by, mine, sample, target};
+use super::client::{exchange, tls};
+use super::pki::{Authority, INSTANCE, Leaf, Subject};
+use super::{READ, path};
+
+const INNER: &str = "/internal/v1/external/llm/wva_desired_replicas";
+
+/// The holder, and another instance that knows older numbers.
+async fn two() -> (Bed, Bed) {
+    let shared_ca = Arc::new(Authority::new("wva"));
+    let bed = || Bed::with(Wanted { shared_ca: shared_ca.clone(), ..Wanted::default() });
+    let (holder, other) = (bed().await, bed().await);
+    let mut older = sample();
+    for decision in older.decisions.values_mut() {
+        *decision = target(3, Some(2), "2026-11-21T09:59:00Z");
+    }
+    other.publish(older);
+    other.leadership.send_replace(held_by(Some(format!("https://{}", holder.address))));
+    (holder, other)
+}
+
+#[tokio::test]
+async fn every_instance_gives_the_holders_answer_word_for_word() {
+    let (holder, other) = two().await;
+    for path in [
+        READ.to_owned(),
+        path("pair", "wva_desired_replicas"),
+        path("pair", "wva_desired_ratio") + "?labelSelector=variant_name+in+%28two%2Cx%29",
+        path("half", "wva_desired_replicas"),
+        path("llm", "nothing"),
+        path("llm", "wva_desired_replicas") + "?labelSelector=a%3Db%3Dc",
+    ] {
+        let (from_holder, forwarded) =
+            (holder.proxied("hpa", &path).await, other.proxied("hpa", &path).await);
+        assert_eq!(forwarded.status, from_holder.status, "{path}");
+        assert_eq!(forwarded.body, from_holder.body, "{path}");
+        for name in ["content-type", "warning", "cache-control", "audit-id"] {
+            assert_eq!(forwarded.header(name), from_holder.header(name), "{path} {name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn permission_is_decided_where_the_caller_came_in() {
+    let (holder, other) = two().await;
+    assert_eq!(other.proxied("mallory", READ).await.status, 403);
+    assert_eq!(other.reviewer.reviews.lock().len(), 1);
+    assert_eq!(other.proxied("hpa", READ).await.value(), "5");
+    assert!(holder.reviewer.reviews.lock().is_empty());
+}
+
+#[tokio::test]
+async fn a_holder_that_is_gone_is_answered_for_from_its_last_state_with_its_true_time() {
+    let (mut holder, other) = two().await;
+    assert_eq!(other.proxied("hpa", READ).await.value(), "5");
+    holder.shutdown.cancel();
+    holder.server.join_next().await;
+    for _ in 0..3 {
+        let answer = other.proxied("hpa", READ).await;
+        assert_eq!(answer.value(), "3");
+        assert!(answer.body.contains(r#""timestamp":"2026-11-21T09:59:00Z""#));
+        let warning = answer.header("warning").unwrap();
+        assert!(warning.starts_with("299 - \"the holder wva-0 "), "{warning}");
+        assert!(warning.ends_with("this is the last state it published\""), "{warning}");
+    }
+}
+
+#[tokio::test]
+async fn a_holder_that_is_silent_costs_one_wait_and_not_one_for_every_read() {
+    let (_holder, other) = two().await;
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = silent.local_addr().unwrap();
+    other.leadership.send_replace(held_by(Some(format!("https://{address}"))));
+    let started = Instant::now();
+    assert_eq!(other.proxied("hpa", READ).await.value(), "3");
+    let first = started.elapsed();
+    assert!(first >= Duration::from_millis(700) && first < Duration::from_millis(1500), "{first:?}");
+    let started = Instant::now();
+    for _ in 0..5 {
+        assert_eq!(other.proxied("hpa", READ).await.value(), "3");
+    }
+    assert!(started.elapsed() < Duration::from_millis(500), "the others are answered at once");
+}
+
+#[tokio::test]
+async fn a_lease_that_moved_is_noticed_and_a_read_never_travels_twice() {
+    let (holder, other) = two().await;
+    // Each believes that the other one holds the lease.
+    holder.leadership.send_replace(held_by(Some(format!("https://{}", other.address))));
+    let answer = other.proxied("hpa", READ).await;
+    assert_eq!(answer.value(), "3");
+    assert!(answer.header("warning").unwrap().contains("does not hold the lease any more"));
+    other.leadership.send_replace(mine());
+    assert_eq!(holder.proxied("hpa", READ).await.value(), "3");
+    assert_eq!(holder.proxied("hpa", READ).await.header("warning"), None);
+}
+
+#[tokio::test]
+async fn nobody_but_an_instance_passes_the_inner_door() {
+    let bed = Bed::new().await;
+    let ask = |leaf: Option<Leaf>| {
+        let bed = &bed;
+        async move {
+            let stream =
+                tls(bed.address, &bed.shared_ca.pem(), INSTANCE, leaf.as_ref(), "http/1.1").await.unwrap();
+            exchange(
+                stream,
+                &format!("GET {INNER}"),
+                &["X-Remote-User: hpa", "X-Remote-Group: system:masters"],
+            )
+            .await
+        }
+    };
+    let shared = bed.shared_ca.shared();
+    let leaf = Leaf { certificate: shared.cert_pem, key: shared.key_pem };
+    assert_eq!(ask(Some(leaf)).await.value(), "5");
+    let named = |ca: &Authority| {
+        ca.issue(&Subject { common_name: INSTANCE, names: &[INSTANCE], ..Subject::default() })
+    };
+    for (case, leaf) in [
+        ("nobody", None),
+        ("the front proxy", Some(bed.proxy.clone())),
+        ("a user with an instance's name", Some(named(&bed.users))),
+        ("another CA of the same name", Some(named(&Authority::new("wva")))),
+        ("another name of the shared CA", Some(bed.shared_ca.client("wva-instance.other.internal", &[]))),
+    ] {
+        assert_eq!(ask(leaf).await.status, 403, "{case}");
+    }
+}
+
+#[tokio::test]
+async fn renewed_shared_certificates_open_a_new_way_to_the_holder() {
+    let (holder, other) = two().await;
+    assert_eq!(other.proxied("hpa", READ).await.value(), "5");
+    let next = Authority::new("next").shared();
+    holder.shared.send_replace(Some(next.clone()));
+    other.shared.send_replace(Some(next.clone()));
+    // Both servers show the new leaf to clients that trust the new CA.
+    for _ in 0..100 {
+        sleep(Duration::from_millis(20)).await;
+        let stream = tls(other.address, &next.ca_pem, "wva.wva.svc", Some(&other.proxy), "http/1.1").await;
+        let Ok(stream) = stream else { continue };
+        let answer = exchange(stream, &format!("GET {READ}"), &["X-Remote-User: hpa"]).await;
+        if answer.status == 200 && answer.value() == "5" {
+            return;
+        }
+        sleep(Duration::from_millis(100)).await;
+    }
+    panic!("the new certificates were not taken into use");
+}
+
+#[tokio::test]
+async fn an_error_from_the_last_state_says_that_the_holder_did_not_answer() {
+    let (_holder, other) = two().await;
+    other.leadership.send_replace(held_by(Some("https://127.0.0.1:1".into())));
+    let answer = other.proxied("hpa", &path("llm", "wva_desired_replicas")).await;
+    assert_eq!(answer.value(), "3");
+    *other.reads.now.lock() = "2026-11-21T11:00:00Z".parse().unwrap();
+    let answer = other.proxied("hpa", READ).await;
+    assert_eq!(answer.status, 503);
+    let message = answer.message();
+    assert!(
+        message.contains("is withheld") && message.contains("(the holder wva-0 cannot be reached"),
+        "{message}"
+    );
+}

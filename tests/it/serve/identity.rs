@@ -1,0 +1,195 @@
+//! Who is who, and who may read: what a certificate, a header and a token prove, and what they don't.
+
+use std::sync::atomic::Ordering;
+
+use rcgen::ExtendedKeyUsagePurpose as Usage;
+use wva::serve::auth::Attributes;
+
+use super::READ;
+use super::bed::{Bed, trust};
+use super::pki::{Authority, Leaf, Subject};
+
+const AS_HPA: [&str; 2] = ["X-Remote-User: hpa", "X-Remote-Group: system:masters"];
+
+/// A read with identity headers that only the front proxy may send.
+async fn asserted(bed: &Bed, identity: Option<&Leaf>) -> (u16, String) {
+    let answer = bed.send(identity, &format!("GET {READ}"), &AS_HPA).await;
+    (answer.status, if answer.status == 200 { String::new() } else { answer.message() })
+}
+
+#[tokio::test]
+async fn only_a_certificate_of_the_front_proxy_ca_speaks_for_others() {
+    let bed = Bed::new().await;
+    let proxy = |usages: &[Usage]| {
+        let common_name = "front-proxy-client";
+        bed.front_proxy.issue(&Subject { common_name, usages, ..Subject::default() })
+    };
+    let impostor = Authority::new("front-proxy-ca").client("front-proxy-client", &[]);
+    let foreign = Authority::new("foreign").client("front-proxy-client", &[]);
+    let anonymous = "User \"system:anonymous\"";
+    for (case, identity, refused_as) in [
+        ("no certificate", None, Some(anonymous)),
+        ("front proxy without SAN", Some(proxy(&[Usage::ClientAuth])), None),
+        ("front proxy without usage", Some(proxy(&[])), None),
+        ("front proxy for servers only", Some(proxy(&[Usage::ServerAuth])), Some(anonymous)),
+        ("a user", Some(bed.users.client("bob", &[])), Some("User \"bob\"")),
+        (
+            "a user with the proxy's name",
+            Some(bed.users.client("front-proxy-client", &[])),
+            Some("front-proxy-client"),
+        ),
+        ("unknown CA", Some(foreign), Some(anonymous)),
+        ("another CA of the same name", Some(impostor), Some(anonymous)),
+        ("a name that is not allowed", Some(bed.front_proxy.client("other", &[])), Some(anonymous)),
+    ] {
+        let (status, message) = asserted(&bed, identity.as_ref()).await;
+        match refused_as {
+            None => assert_eq!(status, 200, "{case}: {message}"),
+            Some(name) => {
+                assert_eq!(status, 403, "{case}");
+                assert!(message.contains(name), "{case}: {message}");
+            }
+        }
+        let probe = bed.send(identity.as_ref(), "GET /livez", &[]).await;
+        assert_eq!(probe.status, 200, "{case}: a probe is answered whatever the certificate is");
+    }
+}
+
+#[tokio::test]
+async fn a_spoofed_identity_never_reaches_a_review() {
+    let bed = Bed::new().await;
+    let alice = bed.users.client("alice", &["team"]);
+    let spoof =
+        ["X-Remote-User: root", "X-Remote-Group: system:masters", "X-Remote-Uid: 0", "X-Remote-Extra-A: b"];
+    assert_eq!(bed.send(Some(&alice), &format!("GET {READ}"), &spoof).await.status, 200);
+    let reviews = bed.reviewer.reviews.lock().clone();
+    let [(user, attributes)] = reviews.as_slice() else { panic!("{reviews:?}") };
+    assert_eq!((user.name.as_str(), &user.uid), ("alice", &None));
+    assert_eq!(user.groups, ["team", "system:authenticated"]);
+    assert!(user.extra.is_empty());
+    let (group, version) = ("external.metrics.k8s.io", "v1beta1");
+    let (resource, namespace) = ("wva_desired_replicas".into(), "llm".into());
+    assert_eq!(*attributes, Attributes::Resource { verb: "list", group, version, resource, namespace });
+}
+
+#[tokio::test]
+async fn discovery_asks_nobody_and_answers_the_aggregator_without_groups() {
+    let bed = Bed::new().await;
+    *bed.reviewer.unreachable.lock() = true;
+    for path in ["/apis", "/apis/external.metrics.k8s.io/v1beta1", "/openapi/v2", "/openapi/v3", "/version"] {
+        let lines = ["X-Remote-User: system:kube-aggregator"];
+        assert_eq!(bed.send(Some(&bed.proxy), &format!("GET {path}"), &lines).await.status, 200, "{path}");
+        let nobody = bed.send(None, &format!("GET {path}"), &[]).await;
+        assert_eq!(nobody.status, 403);
+        assert_eq!(
+            nobody.message(),
+            format!("forbidden: User \"system:anonymous\" cannot get path \"{path}\"")
+        );
+    }
+    assert!(bed.reviewer.reviews.lock().is_empty());
+}
+
+#[tokio::test]
+async fn before_the_clusters_trust_is_known_discovery_answers_and_data_says_why_not() {
+    let bed = Bed::new().await;
+    let data = trust(&bed.front_proxy.pem(), &bed.users.pem());
+    let fresh = Bed::new_without_trust().await;
+    for path in ["/apis", "/apis/external.metrics.k8s.io/v1beta1"] {
+        assert_eq!(fresh.send(Some(&bed.proxy), &format!("GET {path}"), &[]).await.status, 200);
+    }
+    let (status, message) = asserted(&fresh, Some(&bed.proxy)).await;
+    assert_eq!(status, 503);
+    assert!(
+        message.starts_with("ConfigMap kube-system/extension-apiserver-authentication has not been read yet")
+    );
+    fresh.trust.send_replace(Some(data));
+    eventually(|| async { asserted(&fresh, Some(&bed.proxy)).await.0 == 200 }).await;
+}
+
+#[tokio::test]
+async fn a_rotated_proxy_ca_works_at_once_and_a_damaged_one_changes_nothing() {
+    let bed = Bed::new().await;
+    let next = Authority::new("front-proxy-ca-2");
+    let renewed = next.client("front-proxy-client", &[]);
+    assert_eq!(asserted(&bed, Some(&renewed)).await.0, 403);
+    let both = format!("{}{}", bed.front_proxy.pem(), next.pem());
+    bed.trust.send_replace(Some(trust(&both, &bed.users.pem())));
+    eventually(|| async { asserted(&bed, Some(&renewed)).await.0 == 200 }).await;
+    assert_eq!(asserted(&bed, Some(&bed.proxy)).await.0, 200);
+    let mut damaged = trust(&next.pem(), &bed.users.pem());
+    damaged.insert("requestheader-allowed-names".into(), "front-proxy-client".into());
+    bed.trust.send_replace(Some(damaged));
+    bed.trust.send_replace(Some(trust("-----BEGIN nonsense", "")));
+    assert_eq!(asserted(&bed, Some(&bed.proxy)).await.0, 200);
+    bed.trust.send_replace(Some(trust(&next.pem(), &bed.users.pem())));
+    eventually(|| async { asserted(&bed, Some(&bed.proxy)).await.0 == 403 }).await;
+}
+
+#[tokio::test]
+async fn no_allowed_names_means_any_name_of_the_proxy_ca() {
+    let bed = Bed::new().await;
+    let mut any = trust(&bed.front_proxy.pem(), &bed.users.pem());
+    any.insert("requestheader-allowed-names".into(), "[]".into());
+    bed.trust.send_replace(Some(any));
+    let other = bed.front_proxy.client("other", &[]);
+    eventually(|| async { asserted(&bed, Some(&other)).await.0 == 200 }).await;
+    assert_eq!(asserted(&bed, Some(&bed.users.client("bob", &[]))).await.0, 403);
+}
+
+#[tokio::test]
+async fn one_review_serves_every_token_of_a_caller_and_outlives_the_api_server() {
+    let bed = Bed::new().await;
+    let read = |credential: usize| {
+        let extra = format!("X-Remote-Extra-Authentication.kubernetes.io%2fcredential-Id: JTI={credential}");
+        let bed = &bed;
+        async move { bed.send(Some(&bed.proxy), &format!("GET {READ}"), &["X-Remote-User: hpa", &extra]).await }
+    };
+    for credential in 0..4 {
+        assert_eq!(read(credential).await.status, 200);
+    }
+    *bed.reviewer.unreachable.lock() = true;
+    assert_eq!(read(9).await.status, 200);
+    assert_eq!(bed.reviewer.reviews.lock().len(), 1);
+    let other = bed.proxied("somebody", READ).await;
+    assert_eq!(other.status, 503);
+    assert!(other.message().contains("whether User \"somebody\" may read"), "{}", other.body);
+    assert!(other.message().contains("connection refused"));
+}
+
+#[tokio::test]
+async fn masters_need_no_review_and_a_caller_without_permission_gets_403_never_401() {
+    let bed = Bed::new().await;
+    assert_eq!(asserted(&bed, Some(&bed.proxy)).await.0, 200);
+    assert!(bed.reviewer.reviews.lock().is_empty());
+    let lines = ["X-Remote-User: mallory", "Authorization: Bearer bad"];
+    assert_eq!(bed.send(Some(&bed.proxy), &format!("GET {READ}"), &lines).await.status, 403);
+    assert_eq!(bed.reviewer.tokens.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test]
+async fn a_token_is_reviewed_once_and_a_bad_one_is_401() {
+    let bed = Bed::new().await;
+    for _ in 0..3 {
+        assert_eq!(bed.send(None, "GET /metrics", &["Authorization: Bearer good"]).await.status, 200);
+        let bad = bed.send(None, "GET /metrics", &["Authorization: Bearer s3cret"]).await;
+        assert_eq!((bad.status, bad.message().as_str()), (401, "Unauthorized"));
+    }
+    assert_eq!(bed.reviewer.tokens.load(Ordering::SeqCst), 2);
+    *bed.reviewer.unreachable.lock() = true;
+    let undecided = bed.send(None, "GET /metrics", &["Authorization: Bearer third"]).await;
+    assert_eq!(undecided.status, 503);
+    assert!(!undecided.body.contains("third"));
+    let nobody = bed.send(None, "GET /metrics", &[]).await;
+    assert_eq!(nobody.message(), "forbidden: User \"system:anonymous\" cannot get path \"/metrics\"");
+}
+
+/// Waits until a change has spread.
+pub(crate) async fn eventually<F: Future<Output = bool>>(check: impl Fn() -> F) {
+    for _ in 0..200 {
+        if check().await {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    panic!("it did not happen within two seconds");
+}

@@ -1,0 +1,116 @@
+//! What operators look at: health and metrics.
+
+use std::time::Duration;
+
+use super::READ;
+use super::bed::{Bed, Wanted, held_by, sample, target};
+use super::client::Answer;
+use super::identity::eventually;
+
+async fn health(bed: &Bed, path: &str) -> (u16, String) {
+    let answer = bed.send(None, &format!("GET {path}"), &[]).await;
+    assert_eq!(answer.header("content-type"), Some("text/plain; charset=utf-8"));
+    (answer.status, answer.body)
+}
+
+async fn metrics(bed: &Bed) -> Answer {
+    bed.send(None, "GET /metrics", &["Authorization: Bearer good"]).await
+}
+
+#[tokio::test]
+async fn health_answers_read_like_those_of_every_api_server() {
+    let bed = Bed::new().await;
+    for path in ["/livez", "/readyz", "/healthz", "/readyz/informer-sync", "/livez/ping"] {
+        assert_eq!(health(&bed, path).await, (200, "ok".into()), "{path}");
+    }
+    let all =
+        "[+]ping ok\n[+]informer-sync ok\n[+]serving-certificate ok\n[+]shutdown ok\nreadyz check passed\n";
+    assert_eq!(health(&bed, "/readyz?verbose").await, (200, all.into()));
+    assert_eq!(health(&bed, "/livez?verbose=true").await, (200, "[+]ping ok\nlivez check passed\n".into()));
+    assert_eq!(health(&bed, "/readyz/nothing").await.0, 404);
+}
+
+#[tokio::test]
+async fn readiness_waits_for_the_watches_once_and_ends_when_the_process_stops() {
+    let bed = Bed::new().await;
+    bed.synced.send_replace(false);
+    let waiting = "[+]ping ok\n[-]informer-sync failed: reason withheld\n[+]serving-certificate ok\n[+]shutdown ok\n\
+                   readyz check failed\n";
+    assert_eq!(health(&bed, "/readyz").await, (500, waiting.into()));
+    assert_eq!(health(&bed, "/readyz/informer-sync").await.0, 500);
+    assert_eq!(health(&bed, "/readyz?exclude=informer-sync").await.0, 200);
+    assert_eq!(health(&bed, "/livez").await.0, 200);
+    bed.synced.send_replace(true);
+    assert_eq!(health(&bed, "/readyz").await.0, 200);
+    bed.synced.send_replace(false);
+    assert_eq!(health(&bed, "/readyz").await.0, 200, "once synced, always ready");
+    bed.stopping.cancel();
+    assert_eq!(health(&bed, "/readyz").await.0, 500);
+    assert_eq!(health(&bed, "/livez").await.0, 200);
+    assert_eq!(bed.proxied("hpa", READ).await.value(), "5", "reads go on while the endpoints are told");
+}
+
+#[tokio::test]
+async fn metrics_show_the_published_numbers_and_nothing_that_is_not_known() {
+    let bed = Bed::with(Wanted { controller_instance: Some("blue".into()), ..Wanted::default() }).await;
+    let answer = metrics(&bed).await;
+    assert_eq!(answer.status, 200);
+    let expected = Some("application/openmetrics-text; version=1.0.0; charset=utf-8");
+    assert_eq!(answer.header("content-type"), expected);
+    let labels =
+        r#"{variant_name="llama-a100",namespace="llm",accelerator_type="A100",controller_instance="blue"}"#;
+    for line in [
+        "# HELP wva_desired_replicas Desired number of replicas for each variant".to_owned(),
+        "# TYPE wva_desired_replicas gauge".to_owned(),
+        format!("wva_desired_replicas{labels} 5"),
+        format!("wva_current_replicas{labels} 2"),
+        format!("wva_desired_ratio{labels} 2.5"),
+    ] {
+        assert!(answer.body.lines().any(|own| own == line), "{line} is missing in\n{}", answer.body);
+    }
+    for absent in ["variant_name=\"new\"", "variant_name=\"old\"", "variant_name=\"bad\"", "inferno_"] {
+        assert!(!answer.body.contains(absent), "{absent} must not be there");
+    }
+    assert!(answer.body.ends_with("# EOF\n"));
+}
+
+#[tokio::test]
+async fn only_the_holder_shows_the_numbers() {
+    let bed = Bed::new().await;
+    assert_eq!(health(&bed, "/livez").await.0, 200);
+    bed.leadership.send_replace(held_by(None));
+    let answer = metrics(&bed).await;
+    assert!(!answer.body.contains("wva_desired_replicas"));
+    assert!(answer.body.contains("wva_http_requests_total"));
+}
+
+#[tokio::test]
+async fn every_change_of_a_number_is_counted_with_its_direction_and_reason() {
+    let bed = Bed::new().await;
+    assert_eq!(metrics(&bed).await.status, 200, "the server has begun to follow");
+    for (desired, direction) in [(7, "up"), (6, "down"), (6, "down")] {
+        let mut next = sample();
+        let id = wva_core::VariantId::new("llm", "llama-a100");
+        next.decisions.insert(id, target(desired, Some(2), "2026-11-21T10:00:05Z"));
+        bed.publish(next);
+        let labels = format!(
+            r#"{{variant_name="llama-a100",namespace="llm",direction="{direction}",reason="SourceDown"}} 1"#
+        );
+        let line = format!("wva_replica_scaling_total{labels}");
+        eventually(|| async { metrics(&bed).await.body.lines().any(|own| own == line) }).await;
+    }
+}
+
+#[tokio::test]
+async fn requests_are_counted_by_route_and_never_by_path() {
+    let bed = Bed::new().await;
+    for namespace in 0..5 {
+        bed.proxied("hpa", &super::path(&format!("ns{namespace}"), "m")).await;
+    }
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    let body = metrics(&bed).await.body;
+    let route = "/apis/external.metrics.k8s.io/v1beta1/namespaces/{namespace}/{metric}";
+    let line = format!("wva_http_requests_total{{route=\"{route}\",code=\"404\"}} 5");
+    assert!(body.lines().any(|own| own == line), "{line} is missing in\n{body}");
+    assert!(!body.contains("ns1"));
+}

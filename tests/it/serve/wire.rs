@@ -1,0 +1,166 @@
+//! Wire goldens: every kind of answer, byte for byte, in `tests/it/golden/serve/`. Set `WVA_UPDATE_GOLDEN=1` to write
+//! them anew, and read the difference.
+
+use std::path::PathBuf;
+
+use super::bed::{Bed, Wanted, held_by};
+use super::client::Answer;
+use super::{READ, path};
+
+const V2: &str = "Accept: application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,\
+                  application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList";
+const V2BETA1: &str = "Accept: application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList";
+
+fn golden(name: &str, answer: &Answer) {
+    let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/it/golden/serve/{name}.http"));
+    let head: Vec<_> = answer.head.lines().filter(|line| !line.starts_with("date: ")).collect();
+    let got = format!("{}\n\n{}\n", head.join("\n"), answer.body.trim_end_matches('\n'));
+    if updating() {
+        std::fs::write(&file, &got).unwrap();
+    }
+    let want = std::fs::read_to_string(&file).unwrap_or_default();
+    assert_eq!(got, want, "{} differs", file.display());
+}
+
+#[expect(clippy::disallowed_methods, reason = "a switch for the person who runs the tests")]
+fn updating() -> bool {
+    std::env::var("WVA_UPDATE_GOLDEN").is_ok()
+}
+
+#[tokio::test]
+async fn discovery_is_these_bytes() {
+    let bed = Bed::new().await;
+    for (name, path, accept) in [
+        ("apis-v2", "/apis", V2),
+        ("apis-v2beta1", "/apis", V2BETA1),
+        ("apis-legacy", "/apis", "Accept: application/json"),
+        ("apis-not-acceptable", "/apis", "Accept: application/xml"),
+        ("group", "/apis/external.metrics.k8s.io", "Accept: */*"),
+        ("group-version", "/apis/external.metrics.k8s.io/v1beta1", "Accept: */*"),
+        ("root", "/", "Accept: */*"),
+        ("openapi-v2", "/openapi/v2", "Accept: application/json"),
+        ("openapi-v3", "/openapi/v3", "Accept: */*"),
+        ("openapi-v3-group", "/openapi/v3/apis/external.metrics.k8s.io/v1beta1?hash=X", "Accept: */*"),
+        ("unknown-version", "/apis/external.metrics.k8s.io/v1", "Accept: */*"),
+        ("unknown-path", "/nothing", "Accept: */*"),
+    ] {
+        let (request, lines) = (format!("GET {path}"), ["X-Remote-User: system:aggregator", accept]);
+        golden(&format!("discovery-{name}"), &bed.send(Some(&bed.proxy), &request, &lines).await);
+    }
+}
+
+#[tokio::test]
+async fn a_representation_is_not_modified_only_for_its_own_etag() {
+    let bed = Bed::new().await;
+    let get = |accept: &'static str, etag: Option<String>| {
+        let (bed, line) = (&bed, etag.map(|etag| format!("If-None-Match: {etag}")));
+        async move {
+            let mut lines = vec!["X-Remote-User: system:kube-aggregator", accept];
+            lines.extend(line.as_deref());
+            bed.send(Some(&bed.proxy), "GET /apis", &lines).await
+        }
+    };
+    let first = get(V2, None).await;
+    let etag = first.header("etag").unwrap().to_owned();
+    let again = get(V2, Some(etag.clone())).await;
+    assert_eq!((again.status, again.body.as_str()), (304, ""));
+    assert_eq!(again.header("etag"), Some(etag.as_str()));
+    assert_eq!(get(V2BETA1, Some(etag)).await.status, 200);
+}
+
+#[tokio::test]
+async fn every_answer_to_a_read_is_these_bytes() {
+    let bed = Bed::with(Wanted { controller_instance: Some("blue".into()), ..Wanted::default() }).await;
+    let read = |namespace: &str, metric: &str, query: &str| format!("{}{query}", path(namespace, metric));
+    let desired = |namespace: &str, query: &str| read(namespace, "wva_desired_replicas", query);
+    for (name, path) in [
+        ("one", desired("llm", "?labelSelector=variant_name%3Dllama-a100%2Cexported_namespace%3Dllm")),
+        (
+            "every-label",
+            desired(
+                "llm",
+                "?labelSelector=variant=llama-a100,namespace=llm,accelerator_type+in+(A100,H100),controller_instance",
+            ),
+        ),
+        ("no-selector", desired("llm", "")),
+        ("current", read("llm", "wva_current_replicas", "")),
+        ("ratio", read("llm", "wva_desired_ratio", "")),
+        ("inferno", read("llm", "inferno_desired_replicas", "")),
+        ("two", desired("pair", "")),
+        ("two-ratio", read("pair", "wva_desired_ratio", "?labelSelector=variant_name=two")),
+        ("no-accelerator", desired("bare", "")),
+        ("no-current", read("bare", "wva_current_replicas", "")),
+        ("unknown-metric", read("llm", "requests_per_second", "")),
+        ("unknown-variant", desired("llm", "?labelSelector=variant_name%3Dnope")),
+        ("unknown-label", desired("llm", "?labelSelector=pod%3Dx,variant_name%3Dllama-a100")),
+        ("unknown-namespace", desired("empty", "")),
+        ("nothing-known", desired("half", "?labelSelector=variant_name=new")),
+        ("one-of-two-unknown", desired("half", "")),
+        ("too-old", desired("old", "")),
+        ("invalid-variant", desired("bad", "")),
+        ("target-not-found", desired("gone", "")),
+        ("bad-selector", desired("llm", "?labelSelector=a%3Db%3Dc")),
+        ("bad-selector-value", desired("llm", "?labelSelector=model%3Dmeta-llama%2FLlama-3.1-8B")),
+        ("bad-limit", desired("llm", "?limit=x")),
+        ("bad-field", desired("llm", "?fieldSelector=spec.x%3D1")),
+        ("watch", desired("llm", "?watch=1")),
+        ("extra-segment", desired("llm", "/llama-a100")),
+        ("forbidden", desired("llm", "?labelSelector=a")),
+    ] {
+        let user = if name == "forbidden" { "mallory" } else { "hpa" };
+        golden(&format!("data-{name}"), &bed.proxied(user, &path).await);
+    }
+}
+
+#[tokio::test]
+async fn refusals_of_method_and_media_type_are_these_bytes() {
+    let bed = Bed::new().await;
+    let user = "X-Remote-User: hpa";
+    for (name, request, accept) in [
+        ("post", format!("POST {READ}"), "Accept: */*"),
+        ("delete", format!("DELETE {READ}"), "Accept: */*"),
+        ("head", format!("HEAD {READ}"), "Accept: */*"),
+        ("post-discovery", "POST /apis".into(), "Accept: */*"),
+        ("xml", format!("GET {READ}"), "Accept: application/xml"),
+        ("hpa-accept", format!("GET {READ}"), "Accept: application/vnd.kubernetes.protobuf, */*"),
+    ] {
+        golden(&format!("data-{name}"), &bed.send(Some(&bed.proxy), &request, &[user, accept]).await);
+    }
+}
+
+#[tokio::test]
+async fn before_anything_is_known_a_read_is_an_error_that_says_so() {
+    let bed = Bed::new().await;
+    bed.publish(wva::engine::Published::empty());
+    golden("data-nothing-yet", &bed.proxied("hpa", READ).await);
+    bed.leadership.send_replace(held_by(None));
+    golden("data-nothing-yet-not-holder", &bed.proxied("hpa", READ).await);
+}
+
+#[tokio::test]
+async fn a_number_turns_into_an_error_when_its_evidence_grows_old_though_nothing_is_published() {
+    let bed = Bed::new().await;
+    assert_eq!(bed.proxied("hpa", READ).await.value(), "5");
+    *bed.reads.now.lock() = "2026-11-21T10:05:05Z".parse().unwrap();
+    assert_eq!(bed.proxied("hpa", READ).await.value(), "5");
+    *bed.reads.now.lock() = "2026-11-21T10:05:06Z".parse().unwrap();
+    let answer = bed.proxied("hpa", READ).await;
+    assert_eq!(answer.status, 503);
+    assert!(answer.message().contains("llm/llama-a100 is withheld: its newest evidence is 300s old"));
+}
+
+#[tokio::test]
+async fn an_evaluation_that_hangs_does_not_hang_the_reader() {
+    let bed = Bed::new().await;
+    *bed.reads.hanging.lock() = true;
+    assert_eq!(bed.proxied("hpa", READ).await.value(), "5");
+}
+
+#[tokio::test]
+async fn a_bug_costs_its_own_request_and_is_a_status_too() {
+    let bed = Bed::new().await;
+    *bed.reads.broken.lock() = true;
+    golden("data-bug", &bed.proxied("hpa", READ).await);
+    *bed.reads.broken.lock() = false;
+    assert_eq!(bed.proxied("hpa", READ).await.value(), "5");
+}
