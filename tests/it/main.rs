@@ -1,5 +1,6 @@
 //! Integration tests: one binary, no cluster.
 
+mod demo;
 mod collect;
 mod cluster;
 mod engine;
