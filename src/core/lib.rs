@@ -13,6 +13,7 @@ pub mod memory;
 pub mod model;
 pub mod observe;
 pub mod quality;
+pub mod sim;
 pub mod snapshot;
 pub mod units;
 
