@@ -1,7 +1,7 @@
 //! Integration tests: one binary, no cluster.
 
-mod collect;
 mod cluster;
+mod collect;
 mod engine;
 mod serve;
 mod tidy;
