@@ -10,6 +10,8 @@
 mod cluster;
 mod collect;
 mod demo;
+mod cluster;
+mod collect;
 mod engine;
 mod serve;
 mod tidy;
