@@ -21,9 +21,7 @@ use crate::cluster::{
     StatusWriter, TrustWatch, apiservice, certificates, lease, watch as watches,
 };
 use crate::config::{Config, ignored_environment};
-use crate::engine::{
-    Board, Clock, Engine, Leadership, Parts, ReadSettings, Reader, Restored, SystemClock, run,
-};
+use crate::engine::{Board, Clock, Engine, Leadership, Parts, ReadSettings, Reader, SystemClock, run};
 use crate::serve::auth::TrustData;
 use crate::serve::tls::{RECHECK, Serving, SharedPki};
 use crate::serve::{AppState, Ports, Server, Settings};
@@ -337,8 +335,7 @@ async fn take_over(
         match store.load().await {
             Ok(found) => {
                 info!(epoch = number, decisions = found.decisions.len(), "this instance decides now");
-                let restored = Restored { decisions: found.decisions, memory: found.memory };
-                engine.take_over(restored, number);
+                engine.take_over(found, number);
                 taken = Some(number);
                 reader.refresh().await;
             }

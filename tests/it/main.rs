@@ -8,10 +8,10 @@
 )]
 
 mod cluster;
-mod collect;
-mod demo;
 mod cluster;
 mod collect;
+mod collect;
+mod demo;
 mod engine;
 mod serve;
 mod tidy;
