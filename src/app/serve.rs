@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::adapters::{ClusterReviewer, EngineReads, shared_pki};
+use super::adapters::{ClusterReviewer, shared_pki};
 use super::sources::source;
 use super::tasks::Tasks;
 use crate::cluster::{
@@ -146,7 +146,7 @@ impl App {
             controller_instance: self.config.controller_instance.clone(),
         };
         let reviewer = Arc::new(ClusterReviewer(self.client.clone()));
-        let ports = Ports { reads: Arc::new(EngineReads(reader)), reviewer, registry };
+        let ports = Ports { reads: Arc::new(reader), reviewer, registry };
         let server = Server::bind(self.config.listen, AppState::new(settings, ports)).await?;
         info!(address = %server.address(), instance = self.config.instance, "serving");
         self.phases.serving.start("server", |stop| server.serve(stop, DRAIN));

@@ -1,8 +1,17 @@
 //! Integration tests: one binary, no cluster.
 
-mod demo;
-mod collect;
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that cannot go on has failed"
+)]
+
 mod cluster;
+mod collect;
+mod demo;
+mod cluster;
+mod collect;
 mod engine;
 mod serve;
 mod tidy;
