@@ -10,8 +10,6 @@
 mod cluster;
 mod collect;
 mod demo;
-mod cluster;
-mod collect;
 mod engine;
 mod serve;
 mod tidy;

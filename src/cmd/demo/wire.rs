@@ -17,7 +17,6 @@ use super::DemoError;
 use super::clock::VirtualClock;
 use super::pki::Pki;
 use super::stage::Stage;
-use crate::app::EngineReads;
 use crate::collect::{ScrapeSettings, ScrapeSource};
 use crate::engine::{
     Board, Clock, Engine, Holder, Leadership, MetricSource, Parts, ReadSettings, Reader, Restored, run,
@@ -110,7 +109,7 @@ impl Brain {
             controller_instance: None,
         };
         let ports = Ports {
-            reads: Arc::new(EngineReads(self.reader.clone())),
+            reads: Arc::new(self.reader.clone()),
             reviewer: Arc::new(AllowAll::default()),
             registry: std::mem::take(&mut self.registry),
         };
