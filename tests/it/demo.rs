@@ -1,5 +1,7 @@
 //! `wva demo` as a person meets it: the real binary, its table, its kubeconfig, its end.
 
+#![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests are tests")]
+
 use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
