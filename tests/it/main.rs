@@ -8,8 +8,6 @@
 )]
 
 mod cluster;
-mod cluster;
-mod collect;
 mod collect;
 mod demo;
 mod engine;
