@@ -9,7 +9,7 @@
 //! - [`serve`]: output edges, the metrics API on TLS
 //! - [`telemetry`]: logs and our own metric families
 //! - [`app`]: composition root
-//! - [`cmd`]: subcommands
+//! - [`cmd`] has the subcommands
 //!
 //! The decisions themselves are made in the pure package `wva-core`.
 

@@ -1,37 +1,10 @@
 //! Glue between rooms that do not know each other: one room's port, filled by another room.
 
-use std::sync::Arc;
-
 use futures::future::BoxFuture;
-use jiff::Timestamp;
-use wva_core::units::Seconds;
 
 use crate::cluster::{Bundle, reviews};
-use crate::engine::{Published, Reader};
-use crate::serve::Reads;
 use crate::serve::auth::{Access, Attributes, ReviewError, Reviewer, Token, User};
 use crate::serve::tls::SharedPki;
-
-/// The serving edge reads through the engine's reader.
-pub struct EngineReads(pub Reader);
-
-impl Reads for EngineReads {
-    fn current(&self) -> BoxFuture<'_, Arc<Published>> {
-        Box::pin(self.0.current())
-    }
-
-    fn newest(&self) -> Arc<Published> {
-        self.0.newest()
-    }
-
-    fn now(&self) -> Timestamp {
-        self.0.now()
-    }
-
-    fn max_stale(&self) -> Seconds {
-        self.0.max_stale()
-    }
-}
 
 /// The API server decides who may read.
 pub(super) struct ClusterReviewer(pub kube::Client);

@@ -5,5 +5,4 @@ mod serve;
 mod sources;
 mod tasks;
 
-pub use adapters::EngineReads;
 pub use serve::serve;

@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::adapters::{ClusterReviewer, EngineReads, shared_pki};
+use super::adapters::{ClusterReviewer, shared_pki};
 use super::sources::source;
 use super::tasks::Tasks;
 use crate::cluster::{
@@ -21,9 +21,7 @@ use crate::cluster::{
     StatusWriter, TrustWatch, apiservice, certificates, lease, watch as watches,
 };
 use crate::config::{Config, ignored_environment};
-use crate::engine::{
-    Board, Clock, Engine, Leadership, Parts, ReadSettings, Reader, Restored, SystemClock, run,
-};
+use crate::engine::{Board, Clock, Engine, Leadership, Parts, ReadSettings, Reader, SystemClock, run};
 use crate::serve::auth::TrustData;
 use crate::serve::tls::{RECHECK, Serving, SharedPki};
 use crate::serve::{AppState, Ports, Server, Settings};
@@ -146,7 +144,7 @@ impl App {
             controller_instance: self.config.controller_instance.clone(),
         };
         let reviewer = Arc::new(ClusterReviewer(self.client.clone()));
-        let ports = Ports { reads: Arc::new(EngineReads(reader)), reviewer, registry };
+        let ports = Ports { reads: Arc::new(reader), reviewer, registry };
         let server = Server::bind(self.config.listen, AppState::new(settings, ports)).await?;
         info!(address = %server.address(), instance = self.config.instance, "serving");
         self.phases.serving.start("server", |stop| server.serve(stop, DRAIN));
@@ -337,8 +335,7 @@ async fn take_over(
         match store.load().await {
             Ok(found) => {
                 info!(epoch = number, decisions = found.decisions.len(), "this instance decides now");
-                let restored = Restored { decisions: found.decisions, memory: found.memory };
-                engine.take_over(restored, number);
+                engine.take_over(found, number);
                 taken = Some(number);
                 reader.refresh().await;
             }

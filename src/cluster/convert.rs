@@ -31,7 +31,7 @@ const DEFAULT_PORT: u16 = 8000;
 impl TryFrom<&VariantAutoscaling> for Variant {
     type Error = InvalidVariant;
 
-    /// The accelerator is the one of the object's label; [`accelerator`] knows better once the target is known.
+    /// The accelerator is the one of the object's label; the target knows better, once it is known.
     fn try_from(object: &VariantAutoscaling) -> Result<Self, InvalidVariant> {
         let id = variant_id(&object.metadata);
         let spec = &object.spec;

@@ -105,18 +105,20 @@ impl StateStore {
     pub async fn load(&self) -> Result<Restored, StateError> {
         let decisions = self.shards(Kind::Decisions).await?;
         let memory = self.shards(Kind::Memory).await?;
-        let groups: BTreeMap<GroupId, GroupMemory> = self.decoded(&decoded_input(&memory));
-        Ok(Restored {
-            decisions: self.decoded(&decoded_input(&decisions)),
-            memory: Memory { groups, ..Memory::default() },
-        })
+        let groups: BTreeMap<GroupId, GroupMemory> = self.decoded(&memory);
+        Ok(Restored { decisions: self.decoded(&decisions), memory: Memory { groups, ..Memory::default() } })
     }
 
-    /// The objects of one kind.
-    async fn shards(&self, kind: Kind) -> Result<Vec<(String, Shard)>, StateError> {
+    /// The objects of one kind that can be read.
+    async fn shards(&self, kind: Kind) -> Result<Vec<Shard>, StateError> {
+        let maps = self.objects(kind).await?;
+        Ok(maps.items.iter().filter_map(parsed).map(|(_, shard)| shard).collect())
+    }
+
+    /// The objects of one kind as they are.
+    async fn objects(&self, kind: Kind) -> Result<ObjectList<ConfigMap>, StateError> {
         let list = ListParams::default().labels(&self.selector(kind));
-        let maps: ObjectList<ConfigMap> = within(self.api.list(&list)).await?;
-        Ok(maps.items.iter().filter_map(parsed).collect())
+        within(self.api.list(&list)).await
     }
 
     fn selector(&self, kind: Kind) -> String {
@@ -167,10 +169,10 @@ impl StateStore {
         Err(StateError::Conflict(name))
     }
 
-    /// Removes objects that a larger layout left behind: those from `first` on.
+    /// Removes objects that a larger layout left behind, and damaged ones: those from `first` on.
     pub(crate) async fn remove_from(&self, kind: Kind, first: usize) -> Result<(), StateError> {
         let kept: Vec<_> = (0..first).map(|index| self.name(kind, index)).collect();
-        for (name, _) in self.shards(kind).await? {
+        for name in self.objects(kind).await?.items.into_iter().filter_map(|map| map.metadata.name) {
             if !kept.contains(&name) {
                 within(self.api.delete(&name, &DeleteParams::default())).await?;
             }
@@ -250,10 +252,6 @@ impl StateStore {
             report: Report::default(),
         });
     }
-}
-
-fn decoded_input(shards: &[(String, Shard)]) -> Vec<Shard> {
-    shards.iter().map(|(_, shard)| shard.clone()).collect()
 }
 
 /// Takes a step of the watch; true when what is known is complete and may have changed.

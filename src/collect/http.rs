@@ -49,8 +49,9 @@ pub(super) fn builder(tls: &TlsSettings, https: bool) -> Result<ClientBuilder, S
         return Ok(builder.tls_certs_only([]));
     }
     let builder = match &tls.ca_path {
+        // What isn't checked needs no CA, and upstream's chart mounts a CA file without one when none is given.
+        _ if tls.insecure_skip_verify => builder.tls_certs_only([]),
         Some(path) => builder.tls_certs_only(authorities(path)?),
-        None if tls.insecure_skip_verify => builder.tls_certs_only([]),
         None => builder,
     };
     let builder = builder.tls_danger_accept_invalid_certs(tls.insecure_skip_verify);

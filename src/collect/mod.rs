@@ -1,6 +1,6 @@
 //! Input edge: metrics of model servers become [`crate::engine::Collected`] samples, from Prometheus or from pods.
 //!
-//! Both sources read the same names ([`signals`]) and answer the same way ([`merge`]): one series for one signal of one
+//! Both sources read the same names (`signals`) and answer the same way (`merge`): one series for one signal of one
 //! serving process, old and new metric names never mixed, two Prometheus replicas never interleaved, every sample with
 //! its true time. Nothing here decides what a sample means: that is `core::quality`.
 

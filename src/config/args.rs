@@ -124,7 +124,7 @@ pub struct SourceArgs {
     /// Above this many series a query is split by namespace.
     #[arg(long, default_value_t = 20_000, value_name = "COUNT")]
     pub max_series: u64,
-    /// Scraping pods directly: http or https (https accepts any certificate: pods rarely have one for their IP).
+    /// Scraping pods directly: http, or https with any certificate (with a token: only with a trusted one).
     #[arg(long, default_value = "http", value_parser = ["http", "https"], value_name = "SCHEME")]
     pub scrape_scheme: String,
     /// Scraping pods directly: the path.

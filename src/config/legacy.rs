@@ -29,7 +29,6 @@ const IGNORED: &[(&str, &str)] = &[
 ];
 
 /// The ignored names that are set, each with the reason.
-#[expect(clippy::disallowed_methods, reason = "config is the reader of the environment")]
 pub fn ignored_environment() -> impl Iterator<Item = (&'static str, &'static str)> {
     IGNORED.iter().copied().filter(|(name, _)| std::env::var_os(name).is_some_and(|value| !value.is_empty()))
 }

@@ -1,6 +1,6 @@
 //! The decision core of `wva`. Values in, values out: no clock, no I/O, no async, no randomness, no Kubernetes.
 //!
-//! Two entry points share one [`Memory`]: [`observe`] folds a [`Snapshot`] into what is remembered, [`decide`] turns
+//! Two entry points share one [`Memory`]: [`observe()`] folds a [`Snapshot`] into what is remembered, [`decide()`] turns
 //! a snapshot, the memory and a [`Policy`] into an [`Outcome`]. Same input, same bytes out.
 
 pub mod analyze;

@@ -46,7 +46,9 @@ fn idle_since(now: Timestamp, group: &ModelGroup, before: &GroupMemory) -> Optio
 /// Whether the model of `group` serves anything. `observed_at`: until when its counters are known already.
 #[must_use]
 pub fn activity(now: Timestamp, group: &ModelGroup, observed_at: Option<Timestamp>) -> Activity {
-    let known: Vec<_> = group.variants.iter().filter(|variant| variant.scale.is_some()).collect();
+    // Pods may serve although the target they belonged to is gone.
+    let known = group.variants.iter().filter(|one| one.scale.is_some() || !one.replicas.is_empty());
+    let known: Vec<_> = known.collect();
     if !matches!(group.source, SourceHealth::Complete) {
         return Activity::Unknown;
     }

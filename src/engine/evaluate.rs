@@ -46,6 +46,8 @@ pub struct Engine {
     memory: watch::Sender<Arc<Memory>>,
     /// The epoch whose memory this is; `None` until one was taken over. Locked while a decision replaces the memory.
     epoch: Mutex<Option<i64>>,
+    /// What is wrong with the source, as last logged.
+    trouble: Mutex<Option<String>>,
 }
 
 impl Engine {
@@ -57,6 +59,7 @@ impl Engine {
             policy: ArcSwap::from_pointee(policy),
             memory: watch::Sender::default(),
             epoch: Mutex::default(),
+            trouble: Mutex::default(),
         }
     }
 
@@ -122,16 +125,28 @@ impl Engine {
             let message = format!("the metric source did not answer within {seconds} s");
             Err(SourceError { kind: "timeout", message })
         });
-        match &answer {
-            Ok(collected) => {
-                self.parts.metrics.bad_samples(collected.bad_samples);
-                for gap in &collected.gaps {
-                    debug!(namespace = gap.namespace, reason = gap.reason, "partial answer");
-                }
+        if let Ok(collected) = &answer {
+            self.parts.metrics.bad_samples(collected.bad_samples);
+            for gap in &collected.gaps {
+                debug!(namespace = gap.namespace, reason = gap.reason, "partial answer");
             }
-            Err(error) => warn!(kind = error.kind, %error, "metric source failed"),
         }
+        self.log_trouble(answer.as_ref().err());
         answer
+    }
+
+    /// One line when the source fails, fails otherwise or recovers; none for every failed pass of an outage.
+    fn log_trouble(&self, error: Option<&SourceError>) {
+        let now = error.map(|error| error.message.clone());
+        let mut told = self.trouble.lock();
+        if *told == now {
+            return;
+        }
+        match error {
+            Some(error) => warn!(kind = error.kind, %error, "metric source failed"),
+            None => info!("metric source answers again"),
+        }
+        *told = now;
     }
 
     /// `None` when the epoch ended meanwhile: its memory is somebody else's now.

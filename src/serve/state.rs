@@ -22,7 +22,7 @@ use super::forward::{ForwardError, Forwarder, Guard};
 use super::observe::{AuditId, RequestMetrics};
 use super::tls::certificates::Certificates;
 use super::tls::{CertificateError, Serving, SharedPki};
-use crate::engine::{Leadership, Published};
+use crate::engine::{Leadership, Published, Reader};
 
 /// Data reads at once. A read waits at most the read-wait, so this is hundreds a second from a hanging evaluation and
 /// hundreds of thousands from memory.
@@ -41,6 +41,24 @@ pub trait Reads: Send + Sync + 'static {
     fn now(&self) -> Timestamp;
     /// Evidence older than this is none.
     fn max_stale(&self) -> Seconds;
+}
+
+impl Reads for Reader {
+    fn current(&self) -> BoxFuture<'_, Arc<Published>> {
+        Box::pin(Self::current(self))
+    }
+
+    fn newest(&self) -> Arc<Published> {
+        Self::newest(self)
+    }
+
+    fn now(&self) -> Timestamp {
+        Self::now(self)
+    }
+
+    fn max_stale(&self) -> Seconds {
+        Self::max_stale(self)
+    }
 }
 
 /// What the server is told by the composition root.
@@ -139,10 +157,18 @@ impl AppState {
         );
     }
 
-    /// Reads the certificates that are there already.
+    /// Reads the certificates that are there already. Files that a flag names must be right at the start; the shared
+    /// Secret may come, or be mended, later.
     pub(crate) async fn load_certificates(&self) -> Result<(), CertificateError> {
         let shared = self.0.settings.shared.borrow().clone();
-        self.0.certificates.refresh(shared.as_ref()).await
+        match self.0.certificates.refresh(shared.as_ref()).await {
+            Err(error) if self.0.settings.serving != Serving::Shared && !self.has_certificate() => Err(error),
+            Err(error) => {
+                tracing::warn!(%error, "a certificate is not used");
+                Ok(())
+            }
+            Ok(()) => Ok(()),
+        }
     }
 
     pub(crate) fn auth(&self) -> &Auth {

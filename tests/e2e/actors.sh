@@ -79,10 +79,9 @@ baseline() {
 
 build() {
   "$e2e/build-tools" kubernetes etcd kwok prometheus helm >/dev/null || return
-  echo "building wva and the fleet"
-  (cd "$root" && nice -n 5 cargo build --release --locked --bin wva --example fleet) || return
-  local profile=${CARGO_TARGET_DIR:-$root/target}/release
-  WVA=$profile/wva FLEET=$profile/examples/fleet
+  echo "building wva as it is shipped, and the fleet"
+  WVA=$(nice -n 5 "$root/.ci/image" --build --example fleet) || return
+  FLEET=${WVA%/*}/examples/fleet
 }
 
 # set_up [FLEET_ARGUMENT...]: a bed in $BED with the chart, the model, the fleet and one wva. What cases need to know of it: $BED/facts.

@@ -21,12 +21,13 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use wva::cluster::{
-    CaBundle, ClusterReader, ClusterWatch, Election, StatusWriter, apiservice, certificates, lease,
+    CaBundle, ClusterReader, ClusterWatch, Election, StateStore, StateWriter, StatusWriter, apiservice,
+    certificates, lease,
 };
 use wva::engine::{Board, Cluster, Holder, Leadership, Origin, Published, SystemClock};
-use wva_core::VariantId;
 use wva_core::decision::{Decision, Reason, Report, Target, Verdict};
 use wva_core::units::Replicas;
+use wva_core::{Memory, VariantId};
 
 /// How long a request that must come may take.
 const SOON: Duration = Duration::from_secs(5);
@@ -89,7 +90,7 @@ async fn next(writes: &mut mpsc::Receiver<Asked>) -> Asked {
 }
 
 async fn silence(writes: &mut mpsc::Receiver<Asked>) {
-    if let Ok(asked) = timeout(QUIET, writes.recv()).await {
+    if let Ok(Some(asked)) = timeout(QUIET, writes.recv()).await {
         panic!("unexpected {asked:?}");
     }
 }
@@ -296,6 +297,63 @@ async fn a_status_is_applied_once_and_only_by_the_holder() {
     silence(&mut writes).await;
     board.publish(published(4, 4));
     assert_eq!(next(&mut writes).await.body["status"]["desiredOptimizedAlloc"]["numReplicas"], 4);
+}
+
+/// A holder of `epoch` 1 beside a state object that epoch `written` left; what it writes.
+async fn state_writes(
+    written: i64,
+) -> (mpsc::Receiver<Asked>, CancellationToken, Board, watch::Sender<Leadership>) {
+    let header = json!({ "version": 1, "holder": "b", "epoch": written, "written": "2026-01-01T00:00:00Z" });
+    let (client, writes) = server(move |asked| match (asked.method.as_str(), asked.path.as_str()) {
+        ("GET", "/api/v1/namespaces/wva/configmaps") => list(json!([])),
+        ("GET", path) if path.ends_with("/wva-state-decisions-0") => Some((
+            200,
+            json!({
+                "metadata": { "name": "wva-state-decisions-0", "resourceVersion": "5" },
+                "data": { "header": header.to_string(), "entries": "" }
+            }),
+        )),
+        ("GET", _) => not_found(),
+        _ => Some((200, asked.body.clone())),
+    });
+    let (board, memory) = (Board::new(), watch::Sender::new(Arc::new(Memory::default())));
+    let (leadership, stop) = (watch::Sender::new(held()), CancellationToken::new());
+    let store = StateStore::new(client, "wva", "wva", Arc::new(SystemClock));
+    let writer = StateWriter::new(store, board.subscribe(), memory.subscribe(), leadership.subscribe());
+    let cancel = stop.clone();
+    #[expect(clippy::disallowed_methods, reason = "app spawns it; here the test is the app")]
+    tokio::spawn(async move {
+        writer.run(cancel).await;
+        drop(memory);
+    });
+    board.publish(published(1, 3));
+    (writes, stop, board, leadership)
+}
+
+#[tokio::test]
+async fn a_holder_writes_its_decisions_at_once_and_its_memory_when_it_ends() {
+    let (mut writes, stop, _board, _leadership) = state_writes(1).await;
+    let decisions = next(&mut writes).await;
+    assert_eq!(
+        (decisions.method.as_str(), &decisions.body["metadata"]["resourceVersion"]),
+        ("PUT", &json!("5"))
+    );
+    assert!(decisions.body["data"]["entries"].as_str().unwrap().contains("llm/chat"));
+    silence(&mut writes).await;
+    stop.cancel();
+    let memory = next(&mut writes).await;
+    assert_eq!(
+        (memory.method.as_str(), &memory.body["metadata"]["name"]),
+        ("POST", &json!("wva-state-memory-0"))
+    );
+}
+
+#[tokio::test]
+async fn a_holder_that_was_replaced_overwrites_nothing() {
+    let (mut writes, stop, _board, _leadership) = state_writes(2).await;
+    silence(&mut writes).await;
+    stop.cancel();
+    silence(&mut writes).await;
 }
 
 /// Our CA against an APIService that points to `service`.

@@ -1,7 +1,15 @@
 //! Integration tests: one binary, no cluster.
 
-mod collect;
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that cannot go on has failed"
+)]
+
 mod cluster;
+mod collect;
+mod demo;
 mod engine;
 mod serve;
 mod tidy;

@@ -153,8 +153,8 @@ fn one_tls_provider_one_hyper_and_no_openssl() {
         .unwrap();
     let tree = String::from_utf8(cargo.stdout).unwrap();
     let versions = |name: &str| {
-        let lines = tree.lines().filter(|line| line.split(' ').next() == Some(name));
-        lines.collect::<BTreeSet<_>>().len()
+        let named = tree.lines().filter_map(|line| line.split_once(' ')).filter(|(one, _)| *one == name);
+        named.filter_map(|(_, rest)| rest.split(' ').next()).collect::<BTreeSet<_>>().len()
     };
     for name in ["hyper", "rustls", "aws-lc-rs", "axum", "http", "kube-client", "reqwest"] {
         assert_eq!(versions(name), 1, "{name} must resolve to one version");

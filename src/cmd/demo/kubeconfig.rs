@@ -1,8 +1,8 @@
 //! The file that lets kubectl ask the demo. JSON, which every YAML reader reads; its key is readable by its owner only.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, Permissions};
 use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use k8s_openapi::ByteString;
@@ -10,6 +10,9 @@ use serde_json::{Value, json};
 
 use super::DemoError;
 use super::pki::{Pki, USER};
+
+/// It holds a private key: read and written by its owner, by nobody else.
+const OWNER_ONLY: u32 = 0o600;
 
 /// The file; removed at the end when nobody chose its name.
 pub(super) struct Written {
@@ -51,14 +54,17 @@ pub(super) fn write(address: &str, pki: &Pki, chosen: Option<&Path>) -> Result<W
 
 fn create(written: &Written) -> std::io::Result<File> {
     let mut options = OpenOptions::new();
-    options.write(true).mode(0o600);
+    options.write(true).mode(OWNER_ONLY);
     if written.ours {
         // Never through somebody else's link in a directory that everybody may write to.
         options.create_new(true);
     } else {
         options.create(true).truncate(true);
     }
-    options.open(&written.path)
+    let file = options.open(&written.path)?;
+    // A file that was there before may be open to all.
+    file.set_permissions(Permissions::from_mode(OWNER_ONLY))?;
+    Ok(file)
 }
 
 fn content(address: &str, pki: &Pki) -> Value {
@@ -84,8 +90,6 @@ fn content(address: &str, pki: &Pki) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt as _;
-
     use super::*;
 
     #[test]

@@ -24,9 +24,11 @@ use wva_core::VariantId;
 use self::clock::VirtualClock;
 use self::narrate::{Look, Narrator};
 use self::pki::Pki;
+use self::pods::PodServers;
 use self::stage::Stage;
 use self::table::Table;
 use crate::engine::{Board, Clock as _, SystemClock};
+use crate::telemetry::init_logging;
 
 /// How often the table looks, in wall time: smooth to the eye.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -121,6 +123,8 @@ pub enum DemoError {
 /// # Errors
 /// Names the option or the part that failed.
 pub async fn run(args: DemoArgs) -> Result<(), DemoError> {
+    // Only warnings, so that the table stays readable. A second setting-up is refused, which does no harm here.
+    let _ = init_logging("warn", false);
     let stop = CancellationToken::new();
     let clock = VirtualClock::start(SystemClock.now(), args.speed);
     let stage = Stage::set(clock, args.seed)?;
@@ -133,7 +137,9 @@ pub async fn run(args: DemoArgs) -> Result<(), DemoError> {
     let kubeconfig = kubeconfig::write(&address.to_string(), &pki, args.kubeconfig_out.as_deref())?;
 
     let mut tasks = JoinSet::new();
-    tasks.spawn(pods::serve_pods(stage.clone(), stop.clone()));
+    let mut pods = PodServers::default();
+    pods.sync(&stage).await?;
+    tasks.spawn(pods.follow(stage.clone(), stop.clone()));
     brain.start(server, &mut tasks, &stop);
     tasks.spawn(hpa::run(stage.clone(), clock, asker, stop.clone()));
 
@@ -198,7 +204,8 @@ fn opening(args: &DemoArgs, kubeconfig: &std::path::Path) -> String {
 wva demo: a simulated fleet of vLLM servers under load that rises and falls, {speed} times as fast as real time.
 One variant, {variant} in namespace {namespace}, {min} to {max} pods, each of which takes {start} s to start. An HPA with the real
 controller's arithmetic asks the real server for wva_desired_replicas every 15 s and resizes the fleet. A pod costs
-{cost} an hour; TTFT p95 is of the last minute.
+{cost} an hour; TTFT p95 is of the last minute. The decision looks at each pod's fullest moment of the last minute, the
+table shows this moment.
 
 Ask the same number from another terminal:
   kubectl --kubeconfig {kubeconfig} get --raw '{path}'

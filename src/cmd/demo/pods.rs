@@ -26,41 +26,44 @@ struct Open {
     _guard: DropGuard,
 }
 
-/// Opens and closes endpoints as pods come and go, until `stop`.
-pub(super) async fn serve_pods(stage: Stage, stop: CancellationToken) -> Result<(), DemoError> {
-    let mut open: BTreeMap<String, Open> = BTreeMap::new();
-    // Bounded by the pods that exist: the HPA's maximum and those that drain.
-    let mut tasks = JoinSet::new();
-    while !stop.is_cancelled() {
-        sync(&stage, &mut open, &mut tasks).await?;
-        while tasks.try_join_next().is_some() {}
-        tokio::select! {
-            () = tokio::time::sleep(LOOK) => {}
-            () = stop.cancelled() => {}
-        }
-    }
-    Ok(())
+/// The endpoints of all pods that exist.
+#[derive(Default)]
+pub(super) struct PodServers {
+    open: BTreeMap<String, Open>,
+    /// Bounded by the pods that exist: the HPA's maximum and those that drain.
+    tasks: JoinSet<()>,
 }
 
-async fn sync(
-    stage: &Stage,
-    open: &mut BTreeMap<String, Open>,
-    tasks: &mut JoinSet<()>,
-) -> Result<(), DemoError> {
-    let pods = stage.pods();
-    let before = open.len();
-    open.retain(|pod, _| pods.contains(pod));
-    let mut changed = open.len() != before;
-    for pod in pods {
-        if !open.contains_key(&pod) {
-            open.insert(pod.clone(), listen(stage.clone(), pod, tasks).await?);
-            changed = true;
+impl PodServers {
+    /// Opens and closes endpoints as pods come and go, until `stop`.
+    pub(super) async fn follow(mut self, stage: Stage, stop: CancellationToken) -> Result<(), DemoError> {
+        while !stop.is_cancelled() {
+            self.sync(&stage).await?;
+            tokio::select! {
+                () = tokio::time::sleep(LOOK) => {}
+                () = stop.cancelled() => {}
+            }
         }
+        Ok(())
     }
-    if changed {
-        stage.set_ports(open.iter().map(|(pod, open)| (pod.clone(), open.port)).collect());
+
+    /// Brings the endpoints in step with the pods that exist now.
+    pub(super) async fn sync(&mut self, stage: &Stage) -> Result<(), DemoError> {
+        let (pods, before) = (stage.pods(), self.open.len());
+        self.open.retain(|pod, _| pods.contains(pod));
+        let mut changed = self.open.len() != before;
+        for pod in pods {
+            if !self.open.contains_key(&pod) {
+                self.open.insert(pod.clone(), listen(stage.clone(), pod, &mut self.tasks).await?);
+                changed = true;
+            }
+        }
+        if changed {
+            stage.set_ports(self.open.iter().map(|(pod, open)| (pod.clone(), open.port)).collect());
+        }
+        while self.tasks.try_join_next().is_some() {}
+        Ok(())
     }
-    Ok(())
 }
 
 async fn listen(stage: Stage, pod: String, tasks: &mut JoinSet<()>) -> Result<Open, DemoError> {

@@ -33,16 +33,17 @@ pub(super) const START_UP: StartUp = StartUp { mean: Duration::from_secs(30), sp
 /// `behavior.scaleDown.stabilizationWindowSeconds` of the demo's HPA. Kubernetes' default is 300: nobody would watch.
 pub(super) const SCALE_DOWN_WINDOW_S: u32 = 30;
 
-/// Ten minutes: calm, rise, peak, fall, calm; then again. The rise is slow enough for a policy that takes one step at
-/// a time and waits for each: 13 requests/s in 240 s is one pod's worth in 80 s.
+/// Ten minutes: calm, rise, peak, fall, calm; then again. The default analyzer takes one step at a time and waits for
+/// each new pod, about 75 s in all: the rise brings one pod's worth of load (4.3 requests/s, where it asks for another)
+/// in 85 s, so that it can follow.
 pub(super) fn load() -> LoadShape {
     let s = Duration::from_secs;
     LoadShape::new(vec![
-        Segment::Hold { rps: 3.0, lasts: s(30) },
-        Segment::Ramp { from: 3.0, to: 16.0, lasts: s(240) },
-        Segment::Hold { rps: 16.0, lasts: s(60) },
-        Segment::Ramp { from: 16.0, to: 3.0, lasts: s(150) },
-        Segment::Hold { rps: 3.0, lasts: s(120) },
+        Segment::Hold { rps: 4.0, lasts: s(15) },
+        Segment::Ramp { from: 4.0, to: 12.5, lasts: s(170) },
+        Segment::Hold { rps: 12.5, lasts: s(115) },
+        Segment::Ramp { from: 12.5, to: 3.0, lasts: s(150) },
+        Segment::Hold { rps: 3.0, lasts: s(150) },
     ])
 }
 

@@ -6,15 +6,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::BoxFuture;
-use jiff::Timestamp;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use wva_core::Policy;
-use wva_core::units::Seconds;
 
 use super::DemoError;
 use super::clock::VirtualClock;
@@ -22,12 +19,11 @@ use super::pki::Pki;
 use super::stage::Stage;
 use crate::collect::{ScrapeSettings, ScrapeSource};
 use crate::engine::{
-    Board, Clock, Engine, Holder, Leadership, MetricSource, Parts, Published, ReadSettings, Reader, Restored,
-    run,
+    Board, Clock, Engine, Holder, Leadership, MetricSource, Parts, ReadSettings, Reader, Restored, run,
 };
 use crate::serve::auth::{AllowAll, TrustData};
 use crate::serve::tls::{Serving, SharedPki};
-use crate::serve::{AppState, Ports, Reads, ServeError, Server, Settings};
+use crate::serve::{AppState, Ports, ServeError, Server, Settings};
 use crate::telemetry::EvaluationMetrics;
 
 /// How often the holder evaluates, in virtual time: the product's default.
@@ -113,7 +109,7 @@ impl Brain {
             controller_instance: None,
         };
         let ports = Ports {
-            reads: Arc::new(FromReader(self.reader.clone())),
+            reads: Arc::new(self.reader.clone()),
             reviewer: Arc::new(AllowAll::default()),
             registry: std::mem::take(&mut self.registry),
         };
@@ -141,26 +137,5 @@ impl Brain {
             drop(facts);
             Ok(())
         });
-    }
-}
-
-/// The engine's reader as the server's port.
-struct FromReader(Reader);
-
-impl Reads for FromReader {
-    fn current(&self) -> BoxFuture<'_, Arc<Published>> {
-        Box::pin(self.0.current())
-    }
-
-    fn newest(&self) -> Arc<Published> {
-        self.0.newest()
-    }
-
-    fn now(&self) -> Timestamp {
-        self.0.now()
-    }
-
-    fn max_stale(&self) -> Seconds {
-        self.0.max_stale()
     }
 }

@@ -38,7 +38,7 @@ pub(super) struct Envelope {
     pub(super) has_result: bool,
     pub(super) error_type: String,
     pub(super) error: String,
-    /// Warnings and infos, bounded.
+    /// Warnings, bounded. Infos are remarks on the query, not on what is missing.
     pub(super) warnings: Vec<String>,
     /// Why the answer could not be read to its end.
     pub(super) broken: Option<String>,
@@ -86,7 +86,7 @@ impl<'de> Visitor<'de> for EnvelopeSeed<'_> {
                     let has_result = &mut self.envelope.has_result;
                     map.next_value_seed(DataSeed { has_result, each: &mut *self.each })?;
                 }
-                "warnings" | "infos" => {
+                "warnings" => {
                     let told: Option<Vec<String>> = map.next_value()?;
                     keep_warnings(&mut self.envelope.warnings, told.unwrap_or_default());
                 }
@@ -282,7 +282,7 @@ mod tests {
         let (envelope, found) = parse(WHOLE);
         assert_eq!(envelope.broken, None);
         assert_eq!(envelope.status, "success");
-        assert_eq!(envelope.warnings, ["store gone", "hm"]);
+        assert_eq!(envelope.warnings, ["store gone"], "infos are not gaps");
         assert_eq!(found.len(), 2);
         assert_eq!(found[0].labels.get("pod"), Some("p"));
         assert_eq!(found[0].points[0].0.as_millisecond(), 1_800_000_000_123);

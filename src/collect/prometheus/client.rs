@@ -105,7 +105,8 @@ impl QueryClient {
         if let Some(server_name) = settings.server_name.as_deref().filter(|name| https && !name.is_empty()) {
             let real = rename(&mut url, server_name)?;
             host = Some(real.header()?);
-            builder = builder.dns_resolver(real);
+            // HTTP/2 has one name for both, HTTP/1.1 lets `Host` differ.
+            builder = builder.dns_resolver(real).http1_only();
         }
         let client = builder.build().map_err(|error| {
             let cause = edge::root_cause(&error);

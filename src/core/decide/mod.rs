@@ -5,6 +5,8 @@ mod group;
 mod member;
 mod role;
 mod step;
+#[cfg(test)]
+mod tests;
 mod words;
 mod zero;
 

@@ -109,8 +109,13 @@ pub(super) fn starting(member: &Member<'_>) -> String {
     }
     match seen.starting {
         0 if seen.ready > 0 => format!("{id}: its pods are ready and not measured yet"),
-        0 => format!("{id}: {} replicas are asked for and no pod exists yet", member.scale.spec),
-        pods => format!("{id}: {pods} pods are starting and none is ready yet"),
+        0 => format!(
+            "{id}: {} replicas are asked for and no pod exists yet; if that lasts, look at the events of {}",
+            member.scale.spec, member.state.variant.target
+        ),
+        pods => format!(
+            "{id}: {pods} pods are starting and none is ready yet; if that lasts, look at their events"
+        ),
     }
 }
 

@@ -1,8 +1,8 @@
 //! The arithmetic of the autoscaling/v2 controller, exactly, with time passed in. Not a policy of ours: the simulator,
 //! the demo and the HPA linter ask it what a real HPA would do with a number.
 //!
-//! It follows the current controller (configurable tolerance); [`metric`] turns one metric into a proposal and
-//! combines several, [`scaler`] applies stabilisation, rate policies and the bounds.
+//! It follows the current controller (configurable tolerance); `metric` turns one metric into a proposal and
+//! combines several, `scaler` applies stabilisation, rate policies and the bounds.
 
 mod metric;
 mod scaler;

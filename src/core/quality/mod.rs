@@ -1,7 +1,7 @@
 //! What an observation means: zero, absent, stale and broken are four different things, and only a measured zero may
 //! lower a number. Not what is decided from it: that is `analyze` and `decide`.
 //!
-//! [`engine`] judges one serving process, [`Sight`] a set of variants that are decided together.
+//! `engine` judges one serving process, [`Sight`] a set of variants that are decided together.
 
 mod engine;
 mod sight;

@@ -23,7 +23,7 @@ pub use deployment::{Deployment, StartUp};
 pub use fleet::{Fleet, FleetError, PodPhase, PodSpec, PodView, Summary};
 pub use load::{LoadShape, Request, Segment, TokenShape};
 pub use physics::{Batching, Linear, Physics};
-pub use presets::{LINEAR4, TP1, TP2};
+pub use presets::{A100_TP2, LINEAR4, TP1, TP2};
 pub use rng::Rng;
 pub use server::{Readings, Server};
 pub use stats::{Histogram, Stats};

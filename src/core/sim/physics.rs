@@ -121,7 +121,7 @@ impl Linear {
 
 #[cfg(test)]
 mod tests {
-    use super::super::presets::{LINEAR4, TP1, TP2};
+    use super::super::presets::{A100_TP2, LINEAR4, TP1, TP2};
     use super::*;
 
     /// The check values of the policy's specification (decision.md §2.4), to their printed digits.
@@ -136,6 +136,25 @@ mod tests {
             assert!((x - expected).abs() < 6e-4, "{prompt}/{output}: {x}");
         }
         assert!((TP2.capacity_rps(TokenShape::fixed(4000, 1000)) - 5.7).abs() < 0.1);
+    }
+
+    /// The measured file's own rows: (prompt tokens computed, sequences, KV tokens) and the seconds they took.
+    #[test]
+    fn the_measured_preset_gives_the_measured_times() {
+        let rows = [
+            (0.0, 1.0, 576.0, 8.51e-3),
+            (0.0, 8.0, 4608.0, 10.21e-3),
+            (0.0, 32.0, 18_432.0, 16.06e-3),
+            (0.0, 1.0, 4160.0, 8.78e-3),
+            (4096.0, 1.0, 4096.0, 0.234),
+        ];
+        for (prompt, sequences, kv, measured) in rows {
+            let step = A100_TP2.base_s
+                + A100_TP2.per_prompt_token_s * prompt
+                + A100_TP2.per_sequence_s * sequences
+                + A100_TP2.per_kv_token_s * kv;
+            assert!((step / measured - 1.0).abs() < 0.03, "{prompt} {sequences} {kv}: {step} vs {measured}");
+        }
     }
 
     #[test]

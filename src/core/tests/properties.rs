@@ -274,7 +274,10 @@ proptest! {
     fn a_second_read_gives_the_same_number(snapshot in snapshot(), memory in memory(), policy in policy()) {
         let first = evaluate(&snapshot, &memory, &policy);
         let second = evaluate(&snapshot, &first.memory, &policy);
-        prop_assert_eq!(numbers(&first), numbers(&second));
+        // A moved bound is a new wish for pods, so an error may become a number; a number never becomes another.
+        for (before, after) in numbers(&first).into_iter().zip(numbers(&second)) {
+            prop_assert!(before.1.is_none() || before == after, "{:?} then {:?}", before, after);
+        }
     }
 
     #[test]

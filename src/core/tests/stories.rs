@@ -283,3 +283,18 @@ fn memory_is_forgotten_with_its_variant_and_survives_a_restart() {
     let nothing = Snapshot { now: at(60), groups: [].into(), invalid: vec![] };
     assert_eq!(decide(&nothing, &world.memory, &world.policy).memory, Memory::default());
 }
+
+#[test]
+fn an_idle_clock_that_was_not_observed_just_now_is_not_believed() {
+    let mut world = World::new(1);
+    world.min = 0;
+    world.policy.scale_to_zero = ScaleToZero { enabled: true, retention: Seconds::whole(60) };
+    assert_eq!(world.number(0), 1);
+    let group = world.memory.groups.values_mut().next().unwrap();
+    group.idle_since = Some(at(-600));
+    world.now += 15;
+    let outcome = decide(&world.snapshot(), &world.memory, &world.policy);
+    assert_eq!(outcome.report.violations, []);
+    let Verdict::Target(target) = &outcome.decisions[&World::id()].verdict else { panic!("no number") };
+    assert_eq!(target.desired, Replicas::ONE);
+}

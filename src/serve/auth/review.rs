@@ -26,10 +26,13 @@ const KNOWN_FOR: Duration = Duration::from_secs(30);
 /// How long an unknown token is refused without asking again.
 const UNKNOWN_FOR: Duration = Duration::from_secs(5);
 
-/// Decisions remembered, as Go servers do. At 1 KiB each 8 MiB.
-const REMEMBERED: u64 = 8_192;
+/// Bytes of questions remembered, for each kind: at the usual 1 KiB as many as Go servers remember, 8,192.
+const REMEMBERED: u64 = 8 * 1024 * 1024;
 
-/// A question above this many bytes is asked but not remembered: 8,192 of them would be 80 MiB.
+/// What a remembered decision weighs besides its texts: the entry, its clocks and the answer.
+const ENTRY: usize = 256;
+
+/// A question above this many bytes is asked but not remembered, so that none displaces many.
 const MAX_KEY: usize = 10_000;
 
 /// A review that takes longer is given up; the aggregator waits 60 s, an HPA worker should not.
@@ -70,8 +73,16 @@ impl Reviews {
     pub(crate) fn new(reviewer: Arc<dyn Reviewer>) -> Self {
         Self {
             reviewer,
-            tokens: Cache::builder().max_capacity(REMEMBERED).expire_after(Remember).build(),
-            access: Cache::builder().max_capacity(REMEMBERED).expire_after(Remember).build(),
+            tokens: Cache::builder()
+                .weigher(|token: &Token, _| bytes(token.secret().len()))
+                .max_capacity(REMEMBERED)
+                .expire_after(Remember)
+                .build(),
+            access: Cache::builder()
+                .weigher(|(user, _): &(User, Attributes), _| bytes(weight(user)))
+                .max_capacity(REMEMBERED)
+                .expire_after(Remember)
+                .build(),
             in_flight: Arc::new(Semaphore::new(IN_FLIGHT)),
         }
     }
@@ -108,6 +119,10 @@ impl Reviews {
         let late = |_| ReviewError(format!("the API server did not answer within {} s", PATIENCE.as_secs()));
         timeout(PATIENCE, review).await.map_err(late)?
     }
+}
+
+fn bytes(texts: usize) -> u32 {
+    u32::try_from(texts + ENTRY).unwrap_or(u32::MAX)
 }
 
 fn weight(user: &User) -> usize {

@@ -77,3 +77,16 @@ impl Reviewer for AllowAll {
         Box::pin(async { Ok(Access::Allowed) })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_demo_knows_its_own_token_and_no_other() {
+        let demo = AllowAll { token: Some((Token::new("t"), "demo".into())) };
+        assert_eq!(demo.token(&Token::new("t")).await, Ok(Some(User::named("demo"))));
+        assert_eq!(demo.token(&Token::new("T")).await, Ok(None));
+        assert_eq!(AllowAll::default().token(&Token::new("")).await, Ok(None));
+    }
+}

@@ -47,6 +47,9 @@ const MAX_STREAMS: u32 = 250;
 /// Bytes of request headers: a user may be in thousands of groups.
 const MAX_HEADERS: u32 = 256 * 1024;
 
+/// Header lines of an HTTP/1.1 request: one for each of those groups.
+const MAX_HEADER_LINES: usize = 4_096;
+
 /// HTTP/2 pings find peers that are gone.
 const PING_EVERY: Duration = Duration::from_secs(30);
 const PING_PATIENCE: Duration = Duration::from_secs(15);
@@ -167,7 +170,8 @@ fn answer(
 
 fn h1() -> http1::Builder {
     let mut builder = http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(HEADERS).max_buf_size(MAX_HEADERS as usize);
+    builder.timer(TokioTimer::new()).header_read_timeout(HEADERS).max_headers(MAX_HEADER_LINES);
+    builder.max_buf_size(MAX_HEADERS as usize);
     builder
 }
 

@@ -138,7 +138,12 @@ async fn the_configured_ca_is_trusted_and_another_is_not() {
     assert_eq!(error.kind, "connect");
     assert!(error.message.contains("certificate") && error.message.contains("its CA"), "{error}");
 
-    let careless = TlsSettings { insecure_skip_verify: true, ..TlsSettings::default() };
+    // Upstream's chart mounts a CA file that holds a comment when none is given.
+    std::fs::write(pki.path("comment.crt"), "# no CA\n").unwrap();
+    let comment = TlsSettings { ca_path: Some(pki.path("comment.crt")), ..TlsSettings::default() };
+    let careless = TlsSettings { insecure_skip_verify: true, ..comment.clone() };
+    let refused = PrometheusSource::new(&server.settings(comment)).err().unwrap();
+    assert!(refused.message.contains("has no PEM certificate"), "{refused}");
     collect(&server.settings(careless), &scope(&["llm"])).await.unwrap();
 }
 

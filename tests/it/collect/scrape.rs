@@ -175,6 +175,17 @@ async fn two_rounds_at_once_never_read_a_pod_twice_at_once() {
 }
 
 #[tokio::test]
+async fn only_so_many_pods_are_read_at_once() {
+    let server = pod(classic(1.0).set_delay(Duration::from_millis(100))).await;
+    let pods: Vec<String> = (0..8).map(|n| format!("p{n}")).collect();
+    let pods: Vec<(&str, SocketAddr)> = pods.iter().map(|pod| (pod.as_str(), *server.address())).collect();
+    let (source, _) = source(&ScrapeSettings { concurrency: 2, ..ScrapeSettings::default() });
+    let started = tokio::time::Instant::now();
+    assert_eq!(values(&collect(&source, &serving(&pods)).await, Signal::Waiting).len(), 8);
+    assert!(started.elapsed() >= Duration::from_millis(400), "{:?}", started.elapsed());
+}
+
+#[tokio::test]
 async fn the_token_is_never_sent_over_plain_http() {
     let server = pod(classic(1.0)).await;
     let token = Token::Inline("t0ken".into());

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use wva::engine::{Holder, Leadership, Origin, Published};
 use wva::serve::auth::{Access, Attributes, ReviewError, Reviewer, Token, TrustData, User};
 use wva::serve::tls::{Serving, SharedPki};
-use wva::serve::{AppState, Ports, Reads, Server, Settings};
+use wva::serve::{AppState, Ports, Reads, ServeError, Server, Settings};
 use wva_core::decision::{Cause, Reason, Target, Unknown, Verdict};
 use wva_core::units::{Replicas, Seconds};
 use wva_core::{Decision, Report, VariantId};
@@ -154,6 +154,10 @@ impl Bed {
     }
 
     pub(crate) async fn with(wanted: Wanted) -> Self {
+        Self::try_with(wanted).await.unwrap()
+    }
+
+    pub(crate) async fn try_with(wanted: Wanted) -> Result<Self, ServeError> {
         let (front_proxy, users) = (Authority::new("front-proxy-ca"), Authority::new("kubernetes"));
         let proxy = front_proxy.client("front-proxy-client", &[]);
         let trust = watch::Sender::new(wanted.trusted.then(|| trust(&front_proxy.pem(), &users.pem())));
@@ -186,12 +190,12 @@ impl Bed {
         };
         let ports = Ports { reads: reads.clone(), reviewer: reviewer.clone(), registry: Registry::default() };
         let listen = "127.0.0.1:0".parse().unwrap();
-        let bound = Server::bind(listen, AppState::new(settings, ports)).await.unwrap();
+        let bound = Server::bind(listen, AppState::new(settings, ports)).await?;
         let address = bound.address();
         let mut server = JoinSet::new();
         server.spawn(bound.serve(shutdown.clone(), wanted.drain));
         let shared_ca = wanted.shared_ca;
-        Self {
+        Ok(Self {
             address,
             front_proxy,
             users,
@@ -207,7 +211,7 @@ impl Bed {
             reads,
             reviewer,
             server,
-        }
+        })
     }
 
     /// Publishes a result, as the engine would.

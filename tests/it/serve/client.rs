@@ -3,14 +3,20 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use http_body_util::Empty;
+use hyper::body::Bytes;
+use hyper::client::conn::http2::{self, SendRequest};
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
+use super::READ;
 use super::bed::Bed;
 use super::pki::{Leaf, SERVICE};
 
@@ -84,6 +90,31 @@ impl Bed {
         let user = format!("X-Remote-User: {user}");
         self.send(Some(&self.proxy), &format!("GET {path}"), &[&user, "X-Remote-Group: system:authenticated"])
             .await
+    }
+}
+
+/// One HTTP/2 connection, as the aggregator keeps it.
+pub(crate) struct H2 {
+    pub(crate) sender: SendRequest<Empty<Bytes>>,
+    pub(crate) driver: JoinSet<hyper::Result<()>>,
+}
+
+impl H2 {
+    pub(crate) async fn connect(bed: &Bed, identity: Option<&Leaf>) -> Self {
+        let stream = tls(bed.address, &bed.shared_ca.pem(), SERVICE, identity, "h2").await.unwrap();
+        let (sender, connection) =
+            http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+        let mut driver = JoinSet::new();
+        driver.spawn(connection);
+        Self { sender, driver }
+    }
+
+    /// Starts a read in the name of the HPA controller.
+    pub(crate) fn read(
+        &mut self,
+    ) -> impl Future<Output = hyper::Result<http::Response<hyper::body::Incoming>>> + use<> {
+        let request = http::Request::get(format!("https://ignored{READ}")).header("x-remote-user", "hpa");
+        self.sender.send_request(request.body(Empty::new()).unwrap())
     }
 }
 

@@ -2,33 +2,24 @@
 
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Empty};
-use hyper::body::Bytes;
-use hyper::client::conn::http2;
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use http_body_util::BodyExt;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use wva::serve::tls::Serving;
 
 use super::READ;
 use super::bed::{Bed, Wanted};
-use super::client::{exchange, tls};
+use super::client::{H2, exchange, tls};
 use super::identity::eventually;
 use super::pki::{Authority, INSTANCE, Leaf, SERVICE, Subject};
 
 #[tokio::test]
 async fn http2_and_http1_are_chosen_by_alpn() {
     let bed = Bed::new().await;
-    let stream = tls(bed.address, &bed.shared_ca.pem(), SERVICE, Some(&bed.proxy), "h2").await.unwrap();
-    let (mut sender, connection) =
-        http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
-    let mut driver = JoinSet::new();
-    driver.spawn(connection);
+    let mut h2 = H2::connect(&bed, Some(&bed.proxy)).await;
     for _ in 0..3 {
-        let request = http::Request::get(format!("https://ignored{READ}")).header("x-remote-user", "hpa");
-        let answer = sender.send_request(request.body(Empty::<Bytes>::new()).unwrap()).await.unwrap();
+        let answer = h2.read().await.unwrap();
         assert_eq!((answer.status().as_u16(), answer.version()), (200, http::Version::HTTP_2));
         let body = answer.into_body().collect().await.unwrap().to_bytes();
         assert!(body.ends_with(br#""value":"5"}]}"#));
@@ -39,20 +30,15 @@ async fn http2_and_http1_are_chosen_by_alpn() {
 #[tokio::test]
 async fn a_connection_is_closed_gracefully_with_goaway_when_the_server_stops() {
     let mut bed = Bed::new().await;
-    let stream = tls(bed.address, &bed.shared_ca.pem(), SERVICE, Some(&bed.proxy), "h2").await.unwrap();
-    let (mut sender, connection) =
-        http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
-    let mut driver = JoinSet::new();
-    driver.spawn(connection);
+    let mut h2 = H2::connect(&bed, Some(&bed.proxy)).await;
     *bed.reads.hanging.lock() = true;
-    let request = http::Request::get(format!("https://x{READ}")).header("x-remote-user", "hpa");
-    let slow = sender.send_request(request.body(Empty::<Bytes>::new()).unwrap());
+    let slow = h2.read();
     sleep(Duration::from_millis(50)).await;
     bed.shutdown.cancel();
     let answer = slow.await.expect("a request in flight is answered");
     assert_eq!(answer.status(), 200);
     drop(answer);
-    driver.join_next().await.unwrap().unwrap().expect("the server said goodbye");
+    h2.driver.join_next().await.unwrap().unwrap().expect("the server said goodbye");
     timeout(Duration::from_secs(2), bed.server.join_next())
         .await
         .expect("the server ended")
@@ -160,19 +146,11 @@ async fn without_a_certificate_nothing_is_served_and_with_one_it_is() {
 async fn too_many_reads_are_refused_at_once_and_discovery_goes_on() {
     let bed = Bed::new().await;
     *bed.reads.hanging.lock() = true;
-    let mut senders = Vec::new();
-    let mut drivers = JoinSet::new();
+    let mut connections = Vec::new();
     for _ in 0..3 {
-        let stream = tls(bed.address, &bed.shared_ca.pem(), SERVICE, Some(&bed.proxy), "h2").await.unwrap();
-        let (sender, connection) =
-            http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
-        drivers.spawn(connection);
-        senders.push(sender);
+        connections.push(H2::connect(&bed, Some(&bed.proxy)).await);
     }
-    let reads = (0..600).map(|n| {
-        let request = http::Request::get(format!("https://x{READ}")).header("x-remote-user", "hpa");
-        senders[n % 3].send_request(request.body(Empty::<Bytes>::new()).unwrap())
-    });
+    let reads: Vec<_> = (0..600).map(|n| connections[n % 3].read()).collect();
     let reads = futures::future::join_all(reads);
     let apis = async {
         sleep(Duration::from_millis(200)).await;
@@ -183,4 +161,26 @@ async fn too_many_reads_are_refused_at_once_and_discovery_goes_on() {
     assert_eq!(apis.status, 200);
     assert!(statuses.contains(&200) && statuses.contains(&429), "{statuses:?}");
     assert!(statuses.iter().all(|status| [200, 429].contains(status)));
+}
+
+#[tokio::test]
+async fn certificate_files_that_a_flag_names_must_be_right_at_the_start() {
+    let missing = std::path::PathBuf::from("/nonexistent/tls.crt");
+    let serving =
+        Serving::Files { certificate: missing.clone(), key: missing, recheck: Duration::from_secs(1) };
+    let error = Bed::try_with(Wanted { serving, ..Wanted::default() }).await.err().expect("refused");
+    let text = error.to_string();
+    assert!(text.contains("/nonexistent/tls.crt") && text.contains("--tls-cert-file"), "{text}");
+}
+
+#[tokio::test]
+async fn a_damaged_shared_secret_is_waited_out() {
+    let bed = Bed::new_without_certificate().await;
+    let mut damaged = bed.shared_ca.shared();
+    damaged.key_pem = "-----BEGIN PRIVATE KEY-----".into();
+    bed.shared.send_replace(Some(damaged));
+    let reach = || async { tls(bed.address, &bed.shared_ca.pem(), SERVICE, None, "http/1.1").await.is_ok() };
+    assert!(!reach().await);
+    bed.shared.send_replace(Some(bed.shared_ca.shared()));
+    eventually(reach).await;
 }

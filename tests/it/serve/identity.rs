@@ -7,6 +7,7 @@ use wva::serve::auth::Attributes;
 
 use super::READ;
 use super::bed::{Bed, trust};
+use super::client::H2;
 use super::pki::{Authority, Leaf, Subject};
 
 const AS_HPA: [&str; 2] = ["X-Remote-User: hpa", "X-Remote-Group: system:masters"];
@@ -123,6 +124,34 @@ async fn a_rotated_proxy_ca_works_at_once_and_a_damaged_one_changes_nothing() {
     assert_eq!(asserted(&bed, Some(&bed.proxy)).await.0, 200);
     bed.trust.send_replace(Some(trust(&next.pem(), &bed.users.pem())));
     eventually(|| async { asserted(&bed, Some(&bed.proxy)).await.0 == 403 }).await;
+}
+
+#[tokio::test]
+async fn a_proxy_that_is_not_trusted_any_more_is_refused_on_the_connection_it_has_open() {
+    let bed = Bed::new().await;
+    let mut h2 = H2::connect(&bed, Some(&bed.proxy)).await;
+    assert_eq!(h2.read().await.unwrap().status(), 200);
+    bed.trust.send_replace(Some(trust(&Authority::new("next").pem(), &bed.users.pem())));
+    for _ in 0..200 {
+        if h2.read().await.unwrap().status() == 403 {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    panic!("the old proxy is still believed");
+}
+
+#[tokio::test]
+async fn a_user_may_be_in_very_many_groups() {
+    let bed = Bed::new().await;
+    let mut lines = vec!["X-Remote-User: hpa".to_owned()];
+    lines.extend((0..2000).map(|n| format!("X-Remote-Group: oidc:a-long-group-name-of-a-large-company-{n}")));
+    let lines: Vec<_> = lines.iter().map(String::as_str).collect();
+    for reviews in 1..=2 {
+        assert_eq!(bed.send(Some(&bed.proxy), &format!("GET {READ}"), &lines).await.status, 200);
+        assert_eq!(bed.reviewer.reviews.lock().len(), reviews, "too large to be remembered");
+    }
+    assert_eq!(bed.reviewer.reviews.lock()[0].0.groups.len(), 2001);
 }
 
 #[tokio::test]
