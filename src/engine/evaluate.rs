@@ -200,10 +200,10 @@ fn log_changes(previous: &Published, outcome: &Outcome) {
             (Some(Verdict::Unknown(old)), Verdict::Unknown(new)) if old.cause == new.cause => {}
             (_, Verdict::Target(new)) => {
                 let (desired, reason) = (new.desired.get(), format!("{:?}", new.reason));
-                info!(variant = %id, desired, reason, message = new.message, "decision");
+                info!(variant = %id, desired, reason, why = new.message, "decision");
             }
             (_, Verdict::Unknown(new)) => {
-                warn!(variant = %id, cause = ?new.cause, message = new.message, "no decision");
+                warn!(variant = %id, cause = ?new.cause, why = new.message, "no decision");
             }
         }
     }
