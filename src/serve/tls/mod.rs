@@ -1,6 +1,7 @@
 //! TLS: certificates, the accept loop, and what the handshake asks of clients. Knows no route and no user.
 
 pub(crate) mod accept;
+mod activity;
 pub(crate) mod certificates;
 mod peer;
 pub mod pem;
