@@ -63,7 +63,8 @@ impl Server {
         self.address
     }
 
-    /// Serves `places` connections at once instead of the usual 1,024; half of them for peers that nobody vouches for.
+    /// Serves `places` connections at once instead of the usual 1,024; a quarter of them for peers that nobody vouches for,
+    /// and a quarter for handshakes.
     #[must_use]
     pub fn with_places(mut self, places: usize) -> Self {
         self.places = places;

@@ -25,15 +25,16 @@ use tower::ServiceExt;
 
 use super::activity::{Activity, Answering, QUIET};
 use super::certificates::Certificates;
+use super::handshakes::Handshakes;
 use super::peer::Peer;
 
 /// Connections open at once. Each API server needs a few; 1,024 × ~100 KiB of buffers is 100 MiB at worst.
 pub(crate) const MAX_CONNECTIONS: usize = 1_024;
 
-/// One of this many places is for peers that nobody vouches for (probes, scrapes with a token, anybody in the network):
-/// they can never keep API servers and other instances out. Until its handshake has ended a peer is neither, for
-/// [`HANDSHAKE`] at most.
-const STRANGERS: usize = 2;
+/// One of this many places is for peers that nobody vouches for (probes, scrapes with a token, anybody in the network),
+/// and as many for handshakes under way, in which a peer may be anybody. Together they have half of the places: they can
+/// never keep API servers and other instances out.
+const STRANGERS: usize = 4;
 
 /// A TLS handshake is two round trips.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -79,6 +80,7 @@ pub(crate) struct Service {
 /// What every connection needs.
 struct Shared {
     service: Service,
+    handshakes: Handshakes,
     strangers: Semaphore,
     stop: CancellationToken,
 }
@@ -86,8 +88,9 @@ struct Shared {
 /// Accepts until `stop`; then lets connections finish for `drain`, and cuts what is left. A peer may ignore every
 /// request to leave (hyper#4170), so the end does not depend on it.
 pub(crate) async fn serve(listener: TcpListener, service: Service, stop: CancellationToken, drain: Duration) {
-    let strangers = Semaphore::new(service.places / STRANGERS);
-    let shared = Arc::new(Shared { service, strangers, stop: stop.clone() });
+    let few = service.places / STRANGERS;
+    let (handshakes, strangers) = (Handshakes::new(few), Semaphore::new(few));
+    let shared = Arc::new(Shared { service, handshakes, strangers, stop: stop.clone() });
     let mut connections = JoinSet::new();
     stop.run_until_cancelled(accept(&listener, &shared, &mut connections)).await;
     drop(listener);
@@ -145,6 +148,8 @@ enum ConnectionError {
     Http(#[from] hyper::Error),
     #[error("no request within {} s", QUIET.as_secs())]
     Quiet,
+    #[error("its handshake gave way to a newer one: every place for handshakes is taken")]
+    Displaced,
     #[error("every place for peers without a certificate that is trusted here is taken")]
     Crowded,
 }
@@ -152,14 +157,16 @@ enum ConnectionError {
 async fn connection(tcp: TcpStream, address: SocketAddr, shared: &Shared) -> Result<(), ConnectionError> {
     tcp.set_nodelay(true)?;
     let config = shared.service.certificates.config().ok_or(ConnectionError::NoCertificate)?;
-    let handshake = timeout(HANDSHAKE, TlsAcceptor::from(config).accept(tcp));
-    let Some(tls) = shared.stop.run_until_cancelled(handshake).await else { return Ok(()) };
-    let tls = tls.map_err(|_| ConnectionError::Late)??;
+    let handshake = shared.handshakes.begin();
+    let tls = handshake.unless_displaced(timeout(HANDSHAKE, TlsAcceptor::from(config).accept(tcp)));
+    let Some(tls) = shared.stop.run_until_cancelled(tls).await else { return Ok(()) };
+    let tls = tls.ok_or(ConnectionError::Displaced)?.map_err(|_| ConnectionError::Late)??;
     let is_h2 = tls.get_ref().1.alpn_protocol() == Some(b"h2");
     let peer = peer(&tls, address);
     let vouched = shared.service.vouching.vouches(&peer).await;
     let place = if vouched { None } else { Some(shared.strangers.try_acquire()) };
     let _place = place.transpose().map_err(|_| ConnectionError::Crowded)?;
+    drop(handshake);
     let activity = Activity::new();
     let (router, requests) = (shared.service.router.clone(), activity.clone());
     let service = hyper::service::service_fn(move |request| {

@@ -3,6 +3,7 @@
 pub(crate) mod accept;
 mod activity;
 pub(crate) mod certificates;
+mod handshakes;
 mod peer;
 pub mod pem;
 mod verifier;
