@@ -23,7 +23,7 @@ pub fn router(state: AppState) -> Router {
     let catch = CatchPanicLayer::custom(panicked);
     Router::new()
         .merge(open_to_all())
-        .merge(known_callers(&state))
+        .merge(public(&state))
         .merge(metrics(&state))
         .merge(data(&state))
         .merge(instances(&state))
@@ -40,7 +40,7 @@ fn open_to_all() -> Router<AppState> {
 }
 
 /// Discovery, and the answer to everything that is not there.
-fn known_callers(state: &AppState) -> Router<AppState> {
+fn public(state: &AppState) -> Router<AppState> {
     let gate = from_fn_with_state(state.clone(), layers::discovery);
     Router::new()
         .route("/", any(discovery::root))

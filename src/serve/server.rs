@@ -1,15 +1,17 @@
 //! The listening server: binds, serves, drains.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::router::router;
 use super::state::AppState;
-use super::tls::{CertificateError, accept};
+use super::tls::{CertificateError, Peer, accept};
 
 /// A server that cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -32,6 +34,14 @@ pub struct Server {
     listener: TcpListener,
     address: SocketAddr,
     state: AppState,
+    places: usize,
+}
+
+impl accept::Vouches for AppState {
+    /// The front proxy, users of the cluster, and other instances.
+    fn vouches<'a>(&'a self, peer: &'a Peer) -> BoxFuture<'a, bool> {
+        Box::pin(async { self.auth().knows(&peer.chain).await || self.guard().knows(peer) })
+    }
 }
 
 impl Server {
@@ -41,10 +51,10 @@ impl Server {
     /// When the address cannot be bound, or certificate files that flags name cannot be used.
     pub async fn bind(address: SocketAddr, state: AppState) -> Result<Self, ServeError> {
         let failed = |source| ServeError::Bind { address, source };
-        let listener = TcpListener::bind(address).await.map_err(failed)?;
+        let listener = listen(address).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         state.load_certificates().await?;
-        Ok(Self { listener, address, state })
+        Ok(Self { listener, address, state, places: accept::MAX_CONNECTIONS })
     }
 
     /// Where it listens, the port chosen by the system included.
@@ -53,19 +63,45 @@ impl Server {
         self.address
     }
 
+    /// Serves `places` connections at once instead of the usual 1,024; a quarter of them for peers that nobody vouches for,
+    /// and a quarter for handshakes.
+    #[must_use]
+    pub fn with_places(mut self, places: usize) -> Self {
+        self.places = places;
+        self
+    }
+
     /// Serves until `shutdown`; then closes the door, lets requests finish for at most `drain`, and cuts the rest.
     pub async fn serve(self, shutdown: CancellationToken, drain: Duration) {
-        let Self { listener, state, .. } = self;
+        let Self { listener, state, places, .. } = self;
         let certificates = state.certificates().clone();
         let stopping = state.stopping().clone();
         let announce = async {
             shutdown.cancelled().await;
             stopping.cancel();
         };
-        let accepting = accept::serve(listener, certificates, router(state.clone()), shutdown.clone(), drain);
+        let (router, vouching) = (router(state.clone()), Arc::new(state.clone()));
+        let service = accept::Service { certificates, router, vouching, places };
+        let accepting = accept::serve(listener, service, shutdown.clone(), drain);
         tokio::select! {
             ((), ()) = async { tokio::join!(accepting, announce) } => {}
             () = state.follow() => {}
         }
+    }
+}
+
+/// `[::]` takes IPv4 too, as Linux has it by default; where a machine has no IPv6 it means every IPv4 address, as it does
+/// for Go servers.
+async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let listening = TcpListener::bind(address).await;
+    let other_cause = |error: &io::Error| {
+        matches!(error.kind(), io::ErrorKind::AddrInUse | io::ErrorKind::PermissionDenied)
+    };
+    match listening {
+        Err(error) if address.ip() == Ipv6Addr::UNSPECIFIED && !other_cause(&error) => {
+            tracing::info!(%error, "no IPv6 here; listening on IPv4 alone");
+            TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port())).await
+        }
+        listening => listening,
     }
 }

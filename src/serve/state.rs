@@ -18,6 +18,7 @@ use super::admin::board_metrics::BoardMetrics;
 use super::admin::health::Health;
 use super::auth::{Auth, Reviewer, TrustData};
 use super::discovery::Documents;
+use super::external_metrics::{Beginning, WaitsFor};
 use super::forward::{ForwardError, Forwarder, Guard};
 use super::observe::{AuditId, RequestMetrics};
 use super::tls::certificates::Certificates;
@@ -113,6 +114,7 @@ struct Inner {
     request_metrics: RequestMetrics,
     scaling: Arc<Scaling>,
     room: Arc<Semaphore>,
+    started: Timestamp,
 }
 
 impl AppState {
@@ -139,6 +141,7 @@ impl AppState {
             guard: Guard::new(name, settings.shared.clone()),
             health: Health::new(settings.synced.clone(), settings.stopping.clone()),
             room: Arc::new(Semaphore::new(MAX_READS)),
+            started: reads.now(),
             reads,
             registry,
             request_metrics,
@@ -214,6 +217,18 @@ impl AppState {
     /// True while this instance answers from its own decisions.
     pub(crate) fn decides(&self) -> bool {
         self.0.settings.leadership.borrow().is_mine()
+    }
+
+    /// What this instance waits for as long as it knows nothing.
+    pub(crate) fn beginning(&self) -> Beginning {
+        let leadership = self.0.settings.leadership.borrow().clone();
+        let waits_for = match leadership.holder {
+            Some(other) if !self.decides() => WaitsFor::State(other.identity),
+            _ if !self.0.health.has_synced() => WaitsFor::Listing,
+            _ if self.decides() => WaitsFor::Evaluation,
+            _ => WaitsFor::Holder,
+        };
+        Beginning { since: self.0.started, waits_for }
     }
 
     /// A place among the reads at once; `None` when all are taken.

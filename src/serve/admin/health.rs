@@ -2,12 +2,14 @@
 //! whether Prometheus does: a server that is not ready takes the discovery of the whole cluster with it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use axum::extract::{Path, Query, State};
 use axum::response::{IntoResponse, Response};
 use http::header::{CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderValue, StatusCode};
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::serve::state::AppState;
@@ -15,24 +17,36 @@ use crate::serve::state::AppState;
 const PLAIN: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const NOSNIFF: HeaderValue = HeaderValue::from_static("nosniff");
 
+/// How long readiness waits for the watches. A listing takes seconds; one that takes longer may never come (a CRD
+/// deleted, a right missing), and a Service without endpoints stops the deletion of every namespace of the cluster. A
+/// server that knows nothing says so to each reader.
+const LISTING: Duration = Duration::from_secs(30);
+
 /// What readiness is made of.
 pub(crate) struct Health {
     synced: watch::Receiver<bool>,
     /// Sticky: a watch that breaks later leaves the last state, which is better than no server.
     has_synced: AtomicBool,
+    started: Instant,
     stopping: CancellationToken,
 }
 
 impl Health {
     pub(crate) fn new(synced: watch::Receiver<bool>, stopping: CancellationToken) -> Self {
-        Self { synced, has_synced: AtomicBool::new(false), stopping }
+        Self { synced, has_synced: AtomicBool::new(false), started: Instant::now(), stopping }
     }
 
-    fn has_synced(&self) -> bool {
+    /// True once every watch has listed.
+    pub(crate) fn has_synced(&self) -> bool {
         if *self.synced.borrow() {
             self.has_synced.store(true, Ordering::Relaxed);
         }
         self.has_synced.load(Ordering::Relaxed)
+    }
+
+    /// True once every watch has listed, or has had its time to.
+    fn has_waited(&self) -> bool {
+        self.has_synced() || self.started.elapsed() >= LISTING
     }
 }
 
@@ -45,7 +59,7 @@ fn checks(state: &AppState, path: &str) -> Vec<Check> {
         let health = state.health();
         let check = |holds: bool, why| if holds { Ok(()) } else { Err(why) };
         checks.extend([
-            ("informer-sync", check(health.has_synced(), "not every watch has listed once")),
+            ("informer-sync", check(health.has_waited(), "not every watch has listed once")),
             ("serving-certificate", check(state.has_certificate(), "there is no certificate to show")),
             ("shutdown", check(!health.stopping.is_cancelled(), "this process is stopping")),
         ]);

@@ -1,5 +1,5 @@
 //! Who may read. Authentication: front proxy, then a user's certificate, then a bearer token, then nobody.
-//! Authorisation: by review, except for discovery, which every known caller may read and which asks nobody.
+//! Authorisation: by review, except for discovery, which everybody may read and which asks nobody.
 
 mod certificate;
 mod headers;
@@ -113,6 +113,21 @@ impl Auth {
         let Some(token) = bearer else { return Ok(Caller::Anonymous) };
         let user = self.reviews.token(token).await?.ok_or(Unauthenticated::BadToken)?;
         Ok(Caller::Known(user.authenticated()))
+    }
+
+    /// Removes every credential from `headers` of a request that needs none.
+    pub(crate) fn strip(&self, headers: &mut HeaderMap) {
+        let loaded = self.trust.load();
+        let proxy = loaded.trust.as_ref().and_then(|trust| trust.front_proxy.as_ref());
+        headers::strip(headers, proxy.map(|proxy| &proxy.headers));
+    }
+
+    /// True when the cluster vouches for `chain`: it is the front proxy's, or a user's.
+    pub(crate) async fn knows(&self, chain: &Chain) -> bool {
+        let loaded = self.trust.load_full();
+        let Some(trust) = &loaded.trust else { return false };
+        let standing = self.standings.of(loaded.generation, trust, chain).await;
+        standing.front_proxy || standing.user.is_some()
     }
 
     /// Whether `caller` may do something.

@@ -79,7 +79,7 @@ impl Reviews {
                 .expire_after(Remember)
                 .build(),
             access: Cache::builder()
-                .weigher(|(user, _): &(User, Attributes), _| bytes(weight(user)))
+                .weigher(|(user, wanted): &(User, Attributes), _| bytes(weight(user, wanted)))
                 .max_capacity(REMEMBERED)
                 .expire_after(Remember)
                 .build(),
@@ -99,7 +99,7 @@ impl Reviews {
         if user.is_in(MASTERS) {
             return Ok(Access::Allowed);
         }
-        if weight(user) > MAX_KEY {
+        if weight(user, &attributes) > MAX_KEY {
             return self.bounded(self.reviewer.access(user, &attributes)).await;
         }
         let mut known_as = user.clone();
@@ -125,10 +125,17 @@ fn bytes(texts: usize) -> u32 {
     u32::try_from(texts + ENTRY).unwrap_or(u32::MAX)
 }
 
-fn weight(user: &User) -> usize {
+/// Bytes of text in a question: all of it comes from the caller.
+fn weight(user: &User, wanted: &Attributes) -> usize {
     let extra =
         user.extra.iter().map(|(key, values)| key.len() + values.iter().map(String::len).sum::<usize>());
-    user.name.len() + user.groups.iter().map(String::len).sum::<usize>() + extra.sum::<usize>()
+    let wanted = match wanted {
+        Attributes::Resource { resource, namespace, .. } => resource.len() + namespace.len(),
+        Attributes::Path { .. } => 0,
+    };
+    let uid = user.uid.as_ref().map_or(0, String::len);
+    let groups = user.groups.iter().map(String::len).sum::<usize>();
+    user.name.len() + uid + groups + extra.sum::<usize>() + wanted
 }
 
 /// One review for all who ask the same at the same time.
@@ -153,5 +160,29 @@ where
     match review.await {
         Ok(result) => result.map_err(|error| (*error).clone()),
         Err(_) => Err(ReviewError("the review was cancelled: the server is stopping".into())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::reviewer::AllowAll;
+    use super::*;
+
+    fn wanted(resource: String) -> Attributes {
+        let (verb, group, version, namespace) = ("list", "g", "v", "llm".into());
+        Attributes::Resource { verb, group, version, resource, namespace }
+    }
+
+    #[tokio::test]
+    async fn what_the_url_says_counts_as_what_the_user_says() {
+        let reviews = Reviews::new(Arc::new(AllowAll::default()));
+        let user = User { uid: Some("12".into()), ..User::named("alice") };
+        assert_eq!(weight(&user, &wanted("abc".into())), 5 + 2 + 3 + 3);
+        for resource in ["m".into(), "m".repeat(MAX_KEY)] {
+            assert_eq!(reviews.access(&user, wanted(resource)).await, Ok(Access::Allowed));
+        }
+        reviews.access.run_pending_tasks().await;
+        assert_eq!(reviews.access.entry_count(), 1, "a key that is too large is not remembered");
+        assert_eq!(reviews.access.weighted_size(), (5 + 2 + 1 + 3 + ENTRY) as u64);
     }
 }

@@ -19,8 +19,8 @@ const MEDIA: &str = "application/json";
 const MEDIA_V2: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 const MEDIA_V2BETA1: &str = "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList";
 
-/// The paths of `/`, for people.
-const PATHS: [&str; 12] = [
+/// The paths of `/`, for people; sorted.
+const PATHS: [&str; 11] = [
     "/apis",
     "/apis/external.metrics.k8s.io",
     "/apis/external.metrics.k8s.io/v1beta1",
@@ -31,7 +31,6 @@ const PATHS: [&str; 12] = [
     "/openapi/v3",
     "/openapi/v3/apis/external.metrics.k8s.io/v1beta1",
     "/readyz",
-    "/",
     "/version",
 ];
 

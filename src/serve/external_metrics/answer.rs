@@ -8,6 +8,7 @@ use wva_core::decision::{Cause, Target, Unknown, Verdict};
 use wva_core::units::Seconds;
 use wva_core::{Decision, VariantId};
 
+use super::beginning::{Beginning, nothing_yet};
 use super::metric::{GROUP, Labels, Metric};
 use super::selector::Selector;
 use crate::engine::{Origin, Published};
@@ -25,6 +26,8 @@ pub(crate) struct Question<'a> {
     pub(crate) now: Timestamp,
     /// Evidence older than this is none.
     pub(crate) max_stale: Seconds,
+    /// Why there may be nothing at all.
+    pub(crate) beginning: &'a Beginning,
 }
 
 /// The list of items.
@@ -134,16 +137,6 @@ fn unknown_metric(question: &Question<'_>) -> Status {
     Status::new(Reason::NotFound, message).about(GROUP, question.metric, "")
 }
 
-fn nothing_yet(question: &Question<'_>) -> Status {
-    let Question { namespace, metric, selector, .. } = question;
-    let message = format!(
-        "{metric} in namespace {namespace} for selector {:?} is not known yet: this server has just started and has \
-         neither evaluated nor restored anything; it will within seconds, else see its /readyz?verbose and log",
-        selector.to_string()
-    );
-    Status::new(Reason::ServiceUnavailable, message).about(GROUP, *metric, "")
-}
-
 fn no_variant(published: &Published, question: &Question<'_>) -> Status {
     let Question { namespace, metric, selector, .. } = question;
     let count = in_namespace(published, namespace).count();
@@ -212,6 +205,6 @@ fn no_current(id: &VariantId, question: &Question<'_>) -> Status {
 }
 
 /// RFC 3339 in UTC, whole seconds, rounded down: never younger than the truth.
-fn whole_seconds(time: Timestamp) -> String {
+pub(super) fn whole_seconds(time: Timestamp) -> String {
     Timestamp::from_second(time.as_second()).unwrap_or(time).to_string()
 }

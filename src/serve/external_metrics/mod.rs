@@ -1,6 +1,7 @@
 //! `external.metrics.k8s.io/v1beta1`: what the HPA controller asks. Renders what was published; computes nothing.
 
 mod answer;
+mod beginning;
 mod lexer;
 pub(crate) mod metric;
 mod quantity;
@@ -13,6 +14,7 @@ use http::header::{CONTENT_TYPE, WARNING};
 use http::{HeaderMap, HeaderValue, Uri};
 
 use self::answer::{Question, answer};
+pub(crate) use self::beginning::{Beginning, WaitsFor};
 use self::selector::Selector;
 use super::accept;
 use super::discovery::not_acceptable;
@@ -68,6 +70,7 @@ pub(crate) fn render(
     metric: &str,
     selector: &Selector,
 ) -> Result<Response, Status> {
+    let beginning = state.beginning();
     let question = Question {
         namespace,
         metric,
@@ -75,6 +78,7 @@ pub(crate) fn render(
         controller_instance: state.controller_instance(),
         now: state.now(),
         max_stale: state.max_stale(),
+        beginning: &beginning,
     };
     let list = answer(published, &question)?;
     let body = serde_json::to_vec(&list).map_err(|error| super::internal_error(&error))?;

@@ -98,6 +98,20 @@ impl Selector {
         self.requirements.is_empty()
     }
 
+    /// The values that it requires of one of `keys`, each once: what it names. None when it names nothing by them.
+    pub(crate) fn required(&self, keys: &[&str]) -> Vec<&str> {
+        let asked = self.requirements.iter().filter(|own| keys.contains(&own.key.as_str()));
+        let named: BTreeSet<_> = asked
+            .flat_map(|own| match &own.rule {
+                Rule::Equals(value) => vec![value.as_str()],
+                Rule::In(values) => values.iter().map(String::as_str).collect(),
+                _ => Vec::new(),
+            })
+            .filter(|value| !value.is_empty())
+            .collect();
+        named.into_iter().collect()
+    }
+
     /// The keys it asks about.
     pub(crate) fn keys(&self) -> BTreeSet<&str> {
         self.requirements.iter().map(|requirement| requirement.key.as_str()).collect()

@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
 
-use super::{ANSWERED, AUDIT_ID, PATH};
+use super::{ANSWERED, AUDIT_ID, HOLDER, NOTHING_YET, PATH};
 use crate::engine::Leadership;
 use crate::serve::tls::SharedPki;
 use crate::serve::tls::pem::{self, VERSIONS};
@@ -48,6 +48,8 @@ pub(crate) enum ForwardError {
     Late(String),
     #[error("{0} does not hold the lease any more")]
     NotTheHolder(String),
+    #[error("the holder {0} has only just started and knows nothing yet")]
+    NothingYet(String),
     #[error("the holder {holder} answered {status} instead of a number")]
     Refused { holder: String, status: u16 },
 }
@@ -125,8 +127,12 @@ impl Forwarder {
                 return Err(ForwardError::Late(name));
             }
         };
+        let answered = answer.headers().get(ANSWERED);
         match answer.status() {
-            _ if answer.headers().contains_key(ANSWERED) => Ok(verbatim(answer)),
+            _ if answered == Some(&HOLDER) => Ok(verbatim(answer)),
+            StatusCode::MISDIRECTED_REQUEST if answered == Some(&NOTHING_YET) => {
+                Err(ForwardError::NothingYet(name))
+            }
             StatusCode::MISDIRECTED_REQUEST => Err(ForwardError::NotTheHolder(name)),
             status => Err(ForwardError::Refused { holder: name, status: status.as_u16() }),
         }

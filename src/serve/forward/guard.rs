@@ -6,12 +6,13 @@ use std::time::Duration;
 use axum::extract::{Path, Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use http::{HeaderValue, Method};
+use http::Method;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::ANSWERED;
+use super::{ANSWERED, HOLDER, NOTHING_YET};
+use crate::engine::Origin;
 use crate::serve::auth::{Chain, Subject, vouches};
 use crate::serve::external_metrics::{render, understood};
 use crate::serve::state::AppState;
@@ -35,7 +36,7 @@ impl Guard {
     }
 
     /// True when the peer's certificate is of the shared CA and has the name of an instance, exactly.
-    fn knows(&self, peer: &Peer) -> bool {
+    pub(crate) fn knows(&self, peer: &Peer) -> bool {
         let Some(bundle) = self.pki.borrow().as_ref().map(|pki| pki.ca_pem.clone()) else { return false };
         let fresh = |(ca, chain, at): &(String, Chain, Instant)| {
             *ca == bundle && *chain == peer.chain && at.elapsed() < BELIEVED
@@ -82,13 +83,20 @@ pub(crate) async fn answer(
     if !state.decides() {
         return Status::new(Reason::NotTheHolder, "this instance does not hold the lease").into_response();
     }
-    let mut answer = match understood(request.headers(), request.uri()) {
+    let (mut answer, answered) = match understood(request.headers(), request.uri()) {
         Ok(selector) => {
             let published = state.current().await;
-            render(&state, &published, &namespace, &metric, &selector).into_response()
+            // To know nothing is no decision: the one who asks may still have the number.
+            if published.origin == Origin::Empty {
+                let message =
+                    "this instance holds the lease but has neither evaluated nor restored anything yet";
+                (Status::new(Reason::NotTheHolder, message).into_response(), NOTHING_YET)
+            } else {
+                (render(&state, &published, &namespace, &metric, &selector).into_response(), HOLDER)
+            }
         }
-        Err(refusal) => refusal.into_response(),
+        Err(refusal) => (refusal.into_response(), HOLDER),
     };
-    answer.headers_mut().insert(ANSWERED, HeaderValue::from_static("holder"));
+    answer.headers_mut().insert(ANSWERED, answered);
     answer
 }

@@ -15,7 +15,7 @@ use hyper::server::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulConnection;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
@@ -23,20 +23,24 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
+use super::activity::{Activity, Answering, QUIET};
 use super::certificates::Certificates;
+use super::handshakes::Handshakes;
 use super::peer::Peer;
 
 /// Connections open at once. Each API server needs a few; 1,024 × ~100 KiB of buffers is 100 MiB at worst.
-const MAX_CONNECTIONS: usize = 1_024;
+pub(crate) const MAX_CONNECTIONS: usize = 1_024;
+
+/// One of this many places is for peers that nobody vouches for (probes, scrapes with a token, anybody in the network),
+/// and as many for handshakes under way, in which a peer may be anybody. Together they have half of the places: they can
+/// never keep API servers and other instances out.
+const STRANGERS: usize = 4;
 
 /// A TLS handshake is two round trips.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
 /// The head of an HTTP/1.1 request, the wait for it included; as Go servers have it.
 const HEADERS: Duration = Duration::from_secs(32);
-
-/// A connection that has asked nothing after this long is closed. Clients open spare ones.
-const FIRST_REQUEST: Duration = Duration::from_secs(60);
 
 /// What a connection may still finish after its own close, outside a drain.
 const LINGER: Duration = Duration::from_secs(5);
@@ -58,23 +62,35 @@ const PING_PATIENCE: Duration = Duration::from_secs(15);
 const BACK_OFF: Duration = Duration::from_millis(5);
 const BACK_OFF_MOST: Duration = Duration::from_secs(1);
 
+/// Says who is no stranger.
+pub(crate) trait Vouches: Send + Sync + 'static {
+    /// True when a CA that the cluster or the instances trust issued the peer's certificate.
+    fn vouches<'a>(&'a self, peer: &'a Peer) -> BoxFuture<'a, bool>;
+}
+
+/// What is served on the connections.
+pub(crate) struct Service {
+    pub(crate) certificates: Arc<Certificates>,
+    pub(crate) router: Router,
+    pub(crate) vouching: Arc<dyn Vouches>,
+    /// Connections at once.
+    pub(crate) places: usize,
+}
+
 /// What every connection needs.
 struct Shared {
-    certificates: Arc<Certificates>,
-    router: Router,
+    service: Service,
+    handshakes: Handshakes,
+    strangers: Semaphore,
     stop: CancellationToken,
 }
 
 /// Accepts until `stop`; then lets connections finish for `drain`, and cuts what is left. A peer may ignore every
 /// request to leave (hyper#4170), so the end does not depend on it.
-pub(crate) async fn serve(
-    listener: TcpListener,
-    certificates: Arc<Certificates>,
-    router: Router,
-    stop: CancellationToken,
-    drain: Duration,
-) {
-    let shared = Arc::new(Shared { certificates, router, stop: stop.clone() });
+pub(crate) async fn serve(listener: TcpListener, service: Service, stop: CancellationToken, drain: Duration) {
+    let few = service.places / STRANGERS;
+    let (handshakes, strangers) = (Handshakes::new(few), Semaphore::new(few));
+    let shared = Arc::new(Shared { service, handshakes, strangers, stop: stop.clone() });
     let mut connections = JoinSet::new();
     stop.run_until_cancelled(accept(&listener, &shared, &mut connections)).await;
     drop(listener);
@@ -87,7 +103,7 @@ pub(crate) async fn serve(
 }
 
 async fn accept(listener: &TcpListener, shared: &Arc<Shared>, connections: &mut JoinSet<()>) {
-    let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let room = Arc::new(Semaphore::new(shared.service.places));
     let mut back_off = BACK_OFF;
     loop {
         while connections.try_join_next().is_some() {}
@@ -95,6 +111,8 @@ async fn accept(listener: &TcpListener, shared: &Arc<Shared>, connections: &mut 
         match listener.accept().await {
             Ok((tcp, address)) => {
                 back_off = BACK_OFF;
+                // A dual-stack socket says ::ffff:10.0.0.1; people and logs know 10.0.0.1.
+                let address = SocketAddr::new(address.ip().to_canonical(), address.port());
                 let shared = shared.clone();
                 connections.spawn(async move {
                     if let Err(error) = connection(tcp, address, &shared).await {
@@ -128,29 +146,37 @@ enum ConnectionError {
     Tls(#[from] io::Error),
     #[error("HTTP: {0}")]
     Http(#[from] hyper::Error),
-    #[error("no request within {} s", FIRST_REQUEST.as_secs())]
-    Silent,
+    #[error("no request within {} s", QUIET.as_secs())]
+    Quiet,
+    #[error("its handshake gave way to a newer one: every place for handshakes is taken")]
+    Displaced,
+    #[error("every place for peers without a certificate that is trusted here is taken")]
+    Crowded,
 }
 
 async fn connection(tcp: TcpStream, address: SocketAddr, shared: &Shared) -> Result<(), ConnectionError> {
     tcp.set_nodelay(true)?;
-    let config = shared.certificates.config().ok_or(ConnectionError::NoCertificate)?;
-    let handshake = timeout(HANDSHAKE, TlsAcceptor::from(config).accept(tcp));
-    let Some(tls) = shared.stop.run_until_cancelled(handshake).await else { return Ok(()) };
-    let tls = tls.map_err(|_| ConnectionError::Late)??;
+    let config = shared.service.certificates.config().ok_or(ConnectionError::NoCertificate)?;
+    let handshake = shared.handshakes.begin();
+    let tls = handshake.unless_displaced(timeout(HANDSHAKE, TlsAcceptor::from(config).accept(tcp)));
+    let Some(tls) = shared.stop.run_until_cancelled(tls).await else { return Ok(()) };
+    let tls = tls.ok_or(ConnectionError::Displaced)?.map_err(|_| ConnectionError::Late)??;
     let is_h2 = tls.get_ref().1.alpn_protocol() == Some(b"h2");
-    let first = Arc::new(Notify::new());
     let peer = peer(&tls, address);
-    let (router, seen) = (shared.router.clone(), first.clone());
+    let vouched = shared.service.vouching.vouches(&peer).await;
+    let place = if vouched { None } else { Some(shared.strangers.try_acquire()) };
+    let _place = place.transpose().map_err(|_| ConnectionError::Crowded)?;
+    drop(handshake);
+    let activity = Activity::new();
+    let (router, requests) = (shared.service.router.clone(), activity.clone());
     let service = hyper::service::service_fn(move |request| {
-        seen.notify_one();
-        answer(router.clone(), peer.clone(), request)
+        answer(router.clone(), peer.clone(), requests.begin(), request)
     });
-    let io = TokioIo::new(tls);
+    let (io, quiet) = (TokioIo::new(tls), activity.quiet(vouched));
     if is_h2 {
-        drive(h2().serve_connection(io, service), &first, &shared.stop).await
+        drive(h2().serve_connection(io, service), quiet, &shared.stop).await
     } else {
-        drive(h1().serve_connection(io, service), &first, &shared.stop).await
+        drive(h1().serve_connection(io, service), quiet, &shared.stop).await
     }
 }
 
@@ -162,10 +188,15 @@ fn peer(tls: &TlsStream<TcpStream>, address: SocketAddr) -> Peer {
 fn answer(
     router: Router,
     peer: Peer,
+    answering: Answering,
     mut request: http::Request<Incoming>,
 ) -> BoxFuture<'static, Result<http::Response<Body>, std::convert::Infallible>> {
     request.extensions_mut().insert(peer);
-    Box::pin(router.oneshot(request.map(Body::new)))
+    Box::pin(async move {
+        let answer = router.oneshot(request.map(Body::new)).await;
+        drop(answering);
+        answer
+    })
 }
 
 fn h1() -> http1::Builder {
@@ -186,28 +217,25 @@ fn h2() -> http2::Builder<TokioExecutor> {
     builder
 }
 
-/// Runs a connection to its end: its own, the drain's, or that of our patience with a silent one.
-async fn drive<C>(connection: C, first: &Notify, stop: &CancellationToken) -> Result<(), ConnectionError>
+/// Runs a connection to its end: its own, the drain's, or that of our patience with a quiet one.
+async fn drive<C>(
+    connection: C,
+    quiet: impl Future<Output = ()>,
+    stop: &CancellationToken,
+) -> Result<(), ConnectionError>
 where
     C: GracefulConnection<Error = hyper::Error>,
 {
     let mut connection = std::pin::pin!(connection);
-    let silent = tokio::select! {
+    let was_quiet = tokio::select! {
         ended = connection.as_mut() => return Ok(ended?),
         () = stop.cancelled() => false,
-        () = silence(first) => true,
+        () = quiet => true,
     };
     Pin::as_mut(&mut connection).graceful_shutdown();
-    if silent {
+    if was_quiet {
         let _ = timeout(LINGER, connection).await;
-        return Err(ConnectionError::Silent);
+        return Err(ConnectionError::Quiet);
     }
     Ok(connection.await?)
-}
-
-/// Ends when no request came in time; never when one came.
-async fn silence(first: &Notify) {
-    if timeout(FIRST_REQUEST, first.notified()).await.is_ok() {
-        futures::future::pending::<()>().await;
-    }
 }

@@ -1,7 +1,9 @@
 //! TLS: certificates, the accept loop, and what the handshake asks of clients. Knows no route and no user.
 
 pub(crate) mod accept;
+mod activity;
 pub(crate) mod certificates;
+mod handshakes;
 mod peer;
 pub mod pem;
 mod verifier;

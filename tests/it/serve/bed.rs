@@ -125,6 +125,10 @@ pub(crate) struct Wanted {
     pub(crate) controller_instance: Option<String>,
     pub(crate) trusted: bool,
     pub(crate) certified: bool,
+    pub(crate) synced: bool,
+    pub(crate) listen: SocketAddr,
+    /// Connections at once; `None` is the usual number.
+    pub(crate) places: Option<usize>,
 }
 
 impl Default for Wanted {
@@ -136,6 +140,9 @@ impl Default for Wanted {
             controller_instance: None,
             trusted: true,
             certified: true,
+            synced: true,
+            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            places: None,
         }
     }
 }
@@ -163,7 +170,7 @@ impl Bed {
         let trust = watch::Sender::new(wanted.trusted.then(|| trust(&front_proxy.pem(), &users.pem())));
         let leadership = watch::Sender::new(mine());
         let published = watch::Sender::new(Arc::new(sample()));
-        let synced = watch::Sender::new(true);
+        let synced = watch::Sender::new(wanted.synced);
         let shared = watch::Sender::new(wanted.certified.then(|| wanted.shared_ca.shared()));
         let (stopping, shutdown) = (CancellationToken::new(), CancellationToken::new());
         let reads = Arc::new(FakeReads {
@@ -189,9 +196,11 @@ impl Bed {
             controller_instance: wanted.controller_instance,
         };
         let ports = Ports { reads: reads.clone(), reviewer: reviewer.clone(), registry: Registry::default() };
-        let listen = "127.0.0.1:0".parse().unwrap();
-        let bound = Server::bind(listen, AppState::new(settings, ports)).await?;
-        let address = bound.address();
+        let mut bound = Server::bind(wanted.listen, AppState::new(settings, ports)).await?;
+        if let Some(places) = wanted.places {
+            bound = bound.with_places(places);
+        }
+        let address = SocketAddr::from(([127, 0, 0, 1], bound.address().port()));
         let mut server = JoinSet::new();
         server.spawn(bound.serve(shutdown.clone(), wanted.drain));
         let shared_ca = wanted.shared_ca;
@@ -220,6 +229,13 @@ impl Bed {
         *self.reads.published.lock() = published.clone();
         self.published.send_replace(published);
     }
+}
+
+/// Lets time pass without waiting for it.
+pub(crate) async fn later(by: Duration) {
+    tokio::time::pause();
+    tokio::time::advance(by).await;
+    tokio::time::resume();
 }
 
 /// This instance holds the lease.

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep, timeout};
 use wva::serve::tls::Serving;
 
 use super::READ;
-use super::bed::{Bed, Wanted};
+use super::bed::{Bed, Wanted, later};
 use super::client::{H2, exchange, tls};
 use super::identity::eventually;
 use super::pki::{Authority, INSTANCE, Leaf, SERVICE, Subject};
@@ -89,6 +89,67 @@ async fn garbage_and_silence_cost_the_others_nothing() {
     }
     assert_eq!(bed.proxied("hpa", READ).await.value(), "5");
     drop(silent);
+}
+
+#[tokio::test]
+async fn connections_that_nobody_vouches_for_leave_places_to_those_that_matter() {
+    let bed = Bed::with(Wanted { places: Some(8), ..Wanted::default() }).await;
+    let shared = bed.shared_ca.shared();
+    let instance = Leaf { certificate: shared.cert_pem, key: shared.key_pem };
+    let foreign = Authority::new("front-proxy-ca").client("front-proxy-client", &[]);
+    let mut strangers = Vec::new();
+    for n in 0..40 {
+        let identity = (n % 2 == 0).then_some(&foreign);
+        let stream = tls(bed.address, &bed.shared_ca.pem(), SERVICE, identity, "http/1.1").await;
+        strangers.push(stream.expect("the handshake itself is never refused"));
+    }
+    assert_eq!(bed.proxied("hpa", READ).await.value(), "5");
+    let user = bed.users.client("alice", &[]);
+    assert_eq!(bed.send(Some(&user), &format!("GET {READ}"), &[]).await.status, 200);
+    assert_eq!(bed.send(Some(&instance), "GET /livez", &[]).await.status, 200);
+    let mut served = 0;
+    // None is dropped meanwhile: whoever has a place keeps it.
+    for stream in &mut strangers {
+        let asked = stream.write_all(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n").await;
+        let mut answer = [0; 15];
+        let read = timeout(Duration::from_secs(2), stream.read_exact(&mut answer)).await.expect("an end");
+        served += usize::from(asked.is_ok() && read.is_ok() && answer == *b"HTTP/1.1 200 OK");
+    }
+    assert_eq!(served, 2, "a quarter of the places");
+}
+
+#[tokio::test]
+async fn handshakes_that_never_end_do_not_keep_the_aggregator_out() {
+    let bed = Bed::with(Wanted { places: Some(8), ..Wanted::default() }).await;
+    let mut silent = Vec::new();
+    for _ in 0..40 {
+        silent.push(TcpStream::connect(bed.address).await.unwrap());
+    }
+    let read = timeout(Duration::from_secs(2), bed.proxied("hpa", READ)).await;
+    assert_eq!(read.expect("not after the patience with a handshake").value(), "5");
+    drop(silent);
+}
+
+#[tokio::test]
+async fn a_connection_without_a_trusted_certificate_is_closed_when_it_is_quiet_and_the_proxys_is_kept() {
+    let bed = Bed::new().await;
+    let mut proxy = H2::connect(&bed, Some(&bed.proxy)).await;
+    let mut stranger = H2::connect(&bed, None).await;
+    assert_eq!(proxy.read().await.unwrap().status(), 200);
+    assert_eq!(stranger.read().await.unwrap().status(), 403);
+    later(Duration::from_secs(61)).await;
+    let ended = timeout(Duration::from_secs(2), stranger.driver.join_next()).await.expect("it is closed");
+    ended.unwrap().unwrap().expect("with a goodbye");
+    later(Duration::from_secs(61)).await;
+    assert_eq!(proxy.read().await.unwrap().status(), 200);
+}
+
+#[tokio::test]
+async fn a_dual_stack_listener_serves_ipv4_peers() {
+    let listen = "[::]:0".parse().unwrap();
+    let bed = Bed::with(Wanted { listen, ..Wanted::default() }).await;
+    assert!(bed.address.is_ipv4());
+    assert_eq!(bed.proxied("hpa", READ).await.value(), "5");
 }
 
 #[tokio::test]

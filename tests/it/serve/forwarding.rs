@@ -104,6 +104,18 @@ async fn a_lease_that_moved_is_noticed_and_a_read_never_travels_twice() {
 }
 
 #[tokio::test]
+async fn a_holder_that_has_just_restarted_does_not_hide_the_number_that_others_still_have() {
+    let (holder, other) = two().await;
+    holder.publish(wva::engine::Published::empty());
+    let answer = other.proxied("hpa", READ).await;
+    assert_eq!(answer.value(), "3");
+    let warning = answer.header("warning").unwrap();
+    assert!(warning.contains("the holder wva-0 has only just started and knows nothing yet"), "{warning}");
+    holder.publish(sample());
+    assert_eq!(other.proxied("hpa", READ).await.value(), "5", "it is asked again at once, without a rest");
+}
+
+#[tokio::test]
 async fn nobody_but_an_instance_passes_the_inner_door() {
     let bed = Bed::new().await;
     let ask = |leaf: Option<Leaf>| {

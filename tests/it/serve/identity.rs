@@ -74,20 +74,25 @@ async fn a_spoofed_identity_never_reaches_a_review() {
 }
 
 #[tokio::test]
-async fn discovery_asks_nobody_and_answers_the_aggregator_without_groups() {
+async fn discovery_is_refused_to_nobody_not_even_to_a_proxy_that_is_not_known_yet() {
     let bed = Bed::new().await;
     *bed.reviewer.unreachable.lock() = true;
+    let rotated = Authority::new("front-proxy-ca-2").client("front-proxy-client", &[]);
+    let renamed = bed.front_proxy.client("another-name", &[]);
     for path in ["/apis", "/apis/external.metrics.k8s.io/v1beta1", "/openapi/v2", "/openapi/v3", "/version"] {
         let lines = ["X-Remote-User: system:kube-aggregator"];
         assert_eq!(bed.send(Some(&bed.proxy), &format!("GET {path}"), &lines).await.status, 200, "{path}");
-        let nobody = bed.send(None, &format!("GET {path}"), &[]).await;
-        assert_eq!(nobody.status, 403);
-        assert_eq!(
-            nobody.message(),
-            format!("forbidden: User \"system:anonymous\" cannot get path \"{path}\"")
-        );
+        for (case, identity) in
+            [("rotated CA", Some(&rotated)), ("other name", Some(&renamed)), ("nobody", None)]
+        {
+            let answer = bed.send(identity, &format!("GET {path}"), &lines).await;
+            assert_eq!(answer.status, 200, "{case} {path}");
+            let answer = bed.send(identity, &format!("GET {path}"), &["Authorization: Bearer bad"]).await;
+            assert_eq!(answer.status, 200, "{case} {path} with a token");
+        }
     }
     assert!(bed.reviewer.reviews.lock().is_empty());
+    assert_eq!(bed.reviewer.tokens.load(Ordering::SeqCst), 0, "no token is reviewed for what is public");
 }
 
 #[tokio::test]
@@ -183,6 +188,20 @@ async fn one_review_serves_every_token_of_a_caller_and_outlives_the_api_server()
     assert_eq!(other.status, 503);
     assert!(other.message().contains("whether User \"somebody\" may read"), "{}", other.body);
     assert!(other.message().contains("connection refused"));
+}
+
+#[tokio::test]
+async fn a_name_that_no_object_can_have_costs_no_review_and_is_not_remembered() {
+    let bed = Bed::new().await;
+    let long = "m".repeat(254);
+    for path in [super::path("llm", &long), super::path(&long, "wva_desired_replicas")] {
+        let answer = bed.proxied("hpa", &path).await;
+        assert_eq!(answer.status, 404);
+        assert_eq!(answer.message(), "no namespace and no metric has a name of more than 253 bytes");
+    }
+    assert!(bed.reviewer.reviews.lock().is_empty());
+    assert_eq!(bed.proxied("hpa", &super::path("llm", &long[1..])).await.status, 404);
+    assert_eq!(bed.reviewer.reviews.lock().len(), 1, "253 bytes are a name");
 }
 
 #[tokio::test]

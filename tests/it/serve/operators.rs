@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::READ;
-use super::bed::{Bed, Wanted, held_by, sample, target};
+use super::bed::{Bed, Wanted, held_by, later, sample, target};
 use super::client::Answer;
 use super::identity::eventually;
 
@@ -48,6 +48,18 @@ async fn readiness_waits_for_the_watches_once_and_ends_when_the_process_stops() 
     assert_eq!(health(&bed, "/readyz").await.0, 500);
     assert_eq!(health(&bed, "/livez").await.0, 200);
     assert_eq!(bed.proxied("hpa", READ).await.value(), "5", "reads go on while the endpoints are told");
+}
+
+#[tokio::test]
+async fn watches_that_never_list_do_not_keep_the_service_without_endpoints() {
+    let bed = Bed::with(Wanted { synced: false, ..Wanted::default() }).await;
+    bed.publish(wva::engine::Published::empty());
+    assert_eq!(health(&bed, "/readyz").await.0, 500);
+    later(Duration::from_secs(31)).await;
+    assert_eq!(health(&bed, "/readyz").await, (200, "ok".into()));
+    let read = bed.proxied("hpa", READ).await;
+    assert_eq!(read.status, 503);
+    assert!(read.message().contains("have not all listed once"), "{}", read.body);
 }
 
 #[tokio::test]

@@ -129,12 +129,21 @@ async fn refusals_of_method_and_media_type_are_these_bytes() {
 }
 
 #[tokio::test]
-async fn before_anything_is_known_a_read_is_an_error_that_says_so() {
-    let bed = Bed::new().await;
+async fn before_anything_is_known_a_read_says_which_variant_why_since_when_and_what_to_do() {
+    let bed = Bed::with(Wanted { synced: false, ..Wanted::default() }).await;
     bed.publish(wva::engine::Published::empty());
-    golden("data-nothing-yet", &bed.proxied("hpa", READ).await);
+    *bed.reads.now.lock() = "2026-11-21T10:00:25Z".parse().unwrap();
+    let one = format!("{READ}?labelSelector=variant_name%3Dllama-a100%2Cexported_namespace%3Dllm");
+    let two = format!("{READ}?labelSelector=variant+in+(a,b),variant_name!%3Dc");
+    golden("data-nothing-yet-not-listed", &bed.proxied("hpa", &one).await);
+    bed.synced.send_replace(true);
+    golden("data-nothing-yet", &bed.proxied("hpa", &one).await);
+    golden("data-nothing-yet-two", &bed.proxied("hpa", &two).await);
+    golden("data-nothing-yet-any", &bed.proxied("hpa", READ).await);
     bed.leadership.send_replace(held_by(None));
-    golden("data-nothing-yet-not-holder", &bed.proxied("hpa", READ).await);
+    golden("data-nothing-yet-not-holder", &bed.proxied("hpa", &one).await);
+    bed.leadership.send_replace(wva::engine::Leadership::default());
+    golden("data-nothing-yet-no-holder", &bed.proxied("hpa", &one).await);
 }
 
 #[tokio::test]
