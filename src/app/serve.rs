@@ -1,7 +1,6 @@
 //! `wva serve`: builds every part, starts the tasks, waits for a reason to stop, and stops in the order that costs
 //! readers nothing.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,7 +26,7 @@ use crate::engine::{
 };
 use crate::serve::auth::TrustData;
 use crate::serve::tls::{RECHECK, Serving, SharedPki};
-use crate::serve::{AppState, Ports, ServeError, Server, Settings};
+use crate::serve::{AppState, Ports, Server, Settings};
 use crate::telemetry::{EvaluationMetrics, build_info};
 
 /// The Secret of the shared certificate, and the prefix of the state objects.
@@ -150,7 +149,7 @@ impl App {
         };
         let reviewer = Arc::new(ClusterReviewer(self.client.clone()));
         let ports = Ports { reads: Arc::new(reader), reviewer, registry };
-        let server = bind(self.config.listen, AppState::new(settings, ports)).await?;
+        let server = Server::bind(self.config.listen, AppState::new(settings, ports)).await?;
         info!(address = %server.address(), instance = self.config.instance, "serving");
         self.phases.serving.start("server", |stop| server.serve(stop, DRAIN));
         Ok(())
@@ -298,16 +297,6 @@ impl App {
             ended = watches.tasks.first_end() => return Ok(Some(ended)),
         }
         Ok(None)
-    }
-}
-
-/// Binds; where every address was asked for and the kernel has no IPv6, every IPv4 address.
-async fn bind(listen: SocketAddr, state: AppState) -> Result<Server, ServeError> {
-    match Server::bind(listen, state.clone()).await {
-        Err(ServeError::Bind { .. }) if listen.ip() == Ipv6Addr::UNSPECIFIED => {
-            Server::bind((Ipv4Addr::UNSPECIFIED, listen.port()).into(), state).await
-        }
-        bound => bound,
     }
 }
 
