@@ -15,6 +15,7 @@ use std::time::Duration;
 
 pub use source::PrometheusSource;
 
+use super::DEADLINE;
 use super::http::TlsSettings;
 use super::token::Token;
 
@@ -32,6 +33,8 @@ pub struct PrometheusSettings {
     pub server_name: Option<String>,
     /// Time for one query, from connecting to the last byte.
     pub query_timeout: Duration,
+    /// Time for all queries of a collection; what isn't answered by then is a gap.
+    pub deadline: Duration,
     /// Length of the range selector.
     pub window: Duration,
     /// With more series than this, the query is split by namespace.
@@ -63,6 +66,7 @@ impl PrometheusSettings {
             tls: TlsSettings::default(),
             server_name: None,
             query_timeout: Self::QUERY_TIMEOUT,
+            deadline: DEADLINE,
             window: Self::WINDOW,
             max_series: Self::MAX_SERIES,
             max_body_bytes: Self::MAX_BODY_BYTES,
@@ -80,6 +84,7 @@ impl fmt::Debug for PrometheusSettings {
             .field("tls", &self.tls)
             .field("server_name", &self.server_name)
             .field("query_timeout", &self.query_timeout)
+            .field("deadline", &self.deadline)
             .field("window", &self.window)
             .field("max_series", &self.max_series)
             .field("max_body_bytes", &self.max_body_bytes)

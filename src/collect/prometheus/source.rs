@@ -16,6 +16,7 @@ use super::client::{QueryClient, QueryError, Terms};
 use super::labels::Known;
 use super::plan::{self, Batch, Count};
 use crate::collect::merge::{self, RawSeries};
+use crate::collect::turns::Turns;
 use crate::engine::{Collected, Gap, MetricSource, Scope, SourceError};
 
 /// How long the query stays split after the backend refused it for size: limits are raised by people, in minutes.
@@ -27,7 +28,10 @@ pub struct PrometheusSource {
     window: Duration,
     max_series: u64,
     concurrency: usize,
+    deadline: Duration,
     split_until: Mutex<Option<Instant>>,
+    /// The namespaces, while split.
+    turns: Mutex<Turns<String>>,
 }
 
 /// What one query gave.
@@ -66,7 +70,9 @@ impl PrometheusSource {
             window: settings.window,
             max_series: settings.max_series,
             concurrency: settings.concurrency.max(1),
+            deadline: settings.deadline,
             split_until: Mutex::new(None),
+            turns: Mutex::default(),
         })
     }
 
@@ -74,24 +80,44 @@ impl PrometheusSource {
         if scope.namespaces.is_empty() {
             return Ok(Collected::default());
         }
-        let round = Round { known: Arc::new(Known::new(scope)), terms: self.client.terms().await? };
+        let round =
+            Round { known: Arc::new(Known::new(scope)), terms: self.client.terms(self.deadline).await? };
+        self.turns.lock().start(|namespace| scope.namespaces.contains(namespace));
         let (counts, warnings) = match self.count(&round).await {
             Ok(counted) => counted,
             Err(QueryError::Limit(error)) => {
                 self.note_limit(&error);
                 (Vec::new(), Vec::new())
             }
-            Err(QueryError::Failed(error)) => return Err(error),
+            Err(error) => return Err(error.into_source()),
         };
-        let mut answers = self.ask(&round, self.plan(&counts, scope)).await;
-        if let [(_, Err(QueryError::Limit(error)))] = answers.as_slice() {
-            let again = plan::by_namespace(&counts, &scope.namespaces);
-            if again.len() > 1 || !self.is_split() {
-                self.note_limit(error);
-                answers = self.ask(&round, again).await;
+        let answers = self.ask(&round, self.plan(&counts, scope)).await;
+        let answers = self.ask_refused_again(&round, answers, &counts, scope).await;
+        self.put_together(answers, warnings, scope).await
+    }
+
+    /// Every batch that was refused for size, again in its smallest parts; what the others gave is kept.
+    async fn ask_refused_again(
+        &self,
+        round: &Round,
+        answers: Answers,
+        counts: &[Count],
+        scope: &Scope,
+    ) -> Answers {
+        let (mut kept, mut again) = (Answers::new(), Vec::new());
+        for (batch, answer) in answers {
+            match (answer, plan::alone(&batch, counts, &scope.namespaces)) {
+                (Err(QueryError::Limit(error)), Some(parts)) => {
+                    self.note_limit(&error);
+                    again.extend(parts);
+                }
+                (answer, _) => kept.push((batch, answer)),
             }
         }
-        self.put_together(answers, warnings, scope).await
+        if !again.is_empty() {
+            kept.extend(self.ask(round, again).await);
+        }
+        kept
     }
 
     fn plan(&self, counts: &[Count], scope: &Scope) -> Vec<Batch> {
@@ -124,7 +150,13 @@ impl PrometheusSource {
         self.client.query(&query, &round.terms, Vec::new(), add).instrument(span).await
     }
 
-    async fn ask(&self, round: &Round, batches: Vec<Batch>) -> Answers {
+    async fn ask(&self, round: &Round, mut batches: Vec<Batch>) -> Answers {
+        {
+            let turns = self.turns.lock();
+            batches.sort_by_key(|batch| {
+                batch.concerns.iter().flatten().map(|name| turns.place(name)).max().unwrap_or_default()
+            });
+        }
         let one = |batch: Batch| async move {
             let query = batch.query(self.window);
             let span = info_span!(
@@ -135,9 +167,20 @@ impl PrometheusSource {
             let found = Found { known: Arc::clone(&round.known), raw: Vec::new(), bad_samples: 0 };
             let answer = self.client.query(&query, &round.terms, found, Found::add);
             let answer = answer.instrument(span).await;
+            self.note_turn(&batch, &answer);
             (batch, answer)
         };
         stream::iter(batches).map(one).buffer_unordered(self.concurrency).collect().await
+    }
+
+    fn note_turn<T>(&self, batch: &Batch, answer: &Result<T, QueryError>) {
+        if matches!(answer, Err(QueryError::Unasked(_))) {
+            return;
+        }
+        let mut turns = self.turns.lock();
+        for namespace in batch.concerns.iter().flatten() {
+            turns.note(namespace.clone(), answer.is_ok());
+        }
     }
 
     async fn put_together(

@@ -101,6 +101,37 @@ async fn a_limit_error_of_the_backend_splits_by_namespace_and_is_remembered() {
 }
 
 #[tokio::test]
+async fn a_limit_error_of_one_batch_is_asked_again_by_namespace_and_the_other_batches_are_kept() {
+    let read = |request: &Request| {
+        let query = promql(request);
+        let (_, labels) = query.split_once("namespace=~\"").unwrap();
+        let names: Vec<&str> = labels.split('"').next().unwrap().split('|').collect();
+        match names.as_slice() {
+            ["a", "b"] => ResponseTemplate::new(422).set_body_json(json!({
+                "status": "error", "errorType": "execution",
+                "error": "query processing would load too many samples into memory in query execution",
+            })),
+            names => {
+                let result: Vec<Value> = names.iter().map(|name| waiting(name, name, &[(0, "1")])).collect();
+                ok(&matrix(&result))
+            }
+        }
+    };
+    let server = prometheus(ok(&counts(&[("a", 5), ("b", 5), ("c", 5), ("d", 5)])), read).await;
+    super::support::provider();
+    let small = wva::collect::PrometheusSettings { max_series: 10, ..settings(server.uri()) };
+    let source = wva::collect::PrometheusSource::new(&small).unwrap();
+    // The count, two batches and the refused one again in two; then the count and every namespace.
+    for queries_so_far in [5, 10] {
+        let scope = scope(&["a", "b", "c", "d"]);
+        let collected = wva::engine::MetricSource::collect(&source, &scope).await.unwrap();
+        assert_eq!(values(&collected, Signal::Waiting).len(), 4);
+        assert!(collected.gaps.is_empty(), "{:?}", collected.gaps);
+        assert_eq!(server.received_requests().await.unwrap().len(), queries_so_far);
+    }
+}
+
+#[tokio::test]
 async fn a_namespace_that_fails_alone_is_a_gap_of_that_namespace() {
     let read = |request: &Request| {
         if promql(request).contains("namespace=~\"a\"") {
