@@ -67,6 +67,15 @@ impl QueryError {
     }
 }
 
+/// Why an answer isn't whole.
+#[derive(Debug, Default)]
+pub(super) struct Remarks {
+    /// For people.
+    pub(super) reasons: Vec<String>,
+    /// It ended early: it was too long, too slow or broke off.
+    pub(super) cut: bool,
+}
+
 /// What the queries of one evaluation have in common.
 #[derive(Debug)]
 pub(super) struct Terms {
@@ -155,7 +164,7 @@ impl QueryClient {
         terms: &Terms,
         mut state: S,
         each: fn(&mut S, Element),
-    ) -> Result<(S, Vec<String>), QueryError> {
+    ) -> Result<(S, Remarks), QueryError> {
         let now = Instant::now();
         if now >= terms.until {
             let next = "check that it is not overloaded: what was asked before took all the time";
@@ -181,8 +190,8 @@ impl QueryClient {
         let (state, envelope) = parser
             .await
             .map_err(|error| QueryError::Failed(self.failed("decode", &error.to_string(), "report this")))?;
-        let reasons = self.judge(envelope, cut)?;
-        Ok((state, reasons))
+        let remarks = self.judge(envelope, cut)?;
+        Ok((state, remarks))
     }
 
     async fn send(&self, promql: &str, terms: &Terms) -> Result<reqwest::Response, SourceError> {
@@ -230,11 +239,12 @@ impl QueryClient {
     }
 
     /// What surrounds an answer: an error, or the reasons why it isn't whole.
-    fn judge(&self, envelope: Envelope, cut: Option<String>) -> Result<Vec<String>, QueryError> {
+    fn judge(&self, envelope: Envelope, cut: Option<String>) -> Result<Remarks, QueryError> {
         if envelope.status == "error" {
             return Err(self.refused(StatusCode::OK, &envelope));
         }
         let mut reasons = Vec::new();
+        let is_cut = cut.is_some();
         let broken = cut.or(envelope.broken);
         if !envelope.has_result {
             let broken = broken.as_deref().unwrap_or("the answer has no result");
@@ -246,7 +256,7 @@ impl QueryClient {
         }
         reasons
             .extend(envelope.warnings.into_iter().map(|warning| format!("{} warns: {warning}", self.name)));
-        Ok(reasons)
+        Ok(Remarks { reasons, cut: is_cut })
     }
 
     /// An answer that is an error by its HTTP status.

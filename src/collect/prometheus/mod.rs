@@ -9,6 +9,7 @@ mod client;
 mod labels;
 mod plan;
 mod source;
+mod window;
 
 use std::fmt;
 use std::time::Duration;
@@ -35,7 +36,7 @@ pub struct PrometheusSettings {
     pub query_timeout: Duration,
     /// Time for all queries of a collection; what isn't answered by then is a gap.
     pub deadline: Duration,
-    /// Length of the range selector.
+    /// Length of the range selector; longer, up to 10 min, once samples turn out to be far apart.
     pub window: Duration,
     /// With more series than this, the query is split by namespace.
     pub max_series: u64,

@@ -12,9 +12,10 @@ use tracing::{Instrument as _, info_span};
 
 use super::PrometheusSettings;
 use super::answer::Element;
-use super::client::{QueryClient, QueryError, Terms};
+use super::client::{QueryClient, QueryError, Remarks, Terms};
 use super::labels::Known;
 use super::plan::{self, Batch, Count};
+use super::window::Window;
 use crate::collect::merge::{self, RawSeries};
 use crate::collect::turns::Turns;
 use crate::engine::{Collected, Gap, MetricSource, Scope, SourceError};
@@ -25,7 +26,7 @@ const STAY_SPLIT: Duration = Duration::from_secs(300);
 /// Reads signals from Prometheus, or what speaks its query API.
 pub struct PrometheusSource {
     client: QueryClient,
-    window: Duration,
+    window: Mutex<Window>,
     max_series: u64,
     concurrency: usize,
     deadline: Duration,
@@ -54,10 +55,11 @@ impl Found {
 struct Round {
     known: Arc<Known>,
     terms: Terms,
+    window: Duration,
 }
 
 /// How the queries of one round ended.
-type Answers = Vec<(Batch, Result<(Found, Vec<String>), QueryError>)>;
+type Answers = Vec<(Batch, Result<(Found, Remarks), QueryError>)>;
 
 impl PrometheusSource {
     /// A source for these settings. Asks nothing yet.
@@ -67,7 +69,7 @@ impl PrometheusSource {
     pub fn new(settings: &PrometheusSettings) -> Result<Self, SourceError> {
         Ok(Self {
             client: QueryClient::new(settings)?,
-            window: settings.window,
+            window: Mutex::new(Window::new(settings.window)),
             max_series: settings.max_series,
             concurrency: settings.concurrency.max(1),
             deadline: settings.deadline,
@@ -80,20 +82,26 @@ impl PrometheusSource {
         if scope.namespaces.is_empty() {
             return Ok(Collected::default());
         }
-        let round =
-            Round { known: Arc::new(Known::new(scope)), terms: self.client.terms(self.deadline).await? };
+        let round = Round {
+            known: Arc::new(Known::new(scope)),
+            terms: self.client.terms(self.deadline).await?,
+            window: self.window.lock().length(),
+        };
         self.turns.lock().start(|namespace| scope.namespaces.contains(namespace));
-        let (counts, warnings) = match self.count(&round).await {
+        let (counts, remarks) = match self.count(&round).await {
             Ok(counted) => counted,
             Err(QueryError::Limit(error)) => {
                 self.note_limit(&error);
-                (Vec::new(), Vec::new())
+                (Vec::new(), Remarks::default())
             }
             Err(error) => return Err(error.into_source()),
         };
         let answers = self.ask(&round, self.plan(&counts, scope)).await;
         let answers = self.ask_refused_again(&round, answers, &counts, scope).await;
-        self.put_together(answers, warnings, scope).await
+        let too_much = answers.iter().any(|(_, answer)| is_too_much(answer));
+        let collected = self.put_together(answers, remarks.reasons, scope).await;
+        self.learn_window(&collected, too_much);
+        collected
     }
 
     /// Every batch that was refused for size, again in its smallest parts; what the others gave is kept.
@@ -120,6 +128,15 @@ impl PrometheusSource {
         kept
     }
 
+    fn learn_window(&self, collected: &Result<Collected, SourceError>, too_much: bool) {
+        let (mut window, now) = (self.window.lock(), Instant::now());
+        if too_much {
+            window.refused(now);
+        } else if let Ok(collected) = collected {
+            window.learn(&collected.series, now);
+        }
+    }
+
     fn plan(&self, counts: &[Count], scope: &Scope) -> Vec<Batch> {
         if self.is_split() {
             plan::by_namespace(counts, &scope.namespaces)
@@ -137,7 +154,7 @@ impl PrometheusSource {
         *self.split_until.lock() = Some(Instant::now() + STAY_SPLIT);
     }
 
-    async fn count(&self, round: &Round) -> Result<(Vec<Count>, Vec<String>), QueryError> {
+    async fn count(&self, round: &Round) -> Result<(Vec<Count>, Remarks), QueryError> {
         let add = |counts: &mut Vec<Count>, element: Element| {
             let label = |name| element.labels.get(name).unwrap_or_default().to_owned();
             // Counts are small whole numbers; what isn't one counts as nothing.
@@ -158,7 +175,7 @@ impl PrometheusSource {
             });
         }
         let one = |batch: Batch| async move {
-            let query = batch.query(self.window);
+            let query = batch.query(round.window);
             let span = info_span!(
                 "prometheus_query",
                 source = self.client.name(),
@@ -200,7 +217,8 @@ impl PrometheusSource {
                     answered = true;
                     raw.extend(found.raw);
                     collected.bad_samples += found.bad_samples;
-                    reasons.extend(partial.into_iter().map(|reason| (batch.concerns.clone(), reason)));
+                    reasons
+                        .extend(partial.reasons.into_iter().map(|reason| (batch.concerns.clone(), reason)));
                 }
                 Err(error) => {
                     let error = error.into_source();
@@ -217,6 +235,15 @@ impl PrometheusSource {
             merged.map_err(|error| self.client.failed("decode", &error.to_string(), "report this"))?;
         collected.gaps = gaps(reasons, scope);
         Ok(collected)
+    }
+}
+
+/// Whether asking for fewer samples may help: the answer was refused, cut or late.
+fn is_too_much<T>(answer: &Result<(T, Remarks), QueryError>) -> bool {
+    match answer {
+        Ok((_, remarks)) => remarks.cut,
+        Err(QueryError::Limit(_)) => true,
+        Err(QueryError::Unasked(error) | QueryError::Failed(error)) => error.kind == "timeout",
     }
 }
 

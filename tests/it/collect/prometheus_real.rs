@@ -142,9 +142,10 @@ async fn a_real_prometheus_gives_raw_samples_with_the_times_of_its_scrapes() {
 
 #[tokio::test]
 async fn a_real_prometheus_that_refuses_for_size_is_asked_by_namespace() {
-    // Two namespaces × two jobs × nine series × three samples are 108; half of that, and the count of 36, fit.
-    let Some(prometheus) = Prometheus::start("limit", &["--query.max-samples=90"]).await else { return };
-    let short = PrometheusSettings { window: Duration::from_millis(1_600), ..settings(&prometheus.url) };
+    // Two namespaces × two jobs × nine series × five samples are 180; half of that, and the count of 36, fit.
+    // A window of five intervals is what is learned from the answer, so it stays (rounded up: six or seven samples).
+    let Some(prometheus) = Prometheus::start("limit", &["--query.max-samples=140"]).await else { return };
+    let short = PrometheusSettings { window: Duration::from_millis(2_500), ..settings(&prometheus.url) };
     let collected = prometheus.collect(&short, &fleet()).await;
     assert_eq!(values(&collected, Signal::Waiting).len(), 2);
     assert!(collected.gaps.is_empty(), "{:?}", collected.gaps);
