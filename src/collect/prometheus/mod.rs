@@ -5,6 +5,7 @@
 //! series than `max_series`, or the backend refuses for size, is the second question split by namespace.
 
 mod answer;
+mod bad;
 mod client;
 mod labels;
 mod plan;

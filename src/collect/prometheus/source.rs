@@ -12,6 +12,7 @@ use tracing::{Instrument as _, info_span};
 
 use super::PrometheusSettings;
 use super::answer::Element;
+use super::bad::{Bad, Counted};
 use super::client::{QueryClient, QueryError, Remarks, Terms};
 use super::labels::Known;
 use super::plan::{self, Batch, Count};
@@ -33,20 +34,21 @@ pub struct PrometheusSource {
     split_until: Mutex<Option<Instant>>,
     /// The namespaces, while split.
     turns: Mutex<Turns<String>>,
+    counted: Mutex<Counted>,
 }
 
 /// What one query gave.
 struct Found {
     known: Arc<Known>,
     raw: Vec<RawSeries>,
-    bad_samples: u64,
+    bad: Vec<Bad>,
 }
 
 impl Found {
     fn add(&mut self, element: Element) {
-        if let Some((series, bad)) = self.known.identify(element) {
+        if let Some((series, times)) = self.known.identify(element) {
+            self.bad.extend(Bad::of(&series, times));
             self.raw.push(series);
-            self.bad_samples += bad;
         }
     }
 }
@@ -75,6 +77,7 @@ impl PrometheusSource {
             deadline: settings.deadline,
             split_until: Mutex::new(None),
             turns: Mutex::default(),
+            counted: Mutex::default(),
         })
     }
 
@@ -181,7 +184,7 @@ impl PrometheusSource {
                 source = self.client.name(),
                 namespaces = batch.concerns.as_ref().map_or(0, BTreeSet::len)
             );
-            let found = Found { known: Arc::clone(&round.known), raw: Vec::new(), bad_samples: 0 };
+            let found = Found { known: Arc::clone(&round.known), raw: Vec::new(), bad: Vec::new() };
             let answer = self.client.query(&query, &round.terms, found, Found::add);
             let answer = answer.instrument(span).await;
             self.note_turn(&batch, &answer);
@@ -216,7 +219,7 @@ impl PrometheusSource {
                 Ok((found, partial)) => {
                     answered = true;
                     raw.extend(found.raw);
-                    collected.bad_samples += found.bad_samples;
+                    collected.bad_samples += self.counted.lock().count(found.bad);
                     reasons
                         .extend(partial.reasons.into_iter().map(|reason| (batch.concerns.clone(), reason)));
                 }

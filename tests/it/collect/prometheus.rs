@@ -239,6 +239,25 @@ async fn a_bad_sample_is_dropped_and_counted() {
 }
 
 #[tokio::test]
+async fn a_bad_sample_that_stays_in_the_window_is_counted_once() {
+    let rounds = std::sync::atomic::AtomicI64::new(0);
+    let read = move |_: &Request| {
+        // A NaN every 15 s, and a window of eight of them that moves by one.
+        let first = rounds.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let samples: Vec<(i64, &str)> = (first..first + 8).map(|n| (n * 15, "NaN")).collect();
+        ok(&matrix(&[waiting("llm", "p", &samples)]))
+    };
+    let server = prometheus(ok(&counts(&[("llm", 1)])), read).await;
+    super::support::provider();
+    let source = wva::collect::PrometheusSource::new(&settings(server.uri())).unwrap();
+    let scope = scope(&["llm"]);
+    for new in [8, 1, 1] {
+        let collected = wva::engine::MetricSource::collect(&source, &scope).await.unwrap();
+        assert_eq!(collected.bad_samples, new);
+    }
+}
+
+#[tokio::test]
 async fn the_pods_own_name_wins_over_that_of_a_collector_in_between() {
     let labels = json!({"namespace": "monitoring", "pod": "collector", "exported_namespace": "llm", "exported_pod": "p"});
     let read = ok(&matrix(&[series("vllm:num_requests_waiting", labels, &[(0, "1")])]));

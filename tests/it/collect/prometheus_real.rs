@@ -84,16 +84,19 @@ impl Prometheus {
         Some(Self { url: format!("http://127.0.0.1:{port}"), dir, process, _pods: pods })
     }
 
-    /// What is collected once every series has three samples.
+    /// What is collected once every series has three samples, with all bad samples until then.
     async fn collect(&self, settings: &PrometheusSettings, scope: &Scope) -> Collected {
         provider();
         let source = PrometheusSource::new(settings).unwrap();
+        let mut bad_samples = 0;
         for _ in 0..100 {
-            if let Ok(collected) = source.collect(scope).await
+            let answer = source.collect(scope).await;
+            bad_samples += answer.as_ref().map_or(0, |collected| collected.bad_samples);
+            if let Ok(collected) = answer
                 && collected.series.len() >= 14
                 && collected.series.iter().all(|series| series.samples.len() >= 3)
             {
-                return collected;
+                return Collected { bad_samples, ..collected };
             }
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
