@@ -3,6 +3,8 @@
 //!
 //! - *Who*: namespace, pod and engine. The engine is its `engine` label, else its port, else empty. Data-parallel
 //!   processes at several ports of one pod may all call themselves engine 0: then the name is `port/engine`.
+//!   Older vLLM leaves the label out of its cache configuration alone: that is the only engine's at the same port, and
+//!   nobody's when there are several.
 //! - *Copies*: series that say the same of the same process (an HA pair of Prometheus, two scrape jobs): the one with
 //!   the newest sample counts, whole. Copies are never interleaved, because their clocks and offsets differ.
 //! - *Names*: a ratio's halves come from one generation of names; the newest name that is complete counts, unless an
@@ -52,6 +54,7 @@ type Subject = (String, String, String, Option<String>);
 /// One series a signal and process; series without a sample are left out.
 pub(super) fn merge(raw: Vec<RawSeries>) -> Vec<Series> {
     let ports = ports_by_engine(&raw);
+    let raw = attach_cache_config(raw);
     let mut copies: BTreeMap<(Subject, &'static str, String), RawSeries> = BTreeMap::new();
     for series in raw.into_iter().filter(|series| !series.samples.is_empty()) {
         let key = (subject(&series, &ports), series.name.text, series.part.clone());
@@ -78,6 +81,32 @@ fn ports_by_engine(raw: &[RawSeries]) -> Ports {
         }
     }
     ports
+}
+
+/// Gives a cache configuration that names no engine to the only one at its port. Kept by itself it would be another
+/// engine, of which nothing else is ever heard.
+fn attach_cache_config(mut raw: Vec<RawSeries>) -> Vec<RawSeries> {
+    let place = |series: &RawSeries| (series.namespace.clone(), series.pod.clone(), series.port);
+    let is_orphan = |series: &RawSeries| series.name.kind == Kind::CacheConfig && series.engine.is_none();
+    let wanted: BTreeSet<_> = raw.iter().filter(|series| is_orphan(series)).map(place).collect();
+    if wanted.is_empty() {
+        return raw;
+    }
+    let mut engines: BTreeMap<_, BTreeSet<String>> = BTreeMap::new();
+    for series in raw.iter().filter(|series| !series.name.kind.is_scheduler()) {
+        let at = place(series);
+        if let Some(engine) = series.engine.as_ref().filter(|_| wanted.contains(&at)) {
+            engines.entry(at).or_default().insert(engine.clone());
+        }
+    }
+    raw.retain_mut(|series| {
+        let known = engines.get(&place(series)).filter(|_| is_orphan(series));
+        if let Some(known) = known {
+            series.engine = known.first().cloned();
+        }
+        known.is_none_or(|known| known.len() == 1)
+    });
+    raw
 }
 
 fn subject(series: &RawSeries, ports: &Ports) -> Subject {
@@ -258,6 +287,27 @@ mod tests {
     fn an_engine_without_a_label_is_named_by_its_port() {
         let merged = merge(vec![raw("vllm:num_requests_waiting", None, Some(8000), &[(0, 1.0)])]);
         assert_eq!(merged[0].engine, "8000");
+    }
+
+    #[test]
+    fn a_cache_configuration_without_an_engine_is_the_only_engines_at_its_port_and_no_engine_of_its_own() {
+        let config = |port| raw("vllm:cache_config_info", None, Some(port), &[(0, 432_000.0)]);
+        let waiting = |engine, port| raw("vllm:num_requests_waiting", Some(engine), Some(port), &[(0, 1.0)]);
+        let engines = |raw| -> Vec<(Signal, String)> {
+            merge(raw).into_iter().map(|series| (series.signal, series.engine)).collect()
+        };
+        let mut found = engines(vec![config(8000), waiting("0", 8000)]);
+        found.sort();
+        let mut wanted = [(Signal::KvCapacity, "0".to_owned()), (Signal::Waiting, "0".to_owned())];
+        wanted.sort();
+        assert_eq!(found, wanted);
+        let ranks = engines(vec![config(8000), waiting("0", 8000), config(8001), waiting("0", 8001)]);
+        let names: BTreeSet<_> = ranks.into_iter().map(|(_, engine)| engine).collect();
+        assert_eq!(names.into_iter().collect::<Vec<_>>(), ["8000/0", "8001/0"]);
+        let several = engines(vec![config(8000), waiting("0", 8000), waiting("1", 8000)]);
+        assert!(several.iter().all(|(signal, _)| *signal == Signal::Waiting), "whose it is can't be known");
+        let alone = raw("vllm:num_requests_waiting", None, Some(8000), &[(0, 1.0)]);
+        assert!(engines(vec![config(8000), alone]).iter().all(|(_, engine)| engine == "8000"));
     }
 
     #[test]

@@ -10,8 +10,15 @@ mod prometheus;
 mod scrape;
 mod signals;
 mod token;
+mod turns;
+
+use std::time::Duration;
 
 pub use http::TlsSettings;
 pub use prometheus::{PrometheusSettings, PrometheusSource};
 pub use scrape::{ScrapeSettings, ScrapeSource};
 pub use token::Token;
+
+/// When a source answers with what it has, and gaps for the rest. The engine cuts a collection off at 20 s and then
+/// knows nothing of anybody; 5 s are left for what was read to be put together on a busy machine.
+const DEADLINE: Duration = Duration::from_secs(15);

@@ -23,8 +23,9 @@ use crate::engine::SourceError;
 /// Pieces of a body between the network and the parser: eight of up to 16 KiB keep both busy.
 const PIECES: usize = 8;
 
-/// An evaluation lasts at most as long as this many queries: the count, everything, and everything again in parts.
-/// Without it, a hundred namespaces at a Prometheus that hangs would last minutes.
+/// A collection lasts at most as long as this many queries (the count, everything, and everything again in parts), and
+/// never longer than the source's deadline, which comes first with the default of 10 s a query. Without both, a hundred
+/// namespaces at a Prometheus that hangs would last minutes.
 const ROUND_TIMEOUTS: u32 = 3;
 
 /// How much of a refusal is read: its text is one line.
@@ -52,6 +53,8 @@ const LIMIT_TEXTS: [&str; 9] = [
 pub(super) enum QueryError {
     /// The backend refuses for size: asking for less helps.
     Limit(SourceError),
+    /// There was no time left to ask.
+    Unasked(SourceError),
     /// Anything else.
     Failed(SourceError),
 }
@@ -59,9 +62,18 @@ pub(super) enum QueryError {
 impl QueryError {
     pub(super) fn into_source(self) -> SourceError {
         match self {
-            Self::Limit(error) | Self::Failed(error) => error,
+            Self::Limit(error) | Self::Unasked(error) | Self::Failed(error) => error,
         }
     }
+}
+
+/// Why an answer isn't whole.
+#[derive(Debug, Default)]
+pub(super) struct Remarks {
+    /// For people.
+    pub(super) reasons: Vec<String>,
+    /// It ended early: it was too long, too slow or broke off.
+    pub(super) cut: bool,
 }
 
 /// What the queries of one evaluation have in common.
@@ -131,15 +143,17 @@ impl QueryClient {
         &self.name
     }
 
-    /// The credentials of now (none over plain http), and the end of an evaluation that starts now.
-    pub(super) async fn terms(&self) -> Result<Terms, SourceError> {
+    /// The credentials of now (none over plain http), and the end of a collection that starts now and must be over
+    /// within `deadline`.
+    pub(super) async fn terms(&self, deadline: Duration) -> Result<Terms, SourceError> {
+        let until = Instant::now() + deadline.min(self.timeout * ROUND_TIMEOUTS);
         let authorization = match &self.bearer {
             None => None,
             Some(bearer) => {
                 bearer.header().await.map_err(|error| edge::config(format!("{}: {error}", self.name)))?
             }
         };
-        Ok(Terms { authorization, until: Instant::now() + self.timeout * ROUND_TIMEOUTS })
+        Ok(Terms { authorization, until })
     }
 
     /// Asks, hands every series of the answer to `each`, and returns what `each` made of them with the reasons why
@@ -150,11 +164,16 @@ impl QueryClient {
         terms: &Terms,
         mut state: S,
         each: fn(&mut S, Element),
-    ) -> Result<(S, Vec<String>), QueryError> {
-        let deadline = terms.until.min(Instant::now() + self.timeout);
+    ) -> Result<(S, Remarks), QueryError> {
+        let now = Instant::now();
+        if now >= terms.until {
+            let next = "check that it is not overloaded: what was asked before took all the time";
+            return Err(QueryError::Unasked(self.failed("timeout", "no time left to ask", next)));
+        }
+        let deadline = terms.until.min(now + self.timeout);
         let mut response = match timeout_at(deadline, self.send(promql, terms)).await {
             Ok(sent) => sent.map_err(QueryError::Failed)?,
-            Err(_) => return Err(QueryError::Failed(self.timed_out())),
+            Err(_) => return Err(QueryError::Failed(self.timed_out(deadline - now))),
         };
         if !response.status().is_success() {
             return Err(self.refusal(response, deadline).await);
@@ -171,8 +190,8 @@ impl QueryClient {
         let (state, envelope) = parser
             .await
             .map_err(|error| QueryError::Failed(self.failed("decode", &error.to_string(), "report this")))?;
-        let reasons = self.judge(envelope, cut)?;
-        Ok((state, reasons))
+        let remarks = self.judge(envelope, cut)?;
+        Ok((state, remarks))
     }
 
     async fn send(&self, promql: &str, terms: &Terms) -> Result<reqwest::Response, SourceError> {
@@ -204,7 +223,7 @@ impl QueryClient {
                 Ok(Ok(Some(chunk))) => chunk,
                 Ok(Ok(None)) => return None,
                 Ok(Err(error)) => break format!("the answer broke off: {}", edge::root_cause(&error)),
-                Err(_) => break format!("the answer took longer than {:?}", self.timeout),
+                Err(_) => break "the answer took too long".to_owned(),
             };
             if chunk.len() > room {
                 break format!("the answer is longer than {} bytes", self.max_body_bytes);
@@ -220,11 +239,12 @@ impl QueryClient {
     }
 
     /// What surrounds an answer: an error, or the reasons why it isn't whole.
-    fn judge(&self, envelope: Envelope, cut: Option<String>) -> Result<Vec<String>, QueryError> {
+    fn judge(&self, envelope: Envelope, cut: Option<String>) -> Result<Remarks, QueryError> {
         if envelope.status == "error" {
             return Err(self.refused(StatusCode::OK, &envelope));
         }
         let mut reasons = Vec::new();
+        let is_cut = cut.is_some();
         let broken = cut.or(envelope.broken);
         if !envelope.has_result {
             let broken = broken.as_deref().unwrap_or("the answer has no result");
@@ -236,7 +256,7 @@ impl QueryClient {
         }
         reasons
             .extend(envelope.warnings.into_iter().map(|warning| format!("{} warns: {warning}", self.name)));
-        Ok(reasons)
+        Ok(Remarks { reasons, cut: is_cut })
     }
 
     /// An answer that is an error by its HTTP status.
@@ -267,8 +287,8 @@ impl QueryClient {
         QueryError::Failed(self.failed(kind, &what, next_step(status)))
     }
 
-    fn timed_out(&self) -> SourceError {
-        let what = format!("no answer within {:?}", self.timeout);
+    fn timed_out(&self, waited: Duration) -> SourceError {
+        let what = format!("no answer within {:.1} s", waited.as_secs_f64());
         self.failed("timeout", &what, "check that it is reachable and not overloaded")
     }
 

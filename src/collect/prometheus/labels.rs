@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use jiff::Timestamp;
 use wva_core::snapshot::Sample;
 
 use super::answer::{Element, Labels};
@@ -38,8 +39,8 @@ impl Known {
         Self(known)
     }
 
-    /// The series as one of ours and how many of its samples were impossible; `None` when it's nobody's in scope.
-    pub(super) fn identify(&self, element: Element) -> Option<(RawSeries, u64)> {
+    /// The series as one of ours and the times of its impossible samples; `None` when it's nobody's in scope.
+    pub(super) fn identify(&self, element: Element) -> Option<(RawSeries, Vec<Timestamp>)> {
         let Element { labels, points } = element;
         let name = signals::find(labels.get("__name__")?)?;
         let (namespace, pod) = if name.kind.is_scheduler() {
@@ -57,12 +58,13 @@ impl Known {
             }
             _ => None,
         };
-        let offered = points.len();
-        let possible = |(at, value)| {
-            signals::possible(name.kind, value).map(|value| Sample { at, value: fixed.unwrap_or(value) })
-        };
-        let samples: Vec<Sample> = points.into_iter().filter_map(possible).collect();
-        let bad = (offered - samples.len()) as u64;
+        let (mut samples, mut bad) = (Vec::with_capacity(points.len()), Vec::new());
+        for (at, value) in points {
+            match signals::possible(name.kind, value) {
+                Some(value) => samples.push(Sample { at, value: fixed.unwrap_or(value) }),
+                None => bad.push(at),
+            }
+        }
         let series = RawSeries {
             name,
             namespace,
@@ -155,7 +157,7 @@ mod tests {
 
     fn identify(labels: &[(&str, &str)]) -> Option<RawSeries> {
         let labels = Labels(labels.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect());
-        let points = vec![(jiff::Timestamp::UNIX_EPOCH, 1.0)];
+        let points = vec![(Timestamp::UNIX_EPOCH, 1.0)];
         Known::new(&scope()).identify(Element { labels, points }).map(|(series, _)| series)
     }
 

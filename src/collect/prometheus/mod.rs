@@ -5,16 +5,19 @@
 //! series than `max_series`, or the backend refuses for size, is the second question split by namespace.
 
 mod answer;
+mod bad;
 mod client;
 mod labels;
 mod plan;
 mod source;
+mod window;
 
 use std::fmt;
 use std::time::Duration;
 
 pub use source::PrometheusSource;
 
+use super::DEADLINE;
 use super::http::TlsSettings;
 use super::token::Token;
 
@@ -32,7 +35,9 @@ pub struct PrometheusSettings {
     pub server_name: Option<String>,
     /// Time for one query, from connecting to the last byte.
     pub query_timeout: Duration,
-    /// Length of the range selector.
+    /// Time for all queries of a collection; what isn't answered by then is a gap.
+    pub deadline: Duration,
+    /// Length of the range selector; longer, up to 10 min, once samples turn out to be far apart.
     pub window: Duration,
     /// With more series than this, the query is split by namespace.
     pub max_series: u64,
@@ -63,6 +68,7 @@ impl PrometheusSettings {
             tls: TlsSettings::default(),
             server_name: None,
             query_timeout: Self::QUERY_TIMEOUT,
+            deadline: DEADLINE,
             window: Self::WINDOW,
             max_series: Self::MAX_SERIES,
             max_body_bytes: Self::MAX_BODY_BYTES,
@@ -80,6 +86,7 @@ impl fmt::Debug for PrometheusSettings {
             .field("tls", &self.tls)
             .field("server_name", &self.server_name)
             .field("query_timeout", &self.query_timeout)
+            .field("deadline", &self.deadline)
             .field("window", &self.window)
             .field("max_series", &self.max_series)
             .field("max_body_bytes", &self.max_body_bytes)

@@ -86,6 +86,18 @@ pub(super) fn by_namespace(counts: &[Count], scope: &BTreeSet<String>) -> Vec<Ba
     pack(&relevant(counts, scope), 0)
 }
 
+/// One query for each namespace of a batch that was refused for size; `None` when it can't be made smaller.
+pub(super) fn alone(refused: &Batch, counts: &[Count], scope: &BTreeSet<String>) -> Option<Vec<Batch>> {
+    let mut parts = by_namespace(counts, scope);
+    // Even for one namespace, asking for it alone leaves out those that are none of ours.
+    let Some(labels) = &refused.labels else { return Some(parts) };
+    if labels.len() < 2 {
+        return None;
+    }
+    parts.retain(|part| part.labels.as_ref().is_some_and(|part| part.is_subset(labels)));
+    Some(parts)
+}
+
 /// Values of the `namespace` label that concern the scope: their series, and the namespaces concerned.
 type Relevant<'a> = BTreeMap<&'a str, (u64, BTreeSet<String>)>;
 
@@ -165,6 +177,17 @@ mod tests {
         assert_eq!(labels(&by_namespace(&[], &scope(&["a", "b"]))), [["a"], ["b"]]);
         let counts = [count("a", "", 1), count("b", "", 1)];
         assert_eq!(labels(&by_namespace(&counts, &scope(&["a", "b"]))), [["a"], ["b"]]);
+    }
+
+    #[test]
+    fn a_refused_batch_is_asked_namespace_by_namespace_until_it_is_one() {
+        let counts = [count("a", "", 6), count("b", "", 4), count("c", "", 9)];
+        let scope = scope(&["a", "b", "c"]);
+        let split = batches(&counts, &scope, 10);
+        let again = alone(&split[0], &counts, &scope).unwrap();
+        assert_eq!(labels(&again), [["a"], ["b"]]);
+        assert_eq!(alone(&again[0], &counts, &scope), None);
+        assert_eq!(alone(&Batch::ALL, &counts, &scope).unwrap().len(), 3);
     }
 
     #[test]

@@ -12,10 +12,13 @@ use tracing::{Instrument as _, info_span};
 
 use super::PrometheusSettings;
 use super::answer::Element;
-use super::client::{QueryClient, QueryError, Terms};
+use super::bad::{Bad, Counted};
+use super::client::{QueryClient, QueryError, Remarks, Terms};
 use super::labels::Known;
 use super::plan::{self, Batch, Count};
+use super::window::Window;
 use crate::collect::merge::{self, RawSeries};
+use crate::collect::turns::Turns;
 use crate::engine::{Collected, Gap, MetricSource, Scope, SourceError};
 
 /// How long the query stays split after the backend refused it for size: limits are raised by people, in minutes.
@@ -24,24 +27,28 @@ const STAY_SPLIT: Duration = Duration::from_secs(300);
 /// Reads signals from Prometheus, or what speaks its query API.
 pub struct PrometheusSource {
     client: QueryClient,
-    window: Duration,
+    window: Mutex<Window>,
     max_series: u64,
     concurrency: usize,
+    deadline: Duration,
     split_until: Mutex<Option<Instant>>,
+    /// The namespaces, while split.
+    turns: Mutex<Turns<String>>,
+    counted: Mutex<Counted>,
 }
 
 /// What one query gave.
 struct Found {
     known: Arc<Known>,
     raw: Vec<RawSeries>,
-    bad_samples: u64,
+    bad: Vec<Bad>,
 }
 
 impl Found {
     fn add(&mut self, element: Element) {
-        if let Some((series, bad)) = self.known.identify(element) {
+        if let Some((series, times)) = self.known.identify(element) {
+            self.bad.extend(Bad::of(&series, times));
             self.raw.push(series);
-            self.bad_samples += bad;
         }
     }
 }
@@ -50,10 +57,11 @@ impl Found {
 struct Round {
     known: Arc<Known>,
     terms: Terms,
+    window: Duration,
 }
 
 /// How the queries of one round ended.
-type Answers = Vec<(Batch, Result<(Found, Vec<String>), QueryError>)>;
+type Answers = Vec<(Batch, Result<(Found, Remarks), QueryError>)>;
 
 impl PrometheusSource {
     /// A source for these settings. Asks nothing yet.
@@ -63,10 +71,13 @@ impl PrometheusSource {
     pub fn new(settings: &PrometheusSettings) -> Result<Self, SourceError> {
         Ok(Self {
             client: QueryClient::new(settings)?,
-            window: settings.window,
+            window: Mutex::new(Window::new(settings.window)),
             max_series: settings.max_series,
             concurrency: settings.concurrency.max(1),
+            deadline: settings.deadline,
             split_until: Mutex::new(None),
+            turns: Mutex::default(),
+            counted: Mutex::default(),
         })
     }
 
@@ -74,24 +85,59 @@ impl PrometheusSource {
         if scope.namespaces.is_empty() {
             return Ok(Collected::default());
         }
-        let round = Round { known: Arc::new(Known::new(scope)), terms: self.client.terms().await? };
-        let (counts, warnings) = match self.count(&round).await {
+        let round = Round {
+            known: Arc::new(Known::new(scope)),
+            terms: self.client.terms(self.deadline).await?,
+            window: self.window.lock().length(),
+        };
+        self.turns.lock().start(|namespace| scope.namespaces.contains(namespace));
+        let (counts, remarks) = match self.count(&round).await {
             Ok(counted) => counted,
             Err(QueryError::Limit(error)) => {
                 self.note_limit(&error);
-                (Vec::new(), Vec::new())
+                (Vec::new(), Remarks::default())
             }
-            Err(QueryError::Failed(error)) => return Err(error),
+            Err(error) => return Err(error.into_source()),
         };
-        let mut answers = self.ask(&round, self.plan(&counts, scope)).await;
-        if let [(_, Err(QueryError::Limit(error)))] = answers.as_slice() {
-            let again = plan::by_namespace(&counts, &scope.namespaces);
-            if again.len() > 1 || !self.is_split() {
-                self.note_limit(error);
-                answers = self.ask(&round, again).await;
+        let answers = self.ask(&round, self.plan(&counts, scope)).await;
+        let answers = self.ask_refused_again(&round, answers, &counts, scope).await;
+        let too_much = answers.iter().any(|(_, answer)| is_too_much(answer));
+        let collected = self.put_together(answers, remarks.reasons, scope).await;
+        self.learn_window(&collected, too_much);
+        collected
+    }
+
+    /// Every batch that was refused for size, again in its smallest parts; what the others gave is kept.
+    async fn ask_refused_again(
+        &self,
+        round: &Round,
+        answers: Answers,
+        counts: &[Count],
+        scope: &Scope,
+    ) -> Answers {
+        let (mut kept, mut again) = (Answers::new(), Vec::new());
+        for (batch, answer) in answers {
+            match (answer, plan::alone(&batch, counts, &scope.namespaces)) {
+                (Err(QueryError::Limit(error)), Some(parts)) => {
+                    self.note_limit(&error);
+                    again.extend(parts);
+                }
+                (answer, _) => kept.push((batch, answer)),
             }
         }
-        self.put_together(answers, warnings, scope).await
+        if !again.is_empty() {
+            kept.extend(self.ask(round, again).await);
+        }
+        kept
+    }
+
+    fn learn_window(&self, collected: &Result<Collected, SourceError>, too_much: bool) {
+        let (mut window, now) = (self.window.lock(), Instant::now());
+        if too_much {
+            window.refused(now);
+        } else if let Ok(collected) = collected {
+            window.learn(&collected.series, now);
+        }
     }
 
     fn plan(&self, counts: &[Count], scope: &Scope) -> Vec<Batch> {
@@ -111,7 +157,7 @@ impl PrometheusSource {
         *self.split_until.lock() = Some(Instant::now() + STAY_SPLIT);
     }
 
-    async fn count(&self, round: &Round) -> Result<(Vec<Count>, Vec<String>), QueryError> {
+    async fn count(&self, round: &Round) -> Result<(Vec<Count>, Remarks), QueryError> {
         let add = |counts: &mut Vec<Count>, element: Element| {
             let label = |name| element.labels.get(name).unwrap_or_default().to_owned();
             // Counts are small whole numbers; what isn't one counts as nothing.
@@ -124,20 +170,37 @@ impl PrometheusSource {
         self.client.query(&query, &round.terms, Vec::new(), add).instrument(span).await
     }
 
-    async fn ask(&self, round: &Round, batches: Vec<Batch>) -> Answers {
+    async fn ask(&self, round: &Round, mut batches: Vec<Batch>) -> Answers {
+        {
+            let turns = self.turns.lock();
+            batches.sort_by_key(|batch| {
+                batch.concerns.iter().flatten().map(|name| turns.place(name)).max().unwrap_or_default()
+            });
+        }
         let one = |batch: Batch| async move {
-            let query = batch.query(self.window);
+            let query = batch.query(round.window);
             let span = info_span!(
                 "prometheus_query",
                 source = self.client.name(),
                 namespaces = batch.concerns.as_ref().map_or(0, BTreeSet::len)
             );
-            let found = Found { known: Arc::clone(&round.known), raw: Vec::new(), bad_samples: 0 };
+            let found = Found { known: Arc::clone(&round.known), raw: Vec::new(), bad: Vec::new() };
             let answer = self.client.query(&query, &round.terms, found, Found::add);
             let answer = answer.instrument(span).await;
+            self.note_turn(&batch, &answer);
             (batch, answer)
         };
         stream::iter(batches).map(one).buffer_unordered(self.concurrency).collect().await
+    }
+
+    fn note_turn<T>(&self, batch: &Batch, answer: &Result<T, QueryError>) {
+        if matches!(answer, Err(QueryError::Unasked(_))) {
+            return;
+        }
+        let mut turns = self.turns.lock();
+        for namespace in batch.concerns.iter().flatten() {
+            turns.note(namespace.clone(), answer.is_ok());
+        }
     }
 
     async fn put_together(
@@ -156,8 +219,9 @@ impl PrometheusSource {
                 Ok((found, partial)) => {
                     answered = true;
                     raw.extend(found.raw);
-                    collected.bad_samples += found.bad_samples;
-                    reasons.extend(partial.into_iter().map(|reason| (batch.concerns.clone(), reason)));
+                    collected.bad_samples += self.counted.lock().count(found.bad);
+                    reasons
+                        .extend(partial.reasons.into_iter().map(|reason| (batch.concerns.clone(), reason)));
                 }
                 Err(error) => {
                     let error = error.into_source();
@@ -174,6 +238,15 @@ impl PrometheusSource {
             merged.map_err(|error| self.client.failed("decode", &error.to_string(), "report this"))?;
         collected.gaps = gaps(reasons, scope);
         Ok(collected)
+    }
+}
+
+/// Whether asking for fewer samples may help: the answer was refused, cut or late.
+fn is_too_much<T>(answer: &Result<(T, Remarks), QueryError>) -> bool {
+    match answer {
+        Ok((_, remarks)) => remarks.cut,
+        Err(QueryError::Limit(_)) => true,
+        Err(QueryError::Unasked(error) | QueryError::Failed(error)) => error.kind == "timeout",
     }
 }
 

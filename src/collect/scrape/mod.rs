@@ -10,6 +10,7 @@ use std::time::Duration;
 
 pub use source::ScrapeSource;
 
+use super::DEADLINE;
 use super::http::TlsSettings;
 use super::token::Token;
 
@@ -26,6 +27,8 @@ pub struct ScrapeSettings {
     pub tls: TlsSettings,
     /// Time for one pod, from connecting to the last byte.
     pub timeout: Duration,
+    /// Time for all pods of a collection; pods that weren't read by then are a gap.
+    pub deadline: Duration,
     /// Pods read at once.
     pub concurrency: usize,
     /// The longest answer of one pod, decompressed; what is over is cut off, and a gap says so.
@@ -53,6 +56,7 @@ impl Default for ScrapeSettings {
             token: Token::None,
             tls: TlsSettings::default(),
             timeout: Self::TIMEOUT,
+            deadline: DEADLINE,
             concurrency: Self::CONCURRENCY,
             max_body_bytes: Self::MAX_BODY_BYTES,
             window: Self::WINDOW,

@@ -10,6 +10,7 @@ use futures::{FutureExt as _, StreamExt as _, stream};
 use http::HeaderValue;
 use jiff::Timestamp;
 use parking_lot::Mutex;
+use tokio::time::{Instant, timeout_at};
 use tracing::{Instrument as _, debug_span, info_span};
 
 use super::ScrapeSettings;
@@ -17,6 +18,7 @@ use super::fetch::Fetcher;
 use super::text;
 use super::window::Window;
 use crate::collect::merge;
+use crate::collect::turns::Turns;
 use crate::engine::{Clock, Collected, Endpoint, Gap, MetricSource, Scope, SourceError};
 
 /// Reads signals from the serving pods themselves.
@@ -24,10 +26,11 @@ pub struct ScrapeSource {
     fetcher: Fetcher,
     clock: Arc<dyn Clock>,
     concurrency: usize,
+    deadline: Duration,
     window: Duration,
     memory: Mutex<BTreeMap<Endpoint, Window>>,
     /// One round at a time, so that no pod is read twice at once.
-    round: tokio::sync::Mutex<()>,
+    round: tokio::sync::Mutex<Turns<Endpoint>>,
 }
 
 /// What one pod's answer was worth.
@@ -38,6 +41,8 @@ struct Visit {
     failed: Option<String>,
     /// Why not everything was read.
     cut: Option<String>,
+    /// The round was over before it was read.
+    unread: bool,
 }
 
 impl ScrapeSource {
@@ -49,25 +54,31 @@ impl ScrapeSource {
         Ok(Self {
             fetcher: Fetcher::new(settings)?,
             clock,
+            deadline: settings.deadline,
             concurrency: settings.concurrency.max(1),
             window: settings.window,
             memory: Mutex::new(BTreeMap::new()),
-            round: tokio::sync::Mutex::new(()),
+            round: tokio::sync::Mutex::default(),
         })
     }
 
     async fn read(&self, scope: &Scope) -> Result<Collected, SourceError> {
-        let _round = self.round.lock().await;
+        let until = Instant::now() + self.deadline;
+        let mut turns = self.round.lock().await;
         let endpoints: BTreeSet<&Endpoint> = scope.endpoints.iter().collect();
         self.memory.lock().retain(|endpoint, _| endpoints.contains(endpoint));
         let authorization = self.fetcher.authorization().await?;
+        turns.start(|endpoint| endpoints.contains(endpoint));
         let visit = |endpoint| {
-            let visit = self.visit(endpoint, authorization.as_ref());
+            let visit = self.visit_until(until, endpoint, authorization.as_ref());
             visit.map(move |visit| (endpoint, visit)).instrument(debug_span!("scrape", pod = endpoint.pod))
         };
-        let visits: Vec<_> = endpoints.into_iter().map(visit).collect();
+        let visits: Vec<_> = in_turn(endpoints, &turns).into_iter().map(visit).collect();
         let visits: Vec<(&Endpoint, Visit)> =
             stream::iter(visits).buffer_unordered(self.concurrency).collect().await;
+        for (endpoint, visit) in visits.iter().filter(|(_, visit)| !visit.unread) {
+            turns.note((*endpoint).clone(), visit.failed.is_none());
+        }
         let remembered = self.remembered();
         // Away from the threads that wait for sockets: thousands of pods are tens of milliseconds.
         let merged = tokio::task::spawn_blocking(move || merge::merge(remembered)).await;
@@ -82,6 +93,19 @@ impl ScrapeSource {
         })
     }
 
+    async fn visit_until(
+        &self,
+        until: Instant,
+        endpoint: &Endpoint,
+        authorization: Option<&HeaderValue>,
+    ) -> Visit {
+        let unread = Visit { unread: true, ..Visit::default() };
+        if Instant::now() >= until {
+            return unread;
+        }
+        timeout_at(until, self.visit(endpoint, authorization)).await.unwrap_or(unread)
+    }
+
     /// Reads one pod and remembers what it said.
     async fn visit(&self, endpoint: &Endpoint, authorization: Option<&HeaderValue>) -> Visit {
         let page = match self.fetcher.get(endpoint, authorization).await {
@@ -93,7 +117,8 @@ impl ScrapeSource {
         let unfinished = read.cut.then(|| "its answer has no end mark".to_owned());
         let room = self.memory.lock().entry(endpoint.clone()).or_default().add(read.lines, now);
         let crowded = (!room).then(|| "it has more series than are kept".to_owned());
-        Visit { bad_samples: read.bad_samples, failed: None, cut: page.cut.or(unfinished).or(crowded) }
+        let cut = page.cut.or(unfinished).or(crowded);
+        Visit { bad_samples: read.bad_samples, cut, ..Visit::default() }
     }
 
     fn remembered(&self) -> Vec<merge::RawSeries> {
@@ -107,7 +132,8 @@ impl ScrapeSource {
         raw
     }
 
-    /// A gap for each namespace of which no pod answered, and for each pod whose answer was cut. Single silent pods
+    /// A gap for each namespace of which no pod answered or some were not read in time, and for each pod whose answer
+    /// was cut. Single silent pods
     /// make no gap: pods that start are silent for minutes, and the age of samples tells about the others.
     fn gaps(&self, visits: &[(&Endpoint, Visit)]) -> Vec<Gap> {
         let mut pods: BTreeMap<&str, Vec<&(&Endpoint, Visit)>> = BTreeMap::new();
@@ -120,6 +146,14 @@ impl ScrapeSource {
             let cut =
                 visits.iter().filter_map(|(endpoint, visit)| visit.cut.as_ref().map(|why| (endpoint, why)));
             gaps.extend(cut.map(|(endpoint, why)| gap(format!("pod {}: {why}", endpoint.pod))));
+            let unread = visits.iter().filter(|(_, visit)| visit.unread).count();
+            if unread > 0 {
+                let (all, seconds) = (visits.len(), self.deadline.as_secs_f64());
+                gaps.push(gap(format!(
+                    "{unread} of {all} pods were not read within {seconds:.1} s, because pods that hang took the \
+                     time; check the scrape port, and that network policies refuse instead of swallowing"
+                )));
+            }
             let failed =
                 visits.iter().filter_map(|(endpoint, visit)| Some((endpoint, visit.failed.as_ref()?)));
             let (count, first) = (failed.clone().count(), failed.min_by_key(|(endpoint, _)| **endpoint));
@@ -134,6 +168,20 @@ impl ScrapeSource {
         }
         gaps
     }
+}
+
+/// In which order pods are read: who was silent last goes last, and of the others every namespace in turn, so that no
+/// namespace of pods that hang stands before all others.
+fn in_turn<'a>(endpoints: BTreeSet<&'a Endpoint>, turns: &Turns<Endpoint>) -> Vec<&'a Endpoint> {
+    let mut places: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut order = Vec::new();
+    for endpoint in endpoints {
+        let place = places.entry(&endpoint.namespace).or_default();
+        *place += 1;
+        order.push((turns.place(endpoint), *place, endpoint));
+    }
+    order.sort();
+    order.into_iter().map(|(_, _, endpoint)| endpoint).collect()
 }
 
 impl MetricSource for ScrapeSource {

@@ -18,6 +18,10 @@ const MAX_SAMPLES: usize = 120;
 /// Series kept of one pod: 18 of each of 50 engines. A pod has one engine, or eight.
 const MAX_SERIES: usize = 900;
 
+/// How far ahead of the clock a sample may be before it is known that the clock was set back: more than a clock that is
+/// being disciplined jumps, no more than evaluations are apart.
+const SKEW: SignedDuration = SignedDuration::from_secs(1);
+
 /// Within a pod: name, engine, model, part.
 type Key = (&'static str, Option<String>, Option<String>, String);
 
@@ -29,6 +33,7 @@ impl Window {
     /// Adds what a pod answered at `now`. A sample with a time of its own keeps it, unless that is in the future.
     /// False when there were more series than are kept.
     pub(super) fn add(&mut self, lines: Vec<Line>, now: Timestamp) -> bool {
+        self.forget_future(now);
         let mut room = true;
         for line in lines {
             let at = line.at.map_or(now, |at| at.min(now));
@@ -49,8 +54,19 @@ impl Window {
         room
     }
 
-    /// Forgets samples older than `length` before `now`.
+    /// Forgets samples of a time that is yet to come: the clock was set back. They would look new until it has caught
+    /// up, and nothing could be added after them.
+    fn forget_future(&mut self, now: Timestamp) {
+        for (_, samples) in self.0.values_mut() {
+            while samples.back().is_some_and(|last| last.at.duration_since(now) > SKEW) {
+                samples.pop_back();
+            }
+        }
+    }
+
+    /// Forgets samples older than `length` before `now`, and those of a time yet to come.
     pub(super) fn forget(&mut self, now: Timestamp, length: Duration) {
+        self.forget_future(now);
         let length = SignedDuration::try_from(length).unwrap_or(SignedDuration::MAX);
         self.0.retain(|_, (_, samples)| {
             while samples.front().is_some_and(|first| now.duration_since(first.at) > length) {
@@ -114,6 +130,18 @@ mod tests {
         window.add(vec![line(1.0, Some(at(10)))], at(25));
         window.add(vec![line(2.0, Some(at(99)))], at(30));
         assert_eq!(samples(&window), [(10, 1.0), (30, 2.0)]);
+    }
+
+    #[test]
+    fn after_the_clock_was_set_back_new_samples_are_kept_and_old_ones_do_not_look_new() {
+        let mut window = Window::default();
+        for second in [0, 15, 3_600, 3_615] {
+            window.add(vec![line(1.0, None)], at(second));
+        }
+        window.add(vec![line(2.0, None)], at(30));
+        assert_eq!(samples(&window), [(0, 1.0), (15, 1.0), (30, 2.0)]);
+        window.forget(at(10), Duration::from_secs(120));
+        assert_eq!(samples(&window), [(0, 1.0)], "a pod that says nothing any more");
     }
 
     #[test]

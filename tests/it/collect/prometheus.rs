@@ -42,6 +42,59 @@ async fn one_model_and_a_thousand_take_the_same_two_queries() {
     }
 }
 
+/// Ages of the samples of scrapes every 60 s of which the last but one was missed, within the window of a query.
+fn slow_scrapes(request: &Request) -> ResponseTemplate {
+    let query = promql(request);
+    let (_, window) = query.rsplit_once('[').unwrap();
+    let window: i64 = window.trim_end_matches("ms]").parse().unwrap();
+    let samples: Vec<(i64, &str)> = [-560, -500, -440, -380, -320, -260, -200, -140, -20]
+        .into_iter()
+        .filter(|age| -age * 1_000 <= window)
+        .map(|age| (age, "1"))
+        .collect();
+    ok(&matrix(&[waiting("llm", "p", &samples)]))
+}
+
+#[tokio::test]
+async fn slow_scrapes_widen_the_window_until_one_missed_scrape_leaves_two_samples() {
+    let server = prometheus(ok(&counts(&[("llm", 1)])), slow_scrapes).await;
+    super::support::provider();
+    let source = wva::collect::PrometheusSource::new(&settings(server.uri())).unwrap();
+    let scope = scope(&["llm"]);
+    let mut seen = Vec::new();
+    for _ in 0..4 {
+        let collected = wva::engine::MetricSource::collect(&source, &scope).await.unwrap();
+        seen.push(values(&collected, Signal::Waiting)[0].1.len());
+    }
+    assert_eq!(seen, [1, 9, 4, 4], "120 s, a look back of 600 s, then 300 s");
+    let asked: Vec<String> = server.received_requests().await.unwrap().iter().map(promql).collect();
+    assert_eq!(asked.len(), 8, "two questions an evaluation, whatever the window");
+    let windows: Vec<&str> = asked.iter().filter_map(|q| Some(q.rsplit_once('[')?.1)).collect();
+    assert_eq!(windows, ["120000ms]", "600000ms]", "300000ms]", "300000ms]"]);
+}
+
+#[tokio::test]
+async fn a_longer_window_that_is_refused_is_given_up_for_a_while() {
+    let read = |request: &Request| {
+        if promql(request).ends_with("[120000ms]") {
+            return slow_scrapes(request);
+        }
+        ResponseTemplate::new(422).set_body_json(json!({
+            "status": "error", "errorType": "execution",
+            "error": "query processing would load too many samples into memory in query execution",
+        }))
+    };
+    let server = prometheus(ok(&counts(&[("llm", 1)])), read).await;
+    super::support::provider();
+    let source = wva::collect::PrometheusSource::new(&settings(server.uri())).unwrap();
+    let scope = scope(&["llm"]);
+    let mut answered = Vec::new();
+    for _ in 0..4 {
+        answered.push(wva::engine::MetricSource::collect(&source, &scope).await.is_ok());
+    }
+    assert_eq!(answered, [true, false, true, true]);
+}
+
 #[tokio::test]
 async fn nothing_to_scale_asks_nothing() {
     let server = prometheus(ok(&counts(&[])), ok(&matrix(&[]))).await;
@@ -101,6 +154,37 @@ async fn a_limit_error_of_the_backend_splits_by_namespace_and_is_remembered() {
 }
 
 #[tokio::test]
+async fn a_limit_error_of_one_batch_is_asked_again_by_namespace_and_the_other_batches_are_kept() {
+    let read = |request: &Request| {
+        let query = promql(request);
+        let (_, labels) = query.split_once("namespace=~\"").unwrap();
+        let names: Vec<&str> = labels.split('"').next().unwrap().split('|').collect();
+        match names.as_slice() {
+            ["a", "b"] => ResponseTemplate::new(422).set_body_json(json!({
+                "status": "error", "errorType": "execution",
+                "error": "query processing would load too many samples into memory in query execution",
+            })),
+            names => {
+                let result: Vec<Value> = names.iter().map(|name| waiting(name, name, &[(0, "1")])).collect();
+                ok(&matrix(&result))
+            }
+        }
+    };
+    let server = prometheus(ok(&counts(&[("a", 5), ("b", 5), ("c", 5), ("d", 5)])), read).await;
+    super::support::provider();
+    let small = wva::collect::PrometheusSettings { max_series: 10, ..settings(server.uri()) };
+    let source = wva::collect::PrometheusSource::new(&small).unwrap();
+    // The count, two batches and the refused one again in two; then the count and every namespace.
+    for queries_so_far in [5, 10] {
+        let scope = scope(&["a", "b", "c", "d"]);
+        let collected = wva::engine::MetricSource::collect(&source, &scope).await.unwrap();
+        assert_eq!(values(&collected, Signal::Waiting).len(), 4);
+        assert!(collected.gaps.is_empty(), "{:?}", collected.gaps);
+        assert_eq!(server.received_requests().await.unwrap().len(), queries_so_far);
+    }
+}
+
+#[tokio::test]
 async fn a_namespace_that_fails_alone_is_a_gap_of_that_namespace() {
     let read = |request: &Request| {
         if promql(request).contains("namespace=~\"a\"") {
@@ -152,6 +236,25 @@ async fn a_bad_sample_is_dropped_and_counted() {
     let collected = collect(&settings(server.uri()), &scope(&["llm"])).await.unwrap();
     assert_eq!(values(&collected, Signal::Waiting), [("p".to_owned(), vec![3.0])]);
     assert_eq!(collected.bad_samples, 3);
+}
+
+#[tokio::test]
+async fn a_bad_sample_that_stays_in_the_window_is_counted_once() {
+    let rounds = std::sync::atomic::AtomicI64::new(0);
+    let read = move |_: &Request| {
+        // A NaN every 15 s, and a window of eight of them that moves by one.
+        let first = rounds.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let samples: Vec<(i64, &str)> = (first..first + 8).map(|n| (n * 15, "NaN")).collect();
+        ok(&matrix(&[waiting("llm", "p", &samples)]))
+    };
+    let server = prometheus(ok(&counts(&[("llm", 1)])), read).await;
+    super::support::provider();
+    let source = wva::collect::PrometheusSource::new(&settings(server.uri())).unwrap();
+    let scope = scope(&["llm"]);
+    for new in [8, 1, 1] {
+        let collected = wva::engine::MetricSource::collect(&source, &scope).await.unwrap();
+        assert_eq!(collected.bad_samples, new);
+    }
 }
 
 #[tokio::test]

@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use wiremock::ResponseTemplate;
-use wva::collect::{PrometheusSettings, Token};
+use wiremock::{Request, ResponseTemplate};
+use wva::collect::{PrometheusSettings, PrometheusSource, Token};
+use wva::engine::MetricSource as _;
 use wva_core::snapshot::Signal;
 
 use super::support::{
-    LOOPBACK, RawServer, collect, counts, matrix, ok, prometheus, scope, settings, values, waiting,
+    LOOPBACK, RawServer, collect, counts, matrix, ok, prometheus, promql, provider, scope, settings, values,
+    waiting,
 };
 
 #[tokio::test]
@@ -100,6 +102,35 @@ async fn a_prometheus_that_hangs_costs_three_timeouts_however_many_namespaces_th
     let error = collect(&hasty, &scope(&names)).await.unwrap_err();
     assert_eq!(error.kind, "timeout");
     assert!(started.elapsed() < Duration::from_secs(4), "{:?}", started.elapsed());
+}
+
+#[tokio::test]
+async fn one_slow_namespace_is_a_gap_of_its_own_and_blinds_nobody_else() {
+    let read = |request: &Request| {
+        let query = promql(request);
+        match ["b", "c"].iter().find(|name| query.contains(&format!("namespace=~\"{name}\""))) {
+            Some(name) => ok(&matrix(&[waiting(name, name, &[(0, "1")])])),
+            None => ok(&matrix(&[])).set_delay(Duration::from_secs(9)),
+        }
+    };
+    let server = prometheus(ok(&counts(&[("a", 8), ("b", 8), ("c", 8)])), read).await;
+    provider();
+    let split = PrometheusSettings {
+        max_series: 10,
+        deadline: Duration::from_millis(700),
+        concurrency: 1,
+        ..settings(server.uri())
+    };
+    let source = PrometheusSource::new(&split).unwrap();
+    let scope = scope(&["a", "b", "c"]);
+    let started = tokio::time::Instant::now();
+    let first = source.collect(&scope).await.unwrap_err();
+    assert_eq!(first.kind, "timeout", "one at a time, the slow one first: nothing came");
+    let collected = source.collect(&scope).await.unwrap();
+    assert!(started.elapsed() < Duration::from_secs(4), "{:?}", started.elapsed());
+    assert_eq!(values(&collected, Signal::Waiting).len(), 2, "the slow one goes last now");
+    let [gap] = collected.gaps.as_slice() else { panic!("{:?}", collected.gaps) };
+    assert!(gap.namespace.as_deref() == Some("a") && gap.reason.contains("no answer within"), "{gap:?}");
 }
 
 #[tokio::test]

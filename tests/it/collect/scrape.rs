@@ -156,6 +156,31 @@ async fn a_slow_pod_costs_its_own_time_only() {
 }
 
 #[tokio::test]
+async fn pods_of_one_namespace_that_hang_blind_no_other_namespace() {
+    let hanging = pod(classic(1.0).set_delay(Duration::from_secs(9))).await;
+    let good = pod(classic(2.0)).await;
+    let names: Vec<String> = (0..40).map(|n| format!("p{n:02}")).collect();
+    let mut endpoints: Vec<Endpoint> =
+        names.iter().map(|name| endpoint("a", name, *hanging.address())).collect();
+    endpoints.extend(["x", "y", "z"].map(|name| endpoint("b", name, *good.address())));
+    let scope = Scope { endpoints, ..scope(&["a", "b"]) };
+    let (source, _) = source(&ScrapeSettings {
+        concurrency: 4,
+        timeout: Duration::from_millis(300),
+        deadline: Duration::from_millis(1_000),
+        ..ScrapeSettings::default()
+    });
+    for _ in 0..2 {
+        let started = tokio::time::Instant::now();
+        let collected = collect(&source, &scope).await;
+        assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
+        assert_eq!(values(&collected, Signal::Waiting).len(), 3);
+        let [gap] = collected.gaps.as_slice() else { panic!("{:?}", collected.gaps) };
+        assert!(gap.namespace.as_deref() == Some("a") && gap.reason.contains("of 40 pods"), "{gap:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_pod_that_left_the_scope_is_forgotten() {
     let server = pod(classic(1.0)).await;
     let (source, _) = source(&ScrapeSettings::default());

@@ -1,0 +1,50 @@
+//! Impossible samples, each counted once however many windows it is in. Pure.
+
+use std::collections::BTreeMap;
+
+use jiff::{SignedDuration, Timestamp};
+
+use crate::collect::merge::RawSeries;
+
+/// How long a series is remembered after its last impossible sample: as long as the longest window may show it again.
+const REMEMBERED: SignedDuration = SignedDuration::from_mins(10);
+
+/// Name, namespace, pod and the labels that tell copies and parts apart.
+type Key = (&'static str, String, String, String);
+
+/// The impossible samples of one series in one answer.
+#[derive(Debug)]
+pub(super) struct Bad {
+    key: Key,
+    times: Vec<Timestamp>,
+}
+
+impl Bad {
+    /// `times` of samples of `series`; `None` when there are none.
+    pub(super) fn of(series: &RawSeries, times: Vec<Timestamp>) -> Option<Self> {
+        let labels = format!("{}\n{}", series.part, series.origin);
+        let key = || (series.name.text, series.namespace.clone(), series.pod.clone(), labels);
+        (!times.is_empty()).then(|| Self { key: key(), times })
+    }
+}
+
+/// The newest impossible sample counted, by series.
+#[derive(Debug, Default)]
+pub(super) struct Counted(BTreeMap<Key, Timestamp>);
+
+impl Counted {
+    /// How many of these were never counted before.
+    pub(super) fn count(&mut self, seen: Vec<Bad>) -> u64 {
+        let mut new = 0;
+        for Bad { key, times } in seen {
+            let counted = self.0.get(&key).copied();
+            new += times.iter().filter(|at| counted.is_none_or(|counted| **at > counted)).count();
+            let newest = times.into_iter().max().max(counted);
+            self.0.extend(newest.map(|newest| (key, newest)));
+        }
+        if let Some(newest) = self.0.values().max().copied() {
+            self.0.retain(|_, at| newest.duration_since(*at) <= REMEMBERED);
+        }
+        new as u64
+    }
+}
