@@ -1,7 +1,7 @@
 //! The rules no decision may break, derived again from the snapshot alone. Shares no code with what decides: a mistake
 //! there is caught here, and the other way round. Says what is wrong; `decide` holds the number that is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
@@ -32,12 +32,12 @@ pub fn check(snapshot: &Snapshot, before: &Memory, policy: &Policy, decisions: &
 
 fn one_decision_each(snapshot: &Snapshot, decisions: &Decisions) -> Vec<Violation> {
     let states = snapshot.groups.values().flat_map(|group| &group.variants);
-    let wanted: Vec<&VariantId> =
+    let wanted: BTreeSet<&VariantId> =
         states.map(|state| &state.variant.id).chain(snapshot.invalid.iter().map(|one| &one.id)).collect();
     let missing =
         wanted.iter().filter(|id| !decisions.contains_key(**id)).map(|id| (*id, "it has no decision"));
     let extra =
-        decisions.keys().filter(|id| !wanted.contains(id)).map(|id| (id, "it is not in the snapshot"));
+        decisions.keys().filter(|id| !wanted.contains(*id)).map(|id| (id, "it is not in the snapshot"));
     let violation = |(id, detail): (&VariantId, &str)| broken(id, Rule::OneDecision, detail.to_owned());
     missing.chain(extra).map(violation).collect()
 }
@@ -151,18 +151,18 @@ impl Case<'_> {
         policy.enabled && self.group.source == SourceHealth::Complete && long && quiet && may
     }
 
-    /// Between looks nothing moves; at a look one variant of the role moves by one, from its promise or from what runs.
+    /// Between looks nothing moves; at a look one variant of the role moves by a step, from its promise or from what runs.
     fn more_than_a_step(&self, numbers: &[Number<'_>]) -> Vec<Violation> {
         let due = self.before.cycle_at.is_none_or(|at| seconds(at, self.now) >= self.policy.cycle.get());
         let moved: Vec<&Number<'_>> = numbers.iter().filter(|number| !self.stays(number, due)).collect();
-        let one_allowed = due && moved.len() == 1 && moved.iter().all(|number| number.by_one());
+        let one_allowed = due && moved.len() == 1 && moved.iter().all(|number| number.by_a_step());
         if moved.is_empty() || one_allowed {
             return Vec::new();
         }
         let names: Vec<&str> = moved.iter().map(|number| number.id().name.as_str()).collect();
         let detail = |number: &Number<'_>| {
             let promised = number.promised.map_or_else(|| "nothing".to_owned(), |one| one.to_string());
-            let (decided, current) = (number.decided, number.scale.current);
+            let (decided, current) = (number.decided, number.base());
             format!("{decided} after {promised} with {current} running; moved at once: {}", names.join(", "))
         };
         moved.iter().map(|number| broken(number.id(), Rule::OneStep, detail(number))).collect()
@@ -171,7 +171,7 @@ impl Case<'_> {
     /// The number is not the analyzer's doing: it was promised, or it runs, or zero came or went.
     fn stays(&self, number: &Number<'_>, due: bool) -> bool {
         let decided = number.decided;
-        let current = number.bounded(number.scale.current.get());
+        let current = number.bounded(number.base());
         let promised = number.promised.map(|promised| number.bounded(promised));
         let runs_and_may = due || promised.is_none() || promised == Some(0);
         let woken = decided == 1 && (promised.unwrap_or(0) == 0 || number.scale.spec.get() == 0);
@@ -208,10 +208,21 @@ impl Number<'_> {
         (bounded != self.decided).then(|| broken(self.id(), Rule::WithinBounds, detail))
     }
 
-    fn by_one(&self) -> bool {
-        let starts = [Some(self.scale.current.get()), self.promised];
-        starts.iter().flatten().any(|start| self.decided == self.bounded(start.saturating_add(1)))
-            || starts.iter().flatten().any(|start| self.decided == self.bounded(start.saturating_sub(1)))
+    /// What a step starts from: pods that a rolling update adds for a while are no base.
+    fn base(&self) -> u32 {
+        self.scale.current.get().min(self.scale.spec.get())
+    }
+
+    /// The next number that an HPA does not take for what runs already (between 9 and 11 tenths of it), or the bound
+    /// on the way there.
+    fn by_a_step(&self) -> bool {
+        let reaches = |start: u32| {
+            let ten = |tenths: u32| u64::from(start) * u64::from(tenths);
+            let narrow = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+            let ends = [narrow(ten(11) / 10 + 1), narrow(ten(9).saturating_sub(1) / 10)];
+            ends.iter().any(|end| self.decided == self.bounded(*end))
+        };
+        reaches(self.base()) || self.promised.is_some_and(reaches)
     }
 }
 

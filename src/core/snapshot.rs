@@ -76,10 +76,17 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// Replicas that exist and are not ready.
+    /// Replicas that a step starts from. A rolling update runs surge pods beside the wanted ones: counted as a base,
+    /// every rollout would add one.
+    #[must_use]
+    pub fn base(self) -> Replicas {
+        self.current.min(self.spec)
+    }
+
+    /// Replicas of the base that are not ready.
     #[must_use]
     pub fn pending(self) -> Replicas {
-        self.current.above(self.ready)
+        self.base().above(self.ready)
     }
 }
 

@@ -94,7 +94,7 @@ fn enforced((member, draft): (&Member<'_>, &Draft)) -> Enforced {
 /// A zero that was right when it was decided is not any more: a request came, or idleness cannot be measured now.
 fn stay_awake(member: &Member<'_>, draft: &mut Draft, steps: &mut Vec<Step>) {
     let measured = !member.seen.observations.is_empty();
-    let number = if measured { member.scale.current.max(Replicas::ONE) } else { Replicas::ONE };
+    let number = if measured { member.scale.base().max(Replicas::ONE) } else { Replicas::ONE };
     let number = member.state.variant.bounds.clamp(number);
     let message = words::not_idle(member, number);
     steps.push(words::step("bound", Some(member.name()), &message));

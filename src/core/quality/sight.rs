@@ -79,6 +79,8 @@ pub struct VariantSight {
     pub newest: Option<Timestamp>,
     /// The newest sample of all.
     pub newest_of_all: Option<Timestamp>,
+    /// The most engines of one serving pod: several with data parallelism.
+    pub engines_a_pod: u32,
     /// V1's input: one an engine that is not stale.
     pub observations: Vec<Observation>,
 }
@@ -169,6 +171,7 @@ fn see_ready(seen: &mut VariantSight, variant: &VariantState, replica: &Replica,
     seen.ready += 1;
     seen.ready_last = seen.ready_last.max(Some(replica.ready_since.unwrap_or(replica.created)));
     let several = replica.engines.len() > 1;
+    seen.engines_a_pod = seen.engines_a_pod.max(count(replica.engines.len()));
     let mut worst = if replica.engines.is_empty() { Freshness::Absent } else { Freshness::Fresh };
     for (engine, signals) in &replica.engines {
         let reading = read(signals, now);
