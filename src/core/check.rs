@@ -9,7 +9,7 @@ use crate::decision::{Decision, Rule, Verdict, Violation};
 use crate::memory::{GroupMemory, Memory, VariantMemory};
 use crate::model::{Policy, Role, VariantId};
 use crate::snapshot::{
-    ModelGroup, Phase, Replica, Scale, Signal, Signals, Snapshot, SourceHealth, VariantState,
+    ModelGroup, Phase, Replica, Sample, Scale, Signal, Signals, Snapshot, SourceHealth, VariantState,
 };
 use crate::units::Replicas;
 
@@ -144,16 +144,19 @@ impl Case<'_> {
                 .iter()
                 .all(|signal| engine.newest(*signal).is_some_and(|sample| sample.value <= 0.0))
         };
-        let serving = all.iter().flat_map(|state| &state.replicas).filter(|one| one.phase == Phase::Ready);
+        let ready = all.iter().flat_map(|state| &state.replicas).filter(|one| one.phase == Phase::Ready);
         let quiet =
-            serving.into_iter().all(|one| one.engines.values().all(calm) && measured_lately(one, self.now));
+            ready.into_iter().all(|one| serving(one).into_iter().all(calm) && measured_lately(one, self.now));
+        let quiet = quiet
+            && self.group.scheduler.newest(Signal::SchedulerQueueSize).is_some_and(|one| one.value <= 0.0);
         let may = all.iter().all(|state| state.variant.bounds.min.get() == 0);
         policy.enabled && self.group.source == SourceHealth::Complete && long && quiet && may
     }
 
     /// Between looks nothing moves; at a look one variant of the role moves by a step, from its promise or from what runs.
     fn more_than_a_step(&self, numbers: &[Number<'_>]) -> Vec<Violation> {
-        let due = self.before.cycle_at.is_none_or(|at| seconds(at, self.now) >= self.policy.cycle.get());
+        let over = |at| at > self.now || seconds(at, self.now) >= self.policy.cycle.get();
+        let due = self.before.cycle_at.is_none_or(over);
         let moved: Vec<&Number<'_>> = numbers.iter().filter(|number| !self.stays(number, due)).collect();
         let one_allowed = due && moved.len() == 1 && moved.iter().all(|number| number.by_a_step());
         if moved.is_empty() || one_allowed {
@@ -230,19 +233,34 @@ fn seconds(from: Timestamp, to: Timestamp) -> f64 {
     to.duration_since(from).as_secs_f64().max(0.0)
 }
 
-/// Every engine of the pod has shown both signals within two scrapes, or half a minute where scrapes are faster.
+/// Every engine of the pod has shown both signals within two scrapes, or half a minute where scrapes are faster, and
+/// its samples reach back a minute, or to when the pod began to serve, but for one scrape and 5 s.
 fn measured_lately(replica: &Replica, now: Timestamp) -> bool {
+    let served = seconds(replica.ready_since.unwrap_or(replica.created), now);
     let lately = |engine: &Signals| {
         let (kv, waiting) = (engine.get(Signal::KvUsage), engine.get(Signal::Waiting));
-        let longer = if waiting.len() >= kv.len() { waiting } else { kv };
-        let mut gaps: Vec<f64> =
-            longer.iter().zip(longer.iter().skip(1)).map(|(one, next)| seconds(one.at, next.at)).collect();
-        gaps.sort_unstable_by(f64::total_cmp);
-        let limit = gaps.get(gaps.len() / 2).map_or(30.0, |gap| (2.0 * gap).max(30.0));
-        let recent = |series: &[crate::snapshot::Sample]| {
-            series.last().is_some_and(|newest| seconds(newest.at, now) <= limit)
-        };
-        recent(kv) && recent(waiting)
+        let gap = usual_gap(if waiting.len() >= kv.len() { waiting } else { kv });
+        let (newest, oldest) = ((2.0 * gap).max(30.0), served.min(60.0) - gap - 5.0);
+        [kv, waiting].iter().all(|series| {
+            series.last().is_some_and(|last| seconds(last.at, now) <= newest)
+                && series.first().is_some_and(|first| seconds(first.at, now) >= oldest)
+        })
     };
-    !replica.engines.is_empty() && replica.engines.values().all(lately)
+    let engines = serving(replica);
+    !engines.is_empty() && engines.into_iter().all(lately)
+}
+
+fn usual_gap(series: &[Sample]) -> f64 {
+    let pairs = series.iter().zip(series.iter().skip(1));
+    let mut gaps: Vec<f64> = pairs.map(|(one, next)| seconds(one.at, next.at)).collect();
+    gaps.sort_unstable_by(f64::total_cmp);
+    gaps.get(gaps.len() / 2).copied().unwrap_or(0.0)
+}
+
+/// The engines of a pod, without those that show neither signal while others do.
+fn serving(replica: &Replica) -> Vec<&Signals> {
+    let silent =
+        |engine: &Signals| engine.get(Signal::KvUsage).is_empty() && engine.get(Signal::Waiting).is_empty();
+    let (silent, speaking): (Vec<_>, Vec<_>) = replica.engines.values().partition(|engine| silent(engine));
+    if speaking.is_empty() { silent } else { speaking }
 }

@@ -149,6 +149,17 @@ impl Signals {
         self.get(signal).last().copied()
     }
 
+    /// A sample is later than `latest`.
+    #[must_use]
+    pub fn ahead_of(&self, latest: Timestamp) -> bool {
+        self.0.values().filter_map(|series| series.last()).any(|newest| newest.at > latest)
+    }
+
+    /// Drops the samples later than `latest`.
+    pub fn cut_after(&mut self, latest: Timestamp) {
+        self.0.values_mut().for_each(|series| series.retain(|sample| sample.at <= latest));
+    }
+
     /// True when there is no sample at all.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -176,6 +176,13 @@ pub(super) fn asleep(member: &Member<'_>) -> String {
     format!("{}: nothing runs, and no request waits", member.id())
 }
 
+pub(super) fn unwakeable(member: &Member<'_>) -> String {
+    format!(
+        "{}: nothing runs, and nothing can wake it, because the source has no fresh queue size of the scheduler: check that the scheduler's queue metrics are scraped, or scale the target up; the last number is held",
+        member.id()
+    )
+}
+
 pub(super) fn asleep_unsure(member: &Member<'_>) -> String {
     format!("{}: nothing runs, and the source's answer is not whole; the last number is held", member.id())
 }

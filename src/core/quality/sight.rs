@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use super::STALE_AT_LEAST;
-use super::engine::{Freshness, Reading, read};
+use super::engine::{Freshness, Reading, engines_of, read};
 use crate::analyze::saturation_percent::Observation;
 use crate::snapshot::{Phase, Replica, SourceHealth, VariantState};
 use crate::units::{Replicas, Seconds, count};
@@ -169,12 +169,14 @@ fn look_at(variant: &VariantState, now: Timestamp) -> VariantSight {
 
 fn see_ready(seen: &mut VariantSight, variant: &VariantState, replica: &Replica, now: Timestamp) {
     seen.ready += 1;
-    seen.ready_last = seen.ready_last.max(Some(replica.ready_since.unwrap_or(replica.created)));
-    let several = replica.engines.len() > 1;
-    seen.engines_a_pod = seen.engines_a_pod.max(count(replica.engines.len()));
+    let ready_since = replica.ready_since.unwrap_or(replica.created);
+    seen.ready_last = seen.ready_last.max(Some(ready_since));
+    let engines = engines_of(replica).count();
+    let several = engines > 1;
+    seen.engines_a_pod = seen.engines_a_pod.max(count(engines));
     let mut worst = if replica.engines.is_empty() { Freshness::Absent } else { Freshness::Fresh };
-    for (engine, signals) in &replica.engines {
-        let reading = read(signals, now);
+    for (engine, signals) in engines_of(replica) {
+        let reading = read(signals, ready_since, now);
         worst = worst.max(reading.freshness);
         seen.newest_of_all = seen.newest_of_all.max(reading.newest);
         if reading.freshness <= Freshness::Aging {

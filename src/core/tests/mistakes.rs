@@ -1,13 +1,16 @@
 //! What once went wrong, each under the name of what the product promises instead.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests may fail like tests")]
-#![allow(dead_code, reason = "a helper module of several test programs")]
 
 #[path = "support/world.rs"]
 mod world;
 
 use world::World;
+use wva_core::decision::{Cause, Reason, Verdict};
 use wva_core::hpa::{AtZero, Behavior, Counts, Hpa, Kind, MetricTarget, Settings, Tolerance, milli, propose};
-use wva_core::units::Replicas;
+use wva_core::model::ScaleToZero;
+use wva_core::snapshot::{Sample, Signal};
+use wva_core::units::{Replicas, Seconds};
+use wva_core::{check, decide, observe};
 
 /// A real HPA that looks at `world` every 15 s, `ticks` times.
 fn follow(world: &mut World, ticks: u32) -> Vec<u32> {
@@ -87,4 +90,93 @@ fn a_pod_of_several_ranks_takes_all_of_them_with_it() {
     assert_eq!(world.number(0), 2);
     world.load = (0.3, 0.0);
     assert_eq!(world.number(15), 1);
+}
+
+#[test]
+fn a_model_that_nothing_can_wake_does_not_sleep_and_at_zero_says_so() {
+    let mut world = World::new(1);
+    world.min = 0;
+    world.queued = false;
+    world.policy.scale_to_zero = ScaleToZero { enabled: true, retention: Seconds::whole(60) };
+    world.load = (0.0, 0.0);
+    for _ in 0..40 {
+        assert_eq!(world.number(15), 1, "no queue to wake it");
+    }
+    world.queued = true;
+    while world.number(15) > 0 {
+        assert!(world.now < 900, "never idle");
+    }
+    world.running = 0;
+    assert_eq!(world.reason(15), Reason::Steady);
+    world.queued = false;
+    assert_eq!(world.reason(15), Reason::MetricsMissing);
+    assert_eq!(world.number(280), 0, "held");
+    let Verdict::Unknown(unknown) = world.evaluate(15) else { panic!("held for ever") };
+    assert_eq!(unknown.cause, Cause::TooOld);
+    assert!(unknown.message.contains("nothing can wake it"), "{}", unknown.message);
+    world.queued = true;
+    assert_eq!(world.number(15), 0);
+    // With a minimum the zero is a person's, and the number asks for the minimum as before.
+    (world.queued, world.min) = (false, 1);
+    assert_eq!(world.number(900), 1);
+}
+
+#[test]
+fn a_clock_set_back_an_hour_does_not_stop_the_analyzer_for_an_hour() {
+    let mut world = World::new(2);
+    assert_eq!(world.number(0), 2);
+    world.now -= 3600;
+    world.load = (0.75, 4.0);
+    assert_eq!(world.number(0), 3, "a look in the future is due again");
+    world.running = 3;
+    assert_eq!(world.number(15), 4);
+    let group = world.memory.groups.values_mut().next().unwrap();
+    group.observed_at = Some(world::at(world.now + 3600));
+    group.variants.get_mut("llama").unwrap().target_since = Some(world::at(world.now + 3600));
+    // The HPA never comes to 4: the patience runs from now, not from an hour ahead.
+    assert_eq!(world.reason(15), Reason::Transition);
+    world.load = (0.5, 1.0);
+    assert_eq!(world.number(301), 3);
+}
+
+#[test]
+fn a_sample_from_the_future_is_a_bad_sample() {
+    let mut world = World::new(2);
+    world.load = (0.1, 0.0);
+    assert_eq!(world.number(0), 1, "calm");
+    let mut world = World::new(2);
+    world.load = (0.1, 0.0);
+    let mut snapshot = world.snapshot();
+    let group = snapshot.groups.values_mut().next().unwrap();
+    for replica in group.variants.iter_mut().flat_map(|one| &mut one.replicas) {
+        let signals = replica.engines.get_mut("0").unwrap();
+        let ahead = |seconds| Sample { at: world::at(world.now + seconds), value: 1.0 };
+        signals.add(Signal::KvUsage, [ahead(61), ahead(3600)]);
+    }
+    let memory = observe(&snapshot, world.memory.clone());
+    let decisions = decide(&snapshot, &memory, &world.policy).decisions;
+    let Verdict::Target(target) = &decisions[&World::id()].verdict else { panic!("no number") };
+    assert_eq!((target.desired.get(), target.evidence), (1, world::at(-2)), "they are not there");
+}
+
+#[test]
+fn one_sample_after_a_start_shrinks_nothing_and_may_grow() {
+    let mut world = World::new(3);
+    world.load = (0.1, 0.0);
+    world.samples = 1;
+    assert_eq!(world.number(0), 3);
+    let mut shrunk = world.snapshot();
+    shrunk.now = world::at(15);
+    let mut decisions = decide(&shrunk, &world.memory, &world.policy).decisions;
+    let Verdict::Target(target) = &mut decisions.get_mut(&World::id()).unwrap().verdict else { panic!() };
+    target.desired = Replicas::new(2);
+    let found = check::check(&shrunk, &world.memory, &world.policy, &decisions);
+    assert_eq!(found.first().map(|one| one.rule), Some(wva_core::decision::Rule::NoBlindDecrease));
+    world.samples = 3;
+    assert_eq!(world.number(30), 3);
+    world.samples = 4;
+    assert_eq!(world.number(15), 2, "a minute's peaks are known");
+    let mut world = World::new(3);
+    (world.load, world.samples) = ((0.75, 4.0), 1);
+    assert_eq!(world.number(0), 4);
 }
