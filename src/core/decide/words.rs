@@ -148,7 +148,10 @@ pub(super) fn awaited(member: &Member<'_>, target: Replicas) -> String {
 
 pub(super) fn stepped(member: &Member<'_>, number: Replicas, finding: &str, state: State) -> String {
     let sight = if state == State::Partial { ", although not every ready pod has fresh metrics" } else { "" };
-    format!("{}: {} to {number}{sight}: {finding}", member.id(), member.scale.base())
+    let base = member.scale.base();
+    let several = number > base.plus_one() || number < base.minus_one();
+    let past = if several { " (past the 10 % that an HPA takes for equal)" } else { "" };
+    format!("{}: {base} to {number}{past}{sight}: {finding}", member.id())
 }
 
 pub(super) fn steady(member: &Member<'_>, finding: &str) -> String {

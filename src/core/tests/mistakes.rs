@@ -44,6 +44,14 @@ fn a_fleet_of_twelve_grows_and_shrinks_through_the_tolerance_of_a_real_hpa() {
 }
 
 #[test]
+fn a_step_of_several_replicas_says_why() {
+    let mut world = World::new(12);
+    world.load = (0.75, 4.0);
+    let Verdict::Target(target) = world.evaluate(0) else { panic!("no number") };
+    assert!(target.message.contains("12 to 14 (past the 10 %"), "{}", target.message);
+}
+
+#[test]
 fn a_bound_within_the_tolerance_is_gone_to_and_not_past() {
     let mut world = World::new(12);
     (world.load, world.max) = ((0.75, 4.0), Some(13));
