@@ -1,7 +1,7 @@
 //! The rules no decision may break, derived again from the snapshot alone. Shares no code with what decides: a mistake
 //! there is caught here, and the other way round. Says what is wrong; `decide` holds the number that is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
@@ -9,7 +9,7 @@ use crate::decision::{Decision, Rule, Verdict, Violation};
 use crate::memory::{GroupMemory, Memory, VariantMemory};
 use crate::model::{Policy, Role, VariantId};
 use crate::snapshot::{
-    ModelGroup, Phase, Replica, Scale, Signal, Signals, Snapshot, SourceHealth, VariantState,
+    ModelGroup, Phase, Replica, Sample, Scale, Signal, Signals, Snapshot, SourceHealth, VariantState,
 };
 use crate::units::Replicas;
 
@@ -32,12 +32,12 @@ pub fn check(snapshot: &Snapshot, before: &Memory, policy: &Policy, decisions: &
 
 fn one_decision_each(snapshot: &Snapshot, decisions: &Decisions) -> Vec<Violation> {
     let states = snapshot.groups.values().flat_map(|group| &group.variants);
-    let wanted: Vec<&VariantId> =
+    let wanted: BTreeSet<&VariantId> =
         states.map(|state| &state.variant.id).chain(snapshot.invalid.iter().map(|one| &one.id)).collect();
     let missing =
         wanted.iter().filter(|id| !decisions.contains_key(**id)).map(|id| (*id, "it has no decision"));
     let extra =
-        decisions.keys().filter(|id| !wanted.contains(id)).map(|id| (id, "it is not in the snapshot"));
+        decisions.keys().filter(|id| !wanted.contains(*id)).map(|id| (id, "it is not in the snapshot"));
     let violation = |(id, detail): (&VariantId, &str)| broken(id, Rule::OneDecision, detail.to_owned());
     missing.chain(extra).map(violation).collect()
 }
@@ -144,25 +144,28 @@ impl Case<'_> {
                 .iter()
                 .all(|signal| engine.newest(*signal).is_some_and(|sample| sample.value <= 0.0))
         };
-        let serving = all.iter().flat_map(|state| &state.replicas).filter(|one| one.phase == Phase::Ready);
+        let ready = all.iter().flat_map(|state| &state.replicas).filter(|one| one.phase == Phase::Ready);
         let quiet =
-            serving.into_iter().all(|one| one.engines.values().all(calm) && measured_lately(one, self.now));
+            ready.into_iter().all(|one| serving(one).into_iter().all(calm) && measured_lately(one, self.now));
+        let quiet = quiet
+            && self.group.scheduler.newest(Signal::SchedulerQueueSize).is_some_and(|one| one.value <= 0.0);
         let may = all.iter().all(|state| state.variant.bounds.min.get() == 0);
         policy.enabled && self.group.source == SourceHealth::Complete && long && quiet && may
     }
 
-    /// Between looks nothing moves; at a look one variant of the role moves by one, from its promise or from what runs.
+    /// Between looks nothing moves; at a look one variant of the role moves by a step, from its promise or from what runs.
     fn more_than_a_step(&self, numbers: &[Number<'_>]) -> Vec<Violation> {
-        let due = self.before.cycle_at.is_none_or(|at| seconds(at, self.now) >= self.policy.cycle.get());
+        let over = |at| at > self.now || seconds(at, self.now) >= self.policy.cycle.get();
+        let due = self.before.cycle_at.is_none_or(over);
         let moved: Vec<&Number<'_>> = numbers.iter().filter(|number| !self.stays(number, due)).collect();
-        let one_allowed = due && moved.len() == 1 && moved.iter().all(|number| number.by_one());
+        let one_allowed = due && moved.len() == 1 && moved.iter().all(|number| number.by_a_step());
         if moved.is_empty() || one_allowed {
             return Vec::new();
         }
         let names: Vec<&str> = moved.iter().map(|number| number.id().name.as_str()).collect();
         let detail = |number: &Number<'_>| {
             let promised = number.promised.map_or_else(|| "nothing".to_owned(), |one| one.to_string());
-            let (decided, current) = (number.decided, number.scale.current);
+            let (decided, current) = (number.decided, number.base());
             format!("{decided} after {promised} with {current} running; moved at once: {}", names.join(", "))
         };
         moved.iter().map(|number| broken(number.id(), Rule::OneStep, detail(number))).collect()
@@ -171,7 +174,7 @@ impl Case<'_> {
     /// The number is not the analyzer's doing: it was promised, or it runs, or zero came or went.
     fn stays(&self, number: &Number<'_>, due: bool) -> bool {
         let decided = number.decided;
-        let current = number.bounded(number.scale.current.get());
+        let current = number.bounded(number.base());
         let promised = number.promised.map(|promised| number.bounded(promised));
         let runs_and_may = due || promised.is_none() || promised == Some(0);
         let woken = decided == 1 && (promised.unwrap_or(0) == 0 || number.scale.spec.get() == 0);
@@ -208,10 +211,21 @@ impl Number<'_> {
         (bounded != self.decided).then(|| broken(self.id(), Rule::WithinBounds, detail))
     }
 
-    fn by_one(&self) -> bool {
-        let starts = [Some(self.scale.current.get()), self.promised];
-        starts.iter().flatten().any(|start| self.decided == self.bounded(start.saturating_add(1)))
-            || starts.iter().flatten().any(|start| self.decided == self.bounded(start.saturating_sub(1)))
+    /// What a step starts from: pods that a rolling update adds for a while are no base.
+    fn base(&self) -> u32 {
+        self.scale.current.get().min(self.scale.spec.get())
+    }
+
+    /// The next number that an HPA does not take for what runs already (between 9 and 11 tenths of it), or the bound
+    /// on the way there.
+    fn by_a_step(&self) -> bool {
+        let reaches = |start: u32| {
+            let ten = |tenths: u32| u64::from(start) * u64::from(tenths);
+            let narrow = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+            let ends = [narrow(ten(11) / 10 + 1), narrow(ten(9).saturating_sub(1) / 10)];
+            ends.iter().any(|end| self.decided == self.bounded(*end))
+        };
+        reaches(self.base()) || self.promised.is_some_and(reaches)
     }
 }
 
@@ -219,19 +233,34 @@ fn seconds(from: Timestamp, to: Timestamp) -> f64 {
     to.duration_since(from).as_secs_f64().max(0.0)
 }
 
-/// Every engine of the pod has shown both signals within two scrapes, or half a minute where scrapes are faster.
+/// Every engine of the pod has shown both signals within two scrapes, or half a minute where scrapes are faster, and
+/// its samples reach back a minute, or to when the pod began to serve, but for one scrape and 5 s.
 fn measured_lately(replica: &Replica, now: Timestamp) -> bool {
+    let served = seconds(replica.ready_since.unwrap_or(replica.created), now);
     let lately = |engine: &Signals| {
         let (kv, waiting) = (engine.get(Signal::KvUsage), engine.get(Signal::Waiting));
-        let longer = if waiting.len() >= kv.len() { waiting } else { kv };
-        let mut gaps: Vec<f64> =
-            longer.iter().zip(longer.iter().skip(1)).map(|(one, next)| seconds(one.at, next.at)).collect();
-        gaps.sort_unstable_by(f64::total_cmp);
-        let limit = gaps.get(gaps.len() / 2).map_or(30.0, |gap| (2.0 * gap).max(30.0));
-        let recent = |series: &[crate::snapshot::Sample]| {
-            series.last().is_some_and(|newest| seconds(newest.at, now) <= limit)
-        };
-        recent(kv) && recent(waiting)
+        let gap = usual_gap(if waiting.len() >= kv.len() { waiting } else { kv });
+        let (newest, oldest) = ((2.0 * gap).max(30.0), served.min(60.0) - gap - 5.0);
+        [kv, waiting].iter().all(|series| {
+            series.last().is_some_and(|last| seconds(last.at, now) <= newest)
+                && series.first().is_some_and(|first| seconds(first.at, now) >= oldest)
+        })
     };
-    !replica.engines.is_empty() && replica.engines.values().all(lately)
+    let engines = serving(replica);
+    !engines.is_empty() && engines.into_iter().all(lately)
+}
+
+fn usual_gap(series: &[Sample]) -> f64 {
+    let pairs = series.iter().zip(series.iter().skip(1));
+    let mut gaps: Vec<f64> = pairs.map(|(one, next)| seconds(one.at, next.at)).collect();
+    gaps.sort_unstable_by(f64::total_cmp);
+    gaps.get(gaps.len() / 2).copied().unwrap_or(0.0)
+}
+
+/// The engines of a pod, without those that show neither signal while others do.
+fn serving(replica: &Replica) -> Vec<&Signals> {
+    let silent =
+        |engine: &Signals| engine.get(Signal::KvUsage).is_empty() && engine.get(Signal::Waiting).is_empty();
+    let (silent, speaking): (Vec<_>, Vec<_>) = replica.engines.values().partition(|engine| silent(engine));
+    if speaking.is_empty() { silent } else { speaking }
 }

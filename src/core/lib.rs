@@ -8,6 +8,7 @@ pub mod bound;
 pub mod check;
 pub mod decide;
 pub mod decision;
+mod future;
 pub mod hpa;
 pub mod memory;
 pub mod model;

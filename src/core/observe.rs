@@ -2,8 +2,9 @@
 
 use jiff::Timestamp;
 
+use crate::future::{not_after, without_future};
 use crate::memory::{GroupMemory, Memory};
-use crate::quality::{State, fresh_limit, interval_of, look, median_gap};
+use crate::quality::{State, engines_of, fresh_limit, interval_of, look, median_gap};
 use crate::snapshot::{ModelGroup, Phase, Sample, Signal, Signals, Snapshot, SourceHealth};
 use crate::units::Seconds;
 
@@ -25,6 +26,8 @@ const TRACES: [Signal; 3] =
 /// Folds `snapshot` into `memory`. Twice with the same snapshot is the same as once.
 #[must_use]
 pub fn observe(snapshot: &Snapshot, mut memory: Memory) -> Memory {
+    let snapshot = &*without_future(snapshot);
+    not_after(&mut memory, snapshot.now);
     for (id, group) in &snapshot.groups {
         let remembered = memory.groups.entry(id.clone()).or_default();
         remembered.idle_since = idle_since(snapshot.now, group, remembered);
@@ -58,8 +61,8 @@ pub fn activity(now: Timestamp, group: &ModelGroup, observed_at: Option<Timestam
     }
     let serving = known.iter().flat_map(|variant| &variant.replicas);
     let serving = serving.filter(|replica| replica.phase == Phase::Ready);
-    let engines = serving.flat_map(|replica| replica.engines.values());
-    let parts = engines.map(|engine| engine_activity(now, engine, observed_at));
+    let engines = serving.flat_map(engines_of);
+    let parts = engines.map(|(_, engine)| engine_activity(now, engine, observed_at));
     parts.fold(scheduler_activity(now, &group.scheduler), Activity::and)
 }
 
@@ -87,9 +90,7 @@ fn engine_activity(now: Timestamp, engine: &Signals, observed_at: Option<Timesta
 }
 
 fn scheduler_activity(now: Timestamp, scheduler: &Signals) -> Activity {
-    if scheduler.get(Signal::SchedulerQueueSize).is_empty() {
-        return Activity::Idle(None);
-    }
+    // Without a queue nobody sees the request that should wake the model: it must not sleep.
     let limit = fresh_limit(median_gap(scheduler.get(Signal::SchedulerQueueSize)));
     quiet_gauge(now, scheduler.get(Signal::SchedulerQueueSize), limit)
 }

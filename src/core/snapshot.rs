@@ -76,10 +76,17 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// Replicas that exist and are not ready.
+    /// Replicas that a step starts from. A rolling update runs surge pods beside the wanted ones: counted as a base,
+    /// every rollout would add one.
+    #[must_use]
+    pub fn base(self) -> Replicas {
+        self.current.min(self.spec)
+    }
+
+    /// Replicas of the base that are not ready.
     #[must_use]
     pub fn pending(self) -> Replicas {
-        self.current.above(self.ready)
+        self.base().above(self.ready)
     }
 }
 
@@ -140,6 +147,17 @@ impl Signals {
     #[must_use]
     pub fn newest(&self, signal: Signal) -> Option<Sample> {
         self.get(signal).last().copied()
+    }
+
+    /// A sample is later than `latest`.
+    #[must_use]
+    pub fn ahead_of(&self, latest: Timestamp) -> bool {
+        self.0.values().filter_map(|series| series.last()).any(|newest| newest.at > latest)
+    }
+
+    /// Drops the samples later than `latest`.
+    pub fn cut_after(&mut self, latest: Timestamp) {
+        self.0.values_mut().for_each(|series| series.retain(|sample| sample.at <= latest));
     }
 
     /// True when there is no sample at all.

@@ -114,7 +114,7 @@ pub fn analyze(observations: &[Observation], policy: &SaturationPolicy) -> Analy
         avg_spare_kv: kv,
         avg_spare_queue: queue,
         scale_up: kv < policy.kv_spare_trigger || queue < policy.queue_spare_trigger,
-        scale_down_safe: one_fewer_would_do(all.free, kv, queue, policy),
+        scale_down_safe: fewer_would_do(all.free, 1, (kv, queue), policy),
         variants: variants
             .into_iter()
             .map(|(name, found)| (name.to_owned(), variant_finding(found)))
@@ -134,12 +134,18 @@ fn variant_finding((sums, cost, saturated): (Sums, Cost, Vec<String>)) -> Varian
     }
 }
 
-/// Spreads the load of `free` replicas over one fewer. The load of saturated ones is not spread, as upstream.
-fn one_fewer_would_do(free: u32, kv: f64, queue: f64, policy: &SaturationPolicy) -> bool {
-    if free < 2 {
-        return false;
+impl Analysis {
+    /// Upstream's test of one fewer, for `removed` observations fewer at once.
+    #[must_use]
+    pub fn safe_without(&self, removed: u32, policy: &SaturationPolicy) -> bool {
+        fewer_would_do(self.non_saturated, removed, (self.avg_spare_kv, self.avg_spare_queue), policy)
     }
-    let growth = f64::from(free) / f64::from(free - 1);
+}
+
+/// Spreads the load of `free` replicas over `removed` fewer. The load of saturated ones is not spread, as upstream.
+fn fewer_would_do(free: u32, removed: u32, (kv, queue): (f64, f64), policy: &SaturationPolicy) -> bool {
+    let Some(left) = free.checked_sub(removed).filter(|left| *left > 0) else { return false };
+    let growth = f64::from(free) / f64::from(left);
     let left_kv = policy.kv_cache_threshold - (policy.kv_cache_threshold - kv) * growth;
     let left_queue = policy.queue_length_threshold - (policy.queue_length_threshold - queue) * growth;
     left_kv >= policy.kv_spare_trigger && left_queue >= policy.queue_spare_trigger

@@ -22,7 +22,8 @@ pub(super) struct Decided {
 
 /// Decides about one group.
 pub(super) fn decide(now: Timestamp, group: &ModelGroup, before: &GroupMemory, policy: &Policy) -> Decided {
-    let due = before.cycle_at.is_none_or(|at| Seconds::between(at, now) >= policy.cycle);
+    // A look in the future was taken before the clock was set back.
+    let due = before.cycle_at.is_none_or(|at| at > now || Seconds::between(at, now) >= policy.cycle);
     let scene = Scene { now, policy, group, due };
     let mut decided =
         Decided { decisions: BTreeMap::new(), report: GroupReport::default(), memory: before.clone() };

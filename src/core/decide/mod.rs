@@ -12,6 +12,7 @@ mod zero;
 
 use crate::check::check;
 use crate::decision::{Cause, Decision, Outcome, Reason, Report, Step, Target, Unknown, Verdict, Violation};
+use crate::future::{not_after, without_future};
 use crate::memory::Memory;
 use crate::model::{GroupId, Policy, VariantId};
 use crate::snapshot::{Snapshot, VariantState};
@@ -28,13 +29,14 @@ pub const START_ALLOWANCE: Seconds = Seconds::whole(1800);
 
 /// Decides about everything in `snapshot`.
 pub fn decide(snapshot: &Snapshot, memory: &Memory, policy: &Policy) -> Outcome {
+    let snapshot = &*without_future(snapshot);
     let mut outcome = Outcome {
         decisions: std::collections::BTreeMap::new(),
         report: Report::default(),
         memory: kept(snapshot, memory),
     };
     for (id, group) in &snapshot.groups {
-        let before = memory.groups.get(id).cloned().unwrap_or_default();
+        let before = outcome.memory.groups.get(id).cloned().unwrap_or_default();
         let decided = group::decide(snapshot.now, group, &before, policy);
         outcome.decisions.extend(decided.decisions);
         outcome.report.groups.insert(id.clone(), decided.report);
@@ -67,6 +69,7 @@ fn kept(snapshot: &Snapshot, memory: &Memory) -> Memory {
         snapshot.groups.contains_key(id) || !group.variants.is_empty()
     });
     kept.invalid.retain(|id, _| invalid(id));
+    not_after(&mut kept, snapshot.now);
     kept
 }
 

@@ -101,7 +101,7 @@ fn between_looks(scene: Scene<'_>, evidence: Timestamp, member: &Member<'_>) -> 
         return unseen_among_seen(scene, evidence, member);
     }
     // A variant that has joined since the last look, measured: it starts from what runs.
-    let number = Some(member.committed().unwrap_or(member.scale.current));
+    let number = Some(member.committed().unwrap_or(member.scale.base()));
     // The last look's words stand too; what was said while the variant was not seen does not.
     let said = member.memory.reason.zip(member.memory.message.clone());
     let said = said.filter(|(reason, _)| !matches!(reason, Reason::Starting | Reason::MetricsMissing));

@@ -1,6 +1,7 @@
 //! The analyzer's look at a role, and its one step. Starts from upstream's August rules
-//! (`analyze::saturation_percent::targets`) and mends three things: a shrink on its way does not forbid growth, a
-//! change has [`super::TRANSITION_PATIENCE`] and not for ever, and a step that meets a bound goes to the next variant.
+//! (`analyze::saturation_percent::targets`) and mends four things: a shrink on its way does not forbid growth, a
+//! change has [`super::TRANSITION_PATIENCE`] and not for ever, a step that meets a bound goes to the next variant, and
+//! a step goes past an HPA's tolerance, which would swallow one replica of ten or more.
 
 use jiff::Timestamp;
 
@@ -10,7 +11,7 @@ use super::{TRANSITION_PATIENCE, words, zero};
 use crate::analyze::saturation_percent::{Analysis, analyze};
 use crate::decision::{Reason, Step};
 use crate::quality::{Rights, Sight, State};
-use crate::units::Replicas;
+use crate::units::{Replicas, count};
 
 /// What of a member's last change is still open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,12 +68,12 @@ pub(super) fn look_and_step(
         steps.push(words::step("target", Some(mover.member.name()), &waiting));
         return members.iter().map(|member| wait(scene, evidence, &waiting, member)).collect();
     }
-    let chosen = match wish {
-        Wish::Up => grow(&runners),
-        Wish::Down => shrink(&runners),
-        Wish::DownDenied | Wish::Steady => None,
+    let (chosen, unsafe_step) = match wish {
+        Wish::Up => (grow(&runners), None),
+        Wish::Down => safely(shrink(&runners), members, &analysis, scene),
+        Wish::DownDenied | Wish::Steady => (None, None),
     };
-    let look = Look { scene, sight, rights, wish, chosen, finding: &finding, evidence };
+    let look = Look { scene, sight, rights, wish, chosen, unsafe_step, finding: &finding, evidence };
     let drafts: Vec<Draft> = runners.iter().map(|runner| look.draft(runner)).collect();
     for (member, draft) in members.iter().zip(&drafts) {
         steps.push(words::step("target", Some(member.name()), &draft.message));
@@ -98,24 +99,24 @@ fn runners<'m, 'a>(scene: Scene<'_>, members: &'m [Member<'a>]) -> Vec<Runner<'m
 }
 
 fn movement(member: &Member<'_>, now: Timestamp) -> Movement {
-    let current = member.scale.current;
+    let base = member.scale.base();
     // A committed 0 that still runs was taken back or never meant: like upstream's, it is no number to wait for.
     // And what the bounds have taken from a promise will not come.
     let bounds = member.state.variant.bounds;
     let target =
         member.committed().map(|target| bounds.clamp(target)).filter(|target| *target > Replicas::ZERO);
-    let target = target.unwrap_or(current);
+    let target = target.unwrap_or(base);
     let pending = member.scale.pending();
     let credited = member.seen.credited(member.state, TRANSITION_PATIENCE, now);
     if !member.active() {
         Movement::Settled
-    } else if credited > Replicas::ZERO || (target > current && member.patient(now)) {
+    } else if credited > Replicas::ZERO || (target > base && member.patient(now)) {
         Movement::Growing
     } else if member.seen.unschedulable > 0 {
         Movement::Unschedulable
-    } else if target > current || pending > Replicas::ZERO {
+    } else if target > base || pending > Replicas::ZERO {
         Movement::Overdue
-    } else if target < current && member.patient(now) {
+    } else if target < base && member.patient(now) {
         Movement::Shrinking
     } else {
         Movement::Settled
@@ -134,7 +135,7 @@ fn blocking<'r, 'm, 'a>(runners: &'r [Runner<'m, 'a>], wish: Wish) -> Option<&'r
 /// Who gets one more: the cheapest that runs and can grow, else the cheapest that sleeps, else one whose last change
 /// is overdue. One whose replicas fit on no node gets none.
 fn grow(runners: &[Runner<'_, '_>]) -> Option<usize> {
-    let able = |runner: &&Runner<'_, '_>| runner.member.allows(runner.member.scale.current.plus_one());
+    let able = |runner: &&Runner<'_, '_>| runner.member.allows(runner.member.scale.base().plus_one());
     let settled =
         |runner: &&Runner<'_, '_>| !matches!(runner.movement, Movement::Overdue | Movement::Unschedulable);
     let running = || runners.iter().filter(|runner| runner.seen).filter(able);
@@ -150,11 +151,52 @@ fn cheapest<'r>(runners: impl Iterator<Item = &'r Runner<'r, 'r>>) -> Option<usi
 /// Who loses one: the dearest that has more than one and more than its minimum; of equals the name that sorts last.
 fn shrink(runners: &[Runner<'_, '_>]) -> Option<usize> {
     let able = |runner: &&Runner<'_, '_>| {
-        let current = runner.member.scale.current;
-        runner.seen && current > Replicas::ONE && current > runner.member.state.variant.bounds.min
+        let base = runner.member.scale.base();
+        runner.seen && base > Replicas::ONE && base > runner.member.state.variant.bounds.min
     };
     let dearest = runners.iter().filter(able).max_by(|a, b| a.member.by_cost(b.member));
     dearest.map(|runner| runner.index)
+}
+
+/// The variant to shrink if the others can carry what its whole step takes away; else `(None, that variant)`. The
+/// analyzer's own test is about one engine, and a step may be several pods of several engines.
+fn safely(
+    chosen: Option<usize>,
+    members: &[Member<'_>],
+    analysis: &Analysis,
+    scene: Scene<'_>,
+) -> (Option<usize>, Option<usize>) {
+    let safe = |index: &usize| {
+        let member = &members[*index];
+        let (base, fewer) = (member.scale.base(), fewer(member));
+        let engines = |pods: Replicas| pods.get().saturating_mul(member.seen.engines_a_pod);
+        // Pods beyond the base (a rolling update's) are measured too and leave as well.
+        let observed = count(member.seen.observations.len());
+        let removed = observed.saturating_sub(engines(fewer)).max(engines(base.above(fewer)));
+        analysis.safe_without(removed, &scene.policy.saturation)
+    };
+    match chosen {
+        Some(index) if safe(&index) => (chosen, None),
+        _ => (None, chosen),
+    }
+}
+
+/// The next number above: at least one more, and outside the tolerance of an HPA, which takes anything up to
+/// 11 tenths of what runs for equal. A maximum on the way is as far as it goes.
+fn more(member: &Member<'_>) -> Replicas {
+    let base = u64::from(member.scale.base().get());
+    let beyond = (base + 1).max(base * 11 / 10 + 1);
+    let wanted = Replicas::new(u32::try_from(beyond).unwrap_or(u32::MAX));
+    member.state.variant.bounds.max.map_or(wanted, |max| wanted.min(max))
+}
+
+/// The next number below: at least one fewer, and outside the tolerance of an HPA, which takes anything down to
+/// 9 tenths of what runs for equal. A minimum on the way is as far as it goes.
+fn fewer(member: &Member<'_>) -> Replicas {
+    let base = u64::from(member.scale.base().get());
+    let beyond = (base * 9).div_ceil(10).saturating_sub(1);
+    let wanted = Replicas::new(u32::try_from(beyond).unwrap_or(u32::MAX));
+    wanted.max(member.state.variant.bounds.min)
 }
 
 /// In a transition everything stays as it was committed.
@@ -165,7 +207,7 @@ fn wait(scene: Scene<'_>, evidence: Timestamp, waiting: &str, member: &Member<'_
     if member.committed().is_none() && member.seen.observations.is_empty() {
         return unseen_among_seen(scene, evidence, member);
     }
-    let number = Some(member.committed().unwrap_or(member.scale.current));
+    let number = Some(member.committed().unwrap_or(member.scale.base()));
     Draft { number, reason: Reason::Transition, message: waiting.to_owned(), evidence, blind: false }
 }
 
@@ -176,6 +218,8 @@ struct Look<'l, 'a> {
     rights: Rights,
     wish: Wish,
     chosen: Option<usize>,
+    /// Would have lost replicas, but its step is too large to be safe.
+    unsafe_step: Option<usize>,
     finding: &'l str,
     evidence: Timestamp,
 }
@@ -192,17 +236,16 @@ impl Look<'_, '_> {
         if !runner.seen {
             return unseen_among_seen(self.scene, self.evidence, member);
         }
-        let number = self.never_lower_unseen(member, member.scale.current);
-        let (reason, message) = self.why_not(member);
+        let number = self.never_lower_unseen(member, member.scale.base());
+        let (reason, message) = self.why_not(runner);
         Draft { number: Some(number), reason, message, evidence: self.evidence, blind: false }
     }
 
     fn stepped(&self, member: &Member<'_>) -> Draft {
-        let current = member.scale.current;
         let (wanted, reason) = match self.wish {
-            Wish::Down => (current.minus_one(), Reason::ScaleDown),
-            _ if self.sight.state == State::Partial => (current.plus_one(), Reason::Partial),
-            _ => (current.plus_one(), Reason::ScaleUp),
+            Wish::Down => (fewer(member), Reason::ScaleDown),
+            _ if self.sight.state == State::Partial => (more(member), Reason::Partial),
+            _ => (more(member), Reason::ScaleUp),
         };
         let number = self.never_lower_unseen(member, wanted);
         let message = words::stepped(member, number, self.finding, self.sight.state);
@@ -214,10 +257,14 @@ impl Look<'_, '_> {
         if self.rights.down { wanted } else { wanted.max(member.committed().unwrap_or(wanted)) }
     }
 
-    fn why_not(&self, member: &Member<'_>) -> (Reason, String) {
+    fn why_not(&self, runner: &Runner<'_, '_>) -> (Reason, String) {
+        let member = runner.member;
         let partial = self.sight.state == State::Partial;
         match self.wish {
             Wish::Up if self.chosen.is_none() => (Reason::Bounded, words::no_room(member, self.finding)),
+            Wish::Down if self.unsafe_step == Some(runner.index) => {
+                (Reason::Steady, words::unsafe_step(member, fewer(member), self.finding))
+            }
             Wish::DownDenied if !partial => (Reason::Stale, words::denied(member, self.finding)),
             _ if partial => {
                 (Reason::Partial, words::incomplete(member, &self.scene.group.source, self.finding))

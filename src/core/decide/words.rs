@@ -98,6 +98,13 @@ pub(super) fn denied(member: &Member<'_>, finding: &str) -> String {
     format!("{}: one replica less would do, but the newest samples are not fresh; {finding}", member.id())
 }
 
+pub(super) fn unsafe_step(member: &Member<'_>, fewer: Replicas, finding: &str) -> String {
+    let (id, base) = (member.id(), member.scale.base());
+    format!(
+        "{id}: one replica less would do, but the next step is {base} to {fewer}, and that would not; {finding}"
+    )
+}
+
 pub(super) fn starting(member: &Member<'_>) -> String {
     let seen = &member.seen;
     let id = member.id();
@@ -124,7 +131,7 @@ pub(super) fn until_next_look(member: &Member<'_>) -> String {
 }
 
 pub(super) fn transition(member: &Member<'_>) -> String {
-    let current = member.scale.current;
+    let current = member.scale.base();
     match member.committed() {
         Some(target) if target != current => awaited(member, target),
         _ => format!(
@@ -136,12 +143,15 @@ pub(super) fn transition(member: &Member<'_>) -> String {
 }
 
 pub(super) fn awaited(member: &Member<'_>, target: Replicas) -> String {
-    format!("{}: waiting for {target} replicas, {} run", member.id(), member.scale.current)
+    format!("{}: waiting for {target} replicas, {} run", member.id(), member.scale.base())
 }
 
 pub(super) fn stepped(member: &Member<'_>, number: Replicas, finding: &str, state: State) -> String {
     let sight = if state == State::Partial { ", although not every ready pod has fresh metrics" } else { "" };
-    format!("{}: {} to {number}{sight}: {finding}", member.id(), member.scale.current)
+    let base = member.scale.base();
+    let several = number > base.plus_one() || number < base.minus_one();
+    let past = if several { " (past the 10 % that an HPA takes for equal)" } else { "" };
+    format!("{}: {base} to {number}{past}{sight}: {finding}", member.id())
 }
 
 pub(super) fn steady(member: &Member<'_>, finding: &str) -> String {
@@ -167,6 +177,13 @@ pub(super) fn bounded(member: &Member<'_>, wanted: Replicas, bounded: Replicas, 
 
 pub(super) fn asleep(member: &Member<'_>) -> String {
     format!("{}: nothing runs, and no request waits", member.id())
+}
+
+pub(super) fn unwakeable(member: &Member<'_>) -> String {
+    format!(
+        "{}: nothing runs, and nothing can wake it, because the source has no fresh queue size of the scheduler: check that the scheduler's queue metrics are scraped, or scale the target up; the last number is held",
+        member.id()
+    )
 }
 
 pub(super) fn asleep_unsure(member: &Member<'_>) -> String {

@@ -8,16 +8,24 @@ use crate::bound::enforcer::{Action, Enforced, enforce};
 use crate::decision::{Reason, Step};
 use crate::memory::GroupMemory;
 use crate::observe::{Activity, activity, held_by_scheduler};
-use crate::snapshot::SourceHealth;
+use crate::snapshot::{SourceHealth, VariantState};
 use crate::units::{Replicas, Seconds};
 
 /// A role of which nothing runs and nothing is asked to: it sleeps until the scheduler holds a request for the model.
 pub(super) fn at_zero(scene: Scene<'_>, members: &[Member<'_>], steps: &mut Vec<Step>) -> Vec<Draft> {
     let mut drafts: Vec<Draft> = members.iter().map(|member| asleep(scene, member)).collect();
-    let Some(queue) = held_by_scheduler(scene.now, &scene.group.scheduler).filter(|queue| queue.value > 0.0)
-    else {
+    let Some(queue) = held_by_scheduler(scene.now, &scene.group.scheduler) else {
+        if nothing_else_wakes(scene, members) {
+            let sleeping = members.iter().zip(&mut drafts);
+            sleeping
+                .filter(|(_, draft)| !draft.blind && draft.number == Some(Replicas::ZERO))
+                .for_each(|(member, draft)| unwakeable(scene, member, draft));
+        }
         return drafts;
     };
+    if queue.value <= 0.0 {
+        return drafts;
+    }
     let able = members.iter().enumerate().filter(|(_, member)| member.allows(Replicas::ONE));
     let Some((chosen, member)) = able.min_by(|(_, a), (_, b)| a.by_cost(b)) else { return drafts };
     let message = words::from_zero(member, queue.value);
@@ -31,6 +39,19 @@ pub(super) fn at_zero(scene: Scene<'_>, members: &[Member<'_>], steps: &mut Vec<
         blind: false,
     };
     drafts
+}
+
+/// Neither a minimum nor scaling to zero being off gives one of `members` a replica.
+fn nothing_else_wakes(scene: Scene<'_>, members: &[Member<'_>]) -> bool {
+    let sleeps = |one: &VariantState| one.variant.bounds.min == Replicas::ZERO;
+    let one_is_kept = !scene.policy.scale_to_zero.enabled && scene.group.variants.iter().all(sleeps);
+    !one_is_kept && members.iter().all(|member| sleeps(member.state))
+}
+
+/// At zero and no request can be seen waiting: the number stays, but nothing renews what it rests on.
+fn unwakeable(scene: Scene<'_>, member: &Member<'_>, draft: &mut Draft) {
+    let (evidence, message) = (member.old_evidence(scene.now), words::unwakeable(member));
+    *draft = Draft { reason: Reason::MetricsMissing, message, evidence, blind: true, ..draft.clone() };
 }
 
 /// A variant of which nobody asks for a replica. When the source answers completely, that is a measured zero.
@@ -94,7 +115,7 @@ fn enforced((member, draft): (&Member<'_>, &Draft)) -> Enforced {
 /// A zero that was right when it was decided is not any more: a request came, or idleness cannot be measured now.
 fn stay_awake(member: &Member<'_>, draft: &mut Draft, steps: &mut Vec<Step>) {
     let measured = !member.seen.observations.is_empty();
-    let number = if measured { member.scale.current.max(Replicas::ONE) } else { Replicas::ONE };
+    let number = if measured { member.scale.base().max(Replicas::ONE) } else { Replicas::ONE };
     let number = member.state.variant.bounds.clamp(number);
     let message = words::not_idle(member, number);
     steps.push(words::step("bound", Some(member.name()), &message));

@@ -2,8 +2,8 @@
 
 use jiff::Timestamp;
 
-use super::{FRESH_AT_LEAST, PEAK_WINDOW, STALE_AT_LEAST};
-use crate::snapshot::{Sample, Signal, Signals};
+use super::{FRESH_AT_LEAST, LATE_SCRAPE, PEAK_WINDOW, STALE_AT_LEAST};
+use crate::snapshot::{Replica, Sample, Signal, Signals};
 use crate::units::{Seconds, whole};
 
 /// How old the newest sample is, in steps of what may be concluded. In order of trust.
@@ -11,7 +11,8 @@ use crate::units::{Seconds, whole};
 pub enum Freshness {
     /// At most the fresh limit old, in every signal V1 needs.
     Fresh,
-    /// Between the limits, or one of the signals is missing: may raise a number, never lower it.
+    /// Between the limits, or one of the signals is missing, or the peaks of the window are not known yet: may raise a
+    /// number, never lower it.
     Aging,
     /// Older than the stale limit: says nothing any more.
     Stale,
@@ -35,9 +36,17 @@ pub struct Reading {
 /// What V1 cannot do without.
 const NEEDED: [Signal; 2] = [Signal::KvUsage, Signal::Waiting];
 
-/// Judges `signals` at `now`.
+/// The engines of `replica` that are judged. Some series come without the name of their engine and make up one of
+/// their own; it is no engine while another one shows what V1 needs.
+pub fn engines_of(replica: &Replica) -> impl Iterator<Item = (&String, &Signals)> {
+    let needed = |signals: &Signals| NEEDED.iter().any(|signal| signals.newest(*signal).is_some());
+    let known = replica.engines.values().any(needed);
+    replica.engines.iter().filter(move |(_, signals)| !known || needed(signals))
+}
+
+/// Judges `signals` at `now`; they are of a pod that serves since `ready_since`.
 #[must_use]
-pub fn read(signals: &Signals, now: Timestamp) -> Reading {
+pub fn read(signals: &Signals, ready_since: Timestamp, now: Timestamp) -> Reading {
     let interval = interval_of(signals);
     let grades = NEEDED.map(|signal| grade(signals.newest(signal), interval, now));
     let newest = NEEDED.iter().filter_map(|signal| signals.newest(*signal)).map(|sample| sample.at).max();
@@ -47,6 +56,8 @@ pub fn read(signals: &Signals, now: Timestamp) -> Reading {
         [Freshness::Absent, known] | [known, Freshness::Absent] => known.max(Freshness::Aging),
         [kv, queue] => either_is_enough(kv, queue),
     };
+    let freshness =
+        if reaches_back(signals, ready_since, now) { freshness } else { freshness.max(Freshness::Aging) };
     // A slow scrape leaves no sample in the usual window; a fresh engine always has one in this.
     let limit = fresh_limit(interval);
     let window = if limit > PEAK_WINDOW { limit } else { PEAK_WINDOW };
@@ -55,6 +66,16 @@ pub fn read(signals: &Signals, now: Timestamp) -> Reading {
         recent.map(|sample| sample.value).fold(0.0, f64::max)
     };
     Reading { freshness, newest, kv: peak(Signal::KvUsage), queue: whole(peak(Signal::Waiting)) }
+}
+
+/// Both series go back over the window of the peaks, or to when the pod began to serve: to within one scrape of it.
+/// After a start of this program or a new holder of the lease they do not, and one sample is no peak.
+fn reaches_back(signals: &Signals, ready_since: Timestamp, now: Timestamp) -> bool {
+    let served = Seconds::between(ready_since, now);
+    let window = if served < PEAK_WINDOW { served } else { PEAK_WINDOW };
+    let least = window.get() - interval_of(signals).get() - LATE_SCRAPE.get();
+    let back = |signal| signals.get(signal).first().map(|oldest| Seconds::between(oldest.at, now).get());
+    NEEDED.iter().all(|signal| back(*signal).is_some_and(|back| back >= least))
 }
 
 /// Two signals of one process: with one of them stale the other still may raise a number.

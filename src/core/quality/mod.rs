@@ -8,7 +8,7 @@ mod sight;
 #[cfg(test)]
 mod tests;
 
-pub use engine::{Freshness, Reading, fresh_limit, interval_of, median_gap, read, stale_limit};
+pub use engine::{Freshness, Reading, engines_of, fresh_limit, interval_of, median_gap, read, stale_limit};
 pub use sight::{Rights, Sight, State, VariantSight, look};
 
 use crate::units::Seconds;
@@ -18,6 +18,9 @@ pub const FRESH_AT_LEAST: Seconds = Seconds::whole(30);
 
 /// A sample is not stale for at least this long: four scrapes of the usual 15 s.
 pub const STALE_AT_LEAST: Seconds = Seconds::whole(60);
+
+/// How late a scrape may be without leaving a hole at the far end of the peak window: a third of the usual 15 s.
+pub const LATE_SCRAPE: Seconds = Seconds::whole(5);
 
 /// V1 looks at peaks of this window, as upstream's queries do (`max_over_time(…[1m])`).
 pub const PEAK_WINDOW: Seconds = Seconds::whole(60);

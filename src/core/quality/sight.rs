@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use super::STALE_AT_LEAST;
-use super::engine::{Freshness, Reading, read};
+use super::engine::{Freshness, Reading, engines_of, read};
 use crate::analyze::saturation_percent::Observation;
 use crate::snapshot::{Phase, Replica, SourceHealth, VariantState};
 use crate::units::{Replicas, Seconds, count};
@@ -79,6 +79,8 @@ pub struct VariantSight {
     pub newest: Option<Timestamp>,
     /// The newest sample of all.
     pub newest_of_all: Option<Timestamp>,
+    /// The most engines of one serving pod: several with data parallelism.
+    pub engines_a_pod: u32,
     /// V1's input: one an engine that is not stale.
     pub observations: Vec<Observation>,
 }
@@ -167,11 +169,14 @@ fn look_at(variant: &VariantState, now: Timestamp) -> VariantSight {
 
 fn see_ready(seen: &mut VariantSight, variant: &VariantState, replica: &Replica, now: Timestamp) {
     seen.ready += 1;
-    seen.ready_last = seen.ready_last.max(Some(replica.ready_since.unwrap_or(replica.created)));
-    let several = replica.engines.len() > 1;
+    let ready_since = replica.ready_since.unwrap_or(replica.created);
+    seen.ready_last = seen.ready_last.max(Some(ready_since));
+    let engines = engines_of(replica).count();
+    let several = engines > 1;
+    seen.engines_a_pod = seen.engines_a_pod.max(count(engines));
     let mut worst = if replica.engines.is_empty() { Freshness::Absent } else { Freshness::Fresh };
-    for (engine, signals) in &replica.engines {
-        let reading = read(signals, now);
+    for (engine, signals) in engines_of(replica) {
+        let reading = read(signals, ready_since, now);
         worst = worst.max(reading.freshness);
         seen.newest_of_all = seen.newest_of_all.max(reading.newest);
         if reading.freshness <= Freshness::Aging {

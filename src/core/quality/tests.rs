@@ -17,7 +17,7 @@ fn ago(seconds: i64) -> Timestamp {
 fn scraped(newest: i64, gap: i64) -> Signals {
     let mut signals = Signals::default();
     for signal in [Signal::KvUsage, Signal::Waiting] {
-        signals.add(signal, (0..5).map(|back| Sample { at: ago(newest + gap * back), value: 0.5 }));
+        signals.add(signal, (0..61).map(|back| Sample { at: ago(newest + gap * back), value: 0.5 }));
     }
     signals
 }
@@ -55,7 +55,7 @@ fn variant(replicas: Vec<Replica>, scale: Scale) -> VariantState {
 
 #[test]
 fn freshness_follows_the_scrape_interval_that_was_observed() {
-    let grade = |newest, gap| read(&scraped(newest, gap), NOW).freshness;
+    let grade = |newest, gap| read(&scraped(newest, gap), ago(800), NOW).freshness;
     assert_eq!([grade(30, 15), grade(31, 15), grade(60, 15), grade(61, 15)], {
         use Freshness::{Aging, Fresh, Stale};
         [Fresh, Aging, Aging, Stale]
@@ -82,7 +82,7 @@ fn v1_reads_peaks_of_the_last_minute_and_whole_requests() {
         |values: [f64; 5]| (0..).zip(values).map(|(back, value)| Sample { at: ago(5 + 15 * back), value });
     signals.add(Signal::KvUsage, series([0.2, 0.3, 0.6, 0.1, 0.9]));
     signals.add(Signal::Waiting, series([1.9, 0.0, 0.0, 0.0, 8.0]));
-    let reading = read(&signals, NOW);
+    let reading = read(&signals, ago(800), NOW);
     assert!((reading.kv - 0.6).abs() < 1e-12);
     assert_eq!(reading.queue, 1);
 }
@@ -91,8 +91,43 @@ fn v1_reads_peaks_of_the_last_minute_and_whole_requests() {
 fn a_missing_signal_may_raise_and_never_lower() {
     let mut signals = Signals::default();
     signals.add(Signal::KvUsage, [Sample { at: ago(5), value: 0.9 }]);
-    assert_eq!(read(&signals, NOW).freshness, Freshness::Aging);
+    assert_eq!(read(&signals, ago(800), NOW).freshness, Freshness::Aging);
     assert!(!state_of(vec![ready([signals])], &SourceHealth::Complete).rights().down);
+}
+
+#[test]
+fn one_sample_after_a_start_is_no_peak_to_shrink_on() {
+    let every = |gap: i64, ages: std::ops::Range<i64>| {
+        let mut signals = Signals::default();
+        for signal in [Signal::KvUsage, Signal::Waiting] {
+            signals.add(signal, ages.clone().map(|back| Sample { at: ago(3 + gap * back), value: 0.1 }));
+        }
+        signals
+    };
+    let grade = |signals: &Signals, served| read(signals, ago(served), NOW).freshness;
+    for (gap, enough) in [(5, 11), (15, 4), (60, 2)] {
+        assert_eq!(grade(&every(gap, 0..enough), 800), Freshness::Fresh, "{enough} of {gap} s reach back");
+        assert_eq!(grade(&every(gap, 0..1), 800), Freshness::Aging, "one of {gap} s does not");
+    }
+    assert_eq!(grade(&every(15, 0..2), 800), Freshness::Aging);
+    assert_eq!(grade(&every(5, 0..8), 800), Freshness::Aging);
+    // Ready for 20 s: its samples need reach back no further.
+    assert_eq!(grade(&every(15, 0..2), 20), Freshness::Fresh);
+    assert_eq!(grade(&every(15, 0..1), 20), Freshness::Aging);
+    let mut uneven = every(15, 0..4);
+    uneven.add(Signal::Running, [Sample { at: ago(3), value: 0.0 }]);
+    assert_eq!(grade(&uneven, 800), Freshness::Fresh, "only what V1 needs has to reach back");
+}
+
+#[test]
+fn a_series_without_its_engines_name_is_no_second_engine() {
+    let mut capacity = Signals::default();
+    capacity.add(Signal::KvCapacity, [Sample { at: ago(5), value: 1e5 }]);
+    assert_eq!(
+        state_of(vec![ready([scraped(5, 15), capacity.clone()])], &SourceHealth::Complete),
+        State::Fresh
+    );
+    assert_eq!(state_of(vec![ready([capacity])], &SourceHealth::Complete), State::Missing);
 }
 
 #[test]

@@ -22,12 +22,12 @@ fn ago(seconds: i64) -> Timestamp {
 }
 
 fn count() -> impl Strategy<Value = Replicas> {
-    (0_u32..7).prop_map(Replicas::new)
+    prop_oneof![3 => 0_u32..7, 1 => 8_u32..33].prop_map(Replicas::new)
 }
 
-/// Mostly the ages where something changes.
+/// Mostly the ages where something changes, and some after a clock was set back.
 fn age() -> impl Strategy<Value = i64> {
-    prop_oneof![0_i64..20, 25_i64..65, 290_i64..310, 0_i64..5000]
+    prop_oneof![4 => 0_i64..20, 4 => 25_i64..65, 4 => 290_i64..310, 4 => 0_i64..5000, 1 => -4000_i64..0]
 }
 
 fn source() -> impl Strategy<Value = SourceHealth> {
@@ -107,11 +107,12 @@ fn scale(replicas: &[Replica]) -> impl Strategy<Value = Option<Scale>> + use<> {
 }
 
 fn state(name: &'static str) -> BoxedStrategy<VariantState> {
-    let replicas = vec(replica(), 0..5);
+    let alike = (replica(), 9_usize..26).prop_map(|(one, pods)| std::iter::repeat_n(one, pods).collect());
+    let replicas = prop_oneof![5 => vec(replica(), 0..5), 1 => alike];
     let rest = replicas.prop_flat_map(|replicas| (scale(&replicas), Just(replicas)));
     let bounds = (
         prop_oneof![2 => Just(0_u32), 1 => 0_u32..4],
-        prop_oneof![2 => Just(None), 1 => (0_u32..6).prop_map(Some)],
+        prop_oneof![4 => Just(None), 2 => (0_u32..6).prop_map(Some), 1 => (9_u32..25).prop_map(Some)],
     );
     let role = prop_oneof![3 => Just(Role::Both), 1 => Just(Role::Prefill)];
     let cost = prop_oneof![Just(0.0), Just(5.0), Just(20.0)];

@@ -1,135 +1,17 @@
 //! A variant through time: looks, reads, an HPA that follows, sleep and waking.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests may fail like tests")]
 
-use jiff::{SignedDuration, Timestamp};
+#[path = "support/world.rs"]
+mod world;
+
+use world::{World, at};
 use wva_core::decision::{Cause, Reason, Rule, Verdict};
 use wva_core::hpa::{AtZero, Behavior, Counts, Hpa, Kind, MetricTarget, Settings, Tolerance, milli, propose};
 use wva_core::memory::Memory;
-use wva_core::model::{Bounds, Role, ScaleToZero, TargetRef, Variant};
-use wva_core::snapshot::{
-    ModelGroup, Phase, Replica, Sample, Scale, Signal, Signals, SourceHealth, VariantState,
-};
-use wva_core::units::{Cost, Replicas, Seconds};
-use wva_core::{GroupId, Policy, Snapshot, VariantId, check, decide, observe};
-
-fn at(seconds: i64) -> Timestamp {
-    Timestamp::constant(1_800_000_000, 0) + SignedDuration::from_secs(seconds)
-}
-
-/// One variant and everything that happens to it.
-struct World {
-    now: i64,
-    running: u32,
-    min: u32,
-    max: Option<u32>,
-    source: SourceHealth,
-    /// KV usage and queue of every pod.
-    load: (f64, f64),
-    requests: f64,
-    held: f64,
-    policy: Policy,
-    memory: Memory,
-}
-
-impl World {
-    fn new(running: u32) -> Self {
-        Self {
-            now: 0,
-            running,
-            min: 1,
-            max: None,
-            source: SourceHealth::Complete,
-            load: (0.5, 1.0),
-            requests: 1.0,
-            held: 0.0,
-            policy: Policy::default(),
-            memory: Memory::default(),
-        }
-    }
-
-    fn id() -> VariantId {
-        VariantId::new("default", "llama")
-    }
-
-    fn signals(&self) -> Signals {
-        let mut signals = Signals::default();
-        if matches!(self.source, SourceHealth::Down { .. }) {
-            return signals;
-        }
-        let values = [
-            (Signal::KvUsage, self.load.0),
-            (Signal::Waiting, self.load.1),
-            (Signal::Running, if self.load.0 > 0.0 { 1.0 } else { 0.0 }),
-            (Signal::TimeToFirstTokenCount, self.requests),
-        ];
-        for (signal, value) in values {
-            signals.add(signal, (0..5).map(|back| Sample { at: at(self.now - 2 - 15 * back), value }));
-        }
-        signals
-    }
-
-    fn snapshot(&self) -> Snapshot {
-        let count = Replicas::new(self.running);
-        let replica = |index| Replica {
-            pod: format!("llama-{index}"),
-            phase: Phase::Ready,
-            created: at(-900),
-            ready_since: Some(at(-800)),
-            engines: Some(self.signals())
-                .filter(|all| !all.is_empty())
-                .map(|all| ("8000".into(), all))
-                .into_iter()
-                .collect(),
-        };
-        let state = VariantState {
-            variant: Variant {
-                id: Self::id(),
-                model: "m".into(),
-                target: TargetRef { kind: "Deployment".into(), name: "llama".into() },
-                cost: Cost::new(10.0).unwrap(),
-                bounds: Bounds { min: Replicas::new(self.min), max: self.max.map(Replicas::new) },
-                accelerator: None,
-                role: Role::Both,
-            },
-            scale: Some(Scale { spec: count, current: count, ready: count }),
-            replicas: (0..self.running).map(replica).collect(),
-            last_status: None,
-        };
-        let mut scheduler = Signals::default();
-        scheduler.add(Signal::SchedulerQueueSize, [Sample { at: at(self.now - 2), value: self.held }]);
-        let group = ModelGroup { source: self.source.clone(), variants: vec![state], scheduler };
-        Snapshot {
-            now: at(self.now),
-            groups: [(GroupId::new("default", "m"), group)].into(),
-            invalid: vec![],
-        }
-    }
-
-    /// One evaluation, `later` seconds after the last one.
-    fn evaluate(&mut self, later: i64) -> Verdict {
-        self.now += later;
-        let snapshot = self.snapshot();
-        let memory = observe(&snapshot, std::mem::take(&mut self.memory));
-        let mut outcome = decide(&snapshot, &memory, &self.policy);
-        assert_eq!(outcome.report.violations, []);
-        self.memory = outcome.memory;
-        outcome.decisions.remove(&Self::id()).unwrap().verdict
-    }
-
-    fn number(&mut self, later: i64) -> u32 {
-        match self.evaluate(later) {
-            Verdict::Target(target) => target.desired.get(),
-            Verdict::Unknown(unknown) => panic!("{}", unknown.message),
-        }
-    }
-
-    fn reason(&mut self, later: i64) -> Reason {
-        match self.evaluate(later) {
-            Verdict::Target(target) => target.reason,
-            Verdict::Unknown(unknown) => panic!("{}", unknown.message),
-        }
-    }
-}
+use wva_core::model::ScaleToZero;
+use wva_core::snapshot::SourceHealth;
+use wva_core::units::{Replicas, Seconds};
+use wva_core::{Snapshot, check, decide};
 
 #[test]
 fn a_hundred_reads_move_a_number_as_far_as_one() {

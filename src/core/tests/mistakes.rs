@@ -1,0 +1,190 @@
+//! What once went wrong, each under the name of what the product promises instead.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests may fail like tests")]
+
+#[path = "support/world.rs"]
+mod world;
+
+use world::World;
+use wva_core::decision::{Cause, Reason, Verdict};
+use wva_core::hpa::{AtZero, Behavior, Counts, Hpa, Kind, MetricTarget, Settings, Tolerance, milli, propose};
+use wva_core::model::ScaleToZero;
+use wva_core::snapshot::{Sample, Signal};
+use wva_core::units::{Replicas, Seconds};
+use wva_core::{check, decide, observe};
+
+/// A real HPA that looks at `world` every 15 s, `ticks` times.
+fn follow(world: &mut World, ticks: u32) -> Vec<u32> {
+    let (min, max) = (Replicas::ONE, Replicas::new(100));
+    let settings = Settings { min, max, behavior: Some(Behavior::default()), at_zero: AtZero::Reads };
+    let mut hpa = Hpa::new(settings);
+    let look = |_| {
+        let desired = milli(f64::from(world.number(15)));
+        let count = Replicas::new(world.running);
+        let counts = Counts { spec: count, status: count, ready: count };
+        let target = MetricTarget { kind: Kind::AverageValue, milli: 1000 };
+        let proposal = propose(&[desired], target, counts, Tolerance::default());
+        world.running = hpa.step(world::at(world.now), count, proposal).get();
+        world.running
+    };
+    (0..ticks).map(look).collect()
+}
+
+#[test]
+fn a_fleet_of_twelve_grows_and_shrinks_through_the_tolerance_of_a_real_hpa() {
+    let mut world = World::new(12);
+    world.load = (0.75, 4.0);
+    let seen = follow(&mut world, 4);
+    assert_eq!(seen[..2], [14, 16], "12 × 1.1 = 13.2 and 14 × 1.1 = 15.4 are swallowed: {seen:?}");
+    world.running = 12;
+    world.memory = wva_core::Memory::default();
+    world.load = (0.1, 0.0);
+    let seen = follow(&mut world, 200);
+    assert!(seen.contains(&10), "12 × 0.9 = 10.8 is swallowed: {seen:?}");
+    assert_eq!(*seen.last().unwrap(), 1, "{seen:?}");
+}
+
+#[test]
+fn a_step_of_several_replicas_says_why() {
+    let mut world = World::new(12);
+    world.load = (0.75, 4.0);
+    let Verdict::Target(target) = world.evaluate(0) else { panic!("no number") };
+    assert!(target.message.contains("12 to 14 (past the 10 %"), "{}", target.message);
+}
+
+#[test]
+fn a_bound_within_the_tolerance_is_gone_to_and_not_past() {
+    let mut world = World::new(12);
+    (world.load, world.max) = ((0.75, 4.0), Some(13));
+    assert_eq!(world.number(0), 13);
+    let mut world = World::new(12);
+    (world.load, world.min) = ((0.1, 0.0), 11);
+    assert_eq!(world.number(0), 11);
+}
+
+#[test]
+fn several_replicas_leave_at_once_only_if_the_others_can_carry_all_their_load() {
+    // (0.80 − 0.10) / 0.62 = 1.129: 12/11 = 1.09 may be carried, 12/10 = 1.2 may not.
+    let mut world = World::new(12);
+    world.load = (0.62, 0.0);
+    assert_eq!(world.number(0), 12);
+    world.load = (0.58, 0.0);
+    assert_eq!(world.number(15), 10);
+}
+
+#[test]
+fn the_surge_pods_of_a_rolling_update_are_no_replicas_to_step_from() {
+    let mut world = World::new(4);
+    world.surge = 1;
+    assert_eq!(world.number(0), 4);
+    for _ in 0..40 {
+        world.running = world.number(15);
+        assert_eq!(world.running, 4, "no load, no growth");
+    }
+    world.load = (0.75, 4.0);
+    assert_eq!(world.number(15), 5);
+    // The pod that the rollout takes away is no spare capacity: 0.5 × 5/3 is too much, 0.5 × 4/3 is not.
+    let mut world = World::new(4);
+    (world.surge, world.load) = (1, (0.5, 0.0));
+    assert_eq!(world.number(0), 4);
+    world.surge = 0;
+    assert_eq!(world.number(15), 3);
+}
+
+#[test]
+fn a_pod_of_several_ranks_takes_all_of_them_with_it() {
+    // Two pods of four ranks: 0.5 × 8/7 = 0.57 is safe, and 0.5 × 8/4 = 1.0 is not.
+    let mut world = World::new(2);
+    (world.engines, world.load) = (4, (0.5, 0.0));
+    assert_eq!(world.number(0), 2);
+    world.load = (0.3, 0.0);
+    assert_eq!(world.number(15), 1);
+}
+
+#[test]
+fn a_model_that_nothing_can_wake_does_not_sleep_and_at_zero_says_so() {
+    let mut world = World::new(1);
+    world.min = 0;
+    world.queued = false;
+    world.policy.scale_to_zero = ScaleToZero { enabled: true, retention: Seconds::whole(60) };
+    world.load = (0.0, 0.0);
+    for _ in 0..40 {
+        assert_eq!(world.number(15), 1, "no queue to wake it");
+    }
+    world.queued = true;
+    while world.number(15) > 0 {
+        assert!(world.now < 900, "never idle");
+    }
+    world.running = 0;
+    assert_eq!(world.reason(15), Reason::Steady);
+    world.queued = false;
+    assert_eq!(world.reason(15), Reason::MetricsMissing);
+    assert_eq!(world.number(280), 0, "held");
+    let Verdict::Unknown(unknown) = world.evaluate(15) else { panic!("held for ever") };
+    assert_eq!(unknown.cause, Cause::TooOld);
+    assert!(unknown.message.contains("nothing can wake it"), "{}", unknown.message);
+    world.queued = true;
+    assert_eq!(world.number(15), 0);
+    // With a minimum the zero is a person's, and the number asks for the minimum as before.
+    (world.queued, world.min) = (false, 1);
+    assert_eq!(world.number(900), 1);
+}
+
+#[test]
+fn a_clock_set_back_an_hour_does_not_stop_the_analyzer_for_an_hour() {
+    let mut world = World::new(2);
+    assert_eq!(world.number(0), 2);
+    world.now -= 3600;
+    world.load = (0.75, 4.0);
+    assert_eq!(world.number(0), 3, "a look in the future is due again");
+    world.running = 3;
+    assert_eq!(world.number(15), 4);
+    let group = world.memory.groups.values_mut().next().unwrap();
+    group.observed_at = Some(world::at(world.now + 3600));
+    group.variants.get_mut("llama").unwrap().target_since = Some(world::at(world.now + 3600));
+    // The HPA never comes to 4: the patience runs from now, not from an hour ahead.
+    assert_eq!(world.reason(15), Reason::Transition);
+    world.load = (0.5, 1.0);
+    assert_eq!(world.number(301), 3);
+}
+
+#[test]
+fn a_sample_from_the_future_is_a_bad_sample() {
+    let mut world = World::new(2);
+    world.load = (0.1, 0.0);
+    assert_eq!(world.number(0), 1, "calm");
+    let mut world = World::new(2);
+    world.load = (0.1, 0.0);
+    let mut snapshot = world.snapshot();
+    let group = snapshot.groups.values_mut().next().unwrap();
+    for replica in group.variants.iter_mut().flat_map(|one| &mut one.replicas) {
+        let signals = replica.engines.get_mut("0").unwrap();
+        let ahead = |seconds| Sample { at: world::at(world.now + seconds), value: 1.0 };
+        signals.add(Signal::KvUsage, [ahead(61), ahead(3600)]);
+    }
+    let memory = observe(&snapshot, world.memory.clone());
+    let decisions = decide(&snapshot, &memory, &world.policy).decisions;
+    let Verdict::Target(target) = &decisions[&World::id()].verdict else { panic!("no number") };
+    assert_eq!((target.desired.get(), target.evidence), (1, world::at(-2)), "they are not there");
+}
+
+#[test]
+fn one_sample_after_a_start_shrinks_nothing_and_may_grow() {
+    let mut world = World::new(3);
+    world.load = (0.1, 0.0);
+    world.samples = 1;
+    assert_eq!(world.number(0), 3);
+    let mut shrunk = world.snapshot();
+    shrunk.now = world::at(15);
+    let mut decisions = decide(&shrunk, &world.memory, &world.policy).decisions;
+    let Verdict::Target(target) = &mut decisions.get_mut(&World::id()).unwrap().verdict else { panic!() };
+    target.desired = Replicas::new(2);
+    let found = check::check(&shrunk, &world.memory, &world.policy, &decisions);
+    assert_eq!(found.first().map(|one| one.rule), Some(wva_core::decision::Rule::NoBlindDecrease));
+    world.samples = 3;
+    assert_eq!(world.number(30), 3);
+    world.samples = 4;
+    assert_eq!(world.number(15), 2, "a minute's peaks are known");
+    let mut world = World::new(3);
+    (world.load, world.samples) = ((0.75, 4.0), 1);
+    assert_eq!(world.number(0), 4);
+}
