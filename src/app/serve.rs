@@ -34,6 +34,8 @@ const STATE_PREFIX: &str = "wva";
 const FLUSH: Duration = Duration::from_secs(10);
 /// Requests in flight may take this long after the door is closed: ten times the longest read.
 const DRAIN: Duration = Duration::from_secs(10);
+/// Longest silence of the API server within an answer: more than the 65 s after which a silent watch is made anew.
+const CLUSTER_READ_TIMEOUT: Duration = Duration::from_secs(75);
 /// How long to wait before trying again what the API server did not answer.
 const RETRY: Duration = Duration::from_secs(2);
 
@@ -96,7 +98,8 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
         sleep_until(asked + delay).await;
     }
     serving.end(DRAIN + RETRY).await;
-    watches.end(RETRY).await;
+    // With a lease that is still being given up.
+    watches.end(FLUSH).await;
     info!("stopped");
     match ended {
         Some((task, how)) => bail!("the {task} {how}: this is a bug"),
@@ -176,7 +179,9 @@ impl App {
         let mut settings = lease::Settings::new(namespace, instance, Some(self.config.advertised.clone()));
         settings.name.clone_from(&self.config.lease);
         let (election, leadership) = Election::new(self.client.clone(), settings, self.clock.clone());
-        self.phases.election.start("election", |stop| election.run(stop));
+        // Given up early, followed to the end: what still arrives is forwarded to the next holder.
+        let campaign_until = self.phases.election.stop.clone();
+        self.phases.watches.start("election", |observe_until| election.run(campaign_until, observe_until));
         leadership
     }
 
@@ -188,7 +193,14 @@ impl App {
         leadership: watch::Receiver<Leadership>,
     ) {
         let (interval, store) = (self.config.interval, self.store());
-        let writer = StateWriter::new(store.clone(), reader.published(), engine.memory(), leadership.clone());
+        let max_stale = Duration::from_secs_f64(self.config.policy.max_stale.get());
+        let writer = StateWriter::new(
+            store.clone(),
+            reader.published(),
+            engine.memory(),
+            leadership.clone(),
+            max_stale,
+        );
         let looping = reader.clone();
         self.phases.work.start("evaluation", |stop| run(looping, interval, stop));
         self.phases.work.start("take-over", |stop| async move {
@@ -291,7 +303,7 @@ impl App {
 }
 
 async fn client(config: &Config) -> anyhow::Result<kube::Client> {
-    let from = match &config.kubeconfig {
+    let mut from = match &config.kubeconfig {
         Some(path) => {
             let file =
                 Kubeconfig::read_from(path).with_context(|| format!("--kubeconfig {}", path.display()))?;
@@ -303,6 +315,10 @@ async fn client(config: &Config) -> anyhow::Result<kube::Client> {
             "not in a cluster, and no --kubeconfig given; to try without a cluster, run `wva demo`",
         )?,
     };
+    // A list or a start of a watch that is never answered is given up; a watch itself ends after 60 s. Counted from the
+    // request, not from when its pooled connection was last used.
+    from.read_timeout = Some(CLUSTER_READ_TIMEOUT);
+    from.reset_reader_on_write = true;
     kube::Client::try_from(from).context("cannot set up the Kubernetes client")
 }
 

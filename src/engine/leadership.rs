@@ -18,7 +18,9 @@ pub struct Holder {
     pub identity: String,
     /// Where it answers, as `https://host:port`; `None` when it does not say.
     pub address: Option<String>,
-    /// `leaseTransitions`: the epoch of its decisions.
+    /// uid of the Lease object: epochs of different leases are not comparable. Empty where there is no object.
+    pub lease: String,
+    /// `leaseTransitions`: the epoch of its decisions, counted within this lease.
     pub epoch: i64,
 }
 

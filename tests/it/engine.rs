@@ -107,7 +107,7 @@ struct Bed {
 fn bed(delay: Duration) -> Bed {
     let clock: Arc<dyn Clock> = Arc::new(PausedClock { started: Instant::now() });
     let fleet = Arc::new(Fleet { clock: clock.clone(), delay, queries: AtomicU64::new(0) });
-    let holder = Some(Holder { identity: "wva-0".into(), address: None, epoch: 1 });
+    let holder = Some(Holder { identity: "wva-0".into(), address: None, lease: String::new(), epoch: 1 });
     let mine = Leadership { holder, mine_until: Some(Instant::now() + Duration::from_secs(3600)) };
     let leadership = watch::Sender::new(mine);
     let parts = Parts {

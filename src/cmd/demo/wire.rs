@@ -61,7 +61,7 @@ impl Facts {
             cert_pem: pki.server.certificate.clone(),
             key_pem: pki.server.key.clone(),
         };
-        let holder = Holder { identity: "demo".into(), address: None, epoch: EPOCH };
+        let holder = Holder { identity: "demo".into(), address: None, lease: String::new(), epoch: EPOCH };
         let mine = Leadership { holder: Some(holder), mine_until: Some(Instant::now() + LEASE) };
         Self {
             leadership: watch::Sender::new(mine),
