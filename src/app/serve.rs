@@ -38,6 +38,8 @@ const FLUSH: Duration = Duration::from_secs(10);
 const DRAIN: Duration = Duration::from_secs(10);
 /// State objects that cannot be read after so many tries are done without: a holder that never decides helps nobody.
 const LOAD_TRIES: u32 = 5;
+/// Longest silence of the API server within an answer: more than the 65 s after which a silent watch is made anew.
+const CLUSTER_READ_TIMEOUT: Duration = Duration::from_secs(75);
 /// How long to wait before trying again what the API server did not answer.
 const RETRY: Duration = Duration::from_secs(2);
 
@@ -49,7 +51,7 @@ struct Phases {
     /// No more decisions; what is known is written down.
     work: Phase,
     /// The lease is given up: another instance decides, we forward.
-    election: Phase,
+    election: CancellationToken,
     /// The door closes; requests in flight are finished.
     serving: Phase,
     /// Nothing needs the cluster any more.
@@ -95,12 +97,13 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     let asked = Instant::now();
     stopping.cancel();
     work.end(FLUSH).await;
-    election.end(FLUSH).await;
+    election.cancel();
     if ended.is_none() {
         sleep_until(asked + delay).await;
     }
     serving.end(DRAIN + RETRY).await;
-    watches.end(RETRY).await;
+    // With a lease that is still being given up.
+    watches.end(FLUSH).await;
     info!("stopped");
     match ended {
         Some((task, how)) => bail!("the {task} {how}: this is a bug"),
@@ -181,10 +184,12 @@ impl App {
         let mut settings = lease::Settings::new(namespace, instance, Some(self.config.advertised.clone()));
         settings.name.clone_from(&self.config.lease);
         let (election, leadership) = Election::new(self.client.clone(), settings, self.clock.clone());
-        self.phases.election.start("election", |stop| async move {
+        // Given up early, followed to the end: what still arrives is forwarded to the next holder.
+        let campaign_until = self.phases.election.clone();
+        self.phases.watches.start("election", |observe_until| async move {
             let listed = async { synced.wait_for(|listed| *listed).await.is_ok() };
-            if stop.run_until_cancelled(listed).await == Some(true) {
-                election.run(stop).await;
+            if observe_until.run_until_cancelled(listed).await == Some(true) {
+                election.run(campaign_until, observe_until).await;
             }
         });
         leadership
@@ -198,7 +203,14 @@ impl App {
         leadership: watch::Receiver<Leadership>,
     ) {
         let (interval, store) = (self.config.interval, self.store());
-        let writer = StateWriter::new(store.clone(), reader.published(), engine.memory(), leadership.clone());
+        let max_stale = Duration::from_secs_f64(self.config.policy.max_stale.get());
+        let writer = StateWriter::new(
+            store.clone(),
+            reader.published(),
+            engine.memory(),
+            leadership.clone(),
+            max_stale,
+        );
         let looping = reader.clone();
         self.phases.work.start("evaluation", |stop| run(looping, interval, stop));
         self.phases.work.start("take-over", |stop| async move {
@@ -287,12 +299,11 @@ impl App {
     /// Until a signal (`None`), or until a task ends that should not.
     async fn wait(&mut self) -> anyhow::Result<Option<(&'static str, String)>> {
         let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
-        let Phases { work, election, serving, watches, .. } = &mut self.phases;
+        let Phases { work, serving, watches, .. } = &mut self.phases;
         tokio::select! {
             _ = terminate.recv() => info!("SIGTERM: stopping"),
             _ = tokio::signal::ctrl_c() => info!("interrupted: stopping"),
             ended = work.tasks.first_end() => return Ok(Some(ended)),
-            ended = election.tasks.first_end() => return Ok(Some(ended)),
             ended = serving.tasks.first_end() => return Ok(Some(ended)),
             ended = watches.tasks.first_end() => return Ok(Some(ended)),
         }
@@ -301,7 +312,7 @@ impl App {
 }
 
 async fn client(config: &Config) -> anyhow::Result<kube::Client> {
-    let from = match &config.kubeconfig {
+    let mut from = match &config.kubeconfig {
         Some(path) => {
             let file =
                 Kubeconfig::read_from(path).with_context(|| format!("--kubeconfig {}", path.display()))?;
@@ -313,6 +324,10 @@ async fn client(config: &Config) -> anyhow::Result<kube::Client> {
             "not in a cluster, and no --kubeconfig given; to try without a cluster, run `wva demo`",
         )?,
     };
+    // A list or a start of a watch that is never answered is given up; a watch itself ends after 60 s. Counted from the
+    // request, not from when its pooled connection was last used.
+    from.read_timeout = Some(CLUSTER_READ_TIMEOUT);
+    from.reset_reader_on_write = true;
     kube::Client::try_from(from).context("cannot set up the Kubernetes client")
 }
 
@@ -336,12 +351,12 @@ async fn take_over(
 ) {
     let (mut taken, mut failures) = (None, 0_u32);
     loop {
-        let ours_and_new = |now: &Leadership| now.is_mine() && epoch(now) != taken;
-        let number = match leadership.wait_for(ours_and_new).await {
-            Ok(now) => epoch(&now),
+        let ours_and_new = |now: &Leadership| now.is_mine() && now.term() != taken;
+        let term = match leadership.wait_for(ours_and_new).await {
+            Ok(now) => now.term(),
             Err(_) => return,
         };
-        let Some(number) = number else { continue };
+        let Some(term) = term else { continue };
         let found = match store.load().await {
             Ok(found) => found,
             Err(error) if failures < LOAD_TRIES => {
@@ -355,14 +370,9 @@ async fn take_over(
                 Restored::default()
             }
         };
-        info!(epoch = number, decisions = found.decisions.len(), "this instance decides now");
-        engine.take_over(found, number);
-        (taken, failures) = (Some(number), 0);
+        info!(epoch = term.epoch, decisions = found.decisions.len(), "this instance decides now");
+        engine.take_over(found, term.clone());
+        (taken, failures) = (Some(term), 0);
         reader.refresh().await;
     }
-}
-
-/// The epoch of the holder; a lease that is ours always has one.
-fn epoch(leadership: &Leadership) -> Option<i64> {
-    leadership.holder.as_ref().map(|holder| holder.epoch)
 }

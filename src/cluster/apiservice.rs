@@ -8,15 +8,13 @@ use k8s_openapi::ByteString;
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 use kube::Resource;
 use kube::api::{Api, Patch, PatchParams};
-use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::watch_object;
 use serde_json::json;
 use tokio::sync::watch;
-use tokio::time::{interval, timeout};
+use tokio::time::{Instant, interval, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::certificates::Bundle;
-use super::trouble::{Trouble, backoff, said};
+use super::trouble::{Trouble, said, watch_one};
 
 /// The APIService of the external metrics API.
 pub const NAME: &str = "v1beta1.external.metrics.k8s.io";
@@ -26,6 +24,9 @@ pub const FIELD_MANAGER: &str = "wva-ca";
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often a bundle that could not be written is tried again.
 const RETRY_EVERY: Duration = Duration::from_secs(10);
+/// Shortest time between two writes: instances whose certificates differ for a moment must not answer each other's
+/// writes without limit. Longer than such a moment lasts.
+const WRITE_EVERY: Duration = Duration::from_secs(5);
 
 /// Which Service is ours.
 #[derive(Debug, Clone)]
@@ -41,6 +42,7 @@ pub struct CaBundle {
     api: Api<APIService>,
     settings: Settings,
     certificates: watch::Receiver<Bundle>,
+    not_before: Instant,
 }
 
 /// What to do about an APIService.
@@ -58,21 +60,23 @@ impl CaBundle {
     /// Nothing is written yet.
     #[must_use]
     pub fn new(client: kube::Client, settings: Settings, certificates: watch::Receiver<Bundle>) -> Self {
-        Self { api: Api::all(client), settings, certificates }
+        Self { api: Api::all(client), settings, certificates, not_before: Instant::now() }
     }
 
     /// Writes the bundle whenever it or the certificate changes. Until cancelled.
     pub async fn run(mut self, cancel: CancellationToken) {
         let hint = "check that the service account may list and watch it by name";
         let mut trouble = Trouble::new("the APIService", hint);
-        let mut states = watch_object(self.api.clone(), NAME).backoff(backoff()).boxed();
+        let mut states = watch_one(self.api.clone(), NAME).boxed();
         let mut retries = interval(RETRY_EVERY);
         let mut known: Option<APIService> = None;
         let mut told: Option<String> = None;
+        let mut put_off = false;
         loop {
             tokio::select! {
                 () = cancel.cancelled() => return,
                 _ = retries.tick() => {}
+                () = sleep_until(self.not_before), if put_off => {}
                 Ok(()) = self.certificates.changed() => {}
                 Some(state) = states.next() => match state {
                     Ok(state) => {
@@ -86,6 +90,10 @@ impl CaBundle {
                 },
             }
             let Some(service) = &known else { continue };
+            put_off = self.not_before > Instant::now();
+            if put_off {
+                continue;
+            }
             let problem = self.keep(service).await.err();
             if let Some(problem) = problem.as_ref().filter(|problem| told.as_ref() != Some(problem)) {
                 tracing::warn!("APIService {NAME}: {problem}");
@@ -95,13 +103,14 @@ impl CaBundle {
     }
 
     /// Writes the bundle when it is not right; what is wrong, and the next step, when it cannot be.
-    async fn keep(&self, service: &APIService) -> Result<(), String> {
+    async fn keep(&mut self, service: &APIService) -> Result<(), String> {
         let ca = self.certificates.borrow().ca_cert.clone();
         match self.finding(service, &ca) {
             Finding::Right => return Ok(()),
             Finding::Foreign(problem) => return Err(problem),
             Finding::Wrong => {}
         }
+        self.not_before = Instant::now() + WRITE_EVERY;
         // The uid makes sure that nothing is created when the object has just been deleted.
         let body = json!({
             "apiVersion": APIService::api_version(&()),

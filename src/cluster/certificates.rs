@@ -10,14 +10,12 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Api, PostParams};
-use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::watch_object;
 use tokio::sync::watch;
 use tokio::time::{interval, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::pki::{self, PkiError};
-use super::trouble::{Trouble, backoff, said};
+use super::trouble::{Trouble, said, watch_one};
 use crate::engine::Clock;
 
 /// The Secret's name unless configured.
@@ -217,7 +215,7 @@ impl Certificates {
     pub async fn run(self, publish: watch::Sender<Bundle>, cancel: CancellationToken) {
         let hint = "check that the service account may list and watch it by name";
         let mut trouble = Trouble::new("the Secret of the serving certificate", hint);
-        let mut states = watch_object(self.api.clone(), &self.settings.secret).backoff(backoff()).boxed();
+        let mut states = watch_one(self.api.clone(), &self.settings.secret).boxed();
         let mut looks = interval(LOOK_EVERY);
         loop {
             tokio::select! {

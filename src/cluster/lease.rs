@@ -13,12 +13,12 @@ use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::api::{Api, PostParams};
 use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::{self, watcher};
+use kube::runtime::watcher::{self, Event, watcher};
 use tokio::sync::watch;
 use tokio::time::{Instant, interval, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::trouble::{backoff, said};
+use super::trouble::{backoff, config, said};
 use crate::engine::{Clock, Holder, Leadership};
 
 /// The lease's name unless configured: the one every WVA installation has.
@@ -84,6 +84,8 @@ pub struct Election {
     settings: Settings,
     clock: Arc<dyn Clock>,
     publish: watch::Sender<Leadership>,
+    /// False once the lease has been given up: from then on we look only.
+    campaigning: bool,
     seen: Option<Seen>,
     mine_until: Option<Instant>,
 }
@@ -104,41 +106,53 @@ impl Election {
     ) -> (Self, watch::Receiver<Leadership>) {
         let api = Api::namespaced(client, &settings.namespace);
         let (publish, leadership) = watch::channel(Leadership::default());
-        (Self { api, settings, clock, publish, seen: None, mine_until: None }, leadership)
+        (Self { api, settings, clock, publish, campaigning: true, seen: None, mine_until: None }, leadership)
     }
 
-    /// Takes part until cancelled, then gives the lease up so that another takes it at once.
-    pub async fn run(mut self, cancel: CancellationToken) {
-        let only = watcher::Config::default().fields(&format!("metadata.name={}", self.settings.name));
+    /// Takes part until `campaign_until`, then gives the lease up so that another takes it at once, and only says who
+    /// that is until `observe_until`: requests that still arrive are forwarded to it.
+    pub async fn run(mut self, campaign_until: CancellationToken, observe_until: CancellationToken) {
+        let only = config().fields(&format!("metadata.name={}", self.settings.name));
         let mut events = watcher(self.api.clone(), only).backoff(backoff()).boxed();
         let mut ticks = interval(self.settings.retry_period);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tokio::select! {
-                () = cancel.cancelled() => break,
+                () = observe_until.cancelled() => break,
+                () = campaign_until.cancelled(), if self.campaigning => self.release().await,
                 _ = ticks.tick() => self.turn().await,
-                Some(event) = events.next() => {
-                    let ours = self.is_mine();
-                    match event {
-                        Ok(watcher::Event::Apply(lease) | watcher::Event::InitApply(lease)) if !ours => {
-                            self.note(lease);
-                            // Given up: take it now, not at the next tick.
-                            if self.is_free() { self.turn().await }
-                        }
-                        _ => {}
-                    }
-                }
+                Some(event) = events.next() => self.see(event).await,
             }
             self.tell();
         }
-        self.release().await;
+        if self.campaigning {
+            self.release().await;
+        }
+    }
+
+    /// What a step of the watch means. While the lease is ours, the answers to our own renewals say more.
+    async fn see(&mut self, event: watcher::Result<Event<Lease>>) {
+        if self.is_mine() {
+            return;
+        }
+        match event {
+            Ok(Event::Apply(lease) | Event::InitApply(lease)) => {
+                self.note(lease);
+                // Given up: take it now, not at the next tick.
+                if self.campaigning && self.is_free() {
+                    self.turn().await;
+                }
+            }
+            Ok(Event::Delete(_)) => self.seen = None,
+            _ => {}
+        }
     }
 
     fn is_mine(&self) -> bool {
         self.mine_until.is_some_and(|until| Instant::now() < until)
     }
 
-    /// Renews, takes or just looks.
+    /// Renews, takes or just looks. Looks only, once the lease has been given up.
     async fn turn(&mut self) {
         if let Err(error) = self.attempt().await {
             let (namespace, name) = (&self.settings.namespace, &self.settings.name);
@@ -150,11 +164,18 @@ impl Election {
     async fn attempt(&mut self) -> Result<(), LeaseError> {
         let sent = Instant::now();
         let Some(lease) = within(self.api.get_opt(&self.settings.name)).await? else {
+            self.seen = None;
+            if !self.campaigning {
+                return Ok(());
+            }
             let lease = self.claim(None);
             let made = within(self.api.create(&PostParams::default(), &lease)).await;
             return self.settle(made, sent);
         };
         self.note(lease);
+        if !self.campaigning {
+            return Ok(());
+        }
         if !self.is_mine() && !self.is_free() && !self.is_ours_by_name() {
             return Ok(());
         }
@@ -214,7 +235,8 @@ impl Election {
     fn claim(&self, old: Option<&Lease>) -> Lease {
         let now = Some(MicroTime(self.clock.now()));
         let old_spec = old.and_then(|lease| lease.spec.clone()).unwrap_or_default();
-        let renewing = self.mine_until.is_some();
+        // A lease that was deleted under us is another one: its epochs begin anew.
+        let renewing = self.mine_until.is_some() && old.is_some();
         let transitions = old_spec.lease_transitions.unwrap_or_default();
         let mut metadata = old.map(|lease| lease.metadata.clone()).unwrap_or_default();
         metadata.managed_fields = None;
@@ -259,20 +281,25 @@ impl Election {
             return None;
         }
         let spec = lease.spec.as_ref()?;
+        if !self.campaigning && self.is_ours_by_name() {
+            // Giving it up failed, or an older state of it arrived late: we are not the one to ask any more.
+            return None;
+        }
         let annotations = lease.metadata.annotations.as_ref();
         Some(Holder {
             identity: spec.holder_identity.clone()?,
             address: annotations.and_then(|all| all.get(ADDRESS_ANNOTATION)).cloned(),
+            lease: lease.metadata.uid.clone().unwrap_or_default(),
             epoch: spec.lease_transitions.unwrap_or_default().into(),
         })
     }
 
-    /// Gives the lease up when it is ours.
+    /// Stops campaigning, and gives the lease up when it is ours.
     async fn release(&mut self) {
-        let seen = self.seen.take().filter(|_| self.is_mine());
-        self.mine_until = None;
-        self.publish.send_replace(Leadership::default());
-        let Some(Seen { mut lease, .. }) = seen else { return };
+        let mine = self.seen.as_ref().filter(|_| self.is_mine()).map(|seen| seen.lease.clone());
+        (self.campaigning, self.mine_until) = (false, None);
+        self.tell();
+        let Some(mut lease) = mine else { return };
         let ObjectMeta { annotations, managed_fields, .. } = &mut lease.metadata;
         set(annotations.get_or_insert_default(), None);
         *managed_fields = None;
@@ -281,7 +308,10 @@ impl Election {
         }
         let released = within(self.api.replace(&self.settings.name, &PostParams::default(), &lease)).await;
         match released {
-            Ok(_) => tracing::info!("gave the Lease up"),
+            Ok(lease) => {
+                self.note(lease);
+                tracing::info!("gave the Lease up");
+            }
             Err(error) => {
                 tracing::warn!(%error, "could not give the Lease up: another instance takes it when it expires")
             }

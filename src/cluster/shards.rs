@@ -34,9 +34,20 @@ pub(crate) struct Header {
     pub(crate) version: u32,
     /// Identity of the holder that wrote it.
     pub(crate) holder: String,
+    /// uid of the lease it held: epochs are compared within one lease only. Empty in what older builds wrote.
+    #[serde(default)]
+    pub(crate) lease: String,
     /// `leaseTransitions` at that time.
     pub(crate) epoch: i64,
     pub(crate) written: Timestamp,
+}
+
+impl Header {
+    /// True when this was written by a later holder of the same lease. Another lease says nothing: it was deleted or
+    /// renamed, and whoever holds the one there is now is right.
+    pub(crate) fn deposes(&self, other: &Self) -> bool {
+        self.lease == other.lease && self.epoch > other.epoch
+    }
 }
 
 /// One object: who wrote it, and its lines.
@@ -110,22 +121,27 @@ pub(crate) fn fnv1a(text: &str) -> u64 {
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
+/// The number of the object that an entry is in, when there are `count`.
+pub(crate) fn shard_of(id: &impl Display, count: usize) -> usize {
+    (fnv1a(&id.to_string()) % count.max(1) as u64) as usize
+}
+
 /// The lines of every object, by its number. `layout` is the number of objects in use; the result never has fewer, so
 /// that entries move rarely. What does not fit into the most there may be is left out and counted.
 pub(crate) fn encode<V: Kept>(entries: &BTreeMap<V::Id, V>, layout: u32) -> (Vec<String>, usize) {
     let line = |(id, value): (&V::Id, &V)| {
         let entry = Entry { id: id.clone(), value: value.pruned() };
         // Only a value that JSON has no word for cannot be written; there is none in these types.
-        serde_json::to_string(&entry).ok().map(|line| (fnv1a(&id.to_string()), line))
+        serde_json::to_string(&entry).ok().map(|line| (id.clone(), line))
     };
     let lines: Vec<_> = entries.iter().filter_map(line).collect();
     let bytes: usize = lines.iter().map(|(_, line)| line.len() + 1).sum();
     let wanted = u32::try_from(bytes.div_ceil(SHARD_FILL_BYTES)).unwrap_or(SHARDS_MAX).next_power_of_two();
-    let count = wanted.max(layout).clamp(1, SHARDS_MAX);
-    let mut shards = vec![String::new(); count as usize];
+    let count = wanted.max(layout).clamp(1, SHARDS_MAX) as usize;
+    let mut shards = vec![String::new(); count];
     let mut left_out = entries.len() - lines.len();
-    for (hash, line) in lines {
-        let shard = &mut shards[(hash % u64::from(count)) as usize];
+    for (id, line) in lines {
+        let shard = &mut shards[shard_of(&id, count)];
         if shard.len() + line.len() < SHARD_MAX_BYTES {
             shard.push_str(&line);
             shard.push('\n');
@@ -136,11 +152,18 @@ pub(crate) fn encode<V: Kept>(entries: &BTreeMap<V::Id, V>, layout: u32) -> (Vec
     (shards, left_out)
 }
 
-/// The entries of all objects, and what was dropped and why. Of an entry that is in several, the one of the newest
-/// epoch counts, and of these the one written last.
+/// The entries of all objects, and what was dropped and why. Of an entry that is in several, the one of the lease that
+/// was written under last counts, of these the one of the newest epoch, and of these the one written last.
 pub(crate) fn decode<V: Kept>(shards: &[Shard], now: Timestamp) -> (BTreeMap<V::Id, V>, Vec<String>) {
+    let mut lease_written: BTreeMap<&str, Timestamp> = BTreeMap::new();
+    for Shard { header, .. } in shards {
+        let last = lease_written.entry(&header.lease).or_insert(header.written);
+        *last = header.written.max(*last);
+    }
     let mut order: Vec<_> = shards.iter().collect();
-    order.sort_by_key(|shard| (shard.header.epoch, shard.header.written));
+    order.sort_by_key(|Shard { header, .. }| {
+        (lease_written.get(header.lease.as_str()), &header.lease, header.epoch, header.written)
+    });
     let (mut entries, mut dropped) = (BTreeMap::new(), Vec::new());
     for shard in order {
         for line in shard.lines.lines() {
@@ -184,7 +207,8 @@ mod tests {
     }
 
     fn shard(epoch: i64, lines: &str) -> Shard {
-        let header = Header { version: VERSION, holder: "a".into(), epoch, written: time(epoch) };
+        let (holder, lease) = ("a".into(), "l-1".into());
+        let header = Header { version: VERSION, holder, lease, epoch, written: time(epoch) };
         Shard { header, lines: lines.into() }
     }
 
@@ -225,6 +249,24 @@ mod tests {
         let new = encode(&BTreeMap::from([(VariantId::new("n", "v"), decision(2))]), 1).0;
         let (entries, _) = decode::<Decision>(&[shard(5, &new[0]), shard(4, &old[0])], time(100));
         assert_eq!(desired(&entries[&VariantId::new("n", "v")]), 2);
+    }
+
+    #[test]
+    fn epochs_of_a_lease_that_was_deleted_count_no_more() {
+        let id = VariantId::new("n", "v");
+        let old = encode(&BTreeMap::from([(id.clone(), decision(9))]), 1).0;
+        let new = encode(&BTreeMap::from([(id.clone(), decision(2))]), 1).0;
+        let (left, mut ours) = (shard(7, &old[0]), shard(1, &new[0]));
+        assert!(left.header.deposes(&ours.header));
+        (ours.header.lease, ours.header.written) = ("l-2".into(), time(60));
+        assert!(!left.header.deposes(&ours.header) && !ours.header.deposes(&left.header));
+        assert_eq!(desired(&decode::<Decision>(&[ours, left], time(100)).0[&id]), 2);
+    }
+
+    #[test]
+    fn an_object_of_a_build_that_knew_no_lease_is_still_read() {
+        let old = r#"{"version":1,"holder":"a","epoch":3,"written":"2026-01-01T00:00:00Z"}"#;
+        assert_eq!(serde_json::from_str::<Header>(old).unwrap().lease, "");
     }
 
     #[test]

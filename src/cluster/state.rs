@@ -8,10 +8,10 @@ use std::time::Duration;
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::api::{Api, DeleteParams, ListParams, PostParams};
+use kube::api::{Api, DeleteParams, ListParams, PostParams, Preconditions};
 use kube::core::ObjectList;
 use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::{self, Event, watcher};
+use kube::runtime::watcher::{Event, watcher};
 use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -19,8 +19,8 @@ use wva_core::memory::{GroupMemory, Memory};
 use wva_core::{GroupId, Report};
 
 use super::shards::{Header, Kept, SHARDS_MAX, Shard, VERSION, decode};
-use super::trouble::{Trouble, backoff, said};
-use crate::engine::{Board, Clock, Leadership, Origin, Published, Restored};
+use super::trouble::{Trouble, backoff, config, said};
+use crate::engine::{Board, Clock, Holder, Leadership, Origin, Published, Restored};
 
 /// Longest wait for one answer of the API server.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
@@ -138,8 +138,28 @@ impl StateStore {
         format!("{}-state-{}-{index}", self.prefix, kind.name())
     }
 
-    pub(crate) fn header(&self, holder: String, epoch: i64) -> Header {
-        Header { version: VERSION, holder, epoch, written: self.clock.now() }
+    pub(crate) fn header(&self, holder: &Holder) -> Header {
+        Header {
+            version: VERSION,
+            holder: holder.identity.clone(),
+            lease: holder.lease.clone(),
+            epoch: holder.epoch,
+            written: self.clock.now(),
+        }
+    }
+
+    /// Looks whether a newer holder has written decisions: every holder does so first.
+    ///
+    /// # Errors
+    /// When one has, or nobody answers.
+    pub(crate) async fn still_ours(&self, holder: &Holder) -> Result<(), StateError> {
+        let name = self.name(Kind::Decisions, 0);
+        let found = within(self.api.get_opt(&name)).await?;
+        let written = found.as_ref().and_then(parsed).map(|(_, shard)| shard.header);
+        match written.filter(|header| header.deposes(&self.header(holder))) {
+            Some(newer) => Err(StateError::Deposed { name, holder: newer.holder }),
+            None => Ok(()),
+        }
     }
 
     /// Writes one object, unless a newer holder has.
@@ -151,7 +171,7 @@ impl StateStore {
         for _ in 0..WRITE_TRIES {
             let old = within(self.api.get_opt(&name)).await?;
             let written = old.as_ref().and_then(parsed).map(|(_, shard)| shard.header);
-            if let Some(newer) = written.filter(|header| header.epoch > shard.header.epoch) {
+            if let Some(newer) = written.filter(|header| header.deposes(&shard.header)) {
                 return Err(StateError::Deposed { name, holder: newer.holder });
             }
             let version = old.as_ref().and_then(|map| map.metadata.resource_version.clone());
@@ -169,12 +189,34 @@ impl StateStore {
         Err(StateError::Conflict(name))
     }
 
-    /// Removes objects that a larger layout left behind, and damaged ones: those from `first` on.
-    pub(crate) async fn remove_from(&self, kind: Kind, first: usize) -> Result<(), StateError> {
+    /// Removes objects that a larger layout left behind, and damaged ones: those from `first` on, as they were listed,
+    /// while `may_write`.
+    pub(crate) async fn remove_from(
+        &self,
+        kind: Kind,
+        first: usize,
+        holder: &Holder,
+        may_write: impl Fn() -> bool,
+    ) -> Result<(), StateError> {
         let kept: Vec<_> = (0..first).map(|index| self.name(kind, index)).collect();
-        for name in self.objects(kind).await?.items.into_iter().filter_map(|map| map.metadata.name) {
-            if !kept.contains(&name) {
-                within(self.api.delete(&name, &DeleteParams::default())).await?;
+        let ours = self.header(holder);
+        for map in self.objects(kind).await?.items {
+            let written = parsed(&map).map(|(_, shard)| shard.header);
+            let ObjectMeta { name: Some(name), uid, resource_version, .. } = map.metadata else { continue };
+            if kept.contains(&name) {
+                continue;
+            }
+            if let Some(newer) = written.filter(|header| header.deposes(&ours)) {
+                return Err(StateError::Deposed { name, holder: newer.holder });
+            }
+            if !may_write() {
+                return Ok(());
+            }
+            // Whoever wrote it since has a use for it.
+            let as_listed = DeleteParams::default().preconditions(Preconditions { uid, resource_version });
+            match within(self.api.delete(&name, &as_listed)).await {
+                Err(StateError::Api(error)) if is_conflict(&error) || is_gone(&error) => {}
+                other => other.map(drop)?,
             }
         }
         Ok(())
@@ -207,7 +249,7 @@ impl StateStore {
         mut leadership: watch::Receiver<Leadership>,
         cancel: CancellationToken,
     ) {
-        let config = watcher::Config::default().labels(&self.selector(Kind::Decisions));
+        let config = config().labels(&self.selector(Kind::Decisions));
         let mut events = watcher(self.api.clone(), config).backoff(backoff()).boxed();
         let hint = "check that the service account may list and watch ConfigMaps in the release namespace";
         let mut trouble = Trouble::new("state objects", hint);
@@ -269,7 +311,7 @@ fn take(shards: &mut BTreeMap<String, Shard>, event: Event<ConfigMap>) -> bool {
         Event::Apply(map) => {
             let Some((name, shard)) = parsed(&map) else { return false };
             // An older epoch is a holder that has been replaced and does not know it yet.
-            if shards.get(&name).is_some_and(|known| known.header.epoch > shard.header.epoch) {
+            if shards.get(&name).is_some_and(|known| known.header.deposes(&shard.header)) {
                 return false;
             }
             shards.insert(name, shard);
@@ -310,6 +352,10 @@ pub fn object_names(prefix: &str) -> Vec<String> {
 
 fn is_conflict(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 409)
+}
+
+fn is_gone(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 404)
 }
 
 async fn within<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, StateError> {

@@ -1,7 +1,7 @@
 //! When the holder writes its state objects: decisions when they change, memory now and then, both once more before the
 //! lease is handed over.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,17 +14,21 @@ use wva_core::memory::Memory;
 use wva_core::units::Replicas;
 use wva_core::{Decision, VariantId};
 
-use super::shards::{Kept, Shard, encode};
+use super::shards::{Kept, Shard, encode, shard_of};
 use super::state::{Kind, StateError, StateStore};
-use crate::engine::{Leadership, Origin, Published};
+use crate::engine::{Holder, Leadership, Origin, Published};
 
 /// Shortest time between two writes of decisions.
 const DECISIONS_EVERY: Duration = Duration::from_secs(2);
-/// Evidence that is this much newer is written though nothing else changed: a follower's answer then looks at most a
-/// fifth of `max-stale` (5 min) older than it is, and a quiet installation writes once a minute.
-const EVIDENCE_EVERY: SignedDuration = SignedDuration::from_secs(60);
-/// Shortest time between two writes of memory.
+/// Evidence that is this much newer, or a fifth of `max-stale` where that is less, is written though nothing else
+/// changed: a follower's answer looks at most that much older than it is, and a quiet installation writes once a minute.
+const EVIDENCE_EVERY: Duration = Duration::from_secs(60);
+/// The part of `max-stale` that a follower's evidence may be behind.
+const EVIDENCE_PART: u32 = 5;
+/// Longest time between two writes of memory.
 const MEMORY_EVERY: Duration = Duration::from_secs(300);
+/// Shortest time between two writes of memory, when a number is about to be known to the memory only.
+const MEMORY_SOONEST: Duration = Duration::from_secs(10);
 
 /// Writes the state objects. [`StateWriter::run`] it in a task.
 pub struct StateWriter {
@@ -35,14 +39,37 @@ pub struct StateWriter {
     decisions: Written,
     memories: Written,
     facts: BTreeMap<VariantId, Fact>,
+    /// When the memory was last written; or first could have been, when this holder has not yet.
     memory_at: Option<Instant>,
+    /// When this holder last wrote the memory.
+    memory_written: Option<Instant>,
+    /// True while the memory knows targets that the written decisions do not show any more.
+    memory_owed: bool,
+    evidence_every: SignedDuration,
 }
 
-/// What the objects of one kind contain, as this holder wrote them in `epoch`.
+/// What the objects of one kind contain, as `holder` wrote them.
 #[derive(Default)]
 struct Written {
-    epoch: Option<i64>,
+    holder: Option<Holder>,
     shards: Vec<String>,
+}
+
+/// Which objects are worth a write.
+enum Due {
+    /// All whose lines differ.
+    All,
+    /// Those with one of these variants.
+    Only(Vec<VariantId>),
+}
+
+impl Due {
+    fn has(&self, index: usize, count: usize) -> bool {
+        match self {
+            Self::All => true,
+            Self::Only(ids) => ids.iter().any(|id| shard_of(id, count) == index),
+        }
+    }
 }
 
 /// What of a decision is worth a write when it changes.
@@ -56,13 +83,14 @@ struct Fact {
 }
 
 impl StateWriter {
-    /// A writer that has not started.
+    /// A writer that has not started. `max_stale` is the age at which a reader refuses evidence.
     #[must_use]
     pub fn new(
         store: StateStore,
         published: watch::Receiver<Arc<Published>>,
         memory: watch::Receiver<Arc<Memory>>,
         leadership: watch::Receiver<Leadership>,
+        max_stale: Duration,
     ) -> Self {
         let (decisions, memories) = (Written::default(), Written::default());
         Self {
@@ -74,6 +102,9 @@ impl StateWriter {
             memories,
             facts: BTreeMap::new(),
             memory_at: None,
+            memory_written: None,
+            memory_owed: false,
+            evidence_every: evidence_every(max_stale),
         }
     }
 
@@ -89,65 +120,84 @@ impl StateWriter {
             if cancel.run_until_cancelled(sleep_until(not_before)).await.is_none() {
                 break;
             }
-            // Counted from the first look: what the last holder remembered is not replaced by a cold start.
-            let memory_due = self.memory_at.get_or_insert_with(Instant::now).elapsed() >= MEMORY_EVERY;
-            if self.turn(memory_due).await {
+            if self.turn(false).await {
                 not_before = Instant::now() + DECISIONS_EVERY;
             }
         }
         self.turn(true).await;
     }
 
-    /// Writes what changed; true when it tried to.
-    async fn turn(&mut self, with_memory: bool) -> bool {
+    /// Writes what changed, or everything at the `end`; true when it tried to.
+    async fn turn(&mut self, end: bool) -> bool {
         let published = self.published.borrow_and_update().clone();
         let leadership = self.leadership.borrow().clone();
         let Some(holder) = leadership.holder.clone().filter(|_| leadership.is_mine()) else {
-            // The next time we hold the lease, everything is written under the new epoch.
-            (self.decisions, self.memories, self.memory_at) = (Written::default(), Written::default(), None);
-            self.facts.clear();
+            self.forget();
             return false;
         };
         if published.origin != Origin::Computed {
             return false;
         }
-        let (identity, epoch) = (holder.identity, holder.epoch);
         let facts = facts(&published.decisions);
-        let due = with_memory || self.decisions.epoch != Some(epoch) || worth_writing(&self.facts, &facts);
-        if !due {
+        self.memory_owed |= lost_number(&self.facts, &facts);
+        let with_memory = end || self.memory_due();
+        let due = match changed(&self.facts, &facts, self.evidence_every) {
+            _ if end || self.decisions.holder.as_ref() != Some(&holder) => Due::All,
+            ids => Due::Only(ids),
+        };
+        if !with_memory && matches!(&due, Due::Only(ids) if ids.is_empty()) {
             return false;
         }
-        let mut result = self.write_decisions(&published, &identity, epoch).await;
-        if result.is_ok() {
-            self.facts = facts;
-            if with_memory {
-                result = self.write_memory(&identity, epoch).await;
-            }
-        }
+        let result = self.write(&published, facts, &holder, &due, with_memory).await;
         if let Err(error) = result {
             tracing::warn!(%error, "state objects were not written; trying again after the next evaluation");
         }
         true
     }
 
-    async fn write_decisions(
-        &mut self,
-        published: &Published,
-        holder: &str,
-        epoch: i64,
-    ) -> Result<(), StateError> {
-        let place =
-            Place { store: &self.store, leadership: &self.leadership, kind: Kind::Decisions, holder, epoch };
-        place.write(&published.decisions, &mut self.decisions).await
+    /// The next time we hold the lease, everything is written in the name of that time.
+    fn forget(&mut self) {
+        (self.decisions, self.memories) = (Written::default(), Written::default());
+        (self.memory_at, self.memory_written, self.memory_owed) = (None, None, false);
+        self.facts.clear();
     }
 
-    async fn write_memory(&mut self, holder: &str, epoch: i64) -> Result<(), StateError> {
-        let memory = self.memory.borrow().clone();
-        let place =
-            Place { store: &self.store, leadership: &self.leadership, kind: Kind::Memory, holder, epoch };
-        place.write(&memory.groups, &mut self.memories).await?;
-        self.memory_at = Some(Instant::now());
-        Ok(())
+    /// True when the memory is to be written: now and then, and at once when it is the only place that knows a number.
+    fn memory_due(&mut self) -> bool {
+        // Counted from the first look: what the last holder remembered is not replaced by a cold start.
+        let periodic = self.memory_at.get_or_insert_with(Instant::now).elapsed() >= MEMORY_EVERY;
+        let soon = self.memory_written.is_none_or(|at| at.elapsed() >= MEMORY_SOONEST);
+        periodic || (self.memory_owed && soon)
+    }
+
+    /// The memory goes first, so that in between a number is in one of the two. When it fails, decisions are written
+    /// all the same: followers answer from them.
+    async fn write(
+        &mut self,
+        published: &Published,
+        facts: BTreeMap<VariantId, Fact>,
+        holder: &Holder,
+        due: &Due,
+        with_memory: bool,
+    ) -> Result<(), StateError> {
+        let place = |kind| Place { store: &self.store, leadership: &self.leadership, kind, holder };
+        let mut remembered = Ok(());
+        if with_memory {
+            self.store.still_ours(holder).await?;
+            let memory = self.memory.borrow().clone();
+            let written = place(Kind::Memory).write(&memory.groups, &mut self.memories, &Due::All).await;
+            if written.is_ok() {
+                (self.memory_at, self.memory_written) = (Some(Instant::now()), Some(Instant::now()));
+                self.memory_owed = false;
+            }
+            remembered = written.map(drop);
+        }
+        let agree = place(Kind::Decisions).write(&published.decisions, &mut self.decisions, due).await?;
+        let count = self.decisions.shards.len();
+        let settled = |id: &VariantId| agree.contains(&shard_of(id, count));
+        self.facts.retain(|id, _| !settled(id));
+        self.facts.extend(facts.into_iter().filter(|(id, _)| settled(id)));
+        remembered
     }
 }
 
@@ -156,19 +206,20 @@ struct Place<'a> {
     store: &'a StateStore,
     leadership: &'a watch::Receiver<Leadership>,
     kind: Kind,
-    holder: &'a str,
-    epoch: i64,
+    holder: &'a Holder,
 }
 
 impl Place<'_> {
-    /// Writes the objects whose content differs from what was `written` in this epoch.
+    /// Writes the objects that are `due` and differ from what this holder has `written`, all of them when their number
+    /// changes. The result says which contain exactly `entries` now.
     async fn write<V: Kept>(
         &self,
         entries: &BTreeMap<V::Id, V>,
         written: &mut Written,
-    ) -> Result<(), StateError> {
-        if written.epoch != Some(self.epoch) {
-            *written = Written { epoch: None, shards: Vec::new() };
+        due: &Due,
+    ) -> Result<BTreeSet<usize>, StateError> {
+        if written.holder.as_ref() != Some(self.holder) {
+            *written = Written::default();
         }
         let layout = u32::try_from(written.shards.len()).unwrap_or_default();
         let (new, left_out) = encode(entries, layout);
@@ -176,23 +227,38 @@ impl Place<'_> {
             let kind = self.kind;
             tracing::warn!(left_out, ?kind, "state objects are full: split the installation by namespace");
         }
-        let fresh = written.epoch.is_none();
-        for (index, lines) in new.iter().enumerate() {
-            if !fresh && written.shards.get(index) == Some(lines) {
-                continue;
+        let (count, mut agree) = (new.len(), BTreeSet::new());
+        let laid_out_anew = written.shards.len() != count;
+        let mut shards = Vec::with_capacity(count);
+        for (index, lines) in new.into_iter().enumerate() {
+            match written.shards.get(index).filter(|_| !laid_out_anew) {
+                Some(old) if *old != lines && !due.has(index, count) => {
+                    shards.push(old.clone());
+                    continue;
+                }
+                Some(old) if *old == lines => {}
+                _ => {
+                    if !self.leadership.borrow().is_mine() {
+                        return Ok(BTreeSet::new());
+                    }
+                    let shard = Shard { header: self.store.header(self.holder), lines: lines.clone() };
+                    self.store.put(self.kind, index, &shard).await?;
+                }
             }
-            if !self.leadership.borrow().is_mine() {
-                return Ok(());
-            }
-            let header = self.store.header(self.holder.to_owned(), self.epoch);
-            self.store.put(self.kind, index, &Shard { header, lines: lines.clone() }).await?;
+            agree.insert(index);
+            shards.push(lines);
         }
-        if fresh || written.shards.len() != new.len() {
-            self.store.remove_from(self.kind, new.len()).await?;
+        if laid_out_anew {
+            let may_write = || self.leadership.borrow().is_mine();
+            self.store.remove_from(self.kind, count, self.holder, may_write).await?;
         }
-        *written = Written { epoch: Some(self.epoch), shards: new };
-        Ok(())
+        *written = Written { holder: Some(self.holder.clone()), shards };
+        Ok(agree)
     }
+}
+
+fn evidence_every(max_stale: Duration) -> SignedDuration {
+    SignedDuration::try_from(EVIDENCE_EVERY.min(max_stale / EVIDENCE_PART)).unwrap_or(SignedDuration::MAX)
 }
 
 fn facts(decisions: &BTreeMap<VariantId, Decision>) -> BTreeMap<VariantId, Fact> {
@@ -207,15 +273,26 @@ fn facts(decisions: &BTreeMap<VariantId, Decision>) -> BTreeMap<VariantId, Fact>
     decisions.iter().map(|(id, decision)| (id.clone(), fact(decision))).collect()
 }
 
-/// True when something changed that a reader of the state objects would miss.
-fn worth_writing(old: &BTreeMap<VariantId, Fact>, new: &BTreeMap<VariantId, Fact>) -> bool {
-    let differs = |(id, new): (&VariantId, &Fact)| {
+/// The variants of which something changed that a reader of the state objects would miss.
+fn changed(
+    old: &BTreeMap<VariantId, Fact>,
+    new: &BTreeMap<VariantId, Fact>,
+    evidence_every: SignedDuration,
+) -> Vec<VariantId> {
+    let differs = |(id, new): &(&VariantId, &Fact)| {
         old.get(id).is_none_or(|old| {
             let same_time = Fact { time: new.time, ..old.clone() };
-            same_time != *new || new.time.duration_since(old.time).abs() >= EVIDENCE_EVERY
+            same_time != **new || new.time.duration_since(old.time).abs() >= evidence_every
         })
     };
-    old.len() != new.len() || new.iter().any(differs)
+    let gone = old.keys().filter(|id| !new.contains_key(id));
+    new.iter().filter(differs).map(|(id, _)| id).chain(gone).cloned().collect()
+}
+
+/// True when a number is not in the decisions any more: from now on the memory alone knows it.
+fn lost_number(old: &BTreeMap<VariantId, Fact>, new: &BTreeMap<VariantId, Fact>) -> bool {
+    let had_one = |id| old.get(id).is_none_or(|fact| fact.number.is_ok());
+    new.iter().any(|(id, fact)| fact.number.is_err() && had_one(id))
 }
 
 #[cfg(test)]
@@ -236,18 +313,33 @@ mod tests {
         facts(&BTreeMap::from([(VariantId::new("n", "v"), decision)]))
     }
 
+    fn worth_writing(
+        old: &BTreeMap<VariantId, Fact>,
+        new: &BTreeMap<VariantId, Fact>,
+        max_stale: u64,
+    ) -> bool {
+        !changed(old, new, evidence_every(Duration::from_secs(max_stale))).is_empty()
+    }
+
     #[test]
     fn another_number_is_worth_a_write_and_other_words_are_not() {
         let old = published(2, "KV usage 40 %", 0);
-        assert!(worth_writing(&old, &published(3, "KV usage 40 %", 0)));
-        assert!(!worth_writing(&old, &published(2, "KV usage 41 %", 5)));
-        assert!(worth_writing(&old, &BTreeMap::new()), "a variant is gone");
+        assert!(worth_writing(&old, &published(3, "KV usage 40 %", 0), 300));
+        assert!(!worth_writing(&old, &published(2, "KV usage 41 %", 5), 300));
+        assert!(worth_writing(&old, &BTreeMap::new(), 300), "a variant is gone");
     }
 
     #[test]
     fn evidence_is_refreshed_once_a_minute() {
         let old = published(2, "", 0);
-        assert!(!worth_writing(&old, &published(2, "", 59)));
-        assert!(worth_writing(&old, &published(2, "", 60)));
+        assert!(!worth_writing(&old, &published(2, "", 59), 300));
+        assert!(worth_writing(&old, &published(2, "", 60), 300));
+    }
+
+    #[test]
+    fn evidence_is_refreshed_well_before_the_shortest_max_stale_refuses_it() {
+        let old = published(2, "", 0);
+        assert!(!worth_writing(&old, &published(2, "", 8), 45));
+        assert!(worth_writing(&old, &published(2, "", 9), 45));
     }
 }

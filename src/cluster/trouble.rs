@@ -1,17 +1,81 @@
-//! What a watch does when it fails: waits, tells it once, and tells once that it is over.
+//! How every watch is kept, and what it does when it fails: waits, tells it once, and tells once that it is over.
 
+use std::fmt::Debug;
 use std::time::Duration;
 
-use kube::runtime::watcher::{Error, ExponentialBackoff};
+use futures::{Stream, StreamExt, future};
+use kube::Resource;
+use kube::api::Api;
+use kube::runtime::WatchStreamExt;
+use kube::runtime::utils::{Backoff, ResetTimerBackoff};
+use kube::runtime::watcher::{self, Error, Event, ExponentialBackoff, watcher};
+use serde::de::DeserializeOwned;
 
 /// First wait after a failed watch.
 const BACKOFF_MIN: Duration = Duration::from_millis(800);
 /// Longest wait after a failed watch: after an outage everything is seen again within two evaluations.
 const BACKOFF_MAX: Duration = Duration::from_secs(10);
+/// How long nothing may fail before the next failure waits the first wait again: a dozen times the longest wait.
+const BACKOFF_RESET: Duration = Duration::from_secs(120);
+/// How long one watch request lives before it is made anew from where it was, in seconds. The client waits 5 s longer
+/// and then takes the connection for dead: what happens behind a silent one is seen after 65 s at the latest.
+const WATCH_SECONDS: u32 = 60;
+
+/// How every watch of this room is asked for.
+pub(crate) fn config() -> watcher::Config {
+    watcher::Config::default().timeout(WATCH_SECONDS)
+}
+
+/// The one object of a name, whenever it changes; `None` when there is none. With back-off.
+pub(crate) fn watch_one<K>(
+    api: Api<K>,
+    name: &str,
+) -> impl Stream<Item = watcher::Result<Option<K>>> + Send + use<K>
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    let only = config().fields(&format!("metadata.name={name}"));
+    let mut listed = false;
+    watcher(api, only).backoff(backoff()).filter_map(move |event| {
+        let state = match event {
+            Ok(Event::Init) => {
+                listed = false;
+                None
+            }
+            Ok(Event::InitApply(object)) => {
+                listed = true;
+                Some(Ok(Some(object)))
+            }
+            Ok(Event::InitDone) => (!listed).then_some(Ok(None)),
+            Ok(Event::Apply(object)) => Some(Ok(Some(object))),
+            Ok(Event::Delete(_)) => Some(Ok(None)),
+            Err(error) => Some(Err(error)),
+        };
+        future::ready(state)
+    })
+}
+
 /// The back-off of every watch of this room.
-pub(crate) fn backoff() -> ExponentialBackoff {
+pub(crate) fn backoff() -> Patient {
     let builder = backon::ExponentialBuilder::default();
-    builder.with_min_delay(BACKOFF_MIN).with_max_delay(BACKOFF_MAX).with_jitter().without_max_times().into()
+    let builder = builder.with_min_delay(BACKOFF_MIN).with_max_delay(BACKOFF_MAX);
+    Patient(ResetTimerBackoff::new(builder.with_jitter().without_max_times().into(), BACKOFF_RESET))
+}
+
+/// A back-off that only time resets. A watch says `Ok(Init)` before every list, and the stream resets its back-off at
+/// every `Ok`: a list that keeps failing would be tried at the first wait for ever.
+pub(crate) struct Patient(ResetTimerBackoff<ExponentialBackoff>);
+
+impl Iterator for Patient {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        self.0.next()
+    }
+}
+
+impl Backoff for Patient {
+    fn reset(&mut self) {}
 }
 
 /// Tells a lasting problem once, and its end once.

@@ -6,12 +6,10 @@ use std::collections::BTreeMap;
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::Api;
-use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::watch_object;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::trouble::{Trouble, backoff};
+use super::trouble::{Trouble, watch_one};
 
 /// The namespace of the ConfigMap.
 const NAMESPACE: &str = "kube-system";
@@ -41,7 +39,7 @@ impl TrustWatch {
         let hint =
             "bind the service account to Role extension-apiserver-authentication-reader in kube-system";
         let mut trouble = Trouble::new("ConfigMap kube-system/extension-apiserver-authentication", hint);
-        let mut states = watch_object(api, NAME).backoff(backoff()).boxed();
+        let mut states = watch_one(api, NAME).boxed();
         while let Some(Some(state)) = cancel.run_until_cancelled(states.next()).await {
             match state {
                 Ok(Some(map)) => {

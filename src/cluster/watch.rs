@@ -20,7 +20,7 @@ use wva_core::model::{InvalidVariant, Variant};
 
 use super::convert::{OwnedPod, Target, variant_id};
 use super::crd::{CONTROLLER_INSTANCE_LABEL, VariantAutoscaling};
-use super::trouble::{Trouble, backoff};
+use super::trouble::{Trouble, backoff, config};
 use super::view::{Key, Observed, OwnedSet, Step, Tables, VariantObject};
 use super::wire::{LeanDeployment, LeanPod, LeanReplicaSet, controller_uid};
 use crate::engine::{Cluster, ClusterView};
@@ -106,14 +106,12 @@ impl ClusterWatch {
     fn changes(&self) -> SelectAll<BoxStream<'static, Change>> {
         let instance = self.settings.controller_instance.as_ref();
         let selector = instance.map(|value| format!("{CONTROLLER_INSTANCE_LABEL}={value}"));
-        let variants =
-            selector.iter().fold(watcher::Config::default(), |config, labels| config.labels(labels));
-        let all = watcher::Config::default;
+        let variants = selector.iter().fold(config(), |config, labels| config.labels(labels));
         let hint = "install the definition: kubectl apply -f crds/llmd.ai_variantautoscalings.yaml";
         let variants = guarded("VariantAutoscalings", hint, watcher(self.api(), variants), variant_object);
-        let deployments = guarded("Deployments", HINT, watcher(self.api(), all()), target);
-        let pods = guarded("Pods", HINT, watcher(self.api(), all().fields(LIVE_PODS)), owned_pod);
-        let sets = watcher(self.api::<LeanReplicaSet>(), all());
+        let deployments = guarded("Deployments", HINT, watcher(self.api(), config()), target);
+        let pods = guarded("Pods", HINT, watcher(self.api(), config().fields(LIVE_PODS)), owned_pod);
+        let sets = watcher(self.api::<LeanReplicaSet>(), config());
         let sets = steps("ReplicaSets", HINT, sets, |set: LeanReplicaSet| {
             let key = key(&set.metadata);
             (key, owned_set(&set))

@@ -120,14 +120,16 @@ fn is_scheduler(signal: Signal) -> bool {
     matches!(signal, Signal::SchedulerQueueSize | Signal::SchedulerQueueBytes | Signal::SchedulerAttempts)
 }
 
-/// One scheduler pod: its samples. Several: the sum of their newest values, as old as the oldest of these.
-fn sum_of(mut parts: Vec<Series>) -> Vec<Sample> {
-    if parts.len() == 1 {
-        return parts.pop().map(|one| one.samples).unwrap_or_default();
-    }
-    let newest: Vec<Sample> = parts.iter().filter_map(|one| one.samples.last().copied()).collect();
-    let value = newest.iter().map(|sample| sample.value).sum();
-    newest.iter().map(|sample| sample.at).min().map(|at| Sample { at, value }).into_iter().collect()
+/// One scheduler pod: its samples. Several: the sums of their newest values, of those before them and so on, each as
+/// old as the oldest that it is made of.
+fn sum_of(parts: Vec<Series>) -> Vec<Sample> {
+    let shortest = parts.iter().map(|one| one.samples.len()).min().unwrap_or_default();
+    let sum = |back: usize| {
+        let samples = || parts.iter().filter_map(|one| one.samples.iter().rev().nth(back));
+        let at = samples().map(|sample| sample.at).min()?;
+        Some(Sample { at, value: samples().map(|sample| sample.value).sum() })
+    };
+    (0..shortest).rev().filter_map(sum).collect()
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use wva_core::{Memory, Outcome, Policy, Snapshot};
 
 use super::assemble::assemble;
 use super::board::{Board, Origin, Published};
-use super::leadership::Leadership;
+use super::leadership::{Leadership, Term};
 use super::ports::{Clock, Cluster, ClusterView, Collected, MetricSource, Scope, SourceError};
 use super::takeover::{Restored, adopt};
 use crate::telemetry::EvaluationMetrics;
@@ -44,8 +44,8 @@ pub struct Engine {
     policy: ArcSwap<Policy>,
     /// What is remembered, for whoever keeps it.
     memory: watch::Sender<Arc<Memory>>,
-    /// The epoch whose memory this is; `None` until one was taken over. Locked while a decision replaces the memory.
-    epoch: Mutex<Option<i64>>,
+    /// The term whose memory this is; `None` until one was taken over. Locked while a decision replaces the memory.
+    term: Mutex<Option<Term>>,
     /// What is wrong with the source, as last logged.
     trouble: Mutex<Option<String>>,
 }
@@ -58,7 +58,7 @@ impl Engine {
             parts,
             policy: ArcSwap::from_pointee(policy),
             memory: watch::Sender::default(),
-            epoch: Mutex::default(),
+            term: Mutex::default(),
             trouble: Mutex::default(),
         }
     }
@@ -75,10 +75,10 @@ impl Engine {
         self.memory.subscribe()
     }
 
-    /// Starts `epoch` from what an earlier holder left. Nothing is evaluated in an epoch before this. An empty board
+    /// Starts `term` from what an earlier holder left. Nothing is evaluated in a term before this. An empty board
     /// shows what was left, so that a restart hides no number until the first evaluation is done.
-    pub fn take_over(&self, restored: Restored, epoch: i64) {
-        let mut current = self.epoch.lock();
+    pub fn take_over(&self, restored: Restored, term: Term) {
+        let mut current = self.term.lock();
         if self.parts.board.newest().origin == Origin::Empty && !restored.decisions.is_empty() {
             self.parts.board.publish(Published {
                 at: self.parts.clock.now(),
@@ -88,7 +88,7 @@ impl Engine {
             });
         }
         self.memory.send_replace(Arc::new(adopt(restored)));
-        *current = Some(epoch);
+        *current = Some(term);
     }
 
     pub(super) fn parts(&self) -> &Parts {
@@ -98,21 +98,20 @@ impl Engine {
     /// True when this instance may decide and has seen the cluster.
     #[must_use]
     pub fn can_evaluate(&self) -> bool {
-        self.current_epoch().is_some() && self.parts.cluster.view().synced
+        self.current_term().is_some() && self.parts.cluster.view().synced
     }
 
-    /// The epoch this instance may decide in now.
-    fn current_epoch(&self) -> Option<i64> {
-        let taken_over = *self.epoch.lock();
+    /// The term this instance may decide in now.
+    fn current_term(&self) -> Option<Term> {
+        let taken_over = self.term.lock().clone();
         let leadership = self.parts.leadership.borrow();
-        let current = leadership.holder.as_ref().filter(|_| leadership.is_mine()).map(|holder| holder.epoch);
-        current.filter(|_| current == taken_over)
+        leadership.term().filter(|term| leadership.is_mine() && taken_over.as_ref() == Some(term))
     }
 
     /// One pass. Publishes nothing when the lease was lost on the way.
     pub async fn evaluate(&self) -> Arc<Published> {
         let started = tokio::time::Instant::now();
-        let epoch = self.current_epoch();
+        let term = self.current_term();
         let view = self.parts.cluster.view();
         let answer = self.collect(&view).await;
         let error = answer.as_ref().err().map(|error| error.kind);
@@ -120,7 +119,7 @@ impl Engine {
         let view = self.parts.cluster.view();
         let snapshot = assemble(&view, answer, self.parts.clock.now());
         self.parts.metrics.evaluated(started.elapsed(), error);
-        let still = self.current_epoch().filter(|now| Some(*now) == epoch);
+        let still = self.current_term().filter(|now| Some(now) == term.as_ref());
         match self.decide(&snapshot, still) {
             Some(outcome) => self.publish(outcome, snapshot.now, started.elapsed()),
             None => self.parts.board.newest(),
@@ -160,10 +159,10 @@ impl Engine {
         *told = now;
     }
 
-    /// `None` when the epoch ended meanwhile: its memory is somebody else's now.
-    fn decide(&self, snapshot: &Snapshot, epoch: Option<i64>) -> Option<Outcome> {
-        let current = self.epoch.lock();
-        if epoch.is_none() || *current != epoch {
+    /// `None` when the term ended meanwhile: its memory is somebody else's now.
+    fn decide(&self, snapshot: &Snapshot, term: Option<Term>) -> Option<Outcome> {
+        let current = self.term.lock();
+        if term.is_none() || *current != term {
             return None;
         }
         let before = Memory::clone(&self.memory.borrow());

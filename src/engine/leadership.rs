@@ -18,11 +18,28 @@ pub struct Holder {
     pub identity: String,
     /// Where it answers, as `https://host:port`; `None` when it does not say.
     pub address: Option<String>,
-    /// `leaseTransitions`: the epoch of its decisions.
+    /// uid of the Lease object: epochs of different leases are not comparable. Empty where there is no object.
+    pub lease: String,
+    /// `leaseTransitions`: the epoch of its decisions, counted within this lease.
+    pub epoch: i64,
+}
+
+/// One holding of one lease: what an earlier term remembered is older, whatever its number says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Term {
+    /// The lease's uid.
+    pub lease: String,
+    /// `leaseTransitions`.
     pub epoch: i64,
 }
 
 impl Leadership {
+    /// The holder's term.
+    #[must_use]
+    pub fn term(&self) -> Option<Term> {
+        self.holder.as_ref().map(|holder| Term { lease: holder.lease.clone(), epoch: holder.epoch })
+    }
+
     /// True while this instance may decide and write. Ask at the moment of acting, not before.
     #[must_use]
     pub fn is_mine(&self) -> bool {

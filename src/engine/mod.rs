@@ -12,7 +12,7 @@ mod takeover;
 pub use assemble::assemble;
 pub use board::{Board, Origin, Published};
 pub use evaluate::{Engine, Parts, run};
-pub use leadership::{Holder, Leadership};
+pub use leadership::{Holder, Leadership, Term};
 pub use ports::{
     Clock, Cluster, ClusterView, Collected, Endpoint, Gap, MetricSource, Scope, Series, SourceError,
     SystemClock,

@@ -9,9 +9,11 @@
 )]
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::body::Body as Answer;
 use http::{Request, Response};
 use http_body_util::BodyExt;
 use jiff::Timestamp;
@@ -30,26 +32,27 @@ use wva_core::units::Replicas;
 use wva_core::{Memory, VariantId};
 
 /// How long a request that must come may take.
-const SOON: Duration = Duration::from_secs(5);
+pub(crate) const SOON: Duration = Duration::from_secs(5);
 /// How long nothing must come.
-const QUIET: Duration = Duration::from_millis(400);
+pub(crate) const QUIET: Duration = Duration::from_millis(400);
 
 /// A request as it arrived.
 #[derive(Debug)]
-struct Asked {
-    method: String,
-    path: String,
-    query: String,
-    content_type: String,
-    body: Value,
+pub(crate) struct Asked {
+    pub(crate) method: String,
+    pub(crate) path: String,
+    pub(crate) query: String,
+    pub(crate) content_type: String,
+    pub(crate) body: Value,
 }
 
-/// A client of a server that answers by `script`; without an answer the request stays open, as a watch does. Writes
+/// A client of a server that answers by `script`; without an answer a watch is opened
+/// and says nothing, and another request stays open. Writes
 /// are told.
-fn server(
+pub(crate) fn server(
     mut script: impl FnMut(&Asked) -> Option<(u16, Value)> + Send + 'static,
 ) -> (kube::Client, mpsc::Receiver<Asked>) {
-    let (service, mut handle) = tower_test::mock::pair::<Request<Body>, Response<Body>>();
+    let (service, mut handle) = tower_test::mock::pair::<Request<Body>, Response<Answer>>();
     let (told, writes) = mpsc::channel(64);
     #[expect(clippy::disallowed_methods, reason = "the other side of a test")]
     tokio::spawn(async move {
@@ -58,8 +61,12 @@ fn server(
             let asked = asked(request).await;
             match script(&asked) {
                 Some((code, body)) => {
-                    let body = Body::from(body.to_string().into_bytes());
+                    let body = Answer::from(body.to_string());
                     respond.send_response(Response::builder().status(code).body(body).unwrap());
+                }
+                None if is_watch(&asked) => {
+                    let silent = futures::stream::pending::<Result<String, Infallible>>();
+                    respond.send_response(Response::new(Answer::from_stream(silent)));
                 }
                 None => open.push(respond),
             }
@@ -85,38 +92,38 @@ async fn asked(request: Request<Body>) -> Asked {
     }
 }
 
-async fn next(writes: &mut mpsc::Receiver<Asked>) -> Asked {
+pub(crate) async fn next(writes: &mut mpsc::Receiver<Asked>) -> Asked {
     timeout(SOON, writes.recv()).await.expect("a write in time").expect("an open channel")
 }
 
-async fn silence(writes: &mut mpsc::Receiver<Asked>) {
+pub(crate) async fn silence(writes: &mut mpsc::Receiver<Asked>) {
     if let Ok(Some(asked)) = timeout(QUIET, writes.recv()).await {
         panic!("unexpected {asked:?}");
     }
 }
 
-fn is_watch(asked: &Asked) -> bool {
+pub(crate) fn is_watch(asked: &Asked) -> bool {
     asked.query.contains("watch=")
 }
 
-fn list(items: Value) -> Option<(u16, Value)> {
+pub(crate) fn list(items: Value) -> Option<(u16, Value)> {
     Some((
         200,
         json!({ "apiVersion": "v1", "kind": "List", "metadata": { "resourceVersion": "1" }, "items": items }),
     ))
 }
 
-fn not_found() -> Option<(u16, Value)> {
+pub(crate) fn not_found() -> Option<(u16, Value)> {
     Some((
         404,
         json!({ "kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404, "message": "none" }),
     ))
 }
 
-fn lease_object(version: &str, holder: &str, transitions: i32) -> Value {
+pub(crate) fn lease_object(version: &str, holder: &str, transitions: i32) -> Value {
     json!({
         "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
-        "metadata": { "name": lease::DEFAULT_NAME, "namespace": "wva", "resourceVersion": version },
+        "metadata": { "name": lease::DEFAULT_NAME, "namespace": "wva", "resourceVersion": version, "uid": "l-1" },
         "spec": {
             "holderIdentity": holder, "leaseDurationSeconds": 1, "leaseTransitions": transitions,
             // A clock that is a century ahead must not matter.
@@ -126,7 +133,7 @@ fn lease_object(version: &str, holder: &str, transitions: i32) -> Value {
 }
 
 /// An election of instance `a` with a duration of one second; stopped by the token.
-fn election(client: kube::Client) -> (watch::Receiver<Leadership>, CancellationToken) {
+pub(crate) fn election(client: kube::Client) -> (watch::Receiver<Leadership>, CancellationToken) {
     let settings = lease::Settings {
         duration: Duration::from_secs(1),
         renew_deadline: Duration::from_millis(700),
@@ -136,7 +143,7 @@ fn election(client: kube::Client) -> (watch::Receiver<Leadership>, CancellationT
     let (election, leadership) = Election::new(client, settings, Arc::new(SystemClock));
     let stop = CancellationToken::new();
     #[expect(clippy::disallowed_methods, reason = "app spawns it; here the test is the app")]
-    tokio::spawn(election.run(stop.clone()));
+    tokio::spawn(election.run(stop.clone(), CancellationToken::new()));
     (leadership, stop)
 }
 
@@ -235,7 +242,7 @@ async fn cluster() -> (kube::Client, mpsc::Receiver<Asked>, ClusterReader, Cance
     (client, writes, reader, stop)
 }
 
-fn published(sequence: u64, desired: u32) -> Published {
+pub(crate) fn published(sequence: u64, desired: u32) -> Published {
     let evidence = Timestamp::from_second(1_700_000_000).unwrap();
     let target =
         Target { desired: Replicas::new(desired), reason: Reason::ScaleUp, message: "busy".into(), evidence };
@@ -252,7 +259,7 @@ fn published(sequence: u64, desired: u32) -> Published {
 }
 
 fn held() -> Leadership {
-    let holder = Holder { identity: "a".into(), address: None, epoch: 1 };
+    let holder = Holder { identity: "a".into(), address: None, lease: "l-1".into(), epoch: 1 };
     Leadership {
         holder: Some(holder),
         mine_until: Some(tokio::time::Instant::now() + Duration::from_secs(60)),
@@ -299,11 +306,12 @@ async fn a_status_is_applied_once_and_only_by_the_holder() {
     assert_eq!(next(&mut writes).await.body["status"]["desiredOptimizedAlloc"]["numReplicas"], 4);
 }
 
-/// A holder of `epoch` 1 beside a state object that epoch `written` left; what it writes.
+/// A holder of `epoch` 1 of lease `l-1` beside a state object that epoch `written` of `lease` left; what it writes.
 async fn state_writes(
+    lease: &str,
     written: i64,
 ) -> (mpsc::Receiver<Asked>, CancellationToken, Board, watch::Sender<Leadership>) {
-    let header = json!({ "version": 1, "holder": "b", "epoch": written, "written": "2026-01-01T00:00:00Z" });
+    let header = json!({ "version": 1, "holder": "b", "lease": lease, "epoch": written, "written": "2026-01-01T00:00:00Z" });
     let (client, writes) = server(move |asked| match (asked.method.as_str(), asked.path.as_str()) {
         ("GET", "/api/v1/namespaces/wva/configmaps") => list(json!([])),
         ("GET", path) if path.ends_with("/wva-state-decisions-0") => Some((
@@ -319,7 +327,13 @@ async fn state_writes(
     let (board, memory) = (Board::new(), watch::Sender::new(Arc::new(Memory::default())));
     let (leadership, stop) = (watch::Sender::new(held()), CancellationToken::new());
     let store = StateStore::new(client, "wva", "wva", Arc::new(SystemClock));
-    let writer = StateWriter::new(store, board.subscribe(), memory.subscribe(), leadership.subscribe());
+    let writer = StateWriter::new(
+        store,
+        board.subscribe(),
+        memory.subscribe(),
+        leadership.subscribe(),
+        Duration::from_secs(300),
+    );
     let cancel = stop.clone();
     #[expect(clippy::disallowed_methods, reason = "app spawns it; here the test is the app")]
     tokio::spawn(async move {
@@ -332,8 +346,10 @@ async fn state_writes(
 
 #[tokio::test]
 async fn a_holder_writes_its_decisions_at_once_and_its_memory_when_it_ends() {
-    let (mut writes, stop, _board, _leadership) = state_writes(1).await;
+    let (mut writes, stop, _board, _leadership) = state_writes("l-1", 1).await;
     let decisions = next(&mut writes).await;
+    let header: Value = serde_json::from_str(decisions.body["data"]["header"].as_str().unwrap()).unwrap();
+    assert_eq!((&header["lease"], &header["epoch"]), (&json!("l-1"), &json!(1)));
     assert_eq!(
         (decisions.method.as_str(), &decisions.body["metadata"]["resourceVersion"]),
         ("PUT", &json!("5"))
@@ -350,10 +366,16 @@ async fn a_holder_writes_its_decisions_at_once_and_its_memory_when_it_ends() {
 
 #[tokio::test]
 async fn a_holder_that_was_replaced_overwrites_nothing() {
-    let (mut writes, stop, _board, _leadership) = state_writes(2).await;
+    let (mut writes, stop, _board, _leadership) = state_writes("l-1", 2).await;
     silence(&mut writes).await;
     stop.cancel();
     silence(&mut writes).await;
+}
+
+#[tokio::test]
+async fn a_holder_is_not_deposed_by_what_was_written_under_a_lease_that_was_deleted() {
+    let (mut writes, _stop, _board, _leadership) = state_writes("gone", 7).await;
+    assert_eq!(next(&mut writes).await.method, "PUT");
 }
 
 /// Our CA against an APIService that points to `service`.

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use wva::engine::{
     Board, Clock, Cluster, ClusterView, Collected, Engine, Holder, Leadership, MetricSource, Parts,
-    ReadSettings, Reader, Restored, Scope, Series, SourceError,
+    ReadSettings, Reader, Restored, Scope, Series, SourceError, Term,
 };
 use wva::telemetry::EvaluationMetrics;
 use wva_core::decision::Verdict;
@@ -97,6 +97,10 @@ impl Cluster for OneVariant {
     }
 }
 
+fn term() -> Term {
+    Term { lease: "lease".into(), epoch: 1 }
+}
+
 struct Bed {
     fleet: Arc<Fleet>,
     engine: Arc<Engine>,
@@ -107,7 +111,7 @@ struct Bed {
 fn bed(delay: Duration) -> Bed {
     let clock: Arc<dyn Clock> = Arc::new(PausedClock { started: Instant::now() });
     let fleet = Arc::new(Fleet { clock: clock.clone(), delay, queries: AtomicU64::new(0) });
-    let holder = Some(Holder { identity: "wva-0".into(), address: None, epoch: 1 });
+    let holder = Some(Holder { identity: "wva-0".into(), address: None, lease: "lease".into(), epoch: 1 });
     let mine = Leadership { holder, mine_until: Some(Instant::now() + Duration::from_secs(3600)) };
     let leadership = watch::Sender::new(mine);
     let parts = Parts {
@@ -119,7 +123,7 @@ fn bed(delay: Duration) -> Bed {
         metrics: EvaluationMetrics::register(&mut Registry::default()),
     };
     let engine = Arc::new(Engine::new(parts, Policy::default()));
-    engine.take_over(Restored::default(), 1);
+    engine.take_over(Restored::default(), term());
     let reader = Reader::new(engine.clone(), ReadSettings::default());
     Bed { fleet, engine, reader, leadership }
 }
@@ -188,6 +192,15 @@ async fn an_instance_without_the_lease_neither_computes_nor_publishes() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_new_lease_with_an_old_number_is_another_term() {
+    let bed = bed(Duration::ZERO);
+    bed.leadership.send_modify(|leadership| {
+        leadership.holder.as_mut().unwrap().lease = "made anew".into();
+    });
+    assert!(!bed.engine.can_evaluate(), "what is remembered belongs to the lease that was deleted");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_source_that_never_answers_is_cut_off_and_named() {
     let bed = bed(Duration::from_secs(3600));
     let published = bed.engine.evaluate().await;
@@ -205,7 +218,7 @@ async fn a_new_holder_goes_on_from_the_published_target_not_from_the_current_cou
     target.desired = Replicas::new(7);
 
     let second = bed(Duration::from_secs(3600));
-    second.engine.take_over(Restored { decisions, ..Restored::default() }, 1);
+    second.engine.take_over(Restored { decisions, ..Restored::default() }, term());
     let shown = &second.reader.newest().decisions[&VariantId::new("llm", "llama")].verdict;
     assert!(
         matches!(shown, Verdict::Target(target) if target.desired.get() == 7),

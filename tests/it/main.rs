@@ -8,6 +8,7 @@
 )]
 
 mod cluster;
+mod cluster_repairs;
 mod collect;
 mod demo;
 mod engine;

@@ -19,7 +19,7 @@ use super::pki::Pki;
 use super::stage::Stage;
 use crate::collect::{ScrapeSettings, ScrapeSource};
 use crate::engine::{
-    Board, Clock, Engine, Holder, Leadership, MetricSource, Parts, ReadSettings, Reader, Restored, run,
+    Board, Clock, Engine, Holder, Leadership, MetricSource, Parts, ReadSettings, Reader, Restored, Term, run,
 };
 use crate::serve::auth::{AllowAll, TrustData};
 use crate::serve::tls::{Serving, SharedPki};
@@ -42,8 +42,10 @@ pub(super) struct Brain {
     facts: Facts,
 }
 
-/// The one epoch of the demo's lease.
-const EPOCH: i64 = 1;
+/// The demo's lease is held once and for good.
+fn the_only_term() -> Term {
+    Term { lease: "demo".into(), epoch: 1 }
+}
 
 /// What changes in a cluster and does not here. Kept, because a channel whose sender is gone is closed.
 struct Facts {
@@ -61,7 +63,8 @@ impl Facts {
             cert_pem: pki.server.certificate.clone(),
             key_pem: pki.server.key.clone(),
         };
-        let holder = Holder { identity: "demo".into(), address: None, epoch: EPOCH };
+        let Term { lease, epoch } = the_only_term();
+        let holder = Holder { identity: "demo".into(), address: None, lease, epoch };
         let mine = Leadership { holder: Some(holder), mine_until: Some(Instant::now() + LEASE) };
         Self {
             leadership: watch::Sender::new(mine),
@@ -89,7 +92,7 @@ impl Brain {
             metrics: EvaluationMetrics::register(&mut registry),
         };
         let engine = Arc::new(Engine::new(parts, Policy::default()));
-        engine.take_over(Restored::default(), EPOCH);
+        engine.take_over(Restored::default(), the_only_term());
         let reader = Reader::new(engine, ReadSettings::default());
         Ok(Self { board, reader, registry, facts })
     }

@@ -246,7 +246,7 @@ pub(crate) fn mine() -> Leadership {
 
 /// Another one holds it.
 pub(crate) fn held_by(address: Option<String>) -> Leadership {
-    let holder = Holder { identity: "wva-0".into(), address, epoch: 1 };
+    let holder = Holder { identity: "wva-0".into(), address, lease: String::new(), epoch: 1 };
     Leadership { holder: Some(holder), mine_until: None }
 }
 
