@@ -1,6 +1,7 @@
 //! `wva serve`: builds every part, starts the tasks, waits for a reason to stop, and stops in the order that costs
 //! readers nothing.
 
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use super::adapters::{ClusterReviewer, shared_pki};
 use super::sources::source;
@@ -21,10 +22,12 @@ use crate::cluster::{
     StatusWriter, TrustWatch, apiservice, certificates, lease, watch as watches,
 };
 use crate::config::{Config, ignored_environment};
-use crate::engine::{Board, Clock, Engine, Leadership, Parts, ReadSettings, Reader, SystemClock, run};
+use crate::engine::{
+    Board, Clock, Engine, Leadership, Parts, ReadSettings, Reader, Restored, SystemClock, run,
+};
 use crate::serve::auth::TrustData;
 use crate::serve::tls::{RECHECK, Serving, SharedPki};
-use crate::serve::{AppState, Ports, Server, Settings};
+use crate::serve::{AppState, Ports, ServeError, Server, Settings};
 use crate::telemetry::{EvaluationMetrics, build_info};
 
 /// The Secret of the shared certificate, and the prefix of the state objects.
@@ -34,6 +37,8 @@ const STATE_PREFIX: &str = "wva";
 const FLUSH: Duration = Duration::from_secs(10);
 /// Requests in flight may take this long after the door is closed: ten times the longest read.
 const DRAIN: Duration = Duration::from_secs(10);
+/// State objects that cannot be read after so many tries are done without: a holder that never decides helps nobody.
+const LOAD_TRIES: u32 = 5;
 /// How long to wait before trying again what the API server did not answer.
 const RETRY: Duration = Duration::from_secs(2);
 
@@ -114,7 +119,7 @@ struct App {
 impl App {
     async fn start(&mut self) -> anyhow::Result<()> {
         let (cluster, synced) = self.start_watches();
-        let leadership = self.start_election();
+        let leadership = self.start_election(synced.clone());
         let mut registry = Registry::default();
         build_info(&mut registry);
         let board = Board::new();
@@ -145,7 +150,7 @@ impl App {
         };
         let reviewer = Arc::new(ClusterReviewer(self.client.clone()));
         let ports = Ports { reads: Arc::new(reader), reviewer, registry };
-        let server = Server::bind(self.config.listen, AppState::new(settings, ports)).await?;
+        let server = bind(self.config.listen, AppState::new(settings, ports)).await?;
         info!(address = %server.address(), instance = self.config.instance, "serving");
         self.phases.serving.start("server", |stop| server.serve(stop, DRAIN));
         Ok(())
@@ -171,12 +176,18 @@ impl App {
         (cluster, synced)
     }
 
-    fn start_election(&mut self) -> watch::Receiver<Leadership> {
+    /// Who has seen nothing yet does not campaign: another instance may have.
+    fn start_election(&mut self, mut synced: watch::Receiver<bool>) -> watch::Receiver<Leadership> {
         let (namespace, instance) = (&self.config.namespace, &self.config.instance);
         let mut settings = lease::Settings::new(namespace, instance, Some(self.config.advertised.clone()));
         settings.name.clone_from(&self.config.lease);
         let (election, leadership) = Election::new(self.client.clone(), settings, self.clock.clone());
-        self.phases.election.start("election", |stop| election.run(stop));
+        self.phases.election.start("election", |stop| async move {
+            let listed = async { synced.wait_for(|listed| *listed).await.is_ok() };
+            if stop.run_until_cancelled(listed).await == Some(true) {
+                election.run(stop).await;
+            }
+        });
         leadership
     }
 
@@ -290,6 +301,16 @@ impl App {
     }
 }
 
+/// Binds; where every address was asked for and the kernel has no IPv6, every IPv4 address.
+async fn bind(listen: SocketAddr, state: AppState) -> Result<Server, ServeError> {
+    match Server::bind(listen, state.clone()).await {
+        Err(ServeError::Bind { .. }) if listen.ip() == Ipv6Addr::UNSPECIFIED => {
+            Server::bind((Ipv4Addr::UNSPECIFIED, listen.port()).into(), state).await
+        }
+        bound => bound,
+    }
+}
+
 async fn client(config: &Config) -> anyhow::Result<kube::Client> {
     let from = match &config.kubeconfig {
         Some(path) => {
@@ -324,7 +345,7 @@ async fn take_over(
     store: StateStore,
     mut leadership: watch::Receiver<Leadership>,
 ) {
-    let mut taken: Option<i64> = None;
+    let (mut taken, mut failures) = (None, 0_u32);
     loop {
         let ours_and_new = |now: &Leadership| now.is_mine() && epoch(now) != taken;
         let number = match leadership.wait_for(ours_and_new).await {
@@ -332,18 +353,23 @@ async fn take_over(
             Err(_) => return,
         };
         let Some(number) = number else { continue };
-        match store.load().await {
-            Ok(found) => {
-                info!(epoch = number, decisions = found.decisions.len(), "this instance decides now");
-                engine.take_over(found, number);
-                taken = Some(number);
-                reader.refresh().await;
+        let found = match store.load().await {
+            Ok(found) => found,
+            Err(error) if failures < LOAD_TRIES => {
+                warn!(%error, "cannot take over yet; trying again");
+                failures += 1;
+                sleep(RETRY).await;
+                continue;
             }
             Err(error) => {
-                warn!(%error, "cannot take over yet; trying again");
-                sleep(RETRY).await;
+                error!(%error, "deciding without the state objects, from what the objects' status says");
+                Restored::default()
             }
-        }
+        };
+        info!(epoch = number, decisions = found.decisions.len(), "this instance decides now");
+        engine.take_over(found, number);
+        (taken, failures) = (Some(number), 0);
+        reader.refresh().await;
     }
 }
 

@@ -47,12 +47,12 @@ fn prometheus_settings(from: config::Prometheus) -> PrometheusSettings {
 
 fn scrape_settings(from: config::Scrape) -> ScrapeSettings {
     // Pods rarely have a certificate for their IP; but a token goes to a verified server only.
-    let insecure_skip_verify = from.token_file.is_none();
+    let insecure_skip_verify = from.token_file.is_none() && from.ca_file.is_none();
     ScrapeSettings {
         scheme: from.scheme,
         path: from.path,
         token: from.token_file.map(Token::File).unwrap_or_default(),
-        tls: TlsSettings { insecure_skip_verify, ..TlsSettings::default() },
+        tls: TlsSettings { ca_path: from.ca_file, insecure_skip_verify, ..TlsSettings::default() },
         ..ScrapeSettings::default()
     }
 }

@@ -49,7 +49,7 @@ pub struct ClusterArgs {
     pub advertise_address: Option<String>,
     /// This pod's IP.
     #[arg(long, env = "POD_IP", hide = true)]
-    pub pod_ip: Option<IpAddr>,
+    pub pod_ip: Option<String>,
     /// The Service in front of this program; its DNS name is in the certificate.
     #[arg(long, env = "WVA_SERVICE_NAME", default_value = "wva", value_name = "NAME")]
     pub service_name: String,
@@ -68,8 +68,8 @@ pub struct ClusterArgs {
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Serving")]
 pub struct ServingArgs {
-    /// The address to listen on.
-    #[arg(long, default_value = "0.0.0.0", value_name = "IP")]
+    /// The address to listen on; :: is every address, IPv4 included.
+    #[arg(long, default_value = "::", value_name = "IP")]
     pub bind_address: IpAddr,
     /// The port to listen on.
     #[arg(long, default_value_t = 8443, value_name = "PORT")]
@@ -118,8 +118,8 @@ pub struct SourceArgs {
     #[arg(long, env = "PROMETHEUS_SERVER_NAME", value_name = "NAME")]
     pub prometheus_server_name: Option<String>,
     /// Accept any certificate of Prometheus.
-    #[arg(long, env = "PROMETHEUS_TLS_INSECURE_SKIP_VERIFY", num_args = 0..=1, default_value_t = false,
-          default_missing_value = "true", value_name = "BOOL")]
+    #[arg(long, env = "PROMETHEUS_TLS_INSECURE_SKIP_VERIFY", num_args = 0..=1, default_value = "false",
+          default_missing_value = "true", value_parser = lenient_bool, value_name = "BOOL")]
     pub prometheus_tls_insecure_skip_verify: bool,
     /// Above this many series a query is split by namespace.
     #[arg(long, default_value_t = 20_000, value_name = "COUNT")]
@@ -130,9 +130,21 @@ pub struct SourceArgs {
     /// Scraping pods directly: the path.
     #[arg(long, default_value = "/metrics", value_name = "PATH")]
     pub scrape_path: String,
-    /// Scraping pods directly: a file with a bearer token; read again when it changes.
+    /// Scraping pods directly: a file with a bearer token; read again when it changes. Only sent over https.
     #[arg(long, value_name = "FILE")]
     pub scrape_token_path: Option<PathBuf>,
+    /// Scraping pods directly: the CA of the pods' certificates, PEM; without it that of the system.
+    #[arg(long, value_name = "FILE")]
+    pub scrape_ca_cert_path: Option<PathBuf>,
+}
+
+/// A switch as manifests write it: any case, 1 and 0, and empty for off.
+fn lenient_bool(text: &str) -> Result<bool, String> {
+    match text.trim().to_ascii_lowercase().as_str() {
+        "true" | "1" | "yes" | "on" => Ok(true),
+        "false" | "0" | "no" | "off" | "" => Ok(false),
+        _ => Err("must be true or false".into()),
+    }
 }
 
 /// Where metrics come from.
@@ -163,8 +175,8 @@ pub struct DecisionArgs {
     #[arg(long, default_value = "5m", value_name = "DURATION")]
     pub max_stale: SignedDuration,
     /// Take the last replica of a model that has been idle for 10 minutes, where every variant has minReplicas 0.
-    #[arg(long, env = "WVA_SCALE_TO_ZERO", num_args = 0..=1, default_value_t = false,
-          default_missing_value = "true", value_name = "BOOL")]
+    #[arg(long, env = "WVA_SCALE_TO_ZERO", num_args = 0..=1, default_value = "false",
+          default_missing_value = "true", value_parser = lenient_bool, value_name = "BOOL")]
     pub scale_to_zero: bool,
 }
 

@@ -1,6 +1,6 @@
 //! From the command line as typed to values the rest of the program can rely on.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -101,6 +101,8 @@ pub struct Scrape {
     pub path: String,
     /// A file with a token.
     pub token_file: Option<PathBuf>,
+    /// The CA of the pods' certificates.
+    pub ca_file: Option<PathBuf>,
 }
 
 /// A command line that cannot be run, with the flag and the next step.
@@ -123,6 +125,9 @@ pub enum ConfigError {
         "--source prometheus needs a URL: set --prometheus-url or PROMETHEUS_BASE_URL, or use --source scrape"
     )]
     NoPrometheusUrl,
+    /// An address that is none.
+    #[error("POD_IP {0:?} is not an IP address")]
+    PodIp(String),
     /// Half of a pair.
     #[error("{given} needs {missing} beside it")]
     HalfPair {
@@ -139,7 +144,7 @@ impl TryFrom<ServeArgs> for Config {
     fn try_from(args: ServeArgs) -> Result<Self, ConfigError> {
         let cluster = args.cluster;
         let listen = SocketAddr::new(args.serving.bind_address, args.serving.secure_port);
-        let own_ip = cluster.pod_ip.unwrap_or(listen.ip());
+        let own_ip = own_ip(cluster.pod_ip.as_deref(), listen.ip())?;
         let default_address = format!("https://{}", SocketAddr::new(own_ip, listen.port()));
         let least_stale = MIN_MAX_STALE;
         let why = " (three lease durations), so that a change of holder does not make a number too old";
@@ -176,6 +181,16 @@ impl TryFrom<ServeArgs> for Config {
     }
 }
 
+/// The address that others reach us by, when nothing better is said: the pod's, else the one we listen on, else, when
+/// we listen on all of them, loopback.
+fn own_ip(pod_ip: Option<&str>, listen: IpAddr) -> Result<IpAddr, ConfigError> {
+    match pod_ip.filter(|text| !text.is_empty()) {
+        Some(text) => text.parse().map_err(|_| ConfigError::PodIp(text.into())),
+        None if listen.is_unspecified() => Ok(Ipv4Addr::LOCALHOST.into()),
+        None => Ok(listen),
+    }
+}
+
 fn at_least(
     flag: &'static str,
     given: SignedDuration,
@@ -202,7 +217,8 @@ fn source(args: SourceArgs) -> Result<Source, ConfigError> {
     let scrape = args.source == SourceKind::Scrape || (args.source == SourceKind::Auto && url.is_none());
     if scrape {
         let (scheme, path) = (args.scrape_scheme, args.scrape_path);
-        return Ok(Source::Scrape(Scrape { scheme, path, token_file: args.scrape_token_path }));
+        let (token_file, ca_file) = (args.scrape_token_path, args.scrape_ca_cert_path);
+        return Ok(Source::Scrape(Scrape { scheme, path, token_file, ca_file }));
     }
     let given = |path: Option<PathBuf>| path.filter(|path| !path.as_os_str().is_empty());
     let client = match (given(args.prometheus_client_cert_path), given(args.prometheus_client_key_path)) {
@@ -226,10 +242,11 @@ fn source(args: SourceArgs) -> Result<Source, ConfigError> {
     })))
 }
 
-/// The pod's name as the kernel knows it; a fixed word where there is none.
+/// The host's name and the process: two instances never share an identity, or both would take the lease.
 #[expect(clippy::disallowed_methods, reason = "config is the reader of the environment")]
 fn hostname() -> String {
-    std::env::var("HOSTNAME").ok().filter(|name| !name.is_empty()).unwrap_or_else(|| "wva".into())
+    let host = std::env::var("HOSTNAME").ok().filter(|name| !name.is_empty()).unwrap_or_else(|| "wva".into());
+    format!("{host}-{}", std::process::id())
 }
 
 #[cfg(test)]
@@ -278,6 +295,20 @@ mod tests {
     fn a_mounted_certificate_directory_is_used() {
         let certificate = config("--cert-dir /certs").unwrap().certificate.unwrap();
         assert_eq!(certificate.key, PathBuf::from("/certs/tls.key"));
+    }
+
+    #[test]
+    fn switches_are_read_as_manifests_write_them() {
+        for on in ["True", "1", "true"] {
+            assert!(config(&format!("--scale-to-zero {on}")).unwrap().policy.scale_to_zero.enabled, "{on}");
+        }
+        assert!(!config("--scale-to-zero=").unwrap().policy.scale_to_zero.enabled);
+        assert!(config("--scale-to-zero=maybe").unwrap_err().contains("true or false"));
+    }
+
+    #[test]
+    fn two_instances_started_by_hand_have_two_identities() {
+        assert!(config("").unwrap().instance.ends_with(&std::process::id().to_string()));
     }
 
     #[test]

@@ -75,9 +75,18 @@ impl Engine {
         self.memory.subscribe()
     }
 
-    /// Starts `epoch` from what an earlier holder left. Nothing is evaluated in an epoch before this.
+    /// Starts `epoch` from what an earlier holder left. Nothing is evaluated in an epoch before this. An empty board
+    /// shows what was left, so that a restart hides no number until the first evaluation is done.
     pub fn take_over(&self, restored: Restored, epoch: i64) {
         let mut current = self.epoch.lock();
+        if self.parts.board.newest().origin == Origin::Empty && !restored.decisions.is_empty() {
+            self.parts.board.publish(Published {
+                at: self.parts.clock.now(),
+                origin: Origin::Restored,
+                decisions: restored.decisions.clone(),
+                ..Published::empty()
+            });
+        }
         self.memory.send_replace(Arc::new(adopt(restored)));
         *current = Some(epoch);
     }
@@ -107,6 +116,8 @@ impl Engine {
         let view = self.parts.cluster.view();
         let answer = self.collect(&view).await;
         let error = answer.as_ref().err().map(|error| error.kind);
+        // Looked at again: pods that went while the source was answering are ghosts now.
+        let view = self.parts.cluster.view();
         let snapshot = assemble(&view, answer, self.parts.clock.now());
         self.parts.metrics.evaluated(started.elapsed(), error);
         let still = self.current_epoch().filter(|now| Some(*now) == epoch);
@@ -189,10 +200,10 @@ fn log_changes(previous: &Published, outcome: &Outcome) {
             (Some(Verdict::Unknown(old)), Verdict::Unknown(new)) if old.cause == new.cause => {}
             (_, Verdict::Target(new)) => {
                 let (desired, reason) = (new.desired.get(), format!("{:?}", new.reason));
-                info!(variant = %id, desired, reason, message = new.message, "decision");
+                info!(variant = %id, desired, reason, why = new.message, "decision");
             }
             (_, Verdict::Unknown(new)) => {
-                warn!(variant = %id, cause = ?new.cause, message = new.message, "no decision");
+                warn!(variant = %id, cause = ?new.cause, why = new.message, "no decision");
             }
         }
     }
@@ -201,12 +212,11 @@ fn log_changes(previous: &Published, outcome: &Outcome) {
 /// Keeps evaluating every `interval`, but at most a quarter of the time, until `stop`.
 pub async fn run(reader: super::Reader, interval: Duration, stop: CancellationToken) {
     let clock = reader.clock();
-    loop {
-        let took = reader.refresh().await.took;
-        let pause = interval.max(took * 3);
-        tokio::select! {
-            () = clock.sleep(pause) => {}
-            () = stop.cancelled() => return,
+    let evaluating = async {
+        loop {
+            let took = reader.refresh().await.took;
+            clock.sleep(interval.max(took * 3)).await;
         }
-    }
+    };
+    stop.run_until_cancelled(evaluating).await;
 }

@@ -98,22 +98,22 @@ impl Reader {
 
     /// Starts or joins the evaluation that replaces the newest result. An instance that may not decide gets the
     /// newest result as it is.
+    ///
+    /// Runs in a task of its own: a reader that goes away must neither take the evaluation with it nor leave its
+    /// place in the cache to the next one, who would start a second evaluation beside the first.
     pub async fn refresh(&self) -> Arc<Published> {
         if !self.engine.can_evaluate() {
             return self.newest();
         }
-        let stale = self.newest().sequence;
-        self.shared.get_with(stale, evaluate_detached(self.engine.clone())).await
+        let (shared, engine, stale) = (self.shared.clone(), self.engine.clone(), self.newest().sequence);
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "as short as the evaluation it waits for, which is bounded"
+        )]
+        let joined = tokio::spawn(async move { shared.get_with(stale, engine.evaluate()).await });
+        joined.await.unwrap_or_else(|failure| {
+            error!(%failure, "evaluation died");
+            self.newest()
+        })
     }
-}
-
-/// Runs in a task of its own, because a reader that goes away must not take the evaluation with it.
-async fn evaluate_detached(engine: Arc<Engine>) -> Arc<Published> {
-    let evaluating = engine.clone();
-    #[expect(clippy::disallowed_methods, reason = "bounded by the collect timeout, awaited right here")]
-    let task = tokio::spawn(async move { evaluating.evaluate().await });
-    task.await.unwrap_or_else(|failure| {
-        error!(%failure, "evaluation died");
-        engine.parts().board.newest()
-    })
 }

@@ -164,6 +164,20 @@ async fn a_reader_that_goes_away_does_not_stop_the_evaluation_it_started() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn readers_that_come_and_go_during_a_slow_evaluation_do_not_start_another() {
+    let bed = bed(Duration::from_secs(5));
+    let readers = (0..300).map(|number| {
+        let reader = bed.reader.clone();
+        async move {
+            tokio::time::sleep(Duration::from_millis(15) * number).await;
+            reader.current().await
+        }
+    });
+    join_all(readers).await;
+    assert_eq!(bed.fleet.queries.load(Ordering::Relaxed), 1, "N readers, one query");
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_instance_without_the_lease_neither_computes_nor_publishes() {
     let bed = bed(Duration::from_millis(100));
     let evaluating = bed.engine.evaluate();
@@ -192,6 +206,11 @@ async fn a_new_holder_goes_on_from_the_published_target_not_from_the_current_cou
 
     let second = bed(Duration::from_secs(3600));
     second.engine.take_over(Restored { decisions, ..Restored::default() }, 1);
+    let shown = &second.reader.newest().decisions[&VariantId::new("llm", "llama")].verdict;
+    assert!(
+        matches!(shown, Verdict::Target(target) if target.desired.get() == 7),
+        "before any evaluation: {shown:?}"
+    );
     let published = second.engine.evaluate().await;
     let verdict = &published.decisions[&VariantId::new("llm", "llama")].verdict;
     let Verdict::Target(target) = verdict else { panic!("held: {verdict:?}") };
