@@ -9,8 +9,8 @@ needed=$(ceiling "$high / $one")
 set_load "$high"
 eventually 180 "load of $high requests/s at $one a pod: the HPA raises the Deployment to the $needed it needs" replicas_are ">=" "$needed"
 eventually 60 "those pods serve" ready_are ">=" "$needed"
-eventually 240 "it settles, unchanged for 30 s" settles 240 30
-throughout 20 "at or above $needed" replicas_are ">=" "$needed"
+eventually 240 "it settles, unchanged for 40 s" settles 240 40
+throughout 15 "at or above $needed" replicas_are ">=" "$needed"
 peak=$(replicas)
 
 on_step() { reset_stats; } # so that at the end the longest wait is that since the last step
