@@ -152,8 +152,8 @@ impl TryFrom<ServeArgs> for Config {
         let retention = ScaleToZero::default().retention;
         let tick = Duration::from_millis(100);
         Ok(Self {
-            kubeconfig: cluster.kubeconfig,
-            instance: cluster.instance.unwrap_or_else(hostname),
+            kubeconfig: cluster.kubeconfig.filter(|path| !path.as_os_str().is_empty()),
+            instance: cluster.instance.filter(|name| !name.is_empty()).unwrap_or_else(hostname),
             advertised: cluster.advertise_address.unwrap_or(default_address),
             namespace: cluster.namespace,
             service: cluster.service_name,

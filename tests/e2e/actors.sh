@@ -77,11 +77,12 @@ baseline() {
 
 # ---- everything, from nothing
 
+# build [CARGO_ARGUMENT...]: the tools, wva and the fleet, and what else is asked for (--example load).
 build() {
   "$e2e/build-tools" kubernetes etcd kwok prometheus helm >/dev/null || return
   echo "building wva as it is shipped, and the fleet"
-  WVA=$(nice -n 5 "$root/.ci/image" --build --example fleet) || return
-  FLEET=${WVA%/*}/examples/fleet
+  WVA=$(nice -n 5 "$root/.ci/image" --build --example fleet "$@") || return
+  FLEET=${WVA%/*}/examples/fleet LOAD=${WVA%/*}/examples/load
 }
 
 # set_up [FLEET_ARGUMENT...]: a bed in $BED with the chart, the model, the fleet and one wva. What cases need to know of it: $BED/facts.
