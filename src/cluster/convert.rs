@@ -73,6 +73,7 @@ fn target(reference: &ScaleTargetRef) -> Result<TargetRef, String> {
 fn cost(text: Option<&str>) -> Result<Cost, String> {
     let value = match text {
         None => Ok(Variant::DEFAULT_COST),
+        Some("") => Ok(Variant::DEFAULT_COST),
         Some(text) => text.parse::<f64>().map_err(|error| error.to_string()),
     };
     let cost = value.and_then(|value| Cost::new(value).map_err(|error| error.to_string()));

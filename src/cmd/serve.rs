@@ -11,7 +11,7 @@ use crate::telemetry::init_logging;
 pub(super) type Args = ServeArgs;
 
 pub(super) fn main(args: Args) -> ExitCode {
-    if let Err(error) = init_logging(&args.log.log_level, args.log.log_json) {
+    if let Err(error) = init_logging(args.log.filter(), args.log.log_json) {
         return fail(USAGE, &error);
     }
     let config = match Config::try_from(args) {

@@ -3,7 +3,17 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use jiff::SignedDuration;
+
+/// What upstream's manifests mean by leaving `POD_NAMESPACE` out.
+pub(super) const DEFAULT_NAMESPACE: &str = "workload-variant-autoscaler-system";
+/// The chart's Service.
+pub(super) const DEFAULT_SERVICE: &str = "wva";
+/// Upstream's lease.
+pub(super) const DEFAULT_LEASE: &str = "72dd1cf1.llm-d.ai";
+/// What is logged by default.
+pub(super) const DEFAULT_LOG_LEVEL: &str = "info";
 
 /// Answer the external metrics API for HorizontalPodAutoscalers.
 ///
@@ -35,10 +45,10 @@ pub struct ServeArgs {
 #[command(next_help_heading = "Kubernetes")]
 pub struct ClusterArgs {
     /// Credentials for the API server; without it the pod's service account is used.
-    #[arg(long, env = "KUBECONFIG", value_name = "FILE")]
+    #[arg(long, env = "KUBECONFIG", value_parser = path_or_empty(), value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
     /// The namespace this program runs in: home of its lease, its Secret and its state objects.
-    #[arg(long, env = "POD_NAMESPACE", default_value = "workload-variant-autoscaler-system")]
+    #[arg(long, env = "POD_NAMESPACE", default_value = DEFAULT_NAMESPACE)]
     pub namespace: String,
     /// This instance's identity in the lease.
     #[arg(long, env = "POD_NAME", value_name = "NAME")]
@@ -51,7 +61,7 @@ pub struct ClusterArgs {
     #[arg(long, env = "POD_IP", hide = true)]
     pub pod_ip: Option<String>,
     /// The Service in front of this program; its DNS name is in the certificate.
-    #[arg(long, env = "WVA_SERVICE_NAME", default_value = "wva", value_name = "NAME")]
+    #[arg(long, env = "WVA_SERVICE_NAME", default_value = DEFAULT_SERVICE, value_name = "NAME")]
     pub service_name: String,
     /// Look at this namespace only.
     #[arg(long, env = "WATCH_NAMESPACE", value_name = "NAMESPACE")]
@@ -60,7 +70,7 @@ pub struct ClusterArgs {
     #[arg(long, env = "CONTROLLER_INSTANCE", value_name = "NAME")]
     pub controller_instance: Option<String>,
     /// The name of the lease.
-    #[arg(long, env = "LEADER_ELECTION_ID", default_value = "72dd1cf1.llm-d.ai", value_name = "NAME")]
+    #[arg(long, env = "LEADER_ELECTION_ID", default_value = DEFAULT_LEASE, value_name = "NAME")]
     pub lease_name: String,
 }
 
@@ -103,16 +113,16 @@ pub struct SourceArgs {
     #[arg(long, env = "PROMETHEUS_BEARER_TOKEN", hide_env_values = true, value_name = "TOKEN")]
     pub prometheus_bearer_token: Option<String>,
     /// A file with a bearer token for Prometheus; read again when it changes.
-    #[arg(long, env = "PROMETHEUS_TOKEN_PATH", value_name = "FILE")]
+    #[arg(long, env = "PROMETHEUS_TOKEN_PATH", value_parser = path_or_empty(), value_name = "FILE")]
     pub prometheus_token_path: Option<PathBuf>,
     /// The CA of Prometheus's certificate, PEM.
-    #[arg(long, env = "PROMETHEUS_CA_CERT_PATH", value_name = "FILE")]
+    #[arg(long, env = "PROMETHEUS_CA_CERT_PATH", value_parser = path_or_empty(), value_name = "FILE")]
     pub prometheus_ca_cert_path: Option<PathBuf>,
     /// A client certificate for Prometheus, PEM.
-    #[arg(long, env = "PROMETHEUS_CLIENT_CERT_PATH", value_name = "FILE")]
+    #[arg(long, env = "PROMETHEUS_CLIENT_CERT_PATH", value_parser = path_or_empty(), value_name = "FILE")]
     pub prometheus_client_cert_path: Option<PathBuf>,
     /// The key of the client certificate, PEM.
-    #[arg(long, env = "PROMETHEUS_CLIENT_KEY_PATH", value_name = "FILE")]
+    #[arg(long, env = "PROMETHEUS_CLIENT_KEY_PATH", value_parser = path_or_empty(), value_name = "FILE")]
     pub prometheus_client_key_path: Option<PathBuf>,
     /// The name in Prometheus's certificate, when it differs from the URL's host.
     #[arg(long, env = "PROMETHEUS_SERVER_NAME", value_name = "NAME")]
@@ -136,6 +146,11 @@ pub struct SourceArgs {
     /// Scraping pods directly: the CA of the pods' certificates, PEM; without it that of the system.
     #[arg(long, value_name = "FILE")]
     pub scrape_ca_cert_path: Option<PathBuf>,
+}
+
+/// A path, or nothing: manifests leave variables empty.
+fn path_or_empty() -> impl TypedValueParser<Value = PathBuf> {
+    OsStringValueParser::new().map(PathBuf::from)
 }
 
 /// A switch as manifests write it: any case, 1 and 0, and empty for off.
@@ -185,9 +200,17 @@ pub struct DecisionArgs {
 #[command(next_help_heading = "Logs")]
 pub struct LogArgs {
     /// A level (error, warn, info, debug, trace) or a list such as info,wva::collect=debug.
-    #[arg(long, env = "LOG_LEVEL", default_value = "info", value_name = "FILTER")]
+    #[arg(long, env = "LOG_LEVEL", default_value = DEFAULT_LOG_LEVEL, value_name = "FILTER")]
     pub log_level: String,
     /// One JSON object a line instead of text.
     #[arg(long)]
     pub log_json: bool,
+}
+
+impl LogArgs {
+    /// The filter; an empty one is the default.
+    #[must_use]
+    pub fn filter(&self) -> &str {
+        if self.log_level.is_empty() { DEFAULT_LOG_LEVEL } else { &self.log_level }
+    }
 }

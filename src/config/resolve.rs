@@ -9,7 +9,9 @@ use wva_core::Policy;
 use wva_core::model::ScaleToZero;
 use wva_core::units::Seconds;
 
-use super::args::{ServeArgs, ServingArgs, SourceArgs, SourceKind};
+use super::args::{
+    DEFAULT_LEASE, DEFAULT_NAMESPACE, DEFAULT_SERVICE, ServeArgs, ServingArgs, SourceArgs, SourceKind,
+};
 
 /// The lease lasts this long without renewal (the values every Kubernetes controller uses: 15 s, 10 s, 2 s).
 const LEASE_DURATION: Duration = Duration::from_secs(15);
@@ -155,11 +157,11 @@ impl TryFrom<ServeArgs> for Config {
             kubeconfig: cluster.kubeconfig.filter(|path| !path.as_os_str().is_empty()),
             instance: cluster.instance.filter(|name| !name.is_empty()).unwrap_or_else(hostname),
             advertised: cluster.advertise_address.unwrap_or(default_address),
-            namespace: cluster.namespace,
-            service: cluster.service_name,
+            namespace: given(cluster.namespace, DEFAULT_NAMESPACE),
+            service: given(cluster.service_name, DEFAULT_SERVICE),
             watch_namespace: cluster.watch_namespace.filter(|name| !name.is_empty()),
             controller_instance: cluster.controller_instance.filter(|name| !name.is_empty()),
-            lease: cluster.lease_name,
+            lease: given(cluster.lease_name, DEFAULT_LEASE),
             listen,
             certificate: certificate(&args.serving),
             shutdown_delay: at_least(
@@ -179,6 +181,11 @@ impl TryFrom<ServeArgs> for Config {
             },
         })
     }
+}
+
+/// Manifests leave variables empty: that is the default, not an empty name.
+fn given(text: String, default: &str) -> String {
+    if text.is_empty() { default.into() } else { text }
 }
 
 /// The address that others reach us by, when nothing better is said: the pod's, else the one we listen on, else, when
@@ -304,6 +311,13 @@ mod tests {
         }
         assert!(!config("--scale-to-zero=").unwrap().policy.scale_to_zero.enabled);
         assert!(config("--scale-to-zero=maybe").unwrap_err().contains("true or false"));
+    }
+
+    #[test]
+    fn an_empty_variable_is_one_that_is_not_set() {
+        let config = config("--kubeconfig= --prometheus-ca-cert-path= --namespace= --lease-name=").unwrap();
+        assert_eq!(config.kubeconfig, None);
+        assert_eq!((config.namespace.as_str(), config.lease.as_str()), (DEFAULT_NAMESPACE, DEFAULT_LEASE));
     }
 
     #[test]

@@ -92,6 +92,28 @@ pub enum Reason {
     CheckFailed,
 }
 
+impl Reason {
+    /// The name that metrics and logs show. Part of the product's surface: dashboards select on it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::ScaleUp => "ScaleUp",
+            Self::ScaleDown => "ScaleDown",
+            Self::Steady => "Steady",
+            Self::Transition => "Transition",
+            Self::Bounded => "Bounded",
+            Self::ScaleToZero => "ScaleToZero",
+            Self::ScaleFromZero => "ScaleFromZero",
+            Self::Starting => "Starting",
+            Self::MetricsMissing => "MetricsMissing",
+            Self::Partial => "Partial",
+            Self::Stale => "Stale",
+            Self::SourceDown => "SourceDown",
+            Self::CheckFailed => "CheckFailed",
+        }
+    }
+}
+
 /// Why there is no number.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Unknown {

@@ -198,7 +198,7 @@ fn log_changes(previous: &Published, outcome: &Outcome) {
             (Some(Verdict::Target(old)), Verdict::Target(new)) if old.desired == new.desired => {}
             (Some(Verdict::Unknown(old)), Verdict::Unknown(new)) if old.cause == new.cause => {}
             (_, Verdict::Target(new)) => {
-                let (desired, reason) = (new.desired.get(), format!("{:?}", new.reason));
+                let (desired, reason) = (new.desired.get(), new.reason.as_str());
                 info!(variant = %id, desired, reason, why = new.message, "decision");
             }
             (_, Verdict::Unknown(new)) => {

@@ -7,6 +7,7 @@
     reason = "a test that cannot go on has failed"
 )]
 
+mod chart;
 mod cluster;
 mod cluster_repairs;
 mod collect;

@@ -41,8 +41,8 @@ pub const A100_TP2: Batching = Batching {
     ..TP1
 };
 
-/// The emulated server that the chain of WVA, Prometheus and prometheus-adapter was measured with (control-plane.md
-/// §5): 4 requests/s, KV use 0.9 there, four running for each request/s served, 1000 prompt and 250 output tokens.
+/// The emulated server that the chain of WVA, Prometheus and prometheus-adapter was measured with:
+/// 4 requests/s, KV use 0.9 there, four running for each request/s served, 1000 prompt and 250 output tokens.
 pub const LINEAR4: Linear = Linear {
     rps: 4.0,
     kv_at_capacity: 0.9,

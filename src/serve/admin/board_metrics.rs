@@ -103,7 +103,7 @@ impl BoardMetrics {
                 ("variant_name", step.variant.name.as_str()),
                 ("namespace", step.variant.namespace.as_str()),
                 ("direction", step.direction),
-                ("reason", step.reason.as_str()),
+                ("reason", step.reason),
             ];
             labels.extend(
                 self.controller_instance.as_deref().map(|instance| ("controller_instance", instance)),

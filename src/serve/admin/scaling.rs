@@ -16,7 +16,7 @@ use crate::engine::{Leadership, Published};
 pub(crate) struct Step {
     pub(crate) variant: VariantId,
     pub(crate) direction: &'static str,
-    pub(crate) reason: String,
+    pub(crate) reason: &'static str,
 }
 
 /// How often each number changed.
@@ -58,7 +58,7 @@ impl Scaling {
             };
             if new.desired != old.desired {
                 let direction = if new.desired > old.desired { "up" } else { "down" };
-                let step = Step { variant: id.clone(), direction, reason: format!("{:?}", new.reason) };
+                let step = Step { variant: id.clone(), direction, reason: new.reason.as_str() };
                 *counts.entry(step).or_default() += 1;
             }
         }

@@ -13,11 +13,3 @@ pub struct Peer {
     /// The certificates it proved to have the key of, leaf first; not verified against any CA. Empty without any.
     pub chain: Arc<[CertificateDer<'static>]>,
 }
-
-impl Peer {
-    /// A peer without a certificate.
-    #[must_use]
-    pub fn without_certificate(address: SocketAddr) -> Self {
-        Self { address, chain: Arc::from([]) }
-    }
-}
