@@ -79,7 +79,8 @@ pub(crate) fn answer<'a>(published: &'a Published, question: &Question<'a>) -> R
         return Err(nothing_yet(question));
     }
     let labels = |id, decision| Labels::of(id, decision, question.controller_instance);
-    let selected: Vec<_> = in_namespace(published, question.namespace)
+    let selected: Vec<_> = candidates(published, question)
+        .into_iter()
         .filter(|&(id, decision)| question.selector.matches(|key| labels(id, decision).get(key)))
         .collect();
     if selected.is_empty() {
@@ -103,6 +104,17 @@ pub(crate) fn answer<'a>(published: &'a Published, question: &Question<'a>) -> R
         metadata: Empty {},
         items: items?,
     })
+}
+
+/// The variants that the selector can match: those it names, which is what an HPA does, else all of the namespace. So a
+/// read costs the same with one variant and with ten thousand.
+fn candidates<'a>(published: &'a Published, question: &Question<'a>) -> Vec<(&'a VariantId, &'a Decision)> {
+    let named = question.selector.required(&["variant_name", "variant"]);
+    if named.is_empty() {
+        return in_namespace(published, question.namespace).collect();
+    }
+    let ids = named.into_iter().map(|name| VariantId::new(question.namespace, name));
+    ids.filter_map(|id| published.decisions.get_key_value(&id)).collect()
 }
 
 fn in_namespace<'a>(

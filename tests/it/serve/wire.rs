@@ -88,6 +88,7 @@ async fn every_answer_to_a_read_is_these_bytes() {
         ("inferno", read("llm", "inferno_desired_replicas", "")),
         ("two", desired("pair", "")),
         ("two-ratio", read("pair", "wva_desired_ratio", "?labelSelector=variant_name=two")),
+        ("named-twice", desired("pair", "?labelSelector=variant_name+in+(one,two),variant=two")),
         ("no-accelerator", desired("bare", "")),
         ("no-current", read("bare", "wva_current_replicas", "")),
         ("unknown-metric", read("llm", "requests_per_second", "")),
