@@ -14,7 +14,7 @@ pub use board::{Board, Origin, Published};
 pub use evaluate::{Engine, Parts, run};
 pub use leadership::{Holder, Leadership, Term};
 pub use ports::{
-    Clock, Cluster, ClusterView, Collected, Endpoint, Gap, MetricSource, Scope, Series, SourceError,
+    Claim, Clock, Cluster, ClusterView, Collected, Endpoint, Gap, MetricSource, Scope, Series, SourceError,
     SystemClock,
 };
 pub use reader::{ReadSettings, Reader};

@@ -12,7 +12,7 @@ use wva_core::units::Seconds;
 
 use super::board::{Origin, Published};
 use super::evaluate::Engine;
-use super::ports::Clock;
+use super::ports::{Clock, ClusterView};
 
 /// Evaluations that may be remembered: the running one and the few before it.
 const SHARED_EVALUATIONS: u64 = 8;
@@ -55,6 +55,12 @@ impl Reader {
     #[must_use]
     pub fn newest(&self) -> Arc<Published> {
         self.engine.parts().board.newest()
+    }
+
+    /// The newest view of the cluster. Every instance has one of its own, whoever decides.
+    #[must_use]
+    pub fn view(&self) -> Arc<ClusterView> {
+        self.engine.parts().cluster.view()
     }
 
     /// Every result from now on.

@@ -23,7 +23,7 @@ use super::forward::{ForwardError, Forwarder, Guard};
 use super::observe::{AuditId, RequestMetrics};
 use super::tls::certificates::Certificates;
 use super::tls::{CertificateError, Serving, SharedPki};
-use crate::engine::{Leadership, Published, Reader};
+use crate::engine::{ClusterView, Leadership, Published, Reader};
 
 /// Data reads at once. A read waits at most the read-wait, so this is hundreds a second from a hanging evaluation and
 /// hundreds of thousands from memory.
@@ -38,6 +38,8 @@ pub trait Reads: Send + Sync + 'static {
     fn current(&self) -> BoxFuture<'_, Arc<Published>>;
     /// The newest published result, at once.
     fn newest(&self) -> Arc<Published>;
+    /// Which variant belongs to which Deployment.
+    fn view(&self) -> Arc<ClusterView>;
     /// The time, by which ages are judged.
     fn now(&self) -> Timestamp;
     /// Evidence older than this is none.
@@ -51,6 +53,10 @@ impl Reads for Reader {
 
     fn newest(&self) -> Arc<Published> {
         Self::newest(self)
+    }
+
+    fn view(&self) -> Arc<ClusterView> {
+        Self::view(self)
     }
 
     fn now(&self) -> Timestamp {
@@ -244,6 +250,10 @@ impl AppState {
 
     pub(crate) fn newest(&self) -> Arc<Published> {
         self.0.reads.newest()
+    }
+
+    pub(crate) fn view(&self) -> Arc<ClusterView> {
+        self.0.reads.view()
     }
 
     pub(crate) fn now(&self) -> Timestamp {

@@ -14,7 +14,7 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use wva::engine::{Holder, Leadership, Origin, Published};
+use wva::engine::{ClusterView, Holder, Leadership, Origin, Published};
 use wva::serve::auth::{Access, Attributes, ReviewError, Reviewer, Token, TrustData, User};
 use wva::serve::tls::{Serving, SharedPki};
 use wva::serve::{AppState, Ports, Reads, ServeError, Server, Settings};
@@ -29,6 +29,7 @@ pub(crate) const NOW: &str = "2026-11-21T10:00:10Z";
 
 pub(crate) struct FakeReads {
     pub(crate) published: Mutex<Arc<Published>>,
+    pub(crate) view: Mutex<Arc<ClusterView>>,
     pub(crate) now: Mutex<Timestamp>,
     /// Reads of `current` wait until notified while this is set.
     pub(crate) hanging: Mutex<bool>,
@@ -52,6 +53,10 @@ impl Reads for FakeReads {
 
     fn newest(&self) -> Arc<Published> {
         self.published.lock().clone()
+    }
+
+    fn view(&self) -> Arc<ClusterView> {
+        self.view.lock().clone()
     }
 
     fn now(&self) -> Timestamp {
@@ -175,6 +180,7 @@ impl Bed {
         let (stopping, shutdown) = (CancellationToken::new(), CancellationToken::new());
         let reads = Arc::new(FakeReads {
             published: Mutex::new(Arc::new(sample())),
+            view: Mutex::default(),
             now: Mutex::new(NOW.parse().unwrap()),
             hanging: Mutex::new(false),
             broken: Mutex::new(false),
