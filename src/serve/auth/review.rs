@@ -130,7 +130,9 @@ fn weight(user: &User, wanted: &Attributes) -> usize {
     let extra =
         user.extra.iter().map(|(key, values)| key.len() + values.iter().map(String::len).sum::<usize>());
     let wanted = match wanted {
-        Attributes::Resource { resource, namespace, .. } => resource.len() + namespace.len(),
+        Attributes::Resource { resource, subresource, namespace, name, .. } => {
+            resource.len() + subresource.len() + namespace.len() + name.len()
+        }
         Attributes::Path { .. } => 0,
     };
     let uid = user.uid.as_ref().map_or(0, String::len);
@@ -170,7 +172,8 @@ mod tests {
 
     fn wanted(resource: String) -> Attributes {
         let (verb, group, version, namespace) = ("list", "g", "v", "llm".into());
-        Attributes::Resource { verb, group, version, resource, namespace }
+        let (subresource, name) = (String::new(), String::new());
+        Attributes::Resource { verb, group, version, resource, subresource, namespace, name }
     }
 
     #[tokio::test]
