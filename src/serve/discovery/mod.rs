@@ -12,8 +12,12 @@ use serde_json::{Value, json};
 use self::document::Document;
 use super::accept;
 use super::external_metrics::metric::{GROUP, Metric, VERSION};
+use super::represent;
 use super::state::AppState;
-use super::status::{JSON, Reason, Status};
+use super::status::{JSON, Status};
+
+/// The API group that gives the same numbers to HPAs of type Object.
+pub(crate) const CUSTOM_GROUP: &str = "custom.metrics.k8s.io";
 
 const MEDIA: &str = "application/json";
 const MEDIA_V2: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
@@ -119,14 +123,9 @@ pub(crate) async fn groups(State(state): State<AppState>, headers: HeaderMap) ->
     match accept::discovery(&headers) {
         accept::Discovery::V2 => documents.groups_v2.answer(&headers),
         accept::Discovery::V2Beta1 => documents.groups_v2beta1.answer(&headers),
-        accept::Discovery::Legacy => documents.groups.answer(&headers),
-        accept::Discovery::NotAcceptable => not_acceptable().into_response(),
+        accept::Discovery::Legacy(_) => documents.groups.answer(&headers),
+        accept::Discovery::NotAcceptable => represent::not_acceptable(&["application/json"]).into_response(),
     }
-}
-
-/// The refusal of everything but JSON.
-pub(crate) fn not_acceptable() -> Status {
-    Status::new(Reason::NotAcceptable, "only the following media types are accepted: application/json")
 }
 
 macro_rules! documents {
