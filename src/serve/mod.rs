@@ -7,10 +7,12 @@
 mod accept;
 mod admin;
 pub mod auth;
+mod custom_metrics;
 mod discovery;
 mod external_metrics;
 mod forward;
 mod observe;
+mod reading;
 mod represent;
 mod router;
 mod server;

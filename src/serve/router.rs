@@ -13,7 +13,7 @@ use super::admin::health;
 use super::auth::layers;
 use super::state::AppState;
 use super::status::{Reason, Status};
-use super::{admin, discovery, external_metrics, forward, observe};
+use super::{admin, custom_metrics, discovery, external_metrics, forward, observe};
 
 /// Where the namespaces of the external metrics begin.
 pub(crate) const NAMESPACES: &str = "/apis/external.metrics.k8s.io/v1beta1/namespaces/";
@@ -52,6 +52,7 @@ fn public(state: &AppState) -> Router<AppState> {
         .route("/openapi/v2", any(discovery::openapi_v2))
         .route("/openapi/v3", any(discovery::openapi_v3))
         .route("/openapi/v3/apis/external.metrics.k8s.io/v1beta1", any(discovery::openapi_v3_group))
+        .route(&format!("{}{{version}}/{{*rest}}", custom_metrics::PREFIX), any(custom_metrics::elsewhere))
         .fallback(discovery::nothing_here)
         .layer(gate)
 }
@@ -66,13 +67,21 @@ fn data(state: &AppState) -> Router<AppState> {
     Router::new()
         .route(&format!("{NAMESPACES}{{namespace}}/{{metric}}"), any(external_metrics::get))
         .route_layer(gate)
+        .merge(object_data(state))
         .route_layer(from_fn_with_state(state.clone(), bounded))
+}
+
+fn object_data(state: &AppState) -> Router<AppState> {
+    let gate = from_fn_with_state(state.clone(), layers::object_data);
+    let path = format!("{}{}", custom_metrics::PREFIX, custom_metrics::PATTERN);
+    Router::new().route(&path, any(custom_metrics::get)).route_layer(gate)
 }
 
 fn instances(state: &AppState) -> Router<AppState> {
     let gate = from_fn_with_state(state.clone(), forward::instances);
     Router::new()
-        .route(&format!("{}{{namespace}}/{{metric}}", forward::PATH), any(forward::answer))
+        .route(&format!("{}{{namespace}}/{{metric}}", forward::EXTERNAL), any(forward::external))
+        .route(&format!("{}{}", forward::CUSTOM, custom_metrics::PATTERN), any(forward::custom))
         .route_layer(gate)
         .route_layer(from_fn_with_state(state.clone(), bounded))
 }

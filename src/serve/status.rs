@@ -152,6 +152,13 @@ impl Status {
         self
     }
 
+    /// Puts what the refusal is about before its message.
+    #[must_use]
+    pub fn with_beginning(mut self, beginning: &str) -> Self {
+        self.0.message = format!("{beginning}: {}", self.0.message);
+        self
+    }
+
     /// The text for people.
     #[must_use]
     pub fn message(&self) -> &str {

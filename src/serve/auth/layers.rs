@@ -134,7 +134,8 @@ fn bad_path() -> Response {
 
 fn too_long<const N: usize>(names: [&str; N]) -> Option<Response> {
     let longer = names.iter().any(|name| name.len() > MAX_NAME);
-    let message = || format!("no namespace, no object and no metric has a name of more than {MAX_NAME} bytes");
+    let message =
+        || format!("no namespace, no object and no metric has a name of more than {MAX_NAME} bytes");
     longer.then(|| Status::new(Reason::NotFound, message()).into_response())
 }
 

@@ -8,7 +8,7 @@ use wva_core::units::Seconds;
 use wva_core::{Decision, VariantId};
 
 use super::beginning::{Beginning, nothing_yet};
-use super::metric::{GROUP, Labels, Metric};
+use super::metric::{Labels, Metric};
 use super::quantity::Quantity;
 use super::selector::Selector;
 use super::show::{self, WholeSeconds};
@@ -18,6 +18,8 @@ use crate::serve::status::{Empty, Reason, Status};
 /// What is asked.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Question<'a> {
+    /// The API group that is asked: refusals name it.
+    pub(crate) group: &'static str,
     pub(crate) namespace: &'a str,
     pub(crate) metric: &'a str,
     pub(crate) selector: &'a Selector,
@@ -47,17 +49,17 @@ pub(crate) struct Answer<'a> {
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Item<'a> {
-    pub(super) metric_name: &'static str,
-    pub(super) metric_labels: Labels<'a>,
+    pub(crate) metric_name: &'static str,
+    pub(crate) metric_labels: Labels<'a>,
     #[serde(serialize_with = "show::whole_seconds")]
-    pub(super) timestamp: Timestamp,
-    pub(super) value: Quantity,
+    pub(crate) timestamp: Timestamp,
+    pub(crate) value: Quantity,
     #[serde(skip)]
-    pub(super) id: &'a VariantId,
+    pub(crate) id: &'a VariantId,
     #[serde(skip)]
-    pub(super) decision: &'a Decision,
+    pub(crate) decision: &'a Decision,
     #[serde(skip)]
-    pub(super) target: &'a Target,
+    pub(crate) target: &'a Target,
 }
 
 impl Answer<'_> {
@@ -83,8 +85,25 @@ impl Answer<'_> {
 /// The answer to `question` from `published`.
 ///
 /// # Errors
-/// When a metric or variant is unknown, or a selected variant has no number: a sum without it would be wrong.
+/// As [`numbers`].
 pub(crate) fn answer<'a>(published: &'a Published, question: &Question<'a>) -> Result<Answer<'a>, Status> {
+    Ok(Answer {
+        kind: "ExternalMetricValueList",
+        api_version: "external.metrics.k8s.io/v1beta1",
+        metadata: Empty {},
+        items: numbers(published, question)?,
+        now: question.now,
+    })
+}
+
+/// The numbers that `question` asks for: one a selected variant, and one at least.
+///
+/// # Errors
+/// When a metric or variant is unknown, or a selected variant has no number: a sum without it would be wrong.
+pub(crate) fn numbers<'a>(
+    published: &'a Published,
+    question: &Question<'a>,
+) -> Result<Vec<Item<'a>>, Status> {
     let (name, metric) = Metric::named(question.metric).ok_or_else(|| unknown_metric(question))?;
     if published.origin == Origin::Empty {
         return Err(nothing_yet(question));
@@ -97,7 +116,7 @@ pub(crate) fn answer<'a>(published: &'a Published, question: &Question<'a>) -> R
     if selected.is_empty() {
         return Err(no_variant(published, question));
     }
-    let items: Result<Vec<_>, Status> = selected
+    selected
         .into_iter()
         .map(|(id, decision)| {
             let target = fresh(id, decision, question)?;
@@ -108,14 +127,7 @@ pub(crate) fn answer<'a>(published: &'a Published, question: &Question<'a>) -> R
             let (metric_labels, timestamp) = (labels(id, decision), target.evidence);
             Ok(Item { metric_name: name, metric_labels, timestamp, value, id, decision, target })
         })
-        .collect();
-    Ok(Answer {
-        kind: "ExternalMetricValueList",
-        api_version: "external.metrics.k8s.io/v1beta1",
-        metadata: Empty {},
-        items: items?,
-        now: question.now,
-    })
+        .collect()
 }
 
 /// The variants that the selector can match: those it names, which is what an HPA does, else all of the namespace. So a
@@ -152,17 +164,17 @@ fn fresh<'a>(id: &VariantId, decision: &'a Decision, question: &Question<'_>) ->
 }
 
 fn about(reason: Reason, question: &Question<'_>, message: String, id: &VariantId) -> Status {
-    Status::new(reason, message).about(GROUP, question.metric, &id.name)
+    Status::new(reason, message).about(question.group, question.metric, &id.name)
 }
 
 fn unknown_metric(question: &Question<'_>) -> Status {
     let served: Vec<_> = Metric::NAMES.iter().map(|(name, _)| *name).collect();
     let message = format!("no metric {:?} is served here; there are {}", question.metric, served.join(", "));
-    Status::new(Reason::NotFound, message).about(GROUP, question.metric, "")
+    Status::new(Reason::NotFound, message).about(question.group, question.metric, "")
 }
 
 fn no_variant(published: &Published, question: &Question<'_>) -> Status {
-    let Question { namespace, metric, selector, .. } = question;
+    let Question { group, namespace, metric, selector, .. } = question;
     let count = in_namespace(published, namespace).count();
     let asked =
         if selector.is_empty() { "any variant".into() } else { format!("{:?}", selector.to_string()) };
@@ -174,7 +186,7 @@ fn no_variant(published: &Published, question: &Question<'_>) -> Status {
         format!("none of its {count} variants matches; {}", mismatch(published, question))
     };
     let message = format!("{metric} in namespace {namespace} does not exist for {asked}: {next}");
-    Status::new(Reason::NotFound, message).about(GROUP, *metric, "")
+    Status::new(Reason::NotFound, message).about(group, *metric, "")
 }
 
 /// Which keys of the selector no variant has, else where to look.

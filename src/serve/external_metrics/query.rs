@@ -3,22 +3,21 @@
 use axum::extract::Query;
 use http::Uri;
 
-use super::metric::GROUP;
-use super::selector::Selector;
+use super::selector::{Selector, SelectorError};
 use crate::serve::status::{Reason, Status};
 
 /// The fields a `fieldSelector` may name; Kubernetes knows these for every kind. They select nothing here.
 const FIELDS: [&str; 2] = ["metadata.name", "metadata.namespace"];
 
-/// Reads the selector out of a query and refuses options that are wrong.
-pub(crate) fn selector(uri: &Uri) -> Result<Selector, Status> {
+/// Reads the selector out of a query to `group` and refuses options that are wrong.
+pub(crate) fn selector(group: &'static str, uri: &Uri) -> Result<Selector, Status> {
     let bad = |message: String| Status::new(Reason::BadRequest, message);
     let parameters = parameters(uri);
     let get =
         |key: &str| parameters.iter().find(|(own, _)| own == key).map_or("", |(_, value)| value.as_str());
     if watches(uri) {
-        let message = format!("watch is not supported on resources of kind \"*.{GROUP}\"");
-        return Err(Status::new(Reason::MethodNotAllowed, message).about(GROUP, "*", ""));
+        let message = format!("watch is not supported on resources of kind \"*.{group}\"");
+        return Err(Status::new(Reason::MethodNotAllowed, message).about(group, "*", ""));
     }
     for number in ["limit", "timeoutSeconds"] {
         let value = get(number);
@@ -34,6 +33,14 @@ pub(crate) fn selector(uri: &Uri) -> Result<Selector, Status> {
         }
     }
     Selector::parse(get("labelSelector")).map_err(|error| bad(error.to_string()))
+}
+
+/// Reads the selector of series out of a query for the metrics of objects.
+pub(crate) fn series_selector(uri: &Uri) -> Result<Selector, Status> {
+    let parameters = parameters(uri);
+    let asked = parameters.iter().find(|(key, _)| key == "metricLabelSelector");
+    let bad = |error: SelectorError| Status::new(Reason::BadRequest, format!("metricLabelSelector: {error}"));
+    Selector::parse(asked.map_or("", |(_, value)| value)).map_err(bad)
 }
 
 /// True for `?watch=1` and its spellings.
@@ -53,7 +60,8 @@ mod tests {
 
     fn read(query: &str) -> Result<String, String> {
         let uri: Uri = format!("/x?{query}").parse().unwrap();
-        selector(&uri).map(|selector| selector.to_string()).map_err(|status| status.message().to_owned())
+        let selector = selector("external.metrics.k8s.io", &uri);
+        selector.map(|selector| selector.to_string()).map_err(|status| status.message().to_owned())
     }
 
     #[test]

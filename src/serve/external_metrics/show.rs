@@ -70,7 +70,7 @@ fn row(item: &Item<'_>, now: Timestamp) -> Row {
 
 /// RFC 3339 in UTC, whole seconds, rounded down: never younger than the truth.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct WholeSeconds(pub(super) Timestamp);
+pub(crate) struct WholeSeconds(pub(crate) Timestamp);
 
 impl fmt::Display for WholeSeconds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -79,6 +79,6 @@ impl fmt::Display for WholeSeconds {
 }
 
 /// A time as JSON and YAML have it.
-pub(super) fn whole_seconds<S: Serializer>(time: &Timestamp, serializer: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn whole_seconds<S: Serializer>(time: &Timestamp, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(&WholeSeconds(*time))
 }

@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
 
-use super::{ANSWERED, AUDIT_ID, HOLDER, NOTHING_YET, PATH};
+use super::{ANSWERED, AUDIT_ID, HOLDER, NOTHING_YET, inner};
 use crate::engine::Leadership;
 use crate::serve::tls::SharedPki;
 use crate::serve::tls::pem::{self, VERSIONS};
@@ -156,9 +156,8 @@ impl Forwarder {
 
     fn request(&self, uri: &Uri, headers: &HeaderMap, audit: &str) -> http::Result<Request<Empty<Bytes>>> {
         let asked = uri.path_and_query().map_or("", |all| all.as_str());
-        let rest = asked.strip_prefix(super::super::router::NAMESPACES).unwrap_or_default();
         let request =
-            Request::get(format!("https://{}{PATH}{rest}", self.instance_name)).header(AUDIT_ID, audit);
+            Request::get(format!("https://{}{}", self.instance_name, inner(asked))).header(AUDIT_ID, audit);
         let accepted = headers.get_all(ACCEPT).into_iter();
         accepted.fold(request, |request, value| request.header(ACCEPT, value)).body(Empty::new())
     }
