@@ -9,6 +9,7 @@
 mod bed;
 mod client;
 mod connections;
+mod custom;
 mod forwarding;
 mod identity;
 mod operators;

@@ -108,7 +108,6 @@ pub(crate) mod external {
 }
 
 /// `k8s.io.metrics.pkg.apis.custom_metrics`
-#[allow(dead_code, reason = "for the room that answers custom.metrics.k8s.io")]
 pub(crate) mod custom {
     use super::{Entry, ListMeta, Message, Quantity, Time};
 

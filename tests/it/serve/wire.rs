@@ -11,7 +11,7 @@ const V2: &str = "Accept: application/json;g=apidiscovery.k8s.io;v=v2;as=APIGrou
                   application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList";
 const V2BETA1: &str = "Accept: application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList";
 
-fn golden(name: &str, answer: &Answer) {
+pub(crate) fn golden(name: &str, answer: &Answer) {
     let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/it/golden/serve/{name}.http"));
     let head: Vec<_> = answer.head.lines().filter(|line| !line.starts_with("date: ")).collect();
     let got = format!("{}\n\n{}\n", head.join("\n"), answer.body.trim_end_matches('\n'));
