@@ -171,6 +171,16 @@ pub(crate) fn encoding(headers: &HeaderMap) -> Option<Encoding> {
     })
 }
 
+/// True when plain JSON will do, for what exists in nothing else.
+pub(crate) fn takes_json(headers: &HeaderMap) -> bool {
+    let json = |range: &Range<'_>, refused: [bool; 3]| {
+        let [refused, ..] = refused;
+        let plain = range.get("as").is_empty();
+        (plain && !refused && (range.is_wildcard() || range.names(Encoding::Json))).then_some(())
+    };
+    best(headers, (), json).is_some()
+}
+
 /// The encoding of an error: whatever shape was asked for, and JSON rather than nothing.
 pub(crate) fn encoding_of_errors(headers: &HeaderMap) -> Encoding {
     best(headers, Encoding::Json, |range, refused| range.encoding(refused)).unwrap_or(Encoding::Json)
