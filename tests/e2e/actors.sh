@@ -16,16 +16,29 @@ stat() { curl --fail --silent --show-error "http://$FLEET_ADDR/stats" | sed -n "
 
 # ---- the chart
 
-# Installs what a user would install; the pods run nothing here, so the API server is then pointed at processes on loopback.
+# install_chart [HELM_ARGUMENT...]: what a user would install; the pods run nothing here, so the API server is then pointed at processes on
+# loopback.
 install_chart() {
-  helm upgrade --install wva "$root/charts/wva" -n "$release_namespace" --create-namespace --force-conflicts >/dev/null || return
+  helm upgrade --install wva "$root/charts/wva" -n "$release_namespace" --create-namespace --force-conflicts --reset-values "$@" >/dev/null || return
   kubectl -n "$release_namespace" patch service wva --type merge -p '{"spec":{"type":"ExternalName","externalName":"localhost"}}' >/dev/null
 }
 
-# The API server's next request goes to this port.
-point_at() { kubectl patch apiservice v1beta1.external.metrics.k8s.io --type merge -p "{\"spec\":{\"service\":{\"port\":$1}}}" >/dev/null; }
+# The API server's next request goes to this port, for every group that the chart has installed.
+point_at() {
+  local services
+  services=$(kubectl get apiservice -l app.kubernetes.io/instance=wva -o name) || return
+  # shellcheck disable=SC2086 # one word a name
+  kubectl patch $services --type merge -p "{\"spec\":{\"service\":{\"port\":$1}}}" >/dev/null
+}
 
 available() { kubectl get apiservice v1beta1.external.metrics.k8s.io -o jsonpath='Available={.status.conditions[?(@.type=="Available")].status}'; }
+custom_available() {
+  local seen
+  seen=$(kubectl get apiservice v1beta1.custom.metrics.k8s.io v1beta2.custom.metrics.k8s.io \
+    -o jsonpath='{range .items[*]}Available={.status.conditions[?(@.type=="Available")].status} {end}')
+  echo "$seen"
+  [ "$seen" = "Available=True Available=True " ]
+}
 is_available() { local seen; seen=$(available) && echo "$seen" && [ "$seen" = Available=True ]; }
 
 # ---- instances of wva, with the rights that the chart grants, never as admin
