@@ -128,7 +128,7 @@ pub(crate) async fn request(State(state): State<AppState>, mut request: Request,
     request.extensions_mut().insert(audit.clone());
     let matched = request.extensions().get::<MatchedPath>();
     let route = matched.map_or_else(|| "other".to_owned(), |matched| matched.as_str().to_owned());
-    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let (method, uri) = (request.method().clone(), request.uri().clone());
     let wire = represent::Wire::of(request.headers());
     let mut answer = wire.finish(next.run(request).await).await;
     let headers = answer.headers_mut();
@@ -140,7 +140,7 @@ pub(crate) async fn request(State(state): State<AppState>, mut request: Request,
     let metrics = state.request_metrics();
     metrics.total.get_or_create(&Answered { route: route.clone(), code }).inc();
     metrics.duration.get_or_create(&Route { route }).observe(took.as_secs_f64());
-    tracing::debug!(%method, path, code, took_us = took.as_micros(), audit_id = audit.0, "answered");
+    tracing::debug!(%method, path = uri.path(), code, took_us = took.as_micros(), audit_id = audit.0, "answered");
     answer
 }
 

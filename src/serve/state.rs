@@ -270,11 +270,14 @@ impl AppState {
 
     /// What this instance waits for as long as it knows nothing.
     pub(crate) fn beginning(&self) -> Beginning {
-        let leadership = self.0.settings.leadership.borrow().clone();
-        let waits_for = match leadership.holder {
-            Some(other) if !self.decides() => WaitsFor::State(other.identity),
-            _ if !self.0.health.has_synced() => WaitsFor::Listing,
-            _ if self.decides() => WaitsFor::Evaluation,
+        let synced = self.0.health.has_synced();
+        // Every read comes by here: nothing is copied unless it is said.
+        let leadership = self.0.settings.leadership.borrow();
+        let decides = leadership.is_mine();
+        let waits_for = match &leadership.holder {
+            Some(other) if !decides => WaitsFor::State(other.identity.clone()),
+            _ if !synced => WaitsFor::Listing,
+            _ if decides => WaitsFor::Evaluation,
             _ => WaitsFor::Holder,
         };
         Beginning { since: self.0.started, waits_for }

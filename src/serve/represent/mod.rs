@@ -30,6 +30,9 @@ pub(crate) trait Show: Serialize {
     }
 }
 
+/// Room for a list of one item, which has about 400 bytes: the usual answer is written without growing.
+const ONE_ITEM: usize = 512;
+
 /// What the client of a data read gets.
 ///
 /// # Errors
@@ -83,7 +86,9 @@ fn written(encoding: Encoding, object: &impl Serialize) -> Result<Vec<u8>, Statu
     match encoding {
         Encoding::Yaml => yaml(object).map(String::into_bytes).map_err(|error| internal_error(&error)),
         Encoding::Json | Encoding::Protobuf => {
-            serde_json::to_vec(object).map_err(|error| internal_error(&error))
+            let mut body = Vec::with_capacity(ONE_ITEM);
+            serde_json::to_writer(&mut body, object).map_err(|error| internal_error(&error))?;
+            Ok(body)
         }
     }
 }

@@ -302,3 +302,7 @@ pub(crate) mod discovery {
         pub(crate) items: Vec<String>,
     }
 }
+
+#[cfg(test)]
+#[path = "protobuf_tests.rs"]
+mod tests;

@@ -213,7 +213,7 @@ async fn every_representation_is_these_bytes() {
 async fn a_large_list_is_compressed_for_who_asks_and_has_its_length_either_way() {
     let bed = Bed::new().await;
     let mut many = sample();
-    let one = |index| (VariantId::new("many", &format!("variant-{index:04}")), target(1, Some(1), NOW));
+    let one = |index| (VariantId::new("many", format!("variant-{index:04}")), target(1, Some(1), NOW));
     many.decisions.extend((0..1000).map(one));
     bed.publish(many);
     let request = format!("GET {}", path("many", "wva_desired_replicas"));
