@@ -18,6 +18,7 @@ stat() { curl --fail --silent --show-error "http://$FLEET_ADDR/stats" | sed -n "
 
 # install_chart [HELM_ARGUMENT...]: what a user would install; the pods run nothing here, so the API server is then pointed at processes on
 # loopback.
+# shellcheck disable=SC2120 # cases pass some
 install_chart() {
   helm upgrade --install wva "$root/charts/wva" -n "$release_namespace" --create-namespace --force-conflicts --reset-values "$@" >/dev/null || return
   kubectl -n "$release_namespace" patch service wva --type merge -p '{"spec":{"type":"ExternalName","externalName":"localhost"}}' >/dev/null

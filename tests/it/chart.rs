@@ -50,3 +50,18 @@ fn the_chart_grants_every_state_object_by_name() {
         assert!(manifest.contains(&name), "{name} is not granted");
     }
 }
+
+#[test]
+fn the_chart_grants_every_apiservice_by_name_and_writing_only_to_its_own() {
+    let manifest = read("manifests/wva.yaml");
+    let rules = manifest.split("  - apiGroups: [apiregistration.k8s.io]").skip(1);
+    let rules: Vec<_> = rules.map(|rule| rule.split("  - apiGroups:").next().unwrap()).collect();
+    let [reading, writing] = rules[..] else { panic!("{rules:?}") };
+    for name in
+        ["v1beta1.external.metrics.k8s.io", "v1beta1.custom.metrics.k8s.io", "v1beta2.custom.metrics.k8s.io"]
+    {
+        assert!(reading.contains(name), "{name} is not granted");
+    }
+    assert!(reading.contains("[list, watch]") && writing.contains("[patch]"), "{rules:?}");
+    assert!(!writing.contains("custom"), "the default install owns no custom metrics: {writing}");
+}

@@ -10,6 +10,7 @@ mod bed;
 mod client;
 mod connections;
 mod custom;
+mod custom_protobuf;
 mod forwarding;
 mod identity;
 mod operators;

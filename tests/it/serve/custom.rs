@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
+use tokio::time::sleep;
 use wva::engine::{Claim, ClusterView};
 use wva::serve::auth::Attributes;
 use wva_core::VariantId;
@@ -12,16 +14,15 @@ use wva_core::snapshot::VariantState;
 use wva_core::units::Cost;
 
 use super::bed::{Bed, Wanted, held_by, sample, target};
-use super::client::exchange;
-use super::client::tls;
+use super::client::{H2, exchange, tls};
+use super::path;
 use super::pki::{Authority, INSTANCE};
 use super::wire::golden;
-use super::{READ, path};
 
-const DESIRED: &str = "wva_desired_replicas";
+pub(crate) const DESIRED: &str = "wva_desired_replicas";
 
 /// Where a metric of an object is read.
-fn object(version: &str, namespace: &str, resource: &str, name: &str, metric: &str) -> String {
+pub(crate) fn object(version: &str, namespace: &str, resource: &str, name: &str, metric: &str) -> String {
     format!("/apis/custom.metrics.k8s.io/{version}/namespaces/{namespace}/{resource}/{name}/{metric}")
 }
 
@@ -77,7 +78,7 @@ async fn bed_with(wanted: Wanted) -> Bed {
     bed
 }
 
-async fn bed() -> Bed {
+pub(crate) async fn bed() -> Bed {
     bed_with(Wanted::default()).await
 }
 
@@ -285,11 +286,35 @@ async fn nobody_but_an_instance_passes_the_inner_door_of_objects() {
 }
 
 #[tokio::test]
-async fn reads_of_objects_take_places_among_all_reads() {
+async fn an_object_is_refused_at_once_when_too_many_reads_of_any_kind_wait() {
     let bed = bed().await;
-    *bed.reads.broken.lock() = true;
-    assert_eq!(bed.proxied("hpa", &variant("llm", "llama-a100")).await.status, 500);
-    *bed.reads.broken.lock() = false;
-    assert_eq!(bed.proxied("hpa", &variant("llm", "llama-a100")).await.value(), "5");
-    assert_eq!(bed.proxied("hpa", READ).await.value(), "5");
+    *bed.reads.hanging.lock() = true;
+    let mut connections = Vec::new();
+    for _ in 0..3 {
+        connections.push(H2::connect(&bed, Some(&bed.proxy)).await);
+    }
+    let reads = futures::future::join_all((0..600).map(|n| connections[n % 3].read()).collect::<Vec<_>>());
+    let object = async {
+        sleep(Duration::from_millis(200)).await;
+        bed.proxied("hpa", &variant("llm", "llama-a100")).await.status
+    };
+    let (_, status) = tokio::join!(reads, object);
+    assert_eq!(status, 429);
+    assert_eq!(bed.proxied("hpa", &variant("llm", "llama-a100")).await.status, 200);
+}
+
+#[tokio::test]
+async fn every_resource_that_discovery_names_can_be_read() {
+    let bed = bed().await;
+    for version in ["v1beta1", "v1beta2"] {
+        let discovered = bed.proxied("hpa", &format!("/apis/custom.metrics.k8s.io/{version}")).await;
+        let discovered: serde_json::Value = serde_json::from_str(&discovered.body).unwrap();
+        let resources = discovered["resources"].as_array().unwrap();
+        assert_eq!(resources.len(), 8, "four metrics of two kinds");
+        for resource in resources {
+            let (resource, metric) = resource["name"].as_str().unwrap().split_once('/').unwrap();
+            let path = object(version, "llm", resource, "*", metric);
+            assert_eq!(bed.proxied("hpa", &path).await.status, 200, "{path}");
+        }
+    }
 }
