@@ -2,6 +2,24 @@
 # (6) Where another program owns the external metrics: HPAs of type Object follow the same number, one described by the VariantAutoscaling,
 # one by the Deployment, through a load step. With no number, their condition says why.
 
+# The group of another program is not taken over.
+kubectl apply -f - >/dev/null <<'YAML'
+apiVersion: apiregistration.k8s.io/v1
+kind: APIService
+metadata: {name: v1beta2.custom.metrics.k8s.io}
+spec:
+  group: custom.metrics.k8s.io
+  version: v1beta2
+  groupPriorityMinimum: 100
+  versionPriority: 200
+  insecureSkipTLSVerify: true
+  service: {namespace: monitoring, name: prometheus-adapter}
+YAML
+said=$(install_chart --set apiService.custom.enabled=true 2>&1) && failed "the chart takes the custom metrics from prometheus-adapter"
+grep -q "already points at Service monitoring/prometheus-adapter.*apiService.custom.enabled=false" <<<"$said" || failed "helm says: $said"
+passed "the chart refuses to take the custom metrics from prometheus-adapter, and says what to do"
+kubectl delete apiservice v1beta2.custom.metrics.k8s.io >/dev/null
+
 # As where KEDA owns the external metrics: that APIService is not ours here.
 install_chart --set apiService.enabled=false --set apiService.custom.enabled=true
 point_at "$wva_port"
