@@ -337,6 +337,7 @@ impl App {
             events,
             metrics,
             clock: self.clock.clone(),
+            confirm: self_check::CONFIRM,
         });
         self.phases.serving.start("caBundle check", |stop| check.run(stop));
     }

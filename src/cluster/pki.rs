@@ -190,8 +190,9 @@ pub(crate) fn leaf_is_good(bundle: &Bundle, names: &[String], now: Timestamp) ->
     })?;
     let chain = CertificateDer::from_pem_slice(bundle.cert.as_bytes());
     let chain = chain.map_err(|_| PkiError::NotACertificate("tls.crt"))?;
-    let accepted =
-        |name: &String| ca_check::verify(bundle.signer.cert.as_bytes(), &[chain.clone()], name, now).is_ok();
+    let accepted = |name: &String| {
+        ca_check::verify(bundle.signer.cert.as_bytes(), std::slice::from_ref(&chain), name, now).is_ok()
+    };
     Ok(named && names.first().is_none_or(accepted))
 }
 

@@ -35,10 +35,10 @@ pub const FIELD_MANAGER: &str = "wva-ca-check";
 const CHECK_EVERY: Duration = Duration::from_secs(60);
 /// A refusal that lasts so long is told. Longer than the 5 s between two writes of a bundle, so that what is repaired by
 /// itself is not.
-const CONFIRM: Duration = Duration::from_secs(10);
-/// Shortest time between two writes of a condition: instances that show different certificates disagree, and each of
-/// them is right.
-const WRITE_EVERY: Duration = Duration::from_secs(30);
+pub const CONFIRM: Duration = Duration::from_secs(10);
+/// Shortest time between two writes of a condition, as a multiple of [`CONFIRM`] (30 s): instances that show different
+/// certificates disagree, and each of them is right.
+const WRITE_EVERY: u32 = 3;
 /// Longest wait for one answer of the API server.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -83,6 +83,8 @@ pub struct Parts {
     pub metrics: CaMetrics,
     /// By which validity is judged.
     pub clock: Arc<dyn Clock>,
+    /// How long a refusal must last: [`CONFIRM`].
+    pub confirm: Duration,
 }
 
 /// The check. [`SelfCheck::run`] it in a task.
@@ -149,7 +151,7 @@ impl SelfCheck {
             Ok(chain) => chain,
             Err(error) => {
                 tracing::debug!(%error, "cannot look at our own certificate now");
-                return Some(Instant::now() + CONFIRM);
+                return Some(Instant::now() + self.parts.confirm);
             }
         };
         let mut again = None;
@@ -195,8 +197,8 @@ impl SelfCheck {
             past.refused_since = None;
         } else {
             let since = *past.refused_since.get_or_insert_with(Instant::now);
-            if since.elapsed() < CONFIRM {
-                return Some(since + CONFIRM);
+            if since.elapsed() < self.parts.confirm {
+                return Some(since + self.parts.confirm);
             }
         }
         let finding = finding(object, verified, self.parts.own_files);
@@ -242,7 +244,10 @@ impl SelfCheck {
             return None;
         }
         let past = self.past.entry(name).or_default();
-        let next = past.written.map(|at| at + WRITE_EVERY).filter(|next| *next > Instant::now());
+        let next = past
+            .written
+            .map(|at| at + self.parts.confirm * WRITE_EVERY)
+            .filter(|next| *next > Instant::now());
         if next.is_some() {
             return next;
         }

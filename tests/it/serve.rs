@@ -12,7 +12,7 @@ mod connections;
 mod forwarding;
 mod identity;
 mod operators;
-mod pki;
+pub(crate) mod pki;
 mod wire;
 
 /// Where a metric is read.
