@@ -67,5 +67,5 @@ fn access(attributes: &Attributes) -> reviews::Access {
 
 /// The Secret's content, as the serving edge wants it.
 pub(super) fn shared_pki(bundle: &Bundle) -> SharedPki {
-    SharedPki { ca_pem: bundle.ca_cert.clone(), cert_pem: bundle.cert.clone(), key_pem: bundle.key.clone() }
+    SharedPki { ca_pem: bundle.trust(), cert_pem: bundle.cert.clone(), key_pem: bundle.key.clone() }
 }

@@ -17,6 +17,8 @@ use super::args::{
 const LEASE_DURATION: Duration = Duration::from_secs(15);
 /// Evidence must outlive three lease durations, or a change of holder alone could make it too old.
 const MIN_MAX_STALE: Duration = Duration::from_secs(3 * LEASE_DURATION.as_secs());
+/// A change of the CA takes at least the second in which an undisturbed watch and an API server follow.
+const MIN_CA_SETTLE: Duration = Duration::from_secs(1);
 
 /// Everything `wva serve` runs with.
 #[derive(Debug, Clone)]
@@ -41,6 +43,8 @@ pub struct Config {
     pub listen: SocketAddr,
     /// The user's own certificate, if any.
     pub certificate: Option<Certificate>,
+    /// How long each step of a change of the CA is left to reach everybody.
+    pub ca_settle: Duration,
     /// How long to go on answering after SIGTERM.
     pub shutdown_delay: Duration,
     /// Where metrics come from.
@@ -164,6 +168,7 @@ impl TryFrom<ServeArgs> for Config {
             lease: given(cluster.lease_name, DEFAULT_LEASE),
             listen,
             certificate: certificate(&args.serving),
+            ca_settle: at_least("--ca-settle-duration", args.serving.ca_settle_duration, MIN_CA_SETTLE, "")?,
             shutdown_delay: at_least(
                 "--shutdown-delay-duration",
                 args.serving.shutdown_delay_duration,

@@ -14,7 +14,7 @@ mod custom_protobuf;
 mod forwarding;
 mod identity;
 mod operators;
-mod pki;
+pub(crate) mod pki;
 mod quantities;
 mod wire;
 
