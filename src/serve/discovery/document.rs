@@ -80,6 +80,11 @@ impl Object {
         Self { encodings: Encoding::ALL.map(document) }
     }
 
+    #[cfg(test)]
+    pub(crate) fn bodies(&self) -> [&[u8]; 3] {
+        self.encodings.each_ref().map(|document| &document.body[..])
+    }
+
     /// The document in `encoding`, or 304.
     pub(crate) fn answer_in(&self, encoding: Encoding, headers: &HeaderMap) -> Response {
         let [json, yaml, protobuf] = &self.encodings;

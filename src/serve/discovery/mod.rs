@@ -160,3 +160,6 @@ pub(crate) async fn nothing_here(uri: Uri) -> Response {
     let body = json!({ "paths": PATHS }).to_string();
     (http::StatusCode::NOT_FOUND, [(http::header::CONTENT_TYPE, JSON)], body).into_response()
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,8 @@
 //! One published result and one question become one answer: a list with exactly one item a variant, or a refusal that
 //! says which variant, why, since when and what to do. Pure: the time is an argument. Computes no number.
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
 use serde::Serialize;
 use wva_core::decision::{Cause, Target, Unknown, Verdict};
@@ -189,17 +191,18 @@ fn no_variant(published: &Published, question: &Question<'_>) -> Status {
     Status::new(Reason::NotFound, message).about(group, *metric, "")
 }
 
-/// Which keys of the selector no variant has, else where to look.
+/// Which keys of the selector no variant has, and which there are; else where to look.
 fn mismatch(published: &Published, question: &Question<'_>) -> String {
-    let has = |key: &str| {
-        in_namespace(published, question.namespace)
-            .any(|(id, decision)| Labels::of(id, decision, question.controller_instance).get(key).is_some())
-    };
-    let missing: Vec<_> = question.selector.keys().into_iter().filter(|key| !has(key)).collect();
+    let variants = in_namespace(published, question.namespace);
+    let labels =
+        variants.flat_map(|(id, decision)| Labels::of(id, decision, question.controller_instance).iter());
+    let there: BTreeSet<_> = labels.map(|(key, _)| key).collect();
+    let missing: Vec<_> = question.selector.keys().into_iter().filter(|key| !there.contains(key)).collect();
     if missing.is_empty() {
         return "compare the selector with `kubectl get variantautoscalings`".into();
     }
-    format!("none has the label {} (labels are {})", missing.join(", "), Labels::KEYS)
+    let there: Vec<_> = there.into_iter().collect();
+    format!("none has the label {} (labels are {})", missing.join(", "), there.join(", "))
 }
 
 fn not_known(id: &VariantId, unknown: &Unknown, question: &Question<'_>) -> Status {

@@ -63,10 +63,6 @@ pub(crate) struct Labels<'a> {
 }
 
 impl<'a> Labels<'a> {
-    /// The keys that an item may have.
-    pub(crate) const KEYS: &'static str =
-        "accelerator_type, controller_instance, exported_namespace, namespace, variant, variant_name";
-
     pub(crate) fn of(
         id: &'a VariantId,
         decision: &'a Decision,
@@ -90,7 +86,7 @@ impl<'a> Labels<'a> {
     }
 
     /// The labels that have a value.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&'static str, &'a str)> {
+    pub(crate) fn iter(self) -> impl Iterator<Item = (&'static str, &'a str)> {
         self.sorted.into_iter().filter_map(|(key, value)| value.map(|value| (key, value)))
     }
 }

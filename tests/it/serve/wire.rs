@@ -5,10 +5,11 @@ use std::io::Read as _;
 use std::path::PathBuf;
 
 use flate2::read::GzDecoder;
+use http_body_util::BodyExt;
 use wva_core::VariantId;
 
 use super::bed::{Bed, NOW, Wanted, held_by, sample, target};
-use super::client::Answer;
+use super::client::{Answer, H2};
 use super::{READ, path};
 
 const V2: &str = "Accept: application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,\
@@ -153,6 +154,7 @@ async fn every_answer_to_a_read_is_these_bytes() {
         ("unknown-variant", desired("llm", "?labelSelector=variant_name%3Dnope")),
         ("unknown-label", desired("llm", "?labelSelector=pod%3Dx,variant_name%3Dllama-a100")),
         ("unknown-namespace", desired("empty", "")),
+        ("unknown-label-no-accelerator", desired("bare", "?labelSelector=accelerator_type,model_name")),
         ("nothing-known", desired("half", "?labelSelector=variant_name=new")),
         ("one-of-two-unknown", desired("half", "")),
         ("too-old", desired("old", "")),
@@ -227,6 +229,16 @@ async fn a_large_list_is_compressed_for_who_asks_and_has_its_length_either_way()
         assert_eq!(answer.header("content-length"), Some(answer.bytes.len().to_string().as_str()));
         assert_eq!(answer.head.matches("vary: Accept-Encoding").count(), 1);
     }
+}
+
+#[tokio::test]
+async fn a_length_stands_in_every_answer_over_http2_too() {
+    let bed = Bed::new().await;
+    let mut connection = H2::connect(&bed, Some(&bed.proxy)).await;
+    let answer = connection.read().await.unwrap();
+    let said = answer.headers()["content-length"].to_str().unwrap().to_owned();
+    let body = answer.into_body().collect().await.unwrap().to_bytes();
+    assert_eq!(said, body.len().to_string());
 }
 
 #[tokio::test]
