@@ -22,6 +22,7 @@ use super::external_metrics::{Beginning, WaitsFor};
 use super::forward::{ForwardError, Forwarder, Guard};
 use super::observe::{AuditId, RequestMetrics};
 use super::tls::certificates::Certificates;
+use super::tls::ledger::Ledger;
 use super::tls::{CertificateError, Serving, SharedPki};
 use crate::engine::{Leadership, Published, Reader};
 
@@ -110,6 +111,7 @@ struct Inner {
     forwarder: Forwarder,
     guard: Guard,
     health: Health,
+    ledger: Arc<Ledger>,
     registry: Registry,
     request_metrics: RequestMetrics,
     scaling: Arc<Scaling>,
@@ -130,6 +132,7 @@ impl AppState {
             scaling: scaling.clone(),
         }));
         let request_metrics = RequestMetrics::registered(&mut registry);
+        let ledger = Arc::new(Ledger::registered(&mut registry));
         let name = settings.instance_name.clone();
         let auth = Auth::new(reviewer);
         auth.adopt(settings.trust.borrow().clone());
@@ -140,6 +143,7 @@ impl AppState {
             forwarder: Forwarder::new(name.clone(), settings.shared.clone(), settings.read_wait),
             guard: Guard::new(name, settings.shared.clone()),
             health: Health::new(settings.synced.clone(), settings.stopping.clone()),
+            ledger,
             room: Arc::new(Semaphore::new(MAX_READS)),
             started: reads.now(),
             reads,
@@ -192,6 +196,10 @@ impl AppState {
 
     pub(crate) fn health(&self) -> &Health {
         &self.0.health
+    }
+
+    pub(crate) fn ledger(&self) -> &Arc<Ledger> {
+        &self.0.ledger
     }
 
     pub(crate) fn registry(&self) -> &Registry {

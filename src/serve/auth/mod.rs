@@ -23,6 +23,7 @@ pub use trust::{Trust, TrustError};
 
 use self::certificate::Standings;
 use self::review::Reviews;
+use crate::serve::tls::Vouched;
 
 /// The data of the ConfigMap that says whom to trust; `None` until it has been read once.
 pub type TrustData = Option<BTreeMap<String, String>>;
@@ -122,12 +123,16 @@ impl Auth {
         headers::strip(headers, proxy.map(|proxy| &proxy.headers));
     }
 
-    /// True when the cluster vouches for `chain`: it is the front proxy's, or a user's.
-    pub(crate) async fn knows(&self, chain: &Chain) -> bool {
+    /// As whose the cluster vouches for `chain`: the front proxy's, or a user's.
+    pub(crate) async fn vouched(&self, chain: &Chain) -> Vouched {
         let loaded = self.trust.load_full();
-        let Some(trust) = &loaded.trust else { return false };
+        let Some(trust) = &loaded.trust else { return Vouched::No };
         let standing = self.standings.of(loaded.generation, trust, chain).await;
-        standing.front_proxy || standing.user.is_some()
+        match standing.user {
+            _ if standing.front_proxy => Vouched::ForTheCluster,
+            Some(_) => Vouched::ForAUser,
+            None => Vouched::No,
+        }
     }
 
     /// Whether `caller` may do something.
