@@ -22,6 +22,7 @@ pub use reviewer::{Access, AllowAll, Attributes, ReviewError, Reviewer};
 pub use trust::{Trust, TrustError};
 
 use self::certificate::Standings;
+pub(crate) use self::review::Undecided;
 use self::review::Reviews;
 use crate::serve::tls::Vouched;
 
@@ -43,7 +44,7 @@ pub(crate) enum Unauthenticated {
     BadToken,
     /// The token could not be reviewed.
     #[error("the bearer token cannot be reviewed: {0}")]
-    Undecided(#[from] ReviewError),
+    Undecided(#[from] Undecided),
 }
 
 /// Knows whom the cluster trusts and what reviews have said.
@@ -140,7 +141,7 @@ impl Auth {
         &self,
         caller: &Caller,
         attributes: Attributes,
-    ) -> Result<Access, ReviewError> {
+    ) -> Result<Access, Undecided> {
         match caller {
             Caller::Known(user) => self.reviews.access(user, attributes).await,
             Caller::Anonymous => Ok(Access::Denied { reason: None }),
