@@ -153,6 +153,7 @@ impl App {
         let reviewer = Arc::new(ClusterReviewer(self.client.clone()));
         let ports = Ports { reads: Arc::new(reader), reviewer, registry };
         let server = Server::bind(self.config.listen, AppState::new(settings, ports)).await?;
+        let server = server.with_connection_age(self.config.connection_age);
         info!(address = %server.address(), instance = self.config.instance, "serving");
         self.phases.serving.start("server", |stop| server.serve(stop, DRAIN));
         Ok(())

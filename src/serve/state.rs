@@ -30,6 +30,9 @@ use crate::engine::{Leadership, Published, Reader};
 /// hundreds of thousands from memory.
 const MAX_READS: usize = 512;
 
+/// Looks at `/metrics` at once: a few scrapers and people. Each is a text of every variant.
+const MAX_SCRAPES: usize = 16;
+
 /// What the engine's own bound on a read may overrun before the newest result is taken without it.
 const OVERRUN: Duration = Duration::from_millis(100);
 
@@ -116,6 +119,7 @@ struct Inner {
     request_metrics: RequestMetrics,
     scaling: Arc<Scaling>,
     room: Arc<Semaphore>,
+    scrapes: Arc<Semaphore>,
     started: Timestamp,
 }
 
@@ -145,6 +149,7 @@ impl AppState {
             health: Health::new(settings.synced.clone(), settings.stopping.clone()),
             ledger,
             room: Arc::new(Semaphore::new(MAX_READS)),
+            scrapes: Arc::new(Semaphore::new(MAX_SCRAPES)),
             started: reads.now(),
             reads,
             registry,
@@ -242,6 +247,11 @@ impl AppState {
     /// A place among the reads at once; `None` when all are taken.
     pub(crate) fn place(&self) -> Option<OwnedSemaphorePermit> {
         self.0.room.clone().try_acquire_owned().ok()
+    }
+
+    /// A place among the looks at `/metrics`, apart from the reads: whoever wants to see why reads hang needs one.
+    pub(crate) fn scrape(&self) -> Option<OwnedSemaphorePermit> {
+        self.0.scrapes.clone().try_acquire_owned().ok()
     }
 
     /// The result for a read. An evaluation that hangs in spite of its bounds does not hang the reader.
