@@ -184,7 +184,8 @@ where
         .map_err(|cause| ReviewError::Broken { what, cause: cause.to_string() })?;
     if (200..300).contains(&code) {
         let read = serde_json::from_slice(&answer);
-        return read.map_err(|cause| ReviewError::Broken { what, cause: format!("unreadable answer: {cause}") });
+        return read
+            .map_err(|cause| ReviewError::Broken { what, cause: format!("unreadable answer: {cause}") });
     }
     let said = serde_json::from_slice(&answer).map(|status: Status| status.message);
     let message = said.unwrap_or_else(|_| "an answer that is no Status".into());

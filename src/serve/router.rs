@@ -89,7 +89,13 @@ async fn bounded(State(state): State<AppState>, request: Request, next: Next) ->
 
 /// The same for looks at the metrics.
 async fn bounded_scrapes(State(state): State<AppState>, request: Request, next: Next) -> Response {
-    within(state.scrape(), "too many others look at the metrics of this server; ask again later", request, next).await
+    within(
+        state.scrape(),
+        "too many others look at the metrics of this server; ask again later",
+        request,
+        next,
+    )
+    .await
 }
 
 async fn within(

@@ -9,10 +9,17 @@
 mod bed;
 mod client;
 mod connections;
+mod door;
 mod forwarding;
+mod frames;
 mod identity;
 mod operators;
+mod overload;
 mod pki;
+mod reviews;
+mod shutdown;
+mod streams;
+mod trust;
 mod wire;
 
 /// Where a metric is read.

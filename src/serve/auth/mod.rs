@@ -22,8 +22,8 @@ pub use reviewer::{Access, AllowAll, Attributes, ReviewError, Reviewer};
 pub use trust::{Trust, TrustError};
 
 use self::certificate::Standings;
-pub(crate) use self::review::Undecided;
 use self::review::Reviews;
+pub(crate) use self::review::Undecided;
 use crate::serve::tls::Vouched;
 
 /// The data of the ConfigMap that says whom to trust; `None` until it has been read once.

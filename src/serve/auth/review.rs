@@ -126,10 +126,7 @@ impl Reviews {
         shared(&self.access, (known_as, attributes), review, lasts).await
     }
 
-    async fn bounded<V>(
-        &self,
-        review: impl Future<Output = Result<V, ReviewError>>,
-    ) -> Result<V, Undecided> {
+    async fn bounded<V>(&self, review: impl Future<Output = Result<V, ReviewError>>) -> Result<V, Undecided> {
         let Ok(_permit) = self.in_flight.try_acquire() else { return Err(Undecided::Busy) };
         let late = |_| ReviewError(format!("the API server did not answer within {} s", PATIENCE.as_secs()));
         Ok(timeout(PATIENCE, review).await.map_err(late)??)

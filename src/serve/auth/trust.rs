@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 
-
 use crate::serve::tls::pem::{ClientCas, PemError};
 
 /// The ConfigMap, for messages.
@@ -91,10 +90,7 @@ fn list(data: &BTreeMap<String, String>, key: &'static str) -> Result<Vec<String
     }
 }
 
-fn bundle(
-    data: &BTreeMap<String, String>,
-    key: &'static str,
-) -> Result<Option<ClientCas>, TrustError> {
+fn bundle(data: &BTreeMap<String, String>, key: &'static str) -> Result<Option<ClientCas>, TrustError> {
     match data.get(key).filter(|text| !text.trim().is_empty()) {
         None => Ok(None),
         Some(text) => match ClientCas::of(text.as_bytes()) {

@@ -86,7 +86,9 @@ pub(super) enum ConnectionError {
     Quiet,
     #[error("its handshake gave way to a newer one: every place for handshakes is taken")]
     Displaced,
-    #[error("it gave way to a peer from elsewhere: its address has the most of the places, and all are taken")]
+    #[error(
+        "it gave way to a peer from elsewhere: its address has the most of the places, and all are taken"
+    )]
     Crowding,
     #[error("every place for users with a certificate is taken")]
     CrowdOfUsers,

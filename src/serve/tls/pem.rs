@@ -88,7 +88,11 @@ impl ClientCas {
             Some((validity, verifier.ok()? as Arc<dyn ClientCertVerifier>))
         });
         let usable: Vec<_> = usable.collect();
-        if usable.is_empty() { Err(PemError::Unusable("none could be parsed".into())) } else { Ok(Self(usable)) }
+        if usable.is_empty() {
+            Err(PemError::Unusable("none could be parsed".into()))
+        } else {
+            Ok(Self(usable))
+        }
     }
 
     /// True when one of them, valid `now`, issued the chain, and the chain is valid and may be used by a client.

@@ -35,6 +35,8 @@ pub(crate) struct FakeReads {
     /// Reads of `current` panic while this is set.
     pub(crate) broken: Mutex<bool>,
     pub(crate) release: Notify,
+    /// How long a read of `current` takes otherwise.
+    pub(crate) takes: Mutex<Duration>,
     pub(crate) asked: AtomicUsize,
 }
 
@@ -45,6 +47,10 @@ impl Reads for FakeReads {
             assert!(!*self.broken.lock(), "the engine has a bug");
             if *self.hanging.lock() {
                 self.release.notified().await;
+            }
+            let takes = *self.takes.lock();
+            if !takes.is_zero() {
+                tokio::time::sleep(takes).await;
             }
             self.newest()
         })
@@ -68,6 +74,8 @@ impl Reads for FakeReads {
 pub(crate) struct FakeReviewer {
     pub(crate) readers: Mutex<BTreeSet<String>>,
     pub(crate) unreachable: Mutex<bool>,
+    /// Reviews are never answered while this is set.
+    pub(crate) silent: Mutex<bool>,
     pub(crate) reviews: Mutex<Vec<(User, Attributes)>>,
     pub(crate) tokens: AtomicUsize,
 }
@@ -76,6 +84,9 @@ impl Reviewer for FakeReviewer {
     fn token<'a>(&'a self, token: &'a Token) -> BoxFuture<'a, Result<Option<User>, ReviewError>> {
         self.tokens.fetch_add(1, Ordering::SeqCst);
         Box::pin(async move {
+            if *self.silent.lock() {
+                return futures::future::pending().await;
+            }
             if *self.unreachable.lock() {
                 return Err(ReviewError("connection refused".into()));
             }
@@ -90,6 +101,9 @@ impl Reviewer for FakeReviewer {
     ) -> BoxFuture<'a, Result<Access, ReviewError>> {
         Box::pin(async move {
             self.reviews.lock().push((user.clone(), attributes.clone()));
+            if *self.silent.lock() {
+                return futures::future::pending().await;
+            }
             if *self.unreachable.lock() {
                 return Err(ReviewError("connection refused".into()));
             }
@@ -129,6 +143,10 @@ pub(crate) struct Wanted {
     pub(crate) listen: SocketAddr,
     /// Connections at once; `None` is the usual number.
     pub(crate) places: Option<usize>,
+    /// The age of a connection.
+    pub(crate) age: Option<Duration>,
+    /// Where answers come from, instead of [`FakeReads`].
+    pub(crate) reads: Option<Arc<dyn Reads>>,
 }
 
 impl Default for Wanted {
@@ -143,6 +161,8 @@ impl Default for Wanted {
             synced: true,
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             places: None,
+            age: None,
+            reads: None,
         }
     }
 }
@@ -179,6 +199,7 @@ impl Bed {
             hanging: Mutex::new(false),
             broken: Mutex::new(false),
             release: Notify::new(),
+            takes: Mutex::default(),
             asked: AtomicUsize::new(0),
         });
         let reviewer = Arc::new(FakeReviewer::default());
@@ -195,8 +216,10 @@ impl Bed {
             read_wait: Duration::from_millis(500),
             controller_instance: wanted.controller_instance,
         };
-        let ports = Ports { reads: reads.clone(), reviewer: reviewer.clone(), registry: Registry::default() };
-        let mut bound = Server::bind(wanted.listen, AppState::new(settings, ports)).await?;
+        let answers = wanted.reads.unwrap_or_else(|| reads.clone());
+        let ports = Ports { reads: answers, reviewer: reviewer.clone(), registry: Registry::default() };
+        let bound = Server::bind(wanted.listen, AppState::new(settings, ports)).await?;
+        let mut bound = bound.with_connection_age(wanted.age);
         if let Some(places) = wanted.places {
             bound = bound.with_places(places);
         }
