@@ -29,6 +29,7 @@ use super::activity::{Activity, QUIET};
 use super::ledger::{Loss, handshake_loss};
 use super::peer::{Peer, Vouched};
 use super::shares::Place;
+use super::stall::Impatient;
 
 /// A TLS handshake is two round trips.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -116,7 +117,8 @@ pub(super) async fn run(tcp: TcpStream, address: SocketAddr, shared: &Shared) ->
     tcp.set_nodelay(true).map_err(ConnectionError::Tls)?;
     let config = shared.service.certificates.config().ok_or(ConnectionError::NoCertificate)?;
     let handshake = shared.handshakes.push(address.ip());
-    let tls = handshake.unless_displaced(timeout(HANDSHAKE, TlsAcceptor::from(config).accept(tcp)));
+    let tls =
+        handshake.unless_displaced(timeout(HANDSHAKE, TlsAcceptor::from(config).accept(Impatient::new(tcp))));
     let Some(tls) = shared.stop.run_until_cancelled(tls).await else { return Ok(()) };
     let tls = tls.ok_or(ConnectionError::Displaced)?.map_err(|_| ConnectionError::Late)?;
     let tls = tls.map_err(ConnectionError::Tls)?;
@@ -155,7 +157,7 @@ pub(super) async fn run(tcp: TcpStream, address: SocketAddr, shared: &Shared) ->
     }
 }
 
-fn peer(tls: &TlsStream<TcpStream>, address: SocketAddr) -> Peer {
+fn peer(tls: &TlsStream<Impatient<TcpStream>>, address: SocketAddr) -> Peer {
     let chain = tls.get_ref().1.peer_certificates().unwrap_or_default();
     Peer { address, chain: chain.iter().map(|certificate| certificate.clone().into_owned()).collect() }
 }

@@ -9,6 +9,7 @@ pub(crate) mod ledger;
 mod peer;
 pub mod pem;
 mod shares;
+mod stall;
 mod verifier;
 
 pub use certificates::{CertificateError, RECHECK, Serving, SharedPki};

@@ -81,6 +81,14 @@ pub(crate) async fn tcp_from(host: u8, address: SocketAddr) -> TcpStream {
     socket.connect(address).await.unwrap()
 }
 
+/// A TCP connection that little fits into, so that both sides soon see when the other takes nothing.
+pub(crate) async fn narrow(address: SocketAddr) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4 * 1024).unwrap();
+    socket.set_send_buffer_size(16 * 1024).unwrap();
+    socket.connect(address).await.unwrap()
+}
+
 /// What a client trusts, shows and speaks.
 pub(crate) fn config(
     ca: &str,
@@ -163,7 +171,8 @@ pub(crate) async fn exchange(mut stream: TlsStream<TcpStream>, request: &str, li
 }
 
 /// With one subscriber alone, whether a line is wanted is decided for good by the first thread that comes to it.
-static SEVERAL: LazyLock<[Dispatch; 2]> = LazyLock::new(|| [(); 2].map(|()| Dispatch::new(tracing_subscriber::registry())));
+static SEVERAL: LazyLock<[Dispatch; 2]> =
+    LazyLock::new(|| [(); 2].map(|()| Dispatch::new(tracing_subscriber::registry())));
 
 /// The log of this thread, on which all of a test runs.
 #[derive(Clone, Default)]

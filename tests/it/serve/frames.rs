@@ -71,7 +71,10 @@ pub(crate) struct Raw(pub(crate) TlsStream<TcpStream>);
 
 impl Raw {
     pub(crate) async fn connect(bed: &Bed, identity: Option<&Leaf>) -> Self {
-        let mut stream = tls(bed.address, &bed.shared_ca.pem(), SERVICE, identity, "h2").await.unwrap();
+        Self::begin(tls(bed.address, &bed.shared_ca.pem(), SERVICE, identity, "h2").await.unwrap()).await
+    }
+
+    pub(crate) async fn begin(mut stream: TlsStream<TcpStream>) -> Self {
         stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
         stream.write_all(&frame(SETTINGS, 0, 0, &[])).await.unwrap();
         Self(stream)
