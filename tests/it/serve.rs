@@ -6,6 +6,7 @@
     reason = "helpers of tests fail as tests do"
 )]
 
+mod apiserver;
 mod bed;
 mod client;
 mod connections;
@@ -16,6 +17,7 @@ mod identity;
 mod operators;
 mod overload;
 mod pki;
+mod process;
 mod reviews;
 mod shutdown;
 mod streams;

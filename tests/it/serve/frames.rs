@@ -55,15 +55,24 @@ pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8>
 
 /// The header block of a read in the name of the HPA controller: nothing compressed.
 pub(crate) fn read_headers() -> Vec<u8> {
+    headers_of("hpa")
+}
+
+fn headers_of(user: &str) -> Vec<u8> {
     let text = |text: &str| [&[u8::try_from(text.len()).unwrap()], text.as_bytes()].concat();
     // :method GET, :scheme https, :path, :authority, x-remote-user
-    [vec![0x82, 0x87, 0x04], text(READ), vec![0x01], text("x"), vec![0], text("x-remote-user"), text("hpa")]
+    [vec![0x82, 0x87, 0x04], text(READ), vec![0x01], text("x"), vec![0], text("x-remote-user"), text(user)]
         .concat()
 }
 
 /// A whole request on `stream`.
 pub(crate) fn read(stream: u32) -> Vec<u8> {
     frame(HEADERS, END_STREAM | END_HEADERS, stream, &read_headers())
+}
+
+/// The same in another's name.
+pub(crate) fn read_as(user: &str, stream: u32) -> Vec<u8> {
+    frame(HEADERS, END_STREAM | END_HEADERS, stream, &headers_of(user))
 }
 
 /// A connection past its preface.
