@@ -169,6 +169,7 @@ impl App {
         let reviewer = Arc::new(ClusterReviewer(self.client.clone()));
         let ports = Ports { reads: Arc::new(reader), reviewer, notices: Arc::new(NoNotices), registry };
         let server = Server::bind(self.config.listen, AppState::new(settings, ports)).await?;
+        let server = server.with_connection_age(self.config.connection_age);
         info!(address = %server.address(), instance = self.config.instance, "serving");
         self.start_self_check(server.address(), certificates, events, ca_metrics);
         self.phases.serving.start("server", |stop| server.serve(stop, DRAIN));

@@ -101,6 +101,10 @@ pub struct ServingArgs {
     /// After SIGTERM: how long requests are still answered while endpoints and balancers learn that we go.
     #[arg(long, default_value = "5s", value_name = "DURATION")]
     pub shutdown_delay_duration: SignedDuration,
+    /// Ask a connection to leave after about this long (a tenth more or less), between two requests: an API server keeps
+    /// one connection for all it asks, and its next one may go to another instance. 0s: never.
+    #[arg(long, default_value = "10m", value_name = "DURATION")]
+    pub max_connection_age: SignedDuration,
 }
 
 /// Where metrics come from.

@@ -47,6 +47,8 @@ pub struct Config {
     pub ca_settle: Duration,
     /// How long to go on answering after SIGTERM.
     pub shutdown_delay: Duration,
+    /// When a connection is asked to leave; `None`: never.
+    pub connection_age: Option<Duration>,
     /// Where metrics come from.
     pub source: Source,
     /// How often to evaluate.
@@ -175,6 +177,7 @@ impl TryFrom<ServeArgs> for Config {
                 Duration::ZERO,
                 "",
             )?,
+            connection_age: connection_age(args.serving.max_connection_age)?,
             source: source(args.source)?,
             interval: at_least("--interval", args.decision.interval, tick, "")?,
             max_age: at_least("--max-age", args.decision.max_age, Duration::ZERO, "")?,
@@ -186,6 +189,15 @@ impl TryFrom<ServeArgs> for Config {
             },
         })
     }
+}
+
+/// None for zero. A shorter age than a minute costs an API server more handshakes than it asks questions.
+fn connection_age(given: SignedDuration) -> Result<Option<Duration>, ConfigError> {
+    if given.is_zero() {
+        return Ok(None);
+    }
+    let why = ", or 0s: an API server asks once in 30 s, and a connection costs a handshake";
+    at_least("--max-connection-age", given, Duration::from_secs(60), why).map(Some)
 }
 
 /// Manifests leave variables empty: that is the default, not an empty name.

@@ -7,6 +7,7 @@ use axum::extract::{Request, State};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
+use tokio::sync::OwnedSemaphorePermit;
 use tower_http::catch_panic::CatchPanicLayer;
 
 use super::admin::health;
@@ -64,7 +65,10 @@ fn public(state: &AppState) -> Router<AppState> {
 
 fn metrics(state: &AppState) -> Router<AppState> {
     let gate = from_fn_with_state(state.clone(), layers::metrics);
-    Router::new().route("/metrics", any(admin::metrics)).route_layer(gate)
+    Router::new()
+        .route("/metrics", any(admin::metrics))
+        .route_layer(gate)
+        .route_layer(from_fn_with_state(state.clone(), bounded_scrapes))
 }
 
 fn data(state: &AppState) -> Router<AppState> {
@@ -93,13 +97,31 @@ fn instances(state: &AppState) -> Router<AppState> {
 
 /// Refuses a read at once when too many wait. Discovery and health are not counted.
 async fn bounded(State(state): State<AppState>, request: Request, next: Next) -> Response {
-    let Some(place) = state.place() else {
-        let message = "too many reads are waiting on this server; ask again later";
-        return Status::new(Reason::TooManyRequests, message).into_response();
+    let refusal = "too many reads are waiting on this server; ask again later";
+    within(state.place(), refusal, request, next).await
+}
+
+/// The same for looks at the metrics.
+async fn bounded_scrapes(State(state): State<AppState>, request: Request, next: Next) -> Response {
+    within(
+        state.scrape(),
+        "too many others look at the metrics of this server; ask again later",
+        request,
+        next,
+    )
+    .await
+}
+
+async fn within(
+    place: Option<OwnedSemaphorePermit>,
+    refusal: &'static str,
+    request: Request,
+    next: Next,
+) -> Response {
+    let Some(_place) = place else {
+        return Status::new(Reason::TooManyRequests, refusal).into_response();
     };
-    let answer = next.run(request).await;
-    drop(place);
-    answer
+    next.run(request).await
 }
 
 /// A panic costs its own request and nothing else.

@@ -23,12 +23,16 @@ use super::external_metrics::{Beginning, WaitsFor};
 use super::forward::{ForwardError, Forwarder, Guard};
 use super::observe::{AuditId, Freshness, RequestMetrics};
 use super::tls::certificates::Certificates;
+use super::tls::ledger::Ledger;
 use super::tls::{CertificateError, Serving, SharedPki};
 use crate::engine::{ClusterView, Leadership, Published, Reader};
 
 /// Data reads at once. A read waits at most the read-wait, so this is hundreds a second from a hanging evaluation and
 /// hundreds of thousands from memory.
 const MAX_READS: usize = 512;
+
+/// Looks at `/metrics` at once: a few scrapers and people. Each is a text of every variant.
+const MAX_SCRAPES: usize = 16;
 
 /// What the engine's own bound on a read may overrun before the newest result is taken without it.
 const OVERRUN: Duration = Duration::from_millis(100);
@@ -146,12 +150,14 @@ struct Inner {
     forwarder: Forwarder,
     guard: Guard,
     health: Health,
+    ledger: Arc<Ledger>,
     registry: Registry,
     request_metrics: RequestMetrics,
     freshness: Freshness,
     notices: Arc<dyn Notices>,
     scaling: Arc<Scaling>,
     room: Arc<Semaphore>,
+    scrapes: Arc<Semaphore>,
     started: Timestamp,
 }
 
@@ -169,6 +175,7 @@ impl AppState {
         }));
         let request_metrics = RequestMetrics::registered(&mut registry);
         let freshness = Freshness::registered(&mut registry);
+        let ledger = Arc::new(Ledger::registered(&mut registry));
         let name = settings.instance_name.clone();
         let auth = Auth::new(reviewer);
         auth.adopt(settings.trust.borrow().clone());
@@ -179,7 +186,9 @@ impl AppState {
             forwarder: Forwarder::new(name.clone(), settings.shared.clone(), settings.read_wait),
             guard: Guard::new(name, settings.shared.clone()),
             health: Health::new(settings.synced.clone(), settings.stopping.clone()),
+            ledger,
             room: Arc::new(Semaphore::new(MAX_READS)),
+            scrapes: Arc::new(Semaphore::new(MAX_SCRAPES)),
             started: reads.now(),
             reads,
             registry,
@@ -235,6 +244,10 @@ impl AppState {
         &self.0.health
     }
 
+    pub(crate) fn ledger(&self) -> &Arc<Ledger> {
+        &self.0.ledger
+    }
+
     pub(crate) fn registry(&self) -> &Registry {
         &self.0.registry
     }
@@ -286,6 +299,11 @@ impl AppState {
     /// A place among the reads at once; `None` when all are taken.
     pub(crate) fn place(&self) -> Option<OwnedSemaphorePermit> {
         self.0.room.clone().try_acquire_owned().ok()
+    }
+
+    /// A place among the looks at `/metrics`, apart from the reads: whoever wants to see why reads hang needs one.
+    pub(crate) fn scrape(&self) -> Option<OwnedSemaphorePermit> {
+        self.0.scrapes.clone().try_acquire_owned().ok()
     }
 
     /// The result for a read. An evaluation that hangs in spite of its bounds does not hang the reader.

@@ -57,6 +57,7 @@ start_wva() {
 
 # ---- a TCP balancer with a health check, for what a ClusterIP Service does in a cluster
 
+# on_marked_down: what becomes of open connections to an instance that is not ready (default: they are cut).
 start_balancer() {
   local listen=$1 port
   shift
@@ -74,7 +75,7 @@ backend instances
   option httpchk GET /readyz
 CONFIG
     for port in "$@"; do
-      echo "  server port-$port 127.0.0.1:$port check check-ssl verify none inter 500ms fall 2 rise 1 on-marked-down shutdown-sessions"
+      echo "  server port-$port 127.0.0.1:$port check check-ssl verify none inter 500ms fall 2 rise 1 ${on_marked_down-on-marked-down shutdown-sessions}"
     done
   } >"$BED/haproxy.cfg"
   spawn haproxy "$(PATH=$PATH:/usr/sbin command -v haproxy)" -db -f "$BED/haproxy.cfg"
@@ -82,9 +83,10 @@ CONFIG
 
 # What every case starts from, whatever the one before left: Prometheus, one wva, and the API server pointed at it.
 baseline() {
+  local extra
   "$e2e/bed" start "$BED" prometheus >/dev/null || return
   stop haproxy
-  stop wva-1
+  for extra in wva-1 wva-2 wva-3; do stop "$extra"; done
   alive wva-0 || start_wva wva-0 "$wva_port" || return
   point_at "$wva_port"
 }

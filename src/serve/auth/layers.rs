@@ -6,7 +6,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use http::Method;
 
-use super::{Access, Attributes, Caller, Chain, ReviewError, Unauthenticated};
+use super::{Access, Attributes, Caller, Chain, Unauthenticated, Undecided};
 use crate::serve::custom_metrics::{self, ObjectPath, Version};
 use crate::serve::external_metrics::metric::{GROUP, VERSION};
 use crate::serve::state::AppState;
@@ -84,6 +84,9 @@ async fn authorized(state: &AppState, wanted: Attributes, mut request: Request, 
     let caller = match authenticate(state, &mut request).await {
         Ok(caller) => caller,
         Err(Unauthenticated::BadToken) => return unauthorized().into_response(),
+        Err(cause @ Unauthenticated::Undecided(Undecided::Busy)) => {
+            return Status::new(Reason::TooManyRequests, cause.to_string()).into_response();
+        }
         Err(cause @ (Unauthenticated::NotLoaded | Unauthenticated::Undecided(_))) => {
             return Status::new(Reason::ServiceUnavailable, cause.to_string()).into_response();
         }
@@ -166,12 +169,14 @@ fn because(reason: Option<String>) -> String {
     reason.filter(|reason| !reason.is_empty()).map_or_else(String::new, |reason| format!(": {reason}"))
 }
 
-fn undecided(caller: &Caller, request: &Request, error: &ReviewError) -> Status {
-    let message = format!(
-        "whether User \"{}\" may read {} cannot be decided: {error}; check that this server reaches the API server \
-         and may create subjectaccessreviews",
-        caller.name(),
-        request.uri().path()
-    );
-    Status::new(Reason::ServiceUnavailable, message)
+fn undecided(caller: &Caller, request: &Request, error: &Undecided) -> Status {
+    let (name, path) = (caller.name(), request.uri().path());
+    let message = format!("whether User \"{name}\" may read {path} cannot be decided: {error}");
+    match error {
+        Undecided::Busy => Status::new(Reason::TooManyRequests, message),
+        Undecided::Failed(_) => {
+            let next = "check that this server reaches the API server and may create subjectaccessreviews";
+            Status::new(Reason::ServiceUnavailable, format!("{message}; {next}"))
+        }
+    }
 }

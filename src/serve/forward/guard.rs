@@ -57,8 +57,8 @@ impl Guard {
         let Some(leaf) = peer.chain.first() else { return false };
         let named =
             Subject::of(leaf).dns_names.iter().any(|name| name.eq_ignore_ascii_case(&self.instance_name));
-        let verifier = pem::client_verifier(bundle.as_bytes());
-        named && verifier.is_ok_and(|verifier| vouches(&*verifier, &peer.chain))
+        let cas = pem::ClientCas::of(bundle.as_bytes());
+        named && cas.is_ok_and(|cas| vouches(&cas, &peer.chain))
     }
 }
 

@@ -36,6 +36,8 @@ pub(crate) struct FakeReads {
     /// Reads of `current` panic while this is set.
     pub(crate) broken: Mutex<bool>,
     pub(crate) release: Notify,
+    /// How long a read of `current` takes otherwise.
+    pub(crate) takes: Mutex<Duration>,
     pub(crate) asked: AtomicUsize,
 }
 
@@ -46,6 +48,10 @@ impl Reads for FakeReads {
             assert!(!*self.broken.lock(), "the engine has a bug");
             if *self.hanging.lock() {
                 self.release.notified().await;
+            }
+            let takes = *self.takes.lock();
+            if !takes.is_zero() {
+                tokio::time::sleep(takes).await;
             }
             self.newest()
         })
@@ -73,6 +79,8 @@ impl Reads for FakeReads {
 pub(crate) struct FakeReviewer {
     pub(crate) readers: Mutex<BTreeSet<String>>,
     pub(crate) unreachable: Mutex<bool>,
+    /// Reviews are never answered while this is set.
+    pub(crate) silent: Mutex<bool>,
     pub(crate) reviews: Mutex<Vec<(User, Attributes)>>,
     pub(crate) tokens: AtomicUsize,
 }
@@ -81,6 +89,9 @@ impl Reviewer for FakeReviewer {
     fn token<'a>(&'a self, token: &'a Token) -> BoxFuture<'a, Result<Option<User>, ReviewError>> {
         self.tokens.fetch_add(1, Ordering::SeqCst);
         Box::pin(async move {
+            if *self.silent.lock() {
+                return futures::future::pending().await;
+            }
             if *self.unreachable.lock() {
                 return Err(ReviewError("connection refused".into()));
             }
@@ -95,6 +106,9 @@ impl Reviewer for FakeReviewer {
     ) -> BoxFuture<'a, Result<Access, ReviewError>> {
         Box::pin(async move {
             self.reviews.lock().push((user.clone(), attributes.clone()));
+            if *self.silent.lock() {
+                return futures::future::pending().await;
+            }
             if *self.unreachable.lock() {
                 return Err(ReviewError("connection refused".into()));
             }
@@ -147,6 +161,10 @@ pub(crate) struct Wanted {
     pub(crate) listen: SocketAddr,
     /// Connections at once; `None` is the usual number.
     pub(crate) places: Option<usize>,
+    /// The age of a connection.
+    pub(crate) age: Option<Duration>,
+    /// Where answers come from, instead of [`FakeReads`].
+    pub(crate) reads: Option<Arc<dyn Reads>>,
 }
 
 impl Default for Wanted {
@@ -161,6 +179,8 @@ impl Default for Wanted {
             synced: true,
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             places: None,
+            age: None,
+            reads: None,
         }
     }
 }
@@ -198,6 +218,7 @@ impl Bed {
             hanging: Mutex::new(false),
             broken: Mutex::new(false),
             release: Notify::new(),
+            takes: Mutex::default(),
             asked: AtomicUsize::new(0),
         });
         let reviewer = Arc::new(FakeReviewer::default());
@@ -216,12 +237,13 @@ impl Bed {
         };
         let notices = Arc::new(FakeNotices::default());
         let ports = Ports {
-            reads: reads.clone(),
+            reads: wanted.reads.unwrap_or_else(|| reads.clone()),
             reviewer: reviewer.clone(),
             notices: notices.clone(),
             registry: Registry::default(),
         };
-        let mut bound = Server::bind(wanted.listen, AppState::new(settings, ports)).await?;
+        let bound = Server::bind(wanted.listen, AppState::new(settings, ports)).await?;
+        let mut bound = bound.with_connection_age(wanted.age);
         if let Some(places) = wanted.places {
             bound = bound.with_places(places);
         }
