@@ -73,17 +73,17 @@ pub struct Collected {
     pub bad_samples: u64,
 }
 
-/// The samples of one signal of one engine or scheduler.
+/// The samples of one signal of one engine or scheduler. Names are shared: there are many series of each.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Series {
     /// Namespace of the pod.
-    pub namespace: String,
+    pub namespace: Arc<str>,
     /// Name of the pod.
-    pub pod: String,
+    pub pod: Arc<str>,
     /// The serving process in the pod: its `engine` label, else its port, else empty.
-    pub engine: String,
+    pub engine: Arc<str>,
     /// The model, when the series names one. Scheduler series always do.
-    pub model: Option<String>,
+    pub model: Option<Arc<str>>,
     /// What was measured.
     pub signal: Signal,
     /// Oldest first, with their true times; all finite.
