@@ -70,7 +70,7 @@ var customChecks = []Check{
 		Run:     func(e *Env) (string, error) { return e.byCustomClient("v1beta2", protobufType) },
 	},
 	{
-		ID: "custom/client-discovers", Level: must, Needs: []need{custom},
+		ID: "custom/client-discovers", Level: must, Needs: []need{proxied, custom},
 		Promise: "the HPA's own client finds the version by discovery and gets the value",
 		Why:     "it never asks for a version that discovery lacks",
 		Run:     (*Env).byDiscovery,
@@ -208,8 +208,9 @@ func (e *Env) resourceOf(kind schema.GroupKind) string {
 func (e *Env) mapper() (meta.RESTMapper, error) {
 	if e.direct {
 		kind, _ := e.object()
-		mapper := meta.NewDefaultRESTMapper(nil)
-		mapper.Add(kind.WithVersion("v1"), meta.RESTScopeNamespace)
+		version := schema.GroupVersion{Group: kind.Group, Version: "v1"}
+		mapper := meta.NewDefaultRESTMapper([]schema.GroupVersion{version})
+		mapper.Add(version.WithKind(kind.Kind), meta.RESTScopeNamespace)
 		return mapper, nil
 	}
 	client, err := discovery.NewDiscoveryClientForConfig(e.config)

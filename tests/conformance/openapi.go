@@ -132,11 +132,12 @@ func (e *Env) openAPIIndex() (map[string]string, error) {
 		} `json:"paths"`
 	}
 	answer, err := e.get("/openapi/v3", as(openAPI))
-	if err == nil {
-		err = answer.json(&index)
-	}
 	if err != nil {
 		return nil, err
+	}
+	// kube-apiserver's own index is text/plain, so nobody can mind the type.
+	if answer.Code != http.StatusOK || json.Unmarshal(answer.Body, &index) != nil {
+		return nil, fmt.Errorf("%s", answer)
 	}
 	addresses := map[string]string{}
 	for path, entry := range index.Paths {
