@@ -26,7 +26,7 @@ use crate::engine::{
 };
 use crate::serve::auth::TrustData;
 use crate::serve::tls::{RECHECK, Serving, SharedPki};
-use crate::serve::{AppState, Ports, Server, Settings};
+use crate::serve::{AppState, NoNotices, Ports, Server, Settings};
 use crate::telemetry::{EvaluationMetrics, build_info};
 
 /// The Secret of the shared certificate, and the prefix of the state objects.
@@ -151,7 +151,7 @@ impl App {
             controller_instance: self.config.controller_instance.clone(),
         };
         let reviewer = Arc::new(ClusterReviewer(self.client.clone()));
-        let ports = Ports { reads: Arc::new(reader), reviewer, registry };
+        let ports = Ports { reads: Arc::new(reader), reviewer, notices: Arc::new(NoNotices), registry };
         let server = Server::bind(self.config.listen, AppState::new(settings, ports)).await?;
         info!(address = %server.address(), instance = self.config.instance, "serving");
         self.phases.serving.start("server", |stop| server.serve(stop, DRAIN));

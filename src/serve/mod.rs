@@ -11,6 +11,7 @@ mod discovery;
 mod external_metrics;
 mod forward;
 mod observe;
+mod represent;
 mod router;
 mod server;
 mod state;
@@ -19,7 +20,7 @@ pub mod tls;
 
 pub use router::router;
 pub use server::{ServeError, Server};
-pub use state::{AppState, Ports, Reads, Settings};
+pub use state::{AddsUp, AppState, NoNotices, Notices, Ports, Reads, Settings};
 pub use status::{Reason, Status};
 
 /// The answer to what should not happen. The cause goes to the log: it is of no use to a caller.

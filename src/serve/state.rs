@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use axum::body::Body;
 use futures::future::BoxFuture;
-use http::{Response, Uri};
+use http::{HeaderMap, Response, Uri};
 use jiff::Timestamp;
 use prometheus_client::registry::Registry;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
+use wva_core::VariantId;
 use wva_core::units::Seconds;
 
 use super::admin::Scaling;
@@ -20,7 +21,7 @@ use super::auth::{Auth, Reviewer, TrustData};
 use super::discovery::Documents;
 use super::external_metrics::{Beginning, WaitsFor};
 use super::forward::{ForwardError, Forwarder, Guard};
-use super::observe::{AuditId, RequestMetrics};
+use super::observe::{AuditId, Freshness, RequestMetrics};
 use super::tls::certificates::Certificates;
 use super::tls::{CertificateError, Serving, SharedPki};
 use crate::engine::{Leadership, Published, Reader};
@@ -62,6 +63,33 @@ impl Reads for Reader {
     }
 }
 
+/// A read whose answer an HPA would add up to one number that nobody decided.
+#[derive(Debug, Clone, Copy)]
+pub struct AddsUp<'a> {
+    /// Where was asked.
+    pub namespace: &'a str,
+    /// For which metric.
+    pub metric: &'a str,
+    /// With which selector, as Kubernetes prints it; empty selects everything.
+    pub selector: &'a str,
+    /// The variants that it matched: two at least.
+    pub variants: &'a [&'a VariantId],
+}
+
+/// Who is told of what people should know, beside the answer.
+pub trait Notices: Send + Sync + 'static {
+    /// Called in the middle of each such read: must return at once, whatever it does with it.
+    fn adds_up(&self, read: &AddsUp<'_>);
+}
+
+/// Tells nobody.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NoNotices;
+
+impl Notices for NoNotices {
+    fn adds_up(&self, _: &AddsUp<'_>) {}
+}
+
 /// What the server is told by the composition root.
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -93,6 +121,8 @@ pub struct Ports {
     pub reads: Arc<dyn Reads>,
     /// Who decides who may read.
     pub reviewer: Arc<dyn Reviewer>,
+    /// Who is told that a selector matches several variants.
+    pub notices: Arc<dyn Notices>,
     /// Families of the other rooms, shown under `/metrics` with this room's.
     pub registry: Registry,
 }
@@ -112,6 +142,8 @@ struct Inner {
     health: Health,
     registry: Registry,
     request_metrics: RequestMetrics,
+    freshness: Freshness,
+    notices: Arc<dyn Notices>,
     scaling: Arc<Scaling>,
     room: Arc<Semaphore>,
     started: Timestamp,
@@ -121,7 +153,7 @@ impl AppState {
     /// Everything the routes need.
     #[must_use]
     pub fn new(settings: Settings, ports: Ports) -> Self {
-        let Ports { reads, reviewer, mut registry } = ports;
+        let Ports { reads, reviewer, notices, mut registry } = ports;
         let scaling = Arc::new(Scaling::default());
         registry.register_collector(Box::new(BoardMetrics {
             reads: reads.clone(),
@@ -130,6 +162,7 @@ impl AppState {
             scaling: scaling.clone(),
         }));
         let request_metrics = RequestMetrics::registered(&mut registry);
+        let freshness = Freshness::registered(&mut registry);
         let name = settings.instance_name.clone();
         let auth = Auth::new(reviewer);
         auth.adopt(settings.trust.borrow().clone());
@@ -145,6 +178,8 @@ impl AppState {
             reads,
             registry,
             request_metrics,
+            freshness,
+            notices,
             scaling,
             settings,
         }))
@@ -202,6 +237,14 @@ impl AppState {
         &self.0.request_metrics
     }
 
+    pub(crate) fn freshness(&self) -> &Freshness {
+        &self.0.freshness
+    }
+
+    pub(crate) fn notices(&self) -> &dyn Notices {
+        &*self.0.notices
+    }
+
     pub(crate) fn stopping(&self) -> &CancellationToken {
         &self.0.settings.stopping
     }
@@ -221,11 +264,14 @@ impl AppState {
 
     /// What this instance waits for as long as it knows nothing.
     pub(crate) fn beginning(&self) -> Beginning {
-        let leadership = self.0.settings.leadership.borrow().clone();
-        let waits_for = match leadership.holder {
-            Some(other) if !self.decides() => WaitsFor::State(other.identity),
-            _ if !self.0.health.has_synced() => WaitsFor::Listing,
-            _ if self.decides() => WaitsFor::Evaluation,
+        let synced = self.0.health.has_synced();
+        // Every read comes by here: nothing is copied unless it is said.
+        let leadership = self.0.settings.leadership.borrow();
+        let decides = leadership.is_mine();
+        let waits_for = match &leadership.holder {
+            Some(other) if !decides => WaitsFor::State(other.identity.clone()),
+            _ if !synced => WaitsFor::Listing,
+            _ if decides => WaitsFor::Evaluation,
             _ => WaitsFor::Holder,
         };
         Beginning { since: self.0.started, waits_for }
@@ -255,8 +301,13 @@ impl AppState {
     }
 
     /// The holder's answer to the read of `uri`.
-    pub(crate) async fn forward(&self, uri: &Uri, audit: &AuditId) -> Result<Response<Body>, ForwardError> {
+    pub(crate) async fn forward(
+        &self,
+        uri: &Uri,
+        headers: &HeaderMap,
+        audit: &AuditId,
+    ) -> Result<Response<Body>, ForwardError> {
         let leadership = self.0.settings.leadership.borrow().clone();
-        self.0.forwarder.ask(&leadership, uri, &audit.0).await
+        self.0.forwarder.ask(&leadership, uri, headers, &audit.0).await
     }
 }

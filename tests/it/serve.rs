@@ -13,6 +13,7 @@ mod forwarding;
 mod identity;
 mod operators;
 mod pki;
+mod quantities;
 mod wire;
 
 /// Where a metric is read.

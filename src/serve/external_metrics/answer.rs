@@ -2,15 +2,16 @@
 //! says which variant, why, since when and what to do. Pure: the time is an argument. Computes no number.
 
 use jiff::Timestamp;
-use serde::ser::SerializeMap;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 use wva_core::decision::{Cause, Target, Unknown, Verdict};
 use wva_core::units::Seconds;
 use wva_core::{Decision, VariantId};
 
 use super::beginning::{Beginning, nothing_yet};
 use super::metric::{GROUP, Labels, Metric};
+use super::quantity::Quantity;
 use super::selector::Selector;
+use super::show::{self, WholeSeconds};
 use crate::engine::{Origin, Published};
 use crate::serve::status::{Empty, Reason, Status};
 
@@ -30,33 +31,33 @@ pub(crate) struct Question<'a> {
     pub(crate) beginning: &'a Beginning,
 }
 
-/// The list of items.
+/// The list of items, and when it was made. How it is written: `show`.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Answer<'a> {
-    kind: &'static str,
+    pub(super) kind: &'static str,
     #[serde(rename = "apiVersion")]
-    api_version: &'static str,
+    pub(super) api_version: &'static str,
     metadata: Empty,
-    items: Vec<Item<'a>>,
+    pub(super) items: Vec<Item<'a>>,
+    #[serde(skip)]
+    pub(super) now: Timestamp,
 }
 
 /// The number of one variant.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Item<'a> {
-    metric_name: &'static str,
-    #[serde(serialize_with = "as_map")]
-    metric_labels: Labels<'a>,
-    timestamp: String,
-    value: String,
-}
-
-fn as_map<S: Serializer>(labels: &Labels<'_>, serializer: S) -> Result<S::Ok, S::Error> {
-    let mut map = serializer.serialize_map(None)?;
-    for (key, value) in labels.iter() {
-        map.serialize_entry(key, value)?;
-    }
-    map.end()
+pub(crate) struct Item<'a> {
+    pub(super) metric_name: &'static str,
+    pub(super) metric_labels: Labels<'a>,
+    #[serde(serialize_with = "show::whole_seconds")]
+    pub(super) timestamp: Timestamp,
+    pub(super) value: Quantity,
+    #[serde(skip)]
+    pub(super) id: &'a VariantId,
+    #[serde(skip)]
+    pub(super) decision: &'a Decision,
+    #[serde(skip)]
+    pub(super) target: &'a Target,
 }
 
 impl Answer<'_> {
@@ -66,6 +67,16 @@ impl Answer<'_> {
             let count = self.items.len();
             format!("{count} variants match and an HPA adds their values up; select one with variant_name")
         })
+    }
+
+    /// How old the evidence of each item is.
+    pub(crate) fn ages(&self) -> impl Iterator<Item = Seconds> {
+        self.items.iter().map(|item| Seconds::between(item.timestamp, self.now))
+    }
+
+    /// Whose numbers these are.
+    pub(crate) fn variants(&self) -> Vec<&VariantId> {
+        self.items.iter().map(|item| item.id).collect()
     }
 }
 
@@ -94,8 +105,8 @@ pub(crate) fn answer<'a>(published: &'a Published, question: &Question<'a>) -> R
                 metric.value(target.desired, decision.current).ok_or_else(|| no_current(id, question))?;
             let value =
                 value.map_err(|error| about(Reason::InternalError, question, error.to_string(), id))?;
-            let (timestamp, value) = (whole_seconds(target.evidence), value.to_string());
-            Ok(Item { metric_name: name, metric_labels: labels(id, decision), timestamp, value })
+            let (metric_labels, timestamp) = (labels(id, decision), target.evidence);
+            Ok(Item { metric_name: name, metric_labels, timestamp, value, id, decision, target })
         })
         .collect();
     Ok(Answer {
@@ -103,6 +114,7 @@ pub(crate) fn answer<'a>(published: &'a Published, question: &Question<'a>) -> R
         api_version: "external.metrics.k8s.io/v1beta1",
         metadata: Empty {},
         items: items?,
+        now: question.now,
     })
 }
 
@@ -185,7 +197,7 @@ fn not_known(id: &VariantId, unknown: &Unknown, question: &Question<'_>) -> Stat
         Cause::TargetNotFound => Reason::NotFound,
     };
     let age = Seconds::between(unknown.since, question.now);
-    let since = whole_seconds(unknown.since);
+    let since = WholeSeconds(unknown.since);
     let message = format!(
         "{} of variant {id} is not known: {} (for {age}, since {since})",
         question.metric, unknown.message
@@ -199,7 +211,7 @@ fn too_old(id: &VariantId, target: &Target, question: &Question<'_>) -> Status {
         "{} of variant {id} is withheld: its newest evidence is {age} old (from {}), more than max-stale {}; the last \
          number was {} ({:?}: {}); check that the metric source answers and that an instance of wva holds the lease",
         question.metric,
-        whole_seconds(target.evidence),
+        WholeSeconds(target.evidence),
         question.max_stale,
         target.desired,
         target.reason,
@@ -214,9 +226,4 @@ fn no_current(id: &VariantId, question: &Question<'_>) -> Status {
         question.metric
     );
     about(Reason::NotFound, question, message, id)
-}
-
-/// RFC 3339 in UTC, whole seconds, rounded down: never younger than the truth.
-pub(super) fn whole_seconds(time: Timestamp) -> String {
-    Timestamp::from_second(time.as_second()).unwrap_or(time).to_string()
 }

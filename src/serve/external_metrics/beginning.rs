@@ -5,8 +5,9 @@ use std::fmt;
 use jiff::Timestamp;
 use wva_core::units::Seconds;
 
-use super::answer::{Question, whole_seconds};
+use super::answer::Question;
 use super::metric::GROUP;
+use super::show::WholeSeconds;
 use crate::serve::status::{Reason, Status};
 
 /// How far this process has come.
@@ -70,7 +71,7 @@ pub(super) fn nothing_yet(question: &Question<'_>) -> Status {
     let message = format!(
         "{metric} {of} is not known yet: this server has neither evaluated nor restored anything since it started (for \
          {age}, since {}): {}",
-        whole_seconds(beginning.since),
+        WholeSeconds(beginning.since),
         beginning.waits_for
     );
     let name = if let [one] = named.as_slice() { *one } else { "" };

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::{ANSWERED, HOLDER, NOTHING_YET};
 use crate::engine::Origin;
 use crate::serve::auth::{Chain, Subject, vouches};
-use crate::serve::external_metrics::{render, understood};
+use crate::serve::external_metrics::{Read, render};
 use crate::serve::state::AppState;
 use crate::serve::status::{Reason, Status};
 use crate::serve::tls::{Peer, SharedPki, pem};
@@ -83,8 +83,8 @@ pub(crate) async fn answer(
     if !state.decides() {
         return Status::new(Reason::NotTheHolder, "this instance does not hold the lease").into_response();
     }
-    let (mut answer, answered) = match understood(request.headers(), request.uri()) {
-        Ok(selector) => {
+    let (mut answer, answered) = match Read::of(request.headers(), request.uri(), &namespace, &metric) {
+        Ok(read) => {
             let published = state.current().await;
             // To know nothing is no decision: the one who asks may still have the number.
             if published.origin == Origin::Empty {
@@ -92,7 +92,7 @@ pub(crate) async fn answer(
                     "this instance holds the lease but has neither evaluated nor restored anything yet";
                 (Status::new(Reason::NotTheHolder, message).into_response(), NOTHING_YET)
             } else {
-                (render(&state, &published, &namespace, &metric, &selector).into_response(), HOLDER)
+                (render(&state, &published, &read).into_response(), HOLDER)
             }
         }
         Err(refusal) => (refusal.into_response(), HOLDER),

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use wva::engine::{Holder, Leadership, Origin, Published};
 use wva::serve::auth::{Access, Attributes, ReviewError, Reviewer, Token, TrustData, User};
 use wva::serve::tls::{Serving, SharedPki};
-use wva::serve::{AppState, Ports, Reads, ServeError, Server, Settings};
+use wva::serve::{AddsUp, AppState, Notices, Ports, Reads, ServeError, Server, Settings};
 use wva_core::decision::{Cause, Reason, Target, Unknown, Verdict};
 use wva_core::units::{Replicas, Seconds};
 use wva_core::{Decision, Report, VariantId};
@@ -99,6 +99,18 @@ impl Reviewer for FakeReviewer {
     }
 }
 
+/// What was said about reads that an HPA would add up.
+#[derive(Default)]
+pub(crate) struct FakeNotices(pub(crate) Mutex<Vec<String>>);
+
+impl Notices for FakeNotices {
+    fn adds_up(&self, read: &AddsUp<'_>) {
+        let AddsUp { namespace, metric, selector, variants } = read;
+        let names: Vec<_> = variants.iter().map(ToString::to_string).collect();
+        self.0.lock().push(format!("{namespace} {metric} {selector:?}: {}", names.join(", ")));
+    }
+}
+
 pub(crate) struct Bed {
     pub(crate) address: SocketAddr,
     pub(crate) front_proxy: Authority,
@@ -114,6 +126,7 @@ pub(crate) struct Bed {
     pub(crate) shutdown: CancellationToken,
     pub(crate) reads: Arc<FakeReads>,
     pub(crate) reviewer: Arc<FakeReviewer>,
+    pub(crate) notices: Arc<FakeNotices>,
     pub(crate) server: JoinSet<()>,
 }
 
@@ -195,7 +208,13 @@ impl Bed {
             read_wait: Duration::from_millis(500),
             controller_instance: wanted.controller_instance,
         };
-        let ports = Ports { reads: reads.clone(), reviewer: reviewer.clone(), registry: Registry::default() };
+        let notices = Arc::new(FakeNotices::default());
+        let ports = Ports {
+            reads: reads.clone(),
+            reviewer: reviewer.clone(),
+            notices: notices.clone(),
+            registry: Registry::default(),
+        };
         let mut bound = Server::bind(wanted.listen, AppState::new(settings, ports)).await?;
         if let Some(places) = wanted.places {
             bound = bound.with_places(places);
@@ -219,6 +238,7 @@ impl Bed {
             shutdown,
             reads,
             reviewer,
+            notices,
             server,
         })
     }

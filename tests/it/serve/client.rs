@@ -20,12 +20,14 @@ use super::READ;
 use super::bed::Bed;
 use super::pki::{Leaf, SERVICE};
 
-/// An answer, as text.
+/// An answer, as text where it is text.
 #[derive(Debug, Clone)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) head: String,
     pub(crate) body: String,
+    /// The body as it came.
+    pub(crate) bytes: Vec<u8>,
 }
 
 impl Answer {
@@ -128,8 +130,10 @@ pub(crate) async fn exchange(mut stream: TlsStream<TcpStream>, request: &str, li
     let mut answer = Vec::new();
     // A server may close without a TLS goodbye; what came before is the answer.
     let _ = stream.read_to_end(&mut answer).await;
-    let answer = String::from_utf8(answer).unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no head in {answer:?}"));
+    let end = answer.windows(4).position(|at| at == b"\r\n\r\n");
+    let end = end.unwrap_or_else(|| panic!("no head in {:?}", String::from_utf8_lossy(&answer)));
+    let head = std::str::from_utf8(&answer[..end]).unwrap().replace('\r', "");
+    let bytes = answer[end + 4..].to_vec();
     let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-    Answer { status, head: head.replace('\r', ""), body: body.to_owned() }
+    Answer { status, head, body: String::from_utf8_lossy(&bytes).into_owned(), bytes }
 }

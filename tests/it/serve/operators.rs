@@ -114,6 +114,23 @@ async fn every_change_of_a_number_is_counted_with_its_direction_and_reason() {
 }
 
 #[tokio::test]
+async fn the_age_of_every_answered_item_is_counted_once_in_its_group() {
+    let bed = Bed::new().await;
+    let shown = |answer: &str, line: &str| answer.lines().any(|own| own == line);
+    let count = r#"metrics_apiserver_metric_freshness_seconds_count{group="external.metrics.k8s.io"}"#;
+    let answer = metrics(&bed).await;
+    assert!(shown(&answer.body, &format!("{count} 0")), "{}", answer.body);
+    assert!(answer.body.contains(r#"_seconds_count{group="custom.metrics.k8s.io"} 0"#));
+    bed.proxied("hpa", &super::path("pair", "wva_desired_replicas")).await;
+    bed.proxied("hpa", &super::path("half", "wva_desired_replicas")).await;
+    let answer = metrics(&bed).await;
+    let sum = count.replace("_count", "_sum");
+    // 5 s and 10 s old; the read that was refused counts nothing.
+    assert!(shown(&answer.body, &format!("{count} 2")), "{}", answer.body);
+    assert!(shown(&answer.body, &format!("{sum} 15.0")), "{}", answer.body);
+}
+
+#[tokio::test]
 async fn requests_are_counted_by_route_and_never_by_path() {
     let bed = Bed::new().await;
     for namespace in 0..5 {
