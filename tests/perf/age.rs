@@ -1,16 +1,18 @@
-//! How old the evidence behind an answer is. Every answer says when its evidence was measured; Prometheus says how new
-//! the newest sample of the same variant's pods is at that moment. The difference is what is added between Prometheus
-//! and the caller: waiting for the next evaluation, and its own time.
+//! How old the evidence behind an answer is. Every answer says when its evidence was measured; Prometheus says which
+//! samples of the same variant's pods there were at that moment. An age is the scrape's own, plus the time for which
+//! newer samples had been there and the answer did not rest on them yet: that is what is added between Prometheus
+//! and the caller, by waiting for the next evaluation and by its own time.
 
 use std::time::Duration;
 
 use anyhow::Context as _;
 use jiff::Timestamp;
+use serde::Deserialize;
 use serde_json::Value;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use super::connection::{Peer, Question, Sender};
-use super::report::Ages;
+use super::report::{Age, Ages};
 
 /// For one answer of Prometheus or of the server.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -57,24 +59,20 @@ pub(crate) async fn measure(args: Args) -> anyhow::Result<Ages> {
     Ok(Ages::of(&seen.await?))
 }
 
-/// The age of one answer's evidence, and how much of it is above the scrape's own. Prometheus is asked after the server:
-/// a scrape in between counts against the server.
+/// One answer compared with the samples that were there when it came.
 async fn one(
     sender: &mut Sender,
     question: &Question,
     prometheus: &Prometheus,
     variant: usize,
-) -> anyhow::Result<(f64, f64)> {
+) -> anyhow::Result<Age> {
     let body: Value = serde_json::from_slice(&sender.ask(question).await?)?;
-    let at = body
-        .pointer("/items/0/timestamp")
-        .and_then(Value::as_str)
-        .context("an answer without a timestamp")?;
-    let evidence = seconds(at.parse()?);
+    let at = body.pointer("/items/0/timestamp").and_then(Value::as_str);
+    let evidence = seconds(at.context("an answer without a timestamp")?.parse()?);
     #[expect(clippy::disallowed_methods, reason = "the age on the wall clock is what is measured")]
     let now = seconds(Timestamp::now());
-    let newest = prometheus.newest_sample(variant).await?;
-    Ok((now - evidence, newest - evidence))
+    let samples = prometheus.samples(variant).await?;
+    Age::of(now, evidence, &samples).with_context(|| format!("Prometheus has no sample of v-{variant}"))
 }
 
 fn seconds(at: Timestamp) -> f64 {
@@ -87,12 +85,27 @@ struct Prometheus {
 }
 
 impl Prometheus {
-    /// When the newest sample of this variant's pods was scraped.
-    async fn newest_sample(&self, variant: usize) -> anyhow::Result<f64> {
-        let query = format!("max(timestamp(vllm:num_requests_waiting{{model_name=\"v-{variant}\"}}))");
+    /// When the samples of this variant's pods were scraped.
+    async fn samples(&self, variant: usize) -> anyhow::Result<Vec<f64>> {
+        let query = format!("vllm:num_requests_waiting{{model_name=\"v-{variant}\"}}[5m]");
         let url = reqwest::Url::parse_with_params(&self.url, [("query", query)])?;
-        let answer: Value = self.client.get(url).send().await?.error_for_status()?.json().await?;
-        let text = answer.pointer("/data/result/0/value/1").and_then(Value::as_str);
-        Ok(text.with_context(|| format!("Prometheus has no sample of v-{variant}: {answer}"))?.parse()?)
+        let answer: Answer = self.client.get(url).send().await?.error_for_status()?.json().await?;
+        Ok(answer.data.result.into_iter().flat_map(|series| series.values).map(|(at, _)| at).collect())
     }
+}
+
+/// The answer to a range selector; times in seconds.
+#[derive(Deserialize)]
+struct Answer {
+    data: Data,
+}
+
+#[derive(Deserialize)]
+struct Data {
+    result: Vec<Series>,
+}
+
+#[derive(Deserialize)]
+struct Series {
+    values: Vec<(f64, String)>,
 }

@@ -119,28 +119,56 @@ impl List {
     }
 }
 
+/// The times in answers are whole seconds.
+const WHOLE: f64 = 1.0;
+
+/// How old the evidence of one answer is, in seconds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Age {
+    /// Of the evidence.
+    evidence: f64,
+    /// Of the newest sample in Prometheus.
+    scrape: f64,
+    /// For how long there had been a newer sample than the evidence; 0 when there was none.
+    above: f64,
+}
+
+impl Age {
+    /// Of an answer that came at `now`, from the times of its evidence and of the samples; `None` without a sample.
+    /// What was scraped after the answer was not there for it.
+    pub(crate) fn of(now: f64, evidence: f64, samples: &[f64]) -> Option<Self> {
+        let there = || samples.iter().copied().filter(|at| *at <= now);
+        let newest = there().max_by(f64::total_cmp)?;
+        let newer = there().filter(|at| *at >= evidence + WHOLE).min_by(f64::total_cmp);
+        let above = newer.map_or(0.0, |since| now - since);
+        Some(Self { evidence: now - evidence, scrape: now - newest, above })
+    }
+}
+
 /// Ages of evidence, in seconds.
 #[derive(Debug, Serialize)]
 pub(crate) struct Ages {
     reads: usize,
-    /// Now minus the timestamp in the answer.
-    age_p50_s: f64,
-    age_p99_s: f64,
-    /// Of that, what is not the scrape's: the newest sample in Prometheus minus the timestamp in the answer.
+    evidence_p50_s: f64,
+    evidence_p99_s: f64,
+    scrape_p50_s: f64,
+    scrape_p99_s: f64,
     above_p50_s: f64,
     above_p99_s: f64,
     above_most_s: f64,
 }
 
 impl Ages {
-    /// Of pairs (age, above the scrape's).
-    pub(crate) fn of(seen: &[(f64, f64)]) -> Self {
-        let (ages, above): (Vec<f64>, Vec<f64>) = seen.iter().copied().unzip();
-        let (ages, above) = (Sorted::new(ages), Sorted::new(above));
+    pub(crate) fn of(seen: &[Age]) -> Self {
+        let sorted = |field: fn(&Age) -> f64| Sorted::new(seen.iter().map(field).collect());
+        let (evidence, scrape) = (sorted(|age| age.evidence), sorted(|age| age.scrape));
+        let above = sorted(|age| age.above);
         Self {
             reads: seen.len(),
-            age_p50_s: ages.at(500),
-            age_p99_s: ages.at(990),
+            evidence_p50_s: evidence.at(500),
+            evidence_p99_s: evidence.at(990),
+            scrape_p50_s: scrape.at(500),
+            scrape_p99_s: scrape.at(990),
             above_p50_s: above.at(500),
             above_p99_s: above.at(990),
             above_most_s: above.at(1000),
@@ -148,10 +176,11 @@ impl Ages {
     }
 
     pub(crate) fn text(&self) -> String {
-        let Self { reads, age_p50_s, age_p99_s, above_p50_s, above_p99_s, above_most_s } = self;
+        let Self { reads, evidence_p50_s, evidence_p99_s, scrape_p50_s, scrape_p99_s, .. } = self;
+        let Self { above_p50_s, above_p99_s, above_most_s, .. } = self;
         format!(
-            "{reads} reads: evidence p50 {age_p50_s} s, p99 {age_p99_s} s old; above the scrape's own age \
-             p50 {above_p50_s} s, p99 {above_p99_s} s, at most {above_most_s} s"
+            "{reads} reads: evidence p50 {evidence_p50_s} s, p99 {evidence_p99_s} s old, the newest sample p50 {scrape_p50_s} s, \
+             p99 {scrape_p99_s} s; above the scrape's p50 {above_p50_s} s, p99 {above_p99_s} s, at most {above_most_s} s"
         )
     }
 }
