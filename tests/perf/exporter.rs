@@ -36,8 +36,11 @@ struct Args {
     namespace: String,
 }
 
-/// The names of a page, all read by wva, with their type and what a pod says at a moment.
-const NAMES: [(&str, &str, fn(Moment) -> f64); 6] = [
+/// A name, its type, and what a pod says at a moment.
+type Exported = (&'static str, &'static str, fn(Moment) -> f64);
+
+/// What is on a page: names that wva reads.
+const NAMES: [Exported; 6] = [
     ("kv_cache_usage_perc", "gauge", |at| 0.35 + 0.1 * at.wave()),
     ("num_requests_waiting", "gauge", |at| (1.0 + at.wave()).floor()),
     ("num_requests_running", "gauge", |at| (12.0 + 4.0 * at.wave()).floor()),
