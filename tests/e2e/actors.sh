@@ -44,14 +44,14 @@ is_available() { local seen; seen=$(available) && echo "$seen" && [ "$seen" = Av
 
 # ---- instances of wva, with the rights that the chart grants, never as admin
 
-# start_wva NAME PORT: NAME is the identity that its pod would have. WVA_ARGS: further arguments of `wva serve`.
+# start_wva NAME PORT: NAME is the identity that its pod would have. MAX_STALE: 60s, or this. WVA_ARGS: further arguments of `wva serve`.
 start_wva() {
   local name=$1 port=$2 account arguments
   read -ra arguments <<<"${WVA_ARGS:-}"
   account=$(kubectl -n "$release_namespace" get deployment wva -o jsonpath='{.spec.template.spec.serviceAccountName}') || return
   kubeconfig wva "{token: $(kubectl create token "$account" -n "$release_namespace" --duration 2h)}"
   spawn "$name" env PROMETHEUS_BASE_URL="$PROMETHEUS_URL" POD_NAMESPACE="$release_namespace" POD_NAME="$name" \
-    "$WVA" serve --kubeconfig "$BED/wva.kubeconfig" --bind-address 127.0.0.1 --secure-port "$port" --max-stale 60s "${arguments[@]}"
+    "$WVA" serve --kubeconfig "$BED/wva.kubeconfig" --bind-address 127.0.0.1 --secure-port "$port" --max-stale "${MAX_STALE:-60s}" "${arguments[@]}"
   await_http "$name" 30 --insecure "https://127.0.0.1:$port/readyz"
 }
 
