@@ -10,6 +10,8 @@ pub mod auth;
 mod discovery;
 mod external_metrics;
 mod forward;
+#[cfg(test)]
+mod fuzz;
 mod observe;
 mod represent;
 mod router;

@@ -10,6 +10,7 @@ mod bed;
 mod client;
 mod connections;
 mod forwarding;
+mod fuzz;
 mod identity;
 mod operators;
 mod pki;

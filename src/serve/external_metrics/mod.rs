@@ -6,7 +6,7 @@ mod lexer;
 pub(crate) mod metric;
 mod quantity;
 pub(crate) mod query;
-mod selector;
+pub(crate) mod selector;
 mod show;
 
 use axum::extract::{Extension, Path, Request, State};
