@@ -11,6 +11,8 @@ mod custom_metrics;
 mod discovery;
 mod external_metrics;
 mod forward;
+#[cfg(test)]
+mod fuzz;
 mod observe;
 mod reading;
 mod represent;

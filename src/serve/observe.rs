@@ -102,7 +102,7 @@ impl Freshness {
 pub(crate) struct AuditId(pub(crate) String);
 
 impl AuditId {
-    fn of(headers: &HeaderMap) -> Self {
+    pub(crate) fn of(headers: &HeaderMap) -> Self {
         let given = headers.get(AUDIT_ID).and_then(|value| value.to_str().ok());
         let usable = |id: &&str| {
             !id.is_empty() && id.len() <= MAX_AUDIT_ID && id.bytes().all(|b| b.is_ascii_graphic())

@@ -15,6 +15,7 @@ mod custom_protobuf;
 mod door;
 mod forwarding;
 mod frames;
+mod fuzz;
 mod identity;
 mod operators;
 mod overload;

@@ -2,12 +2,12 @@
 //! Authorisation: by review, except for discovery, which everybody may read and which asks nobody.
 
 mod certificate;
-mod headers;
+pub(crate) mod headers;
 mod identity;
 pub(crate) mod layers;
 mod review;
 mod reviewer;
-mod trust;
+pub(crate) mod trust;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -13,11 +13,13 @@ eventually 20 "and has their number" value_is "==" 2
 
 # note FILE SECONDS COMMAND...: what COMMAND says, a line every SECONDS, until the end of the case.
 note() {
-  local file=$1 pause=$2 deadline=$((SECONDS + 90))
+  local file=$1 pause=$2 deadline=$((SECONDS + 90)) seen
   shift 2
   while [ ! -e "$BED/rolled" ] && [ "$SECONDS" -lt "$deadline" ]; do
-    "$@" >>"$file" 2>&1 || true
-    sleep "$pause"
+    sleep "$pause" &
+    seen=$("$@" 2>&1) || true
+    echo "$seen" >>"$file"
+    wait $!
   done
 }
 rm -f "$BED/rolled" "$BED/probes" "$BED/reads"
