@@ -33,6 +33,9 @@ const RETRY_EVERY: Duration = Duration::from_secs(10);
 /// Shortest time between two writes to one object: instances whose certificates differ for a moment must not answer each
 /// other's writes without limit. Longer than such a moment lasts.
 const WRITE_EVERY: Duration = Duration::from_secs(5);
+/// How long a bundle that differs is left alone. In a rotation another instance writes the next bundle a moment before we
+/// hear of it: what is right now would be undone, and then be put off. Watches of two objects differ by less.
+const HEAR_FIRST: Duration = Duration::from_secs(1);
 
 /// Keeps the bundles right. [`CaBundle::run`] it in a task.
 pub struct CaBundle {
@@ -48,6 +51,7 @@ pub struct CaBundle {
 /// What was done to one object before.
 #[derive(Default)]
 struct Past {
+    differs_since: Option<Instant>,
     not_before: Option<Instant>,
     told: Option<String>,
 }
@@ -85,7 +89,7 @@ impl CaBundle {
             put_off = None;
             for (name, object) in known.there() {
                 let Some(bundle) = &bundle else { continue };
-                let not_before = self.past.get(name).and_then(|past| past.not_before);
+                let not_before = self.not_before(name, object, bundle);
                 if let Some(at) = not_before.filter(|at| *at > Instant::now()) {
                     put_off = Some(put_off.map_or(at, |other| other.min(at)));
                     continue;
@@ -99,6 +103,14 @@ impl CaBundle {
                 past.told = problem;
             }
         }
+    }
+
+    /// When the object may be written to.
+    fn not_before(&mut self, name: &'static str, object: &APIService, ours: &Bundle) -> Option<Instant> {
+        let past = self.past.entry(name).or_default();
+        let differs = ca_bundle(object).is_some_and(|carried| carried != ours.trust().as_bytes());
+        past.differs_since = differs.then(|| past.differs_since.unwrap_or_else(Instant::now));
+        past.differs_since.map(|since| since + HEAR_FIRST).max(past.not_before)
     }
 
     /// Writes the bundle when it is not right; what is wrong, and the next step, when it cannot be.

@@ -92,30 +92,49 @@ fn verify_by(
     name: &str,
     now: Timestamp,
 ) -> Result<(), Refusal> {
+    // Of an authority webpki takes name and key alone; for Go, one that has ended vouches for nobody.
+    let (lasting, ended): (Vec<_>, Vec<_>) =
+        authorities.into_iter().partition(|authority| in_time(authority, now).is_ok());
+    let verified = chain_of(&lasting, chain, name, now);
+    match verified {
+        Err(refusal)
+            if refusal.fault == Fault::UnknownAuthority && chain_of(&ended, chain, name, now).is_ok() =>
+        {
+            Err(out_of_time(None, now))
+        }
+        verified => verified,
+    }
+}
+
+fn chain_of(
+    authorities: &[CertificateDer<'static>],
+    chain: &[CertificateDer<'_>],
+    name: &str,
+    now: Timestamp,
+) -> Result<(), Refusal> {
     let [leaf, between @ ..] = chain else {
         return Err(Fault::Unusable.because("no certificate is shown"));
     };
     let unusable = |error: Error| refusal(&error, leaf, name, now);
     let parsed = ParsedCertificate::try_from(leaf).map_err(unusable)?;
-    let itself_trusted = authorities.contains(leaf);
-    let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(authorities);
-    let seconds = now.as_second().try_into().unwrap_or(0);
-    let at = UnixTime::since_unix_epoch(Duration::from_secs(seconds));
-    let algorithms = aws_lc_rs::default_provider().signature_verification_algorithms;
-    // As in Go, a leaf that is itself in the bundle is trusted like a CA; only its times count.
-    if itself_trusted {
-        in_time(leaf, now)?;
-    } else {
+    // In Go's order: times, name, authority. As in Go, a leaf that is itself in the bundle is trusted like a CA.
+    in_time(leaf, now)?;
+    let server = ServerName::try_from(name).map_err(|error| Fault::Unusable.because(error.to_string()))?;
+    verify_server_name(&parsed, &server).map_err(unusable)?;
+    if !authorities.contains(leaf) {
+        let mut roots = RootCertStore::empty();
+        roots.add_parsable_certificates(authorities.iter().cloned());
+        let seconds = now.as_second().try_into().unwrap_or(0);
+        let at = UnixTime::since_unix_epoch(Duration::from_secs(seconds));
+        let algorithms = aws_lc_rs::default_provider().signature_verification_algorithms;
         verify_server_cert_signed_by_trust_anchor(&parsed, &roots, between, at, algorithms.all)
             .map_err(unusable)?;
     }
-    let server = ServerName::try_from(name).map_err(|error| Fault::Unusable.because(error.to_string()))?;
-    verify_server_name(&parsed, &server).map_err(unusable)
+    Ok(())
 }
 
-fn in_time(leaf: &CertificateDer<'_>, now: Timestamp) -> Result<(), Refusal> {
-    let Ok((_, cert)) = X509Certificate::from_der(leaf) else {
+fn in_time(cert: &CertificateDer<'_>, now: Timestamp) -> Result<(), Refusal> {
+    let Ok((_, cert)) = X509Certificate::from_der(cert) else {
         return Err(Fault::Unusable.because("malformed certificate"));
     };
     let (from, to) = (cert.validity().not_before.timestamp(), cert.validity().not_after.timestamp());

@@ -32,8 +32,9 @@ const LOOK_EVERY: Duration = Duration::from_secs(3600);
 /// How long to wait before asking again for a Secret that could be neither read nor made at the start.
 const RETRY: Duration = Duration::from_secs(2);
 /// The usual settling time: how long each step of a change of the CA is left to reach everybody. Whoever looks is late by
-/// at most 75 s (a watch that went silent is made anew after 65 s, the longest wait after a failed one is 10 s); four times
-/// that, in round numbers. A kube-apiserver takes seconds, and verifies when it connects.
+/// at most 75 s (a watch that went silent is made anew after 65 s, the longest wait after a failed one is 10 s). Three such
+/// may add up (a late instance writes an older bundle, we are late to see it, an API server is late to see it put right),
+/// so: four times that. API servers themselves take seconds, and verify when they connect.
 pub const SETTLE: Duration = Duration::from_secs(300);
 /// Give this annotation of the Secret a new value, any, and the CA is replaced.
 pub const ROTATE_ANNOTATION: &str = "wva.llmd.ai/rotate-ca";

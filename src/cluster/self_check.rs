@@ -34,11 +34,9 @@ pub const FIELD_MANAGER: &str = "wva-ca-check";
 /// How often everything is looked at, changed or not: a certificate ends without a change.
 const CHECK_EVERY: Duration = Duration::from_secs(60);
 /// A refusal that lasts so long is told. Longer than the 5 s between two writes of a bundle, so that what is repaired by
-/// itself is not.
+/// itself is not. Also the shortest time between two writes of a condition: instances that show different certificates
+/// disagree, and each of them is right.
 pub const CONFIRM: Duration = Duration::from_secs(10);
-/// Shortest time between two writes of a condition, as a multiple of [`CONFIRM`] (30 s): instances that show different
-/// certificates disagree, and each of them is right.
-const WRITE_EVERY: u32 = 3;
 /// Longest wait for one answer of the API server.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -244,10 +242,7 @@ impl SelfCheck {
             return None;
         }
         let past = self.past.entry(name).or_default();
-        let next = past
-            .written
-            .map(|at| at + self.parts.confirm * WRITE_EVERY)
-            .filter(|next| *next > Instant::now());
+        let next = past.written.map(|at| at + self.parts.confirm).filter(|next| *next > Instant::now());
         if next.is_some() {
             return next;
         }
