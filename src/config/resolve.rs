@@ -304,6 +304,15 @@ mod tests {
     }
 
     #[test]
+    fn a_connection_may_grow_ten_minutes_old_or_as_old_as_it_likes_but_is_not_ended_every_few_seconds() {
+        let age = |flags| config(flags).map(|config| config.connection_age);
+        assert_eq!(age(""), Ok(Some(Duration::from_secs(600))));
+        assert_eq!(age("--max-connection-age 0s"), Ok(None));
+        let error = age("--max-connection-age 10s").unwrap_err();
+        assert!(error.contains("--max-connection-age") && error.contains("or 0s"), "{error}");
+    }
+
+    #[test]
     fn a_max_stale_shorter_than_three_leases_is_refused() {
         assert!(config("--max-stale 44s").unwrap_err().contains("--max-stale"));
         assert!((config("--max-stale 60s").unwrap().policy.max_stale.get() - 60.0).abs() < 1e-9);

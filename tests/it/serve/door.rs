@@ -1,5 +1,6 @@
 //! Who gets in, with which TLS, and what is counted and told of those who don't.
 
+use std::path::Path;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -205,7 +206,12 @@ async fn a_pair_is_used_when_both_halves_fit_whichever_comes_first_and_told_once
     let directory = std::env::temp_dir().join(format!("wva-door-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
     let (certificate, key) = (directory.join("tls.crt"), directory.join("tls.key"));
-    let write = |path, text: &str| std::fs::write(path, text).unwrap();
+    // Each file whole at once: it is the pair that is half.
+    let write = |path: &Path, text: &str| {
+        let next = path.with_extension("next");
+        std::fs::write(&next, text).unwrap();
+        std::fs::rename(next, path).unwrap();
+    };
     let authorities = ["first", "second", "third"].map(Authority::new);
     let leaves =
         authorities.each_ref().map(|ca| ca.issue(&Subject { names: &[SERVICE], ..Subject::default() }));
