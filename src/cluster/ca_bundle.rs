@@ -33,8 +33,9 @@ const RETRY_EVERY: Duration = Duration::from_secs(10);
 /// Shortest time between two writes to one object: instances whose certificates differ for a moment must not answer each
 /// other's writes without limit. Longer than such a moment lasts.
 const WRITE_EVERY: Duration = Duration::from_secs(5);
-/// How long a bundle that differs is left alone. In a rotation another instance writes the next bundle a moment before we
-/// hear of it: what is right now would be undone, and then be put off. Watches of two objects differ by less.
+/// How long a bundle that differs and yet verifies what we serve is left alone. In a rotation another instance writes the
+/// next bundle a moment before we hear of it: what is right now would be undone, and then be put off. Watches of two
+/// objects differ by less.
 const HEAR_FIRST: Duration = Duration::from_secs(1);
 
 /// Keeps the bundles right. [`CaBundle::run`] it in a task.
@@ -51,7 +52,7 @@ pub struct CaBundle {
 /// What was done to one object before.
 #[derive(Default)]
 struct Past {
-    differs_since: Option<Instant>,
+    harmless_since: Option<Instant>,
     not_before: Option<Instant>,
     told: Option<String>,
 }
@@ -107,10 +108,11 @@ impl CaBundle {
 
     /// When the object may be written to.
     fn not_before(&mut self, name: &'static str, object: &APIService, ours: &Bundle) -> Option<Instant> {
+        let other = ca_bundle(object).filter(|carried| *carried != ours.trust().as_bytes());
+        let harmless = other.is_some_and(|carried| self.refusal(carried, ours).is_none());
         let past = self.past.entry(name).or_default();
-        let differs = ca_bundle(object).is_some_and(|carried| carried != ours.trust().as_bytes());
-        past.differs_since = differs.then(|| past.differs_since.unwrap_or_else(Instant::now));
-        past.differs_since.map(|since| since + HEAR_FIRST).max(past.not_before)
+        past.harmless_since = harmless.then(|| past.harmless_since.unwrap_or_else(Instant::now));
+        past.harmless_since.map(|since| since + HEAR_FIRST).max(past.not_before)
     }
 
     /// Writes the bundle when it is not right; what is wrong, and the next step, when it cannot be.

@@ -56,6 +56,12 @@ passed "the CA that is left is the new one"
 stop wva-1
 eventually 20 "a number, with the old CA gone and one instance stopped" value_is ">=" 1
 
+kill $watcher
+reads=$(grep -c ^ok "$BED/reads")
+[ "$(grep -vc '^Available=True$' <(grep . "$BED/available"))" = 0 ] || failed "the API became unavailable: $(sort "$BED/available" | uniq -c | xargs)"
+! grep ^bad "$BED/reads" || failed "reads failed"
+passed "meanwhile no read failed and the API stayed available: $reads reads"
+
 # ---- somebody breaks the bundle
 
 condition() {
@@ -81,12 +87,6 @@ break_bundle
 repaired() { [ "$(bundle)" = "$right" ] && echo "as before"; }
 eventually 12 "somebody else overwrites caBundle: the program writes it anew" repaired
 eventually 10 "and says so" told CABundleRepaired
-
-kill $watcher
-reads=$(grep -c ^ok "$BED/reads")
-[ "$(grep -vc '^Available=True$' <(grep . "$BED/available"))" = 0 ] || failed "the API became unavailable: $(sort "$BED/available" | uniq -c | xargs)"
-! grep ^bad "$BED/reads" || failed "reads failed"
-passed "meanwhile no read failed and the API stayed available: $reads reads"
 
 # ---- with a certificate of the user's
 
