@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use serde::{Serialize, Serializer};
 use wva_core::units::Replicas;
 
 /// The largest value an HPA reads correctly: `MilliValue()` of anything above wraps, silently, to zero or below.
@@ -37,6 +38,13 @@ impl Quantity {
     pub(crate) fn ratio(desired: Replicas, current: Replicas) -> Result<Self, TooLarge> {
         let milli = u64::from(desired.get()) * MILLI;
         Self::from_milli(milli.div_ceil(u64::from(current.get().max(1))))
+    }
+}
+
+/// As JSON and YAML have it: a string.
+impl Serialize for Quantity {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
 }
 

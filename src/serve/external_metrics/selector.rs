@@ -51,8 +51,9 @@ struct Requirement {
     rule: Rule,
 }
 
+/// What one requirement asks of the value of its key.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Rule {
+pub(crate) enum Rule {
     Exists,
     Absent,
     Equals(String),
@@ -84,6 +85,24 @@ impl Selector {
         }
         requirements.sort_by(|a, b| a.key.cmp(&b.key));
         Ok(Self { requirements })
+    }
+
+    /// The objects whose label `key` has this value; the value may be one that no text of a selector can name.
+    pub(crate) fn equals(key: &str, value: &str) -> Self {
+        Self { requirements: vec![Requirement { key: key.into(), rule: Rule::Equals(value.into()) }] }
+    }
+
+    /// What both select.
+    #[must_use]
+    pub(crate) fn and(mut self, other: &Self) -> Self {
+        self.requirements.extend_from_slice(&other.requirements);
+        self.requirements.sort();
+        self
+    }
+
+    /// Its requirements, sorted by key.
+    pub(crate) fn requirements(&self) -> impl Iterator<Item = (&str, &Rule)> {
+        self.requirements.iter().map(|requirement| (requirement.key.as_str(), &requirement.rule))
     }
 
     /// True when every requirement holds for the labels that `get` answers from.

@@ -1,0 +1,177 @@
+//! One keep-alive connection to a metrics API server, over TLS with a client certificate: hyper itself and nothing on top,
+//! driven by the task that asks, so that the client costs as little as an honest client can.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context as _, bail};
+use http::header::{ACCEPT, HOST, HeaderValue};
+use http::{Request, Response};
+use http_body_util::{BodyExt as _, Empty};
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+/// Where the server is, what it must show, and who we are.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Peer {
+    /// Where to connect, as ip:port.
+    #[arg(long)]
+    address: SocketAddr,
+    /// The name in its certificate.
+    #[arg(long)]
+    name: String,
+    /// Its CA, PEM.
+    #[arg(long)]
+    ca: PathBuf,
+    /// Our certificate (the front proxy's, or a user's to ask an API server), PEM.
+    #[arg(long)]
+    cert: PathBuf,
+    /// Its key, PEM.
+    #[arg(long)]
+    key: PathBuf,
+    /// The user in whose name the front proxy asks; empty: our certificate speaks for itself.
+    #[arg(long, default_value = "system:serviceaccount:kube-system:horizontal-pod-autoscaler")]
+    user: String,
+    /// The metric, up to the selector.
+    #[arg(long, default_value = "/apis/external.metrics.k8s.io/v1beta1/namespaces/llm/wva_desired_replicas")]
+    path: String,
+    /// What to accept; the default is what the HPA controller sends.
+    #[arg(long, default_value = "application/vnd.kubernetes.protobuf, */*")]
+    accept: String,
+    /// HTTP/2 instead of 1.1; still one request at a time on each connection.
+    #[arg(long)]
+    http2: bool,
+}
+
+/// A request without a body, made once and cloned for each time it is asked.
+pub(crate) type Question = Request<Empty<Bytes>>;
+
+impl Peer {
+    /// One question a variant `v-0`, `v-1` …, as the HPA controller writes it.
+    pub(crate) fn questions(&self, variants: usize) -> anyhow::Result<Vec<Question>> {
+        let one = |i: usize| self.question(&format!("?labelSelector=variant_name%3Dv-{i}"));
+        (0..variants).map(one).collect()
+    }
+
+    /// The metric with `query` behind its path.
+    pub(crate) fn question(&self, query: &str) -> anyhow::Result<Question> {
+        let path = format!("{}{query}", self.path);
+        let target = if self.http2 { format!("https://{}{path}", self.name) } else { path };
+        let mut question = Request::get(target)
+            .header(ACCEPT, &self.accept)
+            .header("User-Agent", "wva-load")
+            .body(Empty::new())?;
+        let headers = question.headers_mut();
+        if !self.http2 {
+            headers.insert(HOST, HeaderValue::from_str(&self.name)?);
+        }
+        if !self.user.is_empty() {
+            headers.insert("X-Remote-User", HeaderValue::from_str(&self.user)?);
+            headers.insert("X-Remote-Group", HeaderValue::from_static("system:authenticated"));
+        }
+        Ok(question)
+    }
+
+    /// The same server, asked for JSON.
+    pub(crate) fn in_json(mut self) -> Self {
+        self.accept = "application/json".into();
+        self
+    }
+
+    /// TLS as every connection of a run has it.
+    pub(crate) fn tls(&self) -> anyhow::Result<TlsConnector> {
+        let mut roots = RootCertStore::empty();
+        for certificate in certificates(&self.ca)? {
+            roots.add(certificate)?;
+        }
+        let key = PrivateKeyDer::from_pem_file(&self.key).with_context(|| self.key.display().to_string())?;
+        let config = ClientConfig::builder().with_root_certificates(roots);
+        let mut config = config.with_client_auth_cert(certificates(&self.cert)?, key)?;
+        config.alpn_protocols = vec![if self.http2 { b"h2".to_vec() } else { b"http/1.1".to_vec() }];
+        Ok(TlsConnector::from(Arc::new(config)))
+    }
+
+    /// Connects and lets `client` ask until it is done. Connection and client share the caller's task: an answer wakes
+    /// one task, not two.
+    pub(crate) async fn with_connection<T>(
+        &self,
+        tls: &TlsConnector,
+        client: impl AsyncFnOnce(Sender) -> anyhow::Result<T>,
+    ) -> anyhow::Result<T> {
+        let io = TokioIo::new(self.connect(tls).await?);
+        if self.http2 {
+            let (sender, connection) = http2::handshake(TokioExecutor::new(), io).await?;
+            driven(connection, client(Sender::Two(sender))).await
+        } else {
+            let (sender, connection) = http1::handshake(io).await?;
+            driven(connection, client(Sender::One(sender))).await
+        }
+    }
+
+    async fn connect(&self, tls: &TlsConnector) -> anyhow::Result<TlsStream<TcpStream>> {
+        let tcp =
+            TcpStream::connect(self.address).await.with_context(|| format!("connect to {}", self.address))?;
+        tcp.set_nodelay(true)?;
+        let name = ServerName::try_from(self.name.clone())?;
+        tls.connect(name, tcp).await.with_context(|| format!("TLS with {} as {}", self.address, self.name))
+    }
+}
+
+async fn driven<T>(
+    connection: impl Future<Output = hyper::Result<()>>,
+    client: impl Future<Output = anyhow::Result<T>>,
+) -> anyhow::Result<T> {
+    tokio::select! {
+        biased;
+        done = client => done,
+        ended = connection => {
+            ended.context("the connection")?;
+            bail!("the server closed the connection")
+        }
+    }
+}
+
+fn certificates(path: &Path) -> anyhow::Result<Vec<CertificateDer<'static>>> {
+    let read = || CertificateDer::pem_file_iter(path)?.collect::<Result<Vec<_>, _>>();
+    read().with_context(|| path.display().to_string())
+}
+
+/// The asking end of a connection.
+pub(crate) enum Sender {
+    /// HTTP/1.1.
+    One(http1::SendRequest<Empty<Bytes>>),
+    /// HTTP/2.
+    Two(http2::SendRequest<Empty<Bytes>>),
+}
+
+impl Sender {
+    /// Asks and reads the answer to its end; anything but a success is an error that quotes it.
+    pub(crate) async fn ask(&mut self, question: &Question) -> anyhow::Result<Bytes> {
+        let response: Response<Incoming> = match self {
+            Self::One(sender) => {
+                sender.ready().await?;
+                sender.send_request(question.clone()).await?
+            }
+            Self::Two(sender) => {
+                sender.ready().await?;
+                sender.send_request(question.clone()).await?
+            }
+        };
+        let status = response.status();
+        let body = response.into_body().collect().await?.to_bytes();
+        if !status.is_success() {
+            let told: String = String::from_utf8_lossy(&body).chars().take(500).collect();
+            bail!("{}: {status}: {told}", question.uri());
+        }
+        Ok(body)
+    }
+}

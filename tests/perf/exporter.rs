@@ -1,0 +1,136 @@
+//! The model servers of the measurements: every series of many pods on a few pages, each with the labels that a scrape
+//! of the pod itself would have given it (`honor_labels`). 20,000 pages would measure Prometheus's scraper instead.
+//! Values move a little, as those of a steady load do. Not part of the product.
+
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use axum::Router;
+use axum::extract::{Path, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use clap::Parser;
+use tokio::time::Instant;
+use wva::cmd::fleet::CONTENT_TYPE;
+
+/// Serve the vLLM metrics of the pods `v-VARIANT-POD` under `/pages/PAGE`.
+#[derive(Debug, Parser)]
+struct Args {
+    /// Where to serve.
+    #[arg(long)]
+    listen: SocketAddr,
+    /// How many variants, each a model of its own.
+    #[arg(long)]
+    variants: usize,
+    /// How many pods each has.
+    #[arg(long, default_value_t = 2)]
+    pods: usize,
+    /// On how many pages; the pods of a variant are on one.
+    #[arg(long, default_value_t = 20)]
+    pages: usize,
+    /// Their namespace.
+    #[arg(long, default_value = "llm")]
+    namespace: String,
+}
+
+/// A name, its type, and what a pod says at a moment.
+type Exported = (&'static str, &'static str, fn(Moment) -> f64);
+
+/// What is on a page: names that wva reads.
+const NAMES: [Exported; 6] = [
+    ("kv_cache_usage_perc", "gauge", |at| 0.35 + 0.1 * at.wave()),
+    ("num_requests_waiting", "gauge", |at| (1.0 + at.wave()).floor()),
+    ("num_requests_running", "gauge", |at| (12.0 + 4.0 * at.wave()).floor()),
+    ("prompt_tokens_total", "counter", |at| (at.seconds * 2000.0).floor()),
+    ("generation_tokens_total", "counter", |at| (at.seconds * 500.0).floor()),
+    (CACHE_CONFIG, "gauge", |_| 1.0),
+];
+
+/// The one whose value is in its labels, and which has no model.
+const CACHE_CONFIG: &str = "cache_config_info";
+
+/// A pod at a time.
+#[derive(Clone, Copy)]
+struct Moment {
+    pod: usize,
+    seconds: f64,
+}
+
+impl Moment {
+    /// Between -1 and 1, with a period of five minutes and each pod at its own place in it.
+    fn wave(self) -> f64 {
+        (self.seconds / 300.0 * std::f64::consts::TAU + self.pod as f64).sin()
+    }
+}
+
+struct World {
+    args: Args,
+    began: Instant,
+}
+
+impl World {
+    /// Which variants are on a page: as many on each, but for the last.
+    fn variants(&self, page: usize) -> std::ops::Range<usize> {
+        let each = self.args.variants.div_ceil(self.args.pages.max(1));
+        let from = (page * each).min(self.args.variants);
+        from..(from + each).min(self.args.variants)
+    }
+
+    fn page(&self, page: usize) -> String {
+        // A line is about 150 bytes.
+        let lines = self.variants(page).len() * self.args.pods * NAMES.len();
+        let mut text = String::with_capacity(lines * 160);
+        // A pod has been counting for an hour when the first scrape sees it.
+        let seconds = 3600.0 + self.began.elapsed().as_secs_f64();
+        for (name, kind, value) in NAMES {
+            let _ = writeln!(text, "# TYPE vllm:{} {kind}", name.trim_end_matches("_total"));
+            for variant in self.variants(page) {
+                for pod in 0..self.args.pods {
+                    self.line(&mut text, name, (variant, pod), value(Moment { pod: variant + pod, seconds }));
+                }
+            }
+        }
+        text
+    }
+
+    /// Writing to a `String` cannot fail.
+    fn line(&self, text: &mut String, name: &str, (variant, pod): (usize, usize), value: f64) {
+        let namespace = &self.args.namespace;
+        let (high, low) = (variant >> 8 & 0xff, variant & 0xff);
+        let _ = write!(text, "vllm:{name}{{engine=\"0\",");
+        let _ = match name {
+            CACHE_CONFIG => write!(text, "block_size=\"16\",num_gpu_blocks=\"30000\","),
+            _ => write!(text, "model_name=\"v-{variant}\","),
+        };
+        let _ = writeln!(
+            text,
+            "namespace=\"{namespace}\",pod=\"v-{variant}-{pod}\",instance=\"10.{pod}.{high}.{low}:8000\"}} {value:?}"
+        );
+    }
+}
+
+async fn page(State(world): State<Arc<World>>, Path(page): Path<usize>) -> Response {
+    if page >= world.args.pages {
+        return (StatusCode::NOT_FOUND, format!("there are {} pages\n", world.args.pages)).into_response();
+    }
+    ([(header::CONTENT_TYPE, CONTENT_TYPE)], world.page(page)).into_response()
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> anyhow::Result<()> {
+    let args = Args::parse();
+    let listener = tokio::net::TcpListener::bind(args.listen)
+        .await
+        .with_context(|| format!("--listen {}: choose a free port", args.listen))?;
+    let world = Arc::new(World { args, began: Instant::now() });
+    let routes = Router::new().route("/pages/{page}", get(page)).with_state(world);
+    let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+    tokio::select! {
+        served = axum::serve(listener, routes) => served?,
+        _ = terminate.recv() => {}
+    }
+    Ok(())
+}

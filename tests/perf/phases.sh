@@ -1,0 +1,197 @@
+# shellcheck shell=bash
+# The phases of a measurement, and what they put into $FIGURES, a line `KEY VALUE` each. N is the number of variants, S a server.
+# Sourced by compare, after servers.sh.
+#
+#   N.quiet.SERIES_ONLY.prometheus_ms_s   CPU a second of Prometheus while it only scrapes the pods
+#   N.quiet.PART_ms_s                     CPU a second of each part while nobody asks anything
+#   N.S.cC.{per_second,p50_ms,p99_ms,p999_ms,answers,bytes,seconds,PART_ms}   reads on C connections, and CPU of each part during them
+#   N.S.list.{lists,p50_ms,p99_ms,bytes}  everything at once
+#   N.aggregated-S.rR.{p50_ms,p99_ms,…}   16 connections through the API server, round R
+#   N.age.{evidence,scrape,above}_{p50,p99}_s   ages: of the evidence in wva's answers, of the newest sample, and what wva adds
+#   N.S.rss.{start,steady,most,peak}_mib  resident memory
+#   N.evaluation_s                        the mean time of an evaluation
+#   decide.N_ms                           deciding alone
+
+parts=(wva adapter prometheus kube-apiserver stub)
+
+# measure VARIANTS: everything at one size, from a fresh start of both servers.
+measure() {
+  local variants=$1 connections server round
+  grow "$variants"
+  say "$variants variants: $QUIET_SECONDS s of nothing but scrapes"
+  quiet "$variants.series_only"
+  start_servers "$variants"
+  say "$variants variants: $QUIET_SECONDS s in which nobody asks"
+  quiet "$variants.quiet"
+  for connections in 1 16 64; do
+    for server in adapter wva stub; do
+      reads "$variants" "$server" "$connections"
+    done
+  done
+  for ((round = 1; round <= ROUNDS; round++)); do
+    for server in aggregated-stub aggregated-wva; do
+      ask "$variants.$server.r$round" reads "$server" --variants "$variants" --connections 16 --seconds "$LOAD_SECONDS"
+    done
+  done
+  say "$variants variants through the API server: $(seen "$variants.aggregated-wva.r1.p50_ms") ms, the stub $(seen "$variants.aggregated-stub.r1.p50_ms") ms at the median"
+  for server in adapter wva; do
+    ask "$variants.$server.list" list "$server" --seconds "$LIST_SECONDS"
+    say "$variants variants in one list from $server: $(seen "$variants.$server.list.p50_ms") ms at the median"
+  done
+  age_and_memory "$variants"
+}
+
+# grow VARIANTS: objects, series and windows full of them; nothing that is measured runs.
+grow() {
+  stop adapter
+  stop wva
+  say "$1 variants: making the objects"
+  "$EXAMPLES/fill" --kubeconfig "$BED/admin.kubeconfig" --variants "$1" | while read -r line; do say "  $line"; done
+  start_exporter "$1"
+  [ -e "$BED/wva-ca.crt" ] || cp "$BED/pki/ca.crt" "$BED/wva-ca.crt" # something to read until wva has made its own
+  scrape_all
+  await 60 "Prometheus has the series of all pods" series_are $(($1 * 2))
+}
+series_are() {
+  local n
+  n=$(prometheus_says 'count(vllm:num_requests_waiting)')
+  echo "$n series"
+  [ "$n" = "$1" ]
+}
+
+# start_servers VARIANTS: wva with a number for each, then the adapter over its series, and both settled.
+start_servers() {
+  local began=$EPOCHREALTIME
+  MAX_STALE=5m start_wva wva "$wva_port"
+  kubectl get apiservice v1beta1.external.metrics.k8s.io -o jsonpath='{.spec.caBundle}' | base64 -d >"$BED/wva-ca.crt"
+  figure "$1.wva.rss.start_mib" "$(rss wva)"
+  await 300 "every variant has a number" numbered "$1"
+  say "$1 variants: all have a number $(seconds_since "$began") s after wva was started"
+  await 90 "Prometheus has scraped wva" scraped "$1"
+  start_adapter
+  start_stub
+  await 60 "the API of the stub is available" stub_available
+  await 60 "the API of wva is available" is_available
+  settle
+  say "settled $(seconds_since "$began") s after the start"
+}
+numbered() {
+  local n
+  n=$(own_metrics | grep -c '^wva_desired_replicas{' || true)
+  echo "$n variants have one"
+  [ "$n" = "$1" ]
+}
+scraped() {
+  local n
+  n=$(prometheus_says 'count(wva_desired_replicas)')
+  echo "$n series"
+  [ "$n" = "$1" ]
+}
+stub_available() { [ "$(kubectl get apiservice "v1beta1.$stub_group" -o jsonpath='{.status.conditions[?(@.type=="Available")].status}')" = True ]; }
+
+# settle: until the API server is quiet, because wva writes every new status once, 100 a second, after a start. Four minutes at most.
+settle() {
+  local before now deadline=$((SECONDS + 240))
+  before=$(cpu_ms kube-apiserver)
+  while sleep 5; do
+    now=$(cpu_ms kube-apiserver)
+    if [ $((now - before)) -lt 500 ] || [ "$SECONDS" -ge "$deadline" ]; then return; fi
+    before=$now
+  done
+}
+
+# ---- processor time, from /proc; in ticks of 10 ms, so only of long phases
+
+cpu_ms() {
+  local pid stat
+  alive "$1" || { echo 0; return; }
+  read -r pid _ <"$BED/pids/$1"
+  stat=$(<"/proc/$pid/stat")
+  # shellcheck disable=SC2086 # fields, after the command name
+  set -- ${stat##*) }
+  echo $(((${12} + ${13}) * 1000 / $(getconf CLK_TCK)))
+}
+
+# watched KEY COMMAND...: runs COMMAND; KEY.seconds and KEY.PART_ms are what it took
+watched() {
+  local key=$1 part since=$EPOCHREALTIME
+  local -A before
+  shift
+  for part in "${parts[@]}"; do before[$part]=$(cpu_ms "$part"); done
+  "$@"
+  figure "$key.seconds" "$(awk -v from="$since" -v to="$EPOCHREALTIME" 'BEGIN { printf "%.3f", to - from }')"
+  for part in "${parts[@]}"; do figure "$key.${part}_ms" $(($(cpu_ms "$part") - before[$part])); done
+}
+
+quiet() { watched "$1" sleep "$QUIET_SECONDS"; }
+
+# ask KEY WHAT SERVER [ARGUMENT...]: runs the load client and keeps every number of its answer, a flat object
+ask() {
+  local field answer
+  answer=$(client "${@:2}")
+  for field in $(tr -d '{}"' <<<"$answer" | tr ',' ' '); do
+    figure "$1.${field%%:*}" "${field#*:}"
+  done
+}
+
+# reads VARIANTS SERVER CONNECTIONS
+reads() {
+  local key=$1.$2.c$3
+  watched "$key" ask "$key" reads "$2" --variants "$1" --connections "$3" --seconds "$LOAD_SECONDS"
+  say "$1 variants, $3 connections, $2: $(seen "$key.per_second")/s, p50 $(seen "$key.p50_ms") ms, p99 $(seen "$key.p99_ms") ms"
+}
+
+# ---- memory and age, together: the reads of `age` are too few to matter
+
+age_and_memory() {
+  local variants=$1 sampler
+  sample_memory "$BED/rss" $((AGE_SECONDS * 10)) &
+  sampler=$!
+  ask "$variants.age" age wva --variants "$variants" --seconds "$AGE_SECONDS" --prometheus "$PROMETHEUS_URL"
+  wait "$sampler"
+  local server column=1
+  for server in wva adapter; do
+    figure "$variants.$server.rss.steady_mib" "$(cut -d ' ' -f $column "$BED/rss" | sort -n | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }')"
+    figure "$variants.$server.rss.most_mib" "$(cut -d ' ' -f $column "$BED/rss" | sort -n | tail -n 1)"
+    figure "$variants.$server.rss.peak_mib" "$(memory VmHWM $server)"
+    column=2
+  done
+  figure "$variants.evaluation_s" "$(mean_evaluation)"
+  say "$variants variants: evidence $(seen "$variants.age.above_p99_s") s above the scrape's at p99, $(seen "$variants.wva.rss.steady_mib") MiB, an evaluation takes $(seen "$variants.evaluation_s") s"
+}
+
+# sample_memory FILE COUNT: ten times a second, wva's and the adapter's resident memory
+sample_memory() {
+  local i
+  for ((i = 0; i < $2; i++)); do
+    echo "$(rss wva) $(rss adapter)"
+    sleep 0.08 # and about 20 ms to look
+  done >"$1"
+}
+
+rss() { memory VmRSS "$1"; }
+# memory FIELD NAME: in MiB
+memory() {
+  local pid
+  read -r pid _ <"$BED/pids/$2"
+  awk -v field="$1:" '$1 == field { printf "%.1f\n", $2 / 1024 }' "/proc/$pid/status"
+}
+
+mean_evaluation() {
+  own_metrics | awk '/^wva_evaluation_duration_seconds_sum/ { sum = $2 } /^wva_evaluation_duration_seconds_count/ { n = $2 }
+    END { printf "%.3f", n ? sum / n : 0 }'
+}
+
+# ---- the core alone
+
+# measure_decide: medians of criterion; nothing where the benchmark does not exist
+measure_decide() {
+  [ -e "$root/src/core/benches/decide.rs" ] || return 0
+  (cd "$root" && cargo bench --quiet --locked -p wva-core --bench decide -- --noplot --warm-up-time 1 --measurement-time 3 --sample-size 20 '^decide/') >"$BED/logs/decide.log" 2>&1 ||
+    { cat "$BED/logs/decide.log" >&2; return 1; }
+  local variants estimates
+  for variants in 100 1000 10000 100000; do
+    estimates=${CARGO_TARGET_DIR:-$root/target}/criterion/decide/$variants/new/estimates.json
+    figure "decide.${variants}_ms" "$(sed 's/.*"median":{"confidence_interval":{[^}]*},"point_estimate":\([0-9.e+]*\).*/\1/' "$estimates" | awk '{ printf "%.4f", $1 / 1e6 }')"
+  done
+}
