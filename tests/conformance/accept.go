@@ -59,6 +59,8 @@ var acceptChecks = []Check{
 				answer, err := e.data(e.selector, accept(types))
 				if err == nil && answer.Code != http.StatusOK {
 					err = fmt.Errorf("%s", answer)
+				} else if err == nil && answer.contentType() == "application/json" {
+					_, err = nonEmpty(answer.list())
 				}
 				return inCase(types, err)
 			})

@@ -140,7 +140,7 @@ var customChecks = []Check{
 				answer, err := e.get("/apis/" + customGroup + "/v1beta2/namespaces/" + e.namespace + "/" + path)
 				if err == nil && answer.Code == http.StatusOK {
 					var list v1beta2.MetricValueList
-					if err = answer.json(&list); err == nil && len(list.Items) > 0 {
+					if err = answer.json(&list); err == nil && (len(list.Items) > 0 || list.Kind != "MetricValueList") {
 						err = fmt.Errorf("%s", answer)
 					}
 				} else if err == nil {

@@ -165,10 +165,7 @@ var discoveryChecks = []Check{
 				return "", err
 			}
 			list, err := client.WithLegacy().ServerResourcesForGroupVersion(externalGV.String())
-			if err != nil {
-				return "", err
-			}
-			return first(list), nil
+			return first(list), err
 		},
 	},
 	{

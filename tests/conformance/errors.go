@@ -52,6 +52,9 @@ var errorChecks = []Check{
 				}
 				return inCase(one.name, err)
 			})
+			if err == nil && len(seen) == 0 {
+				err = fmt.Errorf("none of %d wrong requests was refused", len(e.wrong()))
+			}
 			return strings.Join(sorted(seen), ", "), err
 		},
 	},

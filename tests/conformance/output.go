@@ -49,12 +49,24 @@ func markdown(out io.Writer, r Report) {
 	}
 	fmt.Fprintf(out, "%s (of the failed: %d must, %d should).\n\n", total(r), levels[must], levels[should])
 	fmt.Fprintln(out, "| | check | level | what is promised | seen |\n|---|---|---|---|---|")
+	var reasons []string
+	skipped := map[string][]string{}
 	for _, check := range r.Checks {
 		mark := check.Outcome
-		if mark == "FAIL" {
+		switch mark {
+		case "skip":
+			if skipped[check.Seen] == nil {
+				reasons = append(reasons, check.Seen)
+			}
+			skipped[check.Seen] = append(skipped[check.Seen], "`"+check.ID+"`")
+			continue
+		case "FAIL":
 			mark = "**FAIL**"
 		}
 		fmt.Fprintf(out, "| %s | `%s` | %s | %s | %s |\n", mark, check.ID, check.Level, cell(check.Promise), cell(oneLine(check.Seen, 300)))
+	}
+	for _, reason := range reasons {
+		fmt.Fprintf(out, "\nSkipped, %s: %s.\n", reason, strings.Join(skipped[reason], ", "))
 	}
 }
 

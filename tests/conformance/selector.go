@@ -120,9 +120,7 @@ var selectorChecks = []Check{
 			return fmt.Sprintf("%d texts", len(malformed)), each(malformed, func(text string) error {
 				answer, err := e.data(text)
 				if err == nil && answer.Code == http.StatusOK {
-					if list, wrong := answer.list(); wrong == nil && len(list.Items) > 0 {
-						err = fmt.Errorf("%d items", len(list.Items))
-					}
+					_, err = answer.nothing()
 				}
 				return inCase(text, err)
 			})

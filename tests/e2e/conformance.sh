@@ -11,7 +11,7 @@ remove_second_variant() { kubectl -n llm delete deployment,va mistral >/dev/null
 # both_have_numbers: a read without a name gives two.
 both_have_numbers() {
   local seen
-  seen=$(kubectl get --raw "$external_metrics/namespaces/llm/wva_desired_replicas?labelSelector=exported_namespace%3Dllm") || { echo "$seen"; return 1; }
+  seen=$(kubectl get --raw "$external_metrics/namespaces/llm/wva_desired_replicas?labelSelector=exported_namespace%3Dllm" 2>&1) || { echo "$seen"; return 1; }
   seen=$(grep -o '"variant_name"' <<<"$seen" | wc -l)
   echo "$seen variants"
   [ "$seen" = 2 ]
@@ -21,6 +21,7 @@ both_have_numbers() {
 wva_series() {
   series=(--namespace llm --metric wva_desired_replicas --selector "variant_name=llama,exported_namespace=llm" --multi-selector "exported_namespace=llm")
   if kubectl get apiservice v1beta2.custom.metrics.k8s.io >/dev/null 2>&1; then
+    kubectl -n llm label deployment llama app=llama --overwrite >/dev/null # what the selector is to find
     series+=(--custom-object Deployment.apps/llama --custom-selector app=llama)
   fi
 }

@@ -100,6 +100,22 @@ mod tests {
         }
     }
 
+    /// What Kubernetes' own code prints, written by `tests/conformance/corpus`.
+    #[test]
+    fn every_quantity_of_the_corpus_prints_as_kubernetes_prints_it() {
+        #[derive(serde::Deserialize)]
+        struct Case {
+            milli: u64,
+            text: String,
+        }
+        let corpus = include_str!("../../../tests/it/golden/corpus/quantities.json");
+        let cases: Vec<Case> = serde_json::from_str(corpus).unwrap();
+        assert!(cases.len() > 200);
+        for Case { milli, text: want } in cases {
+            assert_eq!(text(milli), want);
+        }
+    }
+
     #[test]
     fn a_number_that_an_hpa_would_wrap_is_an_error() {
         assert_eq!(text(LARGEST * MILLI), "9223372036854775");

@@ -33,8 +33,6 @@ pub(crate) enum SelectorError {
     Key(String),
     #[error("values[0][{key}]: Invalid value: \"{value}\": {NAME_RULE}, or be empty")]
     Value { key: String, value: String },
-    #[error("for 'in', 'notin' operators, values set can't be empty")]
-    NoValues,
     #[error("for 'Gt', 'Lt' operators, the value must be an integer; {key} is compared with \"{value}\"")]
     NotAnInteger { key: String, value: String },
     #[error("the label selector has {0} bytes; at most {MAX_LENGTH} are read")]
@@ -47,14 +45,14 @@ pub(crate) struct Selector {
     requirements: Vec<Requirement>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 struct Requirement {
     key: String,
     rule: Rule,
 }
 
 /// What one requirement asks of the value of its key.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Rule {
     Exists,
     Absent,
@@ -85,7 +83,7 @@ impl Selector {
                 other => return Err(unexpected(other, "',' or 'end of string'")),
             }
         }
-        requirements.sort();
+        requirements.sort_by(|a, b| a.key.cmp(&b.key));
         Ok(Self { requirements })
     }
 
@@ -203,14 +201,11 @@ fn integer(lexer: &mut Lexer<'_>, key: &str) -> Result<i64, SelectorError> {
     value.parse().map_err(|_| SelectorError::NotAnInteger { key: key.into(), value })
 }
 
-/// `(a,b)`; a missing value between commas is the empty value.
+/// `(a,b)`; a missing value, also between empty brackets, is the empty value.
 fn values(lexer: &mut Lexer<'_>, key: &str) -> Result<BTreeSet<String>, SelectorError> {
     match lexer.take() {
         Token::Open => {}
         other => return Err(unexpected(other, "'('")),
-    }
-    if lexer.peek() == Token::Close {
-        return Err(SelectorError::NoValues);
     }
     let mut values = BTreeSet::new();
     loop {
@@ -281,11 +276,7 @@ impl fmt::Display for Selector {
     }
 }
 
-/// A lone empty value is written with a comma: empty brackets are no set.
 fn joined(values: &BTreeSet<String>) -> String {
-    if values.len() == 1 && values.contains("") {
-        return ",".into();
-    }
     values.iter().map(String::as_str).collect::<Vec<_>>().join(",")
 }
 

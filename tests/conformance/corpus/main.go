@@ -51,13 +51,16 @@ func main() {
 		fmt.Fprintln(os.Stderr, "usage: go run ./corpus DIR")
 		os.Exit(2)
 	}
-	err := errors.Join(
-		write(filepath.Join(os.Args[1], "selectors.json"), append(lines(sets), lines(selectors())...)),
-		write(filepath.Join(os.Args[1], "quantities.json"), lines(quantities())))
-	if err != nil {
+	if err := writeAll(os.Args[1]); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
+}
+
+func writeAll(directory string) error {
+	return errors.Join(
+		write(filepath.Join(directory, "selectors.json"), append(lines(sets), lines(selectors())...)),
+		write(filepath.Join(directory, "quantities.json"), lines(quantities())))
 }
 
 // lines is JSON, a line each, so that a change can be read.

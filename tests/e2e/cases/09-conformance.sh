@@ -6,6 +6,7 @@
 CONFORMANCE=$("$e2e/build-tools" conformance)/conformance
 
 add_second_variant
+trap remove_second_variant EXIT # also after a failure: other cases count on one model
 eventually 60 "two variants have a number" both_have_numbers
 kubectl -n "$release_namespace" get apiservice v1beta1.external.metrics.k8s.io -o jsonpath='{.spec.caBundle}' | base64 -d >"$BED/wva-ca.crt"
 wva_series
@@ -22,4 +23,3 @@ conforms() {
 
 conforms directly conform_port "$wva_port" "$BED/wva-ca.crt" "wva.$release_namespace.svc"
 conforms aggregated conform_aggregated
-remove_second_variant
