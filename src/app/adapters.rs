@@ -2,9 +2,10 @@
 
 use futures::future::BoxFuture;
 
-use crate::cluster::{Bundle, reviews};
+use crate::cluster::{Bundle, Events, reviews};
 use crate::serve::auth::{Access, Attributes, ReviewError, Reviewer, Token, User};
 use crate::serve::tls::SharedPki;
+use crate::serve::{AddsUp, Notices};
 
 /// The API server decides who may read.
 pub(super) struct ClusterReviewer(pub kube::Client);
@@ -62,6 +63,13 @@ fn access(attributes: &Attributes) -> reviews::Access {
         Attributes::Path { verb, path } => {
             reviews::Access::Path { path: (*path).into(), verb: (*verb).into() }
         }
+    }
+}
+
+/// What people should know becomes an event of the cluster.
+impl Notices for Events {
+    fn adds_up(&self, read: &AddsUp<'_>) {
+        Self::adds_up(self, read.metric, read.selector, read.variants);
     }
 }
 

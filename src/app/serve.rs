@@ -31,7 +31,7 @@ use crate::engine::{
 };
 use crate::serve::auth::TrustData;
 use crate::serve::tls::{RECHECK, Serving, SharedPki};
-use crate::serve::{AppState, NoNotices, Ports, Server, Settings};
+use crate::serve::{AppState, Ports, Server, Settings};
 use crate::telemetry::{EvaluationMetrics, build_info};
 
 /// The Secret of the shared certificate, and the prefix of the state objects.
@@ -167,7 +167,7 @@ impl App {
             controller_instance: self.config.controller_instance.clone(),
         };
         let reviewer = Arc::new(ClusterReviewer(self.client.clone()));
-        let ports = Ports { reads: Arc::new(reader), reviewer, notices: Arc::new(NoNotices), registry };
+        let ports = Ports { reads: Arc::new(reader), reviewer, notices: Arc::new(events.clone()), registry };
         let server = Server::bind(self.config.listen, AppState::new(settings, ports)).await?;
         let server = server.with_connection_age(self.config.connection_age);
         info!(address = %server.address(), instance = self.config.instance, "serving");

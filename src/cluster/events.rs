@@ -114,15 +114,15 @@ impl Events {
     }
 
     /// One selector matched several variants, which the HPA controller adds up: told on the first of `variants`, naming all.
-    pub fn adds_up(&self, namespace: &str, metric: &str, selector: &str, variants: &[String]) {
-        let Some(first) = variants.first() else { return };
+    pub fn adds_up(&self, metric: &str, selector: &str, variants: &[&VariantId]) {
+        let Some(&first) = variants.first() else { return };
         let observed = self.cluster.observed();
-        let Some(known) = observed.objects.get(&VariantId::new(namespace, first)) else { return };
+        let Some(known) = observed.objects.get(first) else { return };
         let object = ObjectReference {
             api_version: Some(VariantAutoscaling::api_version(&()).into_owned()),
             kind: Some(VariantAutoscaling::kind(&()).into_owned()),
-            namespace: Some(namespace.to_owned()),
-            name: Some(first.clone()),
+            namespace: Some(first.namespace.clone()),
+            name: Some(first.name.clone()),
             uid: Some(known.uid.clone()),
             ..ObjectReference::default()
         };
@@ -131,8 +131,8 @@ impl Events {
     }
 }
 
-fn adds_up(metric: &str, selector: &str, variants: &[String]) -> String {
-    let named: Vec<_> = variants.iter().take(NAMED).map(String::as_str).collect();
+fn adds_up(metric: &str, selector: &str, variants: &[&VariantId]) -> String {
+    let named: Vec<_> = variants.iter().take(NAMED).map(|id| id.name.as_str()).collect();
     let more = variants.len().saturating_sub(NAMED);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     format!(

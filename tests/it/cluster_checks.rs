@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 use wva::cluster::self_check::{CONDITION, CaMetrics, Parts};
 use wva::cluster::{ApiServiceWatch, Events, SelfCheck, apiservice};
 use wva::engine::SystemClock;
+use wva_core::VariantId;
 
 use crate::cluster::cluster;
 use crate::cluster_certificates::{events, ours};
@@ -247,10 +248,12 @@ async fn teller(registry: &mut Registry) -> (Events, tokio::sync::mpsc::Receiver
 async fn that_an_hpa_would_add_up_is_told_once_on_the_first_variant() {
     let mut registry = Registry::default();
     let (events, mut writes) = teller(&mut registry).await;
-    let variants: Vec<_> =
-        (0..10).map(|n| if n == 0 { "chat".to_owned() } else { format!("chat-{n}") }).collect();
+    let ids: Vec<_> = (0..10)
+        .map(|n| VariantId::new("llm", &if n == 0 { "chat".to_owned() } else { format!("chat-{n}") }))
+        .collect();
+    let variants: Vec<_> = ids.iter().collect();
     for _ in 0..3 {
-        events.adds_up("llm", "wva_desired_replicas", "model=m", &variants);
+        events.adds_up("wva_desired_replicas", "model=m", &variants);
     }
     let event = crate::cluster::next(&mut writes).await;
     assert_eq!(event.path, "/apis/events.k8s.io/v1/namespaces/llm/events");
@@ -268,11 +271,11 @@ async fn that_an_hpa_would_add_up_is_told_once_on_the_first_variant() {
          chat-3, chat-4, chat-5, chat-6, chat-7 and 2 more): an HPA adds their numbers up. Select one with \
          variant_name=NAME"
     );
-    events.adds_up("llm", "wva_desired_replicas", "", &variants);
+    events.adds_up("wva_desired_replicas", "", &variants);
     let other = crate::cluster::next(&mut writes).await;
     assert_eq!(other.method, "POST", "another text is another event, not the first one counted");
     crate::cluster::silence(&mut writes).await;
-    events.adds_up("llm", "wva_desired_replicas", "model=m", &["unknown".to_owned()]);
+    events.adds_up("wva_desired_replicas", "model=m", &[&VariantId::new("llm", "unknown")]);
     crate::cluster::silence(&mut writes).await;
 }
 
@@ -297,12 +300,8 @@ async fn telling_more_than_can_be_written_waits_for_nobody() {
     // Nobody writes.
     let (events, _writer) = Events::new(client, reader, "a".into(), &mut registry);
     for n in 0..1000 {
-        events.adds_up(
-            "llm",
-            "wva_desired_replicas",
-            &format!("n={n}"),
-            &["chat".to_owned(), "b".to_owned()],
-        );
+        let (chat, b) = (VariantId::new("llm", "chat"), VariantId::new("llm", "b"));
+        events.adds_up("wva_desired_replicas", &format!("n={n}"), &[&chat, &b]);
     }
     assert!(shown(&registry).contains("wva_events_lost_total 744\n"), "{}", shown(&registry));
 }
