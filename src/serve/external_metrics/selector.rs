@@ -5,6 +5,7 @@
 //! requirement = key | "!" key | key ("="|"=="|"!=") value | key ("in"|"notin") "(" values ")" | key (">"|"<") integer
 //! ```
 
+use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use std::fmt;
 
@@ -83,7 +84,7 @@ impl Selector {
                 other => return Err(unexpected(other, "',' or 'end of string'")),
             }
         }
-        requirements.sort_by(|a, b| a.key.cmp(&b.key));
+        requirements.sort_by(by_key);
         Ok(Self { requirements })
     }
 
@@ -96,7 +97,7 @@ impl Selector {
     #[must_use]
     pub(crate) fn and(mut self, other: &Self) -> Self {
         self.requirements.extend_from_slice(&other.requirements);
-        self.requirements.sort();
+        self.requirements.sort_by(by_key);
         self
     }
 
@@ -133,6 +134,11 @@ impl Selector {
     pub(crate) fn keys(&self) -> BTreeSet<&str> {
         self.requirements.iter().map(|requirement| requirement.key.as_str()).collect()
     }
+}
+
+/// Requirements on one key stay in the order they came in, as Kubernetes leaves them.
+fn by_key(a: &Requirement, b: &Requirement) -> Ordering {
+    a.key.cmp(&b.key)
 }
 
 impl Rule {
