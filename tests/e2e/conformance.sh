@@ -17,13 +17,23 @@ both_have_numbers() {
   [ "$seen" = 2 ]
 }
 
-# What names a series of wva, and several; and an object, where wva serves custom metrics too.
-wva_series() {
-  series=(--namespace llm --metric wva_desired_replicas --selector "variant_name=llama,exported_namespace=llm" --multi-selector "exported_namespace=llm")
-  if kubectl get apiservice v1beta2.custom.metrics.k8s.io >/dev/null 2>&1; then
-    kubectl -n llm label deployment llama app=llama --overwrite >/dev/null # what the selector is to find
-    series+=(--custom-object Deployment.apps/llama --custom-selector app=llama)
-  fi
+# offer_wva: with the second variant, both groups registered, and `series` what names a series, several, and an object.
+offer_wva() {
+  install_chart --set apiService.custom.enabled=true
+  point_at "$wva_port"
+  add_second_variant
+  eventually 60 "two variants have a number" both_have_numbers
+  eventually 40 "the custom metrics are registered too" custom_available
+  kubectl get apiservice v1beta1.external.metrics.k8s.io -o jsonpath='{.spec.caBundle}' | base64 -d >"$BED/wva-ca.crt"
+  # wva selects objects by the labels of their variants, not by their own, which only pods are ever asked by.
+  series=(--namespace llm --metric wva_desired_replicas --selector "variant_name=llama,exported_namespace=llm" --multi-selector "exported_namespace=llm"
+    --custom-object Deployment.apps/llama --custom-selector variant_name=llama)
+}
+
+withdraw_wva() {
+  remove_second_variant
+  install_chart
+  point_at "$wva_port"
 }
 
 # conform_port PORT CA SERVER_NAME [FLAG...]: `series` says what is asked for. The client certificate is of a user without any right.

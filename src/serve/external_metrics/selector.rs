@@ -5,6 +5,7 @@
 //! requirement = key | "!" key | key ("="|"=="|"!=") value | key ("in"|"notin") "(" values ")" | key (">"|"<") integer
 //! ```
 
+use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use std::fmt;
 
@@ -83,9 +84,8 @@ impl Selector {
                 other => return Err(unexpected(other, "',' or 'end of string'")),
             }
         }
-        let mut selector = Self { requirements };
-        selector.sort();
-        Ok(selector)
+        requirements.sort_by(by_key);
+        Ok(Self { requirements })
     }
 
     /// The objects whose label `key` has this value; the value may be one that no text of a selector can name.
@@ -97,13 +97,8 @@ impl Selector {
     #[must_use]
     pub(crate) fn and(mut self, other: &Self) -> Self {
         self.requirements.extend_from_slice(&other.requirements);
-        self.sort();
+        self.requirements.sort_by(by_key);
         self
-    }
-
-    /// By key, as Go sorts them: of the same key, the order stays.
-    fn sort(&mut self) {
-        self.requirements.sort_by(|a, b| a.key.cmp(&b.key));
     }
 
     /// Its requirements, sorted by key.
@@ -139,6 +134,11 @@ impl Selector {
     pub(crate) fn keys(&self) -> BTreeSet<&str> {
         self.requirements.iter().map(|requirement| requirement.key.as_str()).collect()
     }
+}
+
+/// Requirements on one key stay in the order they came in, as Kubernetes leaves them.
+fn by_key(a: &Requirement, b: &Requirement) -> Ordering {
+    a.key.cmp(&b.key)
 }
 
 impl Rule {

@@ -5,11 +5,8 @@
 . "$e2e/conformance.sh"
 CONFORMANCE=$("$e2e/build-tools" conformance)/conformance
 
-add_second_variant
-trap remove_second_variant EXIT # also after a failure: other cases count on one model
-eventually 60 "two variants have a number" both_have_numbers
-kubectl -n "$release_namespace" get apiservice v1beta1.external.metrics.k8s.io -o jsonpath='{.spec.caBundle}' | base64 -d >"$BED/wva-ca.crt"
-wva_series
+trap withdraw_wva EXIT # also after a failure: other cases count on one model and the usual chart
+offer_wva
 
 # conforms NAME COMMAND...: prints what failed, and ends with the suite's own count.
 conforms() {
