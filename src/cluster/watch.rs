@@ -9,7 +9,7 @@ use futures::stream::{BoxStream, SelectAll};
 use futures::{Stream, StreamExt};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::Api;
-use kube::core::{DeserializeGuard, NamespaceResourceScope, Resource, error_boundary::InvalidObject};
+use kube::core::{NamespaceResourceScope, Resource, error_boundary::InvalidObject};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
 use serde::de::DeserializeOwned;
@@ -22,7 +22,7 @@ use super::convert::{OwnedPod, Target, variant_id};
 use super::crd::{CONTROLLER_INSTANCE_LABEL, VariantAutoscaling};
 use super::trouble::{Trouble, backoff, config};
 use super::view::{Key, Observed, OwnedSet, Step, Tables, VariantObject};
-use super::wire::{LeanDeployment, LeanPod, LeanReplicaSet, controller_uid};
+use super::wire::{Guarded, LeanDeployment, LeanPod, LeanReplicaSet, controller_uid};
 use crate::engine::{Cluster, ClusterView};
 
 /// How long changes are gathered before the view is made anew: at most 10 rebuilds a second, and a change is seen long
@@ -162,7 +162,7 @@ fn key(metadata: &ObjectMeta) -> Key {
 fn guarded<K, V>(
     what: &'static str,
     hint: &'static str,
-    events: impl Stream<Item = watcher::Result<Event<DeserializeGuard<K>>>> + Send + 'static,
+    events: impl Stream<Item = watcher::Result<Event<Guarded<K>>>> + Send + 'static,
     mut keep: impl FnMut(Result<K, InvalidObject>) -> Option<V> + Send + 'static,
 ) -> impl Stream<Item = Step<V>> + Send
 where
@@ -170,7 +170,7 @@ where
     V: Send + 'static,
 {
     let mut told = false;
-    steps(what, hint, events, move |DeserializeGuard(object)| {
+    steps(what, hint, events, move |Guarded(object)| {
         let metadata = object.as_ref().map_or_else(|invalid| &invalid.metadata, Resource::meta);
         let key = key(metadata);
         if let Err(invalid) = &object

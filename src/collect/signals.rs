@@ -116,9 +116,11 @@ pub(crate) fn find(text: &str) -> Option<&'static Name> {
     BY_TEXT.get(text).copied()
 }
 
-/// All names as alternatives of a regular expression. Names have no character that one must escape.
-pub(crate) fn alternatives() -> String {
-    NAMES.iter().map(|name| name.text).collect::<Vec<_>>().join("|")
+/// The names of `signals` as alternatives of a regular expression, of all signals when `None`. Names have no character
+/// that one must escape.
+pub(crate) fn alternatives(signals: Option<&[Signal]>) -> String {
+    let wanted = |name: &&Name| signals.is_none_or(|signals| signals.contains(&name.signal));
+    NAMES.iter().filter(wanted).map(|name| name.text).collect::<Vec<_>>().join("|")
 }
 
 /// The signal that stands for `signal` and its other half: both must come from one generation of names.

@@ -1,8 +1,8 @@
 //! Reads and evaluations: who computes, how often, and what a reader gets while the source is slow.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::future::{BoxFuture, join_all};
@@ -10,9 +10,10 @@ use jiff::Timestamp;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 use wva::engine::{
     Board, Clock, Cluster, ClusterView, Collected, Engine, Holder, Leadership, MetricSource, Parts,
-    ReadSettings, Reader, Restored, Scope, Series, SourceError, Term,
+    ReadSettings, Reader, Restored, Scope, Series, SourceError, Term, run,
 };
 use wva::telemetry::EvaluationMetrics;
 use wva_core::decision::Verdict;
@@ -47,12 +48,14 @@ struct Fleet {
     clock: Arc<dyn Clock>,
     delay: Duration,
     queries: AtomicU64,
+    starts: Mutex<Vec<Instant>>,
 }
 
 impl MetricSource for Fleet {
     fn collect<'a>(&'a self, _: &'a Scope) -> BoxFuture<'a, Result<Collected, SourceError>> {
         Box::pin(async move {
             self.queries.fetch_add(1, Ordering::Relaxed);
+            self.starts.lock().unwrap().push(Instant::now());
             tokio::time::sleep(self.delay).await;
             let at = self.clock.now();
             let series = |signal, value| Series {
@@ -110,7 +113,8 @@ struct Bed {
 
 fn bed(delay: Duration) -> Bed {
     let clock: Arc<dyn Clock> = Arc::new(PausedClock { started: Instant::now() });
-    let fleet = Arc::new(Fleet { clock: clock.clone(), delay, queries: AtomicU64::new(0) });
+    let (queries, starts) = (AtomicU64::new(0), Mutex::default());
+    let fleet = Arc::new(Fleet { clock: clock.clone(), delay, queries, starts });
     let holder = Some(Holder { identity: "wva-0".into(), address: None, lease: "lease".into(), epoch: 1 });
     let mine = Leadership { holder, mine_until: Some(Instant::now() + Duration::from_secs(3600)) };
     let leadership = watch::Sender::new(mine);
@@ -179,6 +183,57 @@ async fn readers_that_come_and_go_during_a_slow_evaluation_do_not_start_another(
     });
     join_all(readers).await;
     assert_eq!(bed.fleet.queries.load(Ordering::Relaxed), 1, "N readers, one query");
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_an_evaluation_the_next_waits_three_times_as_long_and_reads_do_not_wait_for_it() {
+    let slow = bed(Duration::from_secs(4));
+    slow.reader.refresh().await;
+    let ended = Instant::now();
+    while ended.elapsed() < Duration::from_millis(11_900) {
+        let asked = Instant::now();
+        assert_eq!(slow.reader.current().await.sequence, 1);
+        assert_eq!(asked.elapsed(), Duration::ZERO);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!(slow.fleet.queries.load(Ordering::Relaxed), 1);
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    slow.reader.refresh().await;
+    assert_eq!(slow.fleet.queries.load(Ordering::Relaxed), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_loop_and_reads_together_evaluate_a_quarter_of_the_time_at_most() {
+    let slow = bed(Duration::from_secs(4));
+    let (stop, began) = (CancellationToken::new(), Instant::now());
+    let reads = async {
+        while began.elapsed() < Duration::from_secs(100) {
+            slow.reader.current().await;
+            tokio::time::sleep(Duration::from_millis(130)).await;
+        }
+        stop.cancel();
+    };
+    tokio::join!(run(slow.reader.clone(), Duration::from_secs(5), stop.clone()), reads);
+    let starts: Vec<_> =
+        slow.fleet.starts.lock().unwrap().iter().map(|at| at.duration_since(began)).collect();
+    let apart = starts.windows(2).map(|pair| pair[1] - pair[0]).min();
+    assert!(apart.is_some_and(|apart| apart >= Duration::from_secs(16)), "{starts:?}");
+    assert!(starts.len() >= 6, "and not much less: {starts:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_loop_does_not_evaluate_again_what_a_read_has_just_evaluated() {
+    let bed = bed(Duration::ZERO);
+    let (stop, began) = (CancellationToken::new(), Instant::now());
+    let reads = async {
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        bed.reader.current().await;
+        tokio::time::sleep(Duration::from_millis(9_900)).await;
+        stop.cancel();
+    };
+    tokio::join!(run(bed.reader.clone(), Duration::from_secs(5), stop.clone()), reads);
+    let starts: Vec<_> = bed.fleet.starts.lock().unwrap().iter().map(|at| at.duration_since(began)).collect();
+    assert_eq!(starts.iter().map(Duration::as_secs).collect::<Vec<_>>(), [0, 3, 8]);
 }
 
 #[tokio::test(start_paused = true)]

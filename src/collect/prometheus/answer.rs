@@ -65,6 +65,8 @@ pub(super) struct Reader {
     series: Vec<u8>,
     /// A series is open.
     in_series: bool,
+    /// Nothing but white space has come since the last series.
+    after_series: bool,
     /// Everything but the series and the commas between them.
     around: Vec<u8>,
     /// Why no more is read.
@@ -92,7 +94,11 @@ impl Reader {
             }
         }
         let rest = piece.get(kept..).unwrap_or_default();
-        if self.in_series { self.series.extend_from_slice(rest) } else { self.keep_around(rest) }
+        if self.in_series {
+            self.series.extend_from_slice(rest)
+        } else {
+            self.keep_around(rest)
+        }
         true
     }
 
@@ -123,9 +129,13 @@ impl Reader {
 
     /// Between two series there is nothing but a comma, which nothing stands before any more.
     fn keep_around(&mut self, part: &[u8]) {
-        let part = part.trim_ascii_start();
-        let after_series = self.around.ends_with(b"[");
-        self.around.extend_from_slice(part.strip_prefix(b",").filter(|_| after_series).unwrap_or(part));
+        let mut part = part;
+        if self.after_series {
+            part = part.trim_ascii_start();
+            self.after_series = part.is_empty();
+            part = part.strip_prefix(b",").unwrap_or(part);
+        }
+        self.around.extend_from_slice(part);
     }
 
     /// Parses the series that `end` completes; false when it can't be.
@@ -141,6 +151,7 @@ impl Reader {
             Err(error) => self.broken = Some(error.to_string()),
         }
         self.series.clear();
+        self.after_series = true;
         self.broken.is_none()
     }
 

@@ -188,10 +188,7 @@ mod tests {
         let series =
             identify(&[WAITING, ("namespace", "llm"), ("pod", "vllm-0"), ("instance", "10.0.0.1:8000")]);
         let series = series.unwrap();
-        assert_eq!(
-            (&*series.namespace, &*series.pod, series.port),
-            ("llm", "vllm-0", Some(8000))
-        );
+        assert_eq!((&*series.namespace, &*series.pod, series.port), ("llm", "vllm-0", Some(8000)));
         assert!(identify(&[WAITING, ("namespace", "llm"), ("pod_name", "vllm-0")]).is_some());
     }
 

@@ -1,7 +1,7 @@
 //! Metrics from Prometheus, or what speaks its query API (Thanos, Mimir, VictoriaMetrics).
 //!
 //! An evaluation asks twice, however many models and variants there are: a count of series by namespace, then one
-//! range selector over every name, which answers with raw samples and their true times. Only when there are more
+//! range selector over every name that is needed, which answers with raw samples and their true times. Only when there are more
 //! series than `max_series`, or the backend refuses for size, is the second question split by namespace.
 
 mod answer;
@@ -16,6 +16,7 @@ use std::fmt;
 use std::time::Duration;
 
 pub use source::PrometheusSource;
+use wva_core::snapshot::Signal;
 
 use super::DEADLINE;
 use super::http::TlsSettings;
@@ -33,6 +34,8 @@ pub struct PrometheusSettings {
     pub tls: TlsSettings,
     /// The name in the server's certificate, when it isn't the host of `url`.
     pub server_name: Option<String>,
+    /// The signals to ask for; all that have a name when `None`.
+    pub signals: Option<&'static [Signal]>,
     /// Time for one query, from connecting to the last byte.
     pub query_timeout: Duration,
     /// Time for all queries of a collection; what isn't answered by then is a gap.
@@ -67,6 +70,7 @@ impl PrometheusSettings {
             token: Token::None,
             tls: TlsSettings::default(),
             server_name: None,
+            signals: None,
             query_timeout: Self::QUERY_TIMEOUT,
             deadline: DEADLINE,
             window: Self::WINDOW,
@@ -85,6 +89,7 @@ impl fmt::Debug for PrometheusSettings {
             .field("token", &self.token)
             .field("tls", &self.tls)
             .field("server_name", &self.server_name)
+            .field("signals", &self.signals)
             .field("query_timeout", &self.query_timeout)
             .field("deadline", &self.deadline)
             .field("window", &self.window)

@@ -3,11 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::collect::signals;
-
 /// The question that decides: how many series there are, by the two labels that may name a namespace.
-pub(super) fn count_query() -> String {
-    format!("count by (namespace, exported_namespace) ({{__name__=~\"{}\"}})", signals::alternatives())
+pub(super) fn count_query(names: &str) -> String {
+    format!("count by (namespace, exported_namespace) ({{__name__=~\"{names}\"}})")
 }
 
 /// How many series have these labels.
@@ -31,9 +29,8 @@ impl Batch {
     /// Everything at once.
     const ALL: Self = Self { labels: None, concerns: None };
 
-    /// The range selector over every name.
-    pub(super) fn query(&self, window: Duration) -> String {
-        let names = signals::alternatives();
+    /// The range selector over `names`, alternatives of a regular expression.
+    pub(super) fn query(&self, names: &str, window: Duration) -> String {
         let window = window.as_millis();
         match &self.labels {
             None => format!("{{__name__=~\"{names}\"}}[{window}ms]"),
@@ -193,7 +190,7 @@ mod tests {
     #[test]
     fn a_hostile_label_stays_inside_its_quotes() {
         let batch = Batch { labels: Some(scope(&["a.b\"} or {x=~\".*\\"])), concerns: None };
-        let query = batch.query(Duration::from_secs(120));
+        let query = batch.query("a|b", Duration::from_secs(120));
         assert!(
             query.ends_with(r#"namespace=~"a\\.b\"\\} or \\{x\\=\\~\"\\.\\*\\\\"}[120000ms]"#),
             "{query}"

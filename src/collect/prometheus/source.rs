@@ -18,6 +18,7 @@ use super::labels::{Known, Shared};
 use super::plan::{self, Batch, Count};
 use super::window::Window;
 use crate::collect::merge::{self, RawSeries};
+use crate::collect::signals;
 use crate::collect::turns::Turns;
 use crate::engine::{Collected, Gap, MetricSource, Scope, SourceError};
 
@@ -27,6 +28,8 @@ const STAY_SPLIT: Duration = Duration::from_secs(300);
 /// Reads signals from Prometheus, or what speaks its query API.
 pub struct PrometheusSource {
     client: QueryClient,
+    /// What is asked for, as alternatives of a regular expression.
+    names: String,
     window: Mutex<Window>,
     max_series: u64,
     concurrency: usize,
@@ -72,6 +75,7 @@ impl PrometheusSource {
     pub fn new(settings: &PrometheusSettings) -> Result<Self, SourceError> {
         Ok(Self {
             client: QueryClient::new(settings)?,
+            names: signals::alternatives(settings.signals),
             window: Mutex::new(Window::new(settings.window)),
             max_series: settings.max_series,
             concurrency: settings.concurrency.max(1),
@@ -166,7 +170,7 @@ impl PrometheusSource {
             let (namespace, exported_namespace) = (label("namespace"), label("exported_namespace"));
             counts.push(Count { namespace, exported_namespace, series });
         };
-        let query = plan::count_query();
+        let query = plan::count_query(&self.names);
         let span = info_span!("prometheus_count", source = self.client.name());
         self.client.query(&query, &round.terms, Vec::new(), add).instrument(span).await
     }
@@ -179,7 +183,7 @@ impl PrometheusSource {
             });
         }
         let one = |batch: Batch| async move {
-            let query = batch.query(round.window);
+            let query = batch.query(&self.names, round.window);
             let span = info_span!(
                 "prometheus_query",
                 source = self.client.name(),

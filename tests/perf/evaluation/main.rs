@@ -30,6 +30,10 @@ use wva_core::{Memory, Policy};
 
 use process::{Cost, resident_mib};
 
+/// The one that the program has.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Measure evaluations of many variants against a made-up cluster and Prometheus.
 #[derive(Debug, Clone, Parser)]
 struct Args {
@@ -42,7 +46,7 @@ struct Args {
     /// Seconds between two evaluations; what is given back to the system in between shows in the steady memory.
     #[arg(long, default_value_t = 1.0)]
     pause: f64,
-    /// Every series of a vLLM pod that is read, instead of the six that reference figures are made with.
+    /// Pods with every series of vLLM that has a name here, instead of the six that reference figures are made with.
     #[arg(long)]
     all_names: bool,
     /// Be the cluster and the Prometheus, and say where.
@@ -77,7 +81,8 @@ async fn main() -> anyhow::Result<()> {
     let (cluster, stop) = watch_cluster(&url).await?;
     say(&format!("{} variants, {} pods", args.variants, 2 * args.variants));
     say(&format!("memory: {before} MiB at the start, {} MiB with the watches synced", resident_mib()?));
-    let source: Arc<dyn MetricSource> = Arc::new(PrometheusSource::new(&PrometheusSettings::new(&url))?);
+    let settings = PrometheusSettings { signals: Some(&wva_core::NEEDS), ..PrometheusSettings::new(&url) };
+    let source: Arc<dyn MetricSource> = Arc::new(PrometheusSource::new(&settings)?);
     evaluations(&args, &cluster, &source).await?;
     split(&args, &url, &cluster, &source).await?;
     stop.cancel();

@@ -167,7 +167,7 @@ impl World {
 fn value(name: &str, pod: usize, back: i64) -> String {
     match name {
         "vllm:kv_cache_usage_perc" => format!("{}", ((pod * 31 + 17 * back as usize) % 79) as f64 / 97.0),
-        "vllm:num_requests_waiting" => format!("{}", (pod + back as usize).is_multiple_of(5)  as u8),
+        "vllm:num_requests_waiting" => format!("{}", (pod + back as usize).is_multiple_of(5) as u8),
         "vllm:num_requests_running" => format!("{}", (pod + 3 * back as usize) % 23),
         "vllm:cache_config_info" => "1".into(),
         _ => format!("{}", 100_000 + pod as i64 * 7 - back * 11),
@@ -191,7 +191,8 @@ async fn list(
 ) -> Response {
     let number = |key: &str| asked.get(key).and_then(|text| text.parse::<usize>().ok());
     if asked.get("watch").is_some_and(|watch| watch == "true" || watch == "1") {
-        return Body::from_stream(futures::stream::pending::<Result<String, std::io::Error>>()).into_response();
+        return Body::from_stream(futures::stream::pending::<Result<String, std::io::Error>>())
+            .into_response();
     }
     let total = if plural == "pods" { 2 * world.variants } else { world.variants };
     let from = number("continue").unwrap_or_default();
@@ -201,7 +202,8 @@ async fn list(
     let next = if to < total { to.to_string() } else { String::new() };
     let (kind, version) = kind(&plural);
     let metadata = json!({"resourceVersion": "1000", "continue": next});
-    let list = json!({"apiVersion": version, "kind": format!("{kind}List"), "metadata": metadata, "items": items});
+    let list =
+        json!({"apiVersion": version, "kind": format!("{kind}List"), "metadata": metadata, "items": items});
     ([(CONTENT_TYPE, "application/json")], list.to_string()).into_response()
 }
 
@@ -229,7 +231,8 @@ fn object(plural: &str, index: usize) -> Option<Value> {
         let uid = format!("00000000-{plural:.4}-0000-0000-{index:012}");
         json!([{"apiVersion": "apps/v1", "kind": kind, "name": format!("v-{index}"), "uid": uid, "controller": true}])
     };
-    let containers = json!([{"name": "vllm", "image": "vllm", "ports": [{"name": "http", "containerPort": 8000}]}]);
+    let containers =
+        json!([{"name": "vllm", "image": "vllm", "ports": [{"name": "http", "containerPort": 8000}]}]);
     let template = json!({"metadata": {"labels": {"app": "vllm"}}, "spec": {"containers": containers,
         "nodeSelector": {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}}});
     let (spec, status) = match plural {
@@ -237,7 +240,8 @@ fn object(plural: &str, index: usize) -> Option<Value> {
             metadata["name"] = json!(pod_name(index));
             metadata["ownerReferences"] = owner("ReplicaSet", "replicasets", index / 2);
             let ready = |type_: &str| json!({"type": type_, "status": "True", "lastTransitionTime": "2026-11-21T10:01:00Z"});
-            let conditions: Vec<_> = ["PodScheduled", "Initialized", "ContainersReady", "Ready"].map(ready).into();
+            let conditions: Vec<_> =
+                ["PodScheduled", "Initialized", "ContainersReady", "Ready"].map(ready).into();
             let status = json!({"phase": "Running", "podIP": ip(index), "conditions": conditions});
             (json!({"nodeName": "gpu-1", "containers": containers}), status)
         }
