@@ -48,15 +48,17 @@ fn subject(user: &User) -> reviews::Subject {
 
 fn access(attributes: &Attributes) -> reviews::Access {
     match attributes {
-        Attributes::Resource { verb, group, version, resource, namespace } => reviews::Access::Resource {
-            namespace: namespace.clone(),
-            verb: (*verb).into(),
-            group: (*group).into(),
-            version: (*version).into(),
-            resource: resource.clone(),
-            subresource: String::new(),
-            name: String::new(),
-        },
+        Attributes::Resource { verb, group, version, resource, subresource, namespace, name } => {
+            reviews::Access::Resource {
+                namespace: namespace.clone(),
+                verb: (*verb).into(),
+                group: (*group).into(),
+                version: (*version).into(),
+                resource: resource.clone(),
+                subresource: subresource.clone(),
+                name: name.clone(),
+            }
+        }
         Attributes::Path { verb, path } => {
             reviews::Access::Path { path: (*path).into(), verb: (*verb).into() }
         }
@@ -65,5 +67,5 @@ fn access(attributes: &Attributes) -> reviews::Access {
 
 /// The Secret's content, as the serving edge wants it.
 pub(super) fn shared_pki(bundle: &Bundle) -> SharedPki {
-    SharedPki { ca_pem: bundle.ca_cert.clone(), cert_pem: bundle.cert.clone(), key_pem: bundle.key.clone() }
+    SharedPki { ca_pem: bundle.trust(), cert_pem: bundle.cert.clone(), key_pem: bundle.key.clone() }
 }

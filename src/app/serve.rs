@@ -1,6 +1,7 @@
 //! `wva serve`: builds every part, starts the tasks, waits for a reason to stop, and stops in the order that costs
 //! readers nothing.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,9 +17,13 @@ use tracing::{error, info, warn};
 use super::adapters::{ClusterReviewer, shared_pki};
 use super::sources::source;
 use super::tasks::Tasks;
+use crate::cluster::apiservice::ApiServices;
+use crate::cluster::certificates::instance_name;
+use crate::cluster::self_check::CaMetrics;
 use crate::cluster::{
-    Bundle, CaBundle, Certificates, ClusterReader, ClusterWatch, Election, StateStore, StateWriter,
-    StatusWriter, TrustWatch, apiservice, certificates, lease, watch as watches,
+    ApiServiceWatch, Bundle, CaBundle, Certificates, ClusterReader, ClusterWatch, Election, Events,
+    SelfCheck, StateStore, StateWriter, StatusWriter, TrustWatch, apiservice, certificates, lease,
+    self_check, watch as watches,
 };
 use crate::config::{Config, ignored_environment};
 use crate::engine::{
@@ -26,7 +31,7 @@ use crate::engine::{
 };
 use crate::serve::auth::TrustData;
 use crate::serve::tls::{RECHECK, Serving, SharedPki};
-use crate::serve::{AppState, Ports, Server, Settings};
+use crate::serve::{AppState, NoNotices, Ports, Server, Settings};
 use crate::telemetry::{EvaluationMetrics, build_info};
 
 /// The Secret of the shared certificate, and the prefix of the state objects.
@@ -111,6 +116,12 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     }
 }
 
+/// What is known of certificates and of who verifies them.
+struct CertificateWatches {
+    bundles: watch::Receiver<Option<Bundle>>,
+    known: watch::Receiver<ApiServices>,
+}
+
 struct App {
     config: Config,
     client: kube::Client,
@@ -137,11 +148,16 @@ impl App {
         let settings = ReadSettings { max_age: self.config.max_age, read_wait: self.config.read_wait };
         let reader = Reader::new(engine.clone(), settings);
         self.start_deciding(engine, reader.clone(), leadership.clone());
+        let (events, writer) =
+            Events::new(self.client.clone(), cluster.clone(), self.config.instance.clone(), &mut registry);
+        self.phases.watches.start("events", |stop| writer.run(stop));
+        let ca_metrics = CaMetrics::register(&mut registry);
+        let certificates = self.start_certificates(events.clone());
         self.start_writers(cluster, &board, &leadership);
         let settings = Settings {
             serving: self.serving(),
-            shared: self.start_certificates(),
-            instance_name: certificates::instance_name(&self.config.namespace),
+            shared: self.start_sharing(certificates.bundles.clone()),
+            instance_name: instance_name(&self.config.namespace),
             trust: self.start_trust(),
             leadership,
             published: board.subscribe(),
@@ -151,9 +167,11 @@ impl App {
             controller_instance: self.config.controller_instance.clone(),
         };
         let reviewer = Arc::new(ClusterReviewer(self.client.clone()));
-        let ports = Ports { reads: Arc::new(reader), reviewer, registry };
+        let ports = Ports { reads: Arc::new(reader), reviewer, notices: Arc::new(NoNotices), registry };
         let server = Server::bind(self.config.listen, AppState::new(settings, ports)).await?;
+        let server = server.with_connection_age(self.config.connection_age);
         info!(address = %server.address(), instance = self.config.instance, "serving");
+        self.start_self_check(server.address(), certificates, events, ca_metrics);
         self.phases.serving.start("server", |stop| server.serve(stop, DRAIN));
         Ok(())
     }
@@ -252,42 +270,77 @@ impl App {
         }
     }
 
-    /// The shared certificate: made or adopted, followed, and, where it is what we serve with, announced to the API
-    /// server as the APIService's `caBundle`.
-    fn start_certificates(&mut self) -> watch::Receiver<Option<SharedPki>> {
-        let (namespace, service) = (self.config.namespace.clone(), self.config.service.clone());
+    /// The shared certificates: made or adopted, followed, and, where they are what we serve with, announced to the API
+    /// server as the `caBundle` of its APIServices.
+    fn start_certificates(&mut self, events: Events) -> CertificateWatches {
+        let (watching, known) = ApiServiceWatch::new(self.client.clone());
+        self.phases.watches.start("APIService watch", |stop| watching.run(stop));
         let settings = certificates::Settings {
-            namespace: namespace.clone(),
+            namespace: self.config.namespace.clone(),
             secret: SECRET.into(),
-            service: service.clone(),
+            service: self.config.service.clone(),
+            settle: self.config.ca_settle,
         };
-        let certificates = Certificates::new(self.client.clone(), settings, self.clock.clone());
-        let ours = self.config.certificate.is_none().then(|| self.client.clone());
-        let ca_bundle = apiservice::Settings { namespace, service };
+        let announced = self.config.certificate.is_none();
+        let announced_by = announced.then(|| known.clone());
+        let certificates = Certificates::new(self.client.clone(), settings, self.clock.clone(), announced_by);
+        let (publish, bundles) = watch::channel(None);
+        self.phases.watches.start("certificates", |stop| certificates.run(publish, stop));
+        if announced {
+            let keeper = CaBundle::new(
+                self.client.clone(),
+                self.our_service(),
+                bundles.clone(),
+                known.clone(),
+                events,
+                self.clock.clone(),
+            );
+            self.phases.watches.start("caBundle", |stop| keeper.run(stop));
+        }
+        CertificateWatches { bundles, known }
+    }
+
+    /// The certificates as the serving edge wants them.
+    fn start_sharing(
+        &mut self,
+        mut bundles: watch::Receiver<Option<Bundle>>,
+    ) -> watch::Receiver<Option<SharedPki>> {
         let (tell, shared) = watch::channel(None);
-        self.phases.watches.start("certificates", |stop| async move {
-            let Some(first) = stop.run_until_cancelled(first_certificate(&certificates)).await else {
-                return;
-            };
-            tell.send_replace(Some(shared_pki(&first)));
-            let (publish, mut bundles) = watch::channel(first);
-            let announcing = async {
-                match ours {
-                    Some(client) => {
-                        let ca_bundle = CaBundle::new(client, ca_bundle, publish.subscribe());
-                        ca_bundle.run(stop.clone()).await;
-                    }
-                    None => stop.cancelled().await,
-                }
-            };
-            let telling = async {
-                while let Some(Ok(())) = stop.run_until_cancelled(bundles.changed()).await {
-                    tell.send_replace(Some(shared_pki(&bundles.borrow_and_update())));
-                }
-            };
-            tokio::join!(certificates.run(publish.clone(), stop.clone()), announcing, telling);
+        self.phases.watches.start("shared certificates", |stop| async move {
+            while let Some(Ok(())) = stop.run_until_cancelled(bundles.changed()).await {
+                tell.send_replace(bundles.borrow_and_update().as_ref().map(shared_pki));
+            }
+            stop.cancelled().await;
         });
         shared
+    }
+
+    fn our_service(&self) -> apiservice::Settings {
+        let (namespace, service) = (self.config.namespace.clone(), self.config.service.clone());
+        apiservice::Settings { namespace, service }
+    }
+
+    /// Looks at what is served as the API server does, once there is a server.
+    fn start_self_check(
+        &mut self,
+        address: SocketAddr,
+        watches: CertificateWatches,
+        events: Events,
+        metrics: CaMetrics,
+    ) {
+        let check = SelfCheck::new(self_check::Parts {
+            client: self.client.clone(),
+            settings: self.our_service(),
+            address,
+            own_files: self.config.certificate.is_some(),
+            known: watches.known,
+            certificates: watches.bundles,
+            events,
+            metrics,
+            clock: self.clock.clone(),
+            confirm: self_check::CONFIRM,
+        });
+        self.phases.serving.start("caBundle check", |stop| check.run(stop));
     }
 
     fn start_trust(&mut self) -> watch::Receiver<TrustData> {
@@ -329,17 +382,6 @@ async fn client(config: &Config) -> anyhow::Result<kube::Client> {
     from.read_timeout = Some(CLUSTER_READ_TIMEOUT);
     from.reset_reader_on_write = true;
     kube::Client::try_from(from).context("cannot set up the Kubernetes client")
-}
-
-/// Tries until there is one: without it nobody can be served.
-async fn first_certificate(certificates: &Certificates) -> Bundle {
-    loop {
-        match certificates.ensure().await {
-            Ok(bundle) => return bundle,
-            Err(error) => warn!(%error, "no certificate to serve with yet; trying again"),
-        }
-        sleep(RETRY).await;
-    }
 }
 
 /// Whenever the lease becomes ours: start from what the last holder left, and evaluate at once.

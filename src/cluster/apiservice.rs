@@ -1,32 +1,21 @@
-//! Our own APIService: keeps its `caBundle` at the CA that signed our certificate. The object itself belongs to the
-//! chart, and one that points to somebody else's Service is never touched.
+//! The APIServices that may point to us: watched each by its name. What is to be written or checked is decided elsewhere.
 
-use std::time::Duration;
+use std::collections::BTreeMap;
 
 use futures::StreamExt;
-use k8s_openapi::ByteString;
+use futures::stream::{SelectAll, select_all};
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
-use kube::Resource;
-use kube::api::{Api, Patch, PatchParams};
-use serde_json::json;
+use kube::api::Api;
+use kube::runtime::watcher;
 use tokio::sync::watch;
-use tokio::time::{Instant, interval, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::certificates::Bundle;
-use super::trouble::{Trouble, said, watch_one};
+use super::trouble::{Trouble, watch_one};
 
 /// The APIService of the external metrics API.
 pub const NAME: &str = "v1beta1.external.metrics.k8s.io";
-/// The field manager of its `caBundle`.
-pub const FIELD_MANAGER: &str = "wva-ca";
-/// Longest wait for one answer of the API server.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often a bundle that could not be written is tried again.
-const RETRY_EVERY: Duration = Duration::from_secs(10);
-/// Shortest time between two writes: instances whose certificates differ for a moment must not answer each other's
-/// writes without limit. Longer than such a moment lasts.
-const WRITE_EVERY: Duration = Duration::from_secs(5);
+/// All of the metrics APIs that we may serve. Those of custom metrics are often not installed, or another program's.
+pub const NAMES: [&str; 3] = [NAME, "v1beta1.custom.metrics.k8s.io", "v1beta2.custom.metrics.k8s.io"];
 
 /// Which Service is ours.
 #[derive(Debug, Clone)]
@@ -37,121 +26,139 @@ pub struct Settings {
     pub service: String,
 }
 
-/// Keeps the bundle right. [`CaBundle::run`] it in a task.
-pub struct CaBundle {
-    api: Api<APIService>,
-    settings: Settings,
-    certificates: watch::Receiver<Bundle>,
-    not_before: Instant,
-}
-
-/// What to do about an APIService.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Finding {
-    /// The bundle is right.
-    Right,
-    /// The bundle is to be written.
-    Wrong,
-    /// It is not ours, or cannot be written.
-    Foreign(String),
-}
-
-impl CaBundle {
-    /// Nothing is written yet.
+impl Settings {
+    /// The name by which the API server verifies us.
     #[must_use]
-    pub fn new(client: kube::Client, settings: Settings, certificates: watch::Receiver<Bundle>) -> Self {
-        Self { api: Api::all(client), settings, certificates, not_before: Instant::now() }
+    pub fn server_name(&self) -> String {
+        format!("{}.{}.svc", self.service, self.namespace)
     }
 
-    /// Writes the bundle whenever it or the certificate changes. Until cancelled.
-    pub async fn run(mut self, cancel: CancellationToken) {
+    /// Whose an APIService is, when it is not ours.
+    pub(crate) fn other_owner(&self, object: &APIService) -> Option<String> {
+        let target = object.spec.as_ref().and_then(|spec| spec.service.as_ref());
+        let target = target.map(|target| (target.namespace.as_deref(), target.name.as_deref()));
+        let ours = (Some(self.namespace.as_str()), Some(self.service.as_str()));
+        (target != Some(ours)).then(|| {
+            target.map_or("the API server".to_owned(), |(namespace, name)| {
+                format!("Service {}/{}", namespace.unwrap_or_default(), name.unwrap_or_default())
+            })
+        })
+    }
+}
+
+/// What is known of an APIService.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub enum Seen {
+    /// Nothing yet.
+    #[default]
+    Unknown,
+    /// There is none.
+    Absent,
+    /// The object.
+    There(Box<APIService>),
+}
+
+/// What is known of all of them, by name.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ApiServices(BTreeMap<&'static str, Seen>);
+
+impl ApiServices {
+    /// Those that point to us.
+    pub(crate) fn ours<'a>(
+        &'a self,
+        settings: &'a Settings,
+    ) -> impl Iterator<Item = (&'static str, &'a APIService)> {
+        self.there().filter(|(_, object)| settings.other_owner(object).is_none())
+    }
+
+    /// Those that exist.
+    pub(crate) fn there(&self) -> impl Iterator<Item = (&'static str, &APIService)> {
+        self.0.iter().filter_map(|(name, seen)| match seen {
+            Seen::There(object) => Some((*name, &**object)),
+            Seen::Unknown | Seen::Absent => None,
+        })
+    }
+
+    /// True when every one that points to us verifies by exactly this bundle, or not at all.
+    pub(crate) fn carry(&self, settings: &Settings, bundle: &str) -> bool {
+        let known = NAMES.iter().all(|name| self.0.get(name).is_some_and(|seen| *seen != Seen::Unknown));
+        known
+            && self.ours(settings).all(|(_, object)| {
+                ca_bundle(object).is_some_and(|carried| carried == bundle.as_bytes()) || unverified(object)
+            })
+    }
+}
+
+/// The bundle of an APIService; `None` when it is empty.
+pub(crate) fn ca_bundle(object: &APIService) -> Option<&[u8]> {
+    let bundle = object.spec.as_ref().and_then(|spec| spec.ca_bundle.as_ref());
+    bundle.map(|bundle| &bundle.0[..]).filter(|bundle| !bundle.is_empty())
+}
+
+/// True when the API server verifies nothing.
+pub(crate) fn unverified(object: &APIService) -> bool {
+    object.spec.as_ref().is_some_and(|spec| spec.insecure_skip_tls_verify == Some(true))
+}
+
+/// Follows them. [`ApiServiceWatch::run`] it in a task.
+pub struct ApiServiceWatch {
+    client: kube::Client,
+    publish: watch::Sender<ApiServices>,
+}
+
+impl ApiServiceWatch {
+    /// A watch that has not started, and where to read what it sees.
+    #[must_use]
+    pub fn new(client: kube::Client) -> (Self, watch::Receiver<ApiServices>) {
+        let (publish, known) = watch::channel(ApiServices::default());
+        (Self { client, publish }, known)
+    }
+
+    /// Watches until cancelled.
+    pub async fn run(self, cancel: CancellationToken) {
         let hint = "check that the service account may list and watch it by name";
         let mut trouble = Trouble::new("the APIService", hint);
-        let mut states = watch_one(self.api.clone(), NAME).boxed();
-        let mut retries = interval(RETRY_EVERY);
-        let mut known: Option<APIService> = None;
-        let mut told: Option<String> = None;
-        let mut put_off = false;
-        loop {
-            tokio::select! {
-                () = cancel.cancelled() => return,
-                _ = retries.tick() => {}
-                () = sleep_until(self.not_before), if put_off => {}
-                Ok(()) = self.certificates.changed() => {}
-                Some(state) = states.next() => match state {
-                    Ok(state) => {
+        let follow = |name| {
+            let api: Api<APIService> = Api::all(self.client.clone());
+            watch_one(api, name).map(move |state| (name, state)).boxed()
+        };
+        let mut states: SelectAll<_> = select_all(NAMES.map(follow));
+        while let Some(Some((name, state))) = cancel.run_until_cancelled(states.next()).await {
+            match state {
+                Ok(Some(object)) => {
+                    if name == NAME {
                         trouble.over();
-                        if state.is_none() {
-                            tracing::warn!("APIService {NAME} does not exist: install the chart, or nobody is sent to us");
-                        }
-                        known = state;
                     }
-                    Err(error) => trouble.tell(&error),
-                },
+                    self.take(name, Seen::There(Box::new(object)));
+                }
+                Ok(None) => {
+                    if name == NAME {
+                        trouble.over();
+                        tracing::warn!(
+                            "APIService {NAME} does not exist: install the chart, or nobody is sent to us"
+                        );
+                    }
+                    self.take(name, Seen::Absent);
+                }
+                Err(error) if name == NAME => trouble.tell(&error),
+                // An installation without custom metrics need not grant them.
+                Err(error) if is_forbidden(&error) => self.take(name, Seen::Absent),
+                Err(error) => tracing::debug!(%error, name, "watch of an APIService interrupted"),
             }
-            let Some(service) = &known else { continue };
-            put_off = self.not_before > Instant::now();
-            if put_off {
-                continue;
-            }
-            let problem = self.keep(service).await.err();
-            if let Some(problem) = problem.as_ref().filter(|problem| told.as_ref() != Some(problem)) {
-                tracing::warn!("APIService {NAME}: {problem}");
-            }
-            told = problem;
         }
     }
 
-    /// Writes the bundle when it is not right; what is wrong, and the next step, when it cannot be.
-    async fn keep(&mut self, service: &APIService) -> Result<(), String> {
-        let ca = self.certificates.borrow().ca_cert.clone();
-        match self.finding(service, &ca) {
-            Finding::Right => return Ok(()),
-            Finding::Foreign(problem) => return Err(problem),
-            Finding::Wrong => {}
-        }
-        self.not_before = Instant::now() + WRITE_EVERY;
-        // The uid makes sure that nothing is created when the object has just been deleted.
-        let body = json!({
-            "apiVersion": APIService::api_version(&()),
-            "kind": APIService::kind(&()),
-            "metadata": { "name": NAME, "uid": service.metadata.uid },
-            "spec": { "caBundle": ByteString(ca.into_bytes()) },
+    fn take(&self, name: &'static str, seen: Seen) {
+        self.publish.send_if_modified(|known| {
+            let changed = known.0.get(name) != Some(&seen);
+            known.0.insert(name, seen);
+            changed
         });
-        let parameters = PatchParams::apply(FIELD_MANAGER).force();
-        let patch = Patch::Apply(body);
-        match timeout(REQUEST_TIMEOUT, self.api.patch(NAME, &parameters, &patch)).await {
-            Ok(Ok(_)) => {
-                tracing::info!("wrote spec.caBundle of APIService {NAME}");
-                Ok(())
-            }
-            Ok(Err(error)) => {
-                Err(format!("{}; check that the service account may patch it by name", said(&error)))
-            }
-            Err(_) => Err(format!("no answer within {} s; trying again", REQUEST_TIMEOUT.as_secs())),
-        }
     }
+}
 
-    fn finding(&self, service: &APIService, ca: &str) -> Finding {
-        let Some(spec) = &service.spec else { return Finding::Foreign("has no spec".into()) };
-        let Settings { namespace, service: name } = &self.settings;
-        let target = spec.service.as_ref();
-        let target = target.map(|target| (target.namespace.as_deref(), target.name.as_deref()));
-        if target != Some((Some(namespace), Some(name))) {
-            let owner = target.map_or("the API server".to_owned(), |(namespace, name)| {
-                format!("Service {}/{}", namespace.unwrap_or_default(), name.unwrap_or_default())
-            });
-            return Finding::Foreign(format!(
-                "belongs to {owner}, not to Service {namespace}/{name}: only one metrics server can have it; \
-                 uninstall one of them"
-            ));
-        }
-        if spec.ca_bundle.as_ref().is_some_and(|bundle| bundle.0 == ca.as_bytes()) {
-            Finding::Right
-        } else if spec.insecure_skip_tls_verify == Some(true) {
-            Finding::Foreign("has insecureSkipTLSVerify: remove it, so that the CA can be written".into())
-        } else {
-            Finding::Wrong
-        }
-    }
+fn is_forbidden(error: &watcher::Error) -> bool {
+    use watcher::Error::{InitialListFailed, WatchStartFailed};
+    matches!(error, InitialListFailed(kube::Error::Api(status)) | WatchStartFailed(kube::Error::Api(status))
+        if status.code == 403)
 }

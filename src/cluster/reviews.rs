@@ -4,17 +4,25 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use http::Request;
+use http::header::CONTENT_TYPE;
+use http_body_util::{BodyExt, Limited};
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
 use k8s_openapi::api::authorization::v1::{
     NonResourceAttributes, ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec,
 };
-use kube::api::{Api, PostParams};
+use kube::client::Body;
+use kube::core::Status;
 use tokio::time::timeout;
-
-use super::trouble::said;
 
 /// Longest wait for an answer: what aggregated API servers wait.
 const REVIEW_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Why a question could not be asked.
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// The largest answer that is read: a user in ten thousand groups.
+const MAX_ANSWER: usize = 1024 * 1024;
 
 /// Who is asking.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -76,17 +84,40 @@ pub enum ReviewError {
         /// Which question.
         what: &'static str,
     },
-    /// Refused or broken.
-    #[error(
-        "{what} failed: {}; check that the service account is bound to ClusterRole system:auth-delegator",
-        said(cause)
-    )]
-    Api {
+    /// The API server cannot be reached, or what it said cannot be read.
+    #[error("{what} failed: {cause}")]
+    Broken {
         /// Which question.
         what: &'static str,
-        /// What the API server said.
-        cause: Box<kube::Error>,
+        /// Why.
+        cause: String,
     },
+    /// The API server said no to the question itself.
+    #[error(
+        "{what} failed: {message} ({code}); check that the service account is bound to ClusterRole \
+         system:auth-delegator"
+    )]
+    Refused {
+        /// Which question.
+        what: &'static str,
+        /// The status.
+        code: u16,
+        /// What the API server said.
+        message: String,
+    },
+}
+
+impl ReviewError {
+    /// Without `secret`, wherever the API server or a proxy before it may have repeated it.
+    fn without(mut self, secret: &str) -> Self {
+        match &mut self {
+            Self::Broken { cause: text, .. } | Self::Refused { message: text, .. } if !secret.is_empty() => {
+                *text = text.replace(secret, "…");
+            }
+            _ => {}
+        }
+        self
+    }
 }
 
 /// Asks whether `subject` may do `access`.
@@ -132,9 +163,10 @@ pub async fn may(client: &kube::Client, subject: &Subject, access: &Access) -> R
 pub async fn who(client: &kube::Client, token: &str) -> Result<Option<Subject>, ReviewError> {
     let spec = TokenReviewSpec { token: Some(token.to_owned()), audiences: None };
     let review = TokenReview { spec, ..TokenReview::default() };
-    let status = ask("TokenReview", client, &review).await?.status.unwrap_or_default();
+    let answer = ask("TokenReview", client, &review).await.map_err(|error| error.without(token))?;
+    let status = answer.status.unwrap_or_default();
     let user = status.user.filter(|_| status.authenticated == Some(true));
-    Ok(user.map(|user| Subject {
+    Ok(user.filter(|user| user.username.as_ref().is_some_and(|name| !name.is_empty())).map(|user| Subject {
         user: user.username.unwrap_or_default(),
         uid: user.uid.unwrap_or_default(),
         groups: user.groups.unwrap_or_default(),
@@ -144,14 +176,30 @@ pub async fn who(client: &kube::Client, token: &str) -> Result<Option<Subject>, 
 
 async fn ask<K>(what: &'static str, client: &kube::Client, review: &K) -> Result<K, ReviewError>
 where
-    K: kube::Resource<DynamicType = (), Scope = kube::core::ClusterResourceScope>
-        + Clone
-        + std::fmt::Debug
-        + serde::Serialize
-        + serde::de::DeserializeOwned,
+    K: kube::Resource<DynamicType = ()> + serde::Serialize + serde::de::DeserializeOwned,
 {
-    let api: Api<K> = Api::all(client.clone());
-    let answer = timeout(REVIEW_TIMEOUT, api.create(&PostParams::default(), review)).await;
-    let answer = answer.map_err(|_| ReviewError::Timeout { what })?;
-    answer.map_err(|cause| ReviewError::Api { what, cause: Box::new(cause) })
+    let asking = timeout(REVIEW_TIMEOUT, post(client, review)).await;
+    let (code, answer) = asking
+        .map_err(|_| ReviewError::Timeout { what })?
+        .map_err(|cause| ReviewError::Broken { what, cause: cause.to_string() })?;
+    if (200..300).contains(&code) {
+        let read = serde_json::from_slice(&answer);
+        return read
+            .map_err(|cause| ReviewError::Broken { what, cause: format!("unreadable answer: {cause}") });
+    }
+    let said = serde_json::from_slice(&answer).map(|status: Status| status.message);
+    let message = said.unwrap_or_else(|_| "an answer that is no Status".into());
+    Err(ReviewError::Refused { what, code, message: message.trim_end().into() })
+}
+
+/// The status and the body. Not by way of `Api`: it logs answers that it cannot read, and that of a TokenReview repeats
+/// the token.
+async fn post<K>(client: &kube::Client, review: &K) -> Result<(u16, Vec<u8>), BoxError>
+where
+    K: kube::Resource<DynamicType = ()> + serde::Serialize,
+{
+    let request = Request::post(K::url_path(&(), None)).header(CONTENT_TYPE, "application/json");
+    let answer = client.send(request.body(Body::from(serde_json::to_vec(review)?))?).await?;
+    let code = answer.status().as_u16();
+    Ok((code, Limited::new(answer.into_body(), MAX_ANSWER).collect().await?.to_bytes().to_vec()))
 }

@@ -9,7 +9,7 @@ use wva_core::units::Replicas;
 
 use super::convert::{OwnedPod, Target};
 use super::crd::VariantAutoscalingStatus;
-use crate::engine::{ClusterView, Endpoint};
+use crate::engine::{Claim, ClusterView, Endpoint};
 
 /// Namespace and name.
 pub(crate) type Key = (Box<str>, Box<str>);
@@ -128,7 +128,8 @@ impl Tables {
             .collect();
         let (variants, invalid) = self.valid(&objects);
         let pods = self.pods_by_target(&variants);
-        let mut view = ClusterView { synced: self.synced(), invalid, ..ClusterView::default() };
+        let (synced, claims) = (self.synced(), claims(&objects));
+        let mut view = ClusterView { synced, claims, invalid, ..ClusterView::default() };
         for (variant, object) in variants {
             let target = self.deployments.get(&variant.id.namespace, &variant.target.name);
             let owned = target.and_then(|target| pods.get(&*target.uid)).map_or(&[][..], Vec::as_slice);
@@ -196,6 +197,16 @@ impl Tables {
         }
         pods
     }
+}
+
+/// Every readable object's claim on its target, disputed or not.
+fn claims(objects: &BTreeMap<VariantId, Arc<VariantObject>>) -> Vec<Claim> {
+    let readable = objects.values().filter_map(|object| object.variant.as_ref().ok());
+    let mut claims: Vec<_> = readable
+        .map(|variant| Claim { deployment: variant.target.name.clone(), variant: variant.id.clone() })
+        .collect();
+    claims.sort_by(|a, b| a.target().cmp(&b.target()));
+    claims
 }
 
 fn disputed(claimants: &[(&Variant, &VariantObject)]) -> Vec<InvalidVariant> {
@@ -343,6 +354,25 @@ mod tests {
         for invalid in &view.invalid {
             assert!(invalid.problem.contains("llm/chat and llm/copy"), "{}", invalid.problem);
         }
+    }
+
+    #[test]
+    fn a_deployment_is_found_with_every_variant_that_claims_it() {
+        let mut tables = cluster();
+        for (name, target) in [("aa", "zz"), ("copy", "chat"), ("zz", "aa")] {
+            tables.variants.apply(Step::Put(key(name), Some(claim(name, target))));
+        }
+        let view = tables.observed().view;
+        let claimants = |deployment| -> Vec<_> {
+            let claims = view.claims_on("llm", deployment).iter();
+            claims.map(|claim| claim.variant.name.as_str()).collect()
+        };
+        assert_eq!(claimants("chat"), ["chat", "copy"]);
+        assert_eq!((claimants("aa"), claimants("zz"), claimants("none")), (vec!["zz"], vec!["aa"], vec![]));
+        let found =
+            view.variant(&VariantId::new("llm", "zz")).map(|state| state.variant.target.name.as_str());
+        assert_eq!(found, Some("aa"));
+        assert!(view.variant(&VariantId::new("llm", "copy")).is_none(), "it is disputed");
     }
 
     #[test]

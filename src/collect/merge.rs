@@ -11,29 +11,32 @@
 //!   older one has a newer sample (an engine that was rolled back).
 //! - *Parts*: what the scheduler counts by flow, priority or endpoint is added up to one series a model.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::cmp::{Ordering, Reverse};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
 use jiff::Timestamp;
-use wva_core::snapshot::{Sample, Signal};
+use wva_core::snapshot::Sample;
 
 use super::signals::{self, Kind, Name};
 use crate::engine::Series;
 
-/// One series as a source found it; its samples are oldest first and possible.
+/// One series as a source found it; its samples are oldest first and possible. Names are shared: there are many series
+/// of each.
 #[derive(Debug, Clone)]
 pub(super) struct RawSeries {
     pub(super) name: &'static Name,
-    pub(super) namespace: String,
-    pub(super) pod: String,
+    pub(super) namespace: Arc<str>,
+    pub(super) pod: Arc<str>,
     /// The `engine` label.
-    pub(super) engine: Option<String>,
+    pub(super) engine: Option<Arc<str>>,
     /// The port it was scraped at.
     pub(super) port: Option<u16>,
-    pub(super) model: Option<String>,
+    pub(super) model: Option<Arc<str>>,
     /// The scheduler's own labels that distinguish parts of one total; empty for engines.
-    pub(super) part: String,
-    /// Every other label, so that equal copies are chosen the same way each time.
-    pub(super) origin: String,
+    pub(super) part: Box<str>,
+    /// Every other label, hashed, so that equal copies are chosen the same way each time.
+    pub(super) origin: u64,
     pub(super) samples: Vec<Sample>,
 }
 
@@ -43,64 +46,85 @@ impl RawSeries {
     }
 
     /// Which of two copies counts: more wins.
-    fn rank(&self) -> (Option<Timestamp>, usize, &str) {
-        (self.newest(), self.samples.len(), &self.origin)
+    fn rank(&self) -> (Option<Timestamp>, usize, u64) {
+        (self.newest(), self.samples.len(), self.origin)
     }
 }
 
-/// The process or the scheduler's model that a series is about.
-type Subject = (String, String, String, Option<String>);
-
-/// One series a signal and process; series without a sample are left out.
+/// One series a signal and process; series without a sample are left out. Pods have nothing to do with each other, so
+/// each is merged by itself.
 pub(super) fn merge(raw: Vec<RawSeries>) -> Vec<Series> {
-    let ports = ports_by_engine(&raw);
-    let raw = attach_cache_config(raw);
-    let mut copies: BTreeMap<(Subject, &'static str, String), RawSeries> = BTreeMap::new();
-    for series in raw.into_iter().filter(|series| !series.samples.is_empty()) {
-        let key = (subject(&series, &ports), series.name.text, series.part.clone());
-        match copies.get_mut(&key) {
-            Some(known) if known.rank() >= series.rank() => {}
-            Some(known) => *known = series,
-            None => {
-                copies.insert(key, series);
-            }
-        }
+    let mut pods: HashMap<(Arc<str>, Arc<str>), Vec<RawSeries>> = HashMap::new();
+    for series in raw {
+        pods.entry((series.namespace.clone(), series.pod.clone())).or_default().push(series);
     }
-    choose_names(add_parts(copies))
+    let mut pods: Vec<_> = pods.into_iter().collect();
+    pods.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+    let mut merged = Vec::new();
+    for ((namespace, pod), raw) in pods {
+        let series = |(subject, named): (Subject, Named)| Series {
+            namespace: namespace.clone(),
+            pod: pod.clone(),
+            engine: subject.engine,
+            model: named.model,
+            signal: named.name.signal,
+            samples: named.samples,
+        };
+        merged.extend(choose_names(add_parts(choose_copies(raw))).map(series));
+    }
+    merged
 }
 
-type Ports = BTreeMap<(String, String, String), BTreeSet<u16>>;
+/// The process of a pod, or the scheduler's model, that a series is about.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Subject {
+    engine: Arc<str>,
+    model: Option<Arc<str>>,
+}
 
-/// The ports at which each (namespace, pod, engine label) was seen.
-fn ports_by_engine(raw: &[RawSeries]) -> Ports {
-    let mut ports = Ports::new();
+/// The series that count, with whom they are about; those of one name of one subject together.
+fn choose_copies(raw: Vec<RawSeries>) -> Vec<(Subject, RawSeries)> {
+    let several = at_several_ports(&raw);
+    let raw = attach_cache_config(raw).into_iter().filter(|series| !series.samples.is_empty());
+    let mut copies: Vec<_> = raw.map(|series| (subject(&series, &several), series)).collect();
+    let same = |(one, a): &(Subject, RawSeries), (other, b): &(Subject, RawSeries)| {
+        (one, a.name.text, &a.part).cmp(&(other, b.name.text, &b.part))
+    };
+    copies.sort_by(|a, b| same(a, b).then_with(|| b.1.rank().cmp(&a.1.rank())));
+    copies.dedup_by(|later, first| same(later, first) == Ordering::Equal);
+    copies
+}
+
+/// The engine labels that were seen at several ports of the pod.
+fn at_several_ports(raw: &[RawSeries]) -> BTreeSet<Arc<str>> {
+    let mut ports: BTreeMap<&Arc<str>, u16> = BTreeMap::new();
+    let mut several = BTreeSet::new();
     for series in raw {
-        if let (Some(engine), Some(port)) = (&series.engine, series.port) {
-            let key = (series.namespace.clone(), series.pod.clone(), engine.clone());
-            ports.entry(key).or_default().insert(port);
+        if let (Some(engine), Some(port)) = (&series.engine, series.port)
+            && *ports.entry(engine).or_insert(port) != port
+        {
+            several.insert(engine.clone());
         }
     }
-    ports
+    several
 }
 
 /// Gives a cache configuration that names no engine to the only one at its port. Kept by itself it would be another
 /// engine, of which nothing else is ever heard.
 fn attach_cache_config(mut raw: Vec<RawSeries>) -> Vec<RawSeries> {
-    let place = |series: &RawSeries| (series.namespace.clone(), series.pod.clone(), series.port);
     let is_orphan = |series: &RawSeries| series.name.kind == Kind::CacheConfig && series.engine.is_none();
-    let wanted: BTreeSet<_> = raw.iter().filter(|series| is_orphan(series)).map(place).collect();
+    let wanted: BTreeSet<_> = raw.iter().filter(|series| is_orphan(series)).map(|one| one.port).collect();
     if wanted.is_empty() {
         return raw;
     }
-    let mut engines: BTreeMap<_, BTreeSet<String>> = BTreeMap::new();
+    let mut engines: BTreeMap<_, BTreeSet<Arc<str>>> = BTreeMap::new();
     for series in raw.iter().filter(|series| !series.name.kind.is_scheduler()) {
-        let at = place(series);
-        if let Some(engine) = series.engine.as_ref().filter(|_| wanted.contains(&at)) {
-            engines.entry(at).or_default().insert(engine.clone());
+        if let Some(engine) = series.engine.as_ref().filter(|_| wanted.contains(&series.port)) {
+            engines.entry(series.port).or_default().insert(engine.clone());
         }
     }
     raw.retain_mut(|series| {
-        let known = engines.get(&place(series)).filter(|_| is_orphan(series));
+        let known = engines.get(&series.port).filter(|_| is_orphan(series));
         if let Some(known) = known {
             series.engine = known.first().cloned();
         }
@@ -109,48 +133,42 @@ fn attach_cache_config(mut raw: Vec<RawSeries>) -> Vec<RawSeries> {
     raw
 }
 
-fn subject(series: &RawSeries, ports: &Ports) -> Subject {
-    let (namespace, pod) = (series.namespace.clone(), series.pod.clone());
+fn subject(series: &RawSeries, several: &BTreeSet<Arc<str>>) -> Subject {
     if series.name.kind.is_scheduler() {
-        return (namespace, pod, String::new(), series.model.clone());
+        return Subject { engine: Arc::default(), model: series.model.clone() };
     }
     let engine = match (&series.engine, series.port) {
-        (Some(engine), Some(port)) => {
-            let key = (namespace.clone(), pod.clone(), engine.clone());
-            let several = ports.get(&key).is_some_and(|ports| ports.len() > 1);
-            if several { format!("{port}/{engine}") } else { engine.clone() }
-        }
-        (Some(engine), None) => engine.clone(),
-        (None, Some(port)) => port.to_string(),
-        (None, None) => String::new(),
+        (Some(engine), Some(port)) if several.contains(engine) => format!("{port}/{engine}").into(),
+        (Some(engine), _) => engine.clone(),
+        (None, Some(port)) => port.to_string().into(),
+        (None, None) => Arc::default(),
     };
-    (namespace, pod, engine, None)
+    Subject { engine, model: None }
 }
 
 /// Everything known of one name of one subject.
 struct Named {
     name: &'static Name,
-    model: Option<String>,
+    model: Option<Arc<str>>,
     samples: Vec<Sample>,
 }
 
-fn add_parts(copies: BTreeMap<(Subject, &'static str, String), RawSeries>) -> Vec<(Subject, Named)> {
-    let mut groups: BTreeMap<(Subject, &'static str), Vec<RawSeries>> = BTreeMap::new();
-    for ((subject, text, _), series) in copies {
-        groups.entry((subject, text)).or_default().push(series);
-    }
-    let named = |((subject, _), mut parts): ((Subject, &'static str), Vec<RawSeries>)| {
-        let first = parts.pop()?;
+fn add_parts(copies: Vec<(Subject, RawSeries)>) -> Vec<(Subject, Named)> {
+    let mut named = Vec::with_capacity(copies.len());
+    let mut copies = copies.into_iter().peekable();
+    while let Some((subject, first)) = copies.next() {
         let (name, model) = (first.name, first.model.clone());
-        let samples = if parts.is_empty() {
-            first.samples
-        } else {
-            parts.push(first);
-            total(name.kind, &parts)
+        let mut parts = vec![first];
+        while let Some((_, part)) = copies.next_if(|(other, next)| *other == subject && next.name == name) {
+            parts.push(part);
+        }
+        let samples = match &mut parts[..] {
+            [alone] => std::mem::take(&mut alone.samples),
+            parts => total(name.kind, parts),
         };
-        Some((subject, Named { name, model, samples }))
-    };
-    groups.into_iter().filter_map(named).collect()
+        named.push((subject, Named { name, model, samples }));
+    }
+    named
 }
 
 /// The sum of parts at every moment that any of them was measured. A part without a sample at that moment counts as
@@ -169,44 +187,36 @@ fn total(kind: Kind, parts: &[RawSeries]) -> Vec<Sample> {
     moments.into_iter().map(sum).collect()
 }
 
-/// The halves of one ratio (or one single signal) in one generation of names.
-type Generation = BTreeMap<Signal, Named>;
-
-fn choose_names(named: Vec<(Subject, Named)>) -> Vec<Series> {
-    let mut choices: BTreeMap<(Subject, Signal), BTreeMap<u8, Generation>> = BTreeMap::new();
-    for (subject, named) in named {
-        let couple = signals::couple(named.name.signal);
-        let generations = choices.entry((subject, couple)).or_default();
-        generations.entry(named.name.generation).or_default().insert(named.name.signal, named);
+/// Of every ratio (or single signal) of every subject, the generation of names that counts.
+fn choose_names(mut named: Vec<(Subject, Named)>) -> impl Iterator<Item = (Subject, Named)> {
+    let place = |(subject, named): &(Subject, Named)| {
+        (subject.clone(), signals::couple(named.name.signal), named.name.generation)
+    };
+    named.sort_by_cached_key(place);
+    let ratio = |(subject, named): &(Subject, Named)| (subject.clone(), signals::couple(named.name.signal));
+    let mut best = Vec::with_capacity(named.len());
+    for names in named.chunk_by(|one, other| ratio(one) == ratio(other)) {
+        let generation = best_generation(names);
+        best.extend(names.iter().map(|(_, named)| Some(named.name.generation) == generation));
     }
-    let mut series = Vec::new();
-    for (((namespace, pod, engine, _), _), generations) in choices {
-        let Some(best) = best_generation(generations) else { continue };
-        series.extend(best.into_values().map(|named| Series {
-            namespace: namespace.clone(),
-            pod: pod.clone(),
-            engine: engine.clone(),
-            model: named.model,
-            signal: named.name.signal,
-            samples: named.samples,
-        }));
-    }
-    series
+    named.into_iter().zip(best).filter_map(|(named, best)| best.then_some(named))
 }
 
 /// The most complete generation, of these the one with the newest sample, of these the newest name.
-fn best_generation(generations: BTreeMap<u8, Generation>) -> Option<Generation> {
-    let newest = |generation: &Generation| {
-        generation.values().filter_map(|named| named.samples.last()).map(|sample| sample.at).max()
+fn best_generation(names: &[(Subject, Named)]) -> Option<u8> {
+    let generations = names.chunk_by(|(_, one), (_, other)| one.name.generation == other.name.generation);
+    let rank = |names: &&[(Subject, Named)]| {
+        let newest = names.iter().filter_map(|(_, named)| named.samples.last()).map(|sample| sample.at).max();
+        let age = names.first().map(|(_, named)| named.name.generation);
+        (names.len(), newest, Reverse(age))
     };
-    let rank = |(age, generation): &(u8, Generation)| {
-        (generation.len(), newest(generation), std::cmp::Reverse(*age))
-    };
-    generations.into_iter().max_by_key(rank).map(|(_, generation)| generation)
+    generations.max_by_key(rank).and_then(|names| names.first()).map(|(_, named)| named.name.generation)
 }
 
 #[cfg(test)]
 mod tests {
+    use wva_core::snapshot::Signal;
+
     use super::*;
 
     fn at(second: i64) -> Timestamp {
@@ -221,8 +231,8 @@ mod tests {
             engine: engine.map(Into::into),
             port,
             model: Some("m".into()),
-            part: String::new(),
-            origin: String::new(),
+            part: Box::default(),
+            origin: 0,
             samples: samples.iter().map(|&(s, value)| Sample { at: at(s), value }).collect(),
         }
     }
@@ -236,8 +246,8 @@ mod tests {
     fn of_two_copies_the_one_with_the_newest_sample_counts_and_is_not_mixed_with_the_other() {
         let mut first = raw("vllm:num_requests_waiting", Some("0"), Some(8000), &[(0, 1.0), (15, 2.0)]);
         let mut second = raw("vllm:num_requests_waiting", Some("0"), Some(8000), &[(7, 10.0), (22, 20.0)]);
-        first.origin = "a".into();
-        second.origin = "b".into();
+        first.origin = 1;
+        second.origin = 2;
         for order in [[first.clone(), second.clone()], [second, first]] {
             let merged = merge(order.into());
             assert_eq!(merged.len(), 1);
@@ -279,14 +289,14 @@ mod tests {
             raw("vllm:num_requests_waiting", Some("0"), Some(8000), &[(0, 1.0)]),
             raw("vllm:num_requests_waiting", Some("0"), Some(8001), &[(0, 2.0)]),
         ]);
-        let engines: Vec<_> = merged.iter().map(|series| series.engine.as_str()).collect();
+        let engines: Vec<_> = merged.iter().map(|series| &*series.engine).collect();
         assert_eq!(engines, ["8000/0", "8001/0"]);
     }
 
     #[test]
     fn an_engine_without_a_label_is_named_by_its_port() {
         let merged = merge(vec![raw("vllm:num_requests_waiting", None, Some(8000), &[(0, 1.0)])]);
-        assert_eq!(merged[0].engine, "8000");
+        assert_eq!(&*merged[0].engine, "8000");
     }
 
     #[test]
@@ -294,7 +304,7 @@ mod tests {
         let config = |port| raw("vllm:cache_config_info", None, Some(port), &[(0, 432_000.0)]);
         let waiting = |engine, port| raw("vllm:num_requests_waiting", Some(engine), Some(port), &[(0, 1.0)]);
         let engines = |raw| -> Vec<(Signal, String)> {
-            merge(raw).into_iter().map(|series| (series.signal, series.engine)).collect()
+            merge(raw).into_iter().map(|series| (series.signal, series.engine.to_string())).collect()
         };
         let mut found = engines(vec![config(8000), waiting("0", 8000)]);
         found.sort();
@@ -307,13 +317,13 @@ mod tests {
         let several = engines(vec![config(8000), waiting("0", 8000), waiting("1", 8000)]);
         assert!(several.iter().all(|(signal, _)| *signal == Signal::Waiting), "whose it is can't be known");
         let alone = raw("vllm:num_requests_waiting", None, Some(8000), &[(0, 1.0)]);
-        assert!(engines(vec![config(8000), alone]).iter().all(|(_, engine)| engine == "8000"));
+        assert!(engines(vec![config(8000), alone]).iter().all(|(_, engine)| *engine == *"8000"));
     }
 
     #[test]
     fn the_schedulers_parts_add_up_by_model_and_a_counter_keeps_what_it_had() {
         let part = |text, name: &str, samples: &[(i64, f64)]| RawSeries {
-            part: String::from(text),
+            part: Box::from(text),
             ..raw(name, None, Some(9090), samples)
         };
         let queue = "inference_extension_flow_control_queue_size";

@@ -94,9 +94,17 @@ pub struct ServingArgs {
     /// The key of the serving certificate, PEM.
     #[arg(long, value_name = "FILE", requires = "tls_cert_file")]
     pub tls_private_key_file: Option<PathBuf>,
+    /// When the self-made CA is replaced: how long each step (announce the new CA, serve with it, forget the old one) is
+    /// left to reach every API server and instance.
+    #[arg(long, default_value = "5m", value_name = "DURATION")]
+    pub ca_settle_duration: SignedDuration,
     /// After SIGTERM: how long requests are still answered while endpoints and balancers learn that we go.
     #[arg(long, default_value = "5s", value_name = "DURATION")]
     pub shutdown_delay_duration: SignedDuration,
+    /// Ask a connection to leave after about this long (a tenth more or less), between two requests: an API server keeps
+    /// one connection for all it asks, and its next one may go to another instance. 0s: never.
+    #[arg(long, default_value = "10m", value_name = "DURATION")]
+    pub max_connection_age: SignedDuration,
 }
 
 /// Where metrics come from.

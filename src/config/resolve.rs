@@ -17,6 +17,8 @@ use super::args::{
 const LEASE_DURATION: Duration = Duration::from_secs(15);
 /// Evidence must outlive three lease durations, or a change of holder alone could make it too old.
 const MIN_MAX_STALE: Duration = Duration::from_secs(3 * LEASE_DURATION.as_secs());
+/// A change of the CA takes at least the second in which an undisturbed watch and an API server follow.
+const MIN_CA_SETTLE: Duration = Duration::from_secs(1);
 
 /// Everything `wva serve` runs with.
 #[derive(Debug, Clone)]
@@ -41,8 +43,12 @@ pub struct Config {
     pub listen: SocketAddr,
     /// The user's own certificate, if any.
     pub certificate: Option<Certificate>,
+    /// How long each step of a change of the CA is left to reach everybody.
+    pub ca_settle: Duration,
     /// How long to go on answering after SIGTERM.
     pub shutdown_delay: Duration,
+    /// When a connection is asked to leave; `None`: never.
+    pub connection_age: Option<Duration>,
     /// Where metrics come from.
     pub source: Source,
     /// How often to evaluate.
@@ -164,12 +170,14 @@ impl TryFrom<ServeArgs> for Config {
             lease: given(cluster.lease_name, DEFAULT_LEASE),
             listen,
             certificate: certificate(&args.serving),
+            ca_settle: at_least("--ca-settle-duration", args.serving.ca_settle_duration, MIN_CA_SETTLE, "")?,
             shutdown_delay: at_least(
                 "--shutdown-delay-duration",
                 args.serving.shutdown_delay_duration,
                 Duration::ZERO,
                 "",
             )?,
+            connection_age: connection_age(args.serving.max_connection_age)?,
             source: source(args.source)?,
             interval: at_least("--interval", args.decision.interval, tick, "")?,
             max_age: at_least("--max-age", args.decision.max_age, Duration::ZERO, "")?,
@@ -181,6 +189,15 @@ impl TryFrom<ServeArgs> for Config {
             },
         })
     }
+}
+
+/// None for zero. A shorter age than a minute costs an API server more handshakes than it asks questions.
+fn connection_age(given: SignedDuration) -> Result<Option<Duration>, ConfigError> {
+    if given.is_zero() {
+        return Ok(None);
+    }
+    let why = ", or 0s: an API server asks once in 30 s, and a connection costs a handshake";
+    at_least("--max-connection-age", given, Duration::from_secs(60), why).map(Some)
 }
 
 /// Manifests leave variables empty: that is the default, not an empty name.
@@ -284,6 +301,15 @@ mod tests {
     fn prometheus_without_a_url_is_refused_with_the_next_step() {
         let error = config("--source prometheus").unwrap_err();
         assert!(error.contains("PROMETHEUS_BASE_URL"), "{error}");
+    }
+
+    #[test]
+    fn a_connection_may_grow_ten_minutes_old_or_as_old_as_it_likes_but_is_not_ended_every_few_seconds() {
+        let age = |flags| config(flags).map(|config| config.connection_age);
+        assert_eq!(age(""), Ok(Some(Duration::from_secs(600))));
+        assert_eq!(age("--max-connection-age 0s"), Ok(None));
+        let error = age("--max-connection-age 10s").unwrap_err();
+        assert!(error.contains("--max-connection-age") && error.contains("or 0s"), "{error}");
     }
 
     #[test]

@@ -19,21 +19,34 @@ type Decisions = BTreeMap<VariantId, Decision>;
 #[must_use]
 pub fn check(snapshot: &Snapshot, before: &Memory, policy: &Policy, decisions: &Decisions) -> Vec<Violation> {
     let mut found = one_decision_each(snapshot, decisions);
-    let nothing = GroupMemory::default();
     for (id, group) in &snapshot.groups {
-        let before = before.groups.get(id).unwrap_or(&nothing);
-        let case = Case { now: snapshot.now, policy, group, before };
-        for role in [Role::Both, Role::Decode, Role::Prefill] {
-            found.extend(case.check_role(role, decisions));
-        }
+        found.extend(check_group(snapshot.now, group, before.groups.get(id), policy, decisions));
     }
     found
 }
 
-fn one_decision_each(snapshot: &Snapshot, decisions: &Decisions) -> Vec<Violation> {
+/// The broken rules of one group; `decisions` may be those of others too.
+pub(crate) fn check_group(
+    now: Timestamp,
+    group: &ModelGroup,
+    before: Option<&GroupMemory>,
+    policy: &Policy,
+    decisions: &Decisions,
+) -> Vec<Violation> {
+    let nothing = GroupMemory::default();
+    let case = Case { now, policy, group, before: before.unwrap_or(&nothing) };
+    let roles = [Role::Both, Role::Decode, Role::Prefill];
+    roles.into_iter().flat_map(|role| case.check_role(role, decisions)).collect()
+}
+
+/// What has no decision, and decisions about what is not there.
+pub(crate) fn one_decision_each(snapshot: &Snapshot, decisions: &Decisions) -> Vec<Violation> {
     let states = snapshot.groups.values().flat_map(|group| &group.variants);
     let wanted: BTreeSet<&VariantId> =
         states.map(|state| &state.variant.id).chain(snapshot.invalid.iter().map(|one| &one.id)).collect();
+    if wanted.iter().copied().eq(decisions.keys()) {
+        return Vec::new();
+    }
     let missing =
         wanted.iter().filter(|id| !decisions.contains_key(**id)).map(|id| (*id, "it has no decision"));
     let extra =
@@ -67,6 +80,9 @@ impl Case<'_> {
     fn check_role(&self, role: Role, decisions: &Decisions) -> Vec<Violation> {
         let of_role: Vec<&VariantState> =
             self.group.variants.iter().filter(|state| state.variant.role == role).collect();
+        if of_role.is_empty() {
+            return Vec::new();
+        }
         let numbers: Vec<Number<'_>> =
             of_role.iter().filter_map(|state| self.number(state, decisions)).collect();
         let measured = self.all_measured(&of_role);
@@ -145,8 +161,7 @@ impl Case<'_> {
                 .all(|signal| engine.newest(*signal).is_some_and(|sample| sample.value <= 0.0))
         };
         let ready = all.iter().flat_map(|state| &state.replicas).filter(|one| one.phase == Phase::Ready);
-        let quiet =
-            ready.into_iter().all(|one| serving(one).into_iter().all(calm) && measured_lately(one, self.now));
+        let quiet = ready.into_iter().all(|one| serving(one).all(calm) && measured_lately(one, self.now));
         let quiet = quiet
             && self.group.scheduler.newest(Signal::SchedulerQueueSize).is_some_and(|one| one.value <= 0.0);
         let may = all.iter().all(|state| state.variant.bounds.min.get() == 0);
@@ -207,8 +222,8 @@ impl Number<'_> {
 
     fn out_of_bounds(&self) -> Option<Violation> {
         let bounded = self.bounded(self.decided);
-        let detail = format!("{} is outside the bounds; {bounded} is the nearest inside", self.decided);
-        (bounded != self.decided).then(|| broken(self.id(), Rule::WithinBounds, detail))
+        let detail = || format!("{} is outside the bounds; {bounded} is the nearest inside", self.decided);
+        (bounded != self.decided).then(|| broken(self.id(), Rule::WithinBounds, detail()))
     }
 
     /// What a step starts from: pods that a rolling update adds for a while are no base.
@@ -246,8 +261,7 @@ fn measured_lately(replica: &Replica, now: Timestamp) -> bool {
                 && series.first().is_some_and(|first| seconds(first.at, now) >= oldest)
         })
     };
-    let engines = serving(replica);
-    !engines.is_empty() && engines.into_iter().all(lately)
+    !replica.engines.is_empty() && serving(replica).all(lately)
 }
 
 fn usual_gap(series: &[Sample]) -> f64 {
@@ -258,9 +272,10 @@ fn usual_gap(series: &[Sample]) -> f64 {
 }
 
 /// The engines of a pod, without those that show neither signal while others do.
-fn serving(replica: &Replica) -> Vec<&Signals> {
-    let silent =
-        |engine: &Signals| engine.get(Signal::KvUsage).is_empty() && engine.get(Signal::Waiting).is_empty();
-    let (silent, speaking): (Vec<_>, Vec<_>) = replica.engines.values().partition(|engine| silent(engine));
-    if speaking.is_empty() { silent } else { speaking }
+fn serving(replica: &Replica) -> impl Iterator<Item = &Signals> {
+    let speaks = |engine: &Signals| {
+        !(engine.get(Signal::KvUsage).is_empty() && engine.get(Signal::Waiting).is_empty())
+    };
+    let one_speaks = replica.engines.values().any(speaks);
+    replica.engines.values().filter(move |engine| speaks(engine) || !one_speaks)
 }

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::memory::{GroupMemory, Memory};
+use crate::memory::GroupMemory;
 use crate::snapshot::{Replica, Signals, Snapshot};
 
 /// How far clocks of one cluster may differ: a sample beyond is a bad sample. Time synchronisation keeps them within
@@ -34,16 +34,13 @@ pub(crate) fn without_future(snapshot: &Snapshot) -> Cow<'_, Snapshot> {
 
 /// Makes the moments of `memory` that are after `now` be now. The look of the analyzer keeps its time: one in the future
 /// is due again.
-pub(crate) fn not_after(memory: &mut Memory, now: Timestamp) {
+pub(crate) fn not_after(memory: &mut GroupMemory, now: Timestamp) {
     let clamp = |moment: &mut Option<Timestamp>| *moment = moment.map(|at| at.min(now));
-    for GroupMemory { idle_since, observed_at, variants, .. } in memory.groups.values_mut() {
-        clamp(idle_since);
-        clamp(observed_at);
-        for variant in variants.values_mut() {
-            clamp(&mut variant.target_since);
-            clamp(&mut variant.evidence);
-            clamp(&mut variant.blind_since);
-        }
+    clamp(&mut memory.idle_since);
+    clamp(&mut memory.observed_at);
+    for variant in memory.variants.values_mut() {
+        clamp(&mut variant.target_since);
+        clamp(&mut variant.evidence);
+        clamp(&mut variant.blind_since);
     }
-    memory.invalid.values_mut().for_each(|since| *since = (*since).min(now));
 }

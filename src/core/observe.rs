@@ -27,7 +27,8 @@ const TRACES: [Signal; 3] =
 #[must_use]
 pub fn observe(snapshot: &Snapshot, mut memory: Memory) -> Memory {
     let snapshot = &*without_future(snapshot);
-    not_after(&mut memory, snapshot.now);
+    memory.groups.values_mut().for_each(|group| not_after(group, snapshot.now));
+    memory.invalid.values_mut().for_each(|since| *since = (*since).min(snapshot.now));
     for (id, group) in &snapshot.groups {
         let remembered = memory.groups.entry(id.clone()).or_default();
         remembered.idle_since = idle_since(snapshot.now, group, remembered);
@@ -77,26 +78,19 @@ impl Activity {
 }
 
 fn engine_activity(now: Timestamp, engine: &Signals, observed_at: Option<Timestamp>) -> Activity {
-    let gauges = [Signal::Running, Signal::Waiting].map(|signal| gauge(now, engine, signal));
-    let traces: Vec<Activity> = TRACES
-        .iter()
-        .filter(|signal| !engine.get(**signal).is_empty())
-        .map(|signal| counter(engine.get(*signal), observed_at))
-        .collect();
-    if traces.is_empty() {
+    let traces = TRACES.iter().map(|signal| engine.get(*signal)).filter(|series| !series.is_empty());
+    let Some(traces) = traces.map(|series| counter(series, observed_at)).reduce(Activity::and) else {
         return Activity::Unknown;
-    }
-    gauges.into_iter().chain(traces).fold(Activity::Idle(None), Activity::and)
+    };
+    let limit = fresh_limit(interval_of(engine));
+    let gauges = [Signal::Running, Signal::Waiting];
+    gauges.map(|signal| quiet_gauge(now, engine.get(signal), limit)).into_iter().fold(traces, Activity::and)
 }
 
 fn scheduler_activity(now: Timestamp, scheduler: &Signals) -> Activity {
     // Without a queue nobody sees the request that should wake the model: it must not sleep.
     let limit = fresh_limit(median_gap(scheduler.get(Signal::SchedulerQueueSize)));
     quiet_gauge(now, scheduler.get(Signal::SchedulerQueueSize), limit)
-}
-
-fn gauge(now: Timestamp, engine: &Signals, signal: Signal) -> Activity {
-    quiet_gauge(now, engine.get(signal), fresh_limit(interval_of(engine)))
 }
 
 fn quiet_gauge(now: Timestamp, series: &[Sample], limit: Seconds) -> Activity {

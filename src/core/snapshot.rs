@@ -123,24 +123,54 @@ pub enum Phase {
     Terminating,
 }
 
-/// The raw samples of one engine, by signal, oldest first.
+/// The raw samples of one engine, by signal, oldest first. In one piece, since a decision about thousands of engines
+/// takes as long as its way through memory.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Signals(BTreeMap<Signal, Vec<Sample>>);
+#[serde(from = "BTreeMap<Signal, Vec<Sample>>", into = "BTreeMap<Signal, Vec<Sample>>")]
+pub struct Signals {
+    /// The signals in order, each with where its samples end.
+    ends: Vec<(Signal, usize)>,
+    samples: Vec<Sample>,
+    /// The latest time of all samples.
+    latest: Option<Timestamp>,
+}
 
 impl Signals {
     /// Adds samples of `signal`, keeping the order of time; of two at one time the first stays.
     pub fn add(&mut self, signal: Signal, samples: impl IntoIterator<Item = Sample>) {
-        let series = self.0.entry(signal).or_default();
+        let index = self.place(signal).unwrap_or_else(|index| {
+            self.ends.insert(index, (signal, self.start(index)));
+            index
+        });
+        let range = self.start(index)..self.ends[index].1;
+        let mut series = self.samples[range.clone()].to_vec();
         series.extend(samples);
         series.sort_by_key(|sample| sample.at);
         series.dedup_by_key(|sample| sample.at);
+        self.latest = self.latest.max(series.last().map(|newest| newest.at));
+        let more = series.len() - range.len();
+        self.ends[index..].iter_mut().for_each(|(_, end)| *end += more);
+        self.samples.splice(range, series);
+    }
+
+    /// Where `signal` is, or would be.
+    fn place(&self, signal: Signal) -> Result<usize, usize> {
+        self.ends.binary_search_by_key(&signal, |(own, _)| *own)
+    }
+
+    /// Where the samples of the signal at `index` begin.
+    fn start(&self, index: usize) -> usize {
+        index.checked_sub(1).map_or(0, |before| self.ends[before].1)
+    }
+
+    fn at(&self, index: usize) -> &[Sample] {
+        &self.samples[self.start(index)..self.ends[index].1]
     }
 
     /// The samples of `signal`, oldest first; empty when there are none.
     #[must_use]
     pub fn get(&self, signal: Signal) -> &[Sample] {
-        self.0.get(&signal).map_or(&[], Vec::as_slice)
+        self.place(signal).map_or(&[], |index| self.at(index))
     }
 
     /// The newest sample of `signal`.
@@ -152,23 +182,41 @@ impl Signals {
     /// A sample is later than `latest`.
     #[must_use]
     pub fn ahead_of(&self, latest: Timestamp) -> bool {
-        self.0.values().filter_map(|series| series.last()).any(|newest| newest.at > latest)
+        self.latest.is_some_and(|own| own > latest)
     }
 
     /// Drops the samples later than `latest`.
     pub fn cut_after(&mut self, latest: Timestamp) {
-        self.0.values_mut().for_each(|series| series.retain(|sample| sample.at <= latest));
+        let mut kept = Self::default();
+        for (signal, samples) in self.iter() {
+            kept.add(signal, samples.iter().copied().filter(|sample| sample.at <= latest));
+        }
+        *self = kept;
     }
 
     /// True when there is no sample at all.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.0.values().all(Vec::is_empty)
+        self.samples.is_empty()
     }
 
     /// Every signal with its samples.
     pub fn iter(&self) -> impl Iterator<Item = (Signal, &[Sample])> {
-        self.0.iter().map(|(signal, samples)| (*signal, samples.as_slice()))
+        self.ends.iter().enumerate().map(|(index, (signal, _))| (*signal, self.at(index)))
+    }
+}
+
+impl From<BTreeMap<Signal, Vec<Sample>>> for Signals {
+    fn from(series: BTreeMap<Signal, Vec<Sample>>) -> Self {
+        let mut signals = Self::default();
+        series.into_iter().for_each(|(signal, samples)| signals.add(signal, samples));
+        signals
+    }
+}
+
+impl From<Signals> for BTreeMap<Signal, Vec<Sample>> {
+    fn from(signals: Signals) -> Self {
+        signals.iter().map(|(signal, samples)| (signal, samples.to_vec())).collect()
     }
 }
 

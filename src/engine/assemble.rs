@@ -2,7 +2,7 @@
 //!
 //! A series of a pod that no longer exists is a ghost: the join with the pod list drops it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, HashMap};
 
 use jiff::Timestamp;
 use wva_core::Snapshot;
@@ -50,70 +50,82 @@ fn health(answer: &Result<Collected, SourceError>, namespace: &str) -> SourceHea
     }
 }
 
+/// A pod's place in the snapshot.
+struct Pod<'a> {
+    /// The model of its variant.
+    model: &'a str,
+    /// A series of it names that model. Then series of another one (a second engine in the pod) are left out; else every
+    /// series counts, since a served name that differs from `modelID` is cosmetic.
+    names_its_model: bool,
+    engines: &'a mut BTreeMap<String, Signals>,
+}
+
+/// A model's scheduler in the snapshot, and the parts that its queues are the sums of.
+struct Scheduler<'a> {
+    signals: &'a mut Signals,
+    parts: BTreeMap<Signal, Vec<Series>>,
+}
+
+/// Pods and schedulers of a namespace, by pod and by model.
+#[derive(Default)]
+struct Places<'a> {
+    pods: HashMap<&'a str, Pod<'a>>,
+    schedulers: HashMap<&'a str, Scheduler<'a>>,
+}
+
 /// Gives every series to the replica or the group it belongs to.
 fn join(groups: &mut BTreeMap<GroupId, ModelGroup>, series: Vec<Series>) {
-    let places = places(groups);
-    let own_model = pods_naming_their_model(&places, &series);
-    let mut queues: BTreeMap<(GroupId, Signal), Vec<Series>> = BTreeMap::new();
+    let mut namespaces = places(groups);
+    for one in &series {
+        let pods = namespaces.get_mut(&*one.namespace).map(|places| &mut places.pods);
+        if let Some(pod) = pods.and_then(|pods| pods.get_mut(&*one.pod)) {
+            pod.names_its_model |= one.model.as_deref() == Some(pod.model);
+        }
+    }
     for one in series {
+        let Some(places) = namespaces.get_mut(&*one.namespace) else { continue };
         if is_scheduler(one.signal) {
-            if let Some(model) = &one.model {
-                let group = GroupId::new(&one.namespace, model);
-                queues.entry((group, one.signal)).or_default().push(one);
+            let model = one.model.as_deref().unwrap_or_default();
+            if let Some(scheduler) = places.schedulers.get_mut(model) {
+                scheduler.parts.entry(one.signal).or_default().push(one);
             }
-            continue;
+        } else if let Some(pod) = places.pods.get_mut(&*one.pod) {
+            pod.add(one);
         }
-        let key = (one.namespace.clone(), one.pod.clone());
-        let Some(place) = places.get(&key) else { continue };
-        let foreign = one.model.as_ref().is_some_and(|model| *model != place.group.model);
-        if foreign && own_model.contains(&key) {
-            continue;
-        }
-        let Some(group) = groups.get_mut(&place.group) else { continue };
-        let replica = &mut group.variants[place.variant].replicas[place.replica];
-        replica.engines.entry(one.engine).or_default().add(one.signal, one.samples);
     }
-    for ((id, signal), parts) in queues {
-        if let Some(group) = groups.get_mut(&id) {
-            group.scheduler.add(signal, sum_of(parts));
+    let schedulers = namespaces.into_values().flat_map(|places| places.schedulers.into_values());
+    for Scheduler { signals, parts } in schedulers {
+        for (signal, parts) in parts {
+            signals.add(signal, sum_of(parts));
         }
     }
 }
 
-/// Where a pod's replica stands.
-struct Place {
-    group: GroupId,
-    variant: usize,
-    replica: usize,
-}
-
-fn places(groups: &BTreeMap<GroupId, ModelGroup>) -> BTreeMap<(String, String), Place> {
-    let mut places = BTreeMap::new();
+fn places(groups: &mut BTreeMap<GroupId, ModelGroup>) -> HashMap<&str, Places<'_>> {
+    let mut namespaces: HashMap<&str, Places<'_>> = HashMap::new();
     for (id, group) in groups {
-        for (variant, state) in group.variants.iter().enumerate() {
-            for (replica, one) in state.replicas.iter().enumerate() {
-                let place = Place { group: id.clone(), variant, replica };
-                places.insert((id.namespace.clone(), one.pod.clone()), place);
-            }
+        let places = namespaces.entry(&id.namespace).or_default();
+        for replica in group.variants.iter_mut().flat_map(|state| &mut state.replicas) {
+            let pod = Pod { model: &id.model, names_its_model: false, engines: &mut replica.engines };
+            places.pods.insert(&replica.pod, pod);
         }
+        let scheduler = Scheduler { signals: &mut group.scheduler, parts: BTreeMap::new() };
+        places.schedulers.insert(&id.model, scheduler);
     }
-    places
+    namespaces
 }
 
-/// The pods with a series that names the model of their variant. Of these, series of another model (a second engine in
-/// the pod) are left out; of the others every series counts, since a served name that differs from `modelID` is cosmetic.
-fn pods_naming_their_model(
-    places: &BTreeMap<(String, String), Place>,
-    series: &[Series],
-) -> BTreeSet<(String, String)> {
-    let mut pods = BTreeSet::new();
-    for one in series {
-        let key = (one.namespace.clone(), one.pod.clone());
-        if places.get(&key).is_some_and(|place| one.model.as_ref() == Some(&place.group.model)) {
-            pods.insert(key);
+impl Pod<'_> {
+    fn add(&mut self, one: Series) {
+        let foreign = one.model.is_some_and(|model| *model != *self.model);
+        if foreign && self.names_its_model {
+            return;
+        }
+        match self.engines.get_mut(&*one.engine) {
+            Some(signals) => signals.add(one.signal, one.samples),
+            None => self.engines.entry(one.engine.to_string()).or_default().add(one.signal, one.samples),
         }
     }
-    pods
 }
 
 fn is_scheduler(signal: Signal) -> bool {

@@ -1,5 +1,6 @@
-//! One pass from metrics to a published result, and the loop that keeps passes coming.
+//! One pass from metrics to a published result.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,13 +8,14 @@ use arc_swap::ArcSwap;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
-use tracing::{Instrument, debug, info, info_span, warn};
+use tokio::time::Instant;
+use tracing::{Instrument, debug, error, info, info_span, warn};
 use wva_core::decision::Verdict;
 use wva_core::{Memory, Outcome, Policy, Snapshot};
 
 use super::assemble::assemble;
 use super::board::{Board, Origin, Published};
+use super::duty::Duty;
 use super::leadership::{Leadership, Term};
 use super::ports::{Clock, Cluster, ClusterView, Collected, MetricSource, Scope, SourceError};
 use super::takeover::{Restored, adopt};
@@ -48,6 +50,7 @@ pub struct Engine {
     term: Mutex<Option<Term>>,
     /// What is wrong with the source, as last logged.
     trouble: Mutex<Option<String>>,
+    duty: Duty,
 }
 
 impl Engine {
@@ -60,6 +63,7 @@ impl Engine {
             memory: watch::Sender::default(),
             term: Mutex::default(),
             trouble: Mutex::default(),
+            duty: Duty::default(),
         }
     }
 
@@ -91,6 +95,11 @@ impl Engine {
         *current = Some(term);
     }
 
+    /// When evaluations may start.
+    pub(super) fn duty(&self) -> &Duty {
+        &self.duty
+    }
+
     pub(super) fn parts(&self) -> &Parts {
         &self.parts
     }
@@ -109,25 +118,45 @@ impl Engine {
     }
 
     /// One pass. Publishes nothing when the lease was lost on the way.
-    pub async fn evaluate(&self) -> Arc<Published> {
-        let started = tokio::time::Instant::now();
+    pub async fn evaluate(self: &Arc<Self>) -> Arc<Published> {
+        let started = Instant::now();
         let term = self.current_term();
-        let view = self.parts.cluster.view();
-        let answer = self.collect(&view).await;
+        let answer = self.collect(&self.parts.cluster.view()).await;
+        let engine = Arc::clone(self);
+        // Away from the threads that answer reads: thousands of variants are tens of milliseconds.
+        let concluded = tokio::task::spawn_blocking(move || engine.conclude(answer, term, started));
+        concluded.await.unwrap_or_else(|failure| {
+            error!(%failure, "evaluation died");
+            self.parts.board.newest()
+        })
+    }
+
+    /// From what the source answered to what is published.
+    fn conclude(
+        &self,
+        answer: Result<Collected, SourceError>,
+        term: Option<Term>,
+        started: Instant,
+    ) -> Arc<Published> {
         let error = answer.as_ref().err().map(|error| error.kind);
         // Looked at again: pods that went while the source was answering are ghosts now.
         let view = self.parts.cluster.view();
         let snapshot = assemble(&view, answer, self.parts.clock.now());
-        self.parts.metrics.evaluated(started.elapsed(), error);
         let still = self.current_term().filter(|now| Some(now) == term.as_ref());
-        match self.decide(&snapshot, still) {
-            Some(outcome) => self.publish(outcome, snapshot.now, started.elapsed()),
+        let outcome = self.decide(&snapshot, still);
+        let took = started.elapsed();
+        self.parts.metrics.evaluated(took, error);
+        // Before anybody can see the result and ask for a newer one.
+        self.duty.rest_from(took);
+        match outcome {
+            Some(outcome) => self.publish(outcome, snapshot.now, took),
             None => self.parts.board.newest(),
         }
     }
 
     async fn collect(&self, view: &ClusterView) -> Result<Collected, SourceError> {
-        let namespaces = view.variants.iter().map(|state| state.variant.id.namespace.clone()).collect();
+        let namespaces: BTreeSet<_> = view.variants.iter().map(|state| &state.variant.id.namespace).collect();
+        let namespaces = namespaces.into_iter().cloned().collect();
         let scope = Scope { namespaces, endpoints: view.endpoints.clone() };
         let reading = self.parts.source.collect(&scope).instrument(info_span!("collect"));
         let answer = tokio::time::timeout(COLLECT_TIMEOUT, reading).await.unwrap_or_else(|_| {
@@ -167,8 +196,8 @@ impl Engine {
         }
         let before = Memory::clone(&self.memory.borrow());
         let observed = wva_core::observe(snapshot, before);
-        let outcome = wva_core::decide(snapshot, &observed, &self.policy.load());
-        self.memory.send_replace(Arc::new(outcome.memory.clone()));
+        let mut outcome = wva_core::decide(snapshot, &observed, &self.policy.load());
+        self.memory.send_replace(Arc::new(std::mem::take(&mut outcome.memory)));
         for violation in &outcome.report.violations {
             warn!(%violation, "decision withheld by the checker");
         }
@@ -206,16 +235,4 @@ fn log_changes(previous: &Published, outcome: &Outcome) {
             }
         }
     }
-}
-
-/// Keeps evaluating every `interval`, but at most a quarter of the time, until `stop`.
-pub async fn run(reader: super::Reader, interval: Duration, stop: CancellationToken) {
-    let clock = reader.clock();
-    let evaluating = async {
-        loop {
-            let took = reader.refresh().await.took;
-            clock.sleep(interval.max(took * 3)).await;
-        }
-    };
-    stop.run_until_cancelled(evaluating).await;
 }

@@ -3,6 +3,7 @@
 
 mod assemble;
 mod board;
+mod duty;
 mod evaluate;
 mod leadership;
 mod ports;
@@ -11,11 +12,11 @@ mod takeover;
 
 pub use assemble::assemble;
 pub use board::{Board, Origin, Published};
-pub use evaluate::{Engine, Parts, run};
+pub use evaluate::{Engine, Parts};
 pub use leadership::{Holder, Leadership, Term};
 pub use ports::{
-    Clock, Cluster, ClusterView, Collected, Endpoint, Gap, MetricSource, Scope, Series, SourceError,
+    Claim, Clock, Cluster, ClusterView, Collected, Endpoint, Gap, MetricSource, Scope, Series, SourceError,
     SystemClock,
 };
-pub use reader::{ReadSettings, Reader};
+pub use reader::{ReadSettings, Reader, run};
 pub use takeover::{Restored, adopt};

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use jiff::Timestamp;
+use wva_core::VariantId;
 use wva_core::model::InvalidVariant;
 use wva_core::snapshot::{Sample, Signal, VariantState};
 
@@ -72,17 +73,17 @@ pub struct Collected {
     pub bad_samples: u64,
 }
 
-/// The samples of one signal of one engine or scheduler.
+/// The samples of one signal of one engine or scheduler. Names are shared: there are many series of each.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Series {
     /// Namespace of the pod.
-    pub namespace: String,
+    pub namespace: Arc<str>,
     /// Name of the pod.
-    pub pod: String,
+    pub pod: Arc<str>,
     /// The serving process in the pod: its `engine` label, else its port, else empty.
-    pub engine: String,
+    pub engine: Arc<str>,
     /// The model, when the series names one. Scheduler series always do.
-    pub model: Option<String>,
+    pub model: Option<Arc<str>>,
     /// What was measured.
     pub signal: Signal,
     /// Oldest first, with their true times; all finite.
@@ -114,15 +115,76 @@ pub trait Cluster: Send + Sync {
     fn view(&self) -> Arc<ClusterView>;
 }
 
+/// A variant that names a Deployment as its scale target.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claim {
+    /// The name of the Deployment; it is in the variant's namespace.
+    pub deployment: String,
+    /// The variant.
+    pub variant: VariantId,
+}
+
 /// Variants with their targets and pods (without signals), and where the pods' metrics are.
 #[derive(Debug, Clone, Default)]
 pub struct ClusterView {
     /// False until every watch has listed once: nothing can be decided before.
     pub synced: bool,
-    /// The variants this installation is responsible for.
+    /// The variants this installation is responsible for, sorted by their ids.
     pub variants: Vec<VariantState>,
+    /// Which variants claim which Deployment, sorted by [`Claim::target`]. Two claims on one Deployment make both
+    /// variants invalid.
+    pub claims: Vec<Claim>,
     /// The pods of these variants.
     pub endpoints: Vec<Endpoint>,
     /// Objects that cannot be decided about.
     pub invalid: Vec<InvalidVariant>,
+}
+
+impl ClusterView {
+    /// The claims on one Deployment: none, one, or a dispute.
+    #[must_use]
+    pub fn claims_on(&self, namespace: &str, deployment: &str) -> &[Claim] {
+        let wanted = (namespace, deployment);
+        let from = self.claims.partition_point(|claim| claim.target() < wanted);
+        let claims = self.claims.get(from..).unwrap_or_default();
+        let count = claims.partition_point(|claim| claim.target() == wanted);
+        claims.get(..count).unwrap_or_default()
+    }
+
+    /// The state of one variant that can be decided about.
+    #[must_use]
+    pub fn variant(&self, id: &VariantId) -> Option<&VariantState> {
+        let at = self.variants.binary_search_by(|state| state.variant.id.cmp(id)).ok()?;
+        self.variants.get(at)
+    }
+}
+
+impl Claim {
+    /// Namespace and name of the Deployment.
+    #[must_use]
+    pub fn target(&self) -> (&str, &str) {
+        (&self.variant.namespace, &self.deployment)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim(namespace: &str, deployment: &str, name: &str) -> Claim {
+        Claim { deployment: deployment.into(), variant: VariantId::new(namespace, name) }
+    }
+
+    #[test]
+    fn claims_are_those_of_one_deployment_in_one_namespace() {
+        let claims =
+            vec![claim("a", "x", "v"), claim("b", "x", "v"), claim("b", "x", "w"), claim("b", "y", "u")];
+        let view = ClusterView { claims: claims.clone(), ..ClusterView::default() };
+        assert_eq!(view.claims_on("a", "x"), &claims[..1]);
+        assert_eq!(view.claims_on("b", "x"), &claims[1..3]);
+        assert_eq!(view.claims_on("b", "y"), &claims[3..]);
+        for (namespace, deployment) in [("a", "y"), ("b", ""), ("b", "z"), ("", "x"), ("c", "x")] {
+            assert!(view.claims_on(namespace, deployment).is_empty(), "{namespace}/{deployment}");
+        }
+    }
 }

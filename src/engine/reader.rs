@@ -1,5 +1,5 @@
 //! How a read gets its number: from the published result while that is young, else from one evaluation that all
-//! readers of the moment share. N readers never cause N queries.
+//! readers of the moment share. N readers never cause N queries. And the loop that evaluates when nobody reads.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,12 +7,13 @@ use std::time::Duration;
 use jiff::Timestamp;
 use moka::future::Cache;
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 use tracing::error;
 use wva_core::units::Seconds;
 
 use super::board::{Origin, Published};
 use super::evaluate::Engine;
-use super::ports::Clock;
+use super::ports::{Clock, ClusterView};
 
 /// Evaluations that may be remembered: the running one and the few before it.
 const SHARED_EVALUATIONS: u64 = 8;
@@ -22,7 +23,7 @@ const FAILURE_PAUSE: Duration = Duration::from_secs(1);
 /// How old an answer may be and how long a reader waits for a younger one.
 #[derive(Debug, Clone, Copy)]
 pub struct ReadSettings {
-    /// A published result younger than this is the answer (or four times its own duration, when that is more).
+    /// A published result younger than this is the answer; an older one too, while evaluations may not start.
     pub max_age: Duration,
     /// A reader waits this long at most, then gets the last good number with its true age.
     pub read_wait: Duration,
@@ -55,6 +56,12 @@ impl Reader {
     #[must_use]
     pub fn newest(&self) -> Arc<Published> {
         self.engine.parts().board.newest()
+    }
+
+    /// The newest view of the cluster. Every instance has one of its own, whoever decides.
+    #[must_use]
+    pub fn view(&self) -> Arc<ClusterView> {
+        self.engine.parts().cluster.view()
     }
 
     /// Every result from now on.
@@ -90,19 +97,29 @@ impl Reader {
         tokio::time::timeout(self.settings.read_wait, self.refresh()).await.unwrap_or_else(|_| self.newest())
     }
 
-    fn is_young(&self, published: &Published) -> bool {
-        let age = self.now().duration_since(published.at);
-        published.origin == Origin::Computed
-            && age.unsigned_abs() <= self.settings.max_age.max(published.took * 4)
+    /// How long it is until the newest result is `age` old; `None` when it is, or is not of this instance.
+    fn young_for(&self, age: Duration) -> Option<Duration> {
+        let newest = self.newest();
+        let real = self.now().duration_since(newest.at).unsigned_abs();
+        age.checked_sub(real).filter(|left| !left.is_zero() && newest.origin == Origin::Computed)
     }
 
-    /// Starts or joins the evaluation that replaces the newest result. An instance that may not decide gets the
-    /// newest result as it is.
+    fn is_young(&self, published: &Published) -> bool {
+        let age = self.now().duration_since(published.at);
+        published.origin == Origin::Computed && age.unsigned_abs() <= self.settings.max_age
+    }
+
+    /// Starts or joins the evaluation that replaces the newest result. An instance that may not decide, or that has
+    /// evaluated too lately for its duration, gets the newest result as it is.
     ///
     /// Runs in a task of its own: a reader that goes away must neither take the evaluation with it nor leave its
     /// place in the cache to the next one, who would start a second evaluation beside the first.
     pub async fn refresh(&self) -> Arc<Published> {
         if !self.engine.can_evaluate() {
+            return self.newest();
+        }
+        if self.engine.duty().is_resting() {
+            self.engine.parts().metrics.postponed();
             return self.newest();
         }
         let (shared, engine, stale) = (self.shared.clone(), self.engine.clone(), self.newest().sequence);
@@ -116,4 +133,21 @@ impl Reader {
             self.newest()
         })
     }
+}
+
+/// Keeps results at most `interval` old, as far as evaluations may start, until `stop`. What a read has evaluated
+/// meanwhile is not evaluated again.
+pub async fn run(reader: Reader, interval: Duration, stop: CancellationToken) {
+    let clock = reader.clock();
+    let evaluating = async {
+        loop {
+            reader.refresh().await;
+            clock.sleep(interval).await;
+            while let Some(young_for) = reader.young_for(interval) {
+                clock.sleep(young_for).await;
+            }
+            reader.engine.duty().rested().await;
+        }
+    };
+    stop.run_until_cancelled(evaluating).await;
 }

@@ -1,53 +1,199 @@
-//! `Accept`: which representation a client takes. Pure, and never fails: what cannot be read is not acceptable.
+//! `Accept` and `Accept-Encoding`: which representation a client takes. Pure, and never fails: what cannot be read is
+//! not acceptable. Reads the headers where they are, without a copy.
 
-use http::HeaderMap;
-use http::header::ACCEPT;
+use http::header::{ACCEPT, ACCEPT_ENCODING};
+use http::{HeaderMap, HeaderName};
 
-/// One media range with its parameters, in lower case.
-struct Range {
-    media: String,
-    parameters: Vec<(String, String)>,
+/// How an object is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Encoding {
+    /// `application/json`
+    Json,
+    /// `application/yaml`
+    Yaml,
+    /// `application/vnd.kubernetes.protobuf`
+    Protobuf,
 }
 
-impl Range {
-    fn parse(text: &str) -> Self {
-        let mut parts = text.split(';').map(|part| part.trim().to_ascii_lowercase());
-        let media = parts.next().unwrap_or_default();
-        let parameters = parts.filter_map(|part| {
-            let (key, value) = part.split_once('=')?;
-            Some((key.trim().to_owned(), value.trim().trim_matches('"').to_owned()))
-        });
-        Self { media, parameters: parameters.collect() }
-    }
+impl Encoding {
+    /// In the order in which a wildcard chooses.
+    pub(crate) const ALL: [Self; 3] = [Self::Json, Self::Yaml, Self::Protobuf];
 
-    fn get(&self, key: &str) -> &str {
-        self.parameters.iter().find(|(own, _)| own == key).map_or("", |(_, value)| value)
-    }
-
-    /// `q=0` refuses.
-    fn refused(&self) -> bool {
-        self.get("q").parse::<f32>().is_ok_and(|q| q <= 0.0)
-    }
-
-    fn is_plain_json(&self) -> bool {
-        let json = matches!(self.media.as_str(), "application/json" | "application/*" | "*/*");
-        json && self.get("as").is_empty() && !self.refused()
+    /// The media type.
+    pub(crate) const fn media(self) -> &'static str {
+        match self {
+            Self::Json => "application/json",
+            Self::Yaml => "application/yaml",
+            Self::Protobuf => "application/vnd.kubernetes.protobuf",
+        }
     }
 }
 
-fn ranges(headers: &HeaderMap) -> Vec<Range> {
-    let values = headers.get_all(ACCEPT).into_iter().filter_map(|value| value.to_str().ok());
-    values
-        .flat_map(|value| value.split(','))
-        .filter(|text| !text.trim().is_empty())
-        .map(Range::parse)
-        .collect()
+/// The versions of `meta.k8s.io` that a table is written in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TableVersion {
+    V1,
+    V1Beta1,
 }
 
-/// True when plain JSON will do, as it does for a client that says nothing.
+/// What a client gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Representation {
+    /// How it is written.
+    pub(crate) encoding: Encoding,
+    /// As a table for people instead of as the object itself.
+    pub(crate) table: Option<TableVersion>,
+}
+
+/// One media range, its parameters unread.
+#[derive(Debug, Clone, Copy)]
+struct Range<'a> {
+    media: &'a str,
+    parameters: &'a str,
+}
+
+impl<'a> Range<'a> {
+    fn parse(text: &'a str) -> Self {
+        let (media, parameters) = text.split_once(';').unwrap_or((text, ""));
+        Self { media: media.trim(), parameters }
+    }
+
+    /// The value of a parameter; empty when it is not there.
+    fn get(&self, key: &str) -> &'a str {
+        let pairs = self.parameters.split(';').filter_map(|part| part.split_once('='));
+        let mut named = pairs.filter(|(own, _)| own.trim().eq_ignore_ascii_case(key));
+        named.next().map_or("", |(_, value)| value.trim().trim_matches('"'))
+    }
+
+    fn is(&self, key: &str, value: &str) -> bool {
+        self.get(key).eq_ignore_ascii_case(value)
+    }
+
+    /// How much it is wanted, in thousandths; 0 refuses. What cannot be read is 1, as if it were not there.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and 1000")]
+    fn weight(&self) -> u16 {
+        let q = self.get("q").parse::<f32>().ok().filter(|q| q.is_finite()).unwrap_or(1.0);
+        (q.clamp(0.0, 1.0) * 1000.0).round() as u16
+    }
+
+    fn is_wildcard(&self) -> bool {
+        self.media == "*/*" || self.media.eq_ignore_ascii_case("application/*")
+    }
+
+    fn names(&self, encoding: Encoding) -> bool {
+        let other = match encoding {
+            Encoding::Yaml => "application/x-yaml",
+            _ => encoding.media(),
+        };
+        self.media.eq_ignore_ascii_case(encoding.media()) || self.media.eq_ignore_ascii_case(other)
+    }
+
+    /// The encoding it asks for: the first not `refused`, for a wildcard.
+    fn encoding(&self, refused: [bool; 3]) -> Option<Encoding> {
+        let left = Encoding::ALL.into_iter().zip(refused).filter(|(_, refused)| !refused);
+        let mut left = left.map(|(encoding, _)| encoding);
+        if self.is_wildcard() { left.next() } else { left.find(|encoding| self.names(*encoding)) }
+    }
+
+    /// Whether it asks for the object itself or for a table; `None` when for something else. There is no table in
+    /// protobuf.
+    fn table(&self, encoding: Encoding) -> Option<Option<TableVersion>> {
+        if self.get("as").is_empty() {
+            return Some(None);
+        }
+        let table = self.is("as", "Table") && self.is("g", "meta.k8s.io") && encoding != Encoding::Protobuf;
+        match self.get("v") {
+            "v1" if table => Some(Some(TableVersion::V1)),
+            "v1beta1" if table => Some(Some(TableVersion::V1Beta1)),
+            _ => None,
+        }
+    }
+}
+
+/// The elements of a header that is a list.
+fn elements<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = Range<'a>> {
+    let values = headers.get_all(name).into_iter();
+    let texts = values.filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(','));
+    texts.filter(|text| !text.trim().is_empty()).map(Range::parse)
+}
+
+fn ranges(headers: &HeaderMap) -> impl Iterator<Item = Range<'_>> {
+    elements(headers, &ACCEPT)
+}
+
+/// Which encodings are refused by name, with `q=0`: a wildcard does not mean them.
+fn refused(headers: &HeaderMap) -> [bool; 3] {
+    let no: [bool; 3] = Default::default();
+    ranges(headers).filter(|range| range.weight() == 0).fold(no, |mut refused, range| {
+        for (encoding, refused) in Encoding::ALL.into_iter().zip(&mut refused) {
+            *refused |= range.names(encoding) && range.get("as").is_empty();
+        }
+        refused
+    })
+}
+
+/// The wanted with the greatest weight, the first among equals; `nothing` to a client that says nothing.
+fn best<T>(
+    headers: &HeaderMap,
+    nothing: T,
+    meaning: impl Fn(&Range<'_>, [bool; 3]) -> Option<T>,
+) -> Option<T> {
+    let mut ranges = ranges(headers).peekable();
+    if ranges.peek().is_none() {
+        return Some(nothing);
+    }
+    let refused = refused(headers);
+    let mut best: Option<(u16, T)> = None;
+    for range in ranges {
+        let weight = range.weight();
+        if weight == 0 || best.as_ref().is_some_and(|(most, _)| *most >= weight) {
+            continue;
+        }
+        if let Some(found) = meaning(&range, refused) {
+            best = Some((weight, found));
+        }
+    }
+    best.map(|(_, found)| found)
+}
+
+/// The representation of data that a client wants most; `None` when there is none that it takes.
+pub(crate) fn representation(headers: &HeaderMap) -> Option<Representation> {
+    best(headers, Representation { encoding: Encoding::Json, table: None }, |range, refused| {
+        let encoding = range.encoding(refused)?;
+        Some(Representation { encoding, table: range.table(encoding)? })
+    })
+}
+
+/// The encoding of an object that has no table.
+pub(crate) fn encoding(headers: &HeaderMap) -> Option<Encoding> {
+    best(headers, Encoding::Json, |range, refused| {
+        range.encoding(refused).filter(|_| range.get("as").is_empty())
+    })
+}
+
+/// True when plain JSON will do, for what exists in nothing else.
 pub(crate) fn takes_json(headers: &HeaderMap) -> bool {
-    let ranges = ranges(headers);
-    ranges.is_empty() || ranges.iter().any(Range::is_plain_json)
+    let json = |range: &Range<'_>, refused: [bool; 3]| {
+        let [refused, ..] = refused;
+        let plain = range.get("as").is_empty();
+        (plain && !refused && (range.is_wildcard() || range.names(Encoding::Json))).then_some(())
+    };
+    best(headers, (), json).is_some()
+}
+
+/// The encoding of an error: whatever shape was asked for, and JSON rather than nothing.
+pub(crate) fn encoding_of_errors(headers: &HeaderMap) -> Encoding {
+    best(headers, Encoding::Json, |range, refused| range.encoding(refused)).unwrap_or(Encoding::Json)
+}
+
+/// True when the body may be compressed with gzip.
+pub(crate) fn gzip(headers: &HeaderMap) -> bool {
+    let weight = |name: &str| {
+        let mut named =
+            elements(headers, &ACCEPT_ENCODING).filter(|range| range.media.eq_ignore_ascii_case(name));
+        named.next().map(|range| range.weight())
+    };
+    weight("gzip").or_else(|| weight("*")).is_some_and(|weight| weight > 0)
 }
 
 /// How a client wants to see the list of groups.
@@ -58,74 +204,28 @@ pub(crate) enum Discovery {
     /// The same in the version before.
     V2Beta1,
     /// An `APIGroupList`.
-    Legacy,
+    Legacy(Encoding),
     /// Nothing that there is.
     NotAcceptable,
 }
 
 /// An aggregated range anywhere in the header wins, also behind plain JSON: this is what Go servers do.
 pub(crate) fn discovery(headers: &HeaderMap) -> Discovery {
-    let ranges = ranges(headers);
-    let aggregated = ranges.iter().find_map(|range| {
-        let asked = range.media == "application/json"
-            && range.get("g") == "apidiscovery.k8s.io"
-            && range.get("as") == "apigroupdiscoverylist"
-            && !range.refused();
+    let aggregated = ranges(headers).find_map(|range| {
+        let asked = range.media.eq_ignore_ascii_case(Encoding::Json.media())
+            && range.is("g", "apidiscovery.k8s.io")
+            && range.is("as", "APIGroupDiscoveryList")
+            && range.weight() > 0;
         match range.get("v") {
             "v2" if asked => Some(Discovery::V2),
             "v2beta1" if asked => Some(Discovery::V2Beta1),
             _ => None,
         }
     });
-    let legacy = if takes_json(headers) { Discovery::Legacy } else { Discovery::NotAcceptable };
-    aggregated.unwrap_or(legacy)
+    let legacy = || encoding(headers).map_or(Discovery::NotAcceptable, Discovery::Legacy);
+    aggregated.unwrap_or_else(legacy)
 }
 
 #[cfg(test)]
-mod tests {
-    use http::HeaderValue;
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn headers(accept: &str) -> HeaderMap {
-        HeaderMap::from_iter([(ACCEPT, HeaderValue::from_str(accept).unwrap())])
-    }
-
-    const V2: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
-    const BETA: &str = "application/json; as=APIGroupDiscoveryList; v=v2beta1 ;g=apidiscovery.k8s.io";
-
-    #[test]
-    fn aggregated_discovery_is_found_anywhere_in_any_order() {
-        for (accept, want) in [
-            (format!("{V2},{BETA}"), Discovery::V2),
-            (format!("{BETA},{V2}"), Discovery::V2Beta1),
-            (format!("application/json,{V2}"), Discovery::V2),
-            ("application/json".into(), Discovery::Legacy),
-            ("*/*".into(), Discovery::Legacy),
-            (format!("{V2};q=0,application/json"), Discovery::Legacy),
-            (V2.replace("v2", "v9"), Discovery::NotAcceptable),
-            ("application/xml".into(), Discovery::NotAcceptable),
-        ] {
-            assert_eq!(discovery(&headers(&accept)), want, "{accept}");
-        }
-        assert_eq!(discovery(&HeaderMap::new()), Discovery::Legacy);
-    }
-
-    #[test]
-    fn the_hpas_and_kubectls_accept_get_json() {
-        assert!(takes_json(&headers("application/vnd.kubernetes.protobuf, */*")));
-        let table = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
-        assert!(takes_json(&headers(table)));
-        assert!(!takes_json(&headers("application/json;as=Table;v=v1;g=meta.k8s.io")));
-        assert!(!takes_json(&headers("application/vnd.kubernetes.protobuf")));
-    }
-
-    proptest! {
-        #[test]
-        fn no_header_harms(accept in "[ -~]{0,80}") {
-            let headers = headers(&accept);
-            let _ = (discovery(&headers), takes_json(&headers));
-        }
-    }
-}
+#[path = "accept_tests.rs"]
+mod tests;

@@ -7,10 +7,15 @@
 mod accept;
 mod admin;
 pub mod auth;
+mod custom_metrics;
 mod discovery;
 mod external_metrics;
 mod forward;
+#[cfg(test)]
+mod fuzz;
 mod observe;
+mod reading;
+mod represent;
 mod router;
 mod server;
 mod state;
@@ -19,7 +24,7 @@ pub mod tls;
 
 pub use router::router;
 pub use server::{ServeError, Server};
-pub use state::{AppState, Ports, Reads, Settings};
+pub use state::{AddsUp, AppState, NoNotices, Notices, Ports, Reads, Settings};
 pub use status::{Reason, Status};
 
 /// The answer to what should not happen. The cause goes to the log: it is of no use to a caller.

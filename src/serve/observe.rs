@@ -14,8 +14,12 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 use tokio::time::Instant;
+use wva_core::units::Seconds;
 
+use super::discovery::CUSTOM_GROUP;
+use super::external_metrics::metric::GROUP;
 use super::forward::AUDIT_ID;
+use super::represent;
 use super::state::AppState;
 
 /// The longest `Audit-Id` taken over from a caller; a UUID has 36 characters.
@@ -59,12 +63,46 @@ impl RequestMetrics {
     }
 }
 
+/// Age buckets in seconds: 20, from 1 s by the factor 1.364 to 364 s (more than the longest `--max-stale` that makes
+/// sense). The name and the buckets are those of other metrics servers, whose dashboards show this one too.
+const AGES: (f64, f64, u16) = (1.0, 1.364, 20);
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Group {
+    group: &'static str,
+}
+
+/// How old the evidence was in each item that was answered.
+#[derive(Debug, Clone)]
+pub(crate) struct Freshness {
+    groups: [(&'static str, Histogram); 2],
+}
+
+impl Freshness {
+    pub(crate) fn registered(registry: &mut Registry) -> Self {
+        let histogram: fn() -> Histogram = || Histogram::new(exponential_buckets(AGES.0, AGES.1, AGES.2));
+        let family: Family<Group, Histogram, fn() -> Histogram> = Family::new_with_constructor(histogram);
+        let help = "Age of the evidence of each item answered, by API group";
+        registry.register("metrics_apiserver_metric_freshness_seconds", help, family.clone());
+        // Made here once: a read looks no series up.
+        let of = |group| (group, family.get_or_create(&Group { group }).clone());
+        Self { groups: [GROUP, CUSTOM_GROUP].map(of) }
+    }
+
+    /// Notes the ages of what was answered in `group`.
+    pub(crate) fn observe(&self, group: &str, ages: impl Iterator<Item = Seconds>) {
+        if let Some((_, histogram)) = self.groups.iter().find(|(own, _)| *own == group) {
+            ages.for_each(|age| histogram.observe(age.get()));
+        }
+    }
+}
+
 /// The name of one request in the logs of all servers that it passes.
 #[derive(Debug, Clone)]
 pub(crate) struct AuditId(pub(crate) String);
 
 impl AuditId {
-    fn of(headers: &HeaderMap) -> Self {
+    pub(crate) fn of(headers: &HeaderMap) -> Self {
         let given = headers.get(AUDIT_ID).and_then(|value| value.to_str().ok());
         let usable = |id: &&str| {
             !id.is_empty() && id.len() <= MAX_AUDIT_ID && id.bytes().all(|b| b.is_ascii_graphic())
@@ -90,8 +128,9 @@ pub(crate) async fn request(State(state): State<AppState>, mut request: Request,
     request.extensions_mut().insert(audit.clone());
     let matched = request.extensions().get::<MatchedPath>();
     let route = matched.map_or_else(|| "other".to_owned(), |matched| matched.as_str().to_owned());
-    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-    let mut answer = next.run(request).await;
+    let (method, uri) = (request.method().clone(), request.uri().clone());
+    let wire = represent::Wire::of(request.headers());
+    let mut answer = wire.finish(next.run(request).await).await;
     let headers = answer.headers_mut();
     if let Ok(id) = HeaderValue::from_str(&audit.0) {
         headers.insert(AUDIT_ID, id);
@@ -101,7 +140,7 @@ pub(crate) async fn request(State(state): State<AppState>, mut request: Request,
     let metrics = state.request_metrics();
     metrics.total.get_or_create(&Answered { route: route.clone(), code }).inc();
     metrics.duration.get_or_create(&Route { route }).observe(took.as_secs_f64());
-    tracing::debug!(%method, path, code, took_us = took.as_micros(), audit_id = audit.0, "answered");
+    tracing::debug!(%method, path = uri.path(), code, took_us = took.as_micros(), audit_id = audit.0, "answered");
     answer
 }
 

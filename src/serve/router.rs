@@ -7,13 +7,14 @@ use axum::extract::{Request, State};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
+use tokio::sync::OwnedSemaphorePermit;
 use tower_http::catch_panic::CatchPanicLayer;
 
 use super::admin::health;
 use super::auth::layers;
 use super::state::AppState;
 use super::status::{Reason, Status};
-use super::{admin, discovery, external_metrics, forward, observe};
+use super::{admin, custom_metrics, discovery, external_metrics, forward, observe};
 
 /// Where the namespaces of the external metrics begin.
 pub(crate) const NAMESPACES: &str = "/apis/external.metrics.k8s.io/v1beta1/namespaces/";
@@ -47,18 +48,27 @@ fn public(state: &AppState) -> Router<AppState> {
         .route("/version", any(discovery::version_info))
         .route("/apis", any(discovery::groups))
         .route("/apis/", any(discovery::groups))
-        .route("/apis/external.metrics.k8s.io", any(discovery::one_group))
-        .route("/apis/external.metrics.k8s.io/v1beta1", any(discovery::group_version))
+        .route("/apis/external.metrics.k8s.io", any(discovery::external))
+        .route("/apis/external.metrics.k8s.io/v1beta1", any(discovery::external_v1beta1))
+        .route("/apis/custom.metrics.k8s.io", any(discovery::custom))
+        .route("/apis/custom.metrics.k8s.io/v1beta1", any(discovery::custom_v1beta1))
+        .route("/apis/custom.metrics.k8s.io/v1beta2", any(discovery::custom_v1beta2))
         .route("/openapi/v2", any(discovery::openapi_v2))
         .route("/openapi/v3", any(discovery::openapi_v3))
-        .route("/openapi/v3/apis/external.metrics.k8s.io/v1beta1", any(discovery::openapi_v3_group))
+        .route("/openapi/v3/apis/external.metrics.k8s.io/v1beta1", any(discovery::openapi_external_v1beta1))
+        .route("/openapi/v3/apis/custom.metrics.k8s.io/v1beta1", any(discovery::openapi_custom_v1beta1))
+        .route("/openapi/v3/apis/custom.metrics.k8s.io/v1beta2", any(discovery::openapi_custom_v1beta2))
+        .route(&format!("{}{{version}}/{{*rest}}", custom_metrics::PREFIX), any(custom_metrics::elsewhere))
         .fallback(discovery::nothing_here)
         .layer(gate)
 }
 
 fn metrics(state: &AppState) -> Router<AppState> {
     let gate = from_fn_with_state(state.clone(), layers::metrics);
-    Router::new().route("/metrics", any(admin::metrics)).route_layer(gate)
+    Router::new()
+        .route("/metrics", any(admin::metrics))
+        .route_layer(gate)
+        .route_layer(from_fn_with_state(state.clone(), bounded_scrapes))
 }
 
 fn data(state: &AppState) -> Router<AppState> {
@@ -66,26 +76,52 @@ fn data(state: &AppState) -> Router<AppState> {
     Router::new()
         .route(&format!("{NAMESPACES}{{namespace}}/{{metric}}"), any(external_metrics::get))
         .route_layer(gate)
+        .merge(object_data(state))
         .route_layer(from_fn_with_state(state.clone(), bounded))
+}
+
+fn object_data(state: &AppState) -> Router<AppState> {
+    let gate = from_fn_with_state(state.clone(), layers::object_data);
+    let path = format!("{}{}", custom_metrics::PREFIX, custom_metrics::PATTERN);
+    Router::new().route(&path, any(custom_metrics::get)).route_layer(gate)
 }
 
 fn instances(state: &AppState) -> Router<AppState> {
     let gate = from_fn_with_state(state.clone(), forward::instances);
     Router::new()
-        .route(&format!("{}{{namespace}}/{{metric}}", forward::PATH), any(forward::answer))
+        .route(&format!("{}{{namespace}}/{{metric}}", forward::EXTERNAL), any(forward::external))
+        .route(&format!("{}{}", forward::CUSTOM, custom_metrics::PATTERN), any(forward::custom))
         .route_layer(gate)
         .route_layer(from_fn_with_state(state.clone(), bounded))
 }
 
 /// Refuses a read at once when too many wait. Discovery and health are not counted.
 async fn bounded(State(state): State<AppState>, request: Request, next: Next) -> Response {
-    let Some(place) = state.place() else {
-        let message = "too many reads are waiting on this server; ask again later";
-        return Status::new(Reason::TooManyRequests, message).into_response();
+    let refusal = "too many reads are waiting on this server; ask again later";
+    within(state.place(), refusal, request, next).await
+}
+
+/// The same for looks at the metrics.
+async fn bounded_scrapes(State(state): State<AppState>, request: Request, next: Next) -> Response {
+    within(
+        state.scrape(),
+        "too many others look at the metrics of this server; ask again later",
+        request,
+        next,
+    )
+    .await
+}
+
+async fn within(
+    place: Option<OwnedSemaphorePermit>,
+    refusal: &'static str,
+    request: Request,
+    next: Next,
+) -> Response {
+    let Some(_place) = place else {
+        return Status::new(Reason::TooManyRequests, refusal).into_response();
     };
-    let answer = next.run(request).await;
-    drop(place);
-    answer
+    next.run(request).await
 }
 
 /// A panic costs its own request and nothing else.

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::router::router;
 use super::state::AppState;
-use super::tls::{CertificateError, Peer, accept};
+use super::tls::{CertificateError, Peer, Vouched, Vouches, accept};
 
 /// A server that cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -35,12 +35,18 @@ pub struct Server {
     address: SocketAddr,
     state: AppState,
     places: usize,
+    age: Option<Duration>,
 }
 
-impl accept::Vouches for AppState {
-    /// The front proxy, users of the cluster, and other instances.
-    fn vouches<'a>(&'a self, peer: &'a Peer) -> BoxFuture<'a, bool> {
-        Box::pin(async { self.auth().knows(&peer.chain).await || self.guard().knows(peer) })
+impl Vouches for AppState {
+    fn vouched<'a>(&'a self, peer: &'a Peer) -> BoxFuture<'a, Vouched> {
+        Box::pin(async {
+            match self.auth().vouched(&peer.chain).await {
+                Vouched::ForTheCluster => Vouched::ForTheCluster,
+                _ if self.guard().knows(peer) => Vouched::ForTheCluster,
+                other => other,
+            }
+        })
     }
 }
 
@@ -54,7 +60,7 @@ impl Server {
         let listener = listen(address).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         state.load_certificates().await?;
-        Ok(Self { listener, address, state, places: accept::MAX_CONNECTIONS })
+        Ok(Self { listener, address, state, places: accept::MAX_CONNECTIONS, age: None })
     }
 
     /// Where it listens, the port chosen by the system included.
@@ -63,25 +69,34 @@ impl Server {
         self.address
     }
 
-    /// Serves `places` connections at once instead of the usual 1,024; a quarter of them for peers that nobody vouches for,
-    /// and a quarter for handshakes.
+    /// Serves `places` connections at once instead of the usual 1,024; at most a quarter of them for peers that nobody
+    /// vouches for, a quarter for users with a certificate, and a quarter for handshakes.
     #[must_use]
     pub fn with_places(mut self, places: usize) -> Self {
         self.places = places;
         self
     }
 
+    /// Asks a connection to leave, between two requests, when it is about so old: the peer's next one may go to another
+    /// instance. `None`: never.
+    #[must_use]
+    pub fn with_connection_age(mut self, age: Option<Duration>) -> Self {
+        self.age = age;
+        self
+    }
+
     /// Serves until `shutdown`; then closes the door, lets requests finish for at most `drain`, and cuts the rest.
     pub async fn serve(self, shutdown: CancellationToken, drain: Duration) {
-        let Self { listener, state, places, .. } = self;
+        let Self { listener, state, places, age, .. } = self;
         let certificates = state.certificates().clone();
-        let stopping = state.stopping().clone();
+        let (stopping, ledger) = (state.stopping().clone(), state.ledger().clone());
+        let leaving = stopping.clone();
         let announce = async {
             shutdown.cancelled().await;
             stopping.cancel();
         };
         let (router, vouching) = (router(state.clone()), Arc::new(state.clone()));
-        let service = accept::Service { certificates, router, vouching, places };
+        let service = accept::Service { certificates, router, vouching, ledger, places, age, leaving };
         let accepting = accept::serve(listener, service, shutdown.clone(), drain);
         tokio::select! {
             ((), ()) = async { tokio::join!(accepting, announce) } => {}

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use axum::body::Body;
 use futures::future::BoxFuture;
-use http::{Response, Uri};
+use http::{HeaderMap, Response, Uri};
 use jiff::Timestamp;
 use prometheus_client::registry::Registry;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
+use wva_core::VariantId;
 use wva_core::units::Seconds;
 
 use super::admin::Scaling;
@@ -20,14 +21,18 @@ use super::auth::{Auth, Reviewer, TrustData};
 use super::discovery::Documents;
 use super::external_metrics::{Beginning, WaitsFor};
 use super::forward::{ForwardError, Forwarder, Guard};
-use super::observe::{AuditId, RequestMetrics};
+use super::observe::{AuditId, Freshness, RequestMetrics};
 use super::tls::certificates::Certificates;
+use super::tls::ledger::Ledger;
 use super::tls::{CertificateError, Serving, SharedPki};
-use crate::engine::{Leadership, Published, Reader};
+use crate::engine::{ClusterView, Leadership, Published, Reader};
 
 /// Data reads at once. A read waits at most the read-wait, so this is hundreds a second from a hanging evaluation and
 /// hundreds of thousands from memory.
 const MAX_READS: usize = 512;
+
+/// Looks at `/metrics` at once: a few scrapers and people. Each is a text of every variant.
+const MAX_SCRAPES: usize = 16;
 
 /// What the engine's own bound on a read may overrun before the newest result is taken without it.
 const OVERRUN: Duration = Duration::from_millis(100);
@@ -38,6 +43,8 @@ pub trait Reads: Send + Sync + 'static {
     fn current(&self) -> BoxFuture<'_, Arc<Published>>;
     /// The newest published result, at once.
     fn newest(&self) -> Arc<Published>;
+    /// Which variant belongs to which Deployment.
+    fn view(&self) -> Arc<ClusterView>;
     /// The time, by which ages are judged.
     fn now(&self) -> Timestamp;
     /// Evidence older than this is none.
@@ -53,6 +60,10 @@ impl Reads for Reader {
         Self::newest(self)
     }
 
+    fn view(&self) -> Arc<ClusterView> {
+        Self::view(self)
+    }
+
     fn now(&self) -> Timestamp {
         Self::now(self)
     }
@@ -60,6 +71,33 @@ impl Reads for Reader {
     fn max_stale(&self) -> Seconds {
         Self::max_stale(self)
     }
+}
+
+/// A read whose answer an HPA would add up to one number that nobody decided.
+#[derive(Debug, Clone, Copy)]
+pub struct AddsUp<'a> {
+    /// Where was asked.
+    pub namespace: &'a str,
+    /// For which metric.
+    pub metric: &'a str,
+    /// With which selector, as Kubernetes prints it; empty selects everything.
+    pub selector: &'a str,
+    /// The variants that it matched: two at least.
+    pub variants: &'a [&'a VariantId],
+}
+
+/// Who is told of what people should know, beside the answer.
+pub trait Notices: Send + Sync + 'static {
+    /// Called in the middle of each such read: must return at once, whatever it does with it.
+    fn adds_up(&self, read: &AddsUp<'_>);
+}
+
+/// Tells nobody.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NoNotices;
+
+impl Notices for NoNotices {
+    fn adds_up(&self, _: &AddsUp<'_>) {}
 }
 
 /// What the server is told by the composition root.
@@ -93,6 +131,8 @@ pub struct Ports {
     pub reads: Arc<dyn Reads>,
     /// Who decides who may read.
     pub reviewer: Arc<dyn Reviewer>,
+    /// Who is told that a selector matches several variants.
+    pub notices: Arc<dyn Notices>,
     /// Families of the other rooms, shown under `/metrics` with this room's.
     pub registry: Registry,
 }
@@ -110,10 +150,14 @@ struct Inner {
     forwarder: Forwarder,
     guard: Guard,
     health: Health,
+    ledger: Arc<Ledger>,
     registry: Registry,
     request_metrics: RequestMetrics,
+    freshness: Freshness,
+    notices: Arc<dyn Notices>,
     scaling: Arc<Scaling>,
     room: Arc<Semaphore>,
+    scrapes: Arc<Semaphore>,
     started: Timestamp,
 }
 
@@ -121,7 +165,7 @@ impl AppState {
     /// Everything the routes need.
     #[must_use]
     pub fn new(settings: Settings, ports: Ports) -> Self {
-        let Ports { reads, reviewer, mut registry } = ports;
+        let Ports { reads, reviewer, notices, mut registry } = ports;
         let scaling = Arc::new(Scaling::default());
         registry.register_collector(Box::new(BoardMetrics {
             reads: reads.clone(),
@@ -130,6 +174,8 @@ impl AppState {
             scaling: scaling.clone(),
         }));
         let request_metrics = RequestMetrics::registered(&mut registry);
+        let freshness = Freshness::registered(&mut registry);
+        let ledger = Arc::new(Ledger::registered(&mut registry));
         let name = settings.instance_name.clone();
         let auth = Auth::new(reviewer);
         auth.adopt(settings.trust.borrow().clone());
@@ -140,11 +186,15 @@ impl AppState {
             forwarder: Forwarder::new(name.clone(), settings.shared.clone(), settings.read_wait),
             guard: Guard::new(name, settings.shared.clone()),
             health: Health::new(settings.synced.clone(), settings.stopping.clone()),
+            ledger,
             room: Arc::new(Semaphore::new(MAX_READS)),
+            scrapes: Arc::new(Semaphore::new(MAX_SCRAPES)),
             started: reads.now(),
             reads,
             registry,
             request_metrics,
+            freshness,
+            notices,
             scaling,
             settings,
         }))
@@ -194,12 +244,24 @@ impl AppState {
         &self.0.health
     }
 
+    pub(crate) fn ledger(&self) -> &Arc<Ledger> {
+        &self.0.ledger
+    }
+
     pub(crate) fn registry(&self) -> &Registry {
         &self.0.registry
     }
 
     pub(crate) fn request_metrics(&self) -> &RequestMetrics {
         &self.0.request_metrics
+    }
+
+    pub(crate) fn freshness(&self) -> &Freshness {
+        &self.0.freshness
+    }
+
+    pub(crate) fn notices(&self) -> &dyn Notices {
+        &*self.0.notices
     }
 
     pub(crate) fn stopping(&self) -> &CancellationToken {
@@ -221,11 +283,14 @@ impl AppState {
 
     /// What this instance waits for as long as it knows nothing.
     pub(crate) fn beginning(&self) -> Beginning {
-        let leadership = self.0.settings.leadership.borrow().clone();
-        let waits_for = match leadership.holder {
-            Some(other) if !self.decides() => WaitsFor::State(other.identity),
-            _ if !self.0.health.has_synced() => WaitsFor::Listing,
-            _ if self.decides() => WaitsFor::Evaluation,
+        let synced = self.0.health.has_synced();
+        // Every read comes by here: nothing is copied unless it is said.
+        let leadership = self.0.settings.leadership.borrow();
+        let decides = leadership.is_mine();
+        let waits_for = match &leadership.holder {
+            Some(other) if !decides => WaitsFor::State(other.identity.clone()),
+            _ if !synced => WaitsFor::Listing,
+            _ if decides => WaitsFor::Evaluation,
             _ => WaitsFor::Holder,
         };
         Beginning { since: self.0.started, waits_for }
@@ -234,6 +299,11 @@ impl AppState {
     /// A place among the reads at once; `None` when all are taken.
     pub(crate) fn place(&self) -> Option<OwnedSemaphorePermit> {
         self.0.room.clone().try_acquire_owned().ok()
+    }
+
+    /// A place among the looks at `/metrics`, apart from the reads: whoever wants to see why reads hang needs one.
+    pub(crate) fn scrape(&self) -> Option<OwnedSemaphorePermit> {
+        self.0.scrapes.clone().try_acquire_owned().ok()
     }
 
     /// The result for a read. An evaluation that hangs in spite of its bounds does not hang the reader.
@@ -246,6 +316,10 @@ impl AppState {
         self.0.reads.newest()
     }
 
+    pub(crate) fn view(&self) -> Arc<ClusterView> {
+        self.0.reads.view()
+    }
+
     pub(crate) fn now(&self) -> Timestamp {
         self.0.reads.now()
     }
@@ -255,8 +329,13 @@ impl AppState {
     }
 
     /// The holder's answer to the read of `uri`.
-    pub(crate) async fn forward(&self, uri: &Uri, audit: &AuditId) -> Result<Response<Body>, ForwardError> {
+    pub(crate) async fn forward(
+        &self,
+        uri: &Uri,
+        headers: &HeaderMap,
+        audit: &AuditId,
+    ) -> Result<Response<Body>, ForwardError> {
         let leadership = self.0.settings.leadership.borrow().clone();
-        self.0.forwarder.ask(&leadership, uri, &audit.0).await
+        self.0.forwarder.ask(&leadership, uri, headers, &audit.0).await
     }
 }

@@ -6,7 +6,12 @@ use std::fmt;
 use axum::response::{IntoResponse, Response};
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, StatusCode};
+use prost::Message;
 use serde::Serialize;
+
+use super::accept::Encoding;
+use super::represent::protobuf::{ListMeta, status as wire};
+use super::represent::{self, Show};
 
 /// The media type of every JSON answer.
 pub(crate) const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -33,7 +38,7 @@ struct Content {
 }
 
 /// The reasons that this server gives, spelled as Kubernetes spells them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
     /// 400.
     BadRequest,
@@ -59,7 +64,30 @@ pub enum Reason {
     ServiceUnavailable,
 }
 
+impl Serialize for Reason {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
 impl Reason {
+    /// As programs compare it.
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::BadRequest => "BadRequest",
+            Self::Unauthorized => "Unauthorized",
+            Self::Forbidden => "Forbidden",
+            Self::NotFound => "NotFound",
+            Self::MethodNotAllowed => "MethodNotAllowed",
+            Self::NotAcceptable => "NotAcceptable",
+            Self::NotTheHolder => "NotTheHolder",
+            Self::Invalid => "Invalid",
+            Self::TooManyRequests => "TooManyRequests",
+            Self::InternalError => "InternalError",
+            Self::ServiceUnavailable => "ServiceUnavailable",
+        }
+    }
+
     /// The HTTP status that belongs to the reason.
     #[must_use]
     pub const fn code(self) -> StatusCode {
@@ -124,6 +152,13 @@ impl Status {
         self
     }
 
+    /// Puts what the refusal is about before its message.
+    #[must_use]
+    pub fn with_beginning(mut self, beginning: &str) -> Self {
+        self.0.message = format!("{beginning}: {}", self.0.message);
+        self
+    }
+
     /// The text for people.
     #[must_use]
     pub fn message(&self) -> &str {
@@ -149,11 +184,43 @@ impl Status {
     }
 }
 
+impl Show for Status {
+    fn type_meta(&self) -> (&'static str, &'static str) {
+        (self.0.api_version, self.0.kind)
+    }
+
+    fn protobuf(&self) -> Vec<u8> {
+        let Content { status, message, reason, details, code, .. } = &*self.0;
+        let Details { name, group, kind } = details;
+        let details = wire::Details { name: name.clone(), group: (*group).to_owned(), kind: kind.clone() };
+        let status = wire::Status {
+            metadata: Some(ListMeta {}),
+            status: (*status).to_owned(),
+            message: message.clone(),
+            reason: reason.as_str().to_owned(),
+            details: Some(details),
+            code: i32::from(*code),
+        };
+        status.encode_to_vec()
+    }
+}
+
+impl Status {
+    /// The refusal in `encoding`.
+    pub(crate) fn encoded(&self, encoding: Encoding) -> Response {
+        // Plain strings and numbers: writing them cannot fail, and an empty body would still carry the code.
+        let body = represent::encoded(encoding, self).unwrap_or_default();
+        let media = HeaderValue::from_static(encoding.media());
+        (self.0.reason.code(), [(CONTENT_TYPE, media)], body).into_response()
+    }
+}
+
+/// JSON, and the refusal itself beside it: the outermost layer writes it anew for a client that takes something else.
 impl IntoResponse for Status {
     fn into_response(self) -> Response {
-        // Plain strings and numbers: serialising them cannot fail, and an empty body would still carry the code.
-        let body = serde_json::to_vec(&self).unwrap_or_default();
-        (self.0.reason.code(), [(CONTENT_TYPE, JSON)], body).into_response()
+        let mut response = self.encoded(Encoding::Json);
+        response.extensions_mut().insert(self);
+        response
     }
 }
 

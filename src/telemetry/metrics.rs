@@ -26,6 +26,7 @@ struct KindLabel {
 pub struct EvaluationMetrics {
     evaluations: Family<ResultLabel, Counter>,
     duration: Histogram,
+    postponed: Counter,
     source_errors: Family<KindLabel, Counter>,
     bad_samples: Counter,
     violations: Counter,
@@ -38,6 +39,7 @@ impl EvaluationMetrics {
             evaluations: Family::default(),
             // 1 ms doubling to 16 s: a pass over one variant to one that is about to be cut off.
             duration: Histogram::new(exponential_buckets(0.001, 2.0, 15)),
+            postponed: Counter::default(),
             source_errors: Family::default(),
             bad_samples: Counter::default(),
             violations: Counter::default(),
@@ -45,6 +47,9 @@ impl EvaluationMetrics {
         registry.register("wva_evaluations", "Evaluations by result", metrics.evaluations.clone());
         let help = "Time from collecting to publishing";
         registry.register("wva_evaluation_duration_seconds", help, metrics.duration.clone());
+        let help = "Times an evaluation was wanted and the last result was taken, because evaluations may take a quarter of \
+                    the time at most";
+        registry.register("wva_evaluations_postponed", help, metrics.postponed.clone());
         let help = "Collections that failed, by kind";
         registry.register("wva_source_errors", help, metrics.source_errors.clone());
         let help = "Samples dropped for being NaN, infinite or negative where impossible";
@@ -62,6 +67,11 @@ impl EvaluationMetrics {
         if let Some(kind) = error {
             self.source_errors.get_or_create(&KindLabel { kind }).inc();
         }
+    }
+
+    /// An evaluation was wanted too soon after the last one.
+    pub fn postponed(&self) {
+        self.postponed.inc();
     }
 
     /// `count` samples were dropped.

@@ -16,16 +16,30 @@ stat() { curl --fail --silent --show-error "http://$FLEET_ADDR/stats" | sed -n "
 
 # ---- the chart
 
-# Installs what a user would install; the pods run nothing here, so the API server is then pointed at processes on loopback.
+# install_chart [HELM_ARGUMENT...]: what a user would install; the pods run nothing here, so the API server is then pointed at processes on
+# loopback.
+# shellcheck disable=SC2120 # cases pass some
 install_chart() {
-  helm upgrade --install wva "$root/charts/wva" -n "$release_namespace" --create-namespace --force-conflicts >/dev/null || return
+  helm upgrade --install wva "$root/charts/wva" -n "$release_namespace" --create-namespace --force-conflicts --reset-values "$@" >/dev/null || return
   kubectl -n "$release_namespace" patch service wva --type merge -p '{"spec":{"type":"ExternalName","externalName":"localhost"}}' >/dev/null
 }
 
-# The API server's next request goes to this port.
-point_at() { kubectl patch apiservice v1beta1.external.metrics.k8s.io --type merge -p "{\"spec\":{\"service\":{\"port\":$1}}}" >/dev/null; }
+# The API server's next request goes to this port, for every group that the chart has installed.
+point_at() {
+  local services
+  services=$(kubectl get apiservice -l app.kubernetes.io/instance=wva -o name) || return
+  # shellcheck disable=SC2086 # one word a name
+  kubectl patch $services --type merge -p "{\"spec\":{\"service\":{\"port\":$1}}}" >/dev/null
+}
 
 available() { kubectl get apiservice v1beta1.external.metrics.k8s.io -o jsonpath='Available={.status.conditions[?(@.type=="Available")].status}'; }
+custom_available() {
+  local seen
+  seen=$(kubectl get apiservice v1beta1.custom.metrics.k8s.io v1beta2.custom.metrics.k8s.io \
+    -o jsonpath='{range .items[*]}Available={.status.conditions[?(@.type=="Available")].status} {end}')
+  echo "$seen"
+  [ "$seen" = "Available=True Available=True " ]
+}
 is_available() { local seen; seen=$(available) && echo "$seen" && [ "$seen" = Available=True ]; }
 
 # ---- instances of wva, with the rights that the chart grants, never as admin
@@ -43,6 +57,7 @@ start_wva() {
 
 # ---- a TCP balancer with a health check, for what a ClusterIP Service does in a cluster
 
+# on_marked_down: what becomes of open connections to an instance that is not ready (default: they are cut).
 start_balancer() {
   local listen=$1 port
   shift
@@ -60,7 +75,7 @@ backend instances
   option httpchk GET /readyz
 CONFIG
     for port in "$@"; do
-      echo "  server port-$port 127.0.0.1:$port check check-ssl verify none inter 500ms fall 2 rise 1 on-marked-down shutdown-sessions"
+      echo "  server port-$port 127.0.0.1:$port check check-ssl verify none inter 500ms fall 2 rise 1 ${on_marked_down-on-marked-down shutdown-sessions}"
     done
   } >"$BED/haproxy.cfg"
   spawn haproxy "$(PATH=$PATH:/usr/sbin command -v haproxy)" -db -f "$BED/haproxy.cfg"
@@ -68,9 +83,10 @@ CONFIG
 
 # What every case starts from, whatever the one before left: Prometheus, one wva, and the API server pointed at it.
 baseline() {
+  local extra
   "$e2e/bed" start "$BED" prometheus >/dev/null || return
   stop haproxy
-  stop wva-1
+  for extra in wva-1 wva-2 wva-3; do stop "$extra"; done
   alive wva-0 || start_wva wva-0 "$wva_port" || return
   point_at "$wva_port"
 }

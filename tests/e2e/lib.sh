@@ -127,6 +127,21 @@ value() {
 }
 value_is() { local n; n=$(value) || { echo "$n"; return 1; }; is "$n $1 $2"; }
 
+# object_value VERSION RESOURCE: the number as a metric of the object llama, as an HPA of type Object asks for it
+object_value() {
+  local body
+  body=$(kubectl get --raw "/apis/custom.metrics.k8s.io/$1/namespaces/llm/$2/llama/wva_desired_replicas" 2>&1) || { echo "$body"; return 1; }
+  sed -n 's/.*"value": *"\{0,1\}\([^",}]*\).*/\1/p' <<<"$body"
+}
+
+# object_complains HPA TEXT: it has no metric of its object, and its condition has this text.
+object_complains() {
+  local seen
+  seen=$(kubectl -n llm get hpa "$1" -o jsonpath='{range .status.conditions[?(@.type=="ScalingActive")]}{.status} {.reason}: {.message}{end}')
+  echo "${seen/unable to get metric*object metrics API: /… }"
+  [[ $seen == "False FailedGetObjectMetric: "*"$2"* ]]
+}
+
 # held_with_age VALUE SECONDS: the value is this and what it rests on is at least so old.
 held_with_age() {
   local seen

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
+use wva::cluster::apiservice::NAMES;
 use wva::cluster::state::object_names;
 
 fn read(path: &str) -> String {
@@ -49,4 +50,17 @@ fn the_chart_grants_every_state_object_by_name() {
     for name in object_names("wva") {
         assert!(manifest.contains(&name), "{name} is not granted");
     }
+}
+
+#[test]
+fn the_chart_grants_every_apiservice_by_name_and_writing_only_to_its_own() {
+    let manifest = read("manifests/wva.yaml");
+    let rules = manifest.split("  - apiGroups: [apiregistration.k8s.io]").skip(1);
+    let rules: Vec<_> = rules.map(|rule| rule.split("  - apiGroups:").next().unwrap()).collect();
+    let [reading, writing] = rules[..] else { panic!("{rules:?}") };
+    for name in NAMES {
+        assert!(reading.contains(name), "{name} is not granted");
+    }
+    assert!(reading.contains("[list, watch]") && writing.contains("verbs: [patch]"), "{rules:?}");
+    assert!(!writing.contains("custom"), "the default install owns no custom metrics: {writing}");
 }

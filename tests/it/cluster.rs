@@ -1,4 +1,4 @@
-//! Conversations with an API server where the request itself is the promise: lease, status, `caBundle`. A server that
+//! Conversations with an API server where the request itself is the promise: lease, status. A server that
 //! answers from a script can't show more than that; the end-to-end suite has a real one.
 
 #![allow(
@@ -22,10 +22,7 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
-use wva::cluster::{
-    CaBundle, ClusterReader, ClusterWatch, Election, StateStore, StateWriter, StatusWriter, apiservice,
-    certificates, lease,
-};
+use wva::cluster::{ClusterReader, ClusterWatch, Election, StateStore, StateWriter, StatusWriter, lease};
 use wva::engine::{Board, Cluster, Holder, Leadership, Origin, Published, SystemClock};
 use wva_core::decision::{Decision, Reason, Report, Target, Verdict};
 use wva_core::units::Replicas;
@@ -222,7 +219,7 @@ async fn an_instance_that_ends_gives_the_lease_up() {
 }
 
 /// A cluster with the variant `llm/chat`, as a server and as what was read from it.
-async fn cluster() -> (kube::Client, mpsc::Receiver<Asked>, ClusterReader, CancellationToken) {
+pub(crate) async fn cluster() -> (kube::Client, mpsc::Receiver<Asked>, ClusterReader, CancellationToken) {
     let (client, writes) = server(|asked| match asked.path.as_str() {
         _ if is_watch(asked) => None,
         "/apis/llmd.ai/v1alpha1/variantautoscalings" => list(json!([{
@@ -376,68 +373,4 @@ async fn a_holder_that_was_replaced_overwrites_nothing() {
 async fn a_holder_is_not_deposed_by_what_was_written_under_a_lease_that_was_deleted() {
     let (mut writes, _stop, _board, _leadership) = state_writes("gone", 7).await;
     assert_eq!(next(&mut writes).await.method, "PUT");
-}
-
-/// Our CA against an APIService that points to `service`.
-async fn ca_bundle(service: &'static str) -> mpsc::Receiver<Asked> {
-    let (client, writes) = server(move |asked| match asked.path.as_str() {
-        _ if is_watch(asked) => None,
-        "/apis/apiregistration.k8s.io/v1/apiservices" => {
-            assert!(
-                asked.query.contains("metadata.name%3Dv1beta1.external.metrics.k8s.io"),
-                "{}",
-                asked.query
-            );
-            list(json!([{
-                "apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
-                "metadata": { "name": apiservice::NAME, "uid": "u-2" },
-                "spec": {
-                    "group": "external.metrics.k8s.io", "version": "v1beta1", "versionPriority": 100,
-                    "groupPriorityMinimum": 100, "service": { "namespace": "wva", "name": service }
-                }
-            }]))
-        }
-        // No Secret yet: it is made.
-        "/api/v1/namespaces/wva/secrets/wva-tls" => not_found(),
-        _ => Some((200, asked.body.clone())),
-    });
-    let settings =
-        certificates::Settings { namespace: "wva".into(), secret: "wva-tls".into(), service: "wva".into() };
-    let certificates = wva::cluster::Certificates::new(client.clone(), settings, Arc::new(SystemClock));
-    let bundle = watch::Sender::new(certificates.ensure().await.unwrap());
-    let settings = apiservice::Settings { namespace: "wva".into(), service: "wva".into() };
-    let keeper = CaBundle::new(client, settings, bundle.subscribe());
-    #[expect(clippy::disallowed_methods, reason = "app spawns it; here the test is the app")]
-    tokio::spawn(async move {
-        keeper.run(CancellationToken::new()).await;
-        drop(bundle);
-    });
-    writes
-}
-
-#[tokio::test]
-async fn the_ca_bundle_is_the_only_field_that_is_written_and_the_first_instance_makes_the_secret() {
-    let mut writes = ca_bundle("wva").await;
-    let secret = next(&mut writes).await;
-    assert_eq!((secret.method.as_str(), secret.path.as_str()), ("POST", "/api/v1/namespaces/wva/secrets"));
-    assert_eq!(
-        secret.body["data"].as_object().unwrap().keys().collect::<Vec<_>>(),
-        ["ca.crt", "ca.key", "tls.crt", "tls.key"]
-    );
-    let applied = next(&mut writes).await;
-    assert_eq!(
-        (applied.method.as_str(), applied.content_type.as_str()),
-        ("PATCH", "application/apply-patch+yaml")
-    );
-    assert!(applied.query.contains("fieldManager=wva-ca"), "{}", applied.query);
-    assert_eq!(applied.body["spec"].as_object().unwrap().keys().collect::<Vec<_>>(), ["caBundle"]);
-    assert_eq!(applied.body["spec"]["caBundle"], secret.body["data"]["ca.crt"]);
-    assert_eq!(applied.body["metadata"]["uid"], "u-2", "never made anew");
-}
-
-#[tokio::test]
-async fn an_api_service_of_somebody_else_is_never_touched() {
-    let mut writes = ca_bundle("keda").await;
-    assert_eq!(next(&mut writes).await.path, "/api/v1/namespaces/wva/secrets");
-    silence(&mut writes).await;
 }

@@ -10,8 +10,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use wva::cluster::{
-    CaBundle, Certificates, ClusterWatch, Election, StateStore, StateWriter, TrustWatch, apiservice,
-    certificates, lease,
+    ApiServiceWatch, Certificates, ClusterWatch, Election, StateStore, StateWriter, TrustWatch, certificates,
+    lease,
 };
 use wva::engine::{Board, Holder, Leadership, Origin, Published, SystemClock};
 use wva_core::decision::{Cause, Decision, Reason, Report, Target, Unknown, Verdict};
@@ -160,24 +160,27 @@ fn all_watches(code: u16) -> (Watches, CancellationToken) {
     let settings = lease::Settings::new("wva", "a", None);
     let (election, leadership) = Election::new(client.clone(), settings, clock.clone());
     let store = StateStore::new(client.clone(), "wva", "wva", clock.clone());
-    let settings =
-        certificates::Settings { namespace: "wva".into(), secret: "wva-tls".into(), service: "wva".into() };
-    let certificates = Certificates::new(client.clone(), settings, clock);
-    let settings = apiservice::Settings { namespace: "wva".into(), service: "wva".into() };
+    let settings = certificates::Settings {
+        namespace: "wva".into(),
+        secret: "wva-tls".into(),
+        service: "wva".into(),
+        settle: certificates::SETTLE,
+    };
+    let (services, known) = ApiServiceWatch::new(client.clone());
+    let certificates = Certificates::new(client, settings, clock, Some(known));
     let end = stop.clone();
     spawn(async move {
-        let bundle = watch::Sender::new(certificates.ensure().await.unwrap());
-        let keeper = CaBundle::new(client, settings, bundle.subscribe());
+        let (publish, bundles) = watch::channel(None);
         let board = Board::new();
         tokio::join!(
             cluster.run(end.clone()),
             trust.run(end.clone()),
             election.run(end.clone(), end.clone()),
             store.follow(&board, leadership, end.clone()),
-            keeper.run(end.clone()),
-            certificates.run(bundle.clone(), end.clone()),
+            services.run(end.clone()),
+            certificates.run(publish, end.clone()),
         );
-        drop((reader, trusted));
+        drop((reader, trusted, bundles));
     });
     (seen, stop)
 }
@@ -195,7 +198,7 @@ async fn a_watch_that_went_silent_is_asked_for_again() {
         count
     };
     let first = watches(&seen);
-    assert_eq!(first.values().sum::<u32>(), 9, "{first:?}");
+    assert_eq!(first.values().sum::<u32>(), 11, "{first:?}");
     // A request that is open and says nothing is made anew: no answer will ever come on it.
     seen.lock().unwrap().clear();
     sleep(Duration::from_secs(140)).await;
@@ -210,8 +213,8 @@ async fn a_list_that_keeps_failing_is_asked_for_ever_more_seldom() {
     sleep(Duration::from_secs(60)).await;
     stop.cancel();
     let lists = |path: &str| seen.lock().unwrap().iter().filter(|(asked, _)| asked.ends_with(path)).count();
-    for path in ["/variantautoscalings", "/pods", "/leases", "/apiservices"] {
-        let count = lists(path);
+    for (path, watches) in [("/variantautoscalings", 1), ("/pods", 1), ("/leases", 1), ("/apiservices", 3)] {
+        let count = lists(path) / watches;
         assert!((3..=12).contains(&count), "{count} lists of {path} in a minute");
     }
 }
@@ -403,51 +406,4 @@ async fn who_lost_the_lease_removes_nothing() {
     replaced.publish([(id(0), target(5, 0))]);
     assert_eq!(next(&mut replaced.writes).await.method, "POST");
     silence(&mut replaced.writes).await;
-}
-
-// ---- the caBundle
-
-#[tokio::test(start_paused = true)]
-async fn two_instances_that_disagree_do_not_write_the_ca_bundle_back_and_forth() {
-    let mut foreign = 0;
-    // Whatever we write, another instance has overwritten it when we look.
-    let (client, mut writes) = server(move |asked| match asked.path.as_str() {
-        path if path.ends_with("/wva-tls") => not_found(),
-        _ if asked.method != "GET" => Some((200, asked.body.clone())),
-        _ if is_watch(asked) && foreign == 40 => None,
-        _ => {
-            foreign += 1;
-            let service = json!({
-                "apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
-                "metadata": { "name": apiservice::NAME, "uid": "u-2", "resourceVersion": foreign.to_string() },
-                "spec": {
-                    "group": "external.metrics.k8s.io", "version": "v1beta1", "versionPriority": 100,
-                    "groupPriorityMinimum": 100, "caBundle": "b3RoZXI=",
-                    "service": { "namespace": "wva", "name": "wva" }
-                }
-            });
-            if is_watch(asked) {
-                return Some((200, json!({ "type": "MODIFIED", "object": service })));
-            }
-            list(json!([service]))
-        }
-    });
-    let settings =
-        certificates::Settings { namespace: "wva".into(), secret: "wva-tls".into(), service: "wva".into() };
-    let certificates = Certificates::new(client.clone(), settings, Arc::new(SystemClock));
-    let bundle = watch::Sender::new(certificates.ensure().await.unwrap());
-    let settings = apiservice::Settings { namespace: "wva".into(), service: "wva".into() };
-    spawn(CaBundle::new(client, settings, bundle.subscribe()).run(CancellationToken::new()));
-    assert_eq!(next(&mut writes).await.method, "POST", "the Secret");
-    let started = Instant::now();
-    let mut patches = 0;
-    while let Ok(Some(patch)) = timeout(Duration::from_secs(8), writes.recv()).await {
-        assert_eq!(patch.method, "PATCH");
-        patches += 1;
-        if started.elapsed() > Duration::from_secs(21) {
-            break;
-        }
-    }
-    assert!((2..=5).contains(&patches), "{patches} writes in 21 s");
-    drop(bundle);
 }

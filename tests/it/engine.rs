@@ -22,12 +22,12 @@ use wva_core::units::{Cost, Replicas};
 use wva_core::{Policy, VariantId};
 
 /// Follows tokio's clock, which the tests pause.
-struct PausedClock {
-    started: Instant,
+pub(crate) struct PausedClock {
+    pub(crate) started: Instant,
 }
 
 impl PausedClock {
-    fn start() -> Timestamp {
+    pub(crate) fn start() -> Timestamp {
         "2026-11-21T12:00:00Z".parse().unwrap()
     }
 }
@@ -69,7 +69,7 @@ impl MetricSource for Fleet {
     }
 }
 
-struct OneVariant;
+pub(crate) struct OneVariant;
 
 impl Cluster for OneVariant {
     fn view(&self) -> Arc<ClusterView> {
@@ -97,7 +97,7 @@ impl Cluster for OneVariant {
     }
 }
 
-fn term() -> Term {
+pub(crate) fn term() -> Term {
     Term { lease: "lease".into(), epoch: 1 }
 }
 

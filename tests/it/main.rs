@@ -9,7 +9,10 @@
 
 mod chart;
 mod cluster;
+mod cluster_certificates;
+mod cluster_checks;
 mod cluster_repairs;
+mod cluster_store;
 mod collect;
 mod demo;
 mod engine;

@@ -6,13 +6,26 @@
     reason = "helpers of tests fail as tests do"
 )]
 
+mod apiserver;
 mod bed;
 mod client;
 mod connections;
+mod custom;
+mod custom_protobuf;
+mod door;
 mod forwarding;
+mod frames;
+mod fuzz;
 mod identity;
 mod operators;
-mod pki;
+mod overload;
+pub(crate) mod pki;
+mod process;
+mod quantities;
+mod reviews;
+mod shutdown;
+mod streams;
+mod trust;
 mod wire;
 
 /// Where a metric is read.

@@ -36,6 +36,32 @@ helm.sh/chart: {{ include "wva.chart" . }}
 {kind: ServiceAccount, name: {{ include "wva.fullname" . }}, namespace: {{ .Release.Namespace }}}
 {{- end -}}
 
-{{- define "wva.apiService" -}}
-v1beta1.external.metrics.k8s.io
+{{/* The APIServices that this release owns, and the value that says so. Of several versions, clients prefer the highest priority. */}}
+{{- define "wva.apiServices" -}}
+{{- if .Values.apiService.enabled }}
+- {group: external.metrics.k8s.io, version: v1beta1, priority: 100, value: apiService.enabled}
+{{- end }}
+{{- if .Values.apiService.custom.enabled }}
+- {group: custom.metrics.k8s.io, version: v1beta1, priority: 100, value: apiService.custom.enabled}
+- {group: custom.metrics.k8s.io, version: v1beta2, priority: 200, value: apiService.custom.enabled}
+{{- end }}
+{{- end -}}
+
+{{/* Every APIService that may point to the program: what its rights to them are named by. */}}
+{{- define "wva.apiServiceNames" -}}
+[v1beta1.external.metrics.k8s.io, v1beta1.custom.metrics.k8s.io, v1beta2.custom.metrics.k8s.io]
+{{- end -}}
+
+{{/* For the metadata of every APIService of the chart. */}}
+{{- define "wva.apiServiceAnnotations" -}}
+{{- with .Values.tls.injectCaFrom -}}
+annotations: {cert-manager.io/inject-ca-from: {{ . | quote }}}
+{{- end -}}
+{{- end -}}
+
+{{/* For the spec of every APIService of the chart. */}}
+{{- define "wva.apiServiceCaBundle" -}}
+{{- with .Values.tls.caBundle -}}
+caBundle: {{ b64enc . }}
+{{- end -}}
 {{- end -}}

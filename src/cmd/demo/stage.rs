@@ -13,7 +13,7 @@ use wva_core::units::Replicas;
 use super::clock::VirtualClock;
 use super::{DemoError, story};
 use crate::cmd::fleet::exposition;
-use crate::engine::{Cluster, ClusterView, Endpoint};
+use crate::engine::{Claim, Cluster, ClusterView, Endpoint};
 
 /// Where the pods listen.
 pub(super) const LOOPBACK: std::net::IpAddr = std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
@@ -131,9 +131,11 @@ impl Cluster for Stage {
                 replicas,
                 last_status: None,
             };
+            let (deployment, variant) = (self.variant.target.name.clone(), self.variant.id.clone());
             Arc::new(ClusterView {
                 synced: true,
                 variants: vec![state],
+                claims: vec![Claim { deployment, variant }],
                 endpoints: endpoints.collect(),
                 invalid: Vec::new(),
             })

@@ -23,7 +23,7 @@ use crate::engine::{
 };
 use crate::serve::auth::{AllowAll, TrustData};
 use crate::serve::tls::{Serving, SharedPki};
-use crate::serve::{AppState, Ports, ServeError, Server, Settings};
+use crate::serve::{AppState, NoNotices, Ports, ServeError, Server, Settings};
 use crate::telemetry::EvaluationMetrics;
 
 /// How often the holder evaluates, in virtual time: the product's default.
@@ -114,6 +114,7 @@ impl Brain {
         let ports = Ports {
             reads: Arc::new(self.reader.clone()),
             reviewer: Arc::new(AllowAll::default()),
+            notices: Arc::new(NoNotices),
             registry: std::mem::take(&mut self.registry),
         };
         Server::bind(address, AppState::new(settings, ports)).await.map_err(|error| match error {

@@ -1,6 +1,7 @@
 //! Impossible samples, each counted once however many windows it is in. Pure.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -9,8 +10,8 @@ use crate::collect::merge::RawSeries;
 /// How long a series is remembered after its last impossible sample: as long as the longest window may show it again.
 const REMEMBERED: SignedDuration = SignedDuration::from_mins(10);
 
-/// Name, namespace, pod and the labels that tell copies and parts apart.
-type Key = (&'static str, String, String, String);
+/// Name, namespace, pod, part, and what tells copies apart.
+type Key = (&'static str, Arc<str>, Arc<str>, Box<str>, u64);
 
 /// The impossible samples of one series in one answer.
 #[derive(Debug)]
@@ -22,8 +23,10 @@ pub(super) struct Bad {
 impl Bad {
     /// `times` of samples of `series`; `None` when there are none.
     pub(super) fn of(series: &RawSeries, times: Vec<Timestamp>) -> Option<Self> {
-        let labels = format!("{}\n{}", series.part, series.origin);
-        let key = || (series.name.text, series.namespace.clone(), series.pod.clone(), labels);
+        let key = || {
+            let (namespace, pod) = (series.namespace.clone(), series.pod.clone());
+            (series.name.text, namespace, pod, series.part.clone(), series.origin)
+        };
         (!times.is_empty()).then(|| Self { key: key(), times })
     }
 }

@@ -3,12 +3,11 @@
 
 use std::error::Error as _;
 use std::fmt::Write as _;
-use std::io::{self, BufReader, Read};
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use http::{HeaderValue, StatusCode, header};
-use hyper::body::{Buf as _, Bytes};
+use hyper::body::Bytes;
 use reqwest::Url;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use tokio::sync::mpsc;
@@ -163,7 +162,7 @@ impl QueryClient {
         promql: &str,
         terms: &Terms,
         mut state: S,
-        each: fn(&mut S, Element),
+        each: fn(&mut S, Element<'_>),
     ) -> Result<(S, Remarks), QueryError> {
         let now = Instant::now();
         if now >= terms.until {
@@ -178,12 +177,15 @@ impl QueryClient {
         if !response.status().is_success() {
             return Err(self.refusal(response, deadline).await);
         }
-        let (pieces, body) = mpsc::channel(PIECES);
+        let (pieces, mut body) = mpsc::channel::<Bytes>(PIECES);
         let parser = tokio::task::spawn_blocking(move || {
-            // The parser reads byte by byte.
-            let body = BufReader::new(Body { pieces: body, current: Bytes::new() });
-            let envelope = answer::read(body, &mut |element| each(&mut state, element));
-            (state, envelope)
+            let mut reader = answer::Reader::default();
+            while let Some(piece) = body.blocking_recv() {
+                if !reader.take(&piece, &mut |element| each(&mut state, element)) {
+                    break;
+                }
+            }
+            (state, reader.end())
         });
         let cut = self.pump(&mut response, &pieces, deadline).await;
         drop(pieces);
@@ -214,28 +216,28 @@ impl QueryClient {
     async fn pump(
         &self,
         response: &mut reqwest::Response,
-        pieces: &mpsc::Sender<io::Result<Bytes>>,
+        pieces: &mpsc::Sender<Bytes>,
         deadline: Instant,
     ) -> Option<String> {
         let mut room = self.max_body_bytes;
-        let cut = loop {
+        loop {
             let chunk = match timeout_at(deadline, response.chunk()).await {
                 Ok(Ok(Some(chunk))) => chunk,
                 Ok(Ok(None)) => return None,
-                Ok(Err(error)) => break format!("the answer broke off: {}", edge::root_cause(&error)),
-                Err(_) => break "the answer took too long".to_owned(),
+                Ok(Err(error)) => {
+                    return Some(format!("the answer broke off: {}", edge::root_cause(&error)));
+                }
+                Err(_) => return Some("the answer took too long".to_owned()),
             };
             if chunk.len() > room {
-                break format!("the answer is longer than {} bytes", self.max_body_bytes);
+                return Some(format!("the answer is longer than {} bytes", self.max_body_bytes));
             }
             room -= chunk.len();
-            if pieces.send(Ok(chunk)).await.is_err() {
+            if pieces.send(chunk).await.is_err() {
                 // The parser gave up; it says why.
                 return None;
             }
-        };
-        let _ = pieces.send(Err(io::Error::other("cut"))).await;
-        Some(cut)
+        }
     }
 
     /// What surrounds an answer: an error, or the reasons why it isn't whole.
@@ -270,7 +272,9 @@ impl QueryClient {
                 break;
             }
         }
-        self.refused(status, &answer::read(body.as_slice(), &mut |_| {}))
+        let mut reader = answer::Reader::default();
+        reader.take(&body, &mut |_| {});
+        self.refused(status, &reader.end())
     }
 
     fn refused(&self, status: StatusCode, envelope: &Envelope) -> QueryError {
@@ -374,26 +378,6 @@ impl Resolve for RealHost {
             let found: Vec<SocketAddr> = tokio::net::lookup_host((host, 0)).await?.collect();
             Ok(Box::new(found.into_iter()) as Addrs)
         })
-    }
-}
-
-/// The body as the parser reads it, on its own thread.
-struct Body {
-    pieces: mpsc::Receiver<io::Result<Bytes>>,
-    current: Bytes,
-}
-
-impl Read for Body {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        while self.current.is_empty() {
-            match self.pieces.blocking_recv() {
-                Some(piece) => self.current = piece?,
-                None => return Ok(0),
-            }
-        }
-        let length = buffer.len().min(self.current.len());
-        self.current.copy_to_slice(buffer.get_mut(..length).unwrap_or_default());
-        Ok(length)
     }
 }
 

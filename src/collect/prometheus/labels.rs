@@ -1,10 +1,11 @@
 //! Whom a series of Prometheus is about, from its labels. Labels come from three hands (the engine, the scrape
 //! configuration and the Prometheus server), so the same fact may have several names.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{HashMap, HashSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
 
 use jiff::Timestamp;
-use wva_core::snapshot::Sample;
 
 use super::answer::{Element, Labels};
 use crate::collect::merge::RawSeries;
@@ -25,23 +26,42 @@ const SCHEDULER_PARTS: [&str; 8] = [
 
 /// What the series in an answer are joined with: the namespaces in scope and the pods known in each.
 #[derive(Debug)]
-pub(super) struct Known(BTreeMap<String, BTreeSet<String>>);
+pub(super) struct Known(HashMap<Arc<str>, HashSet<Arc<str>>>);
+
+/// Texts of one answer that many series share, each kept once.
+#[derive(Debug, Default)]
+pub(super) struct Shared(HashSet<Arc<str>>);
+
+impl Shared {
+    fn keep(&mut self, text: &str) -> Arc<str> {
+        if let Some(known) = self.0.get(text) {
+            return Arc::clone(known);
+        }
+        let new: Arc<str> = text.into();
+        self.0.insert(Arc::clone(&new));
+        new
+    }
+}
 
 impl Known {
     pub(super) fn new(scope: &Scope) -> Self {
-        let mut known: BTreeMap<String, BTreeSet<String>> =
-            scope.namespaces.iter().map(|namespace| (namespace.clone(), BTreeSet::new())).collect();
+        let mut known: HashMap<Arc<str>, HashSet<Arc<str>>> =
+            scope.namespaces.iter().map(|namespace| (namespace.as_str().into(), HashSet::new())).collect();
         for endpoint in &scope.endpoints {
-            if let Some(pods) = known.get_mut(&endpoint.namespace) {
-                pods.insert(endpoint.pod.clone());
+            if let Some(pods) = known.get_mut(endpoint.namespace.as_str()) {
+                pods.insert(endpoint.pod.as_str().into());
             }
         }
         Self(known)
     }
 
     /// The series as one of ours and the times of its impossible samples; `None` when it's nobody's in scope.
-    pub(super) fn identify(&self, element: Element) -> Option<(RawSeries, Vec<Timestamp>)> {
-        let Element { labels, points } = element;
+    pub(super) fn identify(
+        &self,
+        element: Element<'_>,
+        shared: &mut Shared,
+    ) -> Option<(RawSeries, Vec<Timestamp>)> {
+        let Element { labels, points: mut samples } = element;
         let name = signals::find(labels.get("__name__")?)?;
         let (namespace, pod) = if name.kind.is_scheduler() {
             if name.kind == Kind::SchedulerSuccesses && labels.get("status") != Some("success") {
@@ -51,27 +71,30 @@ impl Known {
         } else {
             self.engine(&labels)?
         };
-        let (namespace, pod) = (namespace.to_owned(), pod.to_owned());
         let fixed = match name.kind {
             Kind::CacheConfig => {
                 Some(signals::cache_tokens(labels.get("num_gpu_blocks")?, labels.get("block_size")?)?)
             }
             _ => None,
         };
-        let (mut samples, mut bad) = (Vec::with_capacity(points.len()), Vec::new());
-        for (at, value) in points {
-            match signals::possible(name.kind, value) {
-                Some(value) => samples.push(Sample { at, value: fixed.unwrap_or(value) }),
-                None => bad.push(at),
+        let mut bad = Vec::new();
+        samples.retain_mut(|sample| match signals::possible(name.kind, sample.value) {
+            Some(value) => {
+                sample.value = fixed.unwrap_or(value);
+                true
             }
-        }
+            None => {
+                bad.push(sample.at);
+                false
+            }
+        });
         let series = RawSeries {
             name,
-            namespace,
-            pod,
-            engine: labels.get("engine").map(Into::into),
+            namespace: shared.keep(namespace),
+            pod: shared.keep(pod),
+            engine: labels.get("engine").map(|engine| shared.keep(engine)),
             port: labels.get("instance").and_then(port),
-            model: model(name, &labels),
+            model: model(name, &labels).map(|model| shared.keep(model)),
             part: part(name, &labels),
             origin: origin(name, &labels),
             samples,
@@ -82,7 +105,7 @@ impl Known {
     /// Namespace and pod of an engine. `namespace` and `pod` come from the scrape configuration and are the pod's own,
     /// unless somebody in between was scraped (a collector, a federation): then the pod's own are the `exported_` ones.
     /// So the pair that names a pod we know wins, else the one in a namespace we know.
-    fn engine<'b>(&self, labels: &'b Labels) -> Option<(&'b str, &'b str)> {
+    fn engine<'b>(&self, labels: &'b Labels<'_>) -> Option<(&'b str, &'b str)> {
         let pod = labels.get("pod").or_else(|| labels.get("pod_name"));
         let exported_pod = labels.get("exported_pod").or(pod);
         let pairs = [(labels.get("namespace"), pod), (labels.get("exported_namespace"), exported_pod)]
@@ -94,7 +117,7 @@ impl Known {
 
     /// Namespace of the model and name of the scheduler's pod. Where the scheduler names a namespace itself it is the
     /// one of the serving pods, and Prometheus has renamed it to `exported_namespace`.
-    fn scheduler<'b>(&self, labels: &'b Labels) -> Option<(&'b str, &'b str)> {
+    fn scheduler<'b>(&self, labels: &'b Labels<'_>) -> Option<(&'b str, &'b str)> {
         let namespaces = [labels.get("exported_namespace"), labels.get("namespace")];
         let namespace = namespaces.into_iter().flatten().find(|name| self.0.contains_key(*name))?;
         Some((namespace, labels.get("pod").unwrap_or_default()))
@@ -106,45 +129,41 @@ fn port(instance: &str) -> Option<u16> {
     instance.rsplit_once(':').and_then(|(_, port)| port.parse().ok())
 }
 
-fn model(name: &Name, labels: &Labels) -> Option<String> {
+fn model<'a>(name: &Name, labels: &'a Labels<'_>) -> Option<&'a str> {
     let model = labels.get("model_name");
-    let model = if name.kind.is_scheduler() { labels.get("target_model_name").or(model) } else { model };
-    model.map(Into::into)
+    if name.kind.is_scheduler() { labels.get("target_model_name").or(model) } else { model }
 }
 
-fn part(name: &Name, labels: &Labels) -> String {
+fn part(name: &Name, labels: &Labels<'_>) -> Box<str> {
     if !name.kind.is_scheduler() {
-        return String::new();
+        return Box::default();
     }
-    joined(labels, |label| SCHEDULER_PARTS.contains(&label))
-}
-
-/// The labels that tell copies apart. Those of the cache configuration are its own and many: they'd only cost memory.
-fn origin(name: &Name, labels: &Labels) -> String {
-    if name.kind == Kind::CacheConfig {
-        return joined(labels, |label| {
-            matches!(label, "job" | "instance" | "prometheus" | "prometheus_replica")
-        });
-    }
-    joined(labels, |label| label != "__name__" && !SCHEDULER_PARTS.contains(&label))
-}
-
-fn joined(labels: &Labels, wanted: impl Fn(&str) -> bool) -> String {
-    let mut pairs: Vec<_> = labels.0.iter().filter(|(label, _)| wanted(label)).collect();
+    let mut pairs: Vec<_> =
+        labels.0.iter().filter(|(label, _)| SCHEDULER_PARTS.contains(&label.as_ref())).collect();
     pairs.sort();
-    let mut text = String::new();
-    for (label, value) in pairs {
-        text.push_str(label);
-        text.push('\u{1}');
-        text.push_str(value);
-        text.push('\u{1}');
-    }
-    text
+    pairs.iter().map(|(label, value)| format!("{label}\u{1}{value}\u{1}")).collect::<String>().into()
+}
+
+/// A hash of the labels that tell copies apart, whatever their order. Those of the cache configuration are its own and
+/// many.
+fn origin(name: &Name, labels: &Labels<'_>) -> u64 {
+    let tells = |label: &str| match name.kind {
+        Kind::CacheConfig => matches!(label, "job" | "instance" | "prometheus" | "prometheus_replica"),
+        _ => label != "__name__" && !SCHEDULER_PARTS.contains(&label),
+    };
+    let hash = |pair: &(_, _)| {
+        let mut hasher = DefaultHasher::new();
+        pair.hash(&mut hasher);
+        hasher.finish()
+    };
+    labels.0.iter().filter(|(label, _)| tells(label)).map(hash).fold(0, u64::wrapping_add)
 }
 
 #[cfg(test)]
 mod tests {
     use std::net::Ipv4Addr;
+
+    use wva_core::snapshot::Sample;
 
     use super::*;
     use crate::engine::Endpoint;
@@ -157,8 +176,9 @@ mod tests {
 
     fn identify(labels: &[(&str, &str)]) -> Option<RawSeries> {
         let labels = Labels(labels.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect());
-        let points = vec![(Timestamp::UNIX_EPOCH, 1.0)];
-        Known::new(&scope()).identify(Element { labels, points }).map(|(series, _)| series)
+        let points = vec![Sample { at: Timestamp::UNIX_EPOCH, value: 1.0 }];
+        let series = Known::new(&scope()).identify(Element { labels, points }, &mut Shared::default());
+        series.map(|(series, _)| series)
     }
 
     const WAITING: (&str, &str) = ("__name__", "vllm:num_requests_waiting");
@@ -169,7 +189,7 @@ mod tests {
             identify(&[WAITING, ("namespace", "llm"), ("pod", "vllm-0"), ("instance", "10.0.0.1:8000")]);
         let series = series.unwrap();
         assert_eq!(
-            (series.namespace.as_str(), series.pod.as_str(), series.port),
+            (&*series.namespace, &*series.pod, series.port),
             ("llm", "vllm-0", Some(8000))
         );
         assert!(identify(&[WAITING, ("namespace", "llm"), ("pod_name", "vllm-0")]).is_some());
@@ -184,7 +204,7 @@ mod tests {
             ("exported_namespace", "llm"),
             ("exported_pod", "vllm-0"),
         ];
-        assert_eq!(identify(&labels).unwrap().pod, "vllm-0");
+        assert_eq!(&*identify(&labels).unwrap().pod, "vllm-0");
     }
 
     #[test]
@@ -208,7 +228,7 @@ mod tests {
             ]
         };
         let series = identify(&labels("success")).unwrap();
-        assert_eq!((series.namespace.as_str(), series.model.as_deref()), ("llm", Some("tuned")));
+        assert_eq!((&*series.namespace, series.model.as_deref()), ("llm", Some("tuned")));
         assert!(identify(&labels("failure")).is_none());
     }
 }

@@ -14,7 +14,7 @@ use super::PrometheusSettings;
 use super::answer::Element;
 use super::bad::{Bad, Counted};
 use super::client::{QueryClient, QueryError, Remarks, Terms};
-use super::labels::Known;
+use super::labels::{Known, Shared};
 use super::plan::{self, Batch, Count};
 use super::window::Window;
 use crate::collect::merge::{self, RawSeries};
@@ -40,13 +40,14 @@ pub struct PrometheusSource {
 /// What one query gave.
 struct Found {
     known: Arc<Known>,
+    shared: Shared,
     raw: Vec<RawSeries>,
     bad: Vec<Bad>,
 }
 
 impl Found {
-    fn add(&mut self, element: Element) {
-        if let Some((series, times)) = self.known.identify(element) {
+    fn add(&mut self, element: Element<'_>) {
+        if let Some((series, times)) = self.known.identify(element, &mut self.shared) {
             self.bad.extend(Bad::of(&series, times));
             self.raw.push(series);
         }
@@ -158,10 +159,10 @@ impl PrometheusSource {
     }
 
     async fn count(&self, round: &Round) -> Result<(Vec<Count>, Remarks), QueryError> {
-        let add = |counts: &mut Vec<Count>, element: Element| {
+        let add = |counts: &mut Vec<Count>, element: Element<'_>| {
             let label = |name| element.labels.get(name).unwrap_or_default().to_owned();
             // Counts are small whole numbers; what isn't one counts as nothing.
-            let series = element.points.first().map_or(0, |(_, count)| *count as u64);
+            let series = element.points.first().map_or(0, |count| count.value as u64);
             let (namespace, exported_namespace) = (label("namespace"), label("exported_namespace"));
             counts.push(Count { namespace, exported_namespace, series });
         };
@@ -184,7 +185,8 @@ impl PrometheusSource {
                 source = self.client.name(),
                 namespaces = batch.concerns.as_ref().map_or(0, BTreeSet::len)
             );
-            let found = Found { known: Arc::clone(&round.known), raw: Vec::new(), bad: Vec::new() };
+            let known = Arc::clone(&round.known);
+            let found = Found { known, shared: Shared::default(), raw: Vec::new(), bad: Vec::new() };
             let answer = self.client.query(&query, &round.terms, found, Found::add);
             let answer = answer.instrument(span).await;
             self.note_turn(&batch, &answer);

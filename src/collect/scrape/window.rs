@@ -2,6 +2,8 @@
 //! in series; knows no clock.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::IpAddr;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
@@ -80,16 +82,23 @@ impl Window {
     pub(super) fn series<'a>(&'a self, endpoint: &'a Endpoint) -> impl Iterator<Item = RawSeries> + 'a {
         self.0.iter().map(|((_, engine, model, part), (name, samples))| RawSeries {
             name,
-            namespace: endpoint.namespace.clone(),
-            pod: endpoint.pod.clone(),
-            engine: engine.clone(),
+            namespace: endpoint.namespace.as_str().into(),
+            pod: endpoint.pod.as_str().into(),
+            engine: engine.as_deref().map(Into::into),
             port: Some(endpoint.port),
-            model: model.clone(),
-            part: part.clone(),
-            origin: endpoint.ip.to_string(),
+            model: model.as_deref().map(Into::into),
+            part: part.as_str().into(),
+            origin: origin(endpoint.ip),
             samples: samples.iter().copied().collect(),
         })
     }
+}
+
+/// What tells two pods of one name apart.
+fn origin(ip: IpAddr) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    ip.hash(&mut hasher);
+    hasher.finish()
 }
 
 #[cfg(test)]

@@ -93,10 +93,10 @@ impl Sums {
 
 /// Looks at all observations of a role group.
 #[must_use]
-pub fn analyze(observations: &[Observation], policy: &SaturationPolicy) -> Analysis {
-    if observations.is_empty() {
-        return Analysis::default();
-    }
+pub fn analyze<'o>(
+    observations: impl IntoIterator<Item = &'o Observation>,
+    policy: &SaturationPolicy,
+) -> Analysis {
     let mut all = Sums::default();
     let mut variants: BTreeMap<&str, (Sums, Cost, Vec<String>)> = BTreeMap::new();
     for one in observations {
@@ -106,6 +106,9 @@ pub fn analyze(observations: &[Observation], policy: &SaturationPolicy) -> Analy
         if sums.add(one, policy) {
             saturated.push(one.replica.clone());
         }
+    }
+    if all.count == 0 {
+        return Analysis::default();
     }
     let (kv, queue) = (all.mean(all.spare_kv), all.mean(all.spare_queue));
     Analysis {

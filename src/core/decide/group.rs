@@ -9,8 +9,8 @@ use super::{role, words, zero};
 use crate::decision::{Cause, Decision, GroupReport, Reason, Step, Target, Unknown, Verdict};
 use crate::memory::{GroupMemory, VariantMemory};
 use crate::model::{Policy, Role, VariantId};
-use crate::quality::look;
-use crate::snapshot::{ModelGroup, Scale, VariantState};
+use crate::quality::look_at;
+use crate::snapshot::{ModelGroup, VariantState};
 use crate::units::Seconds;
 
 /// What one group's decision leaves.
@@ -20,38 +20,48 @@ pub(super) struct Decided {
     pub(super) memory: GroupMemory,
 }
 
-/// Decides about one group.
-pub(super) fn decide(now: Timestamp, group: &ModelGroup, before: &GroupMemory, policy: &Policy) -> Decided {
+/// Decides about one group. Of what is remembered `before`, a variant that is not in it keeps its place if `keep` says so.
+pub(super) fn decide(
+    now: Timestamp,
+    group: &ModelGroup,
+    mut before: GroupMemory,
+    policy: &Policy,
+    keep: impl Fn(&str) -> bool,
+) -> Decided {
     // A look in the future was taken before the clock was set back.
     let due = before.cycle_at.is_none_or(|at| at > now || Seconds::between(at, now) >= policy.cycle);
     let scene = Scene { now, policy, group, due };
-    let mut decided =
-        Decided { decisions: BTreeMap::new(), report: GroupReport::default(), memory: before.clone() };
-    let (members, mut drafts) = draft_all(scene, before, &mut decided);
+    let mut known = std::mem::take(&mut before.variants);
+    let mut decided = Decided { decisions: BTreeMap::new(), report: GroupReport::default(), memory: before };
+    let (members, mut drafts) = draft_all(scene, &mut known, &mut decided);
     decided.report.steps.extend(bound(&members, &mut drafts));
-    decided.report.steps.extend(zero::settle(scene, before, &members, &mut drafts));
+    decided.report.steps.extend(zero::settle(scene, &decided.memory, &members, &mut drafts));
     for (member, draft) in members.iter().zip(drafts) {
         let (verdict, memory) = finish(now, policy, member, draft);
         decided.decisions.insert(member.id().clone(), decision(member.state, verdict));
         decided.memory.variants.insert(member.name().to_owned(), memory);
     }
     for lost in group.variants.iter().filter(|variant| variant.scale.is_none()) {
-        without_target(now, lost, &mut decided);
+        let memory = known.remove(&lost.variant.id.name).unwrap_or_default();
+        without_target(now, lost, memory, &mut decided);
     }
+    decided.memory.variants.extend(known.into_iter().filter(|(name, _)| keep(name)));
     decided
 }
 
 /// The members of every role and their drafts, role by role: each is analysed, blocked and stepped on its own.
 fn draft_all<'a>(
     scene: Scene<'a>,
-    before: &GroupMemory,
+    known: &mut BTreeMap<String, VariantMemory>,
     decided: &mut Decided,
 ) -> (Vec<Member<'a>>, Vec<Draft>) {
     let (mut members, mut drafts) = (Vec::new(), Vec::new());
     let mut roles: BTreeMap<Role, Vec<Member<'a>>> = BTreeMap::new();
     for state in &scene.group.variants {
         let Some(scale) = state.scale else { continue };
-        roles.entry(state.variant.role).or_default().push(member(scene, state, scale, before));
+        let memory = known.remove(&state.variant.id.name).unwrap_or_default();
+        let member = Member { state, scale, memory, seen: look_at(state, scene.now) };
+        roles.entry(state.variant.role).or_default().push(member);
     }
     for (role, of_role) in roles {
         let outcome = role::decide(scene, role, &of_role);
@@ -65,12 +75,6 @@ fn draft_all<'a>(
     (members, drafts)
 }
 
-fn member<'a>(scene: Scene<'a>, state: &'a VariantState, scale: Scale, before: &GroupMemory) -> Member<'a> {
-    let memory = before.variants.get(&state.variant.id.name).cloned().unwrap_or_default();
-    let seen = look(&scene.group.source, &[state], scene.now).variants.into_iter().next().unwrap_or_default();
-    Member { state, scale, memory, seen }
-}
-
 /// Minimum and maximum: after every analyzer, in transitions and on holds too.
 fn bound(members: &[Member<'_>], drafts: &mut [Draft]) -> Vec<Step> {
     let mut steps = Vec::new();
@@ -79,7 +83,7 @@ fn bound(members: &[Member<'_>], drafts: &mut [Draft]) -> Vec<Step> {
         let bounded = member.state.variant.bounds.clamp(wanted);
         if bounded != wanted {
             let message = words::bounded(member, wanted, bounded, &draft.message);
-            steps.push(words::step("bound", Some(member.name()), &message));
+            steps.push(words::step("bound", Some(member.name()), message.as_str()));
             *draft = Draft { number: Some(bounded), reason: Reason::Bounded, message, ..draft.clone() };
         }
     }
@@ -127,12 +131,12 @@ fn finish(now: Timestamp, policy: &Policy, member: &Member<'_>, draft: Draft) ->
 }
 
 /// A variant whose scale target does not exist: no number, but its memory stays for when it comes back.
-fn without_target(now: Timestamp, state: &VariantState, decided: &mut Decided) {
-    let memory = decided.memory.variants.entry(state.variant.id.name.clone()).or_default();
+fn without_target(now: Timestamp, state: &VariantState, mut memory: VariantMemory, decided: &mut Decided) {
     let since = *memory.blind_since.get_or_insert(now);
     let message = words::target_not_found(state);
     let verdict = Verdict::Unknown(Unknown { cause: Cause::TargetNotFound, message, since });
     decided.decisions.insert(state.variant.id.clone(), decision(state, verdict));
+    decided.memory.variants.insert(state.variant.id.name.clone(), memory);
     let finding = format!("{} does not exist", state.variant.target);
-    decided.report.steps.push(words::step("quality", Some(&state.variant.id.name), &finding));
+    decided.report.steps.push(words::step("quality", Some(&state.variant.id.name), finding));
 }

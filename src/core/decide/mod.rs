@@ -10,11 +10,15 @@ mod tests;
 mod words;
 mod zero;
 
-use crate::check::check;
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+
+use crate::check::{check_group, one_decision_each};
 use crate::decision::{Cause, Decision, Outcome, Reason, Report, Step, Target, Unknown, Verdict, Violation};
 use crate::future::{not_after, without_future};
-use crate::memory::Memory;
-use crate::model::{GroupId, Policy, VariantId};
+use crate::memory::{GroupMemory, Memory};
+use crate::model::{GroupId, InvalidVariant, Policy, VariantId};
 use crate::snapshot::{Snapshot, VariantState};
 use crate::units::Seconds;
 
@@ -30,47 +34,59 @@ pub const START_ALLOWANCE: Seconds = Seconds::whole(1800);
 /// Decides about everything in `snapshot`.
 pub fn decide(snapshot: &Snapshot, memory: &Memory, policy: &Policy) -> Outcome {
     let snapshot = &*without_future(snapshot);
-    let mut outcome = Outcome {
-        decisions: std::collections::BTreeMap::new(),
-        report: Report::default(),
-        memory: kept(snapshot, memory),
-    };
+    let invalid: BTreeSet<&VariantId> = snapshot.invalid.iter().map(|one| &one.id).collect();
+    let mut groups = absent(snapshot, memory, &invalid);
+    let (mut decisions, mut reports, mut broken) = (Vec::new(), Vec::new(), Vec::new());
     for (id, group) in &snapshot.groups {
-        let before = outcome.memory.groups.get(id).cloned().unwrap_or_default();
-        let decided = group::decide(snapshot.now, group, &before, policy);
-        outcome.decisions.extend(decided.decisions);
-        outcome.report.groups.insert(id.clone(), decided.report);
-        outcome.memory.groups.insert(id.clone(), decided.memory);
+        let remembered = memory.groups.get(id);
+        let mut before = remembered.cloned().unwrap_or_default();
+        not_after(&mut before, snapshot.now);
+        let keep = |name: &str| invalid.contains(&VariantId::new(&id.namespace, name));
+        let decided = group::decide(snapshot.now, group, before, policy, keep);
+        broken.extend(check_group(snapshot.now, group, remembered, policy, &decided.decisions));
+        decisions.extend(decided.decisions);
+        reports.push((id.clone(), decided.report));
+        groups.push((id.clone(), decided.memory));
     }
-    for invalid in &snapshot.invalid {
-        let since = *outcome.memory.invalid.entry(invalid.id.clone()).or_insert(snapshot.now);
-        let message = words::invalid(&invalid.id, &invalid.problem);
-        let verdict = Verdict::Unknown(Unknown { cause: Cause::InvalidVariant, message, since });
-        let decision = Decision { model: String::new(), accelerator: None, current: None, verdict };
-        outcome.decisions.insert(invalid.id.clone(), decision);
-    }
-    for violation in check(snapshot, memory, policy, &outcome.decisions) {
+    let since = |id| memory.invalid.get(id).map_or(snapshot.now, |since| snapshot.now.min(*since));
+    decisions
+        .extend(snapshot.invalid.iter().map(|one| (one.id.clone(), without_object(one, since(&one.id)))));
+    let mut outcome = Outcome {
+        decisions: decisions.into_iter().collect(),
+        report: Report { groups: reports.into_iter().collect(), violations: Vec::new() },
+        memory: Memory {
+            version: memory.version,
+            groups: groups.into_iter().collect(),
+            invalid: invalid.into_iter().map(|id| (id.clone(), since(id))).collect(),
+        },
+    };
+    for violation in one_decision_each(snapshot, &outcome.decisions).into_iter().chain(broken) {
         refuse(snapshot, memory, &mut outcome, violation);
     }
     outcome
 }
 
-/// The memory without what has left the snapshot, so that it stays as small as the fleet. An object that cannot be
-/// decided about just now keeps its place.
-fn kept(snapshot: &Snapshot, memory: &Memory) -> Memory {
-    let mut kept = memory.clone();
-    let invalid = |id: &VariantId| snapshot.invalid.iter().any(|one| one.id == *id);
-    kept.groups.retain(|id, group| {
-        let present = snapshot.groups.get(id).map_or(&[][..], |group| &group.variants);
-        group.variants.retain(|name, _| {
-            let is_there = present.iter().any(|one| one.variant.id.name == *name);
-            is_there || invalid(&VariantId::new(&id.namespace, name))
-        });
-        snapshot.groups.contains_key(id) || !group.variants.is_empty()
+/// What stays remembered of groups that are not in the snapshot: the objects that cannot be decided about just now. The
+/// rest goes, so that the memory stays as small as the fleet.
+fn absent(
+    snapshot: &Snapshot,
+    memory: &Memory,
+    invalid: &BTreeSet<&VariantId>,
+) -> Vec<(GroupId, GroupMemory)> {
+    let gone = memory.groups.iter().filter(|(id, _)| !snapshot.groups.contains_key(id));
+    let kept = gone.map(|(id, group)| {
+        let mut group = group.clone();
+        group.variants.retain(|name, _| invalid.contains(&VariantId::new(&id.namespace, name)));
+        not_after(&mut group, snapshot.now);
+        (id.clone(), group)
     });
-    kept.invalid.retain(|id, _| invalid(id));
-    not_after(&mut kept, snapshot.now);
-    kept
+    kept.filter(|(_, group)| !group.variants.is_empty()).collect()
+}
+
+fn without_object(invalid: &InvalidVariant, since: Timestamp) -> Decision {
+    let message = words::invalid(&invalid.id, &invalid.problem);
+    let verdict = Verdict::Unknown(Unknown { cause: Cause::InvalidVariant, message, since });
+    Decision { model: String::new(), accelerator: None, current: None, verdict }
 }
 
 /// Replaces a refused number by the one before it.

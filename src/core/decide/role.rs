@@ -6,7 +6,7 @@ use super::member::{Draft, Member, Scene};
 use super::{START_ALLOWANCE, step, words, zero};
 use crate::decision::{Reason, Step};
 use crate::model::Role;
-use crate::quality::{Sight, State, look};
+use crate::quality::{Seen, State, state_of};
 use crate::snapshot::SourceHealth;
 use crate::units::Seconds;
 
@@ -20,18 +20,19 @@ pub(super) struct Decided {
 
 /// Decides about `members`, which are all of one role.
 pub(super) fn decide(scene: Scene<'_>, role: Role, members: &[Member<'_>]) -> Decided {
-    let active: Vec<_> = members.iter().filter(|member| member.active()).map(|member| member.state).collect();
-    let sight = look(&scene.group.source, &active, scene.now);
-    let mut steps = vec![words::quality_step(role, &sight)];
+    let active = members.iter().filter(|member| member.active());
+    let seen: Vec<Seen<'_>> = active.map(|member| (member.state, &member.seen)).collect();
+    let state = state_of(&scene.group.source, &seen, scene.now);
+    let mut steps = vec![words::quality_step(role, state, &seen)];
     let mut looked = false;
-    let drafts = match sight.state {
+    let drafts = match state {
         State::Down => all(members, |member| hold_down(scene, member)),
         State::Zero => zero::at_zero(scene, members, &mut steps),
         State::Starting => start(scene, members),
-        State::Missing | State::Stale => all(members, |member| hold_unseen(scene, &sight, member)),
+        State::Missing | State::Stale => all(members, |member| hold_unseen(scene, state, member)),
         State::Partial | State::Aging | State::Fresh if scene.due => {
             looked = true;
-            step::look_and_step(scene, &sight, members, &mut steps)
+            step::look_and_step(scene, state, members, &mut steps)
         }
         State::Partial | State::Aging | State::Fresh => {
             let evidence = newest(members, scene.now);
@@ -54,12 +55,12 @@ fn hold_down(scene: Scene<'_>, member: &Member<'_>) -> Draft {
 }
 
 /// Ready pods and nothing usable of any of them.
-fn hold_unseen(scene: Scene<'_>, sight: &Sight, member: &Member<'_>) -> Draft {
+fn hold_unseen(scene: Scene<'_>, state: State, member: &Member<'_>) -> Draft {
     if !member.active() {
         return zero::asleep(scene, member);
     }
     let (reason, message) = match &scene.group.source {
-        _ if sight.state == State::Stale => (Reason::Stale, words::stale(member)),
+        _ if state == State::Stale => (Reason::Stale, words::stale(member)),
         SourceHealth::Partial { warnings } => (Reason::Partial, words::partial(member, warnings)),
         SourceHealth::Complete | SourceHealth::Down { .. } => {
             (Reason::MetricsMissing, words::missing(member))

@@ -10,7 +10,7 @@ use super::role::{newest, unseen_among_seen};
 use super::{TRANSITION_PATIENCE, words, zero};
 use crate::analyze::saturation_percent::{Analysis, analyze};
 use crate::decision::{Reason, Step};
-use crate::quality::{Rights, Sight, State};
+use crate::quality::{Rights, State};
 use crate::units::{Replicas, count};
 
 /// What of a member's last change is still open.
@@ -50,22 +50,22 @@ enum Wish {
 /// The analyzer's look at `members`, of which at least one is seen.
 pub(super) fn look_and_step(
     scene: Scene<'_>,
-    sight: &Sight,
+    state: State,
     members: &[Member<'_>],
     steps: &mut Vec<Step>,
 ) -> Vec<Draft> {
     let active = members.iter().filter(|member| member.active());
-    let observations: Vec<_> = active.flat_map(|member| member.seen.observations.iter().cloned()).collect();
-    let analysis = analyze(&observations, &scene.policy.saturation);
+    let observations = active.flat_map(|member| &member.seen.observations);
+    let analysis = analyze(observations, &scene.policy.saturation);
     let finding = words::finding(&analysis, &scene.policy.saturation);
-    steps.push(words::step("analyze", None, &finding));
-    let rights = sight.state.rights();
+    steps.push(words::step("analyze", None, finding.as_str()));
+    let rights = state.rights();
     let wish = wish(&analysis, rights);
     let runners = runners(scene, members);
     let evidence = newest(members, scene.now);
     if let Some(mover) = blocking(&runners, wish) {
         let waiting = words::transition(mover.member);
-        steps.push(words::step("target", Some(mover.member.name()), &waiting));
+        steps.push(words::step("target", Some(mover.member.name()), waiting.as_str()));
         return members.iter().map(|member| wait(scene, evidence, &waiting, member)).collect();
     }
     let (chosen, unsafe_step) = match wish {
@@ -73,10 +73,10 @@ pub(super) fn look_and_step(
         Wish::Down => safely(shrink(&runners), members, &analysis, scene),
         Wish::DownDenied | Wish::Steady => (None, None),
     };
-    let look = Look { scene, sight, rights, wish, chosen, unsafe_step, finding: &finding, evidence };
+    let look = Look { scene, state, rights, wish, chosen, unsafe_step, finding: &finding, evidence };
     let drafts: Vec<Draft> = runners.iter().map(|runner| look.draft(runner)).collect();
     for (member, draft) in members.iter().zip(&drafts) {
-        steps.push(words::step("target", Some(member.name()), &draft.message));
+        steps.push(words::step("target", Some(member.name()), draft.message.as_str()));
     }
     drafts
 }
@@ -214,7 +214,7 @@ fn wait(scene: Scene<'_>, evidence: Timestamp, waiting: &str, member: &Member<'_
 /// A finished look, ready to be put into drafts.
 struct Look<'l, 'a> {
     scene: Scene<'a>,
-    sight: &'l Sight,
+    state: State,
     rights: Rights,
     wish: Wish,
     chosen: Option<usize>,
@@ -244,11 +244,11 @@ impl Look<'_, '_> {
     fn stepped(&self, member: &Member<'_>) -> Draft {
         let (wanted, reason) = match self.wish {
             Wish::Down => (fewer(member), Reason::ScaleDown),
-            _ if self.sight.state == State::Partial => (more(member), Reason::Partial),
+            _ if self.state == State::Partial => (more(member), Reason::Partial),
             _ => (more(member), Reason::ScaleUp),
         };
         let number = self.never_lower_unseen(member, wanted);
-        let message = words::stepped(member, number, self.finding, self.sight.state);
+        let message = words::stepped(member, number, self.finding, self.state);
         Draft { number: Some(number), reason, message, evidence: self.evidence, blind: false }
     }
 
@@ -259,7 +259,7 @@ impl Look<'_, '_> {
 
     fn why_not(&self, runner: &Runner<'_, '_>) -> (Reason, String) {
         let member = runner.member;
-        let partial = self.sight.state == State::Partial;
+        let partial = self.state == State::Partial;
         match self.wish {
             Wish::Up if self.chosen.is_none() => (Reason::Bounded, words::no_room(member, self.finding)),
             Wish::Down if self.unsafe_step == Some(runner.index) => {

@@ -3,19 +3,20 @@
 use crate::analyze::saturation_percent::Analysis;
 use crate::decision::{Step, Violation};
 use crate::model::{Role, SaturationPolicy, VariantId};
-use crate::quality::{Sight, State, VariantSight};
+use crate::quality::{Seen, State, VariantSight};
 use crate::snapshot::{SourceHealth, VariantState};
 use crate::units::{Replicas, Seconds};
 
 use super::member::Member;
 
-pub(super) fn step(step: &str, variant: Option<&str>, finding: &str) -> Step {
-    Step { step: step.to_owned(), variant: variant.map(str::to_owned), finding: finding.to_owned() }
+pub(super) fn step(step: &str, variant: Option<&str>, finding: impl Into<String>) -> Step {
+    Step { step: step.to_owned(), variant: variant.map(str::to_owned), finding: finding.into() }
 }
 
-pub(super) fn quality_step(role: Role, sight: &Sight) -> Step {
-    let sum = |part: fn(&VariantSight) -> u32| sight.variants.iter().map(part).fold(0, u32::saturating_add);
-    let state = match sight.state {
+pub(super) fn quality_step(role: Role, state: State, seen: &[Seen<'_>]) -> Step {
+    let sum =
+        |part: fn(&VariantSight) -> u32| seen.iter().map(|(_, one)| part(one)).fold(0, u32::saturating_add);
+    let state = match state {
         State::Down => "the source does not answer",
         State::Zero => "nothing runs",
         State::Starting => "starting",
@@ -35,7 +36,7 @@ pub(super) fn quality_step(role: Role, sight: &Sight) -> Step {
         sum(|one| one.starting),
         sum(|one| one.unschedulable),
     );
-    step("quality", None, &finding)
+    step("quality", None, finding)
 }
 
 pub(super) fn finding(analysis: &Analysis, policy: &SaturationPolicy) -> String {

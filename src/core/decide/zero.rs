@@ -29,7 +29,7 @@ pub(super) fn at_zero(scene: Scene<'_>, members: &[Member<'_>], steps: &mut Vec<
     let able = members.iter().enumerate().filter(|(_, member)| member.allows(Replicas::ONE));
     let Some((chosen, member)) = able.min_by(|(_, a), (_, b)| a.by_cost(b)) else { return drafts };
     let message = words::from_zero(member, queue.value);
-    steps.push(words::step("target", Some(member.name()), &message));
+    steps.push(words::step("target", Some(member.name()), message.as_str()));
     let number = drafts[chosen].number.unwrap_or(Replicas::ZERO).max(Replicas::ONE);
     drafts[chosen] = Draft {
         number: Some(number),
@@ -94,7 +94,7 @@ pub(super) fn settle(
         Action::ToZero => fall_asleep(scene.now, before, members, drafts, &mut steps),
         Action::KeptOne(kept) if members[kept].allows(Replicas::ONE) => {
             let message = words::kept_one(&members[kept]);
-            steps.push(words::step("bound", Some(members[kept].name()), &message));
+            steps.push(words::step("bound", Some(members[kept].name()), message.as_str()));
             drafts[kept] = Draft {
                 number: Some(Replicas::ONE),
                 reason: Reason::Bounded,
@@ -118,7 +118,7 @@ fn stay_awake(member: &Member<'_>, draft: &mut Draft, steps: &mut Vec<Step>) {
     let number = if measured { member.scale.base().max(Replicas::ONE) } else { Replicas::ONE };
     let number = member.state.variant.bounds.clamp(number);
     let message = words::not_idle(member, number);
-    steps.push(words::step("bound", Some(member.name()), &message));
+    steps.push(words::step("bound", Some(member.name()), message.as_str()));
     let reason = if draft.blind { draft.reason } else { Reason::ScaleUp };
     *draft = Draft { number: Some(number), reason, message, ..draft.clone() };
 }
@@ -134,7 +134,7 @@ fn fall_asleep(
     for (member, draft) in members.iter().zip(drafts) {
         if member.active() || draft.number != Some(Replicas::ZERO) {
             let message = words::to_zero(member, idle);
-            steps.push(words::step("bound", Some(member.name()), &message));
+            steps.push(words::step("bound", Some(member.name()), message.as_str()));
             *draft =
                 Draft { number: Some(Replicas::ZERO), reason: Reason::ScaleToZero, message, ..draft.clone() };
         }

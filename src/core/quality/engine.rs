@@ -56,8 +56,11 @@ pub fn read(signals: &Signals, ready_since: Timestamp, now: Timestamp) -> Readin
         [Freshness::Absent, known] | [known, Freshness::Absent] => known.max(Freshness::Aging),
         [kv, queue] => either_is_enough(kv, queue),
     };
-    let freshness =
-        if reaches_back(signals, ready_since, now) { freshness } else { freshness.max(Freshness::Aging) };
+    let freshness = if reaches_back(signals, interval, ready_since, now) {
+        freshness
+    } else {
+        freshness.max(Freshness::Aging)
+    };
     // A slow scrape leaves no sample in the usual window; a fresh engine always has one in this.
     let limit = fresh_limit(interval);
     let window = if limit > PEAK_WINDOW { limit } else { PEAK_WINDOW };
@@ -70,10 +73,10 @@ pub fn read(signals: &Signals, ready_since: Timestamp, now: Timestamp) -> Readin
 
 /// Both series go back over the window of the peaks, or to when the pod began to serve: to within one scrape of it.
 /// After a start of this program or a new holder of the lease they do not, and one sample is no peak.
-fn reaches_back(signals: &Signals, ready_since: Timestamp, now: Timestamp) -> bool {
+fn reaches_back(signals: &Signals, interval: Seconds, ready_since: Timestamp, now: Timestamp) -> bool {
     let served = Seconds::between(ready_since, now);
     let window = if served < PEAK_WINDOW { served } else { PEAK_WINDOW };
-    let least = window.get() - interval_of(signals).get() - LATE_SCRAPE.get();
+    let least = window.get() - interval.get() - LATE_SCRAPE.get();
     let back = |signal| signals.get(signal).first().map(|oldest| Seconds::between(oldest.at, now).get());
     NEEDED.iter().all(|signal| back(*signal).is_some_and(|back| back >= least))
 }

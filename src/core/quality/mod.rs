@@ -10,6 +10,7 @@ mod tests;
 
 pub use engine::{Freshness, Reading, engines_of, fresh_limit, interval_of, median_gap, read, stale_limit};
 pub use sight::{Rights, Sight, State, VariantSight, look};
+pub(crate) use sight::{Seen, look_at, state_of};
 
 use crate::units::Seconds;
 

@@ -94,11 +94,15 @@ pub struct Sight {
     pub variants: Vec<VariantSight>,
 }
 
+/// A variant, and what is seen of it.
+pub(crate) type Seen<'a> = (&'a VariantState, &'a VariantSight);
+
 /// Looks at `variants` at `now`.
 #[must_use]
 pub fn look(source: &SourceHealth, variants: &[&VariantState], now: Timestamp) -> Sight {
-    let seen: Vec<VariantSight> = variants.iter().map(|variant| look_at(variant, now)).collect();
-    Sight { state: state_of(source, variants, &seen, now), variants: seen }
+    let sights: Vec<VariantSight> = variants.iter().map(|variant| look_at(variant, now)).collect();
+    let seen: Vec<Seen<'_>> = variants.iter().copied().zip(&sights).collect();
+    Sight { state: state_of(source, &seen, now), variants: sights }
 }
 
 /// Nobody asks for a replica of it, and none serves.
@@ -107,28 +111,25 @@ fn at_zero(variant: &VariantState, seen: &VariantSight) -> bool {
     variant.scale.is_some_and(|scale| scale.spec == Replicas::ZERO) && seen.ready == 0
 }
 
-fn state_of(
-    source: &SourceHealth,
-    variants: &[&VariantState],
-    seen: &[VariantSight],
-    now: Timestamp,
-) -> State {
+/// What kind of sight the variants are together.
+pub(crate) fn state_of(source: &SourceHealth, seen: &[Seen<'_>], now: Timestamp) -> State {
     if matches!(source, SourceHealth::Down { .. }) {
         return State::Down;
     }
-    let sum = |part: fn(&VariantSight) -> u32| seen.iter().map(part).fold(0, u32::saturating_add);
+    let sum =
+        |part: fn(&VariantSight) -> u32| seen.iter().map(|(_, one)| part(one)).fold(0, u32::saturating_add);
     let ready = sum(|one| one.ready);
     if ready == 0 {
-        let nothing = variants.iter().zip(seen).all(|(variant, seen)| at_zero(variant, seen));
+        let nothing = seen.iter().all(|(variant, seen)| at_zero(variant, seen));
         return if nothing { State::Zero } else { State::Starting };
     }
-    let observed = seen.iter().any(|one| !one.observations.is_empty());
+    let observed = seen.iter().any(|(_, one)| !one.observations.is_empty());
     let complete = matches!(source, SourceHealth::Complete);
     if !observed {
         return unobserved(complete, sum(|one| one.stale), seen, now);
     }
     // A ready pod that the target counts and the pod list does not have may carry any load.
-    let promised = variants.iter().filter_map(|variant| variant.scale).map(|scale| scale.ready.get());
+    let promised = seen.iter().filter_map(|(variant, _)| variant.scale).map(|scale| scale.ready.get());
     let unlisted = promised.fold(0, u32::saturating_add) > ready;
     if !complete || unlisted || sum(|one| one.absent) + sum(|one| one.stale) > 0 {
         State::Partial
@@ -140,18 +141,19 @@ fn state_of(
 }
 
 /// Ready pods of which nothing usable is known.
-fn unobserved(complete: bool, stale: u32, seen: &[VariantSight], now: Timestamp) -> State {
+fn unobserved(complete: bool, stale: u32, seen: &[Seen<'_>], now: Timestamp) -> State {
     if stale > 0 {
         return State::Stale;
     }
     // A pod that has just become ready is scraped within the next few intervals: too early to call it broken.
-    let just_ready = |one: &VariantSight| {
+    let just_ready = |(_, one): &Seen<'_>| {
         one.ready == 0 || one.ready_last.is_some_and(|at| Seconds::between(at, now) <= STALE_AT_LEAST)
     };
     if complete && seen.iter().all(just_ready) { State::Starting } else { State::Missing }
 }
 
-fn look_at(variant: &VariantState, now: Timestamp) -> VariantSight {
+/// Looks at one variant.
+pub(crate) fn look_at(variant: &VariantState, now: Timestamp) -> VariantSight {
     let mut seen = VariantSight::default();
     for replica in &variant.replicas {
         match replica.phase {

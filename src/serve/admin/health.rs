@@ -8,6 +8,7 @@ use axum::extract::{Path, Query, State};
 use axum::response::{IntoResponse, Response};
 use http::header::{CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderValue, StatusCode};
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -29,11 +30,19 @@ pub(crate) struct Health {
     has_synced: AtomicBool,
     started: Instant,
     stopping: CancellationToken,
+    /// Why it is not ready, as last logged.
+    told: Mutex<Option<&'static str>>,
 }
 
 impl Health {
     pub(crate) fn new(synced: watch::Receiver<bool>, stopping: CancellationToken) -> Self {
-        Self { synced, has_synced: AtomicBool::new(false), started: Instant::now(), stopping }
+        Self {
+            synced,
+            has_synced: AtomicBool::new(false),
+            started: Instant::now(),
+            stopping,
+            told: Mutex::default(),
+        }
     }
 
     /// True once every watch has listed.
@@ -42,6 +51,19 @@ impl Health {
             self.has_synced.store(true, Ordering::Relaxed);
         }
         self.has_synced.load(Ordering::Relaxed)
+    }
+
+    /// Says in the log why this process is not ready, whenever that changes: an answer withholds it, and is asked for
+    /// every few seconds.
+    fn tell(&self, why: Option<&'static str>) {
+        let mut told = self.told.lock();
+        if *told != why {
+            match why {
+                Some(why) => tracing::info!(why, "not ready"),
+                None => tracing::info!("ready"),
+            }
+            *told = why;
+        }
     }
 
     /// True once every watch has listed, or has had its time to.
@@ -78,6 +100,9 @@ pub(crate) async fn all(
         query.iter().filter(|(key, _)| key == "exclude").map(|(_, value)| value.as_str()).collect();
     let verbose = query.iter().any(|(key, _)| key == "verbose");
     let checks = checks(&state, path);
+    if path == "readyz" {
+        state.health().tell(checks.iter().find_map(|(_, result)| result.err()));
+    }
     let failed = checks.iter().any(|(name, result)| result.is_err() && !excluded.contains(name));
     if !failed && !verbose {
         return plain(StatusCode::OK, "ok".into());
@@ -86,7 +111,9 @@ pub(crate) async fn all(
     let unknown: Vec<_> =
         excluded.iter().filter(|name| !checks.iter().any(|(own, _)| own == *name)).copied().collect();
     if !unknown.is_empty() {
-        lines += &format!("warn: some health checks cannot be excluded: no matches for {unknown:?}\n");
+        let names: Vec<_> = unknown.iter().map(|name| format!("{name:?}")).collect();
+        lines +=
+            &format!("warn: some health checks cannot be excluded: no matches for {}\n", names.join(","));
     }
     if failed {
         return plain(StatusCode::INTERNAL_SERVER_ERROR, format!("{lines}{path} check failed\n"));
@@ -98,10 +125,7 @@ fn line((name, result): &Check, excluded: &[&str]) -> String {
     match result {
         _ if excluded.contains(name) => format!("[+]{name} excluded: ok\n"),
         Ok(()) => format!("[+]{name} ok\n"),
-        Err(why) => {
-            tracing::debug!(check = name, why, "a health check fails");
-            format!("[-]{name} failed: reason withheld\n")
-        }
+        Err(_) => format!("[-]{name} failed: reason withheld\n"),
     }
 }
 

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use moka::future::Cache;
 use rustls::pki_types::{CertificateDer, UnixTime};
-use rustls::server::danger::ClientCertVerifier;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate, X509Name};
 
 use super::identity::User;
 use super::trust::Trust;
+use crate::serve::tls::pem::ClientCas;
 
 /// A chain as the peer sent it, leaf first.
 pub(crate) type Chain = Arc<[CertificateDer<'static>]>;
@@ -60,28 +60,21 @@ impl Standings {
 
 fn standing(trust: &Trust, chain: &[CertificateDer<'static>]) -> Standing {
     let subject = || Some(Subject::of(chain.first()?));
-    let front_proxy = trust.front_proxy.as_ref().filter(|proxy| vouches(&*proxy.verifier, chain));
+    let front_proxy = trust.front_proxy.as_ref().filter(|proxy| vouches(&proxy.verifier, chain));
     let front_proxy = front_proxy.is_some_and(|proxy| {
         let allowed = &proxy.allowed_names;
         allowed.is_empty() || subject().and_then(|s| s.common_name).is_some_and(|cn| allowed.contains(&cn))
     });
-    let user = trust.users.as_ref().filter(|verifier| vouches(&***verifier, chain)).and_then(|_| {
+    let user = trust.users.as_ref().filter(|verifier| vouches(verifier, chain)).and_then(|_| {
         let Subject { common_name, organisations, .. } = subject()?;
         Some(User { groups: organisations, ..User::named(common_name.filter(|name| !name.is_empty())?) })
     });
     Standing { front_proxy, user }
 }
 
-/// True when the verifier's CA issued the chain, it is valid now and may be used by a client.
-pub(crate) fn vouches(verifier: &dyn ClientCertVerifier, chain: &[CertificateDer<'static>]) -> bool {
-    let Some((leaf, intermediates)) = chain.split_first() else { return false };
-    match verifier.verify_client_cert(leaf, intermediates, UnixTime::now()) {
-        Ok(_) => true,
-        Err(error) => {
-            tracing::debug!(%error, "a client certificate is not of this CA");
-            false
-        }
-    }
+/// True when one of the CAs issued the chain, both are valid now, and it may be used by a client.
+pub(crate) fn vouches(cas: &ClientCas, chain: &[CertificateDer<'static>]) -> bool {
+    cas.vouch(chain, UnixTime::now())
 }
 
 /// The names in a certificate.

@@ -6,7 +6,8 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use http::Method;
 
-use super::{Access, Attributes, Caller, Chain, ReviewError, Unauthenticated};
+use super::{Access, Attributes, Caller, Chain, Unauthenticated, Undecided};
+use crate::serve::custom_metrics::{self, ObjectPath, Version};
 use crate::serve::external_metrics::metric::{GROUP, VERSION};
 use crate::serve::state::AppState;
 use crate::serve::status::{Reason, Status};
@@ -29,54 +30,70 @@ pub(crate) async fn data(
     request: Request,
     next: Next,
 ) -> Response {
-    let Ok(Path((namespace, metric))) = path else {
-        return Status::new(Reason::BadRequest, "invalid request path").into_response();
-    };
-    if namespace.len() > MAX_NAME || metric.len() > MAX_NAME {
-        let message = format!("no namespace and no metric has a name of more than {MAX_NAME} bytes");
-        return Status::new(Reason::NotFound, message).into_response();
+    let Ok(Path((namespace, metric))) = path else { return bad_path() };
+    if let Some(refusal) = too_long([&namespace, &metric]) {
+        return refusal;
     }
-    let verb = verb(&request);
-    let (group, version) = (GROUP, VERSION);
-    let wanted =
-        Attributes::Resource { verb, group, version, resource: metric.clone(), namespace: namespace.clone() };
-    let refusal = |caller: &Caller, _: &Request, reason: Option<String>| {
-        let message = format!(
-            "{metric}.{GROUP} is forbidden: User \"{}\" cannot {verb} resource \"{metric}\" in API group \"{GROUP}\" in \
-             the namespace \"{namespace}\"{}",
-            caller.name(),
-            because(reason)
-        );
-        Status::new(Reason::Forbidden, message).about(GROUP, metric.clone(), "")
+    let wanted = Attributes::Resource {
+        verb: verb(&request, ""),
+        group: GROUP,
+        version: VERSION,
+        resource: metric,
+        subresource: String::new(),
+        namespace,
+        name: String::new(),
     };
-    authorized(&state, wanted, refusal, request, next).await
+    authorized(&state, wanted, request, next).await
+}
+
+/// Data of an object: who may `get` the metric of it.
+pub(crate) async fn object_data(
+    State(state): State<AppState>,
+    path: Result<Path<ObjectPath>, PathRejection>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let Ok(Path(ObjectPath { version, namespace, resource, name, metric })) = path else {
+        return bad_path();
+    };
+    let Some(version) = Version::named(&version) else {
+        return Status::no_such_resource().into_response();
+    };
+    if let Some(refusal) = too_long([&namespace, &resource, &name, &metric]) {
+        return refusal;
+    }
+    let wanted = Attributes::Resource {
+        verb: verb(&request, &name),
+        group: custom_metrics::GROUP,
+        version: version.as_str(),
+        resource,
+        subresource: metric,
+        namespace,
+        name,
+    };
+    authorized(&state, wanted, request, next).await
 }
 
 /// `/metrics`: who may `get` the path.
 pub(crate) async fn metrics(State(state): State<AppState>, request: Request, next: Next) -> Response {
     let wanted = Attributes::Path { verb: "get", path: "/metrics" };
-    let refusal =
-        |caller: &Caller, request: &Request, reason: Option<String>| forbidden_path(caller, request, reason);
-    authorized(&state, wanted, refusal, request, next).await
+    authorized(&state, wanted, request, next).await
 }
 
-async fn authorized(
-    state: &AppState,
-    wanted: Attributes,
-    refusal: impl Fn(&Caller, &Request, Option<String>) -> Status + Send,
-    mut request: Request,
-    next: Next,
-) -> Response {
+async fn authorized(state: &AppState, wanted: Attributes, mut request: Request, next: Next) -> Response {
     let caller = match authenticate(state, &mut request).await {
         Ok(caller) => caller,
         Err(Unauthenticated::BadToken) => return unauthorized().into_response(),
+        Err(cause @ Unauthenticated::Undecided(Undecided::Busy)) => {
+            return Status::new(Reason::TooManyRequests, cause.to_string()).into_response();
+        }
         Err(cause @ (Unauthenticated::NotLoaded | Unauthenticated::Undecided(_))) => {
             return Status::new(Reason::ServiceUnavailable, cause.to_string()).into_response();
         }
     };
-    match state.auth().authorize(&caller, wanted).await {
+    match state.auth().authorize(&caller, wanted.clone()).await {
         Ok(Access::Allowed) => only_get(request, next).await,
-        Ok(Access::Denied { reason }) => refusal(&caller, &request, reason).into_response(),
+        Ok(Access::Denied { reason }) => forbidden(&wanted, &caller, &request, reason).into_response(),
         Err(error) => undecided(&caller, &request, &error).into_response(),
     }
 }
@@ -94,12 +111,15 @@ async fn only_get(request: Request, next: Next) -> Response {
 }
 
 /// The verb that authorisation sees. An external metric has no name in its path, so that reading it is `list`.
-fn verb(request: &Request) -> &'static str {
+fn verb(request: &Request, name: &str) -> &'static str {
+    let named = !name.is_empty();
     match *request.method() {
         Method::POST => "create",
         Method::PUT => "update",
         Method::PATCH => "patch",
+        Method::DELETE if named => "delete",
         Method::DELETE => "deletecollection",
+        _ if named => "get",
         _ if crate::serve::external_metrics::query::watches(request.uri()) => "watch",
         _ => "list",
     }
@@ -109,6 +129,33 @@ fn verb(request: &Request) -> &'static str {
 /// would throw its token away.
 fn unauthorized() -> Status {
     Status::new(Reason::Unauthorized, "Unauthorized")
+}
+
+fn bad_path() -> Response {
+    Status::new(Reason::BadRequest, "invalid request path").into_response()
+}
+
+fn too_long<const N: usize>(names: [&str; N]) -> Option<Response> {
+    let longer = names.iter().any(|name| name.len() > MAX_NAME);
+    let message =
+        || format!("no namespace, no object and no metric has a name of more than {MAX_NAME} bytes");
+    longer.then(|| Status::new(Reason::NotFound, message()).into_response())
+}
+
+/// The refusal in the words of Kubernetes.
+fn forbidden(wanted: &Attributes, caller: &Caller, request: &Request, reason: Option<String>) -> Status {
+    let Attributes::Resource { verb, group, resource, subresource, namespace, name, .. } = wanted else {
+        return forbidden_path(caller, request, reason);
+    };
+    let named = if name.is_empty() { String::new() } else { format!(" \"{name}\"") };
+    let part = if subresource.is_empty() { String::new() } else { format!("/{subresource}") };
+    let message = format!(
+        "{resource}.{group}{named} is forbidden: User \"{}\" cannot {verb} resource \"{resource}{part}\" in API group \
+         \"{group}\" in the namespace \"{namespace}\"{}",
+        caller.name(),
+        because(reason)
+    );
+    Status::new(Reason::Forbidden, message).about(group, resource.clone(), name.clone())
 }
 
 fn forbidden_path(caller: &Caller, request: &Request, reason: Option<String>) -> Status {
@@ -122,12 +169,14 @@ fn because(reason: Option<String>) -> String {
     reason.filter(|reason| !reason.is_empty()).map_or_else(String::new, |reason| format!(": {reason}"))
 }
 
-fn undecided(caller: &Caller, request: &Request, error: &ReviewError) -> Status {
-    let message = format!(
-        "whether User \"{}\" may read {} cannot be decided: {error}; check that this server reaches the API server \
-         and may create subjectaccessreviews",
-        caller.name(),
-        request.uri().path()
-    );
-    Status::new(Reason::ServiceUnavailable, message)
+fn undecided(caller: &Caller, request: &Request, error: &Undecided) -> Status {
+    let (name, path) = (caller.name(), request.uri().path());
+    let message = format!("whether User \"{name}\" may read {path} cannot be decided: {error}");
+    match error {
+        Undecided::Busy => Status::new(Reason::TooManyRequests, message),
+        Undecided::Failed(_) => {
+            let next = "check that this server reaches the API server and may create subjectaccessreviews";
+            Status::new(Reason::ServiceUnavailable, format!("{message}; {next}"))
+        }
+    }
 }

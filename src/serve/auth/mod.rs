@@ -2,12 +2,12 @@
 //! Authorisation: by review, except for discovery, which everybody may read and which asks nobody.
 
 mod certificate;
-mod headers;
+pub(crate) mod headers;
 mod identity;
 pub(crate) mod layers;
 mod review;
 mod reviewer;
-mod trust;
+pub(crate) mod trust;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,6 +23,8 @@ pub use trust::{Trust, TrustError};
 
 use self::certificate::Standings;
 use self::review::Reviews;
+pub(crate) use self::review::Undecided;
+use crate::serve::tls::Vouched;
 
 /// The data of the ConfigMap that says whom to trust; `None` until it has been read once.
 pub type TrustData = Option<BTreeMap<String, String>>;
@@ -42,7 +44,7 @@ pub(crate) enum Unauthenticated {
     BadToken,
     /// The token could not be reviewed.
     #[error("the bearer token cannot be reviewed: {0}")]
-    Undecided(#[from] ReviewError),
+    Undecided(#[from] Undecided),
 }
 
 /// Knows whom the cluster trusts and what reviews have said.
@@ -122,12 +124,16 @@ impl Auth {
         headers::strip(headers, proxy.map(|proxy| &proxy.headers));
     }
 
-    /// True when the cluster vouches for `chain`: it is the front proxy's, or a user's.
-    pub(crate) async fn knows(&self, chain: &Chain) -> bool {
+    /// As whose the cluster vouches for `chain`: the front proxy's, or a user's.
+    pub(crate) async fn vouched(&self, chain: &Chain) -> Vouched {
         let loaded = self.trust.load_full();
-        let Some(trust) = &loaded.trust else { return false };
+        let Some(trust) = &loaded.trust else { return Vouched::No };
         let standing = self.standings.of(loaded.generation, trust, chain).await;
-        standing.front_proxy || standing.user.is_some()
+        match standing.user {
+            _ if standing.front_proxy => Vouched::ForTheCluster,
+            Some(_) => Vouched::ForAUser,
+            None => Vouched::No,
+        }
     }
 
     /// Whether `caller` may do something.
@@ -135,7 +141,7 @@ impl Auth {
         &self,
         caller: &Caller,
         attributes: Attributes,
-    ) -> Result<Access, ReviewError> {
+    ) -> Result<Access, Undecided> {
         match caller {
             Caller::Known(user) => self.reviews.access(user, attributes).await,
             Caller::Anonymous => Ok(Access::Denied { reason: None }),

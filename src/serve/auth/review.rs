@@ -3,12 +3,11 @@
 
 use std::hash::Hash;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use moka::Expiry;
 use moka::future::Cache;
 use tokio::sync::Semaphore;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::identity::{MASTERS, Token, User};
 use super::reviewer::{Access, Attributes, ReviewError, Reviewer};
@@ -41,6 +40,17 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Reviews under way at once. One takes milliseconds, so this is thousands a second.
 const IN_FLIGHT: usize = 64;
 
+/// No decision.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Undecided {
+    /// Every place for a review is taken.
+    #[error("{IN_FLIGHT} reviews are already waiting for the API server; ask again later")]
+    Busy,
+    /// The API server did not decide.
+    #[error(transparent)]
+    Failed(#[from] ReviewError),
+}
+
 /// The attribute that changes with every token of the same user: kept out of what is remembered, else a client that
 /// renews its token would cause a review each time.
 const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
@@ -49,24 +59,31 @@ const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
 #[derive(Clone)]
 pub(crate) struct Reviews {
     reviewer: Arc<dyn Reviewer>,
-    tokens: Cache<Token, Option<User>>,
-    access: Cache<(User, Attributes), Access>,
+    tokens: Cache<Token, Decided<Option<User>>>,
+    access: Cache<(User, Attributes), Decided<Access>>,
     in_flight: Arc<Semaphore>,
 }
 
-/// How long each kind of decision is remembered.
-struct Remember;
+/// A decision, and until when it is used. Yes and no are remembered apart.
+#[derive(Debug, Clone)]
+struct Decided<V> {
+    value: V,
+    until: Instant,
+}
 
-impl Expiry<Token, Option<User>> for Remember {
-    fn expire_after_create(&self, _: &Token, user: &Option<User>, _: Instant) -> Option<Duration> {
-        Some(if user.is_some() { KNOWN_FOR } else { UNKNOWN_FOR })
+impl<V> Decided<V> {
+    fn now(value: V, lasts: impl FnOnce(&V) -> Duration) -> Self {
+        let until = Instant::now() + lasts(&value);
+        Self { value, until }
     }
 }
 
-impl Expiry<(User, Attributes), Access> for Remember {
-    fn expire_after_create(&self, _: &(User, Attributes), access: &Access, _: Instant) -> Option<Duration> {
-        Some(if *access == Access::Allowed { ALLOWED_FOR } else { DENIED_FOR })
-    }
+fn known_for(user: &Option<User>) -> Duration {
+    if user.is_some() { KNOWN_FOR } else { UNKNOWN_FOR }
+}
+
+fn lasts(access: &Access) -> Duration {
+    if *access == Access::Allowed { ALLOWED_FOR } else { DENIED_FOR }
 }
 
 impl Reviews {
@@ -76,26 +93,26 @@ impl Reviews {
             tokens: Cache::builder()
                 .weigher(|token: &Token, _| bytes(token.secret().len()))
                 .max_capacity(REMEMBERED)
-                .expire_after(Remember)
+                .time_to_live(KNOWN_FOR.max(UNKNOWN_FOR))
                 .build(),
             access: Cache::builder()
                 .weigher(|(user, wanted): &(User, Attributes), _| bytes(weight(user, wanted)))
                 .max_capacity(REMEMBERED)
-                .expire_after(Remember)
+                .time_to_live(ALLOWED_FOR.max(DENIED_FOR))
                 .build(),
             in_flight: Arc::new(Semaphore::new(IN_FLIGHT)),
         }
     }
 
     /// The user a token stands for.
-    pub(crate) async fn token(&self, token: Token) -> Result<Option<User>, ReviewError> {
+    pub(crate) async fn token(&self, token: Token) -> Result<Option<User>, Undecided> {
         let (this, asked) = (self.clone(), token.clone());
         let review = async move { this.bounded(this.reviewer.token(&asked)).await };
-        shared(&self.tokens, token, review).await
+        shared(&self.tokens, token, review, known_for).await
     }
 
     /// Whether a user may do something.
-    pub(crate) async fn access(&self, user: &User, attributes: Attributes) -> Result<Access, ReviewError> {
+    pub(crate) async fn access(&self, user: &User, attributes: Attributes) -> Result<Access, Undecided> {
         if user.is_in(MASTERS) {
             return Ok(Access::Allowed);
         }
@@ -106,18 +123,13 @@ impl Reviews {
         known_as.extra.remove(CREDENTIAL_ID);
         let (this, user, asked) = (self.clone(), user.clone(), attributes.clone());
         let review = async move { this.bounded(this.reviewer.access(&user, &asked)).await };
-        shared(&self.access, (known_as, attributes), review).await
+        shared(&self.access, (known_as, attributes), review, lasts).await
     }
 
-    async fn bounded<V>(
-        &self,
-        review: impl Future<Output = Result<V, ReviewError>>,
-    ) -> Result<V, ReviewError> {
-        let Ok(_permit) = self.in_flight.try_acquire() else {
-            return Err(ReviewError(format!("{IN_FLIGHT} reviews are already waiting for the API server")));
-        };
+    async fn bounded<V>(&self, review: impl Future<Output = Result<V, ReviewError>>) -> Result<V, Undecided> {
+        let Ok(_permit) = self.in_flight.try_acquire() else { return Err(Undecided::Busy) };
         let late = |_| ReviewError(format!("the API server did not answer within {} s", PATIENCE.as_secs()));
-        timeout(PATIENCE, review).await.map_err(late)?
+        Ok(timeout(PATIENCE, review).await.map_err(late)??)
     }
 }
 
@@ -130,7 +142,9 @@ fn weight(user: &User, wanted: &Attributes) -> usize {
     let extra =
         user.extra.iter().map(|(key, values)| key.len() + values.iter().map(String::len).sum::<usize>());
     let wanted = match wanted {
-        Attributes::Resource { resource, namespace, .. } => resource.len() + namespace.len(),
+        Attributes::Resource { resource, subresource, namespace, name, .. } => {
+            resource.len() + subresource.len() + namespace.len() + name.len()
+        }
         Attributes::Path { .. } => 0,
     };
     let uid = user.uid.as_ref().map_or(0, String::len);
@@ -140,26 +154,31 @@ fn weight(user: &User, wanted: &Attributes) -> usize {
 
 /// One review for all who ask the same at the same time.
 async fn shared<K, V>(
-    cache: &Cache<K, V>,
+    cache: &Cache<K, Decided<V>>,
     key: K,
-    review: impl Future<Output = Result<V, ReviewError>> + Send + 'static,
-) -> Result<V, ReviewError>
+    review: impl Future<Output = Result<V, Undecided>> + Send + 'static,
+    lasts: fn(&V) -> Duration,
+) -> Result<V, Undecided>
 where
     K: Hash + Eq + Send + Sync + 'static,
     V: Clone + Send + Sync + 'static,
 {
-    if let Some(known) = cache.get(&key).await {
-        return Ok(known);
+    match cache.get(&key).await {
+        Some(known) if Instant::now() < known.until => return Ok(known.value),
+        Some(_) => cache.invalidate(&key).await,
+        None => {}
     }
     let cache = cache.clone();
     #[expect(
         clippy::disallowed_methods,
         reason = "ends within PATIENCE; a caller that hangs up must not abort the review that others wait for"
     )]
-    let review = tokio::spawn(async move { cache.try_get_with(key, review).await });
+    let review = tokio::spawn(async move {
+        cache.try_get_with(key, async { Ok(Decided::now(review.await?, lasts)) }).await
+    });
     match review.await {
-        Ok(result) => result.map_err(|error| (*error).clone()),
-        Err(_) => Err(ReviewError("the review was cancelled: the server is stopping".into())),
+        Ok(result) => result.map(|decided| decided.value).map_err(|error: Arc<Undecided>| (*error).clone()),
+        Err(_) => Err(ReviewError("the review was cancelled: the server is stopping".into()).into()),
     }
 }
 
@@ -170,7 +189,8 @@ mod tests {
 
     fn wanted(resource: String) -> Attributes {
         let (verb, group, version, namespace) = ("list", "g", "v", "llm".into());
-        Attributes::Resource { verb, group, version, resource, namespace }
+        let (subresource, name) = (String::new(), String::new());
+        Attributes::Resource { verb, group, version, resource, subresource, namespace, name }
     }
 
     #[tokio::test]

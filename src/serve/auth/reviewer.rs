@@ -9,16 +9,20 @@ use super::identity::{Token, User};
 pub enum Attributes {
     /// An object of an API.
     Resource {
-        /// `list` for an external metric.
+        /// `list` for an external metric, `get` for the metric of an object.
         verb: &'static str,
         /// The API group.
         group: &'static str,
         /// The API version.
         version: &'static str,
-        /// The resource: the metric's name.
+        /// The resource: the external metric's name, or the kind of object that a metric is of.
         resource: String,
+        /// The metric of an object; empty for an external one.
+        subresource: String,
         /// The namespace.
         namespace: String,
+        /// The object's name, `*` for all; empty for an external metric.
+        name: String,
     },
     /// Anything else.
     Path {

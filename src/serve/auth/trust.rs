@@ -2,11 +2,8 @@
 //! parsed and validated. A value, replaced as a whole when the ConfigMap changes.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use rustls::server::danger::ClientCertVerifier;
-
-use crate::serve::tls::pem::{self, PemError};
+use crate::serve::tls::pem::{ClientCas, PemError};
 
 /// The ConfigMap, for messages.
 pub(crate) const CONFIG_MAP: &str = "ConfigMap kube-system/extension-apiserver-authentication";
@@ -39,14 +36,14 @@ pub enum TrustError {
 pub struct Trust {
     pub(crate) front_proxy: Option<FrontProxy>,
     /// Verifies the certificates of ordinary users.
-    pub(crate) users: Option<Arc<dyn ClientCertVerifier>>,
+    pub(crate) users: Option<ClientCas>,
 }
 
 /// The proxy that authenticates others on our behalf.
 #[derive(Debug)]
 pub(crate) struct FrontProxy {
     /// Verifies the proxy's certificate: its CA alone, never the users' CA.
-    pub(crate) verifier: Arc<dyn ClientCertVerifier>,
+    pub(crate) verifier: ClientCas,
     /// The common names it may have; empty means any.
     pub(crate) allowed_names: Vec<String>,
     pub(crate) headers: HeaderNames,
@@ -93,13 +90,10 @@ fn list(data: &BTreeMap<String, String>, key: &'static str) -> Result<Vec<String
     }
 }
 
-fn bundle(
-    data: &BTreeMap<String, String>,
-    key: &'static str,
-) -> Result<Option<Arc<dyn ClientCertVerifier>>, TrustError> {
+fn bundle(data: &BTreeMap<String, String>, key: &'static str) -> Result<Option<ClientCas>, TrustError> {
     match data.get(key).filter(|text| !text.trim().is_empty()) {
         None => Ok(None),
-        Some(text) => match pem::client_verifier(text.as_bytes()) {
+        Some(text) => match ClientCas::of(text.as_bytes()) {
             Ok(verifier) => Ok(Some(verifier)),
             Err(source) => Err(TrustError::Bundle { key, source }),
         },

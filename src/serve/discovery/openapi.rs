@@ -1,85 +1,225 @@
-//! The OpenAPI documents: enough for the aggregator and for `kubectl explain` of the list.
+//! The OpenAPI documents, v2 and v3: enough for the aggregator and for `kubectl explain`. Every definition is referred
+//! to by a path, because the aggregator drops what no path refers to.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use crate::serve::external_metrics::metric::{GROUP, Metric, VERSION};
+use super::groups::{Api, CUSTOM, CUSTOM_GROUP, DESCRIBED, EXTERNAL, metrics};
+use crate::serve::accept::Encoding;
 
-const LIST: &str = "io.k8s.metrics.pkg.apis.external_metrics.v1beta1.ExternalMetricValueList";
-const ITEM: &str = "io.k8s.metrics.pkg.apis.external_metrics.v1beta1.ExternalMetricValue";
+/// Where a document keeps its definitions; what else differs between the two versions follows from it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Dialect {
+    V2,
+    V3,
+}
 
 fn info() -> Value {
     json!({"title": "wva", "version": concat!("v", env!("CARGO_PKG_VERSION"))})
 }
 
-/// Swagger 2.0, without content: what no path refers to would be pruned anyway.
+/// Swagger 2.0: both groups in one document.
 pub(super) fn v2() -> Value {
-    json!({"swagger": "2.0", "info": info(), "paths": {}})
+    let (mut all, mut definitions) = (Map::new(), Map::new());
+    for (api, version) in [EXTERNAL, CUSTOM].into_iter().flat_map(with_versions) {
+        all.extend(paths(Dialect::V2, api, version));
+        definitions.extend(schemas(Dialect::V2, api, version));
+    }
+    json!({"swagger": "2.0", "info": info(), "paths": all, "definitions": definitions})
 }
 
-/// The index: one document, named with its digest so that clients may keep it.
-pub(super) fn v3_index(digest: &str) -> Value {
-    let url = format!("/openapi/v3/apis/{GROUP}/{VERSION}?hash={digest}");
-    json!({"paths": {format!("apis/{GROUP}/{VERSION}"): {"serverRelativeURL": url}}})
+fn with_versions(api: Api) -> impl Iterator<Item = (Api, &'static str)> {
+    api.versions.iter().map(move |version| (api, *version))
 }
 
-/// The document of the group and version.
-pub(super) fn v3() -> Value {
-    let paths: serde_json::Map<_, _> = Metric::NAMES
-        .iter()
-        .map(|(name, _)| (format!("/apis/{GROUP}/{VERSION}/namespaces/{{namespace}}/{name}"), path()))
-        .collect();
+/// The index: every document, named with its digest so that clients may keep it.
+pub(super) fn v3_index(documents: &[(Api, &str, &str)]) -> Value {
+    let entry = |(api, version, digest): &(Api, &str, &str)| {
+        let path = format!("apis/{}/{version}", api.group);
+        let url = format!("/openapi/v3/{path}?hash={digest}");
+        (path, json!({ "serverRelativeURL": url }))
+    };
+    json!({ "paths": documents.iter().map(entry).collect::<Map<_, _>>() })
+}
+
+/// The document of one group and version.
+pub(super) fn v3(api: Api, version: &str) -> Value {
     json!({
-        "openapi": "3.0.0", "info": info(), "paths": paths,
-        "components": {"schemas": {LIST: list(), ITEM: item()}}
+        "openapi": "3.0.0", "info": info(), "paths": paths(Dialect::V3, api, version),
+        "components": {"schemas": schemas(Dialect::V3, api, version)}
     })
 }
 
-fn kind(kind: &str) -> Value {
-    json!({"group": GROUP, "version": VERSION, "kind": kind})
+/// The name of a kind among the definitions, as in the library of the metrics APIs.
+fn definition(api: Api, version: &str, kind: &str) -> String {
+    let package = if api.group == CUSTOM_GROUP { "custom_metrics" } else { "external_metrics" };
+    format!("io.k8s.metrics.pkg.apis.{package}.{version}.{kind}")
 }
 
-fn path() -> Value {
-    let parameter = |name, place, required| json!({"name": name, "in": place, "required": required, "schema": {"type": "string"}});
-    let schema = json!({"$ref": format!("#/components/schemas/{LIST}")});
-    json!({
-        "parameters": [parameter("namespace", "path", true), parameter("labelSelector", "query", false)],
-        "get": {
-            "description": "The number for each variant that the label selector matches.",
-            "responses": {"200": {"description": "OK", "content": {"application/json": {"schema": schema}}}},
-            "x-kubernetes-action": "list",
-            "x-kubernetes-group-version-kind": kind("ExternalMetricValueList")
+fn reference(dialect: Dialect, api: Api, version: &str, kind: &str) -> Value {
+    let place = match dialect {
+        Dialect::V2 => "#/definitions",
+        Dialect::V3 => "#/components/schemas",
+    };
+    json!({"$ref": format!("{place}/{}", definition(api, version, kind))})
+}
+
+fn kind(api: Api, version: &str) -> Value {
+    json!({"group": api.group, "version": version, "kind": api.list})
+}
+
+/// One path a metric, and in `custom.metrics.k8s.io` one for each kind of object described.
+fn paths(dialect: Dialect, api: Api, version: &str) -> Map<String, Value> {
+    let root = format!("/apis/{}/{version}/namespaces/{{namespace}}", api.group);
+    let entry = |resource: Option<&str>, metric: &str| {
+        let (place, name) = match resource {
+            Some(resource) => (format!("{root}/{resource}/{{name}}/{metric}"), true),
+            None => (format!("{root}/{metric}"), false),
+        };
+        let operation = operation_id(api, version, resource, metric);
+        (place, path(dialect, api, version, &operation, name))
+    };
+    if api.group == CUSTOM_GROUP {
+        let all =
+            DESCRIBED.iter().flat_map(|resource| metrics().map(move |metric| (Some(*resource), metric)));
+        all.map(|(resource, metric)| entry(resource, metric)).collect()
+    } else {
+        metrics().map(|metric| entry(None, metric)).collect()
+    }
+}
+
+/// Unique among all operations of the cluster.
+fn operation_id(api: Api, version: &str, resource: Option<&str>, metric: &str) -> String {
+    let words = [api.group, version, resource.unwrap_or_default(), metric];
+    let words = words.iter().flat_map(|text| text.split(['.', '_'])).filter(|word| !word.is_empty());
+    let capital = |word: &str| {
+        let (first, rest) = word.split_at_checked(1).unwrap_or((word, ""));
+        first.to_ascii_uppercase() + rest
+    };
+    words.fold("read".to_owned(), |id, word| id + &capital(word))
+}
+
+fn path(dialect: Dialect, api: Api, version: &str, operation: &str, named: bool) -> Value {
+    let parameter = |name, place, required, description| match dialect {
+        Dialect::V2 => {
+            json!({"name": name, "in": place, "required": required, "description": description, "type": "string"})
         }
-    })
+        Dialect::V3 => json!({
+            "name": name, "in": place, "required": required, "description": description, "schema": {"type": "string"}
+        }),
+    };
+    let mut parameters = vec![
+        parameter("namespace", "path", true, "The namespace of the variants."),
+        parameter("labelSelector", "query", false, "Which of them; all when it is empty."),
+    ];
+    if named {
+        parameters.push(parameter(
+            "name",
+            "path",
+            true,
+            "The object that the number describes; `*` for all.",
+        ));
+    }
+    let mut get = json!({
+        "operationId": operation,
+        "description": "The number for each variant that is selected.",
+        "responses": {"200": response(dialect, &reference(dialect, api, version, api.list))},
+        "x-kubernetes-action": if named { "get" } else { "list" },
+        "x-kubernetes-group-version-kind": kind(api, version)
+    });
+    if dialect == Dialect::V2 {
+        get["produces"] = Encoding::ALL.map(Encoding::media).into_iter().collect();
+        get["schemes"] = json!(["https"]);
+    }
+    json!({ "parameters": parameters, "get": get })
 }
 
-fn list() -> Value {
-    let items = json!({"type": "array", "items": {"$ref": format!("#/components/schemas/{ITEM}")}});
+fn response(dialect: Dialect, schema: &Value) -> Value {
+    match dialect {
+        Dialect::V2 => json!({ "description": "OK", "schema": schema }),
+        Dialect::V3 => {
+            let content: Map<_, _> = Encoding::ALL
+                .iter()
+                .map(|encoding| (encoding.media().to_owned(), json!({ "schema": schema })))
+                .collect();
+            json!({ "description": "OK", "content": content })
+        }
+    }
+}
+
+fn schemas(dialect: Dialect, api: Api, version: &str) -> Map<String, Value> {
+    let item_kind = api.list.trim_end_matches("List");
+    let item = if api.group == CUSTOM_GROUP { custom_item(version) } else { external_item() };
+    let list = list(api, version, &reference(dialect, api, version, item_kind));
+    Map::from_iter([(definition(api, version, api.list), list), (definition(api, version, item_kind), item)])
+}
+
+fn list(api: Api, version: &str, item: &Value) -> Value {
     json!({
         "description": "The numbers of the selected variants, exactly one each.",
         "type": "object", "required": ["items"],
         "properties": {
-            "apiVersion": {"type": "string"}, "kind": {"type": "string"}, "metadata": {"type": "object"},
-            "items": items
+            "apiVersion": text("The group and version of this object."),
+            "kind": text("The kind of this object."),
+            "metadata": {"type": "object", "description": "Always empty."},
+            "items": {"type": "array", "description": "One item a variant.", "items": item}
         },
-        "x-kubernetes-group-version-kind": [kind("ExternalMetricValueList")]
+        "x-kubernetes-group-version-kind": [kind(api, version)]
     })
 }
 
-fn item() -> Value {
+fn text(description: &str) -> Value {
+    json!({"type": "string", "description": description})
+}
+
+fn timestamp() -> Value {
+    let description = "The time of the newest measurement that the number rests on.";
+    json!({"type": "string", "format": "date-time", "description": description})
+}
+
+fn strings(description: &str) -> Value {
+    json!({"type": "object", "additionalProperties": {"type": "string"}, "description": description})
+}
+
+fn external_item() -> Value {
     json!({
         "description": "The number of one variant.",
         "type": "object", "required": ["metricName", "metricLabels", "timestamp", "value"],
         "properties": {
-            "metricName": {"type": "string", "description": "The metric's name."},
-            "metricLabels": {
-                "type": "object", "additionalProperties": {"type": "string"},
-                "description": "Which variant the number is of."
-            },
-            "timestamp": {
-                "type": "string", "format": "date-time",
-                "description": "The time of the newest measurement that the number rests on."
-            },
-            "value": {"type": "string", "description": "The number, as a quantity."}
+            "metricName": text("The metric's name."),
+            "metricLabels": strings("Which variant the number is of."),
+            "timestamp": timestamp(),
+            "value": text("The number, as a quantity.")
         }
+    })
+}
+
+/// The versions differ in how they name the metric.
+fn custom_item(version: &str) -> Value {
+    let object = json!({
+        "type": "object", "description": "The object that the number describes.",
+        "properties": {
+            "apiVersion": text("Its group and version."), "kind": text("Its kind."),
+            "namespace": text("Its namespace."), "name": text("Its name.")
+        }
+    });
+    let selector = json!({"type": "object", "description": "The metric's selector, when one was asked for."});
+    let mut properties = json!({
+        "describedObject": object, "timestamp": timestamp(), "value": text("The number, as a quantity.")
+    });
+    let metric = if version == "v1beta1" {
+        properties["selector"] = selector;
+        ("metricName", text("The metric's name."))
+    } else {
+        let parts = json!({"name": text("Its name."), "selector": selector});
+        (
+            "metric",
+            json!({"type": "object", "description": "The metric.", "required": ["name"], "properties": parts}),
+        )
+    };
+    properties[metric.0] = metric.1;
+    json!({
+        "description": "The number of one variant.",
+        "type": "object", "required": ["describedObject", metric.0, "timestamp", "value"],
+        "properties": properties
     })
 }

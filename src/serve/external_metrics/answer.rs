@@ -1,22 +1,27 @@
 //! One published result and one question become one answer: a list with exactly one item a variant, or a refusal that
 //! says which variant, why, since when and what to do. Pure: the time is an argument. Computes no number.
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
-use serde::ser::SerializeMap;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 use wva_core::decision::{Cause, Target, Unknown, Verdict};
 use wva_core::units::Seconds;
 use wva_core::{Decision, VariantId};
 
 use super::beginning::{Beginning, nothing_yet};
-use super::metric::{GROUP, Labels, Metric};
+use super::metric::{Labels, Metric};
+use super::quantity::Quantity;
 use super::selector::Selector;
+use super::show::{self, WholeSeconds};
 use crate::engine::{Origin, Published};
 use crate::serve::status::{Empty, Reason, Status};
 
 /// What is asked.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Question<'a> {
+    /// The API group that is asked: refusals name it.
+    pub(crate) group: &'static str,
     pub(crate) namespace: &'a str,
     pub(crate) metric: &'a str,
     pub(crate) selector: &'a Selector,
@@ -30,33 +35,33 @@ pub(crate) struct Question<'a> {
     pub(crate) beginning: &'a Beginning,
 }
 
-/// The list of items.
+/// The list of items, and when it was made. How it is written: `show`.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Answer<'a> {
-    kind: &'static str,
+    pub(super) kind: &'static str,
     #[serde(rename = "apiVersion")]
-    api_version: &'static str,
+    pub(super) api_version: &'static str,
     metadata: Empty,
-    items: Vec<Item<'a>>,
+    pub(super) items: Vec<Item<'a>>,
+    #[serde(skip)]
+    pub(super) now: Timestamp,
 }
 
 /// The number of one variant.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Item<'a> {
-    metric_name: &'static str,
-    #[serde(serialize_with = "as_map")]
-    metric_labels: Labels<'a>,
-    timestamp: String,
-    value: String,
-}
-
-fn as_map<S: Serializer>(labels: &Labels<'_>, serializer: S) -> Result<S::Ok, S::Error> {
-    let mut map = serializer.serialize_map(None)?;
-    for (key, value) in labels.iter() {
-        map.serialize_entry(key, value)?;
-    }
-    map.end()
+pub(crate) struct Item<'a> {
+    pub(crate) metric_name: &'static str,
+    pub(crate) metric_labels: Labels<'a>,
+    #[serde(serialize_with = "show::whole_seconds")]
+    pub(crate) timestamp: Timestamp,
+    pub(crate) value: Quantity,
+    #[serde(skip)]
+    pub(crate) id: &'a VariantId,
+    #[serde(skip)]
+    pub(crate) decision: &'a Decision,
+    #[serde(skip)]
+    pub(crate) target: &'a Target,
 }
 
 impl Answer<'_> {
@@ -67,13 +72,40 @@ impl Answer<'_> {
             format!("{count} variants match and an HPA adds their values up; select one with variant_name")
         })
     }
+
+    /// How old the evidence of each item is.
+    pub(crate) fn ages(&self) -> impl Iterator<Item = Seconds> {
+        self.items.iter().map(|item| Seconds::between(item.timestamp, self.now))
+    }
+
+    /// Whose numbers these are.
+    pub(crate) fn variants(&self) -> Vec<&VariantId> {
+        self.items.iter().map(|item| item.id).collect()
+    }
 }
 
 /// The answer to `question` from `published`.
 ///
 /// # Errors
-/// When a metric or variant is unknown, or a selected variant has no number: a sum without it would be wrong.
+/// As [`numbers`].
 pub(crate) fn answer<'a>(published: &'a Published, question: &Question<'a>) -> Result<Answer<'a>, Status> {
+    Ok(Answer {
+        kind: "ExternalMetricValueList",
+        api_version: "external.metrics.k8s.io/v1beta1",
+        metadata: Empty {},
+        items: numbers(published, question)?,
+        now: question.now,
+    })
+}
+
+/// The numbers that `question` asks for: one a selected variant, and one at least.
+///
+/// # Errors
+/// When a metric or variant is unknown, or a selected variant has no number: a sum without it would be wrong.
+pub(crate) fn numbers<'a>(
+    published: &'a Published,
+    question: &Question<'a>,
+) -> Result<Vec<Item<'a>>, Status> {
     let (name, metric) = Metric::named(question.metric).ok_or_else(|| unknown_metric(question))?;
     if published.origin == Origin::Empty {
         return Err(nothing_yet(question));
@@ -86,7 +118,7 @@ pub(crate) fn answer<'a>(published: &'a Published, question: &Question<'a>) -> R
     if selected.is_empty() {
         return Err(no_variant(published, question));
     }
-    let items: Result<Vec<_>, Status> = selected
+    selected
         .into_iter()
         .map(|(id, decision)| {
             let target = fresh(id, decision, question)?;
@@ -94,16 +126,10 @@ pub(crate) fn answer<'a>(published: &'a Published, question: &Question<'a>) -> R
                 metric.value(target.desired, decision.current).ok_or_else(|| no_current(id, question))?;
             let value =
                 value.map_err(|error| about(Reason::InternalError, question, error.to_string(), id))?;
-            let (timestamp, value) = (whole_seconds(target.evidence), value.to_string());
-            Ok(Item { metric_name: name, metric_labels: labels(id, decision), timestamp, value })
+            let (metric_labels, timestamp) = (labels(id, decision), target.evidence);
+            Ok(Item { metric_name: name, metric_labels, timestamp, value, id, decision, target })
         })
-        .collect();
-    Ok(Answer {
-        kind: "ExternalMetricValueList",
-        api_version: "external.metrics.k8s.io/v1beta1",
-        metadata: Empty {},
-        items: items?,
-    })
+        .collect()
 }
 
 /// The variants that the selector can match: those it names, which is what an HPA does, else all of the namespace. So a
@@ -140,17 +166,17 @@ fn fresh<'a>(id: &VariantId, decision: &'a Decision, question: &Question<'_>) ->
 }
 
 fn about(reason: Reason, question: &Question<'_>, message: String, id: &VariantId) -> Status {
-    Status::new(reason, message).about(GROUP, question.metric, &id.name)
+    Status::new(reason, message).about(question.group, question.metric, &id.name)
 }
 
 fn unknown_metric(question: &Question<'_>) -> Status {
     let served: Vec<_> = Metric::NAMES.iter().map(|(name, _)| *name).collect();
     let message = format!("no metric {:?} is served here; there are {}", question.metric, served.join(", "));
-    Status::new(Reason::NotFound, message).about(GROUP, question.metric, "")
+    Status::new(Reason::NotFound, message).about(question.group, question.metric, "")
 }
 
 fn no_variant(published: &Published, question: &Question<'_>) -> Status {
-    let Question { namespace, metric, selector, .. } = question;
+    let Question { group, namespace, metric, selector, .. } = question;
     let count = in_namespace(published, namespace).count();
     let asked =
         if selector.is_empty() { "any variant".into() } else { format!("{:?}", selector.to_string()) };
@@ -162,20 +188,21 @@ fn no_variant(published: &Published, question: &Question<'_>) -> Status {
         format!("none of its {count} variants matches; {}", mismatch(published, question))
     };
     let message = format!("{metric} in namespace {namespace} does not exist for {asked}: {next}");
-    Status::new(Reason::NotFound, message).about(GROUP, *metric, "")
+    Status::new(Reason::NotFound, message).about(group, *metric, "")
 }
 
-/// Which keys of the selector no variant has, else where to look.
+/// Which keys of the selector no variant has, and which there are; else where to look.
 fn mismatch(published: &Published, question: &Question<'_>) -> String {
-    let has = |key: &str| {
-        in_namespace(published, question.namespace)
-            .any(|(id, decision)| Labels::of(id, decision, question.controller_instance).get(key).is_some())
-    };
-    let missing: Vec<_> = question.selector.keys().into_iter().filter(|key| !has(key)).collect();
+    let variants = in_namespace(published, question.namespace);
+    let labels =
+        variants.flat_map(|(id, decision)| Labels::of(id, decision, question.controller_instance).iter());
+    let there: BTreeSet<_> = labels.map(|(key, _)| key).collect();
+    let missing: Vec<_> = question.selector.keys().into_iter().filter(|key| !there.contains(key)).collect();
     if missing.is_empty() {
         return "compare the selector with `kubectl get variantautoscalings`".into();
     }
-    format!("none has the label {} (labels are {})", missing.join(", "), Labels::KEYS)
+    let there: Vec<_> = there.into_iter().collect();
+    format!("none has the label {} (labels are {})", missing.join(", "), there.join(", "))
 }
 
 fn not_known(id: &VariantId, unknown: &Unknown, question: &Question<'_>) -> Status {
@@ -185,7 +212,7 @@ fn not_known(id: &VariantId, unknown: &Unknown, question: &Question<'_>) -> Stat
         Cause::TargetNotFound => Reason::NotFound,
     };
     let age = Seconds::between(unknown.since, question.now);
-    let since = whole_seconds(unknown.since);
+    let since = WholeSeconds(unknown.since);
     let message = format!(
         "{} of variant {id} is not known: {} (for {age}, since {since})",
         question.metric, unknown.message
@@ -199,7 +226,7 @@ fn too_old(id: &VariantId, target: &Target, question: &Question<'_>) -> Status {
         "{} of variant {id} is withheld: its newest evidence is {age} old (from {}), more than max-stale {}; the last \
          number was {} ({:?}: {}); check that the metric source answers and that an instance of wva holds the lease",
         question.metric,
-        whole_seconds(target.evidence),
+        WholeSeconds(target.evidence),
         question.max_stale,
         target.desired,
         target.reason,
@@ -214,9 +241,4 @@ fn no_current(id: &VariantId, question: &Question<'_>) -> Status {
         question.metric
     );
     about(Reason::NotFound, question, message, id)
-}
-
-/// RFC 3339 in UTC, whole seconds, rounded down: never younger than the truth.
-pub(super) fn whole_seconds(time: Timestamp) -> String {
-    Timestamp::from_second(time.as_second()).unwrap_or(time).to_string()
 }

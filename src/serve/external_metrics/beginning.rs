@@ -5,8 +5,8 @@ use std::fmt;
 use jiff::Timestamp;
 use wva_core::units::Seconds;
 
-use super::answer::{Question, whole_seconds};
-use super::metric::GROUP;
+use super::answer::Question;
+use super::show::WholeSeconds;
 use crate::serve::status::{Reason, Status};
 
 /// How far this process has come.
@@ -58,7 +58,7 @@ impl fmt::Display for WaitsFor {
 
 /// The refusal, in the name of the variants that the selector asks for, when it names any.
 pub(super) fn nothing_yet(question: &Question<'_>) -> Status {
-    let Question { namespace, metric, selector, beginning, now, .. } = question;
+    let Question { group, namespace, metric, selector, beginning, now, .. } = question;
     let named = selector.required(&["variant_name", "variant"]);
     let of = match named.as_slice() {
         [] if selector.is_empty() => format!("in namespace {namespace}"),
@@ -70,9 +70,9 @@ pub(super) fn nothing_yet(question: &Question<'_>) -> Status {
     let message = format!(
         "{metric} {of} is not known yet: this server has neither evaluated nor restored anything since it started (for \
          {age}, since {}): {}",
-        whole_seconds(beginning.since),
+        WholeSeconds(beginning.since),
         beginning.waits_for
     );
     let name = if let [one] = named.as_slice() { *one } else { "" };
-    Status::new(Reason::ServiceUnavailable, message).about(GROUP, *metric, name)
+    Status::new(Reason::ServiceUnavailable, message).about(group, *metric, name)
 }

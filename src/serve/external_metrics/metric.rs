@@ -1,5 +1,7 @@
 //! The metrics of `external.metrics.k8s.io` by name, and the labels of their items.
 
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
 use wva_core::units::Replicas;
 use wva_core::{Decision, VariantId};
 
@@ -61,10 +63,6 @@ pub(crate) struct Labels<'a> {
 }
 
 impl<'a> Labels<'a> {
-    /// The keys that an item may have.
-    pub(crate) const KEYS: &'static str =
-        "accelerator_type, controller_instance, exported_namespace, namespace, variant, variant_name";
-
     pub(crate) fn of(
         id: &'a VariantId,
         decision: &'a Decision,
@@ -88,7 +86,18 @@ impl<'a> Labels<'a> {
     }
 
     /// The labels that have a value.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&'static str, &'a str)> {
+    pub(crate) fn iter(self) -> impl Iterator<Item = (&'static str, &'a str)> {
         self.sorted.into_iter().filter_map(|(key, value)| value.map(|value| (key, value)))
+    }
+}
+
+/// A map, as JSON and YAML have it.
+impl Serialize for Labels<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        for (key, value) in self.iter() {
+            map.serialize_entry(key, value)?;
+        }
+        map.end()
     }
 }

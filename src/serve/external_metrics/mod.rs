@@ -4,23 +4,25 @@ mod answer;
 mod beginning;
 mod lexer;
 pub(crate) mod metric;
-mod quantity;
+pub(crate) mod quantity;
 pub(crate) mod query;
-mod selector;
+pub(crate) mod selector;
+pub(crate) mod show;
 
 use axum::extract::{Extension, Path, Request, State};
 use axum::response::{IntoResponse, Response};
-use http::header::{CONTENT_TYPE, WARNING};
-use http::{HeaderMap, HeaderValue, Uri};
+use http::{HeaderMap, Uri};
 
-use self::answer::{Question, answer};
+use self::answer::answer;
+pub(crate) use self::answer::{Item, Question, numbers};
 pub(crate) use self::beginning::{Beginning, WaitsFor};
+use self::metric::GROUP;
 use self::selector::Selector;
-use super::accept;
-use super::discovery::not_acceptable;
+use super::accept::Representation;
 use super::observe::AuditId;
-use super::state::AppState;
-use super::status::{JSON, Status};
+use super::state::{AddsUp, AppState};
+use super::status::Status;
+use super::{reading, represent};
 use crate::engine::Published;
 
 /// `GET /apis/external.metrics.k8s.io/v1beta1/namespaces/{namespace}/{metric}`: computed by the holder, forwarded to
@@ -31,68 +33,56 @@ pub(crate) async fn get(
     Extension(audit): Extension<AuditId>,
     request: Request,
 ) -> Response {
-    let selector = match understood(request.headers(), request.uri()) {
-        Ok(selector) => selector,
+    let read = match Read::of(request.headers(), request.uri(), &namespace, &metric) {
+        Ok(read) => read,
         Err(refusal) => return refusal.into_response(),
     };
-    if state.decides() {
-        let published = state.current().await;
-        return render(&state, &published, &namespace, &metric, &selector).into_response();
+    reading::answer(&state, request.uri(), request.headers(), &audit, &read).await
+}
+
+/// A read that can be answered.
+pub(crate) struct Read<'a> {
+    representation: Representation,
+    selector: Selector,
+    namespace: &'a str,
+    metric: &'a str,
+}
+
+impl<'a> Read<'a> {
+    /// Understands a request, or says why not.
+    pub(crate) fn of(
+        headers: &HeaderMap,
+        uri: &Uri,
+        namespace: &'a str,
+        metric: &'a str,
+    ) -> Result<Self, Status> {
+        let representation = represent::asked(headers)?;
+        Ok(Self { representation, selector: query::selector(GROUP, uri)?, namespace, metric })
     }
-    match state.forward(request.uri(), &audit).await {
-        Ok(answer) => answer,
-        Err(error) => {
-            tracing::debug!(%error, "answering from the last published state");
-            match render(&state, &state.newest(), &namespace, &metric, &selector) {
-                Err(status) => status.with_note(&error).into_response(),
-                Ok(mut answer) => {
-                    warn(answer.headers_mut(), &format!("{error}; this is the last state it published"));
-                    answer
-                }
-            }
+}
+
+impl reading::Read for Read<'_> {
+    fn render(&self, state: &AppState, published: &Published) -> Result<Response, Status> {
+        let &Self { representation, ref selector, namespace, metric } = self;
+        let beginning = state.beginning();
+        let question = Question {
+            group: GROUP,
+            namespace,
+            metric,
+            selector,
+            controller_instance: state.controller_instance(),
+            now: state.now(),
+            max_stale: state.max_stale(),
+            beginning: &beginning,
+        };
+        let list = answer(published, &question)?;
+        let mut response = represent::show(representation, &list)?;
+        state.freshness().observe(GROUP, list.ages());
+        if let Some(warning) = list.warning() {
+            reading::warn(response.headers_mut(), &warning);
+            let (selector, variants) = (selector.to_string(), list.variants());
+            state.notices().adds_up(&AddsUp { namespace, metric, selector: &selector, variants: &variants });
         }
-    }
-}
-
-/// The selector of a request that can be answered, else the refusal.
-pub(crate) fn understood(headers: &HeaderMap, uri: &Uri) -> Result<Selector, Status> {
-    if !accept::takes_json(headers) {
-        return Err(not_acceptable());
-    }
-    query::selector(uri)
-}
-
-/// The answer from `published`, as bytes.
-pub(crate) fn render(
-    state: &AppState,
-    published: &Published,
-    namespace: &str,
-    metric: &str,
-    selector: &Selector,
-) -> Result<Response, Status> {
-    let beginning = state.beginning();
-    let question = Question {
-        namespace,
-        metric,
-        selector,
-        controller_instance: state.controller_instance(),
-        now: state.now(),
-        max_stale: state.max_stale(),
-        beginning: &beginning,
-    };
-    let list = answer(published, &question)?;
-    let body = serde_json::to_vec(&list).map_err(|error| super::internal_error(&error))?;
-    let mut response = ([(CONTENT_TYPE, JSON)], body).into_response();
-    if let Some(warning) = list.warning() {
-        warn(response.headers_mut(), &warning);
-    }
-    Ok(response)
-}
-
-/// Adds a `Warning`, which kubectl prints and the HPA ignores.
-fn warn(headers: &mut HeaderMap, text: &str) {
-    let plain: String = text.chars().filter(|c| matches!(c, ' '..='~') && !matches!(c, '"' | '\\')).collect();
-    if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{plain}\"")) {
-        headers.append(WARNING, value);
+        Ok(response)
     }
 }

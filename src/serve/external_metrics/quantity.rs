@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use serde::{Serialize, Serializer};
 use wva_core::units::Replicas;
 
 /// The largest value an HPA reads correctly: `MilliValue()` of anything above wraps, silently, to zero or below.
@@ -37,6 +38,13 @@ impl Quantity {
     pub(crate) fn ratio(desired: Replicas, current: Replicas) -> Result<Self, TooLarge> {
         let milli = u64::from(desired.get()) * MILLI;
         Self::from_milli(milli.div_ceil(u64::from(current.get().max(1))))
+    }
+}
+
+/// As JSON and YAML have it: a string.
+impl Serialize for Quantity {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
 }
 
@@ -88,6 +96,22 @@ mod tests {
         let cases =
             [(0, "0"), (3_000, "3"), (1_500, "1500m"), (1, "1m"), (1_200_000, "1200"), (2_000_000, "2k")];
         for (milli, want) in cases.into_iter().chain([(12_500_000, "12500"), (1_000_000_000, "1M")]) {
+            assert_eq!(text(milli), want);
+        }
+    }
+
+    /// What Kubernetes' own code prints, written by `tests/conformance/corpus`.
+    #[test]
+    fn every_quantity_of_the_corpus_prints_as_kubernetes_prints_it() {
+        #[derive(serde::Deserialize)]
+        struct Case {
+            milli: u64,
+            text: String,
+        }
+        let corpus = include_str!("../../../tests/it/golden/corpus/quantities.json");
+        let cases: Vec<Case> = serde_json::from_str(corpus).unwrap();
+        assert!(cases.len() > 200);
+        for Case { milli, text: want } in cases {
             assert_eq!(text(milli), want);
         }
     }

@@ -1,24 +1,25 @@
 //! The query of a data request: Kubernetes' list options, of which only the label selector selects. Pure.
 
-use axum::extract::Query;
-use http::Uri;
+use std::borrow::Cow;
 
-use super::metric::GROUP;
-use super::selector::Selector;
+use http::Uri;
+use percent_encoding::percent_decode_str;
+
+use super::selector::{Selector, SelectorError};
 use crate::serve::status::{Reason, Status};
 
 /// The fields a `fieldSelector` may name; Kubernetes knows these for every kind. They select nothing here.
 const FIELDS: [&str; 2] = ["metadata.name", "metadata.namespace"];
 
-/// Reads the selector out of a query and refuses options that are wrong.
-pub(crate) fn selector(uri: &Uri) -> Result<Selector, Status> {
+/// Reads the selector out of a query to `group` and refuses options that are wrong.
+pub(crate) fn selector(group: &'static str, uri: &Uri) -> Result<Selector, Status> {
     let bad = |message: String| Status::new(Reason::BadRequest, message);
     let parameters = parameters(uri);
     let get =
         |key: &str| parameters.iter().find(|(own, _)| own == key).map_or("", |(_, value)| value.as_str());
     if watches(uri) {
-        let message = format!("watch is not supported on resources of kind \"*.{GROUP}\"");
-        return Err(Status::new(Reason::MethodNotAllowed, message).about(GROUP, "*", ""));
+        let message = format!("watch is not supported on resources of kind \"*.{group}\"");
+        return Err(Status::new(Reason::MethodNotAllowed, message).about(group, "*", ""));
     }
     for number in ["limit", "timeoutSeconds"] {
         let value = get(number);
@@ -36,15 +37,41 @@ pub(crate) fn selector(uri: &Uri) -> Result<Selector, Status> {
     Selector::parse(get("labelSelector")).map_err(|error| bad(error.to_string()))
 }
 
-/// True for `?watch=1` and its spellings.
-pub(crate) fn watches(uri: &Uri) -> bool {
-    let on = |value: &str| !matches!(value, "0" | "false");
-    parameters(uri).iter().any(|(key, value)| key == "watch" && on(value))
+/// Reads the selector of series out of a query for the metrics of objects.
+pub(crate) fn series_selector(uri: &Uri) -> Result<Selector, Status> {
+    let parameters = parameters(uri);
+    let asked = parameters.iter().find(|(key, _)| key == "metricLabelSelector");
+    let bad = |error: SelectorError| Status::new(Reason::BadRequest, format!("metricLabelSelector: {error}"));
+    Selector::parse(asked.map_or("", |(_, value)| value)).map_err(bad)
 }
 
-/// Decoded pairs; a part that cannot be decoded is dropped, as Go drops it.
+/// True for `?watch=1` and its spellings.
+pub(crate) fn watches(uri: &Uri) -> bool {
+    let on = |value: &str| value != "0" && !value.eq_ignore_ascii_case("false");
+    pairs(uri).any(|(key, value)| key == "watch" && on(&value))
+}
+
+/// Decoded pairs.
 fn parameters(uri: &Uri) -> Vec<(String, String)> {
-    Query::try_from_uri(uri).map_or_else(|_| Vec::new(), |Query(pairs)| pairs)
+    pairs(uri).map(|(key, value)| (key.into_owned(), value.into_owned())).collect()
+}
+
+/// The pairs of a query, decoded where they have to be. What cannot be decoded stays as it is: in a selector it is then an
+/// error, where to drop it would select everything.
+fn pairs(uri: &Uri) -> impl Iterator<Item = (Cow<'_, str>, Cow<'_, str>)> {
+    let parts = uri.query().unwrap_or_default().split('&').filter(|part| !part.is_empty());
+    parts.map(|part| {
+        let (key, value) = part.split_once('=').unwrap_or((part, ""));
+        (decoded(key), decoded(value))
+    })
+}
+
+fn decoded(text: &str) -> Cow<'_, str> {
+    if text.contains('+') {
+        let spaced = text.replace('+', " ");
+        return Cow::Owned(percent_decode_str(&spaced).decode_utf8_lossy().into_owned());
+    }
+    percent_decode_str(text).decode_utf8_lossy()
 }
 
 #[cfg(test)]
@@ -53,7 +80,8 @@ mod tests {
 
     fn read(query: &str) -> Result<String, String> {
         let uri: Uri = format!("/x?{query}").parse().unwrap();
-        selector(&uri).map(|selector| selector.to_string()).map_err(|status| status.message().to_owned())
+        let selector = selector("external.metrics.k8s.io", &uri);
+        selector.map(|selector| selector.to_string()).map_err(|status| status.message().to_owned())
     }
 
     #[test]
@@ -63,6 +91,9 @@ mod tests {
             "labelSelector=a=2,m%20in%20(x,y)",
             "labelSelector=%61%3d2%2cm%20in(y%2Cx)",
             "limit=500&labelSelector=a=2,m+in+(x,y)&unknown=%zz",
+            "label%53elector=a%3D2%2Cm%09in%0A(x%2cy)",
+            "labelSelector=m+in+(x,y),a=2&labelSelector=b",
+            "&&labelSelector=a=2,m+in+(x,y)&=&",
         ] {
             assert_eq!(read(query).as_deref(), Ok("a=2,m in (x,y)"), "{query}");
         }
@@ -71,6 +102,16 @@ mod tests {
             read("labelSelector=app.kubernetes.io%2Fname%3Dx").as_deref(),
             Ok("app.kubernetes.io/name=x")
         );
+    }
+
+    #[test]
+    fn what_cannot_be_decoded_is_refused_rather_than_dropped_for_then_everything_would_match() {
+        for query in ["labelSelector=a%zz", "labelSelector=a%3", "labelSelector=a%", "labelSelector=a%FF%FE"]
+        {
+            assert!(read(query).is_err(), "{query}");
+        }
+        assert!(read("labelSelector=a%2B1").is_err(), "a plus sign that is meant is no space");
+        assert!(read("labelSelector=a=1;b=2").is_err());
     }
 
     #[test]
@@ -83,6 +124,10 @@ mod tests {
         );
         assert!(read("fieldSelector=metadata.name%3Dx").is_ok());
         assert!(read("watch=1").unwrap_err().starts_with("watch is not supported on resources of kind"));
-        assert!(read("watch=false").is_ok());
+        for (query, on) in
+            [("w%61tch=true", true), ("watch", true), ("watch=False", false), ("watch=0", false)]
+        {
+            assert_eq!(read(query).is_err(), on, "{query}");
+        }
     }
 }

@@ -33,8 +33,6 @@ pub(crate) enum SelectorError {
     Key(String),
     #[error("values[0][{key}]: Invalid value: \"{value}\": {NAME_RULE}, or be empty")]
     Value { key: String, value: String },
-    #[error("for 'in', 'notin' operators, values set can't be empty")]
-    NoValues,
     #[error("for 'Gt', 'Lt' operators, the value must be an integer; {key} is compared with \"{value}\"")]
     NotAnInteger { key: String, value: String },
     #[error("the label selector has {0} bytes; at most {MAX_LENGTH} are read")]
@@ -47,14 +45,15 @@ pub(crate) struct Selector {
     requirements: Vec<Requirement>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 struct Requirement {
     key: String,
     rule: Rule,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Rule {
+/// What one requirement asks of the value of its key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Rule {
     Exists,
     Absent,
     Equals(String),
@@ -84,8 +83,26 @@ impl Selector {
                 other => return Err(unexpected(other, "',' or 'end of string'")),
             }
         }
-        requirements.sort();
+        requirements.sort_by(|a, b| a.key.cmp(&b.key));
         Ok(Self { requirements })
+    }
+
+    /// The objects whose label `key` has this value; the value may be one that no text of a selector can name.
+    pub(crate) fn equals(key: &str, value: &str) -> Self {
+        Self { requirements: vec![Requirement { key: key.into(), rule: Rule::Equals(value.into()) }] }
+    }
+
+    /// What both select.
+    #[must_use]
+    pub(crate) fn and(mut self, other: &Self) -> Self {
+        self.requirements.extend_from_slice(&other.requirements);
+        self.requirements.sort();
+        self
+    }
+
+    /// Its requirements, sorted by key.
+    pub(crate) fn requirements(&self) -> impl Iterator<Item = (&str, &Rule)> {
+        self.requirements.iter().map(|requirement| (requirement.key.as_str(), &requirement.rule))
     }
 
     /// True when every requirement holds for the labels that `get` answers from.
@@ -184,14 +201,11 @@ fn integer(lexer: &mut Lexer<'_>, key: &str) -> Result<i64, SelectorError> {
     value.parse().map_err(|_| SelectorError::NotAnInteger { key: key.into(), value })
 }
 
-/// `(a,b)`; a missing value between commas is the empty value.
+/// `(a,b)`; a missing value, also between empty brackets, is the empty value.
 fn values(lexer: &mut Lexer<'_>, key: &str) -> Result<BTreeSet<String>, SelectorError> {
     match lexer.take() {
         Token::Open => {}
         other => return Err(unexpected(other, "'('")),
-    }
-    if lexer.peek() == Token::Close {
-        return Err(SelectorError::NoValues);
     }
     let mut values = BTreeSet::new();
     loop {
@@ -262,11 +276,7 @@ impl fmt::Display for Selector {
     }
 }
 
-/// A lone empty value is written with a comma: empty brackets are no set.
 fn joined(values: &BTreeSet<String>) -> String {
-    if values.len() == 1 && values.contains("") {
-        return ",".into();
-    }
     values.iter().map(String::as_str).collect::<Vec<_>>().join(",")
 }
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
-use http::header::{CONTENT_TYPE, WARNING};
-use http::{Request, Response, StatusCode, Uri};
+use http::header::{ACCEPT, CONTENT_TYPE, VARY, WARNING};
+use http::{HeaderMap, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
 
-use super::{ANSWERED, AUDIT_ID, HOLDER, NOTHING_YET, PATH};
+use super::{ANSWERED, AUDIT_ID, HOLDER, NOTHING_YET, inner};
 use crate::engine::Leadership;
 use crate::serve::tls::SharedPki;
 use crate::serve::tls::pem::{self, VERSIONS};
@@ -102,11 +102,13 @@ impl Forwarder {
         Self { instance_name, pki, patience, connection, resting }
     }
 
-    /// The holder's answer to the read of `uri`, word for word.
+    /// The holder's answer to the read of `uri`, word for word: it writes what the client of `headers` accepts. It is asked
+    /// for no compression, which is between each client and the instance it talks to.
     pub(crate) async fn ask(
         &self,
         leadership: &Leadership,
         uri: &Uri,
+        headers: &HeaderMap,
         audit: &str,
     ) -> Result<Response<Body>, ForwardError> {
         let holder = leadership.holder.as_ref().ok_or(ForwardError::NoHolder)?;
@@ -116,7 +118,8 @@ impl Forwarder {
         if self.rests(address) {
             return Err(ForwardError::Unreachable { holder: name, cause: "it failed a moment ago".into() });
         }
-        let answer = match timeout(self.patience, self.attempt(address, pki, uri, audit)).await {
+        let request = self.request(uri, headers, audit);
+        let answer = match timeout(self.patience, self.attempt(address, pki, request)).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(cause)) => {
                 self.rest(address).await;
@@ -151,20 +154,22 @@ impl Forwarder {
         *self.connection.lock().await = None;
     }
 
+    fn request(&self, uri: &Uri, headers: &HeaderMap, audit: &str) -> http::Result<Request<Empty<Bytes>>> {
+        let asked = uri.path_and_query().map_or("", |all| all.as_str());
+        let request =
+            Request::get(format!("https://{}{}", self.instance_name, inner(asked))).header(AUDIT_ID, audit);
+        let accepted = headers.get_all(ACCEPT).into_iter();
+        accepted.fold(request, |request, value| request.header(ACCEPT, value)).body(Empty::new())
+    }
+
     async fn attempt(
         &self,
         address: &str,
         pki: SharedPki,
-        uri: &Uri,
-        audit: &str,
+        request: http::Result<Request<Empty<Bytes>>>,
     ) -> Result<Response<Bytes>, Attempt> {
         let mut sender = self.sender(address, pki).await?;
-        let asked = uri.path_and_query().map_or("", |all| all.as_str());
-        let rest = asked.strip_prefix(super::super::router::NAMESPACES).unwrap_or_default();
-        let request = Request::get(format!("https://{}{PATH}{rest}", self.instance_name))
-            .header(AUDIT_ID, audit)
-            .body(Empty::new())?;
-        let (head, body) = sender.send_request(request).await?.into_parts();
+        let (head, body) = sender.send_request(request?).await?.into_parts();
         let body = Limited::new(body, MAX_BODY).collect().await.map_err(|_| Attempt::Body)?;
         Ok(Response::from_parts(head, body.to_bytes()))
     }
@@ -226,7 +231,7 @@ fn verbatim(answer: Response<Bytes>) -> Response<Body> {
     let (head, body) = answer.into_parts();
     let mut response = Response::new(Body::from(body));
     *response.status_mut() = head.status;
-    for name in [CONTENT_TYPE, WARNING] {
+    for name in [CONTENT_TYPE, VARY, WARNING] {
         for value in head.headers.get_all(&name) {
             response.headers_mut().append(name.clone(), value.clone());
         }

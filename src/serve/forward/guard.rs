@@ -14,7 +14,9 @@ use tokio::time::Instant;
 use super::{ANSWERED, HOLDER, NOTHING_YET};
 use crate::engine::Origin;
 use crate::serve::auth::{Chain, Subject, vouches};
-use crate::serve::external_metrics::{render, understood};
+use crate::serve::custom_metrics::{self, ObjectPath};
+use crate::serve::external_metrics;
+use crate::serve::reading::Read;
 use crate::serve::state::AppState;
 use crate::serve::status::{Reason, Status};
 use crate::serve::tls::{Peer, SharedPki, pem};
@@ -55,8 +57,8 @@ impl Guard {
         let Some(leaf) = peer.chain.first() else { return false };
         let named =
             Subject::of(leaf).dns_names.iter().any(|name| name.eq_ignore_ascii_case(&self.instance_name));
-        let verifier = pem::client_verifier(bundle.as_bytes());
-        named && verifier.is_ok_and(|verifier| vouches(&*verifier, &peer.chain))
+        let cas = pem::ClientCas::of(bundle.as_bytes());
+        named && cas.is_ok_and(|cas| vouches(&cas, &peer.chain))
     }
 }
 
@@ -75,16 +77,32 @@ pub(crate) async fn instances(State(state): State<AppState>, request: Request, n
 
 /// `GET /internal/v1/external/{namespace}/{metric}`: the answer for another instance, which has already asked who may
 /// read it.
-pub(crate) async fn answer(
+pub(crate) async fn external(
     State(state): State<AppState>,
     Path((namespace, metric)): Path<(String, String)>,
     request: Request,
 ) -> Response {
+    let read = external_metrics::Read::of(request.headers(), request.uri(), &namespace, &metric);
+    as_holder(&state, read).await
+}
+
+/// `GET /internal/v1/custom/{version}/…`: the same for the metrics of objects.
+pub(crate) async fn custom(
+    State(state): State<AppState>,
+    Path(path): Path<ObjectPath>,
+    request: Request,
+) -> Response {
+    let read = custom_metrics::Read::of(request.headers(), request.uri(), &path);
+    as_holder(&state, read).await
+}
+
+/// The answer to `read`, marked as the holder's; none from an instance that is not.
+async fn as_holder(state: &AppState, read: Result<impl Read, Status>) -> Response {
     if !state.decides() {
         return Status::new(Reason::NotTheHolder, "this instance does not hold the lease").into_response();
     }
-    let (mut answer, answered) = match understood(request.headers(), request.uri()) {
-        Ok(selector) => {
+    let (mut answer, answered) = match read {
+        Ok(read) => {
             let published = state.current().await;
             // To know nothing is no decision: the one who asks may still have the number.
             if published.origin == Origin::Empty {
@@ -92,7 +110,7 @@ pub(crate) async fn answer(
                     "this instance holds the lease but has neither evaluated nor restored anything yet";
                 (Status::new(Reason::NotTheHolder, message).into_response(), NOTHING_YET)
             } else {
-                (render(&state, &published, &namespace, &metric, &selector).into_response(), HOLDER)
+                (read.render(state, &published).into_response(), HOLDER)
             }
         }
         Err(refusal) => (refusal.into_response(), HOLDER),

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until};
 
 /// A connection without a request for this long is closed: one that has never asked anything (clients open spare ones),
-/// and one whose peer nobody vouches for. Two of Prometheus' scrapes at 30 s.
+/// and one of a peer that the cluster does not depend on. Two of Prometheus' scrapes at 30 s.
 pub(crate) const QUIET: Duration = Duration::from_secs(60);
 
 /// What one connection does; shared by its requests.
@@ -40,15 +40,15 @@ impl Activity {
         Answering(self.clone())
     }
 
-    /// Ends when the connection has been quiet for too long. A peer that is vouched for has only to ask once: API
+    /// Ends when the connection has been quiet for too long. A peer of the cluster's own has only to ask once: API
     /// servers keep their connections, and are asked little in a quiet cluster.
-    pub(crate) async fn quiet(&self, vouched: bool) {
+    pub(crate) async fn quiet(&self, for_the_cluster: bool) {
         loop {
             let (idle_since, has_asked) = {
                 let state = self.0.lock();
                 (if state.answering > 0 { Instant::now() } else { state.last }, state.has_asked)
             };
-            if vouched && has_asked {
+            if for_the_cluster && has_asked {
                 return futures::future::pending().await;
             }
             if idle_since.elapsed() >= QUIET {
@@ -73,8 +73,8 @@ mod tests {
 
     use super::*;
 
-    async fn ends_within(activity: &Activity, vouched: bool, seconds: u64) -> bool {
-        timeout(Duration::from_secs(seconds), activity.quiet(vouched)).await.is_ok()
+    async fn ends_within(activity: &Activity, for_the_cluster: bool, seconds: u64) -> bool {
+        timeout(Duration::from_secs(seconds), activity.quiet(for_the_cluster)).await.is_ok()
     }
 
     #[tokio::test(start_paused = true)]
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_is_vouched_for_may_be_quiet_once_it_has_asked() {
+    async fn an_api_server_may_be_quiet_once_it_has_asked() {
         let activity = Activity::new();
         assert!(ends_within(&activity, true, 61).await, "a spare connection");
         drop(activity.begin());

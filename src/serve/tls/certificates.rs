@@ -118,12 +118,15 @@ impl Certificates {
             Serving::Files { recheck, .. } => *recheck,
             Serving::Shared => Duration::MAX,
         };
-        let mut open = true;
+        let (mut open, mut told) = (true, None);
         loop {
             let newest = shared.borrow_and_update().clone();
-            if let Err(error) = self.refresh(newest.as_ref()).await {
-                tracing::warn!(%error, "a certificate is not used; the one before stays");
+            let error = self.refresh(newest.as_ref()).await.err().map(|error| error.to_string());
+            // Once, not at every look: the other half of a pair may be long in coming.
+            if let Some(error) = error.as_ref().filter(|_| error != told) {
+                tracing::warn!(error, "a certificate is not used; the one before stays");
             }
+            told = error;
             tokio::select! {
                 changed = shared.changed(), if open => open = changed.is_ok(),
                 () = tokio::time::sleep(recheck) => {}

@@ -3,10 +3,15 @@
 pub(crate) mod accept;
 mod activity;
 pub(crate) mod certificates;
-mod handshakes;
+mod connection;
+mod door;
+pub(crate) mod ledger;
 mod peer;
 pub mod pem;
+mod shares;
+mod stall;
 mod verifier;
 
 pub use certificates::{CertificateError, RECHECK, Serving, SharedPki};
 pub use peer::Peer;
+pub(crate) use peer::{Vouched, Vouches};

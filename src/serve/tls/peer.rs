@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use futures::future::BoxFuture;
 use rustls::pki_types::CertificateDer;
 
 /// The other end of a connection; in the extensions of every request.
@@ -12,4 +13,21 @@ pub struct Peer {
     pub address: SocketAddr,
     /// The certificates it proved to have the key of, leaf first; not verified against any CA. Empty without any.
     pub chain: Arc<[CertificateDer<'static>]>,
+}
+
+/// Who vouches for a peer, and so what place its connection has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Vouched {
+    /// The front proxy's CA, or the one that instances share: the connections that everything depends on.
+    ForTheCluster,
+    /// The CA of the cluster's users.
+    ForAUser,
+    /// Nobody: probes, scrapes with a token, anybody in the network.
+    No,
+}
+
+/// Says who vouches for a peer.
+pub(crate) trait Vouches: Send + Sync + 'static {
+    /// Who issued the peer's certificate.
+    fn vouched<'a>(&'a self, peer: &'a Peer) -> BoxFuture<'a, Vouched>;
 }

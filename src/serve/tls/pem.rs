@@ -5,11 +5,12 @@ use std::sync::Arc;
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::sign::CertifiedKey;
 use rustls::{RootCertStore, version};
+use x509_parser::prelude::{ASN1Time, FromDer, Validity, X509Certificate};
 
 /// The most certificates read from one bundle: a rotation has two or three, more is a mistake or an attack.
 const MAX_BUNDLE: usize = 256;
@@ -71,9 +72,38 @@ pub(crate) fn roots(bundle: &[u8]) -> Result<RootCertStore, PemError> {
     if roots.is_empty() { Err(PemError::Unusable("none could be parsed".into())) } else { Ok(roots) }
 }
 
-/// Verifies client certificates against a bundle: chain, validity and usage.
-pub(crate) fn client_verifier(bundle: &[u8]) -> Result<Arc<dyn ClientCertVerifier>, PemError> {
-    WebPkiClientVerifier::builder_with_provider(Arc::new(roots(bundle)?), provider())
-        .build()
-        .map_err(|error| PemError::Unusable(error.to_string()))
+/// The CAs that may vouch for a client, each with the time it is valid for: a verifier looks at a chain's dates, never
+/// at those of the CA itself.
+#[derive(Debug)]
+pub(crate) struct ClientCas(Vec<(Validity, Arc<dyn ClientCertVerifier>)>);
+
+impl ClientCas {
+    /// Those of a bundle. One that cannot be used does not spoil the others.
+    pub(crate) fn of(bundle: &[u8]) -> Result<Self, PemError> {
+        let usable = certificates(bundle)?.into_iter().filter_map(|certificate| {
+            let validity = X509Certificate::from_der(&certificate).ok()?.1.validity().clone();
+            let mut root = RootCertStore::empty();
+            root.add(certificate).ok()?;
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(root), provider()).build();
+            Some((validity, verifier.ok()? as Arc<dyn ClientCertVerifier>))
+        });
+        let usable: Vec<_> = usable.collect();
+        if usable.is_empty() {
+            Err(PemError::Unusable("none could be parsed".into()))
+        } else {
+            Ok(Self(usable))
+        }
+    }
+
+    /// True when one of them, valid `now`, issued the chain, and the chain is valid and may be used by a client.
+    pub(crate) fn vouch(&self, chain: &[CertificateDer<'_>], now: UnixTime) -> bool {
+        let Some((leaf, intermediates)) = chain.split_first() else { return false };
+        let seconds = i64::try_from(now.as_secs()).ok().and_then(|s| ASN1Time::from_timestamp(s).ok());
+        let Some(at) = seconds else { return false };
+        self.0.iter().filter(|(validity, _)| validity.is_valid_at(at)).any(|(_, ca)| {
+            ca.verify_client_cert(leaf, intermediates, now)
+                .inspect_err(|error| tracing::debug!(%error, "a client certificate is not of this CA"))
+                .is_ok()
+        })
+    }
 }

@@ -61,7 +61,7 @@ async fn samples_add_up_between_rounds_stamped_with_our_clock() {
     }
     let collected = collect(&source, &scope).await;
     let series = collected.series.iter().find(|series| series.signal == Signal::Waiting).unwrap();
-    assert_eq!((series.pod.as_str(), series.engine.as_str(), series.model.as_deref()), ("p", "0", Some("m")));
+    assert_eq!((&*series.pod, &*series.engine, series.model.as_deref()), ("p", "0", Some("m")));
     let times: Vec<_> = series.samples.iter().map(|s| (s.at.as_second() - NOW, s.value)).collect();
     assert_eq!(times, [(50, 1.0), (100, 2.0), (150, 3.0)], "the first is older than the window");
     assert!(collected.gaps.is_empty());
@@ -227,7 +227,7 @@ async fn engines_of_one_pod_at_several_ports_stay_apart() {
     let (first, second) = (pod(classic(1.0)).await, pod(classic(2.0)).await);
     let (source, _) = source(&ScrapeSettings::default());
     let collected = collect(&source, &serving(&[("p", *first.address()), ("p", *second.address())])).await;
-    let mut engines: Vec<_> = collected.series.iter().map(|series| series.engine.clone()).collect();
+    let mut engines: Vec<_> = collected.series.iter().map(|series| series.engine.to_string()).collect();
     engines.sort();
     engines.dedup();
     let mut wanted = [first, second].map(|server| format!("{}/0", server.address().port()));

@@ -99,7 +99,7 @@ fn wiremock_form(body: &[u8]) -> Vec<(String, String)> {
 pub(super) fn values(collected: &Collected, signal: Signal) -> Vec<(String, Vec<f64>)> {
     let found = collected.series.iter().filter(|series| series.signal == signal);
     let mut values: Vec<_> =
-        found.map(|s| (s.pod.clone(), s.samples.iter().map(|sample| sample.value).collect())).collect();
+        found.map(|s| (s.pod.to_string(), s.samples.iter().map(|sample| sample.value).collect())).collect();
     values.sort_by(|a: &(String, Vec<f64>), b| a.0.cmp(&b.0));
     values
 }

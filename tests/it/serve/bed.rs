@@ -14,10 +14,10 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use wva::engine::{Holder, Leadership, Origin, Published};
+use wva::engine::{ClusterView, Holder, Leadership, Origin, Published};
 use wva::serve::auth::{Access, Attributes, ReviewError, Reviewer, Token, TrustData, User};
 use wva::serve::tls::{Serving, SharedPki};
-use wva::serve::{AppState, Ports, Reads, ServeError, Server, Settings};
+use wva::serve::{AddsUp, AppState, Notices, Ports, Reads, ServeError, Server, Settings};
 use wva_core::decision::{Cause, Reason, Target, Unknown, Verdict};
 use wva_core::units::{Replicas, Seconds};
 use wva_core::{Decision, Report, VariantId};
@@ -29,12 +29,15 @@ pub(crate) const NOW: &str = "2026-11-21T10:00:10Z";
 
 pub(crate) struct FakeReads {
     pub(crate) published: Mutex<Arc<Published>>,
+    pub(crate) view: Mutex<Arc<ClusterView>>,
     pub(crate) now: Mutex<Timestamp>,
     /// Reads of `current` wait until notified while this is set.
     pub(crate) hanging: Mutex<bool>,
     /// Reads of `current` panic while this is set.
     pub(crate) broken: Mutex<bool>,
     pub(crate) release: Notify,
+    /// How long a read of `current` takes otherwise.
+    pub(crate) takes: Mutex<Duration>,
     pub(crate) asked: AtomicUsize,
 }
 
@@ -46,12 +49,20 @@ impl Reads for FakeReads {
             if *self.hanging.lock() {
                 self.release.notified().await;
             }
+            let takes = *self.takes.lock();
+            if !takes.is_zero() {
+                tokio::time::sleep(takes).await;
+            }
             self.newest()
         })
     }
 
     fn newest(&self) -> Arc<Published> {
         self.published.lock().clone()
+    }
+
+    fn view(&self) -> Arc<ClusterView> {
+        self.view.lock().clone()
     }
 
     fn now(&self) -> Timestamp {
@@ -68,6 +79,8 @@ impl Reads for FakeReads {
 pub(crate) struct FakeReviewer {
     pub(crate) readers: Mutex<BTreeSet<String>>,
     pub(crate) unreachable: Mutex<bool>,
+    /// Reviews are never answered while this is set.
+    pub(crate) silent: Mutex<bool>,
     pub(crate) reviews: Mutex<Vec<(User, Attributes)>>,
     pub(crate) tokens: AtomicUsize,
 }
@@ -76,6 +89,9 @@ impl Reviewer for FakeReviewer {
     fn token<'a>(&'a self, token: &'a Token) -> BoxFuture<'a, Result<Option<User>, ReviewError>> {
         self.tokens.fetch_add(1, Ordering::SeqCst);
         Box::pin(async move {
+            if *self.silent.lock() {
+                return futures::future::pending().await;
+            }
             if *self.unreachable.lock() {
                 return Err(ReviewError("connection refused".into()));
             }
@@ -90,12 +106,27 @@ impl Reviewer for FakeReviewer {
     ) -> BoxFuture<'a, Result<Access, ReviewError>> {
         Box::pin(async move {
             self.reviews.lock().push((user.clone(), attributes.clone()));
+            if *self.silent.lock() {
+                return futures::future::pending().await;
+            }
             if *self.unreachable.lock() {
                 return Err(ReviewError("connection refused".into()));
             }
             let allowed = self.readers.lock().contains(&user.name);
             Ok(if allowed { Access::Allowed } else { Access::Denied { reason: None } })
         })
+    }
+}
+
+/// What was said about reads that an HPA would add up.
+#[derive(Default)]
+pub(crate) struct FakeNotices(pub(crate) Mutex<Vec<String>>);
+
+impl Notices for FakeNotices {
+    fn adds_up(&self, read: &AddsUp<'_>) {
+        let AddsUp { namespace, metric, selector, variants } = read;
+        let names: Vec<_> = variants.iter().map(ToString::to_string).collect();
+        self.0.lock().push(format!("{namespace} {metric} {selector:?}: {}", names.join(", ")));
     }
 }
 
@@ -114,6 +145,7 @@ pub(crate) struct Bed {
     pub(crate) shutdown: CancellationToken,
     pub(crate) reads: Arc<FakeReads>,
     pub(crate) reviewer: Arc<FakeReviewer>,
+    pub(crate) notices: Arc<FakeNotices>,
     pub(crate) server: JoinSet<()>,
 }
 
@@ -129,6 +161,10 @@ pub(crate) struct Wanted {
     pub(crate) listen: SocketAddr,
     /// Connections at once; `None` is the usual number.
     pub(crate) places: Option<usize>,
+    /// The age of a connection.
+    pub(crate) age: Option<Duration>,
+    /// Where answers come from, instead of [`FakeReads`].
+    pub(crate) reads: Option<Arc<dyn Reads>>,
 }
 
 impl Default for Wanted {
@@ -143,6 +179,8 @@ impl Default for Wanted {
             synced: true,
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             places: None,
+            age: None,
+            reads: None,
         }
     }
 }
@@ -175,10 +213,12 @@ impl Bed {
         let (stopping, shutdown) = (CancellationToken::new(), CancellationToken::new());
         let reads = Arc::new(FakeReads {
             published: Mutex::new(Arc::new(sample())),
+            view: Mutex::default(),
             now: Mutex::new(NOW.parse().unwrap()),
             hanging: Mutex::new(false),
             broken: Mutex::new(false),
             release: Notify::new(),
+            takes: Mutex::default(),
             asked: AtomicUsize::new(0),
         });
         let reviewer = Arc::new(FakeReviewer::default());
@@ -195,8 +235,15 @@ impl Bed {
             read_wait: Duration::from_millis(500),
             controller_instance: wanted.controller_instance,
         };
-        let ports = Ports { reads: reads.clone(), reviewer: reviewer.clone(), registry: Registry::default() };
-        let mut bound = Server::bind(wanted.listen, AppState::new(settings, ports)).await?;
+        let notices = Arc::new(FakeNotices::default());
+        let ports = Ports {
+            reads: wanted.reads.unwrap_or_else(|| reads.clone()),
+            reviewer: reviewer.clone(),
+            notices: notices.clone(),
+            registry: Registry::default(),
+        };
+        let bound = Server::bind(wanted.listen, AppState::new(settings, ports)).await?;
+        let mut bound = bound.with_connection_age(wanted.age);
         if let Some(places) = wanted.places {
             bound = bound.with_places(places);
         }
@@ -219,6 +266,7 @@ impl Bed {
             shutdown,
             reads,
             reviewer,
+            notices,
             server,
         })
     }

@@ -1,31 +1,36 @@
 //! A client that shows and sends exactly what a test says, and hides nothing of the answer.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use http_body_util::Empty;
 use hyper::body::Bytes;
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use parking_lot::Mutex;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
+use tracing::Dispatch;
+use tracing::subscriber::DefaultGuard;
 
 use super::READ;
 use super::bed::Bed;
 use super::pki::{Leaf, SERVICE};
 
-/// An answer, as text.
+/// An answer, as text where it is text.
 #[derive(Debug, Clone)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) head: String,
     pub(crate) body: String,
+    /// The body as it came.
+    pub(crate) bytes: Vec<u8>,
 }
 
 impl Answer {
@@ -58,11 +63,45 @@ pub(crate) async fn tls(
     identity: Option<&Leaf>,
     alpn: &str,
 ) -> std::io::Result<TlsStream<TcpStream>> {
+    let config = config(ca, identity, &[alpn], rustls::DEFAULT_VERSIONS);
+    over(TcpStream::connect(address).await?, name, config).await
+}
+
+/// TLS over a TCP connection that is there already.
+pub(crate) async fn over(
+    tcp: TcpStream,
+    name: &str,
+    config: ClientConfig,
+) -> std::io::Result<TlsStream<TcpStream>> {
+    TlsConnector::from(Arc::new(config)).connect(ServerName::try_from(name.to_owned()).unwrap(), tcp).await
+}
+
+/// A TCP connection from another address of this machine, `127.0.0.{host}`.
+pub(crate) async fn tcp_from(host: u8, address: SocketAddr) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(SocketAddr::from(([127, 0, 0, host], 0))).unwrap();
+    socket.connect(address).await.unwrap()
+}
+
+/// A TCP connection that little fits into, so that both sides soon see when the other takes nothing.
+pub(crate) async fn narrow(address: SocketAddr) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4 * 1024).unwrap();
+    socket.set_send_buffer_size(16 * 1024).unwrap();
+    socket.connect(address).await.unwrap()
+}
+
+/// What a client trusts, shows and speaks.
+pub(crate) fn config(
+    ca: &str,
+    identity: Option<&Leaf>,
+    alpn: &[&str],
+    versions: &[&'static SupportedProtocolVersion],
+) -> ClientConfig {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(CertificateDer::pem_slice_iter(ca.as_bytes()).map(Result::unwrap));
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let builder =
-        ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let builder = ClientConfig::builder_with_provider(provider).with_protocol_versions(versions).unwrap();
     let builder = builder.with_root_certificates(roots);
     let mut config = match identity {
         None => builder.with_no_client_auth(),
@@ -73,9 +112,8 @@ pub(crate) async fn tls(
             builder.with_client_auth_cert(chain, key).unwrap()
         }
     };
-    config.alpn_protocols = vec![alpn.as_bytes().to_vec()];
-    let tcp = TcpStream::connect(address).await?;
-    TlsConnector::from(Arc::new(config)).connect(ServerName::try_from(name.to_owned()).unwrap(), tcp).await
+    config.alpn_protocols = alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
+    config
 }
 
 impl Bed {
@@ -128,8 +166,47 @@ pub(crate) async fn exchange(mut stream: TlsStream<TcpStream>, request: &str, li
     let mut answer = Vec::new();
     // A server may close without a TLS goodbye; what came before is the answer.
     let _ = stream.read_to_end(&mut answer).await;
-    let answer = String::from_utf8(answer).unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no head in {answer:?}"));
+    let end = answer.windows(4).position(|at| at == b"\r\n\r\n");
+    let end = end.unwrap_or_else(|| panic!("no head in {:?}", String::from_utf8_lossy(&answer)));
+    let head = std::str::from_utf8(&answer[..end]).unwrap().replace('\r', "");
+    let bytes = answer[end + 4..].to_vec();
     let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-    Answer { status, head: head.replace('\r', ""), body: body.to_owned() }
+    Answer { status, head, body: String::from_utf8_lossy(&bytes).into_owned(), bytes }
+}
+
+/// With one subscriber alone, whether a line is wanted is decided for good by the first thread that comes to it.
+static SEVERAL: LazyLock<[Dispatch; 2]> =
+    LazyLock::new(|| [(); 2].map(|()| Dispatch::new(tracing_subscriber::registry())));
+
+/// The log of this thread, on which all of a test runs.
+#[derive(Clone, Default)]
+pub(crate) struct Captured(Arc<Mutex<Vec<u8>>>);
+
+impl Captured {
+    /// Captures until the guard is dropped.
+    pub(crate) fn log(level: tracing::Level) -> (Self, DefaultGuard) {
+        LazyLock::force(&SEVERAL);
+        let captured = Self::default();
+        let writer = captured.clone();
+        let lines = tracing_subscriber::fmt().with_max_level(level).with_ansi(false);
+        let guard = tracing::subscriber::set_default(lines.with_writer(move || writer.clone()).finish());
+        (captured, guard)
+    }
+
+    /// The lines with `text`.
+    pub(crate) fn lines(&self, text: &str) -> Vec<String> {
+        let all = String::from_utf8_lossy(&self.0.lock()).into_owned();
+        all.lines().filter(|line| line.contains(text)).map(str::to_owned).collect()
+    }
+}
+
+impl std::io::Write for Captured {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().extend(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }

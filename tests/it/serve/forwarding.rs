@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio::time::{Instant, sleep};
+use wva_core::VariantId;
 
 use super::bed::{Bed, Wanted, held_by, mine, sample, target};
 use super::client::{exchange, tls};
@@ -46,6 +47,36 @@ async fn every_instance_gives_the_holders_answer_word_for_word() {
             assert_eq!(forwarded.header(name), from_holder.header(name), "{path} {name}");
         }
     }
+}
+
+#[tokio::test]
+async fn a_forwarded_answer_has_the_form_that_its_client_asked_for() {
+    let (holder, other) = two().await;
+    let mut many = sample();
+    let id = |index| VariantId::new("many", format!("variant-{index:04}"));
+    many.decisions.extend((0..1000).map(|index| (id(index), target(1, Some(1), "2026-11-21T10:00:05Z"))));
+    holder.publish(many);
+    let paths = [READ.to_owned(), path("llm", "nothing"), path("many", "wva_desired_replicas")];
+    let forms = [
+        "Accept: application/vnd.kubernetes.protobuf, */*",
+        "Accept: application/yaml",
+        "Accept: application/json;as=Table;v=v1;g=meta.k8s.io",
+        "Accept: application/xml",
+        "Accept-Encoding: gzip",
+    ];
+    for (path, form) in paths.iter().flat_map(|path| forms.map(|form| (path, form))) {
+        let (request, lines) = (format!("GET {path}"), ["X-Remote-User: hpa", form]);
+        let direct = holder.send(Some(&holder.proxy), &request, &lines).await;
+        let forwarded = other.send(Some(&other.proxy), &request, &lines).await;
+        assert_eq!(forwarded.status, direct.status, "{path} {form}");
+        assert!(forwarded.bytes == direct.bytes, "{path} {form}");
+        for name in ["content-type", "content-encoding", "content-length", "vary", "warning", "audit-id"] {
+            assert_eq!(forwarded.header(name), direct.header(name), "{path} {form} {name}");
+        }
+    }
+    let gzip =
+        other.send(Some(&other.proxy), &format!("GET {}", paths[2]), &["X-Remote-User: hpa", forms[4]]).await;
+    assert_eq!(gzip.header("content-encoding"), Some("gzip"));
 }
 
 #[tokio::test]

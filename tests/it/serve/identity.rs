@@ -70,7 +70,10 @@ async fn a_spoofed_identity_never_reaches_a_review() {
     assert!(user.extra.is_empty());
     let (group, version) = ("external.metrics.k8s.io", "v1beta1");
     let (resource, namespace) = ("wva_desired_replicas".into(), "llm".into());
-    assert_eq!(*attributes, Attributes::Resource { verb: "list", group, version, resource, namespace });
+    let (subresource, name) = (String::new(), String::new());
+    let wanted =
+        Attributes::Resource { verb: "list", group, version, resource, subresource, namespace, name };
+    assert_eq!(*attributes, wanted);
 }
 
 #[tokio::test]
@@ -197,7 +200,10 @@ async fn a_name_that_no_object_can_have_costs_no_review_and_is_not_remembered() 
     for path in [super::path("llm", &long), super::path(&long, "wva_desired_replicas")] {
         let answer = bed.proxied("hpa", &path).await;
         assert_eq!(answer.status, 404);
-        assert_eq!(answer.message(), "no namespace and no metric has a name of more than 253 bytes");
+        assert_eq!(
+            answer.message(),
+            "no namespace, no object and no metric has a name of more than 253 bytes"
+        );
     }
     assert!(bed.reviewer.reviews.lock().is_empty());
     assert_eq!(bed.proxied("hpa", &super::path("llm", &long[1..])).await.status, 404);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::READ;
 use super::bed::{Bed, Wanted, held_by, later, sample, target};
-use super::client::Answer;
+use super::client::{Answer, Captured};
 use super::identity::eventually;
 
 async fn health(bed: &Bed, path: &str) -> (u16, String) {
@@ -28,6 +28,33 @@ async fn health_answers_read_like_those_of_every_api_server() {
     assert_eq!(health(&bed, "/readyz?verbose").await, (200, all.into()));
     assert_eq!(health(&bed, "/livez?verbose=true").await, (200, "[+]ping ok\nlivez check passed\n".into()));
     assert_eq!(health(&bed, "/readyz/nothing").await.0, 404);
+    let some = "[+]ping excluded: ok\n[+]informer-sync ok\n[+]serving-certificate ok\n[+]shutdown excluded: ok\n\
+                warn: some health checks cannot be excluded: no matches for \"a\",\"b\"\nreadyz check passed\n";
+    let path = "/readyz?exclude=ping&verbose&exclude=a&exclude=b&exclude=shutdown";
+    assert_eq!(health(&bed, path).await, (200, some.into()));
+    assert_eq!(health(&bed, "/readyz?exclude=a").await, (200, "ok".into()), "a warning is no failure");
+    for check in ["ping", "informer-sync", "serving-certificate", "shutdown"] {
+        assert_eq!(health(&bed, &format!("/readyz/{check}")).await, (200, "ok".into()), "{check}");
+        let elsewhere = health(&bed, &format!("/livez/{check}")).await.0;
+        assert_eq!(elsewhere, if check == "ping" { 200 } else { 404 }, "{check}");
+    }
+    let answer = bed.send(None, "GET /readyz", &[]).await;
+    assert_eq!(answer.header("x-content-type-options"), Some("nosniff"));
+}
+
+#[tokio::test]
+async fn why_a_server_is_not_ready_is_in_its_log_once_and_never_in_the_answer() {
+    let (log, _guard) = Captured::log(tracing::Level::INFO);
+    let bed = Bed::with(Wanted { synced: false, ..Wanted::default() }).await;
+    for _ in 0..3 {
+        let (status, body) = health(&bed, "/readyz").await;
+        assert!(status == 500 && !body.contains("listed"), "{body}");
+    }
+    assert_eq!(log.lines("not ready").len(), 1);
+    assert!(log.lines("not ready")[0].contains("not every watch has listed once"));
+    bed.synced.send_replace(true);
+    assert_eq!(health(&bed, "/readyz").await.0, 200);
+    assert_eq!(log.lines(" ready").len(), 2, "{:?}", log.lines(" ready"));
 }
 
 #[tokio::test]
@@ -111,6 +138,23 @@ async fn every_change_of_a_number_is_counted_with_its_direction_and_reason() {
         let line = format!("wva_replica_scaling_total{labels}");
         eventually(|| async { metrics(&bed).await.body.lines().any(|own| own == line) }).await;
     }
+}
+
+#[tokio::test]
+async fn the_age_of_every_answered_item_is_counted_once_in_its_group() {
+    let bed = Bed::new().await;
+    let shown = |answer: &str, line: &str| answer.lines().any(|own| own == line);
+    let count = r#"metrics_apiserver_metric_freshness_seconds_count{group="external.metrics.k8s.io"}"#;
+    let answer = metrics(&bed).await;
+    assert!(shown(&answer.body, &format!("{count} 0")), "{}", answer.body);
+    assert!(answer.body.contains(r#"_seconds_count{group="custom.metrics.k8s.io"} 0"#));
+    bed.proxied("hpa", &super::path("pair", "wva_desired_replicas")).await;
+    bed.proxied("hpa", &super::path("half", "wva_desired_replicas")).await;
+    let answer = metrics(&bed).await;
+    let sum = count.replace("_count", "_sum");
+    // 5 s and 10 s old; the read that was refused counts nothing.
+    assert!(shown(&answer.body, &format!("{count} 2")), "{}", answer.body);
+    assert!(shown(&answer.body, &format!("{sum} 15.0")), "{}", answer.body);
 }
 
 #[tokio::test]

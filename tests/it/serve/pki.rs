@@ -2,7 +2,7 @@
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, ExtendedKeyUsagePurpose,
-    IsCa, KeyPair, KeyUsagePurpose,
+    IsCa, KeyPair, KeyUsagePurpose, date_time_ymd,
 };
 use wva::serve::tls::SharedPki;
 
@@ -33,7 +33,17 @@ pub(crate) struct Subject<'a> {
 
 impl Authority {
     pub(crate) fn new(name: &str) -> Self {
+        Self::with(name, CertificateParams::default())
+    }
+
+    /// One whose own time is over; what it issues is not.
+    pub(crate) fn expired(name: &str) -> Self {
         let mut params = CertificateParams::default();
+        (params.not_before, params.not_after) = (date_time_ymd(2020, 1, 1), date_time_ymd(2021, 1, 1));
+        Self::with(name, params)
+    }
+
+    fn with(name: &str, mut params: CertificateParams) -> Self {
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         params.distinguished_name = distinguished(name, &[]);

@@ -1,25 +1,49 @@
 //! Wire goldens: every kind of answer, byte for byte, in `tests/it/golden/serve/`. Set `WVA_UPDATE_GOLDEN=1` to write
 //! them anew, and read the difference.
 
+use std::io::Read as _;
 use std::path::PathBuf;
 
-use super::bed::{Bed, Wanted, held_by};
-use super::client::Answer;
+use flate2::read::GzDecoder;
+use http_body_util::BodyExt;
+use wva_core::VariantId;
+
+use super::bed::{Bed, NOW, Wanted, held_by, sample, target};
+use super::client::{Answer, H2};
 use super::{READ, path};
 
 const V2: &str = "Accept: application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,\
                   application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList";
+const PROTOBUF: &str = "Accept: application/vnd.kubernetes.protobuf";
+const KUBECTL: &str = "Accept: application/json;as=Table;v=v1;g=meta.k8s.io,\
+                       application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json";
 const V2BETA1: &str = "Accept: application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList";
 
-fn golden(name: &str, answer: &Answer) {
+pub(crate) fn golden(name: &str, answer: &Answer) {
     let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/it/golden/serve/{name}.http"));
     let head: Vec<_> = answer.head.lines().filter(|line| !line.starts_with("date: ")).collect();
-    let got = format!("{}\n\n{}\n", head.join("\n"), answer.body.trim_end_matches('\n'));
+    let got = format!("{}\n\n{}\n", head.join("\n"), readable(answer).trim_end_matches('\n'));
     if updating() {
         std::fs::write(&file, &got).unwrap();
     }
     let want = std::fs::read_to_string(&file).unwrap_or_default();
     assert_eq!(got, want, "{} differs", file.display());
+}
+
+/// Text as it is, protobuf as hexadecimal with its letters beside it, and of what is compressed only that it is.
+fn readable(answer: &Answer) -> String {
+    if answer.header("content-encoding").is_some() {
+        return "(compressed)".into();
+    }
+    if answer.header("content-type") != Some("application/vnd.kubernetes.protobuf") {
+        return answer.body.clone();
+    }
+    let lines = answer.bytes.chunks(16).map(|bytes| {
+        let hex: String = bytes.iter().map(|byte| format!("{byte:02x} ")).collect();
+        let letter = |byte: &u8| if byte.is_ascii_graphic() { char::from(*byte) } else { '.' };
+        format!("{hex:<48} {}\n", bytes.iter().map(letter).collect::<String>())
+    });
+    lines.collect()
 }
 
 #[expect(clippy::disallowed_methods, reason = "a switch for the person who runs the tests")]
@@ -35,7 +59,37 @@ async fn discovery_is_these_bytes() {
         ("apis-v2beta1", "/apis", V2BETA1),
         ("apis-legacy", "/apis", "Accept: application/json"),
         ("apis-not-acceptable", "/apis", "Accept: application/xml"),
+        ("apis-yaml", "/apis", "Accept: application/yaml"),
+        ("apis-protobuf", "/apis", "Accept: application/vnd.kubernetes.protobuf, */*"),
+        (
+            "apis-unknown-aggregated",
+            "/apis",
+            "Accept: application/json;g=apidiscovery.k8s.io;v=v9;as=APIGroupDiscoveryList",
+        ),
         ("group", "/apis/external.metrics.k8s.io", "Accept: */*"),
+        ("group-protobuf", "/apis/external.metrics.k8s.io", "Accept: application/vnd.kubernetes.protobuf"),
+        ("group-version-yaml", "/apis/external.metrics.k8s.io/v1beta1", "Accept: application/yaml"),
+        (
+            "group-version-protobuf",
+            "/apis/external.metrics.k8s.io/v1beta1",
+            "Accept: application/vnd.kubernetes.protobuf",
+        ),
+        ("group-version-not-acceptable", "/apis/external.metrics.k8s.io/v1beta1", "Accept: application/xml"),
+        ("custom-group", "/apis/custom.metrics.k8s.io", "Accept: application/json"),
+        ("custom-v1beta1", "/apis/custom.metrics.k8s.io/v1beta1", "Accept: application/json"),
+        ("custom-v1beta2", "/apis/custom.metrics.k8s.io/v1beta2", "Accept: application/json"),
+        ("openapi-v3-custom-v1beta1", "/openapi/v3/apis/custom.metrics.k8s.io/v1beta1", "Accept: */*"),
+        ("openapi-v3-custom-v1beta2", "/openapi/v3/apis/custom.metrics.k8s.io/v1beta2", "Accept: */*"),
+        (
+            "openapi-v2-protobuf",
+            "/openapi/v2",
+            "Accept: application/com.github.proto-openapi.spec.v2.v1+protobuf",
+        ),
+        (
+            "openapi-v2-any",
+            "/openapi/v2",
+            "Accept: application/com.github.proto-openapi.spec.v2.v1+protobuf, */*",
+        ),
         ("group-version", "/apis/external.metrics.k8s.io/v1beta1", "Accept: */*"),
         ("root", "/", "Accept: */*"),
         ("openapi-v2", "/openapi/v2", "Accept: application/json"),
@@ -65,7 +119,12 @@ async fn a_representation_is_not_modified_only_for_its_own_etag() {
     let again = get(V2, Some(etag.clone())).await;
     assert_eq!((again.status, again.body.as_str()), (304, ""));
     assert_eq!(again.header("etag"), Some(etag.as_str()));
-    assert_eq!(get(V2BETA1, Some(etag)).await.status, 200);
+    for other in [V2BETA1, "Accept: application/json", "Accept: application/yaml", PROTOBUF] {
+        let answer = get(other, Some(etag.clone())).await;
+        assert_eq!(answer.status, 200, "{other}");
+        let own = answer.header("etag").map(str::to_owned);
+        assert_eq!(get(other, own).await.status, 304, "{other}");
+    }
 }
 
 #[tokio::test]
@@ -95,6 +154,7 @@ async fn every_answer_to_a_read_is_these_bytes() {
         ("unknown-variant", desired("llm", "?labelSelector=variant_name%3Dnope")),
         ("unknown-label", desired("llm", "?labelSelector=pod%3Dx,variant_name%3Dllama-a100")),
         ("unknown-namespace", desired("empty", "")),
+        ("unknown-label-no-accelerator", desired("bare", "?labelSelector=accelerator_type,model_name")),
         ("nothing-known", desired("half", "?labelSelector=variant_name=new")),
         ("one-of-two-unknown", desired("half", "")),
         ("too-old", desired("old", "")),
@@ -127,6 +187,70 @@ async fn refusals_of_method_and_media_type_are_these_bytes() {
     ] {
         golden(&format!("data-{name}"), &bed.send(Some(&bed.proxy), &request, &[user, accept]).await);
     }
+}
+
+#[tokio::test]
+async fn every_representation_is_these_bytes() {
+    let bed = Bed::new().await;
+    let (pair, unknown) = (path("pair", "wva_desired_replicas"), path("llm", "requests_per_second"));
+    for (name, path, accept) in [
+        ("yaml", pair.as_str(), "Accept: application/yaml"),
+        ("protobuf", &pair, PROTOBUF),
+        ("table-v1", &format!("{pair}?limit=500"), KUBECTL),
+        ("table-v1beta1", &pair, "Accept: application/json;as=Table;v=v1beta1;g=meta.k8s.io"),
+        ("table-not-acceptable", &pair, "Accept: application/json;as=Table;v=v2;g=meta.k8s.io"),
+        ("wanted-most", &pair, "Accept: application/json;q=0.1, application/yaml;q=0.9, text/html"),
+        ("status-yaml", &unknown, "Accept: application/yaml"),
+        ("status-protobuf", &unknown, PROTOBUF),
+        ("status-table", &unknown, KUBECTL),
+    ] {
+        let lines = ["X-Remote-User: hpa", accept];
+        golden(&format!("shown-{name}"), &bed.send(Some(&bed.proxy), &format!("GET {path}"), &lines).await);
+    }
+    let (request, lines) = (format!("GET {READ}"), ["X-Remote-User: mallory", PROTOBUF]);
+    golden("shown-forbidden-protobuf", &bed.send(Some(&bed.proxy), &request, &lines).await);
+}
+
+#[tokio::test]
+async fn a_large_list_is_compressed_for_who_asks_and_has_its_length_either_way() {
+    let bed = Bed::new().await;
+    let mut many = sample();
+    let one = |index| (VariantId::new("many", format!("variant-{index:04}")), target(1, Some(1), NOW));
+    many.decisions.extend((0..1000).map(one));
+    bed.publish(many);
+    let request = format!("GET {}", path("many", "wva_desired_replicas"));
+    let plain = bed.send(Some(&bed.proxy), &request, &["X-Remote-User: hpa"]).await;
+    let small = bed.send(Some(&bed.proxy), &request, &["X-Remote-User: hpa", "Accept-Encoding: gzip"]).await;
+    golden("shown-gzip", &small);
+    let mut unpacked = Vec::new();
+    GzDecoder::new(&small.bytes[..]).read_to_end(&mut unpacked).unwrap();
+    assert!(unpacked == plain.bytes, "the same list");
+    for answer in [plain, small] {
+        assert_eq!(answer.header("content-length"), Some(answer.bytes.len().to_string().as_str()));
+        assert_eq!(answer.head.matches("vary: Accept-Encoding").count(), 1);
+    }
+}
+
+#[tokio::test]
+async fn a_length_stands_in_every_answer_over_http2_too() {
+    let bed = Bed::new().await;
+    let mut connection = H2::connect(&bed, Some(&bed.proxy)).await;
+    let answer = connection.read().await.unwrap();
+    let said = answer.headers()["content-length"].to_str().unwrap().to_owned();
+    let body = answer.into_body().collect().await.unwrap().to_bytes();
+    assert_eq!(said, body.len().to_string());
+}
+
+#[tokio::test]
+async fn a_read_that_an_hpa_would_add_up_is_told_and_any_other_is_not() {
+    let bed = Bed::new().await;
+    bed.proxied("hpa", READ).await;
+    bed.proxied("hpa", &format!("{}?labelSelector=variant_name=one", path("pair", "wva_desired_replicas")))
+        .await;
+    bed.proxied("hpa", &path("half", "wva_desired_replicas")).await;
+    assert!(bed.notices.0.lock().is_empty());
+    bed.proxied("hpa", &format!("{}?labelSelector=namespace", path("pair", "wva_desired_ratio"))).await;
+    assert_eq!(*bed.notices.0.lock(), ["pair wva_desired_ratio \"namespace\": pair/one, pair/two"]);
 }
 
 #[tokio::test]

@@ -1,0 +1,166 @@
+//! How long a decision takes, by the number of variants: `cargo bench -p wva-core --bench decide -- --quick`.
+//!
+//! Every group is at its look: the analyzer runs, which is the longest way through. The times are of one thread.
+#![allow(
+    clippy::unwrap_used,
+    missing_docs,
+    reason = "a benchmark may fail like a test; its macros document nothing"
+)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hint::black_box;
+
+use criterion::{BatchSize, Bencher, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use jiff::{SignedDuration, Timestamp};
+use wva_core::check::check;
+use wva_core::decision::{Reason, Verdict};
+use wva_core::model::{Bounds, Role, TargetRef, Variant};
+use wva_core::snapshot::{
+    ModelGroup, Phase, Replica, Sample, Scale, Signal, Signals, SourceHealth, VariantState,
+};
+use wva_core::units::{Cost, Replicas};
+use wva_core::{Decision, GroupId, Memory, Policy, Snapshot, VariantId, decide, observe};
+
+const SIZES: [u32; 4] = [100, 1_000, 10_000, 100_000];
+
+/// Pods of each variant, and samples of each of their signals: what a window of 75 s holds at a scrape every 15 s.
+const PODS: u32 = 2;
+const SAMPLES: i32 = 5;
+const SCRAPE: SignedDuration = SignedDuration::from_secs(15);
+
+/// Which of the three values of [`SIGNALS`] neither asks for more nor allows fewer.
+const IN_BETWEEN: u32 = 2;
+
+const START: Timestamp = Timestamp::constant(1_800_000_000, 0);
+
+/// What an engine shows, and its values in a group that is saturated, calm or in between.
+const SIGNALS: [(Signal, [f64; 3]); 16] = [
+    (Signal::KvUsage, [0.78, 0.21, 0.62]),
+    (Signal::Waiting, [4.0, 0.0, 1.0]),
+    (Signal::Running, [31.0, 2.0, 12.0]),
+    (Signal::KvCapacity, [443_072.0; 3]),
+    (Signal::PromptTokens, [9e7, 7e5, 2e7]),
+    (Signal::GenerationTokens, [2e7, 1e5, 4e6]),
+    (Signal::InterTokenLatencySum, [8e5, 2e3, 1e5]),
+    (Signal::InterTokenLatencyCount, [2e7, 1e5, 4e6]),
+    (Signal::TimeToFirstTokenSum, [4e4, 90.0, 6e3]),
+    (Signal::TimeToFirstTokenCount, [9e4, 700.0, 2e4]),
+    (Signal::RequestPromptTokensSum, [9e7, 7e5, 2e7]),
+    (Signal::RequestPromptTokensCount, [89_000.0, 690.0, 19_000.0]),
+    (Signal::RequestGenerationTokensSum, [2e7, 1e5, 4e6]),
+    (Signal::RequestGenerationTokensCount, [89_000.0, 690.0, 19_000.0]),
+    (Signal::PrefixCacheHits, [3e7, 2e5, 8e6]),
+    (Signal::PrefixCacheQueries, [9e7, 7e5, 2e7]),
+];
+
+fn samples(value: f64, now: Timestamp) -> impl Iterator<Item = Sample> {
+    let sample = move |back: i32| Sample {
+        at: now - SignedDuration::from_secs(4) - SCRAPE * back,
+        value: value - value * 0.01 * f64::from(back),
+    };
+    (0..SAMPLES).rev().map(sample)
+}
+
+fn replica(variant: &str, pod: u32, load: usize, now: Timestamp) -> Replica {
+    let mut signals = Signals::default();
+    for (signal, values) in SIGNALS {
+        signals.add(signal, samples(values[load], now));
+    }
+    let since = START - SignedDuration::from_hours(5);
+    Replica {
+        pod: format!("{variant}-7d9f8c6b5d-x2x4{pod}"),
+        phase: Phase::Ready,
+        created: since,
+        ready_since: Some(since + SignedDuration::from_mins(4)),
+        engines: [("0".to_owned(), signals)].into(),
+    }
+}
+
+fn variant(group: &GroupId, name: &str, position: u32, load: usize, now: Timestamp) -> VariantState {
+    let count = Replicas::new(PODS);
+    VariantState {
+        variant: Variant {
+            id: VariantId::new(&group.namespace, name),
+            model: group.model.clone(),
+            target: TargetRef { kind: "Deployment".into(), name: name.into() },
+            cost: Cost::new(10.0 + f64::from(position)).unwrap(),
+            bounds: Bounds { min: Replicas::ONE, max: Some(Replicas::new(20)) },
+            accelerator: Some("H100".into()),
+            role: Role::Both,
+        },
+        scale: Some(Scale { spec: count, current: count, ready: count }),
+        replicas: (0..PODS).map(|pod| replica(name, pod, load, now)).collect(),
+        last_status: Some(count),
+    }
+}
+
+/// `size` variants at `now`, in groups of one, two and three; `load` says which values a group shows.
+fn fleet(size: u32, now: Timestamp, load: impl Fn(u32) -> u32) -> Snapshot {
+    let mut groups = BTreeMap::new();
+    let mut left = size;
+    for index in 0..size {
+        let wide = (index % 3 + 1).min(left);
+        left -= wide;
+        if wide == 0 {
+            break;
+        }
+        let load = usize::try_from(load(index)).unwrap();
+        let id = GroupId::new(
+            format!("team-{}", index % 100),
+            format!("meta-llama/Llama-3.1-8B-Instruct-{index}"),
+        );
+        let name = |position| format!("llama-3-1-8b-instruct-{index}-{position}");
+        let variants = (0..wide).map(|position| variant(&id, &name(position), position, load, now)).collect();
+        let mut scheduler = Signals::default();
+        scheduler.add(Signal::SchedulerQueueSize, samples(0.0, now));
+        groups.insert(id, ModelGroup { source: SourceHealth::Complete, variants, scheduler });
+    }
+    Snapshot { now, groups, invalid: Vec::new() }
+}
+
+/// A fleet of which a third is saturated, a third calm and a third in between, and what is remembered of it from the
+/// cycle before, when all of it was in between.
+fn warm(size: u32) -> (Snapshot, Memory) {
+    let before = fleet(size, START, |_| IN_BETWEEN);
+    let memory = decide(&before, &observe(&before, Memory::default()), &Policy::default()).memory;
+    let snapshot = fleet(size, START + SCRAPE, |index| index / 3 % 3);
+    let memory = observe(&snapshot, memory);
+    let outcome = decide(&snapshot, &memory, &Policy::default());
+    let reasons: BTreeSet<Reason> = outcome.decisions.values().filter_map(reason).collect();
+    assert_eq!(reasons, [Reason::ScaleUp, Reason::ScaleDown, Reason::Steady].into(), "what is measured");
+    (snapshot, memory)
+}
+
+fn reason(decision: &Decision) -> Option<Reason> {
+    if let Verdict::Target(target) = &decision.verdict { Some(target.reason) } else { None }
+}
+
+fn measure(criterion: &mut Criterion, name: &str, run: impl Fn(&mut Bencher<'_>, &Snapshot, &Memory)) {
+    let mut group = criterion.benchmark_group(name);
+    for size in SIZES {
+        group.throughput(Throughput::Elements(u64::from(size)));
+        group.bench_function(BenchmarkId::from_parameter(size), |bench| {
+            let (snapshot, memory) = warm(size);
+            run(bench, &snapshot, &memory);
+        });
+    }
+    group.finish();
+}
+
+fn benchmarks(criterion: &mut Criterion) {
+    let policy = Policy::default();
+    measure(criterion, "decide", |bench, snapshot, memory| {
+        bench.iter(|| decide(black_box(snapshot), black_box(memory), &policy));
+    });
+    measure(criterion, "observe", |bench, snapshot, memory| {
+        let fold = |memory| observe(black_box(snapshot), memory);
+        bench.iter_batched(|| memory.clone(), fold, BatchSize::PerIteration);
+    });
+    measure(criterion, "check", |bench, snapshot, memory| {
+        let decisions = decide(snapshot, memory, &policy).decisions;
+        bench.iter(|| check(black_box(snapshot), memory, &policy, &decisions));
+    });
+}
+
+criterion_group!(decisions, benchmarks);
+criterion_main!(decisions);

@@ -1,0 +1,159 @@
+//! What clients really send, what they might, and that no header whatever harms.
+
+use http::HeaderValue;
+use proptest::prelude::*;
+
+use super::*;
+
+fn headers(accept: &str) -> HeaderMap {
+    HeaderMap::from_iter([(ACCEPT, HeaderValue::from_str(accept).unwrap())])
+}
+
+const V2: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+const BETA: &str = "application/json; as=APIGroupDiscoveryList; v=v2beta1 ;g=apidiscovery.k8s.io";
+const KUBECTL: &str = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,\
+                       application/json";
+
+#[test]
+fn aggregated_discovery_is_found_anywhere_in_any_order() {
+    for (accept, want) in [
+        (format!("{V2},{BETA}"), Discovery::V2),
+        (format!("{BETA},{V2}"), Discovery::V2Beta1),
+        (format!("application/json,{V2}"), Discovery::V2),
+        ("application/json".into(), Discovery::Legacy(Encoding::Json)),
+        ("*/*".into(), Discovery::Legacy(Encoding::Json)),
+        (format!("{V2};q=0,application/json"), Discovery::Legacy(Encoding::Json)),
+        ("application/vnd.kubernetes.protobuf".into(), Discovery::Legacy(Encoding::Protobuf)),
+        (V2.replace("v2", "v9"), Discovery::NotAcceptable),
+        (V2.replace("json", "vnd.kubernetes.protobuf"), Discovery::NotAcceptable),
+        ("application/xml".into(), Discovery::NotAcceptable),
+    ] {
+        assert_eq!(discovery(&headers(&accept)), want, "{accept}");
+    }
+    assert_eq!(discovery(&HeaderMap::new()), Discovery::Legacy(Encoding::Json));
+}
+
+#[test]
+fn the_most_wanted_wins_and_the_first_among_equals() {
+    use Encoding::{Json, Protobuf, Yaml};
+    use TableVersion::{V1, V1Beta1};
+    for (accept, want) in [
+        ("application/vnd.kubernetes.protobuf, */*", Some((Protobuf, None))),
+        ("application/vnd.kubernetes.protobuf,application/json", Some((Protobuf, None))),
+        ("application/json, */*", Some((Json, None))),
+        ("application/yaml", Some((Yaml, None))),
+        ("APPLICATION/YAML", Some((Yaml, None))),
+        ("application/x-yaml", Some((Yaml, None))),
+        ("application/*", Some((Json, None))),
+        ("*/*;q=0.1, application/yaml;q=0.2", Some((Yaml, None))),
+        ("application/yaml;q=0.5,application/json", Some((Json, None))),
+        ("application/yaml;q=0.5,application/json;q=.5", Some((Yaml, None))),
+        ("application/yaml;q=x", Some((Yaml, None))),
+        ("application/json;q=0, */*", Some((Yaml, None))),
+        ("application/json;q=0", None),
+        ("application/json;charset=utf-8", Some((Json, None))),
+        ("text/html, */*;q=0.1", Some((Json, None))),
+        ("text/html", None),
+        ("application/xml", None),
+        ("*/json", None),
+        (KUBECTL, Some((Json, Some(V1)))),
+        ("application/json;as=Table;v=v1beta1;g=meta.k8s.io", Some((Json, Some(V1Beta1)))),
+        ("application/yaml;as=Table;v=v1;g=meta.k8s.io", Some((Yaml, Some(V1)))),
+        ("application/json;as=Table;v=v2;g=meta.k8s.io", None),
+        ("application/json;as=Table;v=v1", None),
+        ("application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io", None),
+        ("application/json;as=Table;v=v9;g=meta.k8s.io,application/json", Some((Json, None))),
+        ("application/vnd.kubernetes.protobuf;as=Table;v=v1;g=meta.k8s.io", None),
+        ("application/json;as=Table;v=v1;g=meta.k8s.io;q=0,*/*", Some((Json, None))),
+    ] {
+        let want = want.map(|(encoding, table)| Representation { encoding, table });
+        assert_eq!(representation(&headers(accept)), want, "{accept}");
+    }
+    assert_eq!(representation(&HeaderMap::new()).map(|own| own.encoding), Some(Json));
+}
+
+#[test]
+fn several_header_lines_are_one_list() {
+    let mut lines = headers("text/html");
+    lines.append(ACCEPT, HeaderValue::from_static("application/yaml"));
+    assert_eq!(encoding(&lines), Some(Encoding::Yaml));
+}
+
+#[test]
+fn an_error_has_an_encoding_whatever_is_asked_for() {
+    for (accept, want) in [
+        (KUBECTL, Encoding::Json),
+        ("application/xml", Encoding::Json),
+        ("application/json;q=0", Encoding::Json),
+        ("application/yaml;as=Table;v=v1;g=meta.k8s.io", Encoding::Yaml),
+        ("application/vnd.kubernetes.protobuf, */*", Encoding::Protobuf),
+    ] {
+        assert_eq!(encoding_of_errors(&headers(accept)), want, "{accept}");
+    }
+}
+
+#[test]
+fn gzip_is_used_only_for_who_asks_for_it() {
+    let asks =
+        |text: &'static str| gzip(&HeaderMap::from_iter([(ACCEPT_ENCODING, HeaderValue::from_static(text))]));
+    for yes in ["gzip", "deflate, GZIP;q=0.5", "*", "br;q=1, *;q=0.1", "gzip,identity;q=0"] {
+        assert!(asks(yes), "{yes}");
+    }
+    for no in ["", "identity", "br", "gzip;q=0", "gzip;q=0, *", "x-gzip", "*;q=0"] {
+        assert!(!asks(no), "{no}");
+    }
+    assert!(!gzip(&HeaderMap::new()));
+}
+
+/// A range put together from the words that mean something.
+fn range() -> impl Strategy<Value = String> {
+    let media = prop::sample::select(vec![
+        "application/json",
+        "application/yaml",
+        "application/vnd.kubernetes.protobuf",
+        "*/*",
+        "application/*",
+        "text/html",
+        "",
+    ]);
+    let parameter = prop::sample::select(vec![
+        ";as=Table",
+        ";v=v1",
+        ";g=meta.k8s.io",
+        ";q=0",
+        ";q=0.3",
+        ";q=nan",
+        ";q=1e9",
+        ";",
+        ";=",
+        "; as = \"Table\"",
+    ]);
+    (media, prop::collection::vec(parameter, 0..5))
+        .prop_map(|(media, rest)| media.to_owned() + &rest.concat())
+}
+
+fn every_reading(headers: &HeaderMap) -> (Option<Representation>, Option<Encoding>) {
+    let _ = (discovery(headers), encoding_of_errors(headers), gzip(headers));
+    (representation(headers), encoding(headers))
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_harm(bytes: Vec<u8>) {
+        if let Ok(value) = HeaderValue::from_bytes(&bytes) {
+            every_reading(&HeaderMap::from_iter([(ACCEPT, value.clone()), (ACCEPT_ENCODING, value)]));
+        }
+    }
+
+    #[test]
+    fn what_is_given_was_asked_for(ranges in prop::collection::vec(range(), 1..6)) {
+        let text = ranges.join(",");
+        let (given, plain) = every_reading(&headers(&text));
+        let asks = |media: &str| text.contains(media) || text.contains("*/*") || text.contains("application/*");
+        if let Some(Representation { encoding, table }) = given {
+            prop_assert!(asks(encoding.media()) || ranges.iter().all(String::is_empty));
+            prop_assert!(table.is_none() || text.contains("Table"));
+        }
+        prop_assert!(plain.is_none() || given.is_some(), "a table is more than the object alone");
+    }
+}

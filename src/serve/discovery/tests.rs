@@ -1,0 +1,120 @@
+//! The documents agree with each other, and nothing in them misleads a client.
+
+use std::collections::BTreeSet;
+
+use super::*;
+
+/// Every value under `key`, at any depth.
+fn all<'a>(key: &str, value: &'a Value) -> Vec<&'a Value> {
+    let below = |inner: &'a Value| all(key, inner);
+    match value {
+        Value::Array(items) => items.iter().flat_map(below).collect(),
+        Value::Object(map) => {
+            let own = map.get(key).into_iter();
+            own.chain(map.values().flat_map(below)).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn with_versions() -> [(groups::Api, &'static str); 3] {
+    [(EXTERNAL, "v1beta1"), (CUSTOM, "v1beta1"), (CUSTOM, "v1beta2")]
+}
+
+#[test]
+fn every_encoding_of_a_static_object_says_the_same() {
+    let documents = Documents::new();
+    for object in [
+        &documents.groups,
+        &documents.external,
+        &documents.external_v1beta1,
+        &documents.custom,
+        &documents.custom_v1beta1,
+        &documents.custom_v1beta2,
+    ] {
+        let [json, yaml, protobuf] = object.bodies();
+        let json: Value = serde_json::from_slice(json).unwrap();
+        let yaml: Value = serde_saphyr::from_str(std::str::from_utf8(yaml).unwrap()).unwrap();
+        assert_eq!(json, yaml);
+        assert!(protobuf.starts_with(b"k8s\0"));
+        let text = String::from_utf8_lossy(protobuf);
+        for name in all("name", &json).into_iter().chain(all("groupVersion", &json)) {
+            assert!(text.contains(name.as_str().unwrap()), "{name}");
+        }
+    }
+}
+
+#[test]
+fn every_metric_is_listed_once_and_nothing_but_get_is_offered() {
+    for (api, version) in with_versions() {
+        let legacy = serde_json::to_value(groups::resources(api, version)).unwrap();
+        let names: Vec<_> = all("name", &legacy).into_iter().map(|name| name.as_str().unwrap()).collect();
+        let metrics = groups::metrics().count() * if api.group == CUSTOM_GROUP { 2 } else { 1 };
+        assert_eq!(names.len(), metrics);
+        assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), metrics, "each once");
+        assert!(names.iter().all(|name| *name == name.to_ascii_lowercase()), "an HPA lower-cases");
+    }
+    for verbs in
+        [groups::aggregated("x"), serde_json::to_value(groups::resources(CUSTOM, "v1beta1")).unwrap()]
+            .iter()
+            .flat_map(|document| all("verbs", document))
+    {
+        assert!(*verbs == json!(["get"]) || *verbs == json!([]), "{verbs}");
+    }
+}
+
+#[test]
+fn everything_in_the_aggregated_document_has_a_kind() {
+    let document = groups::aggregated("apidiscovery.k8s.io/v2");
+    let resources: Vec<_> = ["resources", "subresources"]
+        .iter()
+        .flat_map(|key| all(key, &document))
+        .flat_map(|list| list.as_array().unwrap())
+        .collect();
+    assert_eq!(resources.len(), 4 + 2 * (2 + 2 * 4));
+    for resource in resources {
+        let kind = &resource["responseKind"];
+        assert!(
+            ["group", "version", "kind"]
+                .iter()
+                .all(|key| kind[key].as_str().is_some_and(|own| !own.is_empty()))
+        );
+    }
+}
+
+#[test]
+fn every_definition_is_there_for_a_path_and_every_reference_leads_somewhere() {
+    let documents = with_versions().map(|(api, version)| openapi::v3(api, version));
+    let v2 = openapi::v2();
+    for (document, place) in
+        documents.iter().map(|own| (own, "/components/schemas")).chain([(&v2, "/definitions")])
+    {
+        let references = |value| -> BTreeSet<String> {
+            all("$ref", value)
+                .iter()
+                .map(|own| own.as_str().unwrap().trim_start_matches('#').to_owned())
+                .collect()
+        };
+        let mut reached = references(&document["paths"]);
+        for reference in reached.clone() {
+            reached.extend(references(document.pointer(&reference).expect(&reference)));
+        }
+        let there = document.pointer(place).unwrap().as_object().unwrap();
+        let there: BTreeSet<_> = there.keys().map(|name| format!("{place}/{name}")).collect();
+        assert_eq!(reached, there);
+    }
+    let ids: Vec<_> = all("operationId", &v2).into_iter().map(Value::to_string).collect();
+    assert_eq!((ids.len(), ids.iter().collect::<BTreeSet<_>>().len()), (4 + 2 * 2 * 4, ids.len()));
+}
+
+#[test]
+fn what_kubectl_explains_has_a_path_of_its_own_kind() {
+    let kind =
+        json!({"group": "external.metrics.k8s.io", "version": "v1beta1", "kind": "ExternalMetricValueList"});
+    for document in [openapi::v2(), openapi::v3(EXTERNAL, "v1beta1")] {
+        for metric in groups::metrics() {
+            let path = format!("/apis/external.metrics.k8s.io/v1beta1/namespaces/{{namespace}}/{metric}");
+            assert_eq!(document["paths"][path]["get"]["x-kubernetes-group-version-kind"], kind);
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! What strangers send, made up: ever new inputs, well-formed and damaged, against promises that hold for all of them.
+//! `WVA_FUZZ_SECONDS=600 cargo test -p wva --lib serve::fuzz -- --nocapture --test-threads 2` takes ten minutes for
+//! each target; raw bytes on a real connection are in `tests/it/serve/fuzz.rs`.
+
+mod accept;
+mod harness;
+mod identity;
+mod reference;
+mod representation;
+mod selectors;
+
+use harness::{damaged, fuzz};
+use proptest::strategy::Strategy;
+use proptest::string::string_regex;
+
+/// Texts that match `pattern`, which is read here once instead of for every text.
+fn text(pattern: &str) -> impl Strategy<Value = String> + use<> {
+    string_regex(pattern).unwrap()
+}
+
+/// Any text.
+fn any_text() -> impl Strategy<Value = String> {
+    text("\\PC{0,32}")
+}

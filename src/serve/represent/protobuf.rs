@@ -1,0 +1,308 @@
+//! Kubernetes protobuf: the messages, with the field numbers of `k8s.io/metrics` and `k8s.io/apimachinery`, and the
+//! envelope around every object.
+
+use prost::Message;
+
+/// What every object in Kubernetes protobuf begins with.
+pub(crate) const MAGIC: [u8; 4] = *b"k8s\0";
+
+/// `object` in its envelope, as it stands in a body.
+pub(crate) fn enveloped((api_version, kind): (&str, &str), object: Vec<u8>) -> Vec<u8> {
+    let type_meta = TypeMeta { api_version: api_version.into(), kind: kind.into() };
+    let envelope = Unknown {
+        type_meta: Some(type_meta),
+        raw: object,
+        content_encoding: String::new(),
+        content_type: String::new(),
+    };
+    let mut body = Vec::with_capacity(MAGIC.len() + envelope.encoded_len());
+    body.extend_from_slice(&MAGIC);
+    // A vector grows, so encoding into it cannot fail.
+    let _ = envelope.encode(&mut body);
+    body
+}
+
+/// `k8s.io.apimachinery.pkg.runtime.Unknown`
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Unknown {
+    #[prost(message, optional, tag = "1")]
+    pub(crate) type_meta: Option<TypeMeta>,
+    #[prost(bytes = "vec", tag = "2")]
+    pub(crate) raw: Vec<u8>,
+    #[prost(string, tag = "3")]
+    pub(crate) content_encoding: String,
+    #[prost(string, tag = "4")]
+    pub(crate) content_type: String,
+}
+
+/// `k8s.io.apimachinery.pkg.runtime.TypeMeta`
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct TypeMeta {
+    #[prost(string, tag = "1")]
+    pub(crate) api_version: String,
+    #[prost(string, tag = "2")]
+    pub(crate) kind: String,
+}
+
+/// `k8s.io.apimachinery.pkg.apis.meta.v1.ListMeta`, which is empty in everything served here.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct ListMeta {}
+
+/// `k8s.io.apimachinery.pkg.apis.meta.v1.Time`
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Time {
+    #[prost(int64, tag = "1")]
+    pub(crate) seconds: i64,
+    #[prost(int32, tag = "2")]
+    pub(crate) nanos: i32,
+}
+
+impl Time {
+    /// Whole seconds, rounded down: all that the type of Kubernetes has.
+    pub(crate) fn of(time: jiff::Timestamp) -> Self {
+        Self { seconds: time.as_second(), nanos: 0 }
+    }
+}
+
+/// `k8s.io.apimachinery.pkg.api.resource.Quantity`
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Quantity {
+    #[prost(string, tag = "1")]
+    pub(crate) string: String,
+}
+
+/// One entry of a `map<string, string>`, which on the wire is a list of these.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Entry {
+    #[prost(string, tag = "1")]
+    pub(crate) key: String,
+    #[prost(string, tag = "2")]
+    pub(crate) value: String,
+}
+
+/// `k8s.io.metrics.pkg.apis.external_metrics.v1beta1`
+pub(crate) mod external {
+    use super::{Entry, ListMeta, Message, Quantity, Time};
+
+    #[derive(Clone, PartialEq, Message)]
+    pub(crate) struct ExternalMetricValueList {
+        #[prost(message, optional, tag = "1")]
+        pub(crate) metadata: Option<ListMeta>,
+        #[prost(message, repeated, tag = "2")]
+        pub(crate) items: Vec<ExternalMetricValue>,
+    }
+
+    #[derive(Clone, PartialEq, Message)]
+    pub(crate) struct ExternalMetricValue {
+        #[prost(string, tag = "1")]
+        pub(crate) metric_name: String,
+        #[prost(message, repeated, tag = "2")]
+        pub(crate) metric_labels: Vec<Entry>,
+        #[prost(message, optional, tag = "3")]
+        pub(crate) timestamp: Option<Time>,
+        #[prost(int64, optional, tag = "4")]
+        pub(crate) window: Option<i64>,
+        #[prost(message, optional, tag = "5")]
+        pub(crate) value: Option<Quantity>,
+    }
+}
+
+/// `k8s.io.metrics.pkg.apis.custom_metrics`
+pub(crate) mod custom {
+    use super::{Entry, ListMeta, Message, Quantity, Time};
+
+    /// `k8s.io.api.core.v1.ObjectReference`
+    #[derive(Clone, PartialEq, Message)]
+    pub(crate) struct ObjectReference {
+        #[prost(string, tag = "1")]
+        pub(crate) kind: String,
+        #[prost(string, tag = "2")]
+        pub(crate) namespace: String,
+        #[prost(string, tag = "3")]
+        pub(crate) name: String,
+        #[prost(string, tag = "4")]
+        pub(crate) uid: String,
+        #[prost(string, tag = "5")]
+        pub(crate) api_version: String,
+        #[prost(string, tag = "6")]
+        pub(crate) resource_version: String,
+        #[prost(string, tag = "7")]
+        pub(crate) field_path: String,
+    }
+
+    /// `k8s.io.apimachinery.pkg.apis.meta.v1.LabelSelector`
+    #[derive(Clone, PartialEq, Message)]
+    pub(crate) struct LabelSelector {
+        #[prost(message, repeated, tag = "1")]
+        pub(crate) match_labels: Vec<Entry>,
+        #[prost(message, repeated, tag = "2")]
+        pub(crate) match_expressions: Vec<Requirement>,
+    }
+
+    /// `k8s.io.apimachinery.pkg.apis.meta.v1.LabelSelectorRequirement`
+    #[derive(Clone, PartialEq, Message)]
+    pub(crate) struct Requirement {
+        #[prost(string, tag = "1")]
+        pub(crate) key: String,
+        #[prost(string, tag = "2")]
+        pub(crate) operator: String,
+        #[prost(string, repeated, tag = "3")]
+        pub(crate) values: Vec<String>,
+    }
+
+    pub(crate) mod v1beta1 {
+        use super::{LabelSelector, ListMeta, Message, ObjectReference, Quantity, Time};
+
+        #[derive(Clone, PartialEq, Message)]
+        pub(crate) struct MetricValueList {
+            #[prost(message, optional, tag = "1")]
+            pub(crate) metadata: Option<ListMeta>,
+            #[prost(message, repeated, tag = "2")]
+            pub(crate) items: Vec<MetricValue>,
+        }
+
+        #[derive(Clone, PartialEq, Message)]
+        pub(crate) struct MetricValue {
+            #[prost(message, optional, tag = "1")]
+            pub(crate) described_object: Option<ObjectReference>,
+            #[prost(string, tag = "2")]
+            pub(crate) metric_name: String,
+            #[prost(message, optional, tag = "3")]
+            pub(crate) timestamp: Option<Time>,
+            #[prost(int64, optional, tag = "4")]
+            pub(crate) window: Option<i64>,
+            #[prost(message, optional, tag = "5")]
+            pub(crate) value: Option<Quantity>,
+            #[prost(message, optional, tag = "6")]
+            pub(crate) selector: Option<LabelSelector>,
+        }
+    }
+
+    pub(crate) mod v1beta2 {
+        use super::{LabelSelector, ListMeta, Message, ObjectReference, Quantity, Time};
+
+        #[derive(Clone, PartialEq, Message)]
+        pub(crate) struct MetricValueList {
+            #[prost(message, optional, tag = "1")]
+            pub(crate) metadata: Option<ListMeta>,
+            #[prost(message, repeated, tag = "2")]
+            pub(crate) items: Vec<MetricValue>,
+        }
+
+        #[derive(Clone, PartialEq, Message)]
+        pub(crate) struct MetricIdentifier {
+            #[prost(string, tag = "1")]
+            pub(crate) name: String,
+            #[prost(message, optional, tag = "2")]
+            pub(crate) selector: Option<LabelSelector>,
+        }
+
+        #[derive(Clone, PartialEq, Message)]
+        pub(crate) struct MetricValue {
+            #[prost(message, optional, tag = "1")]
+            pub(crate) described_object: Option<ObjectReference>,
+            #[prost(message, optional, tag = "2")]
+            pub(crate) metric: Option<MetricIdentifier>,
+            #[prost(message, optional, tag = "3")]
+            pub(crate) timestamp: Option<Time>,
+            #[prost(int64, optional, tag = "4")]
+            pub(crate) window_seconds: Option<i64>,
+            #[prost(message, optional, tag = "5")]
+            pub(crate) value: Option<Quantity>,
+        }
+    }
+}
+
+/// `k8s.io.apimachinery.pkg.apis.meta.v1`: refusals.
+pub(crate) mod status {
+    use super::{ListMeta, Message};
+
+    #[derive(Clone, PartialEq, Message)]
+    pub(crate) struct Status {
+        #[prost(message, optional, tag = "1")]
+        pub(crate) metadata: Option<ListMeta>,
+        #[prost(string, tag = "2")]
+        pub(crate) status: String,
+        #[prost(string, tag = "3")]
+        pub(crate) message: String,
+        #[prost(string, tag = "4")]
+        pub(crate) reason: String,
+        #[prost(message, optional, tag = "5")]
+        pub(crate) details: Option<Details>,
+        #[prost(int32, tag = "6")]
+        pub(crate) code: i32,
+    }
+
+    /// `StatusDetails`
+    #[derive(Clone, PartialEq, Message)]
+    pub(crate) struct Details {
+        #[prost(string, tag = "1")]
+        pub(crate) name: String,
+        #[prost(string, tag = "2")]
+        pub(crate) group: String,
+        #[prost(string, tag = "3")]
+        pub(crate) kind: String,
+    }
+}
+
+/// `k8s.io.apimachinery.pkg.apis.meta.v1`: discovery.
+pub(crate) mod discovery {
+    use super::Message;
+
+    #[derive(Clone, PartialEq, Message)]
+    pub(crate) struct APIGroupList {
+        #[prost(message, repeated, tag = "1")]
+        pub(crate) groups: Vec<APIGroup>,
+    }
+
+    #[derive(Clone, PartialEq, Message)]
+    pub(crate) struct APIGroup {
+        #[prost(string, tag = "1")]
+        pub(crate) name: String,
+        #[prost(message, repeated, tag = "2")]
+        pub(crate) versions: Vec<GroupVersion>,
+        #[prost(message, optional, tag = "3")]
+        pub(crate) preferred_version: Option<GroupVersion>,
+    }
+
+    /// `GroupVersionForDiscovery`
+    #[derive(Clone, PartialEq, Message)]
+    pub(crate) struct GroupVersion {
+        #[prost(string, tag = "1")]
+        pub(crate) group_version: String,
+        #[prost(string, tag = "2")]
+        pub(crate) version: String,
+    }
+
+    #[derive(Clone, PartialEq, Message)]
+    pub(crate) struct APIResourceList {
+        #[prost(string, tag = "1")]
+        pub(crate) group_version: String,
+        #[prost(message, repeated, tag = "2")]
+        pub(crate) resources: Vec<APIResource>,
+    }
+
+    #[derive(Clone, PartialEq, Message)]
+    pub(crate) struct APIResource {
+        #[prost(string, tag = "1")]
+        pub(crate) name: String,
+        #[prost(bool, tag = "2")]
+        pub(crate) namespaced: bool,
+        #[prost(string, tag = "3")]
+        pub(crate) kind: String,
+        #[prost(message, optional, tag = "4")]
+        pub(crate) verbs: Option<Verbs>,
+        #[prost(string, tag = "6")]
+        pub(crate) singular_name: String,
+    }
+
+    #[derive(Clone, PartialEq, Message)]
+    pub(crate) struct Verbs {
+        #[prost(string, repeated, tag = "1")]
+        pub(crate) items: Vec<String>,
+    }
+}
+
+#[cfg(test)]
+#[path = "protobuf_tests.rs"]
+mod tests;

@@ -1,0 +1,245 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/metrics/pkg/apis/external_metrics/v1beta1"
+	"k8s.io/metrics/pkg/client/external_metrics"
+	"sigs.k8s.io/yaml"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+// What `kubectl get` sends.
+const kubectlAccept = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json"
+
+var acceptChecks = []Check{
+	{
+		ID: "accept/hpa", Level: must,
+		Promise: "the HPA's `" + hpaAccept + "` gets the value in protobuf or in JSON, and the Content-Type says which",
+		Why:     "the client decodes by the Content-Type of the answer; text/plain and none are errors to it",
+		Run: func(e *Env) (string, error) {
+			answer, err := e.data(e.selector, accept(hpaAccept))
+			if err != nil {
+				return "", err
+			}
+			if answer.contentType() == protobufType {
+				return nonEmpty(answer.protobufList())
+			}
+			return nonEmpty(answer.list())
+		},
+	},
+	{
+		ID: "accept/json", Level: must,
+		Promise: "application/json, */* and no Accept at all get the value in JSON",
+		Why:     "curl, kubectl --raw and clients in other languages",
+		Run: func(e *Env) (string, error) {
+			ways := []string{"application/json", "*/*", "application/json, */*", ""}
+			return "JSON to all", each(ways, func(types string) error {
+				answer, err := e.data(e.selector, headerIf("Accept", types))
+				if err == nil {
+					_, err = nonEmpty(answer.list())
+				}
+				return inCase(types, err)
+			})
+		},
+	},
+	{
+		ID: "accept/weighted", Level: should,
+		Promise: "q values, spaces, `application/*` and types that it does not know in front do not keep it from answering",
+		Why:     "HTTP libraries and browsers send them",
+		Run: func(e *Env) (string, error) {
+			ways := []string{"application/json;q=0.5", "application/xml, application/json;q=0.9", "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", " application/json ; q=1 , text/plain"}
+			return "200 to all", each(ways, func(types string) error {
+				answer, err := e.data(e.selector, accept(types))
+				if err == nil && answer.Code != http.StatusOK {
+					err = fmt.Errorf("%s", answer)
+				} else if err == nil && answer.contentType() == "application/json" {
+					_, err = nonEmpty(answer.list())
+				}
+				return inCase(types, err)
+			})
+		},
+	},
+	{
+		ID: "accept/protobuf", Level: should,
+		Promise: "application/vnd.kubernetes.protobuf gets protobuf that Kubernetes' own decoder reads, with the same series as in JSON",
+		Why:     "it is what the HPA prefers, and the cheaper one in a large cluster",
+		Run:     (*Env).sameInProtobuf,
+	},
+	{
+		ID: "accept/yaml", Level: should,
+		Promise: "application/yaml gets the same in YAML",
+		Why:     "people: every Kubernetes server has it",
+		Run: func(e *Env) (string, error) {
+			answer, err := e.data(e.selector, accept("application/yaml"))
+			if err != nil {
+				return "", err
+			}
+			list := &v1beta1.ExternalMetricValueList{}
+			if answer.Code != http.StatusOK || answer.contentType() != "application/yaml" {
+				return "", fmt.Errorf("%s", answer)
+			}
+			if err := yaml.Unmarshal(answer.Body, list); err != nil {
+				return "", err
+			}
+			return nonEmpty(list, isList(list))
+		},
+	},
+	{
+		ID: "accept/kubectl", Level: must,
+		Promise: "what `kubectl get` sends gets a Table or a list",
+		Why:     "kubectl get METRIC.external.metrics.k8s.io",
+		Run: func(e *Env) (string, error) {
+			answer, err := e.data(e.selector, accept(kubectlAccept))
+			if err != nil {
+				return "", err
+			}
+			if answer.contentType() == "application/json" && isTable(answer) {
+				return "a Table", nil
+			}
+			return nonEmpty(answer.list())
+		},
+	},
+	{
+		ID: "accept/table", Level: should,
+		Promise: "it gets a Table with a row for each item and as many cells as columns",
+		Why:     "kubectl get then shows the number; else it shows a name that there is not",
+		Run:     (*Env).table,
+	},
+	{
+		ID: "accept/unknown", Level: should,
+		Promise: "a type that it does not have is refused with 406 NotAcceptable",
+		Why:     "a client that reads nothing else must hear it",
+		Run: func(e *Env) (string, error) {
+			answer, err := e.data(e.selector, accept("application/xml"))
+			if err != nil {
+				return "", err
+			}
+			return answer.refused(http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable)
+		},
+	},
+	{
+		ID: "accept/error", Level: must,
+		Promise: "the HPA's client, set to protobuf, reads the message of an error",
+		Why:     "the HPA copies it into its condition and event: it is all that the user sees",
+		Run: func(e *Env) (string, error) {
+			config := rest.CopyConfig(e.config)
+			config.ContentType = protobufType
+			client, err := external_metrics.NewForConfig(config)
+			if err != nil {
+				return "", err
+			}
+			list, err := client.NamespacedMetrics(e.namespace).List("conformance-no-such-metric", labels.Everything())
+			switch status := apierrors.APIStatus(nil); {
+			case err == nil && len(list.Items) == 0:
+				return "", skip("an unknown metric is an empty list here: no error to read")
+			case err == nil:
+				return "", fmt.Errorf("an unknown metric has %d items", len(list.Items))
+			case asStatus(err, &status) && status.Status().Message != "" && status.Status().Reason != metav1.StatusReasonUnknown:
+				return fmt.Sprintf("%s: %s", status.Status().Reason, oneLine(err.Error(), 150)), nil
+			}
+			return "", fmt.Errorf("the client made of it: %w", err)
+		},
+	},
+}
+
+// headerIf sets a header unless the value is empty.
+func headerIf(name, value string) edit {
+	return func(a *ask) {
+		if value != "" {
+			a.header.Set(name, value)
+		}
+	}
+}
+
+// inCase says in which of several cases an error came.
+func inCase(one string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%q: %w", one, err)
+}
+
+func nonEmpty(list *v1beta1.ExternalMetricValueList, err error) (string, error) {
+	if err != nil {
+		return "", err
+	}
+	if len(list.Items) == 0 {
+		return "", fmt.Errorf("no items")
+	}
+	return fmt.Sprintf("%d items, the first %s", len(list.Items), list.Items[0].Value.String()), nil
+}
+
+func asStatus(err error, status *apierrors.APIStatus) bool {
+	found, ok := err.(apierrors.APIStatus)
+	*status = found
+	return ok
+}
+
+func (e *Env) sameInProtobuf() (string, error) {
+	answer, err := e.data(e.selector, accept(protobufType))
+	if err != nil {
+		return "", err
+	}
+	list, err := answer.protobufList()
+	if err != nil {
+		return "", err
+	}
+	plain, err := e.value()
+	if err != nil {
+		return "", err
+	}
+	if len(list.Items) != len(plain.Items) {
+		return "", fmt.Errorf("%d items in protobuf, %d in JSON", len(list.Items), len(plain.Items))
+	}
+	// Values and times may have moved on between the two requests; names and labels may not.
+	for i, item := range list.Items {
+		same := plain.Items[i]
+		if item.MetricName != same.MetricName || labels.Set(item.MetricLabels).String() != labels.Set(same.MetricLabels).String() || item.Timestamp.IsZero() {
+			return "", fmt.Errorf("in protobuf %v, in JSON %v", item, same)
+		}
+	}
+	return nonEmpty(list, nil)
+}
+
+func isTable(answer *Answer) bool {
+	var table metav1.Table
+	return json.Unmarshal(answer.Body, &table) == nil && table.Kind == "Table"
+}
+
+func (e *Env) table() (string, error) {
+	answer, err := e.data(e.selector, accept(kubectlAccept))
+	if err != nil {
+		return "", err
+	}
+	var table metav1.Table
+	if err := answer.json(&table); err != nil {
+		return "", err
+	}
+	if table.Kind != "Table" || table.APIVersion != "meta.k8s.io/v1" {
+		return "", fmt.Errorf("kind %q of %q", table.Kind, table.APIVersion)
+	}
+	list, err := e.value()
+	if err != nil {
+		return "", err
+	}
+	var columns string
+	for _, column := range table.ColumnDefinitions {
+		columns += " " + column.Name
+	}
+	for _, row := range table.Rows {
+		if len(row.Cells) != len(table.ColumnDefinitions) {
+			return "", fmt.Errorf("a row with %d cells under %d columns", len(row.Cells), len(table.ColumnDefinitions))
+		}
+	}
+	if len(table.Rows) != len(list.Items) || len(table.ColumnDefinitions) == 0 {
+		return "", fmt.Errorf("%d rows and %d columns for %d items", len(table.Rows), len(table.ColumnDefinitions), len(list.Items))
+	}
+	return fmt.Sprintf("%d rows of%s", len(table.Rows), columns), nil
+}

@@ -1,0 +1,242 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"net/url"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
+	"k8s.io/metrics/pkg/apis/external_metrics/v1beta1"
+)
+
+const (
+	externalGroup   = "external.metrics.k8s.io"
+	externalVersion = "v1beta1"
+	externalPath    = "/apis/" + externalGroup + "/" + externalVersion
+	// What the HPA controller sends.
+	hpaAccept    = "application/vnd.kubernetes.protobuf, */*"
+	protobufType = "application/vnd.kubernetes.protobuf"
+)
+
+var externalGV = schema.GroupVersion{Group: externalGroup, Version: externalVersion}
+
+// ask is one raw request; edits change it.
+type ask struct {
+	method, path string
+	header       http.Header
+	body         io.Reader
+	host         string
+	who          identity
+	client       *http.Client
+}
+
+type edit func(*ask)
+
+func accept(types string) edit { return header("Accept", types) }
+
+func header(name, value string) edit { return func(a *ask) { a.header.Add(name, value) } }
+
+func as(who identity) edit { return func(a *ask) { a.who = who } }
+
+func by(client *http.Client) edit { return func(a *ask) { a.client = client } }
+
+func method(name string) edit { return func(a *ask) { a.method = name } }
+
+func withBody(text string) edit {
+	return func(a *ask) {
+		a.body = strings.NewReader(text)
+		a.header.Set("Content-Type", "application/json")
+	}
+}
+
+// Answer is a whole response.
+type Answer struct {
+	Code   int
+	Header http.Header
+	Body   []byte
+	Proto  string
+}
+
+// get sends one request, GET unless an edit says otherwise, with the default identity and no compression unless asked for.
+func (e *Env) get(path string, edits ...edit) (*Answer, error) {
+	a := ask{method: http.MethodGet, path: path, header: http.Header{}, who: e.who, client: e.client}
+	for _, edit := range edits {
+		edit(&a)
+	}
+	request, err := http.NewRequest(a.method, e.base+a.path, a.body)
+	if err != nil {
+		return nil, err
+	}
+	request.Header = a.header
+	if request.Header.Get("Accept-Encoding") == "" {
+		request.Header.Set("Accept-Encoding", "identity")
+	}
+	if e.direct {
+		a.who.introduce(request.Header)
+	}
+	request.Host = a.host
+	response, err := a.client.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: HTTP %d, then the body broke off: %w", a.method, short(a.path), response.StatusCode, err)
+	}
+	return &Answer{response.StatusCode, response.Header, body, response.Proto}, nil
+}
+
+// data asks for the metric under test as an HPA would.
+func (e *Env) data(selector string, edits ...edit) (*Answer, error) {
+	return e.get(e.dataPath(e.metric, selector), edits...)
+}
+
+func (e *Env) dataPath(metric, selector string) string {
+	path := externalPath + "/namespaces/" + e.namespace + "/" + url.PathEscape(metric)
+	if selector != "" {
+		path += "?labelSelector=" + url.QueryEscape(selector)
+	}
+	return path
+}
+
+// value is the list that the selector under test gives, or why there is none.
+func (e *Env) value() (*v1beta1.ExternalMetricValueList, error) {
+	answer, err := e.data(e.selector)
+	if err != nil {
+		return nil, err
+	}
+	list, err := answer.list()
+	if err == nil && len(list.Items) == 0 {
+		err = fmt.Errorf("the list is empty; --metric and --selector must name a series that has a value")
+	}
+	return list, err
+}
+
+func (a *Answer) contentType() string {
+	kind, _, err := mime.ParseMediaType(a.Header.Get("Content-Type"))
+	if err != nil {
+		return a.Header.Get("Content-Type")
+	}
+	return kind
+}
+
+// json reads a 200 of the content type application/json.
+func (a *Answer) json(into any) error {
+	if a.Code != http.StatusOK {
+		return fmt.Errorf("%s", a)
+	}
+	if a.contentType() != "application/json" {
+		return fmt.Errorf("Content-Type %q, expected application/json", a.Header.Get("Content-Type"))
+	}
+	if err := json.Unmarshal(a.Body, into); err != nil {
+		return fmt.Errorf("not the JSON expected: %w: %s", err, oneLine(string(a.Body), 120))
+	}
+	return nil
+}
+
+// list reads an ExternalMetricValueList in JSON.
+func (a *Answer) list() (*v1beta1.ExternalMetricValueList, error) {
+	list := &v1beta1.ExternalMetricValueList{}
+	if err := a.json(list); err != nil {
+		return nil, err
+	}
+	return list, isList(list)
+}
+
+func isList(list *v1beta1.ExternalMetricValueList) error {
+	if list.Kind != "ExternalMetricValueList" || list.APIVersion != externalGV.String() {
+		return fmt.Errorf("kind %q of %q, expected ExternalMetricValueList of %s", list.Kind, list.APIVersion, externalGV)
+	}
+	return nil
+}
+
+var protobufScheme = func() *runtime.Scheme {
+	scheme := runtime.NewScheme()
+	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
+	if err := v1beta1.AddToScheme(scheme); err != nil {
+		panic(err)
+	}
+	return scheme
+}()
+
+// protobufList reads an ExternalMetricValueList in Kubernetes' protobuf with Kubernetes' own decoder.
+func (a *Answer) protobufList() (*v1beta1.ExternalMetricValueList, error) {
+	if a.Code != http.StatusOK {
+		return nil, fmt.Errorf("%s", a)
+	}
+	if a.contentType() != protobufType {
+		return nil, fmt.Errorf("Content-Type %q, expected %s", a.Header.Get("Content-Type"), protobufType)
+	}
+	if !bytes.HasPrefix(a.Body, []byte("k8s\x00")) {
+		return nil, fmt.Errorf("the body does not begin with k8s\\0")
+	}
+	object, kind, err := protobuf.NewSerializer(protobufScheme, protobufScheme).Decode(a.Body, nil, nil)
+	if err != nil {
+		return nil, fmt.Errorf("Kubernetes' decoder refuses it: %w", err)
+	}
+	list, ok := object.(*v1beta1.ExternalMetricValueList)
+	if !ok {
+		return nil, fmt.Errorf("it holds a %s", kind)
+	}
+	return list, nil
+}
+
+// status reads an error: a Status whose every field that clients switch on is right.
+func (a *Answer) status() (*metav1.Status, error) {
+	status := &metav1.Status{}
+	if kind := a.contentType(); kind != "application/json" {
+		return nil, fmt.Errorf("HTTP %d with Content-Type %q, expected a Status as application/json: %s", a.Code, kind, oneLine(string(a.Body), 120))
+	}
+	if err := json.Unmarshal(a.Body, status); err != nil {
+		return nil, fmt.Errorf("HTTP %d, not JSON: %w", a.Code, err)
+	}
+	switch {
+	case status.Kind != "Status" || status.APIVersion != "v1":
+		return nil, fmt.Errorf("HTTP %d with kind %q of %q, expected Status of v1: %s", a.Code, status.Kind, status.APIVersion, oneLine(string(a.Body), 120))
+	case status.Status != metav1.StatusFailure:
+		return nil, fmt.Errorf("HTTP %d with a Status of %q, expected Failure", a.Code, status.Status)
+	case int(status.Code) != a.Code:
+		return nil, fmt.Errorf("HTTP %d with code %d in its Status", a.Code, status.Code)
+	case status.Reason == "" || status.Message == "":
+		return nil, fmt.Errorf("HTTP %d with an empty reason or message: %s", a.Code, oneLine(string(a.Body), 120))
+	}
+	return status, nil
+}
+
+// refused is true of an error with this code and reason, as a Status; `seen` shows it.
+func (a *Answer) refused(code int, reason metav1.StatusReason) (seen string, err error) {
+	if a.Code != code {
+		return "", fmt.Errorf("%s; expected %d %s", a, code, reason)
+	}
+	status, err := a.status()
+	if err != nil {
+		return "", err
+	}
+	if status.Reason != reason {
+		return "", fmt.Errorf("%d with the reason %s, expected %s", code, status.Reason, reason)
+	}
+	return fmt.Sprintf("%d %s: %s", code, reason, oneLine(status.Message, 120)), nil
+}
+
+// String is an answer in a line.
+func (a *Answer) String() string {
+	return fmt.Sprintf("HTTP %d, %s, %s", a.Code, orNone(a.Header.Get("Content-Type")), oneLine(string(a.Body), 160))
+}
+
+func orNone(text string) string {
+	if text == "" {
+		return "no Content-Type"
+	}
+	return text
+}
+
+func short(path string) string { return strings.TrimPrefix(path, externalPath) }

@@ -1,0 +1,61 @@
+# shellcheck shell=bash
+# The conformance suite against a server in the bed, directly and through the API server. Sourced by its case and by ../conformance/run.
+# Needs CONFORMANCE (the program), and what lib.sh and actors.sh need.
+
+# A second model with its variant beside llama, so that a selector can match two series.
+add_second_variant() {
+  sed -e '/^kind: HorizontalPodAutoscaler/,$d' -e 's/\bllama\b/mistral/g' "$e2e/objects/llama.yaml" | sed '$d' | kubectl apply -f - >/dev/null
+}
+remove_second_variant() { kubectl -n llm delete deployment,va mistral >/dev/null; }
+
+# both_have_numbers: a read without a name gives two.
+both_have_numbers() {
+  local seen
+  seen=$(kubectl get --raw "$external_metrics/namespaces/llm/wva_desired_replicas?labelSelector=exported_namespace%3Dllm" 2>&1) || { echo "$seen"; return 1; }
+  seen=$(grep -o '"variant_name"' <<<"$seen" | wc -l)
+  echo "$seen variants"
+  [ "$seen" = 2 ]
+}
+
+# What names a series of wva, and several; and an object, where wva serves custom metrics too.
+wva_series() {
+  series=(--namespace llm --metric wva_desired_replicas --selector "variant_name=llama,exported_namespace=llm" --multi-selector "exported_namespace=llm")
+  if kubectl get apiservice v1beta2.custom.metrics.k8s.io >/dev/null 2>&1; then
+    kubectl -n llm label deployment llama app=llama --overwrite >/dev/null # what the selector is to find
+    series+=(--custom-object Deployment.apps/llama --custom-selector app=llama)
+  fi
+}
+
+# conform_port PORT CA SERVER_NAME [FLAG...]: `series` says what is asked for. The client certificate is of a user without any right.
+conform_port() {
+  [ -e "$BED/pki/stranger.crt" ] || certificate stranger ca /CN=stranger
+  "$CONFORMANCE" --server "https://127.0.0.1:$1" --ca "$2" --server-name "$3" --proxy-cert "$BED/pki/front-proxy-client.crt" \
+    --proxy-key "$BED/pki/front-proxy-client.key" --client-cert "$BED/pki/stranger.crt" --client-key "$BED/pki/stranger.key" \
+    --token "$(metrics_reader_token)" "${series[@]}" "${@:4}"
+}
+
+# conform_aggregated [FLAG...]
+conform_aggregated() {
+  "$CONFORMANCE" --kubeconfig "$KUBECONFIG" --create-namespace "${series[@]}" "$@"
+}
+
+# A service account that may read every external metric.
+metrics_reader_token() {
+  kubectl apply -f - >/dev/null <<'YAML'
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: conformance, namespace: llm}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: conformance}
+rules: [{apiGroups: [external.metrics.k8s.io, custom.metrics.k8s.io], resources: ["*"], verbs: [get, list]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: conformance}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: conformance}
+subjects: [{kind: ServiceAccount, name: conformance, namespace: llm}]
+YAML
+  kubectl -n llm create token conformance
+}

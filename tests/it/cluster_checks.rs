@@ -1,0 +1,308 @@
+//! What people are told: the check of the `caBundle` against what is really shown, and events.
+
+#![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::ByteString;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::registry::Registry;
+use rustls::ServerConfig;
+use rustls::crypto::aws_lc_rs;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+use wva::cluster::self_check::{CONDITION, CaMetrics, Parts};
+use wva::cluster::{ApiServiceWatch, Events, SelfCheck, apiservice};
+use wva::engine::SystemClock;
+
+use crate::cluster::cluster;
+use crate::cluster_certificates::{events, ours};
+use crate::cluster_store::{SERVICES, Store, Write};
+use crate::serve::pki::{Authority, Leaf, Subject};
+
+/// How long a check on loopback may take.
+const SOON: Duration = Duration::from_secs(5);
+const CONFIRM: Duration = Duration::from_millis(200);
+
+fn spawn(task: impl Future<Output = ()> + Send + 'static) {
+    #[expect(clippy::disallowed_methods, reason = "app spawns it; here the test is the app")]
+    tokio::spawn(task);
+}
+
+/// A server that shows `leaf`, and nothing else.
+async fn showing(leaf: &Leaf) -> SocketAddr {
+    let chain =
+        CertificateDer::pem_slice_iter(leaf.certificate.as_bytes()).collect::<Result<_, _>>().unwrap();
+    let key = PrivateKeyDer::from_pem_slice(leaf.key.as_bytes()).unwrap();
+    let config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(chain, key)
+        .unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    spawn(async move {
+        while let Ok((tcp, _)) = listener.accept().await {
+            let _ = acceptor.accept(tcp).await;
+        }
+    });
+    address
+}
+
+/// The check of what `address` shows; its metrics.
+fn check(store: &Store, address: SocketAddr, own_files: bool) -> Arc<Registry> {
+    let (client, mut registry) = (store.client(), Registry::default());
+    let (watching, known) = ApiServiceWatch::new(client.clone());
+    spawn(watching.run(CancellationToken::new()));
+    let (publish, certificates) = watch::channel(None);
+    let parts = Parts {
+        settings: ours(),
+        address,
+        own_files,
+        known,
+        certificates,
+        events: events(&client, &mut registry),
+        metrics: CaMetrics::register(&mut registry),
+        clock: Arc::new(SystemClock),
+        confirm: CONFIRM,
+        client,
+    };
+    spawn(async move {
+        SelfCheck::new(parts).run(CancellationToken::new()).await;
+        drop(publish);
+    });
+    Arc::new(registry)
+}
+
+fn service() -> String {
+    format!("{SERVICES}/{}", apiservice::NAME)
+}
+
+fn bundle(store: &Store, pem: &str) {
+    let bundle = serde_json::to_value(ByteString(pem.as_bytes().to_vec())).unwrap();
+    store.change(&service(), |service| service["spec"]["caBundle"] = bundle);
+}
+
+fn condition(store: &Store) -> Option<Value> {
+    let service = store.get(&service())?;
+    let conditions = service["status"]["conditions"].as_array()?.clone();
+    conditions.into_iter().find(|condition| condition["type"] == CONDITION)
+}
+
+fn says(store: &Store, status: &str) -> Option<Value> {
+    condition(store).filter(|condition| condition["status"] == status)
+}
+
+fn told(store: &Store) -> Vec<Write> {
+    store.writes("/apis/events.k8s.io/v1")
+}
+
+fn shown(registry: &Registry) -> String {
+    let mut text = String::new();
+    encode(&mut text, registry).unwrap();
+    text
+}
+
+fn valid(registry: &Registry, value: u8) -> bool {
+    shown(registry)
+        .contains(&format!("wva_apiservice_ca_bundle_valid{{apiservice=\"{}\"}} {value}\n", apiservice::NAME))
+}
+
+fn leaf(authority: &Authority, name: &str) -> Leaf {
+    authority.issue(&Subject { names: &[name], ..Subject::default() })
+}
+
+#[tokio::test]
+async fn a_wrong_bundle_is_a_condition_an_event_and_a_metric_and_so_is_its_repair() {
+    let (right, wrong) = (Authority::new("right"), Authority::new("wrong"));
+    let store = Store::installed();
+    store.change(&service(), |service| {
+        service["status"]["conditions"] = json!([{ "type": "Available", "status": "True" }]);
+    });
+    bundle(&store, &wrong.pem());
+    let registry = check(&store, showing(&leaf(&right, "wva.wva.svc")).await, true);
+    let condition = store.until(SOON, |store| says(store, "False")).await;
+    assert_eq!(condition["reason"], "UnknownAuthority");
+    let message = condition["message"].as_str().unwrap();
+    let probe =
+        "tls: failed to verify certificate: x509: certificate signed by unknown authority; put the CA";
+    assert!(message.starts_with(probe), "{message}");
+    assert!(valid(&registry, 0), "{}", shown(&registry));
+    let event = store.until(SOON, |store| told(store).pop()).await;
+    assert_eq!(
+        event.path, "/apis/events.k8s.io/v1/namespaces/default/events",
+        "where cluster objects have theirs"
+    );
+    assert_eq!(
+        (&event.body["type"], &event.body["reason"]),
+        (&json!("Warning"), &json!("CABundleNotVerified"))
+    );
+    assert_eq!(event.body["regarding"]["uid"], "uid-v1beta1");
+
+    bundle(&store, &format!("{}{}", wrong.pem(), right.pem()));
+    let condition = store.until(SOON, |store| says(store, "True")).await;
+    assert_eq!(condition["reason"], "Verified");
+    assert!(valid(&registry, 1));
+    let event = store.until(SOON, |store| told(store).into_iter().nth(1)).await;
+    assert_eq!((&event.body["type"], &event.body["reason"]), (&json!("Normal"), &json!(CONDITION)));
+    let writes = store.writes(&service());
+    assert_eq!(writes.len(), 2, "one write each, nothing while nothing changes: {writes:?}");
+    for write in writes {
+        assert!(
+            write.path.ends_with("/status")
+                && write.query.split('&').any(|part| part == "fieldManager=wva-ca-check")
+        );
+        assert_eq!(
+            write.body["status"]["conditions"].as_array().unwrap().len(),
+            1,
+            "nobody else's condition"
+        );
+    }
+    let types = store.get(&service()).unwrap()["status"]["conditions"].as_array().unwrap().len();
+    assert_eq!(types, 2);
+}
+
+#[tokio::test]
+async fn a_certificate_for_another_name_says_which_names_it_has() {
+    let right = Authority::new("right");
+    let store = Store::installed();
+    bundle(&store, &right.pem());
+    check(&store, showing(&leaf(&right, "localhost")).await, true);
+    let condition = store.until(SOON, |store| says(store, "False")).await;
+    assert_eq!(condition["reason"], "WrongName");
+    let message = condition["message"].as_str().unwrap();
+    assert!(
+        message.contains("x509: certificate is valid for localhost, not wva.wva.svc; have the"),
+        "{message}"
+    );
+}
+
+#[tokio::test]
+async fn an_empty_bundle_is_judged_by_the_authorities_of_the_machine() {
+    let store = Store::installed();
+    check(&store, showing(&leaf(&Authority::new("right"), "wva.wva.svc")).await, true);
+    let condition = store.until(SOON, |store| says(store, "False")).await;
+    let message = condition["message"].as_str().unwrap();
+    assert!(message.starts_with("spec.caBundle is empty, so"), "{message}");
+}
+
+#[tokio::test]
+async fn no_verification_at_all_is_said_and_is_no_failure() {
+    let store = Store::installed();
+    store.change(&service(), |service| service["spec"]["insecureSkipTLSVerify"] = json!(true));
+    let registry = check(&store, showing(&leaf(&Authority::new("right"), "wva.wva.svc")).await, true);
+    let condition = store.until(SOON, |store| says(store, "Unknown")).await;
+    assert_eq!(condition["reason"], "InsecureSkipTLSVerify");
+    assert!(valid(&registry, 1));
+}
+
+#[tokio::test]
+async fn what_is_repaired_at_once_is_not_told() {
+    let (right, wrong) = (Authority::new("right"), Authority::new("wrong"));
+    let store = Store::installed();
+    bundle(&store, &wrong.pem());
+    let registry = check(&store, showing(&leaf(&right, "wva.wva.svc")).await, false);
+    let broken = async {
+        while !valid(&registry, 0) {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(SOON, broken).await.unwrap();
+    bundle(&store, &right.pem());
+    store.until(SOON, |store| says(store, "True")).await;
+    sleep(2 * CONFIRM).await;
+    assert!(told(&store).is_empty(), "{:?}", told(&store));
+}
+
+#[tokio::test]
+async fn an_api_service_of_somebody_else_is_not_judged() {
+    let store = Store::new().with_service(apiservice::NAME, "keda");
+    let registry = check(&store, showing(&leaf(&Authority::new("right"), "wva.wva.svc")).await, true);
+    sleep(3 * CONFIRM).await;
+    assert!(store.writes("").is_empty());
+    assert!(!shown(&registry).contains("wva_apiservice_ca_bundle_valid{"));
+}
+
+// ---- events
+
+/// What tells events about the variant `llm/chat`, and what is written of them.
+async fn teller(registry: &mut Registry) -> (Events, tokio::sync::mpsc::Receiver<crate::cluster::Asked>) {
+    let (client, writes, reader, _stop) = cluster().await;
+    let (events, writer) = Events::new(client, reader, "a".into(), registry);
+    spawn(writer.run(CancellationToken::new()));
+    (events, writes)
+}
+
+#[tokio::test]
+async fn that_an_hpa_would_add_up_is_told_once_on_the_first_variant() {
+    let mut registry = Registry::default();
+    let (events, mut writes) = teller(&mut registry).await;
+    let variants: Vec<_> =
+        (0..10).map(|n| if n == 0 { "chat".to_owned() } else { format!("chat-{n}") }).collect();
+    for _ in 0..3 {
+        events.adds_up("llm", "wva_desired_replicas", "model=m", &variants);
+    }
+    let event = crate::cluster::next(&mut writes).await;
+    assert_eq!(event.path, "/apis/events.k8s.io/v1/namespaces/llm/events");
+    assert_eq!(
+        (&event.body["regarding"]["name"], &event.body["regarding"]["uid"]),
+        (&json!("chat"), &json!("u-1"))
+    );
+    assert_eq!(
+        (&event.body["type"], &event.body["reason"]),
+        (&json!("Warning"), &json!("SelectorMatchesSeveral"))
+    );
+    assert_eq!(
+        event.body["note"],
+        "wva_desired_replicas was read with selector \"model=m\", which matches 10 variants (chat, chat-1, chat-2, \
+         chat-3, chat-4, chat-5, chat-6, chat-7 and 2 more): an HPA adds their numbers up. Select one with \
+         variant_name=NAME"
+    );
+    events.adds_up("llm", "wva_desired_replicas", "", &variants);
+    let other = crate::cluster::next(&mut writes).await;
+    assert_eq!(other.method, "POST", "another text is another event, not the first one counted");
+    crate::cluster::silence(&mut writes).await;
+    events.adds_up("llm", "wva_desired_replicas", "model=m", &["unknown".to_owned()]);
+    crate::cluster::silence(&mut writes).await;
+}
+
+#[tokio::test]
+async fn an_event_that_is_refused_is_counted_and_nothing_else() {
+    let store = Store::installed();
+    store.forbid("/apis/events.k8s.io");
+    let registry = check(&store, showing(&leaf(&Authority::new("right"), "localhost")).await, true);
+    store.until(SOON, |store| says(store, "False")).await;
+    let counted = async {
+        while !shown(&registry).contains("wva_events_lost_total 1\n") {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(SOON, counted).await.unwrap();
+}
+
+#[tokio::test]
+async fn telling_more_than_can_be_written_waits_for_nobody() {
+    let mut registry = Registry::default();
+    let (client, _writes, reader, _stop) = cluster().await;
+    // Nobody writes.
+    let (events, _writer) = Events::new(client, reader, "a".into(), &mut registry);
+    for n in 0..1000 {
+        events.adds_up(
+            "llm",
+            "wva_desired_replicas",
+            &format!("n={n}"),
+            &["chat".to_owned(), "b".to_owned()],
+        );
+    }
+    assert!(shown(&registry).contains("wva_events_lost_total 744\n"), "{}", shown(&registry));
+}

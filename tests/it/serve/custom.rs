@@ -1,0 +1,320 @@
+//! `custom.metrics.k8s.io`: the number of a variant as a metric of its objects, byte for byte where people and programs
+//! read it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::time::sleep;
+use wva::engine::{Claim, ClusterView};
+use wva::serve::auth::Attributes;
+use wva_core::VariantId;
+use wva_core::model::{Bounds, Role, TargetRef, Variant};
+use wva_core::snapshot::VariantState;
+use wva_core::units::Cost;
+
+use super::bed::{Bed, Wanted, held_by, sample, target};
+use super::client::{H2, exchange, tls};
+use super::path;
+use super::pki::{Authority, INSTANCE};
+use super::wire::golden;
+
+pub(crate) const DESIRED: &str = "wva_desired_replicas";
+
+/// Where a metric of an object is read.
+pub(crate) fn object(version: &str, namespace: &str, resource: &str, name: &str, metric: &str) -> String {
+    format!("/apis/custom.metrics.k8s.io/{version}/namespaces/{namespace}/{resource}/{name}/{metric}")
+}
+
+fn variant(namespace: &str, name: &str) -> String {
+    object("v1beta2", namespace, "variantautoscalings.llmd.ai", name, DESIRED)
+}
+
+fn deployment(namespace: &str, name: &str) -> String {
+    object("v1beta2", namespace, "deployments.apps", name, DESIRED)
+}
+
+/// What the bed's variants scale, and a Deployment that two variants claim.
+fn view() -> ClusterView {
+    let all = [
+        ("half", "good", "good-decode"),
+        ("half", "new", "new-decode"),
+        ("llm", "llama-a100", "llama-decode"),
+        ("old", "old", "old-decode"),
+        ("pair", "one", "pair-one"),
+        ("pair", "two", "pair-two"),
+        ("twice", "a", "shared"),
+        ("twice", "b", "shared"),
+    ];
+    let claim = |(namespace, name, deployment): (&str, &str, &str)| Claim {
+        deployment: deployment.into(),
+        variant: VariantId::new(namespace, name),
+    };
+    let undisputed = all.into_iter().filter(|(namespace, ..)| *namespace != "twice");
+    ClusterView {
+        synced: true,
+        variants: undisputed.map(state).collect(),
+        claims: all.map(claim).to_vec(),
+        ..ClusterView::default()
+    }
+}
+
+fn state((namespace, name, deployment): (&str, &str, &str)) -> VariantState {
+    let variant = Variant {
+        id: VariantId::new(namespace, name),
+        model: "llama".into(),
+        target: TargetRef { kind: "Deployment".into(), name: deployment.into() },
+        cost: Cost::ZERO,
+        bounds: Bounds::default(),
+        accelerator: None,
+        role: Role::Both,
+    };
+    VariantState { variant, scale: None, replicas: Vec::new(), last_status: None }
+}
+
+async fn bed_with(wanted: Wanted) -> Bed {
+    let bed = Bed::with(wanted).await;
+    *bed.reads.view.lock() = Arc::new(view());
+    bed
+}
+
+pub(crate) async fn bed() -> Bed {
+    bed_with(Wanted::default()).await
+}
+
+#[tokio::test]
+async fn every_answer_about_an_object_is_these_bytes() {
+    let bed = bed_with(Wanted { controller_instance: Some("blue".into()), ..Wanted::default() }).await;
+    let v1 = |resource, name| object("v1beta1", "llm", resource, name, DESIRED);
+    let of =
+        |namespace, name, metric| object("v1beta2", namespace, "variantautoscalings.llmd.ai", name, metric);
+    for (name, path) in [
+        ("variant", variant("llm", "llama-a100")),
+        ("variant-v1beta1", v1("variantautoscalings.llmd.ai", "llama-a100")),
+        ("deployment", deployment("llm", "llama-decode")),
+        ("deployment-v1beta1", v1("deployments.apps", "llama-decode")),
+        ("deployment-without-group", v1("deployments", "llama-decode")),
+        ("ratio", of("pair", "two", "wva_desired_ratio")),
+        ("star", variant("pair", "*")),
+        ("star-escaped", variant("pair", "%2A")),
+        ("star-deployments", deployment("pair", "*")),
+        ("star-selector", variant("pair", "*") + "?labelSelector=variant_name+in+%28one%2Cx%29"),
+        (
+            "star-both-selectors",
+            variant("pair", "*") + "?labelSelector=variant&metricLabelSelector=variant%21%3Done",
+        ),
+        (
+            "series",
+            variant("llm", "llama-a100")
+                + "?metricLabelSelector=accelerator_type%3DA100%2Ccontroller_instance",
+        ),
+        (
+            "series-v1beta1",
+            v1("deployments.apps", "llama-decode") + "?metricLabelSelector=accelerator_type%3DA100,x!%3D1",
+        ),
+        ("series-mismatch", variant("llm", "llama-a100") + "?metricLabelSelector=accelerator_type%3DH100"),
+        ("series-mismatch-deployment", deployment("llm", "llama-decode") + "?metricLabelSelector=pod%3Dx"),
+        ("label-selector-of-a-named-object", variant("llm", "llama-a100") + "?labelSelector=app%3Dother"),
+        ("unknown-metric", of("llm", "llama-a100", "requests_per_second")),
+        ("unknown-variant", variant("llm", "nope")),
+        ("unknown-deployment", deployment("llm", "nope")),
+        ("unknown-namespace", variant("empty", "*")),
+        ("unknown-resource", object("v1beta1", "llm", "pods", "x", DESIRED)),
+        ("unknown-resource-star", object("v1beta1", "llm", "statefulsets.apps", "*", DESIRED)),
+        ("two-variants", deployment("twice", "shared")),
+        ("nothing-known", variant("half", "new")),
+        ("nothing-known-deployment", deployment("half", "new-decode")),
+        ("one-of-two-unknown", variant("half", "*")),
+        ("too-old", deployment("old", "old-decode")),
+        ("invalid-variant", variant("bad", "bad")),
+        ("target-not-found", variant("gone", "gone")),
+        ("no-current", of("bare", "bare", "wva_current_replicas")),
+        ("bad-selector", variant("pair", "*") + "?labelSelector=a%3Db%3Dc"),
+        ("bad-series-selector", variant("llm", "llama-a100") + "?metricLabelSelector=a%3Db%3Dc"),
+        ("watch", variant("llm", "*") + "?watch=1"),
+        ("namespace-metric", format!("/apis/custom.metrics.k8s.io/v1beta2/namespaces/llm/metrics/{DESIRED}")),
+        ("root-scoped", format!("/apis/custom.metrics.k8s.io/v1beta1/nodes/gpu-0/{DESIRED}")),
+        ("two-parts", "/apis/custom.metrics.k8s.io/v1beta1/namespaces/llm/deployments.apps/x".into()),
+        ("one-part", "/apis/custom.metrics.k8s.io/v1beta1/namespaces/llm/deployments.apps".into()),
+        ("four-parts", variant("llm", "llama-a100") + "/more"),
+        ("unknown-version", object("v1", "llm", "deployments.apps", "llama-decode", DESIRED)),
+        ("forbidden", variant("llm", "llama-a100")),
+        ("forbidden-star", deployment("llm", "*")),
+    ] {
+        let user = if name.starts_with("forbidden") { "mallory" } else { "hpa" };
+        golden(&format!("custom-{name}"), &bed.proxied(user, &path).await);
+    }
+}
+
+#[tokio::test]
+async fn an_object_has_the_number_that_the_external_metric_has() {
+    let bed = bed().await;
+    for (namespace, name, target) in [("llm", "llama-a100", "llama-decode"), ("pair", "two", "pair-two")] {
+        for metric in [DESIRED, "wva_current_replicas", "wva_desired_ratio", "inferno_desired_replicas"] {
+            let external = path(namespace, metric) + &format!("?labelSelector=variant_name%3D{name}");
+            let want = bed.proxied("hpa", &external).await.value();
+            for (resource, name) in [("variantautoscalings.llmd.ai", name), ("deployments.apps", target)] {
+                for version in ["v1beta1", "v1beta2"] {
+                    let path = object(version, namespace, resource, name, metric);
+                    assert_eq!(bed.proxied("hpa", &path).await.value(), want, "{path}");
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_object_is_written_as_the_client_accepts_it() {
+    let bed = bed().await;
+    let table = "Accept: application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
+    for (name, accept) in
+        [("yaml", "Accept: application/yaml"), ("table", table), ("xml", "Accept: application/xml")]
+    {
+        let request = format!("GET {}", deployment("llm", "llama-decode"));
+        let answer = bed.send(Some(&bed.proxy), &request, &["X-Remote-User: hpa", accept]).await;
+        golden(&format!("custom-{name}"), &answer);
+    }
+}
+
+#[tokio::test]
+async fn permission_is_asked_for_the_metric_as_a_part_of_the_object() {
+    let bed = bed().await;
+    for (method, path, verb, resource, name) in [
+        ("GET", variant("llm", "llama-a100"), "get", "variantautoscalings.llmd.ai", "llama-a100"),
+        ("GET", deployment("llm", "*"), "get", "deployments.apps", "*"),
+        ("GET", deployment("llm", "*") + "?watch=true", "get", "deployments.apps", "*"),
+        ("POST", deployment("llm", "x"), "create", "deployments.apps", "x"),
+        ("PUT", deployment("llm", "x"), "update", "deployments.apps", "x"),
+        ("PATCH", deployment("llm", "x"), "patch", "deployments.apps", "x"),
+        ("DELETE", deployment("llm", "x"), "delete", "deployments.apps", "x"),
+    ] {
+        bed.reviewer.reviews.lock().clear();
+        bed.send(Some(&bed.proxy), &format!("{method} {path}"), &["X-Remote-User: mallory"]).await;
+        let reviews = bed.reviewer.reviews.lock().clone();
+        // A question that was asked a moment ago is not asked again.
+        let Some((_, attributes)) = reviews.first() else {
+            assert!(path.ends_with("watch=true"), "{path} was not reviewed");
+            continue;
+        };
+        let (group, version) = ("custom.metrics.k8s.io", "v1beta2");
+        let (resource, subresource) = (resource.into(), DESIRED.into());
+        let (namespace, name) = ("llm".into(), name.into());
+        let wanted = Attributes::Resource { verb, group, version, resource, subresource, namespace, name };
+        assert_eq!(*attributes, wanted, "{method} {path}");
+    }
+    for method in ["POST", "PUT", "PATCH", "DELETE", "HEAD"] {
+        let request = format!("{method} {}", variant("llm", "llama-a100"));
+        let answer = bed.send(Some(&bed.proxy), &request, &["X-Remote-User: hpa"]).await;
+        assert_eq!(answer.status, 405, "{method}");
+    }
+}
+
+#[tokio::test]
+async fn a_name_that_no_object_can_have_costs_no_review() {
+    let bed = bed().await;
+    let long = "m".repeat(254);
+    for path in [
+        variant(&long, "x"),
+        variant("llm", &long),
+        object("v1beta1", "llm", &long, "x", DESIRED),
+        object("v1beta1", "llm", "pods", "x", &long),
+        object("v3", "llm", "deployments.apps", "x", DESIRED),
+    ] {
+        assert_eq!(bed.proxied("hpa", &path).await.status, 404, "{path}");
+    }
+    assert!(bed.reviewer.reviews.lock().is_empty());
+}
+
+#[tokio::test]
+async fn before_anything_is_known_a_read_names_the_object_and_what_is_waited_for() {
+    let bed = bed_with(Wanted { synced: false, ..Wanted::default() }).await;
+    bed.publish(wva::engine::Published::empty());
+    *bed.reads.now.lock() = "2026-11-21T10:00:25Z".parse().unwrap();
+    golden("custom-nothing-yet", &bed.proxied("hpa", &variant("llm", "llama-a100")).await);
+    golden("custom-nothing-yet-deployment", &bed.proxied("hpa", &deployment("llm", "llama-decode")).await);
+    *bed.reads.view.lock() = Arc::default();
+    golden("custom-nothing-yet-not-listed", &bed.proxied("hpa", &deployment("llm", "llama-decode")).await);
+}
+
+#[tokio::test]
+async fn an_instance_gives_the_holders_answer_and_its_last_state_when_the_holder_is_gone() {
+    let shared_ca = Arc::new(Authority::new("wva"));
+    let one = || bed_with(Wanted { shared_ca: shared_ca.clone(), ..Wanted::default() });
+    let (mut holder, other) = (one().await, one().await);
+    let mut older = sample();
+    for decision in older.decisions.values_mut() {
+        *decision = target(3, Some(2), "2026-11-21T09:59:00Z");
+    }
+    other.publish(older);
+    other.leadership.send_replace(held_by(Some(format!("https://{}", holder.address))));
+    for path in [
+        variant("llm", "llama-a100"),
+        object("v1beta1", "llm", "deployments.apps", "llama-decode", "wva_desired_ratio"),
+        deployment("pair", "*") + "?metricLabelSelector=variant+in+%28two%2Cx%29",
+        deployment("twice", "shared"),
+        variant("llm", "nope"),
+        variant("llm", "x") + "?labelSelector=a%3Db%3Dc",
+    ] {
+        let asked = holder.reads.asked.load(Ordering::SeqCst);
+        let forwarded = other.proxied("hpa", &path).await;
+        assert!(path.contains("a%3Db") || holder.reads.asked.load(Ordering::SeqCst) > asked, "{path}");
+        let direct = holder.proxied("hpa", &path).await;
+        assert_eq!((forwarded.status, &forwarded.body), (direct.status, &direct.body), "{path}");
+        assert_eq!(forwarded.header("content-type"), direct.header("content-type"));
+        assert_eq!(forwarded.header("warning"), None);
+    }
+    assert_eq!(other.proxied("mallory", &variant("llm", "llama-a100")).await.status, 403);
+    holder.shutdown.cancel();
+    holder.server.join_next().await;
+    let answer = other.proxied("hpa", &deployment("llm", "llama-decode")).await;
+    assert_eq!(answer.value(), "3");
+    assert!(answer.header("warning").unwrap().contains("this is the last state it published"));
+}
+
+#[tokio::test]
+async fn nobody_but_an_instance_passes_the_inner_door_of_objects() {
+    let bed = bed().await;
+    let inner =
+        "/internal/v1/custom/v1beta2/namespaces/llm/deployments.apps/llama-decode/wva_desired_replicas";
+    let shared = bed.shared_ca.shared();
+    let instance = super::pki::Leaf { certificate: shared.cert_pem, key: shared.key_pem };
+    for (leaf, status) in [(Some(&instance), 200), (Some(&bed.proxy), 403), (None, 403)] {
+        let stream = tls(bed.address, &bed.shared_ca.pem(), INSTANCE, leaf, "http/1.1").await.unwrap();
+        let masters = ["X-Remote-User: hpa", "X-Remote-Group: system:masters"];
+        assert_eq!(exchange(stream, &format!("GET {inner}"), &masters).await.status, status);
+    }
+}
+
+#[tokio::test]
+async fn an_object_is_refused_at_once_when_too_many_reads_of_any_kind_wait() {
+    let bed = bed().await;
+    *bed.reads.hanging.lock() = true;
+    let mut connections = Vec::new();
+    for _ in 0..3 {
+        connections.push(H2::connect(&bed, Some(&bed.proxy)).await);
+    }
+    let reads = futures::future::join_all((0..600).map(|n| connections[n % 3].read()).collect::<Vec<_>>());
+    let object = async {
+        sleep(Duration::from_millis(200)).await;
+        bed.proxied("hpa", &variant("llm", "llama-a100")).await.status
+    };
+    let (_, status) = tokio::join!(reads, object);
+    assert_eq!(status, 429);
+    assert_eq!(bed.proxied("hpa", &variant("llm", "llama-a100")).await.status, 200);
+}
+
+#[tokio::test]
+async fn every_resource_that_discovery_names_can_be_read() {
+    let bed = bed().await;
+    for version in ["v1beta1", "v1beta2"] {
+        let discovered = bed.proxied("hpa", &format!("/apis/custom.metrics.k8s.io/{version}")).await;
+        let discovered: serde_json::Value = serde_json::from_str(&discovered.body).unwrap();
+        let resources = discovered["resources"].as_array().unwrap();
+        assert_eq!(resources.len(), 8, "four metrics of two kinds");
+        for resource in resources {
+            let (resource, metric) = resource["name"].as_str().unwrap().split_once('/').unwrap();
+            let path = object(version, "llm", resource, "*", metric);
+            assert_eq!(bed.proxied("hpa", &path).await.status, 200, "{path}");
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! Who gets in, with which TLS, and what is counted and told of those who don't.
+
+use std::path::Path;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::client::TlsStream;
+use wva::serve::tls::Serving;
+
+use super::READ;
+use super::bed::{Bed, Wanted, later};
+use super::client::{Captured, config, exchange, over, tcp_from, tls};
+use super::identity::eventually;
+use super::pki::{Authority, Leaf, SERVICE, Subject};
+
+async fn from(bed: &Bed, host: u8, identity: Option<&Leaf>) -> TlsStream<TcpStream> {
+    let config = config(&bed.shared_ca.pem(), identity, &["http/1.1"], rustls::DEFAULT_VERSIONS);
+    over(tcp_from(host, bed.address).await, SERVICE, config).await.unwrap()
+}
+
+/// Asks on a connection that stays open; true when it is answered.
+async fn is_served(stream: &mut TlsStream<TcpStream>) -> bool {
+    let asked = stream.write_all(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n").await;
+    let mut answer = [0; 1024];
+    let read = timeout(Duration::from_secs(2), stream.read(&mut answer)).await.expect("an end");
+    asked.is_ok() && read.is_ok_and(|count| count > 0) && answer.starts_with(b"HTTP/1.1 200 OK")
+}
+
+async fn counted(bed: &Bed, line: &str) {
+    let shown = || async {
+        let body = bed.send(None, "GET /metrics", &["Authorization: Bearer good"]).await.body;
+        body.lines().any(|own| own == line)
+    };
+    eventually(shown).await;
+}
+
+#[tokio::test]
+async fn many_connections_from_one_address_cost_that_address_only() {
+    // Eight places for strangers.
+    let bed = Bed::with(Wanted { places: Some(32), ..Wanted::default() }).await;
+    let mut crowd = Vec::new();
+    for _ in 0..8 {
+        let mut stream = from(&bed, 2, None).await;
+        assert!(is_served(&mut stream).await);
+        crowd.push(stream);
+    }
+    assert!(!is_served(&mut from(&bed, 2, None).await).await, "its address has them all");
+    let mut others = Vec::new();
+    for _ in 0..4 {
+        let mut stream = from(&bed, 3, None).await;
+        assert!(is_served(&mut stream).await, "another address finds room");
+        others.push(stream);
+    }
+    assert!(!is_served(&mut from(&bed, 3, None).await).await, "until both have as many");
+    let mut left = 0;
+    for stream in &mut crowd {
+        left += usize::from(is_served(stream).await);
+    }
+    assert_eq!(left, 4);
+    assert_eq!(bed.proxied("hpa", READ).await.value(), "5");
+    drop(others);
+    counted(&bed, r#"wva_connections_refused_total{kind="crowding"} 4"#).await;
+    counted(&bed, r#"wva_connections_refused_total{kind="strangers"} 2"#).await;
+}
+
+#[tokio::test]
+async fn users_with_a_certificate_take_no_places_of_api_servers_and_probes() {
+    let bed = Bed::with(Wanted { places: Some(8), ..Wanted::default() }).await;
+    let alice = bed.users.client("alice", &[]);
+    let mut open = Vec::new();
+    for _ in 0..40 {
+        open.push(from(&bed, 1, Some(&alice)).await);
+    }
+    assert_eq!(bed.proxied("hpa", READ).await.value(), "5");
+    assert_eq!(bed.send(None, "GET /livez", &[]).await.status, 200);
+    let mut served = 0;
+    for stream in &mut open {
+        served += usize::from(is_served(stream).await);
+    }
+    assert_eq!(served, 2, "a quarter of the places");
+}
+
+#[tokio::test]
+async fn api_servers_behind_one_address_have_as_many_connections_as_they_open() {
+    // A quarter of the places is nobody else's; others may be used while they are free.
+    let bed = Bed::with(Wanted { places: Some(40), ..Wanted::default() }).await;
+    let mut open = Vec::new();
+    for _ in 0..30 {
+        let mut stream = from(&bed, 2, Some(&bed.proxy)).await;
+        assert!(is_served(&mut stream).await);
+        open.push(stream);
+    }
+    for stream in &mut open {
+        assert!(is_served(stream).await, "none gave way");
+    }
+}
+
+#[tokio::test]
+async fn a_flood_of_handshakes_does_not_displace_the_slow_one_of_another_address() {
+    // Two places for handshakes.
+    let bed = Bed::with(Wanted { places: Some(8), ..Wanted::default() }).await;
+    let slow = tcp_from(3, bed.address).await;
+    let mut flood = Vec::new();
+    for _ in 0..20 {
+        flood.push(tcp_from(2, bed.address).await);
+    }
+    // The newest of the flood that is seen to be closed says that all before it were accepted.
+    let mut answer = [0; 1];
+    assert_eq!(flood[17].read(&mut answer).await.unwrap_or(0), 0);
+    let config = config(&bed.shared_ca.pem(), None, &["http/1.1"], rustls::DEFAULT_VERSIONS);
+    let mut slow = over(slow, SERVICE, config).await.expect("its place was its own");
+    assert!(is_served(&mut slow).await);
+    counted(&bed, r#"wva_connections_refused_total{kind="handshake"} 19"#).await;
+}
+
+#[tokio::test]
+async fn tls_1_2_and_1_3_are_spoken_with_http2_and_http1() {
+    let bed = Bed::new().await;
+    for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
+        for (offered, chosen) in
+            [(&["h2", "http/1.1"][..], Some(&b"h2"[..])), (&["http/1.1"], Some(b"http/1.1")), (&[], None)]
+        {
+            let config = config(&bed.shared_ca.pem(), Some(&bed.proxy), offered, &[version]);
+            let tcp = TcpStream::connect(bed.address).await.unwrap();
+            let stream = over(tcp, SERVICE, config).await.unwrap();
+            let (_, tls) = stream.get_ref();
+            assert_eq!(tls.protocol_version(), Some(version.version));
+            assert_eq!(tls.alpn_protocol(), chosen);
+            if chosen != Some(b"h2") {
+                let answer = exchange(stream, &format!("GET {READ}"), &["X-Remote-User: hpa"]).await;
+                assert_eq!(answer.value(), "5", "the certificate is asked for in {version:?} too");
+            }
+        }
+    }
+    let config = config(&bed.shared_ca.pem(), None, &["spdy/3"], rustls::DEFAULT_VERSIONS);
+    let tcp = TcpStream::connect(bed.address).await.unwrap();
+    assert!(over(tcp, SERVICE, config).await.is_err());
+    counted(&bed, r#"wva_tls_handshake_failures_total{kind="incompatible"} 1"#).await;
+}
+
+#[tokio::test]
+async fn tls_1_1_is_refused_with_an_alert() {
+    let bed = Bed::new().await;
+    let mut stream = TcpStream::connect(bed.address).await.unwrap();
+    // A ClientHello of TLS 1.1: no session, TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA, no compression, no extensions.
+    let mut hello = vec![3, 2];
+    hello.extend([7; 32]);
+    hello.extend([0, 0, 2, 0xc0, 0x13, 1, 0]);
+    let mut record = vec![22, 3, 1, 0, u8::try_from(hello.len() + 4).unwrap(), 1, 0, 0];
+    record.push(u8::try_from(hello.len()).unwrap());
+    record.extend(hello);
+    stream.write_all(&record).await.unwrap();
+    let mut answer = Vec::new();
+    timeout(Duration::from_secs(2), stream.read_to_end(&mut answer)).await.expect("closed").unwrap();
+    assert_eq!(answer[0], 21, "an alert");
+    // handshake_failure or protocol_version: a client of that age does not say enough for more.
+    assert!(answer.len() == 7 && answer[5] == 2 && [40, 70].contains(&answer[6]), "fatal: {answer:?}");
+}
+
+#[tokio::test]
+async fn a_handshake_that_is_not_finished_in_time_is_ended_and_counted() {
+    let bed = Bed::new().await;
+    let mut silent = TcpStream::connect(bed.address).await.unwrap();
+    let mut half = TcpStream::connect(bed.address).await.unwrap();
+    half.write_all(&[22, 3, 1, 2, 0, 1]).await.unwrap();
+    assert_eq!(bed.send(None, "GET /livez", &[]).await.status, 200, "both are accepted");
+    later(Duration::from_secs(11)).await;
+    for stream in [&mut silent, &mut half] {
+        let mut answer = Vec::new();
+        let _ = timeout(Duration::from_secs(2), stream.read_to_end(&mut answer)).await.expect("closed");
+    }
+    counted(&bed, r#"wva_tls_handshake_failures_total{kind="timeout"} 2"#).await;
+}
+
+#[tokio::test]
+async fn failed_handshakes_are_counted_by_kind_and_told_in_one_line_a_minute() {
+    let (log, _guard) = Captured::log(tracing::Level::INFO);
+    let bed = Bed::new().await;
+    let foreign = Authority::new("foreign").pem();
+    for _ in 0..50 {
+        // As an API server with an old caBundle does.
+        assert!(tls(bed.address, &foreign, SERVICE, None, "h2").await.is_err());
+    }
+    for _ in 0..3 {
+        let mut garbage = TcpStream::connect(bed.address).await.unwrap();
+        garbage.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
+        let _ = garbage.read_to_end(&mut Vec::new()).await;
+        drop(TcpStream::connect(bed.address).await.unwrap());
+    }
+    counted(&bed, r#"wva_tls_handshake_failures_total{kind="refused_by_peer"} 50"#).await;
+    counted(&bed, r#"wva_tls_handshake_failures_total{kind="not_tls"} 3"#).await;
+    counted(&bed, r#"wva_tls_handshake_failures_total{kind="closed"} 3"#).await;
+    assert_eq!(log.lines("TLS handshakes failed").len(), 2, "one of each kind, none for who only left");
+    later(Duration::from_secs(61)).await;
+    eventually(|| async { log.lines("TLS handshakes failed").len() == 4 }).await;
+    let all = log.lines("count=49 kind=\"refused_by_peer\"");
+    assert_eq!(all.len(), 1, "the others in one line: {:?}", log.lines("TLS handshakes failed"));
+    assert!(all[0].contains("127.0.0.1:"), "with the newest peer: {all:?}");
+}
+
+#[tokio::test]
+async fn a_pair_is_used_when_both_halves_fit_whichever_comes_first_and_told_once() {
+    let (log, _guard) = Captured::log(tracing::Level::INFO);
+    let directory = std::env::temp_dir().join(format!("wva-door-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let (certificate, key) = (directory.join("tls.crt"), directory.join("tls.key"));
+    // Each file whole at once: it is the pair that is half.
+    let write = |path: &Path, text: &str| {
+        let next = path.with_extension("next");
+        std::fs::write(&next, text).unwrap();
+        std::fs::rename(next, path).unwrap();
+    };
+    let authorities = ["first", "second", "third"].map(Authority::new);
+    let leaves =
+        authorities.each_ref().map(|ca| ca.issue(&Subject { names: &[SERVICE], ..Subject::default() }));
+    write(&certificate, &leaves[0].certificate);
+    write(&key, &leaves[0].key);
+    let recheck = Duration::from_millis(10);
+    let serving = Serving::Files { certificate: certificate.clone(), key: key.clone(), recheck };
+    let bed = Bed::with(Wanted { serving, ..Wanted::default() }).await;
+    let shown_by = |n: usize| {
+        let (address, ca) = (bed.address, authorities[n].pem());
+        async move { tls(address, &ca, SERVICE, None, "http/1.1").await.is_ok() }
+    };
+    let told = || log.lines("a certificate is not used").len();
+    for (n, first, second) in [(1, &certificate, &key), (2, &key, &certificate)] {
+        let half = |path| if path == &certificate { &leaves[n].certificate } else { &leaves[n].key };
+        let mut open = tls(bed.address, &authorities[n - 1].pem(), SERVICE, None, "http/1.1").await.unwrap();
+        write(first, half(first));
+        eventually(|| async { told() == n }).await;
+        tokio::time::sleep(recheck * 10).await;
+        assert_eq!(told(), n, "said once, not at every look");
+        assert!(shown_by(n - 1).await, "the pair before stays");
+        write(second, half(second));
+        eventually(|| shown_by(n)).await;
+        assert!(!shown_by(n - 1).await);
+        assert!(is_served(&mut open).await, "the open connection is not dropped");
+    }
+    std::fs::remove_dir_all(directory).unwrap();
+}

@@ -1,0 +1,108 @@
+//! Raw bytes on real TLS connections: the server answers or closes, and the next connection works.
+//! `WVA_FUZZ_SECONDS=600 cargo test -p wva --test it serve::fuzz -- --nocapture` takes ten minutes for each target.
+
+use std::time::Duration;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::runtime::{Builder, Runtime};
+use tokio::time::timeout;
+
+use super::READ;
+use super::bed::Bed;
+use super::client::tls;
+use super::pki::SERVICE;
+
+#[path = "../../../src/serve/fuzz/harness.rs"]
+mod harness;
+
+use harness::{damaged, fuzz};
+
+/// Nothing that is asked here waits for anything; ten seconds are for a machine that does many other things.
+const AT_ONCE: Duration = Duration::from_secs(10);
+
+fn runtime() -> Runtime {
+    Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
+}
+
+/// How long a peer waits for its answer before it hangs up: an answer takes below a millisecond.
+const PATIENCE: Duration = Duration::from_millis(20);
+
+/// What comes back for `bytes`, until the server closes; a peer that `hangs_up` says goodbye before that.
+async fn sent(bed: &Bed, bytes: &[u8], hangs_up: bool) -> Result<Vec<u8>, TestCaseError> {
+    let mut stream =
+        tls(bed.address, &bed.shared_ca.pem(), SERVICE, Some(&bed.proxy), "http/1.1").await.unwrap();
+    // The server may close before all of it is read.
+    let _ = stream.write_all(bytes).await;
+    let mut answer = Vec::new();
+    if hangs_up {
+        let _ = timeout(PATIENCE, stream.read_to_end(&mut answer)).await;
+        let _ = stream.shutdown().await;
+    }
+    let closed = timeout(AT_ONCE, stream.read_to_end(&mut answer)).await;
+    prop_assert!(closed.is_ok(), "the connection stays open");
+    Ok(answer)
+}
+
+#[test]
+fn no_bytes_on_a_connection_harm_the_next() {
+    let read = format!("GET {READ} HTTP/1.1\r\nHost: x\r\nX-Remote-User: hpa\r\n");
+    let corpus = [
+        format!("{read}\r\n"),
+        format!("{read}\r\n{read}Accept: application/vnd.kubernetes.protobuf\r\n\r\n"),
+        format!("{read}Connection: close\r\nAccept-Encoding: gzip\r\n\r\n"),
+        format!("{read}Content-Length: 5\r\n\r\nhello"),
+        format!("{read}Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"),
+        format!("{read}Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
+        format!("{read}Expect: 100-continue\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\n"),
+        "GET /apis HTTP/1.0\r\n\r\n".to_owned(),
+        "OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n".to_owned(),
+        "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_owned(),
+    ];
+    let input = prop_oneof![6 => damaged(&corpus), 1 => vec(any::<u8>(), 0..200)];
+    let runtime = runtime();
+    let bed = runtime.block_on(Bed::new());
+    fuzz("connection", input, |bytes| {
+        let answer = runtime.block_on(sent(&bed, &bytes, true))?;
+        let text = String::from_utf8_lossy(&answer);
+        // Frames, to a client that begins as HTTP/2 does.
+        prop_assert!(
+            answer.is_empty() || text.starts_with("HTTP/1.") || bytes.starts_with(b"PRI"),
+            "{}",
+            text
+        );
+        let next = runtime.block_on(bed.proxied("hpa", READ));
+        prop_assert_eq!(next.status, 200);
+        Ok(())
+    });
+}
+
+#[test]
+fn no_path_and_no_query_harm() {
+    let corpus = [
+        "/readyz?verbose&exclude=ping&exclude=%zz",
+        "/livez/ping",
+        "/apis/external.metrics.k8s.io/v1beta1/namespaces/llm/wva_desired_replicas?labelSelector=a%3Db",
+        "/apis/custom.metrics.k8s.io/v1beta2/namespaces/llm/deployments.apps/x/wva_desired_replicas",
+        "/openapi/v3/apis/external.metrics.k8s.io/v1beta1?hash=0",
+        "/apis//%2e%2e/version",
+    ];
+    let visible =
+        |bytes: Vec<u8>| bytes.into_iter().filter(|byte| (b'!'..=b'~').contains(byte)).collect::<Vec<_>>();
+    let target = damaged(&corpus).prop_map(visible);
+    let runtime = runtime();
+    let bed = runtime.block_on(Bed::new());
+    fuzz("path", target, |target| {
+        let head = [
+            b"GET ",
+            &target[..],
+            b" HTTP/1.1\r\nHost: x\r\nX-Remote-User: hpa\r\nConnection: close\r\n\r\n",
+        ];
+        let answer = runtime.block_on(sent(&bed, &head.concat(), false))?;
+        let text = String::from_utf8_lossy(&answer);
+        let status = text.split(' ').nth(1).unwrap_or_default();
+        prop_assert!(["200", "400", "403", "404", "405", "406", "414"].contains(&status), "{}", text);
+        Ok(())
+    });
+}

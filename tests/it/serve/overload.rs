@@ -1,0 +1,225 @@
+//! More than can be done at once, and an evaluation that hangs: the answer comes at once or in a second, and it says
+//! what is wrong.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures::future::{BoxFuture, join_all};
+use prometheus_client::registry::Registry;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use wva::engine::{
+    Board, Clock, Collected, Engine, Holder, Leadership, MetricSource, Parts, ReadSettings, Reader, Restored,
+    Scope, Series, SourceError, run,
+};
+use wva::telemetry::EvaluationMetrics;
+use wva_core::Policy;
+use wva_core::snapshot::{Sample, Signal};
+
+use super::bed::{Bed, Wanted, later};
+use super::client::{Answer, H2};
+use super::{READ, path};
+use crate::engine::{OneVariant, PausedClock, term};
+
+/// A Prometheus that answers, until it hangs.
+struct Prometheus {
+    clock: Arc<dyn Clock>,
+    hangs: AtomicBool,
+    open: AtomicUsize,
+    most: AtomicUsize,
+}
+
+struct Open<'a>(&'a AtomicUsize);
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl MetricSource for Prometheus {
+    fn collect<'a>(&'a self, _: &'a Scope) -> BoxFuture<'a, Result<Collected, SourceError>> {
+        Box::pin(async move {
+            let open = self.open.fetch_add(1, Ordering::SeqCst) + 1;
+            let _open = Open(&self.open);
+            self.most.fetch_max(open, Ordering::SeqCst);
+            if self.hangs.load(Ordering::SeqCst) {
+                return futures::future::pending().await;
+            }
+            let at = self.clock.now();
+            let series = |signal, value| Series {
+                namespace: "llm".into(),
+                pod: "llama-0".into(),
+                engine: "0".into(),
+                model: Some("llama".into()),
+                signal,
+                samples: vec![Sample { at, value }],
+            };
+            let series = vec![series(Signal::KvUsage, 0.1), series(Signal::Waiting, 0.0)];
+            Ok(Collected { series, ..Collected::default() })
+        })
+    }
+}
+
+/// The whole server with the real engine, evaluating in the background as in production.
+struct Whole {
+    bed: Bed,
+    prometheus: Arc<Prometheus>,
+    _evaluating: JoinSet<()>,
+    _leadership: watch::Sender<Leadership>,
+}
+
+async fn whole(hangs: bool) -> Whole {
+    let clock: Arc<dyn Clock> = Arc::new(PausedClock { started: Instant::now() });
+    let (hangs, open, most) = (AtomicBool::new(hangs), AtomicUsize::new(0), AtomicUsize::new(0));
+    let prometheus = Arc::new(Prometheus { clock: clock.clone(), hangs, open, most });
+    let holder = Some(Holder { identity: "wva-0".into(), address: None, lease: "lease".into(), epoch: 1 });
+    let mine_until = Some(Instant::now() + Duration::from_secs(36_000));
+    let leadership = watch::Sender::new(Leadership { holder, mine_until });
+    let parts = Parts {
+        cluster: Arc::new(OneVariant),
+        source: prometheus.clone(),
+        clock,
+        board: Board::new(),
+        leadership: leadership.subscribe(),
+        metrics: EvaluationMetrics::register(&mut Registry::default()),
+    };
+    let engine = Arc::new(Engine::new(parts, Policy::default()));
+    engine.take_over(Restored::default(), term());
+    let reader = Reader::new(engine, ReadSettings::default());
+    let mut evaluating = JoinSet::new();
+    evaluating.spawn(run(reader.clone(), Duration::from_secs(5), CancellationToken::new()));
+    let bed = Bed::with(Wanted { reads: Some(Arc::new(reader)), ..Wanted::default() }).await;
+    Whole { bed, prometheus, _evaluating: evaluating, _leadership: leadership }
+}
+
+/// A read, and how long it took.
+async fn timed(bed: &Bed) -> (Answer, Duration) {
+    let began = Instant::now();
+    (bed.proxied("hpa", READ).await, began.elapsed())
+}
+
+#[tokio::test]
+async fn an_evaluation_that_hangs_is_cut_and_reads_get_the_last_number_until_it_is_too_old() {
+    let Whole { bed, prometheus, .. } = whole(false).await;
+    let first = bed.proxied("hpa", READ).await;
+    assert_eq!(first.value(), "1");
+    prometheus.hangs.store(true, Ordering::SeqCst);
+    later(Duration::from_secs(6)).await;
+    let reads = timeout(Duration::from_secs(3), join_all((0..20).map(|_| timed(&bed)))).await;
+    for (answer, took) in reads.expect("well before the aggregator's 60 s") {
+        assert_eq!(answer.value(), "1");
+        assert!(
+            answer.body.contains(r#""timestamp":"2026-11-21T12:00:00Z""#),
+            "its age is told: {}",
+            answer.body
+        );
+        assert!(took < Duration::from_secs(2), "{took:?}");
+    }
+    assert_eq!(prometheus.most.load(Ordering::SeqCst), 1, "all readers wait for one evaluation");
+    let open = || prometheus.open.load(Ordering::SeqCst);
+    assert_eq!(open(), 1);
+    later(Duration::from_secs(20)).await;
+    for _ in 0..100 {
+        if open() == 0 {
+            break;
+        }
+        sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(open(), 0, "it is cut after 20 s");
+    assert_eq!(bed.proxied("hpa", READ).await.value(), "1");
+    later(Duration::from_secs(280)).await;
+    let (old, took) = timed(&bed).await;
+    assert_eq!(old.status, 503);
+    let message = old.message();
+    assert!(message.contains("llm/llama") && message.contains("old"), "{message}");
+    assert!(took < Duration::from_secs(2), "{took:?}");
+    assert_eq!(prometheus.most.load(Ordering::SeqCst), 1);
+    prometheus.hangs.store(false, Ordering::SeqCst);
+    // The one under way is cut, and the loop rests three times as long: at most a quarter of the time is evaluation.
+    for seconds in [21, 90] {
+        sleep(Duration::from_millis(50)).await;
+        later(Duration::from_secs(seconds)).await;
+    }
+    for _ in 0..100 {
+        if bed.proxied("hpa", READ).await.status == 200 {
+            return;
+        }
+        sleep(Duration::from_millis(20)).await;
+    }
+    panic!("it does not recover: {}", bed.proxied("hpa", READ).await.body);
+}
+
+#[tokio::test]
+async fn an_evaluation_that_hangs_from_the_start_is_an_error_that_says_so_in_a_second() {
+    let Whole { bed, .. } = whole(true).await;
+    let (answer, took) = timed(&bed).await;
+    assert_eq!(answer.status, 503);
+    assert!(!answer.message().is_empty());
+    assert!(took < Duration::from_secs(2), "{took:?}");
+    assert_eq!(bed.send(None, "GET /readyz", &[]).await.status, 200);
+    assert_eq!(bed.send(Some(&bed.proxy), "GET /apis", &[]).await.status, 200);
+}
+
+#[tokio::test]
+async fn past_the_bound_of_reads_the_answer_is_429_at_once_and_everything_else_goes_on() {
+    let bed = Bed::new().await;
+    assert_eq!(bed.send(None, "GET /metrics", &["Authorization: Bearer good"]).await.status, 200);
+    *bed.reads.hanging.lock() = true;
+    let mut connections = Vec::new();
+    for _ in 0..3 {
+        connections.push(H2::connect(&bed, Some(&bed.proxy)).await);
+    }
+    let waiting: Vec<_> = (0..512).map(|n| connections[n % 3].read()).collect();
+    for _ in 0..100 {
+        if bed.reads.asked.load(Ordering::SeqCst) == 512 {
+            break;
+        }
+        sleep(Duration::from_millis(2)).await;
+    }
+    let (refused, took) = timed(&bed).await;
+    // Message() sees to it that there is no Retry-After.
+    assert_eq!(
+        (refused.status, refused.message().as_str()),
+        (429, "too many reads are waiting on this server; ask again later")
+    );
+    assert!(took < Duration::from_millis(300), "{took:?}");
+    assert!(refused.body.contains(r#""reason":"TooManyRequests""#), "{}", refused.body);
+    for path in
+        ["/apis", "/apis/external.metrics.k8s.io/v1beta1", "/openapi/v3", "/livez", "/readyz", "/version"]
+    {
+        assert_eq!(bed.send(Some(&bed.proxy), &format!("GET {path}"), &[]).await.status, 200, "{path}");
+    }
+    assert_eq!(bed.send(None, "GET /metrics", &["Authorization: Bearer good"]).await.status, 200);
+    let reviews = bed.reviewer.reviews.lock().len();
+    assert_eq!(bed.proxied("mallory", &path("x", "y")).await.status, 429);
+    assert_eq!(bed.reviewer.reviews.lock().len(), reviews, "a refusal costs no review");
+    let answers = join_all(waiting).await;
+    assert!(answers.iter().all(|answer| answer.as_ref().is_ok_and(|a| a.status() == 200)));
+    *bed.reads.hanging.lock() = false;
+    assert_eq!(bed.proxied("hpa", READ).await.value(), "5", "and then there is room again");
+}
+
+#[tokio::test]
+async fn looks_at_the_metrics_are_bounded_and_cost_the_reads_nothing() {
+    let bed = Bed::new().await;
+    assert_eq!(bed.proxied("hpa", READ).await.status, 200);
+    *bed.reviewer.silent.lock() = true;
+    let look = |n: usize| {
+        let bed = &bed;
+        async move { bed.send(None, "GET /metrics", &[&format!("Authorization: Bearer token-{n}")]).await }
+    };
+    let others = async {
+        sleep(Duration::from_millis(200)).await;
+        let refused = look(99).await;
+        assert_eq!(refused.status, 429);
+        assert!(refused.message().starts_with("too many others look at the metrics"), "{}", refused.body);
+        assert_eq!(bed.proxied("hpa", READ).await.value(), "5");
+        later(Duration::from_secs(6)).await;
+    };
+    let (looks, ()) = tokio::join!(join_all((0..16).map(look)), others);
+    assert!(looks.iter().all(|look| look.status == 503), "reviewed in vain");
+}

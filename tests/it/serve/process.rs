@@ -1,0 +1,199 @@
+//! The whole program between a client and an API server: what only shows in a process, its signals and its log.
+
+use std::fs::File;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep};
+
+use super::apiserver::{ApiServer, GOOD};
+use super::client::{Answer, config, exchange, over, tls};
+use super::frames::{END_STREAM, GOAWAY, Raw, read, read_as};
+use super::pki::{Authority, Leaf, SERVICE, Subject};
+
+/// A busy machine takes its time to start a process.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+struct Process {
+    child: Child,
+    address: SocketAddr,
+    api: ApiServer,
+    ca: Authority,
+    proxy: Leaf,
+    directory: PathBuf,
+}
+
+impl Process {
+    async fn start(name: &str, arguments: &[&str]) -> Self {
+        let (front_proxy, users, ca) =
+            (Authority::new("front-proxy-ca"), Authority::new("kubernetes"), Authority::new("serving"));
+        let api = ApiServer::start(&front_proxy, &users).await;
+        let directory = std::env::temp_dir().join(format!("wva-process-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let file = |name: &str, text: &str| {
+            let path = directory.join(name);
+            std::fs::write(&path, text).unwrap();
+            path
+        };
+        let kubeconfig = file("kubeconfig", &kubeconfig(api.address));
+        let leaf = ca.issue(&Subject { names: &[SERVICE], ..Subject::default() });
+        let (certificate, key) = (file("tls.crt", &leaf.certificate), file("tls.key", &leaf.key));
+        let address = free_address().await;
+        let child = Command::new(env!("CARGO_BIN_EXE_wva"))
+            .args(["serve", "--namespace", "wva", "--instance", "wva-0", "--bind-address", "127.0.0.1"])
+            .args([
+                "--source",
+                "scrape",
+                "--log-level",
+                "trace",
+                "--secure-port",
+                &address.port().to_string(),
+            ])
+            .arg("--kubeconfig")
+            .arg(kubeconfig)
+            .arg("--tls-cert-file")
+            .arg(certificate)
+            .arg("--tls-private-key-file")
+            .arg(key)
+            .args(arguments)
+            .env_clear()
+            .stderr(Stdio::from(File::create(directory.join("log")).unwrap()))
+            .spawn()
+            .unwrap();
+        let proxy = front_proxy.client("front-proxy-client", &[]);
+        let process = Self { child, address, api, ca, proxy, directory };
+        let began = Instant::now();
+        while process.get("/readyz", &[]).await.is_none_or(|answer| answer.status != 200) {
+            assert!(began.elapsed() < PATIENCE, "not ready in time:\n{}", process.log());
+            sleep(Duration::from_millis(50)).await;
+        }
+        process
+    }
+
+    /// `None` when there is nobody any more.
+    async fn get(&self, path: &str, lines: &[&str]) -> Option<Answer> {
+        let stream = tls(self.address, &self.ca.pem(), SERVICE, None, "http/1.1").await.ok()?;
+        Some(exchange(stream, &format!("GET {path}"), lines).await)
+    }
+
+    async fn h2(&self) -> Raw {
+        let config = config(&self.ca.pem(), Some(&self.proxy), &["h2"], rustls::DEFAULT_VERSIONS);
+        Raw::begin(over(TcpStream::connect(self.address).await.unwrap(), SERVICE, config).await.unwrap())
+            .await
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.directory.join("log")).unwrap()
+    }
+
+    fn terminate(&self) {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+    }
+
+    async fn ended(&mut self) -> ExitStatus {
+        let began = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            assert!(began.elapsed() < PATIENCE, "it does not end:\n{}", self.log());
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+fn kubeconfig(address: SocketAddr) -> String {
+    format!(
+        "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{{name: c, context: {{cluster: c, user: u}}}}]\n\
+         clusters: [{{name: c, cluster: {{server: \"http://{address}\"}}}}]\nusers: [{{name: u, user: {{}}}}]\n"
+    )
+}
+
+async fn free_address() -> SocketAddr {
+    tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap()
+}
+
+#[tokio::test]
+async fn sigterm_ends_readiness_first_then_after_the_delay_says_goodbye_and_answers_what_is_in_flight() {
+    let delay = Duration::from_secs(2);
+    let mut process = Process::start("sigterm", &["--shutdown-delay-duration", "2s"]).await;
+    let mut h2 = process.h2().await;
+    h2.send(&read(1)).await;
+    h2.until(|frame| frame.stream == 1 && frame.flags & END_STREAM != 0).await;
+
+    let told = Instant::now();
+    process.terminate();
+    while process.get("/readyz", &[]).await.expect("still there").status != 500 {
+        assert!(told.elapsed() < delay / 2, "readiness ends first");
+        sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(process.get("/readyz/shutdown", &[]).await.expect("still there").status, 500);
+    assert_eq!(process.get("/livez", &[]).await.expect("still there").status, 200);
+    assert_eq!(process.get("/apis", &[]).await.expect("still there").status, 200);
+    h2.send(&read(3)).await;
+    let frames = h2.until(|frame| frame.stream == 3 && frame.flags & END_STREAM != 0).await;
+    assert!(frames.iter().all(|frame| frame.kind != GOAWAY), "requests are answered during the delay");
+
+    // Its review takes three seconds: it is in flight when the door closes.
+    h2.send(&read_as("slow", 5)).await;
+    h2.until(|frame| frame.kind == GOAWAY).await;
+    let goodbye = told.elapsed();
+    assert!((delay..delay + Duration::from_secs(2)).contains(&goodbye), "{goodbye:?}");
+    let rest = h2.until(|_| false).await;
+    assert!(rest.iter().any(|frame| frame.stream == 5 && frame.flags & END_STREAM != 0), "it is answered");
+    assert!(TcpStream::connect(process.address).await.is_err(), "the door is closed");
+    let ended = process.ended().await;
+    assert!(ended.success(), "{ended}");
+    assert!(process.log().contains("stopped"));
+}
+
+#[tokio::test]
+async fn a_token_shows_in_no_log_line_at_trace_and_in_no_answer_whatever_the_api_server_says() {
+    const SECRET: &str = "sEcReT7f3a";
+    let process = Process::start("token", &[]).await;
+    for (kind, code) in [
+        (GOOD.trim_end_matches('-'), 200),
+        ("bad", 401),
+        ("nameless", 401),
+        ("unreadable", 503),
+        ("refused", 503),
+        ("proxy", 503),
+    ] {
+        let line = format!("Authorization: Bearer {kind}-{SECRET}");
+        let answer = process.get("/metrics", &[&line]).await.expect("an answer");
+        assert_eq!(answer.status, code, "{kind}: {}", answer.body);
+        assert!(!answer.body.contains(SECRET) && !answer.head.contains(SECRET), "{kind}: {}", answer.body);
+        if code == 503 {
+            assert!(
+                answer.message().starts_with("the bearer token cannot be reviewed: TokenReview failed: ")
+            );
+        }
+    }
+    let log = process.log();
+    assert!(log.contains("TRACE") && log.contains("answered"), "the log says everything else");
+    let shown: Vec<_> = log.lines().filter(|line| line.contains(SECRET)).collect();
+    assert_eq!(shown, Vec::<&str>::new());
+
+    let reviews = process.api.reviews.lock().clone();
+    let [review] = reviews.as_slice() else { panic!("{reviews:?}") };
+    let expected = serde_json::json!({
+        "user": "system:serviceaccount:monitoring:prometheus",
+        "uid": "p-1",
+        "groups": ["system:serviceaccounts", "system:authenticated"],
+        "extra": { "authentication.kubernetes.io/pod-name": ["prometheus-0"] },
+        "nonResourceAttributes": { "path": "/metrics", "verb": "get" }
+    });
+    assert_eq!(*review, expected, "everything that the TokenReview said");
+}

@@ -1,0 +1,194 @@
+//! Reviews by the API server: how many there are, how long their answers count, and what is said without one.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use futures::future::join_all;
+use http_body_util::Empty;
+use hyper::body::Bytes;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::READ;
+use super::bed::{Bed, later};
+use super::client::{Answer, Captured, H2};
+
+/// How often an HPA asks.
+const SYNC: Duration = Duration::from_secs(15);
+
+async fn with_token(bed: &Bed, token: &str) -> Answer {
+    bed.send(None, "GET /metrics", &[&format!("Authorization: Bearer {token}")]).await
+}
+
+fn reviews(bed: &Bed) -> usize {
+    bed.reviewer.reviews.lock().len()
+}
+
+#[tokio::test]
+async fn an_hpa_costs_a_review_a_minute_and_goes_on_until_it_expires_while_the_api_server_is_away() {
+    let bed = Bed::new().await;
+    assert_eq!(bed.proxied("hpa", READ).await.status, 200);
+    *bed.reviewer.unreachable.lock() = true;
+    for _ in 0..3 {
+        later(SYNC).await;
+        assert_eq!(bed.proxied("hpa", READ).await.value(), "5");
+    }
+    assert_eq!(reviews(&bed), 1);
+    later(SYNC + Duration::from_secs(1)).await;
+    let closed = bed.proxied("hpa", READ).await;
+    assert_eq!(closed.status, 503, "61 s: never an open door");
+    let message = closed.message();
+    assert!(
+        message.starts_with(&format!("whether User \"hpa\" may read {READ} cannot be decided: ")),
+        "{message}"
+    );
+    assert!(
+        message.contains("connection refused; check that this server reaches the API server"),
+        "{message}"
+    );
+    *bed.reviewer.unreachable.lock() = false;
+    assert_eq!(bed.proxied("hpa", READ).await.value(), "5", "an error is not remembered");
+    assert_eq!(reviews(&bed), 3);
+}
+
+#[tokio::test]
+async fn a_refusal_is_remembered_for_less_time_than_a_permission() {
+    let bed = Bed::new().await;
+    assert_eq!(bed.proxied("carol", READ).await.status, 403);
+    bed.reviewer.readers.lock().insert("carol".into());
+    later(Duration::from_secs(8)).await;
+    assert_eq!(bed.proxied("carol", READ).await.status, 403);
+    assert_eq!(reviews(&bed), 1);
+    later(Duration::from_secs(3)).await;
+    assert_eq!(bed.proxied("carol", READ).await.status, 200, "the new RoleBinding works after 10 s");
+    bed.reviewer.readers.lock().remove("carol");
+    later(Duration::from_secs(55)).await;
+    assert_eq!(bed.proxied("carol", READ).await.status, 200);
+    later(Duration::from_secs(6)).await;
+    assert_eq!(bed.proxied("carol", READ).await.status, 403, "and the removed one ends after 60 s");
+}
+
+#[tokio::test]
+async fn an_unknown_token_is_forgotten_soon_and_a_known_one_later() {
+    let bed = Bed::new().await;
+    let asked = || bed.reviewer.tokens.load(Ordering::SeqCst);
+    for (token, status, remembered, expired) in [("bad", 401, 4, 2), ("good", 200, 28, 3)] {
+        let before = asked();
+        assert_eq!(with_token(&bed, token).await.status, status);
+        later(Duration::from_secs(remembered)).await;
+        assert_eq!(with_token(&bed, token).await.status, status);
+        assert_eq!(asked(), before + 1, "{token}");
+        later(Duration::from_secs(expired)).await;
+        assert_eq!(with_token(&bed, token).await.status, status);
+        assert_eq!(asked(), before + 2, "{token}");
+    }
+    *bed.reviewer.unreachable.lock() = true;
+    assert_eq!(with_token(&bed, "good").await.status, 200, "what is known still counts");
+    let undecided = with_token(&bed, "other").await;
+    assert_eq!(undecided.message(), "the bearer token cannot be reviewed: connection refused");
+    assert_eq!(undecided.status, 503);
+}
+
+#[tokio::test]
+async fn callers_who_ask_the_same_share_one_review_and_none_waits_for_ever() {
+    let bed = Bed::new().await;
+    *bed.reviewer.silent.lock() = true;
+    let mut h2 = H2::connect(&bed, Some(&bed.proxy)).await;
+    let reads: Vec<_> = (0..50).map(|_| h2.read()).collect();
+    sleep(Duration::from_millis(200)).await;
+    assert_eq!(reviews(&bed), 1);
+    later(Duration::from_secs(6)).await;
+    for answer in timeout(Duration::from_secs(2), join_all(reads)).await.expect("an end") {
+        assert_eq!(answer.unwrap().status(), 503);
+    }
+    later(Duration::from_secs(1)).await;
+    let read = bed.proxied("hpa", READ);
+    let advance = async {
+        sleep(Duration::from_millis(100)).await;
+        later(Duration::from_secs(6)).await;
+    };
+    let (late, ()) = tokio::join!(read, advance);
+    assert!(late.message().contains("the API server did not answer within 5 s"), "{}", late.body);
+}
+
+#[tokio::test]
+async fn past_the_bound_of_reviews_the_answer_is_429_at_once_and_the_rest_goes_on() {
+    let bed = Bed::new().await;
+    assert_eq!(bed.proxied("hpa", READ).await.status, 200);
+    assert_eq!(with_token(&bed, "good").await.status, 200);
+    *bed.reviewer.silent.lock() = true;
+    let mut h2 = H2::connect(&bed, Some(&bed.proxy)).await;
+    let waiting: Vec<_> = (0..64)
+        .map(|n| {
+            let request =
+                http::Request::get(format!("https://x{READ}")).header("x-remote-user", format!("user-{n}"));
+            h2.sender.send_request(request.body(Empty::<Bytes>::new()).unwrap())
+        })
+        .collect();
+    sleep(Duration::from_millis(200)).await;
+    let began = Instant::now();
+    let refused = bed.proxied("one-too-many", READ).await;
+    assert_eq!(refused.status, 429);
+    let message = refused.message();
+    assert!(
+        message.contains("\"one-too-many\"") && message.contains("64 reviews are already waiting"),
+        "{message}"
+    );
+    let refused = with_token(&bed, "unknown").await;
+    assert_eq!(refused.status, 429);
+    assert!(refused.message().contains("64 reviews are already waiting"), "{}", refused.body);
+    assert_eq!(bed.proxied("hpa", READ).await.value(), "5", "who was reviewed before is answered");
+    assert_eq!(with_token(&bed, "good").await.status, 200);
+    for path in ["/apis", "/apis/external.metrics.k8s.io/v1beta1", "/openapi/v2", "/livez", "/readyz"] {
+        assert_eq!(bed.send(Some(&bed.proxy), &format!("GET {path}"), &[]).await.status, 200, "{path}");
+    }
+    assert!(began.elapsed() < Duration::from_secs(2), "none of it waits");
+    drop(waiting);
+}
+
+#[tokio::test]
+async fn only_what_changes_with_each_token_is_left_out_of_what_is_remembered() {
+    let bed = Bed::new().await;
+    let read = |extra: &'static str| {
+        let lines = ["X-Remote-User: hpa", extra];
+        let bed = &bed;
+        async move { bed.send(Some(&bed.proxy), &format!("GET {READ}"), &lines).await.status }
+    };
+    for (extra, reviews_so_far) in [
+        ("X-Remote-Extra-Authentication.kubernetes.io%2fcredential-Id: JTI=1", 1),
+        ("X-Remote-Extra-authentication.kubernetes.io%2Fcredential-id: JTI=2", 1),
+        ("X-Remote-Extra-Authentication.kubernetes.io%2fpod-Name: kcm", 2),
+        ("X-Remote-Group: more", 3),
+        ("X-Remote-Extra-Scopes: view", 4),
+    ] {
+        assert_eq!(read(extra).await, 200);
+        assert_eq!(reviews(&bed), reviews_so_far, "{extra}");
+    }
+    let asked = bed.reviewer.reviews.lock()[0].0.extra.clone();
+    let credential = asked.get("authentication.kubernetes.io/credential-id");
+    assert_eq!(credential.map(Vec::as_slice), Some(&["JTI=1".to_owned()][..]), "the review itself has it");
+}
+
+#[tokio::test]
+async fn a_token_is_in_no_log_line_no_error_and_no_metric() {
+    const SECRET: &str = "eyJhbGciOi-secret-4f1d";
+    let (log, _guard) = Captured::log(tracing::Level::TRACE);
+    let bed = Bed::new().await;
+    let mut answers = vec![with_token(&bed, SECRET).await, with_token(&bed, "good").await];
+    *bed.reviewer.unreachable.lock() = true;
+    answers.push(with_token(&bed, &format!("{SECRET}-2")).await);
+    let path = format!("/metrics?access_token=x&audit={SECRET}");
+    let lines = [&*format!("Authorization: Basic {SECRET}"), &*format!("Authorization: {SECRET}")];
+    answers.push(bed.send(None, &format!("GET {READ}"), &lines).await);
+    let mut h2 = H2::connect(&bed, None).await;
+    let request =
+        http::Request::get(format!("https://x{READ}")).header("authorization", format!("Bearer {SECRET}"));
+    let answer = h2.sender.send_request(request.body(Empty::<Bytes>::new()).unwrap()).await.unwrap();
+    assert_eq!(answer.status(), 401);
+    assert_eq!(answers.iter().map(|answer| answer.status).collect::<Vec<_>>(), [401, 200, 503, 403]);
+    assert!(answers.iter().all(|answer| !format!("{answer:?}").contains(SECRET)));
+    assert!(log.lines("answered").len() >= 5, "the log was captured");
+    assert_eq!(log.lines(SECRET), Vec::<String>::new());
+    // A path is logged without its query, where some clients put tokens.
+    let _ = bed.send(None, &format!("GET {path}"), &[]).await;
+    assert_eq!(log.lines(SECRET), Vec::<String>::new());
+}

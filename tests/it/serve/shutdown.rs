@@ -1,0 +1,97 @@
+//! The end of a server, step by step, as the peers of its connections see it.
+
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::bed::{Bed, Wanted};
+use super::frames::{DATA, END_STREAM, GOAWAY, Raw, read};
+
+async fn ready(bed: &Bed) -> u16 {
+    bed.send(None, "GET /readyz", &[]).await.status
+}
+
+#[tokio::test]
+async fn readiness_ends_first_then_the_door_closes_with_goaway_and_the_request_in_flight_is_answered() {
+    let mut bed = Bed::with(Wanted { drain: Duration::from_secs(30), ..Wanted::default() }).await;
+    let mut raw = Raw::connect(&bed, Some(&bed.proxy)).await;
+    assert_eq!(ready(&bed).await, 200);
+
+    bed.stopping.cancel();
+    assert_eq!(ready(&bed).await, 500);
+    let shutdown = bed.send(None, "GET /readyz/shutdown", &[]).await;
+    assert_eq!(
+        (shutdown.status, shutdown.body.as_str()),
+        (500, "internal server error: this process is stopping\n")
+    );
+    for path in ["/livez", "/healthz", "/apis"] {
+        assert_eq!(bed.send(None, &format!("GET {path}"), &[]).await.status, 200, "{path}");
+    }
+    raw.send(&read(1)).await;
+    let frames = raw.until(|frame| frame.stream == 1 && frame.flags & END_STREAM != 0).await;
+    assert!(!frames.iter().any(|frame| frame.kind == GOAWAY), "requests go on, on the same connection");
+
+    *bed.reads.hanging.lock() = true;
+    raw.send(&read(3)).await;
+    sleep(Duration::from_millis(50)).await;
+    bed.shutdown.cancel();
+    let frames = raw.until(|frame| frame.kind == GOAWAY).await;
+    let first = frames.last().expect("the first goodbye");
+    assert_eq!((first.last_stream(), first.code()), (u32::MAX >> 1, 0), "what is on its way still counts");
+    let frames = raw.until(|frame| frame.kind == GOAWAY).await;
+    assert_eq!(frames.last().expect("the second").last_stream(), 3);
+    assert!(TcpStream::connect(bed.address).await.is_err(), "the door is closed");
+    bed.reads.release.notify_waiters();
+    let frames = raw.until(|_| false).await;
+    assert!(frames.iter().any(|frame| frame.kind == DATA && frame.stream == 3), "it is answered");
+    timeout(Duration::from_secs(2), bed.server.join_next())
+        .await
+        .expect("and that is the end")
+        .unwrap()
+        .unwrap();
+}
+
+#[tokio::test]
+async fn a_peer_that_ignores_the_goodbye_and_holds_a_request_open_is_cut_at_the_deadline() {
+    let drain = Duration::from_millis(700);
+    let mut bed = Bed::with(Wanted { drain, ..Wanted::default() }).await;
+    *bed.reads.hanging.lock() = true;
+    let mut raw = Raw::connect(&bed, Some(&bed.proxy)).await;
+    raw.send(&read(1)).await;
+    sleep(Duration::from_millis(50)).await;
+    let began = Instant::now();
+    bed.shutdown.cancel();
+    raw.until(|frame| frame.kind == GOAWAY).await;
+    // It asks for more all the same.
+    for stream in [3, 5, 7] {
+        raw.send(&read(stream)).await;
+        sleep(Duration::from_millis(50)).await;
+    }
+    timeout(Duration::from_secs(2), bed.server.join_next())
+        .await
+        .expect("the deadline holds")
+        .unwrap()
+        .unwrap();
+    let took = began.elapsed();
+    assert!((drain..drain * 2).contains(&took), "{took:?}");
+    assert!(raw.is_closed().await);
+}
+
+#[tokio::test]
+async fn an_http1_peer_is_told_before_the_door_closes_not_to_come_back() {
+    let bed = Bed::new().await;
+    let mut stream =
+        super::client::tls(bed.address, &bed.shared_ca.pem(), super::pki::SERVICE, None, "http/1.1")
+            .await
+            .unwrap();
+    bed.stopping.cancel();
+    tokio::io::AsyncWriteExt::write_all(&mut stream, b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+        .await
+        .unwrap();
+    let mut answer = Vec::new();
+    let read = tokio::io::AsyncReadExt::read_to_end(&mut stream, &mut answer);
+    timeout(Duration::from_secs(2), read).await.expect("closed after its answer").unwrap();
+    let answer = String::from_utf8(answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("connection: close"), "{answer}");
+}

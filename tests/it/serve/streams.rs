@@ -1,0 +1,266 @@
+//! Requests that are no ordinary ones, on connections of API servers: floods, bodies, old age. They cost others nothing,
+//! and honest requests are never lost.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures::future::join_all;
+use http_body_util::{BodyExt, Empty};
+use hyper::body::Bytes;
+use hyper::client::conn::http2::SendRequest;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::READ;
+use super::bed::{Bed, Wanted, later};
+use super::client::{H2, config, narrow, over, tls};
+use super::frames::{
+    CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PING, RST_STREAM, Raw, SETTINGS, frame,
+    read, read_headers,
+};
+use super::pki::SERVICE;
+
+const CALM: u32 = 11;
+const CANCEL: [u8; 4] = [0, 0, 0, 8];
+
+#[tokio::test]
+async fn requests_taken_back_at_once_end_their_connection_and_cost_no_other() {
+    let bed = Bed::new().await;
+    let mut raw = Raw::connect(&bed, Some(&bed.proxy)).await;
+    let flood: Vec<u8> = (0..1000)
+        .flat_map(|n| [read(2 * n + 1), frame(RST_STREAM, 0, 2 * n + 1, &CANCEL)].concat())
+        .collect();
+    raw.send(&flood).await;
+    let frames = raw.until(|frame| frame.kind == GOAWAY).await;
+    assert_eq!(frames.last().expect("a goodbye").code(), CALM);
+    assert!(raw.is_closed().await);
+    let answered = bed.reads.asked.load(Ordering::SeqCst);
+    assert!(answered < 300, "{answered} of 1000 were looked at");
+    assert_eq!(bed.proxied("hpa", READ).await.value(), "5");
+}
+
+#[tokio::test]
+async fn more_requests_at_once_than_a_connection_may_have_are_refused_each_for_itself() {
+    let bed = Bed::new().await;
+    *bed.reads.hanging.lock() = true;
+    let mut raw = Raw::connect(&bed, Some(&bed.proxy)).await;
+    let requests: Vec<u8> = (0..260).flat_map(|n| read(2 * n + 1)).collect();
+    raw.send(&requests).await;
+    let last = 2 * 259 + 1;
+    let frames = raw.until(|frame| frame.kind == RST_STREAM && frame.stream == last).await;
+    let refused: Vec<_> = frames.iter().filter(|frame| frame.kind == RST_STREAM).collect();
+    assert_eq!(refused.len(), 10);
+    assert!(refused.iter().all(|frame| frame.code() == 7), "REFUSED_STREAM: clients send it again");
+    assert!(!frames.iter().any(|frame| frame.kind == GOAWAY));
+}
+
+#[tokio::test]
+async fn a_header_block_that_never_ends_is_cut() {
+    let bed = Bed::new().await;
+    let mut raw = Raw::connect(&bed, Some(&bed.proxy)).await;
+    raw.send(&read(1)).await;
+    raw.until(|frame| frame.stream == 1 && frame.flags & END_STREAM != 0).await;
+    // The proxy's connection may be quiet; this one keeps a header block open.
+    raw.send(&frame(HEADERS, END_STREAM, 3, &read_headers())).await;
+    sleep(Duration::from_millis(50)).await;
+    later(Duration::from_secs(31)).await;
+    sleep(Duration::from_millis(50)).await;
+    later(Duration::from_secs(16)).await;
+    let mut rest = Vec::new();
+    let ended = timeout(Duration::from_secs(2), raw.0.read_to_end(&mut rest)).await;
+    assert!(ended.is_ok(), "the ping in between cannot be answered");
+}
+
+#[tokio::test]
+async fn a_flood_of_continuations_ends_its_connection() {
+    let bed = Bed::new().await;
+    let mut raw = Raw::connect(&bed, Some(&bed.proxy)).await;
+    let mut flood = frame(HEADERS, END_STREAM, 1, &read_headers());
+    for _ in 0..2000 {
+        flood.extend(frame(CONTINUATION, 0, 1, &[]));
+    }
+    let _ = raw.0.write_all(&flood).await;
+    assert!(raw.is_closed().await);
+    assert_eq!(bed.reads.asked.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test]
+async fn a_peer_that_floods_and_never_reads_is_cut_and_the_others_are_answered() {
+    for flood in [frame(PING, 0, 0, &[0; 8]), frame(SETTINGS, 0, 0, &[])] {
+        let bed = Bed::new().await;
+        let config = config(&bed.shared_ca.pem(), Some(&bed.proxy), &["h2"], rustls::DEFAULT_VERSIONS);
+        let mut raw = Raw::begin(over(narrow(bed.address).await, SERVICE, config).await.unwrap()).await;
+        raw.send(&read(1)).await;
+        let flood = flood.repeat(1000);
+        // Until neither side takes any more.
+        let mut sent = 0;
+        while sent < 10_000
+            && timeout(Duration::from_millis(300), raw.0.write_all(&flood))
+                .await
+                .is_ok_and(|sent| sent.is_ok())
+        {
+            sent += 1;
+        }
+        assert!(sent < 10_000, "it is not read for ever");
+        assert_eq!(bed.proxied("hpa", READ).await.value(), "5");
+        sleep(Duration::from_secs(1)).await;
+        later(Duration::from_secs(31)).await;
+        sleep(Duration::from_millis(50)).await;
+        assert!(timeout(Duration::from_secs(2), raw.0.write_all(&flood)).await.expect("an end").is_err());
+    }
+}
+
+#[tokio::test]
+async fn a_body_is_not_read_and_holds_nothing_up() {
+    let mut bed = Bed::with(Wanted { drain: Duration::from_secs(30), ..Wanted::default() }).await;
+    let mut raw = Raw::connect(&bed, Some(&bed.proxy)).await;
+    for stream in [1, 3] {
+        raw.send(&frame(HEADERS, END_HEADERS, stream, &read_headers())).await;
+        raw.send(&frame(DATA, 0, stream, &[0; 16_384])).await;
+        let frames = raw.until(|frame| frame.stream == stream && frame.flags & END_STREAM != 0).await;
+        assert!(frames.iter().any(|frame| frame.kind == DATA && !frame.payload.is_empty()), "it is answered");
+        // More than the window of the connection, if nobody gave it back.
+        for _ in 0..2 {
+            let _ = raw.0.write_all(&frame(DATA, 0, stream, &[0; 16_384])).await;
+        }
+    }
+    raw.send(&read(5)).await;
+    raw.until(|frame| frame.stream == 5 && frame.flags & END_STREAM != 0).await;
+    bed.shutdown.cancel();
+    raw.until(|frame| frame.kind == GOAWAY && frame.last_stream() == 5).await;
+    timeout(Duration::from_secs(2), bed.server.join_next())
+        .await
+        .expect("no body holds up the end")
+        .unwrap()
+        .unwrap();
+}
+
+#[tokio::test]
+async fn an_http1_body_is_not_read_either() {
+    let bed = Bed::new().await;
+    for (request, status) in [
+        (format!("GET {READ} HTTP/1.1\r\nX-Remote-User: hpa\r\nContent-Length: 1000000000"), "200"),
+        (format!("GET {READ} HTTP/1.1\r\nX-Remote-User: hpa\r\nTransfer-Encoding: chunked"), "200"),
+        ("POST /apis HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 1000000000".into(), "405"),
+    ] {
+        let mut stream =
+            tls(bed.address, &bed.shared_ca.pem(), SERVICE, Some(&bed.proxy), "http/1.1").await.unwrap();
+        stream.write_all(format!("{request}\r\nHost: x\r\n\r\n").as_bytes()).await.unwrap();
+        let _ = stream.write_all(&[b'7'; 10_000]).await;
+        let mut answer = [0; 12];
+        timeout(Duration::from_secs(2), stream.read_exact(&mut answer)).await.expect("at once").unwrap();
+        assert_eq!(&answer[9..], status.as_bytes(), "{request}");
+        let mut rest = Vec::new();
+        let ended = timeout(Duration::from_secs(2), stream.read_to_end(&mut rest)).await;
+        assert!(ended.is_ok(), "{request}: what follows is no request, so the connection ends");
+    }
+}
+
+#[tokio::test]
+async fn a_request_head_that_trickles_in_is_cut_also_on_the_proxys_connection() {
+    let bed = Bed::new().await;
+    let mut h1 = tls(bed.address, &bed.shared_ca.pem(), SERVICE, Some(&bed.proxy), "http/1.1").await.unwrap();
+    h1.write_all(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    h1.read_exact(&mut [0; 12]).await.unwrap();
+    h1.write_all(b"GET /livez HT").await.unwrap();
+    let mut spare = tls(bed.address, &bed.shared_ca.pem(), SERVICE, Some(&bed.proxy), "h2").await.unwrap();
+    sleep(Duration::from_millis(50)).await;
+    later(Duration::from_secs(33)).await;
+    let cut = timeout(Duration::from_secs(2), h1.read_to_end(&mut Vec::new())).await;
+    assert!(cut.is_ok(), "half a head");
+    // The preface never comes: quiet for 60 s, and 5 s to finish what it may have begun.
+    later(Duration::from_secs(28)).await;
+    sleep(Duration::from_millis(50)).await;
+    later(Duration::from_secs(6)).await;
+    let cut = timeout(Duration::from_secs(2), spare.read_to_end(&mut Vec::new())).await;
+    assert!(cut.is_ok(), "no preface");
+}
+
+#[tokio::test]
+async fn who_asks_and_never_reads_the_answers_is_cut() {
+    let bed = Bed::new().await;
+    let config = config(&bed.shared_ca.pem(), Some(&bed.proxy), &["http/1.1"], rustls::DEFAULT_VERSIONS);
+    let mut stream = over(narrow(bed.address).await, SERVICE, config).await.unwrap();
+    let asked = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n".repeat(100);
+    while timeout(Duration::from_secs(1), stream.write_all(&asked)).await.is_ok_and(|sent| sent.is_ok()) {}
+    // What has arrived is still answered, until nothing fits on the way back.
+    sleep(Duration::from_secs(1)).await;
+    later(Duration::from_secs(31)).await;
+    sleep(Duration::from_millis(50)).await;
+    assert!(timeout(Duration::from_secs(2), stream.write_all(&asked)).await.expect("an end").is_err());
+}
+
+#[tokio::test]
+async fn a_half_closed_connection_ends_at_once_and_gives_its_place_back() {
+    // One place for strangers.
+    let bed = Bed::with(Wanted { places: Some(4), ..Wanted::default() }).await;
+    for _ in 0..3 {
+        let mut stream = tls(bed.address, &bed.shared_ca.pem(), SERVICE, None, "http/1.1").await.unwrap();
+        stream.write_all(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\nGET").await.unwrap();
+        stream.shutdown().await.unwrap();
+        let mut answer = Vec::new();
+        let _ = timeout(Duration::from_secs(2), stream.read_to_end(&mut answer)).await.expect("an end");
+        assert!(answer.starts_with(b"HTTP/1.1 200 OK"), "{}", String::from_utf8_lossy(&answer));
+    }
+}
+
+/// Reads as API servers do: on one connection, and on a new one when the server has said goodbye. Gives the number of
+/// connections it needed.
+async fn reads(bed: &Bed, until: Instant, answered: Arc<AtomicUsize>) -> usize {
+    let (mut connections, mut open) = (0, Vec::new());
+    while Instant::now() < until {
+        let mut h2 = H2::connect(bed, Some(&bed.proxy)).await;
+        connections += 1;
+        while Instant::now() < until && is_ready(&mut h2.sender).await {
+            let answers = join_all((0..3).map(|_| h2.read())).await;
+            for answer in answers {
+                match answer {
+                    Ok(answer) => {
+                        assert_eq!(answer.status(), 200);
+                        answer.into_body().collect().await.expect("a whole answer");
+                        answered.fetch_add(1, Ordering::SeqCst);
+                    }
+                    // Never sent, as the client knows: it had heard the goodbye.
+                    Err(error) => assert!(error.is_canceled() || error.is_closed(), "lost: {error:?}"),
+                }
+            }
+        }
+        open.push(h2);
+    }
+    connections
+}
+
+async fn is_ready(sender: &mut SendRequest<Empty<Bytes>>) -> bool {
+    sender.ready().await.is_ok()
+}
+
+#[tokio::test]
+async fn an_old_connection_is_asked_to_leave_and_no_request_is_lost_by_it() {
+    let age = Some(Duration::from_millis(100));
+    let bed = Bed::with(Wanted { age, ..Wanted::default() }).await;
+    *bed.reads.takes.lock() = Duration::from_millis(5);
+    let (until, answered) = (Instant::now() + Duration::from_secs(2), Arc::new(AtomicUsize::new(0)));
+    let connections = join_all((0..4).map(|_| reads(&bed, until, answered.clone()))).await;
+    assert!(connections.iter().all(|count| (5..=40).contains(count)), "{connections:?}");
+    // What was read is what was answered: nothing was cut off on its way.
+    assert_eq!(bed.reads.asked.load(Ordering::SeqCst), answered.load(Ordering::SeqCst));
+    assert!(answered.load(Ordering::SeqCst) > 100);
+}
+
+#[tokio::test]
+async fn an_old_http1_connection_is_told_with_an_answer_never_between_two() {
+    let age = Some(Duration::from_millis(200));
+    let bed = Bed::with(Wanted { age, ..Wanted::default() }).await;
+    let mut stream = tls(bed.address, &bed.shared_ca.pem(), SERVICE, None, "http/1.1").await.unwrap();
+    for (wait, is_last) in [(0, false), (400, true)] {
+        sleep(Duration::from_millis(wait)).await;
+        stream.write_all(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+        let mut answer = [0; 1024];
+        let count = stream.read(&mut answer).await.unwrap();
+        let head = String::from_utf8_lossy(&answer[..count]).into_owned();
+        assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+        assert_eq!(head.contains("connection: close"), is_last, "{head}");
+    }
+    assert_eq!(stream.read(&mut [0; 16]).await.unwrap_or(0), 0);
+}

@@ -1,0 +1,138 @@
+//! Whom the ConfigMap says to trust, on the wire and while it changes.
+
+use std::collections::BTreeMap;
+
+use wva::serve::auth::User;
+
+use super::READ;
+use super::bed::{Bed, trust};
+use super::identity::eventually;
+use super::pki::{Authority, Leaf};
+
+impl Bed {
+    /// The cluster's own trust with some keys changed.
+    fn trusts(&self, changes: &[(&str, &str)]) {
+        let mut data = trust(&self.front_proxy.pem(), &self.users.pem());
+        data.extend(changes.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())));
+        self.trust.send_replace(Some(data));
+    }
+
+    async fn status(&self, identity: Option<&Leaf>, lines: &[&str]) -> u16 {
+        self.send(identity, &format!("GET {READ}"), lines).await.status
+    }
+
+    /// The user of the last review.
+    fn reviewed(&self) -> User {
+        self.reviewer.reviews.lock().last().expect("a review").0.clone()
+    }
+}
+
+#[tokio::test]
+async fn header_names_are_those_of_the_configmap_and_change_with_it() {
+    let bed = Bed::new().await;
+    let proxy = Some(&bed.proxy);
+    assert_eq!(bed.status(proxy, &["X-Remote-User: hpa"]).await, 200);
+    bed.trusts(&[
+        ("requestheader-username-headers", r#"["X-Acme-Name","X-Acme-Login"]"#),
+        ("requestheader-group-headers", r#"["X-Acme-Group","X-Acme-Role"]"#),
+        ("requestheader-extra-headers-prefix", r#"["X-Acme-Extra-","X-More-"]"#),
+    ]);
+    eventually(|| async { bed.status(proxy, &["X-Acme-Login: alice"]).await == 200 }).await;
+    let lines = [
+        "X-Acme-Name: ",
+        "X-Acme-Login: alice",
+        "X-Acme-Role: r",
+        "X-Acme-Group: a",
+        "X-Acme-Group: b",
+        "X-Acme-Extra-Example.com%2fScopes: one",
+        "x-acme-extra-example.com%2Fscopes: two%2f",
+        "X-More-Thing: t",
+        "X-Remote-Group: system:masters",
+        "X-Remote-Extra-Old: x",
+    ];
+    assert_eq!(bed.status(proxy, &lines).await, 200);
+    let user = bed.reviewed();
+    assert_eq!((user.name.as_str(), &user.uid), ("alice", &None));
+    assert_eq!(
+        user.groups,
+        ["a", "b", "r", "system:authenticated"],
+        "all of them, in the order of the names"
+    );
+    let extra = [("example.com/scopes", vec!["one", "two%2f"]), ("thing", vec!["t"])];
+    let extra = extra.map(|(key, values)| (key.to_owned(), values.iter().map(|v| (*v).to_owned()).collect()));
+    assert_eq!(user.extra, BTreeMap::from(extra), "keys are decoded, values are not");
+    assert_eq!(bed.status(proxy, &["X-Remote-User: hpa"]).await, 403, "the names before mean nothing now");
+}
+
+#[tokio::test]
+async fn a_uid_counts_only_where_the_configmap_names_its_header() {
+    let bed = Bed::new().await;
+    let lines = ["X-Remote-User: hpa", "X-Remote-Uid: 42"];
+    assert_eq!(bed.status(Some(&bed.proxy), &lines).await, 200);
+    assert_eq!(bed.reviewed().uid, None);
+    bed.trusts(&[("requestheader-uid-headers", r#"["X-Remote-Uid"]"#)]);
+    let known = || async {
+        assert_eq!(bed.status(Some(&bed.proxy), &lines).await, 200);
+        bed.reviewed().uid.as_deref() == Some("42")
+    };
+    eventually(known).await;
+    assert_eq!(bed.status(Some(&bed.proxy), &["X-Remote-User: hpa", "X-Remote-Uid: 43"]).await, 200);
+    assert_eq!(bed.reviewed().uid.as_deref(), Some("43"), "another uid is another user: it is reviewed");
+}
+
+#[tokio::test]
+async fn every_ca_of_a_bundle_vouches_except_one_that_has_expired() {
+    let bed = Bed::new().await;
+    let (next, expired) = (Authority::new("next"), Authority::expired("front-proxy-ca"));
+    let (proxies, clerks) = (Authority::new("clerks"), Authority::expired("kubernetes"));
+    let front = format!("{}{}{}", expired.pem(), bed.front_proxy.pem(), next.pem());
+    let users = format!("{}{}{}", bed.users.pem(), clerks.pem(), proxies.pem());
+    bed.trusts(&[("requestheader-client-ca-file", &front), ("client-ca-file", &users)]);
+    let proxied = |ca: &Authority| ca.client("front-proxy-client", &[]);
+    let (old, new, dead) = (proxied(&bed.front_proxy), proxied(&next), proxied(&expired));
+    eventually(|| async { bed.status(Some(&new), &["X-Remote-User: hpa"]).await == 200 }).await;
+    assert_eq!(bed.status(Some(&old), &["X-Remote-User: hpa"]).await, 200);
+    assert_eq!(bed.status(Some(&dead), &["X-Remote-User: hpa"]).await, 403, "its leaf is valid, it is not");
+    assert_eq!(bed.status(Some(&proxies.client("alice", &[])), &[]).await, 200);
+    assert_eq!(bed.status(Some(&bed.users.client("alice", &[])), &[]).await, 200);
+    assert_eq!(bed.status(Some(&clerks.client("alice", &[])), &[]).await, 403);
+}
+
+#[tokio::test]
+async fn the_proxys_word_is_final_whatever_token_comes_with_it() {
+    let bed = Bed::new().await;
+    for token in [
+        None,
+        Some("Authorization: Bearer good"),
+        Some("Authorization: Bearer bad"),
+        Some("Authorization: Bearer "),
+    ] {
+        let asked = async |user| {
+            let mut lines = vec![user];
+            lines.extend(token);
+            let answer = bed.send(Some(&bed.proxy), &format!("GET {READ}"), &lines).await;
+            (answer.status, answer.body)
+        };
+        assert_eq!(asked("X-Remote-User: hpa").await.0, 200, "{token:?}");
+        let (status, body) = asked("X-Remote-User: mallory").await;
+        assert!(status == 403 && body.contains(r#"User \"mallory\" cannot list"#), "{token:?}: {body}");
+    }
+    assert_eq!(bed.reviewer.tokens.load(std::sync::atomic::Ordering::SeqCst), 0);
+}
+
+#[tokio::test]
+async fn a_proxy_that_names_nobody_is_who_its_token_says_or_nobody() {
+    let bed = Bed::new().await;
+    let asked = |lines: &'static [&'static str]| async {
+        let answer = bed.send(Some(&bed.proxy), &format!("GET {READ}"), lines).await;
+        (answer.status, answer.body)
+    };
+    for lines in [&[][..], &["X-Remote-Group: system:masters"], &["X-Remote-User: "]] {
+        let (status, body) = asked(lines).await;
+        assert!(status == 403 && body.contains("system:anonymous"), "{lines:?}: {body}");
+    }
+    assert_eq!(asked(&["Authorization: Bearer good"]).await.0, 200);
+    assert_eq!(asked(&["Authorization: Bearer bad"]).await.0, 401);
+    assert_eq!(bed.reviewed().name, "prometheus");
+    assert_eq!(bed.reviewed().groups, ["system:authenticated"]);
+}

@@ -1,0 +1,199 @@
+//! What one evaluation costs: `cargo run --release --example evaluation -- --help`. Builds a cluster of N variants with
+//! two pods each and a Prometheus that has watched them (`world`, in a process of its own, so that its memory and time
+//! are not counted), runs the real watches, the real source and the real engine against them, and prints where the time
+//! goes, processor seconds and resident memory. Not a test: it asserts nothing.
+
+mod process;
+mod world;
+
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use clap::Parser;
+use futures::future::BoxFuture;
+use jiff::Timestamp;
+use prometheus_client::registry::Registry;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+use wva::cluster::{ClusterReader, ClusterWatch, watch as watches};
+use wva::collect::{PrometheusSettings, PrometheusSource};
+use wva::engine::{
+    Board, Clock, Cluster, Engine, Holder, Leadership, MetricSource, Parts, Restored, Scope, Term, assemble,
+};
+use wva::telemetry::EvaluationMetrics;
+use wva_core::{Memory, Policy};
+
+use process::{Cost, resident_mib};
+
+/// Measure evaluations of many variants against a made-up cluster and Prometheus.
+#[derive(Debug, Clone, Parser)]
+struct Args {
+    /// Variants, each a model of its own with two pods.
+    #[arg(long, default_value_t = 1000)]
+    variants: usize,
+    /// Evaluations to measure, after two of warming up.
+    #[arg(long, default_value_t = 10)]
+    rounds: u32,
+    /// Seconds between two evaluations; what is given back to the system in between shows in the steady memory.
+    #[arg(long, default_value_t = 1.0)]
+    pause: f64,
+    /// Every series of a vLLM pod that is read, instead of the six that reference figures are made with.
+    #[arg(long)]
+    all_names: bool,
+    /// Be the cluster and the Prometheus, and say where.
+    #[arg(long, hide = true)]
+    world: bool,
+}
+
+/// A clock that stands at the moment the world was made for.
+struct Still(Timestamp);
+
+impl Clock for Still {
+    fn now(&self) -> Timestamp {
+        self.0
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        Box::pin(sleep(duration))
+    }
+}
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let args = Args::parse();
+    if rustls::crypto::aws_lc_rs::default_provider().install_default().is_err() {
+        bail!("a second TLS provider is installed");
+    }
+    if args.world {
+        return world::serve(args.variants, args.all_names).await;
+    }
+    let (_world, url) = start_world(&args)?;
+    let before = resident_mib()?;
+    let (cluster, stop) = watch_cluster(&url).await?;
+    say(&format!("{} variants, {} pods", args.variants, 2 * args.variants));
+    say(&format!("memory: {before} MiB at the start, {} MiB with the watches synced", resident_mib()?));
+    let source: Arc<dyn MetricSource> = Arc::new(PrometheusSource::new(&PrometheusSettings::new(&url))?);
+    evaluations(&args, &cluster, &source).await?;
+    split(&args, &url, &cluster, &source).await?;
+    stop.cancel();
+    Ok(())
+}
+
+fn start_world(args: &Args) -> anyhow::Result<(Child, String)> {
+    let mut command = Command::new(Path::new("/proc/self/exe"));
+    command.args(["--world", "--variants", &args.variants.to_string()]);
+    if args.all_names {
+        command.arg("--all-names");
+    }
+    // It ends when its input does, with us.
+    let mut child = command.stdout(Stdio::piped()).stdin(Stdio::piped()).spawn()?;
+    let mut lines = BufReader::new(child.stdout.take().context("no output")?).lines();
+    let url = lines.next().context("the world did not start")??;
+    Ok((child, url))
+}
+
+async fn watch_cluster(url: &str) -> anyhow::Result<(ClusterReader, CancellationToken)> {
+    let client = kube::Client::try_from(kube::Config::new(url.parse()?))?;
+    let (watching, cluster) = ClusterWatch::new(client, watches::Settings::default());
+    let stop = CancellationToken::new();
+    #[expect(clippy::disallowed_methods, reason = "ends with the program")]
+    let _running = tokio::spawn(watching.run(stop.clone()));
+    let mut observed = cluster.subscribe();
+    observed.wait_for(|observed| observed.view.synced).await?;
+    Ok((cluster, stop))
+}
+
+/// Whole evaluations, as the process does them.
+async fn evaluations(
+    args: &Args,
+    cluster: &ClusterReader,
+    source: &Arc<dyn MetricSource>,
+) -> anyhow::Result<()> {
+    let holder = Some(Holder { identity: "wva-0".into(), address: None, lease: "l".into(), epoch: 1 });
+    let forever = Some(Instant::now() + Duration::from_secs(86_400));
+    let leadership = watch::Sender::new(Leadership { holder, mine_until: forever });
+    let parts = Parts {
+        cluster: Arc::new(cluster.clone()),
+        source: source.clone(),
+        clock: Arc::new(Still(world::moment()?)),
+        board: Board::new(),
+        leadership: leadership.subscribe(),
+        metrics: EvaluationMetrics::register(&mut Registry::default()),
+    };
+    let engine = Arc::new(Engine::new(parts, Policy::default()));
+    engine.take_over(Restored::default(), Term { lease: "l".into(), epoch: 1 });
+    for _ in 0..2 {
+        engine.evaluate().await;
+    }
+    process::forget_peak()?;
+    let (mut total, mut steady) = (Cost::default(), 0);
+    for _ in 0..args.rounds {
+        sleep(Duration::from_secs_f64(args.pause)).await;
+        steady = steady.max(resident_mib()?);
+        let start = Cost::now()?;
+        let published = engine.evaluate().await;
+        total = total + start.until_now()?;
+        if published.decisions.len() != args.variants {
+            bail!("{} decisions", published.decisions.len());
+        }
+    }
+    let mean = total / args.rounds;
+    let peak = process::peak_mib()?;
+    say(&format!("evaluation: {mean}"));
+    say(&format!("memory: {steady} MiB steady, {peak} MiB peak"));
+    Ok(())
+}
+
+/// The same work step by step.
+async fn split(
+    args: &Args,
+    url: &str,
+    cluster: &ClusterReader,
+    source: &Arc<dyn MetricSource>,
+) -> anyhow::Result<()> {
+    let steps = ["view and scope", "collect", "assemble", "observe", "decide", "drop"];
+    let mut costs = [Cost::default(); 6];
+    let (mut memory, policy, now) = (Memory::default(), Policy::default(), world::moment()?);
+    let mut series = 0;
+    for _ in 0..args.rounds {
+        let mut marks = vec![Cost::now()?];
+        let view = cluster.view();
+        let namespaces = view.variants.iter().map(|state| state.variant.id.namespace.clone()).collect();
+        let scope = Scope { namespaces, endpoints: view.endpoints.clone() };
+        marks.push(Cost::now()?);
+        let collected = source.collect(&scope).await?;
+        series = collected.series.len();
+        marks.push(Cost::now()?);
+        let snapshot = assemble(&view, Ok(collected), now);
+        marks.push(Cost::now()?);
+        let observed = wva_core::observe(&snapshot, memory);
+        marks.push(Cost::now()?);
+        let outcome = wva_core::decide(&snapshot, &observed, &policy);
+        memory = outcome.memory;
+        marks.push(Cost::now()?);
+        drop((snapshot, observed, outcome.decisions, outcome.report));
+        marks.push(Cost::now()?);
+        for ((cost, from), to) in costs.iter_mut().zip(&marks).zip(marks.iter().skip(1)) {
+            *cost = *cost + (*to - *from);
+        }
+    }
+    for (step, cost) in steps.iter().zip(costs) {
+        say(&format!("  {step:<15} {}", cost / args.rounds));
+    }
+    say(&format!("  {series} series"));
+    let start = Cost::now()?;
+    let bytes = world::fetch(url).await?;
+    let fetched = start.until_now()?;
+    say(&format!("  the answer alone, read and thrown away: {bytes} bytes in {fetched}"));
+    Ok(())
+}
+
+#[expect(clippy::print_stdout, reason = "the result")]
+fn say(line: &str) {
+    println!("{line}");
+}
