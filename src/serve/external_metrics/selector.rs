@@ -83,8 +83,9 @@ impl Selector {
                 other => return Err(unexpected(other, "',' or 'end of string'")),
             }
         }
-        requirements.sort_by(|a, b| a.key.cmp(&b.key));
-        Ok(Self { requirements })
+        let mut selector = Self { requirements };
+        selector.sort();
+        Ok(selector)
     }
 
     /// The objects whose label `key` has this value; the value may be one that no text of a selector can name.
@@ -96,8 +97,13 @@ impl Selector {
     #[must_use]
     pub(crate) fn and(mut self, other: &Self) -> Self {
         self.requirements.extend_from_slice(&other.requirements);
-        self.requirements.sort();
+        self.sort();
         self
+    }
+
+    /// By key, as Go sorts them: of the same key, the order stays.
+    fn sort(&mut self) {
+        self.requirements.sort_by(|a, b| a.key.cmp(&b.key));
     }
 
     /// Its requirements, sorted by key.

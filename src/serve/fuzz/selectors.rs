@@ -123,8 +123,8 @@ fn a_selector_in_a_query_is_the_selector_however_it_is_encoded() {
         let value: String =
             bytes.map(|(at, byte)| encoded((byte, u8::try_from((ways >> (at % 60)) & 3).unwrap()))).collect();
         let uri: Uri = format!("/x?{before}labelSelector={value}{after}").parse().unwrap();
-        let read =
-            query::selector(GROUP, &uri).map_err(|status| TestCaseError::fail(status.message().to_owned()))?;
+        let read = query::selector(GROUP, &uri)
+            .map_err(|status| TestCaseError::fail(status.message().to_owned()))?;
         prop_assert_eq!(Ok(read), Selector::parse(&text), "{}", uri);
         prop_assert!(!query::watches(&uri));
         Ok(())
