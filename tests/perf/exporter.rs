@@ -1,6 +1,6 @@
 //! The model servers of the measurements: every series of many pods on a few pages, each with the labels that a scrape
 //! of the pod itself would have given it (`honor_labels`). 20,000 pages would measure Prometheus's scraper instead.
-//! Values move a little, as those of a steady load do. Not part of the product.
+//! The load is steady for most variants, and too much or too little from time to time for some. Not part of the product.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -41,7 +41,7 @@ type Exported = (&'static str, &'static str, fn(Moment) -> f64);
 
 /// What is on a page: names that wva reads.
 const NAMES: [Exported; 6] = [
-    ("kv_cache_usage_perc", "gauge", |at| 0.35 + 0.1 * at.wave()),
+    ("kv_cache_usage_perc", "gauge", |at| 0.55 + at.swing() * at.wave()),
     ("num_requests_waiting", "gauge", |at| (1.0 + at.wave()).floor()),
     ("num_requests_running", "gauge", |at| (12.0 + 4.0 * at.wave()).floor()),
     ("prompt_tokens_total", "counter", |at| (at.seconds * 2000.0).floor()),
@@ -55,6 +55,7 @@ const CACHE_CONFIG: &str = "cache_config_info";
 /// A pod at a time.
 #[derive(Clone, Copy)]
 struct Moment {
+    variant: usize,
     pod: usize,
     seconds: f64,
 }
@@ -62,7 +63,12 @@ struct Moment {
 impl Moment {
     /// Between -1 and 1, with a period of five minutes and each pod at its own place in it.
     fn wave(self) -> f64 {
-        (self.seconds / 300.0 * std::f64::consts::TAU + self.pod as f64).sin()
+        (self.seconds / 300.0 * std::f64::consts::TAU + (self.variant + self.pod) as f64).sin()
+    }
+
+    /// At 0.55 a load fits on two pods and not on one. One variant in twenty swings so far that its number changes.
+    fn swing(self) -> f64 {
+        if self.variant.is_multiple_of(20) { 0.25 } else { 0.05 }
     }
 }
 
@@ -89,7 +95,7 @@ impl World {
             let _ = writeln!(text, "# TYPE vllm:{} {kind}", name.trim_end_matches("_total"));
             for variant in self.variants(page) {
                 for pod in 0..self.args.pods {
-                    self.line(&mut text, name, (variant, pod), value(Moment { pod: variant + pod, seconds }));
+                    self.line(&mut text, name, (variant, pod), value(Moment { variant, pod, seconds }));
                 }
             }
         }

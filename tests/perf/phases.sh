@@ -187,8 +187,8 @@ mean_evaluation() {
 # measure_decide: medians of criterion; nothing where the benchmark does not exist
 measure_decide() {
   [ -e "$root/src/core/benches/decide.rs" ] || return 0
-  (cd "$root" && cargo bench --quiet --locked -p wva-core --bench decide -- --noplot --warm-up-time 1 --measurement-time 3 --sample-size 20 '^decide/') >"$BED/logs/decide.log" 2>&1 ||
-    { cat "$BED/logs/decide.log" >&2; return 1; }
+  (cd "$root" && timeout 900 cargo bench --quiet --locked -p wva-core --bench decide -- --noplot --warm-up-time 1 --measurement-time 3 --sample-size 20 '^decide/') >"$BED.decide.log" 2>&1 ||
+    { cat "$BED.decide.log" >&2; return 1; }
   local variants estimates
   for variants in 100 1000 10000 100000; do
     estimates=${CARGO_TARGET_DIR:-$root/target}/criterion/decide/$variants/new/estimates.json
