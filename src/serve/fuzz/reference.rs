@@ -96,7 +96,7 @@ fn one(tokens: &[&str]) -> bool {
         [name, "=" | "==" | "!="] => key(name),
         [name, "=" | "==" | "!=", given] => key(name) && value(given),
         [name, ">" | "<", given] => key(name) && value(given) && given.parse::<i64>().is_ok(),
-        [name, "in" | "notin", "(", between @ .., ")"] => key(name) && !between.is_empty() && set(between),
+        [name, "in" | "notin", "(", between @ .., ")"] => key(name) && set(between),
         _ => false,
     }
 }
