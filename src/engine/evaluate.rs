@@ -24,6 +24,10 @@ use crate::telemetry::EvaluationMetrics;
 /// A source that has not answered by then is cut off: a third of the aggregator's 60 s, with room for a retry.
 const COLLECT_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// What an evaluation without an answer counts as at most: waiting is no work, and with 15 s of rest (one sync of an HPA)
+/// a source that is back is soon asked again.
+const FAILED: Duration = Duration::from_secs(5);
+
 /// What an evaluation works with.
 pub struct Parts {
     /// Variants and pods.
@@ -147,7 +151,7 @@ impl Engine {
         let took = started.elapsed();
         self.parts.metrics.evaluated(took, error);
         // Before anybody can see the result and ask for a newer one.
-        self.duty.rest_from(took);
+        self.duty.rest_from(if error.is_none() { took } else { took.min(FAILED) });
         match outcome {
             Some(outcome) => self.publish(outcome, snapshot.now, took),
             None => self.parts.board.newest(),

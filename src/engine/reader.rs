@@ -88,10 +88,12 @@ impl Reader {
         self.engine.policy().max_stale
     }
 
-    /// A result young enough to answer with; after `read_wait` the last one there is.
+    /// A result young enough to answer with; after `read_wait` the last one there is. Where evaluations take longer than
+    /// that, at once: waiting would be in vain, and the loop evaluates as often as it may.
     pub async fn current(&self) -> Arc<Published> {
         let newest = self.newest();
-        if self.is_young(&newest) {
+        let in_vain = newest.origin == Origin::Computed && newest.took > self.settings.read_wait;
+        if in_vain || self.is_young(&newest) {
             return newest;
         }
         tokio::time::timeout(self.settings.read_wait, self.refresh()).await.unwrap_or_else(|_| self.newest())

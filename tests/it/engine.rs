@@ -152,13 +152,22 @@ async fn a_read_of_a_young_result_computes_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_read_during_a_slow_evaluation_gets_the_last_number_after_read_wait() {
+async fn a_read_during_a_slow_first_evaluation_waits_no_longer_than_read_wait() {
+    let slow = bed(Duration::from_secs(5));
+    let asked = Instant::now();
+    let answer = slow.reader.current().await;
+    assert_eq!(asked.elapsed(), ReadSettings::default().read_wait);
+    assert_eq!(answer.sequence, 0, "nothing yet, and the answer will say so");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_read_does_not_wait_in_vain_for_an_evaluation_that_takes_longer_than_reads_wait() {
     let slow = bed(Duration::from_secs(5));
     slow.reader.refresh().await;
     tokio::time::advance(Duration::from_secs(60)).await;
     let asked = Instant::now();
     let answer = slow.reader.current().await;
-    assert_eq!(asked.elapsed(), ReadSettings::default().read_wait);
+    assert_eq!(asked.elapsed(), Duration::ZERO);
     assert_eq!(answer.sequence, 1, "the last good number, with its true age");
 }
 
@@ -234,6 +243,16 @@ async fn the_loop_does_not_evaluate_again_what_a_read_has_just_evaluated() {
     tokio::join!(run(bed.reader.clone(), Duration::from_secs(5), stop.clone()), reads);
     let starts: Vec<_> = bed.fleet.starts.lock().unwrap().iter().map(|at| at.duration_since(began)).collect();
     assert_eq!(starts.iter().map(Duration::as_secs).collect::<Vec<_>>(), [0, 3, 8]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_source_that_is_back_after_an_evaluation_hung_is_asked_within_one_sync_of_an_hpa() {
+    let hung = bed(Duration::from_secs(3600));
+    hung.reader.refresh().await;
+    assert_eq!(hung.fleet.queries.load(Ordering::Relaxed), 1);
+    tokio::time::advance(Duration::from_millis(15_100)).await;
+    drop(tokio::time::timeout(Duration::from_millis(10), hung.reader.refresh()).await);
+    assert_eq!(hung.fleet.queries.load(Ordering::Relaxed), 2);
 }
 
 #[tokio::test(start_paused = true)]
