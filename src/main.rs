@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
-/// With many variants an evaluation allocates on several threads what is freed on others: glibc's heaps keep all of it,
-/// and musl's has one lock. Figures stand in `docs/DEPENDENCIES.md`.
+/// An evaluation of many variants allocates on several threads what others free, and glibc's heaps keep all of it.
+/// Figures stand in `docs/DEPENDENCIES.md`.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

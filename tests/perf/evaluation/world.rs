@@ -51,12 +51,15 @@ pub(crate) fn moment() -> anyhow::Result<Timestamp> {
     Ok("2026-11-21T12:00:00Z".parse()?)
 }
 
+/// Names and window.
+type Question = (Vec<&'static str>, i64);
+
 struct World {
     variants: usize,
     names: Vec<&'static str>,
     now: Timestamp,
-    /// Answers by names and window: as in life, the same question is asked again and again.
-    answers: Mutex<HashMap<(Vec<&'static str>, i64), Vec<u8>>>,
+    /// As in life, the same question is asked again and again.
+    answers: Mutex<HashMap<Question, Vec<u8>>>,
 }
 
 type Shared = State<Arc<World>>;
