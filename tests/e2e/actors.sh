@@ -51,7 +51,7 @@ start_wva() {
   account=$(kubectl -n "$release_namespace" get deployment wva -o jsonpath='{.spec.template.spec.serviceAccountName}') || return
   kubeconfig wva "{token: $(kubectl create token "$account" -n "$release_namespace" --duration 2h)}"
   spawn "$name" env PROMETHEUS_BASE_URL="$PROMETHEUS_URL" POD_NAMESPACE="$release_namespace" POD_NAME="$name" \
-    "$WVA" serve --kubeconfig "$BED/wva.kubeconfig" --bind-address 127.0.0.1 --secure-port "$port" --max-stale "${MAX_STALE:-60s}" "${arguments[@]}"
+    MIMALLOC_PURGE_DELAY=0 "$WVA" serve --kubeconfig "$BED/wva.kubeconfig" --bind-address 127.0.0.1 --secure-port "$port" --max-stale "${MAX_STALE:-60s}" "${arguments[@]}"
   await_http "$name" 30 --insecure "https://127.0.0.1:$port/readyz"
 }
 
