@@ -43,6 +43,8 @@ pub struct News {
     kind: EventType,
     reason: &'static str,
     note: String,
+    /// What tells it from another of the same object and reason.
+    topic: String,
 }
 
 impl News {
@@ -53,11 +55,11 @@ impl News {
         reason: &'static str,
         note: String,
     ) -> Self {
-        Self { object: object.object_ref(&()), kind, reason, note }
+        Self { object: object.object_ref(&()), kind, reason, topic: note.clone(), note }
     }
 }
 
-/// What makes two events the same: uid of the object, reason, text.
+/// What makes two events the same: uid of the object, reason, topic.
 type Key = (Option<String>, &'static str, String);
 
 /// Tells events. Cheap to clone.
@@ -98,7 +100,7 @@ impl Events {
     /// Queues an event, unless the same was told a short time ago. Never waits.
     pub fn tell(&self, mut news: News) {
         news.note = shortened(&news.note, NOTE_MAX_BYTES).to_owned();
-        let key = (news.object.uid.clone(), news.reason, news.note.clone());
+        let key = (news.object.uid.clone(), news.reason, std::mem::take(&mut news.topic));
         let mut told = self.told.lock();
         if told.get(&key).is_some_and(|at| at.elapsed() < REPEAT_AFTER) {
             return;
@@ -127,7 +129,9 @@ impl Events {
             ..ObjectReference::default()
         };
         let note = adds_up(metric, selector, variants);
-        self.tell(News { object, kind: EventType::Warning, reason: "SelectorMatchesSeveral", note });
+        // Not by the selector: a caller could make up new ones without end.
+        let topic = metric.to_owned();
+        self.tell(News { object, kind: EventType::Warning, reason: "SelectorMatchesSeveral", note, topic });
     }
 }
 
@@ -156,7 +160,7 @@ impl EventWriter {
     }
 
     async fn write(&self, news: News) -> Result<(), String> {
-        let News { object, kind, reason, note } = news;
+        let News { object, kind, reason, note, .. } = news;
         let (reason, note) = (reason.to_owned(), Some(note));
         let event = Event { type_: kind, reason, note, action: "Check".into(), secondary: None };
         // A recorder of its own: a shared one takes another text for a repetition, and counts it under the first text.

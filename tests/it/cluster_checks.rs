@@ -245,7 +245,7 @@ async fn teller(registry: &mut Registry) -> (Events, tokio::sync::mpsc::Receiver
 }
 
 #[tokio::test]
-async fn that_an_hpa_would_add_up_is_told_once_on_the_first_variant() {
+async fn an_hpa_that_would_add_up_is_told_of_once_a_metric_however_many_selectors_are_tried() {
     let mut registry = Registry::default();
     let (events, mut writes) = teller(&mut registry).await;
     let ids: Vec<_> = (0..10)
@@ -271,9 +271,12 @@ async fn that_an_hpa_would_add_up_is_told_once_on_the_first_variant() {
          chat-3, chat-4, chat-5, chat-6, chat-7 and 2 more): an HPA adds their numbers up. Select one with \
          variant_name=NAME"
     );
-    events.adds_up("wva_desired_replicas", "", &variants);
+    for n in 0..1000 {
+        events.adds_up("wva_desired_replicas", &format!("a!={n}"), &variants);
+    }
+    events.adds_up("wva_current_replicas", "model=m", &variants);
     let other = crate::cluster::next(&mut writes).await;
-    assert_eq!(other.method, "POST", "another text is another event, not the first one counted");
+    assert!(other.body["note"].as_str().unwrap().starts_with("wva_current_replicas"), "{}", other.body);
     crate::cluster::silence(&mut writes).await;
     events.adds_up("wva_desired_replicas", "model=m", &[&VariantId::new("llm", "unknown")]);
     crate::cluster::silence(&mut writes).await;
@@ -301,7 +304,7 @@ async fn telling_more_than_can_be_written_waits_for_nobody() {
     let (events, _writer) = Events::new(client, reader, "a".into(), &mut registry);
     for n in 0..1000 {
         let (chat, b) = (VariantId::new("llm", "chat"), VariantId::new("llm", "b"));
-        events.adds_up("wva_desired_replicas", &format!("n={n}"), &[&chat, &b]);
+        events.adds_up(&format!("m{n}"), "model=m", &[&chat, &b]);
     }
     assert!(shown(&registry).contains("wva_events_lost_total 744\n"), "{}", shown(&registry));
 }
