@@ -1,5 +1,6 @@
 //! How much of the time goes into evaluating, reads included: at most a quarter. When an evaluation takes long, because
-//! there are thousands of variants or the source is slow, answers get older; the machine is not given up to it.
+//! there are thousands of variants or the source is slow, answers get older; the machine is not given up to it. Only the
+//! wait for a source that did not answer counts less: it is no work.
 
 use std::time::Duration;
 

@@ -131,6 +131,7 @@ impl Engine {
         let concluded = tokio::task::spawn_blocking(move || engine.conclude(answer, term, started));
         concluded.await.unwrap_or_else(|failure| {
             error!(%failure, "evaluation died");
+            self.duty.rest_from(started.elapsed());
             self.parts.board.newest()
         })
     }

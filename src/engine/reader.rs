@@ -137,15 +137,16 @@ impl Reader {
     }
 }
 
-/// Keeps results at most `interval` old, as far as evaluations may start, until `stop`. What a read has evaluated
-/// meanwhile is not evaluated again.
+/// Keeps results at most `interval` old, as far as evaluations may start, until `stop`; at most `max_age`, where evaluations
+/// take so long that reads do not wait for them. What a read has evaluated meanwhile is not evaluated again.
 pub async fn run(reader: Reader, interval: Duration, stop: CancellationToken) {
     let clock = reader.clock();
     let evaluating = async {
         loop {
-            reader.refresh().await;
-            clock.sleep(interval).await;
-            while let Some(young_for) = reader.young_for(interval) {
+            let slow = reader.refresh().await.took > reader.settings.read_wait;
+            let age = if slow { reader.settings.max_age.min(interval) } else { interval };
+            clock.sleep(age).await;
+            while let Some(young_for) = reader.young_for(age) {
                 clock.sleep(young_for).await;
             }
             reader.engine.duty().rested().await;

@@ -65,7 +65,7 @@ var aggregatedChecks = []Check{
 	},
 	{
 		ID: "aggregated/client", Level: must,
-		Promise: "client-go with aggregated discovery reads /apis, with or without the legacy types behind it",
+		Promise: "client-go with aggregated discovery reads /apis",
 		Why:     "it is the first request of every client since 1.27",
 		Run: func(e *Env) (string, error) {
 			client, err := discovery.NewDiscoveryClientForConfig(e.config)

@@ -36,12 +36,13 @@ withdraw_wva() {
   point_at "$wva_port"
 }
 
-# conform_port PORT CA SERVER_NAME [FLAG...]: `series` says what is asked for. The client certificate is of a user without any right.
+# conform_port PORT CA SERVER_NAME [FLAG...]: `series` says what is asked for, `token` is of a reader. The client certificate is of a user
+# without any right.
 conform_port() {
   [ -e "$BED/pki/stranger.crt" ] || certificate stranger ca /CN=stranger
   "$CONFORMANCE" --server "https://127.0.0.1:$1" --ca "$2" --server-name "$3" --proxy-cert "$BED/pki/front-proxy-client.crt" \
     --proxy-key "$BED/pki/front-proxy-client.key" --client-cert "$BED/pki/stranger.crt" --client-key "$BED/pki/stranger.key" \
-    --token "$(metrics_reader_token)" "${series[@]}" "${@:4}"
+    --token "$token" "${series[@]}" "${@:4}"
 }
 
 # conform_aggregated [FLAG...]

@@ -231,6 +231,21 @@ async fn the_loop_and_reads_together_evaluate_a_quarter_of_the_time_at_most() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn where_no_read_waits_the_loop_evaluates_as_often_as_it_may() {
+    let slow = bed(Duration::from_millis(1_100));
+    let (stop, began) = (CancellationToken::new(), Instant::now());
+    let end = async {
+        tokio::time::sleep(Duration::from_secs(30)).await;
+        stop.cancel();
+    };
+    tokio::join!(run(slow.reader.clone(), Duration::from_secs(5), stop.clone()), end);
+    let starts: Vec<_> =
+        slow.fleet.starts.lock().unwrap().iter().map(|at| at.duration_since(began)).collect();
+    let apart: Vec<_> = starts.windows(2).map(|pair| (pair[1] - pair[0]).as_millis()).collect();
+    assert!(apart.len() >= 5 && apart.iter().all(|apart| (4_400..4_600).contains(apart)), "{starts:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_loop_does_not_evaluate_again_what_a_read_has_just_evaluated() {
     let bed = bed(Duration::ZERO);
     let (stop, began) = (CancellationToken::new(), Instant::now());

@@ -39,18 +39,15 @@ struct Args {
 /// A name, its type, and what a pod says at a moment.
 type Exported = (&'static str, &'static str, fn(Moment) -> f64);
 
-/// What is on a page: names that wva reads.
+/// What is on a page: the names that wva asks for.
 const NAMES: [Exported; 6] = [
     ("kv_cache_usage_perc", "gauge", |at| 0.55 + at.swing() * at.wave()),
     ("num_requests_waiting", "gauge", |at| (1.0 + at.wave()).floor()),
     ("num_requests_running", "gauge", |at| (12.0 + 4.0 * at.wave()).floor()),
-    ("prompt_tokens_total", "counter", |at| (at.seconds * 2000.0).floor()),
-    ("generation_tokens_total", "counter", |at| (at.seconds * 500.0).floor()),
-    (CACHE_CONFIG, "gauge", |_| 1.0),
+    ("time_to_first_token_seconds_count", "counter", |at| (at.seconds * 2.0).floor()),
+    ("request_generation_tokens_count", "counter", |at| (at.seconds * 2.0).floor()),
+    ("request_prompt_tokens_count", "counter", |at| (at.seconds * 2.0).floor()),
 ];
-
-/// The one whose value is in its labels, and which has no model.
-const CACHE_CONFIG: &str = "cache_config_info";
 
 /// A pod at a time.
 #[derive(Clone, Copy)]
@@ -92,7 +89,7 @@ impl World {
         // A pod has been counting for an hour when the first scrape sees it.
         let seconds = 3600.0 + self.began.elapsed().as_secs_f64();
         for (name, kind, value) in NAMES {
-            let _ = writeln!(text, "# TYPE vllm:{} {kind}", name.trim_end_matches("_total"));
+            let _ = writeln!(text, "# TYPE vllm:{name} {kind}");
             for variant in self.variants(page) {
                 for pod in 0..self.args.pods {
                     self.line(&mut text, name, (variant, pod), value(Moment { variant, pod, seconds }));
@@ -106,11 +103,7 @@ impl World {
     fn line(&self, text: &mut String, name: &str, (variant, pod): (usize, usize), value: f64) {
         let namespace = &self.args.namespace;
         let (high, low) = (variant >> 8 & 0xff, variant & 0xff);
-        let _ = write!(text, "vllm:{name}{{engine=\"0\",");
-        let _ = match name {
-            CACHE_CONFIG => write!(text, "block_size=\"16\",num_gpu_blocks=\"30000\","),
-            _ => write!(text, "model_name=\"v-{variant}\","),
-        };
+        let _ = write!(text, "vllm:{name}{{engine=\"0\",model_name=\"v-{variant}\",");
         let _ = writeln!(
             text,
             "namespace=\"{namespace}\",pod=\"v-{variant}-{pod}\",instance=\"10.{pod}.{high}.{low}:8000\"}} {value:?}"

@@ -23,8 +23,8 @@ table() {
 $(seen run.date), commit $(seen run.commit), on $(seen run.machine); prometheus-adapter $(seen run.adapter), Kubernetes $(seen run.kubernetes),
 Prometheus $(seen run.prometheus) with a scrape every $(seen run.scrape).
 
-| what | wva | beside it | ratio or bound | |
-|---|---|---|---|---|
+| what | wva | beside it | ratio or bound | | aim |
+|---|---|---|---|---|---|
 $(bounds)
 
 MARKDOWN
@@ -43,75 +43,74 @@ short() { grouped "$(awk -v x="$1" 'BEGIN { if (x >= 100) printf "%.0f", x; else
 
 mark() { if awk "BEGIN { exit !($1) }"; then echo ✓; else echo ✗; fi; }
 
-# row CELL...: five of them
-row() { echo "| $1 | $2 | $3 | $4 | $5 |"; }
+# row CELL...: six of them
+row() { echo "| $1 | $2 | $3 | $4 | $5 | $6 |"; }
 
-# times_more WHAT OURS THEIRS UNIT BOUND: ours is at least BOUND times theirs
+# times_more WHAT OURS THEIRS UNIT BOUND AIM: ours is at least BOUND times theirs
 times_more() {
   local ratio
   ratio=$(awk "BEGIN { print $2 / $3 }")
-  row "$1" "$(short "$2")$4" "$(short "$3")$4" "$(short "$ratio")×, at least $5×" "$(mark "$ratio >= $5")"
+  row "$1" "$(short "$2")$4" "$(short "$3")$4" "$(short "$ratio")×, at least $5×" "$(mark "$ratio >= $5")" "$6"
 }
 
-# times_less WHAT OURS THEIRS UNIT BOUND: theirs is at least BOUND times ours
+# times_less WHAT OURS THEIRS UNIT BOUND AIM: theirs is at least BOUND times ours
 times_less() {
   local ratio
   ratio=$(awk "BEGIN { print $3 / $2 }")
-  row "$1" "$(short "$2")$4" "$(short "$3")$4" "1/$(short "$ratio"), at most 1/$5" "$(mark "$ratio >= $5")"
+  row "$1" "$(short "$2")$4" "$(short "$3")$4" "1/$(short "$ratio"), at most 1/$5" "$(mark "$ratio >= $5")" "$6"
 }
 
-# within WHAT OURS THEIRS UNIT BOUND: ours is at most BOUND times theirs
+# within WHAT OURS THEIRS UNIT BOUND AIM: ours is at most BOUND times theirs
 within() {
   local ratio
   ratio=$(awk "BEGIN { print $2 / $3 }")
-  row "$1" "$(short "$2")$4" "$(short "$3")$4" "$(short "$ratio")×, at most $5×" "$(mark "$ratio <= $5")"
+  row "$1" "$(short "$2")$4" "$(short "$3")$4" "$(short "$ratio")×, at most $5×" "$(mark "$ratio <= $5")" "$6"
 }
 
-# at_most WHAT OURS BESIDE UNIT BOUND
-at_most() { row "$1" "$(short "$2")$4" "$3" "at most $5$4" "$(mark "$2 <= $5")"; }
+# at_most WHAT OURS BESIDE UNIT BOUND AIM
+at_most() { row "$1" "$(short "$2")$4" "$3" "at most $5$4" "$(mark "$2 <= $5")" "$6"; }
 
 bounds() {
   local n first last
   read -r first _ < <(sizes | tr '\n' ' ')
   last=$(sizes | tail -n 1)
   n="$(grouped "$first") variants"
-  times_more "answers/s, 64 connections, $n, against the adapter" "$(seen "$first.wva.c64.per_second")" "$(seen "$first.adapter.c64.per_second")" "" 12
-  times_more "the same against the stub" "$(seen "$first.wva.c64.per_second")" "$(seen "$first.stub.c64.per_second")" "" 0.6
+  times_more "answers/s, 64 connections, $n, against the adapter" "$(seen "$first.wva.c64.per_second")" "$(seen "$first.adapter.c64.per_second")" "" 12 20×
+  times_more "the same against the stub" "$(seen "$first.wva.c64.per_second")" "$(seen "$first.stub.c64.per_second")" "" 0.6 ""
   local variants connections percentile
   for variants in $(sizes); do
     n="$(grouped "$variants") variants"
     for connections in 64 1; do
       times_less "p99, $connections connection$([ $connections = 1 ] || echo s), $n, against the adapter" \
-        "$(seen "$variants.wva.c$connections.p99_ms")" "$(seen "$variants.adapter.c$connections.p99_ms")" " ms" 10
+        "$(seen "$variants.wva.c$connections.p99_ms")" "$(seen "$variants.adapter.c$connections.p99_ms")" " ms" 10 1/20
     done
     times_less "CPU an answer, 64 connections, $n, with Prometheus's share and all evaluations, against the adapter" \
-      "$(cpu_us "$variants" wva)" "$(cpu_us "$variants" adapter)" " µs" 15
+      "$(cpu_us "$variants" wva)" "$(cpu_us "$variants" adapter)" " µs" 15 1/40
     for percentile in p50 p99; do
       within "$percentile through the API server, 16 connections, $n, against the stub behind it" \
-        "$(middle "$variants" aggregated-wva "$percentile")" "$(middle "$variants" aggregated-stub "$percentile")" " ms" 1.2
+        "$(middle "$variants" aggregated-wva "$percentile")" "$(middle "$variants" aggregated-stub "$percentile")" " ms" 1.2 1.05×
     done
   done
   if [ "$last" -ge 10000 ]; then
-    times_less "one list of $(grouped "$last") items, median, against the adapter" "$(seen "$last.wva.list.p50_ms")" "$(seen "$last.adapter.list.p50_ms")" " ms" 20
+    times_less "one list of $(grouped "$last") items, median, against the adapter" "$(seen "$last.wva.list.p50_ms")" "$(seen "$last.adapter.list.p50_ms")" " ms" 20 1/50
   fi
-  within "resident memory, $(grouped "$first") variants, against the adapter" "$(seen "$first.wva.rss.steady_mib")" "$(seen "$first.adapter.rss.steady_mib")" " MiB" 1
+  within "resident memory, $(grouped "$first") variants, against the adapter" "$(seen "$first.wva.rss.steady_mib")" "$(seen "$first.adapter.rss.steady_mib")" " MiB" 1 ""
   if [ "$last" -ge 10000 ]; then
     n="$(grouped "$last") variants and $(grouped $((last * 2))) pods"
-    at_most "resident memory, $n, steady" "$(seen "$last.wva.rss.steady_mib")" "adapter $(short "$(seen "$last.adapter.rss.steady_mib")") MiB" " MiB" 192
-    at_most "resident memory, $n, during an evaluation" "$(seen "$last.wva.rss.most_mib")" "adapter $(short "$(seen "$last.adapter.rss.most_mib")") MiB" " MiB" 320
-    at_most "age of the evidence in the answer, $n, above the scrape's own, p99" "$(seen "$last.age.above_p99_s")" "answer $(short "$(seen "$last.age.evidence_p99_s")") s, scrape $(short "$(seen "$last.age.scrape_p99_s")") s" " s" 8
+    at_most "resident memory, $n, steady" "$(seen "$last.wva.rss.steady_mib")" "adapter $(short "$(seen "$last.adapter.rss.steady_mib")") MiB" " MiB" 192 "the adapter's"
+    at_most "resident memory, $n, during an evaluation" "$(seen "$last.wva.rss.most_mib")" "adapter $(short "$(seen "$last.adapter.rss.most_mib")") MiB" " MiB" 320 "the adapter's"
+    at_most "age of the evidence in the answer, $n, above the scrape's own, p99" "$(seen "$last.age.above_p99_s")" "answer $(short "$(seen "$last.age.evidence_p99_s")") s, scrape $(short "$(seen "$last.age.scrape_p99_s")") s" " s" 8 "3 s"
   fi
   decide_bounds
 }
 
 decide_bounds() {
-  [ -n "$(seen decide.100000_ms)" ] || return 0
-  at_most "deciding 10,000 variants (criterion, median)" "$(seen decide.10000_ms)" "" " ms" 50
+  at_most "deciding 10,000 variants (criterion, median)" "$(seen decide.10000_ms)" "" " ms" 50 "20 ms"
   # Linear: a variant costs at most twice as much among 100,000, which no cache holds, as among 100.
   local few many
   few=$(awk "BEGIN { print $(seen decide.100_ms) * 1e6 / 100 }")
   many=$(awk "BEGIN { print $(seen decide.100000_ms) * 1e6 / 100000 }")
-  within "deciding one variant among 100,000, against among 100" "$many" "$few" " ns" 2
+  within "deciding one variant among 100,000, against among 100" "$many" "$few" " ns" 2 ""
 }
 
 # cpu_us VARIANTS SERVER: processor time an answer at 64 connections, in µs: the server's own and what Prometheus does for it. Ours is
