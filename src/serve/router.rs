@@ -36,8 +36,15 @@ pub fn router(state: AppState) -> Router {
 /// Health: the kubelet shows no credential.
 fn open_to_all() -> Router<AppState> {
     ["/livez", "/readyz", "/healthz"].into_iter().fold(Router::new(), |router, path| {
-        router.route(path, get(health::all)).route(&format!("{path}/{{check}}"), get(health::one))
+        let one = get(health::one).fallback(method_not_allowed);
+        router
+            .route(path, get(health::all).fallback(method_not_allowed))
+            .route(&format!("{path}/{{check}}"), one)
     })
+}
+
+async fn method_not_allowed() -> Status {
+    Status::method_not_allowed()
 }
 
 /// Discovery, and the answer to everything that is not there.

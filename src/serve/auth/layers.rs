@@ -30,7 +30,9 @@ pub(crate) async fn data(
     request: Request,
     next: Next,
 ) -> Response {
-    let Ok(Path((namespace, metric))) = path else { return bad_path() };
+    let Ok(Path((namespace, metric))) = path else {
+        return Status::invalid_path().into_response();
+    };
     if let Some(refusal) = too_long([&namespace, &metric]) {
         return refusal;
     }
@@ -54,7 +56,7 @@ pub(crate) async fn object_data(
     next: Next,
 ) -> Response {
     let Ok(Path(ObjectPath { version, namespace, resource, name, metric })) = path else {
-        return bad_path();
+        return Status::invalid_path().into_response();
     };
     let Some(version) = Version::named(&version) else {
         return Status::no_such_resource().into_response();
@@ -129,10 +131,6 @@ fn verb(request: &Request, name: &str) -> &'static str {
 /// would throw its token away.
 fn unauthorized() -> Status {
     Status::new(Reason::Unauthorized, "Unauthorized")
-}
-
-fn bad_path() -> Response {
-    Status::new(Reason::BadRequest, "invalid request path").into_response()
 }
 
 fn too_long<const N: usize>(names: [&str; N]) -> Option<Response> {

@@ -6,6 +6,7 @@ mod label_selector;
 mod resource;
 mod show;
 
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Extension, Path, Request, State};
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, Uri};
@@ -106,7 +107,8 @@ impl reading::Read for Read<'_> {
 }
 
 /// Everything else below a version: a path that is too short, or of objects that have no metrics here.
-pub(crate) async fn elsewhere(Path((version, rest)): Path<(String, String)>) -> Response {
+pub(crate) async fn elsewhere(path: Result<Path<(String, String)>, PathRejection>) -> Response {
+    let Ok(Path((version, rest))) = path else { return Status::invalid_path().into_response() };
     let parts: Vec<_> = rest.split('/').collect();
     let known = Version::named(&version).is_some() && parts.iter().all(|part| part.len() <= MAX_PART);
     let refusal = match parts[..] {
