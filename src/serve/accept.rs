@@ -88,11 +88,15 @@ impl<'a> Range<'a> {
         self.media.eq_ignore_ascii_case(encoding.media()) || self.media.eq_ignore_ascii_case(other)
     }
 
-    /// The encoding it asks for: the first not `refused`, for a wildcard.
-    fn encoding(&self, refused: [bool; 3]) -> Option<Encoding> {
-        let left = Encoding::ALL.into_iter().zip(refused).filter(|(_, refused)| !refused);
-        let mut left = left.map(|(encoding, _)| encoding);
-        if self.is_wildcard() { left.next() } else { left.find(|encoding| self.names(*encoding)) }
+    /// The encoding it asks for: the first that it takes.
+    fn encoding(&self, refused: Refused) -> Option<Encoding> {
+        Encoding::ALL.into_iter().find(|encoding| self.takes(*encoding, refused))
+    }
+
+    /// True when it means `encoding`, by name or as a wildcard, and nothing more exact refuses it.
+    fn takes(&self, encoding: Encoding, refused: Refused) -> bool {
+        let by_wildcard = self.is_wildcard() && !(refused.application && self.media == "*/*");
+        !refused.names(encoding) && (by_wildcard || self.names(encoding))
     }
 
     /// Whether it asks for the object itself or for a table; `None` when for something else. There is no table in
@@ -110,10 +114,37 @@ impl<'a> Range<'a> {
     }
 }
 
-/// The elements of a header that is a list.
+/// What `q=0` refuses: a wildcard does not mean it.
+#[derive(Debug, Clone, Copy, Default)]
+struct Refused {
+    /// Each encoding, by its name.
+    named: [bool; 3],
+    /// `application/*`: all that `*/*` could mean here.
+    application: bool,
+}
+
+impl Refused {
+    fn of(headers: &HeaderMap) -> Self {
+        let no = ranges(headers).filter(|range| range.weight() == 0 && range.get("as").is_empty());
+        no.fold(Self::default(), |mut refused, range| {
+            refused.application |= range.media.eq_ignore_ascii_case("application/*");
+            for (encoding, refused) in Encoding::ALL.into_iter().zip(&mut refused.named) {
+                *refused |= range.names(encoding);
+            }
+            refused
+        })
+    }
+
+    fn names(self, encoding: Encoding) -> bool {
+        Encoding::ALL.into_iter().zip(self.named).any(|(own, refused)| refused && own == encoding)
+    }
+}
+
+/// The elements of a header that is a list. One that is no ASCII is left out, and no other with it.
 fn elements<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = Range<'a>> {
     let values = headers.get_all(name).into_iter();
-    let texts = values.filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(','));
+    let parts = values.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+    let texts = parts.filter(|part| part.is_ascii()).filter_map(|part| std::str::from_utf8(part).ok());
     texts.filter(|text| !text.trim().is_empty()).map(Range::parse)
 }
 
@@ -121,28 +152,13 @@ fn ranges(headers: &HeaderMap) -> impl Iterator<Item = Range<'_>> {
     elements(headers, &ACCEPT)
 }
 
-/// Which encodings are refused by name, with `q=0`: a wildcard does not mean them.
-fn refused(headers: &HeaderMap) -> [bool; 3] {
-    let no: [bool; 3] = Default::default();
-    ranges(headers).filter(|range| range.weight() == 0).fold(no, |mut refused, range| {
-        for (encoding, refused) in Encoding::ALL.into_iter().zip(&mut refused) {
-            *refused |= range.names(encoding) && range.get("as").is_empty();
-        }
-        refused
-    })
-}
-
 /// The wanted with the greatest weight, the first among equals; `nothing` to a client that says nothing.
-fn best<T>(
-    headers: &HeaderMap,
-    nothing: T,
-    meaning: impl Fn(&Range<'_>, [bool; 3]) -> Option<T>,
-) -> Option<T> {
+fn best<T>(headers: &HeaderMap, nothing: T, meaning: impl Fn(&Range<'_>, Refused) -> Option<T>) -> Option<T> {
     let mut ranges = ranges(headers).peekable();
     if ranges.peek().is_none() {
         return Some(nothing);
     }
-    let refused = refused(headers);
+    let refused = Refused::of(headers);
     let mut best: Option<(u16, T)> = None;
     for range in ranges {
         let weight = range.weight();
@@ -173,10 +189,8 @@ pub(crate) fn encoding(headers: &HeaderMap) -> Option<Encoding> {
 
 /// True when plain JSON will do, for what exists in nothing else.
 pub(crate) fn takes_json(headers: &HeaderMap) -> bool {
-    let json = |range: &Range<'_>, refused: [bool; 3]| {
-        let [refused, ..] = refused;
-        let plain = range.get("as").is_empty();
-        (plain && !refused && (range.is_wildcard() || range.names(Encoding::Json))).then_some(())
+    let json = |range: &Range<'_>, refused: Refused| {
+        (range.get("as").is_empty() && range.takes(Encoding::Json, refused)).then_some(())
     };
     best(headers, (), json).is_some()
 }

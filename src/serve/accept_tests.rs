@@ -51,6 +51,13 @@ fn the_most_wanted_wins_and_the_first_among_equals() {
         ("application/yaml;q=x", Some((Yaml, None))),
         ("application/json;q=0, */*", Some((Yaml, None))),
         ("application/json;q=0", None),
+        ("application/*;q=0, */*", None),
+        ("APPLICATION/*;q=0.0, */*;q=0.5, text/html", None),
+        ("application/*;q=0, */*, application/yaml;q=0.1", Some((Yaml, None))),
+        ("*/*;q=0, application/*", Some((Json, None))),
+        ("*/*;q=0, application/yaml", Some((Yaml, None))),
+        ("application/json;q=0, application/*;q=0.5, */*", Some((Yaml, None))),
+        ("application/*;as=Table;v=v1;g=meta.k8s.io;q=0, */*", Some((Json, None))),
         ("application/json;charset=utf-8", Some((Json, None))),
         ("text/html, */*;q=0.1", Some((Json, None))),
         ("text/html", None),
@@ -77,6 +84,34 @@ fn several_header_lines_are_one_list() {
     let mut lines = headers("text/html");
     lines.append(ACCEPT, HeaderValue::from_static("application/yaml"));
     assert_eq!(encoding(&lines), Some(Encoding::Yaml));
+}
+
+#[test]
+fn an_element_that_is_no_text_hides_no_other() {
+    for (bytes, want) in [
+        (&b"application/yaml, text/caf\xc3\xa9"[..], Encoding::Yaml),
+        (b"\xff, application/yaml", Encoding::Yaml),
+        (b"application/json;x=\xe9, application/yaml;q=0.1", Encoding::Yaml),
+        (b"application/vnd.kubernetes.protobuf, \xa0", Encoding::Protobuf),
+    ] {
+        let headers = HeaderMap::from_iter([(ACCEPT, HeaderValue::from_bytes(bytes).unwrap())]);
+        assert_eq!(encoding(&headers), Some(want), "{bytes:?}");
+    }
+    let bytes = HeaderValue::from_bytes(b"caf\xe9, gzip").unwrap();
+    assert!(gzip(&HeaderMap::from_iter([(ACCEPT_ENCODING, bytes)])));
+}
+
+#[test]
+fn what_exists_in_json_alone_is_refused_with_all_that_a_wildcard_means() {
+    for (accept, want) in [
+        ("*/*", true),
+        ("application/*;q=0, */*", false),
+        ("application/json;q=0, */*", false),
+        ("application/*;q=0, */*, application/json", true),
+        ("application/yaml", false),
+    ] {
+        assert_eq!(takes_json(&headers(accept)), want, "{accept}");
+    }
 }
 
 #[test]

@@ -2,12 +2,11 @@
 
 use std::any::Any;
 
-use axum::Router;
-use axum::extract::{Request, State};
+use axum::extract::{RawPathParams, Request, State};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
-use tokio::sync::OwnedSemaphorePermit;
+use axum::{RequestExt, Router};
 use tower_http::catch_panic::CatchPanicLayer;
 
 use super::admin::health;
@@ -36,8 +35,15 @@ pub fn router(state: AppState) -> Router {
 /// Health: the kubelet shows no credential.
 fn open_to_all() -> Router<AppState> {
     ["/livez", "/readyz", "/healthz"].into_iter().fold(Router::new(), |router, path| {
-        router.route(path, get(health::all)).route(&format!("{path}/{{check}}"), get(health::one))
+        let one = get(health::one).fallback(method_not_allowed);
+        router
+            .route(path, get(health::all).fallback(method_not_allowed))
+            .route(&format!("{path}/{{check}}"), one)
     })
+}
+
+async fn method_not_allowed() -> Status {
+    Status::method_not_allowed()
 }
 
 /// Discovery, and the answer to everything that is not there.
@@ -96,32 +102,45 @@ fn instances(state: &AppState) -> Router<AppState> {
 }
 
 /// Refuses a read at once when too many wait. Discovery and health are not counted.
-async fn bounded(State(state): State<AppState>, request: Request, next: Next) -> Response {
+async fn bounded(State(state): State<AppState>, mut request: Request, next: Next) -> Response {
+    match state.place() {
+        Some(_place) => next.run(request).await,
+        None => {
+            let path = request.extract_parts::<RawPathParams>().await;
+            too_many_reads(path.ok().as_ref()).into_response()
+        }
+    }
+}
+
+/// The refusal, with what was asked for as far as that can be a name.
+fn too_many_reads(path: Option<&RawPathParams>) -> Status {
+    let part = |name: &str| {
+        let mut parts = path.into_iter().flatten();
+        let named = parts.find(|(own, value)| *own == name && value.len() <= layers::MAX_NAME);
+        named.map(|(_, value)| value.to_owned())
+    };
     let refusal = "too many reads are waiting on this server; ask again later";
-    within(state.place(), refusal, request, next).await
+    let (Some(namespace), Some(metric)) = (part("namespace"), part("metric")) else {
+        return Status::new(Reason::TooManyRequests, refusal);
+    };
+    let (group, name, of) = match (part("resource"), part("name")) {
+        (Some(resource), Some(name)) => {
+            let of = format!(" of {resource} {name}");
+            (custom_metrics::GROUP, name, of)
+        }
+        _ => (external_metrics::metric::GROUP, String::new(), String::new()),
+    };
+    let message = format!("{metric}{of} in namespace {namespace} cannot be read now: {refusal}");
+    Status::new(Reason::TooManyRequests, message).about(group, metric, name)
 }
 
 /// The same for looks at the metrics.
 async fn bounded_scrapes(State(state): State<AppState>, request: Request, next: Next) -> Response {
-    within(
-        state.scrape(),
-        "too many others look at the metrics of this server; ask again later",
-        request,
-        next,
-    )
-    .await
-}
-
-async fn within(
-    place: Option<OwnedSemaphorePermit>,
-    refusal: &'static str,
-    request: Request,
-    next: Next,
-) -> Response {
-    let Some(_place) = place else {
-        return Status::new(Reason::TooManyRequests, refusal).into_response();
-    };
-    next.run(request).await
+    let refusal = "too many others look at the metrics of this server; ask again later";
+    match state.scrape() {
+        Some(_place) => next.run(request).await,
+        None => Status::new(Reason::TooManyRequests, refusal).into_response(),
+    }
 }
 
 /// A panic costs its own request and nothing else.

@@ -177,6 +177,12 @@ impl Status {
         Self::new(Reason::MethodNotAllowed, "the server does not allow this method on the requested resource")
     }
 
+    /// The answer to a path that is no text when it is decoded.
+    #[must_use]
+    pub fn invalid_path() -> Self {
+        Self::new(Reason::BadRequest, "invalid request path")
+    }
+
     /// The answer below a group that this server serves, where nothing is.
     #[must_use]
     pub fn no_such_resource() -> Self {

@@ -13,6 +13,7 @@ mod connections;
 mod custom;
 mod custom_protobuf;
 mod door;
+mod edges;
 mod forwarding;
 mod frames;
 mod fuzz;

@@ -4,6 +4,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Query, State};
 use axum::response::{IntoResponse, Response};
 use http::header::{CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
@@ -130,8 +131,14 @@ fn line((name, result): &Check, excluded: &[&str]) -> String {
 }
 
 /// `/{livez,readyz,healthz}/{check}`
-pub(crate) async fn one(State(state): State<AppState>, uri: http::Uri, Path(name): Path<String>) -> Response {
+pub(crate) async fn one(
+    State(state): State<AppState>,
+    uri: http::Uri,
+    name: Result<Path<String>, PathRejection>,
+) -> Response {
     let path = uri.path().trim_start_matches('/').split('/').next().unwrap_or_default();
+    // A name that is no text is no check's.
+    let name = name.map_or_else(|_| String::new(), |Path(name)| name);
     match checks(&state, path).into_iter().find(|(own, _)| *own == name) {
         None => plain(StatusCode::NOT_FOUND, "404 page not found\n".into()),
         Some((_, Ok(()))) => plain(StatusCode::OK, "ok".into()),

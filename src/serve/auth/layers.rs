@@ -14,7 +14,7 @@ use crate::serve::status::{Reason, Status};
 use crate::serve::tls::Peer;
 
 /// The longest name that an object may have, in bytes; a longer one costs neither a review nor memory.
-const MAX_NAME: usize = 253;
+pub(crate) const MAX_NAME: usize = 253;
 
 /// Discovery: everybody, and nobody is asked who they are. What it says is static and public, and a cluster whose
 /// discovery is refused (to a proxy with a CA or a name that is not known here yet, say) cannot delete namespaces.
@@ -30,7 +30,9 @@ pub(crate) async fn data(
     request: Request,
     next: Next,
 ) -> Response {
-    let Ok(Path((namespace, metric))) = path else { return bad_path() };
+    let Ok(Path((namespace, metric))) = path else {
+        return Status::invalid_path().into_response();
+    };
     if let Some(refusal) = too_long([&namespace, &metric]) {
         return refusal;
     }
@@ -54,7 +56,7 @@ pub(crate) async fn object_data(
     next: Next,
 ) -> Response {
     let Ok(Path(ObjectPath { version, namespace, resource, name, metric })) = path else {
-        return bad_path();
+        return Status::invalid_path().into_response();
     };
     let Some(version) = Version::named(&version) else {
         return Status::no_such_resource().into_response();
@@ -85,10 +87,10 @@ async fn authorized(state: &AppState, wanted: Attributes, mut request: Request, 
         Ok(caller) => caller,
         Err(Unauthenticated::BadToken) => return unauthorized().into_response(),
         Err(cause @ Unauthenticated::Undecided(Undecided::Busy)) => {
-            return Status::new(Reason::TooManyRequests, cause.to_string()).into_response();
+            return unnamed(&wanted, Reason::TooManyRequests, &cause).into_response();
         }
         Err(cause @ (Unauthenticated::NotLoaded | Unauthenticated::Undecided(_))) => {
-            return Status::new(Reason::ServiceUnavailable, cause.to_string()).into_response();
+            return unnamed(&wanted, Reason::ServiceUnavailable, &cause).into_response();
         }
     };
     match state.auth().authorize(&caller, wanted.clone()).await {
@@ -131,8 +133,20 @@ fn unauthorized() -> Status {
     Status::new(Reason::Unauthorized, "Unauthorized")
 }
 
-fn bad_path() -> Response {
-    Status::new(Reason::BadRequest, "invalid request path").into_response()
+/// The refusal of a caller of whom nobody can say who it is, with what was asked for.
+fn unnamed(wanted: &Attributes, reason: Reason, cause: &Unauthenticated) -> Status {
+    let refusal = Status::new(reason, cause.to_string());
+    match wanted {
+        Attributes::Path { .. } => refusal,
+        Attributes::Resource { group, resource, subresource, namespace, .. } if subresource.is_empty() => {
+            let note = format!("asked for {resource} in namespace {namespace}");
+            refusal.with_note(&note).about(group, resource.as_str(), "")
+        }
+        Attributes::Resource { group, resource, subresource, namespace, name, .. } => {
+            let note = format!("asked for {subresource} of {resource} {name} in namespace {namespace}");
+            refusal.with_note(&note).about(group, subresource.as_str(), name.as_str())
+        }
+    }
 }
 
 fn too_long<const N: usize>(names: [&str; N]) -> Option<Response> {

@@ -1,6 +1,8 @@
 //! The numbers of variants become metrics of objects. Which variant an object belongs to is looked up; the number, and
 //! why there may be none, is what `external_metrics` says of that variant. Pure. Computes no number.
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
 use wva_core::units::Seconds;
 
@@ -8,9 +10,13 @@ use super::label_selector::LabelSelector;
 use super::resource::{ALL, ObjectPath, Resource, Version};
 use super::{GROUP, could_not_find};
 use crate::engine::{ClusterView, Published};
-use crate::serve::external_metrics::selector::Selector;
+use crate::serve::external_metrics::fields::{Field, Term};
+use crate::serve::external_metrics::metric::Metric;
+use crate::serve::external_metrics::selector::{Rule, Selector};
 use crate::serve::external_metrics::show::WholeSeconds;
-use crate::serve::external_metrics::{self as external, Beginning, Question, WaitsFor, numbers};
+use crate::serve::external_metrics::{
+    self as external, Beginning, Question, WaitsFor, numbers, unknown_metric,
+};
 use crate::serve::status::{Reason, Status};
 
 /// Which objects are asked for, and how the answer is to be written.
@@ -21,6 +27,8 @@ pub(crate) struct Asked<'a> {
     pub(crate) resource: Resource,
     /// Which objects, when all are asked for.
     pub(crate) objects: &'a Selector,
+    /// The same by their fields.
+    pub(crate) fields: &'a [Term],
     /// Which series of them. A variant's labels are those of its objects and of its series alike.
     pub(crate) series: &'a Selector,
     /// The same, to be told back.
@@ -74,20 +82,39 @@ pub(crate) fn answer<'a>(
 /// What selects the variants of the objects.
 ///
 /// # Errors
-/// When a Deployment has no variant, or two, or nobody knows yet.
+/// When there is no such metric; when a Deployment has no variant, or two, or nobody knows yet.
 pub(crate) fn selection(
     view: &ClusterView,
     beginning: &Beginning,
     now: Timestamp,
     asked: &Asked<'_>,
 ) -> Result<Selector, Status> {
-    let Asked { path, resource, objects, series, .. } = asked;
+    let Asked { path, resource, objects, series, fields, .. } = asked;
+    if Metric::named(&path.metric).is_none() {
+        return Err(in_words_of_the_group(unknown_metric(GROUP, &path.metric), asked));
+    }
     let variant = match resource {
-        _ if path.name == ALL => return Ok((*objects).clone().and(series)),
+        _ if path.name == ALL => {
+            let fields = fields.iter().map(|term| by_field(view, asked, term));
+            return Ok(fields.fold((*objects).clone().and(series), |all, field| all.and(&field)));
+        }
         Resource::VariantAutoscaling => path.name.as_str(),
         Resource::Deployment => variant_of(view, beginning, now, path)?,
     };
-    Ok(Selector::equals("variant_name", variant).and(series))
+    Ok(Selector::requiring("variant_name", Rule::Equals(variant.into())).and(series))
+}
+
+/// The variants of the objects that have the field: a Deployment's name is not that of its variant.
+fn by_field(view: &ClusterView, asked: &Asked<'_>, term: &Term) -> Selector {
+    match (asked.resource, term.field) {
+        (Resource::Deployment, Field::Name) => {
+            let claims = view.claims_on(&asked.path.namespace, &term.value).iter();
+            let variants: BTreeSet<_> = claims.map(|claim| claim.variant.name.clone()).collect();
+            let rule = if term.has { Rule::In(variants) } else { Rule::NotIn(variants) };
+            Selector::requiring("variant_name", rule)
+        }
+        _ => term.of_variants(),
+    }
 }
 
 /// The variant that has the Deployment as its scale target.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::serve::external_metrics::selector::{Rule, Selector};
+use crate::serve::external_metrics::selector::{Requirement, Rule, Selector};
 
 /// All of it must hold.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -28,10 +28,10 @@ impl LabelSelector {
     /// The same selector; `None` when it compares integers, for which this form has no operator.
     pub(super) fn of(selector: &Selector) -> Option<Self> {
         let mut all = Self::default();
-        for (key, rule) in selector.requirements() {
+        for Requirement { key, rule } in selector.requirements() {
             let (operator, values) = match rule {
                 Rule::Equals(value) => {
-                    all.match_labels.insert(key.to_owned(), value.clone());
+                    all.match_labels.insert(key.clone(), value.clone());
                     continue;
                 }
                 Rule::Differs(value) => ("NotIn", vec![value.clone()]),
@@ -41,7 +41,7 @@ impl LabelSelector {
                 Rule::Absent => ("DoesNotExist", Vec::new()),
                 Rule::Above(_) | Rule::Below(_) => return None,
             };
-            all.match_expressions.push(Expression { key: key.to_owned(), operator, values });
+            all.match_expressions.push(Expression { key: key.clone(), operator, values });
         }
         Some(all)
     }

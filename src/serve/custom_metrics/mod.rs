@@ -6,6 +6,7 @@ mod label_selector;
 mod resource;
 mod show;
 
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Extension, Path, Request, State};
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, Uri};
@@ -17,7 +18,7 @@ pub(crate) use self::resource::{ObjectPath, Version};
 use super::accept::Representation;
 pub(crate) use super::discovery::CUSTOM_GROUP as GROUP;
 use super::external_metrics::Question;
-use super::external_metrics::query;
+use super::external_metrics::query::{self, Options};
 use super::external_metrics::selector::Selector;
 use super::observe::AuditId;
 use super::state::AppState;
@@ -54,7 +55,7 @@ pub(crate) struct Read<'a> {
     version: Version,
     resource: Resource,
     /// Which objects, when all are asked for.
-    objects: Selector,
+    objects: Options,
     /// Which series of them.
     series: Selector,
     /// The same, to be told back; `None` when none was given, or one that cannot be.
@@ -66,7 +67,7 @@ impl<'a> Read<'a> {
     pub(crate) fn of(headers: &HeaderMap, uri: &Uri, path: &'a ObjectPath) -> Result<Self, Status> {
         let representation = represent::asked(headers)?;
         let version = Version::named(&path.version).ok_or_else(Status::no_such_resource)?;
-        let objects = query::selector(GROUP, uri)?;
+        let objects = query::options(GROUP, uri)?;
         let series = query::series_selector(uri)?;
         let resource = Resource::named(&path.resource)
             .ok_or_else(|| not_served(&path.metric, &path.resource, &path.name))?;
@@ -82,7 +83,8 @@ impl reading::Read for Read<'_> {
             path: self.path,
             version: self.version,
             resource: self.resource,
-            objects: &self.objects,
+            objects: &self.objects.labels,
+            fields: &self.objects.fields,
             series: &self.series,
             echo: self.echo.as_ref(),
         };
@@ -97,6 +99,7 @@ impl reading::Read for Read<'_> {
             now,
             max_stale: state.max_stale(),
             beginning: &beginning,
+            view: &|| view.clone(),
         };
         let list = answer(published, &view, &question, &asked)?;
         let response = represent::show(self.representation, &list)?;
@@ -106,7 +109,8 @@ impl reading::Read for Read<'_> {
 }
 
 /// Everything else below a version: a path that is too short, or of objects that have no metrics here.
-pub(crate) async fn elsewhere(Path((version, rest)): Path<(String, String)>) -> Response {
+pub(crate) async fn elsewhere(path: Result<Path<(String, String)>, PathRejection>) -> Response {
+    let Ok(Path((version, rest))) = path else { return Status::invalid_path().into_response() };
     let parts: Vec<_> = rest.split('/').collect();
     let known = Version::named(&version).is_some() && parts.iter().all(|part| part.len() <= MAX_PART);
     let refusal = match parts[..] {

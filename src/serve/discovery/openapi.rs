@@ -112,12 +112,10 @@ fn path(dialect: Dialect, api: Api, version: &str, operation: &str, named: bool)
         parameter("labelSelector", "query", false, "Which of them; all when it is empty."),
     ];
     if named {
-        parameters.push(parameter(
-            "name",
-            "path",
-            true,
-            "The object that the number describes; `*` for all.",
-        ));
+        let object = "The object that the number describes; `*` for all.";
+        let series = "Which series of it; all when it is empty.";
+        parameters.push(parameter("name", "path", true, object));
+        parameters.push(parameter("metricLabelSelector", "query", false, series));
     }
     let mut get = json!({
         "operationId": operation,

@@ -1,24 +1,28 @@
 //! One published result and one question become one answer: a list with exactly one item a variant, or a refusal that
 //! says which variant, why, since when and what to do. Pure: the time is an argument. Computes no number.
 
-use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use serde::Serialize;
-use wva_core::decision::{Cause, Target, Unknown, Verdict};
-use wva_core::units::Seconds;
+use wva_core::decision::{Target, Verdict};
+use wva_core::units::{Replicas, Seconds};
 use wva_core::{Decision, VariantId};
 
 use super::beginning::{Beginning, nothing_yet};
 use super::metric::{Labels, Metric};
 use super::quantity::Quantity;
+use super::refusal::{no_current, no_variant, not_known, too_old, unfit, unknown_metric};
 use super::selector::Selector;
-use super::show::{self, WholeSeconds};
-use crate::engine::{Origin, Published};
-use crate::serve::status::{Empty, Reason, Status};
+use super::show;
+use crate::engine::{ClusterView, Origin, Published};
+use crate::serve::status::{Empty, Status};
+
+/// The labels by which a selector names variants.
+pub(super) const NAMES: [&str; 2] = ["variant_name", "variant"];
 
 /// What is asked.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub(crate) struct Question<'a> {
     /// The API group that is asked: refusals name it.
     pub(crate) group: &'static str,
@@ -33,6 +37,8 @@ pub(crate) struct Question<'a> {
     pub(crate) max_stale: Seconds,
     /// Why there may be nothing at all.
     pub(crate) beginning: &'a Beginning,
+    /// What the watches know now. No part of a number: only a refusal looks at it.
+    pub(crate) view: &'a dyn Fn() -> Arc<ClusterView>,
 }
 
 /// The list of items, and when it was made. How it is written: `show`.
@@ -106,11 +112,21 @@ pub(crate) fn numbers<'a>(
     published: &'a Published,
     question: &Question<'a>,
 ) -> Result<Vec<Item<'a>>, Status> {
-    let (name, metric) = Metric::named(question.metric).ok_or_else(|| unknown_metric(question))?;
+    numbers_by(published, question, Metric::thousandths)
+}
+
+/// The same with any way to make a value, in thousandths. Whatever it makes, only what an HPA reads as it is meant goes on.
+fn numbers_by<'a>(
+    published: &'a Published,
+    question: &Question<'a>,
+    value: impl Fn(Metric, Replicas, Option<Replicas>) -> Option<f64>,
+) -> Result<Vec<Item<'a>>, Status> {
+    let (name, metric) =
+        Metric::named(question.metric).ok_or_else(|| unknown_metric(question.group, question.metric))?;
     if published.origin == Origin::Empty {
         return Err(nothing_yet(question));
     }
-    let labels = |id, decision| Labels::of(id, decision, question.controller_instance);
+    let labels = |id, decision| labels(id, decision, question);
     let selected: Vec<_> = candidates(published, question)
         .into_iter()
         .filter(|&(id, decision)| question.selector.matches(|key| labels(id, decision).get(key)))
@@ -122,10 +138,9 @@ pub(crate) fn numbers<'a>(
         .into_iter()
         .map(|(id, decision)| {
             let target = fresh(id, decision, question)?;
-            let value =
-                metric.value(target.desired, decision.current).ok_or_else(|| no_current(id, question))?;
-            let value =
-                value.map_err(|error| about(Reason::InternalError, question, error.to_string(), id))?;
+            let thousandths = value(metric, target.desired, decision.current);
+            let thousandths = thousandths.ok_or_else(|| no_current(id, target, question))?;
+            let value = Quantity::of(thousandths).map_err(|error| unfit(id, target, error, question))?;
             let (metric_labels, timestamp) = (labels(id, decision), target.evidence);
             Ok(Item { metric_name: name, metric_labels, timestamp, value, id, decision, target })
         })
@@ -133,9 +148,12 @@ pub(crate) fn numbers<'a>(
 }
 
 /// The variants that the selector can match: those it names, which is what an HPA does, else all of the namespace. So a
-/// read costs the same with one variant and with ten thousand.
-fn candidates<'a>(published: &'a Published, question: &Question<'a>) -> Vec<(&'a VariantId, &'a Decision)> {
-    let named = question.selector.required(&["variant_name", "variant"]);
+/// read of a variant costs the same among one and among ten thousand, and so does a refusal.
+pub(super) fn candidates<'a>(
+    published: &'a Published,
+    question: &Question<'a>,
+) -> Vec<(&'a VariantId, &'a Decision)> {
+    let named = question.selector.required(&NAMES);
     if named.is_empty() {
         return in_namespace(published, question.namespace).collect();
     }
@@ -143,7 +161,12 @@ fn candidates<'a>(published: &'a Published, question: &Question<'a>) -> Vec<(&'a
     ids.filter_map(|id| published.decisions.get_key_value(&id)).collect()
 }
 
-fn in_namespace<'a>(
+/// The labels that a variant's item has, or would have.
+pub(super) fn labels<'a>(id: &'a VariantId, decision: &'a Decision, question: &Question<'a>) -> Labels<'a> {
+    Labels::of(id, decision.accelerator.as_deref(), question.controller_instance)
+}
+
+pub(super) fn in_namespace<'a>(
     published: &'a Published,
     namespace: &'a str,
 ) -> impl Iterator<Item = (&'a VariantId, &'a Decision)> {
@@ -165,80 +188,6 @@ fn fresh<'a>(id: &VariantId, decision: &'a Decision, question: &Question<'_>) ->
     Ok(target)
 }
 
-fn about(reason: Reason, question: &Question<'_>, message: String, id: &VariantId) -> Status {
-    Status::new(reason, message).about(question.group, question.metric, &id.name)
-}
-
-fn unknown_metric(question: &Question<'_>) -> Status {
-    let served: Vec<_> = Metric::NAMES.iter().map(|(name, _)| *name).collect();
-    let message = format!("no metric {:?} is served here; there are {}", question.metric, served.join(", "));
-    Status::new(Reason::NotFound, message).about(question.group, question.metric, "")
-}
-
-fn no_variant(published: &Published, question: &Question<'_>) -> Status {
-    let Question { group, namespace, metric, selector, .. } = question;
-    let count = in_namespace(published, namespace).count();
-    let asked =
-        if selector.is_empty() { "any variant".into() } else { format!("{:?}", selector.to_string()) };
-    let next = if count == 0 {
-        format!(
-            "no VariantAutoscaling of this installation is in namespace {namespace}; create one or ask another"
-        )
-    } else {
-        format!("none of its {count} variants matches; {}", mismatch(published, question))
-    };
-    let message = format!("{metric} in namespace {namespace} does not exist for {asked}: {next}");
-    Status::new(Reason::NotFound, message).about(group, *metric, "")
-}
-
-/// Which keys of the selector no variant has, and which there are; else where to look.
-fn mismatch(published: &Published, question: &Question<'_>) -> String {
-    let variants = in_namespace(published, question.namespace);
-    let labels =
-        variants.flat_map(|(id, decision)| Labels::of(id, decision, question.controller_instance).iter());
-    let there: BTreeSet<_> = labels.map(|(key, _)| key).collect();
-    let missing: Vec<_> = question.selector.keys().into_iter().filter(|key| !there.contains(key)).collect();
-    if missing.is_empty() {
-        return "compare the selector with `kubectl get variantautoscalings`".into();
-    }
-    let there: Vec<_> = there.into_iter().collect();
-    format!("none has the label {} (labels are {})", missing.join(", "), there.join(", "))
-}
-
-fn not_known(id: &VariantId, unknown: &Unknown, question: &Question<'_>) -> Status {
-    let reason = match unknown.cause {
-        Cause::NothingKnown | Cause::TooOld => Reason::ServiceUnavailable,
-        Cause::InvalidVariant => Reason::Invalid,
-        Cause::TargetNotFound => Reason::NotFound,
-    };
-    let age = Seconds::between(unknown.since, question.now);
-    let since = WholeSeconds(unknown.since);
-    let message = format!(
-        "{} of variant {id} is not known: {} (for {age}, since {since})",
-        question.metric, unknown.message
-    );
-    about(reason, question, message, id)
-}
-
-fn too_old(id: &VariantId, target: &Target, question: &Question<'_>) -> Status {
-    let age = Seconds::between(target.evidence, question.now);
-    let message = format!(
-        "{} of variant {id} is withheld: its newest evidence is {age} old (from {}), more than max-stale {}; the last \
-         number was {} ({:?}: {}); check that the metric source answers and that an instance of wva holds the lease",
-        question.metric,
-        WholeSeconds(target.evidence),
-        question.max_stale,
-        target.desired,
-        target.reason,
-        target.message
-    );
-    about(Reason::ServiceUnavailable, question, message, id)
-}
-
-fn no_current(id: &VariantId, question: &Question<'_>) -> Status {
-    let message = format!(
-        "{} of variant {id} is not known: its scale target has no current count; check that the target exists",
-        question.metric
-    );
-    about(Reason::NotFound, question, message, id)
-}
+#[cfg(test)]
+#[path = "answer_tests.rs"]
+mod tests;

@@ -5,7 +5,7 @@ use std::fmt;
 use jiff::Timestamp;
 use wva_core::units::Seconds;
 
-use super::answer::Question;
+use super::answer::{NAMES, Question};
 use super::show::WholeSeconds;
 use crate::serve::status::{Reason, Status};
 
@@ -59,7 +59,7 @@ impl fmt::Display for WaitsFor {
 /// The refusal, in the name of the variants that the selector asks for, when it names any.
 pub(super) fn nothing_yet(question: &Question<'_>) -> Status {
     let Question { group, namespace, metric, selector, beginning, now, .. } = question;
-    let named = selector.required(&["variant_name", "variant"]);
+    let named = selector.required(&NAMES);
     let of = match named.as_slice() {
         [] if selector.is_empty() => format!("in namespace {namespace}"),
         [] => format!("in namespace {namespace} for selector {:?}", selector.to_string()),

@@ -2,10 +2,8 @@
 
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
+use wva_core::VariantId;
 use wva_core::units::Replicas;
-use wva_core::{Decision, VariantId};
-
-use super::quantity::{Quantity, TooLarge};
 
 /// The API group.
 pub(crate) const GROUP: &str = "external.metrics.k8s.io";
@@ -39,16 +37,17 @@ impl Metric {
         Self::NAMES.into_iter().find(|(served, _)| *served == name)
     }
 
-    /// Its value; `None` when it needs a current count and the scale target has none.
-    pub(crate) fn value(
-        self,
-        desired: Replicas,
-        current: Option<Replicas>,
-    ) -> Option<Result<Quantity, TooLarge>> {
+    /// Its value in thousandths; `None` when it needs a current count and the scale target has none. Where nothing runs
+    /// the ratio is the one to a single replica: `desired` itself.
+    ///
+    /// A count is below 2³², so its thousandths are exact. A quotient of them that is not whole stays so: it is at least
+    /// `1 / current` away from the next whole number, which is more than the 2⁻⁵³ of itself that is rounded off.
+    pub(crate) fn thousandths(self, desired: Replicas, current: Option<Replicas>) -> Option<f64> {
+        let thousandths = |replicas: Replicas| 1_000.0 * f64::from(replicas.get());
         match self {
-            Self::Desired => Some(Quantity::count(desired)),
-            Self::Current => current.map(Quantity::count),
-            Self::Ratio => current.map(|current| Quantity::ratio(desired, current)),
+            Self::Desired => Some(thousandths(desired)),
+            Self::Current => current.map(thousandths),
+            Self::Ratio => current.map(|current| thousandths(desired) / f64::from(current.get().max(1))),
         }
     }
 }
@@ -65,12 +64,12 @@ pub(crate) struct Labels<'a> {
 impl<'a> Labels<'a> {
     pub(crate) fn of(
         id: &'a VariantId,
-        decision: &'a Decision,
+        accelerator: Option<&'a str>,
         controller_instance: Option<&'a str>,
     ) -> Self {
         Self {
             sorted: [
-                ("accelerator_type", decision.accelerator.as_deref()),
+                ("accelerator_type", accelerator),
                 ("controller_instance", controller_instance),
                 ("exported_namespace", Some(&id.namespace)),
                 ("namespace", Some(&id.namespace)),
@@ -99,5 +98,52 @@ impl Serialize for Labels<'_> {
             map.serialize_entry(key, value)?;
         }
         map.end()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::quantity::Quantity;
+    use super::*;
+
+    fn ratio(desired: u32, current: u32) -> Quantity {
+        let current = Some(Replicas::new(current));
+        Quantity::of(Metric::Ratio.thousandths(Replicas::new(desired), current).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_ratio_is_never_rounded_down_and_never_divides_by_zero() {
+        for (desired, current, want) in
+            [(4, 2, "2"), (1, 3, "334m"), (11, 10, "1100m"), (23, 10, "2300m"), (0, 3, "0"), (5, 0, "5")]
+        {
+            assert_eq!(ratio(desired, current).to_string(), want, "{desired}/{current}");
+        }
+    }
+
+    #[test]
+    fn what_needs_a_current_count_has_no_value_without_one() {
+        let value = |metric: Metric| metric.thousandths(Replicas::new(5), None);
+        assert_eq!([Metric::Desired, Metric::Current, Metric::Ratio].map(value), [Some(5_000.0), None, None]);
+    }
+
+    proptest! {
+        #[test]
+        fn every_pair_of_counts_gives_the_exact_ratio_rounded_up(desired: u32, current: u32, small in 0..2_000_u32) {
+            for (desired, current) in [(desired, current), (desired, small), (small, current), (small, small + 1)] {
+                let exact = (u64::from(desired) * 1_000).div_ceil(u64::from(current.max(1)));
+                prop_assert_eq!(ratio(desired, current), Quantity::from_milli(exact).unwrap());
+            }
+        }
+
+        #[test]
+        fn every_count_is_itself(count: u32) {
+            let exact = Quantity::from_milli(u64::from(count) * 1_000).unwrap();
+            for metric in [Metric::Desired, Metric::Current] {
+                let count = Replicas::new(count);
+                prop_assert_eq!(Quantity::of(metric.thousandths(count, Some(count)).unwrap()).unwrap(), exact);
+            }
+        }
     }
 }

@@ -2,10 +2,12 @@
 
 mod answer;
 mod beginning;
+pub(crate) mod fields;
 mod lexer;
 pub(crate) mod metric;
 pub(crate) mod quantity;
 pub(crate) mod query;
+mod refusal;
 pub(crate) mod selector;
 pub(crate) mod show;
 
@@ -17,6 +19,7 @@ use self::answer::answer;
 pub(crate) use self::answer::{Item, Question, numbers};
 pub(crate) use self::beginning::{Beginning, WaitsFor};
 use self::metric::GROUP;
+pub(crate) use self::refusal::unknown_metric;
 use self::selector::Selector;
 use super::accept::Representation;
 use super::observe::AuditId;
@@ -57,14 +60,15 @@ impl<'a> Read<'a> {
         metric: &'a str,
     ) -> Result<Self, Status> {
         let representation = represent::asked(headers)?;
-        Ok(Self { representation, selector: query::selector(GROUP, uri)?, namespace, metric })
+        let selector = query::options(GROUP, uri)?.of_variants();
+        Ok(Self { representation, selector, namespace, metric })
     }
 }
 
 impl reading::Read for Read<'_> {
     fn render(&self, state: &AppState, published: &Published) -> Result<Response, Status> {
         let &Self { representation, ref selector, namespace, metric } = self;
-        let beginning = state.beginning();
+        let (beginning, view) = (state.beginning(), || state.view());
         let question = Question {
             group: GROUP,
             namespace,
@@ -74,6 +78,7 @@ impl reading::Read for Read<'_> {
             now: state.now(),
             max_stale: state.max_stale(),
             beginning: &beginning,
+            view: &view,
         };
         let list = answer(published, &question)?;
         let mut response = represent::show(representation, &list)?;

@@ -1,10 +1,9 @@
-//! Numbers as `resource.Quantity` prints them. Only whole thousandths can be made, so a negative number, NaN and
-//! infinity cannot be expressed: to an HPA the first means the maximum and the others mean anything.
+//! Numbers as `resource.Quantity` prints them. The one place where a number becomes something that an HPA reads: a
+//! negative one would mean the maximum to it, and NaN, infinity or one too large would mean anything.
 
 use std::fmt;
 
 use serde::{Serialize, Serializer};
-use wva_core::units::Replicas;
 
 /// The largest value an HPA reads correctly: `MilliValue()` of anything above wraps, silently, to zero or below.
 pub(crate) const LARGEST: u64 = 9_223_372_036_854_775;
@@ -12,10 +11,18 @@ pub(crate) const LARGEST: u64 = 9_223_372_036_854_775;
 /// Thousandths in one.
 const MILLI: u64 = 1_000;
 
-/// A value above [`LARGEST`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{0} thousandths are more than an autoscaler can read ({LARGEST}); this is a bug of this server")]
-pub(crate) struct TooLarge(u64);
+/// A number that an HPA would read as another one.
+#[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
+pub(crate) enum Unfit {
+    #[error("it is not a number")]
+    NotANumber,
+    #[error("it is infinite")]
+    Infinite,
+    #[error("it is negative, {0} thousandths")]
+    Negative(f64),
+    #[error("it is {0} thousandths, and {LARGEST} whole ones are the most that an autoscaler can read")]
+    TooLarge(u64),
+}
 
 /// A number that an HPA reads as it is meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -24,20 +31,27 @@ pub(crate) struct Quantity {
 }
 
 impl Quantity {
-    /// From thousandths.
-    pub(crate) const fn from_milli(milli: u64) -> Result<Self, TooLarge> {
-        if milli > LARGEST * MILLI { Err(TooLarge(milli)) } else { Ok(Self { milli }) }
+    /// From thousandths, rounded up to a whole one as an HPA would.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "not negative, and a float cast saturates above the bound"
+    )]
+    pub(crate) fn of(thousandths: f64) -> Result<Self, Unfit> {
+        if thousandths.is_nan() {
+            Err(Unfit::NotANumber)
+        } else if thousandths.is_infinite() {
+            Err(Unfit::Infinite)
+        } else if thousandths < 0.0 {
+            Err(Unfit::Negative(thousandths))
+        } else {
+            Self::from_milli(thousandths.ceil() as u64)
+        }
     }
 
-    /// A count.
-    pub(crate) fn count(replicas: Replicas) -> Result<Self, TooLarge> {
-        Self::from_milli(u64::from(replicas.get()) * MILLI)
-    }
-
-    /// `desired / current`, rounded up to a thousandth as an HPA would; `desired` itself when nothing runs.
-    pub(crate) fn ratio(desired: Replicas, current: Replicas) -> Result<Self, TooLarge> {
-        let milli = u64::from(desired.get()) * MILLI;
-        Self::from_milli(milli.div_ceil(u64::from(current.get().max(1))))
+    /// From whole thousandths.
+    pub(super) const fn from_milli(milli: u64) -> Result<Self, Unfit> {
+        if milli > LARGEST * MILLI { Err(Unfit::TooLarge(milli)) } else { Ok(Self { milli }) }
     }
 }
 
@@ -119,17 +133,26 @@ mod tests {
     #[test]
     fn a_number_that_an_hpa_would_wrap_is_an_error() {
         assert_eq!(text(LARGEST * MILLI), "9223372036854775");
-        assert_eq!(Quantity::from_milli(LARGEST * MILLI + 1), Err(TooLarge(LARGEST * MILLI + 1)));
+        assert_eq!(Quantity::from_milli(LARGEST * MILLI + 1), Err(Unfit::TooLarge(LARGEST * MILLI + 1)));
         assert!(Quantity::from_milli(u64::MAX).is_err());
+        // The nearest thousandths that a float has: 2⁶³ is 808 thousandths too many, 1,024 fewer are allowed.
+        let above = 9_223_372_036_854_775_808.0;
+        assert_eq!(Quantity::of(above), Err(Unfit::TooLarge(1 << 63)));
+        assert_eq!(Quantity::of(above - 1_024.0).unwrap().milli, (1 << 63) - 1_024);
+        assert_eq!(Quantity::of(f64::MAX), Err(Unfit::TooLarge(u64::MAX)));
     }
 
     #[test]
-    fn a_ratio_is_never_rounded_down_and_never_divides_by_zero() {
-        let ratio = |d, c| Quantity::ratio(Replicas::new(d), Replicas::new(c)).unwrap().to_string();
-        assert_eq!(ratio(4, 2), "2");
-        assert_eq!(ratio(1, 3), "334m");
-        assert_eq!(ratio(0, 3), "0");
-        assert_eq!(ratio(5, 0), "5");
+    fn a_number_that_is_none_or_negative_or_endless_is_an_error() {
+        assert!(matches!(Quantity::of(f64::NAN), Err(Unfit::NotANumber)));
+        assert!(matches!(Quantity::of(-f64::NAN), Err(Unfit::NotANumber)));
+        assert_eq!(Quantity::of(f64::INFINITY), Err(Unfit::Infinite));
+        assert_eq!(Quantity::of(f64::NEG_INFINITY), Err(Unfit::Infinite));
+        for negative in [-1_000.0, -1.0, -1e-300, f64::MIN] {
+            assert_eq!(Quantity::of(negative), Err(Unfit::Negative(negative)));
+        }
+        assert_eq!(Quantity::of(-0.0).unwrap().milli, 0, "zero has no sign here");
+        assert_eq!(Quantity::of(1e-300).unwrap().milli, 1, "and what is above zero does not become zero");
     }
 
     proptest! {
@@ -139,10 +162,14 @@ mod tests {
         }
 
         #[test]
-        fn every_pair_of_counts_gives_a_safe_ratio(desired: u32, current: u32) {
-            let ratio = Quantity::ratio(Replicas::new(desired), Replicas::new(current)).unwrap();
-            prop_assert!(ratio.milli * u64::from(current.max(1)) >= u64::from(desired) * MILLI);
-            prop_assert!(Quantity::count(Replicas::new(desired)).is_ok());
+        fn whatever_a_number_is_what_leaves_is_between_zero_and_the_most(thousandths: f64) {
+            match Quantity::of(thousandths) {
+                Ok(quantity) => {
+                    prop_assert!(thousandths >= 0.0 && quantity.milli <= LARGEST * MILLI);
+                    prop_assert!(!quantity.to_string().starts_with('-'));
+                }
+                Err(_) => prop_assert!(!(0.0..=9.2e18).contains(&thousandths)),
+            }
         }
     }
 }

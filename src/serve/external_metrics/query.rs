@@ -1,18 +1,30 @@
-//! The query of a data request: Kubernetes' list options, of which only the label selector selects. Pure.
+//! The query of a data request: Kubernetes' list options, of which the label and the field selector select. Pure.
 
 use std::borrow::Cow;
 
 use http::Uri;
 use percent_encoding::percent_decode_str;
 
+use super::fields::{self, Term};
 use super::selector::{Selector, SelectorError};
 use crate::serve::status::{Reason, Status};
 
-/// The fields a `fieldSelector` may name; Kubernetes knows these for every kind. They select nothing here.
-const FIELDS: [&str; 2] = ["metadata.name", "metadata.namespace"];
+/// What a query selects by.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Options {
+    pub(crate) labels: Selector,
+    pub(crate) fields: Vec<Term>,
+}
 
-/// Reads the selector out of a query to `group` and refuses options that are wrong.
-pub(crate) fn selector(group: &'static str, uri: &Uri) -> Result<Selector, Status> {
+impl Options {
+    /// The variants that all of it selects.
+    pub(crate) fn of_variants(self) -> Selector {
+        self.fields.iter().fold(self.labels, |all, term| all.and(&term.of_variants()))
+    }
+}
+
+/// Reads what a query to `group` selects by, and refuses options that are wrong.
+pub(crate) fn options(group: &'static str, uri: &Uri) -> Result<Options, Status> {
     let bad = |message: String| Status::new(Reason::BadRequest, message);
     let parameters = parameters(uri);
     let get =
@@ -27,14 +39,9 @@ pub(crate) fn selector(group: &'static str, uri: &Uri) -> Result<Selector, Statu
             return Err(bad(format!("strconv.ParseInt: parsing {value:?}: invalid syntax ({number})")));
         }
     }
-    for term in get("fieldSelector").split(',').map(str::trim).filter(|term| !term.is_empty()) {
-        let field = term.split(['=', '!']).next().unwrap_or_default();
-        if !FIELDS.contains(&field) {
-            let known = FIELDS.map(|field| format!("{field:?}")).join(", ");
-            return Err(bad(format!("{field:?} is not a known field selector: only {known}")));
-        }
-    }
-    Selector::parse(get("labelSelector")).map_err(|error| bad(error.to_string()))
+    let fields = fields::parse(get("fieldSelector")).map_err(|error| bad(error.to_string()))?;
+    let labels = Selector::parse(get("labelSelector")).map_err(|error| bad(error.to_string()))?;
+    Ok(Options { labels, fields })
 }
 
 /// Reads the selector of series out of a query for the metrics of objects.
@@ -80,8 +87,8 @@ mod tests {
 
     fn read(query: &str) -> Result<String, String> {
         let uri: Uri = format!("/x?{query}").parse().unwrap();
-        let selector = selector("external.metrics.k8s.io", &uri);
-        selector.map(|selector| selector.to_string()).map_err(|status| status.message().to_owned())
+        let options = options("external.metrics.k8s.io", &uri);
+        options.map(|options| options.of_variants().to_string()).map_err(|status| status.message().to_owned())
     }
 
     #[test]
@@ -115,6 +122,16 @@ mod tests {
     }
 
     #[test]
+    fn a_field_selector_selects_beside_the_labels() {
+        for query in [
+            "fieldSelector=metadata.name%3Dx&labelSelector=a%3D2",
+            "labelSelector=a=2&fieldSelector=metadata.name%3D%3Dx",
+        ] {
+            assert_eq!(read(query).as_deref(), Ok("a=2,variant_name=x"), "{query}");
+        }
+    }
+
+    #[test]
     fn wrong_options_are_named() {
         assert_eq!(read("limit=x").unwrap_err(), "strconv.ParseInt: parsing \"x\": invalid syntax (limit)");
         assert!(
@@ -122,7 +139,10 @@ mod tests {
                 .unwrap_err()
                 .starts_with("\"spec.x\" is not a known field selector")
         );
-        assert!(read("fieldSelector=metadata.name%3Dx").is_ok());
+        assert_eq!(
+            read("fieldSelector=metadata.name").unwrap_err(),
+            "invalid selector: 'metadata.name'; can't understand 'metadata.name'"
+        );
         assert!(read("watch=1").unwrap_err().starts_with("watch is not supported on resources of kind"));
         for (query, on) in
             [("w%61tch=true", true), ("watch", true), ("watch=False", false), ("watch=0", false)]

@@ -46,10 +46,11 @@ pub(crate) struct Selector {
     requirements: Vec<Requirement>,
 }
 
+/// What a selector asks of one label.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Requirement {
-    key: String,
-    rule: Rule,
+pub(crate) struct Requirement {
+    pub(crate) key: String,
+    pub(crate) rule: Rule,
 }
 
 /// What one requirement asks of the value of its key.
@@ -88,9 +89,9 @@ impl Selector {
         Ok(Self { requirements })
     }
 
-    /// The objects whose label `key` has this value; the value may be one that no text of a selector can name.
-    pub(crate) fn equals(key: &str, value: &str) -> Self {
-        Self { requirements: vec![Requirement { key: key.into(), rule: Rule::Equals(value.into()) }] }
+    /// The objects that meet one rule; its values may be such as no text of a selector can name.
+    pub(crate) fn requiring(key: &str, rule: Rule) -> Self {
+        Self { requirements: vec![Requirement { key: key.into(), rule }] }
     }
 
     /// What both select.
@@ -102,8 +103,8 @@ impl Selector {
     }
 
     /// Its requirements, sorted by key.
-    pub(crate) fn requirements(&self) -> impl Iterator<Item = (&str, &Rule)> {
-        self.requirements.iter().map(|requirement| (requirement.key.as_str(), &requirement.rule))
+    pub(crate) fn requirements(&self) -> impl Iterator<Item = &Requirement> {
+        self.requirements.iter()
     }
 
     /// True when every requirement holds for the labels that `get` answers from.
@@ -129,11 +130,6 @@ impl Selector {
             .collect();
         named.into_iter().collect()
     }
-
-    /// The keys it asks about.
-    pub(crate) fn keys(&self) -> BTreeSet<&str> {
-        self.requirements.iter().map(|requirement| requirement.key.as_str()).collect()
-    }
 }
 
 /// Requirements on one key stay in the order they came in, as Kubernetes leaves them.
@@ -142,8 +138,13 @@ fn by_key(a: &Requirement, b: &Requirement) -> Ordering {
 }
 
 impl Rule {
+    /// True when no object without the label meets it.
+    pub(crate) fn wants_label(&self) -> bool {
+        !matches!(self, Self::Absent | Self::Differs(_) | Self::NotIn(_))
+    }
+
     /// `!=` and `notin` hold for objects without the label, as everywhere in Kubernetes.
-    fn holds(&self, label: Option<&str>) -> bool {
+    pub(crate) fn holds(&self, label: Option<&str>) -> bool {
         let integer = || label.and_then(|label| label.parse::<i64>().ok());
         match self {
             Self::Exists => label.is_some(),
@@ -265,20 +266,27 @@ fn is_subdomain(text: &str) -> bool {
 /// As Kubernetes prints it: sorted by key, no spaces after commas.
 impl fmt::Display for Selector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, Requirement { key, rule }) in self.requirements.iter().enumerate() {
+        for (index, requirement) in self.requirements.iter().enumerate() {
             f.write_str(if index == 0 { "" } else { "," })?;
-            match rule {
-                Rule::Exists => write!(f, "{key}"),
-                Rule::Absent => write!(f, "!{key}"),
-                Rule::Equals(value) => write!(f, "{key}={value}"),
-                Rule::Differs(value) => write!(f, "{key}!={value}"),
-                Rule::In(values) => write!(f, "{key} in ({})", joined(values)),
-                Rule::NotIn(values) => write!(f, "{key} notin ({})", joined(values)),
-                Rule::Above(bound) => write!(f, "{key}>{bound}"),
-                Rule::Below(bound) => write!(f, "{key}<{bound}"),
-            }?;
+            requirement.fmt(f)?;
         }
         Ok(())
+    }
+}
+
+impl fmt::Display for Requirement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { key, rule } = self;
+        match rule {
+            Rule::Exists => write!(f, "{key}"),
+            Rule::Absent => write!(f, "!{key}"),
+            Rule::Equals(value) => write!(f, "{key}={value}"),
+            Rule::Differs(value) => write!(f, "{key}!={value}"),
+            Rule::In(values) => write!(f, "{key} in ({})", joined(values)),
+            Rule::NotIn(values) => write!(f, "{key} notin ({})", joined(values)),
+            Rule::Above(bound) => write!(f, "{key}>{bound}"),
+            Rule::Below(bound) => write!(f, "{key}<{bound}"),
+        }
     }
 }
 

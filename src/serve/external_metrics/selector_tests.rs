@@ -181,4 +181,9 @@ proptest! {
         prop_assert_ne!(Rule::In(values.clone()).holds(label), Rule::NotIn(values).holds(label));
         prop_assert_ne!(Rule::Exists.holds(label), Rule::Absent.holds(label));
     }
+
+    #[test]
+    fn a_rule_that_wants_a_label_holds_for_nothing_without_it_and_any_other_does(rule in rule()) {
+        prop_assert_eq!(rule.holds(None), !rule.wants_label());
+    }
 }

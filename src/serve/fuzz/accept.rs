@@ -68,10 +68,12 @@ fn headers(name: http::HeaderName, values: &[Vec<u8>]) -> HeaderMap {
     headers
 }
 
-/// What the header says, in lower case, without what is not text.
+/// What the header says, in lower case, without the elements that are no text.
 fn said(headers: &HeaderMap, name: http::HeaderName) -> Vec<String> {
-    let texts = headers.get_all(name).into_iter().filter_map(|value| value.to_str().ok());
-    let ranges = texts.flat_map(|text| text.split(',')).map(|text| text.trim().to_ascii_lowercase());
+    let values: Vec<_> = headers.get_all(name).into_iter().map(|value| value.as_bytes().to_vec()).collect();
+    let joined = values.join(&b',');
+    let all = String::from_utf8_lossy(&joined);
+    let ranges = all.split(',').filter(|text| text.is_ascii()).map(|text| text.trim().to_ascii_lowercase());
     ranges.filter(|range| !range.is_empty()).collect()
 }
 

@@ -123,9 +123,9 @@ fn a_selector_in_a_query_is_the_selector_however_it_is_encoded() {
         let value: String =
             bytes.map(|(at, byte)| encoded((byte, u8::try_from((ways >> (at % 60)) & 3).unwrap()))).collect();
         let uri: Uri = format!("/x?{before}labelSelector={value}{after}").parse().unwrap();
-        let read = query::selector(GROUP, &uri)
-            .map_err(|status| TestCaseError::fail(status.message().to_owned()))?;
-        prop_assert_eq!(Ok(read), Selector::parse(&text), "{}", uri);
+        let read =
+            query::options(GROUP, &uri).map_err(|status| TestCaseError::fail(status.message().to_owned()))?;
+        prop_assert_eq!(Ok(read.of_variants()), Selector::parse(&text), "{}", uri);
         prop_assert!(!query::watches(&uri));
         Ok(())
     });
@@ -135,12 +135,13 @@ fn a_selector_in_a_query_is_the_selector_however_it_is_encoded() {
 fn no_query_harms() {
     let corpus = [
         "labelSelector=a%3D1%2Cb+in+%28x%2Cy%29&limit=500&watch=0&fieldSelector=metadata.name%3Dx",
+        "fieldSelector=metadata.name!=a%5c,b,metadata.namespace==c",
         "%&=&&a=%e2%82",
         "watch=true&watch",
     ];
     fuzz("query bytes", damaged(&corpus), |bytes| {
         let Ok(uri) = Uri::try_from([b"/x?", &bytes[..]].concat()) else { return Ok(()) };
-        let _ = (query::selector(GROUP, &uri), query::watches(&uri));
+        let _ = (query::options(GROUP, &uri), query::watches(&uri));
         Ok(())
     });
 }

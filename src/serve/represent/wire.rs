@@ -41,12 +41,20 @@ impl Wire {
         if answer.body().size_hint().exact().is_none_or(|size| size < LARGE) {
             return answer;
         }
-        answer.headers_mut().append(VARY, HeaderValue::from_static("Accept-Encoding"));
+        varies(answer.headers_mut());
         if self.gzip && !answer.headers().contains_key(CONTENT_ENCODING) {
             compressed(answer).await
         } else {
             answer
         }
+    }
+}
+
+/// Says that the answer depends on `Accept-Encoding`; a forwarded one says so already.
+fn varies(headers: &mut HeaderMap) {
+    const BY_ENCODING: HeaderValue = HeaderValue::from_static("Accept-Encoding");
+    if !headers.get_all(VARY).into_iter().any(|value| *value == BY_ENCODING) {
+        headers.append(VARY, BY_ENCODING);
     }
 }
 

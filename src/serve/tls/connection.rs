@@ -11,8 +11,8 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use futures::future::BoxFuture;
-use http::header::CONNECTION;
-use http::{HeaderValue, Request, Response, Version};
+use http::header::{CONNECTION, CONTENT_LENGTH};
+use http::{HeaderValue, Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -185,6 +185,11 @@ fn answer(
     let says_so = is_last && request.version() < Version::HTTP_2;
     Box::pin(async move {
         let mut answer = router.oneshot(request).await?;
+        if answer.status() == StatusCode::NOT_MODIFIED {
+            // The router gives every answer the length of its body; of this one it would have to be the body's that is
+            // not sent.
+            answer.headers_mut().remove(CONTENT_LENGTH);
+        }
         if says_so {
             answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }

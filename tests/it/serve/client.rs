@@ -39,6 +39,12 @@ impl Answer {
         self.head.lines().find_map(|line| line.strip_prefix(name.as_str()))
     }
 
+    /// Every value of a header, in order.
+    pub(crate) fn all(&self, name: &str) -> Vec<&str> {
+        let name = format!("{name}: ");
+        self.head.lines().filter_map(|line| line.strip_prefix(name.as_str())).collect()
+    }
+
     /// The message of a `Status`.
     pub(crate) fn message(&self) -> String {
         let status: serde_json::Value = serde_json::from_str(&self.body).expect(&self.body);

@@ -9,7 +9,7 @@ use tokio::time::sleep;
 use wva::engine::{Claim, ClusterView};
 use wva::serve::auth::Attributes;
 use wva_core::VariantId;
-use wva_core::model::{Bounds, Role, TargetRef, Variant};
+use wva_core::model::{Bounds, InvalidVariant, Role, TargetRef, Variant};
 use wva_core::snapshot::VariantState;
 use wva_core::units::Cost;
 
@@ -34,12 +34,14 @@ fn deployment(namespace: &str, name: &str) -> String {
     object("v1beta2", namespace, "deployments.apps", name, DESIRED)
 }
 
-/// What the bed's variants scale, and a Deployment that two variants claim.
+/// What the bed's variants scale, a Deployment that two variants claim, and variants that nobody has decided about.
 fn view() -> ClusterView {
     let all = [
+        ("fresh", "first", "first-decode"),
         ("half", "good", "good-decode"),
         ("half", "new", "new-decode"),
         ("llm", "llama-a100", "llama-decode"),
+        ("llm", "young", "young-decode"),
         ("old", "old", "old-decode"),
         ("pair", "one", "pair-one"),
         ("pair", "two", "pair-two"),
@@ -55,6 +57,10 @@ fn view() -> ClusterView {
         synced: true,
         variants: undisputed.map(state).collect(),
         claims: all.map(claim).to_vec(),
+        invalid: vec![InvalidVariant {
+            id: VariantId::new("llm", "broken"),
+            problem: "spec.modelID is empty".into(),
+        }],
         ..ClusterView::default()
     }
 }
@@ -147,6 +153,48 @@ async fn every_answer_about_an_object_is_these_bytes() {
 }
 
 #[tokio::test]
+async fn a_variant_that_was_just_made_is_not_told_that_it_does_not_exist() {
+    let bed = bed().await;
+    let named = |selector: &str| path("llm", DESIRED) + "?labelSelector=" + selector;
+    for (name, path) in [
+        ("data-young", named("variant_name%3Dyoung%2Cexported_namespace%3Dllm")),
+        ("data-young-other-label", named("variant_name%3Dyoung%2Cpod%3Dx")),
+        ("data-young-invalid", named("variant%3Dbroken")),
+        ("data-young-namespace", path("fresh", DESIRED)),
+        ("custom-young", variant("llm", "young")),
+        ("custom-young-deployment", deployment("llm", "young-decode")),
+        ("custom-young-star", variant("fresh", "*")),
+        ("custom-young-star-deployment", deployment("fresh", "*")),
+    ] {
+        let answer = bed.proxied("hpa", &path).await;
+        assert_eq!(answer.status, 503, "{path}: {}", answer.body);
+        golden(name, &answer);
+    }
+    let elsewhere = path("fresh", DESIRED) + "?labelSelector=pod%3Dx";
+    golden("data-young-no-label", &bed.proxied("hpa", &elsewhere).await);
+}
+
+#[tokio::test]
+async fn the_metric_is_judged_before_the_object_and_fields_select() {
+    let bed = bed().await;
+    let unknown =
+        |namespace, name| object("v1beta2", namespace, "deployments.apps", name, "requests_per_second");
+    for (name, path) in [
+        ("unknown-metric-unknown-deployment", unknown("llm", "nope")),
+        ("unknown-metric-two-variants", unknown("twice", "shared")),
+        ("series-absent", variant("llm", "llama-a100") + "?metricLabelSelector=!foo%2C!accelerator_type"),
+        ("field-variant", variant("pair", "*") + "?fieldSelector=metadata.name%3Done"),
+        ("field-deployment", deployment("pair", "*") + "?fieldSelector=metadata.name%3Dpair-two"),
+        ("field-not-deployment", deployment("pair", "*") + "?fieldSelector=metadata.name!%3Dpair-two"),
+        ("field-unknown-deployment", deployment("pair", "*") + "?fieldSelector=metadata.name%3Dnope"),
+        ("field-other-namespace", variant("pair", "*") + "?fieldSelector=metadata.namespace%3Dllm"),
+        ("field-no-operator", variant("pair", "*") + "?fieldSelector=metadata.name"),
+    ] {
+        golden(&format!("custom-{name}"), &bed.proxied("hpa", &path).await);
+    }
+}
+
+#[tokio::test]
 async fn an_object_has_the_number_that_the_external_metric_has() {
     let bed = bed().await;
     for (namespace, name, target) in [("llm", "llama-a100", "llama-decode"), ("pair", "two", "pair-two")] {
@@ -171,6 +219,13 @@ async fn an_object_is_written_as_the_client_accepts_it() {
         [("yaml", "Accept: application/yaml"), ("table", table), ("xml", "Accept: application/xml")]
     {
         let request = format!("GET {}", deployment("llm", "llama-decode"));
+        let answer = bed.send(Some(&bed.proxy), &request, &["X-Remote-User: hpa", accept]).await;
+        golden(&format!("custom-{name}"), &answer);
+    }
+    for (name, version) in [("protobuf", "v1beta2"), ("protobuf-v1beta1", "v1beta1")] {
+        let path = object(version, "llm", "deployments.apps", "llama-decode", DESIRED);
+        let request = format!("GET {path}?metricLabelSelector=accelerator_type%3DA100,x!%3D1");
+        let accept = "Accept: application/vnd.kubernetes.protobuf, */*";
         let answer = bed.send(Some(&bed.proxy), &request, &["X-Remote-User: hpa", accept]).await;
         golden(&format!("custom-{name}"), &answer);
     }
@@ -296,10 +351,11 @@ async fn an_object_is_refused_at_once_when_too_many_reads_of_any_kind_wait() {
     let reads = futures::future::join_all((0..600).map(|n| connections[n % 3].read()).collect::<Vec<_>>());
     let object = async {
         sleep(Duration::from_millis(200)).await;
-        bed.proxied("hpa", &variant("llm", "llama-a100")).await.status
+        bed.proxied("hpa", &variant("llm", "llama-a100")).await
     };
-    let (_, status) = tokio::join!(reads, object);
-    assert_eq!(status, 429);
+    let (_, answer) = tokio::join!(reads, object);
+    assert_eq!(answer.status, 429);
+    golden("custom-too-many-reads", &answer);
     assert_eq!(bed.proxied("hpa", &variant("llm", "llama-a100")).await.status, 200);
 }
 

@@ -21,6 +21,7 @@ use wva_core::snapshot::{Sample, Signal};
 
 use super::bed::{Bed, Wanted, later};
 use super::client::{Answer, H2};
+use super::wire::golden;
 use super::{READ, path};
 use crate::engine::{OneVariant, PausedClock, term};
 
@@ -184,8 +185,13 @@ async fn past_the_bound_of_reads_the_answer_is_429_at_once_and_everything_else_g
     // Message() sees to it that there is no Retry-After.
     assert_eq!(
         (refused.status, refused.message().as_str()),
-        (429, "too many reads are waiting on this server; ask again later")
+        (
+            429,
+            "wva_desired_replicas in namespace llm cannot be read now: too many reads are waiting on this server; ask \
+             again later"
+        )
     );
+    golden("edge-too-many-reads", &refused);
     assert!(took < Duration::from_millis(300), "{took:?}");
     assert!(refused.body.contains(r#""reason":"TooManyRequests""#), "{}", refused.body);
     for path in
@@ -217,6 +223,7 @@ async fn looks_at_the_metrics_are_bounded_and_cost_the_reads_nothing() {
         let refused = look(99).await;
         assert_eq!(refused.status, 429);
         assert!(refused.message().starts_with("too many others look at the metrics"), "{}", refused.body);
+        golden("edge-too-many-scrapes", &refused);
         assert_eq!(bed.proxied("hpa", READ).await.value(), "5");
         later(Duration::from_secs(6)).await;
     };

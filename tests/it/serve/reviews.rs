@@ -11,6 +11,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::READ;
 use super::bed::{Bed, later};
 use super::client::{Answer, Captured, H2};
+use super::wire::golden;
 
 /// How often an HPA asks.
 const SYNC: Duration = Duration::from_secs(15);
@@ -133,6 +134,9 @@ async fn past_the_bound_of_reviews_the_answer_is_429_at_once_and_the_rest_goes_o
         message.contains("\"one-too-many\"") && message.contains("64 reviews are already waiting"),
         "{message}"
     );
+    golden("edge-too-many-reviews", &refused);
+    let token = "Authorization: Bearer unknown";
+    golden("edge-too-many-token-reviews", &bed.send(None, &format!("GET {READ}"), &[token]).await);
     let refused = with_token(&bed, "unknown").await;
     assert_eq!(refused.status, 429);
     assert!(refused.message().contains("64 reviews are already waiting"), "{}", refused.body);

@@ -1,0 +1,116 @@
+//! Numbers that no autoscaler could read, forced through the one gate that every number passes; and refusals that name the
+//! real cause.
+
+use axum::response::IntoResponse;
+use wva_core::decision::Reason as Because;
+
+use super::super::beginning::WaitsFor;
+use super::*;
+use crate::serve::status::Reason;
+
+const NOW: &str = "2026-11-21T10:00:10Z";
+
+fn decision(accelerator: &str) -> Decision {
+    let verdict = Verdict::Target(Target {
+        desired: Replicas::new(5),
+        reason: Because::SourceDown,
+        message: "held".into(),
+        evidence: "2026-11-21T10:00:05Z".parse().unwrap(),
+    });
+    let (model, accelerator) = ("llama".into(), Some(accelerator.into()));
+    Decision { model, accelerator, current: Some(Replicas::new(2)), verdict }
+}
+
+/// The values of the variants a and b of namespace llm, made by `value`.
+fn asked(
+    metric: &str,
+    selector: &str,
+    value: impl Fn(Metric, Replicas, Option<Replicas>) -> Option<f64>,
+) -> Result<Vec<String>, Status> {
+    let decisions = [("a", "A100"), ("b", "H100")];
+    let decisions = decisions.map(|(name, accelerator)| (VariantId::new("llm", name), decision(accelerator)));
+    let published = Published { origin: Origin::Computed, decisions: decisions.into(), ..Published::empty() };
+    let now = NOW.parse().unwrap();
+    let question = Question {
+        group: "external.metrics.k8s.io",
+        namespace: "llm",
+        metric,
+        selector: &Selector::parse(selector).unwrap(),
+        controller_instance: None,
+        now,
+        max_stale: Seconds::whole(300),
+        beginning: &Beginning { since: now, waits_for: WaitsFor::Evaluation },
+        view: &Arc::<ClusterView>::default,
+    };
+    let items = numbers_by(&published, &question, value)?;
+    Ok(items.iter().map(|item| item.value.to_string()).collect())
+}
+
+#[test]
+fn negative_endless_too_large_or_no_number_never_leaves_and_the_error_says_of_which_variant_and_what_to_do() {
+    for (value, why) in [
+        (-1.0, "it is negative, -1 thousandths"),
+        (-1e-9, "it is negative, -0.000000001 thousandths"),
+        (f64::NAN, "it is not a number"),
+        (f64::INFINITY, "it is infinite"),
+        (f64::NEG_INFINITY, "it is infinite"),
+        (
+            9_223_372_036_854_775_808.0,
+            "it is 9223372036854775808 thousandths, and 9223372036854775 whole ones are the most that an autoscaler can \
+             read",
+        ),
+    ] {
+        for (metric, _) in Metric::NAMES {
+            let refusal = asked(metric, "variant_name=a", |_, _, _| Some(value)).unwrap_err();
+            let want = format!(
+                "{metric} of variant llm/a is withheld: {why}; its newest evidence is 5s old (from \
+                 2026-11-21T10:00:05Z); this is a bug of this server: report it with the variant, `kubectl get \
+                 variantautoscaling a -n llm -o yaml`"
+            );
+            assert_eq!((refusal.reason(), refusal.message()), (Reason::InternalError, want.as_str()));
+            assert_eq!(refusal.into_response().status().as_u16(), 500);
+        }
+    }
+}
+
+#[test]
+fn one_number_that_cannot_leave_keeps_a_sum_without_it_from_leaving() {
+    assert_eq!(asked("wva_desired_ratio", "", Metric::thousandths), Ok(vec!["2500m".into(), "2500m".into()]));
+    let calls = std::cell::Cell::new(0);
+    let second_is_none = |metric: Metric, desired, current| {
+        calls.set(calls.get() + 1);
+        if calls.get() == 2 { Some(f64::NAN) } else { metric.thousandths(desired, current) }
+    };
+    let refusal = asked("wva_desired_ratio", "", second_is_none).unwrap_err();
+    assert!(refusal.message().contains("llm/b is withheld: it is not a number"), "{}", refusal.message());
+}
+
+#[test]
+fn a_refusal_blames_only_requirements_that_nothing_meets() {
+    let labels = "(labels are accelerator_type, exported_namespace, namespace, variant, variant_name)";
+    for (selector, why) in [
+        ("!foo,variant_name=nope", "this installation has no variant nope there".into()),
+        ("variant_name in (y,x),!foo", "this installation has no variant x or y there".into()),
+        ("!variant_name", "none of its 2 variants matches: nothing meets \"!variant_name\"".into()),
+        ("foo!=1,pod=x", format!("none of its 2 variants matches: there is no label pod {labels}")),
+        ("pod,zone notin (a),rack>3", format!("there is no label pod, rack {labels}")),
+        ("foo=", format!("there is no label foo {labels}")),
+        (
+            "variant_name=a,accelerator_type=H100,!foo",
+            "variant a does not match: nothing meets \"accelerator_type=H100\"".into(),
+        ),
+        (
+            "variant_name=a,variant=b",
+            "none of these variants matches: each requirement is met by one of them, and all by none".into(),
+        ),
+        (
+            "pod=x,namespace=other",
+            format!("there is no label pod {labels}; nothing meets \"namespace=other\""),
+        ),
+    ] {
+        let refusal = asked("wva_desired_replicas", selector, Metric::thousandths).unwrap_err();
+        let end = format!("{why}; compare the selector with `kubectl get variantautoscalings -n llm`");
+        assert_eq!(refusal.reason(), Reason::NotFound);
+        assert!(refusal.message().ends_with(&end), "{selector}: {}", refusal.message());
+    }
+}
