@@ -2,6 +2,7 @@
 //! readers of the moment share. N readers never cause N queries. And the loop that evaluates when nobody reads.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -42,6 +43,8 @@ pub struct Reader {
     settings: ReadSettings,
     /// Keyed by the sequence of the result that is too old: whoever saw the same one joins the same evaluation.
     shared: Cache<u64, Arc<Published>>,
+    /// An evaluation that nobody waits for is under way.
+    begun: Arc<AtomicBool>,
 }
 
 impl Reader {
@@ -49,7 +52,7 @@ impl Reader {
     #[must_use]
     pub fn new(engine: Arc<Engine>, settings: ReadSettings) -> Self {
         let shared = Cache::builder().max_capacity(SHARED_EVALUATIONS).time_to_live(FAILURE_PAUSE).build();
-        Self { engine, settings, shared }
+        Self { engine, settings, shared, begun: Arc::default() }
     }
 
     /// The newest published result, whatever its age.
@@ -89,14 +92,33 @@ impl Reader {
     }
 
     /// A result young enough to answer with; after `read_wait` the last one there is. Where evaluations take longer than
-    /// that, at once: waiting would be in vain, and the loop evaluates as often as it may.
+    /// that, at once: waiting would be in vain, and the next one goes on behind it.
     pub async fn current(&self) -> Arc<Published> {
         let newest = self.newest();
-        let in_vain = newest.origin == Origin::Computed && newest.took > self.settings.read_wait;
-        if in_vain || self.is_young(&newest) {
+        if self.is_young(&newest) {
+            return newest;
+        }
+        if newest.origin == Origin::Computed && newest.took > self.settings.read_wait {
+            self.begin();
             return newest;
         }
         tokio::time::timeout(self.settings.read_wait, self.refresh()).await.unwrap_or_else(|_| self.newest())
+    }
+
+    /// Starts an evaluation that nobody waits for, unless one is under way or may not start.
+    fn begin(&self) {
+        if self.engine.duty().is_resting() || self.begun.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let this = self.clone();
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "as short as the evaluation it waits for, which is bounded"
+        )]
+        tokio::spawn(async move {
+            this.refresh().await;
+            this.begun.store(false, Ordering::Release);
+        });
     }
 
     /// How long it is until the newest result is `age` old; `None` when it is, or is not of this instance.
