@@ -14,6 +14,7 @@ use super::admin::health;
 use super::auth::layers;
 use super::state::AppState;
 use super::status::{Reason, Status};
+use super::tls::UntilSent;
 use super::{admin, custom_metrics, discovery, external_metrics, forward, observe};
 
 /// Where the namespaces of the external metrics begin.
@@ -95,7 +96,7 @@ fn instances(state: &AppState) -> Router<AppState> {
         .route_layer(from_fn_with_state(state.clone(), bounded))
 }
 
-/// Refuses a read at once when too many wait. Discovery and health are not counted.
+/// Refuses a read at once when too many wait or are being sent. Discovery and health are not counted.
 async fn bounded(State(state): State<AppState>, request: Request, next: Next) -> Response {
     let refusal = "too many reads are waiting on this server; ask again later";
     within(state.place(), refusal, request, next).await
@@ -118,10 +119,13 @@ async fn within(
     request: Request,
     next: Next,
 ) -> Response {
-    let Some(_place) = place else {
+    let Some(place) = place else {
         return Status::new(Reason::TooManyRequests, refusal).into_response();
     };
-    next.run(request).await
+    let mut answer = next.run(request).await;
+    // An answer that nobody takes fills memory as one that is being made does.
+    answer.extensions_mut().insert(UntilSent::new(place));
+    answer
 }
 
 /// A panic costs its own request and nothing else.
