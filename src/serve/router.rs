@@ -7,12 +7,14 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
 use axum::{RequestExt, Router};
+use tokio::sync::OwnedSemaphorePermit;
 use tower_http::catch_panic::CatchPanicLayer;
 
 use super::admin::health;
 use super::auth::layers;
 use super::state::AppState;
 use super::status::{Reason, Status};
+use super::tls::UntilSent;
 use super::{admin, custom_metrics, discovery, external_metrics, forward, observe};
 
 /// Where the namespaces of the external metrics begin.
@@ -101,10 +103,10 @@ fn instances(state: &AppState) -> Router<AppState> {
         .route_layer(from_fn_with_state(state.clone(), bounded))
 }
 
-/// Refuses a read at once when too many wait. Discovery and health are not counted.
+/// Refuses a read at once when too many wait or are being sent. Discovery and health are not counted.
 async fn bounded(State(state): State<AppState>, mut request: Request, next: Next) -> Response {
     match state.place() {
-        Some(_place) => next.run(request).await,
+        Some(place) => until_sent(place, next.run(request).await),
         None => {
             let path = request.extract_parts::<RawPathParams>().await;
             too_many_reads(path.ok().as_ref()).into_response()
@@ -138,9 +140,15 @@ fn too_many_reads(path: Option<&RawPathParams>) -> Status {
 async fn bounded_scrapes(State(state): State<AppState>, request: Request, next: Next) -> Response {
     let refusal = "too many others look at the metrics of this server; ask again later";
     match state.scrape() {
-        Some(_place) => next.run(request).await,
+        Some(place) => until_sent(place, next.run(request).await),
         None => Status::new(Reason::TooManyRequests, refusal).into_response(),
     }
+}
+
+/// An answer that nobody takes fills memory as one that is being made does: it keeps its place.
+fn until_sent(place: OwnedSemaphorePermit, mut answer: Response) -> Response {
+    answer.extensions_mut().insert(UntilSent::new(place));
+    answer
 }
 
 /// A panic costs its own request and nothing else.

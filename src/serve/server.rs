@@ -41,11 +41,11 @@ pub struct Server {
 impl Vouches for AppState {
     fn vouched<'a>(&'a self, peer: &'a Peer) -> BoxFuture<'a, Vouched> {
         Box::pin(async {
-            match self.auth().vouched(&peer.chain).await {
-                Vouched::ForTheCluster => Vouched::ForTheCluster,
-                _ if self.guard().knows(peer) => Vouched::ForTheCluster,
-                other => other,
+            let vouched = self.auth().vouched(&peer.chain).await;
+            if vouched != Vouched::ForTheCluster && self.guard().knows(peer).await {
+                return Vouched::ForTheCluster;
             }
+            vouched
         })
     }
 }

@@ -34,6 +34,10 @@ const MAX_READS: usize = 512;
 /// Looks at `/metrics` at once: a few scrapers and people. Each is a text of every variant.
 const MAX_SCRAPES: usize = 16;
 
+/// Requests for discovery whose token is under review at once: as many as there may be reviews. A head has at most
+/// 256 KiB, so 16 MiB wait.
+const MAX_UNPROVEN: usize = 64;
+
 /// What the engine's own bound on a read may overrun before the newest result is taken without it.
 const OVERRUN: Duration = Duration::from_millis(100);
 
@@ -158,6 +162,7 @@ struct Inner {
     scaling: Arc<Scaling>,
     room: Arc<Semaphore>,
     scrapes: Arc<Semaphore>,
+    unproven: Arc<Semaphore>,
     started: Timestamp,
 }
 
@@ -189,6 +194,7 @@ impl AppState {
             ledger,
             room: Arc::new(Semaphore::new(MAX_READS)),
             scrapes: Arc::new(Semaphore::new(MAX_SCRAPES)),
+            unproven: Arc::new(Semaphore::new(MAX_UNPROVEN)),
             started: reads.now(),
             reads,
             registry,
@@ -304,6 +310,11 @@ impl AppState {
     /// A place among the looks at `/metrics`, apart from the reads: whoever wants to see why reads hang needs one.
     pub(crate) fn scrape(&self) -> Option<OwnedSemaphorePermit> {
         self.0.scrapes.clone().try_acquire_owned().ok()
+    }
+
+    /// A place among those who wait for discovery until their token is reviewed.
+    pub(crate) fn unproven(&self) -> Option<OwnedSemaphorePermit> {
+        self.0.unproven.clone().try_acquire_owned().ok()
     }
 
     /// The result for a read. An evaluation that hangs in spite of its bounds does not hang the reader.

@@ -16,11 +16,28 @@ use crate::serve::tls::Peer;
 /// The longest name that an object may have, in bytes; a longer one costs neither a review nor memory.
 pub(crate) const MAX_NAME: usize = 253;
 
-/// Discovery: everybody, and nobody is asked who they are. What it says is static and public, and a cluster whose
-/// discovery is refused (to a proxy with a CA or a name that is not known here yet, say) cannot delete namespaces.
+/// Discovery: whoever is known, without a review (Kubernetes grants it to every user by `system:discovery`, and the
+/// cluster's discovery must not hang on one call more). Who shows nothing is refused, as by other API servers.
+///
+/// In doubt it is served, since what it says is static and public, and an aggregator that is refused stops the deletion
+/// of namespaces in the whole cluster: to a certificate that is not known here (of a proxy whose CA has just been
+/// rotated, say), to everybody before the trust has been read, and to a token that cannot be reviewed, or not now.
 pub(crate) async fn discovery(State(state): State<AppState>, mut request: Request, next: Next) -> Response {
-    state.auth().strip(request.headers_mut());
-    only_get(request, next).await
+    let shows_certificate = request.extensions().get::<Peer>().is_some_and(|peer| !peer.chain.is_empty());
+    let place = if shows_certificate { None } else { state.unproven() };
+    let Some(place) = place else {
+        state.auth().strip(request.headers_mut());
+        return only_get(request, next).await;
+    };
+    let caller = authenticate(&state, &mut request).await;
+    drop(place);
+    match caller {
+        Ok(caller @ Caller::Anonymous) => forbidden_path(&caller, &request, None).into_response(),
+        Err(Unauthenticated::BadToken) => unauthorized().into_response(),
+        Ok(Caller::Known(_)) | Err(Unauthenticated::NotLoaded | Unauthenticated::Undecided(_)) => {
+            only_get(request, next).await
+        }
+    }
 }
 
 /// Data: who may `list` the metric in the namespace.

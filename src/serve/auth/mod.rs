@@ -1,5 +1,5 @@
 //! Who may read. Authentication: front proxy, then a user's certificate, then a bearer token, then nobody.
-//! Authorisation: by review, except for discovery, which everybody may read and which asks nobody.
+//! Authorisation: by review, except for discovery, which everybody who is known may read.
 
 mod certificate;
 pub(crate) mod headers;
@@ -16,12 +16,12 @@ use arc_swap::ArcSwap;
 use http::HeaderMap;
 use tokio::sync::watch;
 
-pub(crate) use certificate::{Chain, Subject, vouches};
+pub(crate) use certificate::{Chain, Proven, Subject, vouches};
 pub use identity::{Caller, Token, User};
 pub use reviewer::{Access, AllowAll, Attributes, ReviewError, Reviewer};
 pub use trust::{Trust, TrustError};
 
-use self::certificate::Standings;
+use self::certificate::Standing;
 use self::review::Reviews;
 pub(crate) use self::review::Undecided;
 use crate::serve::tls::Vouched;
@@ -50,7 +50,7 @@ pub(crate) enum Unauthenticated {
 /// Knows whom the cluster trusts and what reviews have said.
 pub(crate) struct Auth {
     trust: ArcSwap<Loaded>,
-    standings: Standings,
+    standings: Proven<Standing>,
     reviews: Reviews,
 }
 
@@ -64,7 +64,7 @@ impl Auth {
     pub(crate) fn new(reviewer: Arc<dyn Reviewer>) -> Self {
         Self {
             trust: ArcSwap::from_pointee(Loaded { generation: 0, trust: None }),
-            standings: Standings::new(),
+            standings: Proven::new(),
             reviews: Reviews::new(reviewer),
         }
     }
@@ -104,7 +104,7 @@ impl Auth {
             headers::strip(headers, None);
             return Err(Unauthenticated::NotLoaded);
         };
-        let standing = self.standings.of(loaded.generation, trust, chain).await;
+        let standing = self.standing(loaded.generation, trust, chain).await;
         let names = trust.front_proxy.as_ref().map(|proxy| &proxy.headers);
         let remote =
             names.filter(|_| standing.front_proxy).and_then(|names| headers::remote_user(headers, names));
@@ -128,12 +128,16 @@ impl Auth {
     pub(crate) async fn vouched(&self, chain: &Chain) -> Vouched {
         let loaded = self.trust.load_full();
         let Some(trust) = &loaded.trust else { return Vouched::No };
-        let standing = self.standings.of(loaded.generation, trust, chain).await;
+        let standing = self.standing(loaded.generation, trust, chain).await;
         match standing.user {
             _ if standing.front_proxy => Vouched::ForTheCluster,
             Some(_) => Vouched::ForAUser,
             None => Vouched::No,
         }
+    }
+
+    async fn standing(&self, generation: u64, trust: &Trust, chain: &Chain) -> Standing {
+        self.standings.of(generation, chain, || Standing::of(trust, chain)).await
     }
 
     /// Whether `caller` may do something.

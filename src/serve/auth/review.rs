@@ -37,7 +37,8 @@ const MAX_KEY: usize = 10_000;
 /// A review that takes longer is given up; the aggregator waits 60 s, an HPA worker should not.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Reviews under way at once. One takes milliseconds, so this is thousands a second.
+/// Reviews of one kind under way at once. One takes milliseconds, so this is thousands a second. Each kind has its own:
+/// anybody may show a token that nobody knows, and must not so keep callers who are known from their reviews.
 const IN_FLIGHT: usize = 64;
 
 /// No decision.
@@ -61,7 +62,8 @@ pub(crate) struct Reviews {
     reviewer: Arc<dyn Reviewer>,
     tokens: Cache<Token, Decided<Option<User>>>,
     access: Cache<(User, Attributes), Decided<Access>>,
-    in_flight: Arc<Semaphore>,
+    tokens_in_flight: Arc<Semaphore>,
+    access_in_flight: Arc<Semaphore>,
 }
 
 /// A decision, and until when it is used. Yes and no are remembered apart.
@@ -100,14 +102,15 @@ impl Reviews {
                 .max_capacity(REMEMBERED)
                 .time_to_live(ALLOWED_FOR.max(DENIED_FOR))
                 .build(),
-            in_flight: Arc::new(Semaphore::new(IN_FLIGHT)),
+            tokens_in_flight: Arc::new(Semaphore::new(IN_FLIGHT)),
+            access_in_flight: Arc::new(Semaphore::new(IN_FLIGHT)),
         }
     }
 
     /// The user a token stands for.
     pub(crate) async fn token(&self, token: Token) -> Result<Option<User>, Undecided> {
         let (this, asked) = (self.clone(), token.clone());
-        let review = async move { this.bounded(this.reviewer.token(&asked)).await };
+        let review = async move { bounded(&this.tokens_in_flight, this.reviewer.token(&asked)).await };
         shared(&self.tokens, token, review, known_for).await
     }
 
@@ -117,20 +120,24 @@ impl Reviews {
             return Ok(Access::Allowed);
         }
         if weight(user, &attributes) > MAX_KEY {
-            return self.bounded(self.reviewer.access(user, &attributes)).await;
+            return bounded(&self.access_in_flight, self.reviewer.access(user, &attributes)).await;
         }
         let mut known_as = user.clone();
         known_as.extra.remove(CREDENTIAL_ID);
         let (this, user, asked) = (self.clone(), user.clone(), attributes.clone());
-        let review = async move { this.bounded(this.reviewer.access(&user, &asked)).await };
+        let review =
+            async move { bounded(&this.access_in_flight, this.reviewer.access(&user, &asked)).await };
         shared(&self.access, (known_as, attributes), review, lasts).await
     }
+}
 
-    async fn bounded<V>(&self, review: impl Future<Output = Result<V, ReviewError>>) -> Result<V, Undecided> {
-        let Ok(_permit) = self.in_flight.try_acquire() else { return Err(Undecided::Busy) };
-        let late = |_| ReviewError(format!("the API server did not answer within {} s", PATIENCE.as_secs()));
-        Ok(timeout(PATIENCE, review).await.map_err(late)??)
-    }
+async fn bounded<V>(
+    places: &Semaphore,
+    review: impl Future<Output = Result<V, ReviewError>>,
+) -> Result<V, Undecided> {
+    let Ok(_permit) = places.try_acquire() else { return Err(Undecided::Busy) };
+    let late = |_| ReviewError(format!("the API server did not answer within {} s", PATIENCE.as_secs()));
+    Ok(timeout(PATIENCE, review).await.map_err(late)??)
 }
 
 fn bytes(texts: usize) -> u32 {

@@ -1,7 +1,7 @@
 //! The inner door: the holder's answer to another instance. Open only to the shared leaf itself; it never forwards, so
 //! a read travels at most once.
 
-use std::time::Duration;
+use std::sync::Arc;
 
 use axum::extract::{Path, Request, State};
 use axum::middleware::Next;
@@ -9,62 +9,74 @@ use axum::response::{IntoResponse, Response};
 use http::Method;
 use parking_lot::Mutex;
 use tokio::sync::watch;
-use tokio::time::Instant;
 
 use super::{ANSWERED, HOLDER, NOTHING_YET};
 use crate::engine::Origin;
-use crate::serve::auth::{Chain, Subject, vouches};
+use crate::serve::auth::{Chain, Proven, Subject, vouches};
 use crate::serve::custom_metrics::{self, ObjectPath};
 use crate::serve::external_metrics;
 use crate::serve::reading::Read;
 use crate::serve::state::AppState;
 use crate::serve::status::{Reason, Status};
-use crate::serve::tls::{Peer, SharedPki, pem};
-
-/// How long a verified peer is believed: as long as a chain in `auth`.
-const BELIEVED: Duration = Duration::from_secs(60);
+use crate::serve::tls::pem::ClientCas;
+use crate::serve::tls::{Peer, SharedPki};
 
 /// Knows other instances.
 pub(crate) struct Guard {
     instance_name: String,
     pki: watch::Receiver<Option<SharedPki>>,
-    /// The last peer let in, under which CA and when: they all show the same leaf.
-    known: Mutex<Option<(String, Chain, Instant)>>,
+    authority: Mutex<Arc<Authority>>,
+    known: Proven<bool>,
+}
+
+/// One version of the CAs that instances share.
+#[derive(Default)]
+struct Authority {
+    generation: u64,
+    bundle: String,
+    /// `None` when none can be used.
+    cas: Option<ClientCas>,
 }
 
 impl Guard {
     pub(crate) fn new(instance_name: String, pki: watch::Receiver<Option<SharedPki>>) -> Self {
-        Self { instance_name, pki, known: Mutex::new(None) }
+        Self { instance_name, pki, authority: Mutex::default(), known: Proven::new() }
     }
 
     /// True when the peer's certificate is of the shared CA and has the name of an instance, exactly.
-    pub(crate) fn knows(&self, peer: &Peer) -> bool {
-        let Some(bundle) = self.pki.borrow().as_ref().map(|pki| pki.ca_pem.clone()) else { return false };
-        let fresh = |(ca, chain, at): &(String, Chain, Instant)| {
-            *ca == bundle && *chain == peer.chain && at.elapsed() < BELIEVED
-        };
-        if self.known.lock().as_ref().is_some_and(fresh) {
-            return true;
-        }
-        let known = self.verify(&bundle, peer);
-        if known {
-            *self.known.lock() = Some((bundle, peer.chain.clone(), Instant::now()));
-        }
-        known
+    pub(crate) async fn knows(&self, peer: &Peer) -> bool {
+        let Some(authority) = self.authority() else { return false };
+        let prove = || self.is_of(&authority, &peer.chain);
+        self.known.of(authority.generation, &peer.chain, prove).await
     }
 
-    fn verify(&self, bundle: &str, peer: &Peer) -> bool {
-        let Some(leaf) = peer.chain.first() else { return false };
+    /// The newest version of the CAs, each parsed once.
+    fn authority(&self) -> Option<Arc<Authority>> {
+        let pki = self.pki.borrow();
+        let bundle = &pki.as_ref()?.ca_pem;
+        let mut newest = self.authority.lock();
+        if newest.bundle != *bundle {
+            let (generation, cas) = (newest.generation + 1, ClientCas::of(bundle.as_bytes()).ok());
+            *newest = Arc::new(Authority { generation, bundle: bundle.clone(), cas });
+        }
+        Some(newest.clone())
+    }
+
+    fn is_of(&self, authority: &Authority, chain: &Chain) -> bool {
+        let Some(leaf) = chain.first() else { return false };
         let named =
             Subject::of(leaf).dns_names.iter().any(|name| name.eq_ignore_ascii_case(&self.instance_name));
-        let cas = pem::ClientCas::of(bundle.as_bytes());
-        named && cas.is_ok_and(|cas| vouches(&cas, &peer.chain))
+        named && authority.cas.as_ref().is_some_and(|cas| vouches(cas, chain))
     }
 }
 
 /// Lets instances in and nobody else.
 pub(crate) async fn instances(State(state): State<AppState>, request: Request, next: Next) -> Response {
-    let known = request.extensions().get::<Peer>().is_some_and(|peer| state.guard().knows(peer));
+    let peer = request.extensions().get::<Peer>().cloned();
+    let known = match peer {
+        Some(peer) => state.guard().knows(&peer).await,
+        None => false,
+    };
     if !known {
         let message = "forbidden: this path is for instances of wva that show the shared certificate";
         return Status::new(Reason::Forbidden, message).into_response();

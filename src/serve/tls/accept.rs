@@ -19,7 +19,9 @@ use super::ledger::Ledger;
 use super::peer::{Vouched, Vouches};
 use super::shares::{Place, Shares};
 
-/// Connections open at once. Each API server needs a few; 1,024 × ~100 KiB of buffers is 100 MiB at worst.
+/// Connections open at once. Each API server needs a few. One holds at most 64 KiB of certificates, the longest message
+/// of a handshake, and 256 KiB of a request's head; anybody in the network can have the quarter that is for handshakes
+/// and the quarter that is for strangers: 256 × 64 KiB + 256 × 320 KiB is 96 MiB at worst.
 pub(crate) const MAX_CONNECTIONS: usize = 1_024;
 
 /// One of this many places is for handshakes under way, in which a peer may be anybody; as many for users of the

@@ -1,14 +1,19 @@
-//! How long a connection has been quiet: what tells a client that works from one that only keeps a place.
+//! How long a connection has been quiet, or an answer has not been taken: what tells a client that works from one that
+//! only keeps a place.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until};
 
+use super::stall::STALLED;
+
 /// A connection without a request for this long is closed: one that has never asked anything (clients open spare ones),
-/// and one of a peer that the cluster does not depend on. Two of Prometheus' scrapes at 30 s.
-pub(crate) const QUIET: Duration = Duration::from_secs(60);
+/// and one of a peer that the cluster does not depend on. Prometheus scrapes once a minute, if nobody says otherwise;
+/// and half a minute more, so that the next scrape still finds its connection.
+pub(crate) const QUIET: Duration = Duration::from_secs(90);
 
 /// What one connection does; shared by its requests.
 #[derive(Debug, Clone)]
@@ -22,14 +27,22 @@ struct State {
     has_asked: bool,
     /// When the last request came or was answered.
     last: Instant,
+    /// Requests begun so far.
+    begun: u64,
+    /// The answers under way, by the number of their request: when the peer last took a part of each.
+    sending: BTreeMap<u64, Instant>,
 }
 
-/// A request being answered; also one that its client gave up.
-pub(crate) struct Answering(Activity);
+/// A request being answered, until the answer is sent; also one that its client gave up.
+pub(crate) struct Answering {
+    activity: Activity,
+    number: u64,
+}
 
 impl Activity {
     pub(crate) fn new() -> Self {
-        Self(Arc::new(Mutex::new(State { answering: 0, has_asked: false, last: Instant::now() })))
+        let (last, sending) = (Instant::now(), BTreeMap::new());
+        Self(Arc::new(Mutex::new(State { answering: 0, has_asked: false, last, begun: 0, sending })))
     }
 
     /// Counts a request until the value is dropped.
@@ -37,7 +50,8 @@ impl Activity {
         let mut state = self.0.lock();
         state.answering += 1;
         state.has_asked = true;
-        Answering(self.clone())
+        state.begun += 1;
+        Answering { activity: self.clone(), number: state.begun }
     }
 
     /// Ends when the connection has been quiet for too long. A peer of the cluster's own has only to ask once: API
@@ -57,11 +71,31 @@ impl Activity {
             sleep_until(idle_since + QUIET).await;
         }
     }
+
+    /// Ends when the peer has taken nothing of an answer for too long.
+    pub(crate) async fn stalled(&self) {
+        loop {
+            let oldest = self.0.lock().sending.values().min().copied();
+            let until = oldest.unwrap_or_else(Instant::now) + STALLED;
+            if until <= Instant::now() {
+                return;
+            }
+            sleep_until(until).await;
+        }
+    }
+}
+
+impl Answering {
+    /// A part of the answer is there to be taken, or was.
+    pub(crate) fn progress(&self) {
+        self.activity.0.lock().sending.insert(self.number, Instant::now());
+    }
 }
 
 impl Drop for Answering {
     fn drop(&mut self) {
-        let mut state = self.0.0.lock();
+        let mut state = self.activity.0.lock();
+        state.sending.remove(&self.number);
         state.answering -= 1;
         state.last = Instant::now();
     }
@@ -83,16 +117,35 @@ mod tests {
         let answering = activity.begin();
         assert!(!ends_within(&activity, false, 300).await);
         drop(answering);
-        assert!(!ends_within(&activity, false, 59).await);
+        assert!(!ends_within(&activity, false, 89).await);
         drop(activity.begin());
-        assert!(!ends_within(&activity, false, 59).await, "every request begins the time anew");
+        assert!(!ends_within(&activity, false, 89).await, "every request begins the time anew");
         assert!(ends_within(&activity, false, 2).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_of_which_nothing_is_taken_is_stalled_and_one_in_the_making_is_not() {
+        let activity = Activity::new();
+        let stalls = async |seconds| timeout(Duration::from_secs(seconds), activity.stalled()).await.is_ok();
+        let (answering, other) = (activity.begin(), activity.begin());
+        assert!(!stalls(300).await, "they are in the making");
+        answering.progress();
+        assert!(!stalls(29).await);
+        answering.progress();
+        other.progress();
+        assert!(!stalls(29).await);
+        other.progress();
+        assert!(stalls(2).await, "the other one goes on, this one does not");
+        drop(answering);
+        assert!(!stalls(27).await);
+        drop(other);
+        assert!(!stalls(300).await);
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_api_server_may_be_quiet_once_it_has_asked() {
         let activity = Activity::new();
-        assert!(ends_within(&activity, true, 61).await, "a spare connection");
+        assert!(ends_within(&activity, true, 91).await, "a spare connection");
         drop(activity.begin());
         advance(Duration::from_secs(3600)).await;
         assert!(!ends_within(&activity, true, 3600).await);

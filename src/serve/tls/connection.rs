@@ -28,19 +28,23 @@ use super::accept::Shared;
 use super::activity::{Activity, QUIET};
 use super::ledger::{Loss, handshake_loss};
 use super::peer::{Peer, Vouched};
+use super::sending::sending;
 use super::shares::Place;
-use super::stall::Impatient;
+use super::stall::{Impatient, STALLED};
 
 /// A TLS handshake is two round trips.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// The head of an HTTP/1.1 request, the wait for it included; as Go servers have it.
-const HEADERS: Duration = Duration::from_secs(32);
+/// From one answer of HTTP/1.1 to the end of the next request's head: hyper knows no time-out for the head alone. A peer
+/// may be quiet for so long, and with less a scraper would need a new connection for each scrape. A head that trickles
+/// in has no more than that.
+const HEADERS: Duration = QUIET;
 
-/// What a quiet connection may still finish after its close, outside a drain.
+/// What a connection may still finish after its close for being quiet or not taking an answer, outside a drain.
 const LINGER: Duration = Duration::from_secs(5);
 
-/// What an old connection may still finish: as long as the aggregator waits for an answer.
+/// What an old connection may still finish, and one of the cluster's own on which an answer stalls: as long as the
+/// aggregator waits for an answer.
 const FAREWELL: Duration = Duration::from_secs(60);
 
 /// Requests at once on one HTTP/2 connection; the aggregator sends all of its on one.
@@ -85,11 +89,11 @@ pub(super) enum ConnectionError {
     Http(#[from] hyper::Error),
     #[error("no request within {} s", QUIET.as_secs())]
     Quiet,
+    #[error("an answer of which nothing was taken for {} s", STALLED.as_secs())]
+    Stalled,
     #[error("its handshake gave way to a newer one: every place for handshakes is taken")]
     Displaced,
-    #[error(
-        "it gave way to a peer from elsewhere: its address has the most of the places, and all are taken"
-    )]
+    #[error("it gave way to a newer one: its address has the most of the places, and all are taken")]
     Crowding,
     #[error("every place for users with a certificate is taken")]
     CrowdOfUsers,
@@ -108,7 +112,7 @@ impl ConnectionError {
             Self::Crowding => Loss::Refused("crowding"),
             Self::CrowdOfUsers => Loss::Refused("users"),
             Self::CrowdOfStrangers => Loss::Refused("strangers"),
-            Self::Http(_) | Self::Quiet => return None,
+            Self::Http(_) | Self::Quiet | Self::Stalled => return None,
         })
     }
 }
@@ -135,11 +139,7 @@ pub(super) async fn run(tcp: TcpStream, address: SocketAddr, shared: &Shared) ->
         let is_last = leaving.is_cancelled() || old_at.is_some_and(|at| Instant::now() >= at);
         let answering = requests.begin();
         let answer = answer(router.clone(), peer.clone(), is_last, request);
-        async move {
-            let answer = answer.await;
-            drop(answering);
-            answer
-        }
+        async move { answer.await.map(|answer| sending(answer, answering)) }
     });
     let io = TokioIo::new(tls);
     let ends = Ends {
@@ -245,7 +245,8 @@ impl Ends<'_> {
 }
 
 /// Runs a connection to its end. An HTTP/2 peer is asked to leave with GOAWAY: what it has sent until it heard of it is
-/// answered.
+/// answered. So is one that takes nothing of an answer, since hyper asks a body that waits for the peer's window for
+/// nothing, not even for an error: a single stream cannot be ended from here.
 async fn drive<C>(connection: C, ends: &Ends<'_>) -> Result<(), ConnectionError>
 where
     C: GracefulConnection<Error = hyper::Error>,
@@ -257,6 +258,9 @@ where
         () = ends.stop.cancelled() => (Duration::MAX, Ok(())),
         () = ends.old() => (FAREWELL, Ok(())),
         () = ends.activity.quiet(ends.for_the_cluster) => (LINGER, Err(ConnectionError::Quiet)),
+        () = ends.activity.stalled() => {
+            (if ends.for_the_cluster { FAREWELL } else { LINGER }, Err(ConnectionError::Stalled))
+        }
         () = ends.displaced() => return Err(ConnectionError::Crowding),
     };
     Pin::as_mut(&mut connection).graceful_shutdown();

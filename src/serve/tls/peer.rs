@@ -11,7 +11,8 @@ use rustls::pki_types::CertificateDer;
 pub struct Peer {
     /// Where it connects from.
     pub address: SocketAddr,
-    /// The certificates it proved to have the key of, leaf first; not verified against any CA. Empty without any.
+    /// The certificates it proved to have the key of, leaf first and at most five; not verified against any
+    /// CA. Empty without any.
     pub chain: Arc<[CertificateDer<'static>]>,
 }
 

@@ -1,5 +1,6 @@
 //! Places that peers share fairly. When all are taken, room is made where most of it went: the source with the most
-//! places loses its oldest. Many connections from one address so cost that address, not the others.
+//! places loses its oldest. Many connections from one address so cost that address, not the others; and those that it
+//! keeps idle don't keep its next one out, which may be the kubelet's probe.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
@@ -53,13 +54,15 @@ impl Shares {
         self.take(&mut taken, source(peer))
     }
 
-    /// A place, if there is one or the peer's source has fewer than another: the oldest of the richest gives way.
+    /// A place, if there is one. Else the oldest of the richest source gives way, if that has more than the peer's will
+    /// have, or the oldest of the peer's own. None for a source that has none where nobody has two.
     pub(crate) fn claim(&self, peer: IpAddr) -> Option<Place<'_>> {
         let (mut taken, source) = (self.taken.lock(), source(peer));
         if taken.places.len() >= self.most {
             let own = taken.places.values().filter(|taker| taker.source == source).count();
             // Richer than this source will be with the new place: none is taken from its equals.
-            taken.displace_of_the_richest(source, own + 2).then_some(())?;
+            let is_room = taken.displace_of_the_richest(source, own + 2) || taken.displace_of(source);
+            is_room.then_some(())?;
         }
         Some(self.take(&mut taken, source))
     }
@@ -82,10 +85,22 @@ impl Taken {
         let count = |taker: &Taker| counts.get(&taker.source).copied().unwrap_or_default();
         // The first of equals is the oldest.
         let richest = self.places.iter().rev().max_by_key(|(_, taker)| count(taker));
-        let Some((&oldest, taker)) = richest.filter(|(_, taker)| count(taker) >= least) else { return false };
-        taker.displaced.cancel();
-        self.places.remove(&oldest);
-        true
+        let oldest = richest.filter(|(_, taker)| count(taker) >= least).map(|(&number, _)| number);
+        self.displace(oldest)
+    }
+
+    /// Takes the oldest place of `source`, if it has one.
+    fn displace_of(&mut self, source: IpAddr) -> bool {
+        let oldest = self.places.iter().find(|(_, taker)| taker.source == source).map(|(&number, _)| number);
+        self.displace(oldest)
+    }
+
+    fn displace(&mut self, number: Option<u64>) -> bool {
+        let taker = number.and_then(|number| self.places.remove(&number));
+        taker.is_some_and(|taker| {
+            taker.displaced.cancel();
+            true
+        })
     }
 }
 
@@ -151,17 +166,20 @@ mod tests {
     }
 
     #[test]
-    fn who_has_a_place_keeps_it_against_its_own_source_and_against_its_equals() {
+    fn a_newcomer_is_at_the_cost_of_who_has_more_and_else_of_its_own_source_never_of_its_equals() {
         let all = Shares::new(4);
-        let crowd: Vec<_> = (0..4).map(|_| all.claim(ip("10.0.0.2")).unwrap()).collect();
-        assert!(all.claim(ip("10.0.0.2")).is_none());
-        let others: Vec<_> = (0..2).map(|_| all.claim(ip("10.0.0.1")).unwrap()).collect();
-        assert!(all.claim(ip("10.0.0.1")).is_none(), "two and two are fair");
-        let displaced: Vec<_> = crowd.iter().map(|place| place.displaced.is_cancelled()).collect();
-        assert_eq!(displaced, [true, true, false, false], "the oldest went");
+        let displaced = |places: &[Place<'_>]| -> Vec<_> {
+            places.iter().map(|place| place.displaced.is_cancelled()).collect()
+        };
+        let crowd: Vec<_> = (0..5).map(|_| all.claim(ip("10.0.0.2")).unwrap()).collect();
+        assert_eq!(displaced(&crowd), [true, false, false, false, false], "the fifth has the first one's");
+        let others: Vec<_> = (0..3).map(|_| all.claim(ip("10.0.0.1")).unwrap()).collect();
+        assert_eq!(displaced(&crowd), [true, true, true, false, false], "the oldest went");
+        assert_eq!(displaced(&others), [true, false, false], "two and two are fair: the third costs its own");
         let third = all.claim(ip("10.0.0.3")).expect("a third source finds room");
         let fourth = all.claim(ip("10.0.0.4")).expect("and a fourth");
         assert!(all.claim(ip("10.0.0.5")).is_none(), "one each is fair");
+        assert!(all.claim(ip("10.0.0.4")).is_some() && fourth.displaced.is_cancelled());
         drop((third, fourth, others));
     }
 

@@ -13,7 +13,7 @@ use super::READ;
 use super::bed::{Bed, Wanted, later};
 use super::client::{Captured, config, exchange, over, tcp_from, tls};
 use super::identity::eventually;
-use super::pki::{Authority, Leaf, SERVICE, Subject};
+use super::pki::{Authority, INSTANCE, Leaf, SERVICE, Subject};
 
 async fn from(bed: &Bed, host: u8, identity: Option<&Leaf>) -> TlsStream<TcpStream> {
     let config = config(&bed.shared_ca.pem(), identity, &["http/1.1"], rustls::DEFAULT_VERSIONS);
@@ -46,23 +46,68 @@ async fn many_connections_from_one_address_cost_that_address_only() {
         assert!(is_served(&mut stream).await);
         crowd.push(stream);
     }
-    assert!(!is_served(&mut from(&bed, 2, None).await).await, "its address has them all");
     let mut others = Vec::new();
     for _ in 0..4 {
         let mut stream = from(&bed, 3, None).await;
         assert!(is_served(&mut stream).await, "another address finds room");
         others.push(stream);
     }
-    assert!(!is_served(&mut from(&bed, 3, None).await).await, "until both have as many");
+    let mut fifth = from(&bed, 3, None).await;
+    assert!(is_served(&mut fifth).await);
+    assert!(!is_served(&mut others[0]).await, "once both have as many, its own oldest makes room");
     let mut left = 0;
     for stream in &mut crowd {
         left += usize::from(is_served(stream).await);
     }
     assert_eq!(left, 4);
     assert_eq!(bed.proxied("hpa", READ).await.value(), "5");
-    drop(others);
-    counted(&bed, r#"wva_connections_refused_total{kind="crowding"} 4"#).await;
-    counted(&bed, r#"wva_connections_refused_total{kind="strangers"} 2"#).await;
+    drop((others, fifth));
+    counted(&bed, r#"wva_connections_refused_total{kind="crowding"} 5"#).await;
+}
+
+#[tokio::test]
+async fn quiet_connections_of_a_node_do_not_shut_out_its_next_probe() {
+    // Eight places for strangers.
+    let bed = Bed::with(Wanted { places: Some(32), ..Wanted::default() }).await;
+    let mut quiet = Vec::new();
+    for _ in 0..8 {
+        quiet.push(from(&bed, 2, None).await);
+    }
+    for _ in 0..20 {
+        assert!(is_served(&mut from(&bed, 2, None).await).await);
+    }
+}
+
+#[tokio::test]
+async fn a_scraper_that_comes_once_a_minute_keeps_its_connection() {
+    let bed = Bed::new().await;
+    let mut stream = from(&bed, 1, None).await;
+    for _ in 0..4 {
+        assert!(is_served(&mut stream).await);
+        later(Duration::from_secs(60)).await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_chain_of_more_than_five_certificates_is_refused_and_nobody_looks_at_it() {
+    let (log, _guard) = Captured::log(tracing::Level::DEBUG);
+    let bed = Bed::new().await;
+    let (foreign, junk) = (Authority::new("foreign"), Authority::new("junk").pem());
+    let leaf = foreign.issue(&Subject { common_name: INSTANCE, names: &[INSTANCE], ..Subject::default() });
+    let of_length = |length: usize| Leaf {
+        certificate: leaf.certificate.clone() + &junk.repeat(length - 1),
+        key: leaf.key.clone(),
+    };
+    let looked_at = || log.lines("a client certificate is not of this CA").len();
+    assert!(is_served(&mut from(&bed, 1, Some(&of_length(5))).await).await, "a probe, whoever it is");
+    let before = looked_at();
+    assert!(before > 0);
+    for length in [6, 121] {
+        assert!(!is_served(&mut from(&bed, 1, Some(&of_length(length))).await).await, "{length}");
+    }
+    assert_eq!(looked_at(), before);
+    counted(&bed, r#"wva_tls_handshake_failures_total{kind="client_certificate"} 2"#).await;
 }
 
 #[tokio::test]

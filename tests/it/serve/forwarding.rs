@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use rcgen::ExtendedKeyUsagePurpose;
 use tokio::net::TcpListener;
 use tokio::time::{Instant, sleep};
+use wva::serve::tls::SharedPki;
 use wva_core::VariantId;
 
 use super::bed::{Bed, Wanted, held_by, mine, sample, target};
-use super::client::{exchange, tls};
+use super::client::{Captured, exchange, tls};
 use super::pki::{Authority, INSTANCE, Leaf, Subject};
 use super::{READ, path};
 
@@ -177,6 +179,27 @@ async fn nobody_but_an_instance_passes_the_inner_door() {
     ] {
         assert_eq!(ask(leaf).await.status, 403, "{case}");
     }
+}
+
+#[tokio::test]
+async fn a_stranger_with_an_instances_name_is_looked_at_once_for_each_version_of_the_bundle() {
+    let (log, _guard) = Captured::log(tracing::Level::DEBUG);
+    let bed = Bed::new().await;
+    let foreign = Authority::new("wva");
+    let usages = &[ExtendedKeyUsagePurpose::ClientAuth];
+    let named = Subject { common_name: INSTANCE, names: &[INSTANCE], usages, ..Subject::default() };
+    let leaf = foreign.issue(&named);
+    let ask = async || {
+        let stream = tls(bed.address, &bed.shared_ca.pem(), INSTANCE, Some(&leaf), "http/1.1").await;
+        exchange(stream.unwrap(), &format!("GET {INNER}"), &[]).await
+    };
+    for _ in 0..5 {
+        assert_eq!(ask().await.status, 403);
+    }
+    let looked_at = log.lines("a client certificate is not of this CA");
+    assert_eq!(looked_at.len(), 3, "for the proxy's CA, the users' and the shared one: {looked_at:?}");
+    bed.shared.send_replace(Some(SharedPki { ca_pem: foreign.pem(), ..bed.shared_ca.shared() }));
+    assert_eq!(ask().await.value(), "5", "what was no before is asked of the new bundle");
 }
 
 #[tokio::test]

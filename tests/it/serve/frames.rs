@@ -18,6 +18,7 @@ pub(crate) const RST_STREAM: u8 = 3;
 pub(crate) const SETTINGS: u8 = 4;
 pub(crate) const PING: u8 = 6;
 pub(crate) const GOAWAY: u8 = 7;
+pub(crate) const WINDOW_UPDATE: u8 = 8;
 pub(crate) const CONTINUATION: u8 = 9;
 
 pub(crate) const END_STREAM: u8 = 1;
@@ -59,10 +60,28 @@ pub(crate) fn read_headers() -> Vec<u8> {
 }
 
 fn headers_of(user: &str) -> Vec<u8> {
+    headers(READ, "x-remote-user", user)
+}
+
+fn headers(path: &str, name: &str, value: &str) -> Vec<u8> {
     let text = |text: &str| [&[u8::try_from(text.len()).unwrap()], text.as_bytes()].concat();
-    // :method GET, :scheme https, :path, :authority, x-remote-user
-    [vec![0x82, 0x87, 0x04], text(READ), vec![0x01], text("x"), vec![0], text("x-remote-user"), text(user)]
-        .concat()
+    // :method GET, :scheme https, :path, :authority, one more
+    [vec![0x82, 0x87, 0x04], text(path), vec![0x01], text("x"), vec![0], text(name), text(value)].concat()
+}
+
+/// A whole request for `path` with one header on `stream`.
+pub(crate) fn get(path: &str, name: &str, value: &str, stream: u32) -> Vec<u8> {
+    frame(HEADERS, END_STREAM | END_HEADERS, stream, &headers(path, name, value))
+}
+
+/// SETTINGS: the peer takes so much of each answer until it says more.
+pub(crate) fn initial_window(size: u32) -> Vec<u8> {
+    frame(SETTINGS, 0, 0, &[&[0, 4], &size.to_be_bytes()[..]].concat())
+}
+
+/// The peer takes so much more of the answer on `stream`.
+pub(crate) fn more(stream: u32, size: u32) -> Vec<u8> {
+    [0, stream].map(|stream| frame(WINDOW_UPDATE, 0, stream, &size.to_be_bytes())).concat()
 }
 
 /// A whole request on `stream`.

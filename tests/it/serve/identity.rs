@@ -76,26 +76,66 @@ async fn a_spoofed_identity_never_reaches_a_review() {
     assert_eq!(*attributes, wanted);
 }
 
+/// What is the same for everybody: discovery, and the answer to what is not there.
+const PUBLIC: [&str; 7] = [
+    "/",
+    "/version",
+    "/apis",
+    "/apis/external.metrics.k8s.io/v1beta1",
+    "/openapi/v2",
+    "/openapi/v3",
+    "/apis/custom.metrics.k8s.io",
+];
+
 #[tokio::test]
-async fn discovery_is_refused_to_nobody_not_even_to_a_proxy_that_is_not_known_yet() {
+async fn discovery_is_served_to_every_certificate_even_to_a_proxys_that_is_not_known_yet() {
     let bed = Bed::new().await;
     *bed.reviewer.unreachable.lock() = true;
     let rotated = Authority::new("front-proxy-ca-2").client("front-proxy-client", &[]);
     let renamed = bed.front_proxy.client("another-name", &[]);
-    for path in ["/apis", "/apis/external.metrics.k8s.io/v1beta1", "/openapi/v2", "/openapi/v3", "/version"] {
-        let lines = ["X-Remote-User: system:kube-aggregator"];
-        assert_eq!(bed.send(Some(&bed.proxy), &format!("GET {path}"), &lines).await.status, 200, "{path}");
+    let user = bed.users.client("mallory", &[]);
+    for path in PUBLIC {
         for (case, identity) in
-            [("rotated CA", Some(&rotated)), ("other name", Some(&renamed)), ("nobody", None)]
+            [("proxy", &bed.proxy), ("rotated CA", &rotated), ("other name", &renamed), ("user", &user)]
         {
-            let answer = bed.send(identity, &format!("GET {path}"), &lines).await;
-            assert_eq!(answer.status, 200, "{case} {path}");
-            let answer = bed.send(identity, &format!("GET {path}"), &["Authorization: Bearer bad"]).await;
-            assert_eq!(answer.status, 200, "{case} {path} with a token");
+            for line in ["X-Remote-User: system:kube-aggregator", "Authorization: Bearer bad"] {
+                let answer = bed.send(Some(identity), &format!("GET {path}"), &[line]).await;
+                assert_eq!(answer.status, 200, "{case} {path} {line}");
+            }
         }
     }
     assert!(bed.reviewer.reviews.lock().is_empty());
-    assert_eq!(bed.reviewer.tokens.load(Ordering::SeqCst), 0, "no token is reviewed for what is public");
+    assert_eq!(bed.reviewer.tokens.load(Ordering::SeqCst), 0, "no token is reviewed beside a certificate");
+}
+
+#[tokio::test]
+async fn without_a_certificate_discovery_takes_a_good_token_or_one_that_cannot_be_reviewed() {
+    let bed = Bed::new().await;
+    for path in
+        PUBLIC.into_iter().chain(["/nothing", "/apis/nothing", "/apis/custom.metrics.k8s.io/v1beta2/a/b"])
+    {
+        let get = format!("GET {path}");
+        let nobody = bed.send(None, &get, &["X-Remote-User: system:admin"]).await;
+        let words = format!("forbidden: User \"system:anonymous\" cannot get path \"{path}\"");
+        assert_eq!((nobody.status, nobody.message()), (403, words));
+        let bad = bed.send(None, &get, &["Authorization: Bearer bad"]).await;
+        assert_eq!((bad.status, bad.message().as_str()), (401, "Unauthorized"), "{path}");
+    }
+    for path in PUBLIC {
+        let good = bed.send(None, &format!("GET {path}"), &["Authorization: Bearer good"]).await;
+        assert_eq!(good.status, 200, "{path}");
+    }
+    assert!(bed.reviewer.reviews.lock().is_empty(), "nobody is asked what a known user may discover");
+    *bed.reviewer.unreachable.lock() = true;
+    let undecided = bed.send(None, "GET /apis", &["Authorization: Bearer third"]).await;
+    assert_eq!(undecided.status, 200);
+    for path in ["/livez", "/readyz", "/healthz"] {
+        assert_eq!(
+            bed.send(None, &format!("GET {path}"), &[]).await.status,
+            200,
+            "{path}: a probe shows nothing"
+        );
+    }
 }
 
 #[tokio::test]
@@ -105,6 +145,9 @@ async fn before_the_clusters_trust_is_known_discovery_answers_and_data_says_why_
     let fresh = Bed::new_without_trust().await;
     for path in ["/apis", "/apis/external.metrics.k8s.io/v1beta1"] {
         assert_eq!(fresh.send(Some(&bed.proxy), &format!("GET {path}"), &[]).await.status, 200);
+        for lines in [&[][..], &["Authorization: Bearer bad"]] {
+            assert_eq!(fresh.send(None, &format!("GET {path}"), lines).await.status, 200, "{path} {lines:?}");
+        }
     }
     let (status, message) = asserted(&fresh, Some(&bed.proxy)).await;
     assert_eq!(status, 503);

@@ -141,7 +141,8 @@ async fn sigterm_ends_readiness_first_then_after_the_delay_says_goodbye_and_answ
     }
     assert_eq!(process.get("/readyz/shutdown", &[]).await.expect("still there").status, 500);
     assert_eq!(process.get("/livez", &[]).await.expect("still there").status, 200);
-    assert_eq!(process.get("/apis", &[]).await.expect("still there").status, 200);
+    let token = format!("Authorization: Bearer {GOOD}token");
+    assert_eq!(process.get("/apis", &[&token]).await.expect("still there").status, 200);
     h2.send(&read(3)).await;
     let frames = h2.until(|frame| frame.stream == 3 && frame.flags & END_STREAM != 0).await;
     assert!(frames.iter().all(|frame| frame.kind != GOAWAY), "requests are answered during the delay");

@@ -135,17 +135,38 @@ async fn past_the_bound_of_reviews_the_answer_is_429_at_once_and_the_rest_goes_o
         "{message}"
     );
     golden("edge-too-many-reviews", &refused);
-    let token = "Authorization: Bearer unknown";
-    golden("edge-too-many-token-reviews", &bed.send(None, &format!("GET {READ}"), &[token]).await);
-    let refused = with_token(&bed, "unknown").await;
-    assert_eq!(refused.status, 429);
-    assert!(refused.message().contains("64 reviews are already waiting"), "{}", refused.body);
     assert_eq!(bed.proxied("hpa", READ).await.value(), "5", "who was reviewed before is answered");
     assert_eq!(with_token(&bed, "good").await.status, 200);
     for path in ["/apis", "/apis/external.metrics.k8s.io/v1beta1", "/openapi/v2", "/livez", "/readyz"] {
         assert_eq!(bed.send(Some(&bed.proxy), &format!("GET {path}"), &[]).await.status, 200, "{path}");
     }
     assert!(began.elapsed() < Duration::from_secs(2), "none of it waits");
+    drop(waiting);
+}
+
+#[tokio::test]
+async fn tokens_that_nobody_knows_keep_no_caller_who_is_known_from_its_review() {
+    let bed = Bed::new().await;
+    *bed.reviewer.silent.lock() = true;
+    let mut h2 = H2::connect(&bed, None).await;
+    let waiting: Vec<_> = (0..64)
+        .map(|n| {
+            let request =
+                http::Request::get("https://x/apis").header("authorization", format!("Bearer junk-{n}"));
+            h2.sender.send_request(request.body(Empty::<Bytes>::new()).unwrap())
+        })
+        .collect();
+    sleep(Duration::from_millis(200)).await;
+    assert_eq!(bed.reviewer.tokens.load(Ordering::SeqCst), 64);
+    *bed.reviewer.silent.lock() = false;
+    let refused = with_token(&bed, "one-too-many").await;
+    assert_eq!(refused.status, 429);
+    assert!(refused.message().contains("64 reviews are already waiting"), "{}", refused.body);
+    let token = "Authorization: Bearer unknown";
+    golden("edge-too-many-token-reviews", &bed.send(None, &format!("GET {READ}"), &[token]).await);
+    assert_eq!(bed.proxied("hpa", READ).await.value(), "5", "its review has a place of its own");
+    let discovery = bed.send(None, "GET /apis", &["Authorization: Bearer one-too-many"]).await;
+    assert_eq!(discovery.status, 200, "what is public is served without a review");
     drop(waiting);
 }
 

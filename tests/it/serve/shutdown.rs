@@ -26,7 +26,7 @@ async fn readiness_ends_first_then_the_door_closes_with_goaway_and_the_request_i
         (500, "internal server error: this process is stopping\n")
     );
     for path in ["/livez", "/healthz", "/apis"] {
-        assert_eq!(bed.send(None, &format!("GET {path}"), &[]).await.status, 200, "{path}");
+        assert_eq!(bed.send(Some(&bed.proxy), &format!("GET {path}"), &[]).await.status, 200, "{path}");
     }
     raw.send(&read(1)).await;
     let frames = raw.until(|frame| frame.stream == 1 && frame.flags & END_STREAM != 0).await;

@@ -1,6 +1,7 @@
 //! Requests that are no ordinary ones, on connections of API servers: floods, bodies, old age. They cost others nothing,
 //! and honest requests are never lost.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -13,14 +14,16 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_rustls::client::TlsStream;
+use wva_core::VariantId;
 
 use super::READ;
-use super::bed::{Bed, Wanted, later};
+use super::bed::{Bed, NOW, Wanted, later, sample, target};
 use super::client::{H2, config, narrow, over, tls};
 use super::frames::{
-    CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PING, RST_STREAM, Raw, SETTINGS, frame,
-    read, read_headers,
+    CONTINUATION, DATA, END_HEADERS, END_STREAM, Frame, GOAWAY, HEADERS, PING, RST_STREAM, Raw, SETTINGS,
+    frame, get, initial_window, more, read, read_headers,
 };
+use super::identity::eventually;
 use super::pki::SERVICE;
 
 const CALM: u32 = 11;
@@ -165,11 +168,10 @@ async fn a_request_head_that_trickles_in_is_cut_also_on_the_proxys_connection() 
     h1.write_all(b"GET /livez HT").await.unwrap();
     let mut spare = tls(bed.address, &bed.shared_ca.pem(), SERVICE, Some(&bed.proxy), "h2").await.unwrap();
     sleep(Duration::from_millis(50)).await;
-    later(Duration::from_secs(33)).await;
+    later(Duration::from_secs(91)).await;
     let cut = timeout(Duration::from_secs(2), h1.read_to_end(&mut Vec::new())).await;
     assert!(cut.is_ok(), "half a head");
-    // The preface never comes: quiet for 60 s, and 5 s to finish what it may have begun.
-    later(Duration::from_secs(28)).await;
+    // The preface never comes: quiet for 90 s, and 5 s to finish what it may have begun.
     sleep(Duration::from_millis(50)).await;
     later(Duration::from_secs(6)).await;
     let cut = timeout(Duration::from_secs(2), spare.read_to_end(&mut Vec::new())).await;
@@ -198,6 +200,65 @@ async fn who_asks_and_never_reads_the_answers_is_cut() {
     let asked = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n".repeat(100);
     while timeout(Duration::from_secs(1), stream.write_all(&asked)).await.is_ok_and(|sent| sent.is_ok()) {}
     assert!(is_cut(&mut stream, &asked).await);
+}
+
+#[tokio::test]
+async fn answers_that_nobody_takes_keep_their_places_until_their_connection_ends() {
+    for window in [0, 1] {
+        let bed = Bed::new().await;
+        let look = async || bed.send(None, "GET /metrics", &["Authorization: Bearer good"]).await.status;
+        assert_eq!(look().await, 200);
+        let mut raw = Raw::connect(&bed, None).await;
+        raw.send(&initial_window(window)).await;
+        let looks: Vec<u8> =
+            (0..40).flat_map(|n| get("/metrics", "authorization", "Bearer good", 2 * n + 1)).collect();
+        raw.send(&looks).await;
+        let heads = Cell::new(0);
+        let all = |frame: &Frame| {
+            heads.set(heads.get() + usize::from(frame.kind == HEADERS));
+            heads.get() == 40
+        };
+        let frames = raw.until(all).await;
+        // :status 200 is the eighth entry of the table of HPACK; no other begins so.
+        let served = frames.iter().filter(|frame| frame.kind == HEADERS && frame.payload[0] == 0x88).count();
+        assert_eq!(served, 16, "window {window}");
+        assert_eq!(look().await, 429);
+        later(Duration::from_secs(31)).await;
+        sleep(Duration::from_millis(50)).await;
+        later(Duration::from_secs(6)).await;
+        assert!(raw.is_closed().await, "window {window}");
+        eventually(|| async { look().await == 200 }).await;
+    }
+}
+
+#[tokio::test]
+async fn a_slow_download_is_not_quiet_as_long_as_something_is_taken() {
+    let bed = Bed::new().await;
+    let mut many = sample();
+    let one = |index| (VariantId::new("llm", format!("variant-{index:04}")), target(1, Some(1), NOW));
+    many.decisions.extend((0..3000).map(one));
+    bed.publish(many);
+    let alice = bed.users.client("alice", &[]);
+    let mut raw = Raw::connect(&bed, Some(&alice)).await;
+    raw.send(&get(READ, "accept", "application/json", 1)).await;
+    let (taken, mut window) = (&Cell::new(0), 65_535);
+    let until = |size: usize| {
+        move |frame: &Frame| {
+            taken.set(taken.get() + if frame.kind == DATA { frame.payload.len() } else { 0 });
+            taken.get() >= size
+        }
+    };
+    raw.until(until(window)).await;
+    for _ in 0..13 {
+        later(Duration::from_secs(10)).await;
+        raw.send(&more(1, 16_384)).await;
+        window += 16_384;
+        raw.until(until(window)).await;
+        assert_eq!(taken.get(), window, "it is still sent");
+    }
+    raw.send(&more(1, 16 * 1024 * 1024)).await;
+    let rest = raw.until(|frame| frame.stream == 1 && frame.flags & END_STREAM != 0).await;
+    assert!(rest.last().is_some_and(|frame| frame.kind == DATA), "to its end");
 }
 
 #[tokio::test]
