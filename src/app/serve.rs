@@ -275,7 +275,7 @@ impl App {
     /// The shared certificates: made or adopted, followed, and, where they are what we serve with, announced to the API
     /// server as the `caBundle` of its APIServices.
     fn start_certificates(&mut self, events: Events) -> CertificateWatches {
-        let (watching, known) = ApiServiceWatch::new(self.client.clone());
+        let (watching, known) = ApiServiceWatch::new(self.client.clone(), self.our_service());
         self.phases.watches.start("APIService watch", |stop| watching.run(stop));
         let settings = certificates::Settings {
             namespace: self.config.namespace.clone(),
