@@ -96,11 +96,13 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     let client = client(&config).await?;
     let delay = config.shutdown_delay;
     let mut app = App { config, client, clock: Arc::new(SystemClock), phases: Phases::default() };
-    app.start().await?;
+    let engine = app.start().await?;
     let ended = app.wait().await?;
     let Phases { stopping, work, election, serving, watches } = app.phases;
     let asked = Instant::now();
     stopping.cancel();
+    // Before the last writing down: reads go on, and none may see a number that the next holder does not start from.
+    engine.resign();
     work.end(FLUSH).await;
     election.cancel();
     if ended.is_none() {
@@ -130,7 +132,7 @@ struct App {
 }
 
 impl App {
-    async fn start(&mut self) -> anyhow::Result<()> {
+    async fn start(&mut self) -> anyhow::Result<Arc<Engine>> {
         let (cluster, synced) = self.start_watches();
         let leadership = self.start_election(synced.clone());
         let mut registry = Registry::default();
@@ -147,7 +149,7 @@ impl App {
         let engine = Arc::new(Engine::new(parts, self.config.policy.clone()));
         let settings = ReadSettings { max_age: self.config.max_age, read_wait: self.config.read_wait };
         let reader = Reader::new(engine.clone(), settings);
-        self.start_deciding(engine, reader.clone(), leadership.clone());
+        self.start_deciding(engine.clone(), reader.clone(), leadership.clone());
         let (events, writer) =
             Events::new(self.client.clone(), cluster.clone(), self.config.instance.clone(), &mut registry);
         self.phases.watches.start("events", |stop| writer.run(stop));
@@ -173,7 +175,7 @@ impl App {
         info!(address = %server.address(), instance = self.config.instance, "serving");
         self.start_self_check(server.address(), certificates, events, ca_metrics);
         self.phases.serving.start("server", |stop| server.serve(stop, DRAIN));
-        Ok(())
+        Ok(engine)
     }
 
     fn start_watches(&mut self) -> (ClusterReader, watch::Receiver<bool>) {
@@ -273,7 +275,7 @@ impl App {
     /// The shared certificates: made or adopted, followed, and, where they are what we serve with, announced to the API
     /// server as the `caBundle` of its APIServices.
     fn start_certificates(&mut self, events: Events) -> CertificateWatches {
-        let (watching, known) = ApiServiceWatch::new(self.client.clone());
+        let (watching, known) = ApiServiceWatch::new(self.client.clone(), self.our_service());
         self.phases.watches.start("APIService watch", |stop| watching.run(stop));
         let settings = certificates::Settings {
             namespace: self.config.namespace.clone(),

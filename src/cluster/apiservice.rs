@@ -79,10 +79,24 @@ impl ApiServices {
         })
     }
 
+    /// True when every one has been looked for.
+    fn all_known(&self) -> bool {
+        NAMES.iter().all(|name| self.0.get(name).is_some_and(|seen| *seen != Seen::Unknown))
+    }
+
+    /// True when none points to us: nobody is sent to us.
+    pub(crate) fn none_is_ours(&self, settings: &Settings) -> bool {
+        self.all_known() && self.ours(settings).next().is_none()
+    }
+
+    /// True when there is no APIService of external metrics, nor any other that points to us.
+    fn nothing_is_installed(&self, settings: &Settings) -> bool {
+        self.0.get(NAME) == Some(&Seen::Absent) && self.none_is_ours(settings)
+    }
+
     /// True when every one that points to us verifies by exactly this bundle, or not at all.
     pub(crate) fn carry(&self, settings: &Settings, bundle: &str) -> bool {
-        let known = NAMES.iter().all(|name| self.0.get(name).is_some_and(|seen| *seen != Seen::Unknown));
-        known
+        self.all_known()
             && self.ours(settings).all(|(_, object)| {
                 ca_bundle(object).is_some_and(|carried| carried == bundle.as_bytes()) || unverified(object)
             })
@@ -103,15 +117,16 @@ pub(crate) fn unverified(object: &APIService) -> bool {
 /// Follows them. [`ApiServiceWatch::run`] it in a task.
 pub struct ApiServiceWatch {
     client: kube::Client,
+    settings: Settings,
     publish: watch::Sender<ApiServices>,
 }
 
 impl ApiServiceWatch {
     /// A watch that has not started, and where to read what it sees.
     #[must_use]
-    pub fn new(client: kube::Client) -> (Self, watch::Receiver<ApiServices>) {
+    pub fn new(client: kube::Client, settings: Settings) -> (Self, watch::Receiver<ApiServices>) {
         let (publish, known) = watch::channel(ApiServices::default());
-        (Self { client, publish }, known)
+        (Self { client, settings, publish }, known)
     }
 
     /// Watches until cancelled.
@@ -122,7 +137,7 @@ impl ApiServiceWatch {
             let api: Api<APIService> = Api::all(self.client.clone());
             watch_one(api, name).map(move |state| (name, state)).boxed()
         };
-        let mut states: SelectAll<_> = select_all(NAMES.map(follow));
+        let (mut states, mut told): (SelectAll<_>, _) = (select_all(NAMES.map(follow)), false);
         while let Some(Some((name, state))) = cancel.run_until_cancelled(states.next()).await {
             match state {
                 Ok(Some(object)) => {
@@ -134,9 +149,6 @@ impl ApiServiceWatch {
                 Ok(None) => {
                     if name == NAME {
                         trouble.over();
-                        tracing::warn!(
-                            "APIService {NAME} does not exist: install the chart, or nobody is sent to us"
-                        );
                     }
                     self.take(name, Seen::Absent);
                 }
@@ -145,6 +157,13 @@ impl ApiServiceWatch {
                 Err(error) if is_forbidden(&error) => self.take(name, Seen::Absent),
                 Err(error) => tracing::debug!(%error, name, "watch of an APIService interrupted"),
             }
+            let missing = self.publish.borrow().nothing_is_installed(&self.settings);
+            if missing && !told {
+                tracing::warn!(
+                    "APIService {NAME} does not exist: install the chart, or nobody is sent to us"
+                );
+            }
+            told = missing;
         }
     }
 

@@ -95,7 +95,8 @@ impl CaBundle {
                     put_off = Some(put_off.map_or(at, |other| other.min(at)));
                     continue;
                 }
-                let problem = self.keep(name, object, bundle).await.err();
+                let unused = known.none_is_ours(&self.settings);
+                let problem = self.keep(name, object, bundle, unused).await.err();
                 let past = self.past.entry(name).or_default();
                 if let Some(problem) = problem.as_ref().filter(|problem| past.told.as_ref() != Some(problem))
                 {
@@ -115,12 +116,19 @@ impl CaBundle {
         past.harmless_since.map(|since| since + HEAR_FIRST).max(past.not_before)
     }
 
-    /// Writes the bundle when it is not right; what is wrong, and the next step, when it cannot be.
-    async fn keep(&mut self, name: &'static str, object: &APIService, ours: &Bundle) -> Result<(), String> {
+    /// Writes the bundle when it is not right; what is wrong, and the next step, when it cannot be. `unused`: no APIService
+    /// points to us.
+    async fn keep(
+        &mut self,
+        name: &'static str,
+        object: &APIService,
+        ours: &Bundle,
+        unused: bool,
+    ) -> Result<(), String> {
         let Settings { namespace, service } = &self.settings;
         if let Some(owner) = self.settings.other_owner(object) {
-            // Custom metrics of another program beside ours are ordinary.
-            return if name == super::apiservice::NAME {
+            // Metrics of another program beside ours are ordinary.
+            return if unused && name == super::apiservice::NAME {
                 Err(format!(
                     "belongs to {owner}, not to Service {namespace}/{service}: only one metrics server can have it; \
                      uninstall one of them"

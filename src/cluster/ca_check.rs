@@ -121,16 +121,67 @@ fn chain_of(
     in_time(leaf, now)?;
     let server = ServerName::try_from(name).map_err(|error| Fault::Unusable.because(error.to_string()))?;
     verify_server_name(&parsed, &server).map_err(unusable)?;
-    if !authorities.contains(leaf) {
-        let mut roots = RootCertStore::empty();
-        roots.add_parsable_certificates(authorities.iter().cloned());
-        let seconds = now.as_second().try_into().unwrap_or(0);
-        let at = UnixTime::since_unix_epoch(Duration::from_secs(seconds));
-        let algorithms = aws_lc_rs::default_provider().signature_verification_algorithms;
-        verify_server_cert_signed_by_trust_anchor(&parsed, &roots, between, at, algorithms.all)
-            .map_err(unusable)?;
+    let read = X509Certificate::from_der(leaf).map(|(_, read)| read);
+    match read {
+        _ if authorities.contains(leaf) => Ok(()),
+        Ok(read) if read.is_ca() => signatures(&read, leaf, authorities, between, now),
+        _ => {
+            let mut roots = RootCertStore::empty();
+            roots.add_parsable_certificates(authorities.iter().cloned());
+            let seconds = now.as_second().try_into().unwrap_or(0);
+            let at = UnixTime::since_unix_epoch(Duration::from_secs(seconds));
+            let algorithms = aws_lc_rs::default_provider().signature_verification_algorithms;
+            verify_server_cert_signed_by_trust_anchor(&parsed, &roots, between, at, algorithms.all)
+                .map_err(unusable)
+        }
     }
-    Ok(())
+}
+
+/// What is left to look at of a leaf that is itself a CA: webpki takes none, Go does.
+fn signatures(
+    read: &X509Certificate<'_>,
+    leaf: &CertificateDer<'_>,
+    authorities: &[CertificateDer<'static>],
+    between: &[CertificateDer<'_>],
+    now: Timestamp,
+) -> Result<(), Refusal> {
+    let usage = read.extended_key_usage().ok().flatten().map(|usage| usage.value);
+    if usage.is_some_and(|usage| !usage.any && !usage.server_auth) {
+        return Err(Fault::Unusable.because("certificate specifies an incompatible key usage"));
+    }
+    if vouched_for(leaf, authorities, between, now) {
+        return Ok(());
+    }
+    Err(Fault::UnknownAuthority.because("certificate signed by unknown authority"))
+}
+
+/// True when one of `authorities` signed `cert`, or the next one of `between` did, which is vouched for itself.
+fn vouched_for(
+    cert: &CertificateDer<'_>,
+    authorities: &[CertificateDer<'static>],
+    between: &[CertificateDer<'_>],
+    now: Timestamp,
+) -> bool {
+    authorities.iter().any(|authority| has_signed(authority, cert))
+        || between.split_first().is_some_and(|(next, above)| {
+            let good = in_time(next, now).is_ok() && has_signed(next, cert);
+            good && vouched_for(next, authorities, above, now)
+        })
+}
+
+fn has_signed(issuer: &CertificateDer<'_>, cert: &CertificateDer<'_>) -> bool {
+    let (Ok((_, issuer)), Ok((_, cert))) =
+        (X509Certificate::from_der(issuer), X509Certificate::from_der(cert))
+    else {
+        return false;
+    };
+    let key = &issuer.public_key().subject_public_key.data;
+    let (message, signature) = (cert.tbs_certificate.as_ref(), &cert.signature_value.data);
+    let algorithms = aws_lc_rs::default_provider().signature_verification_algorithms.all;
+    // A key and a signature fit one of them at most.
+    issuer.is_ca()
+        && issuer.subject().as_raw() == cert.issuer().as_raw()
+        && algorithms.iter().any(|one| one.verify_signature(key, message, signature).is_ok())
 }
 
 fn in_time(cert: &CertificateDer<'_>, now: Timestamp) -> Result<(), Refusal> {
@@ -206,7 +257,7 @@ pub(crate) async fn shown(address: SocketAddr, name: &str) -> io::Result<Vec<Cer
             .with_no_client_auth();
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         let name = ServerName::try_from(name.to_owned()).map_err(io::Error::other)?;
-        let tcp = TcpStream::connect(here(address)).await?;
+        let tcp = TcpStream::connect(here(address).as_slice()).await?;
         let tls = TlsConnector::from(Arc::new(config)).connect(name, tcp).await?;
         let chain = tls.get_ref().1.peer_certificates().unwrap_or_default();
         Ok(chain.iter().map(|cert| cert.clone().into_owned()).collect())
@@ -214,14 +265,15 @@ pub(crate) async fn shown(address: SocketAddr, name: &str) -> io::Result<Vec<Cer
     timeout(HANDSHAKE_TIMEOUT, looking).await?
 }
 
-/// Where an address that we listen on is reached from here.
-fn here(address: SocketAddr) -> SocketAddr {
-    let ip = match address.ip() {
-        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
-        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
-        ip => ip,
+/// Where an address that we listen on is reached from here, to be tried in this order: who listens on all addresses of
+/// IPv6 listens on those of IPv4 too, and where IPv6 is switched off there is no `::1`.
+fn here(address: SocketAddr) -> Vec<SocketAddr> {
+    let ips = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => vec![Ipv4Addr::LOCALHOST.into()],
+        IpAddr::V6(ip) if ip.is_unspecified() => vec![Ipv6Addr::LOCALHOST.into(), Ipv4Addr::LOCALHOST.into()],
+        ip => vec![ip],
     };
-    SocketAddr::new(ip, address.port())
+    ips.into_iter().map(|ip| SocketAddr::new(ip, address.port())).collect()
 }
 
 /// Takes any certificate whose key the server has. Nothing is sent on such a connection: the certificate is all that is
@@ -267,8 +319,8 @@ impl ServerCertVerifier for Look {
 #[cfg(test)]
 mod tests {
     use rcgen::{
-        BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, Issuer, KeyPair, SigningKey,
-        date_time_ymd,
+        BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+        SigningKey, date_time_ymd,
     };
 
     use super::*;
@@ -357,6 +409,54 @@ mod tests {
         let ended = ca("ca", 2026);
         let said = said(&ended.pem(), leaf(&ended, &[NAME], 2025, 2027));
         assert!(said.starts_with("certificate has expired or is not yet valid: a CA"), "{said}");
+    }
+
+    /// A leaf that says that it is a CA.
+    fn ca_leaf(by: &Issuer<'_, impl SigningKey>, usage: ExtendedKeyUsagePurpose) -> CertificateDer<'static> {
+        let mut params = CertificateParams::new([NAME.to_owned()]).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.extended_key_usages = vec![usage];
+        params.not_before = date_time_ymd(2025, 1, 1);
+        params.not_after = date_time_ymd(2027, 1, 1);
+        params.signed_by(&KeyPair::generate().unwrap(), by).unwrap().der().clone()
+    }
+
+    #[test]
+    fn a_leaf_that_is_a_ca_itself_is_accepted_as_the_api_server_accepts_it() {
+        let (right, namesake) = (ca("ca", 2035), ca("ca", 2035));
+        let server = ca_leaf(&right, ExtendedKeyUsagePurpose::ServerAuth);
+        assert_eq!(said(&format!("{}{}", namesake.pem(), right.pem()), server.clone()), "accepted");
+        assert_eq!(said(&namesake.pem(), server), "certificate signed by unknown authority");
+        let client = ca_leaf(&right, ExtendedKeyUsagePurpose::ClientAuth);
+        assert_eq!(said(&right.pem(), client), "certificate specifies an incompatible key usage");
+        let ended = ca("ca", 2026);
+        let said = said(&ended.pem(), ca_leaf(&ended, ExtendedKeyUsagePurpose::ServerAuth));
+        assert!(said.starts_with("certificate has expired or is not yet valid: a CA"), "{said}");
+    }
+
+    #[test]
+    fn a_leaf_that_is_a_ca_may_have_another_between_itself_and_the_authority() {
+        let root = ca("root", 2035);
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.distinguished_name.push(rcgen::DnType::CommonName, "between");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.not_before = date_time_ymd(2025, 1, 1);
+        params.not_after = date_time_ymd(2035, 1, 1);
+        let between = CertifiedIssuer::signed_by(params, KeyPair::generate().unwrap(), &root).unwrap();
+        let leaf = ca_leaf(&between, ExtendedKeyUsagePurpose::ServerAuth);
+        let chain = [leaf.clone(), between.der().clone()];
+        assert_eq!(verify(root.pem().as_bytes(), &chain, NAME, now()), Ok(()));
+        let alone = verify(root.pem().as_bytes(), &[leaf], NAME, now()).unwrap_err();
+        assert_eq!(alone.fault, Fault::UnknownAuthority);
+    }
+
+    #[test]
+    fn who_listens_on_every_address_is_looked_for_by_both_families() {
+        let here =
+            |text: &str| here(text.parse().unwrap()).iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(here("[::]:8443"), ["[::1]:8443", "127.0.0.1:8443"]);
+        assert_eq!(here("0.0.0.0:8443"), ["127.0.0.1:8443"]);
+        assert_eq!(here("10.1.2.3:8443"), ["10.1.2.3:8443"]);
     }
 
     #[test]

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::apiservice::{self, ApiServices};
 use super::pki::{self, Authority, Bundle, Lasts, PkiError};
 use super::rotation::{Facts, Place, Step, due};
-use super::trouble::{Trouble, said, watch_one};
+use super::trouble::{Told, Trouble, said, watch_one};
 use crate::engine::Clock;
 
 /// The Secret's name unless configured.
@@ -29,6 +29,9 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 const TRIES: u32 = 4;
 /// How often the ends of validity are looked at; a certificate is renewed weeks before.
 const LOOK_EVERY: Duration = Duration::from_secs(3600);
+/// Shortest time between two renewals by one instance: whoever wants other names than we do, or writes another leaf, is not
+/// answered without limit. A leaf with a name too few for a minute is no worse than one that changes without end.
+const RENEW_EVERY: Duration = Duration::from_secs(60);
 /// How long to wait before asking again for a Secret that could be neither read nor made at the start.
 const RETRY: Duration = Duration::from_secs(2);
 /// The usual settling time: how long each step of a change of the CA is left to reach everybody. Whoever looks is late by
@@ -131,6 +134,10 @@ pub struct Certificates {
     clock: Arc<dyn Clock>,
     /// The APIServices, where it is these certificates that they verify.
     announced_by: Option<watch::Receiver<ApiServices>>,
+    /// When this instance last renewed the leaf, and what that became.
+    renewed: Option<(Instant, String)>,
+    /// What is wrong, as last told.
+    told: Told,
 }
 
 /// What this instance has seen, and since when.
@@ -159,7 +166,8 @@ impl Certificates {
         clock: Arc<dyn Clock>,
         announced_by: Option<watch::Receiver<ApiServices>>,
     ) -> Self {
-        Self { api: Api::namespaced(client, &settings.namespace), settings, clock, announced_by }
+        let api = Api::namespaced(client, &settings.namespace);
+        Self { api, settings, clock, announced_by, renewed: None, told: Told::default() }
     }
 
     fn name(&self) -> String {
@@ -167,7 +175,7 @@ impl Certificates {
     }
 
     /// Publishes the certificates, whenever they change, and keeps them. Until cancelled.
-    pub async fn run(self, publish: watch::Sender<Option<Bundle>>, cancel: CancellationToken) {
+    pub async fn run(mut self, publish: watch::Sender<Option<Bundle>>, cancel: CancellationToken) {
         let Some(first) = cancel.run_until_cancelled(self.first()).await else { return };
         publish.send_replace(Some(first.clone()));
         let hint = "check that the service account may list and watch it by name";
@@ -178,7 +186,7 @@ impl Certificates {
         let mut carriers = self.announced_by.clone();
         loop {
             self.look_at_carriers(&mut sight);
-            let next = self.settled_at(&sight);
+            let next = [self.settled_at(&sight), self.renewal_at(&sight)].into_iter().flatten().min();
             tokio::select! {
                 () = cancel.cancelled() => return,
                 _ = looks.tick() => self.look(&mut sight, &publish).await,
@@ -201,7 +209,7 @@ impl Certificates {
     }
 
     /// Tries until there is one: without it nobody can be served.
-    async fn first(&self) -> Bundle {
+    async fn first(&mut self) -> Bundle {
         loop {
             match self.ensure(None).await {
                 Ok(bundle) => return bundle,
@@ -231,14 +239,24 @@ impl Certificates {
         }
     }
 
+    /// When a renewal that was put off is due: somebody replaced our leaf by one that we would renew.
+    fn renewal_at(&self, sight: &Sight) -> Option<Instant> {
+        let (at, _) = self.renewed.as_ref().filter(|(_, cert)| *cert != sight.bundle.cert)?;
+        let good = pki::leaf_is_good(&sight.bundle, &self.settings.names(), self.clock.now());
+        (!good.unwrap_or(true)).then_some(*at + RENEW_EVERY)
+    }
+
     fn is_news(&self, secret: &Secret, sight: &Sight) -> bool {
         let differs = self.bundle(secret).map_or(true, |bundle| bundle != sight.bundle);
         differs || (asked(secret).is_some() && sight.bundle.place() == Place::Steady)
     }
 
-    async fn look(&self, sight: &mut Sight, publish: &watch::Sender<Option<Bundle>>) {
+    async fn look(&mut self, sight: &mut Sight, publish: &watch::Sender<Option<Bundle>>) {
         match self.ensure(Some(sight)).await {
             Ok(bundle) => {
+                if self.told.over() {
+                    tracing::info!("the Secret of the serving certificate is kept again");
+                }
                 if bundle.trust() == sight.trust {
                     sight.bundle = bundle;
                 } else {
@@ -251,7 +269,11 @@ impl Certificates {
                 });
             }
             Err(error) => {
-                tracing::warn!(%error, "the serving certificate stays as it is");
+                if self.told.is_news(&error.to_string()) {
+                    tracing::warn!(%error, "the serving certificate stays as it is; trying again");
+                } else {
+                    tracing::debug!(%error, "the serving certificate still stays as it is");
+                }
                 // Not at once again; what was seen stays seen.
                 sleep(RETRY).await;
             }
@@ -259,7 +281,7 @@ impl Certificates {
     }
 
     /// The shared certificates: made when there are none, adopted when there are, with the step that is due.
-    async fn ensure(&self, sight: Option<&Sight>) -> Result<Bundle, CertificateError> {
+    async fn ensure(&mut self, sight: Option<&Sight>) -> Result<Bundle, CertificateError> {
         for _ in 0..TRIES {
             let secret = self.within(self.api.get_opt(&self.settings.secret)).await?;
             let (changed, secret) = match secret {
@@ -272,10 +294,17 @@ impl Certificates {
                 }
                 None => (self.anew(sight)?, None),
             };
+            let renews = secret.as_ref().is_some_and(|(_, step)| *step == Step::Renew);
             match self.write(&changed, secret).await {
+                Ok(()) => {
+                    if renews {
+                        self.renewed = Some((Instant::now(), changed.cert.clone()));
+                    }
+                    return Ok(changed);
+                }
                 // Another instance was first: adopt what it wrote.
                 Err(CertificateError::Api { cause, .. }) if is_conflict(&cause) => {}
-                other => return other.map(|()| changed),
+                Err(error) => return Err(error),
             }
         }
         Err(CertificateError::Conflict(self.name()))
@@ -289,15 +318,21 @@ impl Certificates {
         let facts = Facts {
             over: lasts == Lasts::Over,
             wanted: lasts == Lasts::ToBeReplaced || asked(secret).is_some(),
-            leaf_good: pki::leaf_is_good(bundle, &self.settings.names(), now)?,
+            leaf_good: pki::leaf_is_good(bundle, &self.settings.names(), now)? || self.renewed_lately(),
             seen_for: sight.map_or(Duration::ZERO, |sight| sight.since.elapsed()),
             carried_for: sight.and_then(|sight| sight.carried).map(|since| since.elapsed()),
         };
         Ok(due(bundle.place(), &facts, self.settings.settle))
     }
 
+    fn renewed_lately(&self) -> bool {
+        self.renewed.as_ref().is_some_and(|(at, _)| at.elapsed() < RENEW_EVERY)
+    }
+
     fn after(&self, step: Step, bundle: &Bundle) -> Result<Bundle, CertificateError> {
-        let after = pki::after(step, bundle, &self.settings.names(), self.clock.now());
+        // Instances of before a renaming and of after it live together for a while, and show the same leaf.
+        let names = pki::names_with(&self.settings.names(), bundle);
+        let after = pki::after(step, bundle, &names, self.clock.now());
         after.map_err(|error| self.unusable(error))
     }
 

@@ -25,10 +25,11 @@ use super::watch::ClusterReader;
 /// The same event of the same object is told once in this time. Shorter than the hour that the API server keeps an event,
 /// so what lasts is always to be seen.
 const REPEAT_AFTER: Duration = Duration::from_secs(600);
-/// Events that wait to be written: a burst of one each for a quarter of a thousand variants; each has at most 1 kB.
-const QUEUE: usize = 256;
-/// Events remembered so that they are not repeated: 16 queues, about 4 MB at the most; beyond, new ones are lost.
-const REMEMBERED: usize = 4096;
+/// Events of one cause that wait to be written: a burst of one each for a hundred variants; each has at most 1 kB.
+const QUEUE: usize = 128;
+/// Events of one cause remembered so that they are not repeated: 16 queues, about 2 MB at the most; beyond, new ones are
+/// lost.
+const REMEMBERED: usize = 2048;
 /// Longest note: the API's own limit is 1,024 bytes.
 const NOTE_MAX_BYTES: usize = 1000;
 /// Variants that a note names; the rest are counted.
@@ -62,11 +63,44 @@ impl News {
 /// What makes two events the same: uid of the object, reason, topic.
 type Key = (Option<String>, &'static str, String);
 
+/// Events of one cause, bounded apart from those of the other.
+#[derive(Clone)]
+struct Line {
+    queue: mpsc::Sender<News>,
+    told: Arc<Mutex<HashMap<Key, Instant>>>,
+}
+
+impl Line {
+    fn new() -> (Self, mpsc::Receiver<News>) {
+        let (queue, written) = mpsc::channel(QUEUE);
+        (Self { queue, told: Arc::default() }, written)
+    }
+
+    /// False when there is no room.
+    fn take(&self, mut news: News) -> bool {
+        news.note = shortened(&news.note, NOTE_MAX_BYTES).to_owned();
+        let key = (news.object.uid.clone(), news.reason, std::mem::take(&mut news.topic));
+        let mut told = self.told.lock();
+        if told.get(&key).is_some_and(|at| at.elapsed() < REPEAT_AFTER) {
+            return true;
+        }
+        if told.len() >= REMEMBERED {
+            told.retain(|_, at| at.elapsed() < REPEAT_AFTER);
+        }
+        let taken = told.len() < REMEMBERED && self.queue.try_send(news).is_ok();
+        if taken {
+            told.insert(key, Instant::now());
+        }
+        taken
+    }
+}
+
 /// Tells events. Cheap to clone.
 #[derive(Clone)]
 pub struct Events {
-    queue: mpsc::Sender<News>,
-    told: Arc<Mutex<HashMap<Key, Instant>>>,
+    ours: Line,
+    /// What any reader can cause, as often as it likes: it must not keep out what is wrong with us.
+    readers: Line,
     lost: Counter,
     cluster: ClusterReader,
 }
@@ -75,7 +109,8 @@ pub struct Events {
 pub struct EventWriter {
     client: kube::Client,
     reporter: Reporter,
-    queue: mpsc::Receiver<News>,
+    ours: mpsc::Receiver<News>,
+    readers: mpsc::Receiver<News>,
     lost: Counter,
 }
 
@@ -88,31 +123,25 @@ impl Events {
         instance: String,
         registry: &mut Registry,
     ) -> (Self, EventWriter) {
-        let (tell, queue) = mpsc::channel(QUEUE);
+        let ((ours, of_ours), (readers, of_readers)) = (Line::new(), Line::new());
         let lost = Counter::default();
         let help = "Kubernetes events that could not be queued or written";
         registry.register("wva_events_lost", help, lost.clone());
         let reporter = Reporter { controller: FIELD_MANAGER.into(), instance: Some(instance) };
-        let events = Self { queue: tell, told: Arc::default(), lost: lost.clone(), cluster };
-        (events, EventWriter { client, reporter, queue, lost })
+        let events = Self { ours, readers, lost: lost.clone(), cluster };
+        (events, EventWriter { client, reporter, ours: of_ours, readers: of_readers, lost })
     }
 
-    /// Queues an event, unless the same was told a short time ago. Never waits.
-    pub fn tell(&self, mut news: News) {
-        news.note = shortened(&news.note, NOTE_MAX_BYTES).to_owned();
-        let key = (news.object.uid.clone(), news.reason, std::mem::take(&mut news.topic));
-        let mut told = self.told.lock();
-        if told.get(&key).is_some_and(|at| at.elapsed() < REPEAT_AFTER) {
-            return;
-        }
-        if told.len() >= REMEMBERED {
-            told.retain(|_, at| at.elapsed() < REPEAT_AFTER);
-        }
-        if told.len() < REMEMBERED && self.queue.try_send(news).is_ok() {
-            told.insert(key, Instant::now());
-        } else {
+    /// Queues an event, unless the same was told a short time ago. Never waits; false when it is lost.
+    pub fn tell(&self, news: News) -> bool {
+        self.count(self.ours.take(news))
+    }
+
+    fn count(&self, taken: bool) -> bool {
+        if !taken {
             self.lost.inc();
         }
+        taken
     }
 
     /// One selector matched several variants, which the HPA controller adds up: told on the first of `variants`, naming all.
@@ -131,7 +160,8 @@ impl Events {
         let note = adds_up(metric, selector, variants);
         // Not by the selector: a caller could make up new ones without end.
         let topic = metric.to_owned();
-        self.tell(News { object, kind: EventType::Warning, reason: "SelectorMatchesSeveral", note, topic });
+        let news = News { object, kind: EventType::Warning, reason: "SelectorMatchesSeveral", note, topic };
+        self.count(self.readers.take(news));
     }
 }
 
@@ -150,13 +180,23 @@ fn adds_up(metric: &str, selector: &str, variants: &[&VariantId]) -> String {
 impl EventWriter {
     /// Writes what is told until cancelled.
     pub async fn run(mut self, cancel: CancellationToken) {
-        while let Some(Some(news)) = cancel.run_until_cancelled(self.queue.recv()).await {
+        while let Some(Some(news)) = cancel.run_until_cancelled(self.next()).await {
             if let Err(cause) = self.write(news).await {
                 self.lost.inc();
                 tracing::debug!(cause, "an event was not written");
             }
         }
         cancel.cancelled().await;
+    }
+
+    /// Ours first. `None` when nobody can tell any more.
+    async fn next(&mut self) -> Option<News> {
+        tokio::select! {
+            biased;
+            Some(news) = self.ours.recv() => Some(news),
+            Some(news) = self.readers.recv() => Some(news),
+            else => None,
+        }
     }
 
     async fn write(&self, news: News) -> Result<(), String> {
@@ -170,5 +210,36 @@ impl EventWriter {
             Ok(Err(error)) => Err(said(&error)),
             Err(_) => Err(format!("no answer within {} s", REQUEST_TIMEOUT.as_secs())),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn news(topic: usize) -> News {
+        let (object, note) = (ObjectReference::default(), "note".to_owned());
+        News { object, kind: EventType::Warning, reason: "Reason", note, topic: topic.to_string() }
+    }
+
+    #[tokio::test]
+    async fn who_is_told_that_there_was_no_room_is_told_the_truth() {
+        let (line, mut written) = Line::new();
+        assert!((0..QUEUE).all(|topic| line.take(news(topic))));
+        assert!(!line.take(news(QUEUE)), "the queue is full");
+        assert!(line.take(news(0)), "told already");
+        written.recv().await.unwrap();
+        assert!(line.take(news(QUEUE)), "what was lost is not taken for told");
+    }
+
+    #[tokio::test]
+    async fn memory_is_bounded_however_fast_events_are_written() {
+        let (line, mut written) = Line::new();
+        let mut taken = 0;
+        for topic in 0..2 * REMEMBERED {
+            taken += usize::from(line.take(news(topic)));
+            while written.try_recv().is_ok() {}
+        }
+        assert_eq!((taken, line.told.lock().len()), (REMEMBERED, REMEMBERED));
     }
 }

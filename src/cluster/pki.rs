@@ -29,6 +29,9 @@ const RENEW_DAYS: i32 = 30;
 /// that waits for somebody has a year.
 const REPLACE_DAYS: i32 = LEAF_DAYS + RENEW_DAYS;
 
+/// Names of a leaf: those of three installations that were renamed in turn, at 5 each, and one more. The newest come first.
+const MAX_NAMES: usize = 16;
+
 /// A CA that signs.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Authority {
@@ -196,6 +199,20 @@ pub(crate) fn leaf_is_good(bundle: &Bundle, names: &[String], now: Timestamp) ->
     Ok(named && names.first().is_none_or(accepted))
 }
 
+/// `ours`, and the names that the leaf has beside them, [`MAX_NAMES`] in all: another instance may want those.
+pub(crate) fn names_with(ours: &[String], bundle: &Bundle) -> Vec<String> {
+    let had = parsed("tls.crt", &bundle.cert, |cert| {
+        let alternatives = cert.subject_alternative_name().ok().flatten();
+        let known = alternatives.iter().flat_map(|san| &san.value.general_names);
+        let names = known.filter_map(|name| match name {
+            GeneralName::DNSName(name) if name.is_ascii() => Some((*name).to_owned()),
+            _ => None,
+        });
+        names.filter(|name| !ours.contains(name)).collect::<Vec<_>>()
+    });
+    ours.iter().cloned().chain(had.unwrap_or_default()).take(MAX_NAMES).collect()
+}
+
 /// How long the CA of the leaf goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lasts {
@@ -272,6 +289,21 @@ mod tests {
         assert_eq!(renewed.trust(), bundle.trust());
         assert_ne!(renewed.cert, bundle.cert);
         assert!(leaf_is_good(&renewed, &names(), day(336)).unwrap());
+    }
+
+    #[test]
+    fn a_renewed_leaf_keeps_the_names_that_another_instance_wants_up_to_a_bound() {
+        let bundle = make(&names(), day(0)).unwrap();
+        let other = ["new.ns.svc", "wva-instance.ns.internal"].map(String::from);
+        let both = names_with(&other, &bundle);
+        assert_eq!(both, ["new.ns.svc", "wva-instance.ns.internal", "wva.ns.svc"]);
+        let renewed = after(Step::Renew, &bundle, &both, day(1)).unwrap();
+        assert!(leaf_is_good(&renewed, &names(), day(1)).unwrap());
+        assert!(leaf_is_good(&renewed, &other, day(1)).unwrap());
+        let many: Vec<_> = (0..30).map(|n| format!("n{n}.ns.svc")).collect();
+        let crowded = make(&many, day(0)).unwrap();
+        let kept = names_with(&names(), &crowded);
+        assert_eq!((kept.len(), &kept[..3]), (MAX_NAMES, &[&names()[..], &many[..1]].concat()[..]));
     }
 
     #[test]

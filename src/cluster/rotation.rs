@@ -47,7 +47,7 @@ pub(crate) struct Facts {
     pub(crate) over: bool,
     /// A person asked for a new CA, or the CA ends in time to come.
     pub(crate) wanted: bool,
-    /// The leaf is accepted, and will be for long enough.
+    /// The leaf is accepted, and will be for long enough; or it was renewed so lately that it stays in any case.
     pub(crate) leaf_good: bool,
     /// How long this instance has seen the same CAs in the Secret.
     pub(crate) seen_for: Duration,

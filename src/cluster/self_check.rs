@@ -17,6 +17,7 @@ use prometheus_client::registry::Registry;
 use rustls::pki_types::CertificateDer;
 use serde_json::json;
 use tokio::sync::watch;
+use tokio::task::JoinError;
 use tokio::time::{Instant, interval, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -33,9 +34,9 @@ pub const CONDITION: &str = "CABundleVerified";
 pub const FIELD_MANAGER: &str = "wva-ca-check";
 /// How often everything is looked at, changed or not: a certificate ends without a change.
 const CHECK_EVERY: Duration = Duration::from_secs(60);
-/// A refusal that lasts so long is told. Longer than the 5 s between two writes of a bundle, so that what is repaired by
-/// itself is not. Also the shortest time between two writes of a condition: instances that show different certificates
-/// disagree, and each of them is right.
+/// A refusal that lasts so long is told, and so is that nobody can look. Longer than the 5 s between two writes of a bundle,
+/// so that what is repaired by itself is not. Also the shortest time between two writes of a condition: instances that show
+/// different certificates disagree, and each of them is right.
 pub const CONFIRM: Duration = Duration::from_secs(10);
 /// Longest wait for one answer of the API server.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
@@ -55,7 +56,8 @@ impl CaMetrics {
     /// A fresh family, registered in `registry`.
     pub fn register(registry: &mut Registry) -> Self {
         let metrics = Self::default();
-        let help = "1 when what this instance shows is accepted by the caBundle of the APIService, else 0";
+        let help = "1 when what this instance shows is accepted by the caBundle of the APIService, 0 when not; absent while \
+                    that is not known";
         registry.register("wva_apiservice_ca_bundle_valid", help, metrics.valid.clone());
         metrics
     }
@@ -94,9 +96,37 @@ pub struct SelfCheck {
 /// What was found and done before.
 #[derive(Default)]
 struct Past {
-    refused_since: Option<Instant>,
+    doubt: Option<(Doubt, Instant)>,
+    logged: Option<(&'static str, &'static str)>,
     told: Option<(&'static str, &'static str)>,
     written: Option<Instant>,
+}
+
+/// What is told only when it lasts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Doubt {
+    Refused,
+    Unjudged,
+}
+
+/// What the API server makes of what we show.
+enum Verdict {
+    Accepted,
+    Refused(Refusal),
+    /// It verifies nothing.
+    Unverified,
+    /// Nobody knows: why, as the reason of a condition and in words.
+    Unjudged(&'static str, String),
+}
+
+impl Verdict {
+    const fn doubt(&self) -> Option<Doubt> {
+        match self {
+            Self::Accepted | Self::Unverified => None,
+            Self::Refused(_) => Some(Doubt::Refused),
+            Self::Unjudged(..) => Some(Doubt::Unjudged),
+        }
+    }
 }
 
 /// What a condition says.
@@ -138,95 +168,113 @@ impl SelfCheck {
         let settings = self.parts.settings.clone();
         let ours: Vec<_> = known.ours(&settings).collect();
         for name in NAMES.into_iter().filter(|name| ours.iter().all(|(ours, _)| ours != name)) {
-            self.parts.metrics.valid.remove(&Which { apiservice: name });
-            self.past.remove(name);
+            self.leave(name, known).await;
         }
         if ours.is_empty() {
             return None;
         }
-        let server = settings.server_name();
-        let chain = match ca_check::shown(self.parts.address, &server).await {
-            Ok(chain) => chain,
-            Err(error) => {
-                tracing::debug!(%error, "cannot look at our own certificate now");
-                return Some(Instant::now() + self.parts.confirm);
-            }
-        };
+        let shown = ca_check::shown(self.parts.address, &settings.server_name()).await;
         let mut again = None;
         for (name, object) in ours {
-            let verified = self.verify(object, &chain).await;
-            let due = self.take(name, object, verified).await;
+            let verdict = self.verify(object, &shown).await;
+            let due = self.take(name, object, verdict).await;
             again = [again, due].into_iter().flatten().min();
         }
         again
     }
 
-    /// `None` when the API server verifies nothing.
+    /// What was said of an APIService is taken back when it does not point to us any more. Once: whoever it points to now may
+    /// be another `wva`, and say something itself.
+    async fn leave(&mut self, name: &'static str, known: &ApiServices) {
+        self.parts.metrics.valid.remove(&Which { apiservice: name });
+        if self.past.remove(name).is_none() {
+            return;
+        }
+        let object = known.there().find(|(there, _)| *there == name).map(|(_, object)| object);
+        if let Some(object) = object.filter(|object| condition(object).is_some()) {
+            self.apply(name, object, json!([])).await;
+        }
+    }
+
     async fn verify(
         &self,
         object: &APIService,
-        chain: &[CertificateDer<'static>],
-    ) -> Option<Result<(), Refusal>> {
+        shown: &std::io::Result<Vec<CertificateDer<'static>>>,
+    ) -> Verdict {
         if unverified(object) {
-            return None;
+            return Verdict::Unverified;
         }
-        let (server, now) = (self.parts.settings.server_name(), self.parts.clock.now());
-        let Some(bundle) = ca_bundle(object) else {
-            let chain = chain.to_vec();
-            // Reads files.
-            let verified =
-                tokio::task::spawn_blocking(move || ca_check::verify_by_system(&chain, &server, now));
-            return verified.await.ok();
+        let chain = match shown {
+            Ok(chain) => chain,
+            Err(error) => return Verdict::Unjudged("CannotLook", cannot_look(error)),
         };
-        Some(ca_check::verify(bundle, chain, &server, now))
+        let (server, now) = (self.parts.settings.server_name(), self.parts.clock.now());
+        let verified = match ca_bundle(object) {
+            Some(bundle) => Ok(ca_check::verify(bundle, chain, &server, now)),
+            None => {
+                let chain = chain.clone();
+                // Reads files.
+                tokio::task::spawn_blocking(move || ca_check::verify_by_system(&chain, &server, now)).await
+            }
+        };
+        judged(verified)
     }
 
     /// Tells what was found; when to look again.
-    async fn take(
-        &mut self,
-        name: &'static str,
-        object: &APIService,
-        verified: Option<Result<(), Refusal>>,
-    ) -> Option<Instant> {
-        let accepted = !matches!(verified, Some(Err(_)));
-        self.parts.metrics.valid.get_or_create(&Which { apiservice: name }).set(accepted.into());
+    async fn take(&mut self, name: &'static str, object: &APIService, verdict: Verdict) -> Option<Instant> {
+        let (doubt, confirm) = (verdict.doubt(), self.parts.confirm);
+        let (valid, which) = (&self.parts.metrics.valid, Which { apiservice: name });
         let past = self.past.entry(name).or_default();
-        if accepted {
-            past.refused_since = None;
-        } else {
-            let since = *past.refused_since.get_or_insert_with(Instant::now);
-            if since.elapsed() < self.parts.confirm {
-                return Some(since + self.parts.confirm);
+        let before = past.doubt.filter(|(before, _)| Some(*before) == doubt);
+        past.doubt = before.or_else(|| Some((doubt?, Instant::now())));
+        let lasts = past.doubt.is_none_or(|(_, since)| since.elapsed() >= confirm);
+        match doubt {
+            Some(Doubt::Unjudged) if !lasts => {}
+            Some(Doubt::Unjudged) => {
+                valid.remove(&which);
+            }
+            None | Some(Doubt::Refused) => {
+                valid.get_or_create(&which).set(doubt.is_none().into());
             }
         }
-        let finding = finding(object, verified, self.parts.own_files);
+        if let Some((_, since)) = past.doubt.filter(|_| !lasts) {
+            return Some(since + confirm);
+        }
+        let finding = finding(object, verdict, self.parts.own_files);
         self.tell(name, object, &finding);
-        self.write(name, object, &finding).await
+        let due = self.write(name, object, &finding).await;
+        // Who cannot look tries on.
+        due.or_else(|| (doubt == Some(Doubt::Unjudged)).then(|| Instant::now() + confirm))
     }
 
-    /// In the log and as an event, once.
+    /// In the log and as an event, once each. An event for which there is no room is told the next time.
     fn tell(&mut self, name: &'static str, object: &APIService, finding: &Finding) {
         let Finding { status, reason, message } = finding;
         let past = self.past.entry(name).or_default();
-        let before = past.told.map(|(status, _)| status);
-        let before = before.or_else(|| condition(object).map(|condition| condition.status.as_str()));
-        if past.told == Some((status, reason)) {
+        let (now, known) = (Some((*status, *reason)), condition(object).map(|known| known.status.as_str()));
+        let before = past.logged.map(|(status, _)| status).or(known);
+        if past.logged != now {
+            match (before, *status) {
+                (Some("False" | "Unknown"), "True") => tracing::info!("APIService {name}: {message}"),
+                (_, "False" | "Unknown") => tracing::warn!("APIService {name}: {message}"),
+                _ => {}
+            }
+            past.logged = now;
+        }
+        if *status == "Unknown" {
             return;
         }
-        match (before, *status) {
-            (Some("False"), "True") => {
-                tracing::info!("APIService {name}: {message}");
-                self.parts.events.tell(News::about(object, EventType::Normal, CONDITION, message.clone()));
-            }
-            (_, "False") => {
-                tracing::warn!("APIService {name}: {message}");
-                let news = News::about(object, EventType::Warning, "CABundleNotVerified", message.clone());
-                self.parts.events.tell(news);
-            }
-            (_, "Unknown") => tracing::warn!("APIService {name}: {message}"),
-            _ => {}
+        let before = past.told.map(|(status, _)| status).or(known);
+        let news = match (before, *status) {
+            _ if past.told == now => None,
+            (Some("False"), "True") => Some((EventType::Normal, CONDITION)),
+            (_, "False") => Some((EventType::Warning, "CABundleNotVerified")),
+            _ => None,
+        };
+        let about = |(kind, reason)| News::about(object, kind, reason, message.clone());
+        if news.is_none_or(|news| self.parts.events.tell(about(news))) {
+            past.told = now;
         }
-        past.told = Some((status, reason));
     }
 
     /// Writes the condition when it says something else; when to try again.
@@ -251,13 +299,20 @@ impl SelfCheck {
             .filter(|known| known.status == *status)
             .and_then(|known| known.last_transition_time.clone());
         let since = json!(since).as_str().map_or_else(|| self.now(), str::to_owned);
+        let one = json!({
+            "type": CONDITION, "status": status, "reason": reason, "message": message, "lastTransitionTime": since,
+        });
+        self.apply(name, object, json!([one])).await;
+        None
+    }
+
+    /// Makes `conditions` all that we say of an APIService.
+    async fn apply(&self, name: &str, object: &APIService, conditions: serde_json::Value) {
         let body = json!({
             "apiVersion": APIService::api_version(&()),
             "kind": APIService::kind(&()),
             "metadata": { "name": name, "uid": object.metadata.uid },
-            "status": { "conditions": [{
-                "type": CONDITION, "status": status, "reason": reason, "message": message, "lastTransitionTime": since,
-            }] },
+            "status": { "conditions": conditions },
         });
         let api: Api<APIService> = Api::all(self.parts.client.clone());
         let parameters = PatchParams::apply(FIELD_MANAGER).force();
@@ -266,7 +321,6 @@ impl SelfCheck {
             Ok(Err(error)) => tracing::debug!("condition of APIService {name}: {}", said(&error)),
             Err(_) => tracing::debug!("condition of APIService {name}: no answer"),
         }
-        None
     }
 
     /// In whole seconds, as the API has it.
@@ -280,21 +334,40 @@ fn condition(object: &APIService) -> Option<&APIServiceCondition> {
     conditions.iter().find(|condition| condition.type_ == CONDITION)
 }
 
-fn finding(object: &APIService, verified: Option<Result<(), Refusal>>, own_files: bool) -> Finding {
+fn cannot_look(error: &std::io::Error) -> String {
+    format!(
+        "the certificate that is served cannot be looked at ({error}): may this process connect to its own port, and does \
+         it have a certificate?"
+    )
+}
+
+fn judged(verified: Result<Result<(), Refusal>, JoinError>) -> Verdict {
     match verified {
-        None => Finding {
+        Ok(Ok(())) => Verdict::Accepted,
+        Ok(Err(refusal)) => Verdict::Refused(refusal),
+        Err(failure) => {
+            let how = if failure.is_panic() { "panicked" } else { "was cut off" };
+            Verdict::Unjudged("CheckFailed", format!("the check itself {how}: this is a bug"))
+        }
+    }
+}
+
+fn finding(object: &APIService, verdict: Verdict, own_files: bool) -> Finding {
+    match verdict {
+        Verdict::Unjudged(reason, message) => Finding { status: "Unknown", reason, message },
+        Verdict::Unverified => Finding {
             status: "Unknown",
             reason: "InsecureSkipTLSVerify",
             message: "spec.insecureSkipTLSVerify is set: the API server verifies nothing, and would send HPAs' requests to \
                       whoever answers; remove it"
                 .into(),
         },
-        Some(Ok(())) => Finding {
+        Verdict::Accepted => Finding {
             status: "True",
             reason: "Verified",
             message: "spec.caBundle verifies the certificate that is served".into(),
         },
-        Some(Err(Refusal { fault, words })) => {
+        Verdict::Refused(Refusal { fault, words }) => {
             let by = if ca_bundle(object).is_none() {
                 "spec.caBundle is empty, so the API server verifies by the authorities of its machine; by those of ours: "
             } else {
@@ -319,5 +392,19 @@ fn next_step(fault: Fault, own_files: bool) -> &'static str {
             "wva writes it anew within 10 s; if this stays, look into its log: may its service account patch the APIService?"
         }
         (_, false) => "look into wva's log why the certificate in its Secret is not renewed",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_check_that_dies_is_not_taken_for_an_api_server_that_verifies_nothing() {
+        let dying = || -> Result<(), Refusal> { unreachable!("the check has a bug") };
+        let verified = tokio::task::spawn_blocking(dying).await;
+        let found = finding(&APIService::default(), judged(verified), false);
+        assert_eq!((found.status, found.reason), ("Unknown", "CheckFailed"));
+        assert_eq!(found.message, "the check itself panicked: this is a bug");
     }
 }

@@ -78,33 +78,52 @@ impl Backoff for Patient {
     fn reset(&mut self) {}
 }
 
+/// What is wrong at the moment, as last told.
+#[derive(Default)]
+pub(crate) struct Told(Option<String>);
+
+impl Told {
+    /// True when this was not the last thing told; now it is.
+    pub(crate) fn is_news(&mut self, text: &str) -> bool {
+        let news = self.0.as_deref() != Some(text);
+        if news {
+            self.0 = Some(text.to_owned());
+        }
+        news
+    }
+
+    /// True when something was wrong; now nothing is.
+    pub(crate) fn over(&mut self) -> bool {
+        self.0.take().is_some()
+    }
+}
+
 /// Tells a lasting problem once, and its end once.
 pub(crate) struct Trouble {
     what: &'static str,
     hint: &'static str,
-    told: Option<String>,
+    told: Told,
 }
 
 impl Trouble {
     /// Nothing is wrong with the watch of `what`; `hint` is the next step for when something is.
     pub(crate) const fn new(what: &'static str, hint: &'static str) -> Self {
-        Self { what, hint, told: None }
+        Self { what, hint, told: Told(None) }
     }
 
     pub(crate) fn tell(&mut self, error: &Error) {
         let (what, hint, text) = (self.what, self.hint, brief(error));
         // A watch that ends or has become too old is ordinary: the next list repairs it.
         let lasting = matches!(error, Error::InitialListFailed(_) | Error::WatchStartFailed(_));
-        if lasting && self.told.as_ref() != Some(&text) {
+        if lasting && self.told.is_news(&text) {
             tracing::warn!(error = %text, "cannot watch {what}: {hint}; trying again");
-            self.told = Some(text);
         } else {
             tracing::debug!(error = %text, "watch of {what} interrupted");
         }
     }
 
     pub(crate) fn over(&mut self) {
-        if self.told.take().is_some() {
+        if self.told.over() {
             tracing::info!("watching {} again", self.what);
         }
     }

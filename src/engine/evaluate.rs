@@ -50,11 +50,20 @@ pub struct Engine {
     policy: ArcSwap<Policy>,
     /// What is remembered, for whoever keeps it.
     memory: watch::Sender<Arc<Memory>>,
-    /// The term whose memory this is; `None` until one was taken over. Locked while a decision replaces the memory.
-    term: Mutex<Option<Term>>,
+    /// Locked from a decision that replaces the memory until it is published.
+    office: Mutex<Office>,
     /// What is wrong with the source, as last logged.
     trouble: Mutex<Option<String>>,
     duty: Duty,
+}
+
+/// In whose name decisions are made.
+#[derive(Default)]
+struct Office {
+    /// The term whose memory this is; `None` until one was taken over.
+    term: Option<Term>,
+    /// True when there will be no other term.
+    resigned: bool,
 }
 
 impl Engine {
@@ -65,7 +74,7 @@ impl Engine {
             parts,
             policy: ArcSwap::from_pointee(policy),
             memory: watch::Sender::default(),
-            term: Mutex::default(),
+            office: Mutex::default(),
             trouble: Mutex::default(),
             duty: Duty::default(),
         }
@@ -86,7 +95,10 @@ impl Engine {
     /// Starts `term` from what an earlier holder left. Nothing is evaluated in a term before this. An empty board
     /// shows what was left, so that a restart hides no number until the first evaluation is done.
     pub fn take_over(&self, restored: Restored, term: Term) {
-        let mut current = self.term.lock();
+        let mut office = self.office.lock();
+        if office.resigned {
+            return;
+        }
         if self.parts.board.newest().origin == Origin::Empty && !restored.decisions.is_empty() {
             self.parts.board.publish(Published {
                 at: self.parts.clock.now(),
@@ -96,7 +108,13 @@ impl Engine {
             });
         }
         self.memory.send_replace(Arc::new(adopt(restored)));
-        *current = Some(term);
+        office.term = Some(term);
+    }
+
+    /// Ends the term, for good: nothing is decided any more, and reads get the newest result. What is published when this
+    /// returns is the last of it; the next holder can start from that.
+    pub fn resign(&self) {
+        *self.office.lock() = Office { term: None, resigned: true };
     }
 
     /// When evaluations may start.
@@ -116,7 +134,7 @@ impl Engine {
 
     /// The term this instance may decide in now.
     fn current_term(&self) -> Option<Term> {
-        let taken_over = self.term.lock().clone();
+        let taken_over = self.office.lock().term.clone();
         let leadership = self.parts.leadership.borrow();
         leadership.term().filter(|term| leadership.is_mine() && taken_over.as_ref() == Some(term))
     }
@@ -148,15 +166,22 @@ impl Engine {
         let view = self.parts.cluster.view();
         let snapshot = assemble(&view, answer, self.parts.clock.now());
         let still = self.current_term().filter(|now| Some(now) == term.as_ref());
-        let outcome = self.decide(&snapshot, still);
+        // Until the result is published: whoever resigns meanwhile waits for it.
+        let office = self.office.lock();
+        let outcome = (still.is_some() && office.term == still).then(|| self.decide(&snapshot));
         let took = started.elapsed();
         self.parts.metrics.evaluated(took, error);
         // Before anybody can see the result and ask for a newer one.
         self.duty.rest_from(if error.is_none() { took } else { took.min(FAILED) });
-        match outcome {
-            Some(outcome) => self.publish(outcome, snapshot.now, took),
-            None => self.parts.board.newest(),
-        }
+        let previous = self.parts.board.newest();
+        let newest = match outcome {
+            Some(outcome) => self.publish(outcome, previous.sequence + 1, snapshot.now, took),
+            // The term ended meanwhile: its memory is somebody else's now.
+            None => previous.clone(),
+        };
+        drop(office);
+        log_changes(&previous, &newest);
+        newest
     }
 
     async fn collect(&self, view: &ClusterView) -> Result<Collected, SourceError> {
@@ -193,12 +218,8 @@ impl Engine {
         *told = now;
     }
 
-    /// `None` when the term ended meanwhile: its memory is somebody else's now.
-    fn decide(&self, snapshot: &Snapshot, term: Option<Term>) -> Option<Outcome> {
-        let current = self.term.lock();
-        if term.is_none() || *current != term {
-            return None;
-        }
+    /// Decides, and remembers. With the office locked.
+    fn decide(&self, snapshot: &Snapshot) -> Outcome {
         let before = Memory::clone(&self.memory.borrow());
         let observed = wva_core::observe(snapshot, before);
         let mut outcome = wva_core::decide(snapshot, &observed, &self.policy.load());
@@ -207,14 +228,12 @@ impl Engine {
             warn!(%violation, "decision withheld by the checker");
         }
         self.parts.metrics.violations(outcome.report.violations.len());
-        Some(outcome)
+        outcome
     }
 
-    fn publish(&self, outcome: Outcome, at: Timestamp, took: Duration) -> Arc<Published> {
-        let previous = self.parts.board.newest();
-        log_changes(&previous, &outcome);
+    fn publish(&self, outcome: Outcome, sequence: u64, at: Timestamp, took: Duration) -> Arc<Published> {
         self.parts.board.publish(Published {
-            sequence: previous.sequence + 1,
+            sequence,
             at,
             took,
             origin: Origin::Computed,
@@ -225,8 +244,8 @@ impl Engine {
 }
 
 /// One line for each variant whose number, or whose lack of one, is new.
-fn log_changes(previous: &Published, outcome: &Outcome) {
-    for (id, decision) in &outcome.decisions {
+fn log_changes(previous: &Published, now: &Published) {
+    for (id, decision) in &now.decisions {
         let before = previous.decisions.get(id).map(|decision| &decision.verdict);
         match (before, &decision.verdict) {
             (Some(Verdict::Target(old)), Verdict::Target(new)) if old.desired == new.desired => {}

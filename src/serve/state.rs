@@ -190,7 +190,7 @@ impl AppState {
             documents: Documents::new(),
             forwarder: Forwarder::new(name.clone(), settings.shared.clone(), settings.read_wait),
             guard: Guard::new(name, settings.shared.clone()),
-            health: Health::new(settings.synced.clone(), settings.stopping.clone()),
+            health: Health::new(&settings),
             ledger,
             room: Arc::new(Semaphore::new(MAX_READS)),
             scrapes: Arc::new(Semaphore::new(MAX_SCRAPES)),

@@ -64,3 +64,58 @@ fn the_chart_grants_every_apiservice_by_name_and_writing_only_to_its_own() {
     assert!(reading.contains("[list, watch]") && writing.contains("verbs: [patch]"), "{rules:?}");
     assert!(!writing.contains("custom"), "the default install owns no custom metrics: {writing}");
 }
+
+/// The document of `text` that has all of `parts`.
+fn document<'a>(text: &'a str, parts: &[&str]) -> &'a str {
+    let has_all = |document: &&str| parts.iter().all(|part| document.contains(part));
+    text.split("\n---\n").find(has_all).unwrap_or_else(|| panic!("no document with {parts:?}"))
+}
+
+/// What stands between `before` and the next white space, comma or brace.
+fn after<'a>(text: &'a str, before: &str) -> &'a str {
+    let (_, rest) = text.split_once(before).unwrap_or_else(|| panic!("no {before:?} in {text}"));
+    rest.split([' ', '\n', ',', '}', ']']).next().unwrap()
+}
+
+#[test]
+fn the_values_for_cert_manager_fit_the_certificate_that_its_example_makes() {
+    let (example, manifest) = (read("certs/cert-manager.yaml"), read("manifests/wva.yaml"));
+    let (secret, inject) =
+        (after(&example, "--set tls.secretName="), after(&example, "--set tls.injectCaFrom="));
+    let (namespace, certificate) = inject.split_once('/').expect("NAMESPACE/CERTIFICATE");
+    assert_eq!(after(&example, "helm upgrade --install wva charts/wva -n "), namespace);
+    let metadata = format!("metadata: {{name: {certificate}, namespace: {namespace}}}");
+    let made = document(&example, &["kind: Certificate", &metadata]);
+    assert_eq!(after(made, "secretName: "), secret, "the Secret that is mounted is the one that is made");
+    let service = after(document(&manifest, &["kind: Service\n"]), "  name: ");
+    assert_eq!(
+        after(made, "dnsNames: ["),
+        format!("{service}.{namespace}.svc"),
+        "what the API server verifies"
+    );
+    assert!(after(made, "usages: ") == "[digital" && made.contains("server auth"), "{made}");
+    let issuer = after(made, "issuerRef: {kind: Issuer, name: ");
+    let issued_by = document(&example, &["kind: Issuer\n", &format!("metadata: {{name: {issuer}, ")]);
+    let authority = after(issued_by, "ca: {secretName: ");
+    document(&example, &["isCA: true", &format!("secretName: {authority}\n")]);
+}
+
+#[test]
+fn with_a_certificate_of_the_user_s_the_chart_shows_it_and_leaves_the_bundle_to_who_made_it() {
+    let template = |name: &str| read(&format!("charts/wva/templates/{name}"));
+    let (helpers, deployment) = (template("_helpers.tpl"), template("deployment.yaml"));
+    let (annotation, value) = (
+        "annotations: {cert-manager.io/inject-ca-from: {{ . | quote }}}",
+        "{{- with .Values.tls.injectCaFrom -}}",
+    );
+    assert!(helpers.contains(&format!("{value}\n{annotation}")), "the name that the cainjector looks for");
+    assert!(template("apiservice.yaml").contains(r#"{{- with include "wva.apiServiceAnnotations" $ }}"#));
+    let mounted = r#"{{- with .Values.tls.secretName }}{{ $_ := set $mounts "tls" (dict "secret" (dict "secretName" .)) }}"#;
+    assert!(deployment.contains(mounted));
+    let directory = after(&deployment, "- --cert-dir=");
+    assert_eq!(directory, "/etc/wva/tls", "where that volume is");
+    assert!(help().contains("--cert-dir"));
+    // Two that write the same field would take it from each other.
+    let granted = "[{{ if not $.Values.tls.secretName }}apiservices, {{ end }}apiservices/status]";
+    assert!(template("rbac.yaml").contains(granted));
+}

@@ -5,8 +5,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use http::Method;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::ByteString;
+use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use serde_json::{Value, json};
@@ -17,9 +20,12 @@ use wva::cluster::certificates::{ROTATE_ANNOTATION, ROTATED_ANNOTATION};
 use wva::cluster::{
     ApiServiceWatch, Bundle, CaBundle, Certificates, ClusterWatch, Events, apiservice, certificates,
 };
-use wva::engine::SystemClock;
+use wva::engine::{Clock, SystemClock};
+use x509_parser::extensions::GeneralName;
+use x509_parser::pem::parse_x509_pem;
 
 use crate::cluster_store::{SECRET, SERVICES, Store};
+use crate::serve::client::Captured;
 
 const SETTLE: Duration = Duration::from_secs(60);
 /// No more than the steps' settling times and some seconds: nothing else may delay a rotation.
@@ -42,22 +48,36 @@ pub(crate) fn events(client: &kube::Client, registry: &mut Registry) -> Events {
 }
 
 fn settings() -> certificates::Settings {
+    settings_of("wva")
+}
+
+fn settings_of(service: &str) -> certificates::Settings {
     certificates::Settings {
         namespace: "wva".into(),
         secret: "wva-tls".into(),
-        service: "wva".into(),
+        service: service.into(),
         settle: SETTLE,
     }
 }
 
 /// An instance, as the composition root puts it together; it ends with the token.
 fn instance(store: &Store) -> (watch::Receiver<Option<Bundle>>, CancellationToken) {
-    let (client, stop, clock) = (store.client(), CancellationToken::new(), Arc::new(SystemClock));
-    let (watching, known) = ApiServiceWatch::new(client.clone());
+    instance_of("wva", store, Arc::new(SystemClock))
+}
+
+/// One that is reached by Service `service`.
+fn instance_of(
+    service: &str,
+    store: &Store,
+    clock: Arc<dyn Clock>,
+) -> (watch::Receiver<Option<Bundle>>, CancellationToken) {
+    let (client, stop, settings) = (store.client(), CancellationToken::new(), settings_of(service));
+    let ours = apiservice::Settings { service: service.into(), ..ours() };
+    let (watching, known) = ApiServiceWatch::new(client.clone(), ours.clone());
     let (publish, bundles) = watch::channel(None);
-    let certificates = Certificates::new(client.clone(), settings(), clock.clone(), Some(known.clone()));
+    let certificates = Certificates::new(client.clone(), settings, clock.clone(), Some(known.clone()));
     let events = events(&client, &mut Registry::default());
-    let keeper = CaBundle::new(client, ours(), bundles.clone(), known, events, clock);
+    let keeper = CaBundle::new(client, ours, bundles.clone(), known, events, clock);
     spawn(watching.run(stop.clone()));
     spawn(certificates.run(publish, stop.clone()));
     spawn(keeper.run(stop.clone()));
@@ -301,6 +321,117 @@ async fn a_leaf_that_lacks_a_name_is_renewed_by_the_same_ca_at_once() {
     let renewed = first(&mut bundles).await;
     assert_eq!(renewed.trust().trim_end(), ca.trim_end());
     assert_eq!(steps(&store).len(), 1);
+}
+
+/// A clock that is moved by hand.
+struct Moved(Mutex<Timestamp>);
+
+impl Clock for Moved {
+    fn now(&self) -> Timestamp {
+        *self.0.lock()
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        Box::pin(sleep(duration))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_running_instance_renews_its_leaf_a_month_before_the_end_and_nobody_notices() {
+    let store = Store::installed();
+    let began: Timestamp = "2026-01-01T12:00:00Z".parse().unwrap();
+    let clock = Arc::new(Moved(Mutex::new(began)));
+    let day = |days: i64| began + SignedDuration::from_hours(24 * days);
+    let (mut bundles, _stop) = instance_of("wva", &store, clock.clone());
+    let old = first(&mut bundles).await;
+    let carried_before = store.until(SOON, carried).await;
+    let an_hour = Duration::from_secs(3601);
+    *clock.0.lock() = day(334);
+    sleep(an_hour).await;
+    assert!(steps(&store).is_empty(), "not before it is due");
+    *clock.0.lock() = day(336);
+    sleep(an_hour).await;
+    assert_eq!(steps(&store).len(), 1);
+    let new = bundles.borrow().clone().unwrap();
+    assert_ne!(new.cert, old.cert, "what is shown from now on");
+    let (_, pem) = parse_x509_pem(new.cert.as_bytes()).unwrap();
+    let ends = pem.parse_x509().unwrap().validity().not_after.timestamp();
+    assert!(ends > day(336 + 360).as_second(), "for another year");
+    assert_eq!(carried(&store), Some(carried_before), "by the same authority");
+}
+
+fn names(cert: &str) -> Vec<String> {
+    let (_, pem) = parse_x509_pem(cert.as_bytes()).unwrap();
+    let cert = pem.parse_x509().unwrap();
+    let san = cert.subject_alternative_name().unwrap().unwrap();
+    let dns = san.value.general_names.iter().filter_map(|name| match name {
+        GeneralName::DNSName(name) => Some((*name).to_owned()),
+        _ => None,
+    });
+    dns.collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn instances_of_before_and_after_a_renaming_agree_on_one_leaf_with_the_names_of_both() {
+    let store = Store::installed();
+    let (mut before, _before) = instance_of("wva", &store, Arc::new(SystemClock));
+    first(&mut before).await;
+    let (mut after, _after) = instance_of("renamed", &store, Arc::new(SystemClock));
+    first(&mut after).await;
+    sleep(SOON * 4).await;
+    assert_eq!(steps(&store).len(), 1, "renewed once, not against each other");
+    let shown = [&before, &after].map(|bundles| bundles.borrow().clone().unwrap().cert);
+    assert_eq!(shown[0], shown[1]);
+    for name in settings().names().iter().chain(&settings_of("renamed").names()) {
+        assert!(names(&shown[0]).contains(name), "{name}: {:?}", names(&shown[0]));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_keeps_writing_another_leaf_is_answered_once_a_minute_at_most() {
+    let store = Store::installed();
+    let theirs = early(&["other.wva.svc".to_owned()]);
+    store.put(SECRET, theirs.clone());
+    let (_bundles, _stop) = instance(&store);
+    for _ in 0..130 {
+        sleep(Duration::from_secs(1)).await;
+        store.put(SECRET, theirs.clone());
+    }
+    let renewals = steps(&store).len();
+    assert!((2..=3).contains(&renewals), "{renewals} in 130 s");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_step_that_cannot_be_taken_is_told_once_and_taken_when_it_can_be() {
+    let (log, _guard) = Captured::log(tracing::Level::INFO);
+    let store = Store::installed();
+    let (mut bundles, _stop) = instance(&store);
+    first(&mut bundles).await;
+    store.until(SOON, carried).await;
+    ask(&store, "1");
+    store.until(SOON, |store| carried(store).filter(|bundle| authorities(bundle) == 2)).await;
+    store.forbid(SECRET);
+    sleep(SETTLE + Duration::from_secs(120)).await;
+    assert_eq!(steps(&store).len(), 1);
+    let lines = log.lines("the serving certificate stays as it is");
+    assert_eq!(lines.len(), 1, "{} lines", lines.len());
+    store.permit();
+    store.until(SOON * 2, |store| (steps(store).len() == 3).then_some(())).await;
+    assert_eq!(log.lines("is kept again").len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn external_metrics_of_another_program_are_ordinary_beside_custom_metrics_of_ours() {
+    let [external, first, second] = apiservice::NAMES;
+    let keda = || Store::new().with_service(external, "keda");
+    for (store, lines) in [(keda(), 1), (keda().with_service(first, "wva").with_service(second, "wva"), 0)] {
+        let (log, _guard) = Captured::log(tracing::Level::WARN);
+        let (_bundles, stop) = instance(&store);
+        sleep(SOON).await;
+        stop.cancel();
+        let told = log.lines("only one metrics server can have it");
+        assert_eq!(told.len(), lines, "{told:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

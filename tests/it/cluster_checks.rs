@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]
 
-use std::net::SocketAddr;
+use std::net::{Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,6 +27,7 @@ use wva_core::VariantId;
 use crate::cluster::cluster;
 use crate::cluster_certificates::{events, ours};
 use crate::cluster_store::{SERVICES, Store, Write};
+use crate::serve::client::Captured;
 use crate::serve::pki::{Authority, Leaf, Subject};
 
 /// How long a check on loopback may take.
@@ -40,6 +41,10 @@ fn spawn(task: impl Future<Output = ()> + Send + 'static) {
 
 /// A server that shows `leaf`, and nothing else.
 async fn showing(leaf: &Leaf) -> SocketAddr {
+    showing_at("127.0.0.1:0".parse().unwrap(), leaf).await
+}
+
+async fn showing_at(address: SocketAddr, leaf: &Leaf) -> SocketAddr {
     let chain =
         CertificateDer::pem_slice_iter(leaf.certificate.as_bytes()).collect::<Result<_, _>>().unwrap();
     let key = PrivateKeyDer::from_pem_slice(leaf.key.as_bytes()).unwrap();
@@ -49,7 +54,7 @@ async fn showing(leaf: &Leaf) -> SocketAddr {
         .with_no_client_auth()
         .with_single_cert(chain, key)
         .unwrap();
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let listener = TcpListener::bind(address).await.unwrap();
     let address = listener.local_addr().unwrap();
     let acceptor = TlsAcceptor::from(Arc::new(config));
     spawn(async move {
@@ -62,8 +67,20 @@ async fn showing(leaf: &Leaf) -> SocketAddr {
 
 /// The check of what `address` shows; its metrics.
 fn check(store: &Store, address: SocketAddr, own_files: bool) -> Arc<Registry> {
-    let (client, mut registry) = (store.client(), Registry::default());
-    let (watching, known) = ApiServiceWatch::new(client.clone());
+    let mut registry = Registry::default();
+    let events = events(&store.client(), &mut registry);
+    check_with(store, address, own_files, events, registry)
+}
+
+fn check_with(
+    store: &Store,
+    address: SocketAddr,
+    own_files: bool,
+    events: Events,
+    mut registry: Registry,
+) -> Arc<Registry> {
+    let client = store.client();
+    let (watching, known) = ApiServiceWatch::new(client.clone(), ours());
     spawn(watching.run(CancellationToken::new()));
     let (publish, certificates) = watch::channel(None);
     let parts = Parts {
@@ -72,7 +89,7 @@ fn check(store: &Store, address: SocketAddr, own_files: bool) -> Arc<Registry> {
         own_files,
         known,
         certificates,
-        events: events(&client, &mut registry),
+        events,
         metrics: CaMetrics::register(&mut registry),
         clock: Arc::new(SystemClock),
         confirm: CONFIRM,
@@ -234,7 +251,120 @@ async fn an_api_service_of_somebody_else_is_not_judged() {
     assert!(!shown(&registry).contains("wva_apiservice_ca_bundle_valid{"));
 }
 
+#[tokio::test]
+async fn what_listens_on_every_address_is_looked_at_by_ipv4_where_there_is_no_ipv6() {
+    let right = Authority::new("right");
+    let store = Store::installed();
+    bundle(&store, &right.pem());
+    // Listens as such a machine has it: nobody is at `::1`.
+    let port = showing(&leaf(&right, "wva.wva.svc")).await.port();
+    check(&store, SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port), true);
+    store.until(SOON, |store| says(store, "True")).await;
+}
+
+#[tokio::test]
+async fn who_cannot_look_for_long_says_so_once_and_claims_nothing() {
+    let (log, _guard) = Captured::log(tracing::Level::INFO);
+    let right = Authority::new("right");
+    let store = Store::installed();
+    bundle(&store, &right.pem());
+    // A port that nobody listens on.
+    let address = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let registry = check(&store, address, true);
+    let condition = store.until(SOON, |store| says(store, "Unknown")).await;
+    assert_eq!(condition["reason"], "CannotLook");
+    let message = condition["message"].as_str().unwrap();
+    assert!(message.contains("cannot be looked at") && message.contains("refused"), "{message}");
+    assert!(!shown(&registry).contains("wva_apiservice_ca_bundle_valid{"), "{}", shown(&registry));
+    sleep(4 * CONFIRM).await;
+    assert_eq!(log.lines("cannot be looked at").len(), 1, "{:?}", log.lines("APIService"));
+    assert_eq!(store.writes(&service()).len(), 1);
+    assert!(told(&store).is_empty(), "nothing is wrong with the bundle that anybody knows of");
+
+    showing_at(address, &leaf(&right, "wva.wva.svc")).await;
+    store.until(SOON, |store| says(store, "True")).await;
+    assert!(valid(&registry, 1));
+}
+
+#[tokio::test]
+async fn what_was_said_of_an_api_service_is_taken_back_once_when_it_goes_to_another_program() {
+    let (right, wrong) = (Authority::new("right"), Authority::new("wrong"));
+    let store = Store::installed();
+    bundle(&store, &wrong.pem());
+    let registry = check(&store, showing(&leaf(&right, "wva.wva.svc")).await, true);
+    store.until(SOON, |store| says(store, "False")).await;
+    store.change(&service(), |service| service["spec"]["service"]["name"] = json!("keda"));
+    let taken_back = |store: &Store| {
+        let writes = store.writes(&service());
+        writes.into_iter().filter(|write| write.body["status"]["conditions"] == json!([])).collect::<Vec<_>>()
+    };
+    let write = store.until(SOON, |store| taken_back(store).pop()).await;
+    assert!(write.path.ends_with("/status"), "{}", write.path);
+    assert!(write.query.split('&').any(|part| part == "fieldManager=wva-ca-check"), "{}", write.query);
+    assert_eq!(write.body["metadata"]["uid"], "uid-v1beta1");
+    // Whoever has it now may be another installation of ours, with a condition of its own.
+    store.change(&service(), |service| service["metadata"]["labels"] = json!({ "a": "b" }));
+    sleep(3 * CONFIRM).await;
+    assert_eq!(taken_back(&store).len(), 1);
+    assert!(!shown(&registry).contains("wva_apiservice_ca_bundle_valid{"));
+}
+
+#[tokio::test]
+async fn only_when_nothing_points_to_us_is_the_missing_api_service_told() {
+    let [_, first, second] = apiservice::NAMES;
+    let address = showing(&leaf(&Authority::new("right"), "wva.wva.svc")).await;
+    for (store, lines) in [
+        (Store::new(), 1),
+        (Store::new().with_service(first, "wva").with_service(second, "wva"), 0),
+        (Store::new().with_service(first, "keda"), 1),
+    ] {
+        let (log, _guard) = Captured::log(tracing::Level::WARN);
+        check(&store, address, true);
+        sleep(CONFIRM).await;
+        let told = log.lines("does not exist: install the chart");
+        assert_eq!(told.len(), lines, "{told:?}");
+    }
+}
+
 // ---- events
+
+#[tokio::test]
+async fn what_readers_cause_keeps_no_event_about_certificates_out() {
+    let (_client, _writes, reader, _stop) = cluster().await;
+    let (store, mut registry) = (Store::installed(), Registry::default());
+    let (events, writer) = Events::new(store.client(), reader, "a".into(), &mut registry);
+    let (chat, b) = (VariantId::new("llm", "chat"), VariantId::new("llm", "b"));
+    for n in 0..1000 {
+        events.adds_up(&format!("m{n}"), "model=m", &[&chat, &b]);
+    }
+    let address = showing(&leaf(&Authority::new("right"), "localhost")).await;
+    check_with(&store, address, true, events, registry);
+    store.until(SOON, |store| says(store, "False")).await;
+    spawn(writer.run(CancellationToken::new()));
+    let first = store.until(SOON, |store| told(store).into_iter().next()).await;
+    assert_eq!(first.body["reason"], "CABundleNotVerified", "and it goes first");
+}
+
+#[tokio::test]
+async fn an_event_for_which_there_was_no_room_is_tried_again_and_the_log_is_not_repeated() {
+    let (log, _guard) = Captured::log(tracing::Level::WARN);
+    let (_client, _writes, reader, _stop) = cluster().await;
+    let (store, mut registry) = (Store::installed(), Registry::default());
+    let (events, writer) = Events::new(store.client(), reader, "a".into(), &mut registry);
+    drop(writer); // nothing is taken any more
+    let address = showing(&leaf(&Authority::new("right"), "localhost")).await;
+    let registry = check_with(&store, address, true, events, registry);
+    store.until(SOON, |store| says(store, "False")).await;
+    // A change of whatever kind is a reason to look again; our own condition was the first.
+    store.change(&service(), |service| service["metadata"]["labels"] = json!({ "a": "b" }));
+    let tried = async {
+        while ["0", "1"].iter().any(|n| shown(&registry).contains(&format!("wva_events_lost_total {n}\n"))) {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(SOON, tried).await.expect("tried again");
+    assert_eq!(log.lines("failed to verify certificate").len(), 1);
+}
 
 /// What tells events about the variant `llm/chat`, and what is written of them.
 async fn teller(registry: &mut Registry) -> (Events, tokio::sync::mpsc::Receiver<crate::cluster::Asked>) {
@@ -306,5 +436,5 @@ async fn telling_more_than_can_be_written_waits_for_nobody() {
         let (chat, b) = (VariantId::new("llm", "chat"), VariantId::new("llm", "b"));
         events.adds_up(&format!("m{n}"), "model=m", &[&chat, &b]);
     }
-    assert!(shown(&registry).contains("wva_events_lost_total 744\n"), "{}", shown(&registry));
+    assert!(shown(&registry).contains("wva_events_lost_total 872\n"), "{}", shown(&registry));
 }

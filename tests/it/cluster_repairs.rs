@@ -166,7 +166,7 @@ fn all_watches(code: u16) -> (Watches, CancellationToken) {
         service: "wva".into(),
         settle: certificates::SETTLE,
     };
-    let (services, known) = ApiServiceWatch::new(client.clone());
+    let (services, known) = ApiServiceWatch::new(client.clone(), crate::cluster_certificates::ours());
     let certificates = Certificates::new(client, settings, clock, Some(known));
     let end = stop.clone();
     spawn(async move {

@@ -77,6 +77,11 @@ impl Store {
         self.kept.lock().forbidden.push(path.into());
     }
 
+    /// Nothing is refused any more.
+    pub(crate) fn permit(&self) {
+        self.kept.lock().forbidden.clear();
+    }
+
     pub(crate) fn client(&self) -> kube::Client {
         let store = self.clone();
         let answer = move |request: Request<Body>| {

@@ -281,6 +281,28 @@ async fn an_instance_without_the_lease_neither_computes_nor_publishes() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn who_resigned_publishes_nothing_more_and_reads_get_the_newest_result_at_once() {
+    let bed = bed(Duration::from_millis(500));
+    bed.reader.refresh().await;
+    tokio::time::advance(Duration::from_secs(60)).await;
+    let memory = bed.engine.memory();
+    let resigning = async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        bed.engine.resign();
+    };
+    let (evaluated, ()) = tokio::join!(bed.engine.evaluate(), resigning);
+    assert_eq!(evaluated.sequence, 1, "the one in flight is for nobody");
+    assert!(!memory.has_changed().unwrap(), "what is written down is what was published");
+
+    let (asked, queries) = (Instant::now(), bed.fleet.queries.load(Ordering::Relaxed));
+    assert_eq!(bed.reader.current().await.sequence, 1, "though the lease is still ours");
+    assert_eq!(asked.elapsed(), Duration::ZERO);
+    bed.engine.take_over(Restored::default(), term());
+    bed.reader.current().await;
+    assert_eq!(bed.fleet.queries.load(Ordering::Relaxed), queries, "nor in another term");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_new_lease_with_an_old_number_is_another_term() {
     let bed = bed(Duration::ZERO);
     bed.leadership.send_modify(|leadership| {

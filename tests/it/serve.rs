@@ -8,7 +8,7 @@
 
 mod apiserver;
 mod bed;
-mod client;
+pub(crate) mod client;
 mod connections;
 mod custom;
 mod custom_protobuf;

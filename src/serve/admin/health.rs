@@ -14,44 +14,78 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::serve::state::AppState;
+use crate::engine::Leadership;
+use crate::serve::auth::TrustData;
+use crate::serve::state::{AppState, Settings};
 
 const PLAIN: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const NOSNIFF: HeaderValue = HeaderValue::from_static("nosniff");
 
-/// How long readiness waits for the watches. A listing takes seconds; one that takes longer may never come (a CRD
-/// deleted, a right missing), and a Service without endpoints stops the deletion of every namespace of the cluster. A
-/// server that knows nothing says so to each reader.
-const LISTING: Duration = Duration::from_secs(30);
+/// How long readiness waits for what has to be learnt of the cluster: the watches, whom to trust, who decides. Without it a
+/// read is answered with 503, so in a rolling update none should come yet. It takes seconds; what takes longer may never
+/// come (a CRD deleted, a right missing), and a Service without endpoints stops the deletion of every namespace of the
+/// cluster. A server that knows nothing says so to each reader.
+const LEARNING: Duration = Duration::from_secs(30);
+
+/// Why nobody can be authenticated.
+const UNTRUSTED: &str = "ConfigMap kube-system/extension-apiserver-authentication has not been read";
 
 /// What readiness is made of.
 pub(crate) struct Health {
     synced: watch::Receiver<bool>,
-    /// Sticky: a watch that breaks later leaves the last state, which is better than no server.
-    has_synced: AtomicBool,
+    /// A watch that breaks later leaves the last state, which is better than no server.
+    has_synced: Once,
+    trust: watch::Receiver<TrustData>,
+    leadership: watch::Receiver<Leadership>,
+    /// Between two holders there is none for a moment, and reads are answered from what is known.
+    has_holder: Once,
     started: Instant,
     stopping: CancellationToken,
     /// Why it is not ready, as last logged.
     told: Mutex<Option<&'static str>>,
 }
 
+/// What has been true once.
+#[derive(Default)]
+struct Once(AtomicBool);
+
+impl Once {
+    fn or(&self, now: bool) -> bool {
+        if now {
+            self.0.store(true, Ordering::Relaxed);
+        }
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
 impl Health {
-    pub(crate) fn new(synced: watch::Receiver<bool>, stopping: CancellationToken) -> Self {
+    pub(crate) fn new(settings: &Settings) -> Self {
         Self {
-            synced,
-            has_synced: AtomicBool::new(false),
+            synced: settings.synced.clone(),
+            has_synced: Once::default(),
+            trust: settings.trust.clone(),
+            leadership: settings.leadership.clone(),
+            has_holder: Once::default(),
             started: Instant::now(),
-            stopping,
+            stopping: settings.stopping.clone(),
             told: Mutex::default(),
         }
     }
 
     /// True once every watch has listed.
     pub(crate) fn has_synced(&self) -> bool {
-        if *self.synced.borrow() {
-            self.has_synced.store(true, Ordering::Relaxed);
-        }
-        self.has_synced.load(Ordering::Relaxed)
+        self.has_synced.or(*self.synced.borrow())
+    }
+
+    /// True when callers can be told from each other. What was read once stays.
+    fn has_trust(&self) -> bool {
+        self.trust.borrow().is_some()
+    }
+
+    /// True once it was known who decides, so who is asked.
+    fn has_holder(&self) -> bool {
+        let now = self.leadership.borrow();
+        self.has_holder.or(now.is_mine() || now.holder.is_some())
     }
 
     /// Says in the log why this process is not ready, whenever that changes: an answer withholds it, and is asked for
@@ -67,9 +101,9 @@ impl Health {
         }
     }
 
-    /// True once every watch has listed, or has had its time to.
-    fn has_waited(&self) -> bool {
-        self.has_synced() || self.started.elapsed() >= LISTING
+    /// Why what has to be learnt is not known, for as long as that counts.
+    fn learnt(&self, known: bool, why: &'static str) -> Result<(), &'static str> {
+        if known || self.started.elapsed() >= LEARNING { Ok(()) } else { Err(why) }
     }
 }
 
@@ -82,7 +116,9 @@ fn checks(state: &AppState, path: &str) -> Vec<Check> {
         let health = state.health();
         let check = |holds: bool, why| if holds { Ok(()) } else { Err(why) };
         checks.extend([
-            ("informer-sync", check(health.has_waited(), "not every watch has listed once")),
+            ("informer-sync", health.learnt(health.has_synced(), "not every watch has listed once")),
+            ("authentication-trust", health.learnt(health.has_trust(), UNTRUSTED)),
+            ("leadership", health.learnt(health.has_holder(), "it is not known who holds the lease")),
             ("serving-certificate", check(state.has_certificate(), "there is no certificate to show")),
             ("shutdown", check(!health.stopping.is_cancelled(), "this process is stopping")),
         ]);

@@ -158,6 +158,8 @@ pub(crate) struct Wanted {
     pub(crate) trusted: bool,
     pub(crate) certified: bool,
     pub(crate) synced: bool,
+    /// It is known who decides: this instance.
+    pub(crate) led: bool,
     pub(crate) listen: SocketAddr,
     /// Connections at once; `None` is the usual number.
     pub(crate) places: Option<usize>,
@@ -177,6 +179,7 @@ impl Default for Wanted {
             trusted: true,
             certified: true,
             synced: true,
+            led: true,
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             places: None,
             age: None,
@@ -206,7 +209,7 @@ impl Bed {
         let (front_proxy, users) = (Authority::new("front-proxy-ca"), Authority::new("kubernetes"));
         let proxy = front_proxy.client("front-proxy-client", &[]);
         let trust = watch::Sender::new(wanted.trusted.then(|| trust(&front_proxy.pem(), &users.pem())));
-        let leadership = watch::Sender::new(mine());
+        let leadership = watch::Sender::new(if wanted.led { mine() } else { Leadership::default() });
         let published = watch::Sender::new(Arc::new(sample()));
         let synced = watch::Sender::new(wanted.synced);
         let shared = watch::Sender::new(wanted.certified.then(|| wanted.shared_ca.shared()));

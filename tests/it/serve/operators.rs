@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use wva::engine::Leadership;
+
 use super::READ;
-use super::bed::{Bed, Wanted, held_by, later, sample, target};
+use super::bed::{Bed, Wanted, held_by, later, sample, target, trust};
 use super::client::{Answer, Captured};
 use super::identity::eventually;
 
@@ -23,17 +25,20 @@ async fn health_answers_read_like_those_of_every_api_server() {
     for path in ["/livez", "/readyz", "/healthz", "/readyz/informer-sync", "/livez/ping"] {
         assert_eq!(health(&bed, path).await, (200, "ok".into()), "{path}");
     }
-    let all =
-        "[+]ping ok\n[+]informer-sync ok\n[+]serving-certificate ok\n[+]shutdown ok\nreadyz check passed\n";
+    let all = "[+]ping ok\n[+]informer-sync ok\n[+]authentication-trust ok\n[+]leadership ok\n\
+               [+]serving-certificate ok\n[+]shutdown ok\nreadyz check passed\n";
     assert_eq!(health(&bed, "/readyz?verbose").await, (200, all.into()));
     assert_eq!(health(&bed, "/livez?verbose=true").await, (200, "[+]ping ok\nlivez check passed\n".into()));
     assert_eq!(health(&bed, "/readyz/nothing").await.0, 404);
-    let some = "[+]ping excluded: ok\n[+]informer-sync ok\n[+]serving-certificate ok\n[+]shutdown excluded: ok\n\
+    let some = "[+]ping excluded: ok\n[+]informer-sync ok\n[+]authentication-trust ok\n[+]leadership ok\n\
+                [+]serving-certificate ok\n[+]shutdown excluded: ok\n\
                 warn: some health checks cannot be excluded: no matches for \"a\",\"b\"\nreadyz check passed\n";
     let path = "/readyz?exclude=ping&verbose&exclude=a&exclude=b&exclude=shutdown";
     assert_eq!(health(&bed, path).await, (200, some.into()));
     assert_eq!(health(&bed, "/readyz?exclude=a").await, (200, "ok".into()), "a warning is no failure");
-    for check in ["ping", "informer-sync", "serving-certificate", "shutdown"] {
+    let checks =
+        ["ping", "informer-sync", "authentication-trust", "leadership", "serving-certificate", "shutdown"];
+    for check in checks {
         assert_eq!(health(&bed, &format!("/readyz/{check}")).await, (200, "ok".into()), "{check}");
         let elsewhere = health(&bed, &format!("/livez/{check}")).await.0;
         assert_eq!(elsewhere, if check == "ping" { 200 } else { 404 }, "{check}");
@@ -61,8 +66,8 @@ async fn why_a_server_is_not_ready_is_in_its_log_once_and_never_in_the_answer() 
 async fn readiness_waits_for_the_watches_once_and_ends_when_the_process_stops() {
     let bed = Bed::new().await;
     bed.synced.send_replace(false);
-    let waiting = "[+]ping ok\n[-]informer-sync failed: reason withheld\n[+]serving-certificate ok\n[+]shutdown ok\n\
-                   readyz check failed\n";
+    let waiting = "[+]ping ok\n[-]informer-sync failed: reason withheld\n[+]authentication-trust ok\n\
+                   [+]leadership ok\n[+]serving-certificate ok\n[+]shutdown ok\nreadyz check failed\n";
     assert_eq!(health(&bed, "/readyz").await, (500, waiting.into()));
     assert_eq!(health(&bed, "/readyz/informer-sync").await.0, 500);
     assert_eq!(health(&bed, "/readyz?exclude=informer-sync").await.0, 200);
@@ -75,6 +80,32 @@ async fn readiness_waits_for_the_watches_once_and_ends_when_the_process_stops() 
     assert_eq!(health(&bed, "/readyz").await.0, 500);
     assert_eq!(health(&bed, "/livez").await.0, 200);
     assert_eq!(bed.proxied("hpa", READ).await.value(), "5", "reads go on while the endpoints are told");
+}
+
+#[tokio::test]
+async fn a_server_that_would_answer_reads_with_503_gets_none_in_its_first_seconds() {
+    let bed = Bed::new_without_trust().await;
+    assert_eq!(health(&bed, "/readyz/authentication-trust").await.0, 500);
+    assert_eq!(health(&bed, "/readyz").await.0, 500);
+    assert_eq!(bed.proxied("hpa", READ).await.status, 503);
+    bed.trust.send_replace(Some(trust(&bed.front_proxy.pem(), &bed.users.pem())));
+    assert_eq!(health(&bed, "/readyz").await.0, 200);
+
+    let bed = Bed::with(Wanted { led: false, ..Wanted::default() }).await;
+    assert_eq!(health(&bed, "/readyz/leadership").await.0, 500);
+    assert_eq!(health(&bed, "/readyz").await.0, 500);
+    bed.leadership.send_replace(held_by(None));
+    assert_eq!(health(&bed, "/readyz").await.0, 200);
+    bed.leadership.send_replace(Leadership::default());
+    assert_eq!(health(&bed, "/readyz").await.0, 200, "a hand-over is no reason to take the endpoints away");
+}
+
+#[tokio::test]
+async fn a_cluster_that_withholds_trust_and_lease_does_not_keep_the_service_without_endpoints() {
+    let bed = Bed::with(Wanted { trusted: false, led: false, ..Wanted::default() }).await;
+    assert_eq!(health(&bed, "/readyz").await.0, 500);
+    later(Duration::from_secs(31)).await;
+    assert_eq!(health(&bed, "/readyz").await, (200, "ok".into()));
 }
 
 #[tokio::test]
