@@ -57,19 +57,23 @@ impl MetricSource for Fleet {
             self.queries.fetch_add(1, Ordering::Relaxed);
             self.starts.lock().unwrap().push(Instant::now());
             tokio::time::sleep(self.delay).await;
-            let at = self.clock.now();
-            let series = |signal, value| Series {
-                namespace: "llm".into(),
-                pod: "llama-0".into(),
-                engine: "0".into(),
-                model: Some("llama".into()),
-                signal,
-                samples: vec![Sample { at, value }],
-            };
-            let series = vec![series(Signal::KvUsage, 0.1), series(Signal::Waiting, 0.0)];
-            Ok(Collected { series, ..Collected::default() })
+            Ok(idle(self.clock.now()))
         })
     }
+}
+
+/// What the pod of [`OneVariant`] shows when it has nothing to do.
+pub(crate) fn idle(at: Timestamp) -> Collected {
+    let series = |signal, value| Series {
+        namespace: "llm".into(),
+        pod: "llama-0".into(),
+        engine: "0".into(),
+        model: Some("llama".into()),
+        signal,
+        samples: vec![Sample { at, value }],
+    };
+    let series = vec![series(Signal::KvUsage, 0.1), series(Signal::Waiting, 0.0)];
+    Collected { series, ..Collected::default() }
 }
 
 pub(crate) struct OneVariant;

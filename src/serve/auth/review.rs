@@ -109,9 +109,11 @@ impl Reviews {
 
     /// The user a token stands for.
     pub(crate) async fn token(&self, token: Token) -> Result<Option<User>, Undecided> {
-        let (this, asked) = (self.clone(), token.clone());
-        let review = async move { bounded(&this.tokens_in_flight, this.reviewer.token(&asked)).await };
-        shared(&self.tokens, token, review, known_for).await
+        let review = || {
+            let (this, asked) = (self.clone(), token.clone());
+            async move { bounded(&this.tokens_in_flight, this.reviewer.token(&asked)).await }
+        };
+        shared(&self.tokens, token.clone(), review, known_for).await
     }
 
     /// Whether a user may do something.
@@ -124,10 +126,11 @@ impl Reviews {
         }
         let mut known_as = user.clone();
         known_as.extra.remove(CREDENTIAL_ID);
-        let (this, user, asked) = (self.clone(), user.clone(), attributes.clone());
-        let review =
-            async move { bounded(&this.access_in_flight, this.reviewer.access(&user, &asked)).await };
-        shared(&self.access, (known_as, attributes), review, lasts).await
+        let review = || {
+            let (this, user, asked) = (self.clone(), user.clone(), attributes.clone());
+            async move { bounded(&this.access_in_flight, this.reviewer.access(&user, &asked)).await }
+        };
+        shared(&self.access, (known_as, attributes.clone()), review, lasts).await
     }
 }
 
@@ -159,23 +162,24 @@ fn weight(user: &User, wanted: &Attributes) -> usize {
     user.name.len() + uid + groups + extra.sum::<usize>() + wanted
 }
 
-/// One review for all who ask the same at the same time.
-async fn shared<K, V>(
+/// One review for all who ask the same at the same time; `review` is called only when nothing is remembered.
+async fn shared<K, V, R>(
     cache: &Cache<K, Decided<V>>,
     key: K,
-    review: impl Future<Output = Result<V, Undecided>> + Send + 'static,
+    review: impl FnOnce() -> R,
     lasts: fn(&V) -> Duration,
 ) -> Result<V, Undecided>
 where
     K: Hash + Eq + Send + Sync + 'static,
     V: Clone + Send + Sync + 'static,
+    R: Future<Output = Result<V, Undecided>> + Send + 'static,
 {
     match cache.get(&key).await {
         Some(known) if Instant::now() < known.until => return Ok(known.value),
         Some(_) => cache.invalidate(&key).await,
         None => {}
     }
-    let cache = cache.clone();
+    let (cache, review) = (cache.clone(), review());
     #[expect(
         clippy::disallowed_methods,
         reason = "ends within PATIENCE; a caller that hangs up must not abort the review that others wait for"

@@ -13,17 +13,16 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use wva::engine::{
     Board, Clock, Collected, Engine, Holder, Leadership, MetricSource, Parts, ReadSettings, Reader, Restored,
-    Scope, Series, SourceError, run,
+    Scope, SourceError, run,
 };
 use wva::telemetry::EvaluationMetrics;
 use wva_core::Policy;
-use wva_core::snapshot::{Sample, Signal};
 
 use super::bed::{Bed, Wanted, later};
 use super::client::{Answer, H2};
 use super::wire::golden;
 use super::{READ, path};
-use crate::engine::{OneVariant, PausedClock, term};
+use crate::engine::{OneVariant, PausedClock, idle, term};
 
 /// A Prometheus that answers, until it hangs.
 struct Prometheus {
@@ -50,17 +49,7 @@ impl MetricSource for Prometheus {
             if self.hangs.load(Ordering::SeqCst) {
                 return futures::future::pending().await;
             }
-            let at = self.clock.now();
-            let series = |signal, value| Series {
-                namespace: "llm".into(),
-                pod: "llama-0".into(),
-                engine: "0".into(),
-                model: Some("llama".into()),
-                signal,
-                samples: vec![Sample { at, value }],
-            };
-            let series = vec![series(Signal::KvUsage, 0.1), series(Signal::Waiting, 0.0)];
-            Ok(Collected { series, ..Collected::default() })
+            Ok(idle(self.clock.now()))
         })
     }
 }
