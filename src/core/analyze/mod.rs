@@ -1,3 +1,4 @@
 //! Analyzers: pure functions from observations to a finding, one file each.
 
+pub mod finding;
 pub mod saturation_percent;

@@ -3,7 +3,7 @@
 
 use std::process::ExitCode;
 
-#[path = "../tests/support/vectors.rs"]
+#[path = "../tests/support/vectors/mod.rs"]
 mod vectors;
 
 #[expect(clippy::print_stdout, reason = "a command-line tool")]

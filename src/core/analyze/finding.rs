@@ -1,0 +1,111 @@
+//! What every capacity analyzer says of one model, and the rule that turns it into what is missing and what is spare.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::Role;
+use crate::units::{Cost, Replicas};
+
+/// What one analyzer found of one model. Supply, demand and capacity share one unit that is the analyzer's own (tokens,
+/// tokens/s, requests/s): those of two analyzers can be compared with each other only after a division.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Finding {
+    /// Which analyzer.
+    pub analyzer: Analyzer,
+    /// Its weight among the analyzers of the model, at least 0.
+    pub score: f64,
+    /// Its last informative result is at most three cycles old: only then may it veto or limit a removal.
+    pub live: bool,
+    /// The whole model.
+    pub total: Totals,
+    /// By role; empty when no variant has a role other than [`Role::Both`].
+    pub roles: BTreeMap<Role, Totals>,
+    /// By variant, in input order.
+    pub variants: Vec<Capacity>,
+}
+
+/// Which analyzer, by the name that ConfigMaps and reports use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Analyzer {
+    /// V1: percent of the KV cache and queue length.
+    SaturationPercent,
+    /// V2: tokens resident against tokens that fit.
+    Saturation,
+    /// Generated tokens a second against what the fitted latency allows.
+    Throughput,
+    /// Requests a second against what meets the objectives of latency.
+    QueueingModel,
+    /// Seed 004: the larger of KV-cache usage and relative queue.
+    Threshold,
+    /// Seed 000: KV-cache usage, queue and degradation, weighted.
+    Weighted,
+    /// The legacy solver: allocations of accelerators by service class.
+    Inferno,
+}
+
+/// Sums over a model or over one of its roles.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct Totals {
+    /// What the serving replicas can carry.
+    pub supply: f64,
+    /// The same with the replicas that are still starting.
+    pub anticipated: f64,
+    /// What is asked of them.
+    pub demand: f64,
+    /// What is missing, at least 0.
+    pub required: f64,
+    /// What could go, at least 0.
+    pub spare: f64,
+}
+
+impl Totals {
+    /// Fills in what is missing beyond a utilisation of `up` and what is spare below one of `down`. A threshold of 0 or
+    /// less leaves its side as it was. Source: WVA, engine thresholds (algorithm reference §3.7).
+    #[must_use]
+    pub fn judged(self, up: f64, down: f64) -> Self {
+        let over = |value: f64| value.max(0.0);
+        let required = if up > 0.0 { over(self.demand / up - self.anticipated) } else { self.required };
+        let spare = if down > 0.0 { over(self.supply - self.demand / down) } else { self.spare };
+        Self { required, spare, ..self }
+    }
+}
+
+/// What an analyzer knows of one variant.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Capacity {
+    /// The variant's name.
+    pub name: String,
+    /// Its role.
+    pub role: Role,
+    /// The accelerator's name, when one is known.
+    pub accelerator: Option<String>,
+    /// What a replica costs.
+    pub cost: Cost,
+    /// Replicas (or engines, where these are counted) that serve.
+    pub replicas: Replicas,
+    /// Those that are still starting.
+    pub pending: Replicas,
+    /// What one replica can carry; 0 is not known.
+    pub per_replica: f64,
+    /// What is asked of this variant.
+    pub demand: f64,
+    /// How `per_replica` was found, a short label.
+    pub reason: String,
+}
+
+impl Capacity {
+    /// What all its serving replicas can carry.
+    #[must_use]
+    pub fn total(&self) -> f64 {
+        f64::from(self.replicas.get()) * self.per_replica
+    }
+
+    /// Demand by capacity; 0 without capacity.
+    #[must_use]
+    pub fn utilisation(&self) -> f64 {
+        let total = self.total();
+        if total > 0.0 { self.demand / total } else { 0.0 }
+    }
+}
