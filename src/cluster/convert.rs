@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use smol_str::SmolStr;
 use wva_core::model::{Bounds, InvalidVariant, Role, TargetRef, Variant, VariantId};
 use wva_core::snapshot::{Phase, Scale};
 use wva_core::units::{Cost, Replicas};
@@ -45,8 +46,8 @@ impl TryFrom<&VariantAutoscaling> for Variant {
             target: target(&spec.scale_target_ref).map_err(invalid)?,
             cost: cost(spec.variant_cost.as_deref()).map_err(invalid)?,
             bounds: bounds(spec.min_replicas, spec.max_replicas).map_err(invalid)?,
-            model: spec.model_id.clone(),
-            accelerator: object.metadata.labels.as_ref().and_then(accelerator_label),
+            model: spec.model_id.as_str().into(),
+            accelerator: object.metadata.labels.as_ref().and_then(accelerator_label).map(SmolStr::from),
             role: Role::default(),
             id: id.clone(),
         })
@@ -67,7 +68,7 @@ fn target(reference: &ScaleTargetRef) -> Result<TargetRef, String> {
     if reference.name.is_empty() {
         return Err("spec.scaleTargetRef.name is empty: set it to the Deployment's name".into());
     }
-    Ok(TargetRef { kind: kind.into(), name: reference.name.clone() })
+    Ok(TargetRef { kind: kind.into(), name: reference.name.as_str().into() })
 }
 
 fn cost(text: Option<&str>) -> Result<Cost, String> {

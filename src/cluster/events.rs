@@ -152,8 +152,8 @@ impl Events {
         let object = ObjectReference {
             api_version: Some(VariantAutoscaling::api_version(&()).into_owned()),
             kind: Some(VariantAutoscaling::kind(&()).into_owned()),
-            namespace: Some(first.namespace.clone()),
-            name: Some(first.name.clone()),
+            namespace: Some(first.namespace.to_string()),
+            name: Some(first.name.to_string()),
             uid: Some(known.uid.clone()),
             ..ObjectReference::default()
         };

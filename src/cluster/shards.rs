@@ -83,7 +83,7 @@ impl Kept for Decision {
             Verdict::Target(target) => &mut target.message,
             Verdict::Unknown(unknown) => &mut unknown.message,
         };
-        *message = shortened(message, MESSAGE_MAX_BYTES).to_owned();
+        *message = shortened(message, MESSAGE_MAX_BYTES).into();
         decision
     }
 
@@ -196,7 +196,7 @@ mod tests {
         let target = Target {
             desired: Replicas::new(desired),
             reason: Reason::Steady,
-            message: "x".repeat(2000),
+            message: "x".repeat(2000).into(),
             evidence: time(100),
         };
         Decision { model: "m".into(), accelerator: None, current: None, verdict: Verdict::Target(target) }

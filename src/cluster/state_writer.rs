@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
+use smol_str::SmolStr;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -77,8 +78,8 @@ impl Due {
 struct Fact {
     number: Result<(Replicas, Reason), Cause>,
     current: Option<Replicas>,
-    model: String,
-    accelerator: Option<String>,
+    model: SmolStr,
+    accelerator: Option<SmolStr>,
     time: Timestamp,
 }
 

@@ -69,7 +69,7 @@ fn alloc(decision: &Decision, target: &Target, at: Timestamp) -> OptimizedAlloc 
     let named = decision.accelerator.as_ref().filter(|name| name.chars().count() >= ACCELERATOR_MIN_CHARS);
     OptimizedAlloc {
         last_run_time: Some(Time(at)),
-        accelerator: named.map_or(UNRESOLVED, String::as_str).to_owned(),
+        accelerator: named.map_or(UNRESOLVED, |name| name.as_str()).to_owned(),
         num_replicas: i32::try_from(target.desired.get()).unwrap_or(i32::MAX),
     }
 }
@@ -77,9 +77,11 @@ fn alloc(decision: &Decision, target: &Target, at: Timestamp) -> OptimizedAlloc 
 fn target_resolved(decision: &Decision, target: Option<&str>) -> Finding {
     let name = target.unwrap_or_default();
     match &decision.verdict {
-        Verdict::Unknown(unknown) if unknown.cause == Cause::InvalidVariant => {
-            Finding { status: "Unknown", reason: "InvalidConfiguration", message: unknown.message.clone() }
-        }
+        Verdict::Unknown(unknown) if unknown.cause == Cause::InvalidVariant => Finding {
+            status: "Unknown",
+            reason: "InvalidConfiguration",
+            message: unknown.message.to_string(),
+        },
         _ if decision.current.is_some() => Finding {
             status: "True",
             reason: "TargetFound",
@@ -112,7 +114,7 @@ fn metrics_available(verdict: &Verdict) -> Finding {
             };
             let message = match reason {
                 "MetricsFound" => "Saturation metrics data is available for scaling decisions".into(),
-                _ => target.message.clone(),
+                _ => target.message.to_string(),
             };
             Finding { status, reason, message }
         }
@@ -123,7 +125,7 @@ fn metrics_available(verdict: &Verdict) -> Finding {
                 Cause::InvalidVariant => "InvalidConfiguration",
                 Cause::TargetNotFound => "MetricsUnavailable",
             };
-            Finding { status: "False", reason, message: unknown.message.clone() }
+            Finding { status: "False", reason, message: unknown.message.to_string() }
         }
     }
 }
@@ -152,7 +154,7 @@ fn optimization_ready(verdict: &Verdict) -> Finding {
                 Cause::TargetNotFound => "SkippedProcessing",
                 Cause::NothingKnown | Cause::TooOld => "MetricsUnavailable",
             };
-            Finding { status: "False", reason, message: message.clone() }
+            Finding { status: "False", reason, message: message.to_string() }
         }
     }
 }

@@ -159,8 +159,8 @@ impl StatusWriter {
         let reference = ObjectReference {
             api_version: Some(VariantAutoscaling::api_version(&()).into_owned()),
             kind: Some(VariantAutoscaling::kind(&()).into_owned()),
-            namespace: Some(work.id.namespace.clone()),
-            name: Some(work.id.name.clone()),
+            namespace: Some(work.id.namespace.to_string()),
+            name: Some(work.id.name.to_string()),
             uid: Some(work.object.uid.clone()),
             ..ObjectReference::default()
         };

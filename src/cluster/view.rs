@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use smol_str::SmolStr;
 use wva_core::model::{InvalidVariant, Variant, VariantId};
-use wva_core::snapshot::{Phase, Replica, VariantState};
+use wva_core::snapshot::{Phase, Replica, Template, VariantState};
 use wva_core::units::Replicas;
 
 use super::convert::{OwnedPod, Target};
@@ -230,7 +231,7 @@ fn state(
     let mut variant = variant.clone();
     if let Some(target) = target {
         variant.role = target.role;
-        variant.accelerator = target.accelerator.clone().or(variant.accelerator);
+        variant.accelerator = target.accelerator.as_deref().map(SmolStr::from).or(variant.accelerator);
     }
     let alloc = object.status.as_ref().and_then(|status| status.desired_optimized_alloc.as_ref());
     VariantState {
@@ -238,12 +239,13 @@ fn state(
         scale: target.map(|target| target.scale),
         replicas: pods.iter().map(|(key, pod)| replica(key, pod)).collect(),
         last_status: alloc.and_then(|alloc| u32::try_from(alloc.num_replicas).ok()).map(Replicas::new),
+        template: Template::default(),
     }
 }
 
 fn replica(key: &Key, pod: &OwnedPod) -> Replica {
     Replica {
-        pod: key.1.to_string(),
+        pod: (&*key.1).into(),
         phase: pod.phase,
         created: pod.created,
         ready_since: pod.ready_since,

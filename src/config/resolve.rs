@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use jiff::SignedDuration;
 use wva_core::Policy;
-use wva_core::model::ScaleToZero;
+use wva_core::model::{ModelPolicy, ScaleToZero, Scope};
 use wva_core::units::Seconds;
 
 use super::args::{
@@ -184,7 +184,13 @@ impl TryFrom<ServeArgs> for Config {
             read_wait: at_least("--read-wait", args.decision.read_wait, tick, "")?,
             policy: Policy {
                 max_stale: Seconds::new(max_stale.as_secs_f64()).unwrap_or(Policy::default().max_stale),
-                scale_to_zero: ScaleToZero { enabled: args.decision.scale_to_zero, retention },
+                global: Scope {
+                    default: ModelPolicy {
+                        scale_to_zero: Some(ScaleToZero { enabled: args.decision.scale_to_zero, retention }),
+                        ..ModelPolicy::default()
+                    },
+                    ..Scope::default()
+                },
                 ..Policy::default()
             },
         })
@@ -333,9 +339,19 @@ mod tests {
     #[test]
     fn switches_are_read_as_manifests_write_them() {
         for on in ["True", "1", "true"] {
-            assert!(config(&format!("--scale-to-zero {on}")).unwrap().policy.scale_to_zero.enabled, "{on}");
+            assert!(
+                config(&format!("--scale-to-zero {on}"))
+                    .unwrap()
+                    .policy
+                    .global
+                    .default
+                    .scale_to_zero
+                    .unwrap()
+                    .enabled,
+                "{on}"
+            );
         }
-        assert!(!config("--scale-to-zero=").unwrap().policy.scale_to_zero.enabled);
+        assert!(!config("--scale-to-zero=").unwrap().policy.global.default.scale_to_zero.unwrap().enabled);
         assert!(config("--scale-to-zero=maybe").unwrap_err().contains("true or false"));
     }
 

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 use crate::decision::{Decision, Rule, Verdict, Violation};
 use crate::memory::{GroupMemory, Memory, VariantMemory};
-use crate::model::{Policy, Role, VariantId};
+use crate::model::{GroupId, Policy, Role, VariantId};
 use crate::snapshot::{
     ModelGroup, Phase, Replica, Sample, Scale, Signal, Signals, Snapshot, SourceHealth, VariantState,
 };
@@ -20,7 +20,7 @@ type Decisions = BTreeMap<VariantId, Decision>;
 pub fn check(snapshot: &Snapshot, before: &Memory, policy: &Policy, decisions: &Decisions) -> Vec<Violation> {
     let mut found = one_decision_each(snapshot, decisions);
     for (id, group) in &snapshot.groups {
-        found.extend(check_group(snapshot.now, group, before.groups.get(id), policy, decisions));
+        found.extend(check_group(snapshot.now, id, group, before.groups.get(id), policy, decisions));
     }
     found
 }
@@ -28,13 +28,14 @@ pub fn check(snapshot: &Snapshot, before: &Memory, policy: &Policy, decisions: &
 /// The broken rules of one group; `decisions` may be those of others too.
 pub(crate) fn check_group(
     now: Timestamp,
+    id: &GroupId,
     group: &ModelGroup,
     before: Option<&GroupMemory>,
     policy: &Policy,
     decisions: &Decisions,
 ) -> Vec<Violation> {
     let nothing = GroupMemory::default();
-    let case = Case { now, policy, group, before: before.unwrap_or(&nothing) };
+    let case = Case { now, policy, id, group, before: before.unwrap_or(&nothing) };
     let roles = [Role::Both, Role::Decode, Role::Prefill];
     roles.into_iter().flat_map(|role| case.check_role(role, decisions)).collect()
 }
@@ -63,6 +64,7 @@ fn broken(variant: &VariantId, rule: Rule, detail: String) -> Violation {
 struct Case<'a> {
     now: Timestamp,
     policy: &'a Policy,
+    id: &'a GroupId,
     group: &'a ModelGroup,
     before: &'a GroupMemory,
 }
@@ -151,7 +153,7 @@ impl Case<'_> {
 
     /// The whole model may sleep, has been idle for the retention period, and shows no request now.
     fn idle(&self) -> bool {
-        let policy = self.policy.scale_to_zero;
+        let policy = self.policy.scale_to_zero(self.id);
         let all = &self.group.variants;
         let long =
             self.before.idle_since.is_some_and(|since| seconds(since, self.now) >= policy.retention.get());

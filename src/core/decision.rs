@@ -5,6 +5,7 @@ use std::fmt;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use smol_str::SmolStr;
 
 use crate::memory::Memory;
 use crate::model::{GroupId, VariantId};
@@ -26,10 +27,10 @@ pub struct Outcome {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Decision {
     /// `spec.modelID`; empty for an invalid variant.
-    pub model: String,
+    pub model: SmolStr,
     /// The accelerator's name, when one is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub accelerator: Option<String>,
+    pub accelerator: Option<SmolStr>,
     /// The scale target's current replicas, when it exists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub current: Option<Replicas>,
@@ -55,7 +56,7 @@ pub struct Target {
     /// Why this number.
     pub reason: Reason,
     /// One sentence for people, without the number's age.
-    pub message: String,
+    pub message: SmolStr,
     /// The newest fresh sample the number rests on. The number is as old as this.
     pub evidence: Timestamp,
 }
@@ -120,7 +121,7 @@ pub struct Unknown {
     /// What kind of not knowing.
     pub cause: Cause,
     /// One sentence for people: which variant, why, and the next step.
-    pub message: String,
+    pub message: SmolStr,
     /// Since when.
     pub since: Timestamp,
 }
@@ -196,7 +197,7 @@ pub struct Step {
     pub step: String,
     /// The variant it is about; `None` when about the whole group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub variant: Option<String>,
+    pub variant: Option<SmolStr>,
     /// What was concluded, with numbers.
-    pub finding: String,
+    pub finding: SmolStr,
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use smol_str::SmolStr;
 
 use crate::decision::Reason;
 use crate::model::{GroupId, VariantId};
@@ -45,7 +46,7 @@ pub struct GroupMemory {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_at: Option<Timestamp>,
     /// By variant name.
-    pub variants: BTreeMap<String, VariantMemory>,
+    pub variants: BTreeMap<SmolStr, VariantMemory>,
 }
 
 /// What is remembered of one variant.
@@ -65,7 +66,7 @@ pub struct VariantMemory {
     pub reason: Option<Reason>,
     /// The sentence that goes with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub message: Option<String>,
+    pub message: Option<SmolStr>,
     /// Since when nothing could be concluded, if so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blind_since: Option<Timestamp>,

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use smol_str::SmolStr;
 
 use crate::model::{GroupId, InvalidVariant, Variant};
 use crate::units::Replicas;
@@ -18,6 +19,9 @@ pub struct Snapshot {
     /// Objects that cannot be decided about.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub invalid: Vec<InvalidVariant>,
+    /// GPUs that the nodes have, by the accelerator's name; `None` when nobody has looked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inventory: Option<BTreeMap<SmolStr, u32>>,
 }
 
 /// The variants of one model in one namespace, and what was seen of them.
@@ -62,6 +66,29 @@ pub struct VariantState {
     /// The last number in the object's status, to hold on to when no better memory exists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_status: Option<Replicas>,
+    /// What its pod template says.
+    #[serde(default, skip_serializing_if = "Template::is_default")]
+    pub template: Template,
+}
+
+/// What the pod template of a scale target says of one replica.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Template {
+    /// GPUs, at least 1.
+    pub gpus: u32,
+}
+
+impl Default for Template {
+    fn default() -> Self {
+        Self { gpus: 1 }
+    }
+}
+
+impl Template {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// The counts of a scale target.
@@ -94,7 +121,7 @@ impl Scale {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Replica {
     /// The pod's name.
-    pub pod: String,
+    pub pod: SmolStr,
     /// Where it is in its life.
     pub phase: Phase,
     /// When the pod was created.
@@ -104,7 +131,7 @@ pub struct Replica {
     pub ready_since: Option<Timestamp>,
     /// Signals by engine: one serving process each (several with data parallelism).
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub engines: BTreeMap<String, Signals>,
+    pub engines: BTreeMap<SmolStr, Signals>,
 }
 
 /// Where a pod is in its life.

@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use jiff::Timestamp;
+use smol_str::SmolStr;
 use wva_core::Snapshot;
 use wva_core::model::GroupId;
 use wva_core::snapshot::{ModelGroup, Sample, Signal, Signals, SourceHealth};
@@ -18,7 +19,7 @@ pub fn assemble(view: &ClusterView, answer: Result<Collected, SourceError>, now:
     if let Ok(collected) = answer {
         join(&mut groups, collected.series);
     }
-    Snapshot { now, groups, invalid: view.invalid.clone() }
+    Snapshot { now, groups, invalid: view.invalid.clone(), inventory: None }
 }
 
 fn groups_of(view: &ClusterView, answer: &Result<Collected, SourceError>) -> BTreeMap<GroupId, ModelGroup> {
@@ -57,7 +58,7 @@ struct Pod<'a> {
     /// A series of it names that model. Then series of another one (a second engine in the pod) are left out; else every
     /// series counts, since a served name that differs from `modelID` is cosmetic.
     names_its_model: bool,
-    engines: &'a mut BTreeMap<String, Signals>,
+    engines: &'a mut BTreeMap<SmolStr, Signals>,
 }
 
 /// A model's scheduler in the snapshot, and the parts that its queues are the sums of.
@@ -123,7 +124,7 @@ impl Pod<'_> {
         }
         match self.engines.get_mut(&*one.engine) {
             Some(signals) => signals.add(one.signal, one.samples),
-            None => self.engines.entry(one.engine.to_string()).or_default().add(one.signal, one.samples),
+            None => self.engines.entry((&*one.engine).into()).or_default().add(one.signal, one.samples),
         }
     }
 }
@@ -150,7 +151,7 @@ mod tests {
     use crate::engine::Gap;
     use wva_core::VariantId;
     use wva_core::model::{Bounds, Role, TargetRef, Variant};
-    use wva_core::snapshot::{Phase, Replica, VariantState};
+    use wva_core::snapshot::{Phase, Replica, Template, VariantState};
     use wva_core::units::Cost;
 
     fn now() -> Timestamp {
@@ -174,7 +175,13 @@ mod tests {
             ready_since: Some(now()),
             engines: BTreeMap::new(),
         };
-        let state = VariantState { variant, scale: None, replicas: vec![replica], last_status: None };
+        let state = VariantState {
+            variant,
+            scale: None,
+            replicas: vec![replica],
+            last_status: None,
+            template: Template::default(),
+        };
         ClusterView { synced: true, variants: vec![state], ..ClusterView::default() }
     }
 

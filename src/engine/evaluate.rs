@@ -186,7 +186,7 @@ impl Engine {
 
     async fn collect(&self, view: &ClusterView) -> Result<Collected, SourceError> {
         let namespaces: BTreeSet<_> = view.variants.iter().map(|state| &state.variant.id.namespace).collect();
-        let namespaces = namespaces.into_iter().cloned().collect();
+        let namespaces = namespaces.into_iter().map(ToString::to_string).collect();
         let scope = Scope { namespaces, endpoints: view.endpoints.clone() };
         let reading = self.parts.source.collect(&scope).instrument(info_span!("collect"));
         let answer = tokio::time::timeout(COLLECT_TIMEOUT, reading).await.unwrap_or_else(|_| {
@@ -252,10 +252,10 @@ fn log_changes(previous: &Published, now: &Published) {
             (Some(Verdict::Unknown(old)), Verdict::Unknown(new)) if old.cause == new.cause => {}
             (_, Verdict::Target(new)) => {
                 let (desired, reason) = (new.desired.get(), new.reason.as_str());
-                info!(variant = %id, desired, reason, why = new.message, "decision");
+                info!(variant = %id, desired, reason, why = %new.message, "decision");
             }
             (_, Verdict::Unknown(new)) => {
-                warn!(variant = %id, cause = ?new.cause, why = new.message, "no decision");
+                warn!(variant = %id, cause = ?new.cause, why = %new.message, "no decision");
             }
         }
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use jiff::Timestamp;
+use smol_str::SmolStr;
 use wva_core::VariantId;
 use wva_core::model::InvalidVariant;
 use wva_core::snapshot::{Sample, Signal, VariantState};
@@ -119,7 +120,7 @@ pub trait Cluster: Send + Sync {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
     /// The name of the Deployment; it is in the variant's namespace.
-    pub deployment: String,
+    pub deployment: SmolStr,
     /// The variant.
     pub variant: VariantId,
 }

@@ -20,7 +20,7 @@ pub fn adopt(restored: Restored) -> Memory {
     let Restored { decisions, mut memory } = restored;
     for (id, decision) in decisions {
         let Verdict::Target(target) = decision.verdict else { continue };
-        let group = memory.groups.entry(GroupId::new(&id.namespace, decision.model)).or_default();
+        let group = memory.groups.entry(GroupId::new(id.namespace.clone(), decision.model)).or_default();
         let variant = group.variants.entry(id.name).or_default();
         if variant.target != Some(target.desired) {
             variant.target_since = Some(target.evidence);
@@ -46,7 +46,7 @@ mod tests {
         let remembered = memory.groups.entry(group.clone()).or_default();
         remembered.variants.entry("llama".into()).or_default().target = Some(Replicas::new(2));
         let target =
-            Target { desired: Replicas::new(5), reason: Reason::ScaleUp, message: String::new(), evidence };
+            Target { desired: Replicas::new(5), reason: Reason::ScaleUp, message: "".into(), evidence };
         let decision = Decision {
             model: group.model.clone(),
             accelerator: None,

@@ -285,7 +285,7 @@ fn target(desired: u32, second: i64) -> Verdict {
     Verdict::Target(Target {
         desired: Replicas::new(desired),
         reason: Reason::Steady,
-        message: "m".repeat(400),
+        message: "m".repeat(400).into(),
         evidence,
     })
 }

@@ -18,7 +18,7 @@ use wva::engine::{
 use wva::telemetry::EvaluationMetrics;
 use wva_core::decision::Verdict;
 use wva_core::model::{Bounds, Role, TargetRef, Variant};
-use wva_core::snapshot::{Phase, Replica, Sample, Scale, Signal, VariantState};
+use wva_core::snapshot::{Phase, Replica, Sample, Scale, Signal, Template, VariantState};
 use wva_core::units::{Cost, Replicas};
 use wva_core::{Policy, VariantId};
 
@@ -99,7 +99,13 @@ impl Cluster for OneVariant {
         };
         let one = Replicas::ONE;
         let scale = Some(Scale { spec: one, current: one, ready: one });
-        let state = VariantState { variant, scale, replicas: vec![replica], last_status: None };
+        let state = VariantState {
+            variant,
+            scale,
+            replicas: vec![replica],
+            last_status: None,
+            template: Template::default(),
+        };
         Arc::new(ClusterView { synced: true, variants: vec![state], ..ClusterView::default() })
     }
 }

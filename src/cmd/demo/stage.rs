@@ -7,7 +7,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use wva_core::model::Variant;
 use wva_core::sim::{Deployment, Fleet, FleetError, PodPhase, PodView, Summary};
-use wva_core::snapshot::{Phase, Replica, Scale, VariantState};
+use wva_core::snapshot::{Phase, Replica, Scale, Template, VariantState};
 use wva_core::units::Replicas;
 
 use super::clock::VirtualClock;
@@ -101,7 +101,7 @@ impl Stage {
 
     fn replica(&self, pod: &PodView<'_>) -> Replica {
         Replica {
-            pod: pod.name.to_owned(),
+            pod: pod.name.into(),
             phase: match pod.phase {
                 PodPhase::Starting => Phase::Starting,
                 PodPhase::Ready => Phase::Ready,
@@ -130,6 +130,7 @@ impl Cluster for Stage {
                 scale: Some(scale),
                 replicas,
                 last_status: None,
+                template: Template::default(),
             };
             let (deployment, variant) = (self.variant.target.name.clone(), self.variant.id.clone());
             Arc::new(ClusterView {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use smol_str::SmolStr;
 
 use crate::model::Role;
 use crate::units::{Cost, Replicas};
@@ -76,11 +77,11 @@ impl Totals {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Capacity {
     /// The variant's name.
-    pub name: String,
+    pub name: SmolStr,
     /// Its role.
     pub role: Role,
     /// The accelerator's name, when one is known.
-    pub accelerator: Option<String>,
+    pub accelerator: Option<SmolStr>,
     /// What a replica costs.
     pub cost: Cost,
     /// Replicas (or engines, where these are counted) that serve.
@@ -92,7 +93,7 @@ pub struct Capacity {
     /// What is asked of this variant.
     pub demand: f64,
     /// How `per_replica` was found, a short label.
-    pub reason: String,
+    pub reason: SmolStr,
 }
 
 impl Capacity {

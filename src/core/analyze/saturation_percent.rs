@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use smol_str::SmolStr;
 
 use crate::model::{Bounds, SaturationPolicy};
 use crate::units::{Cost, Replicas};
@@ -13,9 +14,9 @@ use crate::units::{Cost, Replicas};
 #[derive(Debug, Clone, PartialEq)]
 pub struct Observation {
     /// Its name: the pod's, with the engine where there are several.
-    pub replica: String,
+    pub replica: SmolStr,
     /// Its variant.
-    pub variant: String,
+    pub variant: SmolStr,
     /// What a replica of this variant costs.
     pub cost: Cost,
     /// Peak KV-cache usage, 0 to 1.
@@ -40,7 +41,7 @@ pub struct Analysis {
     /// One fewer could carry the load of the non-saturated.
     pub scale_down_safe: bool,
     /// By variant.
-    pub variants: BTreeMap<String, VariantAnalysis>,
+    pub variants: BTreeMap<SmolStr, VariantAnalysis>,
 }
 
 /// The finding over one variant's observations.
@@ -57,7 +58,7 @@ pub struct VariantAnalysis {
     /// What a replica costs.
     pub cost: Cost,
     /// The saturated ones, in input order.
-    pub saturated: Vec<String>,
+    pub saturated: Vec<SmolStr>,
     /// Mean KV-cache usage over all its observations.
     pub mean_kv: f64,
 }
@@ -98,7 +99,7 @@ pub fn analyze<'o>(
     policy: &SaturationPolicy,
 ) -> Analysis {
     let mut all = Sums::default();
-    let mut variants: BTreeMap<&str, (Sums, Cost, Vec<String>)> = BTreeMap::new();
+    let mut variants: BTreeMap<&str, (Sums, Cost, Vec<SmolStr>)> = BTreeMap::new();
     for one in observations {
         all.add(one, policy);
         let (sums, _, saturated) =
@@ -118,14 +119,11 @@ pub fn analyze<'o>(
         avg_spare_queue: queue,
         scale_up: kv < policy.kv_spare_trigger || queue < policy.queue_spare_trigger,
         scale_down_safe: fewer_would_do(all.free, 1, (kv, queue), policy),
-        variants: variants
-            .into_iter()
-            .map(|(name, found)| (name.to_owned(), variant_finding(found)))
-            .collect(),
+        variants: variants.into_iter().map(|(name, found)| (name.into(), variant_finding(found))).collect(),
     }
 }
 
-fn variant_finding((sums, cost, saturated): (Sums, Cost, Vec<String>)) -> VariantAnalysis {
+fn variant_finding((sums, cost, saturated): (Sums, Cost, Vec<SmolStr>)) -> VariantAnalysis {
     VariantAnalysis {
         count: sums.count,
         non_saturated: sums.free,
@@ -167,7 +165,7 @@ pub enum Tree {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Candidate {
     /// Its name.
-    pub name: String,
+    pub name: SmolStr,
     /// What a replica costs; 0 is taken literally.
     pub cost: Cost,
     /// Its observations; a variant without any takes no part.
@@ -184,7 +182,7 @@ pub struct Candidate {
 
 /// Upstream's targets, exactly: unclamped in a transition, and a step that meets a maximum is lost.
 #[must_use]
-pub fn targets(tree: Tree, up: bool, down: bool, candidates: &[Candidate]) -> BTreeMap<String, Replicas> {
+pub fn targets(tree: Tree, up: bool, down: bool, candidates: &[Candidate]) -> BTreeMap<SmolStr, Replicas> {
     let taking_part: Vec<&Candidate> = candidates.iter().filter(|one| one.observations > 0).collect();
     let moving = |one: &Candidate| one.desired != Replicas::ZERO && one.desired != one.current;
     let unsettled = |one: &Candidate| match tree {

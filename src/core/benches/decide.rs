@@ -12,11 +12,12 @@ use std::hint::black_box;
 
 use criterion::{BatchSize, Bencher, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use jiff::{SignedDuration, Timestamp};
+use smol_str::{SmolStr, format_smolstr};
 use wva_core::check::check;
 use wva_core::decision::{Reason, Verdict};
 use wva_core::model::{Bounds, Role, TargetRef, Variant};
 use wva_core::snapshot::{
-    ModelGroup, Phase, Replica, Sample, Scale, Signal, Signals, SourceHealth, VariantState,
+    ModelGroup, Phase, Replica, Sample, Scale, Signal, Signals, SourceHealth, Template, VariantState,
 };
 use wva_core::units::{Cost, Replicas};
 use wva_core::{Decision, GroupId, Memory, Policy, Snapshot, VariantId, decide, observe};
@@ -62,11 +63,11 @@ fn replica(variant: &str, pod: u32, load: usize, now: Timestamp) -> Replica {
     }
     let since = START - SignedDuration::from_hours(5);
     Replica {
-        pod: format!("{variant}-7d9f8c6b5d-x2x4{pod}"),
+        pod: format_smolstr!("{variant}-7d9f8c6b5d-x2x4{pod}"),
         phase: Phase::Ready,
         created: since,
         ready_since: Some(since + SignedDuration::from_mins(4)),
-        engines: [("0".to_owned(), signals)].into(),
+        engines: [(SmolStr::new_static("0"), signals)].into(),
     }
 }
 
@@ -74,7 +75,7 @@ fn variant(group: &GroupId, name: &str, position: u32, load: usize, now: Timesta
     let count = Replicas::new(PODS);
     VariantState {
         variant: Variant {
-            id: VariantId::new(&group.namespace, name),
+            id: VariantId::new(group.namespace.clone(), name),
             model: group.model.clone(),
             target: TargetRef { kind: "Deployment".into(), name: name.into() },
             cost: Cost::new(10.0 + f64::from(position)).unwrap(),
@@ -85,6 +86,7 @@ fn variant(group: &GroupId, name: &str, position: u32, load: usize, now: Timesta
         scale: Some(Scale { spec: count, current: count, ready: count }),
         replicas: (0..PODS).map(|pod| replica(name, pod, load, now)).collect(),
         last_status: Some(count),
+        template: Template::default(),
     }
 }
 
@@ -109,7 +111,7 @@ fn fleet(size: u32, now: Timestamp, load: impl Fn(u32) -> u32) -> Snapshot {
         scheduler.add(Signal::SchedulerQueueSize, samples(0.0, now));
         groups.insert(id, ModelGroup { source: SourceHealth::Complete, variants, scheduler });
     }
-    Snapshot { now, groups, invalid: Vec::new() }
+    Snapshot { now, groups, invalid: Vec::new(), inventory: None }
 }
 
 /// A fleet of which a third is saturated, a third calm and a third in between, and what is remembered of it from the

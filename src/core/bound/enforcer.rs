@@ -1,13 +1,15 @@
 //! Scale to zero and its opposite, the last replica kept: upstream's enforcer, exactly. Not who may call it: that every
 //! variant of the model has a minimum of 0 and that idleness was measured is for the caller to know.
 
+use smol_str::SmolStr;
+
 use crate::units::{Cost, Replicas};
 
 /// One variant's number before and after.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Enforced {
     /// The variant's name.
-    pub name: String,
+    pub name: SmolStr,
     /// Its number.
     pub target: Replicas,
     /// What a replica costs.

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
+use smol_str::SmolStr;
 
 use super::member::{Draft, Member, Scene};
 use super::{role, words, zero};
 use crate::decision::{Cause, Decision, GroupReport, Reason, Step, Target, Unknown, Verdict};
 use crate::memory::{GroupMemory, VariantMemory};
-use crate::model::{Policy, Role, VariantId};
+use crate::model::{GroupId, Policy, Role, VariantId};
 use crate::quality::look_at;
 use crate::snapshot::{ModelGroup, VariantState};
 use crate::units::Seconds;
@@ -23,14 +24,15 @@ pub(super) struct Decided {
 /// Decides about one group. Of what is remembered `before`, a variant that is not in it keeps its place if `keep` says so.
 pub(super) fn decide(
     now: Timestamp,
+    id: &GroupId,
     group: &ModelGroup,
     mut before: GroupMemory,
     policy: &Policy,
-    keep: impl Fn(&str) -> bool,
+    keep: impl Fn(&SmolStr) -> bool,
 ) -> Decided {
     // A look in the future was taken before the clock was set back.
     let due = before.cycle_at.is_none_or(|at| at > now || Seconds::between(at, now) >= policy.cycle);
-    let scene = Scene { now, policy, group, due };
+    let scene = Scene { now, model: policy.of(id), scale_to_zero: policy.scale_to_zero(id), group, due };
     let mut known = std::mem::take(&mut before.variants);
     let mut decided = Decided { decisions: BTreeMap::new(), report: GroupReport::default(), memory: before };
     let (members, mut drafts) = draft_all(scene, &mut known, &mut decided);
@@ -39,7 +41,7 @@ pub(super) fn decide(
     for (member, draft) in members.iter().zip(drafts) {
         let (verdict, memory) = finish(now, policy, member, draft);
         decided.decisions.insert(member.id().clone(), decision(member.state, verdict));
-        decided.memory.variants.insert(member.name().to_owned(), memory);
+        decided.memory.variants.insert(member.name().clone(), memory);
     }
     for lost in group.variants.iter().filter(|variant| variant.scale.is_none()) {
         let memory = known.remove(&lost.variant.id.name).unwrap_or_default();
@@ -52,7 +54,7 @@ pub(super) fn decide(
 /// The members of every role and their drafts, role by role: each is analysed, blocked and stepped on its own.
 fn draft_all<'a>(
     scene: Scene<'a>,
-    known: &mut BTreeMap<String, VariantMemory>,
+    known: &mut BTreeMap<SmolStr, VariantMemory>,
     decided: &mut Decided,
 ) -> (Vec<Member<'a>>, Vec<Draft>) {
     let (mut members, mut drafts) = (Vec::new(), Vec::new());
@@ -83,7 +85,7 @@ fn bound(members: &[Member<'_>], drafts: &mut [Draft]) -> Vec<Step> {
         let bounded = member.state.variant.bounds.clamp(wanted);
         if bounded != wanted {
             let message = words::bounded(member, wanted, bounded, &draft.message);
-            steps.push(words::step("bound", Some(member.name()), message.as_str()));
+            steps.push(words::step("bound", Some(member.name()), message.clone()));
             *draft = Draft { number: Some(bounded), reason: Reason::Bounded, message, ..draft.clone() };
         }
     }

@@ -1,11 +1,12 @@
 //! One variant while its group is being decided: what is known of it, and the draft of its number.
 
 use jiff::Timestamp;
+use smol_str::SmolStr;
 
 use super::TRANSITION_PATIENCE;
 use crate::decision::Reason;
 use crate::memory::VariantMemory;
-use crate::model::{Policy, VariantId};
+use crate::model::{ModelPolicy, ScaleToZero, VariantId};
 use crate::quality::VariantSight;
 use crate::snapshot::{ModelGroup, Scale, VariantState};
 use crate::units::{Replicas, Seconds};
@@ -14,7 +15,8 @@ use crate::units::{Replicas, Seconds};
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Scene<'a> {
     pub(super) now: Timestamp,
-    pub(super) policy: &'a Policy,
+    pub(super) model: &'a ModelPolicy,
+    pub(super) scale_to_zero: ScaleToZero,
     pub(super) group: &'a ModelGroup,
     /// The analyzer's next look is due.
     pub(super) due: bool,
@@ -35,7 +37,7 @@ pub(super) struct Draft {
     /// `None`: nothing is known.
     pub(super) number: Option<Replicas>,
     pub(super) reason: Reason,
-    pub(super) message: String,
+    pub(super) message: SmolStr,
     pub(super) evidence: Timestamp,
     /// The number rests on nothing new.
     pub(super) blind: bool,
@@ -46,7 +48,7 @@ impl Member<'_> {
         &self.state.variant.id
     }
 
-    pub(super) fn name(&self) -> &str {
+    pub(super) fn name(&self) -> &SmolStr {
         &self.state.variant.id.name
     }
 
@@ -72,7 +74,7 @@ impl Member<'_> {
         sampled.or(self.memory.blind_since).unwrap_or(now)
     }
 
-    pub(super) fn hold(&self, reason: Reason, message: String, now: Timestamp) -> Draft {
+    pub(super) fn hold(&self, reason: Reason, message: SmolStr, now: Timestamp) -> Draft {
         Draft { number: self.committed(), reason, message, evidence: self.old_evidence(now), blind: true }
     }
 

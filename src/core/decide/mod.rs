@@ -13,6 +13,7 @@ mod zero;
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
+use smol_str::{SmolStr, ToSmolStr};
 
 use crate::check::{check_group, one_decision_each};
 use crate::decision::{Cause, Decision, Outcome, Reason, Report, Step, Target, Unknown, Verdict, Violation};
@@ -41,9 +42,9 @@ pub fn decide(snapshot: &Snapshot, memory: &Memory, policy: &Policy) -> Outcome 
         let remembered = memory.groups.get(id);
         let mut before = remembered.cloned().unwrap_or_default();
         not_after(&mut before, snapshot.now);
-        let keep = |name: &str| invalid.contains(&VariantId::new(&id.namespace, name));
-        let decided = group::decide(snapshot.now, group, before, policy, keep);
-        broken.extend(check_group(snapshot.now, group, remembered, policy, &decided.decisions));
+        let keep = |name: &SmolStr| invalid.contains(&VariantId::new(id.namespace.clone(), name.clone()));
+        let decided = group::decide(snapshot.now, id, group, before, policy, keep);
+        broken.extend(check_group(snapshot.now, id, group, remembered, policy, &decided.decisions));
         decisions.extend(decided.decisions);
         reports.push((id.clone(), decided.report));
         groups.push((id.clone(), decided.memory));
@@ -76,7 +77,9 @@ fn absent(
     let gone = memory.groups.iter().filter(|(id, _)| !snapshot.groups.contains_key(id));
     let kept = gone.map(|(id, group)| {
         let mut group = group.clone();
-        group.variants.retain(|name, _| invalid.contains(&VariantId::new(&id.namespace, name)));
+        group
+            .variants
+            .retain(|name, _| invalid.contains(&VariantId::new(id.namespace.clone(), name.clone())));
         not_after(&mut group, snapshot.now);
         (id.clone(), group)
     });
@@ -86,7 +89,7 @@ fn absent(
 fn without_object(invalid: &InvalidVariant, since: Timestamp) -> Decision {
     let message = words::invalid(&invalid.id, &invalid.problem);
     let verdict = Verdict::Unknown(Unknown { cause: Cause::InvalidVariant, message, since });
-    Decision { model: String::new(), accelerator: None, current: None, verdict }
+    Decision { model: SmolStr::default(), accelerator: None, current: None, verdict }
 }
 
 /// Replaces a refused number by the one before it.
@@ -114,7 +117,7 @@ fn refuse(snapshot: &Snapshot, memory: &Memory, outcome: &mut Outcome, violation
             group.variants.insert(id.name.clone(), restored);
         }
         let step =
-            Step { step: "check".into(), variant: Some(id.name.clone()), finding: violation.to_string() };
+            Step { step: "check".into(), variant: Some(id.name.clone()), finding: violation.to_smolstr() };
         outcome.report.groups.entry(group_id.clone()).or_default().steps.push(step);
     }
     outcome.report.violations.push(violation);

@@ -4,6 +4,7 @@
 //! a step goes past an HPA's tolerance, which would swallow one replica of ten or more.
 
 use jiff::Timestamp;
+use smol_str::SmolStr;
 
 use super::member::{Draft, Member, Scene};
 use super::role::{newest, unseen_among_seen};
@@ -56,16 +57,16 @@ pub(super) fn look_and_step(
 ) -> Vec<Draft> {
     let active = members.iter().filter(|member| member.active());
     let observations = active.flat_map(|member| &member.seen.observations);
-    let analysis = analyze(observations, &scene.policy.saturation);
-    let finding = words::finding(&analysis, &scene.policy.saturation);
-    steps.push(words::step("analyze", None, finding.as_str()));
+    let analysis = analyze(observations, &scene.model.saturation);
+    let finding = words::finding(&analysis, &scene.model.saturation);
+    steps.push(words::step("analyze", None, finding.clone()));
     let rights = state.rights();
     let wish = wish(&analysis, rights);
     let runners = runners(scene, members);
     let evidence = newest(members, scene.now);
     if let Some(mover) = blocking(&runners, wish) {
         let waiting = words::transition(mover.member);
-        steps.push(words::step("target", Some(mover.member.name()), waiting.as_str()));
+        steps.push(words::step("target", Some(mover.member.name()), waiting.clone()));
         return members.iter().map(|member| wait(scene, evidence, &waiting, member)).collect();
     }
     let (chosen, unsafe_step) = match wish {
@@ -76,7 +77,7 @@ pub(super) fn look_and_step(
     let look = Look { scene, state, rights, wish, chosen, unsafe_step, finding: &finding, evidence };
     let drafts: Vec<Draft> = runners.iter().map(|runner| look.draft(runner)).collect();
     for (member, draft) in members.iter().zip(&drafts) {
-        steps.push(words::step("target", Some(member.name()), draft.message.as_str()));
+        steps.push(words::step("target", Some(member.name()), draft.message.clone()));
     }
     drafts
 }
@@ -173,7 +174,7 @@ fn safely(
         // Pods beyond the base (a rolling update's) are measured too and leave as well.
         let observed = count(member.seen.observations.len());
         let removed = observed.saturating_sub(engines(fewer)).max(engines(base.above(fewer)));
-        analysis.safe_without(removed, &scene.policy.saturation)
+        analysis.safe_without(removed, &scene.model.saturation)
     };
     match chosen {
         Some(index) if safe(&index) => (chosen, None),
@@ -200,7 +201,7 @@ fn fewer(member: &Member<'_>) -> Replicas {
 }
 
 /// In a transition everything stays as it was committed.
-fn wait(scene: Scene<'_>, evidence: Timestamp, waiting: &str, member: &Member<'_>) -> Draft {
+fn wait(scene: Scene<'_>, evidence: Timestamp, waiting: &SmolStr, member: &Member<'_>) -> Draft {
     if !member.active() {
         return zero::asleep(scene, member);
     }
@@ -208,7 +209,7 @@ fn wait(scene: Scene<'_>, evidence: Timestamp, waiting: &str, member: &Member<'_
         return unseen_among_seen(scene, evidence, member);
     }
     let number = Some(member.committed().unwrap_or(member.scale.base()));
-    Draft { number, reason: Reason::Transition, message: waiting.to_owned(), evidence, blind: false }
+    Draft { number, reason: Reason::Transition, message: waiting.clone(), evidence, blind: false }
 }
 
 /// A finished look, ready to be put into drafts.
@@ -257,7 +258,7 @@ impl Look<'_, '_> {
         if self.rights.down { wanted } else { wanted.max(member.committed().unwrap_or(wanted)) }
     }
 
-    fn why_not(&self, runner: &Runner<'_, '_>) -> (Reason, String) {
+    fn why_not(&self, runner: &Runner<'_, '_>) -> (Reason, SmolStr) {
         let member = runner.member;
         let partial = self.state == State::Partial;
         match self.wish {

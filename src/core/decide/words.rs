@@ -1,5 +1,7 @@
 //! The sentences of a decision. Words only: nothing here decides, and nothing reads them back.
 
+use smol_str::{SmolStr, ToSmolStr, format_smolstr};
+
 use crate::analyze::saturation_percent::Analysis;
 use crate::decision::{Step, Violation};
 use crate::model::{Role, SaturationPolicy, VariantId};
@@ -9,8 +11,8 @@ use crate::units::{Replicas, Seconds};
 
 use super::member::Member;
 
-pub(super) fn step(step: &str, variant: Option<&str>, finding: impl Into<String>) -> Step {
-    Step { step: step.to_owned(), variant: variant.map(str::to_owned), finding: finding.into() }
+pub(super) fn step(step: &str, variant: Option<&SmolStr>, finding: impl Into<SmolStr>) -> Step {
+    Step { step: step.into(), variant: variant.cloned(), finding: finding.into() }
 }
 
 pub(super) fn quality_step(role: Role, state: State, seen: &[Seen<'_>]) -> Step {
@@ -26,7 +28,7 @@ pub(super) fn quality_step(role: Role, state: State, seen: &[Seen<'_>]) -> Step 
         State::Aging => "aging",
         State::Fresh => "fresh and complete",
     };
-    let finding = format!(
+    let finding = format_smolstr!(
         "role {role:?}: {state}: {} ready ({} fresh, {} aging, {} stale, {} without series), {} starting ({} unschedulable)",
         sum(|one| one.ready),
         sum(|one| one.fresh),
@@ -39,8 +41,8 @@ pub(super) fn quality_step(role: Role, state: State, seen: &[Seen<'_>]) -> Step 
     step("quality", None, finding)
 }
 
-pub(super) fn finding(analysis: &Analysis, policy: &SaturationPolicy) -> String {
-    format!(
+pub(super) fn finding(analysis: &Analysis, policy: &SaturationPolicy) -> SmolStr {
+    format_smolstr!(
         "mean spare KV cache {:.2} (trigger {:.2}) and queue {:.1} (trigger {:.1}) over {} of {} replicas below saturation",
         analysis.avg_spare_kv,
         policy.kv_spare_trigger,
@@ -51,28 +53,28 @@ pub(super) fn finding(analysis: &Analysis, policy: &SaturationPolicy) -> String 
     )
 }
 
-pub(super) fn source_down(member: &Member<'_>, cause: &str) -> String {
-    format!("{}: {cause}; the last number is held", member.id())
+pub(super) fn source_down(member: &Member<'_>, cause: &str) -> SmolStr {
+    format_smolstr!("{}: {cause}; the last number is held", member.id())
 }
 
-pub(super) fn missing(member: &Member<'_>) -> String {
-    format!(
+pub(super) fn missing(member: &Member<'_>) -> SmolStr {
+    format_smolstr!(
         "{}: no series of its {} ready pods: check that they serve /metrics and that the source scrapes them; the last number is held",
         member.id(),
         member.seen.ready,
     )
 }
 
-pub(super) fn stale(member: &Member<'_>) -> String {
-    format!(
+pub(super) fn stale(member: &Member<'_>) -> SmolStr {
+    format_smolstr!(
         "{}: the newest samples of its {} ready pods are too old: check the scrapes of these pods; the last number is held",
         member.id(),
         member.seen.ready,
     )
 }
 
-pub(super) fn partial(member: &Member<'_>, warnings: &[String]) -> String {
-    format!(
+pub(super) fn partial(member: &Member<'_>, warnings: &[String]) -> SmolStr {
+    format_smolstr!(
         "{}: the source's answer is not whole ({}) and has nothing of its {} ready pods; the last number is held",
         member.id(),
         warnings.join("; "),
@@ -80,62 +82,67 @@ pub(super) fn partial(member: &Member<'_>, warnings: &[String]) -> String {
     )
 }
 
-pub(super) fn incomplete(member: &Member<'_>, source: &SourceHealth, finding: &str) -> String {
+pub(super) fn incomplete(member: &Member<'_>, source: &SourceHealth, finding: &str) -> SmolStr {
     let id = member.id();
     match source {
         SourceHealth::Partial { warnings } => {
-            format!(
+            format_smolstr!(
                 "{id}: the source's answer is not whole ({}), so nothing is removed; {finding}",
                 warnings.join("; ")
             )
         }
         SourceHealth::Complete | SourceHealth::Down { .. } => {
-            format!("{id}: not every ready pod has fresh metrics, so nothing is removed; {finding}")
+            format_smolstr!("{id}: not every ready pod has fresh metrics, so nothing is removed; {finding}")
         }
     }
 }
 
-pub(super) fn denied(member: &Member<'_>, finding: &str) -> String {
-    format!("{}: one replica less would do, but the newest samples are not fresh; {finding}", member.id())
+pub(super) fn denied(member: &Member<'_>, finding: &str) -> SmolStr {
+    format_smolstr!(
+        "{}: one replica less would do, but the newest samples are not fresh; {finding}",
+        member.id()
+    )
 }
 
-pub(super) fn unsafe_step(member: &Member<'_>, fewer: Replicas, finding: &str) -> String {
+pub(super) fn unsafe_step(member: &Member<'_>, fewer: Replicas, finding: &str) -> SmolStr {
     let (id, base) = (member.id(), member.scale.base());
-    format!(
+    format_smolstr!(
         "{id}: one replica less would do, but the next step is {base} to {fewer}, and that would not; {finding}"
     )
 }
 
-pub(super) fn starting(member: &Member<'_>) -> String {
+pub(super) fn starting(member: &Member<'_>) -> SmolStr {
     let seen = &member.seen;
     let id = member.id();
     if seen.unschedulable > 0 {
-        return format!(
+        return format_smolstr!(
             "{id}: no pod is ready, and no node has room for {} of {}: look at their events",
-            seen.unschedulable, seen.starting
+            seen.unschedulable,
+            seen.starting
         );
     }
     match seen.starting {
-        0 if seen.ready > 0 => format!("{id}: its pods are ready and not measured yet"),
-        0 => format!(
+        0 if seen.ready > 0 => format_smolstr!("{id}: its pods are ready and not measured yet"),
+        0 => format_smolstr!(
             "{id}: {} replicas are asked for and no pod exists yet; if that lasts, look at the events of {}",
-            member.scale.spec, member.state.variant.target
+            member.scale.spec,
+            member.state.variant.target
         ),
-        pods => format!(
+        pods => format_smolstr!(
             "{id}: {pods} pods are starting and none is ready yet; if that lasts, look at their events"
         ),
     }
 }
 
-pub(super) fn until_next_look(member: &Member<'_>) -> String {
-    format!("{}: unchanged until the analyzer's next look", member.id())
+pub(super) fn until_next_look(member: &Member<'_>) -> SmolStr {
+    format_smolstr!("{}: unchanged until the analyzer's next look", member.id())
 }
 
-pub(super) fn transition(member: &Member<'_>) -> String {
+pub(super) fn transition(member: &Member<'_>) -> SmolStr {
     let current = member.scale.base();
     match member.committed() {
         Some(target) if target != current => awaited(member, target),
-        _ => format!(
+        _ => format_smolstr!(
             "{}: waiting for {} of {current} replicas to become ready",
             member.id(),
             member.scale.pending()
@@ -143,101 +150,119 @@ pub(super) fn transition(member: &Member<'_>) -> String {
     }
 }
 
-pub(super) fn awaited(member: &Member<'_>, target: Replicas) -> String {
-    format!("{}: waiting for {target} replicas, {} run", member.id(), member.scale.base())
+pub(super) fn awaited(member: &Member<'_>, target: Replicas) -> SmolStr {
+    format_smolstr!("{}: waiting for {target} replicas, {} run", member.id(), member.scale.base())
 }
 
-pub(super) fn stepped(member: &Member<'_>, number: Replicas, finding: &str, state: State) -> String {
+pub(super) fn stepped(member: &Member<'_>, number: Replicas, finding: &str, state: State) -> SmolStr {
     let sight = if state == State::Partial { ", although not every ready pod has fresh metrics" } else { "" };
     let base = member.scale.base();
     let several = number > base.plus_one() || number < base.minus_one();
     let past = if several { " (past the 10 % that an HPA takes for equal)" } else { "" };
-    format!("{}: {base} to {number}{past}{sight}: {finding}", member.id())
+    format_smolstr!("{}: {base} to {number}{past}{sight}: {finding}", member.id())
 }
 
-pub(super) fn steady(member: &Member<'_>, finding: &str) -> String {
-    format!("{}: {finding}", member.id())
+pub(super) fn steady(member: &Member<'_>, finding: &str) -> SmolStr {
+    format_smolstr!("{}: {finding}", member.id())
 }
 
-pub(super) fn no_room(member: &Member<'_>, finding: &str) -> String {
+pub(super) fn no_room(member: &Member<'_>, finding: &str) -> SmolStr {
     let seen = &member.seen;
     let why = if seen.unschedulable > 0 {
-        format!("no node has room for {} pods", seen.unschedulable)
+        format_smolstr!("no node has room for {} pods", seen.unschedulable)
     } else {
         let max = member.state.variant.bounds.max;
-        max.map_or_else(|| "it cannot grow".to_owned(), |max| format!("the maximum is {max}"))
+        max.map_or_else(
+            || SmolStr::new_static("it cannot grow"),
+            |max| format_smolstr!("the maximum is {max}"),
+        )
     };
-    format!("{}: more is needed, but {why}; {finding}", member.id())
+    format_smolstr!("{}: more is needed, but {why}; {finding}", member.id())
 }
 
-pub(super) fn bounded(member: &Member<'_>, wanted: Replicas, bounded: Replicas, message: &str) -> String {
+pub(super) fn bounded(member: &Member<'_>, wanted: Replicas, bounded: Replicas, message: &str) -> SmolStr {
     let bounds = member.state.variant.bounds;
-    let max = bounds.max.map_or_else(|| "none".to_owned(), |max| max.to_string());
-    format!("{}: {wanted} moved to {bounded} (minimum {}, maximum {max}); {message}", member.id(), bounds.min)
+    let max = bounds.max.map_or_else(|| SmolStr::new_static("none"), |max| max.to_smolstr());
+    format_smolstr!(
+        "{}: {wanted} moved to {bounded} (minimum {}, maximum {max}); {message}",
+        member.id(),
+        bounds.min
+    )
 }
 
-pub(super) fn asleep(member: &Member<'_>) -> String {
-    format!("{}: nothing runs, and no request waits", member.id())
+pub(super) fn asleep(member: &Member<'_>) -> SmolStr {
+    format_smolstr!("{}: nothing runs, and no request waits", member.id())
 }
 
-pub(super) fn unwakeable(member: &Member<'_>) -> String {
-    format!(
+pub(super) fn unwakeable(member: &Member<'_>) -> SmolStr {
+    format_smolstr!(
         "{}: nothing runs, and nothing can wake it, because the source has no fresh queue size of the scheduler: check that the scheduler's queue metrics are scraped, or scale the target up; the last number is held",
         member.id()
     )
 }
 
-pub(super) fn asleep_unsure(member: &Member<'_>) -> String {
-    format!("{}: nothing runs, and the source's answer is not whole; the last number is held", member.id())
-}
-
-pub(super) fn from_zero(member: &Member<'_>, waiting: f64) -> String {
-    format!("{}: nothing runs, and {waiting:.0} requests wait at the scheduler", member.id())
-}
-
-pub(super) fn kept_one(member: &Member<'_>) -> String {
-    format!("{}: keeps one replica, because scaling to zero is off and it is the cheapest", member.id())
-}
-
-pub(super) fn not_idle(member: &Member<'_>, number: Replicas) -> String {
-    format!("{}: not known to be idle any more, so {number} and not 0", member.id())
-}
-
-pub(super) fn to_zero(member: &Member<'_>, idle: Seconds) -> String {
-    format!("{}: no request for {idle}", member.id())
-}
-
-pub(super) fn nothing_known(member: &Member<'_>, why: &str) -> String {
-    let id = member.id().to_string();
-    let why = why.strip_prefix(&id).map_or(why, |rest| rest.trim_start_matches([':', ' ']));
-    let why = why.trim_end_matches("; the last number is held");
-    format!("{id}: nothing has been measured and no earlier number is known: {why}")
-}
-
-pub(super) fn too_old(member: &Member<'_>, age: Seconds, limit: Seconds, why: &str) -> String {
-    let id = member.id().to_string();
-    let why = why.strip_prefix(&id).map_or(why, |rest| rest.trim_start_matches([':', ' ']));
-    let why = why.trim_end_matches("; the last number is held");
-    format!("{id}: the newest evidence is {age} old, more than max-stale ({limit}): {why}")
-}
-
-pub(super) fn target_not_found(state: &VariantState) -> String {
-    let variant = &state.variant;
-    format!(
-        "{}: {} does not exist in namespace {}: create it or correct spec.scaleTargetRef",
-        variant.id, variant.target, variant.id.namespace
+pub(super) fn asleep_unsure(member: &Member<'_>) -> SmolStr {
+    format_smolstr!(
+        "{}: nothing runs, and the source's answer is not whole; the last number is held",
+        member.id()
     )
 }
 
-pub(super) fn invalid(id: &VariantId, problem: &str) -> String {
-    format!("{id}: {problem}; correct the object")
+pub(super) fn from_zero(member: &Member<'_>, waiting: f64) -> SmolStr {
+    format_smolstr!("{}: nothing runs, and {waiting:.0} requests wait at the scheduler", member.id())
 }
 
-pub(super) fn refused(id: &VariantId, violation: &Violation, previous: Option<Replicas>) -> String {
-    let held =
-        previous.map_or_else(|| "no earlier number is known".to_owned(), |held| format!("{held} is held"));
-    format!(
+pub(super) fn kept_one(member: &Member<'_>) -> SmolStr {
+    format_smolstr!(
+        "{}: keeps one replica, because scaling to zero is off and it is the cheapest",
+        member.id()
+    )
+}
+
+pub(super) fn not_idle(member: &Member<'_>, number: Replicas) -> SmolStr {
+    format_smolstr!("{}: not known to be idle any more, so {number} and not 0", member.id())
+}
+
+pub(super) fn to_zero(member: &Member<'_>, idle: Seconds) -> SmolStr {
+    format_smolstr!("{}: no request for {idle}", member.id())
+}
+
+pub(super) fn nothing_known(member: &Member<'_>, why: &str) -> SmolStr {
+    let id = member.id().to_string();
+    let why = why.strip_prefix(&id).map_or(why, |rest| rest.trim_start_matches([':', ' ']));
+    let why = why.trim_end_matches("; the last number is held");
+    format_smolstr!("{id}: nothing has been measured and no earlier number is known: {why}")
+}
+
+pub(super) fn too_old(member: &Member<'_>, age: Seconds, limit: Seconds, why: &str) -> SmolStr {
+    let id = member.id().to_string();
+    let why = why.strip_prefix(&id).map_or(why, |rest| rest.trim_start_matches([':', ' ']));
+    let why = why.trim_end_matches("; the last number is held");
+    format_smolstr!("{id}: the newest evidence is {age} old, more than max-stale ({limit}): {why}")
+}
+
+pub(super) fn target_not_found(state: &VariantState) -> SmolStr {
+    let variant = &state.variant;
+    format_smolstr!(
+        "{}: {} does not exist in namespace {}: create it or correct spec.scaleTargetRef",
+        variant.id,
+        variant.target,
+        variant.id.namespace
+    )
+}
+
+pub(super) fn invalid(id: &VariantId, problem: &str) -> SmolStr {
+    format_smolstr!("{id}: {problem}; correct the object")
+}
+
+pub(super) fn refused(id: &VariantId, violation: &Violation, previous: Option<Replicas>) -> SmolStr {
+    let held = previous.map_or_else(
+        || SmolStr::new_static("no earlier number is known"),
+        |held| format_smolstr!("{held} is held"),
+    );
+    format_smolstr!(
         "{id}: the new number broke the rule {:?} ({}), so {held}; please report this",
-        violation.rule, violation.detail
+        violation.rule,
+        violation.detail
     )
 }

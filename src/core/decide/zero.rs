@@ -29,7 +29,7 @@ pub(super) fn at_zero(scene: Scene<'_>, members: &[Member<'_>], steps: &mut Vec<
     let able = members.iter().enumerate().filter(|(_, member)| member.allows(Replicas::ONE));
     let Some((chosen, member)) = able.min_by(|(_, a), (_, b)| a.by_cost(b)) else { return drafts };
     let message = words::from_zero(member, queue.value);
-    steps.push(words::step("target", Some(member.name()), message.as_str()));
+    steps.push(words::step("target", Some(member.name()), message.clone()));
     let number = drafts[chosen].number.unwrap_or(Replicas::ZERO).max(Replicas::ONE);
     drafts[chosen] = Draft {
         number: Some(number),
@@ -44,7 +44,7 @@ pub(super) fn at_zero(scene: Scene<'_>, members: &[Member<'_>], steps: &mut Vec<
 /// Neither a minimum nor scaling to zero being off gives one of `members` a replica.
 fn nothing_else_wakes(scene: Scene<'_>, members: &[Member<'_>]) -> bool {
     let sleeps = |one: &VariantState| one.variant.bounds.min == Replicas::ZERO;
-    let one_is_kept = !scene.policy.scale_to_zero.enabled && scene.group.variants.iter().all(sleeps);
+    let one_is_kept = !scene.scale_to_zero.enabled && scene.group.variants.iter().all(sleeps);
     !one_is_kept && members.iter().all(|member| sleeps(member.state))
 }
 
@@ -78,7 +78,7 @@ pub(super) fn settle(
 ) -> Vec<Step> {
     let mut steps = Vec::new();
     let may_sleep = scene.group.variants.iter().all(|one| one.variant.bounds.min == Replicas::ZERO);
-    let enabled = scene.policy.scale_to_zero.enabled;
+    let enabled = scene.scale_to_zero.enabled;
     let idle = may_sleep && enabled && idle_for_long(scene, before);
     for (member, draft) in members.iter().zip(drafts.iter_mut()) {
         if !idle && draft.number == Some(Replicas::ZERO) && member.active() && member.allows(Replicas::ONE) {
@@ -94,7 +94,7 @@ pub(super) fn settle(
         Action::ToZero => fall_asleep(scene.now, before, members, drafts, &mut steps),
         Action::KeptOne(kept) if members[kept].allows(Replicas::ONE) => {
             let message = words::kept_one(&members[kept]);
-            steps.push(words::step("bound", Some(members[kept].name()), message.as_str()));
+            steps.push(words::step("bound", Some(members[kept].name()), message.clone()));
             drafts[kept] = Draft {
                 number: Some(Replicas::ONE),
                 reason: Reason::Bounded,
@@ -109,7 +109,7 @@ pub(super) fn settle(
 
 fn enforced((member, draft): (&Member<'_>, &Draft)) -> Enforced {
     let target = draft.number.unwrap_or(Replicas::ZERO);
-    Enforced { name: member.name().to_owned(), target, cost: member.state.variant.cost }
+    Enforced { name: member.name().clone(), target, cost: member.state.variant.cost }
 }
 
 /// A zero that was right when it was decided is not any more: a request came, or idleness cannot be measured now.
@@ -118,7 +118,7 @@ fn stay_awake(member: &Member<'_>, draft: &mut Draft, steps: &mut Vec<Step>) {
     let number = if measured { member.scale.base().max(Replicas::ONE) } else { Replicas::ONE };
     let number = member.state.variant.bounds.clamp(number);
     let message = words::not_idle(member, number);
-    steps.push(words::step("bound", Some(member.name()), message.as_str()));
+    steps.push(words::step("bound", Some(member.name()), message.clone()));
     let reason = if draft.blind { draft.reason } else { Reason::ScaleUp };
     *draft = Draft { number: Some(number), reason, message, ..draft.clone() };
 }
@@ -134,7 +134,7 @@ fn fall_asleep(
     for (member, draft) in members.iter().zip(drafts) {
         if member.active() || draft.number != Some(Replicas::ZERO) {
             let message = words::to_zero(member, idle);
-            steps.push(words::step("bound", Some(member.name()), message.as_str()));
+            steps.push(words::step("bound", Some(member.name()), message.clone()));
             *draft =
                 Draft { number: Some(Replicas::ZERO), reason: Reason::ScaleToZero, message, ..draft.clone() };
         }
@@ -144,6 +144,6 @@ fn fall_asleep(
 /// Idle now, by measurement, and for the retention period.
 fn idle_for_long(scene: Scene<'_>, before: &GroupMemory) -> bool {
     let idle_now = matches!(activity(scene.now, scene.group, before.observed_at), Activity::Idle(_));
-    let retention = scene.policy.scale_to_zero.retention;
+    let retention = scene.scale_to_zero.retention;
     idle_now && before.idle_since.is_some_and(|since| Seconds::between(since, scene.now) >= retention)
 }

@@ -5,5 +5,8 @@ mod policy;
 mod variant;
 
 pub use compat::Compat;
-pub use policy::{Policy, SaturationPolicy, ScaleToZero};
+pub use policy::{
+    Beside, LatencyTargets, LimitPolicy, ModelPolicy, Policy, Power, QueueingPolicy, Quota, SaturationPolicy,
+    ScaleToZero, Scope, Stability, StepLimit, Utilisation,
+};
 pub use variant::{Bounds, GroupId, InvalidVariant, Role, TargetRef, Variant, VariantId};

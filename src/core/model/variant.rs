@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
+use smol_str::SmolStr;
 
 use crate::units::{Cost, Replicas};
 
@@ -12,9 +13,9 @@ use crate::units::{Cost, Replicas};
 #[serde(try_from = "String", into = "String")]
 pub struct VariantId {
     /// Its namespace.
-    pub namespace: String,
+    pub namespace: SmolStr,
     /// Its name: `variant_name` in every metric.
-    pub name: String,
+    pub name: SmolStr,
 }
 
 /// The variants of one model in one namespace: the unit of a decision. Written `namespace/modelID`.
@@ -22,9 +23,9 @@ pub struct VariantId {
 #[serde(try_from = "String", into = "String")]
 pub struct GroupId {
     /// The namespace.
-    pub namespace: String,
+    pub namespace: SmolStr,
     /// `spec.modelID`; may contain slashes.
-    pub model: String,
+    pub model: SmolStr,
 }
 
 /// A text that is not `namespace/rest`.
@@ -36,7 +37,7 @@ macro_rules! slashed {
     ($name:ident, $rest:ident) => {
         impl $name {
             /// From its two parts.
-            pub fn new(namespace: impl Into<String>, $rest: impl Into<String>) -> Self {
+            pub fn new(namespace: impl Into<SmolStr>, $rest: impl Into<SmolStr>) -> Self {
                 Self { namespace: namespace.into(), $rest: $rest.into() }
             }
         }
@@ -77,9 +78,9 @@ slashed!(GroupId, model);
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TargetRef {
     /// Its kind, e.g. `Deployment`.
-    pub kind: String,
+    pub kind: SmolStr,
     /// Its name.
-    pub name: String,
+    pub name: SmolStr,
 }
 
 impl fmt::Display for TargetRef {
@@ -132,7 +133,7 @@ pub struct Variant {
     /// Its namespace and name.
     pub id: VariantId,
     /// `spec.modelID`: the `model_name` of its serving metrics.
-    pub model: String,
+    pub model: SmolStr,
     /// What is scaled.
     pub target: TargetRef,
     /// What one replica costs.
@@ -140,7 +141,7 @@ pub struct Variant {
     /// Its bounds.
     pub bounds: Bounds,
     /// The accelerator's name when one is known; cosmetic, never a reason to withhold a number.
-    pub accelerator: Option<String>,
+    pub accelerator: Option<SmolStr>,
     /// Its role.
     pub role: Role,
 }
@@ -152,7 +153,7 @@ impl Variant {
     /// The group it is decided in.
     #[must_use]
     pub fn group(&self) -> GroupId {
-        GroupId::new(&self.id.namespace, &self.model)
+        GroupId::new(self.id.namespace.clone(), self.model.clone())
     }
 }
 

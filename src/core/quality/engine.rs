@@ -1,6 +1,7 @@
 //! One serving process: how old its samples are, and the peaks V1 reads from them.
 
 use jiff::Timestamp;
+use smol_str::SmolStr;
 
 use super::{FRESH_AT_LEAST, LATE_SCRAPE, PEAK_WINDOW, STALE_AT_LEAST};
 use crate::snapshot::{Replica, Sample, Signal, Signals};
@@ -38,7 +39,7 @@ const NEEDED: [Signal; 2] = [Signal::KvUsage, Signal::Waiting];
 
 /// The engines of `replica` that are judged. Some series come without the name of their engine and make up one of
 /// their own; it is no engine while another one shows what V1 needs.
-pub fn engines_of(replica: &Replica) -> impl Iterator<Item = (&String, &Signals)> {
+pub fn engines_of(replica: &Replica) -> impl Iterator<Item = (&SmolStr, &Signals)> {
     let needed = |signals: &Signals| NEEDED.iter().any(|signal| signals.newest(*signal).is_some());
     let known = replica.engines.values().any(needed);
     replica.engines.iter().filter(move |(_, signals)| !known || needed(signals))

@@ -1,6 +1,7 @@
 //! A set of variants that are decided together (one role of a model): what is seen of them, and what that allows.
 
 use jiff::Timestamp;
+use smol_str::{SmolStr, format_smolstr};
 
 use super::STALE_AT_LEAST;
 use super::engine::{Freshness, Reading, engines_of, read};
@@ -183,7 +184,8 @@ fn see_ready(seen: &mut VariantSight, variant: &VariantState, replica: &Replica,
         seen.newest_of_all = seen.newest_of_all.max(reading.newest);
         if reading.freshness <= Freshness::Aging {
             seen.newest = seen.newest.max(reading.newest);
-            let name = if several { format!("{}:{engine}", replica.pod) } else { replica.pod.clone() };
+            let name =
+                if several { format_smolstr!("{}:{engine}", replica.pod) } else { replica.pod.clone() };
             seen.observations.push(observation(name, variant, reading));
         }
     }
@@ -195,7 +197,7 @@ fn see_ready(seen: &mut VariantSight, variant: &VariantState, replica: &Replica,
     }
 }
 
-fn observation(replica: String, variant: &VariantState, reading: Reading) -> Observation {
+fn observation(replica: SmolStr, variant: &VariantState, reading: Reading) -> Observation {
     let Reading { kv, queue, .. } = reading;
     let variant = &variant.variant;
     Observation { replica, variant: variant.id.name.clone(), cost: variant.cost, kv, queue }

@@ -4,7 +4,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::*;
 use crate::model::{Bounds, Role, TargetRef, Variant, VariantId};
-use crate::snapshot::{Phase, Replica, Sample, Scale, Signal, Signals, SourceHealth, VariantState};
+use crate::snapshot::{Phase, Replica, Sample, Scale, Signal, Signals, SourceHealth, Template, VariantState};
 use crate::units::{Cost, Replicas};
 
 const NOW: Timestamp = Timestamp::constant(1_800_000_000, 0);
@@ -23,8 +23,11 @@ fn scraped(newest: i64, gap: i64) -> Signals {
 }
 
 fn ready(engines: impl IntoIterator<Item = Signals>) -> Replica {
-    let engines =
-        engines.into_iter().enumerate().map(|(port, signals)| (port.to_string(), signals)).collect();
+    let engines = engines
+        .into_iter()
+        .enumerate()
+        .map(|(port, signals)| (smol_str::ToSmolStr::to_smolstr(&port), signals))
+        .collect();
     let (created, ready_since) = (ago(900), Some(ago(800)));
     Replica { pod: "p".into(), phase: Phase::Ready, created, ready_since, engines }
 }
@@ -50,7 +53,7 @@ fn variant(replicas: Vec<Replica>, scale: Scale) -> VariantState {
         accelerator: None,
         role: Role::Both,
     };
-    VariantState { variant, scale: Some(scale), replicas, last_status: None }
+    VariantState { variant, scale: Some(scale), replicas, last_status: None, template: Template::default() }
 }
 
 #[test]

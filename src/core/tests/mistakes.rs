@@ -105,7 +105,8 @@ fn a_model_that_nothing_can_wake_does_not_sleep_and_at_zero_says_so() {
     let mut world = World::new(1);
     world.min = 0;
     world.queued = false;
-    world.policy.scale_to_zero = ScaleToZero { enabled: true, retention: Seconds::whole(60) };
+    world.policy.global.default.scale_to_zero =
+        Some(ScaleToZero { enabled: true, retention: Seconds::whole(60) });
     world.load = (0.0, 0.0);
     for _ in 0..40 {
         assert_eq!(world.number(15), 1, "no queue to wake it");

@@ -5,11 +5,12 @@ use jiff::{SignedDuration, Timestamp};
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
 use proptest::test_runner::Config;
+use smol_str::{SmolStr, format_smolstr};
 use wva_core::decision::Verdict;
 use wva_core::memory::{GroupMemory, Memory, VariantMemory};
-use wva_core::model::{Bounds, InvalidVariant, Role, SaturationPolicy, ScaleToZero, TargetRef, Variant};
+use wva_core::model::{Bounds, InvalidVariant, ModelPolicy, Role, ScaleToZero, Scope, TargetRef, Variant};
 use wva_core::snapshot::{
-    ModelGroup, Phase, Replica, Sample, Scale, Signal, Signals, SourceHealth, VariantState,
+    ModelGroup, Phase, Replica, Sample, Scale, Signal, Signals, SourceHealth, Template, VariantState,
 };
 use wva_core::units::{Cost, Replicas, Seconds};
 use wva_core::{GroupId, Outcome, Policy, Snapshot, VariantId, decide, observe};
@@ -84,13 +85,13 @@ fn replica() -> BoxedStrategy<Replica> {
         1 => Just(Phase::Terminating),
     ];
     let engines = prop_oneof![
-        6 => signals().prop_map(|one| [("0".to_owned(), one)].into()),
-        1 => btree_map(prop_oneof![Just("0".to_owned()), Just("1".to_owned())], signals(), 0..3),
+        6 => signals().prop_map(|one| [(SmolStr::new_static("0"), one)].into()),
+        1 => btree_map(prop_oneof![Just(SmolStr::new_static("0")), Just(SmolStr::new_static("1"))], signals(), 0..3),
     ];
     (phase, age(), engines)
         .prop_map(|(phase, age, engines)| {
             let ready_since = (phase == Phase::Ready).then(|| ago(age / 2));
-            Replica { pod: String::new(), phase, created: ago(age), ready_since, engines }
+            Replica { pod: SmolStr::default(), phase, created: ago(age), ready_since, engines }
         })
         .boxed()
 }
@@ -119,7 +120,7 @@ fn state(name: &'static str) -> BoxedStrategy<VariantState> {
     (rest, bounds, role, cost, proptest::option::of(count()))
         .prop_map(move |((scale, mut replicas), (min, max), role, cost, last_status)| {
             for (index, replica) in replicas.iter_mut().enumerate() {
-                replica.pod = format!("{name}-{index}");
+                replica.pod = format_smolstr!("{name}-{index}");
             }
             let variant = Variant {
                 id: VariantId::new("default", name),
@@ -130,7 +131,7 @@ fn state(name: &'static str) -> BoxedStrategy<VariantState> {
                 accelerator: None,
                 role,
             };
-            VariantState { variant, scale, replicas, last_status }
+            VariantState { variant, scale, replicas, last_status, template: Template::default() }
         })
         .boxed()
 }
@@ -167,7 +168,7 @@ fn remembered() -> BoxedStrategy<VariantMemory> {
 fn memory() -> BoxedStrategy<Memory> {
     let moment = || proptest::option::of(age().prop_map(ago));
     let variants =
-        btree_map(proptest::sample::select(&NAMES[..]).prop_map(str::to_owned), remembered(), 0..4);
+        btree_map(proptest::sample::select(&NAMES[..]).prop_map(SmolStr::new_static), remembered(), 0..4);
     (moment(), moment(), moment(), variants)
         .prop_map(|(cycle_at, idle_since, observed_at, variants)| {
             let group = GroupMemory { cycle_at, idle_since, observed_at, variants };
@@ -176,12 +177,17 @@ fn memory() -> BoxedStrategy<Memory> {
         .boxed()
 }
 
+fn sleeping(enabled: bool) -> Scope {
+    let scale_to_zero = Some(ScaleToZero { enabled, retention: Seconds::whole(60) });
+    Scope { default: ModelPolicy { scale_to_zero, ..ModelPolicy::default() }, ..Scope::default() }
+}
+
 fn policy() -> impl Strategy<Value = Policy> {
     (any::<bool>(), prop_oneof![Just(0_u32), Just(15)]).prop_map(|(enabled, cycle)| Policy {
-        saturation: SaturationPolicy::default(),
         cycle: Seconds::whole(cycle),
         max_stale: Seconds::whole(300),
-        scale_to_zero: ScaleToZero { enabled, retention: Seconds::whole(60) },
+        global: sleeping(enabled),
+        ..Policy::default()
     })
 }
 
@@ -194,6 +200,7 @@ fn snapshot() -> BoxedStrategy<Snapshot> {
                 id: VariantId::new("default", "broken"),
                 problem: "no model".into(),
             }],
+            inventory: None,
         })
         .boxed()
 }
@@ -303,9 +310,9 @@ proptest! {
         for state in &mut elsewhere.variants {
             state.variant.id.namespace = "elsewhere".into();
         }
-        let alone = Snapshot { now: NOW, groups: [(id.clone(), one.clone())].into(), invalid: vec![] };
+        let alone = Snapshot { now: NOW, groups: [(id.clone(), one.clone())].into(), invalid: vec![], inventory: None };
         let both = [(id, one), (GroupId::new("elsewhere", "m"), elsewhere)].into();
-        let both = Snapshot { now: NOW, groups: both, invalid: vec![] };
+        let both = Snapshot { now: NOW, groups: both, invalid: vec![], inventory: None };
         let (alone, both) = (evaluate(&alone, &memory, &policy), evaluate(&both, &memory, &policy));
         for (id, decision) in &alone.decisions {
             prop_assert_eq!(decision, &both.decisions[id]);
@@ -321,7 +328,7 @@ proptest! {
                 Verdict::Target(target) if target.desired == Replicas::ZERO);
             let runs = state.scale.is_some_and(|scale| scale.spec > Replicas::ZERO);
             if zero && runs && state.variant.bounds.max != Some(Replicas::ZERO) {
-                prop_assert!(policy.scale_to_zero.enabled);
+                prop_assert!(policy.global.default.scale_to_zero.is_some_and(|policy| policy.enabled));
                 prop_assert_eq!(&group.source, &SourceHealth::Complete);
                 prop_assert!(group.variants.iter().all(|one| one.variant.bounds.min == Replicas::ZERO));
             }

@@ -60,7 +60,8 @@ fn a_real_hpa_follows_up_and_down_and_settles() {
 fn an_idle_model_sleeps_and_a_waiting_request_wakes_it() {
     let mut world = World::new(1);
     world.min = 0;
-    world.policy.scale_to_zero = ScaleToZero { enabled: true, retention: Seconds::whole(60) };
+    world.policy.global.default.scale_to_zero =
+        Some(ScaleToZero { enabled: true, retention: Seconds::whole(60) });
     assert_eq!(world.number(15), 1);
     (world.load, world.requests) = ((0.0, 0.0), 1.0);
     let mut slept_after = 0;
@@ -80,7 +81,8 @@ fn an_idle_model_sleeps_and_a_waiting_request_wakes_it() {
 fn a_gap_in_the_measurements_starts_the_idle_clock_again() {
     let mut world = World::new(1);
     world.min = 0;
-    world.policy.scale_to_zero = ScaleToZero { enabled: true, retention: Seconds::whole(600) };
+    world.policy.global.default.scale_to_zero =
+        Some(ScaleToZero { enabled: true, retention: Seconds::whole(600) });
     (world.load, world.requests) = ((0.0, 0.0), 1.0);
     for _ in 0..30 {
         assert_eq!(world.number(15), 1);
@@ -98,7 +100,8 @@ fn a_gap_in_the_measurements_starts_the_idle_clock_again() {
 fn a_restart_that_missed_requests_does_not_trust_the_old_idle_clock() {
     let mut world = World::new(1);
     world.min = 0;
-    world.policy.scale_to_zero = ScaleToZero { enabled: true, retention: Seconds::whole(600) };
+    world.policy.global.default.scale_to_zero =
+        Some(ScaleToZero { enabled: true, retention: Seconds::whole(600) });
     (world.load, world.requests) = ((0.0, 0.0), 1.0);
     let _ = world.evaluate(0);
     // One hour without us, in which requests came and went.
@@ -162,7 +165,7 @@ fn memory_is_forgotten_with_its_variant_and_survives_a_restart() {
     assert_eq!(world.number(0), 2);
     let text = serde_json::to_string(&world.memory).unwrap();
     assert_eq!(serde_json::from_str::<Memory>(&text).unwrap(), world.memory);
-    let nothing = Snapshot { now: at(60), groups: [].into(), invalid: vec![] };
+    let nothing = Snapshot { now: at(60), groups: [].into(), invalid: vec![], inventory: None };
     assert_eq!(decide(&nothing, &world.memory, &world.policy).memory, Memory::default());
 }
 
@@ -170,7 +173,8 @@ fn memory_is_forgotten_with_its_variant_and_survives_a_restart() {
 fn an_idle_clock_that_was_not_observed_just_now_is_not_believed() {
     let mut world = World::new(1);
     world.min = 0;
-    world.policy.scale_to_zero = ScaleToZero { enabled: true, retention: Seconds::whole(60) };
+    world.policy.global.default.scale_to_zero =
+        Some(ScaleToZero { enabled: true, retention: Seconds::whole(60) });
     assert_eq!(world.number(0), 1);
     let group = world.memory.groups.values_mut().next().unwrap();
     group.idle_since = Some(at(-600));

@@ -109,7 +109,7 @@ fn by_field(view: &ClusterView, asked: &Asked<'_>, term: &Term) -> Selector {
     match (asked.resource, term.field) {
         (Resource::Deployment, Field::Name) => {
             let claims = view.claims_on(&asked.path.namespace, &term.value).iter();
-            let variants: BTreeSet<_> = claims.map(|claim| claim.variant.name.clone()).collect();
+            let variants: BTreeSet<_> = claims.map(|claim| claim.variant.name.to_string()).collect();
             let rule = if term.has { Rule::In(variants) } else { Rule::NotIn(variants) };
             Selector::requiring("variant_name", rule)
         }
@@ -163,9 +163,9 @@ fn variant_of<'v>(
 /// The object that a number is of; `None` for the Deployment of a variant that is not there any more.
 fn described<'a>(number: external::Item<'a>, view: &ClusterView, asked: &Asked<'a>) -> Option<Item<'a>> {
     let name = match asked.resource {
-        Resource::VariantAutoscaling => number.id.name.clone(),
+        Resource::VariantAutoscaling => number.id.name.to_string(),
         Resource::Deployment if asked.path.name == ALL => {
-            view.variant(number.id)?.variant.target.name.clone()
+            view.variant(number.id)?.variant.target.name.to_string()
         }
         Resource::Deployment => asked.path.name.clone(),
     };

@@ -174,7 +174,7 @@ fn message_of_v1beta2(item: &Item<'_>) -> v1beta2::MetricValue {
 fn reference(item: &Item<'_>) -> wire::ObjectReference {
     wire::ObjectReference {
         kind: item.resource.kind().to_owned(),
-        namespace: item.number.id.namespace.clone(),
+        namespace: item.number.id.namespace.to_string(),
         name: item.name.clone(),
         api_version: item.resource.api_version().to_owned(),
         ..wire::ObjectReference::default()
@@ -207,10 +207,10 @@ fn row(item: &Item<'_>, now: Timestamp) -> Row {
         number.value.to_string(),
         Seconds::between(number.timestamp, now).to_string(),
         number.target.reason.as_str().to_owned(),
-        number.id.name.clone(),
-        number.target.message.clone(),
+        number.id.name.to_string(),
+        number.target.message.to_string(),
     ];
     let labels = number.metric_labels.iter().map(|(key, value)| (key.to_owned(), value.to_owned()));
-    let namespace = number.id.namespace.clone();
+    let namespace = number.id.namespace.to_string();
     Row { cells, name: item.name.clone(), namespace, labels: labels.collect() }
 }

@@ -15,7 +15,7 @@ use crate::engine::{ClusterView, Published};
 use crate::serve::status::{Reason, Status};
 
 fn about(reason: Reason, question: &Question<'_>, message: String, id: &VariantId) -> Status {
-    Status::new(reason, message).about(question.group, question.metric, &id.name)
+    Status::new(reason, message).about(question.group, question.metric, id.name.as_str())
 }
 
 /// The refusal of a metric that `group` does not have.

@@ -56,16 +56,16 @@ fn message(item: &Item<'_>) -> ExternalMetricValue {
 fn row(item: &Item<'_>, now: Timestamp) -> Row {
     let target = item.target;
     let cells = vec![
-        item.id.name.clone(),
+        item.id.name.to_string(),
         item.value.to_string(),
         Seconds::between(item.timestamp, now).to_string(),
         target.reason.as_str().to_owned(),
-        item.decision.model.clone(),
-        item.decision.accelerator.clone().unwrap_or_else(|| "<unknown>".into()),
-        target.message.clone(),
+        item.decision.model.to_string(),
+        item.decision.accelerator.as_deref().unwrap_or("<unknown>").to_owned(),
+        target.message.to_string(),
     ];
     let labels = item.metric_labels.iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
-    Row { cells, name: item.id.name.clone(), namespace: item.id.namespace.clone(), labels }
+    Row { cells, name: item.id.name.to_string(), namespace: item.id.namespace.to_string(), labels }
 }
 
 /// RFC 3339 in UTC, whole seconds, rounded down: never younger than the truth.

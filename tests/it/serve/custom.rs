@@ -10,7 +10,7 @@ use wva::engine::{Claim, ClusterView};
 use wva::serve::auth::Attributes;
 use wva_core::VariantId;
 use wva_core::model::{Bounds, InvalidVariant, Role, TargetRef, Variant};
-use wva_core::snapshot::VariantState;
+use wva_core::snapshot::{Template, VariantState};
 use wva_core::units::Cost;
 
 use super::bed::{Bed, Wanted, held_by, sample, target};
@@ -75,7 +75,13 @@ fn state((namespace, name, deployment): (&str, &str, &str)) -> VariantState {
         accelerator: None,
         role: Role::Both,
     };
-    VariantState { variant, scale: None, replicas: Vec::new(), last_status: None }
+    VariantState {
+        variant,
+        scale: None,
+        replicas: Vec::new(),
+        last_status: None,
+        template: Template::default(),
+    }
 }
 
 async fn bed_with(wanted: Wanted) -> Bed {

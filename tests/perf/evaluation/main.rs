@@ -168,7 +168,7 @@ async fn split(
     for _ in 0..args.rounds {
         let mut marks = vec![Cost::now()?];
         let view = cluster.view();
-        let namespaces = view.variants.iter().map(|state| state.variant.id.namespace.clone()).collect();
+        let namespaces = view.variants.iter().map(|state| state.variant.id.namespace.to_string()).collect();
         let scope = Scope { namespaces, endpoints: view.endpoints.clone() };
         marks.push(Cost::now()?);
         let collected = source.collect(&scope).await?;

@@ -1,11 +1,12 @@
 //! One variant and everything that happens to it, for tests that play it through time.
 
 use jiff::{SignedDuration, Timestamp};
+use smol_str::ToSmolStr;
 use wva_core::decision::{Reason, Verdict};
 use wva_core::memory::Memory;
 use wva_core::model::{Bounds, Role, TargetRef, Variant};
 use wva_core::snapshot::{
-    ModelGroup, Phase, Replica, Sample, Scale, Signal, Signals, SourceHealth, VariantState,
+    ModelGroup, Phase, Replica, Sample, Scale, Signal, Signals, SourceHealth, Template, VariantState,
 };
 use wva_core::units::{Cost, Replicas};
 use wva_core::{GroupId, Policy, Snapshot, VariantId, decide, observe};
@@ -84,12 +85,12 @@ impl World {
     pub(crate) fn snapshot(&self) -> Snapshot {
         let (count, all) = (Replicas::new(self.running), self.running + self.surge);
         let replica = |index| Replica {
-            pod: format!("llama-{index}"),
+            pod: format!("llama-{index}").into(),
             phase: Phase::Ready,
             created: at(-900),
             ready_since: Some(at(-800)),
             engines: (0..self.engines)
-                .map(|rank| (rank.to_string(), self.signals()))
+                .map(|rank| (rank.to_smolstr(), self.signals()))
                 .filter(|(_, signals)| !signals.is_empty())
                 .collect(),
         };
@@ -106,6 +107,7 @@ impl World {
             scale: Some(Scale { spec: count, current: Replicas::new(all), ready: Replicas::new(all) }),
             replicas: (0..all).map(replica).collect(),
             last_status: None,
+            template: Template::default(),
         };
         let mut scheduler = Signals::default();
         let queue = self.queued.then(|| Sample { at: at(self.now - 2), value: self.held });
@@ -115,6 +117,7 @@ impl World {
             now: at(self.now),
             groups: [(GroupId::new("default", "m"), group)].into(),
             invalid: vec![],
+            inventory: None,
         }
     }
 

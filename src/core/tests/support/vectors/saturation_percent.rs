@@ -26,8 +26,8 @@ fn v1_analyze(inputs: &Value) -> Result<Value, String> {
     };
     let observation = |one: &Value| -> Result<Observation, String> {
         Ok(Observation {
-            replica: text_of(&one["pod"])?,
-            variant: text_of(&one["variant"])?,
+            replica: text_of(&one["pod"])?.into(),
+            variant: text_of(&one["variant"])?.into(),
             cost: cost(&one["cost"])?,
             kv: float(&one["kv"])?,
             queue: integer(&one["queue"])?,
@@ -50,7 +50,7 @@ fn v1_targets(inputs: &Value) -> Result<Value, String> {
         let state = states.iter().find(|state| state["name"] == json!(name)).unwrap_or(&Value::Null);
         let max = or_zero(&state["max"])?;
         candidates.push(Candidate {
-            name: name.clone(),
+            name: name.into(),
             cost: cost(&found["cost"])?,
             observations: integer(&found["count"])?,
             current: or_zero(&state["current"])?,

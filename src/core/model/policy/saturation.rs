@@ -1,50 +1,13 @@
-//! What the user wants: thresholds, clocks and switches.
+//! Thresholds of the two saturation analyzers.
 
 use serde::{Deserialize, Serialize};
 
-use crate::units::{OutOfRange, Seconds};
+use crate::units::OutOfRange;
 
-/// Everything a decision may be tuned by.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Policy {
-    /// Thresholds of the percent saturation analyzer (V1).
-    pub saturation: SaturationPolicy,
-    /// V1 takes at most one step in this time.
-    pub cycle: Seconds,
-    /// Evidence older than this is no evidence: the answer is an error.
-    pub max_stale: Seconds,
-    /// Whether and when an idle model loses its last replica.
-    pub scale_to_zero: ScaleToZero,
-}
-
-impl Default for Policy {
-    fn default() -> Self {
-        Self {
-            saturation: SaturationPolicy::default(),
-            cycle: Seconds::whole(15),
-            max_stale: Seconds::whole(300),
-            scale_to_zero: ScaleToZero::default(),
-        }
-    }
-}
-
-/// When an idle model is scaled to zero. Acts only where every variant of the model has a minimum of 0.
+/// When a replica is saturated (V1 and V2), and when spare capacity is too little (V1). The defaults are the ones every
+/// WVA installation ships.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct ScaleToZero {
-    /// Off: the cheapest variant keeps one replica.
-    pub enabled: bool,
-    /// How long the model must have been idle.
-    pub retention: Seconds,
-}
-
-impl Default for ScaleToZero {
-    fn default() -> Self {
-        Self { enabled: false, retention: Seconds::whole(600) }
-    }
-}
-
-/// Thresholds of the percent saturation analyzer. The defaults are the ones every WVA installation ships.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub struct SaturationPolicy {
     /// A replica is saturated at this KV-cache usage, 0 to 1.
     pub kv_cache_threshold: f64,

@@ -1,0 +1,58 @@
+//! What all models share, and may not exceed.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use smol_str::SmolStr;
+
+use crate::units::Cost;
+
+/// Limits on what may be added, each optional. What runs already is never taken away by one.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct LimitPolicy {
+    /// GPUs that the cluster has, by type. WVA's `enableLimiter`; any quota takes its place, as in WVA.
+    pub inventory: bool,
+    /// Quotas of GPUs, applied one after the other.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub quotas: Vec<Quota>,
+    /// Electrical power.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub power: Option<Power>,
+    /// What all replicas together may cost an hour, in the unit of `variantCost`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spend: Option<Cost>,
+    /// Take GPUs from what has more than its share and give them to what has less, by priority and demand.
+    pub rescale: bool,
+}
+
+/// GPUs by type: at most this many, -1 is unlimited (by this quota), 0 or missing denies; at most 2²⁰.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", tag = "scope", deny_unknown_fields)]
+pub enum Quota {
+    /// Of all namespaces together.
+    #[serde(rename_all = "camelCase")]
+    Cluster {
+        /// GPUs by type.
+        quotas: BTreeMap<SmolStr, i64>,
+    },
+    /// Of each namespace on its own.
+    #[serde(rename_all = "camelCase")]
+    Namespace {
+        /// GPUs by namespace and type; `default` is that of each namespace that is not listed.
+        namespace_quotas: BTreeMap<SmolStr, BTreeMap<SmolStr, i64>>,
+        /// Namespaces that this quota leaves alone.
+        #[serde(default)]
+        exclude: Vec<SmolStr>,
+    },
+}
+
+/// A budget of electrical power.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Power {
+    /// Watts for all replicas together, at least 0.
+    pub watts: f64,
+    /// Watts of one GPU, by type. A type that is not listed is not counted.
+    pub per_gpu: BTreeMap<SmolStr, f64>,
+}

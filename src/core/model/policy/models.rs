@@ -1,0 +1,145 @@
+//! What one model is decided by.
+
+use serde::{Deserialize, Serialize};
+
+use super::{SaturationPolicy, Stability};
+use crate::analyze::finding::Analyzer;
+use crate::units::{OutOfRange, Seconds};
+
+/// What one model is decided by.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct ModelPolicy {
+    /// Who decides. An analyzer of capacity (`saturation`, `throughput`, `queueing-model`) leads those of `beside`.
+    pub analyzer: Analyzer,
+    /// Other analyzers of capacity, whose findings are combined with the first one's: any may ask for more, and all
+    /// must agree to less.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub beside: Vec<Beside>,
+    /// When a replica is saturated, and what spare capacity V1 keeps.
+    pub saturation: SaturationPolicy,
+    /// Between which utilisations an analyzer of capacity leaves the number alone.
+    pub utilisation: Utilisation,
+    /// Weight against other models where something is short, more than 0.
+    pub priority: f64,
+    /// Weight of the first analyzer's finding, at least 0.
+    pub score: f64,
+    /// Whether and when the model is scaled to zero, when this says so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scale_to_zero: Option<ScaleToZero>,
+    /// For the queueing model.
+    pub queueing: QueueingPolicy,
+    /// What keeps numbers from moving too fast.
+    pub stability: Stability,
+}
+
+impl Default for ModelPolicy {
+    fn default() -> Self {
+        Self {
+            analyzer: Analyzer::SaturationPercent,
+            beside: Vec::new(),
+            saturation: SaturationPolicy::default(),
+            utilisation: Utilisation::default(),
+            priority: 1.0,
+            score: 1.0,
+            scale_to_zero: None,
+            queueing: QueueingPolicy::default(),
+            stability: Stability::default(),
+        }
+    }
+}
+
+/// An analyzer whose finding is combined with the first one's.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Beside {
+    /// Which one.
+    pub analyzer: Analyzer,
+    /// Weight of its finding, at least 0.
+    #[serde(default = "one")]
+    pub score: f64,
+    /// Its own utilisations; `None` are the model's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub utilisation: Option<Utilisation>,
+}
+
+const fn one() -> f64 {
+    1.0
+}
+
+/// Utilisations between which a number is left alone: demand above `up` of what will serve asks for more, demand below
+/// `down` of what serves allows less. Both in (0, 1], `up` above `down`. Defaults: WVA's 0.85 and 0.70.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Utilisation {
+    /// Above it more is needed.
+    pub up: f64,
+    /// Below it less would do.
+    pub down: f64,
+}
+
+impl Default for Utilisation {
+    fn default() -> Self {
+        Self { up: 0.85, down: 0.70 }
+    }
+}
+
+impl Utilisation {
+    /// # Errors
+    /// When one is not in (0, 1], or `up` is not above `down`.
+    pub fn new(up: f64, down: f64) -> Result<Self, OutOfRange> {
+        let share = |value: f64| value > 0.0 && value <= 1.0;
+        let wrong = |unit, value, allowed| Err(OutOfRange { unit, value, allowed });
+        match (up, down) {
+            (up, _) if !share(up) => wrong("scaleUpThreshold", up, "above 0 and at most 1"),
+            (_, down) if !share(down) => wrong("scaleDownBoundary", down, "above 0 and at most 1"),
+            (up, down) if up <= down => wrong("scaleUpThreshold", up, "above scaleDownBoundary"),
+            _ => Ok(Self { up, down }),
+        }
+    }
+}
+
+/// When an idle model is scaled to zero. Acts only where every variant of the model has a minimum of 0.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct ScaleToZero {
+    /// Off: the cheapest variant keeps one replica.
+    pub enabled: bool,
+    /// How long the model must have been idle.
+    pub retention: Seconds,
+}
+
+impl Default for ScaleToZero {
+    fn default() -> Self {
+        Self { enabled: false, retention: Seconds::whole(600) }
+    }
+}
+
+/// How the queueing model finds its objectives and its parameters.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct QueueingPolicy {
+    /// Latencies to keep, when the user says them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub targets: Option<LatencyTargets>,
+    /// Otherwise this many times the latencies of an idle replica, above 1 (WVA: 3).
+    pub slo_multiplier: f64,
+    /// Learn the service times from what is measured.
+    pub tuning: bool,
+}
+
+impl Default for QueueingPolicy {
+    fn default() -> Self {
+        Self { targets: None, slo_multiplier: 3.0, tuning: true }
+    }
+}
+
+/// Latencies to keep.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct LatencyTargets {
+    /// Time to first token, milliseconds, above 0.
+    pub ttft_ms: f64,
+    /// Inter-token latency, milliseconds, above 0.
+    pub itl_ms: f64,
+}

@@ -1,0 +1,55 @@
+//! What keeps numbers from moving too fast. All off by default: the HPA has windows and policies of its own.
+
+use serde::{Deserialize, Serialize};
+
+use crate::units::{Replicas, Seconds};
+
+/// How fast and how often a number may move.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct Stability {
+    /// A rise goes no higher than the lowest number wanted in this time.
+    pub up_window: Seconds,
+    /// A fall goes no lower than the highest number wanted in this time.
+    pub down_window: Seconds,
+    /// At most this much above what runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub up_step: Option<StepLimit>,
+    /// At most this much below what runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub down_step: Option<StepLimit>,
+    /// A number that has risen stays at least this long before it falls.
+    pub dwell: Seconds,
+    /// What the HPA takes for equal: a change inside is reported as one that it will not follow. Share of what runs,
+    /// 0 to 1 (Kubernetes: 0.1).
+    pub tolerance: f64,
+}
+
+impl Default for Stability {
+    fn default() -> Self {
+        Self {
+            up_window: Seconds::ZERO,
+            down_window: Seconds::ZERO,
+            up_step: None,
+            down_step: None,
+            dwell: Seconds::ZERO,
+            tolerance: 0.1,
+        }
+    }
+}
+
+/// How much of a change at once. The larger of the two; at least 1.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct StepLimit {
+    /// Replicas.
+    pub replicas: Replicas,
+    /// Per cent of what runs, at least 0.
+    pub percent: f64,
+}
+
+impl Default for StepLimit {
+    fn default() -> Self {
+        Self { replicas: Replicas::ONE, percent: 0.0 }
+    }
+}
