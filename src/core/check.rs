@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
-use crate::decision::{Decision, Rule, Verdict, Violation};
+use crate::decision::{Decision, Verdict};
 use crate::memory::{GroupMemory, Memory, VariantMemory};
 use crate::model::{GroupId, Policy, Role, VariantId};
+use crate::report::{Rule, Violation};
 use crate::snapshot::{
     ModelGroup, Phase, Replica, Sample, Scale, Signal, Signals, Snapshot, SourceHealth, VariantState,
 };

@@ -1,14 +1,14 @@
 //! What comes out: one decision a variant, the report that explains it, and the next memory.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
 use crate::memory::Memory;
-use crate::model::{GroupId, VariantId};
+use crate::model::VariantId;
+use crate::report::Report;
 use crate::units::Replicas;
 
 /// The result of one decision over a whole snapshot.
@@ -138,66 +138,4 @@ pub enum Cause {
     InvalidVariant,
     /// The scale target does not exist.
     TargetNotFound,
-}
-
-/// The explanation of a decision as data: one entry a model group, one part a step.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct Report {
-    /// By model group.
-    pub groups: BTreeMap<GroupId, GroupReport>,
-    /// What the checker refused; those numbers are held.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub violations: Vec<Violation>,
-}
-
-/// A decision that broke a rule, and was withheld.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Violation {
-    /// Whose decision.
-    pub variant: VariantId,
-    /// Which rule.
-    pub rule: Rule,
-    /// What was decided and what is allowed.
-    pub detail: String,
-}
-
-impl fmt::Display for Violation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {:?}: {}", self.variant, self.rule, self.detail)
-    }
-}
-
-/// What no decision may break.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase")]
-pub enum Rule {
-    /// Exactly one decision for every variant, and for nothing else.
-    OneDecision,
-    /// Within its minimum and maximum.
-    WithinBounds,
-    /// Blindness never shrinks.
-    NoBlindDecrease,
-    /// Zero only with a minimum of 0, and when idle for the retention period or at zero already.
-    ZeroOnlyWhenIdle,
-    /// At most one step a role and look.
-    OneStep,
-}
-
-/// The steps of one group's decision, in order.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct GroupReport {
-    /// Each step in words and numbers.
-    pub steps: Vec<Step>,
-}
-
-/// One step of a decision.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Step {
-    /// The step's name: quality, analyze, target, bound, check.
-    pub step: String,
-    /// The variant it is about; `None` when about the whole group.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub variant: Option<SmolStr>,
-    /// What was concluded, with numbers.
-    pub finding: SmolStr,
 }

@@ -15,14 +15,16 @@ pub mod model;
 pub mod needs;
 pub mod observe;
 pub mod quality;
+pub mod report;
 pub mod sim;
 pub mod snapshot;
 pub mod units;
 
 pub use decide::decide;
-pub use decision::{Decision, Outcome, Report};
+pub use decision::{Decision, Outcome};
 pub use memory::Memory;
 pub use model::{GroupId, Policy, Variant, VariantId};
 pub use needs::NEEDS;
 pub use observe::observe;
+pub use report::Report;
 pub use snapshot::Snapshot;

@@ -136,6 +136,18 @@ fn variant_finding((sums, cost, saturated): (Sums, Cost, Vec<SmolStr>)) -> Varia
 }
 
 impl Analysis {
+    /// The mean spare KV cache and queue from which on one replica fewer would do.
+    #[must_use]
+    pub fn spare_of_one_fewer(&self, policy: &SaturationPolicy) -> (f64, f64) {
+        // From K - (K - s)·n/(n - 1) ≥ trigger.
+        let part = 1.0 - 1.0 / f64::from(self.non_saturated.max(1));
+        let least = |threshold: f64, trigger: f64| threshold - (threshold - trigger) * part;
+        (
+            least(policy.kv_cache_threshold, policy.kv_spare_trigger),
+            least(policy.queue_length_threshold, policy.queue_spare_trigger),
+        )
+    }
+
     /// Upstream's test of one fewer, for `removed` observations fewer at once.
     #[must_use]
     pub fn safe_without(&self, removed: u32, policy: &SaturationPolicy) -> bool {

@@ -7,10 +7,11 @@ use smol_str::SmolStr;
 
 use super::member::{Draft, Member, Scene};
 use super::{role, words, zero};
-use crate::decision::{Cause, Decision, GroupReport, Reason, Step, Target, Unknown, Verdict};
+use crate::decision::{Cause, Decision, Reason, Target, Unknown, Verdict};
 use crate::memory::{GroupMemory, VariantMemory};
 use crate::model::{GroupId, Policy, Role, VariantId};
 use crate::quality::look_at;
+use crate::report::{GroupReport, Stage, Step};
 use crate::snapshot::{ModelGroup, VariantState};
 use crate::units::Seconds;
 
@@ -85,7 +86,7 @@ fn bound(members: &[Member<'_>], drafts: &mut [Draft]) -> Vec<Step> {
         let bounded = member.state.variant.bounds.clamp(wanted);
         if bounded != wanted {
             let message = words::bounded(member, wanted, bounded, &draft.message);
-            steps.push(words::step("bound", Some(member.name()), message.clone()));
+            steps.push(Step::new(Stage::Bound, Some(member.name()), message.clone()));
             *draft = Draft { number: Some(bounded), reason: Reason::Bounded, message, ..draft.clone() };
         }
     }
@@ -140,5 +141,5 @@ fn without_target(now: Timestamp, state: &VariantState, mut memory: VariantMemor
     decided.decisions.insert(state.variant.id.clone(), decision(state, verdict));
     decided.memory.variants.insert(state.variant.id.name.clone(), memory);
     let finding = format!("{} does not exist", state.variant.target);
-    decided.report.steps.push(words::step("quality", Some(&state.variant.id.name), finding));
+    decided.report.steps.push(Step::new(Stage::Quality, Some(&state.variant.id.name), finding));
 }

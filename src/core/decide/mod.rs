@@ -16,10 +16,11 @@ use jiff::Timestamp;
 use smol_str::{SmolStr, ToSmolStr};
 
 use crate::check::{check_group, one_decision_each};
-use crate::decision::{Cause, Decision, Outcome, Reason, Report, Step, Target, Unknown, Verdict, Violation};
+use crate::decision::{Cause, Decision, Outcome, Reason, Target, Unknown, Verdict};
 use crate::future::{not_after, without_future};
 use crate::memory::{GroupMemory, Memory};
 use crate::model::{GroupId, InvalidVariant, Policy, VariantId};
+use crate::report::{Report, Stage, Step, Violation};
 use crate::snapshot::{Snapshot, VariantState};
 use crate::units::Seconds;
 
@@ -116,8 +117,7 @@ fn refuse(snapshot: &Snapshot, memory: &Memory, outcome: &mut Outcome, violation
             let restored = before.cloned().unwrap_or_default();
             group.variants.insert(id.name.clone(), restored);
         }
-        let step =
-            Step { step: "check".into(), variant: Some(id.name.clone()), finding: violation.to_smolstr() };
+        let step = Step::new(Stage::Check, Some(&id.name), violation.to_smolstr());
         outcome.report.groups.entry(group_id.clone()).or_default().steps.push(step);
     }
     outcome.report.violations.push(violation);

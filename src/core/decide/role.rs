@@ -4,9 +4,10 @@ use jiff::Timestamp;
 
 use super::member::{Draft, Member, Scene};
 use super::{START_ALLOWANCE, step, words, zero};
-use crate::decision::{Reason, Step};
+use crate::decision::Reason;
 use crate::model::Role;
 use crate::quality::{Seen, State, state_of};
+use crate::report::Step;
 use crate::snapshot::SourceHealth;
 use crate::units::Seconds;
 

@@ -10,8 +10,10 @@ use super::member::{Draft, Member, Scene};
 use super::role::{newest, unseen_among_seen};
 use super::{TRANSITION_PATIENCE, words, zero};
 use crate::analyze::saturation_percent::{Analysis, analyze};
-use crate::decision::{Reason, Step};
+use crate::decision::Reason;
+use crate::model::SaturationPolicy;
 use crate::quality::{Rights, State};
+use crate::report::{Direction, Side, Stage, Step, Turn, Value};
 use crate::units::{Replicas, count};
 
 /// What of a member's last change is still open.
@@ -59,14 +61,14 @@ pub(super) fn look_and_step(
     let observations = active.flat_map(|member| &member.seen.observations);
     let analysis = analyze(observations, &scene.model.saturation);
     let finding = words::finding(&analysis, &scene.model.saturation);
-    steps.push(words::step("analyze", None, finding.clone()));
+    steps.push(analyzed(&analysis, &scene.model.saturation, finding.clone()));
     let rights = state.rights();
     let wish = wish(&analysis, rights);
     let runners = runners(scene, members);
     let evidence = newest(members, scene.now);
     if let Some(mover) = blocking(&runners, wish) {
         let waiting = words::transition(mover.member);
-        steps.push(words::step("target", Some(mover.member.name()), waiting.clone()));
+        steps.push(Step::new(Stage::Target, Some(mover.member.name()), waiting.clone()));
         return members.iter().map(|member| wait(scene, evidence, &waiting, member)).collect();
     }
     let (chosen, unsafe_step) = match wish {
@@ -77,10 +79,36 @@ pub(super) fn look_and_step(
     let look = Look { scene, state, rights, wish, chosen, unsafe_step, finding: &finding, evidence };
     let drafts: Vec<Draft> = runners.iter().map(|runner| look.draft(runner)).collect();
     for (member, draft) in members.iter().zip(&drafts) {
-        steps.push(words::step("target", Some(member.name()), draft.message.clone()));
+        steps.push(Step::new(Stage::Target, Some(member.name()), draft.message.clone()));
     }
     drafts
 }
+
+/// The analyzer's numbers, and the spare capacities at which it would want something else.
+fn analyzed(analysis: &Analysis, policy: &SaturationPolicy, finding: SmolStr) -> Step {
+    let (kv, queue) = (analysis.avg_spare_kv, analysis.avg_spare_queue);
+    let turn = |to, is, when, at, now| Turn { to, is, when: SmolStr::new_static(when), at, now };
+    let (least_kv, least_queue) = analysis.spare_of_one_fewer(policy);
+    let mut turns = Vec::with_capacity(4);
+    if !analysis.scale_up {
+        turns.push(turn(Direction::More, Side::Below, SPARE_KV, policy.kv_spare_trigger, kv));
+        turns.push(turn(Direction::More, Side::Below, SPARE_QUEUE, policy.queue_spare_trigger, queue));
+    }
+    if !analysis.scale_down_safe && analysis.non_saturated > 1 {
+        turns.push(turn(Direction::Fewer, Side::Above, SPARE_KV, least_kv, kv));
+        turns.push(turn(Direction::Fewer, Side::Above, SPARE_QUEUE, least_queue, queue));
+    }
+    let values = vec![
+        Value::new("replicas", f64::from(analysis.total)),
+        Value::new("replicas below saturation", f64::from(analysis.non_saturated)),
+        Value::new(SPARE_KV, kv),
+        Value::new(SPARE_QUEUE, queue),
+    ];
+    Step { values, turns, ..Step::new(Stage::Analyze, None, finding) }
+}
+
+const SPARE_KV: &str = "mean spare KV cache";
+const SPARE_QUEUE: &str = "mean spare queue";
 
 fn wish(analysis: &Analysis, rights: Rights) -> Wish {
     match (analysis.scale_up, analysis.scale_down_safe) {

@@ -1,7 +1,7 @@
 //! What becomes of a number that the checker refuses.
 
 use super::*;
-use crate::decision::Rule;
+use crate::report::{Rule, Stage};
 
 #[derive(serde::Deserialize)]
 struct Scene {
@@ -36,7 +36,7 @@ fn a_refused_number_gives_way_to_the_one_before_it() {
         outcome.memory.groups[&id].variants, scene.memory.groups[&id].variants,
         "not remembered either"
     );
-    assert!(outcome.report.groups[&id].steps.iter().any(|step| step.step == "check"));
+    assert!(outcome.report.groups[&id].steps.iter().any(|step| step.stage == Stage::Check));
     assert_eq!(outcome.report.violations.len(), 1);
 }
 

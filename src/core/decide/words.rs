@@ -3,17 +3,13 @@
 use smol_str::{SmolStr, ToSmolStr, format_smolstr};
 
 use crate::analyze::saturation_percent::Analysis;
-use crate::decision::{Step, Violation};
 use crate::model::{Role, SaturationPolicy, VariantId};
 use crate::quality::{Seen, State, VariantSight};
+use crate::report::{Stage, Step, Violation};
 use crate::snapshot::{SourceHealth, VariantState};
 use crate::units::{Replicas, Seconds};
 
 use super::member::Member;
-
-pub(super) fn step(step: &str, variant: Option<&SmolStr>, finding: impl Into<SmolStr>) -> Step {
-    Step { step: step.into(), variant: variant.cloned(), finding: finding.into() }
-}
 
 pub(super) fn quality_step(role: Role, state: State, seen: &[Seen<'_>]) -> Step {
     let sum =
@@ -38,7 +34,7 @@ pub(super) fn quality_step(role: Role, state: State, seen: &[Seen<'_>]) -> Step 
         sum(|one| one.starting),
         sum(|one| one.unschedulable),
     );
-    step("quality", None, finding)
+    Step::new(Stage::Quality, None, finding)
 }
 
 pub(super) fn finding(analysis: &Analysis, policy: &SaturationPolicy) -> SmolStr {

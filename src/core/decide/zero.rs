@@ -5,9 +5,10 @@ use jiff::Timestamp;
 use super::member::{Draft, Member, Scene};
 use super::words;
 use crate::bound::enforcer::{Action, Enforced, enforce};
-use crate::decision::{Reason, Step};
+use crate::decision::Reason;
 use crate::memory::GroupMemory;
 use crate::observe::{Activity, activity, held_by_scheduler};
+use crate::report::{Stage, Step};
 use crate::snapshot::{SourceHealth, VariantState};
 use crate::units::{Replicas, Seconds};
 
@@ -29,7 +30,7 @@ pub(super) fn at_zero(scene: Scene<'_>, members: &[Member<'_>], steps: &mut Vec<
     let able = members.iter().enumerate().filter(|(_, member)| member.allows(Replicas::ONE));
     let Some((chosen, member)) = able.min_by(|(_, a), (_, b)| a.by_cost(b)) else { return drafts };
     let message = words::from_zero(member, queue.value);
-    steps.push(words::step("target", Some(member.name()), message.clone()));
+    steps.push(Step::new(Stage::Target, Some(member.name()), message.clone()));
     let number = drafts[chosen].number.unwrap_or(Replicas::ZERO).max(Replicas::ONE);
     drafts[chosen] = Draft {
         number: Some(number),
@@ -94,7 +95,7 @@ pub(super) fn settle(
         Action::ToZero => fall_asleep(scene.now, before, members, drafts, &mut steps),
         Action::KeptOne(kept) if members[kept].allows(Replicas::ONE) => {
             let message = words::kept_one(&members[kept]);
-            steps.push(words::step("bound", Some(members[kept].name()), message.clone()));
+            steps.push(Step::new(Stage::Bound, Some(members[kept].name()), message.clone()));
             drafts[kept] = Draft {
                 number: Some(Replicas::ONE),
                 reason: Reason::Bounded,
@@ -118,7 +119,7 @@ fn stay_awake(member: &Member<'_>, draft: &mut Draft, steps: &mut Vec<Step>) {
     let number = if measured { member.scale.base().max(Replicas::ONE) } else { Replicas::ONE };
     let number = member.state.variant.bounds.clamp(number);
     let message = words::not_idle(member, number);
-    steps.push(words::step("bound", Some(member.name()), message.clone()));
+    steps.push(Step::new(Stage::Bound, Some(member.name()), message.clone()));
     let reason = if draft.blind { draft.reason } else { Reason::ScaleUp };
     *draft = Draft { number: Some(number), reason, message, ..draft.clone() };
 }
@@ -134,7 +135,7 @@ fn fall_asleep(
     for (member, draft) in members.iter().zip(drafts) {
         if member.active() || draft.number != Some(Replicas::ZERO) {
             let message = words::to_zero(member, idle);
-            steps.push(words::step("bound", Some(member.name()), message.clone()));
+            steps.push(Step::new(Stage::Bound, Some(member.name()), message.clone()));
             *draft =
                 Draft { number: Some(Replicas::ZERO), reason: Reason::ScaleToZero, message, ..draft.clone() };
         }

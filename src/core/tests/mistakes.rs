@@ -180,7 +180,7 @@ fn one_sample_after_a_start_shrinks_nothing_and_may_grow() {
     let Verdict::Target(target) = &mut decisions.get_mut(&World::id()).unwrap().verdict else { panic!() };
     target.desired = Replicas::new(2);
     let found = check::check(&shrunk, &world.memory, &world.policy, &decisions);
-    assert_eq!(found.first().map(|one| one.rule), Some(wva_core::decision::Rule::NoBlindDecrease));
+    assert_eq!(found.first().map(|one| one.rule), Some(wva_core::report::Rule::NoBlindDecrease));
     world.samples = 3;
     assert_eq!(world.number(30), 3);
     world.samples = 4;

@@ -5,10 +5,11 @@
 mod world;
 
 use world::{World, at};
-use wva_core::decision::{Cause, Reason, Rule, Verdict};
+use wva_core::decision::{Cause, Reason, Verdict};
 use wva_core::hpa::{AtZero, Behavior, Counts, Hpa, Kind, MetricTarget, Settings, Tolerance, milli, propose};
 use wva_core::memory::Memory;
 use wva_core::model::ScaleToZero;
+use wva_core::report::Rule;
 use wva_core::snapshot::SourceHealth;
 use wva_core::units::{Replicas, Seconds};
 use wva_core::{Snapshot, check, decide};
