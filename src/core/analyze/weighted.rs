@@ -31,7 +31,7 @@ pub struct Observation {
     pub queue: u32,
     /// Tokens a second that one of its running requests gets; `None` while none runs. See [`speed`].
     pub speed: Option<f64>,
-    /// The best such speed of the last hour on the same hardware; 0 when there is none. See [`Best`].
+    /// The best such speed of the last hour on the same hardware; 0 when there is none. See [`Bests`].
     pub best: f64,
 }
 
@@ -77,7 +77,23 @@ pub fn analyze(
 }
 
 /// The best speeds of the last hour by [`hardware`], of one model.
-pub type Bests = BTreeMap<String, Best>;
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Bests(BTreeMap<String, Best>);
+
+impl Bests {
+    /// Takes in a speed, and drops what no speed was seen of for an hour.
+    pub fn observe(&mut self, hardware: &str, now: Timestamp, speed: f64) {
+        self.0.entry(hardware.to_owned()).or_default().observe(now, speed);
+        self.0.retain(|_, best| best.get(now) > 0.0);
+    }
+
+    /// The largest speed of the hour before `now`; 0 when there is none.
+    #[must_use]
+    pub fn get(&self, hardware: &str, now: Timestamp) -> f64 {
+        self.0.get(hardware).map_or(0.0, |best| best.get(now))
+    }
+}
 
 /// Which replicas of a model are compared with each other: those with the same accelerator and GPUs whose requests
 /// generate about as many tokens. Source: algorithm reference §9.1 and the buckets of §3.1.
@@ -95,13 +111,13 @@ pub fn hardware(accelerator: &str, gpus: u32, generated: f64) -> String {
 /// an equal or larger one follows can never become the largest again and is not kept.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Best(Vec<(i64, f64)>);
+struct Best(Vec<(i64, f64)>);
 
 impl Best {
     /// Takes in a speed. One that is not a positive number is none.
-    pub fn observe(&mut self, now: Timestamp, speed: f64) {
+    fn observe(&mut self, now: Timestamp, speed: f64) {
         let at = now.as_millisecond();
-        self.forget(at);
+        self.0.retain(|(kept, _)| younger(*kept, at, REMEMBERED));
         if !(speed.is_finite() && speed > 0.0) {
             return;
         }
@@ -112,16 +128,10 @@ impl Best {
         }
     }
 
-    /// The largest speed of the hour before `now`; 0 when there is none.
-    #[must_use]
-    pub fn get(&self, now: Timestamp) -> f64 {
+    fn get(&self, now: Timestamp) -> f64 {
         let at = now.as_millisecond();
         let valid = self.0.iter().find(|(kept, _)| younger(*kept, at, REMEMBERED));
         valid.map_or(0.0, |(_, speed)| *speed)
-    }
-
-    fn forget(&mut self, now: i64) {
-        self.0.retain(|(at, _)| younger(*at, now, REMEMBERED));
     }
 }
 
@@ -181,6 +191,15 @@ mod tests {
             [3599, 3600, 3839, 3840].map(|now| best.get(at(now)).to_string()),
             ["50", "40", "40", "0"]
         );
+    }
+
+    #[test]
+    fn hardware_of_which_nothing_was_seen_for_an_hour_is_forgotten() {
+        let mut bests = Bests::default();
+        bests.observe("old", at(0), 50.0);
+        bests.observe("new", at(3600), 40.0);
+        assert_eq!(serde_json::to_string(&bests).unwrap(), r#"{"new":[[1800003600000,40.0]]}"#);
+        assert_eq!(["old", "new"].map(|key| bests.get(key, at(3601)).to_string()), ["0", "40"]);
     }
 
     #[test]

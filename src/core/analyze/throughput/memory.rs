@@ -47,6 +47,10 @@ impl Memory {
         self.variants.retain(|_, one| Seconds::between(one.seen, now) <= FORGOTTEN);
     }
 
+    pub(super) fn of(&mut self, variant: &str, now: Timestamp) -> &mut Calibration {
+        self.variants.entry(variant.to_owned()).or_insert_with(|| Calibration::new(now))
+    }
+
     /// The last informative result is at most three periods old. Source: algorithm reference §4.5.
     #[must_use]
     pub fn live(&self, now: Timestamp, period: Seconds) -> bool {
@@ -78,7 +82,7 @@ pub struct Calibration {
 }
 
 impl Calibration {
-    pub(super) fn new(now: Timestamp) -> Self {
+    fn new(now: Timestamp) -> Self {
         Self { seen: now, shape: None, reference: None, window: Vec::new(), intercept: None, mismatches: 0 }
     }
 
@@ -103,7 +107,7 @@ impl Calibration {
         let usable = healthy.iter().filter(|one| KV_RANGE.contains(&one.kv));
         self.window.extend(usable.map(|one| Point(at, one.kv, one.latency)));
         self.window.drain(..self.window.len().saturating_sub(WINDOW));
-        let oldest = Seconds::get(WINDOW_AGE) * 1000.0;
+        let oldest = WINDOW_AGE.get() * 1000.0;
         self.window.retain(|point| crate::units::float(at.saturating_sub(point.0)) <= oldest);
     }
 

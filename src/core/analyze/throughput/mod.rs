@@ -91,6 +91,8 @@ pub struct Observed {
     pub cost: Cost,
     /// Replicas that are still starting.
     pub pending: Replicas,
+    /// Replicas that are ready, seen or not.
+    pub ready: Replicas,
     /// Its serving processes.
     pub replicas: Vec<Observation>,
 }
@@ -163,12 +165,10 @@ struct Resolved {
 pub fn analyze(look: &Look, memory: &mut Memory, compat: Compat) -> Analysis {
     memory.forget(look.now);
     let (mut resolved, mut all_known) = (Vec::new(), true);
-    for variant in look.variants.iter().filter(|one| !one.replicas.is_empty()) {
-        let fresh = || Calibration::new(look.now);
-        let calibration = memory.variants.entry(variant.name.clone()).or_insert_with(fresh);
-        let found = resolve(look.now, variant, calibration, compat);
-        let serves = variant.role != Role::Prefill && variant.replicas.iter().any(|one| one.capacity > 0);
-        all_known &= found.is_some() || !serves;
+    for variant in &look.variants {
+        let found = resolve(look.now, variant, memory, compat);
+        let serving = found.as_ref().map_or(Replicas::ZERO, |one| one.capacity.replicas);
+        all_known &= variant.role == Role::Prefill || serving >= variant.ready;
         resolved.extend(found);
     }
     let arrival = look.arrival.filter(|rate| rate.is_finite() && *rate >= 0.0);
@@ -199,7 +199,7 @@ pub fn analyze(look: &Look, memory: &mut Memory, compat: Compat) -> Analysis {
 /// What this look can tell. Upstream takes what it does not know for zero.
 #[derive(Clone, Copy)]
 struct Certainty {
-    /// Every serving variant's supply is known. Otherwise the supply is a lower bound: enough to tell what is spare.
+    /// Every ready replica's supply is known. Otherwise the supply is a lower bound: enough to tell what is spare.
     missing: bool,
     /// The demand is known. Otherwise it is a lower bound: enough to tell what is missing.
     spare: bool,
@@ -214,12 +214,11 @@ impl Certainty {
 }
 
 /// The capacity of one variant; `None` when it cannot be told. Source: algorithm reference §4.4.
-fn resolve(
-    now: Timestamp,
-    variant: &Observed,
-    calibration: &mut Calibration,
-    compat: Compat,
-) -> Option<Resolved> {
+fn resolve(now: Timestamp, variant: &Observed, memory: &mut Memory, compat: Compat) -> Option<Resolved> {
+    if variant.replicas.is_empty() {
+        return None;
+    }
+    let calibration = memory.of(&variant.name, now);
     let healthy: Vec<&Observation> = variant.replicas.iter().filter(|one| one.healthy()).collect();
     calibration.observe(now, &healthy, compat);
     let shape = calibration.shape()?;

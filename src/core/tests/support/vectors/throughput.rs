@@ -92,6 +92,7 @@ fn look(inputs: &Value, now: Timestamp, replicas: &[Value]) -> Result<Look, Stri
             accelerator: None,
             cost: Cost::ZERO,
             pending: or_zero(&state["pending"])?,
+            ready: or_zero(&state["current"])?.above(or_zero(&state["pending"])?),
             replicas: vec![seen],
             name,
         });
