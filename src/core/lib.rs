@@ -14,6 +14,7 @@ pub mod memory;
 pub mod model;
 pub mod needs;
 pub mod observe;
+pub mod optimize;
 pub mod quality;
 pub mod report;
 pub mod sim;

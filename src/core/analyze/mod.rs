@@ -2,3 +2,8 @@
 
 pub mod finding;
 pub mod saturation_percent;
+pub mod scale_from_zero;
+pub mod score;
+pub mod threshold;
+pub mod throughput;
+pub mod weighted;

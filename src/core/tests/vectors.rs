@@ -29,6 +29,26 @@ fn the_hpa_agrees_with_kubernetes() {
 }
 
 #[test]
+fn the_throughput_analyzer_agrees_with_upstream() {
+    all_pass("throughput", 13);
+}
+
+#[test]
+fn the_policies_of_the_seeds_agree_with_the_reference() {
+    all_pass("seed", 15);
+}
+
+#[test]
+fn the_coordinator_agrees_with_upstream() {
+    all_pass("coordinator", 8);
+}
+
+#[test]
+fn scaling_from_zero_agrees_with_upstream() {
+    all_pass("scale_from_zero", 4);
+}
+
+#[test]
 fn a_group_nobody_implements_is_a_failure_and_not_silence() {
     let text = r#"{"vectors": [{"group": "nobody", "id": "x", "inputs": {}, "expected": 1}]}"#;
     let mut tally = vectors::Tally::default();

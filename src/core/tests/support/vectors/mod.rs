@@ -2,9 +2,13 @@
 //! inputs of a group mean is written in the file of its family and nowhere else.
 
 mod bound;
+mod coordinator;
 mod hpa;
 mod read;
 mod saturation_percent;
+mod seed;
+mod throughput;
+mod wake;
 
 use serde_json::Value;
 
@@ -45,6 +49,10 @@ fn compute(group: &str, inputs: &Value) -> Result<Value, String> {
         "v1" => saturation_percent::compute(group, inputs),
         "enforcer" => bound::compute(group, inputs),
         "hpa" => hpa::compute(group, inputs),
+        "throughput" => throughput::compute(group, inputs),
+        "seed" => seed::compute(group, inputs),
+        "coordinator" => coordinator::compute(group, inputs),
+        "scale_from_zero" => wake::compute(group, inputs),
         _ => Err(UNKNOWN.into()),
     }
 }

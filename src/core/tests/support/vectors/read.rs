@@ -1,7 +1,7 @@
 //! Reads values out of a vector's inputs.
 
 use serde_json::{Map, Value};
-use wva_core::model::Variant;
+use wva_core::model::{Bounds, Role, Variant};
 use wva_core::units::{Cost, Replicas};
 
 pub(super) fn text_of(value: &Value) -> Result<String, String> {
@@ -47,4 +47,27 @@ pub(super) fn or_zero(value: &Value) -> Result<Replicas, String> {
 pub(super) fn cost(value: &Value) -> Result<Cost, String> {
     let given = if value.is_null() { Variant::DEFAULT_COST } else { float(value)? };
     Cost::new(given).map_err(|error| error.to_string())
+}
+
+/// A number that may be missing: 0 then.
+pub(super) fn number(value: &Value) -> Result<f64, String> {
+    float_or(value, 0.0)
+}
+
+pub(super) fn float_or(value: &Value, usual: f64) -> Result<f64, String> {
+    if value.is_null() { Ok(usual) } else { float(value) }
+}
+
+pub(super) fn role(value: &Value) -> Result<Role, String> {
+    match value.as_str().unwrap_or_default() {
+        "" | "both" => Ok(Role::Both),
+        "decode" => Ok(Role::Decode),
+        "prefill" => Ok(Role::Prefill),
+        other => Err(format!("unknown role {other}")),
+    }
+}
+
+pub(super) fn bounds(value: &Value) -> Result<Bounds, String> {
+    let max = or_zero(&value["max"])?;
+    Ok(Bounds { min: or_zero(&value["min"])?, max: (max > Replicas::ZERO).then_some(max) })
 }

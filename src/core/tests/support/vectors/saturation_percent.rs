@@ -2,11 +2,10 @@
 
 use serde_json::{Value, json};
 use wva_core::analyze::saturation_percent::{Candidate, Observation, Tree, analyze, targets};
-use wva_core::model::{Bounds, SaturationPolicy};
-use wva_core::units::Replicas;
+use wva_core::model::SaturationPolicy;
 
 use super::UNKNOWN;
-use super::read::{cost, float, integer, list, object, or_zero, text_of};
+use super::read::{bounds, cost, float, integer, list, object, or_zero, text_of};
 
 pub(super) fn compute(group: &str, inputs: &Value) -> Result<Value, String> {
     match group {
@@ -48,7 +47,6 @@ fn v1_targets(inputs: &Value) -> Result<Value, String> {
     let mut candidates = Vec::new();
     for (name, found) in object(&analysis["variants"])? {
         let state = states.iter().find(|state| state["name"] == json!(name)).unwrap_or(&Value::Null);
-        let max = or_zero(&state["max"])?;
         candidates.push(Candidate {
             name: name.into(),
             cost: cost(&found["cost"])?,
@@ -56,7 +54,7 @@ fn v1_targets(inputs: &Value) -> Result<Value, String> {
             current: or_zero(&state["current"])?,
             desired: or_zero(&state["desired"])?,
             pending: or_zero(&state["pending"])?,
-            bounds: Bounds { min: or_zero(&state["min"])?, max: (max > Replicas::ZERO).then_some(max) },
+            bounds: bounds(state)?,
         });
     }
     let (up, down) = (analysis["scale_up"] == json!(true), analysis["scale_down_safe"] == json!(true));

@@ -1,0 +1,69 @@
+//! A score between two thresholds, a step beyond either: what the policies of the seed documents share.
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::Bounds;
+use crate::units::{Replicas, count};
+
+/// Thresholds and steps.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Steps {
+    /// A mean score above this adds replicas.
+    pub up: f64,
+    /// A mean score below this takes some away.
+    pub down: f64,
+    /// How many are added.
+    pub more: Replicas,
+    /// How many are taken away.
+    pub fewer: Replicas,
+}
+
+impl Default for Steps {
+    /// Above 0.8 one more, below 0.3 one fewer. Source: algorithm reference §9.
+    fn default() -> Self {
+        Self { up: 0.8, down: 0.3, more: Replicas::ONE, fewer: Replicas::ONE }
+    }
+}
+
+/// What a policy of scores says of one variant.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Scored {
+    /// The score of each replica, in input order.
+    pub each: Vec<f64>,
+    /// Their mean; `None` without replicas.
+    pub mean: Option<f64>,
+    /// The number of replicas wanted: the current one when there is no score.
+    pub wanted: Replicas,
+    /// A mean above this would want more than the current number; `None` when the bounds allow no more.
+    pub more_above: Option<f64>,
+    /// A mean below this would want fewer; `None` when the bounds allow no fewer.
+    pub fewer_below: Option<f64>,
+}
+
+/// One step up or down, or none. Both comparisons are strict; the result is within `bounds`, but without any score the
+/// number stays what it is.
+#[must_use]
+pub fn step(each: Vec<f64>, current: Replicas, bounds: Bounds, steps: Steps) -> Scored {
+    let mean = (!each.is_empty()).then(|| each.iter().sum::<f64>() / f64::from(count(each.len())));
+    let more = bounds.clamp(Replicas::new(current.get().saturating_add(steps.more.get())));
+    let fewer = bounds.clamp(current.above(steps.fewer));
+    let wanted = match mean {
+        None => current,
+        Some(mean) if mean > steps.up => more,
+        Some(mean) if mean < steps.down => fewer,
+        Some(_) => bounds.clamp(current),
+    };
+    let more_above = (more > current).then_some(steps.up);
+    let fewer_below = (fewer < current).then_some(steps.down);
+    Scored { each, mean, wanted, more_above, fewer_below }
+}
+
+/// `queue` as a share of `limit`, 0 to 1; with a limit of 0 anything that waits is all of it.
+#[must_use]
+pub fn queue_share(queue: u32, limit: f64) -> f64 {
+    match (queue, limit > 0.0) {
+        (0, _) => 0.0,
+        (_, true) => (f64::from(queue) / limit).min(1.0),
+        (_, false) => 1.0,
+    }
+}

@@ -1,0 +1,323 @@
+//! What the analyzer learns, what it refuses to tell, and what holds for every input.
+
+use jiff::SignedDuration;
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::*;
+
+const PAGE: &str = include_str!("../../../../docs/decisions/throughput.md");
+const TRUE: Line = Line { slope: 0.073, intercept: 0.006 };
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::constant(1_800_000_000, 0) + SignedDuration::from_secs(seconds)
+}
+
+fn replica(kv: f64) -> Observation {
+    Observation {
+        kv,
+        capacity: 1_024_000,
+        latency: TRUE.at(kv),
+        prompt: 5000.0,
+        generated: 200.0,
+        hits: 0.1,
+        ..Observation::default()
+    }
+}
+
+fn variant(name: &str, replicas: Vec<Observation>) -> Observed {
+    Observed {
+        name: name.into(),
+        role: Role::Both,
+        accelerator: None,
+        cost: Cost::ZERO,
+        pending: Replicas::ZERO,
+        ready: Replicas::new(count(replicas.len())),
+        replicas,
+    }
+}
+
+fn look(seconds: i64, arrival: Option<f64>, variants: Vec<Observed>) -> Look {
+    let rules = Rules { up: 0.85, down: 0.70, score: 1.0, period: Seconds::whole(15) };
+    Look { now: at(seconds), variants, arrival, queue: Requests::ZERO, rules }
+}
+
+/// One replica of `v` with ten usages, one every 15 s.
+fn warmed(compat: Compat) -> Memory {
+    let mut memory = Memory::default();
+    for step in 0..10 {
+        let seen = variant("v", vec![replica(0.2 + 0.05 * f64::from(step))]);
+        let _ = analyze(&look(15 * i64::from(step), Some(1.0), vec![seen]), &mut memory, compat);
+    }
+    memory
+}
+
+fn reason(analysis: &Analysis) -> &str {
+    analysis.finding.variants.first().map_or("none", |one| one.reason.as_str())
+}
+
+#[test]
+fn the_page_says_what_the_code_computes() {
+    let mut memory = warmed(Compat::Corrected);
+    let seen = look(150, Some(15.0), vec![variant("v", vec![replica(0.5)])]);
+    let found = analyze(&seen, &mut memory, Compat::Corrected);
+    let (one, total) = (&found.finding.variants[0], found.finding.total);
+    let line = found.lines["v"];
+    for says in [
+        format!("slope {:.3} and intercept {:.3}", line.slope, line.intercept),
+        format!("latency when full {:.5} s", line.at(FULL)),
+        format!("{} tokens", Shape { prompt: 5000.0, generated: 200.0, hits: 0.1 }.resident()),
+        format!("capacity {:.1} tokens/s ({})", one.per_replica, one.reason),
+        format!("demand {:.0} tokens/s", total.demand),
+        format!("missing {:.1} tokens/s", total.required),
+    ] {
+        assert!(PAGE.contains(&says), "the page does not say {says:?}");
+    }
+}
+
+#[test]
+fn nothing_arriving_at_working_replicas_is_no_signal() {
+    for arrival in [Some(0.0), None, Some(f64::NAN)] {
+        let seen = look(150, arrival, vec![variant("v", vec![replica(0.5)])]);
+        let ours = analyze(&seen, &mut warmed(Compat::Corrected), Compat::Corrected).finding;
+        let theirs = analyze(&seen, &mut warmed(Compat::Upstream), Compat::Upstream).finding;
+        assert_eq!((ours.total.demand, ours.total.spare), (0.0, 0.0));
+        assert!(near(theirs.total.spare, theirs.total.supply));
+    }
+}
+
+#[test]
+fn nothing_arriving_at_idle_replicas_is_a_demand_of_zero() {
+    let seen = look(150, Some(0.0), vec![variant("v", vec![replica(0.0)])]);
+    let found = analyze(&seen, &mut warmed(Compat::Corrected), Compat::Corrected).finding;
+    assert!(found.live && found.total.supply > 0.0);
+    assert!(near(found.total.spare, found.total.supply));
+}
+
+#[test]
+fn it_is_live_for_three_periods_after_it_had_something_to_say() {
+    let mut memory = warmed(Compat::Corrected);
+    let mut live = |seconds| {
+        let seen = look(seconds, None, vec![variant("v", vec![replica(0.5)])]);
+        analyze(&seen, &mut memory, Compat::Corrected).finding.live
+    };
+    assert_eq!([150, 180, 181].map(&mut live), [true, true, false]);
+}
+
+#[test]
+fn while_the_supply_of_a_ready_replica_is_unknown_nothing_is_missing() {
+    let faster = Observation { latency: 0.001, ..replica(0.5) };
+    let not_understood = variant("w", vec![faster]);
+    let not_seen = Observed { ready: Replicas::ONE, ..variant("w", Vec::new()) };
+    for other in [not_understood, not_seen] {
+        let seen = look(150, Some(50.0), vec![variant("v", vec![replica(0.5)]), other]);
+        let required = |compat| analyze(&seen, &mut warmed(compat), compat).finding.total.required;
+        assert!(required(Compat::Corrected) <= 0.0);
+        assert!(required(Compat::Upstream) > 8000.0);
+    }
+}
+
+#[test]
+fn a_slow_drift_of_the_requests_restarts_the_window_only_without_upstreams_defect() {
+    let tier = |compat| {
+        let mut memory = warmed(compat);
+        let (mut seconds, mut found) = (150, None);
+        for percent in [110.0, 121.0, 133.0] {
+            let seen = Observation { prompt: 50.0 * percent, ..replica(0.5) };
+            found =
+                Some(analyze(&look(seconds, Some(1.0), vec![variant("v", vec![seen])]), &mut memory, compat));
+            seconds += 15;
+        }
+        found.map(|one| reason(&one).to_owned()).unwrap()
+    };
+    assert_eq!(tier(Compat::Corrected), "T2-pinned");
+    assert_eq!(tier(Compat::Upstream), "T1-ols");
+}
+
+#[test]
+fn a_jump_of_the_requests_restarts_the_window_and_keeps_the_intercept() {
+    let mut memory = warmed(Compat::Upstream);
+    let seen = Observation { generated: 300.0, ..replica(0.5) };
+    let found = analyze(&look(150, Some(1.0), vec![variant("v", vec![seen])]), &mut memory, Compat::Upstream);
+    assert_eq!(reason(&found), "T2-pinned");
+    assert!((found.lines["v"].intercept - TRUE.intercept).abs() < 1e-12);
+}
+
+#[test]
+fn three_wrong_rates_in_a_row_clear_the_window_for_the_look_after() {
+    let mut memory = warmed(Compat::Corrected);
+    let right = TRUE.at(0.5).recip() * 0.5 * 1_024_000.0 / 4600.0;
+    let mut tier = |seconds, generating| {
+        let seen = variant("v", vec![Observation { generating, ..replica(0.5) }]);
+        reason(&analyze(&look(seconds, Some(1.0), vec![seen]), &mut memory, Compat::Corrected)).to_owned()
+    };
+    let rates = [right * 2.0, right * 2.0, right * 1.1, right * 2.0, right * 2.0, right * 2.0, right];
+    let tiers: Vec<String> =
+        rates.iter().enumerate().map(|(step, rate)| tier(150 + 15 * step as i64, *rate)).collect();
+    assert_eq!(tiers[..6], ["T1-ols"; 6]);
+    assert_eq!(tiers[6], "T2-pinned");
+}
+
+#[test]
+fn points_count_for_half_an_hour_and_a_variant_for_an_hour() {
+    let tier = |seconds| {
+        let mut memory = warmed(Compat::Corrected);
+        let seen = look(seconds, Some(1.0), vec![variant("v", vec![replica(0.5)])]);
+        reason(&analyze(&seen, &mut memory, Compat::Corrected)).to_owned()
+    };
+    let ages = [1800, 1801, 135 + 3600, 135 + 3601];
+    assert_eq!(ages.map(tier), ["T1-ols", "T1-ols", "T2-pinned", "T2-default"]);
+    assert_eq!(tier(1830), "T2-pinned", "two of the eleven points are too old, nine are too few");
+}
+
+#[test]
+fn replicas_that_start_or_are_stale_teach_nothing_and_only_capacity_serves() {
+    let booting = Observation { capacity: 0, ..replica(0.0) };
+    let stale = Observation { stale: true, latency: 9.0, ..replica(0.7) };
+    let seen = look(0, Some(5.0), vec![variant("v", vec![replica(0.5), booting, stale])]);
+    let found = analyze(&seen, &mut Memory::default(), Compat::Corrected);
+    assert_eq!(found.finding.variants[0].replicas, Replicas::new(2));
+    assert!((found.lines["v"].slope - TRUE.slope).abs() < 1e-12);
+}
+
+#[test]
+fn an_idle_variant_nobody_learned_of_is_left_out() {
+    let seen = look(0, Some(5.0), vec![variant("v", vec![replica(0.0)])]);
+    let found = analyze(&seen, &mut Memory::default(), Compat::Upstream).finding;
+    assert_eq!((found.variants.len(), found.total, found.live), (0, Totals::default(), false));
+}
+
+#[test]
+fn what_is_remembered_of_a_variant_is_below_2_kib_and_survives_storage() {
+    let mut memory = Memory::default();
+    for step in 0..40 {
+        let odd = 1.0 / 3.0 + f64::from(step) / 97.0;
+        let seen =
+            Observation { prompt: 1e5 * odd.sqrt(), latency: odd * 1e-101, hits: odd / 3.0, ..replica(odd) };
+        let seen = look(step.into(), Some(1.0), vec![variant("v", vec![seen])]);
+        let _ = analyze(&seen, &mut memory, Compat::Upstream);
+    }
+    let stored = serde_json::to_string(&memory).unwrap();
+    assert!(stored.len() < 2048, "{} bytes: {stored}", stored.len());
+    assert_eq!(serde_json::from_str::<Memory>(&stored).unwrap(), memory);
+}
+
+/// Anything a metric source may hand over, and worse.
+fn odd() -> impl Strategy<Value = f64> {
+    let wild = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -1.0, 0.0, 1e-300, 1e300, f64::MAX];
+    prop_oneof![6 => 0.0..1.0_f64, 3 => 0.0..5000.0_f64, 1 => prop::sample::select(wild.to_vec())]
+}
+
+fn odd_replica() -> impl Strategy<Value = Observation> {
+    let capacity = prop_oneof![Just(0_i64), Just(-1), Just(i64::MAX), 1_i64..2_000_000];
+    (any::<bool>(), capacity, vec(odd(), 8)).prop_map(|(stale, capacity, values)| Observation {
+        stale: stale && values[0] > 0.7,
+        capacity,
+        kv: values[0],
+        latency: values[1],
+        prompt: values[2],
+        generated: values[3],
+        hits: values[4],
+        arriving: values[5],
+        finished: values[6],
+        generating: values[7],
+    })
+}
+
+/// What real servers say: on a line, with some noise, of similar requests.
+fn real_replica() -> impl Strategy<Value = Observation> {
+    (0.05..0.95_f64, 0.9..1.1_f64, 0.0..3.0_f64).prop_map(|(kv, noise, finished)| {
+        let seen = replica(kv);
+        Observation { latency: seen.latency * noise, prompt: seen.prompt * noise, finished, ..seen }
+    })
+}
+
+fn with_roles(replicas: Vec<Vec<Observation>>, roles: &[usize]) -> Vec<Observed> {
+    let role =
+        |index: usize| [Role::Both, Role::Decode, Role::Prefill][roles.get(index).copied().unwrap_or(0) % 3];
+    let build = |(index, replicas)| Observed { role: role(index), ..variant(&format!("v{index}"), replicas) };
+    replicas.into_iter().enumerate().map(build).collect()
+}
+
+fn near(a: f64, b: f64) -> bool {
+    (a - b).abs() <= 1e-9 * a.abs().max(b.abs()).max(1.0)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(10_000))]
+
+    #[test]
+    fn a_fit_finds_the_line_that_points_lie_on(
+        slope in 1e-6..1.0_f64, intercept in 0.0..0.1_f64, kvs in vec(0.0..1.0_f64, 10..20),
+    ) {
+        let points = || kvs.iter().chain(&[0.2, 0.8]).map(|kv| (*kv, slope * kv + intercept));
+        for line in [fit(points()), fit_from(intercept, points())] {
+            let line = line.unwrap();
+            prop_assert!((line.slope - slope).abs() < 1e-12 && (line.intercept - intercept).abs() < 1e-12);
+        }
+    }
+
+    #[test]
+    fn no_input_gives_a_capacity_or_a_total_that_is_not_a_number_or_negative(
+        looks in vec((vec(vec(odd_replica(), 0..4), 0..3), odd(), 0.0..100.0_f64), 1..4),
+        roles in vec(0_usize..3, 3), upstream: bool,
+    ) {
+        let compat = if upstream { Compat::Upstream } else { Compat::Corrected };
+        let mut memory = Memory::default();
+        for (step, (replicas, arrival, queue)) in looks.into_iter().enumerate() {
+            let mut seen = look(15 * step as i64, Some(arrival), with_roles(replicas, &roles));
+            seen.queue = Requests::new(queue).unwrap();
+            let found = analyze(&seen, &mut memory, compat).finding;
+            for one in &found.variants {
+                prop_assert!(one.per_replica.is_finite() && one.per_replica > 0.0 && one.demand >= 0.0);
+            }
+            for totals in found.roles.values().chain([&found.total]) {
+                let all = [totals.supply, totals.anticipated, totals.demand, totals.required, totals.spare];
+                prop_assert!(all.iter().all(|value| *value >= 0.0), "{totals:?}");
+            }
+        }
+        let stored = serde_json::to_string(&memory).unwrap();
+        prop_assert_eq!(serde_json::from_str::<Memory>(&stored).unwrap(), memory);
+    }
+
+    #[test]
+    fn the_roles_share_the_demand_of_the_model_and_prefill_gets_none(
+        replicas in vec(vec(real_replica(), 1..4), 1..4), roles in vec(0_usize..3, 3), arrival in 0.0..100.0_f64,
+    ) {
+        let found = analyze(
+            &look(0, Some(arrival), with_roles(replicas, &roles)), &mut Memory::default(), Compat::Corrected,
+        ).finding;
+        if !found.roles.is_empty() {
+            prop_assert!(near(found.roles.values().map(|one| one.demand).sum(), found.total.demand));
+            prop_assert!(near(found.roles.values().map(|one| one.supply).sum(), found.total.supply));
+        }
+        prop_assert!(found.roles.get(&Role::Prefill).is_none_or(|one| one.demand == 0.0));
+    }
+
+    #[test]
+    fn the_order_of_variants_and_replicas_does_not_matter(
+        replicas in vec(vec(real_replica(), 1..7), 1..4), arrival in 0.0..100.0_f64,
+    ) {
+        let variants = with_roles(replicas, &[]);
+        let mut turned: Vec<Observed> = variants.iter().rev().cloned().collect();
+        turned.iter_mut().for_each(|one| one.replicas.reverse());
+        let total = |variants| {
+            analyze(&look(0, Some(arrival), variants), &mut Memory::default(), Compat::Corrected).finding.total
+        };
+        let (a, b) = (total(variants), total(turned));
+        prop_assert!(near(a.supply, b.supply) && near(a.demand, b.demand), "{a:?} {b:?}");
+        prop_assert!(near(a.required, b.required) && near(a.spare, b.spare), "{a:?} {b:?}");
+    }
+
+    #[test]
+    fn more_requests_never_miss_less_or_spare_more(
+        replicas in vec(real_replica(), 1..7), arrival in 0.1..100.0_f64, more in 0.0..100.0_f64,
+    ) {
+        let total = |arrival| {
+            let seen = look(0, Some(arrival), vec![variant("v", replicas.clone())]);
+            analyze(&seen, &mut Memory::default(), Compat::Corrected).finding.total
+        };
+        let (fewer, more) = (total(arrival), total(arrival + more));
+        prop_assert!(more.required >= fewer.required && more.spare <= fewer.spare);
+    }
+}

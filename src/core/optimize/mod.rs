@@ -1,0 +1,3 @@
+//! From findings to numbers of replicas.
+
+pub mod rebalance;
