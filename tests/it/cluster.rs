@@ -24,7 +24,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use wva::cluster::{ClusterReader, ClusterWatch, Election, StateStore, StateWriter, StatusWriter, lease};
 use wva::engine::{Board, Cluster, Holder, Leadership, Origin, Published, SystemClock};
-use wva_core::decision::{Decision, Reason, Report, Target, Verdict};
+use wva_core::decision::{Decision, Reason, Target, Verdict};
 use wva_core::units::Replicas;
 use wva_core::{Memory, VariantId};
 

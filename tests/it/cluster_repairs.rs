@@ -14,7 +14,7 @@ use wva::cluster::{
     lease,
 };
 use wva::engine::{Board, Holder, Leadership, Origin, Published, SystemClock};
-use wva_core::decision::{Cause, Decision, Reason, Report, Target, Unknown, Verdict};
+use wva_core::decision::{Cause, Decision, Reason, Target, Unknown, Verdict};
 use wva_core::memory::{GroupMemory, VariantMemory};
 use wva_core::units::Replicas;
 use wva_core::{GroupId, Memory, VariantId};

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 
 use crate::model::{Bounds, Compat, Role};
 use crate::units::{Cost, Replicas};
+use smol_str::SmolStr;
 
 /// One sample of the scheduler's queue size.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -33,7 +34,7 @@ pub fn pending(model: &str, samples: &[Held], compat: Compat) -> bool {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Candidate {
     /// Its name.
-    pub name: String,
+    pub name: SmolStr,
     /// Its role.
     pub role: Role,
     /// `spec.replicas` of its target: 0 is asleep.

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::score::{Scored, Steps, queue_share, step};
 use crate::model::Bounds;
 use crate::units::{Replicas, Seconds, float};
+use smol_str::{SmolStr, format_smolstr};
 
 /// Weights of KV-cache usage, queue and degradation. Source: algorithm reference §9.1.
 const WEIGHTS: [f64; 3] = [0.5, 0.3, 0.2];
@@ -79,12 +80,12 @@ pub fn analyze(
 /// The best speeds of the last hour by [`hardware`], of one model.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Bests(BTreeMap<String, Best>);
+pub struct Bests(BTreeMap<SmolStr, Best>);
 
 impl Bests {
     /// Takes in a speed, and drops what no speed was seen of for an hour.
     pub fn observe(&mut self, hardware: &str, now: Timestamp, speed: f64) {
-        self.0.entry(hardware.to_owned()).or_default().observe(now, speed);
+        self.0.entry(hardware.into()).or_default().observe(now, speed);
         self.0.retain(|_, best| best.get(now) > 0.0);
     }
 
@@ -98,13 +99,13 @@ impl Bests {
 /// Which replicas of a model are compared with each other: those with the same accelerator and GPUs whose requests
 /// generate about as many tokens. Source: algorithm reference §9.1 and the buckets of §3.1.
 #[must_use]
-pub fn hardware(accelerator: &str, gpus: u32, generated: f64) -> String {
+pub fn hardware(accelerator: &str, gpus: u32, generated: f64) -> SmolStr {
     let bucket = match generated {
         long if long >= 500.0 => "long",
         medium if medium >= 100.0 => "medium",
         _ => "short",
     };
-    format!("{accelerator}|{gpus}|{bucket}")
+    format_smolstr!("{accelerator}|{gpus}|{bucket}")
 }
 
 /// The largest speed of a sliding hour, as milliseconds since the epoch and speed: ever later, ever slower. A speed that
@@ -162,9 +163,12 @@ mod tests {
         let one = Observation { kv: 0.95, queue: 5, speed: speed(Some(40.0), 10.0, 0.0), best: 10.0 };
         let found = wanted(one, 2);
         let slower = degradation(one.speed, one.best);
-        let says =
-            format!("degradation {slower}, score {:.3} and {} replicas", found.mean.unwrap(), found.wanted);
-        assert!(PAGE.contains(&says), "the page does not say {says:?}");
+        let says = format_smolstr!(
+            "degradation {slower}, score {:.3} and {} replicas",
+            found.mean.unwrap(),
+            found.wanted
+        );
+        assert!(PAGE.contains(says.as_str()), "the page does not say {says:?}");
     }
 
     #[test]

@@ -10,6 +10,7 @@ use super::shape::Shape;
 use super::{DEFAULT_INTERCEPT, Observation, Tier};
 use crate::model::Compat;
 use crate::units::Seconds;
+use smol_str::SmolStr;
 
 /// Usages outside say nothing of the line: below it is idle, above it is preempting. Source: algorithm reference §4.1.
 const KV_RANGE: std::ops::RangeInclusive<f64> = 0.15..=0.85;
@@ -35,7 +36,7 @@ const MISMATCHES: u8 = 3;
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Memory {
     /// By variant name.
-    pub variants: BTreeMap<String, Calibration>,
+    pub variants: BTreeMap<SmolStr, Calibration>,
     /// When the analyzer last had something to say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub informative: Option<Timestamp>,
@@ -48,7 +49,7 @@ impl Memory {
     }
 
     pub(super) fn of(&mut self, variant: &str, now: Timestamp) -> &mut Calibration {
-        self.variants.entry(variant.to_owned()).or_insert_with(|| Calibration::new(now))
+        self.variants.entry(variant.into()).or_insert_with(|| Calibration::new(now))
     }
 
     /// The last informative result is at most three periods old. Source: algorithm reference §4.5.

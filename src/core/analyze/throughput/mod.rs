@@ -21,6 +21,7 @@ pub use shape::Shape;
 use super::finding::{Analyzer, Capacity, Finding, Totals};
 use crate::model::{Compat, Role};
 use crate::units::{Cost, Replicas, Requests, Seconds, count, float};
+use smol_str::SmolStr;
 
 /// The KV-cache usage at which a replica is full. Source: algorithm reference §4.1, as the two below.
 pub const FULL: f64 = 0.85;
@@ -82,11 +83,11 @@ impl Observation {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Observed {
     /// Its name.
-    pub name: String,
+    pub name: SmolStr,
     /// Its role.
     pub role: Role,
     /// The accelerator's name, when one is known.
-    pub accelerator: Option<String>,
+    pub accelerator: Option<SmolStr>,
     /// What a replica costs.
     pub cost: Cost,
     /// Replicas that are still starting.
@@ -131,7 +132,7 @@ pub struct Analysis {
     /// Supply, demand, what is missing and what is spare, in generated tokens a second.
     pub finding: Finding,
     /// The line behind each variant's capacity, by variant name.
-    pub lines: BTreeMap<String, Line>,
+    pub lines: BTreeMap<SmolStr, Line>,
 }
 
 /// How a line was found.
@@ -240,7 +241,7 @@ fn resolve(now: Timestamp, variant: &Observed, memory: &mut Memory, compat: Comp
         pending: variant.pending,
         per_replica,
         demand: variant_demand(variant, line, shape),
-        reason: tier.label().to_owned(),
+        reason: SmolStr::new_static(tier.label()),
     };
     Some(Resolved { capacity, line, generated: shape.generated })
 }

@@ -94,7 +94,7 @@ fn look(inputs: &Value, now: Timestamp, replicas: &[Value]) -> Result<Look, Stri
             pending: or_zero(&state["pending"])?,
             ready: or_zero(&state["current"])?.above(or_zero(&state["pending"])?),
             replicas: vec![seen],
-            name,
+            name: name.into(),
         });
     }
     let rules = Rules { up: 0.85, down: 0.70, score: 1.0, period: Seconds::whole(15) };

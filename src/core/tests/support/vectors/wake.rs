@@ -29,7 +29,7 @@ pub(super) fn compute(group: &str, inputs: &Value) -> Result<Value, String> {
     for one in list(&inputs["variants"])?.iter().filter(|one| one["model"] == json!(model)) {
         let spec = &one["spec_replicas"];
         candidates.push(Candidate {
-            name: text_of(&one["name"])?,
+            name: text_of(&one["name"])?.into(),
             role: role(&one["role"])?,
             // An absent number of replicas is 1 to Kubernetes.
             replicas: if spec.is_null() { Replicas::ONE } else { replicas(spec)? },
