@@ -26,7 +26,7 @@ use wva::cluster::{ClusterReader, ClusterWatch, Election, StateStore, StateWrite
 use wva::engine::{Board, Cluster, Holder, Leadership, Origin, Published, SystemClock};
 use wva_core::decision::{Decision, Reason, Target, Verdict};
 use wva_core::units::Replicas;
-use wva_core::{Memory, VariantId};
+use wva_core::{Memory, Report, VariantId};
 
 /// How long a request that must come may take.
 pub(crate) const SOON: Duration = Duration::from_secs(5);

@@ -17,7 +17,7 @@ use wva::engine::{Board, Holder, Leadership, Origin, Published, SystemClock};
 use wva_core::decision::{Cause, Decision, Reason, Target, Unknown, Verdict};
 use wva_core::memory::{GroupMemory, VariantMemory};
 use wva_core::units::Replicas;
-use wva_core::{GroupId, Memory, VariantId};
+use wva_core::{GroupId, Memory, Report, VariantId};
 
 use crate::cluster::{Asked, SOON, is_watch, lease_object, list, next, not_found, server, silence};
 

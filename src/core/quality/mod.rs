@@ -4,11 +4,13 @@
 //! `engine` judges one serving process, [`Sight`] a set of variants that are decided together.
 
 mod engine;
+mod load;
 mod sight;
 #[cfg(test)]
 mod tests;
 
 pub use engine::{Freshness, Reading, engines_of, fresh_limit, interval_of, median_gap, read, stale_limit};
+pub use load::{Load, RATE_WINDOW, SIZE_WINDOW};
 pub use sight::{Rights, Sight, State, VariantSight, look};
 pub(crate) use sight::{Seen, look_at, state_of};
 

@@ -1,0 +1,225 @@
+//! What keeps a number from moving too fast: windows, steps, dwell. Says also which changes an HPA will not follow.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use smol_str::{SmolStr, format_smolstr};
+
+use crate::model::{Stability, StepLimit};
+use crate::units::{Replicas, Seconds};
+
+/// What was wanted lately, as far as it can still matter.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Wanted {
+    /// Falling numbers, oldest first: none is followed by one as high.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    highs: Vec<(Timestamp, Replicas)>,
+    /// Rising numbers, oldest first: none is followed by one as low.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    lows: Vec<(Timestamp, Replicas)>,
+    /// When the published number last rose.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    rose_at: Option<Timestamp>,
+}
+
+/// Numbers of one side that are kept, so that the memory stays small. Of more, two neighbours become one that is as
+/// extreme as the older and as young as the newer: a number rather stays a little longer.
+const KEPT: usize = 8;
+
+/// Where a number may move from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct From {
+    /// The number published last, if any.
+    pub published: Option<Replicas>,
+    /// What runs.
+    pub running: Replicas,
+}
+
+/// The number after every rule of [`Stability`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settled {
+    /// The number.
+    pub number: Replicas,
+    /// The last rule that moved it.
+    pub binding: Option<SmolStr>,
+}
+
+impl Wanted {
+    /// Nothing is remembered.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.highs.is_empty() && self.lows.is_empty() && self.rose_at.is_none()
+    }
+
+    /// Puts `wanted` under the rules of `stability` and remembers it.
+    pub fn settle(&mut self, now: Timestamp, wanted: Replicas, from: From, stability: &Stability) -> Settled {
+        let mut settled = Settled { number: wanted, binding: None };
+        let published = from.published.unwrap_or(from.running);
+        settled.windows(self, now, published, stability);
+        settled.dwell(self, now, published, stability);
+        settled.steps(from.running, stability);
+        self.remember(now, wanted, stability);
+        if stability.dwell > Seconds::ZERO {
+            if settled.number > published {
+                self.rose_at = Some(now);
+            }
+        } else {
+            self.rose_at = None;
+        }
+        settled
+    }
+
+    fn remember(&mut self, now: Timestamp, wanted: Replicas, stability: &Stability) {
+        let young =
+            |window: Seconds| move |(at, _): &(Timestamp, Replicas)| Seconds::between(*at, now) < window;
+        self.highs.retain(young(stability.down_window));
+        self.lows.retain(young(stability.up_window));
+        if stability.down_window > Seconds::ZERO {
+            self.highs.retain(|(_, high)| *high > wanted);
+            self.highs.push((now, wanted));
+        }
+        if stability.up_window > Seconds::ZERO {
+            self.lows.retain(|(_, low)| *low < wanted);
+            self.lows.push((now, wanted));
+        }
+        for side in [&mut self.highs, &mut self.lows] {
+            if side.len() > KEPT {
+                let (at, _) = side.remove(KEPT - 1);
+                side[KEPT - 2].0 = at;
+            }
+        }
+    }
+
+    /// The extreme of what was wanted within `window`.
+    fn extreme(side: &[(Timestamp, Replicas)], now: Timestamp, window: Seconds) -> Option<Replicas> {
+        side.iter().find(|(at, _)| Seconds::between(*at, now) < window).map(|(_, number)| *number)
+    }
+}
+
+impl Settled {
+    /// As an HPA's stabilisation: a rise goes to the lowest, a fall to the highest number of its window.
+    fn windows(&mut self, wanted: &Wanted, now: Timestamp, published: Replicas, stability: &Stability) {
+        let low = Wanted::extreme(&wanted.lows, now, stability.up_window);
+        let high = Wanted::extreme(&wanted.highs, now, stability.down_window);
+        let up = low.map_or(self.number, |low| low.min(self.number));
+        let down = high.map_or(self.number, |high| high.max(self.number));
+        let window = if self.number > published { stability.up_window } else { stability.down_window };
+        self.moved(published.max(up).min(down), || format_smolstr!("stabilised over {window}"));
+    }
+
+    fn dwell(&mut self, wanted: &Wanted, now: Timestamp, published: Replicas, stability: &Stability) {
+        let risen = wanted.rose_at.filter(|at| Seconds::between(*at, now) < stability.dwell);
+        if self.number < published && risen.is_some() {
+            self.moved(published, || format_smolstr!("has risen less than {} ago", stability.dwell));
+        }
+    }
+
+    fn steps(&mut self, running: Replicas, stability: &Stability) {
+        let most = stability.up_step.map(|limit| running.get().saturating_add(of(limit, running)));
+        let least = stability.down_step.map(|limit| running.get().saturating_sub(of(limit, running)));
+        if let Some(most) = most.filter(|most| self.number.get() > *most) {
+            self.moved(Replicas::new(most), || {
+                format_smolstr!("at most {} more at once", most - running.get())
+            });
+        }
+        if let Some(least) = least.filter(|least| self.number.get() < *least) {
+            self.moved(Replicas::new(least), || {
+                format_smolstr!("at most {} fewer at once", running.get() - least)
+            });
+        }
+    }
+
+    fn moved(&mut self, number: Replicas, why: impl FnOnce() -> SmolStr) {
+        if number != self.number {
+            *self = Self { number, binding: Some(why()) };
+        }
+    }
+}
+
+/// How many replicas `limit` allows to come or go with `running`.
+fn of(limit: StepLimit, running: Replicas) -> u32 {
+    let share = Replicas::ceil(f64::from(running.get()) * limit.percent / 100.0);
+    limit.replicas.max(share).max(Replicas::ONE).get()
+}
+
+/// An HPA with this tolerance takes `number` for what runs already, so nothing will happen. Source: algorithm reference
+/// §11.2, the newer form.
+#[must_use]
+pub fn swallowed(number: Replicas, running: Replicas, tolerance: f64) -> bool {
+    let share = f64::from(number.get()) / f64::from(running.get());
+    number != running && share.is_finite() && (1.0 - tolerance..=1.0 + tolerance).contains(&share)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(1_800_000_000 + second).unwrap()
+    }
+
+    /// The published numbers for what is wanted every 15 s, with everything published at once running.
+    fn published(stability: Stability, start: u32, wanted: &[u32]) -> Vec<u32> {
+        let (mut memory, mut last) = (Wanted::default(), Replicas::new(start));
+        let step = |(index, wanted): (usize, &u32)| {
+            let from = From { published: Some(last), running: last };
+            let now = at(15 * i64::try_from(index).unwrap());
+            last = memory.settle(now, Replicas::new(*wanted), from, &stability).number;
+            last.get()
+        };
+        wanted.iter().enumerate().map(step).collect()
+    }
+
+    #[test]
+    fn without_rules_a_number_moves_at_once_and_nothing_is_remembered() {
+        let mut memory = Wanted::default();
+        let from = From { published: Some(Replicas::new(9)), running: Replicas::new(9) };
+        let settled = memory.settle(at(0), Replicas::new(2), from, &Stability::default());
+        assert_eq!((settled.number.get(), settled.binding), (2, None));
+        assert!(memory.is_empty());
+    }
+
+    #[test]
+    fn a_fall_waits_for_its_window_to_forget_the_last_high() {
+        let stability = Stability { down_window: Seconds::whole(45), ..Stability::default() };
+        assert_eq!(published(stability, 6, &[6, 2, 2, 2, 2]), [6, 6, 6, 2, 2]);
+    }
+
+    #[test]
+    fn a_rise_waits_for_its_window_to_forget_the_last_low() {
+        let stability = Stability { up_window: Seconds::whole(30), ..Stability::default() };
+        assert_eq!(published(stability, 2, &[2, 9, 8, 9]), [2, 2, 8, 8]);
+    }
+
+    #[test]
+    fn a_number_that_has_risen_dwells_before_it_falls() {
+        let stability = Stability { dwell: Seconds::whole(60), ..Stability::default() };
+        assert_eq!(published(stability, 2, &[5, 3, 3, 3, 3, 3]), [5, 5, 5, 5, 3, 3]);
+    }
+
+    #[test]
+    fn a_change_goes_in_steps() {
+        let up_step = Some(StepLimit { replicas: Replicas::new(4), percent: 100.0 });
+        let down_step = Some(StepLimit { replicas: Replicas::ZERO, percent: 50.0 });
+        let stability = Stability { up_step, down_step, ..Stability::default() };
+        assert_eq!(published(stability, 1, &[30, 30, 30, 3, 3, 3]), [5, 10, 20, 10, 5, 3]);
+    }
+
+    #[test]
+    fn many_highs_are_kept_as_few_and_a_fall_is_rather_late_than_early() {
+        let stability = Stability { down_window: Seconds::whole(300), ..Stability::default() };
+        let falling: Vec<u32> = (0..40).map(|index| 60 - index).collect();
+        let exact = |index: usize| if index < 20 { 60 } else { falling[index - 19] };
+        let got = published(stability, 60, &falling);
+        assert!(got.iter().enumerate().all(|(index, got)| *got >= exact(index)), "{got:?}");
+    }
+
+    #[test]
+    fn an_hpa_swallows_one_replica_from_ten_on() {
+        let one_more = |running| swallowed(Replicas::new(running + 1), Replicas::new(running), 0.1);
+        assert_eq!([1, 9, 10, 12].map(one_more), [false, false, true, true]);
+        assert!(!swallowed(Replicas::new(14), Replicas::new(12), 0.1));
+        assert!(
+            !swallowed(Replicas::ONE, Replicas::ZERO, 0.1) && !swallowed(Replicas::ONE, Replicas::ONE, 0.1)
+        );
+    }
+}
