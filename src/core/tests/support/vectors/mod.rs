@@ -5,6 +5,7 @@ mod bound;
 mod hpa;
 mod read;
 mod saturation_percent;
+mod saturation_token;
 
 use serde_json::Value;
 
@@ -43,6 +44,7 @@ pub(crate) fn run(text: &str, groups: &[String], tally: &mut Tally) -> Result<()
 fn compute(group: &str, inputs: &Value) -> Result<Value, String> {
     match group.split('.').next().unwrap_or_default() {
         "v1" => saturation_percent::compute(group, inputs),
+        "inputs" | "v2" => saturation_token::compute(group, inputs),
         "enforcer" => bound::compute(group, inputs),
         "hpa" => hpa::compute(group, inputs),
         _ => Err(UNKNOWN.into()),
