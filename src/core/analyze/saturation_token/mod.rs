@@ -6,6 +6,8 @@ pub mod history;
 pub mod knowledge;
 pub mod parameters;
 mod policy;
+#[cfg(test)]
+mod properties;
 pub mod queue;
 mod replica;
 #[cfg(test)]
