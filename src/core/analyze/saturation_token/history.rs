@@ -1,4 +1,4 @@
-//! How many tokens were resident when requests began to queue, remembered by hardware and length of output.
+//! How many tokens were resident when requests began to queue, remembered by hardware, role and length of output.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
+use crate::model::Role;
 use crate::units::{Tokens, count};
 
 /// How much a request generates. Source: algorithm reference §3.1.
@@ -34,13 +35,16 @@ impl OutputLength {
     }
 }
 
-/// What one history is about: replicas with this hardware, while requests generate this much.
+/// What one history is about: replicas with this hardware and role, while requests generate this much.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Setting<'a> {
     /// The accelerator's name; empty when not known.
     pub accelerator: &'a str,
     /// Accelerators of a replica.
     pub gpus: u32,
+    /// Their role: those that only compute prompts hold other numbers of tokens. Upstream does not tell roles apart, and
+    /// under its rules all are [`Role::Both`].
+    pub role: Role,
     /// How much requests generate.
     pub length: OutputLength,
 }
@@ -52,6 +56,8 @@ pub struct History {
     pub accelerator: String,
     /// [`Setting::gpus`].
     pub gpus: u32,
+    /// [`Setting::role`].
+    pub role: Role,
     /// [`Setting::length`].
     pub length: OutputLength,
     /// Resident tokens, oldest first, at most ten.
@@ -65,7 +71,7 @@ impl History {
     const MOST_VALUES: usize = 10;
 
     fn setting(&self) -> Setting<'_> {
-        Setting { accelerator: &self.accelerator, gpus: self.gpus, length: self.length }
+        Setting { accelerator: &self.accelerator, gpus: self.gpus, role: self.role, length: self.length }
     }
 
     /// The mean without its fraction; `None` when nothing is known.
@@ -95,9 +101,9 @@ impl Histories {
 
     fn entry(&mut self, setting: Setting<'_>, now: Timestamp) -> Option<&mut History> {
         let index = self.place(setting).unwrap_or_else(|index| {
-            let Setting { accelerator, gpus, length } = setting;
+            let Setting { accelerator, gpus, role, length } = setting;
             let (accelerator, values) = (accelerator.to_owned(), Vec::new());
-            self.0.insert(index, History { accelerator, gpus, length, values, updated: now });
+            self.0.insert(index, History { accelerator, gpus, role, length, values, updated: now });
             index
         });
         self.0.get_mut(index)
@@ -139,10 +145,13 @@ impl Histories {
         self.place(setting).ok().and_then(|index| self.0.get(index)).and_then(History::mean)
     }
 
-    /// The least that was seen with the same hardware and other lengths of output.
+    /// The least that was seen with the same hardware and role and other lengths of output.
     pub(super) fn least_of_other_lengths(&self, setting: Setting<'_>) -> Option<Tokens> {
-        let same = |one: &&History| one.accelerator == setting.accelerator && one.gpus == setting.gpus;
-        self.0.iter().filter(same).filter(|one| one.length != setting.length).filter_map(History::mean).min()
+        let other = |one: &&History| {
+            let length = one.length;
+            length != setting.length && one.setting() == Setting { length, ..setting }
+        };
+        self.0.iter().filter(other).filter_map(History::mean).min()
     }
 
     /// Drops what is too old.

@@ -132,8 +132,9 @@ impl Knowledge {
 
     /// Takes note of what a running replica showed.
     pub(super) fn learn(&mut self, seen: &Seen<'_>, effective: Tokens, now: Timestamp) {
-        let (accelerator, gpus, capacity) = (seen.setting.accelerator, seen.setting.gpus, seen.one.capacity);
-        if let Some(record) = self.records.get_mut(seen.one.variant) {
+        let (accelerator, gpus, capacity) =
+            (seen.setting.accelerator, seen.setting.gpus, seen.observed.capacity);
+        if let Some(record) = self.records.get_mut(seen.observed.variant) {
             if record.accelerator != accelerator {
                 accelerator.clone_into(&mut record.accelerator);
             }
@@ -143,7 +144,7 @@ impl Knowledge {
         }
         let (accelerator, learned, parameters) = (accelerator.to_owned(), Learned::Live, None);
         let record = Record { accelerator, gpus, capacity, effective, parameters, learned, updated: now };
-        self.records.insert(seen.one.variant.to_owned(), record);
+        self.records.insert(seen.observed.variant.to_owned(), record);
     }
 
     /// Takes note of the lower median replica of every variant, so that the order of replicas does not matter.
@@ -156,8 +157,8 @@ impl Knowledge {
         let known =
             seen.iter().zip(found).filter_map(|(one, found)| found.as_ref().map(|it| (one, it.effective)));
         let mut order: Vec<_> = known.collect();
-        order.sort_by_key(|(one, effective)| (one.one.variant, *effective, one.one.capacity));
-        for variant in order.chunk_by(|(a, _), (b, _)| a.one.variant == b.one.variant) {
+        order.sort_by_key(|(one, effective)| (one.observed.variant, *effective, one.observed.capacity));
+        for variant in order.chunk_by(|(a, _), (b, _)| a.observed.variant == b.observed.variant) {
             if let Some((one, effective)) = variant.get((variant.len() - 1) / 2) {
                 self.learn(one, *effective, now);
             }

@@ -55,7 +55,7 @@ pub struct VariantInput<'a> {
 pub struct Inputs<'a> {
     /// Its variants.
     pub variants: &'a [VariantInput<'a>],
-    /// Their replicas; those of other variants count for the workload only.
+    /// Their replicas. Those of other variants count for the workload only; upstream learns from them too.
     pub replicas: &'a [Observation<'a>],
     /// What the scheduler holds, when that is known.
     pub queue: Option<SchedulerQueue>,
@@ -96,10 +96,9 @@ pub fn analyze<'a>(
     let seen = |one: &Observation<'a>| {
         let place = places.get(one.variant).copied();
         let variant = place.and_then(|place| inputs.variants.get(place));
-        let (role, gpus) = variant.map_or((Role::Both, 0), |variant| (variant.role, variant.gpus));
-        Seen::new(one, place, role, gpus)
+        (variant.is_some() || compat.is_upstream()).then(|| Seen::new(one, place, variant, compat))
     };
-    let seen: Vec<Seen<'a>> = inputs.replicas.iter().map(seen).collect();
+    let seen: Vec<Seen<'a>> = inputs.replicas.iter().filter_map(seen).collect();
     let found = look.replicas(&seen, knowledge);
     let workload = Workload::of(inputs.replicas);
     let mut sums = vec![Sums::default(); inputs.variants.len()];
@@ -134,8 +133,8 @@ struct Sums<'a> {
 
 impl<'a> Sums<'a> {
     fn add(&mut self, one: &Seen<'a>, found: Option<&ReplicaCapacity<'_>>) {
-        self.accelerator.get_or_insert(one.one.accelerator);
-        self.cost.get_or_insert(one.one.cost);
+        self.accelerator.get_or_insert(one.observed.accelerator);
+        self.cost.get_or_insert(one.observed.cost);
         if let Some(found) = found {
             self.effective.push((found.effective, found.source));
             self.demand += found.demand.float();
@@ -158,11 +157,11 @@ fn capacity(
     let (per_replica, reason, replicas, pending) = match median(&mut sums.effective, look.compat) {
         Some((capacity, source)) => {
             let (replicas, pending) = counted(engines, ready, variant.pending, look.compat);
-            (capacity, source.to_string(), replicas, pending)
+            (capacity, source.label().to_owned(), replicas, pending)
         }
         None => {
             let stored = knowledge.stored_capacity(variant, seen_accelerator, workload, look);
-            let reason = stored.map_or(NO_DATA.to_owned(), |_| Source::Stored.to_string());
+            let reason = stored.map_or(NO_DATA, |_| Source::Stored.label()).to_owned();
             // Nobody knows what ready replicas do that were not seen: they may not make others look spare.
             let (replicas, pending) = if upstream {
                 (ready, variant.pending)

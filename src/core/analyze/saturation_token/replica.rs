@@ -1,10 +1,9 @@
 //! What one replica can carry and what is asked of it (algorithm reference §3.1 and §3.2).
 
-use std::fmt;
-
 use jiff::Timestamp;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
+use super::VariantInput;
 use super::history::{OutputLength, Setting};
 use super::knowledge::{Knowledge, Learned, Record};
 use super::policy::TokenPolicy;
@@ -59,39 +58,41 @@ pub fn tokens_in_use(share: f64, capacity: Tokens) -> Tokens {
     Tokens::trunc((share * capacity.float()).round()).min(capacity)
 }
 
-/// How the bound on resident tokens was found. Written as in upstream's reports.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+/// How the bound on resident tokens was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Source {
     /// Seen now: requests wait.
-    #[serde(rename = "P1-obs")]
     Observed,
     /// Seen before with the same hardware and length of output.
-    #[serde(rename = "P2-hist")]
     History,
     /// Seen before with the same hardware and another length of output (ours).
-    #[serde(rename = "P2-near")]
     OtherLength,
     /// Estimated from the engine's arguments.
-    #[serde(rename = "P3-k2")]
     Arguments,
     /// Only memory bounds it.
-    #[serde(rename = "P4-k1")]
     Memory,
     /// From the variant's record.
-    #[serde(rename = "P0-store")]
     Stored,
 }
 
-impl fmt::Display for Source {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl Source {
+    /// As in upstream's reports.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
             Self::Observed => "P1-obs",
             Self::History => "P2-hist",
             Self::OtherLength => "P2-near",
             Self::Arguments => "P3-k2",
             Self::Memory => "P4-k1",
             Self::Stored => "P0-store",
-        })
+        }
+    }
+}
+
+impl Serialize for Source {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.label())
     }
 }
 
@@ -119,22 +120,30 @@ pub struct ReplicaCapacity<'a> {
 /// A replica with what is known of its variant.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Seen<'a> {
-    pub(super) one: Observation<'a>,
+    pub(super) observed: Observation<'a>,
     pub(super) setting: Setting<'a>,
+    /// The variant's role, also where its histories are those of all roles.
     pub(super) role: Role,
     /// The variant's place in the input.
     pub(super) place: Option<usize>,
 }
 
 impl<'a> Seen<'a> {
-    pub(super) fn new(one: &Observation<'a>, place: Option<usize>, role: Role, gpus: u32) -> Self {
-        let one = one.cleaned();
-        let setting = Setting { accelerator: one.accelerator, gpus, length: OutputLength::of(one.output) };
-        Self { one, setting, role, place }
+    pub(super) fn new(
+        one: &Observation<'a>,
+        place: Option<usize>,
+        variant: Option<&VariantInput<'a>>,
+        compat: Compat,
+    ) -> Self {
+        let (role, gpus) = variant.map_or((Role::Both, 0), |variant| (variant.role, variant.gpus));
+        let remembered = if compat.is_upstream() { Role::Both } else { role };
+        let observed = one.cleaned();
+        let (accelerator, length) = (observed.accelerator, OutputLength::of(observed.output));
+        Self { observed, setting: Setting { accelerator, gpus, role: remembered, length }, role, place }
     }
 
     fn knows_capacity(&self) -> bool {
-        self.one.capacity > Tokens::ZERO
+        self.observed.capacity > Tokens::ZERO
     }
 }
 
@@ -158,7 +167,7 @@ impl Look<'_> {
             return seen.iter().map(|one| self.walk(one, knowledge)).collect();
         }
         let full = seen.iter().filter(|one| one.knows_capacity() && self.at_limit(one));
-        knowledge.histories.add_moment(full.map(|one| (one.setting, one.one.in_use)), self.now);
+        knowledge.histories.add_moment(full.map(|one| (one.setting, one.observed.in_use)), self.now);
         let sighted = |one: &Seen<'a>| one.knows_capacity().then(|| self.sighted(one, knowledge));
         let mut found: Vec<_> = seen.iter().map(sighted).collect();
         knowledge.learn_medians(seen, &found, self.now);
@@ -173,7 +182,7 @@ impl Look<'_> {
             return self.blind(one, knowledge);
         }
         if self.at_limit(one) {
-            knowledge.histories.add(one.setting, one.one.in_use, self.now);
+            knowledge.histories.add(one.setting, one.observed.in_use, self.now);
         }
         let found = self.sighted(one, knowledge);
         knowledge.learn(one, found.effective, self.now);
@@ -182,28 +191,28 @@ impl Look<'_> {
 
     /// Requests wait and tokens are resident: that many is what the replica can carry.
     fn at_limit(&self, one: &Seen<'_>) -> bool {
-        let queued = f64::from(one.one.queue) >= self.policy.queue_length_threshold.trunc();
-        queued && one.one.in_use > Tokens::ZERO
+        let queued = f64::from(one.observed.queue) >= self.policy.queue_length_threshold.trunc();
+        queued && one.observed.in_use > Tokens::ZERO
     }
 
     /// A replica that tells its capacity (§3.1).
     fn sighted<'a>(&self, one: &Seen<'a>, knowledge: &Knowledge) -> ReplicaCapacity<'a> {
-        let k1 = one.one.capacity.share(self.policy.kv_cache_threshold);
+        let k1 = one.observed.capacity.share(self.policy.kv_cache_threshold);
         let (k2, source) = self.compute_bound(one, k1, knowledge);
-        let demand = one.one.in_use.plus(self.queue_charge(one));
+        let demand = one.observed.in_use.plus(self.queue_charge(one));
         made(one, (k1, k2), demand, source)
     }
 
     /// k2 and where it is from.
     fn compute_bound(&self, one: &Seen<'_>, k1: Tokens, knowledge: &Knowledge) -> (Tokens, Source) {
         if self.at_limit(one) {
-            return (one.one.in_use, Source::Observed);
+            return (one.observed.in_use, Source::Observed);
         }
         if let Some(mean) = knowledge.histories.mean(one.setting) {
             return (mean, Source::History);
         }
-        let record = knowledge.records.get(one.one.variant);
-        let estimate = record.and_then(|record| record.estimate(one.one.prompt, one.one.output));
+        let record = knowledge.records.get(one.observed.variant);
+        let estimate = record.and_then(|record| record.estimate(one.observed.prompt, one.observed.output));
         // A mean output that crosses a boundary between lengths must not wipe out what saturation taught.
         let remembered = if self.compat.is_upstream() {
             None
@@ -222,13 +231,13 @@ impl Look<'_> {
     /// A replica that does not tell its capacity (§3.2): by the record of its variant, without which nothing is known.
     fn blind<'a>(&self, one: &Seen<'a>, knowledge: &Knowledge) -> Option<ReplicaCapacity<'a>> {
         let record =
-            knowledge.records.get(one.one.variant).filter(|record| record.effective > Tokens::ZERO)?;
+            knowledge.records.get(one.observed.variant).filter(|record| record.effective > Tokens::ZERO)?;
         let (effective, resident, source) = if self.compat.is_upstream() {
             let effective = record.effective.share(self.policy.kv_cache_threshold);
-            (effective, effective.share(one.one.kv), Source::Memory)
+            (effective, effective.share(one.observed.kv), Source::Memory)
         } else {
             let (effective, whole) = self.by_record(one, record);
-            (effective, tokens_in_use(one.one.kv, whole), Source::Stored)
+            (effective, tokens_in_use(one.observed.kv, whole), Source::Stored)
         };
         let demand = resident.plus(self.queue_charge(one));
         (effective > Tokens::ZERO).then(|| made(one, (effective, effective), demand, source))
@@ -237,7 +246,7 @@ impl Look<'_> {
     /// What the replica can carry, and what its whole KV cache holds: the usage is a share of that. A live record has the
     /// threshold in it already; one from arguments without a size knows only the estimate of resident tokens.
     fn by_record(&self, one: &Seen<'_>, record: &Record) -> (Tokens, Tokens) {
-        let estimate = record.estimate(one.one.prompt, one.one.output);
+        let estimate = record.estimate(one.observed.prompt, one.observed.output);
         let known = Some(record.capacity).filter(|capacity| *capacity > Tokens::ZERO);
         match record.learned {
             Learned::Live => (record.effective, known.unwrap_or(record.effective)),
@@ -254,10 +263,10 @@ impl Look<'_> {
     fn queue_charge(&self, one: &Seen<'_>) -> Tokens {
         const TOO_MANY: f64 = float(i64::MAX);
         if self.compat == Compat::UpstreamJune {
-            return Tokens::trunc(one.one.prompt).times(one.one.queue);
+            return Tokens::trunc(one.observed.prompt).times(one.observed.queue);
         }
-        let output = if one.role == Role::Prefill { 0.0 } else { one.one.output };
-        let charge = f64::from(one.one.queue) * (one.one.prompt + output);
+        let output = if one.role == Role::Prefill { 0.0 } else { one.observed.output };
+        let charge = f64::from(one.observed.queue) * (one.observed.prompt + output);
         if self.compat.is_upstream() && charge >= TOO_MANY { Tokens::ZERO } else { Tokens::trunc(charge) }
     }
 }
@@ -269,6 +278,6 @@ fn made<'a>(
     source: Source,
 ) -> ReplicaCapacity<'a> {
     let effective = k1.min(k2);
-    let (replica, variant) = (one.one.replica, one.one.variant);
+    let (replica, variant) = (one.observed.replica, one.observed.variant);
     ReplicaCapacity { replica, variant, k1, k2, effective, demand, source, saturated: demand >= effective }
 }

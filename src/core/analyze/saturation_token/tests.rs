@@ -112,6 +112,27 @@ fn what_was_seen_at_other_lengths_never_raises_an_estimate() {
 }
 
 #[test]
+fn replicas_of_different_roles_do_not_learn_from_each_other() {
+    let variants = [("p", Role::Prefill), ("d", Role::Decode)]
+        .map(|(name, role)| VariantInput { role, ..variant(name, 1) });
+    let source = |output, compat| {
+        let replicas = [replica("p", 500, 9), Observation { output, ..replica("d", 9_000, 0) }];
+        let found = look(&variants, &replicas, &mut Knowledge::default(), compat, NOW);
+        found.replicas[1].source
+    };
+    assert_eq!(source(50.0, Compat::Corrected), Source::Memory);
+    assert_eq!(source(600.0, Compat::Corrected), Source::Memory);
+    assert_eq!(source(50.0, Compat::Upstream), Source::History);
+}
+
+#[test]
+fn nothing_is_learned_from_replicas_of_other_variants() {
+    let mut knowledge = Knowledge::default();
+    let _ = look(&[], &[replica("stranger", 8_000, 9)], &mut knowledge, Compat::Corrected, NOW);
+    assert_eq!(knowledge, Knowledge::default());
+}
+
+#[test]
 fn the_threshold_on_memory_counts_once_when_a_replica_stops_telling_its_capacity() {
     let variants = [variant("a", 1)];
     let known = record(Learned::Live, 16_000, 12_800);
@@ -352,7 +373,7 @@ fn the_worked_example_of_the_page_is_true() {
     let [first, second] = &found.replicas[..] else { panic!("two replicas") };
     let row = |name: &str, one: &ReplicaCapacity<'_>| {
         let ReplicaCapacity { k1, k2, source, effective, demand, saturated, .. } = one;
-        format!("| {name} | {k1} | {k2} ({source}) | {effective} | {demand} | {saturated} |")
+        format!("| {name} | {k1} | {k2} ({}) | {effective} | {demand} | {saturated} |", source.label())
     };
     let Totals { supply, demand, required, spare, .. } = found.total;
     let totals = format!("supply {supply}, demand {demand}, required {required:.0}, spare {spare:.0}");
