@@ -180,7 +180,7 @@ impl Knowledge {
                 Compat::Corrected => (own.accelerator.as_str(), own.gpus),
                 Compat::Upstream | Compat::UpstreamJune => (seen_accelerator, variant.gpus),
             };
-            return self.compatible(variant.name, own, hardware, look.compat).map(|record| record.effective);
+            return self.compatible(own, hardware, look.compat).map(|record| record.effective);
         }
         let estimate = match own.learned {
             Learned::Live => None,
@@ -190,29 +190,22 @@ impl Knowledge {
         let memory = own.capacity.share(look.policy.kv_cache_threshold);
         let memory = Some(memory).filter(|limit| *limit > Tokens::ZERO);
         let hardware = (own.accelerator.as_str(), own.gpus);
-        let like = self.compatible(variant.name, own, hardware, look.compat);
+        let like = self.compatible(own, hardware, look.compat);
         let like = like.filter(|record| record.learned == Learned::Live).map(|record| record.effective);
         Some([memory, like].into_iter().flatten().fold(estimate, Tokens::min))
     }
 
     /// The record of another variant with the same hardware and settings: a live one before one from arguments, then by
-    /// name. Upstream takes whichever its map yields, the asking variant's own included.
-    fn compatible(
-        &self,
-        asking: &str,
-        own: &Record,
-        (accelerator, gpus): (&str, u32),
-        compat: Compat,
-    ) -> Option<&Record> {
+    /// name. The asking one's own is never chosen: it has no capacity, or only a live one will do and it is not. Upstream
+    /// takes whichever its map yields.
+    fn compatible(&self, own: &Record, (accelerator, gpus): (&str, u32), compat: Compat) -> Option<&Record> {
         let parameters = own.parameters.as_ref()?;
-        let alike = |(name, record): &(&String, &Record)| {
-            name.as_str() != asking
-                && record.accelerator == accelerator
+        let alike = |record: &&Record| {
+            record.accelerator == accelerator
                 && record.gpus == gpus
                 && record.effective > Tokens::ZERO
                 && record.parameters.as_ref().is_some_and(|other| other.compatible(parameters, compat))
         };
-        let best = self.records.iter().filter(alike).min_by_key(|(_, record)| record.learned);
-        best.map(|(_, record)| record)
+        self.records.values().filter(alike).min_by_key(|record| record.learned)
     }
 }

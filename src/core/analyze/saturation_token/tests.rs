@@ -224,6 +224,16 @@ fn a_variant_without_a_capacity_of_its_own_takes_a_like_one_before_none() {
 }
 
 #[test]
+fn the_record_of_a_variant_is_its_lower_median_replica() {
+    for (compat, effective) in [(Compat::Corrected, 8_000), (Compat::Upstream, 3_000)] {
+        let (variants, mut knowledge) = ([variant("a", 4)], Knowledge::default());
+        let replicas = [9_000, 12_000, 8_000, 3_000].map(|in_use| replica("a", in_use, 9));
+        let _ = look(&variants, &replicas, &mut knowledge, compat, NOW);
+        assert_eq!(knowledge.records["a"].effective, tokens(effective), "{compat:?}");
+    }
+}
+
+#[test]
 fn a_second_look_at_the_same_moment_changes_nothing() {
     let mut knowledge = Knowledge::default();
     let (variants, replicas) = ([variant("a", 2)], [replica("a", 8_000, 9), replica("a", 5_000, 0)]);
@@ -300,6 +310,9 @@ fn requests_too_long_to_count_are_not_free() {
     let endless = Observation { prompt: 1e300, ..replica("a", 100, 4) };
     let run = |compat| look(&variants, &[endless], &mut Knowledge::default(), compat, NOW).replicas[0].demand;
     assert_eq!((run(Compat::Corrected), run(Compat::Upstream)), (tokens(i64::MAX), tokens(100)));
+    let without_end = [Observation { prompt: f64::INFINITY, ..endless }];
+    let found = look(&variants, &without_end, &mut Knowledge::default(), Compat::Corrected, NOW);
+    assert_eq!(found.replicas[0].demand, tokens(300), "what is no number counts as nothing");
 }
 
 #[test]
