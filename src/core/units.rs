@@ -208,3 +208,80 @@ impl From<Ratio> for f64 {
         value.0
     }
 }
+
+/// A whole number of tokens, 0 to 2⁶³ − 1. Nothing wraps and nothing is negative: arithmetic saturates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(from = "i64", into = "i64")]
+pub struct Tokens(i64);
+
+impl Tokens {
+    /// None.
+    pub const ZERO: Self = Self(0);
+
+    /// `count` tokens; negative is zero.
+    #[must_use]
+    pub const fn new(count: i64) -> Self {
+        Self(if count < 0 { 0 } else { count })
+    }
+
+    /// `value` without its fraction. Negative is zero, too large is the largest, and what is not a number is zero.
+    #[must_use]
+    #[expect(clippy::cast_possible_truncation, reason = "a float cast saturates, as promised")]
+    pub const fn trunc(value: f64) -> Self {
+        Self::new(value as i64)
+    }
+
+    /// The plain count.
+    #[must_use]
+    pub const fn get(self) -> i64 {
+        self.0
+    }
+
+    /// The count as a float: exact up to 2⁵³, the nearest above.
+    #[must_use]
+    pub const fn float(self) -> f64 {
+        float(self.0)
+    }
+
+    /// The sum.
+    #[must_use]
+    pub const fn plus(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+
+    /// So many times as many.
+    #[must_use]
+    pub const fn times(self, factor: u32) -> Self {
+        Self(self.0.saturating_mul(factor as i64))
+    }
+
+    /// `share` of them, without the fraction.
+    #[must_use]
+    pub fn share(self, share: f64) -> Self {
+        Self::trunc(self.float() * share)
+    }
+
+    /// The whole number halfway to a larger `other`, rounded down.
+    #[must_use]
+    pub const fn midway(self, other: Self) -> Self {
+        Self::new(self.0 + (other.0 - self.0) / 2)
+    }
+}
+
+impl From<i64> for Tokens {
+    fn from(count: i64) -> Self {
+        Self::new(count)
+    }
+}
+
+impl From<Tokens> for i64 {
+    fn from(tokens: Tokens) -> Self {
+        tokens.0
+    }
+}
+
+impl fmt::Display for Tokens {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}

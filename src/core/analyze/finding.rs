@@ -71,6 +71,25 @@ impl Totals {
         let spare = if down > 0.0 { over(self.supply - self.demand / down) } else { self.spare };
         Self { required, spare, ..self }
     }
+
+    /// Where the answer of [`Totals::judged`] would change, all else equal; `per_replica` is what one replica can carry.
+    #[must_use]
+    pub fn turning_points(&self, per_replica: f64, up: f64, down: f64) -> TurningPoints {
+        let removable = per_replica > 0.0 && self.supply >= per_replica;
+        TurningPoints {
+            required_above: (up > 0.0).then_some(self.anticipated * up),
+            spare_below: (down > 0.0 && removable).then_some((self.supply - per_replica) * down),
+        }
+    }
+}
+
+/// At which demand an analyzer would say something else.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct TurningPoints {
+    /// Above this demand something is missing; `None` when nothing ever is.
+    pub required_above: Option<f64>,
+    /// Up to this demand at least one replica's worth is spare; `None` when no demand is low enough.
+    pub spare_below: Option<f64>,
 }
 
 /// What an analyzer knows of one variant.

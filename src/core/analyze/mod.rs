@@ -1,7 +1,8 @@
-//! Analyzers: pure functions from observations to a finding, one file each.
+//! Analyzers: pure functions from observations to a finding, one file or folder each.
 
 pub mod finding;
 pub mod saturation_percent;
+pub mod saturation_token;
 pub mod scale_from_zero;
 pub mod score;
 pub mod threshold;

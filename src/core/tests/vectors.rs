@@ -19,6 +19,12 @@ fn v1_agrees_with_upstream() {
 }
 
 #[test]
+fn v2_agrees_with_upstream() {
+    all_pass("inputs.kv_tokens", 4);
+    all_pass("v2", 47);
+}
+
+#[test]
 fn the_enforcer_agrees_with_upstream() {
     all_pass("enforcer", 5);
 }

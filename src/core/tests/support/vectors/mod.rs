@@ -6,6 +6,7 @@ mod coordinator;
 mod hpa;
 mod read;
 mod saturation_percent;
+mod saturation_token;
 mod seed;
 mod throughput;
 mod wake;
@@ -47,6 +48,7 @@ pub(crate) fn run(text: &str, groups: &[String], tally: &mut Tally) -> Result<()
 fn compute(group: &str, inputs: &Value) -> Result<Value, String> {
     match group.split('.').next().unwrap_or_default() {
         "v1" => saturation_percent::compute(group, inputs),
+        "inputs" | "v2" => saturation_token::compute(group, inputs),
         "enforcer" => bound::compute(group, inputs),
         "hpa" => hpa::compute(group, inputs),
         "throughput" => throughput::compute(group, inputs),

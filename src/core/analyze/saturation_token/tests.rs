@@ -1,0 +1,398 @@
+//! What the analyzer does by default, where upstream does otherwise; upstream's own numbers are in the vectors.
+
+use jiff::SignedDuration;
+
+use super::knowledge::{Learned, Record};
+use super::parameters::{Container, Engine};
+use super::*;
+
+const NOW: Timestamp = Timestamp::constant(1_800_000_000, 0);
+const TREES: [Compat; 3] = [Compat::Corrected, Compat::Upstream, Compat::UpstreamJune];
+const PAGE: &str = include_str!("../../../../docs/decisions/saturation-token.md");
+
+fn later(hours: i64) -> Timestamp {
+    NOW + SignedDuration::from_hours(hours)
+}
+
+fn tokens(count: i64) -> Tokens {
+    Tokens::new(count)
+}
+
+fn variant(name: &str, current: u32) -> VariantInput<'_> {
+    let cost = Cost::new(10.0).unwrap();
+    let (current, pending) = (Replicas::new(current), Replicas::ZERO);
+    VariantInput {
+        name,
+        role: Role::Both,
+        accelerator: "H100",
+        cost,
+        gpus: 1,
+        current,
+        pending,
+        parameters: None,
+    }
+}
+
+fn replica(variant: &str, in_use: i64, queue: u32) -> Observation<'_> {
+    Observation {
+        replica: "p",
+        variant,
+        accelerator: "H100",
+        in_use: tokens(in_use),
+        capacity: tokens(16_000),
+        queue,
+        prompt: 100.0,
+        output: 50.0,
+        ..Observation::default()
+    }
+}
+
+/// A replica of `a` that does not tell its capacity.
+fn blind(kv: f64) -> Observation<'static> {
+    Observation { kv, in_use: Tokens::ZERO, capacity: Tokens::ZERO, ..replica("a", 0, 0) }
+}
+
+fn look<'a>(
+    variants: &'a [VariantInput<'a>],
+    replicas: &'a [Observation<'a>],
+    knowledge: &mut Knowledge,
+    compat: Compat,
+    now: Timestamp,
+) -> Analysis<'a> {
+    analyze(&Inputs { variants, replicas, queue: None }, knowledge, &TokenPolicy::default(), compat, now)
+}
+
+fn record(learned: Learned, capacity: i64, effective: i64) -> Record {
+    let (accelerator, parameters) = ("H100".to_owned(), Some(EngineParameters::defaults(Engine::Vllm)));
+    let (capacity, effective) = (tokens(capacity), tokens(effective));
+    Record { accelerator, gpus: 1, capacity, effective, parameters, learned, updated: NOW }
+}
+
+fn knowing(record: Record) -> Knowledge {
+    Knowledge { records: BTreeMap::from([("a".to_owned(), record)]), ..Knowledge::default() }
+}
+
+/// The traffic of algorithm reference §3.9: only the length of outputs changes, from 99 to 101.
+fn bucket_slip(compat: Compat) -> Vec<(f64, f64, smol_str::SmolStr)> {
+    let mut knowledge = knowing(record(Learned::Arguments, 0, 8192));
+    let cycles: [(u32, i64, u32, f64); 4] =
+        [(2, 90_000, 12, 99.0), (4, 45_000, 0, 99.0), (3, 60_000, 0, 99.0), (3, 60_000, 0, 101.0)];
+    let mut now = NOW;
+    let step = |(replicas, in_use, queue, output)| {
+        now += SignedDuration::from_secs(30);
+        let one = replica("a", in_use, queue);
+        let one = Observation { capacity: tokens(400_000), prompt: 4000.0, output, ..one };
+        let all = vec![one; usize::try_from(replicas).unwrap()];
+        let variants = [variant("a", replicas)];
+        let found = look(&variants, &all, &mut knowledge, compat, now);
+        (found.variants[0].per_replica, found.total.spare, found.variants[0].reason.clone())
+    };
+    cycles.map(step).to_vec()
+}
+
+#[test]
+fn a_longer_output_does_not_wipe_out_what_saturation_taught() {
+    let (ours, theirs) = (bucket_slip(Compat::Corrected), bucket_slip(Compat::UpstreamJune));
+    assert_eq!(theirs[3], (320_000.0, 702_857.142_857_142_8, "P3-k2".into()));
+    assert_eq!(ours[3], (90_000.0, 12_857.142_857_142_84, "P2-near".into()));
+    assert_eq!(ours[1..3], theirs[1..3]);
+}
+
+#[test]
+fn what_was_seen_at_other_lengths_never_raises_an_estimate() {
+    let mut knowledge = knowing(record(Learned::Arguments, 0, 8192));
+    let long = Observation { output: 600.0, capacity: tokens(900_000), ..replica("a", 500_000, 9) };
+    let now_short = Observation { capacity: tokens(900_000), ..replica("a", 100, 0) };
+    let variants = [variant("a", 1)];
+    let _ = look(&variants, &[long], &mut knowledge, Compat::Corrected, NOW);
+    let replicas = [now_short];
+    let found = look(&variants, &replicas, &mut knowledge, Compat::Corrected, later(1));
+    // min(8192 · 50/150, 256) · 125
+    assert_eq!((found.replicas[0].k2, found.replicas[0].source), (tokens(32_000), Source::Arguments));
+}
+
+#[test]
+fn replicas_of_different_roles_do_not_learn_from_each_other() {
+    let variants = [("p", Role::Prefill), ("d", Role::Decode)]
+        .map(|(name, role)| VariantInput { role, ..variant(name, 1) });
+    let source = |output, compat| {
+        let replicas = [replica("p", 500, 9), Observation { output, ..replica("d", 9_000, 0) }];
+        let found = look(&variants, &replicas, &mut Knowledge::default(), compat, NOW);
+        found.replicas[1].source
+    };
+    assert_eq!(source(50.0, Compat::Corrected), Source::Memory);
+    assert_eq!(source(600.0, Compat::Corrected), Source::Memory);
+    assert_eq!(source(50.0, Compat::Upstream), Source::History);
+}
+
+#[test]
+fn nothing_is_learned_from_replicas_of_other_variants() {
+    let mut knowledge = Knowledge::default();
+    let _ = look(&[], &[replica("stranger", 8_000, 9)], &mut knowledge, Compat::Corrected, NOW);
+    assert_eq!(knowledge, Knowledge::default());
+}
+
+#[test]
+fn the_threshold_on_memory_counts_once_when_a_replica_stops_telling_its_capacity() {
+    let variants = [variant("a", 1)];
+    let known = record(Learned::Live, 16_000, 12_800);
+    let run =
+        |compat| look(&variants, &[blind(0.5)], &mut knowing(known.clone()), compat, NOW).variants[0].clone();
+    let (ours, theirs) = (run(Compat::Corrected), run(Compat::Upstream));
+    assert_eq!((theirs.per_replica, theirs.demand, theirs.reason.as_str()), (10_240.0, 5_120.0, "P4-k1"));
+    assert_eq!((ours.per_replica, ours.demand, ours.reason.as_str()), (12_800.0, 8_000.0, "P0-store"));
+}
+
+#[test]
+fn a_replica_known_by_its_arguments_is_measured_in_resident_tokens_and_not_in_batches() {
+    let variants = [variant("a", 1)];
+    let known = record(Learned::Arguments, 0, 8192);
+    let run =
+        |compat| look(&variants, &[blind(0.8)], &mut knowing(known.clone()), compat, NOW).variants[0].clone();
+    let (ours, theirs) = (run(Compat::Corrected), run(Compat::Upstream));
+    assert_eq!((theirs.per_replica, theirs.demand), (6_553.0, 5_242.0));
+    assert_eq!(
+        (ours.per_replica, ours.demand),
+        (25_600.0, 25_600.0),
+        "E is 32000 and its share 0.8 is saturation"
+    );
+    let idle = [Observation { prompt: 0.0, output: 0.0, ..blind(0.8) }];
+    let found = look(&variants, &idle, &mut knowing(known.clone()), Compat::Corrected, NOW);
+    assert_eq!(
+        Some(found.variants[0].per_replica),
+        Some(6_553.0),
+        "without a workload there is only the batch"
+    );
+}
+
+#[test]
+fn a_variant_without_observations_has_its_own_cost_and_accelerator() {
+    let variants = [variant("a", 0)];
+    for (compat, cost, accelerator) in
+        [(Compat::Corrected, 10.0, Some("H100")), (Compat::Upstream, 0.0, None)]
+    {
+        let found = look(&variants, &[], &mut Knowledge::default(), compat, NOW);
+        let one = &found.variants[0];
+        assert_eq!(
+            (one.cost.get(), one.accelerator.as_deref(), one.reason.as_str()),
+            (cost, accelerator, NO_DATA)
+        );
+        assert!(!found.informative());
+    }
+}
+
+#[test]
+fn ready_replicas_that_nobody_saw_make_nothing_spare() {
+    let variants = [variant("a", 3)];
+    let mut knowledge = knowing(record(Learned::Live, 16_000, 12_800));
+    let ours = look(&variants, &[], &mut knowledge.clone(), Compat::Corrected, NOW);
+    assert_eq!((ours.total.supply, ours.total.anticipated, ours.total.spare), (0.0, 38_400.0, 0.0));
+    let theirs = look(&variants, &[], &mut knowledge, Compat::Upstream, NOW);
+    assert_eq!((theirs.total.supply, theirs.total.spare), (38_400.0, 38_400.0));
+}
+
+#[test]
+fn changed_arguments_outweigh_what_replicas_showed_before() {
+    let faster = EngineParameters { batched_tokens: 4096, ..EngineParameters::defaults(Engine::Vllm) };
+    let more = EngineParameters { max_sequences: 512, ..EngineParameters::defaults(Engine::Vllm) };
+    let run = |parameters, compat| {
+        let mut knowledge = knowing(record(Learned::Live, 16_000, 12_800));
+        let variants = [VariantInput { parameters: Some(parameters), ..variant("a", 0) }];
+        let found = look(&variants, &[], &mut knowledge, compat, NOW).variants[0].per_replica;
+        (found, knowledge.records["a"].parameters.as_ref() == Some(parameters))
+    };
+    assert_eq!(run(&faster, Compat::Corrected), (4096.0, true));
+    assert_eq!(run(&more, Compat::Corrected), (12_800.0, true), "what is compatible keeps what was shown");
+    assert_eq!(run(&faster, Compat::Upstream), (12_800.0, false));
+}
+
+#[test]
+fn a_variant_without_a_capacity_of_its_own_takes_a_like_one_before_none() {
+    let mut knowledge = knowing(record(Learned::Arguments, 0, 0));
+    for (name, learned, effective) in
+        [("c", Learned::Live, 9_000), ("d", Learned::Live, 8_000), ("b", Learned::Arguments, 7_000)]
+    {
+        knowledge.records.insert(name.into(), record(learned, 0, effective));
+    }
+    let variants = ["a", "b", "c", "d"].map(|name| variant(name, 0));
+    let found = look(&variants, &[], &mut knowledge.clone(), Compat::Corrected, NOW);
+    assert_eq!(Some(found.variants[0].per_replica), Some(9_000.0), "a live one, the first by name");
+    knowledge.records.values_mut().for_each(|one| one.gpus = 8);
+    knowledge.records.get_mut("a").unwrap().gpus = 1;
+    let found = look(&variants, &[], &mut knowledge, Compat::Corrected, NOW);
+    assert_eq!(found.variants[0].reason, NO_DATA, "other hardware is not like it");
+}
+
+#[test]
+fn the_record_of_a_variant_is_its_lower_median_replica() {
+    for (compat, effective) in [(Compat::Corrected, 8_000), (Compat::Upstream, 3_000)] {
+        let (variants, mut knowledge) = ([variant("a", 4)], Knowledge::default());
+        let replicas = [9_000, 12_000, 8_000, 3_000].map(|in_use| replica("a", in_use, 9));
+        let _ = look(&variants, &replicas, &mut knowledge, compat, NOW);
+        assert_eq!(knowledge.records["a"].effective, tokens(effective), "{compat:?}");
+    }
+}
+
+#[test]
+fn a_second_look_at_the_same_moment_changes_nothing() {
+    let mut knowledge = Knowledge::default();
+    let (variants, replicas) = ([variant("a", 2)], [replica("a", 8_000, 9), replica("a", 5_000, 0)]);
+    let first = look(&variants, &replicas, &mut knowledge, Compat::Corrected, NOW);
+    let known = knowledge.clone();
+    let second = look(&variants, &replicas, &mut knowledge, Compat::Corrected, NOW);
+    assert_eq!((first, known), (second, knowledge.clone()));
+    assert_eq!(knowledge.histories.iter().next().unwrap().values, [tokens(8_000)]);
+}
+
+#[test]
+fn ten_moments_are_remembered_however_many_replicas_there_are() {
+    let mut knowledge = Knowledge::default();
+    let variants = [variant("a", 12)];
+    for moment in 0..15 {
+        let replicas = vec![replica("a", 1_000 + i64::from(moment), 9); 12];
+        let now = NOW + SignedDuration::from_secs(30 * i64::from(moment));
+        let _ = look(&variants, &replicas, &mut knowledge, Compat::Corrected, now);
+    }
+    let values: Vec<i64> =
+        knowledge.histories.iter().next().unwrap().values.iter().map(|one| one.get()).collect();
+    assert_eq!(values, (1_005..1_015).collect::<Vec<_>>());
+}
+
+#[test]
+fn histories_last_a_day_and_records_a_week() {
+    for compat in TREES {
+        let mut knowledge = Knowledge::default();
+        let variants = [variant("a", 1)];
+        let _ = look(&variants, &[replica("a", 8_000, 9)], &mut knowledge, compat, NOW);
+        let mut left = |hours| {
+            let found = look(&variants, &[], &mut knowledge, compat, later(hours)).informative();
+            (knowledge.histories.iter().count(), found)
+        };
+        assert_eq!((left(24), left(25)), ((1, true), (0, true)), "{compat:?}");
+        assert_eq!((left(24 * 7), left(24 * 7 + 1)), ((0, true), (0, false)), "{compat:?}");
+    }
+}
+
+#[test]
+fn what_is_remembered_stays_below_two_kib_a_variant() {
+    let mut knowledge = Knowledge::default();
+    let parameters = EngineParameters::defaults(Engine::Sglang);
+    for round in 0..40_u32 {
+        let now = NOW + SignedDuration::from_secs(i64::from(round));
+        let (name, accelerator) = (format!("{:a>63}", round / 20), format!("{:N>40}", round / 10));
+        let variants = [VariantInput { parameters: Some(&parameters), ..variant(&name, 1) }];
+        for output in [50.0, 200.0, 900.0] {
+            let one = Observation { accelerator: &accelerator, output, ..replica(&name, 99_999_999, 9) };
+            let _ = look(&variants, &[one], &mut knowledge, Compat::Corrected, now);
+        }
+    }
+    let text = serde_json::to_string(&knowledge).unwrap();
+    assert!(text.len() <= 2048, "{} bytes: {text}", text.len());
+    assert_eq!(serde_json::from_str::<Knowledge>(&text).unwrap(), knowledge);
+    assert_eq!((knowledge.histories.iter().count(), knowledge.records.len()), (3, 2));
+}
+
+#[test]
+fn a_record_of_a_variant_that_exists_is_not_forgotten_for_those_that_are_gone() {
+    let mut knowledge = knowing(record(Learned::Live, 16_000, 12_800));
+    for gone in ["x", "y", "z"] {
+        let newer = Record { updated: later(1), ..record(Learned::Live, 1, 1) };
+        knowledge.records.insert(gone.into(), newer);
+    }
+    let found =
+        look(&[variant("a", 0)], &[], &mut knowledge, Compat::Corrected, later(2)).variants[0].per_replica;
+    assert_eq!((found, knowledge.records.len()), (12_800.0, 2));
+}
+
+#[test]
+fn requests_too_long_to_count_are_not_free() {
+    let variants = [variant("a", 1)];
+    let endless = Observation { prompt: 1e300, ..replica("a", 100, 4) };
+    let run = |compat| look(&variants, &[endless], &mut Knowledge::default(), compat, NOW).replicas[0].demand;
+    assert_eq!((run(Compat::Corrected), run(Compat::Upstream)), (tokens(i64::MAX), tokens(100)));
+    let without_end = [Observation { prompt: f64::INFINITY, ..endless }];
+    let found = look(&variants, &without_end, &mut Knowledge::default(), Compat::Corrected, NOW);
+    assert_eq!(found.replicas[0].demand, tokens(300), "what is no number counts as nothing");
+}
+
+#[test]
+fn a_threshold_out_of_range_is_named() {
+    let usual = TokenPolicy::default();
+    let refused = |policy: TokenPolicy| policy.validated().unwrap_err().to_string();
+    assert_eq!(usual.validated(), Ok(usual));
+    let above = "scaleUpThreshold 1.5 is out of range: must be above 0 to 1";
+    assert_eq!(refused(TokenPolicy { scale_up_threshold: 1.5, ..usual }), above);
+    let crossed = "scaleDownBoundary 0.9 is out of range: must be below scaleUpThreshold";
+    assert_eq!(refused(TokenPolicy { scale_down_boundary: 0.9, ..usual }), crossed);
+    assert!(
+        refused(TokenPolicy { kv_cache_threshold: f64::NAN, ..usual }).starts_with("kvCacheThreshold NaN")
+    );
+    assert!(
+        refused(TokenPolicy { queue_length_threshold: -1.0, ..usual }).starts_with("queueLengthThreshold -1")
+    );
+}
+
+fn parsed(engine: Engine, args: &str, environment: &[(&str, &str)]) -> EngineParameters {
+    let args = args.split(' ').map(str::to_owned).collect();
+    let environment = environment.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+    EngineParameters::parse(engine, &[Container { args, environment, ..Container::default() }])
+}
+
+#[test]
+fn arguments_mean_what_upstream_reads_in_them() {
+    let v0 = [("VLLM_USE_V1", "0")];
+    let batch = |args, environment: &[_]| parsed(Engine::Vllm, args, environment).batched_tokens;
+    assert_eq!(batch("--enable-chunked-prefill", &v0), 2048);
+    assert_eq!(batch("--max-model-len=4096", &v0), 4096);
+    assert_eq!(batch("--max-model-len=1024", &v0), 2048);
+    assert_eq!(batch("--max-model-len -1", &[("VLLM_USE_V1", "1")]), 8192);
+    let odd = parsed(Engine::Vllm, "-tp 4 --block-size=x --gpu-memory-utilization=NaN --max-num-seqs", &[]);
+    assert_eq!(odd, EngineParameters::defaults(Engine::Vllm));
+    let by_hand = parsed(Engine::Vllm, "--num-gpu-blocks-override=100 --block-size 32", &[]);
+    assert_eq!(TREES.map(|compat| by_hand.capacity(compat).get()), [3200, 3200, 3200]);
+    let sglang =
+        parsed(Engine::Sglang, "--max-total-tokens 9000 --max-prefill-tokens=77 --disable-cuda-graph", &v0);
+    assert_eq!(TREES.map(|compat| sglang.capacity(compat).get()), [9000, 9000, 0]);
+    assert_eq!((sglang.batched_tokens, sglang.eager, sglang.v1), (77, true, true));
+}
+
+#[test]
+fn an_engine_is_known_by_its_image_or_its_command() {
+    let of = |image: &str, command: &[&str], args: &[&str]| {
+        let texts = |all: &[&str]| all.iter().map(|one| (*one).to_owned()).collect();
+        let (command, args) = (texts(command), texts(args));
+        let other = Container { image: "proxy".into(), ..Container::default() };
+        Engine::of(&[other, Container { image: image.into(), command, args, environment: Vec::new() }])
+    };
+    assert_eq!(of("lmsysorg/sglang:v0.5", &[], &[]), Engine::Sglang);
+    assert_eq!(of("x", &["python3", "-m", "sglang.launch_server"], &[]), Engine::Sglang);
+    assert_eq!(of("x", &["sglang"], &["serve"]), Engine::Sglang);
+    assert_eq!(of("vllm/vllm-openai", &["vllm", "serve"], &["m"]), Engine::Vllm);
+}
+
+#[test]
+fn the_worked_example_of_the_page_is_true() {
+    let policy = TokenPolicy::default();
+    let share = 0.45;
+    let capacity = tokens(400_000);
+    let in_use = tokens_in_use(share, capacity);
+    let one = Observation { in_use, capacity, prompt: 3900.0, output: 100.0, ..replica("a", 0, 0) };
+    let queued = Observation { queue: 6, in_use: tokens(200_000), ..one };
+    let (variants, replicas) = ([variant("a", 2)], [queued, one]);
+    let queue = Some(SchedulerQueue { requests: 10, bytes: 100_000 });
+    let inputs = Inputs { variants: &variants, replicas: &replicas, queue };
+    let found = analyze(&inputs, &mut Knowledge::default(), &policy, Compat::Corrected, NOW);
+    let turning = found.turning_points(&policy);
+    let [first, second] = &found.replicas[..] else { panic!("two replicas") };
+    let row = |name: &str, one: &ReplicaCapacity<'_>| {
+        let ReplicaCapacity { k1, k2, source, effective, demand, saturated, .. } = one;
+        format!("| {name} | {k1} | {k2} ({}) | {effective} | {demand} | {saturated} |", source.label())
+    };
+    let Totals { supply, demand, required, spare, .. } = found.total;
+    let totals = format!("supply {supply}, demand {demand}, required {required:.0}, spare {spare:.0}");
+    let missing = turning.required_above.map(|demand| format!("above a demand of {demand:.0}")).unwrap();
+    let removable = turning.spare_below.map(|demand| format!("up to a demand of {demand:.0}")).unwrap();
+    for said in [row("first", first), row("second", second), totals, missing, removable] {
+        assert!(PAGE.contains(&said), "the page does not say {said:?}");
+    }
+}
