@@ -6,6 +6,10 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
+use crate::analyze::saturation_token::Knowledge;
+use crate::analyze::throughput;
+use crate::analyze::weighted::Bests;
+use crate::bound::stability::Wanted;
 use crate::decision::Reason;
 use crate::model::{GroupId, VariantId};
 use crate::units::Replicas;
@@ -45,8 +49,33 @@ pub struct GroupMemory {
     /// When the group was last observed, idle or not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_at: Option<Timestamp>,
+    /// What analyzers have learned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub learned: Option<Box<Learned>>,
     /// By variant name.
     pub variants: BTreeMap<SmolStr, VariantMemory>,
+}
+
+/// What the analyzers have learned of one model: a budget of 2 KiB a variant.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Learned {
+    /// The token saturation analyzer's.
+    #[serde(skip_serializing_if = "is_default")]
+    pub tokens: Knowledge,
+    /// When it last had something to say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub informative: Option<Timestamp>,
+    /// The throughput analyzer's.
+    #[serde(skip_serializing_if = "is_default")]
+    pub throughput: throughput::Memory,
+    /// The weighted score's.
+    #[serde(skip_serializing_if = "is_default")]
+    pub bests: Bests,
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 /// What is remembered of one variant.
@@ -70,4 +99,7 @@ pub struct VariantMemory {
     /// Since when nothing could be concluded, if so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blind_since: Option<Timestamp>,
+    /// What was wanted lately, where the policy asks for stability.
+    #[serde(default, skip_serializing_if = "Wanted::is_empty")]
+    pub wanted: Wanted,
 }

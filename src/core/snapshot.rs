@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
+use crate::analyze::saturation_token::EngineParameters;
 use crate::model::{GroupId, InvalidVariant, Variant};
 use crate::units::Replicas;
 
@@ -77,11 +78,14 @@ pub struct VariantState {
 pub struct Template {
     /// GPUs, at least 1.
     pub gpus: u32,
+    /// The model server's settings, when its arguments could be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub engine: Option<EngineParameters>,
 }
 
 impl Default for Template {
     fn default() -> Self {
-        Self { gpus: 1 }
+        Self { gpus: 1, engine: None }
     }
 }
 

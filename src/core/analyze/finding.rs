@@ -46,6 +46,22 @@ pub enum Analyzer {
     Inferno,
 }
 
+impl Analyzer {
+    /// The name that ConfigMaps and reports use.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::SaturationPercent => "saturation-percent",
+            Self::Saturation => "saturation",
+            Self::Throughput => "throughput",
+            Self::QueueingModel => "queueing-model",
+            Self::Threshold => "threshold",
+            Self::Weighted => "weighted",
+            Self::Inferno => "inferno",
+        }
+    }
+}
+
 /// Sums over a model or over one of its roles.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Totals {

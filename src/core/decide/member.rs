@@ -7,8 +7,8 @@ use super::TRANSITION_PATIENCE;
 use crate::decision::Reason;
 use crate::memory::VariantMemory;
 use crate::model::{ModelPolicy, ScaleToZero, VariantId};
-use crate::quality::VariantSight;
-use crate::snapshot::{ModelGroup, Scale, VariantState};
+use crate::quality::{Freshness, Load, VariantSight, engines_of, read};
+use crate::snapshot::{ModelGroup, Phase, Scale, VariantState};
 use crate::units::{Replicas, Seconds};
 
 /// What every part of a group's decision looks at.
@@ -41,6 +41,8 @@ pub(super) struct Draft {
     pub(super) evidence: Timestamp,
     /// The number rests on nothing new.
     pub(super) blind: bool,
+    /// An analyzer has just wanted it.
+    pub(super) looked: bool,
 }
 
 impl Member<'_> {
@@ -75,7 +77,17 @@ impl Member<'_> {
     }
 
     pub(super) fn hold(&self, reason: Reason, message: SmolStr, now: Timestamp) -> Draft {
-        Draft { number: self.committed(), reason, message, evidence: self.old_evidence(now), blind: true }
+        Draft { number: self.committed(), reason, message, evidence: self.old_evidence(now), blind: true, looked: false }
+    }
+
+    /// What its engines were doing, without those of which nothing recent is known.
+    pub(super) fn loads(&self, now: Timestamp) -> Vec<Load> {
+        let serving = self.state.replicas.iter().filter(|replica| replica.phase == Phase::Ready);
+        let judged = serving.flat_map(|replica| {
+            let since = replica.ready_since.unwrap_or(replica.created);
+            engines_of(replica).filter(move |(_, engine)| read(engine, since, now).freshness <= Freshness::Aging)
+        });
+        judged.map(|(_, engine)| Load::read(engine, now)).collect()
     }
 
     /// Cheaper first; of equals the name that sorts first.

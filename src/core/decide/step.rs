@@ -18,7 +18,7 @@ use crate::units::{Replicas, count};
 
 /// What of a member's last change is still open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Movement {
+pub(super) enum Movement {
     /// Nothing.
     Settled,
     /// Replicas are on their way.
@@ -127,7 +127,7 @@ fn runners<'m, 'a>(scene: Scene<'_>, members: &'m [Member<'a>]) -> Vec<Runner<'m
     members.iter().enumerate().map(runner).collect()
 }
 
-fn movement(member: &Member<'_>, now: Timestamp) -> Movement {
+pub(super) fn movement(member: &Member<'_>, now: Timestamp) -> Movement {
     let base = member.scale.base();
     // A committed 0 that still runs was taken back or never meant: like upstream's, it is no number to wait for.
     // And what the bounds have taken from a promise will not come.
@@ -237,7 +237,7 @@ fn wait(scene: Scene<'_>, evidence: Timestamp, waiting: &SmolStr, member: &Membe
         return unseen_among_seen(scene, evidence, member);
     }
     let number = Some(member.committed().unwrap_or(member.scale.base()));
-    Draft { number, reason: Reason::Transition, message: waiting.clone(), evidence, blind: false }
+    Draft { number, reason: Reason::Transition, message: waiting.clone(), evidence, blind: false, looked: false }
 }
 
 /// A finished look, ready to be put into drafts.
@@ -267,7 +267,7 @@ impl Look<'_, '_> {
         }
         let number = self.never_lower_unseen(member, member.scale.base());
         let (reason, message) = self.why_not(runner);
-        Draft { number: Some(number), reason, message, evidence: self.evidence, blind: false }
+        Draft { number: Some(number), reason, message, evidence: self.evidence, blind: false, looked: true }
     }
 
     fn stepped(&self, member: &Member<'_>) -> Draft {
@@ -278,7 +278,7 @@ impl Look<'_, '_> {
         };
         let number = self.never_lower_unseen(member, wanted);
         let message = words::stepped(member, number, self.finding, self.state);
-        Draft { number: Some(number), reason, message, evidence: self.evidence, blind: false }
+        Draft { number: Some(number), reason, message, evidence: self.evidence, blind: false, looked: true }
     }
 
     /// What is not fully measured may not go below what was promised.

@@ -2,7 +2,9 @@
 
 use smol_str::{SmolStr, ToSmolStr, format_smolstr};
 
+use crate::analyze::finding::{Analyzer, Finding, Totals};
 use crate::analyze::saturation_percent::Analysis;
+use crate::analyze::score::Scored;
 use crate::model::{Role, SaturationPolicy, VariantId};
 use crate::quality::{Seen, State, VariantSight};
 use crate::report::{Stage, Step, Violation};
@@ -47,6 +49,41 @@ pub(super) fn finding(analysis: &Analysis, policy: &SaturationPolicy) -> SmolStr
         analysis.non_saturated,
         analysis.total,
     )
+}
+
+pub(super) fn scored(scored: &Scored) -> SmolStr {
+    let engines = scored.each.len();
+    format_smolstr!("mean score {:.2} of {engines} engines", scored.mean.unwrap_or(0.0))
+}
+
+/// What one analyzer of capacity says, in its own unit.
+pub(super) fn found(finding: &Finding) -> SmolStr {
+    let unit = match finding.analyzer {
+        Analyzer::Saturation => "tokens",
+        Analyzer::Throughput => "tokens/s",
+        _ => "requests/s",
+    };
+    let Totals { supply, anticipated, demand, required, spare } = finding.total;
+    let rest = if required > 0.0 {
+        format_smolstr!("{required:.1} missing")
+    } else if spare > 0.0 {
+        format_smolstr!("{spare:.1} spare")
+    } else {
+        SmolStr::new_static("enough")
+    };
+    let name = finding.analyzer.as_str();
+    format_smolstr!(
+        "{name}: {demand:.1} {unit} asked of {supply:.1} ({anticipated:.1} with what starts): {rest}"
+    )
+}
+
+pub(super) fn analyzed(member: &Member<'_>, number: Replicas, finding: &str) -> SmolStr {
+    let (id, base) = (member.id(), member.scale.base());
+    if number == base {
+        format_smolstr!("{id}: {finding}")
+    } else {
+        format_smolstr!("{id}: {base} to {number}: {finding}")
+    }
 }
 
 pub(super) fn source_down(member: &Member<'_>, cause: &str) -> SmolStr {

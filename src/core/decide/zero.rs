@@ -38,6 +38,7 @@ pub(super) fn at_zero(scene: Scene<'_>, members: &[Member<'_>], steps: &mut Vec<
         message,
         evidence: queue.at,
         blind: false,
+        looked: false,
     };
     drafts
 }
@@ -66,7 +67,7 @@ pub(super) fn asleep(scene: Scene<'_>, member: &Member<'_>) -> Draft {
         Some(target) => (target, Reason::Transition, words::awaited(member, target)),
         None => (Replicas::ZERO, Reason::Steady, words::asleep(member)),
     };
-    Draft { number: Some(number), reason, message, evidence: scene.now, blind: false }
+    Draft { number: Some(number), reason, message, evidence: scene.now, blind: false, looked: false }
 }
 
 /// The last word on zero, for all roles of a model together: an idle model loses its replicas, a running one that is

@@ -33,6 +33,8 @@ pub struct Load {
     pub hits: Option<f64>,
     /// Requests a second that the scheduler gives it.
     pub arriving: Option<f64>,
+    /// First tokens a second: requests that have begun.
+    pub starting: Option<f64>,
     /// Mean time to first token, seconds.
     pub first_token: Option<f64>,
     /// Mean time between two tokens, seconds.
@@ -69,6 +71,7 @@ impl Load {
             hits: mean(PrefixCacheHits, PrefixCacheQueries, SIZE_WINDOW)
                 .filter(|share| (0.0..=1.0).contains(share)),
             arriving: rate(SchedulerAttempts),
+            starting: rate(TimeToFirstTokenCount),
             first_token: positive(mean(TimeToFirstTokenSum, TimeToFirstTokenCount, RATE_WINDOW)),
             between_tokens: positive(mean(InterTokenLatencySum, InterTokenLatencyCount, RATE_WINDOW)),
             generating: rate(GenerationTokens).or_else(|| rate(RequestGenerationTokensSum)),

@@ -73,7 +73,7 @@ fn knowing(record: Record) -> Knowledge {
 }
 
 /// The traffic of algorithm reference §3.9: only the length of outputs changes, from 99 to 101.
-fn bucket_slip(compat: Compat) -> Vec<(f64, f64, smol_str::SmolStr)> {
+fn bucket_slip(compat: Compat) -> Vec<(f64, f64, SmolStr)> {
     let mut knowledge = knowing(record(Learned::Arguments, 0, 8192));
     let cycles: [(u32, i64, u32, f64); 4] =
         [(2, 90_000, 12, 99.0), (4, 45_000, 0, 99.0), (3, 60_000, 0, 99.0), (3, 60_000, 0, 101.0)];

@@ -14,7 +14,7 @@ use super::{Compat, GroupId};
 use crate::units::Seconds;
 
 pub use limits::{LimitPolicy, Power, Quota};
-pub use models::{Beside, LatencyTargets, ModelPolicy, QueueingPolicy, ScaleToZero, Utilisation};
+pub use models::{Beside, LatencyTargets, ModelPolicy, QueueingPolicy, ScaleToZero, Scoring, Utilisation};
 pub use saturation::SaturationPolicy;
 pub use stability::{Stability, StepLimit};
 

@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{SaturationPolicy, Stability};
 use crate::analyze::finding::Analyzer;
-use crate::units::{OutOfRange, Seconds};
+use crate::analyze::score::Steps;
+use crate::units::{OutOfRange, Replicas, Seconds};
 
 /// What one model is decided by.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -29,6 +30,8 @@ pub struct ModelPolicy {
     pub scale_to_zero: Option<ScaleToZero>,
     /// For the queueing model.
     pub queueing: QueueingPolicy,
+    /// For the policies of scores (`threshold`, `weighted`).
+    pub scoring: Scoring,
     /// What keeps numbers from moving too fast.
     pub stability: Stability,
 }
@@ -44,6 +47,7 @@ impl Default for ModelPolicy {
             score: 1.0,
             scale_to_zero: None,
             queueing: QueueingPolicy::default(),
+            scoring: Scoring::default(),
             stability: Stability::default(),
         }
     }
@@ -112,6 +116,30 @@ pub struct ScaleToZero {
 impl Default for ScaleToZero {
     fn default() -> Self {
         Self { enabled: false, retention: Seconds::whole(600) }
+    }
+}
+
+/// When a mean score of a variant's engines, 0 to 1, moves its number, and by how much.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct Scoring {
+    /// Above it replicas are added.
+    pub up: f64,
+    /// Below it some are taken away.
+    pub down: f64,
+    /// How many are added at once.
+    pub more: Replicas,
+    /// How many are taken away at once.
+    pub fewer: Replicas,
+    /// A queue of this length is a full one; 10 with `threshold`, 5 with `weighted` when it is not set.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue_limit: Option<f64>,
+}
+
+impl Default for Scoring {
+    fn default() -> Self {
+        let Steps { up, down, more, fewer } = Steps::default();
+        Self { up, down, more, fewer, queue_limit: None }
     }
 }
 

@@ -1,0 +1,286 @@
+//! The analyzers of capacity: what each finds of a model, and the numbers that an optimizer makes of their findings.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use smol_str::{SmolStr, ToSmolStr};
+
+use super::member::{Draft, Member, Scene};
+use super::role::newest;
+use super::{TRANSITION_PATIENCE, words};
+use crate::analyze::finding::{Analyzer, Finding};
+use crate::analyze::saturation_token::{self, Inputs, Observation, SchedulerQueue, TokenPolicy, VariantInput};
+use crate::analyze::throughput;
+use crate::decision::Reason;
+use crate::memory::Learned;
+use crate::model::{Beside, Compat, GroupId, Role, Utilisation};
+use crate::observe::held_by_scheduler;
+use crate::optimize::{Candidate, Plan, Request};
+use crate::quality::{Load, RATE_WINDOW, State};
+use crate::report::{Direction, Side, Stage, Step, Turn, Value};
+use crate::snapshot::Signal;
+use crate::units::{Replicas, Requests, Seconds, Tokens, whole};
+
+/// How long an analyzer that says nothing may still speak against a removal, in cycles. Source: algorithm reference §4.5.
+const LIVE_CYCLES: f64 = 3.0;
+
+/// A model that waits for an optimizer.
+pub(super) struct Asked {
+    pub(super) request: Request,
+    /// For each candidate its place among the members.
+    places: Vec<usize>,
+    /// By role what the observations are worth.
+    states: BTreeMap<Role, State>,
+    findings: SmolStr,
+    evidence: Timestamp,
+}
+
+/// What the analyzers read of one member.
+struct Seen<'m, 'a> {
+    member: &'m Member<'a>,
+    loads: Vec<Load>,
+    /// Replicas that do not serve yet, or serve and were not seen yet.
+    pending: Replicas,
+}
+
+/// Asks every analyzer of the model's policy about `members`, of which those of the roles in `states` are seen.
+pub(super) fn ask(
+    scene: Scene<'_>,
+    id: &GroupId,
+    members: &[Member<'_>],
+    states: BTreeMap<Role, State>,
+    learned: &mut Learned,
+    steps: &mut Vec<Step>,
+) -> Option<Asked> {
+    let seen: Vec<Seen<'_, '_>> = members.iter().map(|member| see(scene, member)).collect();
+    let first = Beside { analyzer: scene.model.analyzer, score: scene.model.score, utilisation: None };
+    let chosen = std::iter::once(&first).chain(&scene.model.beside);
+    let findings: Vec<Finding> = chosen
+        .filter_map(|one| {
+            let utilisation = one.utilisation.unwrap_or(scene.model.utilisation);
+            find(scene, one, utilisation, &seen, learned)
+        })
+        .collect();
+    let said = findings.iter().map(words::found);
+    let said = said.reduce(|one, other| smol_str::format_smolstr!("{one}; {other}"))?;
+    steps.extend(findings.iter().map(|finding| analyzed(scene, finding)));
+    let candidate = |member: &Member<'_>| Candidate {
+        name: member.name().clone(),
+        role: member.state.variant.role,
+        cost: member.state.variant.cost,
+        accelerator: member.state.variant.accelerator.clone(),
+        gpus: member.state.template.gpus,
+        watts: None,
+        current: member.scale.base(),
+        bounds: member.state.variant.bounds,
+    };
+    let (places, candidates) = members.iter().enumerate().map(|(at, member)| (at, candidate(member))).unzip();
+    let request = Request { id: id.clone(), priority: scene.model.priority, candidates, findings };
+    Some(Asked { request, places, states, findings: said, evidence: newest(members, scene.now) })
+}
+
+fn see<'m, 'a>(scene: Scene<'_>, member: &'m Member<'a>) -> Seen<'m, 'a> {
+    let unseen = Replicas::new(member.seen.absent);
+    let starting = if scene.compat.is_upstream() {
+        member.scale.pending()
+    } else {
+        member.seen.credited(member.state, TRANSITION_PATIENCE, scene.now)
+    };
+    let pending = Replicas::new(starting.get().saturating_add(unseen.get())).min(member.scale.base());
+    Seen { member, loads: member.loads(scene.now), pending }
+}
+
+fn find(
+    scene: Scene<'_>,
+    chosen: &Beside,
+    utilisation: Utilisation,
+    seen: &[Seen<'_, '_>],
+    learned: &mut Learned,
+) -> Option<Finding> {
+    match chosen.analyzer {
+        Analyzer::Saturation => Some(tokens(scene, chosen, utilisation, seen, learned)),
+        Analyzer::Throughput => Some(throughput(scene, chosen, utilisation, seen, learned)),
+        Analyzer::QueueingModel
+        | Analyzer::SaturationPercent
+        | Analyzer::Threshold
+        | Analyzer::Weighted
+        | Analyzer::Inferno => None,
+    }
+}
+
+fn tokens(
+    scene: Scene<'_>,
+    chosen: &Beside,
+    utilisation: Utilisation,
+    seen: &[Seen<'_, '_>],
+    learned: &mut Learned,
+) -> Finding {
+    let variant = |one: &Seen<'_, '_>| {
+        let state = one.member.state;
+        VariantInput {
+            name: &state.variant.id.name,
+            role: state.variant.role,
+            accelerator: state.variant.accelerator.as_deref().unwrap_or_default(),
+            cost: state.variant.cost,
+            gpus: state.template.gpus,
+            current: one.member.scale.base(),
+            pending: one.pending,
+            parameters: state.template.engine.as_ref(),
+        }
+    };
+    let variants: Vec<_> = seen.iter().map(variant).collect();
+    let observed = |variant: &VariantInput<'_>, load: &Load| Observation {
+        replica: "",
+        variant: variant.name,
+        accelerator: variant.accelerator,
+        cost: variant.cost,
+        kv: load.kv.unwrap_or(0.0),
+        in_use: Tokens::new(load.used()),
+        capacity: Tokens::new(load.capacity),
+        queue: whole(load.queue.unwrap_or(0.0)),
+        prompt: load.prompt.unwrap_or(0.0),
+        output: load.generated.unwrap_or(0.0),
+        prefix_hits: load.hits.unwrap_or(0.0),
+    };
+    let of_variant = |(one, variant)| one.loads.iter().map(move |load| observed(variant, load));
+    let replicas: Vec<_> = seen.iter().zip(&variants).flat_map(of_variant).collect();
+    let policy = TokenPolicy {
+        kv_cache_threshold: scene.model.saturation.kv_cache_threshold,
+        queue_length_threshold: scene.model.saturation.queue_length_threshold,
+        scale_up_threshold: utilisation.up,
+        scale_down_boundary: utilisation.down,
+    };
+    let inputs = Inputs { variants: &variants, replicas: &replicas, queue: held(scene) };
+    let analysis = saturation_token::analyze(&inputs, &mut learned.tokens, &policy, scene.compat, scene.now);
+    if analysis.informative() {
+        learned.informative = Some(scene.now);
+    }
+    let silent = learned.informative.map(|at| Seconds::between(at, scene.now).get());
+    let live = silent.is_some_and(|silent| silent <= LIVE_CYCLES * scene.cycle.get());
+    analysis.into_finding(chosen.score, live)
+}
+
+/// What the scheduler holds for the model, when that is known.
+fn held(scene: Scene<'_>) -> Option<SchedulerQueue> {
+    let scheduler = &scene.group.scheduler;
+    let requests = u64::from(whole(held_by_scheduler(scene.now, scheduler)?.value));
+    let bytes = scheduler.newest(Signal::SchedulerQueueBytes);
+    let bytes = bytes.and_then(|sample| u64::try_from(Tokens::trunc(sample.value).get()).ok()).unwrap_or(0);
+    Some(SchedulerQueue { requests, bytes })
+}
+
+fn throughput(
+    scene: Scene<'_>,
+    chosen: &Beside,
+    utilisation: Utilisation,
+    seen: &[Seen<'_, '_>],
+    learned: &mut Learned,
+) -> Finding {
+    let observed = |load: &Load| throughput::Observation {
+        stale: false,
+        kv: load.kv_now.unwrap_or(0.0),
+        capacity: load.capacity,
+        latency: load.between_tokens.unwrap_or(0.0),
+        prompt: load.prompt.unwrap_or(0.0),
+        generated: load.generated.unwrap_or(0.0),
+        hits: load.hits.unwrap_or(0.0),
+        arriving: load.arriving.unwrap_or(0.0),
+        finished: load.finished.unwrap_or(0.0),
+        generating: load.generating.unwrap_or(0.0),
+    };
+    let variant = |one: &Seen<'_, '_>| throughput::Observed {
+        name: one.member.name().clone(),
+        role: one.member.state.variant.role,
+        accelerator: one.member.state.variant.accelerator.clone(),
+        cost: one.member.state.variant.cost,
+        pending: one.pending,
+        ready: one.member.scale.base().above(one.pending),
+        replicas: one.loads.iter().map(observed).collect(),
+    };
+    let look = throughput::Look {
+        now: scene.now,
+        variants: seen.iter().map(variant).collect(),
+        arrival: arrival(scene, seen),
+        queue: Requests::new(held(scene).map_or(0.0, |queue| count(queue.requests))).unwrap_or_default(),
+        rules: throughput::Rules {
+            up: utilisation.up,
+            down: utilisation.down,
+            score: chosen.score,
+            period: scene.cycle,
+        },
+    };
+    throughput::analyze(&look, &mut learned.throughput, scene.compat).finding
+}
+
+/// Requests a second that arrive for the model: what the scheduler gives out, else (ours) the first tokens of all
+/// engines, which differ from it by what waits.
+fn arrival(scene: Scene<'_>, seen: &[Seen<'_, '_>]) -> Option<f64> {
+    let given = Load::read(&scene.group.scheduler, scene.now).arriving;
+    let own = || {
+        let started = seen.iter().flat_map(|one| &one.loads).filter_map(|load| load.starting);
+        started.reduce(|sum, rate| sum + rate)
+    };
+    given.or_else(|| if scene.compat.is_upstream() { None } else { own() })
+}
+
+fn analyzed(scene: Scene<'_>, finding: &Finding) -> Step {
+    let Utilisation { up, down } = scene.model.utilisation;
+    let total = finding.total;
+    let serving = finding.variants.iter().filter(|one| one.replicas > Replicas::ZERO && one.per_replica > 0.0);
+    let smallest = serving.map(|one| one.per_replica).min_by(f64::total_cmp).unwrap_or(0.0);
+    let turning = total.turning_points(smallest, up, down);
+    let turn = |to, is, at: Option<f64>| {
+        at.map(|at| Turn { to, when: SmolStr::new_static("demand"), is, at, now: total.demand })
+    };
+    let more = turn(Direction::More, Side::Above, turning.required_above.filter(|at| total.demand <= *at));
+    let fewer = turn(Direction::Fewer, Side::Below, turning.spare_below.filter(|at| total.demand >= *at));
+    let capacities = finding.variants.iter().map(|one| Value {
+        name: smol_str::format_smolstr!("capacity of a replica of {} ({})", one.name, one.reason),
+        value: one.per_replica,
+    });
+    let sums = [
+        Value::new("demand", total.demand),
+        Value::new("supply", total.supply),
+        Value::new("supply with what starts", total.anticipated),
+        Value::new("missing", total.required),
+        Value::new("spare", total.spare),
+    ];
+    Step {
+        values: sums.into_iter().chain(capacities).collect(),
+        turns: more.into_iter().chain(fewer).collect(),
+        ..Step::new(Stage::Analyze, None, words::found(finding))
+    }
+}
+
+impl Asked {
+    /// Puts the numbers of `plan` into the drafts of the members that are seen.
+    pub(super) fn take(&self, plan: &Plan, members: &[Member<'_>], drafts: &mut [Draft], steps: &mut Vec<Step>) {
+        steps.extend(plan.steps.iter().map(|step| Step::new(Stage::Optimize, None, step.to_smolstr())));
+        for (at, target) in self.places.iter().zip(&plan.targets) {
+            let (member, draft) = (&members[*at], &mut drafts[*at]);
+            let Some(state) = self.states.get(&member.state.variant.role) else { continue };
+            if !member.active() && target.target == Replicas::ZERO {
+                continue;
+            }
+            let binding = target.bound.as_ref().map(ToSmolStr::to_smolstr);
+            *draft = self.draft(member, *state, target.target);
+            let step = Step::new(Stage::Target, Some(member.name()), draft.message.clone());
+            steps.push(Step { binding, ..step });
+        }
+    }
+
+    fn draft(&self, member: &Member<'_>, state: State, wanted: Replicas) -> Draft {
+        let base = member.scale.base();
+        let held = member.committed().unwrap_or(base);
+        let denied = !state.rights().down && wanted < held;
+        let number = if denied { held } else { wanted };
+        let reason = match number.cmp(&base) {
+            _ if denied || state == State::Partial => Reason::Partial,
+            std::cmp::Ordering::Greater => Reason::ScaleUp,
+            std::cmp::Ordering::Equal => Reason::Steady,
+            std::cmp::Ordering::Less => Reason::ScaleDown,
+        };
+        let message = words::analyzed(member, number, &self.findings);
+        Draft { number: Some(number), reason, message, evidence: self.evidence, blind: false, looked: true }
+    }
+}

@@ -1,0 +1,111 @@
+//! The policies of the seed documents: each variant on its own, by the mean score of its engines, a step at a time.
+
+use smol_str::SmolStr;
+
+use super::member::{Draft, Member, Scene};
+use super::role::{newest, unseen_among_seen};
+use super::step::{Movement, movement};
+use super::{words, zero};
+use crate::analyze::finding::Analyzer;
+use crate::analyze::score::{Scored, Steps};
+use crate::analyze::weighted::{Bests, hardware, speed};
+use crate::analyze::{threshold, weighted};
+use crate::decision::Reason;
+use crate::quality::{Load, Rights, State};
+use crate::report::{Direction, Side, Stage, Step, Turn, Value};
+use crate::units::{Replicas, whole};
+
+/// Looks at each of `members`, of which at least one is seen.
+pub(super) fn look_and_step(
+    scene: Scene<'_>,
+    state: State,
+    members: &[Member<'_>],
+    bests: &mut Bests,
+    steps: &mut Vec<Step>,
+) -> Vec<Draft> {
+    let evidence = newest(members, scene.now);
+    let mut draft = |member: &Member<'_>| {
+        if !member.active() {
+            return zero::asleep(scene, member);
+        }
+        let loads = member.loads(scene.now);
+        if loads.is_empty() {
+            return unseen_among_seen(scene, evidence, member);
+        }
+        let scored = score(scene, member, &loads, bests);
+        let finding = words::scored(&scored);
+        steps.push(analyzed(member, &scored, finding.clone()));
+        let (number, reason) = settle(scene, state.rights(), member, scored.wanted);
+        let message = words::analyzed(member, number, &finding);
+        Draft { number: Some(number), reason, message, evidence, blind: false, looked: true }
+    };
+    members.iter().map(&mut draft).collect()
+}
+
+fn score(scene: Scene<'_>, member: &Member<'_>, loads: &[Load], bests: &mut Bests) -> Scored {
+    let rules = scene.model.scoring;
+    let steps = Steps { up: rules.up, down: rules.down, more: rules.more, fewer: rules.fewer };
+    let (current, bounds) = (member.scale.base(), member.state.variant.bounds);
+    let queue = |load: &Load| whole(load.queue.unwrap_or(0.0));
+    let kv = |load: &Load| load.kv.unwrap_or(0.0);
+    if scene.model.analyzer == Analyzer::Weighted {
+        let limit = rules.queue_limit.unwrap_or(weighted::QUEUE_LIMIT);
+        let accelerator = member.state.variant.accelerator.as_deref().unwrap_or_default();
+        let observed = |load: &Load| {
+            let key = hardware(accelerator, member.state.template.gpus, load.generated.unwrap_or(0.0));
+            let running = load.running.unwrap_or(0.0);
+            let speed = speed(load.generating, running, load.between_tokens.unwrap_or(0.0));
+            speed.into_iter().for_each(|speed| bests.observe(&key, scene.now, speed));
+            let best = bests.get(&key, scene.now);
+            weighted::Observation { kv: kv(load), queue: queue(load), speed, best }
+        };
+        let observed: Vec<_> = loads.iter().map(observed).collect();
+        return weighted::analyze(&observed, current, bounds, steps, limit);
+    }
+    let usual = threshold::Rules::default().queue_limit;
+    let rules = threshold::Rules { steps, queue_limit: rules.queue_limit.unwrap_or(usual) };
+    let observed = |load: &Load| threshold::Observation { kv: kv(load), queue: queue(load) };
+    let observed: Vec<_> = loads.iter().map(observed).collect();
+    threshold::analyze(&observed, current, bounds, &rules)
+}
+
+/// `wanted`, unless the last step is still on its way or the sight does not allow it.
+fn settle(scene: Scene<'_>, rights: Rights, member: &Member<'_>, wanted: Replicas) -> (Replicas, Reason) {
+    let (base, promised) = (member.scale.base(), member.committed());
+    let movement = movement(member, scene.now);
+    let waits = match movement {
+        Movement::Growing | Movement::Unschedulable => wanted > base,
+        Movement::Shrinking => wanted < base,
+        Movement::Settled | Movement::Overdue => false,
+    };
+    let held = promised.unwrap_or(base);
+    if waits || (movement == Movement::Growing && wanted >= base) {
+        return (held, Reason::Transition);
+    }
+    if wanted < held && !rights.down {
+        return (held, Reason::Partial);
+    }
+    let reason = match wanted.cmp(&base) {
+        std::cmp::Ordering::Greater => Reason::ScaleUp,
+        std::cmp::Ordering::Equal => Reason::Steady,
+        std::cmp::Ordering::Less => Reason::ScaleDown,
+    };
+    (wanted, reason)
+}
+
+fn analyzed(member: &Member<'_>, scored: &Scored, finding: SmolStr) -> Step {
+    let mean = scored.mean.unwrap_or(0.0);
+    let turn = |to, is, at: Option<f64>| {
+        at.map(|at| Turn { to, when: SmolStr::new_static(MEAN), is, at, now: mean })
+    };
+    let more = turn(Direction::More, Side::Above, scored.more_above.filter(|at| mean <= *at));
+    let fewer = turn(Direction::Fewer, Side::Below, scored.fewer_below.filter(|at| mean >= *at));
+    let each = scored.each.iter().map(|score| Value::new("score of an engine", *score));
+    Step {
+        values: std::iter::once(Value::new(MEAN, mean)).chain(each).collect(),
+        turns: more.into_iter().chain(fewer).collect(),
+        ..Step::new(Stage::Analyze, Some(member.name()), finding)
+    }
+}
+
+const MEAN: &str = "mean score";
