@@ -3,6 +3,8 @@
 
 mod bound;
 mod hpa;
+mod limit;
+mod optimize;
 mod read;
 mod saturation_percent;
 
@@ -45,6 +47,8 @@ fn compute(group: &str, inputs: &Value) -> Result<Value, String> {
         "v1" => saturation_percent::compute(group, inputs),
         "enforcer" => bound::compute(group, inputs),
         "hpa" => hpa::compute(group, inputs),
+        "optimizer" | "rescale" => optimize::compute(group, inputs),
+        "limiter" | "quota" => limit::compute(group, inputs),
         _ => Err(UNKNOWN.into()),
     }
 }
