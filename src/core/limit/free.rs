@@ -2,10 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Budget, Footprint, Limit, Quota};
+use super::{Budget, Footprint, Ledger, Limit};
+use crate::units::signed;
 
 /// Free GPUs of an accelerator without a bound.
 pub const UNLIMITED: i64 = i64::MAX;
+/// Free GPUs of a namespace that has no bound of its own.
+const NO_BOUND: i64 = -1;
 
 /// Free GPUs. Source: algorithm reference §7.5.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -21,21 +24,38 @@ impl Free {
     /// What `limits` leave beside what runs. With `upstream` a quota switches the inventory off, as it does there.
     #[must_use]
     pub fn of(limits: &[Limit], running: &[(Footprint<'_>, i64)], upstream: bool) -> Self {
+        let ledger = Ledger::new(limits, running.iter().copied());
         let quotas = limits.iter().any(|limit| matches!(limit.budget, Budget::Quota(_)));
+        let namespaces: BTreeSet<&str> = running.iter().map(|(one, _)| one.namespace).collect();
         let mut free = Self::default();
-        for limit in limits {
+        for (at, limit) in limits.iter().enumerate() {
+            // A GPU that is used in part is used.
+            let left =
+                |budget: i64, key: &str| budget.saturating_sub(signed(ledger.used(at, key).ceil())).max(0);
             match &limit.budget {
                 Budget::Inventory(there) if !(upstream && quotas) => {
                     for (name, count) in there {
-                        let used = limit.used(name, running);
-                        tighten(&mut free.cluster, name, i64::from(*count).saturating_sub(used).max(0));
+                        tighten(&mut free.cluster, name, left(i64::from(*count), name));
                     }
                 }
-                Budget::Quota(quota) if quota.by_namespace() => free.add_namespaces(limit, quota, running),
+                Budget::Quota(quota) if quota.by_namespace() => {
+                    for namespace in namespaces.iter().filter(|name| !quota.excludes(name)) {
+                        let own = free.namespaces.entry((*namespace).into()).or_default();
+                        for (name, budget) in quota.list(namespace).into_iter().flatten() {
+                            let key = quota.key(namespace, name);
+                            tighten(own, name, if *budget < 0 { NO_BOUND } else { left(*budget, &key) });
+                            // A type that only namespaces limit has no bound in the cluster.
+                            free.cluster.entry(name.clone()).or_insert(UNLIMITED);
+                        }
+                    }
+                }
                 Budget::Quota(quota) => {
                     for (name, budget) in quota.list("").into_iter().flatten() {
-                        let left = budget.saturating_sub(limit.used(name, running)).max(0);
-                        tighten(&mut free.cluster, name, if *budget < 0 { UNLIMITED } else { left });
+                        tighten(
+                            &mut free.cluster,
+                            name,
+                            if *budget < 0 { UNLIMITED } else { left(*budget, name) },
+                        );
                     }
                 }
                 _ => {}
@@ -43,38 +63,12 @@ impl Free {
         }
         free
     }
-
-    fn add_namespaces(&mut self, limit: &Limit, quota: &Quota, running: &[(Footprint<'_>, i64)]) {
-        let names: BTreeSet<&str> = running.iter().map(|(one, _)| one.namespace).collect();
-        for namespace in names.into_iter().filter(|name| !quota.excludes(name)) {
-            let listed = self.namespaces.entry(namespace.into()).or_default();
-            for (name, budget) in quota.list(namespace).into_iter().flatten() {
-                let left = budget.saturating_sub(limit.used(&quota.key(namespace, name), running)).max(0);
-                // -1 is larger than any count when it is read as one without a sign.
-                let tighter = listed.get(name).map_or(-1, |other| *other);
-                let left = if *budget < 0 { -1 } else { left };
-                let least = if tighter < 0 || (left >= 0 && left < tighter) { left } else { tighter };
-                listed.insert(name.clone(), least);
-                // A type that only namespaces limit has no bound in the cluster.
-                self.cluster.entry(name.clone()).or_insert(UNLIMITED);
-            }
-        }
-    }
 }
 
-impl Limit {
-    /// GPUs in use under `key`, rounded up.
-    fn used(&self, key: &str, running: &[(Footprint<'_>, i64)]) -> i64 {
-        let counted = running.iter().filter_map(|(one, count)| {
-            let claim = self.claim(one).filter(|claim| claim.key == key)?;
-            Some(claim.each * crate::units::float(*count))
-        });
-        let elsewhere = self.elsewhere.get(key).copied().unwrap_or(0.0);
-        crate::units::signed((counted.sum::<f64>() + elsewhere).ceil())
-    }
-}
-
+/// The less of the two; a negative number is no bound.
 fn tighten(free: &mut BTreeMap<String, i64>, name: &str, left: i64) {
     let entry = free.entry(name.into()).or_insert(left);
-    *entry = left.min(*entry);
+    if *entry < 0 || (left >= 0 && left < *entry) {
+        *entry = left;
+    }
 }

@@ -56,7 +56,9 @@ pub struct Granted {
 pub type Pools = BTreeMap<String, i64>;
 
 impl Want {
-    fn footprint(&self) -> Footprint<'_> {
+    /// What a replica of it takes.
+    #[must_use]
+    pub fn footprint(&self) -> Footprint<'_> {
         let Self { gpus, watts, cost, .. } = *self;
         let namespace = &self.id.namespace;
         Footprint { namespace, accelerator: self.accelerator.as_deref(), gpus: gpus.max(1), watts, cost }

@@ -48,12 +48,12 @@ impl<'a> Ledger<'a> {
     #[must_use]
     pub fn room(&self, replica: &Footprint<'_>) -> (i64, Option<Binding>) {
         let mut least = (i64::MAX, None);
-        for (limit, uses) in self.limits.iter().zip(&self.used) {
+        for (at, limit) in self.limits.iter().enumerate() {
             let Some(claim) = limit.claim(replica) else { continue };
             if claim.each <= 0.0 {
                 continue;
             }
-            let used = uses.get(&claim.key).copied().unwrap_or(0.0);
+            let used = self.used(at, &claim.key);
             let free = (claim.budget - used).max(0.0);
             let fit = signed((free + ROUNDING * claim.budget.max(1.0)) / claim.each);
             if fit < least.0 {
@@ -64,6 +64,11 @@ impl<'a> Ledger<'a> {
             }
         }
         least
+    }
+
+    /// What is used of the budget `key` of the limit at this position.
+    pub(super) fn used(&self, limit: usize, key: &str) -> f64 {
+        self.used[limit].get(key).copied().unwrap_or(0.0)
     }
 
     /// Counts `count` such replicas as used; a negative count puts them back.

@@ -28,7 +28,7 @@ pub struct Cover {
 }
 
 /// Counts that are looked at before the search settles for the best so far: about 1 ms.
-const MOST_LOOKS: u32 = 20_000;
+const MOST_LOOKS: u32 = 5_000;
 /// Share of a need, or of a cost, that is rounding.
 const ROUNDING: f64 = 1e-9;
 
@@ -44,23 +44,20 @@ struct Search<'a> {
 
 /// The counts of `choices` that carry all `needs` at the least cost; `None` when even all there may be carry less.
 ///
-/// Needs are at least 0. After 20,000 looks the best so far is the answer; that is at least the greedy one, which for one
+/// Needs are at least 0. After 5,000 looks the best so far is the answer; that is at least the greedy one, which for one
 /// need without maxima costs at most one replica of the first choice more than the optimum when choices are in the order
 /// of cost by capacity.
 #[must_use]
 pub fn cheapest(needs: &[f64], choices: &[Choice]) -> Option<Cover> {
-    let mut rates = vec![vec![f64::INFINITY; needs.len()]; choices.len() + 1];
-    for at in (0..choices.len()).rev() {
-        for need in 0..needs.len() {
-            let capacity = choices[at].capacity.get(need).copied().unwrap_or(0.0);
-            let rate = if capacity > 0.0 && choices[at].most > 0 {
-                choices[at].cost / capacity
-            } else {
-                f64::INFINITY
-            };
-            rates[at][need] = rate.min(rates[at + 1][need]);
-        }
+    let mut rates = vec![vec![f64::INFINITY; needs.len()]];
+    for choice in choices.iter().rev() {
+        let rate =
+            |each: &f64| if *each > 0.0 && choice.most > 0 { choice.cost / each } else { f64::INFINITY };
+        let after = rates.last().into_iter().flatten();
+        let least = choice.capacity.iter().map(rate).zip(after).map(|(own, after)| own.min(*after)).collect();
+        rates.push(least);
     }
+    rates.reverse();
     let mut search = Search {
         choices,
         tolerance: needs.iter().map(|need| need * ROUNDING).collect(),

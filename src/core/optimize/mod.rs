@@ -74,7 +74,7 @@ impl Candidate {
 
     /// How many more than `target` its maximum allows, and a count can hold.
     fn headroom(&self, target: i64) -> i64 {
-        let most = self.bounds.max.map_or(u32::MAX, |max| max.max(self.bounds.min).get());
+        let most = self.bounds.max.map_or(u32::MAX, Replicas::get);
         i64::from(most).saturating_sub(target).max(0)
     }
 }

@@ -17,7 +17,8 @@ use crate::units::float;
 struct Model<'a> {
     work: Work<'a>,
     need: Vec<ByRole>,
-    open: bool,
+    /// What is left of its weight; 0 when it takes no part any more.
+    left: f64,
 }
 
 pub(super) fn optimize(requests: &[Request], limits: &[Limit], rescale: &Rescale) -> Shared {
@@ -37,7 +38,8 @@ pub(super) fn optimize(requests: &[Request], limits: &[Limit], rescale: &Rescale
         if !open && !handled.contains(&at) {
             shrink(&mut work, &mut votes, compat);
         }
-        models.push(Model { work, need: votes.need, open });
+        let left = if open { weight(&work, &votes.need) } else { 0.0 };
+        models.push(Model { work, need: votes.need, left });
     }
     let turns = share(&mut models, &mut ledger);
     let mut plans: Vec<_> =
@@ -49,44 +51,38 @@ pub(super) fn optimize(requests: &[Request], limits: &[Limit], rescale: &Rescale
 fn share(models: &mut [Model<'_>], ledger: &mut Ledger<'_>) -> Vec<Turn> {
     let mut turns = Vec::new();
     loop {
-        let weights: Vec<f64> = models.iter().map(Model::weight).collect();
-        let active: Vec<usize> = (0..models.len()).filter(|at| weights[*at] > 0.0).collect();
+        let active: Vec<usize> = (0..models.len()).filter(|at| models[*at].left > 0.0).collect();
         // The first of the largest.
-        let most = active.iter().copied().reduce(|a, b| if weights[b] > weights[a] { b } else { a });
+        let most = active.iter().copied().reduce(|a, b| if models[b].left > models[a].left { b } else { a });
         let Some(most) = most else { return turns };
-        let (left, count) = (weights[most], f64::from(crate::units::count(active.len())));
-        let mean = active.iter().map(|at| weights[*at]).sum::<f64>() / count;
+        let count = f64::from(crate::units::count(active.len()));
+        let mean = active.iter().map(|at| models[*at].left).sum::<f64>() / count;
+        let model = &mut models[most];
+        let left = model.left;
         // After very many turns everybody is served in full, one after the other, and that is it.
         let last = turns.len() >= MOST_TURNS;
         let target = if last { left } else { target(left, mean, active.len()) };
-        let model = &mut models[most];
         turns.push(Turn { id: model.work.request.id.clone(), left, mean, target });
         model.work.steps.push(Step::Turn { left, mean, target });
-        if grow(&mut model.work, &mut model.need, (target / left).clamp(0.0, 1.0), ledger) == 0 || last {
-            model.open = false;
-        }
+        let grown = grow(&mut model.work, &mut model.need, (target / left).clamp(0.0, 1.0), ledger);
+        model.left = if grown == 0 || last { 0.0 } else { weight(&model.work, &model.need) };
     }
 }
 
-impl Model<'_> {
-    /// What it needs in GPUs of its most efficient variants, by priority and score; without these where that is 0.
-    fn weight(&self) -> f64 {
-        if !self.open {
-            return 0.0;
-        }
-        let (mut scored, mut largest): (f64, f64) = (0.0, 0.0);
-        for (at, need) in self.need.iter().enumerate() {
-            let gpus: f64 = need.iter().map(|(role, need)| self.gpus(at, *role, *need)).sum();
-            scored += quantity(gpus * quantity(self.work.request.findings[at].score));
-            largest = largest.max(gpus);
-        }
-        let weight = quantity(quantity(self.work.request.priority) * scored);
-        if weight > 0.0 { weight } else { quantity(largest) }
+/// What is needed in GPUs of the most efficient variants, by priority and score; without these where that is 0.
+fn weight(work: &Work<'_>, needs: &[ByRole]) -> f64 {
+    let (mut scored, mut largest): (f64, f64) = (0.0, 0.0);
+    for (at, need) in needs.iter().enumerate() {
+        let all: f64 = need.iter().map(|(role, need)| gpus(work, at, *role, *need)).sum();
+        scored += quantity(all * quantity(work.request.findings[at].score));
+        largest = largest.max(all);
     }
+    let weight = quantity(quantity(work.request.priority) * scored);
+    if weight > 0.0 { weight } else { quantity(largest) }
+}
 
-    fn gpus(&self, finding: usize, role: Role, need: f64) -> f64 {
-        let row = &self.work.capacity[finding];
-        let able = self.work.by_efficiency(role, Compat::Corrected).into_iter().find(|at| row[*at] > 0.0);
-        able.map_or(0.0, |at| quantity(need / row[at] * float(self.work.request.candidates[at].gpus())))
-    }
+fn gpus(work: &Work<'_>, finding: usize, role: Role, need: f64) -> f64 {
+    let row = &work.capacity[finding];
+    let able = work.by_efficiency(role, Compat::Corrected).into_iter().find(|at| row[*at] > 0.0);
+    able.map_or(0.0, |at| quantity(need / row[at] * float(work.request.candidates[at].gpus())))
 }

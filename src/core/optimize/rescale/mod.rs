@@ -52,7 +52,8 @@ pub(super) fn apply(
         if left < 0 || left == UNLIMITED {
             continue;
         }
-        let fleets: Vec<Fleet> = members.iter().map(|at| Fleet::of(&works[*at], &accelerator)).collect();
+        let fleets: Vec<Fleet> =
+            members.iter().map(|at| Fleet::of(&works[*at], &accelerator, compat)).collect();
         let running: i64 = fleets.iter().map(Fleet::running).fold(0, i64::saturating_add);
         let budget = left.saturating_add(running);
         if fleets.iter().map(Fleet::demand).fold(0, i64::saturating_add) <= budget {
@@ -116,7 +117,7 @@ struct Fleet {
 }
 
 impl Fleet {
-    fn of(work: &Work<'_>, accelerator: &str) -> Self {
+    fn of(work: &Work<'_>, accelerator: &str, compat: Compat) -> Self {
         let mut fleet =
             Self { running: BTreeMap::new(), demand: BTreeMap::new(), floor: BTreeMap::new(), most: Some(0) };
         let on_it = |at: usize| work.request.candidates[at].accelerator.as_deref() == Some(accelerator);
@@ -130,7 +131,7 @@ impl Fleet {
             fleet.most = both.map(|(sum, max)| sum.saturating_add(gpus(max)));
         }
         for role in fleet.running.keys().copied() {
-            let cheapest = work.by_efficiency(role, Compat::Upstream).into_iter().find(|at| on_it(*at));
+            let cheapest = work.by_efficiency(role, compat).into_iter().find(|at| on_it(*at));
             let wanted = cheapest.map_or(0, |at| {
                 demand_gpus(demand_of(work, role), work.anchor(at), work.request.candidates[at].gpus())
             });
@@ -175,7 +176,7 @@ impl Fleet {
             if target < running {
                 let mut over = running - target;
                 shed(work, role, compat, &mut |at, taken| {
-                    over -= taken * candidates[at].gpus();
+                    over = over.saturating_sub(taken.saturating_mul(candidates[at].gpus()));
                     over.max(0) / candidates[at].gpus()
                 });
             } else {
