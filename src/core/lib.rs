@@ -10,6 +10,7 @@ pub mod decide;
 pub mod decision;
 mod future;
 pub mod hpa;
+pub mod limit;
 pub mod memory;
 pub mod model;
 pub mod needs;

@@ -57,6 +57,12 @@ impl Replicas {
         Self(self.0.saturating_sub(other.0))
     }
 
+    /// The count nearest to a signed one: negative is zero, too large is the largest.
+    #[must_use]
+    pub fn saturating(count: i64) -> Self {
+        Self(u32::try_from(count.max(0)).unwrap_or(u32::MAX))
+    }
+
     /// The smallest count that is at least `value`. Negative is zero, and so is what is not a number.
     #[must_use]
     pub fn ceil(value: f64) -> Self {
@@ -73,6 +79,13 @@ impl Replicas {
 )]
 pub const fn whole(value: f64) -> u32 {
     value as u32
+}
+
+/// The same as a signed count: too large or too small is the nearest there is, and what is not a number is zero.
+#[must_use]
+#[expect(clippy::cast_possible_truncation, reason = "a float cast saturates, as promised")]
+pub const fn signed(value: f64) -> i64 {
+    value as i64
 }
 
 /// The length of a collection as a count; more than `u32` holds is the largest.
@@ -151,6 +164,12 @@ non_negative!(
     /// A number of requests.
     Requests,
     "requests"
+);
+
+non_negative!(
+    /// Electrical power.
+    Watts,
+    "watts"
 );
 
 impl Seconds {

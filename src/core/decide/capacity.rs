@@ -9,14 +9,16 @@ use super::member::{Draft, Member, Scene};
 use super::role::newest;
 use super::{TRANSITION_PATIENCE, words};
 use crate::analyze::finding::{Analyzer, Finding};
-use crate::analyze::saturation_token::{self, Inputs, Observation, SchedulerQueue, TokenPolicy, VariantInput};
+use crate::analyze::saturation_token::{
+    self, Inputs, Observation, SchedulerQueue, TokenPolicy, VariantInput,
+};
 use crate::analyze::throughput;
 use crate::decision::Reason;
 use crate::memory::Learned;
-use crate::model::{Beside, Compat, GroupId, Role, Utilisation};
+use crate::model::{Beside, Role, Utilisation};
 use crate::observe::held_by_scheduler;
 use crate::optimize::{Candidate, Plan, Request};
-use crate::quality::{Load, RATE_WINDOW, State};
+use crate::quality::{Load, State};
 use crate::report::{Direction, Side, Stage, Step, Turn, Value};
 use crate::snapshot::Signal;
 use crate::units::{Replicas, Requests, Seconds, Tokens, whole};
@@ -46,7 +48,6 @@ struct Seen<'m, 'a> {
 /// Asks every analyzer of the model's policy about `members`, of which those of the roles in `states` are seen.
 pub(super) fn ask(
     scene: Scene<'_>,
-    id: &GroupId,
     members: &[Member<'_>],
     states: BTreeMap<Role, State>,
     learned: &mut Learned,
@@ -75,7 +76,7 @@ pub(super) fn ask(
         bounds: member.state.variant.bounds,
     };
     let (places, candidates) = members.iter().enumerate().map(|(at, member)| (at, candidate(member))).unzip();
-    let request = Request { id: id.clone(), priority: scene.model.priority, candidates, findings };
+    let request = Request { id: scene.id.clone(), priority: scene.model.priority, candidates, findings };
     Some(Asked { request, places, states, findings: said, evidence: newest(members, scene.now) })
 }
 
@@ -115,35 +116,11 @@ fn tokens(
     seen: &[Seen<'_, '_>],
     learned: &mut Learned,
 ) -> Finding {
-    let variant = |one: &Seen<'_, '_>| {
-        let state = one.member.state;
-        VariantInput {
-            name: &state.variant.id.name,
-            role: state.variant.role,
-            accelerator: state.variant.accelerator.as_deref().unwrap_or_default(),
-            cost: state.variant.cost,
-            gpus: state.template.gpus,
-            current: one.member.scale.base(),
-            pending: one.pending,
-            parameters: state.template.engine.as_ref(),
-        }
-    };
-    let variants: Vec<_> = seen.iter().map(variant).collect();
-    let observed = |variant: &VariantInput<'_>, load: &Load| Observation {
-        replica: "",
-        variant: variant.name,
-        accelerator: variant.accelerator,
-        cost: variant.cost,
-        kv: load.kv.unwrap_or(0.0),
-        in_use: Tokens::new(load.used()),
-        capacity: Tokens::new(load.capacity),
-        queue: whole(load.queue.unwrap_or(0.0)),
-        prompt: load.prompt.unwrap_or(0.0),
-        output: load.generated.unwrap_or(0.0),
-        prefix_hits: load.hits.unwrap_or(0.0),
-    };
-    let of_variant = |(one, variant)| one.loads.iter().map(move |load| observed(variant, load));
-    let replicas: Vec<_> = seen.iter().zip(&variants).flat_map(of_variant).collect();
+    let variants: Vec<_> = seen.iter().map(variant_input).collect();
+    let mut replicas = Vec::new();
+    for (one, variant) in seen.iter().zip(&variants) {
+        replicas.extend(one.loads.iter().map(|load| observation(variant, load)));
+    }
     let policy = TokenPolicy {
         kv_cache_threshold: scene.model.saturation.kv_cache_threshold,
         queue_length_threshold: scene.model.saturation.queue_length_threshold,
@@ -158,6 +135,36 @@ fn tokens(
     let silent = learned.informative.map(|at| Seconds::between(at, scene.now).get());
     let live = silent.is_some_and(|silent| silent <= LIVE_CYCLES * scene.cycle.get());
     analysis.into_finding(chosen.score, live)
+}
+
+fn variant_input<'a>(one: &Seen<'_, 'a>) -> VariantInput<'a> {
+    let state = one.member.state;
+    VariantInput {
+        name: &state.variant.id.name,
+        role: state.variant.role,
+        accelerator: state.variant.accelerator.as_deref().unwrap_or_default(),
+        cost: state.variant.cost,
+        gpus: state.template.gpus,
+        current: one.member.scale.base(),
+        pending: one.pending,
+        parameters: state.template.engine.as_ref(),
+    }
+}
+
+fn observation<'a>(variant: &VariantInput<'a>, load: &Load) -> Observation<'a> {
+    Observation {
+        replica: "",
+        variant: variant.name,
+        accelerator: variant.accelerator,
+        cost: variant.cost,
+        kv: load.kv.unwrap_or(0.0),
+        in_use: Tokens::new(load.used()),
+        capacity: Tokens::new(load.capacity),
+        queue: whole(load.queue.unwrap_or(0.0)),
+        prompt: load.prompt.unwrap_or(0.0),
+        output: load.generated.unwrap_or(0.0),
+        prefix_hits: load.hits.unwrap_or(0.0),
+    }
 }
 
 /// What the scheduler holds for the model, when that is known.
@@ -197,11 +204,12 @@ fn throughput(
         ready: one.member.scale.base().above(one.pending),
         replicas: one.loads.iter().map(observed).collect(),
     };
+    let queue = held_by_scheduler(scene.now, &scene.group.scheduler).map_or(0.0, |sample| sample.value);
     let look = throughput::Look {
         now: scene.now,
         variants: seen.iter().map(variant).collect(),
         arrival: arrival(scene, seen),
-        queue: Requests::new(held(scene).map_or(0.0, |queue| count(queue.requests))).unwrap_or_default(),
+        queue: Requests::new(queue).unwrap_or_default(),
         rules: throughput::Rules {
             up: utilisation.up,
             down: utilisation.down,
@@ -226,7 +234,8 @@ fn arrival(scene: Scene<'_>, seen: &[Seen<'_, '_>]) -> Option<f64> {
 fn analyzed(scene: Scene<'_>, finding: &Finding) -> Step {
     let Utilisation { up, down } = scene.model.utilisation;
     let total = finding.total;
-    let serving = finding.variants.iter().filter(|one| one.replicas > Replicas::ZERO && one.per_replica > 0.0);
+    let serving =
+        finding.variants.iter().filter(|one| one.replicas > Replicas::ZERO && one.per_replica > 0.0);
     let smallest = serving.map(|one| one.per_replica).min_by(f64::total_cmp).unwrap_or(0.0);
     let turning = total.turning_points(smallest, up, down);
     let turn = |to, is, at: Option<f64>| {
@@ -254,7 +263,13 @@ fn analyzed(scene: Scene<'_>, finding: &Finding) -> Step {
 
 impl Asked {
     /// Puts the numbers of `plan` into the drafts of the members that are seen.
-    pub(super) fn take(&self, plan: &Plan, members: &[Member<'_>], drafts: &mut [Draft], steps: &mut Vec<Step>) {
+    pub(super) fn take(
+        &self,
+        plan: &Plan,
+        members: &[Member<'_>],
+        drafts: &mut [Draft],
+        steps: &mut Vec<Step>,
+    ) {
         steps.extend(plan.steps.iter().map(|step| Step::new(Stage::Optimize, None, step.to_smolstr())));
         for (at, target) in self.places.iter().zip(&plan.targets) {
             let (member, draft) = (&members[*at], &mut drafts[*at]);

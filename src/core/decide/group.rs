@@ -1,19 +1,34 @@
-//! One model group: its variants by role, bounds, zero, and what is published and remembered.
+//! One model group: its variants by role, the numbers their analyzer wants, bounds, zero, and what is published and
+//! remembered. In two halves, since between them models may have to share what is limited.
 
 use std::collections::BTreeMap;
 
-use jiff::Timestamp;
 use smol_str::SmolStr;
 
+use super::capacity::{self, Asked};
 use super::member::{Draft, Member, Scene};
-use super::{role, words, zero};
-use crate::decision::{Cause, Decision, Reason, Target, Unknown, Verdict};
-use crate::memory::{GroupMemory, VariantMemory};
-use crate::model::{GroupId, Policy, Role, VariantId};
+use super::{bounds, role, words, zero};
+use crate::decision::{Cause, Decision, Target, Unknown, Verdict};
+use crate::memory::{GroupMemory, Learned, VariantMemory};
+use crate::model::{Role, VariantId};
+use crate::optimize::Plan;
 use crate::quality::look_at;
 use crate::report::{GroupReport, Stage, Step};
-use crate::snapshot::{ModelGroup, VariantState};
+use crate::snapshot::VariantState;
 use crate::units::Seconds;
+
+/// A group whose analyzers have spoken.
+pub(super) struct Wanting<'a> {
+    pub(super) scene: Scene<'a>,
+    pub(super) members: Vec<Member<'a>>,
+    pub(super) drafts: Vec<Draft>,
+    /// The model, when an optimizer is to make numbers of what its analyzers found.
+    pub(super) asked: Option<Asked>,
+    pub(super) steps: Vec<Step>,
+    memory: GroupMemory,
+    /// What is remembered of variants that are not members.
+    others: BTreeMap<SmolStr, VariantMemory>,
+}
 
 /// What one group's decision leaves.
 pub(super) struct Decided {
@@ -22,75 +37,75 @@ pub(super) struct Decided {
     pub(super) memory: GroupMemory,
 }
 
-/// Decides about one group. Of what is remembered `before`, a variant that is not in it keeps its place if `keep` says so.
-pub(super) fn decide(
-    now: Timestamp,
-    id: &GroupId,
-    group: &ModelGroup,
-    mut before: GroupMemory,
-    policy: &Policy,
-    keep: impl Fn(&SmolStr) -> bool,
-) -> Decided {
-    // A look in the future was taken before the clock was set back.
-    let due = before.cycle_at.is_none_or(|at| at > now || Seconds::between(at, now) >= policy.cycle);
-    let scene = Scene { now, model: policy.of(id), scale_to_zero: policy.scale_to_zero(id), group, due };
-    let mut known = std::mem::take(&mut before.variants);
-    let mut decided = Decided { decisions: BTreeMap::new(), report: GroupReport::default(), memory: before };
-    let (members, mut drafts) = draft_all(scene, &mut known, &mut decided);
-    decided.report.steps.extend(bound(&members, &mut drafts));
-    decided.report.steps.extend(zero::settle(scene, &decided.memory, &members, &mut drafts));
-    for (member, draft) in members.iter().zip(drafts) {
-        let (verdict, memory) = finish(now, policy, member, draft);
-        decided.decisions.insert(member.id().clone(), decision(member.state, verdict));
-        decided.memory.variants.insert(member.name().clone(), memory);
+impl<'a> Wanting<'a> {
+    /// Asks the analyzers of the group about it.
+    pub(super) fn new(scene: Scene<'a>, mut memory: GroupMemory) -> Self {
+        let others = std::mem::take(&mut memory.variants);
+        let (members, drafts, steps) = (Vec::new(), Vec::new(), Vec::new());
+        let mut wanting = Self { scene, members, drafts, asked: None, steps, memory, others };
+        wanting.draft_all();
+        wanting
     }
-    for lost in group.variants.iter().filter(|variant| variant.scale.is_none()) {
-        let memory = known.remove(&lost.variant.id.name).unwrap_or_default();
-        without_target(now, lost, memory, &mut decided);
-    }
-    decided.memory.variants.extend(known.into_iter().filter(|(name, _)| keep(name)));
-    decided
-}
 
-/// The members of every role and their drafts, role by role: each is analysed, blocked and stepped on its own.
-fn draft_all<'a>(
-    scene: Scene<'a>,
-    known: &mut BTreeMap<SmolStr, VariantMemory>,
-    decided: &mut Decided,
-) -> (Vec<Member<'a>>, Vec<Draft>) {
-    let (mut members, mut drafts) = (Vec::new(), Vec::new());
-    let mut roles: BTreeMap<Role, Vec<Member<'a>>> = BTreeMap::new();
-    for state in &scene.group.variants {
-        let Some(scale) = state.scale else { continue };
-        let memory = known.remove(&state.variant.id.name).unwrap_or_default();
-        let member = Member { state, scale, memory, seen: look_at(state, scene.now) };
-        roles.entry(state.variant.role).or_default().push(member);
-    }
-    for (role, of_role) in roles {
-        let outcome = role::decide(scene, role, &of_role);
-        decided.report.steps.extend(outcome.steps);
-        if outcome.looked {
-            decided.memory.cycle_at = Some(scene.now);
+    /// The members of every role and their drafts, role by role: each is blocked on its own.
+    fn draft_all(&mut self) {
+        let mut roles: BTreeMap<Role, Vec<Member<'a>>> = BTreeMap::new();
+        for state in &self.scene.group.variants {
+            let Some(scale) = state.scale else { continue };
+            let memory = self.others.remove(&state.variant.id.name).unwrap_or_default();
+            let member = Member { state, scale, memory, seen: look_at(state, self.scene.now) };
+            roles.entry(state.variant.role).or_default().push(member);
         }
-        members.extend(of_role);
-        drafts.extend(outcome.drafts);
+        let mut learned: Learned =
+            self.memory.learned.take().map_or_else(Learned::default, |learned| *learned);
+        let mut open = BTreeMap::new();
+        for (role, members) in roles {
+            let outcome = role::decide(self.scene, role, &members, &mut learned);
+            self.steps.extend(outcome.steps);
+            if outcome.looked {
+                self.memory.cycle_at = Some(self.scene.now);
+            }
+            open.extend(outcome.open.map(|state| (role, state)));
+            self.members.extend(members);
+            self.drafts.extend(outcome.drafts);
+        }
+        if !open.is_empty() {
+            self.asked = capacity::ask(self.scene, &self.members, open, &mut learned, &mut self.steps);
+        }
+        self.memory.learned = (learned != Learned::default()).then(|| Box::new(learned));
     }
-    (members, drafts)
-}
 
-/// Minimum and maximum: after every analyzer, in transitions and on holds too.
-fn bound(members: &[Member<'_>], drafts: &mut [Draft]) -> Vec<Step> {
-    let mut steps = Vec::new();
-    for (member, draft) in members.iter().zip(drafts) {
-        let Some(wanted) = draft.number else { continue };
-        let bounded = member.state.variant.bounds.clamp(wanted);
-        if bounded != wanted {
-            let message = words::bounded(member, wanted, bounded, &draft.message);
-            steps.push(Step::new(Stage::Bound, Some(member.name()), message.clone()));
-            *draft = Draft { number: Some(bounded), reason: Reason::Bounded, message, ..draft.clone() };
+    /// Takes the numbers of an optimizer.
+    pub(super) fn take(&mut self, plan: &Plan) {
+        if let Some(asked) = self.asked.take() {
+            asked.take(plan, &self.members, &mut self.drafts, &mut self.steps);
         }
     }
-    steps
+
+    /// Puts what analyzers have wanted under the model's rules of stability.
+    pub(super) fn settle(&mut self) {
+        self.steps.extend(bounds::settle(self.scene, &mut self.members, &mut self.drafts));
+    }
+
+    /// The group's decision. Of what is remembered, a variant that is not in the group keeps its place if `keep` says so.
+    pub(super) fn finish(self, keep: impl Fn(&SmolStr) -> bool) -> Decided {
+        let Self { scene, members, mut drafts, mut steps, memory, mut others, .. } = self;
+        steps.extend(bounds::clamp(&members, &mut drafts));
+        steps.extend(zero::settle(scene, &memory, &members, &mut drafts));
+        steps.extend(bounds::tell_swallowed(scene, &members, &mut drafts));
+        let mut decided = Decided { decisions: BTreeMap::new(), report: GroupReport { steps }, memory };
+        for (member, draft) in members.into_iter().zip(drafts) {
+            let (verdict, memory) = publish(scene, &member, draft);
+            decided.decisions.insert(member.id().clone(), decision(member.state, verdict));
+            decided.memory.variants.insert(member.name().clone(), memory);
+        }
+        for lost in scene.group.variants.iter().filter(|variant| variant.scale.is_none()) {
+            let memory = others.remove(&lost.variant.id.name).unwrap_or_default();
+            without_target(scene, lost, memory, &mut decided);
+        }
+        decided.memory.variants.extend(others.into_iter().filter(|(name, _)| keep(name)));
+        decided
+    }
 }
 
 fn decision(state: &VariantState, verdict: Verdict) -> Decision {
@@ -104,8 +119,8 @@ fn decision(state: &VariantState, verdict: Verdict) -> Decision {
 
 /// The verdict, and what is remembered of it. A number whose evidence is too old is not published but remembered, so
 /// that it can go on when evidence returns.
-fn finish(now: Timestamp, policy: &Policy, member: &Member<'_>, draft: Draft) -> (Verdict, VariantMemory) {
-    let before = &member.memory;
+fn publish(scene: Scene<'_>, member: &Member<'_>, draft: Draft) -> (Verdict, VariantMemory) {
+    let (now, before) = (scene.now, &member.memory);
     let blind_since = draft.blind.then(|| before.blind_since.unwrap_or(now));
     let Some(desired) = draft.number else {
         let since = before.blind_since.unwrap_or(now);
@@ -123,10 +138,11 @@ fn finish(now: Timestamp, policy: &Policy, member: &Member<'_>, draft: Draft) ->
         reason: if draft.blind { before.reason } else { Some(draft.reason) },
         message: if draft.blind { before.message.clone() } else { Some(draft.message.clone()) },
         blind_since,
+        wanted: before.wanted.clone(),
     };
     let age = Seconds::between(evidence, now);
-    if age > policy.max_stale {
-        let message = words::too_old(member, age, policy.max_stale, &draft.message);
+    if age > scene.max_stale {
+        let message = words::too_old(member, age, scene.max_stale, &draft.message);
         return (Verdict::Unknown(Unknown { cause: Cause::TooOld, message, since: evidence }), memory);
     }
     let target = Target { desired, reason: draft.reason, message: draft.message, evidence };
@@ -134,12 +150,12 @@ fn finish(now: Timestamp, policy: &Policy, member: &Member<'_>, draft: Draft) ->
 }
 
 /// A variant whose scale target does not exist: no number, but its memory stays for when it comes back.
-fn without_target(now: Timestamp, state: &VariantState, mut memory: VariantMemory, decided: &mut Decided) {
-    let since = *memory.blind_since.get_or_insert(now);
+fn without_target(scene: Scene<'_>, state: &VariantState, mut memory: VariantMemory, decided: &mut Decided) {
+    let since = *memory.blind_since.get_or_insert(scene.now);
     let message = words::target_not_found(state);
     let verdict = Verdict::Unknown(Unknown { cause: Cause::TargetNotFound, message, since });
     decided.decisions.insert(state.variant.id.clone(), decision(state, verdict));
     decided.memory.variants.insert(state.variant.id.name.clone(), memory);
-    let finding = format!("{} does not exist", state.variant.target);
+    let finding = words::no_target(state);
     decided.report.steps.push(Step::new(Stage::Quality, Some(&state.variant.id.name), finding));
 }

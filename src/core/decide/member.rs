@@ -5,8 +5,8 @@ use smol_str::SmolStr;
 
 use super::TRANSITION_PATIENCE;
 use crate::decision::Reason;
-use crate::memory::VariantMemory;
-use crate::model::{ModelPolicy, ScaleToZero, VariantId};
+use crate::memory::{GroupMemory, VariantMemory};
+use crate::model::{Compat, GroupId, ModelPolicy, Policy, ScaleToZero, VariantId};
 use crate::quality::{Freshness, Load, VariantSight, engines_of, read};
 use crate::snapshot::{ModelGroup, Phase, Scale, VariantState};
 use crate::units::{Replicas, Seconds};
@@ -15,11 +15,32 @@ use crate::units::{Replicas, Seconds};
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Scene<'a> {
     pub(super) now: Timestamp,
+    pub(super) id: &'a GroupId,
     pub(super) model: &'a ModelPolicy,
     pub(super) scale_to_zero: ScaleToZero,
+    pub(super) compat: Compat,
+    pub(super) cycle: Seconds,
+    pub(super) max_stale: Seconds,
     pub(super) group: &'a ModelGroup,
     /// The analyzer's next look is due.
     pub(super) due: bool,
+}
+
+impl<'a> Scene<'a> {
+    /// `before` is what is remembered of `group`.
+    pub(super) fn new(
+        now: Timestamp,
+        id: &'a GroupId,
+        group: &'a ModelGroup,
+        before: &GroupMemory,
+        policy: &'a Policy,
+    ) -> Self {
+        // A look in the future was taken before the clock was set back.
+        let due = before.cycle_at.is_none_or(|at| at > now || Seconds::between(at, now) >= policy.cycle);
+        let (model, scale_to_zero) = (policy.of(id), policy.scale_to_zero(id));
+        let Policy { compat, cycle, max_stale, .. } = *policy;
+        Self { now, id, model, scale_to_zero, compat, cycle, max_stale, group, due }
+    }
 }
 
 /// A variant whose scale target exists.
@@ -77,7 +98,14 @@ impl Member<'_> {
     }
 
     pub(super) fn hold(&self, reason: Reason, message: SmolStr, now: Timestamp) -> Draft {
-        Draft { number: self.committed(), reason, message, evidence: self.old_evidence(now), blind: true, looked: false }
+        Draft {
+            number: self.committed(),
+            reason,
+            message,
+            evidence: self.old_evidence(now),
+            blind: true,
+            looked: false,
+        }
     }
 
     /// What its engines were doing, without those of which nothing recent is known.
@@ -85,7 +113,8 @@ impl Member<'_> {
         let serving = self.state.replicas.iter().filter(|replica| replica.phase == Phase::Ready);
         let judged = serving.flat_map(|replica| {
             let since = replica.ready_since.unwrap_or(replica.created);
-            engines_of(replica).filter(move |(_, engine)| read(engine, since, now).freshness <= Freshness::Aging)
+            engines_of(replica)
+                .filter(move |(_, engine)| read(engine, since, now).freshness <= Freshness::Aging)
         });
         judged.map(|(_, engine)| Load::read(engine, now)).collect()
     }

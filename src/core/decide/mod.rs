@@ -1,9 +1,13 @@
 //! From a snapshot, what is remembered and what is wanted to one decision a variant. The order of the groups is
 //! irrelevant: each is decided from its own variants only. What is refused by [`crate::check`] is held.
 
+mod bounds;
+mod capacity;
 mod group;
 mod member;
 mod role;
+mod score;
+mod share;
 mod step;
 #[cfg(test)]
 mod tests;
@@ -15,6 +19,8 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 use smol_str::{SmolStr, ToSmolStr};
 
+use self::group::Wanting;
+use self::member::Scene;
 use crate::check::{check_group, one_decision_each};
 use crate::decision::{Cause, Decision, Outcome, Reason, Target, Unknown, Verdict};
 use crate::future::{not_after, without_future};
@@ -39,16 +45,31 @@ pub fn decide(snapshot: &Snapshot, memory: &Memory, policy: &Policy) -> Outcome 
     let invalid: BTreeSet<&VariantId> = snapshot.invalid.iter().map(|one| &one.id).collect();
     let mut groups = absent(snapshot, memory, &invalid);
     let (mut decisions, mut reports, mut broken) = (Vec::new(), Vec::new(), Vec::new());
-    for (id, group) in &snapshot.groups {
-        let remembered = memory.groups.get(id);
-        let mut before = remembered.cloned().unwrap_or_default();
+    let limits = share::limits(snapshot, &policy.limits);
+    let wanting = snapshot.groups.iter().map(|(id, group)| {
+        let mut before = memory.groups.get(id).cloned().unwrap_or_default();
         not_after(&mut before, snapshot.now);
-        let keep = |name: &SmolStr| invalid.contains(&VariantId::new(id.namespace.clone(), name.clone()));
-        let decided = group::decide(snapshot.now, id, group, before, policy, keep);
+        Wanting::new(Scene::new(snapshot.now, id, group, &before, policy), before)
+    });
+    let mut finish = |wanting: Wanting<'_>| {
+        let Scene { id, group, .. } = wanting.scene;
+        let decided =
+            wanting.finish(|name| invalid.contains(&VariantId::new(id.namespace.clone(), name.clone())));
+        let remembered = memory.groups.get(id);
         broken.extend(check_group(snapshot.now, id, group, remembered, policy, &decided.decisions));
         decisions.extend(decided.decisions);
         reports.push((id.clone(), decided.report));
         groups.push((id.clone(), decided.memory));
+    };
+    if limits.is_empty() && !policy.limits.rescale {
+        for mut one in wanting {
+            share::alone(&mut one);
+            finish(one);
+        }
+    } else {
+        let mut all: Vec<Wanting<'_>> = wanting.collect();
+        share::together(&mut all, &limits, policy);
+        all.into_iter().for_each(finish);
     }
     let since = |id| memory.invalid.get(id).map_or(snapshot.now, |since| snapshot.now.min(*since));
     decisions

@@ -3,8 +3,10 @@
 use jiff::Timestamp;
 
 use super::member::{Draft, Member, Scene};
-use super::{START_ALLOWANCE, step, words, zero};
+use super::{START_ALLOWANCE, score, step, words, zero};
+use crate::analyze::finding::Analyzer;
 use crate::decision::Reason;
+use crate::memory::Learned;
 use crate::model::Role;
 use crate::quality::{Seen, State, state_of};
 use crate::report::Step;
@@ -17,15 +19,17 @@ pub(super) struct Decided {
     pub(super) steps: Vec<Step>,
     /// The analyzer has taken its look.
     pub(super) looked: bool,
+    /// What the observations are worth to analyzers of capacity, which look at all roles together.
+    pub(super) open: Option<State>,
 }
 
 /// Decides about `members`, which are all of one role.
-pub(super) fn decide(scene: Scene<'_>, role: Role, members: &[Member<'_>]) -> Decided {
+pub(super) fn decide(scene: Scene<'_>, role: Role, members: &[Member<'_>], learned: &mut Learned) -> Decided {
     let active = members.iter().filter(|member| member.active());
     let seen: Vec<Seen<'_>> = active.map(|member| (member.state, &member.seen)).collect();
     let state = state_of(&scene.group.source, &seen, scene.now);
     let mut steps = vec![words::quality_step(role, state, &seen)];
-    let mut looked = false;
+    let (mut looked, mut open) = (false, None);
     let drafts = match state {
         State::Down => all(members, |member| hold_down(scene, member)),
         State::Zero => zero::at_zero(scene, members, &mut steps),
@@ -33,14 +37,20 @@ pub(super) fn decide(scene: Scene<'_>, role: Role, members: &[Member<'_>]) -> De
         State::Missing | State::Stale => all(members, |member| hold_unseen(scene, state, member)),
         State::Partial | State::Aging | State::Fresh if scene.due => {
             looked = true;
-            step::look_and_step(scene, state, members, &mut steps)
+            match scene.model.analyzer {
+                Analyzer::SaturationPercent => step::look_and_step(scene, state, members, &mut steps),
+                Analyzer::Threshold | Analyzer::Weighted => {
+                    score::look_and_step(scene, state, members, &mut learned.bests, &mut steps)
+                }
+                Analyzer::Saturation | Analyzer::Throughput | Analyzer::QueueingModel | Analyzer::Inferno => {
+                    open = Some(state);
+                    between(scene, members)
+                }
+            }
         }
-        State::Partial | State::Aging | State::Fresh => {
-            let evidence = newest(members, scene.now);
-            all(members, |member| between_looks(scene, evidence, member))
-        }
+        State::Partial | State::Aging | State::Fresh => between(scene, members),
     };
-    Decided { drafts, steps, looked }
+    Decided { drafts, steps, looked, open }
 }
 
 fn all(members: &[Member<'_>], draft: impl Fn(&Member<'_>) -> Draft) -> Vec<Draft> {
@@ -92,6 +102,11 @@ fn start(scene: Scene<'_>, members: &[Member<'_>]) -> Vec<Draft> {
 pub(super) fn newest(members: &[Member<'_>], now: Timestamp) -> Timestamp {
     let active = members.iter().filter(|member| member.active());
     active.filter_map(|member| member.seen.newest).max().unwrap_or(now)
+}
+
+fn between(scene: Scene<'_>, members: &[Member<'_>]) -> Vec<Draft> {
+    let evidence = newest(members, scene.now);
+    all(members, |member| between_looks(scene, evidence, member))
 }
 
 /// A read never moves a number: between two looks of the analyzer the committed target stands.

@@ -237,7 +237,14 @@ fn wait(scene: Scene<'_>, evidence: Timestamp, waiting: &SmolStr, member: &Membe
         return unseen_among_seen(scene, evidence, member);
     }
     let number = Some(member.committed().unwrap_or(member.scale.base()));
-    Draft { number, reason: Reason::Transition, message: waiting.clone(), evidence, blind: false, looked: false }
+    Draft {
+        number,
+        reason: Reason::Transition,
+        message: waiting.clone(),
+        evidence,
+        blind: false,
+        looked: false,
+    }
 }
 
 /// A finished look, ready to be put into drafts.

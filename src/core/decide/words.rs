@@ -86,6 +86,41 @@ pub(super) fn analyzed(member: &Member<'_>, number: Replicas, finding: &str) -> 
     }
 }
 
+pub(super) fn settled(
+    member: &Member<'_>,
+    wanted: Replicas,
+    number: Replicas,
+    why: &str,
+    message: &str,
+) -> SmolStr {
+    format_smolstr!("{}: {number} and not {wanted} yet ({why}); {message}", member.id())
+}
+
+pub(super) fn limited(member: &Member<'_>, wanted: Replicas, number: Replicas, binding: &str) -> SmolStr {
+    format_smolstr!("{}: {wanted} are needed and {number} can be had: {binding}", member.id())
+}
+
+/// A change that an HPA does not see.
+pub(super) fn swallowed(member: &Member<'_>, number: Replicas, tolerance: f64) -> SmolStr {
+    let (id, base, percent) = (member.id(), member.scale.base(), tolerance * 100.0);
+    format_smolstr!("{id}: an HPA with a tolerance of {percent:.0} % takes {number} for the {base} that run")
+}
+
+pub(super) fn with_swallowed(message: &str, tolerance: f64) -> SmolStr {
+    format_smolstr!("{message} (within an HPA's tolerance of {:.0} %: it will not follow)", tolerance * 100.0)
+}
+
+/// The variant's minimum and maximum.
+pub(super) fn bounds(member: &Member<'_>) -> SmolStr {
+    let bounds = member.state.variant.bounds;
+    let max = bounds.max.map_or_else(|| SmolStr::new_static("none"), |max| max.to_smolstr());
+    format_smolstr!("minimum {}, maximum {max}", bounds.min)
+}
+
+pub(super) fn no_target(state: &VariantState) -> SmolStr {
+    format_smolstr!("{} does not exist", state.variant.target)
+}
+
 pub(super) fn source_down(member: &Member<'_>, cause: &str) -> SmolStr {
     format_smolstr!("{}: {cause}; the last number is held", member.id())
 }
@@ -214,13 +249,7 @@ pub(super) fn no_room(member: &Member<'_>, finding: &str) -> SmolStr {
 }
 
 pub(super) fn bounded(member: &Member<'_>, wanted: Replicas, bounded: Replicas, message: &str) -> SmolStr {
-    let bounds = member.state.variant.bounds;
-    let max = bounds.max.map_or_else(|| SmolStr::new_static("none"), |max| max.to_smolstr());
-    format_smolstr!(
-        "{}: {wanted} moved to {bounded} (minimum {}, maximum {max}); {message}",
-        member.id(),
-        bounds.min
-    )
+    format_smolstr!("{}: {wanted} moved to {bounded} ({}); {message}", member.id(), bounds(member))
 }
 
 pub(super) fn asleep(member: &Member<'_>) -> SmolStr {

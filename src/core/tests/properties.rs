@@ -171,7 +171,7 @@ fn memory() -> BoxedStrategy<Memory> {
         btree_map(proptest::sample::select(&NAMES[..]).prop_map(SmolStr::new_static), remembered(), 0..4);
     (moment(), moment(), moment(), variants)
         .prop_map(|(cycle_at, idle_since, observed_at, variants)| {
-            let group = GroupMemory { cycle_at, idle_since, observed_at, variants };
+            let group = GroupMemory { cycle_at, idle_since, observed_at, learned: None, variants };
             Memory { groups: [(GroupId::new("default", "m"), group)].into(), ..Memory::default() }
         })
         .boxed()

@@ -55,6 +55,22 @@ fn scaling_from_zero_agrees_with_upstream() {
 }
 
 #[test]
+fn the_optimizers_agree_with_upstream() {
+    all_pass("optimizer", 34);
+}
+
+#[test]
+fn rescaling_agrees_with_upstream() {
+    all_pass("rescale", 17);
+}
+
+#[test]
+fn the_limiter_and_quotas_agree_with_upstream() {
+    all_pass("limiter", 6);
+    all_pass("quota", 7);
+}
+
+#[test]
 fn a_group_nobody_implements_is_a_failure_and_not_silence() {
     let text = r#"{"vectors": [{"group": "nobody", "id": "x", "inputs": {}, "expected": 1}]}"#;
     let mut tally = vectors::Tally::default();

@@ -4,6 +4,8 @@
 mod bound;
 mod coordinator;
 mod hpa;
+mod limit;
+mod optimize;
 mod read;
 mod saturation_percent;
 mod saturation_token;
@@ -55,6 +57,8 @@ fn compute(group: &str, inputs: &Value) -> Result<Value, String> {
         "seed" => seed::compute(group, inputs),
         "coordinator" => coordinator::compute(group, inputs),
         "scale_from_zero" => wake::compute(group, inputs),
+        "optimizer" | "rescale" => optimize::compute(group, inputs),
+        "limiter" | "quota" => limit::compute(group, inputs),
         _ => Err(UNKNOWN.into()),
     }
 }

@@ -1,0 +1,126 @@
+//! What models share: limits on GPUs, power and money, and whose numbers they hold back.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use smol_str::{SmolStr, ToSmolStr};
+
+use super::group::Wanting;
+use super::member::{Draft, Member};
+use super::words;
+use crate::decision::Reason;
+use crate::limit::{Budget, Limit, Quota, Want, grant};
+use crate::model::{LimitPolicy, Policy, Power};
+use crate::optimize::rescale::Rescale;
+use crate::optimize::{Request, by_score, cost_aware};
+use crate::report::{Stage, Step, Value};
+use crate::snapshot::Snapshot;
+use crate::units::{Replicas, Watts};
+
+/// The limits of `policy`, with what the cluster has. Without an inventory that limit denies: nobody knows what is free.
+pub(super) fn limits(snapshot: &Snapshot, policy: &LimitPolicy) -> Vec<Limit> {
+    let mut limits = Vec::new();
+    if policy.inventory && policy.quotas.is_empty() {
+        let there = snapshot.inventory.clone().unwrap_or_default();
+        limits.push(Limit::new("inventory", Budget::Inventory(there)));
+    }
+    limits.extend(policy.quotas.iter().map(quota));
+    if let Some(Power { watts, per_gpu }) = &policy.power {
+        let watts_of = |watts: f64| Watts::new(watts).unwrap_or(Watts::ZERO);
+        let per_gpu = per_gpu.iter().map(|(name, watts)| (name.clone(), watts_of(*watts))).collect();
+        limits.push(Limit::new("power", Budget::Power { budget: watts_of(*watts), per_gpu }));
+    }
+    limits.extend(policy.spend.map(|budget| Limit::new("spend", Budget::Spend(budget))));
+    limits
+}
+
+/// A quota that is not valid has been refused where the policy was read; here it denies.
+fn quota(configured: &crate::model::Quota) -> Limit {
+    use crate::model::Quota::{Cluster, Namespace};
+    let (name, quota) = match configured {
+        Cluster { quotas } => ("cluster quota", Quota::cluster(quotas.clone())),
+        Namespace { namespace_quotas, exclude } => {
+            let excluded: BTreeSet<SmolStr> = exclude.iter().cloned().collect();
+            ("namespace quota", Quota::namespaces(namespace_quotas.clone(), excluded))
+        }
+    };
+    let denied = || Quota::cluster(BTreeMap::new());
+    let quota = quota.or_else(|_| denied());
+    Limit::new(name, quota.map_or_else(|_| Budget::Inventory(BTreeMap::new()), Budget::Quota))
+}
+
+/// One group alone, when nothing is shared.
+pub(super) fn alone(wanting: &mut Wanting<'_>) {
+    if let Some(asked) = &wanting.asked {
+        let plans = cost_aware::optimize(std::slice::from_ref(&asked.request), wanting.scene.compat);
+        plans.iter().for_each(|plan| wanting.take(plan));
+    }
+    wanting.settle();
+}
+
+/// All groups together: optimizers share by need and priority, then nothing is added that a limit does not leave.
+pub(super) fn together(all: &mut [Wanting<'_>], limits: &[Limit], policy: &Policy) {
+    let requests: Vec<Request> =
+        all.iter().filter_map(|one| one.asked.as_ref()).map(|asked| asked.request.clone()).collect();
+    let namespaces = requests.iter().map(|request| request.id.namespace.clone());
+    let rescale = if policy.limits.rescale {
+        Rescale { cluster: true, namespaces: namespaces.collect() }
+    } else {
+        Rescale::default()
+    };
+    let plans = by_score::optimize(&requests, limits, &rescale, policy.compat).plans;
+    let asking = all.iter_mut().filter(|one| one.asked.is_some());
+    asking.zip(&plans).for_each(|(one, plan)| one.take(plan));
+    all.iter_mut().for_each(Wanting::settle);
+    hold_back(all, limits, policy);
+}
+
+/// Only additions are held back, the neediest last.
+fn hold_back(all: &mut [Wanting<'_>], limits: &[Limit], policy: &Policy) {
+    let mut places = Vec::new();
+    let mut wants = Vec::new();
+    for (group, one) in all.iter().enumerate() {
+        for (at, (member, draft)) in one.members.iter().zip(&one.drafts).enumerate() {
+            let running = member.scale.base();
+            wants.push(want(one, member, draft.number.unwrap_or(running)));
+            places.push((group, at));
+        }
+    }
+    let granted = grant(&wants, limits, policy.compat);
+    for ((group, at), granted) in places.into_iter().zip(granted) {
+        let Wanting { members, drafts, steps, .. } = &mut all[group];
+        let (member, draft) = (&members[at], &mut drafts[at]);
+        if draft.number.is_some_and(|wanted| granted.granted < wanted && granted.limited) {
+            let bound = granted.bound.as_ref();
+            let binding = bound.map_or_else(|| SmolStr::new_static("free GPUs"), ToSmolStr::to_smolstr);
+            let message = words::limited(member, granted.wanted, granted.granted, &binding);
+            let values = bound.map(|bound| {
+                vec![
+                    Value::new("wanted", f64::from(granted.wanted.get())),
+                    Value::new("budget", bound.budget),
+                    Value::new("used", bound.used),
+                    Value::new("free", bound.free),
+                ]
+            });
+            let step = Step::new(Stage::Limit, Some(member.name()), message.clone());
+            steps.push(Step { binding: Some(binding), values: values.unwrap_or_default(), ..step });
+            let number = Some(granted.granted);
+            *draft = Draft { number, reason: Reason::Bounded, message, ..draft.clone() };
+        }
+    }
+}
+
+fn want(wanting: &Wanting<'_>, member: &Member<'_>, wanted: Replicas) -> Want {
+    let state = member.state;
+    Want {
+        id: member.id().clone(),
+        current: member.scale.base(),
+        wanted,
+        bounds: state.variant.bounds,
+        priority: wanting.scene.model.priority,
+        spare: 0.0,
+        cost: state.variant.cost,
+        accelerator: state.variant.accelerator.clone(),
+        gpus: state.template.gpus,
+        watts: None,
+    }
+}

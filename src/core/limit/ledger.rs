@@ -1,0 +1,91 @@
+//! What is left of every limit while replicas are handed out.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Footprint, Limit};
+use crate::units::{float, signed};
+use smol_str::SmolStr;
+
+/// A limit that allowed less than was wanted.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Binding {
+    /// The limit's name.
+    pub limit: SmolStr,
+    /// Which of its budgets: an accelerator, a namespace and an accelerator, the cluster, or `unknown`.
+    pub key: SmolStr,
+    /// How much there is, in the limit's unit.
+    pub budget: f64,
+    /// How much of it is used.
+    pub used: f64,
+    /// How much is left, at least 0.
+    pub free: f64,
+}
+
+impl fmt::Display for Binding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { limit, key, budget, used, free } = self;
+        write!(f, "{limit} of {key}: {free:.1} of {budget:.1} free, {used:.1} used")
+    }
+}
+
+/// What is used of every limit. Asking is free, taking is for good until it is put back.
+#[derive(Debug, Clone)]
+pub struct Ledger<'a> {
+    limits: &'a [Limit],
+    used: Vec<BTreeMap<SmolStr, f64>>,
+}
+
+/// Share of a budget that is rounding: three replicas of 0.1 fit into 0.3.
+const ROUNDING: f64 = 1e-9;
+
+impl<'a> Ledger<'a> {
+    /// With what runs already, and what workloads use that are not decided about.
+    #[must_use]
+    pub fn new<'b>(limits: &'a [Limit], running: impl IntoIterator<Item = (Footprint<'b>, i64)>) -> Self {
+        let used = limits.iter().map(|limit| limit.elsewhere.clone()).collect();
+        let mut ledger = Self { limits, used };
+        for (replica, count) in running {
+            ledger.take(&replica, count);
+        }
+        ledger
+    }
+
+    /// How many more such replicas fit, and which limit allows no more (the first of those); `i64::MAX` without one.
+    #[must_use]
+    pub fn room(&self, replica: &Footprint<'_>) -> (i64, Option<Binding>) {
+        let mut least = (i64::MAX, None);
+        for (at, limit) in self.limits.iter().enumerate() {
+            let Some(claim) = limit.claim(replica) else { continue };
+            if claim.each <= 0.0 {
+                continue;
+            }
+            let used = self.used(at, &claim.key);
+            let free = (claim.budget - used).max(0.0);
+            let fit = signed((free + ROUNDING * claim.budget.max(1.0)) / claim.each);
+            if fit < least.0 {
+                let Limit { name, .. } = limit;
+                let binding =
+                    Binding { limit: name.clone(), key: claim.key, budget: claim.budget, used, free };
+                least = (fit, Some(binding));
+            }
+        }
+        least
+    }
+
+    /// What is used of the budget `key` of the limit at this position.
+    pub(super) fn used(&self, limit: usize, key: &str) -> f64 {
+        self.used[limit].get(key).copied().unwrap_or(0.0)
+    }
+
+    /// Counts `count` such replicas as used; a negative count puts them back.
+    pub fn take(&mut self, replica: &Footprint<'_>, count: i64) {
+        for (limit, uses) in self.limits.iter().zip(&mut self.used) {
+            if let Some(claim) = limit.claim(replica) {
+                *uses.entry(claim.key).or_insert(0.0) += claim.each * float(count);
+            }
+        }
+    }
+}

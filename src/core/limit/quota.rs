@@ -1,0 +1,101 @@
+//! Quotas: how many GPUs of a type a cluster's models or a namespace's may use together.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use crate::units::{OutOfRange, float};
+use smol_str::{SmolStr, format_smolstr};
+
+/// GPUs by accelerator; -1 is unlimited, and an accelerator that is not listed has none. Source: algorithm reference §7.9.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Quota(Scope);
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+enum Scope {
+    Cluster(ByType),
+    Namespace { listed: BTreeMap<SmolStr, ByType>, excluded: BTreeSet<SmolStr> },
+}
+
+type ByType = BTreeMap<SmolStr, i64>;
+
+/// The namespace whose quota each namespace gets that is not listed, each for itself.
+const DEFAULT: &str = "default";
+/// More GPUs than any quota may name.
+const MOST: i64 = 1 << 20;
+/// The budget without a bound.
+const NO_BOUND: i64 = -1;
+
+impl Quota {
+    /// One quota for all.
+    ///
+    /// # Errors
+    /// When a value is below -1 or above 1,048,576.
+    pub fn cluster(quotas: BTreeMap<SmolStr, i64>) -> Result<Self, OutOfRange> {
+        check(&quotas)?;
+        Ok(Self(Scope::Cluster(quotas)))
+    }
+
+    /// A quota a namespace: the list of a namespace is closed, the key `default` is for each namespace that has none, and
+    /// `excluded` namespaces are not limited.
+    ///
+    /// # Errors
+    /// When a value is below -1 or above 1,048,576.
+    pub fn namespaces(
+        listed: BTreeMap<SmolStr, BTreeMap<SmolStr, i64>>,
+        excluded: BTreeSet<SmolStr>,
+    ) -> Result<Self, OutOfRange> {
+        listed.values().try_for_each(check)?;
+        Ok(Self(Scope::Namespace { listed, excluded }))
+    }
+
+    /// Whether it is kept by namespace.
+    #[must_use]
+    pub const fn by_namespace(&self) -> bool {
+        matches!(self.0, Scope::Namespace { .. })
+    }
+
+    /// Whether `namespace` is not limited by it.
+    #[must_use]
+    pub fn excludes(&self, namespace: &str) -> bool {
+        matches!(&self.0, Scope::Namespace { excluded, .. } if excluded.contains(namespace))
+    }
+
+    /// All that `namespace` may use, by accelerator; nothing where neither it nor `default` is listed.
+    #[must_use]
+    pub fn list(&self, namespace: &str) -> Option<&BTreeMap<SmolStr, i64>> {
+        match &self.0 {
+            Scope::Cluster(quotas) => Some(quotas),
+            Scope::Namespace { listed, .. } => listed.get(namespace).or_else(|| listed.get(DEFAULT)),
+        }
+    }
+
+    /// GPUs of `accelerator` that `namespace` may use; `None` is unlimited.
+    #[must_use]
+    pub fn budget(&self, namespace: &str, accelerator: &str) -> Option<i64> {
+        let listed = self.list(namespace).and_then(|types| types.get(accelerator).copied()).unwrap_or(0);
+        (!self.excludes(namespace) && listed != NO_BOUND).then_some(listed)
+    }
+
+    /// The key its use is counted under.
+    #[must_use]
+    pub fn key(&self, namespace: &str, accelerator: &str) -> SmolStr {
+        if self.by_namespace() { format_smolstr!("{namespace}/{accelerator}") } else { accelerator.into() }
+    }
+
+    /// How many of `want` more GPUs are granted beside `used` ones; of an unknown accelerator none, unless the namespace
+    /// is excluded.
+    #[must_use]
+    pub fn grant(&self, namespace: &str, accelerator: Option<&str>, used: i64, want: i64) -> i64 {
+        let want = want.max(0);
+        let Some(name) = accelerator else { return if self.excludes(namespace) { want } else { 0 } };
+        self.budget(namespace, name).map_or(want, |budget| want.min(budget.saturating_sub(used)).max(0))
+    }
+}
+
+fn check(quotas: &ByType) -> Result<(), OutOfRange> {
+    let wrong = quotas.values().find(|value| !(NO_BOUND..=MOST).contains(*value));
+    wrong.map_or(Ok(()), |value| {
+        Err(OutOfRange { unit: "quota", value: float(*value), allowed: "-1 (unlimited) to 1048576" })
+    })
+}

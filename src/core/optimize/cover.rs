@@ -1,0 +1,129 @@
+//! The cheapest replicas that cover a need, exactly: branch and bound over the counts of the variants.
+//!
+//! Options are tried in their order, each from as many as could be of use down to none, so the first answer is the greedy
+//! one, and of equally cheap answers the first in that order stays.
+
+use crate::units::{float, signed};
+
+/// A variant that may be part of the answer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Choice {
+    /// What a replica costs, at least 0.
+    pub cost: f64,
+    /// What a replica can carry, one number for each need, at least 0.
+    pub capacity: Vec<f64>,
+    /// How many there may be at most.
+    pub most: i64,
+}
+
+/// An answer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Cover {
+    /// Replicas, one number for each choice.
+    pub counts: Vec<i64>,
+    /// What they cost.
+    pub cost: f64,
+    /// Nothing cheaper exists: the search came to its end.
+    pub exact: bool,
+}
+
+/// Counts that are looked at before the search settles for the best so far: about 1 ms.
+const MOST_LOOKS: u32 = 5_000;
+/// Share of a need, or of a cost, that is rounding.
+const ROUNDING: f64 = 1e-9;
+
+struct Search<'a> {
+    choices: &'a [Choice],
+    tolerance: Vec<f64>,
+    /// By choice and need: the least cost of capacity among this choice and those after it.
+    rates: Vec<Vec<f64>>,
+    counts: Vec<i64>,
+    best: Option<(f64, Vec<i64>)>,
+    looks: u32,
+}
+
+/// The counts of `choices` that carry all `needs` at the least cost; `None` when even all there may be carry less.
+///
+/// Needs are at least 0. After 5,000 looks the best so far is the answer; that is at least the greedy one, which for one
+/// need without maxima costs at most one replica of the first choice more than the optimum when choices are in the order
+/// of cost by capacity.
+#[must_use]
+pub fn cheapest(needs: &[f64], choices: &[Choice]) -> Option<Cover> {
+    let mut rates = vec![vec![f64::INFINITY; needs.len()]];
+    for choice in choices.iter().rev() {
+        let rate =
+            |each: &f64| if *each > 0.0 && choice.most > 0 { choice.cost / each } else { f64::INFINITY };
+        let after = rates.last().into_iter().flatten();
+        let least = choice.capacity.iter().map(rate).zip(after).map(|(own, after)| own.min(*after)).collect();
+        rates.push(least);
+    }
+    rates.reverse();
+    let mut search = Search {
+        choices,
+        tolerance: needs.iter().map(|need| need * ROUNDING).collect(),
+        rates,
+        counts: vec![0; choices.len()],
+        best: None,
+        looks: 0,
+    };
+    search.look(0, needs, 0.0);
+    let exact = search.looks < MOST_LOOKS;
+    search.best.map(|(cost, counts)| Cover { counts, cost, exact })
+}
+
+impl Search<'_> {
+    fn look(&mut self, at: usize, left: &[f64], cost: f64) {
+        if left.iter().zip(&self.tolerance).all(|(left, tolerance)| left <= tolerance) {
+            if self.beats(cost) {
+                self.best = Some((cost, self.counts.clone()));
+            }
+            return;
+        }
+        let Some(choice) = self.choices.get(at) else { return };
+        let useful = left.iter().zip(&choice.capacity).zip(&self.tolerance);
+        let useful =
+            useful.map(
+                |((left, each), rounding)| {
+                    if *each > 0.0 { signed(((left - rounding) / each).ceil()).max(0) } else { 0 }
+                },
+            );
+        let mut count = useful.max().unwrap_or(0).min(choice.most.max(0));
+        let mut before = f64::INFINITY;
+        loop {
+            self.looks = self.looks.saturating_add(1);
+            let spent = cost + choice.cost * float(count);
+            let rest: Vec<f64> = left
+                .iter()
+                .zip(&choice.capacity)
+                .map(|(left, each)| (left - each * float(count)).max(0.0))
+                .collect();
+            let least = spent + self.least(at + 1, &rest);
+            if self.beats(least) {
+                self.counts[at] = count;
+                self.look(at + 1, &rest, spent);
+                self.counts[at] = 0;
+            } else if least >= before && self.best.is_some() {
+                // The bound is convex in the count: once it rises it goes on rising.
+                break;
+            }
+            before = least;
+            if count == 0 || self.looks >= MOST_LOOKS {
+                break;
+            }
+            count -= 1;
+        }
+    }
+
+    /// No way to carry `left` with the choices from `at` on costs less.
+    fn least(&self, at: usize, left: &[f64]) -> f64 {
+        let missing = left.iter().zip(&self.tolerance).zip(&self.rates[at]);
+        let costs = missing
+            .map(|((left, rounding), rate)| if left > rounding { (left - rounding) * rate } else { 0.0 });
+        costs.fold(0.0, f64::max)
+    }
+
+    fn beats(&self, cost: f64) -> bool {
+        let worth = |best: f64| best - ROUNDING * best.max(1.0);
+        cost.is_finite() && self.best.as_ref().is_none_or(|(best, _)| cost < worth(*best))
+    }
+}

@@ -1,0 +1,117 @@
+//! One request while it is worked on.
+
+use std::collections::BTreeSet;
+
+use super::{Plan, Request, Step, Target, trace::Added};
+use crate::limit::{Binding, Footprint};
+use crate::model::{Compat, Role};
+use crate::units::Replicas;
+use smol_str::SmolStr;
+
+pub(super) struct Work<'a> {
+    pub(super) request: &'a Request,
+    /// By finding and candidate: what one replica can carry in the finding's unit; 0 is not known.
+    pub(super) capacity: Vec<Vec<f64>>,
+    /// By candidate.
+    pub(super) targets: Vec<i64>,
+    pub(super) steps: Vec<Step>,
+    /// By candidate.
+    bound: Vec<Option<Binding>>,
+}
+
+/// More than any load, and small enough for sums and products of it to be finite.
+const HUGE: f64 = 1e100;
+
+/// `value` where it is a quantity; 0 where it is not finite or below 0.
+pub(super) const fn quantity(value: f64) -> f64 {
+    if value.is_finite() && value > 0.0 { value.min(HUGE) } else { 0.0 }
+}
+
+impl<'a> Work<'a> {
+    pub(super) fn new(request: &'a Request) -> Self {
+        let capacity = |finding: &crate::analyze::finding::Finding, name: &str| {
+            finding.variants.iter().find(|one| one.name == name).map_or(0.0, |one| quantity(one.per_replica))
+        };
+        let row =
+            |finding| request.candidates.iter().map(|one| capacity(finding, &one.name)).collect::<Vec<_>>();
+        let targets: Vec<_> = request.candidates.iter().map(|one| i64::from(one.current.get())).collect();
+        Self {
+            request,
+            capacity: request.findings.iter().map(row).collect(),
+            bound: vec![None; targets.len()],
+            targets,
+            steps: Vec::new(),
+        }
+    }
+
+    /// What a replica can carry in the unit of the first finding.
+    pub(super) fn anchor(&self, candidate: usize) -> f64 {
+        self.capacity.first().map_or(0.0, |row| row[candidate])
+    }
+
+    pub(super) fn footprint(&self, candidate: usize) -> Footprint<'a> {
+        self.request.candidates[candidate].footprint(&self.request.id.namespace)
+    }
+
+    /// The roles of the candidates, each once, in ascending order.
+    pub(super) fn roles(&self) -> Vec<Role> {
+        let roles: BTreeSet<Role> = self.request.candidates.iter().map(|one| one.role).collect();
+        roles.into_iter().collect()
+    }
+
+    pub(super) fn of_role(&self, role: Role) -> impl Iterator<Item = usize> {
+        let candidates = self.request.candidates.iter().enumerate();
+        candidates.filter(move |(_, one)| one.role == role).map(|(at, _)| at)
+    }
+
+    /// The candidates of `role` whose capacity is known, by cost of capacity; ties by name, upstream's as given.
+    pub(super) fn by_efficiency(&self, role: Role, compat: Compat) -> Vec<usize> {
+        let all = &self.request.candidates;
+        let mut known: Vec<usize> = self.of_role(role).filter(|at| self.anchor(*at) > 0.0).collect();
+        let rate = |at: usize| all[at].cost.get() / self.anchor(at);
+        known.sort_by(|a, b| {
+            let name = if compat.is_upstream() {
+                std::cmp::Ordering::Equal
+            } else {
+                all[*a].name.cmp(&all[*b].name)
+            };
+            rate(*a).total_cmp(&rate(*b)).then(name)
+        });
+        known
+    }
+
+    pub(super) fn add(&mut self, candidate: usize, replicas: i64) {
+        self.targets[candidate] = self.targets[candidate].saturating_add(replicas);
+    }
+
+    pub(super) fn headroom(&self, candidate: usize) -> i64 {
+        self.request.candidates[candidate].headroom(self.targets[candidate])
+    }
+
+    pub(super) fn added(&self, counts: &[(usize, i64)]) -> Vec<Added> {
+        let some = counts.iter().filter(|(_, replicas)| *replicas > 0);
+        some.map(|(at, replicas)| Added { variant: self.name(*at), replicas: *replicas }).collect()
+    }
+
+    pub(super) fn name(&self, candidate: usize) -> SmolStr {
+        self.request.candidates[candidate].name.clone()
+    }
+
+    pub(super) fn hold_back(&mut self, candidate: usize, wanted: i64, fit: i64, by: Option<Binding>) {
+        if let Some(by) = by {
+            self.bound[candidate] = Some(by.clone());
+            self.steps.push(Step::Bound { variant: self.name(candidate), wanted, fit, by });
+        }
+    }
+
+    pub(super) fn plan(self) -> Plan {
+        let targets = self.request.candidates.iter().zip(self.targets).zip(self.bound);
+        let target = |((one, target), bound): ((&super::Candidate, i64), _)| Target {
+            name: one.name.clone(),
+            current: one.current,
+            target: Replicas::saturating(target),
+            bound,
+        };
+        Plan { id: self.request.id.clone(), targets: targets.map(target).collect(), steps: self.steps }
+    }
+}

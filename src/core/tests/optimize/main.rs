@@ -1,0 +1,6 @@
+//! Optimizers and limits: where the default differs from upstream, and what holds for every input.
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail like tests")]
+
+mod corrected;
+mod fleet;
+mod properties;
