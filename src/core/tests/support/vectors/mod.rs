@@ -3,6 +3,8 @@
 
 mod bound;
 mod hpa;
+mod inferno;
+mod queueing;
 mod read;
 mod saturation_percent;
 
@@ -45,6 +47,8 @@ fn compute(group: &str, inputs: &Value) -> Result<Value, String> {
         "v1" => saturation_percent::compute(group, inputs),
         "enforcer" => bound::compute(group, inputs),
         "hpa" => hpa::compute(group, inputs),
+        "qm" => queueing::compute(group, inputs),
+        "inferno" => inferno::compute(group, inputs),
         _ => Err(UNKNOWN.into()),
     }
 }
