@@ -13,6 +13,7 @@
 
 use super::matrix::{Vec3, add, dot, scale};
 use super::tuner::{DEFAULT_STATE, Environment, bounds};
+use crate::model::Compat;
 
 /// At this many requests the load's part of an iteration is taken to be as long as its fixed part, until a second load
 /// tells. Measured servers of 8 to 70 billion parameters lie between 10 and 50.
@@ -21,6 +22,10 @@ const EVEN_BATCH: f64 = 20.0;
 const OBSERVED: f64 = 0.05;
 /// Above this part of the batch TTFT has the queue's wait in it, and says nothing of a prompt.
 const FULL: f64 = 0.9;
+/// Steps of a fit at most, halvings of a step, and attempts to find a state that carries the load. Five are usual.
+const ROUNDS: i32 = 10;
+/// How much faster the next attempt is.
+const FASTER: f64 = 0.9;
 /// Sweeps at most; a fit over one load takes about ten, over two similar ones some hundred.
 const SWEEPS: u32 = 2_000;
 
@@ -32,38 +37,98 @@ pub(super) fn concurrency(seen: &Environment) -> Option<f64> {
     (n < FULL * f64::from(seen.batch)).then_some(n)
 }
 
-/// The state that explains `window` best, newest last. `None` when nothing in it says anything.
-pub(super) fn fit(window: &[Environment]) -> Option<Vec3> {
-    let rows: Vec<(&Environment, f64)> =
-        window.iter().filter_map(|seen| Some((seen, concurrency(seen)?))).collect();
-    let (newest, n) = rows.last()?;
-    let prior = prior(newest, *n);
-    // Unknowns as parts of the prior, each 1 ± 1.
-    let mut normal = [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]];
-    let mut right = [1.0; 3];
-    for (seen, n) in rows {
+/// One observation with the requests in the replica.
+struct Row<'a> {
+    seen: &'a Environment,
+    /// What α, β, γ count for in TTFT and in ITL.
+    factors: [Vec3; 2],
+    n: f64,
+    /// What the latencies are at a state of 0.
+    above: [f64; 2],
+}
+
+impl<'a> Row<'a> {
+    fn of(seen: &'a Environment) -> Option<Self> {
+        let n = concurrency(seen)?;
         let (input, output) = (f64::from(seen.shape.input), f64::from(seen.shape.output));
         let (x, y) = ((input + output) / (output + 1.0), input + output / 2.0);
-        let equations = [[1.0, n * x + input, n * y + input], [1.0, n * x + 1.0, n * y + y]];
-        for (row, value) in equations.into_iter().zip(seen.observed()) {
-            let [a, b, c] = row;
-            let [pa, pb, pc] = prior;
-            let row = scale([a * pa, b * pb, c * pc], 1.0 / (OBSERVED * value));
-            right = add(right, scale(row, 1.0 / OBSERVED));
-            for (line, factor) in normal.iter_mut().zip(row) {
-                *line = add(*line, scale(row, factor));
+        let factors = [[1.0, n * x + input, n * y + input], [1.0, n * x + 1.0, n * y + y]];
+        Some(Self { seen, factors, n, above: [0.0; 2] })
+    }
+
+    /// The linear model that touches the queue at `state`.
+    fn touch(&mut self, state: Vec3, compat: Compat) -> Option<()> {
+        let [ttft, itl] = self.seen.predict(state, compat).ok()?;
+        self.factors = self.seen.jacobian(state, compat)?;
+        let [line1, line2] = self.factors.map(|factors| dot(factors, state));
+        self.above = [ttft - line1, itl - line2];
+        Some(())
+    }
+}
+
+/// The state that explains `window` best, newest last: the linear fit, and from there by the queue itself (Gauss–Newton,
+/// with shorter steps where a full one does not help). `None` when nothing in the window says anything.
+pub(super) fn fit(window: &[Environment], compat: Compat) -> Option<Vec3> {
+    let mut rows: Vec<Row<'_>> = window.iter().filter_map(Row::of).collect();
+    let newest = rows.last()?;
+    let prior = prior(newest.seen, newest.n);
+    let mut state = linear(&rows, prior)?;
+    let mut best = misfit(&rows, prior, state, compat);
+    // Near its maximum the linear model asks too much of a replica. A faster one carries what was seen.
+    for _ in 0..ROUNDS {
+        if best.is_finite() {
+            break;
+        }
+        state = scale(state, FASTER);
+        best = misfit(&rows, prior, state, compat);
+    }
+    for _ in 0..ROUNDS {
+        if rows.iter_mut().try_for_each(|row| row.touch(state, compat)).is_none() {
+            break;
+        }
+        let full = add(linear(&rows, prior)?, scale(state, -1.0));
+        let steps = (0..ROUNDS).map(|halvings| add(state, scale(full, 0.5_f64.powi(halvings))));
+        let mut tried = steps.map(|next| (misfit(&rows, prior, next, compat), next));
+        let Some(better) = tried.find(|(misfit, _)| *misfit < best) else { break };
+        (best, state) = better;
+    }
+    Some(state)
+}
+
+/// The sum of squares that a fit makes small: the errors of the latencies, and the distance from the prior.
+fn misfit(rows: &[Row<'_>], prior: Vec3, state: Vec3, compat: Compat) -> f64 {
+    let far: f64 = state.into_iter().zip(prior).map(|(own, prior)| (own / prior - 1.0).powi(2)).sum();
+    let missed = |row: &Row<'_>| {
+        let predicted = row.seen.predict(state, compat).ok()?;
+        let parts = predicted.into_iter().zip(row.seen.observed());
+        Some(parts.map(|(predicted, seen)| ((predicted - seen) / (OBSERVED * seen)).powi(2)).sum::<f64>())
+    };
+    rows.iter().map(|row| missed(row).unwrap_or(f64::INFINITY)).sum::<f64>() + far
+}
+
+/// The linear fit, by the normal equations; the unknowns are parts of the prior, which says 1 ± 1 of each.
+fn linear(rows: &[Row<'_>], prior: Vec3) -> Option<Vec3> {
+    let mut normal = [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]];
+    let mut right = [1.0; 3];
+    for row in rows {
+        for ((factors, above), value) in row.factors.into_iter().zip(row.above).zip(row.seen.observed()) {
+            let error = OBSERVED * value;
+            let factors = scale(product(factors, prior), 1.0 / error);
+            right = add(right, scale(factors, (value - above) / error));
+            for (line, factor) in normal.iter_mut().zip(factors) {
+                *line = add(*line, scale(factors, factor));
             }
         }
     }
     let (low, high) = bounds(DEFAULT_STATE);
-    let parts = |limit: Vec3| {
-        let [[a, b, c], [pa, pb, pc]] = [limit, prior];
-        [a / pa, b / pb, c / pc]
-    };
-    let [a, b, c] = least(normal, right, parts(low), parts(high));
-    let [pa, pb, pc] = prior;
-    let state = [a * pa, b * pb, c * pc];
+    let inverse = prior.map(|value| 1.0 / value);
+    let state = product(least(normal, right, product(low, inverse), product(high, inverse)), prior);
     state.iter().all(|value| value.is_finite() && *value > 0.0).then_some(state)
+}
+
+/// Element by element.
+fn product([a, b, c]: Vec3, [x, y, z]: Vec3) -> Vec3 {
+    [a * x, b * y, c * z]
 }
 
 /// The scale of each parameter by one observation at `n` requests.

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::fit::{concurrency, fit};
 use super::matrix::{Mat3, Vec3, symmetric};
 use super::service_time::Service;
-use super::tuner::{Environment, Filter, Gate, Start, guess};
+use super::tuner::{Environment, Filter, Start, guess};
 use crate::model::Compat;
 
 /// What has been learned of one variant. To be kept by the caller from cycle to cycle; less than 2 kB as JSON.
@@ -58,7 +58,7 @@ fn follow(start: &Start, now: &[Environment], compat: Compat) -> Option<Paramete
     let mut filter = Filter::new(start, now.first()?, compat).ok()?;
     let mut nis = None;
     for seen in now {
-        nis = filter.step(seen, Gate::Closed).nis;
+        nis = filter.step(seen).nis;
     }
     kept(&filter, nis)
 }
@@ -72,8 +72,8 @@ fn service([alpha, beta, gamma]: Vec3) -> Option<Service> {
     Service::new(alpha as f32, beta as f32, gamma as f32).ok()
 }
 
-/// Ours: starts from a fit over the loads that were seen, and starts again when everything has been refused for
-/// [`PATIENCE`] cycles.
+/// Ours: starts from a fit over the loads that were seen, and tries to start again whenever everything has been refused
+/// for [`PATIENCE`] cycles more.
 fn robust(stored: Option<&Parameters>, now: &[Environment], compat: Compat) -> Option<Parameters> {
     let Some(stored) = stored else {
         return refit(&[], now, compat);
@@ -85,7 +85,7 @@ fn robust(stored: Option<&Parameters>, now: &[Environment], compat: Compat) -> O
     let filter = now.iter().find_map(|first| Filter::new(&start, first, compat).ok());
     if let Some(mut filter) = filter {
         for seen in now {
-            let step = filter.step(seen, Gate::Closed);
+            let step = filter.step(seen);
             next.nis = step.nis;
             if step.accepted {
                 next.refused = 0;
@@ -95,7 +95,7 @@ fn robust(stored: Option<&Parameters>, now: &[Environment], compat: Compat) -> O
         next.covariance = filter.covariance;
         next.service = service(filter.state)?;
     }
-    if next.refused < PATIENCE {
+    if next.refused == 0 || !next.refused.is_multiple_of(PATIENCE) {
         return Some(next);
     }
     Some(refit(&next.seen, now, compat).unwrap_or(next))
@@ -113,16 +113,11 @@ fn refit(before: &[Environment], now: &[Environment], compat: Compat) -> Option<
     started(all, now, compat).or_else(|| started(window(&[]), now, compat))
 }
 
-/// The fit over `window`, moved from the linear model to the queue by one ungated pass of the filter, if at least half
-/// of what is seen `now` is then likely.
+/// A filter at the fit over `window`, if at least half of what is seen `now` is then likely.
 fn started(window: Vec<Environment>, now: &[Environment], compat: Compat) -> Option<Parameters> {
-    let [alpha, beta, gamma] = fit(&window)?;
-    let start = Start::stored(service([alpha, beta, gamma])?, None);
-    let mut filter = window.iter().find_map(|first| Filter::new(&start, first, compat).ok())?;
-    for seen in &window {
-        filter.step(seen, Gate::Open);
-    }
-    let steps: Vec<_> = now.iter().map(|seen| filter.clone().step(seen, Gate::Closed)).collect();
+    let start = Start::stored(service(fit(&window, compat)?)?, None);
+    let filter = now.iter().find_map(|first| Filter::new(&start, first, compat).ok())?;
+    let steps: Vec<_> = now.iter().map(|seen| filter.clone().step(seen)).collect();
     let likely = steps.iter().filter(|step| step.accepted).count();
     let nis = steps.last().and_then(|step| step.nis);
     let found = kept(&filter, nis)?;

@@ -60,6 +60,9 @@ pub enum Unsolvable {
     /// The parameters are in range, the numbers that follow from them are not finite, or 0.
     #[error("the service rates are not finite and above 0")]
     NoServiceRate,
+    /// A stored covariance that cannot be one.
+    #[error("the covariance is not finite and symmetric")]
+    Asymmetric,
     /// Upstream refuses a model with room for a single request.
     #[error("room for one request only")]
     SingleState,
@@ -94,7 +97,6 @@ pub struct Model {
     times: ServiceTimes,
     batch: f32,
     chain: Chain,
-    pub(super) compat: Compat,
     /// Least and most, requests/s.
     pub(super) range: (f32, f32),
 }
@@ -128,7 +130,7 @@ impl Model {
         let range = (first * MARGIN * 1000.0, last * (1.0 - MARGIN) * 1000.0);
         let states = usize::try_from(states).unwrap_or(usize::MAX);
         let chain = Chain::new(rates.into_iter().map(f64::from).collect(), states);
-        Ok(Self { times, batch: of(limits.batch), chain, compat, range })
+        Ok(Self { times, batch: of(limits.batch), chain, range })
     }
 
     /// The most the model can carry, requests/s.

@@ -78,9 +78,8 @@ impl Model {
             }
         }
         let tps = if targets.tps > 0.0 { range.1 * (1.0 - STABILITY) } else { range.1 };
-        let rate = ttft.at.min(itl.at).min(tps) * 1000.0;
-        // λ_max by 1000 times 1000 can be the float above λ_max; upstream then refuses its own maximum.
-        let at = self.analyze(if self.compat.is_upstream() { rate } else { rate.min(self.max_rate()) })?;
+        // λ_max as a product by 1000 comes back from the division and this product as it was, so it is not refused.
+        let at = self.analyze(ttft.at.min(itl.at).min(tps) * 1000.0)?;
         Ok(Size { rate_ttft: ttft.at * 1000.0, rate_itl: itl.at * 1000.0, rate_tps: tps * 1000.0, at })
     }
 }

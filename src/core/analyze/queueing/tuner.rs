@@ -6,7 +6,6 @@ use super::matrix::{Mat3, Vec3, add, apply, diagonal, dot, inverse, scale, sum, 
 use super::model::{Limits, Model, Unsolvable};
 use super::service_time::{Service, Shape};
 use crate::model::Compat;
-use crate::units::OutOfRange;
 
 /// One replica at work: a load and the latencies it made.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -39,6 +38,26 @@ impl Environment {
         let mut model = Model::new(service, self.shape, Limits::long(self.batch), compat)?;
         let at = model.analyze(self.rate / 60.0)?;
         Ok([f64::from(at.wait + at.prefill), f64::from(at.itl)])
+    }
+
+    /// How TTFT and ITL change with each parameter, by central differences.
+    pub(super) fn jacobian(&self, state: Vec3, compat: Compat) -> Option<[Vec3; 2]> {
+        let (mut ttft, mut itl) = ([0.0; 3], [0.0; 3]);
+        for (index, (slope1, slope2)) in ttft.iter_mut().zip(&mut itl).enumerate() {
+            let (mut up, mut down, mut step) = (state, state, STEP);
+            if let (Some(up), Some(down)) = (up.get_mut(index), down.get_mut(index)) {
+                if up.abs() > 0.0 {
+                    step *= up.abs();
+                }
+                *up += step;
+                *down -= step;
+            }
+            let [more1, more2] = self.predict(up, compat).ok()?;
+            let [less1, less2] = self.predict(down, compat).ok()?;
+            *slope1 = (more1 - less1) / (2.0 * step);
+            *slope2 = (more2 - less2) / (2.0 * step);
+        }
+        Some([ttft, itl])
     }
 
     pub(super) fn observed(&self) -> [f64; 2] {
@@ -123,16 +142,7 @@ pub struct Step {
     pub accepted: bool,
 }
 
-/// Whether unlikely observations are refused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Gate {
-    /// From the 97.5 % point of χ² with two degrees of freedom on.
-    Closed,
-    /// Never.
-    Open,
-}
-
-/// The 97.5 % point of χ² with two degrees of freedom.
+/// The 97.5 % point of χ² with two degrees of freedom: from there on an observation is too unlikely to follow.
 pub const GATE: f64 = 7.378;
 /// Standard error assumed of a state and, by the 95 % quantile, of an observation; a part of the value.
 const ERROR: f64 = 0.05;
@@ -165,8 +175,7 @@ impl Filter {
         let process = process_noise(start.state);
         let covariance = start.covariance.unwrap_or(process);
         if !symmetric(covariance) {
-            let allowed = "finite and symmetric";
-            return Err(OutOfRange { unit: "covariance", value: f64::NAN, allowed }.into());
+            return Err(Unsolvable::Asymmetric);
         }
         first.predict(start.state, compat)?;
         let noise = first.observed().map(|value| square(ERROR / QUANTILE) * square(value));
@@ -176,11 +185,11 @@ impl Filter {
     }
 
     /// Follows one observation. A step that is refused, or that the model has no answer for, leaves all as it was.
-    pub fn step(&mut self, seen: &Environment, gate: Gate) -> Step {
+    pub fn step(&mut self, seen: &Environment) -> Step {
         let before = (self.state, self.covariance);
         let mut step =
             Step { state: self.state, predicted: None, innovation: None, nis: None, accepted: false };
-        if self.follow(seen, gate, &mut step).is_some() {
+        if self.follow(seen, &mut step).is_some() {
             step.accepted = true;
             step.state = self.state;
         } else {
@@ -190,7 +199,7 @@ impl Filter {
     }
 
     /// Prediction and update; `None` for a step that does not count.
-    fn follow(&mut self, seen: &Environment, gate: Gate, step: &mut Step) -> Option<()> {
+    fn follow(&mut self, seen: &Environment, step: &mut Step) -> Option<()> {
         let state = clamp(self.state, self.low, self.high);
         let covariance = sum(self.covariance, self.process);
         let predicted = seen.predict(state, self.compat).ok()?;
@@ -198,7 +207,7 @@ impl Filter {
         let [[z1, z2], [h1, h2]] = [seen.observed(), predicted];
         let [y1, y2] = [z1 - h1, z2 - h2];
         step.innovation = Some([y1, y2]);
-        let [ttft, itl] = self.jacobian(seen, state)?;
+        let [ttft, itl] = seen.jacobian(state, self.compat)?;
         // PHᵀ, and S = HPHᵀ + R.
         let [left, right] = [apply(covariance, ttft), apply(covariance, itl)];
         let [r1, r2] = self.noise;
@@ -213,28 +222,7 @@ impl Filter {
         self.covariance = shrunk(covariance, gains, [ttft, itl]);
         let sound = moved.iter().chain(self.covariance.iter().flatten()).all(|value| value.is_finite());
         let positive = self.state.iter().all(|value| *value > 0.0);
-        let likely = gate == Gate::Open || nis < GATE;
-        (sound && positive && likely && nis.is_finite()).then_some(())
-    }
-
-    /// How TTFT and ITL change with each parameter, by central differences.
-    fn jacobian(&self, seen: &Environment, state: Vec3) -> Option<[Vec3; 2]> {
-        let (mut ttft, mut itl) = ([0.0; 3], [0.0; 3]);
-        for (index, (slope1, slope2)) in ttft.iter_mut().zip(&mut itl).enumerate() {
-            let (mut up, mut down, mut step) = (state, state, STEP);
-            if let (Some(up), Some(down)) = (up.get_mut(index), down.get_mut(index)) {
-                if *up != 0.0 {
-                    step *= up.abs();
-                }
-                *up += step;
-                *down -= step;
-            }
-            let [more1, more2] = seen.predict(up, self.compat).ok()?;
-            let [less1, less2] = seen.predict(down, self.compat).ok()?;
-            *slope1 = (more1 - less1) / (2.0 * step);
-            *slope2 = (more2 - less2) / (2.0 * step);
-        }
-        Some([ttft, itl])
+        (sound && positive && nis < GATE).then_some(())
     }
 }
 

@@ -6,7 +6,7 @@ use wva_core::analyze::queueing::model::{Limits, Model, Performance, Unsolvable}
 use wva_core::analyze::queueing::objectives::{Means, fallback, inferred};
 use wva_core::analyze::queueing::service_time::{Service, ServiceTimes, Shape};
 use wva_core::analyze::queueing::size::Targets;
-use wva_core::analyze::queueing::tuner::{Environment, Filter, Gate, Start, guess};
+use wva_core::analyze::queueing::tuner::{Environment, Filter, Start, guess};
 use wva_core::analyze::queueing::{Load, Observation};
 use wva_core::model::{Compat, Role};
 use wva_core::units::Cost;
@@ -170,7 +170,7 @@ fn filter(inputs: &Value) -> Result<Value, String> {
     let (q_diag, r_diag) = (diagonal(filter.process), filter.noise);
     let mut steps = Vec::new();
     for seen in &environments {
-        let step = filter.step(seen, Gate::Closed);
+        let step = filter.step(seen);
         let mut fields = Map::new();
         fields.insert("x".into(), json!(step.state));
         fields.insert("predicted".into(), json!(step.predicted));
