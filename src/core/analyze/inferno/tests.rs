@@ -1,3 +1,6 @@
+//! The reference's tables, and what the product makes of the solver.
+#![allow(clippy::float_cmp, reason = "small whole numbers")]
+
 use super::allocation::penalty;
 use super::data::{Current, Load, Power};
 use super::*;

@@ -11,7 +11,7 @@ use crate::units::Replicas;
 
 /// The capacity of one variant, requests/s.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Sized {
+pub struct Sizing {
     /// μ*: what one replica carries; 0 is not known.
     pub per_replica: f64,
     /// What arrives; 0 where the capacity is not known, so that neither counts.
@@ -20,7 +20,7 @@ pub struct Sized {
     pub reason: &'static str,
 }
 
-impl Sized {
+impl Sizing {
     pub(super) const fn unknown(reason: &'static str) -> Self {
         Self { per_replica: 0.0, demand: 0.0, reason }
     }
@@ -47,7 +47,7 @@ impl Sized {
 
 /// Upstream's sums over the model: no role, nothing anticipated, no thresholds.
 #[must_use]
-pub fn upstream_totals(sizes: &[Sized]) -> Totals {
+pub fn upstream_totals(sizes: &[Sizing]) -> Totals {
     let supply = sizes.iter().fold(0.0, |sum, size| sum + size.wanted_capacity());
     let demand = sizes.iter().fold(0.0, |sum, size| sum + size.demand);
     let required = (demand - supply).max(0.0);
@@ -62,20 +62,20 @@ pub fn size(
     shape: Option<Shape>,
     targets: Targets,
     compat: Compat,
-) -> Sized {
+) -> Sizing {
     let demand = load.observations.iter().fold(0.0, |sum, seen| sum + seen.rate());
     if compat.is_upstream() && demand <= 0.0 {
-        return Sized::unknown("no-load");
+        return Sizing::unknown("no-load");
     }
-    let Some(service) = service else { return Sized::unknown("no-parameters") };
-    let Some(shape) = shape else { return Sized::unknown("no-load") };
+    let Some(service) = service else { return Sizing::unknown("no-parameters") };
+    let Some(shape) = shape else { return Sizing::unknown("no-load") };
     let limits = Limits::sizing(batch(&load.observations));
     let sized = Model::new(service, shape, limits, compat).and_then(|mut model| model.size(targets));
     match sized {
         Ok(size) if size.at.throughput > 0.0 => {
-            Sized { per_replica: f64::from(size.at.throughput), demand, reason: "sized" }
+            Sizing { per_replica: f64::from(size.at.throughput), demand, reason: "sized" }
         }
-        _ => Sized::unknown("target-unreachable"),
+        _ => Sizing::unknown("target-unreachable"),
     }
 }
 

@@ -126,9 +126,9 @@ fn started(window: Vec<Environment>, now: &[Environment], compat: Compat) -> Opt
 
 /// Keeps `seen` as the newest of its load: one observation for each doubling of the requests in a replica.
 fn file(window: &mut Vec<Environment>, seen: &Environment) {
-    let octave = |seen: &Environment| concurrency(seen).map(|n| n.log2().floor());
+    let octave = |seen: &Environment| concurrency(seen).map(|n| n.log2().floor() as i32);
     let Some(own) = octave(seen) else { return };
-    window.retain(|other| octave(other).is_some_and(|other| other < own || other > own));
+    window.retain(|other| octave(other) != Some(own));
     window.push(*seen);
     let surplus = window.len().saturating_sub(LOADS);
     window.drain(..surplus);

@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use self::capacity::{Sized, batch, means, upstream_totals};
+use self::capacity::{Sizing, batch, means, upstream_totals};
 use self::learn::Parameters;
 use self::objectives::{DEFAULT_MULTIPLIER, Means, fallback, inferred, larger};
 use self::service_time::Shape;
@@ -96,7 +96,8 @@ pub struct Settings {
     pub down: f64,
     /// The weight among the analyzers.
     pub score: f64,
-    /// What waits in the scheduler is to be served within this time.
+    /// What waits in the scheduler is to be served within this time, beside what arrives; 0 leaves it out. The default is
+    /// two of the HPA's periods: a backlog that stays asks for replicas, a burst that is gone by the next look does not.
     pub drain: Seconds,
 }
 
@@ -147,7 +148,7 @@ pub fn analyze(
     let Some(targets) = targets(settings, loads, &learned, model_means) else {
         return Analysis { learned, targets: None, finding: Err(NoTargets) };
     };
-    let sizes: Vec<Sized> = loads
+    let sizes: Vec<Sizing> = loads
         .iter()
         .map(|load| {
             let service = learned.get(&load.name).map(|known| known.service);
@@ -193,12 +194,12 @@ fn targets(
 
 fn finding(
     loads: &[Load],
-    sizes: &[Sized],
+    sizes: &[Sizing],
     queued: Requests,
     settings: &Settings,
     compat: Compat,
 ) -> Finding {
-    let capacity = |(load, size): (&Load, &Sized)| {
+    let capacity = |(load, size): (&Load, &Sizing)| {
         // Upstream takes cost and accelerator from an observation, and has none without.
         let named = !compat.is_upstream() || !load.observations.is_empty();
         Capacity {
@@ -218,7 +219,6 @@ fn finding(
         let (analyzer, total) = (Analyzer::Saturation, upstream_totals(sizes));
         return Finding { analyzer, score: 1.0, live: true, total, roles: BTreeMap::new(), variants };
     }
-    // A queue that nothing drains in no time is no rate: a drain time of 0 leaves it out.
     let drain = settings.drain.get();
     let waiting = if drain > 0.0 { queued.get() / drain } else { 0.0 };
     let sums = |role: Option<Role>| {

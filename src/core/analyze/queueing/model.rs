@@ -21,7 +21,7 @@ impl Limits {
     pub const DEFAULT_BATCH: u32 = 256;
     /// The queue that sizing allows.
     pub const SIZING_QUEUE: u32 = 100;
-    /// A model holds at most this many requests, N + queue: 8 MiB of states, a tenth of a second to size.
+    /// A model holds at most this many requests, N + queue: 16 MiB of states.
     pub const MOST: u32 = 1 << 20;
 
     /// For sizing: the reference's fixed queue.

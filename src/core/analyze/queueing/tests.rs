@@ -1,3 +1,6 @@
+//! The reference's tables, and what is ours beside them.
+#![allow(clippy::float_cmp, reason = "rounded before, or exact by construction")]
+
 use super::learn::{PATIENCE, learn};
 use super::model::{Limits, Model, Performance, Unsolvable};
 use super::service_time::Service;

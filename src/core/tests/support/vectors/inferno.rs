@@ -63,7 +63,7 @@ fn allocation(inputs: &Value) -> Result<Value, String> {
         model: "model".into(),
         accelerator: name,
         units: or_zero(&perf["acc_count"])?.get(),
-        max_batch: integer(&perf["max_batch"])?,
+        max_batch: or_zero(&perf["max_batch"])?.get(),
         at_tokens: or_zero(&perf["at_tokens"])?.get(),
         service: service.map_err(|error| error.to_string())?,
     };

@@ -46,7 +46,10 @@ fn shape(inputs: &Value) -> Result<Shape, String> {
 }
 
 fn model(inputs: &Value) -> Result<Result<Model, Unsolvable>, String> {
-    let limits = Limits { batch: integer(&inputs["n"])?, queue: integer(&inputs["q"])? };
+    let usual = Limits::sizing(Limits::DEFAULT_BATCH);
+    let given =
+        |name: &str, usual: u32| if inputs[name].is_null() { Ok(usual) } else { integer(&inputs[name]) };
+    let limits = Limits { batch: given("n", usual.batch)?, queue: given("q", usual.queue)? };
     Ok(Model::new(service(inputs)?, shape(inputs)?, limits, COMPAT))
 }
 
