@@ -1,6 +1,8 @@
 //! Analyzers: pure functions from observations to a finding, one file or folder each.
 
 pub mod finding;
+pub mod inferno;
+pub mod queueing;
 pub mod saturation_percent;
 pub mod saturation_token;
 pub mod scale_from_zero;

@@ -71,6 +71,16 @@ fn the_limiter_and_quotas_agree_with_upstream() {
 }
 
 #[test]
+fn the_queueing_model_agrees_with_upstream() {
+    all_pass("qm", 38);
+}
+
+#[test]
+fn the_legacy_solver_agrees_with_upstream() {
+    all_pass("inferno", 14);
+}
+
+#[test]
 fn a_group_nobody_implements_is_a_failure_and_not_silence() {
     let text = r#"{"vectors": [{"group": "nobody", "id": "x", "inputs": {}, "expected": 1}]}"#;
     let mut tally = vectors::Tally::default();

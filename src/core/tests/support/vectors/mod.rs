@@ -4,8 +4,10 @@
 mod bound;
 mod coordinator;
 mod hpa;
+mod inferno;
 mod limit;
 mod optimize;
+mod queueing;
 mod read;
 mod saturation_percent;
 mod saturation_token;
@@ -59,6 +61,8 @@ fn compute(group: &str, inputs: &Value) -> Result<Value, String> {
         "scale_from_zero" => wake::compute(group, inputs),
         "optimizer" | "rescale" => optimize::compute(group, inputs),
         "limiter" | "quota" => limit::compute(group, inputs),
+        "qm" => queueing::compute(group, inputs),
+        "inferno" => inferno::compute(group, inputs),
         _ => Err(UNKNOWN.into()),
     }
 }

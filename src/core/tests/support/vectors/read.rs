@@ -20,6 +20,15 @@ pub(super) fn float(value: &Value) -> Result<f64, String> {
     value.as_f64().ok_or_else(|| format!("{value} is not a number"))
 }
 
+pub(super) fn single(value: &Value) -> Result<f32, String> {
+    float(value).map(|value| value as f32)
+}
+
+/// A number that may be left out.
+pub(super) fn float_or(value: &Value, default: f64) -> Result<f64, String> {
+    if value.is_null() { Ok(default) } else { float(value) }
+}
+
 pub(super) fn integer(value: &Value) -> Result<u32, String> {
     let whole = value.as_u64().and_then(|whole| u32::try_from(whole).ok());
     // A queue may come as 3.0; it counts without its fraction.
@@ -52,10 +61,6 @@ pub(super) fn cost(value: &Value) -> Result<Cost, String> {
 /// A number that may be missing: 0 then.
 pub(super) fn number(value: &Value) -> Result<f64, String> {
     float_or(value, 0.0)
-}
-
-pub(super) fn float_or(value: &Value, usual: f64) -> Result<f64, String> {
-    if value.is_null() { Ok(usual) } else { float(value) }
 }
 
 pub(super) fn role(value: &Value) -> Result<Role, String> {

@@ -1,0 +1,129 @@
+//! One server on one accelerator (algorithm reference §6.2).
+
+use serde::{Deserialize, Serialize};
+
+use super::data::{Accelerator, Current, Performance, Server};
+use crate::analyze::queueing::model::{Limits, Model, of};
+use crate::analyze::queueing::service_time::Shape;
+use crate::analyze::queueing::size::Targets;
+use crate::model::Compat;
+use crate::units::Replicas;
+use smol_str::SmolStr;
+
+/// Replicas of one server on one accelerator, and what they do. Times in ms.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Allocation {
+    /// The accelerator's name; empty for the allocation of nothing.
+    pub accelerator: SmolStr,
+    /// How many.
+    pub replicas: Replicas,
+    /// The batch of each.
+    pub batch: u32,
+    /// Cents/hour.
+    pub cost: f32,
+    /// What it is chosen by; the smallest wins. Can be negative.
+    pub value: f32,
+    /// Time between tokens.
+    pub itl: f32,
+    /// Time to first token, here without the token's own iteration.
+    pub ttft: f32,
+    /// Use of the batch, 0 to 1.
+    pub rho: f32,
+    /// The most one replica takes, requests/ms.
+    pub max_rate: f32,
+}
+
+/// Of the sum of both costs, for a change of accelerator.
+const SWITCHING: f32 = 0.1;
+
+/// What a change from `from` to `to` is worth: the smaller, the better.
+#[must_use]
+pub fn penalty(from: &Current, to: &Allocation) -> f32 {
+    let more = to.cost - from.cost;
+    if from.accelerator != to.accelerator {
+        SWITCHING * (from.cost + to.cost) + more
+    } else if from.replicas == to.replicas {
+        0.0
+    } else {
+        more
+    }
+}
+
+/// The replicas that `server` takes on `accelerator`. `None` when it cannot reach `targets` there, or when what is
+/// known of it is out of range.
+#[must_use]
+pub fn allocate(
+    server: &Server,
+    accelerator: &Accelerator,
+    performance: &Performance,
+    targets: Targets,
+    compat: Compat,
+) -> Option<Allocation> {
+    if !(server.load.arrival.is_finite() && server.load.arrival >= 0.0) {
+        return None;
+    }
+    let idle = server.load.arrival <= 0.0 || server.load.output == 0;
+    let found = if idle {
+        at_rest(server, accelerator, performance)
+    } else {
+        at_work(server, accelerator, performance, targets, compat)?
+    };
+    let value = server.current.as_ref().map_or(found.cost, |current| penalty(current, &found));
+    Some(Allocation { value, ..found })
+}
+
+fn cost(accelerator: &Accelerator, performance: &Performance, replicas: Replicas) -> f32 {
+    accelerator.cost * of(performance.units().saturating_mul(replicas.get()))
+}
+
+/// Without load: the minimum, and with a minimum of 0 nothing.
+fn at_rest(server: &Server, accelerator: &Accelerator, performance: &Performance) -> Allocation {
+    if server.min == Replicas::ZERO {
+        return Allocation::default();
+    }
+    let batch = if server.max_batch > 0 { server.max_batch } else { performance.max_batch };
+    let service = performance.service;
+    let (one, last) = (service.alpha + service.beta, service.alpha + service.beta * of(batch));
+    let both = one + last;
+    Allocation {
+        accelerator: accelerator.name.clone(),
+        replicas: server.min,
+        batch,
+        cost: cost(accelerator, performance, server.min),
+        value: 0.0,
+        itl: one,
+        ttft: one,
+        rho: 0.0,
+        max_rate: if both > 0.0 { of(batch) / both } else { 0.0 },
+    }
+}
+
+fn at_work(
+    server: &Server,
+    accelerator: &Accelerator,
+    performance: &Performance,
+    targets: Targets,
+    compat: Compat,
+) -> Option<Allocation> {
+    let output = server.load.output;
+    let tokens = u64::from(performance.max_batch) * u64::from(performance.at_tokens);
+    let scaled = u32::try_from(tokens.checked_div(u64::from(output))?).unwrap_or(u32::MAX).max(1);
+    let batch = if server.max_batch > 0 { server.max_batch } else { scaled };
+    let shape = Shape::new(of(server.load.input), of(output)).ok()?;
+    let mut model = Model::new(performance.service, shape, Limits::long(batch), compat).ok()?;
+    let best = model.size(targets).ok()?.at.throughput;
+    let total = if targets.tps > 0.0 { targets.tps / of(output) } else { server.load.arrival / 60.0 };
+    let replicas = Replicas::ceil(f64::from(total) / f64::from(best)).max(server.min);
+    let at = model.analyze(total / of(replicas.get())).ok()?;
+    Some(Allocation {
+        accelerator: accelerator.name.clone(),
+        replicas,
+        batch,
+        cost: cost(accelerator, performance, replicas),
+        value: 0.0,
+        itl: at.itl,
+        ttft: at.wait + at.prefill,
+        rho: at.rho,
+        max_rate: best / 1000.0,
+    })
+}

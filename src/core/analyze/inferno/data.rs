@@ -1,0 +1,168 @@
+//! What the solver knows: accelerators, how fast they serve which model, service classes and servers (algorithm
+//! reference §6.1). Plain values; files and YAML keys are read elsewhere.
+
+use serde::{Deserialize, Serialize};
+
+use crate::analyze::queueing::service_time::Service;
+use crate::analyze::queueing::size::Targets;
+use crate::units::{OutOfRange, Replicas};
+use smol_str::SmolStr;
+
+/// A unit of accelerators that is allocated as a whole.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Accelerator {
+    /// Its name.
+    pub name: SmolStr,
+    /// What is counted when the supply is limited.
+    pub kind: SmolStr,
+    /// Cards in a unit, at least 1.
+    pub multiplicity: u32,
+    /// What a unit costs, cents/hour.
+    pub cost: f32,
+    /// What a unit draws.
+    pub power: Power,
+}
+
+/// Power by utilisation, in watts: linear from idle to a middle point and on to full.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct Power {
+    /// At 0.
+    pub idle: f32,
+    /// At the middle point.
+    pub mid: f32,
+    /// At 1.
+    pub full: f32,
+    /// The middle point's utilisation, 0 to 1.
+    pub mid_utilisation: f32,
+}
+
+impl Power {
+    /// The power at a utilisation; outside 0 to 1 that of the nearer end.
+    #[must_use]
+    pub fn at(&self, utilisation: f32) -> f32 {
+        let between = |from: (f32, f32), to: (f32, f32)| {
+            let run = to.0 - from.0;
+            let part = if run > 0.0 { ((utilisation - from.0) / run).clamp(0.0, 1.0) } else { 1.0 };
+            from.1 + part * (to.1 - from.1)
+        };
+        let middle = (self.mid_utilisation, self.mid);
+        if utilisation < middle.0 {
+            between((0.0, self.idle), middle)
+        } else {
+            between(middle, (1.0, self.full))
+        }
+    }
+}
+
+/// How one accelerator serves one model.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Performance {
+    /// The model.
+    pub model: SmolStr,
+    /// The accelerator's name.
+    pub accelerator: SmolStr,
+    /// Accelerators a replica takes; 0 is 1.
+    pub units: u32,
+    /// The largest batch…
+    pub max_batch: u32,
+    /// …of requests with this many generated tokens.
+    pub at_tokens: u32,
+    /// α, β, γ.
+    pub service: Service,
+}
+
+impl Performance {
+    /// Accelerators a replica takes.
+    #[must_use]
+    pub fn units(&self) -> u32 {
+        self.units.max(1)
+    }
+}
+
+/// What a class of users is promised.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ServiceClass {
+    name: SmolStr,
+    priority: u32,
+    targets: Vec<(SmolStr, Targets)>,
+}
+
+impl ServiceClass {
+    /// The name of a class without one.
+    pub const UNNAMED: &'static str = "Free";
+    /// The lowest priority, and that of a class without a valid one.
+    pub const LOWEST: u32 = 100;
+
+    /// A class by name and priority, 1 the highest and 100 the lowest, with the targets of each model.
+    ///
+    /// # Errors
+    /// When a target is negative or not finite.
+    pub fn new(name: &str, priority: i64, targets: Vec<(SmolStr, Targets)>) -> Result<Self, OutOfRange> {
+        for (_, target) in &targets {
+            target.validated()?;
+        }
+        let priority = u32::try_from(priority).ok().filter(|one| (1..=Self::LOWEST).contains(one));
+        Ok(Self { name: named(name).into(), priority: priority.unwrap_or(Self::LOWEST), targets })
+    }
+
+    /// 1, the highest, to 100.
+    #[must_use]
+    pub const fn priority(&self) -> u32 {
+        self.priority
+    }
+
+    pub(super) fn is(&self, name: &str) -> bool {
+        self.name == named(name)
+    }
+
+    pub(super) fn targets(&self, model: &str) -> Option<Targets> {
+        self.targets.iter().find(|(own, _)| own == model).map(|(_, targets)| *targets)
+    }
+}
+
+fn named(name: &str) -> &str {
+    if name.is_empty() { ServiceClass::UNNAMED } else { name }
+}
+
+/// What is asked of a server.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Load {
+    /// Requests a minute.
+    pub arrival: f32,
+    /// Mean tokens of a prompt.
+    pub input: u32,
+    /// Mean generated tokens.
+    pub output: u32,
+}
+
+/// A model served for a class of users: in this product a variant.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Server {
+    /// Its name.
+    pub name: SmolStr,
+    /// Its class; empty is the unnamed one.
+    pub class: SmolStr,
+    /// Its model.
+    pub model: SmolStr,
+    /// What is asked of it.
+    pub load: Load,
+    /// Never fewer replicas.
+    pub min: Replicas,
+    /// Its own limit of the batch; 0 is none.
+    pub max_batch: u32,
+    /// It stays on the accelerator it is on. A variant does: its manifest names one.
+    pub keep_accelerator: bool,
+    /// What it has now.
+    pub current: Option<Current>,
+}
+
+/// What a server has now.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Current {
+    /// Its accelerator; empty is none.
+    pub accelerator: SmolStr,
+    /// Its replicas.
+    pub replicas: Replicas,
+    /// What they cost, cents/hour.
+    pub cost: f32,
+}

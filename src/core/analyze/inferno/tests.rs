@@ -1,0 +1,190 @@
+//! The reference's tables, and what the product makes of the solver.
+#![allow(clippy::float_cmp, reason = "small whole numbers")]
+
+use super::allocation::penalty;
+use super::data::{Current, Load, Power};
+use super::*;
+use crate::analyze::queueing::service_time::Service;
+use crate::analyze::queueing::size::Targets;
+use smol_str::SmolStr;
+
+fn accelerator(name: &str, cost: f32) -> Accelerator {
+    Accelerator { name: name.into(), kind: name.into(), multiplicity: 1, cost, power: Power::default() }
+}
+
+fn performance(accelerator: &str, units: u32, speed: f32) -> Performance {
+    let service = Service::new(8.0 / speed, 0.016 / speed, 0.0005 / speed).unwrap();
+    let (model, accelerator) = ("llama".into(), accelerator.into());
+    Performance { model, accelerator, units, max_batch: 64, at_tokens: 256, service }
+}
+
+fn server(name: &str, class: &str, arrival: f32, on: &str) -> Server {
+    let accelerator = on.into();
+    let current = Some(Current { accelerator, replicas: Replicas::new(2), cost: 80.0 });
+    Server {
+        name: name.into(),
+        class: class.into(),
+        model: "llama".into(),
+        load: Load { arrival, input: 512, output: 128 },
+        min: Replicas::ZERO,
+        max_batch: 0,
+        keep_accelerator: false,
+        current: current.filter(|_| !on.is_empty()),
+    }
+}
+
+/// A100 at 40 and H100, three times as fast, at 100, for two classes.
+fn system(servers: Vec<Server>) -> System {
+    let class = |name, priority, itl, ttft| {
+        let targets = vec![("llama".into(), Targets::latency(ttft, itl).unwrap())];
+        ServiceClass::new(name, priority, targets).unwrap()
+    };
+    System {
+        accelerators: vec![accelerator("A100", 40.0), accelerator("H100", 100.0)],
+        performance: vec![performance("A100", 1, 1.0), performance("H100", 1, 3.0)],
+        classes: vec![class("Premium", 1, 24.0, 500.0), class("Freemium", 10, 200.0, 2000.0)],
+        servers,
+    }
+}
+
+fn limited(a100: u64, h100: u64, policy: BestEffort) -> Supply {
+    let available = [(SmolStr::new_static("A100"), a100), (SmolStr::new_static("H100"), h100)].into();
+    Supply::Limited { available, policy, delayed: false }
+}
+
+#[test]
+fn the_reference_tables_allocations_agree() {
+    let targets = Targets::latency(200.0, 40.0).unwrap();
+    let (a100, perf) = (accelerator("A100", 40.0), performance("A100", 1, 1.0));
+    let find = |server: &Server| allocate(server, &a100, &perf, targets, Compat::Upstream);
+    let a0 = find(&server("a0", "", 600.0, "")).unwrap();
+    assert_eq!((a0.replicas, a0.cost), (Replicas::ONE, 40.0));
+    let close = |found: f32, told: f32| (found / told - 1.0).abs() < 3e-4;
+    assert!(close(a0.itl, 16.5428) && close(a0.ttft, 24.3165) && close(a0.rho, 0.1673), "{a0:?}");
+    assert_eq!(find(&server("a2", "", 0.0, "")), Some(Allocation::default()));
+    let broken = Server { load: Load { arrival: f32::NAN, input: 1, output: 1 }, ..server("x", "", 1.0, "") };
+    assert_eq!(find(&broken), None);
+}
+
+#[test]
+fn a_change_of_accelerator_costs_a_tenth_of_both() {
+    let from = Current { accelerator: "A".into(), replicas: Replicas::new(2), cost: 80.0 };
+    let to =
+        Allocation { accelerator: "H".into(), replicas: Replicas::ONE, cost: 100.0, ..Allocation::default() };
+    assert_eq!(penalty(&from, &to), 38.0);
+}
+
+#[test]
+fn the_reference_tables_best_efforts_agree() {
+    let choice = |acc: &str, units, replicas, value| {
+        let (accelerator, replicas) = (SmolStr::from(acc), Replicas::new(replicas));
+        let allocation = Allocation { accelerator, replicas, cost: value, value, ..Allocation::default() };
+        Choice { allocation, kind: Some(acc.into()), units }
+    };
+    let request = |server: &str, priority, choices| Request { server: server.into(), priority, choices };
+    let solve = |requests: &[Request], a100, h100, policy, delayed| {
+        let available = [(SmolStr::new_static("A100"), a100), (SmolStr::new_static("H100"), h100)].into();
+        let granted = greedy::solve(requests, &available, policy, delayed);
+        let got = |one: &Allocation| (one.replicas.get(), one.accelerator.clone());
+        let left: Vec<u64> = granted.left.into_values().collect();
+        (granted.allocations.values().map(got).collect::<Vec<_>>(), left)
+    };
+    let both = || vec![choice("A100", 1, 4, 160.0), choice("H100", 1, 2, 200.0)];
+    let two = [request("s1", 1, both()), request("s2", 10, both())];
+    let on = |replicas, accelerator: &str| (replicas, SmolStr::from(accelerator));
+    let exhaustive = solve(&two, 6, 1, BestEffort::PriorityExhaustive, false);
+    assert_eq!(exhaustive, (vec![on(4, "A100"), on(2, "A100")], vec![0, 1]));
+    let equals = [
+        request("s1", 1, vec![choice("A100", 1, 5, 200.0)]),
+        request("s2", 1, vec![choice("H100", 4, 2, 200.0)]),
+    ];
+    let two_types = solve(&equals, 4, 7, BestEffort::RoundRobin, true);
+    assert_eq!(two_types, (vec![on(4, "A100"), on(1, "H100")], vec![0, 3]));
+}
+
+#[test]
+fn power_is_linear_between_three_points_and_flat_beyond() {
+    let power = Power { idle: 100.0, mid: 300.0, full: 400.0, mid_utilisation: 0.5 };
+    assert_eq!(
+        [-1.0, 0.0, 0.25, 0.5, 0.75, 1.0, 2.0].map(|u| power.at(u)),
+        [100.0, 100.0, 200.0, 300.0, 350.0, 400.0, 400.0]
+    );
+    let edge = Power { mid_utilisation: 1.0, ..power };
+    assert_eq!([edge.at(0.5), edge.at(1.0)], [200.0, 400.0], "the middle at the end");
+}
+
+#[test]
+fn a_class_has_a_name_and_a_priority_whatever_is_given() {
+    let class = |name, priority| ServiceClass::new(name, priority, vec![]).unwrap();
+    assert_eq!([0, 1, 100, 101, -5].map(|given| class("x", given).priority()), [100, 1, 100, 100, 100]);
+    assert!(class("", 1).is("") && class("", 1).is("Free") && !class("x", 1).is("Free"));
+    let wrong = ServiceClass::new("x", 1, vec![("m".into(), Targets { itl: -1.0, ..Targets::default() })]);
+    assert_eq!(wrong.unwrap_err().unit, "target ITL");
+}
+
+#[test]
+fn without_limits_the_cheapest_wins_and_moving_has_a_price() {
+    let new = system(vec![server("new", "Premium", 6000.0, "")]).solve(&Supply::Unlimited, Compat::Corrected);
+    assert_eq!(
+        (new["new"].accelerator.as_str(), new["new"].replicas.get(), new["new"].cost),
+        ("H100", 2, 200.0)
+    );
+    let mut here = server("here", "Premium", 600.0, "H100");
+    let solve = |server: &Server| system(vec![server.clone()]).solve(&Supply::Unlimited, Compat::Corrected);
+    assert_eq!(solve(&here)["here"].accelerator, "A100", "one for 40 instead of two for 80");
+    here.keep_accelerator = true;
+    assert_eq!(solve(&here)["here"].accelerator, "H100");
+    here.current.as_mut().unwrap().accelerator = "gone".into();
+    assert!(solve(&here).is_empty(), "an unknown accelerator has no choices");
+}
+
+#[test]
+fn a_model_without_targets_or_performance_gets_nothing() {
+    let mut unknown = server("s", "Premium", 600.0, "");
+    unknown.model = "other".into();
+    assert!(system(vec![unknown]).solve(&Supply::Unlimited, Compat::Corrected).is_empty());
+    assert!(system(vec![server("s", "", 600.0, "")]).solve(&Supply::Unlimited, Compat::Corrected).is_empty());
+}
+
+#[test]
+fn a_variant_is_held_where_no_number_of_replicas_is_the_answer() {
+    let idle = server("idle", "Premium", 0.0, "A100");
+    let moved = server("moved", "Premium", 6000.0, "A100");
+    let unserved = server("unserved", "Freemium", 6000.0, "A100");
+    let system = system(vec![idle, moved, unserved]);
+    let wanted = |compat| {
+        let solved = system.solve(&limited(0, 2, BestEffort::None), compat);
+        system.wanted(&solved, compat).into_values().collect::<Vec<_>>()
+    };
+    let replicas = |count| Wanted::Replicas(Replicas::new(count));
+    assert_eq!(wanted(Compat::Corrected), [replicas(0), Wanted::Hold, Wanted::Hold]);
+    assert_eq!(wanted(Compat::Upstream), [replicas(0), replicas(2), replicas(0)]);
+}
+
+#[test]
+fn the_page_says_what_the_code_computes() {
+    let page = include_str!("../../../../docs/decisions/inferno.md");
+    let system = system(vec![server("chat", "Premium", 6000.0, ""), server("batch", "Freemium", 6000.0, "")]);
+    let mut said = Vec::new();
+    for server in &system.servers {
+        for Choice { allocation: one, .. } in system.choices(server, Compat::Corrected) {
+            let Allocation { accelerator, replicas, cost, itl, ttft, .. } = one;
+            let name = &server.name;
+            said.push(format!("| {name} | {accelerator} | {replicas} | {cost} | {itl:.2} | {ttft:.2} |"));
+        }
+    }
+    let of = |solved: BTreeMap<SmolStr, Allocation>| {
+        let words = |name: &str| {
+            solved.get(name).map_or(format!("{name} nothing"), |one| {
+                format!("{name} {} × {}", one.replicas, one.accelerator)
+            })
+        };
+        format!("{}, {}", words("chat"), words("batch"))
+    };
+    said.push(of(system.solve(&Supply::Unlimited, Compat::Corrected)));
+    said.push(of(system.solve(&limited(4, 2, BestEffort::None), Compat::Corrected)));
+    said.push(of(system.solve(&limited(4, 2, BestEffort::PriorityExhaustive), Compat::Corrected)));
+    for words in said {
+        assert!(page.contains(&words), "the page does not say: {words}");
+    }
+}

@@ -1,0 +1,169 @@
+//! Least squares for α, β, γ over several loads: where our tuner starts. Ours; upstream only has its guess.
+//!
+//! By Little's law the requests in a replica are seen, not guessed: n = λ·(TTFT + O·ITL). With n known both latencies are
+//! linear in α, β, γ (algorithm reference §5.1):
+//!
+//! ```text
+//! TTFT = α + β·(n·x + I) + γ·(n·y + I)      x = (I+O)/(O+1)
+//! ITL  = α + β·(n·x + 1) + γ·(n·y + y)      y = I + O/2
+//! ```
+//!
+//! One load gives two equations for three unknowns. What they leave open is settled by a prior, which two different
+//! loads overrule.
+
+use super::matrix::{Vec3, add, dot, scale};
+use super::tuner::{DEFAULT_STATE, Environment, bounds};
+use crate::model::Compat;
+
+/// At this many requests the load's part of an iteration is taken to be as long as its fixed part, until a second load
+/// tells. With prompts of 512 tokens and answers of 128 upstream's default parameters give 18, the reference's examples 22.
+const EVEN_BATCH: f64 = 20.0;
+/// The error an observation is taken to have, a part of its value.
+const OBSERVED: f64 = 0.05;
+/// Above this part of the batch TTFT has the queue's wait in it, and says nothing of a prompt.
+const FULL: f64 = 0.9;
+/// At most: steps of a fit, halvings of a step, attempts to find a state that carries the load.
+const ROUNDS: i32 = 10;
+/// How much faster the next attempt is.
+const FASTER: f64 = 0.9;
+/// Sweeps over the coordinates at most. The more alike the loads, the more it takes; a sweep is 9 products.
+const SWEEPS: u32 = 2_000;
+
+/// Requests in the replica, where that says something of its service times.
+pub(super) fn concurrency(seen: &Environment) -> Option<f64> {
+    let [ttft, itl] = seen.observed();
+    let per_ms = f64::from(seen.rate) / 60_000.0;
+    let n = per_ms * (ttft + f64::from(seen.shape.output) * itl);
+    (n < FULL * f64::from(seen.batch)).then_some(n)
+}
+
+/// One observation with the requests in the replica.
+struct Row<'a> {
+    seen: &'a Environment,
+    /// What α, β, γ count for in TTFT and in ITL.
+    factors: [Vec3; 2],
+    n: f64,
+    /// What the latencies are at a state of 0.
+    above: [f64; 2],
+}
+
+impl<'a> Row<'a> {
+    fn of(seen: &'a Environment) -> Option<Self> {
+        let n = concurrency(seen)?;
+        let (input, output) = (f64::from(seen.shape.input), f64::from(seen.shape.output));
+        let (x, y) = ((input + output) / (output + 1.0), input + output / 2.0);
+        let factors = [[1.0, n * x + input, n * y + input], [1.0, n * x + 1.0, n * y + y]];
+        Some(Self { seen, factors, n, above: [0.0; 2] })
+    }
+
+    /// The linear model that touches the queue at `state`.
+    fn touch(&mut self, state: Vec3, compat: Compat) -> Option<()> {
+        let [ttft, itl] = self.seen.predict(state, compat).ok()?;
+        self.factors = self.seen.jacobian(state, compat)?;
+        let [line1, line2] = self.factors.map(|factors| dot(factors, state));
+        self.above = [ttft - line1, itl - line2];
+        Some(())
+    }
+}
+
+/// The state that explains `window` best, newest last: the linear fit, and from there by the queue itself (Gauss–Newton,
+/// with shorter steps where a full one does not help). `None` when nothing in the window says anything.
+pub(super) fn fit(window: &[Environment], compat: Compat) -> Option<Vec3> {
+    let mut rows: Vec<Row<'_>> = window.iter().filter_map(Row::of).collect();
+    let newest = rows.last()?;
+    let prior = prior(newest.seen, newest.n);
+    let mut state = linear(&rows, prior)?;
+    let mut best = misfit(&rows, prior, state, compat);
+    // Near its maximum the linear model asks too much of a replica. A faster one carries what was seen.
+    for _ in 0..ROUNDS {
+        if best.is_finite() {
+            break;
+        }
+        state = scale(state, FASTER);
+        best = misfit(&rows, prior, state, compat);
+    }
+    for _ in 0..ROUNDS {
+        if rows.iter_mut().try_for_each(|row| row.touch(state, compat)).is_none() {
+            break;
+        }
+        let full = add(linear(&rows, prior)?, scale(state, -1.0));
+        let steps = (0..ROUNDS).map(|halvings| add(state, scale(full, 0.5_f64.powi(halvings))));
+        let mut tried = steps.map(|next| (misfit(&rows, prior, next, compat), next));
+        let Some(better) = tried.find(|(misfit, _)| *misfit < best) else { break };
+        (best, state) = better;
+    }
+    Some(state)
+}
+
+/// The sum of squares that a fit makes small: the errors of the latencies, and the distance from the prior.
+fn misfit(rows: &[Row<'_>], prior: Vec3, state: Vec3, compat: Compat) -> f64 {
+    let far: f64 = state.into_iter().zip(prior).map(|(own, prior)| (own / prior - 1.0).powi(2)).sum();
+    let missed = |row: &Row<'_>| {
+        let predicted = row.seen.predict(state, compat).ok()?;
+        let parts = predicted.into_iter().zip(row.seen.observed());
+        Some(parts.map(|(predicted, seen)| ((predicted - seen) / (OBSERVED * seen)).powi(2)).sum::<f64>())
+    };
+    rows.iter().map(|row| missed(row).unwrap_or(f64::INFINITY)).sum::<f64>() + far
+}
+
+/// The linear fit, by the normal equations; the unknowns are parts of the prior, which says 1 ± 1 of each.
+fn linear(rows: &[Row<'_>], prior: Vec3) -> Option<Vec3> {
+    let mut normal = [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]];
+    let mut right = [1.0; 3];
+    for row in rows {
+        for ((factors, above), value) in row.factors.into_iter().zip(row.above).zip(row.seen.observed()) {
+            let error = OBSERVED * value;
+            let factors = scale(product(factors, prior), 1.0 / error);
+            right = add(right, scale(factors, (value - above) / error));
+            for (line, factor) in normal.iter_mut().zip(factors) {
+                *line = add(*line, scale(factors, factor));
+            }
+        }
+    }
+    let (low, high) = bounds(DEFAULT_STATE);
+    let inverse = prior.map(|value| 1.0 / value);
+    let state = product(least(normal, right, product(low, inverse), product(high, inverse)), prior);
+    state.iter().all(|value| value.is_finite() && *value > 0.0).then_some(state)
+}
+
+/// Element by element.
+fn product([a, b, c]: Vec3, [x, y, z]: Vec3) -> Vec3 {
+    [a * x, b * y, c * z]
+}
+
+/// The scale of each parameter by one observation at `n` requests.
+fn prior(seen: &Environment, n: f64) -> Vec3 {
+    let [ttft, itl] = seen.observed();
+    let (input, output) = (f64::from(seen.shape.input), f64::from(seen.shape.output));
+    let alpha = itl / (1.0 + n / EVEN_BATCH);
+    let prompt = (ttft - itl).max(OBSERVED * itl);
+    let load = (itl - alpha).max(OBSERVED * itl);
+    [alpha, prompt / input, load / ((n + 1.0) * (input + output / 2.0))]
+}
+
+/// The minimum of ½·uᵀ·A·u − bᵀ·u within a box, coordinate by coordinate: then the box is a clamp.
+fn least(normal: [Vec3; 3], right: Vec3, low: Vec3, high: Vec3) -> Vec3 {
+    let mut best: Vec3 = [1.0; 3];
+    for _ in 0..SWEEPS {
+        let mut moved = 0.0_f64;
+        for index in 0..3 {
+            let (Some(line), Some(b), Some(own)) = (normal.get(index), right.get(index), best.get(index))
+            else {
+                continue;
+            };
+            let (Some(pivot), Some(low), Some(high)) = (line.get(index), low.get(index), high.get(index))
+            else {
+                continue;
+            };
+            let next = (own + (b - dot(*line, best)) / pivot).max(*low).min(*high);
+            moved = moved.max((next - own).abs());
+            if let Some(own) = best.get_mut(index) {
+                *own = next;
+            }
+        }
+        if moved < 1e-9 {
+            break;
+        }
+    }
+    best
+}

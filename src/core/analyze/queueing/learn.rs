@@ -1,0 +1,135 @@
+//! What a variant's parameters become in one cycle.
+
+use serde::{Deserialize, Serialize};
+
+use super::fit::{concurrency, fit};
+use super::matrix::{Mat3, Vec3, symmetric};
+use super::service_time::Service;
+use super::tuner::{Environment, Filter, Start, guess};
+use crate::model::Compat;
+
+/// What has been learned of one variant. To be kept by the caller from cycle to cycle; less than 2 kB as JSON.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Parameters {
+    /// α, β, γ.
+    pub service: Service,
+    /// What is known of their error, rows of the filter's P.
+    pub covariance: Mat3,
+    /// Of the last observation; `None` when the model had no answer to it.
+    pub nis: Option<f64>,
+    /// Cycles in a row in which no observation was accepted.
+    #[serde(default)]
+    pub refused: u32,
+    /// The newest accepted observation of each load, newest last. Empty with upstream's way.
+    #[serde(default)]
+    pub seen: Vec<Environment>,
+}
+
+/// After this many cycles of refusals it is the parameters that are wrong, not the observations.
+pub const PATIENCE: u32 = 3;
+/// Loads kept, each twice the one before it: from 1 request to 256.
+const LOADS: usize = 8;
+
+/// The parameters after the environments of one cycle. With none, or when no filter can be built, they stay.
+#[must_use]
+pub fn learn(stored: Option<&Parameters>, now: &[Environment], compat: Compat) -> Option<Parameters> {
+    let Some(first) = now.first() else {
+        return stored.cloned();
+    };
+    let learned = if compat.is_upstream() {
+        follow(&upstream_start(stored, first), now, compat)
+    } else {
+        robust(stored, now, compat)
+    };
+    learned.or_else(|| stored.cloned())
+}
+
+fn upstream_start(stored: Option<&Parameters>, first: &Environment) -> Start {
+    if let Some(Parameters { service, covariance, .. }) = stored {
+        return Start::stored(*service, Some(*covariance));
+    }
+    let [ttft, itl] = first.observed();
+    let (input, output) = (f64::from(first.shape.input), f64::from(first.shape.output));
+    guess(ttft, itl, input, output).map_or_else(Start::unknown, Start::guessed)
+}
+
+/// Upstream's cycle: one filter walks over all environments, and what it ends with is kept, refused or not.
+fn follow(start: &Start, now: &[Environment], compat: Compat) -> Option<Parameters> {
+    let mut filter = Filter::new(start, now.first()?, compat).ok()?;
+    let mut nis = None;
+    for seen in now {
+        nis = filter.step(seen).nis;
+    }
+    kept(&filter, nis)
+}
+
+fn kept(filter: &Filter, nis: Option<f64>) -> Option<Parameters> {
+    let service = service(filter.state)?;
+    Some(Parameters { service, covariance: filter.covariance, nis, refused: 0, seen: Vec::new() })
+}
+
+fn service([alpha, beta, gamma]: Vec3) -> Option<Service> {
+    Service::new(alpha as f32, beta as f32, gamma as f32).ok()
+}
+
+/// Ours: starts from a fit over the loads that were seen, and tries to start again whenever everything has been refused
+/// for [`PATIENCE`] cycles more.
+fn robust(stored: Option<&Parameters>, now: &[Environment], compat: Compat) -> Option<Parameters> {
+    let Some(stored) = stored else {
+        return refit(&[], now, compat);
+    };
+    let covariance = symmetric(stored.covariance).then_some(stored.covariance);
+    let start = Start::stored(stored.service, covariance);
+    let mut next = Parameters { nis: None, refused: stored.refused.saturating_add(1), ..stored.clone() };
+    // The noise is that of the first environment the filter can start with.
+    let filter = now.iter().find_map(|first| Filter::new(&start, first, compat).ok());
+    if let Some(mut filter) = filter {
+        for seen in now {
+            let step = filter.step(seen);
+            next.nis = step.nis;
+            if step.accepted {
+                next.refused = 0;
+                file(&mut next.seen, seen);
+            }
+        }
+        next.covariance = filter.covariance;
+        next.service = service(filter.state)?;
+    }
+    if next.refused == 0 || !next.refused.is_multiple_of(PATIENCE) {
+        return Some(next);
+    }
+    Some(refit(&next.seen, now, compat).unwrap_or(next))
+}
+
+/// A new start: the fit over all loads seen, if it explains what is seen now; otherwise what was seen before no longer
+/// holds, and is forgotten. `None` when neither does.
+fn refit(before: &[Environment], now: &[Environment], compat: Compat) -> Option<Parameters> {
+    let window = |before: &[Environment]| {
+        let mut window = before.to_vec();
+        now.iter().for_each(|seen| file(&mut window, seen));
+        window
+    };
+    let all = window(before);
+    started(all, now, compat).or_else(|| started(window(&[]), now, compat))
+}
+
+/// A filter at the fit over `window`, if at least half of what is seen `now` is then likely.
+fn started(window: Vec<Environment>, now: &[Environment], compat: Compat) -> Option<Parameters> {
+    let start = Start::stored(service(fit(&window, compat)?)?, None);
+    let filter = now.iter().find_map(|first| Filter::new(&start, first, compat).ok())?;
+    let steps: Vec<_> = now.iter().map(|seen| filter.clone().step(seen)).collect();
+    let likely = steps.iter().filter(|step| step.accepted).count();
+    let nis = steps.last().and_then(|step| step.nis);
+    let found = kept(&filter, nis)?;
+    (2 * likely >= steps.len()).then_some(Parameters { seen: window, ..found })
+}
+
+/// Keeps `seen` as the newest of its load: one observation for each doubling of the requests in a replica.
+fn file(window: &mut Vec<Environment>, seen: &Environment) {
+    let octave = |seen: &Environment| concurrency(seen).map(|n| n.log2().floor() as i32);
+    let Some(own) = octave(seen) else { return };
+    window.retain(|other| octave(other) != Some(own));
+    window.push(*seen);
+    let surplus = window.len().saturating_sub(LOADS);
+    window.drain(..surplus);
+}

@@ -1,0 +1,353 @@
+//! The reference's tables, and what is ours beside them.
+#![allow(clippy::float_cmp, reason = "rounded before, or exact by construction")]
+
+use super::learn::{PATIENCE, learn};
+use super::model::{Limits, Model, Performance, Unsolvable};
+use super::service_time::Service;
+use super::tuner::{Filter, Start, guess};
+use super::*;
+use smol_str::SmolStr;
+
+const SERVICE: Service = Service { alpha: 8.0, beta: 0.016, gamma: 0.0005 };
+const SMALL: Service = Service { alpha: 1.0, beta: 0.01, gamma: 0.001 };
+const SHAPE: Shape = Shape { input: 512.0, output: 128.0 };
+
+fn model(service: Service, (input, output): (f32, f32), batch: u32, queue: u32) -> Model {
+    Model::new(service, Shape { input, output }, Limits { batch, queue }, Compat::Upstream).unwrap()
+}
+
+fn rounded(value: f32, digits: i32) -> f64 {
+    let by = 10_f64.powi(digits);
+    (f64::from(value) * by).round() / by
+}
+
+/// What a replica of [`SERVICE`] shows at `rate` requests/s.
+fn seen(rate: f32, batch: u32) -> Environment {
+    let mut model = Model::new(SERVICE, SHAPE, Limits::long(batch), Compat::Corrected).unwrap();
+    let at = model.analyze(rate).unwrap();
+    Environment { rate: rate * 60.0, shape: SHAPE, batch, ttft: at.wait + at.prefill, itl: at.itl }
+}
+
+fn given(rate: f32, ttft: f32, itl: f32) -> Environment {
+    Environment { rate, shape: SHAPE, batch: 64, ttft, itl }
+}
+
+fn observation(arrival: Option<f64>) -> Observation {
+    Observation { arrival, input: 512.0, output: 128.0, ttft: 0.05, itl: 0.02, batch: 256 }
+}
+
+fn load(name: &str, role: Role, ready: u32, pending: u32, arrivals: &[f64]) -> Load {
+    Load {
+        name: name.into(),
+        role,
+        accelerator: Some("A100".into()),
+        cost: Cost::new(40.0).unwrap(),
+        ready: Replicas::new(ready),
+        pending: Replicas::new(pending),
+        observations: arrivals.iter().map(|rate| observation(Some(*rate))).collect(),
+    }
+}
+
+/// [`SERVICE`] for each name.
+fn known(names: &[&str]) -> BTreeMap<SmolStr, Parameters> {
+    let covariance = tuner::process_noise(tuner::state_of(SERVICE));
+    let parameters = Parameters { service: SERVICE, covariance, nis: None, refused: 0, seen: Vec::new() };
+    names.iter().map(|name| (SmolStr::from(*name), parameters.clone())).collect()
+}
+
+/// Without tuning, so that the parameters are the given ones.
+fn found(loads: &[Load], queued: f64, compat: Compat) -> Finding {
+    let names: Vec<&str> = loads.iter().map(|load| load.name.as_str()).collect();
+    let settings = Settings { tuning: false, ..Settings::default() };
+    analyze(loads, Requests::new(queued).unwrap(), &known(&names), &settings, compat).finding.unwrap()
+}
+
+#[test]
+fn the_reference_tables_rates_agree() {
+    let a0 = model(SMALL, (200.0, 20.0), 8, 16).analyze(10.0).unwrap();
+    assert_eq!([a0.in_service, a0.itl, a0.ttft].map(|value| rounded(value, 4)), [0.3663, 1.6658, 4.9811]);
+    let a3 = model(SMALL, (0.0, 10.0), 8, 16).analyze(50.0).unwrap();
+    assert_eq!([a3.in_service, a3.itl, a3.ttft].map(|value| rounded(value, 4)), [0.5182, 1.0364, 1.0364]);
+    assert_eq!(rounded(a3.max_rate, 3), 708.682);
+}
+
+#[test]
+fn the_reference_tables_sizes_agree() {
+    let s3 = model(SERVICE, (512.0, 128.0), 256, 100).size(Targets::latency(200.0, 40.0).unwrap()).unwrap();
+    let rates = [s3.rate_ttft, s3.rate_itl, s3.rate_tps, s3.at.throughput].map(|value| rounded(value, 3));
+    assert_eq!(rates, [18.613, 16.5, 19.357, 16.5]);
+    let s7 = model(SMALL, (200.0, 20.0), 8, 16).size(Targets::latency(1.0, 0.0).unwrap());
+    assert_eq!(s7.unwrap_err(), Unsolvable::Unreachable("TTFT"));
+}
+
+#[test]
+fn the_reference_tables_targets_agree() {
+    let means = |input, output| Means { input, output, ..Means::default() };
+    let one = inferred(SERVICE, &means(512.0, 128.0), 2.0).unwrap();
+    assert_eq!([one.ttft, one.itl].map(|value| rounded(value, 4)), [24.448, 16.3043]);
+    let service = Service::new(12.0, 0.03, 0.0002).unwrap();
+    let three = inferred(service, &means(4000.0, 500.0), 5.0).unwrap();
+    assert_eq!([three.ttft, three.itl].map(|value| rounded(value, 4)), [180.8, 60.8801]);
+    let slow = fallback(&Means { ttft: 8.0, itl: 0.02, ..Means::default() }).unwrap();
+    assert_eq!([slow.ttft, slow.itl], [10_000.0, 30.0]);
+}
+
+#[test]
+fn the_reference_tables_filters_agree() {
+    let followed = |start: Start, environments: &[Environment]| {
+        let mut filter = Filter::new(&start, &environments[0], Compat::Upstream).unwrap();
+        environments.iter().map(|seen| filter.step(seen)).last().unwrap()
+    };
+    let from_guess = |environments: &[Environment]| {
+        let first = environments[0];
+        let guess = guess(f64::from(first.ttft), f64::from(first.itl), 512.0, 128.0).unwrap();
+        followed(Start::guessed(guess), environments)
+    };
+    let low = from_guess(&[given(120.0, 12.0, 11.5)]);
+    assert!((low.nis.unwrap() - 26.103).abs() < 1e-3 && !low.accepted, "{low:?}");
+    let drift = [given(120.0, 40.0, 12.0), given(120.0, 44.0, 12.6), given(120.0, 46.0, 13.0)];
+    let drift = from_guess(&drift);
+    assert!((drift.nis.unwrap() - 37.716).abs() < 1e-3 && !drift.accepted, "{drift:?}");
+
+    let covariance = matrix::diagonal([0.1764, 7.056e-7, 6.76e-10]);
+    let start = Start::stored(Service::new(8.4, 0.0168, 0.00052).unwrap(), Some(covariance));
+    let slower = |by: f32| given(480.0, 21.781_807 * by, 14.008_057 * by);
+    let slow = followed(start, &[1.0, 1.02, 1.04, 1.06, 1.08].map(slower));
+    assert!((slow.nis.unwrap() - 0.199).abs() < 1e-3 && slow.accepted, "{slow:?}");
+    assert!((slow.state[0] - 8.407).abs() < 1e-3, "{slow:?}");
+}
+
+#[test]
+fn a_rate_that_is_no_rate_or_too_high_is_refused() {
+    let mut model = model(SMALL, (200.0, 20.0), 8, 16);
+    assert_eq!(model.analyze(0.0), Err(Unsolvable::NoRate(0.0)));
+    assert!(matches!(model.analyze(f32::NAN), Err(Unsolvable::NoRate(_))));
+    assert!(matches!(model.analyze(100.0), Err(Unsolvable::AboveMaximum { .. })));
+}
+
+#[test]
+fn a_model_out_of_range_is_named() {
+    let new = |shape, limits| Model::new(SERVICE, shape, limits, Compat::Corrected).unwrap_err().to_string();
+    let short = Shape { input: 1.0, output: 0.5 };
+    assert_eq!(
+        new(short, Limits::sizing(8)),
+        "output tokens 0.5 is out of range: must be finite and at least 1"
+    );
+    assert!(new(SHAPE, Limits::sizing(0)).starts_with("batch 0 is out of range"));
+    assert!(new(SHAPE, Limits::long(u32::MAX)).starts_with("batch 4294967295 is out of range"));
+    let free = Service { alpha: 0.0, beta: 0.0, gamma: 0.0 };
+    let free = Model::new(free, SHAPE, Limits::sizing(8), Compat::Corrected).unwrap_err();
+    assert_eq!(free, Unsolvable::NoServiceRate);
+    let target = Targets::latency(-1.0, 0.0).unwrap_err();
+    assert_eq!(target.unit, "target TTFT");
+}
+
+#[test]
+fn room_for_one_request_is_refused_by_upstream_only() {
+    let new = |compat| Model::new(SERVICE, SHAPE, Limits { batch: 1, queue: 0 }, compat);
+    assert_eq!(new(Compat::Upstream).unwrap_err(), Unsolvable::SingleState);
+    assert!(new(Compat::Corrected).unwrap().analyze(0.5).is_ok());
+}
+
+#[test]
+fn without_a_target_the_maximum_is_the_answer_whatever_its_last_bit() {
+    for batch in 1..300 {
+        let mut model = model(SERVICE, (512.0, 128.0), batch, 1);
+        assert_eq!(model.size(Targets::default()).map(|size| size.at.max_rate), Ok(model.max_rate()));
+    }
+}
+
+#[test]
+fn upstream_counts_the_replicas_it_wants_as_supply_and_never_scales_up() {
+    let finding = found(&[load("v", Role::Both, 2, 0, &[40.0, 50.0])], 0.0, Compat::Upstream);
+    assert_eq!((finding.analyzer, finding.score), (Analyzer::Saturation, 1.0));
+    let Totals { supply, anticipated, demand, required, spare } = finding.total;
+    assert!((supply - 93.514).abs() < 1e-3 && (spare - 3.514).abs() < 1e-3, "{:?}", finding.total);
+    assert_eq!([anticipated, demand, required], [0.0, 90.0, 0.0]);
+}
+
+#[test]
+fn ours_counts_the_replicas_there_are() {
+    let finding = found(&[load("v", Role::Both, 2, 1, &[40.0, 50.0])], 60.0, Compat::Corrected);
+    let prc = finding.variants[0].per_replica;
+    assert!((prc - 6.2343).abs() < 1e-4, "{prc}");
+    let total = finding.total;
+    assert_eq!([total.supply, total.anticipated, total.demand], [2.0 * prc, 3.0 * prc, 92.0]);
+    assert_eq!([total.required, total.spare], [92.0 / 0.85 - 3.0 * prc, 0.0]);
+    assert!(finding.roles.is_empty() && finding.live);
+}
+
+#[test]
+fn an_idle_variant_has_no_capacity_upstream_and_spare_capacity_here() {
+    let idle = [load("v", Role::Both, 3, 0, &[0.0, 0.0, 0.0])];
+    let settings =
+        Settings { tuning: false, targets: Targets::latency(32.448, 24.304).ok(), ..Settings::default() };
+    let finding = |compat| analyze(&idle, Requests::ZERO, &known(&["v"]), &settings, compat).finding.unwrap();
+    let upstream = finding(Compat::Upstream);
+    assert_eq!((upstream.variants[0].per_replica, upstream.variants[0].reason.as_str()), (0.0, "no-load"));
+    let ours = finding(Compat::Corrected).total;
+    assert!(ours.supply > 18.0 && ours.spare == ours.supply, "{ours:?}");
+}
+
+#[test]
+fn a_replica_that_shows_no_arrivals_leaves_nothing_to_spare() {
+    let mut partial = load("v", Role::Both, 3, 0, &[1.0, 1.0]);
+    assert_eq!(
+        found(&[partial.clone()], 0.0, Compat::Corrected).total.spare,
+        0.0,
+        "one of three is not seen"
+    );
+    partial.observations.push(observation(None));
+    assert_eq!(found(&[partial.clone()], 0.0, Compat::Corrected).total.spare, 0.0, "one tells no arrivals");
+    partial.observations[2].arrival = Some(0.0);
+    assert!(found(&[partial], 0.0, Compat::Corrected).total.spare > 0.0, "all are seen");
+}
+
+#[test]
+fn a_variant_without_load_is_sized_for_the_models_requests() {
+    let loads = [load("busy", Role::Both, 1, 0, &[4.0]), load("asleep", Role::Both, 0, 0, &[])];
+    let ours = found(&loads, 0.0, Compat::Corrected);
+    assert!((ours.variants[1].per_replica - 6.2343).abs() < 1e-4);
+    let upstream = found(&loads, 0.0, Compat::Upstream);
+    let asleep = &upstream.variants[1];
+    assert_eq!((asleep.per_replica, asleep.cost, asleep.accelerator.as_deref()), (0.0, Cost::ZERO, None));
+}
+
+#[test]
+fn a_queue_waits_for_each_role_once() {
+    let loads = [load("p", Role::Prefill, 1, 0, &[4.0]), load("d", Role::Decode, 2, 0, &[3.0, 1.0])];
+    let finding = found(&loads, 30.0, Compat::Corrected);
+    assert_eq!(finding.total.demand, 9.0);
+    let demand: Vec<_> = finding.roles.iter().map(|(role, totals)| (*role, totals.demand)).collect();
+    assert_eq!(demand, [(Role::Decode, 5.0), (Role::Prefill, 5.0)]);
+}
+
+#[test]
+fn without_parameters_an_analysis_says_nothing_and_is_not_live() {
+    let settings = Settings { tuning: false, ..Settings::default() };
+    let loads = [load("v", Role::Both, 1, 0, &[4.0])];
+    let queued = Requests::new(100.0).unwrap();
+    let analysis = analyze(&loads, queued, &BTreeMap::new(), &settings, Compat::Corrected);
+    assert_eq!(analysis.targets, Targets::latency(75.0, 30.0).ok(), "from the latencies seen");
+    let finding = analysis.finding.unwrap();
+    assert_eq!((finding.total, finding.live), (Totals::default(), false));
+    assert_eq!(finding.variants[0].reason, "no-parameters");
+}
+
+#[test]
+fn without_targets_there_is_no_finding_and_what_was_learned_stays() {
+    let loads = [load("v", Role::Both, 1, 0, &[])];
+    let analysis =
+        analyze(&loads, Requests::ZERO, &known(&["v", "gone"]), &Settings::default(), Compat::Corrected);
+    assert_eq!(analysis.finding, Err(NoTargets));
+    assert_eq!(analysis.learned, known(&["v"]), "and only of variants there are");
+}
+
+#[test]
+fn a_steady_load_at_which_upstream_never_learns_is_learned() {
+    let steady = given(120.0, 40.0, 12.0);
+    let mut upstream = None;
+    let mut ours = None;
+    for _ in 0..5 {
+        upstream = learn(upstream.as_ref(), &[steady], Compat::Upstream);
+        ours = learn(ours.as_ref(), &[steady], Compat::Corrected);
+    }
+    let (upstream, ours) = (upstream.unwrap(), ours.unwrap());
+    assert!((upstream.nis.unwrap() - 35.341).abs() < 1e-2, "{upstream:?}");
+    assert_eq!(upstream.service.alpha, 10.8, "the guess for good");
+    assert!(ours.nis.unwrap() < 0.01 && ours.refused == 0, "{ours:?}");
+}
+
+#[test]
+fn a_load_that_the_guess_cannot_carry_is_learned() {
+    let busy = given(600.0, 40.0, 12.0);
+    assert_eq!(learn(None, &[busy], Compat::Upstream), None);
+    let ours = learn(None, &[busy], Compat::Corrected).unwrap();
+    assert!(ours.nis.unwrap() < 1.0, "{ours:?}");
+}
+
+/// ITL and TTFT as predicted, relative to what is true, at `rate`.
+fn error(learned: &Parameters, rate: f32) -> f32 {
+    let truth: Performance = model(SERVICE, (512.0, 128.0), 64, 640).analyze(rate).unwrap();
+    let predicted = model(learned.service, (512.0, 128.0), 64, 640).analyze(rate).unwrap();
+    (predicted.itl / truth.itl - 1.0).abs().max((predicted.ttft / truth.ttft - 1.0).abs())
+}
+
+#[test]
+fn a_second_load_settles_what_the_first_left_open() {
+    let mut learned = learn(None, &[seen(0.2, 64)], Compat::Corrected);
+    assert!(error(learned.as_ref().unwrap(), 13.0) > 0.1, "one load is not enough");
+    for _ in 0..2 * PATIENCE {
+        learned = learn(learned.as_ref(), &[seen(13.0, 64)], Compat::Corrected);
+    }
+    let learned = learned.unwrap();
+    assert!(error(&learned, 13.0) < 0.01 && error(&learned, 0.2) < 0.01, "{learned:?}");
+}
+
+#[test]
+fn an_outlier_is_refused_and_a_new_truth_is_believed_after_three_cycles() {
+    let usual = [seen(2.0, 64), seen(6.0, 64)];
+    let mut learned = learn(None, &usual, Compat::Corrected).unwrap();
+    let before = learned.service;
+    let slow = given(360.0, 80.0, 48.0);
+    for cycle in 1..PATIENCE {
+        learned = learn(Some(&learned), &[slow], Compat::Corrected).unwrap();
+        assert_eq!((learned.service, learned.refused), (before, cycle));
+    }
+    learned = learn(Some(&learned), &[slow], Compat::Corrected).unwrap();
+    assert_eq!(learned.refused, 0, "{learned:?}");
+    assert!(learned.nis.unwrap() < tuner::GATE, "{learned:?}");
+}
+
+#[test]
+fn a_rate_beyond_the_model_is_refused_without_a_measure() {
+    let start = Start::stored(SERVICE, None);
+    let mut filter = Filter::new(&start, &seen(6.0, 64), Compat::Corrected).unwrap();
+    let before = filter.clone();
+    let step = filter.step(&given(6000.0, 40.0, 12.0));
+    assert_eq!((step.accepted, step.nis, step.predicted), (false, None, None));
+    assert_eq!(filter, before);
+    let skewed = Start { covariance: Some([[1.0, 2.0, 0.0], [0.0; 3], [0.0; 3]]), ..start };
+    let error = Filter::new(&skewed, &seen(6.0, 64), Compat::Corrected).unwrap_err();
+    assert_eq!(error, Unsolvable::Asymmetric);
+}
+
+#[test]
+fn what_is_learned_survives_being_written_down() {
+    let learned = learn(None, &[seen(2.0, 64), seen(12.0, 64)], Compat::Corrected).unwrap();
+    let text = serde_json::to_string(&learned).unwrap();
+    assert_eq!(serde_json::from_str::<Parameters>(&text).unwrap(), learned);
+    assert!(text.len() < 1_000, "{text}");
+}
+
+#[test]
+fn three_loads_give_the_truth_back() {
+    let learned = learn(None, &[1.0, 5.0, 14.0].map(|rate| seen(rate, 64)), Compat::Corrected).unwrap();
+    let close = |found: f32, truth: f32| (found / truth - 1.0).abs() < 0.01;
+    let Service { alpha, beta, gamma } = learned.service;
+    assert!(close(alpha, 8.0) && close(beta, 0.016) && close(gamma, 0.0005), "{learned:?}");
+}
+
+#[test]
+fn the_page_says_what_the_code_computes() {
+    let page = include_str!("../../../../docs/decisions/queueing-model.md");
+    let loads = [load("v", Role::Both, 2, 1, &[10.0, 14.0])];
+    let finding = found(&loads, 30.0, Compat::Corrected);
+    let means = means(&loads[0].observations, Compat::Corrected).unwrap();
+    let targets = inferred(SERVICE, &means, 3.0).unwrap();
+    let upstream = found(&loads, 30.0, Compat::Upstream).total;
+    let Totals { supply, anticipated, demand, required, spare } = finding.total;
+    let said = [
+        format!("TTFT {:.3} ms, ITL {:.3} ms", targets.ttft, targets.itl),
+        format!("μ* = {:.4}", finding.variants[0].per_replica),
+        format!("supply {supply:.4}, anticipated {anticipated:.4}, demand {demand:.1}"),
+        format!("required {required:.4}, spare {spare:.0}"),
+        format!(
+            "supply {:.4}, required {:.0}, spare {:.4}",
+            upstream.supply, upstream.required, upstream.spare
+        ),
+    ];
+    for words in said {
+        assert!(page.contains(&words), "the page does not say: {words}");
+    }
+}

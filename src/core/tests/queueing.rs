@@ -1,0 +1,227 @@
+//! What holds for every queue, every filter and every split of accelerators.
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail like tests")]
+
+use std::collections::BTreeMap;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use smol_str::{SmolStr, ToSmolStr, format_smolstr};
+use wva_core::analyze::inferno::allocation::Allocation;
+use wva_core::analyze::inferno::greedy::{BestEffort, Choice, Request, solve};
+use wva_core::analyze::queueing::learn::{Parameters, learn};
+use wva_core::analyze::queueing::model::{Limits, Model, Performance, Unsolvable};
+use wva_core::analyze::queueing::service_time::{Service, Shape};
+use wva_core::analyze::queueing::size::{Size, Targets};
+use wva_core::analyze::queueing::tuner::{Environment, Filter, Start, guess};
+use wva_core::analyze::queueing::{Load, Observation, Settings, analyze};
+use wva_core::model::{Compat, Role};
+use wva_core::units::{Cost, Replicas, Requests, Seconds};
+
+fn service() -> impl Strategy<Value = Service> {
+    (0.5..50.0_f32, 0.001..0.2_f32, 0.000_01..0.01_f32).prop_map(|(alpha, beta, gamma)| Service {
+        alpha,
+        beta,
+        gamma,
+    })
+}
+
+fn shape() -> impl Strategy<Value = Shape> {
+    (prop_oneof![1 => Just(0.0_f32), 5 => 1.0..4000.0_f32], 1.0..1000.0_f32)
+        .prop_map(|(input, output)| Shape { input, output })
+}
+
+fn limits() -> impl Strategy<Value = Limits> {
+    (2_u32..24, 0_u32..30).prop_map(|(batch, queue)| Limits { batch, queue })
+}
+
+fn model() -> impl Strategy<Value = Model> {
+    (service(), shape(), limits())
+        .prop_map(|(service, shape, limits)| Model::new(service, shape, limits, Compat::Corrected).unwrap())
+}
+
+/// Anything positive, however small or large.
+fn positive() -> impl Strategy<Value = f32> {
+    (-120.0..120.0_f32).prop_map(f32::exp2)
+}
+
+/// Anything at all.
+fn odd() -> impl Strategy<Value = f64> {
+    prop_oneof![4 => 0.0..100.0, 1 => any::<f64>(), 1 => Just(0.0), 1 => Just(f64::NAN)]
+}
+
+fn finite(at: &Performance) -> bool {
+    let Performance { throughput, response, wait, in_service, prefill, itl, ttft, rho, max_rate } = *at;
+    [throughput, response, wait, in_service, prefill, itl, ttft, rho, max_rate]
+        .iter()
+        .all(|one| one.is_finite())
+}
+
+fn environment() -> impl Strategy<Value = Environment> {
+    let shape = (1.0..4000.0_f32, 1.0..1000.0_f32).prop_map(|(input, output)| Shape { input, output });
+    (1.0..2000.0_f32, shape, 1_u32..16, 1.0..2000.0_f32, 1.0..200.0_f32)
+        .prop_map(|(rate, shape, batch, ttft, itl)| Environment { rate, shape, batch, ttft, itl })
+}
+
+/// Latencies some way between those without and with all load, so that most can be reached.
+fn between(model: &mut Model, part: f32) -> Targets {
+    let max = model.max_rate();
+    let (low, high) = (model.analyze(max * 0.002).unwrap(), model.analyze(max * 0.999).unwrap());
+    let at = |low: f32, high: f32| low + part * (high - low);
+    Targets::latency(at(low.ttft, high.ttft), at(low.itl, high.itl)).unwrap()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(10_000))]
+
+    #[test]
+    fn what_is_positive_gives_a_number_or_a_reason(
+        parts in prop::array::uniform6(positive()), limits in limits(), target in positive(),
+    ) {
+        let [alpha, beta, gamma, input, output, rate] = parts;
+        let (service, shape) = (Service::new(alpha, beta, gamma).unwrap(), Shape::new(input, output).unwrap());
+        if let Ok(mut model) = Model::new(service, shape, limits, Compat::Corrected) {
+            if let Ok(at) = model.analyze(rate) {
+                prop_assert!(finite(&at), "{at:?}");
+            }
+            if let Ok(size) = model.size(Targets::latency(target, target).unwrap()) {
+                prop_assert!(finite(&size.at), "{size:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_capacity_meets_the_targets_and_one_per_cent_more_does_not(mut model in model(), part in 0.0..1.2_f32) {
+        let targets = between(&mut model, part);
+        let Size { rate_ttft, rate_itl, at, .. } = model.size(targets).unwrap();
+        prop_assert!(at.ttft <= targets.ttft * 1.001 && at.itl <= targets.itl * 1.001, "{at:?} {targets:?}");
+        let more = rate_ttft.min(rate_itl) * 1.01;
+        match model.analyze(more) {
+            Ok(at) => prop_assert!(at.ttft > targets.ttft * 0.9999 || at.itl > targets.itl * 0.9999, "{at:?}"),
+            Err(error) => prop_assert!(matches!(error, Unsolvable::AboveMaximum { .. }), "{error}"),
+        }
+    }
+
+    #[test]
+    fn tighter_targets_never_raise_the_capacity(mut model in model(), part in 0.0..1.0_f32, tighter in 0.2..1.0_f32) {
+        let loose = between(&mut model, part);
+        let tight = Targets { ttft: loose.ttft * tighter, itl: loose.itl * tighter, ..loose };
+        let most = model.size(loose).unwrap().at.throughput;
+        match model.size(tight) {
+            Ok(size) => prop_assert!(size.at.throughput <= most * 1.0001, "{} > {most}", size.at.throughput),
+            Err(error) => prop_assert!(matches!(error, Unsolvable::Unreachable(_)), "{error}"),
+        }
+    }
+
+    #[test]
+    fn a_filter_stays_in_its_bounds_and_a_refused_step_changes_nothing(seen in vec(environment(), 1..4), guessed in any::<bool>()) {
+        let first = seen[0];
+        let lengths = (f64::from(first.shape.input), f64::from(first.shape.output));
+        let guess = guess(f64::from(first.ttft), f64::from(first.itl), lengths.0, lengths.1);
+        let start = guess.filter(|_| guessed).map_or_else(Start::unknown, Start::guessed);
+        if let Ok(mut filter) = Filter::new(&start, &first, Compat::Corrected) {
+            for seen in &seen {
+                let before = filter.clone();
+                let step = filter.step(seen);
+                let bounds = start.low.iter().zip(&start.high);
+                prop_assert!(filter.state.iter().zip(bounds).all(|(own, (low, high))| low <= own && own <= high));
+                prop_assert!(filter.covariance.iter().flatten().all(|one| one.is_finite()));
+                prop_assert!(step.accepted || filter == before);
+            }
+        }
+    }
+
+    #[test]
+    fn no_type_of_accelerator_is_given_out_beyond_its_count(
+        requests in vec((0_u32..4, vec((0_u8..4, 0_u32..6, 0_u64..4, -50.0..50.0_f32), 0..4)), 0..6),
+        counts in prop::array::uniform3(0_u64..20), policy in 0_usize..4, delayed in any::<bool>(),
+    ) {
+        // Type 3 is an accelerator nobody knows.
+        let available: BTreeMap<SmolStr, u64> = (0_u8..3).map(|kind| kind.to_smolstr()).zip(counts).collect();
+        let choice = |(kind, replicas, units, value): (u8, u32, u64, f32)| {
+            let allocation = Allocation {
+                accelerator: kind.to_smolstr(), replicas: Replicas::new(replicas), cost: value, value, ..Allocation::default()
+            };
+            Choice { allocation, kind: (kind < 3).then(|| kind.to_smolstr()), units }
+        };
+        let requests: Vec<Request> = requests.into_iter().enumerate().map(|(index, (priority, choices))| {
+            Request { server: format_smolstr!("s{index}"), priority, choices: choices.into_iter().map(choice).collect() }
+        }).collect();
+        let policy = ["None", "PriorityExhaustive", "PriorityRoundRobin", "RoundRobin"][policy];
+        let granted = solve(&requests, &available, BestEffort::named(policy), delayed);
+        let mut least = available.clone();
+        for (server, got) in &granted.allocations {
+            let request = requests.iter().find(|one| one.server == *server).unwrap();
+            let of_kind = request.choices.iter().filter(|one| one.allocation.accelerator == got.accelerator);
+            let wants = |one: &&Choice| one.allocation.replicas >= got.replicas;
+            let units = of_kind.filter(wants).map(|one| one.units).min();
+            prop_assert!(units.is_some(), "{server} got more than it wanted: {got:?}");
+            let left = least.get_mut(&got.accelerator).unwrap();
+            *left = left.checked_sub(units.unwrap() * u64::from(got.replicas.get())).unwrap();
+        }
+        prop_assert!(granted.left.iter().all(|(kind, left)| *left <= least[kind]), "{granted:?}");
+    }
+}
+
+fn load(name: usize) -> impl Strategy<Value = Load> {
+    let observation = (proptest::option::of(odd()), prop::array::uniform4(odd()), 0_u32..16).prop_map(
+        |(arrival, [input, output, ttft, itl], batch)| Observation {
+            arrival,
+            input,
+            output,
+            ttft,
+            itl,
+            batch,
+        },
+    );
+    let role = prop_oneof![Just(Role::Both), Just(Role::Prefill), Just(Role::Decode)];
+    (role, 0_u32..4, 0_u32..3, vec(observation, 0..3)).prop_map(
+        move |(role, ready, pending, observations)| Load {
+            name: format_smolstr!("v{name}"),
+            role,
+            accelerator: None,
+            cost: Cost::ZERO,
+            ready: Replicas::new(ready),
+            pending: Replicas::new(pending),
+            observations,
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+
+    #[test]
+    fn an_analysis_of_anything_is_finite_and_never_below_zero(
+        loads in (load(0), load(1)), multiplier in odd(), drain in 0_u32..60, upstream in any::<bool>(),
+    ) {
+        let compat = if upstream { Compat::Upstream } else { Compat::Corrected };
+        let loads = [loads.0, loads.1];
+        let settings = Settings { multiplier, drain: Seconds::whole(drain), ..Settings::default() };
+        let mut known = BTreeMap::new();
+        for _ in 0..3 {
+            let analysis = analyze(&loads, Requests::new(5.0).unwrap(), &known, &settings, compat);
+            known = analysis.learned;
+            if let Ok(finding) = analysis.finding {
+                for one in finding.roles.values().chain([&finding.total]) {
+                    let all = [one.supply, one.anticipated, one.demand, one.required, one.spare];
+                    prop_assert!(all.iter().all(|value| value.is_finite() && *value >= 0.0), "{one:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_learned_is_within_its_bounds(seen in vec(vec(environment(), 1..3), 1..6)) {
+        let mut learned: Option<Parameters> = None;
+        for now in seen {
+            learned = learn(learned.as_ref(), &now, Compat::Corrected);
+            if let Some(Parameters { service, seen, .. }) = &learned {
+                let Service { alpha, beta, gamma } = *service;
+                prop_assert!((0.0499..=500.1).contains(&alpha), "{service:?}");
+                prop_assert!((0.000_499..=5.001).contains(&beta), "{service:?}");
+                prop_assert!((4.99e-7..=0.005_001).contains(&gamma), "{service:?}");
+                prop_assert!(seen.len() <= 8);
+            }
+        }
+    }
+}
