@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
+use crate::analyze::finding::Analyzer;
 use crate::decision::{Decision, Verdict};
 use crate::memory::{GroupMemory, Memory, VariantMemory};
 use crate::model::{GroupId, Policy, Role, VariantId};
@@ -93,9 +94,11 @@ impl Case<'_> {
         for number in &numbers {
             found.extend(number.out_of_bounds());
             found.extend(self.blind_decrease(number, measured));
-            found.extend(self.unearned_zero(number));
+            found.extend(self.unearned_zero(number, measured, &numbers));
         }
-        found.extend(self.more_than_a_step(&numbers));
+        if self.policy.of(self.id).analyzer == Analyzer::SaturationPercent {
+            found.extend(self.more_than_a_step(&numbers));
+        }
         found
     }
 
@@ -141,10 +144,19 @@ impl Case<'_> {
         Some(broken(number.id(), Rule::NoBlindDecrease, detail))
     }
 
-    fn unearned_zero(&self, number: &Number<'_>) -> Option<Violation> {
+    fn unearned_zero(
+        &self,
+        number: &Number<'_>,
+        measured: bool,
+        of_role: &[Number<'_>],
+    ) -> Option<Violation> {
         let bounds = number.state.variant.bounds;
         let forced = bounds.max.is_some_and(|max| max.get() == 0);
-        let earned = bounds.min.get() == 0 && (number.scale.spec.get() == 0 || forced || self.idle());
+        let others_serve = of_role.iter().any(|other| other.decided > 0);
+        let optimized = self.policy.of(self.id).analyzer.is_of_capacity();
+        let covered = optimized && others_serve && (measured || number.promised == Some(0));
+        let earned =
+            bounds.min.get() == 0 && (number.scale.spec.get() == 0 || forced || covered || self.idle());
         if number.decided > 0 || earned {
             return None;
         }
@@ -234,14 +246,15 @@ impl Number<'_> {
         self.scale.current.get().min(self.scale.spec.get())
     }
 
-    /// The next number that an HPA does not take for what runs already (between 9 and 11 tenths of it), or the bound
-    /// on the way there.
+    /// At most the next number that an HPA does not take for what runs already (between 9 and 11 tenths of it), or the
+    /// bound on the way there.
     fn by_a_step(&self) -> bool {
         let reaches = |start: u32| {
             let ten = |tenths: u32| u64::from(start) * u64::from(tenths);
             let narrow = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
             let ends = [narrow(ten(11) / 10 + 1), narrow(ten(9).saturating_sub(1) / 10)];
-            ends.iter().any(|end| self.decided == self.bounded(*end))
+            let [most, least] = ends.map(|end| self.bounded(end));
+            (least..=most).contains(&self.decided)
         };
         reaches(self.base()) || self.promised.is_some_and(reaches)
     }

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
+use crate::analyze::queueing::learn::Parameters;
 use crate::analyze::saturation_token::Knowledge;
 use crate::analyze::throughput;
 use crate::analyze::weighted::Bests;
@@ -69,6 +70,9 @@ pub struct Learned {
     /// The throughput analyzer's.
     #[serde(skip_serializing_if = "is_default")]
     pub throughput: throughput::Memory,
+    /// The queueing model's, by variant.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub queueing: BTreeMap<SmolStr, Parameters>,
     /// The weighted score's.
     #[serde(skip_serializing_if = "is_default")]
     pub bests: Bests,

@@ -47,6 +47,13 @@ pub enum Analyzer {
 }
 
 impl Analyzer {
+    /// It weighs what is asked against what can be carried, and an optimizer makes numbers of that: one variant of a role
+    /// may lose its last replica to another one's.
+    #[must_use]
+    pub const fn is_of_capacity(self) -> bool {
+        matches!(self, Self::Saturation | Self::Throughput | Self::QueueingModel)
+    }
+
     /// The name that ConfigMaps and reports use.
     #[must_use]
     pub const fn as_str(self) -> &'static str {

@@ -56,7 +56,7 @@ impl Wanted {
         let published = from.published.unwrap_or(from.running);
         settled.windows(self, now, published, stability);
         settled.dwell(self, now, published, stability);
-        settled.steps(from.running, stability);
+        settled.steps(from.running, published, stability);
         self.remember(now, wanted, stability);
         if stability.dwell > Seconds::ZERO {
             if settled.number > published {
@@ -113,17 +113,18 @@ impl Settled {
         }
     }
 
-    fn steps(&mut self, running: Replicas, stability: &Stability) {
+    /// From what runs; what has been published already is no step.
+    fn steps(&mut self, running: Replicas, published: Replicas, stability: &Stability) {
         let most = stability.up_step.map(|limit| running.get().saturating_add(of(limit, running)));
+        let most = most.map(|most| most.max(published.get()));
         let least = stability.down_step.map(|limit| running.get().saturating_sub(of(limit, running)));
+        let least = least.map(|least| least.min(published.get()));
         if let Some(most) = most.filter(|most| self.number.get() > *most) {
-            self.moved(Replicas::new(most), || {
-                format_smolstr!("at most {} more at once", most - running.get())
-            });
+            self.moved(Replicas::new(most), || format_smolstr!("at most {} at once from {running}", most));
         }
         if let Some(least) = least.filter(|least| self.number.get() < *least) {
             self.moved(Replicas::new(least), || {
-                format_smolstr!("at most {} fewer at once", running.get() - least)
+                format_smolstr!("not below {} at once from {running}", least)
             });
         }
     }

@@ -15,7 +15,7 @@ pub(super) fn settle(scene: Scene<'_>, members: &mut [Member<'_>], drafts: &mut 
     }
     let mut steps = Vec::new();
     for (member, draft) in members.iter_mut().zip(drafts) {
-        let Some(wanted) = draft.number.filter(|_| draft.looked) else { continue };
+        let Some(wanted) = draft.number.filter(|_| draft.look.is_some()) else { continue };
         let from = From { published: member.committed(), running: member.scale.base() };
         let settled = member.memory.wanted.settle(scene.now, wanted, from, stability);
         let Some(binding) = settled.binding else { continue };

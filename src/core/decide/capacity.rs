@@ -7,7 +7,7 @@ use smol_str::{SmolStr, ToSmolStr};
 
 use super::member::{Draft, Member, Scene};
 use super::role::newest;
-use super::{TRANSITION_PATIENCE, words};
+use super::{TRANSITION_PATIENCE, latency, words};
 use crate::analyze::finding::{Analyzer, Finding};
 use crate::analyze::saturation_token::{
     self, Inputs, Observation, SchedulerQueue, TokenPolicy, VariantInput,
@@ -20,7 +20,7 @@ use crate::observe::held_by_scheduler;
 use crate::optimize::{Candidate, Plan, Request};
 use crate::quality::{Load, State};
 use crate::report::{Direction, Side, Stage, Step, Turn, Value};
-use crate::snapshot::Signal;
+use crate::snapshot::{Signal, VariantState};
 use crate::units::{Replicas, Requests, Seconds, Tokens, whole};
 
 /// How long an analyzer that says nothing may still speak against a removal, in cycles. Source: algorithm reference §4.5.
@@ -38,11 +38,11 @@ pub(super) struct Asked {
 }
 
 /// What the analyzers read of one member.
-struct Seen<'m, 'a> {
-    member: &'m Member<'a>,
-    loads: Vec<Load>,
+pub(super) struct Seen<'m, 'a> {
+    pub(super) member: &'m Member<'a>,
+    pub(super) loads: Vec<Load>,
     /// Replicas that do not serve yet, or serve and were not seen yet.
-    pending: Replicas,
+    pub(super) pending: Replicas,
 }
 
 /// Asks every analyzer of the model's policy about `members`, of which those of the roles in `states` are seen.
@@ -101,11 +101,8 @@ fn find(
     match chosen.analyzer {
         Analyzer::Saturation => Some(tokens(scene, chosen, utilisation, seen, learned)),
         Analyzer::Throughput => Some(throughput(scene, chosen, utilisation, seen, learned)),
-        Analyzer::QueueingModel
-        | Analyzer::SaturationPercent
-        | Analyzer::Threshold
-        | Analyzer::Weighted
-        | Analyzer::Inferno => None,
+        Analyzer::QueueingModel => latency::queueing(scene, chosen, utilisation, seen, learned),
+        Analyzer::SaturationPercent | Analyzer::Threshold | Analyzer::Weighted | Analyzer::Inferno => None,
     }
 }
 
@@ -135,6 +132,12 @@ fn tokens(
     let silent = learned.informative.map(|at| Seconds::between(at, scene.now).get());
     let live = silent.is_some_and(|silent| silent <= LIVE_CYCLES * scene.cycle.get());
     analysis.into_finding(chosen.score, live)
+}
+
+/// Requests that an engine runs at once, by its arguments; 0 is not known.
+pub(super) fn max_sequences(state: &VariantState) -> u32 {
+    let engine = state.template.engine.as_ref();
+    engine.and_then(|engine| u32::try_from(engine.max_sequences).ok()).unwrap_or(0)
 }
 
 fn variant_input<'a>(one: &Seen<'_, 'a>) -> VariantInput<'a> {
@@ -296,6 +299,7 @@ impl Asked {
             std::cmp::Ordering::Less => Reason::ScaleDown,
         };
         let message = words::analyzed(member, number, &self.findings);
-        Draft { number: Some(number), reason, message, evidence: self.evidence, blind: false, looked: true }
+        let look = Some(state.rights());
+        Draft { number: Some(number), reason, message, evidence: self.evidence, blind: false, look }
     }
 }

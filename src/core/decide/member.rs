@@ -7,7 +7,7 @@ use super::TRANSITION_PATIENCE;
 use crate::decision::Reason;
 use crate::memory::{GroupMemory, VariantMemory};
 use crate::model::{Compat, GroupId, ModelPolicy, Policy, ScaleToZero, VariantId};
-use crate::quality::{Freshness, Load, VariantSight, engines_of, read};
+use crate::quality::{Freshness, Load, Rights, VariantSight, engines_of, read};
 use crate::snapshot::{ModelGroup, Phase, Scale, VariantState};
 use crate::units::{Replicas, Seconds};
 
@@ -62,8 +62,8 @@ pub(super) struct Draft {
     pub(super) evidence: Timestamp,
     /// The number rests on nothing new.
     pub(super) blind: bool,
-    /// An analyzer has just wanted it.
-    pub(super) looked: bool,
+    /// An analyzer has just wanted it, and this is what the observations allowed.
+    pub(super) look: Option<Rights>,
 }
 
 impl Member<'_> {
@@ -104,7 +104,7 @@ impl Member<'_> {
             message,
             evidence: self.old_evidence(now),
             blind: true,
-            looked: false,
+            look: None,
         }
     }
 

@@ -4,6 +4,7 @@
 mod bounds;
 mod capacity;
 mod group;
+mod latency;
 mod member;
 mod role;
 mod score;

@@ -123,7 +123,7 @@ fn between_looks(scene: Scene<'_>, evidence: Timestamp, member: &Member<'_>) -> 
     let said = member.memory.reason.zip(member.memory.message.clone());
     let said = said.filter(|(reason, _)| !matches!(reason, Reason::Starting | Reason::MetricsMissing));
     let (reason, message) = said.unwrap_or_else(|| (Reason::Steady, words::until_next_look(member)));
-    Draft { number, reason, message, evidence, blind: false, looked: false }
+    Draft { number, reason, message, evidence, blind: false, look: None }
 }
 
 /// A variant without a usable sample, in a role where others have some: its own number stands, the decision about the

@@ -37,7 +37,8 @@ pub(super) fn look_and_step(
         steps.push(analyzed(member, &scored, finding.clone()));
         let (number, reason) = settle(scene, state.rights(), member, scored.wanted);
         let message = words::analyzed(member, number, &finding);
-        Draft { number: Some(number), reason, message, evidence, blind: false, looked: true }
+        let look = Some(state.rights());
+        Draft { number: Some(number), reason, message, evidence, blind: false, look }
     };
     members.iter().map(&mut draft).collect()
 }

@@ -14,7 +14,7 @@ use crate::optimize::rescale::Rescale;
 use crate::optimize::{Request, by_score, cost_aware};
 use crate::report::{Stage, Step, Value};
 use crate::snapshot::Snapshot;
-use crate::units::{Replicas, Watts};
+use crate::units::Watts;
 
 /// The limits of `policy`, with what the cluster has. Without an inventory that limit denies: nobody knows what is free.
 pub(super) fn limits(snapshot: &Snapshot, policy: &LimitPolicy) -> Vec<Limit> {
@@ -80,8 +80,7 @@ fn hold_back(all: &mut [Wanting<'_>], limits: &[Limit], policy: &Policy) {
     let mut wants = Vec::new();
     for (group, one) in all.iter().enumerate() {
         for (at, (member, draft)) in one.members.iter().zip(&one.drafts).enumerate() {
-            let running = member.scale.base();
-            wants.push(want(one, member, draft.number.unwrap_or(running)));
+            wants.push(want(one, member, draft));
             places.push((group, at));
         }
     }
@@ -109,11 +108,19 @@ fn hold_back(all: &mut [Wanting<'_>], limits: &[Limit], policy: &Policy) {
     }
 }
 
-fn want(wanting: &Wanting<'_>, member: &Member<'_>, wanted: Replicas) -> Want {
-    let state = member.state;
+/// What a member asks of the limits. What has been promised was granted then: only a look at everything may take it
+/// back.
+fn want(wanting: &Wanting<'_>, member: &Member<'_>, draft: &Draft) -> Want {
+    let (state, running) = (member.state, member.scale.base());
+    let wanted = draft.number.unwrap_or(running);
+    let current = match draft.look {
+        Some(rights) if rights.down => running,
+        Some(_) => member.committed().map_or(running, |promised| promised.min(wanted).max(running)),
+        None => wanted.max(running),
+    };
     Want {
         id: member.id().clone(),
-        current: member.scale.base(),
+        current,
         wanted,
         bounds: state.variant.bounds,
         priority: wanting.scene.model.priority,

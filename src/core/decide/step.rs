@@ -237,14 +237,7 @@ fn wait(scene: Scene<'_>, evidence: Timestamp, waiting: &SmolStr, member: &Membe
         return unseen_among_seen(scene, evidence, member);
     }
     let number = Some(member.committed().unwrap_or(member.scale.base()));
-    Draft {
-        number,
-        reason: Reason::Transition,
-        message: waiting.clone(),
-        evidence,
-        blind: false,
-        looked: false,
-    }
+    Draft { number, reason: Reason::Transition, message: waiting.clone(), evidence, blind: false, look: None }
 }
 
 /// A finished look, ready to be put into drafts.
@@ -274,7 +267,14 @@ impl Look<'_, '_> {
         }
         let number = self.never_lower_unseen(member, member.scale.base());
         let (reason, message) = self.why_not(runner);
-        Draft { number: Some(number), reason, message, evidence: self.evidence, blind: false, looked: true }
+        Draft {
+            number: Some(number),
+            reason,
+            message,
+            evidence: self.evidence,
+            blind: false,
+            look: Some(self.rights),
+        }
     }
 
     fn stepped(&self, member: &Member<'_>) -> Draft {
@@ -285,7 +285,14 @@ impl Look<'_, '_> {
         };
         let number = self.never_lower_unseen(member, wanted);
         let message = words::stepped(member, number, self.finding, self.state);
-        Draft { number: Some(number), reason, message, evidence: self.evidence, blind: false, looked: true }
+        Draft {
+            number: Some(number),
+            reason,
+            message,
+            evidence: self.evidence,
+            blind: false,
+            look: Some(self.rights),
+        }
     }
 
     /// What is not fully measured may not go below what was promised.

@@ -1,5 +1,7 @@
 //! To zero, at zero and back: the only part that may take the last replica away, and the one that gives the first back.
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
 
 use super::member::{Draft, Member, Scene};
@@ -7,7 +9,9 @@ use super::words;
 use crate::bound::enforcer::{Action, Enforced, enforce};
 use crate::decision::Reason;
 use crate::memory::GroupMemory;
+use crate::model::Role;
 use crate::observe::{Activity, activity, held_by_scheduler};
+use crate::quality::State;
 use crate::report::{Stage, Step};
 use crate::snapshot::{SourceHealth, VariantState};
 use crate::units::{Replicas, Seconds};
@@ -38,7 +42,7 @@ pub(super) fn at_zero(scene: Scene<'_>, members: &[Member<'_>], steps: &mut Vec<
         message,
         evidence: queue.at,
         blind: false,
-        looked: false,
+        look: None,
     };
     drafts
 }
@@ -67,7 +71,7 @@ pub(super) fn asleep(scene: Scene<'_>, member: &Member<'_>) -> Draft {
         Some(target) => (target, Reason::Transition, words::awaited(member, target)),
         None => (Replicas::ZERO, Reason::Steady, words::asleep(member)),
     };
-    Draft { number: Some(number), reason, message, evidence: scene.now, blind: false, looked: false }
+    Draft { number: Some(number), reason, message, evidence: scene.now, blind: false, look: None }
 }
 
 /// The last word on zero, for all roles of a model together: an idle model loses its replicas, a running one that is
@@ -82,8 +86,11 @@ pub(super) fn settle(
     let may_sleep = scene.group.variants.iter().all(|one| one.variant.bounds.min == Replicas::ZERO);
     let enabled = scene.scale_to_zero.enabled;
     let idle = may_sleep && enabled && idle_for_long(scene, before);
+    let covered = covered(scene, members, drafts);
     for (member, draft) in members.iter().zip(drafts.iter_mut()) {
-        if !idle && draft.number == Some(Replicas::ZERO) && member.active() && member.allows(Replicas::ONE) {
+        let last = member.active() && draft.number == Some(Replicas::ZERO);
+        let covered = covered.contains(&member.state.variant.role);
+        if !idle && last && !covered && member.allows(Replicas::ONE) {
             stay_awake(member, draft, &mut steps);
         }
     }
@@ -107,6 +114,14 @@ pub(super) fn settle(
         Action::KeptOne(_) => {}
     }
     steps
+}
+
+/// Roles of which an optimizer may take one variant's last replica, since another keeps some.
+fn covered(scene: Scene<'_>, members: &[Member<'_>], drafts: &[Draft]) -> BTreeSet<Role> {
+    let optimized = scene.model.analyzer.is_of_capacity();
+    let kept = |draft: &Draft| draft.number.is_some_and(|number| number > Replicas::ZERO);
+    let keeping = members.iter().zip(drafts).filter(|(_, draft)| optimized && kept(draft));
+    keeping.map(|(member, _)| member.state.variant.role).collect()
 }
 
 fn enforced((member, draft): (&Member<'_>, &Draft)) -> Enforced {

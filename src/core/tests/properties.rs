@@ -6,9 +6,13 @@ use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
 use proptest::test_runner::Config;
 use smol_str::{SmolStr, format_smolstr};
+use wva_core::analyze::finding::Analyzer;
 use wva_core::decision::Verdict;
 use wva_core::memory::{GroupMemory, Memory, VariantMemory};
-use wva_core::model::{Bounds, InvalidVariant, ModelPolicy, Role, ScaleToZero, Scope, TargetRef, Variant};
+use wva_core::model::{
+    Beside, Bounds, InvalidVariant, LimitPolicy, ModelPolicy, Power, Quota, Role, ScaleToZero, Scope,
+    Stability, StepLimit, TargetRef, Variant,
+};
 use wva_core::snapshot::{
     ModelGroup, Phase, Replica, Sample, Scale, Signal, Signals, SourceHealth, Template, VariantState,
 };
@@ -57,8 +61,10 @@ fn signals() -> BoxedStrategy<Signals> {
         series(prop_oneof![Just(0.0), Just(7.0)]),
     );
     prop_oneof![3 => odd, 1 => healthy(0.0, 0.0, 0.0), 3 => healthy(0.2, 1.0, 2.0), 1 => healthy(0.9, 6.0, 9.0)]
-        .prop_map(|(kv, waiting, running, done)| {
+        .prop_flat_map(|parts| (Just(parts), work()))
+        .prop_map(|((kv, waiting, running, done), work)| {
             let mut signals = Signals::default();
+            work.into_iter().for_each(|(signal, samples)| signals.add(signal, samples));
             signals.add(Signal::KvUsage, kv);
             signals.add(Signal::Waiting, waiting);
             signals.add(Signal::Running, running);
@@ -66,6 +72,34 @@ fn signals() -> BoxedStrategy<Signals> {
             signals
         })
         .boxed()
+}
+
+/// What analyzers of capacity read beside: the cache's size, and counters that grow at some rate each, or nothing.
+fn work() -> BoxedStrategy<Vec<(Signal, Vec<Sample>)>> {
+    let counters = [
+        Signal::RequestPromptTokensSum,
+        Signal::RequestPromptTokensCount,
+        Signal::RequestGenerationTokensSum,
+        Signal::RequestGenerationTokensCount,
+        Signal::InterTokenLatencySum,
+        Signal::InterTokenLatencyCount,
+        Signal::TimeToFirstTokenSum,
+        Signal::SchedulerAttempts,
+    ];
+    let rates = vec(prop_oneof![1 => Just(0.0), 4 => 0.01..500.0], counters.len());
+    let capacity = prop_oneof![1 => Just(0.0), 4 => 1000.0..500_000.0];
+    let some = (rates, capacity).prop_map(move |(rates, capacity)| {
+        let grown = |rate: f64| {
+            (0..20).map(move |back: i32| Sample {
+                at: ago(i64::from(5 + 15 * back)),
+                value: rate * f64::from(15 * (20 - back)),
+            })
+        };
+        let counters = counters.into_iter().zip(rates).map(|(signal, rate)| (signal, grown(rate).collect()));
+        let capacity = (Signal::KvCapacity, std::vec![Sample { at: ago(5), value: capacity }]);
+        counters.chain([capacity]).collect()
+    });
+    prop_oneof![1 => Just(Vec::new()), 3 => some].boxed()
 }
 
 type Parts = (Vec<Sample>, Vec<Sample>, Vec<Sample>, Vec<Sample>);
@@ -191,6 +225,64 @@ fn policy() -> impl Strategy<Value = Policy> {
     })
 }
 
+/// Any analyzer, with rules of stability and limits or without.
+fn any_policy() -> impl Strategy<Value = Policy> {
+    let analyzer = prop_oneof![
+        Just(Analyzer::SaturationPercent),
+        Just(Analyzer::Saturation),
+        Just(Analyzer::Throughput),
+        Just(Analyzer::QueueingModel),
+        Just(Analyzer::Threshold),
+        Just(Analyzer::Weighted),
+        Just(Analyzer::Inferno),
+    ];
+    let beside =
+        proptest::option::of(Just(Beside { analyzer: Analyzer::Throughput, score: 1.0, utilisation: None }));
+    (policy(), analyzer, beside, stability(), limits()).prop_map(
+        |(mut policy, analyzer, beside, stability, limits)| {
+            let model = &mut policy.global.default;
+            *model =
+                ModelPolicy { analyzer, stability, beside: beside.into_iter().collect(), ..model.clone() };
+            // Several looks at one moment would count a sample several times.
+            Policy { cycle: Seconds::whole(15), limits, ..policy }
+        },
+    )
+}
+
+fn stability() -> impl Strategy<Value = Stability> {
+    let seconds = || prop_oneof![2 => Just(0_u32), 1 => 0_u32..400].prop_map(Seconds::whole);
+    let step = || {
+        proptest::option::of(
+            (0_u32..4, 0.0..100.0)
+                .prop_map(|(replicas, percent)| StepLimit { replicas: Replicas::new(replicas), percent }),
+        )
+    };
+    (seconds(), seconds(), step(), step(), seconds()).prop_map(
+        |(up_window, down_window, up_step, down_step, dwell)| Stability {
+            up_window,
+            down_window,
+            up_step,
+            down_step,
+            dwell,
+            ..Stability::default()
+        },
+    )
+}
+
+fn limits() -> impl Strategy<Value = LimitPolicy> {
+    let quota = (-1_i64..12).prop_map(|gpus| Quota::Cluster { quotas: [("H100".into(), gpus)].into() });
+    let power = (0.0..9000.0).prop_map(|watts| Power { watts, per_gpu: [("H100".into(), 700.0)].into() });
+    let spend = (0.0..200.0).prop_map(|cost| Cost::new(cost).unwrap());
+    (any::<bool>(), vec(quota, 0..2), proptest::option::of(power), proptest::option::of(spend), any::<bool>())
+        .prop_map(|(inventory, quotas, power, spend, rescale)| LimitPolicy {
+            inventory,
+            quotas,
+            power,
+            spend,
+            rescale,
+        })
+}
+
 fn snapshot() -> BoxedStrategy<Snapshot> {
     group()
         .prop_map(|group| Snapshot {
@@ -231,13 +323,13 @@ proptest! {
     #![proptest_config(config())]
 
     #[test]
-    fn the_checker_never_has_to_refuse(snapshot in snapshot(), memory in memory(), policy in policy()) {
+    fn the_checker_never_has_to_refuse(snapshot in snapshot(), memory in memory(), policy in any_policy()) {
         let outcome = evaluate(&snapshot, &memory, &policy);
         prop_assert_eq!(&outcome.report.violations, &vec![], "{:#?}", outcome.decisions);
     }
 
     #[test]
-    fn every_variant_has_exactly_one_decision(snapshot in snapshot(), memory in memory(), policy in policy()) {
+    fn every_variant_has_exactly_one_decision(snapshot in snapshot(), memory in memory(), policy in any_policy()) {
         let outcome = evaluate(&snapshot, &memory, &policy);
         let states = snapshot.groups.values().flat_map(|group| &group.variants);
         let mut wanted: Vec<VariantId> = states.map(|state| state.variant.id.clone()).collect();
@@ -247,7 +339,7 @@ proptest! {
     }
 
     #[test]
-    fn numbers_stay_within_their_bounds(snapshot in snapshot(), memory in memory(), policy in policy()) {
+    fn numbers_stay_within_their_bounds(snapshot in snapshot(), memory in memory(), policy in any_policy()) {
         let outcome = evaluate(&snapshot, &memory, &policy);
         for state in snapshot.groups.values().flat_map(|group| &group.variants) {
             if let Verdict::Target(target) = &outcome.decisions[&state.variant.id].verdict {
@@ -259,7 +351,7 @@ proptest! {
     }
 
     #[test]
-    fn blindness_never_shrinks(snapshot in snapshot(), memory in memory(), policy in policy(), warned in any::<bool>()) {
+    fn blindness_never_shrinks(snapshot in snapshot(), memory in memory(), policy in any_policy(), warned in any::<bool>()) {
         let mut snapshot = snapshot;
         for group in snapshot.groups.values_mut() {
             group.source = if warned {
@@ -279,7 +371,7 @@ proptest! {
     }
 
     #[test]
-    fn a_second_read_gives_the_same_number(snapshot in snapshot(), memory in memory(), policy in policy()) {
+    fn a_second_read_gives_the_same_number(snapshot in snapshot(), memory in memory(), policy in any_policy()) {
         let first = evaluate(&snapshot, &memory, &policy);
         let second = evaluate(&snapshot, &first.memory, &policy);
         // A moved bound is a new wish for pods, so an error may become a number; a number never becomes another.
@@ -289,14 +381,14 @@ proptest! {
     }
 
     #[test]
-    fn the_same_input_gives_the_same_bytes(snapshot in snapshot(), memory in memory(), policy in policy()) {
+    fn the_same_input_gives_the_same_bytes(snapshot in snapshot(), memory in memory(), policy in any_policy()) {
         let bytes = |memory: &Memory| serde_json::to_string(&evaluate(&snapshot, memory, &policy)).unwrap();
         let restored: Memory = serde_json::from_str(&serde_json::to_string(&memory).unwrap()).unwrap();
         prop_assert_eq!(bytes(&memory), bytes(&restored));
     }
 
     #[test]
-    fn the_order_of_variants_is_irrelevant(snapshot in snapshot(), memory in memory(), policy in policy()) {
+    fn the_order_of_variants_is_irrelevant(snapshot in snapshot(), memory in memory(), policy in any_policy()) {
         let mut reversed = snapshot.clone();
         reversed.groups.values_mut().for_each(|group| group.variants.reverse());
         let (one, other) = (evaluate(&snapshot, &memory, &policy), evaluate(&reversed, &memory, &policy));
@@ -332,6 +424,28 @@ proptest! {
                 prop_assert_eq!(&group.source, &SourceHealth::Complete);
                 prop_assert!(group.variants.iter().all(|one| one.variant.bounds.min == Replicas::ZERO));
             }
+        }
+    }
+
+    #[test]
+    fn what_is_added_never_exceeds_a_limit(snapshot in snapshot(), memory in memory(), policy in any_policy()) {
+        let outcome = evaluate(&snapshot, &memory, &policy);
+        let states: Vec<_> = snapshot.groups.values().flat_map(|group| &group.variants).collect();
+        let (mut cost, mut added) = (0.0, 0.0);
+        for state in states {
+            let base = state.scale.map_or(Replicas::ZERO, Scale::base);
+            let promised = promised(state, &memory).unwrap_or(Replicas::ZERO);
+            // A minimum is a promise, what is held asks for nothing, and a running variant keeps one.
+            let runs = state.scale.is_some_and(|scale| scale.spec > Replicas::ZERO);
+            let due = base.max(state.variant.bounds.min).max(promised).max(Replicas::new(u32::from(runs)));
+            if let Verdict::Target(target) = &outcome.decisions[&state.variant.id].verdict {
+                let each = state.variant.cost.get();
+                cost += each * f64::from(target.desired.max(base).get());
+                added += each * f64::from(target.desired.above(due).get());
+            }
+        }
+        if let Some(spend) = policy.limits.spend && added > 0.0 {
+            prop_assert!(cost <= spend.get() + 1e-6, "{} of {}", cost, spend.get());
         }
     }
 }
