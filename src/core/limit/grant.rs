@@ -41,7 +41,7 @@ pub struct Want {
 pub struct Granted {
     /// Whose.
     pub id: VariantId,
-    /// Replicas that were wanted, at most the maximum.
+    /// Replicas that were wanted, within the bounds.
     pub wanted: Replicas,
     /// Replicas it shall have.
     pub granted: Replicas,
@@ -49,7 +49,7 @@ pub struct Granted {
     pub gpus: i64,
     /// Fewer were free than wanted; with a minimum, `granted` may be more than was free.
     pub limited: bool,
-    /// The limit that held it back.
+    /// The limit that held it back; upstream's pools go unnamed.
     pub bound: Option<Binding>,
 }
 
@@ -77,21 +77,41 @@ impl Want {
     }
 }
 
-/// What `limits` leave of `wants`, in the same order. Served are, by default, minima first; then by priority, spare
-/// capacity, cost and name, whatever the order of `wants` is. Only additions are held back. Source: algorithm reference
-/// §7.8, with every kind of limit and without its trap (see [`greedy_by_spare`]).
+/// What `limits` leave of `wants`, in the same order. Served are, by default, minima first; then by priority,
+/// spare capacity, cost and name, whatever the order of `wants` is. Only additions are held back. Source:
+/// algorithm reference §7.8, with every kind of limit and without its trap (see [`greedy_by_spare`]).
+///
+/// Upstream's pools (inventory, quota of the cluster) come first where upstream's rules are asked for; what they
+/// grant is then held against the other limits.
 #[must_use]
 pub fn grant(wants: &[Want], limits: &[Limit], compat: Compat) -> Vec<Granted> {
+    let (pools, others): (Vec<Limit>, Vec<Limit>) =
+        limits.iter().cloned().partition(|limit| compat.is_upstream() && limit.budget.is_pool());
+    if pools.is_empty() {
+        return by_need(wants, limits);
+    }
     let running: Vec<_> =
         wants.iter().map(|want| (want.footprint(), i64::from(want.current.get()))).collect();
-    if compat.is_upstream() {
-        return greedy_by_spare(wants, &mut Free::of(limits, &running, true).cluster);
-    }
+    let first = greedy_by_spare(wants, &mut Free::of(&pools, &running, true).cluster);
+    let left = wants.iter().zip(&first);
+    let left: Vec<Want> = left.map(|(want, one)| Want { wanted: one.granted, ..want.clone() }).collect();
+    let second = by_need(&left, &others).into_iter().zip(first);
+    let both = second.map(|(second, first)| Granted {
+        wanted: first.wanted,
+        gpus: first.gpus.min(second.gpus),
+        limited: first.limited || second.limited,
+        ..second
+    });
+    both.collect()
+}
+
+fn by_need(wants: &[Want], limits: &[Limit]) -> Vec<Granted> {
+    let running = wants.iter().map(|want| (want.footprint(), i64::from(want.current.get())));
     let mut ledger = Ledger::new(limits, running);
     let mut granted: Vec<Granted> = wants.iter().map(Want::unchanged).collect();
     let mut order: Vec<usize> =
         (0..wants.len()).filter(|at| wants[*at].more(granted[*at].wanted) > 0).collect();
-    order.sort_by(|a, b| by_need(&wants[*a], &wants[*b]));
+    order.sort_by(|a, b| neediest(&wants[*a], &wants[*b]));
     let mut added = vec![0; wants.len()];
     for at in &order {
         let (want, one) = (&wants[*at], &mut granted[*at]);
@@ -117,7 +137,7 @@ pub fn grant(wants: &[Want], limits: &[Limit], compat: Compat) -> Vec<Granted> {
     granted
 }
 
-fn by_need(a: &Want, b: &Want) -> Ordering {
+fn neediest(a: &Want, b: &Want) -> Ordering {
     let priority = b.priority.total_cmp(&a.priority);
     let spare = a.spare.total_cmp(&b.spare);
     priority.then(spare).then_with(|| a.cost.get().total_cmp(&b.cost.get())).then_with(|| a.id.cmp(&b.id))

@@ -50,6 +50,17 @@ pub enum Budget {
     Spend(Cost),
 }
 
+impl Budget {
+    /// Free GPUs by accelerator, for the whole cluster.
+    fn is_pool(&self) -> bool {
+        match self {
+            Self::Inventory(_) => true,
+            Self::Quota(quota) => !quota.by_namespace(),
+            Self::Power { .. } | Self::Spend(_) => false,
+        }
+    }
+}
+
 /// What one replica of a variant takes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Footprint<'a> {

@@ -1,6 +1,6 @@
 //! The cheapest replicas that cover a need, exactly: branch and bound over the counts of the variants.
 //!
-//! Options are tried in their order, each from as many as could be of use down to none, so the first answer is the greedy
+//! Choices are tried in their order, each from as many as could be of use down to none, so the first answer is the greedy
 //! one, and of equally cheap answers the first in that order stays.
 
 use crate::units::{float, signed};
@@ -81,12 +81,8 @@ impl Search<'_> {
         }
         let Some(choice) = self.choices.get(at) else { return };
         let useful = left.iter().zip(&choice.capacity).zip(&self.tolerance);
-        let useful =
-            useful.map(
-                |((left, each), rounding)| {
-                    if *each > 0.0 { signed(((left - rounding) / each).ceil()).max(0) } else { 0 }
-                },
-            );
+        let useful = useful.filter(|((_, each), _)| **each > 0.0);
+        let useful = useful.map(|((left, each), rounding)| signed(((left - rounding) / each).ceil()).max(0));
         let mut count = useful.max().unwrap_or(0).min(choice.most.max(0));
         let mut before = f64::INFINITY;
         loop {

@@ -14,6 +14,9 @@ const MOST_TURNS: usize = 10_000;
 /// Halvings that find the largest share that fits: finer than one replica of any fleet.
 const HALVINGS: u32 = 48;
 
+/// Share of what was added that is rounding, and no reason to add more.
+const ROUNDING: f64 = 1e-9;
+
 /// Chooses variants for upstream's step and keeps its budgets.
 pub(super) trait Picker {
     /// A variant of `role` and how many more it may get.
@@ -115,7 +118,8 @@ pub(super) fn grow(work: &mut Work<'_>, need: &mut [ByRole], share: f64, ledger:
             for (at_finding, row) in work.capacity.iter().enumerate() {
                 let carried = float(*count) * row[*candidate];
                 for map in [&mut left[at_finding], &mut need[at_finding]] {
-                    map.insert(pick.role, (at(map, pick.role) - carried).max(0.0));
+                    let rest = at(map, pick.role) - carried;
+                    map.insert(pick.role, if rest > carried * ROUNDING { rest } else { 0.0 });
                 }
             }
         }

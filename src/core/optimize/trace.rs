@@ -83,6 +83,12 @@ pub enum Step {
     Rescaled {
         /// GPUs of the accelerator in the model's scope, used and free.
         budget: i64,
+        /// The model's demand; times its priority, that is its weight.
+        demand: f64,
+        /// GPUs of its minima.
+        floor: i64,
+        /// GPUs it wants, within its maxima.
+        cap: i64,
         /// GPUs the model shall have.
         gpus: i64,
         /// The minima of all models exceed the budget.
@@ -129,9 +135,10 @@ impl fmt::Display for Step {
             Self::Shrank { variant, allowed, removed } => {
                 write!(f, "{variant}: {removed} fewer, {allowed} by what is spare")
             }
-            Self::Rescaled { budget, gpus, over } => {
+            Self::Rescaled { budget, demand, floor, cap, gpus, over } => {
                 let over = if *over { ", although the minima alone exceed that" } else { "" };
-                write!(f, "rescaled to {gpus} of {budget} GPUs{over}")
+                write!(f, "rescaled to {gpus} of {budget} GPUs{over}")?;
+                write!(f, " ({floor} to {cap}, for a demand of {demand:.1})")
             }
         }
     }

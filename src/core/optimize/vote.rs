@@ -42,10 +42,12 @@ impl Votes {
         self.need.iter().flat_map(BTreeMap::values).any(|need| *need > 0.0)
     }
 
-    /// All agree that `role` has something to spare: all live findings, at least one; before 2026-08 all findings.
+    /// All agree that `role` has something to spare: all live findings, at least one; before 2026-08 all
+    /// findings. By default, one that has no share in the role has no say in it.
     pub(super) fn may_shrink(&self, findings: &[Finding], role: Role, compat: Compat) -> bool {
-        let counted: Vec<_> = counted(findings, compat).collect();
-        !counted.is_empty() && counted.into_iter().all(|at| self.spare_of(at, role) > 0.0)
+        let has_say = |at: &usize| compat.is_upstream() || self.spare[*at].contains_key(&role);
+        let mut judges = counted(findings, compat).filter(has_say).peekable();
+        judges.peek().is_some() && judges.all(|at| self.spare_of(at, role) > 0.0)
     }
 
     pub(super) fn spare_of(&self, finding: usize, role: Role) -> f64 {
@@ -74,7 +76,8 @@ pub(super) fn roles_of(maps: &[ByRole]) -> Vec<Role> {
 
 /// What a finding says of the roles there are. One that names none of them has its total shared out: what is missing by
 /// its demand in each role, what is spare by its supply beyond demand, and equally where it knows neither. So the shares
-/// add up to the total, and nobody's silence about roles can stop a model.
+/// add up to the total, and nobody's silence about roles can stop a model. Of a role whose
+/// capacity it does not know it says nothing.
 fn placed(work: &Work<'_>, at: usize) -> (ByRole, ByRole) {
     let finding = &work.request.findings[at];
     let roles = work.roles();

@@ -74,7 +74,8 @@ pub(super) fn apply(
         for at in order {
             let gpus = filled.targets.get(&shares[at].id).copied().unwrap_or(0);
             let work = &mut works[members[at]];
-            work.steps.push(Step::Rescaled { budget, gpus, over: filled.over });
+            let Share { demand, floor, cap, .. } = shares[at];
+            work.steps.push(Step::Rescaled { budget, demand, floor, cap, gpus, over: filled.over });
             fleets[at].drive(work, gpus, &mut fillable, ledger, compat);
         }
         charge(free, &scope, &accelerator, before - fillable);

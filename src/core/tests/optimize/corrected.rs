@@ -79,6 +79,16 @@ fn silence_about_roles_blocks_nobody() {
 }
 
 #[test]
+fn a_finding_has_no_say_in_a_role_it_knows_nothing_of() {
+    let prefill = v("prefill", 5.0, 10_000.0, 3).role(Prefill);
+    let decode = V { carries: vec![10_000.0, 2780.0], ..v("decode", 5.0, 0.0, 1) }.role(Decode);
+    let roles = by_role(&[(Prefill, 0.0, 10_000.0), (Decode, 0.0, 0.0)]);
+    let request = request("m", 1.0, &[prefill, decode], &[roles, says(0.0, 0.0)]);
+    assert_eq!(alone(&request, Compat::Upstream), is(&[("decode", 1), ("prefill", 3)]));
+    assert_eq!(alone(&request, Compat::Corrected), is(&[("decode", 1), ("prefill", 2)]));
+}
+
+#[test]
 fn what_is_missing_in_all_is_shared_out_by_demand() {
     let roles = by_role(&[(Prefill, 0.0, 0.0), (Decode, 0.0, 0.0)]);
     let both = |name, role| V { carries: vec![10_000.0, 1000.0], ..v(name, 5.0, 0.0, 1) }.role(role);
@@ -188,6 +198,15 @@ fn gpus_that_fill_no_replica_stay_in_the_pool() {
     // 3 GPUs: one replica of two GPUs, and one left.
     assert_eq!(numbers(&grant(&wants, &[gpus(3)], Compat::Upstream)), [1, 0]);
     assert_eq!(numbers(&grant(&wants, &[gpus(3)], Compat::Corrected)), [1, 1]);
+}
+
+#[test]
+fn upstreams_rules_hold_numbers_against_the_other_limits_too() {
+    let spend = Limit::new("spend", Budget::Spend(Cost::new(10.0).unwrap()));
+    let granted = grant(&[want("v", 0, 5)], &[gpus(8), spend.clone()], Compat::Upstream);
+    assert_eq!((granted[0].granted.get(), granted[0].gpus, granted[0].limited), (2, 4, true));
+    assert_eq!(numbers(&grant(&[want("v", 0, 5)], &[spend], Compat::Upstream)), [2]);
+    assert_eq!(numbers(&grant(&[want("v", 0, 5)], &[gpus(8)], Compat::Upstream)), [4]);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Map, Value, json};
 use smol_str::SmolStr;
 use wva_core::analyze::finding::{Analyzer, Capacity, Finding, Totals};
-use wva_core::limit::{Free, UNLIMITED};
+use wva_core::limit::Free;
 use wva_core::model::{Bounds, Compat, GroupId, Role};
 use wva_core::optimize::rescale::{Rescale, Share, demand_gpus, split, water_fill};
 use wva_core::optimize::{Candidate, Plan, Request, by_score, cost_aware};
@@ -70,7 +70,6 @@ fn targets(plans: &[Plan]) -> Map<String, Value> {
 
 fn free(inputs: &Value) -> Result<Free, String> {
     let mut free = Free { cluster: counts(&inputs["available"])?, namespaces: BTreeMap::new() };
-    free.cluster.values_mut().filter(|left| **left < 0).for_each(|left| *left = UNLIMITED);
     for (namespace, types) in inputs["namespace_available"].as_object().into_iter().flatten() {
         free.namespaces.insert(namespace.into(), counts(types)?);
     }
