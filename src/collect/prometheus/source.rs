@@ -26,7 +26,8 @@ use crate::engine::{Collected, Gap, MetricSource, Scope, SourceError};
 const STAY_SPLIT: Duration = Duration::from_secs(300);
 
 /// How long counts stand, while every namespace in scope is in them and nothing was refused: a query may then be larger
-/// than wanted by what came in a minute. Counting each time was a quarter of Prometheus's work.
+/// than wanted by what came in a minute, and, while split, a namespace that is counted and is now scraped through another
+/// one too is read there a minute later. Counting each time was a quarter of Prometheus's work.
 const COUNTS_STAND: Duration = Duration::from_secs(60);
 
 /// Reads signals from Prometheus, or what speaks its query API.
