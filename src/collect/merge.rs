@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use wva_core::snapshot::Sample;
+use wva_core::snapshot::{Sample, Signal};
 
 use super::signals::{self, Kind, Name};
 use crate::engine::Series;
@@ -189,11 +189,10 @@ fn total(kind: Kind, parts: &[RawSeries]) -> Vec<Sample> {
 
 /// Of every ratio (or single signal) of every subject, the generation of names that counts.
 fn choose_names(mut named: Vec<(Subject, Named)>) -> impl Iterator<Item = (Subject, Named)> {
-    let place = |(subject, named): &(Subject, Named)| {
-        (subject.clone(), signals::couple(named.name.signal), named.name.generation)
-    };
-    named.sort_by_cached_key(place);
-    let ratio = |(subject, named): &(Subject, Named)| (subject.clone(), signals::couple(named.name.signal));
+    fn ratio((subject, named): &(Subject, Named)) -> (&Subject, Signal) {
+        (subject, signals::couple(named.name.signal))
+    }
+    named.sort_by(|a, b| (ratio(a), a.1.name.generation).cmp(&(ratio(b), b.1.name.generation)));
     let mut best = Vec::with_capacity(named.len());
     for names in named.chunk_by(|one, other| ratio(one) == ratio(other)) {
         let generation = best_generation(names);
@@ -215,8 +214,6 @@ fn best_generation(names: &[(Subject, Named)]) -> Option<u8> {
 
 #[cfg(test)]
 mod tests {
-    use wva_core::snapshot::Signal;
-
     use super::*;
 
     fn at(second: i64) -> Timestamp {

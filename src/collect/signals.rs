@@ -116,11 +116,14 @@ pub(crate) fn find(text: &str) -> Option<&'static Name> {
     BY_TEXT.get(text).copied()
 }
 
-/// The names of `signals` as alternatives of a regular expression, of all signals when `None`. Names have no character
-/// that one must escape.
-pub(crate) fn alternatives(signals: Option<&[Signal]>) -> String {
-    let wanted = |name: &&Name| signals.is_none_or(|signals| signals.contains(&name.signal));
-    NAMES.iter().filter(wanted).map(|name| name.text).collect::<Vec<_>>().join("|")
+/// The names of each of `signals` as alternatives of a regular expression, of all signals when `None`. Names have no
+/// character that one must escape.
+pub(crate) fn alternatives(signals: Option<&[Signal]>) -> Vec<String> {
+    let mut names: BTreeMap<Signal, Vec<&str>> = BTreeMap::new();
+    for name in NAMES.iter().filter(|name| signals.is_none_or(|signals| signals.contains(&name.signal))) {
+        names.entry(name.signal).or_default().push(name.text);
+    }
+    names.into_values().map(|names| names.join("|")).collect()
 }
 
 /// The signal that stands for `signal` and its other half: both must come from one generation of names.

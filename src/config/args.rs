@@ -139,7 +139,7 @@ pub struct SourceArgs {
     #[arg(long, env = "PROMETHEUS_TLS_INSECURE_SKIP_VERIFY", num_args = 0..=1, default_value = "false",
           default_missing_value = "true", value_parser = lenient_bool, value_name = "BOOL")]
     pub prometheus_tls_insecure_skip_verify: bool,
-    /// Above this many series a query is split by namespace.
+    /// Above this many series a query is split by namespace, and within a namespace by signal.
     #[arg(long, default_value_t = 20_000, value_name = "COUNT")]
     pub max_series: u64,
     /// Scraping pods directly: http, or https with any certificate (with a token: only with a trusted one).

@@ -96,7 +96,7 @@ pub struct Prometheus {
     pub server_name: Option<String>,
     /// Accept any certificate.
     pub insecure_skip_verify: bool,
-    /// Above this many series a query is split by namespace.
+    /// Above this many series a query is split by namespace, and within a namespace by signal.
     pub max_series: u64,
 }
 

@@ -1,6 +1,10 @@
 //! How much of the time goes into evaluating, reads included: at most a quarter. When an evaluation takes long, because
 //! there are thousands of variants or the source is slow, answers get older; the machine is not given up to it. Only the
 //! wait for a source that did not answer counts less: it is no work.
+//!
+//! Time of the wall, not of our processor: most of a collection is the source's work (with 20,000 pods Prometheus spends
+//! 0.9 s of processor time and we 0.5 s), we cannot measure it, and a source that is slow because it is overloaded must be
+//! asked less often. It is asked four queries at once at most, so a quarter of the time is one of its processors.
 
 use std::time::Duration;
 

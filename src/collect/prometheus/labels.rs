@@ -28,7 +28,7 @@ const SCHEDULER_PARTS: [&str; 8] = [
 #[derive(Debug)]
 pub(super) struct Known(HashMap<Arc<str>, HashSet<Arc<str>>>);
 
-/// Texts of one answer that many series share, each kept once.
+/// Texts of one answer that many series share and that are not known before, each kept once.
 #[derive(Debug, Default)]
 pub(super) struct Shared(HashSet<Arc<str>>);
 
@@ -67,9 +67,9 @@ impl Known {
             if name.kind == Kind::SchedulerSuccesses && labels.get("status") != Some("success") {
                 return None;
             }
-            self.scheduler(&labels)?
+            self.scheduler(&labels, shared)?
         } else {
-            self.engine(&labels)?
+            self.engine(&labels, shared)?
         };
         let fixed = match name.kind {
             Kind::CacheConfig => {
@@ -90,8 +90,8 @@ impl Known {
         });
         let series = RawSeries {
             name,
-            namespace: shared.keep(namespace),
-            pod: shared.keep(pod),
+            namespace,
+            pod,
             engine: labels.get("engine").map(|engine| shared.keep(engine)),
             port: labels.get("instance").and_then(port),
             model: model(name, &labels).map(|model| shared.keep(model)),
@@ -105,22 +105,31 @@ impl Known {
     /// Namespace and pod of an engine. `namespace` and `pod` come from the scrape configuration and are the pod's own,
     /// unless somebody in between was scraped (a collector, a federation): then the pod's own are the `exported_` ones.
     /// So the pair that names a pod we know wins, else the one in a namespace we know.
-    fn engine<'b>(&self, labels: &'b Labels<'_>) -> Option<(&'b str, &'b str)> {
+    fn engine(&self, labels: &Labels<'_>, shared: &mut Shared) -> Option<(Arc<str>, Arc<str>)> {
         let pod = labels.get("pod").or_else(|| labels.get("pod_name"));
         let exported_pod = labels.get("exported_pod").or(pod);
         let pairs = [(labels.get("namespace"), pod), (labels.get("exported_namespace"), exported_pod)]
             .map(|(n, p)| n.zip(p));
+        let ours = |(namespace, pod)| {
+            let (namespace, pods) = self.0.get_key_value(namespace)?;
+            Some((namespace.clone(), pods.get(pod)?.clone()))
+        };
+        let mut stranger = |(namespace, pod)| Some((self.namespace(namespace)?, shared.keep(pod)));
         let mut pairs = pairs.into_iter().flatten();
-        let ours = pairs.clone().find(|(ns, pod)| self.0.get(*ns).is_some_and(|pods| pods.contains(*pod)));
-        ours.or_else(|| pairs.find(|(namespace, _)| self.0.contains_key(*namespace)))
+        pairs.clone().find_map(ours).or_else(|| pairs.find_map(&mut stranger))
     }
 
     /// Namespace of the model and name of the scheduler's pod. Where the scheduler names a namespace itself it is the
     /// one of the serving pods, and Prometheus has renamed it to `exported_namespace`.
-    fn scheduler<'b>(&self, labels: &'b Labels<'_>) -> Option<(&'b str, &'b str)> {
+    fn scheduler(&self, labels: &Labels<'_>, shared: &mut Shared) -> Option<(Arc<str>, Arc<str>)> {
         let namespaces = [labels.get("exported_namespace"), labels.get("namespace")];
-        let namespace = namespaces.into_iter().flatten().find(|name| self.0.contains_key(*name))?;
-        Some((namespace, labels.get("pod").unwrap_or_default()))
+        let namespace = namespaces.into_iter().flatten().find_map(|name| self.namespace(name))?;
+        Some((namespace, shared.keep(labels.get("pod").unwrap_or_default())))
+    }
+
+    /// A namespace in scope.
+    fn namespace(&self, name: &str) -> Option<Arc<str>> {
+        self.0.get_key_value(name).map(|(namespace, _)| namespace.clone())
     }
 }
 

@@ -1,8 +1,9 @@
 //! Metrics from Prometheus, or what speaks its query API (Thanos, Mimir, VictoriaMetrics).
 //!
-//! An evaluation asks twice, however many models and variants there are: a count of series by namespace, then one
-//! range selector over every name that is needed, which answers with raw samples and their true times. Only when there are more
-//! series than `max_series`, or the backend refuses for size, is the second question split by namespace.
+//! An evaluation asks once, however many models and variants there are: one range selector over every name that is needed,
+//! which answers with raw samples and their true times. Only when there are more series than `max_series`, or the backend
+//! refuses for size, is the question split by namespace, and a namespace that alone is too much by signal. How many
+//! series there are is counted once a minute.
 
 mod answer;
 mod bad;
@@ -42,7 +43,7 @@ pub struct PrometheusSettings {
     pub deadline: Duration,
     /// Length of the range selector; longer, up to 10 min, once samples turn out to be far apart.
     pub window: Duration,
-    /// With more series than this, the query is split by namespace.
+    /// With more series than this, the query is split by namespace and signal.
     pub max_series: u64,
     /// The longest answer to one query, decompressed; what is over is cut off, and a gap says so.
     pub max_body_bytes: usize,
@@ -53,12 +54,14 @@ pub struct PrometheusSettings {
 impl PrometheusSettings {
     /// Well above the 0.7 s that 120,000 series take, and the limit that upstream had.
     pub const QUERY_TIMEOUT: Duration = Duration::from_secs(10);
-    /// The stale threshold (60 s) and one interval of up to 60 s.
-    pub const WINDOW: Duration = Duration::from_secs(120);
+    /// The stale threshold (60 s) and one scrape of the usual 15 s: the peaks of 60 s are seen whole, and after a missed
+    /// scrape there are still four samples. Slower scrapes are learned.
+    pub const WINDOW: Duration = Duration::from_secs(75);
     /// About 3,300 engines of 6 series each; 110 ms of Prometheus's time.
     pub const MAX_SERIES: u64 = 20_000;
     /// One namespace with 20,000 pods has 120,000 series; of 8 samples (2 min at 15 s) of 27 bytes and 400 bytes of
-    /// labels these are 74 MB; twice that. It is never held as a whole.
+    /// labels these are 74 MB, where they cannot be counted and are asked for at once; twice that. It is never held as a
+    /// whole.
     pub const MAX_BODY_BYTES: usize = 144 * 1024 * 1024;
     /// A Prometheus answers 20 at once by default (`--query.max-concurrency`); a fifth leaves room for others.
     pub const CONCURRENCY: usize = 4;

@@ -1,4 +1,5 @@
-//! Which queries an evaluation asks: one for everything, or one a batch of namespaces when that is too much. Pure.
+//! Which queries an evaluation asks: one for everything, or one a batch of namespaces when that is too much, or one a
+//! signal of a namespace that alone is too much. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -16,9 +17,22 @@ pub(super) struct Count {
     pub(super) series: u64,
 }
 
+/// What is asked for, and in which parts.
+#[derive(Debug)]
+pub(super) struct Extent<'a> {
+    /// The namespaces that have variants.
+    pub(super) scope: &'a BTreeSet<String>,
+    /// The names of each signal, as alternatives of a regular expression.
+    pub(super) signals: &'a [String],
+    /// Most series of one query, where possible.
+    pub(super) max_series: u64,
+}
+
 /// One query.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Batch {
+    /// Names of metrics, as alternatives of a regular expression.
+    names: String,
     /// Values of the `namespace` label to ask for; `None` asks for all.
     labels: Option<BTreeSet<String>>,
     /// The namespaces in scope that the answer concerns; `None` is all of them.
@@ -26,12 +40,9 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    /// Everything at once.
-    const ALL: Self = Self { labels: None, concerns: None };
-
-    /// The range selector over `names`, alternatives of a regular expression.
-    pub(super) fn query(&self, names: &str, window: Duration) -> String {
-        let window = window.as_millis();
+    /// The range selector.
+    pub(super) fn query(&self, window: Duration) -> String {
+        let (names, window) = (&self.names, window.as_millis());
         match &self.labels {
             None => format!("{{__name__=~\"{names}\"}}[{window}ms]"),
             Some(labels) => {
@@ -61,31 +72,38 @@ fn escape(value: &str) -> String {
     text
 }
 
-/// The queries for series as counted: one while there are at most `max_series`, else as few batches of whole
-/// namespaces as keep below it, where possible.
-pub(super) fn batches(counts: &[Count], scope: &BTreeSet<String>, max_series: u64) -> Vec<Batch> {
-    let total: u64 = counts.iter().map(|count| count.series).sum();
-    if total <= max_series {
-        return vec![Batch::ALL];
-    }
-    pack(&relevant(counts, scope), max_series)
+/// True when every namespace in scope has been counted: series of the others may have come since.
+pub(super) fn all_counted(counts: &[Count], scope: &BTreeSet<String>) -> bool {
+    let counted =
+        |name: &String| counts.iter().any(|c| c.namespace == *name || c.exported_namespace == *name);
+    scope.iter().all(counted)
 }
 
-/// One query a namespace: for a backend that refused for size. Without counts, by the namespaces in scope.
-pub(super) fn by_namespace(counts: &[Count], scope: &BTreeSet<String>) -> Vec<Batch> {
+/// The queries for series as counted: one while there are at most `max_series`, else as few batches of whole
+/// namespaces as keep below it; a namespace that does not is asked for in parts.
+pub(super) fn batches(counts: &[Count], extent: &Extent<'_>) -> Vec<Batch> {
+    let total: u64 = counts.iter().map(|count| count.series).sum();
+    if total <= extent.max_series {
+        return vec![Batch { names: extent.signals.join("|"), labels: None, concerns: None }];
+    }
+    pack(&relevant(counts, extent.scope), extent, extent.max_series)
+}
+
+/// At most one namespace a query: for a backend that refused for size. Without counts, by the namespaces in scope.
+pub(super) fn by_namespace(counts: &[Count], extent: &Extent<'_>) -> Vec<Batch> {
     if counts.is_empty() {
         let one = |namespace: &String| {
             let only = BTreeSet::from([namespace.clone()]);
-            Batch { labels: Some(only.clone()), concerns: Some(only) }
+            Batch { names: extent.signals.join("|"), labels: Some(only.clone()), concerns: Some(only) }
         };
-        return scope.iter().map(one).collect();
+        return extent.scope.iter().map(one).collect();
     }
-    pack(&relevant(counts, scope), 0)
+    pack(&relevant(counts, extent.scope), extent, 0)
 }
 
 /// One query for each namespace of a batch that was refused for size; `None` when it can't be made smaller.
-pub(super) fn alone(refused: &Batch, counts: &[Count], scope: &BTreeSet<String>) -> Option<Vec<Batch>> {
-    let mut parts = by_namespace(counts, scope);
+pub(super) fn alone(refused: &Batch, counts: &[Count], extent: &Extent<'_>) -> Option<Vec<Batch>> {
+    let mut parts = by_namespace(counts, extent);
     // Even for one namespace, asking for it alone leaves out those that are none of ours.
     let Some(labels) = &refused.labels else { return Some(parts) };
     if labels.len() < 2 {
@@ -114,12 +132,12 @@ fn relevant<'a>(counts: &'a [Count], scope: &BTreeSet<String>) -> Relevant<'a> {
     relevant
 }
 
-/// Fills batches in the order of names, each up to `max_series`; a larger namespace gets its own.
-fn pack(relevant: &Relevant<'_>, max_series: u64) -> Vec<Batch> {
+/// Fills batches in the order of names, each up to `room`; a larger namespace gets its own.
+fn pack(relevant: &Relevant<'_>, extent: &Extent<'_>, room: u64) -> Vec<Batch> {
     let mut batches: Vec<(u64, BTreeSet<String>, BTreeSet<String>)> = Vec::new();
     for (label, (series, concerns)) in relevant {
         match batches.last_mut() {
-            Some((filled, labels, concerned)) if *filled + series <= max_series => {
+            Some((filled, labels, concerned)) if *filled + series <= room => {
                 *filled += series;
                 labels.insert((*label).to_owned());
                 concerned.extend(concerns.iter().cloned());
@@ -127,8 +145,27 @@ fn pack(relevant: &Relevant<'_>, max_series: u64) -> Vec<Batch> {
             _ => batches.push((*series, BTreeSet::from([(*label).to_owned()]), concerns.clone())),
         }
     }
-    let batch = |(_, labels, concerns)| Batch { labels: Some(labels), concerns: Some(concerns) };
-    batches.into_iter().map(batch).collect()
+    batches
+        .into_iter()
+        .flat_map(|(series, labels, concerns)| in_parts(extent, series, labels, concerns))
+        .collect()
+}
+
+/// One query, or several for more than `max_series`, each for some of the signals: every engine has about one series of
+/// each. They are answered and read beside each other.
+fn in_parts(
+    extent: &Extent<'_>,
+    series: u64,
+    labels: BTreeSet<String>,
+    concerns: BTreeSet<String>,
+) -> impl Iterator<Item = Batch> {
+    let parts = usize::try_from(series.div_ceil(extent.max_series.max(1))).unwrap_or(usize::MAX);
+    let signals = (extent.signals.len() / parts.max(1)).max(1);
+    extent.signals.chunks(signals).map(move |signals| Batch {
+        names: signals.join("|"),
+        labels: Some(labels.clone()),
+        concerns: Some(concerns.clone()),
+    })
 }
 
 #[cfg(test)]
@@ -143,54 +180,92 @@ mod tests {
         names.iter().map(|&name| name.to_owned()).collect()
     }
 
+    /// What `ask` makes of asking for three signals of these namespaces, with at most ten series a query.
+    fn planned<T>(namespaces: &[&str], ask: impl Fn(&Extent<'_>) -> T) -> T {
+        let signals = ["a|b", "c", "d"].map(str::to_owned);
+        ask(&Extent { scope: &scope(namespaces), signals: &signals, max_series: 10 })
+    }
+
     fn labels(batches: &[Batch]) -> Vec<Vec<&str>> {
         batches.iter().map(|b| b.labels.iter().flatten().map(String::as_str).collect()).collect()
     }
 
+    fn names(batches: &[Batch]) -> Vec<&str> {
+        batches.iter().map(|batch| batch.names.as_str()).collect()
+    }
+
     #[test]
     fn up_to_the_limit_one_query_asks_for_everything() {
-        let counts = [count("a", "", 12_000), count("b", "", 8_000)];
-        assert_eq!(batches(&counts, &scope(&["a", "b"]), 20_000), [Batch::ALL]);
+        let counts = [count("a", "", 6), count("b", "", 4)];
+        let all = planned(&["a", "b"], |extent| batches(&counts, extent));
+        assert_eq!(all, [Batch { names: "a|b|c|d".into(), labels: None, concerns: None }]);
     }
 
     #[test]
     fn above_the_limit_namespaces_are_packed_and_strangers_left_out() {
         let counts =
-            [count("a", "", 6), count("b", "", 4), count("c", "", 30), count("d", "", 5), count("x", "", 99)];
-        let split = batches(&counts, &scope(&["a", "b", "c", "d"]), 10);
+            [count("a", "", 6), count("b", "", 4), count("c", "", 9), count("d", "", 5), count("x", "", 99)];
+        let split = planned(&["a", "b", "c", "d"], |extent| batches(&counts, extent));
         assert_eq!(labels(&split), [vec!["a", "b"], vec!["c"], vec!["d"]]);
+        assert_eq!(names(&split), ["a|b|c|d"; 3]);
+    }
+
+    #[test]
+    fn a_namespace_above_the_limit_is_asked_for_by_signals() {
+        let parts = |series| {
+            let counts = [count("a", "", series), count("b", "", 1)];
+            let split = planned(&["a", "b"], |extent| batches(&counts, extent));
+            assert!(split.iter().all(|batch| batch.concerns == batch.labels && batch.labels.is_some()));
+            let of_a = split.into_iter().filter(|batch| batch.labels == Some(scope(&["a"])));
+            of_a.map(|batch| batch.names).collect::<Vec<_>>()
+        };
+        assert_eq!(parts(10), ["a|b|c|d"]);
+        for series in [11, 20, 30, 1_000, u64::MAX / 2] {
+            assert_eq!(parts(series), ["a|b", "c", "d"], "{series}");
+        }
     }
 
     #[test]
     fn a_namespace_scraped_through_somebody_else_is_asked_for_by_the_label_it_has() {
-        let counts = [count("monitoring", "a", 20)];
-        let split = batches(&counts, &scope(&["a"]), 10);
-        assert_eq!(labels(&split), [["monitoring"]]);
+        let counts = [count("monitoring", "a", 11)];
+        let split = planned(&["a"], |extent| batches(&counts, extent));
+        assert_eq!(labels(&split), [["monitoring"]; 3]);
         assert_eq!(split[0].concerns, Some(scope(&["a"])));
     }
 
     #[test]
     fn after_a_refusal_every_namespace_is_asked_alone_even_uncounted() {
-        assert_eq!(labels(&by_namespace(&[], &scope(&["a", "b"]))), [["a"], ["b"]]);
-        let counts = [count("a", "", 1), count("b", "", 1)];
-        assert_eq!(labels(&by_namespace(&counts, &scope(&["a", "b"]))), [["a"], ["b"]]);
+        let alone = |counts: &[Count]| planned(&["a", "b"], |extent| by_namespace(counts, extent));
+        assert_eq!(labels(&alone(&[])), [["a"], ["b"]]);
+        assert_eq!(labels(&alone(&[count("a", "", 1), count("b", "", 1)])), [["a"], ["b"]]);
+        assert_eq!(labels(&alone(&[count("a", "", 1), count("b", "", 11)])), [["a"], ["b"], ["b"], ["b"]]);
     }
 
     #[test]
     fn a_refused_batch_is_asked_namespace_by_namespace_until_it_is_one() {
         let counts = [count("a", "", 6), count("b", "", 4), count("c", "", 9)];
-        let scope = scope(&["a", "b", "c"]);
-        let split = batches(&counts, &scope, 10);
-        let again = alone(&split[0], &counts, &scope).unwrap();
-        assert_eq!(labels(&again), [["a"], ["b"]]);
-        assert_eq!(alone(&again[0], &counts, &scope), None);
-        assert_eq!(alone(&Batch::ALL, &counts, &scope).unwrap().len(), 3);
+        planned(&["a", "b", "c"], |extent| {
+            let split = batches(&counts, extent);
+            let again = alone(&split[0], &counts, extent).unwrap();
+            assert_eq!(labels(&again), [["a"], ["b"]]);
+            assert_eq!(alone(&again[0], &counts, extent), None);
+            let all = &batches(&[], extent)[0];
+            assert_eq!(alone(all, &counts, extent).unwrap().len(), 3);
+        });
+    }
+
+    #[test]
+    fn counts_of_all_namespaces_are_by_either_label() {
+        let counts = [count("monitoring", "a", 1), count("b", "", 1)];
+        assert!(all_counted(&counts, &scope(&["a", "b"])));
+        assert!(!all_counted(&counts, &scope(&["a", "b", "c"])));
     }
 
     #[test]
     fn a_hostile_label_stays_inside_its_quotes() {
-        let batch = Batch { labels: Some(scope(&["a.b\"} or {x=~\".*\\"])), concerns: None };
-        let query = batch.query("a|b", Duration::from_secs(120));
+        let hostile = Some(scope(&["a.b\"} or {x=~\".*\\"]));
+        let batch = Batch { names: "a|b".into(), labels: hostile, concerns: None };
+        let query = batch.query(Duration::from_secs(120));
         assert!(
             query.ends_with(r#"namespace=~"a\\.b\"\\} or \\{x\\=\\~\"\\.\\*\\\\"}[120000ms]"#),
             "{query}"

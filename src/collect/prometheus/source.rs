@@ -15,7 +15,7 @@ use super::answer::Element;
 use super::bad::{Bad, Counted};
 use super::client::{QueryClient, QueryError, Remarks, Terms};
 use super::labels::{Known, Shared};
-use super::plan::{self, Batch, Count};
+use super::plan::{self, Batch, Count, Extent};
 use super::window::Window;
 use crate::collect::merge::{self, RawSeries};
 use crate::collect::signals;
@@ -25,16 +25,23 @@ use crate::engine::{Collected, Gap, MetricSource, Scope, SourceError};
 /// How long the query stays split after the backend refused it for size: limits are raised by people, in minutes.
 const STAY_SPLIT: Duration = Duration::from_secs(300);
 
+/// How long counts stand, while every namespace in scope is in them and nothing was refused: a query may then be larger
+/// than wanted by what came in a minute, and, while split, a namespace that is counted and is now scraped through another
+/// one too is read there a minute later. Counting each time was a quarter of Prometheus's work.
+const COUNTS_STAND: Duration = Duration::from_secs(60);
+
 /// Reads signals from Prometheus, or what speaks its query API.
 pub struct PrometheusSource {
     client: QueryClient,
-    /// What is asked for, as alternatives of a regular expression.
-    names: String,
+    /// The names of each signal that is asked for, as alternatives of a regular expression.
+    signals: Vec<String>,
     window: Mutex<Window>,
     max_series: u64,
     concurrency: usize,
     deadline: Duration,
     split_until: Mutex<Option<Instant>>,
+    /// The last whole count, and until when it stands.
+    counts: Mutex<Option<(Arc<Vec<Count>>, Instant)>>,
     /// The namespaces, while split.
     turns: Mutex<Turns<String>>,
     counted: Mutex<Counted>,
@@ -75,12 +82,13 @@ impl PrometheusSource {
     pub fn new(settings: &PrometheusSettings) -> Result<Self, SourceError> {
         Ok(Self {
             client: QueryClient::new(settings)?,
-            names: signals::alternatives(settings.signals),
+            signals: signals::alternatives(settings.signals),
             window: Mutex::new(Window::new(settings.window)),
             max_series: settings.max_series,
             concurrency: settings.concurrency.max(1),
             deadline: settings.deadline,
             split_until: Mutex::new(None),
+            counts: Mutex::new(None),
             turns: Mutex::default(),
             counted: Mutex::default(),
         })
@@ -96,20 +104,38 @@ impl PrometheusSource {
             window: self.window.lock().length(),
         };
         self.turns.lock().start(|namespace| scope.namespaces.contains(namespace));
-        let (counts, remarks) = match self.count(&round).await {
+        let (counts, remarks) = match self.counts(&round, scope).await {
             Ok(counted) => counted,
             Err(QueryError::Limit(error)) => {
                 self.note_limit(&error);
-                (Vec::new(), Remarks::default())
+                (Arc::default(), Remarks::default())
             }
             Err(error) => return Err(error.into_source()),
         };
         let answers = self.ask(&round, self.plan(&counts, scope)).await;
         let answers = self.ask_refused_again(&round, answers, &counts, scope).await;
         let too_much = answers.iter().any(|(_, answer)| is_too_much(answer));
+        if too_much || answers.iter().any(|(_, answer)| answer.is_err()) {
+            *self.counts.lock() = None;
+        }
         let collected = self.put_together(answers, remarks.reasons, scope).await;
         self.learn_window(&collected, too_much);
         collected
+    }
+
+    /// How many series there are: the last count while it stands, else a new one.
+    async fn counts(&self, round: &Round, scope: &Scope) -> Result<(Arc<Vec<Count>>, Remarks), QueryError> {
+        let standing = self.counts.lock().clone().filter(|(counts, until)| {
+            Instant::now() < *until && plan::all_counted(counts, &scope.namespaces)
+        });
+        if let Some((counts, _)) = standing {
+            return Ok((counts, Remarks::default()));
+        }
+        let (counts, remarks) = self.count(round).await?;
+        let counts = Arc::new(counts);
+        let stands = remarks.reasons.is_empty().then(|| (counts.clone(), Instant::now() + COUNTS_STAND));
+        *self.counts.lock() = stands;
+        Ok((counts, remarks))
     }
 
     /// Every batch that was refused for size, again in its smallest parts; what the others gave is kept.
@@ -122,7 +148,7 @@ impl PrometheusSource {
     ) -> Answers {
         let (mut kept, mut again) = (Answers::new(), Vec::new());
         for (batch, answer) in answers {
-            match (answer, plan::alone(&batch, counts, &scope.namespaces)) {
+            match (answer, plan::alone(&batch, counts, &self.extent(scope))) {
                 (Err(QueryError::Limit(error)), Some(parts)) => {
                     self.note_limit(&error);
                     again.extend(parts);
@@ -145,12 +171,13 @@ impl PrometheusSource {
         }
     }
 
+    fn extent<'a>(&'a self, scope: &'a Scope) -> Extent<'a> {
+        Extent { scope: &scope.namespaces, signals: &self.signals, max_series: self.max_series }
+    }
+
     fn plan(&self, counts: &[Count], scope: &Scope) -> Vec<Batch> {
-        if self.is_split() {
-            plan::by_namespace(counts, &scope.namespaces)
-        } else {
-            plan::batches(counts, &scope.namespaces, self.max_series)
-        }
+        let extent = self.extent(scope);
+        if self.is_split() { plan::by_namespace(counts, &extent) } else { plan::batches(counts, &extent) }
     }
 
     fn is_split(&self) -> bool {
@@ -160,6 +187,7 @@ impl PrometheusSource {
     fn note_limit(&self, error: &SourceError) {
         tracing::warn!(%error, "asking by namespace for the next minutes");
         *self.split_until.lock() = Some(Instant::now() + STAY_SPLIT);
+        *self.counts.lock() = None;
     }
 
     async fn count(&self, round: &Round) -> Result<(Vec<Count>, Remarks), QueryError> {
@@ -170,7 +198,7 @@ impl PrometheusSource {
             let (namespace, exported_namespace) = (label("namespace"), label("exported_namespace"));
             counts.push(Count { namespace, exported_namespace, series });
         };
-        let query = plan::count_query(&self.names);
+        let query = plan::count_query(&self.signals.join("|"));
         let span = info_span!("prometheus_count", source = self.client.name());
         self.client.query(&query, &round.terms, Vec::new(), add).instrument(span).await
     }
@@ -183,7 +211,7 @@ impl PrometheusSource {
             });
         }
         let one = |batch: Batch| async move {
-            let query = batch.query(&self.names, round.window);
+            let query = batch.query(round.window);
             let span = info_span!(
                 "prometheus_query",
                 source = self.client.name(),
@@ -193,19 +221,23 @@ impl PrometheusSource {
             let found = Found { known, shared: Shared::default(), raw: Vec::new(), bad: Vec::new() };
             let answer = self.client.query(&query, &round.terms, found, Found::add);
             let answer = answer.instrument(span).await;
-            self.note_turn(&batch, &answer);
             (batch, answer)
         };
-        stream::iter(batches).map(one).buffer_unordered(self.concurrency).collect().await
+        let answers: Answers =
+            stream::iter(batches).map(one).buffer_unordered(self.concurrency).collect().await;
+        self.note_turns(&answers);
+        answers
     }
 
-    fn note_turn<T>(&self, batch: &Batch, answer: &Result<T, QueryError>) {
-        if matches!(answer, Err(QueryError::Unasked(_))) {
-            return;
-        }
+    /// A namespace of which any part was not answered counts as silent.
+    fn note_turns(&self, answers: &Answers) {
+        let asked = answers.iter().filter(|(_, answer)| !matches!(answer, Err(QueryError::Unasked(_))));
+        let (answered, silent): (Vec<_>, Vec<_>) = asked.partition(|(_, answer)| answer.is_ok());
         let mut turns = self.turns.lock();
-        for namespace in batch.concerns.iter().flatten() {
-            turns.note(namespace.clone(), answer.is_ok());
+        for (batch, answer) in answered.into_iter().chain(silent) {
+            for namespace in batch.concerns.iter().flatten() {
+                turns.note(namespace.clone(), answer.is_ok());
+            }
         }
     }
 

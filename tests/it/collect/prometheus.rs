@@ -36,8 +36,7 @@ async fn one_model_and_a_thousand_take_the_same_two_queries() {
         assert_eq!(asked.len(), 2, "{asked:?}");
         assert!(asked[0].starts_with("count by (namespace, exported_namespace) ({__name__=~\""));
         assert!(
-            asked[1].starts_with("{__name__=~\"vllm:kv_cache_usage_perc|")
-                && asked[1].ends_with("[120000ms]")
+            asked[1].starts_with("{__name__=~\"vllm:kv_cache_usage_perc|") && asked[1].ends_with("[75000ms]")
         );
     }
 }
@@ -66,17 +65,17 @@ async fn slow_scrapes_widen_the_window_until_one_missed_scrape_leaves_two_sample
         let collected = wva::engine::MetricSource::collect(&source, &scope).await.unwrap();
         seen.push(values(&collected, Signal::Waiting)[0].1.len());
     }
-    assert_eq!(seen, [1, 9, 4, 4], "120 s, a look back of 600 s, then 300 s");
+    assert_eq!(seen, [1, 9, 4, 4], "75 s, a look back of 600 s, then 300 s");
     let asked: Vec<String> = server.received_requests().await.unwrap().iter().map(promql).collect();
-    assert_eq!(asked.len(), 8, "two questions an evaluation, whatever the window");
+    assert_eq!(asked.len(), 5, "one count, and one question an evaluation, whatever the window");
     let windows: Vec<&str> = asked.iter().filter_map(|q| Some(q.rsplit_once('[')?.1)).collect();
-    assert_eq!(windows, ["120000ms]", "600000ms]", "300000ms]", "300000ms]"]);
+    assert_eq!(windows, ["75000ms]", "600000ms]", "300000ms]", "300000ms]"]);
 }
 
 #[tokio::test]
 async fn a_longer_window_that_is_refused_is_given_up_for_a_while() {
     let read = |request: &Request| {
-        if promql(request).ends_with("[120000ms]") {
+        if promql(request).ends_with("[75000ms]") {
             return slow_scrapes(request);
         }
         ResponseTemplate::new(422).set_body_json(json!({
@@ -127,6 +126,52 @@ async fn above_max_series_the_query_is_split_by_namespace() {
     assert_eq!(collected.series.len(), 3);
     assert!(collected.gaps.is_empty());
     assert_eq!(server.received_requests().await.unwrap().len(), 4);
+}
+
+#[tokio::test]
+async fn a_namespace_above_max_series_is_asked_for_by_signal_and_a_signal_that_fails_is_a_gap() {
+    let pod = || json!({"namespace": "a", "pod": "p", "engine": "0"});
+    let read = move |request: &Request| match promql(request) {
+        query if query.contains("waiting") => ok(&matrix(&[waiting("a", "p", &[(0, "1")])])),
+        query if query.contains("kv_cache") => {
+            ok(&matrix(&[series("vllm:kv_cache_usage_perc", pod(), &[(0, "0.5")])]))
+        }
+        _ => ResponseTemplate::new(500),
+    };
+    let server = prometheus(ok(&counts(&[("a", 11)])), read).await;
+    let signals = Some([Signal::KvUsage, Signal::Waiting, Signal::Running].as_slice());
+    let small = wva::collect::PrometheusSettings { max_series: 10, signals, ..settings(server.uri()) };
+    let collected = collect(&small, &scope(&["a"])).await.unwrap();
+    assert_eq!(values(&collected, Signal::Waiting), [("p".to_owned(), vec![1.0])]);
+    assert_eq!(values(&collected, Signal::KvUsage), [("p".to_owned(), vec![0.5])]);
+    assert!(collected.gaps.iter().all(|gap| gap.reason.contains("500")) && collected.gaps.len() == 1);
+    assert_eq!(server.received_requests().await.unwrap().len(), 4);
+}
+
+#[tokio::test]
+async fn counts_stand_until_a_namespace_is_new_or_something_failed() {
+    let fails = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let failing = fails.clone();
+    let read = move |_: &Request| match failing.load(std::sync::atomic::Ordering::Relaxed) {
+        true => ResponseTemplate::new(500),
+        false => ok(&matrix(&[waiting("a", "p", &[(0, "1")])])),
+    };
+    let server = prometheus(ok(&counts(&[("a", 1), ("b", 1)])), read).await;
+    super::support::provider();
+    let source = wva::collect::PrometheusSource::new(&settings(server.uri())).unwrap();
+    for (namespaces, failing, queries_so_far) in [
+        (&["a"][..], false, 2),
+        (&["a"], false, 3),
+        (&["a", "b"], false, 4),
+        (&["a", "c"], false, 6),
+        (&["a"], true, 7),
+        (&["a"], false, 9),
+    ] {
+        fails.store(failing, std::sync::atomic::Ordering::Relaxed);
+        let collected = wva::engine::MetricSource::collect(&source, &scope(namespaces)).await;
+        assert_eq!(collected.is_err(), failing);
+        assert_eq!(server.received_requests().await.unwrap().len(), queries_so_far, "{namespaces:?}");
+    }
 }
 
 #[tokio::test]

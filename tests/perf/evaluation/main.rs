@@ -23,7 +23,8 @@ use tokio_util::sync::CancellationToken;
 use wva::cluster::{ClusterReader, ClusterWatch, watch as watches};
 use wva::collect::{PrometheusSettings, PrometheusSource};
 use wva::engine::{
-    Board, Clock, Cluster, Engine, Holder, Leadership, MetricSource, Parts, Restored, Scope, Term, assemble,
+    Board, Clock, Cluster, Engine, Holder, Leadership, MetricSource, Parts, Restored, Scope, SystemClock,
+    Term, assemble,
 };
 use wva::telemetry::EvaluationMetrics;
 use wva_core::{Memory, Policy};
@@ -49,6 +50,12 @@ struct Args {
     /// Pods with every series of vLLM that has a name here, instead of the six that reference figures are made with.
     #[arg(long)]
     all_names: bool,
+    /// Ask this Prometheus, which has the pods that the example `exporter` plays, instead of a made-up one.
+    #[arg(long)]
+    prometheus: Option<String>,
+    /// Tell how long every query took.
+    #[arg(long)]
+    queries: bool,
     /// Be the cluster and the Prometheus, and say where.
     #[arg(long, hide = true)]
     world: bool,
@@ -76,15 +83,27 @@ async fn main() -> anyhow::Result<()> {
     if args.world {
         return world::serve(args.variants, args.all_names).await;
     }
+    if args.queries {
+        let spans = tracing_subscriber::fmt::format::FmtSpan::CLOSE;
+        tracing_subscriber::fmt().with_span_events(spans).with_env_filter("off,wva::collect=info").init();
+    }
     let (_world, url) = start_world(&args)?;
     let before = resident_mib()?;
     let (cluster, stop) = watch_cluster(&url).await?;
     say(&format!("{} variants, {} pods", args.variants, 2 * args.variants));
     say(&format!("memory: {before} MiB at the start, {} MiB with the watches synced", resident_mib()?));
+    let clock: Arc<dyn Clock> = match args.prometheus {
+        Some(_) => Arc::new(SystemClock),
+        None => Arc::new(Still(world::moment()?)),
+    };
+    let url = args.prometheus.clone().unwrap_or(url);
     let settings = PrometheusSettings { signals: Some(&wva_core::NEEDS), ..PrometheusSettings::new(&url) };
     let source: Arc<dyn MetricSource> = Arc::new(PrometheusSource::new(&settings)?);
-    evaluations(&args, &cluster, &source).await?;
-    split(&args, &url, &cluster, &source).await?;
+    evaluations(&args, &cluster, &source, &clock).await?;
+    split(&args, &cluster, &source, &clock).await?;
+    let start = Cost::now()?;
+    let bytes = world::fetch(&url).await?;
+    say(&format!("  the answer alone, read and thrown away: {bytes} bytes in {}", start.until_now()?));
     stop.cancel();
     Ok(())
 }
@@ -118,6 +137,7 @@ async fn evaluations(
     args: &Args,
     cluster: &ClusterReader,
     source: &Arc<dyn MetricSource>,
+    clock: &Arc<dyn Clock>,
 ) -> anyhow::Result<()> {
     let holder = Some(Holder { identity: "wva-0".into(), address: None, lease: "l".into(), epoch: 1 });
     let forever = Some(Instant::now() + Duration::from_secs(86_400));
@@ -125,7 +145,7 @@ async fn evaluations(
     let parts = Parts {
         cluster: Arc::new(cluster.clone()),
         source: source.clone(),
-        clock: Arc::new(Still(world::moment()?)),
+        clock: clock.clone(),
         board: Board::new(),
         leadership: leadership.subscribe(),
         metrics: EvaluationMetrics::register(&mut Registry::default()),
@@ -157,13 +177,13 @@ async fn evaluations(
 /// The same work step by step.
 async fn split(
     args: &Args,
-    url: &str,
     cluster: &ClusterReader,
     source: &Arc<dyn MetricSource>,
+    clock: &Arc<dyn Clock>,
 ) -> anyhow::Result<()> {
     let steps = ["view and scope", "collect", "assemble", "observe", "decide", "drop"];
     let mut costs = [Cost::default(); 6];
-    let (mut memory, policy, now) = (Memory::default(), Policy::default(), world::moment()?);
+    let (mut memory, policy) = (Memory::default(), Policy::default());
     let mut series = 0;
     for _ in 0..args.rounds {
         let mut marks = vec![Cost::now()?];
@@ -174,7 +194,7 @@ async fn split(
         let collected = source.collect(&scope).await?;
         series = collected.series.len();
         marks.push(Cost::now()?);
-        let snapshot = assemble(&view, Ok(collected), now);
+        let snapshot = assemble(&view, Ok(collected), clock.now());
         marks.push(Cost::now()?);
         let observed = wva_core::observe(&snapshot, memory);
         marks.push(Cost::now()?);
@@ -191,10 +211,6 @@ async fn split(
         say(&format!("  {step:<15} {}", cost / args.rounds));
     }
     say(&format!("  {series} series"));
-    let start = Cost::now()?;
-    let bytes = world::fetch(url).await?;
-    let fetched = start.until_now()?;
-    say(&format!("  the answer alone, read and thrown away: {bytes} bytes in {fetched}"));
     Ok(())
 }
 

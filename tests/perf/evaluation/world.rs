@@ -86,9 +86,12 @@ pub(crate) async fn serve(variants: usize, all_names: bool) -> anyhow::Result<()
 
 /// Reads what the source reads, as a bare client.
 pub(crate) async fn fetch(url: &str) -> anyhow::Result<usize> {
-    let query = format!("query={{__name__=~\"{}\"}}[120000ms]", SIX.join("|"));
+    let query = format!("{{__name__=~\"{}\"}}[120000ms]", SIX.join("|"));
+    let form =
+        reqwest::Url::parse_with_params(url, [("query", query)])?.query().unwrap_or_default().to_owned();
     let client = reqwest::Client::builder().no_proxy().tls_certs_only([]).gzip(true).build()?;
-    let mut answer = client.post(format!("{url}/api/v1/query")).body(query).send().await?;
+    let asked = client.post(format!("{url}/api/v1/query")).body(form);
+    let mut answer = asked.header(CONTENT_TYPE, "application/x-www-form-urlencoded").send().await?;
     let mut bytes = 0;
     while let Some(chunk) = answer.chunk().await? {
         bytes += chunk.len();
@@ -151,7 +154,7 @@ impl World {
         };
         let _ = write!(
             text,
-            r#"{{"metric":{{"__name__":"{name}",{config}"container":"vllm","endpoint":"http","engine":"0","instance":"{ip}:8000","job":"llm/vllm","model_name":"meta-llama/Llama-v-{model}","namespace":"llm","node":"gpu-{}","pod":"{pod_name}"}},"values":["#,
+            r#"{{"metric":{{"__name__":"{name}",{config}"container":"vllm","endpoint":"http","engine":"0","instance":"{ip}:8000","job":"llm/vllm","model_name":"v-{model}","namespace":"llm","node":"gpu-{}","pod":"{pod_name}"}},"values":["#,
             pod % 500,
         );
         // Scrapes are spread over the interval.
@@ -182,8 +185,9 @@ fn ip(pod: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, b, c, d)
 }
 
+/// As the example `exporter` names it.
 fn pod_name(pod: usize) -> String {
-    format!("v-{}-6d5f7c9b8-x{}", pod / 2, pod % 2)
+    format!("v-{}-{}", pod / 2, pod % 2)
 }
 
 /// A list, in pages as asked; a watch that never says anything.
@@ -258,7 +262,8 @@ fn object(plural: &str, index: usize) -> Option<Value> {
         }
         "variantautoscalings" => {
             let target = json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": format!("v-{index}")});
-            let spec = json!({"scaleTargetRef": target, "modelID": format!("meta-llama/Llama-v-{index}"), "variantCost": "10.0"});
+            let spec =
+                json!({"scaleTargetRef": target, "modelID": format!("v-{index}"), "variantCost": "10.0"});
             (spec, json!({}))
         }
         _ => return None,
