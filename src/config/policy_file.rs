@@ -15,14 +15,6 @@ pub struct PolicyFile {
 /// A policy file that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyError {
-    /// It cannot be read.
-    #[error("--policy {path}: {cause}; give a file that exists and that you may read")]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        cause: String,
-    },
     /// It is not YAML.
     #[error("--policy {path}: not YAML or JSON: {cause}")]
     Syntax {
@@ -42,17 +34,11 @@ pub enum PolicyError {
 }
 
 impl PolicyFile {
-    /// Reads the file, and checks that it makes a policy of the default one.
+    /// From the text of `path`, checked to make a policy of the default one.
     ///
     /// # Errors
     /// Names the file, the setting and the cause.
-    pub fn read(path: &Path) -> Result<Self, PolicyError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| PolicyError::Unreadable { path: path.into(), cause: error.to_string() })?;
-        Self::parse(path, &text)
-    }
-
-    fn parse(path: &Path, text: &str) -> Result<Self, PolicyError> {
+    pub fn parse(path: &Path, text: &str) -> Result<Self, PolicyError> {
         let content = serde_saphyr::from_str(text)
             .map_err(|error| PolicyError::Syntax { path: path.into(), cause: error.to_string() })?;
         let file = Self { path: path.into(), content };

@@ -13,7 +13,7 @@ pub struct RecordArgs {
     #[arg(long, default_value_t = 8, value_name = "COUNT")]
     pub record_snapshots: usize,
     /// The most that these may have together, as they are sent; in memory it is about half. One variant with two pods
-    /// takes 3 to 10 KiB. An evaluation that is larger alone is not kept.
+    /// takes 10 to 40 KiB. An evaluation that is larger alone is not kept.
     #[arg(long, default_value = "16Mi", value_parser = bytes, value_name = "BYTES")]
     pub record_snapshots_size: u64,
     /// Append every evaluation to a file in this directory, for `wva replay`. Evaluations never wait for it: when the disk

@@ -10,7 +10,6 @@ use wva_core::{Decision, Memory, Outcome, Policy, Snapshot, VariantId};
 use super::line::Entry;
 
 /// What the core makes of a snapshot.
-#[must_use]
 pub fn decided(snapshot: &Snapshot, memory: &Memory, policy: &Policy) -> Outcome {
     let observed = wva_core::observe(snapshot, memory.clone());
     wva_core::decide(snapshot, &observed, policy)
