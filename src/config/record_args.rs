@@ -23,9 +23,9 @@ pub struct RecordArgs {
     /// The most that all recordings in the directory may have together; the oldest file goes first.
     #[arg(long, default_value = "256Mi", value_parser = bytes, value_name = "BYTES")]
     pub record_max_size: u64,
-    /// From this size on a new file is begun; at most a quarter of --record-max-size.
-    #[arg(long, default_value = "32Mi", value_parser = bytes, value_name = "BYTES")]
-    pub record_file_size: u64,
+    /// From this size on a new file is begun; at most a quarter of --record-max-size, and an eighth by default.
+    #[arg(long, value_parser = bytes, value_name = "BYTES")]
+    pub record_file_size: Option<u64>,
 }
 
 /// Bytes as Kubernetes writes them: 1048576, 1024Ki, 1Mi, 1Gi; MiB is understood too.

@@ -228,7 +228,8 @@ impl TryFrom<ServeArgs> for Config {
 }
 
 fn record(args: RecordArgs) -> Result<RecordSettings, ConfigError> {
-    let (total, file) = (args.record_max_size, args.record_file_size);
+    let total = args.record_max_size;
+    let file = args.record_file_size.unwrap_or(total / 8);
     let folder = args.record_dir.filter(|path| !path.as_os_str().is_empty());
     if folder.is_some() && file > total / 4 {
         return Err(ConfigError::RecordFileSize { file, total });
@@ -377,8 +378,9 @@ mod tests {
     fn nothing_is_written_to_files_until_a_directory_is_named_and_then_files_are_small_beside_the_bound() {
         assert_eq!(config("--record-dir=").unwrap().record.files, None);
         let files = config("--record-dir /r --record-max-size 1Gi").unwrap().record.files.unwrap();
-        assert_eq!((files.total, files.file), (1 << 30, 32 << 20));
-        assert!(config("--record-dir /r --record-max-size 64Mi").unwrap_err().contains("--record-file-size"));
+        assert_eq!((files.total, files.file), (1 << 30, 1 << 27));
+        let error = config("--record-dir /r --record-file-size 65Mi").unwrap_err();
+        assert!(error.contains("--record-max-size 268435456"), "{error}");
     }
 
     #[test]

@@ -72,7 +72,7 @@ async fn recorded() -> Recorded {
     keeping.spawn(keep_recent(queue, recent.clone(), stop.clone()));
     let (keeper, queue) = keeper.to_files(metrics.clone());
     let settings =
-        FileSettings { folder: folder.path().into(), total: 1 << 20, file: 8192, instance: "wva-0".into() };
+        FileSettings { folder: folder.path().into(), total: 1 << 20, file: 4096, instance: "wva-0".into() };
     let recording = Recording::open(settings).unwrap();
     keeping.spawn(keep_files(queue, recording, metrics, stop.clone()));
     let clock: Arc<dyn Clock> = Arc::new(PausedClock { started: Instant::now() });
@@ -105,8 +105,23 @@ impl Recorded {
 
     /// Reads as alice through the front proxy.
     async fn get(&self, path: &str) -> crate::serve::client::Answer {
-        self.bed.send(Some(&self.bed.proxy), &format!("GET {path}"), ALICE).await
+        let mut answer = self.bed.send(Some(&self.bed.proxy), &format!("GET {path}"), ALICE).await;
+        if answer.header("transfer-encoding") == Some("chunked") {
+            answer.body = joined(&answer.body);
+        }
+        answer
     }
+}
+
+/// The parts of a body that was sent while it was made.
+fn joined(mut chunks: &str) -> String {
+    let mut body = String::new();
+    while let Some((size, rest)) = chunks.split_once("\r\n") {
+        let size = usize::from_str_radix(size, 16).unwrap();
+        body += &rest[..size];
+        chunks = rest[size..].trim_start();
+    }
+    body
 }
 
 /// A command, while the server goes on.
