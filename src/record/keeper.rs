@@ -117,10 +117,13 @@ pub async fn keep_files(
     metrics: KeeperMetrics,
     stop: CancellationToken,
 ) {
-    let mut writer = Writer { recording, metrics, told: None };
+    let lost = metrics.clone();
+    let mut writer = Some(Writer { recording, metrics, told: None });
     while let Some(Some(evaluation)) = stop.run_until_cancelled(queue.recv()).await {
-        let Some(back) = on_its_thread(writer, move |writer| writer.write(&evaluation)).await else { return };
-        writer = back;
+        writer = on_its_thread(writer, move |writer| writer.write(&evaluation)).await;
+        if writer.is_none() {
+            lost.count("failed");
+        }
     }
     let rest = on_its_thread(writer, move |writer| {
         while let Ok(evaluation) = queue.try_recv() {
@@ -133,11 +136,12 @@ pub async fn keep_files(
     stop.cancelled().await;
 }
 
-/// Disks may take their time: not on the threads that answer reads.
+/// Disks may take their time: not on the threads that answer reads. A writer that dies of a bug takes nothing with it.
 async fn on_its_thread(
-    mut writer: Writer,
+    writer: Option<Writer>,
     work: impl FnOnce(&mut Writer) + Send + 'static,
 ) -> Option<Writer> {
+    let mut writer = writer?;
     let done = spawn_blocking(move || {
         work(&mut writer);
         writer

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::line::{Entry, Trouble};
 
-/// No line is longer: a pod takes 5 to 20 KiB, so 100,000 pods are less. What is longer is another kind of file, which must
+/// No line is longer: a pod takes 4 to 20 KiB, so 100,000 pods are less. What is longer is another kind of file, which must
 /// not fill the memory.
 const LONGEST: u64 = 2 << 30;
 

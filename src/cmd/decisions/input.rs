@@ -83,7 +83,14 @@ impl Material {
         }
         let mut text = Vec::new();
         input.read_to_end(&mut text).map_err(|error| broken(path, &error))?;
-        Self::of_json(&text, path)
+        let alone = Self::of_json(&text, path)?;
+        match at.filter(|at| *at != alone.snapshot.now) {
+            None => Ok(alone),
+            Some(_) => {
+                let (shown, now) = (path.display(), alone.snapshot.now);
+                Err(Failure::Input(format!("{shown}: the one snapshot in it is of {now}; leave --at out")))
+            }
+        }
     }
 
     /// From the lines of a recording, whose broken ones are told and passed over.

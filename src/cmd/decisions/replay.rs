@@ -28,9 +28,9 @@ const CLEAR_LINE: &str = "\r\x1b[2K";
 /// would have been decided, not what would have happened.
 ///
 ///   wva replay /var/lib/wva/wva-*.jsonl
-///   kubectl get --raw … > last.jsonl; wva replay last.jsonl --policy bold.yaml
+///   curl … https://HOST:8443/debug/snapshots/all > last.jsonl; wva replay last.jsonl --policy bold.yaml
 ///
-/// Every line of a recording has a checksum: a damaged or torn one is named and left out, the others are replayed.
+/// Every line of a recording has a checksum: a damaged or torn one is named and left out, which changes no exit code.
 ///
 /// Exit code: 0 identical, or any result with --policy; 1 something differs; 2 the input cannot be used.
 #[derive(Debug, clap::Args)]

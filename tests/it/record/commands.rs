@@ -62,6 +62,7 @@ fn what_cannot_be_used_is_named_with_the_next_step() {
     let folder = Folder::new();
     let broken = folder.file("s.json", b"{\n \"now\": 7,\n \"groups\": {}}");
     let recording = folder.file("r.jsonl", &lines(&stream(BUSY, 1)));
+    let snapshot = folder.file("one.json", &serde_json::to_vec(&stream(BUSY, 1)[0].snapshot).unwrap());
     let torn = folder.file("t.jsonl", &lines(&stream(BUSY, 1))[..500]);
     let policy = folder.file("p.yaml", b"saturation: {kv_spare_tigger: 1}");
     for (words, says) in [
@@ -71,6 +72,10 @@ fn what_cannot_be_used_is_named_with_the_next_step() {
         (
             &["decide", path(&recording), "--at", "2020-01-01T00:00:00Z"],
             "none of its 1 evaluations is of 2020",
+        ),
+        (
+            &["decide", path(&snapshot), "--at", "2020-01-01T00:00:00Z"],
+            "is of 2026-11-21T12:00:00Z; leave --at out",
         ),
         (&["decide", path(&torn)], "no line can be used; record anew"),
         (
