@@ -41,7 +41,7 @@ pub struct Entry {
     pub policy: Policy,
     /// What was decided.
     pub decisions: BTreeMap<VariantId, Decision>,
-    /// [`digest`] of all that came out: decisions, report and the next memory.
+    /// A digest of all that came out: decisions, report and the next memory.
     pub outcome: String,
 }
 

@@ -21,7 +21,8 @@ pub(super) fn screen(told: &Explanation) -> String {
     let mut text = head(told);
     section(&mut text, "Steps");
     for step in &told.steps {
-        entry(&mut text, &step.step, &step.finding);
+        let said = step.finding == message(&told.decision);
+        entry(&mut text, &step.step, if said { "as said above" } else { &step.finding });
     }
     if told.steps.is_empty() {
         entry(&mut text, "none", "the object itself cannot be used, so nothing was looked at");
