@@ -11,7 +11,7 @@ use super::input::Material;
 use super::{Failure, Output, exit, message, short, structured};
 use crate::record::decided;
 
-/// Make one decision here, from a snapshot, and say why.
+/// Make one decision here, from a snapshot, and say why
 ///
 /// FILE is a line of a recording (from --record-dir or /debug/snapshots), a snapshot alone, or a JSON object with
 /// `snapshot`, `memory` and `policy`. Nothing is asked and nothing is changed: the same input gives the same answer.

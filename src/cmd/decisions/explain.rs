@@ -13,7 +13,7 @@ use super::screen::screen;
 use super::server::ServerArgs;
 use super::{Failure, Output, exit, structured};
 
-/// Say why a variant's number is what it is: what was seen, each step, and what becomes of it.
+/// Say why a variant's number is what it is: what was seen, each step, and what becomes of it
 ///
 /// From a running server:
 ///

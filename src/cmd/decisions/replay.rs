@@ -18,7 +18,7 @@ const TOLD_EVERY: Duration = Duration::from_millis(500);
 
 const CLEAR_LINE: &str = "\r\x1b[2K";
 
-/// Decide a recorded stream again and print what comes out otherwise.
+/// Decide a recorded stream again and print what comes out otherwise
 ///
 /// Without --policy the result must be identical to the byte: decisions, reports and memory. That is how a new version is
 /// checked against what an old one did.
