@@ -6,6 +6,7 @@
 //! - [`collect`]: input edge, metrics of model servers become samples
 //! - [`cluster`]: input and output edge, Kubernetes
 //! - [`engine`]: one evaluation (collect, assemble, decide, check, publish) and the board every output reads
+//! - [`record`]: evaluations kept, read back and decided again
 //! - [`serve`]: output edges, the metrics API on TLS
 //! - [`telemetry`]: logs and our own metric families
 //! - [`app`]: composition root
@@ -19,5 +20,6 @@ pub mod cmd;
 pub mod collect;
 pub mod config;
 pub mod engine;
+pub mod record;
 pub mod serve;
 pub mod telemetry;

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use super::adapters::{ClusterReviewer, shared_pki};
+use super::recording::recorder;
 use super::sources::source;
 use super::tasks::Tasks;
 use crate::cluster::apiservice::ApiServices;
@@ -64,14 +65,14 @@ struct Phases {
 }
 
 #[derive(Default)]
-struct Phase {
+pub(super) struct Phase {
     stop: CancellationToken,
     tasks: Tasks,
 }
 
 impl Phase {
     /// Starts a task that ends when the phase is told to stop.
-    fn start<F: Future<Output = ()> + Send + 'static>(
+    pub(super) fn start<F: Future<Output = ()> + Send + 'static>(
         &mut self,
         name: &'static str,
         task: impl FnOnce(CancellationToken) -> F,
@@ -146,7 +147,10 @@ impl App {
             leadership: leadership.clone(),
             metrics: EvaluationMetrics::register(&mut registry),
         };
-        let engine = Arc::new(Engine::new(parts, self.config.policy.clone()));
+        let (record, instance) = (&self.config.record, &self.config.instance);
+        let (keeper, recent) = recorder(record, instance, &mut registry, &mut self.phases.work)?;
+        let engine = Engine::new(parts, self.config.policy.clone()).recorded_by(Arc::new(keeper));
+        let engine = Arc::new(engine);
         let settings = ReadSettings { max_age: self.config.max_age, read_wait: self.config.read_wait };
         let reader = Reader::new(engine.clone(), settings);
         self.start_deciding(engine.clone(), reader.clone(), leadership.clone());
@@ -169,7 +173,8 @@ impl App {
             controller_instance: self.config.controller_instance.clone(),
         };
         let reviewer = Arc::new(ClusterReviewer(self.client.clone()));
-        let ports = Ports { reads: Arc::new(reader), reviewer, notices: Arc::new(events.clone()), registry };
+        let notices = Arc::new(events.clone());
+        let ports = Ports { reads: Arc::new(reader), reviewer, notices, recent, registry };
         let server = Server::bind(self.config.listen, AppState::new(settings, ports)).await?;
         let server = server.with_connection_age(self.config.connection_age);
         info!(address = %server.address(), instance = self.config.instance, "serving");

@@ -1,6 +1,7 @@
 //! Subcommands.
 
 mod crd;
+mod decisions;
 pub mod demo;
 pub mod fleet;
 mod serve;
@@ -24,6 +25,9 @@ struct Cli {
 enum Command {
     Serve(Box<serve::Args>),
     Demo(demo::DemoArgs),
+    Explain(Box<decisions::explain::Args>),
+    Decide(decisions::decide::Args),
+    Replay(decisions::replay::Args),
     Crd(crd::Args),
 }
 
@@ -33,6 +37,9 @@ pub fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Serve(args) => serve::main(*args),
         Command::Demo(args) => run(demo::run(args)),
+        Command::Explain(args) => decisions::explain::main(&args),
+        Command::Decide(args) => decisions::decide::main(&args),
+        Command::Replay(args) => decisions::replay::main(&args),
         Command::Crd(args) => crd::main(&args),
     }
 }

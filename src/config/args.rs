@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use jiff::SignedDuration;
 
+use super::record_args::RecordArgs;
+
 /// What upstream's manifests mean by leaving `POD_NAMESPACE` out.
 pub(super) const DEFAULT_NAMESPACE: &str = "workload-variant-autoscaler-system";
 /// The chart's Service.
@@ -35,6 +37,9 @@ pub struct ServeArgs {
     /// Decisions.
     #[command(flatten)]
     pub decision: DecisionArgs,
+    /// What is kept.
+    #[command(flatten)]
+    pub record: RecordArgs,
     /// Logs.
     #[command(flatten)]
     pub log: LogArgs,
@@ -157,7 +162,7 @@ pub struct SourceArgs {
 }
 
 /// A path, or nothing: manifests leave variables empty.
-fn path_or_empty() -> impl TypedValueParser<Value = PathBuf> {
+pub(super) fn path_or_empty() -> impl TypedValueParser<Value = PathBuf> {
     OsStringValueParser::new().map(PathBuf::from)
 }
 

@@ -2,8 +2,14 @@
 
 mod args;
 mod legacy;
+mod policy_file;
+mod record_args;
 mod resolve;
 
 pub use args::{LogArgs, ServeArgs, SourceKind};
 pub use legacy::ignored_environment;
-pub use resolve::{Certificate, Config, ConfigError, Prometheus, Scrape, Source};
+pub use policy_file::{PolicyError, PolicyFile};
+pub use record_args::RecordArgs;
+pub use resolve::{
+    Certificate, Config, ConfigError, Prometheus, RecordFiles, RecordSettings, Scrape, Source,
+};

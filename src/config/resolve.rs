@@ -12,6 +12,7 @@ use wva_core::units::Seconds;
 use super::args::{
     DEFAULT_LEASE, DEFAULT_NAMESPACE, DEFAULT_SERVICE, ServeArgs, ServingArgs, SourceArgs, SourceKind,
 };
+use super::record_args::RecordArgs;
 
 /// The lease lasts this long without renewal (the values every Kubernetes controller uses: 15 s, 10 s, 2 s).
 const LEASE_DURATION: Duration = Duration::from_secs(15);
@@ -59,6 +60,30 @@ pub struct Config {
     pub read_wait: Duration,
     /// What decisions are tuned by.
     pub policy: Policy,
+    /// Which evaluations are kept.
+    pub record: RecordSettings,
+}
+
+/// Which evaluations are kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecordSettings {
+    /// How many in memory.
+    pub snapshots: usize,
+    /// How many bytes of them.
+    pub snapshots_size: u64,
+    /// All of them in files, if wanted.
+    pub files: Option<RecordFiles>,
+}
+
+/// Recording to files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecordFiles {
+    /// The directory.
+    pub folder: PathBuf,
+    /// Bytes of all recordings in it.
+    pub total: u64,
+    /// Bytes from which a new file is begun.
+    pub file: u64,
 }
 
 /// Files of a serving certificate.
@@ -136,6 +161,16 @@ pub enum ConfigError {
     /// An address that is none.
     #[error("POD_IP {0:?} is not an IP address")]
     PodIp(String),
+    /// Files so large that removing the oldest leaves hardly any.
+    #[error(
+        "--record-file-size {file} is more than a quarter of --record-max-size {total}: make it smaller, or the other larger"
+    )]
+    RecordFileSize {
+        /// What was given.
+        file: u64,
+        /// What all files may have.
+        total: u64,
+    },
     /// Half of a pair.
     #[error("{given} needs {missing} beside it")]
     HalfPair {
@@ -182,6 +217,7 @@ impl TryFrom<ServeArgs> for Config {
             interval: at_least("--interval", args.decision.interval, tick, "")?,
             max_age: at_least("--max-age", args.decision.max_age, Duration::ZERO, "")?,
             read_wait: at_least("--read-wait", args.decision.read_wait, tick, "")?,
+            record: record(args.record)?,
             policy: Policy {
                 max_stale: Seconds::new(max_stale.as_secs_f64()).unwrap_or(Policy::default().max_stale),
                 global: Scope {
@@ -195,6 +231,20 @@ impl TryFrom<ServeArgs> for Config {
             },
         })
     }
+}
+
+fn record(args: RecordArgs) -> Result<RecordSettings, ConfigError> {
+    let total = args.record_max_size;
+    let file = args.record_file_size.unwrap_or(total / 8);
+    let folder = args.record_dir.filter(|path| !path.as_os_str().is_empty());
+    if folder.is_some() && file > total / 4 {
+        return Err(ConfigError::RecordFileSize { file, total });
+    }
+    Ok(RecordSettings {
+        snapshots: args.record_snapshots,
+        snapshots_size: args.record_snapshots_size,
+        files: folder.map(|folder| RecordFiles { folder, total, file }),
+    })
 }
 
 /// None for zero. A shorter age than a minute costs an API server more handshakes than it asks questions.
@@ -328,6 +378,15 @@ mod tests {
     fn a_client_certificate_without_its_key_names_the_missing_flag() {
         let flags = "--prometheus-url https://p --prometheus-client-cert-path /c.pem";
         assert!(config(flags).unwrap_err().contains("--prometheus-client-key-path"));
+    }
+
+    #[test]
+    fn nothing_is_written_to_files_until_a_directory_is_named_and_then_files_are_small_beside_the_bound() {
+        assert_eq!(config("--record-dir=").unwrap().record.files, None);
+        let files = config("--record-dir /r --record-max-size 1Gi").unwrap().record.files.unwrap();
+        assert_eq!((files.total, files.file), (1 << 30, 1 << 27));
+        let error = config("--record-dir /r --record-file-size 65Mi").unwrap_err();
+        assert!(error.contains("--record-max-size 268435456"), "{error}");
     }
 
     #[test]

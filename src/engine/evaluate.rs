@@ -18,6 +18,7 @@ use super::board::{Board, Origin, Published};
 use super::duty::Duty;
 use super::leadership::{Leadership, Term};
 use super::ports::{Clock, Cluster, ClusterView, Collected, MetricSource, Scope, SourceError};
+use super::recorder::{Evaluation, Recorder};
 use super::takeover::{Restored, adopt};
 use crate::telemetry::EvaluationMetrics;
 
@@ -55,6 +56,8 @@ pub struct Engine {
     /// What is wrong with the source, as last logged.
     trouble: Mutex<Option<String>>,
     duty: Duty,
+    /// Who keeps evaluations, if anybody does.
+    recorder: Option<Arc<dyn Recorder>>,
 }
 
 /// In whose name decisions are made.
@@ -64,6 +67,13 @@ struct Office {
     term: Option<Term>,
     /// True when there will be no other term.
     resigned: bool,
+}
+
+/// What a decision was made from beside the snapshot, and what it left.
+struct MadeFrom {
+    before: Arc<Memory>,
+    policy: Arc<Policy>,
+    after: Arc<Memory>,
 }
 
 impl Engine {
@@ -77,7 +87,14 @@ impl Engine {
             office: Mutex::default(),
             trouble: Mutex::default(),
             duty: Duty::default(),
+            recorder: None,
         }
+    }
+
+    /// The same engine, which hands every evaluation to `recorder`.
+    #[must_use]
+    pub fn recorded_by(self, recorder: Arc<dyn Recorder>) -> Self {
+        Self { recorder: Some(recorder), ..self }
     }
 
     /// The current policy.
@@ -168,19 +185,25 @@ impl Engine {
         let still = self.current_term().filter(|now| Some(now) == term.as_ref());
         // Until the result is published: whoever resigns meanwhile waits for it.
         let office = self.office.lock();
-        let outcome = (still.is_some() && office.term == still).then(|| self.decide(&snapshot));
+        let decided = (still.is_some() && office.term == still).then(|| self.decide(&snapshot));
         let took = started.elapsed();
         self.parts.metrics.evaluated(took, error);
         // Before anybody can see the result and ask for a newer one.
         self.duty.rest_from(if error.is_none() { took } else { took.min(FAILED) });
         let previous = self.parts.board.newest();
-        let newest = match outcome {
-            Some(outcome) => self.publish(outcome, previous.sequence + 1, snapshot.now, took),
+        let (newest, made_from) = match decided {
+            Some((outcome, made_from)) => {
+                (self.publish(outcome, previous.sequence + 1, snapshot.now, took), Some(made_from))
+            }
             // The term ended meanwhile: its memory is somebody else's now.
-            None => previous.clone(),
+            None => (previous.clone(), None),
         };
         drop(office);
         log_changes(&previous, &newest);
+        if let Some((recorder, MadeFrom { before, policy, after })) = self.recorder.as_ref().zip(made_from) {
+            let published = newest.clone();
+            recorder.record(Arc::new(Evaluation { snapshot, before, policy, published, after }));
+        }
         newest
     }
 
@@ -219,16 +242,17 @@ impl Engine {
     }
 
     /// Decides, and remembers. With the office locked.
-    fn decide(&self, snapshot: &Snapshot) -> Outcome {
-        let before = Memory::clone(&self.memory.borrow());
-        let observed = wva_core::observe(snapshot, before);
-        let mut outcome = wva_core::decide(snapshot, &observed, &self.policy.load());
-        self.memory.send_replace(Arc::new(std::mem::take(&mut outcome.memory)));
+    fn decide(&self, snapshot: &Snapshot) -> (Outcome, MadeFrom) {
+        let (before, policy) = (self.memory.borrow().clone(), self.policy());
+        let observed = wva_core::observe(snapshot, Memory::clone(&before));
+        let mut outcome = wva_core::decide(snapshot, &observed, &policy);
+        let after = Arc::new(std::mem::take(&mut outcome.memory));
+        self.memory.send_replace(after.clone());
         for violation in &outcome.report.violations {
             warn!(%violation, "decision withheld by the checker");
         }
         self.parts.metrics.violations(outcome.report.violations.len());
-        outcome
+        (outcome, MadeFrom { before, policy, after })
     }
 
     fn publish(&self, outcome: Outcome, sequence: u64, at: Timestamp, took: Duration) -> Arc<Published> {

@@ -8,6 +8,7 @@ mod evaluate;
 mod leadership;
 mod ports;
 mod reader;
+mod recorder;
 mod takeover;
 
 pub use assemble::assemble;
@@ -19,4 +20,5 @@ pub use ports::{
     SystemClock,
 };
 pub use reader::{ReadSettings, Reader, run};
+pub use recorder::{Evaluation, Recorder};
 pub use takeover::{Restored, adopt};

@@ -10,7 +10,7 @@ use axum::{RequestExt, Router};
 use tokio::sync::OwnedSemaphorePermit;
 use tower_http::catch_panic::CatchPanicLayer;
 
-use super::admin::health;
+use super::admin::{health, snapshots};
 use super::auth::layers;
 use super::state::AppState;
 use super::status::{Reason, Status};
@@ -27,6 +27,7 @@ pub fn router(state: AppState) -> Router {
         .merge(open_to_all())
         .merge(public(&state))
         .merge(metrics(&state))
+        .merge(snapshots(&state))
         .merge(data(&state))
         .merge(instances(&state))
         .layer(catch)
@@ -77,6 +78,16 @@ fn metrics(state: &AppState) -> Router<AppState> {
         .route("/metrics", any(admin::metrics))
         .route_layer(gate)
         .route_layer(from_fn_with_state(state.clone(), bounded_scrapes))
+}
+
+fn snapshots(state: &AppState) -> Router<AppState> {
+    let gate = from_fn_with_state(state.clone(), layers::snapshots);
+    Router::new()
+        .route(snapshots::LIST, any(snapshots::list))
+        .route(snapshots::LATEST, any(snapshots::latest))
+        .route(snapshots::ALL, any(snapshots::all))
+        .route_layer(gate)
+        .route_layer(from_fn_with_state(state.clone(), bounded_looks))
 }
 
 fn data(state: &AppState) -> Router<AppState> {
@@ -140,6 +151,15 @@ fn too_many_reads(path: Option<&RawPathParams>) -> Status {
 async fn bounded_scrapes(State(state): State<AppState>, request: Request, next: Next) -> Response {
     let refusal = "too many others look at the metrics of this server; ask again later";
     match state.scrape() {
+        Some(place) => until_sent(place, next.run(request).await),
+        None => Status::new(Reason::TooManyRequests, refusal).into_response(),
+    }
+}
+
+/// The same for looks at the snapshots.
+async fn bounded_looks(State(state): State<AppState>, request: Request, next: Next) -> Response {
+    let refusal = "others look at the snapshots of this server already; ask again later";
+    match state.look() {
         Some(place) => until_sent(place, next.run(request).await),
         None => Status::new(Reason::TooManyRequests, refusal).into_response(),
     }

@@ -26,6 +26,7 @@ use super::tls::certificates::Certificates;
 use super::tls::ledger::Ledger;
 use super::tls::{CertificateError, Serving, SharedPki};
 use crate::engine::{ClusterView, Leadership, Published, Reader};
+use crate::record::Recent;
 
 /// Data reads at once. A read waits at most the read-wait, so this is hundreds a second from a hanging evaluation and
 /// hundreds of thousands from memory.
@@ -33,6 +34,9 @@ const MAX_READS: usize = 512;
 
 /// Looks at `/metrics` at once: a few scrapers and people. Each is a text of every variant.
 const MAX_SCRAPES: usize = 16;
+
+/// Looks at `/debug/snapshots` at once. Each may be a thread that writes tens of MiB.
+const MAX_LOOKS: usize = 2;
 
 /// Requests for discovery whose token is under review at once: as many as there may be reviews. A head has at most
 /// 256 KiB, so 16 MiB wait.
@@ -137,6 +141,8 @@ pub struct Ports {
     pub reviewer: Arc<dyn Reviewer>,
     /// Who is told that a selector matches several variants.
     pub notices: Arc<dyn Notices>,
+    /// The last evaluations.
+    pub recent: Arc<Recent>,
     /// Families of the other rooms, shown under `/metrics` with this room's.
     pub registry: Registry,
 }
@@ -159,9 +165,11 @@ struct Inner {
     request_metrics: RequestMetrics,
     freshness: Freshness,
     notices: Arc<dyn Notices>,
+    recent: Arc<Recent>,
     scaling: Arc<Scaling>,
     room: Arc<Semaphore>,
     scrapes: Arc<Semaphore>,
+    looks: Arc<Semaphore>,
     unproven: Arc<Semaphore>,
     started: Timestamp,
 }
@@ -170,7 +178,7 @@ impl AppState {
     /// Everything the routes need.
     #[must_use]
     pub fn new(settings: Settings, ports: Ports) -> Self {
-        let Ports { reads, reviewer, notices, mut registry } = ports;
+        let Ports { reads, reviewer, notices, recent, mut registry } = ports;
         let scaling = Arc::new(Scaling::default());
         registry.register_collector(Box::new(BoardMetrics {
             reads: reads.clone(),
@@ -194,6 +202,7 @@ impl AppState {
             ledger,
             room: Arc::new(Semaphore::new(MAX_READS)),
             scrapes: Arc::new(Semaphore::new(MAX_SCRAPES)),
+            looks: Arc::new(Semaphore::new(MAX_LOOKS)),
             unproven: Arc::new(Semaphore::new(MAX_UNPROVEN)),
             started: reads.now(),
             reads,
@@ -201,6 +210,7 @@ impl AppState {
             request_metrics,
             freshness,
             notices,
+            recent,
             scaling,
             settings,
         }))
@@ -270,6 +280,16 @@ impl AppState {
         &*self.0.notices
     }
 
+    pub(crate) fn recent(&self) -> &Arc<Recent> {
+        &self.0.recent
+    }
+
+    /// Who decides, when another instance does.
+    pub(crate) fn other_holder(&self) -> Option<String> {
+        let leadership = self.0.settings.leadership.borrow();
+        leadership.holder.as_ref().filter(|_| !leadership.is_mine()).map(|holder| holder.identity.clone())
+    }
+
     pub(crate) fn stopping(&self) -> &CancellationToken {
         &self.0.settings.stopping
     }
@@ -310,6 +330,11 @@ impl AppState {
     /// A place among the looks at `/metrics`, apart from the reads: whoever wants to see why reads hang needs one.
     pub(crate) fn scrape(&self) -> Option<OwnedSemaphorePermit> {
         self.0.scrapes.clone().try_acquire_owned().ok()
+    }
+
+    /// A place among the looks at snapshots.
+    pub(crate) fn look(&self) -> Option<OwnedSemaphorePermit> {
+        self.0.looks.clone().try_acquire_owned().ok()
     }
 
     /// A place among those who wait for discovery until their token is reviewed.

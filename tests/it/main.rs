@@ -16,5 +16,6 @@ mod cluster_store;
 mod collect;
 mod demo;
 mod engine;
+mod record;
 mod serve;
 mod tidy;

@@ -7,7 +7,7 @@
 )]
 
 mod apiserver;
-mod bed;
+pub(crate) mod bed;
 pub(crate) mod client;
 mod connections;
 mod custom;
@@ -17,7 +17,7 @@ mod edges;
 mod forwarding;
 mod frames;
 mod fuzz;
-mod identity;
+pub(crate) mod identity;
 mod operators;
 mod overload;
 pub(crate) mod pki;

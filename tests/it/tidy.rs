@@ -16,7 +16,8 @@ const ROOMS: &[(&str, &[&str], &[&str])] = &[
     ("engine", &["telemetry"], &["kube", "k8s_openapi", "axum", "hyper", "reqwest", "prometheus_http_query"]),
     ("collect", &["engine", "telemetry"], &["kube", "k8s_openapi", "axum"]),
     ("cluster", &["engine", "telemetry"], &["axum", "reqwest", "prometheus_http_query"]),
-    ("serve", &["engine", "telemetry"], &["kube", "prometheus_http_query"]),
+    ("record", &["engine"], &["kube", "k8s_openapi", "axum", "reqwest"]),
+    ("serve", &["engine", "record", "telemetry"], &["kube", "prometheus_http_query"]),
 ];
 
 /// What the pure core may name in its manifest.

@@ -21,6 +21,7 @@ use crate::collect::{ScrapeSettings, ScrapeSource};
 use crate::engine::{
     Board, Clock, Engine, Holder, Leadership, MetricSource, Parts, ReadSettings, Reader, Restored, Term, run,
 };
+use crate::record::{Keeper, Queue, Recent, keep_recent};
 use crate::serve::auth::{AllowAll, TrustData};
 use crate::serve::tls::{Serving, SharedPki};
 use crate::serve::{AppState, NoNotices, Ports, ServeError, Server, Settings};
@@ -28,6 +29,9 @@ use crate::telemetry::EvaluationMetrics;
 
 /// How often the holder evaluates, in virtual time: the product's default.
 const INTERVAL: Duration = Duration::from_secs(5);
+/// Evaluations that `/debug/snapshots` shows, and their bytes: the product's defaults.
+const SNAPSHOTS: usize = 8;
+const SNAPSHOT_BYTES: u64 = 16 << 20;
 /// The key of a cluster's trust data under which the users' CA stands.
 const USERS_CA: &str = "client-ca-file";
 /// A demo outlives no lease: it holds its own for a year.
@@ -39,6 +43,9 @@ pub(super) struct Brain {
     pub(super) board: Board,
     reader: Reader,
     registry: Registry,
+    /// What `/debug/snapshots` shows, and what is on its way there.
+    recent: Arc<Recent>,
+    queue: Queue,
     facts: Facts,
 }
 
@@ -91,10 +98,12 @@ impl Brain {
             leadership: facts.leadership.subscribe(),
             metrics: EvaluationMetrics::register(&mut registry),
         };
-        let engine = Arc::new(Engine::new(parts, Policy::default()));
+        let (keeper, queue) = Keeper::default().to_recent();
+        let engine = Arc::new(Engine::new(parts, Policy::default()).recorded_by(Arc::new(keeper)));
         engine.take_over(Restored::default(), the_only_term());
         let reader = Reader::new(engine, ReadSettings::default());
-        Ok(Self { board, reader, registry, facts })
+        let recent = Arc::new(Recent::new(SNAPSHOTS, SNAPSHOT_BYTES));
+        Ok(Self { board, reader, registry, recent, queue, facts })
     }
 
     /// Binds the server that answers from this engine.
@@ -115,6 +124,7 @@ impl Brain {
             reads: Arc::new(self.reader.clone()),
             reviewer: Arc::new(AllowAll::default()),
             notices: Arc::new(NoNotices),
+            recent: self.recent.clone(),
             registry: std::mem::take(&mut self.registry),
         };
         Server::bind(address, AppState::new(settings, ports)).await.map_err(|error| match error {
@@ -130,8 +140,12 @@ impl Brain {
         tasks: &mut JoinSet<Result<(), DemoError>>,
         stop: &CancellationToken,
     ) {
-        let Self { reader, facts, .. } = self;
-        let (evaluating, serving) = (stop.clone(), stop.clone());
+        let Self { reader, recent, queue, facts, .. } = self;
+        let (evaluating, keeping, serving) = (stop.clone(), stop.clone(), stop.clone());
+        tasks.spawn(async move {
+            keep_recent(queue, recent, keeping).await;
+            Ok(())
+        });
         tasks.spawn(async move {
             run(reader, INTERVAL, evaluating).await;
             Ok(())

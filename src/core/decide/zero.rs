@@ -42,7 +42,8 @@ pub(super) fn at_zero(scene: Scene<'_>, members: &[Member<'_>], steps: &mut Vec<
         message,
         evidence: queue.at,
         blind: false,
-        look: None,
+        // Waking is an addition like any other, and is asked of the limits.
+        look: Some(State::Fresh.rights()),
     };
     drafts
 }

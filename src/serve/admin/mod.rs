@@ -1,8 +1,9 @@
-//! For operators: health, and our own metrics.
+//! For operators: health, our own metrics, and what the last decisions were made from.
 
 pub(crate) mod board_metrics;
 pub(crate) mod health;
 mod scaling;
+pub(crate) mod snapshots;
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};

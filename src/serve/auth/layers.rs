@@ -7,6 +7,7 @@ use axum::response::{IntoResponse, Response};
 use http::Method;
 
 use super::{Access, Attributes, Caller, Chain, Unauthenticated, Undecided};
+use crate::serve::admin::snapshots;
 use crate::serve::custom_metrics::{self, ObjectPath, Version};
 use crate::serve::external_metrics::metric::{GROUP, VERSION};
 use crate::serve::state::AppState;
@@ -96,6 +97,14 @@ pub(crate) async fn object_data(
 /// `/metrics`: who may `get` the path.
 pub(crate) async fn metrics(State(state): State<AppState>, request: Request, next: Next) -> Response {
     let wanted = Attributes::Path { verb: "get", path: "/metrics" };
+    authorized(&state, wanted, request, next).await
+}
+
+/// `/debug/snapshots`: the same, for each path of its own.
+pub(crate) async fn snapshots(State(state): State<AppState>, request: Request, next: Next) -> Response {
+    let asked = request.uri().path();
+    let path = [snapshots::LATEST, snapshots::ALL].into_iter().find(|path| *path == asked);
+    let wanted = Attributes::Path { verb: "get", path: path.unwrap_or(snapshots::LIST) };
     authorized(&state, wanted, request, next).await
 }
 

@@ -15,6 +15,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use wva::engine::{ClusterView, Holder, Leadership, Origin, Published};
+use wva::record::Recent;
 use wva::serve::auth::{Access, Attributes, ReviewError, Reviewer, Token, TrustData, User};
 use wva::serve::tls::{Serving, SharedPki};
 use wva::serve::{AddsUp, AppState, Notices, Ports, Reads, ServeError, Server, Settings};
@@ -167,6 +168,8 @@ pub(crate) struct Wanted {
     pub(crate) age: Option<Duration>,
     /// Where answers come from, instead of [`FakeReads`].
     pub(crate) reads: Option<Arc<dyn Reads>>,
+    /// The last evaluations.
+    pub(crate) recent: Arc<Recent>,
 }
 
 impl Default for Wanted {
@@ -184,6 +187,7 @@ impl Default for Wanted {
             places: None,
             age: None,
             reads: None,
+            recent: Arc::new(Recent::new(8, 1 << 20)),
         }
     }
 }
@@ -243,6 +247,7 @@ impl Bed {
             reads: wanted.reads.unwrap_or_else(|| reads.clone()),
             reviewer: reviewer.clone(),
             notices: notices.clone(),
+            recent: wanted.recent,
             registry: Registry::default(),
         };
         let bound = Server::bind(wanted.listen, AppState::new(settings, ports)).await?;

@@ -198,3 +198,28 @@ async fn a_token_shows_in_no_log_line_at_trace_and_in_no_answer_whatever_the_api
     });
     assert_eq!(*review, expected, "everything that the TokenReview said");
 }
+
+#[tokio::test]
+async fn what_the_process_decided_until_sigterm_is_in_files_and_is_replayed_to_the_byte() {
+    let folder = std::env::temp_dir().join(format!("wva-process-kept-{}", std::process::id()));
+    let flags =
+        ["--interval", "100ms", "--record-dir", folder.to_str().unwrap(), "--record-max-size", "64Mi"];
+    let mut process = Process::start("recorded", &flags).await;
+    let token = format!("Authorization: Bearer {GOOD}token");
+    let token = [token.as_str()];
+    let all = || process.get("/debug/snapshots/all", &token);
+    let began = Instant::now();
+    while all().await.expect("an answer").body.matches("crc32").count() < 3 {
+        assert!(began.elapsed() < PATIENCE, "it does not evaluate:\n{}", process.log());
+        sleep(Duration::from_millis(50)).await;
+    }
+    let metrics = process.get("/metrics", &token).await.expect("an answer").body;
+    assert!(metrics.contains("wva_recorded_evaluations_total{result=\"written\"}"), "{metrics}");
+    process.terminate();
+    assert!(process.ended().await.success());
+    let files: Vec<_> = folder.read_dir().unwrap().map(|entry| entry.unwrap().path()).collect();
+    let replay = Command::new(env!("CARGO_BIN_EXE_wva")).arg("replay").args(&files).output().unwrap();
+    let said = String::from_utf8(replay.stdout).unwrap();
+    assert!(replay.status.success() && said.ends_with(": identical, to the byte\n"), "{files:?}: {said}");
+    std::fs::remove_dir_all(folder).unwrap();
+}

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
-use crate::units::Cost;
+use super::models::at_least_zero;
+use crate::limit;
+use crate::units::{Cost, OutOfRange};
 
 /// Limits on what may be added, each optional. What runs already is never taken away by one.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -24,6 +26,18 @@ pub struct LimitPolicy {
     pub spend: Option<Cost>,
     /// Take GPUs from what has more than its share and give them to what has less, by priority and demand.
     pub rescale: bool,
+}
+
+impl LimitPolicy {
+    pub(super) fn check(&self) -> Result<(), OutOfRange> {
+        let power = self.power.iter().flat_map(|power| power.per_gpu.values().chain([&power.watts]));
+        power.into_iter().try_for_each(|watts| at_least_zero("watts", *watts))?;
+        let quotas = self.quotas.iter().flat_map(|quota| match quota {
+            Quota::Cluster { quotas } => vec![quotas],
+            Quota::Namespace { namespace_quotas, .. } => namespace_quotas.values().collect(),
+        });
+        quotas.into_iter().try_for_each(|quota| limit::Quota::cluster(quota.clone()).map(|_| ()))
+    }
 }
 
 /// GPUs by type: at most this many, -1 is unlimited (by this quota), 0 or missing denies; at most 2²⁰.

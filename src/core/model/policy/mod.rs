@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
 use super::{Compat, GroupId};
-use crate::units::Seconds;
+use crate::units::{OutOfRange, Seconds};
 
 pub use limits::{LimitPolicy, Power, Quota};
 pub use models::{Beside, LatencyTargets, ModelPolicy, QueueingPolicy, ScaleToZero, Scoring, Utilisation};
@@ -80,6 +80,16 @@ impl Policy {
         let own = scope.models.get(group).and_then(|model| model.scale_to_zero);
         let by_model = || scope.scale_to_zero.get(&*group.model).copied();
         own.or_else(by_model).or(scope.default.scale_to_zero).unwrap_or_default()
+    }
+
+    /// # Errors
+    /// Names the first field that is out of range.
+    pub fn validated(self) -> Result<Self, OutOfRange> {
+        for scope in std::iter::once(&self.global).chain(self.namespaces.values()) {
+            std::iter::once(&scope.default).chain(scope.models.values()).try_for_each(ModelPolicy::check)?;
+        }
+        self.limits.check()?;
+        Ok(self)
     }
 
     fn scope(&self, group: &GroupId) -> &Scope {

@@ -53,6 +53,30 @@ impl Default for ModelPolicy {
     }
 }
 
+impl ModelPolicy {
+    /// # Errors
+    /// Names the first field that is out of range.
+    pub fn check(&self) -> Result<(), OutOfRange> {
+        self.saturation.validated()?;
+        let utilisations = self.beside.iter().filter_map(|one| one.utilisation).chain([self.utilisation]);
+        utilisations.into_iter().try_for_each(|one| Utilisation::new(one.up, one.down).map(|_| ()))?;
+        let weights = self.beside.iter().map(|one| ("score", one.score));
+        for (unit, value) in weights.chain([("score", self.score), ("priority", self.priority)]) {
+            at_least_zero(unit, value)?;
+        }
+        self.queueing.check()?;
+        self.scoring.check()?;
+        self.stability.check()
+    }
+}
+
+/// # Errors
+/// When `value` is negative or not finite.
+pub(super) fn at_least_zero(unit: &'static str, value: f64) -> Result<(), OutOfRange> {
+    let allowed = "finite and at least 0";
+    if value.is_finite() && value >= 0.0 { Ok(()) } else { Err(OutOfRange { unit, value, allowed }) }
+}
+
 /// An analyzer whose finding is combined with the first one's.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -143,6 +167,15 @@ impl Default for Scoring {
     }
 }
 
+impl Scoring {
+    fn check(&self) -> Result<(), OutOfRange> {
+        at_least_zero("scoring.down", self.down)?;
+        at_least_zero("scoring.queueLimit", self.queue_limit.unwrap_or(0.0))?;
+        let (unit, value, allowed) = ("scoring.up", self.up, "finite and above scoring.down");
+        if value.is_finite() && value > self.down { Ok(()) } else { Err(OutOfRange { unit, value, allowed }) }
+    }
+}
+
 /// How the queueing model finds its objectives and its parameters.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
@@ -159,6 +192,18 @@ pub struct QueueingPolicy {
 impl Default for QueueingPolicy {
     fn default() -> Self {
         Self { targets: None, slo_multiplier: 3.0, tuning: true }
+    }
+}
+
+impl QueueingPolicy {
+    fn check(&self) -> Result<(), OutOfRange> {
+        let above = |unit, value: f64, least: f64, allowed| {
+            if value.is_finite() && value > least { Ok(()) } else { Err(OutOfRange { unit, value, allowed }) }
+        };
+        above("sloMultiplier", self.slo_multiplier, 1.0, "above 1")?;
+        let Some(LatencyTargets { ttft_ms, itl_ms }) = self.targets else { return Ok(()) };
+        above("targetTTFT", ttft_ms, 0.0, "above 0")?;
+        above("targetITL", itl_ms, 0.0, "above 0")
     }
 }
 

@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::units::{Replicas, Seconds};
+use super::models::at_least_zero;
+use crate::units::{OutOfRange, Replicas, Seconds};
 
 /// How fast and how often a number may move.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -35,6 +36,15 @@ impl Default for Stability {
             dwell: Seconds::ZERO,
             tolerance: 0.1,
         }
+    }
+}
+
+impl Stability {
+    pub(super) fn check(&self) -> Result<(), OutOfRange> {
+        let percents = self.up_step.into_iter().chain(self.down_step).map(|step| step.percent);
+        percents.into_iter().try_for_each(|percent| at_least_zero("percent", percent))?;
+        let (unit, value, allowed) = ("tolerance", self.tolerance, "0 to 1");
+        if (0.0..=1.0).contains(&value) { Ok(()) } else { Err(OutOfRange { unit, value, allowed }) }
     }
 }
 

@@ -1,0 +1,159 @@
+//! What there is to say of one variant's decision, as data.
+
+use std::collections::BTreeMap;
+
+use jiff::{SignedDuration, Timestamp};
+use serde::Serialize;
+use wva_core::decision::Verdict;
+use wva_core::report::{Step, Violation};
+use wva_core::snapshot::{ModelGroup, Phase, Signals, SourceHealth};
+use wva_core::{Decision, GroupId, Memory, Outcome, Policy, Snapshot, VariantId};
+
+use super::input::Material;
+use super::short;
+use crate::record::decided;
+
+/// How far is looked ahead, and how closely: past the half hour that starting pods count as evidence.
+const AHEAD: SignedDuration = SignedDuration::from_mins(40);
+const STEP: SignedDuration = SignedDuration::from_secs(5);
+/// Changes ahead that are told.
+const CHANGES: usize = 4;
+
+/// The decision about one variant and all it rests on.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Explanation {
+    pub(super) variant: VariantId,
+    /// Where the snapshot comes from.
+    pub(super) origin: String,
+    pub(super) at: Timestamp,
+    /// The version that decided at the time, when it is another one's recording.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) recorded_by: Option<String>,
+    pub(super) decision: Decision,
+    /// What was decided at the time, when it is not this.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) recorded: Option<Decision>,
+    /// The steps about this variant and about its whole group, in order.
+    pub(super) steps: Vec<Step>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) violations: Vec<Violation>,
+    /// How the metric source answered; `None` for an object that cannot be decided about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) source: Option<SourceHealth>,
+    /// Its pods and the age of what they said.
+    pub(super) pods: Vec<Pod>,
+    /// When the scheduler in front of the model last said something.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) scheduler_sample: Option<Timestamp>,
+    /// What the answer becomes when nothing changes and nothing new is measured.
+    pub(super) ahead: Vec<Ahead>,
+}
+
+/// A pod.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Pod {
+    pub(super) name: String,
+    pub(super) phase: Phase,
+    pub(super) engines: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) newest_sample: Option<Timestamp>,
+}
+
+/// Another answer, later.
+#[derive(Debug, Serialize)]
+pub(super) struct Ahead {
+    pub(super) at: Timestamp,
+    pub(super) decision: Decision,
+}
+
+impl Explanation {
+    /// Of `variant`; or which variants there are.
+    pub(super) fn of(material: Material, variant: &VariantId) -> Result<Self, String> {
+        let Material { origin, snapshot, memory, policy, recorded } = material;
+        let Outcome { mut decisions, report, memory } = decided(&snapshot, &memory, &policy);
+        let Some(decision) = decisions.remove(variant) else {
+            return Err(nothing_about(variant, &origin, &decisions));
+        };
+        let group = group_of(&snapshot, variant);
+        let steps = group.and_then(|(id, _)| report.groups.get(id)).map(|group| &group.steps);
+        let about = |step: &&Step| step.variant.as_ref().is_none_or(|name| *name == variant.name);
+        let recorded_by = recorded.as_ref().map(|recorded| recorded.wva.clone());
+        let then = recorded.and_then(|mut recorded| recorded.decisions.remove(variant));
+        let scheduler_sample = group.and_then(|(_, group)| newest(&group.scheduler));
+        Ok(Self {
+            origin,
+            at: snapshot.now,
+            recorded_by,
+            recorded: then.filter(|then| *then != decision),
+            steps: steps.into_iter().flatten().filter(about).cloned().collect(),
+            violations: report.violations.into_iter().filter(|one| one.variant == *variant).collect(),
+            source: group.map(|(_, group)| group.source.clone()),
+            pods: group.map(|(_, group)| pods(group, variant)).unwrap_or_default(),
+            scheduler_sample,
+            ahead: ahead(&snapshot, memory, &policy, variant, &decision),
+            variant: variant.clone(),
+            decision,
+        })
+    }
+}
+
+fn nothing_about(variant: &VariantId, origin: &str, there: &BTreeMap<VariantId, Decision>) -> String {
+    let some: Vec<_> = there.keys().take(5).map(ToString::to_string).collect();
+    let more = there.len().saturating_sub(some.len());
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let there = if some.is_empty() { "nothing".into() } else { some.join(", ") };
+    format!(
+        "{origin} has no variant {variant}; it has {there}{more}. Give NAMESPACE/NAME as `kubectl get va -A` shows them"
+    )
+}
+
+fn group_of<'a>(snapshot: &'a Snapshot, variant: &VariantId) -> Option<(&'a GroupId, &'a ModelGroup)> {
+    snapshot.groups.iter().find(|(_, group)| group.variants.iter().any(|state| state.variant.id == *variant))
+}
+
+fn pods(group: &ModelGroup, variant: &VariantId) -> Vec<Pod> {
+    let own = group.variants.iter().filter(|state| state.variant.id == *variant);
+    let pods = own.flat_map(|state| &state.replicas).map(|replica| Pod {
+        name: replica.pod.to_string(),
+        phase: replica.phase,
+        engines: replica.engines.len(),
+        newest_sample: replica.engines.values().filter_map(newest).max(),
+    });
+    pods.collect()
+}
+
+fn newest(signals: &Signals) -> Option<Timestamp> {
+    signals.iter().filter_map(|(_, samples)| samples.last()).map(|sample| sample.at).max()
+}
+
+/// Decides on while the clock goes on and nothing else does, until there is no number any more.
+fn ahead(
+    snapshot: &Snapshot,
+    memory: Memory,
+    policy: &Policy,
+    variant: &VariantId,
+    decision: &Decision,
+) -> Vec<Ahead> {
+    let Some((id, group)) = group_of(snapshot, variant) else { return Vec::new() };
+    let groups = BTreeMap::from([(id.clone(), group.clone())]);
+    let mut later =
+        Snapshot { now: snapshot.now, groups, invalid: Vec::new(), inventory: snapshot.inventory.clone() };
+    let (mut memory, mut before, mut found) = (memory, decision.clone(), Vec::new());
+    while found.len() < CHANGES && matches!(before.verdict, Verdict::Target(_)) {
+        let Ok(at) = later.now.checked_add(STEP) else { break };
+        if at.duration_since(snapshot.now) > AHEAD {
+            break;
+        }
+        later.now = at;
+        let mut outcome = decided(&later, &memory, policy);
+        memory = outcome.memory;
+        let Some(decision) = outcome.decisions.remove(variant) else { break };
+        if short(&decision) != short(&before) {
+            found.push(Ahead { at, decision: decision.clone() });
+        }
+        before = decision;
+    }
+    found
+}

@@ -1,0 +1,162 @@
+//! An explanation on one screen, for people.
+
+use std::fmt::Write as _;
+
+use jiff::{SignedDuration, Timestamp};
+use wva_core::decision::Verdict;
+use wva_core::snapshot::SourceHealth;
+
+use super::explanation::{Explanation, Pod};
+use super::{message, short};
+
+/// Columns of a screen.
+const WIDTH: usize = 100;
+/// Where sentences begin.
+const MARGIN: usize = 17;
+/// Pods that are listed one by one.
+const PODS: usize = 6;
+
+/// The whole text.
+pub(super) fn screen(told: &Explanation) -> String {
+    let mut text = head(told);
+    section(&mut text, "Steps");
+    for step in &told.steps {
+        let said = step.finding == message(&told.decision);
+        entry(&mut text, step.stage.as_str(), if said { "as said above" } else { &step.finding });
+        if !step.values.is_empty() {
+            let values = step.values.iter().map(|value| format!("{} {}", value.name, rounded(value.value)));
+            entry(&mut text, "", &values.collect::<Vec<_>>().join(", "));
+        }
+        if let Some(binding) = &step.binding {
+            entry(&mut text, "", &format!("bound by {binding}"));
+        }
+    }
+    if told.steps.is_empty() {
+        entry(&mut text, "none", "the object itself cannot be used, so nothing was looked at");
+    }
+    for violation in &told.violations {
+        entry(&mut text, "withheld", &violation.to_string());
+    }
+    let turns: Vec<String> =
+        told.steps.iter().flat_map(|step| &step.turns).map(ToString::to_string).collect();
+    if !turns.is_empty() {
+        section(&mut text, "What would change it");
+        turns.iter().for_each(|turn| entry(&mut text, "", turn));
+    }
+    section(&mut text, "Evidence");
+    evidence(&mut text, told);
+    if !told.ahead.is_empty() {
+        section(&mut text, "If nothing changes and nothing new is measured");
+        for later in &told.ahead {
+            let finding = format!("{}: {}", short(&later.decision), message(&later.decision));
+            entry(&mut text, &format!("in {}", age(told.at, later.at)), &finding);
+        }
+    }
+    text
+}
+
+fn head(told: &Explanation) -> String {
+    let decision = &told.decision;
+    let current = decision.current.map_or_else(String::new, |current| format!(", {current} now"));
+    let mut text = format!("{}: {}{current}\n", told.variant, short(decision));
+    wrapped(&mut text, 2, message(decision));
+    let evidence = match &decision.verdict {
+        Verdict::Target(target) => format!("evidence {} old", age(target.evidence, told.at)),
+        Verdict::Unknown(unknown) => format!("for {}", age(unknown.since, told.at)),
+    };
+    let by = told.recorded_by.as_ref().map_or_else(String::new, |wva| format!(", recorded by wva {wva}"));
+    wrapped(&mut text, 2, &format!("{}, {evidence}; from {}{by}", told.at, told.origin));
+    if let Some(recorded) = &told.recorded {
+        wrapped(&mut text, 2, &format!("at the time: {}: {}", short(recorded), message(recorded)));
+    }
+    text
+}
+
+fn evidence(text: &mut String, told: &Explanation) {
+    match &told.source {
+        None => {}
+        Some(SourceHealth::Complete) => entry(text, "source", "answered in full"),
+        Some(SourceHealth::Partial { warnings }) => {
+            entry(text, "source", &format!("answered in part: {}", warnings.join("; ")));
+        }
+        Some(SourceHealth::Down { cause }) => entry(text, "source", &format!("did not answer: {cause}")),
+    }
+    if let Some(at) = told.scheduler_sample {
+        entry(text, "scheduler", &format!("newest sample {} old", age(at, told.at)));
+    }
+    for pod in told.pods.iter().take(PODS) {
+        entry(text, "pod", &pod_line(pod, told.at));
+    }
+    if let Some(more) = told.pods.len().checked_sub(PODS).filter(|more| *more > 0) {
+        let newest = told.pods.iter().skip(PODS).filter_map(|pod| pod.newest_sample);
+        let oldest =
+            newest.min().map_or_else(String::new, |at| format!(", samples up to {} old", age(at, told.at)));
+        entry(text, "pods", &format!("{more} more{oldest}"));
+    }
+    if told.pods.is_empty() {
+        entry(text, "pods", "none");
+    }
+}
+
+fn pod_line(pod: &Pod, now: Timestamp) -> String {
+    let sample = match pod.newest_sample {
+        Some(at) => format!("newest sample {} old", age(at, now)),
+        None => "no sample".into(),
+    };
+    let engines = if pod.engines > 1 { format!(", {} engines", pod.engines) } else { String::new() };
+    format!("{}: {:?}, {sample}{engines}", pod.name, pod.phase)
+}
+
+/// As many digits as people read.
+fn rounded(value: f64) -> String {
+    let digits = if value.abs() >= 1000.0 { 0 } else { 3 };
+    let text = format!("{value:.digits$}");
+    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+}
+
+fn section(text: &mut String, title: &str) {
+    let _ = write!(text, "\n{title}\n");
+}
+
+/// A word in the margin and a sentence beside it.
+fn entry(text: &mut String, word: &str, sentence: &str) {
+    let mut lines = String::new();
+    wrapped(&mut lines, MARGIN, sentence);
+    let rest = lines.get(MARGIN..).unwrap_or_default();
+    let width = MARGIN - 3;
+    let _ = write!(text, "  {word:<width$} {rest}");
+}
+
+/// A sentence in lines that fit, each indented.
+fn wrapped(text: &mut String, indent: usize, sentence: &str) {
+    let mut column = 0;
+    for word in sentence.split_whitespace() {
+        let length = word.chars().count();
+        if column > 0 && column + 1 + length > WIDTH {
+            text.push('\n');
+            column = 0;
+        }
+        if column == 0 {
+            text.extend(std::iter::repeat_n(' ', indent));
+            column = indent;
+        } else {
+            text.push(' ');
+            column += 1;
+        }
+        text.push_str(word);
+        column += length;
+    }
+    text.push('\n');
+}
+
+/// The time between two moments, as people say it.
+fn age(from: Timestamp, to: Timestamp) -> String {
+    let span = to.duration_since(from).max(SignedDuration::ZERO);
+    let seconds = span.as_secs();
+    match seconds {
+        0..=119 => format!("{seconds} s"),
+        120..=7199 if seconds % 60 == 0 => format!("{} min", seconds / 60),
+        120..=7199 => format!("{} min {} s", seconds / 60, seconds % 60),
+        _ => format!("{} h {} min", seconds / 3600, seconds % 3600 / 60),
+    }
+}

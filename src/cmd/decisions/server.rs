@@ -1,0 +1,121 @@
+//! Reads an evaluation from a running server's `/debug/snapshots`.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use reqwest::{Certificate, Client, Url, redirect};
+use serde::Deserialize;
+
+use super::Failure;
+use super::input::Material;
+
+/// A line of a large fleet is tens of MiB, made while it is sent.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How to reach a server.
+#[derive(Debug, Clone, clap::Args)]
+pub(super) struct ServerArgs {
+    /// Ask this server, as https://HOST:PORT: the instance that decides (the holder of the lease). The API server's
+    /// aggregator does not lead to /debug: use `kubectl port-forward`.
+    #[arg(long, value_name = "URL")]
+    pub(super) server: Option<Url>,
+    /// A file with a bearer token of somebody who may get /debug/snapshots/latest (`kubectl create token NAME`).
+    #[arg(long, value_name = "FILE", requires = "server")]
+    token_file: Option<PathBuf>,
+    /// The CA of the server's certificate, PEM: ca.crt of the Secret wva-tls.
+    #[arg(long, value_name = "FILE", requires = "server")]
+    ca_file: Option<PathBuf>,
+    /// The name in its certificate, when it is not the URL's host: behind a port-forward SERVICE.NAMESPACE.svc.
+    #[arg(long, value_name = "NAME", requires = "server")]
+    server_name: Option<String>,
+}
+
+/// A refusal as Kubernetes words it.
+#[derive(Deserialize)]
+struct Refusal {
+    message: String,
+}
+
+impl ServerArgs {
+    /// The evaluation of `at`, else the newest one.
+    pub(super) fn read(&self, server: &Url, at: Option<Timestamp>) -> Result<Material, Failure> {
+        if rustls::crypto::CryptoProvider::get_default().is_none() {
+            // A second one is refused, which leaves the first.
+            let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| format!("cannot start: {error}"))?;
+        let body = runtime.block_on(self.ask(server, at))?;
+        Material::of_recording(io::Cursor::new(body), server.as_str().as_ref(), at)
+    }
+
+    async fn ask(&self, server: &Url, at: Option<Timestamp>) -> Result<Vec<u8>, String> {
+        let mut url = server.clone();
+        url.set_path(if at.is_some() { "/debug/snapshots" } else { "/debug/snapshots/latest" });
+        url.set_query(at.map(|at| format!("at={at}")).as_deref());
+        let client = self.client(&mut url).await?;
+        let mut request = client.get(url);
+        if let Some(path) = &self.token_file {
+            if server.scheme() != "https" {
+                return Err(format!("--server {server}: a token is sent over https only"));
+            }
+            request = request.bearer_auth(text(path)?.trim());
+        }
+        let failed = |error: &reqwest::Error| {
+            let next = "check the address, the port-forward, and --ca-file and --server-name";
+            format!("--server {server}: {}; {next}", root_cause(error))
+        };
+        let answer = request.send().await.map_err(|error| failed(&error))?;
+        let status = answer.status();
+        let body = answer.bytes().await.map_err(|error| failed(&error))?;
+        if status.is_success() {
+            return Ok(body.into());
+        }
+        let refusal = serde_json::from_slice::<Refusal>(&body).map(|refusal| refusal.message);
+        let next = match status.as_u16() {
+            401 | 403 => "; give --token-file with a token of somebody who may get that path",
+            _ => "",
+        };
+        Err(format!("--server {server} answered {status}: {}{next}", refusal.unwrap_or_default()))
+    }
+
+    /// Trusts what was said to be trusted, follows nobody elsewhere, and looks for a renamed host where the URL says.
+    async fn client(&self, url: &mut Url) -> Result<Client, String> {
+        let mut builder = Client::builder().redirect(redirect::Policy::none()).no_proxy().timeout(PATIENCE);
+        if let Some(path) = &self.ca_file {
+            let authorities = Certificate::from_pem_bundle(text(path)?.as_bytes());
+            let authorities = authorities.ok().filter(|found| !found.is_empty());
+            let authorities = authorities
+                .ok_or_else(|| format!("--ca-file {}: no PEM certificate; give ca.crt", path.display()))?;
+            builder = builder.tls_certs_only(authorities);
+        }
+        if let Some(name) = &self.server_name {
+            let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']).to_owned();
+            let port = url.port_or_known_default().unwrap_or(443);
+            let found = tokio::net::lookup_host((host.as_str(), port)).await;
+            let found: Vec<SocketAddr> =
+                found.map_err(|error| format!("--server {url}: {error}; give a host that exists"))?.collect();
+            url.set_host(Some(name)).map_err(|_| format!("--server-name {name}: not a DNS name"))?;
+            builder = builder.resolve_to_addrs(name, &found);
+        }
+        builder.build().map_err(|error| format!("cannot set up TLS: {}", root_cause(&error)))
+    }
+}
+
+fn text(path: &PathBuf) -> Result<String, String> {
+    std::fs::read_to_string(path).map_err(|error| {
+        format!("{}: {error}; give a file that exists and that you may read", path.display())
+    })
+}
+
+/// The innermost cause: the outer layers only say that something failed.
+fn root_cause(error: &dyn std::error::Error) -> String {
+    let mut cause = error;
+    while let Some(inner) = cause.source() {
+        cause = inner;
+    }
+    cause.to_string()
+}

@@ -1,0 +1,15 @@
+//! Evaluations kept, read back, decided again and explained: files, the served snapshots, and the commands.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests fail as tests do"
+)]
+
+mod commands;
+mod explained;
+mod files;
+mod keeper;
+mod lines;
+mod material;
+mod served;

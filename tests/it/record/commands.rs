@@ -1,0 +1,202 @@
+//! `wva decide` and `wva replay` as a person types them.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+use wva::engine::Evaluation;
+use wva_core::decision::Verdict;
+use wva_core::units::Replicas;
+
+use super::material::{Folder, Said, lines, scenarios, stream, wva, wva_with};
+
+const BUSY: &str = "fresh-busy-goes-up";
+
+fn path(path: &std::path::Path) -> &str {
+    path.to_str().unwrap()
+}
+
+fn replay(words: &[&str]) -> Said {
+    wva(&[&["replay"], words].concat())
+}
+
+#[test]
+fn every_golden_decision_is_decided_by_hand_as_promised() {
+    let mut count = 0;
+    for file in scenarios().read_dir().unwrap() {
+        let file = file.unwrap().path();
+        let scenario: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+        let said = wva(&["decide", path(&file), "--output", "json"]);
+        assert_eq!(said.code, 0, "{}: {}", file.display(), said.err);
+        let decisions = &said.json()["decisions"];
+        for (id, expected) in scenario["expected"].as_object().unwrap() {
+            let verdict = &decisions[id]["verdict"];
+            let found =
+                [&verdict["target"]["desired"], &verdict["target"]["reason"], &verdict["unknown"]["cause"]];
+            let wanted = [&expected["desired"], &expected["reason"], &expected["cause"]];
+            assert_eq!(found, wanted, "{}: {id}", file.display());
+        }
+        count += 1;
+    }
+    assert!(count >= 20, "{count}");
+}
+
+#[test]
+fn a_snapshot_alone_is_decided_with_the_policy_and_the_memory_that_are_given() {
+    let folder = Folder::new();
+    let evaluation = &stream(BUSY, 1)[0];
+    let snapshot = folder.file("s.json", &serde_json::to_vec(&evaluation.snapshot).unwrap());
+    let memory = folder.file("m.json", &serde_json::to_vec(&*evaluation.before).unwrap());
+    let decided = |policy: &str| {
+        let words = ["decide", path(&snapshot), "--memory", path(&memory), "--policy", "-"];
+        wva_with(&words, policy).out
+    };
+    assert!(decided("").contains("3 (ScaleUp)"), "{}", decided(""));
+    let calm = decided("saturation: {kv_spare_trigger: 0.01, queue_spare_trigger: 0.5}");
+    assert!(calm.contains("2 (Steady)"), "{calm}");
+    let without_memory = wva(&["decide", path(&snapshot), "--output", "yaml"]);
+    assert!(without_memory.out.starts_with("decisions:\n  default/llama:"), "{}", without_memory.out);
+}
+
+#[test]
+fn what_cannot_be_used_is_named_with_the_next_step() {
+    let folder = Folder::new();
+    let broken = folder.file("s.json", b"{\n \"now\": 7,\n \"groups\": {}}");
+    let recording = folder.file("r.jsonl", &lines(&stream(BUSY, 1)));
+    let snapshot = folder.file("one.json", &serde_json::to_vec(&stream(BUSY, 1)[0].snapshot).unwrap());
+    let torn = folder.file("t.jsonl", &lines(&stream(BUSY, 1))[..500]);
+    let policy = folder.file("p.yaml", b"saturation: {kv_spare_tigger: 1}");
+    for (words, says) in [
+        (&["decide", path(&broken)][..], "s.json:2:9: "),
+        (&["decide", "no-such-file"], "no-such-file: No such file"),
+        (&["decide", path(folder.path())], "is a directory; name the files in it"),
+        (
+            &["decide", path(&recording), "--at", "2020-01-01T00:00:00Z"],
+            "none of its 1 evaluations is of 2020",
+        ),
+        (
+            &["decide", path(&snapshot), "--at", "2020-01-01T00:00:00Z"],
+            "is of 2026-11-21T12:00:00Z; leave --at out",
+        ),
+        (&["decide", path(&torn)], "no line can be used; record anew"),
+        (
+            &["decide", path(&recording), "--policy", path(&policy)],
+            "p.yaml: there is no setting saturation.kv_spare_tigger",
+        ),
+        (&["decide", path(&recording), "--memory", path(&broken)], "s.json:"),
+        (&["replay", path(&torn)], "t.jsonl:1: cut short"),
+        (&["replay", path(&torn)], "no evaluation can be replayed; record with"),
+        (&["replay", path(&recording), "no-such-file"], "no-such-file: No such file"),
+        (&["replay", path(&recording), "--policy", path(&policy)], "--print-policy"),
+    ] {
+        let said = wva(words);
+        assert_eq!(said.code, 2, "{words:?}: {}", said.err);
+        assert!(said.err.contains(says), "{words:?} says {}", said.err);
+    }
+}
+
+#[test]
+fn the_policy_that_is_printed_is_a_policy_file() {
+    let printed = wva(&["decide", "--print-policy"]).out;
+    let said =
+        wva_with(&["decide", path(&scenarios().join("fresh-busy-goes-up.json")), "--policy", "-"], &printed);
+    assert!(said.out.contains("3 (ScaleUp)"), "{}{}", said.out, said.err);
+}
+
+/// As if another version had decided `desired` in the evaluation at `index`.
+fn decided_otherwise(evaluations: &mut [Arc<Evaluation>], index: usize, desired: u32) {
+    let mut evaluation = Evaluation::clone(&evaluations[index]);
+    let mut published = evaluation.published.as_ref().clone();
+    for decision in published.decisions.values_mut() {
+        let Verdict::Target(target) = &mut decision.verdict else { continue };
+        target.desired = Replicas::new(desired);
+    }
+    evaluation.published = Arc::new(published);
+    evaluations[index] = Arc::new(evaluation);
+}
+
+#[test]
+fn a_replay_of_what_this_version_did_is_identical() {
+    let folder = Folder::new();
+    let evaluations = stream(BUSY, 40);
+    let first = folder.file("1.jsonl", &lines(&evaluations[..20]));
+    let second = folder.file("2.jsonl", &lines(&evaluations[20..]));
+    let said = replay(&[path(&first), path(&second)]);
+    assert_eq!((said.code, said.err.as_str()), (0, ""));
+    assert_eq!(said.out, "40 evaluations, 40 decisions: identical, to the byte\n");
+    let told = replay(&[path(&first), path(&second), "-o", "json"]).json();
+    assert_eq!((&told["identical"], &told["evaluations"]), (&Value::Bool(true), &Value::from(40)));
+    let piped = wva_with(&["replay", "-"], std::str::from_utf8(&lines(&evaluations)).unwrap());
+    assert_eq!(piped.code, 0, "{}", piped.err);
+}
+
+#[test]
+fn a_decision_that_comes_out_otherwise_is_shown_and_fails() {
+    let folder = Folder::new();
+    let mut evaluations = stream(BUSY, 5);
+    decided_otherwise(&mut evaluations, 1, 9);
+    let file = folder.file("r.jsonl", &lines(&evaluations));
+    let said = replay(&[path(&file)]);
+    assert_eq!(said.code, 1);
+    for part in
+        ["2026-11-21T12:00:05Z", "default/llama", "9 (ScaleUp)", "3 (ScaleUp)", "1 come out otherwise"]
+    {
+        assert!(said.out.contains(part), "{part}: {}", said.out);
+    }
+    let told = replay(&[path(&file), "-o", "json"]);
+    assert_eq!(told.code, 1);
+    let one = &told.json()["differences"][0];
+    assert_eq!(one["variant"], "default/llama");
+    assert_eq!(one["recorded"]["verdict"]["target"]["desired"], 9);
+    assert_eq!(one["replayed"]["verdict"]["target"]["desired"], 3);
+}
+
+#[test]
+fn another_report_with_the_same_decisions_is_not_identical() {
+    let folder = Folder::new();
+    let mut evaluation = Evaluation::clone(&stream(BUSY, 1)[0]);
+    let mut published = evaluation.published.as_ref().clone();
+    published.report.groups.clear();
+    evaluation.published = Arc::new(published);
+    let file = folder.file("r.jsonl", &lines(&[Arc::new(evaluation)]));
+    let said = replay(&[path(&file)]);
+    assert_eq!(said.code, 1);
+    assert!(said.out.contains("r.jsonl:1: same decisions, another report or memory"), "{}", said.out);
+}
+
+#[test]
+fn a_damaged_line_is_left_out_and_the_others_stay_identical() {
+    let folder = Folder::new();
+    let mut bytes = lines(&stream(BUSY, 5));
+    let second = lines(&stream(BUSY, 1)).len();
+    bytes[second + 300] ^= 1;
+    bytes.truncate(bytes.len() - 40);
+    let file = folder.file("r.jsonl", &bytes);
+    let said = replay(&[path(&file)]);
+    assert_eq!(said.code, 0);
+    assert!(said.err.contains("r.jsonl:2: its checksum is ") && said.err.contains("r.jsonl:5: cut short"));
+    let expected = "3 evaluations, 3 decisions: identical, to the byte\n2 damaged lines were left out\n";
+    assert_eq!(said.out, expected);
+    let told = replay(&[path(&file), "-o", "json"]).json();
+    assert!(told["damaged"][1]["place"].as_str().unwrap().ends_with("r.jsonl:5"), "{told}");
+}
+
+#[test]
+fn another_policy_shows_what_it_would_have_decided_and_remembers_for_itself() {
+    let folder = Folder::new();
+    let evaluations = stream(BUSY, 6);
+    let file = folder.file("r.jsonl", &lines(&evaluations));
+    let calm =
+        folder.file("calm.yaml", b"saturation:\n  kv_spare_trigger: 0.01\n  queue_spare_trigger: 0.5\n");
+    let said = replay(&[path(&file), "--policy", path(&calm)]);
+    assert_eq!(said.code, 0, "{}", said.err);
+    let row = said.out.lines().nth(1).unwrap();
+    assert!(row.contains("3 (ScaleUp)") && row.contains("2 (Steady): default/llama"), "{}", said.out);
+    assert!(said.out.contains("6 come out otherwise"), "its own memory has no step up: {}", said.out);
+    let same = folder.file("same.yaml", b"cycle: 15\n");
+    let said = replay(&[path(&file), "--policy", path(&same)]);
+    assert_eq!(said.out, "6 evaluations, 6 decisions: none comes out otherwise\n");
+    let gap = [lines(&evaluations[..2]), lines(&evaluations[4..])].concat();
+    let gap = folder.file("gap.jsonl", &gap);
+    let said = replay(&[path(&gap), "--policy", path(&same)]);
+    assert!(said.out.contains("1 times evaluations are missing"), "{}", said.out);
+}
