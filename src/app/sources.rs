@@ -40,7 +40,6 @@ fn prometheus_settings(from: config::Prometheus) -> PrometheusSettings {
             insecure_skip_verify: from.insecure_skip_verify,
         },
         server_name: from.server_name,
-        signals: Some(&wva_core::NEEDS),
         max_series: from.max_series,
         ..PrometheusSettings::new(from.url)
     }

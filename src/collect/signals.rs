@@ -1,7 +1,7 @@
 //! Which metric names say what: one table for every engine and the scheduler, old names beside new ones, and which
 //! values are possible. Not here: where samples come from, and what is concluded from them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
 use wva_core::snapshot::Signal;
@@ -118,7 +118,7 @@ pub(crate) fn find(text: &str) -> Option<&'static Name> {
 
 /// The names of each of `signals` as alternatives of a regular expression, of all signals when `None`. Names have no
 /// character that one must escape.
-pub(crate) fn alternatives(signals: Option<&[Signal]>) -> Vec<String> {
+pub(crate) fn alternatives(signals: Option<&BTreeSet<Signal>>) -> Vec<String> {
     let mut names: BTreeMap<Signal, Vec<&str>> = BTreeMap::new();
     for name in NAMES.iter().filter(|name| signals.is_none_or(|signals| signals.contains(&name.signal))) {
         names.entry(name.signal).or_default().push(name.text);

@@ -26,7 +26,7 @@ pub use decide::decide;
 pub use decision::{Decision, Outcome};
 pub use memory::Memory;
 pub use model::{GroupId, Policy, Variant, VariantId};
-pub use needs::NEEDS;
+pub use needs::{Needs, needs};
 pub use observe::observe;
 pub use report::Report;
 pub use snapshot::Snapshot;

@@ -1,15 +1,84 @@
-//! Which signals a decision looks at. A source that has to ask for each may leave out the others: of the 16 that are
-//! known of a vLLM pod that is more than half of what an evaluation reads.
+//! Which signals a decision looks at. A source that has to ask for each may leave out the others: of the 19 that are
+//! known of a vLLM pod and its scheduler, V1 with minima above zero needs three.
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::analyze::finding::Analyzer;
+use crate::model::{GroupId, Policy, Variant};
+use crate::quality::SIZE_WINDOW;
 use crate::snapshot::Signal;
+use crate::units::{Replicas, Seconds};
 
-/// Everything that [`crate::observe()`], [`crate::decide()`] and [`crate::check`] read of a snapshot.
-pub const NEEDS: [Signal; 7] = [
-    Signal::KvUsage,
-    Signal::Waiting,
+/// What [`crate::observe()`], [`crate::decide()`] and [`crate::check`] read of a snapshot.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Needs {
+    /// The signals.
+    pub signals: BTreeSet<Signal>,
+    /// How far samples must reach back, beyond the peaks of a minute that every analyzer looks at.
+    pub window: Seconds,
+}
+
+/// What every decision looks at.
+const ALWAYS: [Signal; 3] = [Signal::KvUsage, Signal::Waiting, Signal::SchedulerQueueSize];
+/// What tells that a model is idle.
+const IDLE: [Signal; 4] = [
     Signal::Running,
     Signal::TimeToFirstTokenCount,
     Signal::RequestGenerationTokensCount,
     Signal::RequestPromptTokensCount,
-    Signal::SchedulerQueueSize,
 ];
+/// Sizes of requests and of the cache.
+const SIZES: [Signal; 8] = [
+    Signal::KvCapacity,
+    Signal::RequestPromptTokensSum,
+    Signal::RequestPromptTokensCount,
+    Signal::RequestGenerationTokensSum,
+    Signal::RequestGenerationTokensCount,
+    Signal::PrefixCacheHits,
+    Signal::PrefixCacheQueries,
+    Signal::SchedulerQueueBytes,
+];
+/// Latencies and arrivals.
+const RATES: [Signal; 5] = [
+    Signal::InterTokenLatencySum,
+    Signal::InterTokenLatencyCount,
+    Signal::TimeToFirstTokenSum,
+    Signal::TimeToFirstTokenCount,
+    Signal::SchedulerAttempts,
+];
+
+/// What decisions about `variants` under `policy` look at.
+#[must_use]
+pub fn needs<'v>(policy: &Policy, variants: impl IntoIterator<Item = &'v Variant>) -> Needs {
+    let mut groups: BTreeMap<GroupId, bool> = BTreeMap::new();
+    for variant in variants {
+        let may_sleep = groups.entry(variant.group()).or_insert(true);
+        *may_sleep &= variant.bounds.min == Replicas::ZERO;
+    }
+    let mut needs = Needs { signals: ALWAYS.into(), window: Seconds::ZERO };
+    for (group, may_sleep) in groups {
+        if may_sleep && policy.scale_to_zero(&group).enabled {
+            needs.signals.extend(IDLE);
+        }
+        let model = policy.of(&group);
+        let chosen = std::iter::once(model.analyzer).chain(model.beside.iter().map(|one| one.analyzer));
+        chosen.for_each(|analyzer| needs.add(analyzer));
+    }
+    needs
+}
+
+impl Needs {
+    fn add(&mut self, analyzer: Analyzer) {
+        match analyzer {
+            Analyzer::SaturationPercent | Analyzer::Threshold => return,
+            Analyzer::Saturation => self.signals.extend(SIZES),
+            Analyzer::Throughput | Analyzer::QueueingModel | Analyzer::Inferno => {
+                self.signals.extend(SIZES.into_iter().chain(RATES));
+            }
+            Analyzer::Weighted => self
+                .signals
+                .extend(SIZES.into_iter().chain(RATES).chain([Signal::Running, Signal::GenerationTokens])),
+        }
+        self.window = SIZE_WINDOW;
+    }
+}

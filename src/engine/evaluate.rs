@@ -210,7 +210,9 @@ impl Engine {
     async fn collect(&self, view: &ClusterView) -> Result<Collected, SourceError> {
         let namespaces: BTreeSet<_> = view.variants.iter().map(|state| &state.variant.id.namespace).collect();
         let namespaces = namespaces.into_iter().map(ToString::to_string).collect();
-        let scope = Scope { namespaces, endpoints: view.endpoints.clone() };
+        let variants = view.variants.iter().map(|state| &state.variant);
+        let needs = Some(wva_core::needs(&self.policy(), variants));
+        let scope = Scope { namespaces, endpoints: view.endpoints.clone(), needs };
         let reading = self.parts.source.collect(&scope).instrument(info_span!("collect"));
         let answer = tokio::time::timeout(COLLECT_TIMEOUT, reading).await.unwrap_or_else(|_| {
             let seconds = COLLECT_TIMEOUT.as_secs();

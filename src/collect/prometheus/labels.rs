@@ -180,7 +180,7 @@ mod tests {
     fn scope() -> Scope {
         let ip = Ipv4Addr::LOCALHOST.into();
         let endpoint = Endpoint { namespace: "llm".into(), pod: "vllm-0".into(), ip, port: 8000 };
-        Scope { namespaces: ["llm".to_owned()].into(), endpoints: vec![endpoint] }
+        Scope { namespaces: ["llm".to_owned()].into(), endpoints: vec![endpoint], needs: None }
     }
 
     fn identify(labels: &[(&str, &str)]) -> Option<RawSeries> {

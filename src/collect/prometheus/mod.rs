@@ -17,7 +17,6 @@ use std::fmt;
 use std::time::Duration;
 
 pub use source::PrometheusSource;
-use wva_core::snapshot::Signal;
 
 use super::DEADLINE;
 use super::http::TlsSettings;
@@ -35,8 +34,6 @@ pub struct PrometheusSettings {
     pub tls: TlsSettings,
     /// The name in the server's certificate, when it isn't the host of `url`.
     pub server_name: Option<String>,
-    /// The signals to ask for; all that have a name when `None`.
-    pub signals: Option<&'static [Signal]>,
     /// Time for one query, from connecting to the last byte.
     pub query_timeout: Duration,
     /// Time for all queries of a collection; what isn't answered by then is a gap.
@@ -74,7 +71,6 @@ impl PrometheusSettings {
             token: Token::None,
             tls: TlsSettings::default(),
             server_name: None,
-            signals: None,
             query_timeout: Self::QUERY_TIMEOUT,
             deadline: DEADLINE,
             window: Self::WINDOW,
@@ -93,7 +89,6 @@ impl fmt::Debug for PrometheusSettings {
             .field("token", &self.token)
             .field("tls", &self.tls)
             .field("server_name", &self.server_name)
-            .field("signals", &self.signals)
             .field("query_timeout", &self.query_timeout)
             .field("deadline", &self.deadline)
             .field("window", &self.window)

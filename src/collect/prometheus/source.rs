@@ -30,18 +30,19 @@ const STAY_SPLIT: Duration = Duration::from_secs(300);
 /// one too is read there a minute later. Counting each time was a quarter of Prometheus's work.
 const COUNTS_STAND: Duration = Duration::from_secs(60);
 
+/// The usual distance of two scrapes.
+const SCRAPE: Duration = Duration::from_secs(15);
+
 /// Reads signals from Prometheus, or what speaks its query API.
 pub struct PrometheusSource {
     client: QueryClient,
-    /// The names of each signal that is asked for, as alternatives of a regular expression.
-    signals: Vec<String>,
     window: Mutex<Window>,
     max_series: u64,
     concurrency: usize,
     deadline: Duration,
     split_until: Mutex<Option<Instant>>,
-    /// The last whole count, and until when it stands.
-    counts: Mutex<Option<(Arc<Vec<Count>>, Instant)>>,
+    /// The last whole count.
+    counts: Mutex<Option<Counts>>,
     /// The namespaces, while split.
     turns: Mutex<Turns<String>>,
     counted: Mutex<Counted>,
@@ -64,8 +65,18 @@ impl Found {
     }
 }
 
+/// How many series there are of what was asked for.
+#[derive(Clone)]
+struct Counts {
+    counts: Arc<Vec<Count>>,
+    signals: Vec<String>,
+    until: Instant,
+}
+
 /// What one evaluation asks with.
 struct Round {
+    /// The names of each signal that is asked for, as alternatives of a regular expression.
+    signals: Vec<String>,
     known: Arc<Known>,
     terms: Terms,
     window: Duration,
@@ -82,7 +93,6 @@ impl PrometheusSource {
     pub fn new(settings: &PrometheusSettings) -> Result<Self, SourceError> {
         Ok(Self {
             client: QueryClient::new(settings)?,
-            signals: signals::alternatives(settings.signals),
             window: Mutex::new(Window::new(settings.window)),
             max_series: settings.max_series,
             concurrency: settings.concurrency.max(1),
@@ -99,9 +109,10 @@ impl PrometheusSource {
             return Ok(Collected::default());
         }
         let round = Round {
+            signals: signals::alternatives(scope.needs.as_ref().map(|needs| &needs.signals)),
             known: Arc::new(Known::new(scope)),
             terms: self.client.terms(self.deadline).await?,
-            window: self.window.lock().length(),
+            window: self.window(scope),
         };
         self.turns.lock().start(|namespace| scope.namespaces.contains(namespace));
         let (counts, remarks) = match self.counts(&round, scope).await {
@@ -112,8 +123,9 @@ impl PrometheusSource {
             }
             Err(error) => return Err(error.into_source()),
         };
-        let answers = self.ask(&round, self.plan(&counts, scope)).await;
-        let answers = self.ask_refused_again(&round, answers, &counts, scope).await;
+        let extent = self.extent(&round, scope);
+        let answers = self.ask(&round, self.plan(&counts, &extent)).await;
+        let answers = self.ask_refused_again(&round, answers, &counts, &extent).await;
         let too_much = answers.iter().any(|(_, answer)| is_too_much(answer));
         if too_much || answers.iter().any(|(_, answer)| answer.is_err()) {
             *self.counts.lock() = None;
@@ -125,15 +137,20 @@ impl PrometheusSource {
 
     /// How many series there are: the last count while it stands, else a new one.
     async fn counts(&self, round: &Round, scope: &Scope) -> Result<(Arc<Vec<Count>>, Remarks), QueryError> {
-        let standing = self.counts.lock().clone().filter(|(counts, until)| {
-            Instant::now() < *until && plan::all_counted(counts, &scope.namespaces)
+        let standing = self.counts.lock().clone().filter(|standing| {
+            let same = standing.signals == round.signals && Instant::now() < standing.until;
+            same && plan::all_counted(&standing.counts, &scope.namespaces)
         });
-        if let Some((counts, _)) = standing {
+        if let Some(Counts { counts, .. }) = standing {
             return Ok((counts, Remarks::default()));
         }
         let (counts, remarks) = self.count(round).await?;
         let counts = Arc::new(counts);
-        let stands = remarks.reasons.is_empty().then(|| (counts.clone(), Instant::now() + COUNTS_STAND));
+        let stands = remarks.reasons.is_empty().then(|| Counts {
+            counts: counts.clone(),
+            signals: round.signals.clone(),
+            until: Instant::now() + COUNTS_STAND,
+        });
         *self.counts.lock() = stands;
         Ok((counts, remarks))
     }
@@ -144,11 +161,11 @@ impl PrometheusSource {
         round: &Round,
         answers: Answers,
         counts: &[Count],
-        scope: &Scope,
+        extent: &Extent<'_>,
     ) -> Answers {
         let (mut kept, mut again) = (Answers::new(), Vec::new());
         for (batch, answer) in answers {
-            match (answer, plan::alone(&batch, counts, &self.extent(scope))) {
+            match (answer, plan::alone(&batch, counts, extent)) {
                 (Err(QueryError::Limit(error)), Some(parts)) => {
                     self.note_limit(&error);
                     again.extend(parts);
@@ -171,13 +188,19 @@ impl PrometheusSource {
         }
     }
 
-    fn extent<'a>(&'a self, scope: &'a Scope) -> Extent<'a> {
-        Extent { scope: &scope.namespaces, signals: &self.signals, max_series: self.max_series }
+    fn extent<'a>(&self, round: &'a Round, scope: &'a Scope) -> Extent<'a> {
+        Extent { scope: &scope.namespaces, signals: &round.signals, max_series: self.max_series }
     }
 
-    fn plan(&self, counts: &[Count], scope: &Scope) -> Vec<Batch> {
-        let extent = self.extent(scope);
-        if self.is_split() { plan::by_namespace(counts, &extent) } else { plan::batches(counts, &extent) }
+    /// As long as the samples' distance wants it, and as long as decisions look back, with a scrape to spare.
+    fn window(&self, scope: &Scope) -> Duration {
+        let looked = scope.needs.as_ref().map_or(0.0, |needs| needs.window.get());
+        let looked = if looked > 0.0 { Duration::from_secs_f64(looked) + SCRAPE } else { Duration::ZERO };
+        self.window.lock().length().max(looked)
+    }
+
+    fn plan(&self, counts: &[Count], extent: &Extent<'_>) -> Vec<Batch> {
+        if self.is_split() { plan::by_namespace(counts, extent) } else { plan::batches(counts, extent) }
     }
 
     fn is_split(&self) -> bool {
@@ -198,7 +221,7 @@ impl PrometheusSource {
             let (namespace, exported_namespace) = (label("namespace"), label("exported_namespace"));
             counts.push(Count { namespace, exported_namespace, series });
         };
-        let query = plan::count_query(&self.signals.join("|"));
+        let query = plan::count_query(&round.signals.join("|"));
         let span = info_span!("prometheus_count", source = self.client.name());
         self.client.query(&query, &round.terms, Vec::new(), add).instrument(span).await
     }

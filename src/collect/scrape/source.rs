@@ -79,7 +79,7 @@ impl ScrapeSource {
         for (endpoint, visit) in visits.iter().filter(|(_, visit)| !visit.unread) {
             turns.note((*endpoint).clone(), visit.failed.is_none());
         }
-        let remembered = self.remembered();
+        let remembered = self.remembered(scope);
         // Away from the threads that wait for sockets: thousands of pods are tens of milliseconds.
         let merged = tokio::task::spawn_blocking(move || merge::merge(remembered)).await;
         let series = merged.map_err(|error| SourceError {
@@ -121,12 +121,14 @@ impl ScrapeSource {
         Visit { bad_samples: read.bad_samples, cut, ..Visit::default() }
     }
 
-    fn remembered(&self) -> Vec<merge::RawSeries> {
+    fn remembered(&self, scope: &Scope) -> Vec<merge::RawSeries> {
         let now: Timestamp = self.clock.now();
         let mut memory = self.memory.lock();
         let mut raw = Vec::new();
+        let looked = scope.needs.as_ref().map_or(0.0, |needs| needs.window.get());
+        let kept = self.window.max(Duration::from_secs_f64(looked));
         for (endpoint, window) in memory.iter_mut() {
-            window.forget(now, self.window);
+            window.forget(now, kept);
             raw.extend(window.series(endpoint));
         }
         raw

@@ -6,8 +6,11 @@
 mod world;
 
 use jiff::SignedDuration;
+use wva_core::analyze::finding::Analyzer;
+use wva_core::model::{ScaleToZero, Variant};
 use wva_core::snapshot::{Sample, Signal, Signals};
-use wva_core::{Memory, NEEDS, Policy, Snapshot, decide, observe};
+use wva_core::units::Seconds;
+use wva_core::{Memory, Policy, Snapshot, decide, needs, observe};
 
 use world::World;
 
@@ -53,19 +56,62 @@ fn with(snapshot: &Snapshot, signals: &[Signal]) -> Snapshot {
     snapshot
 }
 
-#[test]
-fn what_is_not_in_the_list_changes_no_decision() {
-    let others: Vec<_> = ALL.into_iter().filter(|signal| !NEEDS.contains(signal)).collect();
-    let (mut plain, mut adorned) = (Memory::default(), Memory::default());
-    let policy = Policy::default();
-    for (now, load) in [(0, (0.5, 1.0)), (60, (0.95, 9.0)), (400, (0.0, 0.0)), (1400, (0.0, 0.0))] {
-        let world = World { now, load, ..World::new(2) };
-        let (less, more) = (world.snapshot(), with(&world.snapshot(), &others));
-        let one = decide(&less, &observe(&less, plain), &policy);
-        let other = decide(&more, &observe(&more, adorned), &policy);
-        assert_eq!(one, other, "at {now} s");
-        (plain, adorned) = (one.memory, other.memory);
+/// The snapshot without any of `signals`.
+fn without(snapshot: &Snapshot, signals: &[Signal]) -> Snapshot {
+    let mut snapshot = snapshot.clone();
+    for group in snapshot.groups.values_mut() {
+        let replicas = group.variants.iter_mut().flat_map(|state| &mut state.replicas);
+        let engines = replicas.flat_map(|replica| replica.engines.values_mut());
+        for place in engines.chain([&mut group.scheduler]) {
+            let mut kept = Signals::default();
+            for (signal, samples) in place.iter().filter(|(signal, _)| !signals.contains(signal)) {
+                kept.add(signal, samples.iter().copied());
+            }
+            *place = kept;
+        }
     }
+    snapshot
+}
+
+fn variants(snapshot: &Snapshot) -> impl Iterator<Item = &Variant> {
+    snapshot.groups.values().flat_map(|group| &group.variants).map(|state| &state.variant)
+}
+
+#[test]
+fn what_is_not_in_the_list_changes_no_number() {
+    let analyzers = [
+        Analyzer::SaturationPercent,
+        Analyzer::Saturation,
+        Analyzer::Throughput,
+        Analyzer::QueueingModel,
+        Analyzer::Threshold,
+        Analyzer::Weighted,
+    ];
+    for (analyzer, sleeps) in analyzers.into_iter().flat_map(|one| [(one, false), (one, true)]) {
+        let (mut plain, mut adorned) = (Memory::default(), Memory::default());
+        let mut policy = Policy::default();
+        policy.global.default.analyzer = analyzer;
+        let retention = Seconds::whole(300);
+        policy.global.default.scale_to_zero = sleeps.then_some(ScaleToZero { enabled: true, retention });
+        for (now, load) in [(0, (0.5, 1.0)), (60, (0.95, 9.0)), (400, (0.0, 0.0)), (1400, (0.0, 0.0))] {
+            let world = World { now, load, min: u32::from(!sleeps), ..World::new(2) };
+            let whole = world.snapshot();
+            let needed = needs(&policy, variants(&whole)).signals;
+            let others: Vec<_> = ALL.into_iter().filter(|signal| !needed.contains(signal)).collect();
+            let (less, more) = (without(&whole, &others), with(&whole, &others));
+            let one = decide(&less, &observe(&less, plain), &policy);
+            let other = decide(&more, &observe(&more, adorned), &policy);
+            assert_eq!(one.decisions, other.decisions, "{analyzer:?} at {now} s");
+            (plain, adorned) = (one.memory, other.memory);
+        }
+    }
+}
+
+#[test]
+fn a_fleet_of_the_default_policy_needs_three_signals() {
+    let world = World::new(2);
+    let needed = needs(&Policy::default(), variants(&world.snapshot())).signals;
+    assert_eq!(needed.len(), 3, "{needed:?}");
 }
 
 #[test]

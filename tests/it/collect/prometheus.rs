@@ -2,7 +2,9 @@
 
 use serde_json::{Value, json};
 use wiremock::{Request, ResponseTemplate};
+use wva::engine::Scope;
 use wva_core::snapshot::Signal;
+use wva_core::units::Seconds;
 
 use super::support::{
     NOW, collect, counts, endpoint, matrix, ok, prometheus, promql, scope, series, settings, values, waiting,
@@ -139,9 +141,10 @@ async fn a_namespace_above_max_series_is_asked_for_by_signal_and_a_signal_that_f
         _ => ResponseTemplate::new(500),
     };
     let server = prometheus(ok(&counts(&[("a", 11)])), read).await;
-    let signals = Some([Signal::KvUsage, Signal::Waiting, Signal::Running].as_slice());
-    let small = wva::collect::PrometheusSettings { max_series: 10, signals, ..settings(server.uri()) };
-    let collected = collect(&small, &scope(&["a"])).await.unwrap();
+    let signals = [Signal::KvUsage, Signal::Waiting, Signal::Running].into();
+    let needs = Some(wva_core::Needs { signals, window: Seconds::ZERO });
+    let small = wva::collect::PrometheusSettings { max_series: 10, ..settings(server.uri()) };
+    let collected = collect(&small, &Scope { needs, ..scope(&["a"]) }).await.unwrap();
     assert_eq!(values(&collected, Signal::Waiting), [("p".to_owned(), vec![1.0])]);
     assert_eq!(values(&collected, Signal::KvUsage), [("p".to_owned(), vec![0.5])]);
     assert!(collected.gaps.iter().all(|gap| gap.reason.contains("500")) && collected.gaps.len() == 1);

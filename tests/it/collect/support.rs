@@ -26,7 +26,7 @@ pub(super) const NOW: i64 = 1_800_000_000;
 
 pub(super) fn scope(namespaces: &[&str]) -> Scope {
     let namespaces: BTreeSet<String> = namespaces.iter().map(|&name| name.to_owned()).collect();
-    Scope { namespaces, endpoints: Vec::new() }
+    Scope { namespaces, ..Scope::default() }
 }
 
 pub(super) fn endpoint(namespace: &str, pod: &str, address: SocketAddr) -> Endpoint {

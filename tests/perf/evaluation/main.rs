@@ -97,7 +97,7 @@ async fn main() -> anyhow::Result<()> {
         None => Arc::new(Still(world::moment()?)),
     };
     let url = args.prometheus.clone().unwrap_or(url);
-    let settings = PrometheusSettings { signals: Some(&wva_core::NEEDS), ..PrometheusSettings::new(&url) };
+    let settings = PrometheusSettings::new(&url);
     let source: Arc<dyn MetricSource> = Arc::new(PrometheusSource::new(&settings)?);
     evaluations(&args, &cluster, &source, &clock).await?;
     split(&args, &cluster, &source, &clock).await?;
@@ -189,7 +189,9 @@ async fn split(
         let mut marks = vec![Cost::now()?];
         let view = cluster.view();
         let namespaces = view.variants.iter().map(|state| state.variant.id.namespace.to_string()).collect();
-        let scope = Scope { namespaces, endpoints: view.endpoints.clone() };
+        let variants = view.variants.iter().map(|state| &state.variant);
+        let needs = Some(wva_core::needs(&Policy::default(), variants));
+        let scope = Scope { namespaces, endpoints: view.endpoints.clone(), needs };
         marks.push(Cost::now()?);
         let collected = source.collect(&scope).await?;
         series = collected.series.len();
