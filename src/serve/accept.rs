@@ -60,6 +60,9 @@ impl<'a> Range<'a> {
 
     /// The value of a parameter; empty when it is not there.
     fn get(&self, key: &str) -> &'a str {
+        if self.parameters.is_empty() {
+            return "";
+        }
         let pairs = self.parameters.split(';').filter_map(|part| part.split_once('='));
         let mut named = pairs.filter(|(own, _)| own.trim().eq_ignore_ascii_case(key));
         named.next().map_or("", |(_, value)| value.trim().trim_matches('"'))

@@ -1,14 +1,17 @@
 //! Around every request: its name in all logs, its count and duration, and the headers that every answer has.
 
-use std::fmt::Write as _;
-use std::hash::{BuildHasher, Hasher, RandomState};
+use std::any::Any;
+use std::fmt;
+use std::hash::{BuildHasher, Hash, Hasher, RandomState};
+use std::panic::AssertUnwindSafe;
 
 use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::Next;
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
+use futures::FutureExt as _;
 use http::header::CACHE_CONTROL;
 use http::{HeaderMap, HeaderValue};
-use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
@@ -21,6 +24,7 @@ use super::external_metrics::metric::GROUP;
 use super::forward::AUDIT_ID;
 use super::represent;
 use super::state::AppState;
+use super::status::{Reason, Status};
 
 /// The longest `Audit-Id` taken over from a caller; a UUID has 36 characters.
 const MAX_AUDIT_ID: usize = 64;
@@ -28,15 +32,45 @@ const MAX_AUDIT_ID: usize = 64;
 /// Duration buckets in seconds: 15, from 0.1 ms (a read from memory) doubling to 1.6 s (one that waited).
 const BUCKETS: (f64, f64, u16) = (0.000_1, 2.0, 15);
 
+/// The pattern that a path matched, if any: the router's own, because a copy a request would cost more than counting it.
+#[derive(Debug, Clone)]
+struct Pattern(Option<MatchedPath>);
+
+impl Pattern {
+    fn as_str(&self) -> &str {
+        self.0.as_ref().map_or("other", MatchedPath::as_str)
+    }
+}
+
+impl PartialEq for Pattern {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_str() == other.as_str()
+    }
+}
+
+impl Eq for Pattern {}
+
+impl Hash for Pattern {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.as_str().hash(state);
+    }
+}
+
+impl EncodeLabelValue for Pattern {
+    fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> Result<(), fmt::Error> {
+        self.as_str().encode(encoder)
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Answered {
-    route: String,
+    route: Pattern,
     code: u16,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Route {
-    route: String,
+    route: Pattern,
 }
 
 /// Our own families about requests. Bounded: a route is a pattern, never a path.
@@ -97,28 +131,33 @@ impl Freshness {
     }
 }
 
-/// The name of one request in the logs of all servers that it passes.
+/// The name of one request in the logs of all servers that it passes: visible ASCII.
 #[derive(Debug, Clone)]
-pub(crate) struct AuditId(pub(crate) String);
+pub(crate) struct AuditId(pub(crate) HeaderValue);
 
 impl AuditId {
     pub(crate) fn of(headers: &HeaderMap) -> Self {
-        let given = headers.get(AUDIT_ID).and_then(|value| value.to_str().ok());
-        let usable = |id: &&str| {
-            !id.is_empty() && id.len() <= MAX_AUDIT_ID && id.bytes().all(|b| b.is_ascii_graphic())
+        let usable = |id: &&HeaderValue| {
+            !id.is_empty() && id.len() <= MAX_AUDIT_ID && id.as_bytes().iter().all(u8::is_ascii_graphic)
         };
-        Self(given.filter(usable).map_or_else(random_id, str::to_owned))
+        Self(headers.get(AUDIT_ID).filter(usable).cloned().unwrap_or_else(random_id))
+    }
+
+    fn as_str(&self) -> &str {
+        self.0.to_str().unwrap_or_default()
     }
 }
 
 /// Shaped like a UUID. Unique enough for logs; not a secret.
-fn random_id() -> String {
+fn random_id() -> HeaderValue {
     let bits = || RandomState::new().build_hasher().finish();
-    let (a, b) = (bits(), bits());
-    let mut id = String::with_capacity(36);
-    let _ = write!(id, "{:08x}-{:04x}-4{:03x}", a >> 32, (a >> 16) & 0xffff, a & 0xfff);
-    let _ = write!(id, "-a{:03x}-{:012x}", (b >> 48) & 0xfff, b & 0xffff_ffff_ffff);
-    id
+    let mut rest = u128::from(bits()) << 64 | u128::from(bits());
+    let id = b"xxxxxxxx-xxxx-4xxx-axxx-xxxxxxxxxxxx".map(|letter| {
+        let digit = b"0123456789abcdef"[(rest & 0xf) as usize];
+        rest >>= if letter == b'x' { 4 } else { 0 };
+        if letter == b'x' { digit } else { letter }
+    });
+    HeaderValue::from_bytes(&id).unwrap_or(HeaderValue::from_static("none"))
 }
 
 /// The outermost layer.
@@ -126,22 +165,29 @@ pub(crate) async fn request(State(state): State<AppState>, mut request: Request,
     let started = Instant::now();
     let audit = AuditId::of(request.headers());
     request.extensions_mut().insert(audit.clone());
-    let matched = request.extensions().get::<MatchedPath>();
-    let route = matched.map_or_else(|| "other".to_owned(), |matched| matched.as_str().to_owned());
+    let route = Pattern(request.extensions().get::<MatchedPath>().cloned());
     let (method, uri) = (request.method().clone(), request.uri().clone());
     let wire = represent::Wire::of(request.headers());
-    let mut answer = wire.finish(next.run(request).await).await;
+    let answer = AssertUnwindSafe(next.run(request)).catch_unwind().await;
+    let mut answer = wire.finish(answer.unwrap_or_else(|panic| panicked(&*panic))).await;
     let headers = answer.headers_mut();
-    if let Ok(id) = HeaderValue::from_str(&audit.0) {
-        headers.insert(AUDIT_ID, id);
-    }
+    headers.insert(AUDIT_ID, audit.0.clone());
     headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-cache, private"));
     let (code, took) = (answer.status().as_u16(), started.elapsed());
     let metrics = state.request_metrics();
     metrics.total.get_or_create(&Answered { route: route.clone(), code }).inc();
     metrics.duration.get_or_create(&Route { route }).observe(took.as_secs_f64());
-    tracing::debug!(%method, path = uri.path(), code, took_us = took.as_micros(), audit_id = audit.0, "answered");
+    tracing::debug!(%method, path = uri.path(), code, took_us = took.as_micros(), audit_id = audit.as_str(), "answered");
     answer
+}
+
+/// A panic costs its own request and nothing else.
+fn panicked(panic: &(dyn Any + Send)) -> Response {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or_default();
+    tracing::error!(panic = text, "a request handler panicked; this is a bug");
+    Status::new(Reason::InternalError, "this request hit a bug of the server; its log says more")
+        .into_response()
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! How any read of data is answered, whatever it asks for: by the holder from its own decisions, by another instance with
 //! what the holder answers, and with the last state that it published when the holder does not answer.
 
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use http::header::WARNING;
 use http::{HeaderMap, HeaderValue, Uri};
 
@@ -23,24 +23,18 @@ pub(crate) async fn answer(
     headers: &HeaderMap,
     audit: &AuditId,
     read: &impl Read,
-) -> Response {
+) -> Result<Response, Status> {
     if state.decides() {
-        let published = state.current().await;
-        return read.render(state, &published).into_response();
+        return read.render(state, &*state.current().await);
     }
-    match state.forward(uri, headers, audit).await {
-        Ok(answer) => answer,
-        Err(error) => {
-            tracing::debug!(%error, "answering from the last published state");
-            match read.render(state, &state.newest()) {
-                Err(status) => status.with_note(&error).into_response(),
-                Ok(mut answer) => {
-                    warn(answer.headers_mut(), &format!("{error}; this is the last state it published"));
-                    answer
-                }
-            }
-        }
-    }
+    let error = match state.forward(uri, headers, audit).await {
+        Ok(answer) => return Ok(answer),
+        Err(error) => error,
+    };
+    tracing::debug!(%error, "answering from the last published state");
+    let mut answer = read.render(state, &state.newest()).map_err(|status| status.with_note(&error))?;
+    warn(answer.headers_mut(), &format!("{error}; this is the last state it published"));
+    Ok(answer)
 }
 
 /// Adds a `Warning`, which kubectl prints and the HPA ignores.

@@ -1,17 +1,17 @@
 //! Which path is answered by whom, and through which gate.
 
-use std::any::Any;
-
-use axum::extract::{RawPathParams, Request, State};
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Extension, Path, RawPathParams, Request, State};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
 use axum::{RequestExt, Router};
 use tokio::sync::OwnedSemaphorePermit;
-use tower_http::catch_panic::CatchPanicLayer;
 
 use super::admin::{health, snapshots};
 use super::auth::layers;
+use super::custom_metrics::ObjectPath;
+use super::observe::AuditId;
 use super::state::AppState;
 use super::status::{Reason, Status};
 use super::tls::UntilSent;
@@ -20,17 +20,15 @@ use super::{admin, custom_metrics, discovery, external_metrics, forward, observe
 /// Where the namespaces of the external metrics begin.
 pub(crate) const NAMESPACES: &str = "/apis/external.metrics.k8s.io/v1beta1/namespaces/";
 
-/// Every route. Each group of routes has its own gate, which is passed before the method is looked at.
+/// Every route. Each group of routes has its own gate, which is passed before the method is looked at. That of discovery is
+/// a layer. A read of data passes its own in its handler instead, because axum copies for each request all that is behind
+/// a layer, and reads are what there are many of.
 pub fn router(state: AppState) -> Router {
-    let catch = CatchPanicLayer::custom(panicked);
     Router::new()
         .merge(open_to_all())
         .merge(public(&state))
-        .merge(metrics(&state))
         .merge(snapshots(&state))
-        .merge(data(&state))
-        .merge(instances(&state))
-        .layer(catch)
+        .merge(behind_their_own_gates())
         .layer(from_fn_with_state(state.clone(), observe::request))
         .with_state(state)
 }
@@ -72,52 +70,99 @@ fn public(state: &AppState) -> Router<AppState> {
         .layer(gate)
 }
 
-fn metrics(state: &AppState) -> Router<AppState> {
-    let gate = from_fn_with_state(state.clone(), layers::metrics);
+fn behind_their_own_gates() -> Router<AppState> {
+    let object = custom_metrics::PATTERN;
     Router::new()
-        .route("/metrics", any(admin::metrics))
-        .route_layer(gate)
-        .route_layer(from_fn_with_state(state.clone(), bounded_scrapes))
+        .route("/metrics", any(metrics))
+        .route(&format!("{NAMESPACES}{{namespace}}/{{metric}}"), any(data))
+        .route(&format!("{}{object}", custom_metrics::PREFIX), any(object_data))
+        .route(&format!("{}{{namespace}}/{{metric}}", forward::EXTERNAL), any(data_for_instances))
+        .route(&format!("{}{object}", forward::CUSTOM), any(object_data_for_instances))
 }
 
 fn snapshots(state: &AppState) -> Router<AppState> {
-    let gate = from_fn_with_state(state.clone(), layers::snapshots);
     Router::new()
         .route(snapshots::LIST, any(snapshots::list))
         .route(snapshots::LATEST, any(snapshots::latest))
         .route(snapshots::ALL, any(snapshots::all))
-        .route_layer(gate)
-        .route_layer(from_fn_with_state(state.clone(), bounded_looks))
+        .route_layer(from_fn_with_state(state.clone(), bounded_look))
 }
 
-fn data(state: &AppState) -> Router<AppState> {
-    let gate = from_fn_with_state(state.clone(), layers::data);
-    Router::new()
-        .route(&format!("{NAMESPACES}{{namespace}}/{{metric}}"), any(external_metrics::get))
-        .route_layer(gate)
-        .merge(object_data(state))
-        .route_layer(from_fn_with_state(state.clone(), bounded))
+/// What is asked for; an error when its path is no text.
+type Asked<T> = Result<Path<T>, PathRejection>;
+
+fn understood<T>(asked: Asked<T>) -> Result<T, Status> {
+    asked.map(|Path(path)| path).map_err(|_| Status::invalid_path())
 }
 
-fn object_data(state: &AppState) -> Router<AppState> {
-    let gate = from_fn_with_state(state.clone(), layers::object_data);
-    let path = format!("{}{}", custom_metrics::PREFIX, custom_metrics::PATTERN);
-    Router::new().route(&path, any(custom_metrics::get)).route_layer(gate)
+async fn metrics(State(state): State<AppState>, mut request: Request) -> Response {
+    bounded_scrape(&state, async {
+        layers::metrics(&state, &mut request).await?;
+        Ok(admin::metrics(&state))
+    })
+    .await
 }
 
-fn instances(state: &AppState) -> Router<AppState> {
-    let gate = from_fn_with_state(state.clone(), forward::instances);
-    Router::new()
-        .route(&format!("{}{{namespace}}/{{metric}}", forward::EXTERNAL), any(forward::external))
-        .route(&format!("{}{}", forward::CUSTOM, custom_metrics::PATTERN), any(forward::custom))
-        .route_layer(gate)
-        .route_layer(from_fn_with_state(state.clone(), bounded))
+async fn data(
+    State(state): State<AppState>,
+    asked: Asked<(String, String)>,
+    Extension(audit): Extension<AuditId>,
+    request: Request,
+) -> Response {
+    bounded(&state, request, async |mut request| {
+        let path = understood(asked)?;
+        layers::data(&state, &path, &mut request).await?;
+        external_metrics::get(&state, &path, &audit, request).await
+    })
+    .await
+}
+
+async fn object_data(
+    State(state): State<AppState>,
+    asked: Asked<ObjectPath>,
+    Extension(audit): Extension<AuditId>,
+    request: Request,
+) -> Response {
+    bounded(&state, request, async |mut request| {
+        let path = understood(asked)?;
+        layers::object_data(&state, &path, &mut request).await?;
+        custom_metrics::get(&state, &path, &audit, request).await
+    })
+    .await
+}
+
+async fn data_for_instances(
+    State(state): State<AppState>,
+    asked: Asked<(String, String)>,
+    request: Request,
+) -> Response {
+    bounded(&state, request, async |mut request| {
+        forward::instances(&state, &mut request).await?;
+        forward::external(&state, &understood(asked)?, request).await
+    })
+    .await
+}
+
+async fn object_data_for_instances(
+    State(state): State<AppState>,
+    asked: Asked<ObjectPath>,
+    request: Request,
+) -> Response {
+    bounded(&state, request, async |mut request| {
+        forward::instances(&state, &mut request).await?;
+        forward::custom(&state, &understood(asked)?, request).await
+    })
+    .await
 }
 
 /// Refuses a read at once when too many wait or are being sent. Discovery and health are not counted.
-async fn bounded(State(state): State<AppState>, mut request: Request, next: Next) -> Response {
+async fn bounded(
+    state: &AppState,
+    mut request: Request,
+    answer: impl AsyncFnOnce(Request) -> Result<Response, Status>,
+) -> Response {
     match state.place() {
-        Some(place) => until_sent(place, next.run(request).await),
+        Some(place) => until_sent(place, answer(request).await.into_response()),
         None => {
             let path = request.extract_parts::<RawPathParams>().await;
             too_many_reads(path.ok().as_ref()).into_response()
@@ -148,35 +193,32 @@ fn too_many_reads(path: Option<&RawPathParams>) -> Status {
 }
 
 /// The same for looks at the metrics.
-async fn bounded_scrapes(State(state): State<AppState>, request: Request, next: Next) -> Response {
+async fn bounded_scrape(
+    state: &AppState,
+    answer: impl Future<Output = Result<Response, Status>>,
+) -> Response {
     let refusal = "too many others look at the metrics of this server; ask again later";
     match state.scrape() {
-        Some(place) => until_sent(place, next.run(request).await),
+        Some(place) => until_sent(place, answer.await.into_response()),
         None => Status::new(Reason::TooManyRequests, refusal).into_response(),
     }
 }
 
-/// The same for looks at the snapshots.
-async fn bounded_looks(State(state): State<AppState>, request: Request, next: Next) -> Response {
+/// The same for looks at the snapshots, and who may.
+async fn bounded_look(State(state): State<AppState>, mut request: Request, next: Next) -> Response {
     let refusal = "others look at the snapshots of this server already; ask again later";
-    match state.look() {
-        Some(place) => until_sent(place, next.run(request).await),
-        None => Status::new(Reason::TooManyRequests, refusal).into_response(),
-    }
+    let Some(place) = state.look() else {
+        return Status::new(Reason::TooManyRequests, refusal).into_response();
+    };
+    let answer = match layers::snapshots(&state, &mut request).await {
+        Ok(()) => next.run(request).await,
+        Err(refused) => refused.into_response(),
+    };
+    until_sent(place, answer)
 }
 
 /// An answer that nobody takes fills memory as one that is being made does: it keeps its place.
 fn until_sent(place: OwnedSemaphorePermit, mut answer: Response) -> Response {
     answer.extensions_mut().insert(UntilSent::new(place));
     answer
-}
-
-/// A panic costs its own request and nothing else.
-#[expect(clippy::needless_pass_by_value, reason = "the signature that tower-http asks for")]
-fn panicked(panic: Box<dyn Any + Send + 'static>) -> Response {
-    let text = panic.downcast_ref::<&str>().copied().map(str::to_owned);
-    let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
-    tracing::error!(panic = text, "a request handler panicked; this is a bug");
-    Status::new(Reason::InternalError, "this request hit a bug of the server; its log says more")
-        .into_response()
 }

@@ -6,11 +6,10 @@ use std::fmt;
 use axum::response::{IntoResponse, Response};
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, StatusCode};
-use prost::Message;
 use serde::Serialize;
 
 use super::accept::Encoding;
-use super::represent::protobuf::{ListMeta, status as wire};
+use super::represent::protobuf::{ListMeta, fields, status as wire};
 use super::represent::{self, Show};
 
 /// The media type of every JSON answer.
@@ -195,7 +194,7 @@ impl Show for Status {
         (self.0.api_version, self.0.kind)
     }
 
-    fn protobuf(&self) -> Vec<u8> {
+    fn protobuf(&self, to: &mut Vec<u8>) {
         let Content { status, message, reason, details, code, .. } = &*self.0;
         let Details { name, group, kind } = details;
         let details = wire::Details { name: name.clone(), group: (*group).to_owned(), kind: kind.clone() };
@@ -207,7 +206,7 @@ impl Show for Status {
             details: Some(details),
             code: i32::from(*code),
         };
-        status.encode_to_vec()
+        fields(&status, to);
     }
 }
 

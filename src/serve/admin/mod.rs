@@ -5,7 +5,6 @@ pub(crate) mod health;
 mod scaling;
 pub(crate) mod snapshots;
 
-use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::HeaderValue;
 use http::header::CONTENT_TYPE;
@@ -19,7 +18,7 @@ const OPENMETRICS: HeaderValue =
     HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
 
 /// `/metrics`
-pub(crate) async fn metrics(State(state): State<AppState>) -> Response {
+pub(crate) fn metrics(state: &AppState) -> Response {
     let mut text = String::new();
     match prometheus_client::encoding::text::encode(&mut text, state.registry()) {
         Ok(()) => ([(CONTENT_TYPE, OPENMETRICS)], text).into_response(),

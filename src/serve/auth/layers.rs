@@ -1,7 +1,8 @@
-//! The gates in front of routes, from the most open to the narrowest. Health has none.
+//! The gates in front of answers, from the most open to the narrowest. Health has none.
 
-use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, Request, State};
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use http::Method;
@@ -28,7 +29,7 @@ pub(crate) async fn discovery(State(state): State<AppState>, mut request: Reques
     let place = if shows_certificate { None } else { state.unproven() };
     let Some(place) = place else {
         state.auth().strip(request.headers_mut());
-        return only_get(request, next).await;
+        return got(request, next).await;
     };
     let caller = authenticate(&state, &mut request).await;
     drop(place);
@@ -36,106 +37,97 @@ pub(crate) async fn discovery(State(state): State<AppState>, mut request: Reques
         Ok(caller @ Caller::Anonymous) => forbidden_path(&caller, &request, None).into_response(),
         Err(Unauthenticated::BadToken) => unauthorized().into_response(),
         Ok(Caller::Known(_)) | Err(Unauthenticated::NotLoaded | Unauthenticated::Undecided(_)) => {
-            only_get(request, next).await
+            got(request, next).await
         }
+    }
+}
+
+async fn got(request: Request, next: Next) -> Response {
+    match only_get(&request) {
+        Ok(()) => next.run(request).await,
+        Err(refusal) => refusal.into_response(),
     }
 }
 
 /// Data: who may `list` the metric in the namespace.
 pub(crate) async fn data(
-    State(state): State<AppState>,
-    path: Result<Path<(String, String)>, PathRejection>,
-    request: Request,
-    next: Next,
-) -> Response {
-    let Ok(Path((namespace, metric))) = path else {
-        return Status::invalid_path().into_response();
-    };
-    if let Some(refusal) = too_long([&namespace, &metric]) {
-        return refusal;
-    }
+    state: &AppState,
+    (namespace, metric): &(String, String),
+    request: &mut Request,
+) -> Result<(), Status> {
+    short_enough([namespace, metric])?;
     let wanted = Attributes::Resource {
-        verb: verb(&request, ""),
+        verb: verb(request, ""),
         group: GROUP,
         version: VERSION,
-        resource: metric,
+        resource: metric.clone(),
         subresource: String::new(),
-        namespace,
+        namespace: namespace.clone(),
         name: String::new(),
     };
-    authorized(&state, wanted, request, next).await
+    authorized(state, wanted, request).await
 }
 
 /// Data of an object: who may `get` the metric of it.
 pub(crate) async fn object_data(
-    State(state): State<AppState>,
-    path: Result<Path<ObjectPath>, PathRejection>,
-    request: Request,
-    next: Next,
-) -> Response {
-    let Ok(Path(ObjectPath { version, namespace, resource, name, metric })) = path else {
-        return Status::invalid_path().into_response();
-    };
-    let Some(version) = Version::named(&version) else {
-        return Status::no_such_resource().into_response();
-    };
-    if let Some(refusal) = too_long([&namespace, &resource, &name, &metric]) {
-        return refusal;
-    }
+    state: &AppState,
+    path: &ObjectPath,
+    request: &mut Request,
+) -> Result<(), Status> {
+    let ObjectPath { version, namespace, resource, name, metric } = path;
+    let version = Version::named(version).ok_or_else(Status::no_such_resource)?;
+    short_enough([namespace, resource, name, metric])?;
     let wanted = Attributes::Resource {
-        verb: verb(&request, &name),
+        verb: verb(request, name),
         group: custom_metrics::GROUP,
         version: version.as_str(),
-        resource,
-        subresource: metric,
-        namespace,
-        name,
+        resource: resource.clone(),
+        subresource: metric.clone(),
+        namespace: namespace.clone(),
+        name: name.clone(),
     };
-    authorized(&state, wanted, request, next).await
+    authorized(state, wanted, request).await
 }
 
 /// `/metrics`: who may `get` the path.
-pub(crate) async fn metrics(State(state): State<AppState>, request: Request, next: Next) -> Response {
-    let wanted = Attributes::Path { verb: "get", path: "/metrics" };
-    authorized(&state, wanted, request, next).await
+pub(crate) async fn metrics(state: &AppState, request: &mut Request) -> Result<(), Status> {
+    authorized(state, Attributes::Path { verb: "get", path: "/metrics" }, request).await
 }
 
 /// `/debug/snapshots`: the same, for each path of its own.
-pub(crate) async fn snapshots(State(state): State<AppState>, request: Request, next: Next) -> Response {
+pub(crate) async fn snapshots(state: &AppState, request: &mut Request) -> Result<(), Status> {
     let asked = request.uri().path();
     let path = [snapshots::LATEST, snapshots::ALL].into_iter().find(|path| *path == asked);
     let wanted = Attributes::Path { verb: "get", path: path.unwrap_or(snapshots::LIST) };
-    authorized(&state, wanted, request, next).await
+    authorized(state, wanted, request).await
 }
 
-async fn authorized(state: &AppState, wanted: Attributes, mut request: Request, next: Next) -> Response {
-    let caller = match authenticate(state, &mut request).await {
+async fn authorized(state: &AppState, wanted: Attributes, request: &mut Request) -> Result<(), Status> {
+    let caller = match authenticate(state, request).await {
         Ok(caller) => caller,
-        Err(Unauthenticated::BadToken) => return unauthorized().into_response(),
+        Err(Unauthenticated::BadToken) => return Err(unauthorized()),
         Err(cause @ Unauthenticated::Undecided(Undecided::Busy)) => {
-            return unnamed(&wanted, Reason::TooManyRequests, &cause).into_response();
+            return Err(unnamed(&wanted, Reason::TooManyRequests, &cause));
         }
         Err(cause @ (Unauthenticated::NotLoaded | Unauthenticated::Undecided(_))) => {
-            return unnamed(&wanted, Reason::ServiceUnavailable, &cause).into_response();
+            return Err(unnamed(&wanted, Reason::ServiceUnavailable, &cause));
         }
     };
-    match state.auth().authorize(&caller, wanted.clone()).await {
-        Ok(Access::Allowed) => only_get(request, next).await,
-        Ok(Access::Denied { reason }) => forbidden(&wanted, &caller, &request, reason).into_response(),
-        Err(error) => undecided(&caller, &request, &error).into_response(),
+    match state.auth().authorize(&caller, &wanted).await {
+        Ok(Access::Allowed) => only_get(request),
+        Ok(Access::Denied { reason }) => Err(forbidden(&wanted, &caller, request, reason)),
+        Err(error) => Err(undecided(&caller, request, &error)),
     }
 }
 
 async fn authenticate(state: &AppState, request: &mut Request) -> Result<Caller, Unauthenticated> {
-    let chain = request.extensions().get::<Peer>().map_or_else(|| Chain::from([]), |peer| peer.chain.clone());
+    let chain =
+        request.extensions().get::<Peer>().map_or_else(Arc::<Chain>::default, |peer| peer.chain.clone());
     state.auth().authenticate(&chain, request.headers_mut()).await
 }
 
-async fn only_get(request: Request, next: Next) -> Response {
-    if request.method() == Method::GET {
-        return next.run(request).await;
-    }
-    Status::method_not_allowed().into_response()
+pub(crate) fn only_get(request: &Request) -> Result<(), Status> {
+    if request.method() == Method::GET { Ok(()) } else { Err(Status::method_not_allowed()) }
 }
 
 /// The verb that authorisation sees. An external metric has no name in its path, so that reading it is `list`.
@@ -175,11 +167,12 @@ fn unnamed(wanted: &Attributes, reason: Reason, cause: &Unauthenticated) -> Stat
     }
 }
 
-fn too_long<const N: usize>(names: [&str; N]) -> Option<Response> {
-    let longer = names.iter().any(|name| name.len() > MAX_NAME);
-    let message =
-        || format!("no namespace, no object and no metric has a name of more than {MAX_NAME} bytes");
-    longer.then(|| Status::new(Reason::NotFound, message()).into_response())
+fn short_enough<const N: usize>(names: [&str; N]) -> Result<(), Status> {
+    if names.iter().all(|name| name.len() <= MAX_NAME) {
+        return Ok(());
+    }
+    let message = format!("no namespace, no object and no metric has a name of more than {MAX_NAME} bytes");
+    Err(Status::new(Reason::NotFound, message))
 }
 
 /// The refusal in the words of Kubernetes.

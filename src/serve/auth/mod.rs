@@ -14,9 +14,11 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use http::HeaderMap;
+use rustls::pki_types::CertificateDer;
 use tokio::sync::watch;
 
-pub(crate) use certificate::{Chain, Proven, Subject, vouches};
+pub use certificate::Chain;
+pub(crate) use certificate::{Proven, Subject, vouches};
 pub use identity::{Caller, Token, User};
 pub use reviewer::{Access, AllowAll, Attributes, ReviewError, Reviewer};
 pub use trust::{Trust, TrustError};
@@ -137,14 +139,15 @@ impl Auth {
     }
 
     async fn standing(&self, generation: u64, trust: &Trust, chain: &Chain) -> Standing {
-        self.standings.of(generation, chain, || Standing::of(trust, chain)).await
+        let prove = |chain: &[CertificateDer<'static>]| Standing::of(trust, chain);
+        self.standings.of(generation, chain, &chain.standing, prove).await
     }
 
     /// Whether `caller` may do something.
     pub(crate) async fn authorize(
         &self,
         caller: &Caller,
-        attributes: Attributes,
+        attributes: &Attributes,
     ) -> Result<Access, Undecided> {
         match caller {
             Caller::Known(user) => self.reviews.access(user, attributes).await,

@@ -1,10 +1,12 @@
 //! Reviews by the API server, remembered and shared: many callers asking the same cause one review. Bounded in number
 //! and time. An error is no decision, and is not remembered.
 
+use std::borrow::Cow;
 use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
+use moka::Equivalent;
 use moka::future::Cache;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
@@ -61,9 +63,29 @@ const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
 pub(crate) struct Reviews {
     reviewer: Arc<dyn Reviewer>,
     tokens: Cache<Token, Decided<Option<User>>>,
-    access: Cache<(User, Attributes), Decided<Access>>,
+    access: Cache<Question, Decided<Access>>,
     tokens_in_flight: Arc<Semaphore>,
     access_in_flight: Arc<Semaphore>,
+}
+
+/// What is remembered: who wants to do what.
+#[derive(PartialEq, Eq, Hash)]
+struct Question {
+    user: User,
+    wanted: Attributes,
+}
+
+/// The same to look it up: what is remembered costs no copy. Hashes as [`Question`] does.
+#[derive(Hash)]
+struct Asked<'a> {
+    user: &'a User,
+    wanted: &'a Attributes,
+}
+
+impl Equivalent<Question> for Asked<'_> {
+    fn equivalent(&self, known: &Question) -> bool {
+        *self.user == known.user && *self.wanted == known.wanted
+    }
 }
 
 /// A decision, and until when it is used. Yes and no are remembered apart.
@@ -98,7 +120,7 @@ impl Reviews {
                 .time_to_live(KNOWN_FOR.max(UNKNOWN_FOR))
                 .build(),
             access: Cache::builder()
-                .weigher(|(user, wanted): &(User, Attributes), _| bytes(weight(user, wanted)))
+                .weigher(|asked: &Question, _| bytes(weight(&asked.user, &asked.wanted)))
                 .max_capacity(REMEMBERED)
                 .time_to_live(ALLOWED_FOR.max(DENIED_FOR))
                 .build(),
@@ -113,24 +135,28 @@ impl Reviews {
             let (this, asked) = (self.clone(), token.clone());
             async move { bounded(&this.tokens_in_flight, this.reviewer.token(&asked)).await }
         };
-        shared(&self.tokens, token.clone(), review, known_for).await
+        shared(&self.tokens, &token, || token.clone(), review, known_for).await
     }
 
     /// Whether a user may do something.
-    pub(crate) async fn access(&self, user: &User, attributes: Attributes) -> Result<Access, Undecided> {
+    pub(crate) async fn access(&self, user: &User, attributes: &Attributes) -> Result<Access, Undecided> {
         if user.is_in(MASTERS) {
             return Ok(Access::Allowed);
         }
-        if weight(user, &attributes) > MAX_KEY {
-            return bounded(&self.access_in_flight, self.reviewer.access(user, &attributes)).await;
+        if weight(user, attributes) > MAX_KEY {
+            return bounded(&self.access_in_flight, self.reviewer.access(user, attributes)).await;
         }
-        let mut known_as = user.clone();
-        known_as.extra.remove(CREDENTIAL_ID);
+        let mut known_as = Cow::Borrowed(user);
+        if user.extra.contains_key(CREDENTIAL_ID) {
+            known_as.to_mut().extra.remove(CREDENTIAL_ID);
+        }
         let review = || {
             let (this, user, asked) = (self.clone(), user.clone(), attributes.clone());
             async move { bounded(&this.access_in_flight, this.reviewer.access(&user, &asked)).await }
         };
-        shared(&self.access, (known_as, attributes.clone()), review, lasts).await
+        let asked = Asked { user: &known_as, wanted: attributes };
+        let question = || Question { user: known_as.clone().into_owned(), wanted: attributes.clone() };
+        shared(&self.access, &asked, question, review, lasts).await
     }
 }
 
@@ -163,23 +189,25 @@ fn weight(user: &User, wanted: &Attributes) -> usize {
 }
 
 /// One review for all who ask the same at the same time; `review` is called only when nothing is remembered.
-async fn shared<K, V, R>(
+async fn shared<Q, K, V, R>(
     cache: &Cache<K, Decided<V>>,
-    key: K,
+    asked: &Q,
+    key: impl FnOnce() -> K,
     review: impl FnOnce() -> R,
     lasts: fn(&V) -> Duration,
 ) -> Result<V, Undecided>
 where
+    Q: Equivalent<K> + Hash,
     K: Hash + Eq + Send + Sync + 'static,
     V: Clone + Send + Sync + 'static,
     R: Future<Output = Result<V, Undecided>> + Send + 'static,
 {
-    match cache.get(&key).await {
+    match cache.get(asked).await {
         Some(known) if Instant::now() < known.until => return Ok(known.value),
-        Some(_) => cache.invalidate(&key).await,
+        Some(_) => cache.invalidate(asked).await,
         None => {}
     }
-    let (cache, review) = (cache.clone(), review());
+    let (cache, key, review) = (cache.clone(), key(), review());
     #[expect(
         clippy::disallowed_methods,
         reason = "ends within PATIENCE; a caller that hangs up must not abort the review that others wait for"
@@ -210,7 +238,7 @@ mod tests {
         let user = User { uid: Some("12".into()), ..User::named("alice") };
         assert_eq!(weight(&user, &wanted("abc".into())), 5 + 2 + 3 + 3);
         for resource in ["m".into(), "m".repeat(MAX_KEY)] {
-            assert_eq!(reviews.access(&user, wanted(resource)).await, Ok(Access::Allowed));
+            assert_eq!(reviews.access(&user, &wanted(resource)).await, Ok(Access::Allowed));
         }
         reviews.access.run_pending_tasks().await;
         assert_eq!(reviews.access.entry_count(), 1, "a key that is too large is not remembered");

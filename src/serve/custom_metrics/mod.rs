@@ -7,7 +7,7 @@ mod resource;
 mod show;
 
 use axum::extract::rejection::PathRejection;
-use axum::extract::{Extension, Path, Request, State};
+use axum::extract::{Path, Request};
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, Uri};
 
@@ -37,15 +37,13 @@ const MAX_PART: usize = 253;
 
 /// `GET /apis/custom.metrics.k8s.io/{version}/namespaces/{namespace}/{resource}/{name}/{metric}`
 pub(crate) async fn get(
-    State(state): State<AppState>,
-    Path(path): Path<ObjectPath>,
-    Extension(audit): Extension<AuditId>,
+    state: &AppState,
+    path: &ObjectPath,
+    audit: &AuditId,
     request: Request,
-) -> Response {
-    match Read::of(request.headers(), request.uri(), &path) {
-        Ok(read) => reading::answer(&state, request.uri(), request.headers(), &audit, &read).await,
-        Err(refusal) => refusal.into_response(),
-    }
+) -> Result<Response, Status> {
+    let read = Read::of(request.headers(), request.uri(), path)?;
+    reading::answer(state, request.uri(), request.headers(), audit, &read).await
 }
 
 /// A read that can be answered.

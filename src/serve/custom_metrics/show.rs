@@ -1,7 +1,6 @@
 //! How a list of metrics of objects is written, in both versions and in each representation.
 
 use jiff::Timestamp;
-use prost::Message;
 use serde::{Serialize, Serializer};
 use wva_core::units::Seconds;
 
@@ -129,16 +128,16 @@ impl Show for List<'_> {
         (self.version.api_version(), KIND)
     }
 
-    fn protobuf(&self) -> Vec<u8> {
+    fn protobuf(&self, to: &mut Vec<u8>) {
         let metadata = Some(ListMeta {});
         match self.version {
             Version::V1Beta1 => {
                 let items = self.items.iter().map(message_of_v1beta1).collect();
-                v1beta1::MetricValueList { metadata, items }.encode_to_vec()
+                protobuf::fields(&v1beta1::MetricValueList { metadata, items }, to);
             }
             Version::V1Beta2 => {
                 let items = self.items.iter().map(message_of_v1beta2).collect();
-                v1beta2::MetricValueList { metadata, items }.encode_to_vec()
+                protobuf::fields(&v1beta2::MetricValueList { metadata, items }, to);
             }
         }
     }

@@ -2,13 +2,12 @@
 //!
 //! Only `get` is advertised: with more, the garbage collector watches and the namespace controller deletes.
 
-use prost::Message;
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::serve::external_metrics::metric::{GROUP, Metric, VERSION};
 use crate::serve::represent::Show;
-use crate::serve::represent::protobuf::discovery as wire;
+use crate::serve::represent::protobuf::{discovery as wire, fields};
 
 /// The group that gives the same numbers to HPAs of type Object.
 pub(crate) const CUSTOM_GROUP: &str = "custom.metrics.k8s.io";
@@ -152,9 +151,9 @@ impl Show for Kinded<GroupList> {
         (self.api_version, self.kind)
     }
 
-    fn protobuf(&self) -> Vec<u8> {
-        wire::APIGroupList { groups: self.content.groups.iter().map(Group::message).collect() }
-            .encode_to_vec()
+    fn protobuf(&self, to: &mut Vec<u8>) {
+        let groups = self.content.groups.iter().map(Group::message).collect();
+        fields(&wire::APIGroupList { groups }, to);
     }
 }
 
@@ -163,8 +162,8 @@ impl Show for Kinded<Group> {
         (self.api_version, self.kind)
     }
 
-    fn protobuf(&self) -> Vec<u8> {
-        self.content.message().encode_to_vec()
+    fn protobuf(&self, to: &mut Vec<u8>) {
+        fields(&self.content.message(), to);
     }
 }
 
@@ -173,7 +172,7 @@ impl Show for Kinded<ResourceList> {
         (self.api_version, self.kind)
     }
 
-    fn protobuf(&self) -> Vec<u8> {
+    fn protobuf(&self, to: &mut Vec<u8>) {
         let resource = |own: &Resource| wire::APIResource {
             name: own.name.clone(),
             namespaced: own.namespaced,
@@ -182,11 +181,8 @@ impl Show for Kinded<ResourceList> {
             singular_name: own.singular_name.to_owned(),
         };
         let ResourceList { group_version, resources } = &self.content;
-        wire::APIResourceList {
-            group_version: group_version.clone(),
-            resources: resources.iter().map(resource).collect(),
-        }
-        .encode_to_vec()
+        let resources = resources.iter().map(resource).collect();
+        fields(&wire::APIResourceList { group_version: group_version.clone(), resources }, to);
     }
 }
 

@@ -58,7 +58,9 @@ impl Metric {
 /// existing HPAs select. A label whose value is unknown is absent: to invent one would match the wrong selectors.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Labels<'a> {
-    sorted: [(&'static str, Option<&'a str>); 6],
+    id: &'a VariantId,
+    accelerator: Option<&'a str>,
+    controller_instance: Option<&'a str>,
 }
 
 impl<'a> Labels<'a> {
@@ -67,26 +69,26 @@ impl<'a> Labels<'a> {
         accelerator: Option<&'a str>,
         controller_instance: Option<&'a str>,
     ) -> Self {
-        Self {
-            sorted: [
-                ("accelerator_type", accelerator),
-                ("controller_instance", controller_instance),
-                ("exported_namespace", Some(&id.namespace)),
-                ("namespace", Some(&id.namespace)),
-                ("variant", Some(&id.name)),
-                ("variant_name", Some(&id.name)),
-            ],
-        }
+        Self { id, accelerator, controller_instance }
     }
 
     /// The value of one label.
     pub(crate) fn get(&self, key: &str) -> Option<&'a str> {
-        self.sorted.iter().find(|(name, _)| *name == key).and_then(|(_, value)| *value)
+        self.iter().find(|(name, _)| *name == key).map(|(_, value)| value)
     }
 
     /// The labels that have a value.
     pub(crate) fn iter(self) -> impl Iterator<Item = (&'static str, &'a str)> {
-        self.sorted.into_iter().filter_map(|(key, value)| value.map(|value| (key, value)))
+        let Self { id: VariantId { namespace, name }, accelerator, controller_instance } = self;
+        let sorted = [
+            ("accelerator_type", accelerator),
+            ("controller_instance", controller_instance),
+            ("exported_namespace", Some(namespace.as_str())),
+            ("namespace", Some(namespace)),
+            ("variant", Some(name)),
+            ("variant_name", Some(name)),
+        ];
+        sorted.into_iter().filter_map(|(key, value)| value.map(|value| (key, value)))
     }
 }
 

@@ -11,8 +11,8 @@ mod refusal;
 pub(crate) mod selector;
 pub(crate) mod show;
 
-use axum::extract::{Extension, Path, Request, State};
-use axum::response::{IntoResponse, Response};
+use axum::extract::Request;
+use axum::response::Response;
 use http::{HeaderMap, Uri};
 
 use self::answer::answer;
@@ -31,16 +31,13 @@ use crate::engine::Published;
 /// `GET /apis/external.metrics.k8s.io/v1beta1/namespaces/{namespace}/{metric}`: computed by the holder, forwarded to
 /// it by the others; the last state that is known here when it doesn't answer.
 pub(crate) async fn get(
-    State(state): State<AppState>,
-    Path((namespace, metric)): Path<(String, String)>,
-    Extension(audit): Extension<AuditId>,
+    state: &AppState,
+    (namespace, metric): &(String, String),
+    audit: &AuditId,
     request: Request,
-) -> Response {
-    let read = match Read::of(request.headers(), request.uri(), &namespace, &metric) {
-        Ok(read) => read,
-        Err(refusal) => return refusal.into_response(),
-    };
-    reading::answer(&state, request.uri(), request.headers(), &audit, &read).await
+) -> Result<Response, Status> {
+    let read = Read::of(request.headers(), request.uri(), namespace, metric)?;
+    reading::answer(state, request.uri(), request.headers(), audit, &read).await
 }
 
 /// A read that can be answered.

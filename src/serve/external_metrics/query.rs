@@ -26,9 +26,7 @@ impl Options {
 /// Reads what a query to `group` selects by, and refuses options that are wrong.
 pub(crate) fn options(group: &'static str, uri: &Uri) -> Result<Options, Status> {
     let bad = |message: String| Status::new(Reason::BadRequest, message);
-    let parameters = parameters(uri);
-    let get =
-        |key: &str| parameters.iter().find(|(own, _)| own == key).map_or("", |(_, value)| value.as_str());
+    let get = |key: &str| get(uri, key);
     if watches(uri) {
         let message = format!("watch is not supported on resources of kind \"*.{group}\"");
         return Err(Status::new(Reason::MethodNotAllowed, message).about(group, "*", ""));
@@ -39,38 +37,35 @@ pub(crate) fn options(group: &'static str, uri: &Uri) -> Result<Options, Status>
             return Err(bad(format!("strconv.ParseInt: parsing {value:?}: invalid syntax ({number})")));
         }
     }
-    let fields = fields::parse(get("fieldSelector")).map_err(|error| bad(error.to_string()))?;
-    let labels = Selector::parse(get("labelSelector")).map_err(|error| bad(error.to_string()))?;
+    let fields = fields::parse(&get("fieldSelector")).map_err(|error| bad(error.to_string()))?;
+    let labels = Selector::parse(&get("labelSelector")).map_err(|error| bad(error.to_string()))?;
     Ok(Options { labels, fields })
 }
 
 /// Reads the selector of series out of a query for the metrics of objects.
 pub(crate) fn series_selector(uri: &Uri) -> Result<Selector, Status> {
-    let parameters = parameters(uri);
-    let asked = parameters.iter().find(|(key, _)| key == "metricLabelSelector");
     let bad = |error: SelectorError| Status::new(Reason::BadRequest, format!("metricLabelSelector: {error}"));
-    Selector::parse(asked.map_or("", |(_, value)| value)).map_err(bad)
+    Selector::parse(&get(uri, "metricLabelSelector")).map_err(bad)
 }
 
 /// True for `?watch=1` and its spellings.
 pub(crate) fn watches(uri: &Uri) -> bool {
     let on = |value: &str| value != "0" && !value.eq_ignore_ascii_case("false");
-    pairs(uri).any(|(key, value)| key == "watch" && on(&value))
+    values(uri, "watch").any(|value| on(&value))
 }
 
-/// Decoded pairs.
-fn parameters(uri: &Uri) -> Vec<(String, String)> {
-    pairs(uri).map(|(key, value)| (key.into_owned(), value.into_owned())).collect()
+/// The first value of `key`; empty when there is none.
+fn get<'a>(uri: &'a Uri, key: &str) -> Cow<'a, str> {
+    values(uri, key).next().unwrap_or_default()
 }
 
-/// The pairs of a query, decoded where they have to be. What cannot be decoded stays as it is: in a selector it is then an
-/// error, where to drop it would select everything.
-fn pairs(uri: &Uri) -> impl Iterator<Item = (Cow<'_, str>, Cow<'_, str>)> {
+/// The values of `key` in a query, decoded. What cannot be decoded stays as it is: in a selector it is then an error, where
+/// to drop it would select everything.
+fn values<'a>(uri: &'a Uri, key: &str) -> impl Iterator<Item = Cow<'a, str>> {
     let parts = uri.query().unwrap_or_default().split('&').filter(|part| !part.is_empty());
-    parts.map(|part| {
-        let (key, value) = part.split_once('=').unwrap_or((part, ""));
-        (decoded(key), decoded(value))
-    })
+    let pairs = parts.map(|part| part.split_once('=').unwrap_or((part, "")));
+    let is_key = move |own: &str| own == key || (own.contains(['%', '+']) && decoded(own) == key);
+    pairs.filter(move |(own, _)| is_key(own)).map(|(_, value)| decoded(value))
 }
 
 fn decoded(text: &str) -> Cow<'_, str> {

@@ -120,15 +120,18 @@ impl Selector {
     /// The values that it requires of one of `keys`, each once: what it names. None when it names nothing by them.
     pub(crate) fn required(&self, keys: &[&str]) -> Vec<&str> {
         let asked = self.requirements.iter().filter(|own| keys.contains(&own.key.as_str()));
-        let named: BTreeSet<_> = asked
-            .flat_map(|own| match &own.rule {
-                Rule::Equals(value) => vec![value.as_str()],
-                Rule::In(values) => values.iter().map(String::as_str).collect(),
-                _ => Vec::new(),
-            })
-            .filter(|value| !value.is_empty())
-            .collect();
-        named.into_iter().collect()
+        let mut named = Vec::new();
+        for own in asked {
+            match &own.rule {
+                Rule::Equals(value) => named.push(value.as_str()),
+                Rule::In(values) => named.extend(values.iter().map(String::as_str)),
+                _ => {}
+            }
+        }
+        named.retain(|value| !value.is_empty());
+        named.sort_unstable();
+        named.dedup();
+        named
     }
 }
 

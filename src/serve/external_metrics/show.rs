@@ -3,13 +3,11 @@
 use std::fmt;
 
 use jiff::Timestamp;
-use prost::Message;
 use serde::Serializer;
 use wva_core::units::Seconds;
 
 use super::answer::{Answer, Item};
-use crate::serve::represent::protobuf::external::{ExternalMetricValue, ExternalMetricValueList};
-use crate::serve::represent::protobuf::{Entry, ListMeta, Quantity, Time};
+use crate::serve::represent::protobuf::{Time, bytes, nested};
 use crate::serve::represent::table::{Column, Row};
 use crate::serve::represent::{Show, Table};
 
@@ -24,14 +22,20 @@ const COLUMNS: &[Column] = &[
     Column::text("Message", "The decision in words.").wide(),
 ];
 
+/// Room for an item in protobuf, which has about 200 bytes.
+const ITEM: usize = 256;
+
 impl Show for Answer<'_> {
     fn type_meta(&self) -> (&'static str, &'static str) {
         (self.api_version, self.kind)
     }
 
-    fn protobuf(&self) -> Vec<u8> {
-        let items = self.items.iter().map(message).collect();
-        ExternalMetricValueList { metadata: Some(ListMeta {}), items }.encode_to_vec()
+    fn protobuf(&self, to: &mut Vec<u8>) {
+        to.reserve(self.items.len() * ITEM);
+        nested(1, to, |_metadata| {});
+        for item in &self.items {
+            nested(2, to, |to| message(item, to));
+        }
     }
 
     fn table(&self) -> Option<Table> {
@@ -40,17 +44,17 @@ impl Show for Answer<'_> {
     }
 }
 
-fn message(item: &Item<'_>) -> ExternalMetricValue {
-    let labels = item.metric_labels.iter();
-    ExternalMetricValue {
-        metric_name: item.metric_name.to_owned(),
-        metric_labels: labels
-            .map(|(key, value)| Entry { key: key.to_owned(), value: value.to_owned() })
-            .collect(),
-        timestamp: Some(Time::of(item.timestamp)),
-        window: None,
-        value: Some(Quantity { string: item.value.to_string() }),
+/// An `ExternalMetricValue`. Its `window` is not written: the number is no average over one.
+fn message(item: &Item<'_>, to: &mut Vec<u8>) {
+    bytes(1, item.metric_name.as_bytes(), to);
+    for (key, value) in item.metric_labels.iter() {
+        nested(2, to, |entry| {
+            bytes(1, key.as_bytes(), entry);
+            bytes(2, value.as_bytes(), entry);
+        });
     }
+    prost::encoding::message::encode(3, &Time::of(item.timestamp), to);
+    nested(5, to, |quantity| bytes(1, item.value.to_string().as_bytes(), quantity));
 }
 
 fn row(item: &Item<'_>, now: Timestamp) -> Row {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use http::header::{ACCEPT, CONTENT_TYPE, VARY, WARNING};
-use http::{HeaderMap, Request, Response, StatusCode, Uri};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -109,7 +109,7 @@ impl Forwarder {
         leadership: &Leadership,
         uri: &Uri,
         headers: &HeaderMap,
-        audit: &str,
+        audit: &HeaderValue,
     ) -> Result<Response<Body>, ForwardError> {
         let holder = leadership.holder.as_ref().ok_or(ForwardError::NoHolder)?;
         let name = holder.identity.clone();
@@ -154,7 +154,12 @@ impl Forwarder {
         *self.connection.lock().await = None;
     }
 
-    fn request(&self, uri: &Uri, headers: &HeaderMap, audit: &str) -> http::Result<Request<Empty<Bytes>>> {
+    fn request(
+        &self,
+        uri: &Uri,
+        headers: &HeaderMap,
+        audit: &HeaderValue,
+    ) -> http::Result<Request<Empty<Bytes>>> {
         let asked = uri.path_and_query().map_or("", |all| all.as_str());
         let request =
             Request::get(format!("https://{}{}", self.instance_name, inner(asked))).header(AUDIT_ID, audit);

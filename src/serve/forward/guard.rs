@@ -3,16 +3,16 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Path, Request, State};
-use axum::middleware::Next;
+use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
-use http::Method;
 use parking_lot::Mutex;
+use rustls::pki_types::CertificateDer;
 use tokio::sync::watch;
 
 use super::{ANSWERED, HOLDER, NOTHING_YET};
 use crate::engine::Origin;
-use crate::serve::auth::{Chain, Proven, Subject, vouches};
+use crate::serve::auth::layers::only_get;
+use crate::serve::auth::{Proven, Subject, vouches};
 use crate::serve::custom_metrics::{self, ObjectPath};
 use crate::serve::external_metrics;
 use crate::serve::reading::Read;
@@ -46,8 +46,8 @@ impl Guard {
     /// True when the peer's certificate is of the shared CA and has the name of an instance, exactly.
     pub(crate) async fn knows(&self, peer: &Peer) -> bool {
         let Some(authority) = self.authority() else { return false };
-        let prove = || self.is_of(&authority, &peer.chain);
-        self.known.of(authority.generation, &peer.chain, prove).await
+        let prove = |chain: &[CertificateDer<'static>]| self.is_of(&authority, chain);
+        self.known.of(authority.generation, &peer.chain, &peer.chain.instance, prove).await
     }
 
     /// The newest version of the CAs, each parsed once.
@@ -62,7 +62,7 @@ impl Guard {
         Some(newest.clone())
     }
 
-    fn is_of(&self, authority: &Authority, chain: &Chain) -> bool {
+    fn is_of(&self, authority: &Authority, chain: &[CertificateDer<'static>]) -> bool {
         let Some(leaf) = chain.first() else { return false };
         let named =
             Subject::of(leaf).dns_names.iter().any(|name| name.eq_ignore_ascii_case(&self.instance_name));
@@ -71,62 +71,57 @@ impl Guard {
 }
 
 /// Lets instances in and nobody else.
-pub(crate) async fn instances(State(state): State<AppState>, request: Request, next: Next) -> Response {
-    let peer = request.extensions().get::<Peer>().cloned();
-    let known = match peer {
+pub(crate) async fn instances(state: &AppState, request: &mut Request) -> Result<(), Status> {
+    let known = match request.extensions().get::<Peer>().cloned() {
         Some(peer) => state.guard().knows(&peer).await,
         None => false,
     };
     if !known {
         let message = "forbidden: this path is for instances of wva that show the shared certificate";
-        return Status::new(Reason::Forbidden, message).into_response();
+        return Err(Status::new(Reason::Forbidden, message));
     }
-    if request.method() != Method::GET {
-        return Status::method_not_allowed().into_response();
-    }
-    next.run(request).await
+    only_get(request)
 }
 
 /// `GET /internal/v1/external/{namespace}/{metric}`: the answer for another instance, which has already asked who may
 /// read it.
 pub(crate) async fn external(
-    State(state): State<AppState>,
-    Path((namespace, metric)): Path<(String, String)>,
+    state: &AppState,
+    (namespace, metric): &(String, String),
     request: Request,
-) -> Response {
-    let read = external_metrics::Read::of(request.headers(), request.uri(), &namespace, &metric);
-    as_holder(&state, read).await
+) -> Result<Response, Status> {
+    as_holder(state, external_metrics::Read::of(request.headers(), request.uri(), namespace, metric)).await
 }
 
 /// `GET /internal/v1/custom/{version}/…`: the same for the metrics of objects.
 pub(crate) async fn custom(
-    State(state): State<AppState>,
-    Path(path): Path<ObjectPath>,
+    state: &AppState,
+    path: &ObjectPath,
     request: Request,
-) -> Response {
-    let read = custom_metrics::Read::of(request.headers(), request.uri(), &path);
-    as_holder(&state, read).await
+) -> Result<Response, Status> {
+    as_holder(state, custom_metrics::Read::of(request.headers(), request.uri(), path)).await
 }
 
 /// The answer to `read`, marked as the holder's; none from an instance that is not.
-async fn as_holder(state: &AppState, read: Result<impl Read, Status>) -> Response {
+async fn as_holder(state: &AppState, read: Result<impl Read, Status>) -> Result<Response, Status> {
     if !state.decides() {
-        return Status::new(Reason::NotTheHolder, "this instance does not hold the lease").into_response();
+        return Err(Status::new(Reason::NotTheHolder, "this instance does not hold the lease"));
     }
-    let (mut answer, answered) = match read {
+    let (answer, answered) = match read {
         Ok(read) => {
             let published = state.current().await;
             // To know nothing is no decision: the one who asks may still have the number.
             if published.origin == Origin::Empty {
                 let message =
                     "this instance holds the lease but has neither evaluated nor restored anything yet";
-                (Status::new(Reason::NotTheHolder, message).into_response(), NOTHING_YET)
+                (Err(Status::new(Reason::NotTheHolder, message)), NOTHING_YET)
             } else {
-                (read.render(state, &published).into_response(), HOLDER)
+                (read.render(state, &published), HOLDER)
             }
         }
-        Err(refusal) => (refusal.into_response(), HOLDER),
+        Err(refusal) => (Err(refusal), HOLDER),
     };
+    let mut answer = answer.into_response();
     answer.headers_mut().insert(ANSWERED, answered);
-    answer
+    Ok(answer)
 }

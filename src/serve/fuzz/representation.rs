@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::{any_text, damaged, fuzz, text};
 use crate::serve::represent::protobuf::external::{ExternalMetricValue, ExternalMetricValueList};
-use crate::serve::represent::protobuf::{Entry, ListMeta, MAGIC, Quantity, Time, Unknown, enveloped};
+use crate::serve::represent::protobuf::{Entry, ListMeta, MAGIC, Quantity, Time, Unknown, enveloped, fields};
 use crate::serve::represent::yaml;
 
 fn item() -> impl Strategy<Value = ExternalMetricValue> {
@@ -36,7 +36,7 @@ fn list() -> impl Strategy<Value = ExternalMetricValueList> {
 #[test]
 fn what_is_encoded_decodes_to_the_same() {
     fuzz("protobuf", (list(), any_text(), any_text()), |(list, api_version, kind)| {
-        let body = enveloped((&api_version, &kind), list.encode_to_vec());
+        let body = enveloped((&api_version, &kind), |to| fields(&list, to));
         let envelope = body.strip_prefix(&MAGIC).ok_or_else(|| TestCaseError::fail("no magic bytes"))?;
         let envelope = Unknown::decode(envelope).map_err(|error| TestCaseError::fail(error.to_string()))?;
         let meta = envelope.type_meta.unwrap_or_default();
@@ -60,8 +60,10 @@ fn what_decodes_encodes_to_what_decodes_to_it() {
         }],
     };
     let raw = whole.encode_to_vec();
-    let corpus =
-        [enveloped(("external.metrics.k8s.io/v1beta1", "ExternalMetricValueList"), raw.clone()), raw];
+    let corpus = [
+        enveloped(("external.metrics.k8s.io/v1beta1", "ExternalMetricValueList"), |to| fields(&whole, to)),
+        raw,
+    ];
     fuzz("protobuf bytes", damaged(&corpus), |bytes| {
         if let Ok(envelope) = Unknown::decode(bytes.strip_prefix(&MAGIC).unwrap_or(&bytes)) {
             prop_assert_eq!(Unknown::decode(&envelope.encode_to_vec()[..]).ok(), Some(envelope));

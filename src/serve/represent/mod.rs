@@ -21,8 +21,8 @@ pub(crate) trait Show: Serialize {
     /// `apiVersion` and `kind`.
     fn type_meta(&self) -> (&'static str, &'static str);
 
-    /// The object alone in protobuf, without its envelope.
-    fn protobuf(&self) -> Vec<u8>;
+    /// Appends the object alone in protobuf, without its envelope.
+    fn protobuf(&self, to: &mut Vec<u8>);
 
     /// As people want to see it; `None` when it has no such form.
     fn table(&self) -> Option<Table> {
@@ -76,7 +76,7 @@ pub(crate) fn show(asked: Representation, object: &impl Show) -> Result<Response
 /// `object` as bytes.
 pub(crate) fn encoded(encoding: Encoding, object: &impl Show) -> Result<Vec<u8>, Status> {
     match encoding {
-        Encoding::Protobuf => Ok(protobuf::enveloped(object.type_meta(), object.protobuf())),
+        Encoding::Protobuf => Ok(protobuf::enveloped(object.type_meta(), |to| object.protobuf(to))),
         text => written(text, object),
     }
 }

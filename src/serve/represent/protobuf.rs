@@ -1,28 +1,59 @@
 //! Kubernetes protobuf: the messages, with the field numbers of `k8s.io/metrics` and `k8s.io/apimachinery`, and the
-//! envelope around every object.
+//! envelope around every object. What is written often is written field by field, without a message of owned strings.
 
 use prost::Message;
+use prost::encoding::{WireType, encode_key, encode_varint};
 
 /// What every object in Kubernetes protobuf begins with.
 pub(crate) const MAGIC: [u8; 4] = *b"k8s\0";
 
-/// `object` in its envelope, as it stands in a body.
-pub(crate) fn enveloped((api_version, kind): (&str, &str), object: Vec<u8>) -> Vec<u8> {
-    let type_meta = TypeMeta { api_version: api_version.into(), kind: kind.into() };
-    let envelope = Unknown {
-        type_meta: Some(type_meta),
-        raw: object,
-        content_encoding: String::new(),
-        content_type: String::new(),
-    };
-    let mut body = Vec::with_capacity(MAGIC.len() + envelope.encoded_len());
+/// An object in its envelope, an [`Unknown`], as it stands in a body; `object` appends its fields.
+pub(crate) fn enveloped((api_version, kind): (&str, &str), object: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let mut body = Vec::with_capacity(super::ONE_ITEM);
     body.extend_from_slice(&MAGIC);
-    // A vector grows, so encoding into it cannot fail.
-    let _ = envelope.encode(&mut body);
+    nested(1, &mut body, |type_meta| {
+        bytes(1, api_version.as_bytes(), type_meta);
+        bytes(2, kind.as_bytes(), type_meta);
+    });
+    nested(2, &mut body, object);
     body
 }
 
+/// Appends the fields of a message.
+pub(crate) fn fields(message: &impl Message, to: &mut Vec<u8>) {
+    // A vector grows, so encoding into it cannot fail.
+    let _ = message.encode(to);
+}
+
+/// Appends a field of bytes or text; when it is empty there is none.
+pub(crate) fn bytes(tag: u32, value: &[u8], to: &mut Vec<u8>) {
+    if !value.is_empty() {
+        encode_key(tag, WireType::LengthDelimited, to);
+        encode_varint(value.len() as u64, to);
+        to.extend_from_slice(value);
+    }
+}
+
+/// Appends a field that is the message that `write` appends. Its length goes before it and is known after it: there is room
+/// for one byte, which is enough for most, and a longer one moves the message.
+pub(crate) fn nested(tag: u32, to: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
+    encode_key(tag, WireType::LengthDelimited, to);
+    let at = to.len();
+    to.push(0);
+    write(to);
+    let length = to.len() - at - 1;
+    match u8::try_from(length) {
+        Ok(short @ 0..0x80) => to[at] = short,
+        _ => {
+            let mut varint = Vec::new();
+            encode_varint(length as u64, &mut varint);
+            to.splice(at..=at, varint);
+        }
+    }
+}
+
 /// `k8s.io.apimachinery.pkg.runtime.Unknown`
+#[cfg(test)]
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Unknown {
     #[prost(message, optional, tag = "1")]
@@ -36,6 +67,7 @@ pub(crate) struct Unknown {
 }
 
 /// `k8s.io.apimachinery.pkg.runtime.TypeMeta`
+#[cfg(test)]
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct TypeMeta {
     #[prost(string, tag = "1")]
@@ -80,7 +112,8 @@ pub(crate) struct Entry {
     pub(crate) value: String,
 }
 
-/// `k8s.io.metrics.pkg.apis.external_metrics.v1beta1`
+/// `k8s.io.metrics.pkg.apis.external_metrics.v1beta1`, as others read it.
+#[cfg(test)]
 pub(crate) mod external {
     use super::{Entry, ListMeta, Message, Quantity, Time};
 

@@ -7,7 +7,7 @@ use axum::body::{Body, Bytes, HttpBody as _};
 use axum::response::Response;
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, VARY};
+use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, VARY};
 use http::{HeaderMap, HeaderValue};
 use http_body_util::BodyExt;
 
@@ -21,28 +21,33 @@ pub(crate) const LARGE: u64 = 128 * 1024;
 /// How much is compressed before others get a turn: 64 KiB take well below a millisecond.
 const TURN: usize = 64 * 1024;
 
-/// What a request says about the form of its answer.
-#[derive(Debug, Clone, Copy)]
+/// What a request says about the form of its answer. Read only for a refusal or a large answer.
+#[derive(Debug)]
 pub(crate) struct Wire {
-    errors: Encoding,
-    gzip: bool,
+    accepts: HeaderMap,
 }
 
 impl Wire {
     pub(crate) fn of(headers: &HeaderMap) -> Self {
-        Self { errors: accept::encoding_of_errors(headers), gzip: accept::gzip(headers) }
+        let mut accepts = HeaderMap::with_capacity(2);
+        for name in [ACCEPT, ACCEPT_ENCODING] {
+            for value in headers.get_all(&name) {
+                accepts.append(&name, value.clone());
+            }
+        }
+        Self { accepts }
     }
 
     /// The answer as it goes out.
     pub(crate) async fn finish(self, mut answer: Response) -> Response {
         if let Some(status) = answer.extensions_mut().remove::<Status>() {
-            return rewritten(self.errors, &status, answer);
+            return rewritten(accept::encoding_of_errors(&self.accepts), &status, answer);
         }
         if answer.body().size_hint().exact().is_none_or(|size| size < LARGE) {
             return answer;
         }
         varies(answer.headers_mut());
-        if self.gzip && !answer.headers().contains_key(CONTENT_ENCODING) {
+        if accept::gzip(&self.accepts) && !answer.headers().contains_key(CONTENT_ENCODING) {
             compressed(answer).await
         } else {
             answer
@@ -116,7 +121,11 @@ mod tests {
 
     async fn finished(size: usize, gzip: bool) -> (HeaderMap, Bytes) {
         let body: Vec<u8> = (0..size).map(|at| b'a' + u8::try_from(at % 26).unwrap()).collect();
-        let wire = Wire { errors: Encoding::Json, gzip };
+        let mut headers = HeaderMap::new();
+        if gzip {
+            headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("gzip"));
+        }
+        let wire = Wire::of(&headers);
         let (head, body) = wire.finish(body.into_response()).await.into_parts();
         (head.headers, body.collect().await.unwrap().to_bytes())
     }

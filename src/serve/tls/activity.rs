@@ -1,7 +1,6 @@
 //! How long a connection has been quiet, or an answer has not been taken: what tells a client that works from one that
 //! only keeps a place.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,8 +28,9 @@ struct State {
     last: Instant,
     /// Requests begun so far.
     begun: u64,
-    /// The answers under way, by the number of their request: when the peer last took a part of each.
-    sending: BTreeMap<u64, Instant>,
+    /// The answers under way, by the number of their request: when the peer last took a part of each. A few hundred at most,
+    /// and nearly always one, which a list holds without a new allocation for each.
+    sending: Vec<(u64, Instant)>,
 }
 
 /// A request being answered, until the answer is sent; also one that its client gave up.
@@ -41,7 +41,7 @@ pub(crate) struct Answering {
 
 impl Activity {
     pub(crate) fn new() -> Self {
-        let (last, sending) = (Instant::now(), BTreeMap::new());
+        let (last, sending) = (Instant::now(), Vec::new());
         Self(Arc::new(Mutex::new(State { answering: 0, has_asked: false, last, begun: 0, sending })))
     }
 
@@ -75,7 +75,7 @@ impl Activity {
     /// Ends when the peer has taken nothing of an answer for too long.
     pub(crate) async fn stalled(&self) {
         loop {
-            let oldest = self.0.lock().sending.values().min().copied();
+            let oldest = self.0.lock().sending.iter().map(|(_, last)| *last).min();
             let until = oldest.unwrap_or_else(Instant::now) + STALLED;
             if until <= Instant::now() {
                 return;
@@ -88,14 +88,18 @@ impl Activity {
 impl Answering {
     /// A part of the answer is there to be taken, or was.
     pub(crate) fn progress(&self) {
-        self.activity.0.lock().sending.insert(self.number, Instant::now());
+        let (mut state, now) = (self.activity.0.lock(), Instant::now());
+        match state.sending.iter_mut().find(|(number, _)| *number == self.number) {
+            Some((_, last)) => *last = now,
+            None => state.sending.push((self.number, now)),
+        }
     }
 }
 
 impl Drop for Answering {
     fn drop(&mut self) {
         let mut state = self.activity.0.lock();
-        state.sending.remove(&self.number);
+        state.sending.retain(|(number, _)| *number != self.number);
         state.answering -= 1;
         state.last = Instant::now();
     }

@@ -6,11 +6,14 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
+use futures::StreamExt as _;
 use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
 use http::header::{CONNECTION, CONTENT_LENGTH};
 use http::{HeaderValue, Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
@@ -31,6 +34,7 @@ use super::peer::{Peer, Vouched};
 use super::sending::sending;
 use super::shares::Place;
 use super::stall::{Impatient, STALLED};
+use crate::serve::auth::Chain;
 
 /// A TLS handshake is two round trips.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -159,7 +163,8 @@ pub(super) async fn run(tcp: TcpStream, address: SocketAddr, shared: &Shared) ->
 
 fn peer(tls: &TlsStream<Impatient<TcpStream>>, address: SocketAddr) -> Peer {
     let chain = tls.get_ref().1.peer_certificates().unwrap_or_default();
-    Peer { address, chain: chain.iter().map(|certificate| certificate.clone().into_owned()).collect() }
+    let chain = chain.iter().map(|certificate| certificate.clone().into_owned()).collect();
+    Peer { address, chain: Arc::new(Chain::new(chain)) }
 }
 
 fn random() -> f64 {
@@ -229,6 +234,19 @@ struct Ends<'a> {
 }
 
 impl Ends<'_> {
+    /// The first of them: how long the peer may still take and what the end counts as; an error that cuts the connection.
+    async fn first(&self) -> Result<(Duration, Result<(), ConnectionError>), ConnectionError> {
+        let patience = if self.for_the_cluster { FAREWELL } else { LINGER };
+        tokio::select! {
+            // The drain has a deadline of its own.
+            () = self.stop.cancelled() => Ok((Duration::MAX, Ok(()))),
+            () = self.old() => Ok((FAREWELL, Ok(()))),
+            () = self.activity.quiet(self.for_the_cluster) => Ok((LINGER, Err(ConnectionError::Quiet))),
+            () = self.activity.stalled() => Ok((patience, Err(ConnectionError::Stalled))),
+            () = self.displaced() => Err(ConnectionError::Crowding),
+        }
+    }
+
     async fn old(&self) {
         match self.old_at {
             Some(at) => sleep_until(at).await,
@@ -252,16 +270,11 @@ where
     C: GracefulConnection<Error = hyper::Error>,
 {
     let mut connection = std::pin::pin!(connection);
+    // In a set, which asks only who has woken: every request wakes the connection, and none of them an end.
+    let mut end = FuturesUnordered::from_iter([ends.first()]);
     let (patience, outcome) = tokio::select! {
         ended = connection.as_mut() => return Ok(ended?),
-        // The drain has a deadline of its own.
-        () = ends.stop.cancelled() => (Duration::MAX, Ok(())),
-        () = ends.old() => (FAREWELL, Ok(())),
-        () = ends.activity.quiet(ends.for_the_cluster) => (LINGER, Err(ConnectionError::Quiet)),
-        () = ends.activity.stalled() => {
-            (if ends.for_the_cluster { FAREWELL } else { LINGER }, Err(ConnectionError::Stalled))
-        }
-        () = ends.displaced() => return Err(ConnectionError::Crowding),
+        Some(end) = end.next() => end?,
     };
     Pin::as_mut(&mut connection).graceful_shutdown();
     let ended = timeout(patience, connection).await;

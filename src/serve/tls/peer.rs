@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
-use rustls::pki_types::CertificateDer;
+
+use crate::serve::auth::Chain;
 
 /// The other end of a connection; in the extensions of every request.
 #[derive(Debug, Clone)]
@@ -13,7 +14,7 @@ pub struct Peer {
     pub address: SocketAddr,
     /// The certificates it proved to have the key of, leaf first and at most five; not verified against any
     /// CA. Empty without any.
-    pub chain: Arc<[CertificateDer<'static>]>,
+    pub chain: Arc<Chain>,
 }
 
 /// Who vouches for a peer, and so what place its connection has.

@@ -51,7 +51,7 @@ fn a_snapshot_alone_is_decided_with_the_policy_and_the_memory_that_are_given() {
         wva_with(&words, policy).out
     };
     assert!(decided("").contains("3 (ScaleUp)"), "{}", decided(""));
-    let calm = decided("saturation: {kv_spare_trigger: 0.01, queue_spare_trigger: 0.5}");
+    let calm = decided("global: {default: {saturation: {kvSpareTrigger: 0.01, queueSpareTrigger: 0.5}}}");
     assert!(calm.contains("2 (Steady)"), "{calm}");
     let without_memory = wva(&["decide", path(&snapshot), "--output", "yaml"]);
     assert!(without_memory.out.starts_with("decisions:\n  default/llama:"), "{}", without_memory.out);
@@ -64,7 +64,7 @@ fn what_cannot_be_used_is_named_with_the_next_step() {
     let recording = folder.file("r.jsonl", &lines(&stream(BUSY, 1)));
     let snapshot = folder.file("one.json", &serde_json::to_vec(&stream(BUSY, 1)[0].snapshot).unwrap());
     let torn = folder.file("t.jsonl", &lines(&stream(BUSY, 1))[..500]);
-    let policy = folder.file("p.yaml", b"saturation: {kv_spare_tigger: 1}");
+    let policy = folder.file("p.yaml", b"global: {default: {saturation: {kvSpareTigger: 1}}}");
     for (words, says) in [
         (&["decide", path(&broken)][..], "s.json:2:9: "),
         (&["decide", "no-such-file"], "no-such-file: No such file"),
@@ -80,7 +80,7 @@ fn what_cannot_be_used_is_named_with_the_next_step() {
         (&["decide", path(&torn)], "no line can be used; record anew"),
         (
             &["decide", path(&recording), "--policy", path(&policy)],
-            "p.yaml: there is no setting saturation.kv_spare_tigger",
+            "p.yaml: there is no setting global.default.saturation.kvSpareTigger",
         ),
         (&["decide", path(&recording), "--memory", path(&broken)], "s.json:"),
         (&["replay", path(&torn)], "t.jsonl:1: cut short"),
@@ -185,8 +185,10 @@ fn another_policy_shows_what_it_would_have_decided_and_remembers_for_itself() {
     let folder = Folder::new();
     let evaluations = stream(BUSY, 6);
     let file = folder.file("r.jsonl", &lines(&evaluations));
-    let calm =
-        folder.file("calm.yaml", b"saturation:\n  kv_spare_trigger: 0.01\n  queue_spare_trigger: 0.5\n");
+    let calm = folder.file(
+        "calm.yaml",
+        b"global: {default: {saturation: {kvSpareTrigger: 0.01, queueSpareTrigger: 0.5}}}\n",
+    );
     let said = replay(&[path(&file), "--policy", path(&calm)]);
     assert_eq!(said.code, 0, "{}", said.err);
     let row = said.out.lines().nth(1).unwrap();

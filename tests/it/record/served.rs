@@ -147,7 +147,9 @@ async fn what_was_recorded_while_serving_is_replayed_to_the_byte_from_memory_and
     for sources in [vec![shown(&served)], files.iter().map(|file| shown(file)).collect()] {
         let said = ran([vec!["replay".into()], sources.clone()].concat()).await;
         assert_eq!(said.out, "12 evaluations, 12 decisions: identical, to the byte\n", "{}", said.err);
-        let policy = shown(&recorded.folder.file("bold.yaml", b"saturation: {kv_spare_trigger: 0.79}"));
+        let policy = shown(
+            &recorded.folder.file("bold.yaml", b"global: {default: {saturation: {kvSpareTrigger: 0.79}}}"),
+        );
         let said = ran([vec!["replay".into(), "--policy".into(), policy], sources].concat()).await;
         assert!(said.code == 0 && said.out.contains("come out otherwise"), "{}{}", said.out, said.err);
     }
