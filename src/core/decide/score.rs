@@ -24,6 +24,9 @@ pub(super) fn look_and_step(
     steps: &mut Vec<Step>,
 ) -> Vec<Draft> {
     let evidence = newest(members, scene.now);
+    if scene.model.analyzer == Analyzer::Weighted {
+        members.iter().filter(|member| member.active()).for_each(|member| learn(scene, member, bests));
+    }
     let mut draft = |member: &Member<'_>| {
         if !member.active() {
             return zero::asleep(scene, member);
@@ -43,7 +46,23 @@ pub(super) fn look_and_step(
     members.iter().map(&mut draft).collect()
 }
 
-fn score(scene: Scene<'_>, member: &Member<'_>, loads: &[Load], bests: &mut Bests) -> Scored {
+/// Takes in what every engine does before any is compared with the best: the order of variants does not matter.
+fn learn(scene: Scene<'_>, member: &Member<'_>, bests: &mut Bests) {
+    for load in member.loads(scene.now) {
+        let (key, speed) = seen(member, &load);
+        speed.into_iter().for_each(|speed| bests.observe(&key, scene.now, speed));
+    }
+}
+
+/// With which engines one is compared, and how fast one of its requests is.
+fn seen(member: &Member<'_>, load: &Load) -> (SmolStr, Option<f64>) {
+    let accelerator = member.state.variant.accelerator.as_deref().unwrap_or_default();
+    let key = hardware(accelerator, member.state.template.gpus, load.generated.unwrap_or(0.0));
+    let (running, latency) = (load.running.unwrap_or(0.0), load.between_tokens.unwrap_or(0.0));
+    (key, speed(load.generating, running, latency))
+}
+
+fn score(scene: Scene<'_>, member: &Member<'_>, loads: &[Load], bests: &Bests) -> Scored {
     let rules = scene.model.scoring;
     let steps = Steps { up: rules.up, down: rules.down, more: rules.more, fewer: rules.fewer };
     let (current, bounds) = (member.scale.base(), member.state.variant.bounds);
@@ -51,12 +70,8 @@ fn score(scene: Scene<'_>, member: &Member<'_>, loads: &[Load], bests: &mut Best
     let kv = |load: &Load| load.kv.unwrap_or(0.0);
     if scene.model.analyzer == Analyzer::Weighted {
         let limit = rules.queue_limit.unwrap_or(weighted::QUEUE_LIMIT);
-        let accelerator = member.state.variant.accelerator.as_deref().unwrap_or_default();
         let observed = |load: &Load| {
-            let key = hardware(accelerator, member.state.template.gpus, load.generated.unwrap_or(0.0));
-            let running = load.running.unwrap_or(0.0);
-            let speed = speed(load.generating, running, load.between_tokens.unwrap_or(0.0));
-            speed.into_iter().for_each(|speed| bests.observe(&key, scene.now, speed));
+            let (key, speed) = seen(member, load);
             let best = bests.get(&key, scene.now);
             weighted::Observation { kv: kv(load), queue: queue(load), speed, best }
         };

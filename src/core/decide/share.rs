@@ -112,7 +112,7 @@ fn hold_back(all: &mut [Wanting<'_>], limits: &[Limit], policy: &Policy) {
 /// back.
 fn want(wanting: &Wanting<'_>, member: &Member<'_>, draft: &Draft) -> Want {
     let (state, running) = (member.state, member.scale.base());
-    let wanted = draft.number.unwrap_or(running);
+    let wanted = state.variant.bounds.clamp(draft.number.unwrap_or(running));
     let current = match draft.look {
         Some(rights) if rights.down => running,
         Some(_) => member.committed().map_or(running, |promised| promised.min(wanted).max(running)),

@@ -43,7 +43,7 @@ pub(super) fn at_zero(scene: Scene<'_>, members: &[Member<'_>], steps: &mut Vec<
         evidence: queue.at,
         blind: false,
         // Waking is an addition like any other, and is asked of the limits.
-        look: Some(State::Fresh.rights()),
+        look: Some(State::Aging.rights()),
     };
     drafts
 }
@@ -90,7 +90,9 @@ pub(super) fn settle(
     let covered = covered(scene, members, drafts);
     for (member, draft) in members.iter().zip(drafts.iter_mut()) {
         let last = member.active() && draft.number == Some(Replicas::ZERO);
-        let covered = covered.contains(&member.state.variant.role);
+        let seen = draft.look.is_some_and(|rights| rights.zero);
+        let settled = seen || member.committed() == Some(Replicas::ZERO);
+        let covered = settled && covered.contains(&member.state.variant.role);
         if !idle && last && !covered && member.allows(Replicas::ONE) {
             stay_awake(member, draft, &mut steps);
         }
