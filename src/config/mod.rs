@@ -2,6 +2,7 @@
 
 mod args;
 mod legacy;
+pub mod models;
 mod resolve;
 
 pub use args::{LogArgs, ServeArgs, SourceKind};

@@ -77,11 +77,32 @@ pub struct VariantState {
 pub struct Template {
     /// GPUs, at least 1.
     pub gpus: u32,
+    /// Its containers, as far as they say what the engine in them can carry. In order.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub containers: Vec<Container>,
+}
+
+/// What one container of a pod template runs. Bounded where it is read; without what looks like a secret.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Container {
+    /// Its image.
+    #[serde(skip_serializing_if = "SmolStr::is_empty")]
+    pub image: SmolStr,
+    /// Its command.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub command: Vec<SmolStr>,
+    /// Its arguments.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub args: Vec<SmolStr>,
+    /// The variable `VLLM_USE_V1`, when it is set to a plain value.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vllm_use_v1: Option<SmolStr>,
 }
 
 impl Default for Template {
     fn default() -> Self {
-        Self { gpus: 1 }
+        Self { gpus: 1, containers: Vec::new() }
     }
 }
 

@@ -22,8 +22,12 @@ pub struct LimitPolicy {
     /// What all replicas together may cost an hour, in the unit of `variantCost`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spend: Option<Cost>,
-    /// Take GPUs from what has more than its share and give them to what has less, by priority and demand.
+    /// Take GPUs from what has more than its share and give them to what has less, by priority and demand. Of the whole
+    /// cluster, and of namespaces that do not say for themselves.
     pub rescale: bool,
+    /// The same as namespaces say it for themselves; heeded where a quota is theirs.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub rescale_namespaces: BTreeMap<SmolStr, bool>,
 }
 
 /// GPUs by type: at most this many, -1 is unlimited (by this quota), 0 or missing denies; at most 2²⁰.
@@ -33,18 +37,31 @@ pub enum Quota {
     /// Of all namespaces together.
     #[serde(rename_all = "camelCase")]
     Cluster {
+        /// What a decision that it limits names it by.
+        #[serde(default, skip_serializing_if = "SmolStr::is_empty")]
+        name: SmolStr,
         /// GPUs by type.
         quotas: BTreeMap<SmolStr, i64>,
     },
     /// Of each namespace on its own.
     #[serde(rename_all = "camelCase")]
     Namespace {
+        /// What a decision that it limits names it by.
+        #[serde(default, skip_serializing_if = "SmolStr::is_empty")]
+        name: SmolStr,
         /// GPUs by namespace and type; `default` is that of each namespace that is not listed.
         namespace_quotas: BTreeMap<SmolStr, BTreeMap<SmolStr, i64>>,
         /// Namespaces that this quota leaves alone.
         #[serde(default)]
         exclude: Vec<SmolStr>,
     },
+}
+
+impl Quota {
+    /// The largest quota that is not unlimited. Source: WVA's quotas (algorithm reference §7.9).
+    pub const MOST: i64 = 1 << 20;
+    /// The quota that is none.
+    pub const UNLIMITED: i64 = -1;
 }
 
 /// A budget of electrical power.
