@@ -19,7 +19,7 @@ pub fn assemble(view: &ClusterView, answer: Result<Collected, SourceError>, now:
     if let Ok(collected) = answer {
         join(&mut groups, collected.series);
     }
-    Snapshot { now, groups, invalid: view.invalid.clone(), inventory: None }
+    Snapshot { now, groups, invalid: view.invalid.clone(), inventory: view.inventory.clone() }
 }
 
 fn groups_of(view: &ClusterView, answer: &Result<Collected, SourceError>) -> BTreeMap<GroupId, ModelGroup> {
