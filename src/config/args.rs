@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use jiff::SignedDuration;
 
+use super::maps::ConfigMapArgs;
+
 /// What upstream's manifests mean by leaving `POD_NAMESPACE` out.
 pub(super) const DEFAULT_NAMESPACE: &str = "workload-variant-autoscaler-system";
 /// The chart's Service.
@@ -35,6 +37,9 @@ pub struct ServeArgs {
     /// Decisions.
     #[command(flatten)]
     pub decision: DecisionArgs,
+    /// ConfigMaps.
+    #[command(flatten)]
+    pub config_maps: ConfigMapArgs,
     /// Logs.
     #[command(flatten)]
     pub log: LogArgs,
@@ -197,7 +202,8 @@ pub struct DecisionArgs {
     /// A number whose newest evidence is older than this is withheld: the HPA holds and its condition says why.
     #[arg(long, default_value = "5m", value_name = "DURATION")]
     pub max_stale: SignedDuration,
-    /// Take the last replica of a model that has been idle for 10 minutes, where every variant has minReplicas 0.
+    /// Take the last replica of a model that has been idle for 10 minutes, where every variant has minReplicas 0. What the
+    /// ConfigMaps say of it wins.
     #[arg(long, env = "WVA_SCALE_TO_ZERO", num_args = 0..=1, default_value = "false",
           default_missing_value = "true", value_parser = lenient_bool, value_name = "BOOL")]
     pub scale_to_zero: bool,

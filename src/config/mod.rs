@@ -2,6 +2,7 @@
 
 mod args;
 mod legacy;
+mod maps;
 pub mod models;
 mod resolve;
 

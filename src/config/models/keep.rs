@@ -83,5 +83,10 @@ pub(super) fn parse<E>(text: &str, read: impl FnOnce(&mut Fields<'_>) -> Option<
             None
         }
     };
-    (entry.filter(|_| said.refused.is_empty()), said)
+    if said.refused.is_empty() {
+        return (entry, said);
+    }
+    // First things first.
+    said.notes.clear();
+    (None, said)
 }
