@@ -21,6 +21,7 @@ mod identity;
 mod operators;
 mod overload;
 pub(crate) mod pki;
+mod policy;
 mod process;
 mod quantities;
 mod reviews;

@@ -37,9 +37,11 @@ fn what_wva_has_shipped_since_its_second_analyzer_selects_that_analyzer() {
     );
 }
 
-#[test]
-fn every_field_reaches_the_policy() {
-    let table = [
+/// Entries of one field, where in the policy it goes, and what it becomes there.
+type Row = (&'static str, &'static str, Value);
+
+fn of_one_model() -> Vec<Row> {
+    vec![
         ("kvCacheThreshold: 0.75", "/global/default/saturation/kvCacheThreshold", json!(0.75)),
         ("queueLengthThreshold: 9", "/global/default/saturation/queueLengthThreshold", json!(9.0)),
         ("kvSpareTrigger: 0", "/global/default/saturation/kvSpareTrigger", json!(0.0)),
@@ -65,6 +67,11 @@ fn every_field_reaches_the_policy() {
             json!({ "enabled": true, "retention": 600.0 }),
         ),
         ("scaleToZero: {retentionPeriod: 1h30m}", "/global/default/scaleToZero/retention", json!(5400.0)),
+    ]
+}
+
+fn of_numbers_that_move_and_limits() -> Vec<Row> {
+    vec![
         ("stability: {upWindow: 90s}", "/global/default/stability/upWindow", json!(90.0)),
         ("stability: {downWindow: 5m}", "/global/default/stability/downWindow", json!(300.0)),
         (
@@ -98,101 +105,102 @@ fn every_field_reaches_the_policy() {
             "/limits/quotas/0",
             json!({ "scope": "namespace", "namespaceQuotas": { "default": { "H100": 2 } }, "exclude": ["infra"] }),
         ),
-    ];
+    ]
+}
+
+#[test]
+fn every_field_reaches_the_policy() {
+    let table = [of_one_model(), of_numbers_that_move_and_limits()].concat();
     for (text, path, expected) in table {
         let (policy, problems) = default_of(text);
         assert_eq!((at(&policy, path), problems), (expected, vec![]), "{text}");
     }
 }
 
+/// Wrong entries, and what is said of each.
+const WRONG: &[(&str, &str)] = &[
+    ("kvCacheThreshold: 1.2", "kvCacheThreshold 1.2 is out of range: must be 0 to 1"),
+    ("kvCacheThreshold: .nan", "kvCacheThreshold \".nan\" is out of range: must be a number, 0 to 1"),
+    ("kvCacheThreshold: high", "kvCacheThreshold \"high\" is out of range: must be a number, 0 to 1"),
+    ("kvCacheThreshold: '0.8'", "kvCacheThreshold \"0.8\" is out of range: must be a number"),
+    ("kvCacheThreshold: {a: 1}", "kvCacheThreshold a mapping of 1 is out of range"),
+    (
+        "kvCacheThreshold: 0.05\nkvSpareTrigger: 0.1",
+        "kvCacheThreshold 0.05 must be at least kvSpareTrigger 0.1",
+    ),
+    ("queueLengthThreshold: -1", "queueLengthThreshold -1 is out of range: must be 0 to 1e15"),
+    ("kvSpareTrigger: -0.1", "kvSpareTrigger -0.1 is out of range: must be 0 to 1"),
+    ("queueSpareTrigger: -3", "queueSpareTrigger -3 is out of range"),
+    ("scaleUpThreshold: 1.01", "scaleUpThreshold 1.01 is out of range: must be above 0 and at most 1"),
+    ("scaleDownBoundary: -0.2", "scaleDownBoundary -0.2 is out of range: must be above 0 and at most 1"),
+    (
+        "scaleUpThreshold: 0.6\nscaleDownBoundary: 0.6",
+        "scaleUpThreshold 0.6 must be above scaleDownBoundary 0.6",
+    ),
+    ("priority: -1", "priority -1 is out of range: must be above 0"),
+    (
+        "analyzerName: saturatoin",
+        "analyzerName \"saturatoin\" is out of range: must be saturation-percent, saturation",
+    ),
+    ("analyzers: saturation", "analyzers \"saturation\" is out of range: must be a list"),
+    ("analyzers: [throughput]", "analyzers[0] is \"throughput\": must be a mapping of fields"),
+    (
+        "analyzers: [{score: 1}]",
+        "analyzers[0].name is missing: must be saturation, throughput or queueing-model",
+    ),
+    (
+        "analyzers: [{name: weighted}]",
+        "analyzers[0].name \"weighted\" is out of range: must be saturation, throughput",
+    ),
+    ("analyzers: [{name: throughput}, {name: throughput}]", "analyzers names throughput twice"),
+    ("analyzers: [{name: throughput, score: -1}]", "analyzers[0].score -1 is out of range"),
+    (
+        "analyzers: [{name: throughput, enabled: 1}]",
+        "analyzers[0].enabled 1 is out of range: must be true or false",
+    ),
+    (
+        "kvCacheTreshold: 0.8",
+        "\"kvCacheTreshold\" is not a field: must be one of model_id, namespace, kvCacheThreshold",
+    ),
+    ("stability: {window: 5m}", "stability.\"window\" is not a field: must be one of upWindow, downWindow"),
+    (
+        "stability: {downWindow: 5}",
+        "stability.downWindow 5 is out of range: must be a duration such as 90s or 10m, 0s to 24h",
+    ),
+    (
+        "stability: {upStep: {replicas: 0}}",
+        "stability.upStep.replicas 0 is out of range: must be a whole number, 1 to 10000",
+    ),
+    ("stability: {upStep: {replicas: 1.5}}", "stability.upStep.replicas 1.5 is out of range"),
+    ("stability: {tolerance: 2}", "stability.tolerance 2 is out of range: must be 0 to 1"),
+    ("scaleToZero: true", "scaleToZero is true: must be a mapping of fields"),
+    ("scaleToZero: {retentionPeriod: -5m}", "scaleToZero.retentionPeriod \"-5m\" is out of range"),
+    ("enableLimiter: maybe", "enableLimiter \"maybe\" is out of range: must be true or false"),
+    (
+        "limiters: [{type: physical}]",
+        "limiters[0].type \"physical\" is out of range: must be gpu-inventory or quota",
+    ),
+    ("limiters: [{type: quota}]", "limiters[0].scope nothing is out of range: must be cluster or namespace"),
+    (
+        "limiters: [{type: quota, scope: cluster, quotas: {H100: 1048577}}]",
+        "limiters[0].quotas.H100 1048577 is out of range: must be a whole number, -1 (unlimited) to 1048576",
+    ),
+    (
+        "limiters: [{type: quota, scope: namespace, namespaceQuotas: {llm: {H100: -2}}}]",
+        "limiters[0].namespaceQuotas.llm.H100 -2 is out of range",
+    ),
+    ("power: {watts: 1}", "power.watts and perGpu belong together"),
+    ("spend: -1", "spend -1 is out of range: must be 0 to 1e9"),
+    ("just text", "the entry is \"just text\": must be a mapping of fields"),
+    ("[1, 2]", "the entry is a list of 2: must be a mapping of fields"),
+    ("a: [", "the entry is no YAML document"),
+    ("priority: 1\npriority: 2", "the entry is no YAML document: "),
+    ("{a: &a [*a]}", "the entry is no YAML document"),
+];
+
 #[test]
 fn a_wrong_field_is_refused_with_its_name_its_value_and_what_is_allowed() {
-    let table = [
-        ("kvCacheThreshold: 1.2", "kvCacheThreshold 1.2 is out of range: must be 0 to 1"),
-        ("kvCacheThreshold: .nan", "kvCacheThreshold \".nan\" is out of range: must be a number, 0 to 1"),
-        ("kvCacheThreshold: high", "kvCacheThreshold \"high\" is out of range: must be a number, 0 to 1"),
-        ("kvCacheThreshold: '0.8'", "kvCacheThreshold \"0.8\" is out of range: must be a number"),
-        ("kvCacheThreshold: {a: 1}", "kvCacheThreshold a mapping of 1 is out of range"),
-        (
-            "kvCacheThreshold: 0.05\nkvSpareTrigger: 0.1",
-            "kvCacheThreshold 0.05 must be at least kvSpareTrigger 0.1",
-        ),
-        ("queueLengthThreshold: -1", "queueLengthThreshold -1 is out of range: must be 0 to 1e15"),
-        ("kvSpareTrigger: -0.1", "kvSpareTrigger -0.1 is out of range: must be 0 to 1"),
-        ("queueSpareTrigger: -3", "queueSpareTrigger -3 is out of range"),
-        ("scaleUpThreshold: 1.01", "scaleUpThreshold 1.01 is out of range: must be above 0 and at most 1"),
-        ("scaleDownBoundary: -0.2", "scaleDownBoundary -0.2 is out of range: must be above 0 and at most 1"),
-        (
-            "scaleUpThreshold: 0.6\nscaleDownBoundary: 0.6",
-            "scaleUpThreshold 0.6 must be above scaleDownBoundary 0.6",
-        ),
-        ("priority: -1", "priority -1 is out of range: must be above 0"),
-        (
-            "analyzerName: saturatoin",
-            "analyzerName \"saturatoin\" is out of range: must be saturation-percent, saturation",
-        ),
-        ("analyzers: saturation", "analyzers \"saturation\" is out of range: must be a list"),
-        ("analyzers: [throughput]", "analyzers[0] is \"throughput\": must be a mapping of fields"),
-        (
-            "analyzers: [{score: 1}]",
-            "analyzers[0].name is missing: must be saturation, throughput or queueing-model",
-        ),
-        (
-            "analyzers: [{name: weighted}]",
-            "analyzers[0].name \"weighted\" is out of range: must be saturation, throughput",
-        ),
-        ("analyzers: [{name: throughput}, {name: throughput}]", "analyzers names throughput twice"),
-        ("analyzers: [{name: throughput, score: -1}]", "analyzers[0].score -1 is out of range"),
-        (
-            "analyzers: [{name: throughput, enabled: 1}]",
-            "analyzers[0].enabled 1 is out of range: must be true or false",
-        ),
-        (
-            "kvCacheTreshold: 0.8",
-            "\"kvCacheTreshold\" is not a field: must be one of model_id, namespace, kvCacheThreshold",
-        ),
-        (
-            "stability: {window: 5m}",
-            "stability.\"window\" is not a field: must be one of upWindow, downWindow",
-        ),
-        (
-            "stability: {downWindow: 5}",
-            "stability.downWindow 5 is out of range: must be a duration such as 90s or 10m, 0s to 24h",
-        ),
-        (
-            "stability: {upStep: {replicas: 0}}",
-            "stability.upStep.replicas 0 is out of range: must be a whole number, 1 to 10000",
-        ),
-        ("stability: {upStep: {replicas: 1.5}}", "stability.upStep.replicas 1.5 is out of range"),
-        ("stability: {tolerance: 2}", "stability.tolerance 2 is out of range: must be 0 to 1"),
-        ("scaleToZero: true", "scaleToZero is true: must be a mapping of fields"),
-        ("scaleToZero: {retentionPeriod: -5m}", "scaleToZero.retentionPeriod \"-5m\" is out of range"),
-        ("enableLimiter: maybe", "enableLimiter \"maybe\" is out of range: must be true or false"),
-        (
-            "limiters: [{type: physical}]",
-            "limiters[0].type \"physical\" is out of range: must be gpu-inventory or quota",
-        ),
-        (
-            "limiters: [{type: quota}]",
-            "limiters[0].scope nothing is out of range: must be cluster or namespace",
-        ),
-        (
-            "limiters: [{type: quota, scope: cluster, quotas: {H100: 1048577}}]",
-            "limiters[0].quotas.H100 1048577 is out of range: must be a whole number, -1 (unlimited) to 1048576",
-        ),
-        (
-            "limiters: [{type: quota, scope: namespace, namespaceQuotas: {llm: {H100: -2}}}]",
-            "limiters[0].namespaceQuotas.llm.H100 -2 is out of range",
-        ),
-        ("power: {watts: 1}", "power.watts and perGpu belong together"),
-        ("spend: -1", "spend -1 is out of range: must be 0 to 1e9"),
-        ("just text", "the entry is \"just text\": must be a mapping of fields"),
-        ("[1, 2]", "the entry is a list of 2: must be a mapping of fields"),
-        ("a: [", "the entry is no YAML document"),
-        ("priority: 1\npriority: 2", "the entry is no YAML document: "),
-        ("{a: &a [*a]}", "the entry is no YAML document"),
-    ];
-    for (text, expected) in table {
+    for (text, expected) in WRONG {
         let (policy, problems) = default_of(text);
         let prefix = "ConfigMap wva-system/saturation, entry default: ";
         assert!(

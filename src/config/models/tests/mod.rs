@@ -1,5 +1,8 @@
 //! ConfigMaps as people write them, right and wrong, and what is made of them.
 
+#![expect(clippy::float_cmp, reason = "numbers that were read, not computed")]
+
+mod documents;
 mod entries;
 mod properties;
 mod reload;
