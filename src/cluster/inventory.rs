@@ -14,8 +14,8 @@ use super::wire::LeanNode;
 /// The GPUs of one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Gpus {
-    name: SmolStr,
-    count: u32,
+    pub(crate) name: SmolStr,
+    pub(crate) count: u32,
 }
 
 impl Gpus {

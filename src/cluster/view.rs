@@ -348,6 +348,18 @@ mod tests {
     }
 
     #[test]
+    fn the_inventory_is_known_once_the_nodes_have_been_listed() {
+        let mut tables = cluster();
+        assert_eq!(tables.observed().view.inventory, None);
+        for name in ["a", "b"] {
+            tables.nodes.apply(Step::Listed(key(name), Some(Gpus { name: "H100".into(), count: 8 })));
+        }
+        tables.nodes.apply(Step::Done);
+        assert_eq!(tables.observed().view.inventory, Some(BTreeMap::from([("H100".into(), 16)])));
+        assert!(!tables.synced(), "nobody waits for nodes");
+    }
+
+    #[test]
     fn a_variant_without_its_target_stays_and_has_no_scale() {
         let mut tables = cluster();
         tables.deployments.apply(Step::Gone(key("chat")));

@@ -226,6 +226,13 @@ mod tests {
     }
 
     #[test]
+    fn a_snapshot_has_the_inventory_of_the_view() {
+        let inventory = Some(BTreeMap::from([("H100".into(), 16)]));
+        let view = ClusterView { inventory: inventory.clone(), ..view() };
+        assert_eq!(assemble(&view, Ok(Collected::default()), now()).inventory, inventory);
+    }
+
+    #[test]
     fn a_gap_makes_only_its_own_namespace_partial() {
         let gap = |namespace: &str| Gap { namespace: Some(namespace.into()), reason: "store is down".into() };
         let source_with = |gap| {

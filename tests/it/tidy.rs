@@ -20,7 +20,7 @@ const ROOMS: &[(&str, &[&str], &[&str])] = &[
 ];
 
 /// What the pure core may name in its manifest.
-const CORE_DEPENDENCIES: &[&str] = &["jiff", "serde", "thiserror"];
+const CORE_DEPENDENCIES: &[&str] = &["jiff", "serde", "smol_str", "thiserror"];
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))

@@ -74,18 +74,24 @@ impl Choice {
         Self { name: Some(Analyzer::QueueingModel), list: None }
     }
 
-    /// This, and what it leaves open from `below`. A name of its own goes with a list of its own.
+    /// This, and what it leaves open from `below`. Who puts another analyzer in charge says anew which are beside it.
     pub(super) fn over(&self, below: &Self) -> Self {
-        let below_list = below.list.as_ref().filter(|_| self.name.is_none() || self.name == below.name);
+        let same_lead = self.name.is_none_or(|name| name == below.lead());
+        let below_list = below.list.as_ref().filter(|_| same_lead);
         Self { name: self.name.or(below.name), list: self.list.as_ref().or(below_list).cloned() }
     }
 
-    /// The decision, with the thresholds that the entry has for all its analyzers. A list alone is led by `saturation`:
-    /// upstream's token analyzer always runs beside others (algorithm reference §1.8, §4).
+    /// Who decides. A list alone is led by `saturation`: upstream's token analyzer always runs beside others (algorithm
+    /// reference §1.8, §4).
+    fn lead(&self) -> Analyzer {
+        let of_list = if self.list.is_some() { Analyzer::Saturation } else { Analyzer::SaturationPercent };
+        self.name.unwrap_or(of_list)
+    }
+
+    /// The decision, with the thresholds that the entry has for all its analyzers.
     pub(super) fn chosen(&self, up: Option<f64>, down: Option<f64>, said: &mut Said) -> Chosen {
         let list = self.list.as_deref().unwrap_or_default();
-        let of_list = if list.is_empty() { Analyzer::SaturationPercent } else { Analyzer::Saturation };
-        let analyzer = self.name.unwrap_or(of_list);
+        let analyzer = self.lead();
         let fallback = Utilisation::of(analyzer);
         let shared = pair(up, down, fallback, "", said);
         let lead = list.iter().find(|one| one.analyzer == analyzer);
@@ -97,9 +103,8 @@ impl Choice {
             pair(up, down, fallback, spelt(one.analyzer), said)
         };
         let utilisation = lead.map_or(shared, |lead| own(lead, said));
-        let others = list.iter().filter(|one| one.enabled && one.analyzer != analyzer);
-        let others: Vec<_> = others.filter(|_| is_of_capacity(analyzer)).collect();
-        if list.iter().any(|one| one.analyzer != analyzer) && !is_of_capacity(analyzer) {
+        let list = if is_of_capacity(analyzer) { list } else { &[] };
+        if list.is_empty() && self.list.is_some() {
             said.note(format!("analyzers has no effect: {} decides alone", spelt(analyzer)));
         }
         let beside = |one: &Listed| {
@@ -107,7 +112,8 @@ impl Choice {
             let utilisation = Some(own).filter(|own| *own != utilisation);
             Beside { analyzer: one.analyzer, score: one.score.unwrap_or(1.0), utilisation }
         };
-        let beside = others.into_iter().map(beside).collect();
+        let others = list.iter().filter(|one| one.enabled && one.analyzer != analyzer);
+        let beside = others.map(beside).collect();
         Chosen { analyzer, score: lead.and_then(|lead| lead.score).unwrap_or(1.0), utilisation, beside }
     }
 }

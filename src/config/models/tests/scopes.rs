@@ -38,6 +38,25 @@ fn an_entry_that_sets_one_field_keeps_what_the_default_has_tuned() {
 }
 
 #[test]
+fn who_puts_another_analyzer_in_charge_says_anew_which_are_beside_it() {
+    let beside = |entry: &str| {
+        let entry = format!("model_id: m\nnamespace: llm\n{entry}");
+        let entries = [("default", "analyzers: [{name: throughput, score: 2}]"), ("a", entry.as_str())];
+        let (policy, problems) = made(&[(HOME, Kind::Saturation, &entries)]);
+        assert_eq!(told(&problems), [""; 0]);
+        let model = of(&policy, "llm", "m");
+        (model.analyzer, model.beside.len())
+    };
+    assert_eq!(beside("priority: 2"), (Analyzer::Saturation, 1));
+    assert_eq!(beside("analyzerName: saturation"), (Analyzer::Saturation, 1));
+    assert_eq!(beside("analyzerName: saturation-percent"), (Analyzer::SaturationPercent, 0));
+    assert_eq!(
+        beside("analyzerName: throughput\nanalyzers: [{name: saturation}]"),
+        (Analyzer::Throughput, 1)
+    );
+}
+
+#[test]
 fn an_entry_is_found_by_its_key_too() {
     let entries =
         [("default", TUNED), ("org/m#llm", "priority: 9"), ("b", "model_id: n\nnamespace: llm\npriority: 8")];
