@@ -120,17 +120,19 @@ impl Choice {
 
 impl Listed {
     fn read(fields: &mut Fields<'_>) -> Option<Self> {
-        let by_name = name(fields, "name", OF_CAPACITY, is_of_capacity);
-        let by_type = name(fields, "type", OF_CAPACITY, is_of_capacity);
+        // With a type, the name is the author's own.
+        let field = if fields.has("type") { "type" } else { "name" };
+        let analyzer = name(fields, field, OF_CAPACITY, is_of_capacity);
+        if field == "type" {
+            fields.text("name");
+        } else if !fields.has("name") {
+            fields.refuse_all(&format!("name is missing: must be {OF_CAPACITY}"));
+        }
         let enabled = fields.switch("enabled").unwrap_or(true);
         let score = fields.number("score", Range::WEIGHT);
         let (up, down) = thresholds(fields);
         if fields.by_name("parameters", |_, _, _| Some(())).is_some_and(|given| !given.is_empty()) {
             fields.note("parameters", "have no effect: no analyzer takes any");
-        }
-        let analyzer = by_type.or(by_name);
-        if !fields.has("name") && !fields.has("type") {
-            fields.refuse_all(&format!("name is missing: must be {OF_CAPACITY}"));
         }
         Some(Self { analyzer: analyzer?, enabled, score, up, down })
     }

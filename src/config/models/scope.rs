@@ -47,6 +47,11 @@ impl Layers<'_> {
         let in_charge = queueing.map(|_| Choice::queueing_model());
         let below = queueing.cloned().unwrap_or_default();
         let (zero, by_model) = self.scale_to_zero(default.zero, problems);
+        let mut whole = default.clone();
+        whole.choice = in_charge.clone().unwrap_or(whole.choice);
+        let mut of_default = Said::default();
+        let policy = whole.policy(Some(zero), below.policy(&queueing::Entry::default()), &mut of_default);
+        problems.notes(self.saturation.at, DEFAULT, &of_default);
         let of_models = self.models(problems).into_iter().map(|(group, of)| {
             let (key, entry) = of.saturation.unwrap_or((DEFAULT, &default));
             let mut entry = entry.over(&default);
@@ -57,15 +62,13 @@ impl Layers<'_> {
             let queueing = of.queueing.map_or(&below, |(_, entry)| entry).policy(&below);
             let mut said = Said::default();
             let policy = entry.policy(own_zero, queueing, &mut said);
+            // What is wrong with the default is said of the default.
+            said.notes.retain(|note| !of_default.notes.contains(note));
             problems.notes(self.saturation.at, key, &said);
-            (group.clone(), policy)
+            (group, policy)
         });
         let models = of_models.collect();
-        default.choice = in_charge.clone().unwrap_or(default.choice);
-        let mut said = Said::default();
-        let default = default.policy(Some(zero), below.policy(&queueing::Entry::default()), &mut said);
-        problems.notes(self.saturation.at, DEFAULT, &said);
-        Scope { default, models, scale_to_zero: by_model }
+        Scope { default: policy, models, scale_to_zero: by_model }
     }
 
     /// The default, and what is said by model. What the saturation ConfigMap's default says wins over both, as in WVA

@@ -93,6 +93,9 @@ async fn answer(State(objects): State<Objects>, method: Method, uri: Uri, body: 
         return Response::new(Body::from_stream(objects.events(path, query)));
     }
     match method {
+        Method::GET if query.contains("metadata.name%3Dforbidden") => {
+            status(StatusCode::FORBIDDEN, "Forbidden", "configmaps is forbidden")
+        }
         Method::GET if is_list(path) => {
             let is_trust = path == "/api/v1/namespaces/kube-system/configmaps";
             let items = if is_trust { json!([*objects.trust]) } else { objects.items(path, query) };

@@ -104,6 +104,22 @@ async fn an_entry_that_goes_wrong_is_told_as_line_metric_and_event_and_its_last_
 }
 
 #[tokio::test]
+async fn what_may_not_be_listed_holds_up_the_start_for_ten_seconds_and_the_rest_counts() {
+    let local = config_map("llm", "1", json!({ "default": "priority: 5\n" }));
+    let objects = [(CONFIG_MAPS, local), ("/apis/llmd.ai/v1alpha1/variantautoscalings", variant("llm"))];
+    let began = Instant::now();
+    let process =
+        Process::start_beside("forbidden", &["--queueing-model-config-map", "forbidden"], &objects).await;
+    assert!(began.elapsed() >= Duration::from_secs(10), "ready too early");
+    logged(
+        &process,
+        "cannot watch ConfigMaps: check that the service account may list and watch them by name",
+    )
+    .await;
+    logged(&process, "namespaces: none → ").await;
+}
+
+#[tokio::test]
 async fn nodes_are_watched_for_as_long_as_they_are_a_limit() {
     let process = started("inventory").await;
     assert!(!process.log().contains("/api/v1/nodes"), "nobody has asked");

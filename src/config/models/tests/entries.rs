@@ -57,7 +57,7 @@ fn of_one_model() -> Vec<Row> {
         ("analyzers: [{name: throughput}]", "/global/default/analyzer", json!("saturation")),
         ("analyzers: [{name: saturation, score: 3}]", "/global/default/score", json!(3.0)),
         (
-            "analyzers: [{type: throughput, name: throughput, score: 2, scaleUpThreshold: 0.8}]",
+            "analyzers: [{type: throughput, name: mine, score: 2, scaleUpThreshold: 0.8}]",
             "/global/default/beside",
             json!([{ "analyzer": "throughput", "score": 2.0, "utilisation": { "up": 0.8, "down": 0.7 } }]),
         ),
