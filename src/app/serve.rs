@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use super::adapters::{ClusterReviewer, shared_pki};
+use super::policy::{self, PolicyKeeper};
 use super::recording::recorder;
 use super::sources::source;
 use super::tasks::Tasks;
@@ -22,9 +23,9 @@ use crate::cluster::apiservice::ApiServices;
 use crate::cluster::certificates::instance_name;
 use crate::cluster::self_check::CaMetrics;
 use crate::cluster::{
-    ApiServiceWatch, Bundle, CaBundle, Certificates, ClusterReader, ClusterWatch, Election, Events,
-    SelfCheck, StateStore, StateWriter, StatusWriter, TrustWatch, apiservice, certificates, lease,
-    self_check, watch as watches,
+    ApiServiceWatch, Bundle, CaBundle, Certificates, ClusterReader, ClusterWatch, ConfigMapReader,
+    ConfigMapWatch, Election, Events, SelfCheck, StateStore, StateWriter, StatusWriter, TrustWatch,
+    apiservice, certificates, lease, self_check, watch as watches,
 };
 use crate::config::{Config, ignored_environment};
 use crate::engine::{
@@ -33,7 +34,7 @@ use crate::engine::{
 use crate::serve::auth::TrustData;
 use crate::serve::tls::{RECHECK, Serving, SharedPki};
 use crate::serve::{AppState, Ports, Server, Settings};
-use crate::telemetry::{EvaluationMetrics, build_info};
+use crate::telemetry::{ConfigMetrics, EvaluationMetrics, build_info};
 
 /// The Secret of the shared certificate, and the prefix of the state objects.
 const SECRET: &str = "wva-tls";
@@ -134,7 +135,8 @@ struct App {
 
 impl App {
     async fn start(&mut self) -> anyhow::Result<Arc<Engine>> {
-        let (cluster, synced) = self.start_watches();
+        let ((ready, has_policy), (inventory, wanted)) = (watch::channel(false), watch::channel(false));
+        let (cluster, synced) = self.start_watches(has_policy, wanted);
         let leadership = self.start_election(synced.clone());
         let mut registry = Registry::default();
         build_info(&mut registry);
@@ -157,6 +159,17 @@ impl App {
         let (events, writer) =
             Events::new(self.client.clone(), cluster.clone(), self.config.instance.clone(), &mut registry);
         self.phases.watches.start("events", |stop| writer.run(stop));
+        let maps = self.start_config_maps();
+        self.start_policy(policy::Parts {
+            maps,
+            cluster: cluster.clone(),
+            engine: engine.clone(),
+            events: events.clone(),
+            leadership: leadership.clone(),
+            metrics: ConfigMetrics::register(&mut registry),
+            inventory,
+            ready,
+        });
         let ca_metrics = CaMetrics::register(&mut registry);
         let certificates = self.start_certificates(events.clone());
         self.start_writers(cluster, &board, &leadership);
@@ -183,24 +196,45 @@ impl App {
         Ok(engine)
     }
 
-    fn start_watches(&mut self) -> (ClusterReader, watch::Receiver<bool>) {
+    /// The cluster, and whether all of it has been listed and the policy to start with is known.
+    fn start_watches(
+        &mut self,
+        mut has_policy: watch::Receiver<bool>,
+        inventory: watch::Receiver<bool>,
+    ) -> (ClusterReader, watch::Receiver<bool>) {
         let settings = watches::Settings {
             namespace: self.config.watch_namespace.clone(),
             controller_instance: self.config.controller_instance.clone(),
+            node_selector: self.config.node_selector.clone(),
         };
         let (watching, cluster) = ClusterWatch::new(self.client.clone(), settings);
+        let watching = watching.with_inventory(inventory);
         self.phases.watches.start("cluster watch", |stop| watching.run(stop));
         let (tell, synced) = watch::channel(false);
         let mut observed = cluster.subscribe();
         self.phases.watches.start("first listing", |stop| async move {
-            let listed = observed.wait_for(|observed| observed.view.synced);
-            if let Some(Ok(_)) = stop.run_until_cancelled(listed).await {
+            let listed = async {
+                let listed = observed.wait_for(|observed| observed.view.synced).await.is_ok();
+                listed && has_policy.wait_for(|has_policy| *has_policy).await.is_ok()
+            };
+            if stop.run_until_cancelled(listed).await == Some(true) {
                 info!("every watch has listed once");
                 tell.send_replace(true);
             }
             stop.cancelled().await;
         });
         (cluster, synced)
+    }
+
+    fn start_config_maps(&mut self) -> ConfigMapReader {
+        let (watching, maps) = ConfigMapWatch::new(self.client.clone(), policy::settings(&self.config));
+        self.phases.watches.start("ConfigMap watch", |stop| watching.run(stop));
+        maps
+    }
+
+    fn start_policy(&mut self, parts: policy::Parts) {
+        let keeper = PolicyKeeper::new(parts, &self.config);
+        self.phases.watches.start("policy", |stop| keeper.run(stop));
     }
 
     /// Who has seen nothing yet does not campaign: another instance may have.

@@ -7,17 +7,20 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use smol_str::SmolStr;
 use wva_core::model::{Bounds, InvalidVariant, Role, TargetRef, Variant, VariantId};
-use wva_core::snapshot::{Phase, Scale};
+use wva_core::snapshot::{Phase, Scale, Template};
 use wva_core::units::{Cost, Replicas};
 
+use super::accelerator::short;
 use super::crd::{ACCELERATOR_LABEL, ScaleTargetRef, VariantAutoscaling};
-use super::wire::{LeanDeployment, LeanPod, PodCondition, Template, controller_uid};
+use super::template::template;
+use super::wire::{self, LeanDeployment, LeanPod, PodCondition, controller_uid};
 
 /// Node labels that name an accelerator, in the order they are looked for.
-const ACCELERATOR_KEYS: [&str; 4] = [
+pub(crate) const ACCELERATOR_KEYS: [&str; 5] = [
     "nvidia.com/gpu.product",
     "amd.com/gpu.product-name",
     "amd.com/gpu.product",
+    "intel.com/gpu.product",
     "cloud.google.com/gke-accelerator",
 ];
 /// Label of a pod template: which part of a request its pods serve.
@@ -103,7 +106,7 @@ fn count(number: i32) -> Option<Replicas> {
 }
 
 fn accelerator_label(labels: &BTreeMap<String, String>) -> Option<String> {
-    labels.get(ACCELERATOR_LABEL).filter(|name| !name.is_empty()).cloned()
+    labels.get(ACCELERATOR_LABEL).filter(|name| !name.is_empty()).map(|name| short(name))
 }
 
 /// What a Deployment says of the variant that has it as a target.
@@ -113,6 +116,7 @@ pub(crate) struct Target {
     pub(crate) scale: Scale,
     pub(crate) accelerator: Option<String>,
     pub(crate) role: Role,
+    pub(crate) template: Template,
 }
 
 impl From<&LeanDeployment> for Target {
@@ -121,7 +125,7 @@ impl From<&LeanDeployment> for Target {
         let replicas = |number: Option<i32>| number.and_then(count).unwrap_or_default();
         let spec = deployment.spec.replicas.map_or(Replicas::ONE, |number| replicas(Some(number)));
         let running = replicas(deployment.status.replicas);
-        let template = &deployment.spec.template;
+        let pods = &deployment.spec.template;
         Self {
             uid: deployment.metadata.uid.as_deref().unwrap_or_default().into(),
             scale: Scale {
@@ -129,14 +133,15 @@ impl From<&LeanDeployment> for Target {
                 current: if running == Replicas::ZERO { spec } else { running },
                 ready: replicas(deployment.status.ready_replicas),
             },
-            accelerator: accelerator(template),
-            role: role(template),
+            accelerator: accelerator(pods),
+            role: role(pods),
+            template: template(&pods.spec),
         }
     }
 }
 
 /// The accelerator that a pod template asks of its node: by node selector, then required, then preferred affinity.
-fn accelerator(template: &Template) -> Option<String> {
+fn accelerator(template: &wire::Template) -> Option<String> {
     let selector = template.spec.node_selector.as_ref();
     let selected = selector.and_then(|labels| ACCELERATOR_KEYS.iter().find_map(|key| labels.get(*key)));
     let affine = || {
@@ -147,10 +152,10 @@ fn accelerator(template: &Template) -> Option<String> {
             expression.values.as_ref().filter(|_| known).and_then(|values| values.first())
         })
     };
-    selected.or_else(affine).filter(|name| !name.is_empty()).cloned()
+    selected.or_else(affine).filter(|name| !name.is_empty()).map(|name| short(name))
 }
 
-fn role(template: &Template) -> Role {
+fn role(template: &wire::Template) -> Role {
     match template.metadata.labels.as_ref().and_then(|labels| labels.get(ROLE_LABEL)).map(String::as_str) {
         Some("prefill") => Role::Prefill,
         Some("decode") => Role::Decode,
@@ -300,7 +305,8 @@ mod tests {
 
     #[test]
     fn the_accelerator_is_what_the_pods_ask_of_their_node() {
-        let selector = json!({ "spec": { "nodeSelector": { "nvidia.com/gpu.product": "A100" } } });
+        let selector =
+            json!({ "spec": { "nodeSelector": { "nvidia.com/gpu.product": "NVIDIA-A100-PCIE-80GB" } } });
         assert_eq!(deployment(selector).accelerator.as_deref(), Some("A100"));
         let expression =
             json!({ "key": "cloud.google.com/gke-accelerator", "operator": "In", "values": ["l4"] });
@@ -309,6 +315,15 @@ mod tests {
         let required = json!({ "spec": { "affinity": affinity } });
         assert_eq!(deployment(required).accelerator.as_deref(), Some("l4"));
         assert_eq!(deployment(json!({})).accelerator, None);
+    }
+
+    #[test]
+    fn the_gpus_of_a_replica_are_those_its_template_asks_for() {
+        let container = json!({ "name": "vllm", "resources": { "limits": { "nvidia.com/gpu": "4" } } });
+        let template =
+            deployment(json!({ "spec": { "containers": [container], "initContainers": [container] } }))
+                .template;
+        assert_eq!((template.gpus, template.engine.is_some()), (4, true));
     }
 
     #[test]

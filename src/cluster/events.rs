@@ -16,6 +16,7 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use wva_core::VariantId;
 
+use super::config_maps::Found;
 use super::crd::VariantAutoscaling;
 use super::status::shortened;
 use super::status_writer::FIELD_MANAGER;
@@ -135,6 +136,15 @@ impl Events {
     /// Queues an event, unless the same was told a short time ago. Never waits; false when it is lost.
     pub fn tell(&self, news: News) -> bool {
         self.count(self.ours.take(news))
+    }
+
+    /// An entry of a ConfigMap does not count as it is. Told on the ConfigMap.
+    pub fn refused(&self, map: &Found, problem: String) {
+        let (object, topic) = (map.object.clone(), problem.clone());
+        let reason = "InvalidConfiguration";
+        // Whoever may write a ConfigMap causes these, like a reader those of his reads.
+        let news = News { object, kind: EventType::Warning, reason, note: problem, topic };
+        self.count(self.readers.take(news));
     }
 
     fn count(&self, taken: bool) -> bool {

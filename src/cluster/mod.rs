@@ -1,12 +1,15 @@
 //! Kubernetes, both ways: custom resources, watches, ownership, status, state objects, lease and access reviews.
 
+mod accelerator;
 pub mod apiservice;
 mod ca_bundle;
 mod ca_check;
 pub mod certificates;
+pub mod config_maps;
 mod convert;
 pub mod crd;
 pub mod events;
+mod inventory;
 pub mod lease;
 mod pki;
 pub mod reviews;
@@ -17,6 +20,7 @@ pub mod state;
 pub mod state_writer;
 mod status;
 pub mod status_writer;
+mod template;
 mod trouble;
 pub mod trust;
 pub mod view;
@@ -26,6 +30,7 @@ mod wire;
 pub use apiservice::ApiServiceWatch;
 pub use ca_bundle::CaBundle;
 pub use certificates::Certificates;
+pub use config_maps::{ConfigMapReader, ConfigMapWatch};
 pub use events::Events;
 pub use lease::Election;
 pub use pki::Bundle;

@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use smol_str::SmolStr;
 use wva_core::model::{InvalidVariant, Variant, VariantId};
-use wva_core::snapshot::{Phase, Replica, Template, VariantState};
+use wva_core::snapshot::{Phase, Replica, VariantState};
 use wva_core::units::Replicas;
 
 use super::convert::{OwnedPod, Target};
 use super::crd::VariantAutoscalingStatus;
+use super::inventory::{Gpus, inventory};
 use crate::engine::{Claim, ClusterView, Endpoint};
 
 /// Namespace and name.
@@ -74,6 +75,16 @@ impl<V: PartialEq> Table<V> {
         }
     }
 
+    /// True when the watch has listed once.
+    pub(crate) fn has_listed(&self) -> bool {
+        self.listed
+    }
+
+    /// Every object.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Key, &V)> {
+        self.live.iter()
+    }
+
     /// What is known of one object.
     fn get(&self, namespace: &str, name: &str) -> Option<&V> {
         self.live.get(&(namespace.into(), name.into()))
@@ -107,6 +118,8 @@ pub(crate) struct Tables {
     pub(crate) deployments: Table<Target>,
     pub(crate) replica_sets: Table<OwnedSet>,
     pub(crate) pods: Table<OwnedPod>,
+    /// Only where a limit is what the nodes have.
+    pub(crate) nodes: Table<Gpus>,
 }
 
 /// What the cluster looks like at one moment.
@@ -130,7 +143,8 @@ impl Tables {
         let (variants, invalid) = self.valid(&objects);
         let pods = self.pods_by_target(&variants);
         let (synced, claims) = (self.synced(), claims(&objects));
-        let mut view = ClusterView { synced, claims, invalid, ..ClusterView::default() };
+        let inventory = self.nodes.listed.then(|| inventory(self.nodes.live.values()));
+        let mut view = ClusterView { synced, claims, invalid, inventory, ..ClusterView::default() };
         for (variant, object) in variants {
             let target = self.deployments.get(&variant.id.namespace, &variant.target.name);
             let owned = target.and_then(|target| pods.get(&*target.uid)).map_or(&[][..], Vec::as_slice);
@@ -239,7 +253,7 @@ fn state(
         scale: target.map(|target| target.scale),
         replicas: pods.iter().map(|(key, pod)| replica(key, pod)).collect(),
         last_status: alloc.and_then(|alloc| u32::try_from(alloc.num_replicas).ok()).map(Replicas::new),
-        template: Template::default(),
+        template: target.map(|target| target.template.clone()).unwrap_or_default(),
     }
 }
 
@@ -263,7 +277,7 @@ fn endpoint((namespace, name): &Key, pod: &OwnedPod) -> Option<Endpoint> {
 mod tests {
     use jiff::Timestamp;
     use wva_core::model::{Bounds, Role, TargetRef};
-    use wva_core::snapshot::Scale;
+    use wva_core::snapshot::{Scale, Template};
     use wva_core::units::Cost;
 
     use super::*;
@@ -289,7 +303,8 @@ mod tests {
     fn target(uid: &str) -> Target {
         let two = Replicas::new(2);
         let scale = Scale { spec: two, current: two, ready: Replicas::ONE };
-        Target { uid: uid.into(), scale, accelerator: Some("H100".into()), role: Role::Decode }
+        let (accelerator, template) = (Some("H100".into()), Template { gpus: 2, ..Template::default() });
+        Target { uid: uid.into(), scale, accelerator, role: Role::Decode, template }
     }
 
     fn pod(owner: &str, phase: Phase) -> OwnedPod {
@@ -325,10 +340,23 @@ mod tests {
     }
 
     #[test]
-    fn the_target_knows_accelerator_and_role_better_than_the_label() {
+    fn the_target_knows_accelerator_role_and_gpus() {
         let view = cluster().observed().view;
         let variant = &view.variants[0].variant;
         assert_eq!((variant.accelerator.as_deref(), variant.role), (Some("H100"), Role::Decode));
+        assert_eq!(view.variants[0].template.gpus, 2);
+    }
+
+    #[test]
+    fn the_inventory_is_known_once_the_nodes_have_been_listed() {
+        let mut tables = cluster();
+        assert_eq!(tables.observed().view.inventory, None);
+        for name in ["a", "b"] {
+            tables.nodes.apply(Step::Listed(key(name), Some(Gpus { name: "H100".into(), count: 8 })));
+        }
+        tables.nodes.apply(Step::Done);
+        assert_eq!(tables.observed().view.inventory, Some(BTreeMap::from([("H100".into(), 16)])));
+        assert!(!tables.synced(), "nobody waits for nodes");
     }
 
     #[test]

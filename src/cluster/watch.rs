@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::stream::{BoxStream, SelectAll};
+use futures::stream::{self, BoxStream, SelectAll};
 use futures::{Stream, StreamExt};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::Api;
@@ -20,9 +20,10 @@ use wva_core::model::{InvalidVariant, Variant};
 
 use super::convert::{OwnedPod, Target, variant_id};
 use super::crd::{CONTROLLER_INSTANCE_LABEL, VariantAutoscaling};
+use super::inventory::Gpus;
 use super::trouble::{Trouble, backoff, config};
-use super::view::{Key, Observed, OwnedSet, Step, Tables, VariantObject};
-use super::wire::{Guarded, LeanDeployment, LeanPod, LeanReplicaSet, controller_uid};
+use super::view::{Key, Observed, OwnedSet, Step, Table, Tables, VariantObject};
+use super::wire::{Guarded, LeanDeployment, LeanNode, LeanPod, LeanReplicaSet, controller_uid};
 use crate::engine::{Cluster, ClusterView};
 
 /// How long changes are gathered before the view is made anew: at most 10 rebuilds a second, and a change is seen long
@@ -38,6 +39,8 @@ pub struct Settings {
     pub namespace: Option<String>,
     /// Only variants whose label `wva.llmd.ai/controller-instance` has this value; all of them when `None`.
     pub controller_instance: Option<String>,
+    /// Only nodes whose labels match this selector; all of them when `None`.
+    pub node_selector: Option<String>,
 }
 
 /// The newest state of the cluster: any number of readers.
@@ -70,6 +73,8 @@ impl Cluster for ClusterReader {
 pub struct ClusterWatch {
     client: kube::Client,
     settings: Settings,
+    /// Whether anybody wants to know what the nodes have.
+    inventory: watch::Receiver<bool>,
     newest: watch::Sender<Arc<Observed>>,
 }
 
@@ -78,12 +83,21 @@ impl ClusterWatch {
     #[must_use]
     pub fn new(client: kube::Client, settings: Settings) -> (Self, ClusterReader) {
         let (sender, newest) = watch::channel(Arc::default());
-        (Self { client, settings, newest: sender }, ClusterReader { newest })
+        let (_, inventory) = watch::channel(false);
+        (Self { client, settings, inventory, newest: sender }, ClusterReader { newest })
+    }
+
+    /// With the nodes, for as long as `wanted` says so.
+    #[must_use]
+    pub fn with_inventory(self, wanted: watch::Receiver<bool>) -> Self {
+        Self { inventory: wanted, ..self }
     }
 
     /// Watches until cancelled.
-    pub async fn run(self, cancel: CancellationToken) {
+    pub async fn run(mut self, cancel: CancellationToken) {
         let mut changes = self.changes();
+        let mut nodes = stream::pending().boxed();
+        self.inventory.mark_changed();
         let mut tables = Tables::default();
         let mut rebuild_at: Option<Instant> = None;
         loop {
@@ -94,8 +108,18 @@ impl ClusterWatch {
                     self.newest.send_replace(Arc::new(tables.observed()));
                     rebuild_at = None;
                 }
+                wanted = next(&mut self.inventory) => {
+                    nodes = if wanted { self.nodes() } else { stream::pending().boxed() };
+                    tables.nodes = Table::default();
+                    rebuild_at.get_or_insert_with(|| Instant::now() + DEBOUNCE);
+                }
                 Some(change) = changes.next() => {
                     if change.apply(&mut tables) {
+                        rebuild_at.get_or_insert_with(|| Instant::now() + DEBOUNCE);
+                    }
+                }
+                Some(step) = nodes.next() => {
+                    if tables.nodes.apply(step) {
                         rebuild_at.get_or_insert_with(|| Instant::now() + DEBOUNCE);
                     }
                 }
@@ -116,7 +140,7 @@ impl ClusterWatch {
             let key = key(&set.metadata);
             (key, owned_set(&set))
         });
-        futures::stream::select_all([
+        stream::select_all([
             variants.map(Change::Variants).boxed(),
             deployments.map(Change::Deployments).boxed(),
             sets.map(Change::ReplicaSets).boxed(),
@@ -124,11 +148,27 @@ impl ClusterWatch {
         ])
     }
 
+    fn nodes(&self) -> BoxStream<'static, Step<Gpus>> {
+        let selector = self.settings.node_selector.iter();
+        let config = selector.fold(config(), |config, labels| config.labels(labels));
+        let hint = "allow it with the chart's value limits.inventory, or take enableLimiter out of the saturation ConfigMap";
+        let nodes = watcher(Api::<Guarded<LeanNode>>::all(self.client.clone()), config);
+        guarded("Nodes", hint, nodes, |node| node.ok().as_ref().and_then(Gpus::of)).boxed()
+    }
+
     fn api<K: Resource<DynamicType = (), Scope = NamespaceResourceScope>>(&self) -> Api<K> {
         match &self.settings.namespace {
             Some(namespace) => Api::namespaced(self.client.clone(), namespace),
             None => Api::all(self.client.clone()),
         }
+    }
+}
+
+/// The next value, once there is one. Never, when nobody can say any more.
+async fn next(wanted: &mut watch::Receiver<bool>) -> bool {
+    match wanted.changed().await {
+        Ok(()) => *wanted.borrow_and_update(),
+        Err(_) => std::future::pending().await,
     }
 }
 
@@ -153,7 +193,7 @@ impl Change {
     }
 }
 
-fn key(metadata: &ObjectMeta) -> Key {
+pub(crate) fn key(metadata: &ObjectMeta) -> Key {
     let text = |name: &Option<String>| name.as_deref().unwrap_or_default().into();
     (text(&metadata.namespace), text(&metadata.name))
 }
@@ -184,7 +224,7 @@ where
 }
 
 /// The steps of a watch, with back-off; what goes wrong is told once, until it works again.
-fn steps<K, V>(
+pub(crate) fn steps<K, V>(
     what: &'static str,
     hint: &'static str,
     events: impl Stream<Item = watcher::Result<Event<K>>> + Send + 'static,

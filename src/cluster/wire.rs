@@ -5,13 +5,14 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
-use k8s_openapi::api::core::v1::{NodeAffinity, NodeSelectorTerm, Pod};
+use k8s_openapi::api::core::v1::{Node, NodeAffinity, NodeSelectorTerm, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use kube::Resource;
 use kube::core::PartialObjectMeta;
 use kube::core::error_boundary::InvalidObject;
 use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer};
+use serde_json::Value;
 use serde_json::value::RawValue;
 
 /// An object that may be unreadable: then its metadata is still known, and the list it is in stays readable. Parsed
@@ -132,6 +133,48 @@ pub(crate) struct TemplateMeta {
 pub(crate) struct TemplateSpec {
     pub(crate) node_selector: Option<BTreeMap<String, String>>,
     pub(crate) affinity: Option<LeanAffinity>,
+    #[serde(default)]
+    pub(crate) containers: Vec<TemplateContainer>,
+}
+
+/// A container of a pod template: what it asks for, and what it runs.
+#[derive(Deserialize, Debug, Clone, Default)]
+#[serde(default)]
+pub(crate) struct TemplateContainer {
+    pub(crate) image: String,
+    pub(crate) command: Vec<String>,
+    pub(crate) args: Vec<String>,
+    pub(crate) env: Vec<Variable>,
+    pub(crate) resources: Resources,
+}
+
+#[derive(Deserialize, Debug, Clone)]
+pub(crate) struct Variable {
+    pub(crate) name: String,
+    pub(crate) value: Option<String>,
+}
+
+#[derive(Deserialize, Debug, Clone, Default)]
+#[serde(default)]
+pub(crate) struct Resources {
+    pub(crate) requests: Quantities,
+    pub(crate) limits: Quantities,
+}
+
+/// Amounts by resource.
+pub(crate) type Quantities = BTreeMap<String, Amount>;
+
+/// An amount of a resource: text, or a number where its author left out the quotes.
+#[derive(Debug, Clone)]
+pub(crate) struct Amount(pub(crate) String);
+
+impl<'de> Deserialize<'de> for Amount {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(Self(match Value::deserialize(deserializer)? {
+            Value::String(text) => text,
+            other => other.to_string(),
+        }))
+    }
 }
 
 #[derive(Deserialize, Debug, Clone, Default)]
@@ -208,6 +251,44 @@ pub(crate) struct PodCondition {
     pub(crate) status: String,
     pub(crate) reason: Option<String>,
     pub(crate) last_transition_time: Option<Time>,
+}
+
+/// A node: its labels, whether it takes pods, and the amounts it has.
+#[derive(Resource, Deserialize, Debug, Clone)]
+#[resource(inherit = "Node")]
+pub(crate) struct LeanNode {
+    #[serde(deserialize_with = "labelled_metadata")]
+    pub(crate) metadata: ObjectMeta,
+    #[serde(default)]
+    pub(crate) spec: NodeSpec,
+    #[serde(default)]
+    pub(crate) status: NodeStatus,
+}
+
+#[derive(Deserialize, Debug, Clone, Default)]
+#[serde(default)]
+pub(crate) struct NodeSpec {
+    pub(crate) unschedulable: bool,
+}
+
+#[derive(Deserialize, Debug, Clone, Default)]
+#[serde(default)]
+pub(crate) struct NodeStatus {
+    pub(crate) allocatable: Quantities,
+    pub(crate) conditions: Vec<PodCondition>,
+}
+
+/// Of the metadata what is read of nodes.
+fn labelled_metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Lean {
+        name: Option<String>,
+        resource_version: Option<String>,
+        labels: Option<BTreeMap<String, String>>,
+    }
+    let Lean { name, resource_version, labels } = Lean::deserialize(deserializer)?;
+    Ok(ObjectMeta { name, resource_version, labels, ..ObjectMeta::default() })
 }
 
 /// The uid of the owner that manages an object, when that owner is of `kind`.

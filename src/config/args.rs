@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use jiff::SignedDuration;
 
+use super::maps::ConfigMapArgs;
 use super::record_args::RecordArgs;
 
 /// What upstream's manifests mean by leaving `POD_NAMESPACE` out.
@@ -40,6 +41,9 @@ pub struct ServeArgs {
     /// What is kept.
     #[command(flatten)]
     pub record: RecordArgs,
+    /// ConfigMaps.
+    #[command(flatten)]
+    pub config_maps: ConfigMapArgs,
     /// Logs.
     #[command(flatten)]
     pub log: LogArgs,
@@ -202,7 +206,8 @@ pub struct DecisionArgs {
     /// A number whose newest evidence is older than this is withheld: the HPA holds and its condition says why.
     #[arg(long, default_value = "5m", value_name = "DURATION")]
     pub max_stale: SignedDuration,
-    /// Take the last replica of a model that has been idle for 10 minutes, where every variant has minReplicas 0.
+    /// Take the last replica of a model that has been idle for 10 minutes, where every variant has minReplicas 0. What the
+    /// ConfigMaps say of it wins.
     #[arg(long, env = "WVA_SCALE_TO_ZERO", num_args = 0..=1, default_value = "false",
           default_missing_value = "true", value_parser = lenient_bool, value_name = "BOOL")]
     pub scale_to_zero: bool,

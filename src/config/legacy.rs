@@ -26,13 +26,11 @@ const IGNORED: &[(&str, &str)] = &[
     ("V", "see --log-level"),
     ("HEALTH_PROBE_BIND_ADDRESS", "health is on the secure port"),
     ("ENABLE_HTTP2", "HTTP/2 is always on"),
-    ("WVA_LIMITED_MODE", "GPU inventory is not a limit yet"),
-    ("WVA_NODE_SELECTOR", "GPU inventory is not a limit yet"),
+    ("WVA_LIMITED_MODE", "see enableLimiter in the saturation ConfigMap"),
     ("POOL_GROUP", "the scheduler's queue is read from its metrics"),
     ("EPP_METRIC_READER_BEARER_TOKEN", "the scheduler's metrics are read through Prometheus"),
     ("SCALE_FROM_ZERO_ENGINE_MAX_CONCURRENCY", "one evaluation covers all variants"),
-    ("CONFIG_MAP_NAME", "flags and environment configure this program"),
-    ("SATURATION_CONFIG_MAP_NAME", "the published default thresholds apply"),
+    ("CONFIG_MAP_NAME", "nothing has ever been read from it: flags and environment say what it says"),
 ];
 
 /// The ignored names that are set, each with the reason.

@@ -2,6 +2,8 @@
 
 mod args;
 mod legacy;
+mod maps;
+pub mod models;
 mod policy_file;
 mod record_args;
 mod resolve;

@@ -12,6 +12,7 @@ use wva_core::units::Seconds;
 use super::args::{
     DEFAULT_LEASE, DEFAULT_NAMESPACE, DEFAULT_SERVICE, ServeArgs, ServingArgs, SourceArgs, SourceKind,
 };
+use super::models::Names;
 use super::record_args::RecordArgs;
 
 /// The lease lasts this long without renewal (the values every Kubernetes controller uses: 15 s, 10 s, 2 s).
@@ -58,8 +59,12 @@ pub struct Config {
     pub max_age: Duration,
     /// How long a read waits.
     pub read_wait: Duration,
-    /// What decisions are tuned by.
+    /// What decisions are tuned by where no ConfigMap says anything.
     pub policy: Policy,
+    /// The ConfigMaps that say more.
+    pub config_maps: Names,
+    /// The nodes whose GPUs count, where they do.
+    pub node_selector: Option<String>,
     /// Which evaluations are kept.
     pub record: RecordSettings,
 }
@@ -171,6 +176,16 @@ pub enum ConfigError {
         /// What all files may have.
         total: u64,
     },
+    /// Two flags with one name.
+    #[error("{flag} and {other} are both {name:?}: give each ConfigMap a name of its own")]
+    SameConfigMap {
+        /// One flag.
+        flag: &'static str,
+        /// The other.
+        other: &'static str,
+        /// The name.
+        name: String,
+    },
     /// Half of a pair.
     #[error("{given} needs {missing} beside it")]
     HalfPair {
@@ -229,6 +244,8 @@ impl TryFrom<ServeArgs> for Config {
                 },
                 ..Policy::default()
             },
+            config_maps: args.config_maps.names()?,
+            node_selector: args.config_maps.node_selector.filter(|selector| !selector.is_empty()),
         })
     }
 }
@@ -332,6 +349,7 @@ fn hostname() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::models::Kind;
     use clap::Parser;
 
     #[derive(Parser)]
@@ -424,6 +442,15 @@ mod tests {
     #[test]
     fn two_instances_started_by_hand_have_two_identities() {
         assert!(config("").unwrap().instance.ends_with(&std::process::id().to_string()));
+    }
+
+    #[test]
+    fn each_configmap_has_a_name_of_its_own_and_an_empty_one_is_the_default() {
+        let names = config("--saturation-config-map= --queueing-model-config-map q").unwrap().config_maps;
+        assert_eq!(names[&Kind::Saturation], "wva-saturation-scaling-config");
+        assert_eq!(names[&Kind::QueueingModel], "q");
+        let error = config("--queueing-model-config-map accelerator-unit-costs").unwrap_err();
+        assert!(error.contains("--queueing-model-config-map") && error.contains("of its own"), "{error}");
     }
 
     #[test]

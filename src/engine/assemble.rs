@@ -19,7 +19,7 @@ pub fn assemble(view: &ClusterView, answer: Result<Collected, SourceError>, now:
     if let Ok(collected) = answer {
         join(&mut groups, collected.series);
     }
-    Snapshot { now, groups, invalid: view.invalid.clone(), inventory: None }
+    Snapshot { now, groups, invalid: view.invalid.clone(), inventory: view.inventory.clone() }
 }
 
 fn groups_of(view: &ClusterView, answer: &Result<Collected, SourceError>) -> BTreeMap<GroupId, ModelGroup> {
@@ -223,6 +223,13 @@ mod tests {
         let collected =
             Collected { series: vec![series("llama-0", "meta/llama", 0.5), other], ..Collected::default() };
         assert_eq!(engines(collected), vec![0.5]);
+    }
+
+    #[test]
+    fn a_snapshot_has_the_inventory_of_the_view() {
+        let inventory = Some(BTreeMap::from([("H100".into(), 16)]));
+        let view = ClusterView { inventory: inventory.clone(), ..view() };
+        assert_eq!(assemble(&view, Ok(Collected::default()), now()).inventory, inventory);
     }
 
     #[test]

@@ -103,6 +103,11 @@ impl Engine {
         self.policy.load_full()
     }
 
+    /// Replaces the policy: the next evaluation has it.
+    pub fn set_policy(&self, policy: Policy) {
+        self.policy.store(Arc::new(policy));
+    }
+
     /// What is remembered, after every decision.
     #[must_use]
     pub fn memory(&self) -> watch::Receiver<Arc<Memory>> {

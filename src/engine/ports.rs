@@ -1,6 +1,6 @@
 //! What an evaluation needs from the outside, as traits and plain values. The edges implement them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -142,6 +142,8 @@ pub struct ClusterView {
     pub endpoints: Vec<Endpoint>,
     /// Objects that cannot be decided about.
     pub invalid: Vec<InvalidVariant>,
+    /// GPUs that the nodes have, by the accelerator's name; `None` when nobody looks, or has seen them.
+    pub inventory: Option<BTreeMap<SmolStr, u32>>,
 }
 
 impl ClusterView {

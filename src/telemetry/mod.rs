@@ -1,7 +1,9 @@
 //! Logs and our own metric families.
 
+mod config;
 mod logging;
 mod metrics;
 
+pub use config::ConfigMetrics;
 pub use logging::init as init_logging;
 pub use metrics::{EvaluationMetrics, build_info};

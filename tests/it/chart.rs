@@ -53,6 +53,26 @@ fn the_chart_grants_every_state_object_by_name() {
 }
 
 #[test]
+fn the_chart_grants_every_configmap_that_may_be_local_by_name_and_nodes_only_where_they_are_wanted() {
+    let (manifest, help) = (read("manifests/wva.yaml"), help());
+    let rule = after_line(&manifest, "    resources: [configmaps]\n    resourceNames:\n");
+    for name in
+        ["wva-saturation-scaling-config", "wva-model-scale-to-zero-config", "wva-queueing-model-config"]
+    {
+        assert!(rule.contains(name) && help.contains(&format!("[default: {name}]")), "{name}: {rule}");
+    }
+    assert!(rule.contains("verbs: [list, watch]"), "{rule}");
+    assert!(!manifest.contains("resources: [nodes]"), "the default install needs no nodes");
+    assert!(read("charts/wva/templates/rbac.yaml").contains("{{- if .Values.limits.inventory }}"));
+}
+
+/// The rule that goes on after `line`.
+fn after_line<'a>(text: &'a str, line: &str) -> &'a str {
+    let (_, rest) = text.split_once(line).unwrap_or_else(|| panic!("no {line:?}"));
+    rest.split("  - apiGroups:").next().unwrap()
+}
+
+#[test]
 fn the_chart_grants_every_apiservice_by_name_and_writing_only_to_its_own() {
     let manifest = read("manifests/wva.yaml");
     let rules = manifest.split("  - apiGroups: [apiregistration.k8s.io]").skip(1);

@@ -21,6 +21,7 @@ pub(crate) mod identity;
 mod operators;
 mod overload;
 pub(crate) mod pki;
+mod policy;
 mod process;
 mod quantities;
 mod reviews;

@@ -139,6 +139,7 @@ impl Cluster for Stage {
                 claims: vec![Claim { deployment, variant }],
                 endpoints: endpoints.collect(),
                 invalid: Vec::new(),
+                inventory: None,
             })
         })
     }

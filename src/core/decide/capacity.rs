@@ -35,6 +35,8 @@ pub(super) struct Asked {
     states: BTreeMap<Role, State>,
     findings: SmolStr,
     evidence: Timestamp,
+    /// By place among the members, numbers that need no optimizer.
+    wanted: Vec<Option<Replicas>>,
 }
 
 /// What the analyzers read of one member.
@@ -54,6 +56,10 @@ pub(super) fn ask(
     steps: &mut Vec<Step>,
 ) -> Option<Asked> {
     let seen: Vec<Seen<'_, '_>> = members.iter().map(|member| see(scene, member)).collect();
+    if scene.model.analyzer == Analyzer::Inferno {
+        let wanted = latency::inferno(scene, &seen, learned)?;
+        return Some(Asked::settled(scene, members, states, wanted));
+    }
     let first = Beside { analyzer: scene.model.analyzer, score: scene.model.score, utilisation: None };
     let chosen = std::iter::once(&first).chain(&scene.model.beside);
     let findings: Vec<Finding> = chosen
@@ -77,7 +83,14 @@ pub(super) fn ask(
     };
     let (places, candidates) = members.iter().enumerate().map(|(at, member)| (at, candidate(member))).unzip();
     let request = Request { id: scene.id.clone(), priority: scene.model.priority, candidates, findings };
-    Some(Asked { request, places, states, findings: said, evidence: newest(members, scene.now) })
+    Some(Asked {
+        request,
+        places,
+        states,
+        findings: said,
+        evidence: newest(members, scene.now),
+        wanted: Vec::new(),
+    })
 }
 
 fn see<'m, 'a>(scene: Scene<'_>, member: &'m Member<'a>) -> Seen<'m, 'a> {
@@ -265,6 +278,25 @@ fn analyzed(scene: Scene<'_>, finding: &Finding) -> Step {
 }
 
 impl Asked {
+    /// Numbers that are wanted as they are: no optimizer makes others of them.
+    fn settled(
+        scene: Scene<'_>,
+        members: &[Member<'_>],
+        states: BTreeMap<Role, State>,
+        wanted: Vec<Option<Replicas>>,
+    ) -> Self {
+        let request = Request {
+            id: scene.id.clone(),
+            priority: scene.model.priority,
+            candidates: Vec::new(),
+            findings: Vec::new(),
+        };
+        let findings =
+            SmolStr::new_static("inferno: the cheapest allocation that keeps its class's latencies");
+        let evidence = newest(members, scene.now);
+        Self { request, places: Vec::new(), states, findings, evidence, wanted }
+    }
+
     /// Puts the numbers of `plan` into the drafts of the members that are seen.
     pub(super) fn take(
         &self,
@@ -274,14 +306,17 @@ impl Asked {
         steps: &mut Vec<Step>,
     ) {
         steps.extend(plan.steps.iter().map(|step| Step::new(Stage::Optimize, None, step.to_smolstr())));
-        for (at, target) in self.places.iter().zip(&plan.targets) {
-            let (member, draft) = (&members[*at], &mut drafts[*at]);
+        let planned = self.places.iter().zip(&plan.targets);
+        let planned = planned.map(|(at, target)| (*at, target.target, target.bound.as_ref()));
+        let settled = self.wanted.iter().enumerate().filter_map(|(at, wanted)| Some((at, (*wanted)?, None)));
+        for (at, target, bound) in planned.chain(settled) {
+            let (member, draft) = (&members[at], &mut drafts[at]);
             let Some(state) = self.states.get(&member.state.variant.role) else { continue };
-            if !member.active() && target.target == Replicas::ZERO {
+            if !member.active() && target == Replicas::ZERO {
                 continue;
             }
-            let binding = target.bound.as_ref().map(ToSmolStr::to_smolstr);
-            *draft = self.draft(member, *state, target.target);
+            let binding = bound.map(ToSmolStr::to_smolstr);
+            *draft = self.draft(member, *state, target);
             let step = Step::new(Stage::Target, Some(member.name()), draft.message.clone());
             steps.push(Step { binding, ..step });
         }

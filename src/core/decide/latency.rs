@@ -1,15 +1,19 @@
-//! The analyzers of latency: the queueing model, asked from what a decision knows.
+//! The analyzers of latency, asked from what a decision knows: the queueing model, and the legacy solver with its parameters.
 
 use super::capacity::{Seen, max_sequences};
 use super::member::Scene;
 use crate::analyze::finding::Finding;
+use crate::analyze::inferno::{Supply, System, Wanted, data};
+use crate::analyze::queueing::capacity::means;
+use crate::analyze::queueing::objectives::Means;
+use crate::analyze::queueing::service_time::Service;
 use crate::analyze::queueing::size::Targets;
 use crate::analyze::queueing::{self, Load, Observation, Settings};
 use crate::memory::Learned;
-use crate::model::{Beside, Utilisation};
+use crate::model::{Beside, LatencyTargets, ServiceClass, Utilisation};
 use crate::observe::held_by_scheduler;
 use crate::quality;
-use crate::units::Requests;
+use crate::units::{Replicas, Requests, count, whole};
 
 /// What the queueing model finds; `None` while nobody knows what latencies to keep.
 pub(super) fn queueing(
@@ -64,3 +68,92 @@ fn load(scene: Scene<'_>, one: &Seen<'_, '_>) -> Load {
         observations: one.loads.iter().map(observed).collect(),
     }
 }
+
+/// What the legacy solver wants of each member, in their order; `None` of one it has no answer for. Service times are
+/// those the queueing model learns; a variant stays on its accelerator.
+pub(super) fn inferno(
+    scene: Scene<'_>,
+    seen: &[Seen<'_, '_>],
+    learned: &mut Learned,
+) -> Option<Vec<Option<Replicas>>> {
+    let targets =
+        |class: &ServiceClass| class.targets.iter().find(|one| one.model == scene.id.model).cloned();
+    // Of several classes with this model the most demanding user decides: the one of the highest priority.
+    let promised = scene.classes.iter().filter(|class| targets(class).is_some());
+    let class = promised.min_by_key(|class| class.priority)?;
+    let LatencyTargets { ttft_ms, itl_ms } = targets(class)?.latency;
+    let latency = Targets::latency(ttft_ms as f32, itl_ms as f32).ok()?;
+    let promise = vec![(scene.id.model.clone(), latency)];
+    let loads: Vec<Load> = seen.iter().map(|one| load(scene, one)).collect();
+    let settings = Settings { targets: Some(latency), ..Settings::default() };
+    let known = std::mem::take(&mut learned.queueing);
+    learned.queueing = queueing::analyze(&loads, Requests::ZERO, &known, &settings, scene.compat).learned;
+    let held = held_by_scheduler(scene.now, &scene.group.scheduler).map_or(0.0, |sample| sample.value);
+    let share = held / settings.drain.get() / f64::from(count(seen.len().max(1)));
+    let class = data::ServiceClass::new(&class.name, i64::from(class.priority), promise).ok()?;
+    let mut system = System { classes: vec![class], ..System::default() };
+    for (one, load) in seen.iter().zip(&loads) {
+        if let Some(parameters) = learned.queueing.get(&load.name) {
+            add(scene, &mut system, one, load, (parameters.service, share));
+        }
+    }
+    let allocations = system.solve(&Supply::Unlimited, scene.compat);
+    let wanted = system.wanted(&allocations, scene.compat);
+    let number = |load: &Load| match wanted.get(&load.name) {
+        Some(Wanted::Replicas(number)) => Some(*number),
+        Some(Wanted::Hold) | None => None,
+    };
+    Some(loads.iter().map(number).collect())
+}
+
+/// Adds one variant as a server on an accelerator of its own, which is named as the variant is: two variants on one type
+/// may be served differently fast.
+fn add(
+    scene: Scene<'_>,
+    system: &mut System,
+    one: &Seen<'_, '_>,
+    load: &Load,
+    (service, queued): (Service, f64),
+) {
+    let (state, running) = (one.member.state, one.member.scale.base());
+    let unit = load.accelerator.as_ref().and_then(|name| scene.unit_costs.get(name));
+    let cost = unit.map_or(load.cost, |unit| unit.cost).get() as f32;
+    let max_batch = match max_sequences(state) {
+        0 => DEFAULT_BATCH,
+        known => known,
+    };
+    let arrival: f64 = load.observations.iter().filter_map(|seen| seen.arrival).sum();
+    let mean = means(&load.observations, scene.compat);
+    let tokens = |of: fn(&Means) -> f64| mean.as_ref().map_or(0, |mean| whole(of(mean).round()));
+    let (input, output) = (tokens(|mean| mean.input), tokens(|mean| mean.output));
+    let name = load.name.clone();
+    system.accelerators.push(data::Accelerator {
+        name: name.clone(),
+        kind: name.clone(),
+        multiplicity: 1,
+        cost,
+        power: data::Power::default(),
+    });
+    system.performance.push(data::Performance {
+        model: scene.id.model.clone(),
+        accelerator: name.clone(),
+        units: state.template.gpus,
+        max_batch,
+        at_tokens: output,
+        service,
+    });
+    let replicas_cost = cost * state.template.gpus as f32 * running.get() as f32;
+    system.servers.push(data::Server {
+        name: name.clone(),
+        class: system.classes.first().map(|class| class.name().clone()).unwrap_or_default(),
+        model: scene.id.model.clone(),
+        load: data::Load { arrival: ((arrival + queued) * 60.0) as f32, input, output },
+        min: state.variant.bounds.min,
+        max_batch,
+        keep_accelerator: true,
+        current: Some(data::Current { accelerator: name, replicas: running, cost: replicas_cost }),
+    });
+}
+
+/// Requests that an engine runs at once when its arguments do not say: vLLM's own default.
+const DEFAULT_BATCH: u32 = 256;

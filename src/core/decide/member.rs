@@ -1,12 +1,14 @@
 //! One variant while its group is being decided: what is known of it, and the draft of its number.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 use smol_str::SmolStr;
 
 use super::TRANSITION_PATIENCE;
 use crate::decision::Reason;
 use crate::memory::{GroupMemory, VariantMemory};
-use crate::model::{Compat, GroupId, ModelPolicy, Policy, ScaleToZero, VariantId};
+use crate::model::{Compat, GroupId, ModelPolicy, Policy, ScaleToZero, ServiceClass, UnitCost, VariantId};
 use crate::quality::{Freshness, Load, Rights, VariantSight, engines_of, read};
 use crate::snapshot::{ModelGroup, Phase, Scale, VariantState};
 use crate::units::{Replicas, Seconds};
@@ -21,6 +23,9 @@ pub(super) struct Scene<'a> {
     pub(super) compat: Compat,
     pub(super) cycle: Seconds,
     pub(super) max_stale: Seconds,
+    /// For the legacy solver.
+    pub(super) classes: &'a [ServiceClass],
+    pub(super) unit_costs: &'a BTreeMap<SmolStr, UnitCost>,
     pub(super) group: &'a ModelGroup,
     /// The analyzer's next look is due.
     pub(super) due: bool,
@@ -38,8 +43,9 @@ impl<'a> Scene<'a> {
         // A look in the future was taken before the clock was set back.
         let due = before.cycle_at.is_none_or(|at| at > now || Seconds::between(at, now) >= policy.cycle);
         let (model, scale_to_zero) = (policy.of(id), policy.scale_to_zero(id));
+        let (classes, unit_costs) = (policy.service_classes.as_slice(), &policy.accelerators);
         let Policy { compat, cycle, max_stale, .. } = *policy;
-        Self { now, id, model, scale_to_zero, compat, cycle, max_stale, group, due }
+        Self { now, id, model, scale_to_zero, compat, cycle, max_stale, classes, unit_costs, group, due }
     }
 }
 

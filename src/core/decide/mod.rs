@@ -62,7 +62,7 @@ pub fn decide(snapshot: &Snapshot, memory: &Memory, policy: &Policy) -> Outcome 
         reports.push((id.clone(), decided.report));
         groups.push((id.clone(), decided.memory));
     };
-    if limits.is_empty() && !policy.limits.rescale {
+    if limits.is_empty() {
         for mut one in wanting {
             share::alone(&mut one);
             finish(one);

@@ -36,11 +36,13 @@ pub(super) fn limits(snapshot: &Snapshot, policy: &LimitPolicy) -> Vec<Limit> {
 /// A quota that is not valid has been refused where the policy was read; here it denies.
 fn quota(configured: &crate::model::Quota) -> Limit {
     use crate::model::Quota::{Cluster, Namespace};
+    let named =
+        |name: &SmolStr, usual| if name.is_empty() { SmolStr::new_static(usual) } else { name.clone() };
     let (name, quota) = match configured {
-        Cluster { quotas } => ("cluster quota", Quota::cluster(quotas.clone())),
-        Namespace { namespace_quotas, exclude } => {
+        Cluster { name, quotas } => (named(name, "cluster quota"), Quota::cluster(quotas.clone())),
+        Namespace { name, namespace_quotas, exclude } => {
             let excluded: BTreeSet<SmolStr> = exclude.iter().cloned().collect();
-            ("namespace quota", Quota::namespaces(namespace_quotas.clone(), excluded))
+            (named(name, "namespace quota"), Quota::namespaces(namespace_quotas.clone(), excluded))
         }
     };
     let denied = || Quota::cluster(BTreeMap::new());
@@ -62,11 +64,9 @@ pub(super) fn together(all: &mut [Wanting<'_>], limits: &[Limit], policy: &Polic
     let requests: Vec<Request> =
         all.iter().filter_map(|one| one.asked.as_ref()).map(|asked| asked.request.clone()).collect();
     let namespaces = requests.iter().map(|request| request.id.namespace.clone());
-    let rescale = if policy.limits.rescale {
-        Rescale { cluster: true, namespaces: namespaces.collect() }
-    } else {
-        Rescale::default()
-    };
+    let own = &policy.limits.rescale_namespaces;
+    let on = |namespace: &SmolStr| own.get(namespace).copied().unwrap_or(policy.limits.rescale);
+    let rescale = Rescale { cluster: policy.limits.rescale, namespaces: namespaces.filter(on).collect() };
     let plans = by_score::optimize(&requests, limits, &rescale, policy.compat).plans;
     let asking = all.iter_mut().filter(|one| one.asked.is_some());
     asking.zip(&plans).for_each(|(one, plan)| one.take(plan));

@@ -270,7 +270,8 @@ fn stability() -> impl Strategy<Value = Stability> {
 }
 
 fn limits() -> impl Strategy<Value = LimitPolicy> {
-    let quota = (-1_i64..12).prop_map(|gpus| Quota::Cluster { quotas: [("H100".into(), gpus)].into() });
+    let quota = (-1_i64..12)
+        .prop_map(|gpus| Quota::Cluster { name: SmolStr::default(), quotas: [("H100".into(), gpus)].into() });
     let power = (0.0..9000.0).prop_map(|watts| Power { watts, per_gpu: [("H100".into(), 700.0)].into() });
     let spend = (0.0..200.0).prop_map(|cost| Cost::new(cost).unwrap());
     (any::<bool>(), vec(quota, 0..2), proptest::option::of(power), proptest::option::of(spend), any::<bool>())
@@ -280,6 +281,7 @@ fn limits() -> impl Strategy<Value = LimitPolicy> {
             power,
             spend,
             rescale,
+            ..LimitPolicy::default()
         })
 }
 

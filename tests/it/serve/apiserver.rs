@@ -1,5 +1,5 @@
 //! Enough of an API server for a whole `wva serve` to start: empty lists, silent watches, objects that stay as they were
-//! written, and reviews as a test wants them.
+//! written or change as a test wants, and reviews as a test wants them.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -9,10 +9,12 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
+use futures::Stream;
 use http::{Method, Response, StatusCode, Uri};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
+use tokio::sync::broadcast;
 use tokio::task::JoinSet;
 
 use super::bed::trust;
@@ -26,31 +28,54 @@ struct Objects {
     trust: Arc<Value>,
     written: Arc<Mutex<HashMap<String, Value>>>,
     reviews: Arc<Mutex<Vec<Value>>>,
+    /// What else there is, by the path of its list.
+    listed: Arc<Vec<(String, Value)>>,
+    changes: broadcast::Sender<Change>,
 }
+
+/// The path of a list, and an event of its watches.
+type Change = (String, Value);
 
 pub(crate) struct ApiServer {
     pub(crate) address: SocketAddr,
     /// The specs of all access reviews.
     pub(crate) reviews: Arc<Mutex<Vec<Value>>>,
+    /// Objects by path, as last written.
+    pub(crate) written: Arc<Mutex<HashMap<String, Value>>>,
+    changes: broadcast::Sender<Change>,
     _serving: JoinSet<()>,
 }
 
 impl ApiServer {
-    pub(crate) async fn start(front_proxy: &Authority, users: &Authority) -> Self {
+    pub(crate) async fn start(front_proxy: &Authority, users: &Authority, objects: &[(&str, Value)]) -> Self {
         let data = trust(&front_proxy.pem(), &users.pem());
         let name = "extension-apiserver-authentication";
         let metadata =
             json!({ "name": name, "namespace": "kube-system", "resourceVersion": "1", "uid": "t" });
         let trust = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data });
         let reviews = Arc::default();
-        let state = Objects { trust: Arc::new(trust), written: Arc::default(), reviews };
+        let listed = objects.iter().map(|(path, object)| ((*path).to_owned(), object.clone())).collect();
+        let (written, listed): (Arc<Mutex<_>>, _) = (Arc::default(), Arc::new(listed));
+        let changes = broadcast::Sender::new(16);
+        let state = Objects {
+            trust: Arc::new(trust),
+            written: written.clone(),
+            reviews,
+            listed,
+            changes: changes.clone(),
+        };
         let (reviews, listener) = (state.reviews.clone(), TcpListener::bind("127.0.0.1:0").await.unwrap());
         let address = listener.local_addr().unwrap();
         let mut serving = JoinSet::new();
         serving.spawn(async move {
             axum::serve(listener, Router::new().fallback(answer).with_state(state)).await.unwrap();
         });
-        Self { address, reviews, _serving: serving }
+        Self { address, reviews, written, changes, _serving: serving }
+    }
+
+    /// Tells the watches of a list that an object of it is ADDED, MODIFIED or DELETED.
+    pub(crate) fn change(&self, list: &str, kind: &str, object: &Value) {
+        self.changes.send((list.to_owned(), json!({ "type": kind, "object": object }))).unwrap();
     }
 }
 
@@ -65,12 +90,15 @@ async fn answer(State(objects): State<Objects>, method: Method, uri: Uri, body: 
         return may(sent).await;
     }
     if query.contains("watch=true") {
-        return Response::new(Body::from_stream(futures::stream::pending::<Result<Bytes, std::io::Error>>()));
+        return Response::new(Body::from_stream(objects.events(path, query)));
     }
     match method {
+        Method::GET if query.contains("metadata.name%3Dforbidden") => {
+            status(StatusCode::FORBIDDEN, "Forbidden", "configmaps is forbidden")
+        }
         Method::GET if is_list(path) => {
             let is_trust = path == "/api/v1/namespaces/kube-system/configmaps";
-            let items = if is_trust { json!([*objects.trust]) } else { json!([]) };
+            let items = if is_trust { json!([*objects.trust]) } else { objects.items(path, query) };
             let metadata = json!({ "resourceVersion": "1" });
             ok(&json!({ "apiVersion": "v1", "kind": "List", "metadata": metadata, "items": items }))
         }
@@ -86,7 +114,35 @@ async fn answer(State(objects): State<Objects>, method: Method, uri: Uri, body: 
     }
 }
 
+/// True when the query's field selector names the object, or names none.
+fn is_selected(query: &str, object: &Value) -> bool {
+    let named =
+        query.split_once("metadata.name%3D").map(|(_, rest)| rest.split('&').next().unwrap_or_default());
+    named.is_none_or(|name| object["metadata"]["name"] == name)
+}
+
 impl Objects {
+    fn items(&self, path: &str, query: &str) -> Value {
+        let of_list = self.listed.iter().filter(|(list, object)| list == path && is_selected(query, object));
+        of_list.map(|(_, object)| object.clone()).collect()
+    }
+
+    /// Without an end: what a test changes, and nothing else.
+    fn events(&self, path: &str, query: &str) -> impl Stream<Item = Result<Bytes, std::io::Error>> + use<> {
+        let (path, query) = (path.to_owned(), query.to_owned());
+        futures::stream::unfold(self.changes.subscribe(), move |mut changes| {
+            let (path, query) = (path.clone(), query.clone());
+            async move {
+                loop {
+                    let (list, event) = changes.recv().await.unwrap_or_default();
+                    if list == path && is_selected(&query, &event["object"]) {
+                        return Some((Ok(Bytes::from(format!("{event}\n"))), changes));
+                    }
+                }
+            }
+        })
+    }
+
     fn write(&self, path: String, mut object: Value) -> Value {
         object["metadata"]["resourceVersion"] = json!("2");
         object["metadata"]["uid"] = json!("u");

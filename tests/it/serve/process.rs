@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
+use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep};
 
@@ -17,10 +18,10 @@ use super::pki::{Authority, Leaf, SERVICE, Subject};
 /// A busy machine takes its time to start a process.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-struct Process {
+pub(super) struct Process {
     child: Child,
     address: SocketAddr,
-    api: ApiServer,
+    pub(super) api: ApiServer,
     ca: Authority,
     proxy: Leaf,
     directory: PathBuf,
@@ -28,9 +29,14 @@ struct Process {
 
 impl Process {
     async fn start(name: &str, arguments: &[&str]) -> Self {
+        Self::start_beside(name, arguments, &[]).await
+    }
+
+    /// With these objects in the cluster, by the path of their list.
+    pub(super) async fn start_beside(name: &str, arguments: &[&str], objects: &[(&str, Value)]) -> Self {
         let (front_proxy, users, ca) =
             (Authority::new("front-proxy-ca"), Authority::new("kubernetes"), Authority::new("serving"));
-        let api = ApiServer::start(&front_proxy, &users).await;
+        let api = ApiServer::start(&front_proxy, &users, objects).await;
         let directory = std::env::temp_dir().join(format!("wva-process-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
         let file = |name: &str, text: &str| {
@@ -74,7 +80,7 @@ impl Process {
     }
 
     /// `None` when there is nobody any more.
-    async fn get(&self, path: &str, lines: &[&str]) -> Option<Answer> {
+    pub(super) async fn get(&self, path: &str, lines: &[&str]) -> Option<Answer> {
         let stream = tls(self.address, &self.ca.pem(), SERVICE, None, "http/1.1").await.ok()?;
         Some(exchange(stream, &format!("GET {path}"), lines).await)
     }
@@ -85,7 +91,7 @@ impl Process {
             .await
     }
 
-    fn log(&self) -> String {
+    pub(super) fn log(&self) -> String {
         std::fs::read_to_string(self.directory.join("log")).unwrap()
     }
 

@@ -105,6 +105,12 @@ impl ServiceClass {
         Ok(Self { name: named(name).into(), priority: priority.unwrap_or(Self::LOWEST), targets })
     }
 
+    /// Its name.
+    #[must_use]
+    pub const fn name(&self) -> &SmolStr {
+        &self.name
+    }
+
     /// 1, the highest, to 100.
     #[must_use]
     pub const fn priority(&self) -> u32 {

@@ -1,6 +1,7 @@
 //! What the arguments of a model server say of its capacity, as far as upstream reads them (algorithm reference §3.8).
 
 use serde::{Deserialize, Serialize};
+use smol_str::SmolStr;
 
 use crate::model::Compat;
 use crate::units::Tokens;
@@ -39,7 +40,7 @@ pub struct EngineParameters {
     /// Tokens in a block of the KV cache.
     pub block_size: i64,
     /// Type of the values in the KV cache.
-    pub kv_cache_dtype: String,
+    pub kv_cache_dtype: SmolStr,
     /// Accelerators that share each layer.
     pub tensor_parallel_size: i64,
     /// Blocks of the KV cache when set by hand, else 0.
@@ -91,7 +92,7 @@ impl EngineParameters {
             engine,
             memory_fraction: 0.9,
             block_size,
-            kv_cache_dtype: "auto".to_owned(),
+            kv_cache_dtype: SmolStr::new_static("auto"),
             tensor_parallel_size: 1,
             blocks_override: 0,
             tokens_override: 0,

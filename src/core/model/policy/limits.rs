@@ -24,8 +24,12 @@ pub struct LimitPolicy {
     /// What all replicas together may cost an hour, in the unit of `variantCost`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spend: Option<Cost>,
-    /// Take GPUs from what has more than its share and give them to what has less, by priority and demand.
+    /// Take GPUs from what has more than its share and give them to what has less, by priority and demand. Of the whole
+    /// cluster, and of namespaces that do not say for themselves.
     pub rescale: bool,
+    /// The same as namespaces say it for themselves; heeded where a quota is theirs.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub rescale_namespaces: BTreeMap<SmolStr, bool>,
 }
 
 impl LimitPolicy {
@@ -33,7 +37,7 @@ impl LimitPolicy {
         let power = self.power.iter().flat_map(|power| power.per_gpu.values().chain([&power.watts]));
         power.into_iter().try_for_each(|watts| at_least_zero("watts", *watts))?;
         let quotas = self.quotas.iter().flat_map(|quota| match quota {
-            Quota::Cluster { quotas } => vec![quotas],
+            Quota::Cluster { quotas, .. } => vec![quotas],
             Quota::Namespace { namespace_quotas, .. } => namespace_quotas.values().collect(),
         });
         quotas.into_iter().try_for_each(|quota| limit::Quota::cluster(quota.clone()).map(|_| ()))
@@ -47,12 +51,18 @@ pub enum Quota {
     /// Of all namespaces together.
     #[serde(rename_all = "camelCase")]
     Cluster {
+        /// What a decision that it limits names it by.
+        #[serde(default, skip_serializing_if = "SmolStr::is_empty")]
+        name: SmolStr,
         /// GPUs by type.
         quotas: BTreeMap<SmolStr, i64>,
     },
     /// Of each namespace on its own.
     #[serde(rename_all = "camelCase")]
     Namespace {
+        /// What a decision that it limits names it by.
+        #[serde(default, skip_serializing_if = "SmolStr::is_empty")]
+        name: SmolStr,
         /// GPUs by namespace and type; `default` is that of each namespace that is not listed.
         namespace_quotas: BTreeMap<SmolStr, BTreeMap<SmolStr, i64>>,
         /// Namespaces that this quota leaves alone.
@@ -61,12 +71,19 @@ pub enum Quota {
     },
 }
 
+impl Quota {
+    /// The largest quota that is not unlimited. Source: WVA's quotas (algorithm reference §7.9).
+    pub const MOST: i64 = 1 << 20;
+    /// The quota that is none.
+    pub const UNLIMITED: i64 = -1;
+}
+
 /// A budget of electrical power.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Power {
     /// Watts for all replicas together, at least 0.
     pub watts: f64,
-    /// Watts of one GPU, by type. A type that is not listed is not counted.
+    /// Watts of one GPU, by type. Of a type that is not listed nothing is added: nobody knows what it draws.
     pub per_gpu: BTreeMap<SmolStr, f64>,
 }

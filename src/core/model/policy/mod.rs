@@ -1,5 +1,6 @@
 //! What the user wants: analyzers and their thresholds by model, limits, clocks and switches.
 
+mod classes;
 mod limits;
 mod models;
 mod saturation;
@@ -13,6 +14,7 @@ use smol_str::SmolStr;
 use super::{Compat, GroupId};
 use crate::units::{OutOfRange, Seconds};
 
+pub use classes::{ClassTarget, ServiceClass, UnitCost};
 pub use limits::{LimitPolicy, Power, Quota};
 pub use models::{Beside, LatencyTargets, ModelPolicy, QueueingPolicy, ScaleToZero, Scoring, Utilisation};
 pub use saturation::SaturationPolicy;
@@ -35,6 +37,12 @@ pub struct Policy {
     /// What a namespace says for itself: in place of the global scope, not on top of it, as in WVA.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub namespaces: BTreeMap<SmolStr, Scope>,
+    /// Classes of service, for the legacy solver.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub service_classes: Vec<ServiceClass>,
+    /// Accelerators by name, for the legacy solver.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub accelerators: BTreeMap<SmolStr, UnitCost>,
 }
 
 impl Default for Policy {
@@ -46,6 +54,8 @@ impl Default for Policy {
             limits: LimitPolicy::default(),
             global: Scope::default(),
             namespaces: BTreeMap::new(),
+            service_classes: Vec::new(),
+            accelerators: BTreeMap::new(),
         }
     }
 }

@@ -113,6 +113,16 @@ impl Default for Utilisation {
 }
 
 impl Utilisation {
+    /// The defaults of `analyzer`: those of the seed documents' two scores are lower (0.80 and 0.30, algorithm reference
+    /// §9) than those of all others.
+    #[must_use]
+    pub fn of(analyzer: Analyzer) -> Self {
+        match analyzer {
+            Analyzer::Threshold | Analyzer::Weighted => Self { up: 0.80, down: 0.30 },
+            _ => Self::default(),
+        }
+    }
+
     /// # Errors
     /// When one is not in (0, 1], or `up` is not above `down`.
     pub fn new(up: f64, down: f64) -> Result<Self, OutOfRange> {

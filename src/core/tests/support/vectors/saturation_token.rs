@@ -336,7 +336,7 @@ fn parameters(given: &Value) -> Result<Option<EngineParameters>, String> {
     Ok(Some(EngineParameters {
         memory_fraction: float_or(&given["gpu_mem"], 0.0)?,
         block_size: number("block")?,
-        kv_cache_dtype: given["kv_dtype"].as_str().unwrap_or_default().to_owned(),
+        kv_cache_dtype: given["kv_dtype"].as_str().unwrap_or_default().into(),
         tensor_parallel_size: number("tp")?,
         blocks_override: number("blocks_override")?,
         tokens_override: number("tokens_override")?,

@@ -1,0 +1,105 @@
+//! What a pod template says of one replica: its GPUs, and the settings of the engine in it.
+
+use wva_core::analyze::saturation_token::EngineParameters;
+use wva_core::analyze::saturation_token::parameters::{Container, Engine};
+use wva_core::snapshot::Template;
+
+use super::wire::{Quantities, TemplateContainer, TemplateSpec};
+
+/// Resources that are GPUs.
+pub(crate) const GPU_RESOURCES: [&str; 3] = ["nvidia.com/gpu", "amd.com/gpu", "intel.com/gpu"];
+/// GPUs of one node or container that are believed: more is a mistake, and would drown every other count.
+const MOST_GPUS: u32 = 1024;
+/// Containers that are looked at: an engine has a handful beside it.
+const MOST_CONTAINERS: usize = 8;
+/// The variable that selects vLLM's engine.
+const VLLM_USE_V1: &str = "VLLM_USE_V1";
+
+/// The template, as far as decisions need it.
+pub(crate) fn template(spec: &TemplateSpec) -> Template {
+    let gpus = spec.containers.iter().map(of_container).fold(0, u32::saturating_add);
+    let containers: Vec<_> = spec.containers.iter().take(MOST_CONTAINERS).map(container).collect();
+    let engine =
+        (!containers.is_empty()).then(|| EngineParameters::parse(Engine::of(&containers), &containers));
+    Template { gpus: gpus.clamp(1, MOST_GPUS), engine }
+}
+
+/// What a container asks for; of a resource that is only limited, its limit, as Kubernetes has it.
+fn of_container(container: &TemplateContainer) -> u32 {
+    let resources = &container.resources;
+    let one = |name: &str| {
+        let asked = gpus(&resources.requests, name);
+        if asked > 0 { asked } else { gpus(&resources.limits, name) }
+    };
+    GPU_RESOURCES.iter().map(|name| one(name)).fold(0, u32::saturating_add)
+}
+
+/// The count of one resource. GPUs are whole: what is no whole number is none.
+pub(crate) fn gpus(quantities: &Quantities, name: &str) -> u32 {
+    let count = quantities.get(name).and_then(|quantity| quantity.0.parse::<u32>().ok());
+    count.unwrap_or_default().min(MOST_GPUS)
+}
+
+fn container(of: &TemplateContainer) -> Container {
+    let v1 = of.env.iter().rev().find(|variable| variable.name == VLLM_USE_V1);
+    let v1 = v1.and_then(|variable| variable.value.clone());
+    Container {
+        image: of.image.clone(),
+        command: of.command.clone(),
+        args: of.args.clone(),
+        environment: v1.into_iter().map(|value| (VLLM_USE_V1.to_owned(), value)).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn of(containers: Value) -> Template {
+        template(&serde_json::from_value(json!({ "containers": containers })).unwrap())
+    }
+
+    fn with(resources: Value) -> Value {
+        json!({ "name": "c", "resources": resources })
+    }
+
+    #[test]
+    fn the_gpus_of_a_replica_are_those_of_all_its_containers_and_at_least_one() {
+        let gpus = |containers| of(containers).gpus;
+        assert_eq!(gpus(json!([])), 1);
+        assert_eq!(gpus(json!([with(json!({ "requests": { "cpu": "8", "memory": "64Gi" } }))])), 1);
+        let nvidia =
+            with(json!({ "requests": { "nvidia.com/gpu": "4" }, "limits": { "nvidia.com/gpu": "4" } }));
+        let amd = with(json!({ "limits": { "amd.com/gpu": 2 } }));
+        assert_eq!(gpus(json!([nvidia, amd])), 6);
+        assert_eq!(gpus(json!([with(json!({ "limits": { "intel.com/gpu": "1" } }))])), 1);
+        for nonsense in [json!("-3"), json!("half"), json!(1.5), json!(true)] {
+            assert_eq!(gpus(json!([with(json!({ "limits": { "nvidia.com/gpu": nonsense } }))])), 1);
+        }
+        assert_eq!(gpus(json!([with(json!({ "limits": { "nvidia.com/gpu": "4000000000" } }))])), MOST_GPUS);
+    }
+
+    #[test]
+    fn what_an_engine_is_told_is_read_and_nothing_else_is_kept() {
+        let env = json!([{ "name": "VLLM_USE_V1", "value": "0" }, { "name": "HF_TOKEN", "value": "hf_x" }]);
+        let one = json!({
+            "image": "vllm/vllm-openai:v0.9", "command": ["vllm", "serve"], "env": env,
+            "args": ["m", "--max-num-seqs=64", "--max-num-batched-tokens", "4096", "--api-key", "s3cret"]
+        });
+        let kept = of(json!([one]));
+        let engine = kept.engine.as_ref().unwrap();
+        assert_eq!((engine.max_sequences, engine.batched_tokens, engine.v1), (64, 4096, false));
+        let text = serde_json::to_string(&kept).unwrap();
+        assert!(!text.contains("s3cret") && !text.contains("hf_x"), "{text}");
+        assert_eq!(of(json!([])).engine, None);
+    }
+
+    #[test]
+    fn an_absurd_template_costs_little() {
+        let words = vec!["--kv-cache-dtype=".to_owned() + &"w".repeat(10_000); 1000];
+        let kept = of(json!(vec![json!({ "args": words, "image": "é".repeat(1000) }); 20]));
+        assert!(serde_json::to_string(&kept).unwrap().len() < 1024);
+    }
+}

@@ -1,0 +1,48 @@
+//! Which model an entry is about: by its key, `modelID#namespace`, or by its fields `model_id` and `namespace`.
+
+use wva_core::GroupId;
+
+use super::fields::Fields;
+use super::keep::DEFAULT;
+
+/// Where an entry is.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place<'a> {
+    /// Its key.
+    pub(super) key: &'a str,
+    /// The namespace it is in, when it may be about no other.
+    pub(super) namespace: Option<&'a str>,
+}
+
+impl Place<'_> {
+    /// The model of the entry; `None` for the default. An entry of a model that cannot be told is refused.
+    pub(super) fn group(self, fields: &mut Fields<'_>) -> Option<GroupId> {
+        let (model, namespace) = (fields.text("model_id"), fields.text("namespace"));
+        if self.key == DEFAULT {
+            if model.is_some() || namespace.is_some() {
+                fields.note(
+                    "model_id",
+                    "and namespace have no effect here: the entry default is about every model",
+                );
+            }
+            return None;
+        }
+        let (of_key, in_key) = self.key.rsplit_once('#').unzip();
+        let model = model.or(of_key);
+        let namespace = namespace.or(in_key).or(self.namespace);
+        match (model.filter(|model| !model.is_empty()), namespace.filter(|namespace| !namespace.is_empty())) {
+            (None, _) => {
+                fields.refuse_all("model_id is missing: must be the modelID of the model's variants")
+            }
+            (_, None) => fields.refuse_all("namespace is missing: must be that of the model's variants"),
+            (_, Some(named)) if self.namespace.is_some_and(|own| own != named) => {
+                let own = self.namespace.unwrap_or_default();
+                fields.refuse_all(&format!(
+                    "namespace {named:?} is another's: must be {own:?}, that of the ConfigMap"
+                ));
+            }
+            (Some(model), Some(namespace)) => return Some(GroupId::new(namespace, model)),
+        }
+        None
+    }
+}

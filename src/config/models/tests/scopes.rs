@@ -1,0 +1,249 @@
+//! Entries of several keys, ConfigMaps and namespaces, laid over each other.
+
+use wva_core::analyze::finding::Analyzer;
+use wva_core::model::{LatencyTargets, ModelPolicy, ScaleToZero};
+use wva_core::units::Seconds;
+use wva_core::{GroupId, Policy};
+
+use super::{HOME, made, told};
+use crate::config::models::Kind;
+
+fn of<'a>(policy: &'a Policy, namespace: &str, model: &str) -> &'a ModelPolicy {
+    policy.of(&GroupId::new(namespace, model))
+}
+
+fn zero(policy: &Policy, namespace: &str, model: &str) -> (bool, f64) {
+    let ScaleToZero { enabled, retention } = policy.scale_to_zero(&GroupId::new(namespace, model));
+    (enabled, retention.get())
+}
+
+const TUNED: &str = "kvCacheThreshold: 0.6\nqueueLengthThreshold: 8\npriority: 4\nstability: {dwell: 1m}\n";
+
+#[test]
+fn an_entry_that_sets_one_field_keeps_what_the_default_has_tuned() {
+    let (policy, problems) = made(&[(
+        HOME,
+        Kind::Saturation,
+        &[
+            ("default", TUNED),
+            ("a", "model_id: m\nnamespace: llm\nscaleUpThreshold: 0.95\nstability: {tolerance: 0.3}\n"),
+        ],
+    )]);
+    let model = of(&policy, "llm", "m");
+    assert_eq!((model.saturation.kv_cache_threshold, model.saturation.queue_length_threshold), (0.6, 8.0));
+    assert_eq!((model.priority, model.utilisation.up, model.utilisation.down), (4.0, 0.95, 0.70));
+    assert_eq!((model.stability.dwell, model.stability.tolerance), (Seconds::whole(60), 0.3));
+    assert_eq!(of(&policy, "chat", "m").utilisation.up, 0.85, "another namespace");
+    assert_eq!(told(&problems), [""; 0]);
+}
+
+#[test]
+fn who_puts_another_analyzer_in_charge_says_anew_which_are_beside_it() {
+    let beside = |entry: &str| {
+        let entry = format!("model_id: m\nnamespace: llm\n{entry}");
+        let entries = [("default", "analyzers: [{name: throughput, score: 2}]"), ("a", entry.as_str())];
+        let (policy, problems) = made(&[(HOME, Kind::Saturation, &entries)]);
+        assert_eq!(told(&problems), [""; 0]);
+        let model = of(&policy, "llm", "m");
+        (model.analyzer, model.beside.len())
+    };
+    assert_eq!(beside("priority: 2"), (Analyzer::Saturation, 1));
+    assert_eq!(beside("analyzerName: saturation"), (Analyzer::Saturation, 1));
+    assert_eq!(beside("analyzerName: saturation-percent"), (Analyzer::SaturationPercent, 0));
+    assert_eq!(
+        beside("analyzerName: throughput\nanalyzers: [{name: saturation}]"),
+        (Analyzer::Throughput, 1)
+    );
+}
+
+#[test]
+fn an_entry_is_found_by_its_key_too() {
+    let entries =
+        [("default", TUNED), ("org/m#llm", "priority: 9"), ("b", "model_id: n\nnamespace: llm\npriority: 8")];
+    let (policy, _) = made(&[(HOME, Kind::Saturation, &entries)]);
+    assert_eq!((of(&policy, "llm", "org/m").priority, of(&policy, "llm", "n").priority), (9.0, 8.0));
+}
+
+#[test]
+fn the_first_key_of_a_model_counts_and_an_entry_of_nobody_is_left_out() {
+    let (policy, problems) = made(&[(
+        HOME,
+        Kind::Saturation,
+        &[
+            ("a", "model_id: m\nnamespace: llm\npriority: 2"),
+            ("b", "model_id: m\nnamespace: llm\npriority: 3"),
+            ("c", "priority: 5"),
+            ("d", "model_id: m\npriority: 5"),
+        ],
+    )]);
+    assert_eq!(of(&policy, "llm", "m").priority, 2.0);
+    let told = told(&problems).join("\n");
+    for expected in [
+        "entry b: it is about llm/m, as entry a is: must be one entry a model; it is left out",
+        "entry c: model_id is missing",
+        "entry d: namespace is missing",
+    ] {
+        assert!(told.contains(expected), "{told}");
+    }
+}
+
+#[test]
+fn thresholds_that_fit_only_alone_fall_back_to_the_defaults_with_a_note() {
+    let (policy, problems) = made(&[(
+        HOME,
+        Kind::Saturation,
+        &[
+            ("default", "scaleDownBoundary: 0.6\nkvSpareTrigger: 0.5\nanalyzers: [{name: throughput}]"),
+            ("a", "model_id: m\nnamespace: llm\nscaleUpThreshold: 0.5\nkvCacheThreshold: 0.4"),
+        ],
+    )]);
+    let model = of(&policy, "llm", "m");
+    assert_eq!((model.utilisation.up, model.utilisation.down), (0.85, 0.70));
+    assert_eq!((model.saturation.kv_cache_threshold, model.saturation.kv_spare_trigger), (0.80, 0.10));
+    let told = told(&problems).join("\n");
+    assert!(
+        told.contains("entry a: scaleUpThreshold 0.5 is not above scaleDownBoundary 0.6: 0.85 and 0.7 count"),
+        "{told}"
+    );
+    assert!(
+        told.contains("kvCacheThreshold 0.4 is out of range: must be at least kvSpareTrigger, 0.5"),
+        "{told}"
+    );
+    assert!(problems.iter().all(|problem| !problem.refused));
+}
+
+#[test]
+fn a_namespace_with_a_configmap_of_its_own_has_that_in_place_of_the_global_one() {
+    let global = [
+        ("default", "kvCacheThreshold: 0.6\nanalyzerName: saturation"),
+        ("a", "model_id: m\nnamespace: llm\npriority: 9"),
+    ];
+    let (policy, problems) = made(&[
+        (HOME, Kind::Saturation, &global),
+        (
+            "llm",
+            Kind::Saturation,
+            &[("default", "queueLengthThreshold: 2"), ("x", "model_id: n\npriority: 3")],
+        ),
+        ("elsewhere", Kind::Saturation, &[("default", "nonsense")]),
+    ]);
+    let local = of(&policy, "llm", "m");
+    assert_eq!((local.saturation.kv_cache_threshold, local.saturation.queue_length_threshold), (0.8, 2.0));
+    assert_eq!((local.priority, of(&policy, "llm", "n").priority), (1.0, 3.0), "no merge");
+    assert_eq!(local.analyzer, Analyzer::Saturation, "who decides is said once, in the global default");
+    assert_eq!(of(&policy, "chat", "m").saturation.kv_cache_threshold, 0.6);
+    assert_eq!(told(&problems), [""; 0], "a namespace without variants is nobody's business");
+}
+
+#[test]
+fn a_local_configmap_without_entries_leaves_the_global_one_in_force() {
+    let (policy, _) = made(&[
+        (HOME, Kind::Saturation, &[("default", TUNED)]),
+        ("llm", Kind::Saturation, &[]),
+        ("chat", Kind::Saturation, &[("default", "kvCacheThreshold: 7")]),
+    ]);
+    assert!(policy.namespaces.is_empty(), "nothing that is right was said there");
+    assert_eq!(of(&policy, "llm", "m").priority, 4.0);
+}
+
+#[test]
+fn an_entry_of_a_namespace_speaks_for_no_other() {
+    let (_, problems) = made(&[(
+        "llm",
+        Kind::Saturation,
+        &[("default", ""), ("a", "model_id: m\nnamespace: chat\npriority: 2")],
+    )]);
+    let told = told(&problems).join("\n");
+    assert!(
+        told.contains("ConfigMap llm/saturation, entry a: namespace \"chat\" is another's: must be \"llm\""),
+        "{told}"
+    );
+}
+
+#[test]
+fn limits_count_in_the_global_default_only_and_rescaling_in_a_namespaces_default_too() {
+    let (policy, problems) = made(&[
+        (
+            HOME,
+            Kind::Saturation,
+            &[("default", "enableLimiter: true"), ("a", "{model_id: m, namespace: llm, spend: 3}")],
+        ),
+        ("llm", Kind::Saturation, &[("default", "enableRescale: true")]),
+        ("chat", Kind::Saturation, &[("default", "enableLimiter: true")]),
+    ]);
+    assert!(policy.limits.inventory && !policy.limits.rescale && policy.limits.spend.is_none());
+    assert_eq!(policy.limits.rescale_namespaces.get("llm"), Some(&true));
+    let told = told(&problems);
+    assert!(told.iter().all(|one| one.contains("limits have no effect here")) && told.len() == 2, "{told:?}");
+}
+
+#[test]
+fn scaling_to_zero_is_said_by_the_entry_then_by_model_then_by_the_default_then_by_the_flag() {
+    let zero_map = [
+        ("default", "enable_scale_to_zero: true\nretention_period: 5m"),
+        ("a", "model_id: slow\nretention_period: 1h"),
+        ("b", "model_id: never\nenable_scale_to_zero: false\nnamespace: chat"),
+        ("c", "model_id: never\nenable_scale_to_zero: true"),
+    ];
+    let (policy, problems) = made(&[(HOME, Kind::ScaleToZero, &zero_map)]);
+    assert_eq!(zero(&policy, "llm", "any"), (true, 300.0));
+    assert_eq!(
+        (zero(&policy, "llm", "slow"), zero(&policy, "llm", "never")),
+        ((true, 3600.0), (false, 300.0))
+    );
+    assert_eq!(problems.iter().filter(|problem| problem.refused).count(), 1, "two entries of one model");
+    let entry = "{model_id: slow, namespace: llm, scaleToZero: {enabled: false}}";
+    let (policy, _) =
+        made(&[(HOME, Kind::ScaleToZero, &zero_map), (HOME, Kind::Saturation, &[("x", entry)])]);
+    assert_eq!(zero(&policy, "llm", "slow"), (false, 3600.0));
+    assert_eq!(zero(&policy, "chat", "slow"), (true, 3600.0));
+    let default = "scaleToZero: {enabled: false}";
+    let (policy, _) =
+        made(&[(HOME, Kind::ScaleToZero, &zero_map), (HOME, Kind::Saturation, &[("default", default)])]);
+    assert_eq!(
+        (zero(&policy, "llm", "slow"), zero(&policy, "llm", "any")),
+        ((false, 3600.0), (false, 300.0))
+    );
+}
+
+#[test]
+fn the_default_entry_of_the_queueing_model_puts_it_in_charge_of_every_model() {
+    let saturation =
+        [("default", "analyzers: [{name: throughput}]"), ("s", "{model_id: m, namespace: llm, priority: 2}")];
+    let queueing = [
+        ("default", "sloMultiplier: 4\ntuningEnabled: false\ntargetTTFT: 1\ntargetITL: 1"),
+        ("q", "{model_id: m, namespace: llm, targetTTFT: 500, targetITL: 30, tuningEnabled: true}"),
+    ];
+    let (policy, problems) =
+        made(&[(HOME, Kind::Saturation, &saturation), (HOME, Kind::QueueingModel, &queueing)]);
+    let (any, model) = (of(&policy, "chat", "any"), of(&policy, "llm", "m"));
+    assert_eq!(
+        (any.analyzer, any.beside.len(), model.analyzer),
+        (Analyzer::QueueingModel, 0, Analyzer::QueueingModel)
+    );
+    assert_eq!((any.queueing.slo_multiplier, any.queueing.tuning, any.queueing.targets), (4.0, false, None));
+    assert_eq!((model.priority, model.queueing.slo_multiplier, model.queueing.tuning), (2.0, 4.0, true));
+    assert_eq!(model.queueing.targets, Some(LatencyTargets { ttft_ms: 500.0, itl_ms: 30.0 }));
+    assert!(told(&problems)[0].contains("targetTTFT and targetITL have no effect here"), "{problems:?}");
+    let (policy, _) =
+        made(&[(HOME, Kind::Saturation, &saturation), (HOME, Kind::QueueingModel, &queueing[1..])]);
+    assert_eq!(of(&policy, "llm", "m").analyzer, Analyzer::Saturation, "without its default it is not asked");
+    assert!(of(&policy, "llm", "m").queueing.targets.is_some());
+}
+
+#[test]
+fn a_wrong_entry_of_the_queueing_model_is_refused() {
+    for (text, expected) in [
+        ("sloMultiplier: 1", "sloMultiplier 1 is out of range: must be above 1 and at most 1000"),
+        ("targetTTFT: 5", "targetTTFT and targetITL belong together: must have both or neither"),
+        (
+            "targetTTFT: -5\ntargetITL: 3",
+            "targetTTFT -5 is out of range: must be above 0 and at most 3600000 (milliseconds)",
+        ),
+        ("tuningEnabled: 3", "tuningEnabled 3 is out of range: must be true or false"),
+    ] {
+        let (policy, problems) = made(&[(HOME, Kind::QueueingModel, &[("default", text)])]);
+        assert!(told(&problems)[0].contains(expected), "{text}: {problems:?}");
+        assert_eq!(of(&policy, "llm", "m").analyzer, Analyzer::SaturationPercent, "not in charge");
+    }
+}

@@ -1,0 +1,130 @@
+//! The whole program beside ConfigMaps that change: what it then decides by, and whom it tells what is wrong.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use super::apiserver::GOOD;
+use super::process::Process;
+
+const CONFIG_MAPS: &str = "/api/v1/configmaps";
+const SATURATION: &str = "wva-saturation-scaling-config";
+const SOON: Duration = Duration::from_secs(20);
+
+fn config_map(namespace: &str, version: &str, data: Value) -> Value {
+    let metadata = json!({
+        "namespace": namespace, "name": SATURATION, "uid": format!("cm-{namespace}"), "resourceVersion": version
+    });
+    json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data })
+}
+
+fn variant(namespace: &str) -> Value {
+    let metadata = json!({ "namespace": namespace, "name": "chat", "uid": "u", "resourceVersion": "1" });
+    let spec = json!({ "scaleTargetRef": { "kind": "Deployment", "name": "chat" }, "modelID": "m" });
+    json!({ "apiVersion": "llmd.ai/v1alpha1", "kind": "VariantAutoscaling", "metadata": metadata, "spec": spec })
+}
+
+fn node(name: &str) -> Value {
+    let labels = json!({ "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3" });
+    json!({
+        "apiVersion": "v1", "kind": "Node", "metadata": { "name": name, "labels": labels, "resourceVersion": "1" },
+        "status": { "allocatable": { "nvidia.com/gpu": "8" }, "conditions": [{ "type": "Ready", "status": "True" }] }
+    })
+}
+
+async fn until(process: &Process, what: &str, holds: impl AsyncFn() -> bool) {
+    let began = Instant::now();
+    while !holds().await {
+        assert!(began.elapsed() < SOON, "{what}:\n{}", process.log());
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
+async fn logged(process: &Process, line: &str) {
+    until(process, line, async || process.log().contains(line)).await;
+}
+
+async fn metrics(process: &Process) -> String {
+    let token = format!("Authorization: Bearer {GOOD}token");
+    process.get("/metrics", &[&token]).await.expect("an answer").body
+}
+
+/// A cluster with a variant in `llm`, a ConfigMap of ours, and one of its namespace's own.
+async fn started(name: &str) -> Process {
+    let home = config_map("wva", "1", json!({ "default": "kvCacheThreshold: 0.6\n" }));
+    let local = config_map("llm", "1", json!({ "default": "priority: 5\n" }));
+    let objects = [
+        (CONFIG_MAPS, home),
+        (CONFIG_MAPS, local),
+        ("/apis/llmd.ai/v1alpha1/variantautoscalings", variant("llm")),
+        ("/api/v1/nodes", node("a")),
+    ];
+    Process::start_beside(name, &[], &objects).await
+}
+
+#[tokio::test]
+async fn the_program_starts_with_what_the_configmaps_say_and_follows_them() {
+    let process = started("policy").await;
+    let log = process.log();
+    assert!(
+        log.contains("global.default.saturation.kvCacheThreshold: 0.8 → 0.6"),
+        "before it was ready:\n{log}"
+    );
+    assert!(log.contains("namespaces: none → "), "that of the namespace counts there:\n{log}");
+    let tuned = config_map("wva", "2", json!({ "default": "kvCacheThreshold: 0.7\n" }));
+    process.api.change(CONFIG_MAPS, "MODIFIED", &tuned);
+    logged(&process, "global.default.saturation.kvCacheThreshold: 0.6 → 0.7").await;
+    process.api.change(CONFIG_MAPS, "DELETED", &tuned);
+    logged(&process, "global.default.saturation.kvCacheThreshold: 0.7 → 0.8").await;
+    logged(&process, "ConfigMap deleted: what it said is forgotten, defaults in force").await;
+}
+
+#[tokio::test]
+async fn an_entry_that_goes_wrong_is_told_as_line_metric_and_event_and_its_last_good_text_stays() {
+    let process = started("wrong-policy").await;
+    let wrong = config_map("wva", "2", json!({ "default": "kvCacheThreshold: 6\n" }));
+    process.api.change(CONFIG_MAPS, "MODIFIED", &wrong);
+    let problem = "ConfigMap wva/wva-saturation-scaling-config, entry default: kvCacheThreshold 6 is out of range: must be \
+                   0 to 1; its last good text stays in force";
+    logged(&process, problem).await;
+    let labels = "configmap=\"wva-saturation-scaling-config\",namespace=\"wva\",key=\"default\"";
+    let series = format!("wva_config_invalid{{{labels}}} 1");
+    assert!(metrics(&process).await.contains(&series));
+    until(&process, "no event", async || {
+        let written = process.api.written.lock();
+        written.values().any(|object| object["note"] == problem && object["regarding"]["uid"] == "cm-wva")
+    })
+    .await;
+    let right = config_map("wva", "3", json!({ "default": "kvCacheThreshold: 0.75\n" }));
+    process.api.change(CONFIG_MAPS, "MODIFIED", &right);
+    logged(&process, "kvCacheThreshold: 0.6 → 0.75").await;
+    logged(&process, "every entry of the ConfigMaps is right again").await;
+    assert!(!metrics(&process).await.contains("wva_config_invalid{"));
+}
+
+#[tokio::test]
+async fn what_may_not_be_listed_holds_up_the_start_for_ten_seconds_and_the_rest_counts() {
+    let local = config_map("llm", "1", json!({ "default": "priority: 5\n" }));
+    let objects = [(CONFIG_MAPS, local), ("/apis/llmd.ai/v1alpha1/variantautoscalings", variant("llm"))];
+    let began = Instant::now();
+    let process =
+        Process::start_beside("forbidden", &["--queueing-model-config-map", "forbidden"], &objects).await;
+    assert!(began.elapsed() >= Duration::from_secs(10), "ready too early");
+    logged(
+        &process,
+        "cannot watch ConfigMaps: check that the service account may list and watch them by name",
+    )
+    .await;
+    logged(&process, "namespaces: none → ").await;
+}
+
+#[tokio::test]
+async fn nodes_are_watched_for_as_long_as_they_are_a_limit() {
+    let process = started("inventory").await;
+    assert!(!process.log().contains("/api/v1/nodes"), "nobody has asked");
+    let limited = config_map("wva", "2", json!({ "default": "enableLimiter: true\n" }));
+    process.api.change(CONFIG_MAPS, "MODIFIED", &limited);
+    logged(&process, "limits.inventory: false → true").await;
+    logged(&process, "/api/v1/nodes").await;
+}
