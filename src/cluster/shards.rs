@@ -107,7 +107,7 @@ impl Kept for GroupMemory {
     }
 
     fn problem(&self, now: Timestamp) -> Option<&'static str> {
-        let variants = self.variants.values();
+        let variants = self.variants.iter().map(|(_, variant)| variant);
         let times =
             variants.flat_map(|variant| [variant.target_since, variant.evidence, variant.blind_since]);
         let latest = times.chain([self.cycle_at, self.idle_since]).flatten().max();

@@ -1,7 +1,7 @@
 //! The rules no decision may break, derived again from the snapshot alone. Shares no code with what decides: a mistake
 //! there is caught here, and the other way round. Says what is wrong; `decide` holds the number that is.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
@@ -22,38 +22,43 @@ type Decisions = BTreeMap<VariantId, Decision>;
 pub fn check(snapshot: &Snapshot, before: &Memory, policy: &Policy, decisions: &Decisions) -> Vec<Violation> {
     let mut found = one_decision_each(snapshot, decisions);
     for (id, group) in &snapshot.groups {
-        found.extend(check_group(snapshot.now, id, group, before.groups.get(id), policy, decisions));
+        let find = |id: &VariantId| decisions.get(id);
+        found.extend(check_group(snapshot.now, id, group, before.groups.get(id), policy, find));
     }
     found
 }
 
-/// The broken rules of one group; `decisions` may be those of others too.
-pub(crate) fn check_group(
+/// The broken rules of one group, whose decisions `find` knows.
+pub(crate) fn check_group<'d>(
     now: Timestamp,
     id: &GroupId,
     group: &ModelGroup,
     before: Option<&GroupMemory>,
     policy: &Policy,
-    decisions: &Decisions,
+    find: impl Fn(&VariantId) -> Option<&'d Decision>,
 ) -> Vec<Violation> {
     let nothing = GroupMemory::default();
     let case = Case { now, policy, id, group, before: before.unwrap_or(&nothing) };
     let roles = [Role::Both, Role::Decode, Role::Prefill];
-    roles.into_iter().flat_map(|role| case.check_role(role, decisions)).collect()
+    roles.into_iter().flat_map(|role| case.check_role(role, &find)).collect()
 }
 
 /// What has no decision, and decisions about what is not there.
 pub(crate) fn one_decision_each(snapshot: &Snapshot, decisions: &Decisions) -> Vec<Violation> {
     let states = snapshot.groups.values().flat_map(|group| &group.variants);
-    let wanted: BTreeSet<&VariantId> =
+    let mut wanted: Vec<&VariantId> =
         states.map(|state| &state.variant.id).chain(snapshot.invalid.iter().map(|one| &one.id)).collect();
+    wanted.sort();
+    wanted.dedup();
     if wanted.iter().copied().eq(decisions.keys()) {
         return Vec::new();
     }
     let missing =
         wanted.iter().filter(|id| !decisions.contains_key(**id)).map(|id| (*id, "it has no decision"));
-    let extra =
-        decisions.keys().filter(|id| !wanted.contains(*id)).map(|id| (id, "it is not in the snapshot"));
+    let extra = decisions
+        .keys()
+        .filter(|id| wanted.binary_search(id).is_err())
+        .map(|id| (id, "it is not in the snapshot"));
     let violation = |(id, detail): (&VariantId, &str)| broken(id, Rule::OneDecision, detail.to_owned());
     missing.chain(extra).map(violation).collect()
 }
@@ -81,14 +86,18 @@ struct Number<'a> {
 }
 
 impl Case<'_> {
-    fn check_role(&self, role: Role, decisions: &Decisions) -> Vec<Violation> {
+    fn check_role<'d>(
+        &self,
+        role: Role,
+        find: &impl Fn(&VariantId) -> Option<&'d Decision>,
+    ) -> Vec<Violation> {
         let of_role: Vec<&VariantState> =
             self.group.variants.iter().filter(|state| state.variant.role == role).collect();
         if of_role.is_empty() {
             return Vec::new();
         }
         let numbers: Vec<Number<'_>> =
-            of_role.iter().filter_map(|state| self.number(state, decisions)).collect();
+            of_role.iter().filter_map(|state| self.number(state, find(&state.variant.id))).collect();
         let measured = self.all_measured(&of_role);
         let mut found = Vec::new();
         for number in &numbers {
@@ -102,8 +111,8 @@ impl Case<'_> {
         found
     }
 
-    fn number<'s>(&self, state: &'s VariantState, decisions: &Decisions) -> Option<Number<'s>> {
-        let Verdict::Target(target) = &decisions.get(&state.variant.id)?.verdict else { return None };
+    fn number<'s>(&self, state: &'s VariantState, decided: Option<&Decision>) -> Option<Number<'s>> {
+        let Verdict::Target(target) = &decided?.verdict else { return None };
         let remembered = self.remembered(state).and_then(|one| one.target).map(Replicas::get);
         let promised = remembered.or(state.last_status.map(Replicas::get).filter(|last| *last > 0));
         Some(Number { state, scale: state.scale?, decided: target.desired.get(), promised })

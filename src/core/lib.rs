@@ -5,6 +5,7 @@
 
 pub mod analyze;
 pub mod bound;
+pub mod by_name;
 pub mod check;
 pub mod decide;
 pub mod decision;

@@ -11,6 +11,7 @@ use crate::analyze::saturation_token::Knowledge;
 use crate::analyze::throughput;
 use crate::analyze::weighted::Bests;
 use crate::bound::stability::Wanted;
+use crate::by_name::ByName;
 use crate::decision::Reason;
 use crate::model::{GroupId, VariantId};
 use crate::units::Replicas;
@@ -54,7 +55,7 @@ pub struct GroupMemory {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub learned: Option<Box<Learned>>,
     /// By variant name.
-    pub variants: BTreeMap<SmolStr, VariantMemory>,
+    pub variants: ByName<VariantMemory>,
 }
 
 /// What the analyzers have learned of one model: a budget of 2 KiB a variant.

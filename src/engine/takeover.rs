@@ -21,7 +21,7 @@ pub fn adopt(restored: Restored) -> Memory {
     for (id, decision) in decisions {
         let Verdict::Target(target) = decision.verdict else { continue };
         let group = memory.groups.entry(GroupId::new(id.namespace.clone(), decision.model)).or_default();
-        let variant = group.variants.entry(id.name).or_default();
+        let variant = group.variants.or_default(&id.name);
         if variant.target != Some(target.desired) {
             variant.target_since = Some(target.evidence);
         }
@@ -44,7 +44,7 @@ mod tests {
         let group = GroupId::new("llm", "meta/llama");
         let mut memory = Memory::default();
         let remembered = memory.groups.entry(group.clone()).or_default();
-        remembered.variants.entry("llama".into()).or_default().target = Some(Replicas::new(2));
+        remembered.variants.or_default("llama").target = Some(Replicas::new(2));
         let target =
             Target { desired: Replicas::new(5), reason: Reason::ScaleUp, message: "".into(), evidence };
         let decision = Decision {
@@ -57,7 +57,7 @@ mod tests {
 
         let adopted = adopt(Restored { decisions, memory });
 
-        let variant = &adopted.groups[&group].variants["llama"];
+        let variant = adopted.groups[&group].variants.get("llama").unwrap();
         assert_eq!((variant.target, variant.evidence), (Some(Replicas::new(5)), Some(evidence)));
     }
 }

@@ -8,9 +8,10 @@ use smol_str::SmolStr;
 use super::capacity::{self, Asked};
 use super::member::{Draft, Member, Scene};
 use super::{bounds, role, words, zero};
+use crate::by_name::ByName;
 use crate::decision::{Cause, Decision, Target, Unknown, Verdict};
 use crate::memory::{GroupMemory, Learned, VariantMemory};
-use crate::model::{Role, VariantId};
+use crate::model::VariantId;
 use crate::optimize::Plan;
 use crate::quality::look_at;
 use crate::report::{GroupReport, Stage, Step};
@@ -27,48 +28,52 @@ pub(super) struct Wanting<'a> {
     pub(super) steps: Vec<Step>,
     memory: GroupMemory,
     /// What is remembered of variants that are not members.
-    others: BTreeMap<SmolStr, VariantMemory>,
+    others: ByName<VariantMemory>,
+    /// What was remembered before.
+    pub(super) before: Option<&'a GroupMemory>,
 }
 
 /// What one group's decision leaves.
 pub(super) struct Decided {
-    pub(super) decisions: BTreeMap<VariantId, Decision>,
+    pub(super) decisions: Vec<(VariantId, Decision)>,
     pub(super) report: GroupReport,
     pub(super) memory: GroupMemory,
 }
 
 impl<'a> Wanting<'a> {
     /// Asks the analyzers of the group about it.
-    pub(super) fn new(scene: Scene<'a>, mut memory: GroupMemory) -> Self {
+    pub(super) fn new(scene: Scene<'a>, mut memory: GroupMemory, before: Option<&'a GroupMemory>) -> Self {
         let others = std::mem::take(&mut memory.variants);
         let (members, drafts, steps) = (Vec::new(), Vec::new(), Vec::new());
-        let mut wanting = Self { scene, members, drafts, asked: None, steps, memory, others };
+        let mut wanting = Self { scene, members, drafts, asked: None, steps, memory, others, before };
         wanting.draft_all();
         wanting
     }
 
     /// The members of every role and their drafts, role by role: each is blocked on its own.
     fn draft_all(&mut self) {
-        let mut roles: BTreeMap<Role, Vec<Member<'a>>> = BTreeMap::new();
+        let mut members = Vec::with_capacity(self.scene.group.variants.len());
         for state in &self.scene.group.variants {
             let Some(scale) = state.scale else { continue };
             let memory = self.others.remove(&state.variant.id.name).unwrap_or_default();
-            let member = Member { state, scale, memory, seen: look_at(state, self.scene.now) };
-            roles.entry(state.variant.role).or_default().push(member);
+            members.push(Member { state, scale, memory, seen: look_at(state, self.scene.now) });
         }
+        let role = |member: &Member<'_>| member.state.variant.role;
+        members.sort_by_key(role);
         let mut learned: Learned =
             self.memory.learned.take().map_or_else(Learned::default, |learned| *learned);
         let mut open = BTreeMap::new();
-        for (role, members) in roles {
-            let outcome = role::decide(self.scene, role, &members, &mut learned);
+        for members in members.chunk_by(|one, next| role(one) == role(next)) {
+            let Some(role) = members.first().map(role) else { continue };
+            let outcome = role::decide(self.scene, role, members, &mut learned);
             self.steps.extend(outcome.steps);
             if outcome.looked {
                 self.memory.cycle_at = Some(self.scene.now);
             }
             open.extend(outcome.open.map(|state| (role, state)));
-            self.members.extend(members);
             self.drafts.extend(outcome.drafts);
         }
+        self.members = members;
         if !open.is_empty() {
             self.asked = capacity::ask(self.scene, &self.members, open, &mut learned, &mut self.steps);
         }
@@ -93,17 +98,19 @@ impl<'a> Wanting<'a> {
         steps.extend(bounds::clamp(&members, &mut drafts));
         steps.extend(zero::settle(scene, &memory, &members, &mut drafts));
         steps.extend(bounds::tell_swallowed(scene, &members, &mut drafts));
-        let mut decided = Decided { decisions: BTreeMap::new(), report: GroupReport { steps }, memory };
+        let mut decided =
+            Decided { decisions: Vec::with_capacity(members.len()), report: GroupReport { steps }, memory };
         for (member, draft) in members.into_iter().zip(drafts) {
             let (verdict, memory) = publish(scene, &member, draft);
-            decided.decisions.insert(member.id().clone(), decision(member.state, verdict));
+            decided.decisions.push((member.id().clone(), decision(member.state, verdict)));
             decided.memory.variants.insert(member.name().clone(), memory);
         }
         for lost in scene.group.variants.iter().filter(|variant| variant.scale.is_none()) {
             let memory = others.remove(&lost.variant.id.name).unwrap_or_default();
             without_target(scene, lost, memory, &mut decided);
         }
-        decided.memory.variants.extend(others.into_iter().filter(|(name, _)| keep(name)));
+        let kept = others.into_iter().filter(|(name, _)| keep(name));
+        kept.for_each(|(name, memory)| decided.memory.variants.insert(name, memory));
         decided
     }
 }
@@ -154,7 +161,7 @@ fn without_target(scene: Scene<'_>, state: &VariantState, mut memory: VariantMem
     let since = *memory.blind_since.get_or_insert(scene.now);
     let message = words::target_not_found(state);
     let verdict = Verdict::Unknown(Unknown { cause: Cause::TargetNotFound, message, since });
-    decided.decisions.insert(state.variant.id.clone(), decision(state, verdict));
+    decided.decisions.push((state.variant.id.clone(), decision(state, verdict)));
     decided.memory.variants.insert(state.variant.id.name.clone(), memory);
     let finding = words::no_target(state);
     decided.report.steps.push(Step::new(Stage::Quality, Some(&state.variant.id.name), finding));

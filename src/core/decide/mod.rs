@@ -15,7 +15,8 @@ mod tests;
 mod words;
 mod zero;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, btree_map};
+use std::iter::Peekable;
 
 use jiff::Timestamp;
 use smol_str::{SmolStr, ToSmolStr};
@@ -44,20 +45,22 @@ pub const START_ALLOWANCE: Seconds = Seconds::whole(1800);
 pub fn decide(snapshot: &Snapshot, memory: &Memory, policy: &Policy) -> Outcome {
     let snapshot = &*without_future(snapshot);
     let invalid: BTreeSet<&VariantId> = snapshot.invalid.iter().map(|one| &one.id).collect();
-    let mut groups = absent(snapshot, memory, &invalid);
+    let mut remembered = Remembered { left: memory.groups.iter().peekable(), gone: Vec::new() };
+    let mut groups = Vec::with_capacity(snapshot.groups.len());
     let (mut decisions, mut reports, mut broken) = (Vec::new(), Vec::new(), Vec::new());
     let limits = share::limits(snapshot, &policy.limits);
     let wanting = snapshot.groups.iter().map(|(id, group)| {
-        let mut before = memory.groups.get(id).cloned().unwrap_or_default();
-        not_after(&mut before, snapshot.now);
-        Wanting::new(Scene::new(snapshot.now, id, group, &before, policy), before)
+        let before = remembered.of(id);
+        let mut memory = before.cloned().unwrap_or_default();
+        not_after(&mut memory, snapshot.now);
+        Wanting::new(Scene::new(snapshot.now, id, group, &memory, policy), memory, before)
     });
     let mut finish = |wanting: Wanting<'_>| {
-        let Scene { id, group, .. } = wanting.scene;
+        let (Scene { id, group, .. }, before) = (wanting.scene, wanting.before);
         let decided =
             wanting.finish(|name| invalid.contains(&VariantId::new(id.namespace.clone(), name.clone())));
-        let remembered = memory.groups.get(id);
-        broken.extend(check_group(snapshot.now, id, group, remembered, policy, &decided.decisions));
+        let find = |id: &VariantId| decided.decisions.iter().find(|(own, _)| own == id).map(|(_, one)| one);
+        broken.extend(check_group(snapshot.now, id, group, before, policy, find));
         decisions.extend(decided.decisions);
         reports.push((id.clone(), decided.report));
         groups.push((id.clone(), decided.memory));
@@ -72,6 +75,7 @@ pub fn decide(snapshot: &Snapshot, memory: &Memory, policy: &Policy) -> Outcome 
         share::together(&mut all, &limits, policy);
         all.into_iter().for_each(finish);
     }
+    groups.extend(absent(snapshot, remembered.gone(), &invalid));
     let since = |id| memory.invalid.get(id).map_or(snapshot.now, |since| snapshot.now.min(*since));
     decisions
         .extend(snapshot.invalid.iter().map(|one| (one.id.clone(), without_object(one, since(&one.id)))));
@@ -90,19 +94,38 @@ pub fn decide(snapshot: &Snapshot, memory: &Memory, policy: &Policy) -> Outcome 
     outcome
 }
 
+/// What is remembered, beside the groups of a snapshot: both are in the order of their names, so one walk finds all.
+struct Remembered<'a> {
+    left: Peekable<btree_map::Iter<'a, GroupId, GroupMemory>>,
+    /// Of groups that the snapshot does not have.
+    gone: Vec<(&'a GroupId, &'a GroupMemory)>,
+}
+
+impl<'a> Remembered<'a> {
+    /// Of `id`, which comes after all that were asked for before.
+    fn of(&mut self, id: &GroupId) -> Option<&'a GroupMemory> {
+        while let Some(passed) = self.left.next_if(|(own, _)| *own < id) {
+            self.gone.push(passed);
+        }
+        self.left.next_if(|(own, _)| *own == id).map(|(_, group)| group)
+    }
+
+    fn gone(mut self) -> Vec<(&'a GroupId, &'a GroupMemory)> {
+        self.gone.extend(self.left);
+        self.gone
+    }
+}
+
 /// What stays remembered of groups that are not in the snapshot: the objects that cannot be decided about just now. The
 /// rest goes, so that the memory stays as small as the fleet.
 fn absent(
     snapshot: &Snapshot,
-    memory: &Memory,
+    gone: Vec<(&GroupId, &GroupMemory)>,
     invalid: &BTreeSet<&VariantId>,
 ) -> Vec<(GroupId, GroupMemory)> {
-    let gone = memory.groups.iter().filter(|(id, _)| !snapshot.groups.contains_key(id));
-    let kept = gone.map(|(id, group)| {
+    let kept = gone.into_iter().map(|(id, group)| {
         let mut group = group.clone();
-        group
-            .variants
-            .retain(|name, _| invalid.contains(&VariantId::new(id.namespace.clone(), name.clone())));
+        group.variants.retain(|name| invalid.contains(&VariantId::new(id.namespace.clone(), name.clone())));
         not_after(&mut group, snapshot.now);
         (id.clone(), group)
     });

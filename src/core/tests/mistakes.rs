@@ -141,7 +141,7 @@ fn a_clock_set_back_an_hour_does_not_stop_the_analyzer_for_an_hour() {
     assert_eq!(world.number(15), 4);
     let group = world.memory.groups.values_mut().next().unwrap();
     group.observed_at = Some(world::at(world.now + 3600));
-    group.variants.get_mut("llama").unwrap().target_since = Some(world::at(world.now + 3600));
+    group.variants.or_default("llama").target_since = Some(world::at(world.now + 3600));
     // The HPA never comes to 4: the patience runs from now, not from an hour ahead.
     assert_eq!(world.reason(15), Reason::Transition);
     world.load = (0.5, 1.0);

@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use proptest::test_runner::Config;
 use smol_str::{SmolStr, format_smolstr};
 use wva_core::analyze::finding::Analyzer;
+use wva_core::by_name::ByName;
 use wva_core::decision::Verdict;
 use wva_core::memory::{GroupMemory, Memory, VariantMemory};
 use wva_core::model::{
@@ -205,7 +206,13 @@ fn memory() -> BoxedStrategy<Memory> {
         btree_map(proptest::sample::select(&NAMES[..]).prop_map(SmolStr::new_static), remembered(), 0..4);
     (moment(), moment(), moment(), variants)
         .prop_map(|(cycle_at, idle_since, observed_at, variants)| {
-            let group = GroupMemory { cycle_at, idle_since, observed_at, learned: None, variants };
+            let group = GroupMemory {
+                cycle_at,
+                idle_since,
+                observed_at,
+                learned: None,
+                variants: ByName::from(variants),
+            };
             Memory { groups: [(GroupId::new("default", "m"), group)].into(), ..Memory::default() }
         })
         .boxed()

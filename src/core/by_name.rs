@@ -1,0 +1,118 @@
+//! A small map from names, in one piece of memory: most models have one variant, and a node of a tree is made for eleven.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use smol_str::SmolStr;
+
+/// Values by name, in the order of the names.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ByName<V>(Vec<(SmolStr, V)>);
+
+impl<V> Default for ByName<V> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<V> ByName<V> {
+    fn place(&self, name: &str) -> Result<usize, usize> {
+        self.0.binary_search_by(|(own, _)| own.as_str().cmp(name))
+    }
+
+    /// The value of `name`.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&V> {
+        self.place(name).ok().and_then(|at| self.0.get(at)).map(|(_, value)| value)
+    }
+
+    /// Puts a value in; the one before is lost.
+    pub fn insert(&mut self, name: SmolStr, value: V) {
+        match self.place(&name) {
+            Ok(at) => self.0[at].1 = value,
+            Err(at) => self.0.insert(at, (name, value)),
+        }
+    }
+
+    /// Takes the value of `name` out.
+    pub fn remove(&mut self, name: &str) -> Option<V> {
+        self.place(name).ok().map(|at| self.0.remove(at).1)
+    }
+
+    /// The value of `name`, made first when there is none.
+    pub fn or_default(&mut self, name: &str) -> &mut V
+    where
+        V: Default,
+    {
+        let at = self.place(name).unwrap_or_else(|at| {
+            self.0.insert(at, (name.into(), V::default()));
+            at
+        });
+        &mut self.0[at].1
+    }
+
+    /// Keeps the names that `keep` wants.
+    pub fn retain(&mut self, mut keep: impl FnMut(&SmolStr) -> bool) {
+        self.0.retain(|(name, _)| keep(name));
+    }
+
+    /// Names and values.
+    pub fn iter(&self) -> impl Iterator<Item = (&SmolStr, &V)> {
+        self.0.iter().map(|(name, value)| (name, value))
+    }
+
+    /// The values, to be changed.
+    pub fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
+        self.0.iter_mut().map(|(_, value)| value)
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// There is none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl<V> FromIterator<(SmolStr, V)> for ByName<V> {
+    fn from_iter<I: IntoIterator<Item = (SmolStr, V)>>(all: I) -> Self {
+        all.into_iter().collect::<BTreeMap<_, _>>().into()
+    }
+}
+
+impl<V> From<BTreeMap<SmolStr, V>> for ByName<V> {
+    fn from(sorted: BTreeMap<SmolStr, V>) -> Self {
+        Self(sorted.into_iter().collect())
+    }
+}
+
+impl<V, const N: usize> From<[(SmolStr, V); N]> for ByName<V> {
+    fn from(all: [(SmolStr, V); N]) -> Self {
+        all.into_iter().collect()
+    }
+}
+
+impl<V> IntoIterator for ByName<V> {
+    type Item = (SmolStr, V);
+    type IntoIter = std::vec::IntoIter<(SmolStr, V)>;
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter()
+    }
+}
+
+impl<V: Serialize> Serialize for ByName<V> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.iter())
+    }
+}
+
+impl<'de, V: Deserialize<'de>> Deserialize<'de> for ByName<V> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        BTreeMap::<SmolStr, V>::deserialize(deserializer).map(Self::from)
+    }
+}
