@@ -165,10 +165,12 @@ impl Engine {
     pub async fn evaluate(self: &Arc<Self>) -> Arc<Published> {
         let started = Instant::now();
         let term = self.current_term();
-        let answer = self.collect(&self.parts.cluster.view()).await;
+        // What is asked for and what is decided by are one policy, whatever is set meanwhile.
+        let policy = self.policy();
+        let answer = self.collect(&self.parts.cluster.view(), &policy).await;
         let engine = Arc::clone(self);
         // Away from the threads that answer reads: thousands of variants are tens of milliseconds.
-        let concluded = tokio::task::spawn_blocking(move || engine.conclude(answer, term, started));
+        let concluded = tokio::task::spawn_blocking(move || engine.conclude(answer, term, started, policy));
         concluded.await.unwrap_or_else(|failure| {
             error!(%failure, "evaluation died");
             self.duty.rest_from(started.elapsed());
@@ -182,6 +184,7 @@ impl Engine {
         answer: Result<Collected, SourceError>,
         term: Option<Term>,
         started: Instant,
+        policy: Arc<Policy>,
     ) -> Arc<Published> {
         let error = answer.as_ref().err().map(|error| error.kind);
         // Looked at again: pods that went while the source was answering are ghosts now.
@@ -190,7 +193,7 @@ impl Engine {
         let still = self.current_term().filter(|now| Some(now) == term.as_ref());
         // Until the result is published: whoever resigns meanwhile waits for it.
         let office = self.office.lock();
-        let decided = (still.is_some() && office.term == still).then(|| self.decide(&snapshot));
+        let decided = (still.is_some() && office.term == still).then(|| self.decide(&snapshot, policy));
         let took = started.elapsed();
         self.parts.metrics.evaluated(took, error);
         // Before anybody can see the result and ask for a newer one.
@@ -212,11 +215,11 @@ impl Engine {
         newest
     }
 
-    async fn collect(&self, view: &ClusterView) -> Result<Collected, SourceError> {
+    async fn collect(&self, view: &ClusterView, policy: &Policy) -> Result<Collected, SourceError> {
         let namespaces: BTreeSet<_> = view.variants.iter().map(|state| &state.variant.id.namespace).collect();
         let namespaces = namespaces.into_iter().map(ToString::to_string).collect();
         let variants = view.variants.iter().map(|state| &state.variant);
-        let needs = Some(wva_core::needs(&self.policy(), variants));
+        let needs = Some(wva_core::needs(policy, variants));
         let scope = Scope { namespaces, endpoints: view.endpoints.clone(), needs };
         let reading = self.parts.source.collect(&scope).instrument(info_span!("collect"));
         let answer = tokio::time::timeout(COLLECT_TIMEOUT, reading).await.unwrap_or_else(|_| {
@@ -249,8 +252,8 @@ impl Engine {
     }
 
     /// Decides, and remembers. With the office locked.
-    fn decide(&self, snapshot: &Snapshot) -> (Outcome, MadeFrom) {
-        let (before, policy) = (self.memory.borrow().clone(), self.policy());
+    fn decide(&self, snapshot: &Snapshot, policy: Arc<Policy>) -> (Outcome, MadeFrom) {
+        let before = self.memory.borrow().clone();
         let observed = wva_core::observe(snapshot, Memory::clone(&before));
         let mut outcome = wva_core::decide(snapshot, &observed, &policy);
         let after = Arc::new(std::mem::take(&mut outcome.memory));

@@ -243,3 +243,39 @@ fn dearest<'a>(candidates: impl Iterator<Item = &'a Candidate>) -> Option<&'a st
 fn by_cost_and_name(a: &Candidate, b: &Candidate) -> std::cmp::Ordering {
     a.cost.get().total_cmp(&b.cost.get()).then_with(|| a.name.cmp(&b.name))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: &str = include_str!("../../../docs/decisions/saturation-percent.md");
+
+    #[test]
+    fn the_page_says_what_the_code_computes() {
+        let policy = SaturationPolicy::default();
+        let one =
+            |kv, queue| Observation { replica: "r".into(), variant: "v".into(), cost: Cost::ZERO, kv, queue };
+        let found = analyze(&[one(0.85, 2), one(0.5, 1), one(0.6, 2)], &policy);
+        assert!(!found.scale_up && !found.scale_down_safe);
+        let (kv, queue) = found.spare_of_one_fewer(&policy);
+        let free = f64::from(found.non_saturated);
+        let growth = free / (free - 1.0);
+        let left = policy.kv_cache_threshold - (policy.kv_cache_threshold - found.avg_spare_kv) * growth;
+        for number in [found.avg_spare_kv, found.avg_spare_queue, left, kv, queue] {
+            let number = format!("{number:.3}");
+            assert!(PAGE.contains(&number), "the page does not say {number}");
+        }
+    }
+
+    #[test]
+    fn from_the_spare_that_is_named_on_one_fewer_would_do() {
+        let policy = SaturationPolicy::default();
+        for free in 2..40 {
+            let analysis = Analysis { non_saturated: free, ..Analysis::default() };
+            let (kv, queue) = analysis.spare_of_one_fewer(&policy);
+            let enough = |kv, queue| fewer_would_do(free, 1, (kv, queue), &policy);
+            assert!(enough(kv + 1e-9, queue + 1e-9), "{free}");
+            assert!(!enough(kv - 1e-6, queue + 1e-9) && !enough(kv + 1e-9, queue - 1e-6), "{free}");
+        }
+    }
+}
