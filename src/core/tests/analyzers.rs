@@ -1,0 +1,219 @@
+//! Every analyzer decides through the same house: sight, limits, stability, bounds, and a report that says why.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests may fail like tests")]
+
+#[allow(dead_code, reason = "shared by several tests")]
+#[path = "support/world.rs"]
+mod world;
+
+use world::{World, at};
+use wva_core::analyze::finding::Analyzer;
+use wva_core::decision::{Reason, Target, Verdict};
+use wva_core::model::{Beside, ClassTarget, LatencyTargets, Quota, ServiceClass, StepLimit};
+use wva_core::report::{Direction, Stage, Step};
+use wva_core::snapshot::{Sample, Signal, Signals, SourceHealth};
+use wva_core::units::{Cost, Replicas, Seconds};
+use wva_core::{GroupId, Outcome, Snapshot, decide, observe};
+
+/// Requests of 1000 tokens and 200 generated at `rate` a second and replica, 20 ms between tokens, in a cache of
+/// 100,000 tokens.
+fn serving(world: &World, rate: f64) -> Snapshot {
+    let mut snapshot = world.snapshot();
+    let grown = |each: f64| {
+        (0..21).map(move |back: i32| Sample {
+            at: at(-2 - i64::from(15 * back)),
+            value: 1e6 + each * rate * f64::from(15 * (20 - back)),
+        })
+    };
+    let counters = [
+        (Signal::RequestPromptTokensSum, 1000.0),
+        (Signal::RequestPromptTokensCount, 1.0),
+        (Signal::RequestGenerationTokensSum, 200.0),
+        (Signal::RequestGenerationTokensCount, 1.0),
+        (Signal::InterTokenLatencySum, 4.0),
+        (Signal::InterTokenLatencyCount, 200.0),
+        (Signal::TimeToFirstTokenSum, 0.1),
+        (Signal::TimeToFirstTokenCount, 1.0),
+        (Signal::SchedulerAttempts, 1.0),
+    ];
+    for group in snapshot.groups.values_mut() {
+        let replicas = group.variants.iter_mut().flat_map(|state| &mut state.replicas);
+        for engine in replicas.flat_map(|replica| replica.engines.values_mut()) {
+            // The world's requests stand still; here they come.
+            let gauges = [Signal::KvUsage, Signal::Waiting, Signal::Running]
+                .map(|one| (one, engine.get(one).to_vec()));
+            *engine = Signals::default();
+            gauges.into_iter().for_each(|(signal, samples)| engine.add(signal, samples));
+            counters.iter().for_each(|(signal, each)| engine.add(*signal, grown(*each)));
+            engine.add(Signal::KvCapacity, [Sample { at: at(-2), value: 100_000.0 }]);
+        }
+    }
+    snapshot
+}
+
+fn decided(world: &World, snapshot: &Snapshot) -> Outcome {
+    let outcome = decide(snapshot, &observe(snapshot, world.memory.clone()), &world.policy);
+    assert_eq!(outcome.report.violations, []);
+    outcome
+}
+
+fn target(outcome: &Outcome) -> &Target {
+    match &outcome.decisions[&World::id()].verdict {
+        Verdict::Target(target) => target,
+        Verdict::Unknown(unknown) => panic!("{unknown:?}"),
+    }
+}
+
+fn steps(outcome: &Outcome, stage: Stage) -> Vec<&Step> {
+    let group = &outcome.report.groups[&GroupId::new("default", "m")];
+    group.steps.iter().filter(|step| step.stage == stage).collect()
+}
+
+/// Four replicas whose policy names `analyzer`, at this KV-cache usage and queue.
+fn fleet(analyzer: Analyzer, load: (f64, f64)) -> World {
+    let mut world = World { load, ..World::new(4) };
+    world.policy.global.default.analyzer = analyzer;
+    world
+}
+
+#[test]
+fn tokens_that_are_missing_become_as_many_replicas_as_they_take() {
+    // 95,000 of 100,000 tokens each: 380,000 / 0.85 are 447,059, 127,059 more than 4 × 80,000: two replicas.
+    let world = fleet(Analyzer::Saturation, (0.95, 0.0));
+    let outcome = decided(&world, &serving(&world, 1.0));
+    assert_eq!((target(&outcome).desired.get(), target(&outcome).reason), (6, Reason::ScaleUp));
+    let analyzed = steps(&outcome, Stage::Analyze);
+    assert!(analyzed[0].values.iter().any(|value| value.name == "missing" && value.value > 127_000.0));
+    assert_eq!(steps(&outcome, Stage::Optimize).len(), 2, "votes and what was added");
+}
+
+#[test]
+fn tokens_that_are_spare_let_replicas_go_and_the_report_says_when_more_would_come() {
+    let world = fleet(Analyzer::Saturation, (0.2, 0.0));
+    let outcome = decided(&world, &serving(&world, 1.0));
+    assert_eq!((target(&outcome).desired.get(), target(&outcome).reason), (2, Reason::ScaleDown));
+    let turn = &steps(&outcome, Stage::Analyze)[0].turns[0];
+    assert_eq!((turn.to, turn.at), (Direction::More, 0.85 * 320_000.0));
+}
+
+#[test]
+fn what_is_not_whole_lets_nothing_go_whatever_the_analyzer() {
+    for analyzer in [Analyzer::Saturation, Analyzer::Threshold, Analyzer::Weighted, Analyzer::QueueingModel] {
+        let mut world = fleet(analyzer, (0.01, 0.0));
+        world.source = SourceHealth::Partial { warnings: vec!["a store is missing".into()] };
+        let outcome = decided(&world, &serving(&world, 1.0));
+        assert_eq!(target(&outcome).desired.get(), 4, "{analyzer:?}: {}", target(&outcome).message);
+    }
+}
+
+#[test]
+fn the_larger_of_cache_and_queue_steps_by_one() {
+    let world = fleet(Analyzer::Threshold, (0.1, 9.0));
+    assert_eq!(target(&decided(&world, &world.snapshot())).desired.get(), 5);
+    let world = fleet(Analyzer::Threshold, (0.1, 1.0));
+    assert_eq!(target(&decided(&world, &world.snapshot())).desired.get(), 3);
+}
+
+#[test]
+fn the_weighted_score_needs_degradation_to_grow() {
+    let mut world = fleet(Analyzer::Weighted, (1.0, 9.0));
+    let first = decided(&world, &serving(&world, 1.0));
+    assert_eq!(target(&first).desired.get(), 4, "0.5 + 0.3 is not above 0.8");
+    world.memory = first.memory;
+    world.now = 15;
+    assert_eq!(world.number(0), 4);
+}
+
+#[test]
+fn latencies_that_are_promised_size_the_fleet() {
+    let mut world = fleet(Analyzer::QueueingModel, (0.5, 0.0));
+    let wanted = |world: &World, itl_ms| {
+        let mut policy = world.policy.clone();
+        policy.global.default.queueing.targets = Some(LatencyTargets { ttft_ms: 400.0, itl_ms });
+        let world = World { policy, ..World::new(4) };
+        let outcome = decided(&world, &serving(&world, 2.0));
+        target(&outcome).desired.get()
+    };
+    let (tight, loose) = (wanted(&world, 21.0), wanted(&world, 200.0));
+    assert!(tight > loose, "{tight} against {loose}");
+    world.policy.global.default.analyzer = Analyzer::Inferno;
+    assert_eq!(
+        target(&decided(&world, &serving(&world, 2.0))).desired.get(),
+        4,
+        "without a class nothing moves"
+    );
+    let latency = LatencyTargets { ttft_ms: 400.0, itl_ms: 200.0 };
+    let targets = vec![ClassTarget { model: "m".into(), latency }];
+    world.policy.service_classes = vec![ServiceClass { name: "Premium".into(), priority: 1, targets }];
+    let outcome = decided(&world, &serving(&world, 2.0));
+    assert!(target(&outcome).desired.get() < 4, "{}", target(&outcome).message);
+}
+
+#[test]
+fn a_second_analyzer_may_ask_for_more_and_must_agree_to_less() {
+    let mut world = fleet(Analyzer::Saturation, (0.2, 0.0));
+    let beside = Beside { analyzer: Analyzer::QueueingModel, score: 1.0, utilisation: None };
+    world.policy.global.default.beside = vec![beside];
+    world.policy.global.default.queueing.targets = Some(LatencyTargets { ttft_ms: 200.0, itl_ms: 20.5 });
+    let outcome = decided(&world, &serving(&world, 3.0));
+    assert!(target(&outcome).desired.get() >= 4, "{}", target(&outcome).message);
+}
+
+#[test]
+fn a_quota_holds_additions_back_and_is_named() {
+    let mut world = fleet(Analyzer::Saturation, (0.95, 0.0));
+    let snapshot = serving(&world, 1.0);
+    let quota = |gpus| Quota::Cluster { name: "team".into(), quotas: [("H100".into(), gpus)].into() };
+    let number = |world: &World| {
+        let mut snapshot = snapshot.clone();
+        let groups = snapshot.groups.values_mut();
+        groups.flat_map(|group| &mut group.variants).for_each(|state| {
+            state.variant.accelerator = Some("H100".into());
+        });
+        decided(world, &snapshot)
+    };
+    world.policy.limits.quotas = vec![quota(5)];
+    let outcome = number(&world);
+    assert_eq!(target(&outcome).desired.get(), 5);
+    let bound: Vec<_> = outcome.report.groups.values().flat_map(|group| &group.steps).collect();
+    assert!(bound.iter().any(|step| step.finding.contains("team") || step.binding.is_some()), "{bound:#?}");
+    world.policy.limits.quotas = vec![quota(2)];
+    assert_eq!(target(&number(&world)).desired.get(), 4, "what runs is never taken away");
+    world.policy.limits.quotas = Vec::new();
+    world.policy.limits.spend = Some(Cost::new(45.0).unwrap());
+    assert_eq!(target(&number(&world)).desired.get(), 4, "four cost 40 and five 50");
+}
+
+#[test]
+fn a_rise_goes_in_steps_where_the_policy_says_so() {
+    let mut world = fleet(Analyzer::Saturation, (0.95, 0.0));
+    world.policy.global.default.stability.up_step = Some(StepLimit { replicas: Replicas::ONE, percent: 0.0 });
+    world.policy.global.default.stability.down_window = Seconds::whole(300);
+    let outcome = decided(&world, &serving(&world, 1.0));
+    assert_eq!((target(&outcome).desired.get(), target(&outcome).reason), (5, Reason::Bounded));
+    assert!(steps(&outcome, Stage::Bound)[0].binding.is_some());
+}
+
+#[test]
+fn a_change_that_an_hpa_takes_for_nothing_is_reported() {
+    let mut world = World { load: (0.82, 0.0), ..World::new(20) };
+    world.policy.global.default.analyzer = Analyzer::Saturation;
+    world.policy.global.default.utilisation.up = 0.99;
+    let outcome = decided(&world, &serving(&world, 1.0));
+    let (number, message) = (target(&outcome).desired.get(), &target(&outcome).message);
+    assert_eq!(number, 21, "{message}");
+    assert!(message.contains("tolerance of 10 %"), "{message}");
+}
+
+#[test]
+fn what_is_learned_of_a_variant_stays_below_two_kibibytes() {
+    for analyzer in [Analyzer::Saturation, Analyzer::Throughput, Analyzer::QueueingModel, Analyzer::Weighted]
+    {
+        let mut world = fleet(analyzer, (0.6, 6.0));
+        for _ in 0..50 {
+            let outcome = decided(&world, &serving(&world, 2.0));
+            world.memory = outcome.memory;
+        }
+        let bytes = serde_json::to_string(&world.memory.groups).unwrap().len();
+        assert!(bytes <= 2048, "{analyzer:?}: {bytes}");
+    }
+}
