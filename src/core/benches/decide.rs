@@ -38,15 +38,10 @@ const IN_BETWEEN: u32 = 2;
 
 const START: Timestamp = Timestamp::constant(1_800_000_000, 0);
 
-/// What is asked of an engine (`wva_core::NEEDS`), and its values in a group that is saturated, calm or in between.
-const SIGNALS: [(Signal, [f64; 3]); 6] = [
-    (Signal::KvUsage, [0.78, 0.21, 0.62]),
-    (Signal::Waiting, [4.0, 0.0, 1.0]),
-    (Signal::Running, [31.0, 2.0, 12.0]),
-    (Signal::TimeToFirstTokenCount, [9e4, 700.0, 2e4]),
-    (Signal::RequestPromptTokensCount, [89_000.0, 690.0, 19_000.0]),
-    (Signal::RequestGenerationTokensCount, [89_000.0, 690.0, 19_000.0]),
-];
+/// What is asked of an engine under the default policy (`wva_core::needs`), and its values in a group that is saturated,
+/// calm or in between.
+const SIGNALS: [(Signal, [f64; 3]); 2] =
+    [(Signal::KvUsage, [0.78, 0.21, 0.62]), (Signal::Waiting, [4.0, 0.0, 1.0])];
 
 fn samples(value: f64, now: Timestamp) -> impl Iterator<Item = Sample> {
     let sample = move |back: i32| Sample {
