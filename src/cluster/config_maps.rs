@@ -21,9 +21,10 @@ use super::watch::{key, steps};
 
 /// How long changes are gathered: what one `kubectl apply` changes is seen at once.
 const DEBOUNCE: Duration = Duration::from_millis(100);
-/// What is read of a ConfigMap in another namespace than ours, in bytes: room for some 300 entries. Anybody may make one,
-/// in as many namespaces as he has.
+/// What is read of a ConfigMap in another namespace than ours, in bytes and entries. Anybody may make one, in as many
+/// namespaces as he has, and each entry becomes a whole policy.
 const MOST_ELSEWHERE: usize = 64 * 1024;
+const MOST_ENTRIES_ELSEWHERE: usize = 300;
 /// The next step when they cannot be listed.
 const HINT: &str =
     "check that the service account may list and watch them by name (the chart's values configMaps.*)";
@@ -140,8 +141,11 @@ fn found(map: ConfigMap, home: &str) -> Found {
     let object = map.object_ref(&());
     let entries = map.data.unwrap_or_default();
     let bytes: usize = entries.iter().map(|(key, text)| key.len() + text.len()).sum();
-    let entries = if elsewhere && bytes > MOST_ELSEWHERE {
-        Err(format!("it has {bytes} bytes: at most {MOST_ELSEWHERE} are read outside namespace {home}"))
+    let entries = if elsewhere && (bytes > MOST_ELSEWHERE || entries.len() > MOST_ENTRIES_ELSEWHERE) {
+        Err(format!(
+            "it has {} entries and {bytes} bytes: at most {MOST_ENTRIES_ELSEWHERE} and {MOST_ELSEWHERE} are read outside namespace {home}",
+            entries.len()
+        ))
     } else {
         Ok(Arc::new(entries))
     };

@@ -140,7 +140,8 @@ impl Events {
 
     /// An entry of a ConfigMap does not count as it is. Told on the ConfigMap.
     pub fn refused(&self, map: &Found, problem: String) {
-        let (object, topic) = (map.object.clone(), problem.clone());
+        // One for each ConfigMap at a time: whoever writes it could make up new problems without end.
+        let (object, topic) = (map.object.clone(), String::new());
         let reason = "InvalidConfiguration";
         // Whoever may write a ConfigMap causes these, like a reader those of his reads.
         let news = News { object, kind: EventType::Warning, reason, note: problem, topic };

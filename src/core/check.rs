@@ -161,7 +161,7 @@ impl Case<'_> {
     ) -> Option<Violation> {
         let bounds = number.state.variant.bounds;
         let forced = bounds.max.is_some_and(|max| max.get() == 0);
-        let others_serve = of_role.iter().any(|other| other.decided > 0);
+        let others_serve = of_role.iter().any(|other| other.decided > 0 && other.serves());
         let optimized = self.policy.of(self.id).analyzer.is_of_capacity();
         let covered = optimized && others_serve && (measured || number.promised == Some(0));
         let earned =
@@ -248,6 +248,12 @@ impl Number<'_> {
         let bounded = self.bounded(self.decided);
         let detail = || format!("{} is outside the bounds; {bounded} is the nearest inside", self.decided);
         (bounded != self.decided).then(|| broken(self.id(), Rule::WithinBounds, detail()))
+    }
+
+    /// A ready pod of it has shown something.
+    fn serves(&self) -> bool {
+        let ready = self.state.replicas.iter().filter(|replica| replica.phase == Phase::Ready);
+        ready.into_iter().any(|replica| !replica.engines.is_empty())
     }
 
     /// What a step starts from: pods that a rolling update adds for a while are no base.

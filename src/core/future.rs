@@ -42,5 +42,6 @@ pub(crate) fn not_after(memory: &mut GroupMemory, now: Timestamp) {
         clamp(&mut variant.target_since);
         clamp(&mut variant.evidence);
         clamp(&mut variant.blind_since);
+        variant.wanted.not_after(now);
     }
 }

@@ -162,7 +162,11 @@ async fn bounded(
     answer: impl AsyncFnOnce(Request) -> Result<Response, Status>,
 ) -> Response {
     match state.place() {
-        Some(place) => until_sent(place, answer(request).await.into_response()),
+        Some(place) => match answer(request).await {
+            Ok(answer) => until_sent(place, answer),
+            // A refusal is small and made already: whoever leaves it lying takes nobody's place.
+            Err(refused) => refused.into_response(),
+        },
         None => {
             let path = request.extract_parts::<RawPathParams>().await;
             too_many_reads(path.ok().as_ref()).into_response()
@@ -199,7 +203,10 @@ async fn bounded_scrape(
 ) -> Response {
     let refusal = "too many others look at the metrics of this server; ask again later";
     match state.scrape() {
-        Some(place) => until_sent(place, answer.await.into_response()),
+        Some(place) => match answer.await {
+            Ok(answer) => until_sent(place, answer),
+            Err(refused) => refused.into_response(),
+        },
         None => Status::new(Reason::TooManyRequests, refusal).into_response(),
     }
 }
@@ -207,14 +214,14 @@ async fn bounded_scrape(
 /// The same for looks at the snapshots, and who may.
 async fn bounded_look(State(state): State<AppState>, mut request: Request, next: Next) -> Response {
     let refusal = "others look at the snapshots of this server already; ask again later";
-    let Some(place) = state.look() else {
-        return Status::new(Reason::TooManyRequests, refusal).into_response();
-    };
-    let answer = match layers::snapshots(&state, &mut request).await {
-        Ok(()) => next.run(request).await,
-        Err(refused) => refused.into_response(),
-    };
-    until_sent(place, answer)
+    // Who may not look takes no place; asking whether he may is bounded by itself.
+    if let Err(refused) = layers::snapshots(&state, &mut request).await {
+        return refused.into_response();
+    }
+    match state.look() {
+        Some(place) => until_sent(place, next.run(request).await),
+        None => Status::new(Reason::TooManyRequests, refusal).into_response(),
+    }
 }
 
 /// An answer that nobody takes fills memory as one that is being made does: it keeps its place.

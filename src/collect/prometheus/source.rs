@@ -196,7 +196,7 @@ impl PrometheusSource {
     fn window(&self, scope: &Scope) -> Duration {
         let looked = scope.needs.as_ref().map_or(0.0, |needs| needs.window.get());
         let looked = if looked > 0.0 { Duration::from_secs_f64(looked) + SCRAPE } else { Duration::ZERO };
-        self.window.lock().length().max(looked)
+        self.window.lock().length(looked, Instant::now())
     }
 
     fn plan(&self, counts: &[Count], extent: &Extent<'_>) -> Vec<Batch> {

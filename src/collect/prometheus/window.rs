@@ -33,9 +33,10 @@ impl Window {
         Self { least, length: least, learned: least, small_until: None, probe_after: None }
     }
 
-    /// How far back to ask now.
-    pub(super) fn length(&self) -> Duration {
-        self.length
+    /// How far back to ask now: `looked` where decisions look further back, unless that was too much.
+    pub(super) fn length(&self, looked: Duration, now: Instant) -> Duration {
+        let small = self.small_until.is_some_and(|until| now < until);
+        if small { self.length } else { self.length.max(looked) }
     }
 
     /// Learns from what came of asking this far back. The stale limit and one interval, so that there are two samples
@@ -61,11 +62,9 @@ impl Window {
 
     /// The answer was refused, cut or late, and can't be split further: what is left is to ask for fewer samples.
     pub(super) fn refused(&mut self, now: Instant) {
-        if self.length > self.least {
-            self.length = self.least;
-            self.learned = self.least;
-            self.small_until = Some(now + MAX_WINDOW);
-        }
+        self.length = self.least;
+        self.learned = self.least;
+        self.small_until = Some(now + MAX_WINDOW);
     }
 }
 
@@ -95,7 +94,7 @@ mod tests {
         let (mut window, now) = (Window::new(LEAST), Instant::now());
         for (interval, wanted) in [(15, 120), (60, 300), (30, 150), (300, 600), (15, 120)] {
             window.learn(&[every(5, 4), every(interval, 3)], now);
-            assert_eq!(window.length().as_secs(), wanted, "at {interval} s");
+            assert_eq!(window.length(Duration::ZERO, now).as_secs(), wanted, "at {interval} s");
         }
     }
 
@@ -103,11 +102,11 @@ mod tests {
     fn without_a_second_sample_it_looks_far_back_once_and_keeps_what_it_found() {
         let (mut window, now) = (Window::new(LEAST), Instant::now());
         window.learn(&[], now);
-        assert_eq!(window.length(), LEAST, "nothing there is nothing to look for");
+        assert_eq!(window.length(Duration::ZERO, now), LEAST, "nothing there is nothing to look for");
         window.learn(&[every(90, 1)], now);
-        assert_eq!(window.length(), MAX_WINDOW);
+        assert_eq!(window.length(Duration::ZERO, now), MAX_WINDOW);
         window.learn(&[every(90, 6)], now);
-        assert_eq!(window.length().as_secs(), 450);
+        assert_eq!(window.length(Duration::ZERO, now).as_secs(), 450);
     }
 
     #[test]
@@ -117,10 +116,10 @@ mod tests {
         window.learn(&new, now);
         for seconds in [0, 300, 599] {
             window.learn(&new, now + Duration::from_secs(seconds));
-            assert_eq!(window.length(), LEAST, "after {seconds} s");
+            assert_eq!(window.length(Duration::ZERO, now), LEAST, "after {seconds} s");
         }
         window.learn(&new, now + MAX_WINDOW);
-        assert_eq!(window.length(), MAX_WINDOW);
+        assert_eq!(window.length(Duration::ZERO, now), MAX_WINDOW);
     }
 
     #[test]
@@ -129,8 +128,8 @@ mod tests {
         window.learn(&[every(60, 5)], now);
         window.refused(now);
         window.learn(&[every(60, 2)], now);
-        assert_eq!(window.length(), LEAST);
+        assert_eq!(window.length(Duration::ZERO, now), LEAST);
         window.learn(&[every(60, 2)], now + MAX_WINDOW);
-        assert_eq!(window.length().as_secs(), 300);
+        assert_eq!(window.length(Duration::ZERO, now).as_secs(), 300);
     }
 }

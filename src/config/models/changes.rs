@@ -7,6 +7,8 @@ use super::node::short;
 
 /// Changes told one by one; of more, the number.
 const TOLD: usize = 20;
+/// Changes that are looked for: of more, nobody reads the number.
+const MOST: usize = 1000;
 /// What is shown of a value, in letters.
 const SHOWN: usize = 120;
 
@@ -27,7 +29,7 @@ pub fn changes(before: &Policy, now: &Policy) -> Vec<String> {
 
 fn compare(path: String, before: &Value, now: &Value, changes: &mut Vec<String>) {
     match (before, now) {
-        _ if before == now => {}
+        _ if before == now || changes.len() > MOST => {}
         (Value::Object(old), Value::Object(new)) => {
             for (name, was) in old {
                 compare(join(&path, name), was, new.get(name).unwrap_or(&Value::Null), changes);

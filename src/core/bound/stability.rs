@@ -50,10 +50,23 @@ impl Wanted {
         self.highs.is_empty() && self.lows.is_empty() && self.rose_at.is_none()
     }
 
+    /// Makes the moments that are after `now` be now.
+    pub(crate) fn not_after(&mut self, now: Timestamp) {
+        let moments = self.highs.iter_mut().chain(&mut self.lows).map(|(at, _)| at);
+        moments.chain(&mut self.rose_at).for_each(|at| *at = (*at).min(now));
+    }
+
     /// Puts `wanted` under the rules of `stability` and remembers it.
     pub fn settle(&mut self, now: Timestamp, wanted: Replicas, from: From, stability: &Stability) -> Settled {
         let mut settled = Settled { number: wanted, binding: None };
         let published = from.published.unwrap_or(from.running);
+        // Before anything is remembered, what is published counts as wanted now, as an HPA has it at first sight.
+        if self.highs.is_empty() && stability.down_window > Seconds::ZERO {
+            self.highs.push((now, published));
+        }
+        if self.lows.is_empty() && stability.up_window > Seconds::ZERO {
+            self.lows.push((now, published));
+        }
         settled.windows(self, now, published, stability);
         settled.dwell(self, now, published, stability);
         settled.steps(from.running, published, stability);

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use smol_str::{SmolStr, ToSmolStr};
 
+use super::group::Wanting;
 use super::member::{Draft, Member, Scene};
 use super::role::newest;
 use super::{TRANSITION_PATIENCE, latency, words};
@@ -37,6 +38,8 @@ pub(super) struct Asked {
     evidence: Timestamp,
     /// By place among the members, numbers that need no optimizer.
     wanted: Vec<Option<Replicas>>,
+    /// The scheduler has shown its queue and does not any more: what it holds is not known.
+    queue_lost: bool,
 }
 
 /// What the analyzers read of one member.
@@ -67,21 +70,13 @@ pub(super) fn ask(
             let utilisation = one.utilisation.unwrap_or(scene.model.utilisation);
             find(scene, one, utilisation, &seen, learned)
         })
+        .map(|finding| if scene.compat.is_upstream() { finding } else { in_pods(finding, &seen) })
         .collect();
     let said = findings.iter().map(words::found);
     let said = said.reduce(|one, other| smol_str::format_smolstr!("{one}; {other}"))?;
     steps.extend(findings.iter().map(|finding| analyzed(scene, finding)));
-    let candidate = |member: &Member<'_>| Candidate {
-        name: member.name().clone(),
-        role: member.state.variant.role,
-        cost: member.state.variant.cost,
-        accelerator: member.state.variant.accelerator.clone(),
-        gpus: member.state.template.gpus,
-        watts: None,
-        current: member.scale.base(),
-        bounds: member.state.variant.bounds,
-    };
-    let (places, candidates) = members.iter().enumerate().map(|(at, member)| (at, candidate(member))).unzip();
+    let candidates = members.iter().map(|member| candidate(member, member.scale.base()));
+    let (places, candidates) = candidates.enumerate().unzip();
     let request = Request { id: scene.id.clone(), priority: scene.model.priority, candidates, findings };
     Some(Asked {
         request,
@@ -90,7 +85,33 @@ pub(super) fn ask(
         findings: said,
         evidence: newest(members, scene.now),
         wanted: Vec::new(),
+        queue_lost: queue_lost(scene),
     })
+}
+
+fn candidate(member: &Member<'_>, current: Replicas) -> Candidate {
+    let variant = &member.state.variant;
+    Candidate {
+        name: member.name().clone(),
+        role: variant.role,
+        cost: variant.cost,
+        accelerator: variant.accelerator.clone(),
+        gpus: member.state.template.gpus,
+        watts: None,
+        current,
+        bounds: variant.bounds,
+    }
+}
+
+/// A group that asks nothing of an optimizer, with what it uses: what runs, and what it was promised.
+pub(super) fn at_rest(wanting: &Wanting<'_>) -> Request {
+    let used = |member: &Member<'_>| member.committed().unwrap_or_default().max(member.scale.base());
+    Request {
+        id: wanting.scene.id.clone(),
+        priority: wanting.scene.model.priority,
+        candidates: wanting.members.iter().map(|member| candidate(member, used(member))).collect(),
+        findings: Vec::new(),
+    }
 }
 
 fn see<'m, 'a>(scene: Scene<'_>, member: &'m Member<'a>) -> Seen<'m, 'a> {
@@ -102,6 +123,31 @@ fn see<'m, 'a>(scene: Scene<'_>, member: &'m Member<'a>) -> Seen<'m, 'a> {
     };
     let pending = Replicas::new(starting.get().saturating_add(unseen.get())).min(member.scale.base());
     Seen { member, loads: member.loads(scene.now), pending }
+}
+
+/// Analyzers count engines, and what is scaled are pods: with data parallelism a pod has several.
+fn in_pods(mut finding: Finding, seen: &[Seen<'_, '_>]) -> Finding {
+    for capacity in &mut finding.variants {
+        let of_variant = seen.iter().find(|one| *one.member.name() == capacity.name);
+        let engines = of_variant.map_or(1, Seen::engines_a_pod);
+        capacity.per_replica *= f64::from(engines);
+        capacity.replicas = Replicas::new(capacity.replicas.get().div_ceil(engines));
+        capacity.pending = Replicas::new(capacity.pending.get().div_ceil(engines));
+    }
+    finding
+}
+
+impl Seen<'_, '_> {
+    /// Serving processes of a pod, at least 1.
+    pub(super) fn engines_a_pod(&self) -> u32 {
+        self.member.seen.engines_a_pod.max(1)
+    }
+
+    /// `pods` counted as engines, where an analyzer counts these (ours).
+    pub(super) fn engines(&self, scene: Scene<'_>, pods: Replicas) -> Replicas {
+        let each = if scene.compat.is_upstream() { 1 } else { self.engines_a_pod() };
+        Replicas::new(pods.get().saturating_mul(each))
+    }
 }
 
 fn find(
@@ -183,6 +229,11 @@ fn observation<'a>(variant: &VariantInput<'a>, load: &Load) -> Observation<'a> {
     }
 }
 
+fn queue_lost(scene: Scene<'_>) -> bool {
+    let shown = !scene.group.scheduler.get(Signal::SchedulerQueueSize).is_empty();
+    shown && held_by_scheduler(scene.now, &scene.group.scheduler).is_none()
+}
+
 /// What the scheduler holds for the model, when that is known.
 fn held(scene: Scene<'_>) -> Option<SchedulerQueue> {
     let scheduler = &scene.group.scheduler;
@@ -209,15 +260,15 @@ fn throughput(
         hits: load.hits.unwrap_or(0.0),
         arriving: load.arriving.unwrap_or(0.0),
         finished: load.finished.unwrap_or(0.0),
-        generating: load.generating.unwrap_or(0.0),
+        generating: load.finishing.unwrap_or(0.0),
     };
     let variant = |one: &Seen<'_, '_>| throughput::Observed {
         name: one.member.name().clone(),
         role: one.member.state.variant.role,
         accelerator: one.member.state.variant.accelerator.clone(),
         cost: one.member.state.variant.cost,
-        pending: one.pending,
-        ready: one.member.scale.base().above(one.pending),
+        pending: one.engines(scene, one.pending),
+        ready: one.engines(scene, one.member.scale.base().above(one.pending)),
         replicas: one.loads.iter().map(observed).collect(),
     };
     let queue = held_by_scheduler(scene.now, &scene.group.scheduler).map_or(0.0, |sample| sample.value);
@@ -288,13 +339,21 @@ impl Asked {
         let request = Request {
             id: scene.id.clone(),
             priority: scene.model.priority,
-            candidates: Vec::new(),
+            candidates: members.iter().map(|member| candidate(member, member.scale.base())).collect(),
             findings: Vec::new(),
         };
         let findings =
             SmolStr::new_static("inferno: the cheapest allocation that keeps its class's latencies");
         let evidence = newest(members, scene.now);
-        Self { request, places: Vec::new(), states, findings, evidence, wanted }
+        Self {
+            request,
+            places: Vec::new(),
+            states,
+            findings,
+            evidence,
+            wanted,
+            queue_lost: queue_lost(scene),
+        }
     }
 
     /// Puts the numbers of `plan` into the drafts of the members that are seen.
@@ -325,7 +384,7 @@ impl Asked {
     fn draft(&self, member: &Member<'_>, state: State, wanted: Replicas) -> Draft {
         let base = member.scale.base();
         let held = member.committed().unwrap_or(base);
-        let denied = !state.rights().down && wanted < held;
+        let denied = (!state.rights().down || self.queue_lost) && wanted < held;
         let number = if denied { held } else { wanted };
         let reason = match number.cmp(&base) {
             _ if denied || state == State::Partial => Reason::Partial,

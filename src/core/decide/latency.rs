@@ -63,8 +63,8 @@ fn load(scene: Scene<'_>, one: &Seen<'_, '_>) -> Load {
         role: variant.role,
         accelerator: variant.accelerator.clone(),
         cost: variant.cost,
-        ready: one.member.scale.base().above(one.pending),
-        pending: one.pending,
+        ready: one.engines(scene, one.member.scale.base().above(one.pending)),
+        pending: one.engines(scene, one.pending),
         observations: one.loads.iter().map(observed).collect(),
     }
 }
@@ -89,21 +89,32 @@ pub(super) fn inferno(
     let known = std::mem::take(&mut learned.queueing);
     learned.queueing = queueing::analyze(&loads, Requests::ZERO, &known, &settings, scene.compat).learned;
     let held = held_by_scheduler(scene.now, &scene.group.scheduler).map_or(0.0, |sample| sample.value);
-    let share = held / settings.drain.get() / f64::from(count(seen.len().max(1)));
+    let answers = |load: &&Load| learned.queueing.contains_key(&load.name) && told(scene, load);
+    let share = held / settings.drain.get() / f64::from(count(loads.iter().filter(answers).count().max(1)));
     let class = data::ServiceClass::new(&class.name, i64::from(class.priority), promise).ok()?;
     let mut system = System { classes: vec![class], ..System::default() };
     for (one, load) in seen.iter().zip(&loads) {
-        if let Some(parameters) = learned.queueing.get(&load.name) {
+        if let Some(parameters) = learned.queueing.get(&load.name).filter(|_| told(scene, load)) {
             add(scene, &mut system, one, load, (parameters.service, share));
         }
     }
     let allocations = system.solve(&Supply::Unlimited, scene.compat);
     let wanted = system.wanted(&allocations, scene.compat);
-    let number = |load: &Load| match wanted.get(&load.name) {
-        Some(Wanted::Replicas(number)) => Some(*number),
+    let number = |(one, load): (&Seen<'_, '_>, &Load)| match wanted.get(&load.name) {
+        Some(Wanted::Replicas(number)) if scene.compat.is_upstream() => Some(*number),
+        Some(Wanted::Replicas(number)) => Some(Replicas::new(number.get().div_ceil(one.engines_a_pod()))),
         Some(Wanted::Hold) | None => None,
     };
-    Some(loads.iter().map(number).collect())
+    Some(seen.iter().zip(&loads).map(number).collect())
+}
+
+/// Its load is known: not to know is not to have none (ours).
+fn told(scene: Scene<'_>, load: &Load) -> bool {
+    let arriving = load.observations.iter().map(|seen| seen.arrival);
+    let known = !load.observations.is_empty() && arriving.clone().all(|rate| rate.is_some());
+    let busy = arriving.flatten().any(|rate| rate > 0.0);
+    let sized = load.observations.iter().any(|seen| seen.output >= 1.0);
+    scene.compat.is_upstream() || (known && (sized || !busy))
 }
 
 /// Adds one variant as a server on an accelerator of its own, which is named as the variant is: two variants on one type

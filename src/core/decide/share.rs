@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use smol_str::{SmolStr, ToSmolStr};
 
+use super::capacity;
 use super::group::Wanting;
 use super::member::{Draft, Member};
 use super::words;
@@ -61,15 +62,17 @@ pub(super) fn alone(wanting: &mut Wanting<'_>) {
 
 /// All groups together: optimizers share by need and priority, then nothing is added that a limit does not leave.
 pub(super) fn together(all: &mut [Wanting<'_>], limits: &[Limit], policy: &Policy) {
-    let requests: Vec<Request> =
-        all.iter().filter_map(|one| one.asked.as_ref()).map(|asked| asked.request.clone()).collect();
+    // Who asks for nothing now uses what there is all the same.
+    let requests: Vec<Request> = all
+        .iter()
+        .map(|one| one.asked.as_ref().map_or_else(|| capacity::at_rest(one), |asked| asked.request.clone()))
+        .collect();
     let namespaces = requests.iter().map(|request| request.id.namespace.clone());
     let own = &policy.limits.rescale_namespaces;
     let on = |namespace: &SmolStr| own.get(namespace).copied().unwrap_or(policy.limits.rescale);
     let rescale = Rescale { cluster: policy.limits.rescale, namespaces: namespaces.filter(on).collect() };
     let plans = by_score::optimize(&requests, limits, &rescale, policy.compat).plans;
-    let asking = all.iter_mut().filter(|one| one.asked.is_some());
-    asking.zip(&plans).for_each(|(one, plan)| one.take(plan));
+    all.iter_mut().zip(&plans).for_each(|(one, plan)| one.take(plan));
     all.iter_mut().for_each(Wanting::settle);
     hold_back(all, limits, policy);
 }

@@ -123,7 +123,10 @@ pub(super) fn settle(
 fn covered(scene: Scene<'_>, members: &[Member<'_>], drafts: &[Draft]) -> BTreeSet<Role> {
     let optimized = scene.model.analyzer.is_of_capacity();
     let kept = |draft: &Draft| draft.number.is_some_and(|number| number > Replicas::ZERO);
-    let keeping = members.iter().zip(drafts).filter(|(_, draft)| optimized && kept(draft));
+    // What has never served keeps nobody's requests.
+    let serves = |member: &Member<'_>| !member.seen.observations.is_empty();
+    let keeping = members.iter().zip(drafts);
+    let keeping = keeping.filter(|(member, draft)| optimized && kept(draft) && serves(member));
     keeping.map(|(member, _)| member.state.variant.role).collect()
 }
 
@@ -134,7 +137,9 @@ fn enforced((member, draft): (&Member<'_>, &Draft)) -> Enforced {
 
 /// A zero that was right when it was decided is not any more: a request came, or idleness cannot be measured now.
 fn stay_awake(member: &Member<'_>, draft: &mut Draft, steps: &mut Vec<Step>) {
-    let measured = !member.seen.observations.is_empty();
+    // An analyzer that has just measured a zero means as few as may be; what was decided earlier may have changed.
+    let as_few = draft.look.is_some_and(|rights| rights.down);
+    let measured = !member.seen.observations.is_empty() && !as_few;
     let number = if measured { member.scale.base().max(Replicas::ONE) } else { Replicas::ONE };
     let number = member.state.variant.bounds.clamp(number);
     let message = words::not_idle(member, number);

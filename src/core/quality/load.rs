@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 
 use super::PEAK_WINDOW;
+use super::engine::{fresh_limit, interval_of, stale_limit};
 use crate::snapshot::{Sample, Signal, Signals};
 use crate::units::{Seconds, float};
 
@@ -41,8 +42,14 @@ pub struct Load {
     pub between_tokens: Option<f64>,
     /// Tokens generated a second.
     pub generating: Option<f64>,
+    /// Tokens a second of requests that finish.
+    pub finishing: Option<f64>,
     /// Requests finished a second.
     pub finished: Option<f64>,
+}
+
+fn longer(one: Seconds, other: Seconds) -> Seconds {
+    if one > other { one } else { other }
 }
 
 impl Load {
@@ -55,14 +62,18 @@ impl Load {
             RequestPromptTokensCount, RequestPromptTokensSum, Running, SchedulerAttempts,
             TimeToFirstTokenCount, TimeToFirstTokenSum, Waiting,
         };
+        // Where scrapes are slow, a window has to be longer to hold the newest sample, and two of a counter.
+        let interval = interval_of(signals);
+        let (peaks, rates) =
+            (longer(PEAK_WINDOW, fresh_limit(interval)), longer(RATE_WINDOW, stale_limit(interval)));
         let window = |signal, window| since(signals.get(signal), window, now);
         let mean = |sum, count, long| ratio(window(sum, long), window(count, long));
-        let rate = |signal| rate(window(signal, RATE_WINDOW));
-        let newest = |signal| window(signal, PEAK_WINDOW).last().map(|sample| sample.value);
+        let rate = |signal| rate(window(signal, rates));
+        let newest = |signal| window(signal, peaks).last().map(|sample| sample.value);
         let positive = |value: Option<f64>| value.filter(|value| *value > 0.0);
         Self {
-            kv: peak(window(KvUsage, PEAK_WINDOW)),
-            queue: peak(window(Waiting, PEAK_WINDOW)),
+            kv: peak(window(KvUsage, peaks)),
+            queue: peak(window(Waiting, peaks)),
             kv_now: newest(KvUsage),
             running: newest(Running),
             capacity: signals.newest(KvCapacity).map_or(0, |sample| tokens(sample.value)),
@@ -72,9 +83,10 @@ impl Load {
                 .filter(|share| (0.0..=1.0).contains(share)),
             arriving: rate(SchedulerAttempts),
             starting: rate(TimeToFirstTokenCount),
-            first_token: positive(mean(TimeToFirstTokenSum, TimeToFirstTokenCount, RATE_WINDOW)),
-            between_tokens: positive(mean(InterTokenLatencySum, InterTokenLatencyCount, RATE_WINDOW)),
+            first_token: positive(mean(TimeToFirstTokenSum, TimeToFirstTokenCount, rates)),
+            between_tokens: positive(mean(InterTokenLatencySum, InterTokenLatencyCount, rates)),
             generating: rate(GenerationTokens).or_else(|| rate(RequestGenerationTokensSum)),
+            finishing: rate(RequestGenerationTokensSum),
             finished: rate(RequestGenerationTokensCount),
         }
     }

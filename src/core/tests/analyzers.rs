@@ -217,3 +217,61 @@ fn what_is_learned_of_a_variant_stays_below_two_kibibytes() {
         assert!(bytes <= 2048, "{analyzer:?}: {bytes}");
     }
 }
+
+#[test]
+fn a_late_scrape_of_a_slow_interval_is_no_idle_fleet() {
+    let world = fleet(Analyzer::Saturation, (0.8, 0.0));
+    let mut snapshot = serving(&world, 1.0);
+    let late = |value: f64| (1..8).map(move |back| Sample { at: at(-60 * back - 10), value });
+    for group in snapshot.groups.values_mut() {
+        let replicas = group.variants.iter_mut().flat_map(|state| &mut state.replicas);
+        for engine in replicas.flat_map(|replica| replica.engines.values_mut()) {
+            let gauges = [Signal::KvUsage, Signal::Waiting];
+            let mut slow = Signals::default();
+            for (signal, samples) in engine.iter().filter(|(signal, _)| !gauges.contains(signal)) {
+                slow.add(signal, samples.iter().copied());
+            }
+            slow.add(Signal::KvUsage, late(0.8));
+            slow.add(Signal::Waiting, late(0.0));
+            *engine = slow;
+        }
+    }
+    let outcome = decided(&world, &snapshot);
+    assert!(target(&outcome).desired.get() >= 4, "{}", target(&outcome).message);
+}
+
+#[test]
+fn ranks_of_a_pod_are_not_pods() {
+    // Four pods of eight engines at 35 %: three pods carry them at 47 %, one pod would take 140 %.
+    let mut world = fleet(Analyzer::Saturation, (0.35, 0.0));
+    world.engines = 8;
+    let outcome = decided(&world, &serving(&world, 1.0));
+    assert_eq!(target(&outcome).desired.get(), 3, "{}", target(&outcome).message);
+}
+
+#[test]
+fn a_scheduler_whose_queue_was_lost_lets_nothing_go() {
+    let world = fleet(Analyzer::Saturation, (0.2, 0.0));
+    let mut snapshot = serving(&world, 1.0);
+    for group in snapshot.groups.values_mut() {
+        group.scheduler = Signals::default();
+        group.scheduler.add(Signal::SchedulerQueueSize, [Sample { at: at(-290), value: 500.0 }]);
+    }
+    assert_eq!(target(&decided(&world, &snapshot)).desired.get(), 4);
+}
+
+#[test]
+fn the_legacy_solver_does_not_take_unknown_for_idle() {
+    let mut world = fleet(Analyzer::Inferno, (0.5, 0.0));
+    let latency = LatencyTargets { ttft_ms: 400.0, itl_ms: 200.0 };
+    let targets = vec![ClassTarget { model: "m".into(), latency }];
+    world.policy.service_classes = vec![ServiceClass { name: "Premium".into(), priority: 1, targets }];
+    let learned = decided(&world, &serving(&world, 2.0)).memory;
+    world.memory = learned;
+    world.now = 60;
+    let mut outcome = decided(&world, &world.snapshot());
+    assert!(target(&outcome).desired.get() >= 1);
+    world.memory = std::mem::take(&mut outcome.memory);
+    world.now = 120;
+    assert_eq!(target(&decided(&world, &world.snapshot())).desired, target(&outcome).desired);
+}
