@@ -10,7 +10,7 @@ use super::args::path_or_empty;
 pub struct RecordArgs {
     /// Keep the last evaluations in memory, with everything they were made from: /debug/snapshots shows them, and
     /// `wva explain --server` reads them. 0 keeps none.
-    #[arg(long, default_value_t = 8, value_name = "COUNT")]
+    #[arg(long, default_value_t = 2, value_name = "COUNT")]
     pub record_snapshots: usize,
     /// The most that these may have together, as they are sent; in memory it is about half. One variant with two pods
     /// takes 10 to 40 KiB. An evaluation that is larger alone is not kept.

@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn the_peak_forgets_after_a_minute_and_the_tokens_in_use_follow_it() {
-        let kv: &[_] = &[(-61, 0.9), (-40, 0.5), (0, 0.25)];
+        let kv: &[_] = &[(-61, 0.9), (-45, 0.5), (-30, 0.4), (-15, 0.3), (0, 0.25)];
         let read = load(&[(Signal::KvUsage, kv), (Signal::KvCapacity, &[(-300, 16_000.0)])]);
         assert_eq!((read.kv, read.kv_now, read.used()), (Some(0.5), Some(0.25), 8000));
     }
