@@ -444,8 +444,10 @@ proptest! {
         for state in states {
             let base = state.scale.map_or(Replicas::ZERO, Scale::base);
             let promised = promised(state, &memory).unwrap_or(Replicas::ZERO);
-            // A minimum is a promise, what is held asks for nothing, and a running variant keeps one.
-            let runs = state.scale.is_some_and(|scale| scale.spec > Replicas::ZERO);
+            // A minimum is a promise, what is held asks for nothing, a running variant keeps one, and so does a model
+            // that may not sleep.
+            let sleeps = policy.global.default.scale_to_zero.is_some_and(|policy| policy.enabled);
+            let runs = !sleeps || state.scale.is_some_and(|scale| scale.spec > Replicas::ZERO);
             let due = base.max(state.variant.bounds.min).max(promised).max(Replicas::new(u32::from(runs)));
             if let Verdict::Target(target) = &outcome.decisions[&state.variant.id].verdict {
                 let each = state.variant.cost.get();
