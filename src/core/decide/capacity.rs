@@ -50,6 +50,16 @@ pub(super) struct Seen<'m, 'a> {
     pub(super) pending: Replicas,
 }
 
+/// What one analyzer is asked.
+#[derive(Clone, Copy)]
+pub(super) struct Question<'q, 'm, 'a> {
+    pub(super) scene: Scene<'q>,
+    /// The weight of its finding.
+    pub(super) score: f64,
+    pub(super) utilisation: Utilisation,
+    pub(super) seen: &'q [Seen<'m, 'a>],
+}
+
 /// Asks every analyzer of the model's policy about `members`, of which those of the roles in `states` are seen.
 pub(super) fn ask(
     scene: Scene<'_>,
@@ -68,13 +78,15 @@ pub(super) fn ask(
     let findings: Vec<Finding> = chosen
         .filter_map(|one| {
             let utilisation = one.utilisation.unwrap_or(scene.model.utilisation);
-            find(scene, one, utilisation, &seen, learned)
+            let question = Question { scene, score: one.score, utilisation, seen: &seen };
+            let finding = find(question, one.analyzer, learned)?;
+            let finding = if scene.compat.is_upstream() { finding } else { in_pods(finding, &seen) };
+            steps.push(analyzed(utilisation, &finding));
+            Some(finding)
         })
-        .map(|finding| if scene.compat.is_upstream() { finding } else { in_pods(finding, &seen) })
         .collect();
     let said = findings.iter().map(words::found);
     let said = said.reduce(|one, other| smol_str::format_smolstr!("{one}; {other}"))?;
-    steps.extend(findings.iter().map(|finding| analyzed(scene, finding)));
     let candidates = members.iter().map(|member| candidate(member, member.scale.base()));
     let (places, candidates) = candidates.enumerate().unzip();
     let request = Request { id: scene.id.clone(), priority: scene.model.priority, candidates, findings };
@@ -150,28 +162,17 @@ impl Seen<'_, '_> {
     }
 }
 
-fn find(
-    scene: Scene<'_>,
-    chosen: &Beside,
-    utilisation: Utilisation,
-    seen: &[Seen<'_, '_>],
-    learned: &mut Learned,
-) -> Option<Finding> {
-    match chosen.analyzer {
-        Analyzer::Saturation => Some(tokens(scene, chosen, utilisation, seen, learned)),
-        Analyzer::Throughput => Some(throughput(scene, chosen, utilisation, seen, learned)),
-        Analyzer::QueueingModel => latency::queueing(scene, chosen, utilisation, seen, learned),
+fn find(question: Question<'_, '_, '_>, analyzer: Analyzer, learned: &mut Learned) -> Option<Finding> {
+    match analyzer {
+        Analyzer::Saturation => Some(tokens(question, learned)),
+        Analyzer::Throughput => Some(throughput(question, learned)),
+        Analyzer::QueueingModel => latency::queueing(question, learned),
         Analyzer::SaturationPercent | Analyzer::Threshold | Analyzer::Weighted | Analyzer::Inferno => None,
     }
 }
 
-fn tokens(
-    scene: Scene<'_>,
-    chosen: &Beside,
-    utilisation: Utilisation,
-    seen: &[Seen<'_, '_>],
-    learned: &mut Learned,
-) -> Finding {
+fn tokens(question: Question<'_, '_, '_>, learned: &mut Learned) -> Finding {
+    let Question { scene, score, utilisation, seen } = question;
     let variants: Vec<_> = seen.iter().map(variant_input).collect();
     let mut replicas = Vec::new();
     for (one, variant) in seen.iter().zip(&variants) {
@@ -190,7 +191,7 @@ fn tokens(
     }
     let silent = learned.informative.map(|at| Seconds::between(at, scene.now).get());
     let live = silent.is_some_and(|silent| silent <= LIVE_CYCLES * scene.cycle.get());
-    analysis.into_finding(chosen.score, live)
+    analysis.into_finding(score, live)
 }
 
 /// Requests that an engine runs at once, by its arguments; 0 is not known.
@@ -234,6 +235,12 @@ fn queue_lost(scene: Scene<'_>) -> bool {
     shown && held_by_scheduler(scene.now, &scene.group.scheduler).is_none()
 }
 
+/// Requests that the scheduler holds for the model; none when that is not known.
+pub(super) fn queued(scene: Scene<'_>) -> Requests {
+    let held = held_by_scheduler(scene.now, &scene.group.scheduler);
+    held.and_then(|sample| Requests::new(sample.value).ok()).unwrap_or_default()
+}
+
 /// What the scheduler holds for the model, when that is known.
 fn held(scene: Scene<'_>) -> Option<SchedulerQueue> {
     let scheduler = &scene.group.scheduler;
@@ -243,13 +250,8 @@ fn held(scene: Scene<'_>) -> Option<SchedulerQueue> {
     Some(SchedulerQueue { requests, bytes })
 }
 
-fn throughput(
-    scene: Scene<'_>,
-    chosen: &Beside,
-    utilisation: Utilisation,
-    seen: &[Seen<'_, '_>],
-    learned: &mut Learned,
-) -> Finding {
+fn throughput(question: Question<'_, '_, '_>, learned: &mut Learned) -> Finding {
+    let Question { scene, score, utilisation, seen } = question;
     let observed = |load: &Load| throughput::Observation {
         stale: false,
         kv: load.kv_now.unwrap_or(0.0),
@@ -271,18 +273,12 @@ fn throughput(
         ready: one.engines(scene, one.member.scale.base().above(one.pending)),
         replicas: one.loads.iter().map(observed).collect(),
     };
-    let queue = held_by_scheduler(scene.now, &scene.group.scheduler).map_or(0.0, |sample| sample.value);
     let look = throughput::Look {
         now: scene.now,
         variants: seen.iter().map(variant).collect(),
         arrival: arrival(scene, seen),
-        queue: Requests::new(queue).unwrap_or_default(),
-        rules: throughput::Rules {
-            up: utilisation.up,
-            down: utilisation.down,
-            score: chosen.score,
-            period: scene.cycle,
-        },
+        queue: queued(scene),
+        rules: throughput::Rules { up: utilisation.up, down: utilisation.down, score, period: scene.cycle },
     };
     throughput::analyze(&look, &mut learned.throughput, scene.compat).finding
 }
@@ -298,8 +294,7 @@ fn arrival(scene: Scene<'_>, seen: &[Seen<'_, '_>]) -> Option<f64> {
     given.or_else(|| if scene.compat.is_upstream() { None } else { own() })
 }
 
-fn analyzed(scene: Scene<'_>, finding: &Finding) -> Step {
-    let Utilisation { up, down } = scene.model.utilisation;
+fn analyzed(Utilisation { up, down }: Utilisation, finding: &Finding) -> Step {
     let total = finding.total;
     let serving =
         finding.variants.iter().filter(|one| one.replicas > Replicas::ZERO && one.per_replica > 0.0);

@@ -1,6 +1,6 @@
 //! The analyzers of latency, asked from what a decision knows: the queueing model, and the legacy solver with its parameters.
 
-use super::capacity::{Seen, max_sequences};
+use super::capacity::{Question, Seen, max_sequences, queued};
 use super::member::Scene;
 use crate::analyze::finding::Finding;
 use crate::analyze::inferno::{Supply, System, Wanted, data};
@@ -10,19 +10,13 @@ use crate::analyze::queueing::service_time::Service;
 use crate::analyze::queueing::size::Targets;
 use crate::analyze::queueing::{self, Load, Observation, Settings};
 use crate::memory::Learned;
-use crate::model::{Beside, LatencyTargets, ServiceClass, Utilisation};
-use crate::observe::held_by_scheduler;
+use crate::model::{LatencyTargets, ServiceClass};
 use crate::quality;
 use crate::units::{Replicas, Requests, count, whole};
 
 /// What the queueing model finds; `None` while nobody knows what latencies to keep.
-pub(super) fn queueing(
-    scene: Scene<'_>,
-    chosen: &Beside,
-    utilisation: Utilisation,
-    seen: &[Seen<'_, '_>],
-    learned: &mut Learned,
-) -> Option<Finding> {
+pub(super) fn queueing(question: Question<'_, '_, '_>, learned: &mut Learned) -> Option<Finding> {
+    let Question { scene, score, utilisation, seen } = question;
     let loads: Vec<Load> = seen.iter().map(|one| load(scene, one)).collect();
     let policy = &scene.model.queueing;
     let targets =
@@ -33,12 +27,10 @@ pub(super) fn queueing(
         tuning: policy.tuning,
         up: utilisation.up,
         down: utilisation.down,
-        score: chosen.score,
+        score,
         ..Settings::default()
     };
-    let queued = held_by_scheduler(scene.now, &scene.group.scheduler).map_or(0.0, |sample| sample.value);
-    let queued = Requests::new(queued).unwrap_or_default();
-    let analysis = queueing::analyze(&loads, queued, &learned.queueing, &settings, scene.compat);
+    let analysis = queueing::analyze(&loads, queued(scene), &learned.queueing, &settings, scene.compat);
     learned.queueing = analysis.learned;
     analysis.finding.ok()
 }
@@ -88,9 +80,10 @@ pub(super) fn inferno(
     let settings = Settings { targets: Some(latency), ..Settings::default() };
     let known = std::mem::take(&mut learned.queueing);
     learned.queueing = queueing::analyze(&loads, Requests::ZERO, &known, &settings, scene.compat).learned;
-    let held = held_by_scheduler(scene.now, &scene.group.scheduler).map_or(0.0, |sample| sample.value);
     let answers = |load: &&Load| learned.queueing.contains_key(&load.name) && told(scene, load);
-    let share = held / settings.drain.get() / f64::from(count(loads.iter().filter(answers).count().max(1)));
+    let share = queued(scene).get()
+        / settings.drain.get()
+        / f64::from(count(loads.iter().filter(answers).count().max(1)));
     let class = data::ServiceClass::new(&class.name, i64::from(class.priority), promise).ok()?;
     let mut system = System { classes: vec![class], ..System::default() };
     for (one, load) in seen.iter().zip(&loads) {

@@ -267,14 +267,7 @@ impl Look<'_, '_> {
         }
         let number = self.never_lower_unseen(member, member.scale.base());
         let (reason, message) = self.why_not(runner);
-        Draft {
-            number: Some(number),
-            reason,
-            message,
-            evidence: self.evidence,
-            blind: false,
-            look: Some(self.rights),
-        }
+        self.looked(number, reason, message)
     }
 
     fn stepped(&self, member: &Member<'_>) -> Draft {
@@ -285,14 +278,12 @@ impl Look<'_, '_> {
         };
         let number = self.never_lower_unseen(member, wanted);
         let message = words::stepped(member, number, self.finding, self.state);
-        Draft {
-            number: Some(number),
-            reason,
-            message,
-            evidence: self.evidence,
-            blind: false,
-            look: Some(self.rights),
-        }
+        self.looked(number, reason, message)
+    }
+
+    fn looked(&self, number: Replicas, reason: Reason, message: SmolStr) -> Draft {
+        let (evidence, look) = (self.evidence, Some(self.rights));
+        Draft { number: Some(number), reason, message, evidence, blind: false, look }
     }
 
     /// What is not fully measured may not go below what was promised.
