@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use smol_str::SmolStr;
+use wva_core::by_name::ByName;
 use wva_core::model::{InvalidVariant, Variant, VariantId};
 use wva_core::snapshot::{Phase, Replica, VariantState};
 use wva_core::units::Replicas;
@@ -263,7 +264,7 @@ fn replica(key: &Key, pod: &OwnedPod) -> Replica {
         phase: pod.phase,
         created: pod.created,
         ready_since: pod.ready_since,
-        engines: BTreeMap::new(),
+        engines: ByName::default(),
     }
 }
 

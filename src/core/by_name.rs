@@ -16,14 +16,35 @@ impl<V> Default for ByName<V> {
 }
 
 impl<V> ByName<V> {
+    /// Empty, with room for `count`: of large values a list that grows by itself makes room for four.
+    #[must_use]
+    pub fn with_capacity(count: usize) -> Self {
+        Self(Vec::with_capacity(count))
+    }
+
     fn place(&self, name: &str) -> Result<usize, usize> {
         self.0.binary_search_by(|(own, _)| own.as_str().cmp(name))
+    }
+
+    /// The value of a name that most often is the very same text: then no letter of it is looked at.
+    #[must_use]
+    pub fn get_shared(&self, name: &SmolStr) -> Option<&V> {
+        match self.0.as_slice() {
+            [(own, value)] if own == name => Some(value),
+            _ => self.get(name),
+        }
     }
 
     /// The value of `name`.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&V> {
         self.place(name).ok().and_then(|at| self.0.get(at)).map(|(_, value)| value)
+    }
+
+    /// The value of `name`, to be changed.
+    pub fn get_mut(&mut self, name: &str) -> Option<&mut V> {
+        let at = self.place(name).ok()?;
+        self.0.get_mut(at).map(|(_, value)| value)
     }
 
     /// Puts a value in; the one before is lost.
@@ -59,6 +80,11 @@ impl<V> ByName<V> {
     /// Names and values.
     pub fn iter(&self) -> impl Iterator<Item = (&SmolStr, &V)> {
         self.0.iter().map(|(name, value)| (name, value))
+    }
+
+    /// The values.
+    pub fn values(&self) -> impl Iterator<Item = &V> {
+        self.0.iter().map(|(_, value)| value)
     }
 
     /// The values, to be changed.

@@ -48,8 +48,11 @@ pub(crate) fn one_decision_each(snapshot: &Snapshot, decisions: &Decisions) -> V
     let states = snapshot.groups.values().flat_map(|group| &group.variants);
     let mut wanted: Vec<&VariantId> =
         states.map(|state| &state.variant.id).chain(snapshot.invalid.iter().map(|one| &one.id)).collect();
-    wanted.sort();
-    wanted.dedup();
+    // Variants are often named after their models, and then they are in order already.
+    if !wanted.iter().copied().eq(decisions.keys()) {
+        wanted.sort();
+        wanted.dedup();
+    }
     if wanted.iter().copied().eq(decisions.keys()) {
         return Vec::new();
     }
@@ -119,7 +122,7 @@ impl Case<'_> {
     }
 
     fn remembered(&self, state: &VariantState) -> Option<&VariantMemory> {
-        self.before.variants.get(&state.variant.id.name)
+        self.before.variants.get_shared(&state.variant.id.name)
     }
 
     /// Every pod of the role that serves is measured, all of them lately, and the source has left nothing out.

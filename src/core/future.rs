@@ -5,8 +5,8 @@ use std::borrow::Cow;
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::memory::GroupMemory;
-use crate::snapshot::{Replica, Signals, Snapshot};
+use crate::memory::{GroupMemory, VariantMemory};
+use crate::snapshot::{ModelGroup, Snapshot};
 
 /// How far clocks of one cluster may differ: a sample beyond is a bad sample. Time synchronisation keeps them within
 /// seconds; a minute is the peak window.
@@ -14,34 +14,60 @@ const SKEW: SignedDuration = SignedDuration::from_secs(60);
 
 /// `snapshot` without the samples that are from too far in the future; borrowed when there is none.
 pub(crate) fn without_future(snapshot: &Snapshot) -> Cow<'_, Snapshot> {
-    let latest = snapshot.now.checked_add(SKEW).unwrap_or(Timestamp::MAX);
-    let ahead = |signals: &Signals| signals.ahead_of(latest);
-    let engines_ahead = |replica: &Replica| replica.engines.values().any(ahead);
-    let any = snapshot.groups.values().any(|group| {
-        ahead(&group.scheduler) || group.variants.iter().flat_map(|one| &one.replicas).any(engines_ahead)
-    });
-    if !any {
-        return Cow::Borrowed(snapshot);
+    if snapshot.groups.values().any(|group| is_ahead(group, snapshot.now)) {
+        Cow::Owned(cleaned(snapshot))
+    } else {
+        Cow::Borrowed(snapshot)
     }
+}
+
+fn latest(now: Timestamp) -> Timestamp {
+    now.checked_add(SKEW).unwrap_or(Timestamp::MAX)
+}
+
+/// A sample of `group` is from too far in the future.
+pub(crate) fn is_ahead(group: &ModelGroup, now: Timestamp) -> bool {
+    let latest = latest(now);
+    let mut replicas = group.variants.iter().flat_map(|one| &one.replicas);
+    group.scheduler.ahead_of(latest)
+        || replicas.any(|replica| replica.engines.values().any(|engine| engine.ahead_of(latest)))
+}
+
+/// `snapshot` without the samples that are from too far in the future.
+pub(crate) fn cleaned(snapshot: &Snapshot) -> Snapshot {
+    let latest = latest(snapshot.now);
     let mut cleaned = snapshot.clone();
     for group in cleaned.groups.values_mut() {
         group.scheduler.cut_after(latest);
         let replicas = group.variants.iter_mut().flat_map(|one| &mut one.replicas);
         replicas.flat_map(|replica| replica.engines.values_mut()).for_each(|one| one.cut_after(latest));
     }
-    Cow::Owned(cleaned)
+    cleaned
+}
+
+/// What is remembered of a variant, with no moment after `now`; borrowed when there is none, and nothing that a decision
+/// changes in place.
+pub(crate) fn remembered(memory: &VariantMemory, now: Timestamp) -> Cow<'_, VariantMemory> {
+    let moments = [memory.target_since, memory.evidence, memory.blind_since];
+    if memory.wanted.is_empty() && moments.into_iter().flatten().all(|at| at <= now) {
+        return Cow::Borrowed(memory);
+    }
+    let mut memory = memory.clone();
+    variant_not_after(&mut memory, now);
+    Cow::Owned(memory)
 }
 
 /// Makes the moments of `memory` that are after `now` be now. The look of the analyzer keeps its time: one in the future
 /// is due again.
 pub(crate) fn not_after(memory: &mut GroupMemory, now: Timestamp) {
-    let clamp = |moment: &mut Option<Timestamp>| *moment = moment.map(|at| at.min(now));
-    clamp(&mut memory.idle_since);
-    clamp(&mut memory.observed_at);
-    for variant in memory.variants.values_mut() {
-        clamp(&mut variant.target_since);
-        clamp(&mut variant.evidence);
-        clamp(&mut variant.blind_since);
-        variant.wanted.not_after(now);
+    memory.idle_since = memory.idle_since.map(|at| at.min(now));
+    memory.observed_at = memory.observed_at.map(|at| at.min(now));
+    memory.variants.values_mut().for_each(|variant| variant_not_after(variant, now));
+}
+
+fn variant_not_after(variant: &mut VariantMemory, now: Timestamp) {
+    for moment in [&mut variant.target_since, &mut variant.evidence, &mut variant.blind_since] {
+        *moment = moment.map(|at| at.min(now));
     }
+    variant.wanted.not_after(now);
 }

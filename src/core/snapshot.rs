@@ -1,14 +1,16 @@
 //! Everything one decision may look at. A snapshot is complete: the same one always gives the same outcome.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
 use crate::analyze::saturation_token::EngineParameters;
+use crate::by_name::ByName;
 use crate::model::{GroupId, InvalidVariant, Variant};
-use crate::units::Replicas;
+use crate::units::{Replicas, count};
 
 /// Variants, their replicas and the signals of these, at one moment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -134,8 +136,8 @@ pub struct Replica {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready_since: Option<Timestamp>,
     /// Signals by engine: one serving process each (several with data parallelism).
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub engines: BTreeMap<SmolStr, Signals>,
+    #[serde(default, skip_serializing_if = "ByName::is_empty")]
+    pub engines: ByName<Signals>,
 }
 
 /// Where a pod is in its life.
@@ -159,8 +161,8 @@ pub enum Phase {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(from = "BTreeMap<Signal, Vec<Sample>>", into = "BTreeMap<Signal, Vec<Sample>>")]
 pub struct Signals {
-    /// The signals in order, each with where its samples end.
-    ends: Vec<(Signal, usize)>,
+    /// Where the samples of each signal end; they begin where those of the one before end.
+    ends: [u32; Signal::ALL.len()],
     samples: Vec<Sample>,
     /// The latest time of all samples.
     latest: Option<Timestamp>,
@@ -169,39 +171,28 @@ pub struct Signals {
 impl Signals {
     /// Adds samples of `signal`, keeping the order of time; of two at one time the first stays.
     pub fn add(&mut self, signal: Signal, samples: impl IntoIterator<Item = Sample>) {
-        let index = self.place(signal).unwrap_or_else(|index| {
-            self.ends.insert(index, (signal, self.start(index)));
-            index
-        });
-        let range = self.start(index)..self.ends[index].1;
+        let range = self.range(signal);
         let mut series = self.samples[range.clone()].to_vec();
         series.extend(samples);
         series.sort_by_key(|sample| sample.at);
         series.dedup_by_key(|sample| sample.at);
         self.latest = self.latest.max(series.last().map(|newest| newest.at));
-        let more = series.len() - range.len();
-        self.ends[index..].iter_mut().for_each(|(_, end)| *end += more);
+        let more = count(series.len() - range.len());
+        self.ends[signal as usize..].iter_mut().for_each(|end| *end += more);
         self.samples.splice(range, series);
     }
 
-    /// Where `signal` is, or would be.
-    fn place(&self, signal: Signal) -> Result<usize, usize> {
-        self.ends.binary_search_by_key(&signal, |(own, _)| *own)
-    }
-
-    /// Where the samples of the signal at `index` begin.
-    fn start(&self, index: usize) -> usize {
-        index.checked_sub(1).map_or(0, |before| self.ends[before].1)
-    }
-
-    fn at(&self, index: usize) -> &[Sample] {
-        &self.samples[self.start(index)..self.ends[index].1]
+    /// Where the samples of `signal` are.
+    fn range(&self, signal: Signal) -> Range<usize> {
+        let index = signal as usize;
+        let start = index.checked_sub(1).map_or(0, |before| self.ends[before]);
+        start as usize..self.ends[index] as usize
     }
 
     /// The samples of `signal`, oldest first; empty when there are none.
     #[must_use]
     pub fn get(&self, signal: Signal) -> &[Sample] {
-        self.place(signal).map_or(&[], |index| self.at(index))
+        &self.samples[self.range(signal)]
     }
 
     /// The newest sample of `signal`.
@@ -231,9 +222,10 @@ impl Signals {
         self.samples.is_empty()
     }
 
-    /// Every signal with its samples.
+    /// Every signal that has samples, with these.
     pub fn iter(&self) -> impl Iterator<Item = (Signal, &[Sample])> {
-        self.ends.iter().enumerate().map(|(index, (signal, _))| (*signal, self.at(index)))
+        let all = Signal::ALL.iter().map(|signal| (*signal, self.get(*signal)));
+        all.filter(|(_, samples)| !samples.is_empty())
     }
 }
 
@@ -302,4 +294,29 @@ pub enum Signal {
     SchedulerQueueBytes,
     /// Counter (scheduler): requests dispatched.
     SchedulerAttempts,
+}
+
+impl Signal {
+    /// All of them, in their order.
+    pub const ALL: [Self; 19] = [
+        Self::KvUsage,
+        Self::Waiting,
+        Self::Running,
+        Self::KvCapacity,
+        Self::PromptTokens,
+        Self::GenerationTokens,
+        Self::InterTokenLatencySum,
+        Self::InterTokenLatencyCount,
+        Self::TimeToFirstTokenSum,
+        Self::TimeToFirstTokenCount,
+        Self::RequestPromptTokensSum,
+        Self::RequestPromptTokensCount,
+        Self::RequestGenerationTokensSum,
+        Self::RequestGenerationTokensCount,
+        Self::PrefixCacheHits,
+        Self::PrefixCacheQueries,
+        Self::SchedulerQueueSize,
+        Self::SchedulerQueueBytes,
+        Self::SchedulerAttempts,
+    ];
 }

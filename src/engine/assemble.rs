@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use jiff::Timestamp;
 use smol_str::SmolStr;
 use wva_core::Snapshot;
+use wva_core::by_name::ByName;
 use wva_core::model::GroupId;
 use wva_core::snapshot::{ModelGroup, Sample, Signal, Signals, SourceHealth};
 
@@ -58,7 +59,7 @@ struct Pod<'a> {
     /// A series of it names that model. Then series of another one (a second engine in the pod) are left out; else every
     /// series counts, since a served name that differs from `modelID` is cosmetic.
     names_its_model: bool,
-    engines: &'a mut BTreeMap<SmolStr, Signals>,
+    engines: &'a mut ByName<Signals>,
 }
 
 /// A model's scheduler in the snapshot, and the parts that its queues are the sums of.
@@ -122,10 +123,7 @@ impl Pod<'_> {
         if foreign && self.names_its_model {
             return;
         }
-        match self.engines.get_mut(&*one.engine) {
-            Some(signals) => signals.add(one.signal, one.samples),
-            None => self.engines.entry((&*one.engine).into()).or_default().add(one.signal, one.samples),
-        }
+        self.engines.or_default(&one.engine).add(one.signal, one.samples);
     }
 }
 
@@ -173,7 +171,7 @@ mod tests {
             phase: Phase::Ready,
             created: now(),
             ready_since: Some(now()),
-            engines: BTreeMap::new(),
+            engines: ByName::default(),
         };
         let state = VariantState {
             variant,

@@ -16,6 +16,7 @@ use wva::engine::{
     ReadSettings, Reader, Restored, Scope, Series, SourceError, Term, run,
 };
 use wva::telemetry::EvaluationMetrics;
+use wva_core::by_name::ByName;
 use wva_core::decision::Verdict;
 use wva_core::model::{Bounds, Role, TargetRef, Variant};
 use wva_core::snapshot::{Phase, Replica, Sample, Scale, Signal, Template, VariantState};
@@ -95,7 +96,7 @@ impl Cluster for OneVariant {
             phase: Phase::Ready,
             created,
             ready_since: Some(created),
-            engines: BTreeMap::new(),
+            engines: ByName::default(),
         };
         let one = Replicas::ONE;
         let scale = Some(Scale { spec: one, current: one, ready: one });

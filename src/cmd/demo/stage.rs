@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use wva_core::by_name::ByName;
 use wva_core::model::Variant;
 use wva_core::sim::{Deployment, Fleet, FleetError, PodPhase, PodView, Summary};
 use wva_core::snapshot::{Phase, Replica, Scale, Template, VariantState};
@@ -109,7 +110,7 @@ impl Stage {
             },
             created: self.clock.at(pod.created),
             ready_since: pod.ready_since.map(|since| self.clock.at(since)),
-            engines: BTreeMap::new(),
+            engines: ByName::default(),
         }
     }
 }

@@ -5,18 +5,20 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use smol_str::SmolStr;
+use smol_str::{SmolStr, format_smolstr};
 
 use crate::model::{Bounds, SaturationPolicy};
 use crate::units::{Cost, Replicas};
 
 /// What was seen of one serving process.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Observation {
-    /// Its name: the pod's, with the engine where there are several.
-    pub replica: SmolStr,
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Observation<'a> {
+    /// Its pod.
+    pub replica: &'a str,
+    /// Its engine, where the pod has several.
+    pub engine: Option<&'a str>,
     /// Its variant.
-    pub variant: SmolStr,
+    pub variant: &'a str,
     /// What a replica of this variant costs.
     pub cost: Cost,
     /// Peak KV-cache usage, 0 to 1.
@@ -74,7 +76,7 @@ struct Sums {
 }
 
 impl Sums {
-    fn add(&mut self, one: &Observation, policy: &SaturationPolicy) -> bool {
+    fn add(&mut self, one: &Observation<'_>, policy: &SaturationPolicy) -> bool {
         self.count += 1;
         self.kv += one.kv;
         let queue = f64::from(one.queue);
@@ -92,10 +94,17 @@ impl Sums {
     }
 }
 
+impl Observation<'_> {
+    /// The pod's name, with the engine's where there are several.
+    fn name(&self) -> SmolStr {
+        self.engine.map_or_else(|| self.replica.into(), |engine| format_smolstr!("{}:{engine}", self.replica))
+    }
+}
+
 /// Looks at all observations of a role group.
 #[must_use]
 pub fn analyze<'o>(
-    observations: impl IntoIterator<Item = &'o Observation>,
+    observations: impl IntoIterator<Item = &'o Observation<'o>>,
     policy: &SaturationPolicy,
 ) -> Analysis {
     let mut all = Sums::default();
@@ -103,9 +112,9 @@ pub fn analyze<'o>(
     for one in observations {
         all.add(one, policy);
         let (sums, _, saturated) =
-            variants.entry(&one.variant).or_insert_with(|| (Sums::default(), one.cost, Vec::new()));
+            variants.entry(one.variant).or_insert_with(|| (Sums::default(), one.cost, Vec::new()));
         if sums.add(one, policy) {
-            saturated.push(one.replica.clone());
+            saturated.push(one.name());
         }
     }
     if all.count == 0 {
@@ -254,7 +263,7 @@ mod tests {
     fn the_page_says_what_the_code_computes() {
         let policy = SaturationPolicy::default();
         let one =
-            |kv, queue| Observation { replica: "r".into(), variant: "v".into(), cost: Cost::ZERO, kv, queue };
+            |kv, queue| Observation { replica: "r", engine: None, variant: "v", cost: Cost::ZERO, kv, queue };
         let found = analyze(&[one(0.85, 2), one(0.5, 1), one(0.6, 2)], &policy);
         assert!(!found.scale_up && !found.scale_down_safe);
         let (kv, queue) = found.spare_of_one_fewer(&policy);

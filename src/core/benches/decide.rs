@@ -109,12 +109,26 @@ fn fleet(size: u32, now: Timestamp, load: impl Fn(u32) -> u32) -> Snapshot {
     Snapshot { now, groups, invalid: Vec::new(), inventory: None }
 }
 
+/// `snapshot` a cycle later, with the load of `fleet`: as in the program, it shares its names with the one before.
+fn later(mut snapshot: Snapshot, fleet: Snapshot) -> Snapshot {
+    snapshot.now = fleet.now;
+    for (group, measured) in snapshot.groups.values_mut().zip(fleet.groups.into_values()) {
+        group.scheduler = measured.scheduler;
+        for (one, measured) in group.variants.iter_mut().zip(measured.variants) {
+            for (replica, measured) in one.replicas.iter_mut().zip(measured.replicas) {
+                replica.engines = measured.engines;
+            }
+        }
+    }
+    snapshot
+}
+
 /// A fleet of which a third is saturated, a third calm and a third in between, and what is remembered of it from the
 /// cycle before, when all of it was in between.
 fn warm(size: u32) -> (Snapshot, Memory) {
     let before = fleet(size, START, |_| IN_BETWEEN);
     let memory = decide(&before, &observe(&before, Memory::default()), &Policy::default()).memory;
-    let snapshot = fleet(size, START + SCRAPE, |index| index / 3 % 3);
+    let snapshot = later(before, fleet(size, START + SCRAPE, |index| index / 3 % 3));
     let memory = observe(&snapshot, memory);
     let outcome = decide(&snapshot, &memory, &Policy::default());
     let reasons: BTreeSet<Reason> = outcome.decisions.values().filter_map(reason).collect();

@@ -17,7 +17,7 @@ pub(super) fn settle(scene: Scene<'_>, members: &mut [Member<'_>], drafts: &mut 
     for (member, draft) in members.iter_mut().zip(drafts) {
         let Some(wanted) = draft.number.filter(|_| draft.look.is_some()) else { continue };
         let from = From { published: member.committed(), running: member.scale.base() };
-        let settled = member.memory.wanted.settle(scene.now, wanted, from, stability);
+        let settled = member.memory.to_mut().wanted.settle(scene.now, wanted, from, stability);
         let Some(binding) = settled.binding else { continue };
         let message = words::settled(member, wanted, settled.number, &binding, &draft.message);
         let step = Step::new(Stage::Bound, Some(member.name()), message.clone());

@@ -1,8 +1,10 @@
 //! One model group: its variants by role, the numbers their analyzer wants, bounds, zero, and what is published and
 //! remembered. In two halves, since between them models may have to share what is limited.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use jiff::Timestamp;
 use smol_str::SmolStr;
 
 use super::capacity::{self, Asked};
@@ -10,6 +12,7 @@ use super::member::{Draft, Member, Scene};
 use super::{bounds, role, words, zero};
 use crate::by_name::ByName;
 use crate::decision::{Cause, Decision, Target, Unknown, Verdict};
+use crate::future::remembered;
 use crate::memory::{GroupMemory, Learned, VariantMemory};
 use crate::model::VariantId;
 use crate::optimize::Plan;
@@ -26,9 +29,8 @@ pub(super) struct Wanting<'a> {
     /// The model, when an optimizer is to make numbers of what its analyzers found.
     pub(super) asked: Option<Asked>,
     pub(super) steps: Vec<Step>,
+    /// What will be remembered, until now without the variants.
     memory: GroupMemory,
-    /// What is remembered of variants that are not members.
-    others: ByName<VariantMemory>,
     /// What was remembered before.
     pub(super) before: Option<&'a GroupMemory>,
 }
@@ -42,10 +44,18 @@ pub(super) struct Decided {
 
 impl<'a> Wanting<'a> {
     /// Asks the analyzers of the group about it.
-    pub(super) fn new(scene: Scene<'a>, mut memory: GroupMemory, before: Option<&'a GroupMemory>) -> Self {
-        let others = std::mem::take(&mut memory.variants);
+    pub(super) fn new(scene: Scene<'a>, before: Option<&'a GroupMemory>) -> Self {
+        let until_now = |moment: Option<Timestamp>| moment.map(|at| at.min(scene.now));
+        let memory = before.map(|before| GroupMemory {
+            cycle_at: before.cycle_at,
+            idle_since: until_now(before.idle_since),
+            observed_at: until_now(before.observed_at),
+            learned: before.learned.clone(),
+            variants: ByName::with_capacity(scene.group.variants.len()),
+        });
+        let memory = memory.unwrap_or_default();
         let (members, drafts, steps) = (Vec::new(), Vec::new(), Vec::new());
-        let mut wanting = Self { scene, members, drafts, asked: None, steps, memory, others, before };
+        let mut wanting = Self { scene, members, drafts, asked: None, steps, memory, before };
         wanting.draft_all();
         wanting
     }
@@ -55,7 +65,7 @@ impl<'a> Wanting<'a> {
         let mut members = Vec::with_capacity(self.scene.group.variants.len());
         for state in &self.scene.group.variants {
             let Some(scale) = state.scale else { continue };
-            let memory = self.others.remove(&state.variant.id.name).unwrap_or_default();
+            let memory = self.remembered(&state.variant.id.name);
             members.push(Member { state, scale, memory, seen: look_at(state, self.scene.now) });
         }
         let role = |member: &Member<'_>| member.state.variant.role;
@@ -66,7 +76,11 @@ impl<'a> Wanting<'a> {
         for members in members.chunk_by(|one, next| role(one) == role(next)) {
             let Some(role) = members.first().map(role) else { continue };
             let outcome = role::decide(self.scene, role, members, &mut learned);
-            self.steps.extend(outcome.steps);
+            if self.steps.is_empty() {
+                self.steps = outcome.steps;
+            } else {
+                self.steps.extend(outcome.steps);
+            }
             if outcome.looked {
                 self.memory.cycle_at = Some(self.scene.now);
             }
@@ -78,6 +92,11 @@ impl<'a> Wanting<'a> {
             self.asked = capacity::ask(self.scene, &self.members, open, &mut learned, &mut self.steps);
         }
         self.memory.learned = (learned != Learned::default()).then(|| Box::new(learned));
+    }
+
+    fn remembered(&self, variant: &SmolStr) -> Cow<'a, VariantMemory> {
+        let before = self.before.and_then(|before| before.variants.get_shared(variant));
+        before.map_or_else(Cow::default, |before| remembered(before, self.scene.now))
     }
 
     /// Takes the numbers of an optimizer.
@@ -94,7 +113,9 @@ impl<'a> Wanting<'a> {
 
     /// The group's decision. Of what is remembered, a variant that is not in the group keeps its place if `keep` says so.
     pub(super) fn finish(self, keep: impl Fn(&SmolStr) -> bool) -> Decided {
-        let Self { scene, members, mut drafts, mut steps, memory, mut others, .. } = self;
+        let lost = self.scene.group.variants.iter().filter(|variant| variant.scale.is_none());
+        let lost: Vec<_> = lost.map(|one| (one, self.remembered(&one.variant.id.name))).collect();
+        let Self { scene, members, mut drafts, mut steps, memory, before, .. } = self;
         steps.extend(bounds::clamp(&members, &mut drafts));
         steps.extend(zero::settle(scene, &memory, &members, &mut drafts));
         steps.extend(bounds::tell_swallowed(scene, &members, &mut drafts));
@@ -105,12 +126,14 @@ impl<'a> Wanting<'a> {
             decided.decisions.push((member.id().clone(), decision(member.state, verdict)));
             decided.memory.variants.insert(member.name().clone(), memory);
         }
-        for lost in scene.group.variants.iter().filter(|variant| variant.scale.is_none()) {
-            let memory = others.remove(&lost.variant.id.name).unwrap_or_default();
-            without_target(scene, lost, memory, &mut decided);
+        for (lost, memory) in lost {
+            without_target(scene, lost, memory.into_owned(), &mut decided);
         }
-        let kept = others.into_iter().filter(|(name, _)| keep(name));
-        kept.for_each(|(name, memory)| decided.memory.variants.insert(name, memory));
+        for (name, memory) in before.into_iter().flat_map(|before| before.variants.iter()) {
+            if decided.memory.variants.get(name).is_none() && keep(name) {
+                decided.memory.variants.insert(name.clone(), remembered(memory, scene.now).into_owned());
+            }
+        }
         decided
     }
 }
@@ -132,7 +155,7 @@ fn publish(scene: Scene<'_>, member: &Member<'_>, draft: Draft) -> (Verdict, Var
     let Some(desired) = draft.number else {
         let since = before.blind_since.unwrap_or(now);
         let message = words::nothing_known(member, &draft.message);
-        let memory = VariantMemory { blind_since: Some(since), ..before.clone() };
+        let memory = VariantMemory { blind_since: Some(since), ..VariantMemory::clone(before) };
         return (Verdict::Unknown(Unknown { cause: Cause::NothingKnown, message, since }), memory);
     };
     let moved = before.target != Some(desired);

@@ -1,5 +1,6 @@
 //! One variant while its group is being decided: what is known of it, and the draft of its number.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
@@ -37,11 +38,12 @@ impl<'a> Scene<'a> {
         now: Timestamp,
         id: &'a GroupId,
         group: &'a ModelGroup,
-        before: &GroupMemory,
+        before: Option<&GroupMemory>,
         policy: &'a Policy,
     ) -> Self {
         // A look in the future was taken before the clock was set back.
-        let due = before.cycle_at.is_none_or(|at| at > now || Seconds::between(at, now) >= policy.cycle);
+        let looked = before.and_then(|before| before.cycle_at);
+        let due = looked.is_none_or(|at| at > now || Seconds::between(at, now) >= policy.cycle);
         let (model, scale_to_zero) = (policy.of(id), policy.scale_to_zero(id));
         let (classes, unit_costs) = (policy.service_classes.as_slice(), &policy.accelerators);
         let Policy { compat, cycle, max_stale, .. } = *policy;
@@ -54,8 +56,8 @@ impl<'a> Scene<'a> {
 pub(super) struct Member<'a> {
     pub(super) state: &'a VariantState,
     pub(super) scale: Scale,
-    pub(super) memory: VariantMemory,
-    pub(super) seen: VariantSight,
+    pub(super) memory: Cow<'a, VariantMemory>,
+    pub(super) seen: VariantSight<'a>,
 }
 
 /// What is about to be published of a member.

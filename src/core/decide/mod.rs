@@ -25,7 +25,7 @@ use self::group::Wanting;
 use self::member::Scene;
 use crate::check::{check_group, one_decision_each};
 use crate::decision::{Cause, Decision, Outcome, Reason, Target, Unknown, Verdict};
-use crate::future::{not_after, without_future};
+use crate::future::{cleaned, is_ahead, not_after};
 use crate::memory::{GroupMemory, Memory};
 use crate::model::{GroupId, InvalidVariant, Policy, VariantId};
 use crate::report::{Report, Stage, Step, Violation};
@@ -43,18 +43,26 @@ pub const START_ALLOWANCE: Seconds = Seconds::whole(1800);
 
 /// Decides about everything in `snapshot`.
 pub fn decide(snapshot: &Snapshot, memory: &Memory, policy: &Policy) -> Outcome {
-    let snapshot = &*without_future(snapshot);
+    match decide_as_it_is(snapshot, memory, policy) {
+        (outcome, Ahead(false)) => outcome,
+        (_, Ahead(true)) => decide_as_it_is(&cleaned(snapshot), memory, policy).0,
+    }
+}
+
+/// Some sample is from too far in the future, and the decision is not to be used. Found on the way, since to look
+/// for it first is a second way through all that was measured.
+struct Ahead(bool);
+
+fn decide_as_it_is(snapshot: &Snapshot, memory: &Memory, policy: &Policy) -> (Outcome, Ahead) {
+    let mut ahead = false;
     let invalid: BTreeSet<&VariantId> = snapshot.invalid.iter().map(|one| &one.id).collect();
     let mut remembered = Remembered { left: memory.groups.iter().peekable(), gone: Vec::new() };
     let mut groups = Vec::with_capacity(snapshot.groups.len());
-    let (mut decisions, mut reports, mut broken) = (Vec::new(), Vec::new(), Vec::new());
+    let mut reports = Vec::with_capacity(snapshot.groups.len());
+    let variants = snapshot.groups.values().map(|group| group.variants.len());
+    let mut decisions = Vec::with_capacity(variants.sum::<usize>() + snapshot.invalid.len());
+    let mut broken = Vec::new();
     let limits = share::limits(snapshot, &policy.limits);
-    let wanting = snapshot.groups.iter().map(|(id, group)| {
-        let before = remembered.of(id);
-        let mut memory = before.cloned().unwrap_or_default();
-        not_after(&mut memory, snapshot.now);
-        Wanting::new(Scene::new(snapshot.now, id, group, &memory, policy), memory, before)
-    });
     let mut finish = |wanting: Wanting<'_>| {
         let (Scene { id, group, .. }, before) = (wanting.scene, wanting.before);
         let decided =
@@ -65,16 +73,20 @@ pub fn decide(snapshot: &Snapshot, memory: &Memory, policy: &Policy) -> Outcome 
         reports.push((id.clone(), decided.report));
         groups.push((id.clone(), decided.memory));
     };
-    if limits.is_empty() {
-        for mut one in wanting {
+    let mut sharing = Vec::new();
+    for (id, group) in &snapshot.groups {
+        ahead |= is_ahead(group, snapshot.now);
+        let before = remembered.of(id);
+        let mut one = Wanting::new(Scene::new(snapshot.now, id, group, before, policy), before);
+        if limits.is_empty() {
             share::alone(&mut one);
             finish(one);
+        } else {
+            sharing.push(one);
         }
-    } else {
-        let mut all: Vec<Wanting<'_>> = wanting.collect();
-        share::together(&mut all, &limits, policy);
-        all.into_iter().for_each(finish);
     }
+    share::together(&mut sharing, &limits, policy);
+    sharing.into_iter().for_each(finish);
     groups.extend(absent(snapshot, remembered.gone(), &invalid));
     let since = |id| memory.invalid.get(id).map_or(snapshot.now, |since| snapshot.now.min(*since));
     decisions
@@ -91,7 +103,7 @@ pub fn decide(snapshot: &Snapshot, memory: &Memory, policy: &Policy) -> Outcome 
     for violation in one_decision_each(snapshot, &outcome.decisions).into_iter().chain(broken) {
         refuse(snapshot, memory, &mut outcome, violation);
     }
-    outcome
+    (outcome, Ahead(ahead))
 }
 
 /// What is remembered, beside the groups of a snapshot: both are in the order of their names, so one walk finds all.
@@ -104,10 +116,13 @@ struct Remembered<'a> {
 impl<'a> Remembered<'a> {
     /// Of `id`, which comes after all that were asked for before.
     fn of(&mut self, id: &GroupId) -> Option<&'a GroupMemory> {
-        while let Some(passed) = self.left.next_if(|(own, _)| *own < id) {
-            self.gone.push(passed);
+        loop {
+            // Nearly always it is the next one, and to be equal is cheaper to see than to be less.
+            if let Some((_, group)) = self.left.next_if(|(own, _)| *own == id) {
+                return Some(group);
+            }
+            self.gone.push(self.left.next_if(|(own, _)| *own < id)?);
         }
-        self.left.next_if(|(own, _)| *own == id).map(|(_, group)| group)
     }
 
     fn gone(mut self) -> Vec<(&'a GroupId, &'a GroupMemory)> {

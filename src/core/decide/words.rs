@@ -14,8 +14,9 @@ use crate::units::{Replicas, Seconds};
 use super::member::Member;
 
 pub(super) fn quality_step(role: Role, state: State, seen: &[Seen<'_>]) -> Step {
-    let sum =
-        |part: fn(&VariantSight) -> u32| seen.iter().map(|(_, one)| part(one)).fold(0, u32::saturating_add);
+    let sum = |part: fn(&VariantSight<'_>) -> u32| {
+        seen.iter().map(|(_, one)| part(one)).fold(0, u32::saturating_add)
+    };
     let state = match state {
         State::Down => "the source does not answer",
         State::Zero => "nothing runs",

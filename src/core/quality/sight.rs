@@ -1,7 +1,6 @@
 //! A set of variants that are decided together (one role of a model): what is seen of them, and what that allows.
 
 use jiff::Timestamp;
-use smol_str::{SmolStr, format_smolstr};
 
 use super::STALE_AT_LEAST;
 use super::engine::{Freshness, Reading, engines_of, read};
@@ -57,7 +56,7 @@ impl State {
 
 /// What is seen of one variant.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct VariantSight {
+pub struct VariantSight<'a> {
     /// Pods that serve.
     pub ready: u32,
     /// Of these, the ones all of whose engines are fresh.
@@ -83,32 +82,32 @@ pub struct VariantSight {
     /// The most engines of one serving pod: several with data parallelism.
     pub engines_a_pod: u32,
     /// V1's input: one an engine that is not stale.
-    pub observations: Vec<Observation>,
+    pub observations: Vec<Observation<'a>>,
 }
 
 /// What is seen of a set of variants.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Sight {
+pub struct Sight<'a> {
     /// What kind it is.
     pub state: State,
     /// In the order given.
-    pub variants: Vec<VariantSight>,
+    pub variants: Vec<VariantSight<'a>>,
 }
 
 /// A variant, and what is seen of it.
-pub(crate) type Seen<'a> = (&'a VariantState, &'a VariantSight);
+pub(crate) type Seen<'a> = (&'a VariantState, &'a VariantSight<'a>);
 
 /// Looks at `variants` at `now`.
 #[must_use]
-pub fn look(source: &SourceHealth, variants: &[&VariantState], now: Timestamp) -> Sight {
-    let sights: Vec<VariantSight> = variants.iter().map(|variant| look_at(variant, now)).collect();
+pub fn look<'a>(source: &SourceHealth, variants: &[&'a VariantState], now: Timestamp) -> Sight<'a> {
+    let sights: Vec<VariantSight<'_>> = variants.iter().map(|variant| look_at(variant, now)).collect();
     let seen: Vec<Seen<'_>> = variants.iter().copied().zip(&sights).collect();
     Sight { state: state_of(source, &seen, now), variants: sights }
 }
 
 /// Nobody asks for a replica of it, and none serves.
 #[must_use]
-fn at_zero(variant: &VariantState, seen: &VariantSight) -> bool {
+fn at_zero(variant: &VariantState, seen: &VariantSight<'_>) -> bool {
     variant.scale.is_some_and(|scale| scale.spec == Replicas::ZERO) && seen.ready == 0
 }
 
@@ -117,8 +116,9 @@ pub(crate) fn state_of(source: &SourceHealth, seen: &[Seen<'_>], now: Timestamp)
     if matches!(source, SourceHealth::Down { .. }) {
         return State::Down;
     }
-    let sum =
-        |part: fn(&VariantSight) -> u32| seen.iter().map(|(_, one)| part(one)).fold(0, u32::saturating_add);
+    let sum = |part: fn(&VariantSight<'_>) -> u32| {
+        seen.iter().map(|(_, one)| part(one)).fold(0, u32::saturating_add)
+    };
     let ready = sum(|one| one.ready);
     if ready == 0 {
         let nothing = seen.iter().all(|(variant, seen)| at_zero(variant, seen));
@@ -154,7 +154,7 @@ fn unobserved(complete: bool, stale: u32, seen: &[Seen<'_>], now: Timestamp) -> 
 }
 
 /// Looks at one variant.
-pub(crate) fn look_at(variant: &VariantState, now: Timestamp) -> VariantSight {
+pub(crate) fn look_at(variant: &VariantState, now: Timestamp) -> VariantSight<'_> {
     let mut seen = VariantSight::default();
     for replica in &variant.replicas {
         match replica.phase {
@@ -170,7 +170,12 @@ pub(crate) fn look_at(variant: &VariantState, now: Timestamp) -> VariantSight {
     seen
 }
 
-fn see_ready(seen: &mut VariantSight, variant: &VariantState, replica: &Replica, now: Timestamp) {
+fn see_ready<'a>(
+    seen: &mut VariantSight<'a>,
+    variant: &'a VariantState,
+    replica: &'a Replica,
+    now: Timestamp,
+) {
     seen.ready += 1;
     let ready_since = replica.ready_since.unwrap_or(replica.created);
     seen.ready_last = seen.ready_last.max(Some(ready_since));
@@ -184,9 +189,11 @@ fn see_ready(seen: &mut VariantSight, variant: &VariantState, replica: &Replica,
         seen.newest_of_all = seen.newest_of_all.max(reading.newest);
         if reading.freshness <= Freshness::Aging {
             seen.newest = seen.newest.max(reading.newest);
-            let name =
-                if several { format_smolstr!("{}:{engine}", replica.pod) } else { replica.pod.clone() };
-            seen.observations.push(observation(name, variant, reading));
+            let engine = several.then_some(engine.as_str());
+            let Reading { kv, queue, .. } = reading;
+            let (replica, name, cost) =
+                (replica.pod.as_str(), variant.variant.id.name.as_str(), variant.variant.cost);
+            seen.observations.push(Observation { replica, engine, variant: name, cost, kv, queue });
         }
     }
     match worst {
@@ -197,13 +204,7 @@ fn see_ready(seen: &mut VariantSight, variant: &VariantState, replica: &Replica,
     }
 }
 
-fn observation(replica: SmolStr, variant: &VariantState, reading: Reading) -> Observation {
-    let Reading { kv, queue, .. } = reading;
-    let variant = &variant.variant;
-    Observation { replica, variant: variant.id.name.clone(), cost: variant.cost, kv, queue }
-}
-
-impl VariantSight {
+impl VariantSight<'_> {
     /// Pods that the target counts as on their way, without those that will not come: no node has room for them, or
     /// they were created more than `patience` ago.
     #[must_use]

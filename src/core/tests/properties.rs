@@ -126,7 +126,13 @@ fn replica() -> BoxedStrategy<Replica> {
     (phase, age(), engines)
         .prop_map(|(phase, age, engines)| {
             let ready_since = (phase == Phase::Ready).then(|| ago(age / 2));
-            Replica { pod: SmolStr::default(), phase, created: ago(age), ready_since, engines }
+            Replica {
+                pod: SmolStr::default(),
+                phase,
+                created: ago(age),
+                ready_since,
+                engines: engines.into(),
+            }
         })
         .boxed()
 }

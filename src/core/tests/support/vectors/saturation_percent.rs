@@ -15,7 +15,7 @@ pub(super) fn compute(group: &str, inputs: &Value) -> Result<Value, String> {
     }
 }
 
-fn v1_analyze(inputs: &Value) -> Result<Value, String> {
+fn v1_analyze<'v>(inputs: &'v Value) -> Result<Value, String> {
     let cfg = &inputs["cfg"];
     let policy = SaturationPolicy {
         kv_cache_threshold: float(&cfg["kv"])?,
@@ -23,10 +23,12 @@ fn v1_analyze(inputs: &Value) -> Result<Value, String> {
         kv_spare_trigger: float(&cfg["kv_spare"])?,
         queue_spare_trigger: float(&cfg["queue_spare"])?,
     };
-    let observation = |one: &Value| -> Result<Observation, String> {
+    let text = |value: &'v Value| value.as_str().ok_or_else(|| format!("{value} is no text"));
+    let observation = |one: &'v Value| -> Result<Observation<'v>, String> {
         Ok(Observation {
-            replica: text_of(&one["pod"])?.into(),
-            variant: text_of(&one["variant"])?.into(),
+            replica: text(&one["pod"])?,
+            engine: None,
+            variant: text(&one["variant"])?,
             cost: cost(&one["cost"])?,
             kv: float(&one["kv"])?,
             queue: integer(&one["queue"])?,
