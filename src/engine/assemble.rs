@@ -5,7 +5,6 @@
 use std::collections::{BTreeMap, HashMap};
 
 use jiff::Timestamp;
-use smol_str::SmolStr;
 use wva_core::Snapshot;
 use wva_core::by_name::ByName;
 use wva_core::model::GroupId;
