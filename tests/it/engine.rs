@@ -1,6 +1,5 @@
 //! Reads and evaluations: who computes, how often, and what a reader gets while the source is slow.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
