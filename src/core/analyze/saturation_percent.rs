@@ -291,13 +291,10 @@ mod tests {
         }
     }
 
-    fn seen(loads: &[(f64, u32)]) -> Vec<Observation> {
-        let one = |(kv, queue): &(f64, u32)| Observation {
-            replica: "r".into(),
-            variant: "v".into(),
-            cost: Cost::ZERO,
-            kv: *kv,
-            queue: *queue,
+    fn seen(loads: &[(f64, u32)]) -> Vec<Observation<'static>> {
+        let one = |(kv, queue): &(f64, u32)| {
+            let (kv, queue) = (*kv, *queue);
+            Observation { replica: "r", engine: None, variant: "v", cost: Cost::ZERO, kv, queue }
         };
         loads.iter().map(one).collect()
     }

@@ -262,7 +262,7 @@ fn load(name: usize) -> impl Strategy<Value = Load> {
 }
 
 proptest! {
-    #![proptest_config(cases::slow())]
+    #![proptest_config(cases::quick())]
 
     #[test]
     fn an_analysis_of_anything_is_finite_and_never_below_zero(

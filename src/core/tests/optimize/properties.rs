@@ -370,8 +370,7 @@ fn odd() -> impl Strategy<Value = f64> {
 }
 
 proptest! {
-    // Several optimizers a case.
-    #![proptest_config(cases::slow())]
+    #![proptest_config(cases::quick())]
 
     #[test]
     fn every_candidate_has_one_target_within_its_bounds(requests in models(), limits in limits()) {

@@ -4,12 +4,10 @@
 
 use proptest::test_runner::Config;
 
-/// Cases of a property of which one takes less than a millisecond.
+/// Cases of a property of which one takes less than a millisecond, as optimised as tests are.
 const QUICK: u32 = 10_000;
 /// Cases of a property of which one takes longer.
 const SLOW: u32 = 500;
-/// Cases of a property of which one is minutes of simulated serving: a tenth of a second.
-const SIMULATED: u32 = 12;
 
 /// For a property of which a case takes less than a millisecond.
 pub(crate) fn quick() -> Config {
@@ -21,11 +19,7 @@ pub(crate) fn slow() -> Config {
     cases(SLOW)
 }
 
-/// For a property of simulated serving.
-pub(crate) fn simulated() -> Config {
-    cases(SIMULATED)
-}
-
+#[expect(clippy::disallowed_methods, reason = "how often a test tries is no input of a decision")]
 fn cases(usual: u32) -> Config {
     let asked = std::env::var("WVA_PROPERTY_CASES").ok().and_then(|count| count.parse().ok());
     Config { cases: asked.unwrap_or(usual), failure_persistence: None, ..Config::default() }
