@@ -34,7 +34,7 @@ use crate::engine::{
 use crate::serve::auth::TrustData;
 use crate::serve::tls::{RECHECK, Serving, SharedPki};
 use crate::serve::{AppState, Ports, Server, Settings};
-use crate::telemetry::{ConfigMetrics, EvaluationMetrics, build_info};
+use crate::telemetry::{ConfigMetrics, EvaluationMetrics, StateMetrics, build_info};
 
 /// The Secret of the shared certificate, and the prefix of the state objects.
 const SECRET: &str = "wva-tls";
@@ -155,7 +155,8 @@ impl App {
         let engine = Arc::new(engine);
         let settings = ReadSettings { max_age: self.config.max_age, read_wait: self.config.read_wait };
         let reader = Reader::new(engine.clone(), settings);
-        self.start_deciding(engine.clone(), reader.clone(), leadership.clone());
+        let metrics = StateMetrics::register(&mut registry);
+        self.start_deciding(engine.clone(), reader.clone(), leadership.clone(), metrics);
         let (events, writer) =
             Events::new(self.client.clone(), cluster.clone(), self.config.instance.clone(), &mut registry);
         self.phases.watches.start("events", |stop| writer.run(stop));
@@ -260,6 +261,7 @@ impl App {
         engine: Arc<Engine>,
         reader: Reader,
         leadership: watch::Receiver<Leadership>,
+        metrics: StateMetrics,
     ) {
         let (interval, store) = (self.config.interval, self.store());
         let max_stale = Duration::from_secs_f64(self.config.policy.max_stale.get());
@@ -269,7 +271,8 @@ impl App {
             engine.memory(),
             leadership.clone(),
             max_stale,
-        );
+        )
+        .counted_by(metrics);
         let looping = reader.clone();
         self.phases.work.start("evaluation", |stop| run(looping, interval, stop));
         self.phases.work.start("take-over", |stop| async move {

@@ -8,20 +8,21 @@ use std::fmt::Display;
 use jiff::{SignedDuration, Timestamp};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use wva_core::bound::stability::Wanted;
 use wva_core::decision::Verdict;
 use wva_core::memory::GroupMemory;
 use wva_core::{Decision, GroupId, VariantId};
 
 use super::status::shortened;
 
-/// The layout this build writes; another one is not read.
+/// The layout of decisions that this build writes; another one is not read. That of memories is the core's own.
 pub(crate) const VERSION: u32 = 1;
 /// Largest content of one object: a quarter of what etcd accepts (1 MiB), so that an update is never a burden.
 pub(crate) const SHARD_MAX_BYTES: usize = 256 * 1024;
 /// A new layout fills its objects to this: entries may double before another layout is needed.
 const SHARD_FILL_BYTES: usize = SHARD_MAX_BYTES / 2;
-/// Most objects of one kind: 16 × 256 KiB hold 10,000 decisions of 400 bytes. Their names are known, so rights can be
-/// given by name.
+/// Most objects of one kind: 16 × 256 KiB hold 10,000 decisions of 400 bytes, or as many models' memories without what was
+/// learned and the words; with all that, 2,000 of 2 KiB. Their names are known, so rights can be given by name.
 pub(crate) const SHARDS_MAX: u32 = 16;
 /// Longest message that is kept: people read it, nothing rests on it.
 const MESSAGE_MAX_BYTES: usize = 512;
@@ -64,12 +65,43 @@ struct Entry<K, V> {
     value: V,
 }
 
+/// What goes where objects are full, the first first. Targets never do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Dispensable {
+    /// What analyzers have learned: they learn it again.
+    Learned,
+    /// That too, and what the next look says anew: the words, and what was wanted within the windows of stability.
+    Words,
+}
+
+/// What all objects of one kind are to contain.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Encoded {
+    /// The lines of every object, by its number.
+    pub(crate) shards: Vec<String>,
+    /// What is not among them.
+    pub(crate) cut: Cut,
+}
+
+/// Entries that are not kept whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Cut {
+    /// Without what was learned.
+    pub(crate) learned: usize,
+    /// Without the words too.
+    pub(crate) words: usize,
+    /// Not kept at all.
+    pub(crate) all: usize,
+}
+
 /// What can be kept: decisions, and what is remembered of model groups.
 pub(crate) trait Kept: Clone + Serialize + DeserializeOwned {
     type Id: Ord + Clone + Display + Serialize + DeserializeOwned;
 
     /// As it is written.
     fn pruned(&self) -> Self;
+    /// As it is written where there is no room for all of it; `None` where nothing can be left out at this level.
+    fn without(&self, least: Dispensable) -> Option<Self>;
     /// Why a value that was read cannot be true, if so.
     fn problem(&self, now: Timestamp) -> Option<&'static str>;
 }
@@ -85,6 +117,10 @@ impl Kept for Decision {
         };
         *message = shortened(message, MESSAGE_MAX_BYTES).into();
         decision
+    }
+
+    fn without(&self, _: Dispensable) -> Option<Self> {
+        None
     }
 
     fn problem(&self, now: Timestamp) -> Option<&'static str> {
@@ -104,6 +140,18 @@ impl Kept for GroupMemory {
 
     fn pruned(&self) -> Self {
         self.clone()
+    }
+
+    fn without(&self, least: Dispensable) -> Option<Self> {
+        let mut group = self.clone();
+        group.learned = None;
+        if least == Dispensable::Words {
+            for variant in group.variants.values_mut() {
+                (variant.reason, variant.message) = (None, None);
+                variant.wanted = Wanted::default();
+            }
+        }
+        (group != *self).then_some(group)
     }
 
     fn problem(&self, now: Timestamp) -> Option<&'static str> {
@@ -126,30 +174,59 @@ pub(crate) fn shard_of(id: &impl Display, count: usize) -> usize {
     (fnv1a(&id.to_string()) % count.max(1) as u64) as usize
 }
 
-/// The lines of every object, by its number. `layout` is the number of objects in use; the result never has fewer, so
-/// that entries move rarely. What does not fit into the most there may be is left out and counted.
-pub(crate) fn encode<V: Kept>(entries: &BTreeMap<V::Id, V>, layout: u32) -> (Vec<String>, usize) {
-    let line = |(id, value): (&V::Id, &V)| {
-        let entry = Entry { id: id.clone(), value: value.pruned() };
-        // Only a value that JSON has no word for cannot be written; there is none in these types.
-        serde_json::to_string(&entry).ok().map(|line| (id.clone(), line))
-    };
-    let lines: Vec<_> = entries.iter().filter_map(line).collect();
-    let bytes: usize = lines.iter().map(|(_, line)| line.len() + 1).sum();
+/// What every object contains. `layout` is the number of objects in use; the result never has fewer, so that entries move
+/// rarely. What does not fit into the most there may be is cut, and counted.
+pub(crate) fn encode<V: Kept>(entries: &BTreeMap<V::Id, V>, layout: u32) -> Encoded {
+    // Only a value that JSON has no word for cannot be written; there is none in these types.
+    let lines: Vec<_> =
+        entries.iter().filter_map(|(id, value)| Some((id, value, line(id, &value.pruned())?))).collect();
+    let bytes: usize = lines.iter().map(|(.., line)| line.len()).sum();
     let wanted = u32::try_from(bytes.div_ceil(SHARD_FILL_BYTES)).unwrap_or(SHARDS_MAX).next_power_of_two();
     let count = wanted.max(layout).clamp(1, SHARDS_MAX) as usize;
-    let mut shards = vec![String::new(); count];
-    let mut left_out = entries.len() - lines.len();
-    for (id, line) in lines {
-        let shard = &mut shards[shard_of(&id, count)];
-        if shard.len() + line.len() < SHARD_MAX_BYTES {
-            shard.push_str(&line);
-            shard.push('\n');
-        } else {
-            left_out += 1;
+    let mut cut = Cut { all: entries.len() - lines.len(), ..Cut::default() };
+    let mut shards: Vec<Vec<_>> = (0..count).map(|_| Vec::new()).collect();
+    for (id, value, line) in lines {
+        shards[shard_of(id, count)].push((id, value, line));
+    }
+    let shards = shards.into_iter().map(|lines| fitted(lines, &mut cut)).collect();
+    Encoded { shards, cut }
+}
+
+/// An entry with the end of its line.
+fn line<V: Kept>(id: &V::Id, value: &V) -> Option<String> {
+    let mut line = serde_json::to_string(&Entry { id, value }).ok()?;
+    line.push('\n');
+    Some(line)
+}
+
+/// The lines of one object: of those that do not fit the last lose what can be done without, and then all.
+fn fitted<V: Kept>(mut lines: Vec<(&V::Id, &V, String)>, cut: &mut Cut) -> String {
+    let mut bytes: usize = lines.iter().map(|(.., line)| line.len()).sum();
+    for least in [Dispensable::Learned, Dispensable::Words] {
+        for (id, value, full) in lines.iter_mut().rev() {
+            if bytes <= SHARD_MAX_BYTES {
+                break;
+            }
+            let less = value.without(least).and_then(|less| line(*id, &less));
+            if let Some(less) = less.filter(|less| less.len() < full.len()) {
+                bytes -= full.len() - less.len();
+                *full = less;
+                match least {
+                    Dispensable::Learned => cut.learned += 1,
+                    Dispensable::Words => cut.words += 1,
+                }
+            }
         }
     }
-    (shards, left_out)
+    let mut kept = String::with_capacity(bytes.min(SHARD_MAX_BYTES));
+    for (.., line) in lines {
+        if kept.len() + line.len() <= SHARD_MAX_BYTES {
+            kept.push_str(&line);
+        } else {
+            cut.all += 1;
+        }
+    }
+    kept
 }
 
 /// The entries of all objects, and what was dropped and why. Of an entry that is in several, the one of the lease that
@@ -184,6 +261,7 @@ pub(crate) fn decode<V: Kept>(shards: &[Shard], now: Timestamp) -> (BTreeMap<V::
 #[cfg(test)]
 mod tests {
     use wva_core::decision::{Reason, Target};
+    use wva_core::memory::{Learned, VariantMemory};
     use wva_core::units::Replicas;
 
     use super::*;
@@ -220,8 +298,8 @@ mod tests {
     #[test]
     fn what_is_written_is_read_back() {
         let entries = many(1000);
-        let (shards, left_out) = encode(&entries, 1);
-        assert_eq!(left_out, 0);
+        let Encoded { shards, cut } = encode(&entries, 1);
+        assert_eq!(cut, Cut::default());
         assert!(shards.iter().all(|lines| lines.len() <= SHARD_MAX_BYTES));
         let shards: Vec<_> = shards.iter().map(|lines| shard(1, lines)).collect();
         let (back, dropped) = decode::<Decision>(&shards, time(100));
@@ -231,22 +309,70 @@ mod tests {
 
     #[test]
     fn objects_stay_within_their_size_and_number_whatever_comes() {
-        let (shards, left_out) = encode(&many(20_000), 1);
+        let Encoded { shards, cut } = encode(&many(20_000), 1);
         assert_eq!(shards.len(), SHARDS_MAX as usize);
         assert!(shards.iter().all(|lines| lines.len() <= SHARD_MAX_BYTES));
-        assert!(left_out > 0, "counted, so that it is told");
+        assert!(cut.all > 0, "counted, so that it is told");
+    }
+
+    /// What is remembered of a model with one variant.
+    fn remembered(index: u32) -> GroupMemory {
+        let variant = VariantMemory {
+            target: Some(Replicas::new(index)),
+            target_since: Some(time(50)),
+            evidence: Some(time(60)),
+            reason: Some(Reason::Steady),
+            message: Some("x".repeat(160).into()),
+            ..VariantMemory::default()
+        };
+        let mut group = GroupMemory { cycle_at: Some(time(61)), ..GroupMemory::default() };
+        // A kilobyte: eight kinds of hardware with a long name.
+        let name = |at: u32| format!("{at}|{}", "r".repeat(110));
+        let bests: serde_json::Map<_, _> =
+            (0..8).map(|at| (name(at), serde_json::json!([[50_000, 1.5]]))).collect();
+        let bests = serde_json::from_value(bests.into()).unwrap();
+        group.learned = Some(Box::new(Learned { bests, ..Learned::default() }));
+        group.variants.insert("v".into(), variant);
+        group
+    }
+
+    fn models(count: u32) -> BTreeMap<GroupId, GroupMemory> {
+        (0..count).map(|index| (GroupId::new("llm", format!("m{index}")), remembered(index))).collect()
+    }
+
+    /// What is read back of `count` models, and what was cut.
+    fn kept(count: u32) -> (BTreeMap<GroupId, GroupMemory>, Cut) {
+        let Encoded { shards, cut } = encode(&models(count), 1);
+        assert!(shards.iter().all(|lines| lines.len() <= SHARD_MAX_BYTES));
+        let shards: Vec<_> = shards.iter().map(|lines| shard(1, lines)).collect();
+        (decode::<GroupMemory>(&shards, time(100)).0, cut)
+    }
+
+    #[test]
+    fn where_memories_do_not_fit_what_was_learned_goes_first_and_no_target_does() {
+        let (all, cut) = kept(1_500);
+        assert_eq!((all, cut), (models(1_500), Cut::default()));
+        for (count, words) in [(5_000, false), (10_000, true)] {
+            let (back, cut) = kept(count);
+            assert_eq!(back.len(), count as usize, "nobody is left out");
+            let target = |group: &GroupMemory| group.variants.get("v").and_then(|one| one.target);
+            assert!(back.values().map(target).eq(models(count).values().map(target)));
+            let without = back.values().filter(|group| group.learned.is_none()).count();
+            assert!(cut.all == 0 && cut.learned == without && without > 0, "{cut:?}");
+            assert_eq!(cut.words > 0, words, "{count}: {cut:?}");
+        }
     }
 
     #[test]
     fn one_small_object_is_enough_for_a_small_installation() {
-        assert_eq!(encode(&many(3), 1).0.len(), 1);
-        assert_eq!(encode(&many(3), 4).0.len(), 4, "a layout never shrinks while in use");
+        assert_eq!(encode(&many(3), 1).shards.len(), 1);
+        assert_eq!(encode(&many(3), 4).shards.len(), 4, "a layout never shrinks while in use");
     }
 
     #[test]
     fn an_older_epoch_is_ignored() {
-        let old = encode(&BTreeMap::from([(VariantId::new("n", "v"), decision(9))]), 1).0;
-        let new = encode(&BTreeMap::from([(VariantId::new("n", "v"), decision(2))]), 1).0;
+        let old = encode(&BTreeMap::from([(VariantId::new("n", "v"), decision(9))]), 1).shards;
+        let new = encode(&BTreeMap::from([(VariantId::new("n", "v"), decision(2))]), 1).shards;
         let (entries, _) = decode::<Decision>(&[shard(5, &new[0]), shard(4, &old[0])], time(100));
         assert_eq!(desired(&entries[&VariantId::new("n", "v")]), 2);
     }
@@ -254,8 +380,8 @@ mod tests {
     #[test]
     fn epochs_of_a_lease_that_was_deleted_count_no_more() {
         let id = VariantId::new("n", "v");
-        let old = encode(&BTreeMap::from([(id.clone(), decision(9))]), 1).0;
-        let new = encode(&BTreeMap::from([(id.clone(), decision(2))]), 1).0;
+        let old = encode(&BTreeMap::from([(id.clone(), decision(9))]), 1).shards;
+        let new = encode(&BTreeMap::from([(id.clone(), decision(2))]), 1).shards;
         let (left, mut ours) = (shard(7, &old[0]), shard(1, &new[0]));
         assert!(left.header.deposes(&ours.header));
         (ours.header.lease, ours.header.written) = ("l-2".into(), time(60));
@@ -271,7 +397,7 @@ mod tests {
 
     #[test]
     fn a_damaged_line_is_dropped_and_the_others_stay() {
-        let good = encode(&many(2), 1).0.remove(0);
+        let good = encode(&many(2), 1).shards.remove(0);
         let lines = format!("{{\"id\":\n{good}not json\n");
         let (entries, dropped) = decode::<Decision>(&[shard(1, &lines)], time(100));
         assert_eq!((entries.len(), dropped.len()), (2, 2));
@@ -280,9 +406,9 @@ mod tests {
     #[test]
     fn impossible_values_are_dropped() {
         let id = VariantId::new("n", "v");
-        let huge = encode(&BTreeMap::from([(id.clone(), decision(u32::MAX))]), 1).0.remove(0);
+        let huge = encode(&BTreeMap::from([(id.clone(), decision(u32::MAX))]), 1).shards.remove(0);
         assert!(decode::<Decision>(&[shard(1, &huge)], time(100)).0.is_empty());
-        let future = encode(&BTreeMap::from([(id, decision(1))]), 1).0.remove(0);
+        let future = encode(&BTreeMap::from([(id, decision(1))]), 1).shards.remove(0);
         let (entries, dropped) = decode::<Decision>(&[shard(1, &future)], time(0));
         assert!(entries.is_empty());
         assert!(dropped[0].contains("n/v: a time in the future"), "{dropped:?}");

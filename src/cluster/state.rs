@@ -8,15 +8,17 @@ use std::time::Duration;
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ListParams, PostParams, Preconditions};
 use kube::core::ObjectList;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{Event, watcher};
+use smol_str::{SmolStr, format_smolstr};
 use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
-use wva_core::memory::{GroupMemory, Memory};
-use wva_core::{GroupId, Report};
+use wva_core::memory::{GroupMemory, Memory, other_version};
+use wva_core::{Decision, GroupId, Report, VariantId};
 
 use super::shards::{Header, Kept, SHARDS_MAX, Shard, VERSION, decode};
 use super::trouble::{Trouble, backoff, config, said};
@@ -43,10 +45,18 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Decisions => "decisions",
             Self::Memory => "memory",
+        }
+    }
+
+    /// The layout of its lines that this build writes and reads.
+    const fn version(self) -> u32 {
+        match self {
+            Self::Decisions => VERSION,
+            Self::Memory => Memory::VERSION,
         }
     }
 }
@@ -98,21 +108,34 @@ impl StateStore {
         Self { api: Api::namespaced(client, namespace), prefix: prefix.into(), clock }
     }
 
-    /// Everything that is kept. Damaged entries are left out with a warning.
+    /// Everything that is kept. What is damaged or of another version is left out; the memory says of what, so that the
+    /// first report tells it.
     ///
     /// # Errors
     /// When the API server does not answer.
     pub async fn load(&self) -> Result<Restored, StateError> {
-        let decisions = self.shards(Kind::Decisions).await?;
-        let memory = self.shards(Kind::Memory).await?;
-        let groups: BTreeMap<GroupId, GroupMemory> = self.decoded(&memory);
-        Ok(Restored { decisions: self.decoded(&decisions), memory: Memory { groups, ..Memory::default() } })
+        let mut dropped = Vec::new();
+        let decisions = self.entries(Kind::Decisions, &mut dropped).await?;
+        let groups: BTreeMap<GroupId, GroupMemory> = self.entries(Kind::Memory, &mut dropped).await?;
+        Ok(Restored { decisions, memory: Memory { groups, dropped, ..Memory::default() } })
     }
 
-    /// The objects of one kind that can be read.
-    async fn shards(&self, kind: Kind) -> Result<Vec<Shard>, StateError> {
-        let maps = self.objects(kind).await?;
-        Ok(maps.items.iter().filter_map(parsed).map(|(_, shard)| shard).collect())
+    /// What the objects of one kind hold, and in words what of it cannot be used.
+    async fn entries<V: Kept>(
+        &self,
+        kind: Kind,
+        unusable: &mut Vec<SmolStr>,
+    ) -> Result<BTreeMap<V::Id, V>, StateError> {
+        let mut shards = Vec::new();
+        for map in &self.objects(kind).await?.items {
+            match read(map) {
+                Ok((_, shard)) => shards.push(shard),
+                Err(why) => unusable.push(why),
+            }
+        }
+        let (entries, damaged) = decode(&shards, self.clock.now());
+        unusable.extend(told(kind, &damaged).map(SmolStr::from));
+        Ok(entries)
     }
 
     /// The objects of one kind as they are.
@@ -125,11 +148,11 @@ impl StateStore {
         format!("{KIND_LABEL}={},{INSTALLATION_LABEL}={}", kind.name(), self.prefix)
     }
 
-    fn decoded<V: Kept>(&self, shards: &[Shard]) -> BTreeMap<V::Id, V> {
-        let (entries, dropped) = decode(shards, self.clock.now());
-        if let Some(first) = dropped.first() {
-            let count = dropped.len();
-            tracing::warn!(count, %first, "damaged entries of state objects are ignored");
+    /// The decisions that `shards` hold. What is damaged is left out with a warning.
+    fn decisions(&self, shards: &[Shard]) -> BTreeMap<VariantId, Decision> {
+        let (entries, damaged) = decode(shards, self.clock.now());
+        if let Some(why) = told(Kind::Decisions, &damaged) {
+            tracing::warn!("{why}");
         }
         entries
     }
@@ -138,9 +161,9 @@ impl StateStore {
         format!("{}-state-{}-{index}", self.prefix, kind.name())
     }
 
-    pub(crate) fn header(&self, holder: &Holder) -> Header {
+    pub(crate) fn header(&self, kind: Kind, holder: &Holder) -> Header {
         Header {
-            version: VERSION,
+            version: kind.version(),
             holder: holder.identity.clone(),
             lease: holder.lease.clone(),
             epoch: holder.epoch,
@@ -156,7 +179,7 @@ impl StateStore {
         let name = self.name(Kind::Decisions, 0);
         let found = within(self.api.get_opt(&name)).await?;
         let written = found.as_ref().and_then(parsed).map(|(_, shard)| shard.header);
-        match written.filter(|header| header.deposes(&self.header(holder))) {
+        match written.filter(|header| header.deposes(&self.header(Kind::Decisions, holder))) {
             Some(newer) => Err(StateError::Deposed { name, holder: newer.holder }),
             None => Ok(()),
         }
@@ -199,7 +222,7 @@ impl StateStore {
         may_write: impl Fn() -> bool,
     ) -> Result<(), StateError> {
         let kept: Vec<_> = (0..first).map(|index| self.name(kind, index)).collect();
-        let ours = self.header(holder);
+        let ours = self.header(kind, holder);
         for map in self.objects(kind).await?.items {
             let written = parsed(&map).map(|(_, shard)| shard.header);
             let ObjectMeta { name: Some(name), uid, resource_version, .. } = map.metadata else { continue };
@@ -290,7 +313,7 @@ impl StateStore {
             at,
             took: Duration::ZERO,
             origin: Origin::Restored,
-            decisions: self.decoded(&shards),
+            decisions: self.decisions(&shards),
             report: Report::default(),
         });
     }
@@ -321,25 +344,40 @@ fn take(shards: &mut BTreeMap<String, Shard>, event: Event<ConfigMap>) -> bool {
     }
 }
 
-/// The shard in an object; `None` with a warning when its header cannot be read or has another layout.
+/// The shard in an object; `None` with a warning when it cannot be read.
 fn parsed(map: &ConfigMap) -> Option<(String, Shard)> {
-    let name = map.metadata.name.clone()?;
+    let found = read(map);
+    if let Err(why) = &found {
+        tracing::warn!("{why}");
+    }
+    found.ok()
+}
+
+/// The shard in an object, with the object's name.
+///
+/// # Errors
+/// In words, when its header cannot be read or its lines have another layout.
+fn read(map: &ConfigMap) -> Result<(String, Shard), SmolStr> {
+    let name = map.metadata.name.clone().unwrap_or_default();
     let data = map.data.as_ref();
     let header = data.and_then(|data| data.get(HEADER_KEY)).map_or("", String::as_str);
+    let kind = map.labels().get(KIND_LABEL).map_or("", String::as_str);
+    let kind = if kind == Kind::Memory.name() { Kind::Memory } else { Kind::Decisions };
     match serde_json::from_str::<Header>(header) {
-        Ok(header) if header.version == VERSION => {
+        Ok(header) if header.version == kind.version() => {
             let lines = data.and_then(|data| data.get(LINES_KEY)).cloned().unwrap_or_default();
-            Some((name, Shard { header, lines }))
+            Ok((name, Shard { header, lines }))
         }
-        Ok(header) => {
-            tracing::warn!(%name, version = header.version, "a state object of another layout is ignored");
-            None
-        }
-        Err(error) => {
-            tracing::warn!(%name, %error, "a damaged state object is ignored");
-            None
-        }
+        Ok(header) => Err(other_version(&format!("the state object {name}"), header.version, kind.version())),
+        Err(error) => Err(format_smolstr!("the state object {name} is damaged and dropped: {error}")),
     }
+}
+
+/// How many entries are damaged, and what is wrong with the first of them.
+fn told(kind: Kind, damaged: &[String]) -> Option<String> {
+    let first = damaged.first()?;
+    let (count, kind) = (damaged.len(), kind.name());
+    Some(format!("{count} damaged entries of the state objects for {kind} are dropped, the first: {first}"))
 }
 
 /// Names of all objects that an installation may have, for those who grant rights by name.

@@ -15,9 +15,10 @@ use wva_core::memory::Memory;
 use wva_core::units::Replicas;
 use wva_core::{Decision, VariantId};
 
-use super::shards::{Kept, Shard, encode, shard_of};
+use super::shards::{Cut, Encoded, Kept, Shard, encode, shard_of};
 use super::state::{Kind, StateError, StateStore};
 use crate::engine::{Holder, Leadership, Origin, Published};
+use crate::telemetry::StateMetrics;
 
 /// Shortest time between two writes of decisions.
 const DECISIONS_EVERY: Duration = Duration::from_secs(2);
@@ -47,6 +48,7 @@ pub struct StateWriter {
     /// True while the memory knows targets that the written decisions do not show any more.
     memory_owed: bool,
     evidence_every: SignedDuration,
+    metrics: StateMetrics,
 }
 
 /// What the objects of one kind contain, as `holder` wrote them.
@@ -54,6 +56,8 @@ pub struct StateWriter {
 struct Written {
     holder: Option<Holder>,
     shards: Vec<String>,
+    /// What the log was last told that they do not contain.
+    cut: Cut,
 }
 
 /// Which objects are worth a write.
@@ -106,7 +110,14 @@ impl StateWriter {
             memory_written: None,
             memory_owed: false,
             evidence_every: evidence_every(max_stale),
+            metrics: StateMetrics::default(),
         }
+    }
+
+    /// The same writer, which counts in `metrics` what does not fit.
+    #[must_use]
+    pub fn counted_by(self, metrics: StateMetrics) -> Self {
+        Self { metrics, ..self }
     }
 
     /// Writes until cancelled, then writes everything once more. Wait for the end of this before the lease is given
@@ -181,7 +192,8 @@ impl StateWriter {
         due: &Due,
         with_memory: bool,
     ) -> Result<(), StateError> {
-        let place = |kind| Place { store: &self.store, leadership: &self.leadership, kind, holder };
+        let (store, leadership, metrics) = (&self.store, &self.leadership, &self.metrics);
+        let place = |kind| Place { store, leadership, metrics, kind, holder };
         let mut remembered = Ok(());
         if with_memory {
             self.store.still_ours(holder).await?;
@@ -206,6 +218,7 @@ impl StateWriter {
 struct Place<'a> {
     store: &'a StateStore,
     leadership: &'a watch::Receiver<Leadership>,
+    metrics: &'a StateMetrics,
     kind: Kind,
     holder: &'a Holder,
 }
@@ -223,11 +236,8 @@ impl Place<'_> {
             *written = Written::default();
         }
         let layout = u32::try_from(written.shards.len()).unwrap_or_default();
-        let (new, left_out) = encode(entries, layout);
-        if left_out > 0 {
-            let kind = self.kind;
-            tracing::warn!(left_out, ?kind, "state objects are full: split the installation by namespace");
-        }
+        let Encoded { shards: new, cut } = encode(entries, layout);
+        self.tell_cut(written.cut, cut);
         let (count, mut agree) = (new.len(), BTreeSet::new());
         let laid_out_anew = written.shards.len() != count;
         let mut shards = Vec::with_capacity(count);
@@ -242,7 +252,8 @@ impl Place<'_> {
                     if !self.leadership.borrow().is_mine() {
                         return Ok(BTreeSet::new());
                     }
-                    let shard = Shard { header: self.store.header(self.holder), lines: lines.clone() };
+                    let shard =
+                        Shard { header: self.store.header(self.kind, self.holder), lines: lines.clone() };
                     self.store.put(self.kind, index, &shard).await?;
                 }
             }
@@ -253,8 +264,33 @@ impl Place<'_> {
             let may_write = || self.leadership.borrow().is_mine();
             self.store.remove_from(self.kind, count, self.holder, may_write).await?;
         }
-        *written = Written { holder: Some(self.holder.clone()), shards };
+        *written = Written { holder: Some(self.holder.clone()), shards, cut };
         Ok(agree)
+    }
+
+    /// In the metrics always, in the log when it begins, ends or becomes worse in kind.
+    fn tell_cut(&self, before: Cut, now: Cut) {
+        let kind = self.kind.name();
+        let parts = |cut: Cut| [("learned", cut.learned), ("words", cut.words), ("all", cut.all)];
+        for (lost, entries) in parts(now) {
+            self.metrics.cut(kind, lost, entries);
+        }
+        let some = |cut| parts(cut).map(|(_, entries)| entries > 0);
+        if some(before) == some(now) {
+            return;
+        }
+        let Cut { learned, words, all } = now;
+        if now == Cut::default() {
+            tracing::info!(kind, "state objects have room for everything again");
+        } else {
+            tracing::warn!(
+                kind,
+                without_what_was_learned = learned,
+                without_words = words,
+                left_out = all,
+                "state objects are full, so a next holder learns some anew: split the installation by namespace"
+            );
+        }
     }
 }
 

@@ -6,6 +6,10 @@
 pub mod analyze;
 pub mod bound;
 pub mod by_name;
+#[allow(dead_code, reason = "shared with the tests outside")]
+#[cfg(test)]
+#[path = "tests/support/cases.rs"]
+mod cases;
 pub mod check;
 pub mod decide;
 pub mod decision;

@@ -1,10 +1,14 @@
-//! Everything remembered between decisions: versioned, serialisable, small.
+//! Everything remembered between decisions: versioned, serialisable, small. A memory of another version is dropped and that
+//! is said, so that no build takes another one's words for its own.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::fmt;
 
 use jiff::Timestamp;
+use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
-use smol_str::SmolStr;
+use smol_str::{SmolStr, format_smolstr};
 
 use crate::analyze::queueing::learn::Parameters;
 use crate::analyze::saturation_token::Knowledge;
@@ -17,25 +21,94 @@ use crate::model::{GroupId, VariantId};
 use crate::units::Replicas;
 
 /// What one decision leaves for the next.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Memory {
-    /// The layout's version; another one is not read.
+    /// The layout's version. Written first: of another one nothing else is read.
     pub version: u32,
     /// By model group.
     pub groups: BTreeMap<GroupId, GroupMemory>,
     /// Since when an object cannot be decided about.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub invalid: BTreeMap<VariantId, Timestamp>,
+    /// What of an earlier memory could not be used, one sentence each: told in the next report, and then forgotten.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub dropped: Vec<SmolStr>,
 }
 
 impl Memory {
     /// The layout this build writes.
     pub const VERSION: u32 = 1;
+
+    /// What this build understands of it: all, or, of another version, nothing but that.
+    #[must_use]
+    pub fn understood(&self) -> Cow<'_, Self> {
+        if self.version == Self::VERSION {
+            return Cow::Borrowed(self);
+        }
+        let mut dropped = self.dropped.clone();
+        dropped.push(other_version("what was remembered", self.version, Self::VERSION));
+        Cow::Owned(Self { dropped, ..Self::default() })
+    }
+}
+
+/// That `what` was written in another layout and counts for nothing.
+#[must_use]
+pub fn other_version(what: &str, found: u32, own: u32) -> SmolStr {
+    format_smolstr!(
+        "{what} is of version {found} and this program reads {own}: it is dropped, and decisions start from what runs and what was published"
+    )
 }
 
 impl Default for Memory {
     fn default() -> Self {
-        Self { version: Self::VERSION, groups: BTreeMap::new(), invalid: BTreeMap::new() }
+        let (groups, invalid, dropped) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
+        Self { version: Self::VERSION, groups, invalid, dropped }
+    }
+}
+
+impl<'de> Deserialize<'de> for Memory {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(Reader)
+    }
+}
+
+/// Reads a memory field by field: what another version has under our names may be of another shape.
+struct Reader;
+
+#[derive(Deserialize)]
+#[serde(field_identifier, rename_all = "camelCase")]
+enum Field {
+    Version,
+    Groups,
+    Invalid,
+    Dropped,
+    #[serde(other)]
+    Unknown,
+}
+
+impl<'de> Visitor<'de> for Reader {
+    type Value = Memory;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a memory")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Memory, A::Error> {
+        let (mut memory, mut version) = (Memory::default(), None::<u32>);
+        while let Some(field) = fields.next_key::<Field>()? {
+            let foreign = version.is_some_and(|version| version != Memory::VERSION);
+            match field {
+                Field::Version => version = Some(fields.next_value()?),
+                Field::Groups if !foreign => memory.groups = fields.next_value()?,
+                Field::Invalid if !foreign => memory.invalid = fields.next_value()?,
+                Field::Dropped if !foreign => memory.dropped = fields.next_value()?,
+                _ => {
+                    let IgnoredAny = fields.next_value()?;
+                }
+            }
+        }
+        memory.version = version.ok_or_else(|| serde::de::Error::missing_field("version"))?;
+        Ok(memory)
     }
 }
 
@@ -107,4 +180,35 @@ pub struct VariantMemory {
     /// What was wanted lately, where the policy asks for stability.
     #[serde(default, skip_serializing_if = "Wanted::is_empty")]
     pub wanted: Wanted,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_memory_of_another_version_is_read_and_holds_nothing_but_its_version() {
+        let text = r#"{"version":7,"groups":["another shape"],"more":{"deep":[1]}}"#;
+        let memory: Memory = serde_json::from_str(text).unwrap();
+        assert_eq!(memory, Memory { version: 7, ..Memory::default() });
+        let understood = memory.understood().into_owned();
+        assert_eq!((understood.version, understood.groups.len()), (Memory::VERSION, 0));
+        assert!(understood.dropped[0].contains("version 7"), "{:?}", understood.dropped);
+    }
+
+    #[test]
+    fn a_damaged_memory_of_this_version_is_an_error_and_one_without_a_version_too() {
+        for text in [r#"{"version":1,"groups":["another shape"]}"#, r#"{"groups":{}}"#, "[]"] {
+            assert!(serde_json::from_str::<Memory>(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_memory_comes_back_as_it_was_written() {
+        let mut memory = Memory { dropped: vec!["a line".into()], ..Memory::default() };
+        memory.invalid.insert(VariantId::new("n", "v"), Timestamp::UNIX_EPOCH);
+        memory.groups.insert(GroupId::new("n", "m"), GroupMemory::default());
+        let text = serde_json::to_string(&memory).unwrap();
+        assert_eq!(serde_json::from_str::<Memory>(&text).unwrap(), memory);
+    }
 }

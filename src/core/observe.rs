@@ -25,8 +25,10 @@ const TRACES: [Signal; 3] =
 
 /// Folds `snapshot` into `memory`. Twice with the same snapshot is the same as once.
 #[must_use]
-pub fn observe(snapshot: &Snapshot, mut memory: Memory) -> Memory {
+pub fn observe(snapshot: &Snapshot, memory: Memory) -> Memory {
     let snapshot = &*without_future(snapshot);
+    let mut memory =
+        if memory.version == Memory::VERSION { memory } else { memory.understood().into_owned() };
     memory.groups.values_mut().for_each(|group| not_after(group, snapshot.now));
     memory.invalid.values_mut().for_each(|since| *since = (*since).min(snapshot.now));
     for (id, group) in &snapshot.groups {

@@ -13,6 +13,9 @@ use crate::model::{GroupId, VariantId};
 pub struct Report {
     /// By model group.
     pub groups: BTreeMap<GroupId, GroupReport>,
+    /// What of the memory could not be used, one sentence each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub dropped: Vec<SmolStr>,
     /// What the checker refused; those numbers are held.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub violations: Vec<Violation>,

@@ -258,9 +258,13 @@ impl Engine {
         let mut outcome = wva_core::decide(snapshot, &observed, &policy);
         let after = Arc::new(std::mem::take(&mut outcome.memory));
         self.memory.send_replace(after.clone());
+        for what in &outcome.report.dropped {
+            warn!(%what, "memory dropped");
+        }
         for violation in &outcome.report.violations {
             warn!(%violation, "decision withheld by the checker");
         }
+        self.parts.metrics.dropped(outcome.report.dropped.len());
         self.parts.metrics.violations(outcome.report.violations.len());
         (outcome, MadeFrom { before, policy, after })
     }

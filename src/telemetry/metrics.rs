@@ -29,6 +29,7 @@ pub struct EvaluationMetrics {
     postponed: Counter,
     source_errors: Family<KindLabel, Counter>,
     bad_samples: Counter,
+    dropped: Counter,
     violations: Counter,
 }
 
@@ -42,6 +43,7 @@ impl EvaluationMetrics {
             postponed: Counter::default(),
             source_errors: Family::default(),
             bad_samples: Counter::default(),
+            dropped: Counter::default(),
             violations: Counter::default(),
         };
         registry.register("wva_evaluations", "Evaluations by result", metrics.evaluations.clone());
@@ -54,6 +56,8 @@ impl EvaluationMetrics {
         registry.register("wva_source_errors", help, metrics.source_errors.clone());
         let help = "Samples dropped for being NaN, infinite or negative where impossible";
         registry.register("wva_bad_samples", help, metrics.bad_samples.clone());
+        let help = "Parts of an earlier memory that were damaged or of another version";
+        registry.register("wva_memory_dropped", help, metrics.dropped.clone());
         let help = "Decisions withheld by the independent checker";
         registry.register("wva_check_violations", help, metrics.violations.clone());
         metrics
@@ -77,6 +81,11 @@ impl EvaluationMetrics {
     /// `count` samples were dropped.
     pub fn bad_samples(&self, count: u64) {
         self.bad_samples.inc_by(count);
+    }
+
+    /// `count` parts of what was remembered could not be used.
+    pub fn dropped(&self, count: usize) {
+        self.dropped.inc_by(count.try_into().unwrap_or(u64::MAX));
     }
 
     /// `count` decisions were withheld.

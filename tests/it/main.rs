@@ -12,6 +12,7 @@ mod cluster;
 mod cluster_certificates;
 mod cluster_checks;
 mod cluster_repairs;
+mod cluster_state;
 mod cluster_store;
 mod collect;
 mod demo;

@@ -75,6 +75,9 @@ fn table(out: &mut impl Write, material: &Material, outcome: &Outcome) -> io::Re
             writeln!(out, "{:<width$}  {:>7}  recorded: {}: {}", "", "", short(then), message(then))?;
         }
     }
+    for dropped in &outcome.report.dropped {
+        writeln!(out, "{dropped}")?;
+    }
     for violation in &outcome.report.violations {
         writeln!(out, "withheld by the checker: {violation}")?;
     }

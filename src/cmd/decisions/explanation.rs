@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
+use smol_str::SmolStr;
 use wva_core::decision::Verdict;
 use wva_core::report::{Step, Violation};
 use wva_core::snapshot::{ModelGroup, Phase, Signals, SourceHealth};
@@ -38,6 +39,9 @@ pub(super) struct Explanation {
     pub(super) steps: Vec<Step>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) violations: Vec<Violation>,
+    /// What of the memory could not be used.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) dropped: Vec<SmolStr>,
     /// How the metric source answered; `None` for an object that cannot be decided about.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) source: Option<SourceHealth>,
@@ -88,6 +92,7 @@ impl Explanation {
             recorded_by,
             recorded: then.filter(|then| *then != decision),
             steps: steps.into_iter().flatten().filter(about).cloned().collect(),
+            dropped: report.dropped,
             violations: report.violations.into_iter().filter(|one| one.variant == *variant).collect(),
             source: group.map(|(_, group)| group.source.clone()),
             pods: group.map(|(_, group)| pods(group, variant)).unwrap_or_default(),

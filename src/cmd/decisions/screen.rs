@@ -34,6 +34,9 @@ pub(super) fn screen(told: &Explanation) -> String {
     if told.steps.is_empty() {
         entry(&mut text, "none", "the object itself cannot be used, so nothing was looked at");
     }
+    for dropped in &told.dropped {
+        entry(&mut text, "memory", dropped);
+    }
     for violation in &told.violations {
         entry(&mut text, "withheld", &violation.to_string());
     }

@@ -130,7 +130,7 @@ impl Models {
         let mut policy = Policy { global, ..self.base.clone() };
         let mut rescale = BTreeMap::new();
         for (namespace, room) in &self.rooms {
-            self.misplaced_limits(namespace, room, problems);
+            self.misplaced(namespace, room, problems);
             if *namespace == self.home || room.is_empty() {
                 continue;
             }
@@ -141,6 +141,7 @@ impl Models {
         }
         let nothing = Limits::default();
         policy.limits = default.map_or(&nothing, |entry| &entry.limits).policy(rescale);
+        policy.compat = default.and_then(|entry| entry.compat).unwrap_or(policy.compat);
         policy.service_classes = self.classes.all().map(|(_, class)| class.clone()).collect();
         let costs = self.accelerators.all().map(|(name, cost)| (SmolStr::from(name), cost.clone()));
         policy.accelerators = costs.collect();
@@ -178,17 +179,21 @@ impl Models {
         Layer { at: At { namespace, config_map: name(&self.names, kind) }, kept }
     }
 
-    /// Limits are of all models together: nobody looks for them but in one entry.
-    fn misplaced_limits(&self, namespace: &str, room: &Room, problems: &mut Problems) {
+    /// Limits and `compat` are of all models together: nobody looks for them but in one entry.
+    fn misplaced(&self, namespace: &str, room: &Room, problems: &mut Problems) {
         let at = At { namespace, config_map: name(&self.names, Kind::Saturation) };
         for (key, entry) in room.saturation.all() {
             let is_default = key == DEFAULT;
-            let set = entry.limits.is_set() && !(is_default && namespace == self.home);
-            if set || entry.limits.rescale.is_some() && !is_default {
-                let home = &self.home;
-                let text =
-                    format!("limits have no effect here, but in the entry default of namespace {home}");
-                problems.notes(at, key, &Said { notes: vec![text], ..Said::default() });
+            let elsewhere = !(is_default && namespace == self.home);
+            let limits = entry.limits.is_set() && elsewhere || entry.limits.rescale.is_some() && !is_default;
+            let compat = entry.compat.is_some() && elsewhere;
+            let set = [(limits, "limits have"), (compat, "compat has")].into_iter().filter(|(set, _)| *set);
+            let note = |(_, what)| {
+                format!("{what} no effect here, but in the entry default of namespace {}", self.home)
+            };
+            let notes: Vec<String> = set.map(note).collect();
+            if !notes.is_empty() {
+                problems.notes(at, key, &Said { notes, ..Said::default() });
             }
         }
     }

@@ -5,13 +5,15 @@
 use wva_core::GroupId;
 use wva_core::analyze::finding::Analyzer;
 use wva_core::model::{
-    ModelPolicy, QueueingPolicy, SaturationPolicy, ScaleToZero, Scoring, Stability, StepLimit, Utilisation,
+    Compat, ModelPolicy, QueueingPolicy, SaturationPolicy, ScaleToZero, Scoring, Stability, StepLimit,
+    Utilisation,
 };
 use wva_core::units::{Replicas, Seconds};
 
 use super::analyzers::{Choice, thresholds};
 use super::fields::{Fields, Range, Said};
 use super::limits::Limits;
+use super::node::Node;
 use super::place::Place;
 use super::zero::RETENTION;
 
@@ -37,6 +39,8 @@ pub(super) struct Entry {
     scores: Scores,
     stability: Steadiness,
     pub(super) limits: Limits,
+    /// Whose arithmetic, of all models.
+    pub(super) compat: Option<Compat>,
 }
 
 /// Scaling to zero, said in this ConfigMap.
@@ -142,10 +146,12 @@ impl Entry {
             scores: fields.within("scoring", Scores::read).unwrap_or_default(),
             stability: fields.within("stability", Steadiness::read).unwrap_or_default(),
             limits: Limits::read(fields),
+            compat: compat(fields),
         }
     }
 
-    /// This, and what it leaves open from `below`. Of limits only its own: nobody asks an entry of a model for them.
+    /// This, and what it leaves open from `below`. Of limits and `compat` only its own: nobody asks an entry of
+    /// a model for them.
     pub(super) fn over(&self, below: &Self) -> Self {
         Self {
             group: self.group.clone(),
@@ -164,6 +170,7 @@ impl Entry {
             scores: self.scores.over(below.scores),
             stability: self.stability.over(below.stability),
             limits: self.limits.clone(),
+            compat: self.compat,
         }
     }
 
@@ -205,6 +212,19 @@ impl Entry {
             said.note(format!("{wrong}, {}: {full} and {spare} count instead", policy.kv_spare_trigger));
             SaturationPolicy { kv_cache_threshold: full, kv_spare_trigger: spare, ..policy }
         })
+    }
+}
+
+fn compat(fields: &mut Fields<'_>) -> Option<Compat> {
+    match fields.text("compat")? {
+        "corrected" => Some(Compat::Corrected),
+        "upstream" => Some(Compat::Upstream),
+        "upstream-june" => Some(Compat::UpstreamJune),
+        other => {
+            let given = Node::Text(other.to_owned());
+            fields.refuse("compat", &given, "corrected, upstream or upstream-june");
+            None
+        }
     }
 }
 

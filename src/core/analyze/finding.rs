@@ -26,6 +26,22 @@ pub struct Finding {
     pub variants: Vec<Capacity>,
 }
 
+impl Finding {
+    /// At which demand the answer for `role` would change, or for the whole model where roles are not told apart; `None` is
+    /// the model. A replica's worth is that of the smallest that serves.
+    #[must_use]
+    pub fn turning_points(&self, role: Option<Role>, up: f64, down: f64) -> TurningPoints {
+        let (totals, role) = match role.and_then(|role| self.roles.get(&role).zip(Some(role))) {
+            Some((totals, role)) => (totals, Some(role)),
+            None => (&self.total, None),
+        };
+        let serving = self.variants.iter().filter(|one| one.replicas > Replicas::ZERO);
+        let of_role = serving.filter(|one| role.is_none_or(|role| one.role == role));
+        let worth = of_role.map(|one| one.per_replica).filter(|worth| *worth > 0.0);
+        totals.turning_points(worth.min_by(f64::total_cmp).unwrap_or_default(), up, down)
+    }
+}
+
 /// Which analyzer, by the name that ConfigMaps and reports use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

@@ -255,6 +255,9 @@ fn by_cost_and_name(a: &Candidate, b: &Candidate) -> std::cmp::Ordering {
 
 #[cfg(test)]
 mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
     use super::*;
 
     const PAGE: &str = include_str!("../../../docs/decisions/saturation-percent.md");
@@ -285,6 +288,48 @@ mod tests {
             let enough = |kv, queue| fewer_would_do(free, 1, (kv, queue), &policy);
             assert!(enough(kv + 1e-9, queue + 1e-9), "{free}");
             assert!(!enough(kv - 1e-6, queue + 1e-9) && !enough(kv + 1e-9, queue - 1e-6), "{free}");
+        }
+    }
+
+    fn seen(loads: &[(f64, u32)]) -> Vec<Observation<'static>> {
+        let one = |(kv, queue): &(f64, u32)| {
+            let (kv, queue) = (*kv, *queue);
+            Observation { replica: "r", engine: None, variant: "v", cost: Cost::ZERO, kv, queue }
+        };
+        loads.iter().map(one).collect()
+    }
+
+    proptest! {
+        #![proptest_config(crate::cases::quick())]
+
+        /// Below saturation: a replica that crosses it is counted no more, and what it had weighs on nobody.
+        #[test]
+        fn more_load_never_asks_for_less_nor_lets_more_go(
+            loads in vec((0.0..0.79_f64, 0_u32..5), 1..7), at in 0_usize..6, kv in 0.0..0.8_f64, queue in 0_u32..5,
+        ) {
+            let policy = SaturationPolicy::default();
+            let mut more = loads.clone();
+            let changed = &mut more[at % loads.len()];
+            *changed = ((changed.0 + kv).min(0.799), (changed.1 + queue).min(4));
+            let (before, after) = (analyze(&seen(&loads), &policy), analyze(&seen(&more), &policy));
+            prop_assert!(after.scale_up >= before.scale_up, "{before:?} {after:?}");
+            prop_assert!(after.scale_down_safe <= before.scale_down_safe, "{before:?} {after:?}");
+        }
+
+        #[test]
+        fn the_units_of_usage_and_of_queues_are_irrelevant(loads in vec((0.0..1.0_f64, 0_u32..9), 0..7)) {
+            let policy = SaturationPolicy::default();
+            // Powers of two change no digit of a float.
+            let scaled: Vec<_> = loads.iter().map(|(kv, queue)| (kv / 4.0, queue * 8)).collect();
+            let in_other_units = SaturationPolicy {
+                kv_cache_threshold: policy.kv_cache_threshold / 4.0,
+                kv_spare_trigger: policy.kv_spare_trigger / 4.0,
+                queue_length_threshold: policy.queue_length_threshold * 8.0,
+                queue_spare_trigger: policy.queue_spare_trigger * 8.0,
+            };
+            let (one, other) = (analyze(&seen(&loads), &policy), analyze(&seen(&scaled), &in_other_units));
+            prop_assert_eq!((one.scale_up, one.scale_down_safe), (other.scale_up, other.scale_down_safe));
+            prop_assert_eq!((one.total, one.non_saturated), (other.total, other.non_saturated));
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Which sleeping variants a waiting request wakes. Source: algorithm reference §8; in one page:
-//! `docs/decisions/scale-from-zero.md`.
+//! `docs/decisions/scale-from-zero.md`. Not how a sample finds its model: the product's input edges do that by the same rule,
+//! and [`pending`] is the rule by itself, for comparison with upstream.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -58,7 +59,7 @@ impl Candidate {
 }
 
 /// The positions of the candidates to wake, ascending: of each role of which nothing runs, the one whose replica costs
-/// least for what it carries. Upstream wakes every sleeper.
+/// least for what it carries. Upstream wakes every sleeper. `decide` asks about one role at a time.
 #[must_use]
 pub fn woken(candidates: &[Candidate], compat: Compat) -> Vec<usize> {
     if compat.is_upstream() {
@@ -159,7 +160,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(10_000))]
+        #![proptest_config(crate::cases::quick())]
 
         #[test]
         fn the_choice_does_not_depend_on_the_order(

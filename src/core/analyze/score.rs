@@ -67,3 +67,30 @@ pub fn queue_share(queue: u32, limit: f64) -> f64 {
         (_, false) => 1.0,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #![proptest_config(crate::cases::quick())]
+
+        #[test]
+        fn a_queue_counts_as_its_share_of_the_limit_whatever_is_counted(queue in 0_u32..50, limit in 0_u32..20, each in 1_u32..100) {
+            let limits = [limit, limit * each].map(f64::from);
+            prop_assert_eq!(queue_share(queue, limits[0]).to_bits(), queue_share(queue * each, limits[1]).to_bits());
+        }
+
+        #[test]
+        fn a_higher_score_never_wants_fewer(
+            scores in (0.0..1.0_f64, 0.0..1.0_f64), current in 0_u32..12, most in 0_u32..12, more in 1_u32..4, fewer in 1_u32..4,
+        ) {
+            let steps = Steps { more: Replicas::new(more), fewer: Replicas::new(fewer), ..Steps::default() };
+            let bounds = Bounds { min: Replicas::ONE, max: Some(Replicas::new(most)) };
+            let wanted = |score| step(vec![score], Replicas::new(current), bounds, steps).wanted;
+            prop_assert!(wanted(scores.0.max(scores.1)) >= wanted(scores.0.min(scores.1)));
+        }
+    }
+}

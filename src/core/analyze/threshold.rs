@@ -86,7 +86,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(10_000))]
+        #![proptest_config(crate::cases::quick())]
 
         #[test]
         fn the_number_is_within_the_bounds_and_one_step_at_most(

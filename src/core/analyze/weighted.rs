@@ -221,7 +221,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(10_000))]
+        #![proptest_config(crate::cases::quick())]
 
         #[test]
         fn a_score_is_between_0_and_1_and_grows_with_load_and_slowness(

@@ -13,7 +13,7 @@ use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_m
 use jiff::{SignedDuration, Timestamp};
 use smol_str::{SmolStr, format_smolstr};
 use wva_core::analyze::finding::Analyzer;
-use wva_core::model::{Bounds, LatencyTargets, Role, TargetRef, Variant};
+use wva_core::model::{Bounds, ClassTarget, LatencyTargets, Role, ServiceClass, TargetRef, Variant};
 use wva_core::snapshot::{
     ModelGroup, Phase, Replica, Sample, Scale, Signal, Signals, SourceHealth, Template, VariantState,
 };
@@ -25,6 +25,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const SIZES: [u32; 3] = [1, 100, 10_000];
 const REPLICAS: u32 = 2;
+/// Every namespace serves its own: one class of service is for all.
+const MODEL: &str = "meta-llama/Llama-3.1-8B-Instruct";
 const SCRAPE: SignedDuration = SignedDuration::from_secs(15);
 const START: Timestamp = Timestamp::constant(1_800_000_000, 0);
 
@@ -75,7 +77,7 @@ fn fleet(size: u32, now: Timestamp) -> Snapshot {
         engines: engines(),
     };
     let group = |index| {
-        let id = GroupId::new(format!("team-{}", index % 100), format!("llama-{index}"));
+        let id = GroupId::new(format!("team-{index}"), MODEL);
         let name = format_smolstr!("llama-3-1-8b-instruct-{index}");
         let state = VariantState {
             variant: Variant {
@@ -102,7 +104,10 @@ fn fleet(size: u32, now: Timestamp) -> Snapshot {
 fn policy(analyzer: Analyzer) -> Policy {
     let mut policy = Policy::default();
     policy.global.default.analyzer = analyzer;
-    policy.global.default.queueing.targets = Some(LatencyTargets { ttft_ms: 500.0, itl_ms: 50.0 });
+    let latency = LatencyTargets { ttft_ms: 500.0, itl_ms: 50.0 };
+    policy.global.default.queueing.targets = Some(latency);
+    let targets = vec![ClassTarget { model: MODEL.into(), latency }];
+    policy.service_classes = vec![ServiceClass { name: "Premium".into(), priority: 1, targets }];
     policy
 }
 
@@ -114,6 +119,7 @@ fn benchmarks(criterion: &mut Criterion) {
         Analyzer::QueueingModel,
         Analyzer::Threshold,
         Analyzer::Weighted,
+        Analyzer::Inferno,
     ];
     for analyzer in analyzers {
         let (mut group, policy) = (criterion.benchmark_group(analyzer.as_str()), policy(analyzer));

@@ -294,17 +294,8 @@ fn arrival(scene: Scene<'_>, seen: &[Seen<'_, '_>]) -> Option<f64> {
     given.or_else(|| if scene.compat.is_upstream() { None } else { own() })
 }
 
-fn analyzed(Utilisation { up, down }: Utilisation, finding: &Finding) -> Step {
+fn analyzed(utilisation: Utilisation, finding: &Finding) -> Step {
     let total = finding.total;
-    let serving =
-        finding.variants.iter().filter(|one| one.replicas > Replicas::ZERO && one.per_replica > 0.0);
-    let smallest = serving.map(|one| one.per_replica).min_by(f64::total_cmp).unwrap_or(0.0);
-    let turning = total.turning_points(smallest, up, down);
-    let turn = |to, is, at: Option<f64>| {
-        at.map(|at| Turn { to, when: SmolStr::new_static("demand"), is, at, now: total.demand })
-    };
-    let more = turn(Direction::More, Side::Above, turning.required_above.filter(|at| total.demand <= *at));
-    let fewer = turn(Direction::Fewer, Side::Below, turning.spare_below.filter(|at| total.demand >= *at));
     let capacities = finding.variants.iter().map(|one| Value {
         name: smol_str::format_smolstr!("capacity of a replica of {} ({})", one.name, one.reason),
         value: one.per_replica,
@@ -316,11 +307,32 @@ fn analyzed(Utilisation { up, down }: Utilisation, finding: &Finding) -> Step {
         Value::new("missing", total.required),
         Value::new("spare", total.spare),
     ];
+    let of_roles = finding.roles.iter().flat_map(|(role, totals)| {
+        let named =
+            |what: &str, value| Value { name: smol_str::format_smolstr!("{what} in role {role:?}"), value };
+        [named("missing", totals.required), named("spare", totals.spare)]
+    });
+    // Where roles are told apart, each is decided by its own sums.
+    let turns = if finding.roles.is_empty() {
+        turns(utilisation, finding, None)
+    } else {
+        finding.roles.keys().flat_map(|role| turns(utilisation, finding, Some(*role))).collect()
+    };
     Step {
-        values: sums.into_iter().chain(capacities).collect(),
-        turns: more.into_iter().chain(fewer).collect(),
+        values: sums.into_iter().chain(of_roles).chain(capacities).collect(),
+        turns,
         ..Step::new(Stage::Analyze, None, words::found(finding))
     }
+}
+
+/// At which demand of `role`, or of the model, the finding would be another one.
+fn turns(Utilisation { up, down }: Utilisation, finding: &Finding, role: Option<Role>) -> Vec<Turn> {
+    let now = role.and_then(|role| finding.roles.get(&role)).unwrap_or(&finding.total).demand;
+    let turning = finding.turning_points(role, up, down);
+    let turn = |to, is, at: Option<f64>| at.map(|at| Turn { to, when: words::demand(role), is, at, now });
+    let more = turn(Direction::More, Side::Above, turning.required_above.filter(|at| now <= *at));
+    let fewer = turn(Direction::Fewer, Side::Below, turning.spare_below.filter(|at| now >= *at));
+    more.into_iter().chain(fewer).collect()
 }
 
 impl Asked {
@@ -371,6 +383,10 @@ impl Asked {
             }
             let binding = bound.map(ToSmolStr::to_smolstr);
             *draft = self.draft(member, *state, target);
+            if let Some(binding) = &binding {
+                draft.message = words::held_back(&draft.message, binding);
+                draft.reason = if draft.reason == Reason::Steady { Reason::Bounded } else { draft.reason };
+            }
             let step = Step::new(Stage::Target, Some(member.name()), draft.message.clone());
             steps.push(Step { binding, ..step });
         }

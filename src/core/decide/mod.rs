@@ -43,6 +43,7 @@ pub const START_ALLOWANCE: Seconds = Seconds::whole(1800);
 
 /// Decides about everything in `snapshot`.
 pub fn decide(snapshot: &Snapshot, memory: &Memory, policy: &Policy) -> Outcome {
+    let memory = &*memory.understood();
     match decide_as_it_is(snapshot, memory, policy) {
         (outcome, Ahead(false)) => outcome,
         (_, Ahead(true)) => decide_as_it_is(&cleaned(snapshot), memory, policy).0,
@@ -93,11 +94,15 @@ fn decide_as_it_is(snapshot: &Snapshot, memory: &Memory, policy: &Policy) -> (Ou
         .extend(snapshot.invalid.iter().map(|one| (one.id.clone(), without_object(one, since(&one.id)))));
     let mut outcome = Outcome {
         decisions: decisions.into_iter().collect(),
-        report: Report { groups: reports.into_iter().collect(), violations: Vec::new() },
+        report: Report {
+            groups: reports.into_iter().collect(),
+            dropped: memory.dropped.clone(),
+            violations: Vec::new(),
+        },
         memory: Memory {
-            version: memory.version,
             groups: groups.into_iter().collect(),
             invalid: invalid.into_iter().map(|id| (id.clone(), since(id))).collect(),
+            ..Memory::default()
         },
     };
     for violation in one_decision_each(snapshot, &outcome.decisions).into_iter().chain(broken) {

@@ -34,7 +34,7 @@ pub(super) fn decide(scene: Scene<'_>, role: Role, members: &[Member<'_>], learn
     let (mut looked, mut open) = (false, None);
     let drafts = match state {
         State::Down => all(members, |member| hold_down(scene, member)),
-        State::Zero => zero::at_zero(scene, members, &mut steps),
+        State::Zero => zero::at_zero(scene, members, learned, &mut steps),
         State::Starting => start(scene, members),
         State::Missing | State::Stale => all(members, |member| hold_unseen(scene, state, member)),
         State::Partial | State::Aging | State::Fresh if scene.due => {

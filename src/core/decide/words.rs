@@ -57,14 +57,22 @@ pub(super) fn scored(scored: &Scored) -> SmolStr {
     format_smolstr!("mean score {:.2} of {engines} engines", scored.mean.unwrap_or(0.0))
 }
 
-/// What one analyzer of capacity says, in its own unit.
+/// What one analyzer of capacity says, in its own unit: of each role where it tells them apart.
 pub(super) fn found(finding: &Finding) -> SmolStr {
     let unit = match finding.analyzer {
         Analyzer::Saturation => "tokens",
         Analyzer::Throughput => "tokens/s",
         _ => "requests/s",
     };
-    let Totals { supply, anticipated, demand, required, spare } = finding.total;
+    let name = finding.analyzer.as_str();
+    let of_role = |(role, totals): (&Role, &Totals)| format_smolstr!("role {role:?} {}", asked(totals, unit));
+    let of_roles = finding.roles.iter().map(of_role);
+    let all = of_roles.reduce(|one, other| format_smolstr!("{one}, {other}"));
+    format_smolstr!("{name}: {}", all.unwrap_or_else(|| asked(&finding.total, unit)))
+}
+
+fn asked(totals: &Totals, unit: &str) -> SmolStr {
+    let Totals { supply, anticipated, demand, required, spare } = *totals;
     let rest = if required > 0.0 {
         format_smolstr!("{required:.1} missing")
     } else if spare > 0.0 {
@@ -72,10 +80,12 @@ pub(super) fn found(finding: &Finding) -> SmolStr {
     } else {
         SmolStr::new_static("enough")
     };
-    let name = finding.analyzer.as_str();
-    format_smolstr!(
-        "{name}: {demand:.1} {unit} asked of {supply:.1} ({anticipated:.1} with what starts): {rest}"
-    )
+    format_smolstr!("{demand:.1} {unit} asked of {supply:.1} ({anticipated:.1} with what starts): {rest}")
+}
+
+/// The quantity that a finding's answer turns on.
+pub(super) fn demand(role: Option<Role>) -> SmolStr {
+    role.map_or_else(|| SmolStr::new_static("demand"), |role| format_smolstr!("demand of role {role:?}"))
 }
 
 pub(super) fn analyzed(member: &Member<'_>, number: Replicas, finding: &str) -> SmolStr {
@@ -99,6 +109,11 @@ pub(super) fn settled(
 
 pub(super) fn limited(member: &Member<'_>, wanted: Replicas, number: Replicas, binding: &str) -> SmolStr {
     format_smolstr!("{}: {wanted} are needed and {number} can be had: {binding}", member.id())
+}
+
+/// A number that would be another one, were it not for a limit.
+pub(super) fn held_back(message: &str, binding: &str) -> SmolStr {
+    format_smolstr!("{message}; more are needed than can be had: {binding}")
 }
 
 /// A change that an HPA does not see.

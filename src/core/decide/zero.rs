@@ -6,18 +6,25 @@ use jiff::Timestamp;
 
 use super::member::{Draft, Member, Scene};
 use super::words;
+use crate::analyze::finding::Analyzer;
+use crate::analyze::scale_from_zero::{Candidate, woken};
 use crate::bound::enforcer::{Action, Enforced, enforce};
 use crate::decision::Reason;
-use crate::memory::GroupMemory;
+use crate::memory::{GroupMemory, Learned};
 use crate::model::Role;
 use crate::observe::{Activity, activity, held_by_scheduler};
 use crate::quality::State;
-use crate::report::{Stage, Step};
+use crate::report::{Stage, Step, Value};
 use crate::snapshot::{SourceHealth, VariantState};
 use crate::units::{Replicas, Seconds};
 
 /// A role of which nothing runs and nothing is asked to: it sleeps until the scheduler holds a request for the model.
-pub(super) fn at_zero(scene: Scene<'_>, members: &[Member<'_>], steps: &mut Vec<Step>) -> Vec<Draft> {
+pub(super) fn at_zero(
+    scene: Scene<'_>,
+    members: &[Member<'_>],
+    learned: &Learned,
+    steps: &mut Vec<Step>,
+) -> Vec<Draft> {
     let mut drafts: Vec<Draft> = members.iter().map(|member| asleep(scene, member)).collect();
     let Some(queue) = held_by_scheduler(scene.now, &scene.group.scheduler) else {
         if nothing_else_wakes(scene, members) {
@@ -31,21 +38,42 @@ pub(super) fn at_zero(scene: Scene<'_>, members: &[Member<'_>], steps: &mut Vec<
     if queue.value <= 0.0 {
         return drafts;
     }
-    let able = members.iter().enumerate().filter(|(_, member)| member.allows(Replicas::ONE));
-    let Some((chosen, member)) = able.min_by(|(_, a), (_, b)| a.by_cost(b)) else { return drafts };
-    let message = words::from_zero(member, queue.value);
-    steps.push(Step::new(Stage::Target, Some(member.name()), message.clone()));
-    let number = drafts[chosen].number.unwrap_or(Replicas::ZERO).max(Replicas::ONE);
-    drafts[chosen] = Draft {
-        number: Some(number),
-        reason: Reason::ScaleFromZero,
-        message,
-        evidence: queue.at,
-        blind: false,
-        // Waking is an addition like any other, and is asked of the limits.
-        look: Some(State::Aging.rights()),
-    };
+    let candidates: Vec<Candidate> = members.iter().map(|member| sleeper(scene, member, learned)).collect();
+    for chosen in woken(&candidates, scene.compat) {
+        let member = &members[chosen];
+        let message = words::from_zero(member, queue.value);
+        let carried =
+            candidates[chosen].per_replica.map(|carried| Value::new("tokens a replica carries", carried));
+        let values =
+            [Value::new("cost of a replica", member.state.variant.cost.get())].into_iter().chain(carried);
+        let step = Step::new(Stage::Target, Some(member.name()), message.clone());
+        steps.push(Step { values: values.collect(), ..step });
+        let number = drafts[chosen].number.unwrap_or(Replicas::ZERO).max(Replicas::ONE);
+        drafts[chosen] = Draft {
+            number: Some(number),
+            reason: Reason::ScaleFromZero,
+            message,
+            evidence: queue.at,
+            blind: false,
+            // Waking is an addition like any other, and is asked of the limits.
+            look: Some(State::Aging.rights()),
+        };
+    }
     drafts
+}
+
+/// What it takes to wake `member`, and what that carries: as V2 has learned of its replicas, when that is in charge.
+fn sleeper(scene: Scene<'_>, member: &Member<'_>, learned: &Learned) -> Candidate {
+    let variant = &member.state.variant;
+    let by_tokens = scene.model.analyzer == Analyzer::Saturation;
+    Candidate {
+        name: variant.id.name.clone(),
+        role: variant.role,
+        replicas: member.scale.spec,
+        cost: variant.cost,
+        per_replica: by_tokens.then(|| learned.tokens.carried_by(&variant.id.name)).flatten(),
+        bounds: variant.bounds,
+    }
 }
 
 /// Neither a minimum nor scaling to zero being off gives one of `members` a replica.

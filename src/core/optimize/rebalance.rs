@@ -1,5 +1,10 @@
 //! The coordinator's arithmetic: one namespace's GPU quota, divided among its pools by what waits in front of each, as
 //! the maximum of each pool's autoscaler. Source: algorithm reference §7.10.
+//!
+//! For comparison with upstream only: no decision asks for it. It is about autoscalers that do not read our numbers, and its
+//! answer is written into their objects; this product answers reads and writes no autoscaler. What it is for, sharing a
+//! namespace's GPUs by need, a quota of the namespace with rescaling does for the variants there are
+//! (`docs/decisions/optimizers.md`).
 
 use crate::model::Compat;
 use crate::units::{Replicas, Requests, whole};
@@ -116,7 +121,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(10_000))]
+        #![proptest_config(crate::cases::quick())]
 
         #[test]
         fn every_entry_has_its_minimum_and_the_sum_is_within_the_quota(

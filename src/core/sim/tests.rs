@@ -250,7 +250,7 @@ fn how_often_it_is_looked_at_changes_nothing_that_is_counted() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(12))]
+    #![proptest_config(crate::cases::slow())]
 
     #[test]
     fn nothing_is_lost_and_counters_never_fall(seed in 0_u64..1000, rate in 0.5_f64..40.0, kv in 20_000_u32..200_000) {

@@ -1,6 +1,10 @@
 //! What holds for every queue, every filter and every split of accelerators.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail like tests")]
 
+#[allow(dead_code, reason = "shared by several tests")]
+#[path = "support/cases.rs"]
+mod cases;
+
 use std::collections::BTreeMap;
 
 use proptest::collection::vec;
@@ -8,6 +12,7 @@ use proptest::prelude::*;
 use smol_str::{SmolStr, ToSmolStr, format_smolstr};
 use wva_core::analyze::inferno::allocation::Allocation;
 use wva_core::analyze::inferno::greedy::{BestEffort, Choice, Request, solve};
+use wva_core::analyze::inferno::{Supply, System, data};
 use wva_core::analyze::queueing::learn::{Parameters, learn};
 use wva_core::analyze::queueing::model::{Limits, Model, Performance, Unsolvable};
 use wva_core::analyze::queueing::service_time::{Service, Shape};
@@ -71,7 +76,7 @@ fn between(model: &mut Model, part: f32) -> Targets {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(10_000))]
+    #![proptest_config(cases::quick())]
 
     #[test]
     fn what_is_positive_gives_a_number_or_a_reason(
@@ -110,6 +115,40 @@ proptest! {
             Ok(size) => prop_assert!(size.at.throughput <= most * 1.0001, "{} > {most}", size.at.throughput),
             Err(error) => prop_assert!(matches!(error, Unsolvable::Unreachable(_)), "{error}"),
         }
+    }
+
+    #[test]
+    fn the_unit_of_time_is_irrelevant(
+        service in service(), shape in shape(), limits in limits(), part in 0.0..1.2_f32, power in -4_i16..7,
+    ) {
+        let factor = f32::from(power).exp2();
+        let Service { alpha, beta, gamma } = service;
+        let slower = Service { alpha: alpha * factor, beta: beta * factor, gamma: gamma * factor };
+        let mut model = Model::new(service, shape, limits, Compat::Corrected).unwrap();
+        let targets = between(&mut model, part);
+        let longer = Targets { ttft: targets.ttft * factor, itl: targets.itl * factor, ..targets };
+        let one = model.size(targets).unwrap().at;
+        let other = Model::new(slower, shape, limits, Compat::Corrected).unwrap().size(longer).unwrap().at;
+        let near = |one: f32, other: f32| (one - other).abs() <= 1e-4 * one.abs();
+        prop_assert!(near(one.throughput, other.throughput * factor), "{one:?} {other:?}");
+        prop_assert!(near(one.itl * factor, other.itl) && near(one.ttft * factor, other.ttft), "{one:?} {other:?}");
+    }
+
+    #[test]
+    fn more_load_never_takes_fewer_replicas_and_the_unit_of_money_is_irrelevant(
+        service in service(), part in 0.1..1.0_f32, load in 1.0..60_000.0_f32, more in 0.0..60_000.0_f32, power in -3_i16..9,
+    ) {
+        let model = || Model::new(service, Shape { input: 512.0, output: 128.0 }, Limits { batch: 16, queue: 160 }, Compat::Corrected);
+        let targets = between(&mut model().unwrap(), part);
+        let solved = |arrival: f32, factor: f32| {
+            let system = one_server(service, targets, arrival, 40.0 * factor);
+            system.solve(&Supply::Unlimited, Compat::Corrected).remove("v").unwrap()
+        };
+        let (less, more) = (solved(load, 1.0), solved(load + more, 1.0));
+        prop_assert!(more.replicas >= less.replicas && more.cost >= less.cost, "{less:?} {more:?}");
+        let factor = f32::from(power).exp2();
+        let dearer = solved(load, factor);
+        prop_assert_eq!((dearer.replicas, dearer.cost.to_bits()), (less.replicas, (less.cost * factor).to_bits()));
     }
 
     #[test]
@@ -162,6 +201,41 @@ proptest! {
     }
 }
 
+/// One server of one class on one accelerator.
+fn one_server(service: Service, targets: Targets, arrival: f32, cost: f32) -> System {
+    let names = || (SmolStr::new_static("m"), SmolStr::new_static("A100"));
+    let ((model, accelerator), kind) = (names(), names().1);
+    let accelerators = vec![data::Accelerator {
+        name: accelerator.clone(),
+        kind,
+        multiplicity: 1,
+        cost,
+        power: data::Power::default(),
+    }];
+    let performance = vec![data::Performance {
+        model: model.clone(),
+        accelerator,
+        units: 1,
+        max_batch: 16,
+        at_tokens: 128,
+        service,
+    }];
+    let classes = vec![data::ServiceClass::new("Premium", 1, vec![(model.clone(), targets)]).unwrap()];
+    let load = data::Load { arrival, input: 512, output: 128 };
+    let (class, min) = ("Premium".into(), Replicas::ZERO);
+    let servers = vec![data::Server {
+        name: "v".into(),
+        class,
+        model,
+        load,
+        min,
+        max_batch: 0,
+        keep_accelerator: false,
+        current: None,
+    }];
+    System { accelerators, performance, classes, servers }
+}
+
 fn load(name: usize) -> impl Strategy<Value = Load> {
     let observation = (proptest::option::of(odd()), prop::array::uniform4(odd()), 0_u32..16).prop_map(
         |(arrival, [input, output, ttft, itl], batch)| Observation {
@@ -188,7 +262,7 @@ fn load(name: usize) -> impl Strategy<Value = Load> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(500))]
+    #![proptest_config(cases::quick())]
 
     #[test]
     fn an_analysis_of_anything_is_finite_and_never_below_zero(
@@ -208,6 +282,27 @@ proptest! {
                 }
             }
         }
+    }
+
+    #[test]
+    fn more_requests_never_miss_less_or_spare_more(
+        service in service(), rate in 0.1..30.0_f64, more in 0.0..30.0_f64, replicas in 1_u32..5, queued in 0.0..50.0_f64,
+    ) {
+        let parameters = Parameters { service, covariance: [[0.0; 3]; 3], nis: None, refused: 0, seen: Vec::new() };
+        let known = BTreeMap::from([(SmolStr::new_static("v"), parameters)]);
+        let total = |rate: f64| {
+            let arrival = Some(rate / f64::from(replicas));
+            let seen = Observation { arrival, input: 512.0, output: 128.0, ttft: 0.1, itl: 0.02, batch: 16 };
+            let load = Load {
+                name: "v".into(), role: Role::Both, accelerator: None, cost: Cost::ZERO, ready: Replicas::new(replicas),
+                pending: Replicas::ZERO, observations: vec![seen; replicas as usize],
+            };
+            let settings = Settings { tuning: false, ..Settings::default() };
+            let queued = Requests::new(queued).unwrap();
+            analyze(&[load], queued, &known, &settings, Compat::Corrected).finding.unwrap().total
+        };
+        let (fewer, more) = (total(rate), total(rate + more));
+        prop_assert!(more.required >= fewer.required && more.spare <= fewer.spare, "{fewer:?} {more:?}");
     }
 
     #[test]

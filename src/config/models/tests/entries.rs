@@ -89,6 +89,7 @@ fn of_numbers_that_move_and_limits() -> Vec<Row> {
         ("enableLimiter: yes", "/limits/inventory", json!(true)),
         ("enableRescale: true", "/limits/rescale", json!(true)),
         ("spend: 120.5", "/limits/spend", json!(120.5)),
+        ("compat: upstream-june", "/compat", json!("upstream-june")),
         (
             "power: {watts: 9000, perGpu: {H100: 700}}",
             "/limits/power",
@@ -138,6 +139,7 @@ const WRONG: &[(&str, &str)] = &[
         "scaleUpThreshold 0.6 must be above scaleDownBoundary 0.6",
     ),
     ("priority: -1", "priority -1 is out of range: must be above 0"),
+    ("compat: v1", "compat \"v1\" is out of range: must be corrected, upstream or upstream-june"),
     (
         "analyzerName: saturatoin",
         "analyzerName \"saturatoin\" is out of range: must be saturation-percent, saturation",

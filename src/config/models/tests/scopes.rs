@@ -1,7 +1,7 @@
 //! Entries of several keys, ConfigMaps and namespaces, laid over each other.
 
 use wva_core::analyze::finding::Analyzer;
-use wva_core::model::{LatencyTargets, ModelPolicy, ScaleToZero};
+use wva_core::model::{Compat, LatencyTargets, ModelPolicy, ScaleToZero};
 use wva_core::units::Seconds;
 use wva_core::{GroupId, Policy};
 
@@ -175,6 +175,23 @@ fn limits_count_in_the_global_default_only_and_rescaling_in_a_namespaces_default
     assert_eq!(policy.limits.rescale_namespaces.get("llm"), Some(&true));
     let told = told(&problems);
     assert!(told.iter().all(|one| one.contains("limits have no effect here")) && told.len() == 2, "{told:?}");
+}
+
+#[test]
+fn whose_arithmetic_is_said_in_the_global_default_only() {
+    let (policy, problems) = made(&[
+        (
+            HOME,
+            Kind::Saturation,
+            &[("default", "compat: upstream"), ("a", "{model_id: m, namespace: llm, compat: corrected}")],
+        ),
+        ("llm", Kind::Saturation, &[("default", "compat: corrected")]),
+    ]);
+    assert_eq!(policy.compat, Compat::Upstream);
+    let told = told(&problems);
+    assert!(told.iter().all(|one| one.contains("compat has no effect here")) && told.len() == 2, "{told:?}");
+    let (policy, _) = made(&[(HOME, Kind::Saturation, &[("default", "priority: 2")])]);
+    assert_eq!(policy.compat, Compat::Corrected, "where nobody says");
 }
 
 #[test]

@@ -37,7 +37,8 @@ pub struct System {
 pub enum Supply {
     /// As many as anybody wants.
     Unlimited,
-    /// So many of each type.
+    /// So many of each type, given out by upstream's greedy solver. For comparison with upstream: a decision asks for what is
+    /// wanted, and the limits that all analyzers share give it out.
     Limited {
         /// By type.
         available: BTreeMap<SmolStr, u64>,

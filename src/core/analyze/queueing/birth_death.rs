@@ -160,7 +160,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(10_000))]
+        #![proptest_config(crate::cases::quick())]
 
         #[test]
         fn the_probabilities_sum_to_one_and_the_short_way_finds_the_long_ways_bits(

@@ -106,6 +106,13 @@ impl Knowledge {
         }
     }
 
+    /// What running replicas of `variant` have shown that one of them carries, tokens; `None` when none has.
+    #[must_use]
+    pub fn carried_by(&self, variant: &str) -> Option<f64> {
+        let record = self.records.get(variant).filter(|record| record.learned == Learned::Live)?;
+        Some(record.effective.float()).filter(|carried| *carried > 0.0)
+    }
+
     /// Takes note of a variant's arguments. What a replica showed outweighs them: with upstream for good, ours until the
     /// arguments change in what decides capacity.
     pub(super) fn read_arguments(&mut self, variant: &VariantInput<'_>, look: &Look<'_>) {

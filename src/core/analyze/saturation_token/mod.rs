@@ -26,7 +26,7 @@ pub use replica::{Observation, ReplicaCapacity, Source, tokens_in_use};
 
 use self::queue::{QueueDemand, Workload};
 use self::replica::{Look, Seen};
-use super::finding::{Analyzer, Capacity, Finding, Totals, TurningPoints};
+use super::finding::{Analyzer, Capacity, Finding, Totals};
 use crate::model::{Compat, Role};
 use crate::units::{Cost, Replicas, Tokens, count};
 
@@ -235,15 +235,6 @@ impl Analysis<'_> {
     #[must_use]
     pub fn informative(&self) -> bool {
         self.variants.iter().any(|one| one.reason != NO_DATA)
-    }
-
-    /// At which demand the answer for the whole model would change; a replica's worth is that of the smallest that serves.
-    #[must_use]
-    pub fn turning_points(&self, policy: &TokenPolicy) -> TurningPoints {
-        let serving = self.variants.iter().filter(|one| one.replicas > Replicas::ZERO);
-        let worth = serving.map(|one| one.per_replica).filter(|worth| *worth > 0.0);
-        let smallest = worth.min_by(f64::total_cmp).unwrap_or_default();
-        self.total.turning_points(smallest, policy.scale_up_threshold, policy.scale_down_boundary)
     }
 
     /// As the findings of other analyzers. `live` is for the caller to say, who knows of the cycles before.

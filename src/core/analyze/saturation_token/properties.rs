@@ -2,7 +2,6 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use proptest::test_runner::Config;
 
 use super::parameters::Engine;
 use super::*;
@@ -33,8 +32,7 @@ impl Fleet {
         let inputs = Inputs { variants: &variants, replicas: &self.replicas, queue: self.queue };
         let found = analyze(&inputs, knowledge, policy, compat, now);
         let replicas = found.replicas.iter().map(|one| (one.effective, one.demand, one.source)).collect();
-        let turning = found.turning_points(policy);
-        Found { total: found.total, roles: found.roles, variants: found.variants, replicas, turning }
+        Found { replicas, finding: found.into_finding(1.0, true) }
     }
 
     fn first_look(&self, compat: Compat) -> Found {
@@ -44,11 +42,8 @@ impl Fleet {
 
 #[derive(Debug, Clone, PartialEq)]
 struct Found {
-    total: Totals,
-    roles: BTreeMap<Role, Totals>,
-    variants: Vec<Capacity>,
+    finding: Finding,
     replicas: Vec<(Tokens, Tokens, Source)>,
-    turning: TurningPoints,
 }
 
 fn compat() -> impl Strategy<Value = Compat> {
@@ -141,11 +136,11 @@ fn near(a: f64, b: f64) -> bool {
 }
 
 fn judgements(found: &Found) -> impl Iterator<Item = &Totals> {
-    std::iter::once(&found.total).chain(found.roles.values())
+    std::iter::once(&found.finding.total).chain(found.finding.roles.values())
 }
 
 proptest! {
-    #![proptest_config(Config { cases: 10_000, ..Config::default() })]
+    #![proptest_config(crate::cases::quick())]
 
     #[test]
     fn nothing_is_required_and_spare_at_once(fleet in fleet(), compat in compat()) {
@@ -169,7 +164,7 @@ proptest! {
                 let all = [one.supply, one.anticipated, one.demand, one.required, one.spare];
                 prop_assert!(all.iter().all(|value| value.is_finite() && *value >= 0.0), "{one:?}");
             }
-            for one in &found.variants {
+            for one in &found.finding.variants {
                 let all = [one.per_replica, one.demand, one.total(), one.utilisation()];
                 prop_assert!(all.iter().all(|value| value.is_finite() && *value >= 0.0), "{one:?}");
             }
@@ -222,7 +217,7 @@ proptest! {
         for (a, b) in judgements(&a).zip(judgements(&b)) {
             prop_assert!(near(a.supply, b.supply) && near(a.anticipated, b.anticipated) && near(a.demand, b.demand));
         }
-        for (a, b) in a.variants.iter().zip(&b.variants) {
+        for (a, b) in a.finding.variants.iter().zip(&b.finding.variants) {
             let close = (a.per_replica - b.per_replica).abs() <= 1.0;
             prop_assert!(close && a.replicas == b.replicas && a.reason == b.reason && near(a.demand, b.demand));
         }
@@ -286,15 +281,20 @@ proptest! {
 
     #[test]
     fn the_answer_turns_where_it_is_said_to(fleet in fleet(), compat in compat()) {
-        let found = fleet.first_look(compat);
-        let at = |demand: f64| Totals { demand, ..found.total }.judged(0.85, 0.70);
-        let above = found.turning.required_above.unwrap();
-        prop_assert!(at(above + 1.0).required > 0.0 && at((above - 1.0).max(0.0)).required <= 0.0);
-        let serving = found.variants.iter().filter(|one| one.replicas > Replicas::ZERO && one.per_replica > 0.0);
-        let smallest = serving.map(|one| one.per_replica).min_by(f64::total_cmp);
-        prop_assert_eq!(smallest.is_some(), found.turning.spare_below.is_some());
-        if let (Some(worth), Some(below)) = (smallest, found.turning.spare_below) {
-            prop_assert!(at(below + 1.0).spare < worth && at((below - 1.0).max(0.0)).spare >= worth - 1e-6);
+        let finding = fleet.first_look(compat).finding;
+        let scopes = finding.roles.iter().map(|(role, totals)| (Some(*role), *totals));
+        for (role, totals) in scopes.chain([(None, finding.total)]) {
+            let at = |demand: f64| Totals { demand, ..totals }.judged(0.85, 0.70);
+            let turning = finding.turning_points(role, 0.85, 0.70);
+            let above = turning.required_above.unwrap();
+            prop_assert!(at(above + 1.0).required > 0.0 && at((above - 1.0).max(0.0)).required <= 0.0);
+            let of_role = finding.variants.iter().filter(|one| role.is_none_or(|role| one.role == role));
+            let serving = of_role.filter(|one| one.replicas > Replicas::ZERO && one.per_replica > 0.0);
+            let smallest = serving.map(|one| one.per_replica).min_by(f64::total_cmp);
+            prop_assert_eq!(smallest.is_some(), turning.spare_below.is_some());
+            if let (Some(worth), Some(below)) = (smallest, turning.spare_below) {
+                prop_assert!(at(below + 1.0).spare < worth && at((below - 1.0).max(0.0)).spare >= worth - 1e-6);
+            }
         }
     }
 }

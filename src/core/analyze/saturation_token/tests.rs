@@ -382,7 +382,8 @@ fn the_worked_example_of_the_page_is_true() {
     let queue = Some(SchedulerQueue { requests: 10, bytes: 100_000 });
     let inputs = Inputs { variants: &variants, replicas: &replicas, queue };
     let found = analyze(&inputs, &mut Knowledge::default(), &policy, Compat::Corrected, NOW);
-    let turning = found.turning_points(&policy);
+    let (up, down) = (policy.scale_up_threshold, policy.scale_down_boundary);
+    let turning = found.clone().into_finding(1.0, true).turning_points(None, up, down);
     let [first, second] = &found.replicas[..] else { panic!("two replicas") };
     let row = |name: &str, one: &ReplicaCapacity<'_>| {
         let ReplicaCapacity { k1, k2, source, effective, demand, saturated, .. } = one;

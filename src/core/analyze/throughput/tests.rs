@@ -244,7 +244,7 @@ fn near(a: f64, b: f64) -> bool {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(10_000))]
+    #![proptest_config(crate::cases::quick())]
 
     #[test]
     fn a_fit_finds_the_line_that_points_lie_on(
@@ -307,6 +307,21 @@ proptest! {
         let (a, b) = (total(variants), total(turned));
         prop_assert!(near(a.supply, b.supply) && near(a.demand, b.demand), "{a:?} {b:?}");
         prop_assert!(near(a.required, b.required) && near(a.spare, b.spare), "{a:?} {b:?}");
+    }
+
+    /// Below the ten replicas whose points at one moment make a line of their own.
+    #[test]
+    fn twice_the_fleet_with_twice_the_requests_misses_and_spares_twice_as_much(
+        replicas in vec(real_replica(), 1..5), arrival in 0.0..100.0_f64, queue in 0.0..50.0_f64,
+    ) {
+        let total = |replicas: Vec<Observation>, times: f64| {
+            let mut seen = look(0, Some(arrival * times), vec![variant("v", replicas)]);
+            seen.queue = Requests::new(queue * times).unwrap();
+            analyze(&seen, &mut Memory::default(), Compat::Corrected).finding.total
+        };
+        let (one, two) = (total(replicas.clone(), 1.0), total([replicas.clone(), replicas].concat(), 2.0));
+        prop_assert!(near(2.0 * one.supply, two.supply) && near(2.0 * one.demand, two.demand), "{one:?} {two:?}");
+        prop_assert!(near(2.0 * one.required, two.required) && near(2.0 * one.spare, two.spare), "{one:?} {two:?}");
     }
 
     #[test]

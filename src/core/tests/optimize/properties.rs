@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::cases;
 use crate::fleet::{Says, V, request, targets};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use proptest::test_runner::Config;
 use smol_str::SmolStr;
 use wva_core::analyze::finding::Finding;
 use wva_core::limit::{Budget, Footprint, Granted, Limit, Quota, Want, grant};
@@ -16,10 +16,6 @@ use wva_core::units::{Cost, Replicas, Watts};
 
 const NAMES: [[&str; 3]; 3] = [["a1", "a2", "a3"], ["b1", "b2", "b3"], ["c1", "c2", "c3"]];
 const TREES: [Compat; 3] = [Compat::Corrected, Compat::Upstream, Compat::UpstreamJune];
-
-fn cases(count: u32) -> Config {
-    Config { cases: count, failure_persistence: None, ..Config::default() }
-}
 
 fn role() -> impl Strategy<Value = Role> {
     prop_oneof![3 => Just(Role::Both), 1 => Just(Role::Decode), 1 => Just(Role::Prefill)]
@@ -187,7 +183,7 @@ fn misses(request: &Request, finding: &Finding, compat: Compat) -> bool {
 }
 
 proptest! {
-    #![proptest_config(cases(10_000))]
+    #![proptest_config(cases::quick())]
 
     #[test]
     fn what_is_added_fits_into_every_limit(requests in models(), limits in limits(), rescale in any::<bool>()) {
@@ -293,6 +289,50 @@ proptest! {
     }
 
     #[test]
+    fn a_larger_need_never_costs_less(
+        needs in vec((0.0..40.0_f64, 0.0..20.0_f64), 1..3),
+        choices in vec((0.5..9.0, vec(3.0..20.0, 2), 0_i64..6), 1..4),
+    ) {
+        let choice = |(cost, capacity, most): &(f64, Vec<f64>, i64)| {
+            Choice { cost: *cost, capacity: capacity[..needs.len()].to_vec(), most: *most }
+        };
+        let choices: Vec<Choice> = choices.iter().map(choice).collect();
+        let less: Vec<f64> = needs.iter().map(|(need, _)| *need).collect();
+        let more: Vec<f64> = needs.iter().map(|(need, more)| need + more).collect();
+        if let Some(larger) = cheapest(&more, &choices) {
+            let smaller = cheapest(&less, &choices).unwrap();
+            prop_assert!(smaller.cost <= larger.cost + 1e-6, "{smaller:?} {larger:?}");
+        }
+    }
+
+    #[test]
+    fn the_units_of_findings_and_of_money_are_irrelevant(requests in models(), powers in (-8..12, -8..12, 0..12)) {
+        // A power of two changes no digit of a float.
+        let factors = [f64::from(powers.0).exp2(), f64::from(powers.1).exp2()];
+        let mut scaled = requests.clone();
+        for request in &mut scaled {
+            for (finding, factor) in request.findings.iter_mut().zip(factors) {
+                for totals in finding.roles.values_mut().chain([&mut finding.total]) {
+                    for value in [&mut totals.required, &mut totals.spare, &mut totals.demand] {
+                        *value *= factor;
+                    }
+                }
+                finding.variants.iter_mut().for_each(|one| one.per_replica *= factor);
+            }
+            for one in &mut request.candidates {
+                // Nothing is free: what is forgiven as rounding is a share, but of costs below 1 an amount.
+                one.cost = Cost::new((one.cost.get() + 1.0) * f64::from(powers.2).exp2()).unwrap();
+            }
+        }
+        let mut before = requests;
+        for one in before.iter_mut().flat_map(|request| &mut request.candidates) {
+            one.cost = Cost::new(one.cost.get() + 1.0).unwrap();
+        }
+        let plans = |all: &[Request]| targets(&cost_aware::optimize(all, Compat::Corrected));
+        prop_assert_eq!(plans(&before), plans(&scaled));
+    }
+
+    #[test]
     fn water_finds_its_level(
         models in vec((0.1..9.0, 0.1..90.0, 0_i64..5, 0_i64..30), 1..6),
         budget in 0_i64..100,
@@ -330,8 +370,7 @@ fn odd() -> impl Strategy<Value = f64> {
 }
 
 proptest! {
-    // Several optimizers a case: more than 1 ms.
-    #![proptest_config(cases(1_000))]
+    #![proptest_config(cases::quick())]
 
     #[test]
     fn every_candidate_has_one_target_within_its_bounds(requests in models(), limits in limits()) {

@@ -1,0 +1,26 @@
+//! With how many cases properties are tried: the one place that says so.
+//!
+//! `WVA_PROPERTY_CASES` replaces all of these counts: a run over many mutants of the code wants few cases, a night many.
+
+use proptest::test_runner::Config;
+
+/// Cases of a property of which one takes less than a millisecond, as optimised as tests are.
+const QUICK: u32 = 10_000;
+/// Cases of a property of which one takes longer.
+const SLOW: u32 = 500;
+
+/// For a property of which a case takes less than a millisecond.
+pub(crate) fn quick() -> Config {
+    cases(QUICK)
+}
+
+/// For a property of which a case takes longer.
+pub(crate) fn slow() -> Config {
+    cases(SLOW)
+}
+
+#[expect(clippy::disallowed_methods, reason = "how often a test tries is no input of a decision")]
+fn cases(usual: u32) -> Config {
+    let asked = std::env::var("WVA_PROPERTY_CASES").ok().and_then(|count| count.parse().ok());
+    Config { cases: asked.unwrap_or(usual), failure_persistence: None, ..Config::default() }
+}

@@ -1,0 +1,373 @@
+//! Snapshots, memories and policies, however odd: what properties of whole decisions are tried with.
+
+use std::collections::BTreeMap;
+
+use jiff::{SignedDuration, Timestamp};
+use proptest::collection::{btree_map, vec};
+use proptest::prelude::*;
+use smol_str::{SmolStr, format_smolstr};
+use wva_core::analyze::finding::Analyzer;
+use wva_core::by_name::ByName;
+use wva_core::memory::{GroupMemory, Memory, VariantMemory};
+use wva_core::model::{
+    Beside, Bounds, ClassTarget, Compat, InvalidVariant, LatencyTargets, LimitPolicy, ModelPolicy, Power,
+    Quota, Role, ScaleToZero, Scope, ServiceClass, Stability, StepLimit, TargetRef, Variant,
+};
+use wva_core::snapshot::{
+    ModelGroup, Phase, Replica, Sample, Scale, Signal, Signals, SourceHealth, Template, VariantState,
+};
+use wva_core::units::{Cost, Replicas, Seconds};
+use wva_core::{GroupId, Policy, Snapshot, VariantId};
+
+pub(crate) const NOW: Timestamp = Timestamp::constant(1_800_000_000, 0);
+const NAMES: [&str; 4] = ["a", "b", "c", "d"];
+
+fn ago(seconds: i64) -> Timestamp {
+    NOW - SignedDuration::from_secs(seconds)
+}
+
+fn count() -> impl Strategy<Value = Replicas> {
+    prop_oneof![3 => 0_u32..7, 1 => 8_u32..33].prop_map(Replicas::new)
+}
+
+/// Mostly the ages where something changes, and some after a clock was set back.
+fn age() -> impl Strategy<Value = i64> {
+    prop_oneof![4 => 0_i64..20, 4 => 25_i64..65, 4 => 290_i64..310, 4 => 0_i64..5000, 1 => -4000_i64..0]
+}
+
+fn source() -> impl Strategy<Value = SourceHealth> {
+    prop_oneof![
+        4 => Just(SourceHealth::Complete),
+        1 => Just(SourceHealth::Partial { warnings: vec!["a store is missing".into()] }),
+        1 => Just(SourceHealth::Down { cause: "connection refused".into() }),
+    ]
+}
+
+fn series(values: impl Strategy<Value = f64> + 'static) -> BoxedStrategy<Vec<Sample>> {
+    (prop_oneof![3 => 0_i64..20, 1 => age()], prop_oneof![Just(5_i64), Just(15), Just(60)], vec(values, 0..4))
+        .prop_map(|(newest, gap, values)| {
+            let sample = |(back, value)| Sample { at: ago(newest + gap * back), value };
+            (0_i64..).zip(values).map(sample).collect()
+        })
+        .boxed()
+}
+
+fn signals() -> BoxedStrategy<Signals> {
+    let zero_or = |most: f64| prop_oneof![1 => Just(0.0), 2 => 0.0..most];
+    let odd = (
+        series(zero_or(1.0)),
+        series(zero_or(9.0)),
+        series(zero_or(4.0)),
+        series(prop_oneof![Just(0.0), Just(7.0)]),
+    );
+    prop_oneof![3 => odd, 1 => healthy(0.0, 0.0, 0.0), 3 => healthy(0.2, 1.0, 2.0), 1 => healthy(0.9, 6.0, 9.0)]
+        .prop_flat_map(|parts| (Just(parts), work()))
+        .prop_map(|((kv, waiting, running, done), work)| {
+            let mut signals = Signals::default();
+            work.into_iter().for_each(|(signal, samples)| signals.add(signal, samples));
+            signals.add(Signal::KvUsage, kv);
+            signals.add(Signal::Waiting, waiting);
+            signals.add(Signal::Running, running);
+            signals.add(Signal::TimeToFirstTokenCount, done);
+            signals
+        })
+        .boxed()
+}
+
+/// What analyzers of capacity read beside: the cache's size, and counters that grow at some rate each, or nothing.
+fn work() -> BoxedStrategy<Vec<(Signal, Vec<Sample>)>> {
+    let counters = [
+        Signal::RequestPromptTokensSum,
+        Signal::RequestPromptTokensCount,
+        Signal::RequestGenerationTokensSum,
+        Signal::RequestGenerationTokensCount,
+        Signal::InterTokenLatencySum,
+        Signal::InterTokenLatencyCount,
+        Signal::TimeToFirstTokenSum,
+        Signal::SchedulerAttempts,
+    ];
+    let rates = vec(prop_oneof![1 => Just(0.0), 4 => 0.01..500.0], counters.len());
+    let capacity = prop_oneof![1 => Just(0.0), 4 => 1000.0..500_000.0];
+    let some = (rates, capacity).prop_map(move |(rates, capacity)| {
+        let grown = |rate: f64| {
+            (0..20).map(move |back: i32| Sample {
+                at: ago(i64::from(5 + 15 * back)),
+                value: rate * f64::from(15 * (20 - back)),
+            })
+        };
+        let counters = counters.into_iter().zip(rates).map(|(signal, rate)| (signal, grown(rate).collect()));
+        let capacity = (Signal::KvCapacity, std::vec![Sample { at: ago(5), value: capacity }]);
+        counters.chain([capacity]).collect()
+    });
+    prop_oneof![1 => Just(Vec::new()), 3 => some].boxed()
+}
+
+type Parts = (Vec<Sample>, Vec<Sample>, Vec<Sample>, Vec<Sample>);
+
+/// An engine that is scraped as it should be and shows these values.
+fn healthy(kv: f64, waiting: f64, running: f64) -> BoxedStrategy<Parts> {
+    let steady = |value: f64| (0..4).map(|back| Sample { at: ago(5 + 15 * back), value }).collect::<Vec<_>>();
+    Just((steady(kv), steady(waiting), steady(running), steady(9.0))).boxed()
+}
+
+fn replica() -> BoxedStrategy<Replica> {
+    let phase = prop_oneof![
+        12 => Just(Phase::Ready),
+        1 => Just(Phase::Pending),
+        1 => Just(Phase::Unschedulable),
+        1 => Just(Phase::Starting),
+        1 => Just(Phase::Terminating),
+    ];
+    let engines = prop_oneof![
+        6 => signals().prop_map(|one| [(SmolStr::new_static("0"), one)].into()),
+        1 => btree_map(prop_oneof![Just(SmolStr::new_static("0")), Just(SmolStr::new_static("1"))], signals(), 0..3),
+    ];
+    (phase, age(), engines)
+        .prop_map(|(phase, age, engines)| {
+            let ready_since = (phase == Phase::Ready).then(|| ago(age / 2));
+            let engines = engines.into();
+            Replica { pod: SmolStr::default(), phase, created: ago(age), ready_since, engines }
+        })
+        .boxed()
+}
+
+fn scale(replicas: &[Replica]) -> impl Strategy<Value = Option<Scale>> + use<> {
+    let (all, ready) = (
+        u32::try_from(replicas.iter().filter(|one| one.phase != Phase::Terminating).count()).unwrap(),
+        u32::try_from(replicas.iter().filter(|one| one.phase == Phase::Ready).count()).unwrap(),
+    );
+    let true_scale =
+        Scale { spec: Replicas::new(all), current: Replicas::new(all), ready: Replicas::new(ready) };
+    let any = (count(), count(), count()).prop_map(|(spec, current, ready)| Scale { spec, current, ready });
+    prop_oneof![12 => Just(Some(true_scale)), 4 => any.prop_map(Some), 1 => Just(None)]
+}
+
+fn state(name: &'static str) -> BoxedStrategy<VariantState> {
+    let alike = (replica(), 9_usize..26).prop_map(|(one, pods)| std::iter::repeat_n(one, pods).collect());
+    let replicas = prop_oneof![5 => vec(replica(), 0..5), 1 => alike];
+    let rest = replicas.prop_flat_map(|replicas| (scale(&replicas), Just(replicas)));
+    let bounds = (
+        prop_oneof![2 => Just(0_u32), 1 => 0_u32..4],
+        prop_oneof![4 => Just(None), 2 => (0_u32..6).prop_map(Some), 1 => (9_u32..25).prop_map(Some)],
+    );
+    let role = prop_oneof![4 => Just(Role::Both), 1 => Just(Role::Prefill), 1 => Just(Role::Decode)];
+    let cost = prop_oneof![Just(0.0), Just(5.0), Just(20.0)];
+    let accelerator = prop_oneof![4 => Just(Some("H100")), 1 => Just(Some("A100")), 1 => Just(None)];
+    (rest, bounds, role, (cost, accelerator, 1_u32..3), proptest::option::of(count()))
+        .prop_map(move |((scale, mut replicas), (min, max), role, (cost, accelerator, gpus), last_status)| {
+            for (index, replica) in replicas.iter_mut().enumerate() {
+                replica.pod = format_smolstr!("{name}-{index}");
+            }
+            let variant = Variant {
+                id: VariantId::new("default", name),
+                model: "m".into(),
+                target: TargetRef { kind: "Deployment".into(), name: name.into() },
+                cost: Cost::new(cost).unwrap(),
+                bounds: Bounds { min: Replicas::new(min), max: max.map(Replicas::new) },
+                accelerator: accelerator.map(Into::into),
+                role,
+            };
+            let template = Template { gpus, ..Template::default() };
+            VariantState { variant, scale, replicas, last_status, template }
+        })
+        .boxed()
+}
+
+pub(crate) fn group() -> BoxedStrategy<ModelGroup> {
+    let variants = prop_oneof![
+        state("a").prop_map(|a| vec![a]),
+        (state("a"), state("b")).prop_map(|(a, b)| vec![a, b]),
+        (state("a"), state("b"), state("c")).prop_map(|(a, b, c)| vec![a, b, c]),
+    ];
+    let scheduler = proptest::option::of(series(prop_oneof![Just(0.0), Just(3.0)]));
+    (source(), variants, scheduler)
+        .prop_map(|(source, variants, queue)| {
+            let mut scheduler = Signals::default();
+            scheduler.add(Signal::SchedulerQueueSize, queue.unwrap_or_default());
+            ModelGroup { source, variants, scheduler }
+        })
+        .boxed()
+}
+
+fn remembered() -> BoxedStrategy<VariantMemory> {
+    let moment = || proptest::option::of(age().prop_map(ago));
+    (prop_oneof![Just(None), count().prop_map(Some)], moment(), moment(), moment())
+        .prop_map(|(target, target_since, evidence, blind_since)| VariantMemory {
+            target,
+            target_since: target.and(target_since),
+            evidence,
+            blind_since,
+            ..VariantMemory::default()
+        })
+        .boxed()
+}
+
+pub(crate) fn memory() -> BoxedStrategy<Memory> {
+    let moment = || proptest::option::of(age().prop_map(ago));
+    let variants =
+        btree_map(proptest::sample::select(&NAMES[..]).prop_map(SmolStr::new_static), remembered(), 0..4);
+    (moment(), moment(), moment(), variants)
+        .prop_map(|(cycle_at, idle_since, observed_at, variants)| {
+            let group = GroupMemory {
+                cycle_at,
+                idle_since,
+                observed_at,
+                learned: None,
+                variants: ByName::from(variants),
+            };
+            Memory { groups: [(GroupId::new("default", "m"), group)].into(), ..Memory::default() }
+        })
+        .boxed()
+}
+
+fn sleeping(enabled: bool) -> Scope {
+    let scale_to_zero = Some(ScaleToZero { enabled, retention: Seconds::whole(60) });
+    Scope { default: ModelPolicy { scale_to_zero, ..ModelPolicy::default() }, ..Scope::default() }
+}
+
+pub(crate) fn policy() -> impl Strategy<Value = Policy> {
+    (any::<bool>(), prop_oneof![Just(0_u32), Just(15)]).prop_map(|(enabled, cycle)| Policy {
+        cycle: Seconds::whole(cycle),
+        max_stale: Seconds::whole(300),
+        global: sleeping(enabled),
+        ..Policy::default()
+    })
+}
+
+/// Any analyzer, with rules of stability and limits or without.
+pub(crate) fn any_policy() -> impl Strategy<Value = Policy> {
+    let analyzer = prop_oneof![
+        Just(Analyzer::SaturationPercent),
+        Just(Analyzer::Saturation),
+        Just(Analyzer::Throughput),
+        Just(Analyzer::QueueingModel),
+        Just(Analyzer::Threshold),
+        Just(Analyzer::Weighted),
+        Just(Analyzer::Inferno),
+    ];
+    let beside =
+        proptest::option::of(Just(Beside { analyzer: Analyzer::Throughput, score: 1.0, utilisation: None }));
+    (policy(), analyzer, beside, stability(), limits(), latency()).prop_map(
+        |(mut policy, analyzer, beside, stability, limits, latency)| {
+            let model = &mut policy.global.default;
+            *model =
+                ModelPolicy { analyzer, stability, beside: beside.into_iter().collect(), ..model.clone() };
+            model.queueing.targets = latency;
+            let class = |latency| {
+                let targets = vec![ClassTarget { model: "m".into(), latency }];
+                ServiceClass { name: "Premium".into(), priority: 1, targets }
+            };
+            let service_classes = latency.map(class).into_iter().collect();
+            // Several looks at one moment would count a sample several times.
+            Policy { cycle: Seconds::whole(15), limits, service_classes, ..policy }
+        },
+    )
+}
+
+/// The same with anybody's arithmetic.
+pub(crate) fn anyones_policy() -> impl Strategy<Value = Policy> {
+    let compat = prop_oneof![Just(Compat::Corrected), Just(Compat::Upstream), Just(Compat::UpstreamJune)];
+    (any_policy(), compat).prop_map(|(policy, compat)| Policy { compat, ..policy })
+}
+
+fn latency() -> impl Strategy<Value = Option<LatencyTargets>> {
+    proptest::option::of(
+        (50.0..5000.0, 5.0..200.0).prop_map(|(ttft_ms, itl_ms)| LatencyTargets { ttft_ms, itl_ms }),
+    )
+}
+
+fn stability() -> impl Strategy<Value = Stability> {
+    let seconds = || prop_oneof![2 => Just(0_u32), 1 => 0_u32..400].prop_map(Seconds::whole);
+    let step = || {
+        proptest::option::of(
+            (0_u32..4, 0.0..100.0)
+                .prop_map(|(replicas, percent)| StepLimit { replicas: Replicas::new(replicas), percent }),
+        )
+    };
+    (seconds(), seconds(), step(), step(), seconds()).prop_map(
+        |(up_window, down_window, up_step, down_step, dwell)| Stability {
+            up_window,
+            down_window,
+            up_step,
+            down_step,
+            dwell,
+            ..Stability::default()
+        },
+    )
+}
+
+fn limits() -> impl Strategy<Value = LimitPolicy> {
+    let of_types = |gpus| -> BTreeMap<SmolStr, i64> { [("H100".into(), gpus), ("A100".into(), 3)].into() };
+    let quota = (-1_i64..40, any::<bool>()).prop_map(move |(gpus, by_namespace)| {
+        if by_namespace {
+            let namespace_quotas = [("default".into(), of_types(gpus))].into();
+            Quota::Namespace { name: SmolStr::default(), namespace_quotas, exclude: Vec::new() }
+        } else {
+            Quota::Cluster { name: SmolStr::default(), quotas: of_types(gpus) }
+        }
+    });
+    let power = (0.0..40_000.0).prop_map(|watts| Power { watts, per_gpu: [("H100".into(), 700.0)].into() });
+    let spend = (0.0..400.0).prop_map(|cost| Cost::new(cost).unwrap());
+    (any::<bool>(), vec(quota, 0..2), proptest::option::of(power), proptest::option::of(spend), any::<bool>())
+        .prop_map(|(inventory, quotas, power, spend, rescale)| LimitPolicy {
+            inventory,
+            quotas,
+            power,
+            spend,
+            rescale,
+            ..LimitPolicy::default()
+        })
+}
+
+pub(crate) fn snapshot() -> BoxedStrategy<Snapshot> {
+    let types = prop_oneof![Just(vec!["H100"]), Just(vec!["H100", "A100"])];
+    let there = (types, 0_u32..40)
+        .prop_map(|(types, gpus)| types.into_iter().map(|name| (SmolStr::new_static(name), gpus)).collect());
+    (group(), proptest::option::of(there))
+        .prop_map(|(group, inventory)| Snapshot {
+            now: NOW,
+            groups: [(GroupId::new("default", "m"), group)].into(),
+            invalid: vec![InvalidVariant {
+                id: VariantId::new("default", "broken"),
+                problem: "no model".into(),
+            }],
+            inventory,
+        })
+        .boxed()
+}
+
+/// The same, and everything happens `by` later.
+pub(crate) fn later(snapshot: &Snapshot, by: SignedDuration) -> Snapshot {
+    let mut later = snapshot.clone();
+    later.now += by;
+    for group in later.groups.values_mut() {
+        postpone(&mut group.scheduler, by);
+        for replica in group.variants.iter_mut().flat_map(|state| &mut state.replicas) {
+            replica.created += by;
+            replica.ready_since = replica.ready_since.map(|at| at + by);
+            replica.engines.values_mut().for_each(|engine| postpone(engine, by));
+        }
+    }
+    later
+}
+
+fn postpone(signals: &mut Signals, by: SignedDuration) {
+    let mut later = Signals::default();
+    for (signal, samples) in signals.iter() {
+        later.add(signal, samples.iter().map(|sample| Sample { at: sample.at + by, ..*sample }));
+    }
+    *signals = later;
+}
+
+/// The same, and everything happened `by` later.
+pub(crate) fn remembered_later(memory: &Memory, by: SignedDuration) -> Memory {
+    let mut later = memory.clone();
+    let postpone = |at: &mut Option<Timestamp>| *at = at.map(|at| at + by);
+    for group in later.groups.values_mut() {
+        [&mut group.cycle_at, &mut group.idle_since, &mut group.observed_at].into_iter().for_each(postpone);
+        for one in group.variants.values_mut() {
+            [&mut one.target_since, &mut one.evidence, &mut one.blind_since].into_iter().for_each(postpone);
+        }
+    }
+    later
+}
