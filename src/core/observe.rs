@@ -4,6 +4,7 @@ use jiff::Timestamp;
 
 use crate::future::{not_after, without_future};
 use crate::memory::{GroupMemory, Memory};
+use crate::model::Role;
 use crate::quality::{State, engines_of, fresh_limit, interval_of, look, median_gap};
 use crate::snapshot::{ModelGroup, Phase, Sample, Signal, Signals, Snapshot, SourceHealth};
 use crate::units::Seconds;
@@ -58,8 +59,12 @@ pub fn activity(now: Timestamp, group: &ModelGroup, observed_at: Option<Timestam
     if !matches!(group.source, SourceHealth::Complete) {
         return Activity::Unknown;
     }
-    let sight = look(&group.source, &known, now);
-    if !matches!(sight.state, State::Fresh | State::Zero) {
+    // Each role is measured on its own: what serves in one says nothing of pods of another that do not serve yet.
+    let measured = |role: Role| {
+        let of_role: Vec<_> = known.iter().copied().filter(|one| one.variant.role == role).collect();
+        of_role.is_empty() || matches!(look(&group.source, &of_role, now).state, State::Fresh | State::Zero)
+    };
+    if ![Role::Both, Role::Prefill, Role::Decode].into_iter().all(measured) {
         return Activity::Unknown;
     }
     let serving = known.iter().flat_map(|variant| &variant.replicas);

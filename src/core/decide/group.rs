@@ -159,11 +159,13 @@ fn publish(scene: Scene<'_>, member: &Member<'_>, draft: Draft) -> (Verdict, Var
         return (Verdict::Unknown(Unknown { cause: Cause::NothingKnown, message, since }), memory);
     };
     let moved = before.target != Some(desired);
+    // What nobody followed was given up; an analyzer that wants it again has it waited for again.
+    let renewed = draft.look.is_some() && !member.active() && !member.patient(now);
     let evidence = draft.evidence.min(now);
     let sampled = (!draft.blind).then_some(evidence);
     let memory = VariantMemory {
         target: Some(desired),
-        target_since: if moved { Some(now) } else { before.target_since.or(Some(now)) },
+        target_since: if moved || renewed { Some(now) } else { before.target_since.or(Some(now)) },
         evidence: before.evidence.max(sampled),
         reason: if draft.blind { before.reason } else { Some(draft.reason) },
         message: if draft.blind { before.message.clone() } else { Some(draft.message.clone()) },

@@ -37,7 +37,7 @@ pub(super) fn shed(
     compat: Compat,
     allowed: &mut dyn FnMut(usize, i64) -> i64,
 ) {
-    let order = dearest_first(work, role);
+    let order = dearest_first(work, role, compat);
     for (place, at) in order.iter().copied().enumerate() {
         let target = work.targets[at];
         let removable = target - i64::from(work.request.candidates[at].bounds.min.get());
@@ -60,13 +60,18 @@ pub(super) fn shed(
     }
 }
 
-fn dearest_first(work: &Work<'_>, role: Role) -> Vec<usize> {
+/// Upstream adds the findings' capacities up although each has its own unit; by default each is a share of the largest.
+fn dearest_first(work: &Work<'_>, role: Role, compat: Compat) -> Vec<usize> {
     let candidates = &work.request.candidates;
-    let weight = |at: usize| {
-        let scored = work.request.findings.iter().zip(&work.capacity);
-        scored.map(|(finding, row)| quantity(finding.score) * row[at]).sum::<f64>()
-    };
     let mut order: Vec<usize> = work.of_role(role).collect();
+    let largest = |row: &[f64]| order.iter().map(|at| row[*at]).fold(0.0, f64::max);
+    let unit = |row: &Vec<f64>| if compat.is_upstream() { 1.0 } else { largest(row) };
+    let units: Vec<f64> = work.capacity.iter().map(unit).collect();
+    let weight = |at: usize| {
+        let scored = work.request.findings.iter().zip(work.capacity.iter().zip(&units));
+        let scored = scored.filter(|(_, (_, unit))| **unit > 0.0);
+        scored.map(|(finding, (row, unit))| quantity(finding.score) * row[at] / unit).sum::<f64>()
+    };
     order.sort_by(|a, b| {
         let cost = candidates[*b].cost.get().total_cmp(&candidates[*a].cost.get());
         cost.then_with(|| weight(*a).total_cmp(&weight(*b)))

@@ -7,10 +7,10 @@ mod world;
 use world::World;
 use wva_core::decision::{Cause, Reason, Verdict};
 use wva_core::hpa::{AtZero, Behavior, Counts, Hpa, Kind, MetricTarget, Settings, Tolerance, milli, propose};
-use wva_core::model::ScaleToZero;
-use wva_core::snapshot::{Sample, Signal};
+use wva_core::model::{Bounds, Role, ScaleToZero};
+use wva_core::snapshot::{Sample, Scale, Signal};
 use wva_core::units::{Replicas, Seconds};
-use wva_core::{check, decide, observe};
+use wva_core::{Memory, Snapshot, VariantId, check, decide, observe};
 
 /// A real HPA that looks at `world` every 15 s, `ticks` times.
 fn follow(world: &mut World, ticks: u32) -> Vec<u32> {
@@ -36,7 +36,7 @@ fn a_fleet_of_twelve_grows_and_shrinks_through_the_tolerance_of_a_real_hpa() {
     let seen = follow(&mut world, 4);
     assert_eq!(seen[..2], [14, 16], "12 × 1.1 = 13.2 and 14 × 1.1 = 15.4 are swallowed: {seen:?}");
     world.running = 12;
-    world.memory = wva_core::Memory::default();
+    world.memory = Memory::default();
     world.load = (0.1, 0.0);
     let seen = follow(&mut world, 200);
     assert!(seen.contains(&10), "12 × 0.9 = 10.8 is swallowed: {seen:?}");
@@ -188,4 +188,63 @@ fn one_sample_after_a_start_shrinks_nothing_and_may_grow() {
     let mut world = World::new(3);
     (world.load, world.samples) = ((0.75, 4.0), 1);
     assert_eq!(world.number(0), 4);
+}
+
+/// `world` with a second variant beside it, of which nothing serves.
+fn beside(world: &World, name: &str, wanted: u32) -> Snapshot {
+    let mut snapshot = world.snapshot();
+    let variants = &mut snapshot.groups.values_mut().next().unwrap().variants;
+    let mut second = variants[0].clone();
+    second.variant.id = VariantId::new("default", name);
+    let (wanted, none) = (Replicas::new(wanted), Replicas::ZERO);
+    second.scale = Some(Scale { spec: wanted, current: wanted, ready: none });
+    second.replicas.clear();
+    second.variant.bounds = Bounds { min: none, max: None };
+    variants.push(second);
+    snapshot
+}
+
+fn promised(snapshot: &Snapshot, memory: Memory, name: &str, target: u32, since: i64) -> Memory {
+    let mut memory = observe(snapshot, memory);
+    let one = memory.groups.values_mut().next().unwrap().variants.or_default(name);
+    (one.target, one.target_since) = (Some(Replicas::new(target)), Some(world::at(since)));
+    memory
+}
+
+#[test]
+fn a_promise_that_was_given_up_and_is_wanted_again_is_waited_for_again() {
+    let mut world = World::new(1);
+    (world.load, world.max) = ((0.9, 6.0), Some(1));
+    world.policy.global.default.stability.down_window = Seconds::whole(120);
+    let snapshot = beside(&world, "sleeper", 0);
+    let memory = promised(&snapshot, Memory::default(), "sleeper", 6, -1200);
+    let sleeper = VariantId::new("default", "sleeper");
+    let mut outcome = decide(&snapshot, &memory, &world.policy);
+    let first = outcome.decisions.remove(&sleeper).unwrap();
+    let second = decide(&snapshot, &outcome.memory, &world.policy).decisions.remove(&sleeper).unwrap();
+    let number =
+        |decision| if let Verdict::Target(target) = decision { Some(target.desired.get()) } else { None };
+    assert_eq!((number(first.verdict), number(second.verdict)), (Some(6), Some(6)));
+}
+
+#[test]
+fn a_role_whose_pods_do_not_serve_yet_keeps_its_model_awake() {
+    let mut world = World::new(1);
+    (world.min, world.load) = (0, (0.0, 0.0));
+    world.policy.global.default.scale_to_zero =
+        Some(ScaleToZero { enabled: true, retention: Seconds::whole(60) });
+    let mut memory = Memory::default();
+    for now in [0, 100, 200] {
+        world.now = now;
+        let mut snapshot = beside(&world, "decode", 1);
+        let variants = &mut snapshot.groups.values_mut().next().unwrap().variants;
+        (variants[0].variant.role, variants[1].variant.role) = (Role::Prefill, Role::Decode);
+        memory = promised(&snapshot, memory, "decode", 6, 0);
+        let outcome = decide(&snapshot, &memory, &world.policy);
+        assert_eq!(outcome.report.violations, []);
+        let decision = &outcome.decisions[&VariantId::new("default", "decode")];
+        let Verdict::Target(target) = &decision.verdict else { panic!("{decision:?}") };
+        assert_eq!(target.desired.get(), 6);
+        memory = outcome.memory;
+    }
 }

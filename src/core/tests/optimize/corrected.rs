@@ -275,3 +275,17 @@ fn limits_of_every_kind_hold_for_what_models_share() {
         plans.plans.iter().all(|plan| plan.targets[0].bound.as_ref().is_some_and(|by| by.limit == "power"))
     );
 }
+
+#[test]
+fn which_replica_goes_first_does_not_hang_on_the_unit_of_a_finding() {
+    let removed = |unit: f64, compat| {
+        let small = V { carries: vec![1000.0 * unit, 1.0], ..v("small", 5.0, 0.0, 1) };
+        let large = V { carries: vec![900.0 * unit, 3.0], ..v("large", 5.0, 0.0, 1) };
+        let spare = [says(0.0, 1000.0 * unit), says(0.0, 3.0)];
+        alone(&request("m", 1.0, &[small, large], &spare), compat)
+    };
+    let (first, other) = (is(&[("large", 0), ("small", 1)]), is(&[("large", 1), ("small", 0)]));
+    // 1001 and 903, or 2.0 and 3.9.
+    assert_eq!([1.0, 0.001].map(|unit| removed(unit, Compat::Upstream)), [first, other.clone()]);
+    assert_eq!([1.0, 0.001].map(|unit| removed(unit, Compat::Corrected)), [other.clone(), other]);
+}
