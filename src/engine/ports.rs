@@ -86,12 +86,26 @@ pub struct Series {
     pub pod: Arc<str>,
     /// The serving process in the pod: its `engine` label, else its port, else empty.
     pub engine: Arc<str>,
+    /// The port it was scraped at.
+    pub port: Option<u16>,
     /// The model, when the series names one. Scheduler series always do.
     pub model: Option<Arc<str>>,
     /// What was measured.
     pub signal: Signal,
+    /// Of what a scheduler gives out, who gets it: then the samples are that part alone, which the scheduler's total has
+    /// in it too.
+    pub to: Option<Receiver>,
     /// Oldest first, with their true times; all finite.
     pub samples: Vec<Sample>,
+}
+
+/// Where a scheduler sends requests, in the namespace of its series.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Receiver {
+    /// Name of the pod.
+    pub pod: Arc<str>,
+    /// The port of the serving process in it, when the scheduler says it.
+    pub port: Option<u16>,
 }
 
 /// A part of an answer that is known to be incomplete.
