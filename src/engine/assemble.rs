@@ -20,7 +20,9 @@ pub fn assemble(view: &ClusterView, answer: Result<Collected, SourceError>, now:
     if let Ok(collected) = answer {
         join(&mut groups, collected.series);
     }
-    Snapshot { now, groups, invalid: view.invalid.clone(), inventory: view.inventory.clone() }
+    let (invalid, inventory, elsewhere) =
+        (view.invalid.clone(), view.inventory.clone(), view.elsewhere.clone());
+    Snapshot { now, groups, invalid, inventory, elsewhere }
 }
 
 fn groups_of(view: &ClusterView, answer: &Result<Collected, SourceError>) -> BTreeMap<GroupId, ModelGroup> {
@@ -225,7 +227,7 @@ mod tests {
             phase: Phase::Ready,
             created: now(),
             ready_since: Some(now()),
-            engines: ByName::default(),
+            engines: wva_core::by_name::ByName::default(),
         };
         let state = VariantState {
             variant,
@@ -280,10 +282,11 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_has_the_inventory_of_the_view() {
-        let inventory = Some(BTreeMap::from([("H100".into(), 16)]));
-        let view = ClusterView { inventory: inventory.clone(), ..view() };
-        assert_eq!(assemble(&view, Ok(Collected::default()), now()).inventory, inventory);
+    fn a_snapshot_has_the_inventory_of_the_view_and_what_others_use_of_it() {
+        let gpus = |count| BTreeMap::from([("H100".into(), count)]);
+        let view = ClusterView { inventory: Some(gpus(16)), elsewhere: gpus(3), ..view() };
+        let snapshot = assemble(&view, Ok(Collected::default()), now());
+        assert_eq!((snapshot.inventory, snapshot.elsewhere), (Some(gpus(16)), gpus(3)));
     }
 
     #[test]

@@ -158,6 +158,10 @@ pub struct ClusterView {
     pub invalid: Vec<InvalidVariant>,
     /// GPUs that the nodes have, by the accelerator's name; `None` when nobody looks, or has seen them.
     pub inventory: Option<BTreeMap<SmolStr, u32>>,
+    /// Of these, the ones that pods use which are no variant's here.
+    pub elsewhere: BTreeMap<SmolStr, u32>,
+    /// Namespaces whose variants are left alone, because they say so.
+    pub excluded: BTreeSet<SmolStr>,
 }
 
 impl ClusterView {
