@@ -176,6 +176,12 @@ impl PolicyKeeper {
         if news.len() > TOLD {
             warn!("and {} more", news.len() - TOLD);
         }
+        let left_out = problems.left_out();
+        if left_out > self.told.left_out() {
+            warn!(
+                "{left_out} more things are wrong with ConfigMaps: correct those that are named, and see again"
+            );
+        }
         if self.parts.leadership.borrow().is_mine() {
             for problem in refused().take(TOLD) {
                 let key = (problem.namespace.clone(), problem.config_map.clone());

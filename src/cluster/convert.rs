@@ -12,6 +12,7 @@ use wva_core::units::{Cost, Replicas};
 
 use super::accelerator::short;
 use super::crd::{ACCELERATOR_LABEL, ScaleTargetRef, VariantAutoscaling};
+use super::inventory::Used;
 use super::template::template;
 use super::wire::{self, LeanDeployment, LeanPod, PodCondition, controller_uid};
 
@@ -163,23 +164,28 @@ fn role(template: &wire::Template) -> Role {
     }
 }
 
-/// A pod that a ReplicaSet manages.
+/// A pod that a ReplicaSet manages, or that uses GPUs.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct OwnedPod {
-    pub(crate) owner: Box<str>,
+pub(crate) struct SeenPod {
+    /// The uid of its ReplicaSet.
+    pub(crate) owner: Option<Box<str>>,
     pub(crate) phase: Phase,
     pub(crate) created: Timestamp,
     pub(crate) ready_since: Option<Timestamp>,
     pub(crate) address: Option<(IpAddr, u16)>,
+    pub(crate) used: Option<Used>,
 }
 
-impl OwnedPod {
-    /// `None` for a pod that no ReplicaSet manages, or that has ended.
+impl SeenPod {
+    /// `None` for any other pod, or one that has ended.
     pub(crate) fn of(pod: &LeanPod) -> Option<Self> {
         if matches!(pod.status.phase.as_deref(), Some("Succeeded" | "Failed")) {
             return None;
         }
-        let owner = controller_uid(&pod.metadata, "ReplicaSet")?;
+        let (owner, used) = (controller_uid(&pod.metadata, "ReplicaSet"), Used::of(pod));
+        if owner.is_none() && used.is_none() {
+            return None;
+        }
         let ready = condition(pod, "Ready").filter(|condition| condition.status == "True");
         Some(Self {
             owner,
@@ -189,6 +195,7 @@ impl OwnedPod {
                 .and_then(|condition| condition.last_transition_time.as_ref())
                 .map(|time| time.0),
             address: pod.status.pod_ip.as_deref().and_then(|ip| ip.parse().ok()).map(|ip| (ip, port(pod))),
+            used,
         })
     }
 }
@@ -352,7 +359,7 @@ mod tests {
 
     #[test]
     fn a_pod_goes_through_its_phases() {
-        let phase_of = |extra: Value| OwnedPod::of(&pod(extra)).map(|pod| pod.phase);
+        let phase_of = |extra: Value| SeenPod::of(&pod(extra)).map(|pod| pod.phase);
         let refused = json!([{ "type": "PodScheduled", "status": "False", "reason": "Unschedulable" }]);
         let ready =
             json!([{ "type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:01:00Z" }]);
@@ -368,7 +375,7 @@ mod tests {
 
     #[test]
     fn the_port_of_metrics_is_annotated_or_named_or_vllms_own() {
-        let port_of = |extra: Value| OwnedPod::of(&pod(extra)).unwrap().address.unwrap().1;
+        let port_of = |extra: Value| SeenPod::of(&pod(extra)).unwrap().address.unwrap().1;
         let ip = json!("10.0.0.1");
         let ports = |names: &[(&str, u16)]| {
             let ports: Vec<_> =

@@ -1,15 +1,14 @@
-//! The GPUs that a cluster has: of the nodes that take pods, by the accelerator's name.
-//!
-//! Which pods use them is not looked at, as in WVA: what is no variant's counts as free.
+//! The GPUs that a cluster has, of the nodes that take pods, by the accelerator's name; and which of them pods use. Pods
+//! are watched for their variants' sake anyway, so that those of others cost a few bytes each.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use smol_str::SmolStr;
 
 use super::accelerator::short;
 use super::convert::ACCELERATOR_KEYS;
-use super::template::{GPU_RESOURCES, gpus};
-use super::wire::LeanNode;
+use super::template::{GPU_RESOURCES, asked, gpus};
+use super::wire::{LeanContainer, LeanNode, LeanPod};
 
 /// The GPUs of one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,8 +30,40 @@ impl Gpus {
     }
 }
 
+/// The GPUs that a pod takes of its node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Used {
+    pub(crate) node: SmolStr,
+    pub(crate) count: u32,
+}
+
+impl Used {
+    /// `None` for a pod without GPUs, or that is on no node yet. A container that starts before the others has given its
+    /// GPUs back to them.
+    pub(crate) fn of(pod: &LeanPod) -> Option<Self> {
+        let node = pod.spec.node_name.as_deref()?;
+        let gpus = |container: &LeanContainer| asked(&container.resources);
+        let serving = pod.spec.containers.iter().map(gpus).fold(0, u32::saturating_add);
+        let count = pod.spec.init_containers.iter().map(gpus).fold(serving, u32::max);
+        (count > 0).then(|| Self { node: node.into(), count })
+    }
+}
+
+/// What `pods` use of these nodes, by the accelerator's name.
+pub(crate) fn in_use<'a>(
+    nodes: impl Iterator<Item = (&'a str, &'a Gpus)>,
+    pods: &[&Used],
+) -> BTreeMap<SmolStr, u32> {
+    let nodes: HashMap<&str, &Gpus> = nodes.collect();
+    let known = pods.iter().filter_map(|used| {
+        let Gpus { name, .. } = nodes.get(used.node.as_str())?;
+        Some(Gpus { name: name.clone(), count: used.count })
+    });
+    inventory(&known.collect::<Vec<_>>())
+}
+
 /// All nodes together.
-pub(crate) fn inventory<'a>(nodes: impl Iterator<Item = &'a Gpus>) -> BTreeMap<SmolStr, u32> {
+pub(crate) fn inventory<'a>(nodes: impl IntoIterator<Item = &'a Gpus>) -> BTreeMap<SmolStr, u32> {
     let mut inventory: BTreeMap<SmolStr, u32> = BTreeMap::new();
     for Gpus { name, count } in nodes {
         let sum = inventory.entry(name.clone()).or_default();
@@ -74,6 +105,32 @@ mod tests {
             node(h100, json!({}), "True", json!({ "nvidia.com/gpu": "many" })),
         ];
         let known: Vec<_> = nodes.into_iter().flatten().collect();
-        assert_eq!(inventory(known.iter()), BTreeMap::from([("H100".into(), 10), ("MI300X".into(), 4)]));
+        assert_eq!(inventory(&known), BTreeMap::from([("H100".into(), 10), ("MI300X".into(), 4)]));
+    }
+
+    #[test]
+    fn a_pod_uses_what_its_containers_ask_for_together_or_what_one_before_them_did() {
+        let used =
+            |spec: Value| Used::of(&serde_json::from_value(json!({ "metadata": {}, "spec": spec })).unwrap());
+        let asks = |gpus: u32| json!({ "resources": { "limits": { "nvidia.com/gpu": gpus.to_string(), "cpu": "2" } } });
+        let on_node = |count| Some(Used { node: "n".into(), count });
+        assert_eq!(used(json!({ "nodeName": "n", "containers": [asks(2), asks(1), {}] })), on_node(3));
+        let (before, serving) = (json!([asks(4), asks(1)]), json!([asks(1)]));
+        assert_eq!(
+            used(json!({ "nodeName": "n", "initContainers": before, "containers": serving })),
+            on_node(4)
+        );
+        assert_eq!(used(json!({ "containers": serving })), None, "it waits for a node");
+        assert_eq!(used(json!({ "nodeName": "n", "containers": [{}] })), None);
+    }
+
+    #[test]
+    fn what_pods_use_counts_on_nodes_that_count() {
+        let gpus = Gpus { name: "H100".into(), count: 8 };
+        let used = |node: &str, count| Used { node: node.into(), count };
+        let pods = [used("a", 2), used("b", 1), used("cordoned", 8)];
+        let nodes = [("a", &gpus), ("b", &gpus)];
+        let in_use = in_use(nodes.into_iter(), &pods.iter().collect::<Vec<_>>());
+        assert_eq!(in_use, BTreeMap::from([("H100".into(), 3)]));
     }
 }

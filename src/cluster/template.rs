@@ -4,7 +4,7 @@ use wva_core::analyze::saturation_token::EngineParameters;
 use wva_core::analyze::saturation_token::parameters::{Container, Engine};
 use wva_core::snapshot::Template;
 
-use super::wire::{Quantities, TemplateContainer, TemplateSpec};
+use super::wire::{Quantities, Resources, TemplateContainer, TemplateSpec};
 
 /// Resources that are GPUs.
 pub(crate) const GPU_RESOURCES: [&str; 3] = ["nvidia.com/gpu", "amd.com/gpu", "intel.com/gpu"];
@@ -17,16 +17,15 @@ const VLLM_USE_V1: &str = "VLLM_USE_V1";
 
 /// The template, as far as decisions need it.
 pub(crate) fn template(spec: &TemplateSpec) -> Template {
-    let gpus = spec.containers.iter().map(of_container).fold(0, u32::saturating_add);
+    let gpus = spec.containers.iter().map(|one| asked(&one.resources)).fold(0, u32::saturating_add);
     let containers: Vec<_> = spec.containers.iter().take(MOST_CONTAINERS).map(container).collect();
     let engine =
         (!containers.is_empty()).then(|| EngineParameters::parse(Engine::of(&containers), &containers));
     Template { gpus: gpus.clamp(1, MOST_GPUS), engine }
 }
 
-/// What a container asks for; of a resource that is only limited, its limit, as Kubernetes has it.
-fn of_container(container: &TemplateContainer) -> u32 {
-    let resources = &container.resources;
+/// GPUs that a container asks for; of a resource that is only limited, its limit, as Kubernetes has it.
+pub(crate) fn asked(resources: &Resources) -> u32 {
     let one = |name: &str| {
         let asked = gpus(&resources.requests, name);
         if asked > 0 { asked } else { gpus(&resources.limits, name) }

@@ -1,6 +1,6 @@
 //! What was watched → what an evaluation sees. Pure: tables of watched objects, and the joins over them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use smol_str::SmolStr;
@@ -9,9 +9,9 @@ use wva_core::model::{InvalidVariant, Variant, VariantId};
 use wva_core::snapshot::{Phase, Replica, VariantState};
 use wva_core::units::Replicas;
 
-use super::convert::{OwnedPod, Target};
+use super::convert::{SeenPod, Target};
 use super::crd::VariantAutoscalingStatus;
-use super::inventory::{Gpus, inventory};
+use super::inventory::{Gpus, Used, in_use, inventory};
 use crate::engine::{Claim, ClusterView, Endpoint};
 
 /// Namespace and name.
@@ -112,15 +112,22 @@ pub struct VariantObject {
     pub status: Option<VariantAutoscalingStatus>,
 }
 
+/// Pods by the uid of their target.
+type Owned<'a> = HashMap<&'a str, Vec<(&'a Key, &'a SeenPod)>>;
+
 /// Everything that is watched.
 #[derive(Debug, Default)]
 pub(crate) struct Tables {
     pub(crate) variants: Table<Arc<VariantObject>>,
     pub(crate) deployments: Table<Target>,
     pub(crate) replica_sets: Table<OwnedSet>,
-    pub(crate) pods: Table<OwnedPod>,
+    pub(crate) pods: Table<SeenPod>,
     /// Only where a limit is what the nodes have.
     pub(crate) nodes: Table<Gpus>,
+    /// The namespaces that are to be left alone.
+    pub(crate) excluded: Table<()>,
+    /// Nobody waits for these any more: what could not be read excludes nothing.
+    pub(crate) none_excluded: bool,
 }
 
 /// What the cluster looks like at one moment.
@@ -135,17 +142,28 @@ pub struct Observed {
 impl Tables {
     /// Joins targets and pods to variants.
     pub(crate) fn observed(&self) -> Observed {
+        let excluded: BTreeSet<SmolStr> =
+            self.excluded.iter().map(|((_, name), ())| (&**name).into()).collect();
         let objects: BTreeMap<_, _> = self
             .variants
             .live
             .iter()
+            .filter(|((namespace, _), _)| !excluded.contains(&**namespace))
             .map(|((namespace, name), object)| (VariantId::new(&**namespace, &**name), object.clone()))
             .collect();
         let (variants, invalid) = self.valid(&objects);
-        let pods = self.pods_by_target(&variants);
-        let (synced, claims) = (self.synced(), claims(&objects));
-        let inventory = self.nodes.listed.then(|| inventory(self.nodes.live.values()));
-        let mut view = ClusterView { synced, claims, invalid, inventory, ..ClusterView::default() };
+        let (pods, strangers) = self.pods_by_target(&variants);
+        let mut view = ClusterView {
+            synced: self.synced(),
+            claims: claims(&objects),
+            invalid,
+            excluded,
+            ..ClusterView::default()
+        };
+        if self.nodes.listed {
+            view.inventory = Some(inventory(self.nodes.live.values()));
+            view.elsewhere = in_use(self.nodes.iter().map(|((_, name), gpus)| (&**name, gpus)), &strangers);
+        }
         for (variant, object) in variants {
             let target = self.deployments.get(&variant.id.namespace, &variant.target.name);
             let owned = target.and_then(|target| pods.get(&*target.uid)).map_or(&[][..], Vec::as_slice);
@@ -157,7 +175,9 @@ impl Tables {
 
     /// True when every watch has listed once.
     fn synced(&self) -> bool {
-        self.variants.listed && self.deployments.listed && self.replica_sets.listed && self.pods.listed
+        let all =
+            self.variants.listed && self.deployments.listed && self.replica_sets.listed && self.pods.listed;
+        all && (self.excluded.listed || self.none_excluded)
     }
 
     /// The variants that can be decided about, and the others. A target that two variants claim belongs to neither:
@@ -189,11 +209,9 @@ impl Tables {
         (valid, invalid)
     }
 
-    /// The pods of the variants' targets by the target's uid, through the ReplicaSets between them.
-    fn pods_by_target<'a>(
-        &'a self,
-        variants: &[(&Variant, &VariantObject)],
-    ) -> HashMap<&'a str, Vec<(&'a Key, &'a OwnedPod)>> {
+    /// The pods of the variants' targets by the target's uid, through the ReplicaSets between them; and the GPUs of all
+    /// other pods.
+    fn pods_by_target<'a>(&'a self, variants: &[(&Variant, &VariantObject)]) -> (Owned<'a>, Vec<&'a Used>) {
         let targets = variants
             .iter()
             .filter_map(|(variant, _)| self.deployments.get(&variant.id.namespace, &variant.target.name));
@@ -205,13 +223,15 @@ impl Tables {
             .filter(|set| pods.contains_key(&*set.owner))
             .map(|set| (&*set.uid, &*set.owner))
             .collect();
+        let mut strangers = Vec::new();
         for (key, pod) in &self.pods.live {
-            let owner = sets.get(&*pod.owner);
-            if let Some(owned) = owner.and_then(|target| pods.get_mut(target)) {
-                owned.push((key, pod));
+            let target = pod.owner.as_deref().and_then(|owner| sets.get(owner));
+            match target.and_then(|target| pods.get_mut(target)) {
+                Some(owned) => owned.push((key, pod)),
+                None => strangers.extend(&pod.used),
             }
         }
-        pods
+        (pods, strangers)
     }
 }
 
@@ -241,7 +261,7 @@ fn state(
     variant: &Variant,
     object: &VariantObject,
     target: Option<&Target>,
-    pods: &[(&Key, &OwnedPod)],
+    pods: &[(&Key, &SeenPod)],
 ) -> VariantState {
     let mut variant = variant.clone();
     if let Some(target) = target {
@@ -258,7 +278,7 @@ fn state(
     }
 }
 
-fn replica(key: &Key, pod: &OwnedPod) -> Replica {
+fn replica(key: &Key, pod: &SeenPod) -> Replica {
     Replica {
         pod: (&*key.1).into(),
         phase: pod.phase,
@@ -269,7 +289,7 @@ fn replica(key: &Key, pod: &OwnedPod) -> Replica {
 }
 
 /// Where a pod's metrics are. Only of ready pods: the others refuse connections or answer before they serve.
-fn endpoint((namespace, name): &Key, pod: &OwnedPod) -> Option<Endpoint> {
+fn endpoint((namespace, name): &Key, pod: &SeenPod) -> Option<Endpoint> {
     let (ip, port) = pod.address.filter(|_| pod.phase == Phase::Ready)?;
     Some(Endpoint { namespace: namespace.to_string(), pod: name.to_string(), ip, port })
 }
@@ -308,9 +328,10 @@ mod tests {
         Target { uid: uid.into(), scale, accelerator, role: Role::Decode, template }
     }
 
-    fn pod(owner: &str, phase: Phase) -> OwnedPod {
+    fn pod(owner: &str, phase: Phase) -> SeenPod {
         let address = Some(("10.0.0.1".parse().unwrap(), 8000));
-        OwnedPod { owner: owner.into(), phase, created: Timestamp::UNIX_EPOCH, ready_since: None, address }
+        let (owner, created) = (Some(owner.into()), Timestamp::UNIX_EPOCH);
+        SeenPod { owner, phase, created, ready_since: None, address, used: None }
     }
 
     fn set(uid: &str, owner: &str) -> OwnedSet {
@@ -358,6 +379,38 @@ mod tests {
         tables.nodes.apply(Step::Done);
         assert_eq!(tables.observed().view.inventory, Some(BTreeMap::from([("H100".into(), 16)])));
         assert!(!tables.synced(), "nobody waits for nodes");
+    }
+
+    #[test]
+    fn pods_that_are_no_variants_use_gpus_elsewhere() {
+        let mut tables = cluster();
+        let on_gpus = |owner, count| {
+            let used = Some(Used { node: "a".into(), count });
+            Some(SeenPod { used, ..pod(owner, Phase::Ready) })
+        };
+        tables.pods.apply(Step::Put(key("chat-1-a"), on_gpus("rs-1", 2)));
+        tables.pods.apply(Step::Put(key("web-1-a"), on_gpus("rs-9", 3)));
+        let job = on_gpus("", 1).map(|job| SeenPod { owner: None, ..job });
+        tables.pods.apply(Step::Put(key("job"), job));
+        assert_eq!(tables.observed().view.elsewhere, BTreeMap::new(), "nobody asks for the nodes");
+        let node = ("".into(), "a".into());
+        tables.nodes.apply(Step::Listed(node, Some(Gpus { name: "H100".into(), count: 8 })));
+        tables.nodes.apply(Step::Done);
+        assert_eq!(tables.observed().view.elsewhere, BTreeMap::from([("H100".into(), 4)]));
+        tables.variants.apply(Step::Gone(key("chat")));
+        assert_eq!(tables.observed().view.elsewhere, BTreeMap::from([("H100".into(), 6)]));
+    }
+
+    #[test]
+    fn a_namespace_that_is_excluded_has_no_variants_and_claims_nothing() {
+        let mut tables = cluster();
+        tables.excluded.apply(Step::Put(("".into(), "llm".into()), Some(())));
+        let observed = tables.observed();
+        assert!(observed.objects.is_empty(), "no status is written");
+        assert!(observed.view.variants.is_empty() && observed.view.claims.is_empty());
+        assert!(observed.view.excluded.contains("llm"));
+        tables.excluded.apply(Step::Put(("".into(), "llm".into()), None));
+        assert_eq!(tables.observed().view.variants.len(), 1);
     }
 
     #[test]
@@ -414,6 +467,8 @@ mod tests {
         tables.replica_sets.apply(Step::Done);
         assert!(!tables.observed().view.synced);
         tables.pods.apply(Step::Done);
+        assert!(!tables.observed().view.synced, "whose namespace is excluded is not known");
+        tables.none_excluded = true;
         assert!(tables.observed().view.synced);
     }
 

@@ -18,17 +18,24 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use wva_core::model::{InvalidVariant, Variant};
 
-use super::convert::{OwnedPod, Target, variant_id};
+use super::convert::{SeenPod, Target, variant_id};
 use super::crd::{CONTROLLER_INSTANCE_LABEL, VariantAutoscaling};
 use super::inventory::Gpus;
 use super::trouble::{Trouble, backoff, config};
 use super::view::{Key, Observed, OwnedSet, Step, Table, Tables, VariantObject};
-use super::wire::{Guarded, LeanDeployment, LeanNode, LeanPod, LeanReplicaSet, controller_uid};
+use super::wire::{
+    Guarded, LeanDeployment, LeanNamespace, LeanNode, LeanPod, LeanReplicaSet, controller_uid,
+};
 use crate::engine::{Cluster, ClusterView};
 
 /// How long changes are gathered before the view is made anew: at most 10 rebuilds a second, and a change is seen long
 /// before the next evaluation (5 s).
 const DEBOUNCE: Duration = Duration::from_millis(100);
+/// How long the first view waits for the namespaces: as long as for other lists that the start can do without. Who may not
+/// list them, since its rights are older than this program, has none excluded.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Annotation of a namespace whose variants are to be left alone, with the value `true`.
+const EXCLUDE: &str = "wva.llmd.ai/exclude";
 /// Pods that have ended serve nothing: the API server leaves them out.
 const LIVE_PODS: &str = "status.phase!=Succeeded,status.phase!=Failed";
 
@@ -98,12 +105,18 @@ impl ClusterWatch {
         let mut changes = self.changes();
         let mut nodes = stream::pending().boxed();
         self.inventory.mark_changed();
-        let mut tables = Tables::default();
+        // Who watches one namespace has been told which: an annotation does not take it away again.
+        let mut tables = Tables { none_excluded: self.settings.namespace.is_some(), ..Tables::default() };
+        let patience = Instant::now() + PATIENCE;
         let mut rebuild_at: Option<Instant> = None;
         loop {
             let due = rebuild_at.unwrap_or_else(Instant::now);
             tokio::select! {
                 () = cancel.cancelled() => return,
+                () = sleep_until(patience), if !tables.none_excluded => {
+                    tables.none_excluded = true;
+                    rebuild_at.get_or_insert_with(Instant::now);
+                }
                 () = sleep_until(due), if rebuild_at.is_some() => {
                     self.newest.send_replace(Arc::new(tables.observed()));
                     rebuild_at = None;
@@ -134,18 +147,32 @@ impl ClusterWatch {
         let hint = "install the definition: kubectl apply -f crds/llmd.ai_variantautoscalings.yaml";
         let variants = guarded("VariantAutoscalings", hint, watcher(self.api(), variants), variant_object);
         let deployments = guarded("Deployments", HINT, watcher(self.api(), config()), target);
-        let pods = guarded("Pods", HINT, watcher(self.api(), config().fields(LIVE_PODS)), owned_pod);
+        let pods = guarded("Pods", HINT, watcher(self.api(), config().fields(LIVE_PODS)), seen_pod);
         let sets = watcher(self.api::<LeanReplicaSet>(), config());
         let sets = steps("ReplicaSets", HINT, sets, |set: LeanReplicaSet| {
             let key = key(&set.metadata);
             (key, owned_set(&set))
         });
-        stream::select_all([
+        let mut all = stream::select_all([
             variants.map(Change::Variants).boxed(),
             deployments.map(Change::Deployments).boxed(),
             sets.map(Change::ReplicaSets).boxed(),
             pods.map(Change::Pods).boxed(),
-        ])
+        ]);
+        if self.settings.namespace.is_none() {
+            all.push(self.excluded().map(Change::Excluded).boxed());
+        }
+        all
+    }
+
+    /// The namespaces that are to be left alone.
+    fn excluded(&self) -> impl Stream<Item = Step<()>> + Send + use<> {
+        let hint =
+            "update the chart's ClusterRole; until then the annotation wva.llmd.ai/exclude is not seen";
+        let namespaces = watcher(Api::<LeanNamespace>::all(self.client.clone()), config());
+        steps("Namespaces", hint, namespaces, |namespace: LeanNamespace| {
+            (key(&namespace.metadata), is_excluded(&namespace.metadata).then_some(()))
+        })
     }
 
     fn nodes(&self) -> BoxStream<'static, Step<Gpus>> {
@@ -179,7 +206,8 @@ enum Change {
     Variants(Step<Arc<VariantObject>>),
     Deployments(Step<Target>),
     ReplicaSets(Step<OwnedSet>),
-    Pods(Step<OwnedPod>),
+    Pods(Step<SeenPod>),
+    Excluded(Step<()>),
 }
 
 impl Change {
@@ -189,6 +217,7 @@ impl Change {
             Self::Deployments(step) => tables.deployments.apply(step),
             Self::ReplicaSets(step) => tables.replica_sets.apply(step),
             Self::Pods(step) => tables.pods.apply(step),
+            Self::Excluded(step) => exclude(&mut tables.excluded, step),
         }
     }
 }
@@ -289,14 +318,31 @@ fn variant_object(object: Result<VariantAutoscaling, InvalidObject>) -> Option<A
     }))
 }
 
+/// Takes a step, and tells which namespaces are left alone now if these are others than before.
+fn exclude(table: &mut Table<()>, step: Step<()>) -> bool {
+    let names = |table: &Table<()>| table.iter().map(|((_, name), ())| name.clone()).collect::<Vec<_>>();
+    let before = names(table);
+    let changed = table.apply(step);
+    let now = names(table);
+    if now != before {
+        tracing::info!(namespaces = ?now, "left alone are the namespaces with the annotation {EXCLUDE}");
+    }
+    changed
+}
+
+fn is_excluded(metadata: &ObjectMeta) -> bool {
+    let annotation = metadata.annotations.as_ref().and_then(|all| all.get(EXCLUDE));
+    annotation.is_some_and(|value| value == "true")
+}
+
 /// A Deployment that is being deleted is no target any more.
 fn target(object: Result<LeanDeployment, InvalidObject>) -> Option<Target> {
     let deployment = object.ok().filter(|deployment| deployment.metadata.deletion_timestamp.is_none());
     deployment.as_ref().map(Target::from)
 }
 
-fn owned_pod(object: Result<LeanPod, InvalidObject>) -> Option<OwnedPod> {
-    object.ok().as_ref().and_then(OwnedPod::of)
+fn seen_pod(object: Result<LeanPod, InvalidObject>) -> Option<SeenPod> {
+    object.ok().as_ref().and_then(SeenPod::of)
 }
 
 fn owned_set(set: &LeanReplicaSet) -> Option<OwnedSet> {

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
-use k8s_openapi::api::core::v1::{Node, NodeAffinity, NodeSelectorTerm, Pod};
+use k8s_openapi::api::core::v1::{Namespace, Node, NodeAffinity, NodeSelectorTerm, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use kube::Resource;
 use kube::core::PartialObjectMeta;
@@ -199,7 +199,10 @@ impl LeanAffinity {
 /// A ReplicaSet, of which only the metadata is ever fetched.
 pub(crate) type LeanReplicaSet = PartialObjectMeta<ReplicaSet>;
 
-/// A pod: where it is in its life, where it answers, who owns it.
+/// A namespace, of which only the metadata is read.
+pub(crate) type LeanNamespace = PartialObjectMeta<Namespace>;
+
+/// A pod: where it is in its life, where it answers, who owns it, which GPUs it takes.
 #[derive(Resource, Deserialize, Debug, Clone)]
 #[resource(inherit = "Pod")]
 pub(crate) struct LeanPod {
@@ -217,12 +220,15 @@ pub(crate) struct PodSpec {
     pub(crate) node_name: Option<String>,
     #[serde(default)]
     pub(crate) containers: Vec<LeanContainer>,
+    #[serde(default)]
+    pub(crate) init_containers: Vec<LeanContainer>,
 }
 
 #[derive(Deserialize, Debug, Clone, Default)]
+#[serde(default)]
 pub(crate) struct LeanContainer {
-    #[serde(default)]
     pub(crate) ports: Vec<LeanPort>,
+    pub(crate) resources: Resources,
 }
 
 #[derive(Deserialize, Debug, Clone, Default)]

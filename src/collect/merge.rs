@@ -9,7 +9,8 @@
 //!   the newest sample counts, whole. Copies are never interleaved, because their clocks and offsets differ.
 //! - *Names*: a ratio's halves come from one generation of names; the newest name that is complete counts, unless an
 //!   older one has a newer sample (an engine that was rolled back).
-//! - *Parts*: what the scheduler counts by flow, priority or endpoint is added up to one series a model.
+//! - *Parts*: what the scheduler counts by flow, priority or endpoint is added up to one series a model; what it counts by
+//!   endpoint, beside that, to one an endpoint.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -19,7 +20,7 @@ use jiff::Timestamp;
 use wva_core::snapshot::{Sample, Signal};
 
 use super::signals::{self, Kind, Name};
-use crate::engine::Series;
+use crate::engine::{Receiver, Series};
 
 /// One series as a source found it; its samples are oldest first and possible. Names are shared: there are many series
 /// of each.
@@ -35,6 +36,8 @@ pub(super) struct RawSeries {
     pub(super) model: Option<Arc<str>>,
     /// The scheduler's own labels that distinguish parts of one total; empty for engines.
     pub(super) part: Box<str>,
+    /// Whom the scheduler counts it for.
+    pub(super) to: Option<Receiver>,
     /// Every other label, hashed, so that equal copies are chosen the same way each time.
     pub(super) origin: u64,
     pub(super) samples: Vec<Sample>,
@@ -66,8 +69,10 @@ pub(super) fn merge(raw: Vec<RawSeries>) -> Vec<Series> {
             namespace: namespace.clone(),
             pod: pod.clone(),
             engine: subject.engine,
+            port: named.port,
             model: named.model,
             signal: named.name.signal,
+            to: subject.to,
             samples: named.samples,
         };
         merged.extend(choose_names(add_parts(choose_copies(raw))).map(series));
@@ -80,13 +85,21 @@ pub(super) fn merge(raw: Vec<RawSeries>) -> Vec<Series> {
 struct Subject {
     engine: Arc<str>,
     model: Option<Arc<str>>,
+    /// Of what the scheduler gave out, one receiver's share; `None` is all of it.
+    to: Option<Receiver>,
 }
 
 /// The series that count, with whom they are about; those of one name of one subject together.
 fn choose_copies(raw: Vec<RawSeries>) -> Vec<(Subject, RawSeries)> {
     let several = at_several_ports(&raw);
     let raw = attach_cache_config(raw).into_iter().filter(|series| !series.samples.is_empty());
-    let mut copies: Vec<_> = raw.map(|series| (subject(&series, &several), series)).collect();
+    let mut copies: Vec<_> = raw
+        .flat_map(|series| {
+            let all = subject(&series, &several);
+            let share = series.to.clone().map(|to| (Subject { to: Some(to), ..all.clone() }, series.clone()));
+            share.into_iter().chain([(all, series)])
+        })
+        .collect();
     let same = |(one, a): &(Subject, RawSeries), (other, b): &(Subject, RawSeries)| {
         (one, a.name.text, &a.part).cmp(&(other, b.name.text, &b.part))
     };
@@ -135,7 +148,7 @@ fn attach_cache_config(mut raw: Vec<RawSeries>) -> Vec<RawSeries> {
 
 fn subject(series: &RawSeries, several: &BTreeSet<Arc<str>>) -> Subject {
     if series.name.kind.is_scheduler() {
-        return Subject { engine: Arc::default(), model: series.model.clone() };
+        return Subject { engine: Arc::default(), model: series.model.clone(), to: None };
     }
     let engine = match (&series.engine, series.port) {
         (Some(engine), Some(port)) if several.contains(engine) => format!("{port}/{engine}").into(),
@@ -143,12 +156,13 @@ fn subject(series: &RawSeries, several: &BTreeSet<Arc<str>>) -> Subject {
         (None, Some(port)) => port.to_string().into(),
         (None, None) => Arc::default(),
     };
-    Subject { engine, model: None }
+    Subject { engine, model: None, to: None }
 }
 
 /// Everything known of one name of one subject.
 struct Named {
     name: &'static Name,
+    port: Option<u16>,
     model: Option<Arc<str>>,
     samples: Vec<Sample>,
 }
@@ -157,7 +171,7 @@ fn add_parts(copies: Vec<(Subject, RawSeries)>) -> Vec<(Subject, Named)> {
     let mut named = Vec::with_capacity(copies.len());
     let mut copies = copies.into_iter().peekable();
     while let Some((subject, first)) = copies.next() {
-        let (name, model) = (first.name, first.model.clone());
+        let (name, port, model) = (first.name, first.port, first.model.clone());
         let mut parts = vec![first];
         while let Some((_, part)) = copies.next_if(|(other, next)| *other == subject && next.name == name) {
             parts.push(part);
@@ -166,7 +180,7 @@ fn add_parts(copies: Vec<(Subject, RawSeries)>) -> Vec<(Subject, Named)> {
             [alone] => std::mem::take(&mut alone.samples),
             parts => total(name.kind, parts),
         };
-        named.push((subject, Named { name, model, samples }));
+        named.push((subject, Named { name, port, model, samples }));
     }
     named
 }
@@ -229,6 +243,7 @@ mod tests {
             port,
             model: Some("m".into()),
             part: Box::default(),
+            to: None,
             origin: 0,
             samples: samples.iter().map(|&(s, value)| Sample { at: at(s), value }).collect(),
         }
@@ -334,5 +349,24 @@ mod tests {
         assert_eq!(values(&merged, Signal::SchedulerQueueSize), [5.0, 3.0]);
         assert_eq!(values(&merged, Signal::SchedulerAttempts), [107.0, 117.0]);
         assert!(merged.iter().all(|series| series.model.as_deref() == Some("m")));
+    }
+
+    #[test]
+    fn what_the_scheduler_gave_out_is_counted_for_the_model_and_for_each_receiver() {
+        let to = |pod: &str, priority: &str, value| RawSeries {
+            part: format!("{pod} {priority}").into(),
+            to: Some(Receiver { pod: pod.into(), port: Some(8000) }),
+            ..raw("llm_d_epp_scheduler_attempts_total", None, Some(9090), &[(0, value)])
+        };
+        let mut copy = to("a", "0", 99.0);
+        copy.samples.insert(0, Sample { at: at(-15), value: 98.0 });
+        let merged = merge(vec![to("a", "0", 1.0), copy, to("a", "1", 2.0), to("b", "0", 4.0)]);
+        let counted = |pod: Option<&str>| {
+            let about = |one: &&Series| one.to.as_ref().map(|to| &*to.pod) == pod;
+            let found: Vec<_> = merged.iter().filter(about).collect();
+            assert_eq!(found.len(), 1, "{pod:?}");
+            found[0].samples.last().unwrap().value
+        };
+        assert_eq!((counted(Some("a")), counted(Some("b")), counted(None)), (101.0, 4.0, 105.0));
     }
 }

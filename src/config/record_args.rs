@@ -17,10 +17,11 @@ pub struct RecordArgs {
     #[arg(long, default_value = "16Mi", value_parser = bytes, value_name = "BYTES")]
     pub record_snapshots_size: u64,
     /// Append every evaluation to a file in this directory, for `wva replay`. Evaluations never wait for it: when the disk
-    /// is slow or full some are left out, and counted.
+    /// is slow some are left out, and counted. Several instances may share the directory.
     #[arg(long, env = "WVA_RECORD_DIR", value_parser = path_or_empty(), value_name = "DIR")]
     pub record_dir: Option<PathBuf>,
-    /// The most that all recordings in the directory may have together; the oldest file goes first.
+    /// The most that all recordings in the directory may have together; the oldest file goes first, and before that when
+    /// the disk is full.
     #[arg(long, default_value = "256Mi", value_parser = bytes, value_name = "BYTES")]
     pub record_max_size: u64,
     /// From this size on a new file is begun; at most a quarter of --record-max-size, and an eighth by default.

@@ -25,6 +25,9 @@ pub struct Snapshot {
     /// GPUs that the nodes have, by the accelerator's name; `None` when nobody has looked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inventory: Option<BTreeMap<SmolStr, u32>>,
+    /// Of these, the ones that workloads use which are not decided about here.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub elsewhere: BTreeMap<SmolStr, u32>,
 }
 
 /// The variants of one model in one namespace, and what was seen of them.

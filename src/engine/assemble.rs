@@ -5,10 +5,11 @@
 use std::collections::{BTreeMap, HashMap};
 
 use jiff::Timestamp;
+use smol_str::SmolStr;
 use wva_core::Snapshot;
-use wva_core::by_name::ByName;
 use wva_core::model::GroupId;
-use wva_core::snapshot::{ModelGroup, Sample, Signal, Signals, SourceHealth};
+use wva_core::quality::engines_of;
+use wva_core::snapshot::{ModelGroup, Replica, Sample, Signal, Signals, SourceHealth};
 
 use super::ports::{ClusterView, Collected, Series, SourceError};
 
@@ -19,7 +20,9 @@ pub fn assemble(view: &ClusterView, answer: Result<Collected, SourceError>, now:
     if let Ok(collected) = answer {
         join(&mut groups, collected.series);
     }
-    Snapshot { now, groups, invalid: view.invalid.clone(), inventory: view.inventory.clone() }
+    let (invalid, inventory, elsewhere) =
+        (view.invalid.clone(), view.inventory.clone(), view.elsewhere.clone());
+    Snapshot { now, groups, invalid, inventory, elsewhere }
 }
 
 fn groups_of(view: &ClusterView, answer: &Result<Collected, SourceError>) -> BTreeMap<GroupId, ModelGroup> {
@@ -58,19 +61,26 @@ struct Pod<'a> {
     /// A series of it names that model. Then series of another one (a second engine in the pod) are left out; else every
     /// series counts, since a served name that differs from `modelID` is cosmetic.
     names_its_model: bool,
-    engines: &'a mut ByName<Signals>,
+    replica: &'a mut Replica,
+    /// The engines whose port is known.
+    ports: Vec<(u16, SmolStr)>,
+    /// What schedulers gave it, by port.
+    given: BTreeMap<Option<u16>, Parts>,
 }
+
+/// The samples of what adds up.
+type Parts = Vec<Vec<Sample>>;
 
 /// A model's scheduler in the snapshot, and the parts that its queues are the sums of.
 struct Scheduler<'a> {
     signals: &'a mut Signals,
-    parts: BTreeMap<Signal, Vec<Series>>,
+    parts: BTreeMap<Signal, Parts>,
 }
 
 /// Pods and schedulers of a namespace, by pod and by model.
 #[derive(Default)]
 struct Places<'a> {
-    pods: HashMap<&'a str, Pod<'a>>,
+    pods: HashMap<SmolStr, Pod<'a>>,
     schedulers: HashMap<&'a str, Scheduler<'a>>,
 }
 
@@ -85,19 +95,27 @@ fn join(groups: &mut BTreeMap<GroupId, ModelGroup>, series: Vec<Series>) {
     }
     for one in series {
         let Some(places) = namespaces.get_mut(&*one.namespace) else { continue };
-        if is_scheduler(one.signal) {
+        if let Some(to) = &one.to {
+            if let Some(pod) = places.pods.get_mut(&*to.pod)
+                && one.model.as_deref() == Some(pod.model)
+            {
+                pod.given.entry(to.port).or_default().push(one.samples);
+            }
+        } else if is_scheduler(one.signal) {
             let model = one.model.as_deref().unwrap_or_default();
             if let Some(scheduler) = places.schedulers.get_mut(model) {
-                scheduler.parts.entry(one.signal).or_default().push(one);
+                scheduler.parts.entry(one.signal).or_default().push(one.samples);
             }
         } else if let Some(pod) = places.pods.get_mut(&*one.pod) {
             pod.add(one);
         }
     }
-    let schedulers = namespaces.into_values().flat_map(|places| places.schedulers.into_values());
-    for Scheduler { signals, parts } in schedulers {
-        for (signal, parts) in parts {
-            signals.add(signal, sum_of(parts));
+    for Places { pods, schedulers } in namespaces.into_values() {
+        pods.into_values().for_each(Pod::share);
+        for Scheduler { signals, parts } in schedulers.into_values() {
+            for (signal, parts) in parts {
+                signals.add(signal, sum_of(&parts));
+            }
         }
     }
 }
@@ -107,8 +125,10 @@ fn places(groups: &mut BTreeMap<GroupId, ModelGroup>) -> HashMap<&str, Places<'_
     for (id, group) in groups {
         let places = namespaces.entry(&id.namespace).or_default();
         for replica in group.variants.iter_mut().flat_map(|state| &mut state.replicas) {
-            let pod = Pod { model: &id.model, names_its_model: false, engines: &mut replica.engines };
-            places.pods.insert(&replica.pod, pod);
+            let name = replica.pod.clone();
+            let (ports, given) = (Vec::new(), BTreeMap::new());
+            let pod = Pod { model: &id.model, names_its_model: false, replica, ports, given };
+            places.pods.insert(name, pod);
         }
         let scheduler = Scheduler { signals: &mut group.scheduler, parts: BTreeMap::new() };
         places.schedulers.insert(&id.model, scheduler);
@@ -122,8 +142,44 @@ impl Pod<'_> {
         if foreign && self.names_its_model {
             return;
         }
-        self.engines.or_default(&one.engine).add(one.signal, one.samples);
+        if let Some(port) = one.port
+            && !self.ports.iter().any(|(own, engine)| (*own, engine.as_str()) == (port, &*one.engine))
+        {
+            self.ports.push((port, (&*one.engine).into()));
+        }
+        self.replica.engines.or_default(&one.engine).add(one.signal, one.samples);
     }
+
+    /// Gives its engines what the pod was given: each what came to its port, evenly where several answer at one. A port
+    /// at which no engine is known is that of a proxy in the pod, which sends to all of them.
+    fn share(self) {
+        let Self { replica, ports, given, .. } = self;
+        if given.is_empty() {
+            return;
+        }
+        let all: Vec<SmolStr> = engines_of(replica).map(|(name, _)| name.clone()).collect();
+        let mut parts: BTreeMap<&SmolStr, Parts> = BTreeMap::new();
+        for (port, given) in given {
+            let here =
+                |name: &&SmolStr| ports.iter().any(|(own, engine)| Some(*own) == port && engine == *name);
+            let own: Vec<&SmolStr> = all.iter().filter(here).collect();
+            let engines = if own.is_empty() { all.iter().collect() } else { own };
+            let share = 1.0 / engines.len() as f64;
+            for engine in engines {
+                let shares = given.iter().map(|samples| scaled(samples, share));
+                parts.entry(engine).or_default().extend(shares);
+            }
+        }
+        for (engine, parts) in parts {
+            if let Some(signals) = replica.engines.get_mut(engine) {
+                signals.add(Signal::SchedulerAttempts, sum_of(&parts));
+            }
+        }
+    }
+}
+
+fn scaled(samples: &[Sample], share: f64) -> Vec<Sample> {
+    samples.iter().map(|sample| Sample { value: sample.value * share, ..*sample }).collect()
 }
 
 fn is_scheduler(signal: Signal) -> bool {
@@ -132,10 +188,10 @@ fn is_scheduler(signal: Signal) -> bool {
 
 /// One scheduler pod: its samples. Several: the sums of their newest values, of those before them and so on, each as
 /// old as the oldest that it is made of.
-fn sum_of(parts: Vec<Series>) -> Vec<Sample> {
-    let shortest = parts.iter().map(|one| one.samples.len()).min().unwrap_or_default();
+fn sum_of(parts: &Parts) -> Vec<Sample> {
+    let shortest = parts.iter().map(Vec::len).min().unwrap_or_default();
     let sum = |back: usize| {
-        let samples = || parts.iter().filter_map(|one| one.samples.iter().rev().nth(back));
+        let samples = || parts.iter().filter_map(|one| one.iter().rev().nth(back));
         let at = samples().map(|sample| sample.at).min()?;
         Some(Sample { at, value: samples().map(|sample| sample.value).sum() })
     };
@@ -145,11 +201,12 @@ fn sum_of(parts: Vec<Series>) -> Vec<Sample> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::Gap;
-    use wva_core::VariantId;
-    use wva_core::model::{Bounds, Role, TargetRef, Variant};
-    use wva_core::snapshot::{Phase, Replica, Template, VariantState};
-    use wva_core::units::Cost;
+    use crate::engine::{Gap, Receiver};
+    use wva_core::analyze::finding::Analyzer;
+    use wva_core::model::{Bounds, Compat, LatencyTargets, Role, TargetRef, Variant};
+    use wva_core::snapshot::{Phase, Scale, Template, VariantState};
+    use wva_core::units::{Cost, Replicas};
+    use wva_core::{Memory, Policy, VariantId, decide, observe};
 
     fn now() -> Timestamp {
         "2026-11-21T12:00:00Z".parse().unwrap()
@@ -170,11 +227,11 @@ mod tests {
             phase: Phase::Ready,
             created: now(),
             ready_since: Some(now()),
-            engines: ByName::default(),
+            engines: wva_core::by_name::ByName::default(),
         };
         let state = VariantState {
             variant,
-            scale: None,
+            scale: Some(Scale { spec: Replicas::ONE, current: Replicas::ONE, ready: Replicas::ONE }),
             replicas: vec![replica],
             last_status: None,
             template: Template::default(),
@@ -187,8 +244,10 @@ mod tests {
             namespace: "llm".into(),
             pod: pod.into(),
             engine: "0".into(),
+            port: Some(8000),
             model: Some(model.into()),
             signal: Signal::KvUsage,
+            to: None,
             samples: vec![Sample { at: now(), value }],
         }
     }
@@ -223,10 +282,11 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_has_the_inventory_of_the_view() {
-        let inventory = Some(BTreeMap::from([("H100".into(), 16)]));
-        let view = ClusterView { inventory: inventory.clone(), ..view() };
-        assert_eq!(assemble(&view, Ok(Collected::default()), now()).inventory, inventory);
+    fn a_snapshot_has_the_inventory_of_the_view_and_what_others_use_of_it() {
+        let gpus = |count| BTreeMap::from([("H100".into(), count)]);
+        let view = ClusterView { inventory: Some(gpus(16)), elsewhere: gpus(3), ..view() };
+        let snapshot = assemble(&view, Ok(Collected::default()), now());
+        assert_eq!((snapshot.inventory, snapshot.elsewhere), (Some(gpus(16)), gpus(3)));
     }
 
     #[test]
@@ -264,5 +324,105 @@ mod tests {
         let queue = snapshot.groups.values().next().unwrap().scheduler.newest(Signal::SchedulerQueueSize);
         let expected = Sample { at: now() - jiff::SignedDuration::from_secs(9), value: 7.0 };
         assert_eq!(queue, Some(expected));
+    }
+
+    /// A counter that has grown by `rate` a second for a minute and a half.
+    fn grown(rate: f64) -> Vec<Sample> {
+        let sample = |back: i32| {
+            let at = now() - jiff::SignedDuration::from_secs(15 * i64::from(back));
+            Sample { at, value: 1000.0 + rate * f64::from(15 * (6 - back)) }
+        };
+        (0..=6).rev().map(sample).collect()
+    }
+
+    /// What the scheduler gave to `pod`, two a second.
+    fn given(pod: &str, port: u16, model: &str) -> Series {
+        Series {
+            port: Some(9090),
+            signal: Signal::SchedulerAttempts,
+            to: Some(Receiver { pod: pod.into(), port: Some(port) }),
+            samples: grown(2.0),
+            ..series("epp-0", model, 0.0)
+        }
+    }
+
+    fn at_port(engine: &str, port: u16) -> Series {
+        Series { engine: engine.into(), port: Some(port), ..series("llama-0", "meta/llama", 0.5) }
+    }
+
+    /// By engine, what it had been given last.
+    fn arrivals(series: Vec<Series>) -> Vec<(String, f64)> {
+        let snapshot = assemble(&view(), Ok(Collected { series, ..Collected::default() }), now());
+        let group = snapshot.groups.into_values().next().unwrap();
+        let engines = &group.variants[0].replicas[0].engines;
+        let newest = |(name, signals): (&SmolStr, &Signals)| {
+            Some((name.to_string(), signals.newest(Signal::SchedulerAttempts)?.value))
+        };
+        engines.iter().filter_map(newest).collect()
+    }
+
+    #[test]
+    fn what_a_scheduler_gave_to_a_port_is_of_the_engine_that_answers_there() {
+        let engines = || [at_port("8000/0", 8000), at_port("8001/0", 8001)];
+        let mut one = vec![given("llama-0", 8001, "meta/llama")];
+        one.extend(engines());
+        assert_eq!(arrivals(one), [("8001/0".to_owned(), 1180.0)]);
+        let mut both = vec![given("llama-0", 8001, "meta/llama"), given("llama-0", 8000, "meta/llama")];
+        both.extend(engines());
+        assert_eq!(arrivals(both).len(), 2);
+    }
+
+    #[test]
+    fn several_engines_behind_one_port_share_what_came_to_it_and_so_do_all_behind_a_proxy() {
+        let halves = [("0".to_owned(), 590.0), ("1".to_owned(), 590.0)];
+        for port in [8000, 443] {
+            let behind = vec![at_port("0", 8000), at_port("1", 8000), given("llama-0", port, "meta/llama")];
+            assert_eq!(arrivals(behind), halves, "port {port}");
+        }
+        let two = vec![
+            at_port("0", 8000),
+            given("llama-0", 443, "meta/llama"),
+            given("llama-0", 444, "meta/llama"),
+        ];
+        assert_eq!(arrivals(two), [("0".to_owned(), 2360.0)], "two ports of the proxy add up");
+    }
+
+    #[test]
+    fn what_was_given_to_another_pod_or_for_another_model_is_not_the_pods() {
+        for other in [given("llama-9", 8000, "meta/llama"), given("llama-0", 8000, "embedder")] {
+            assert_eq!(arrivals(vec![at_port("0", 8000), other]), []);
+        }
+        assert_eq!(arrivals(vec![given("llama-0", 8000, "meta/llama")]), [], "no engine is seen");
+    }
+
+    #[test]
+    fn under_upstreams_rules_the_queueing_model_sees_what_the_scheduler_gave_to_each_replica() {
+        let counters = [
+            (Signal::RequestPromptTokensSum, 2000.0),
+            (Signal::RequestPromptTokensCount, 2.0),
+            (Signal::RequestGenerationTokensSum, 400.0),
+            (Signal::RequestGenerationTokensCount, 2.0),
+            (Signal::InterTokenLatencySum, 8.0),
+            (Signal::InterTokenLatencyCount, 400.0),
+            (Signal::TimeToFirstTokenSum, 0.2),
+            (Signal::TimeToFirstTokenCount, 2.0),
+        ];
+        let counter = |(signal, rate)| Series { signal, samples: grown(rate), ..at_port("0", 8000) };
+        let mut policy = Policy { compat: Compat::Upstream, ..Policy::default() };
+        policy.global.default.analyzer = Analyzer::QueueingModel;
+        policy.global.default.queueing.targets = Some(LatencyTargets { ttft_ms: 2000.0, itl_ms: 100.0 });
+        let demand = |attempts: Series| {
+            let mut series = vec![at_port("0", 8000), attempts];
+            series.push(Series { signal: Signal::Waiting, ..at_port("0", 8000) });
+            series.extend(counters.map(counter));
+            let snapshot = assemble(&view(), Ok(Collected { series, ..Collected::default() }), now());
+            let outcome = decide(&snapshot, &observe(&snapshot, Memory::default()), &policy);
+            let steps = outcome.report.groups.into_values().flat_map(|group| group.steps);
+            let mut values = steps.flat_map(|step| step.values);
+            values.find(|value| value.name == "demand").map(|value| value.value)
+        };
+        let whole = Series { to: None, ..given("llama-0", 8000, "meta/llama") };
+        assert_eq!(demand(whole), Some(0.0), "nobody says to whom it went");
+        assert_eq!(demand(given("llama-0", 8000, "meta/llama")), Some(2.0));
     }
 }

@@ -86,12 +86,26 @@ pub struct Series {
     pub pod: Arc<str>,
     /// The serving process in the pod: its `engine` label, else its port, else empty.
     pub engine: Arc<str>,
+    /// The port it was scraped at.
+    pub port: Option<u16>,
     /// The model, when the series names one. Scheduler series always do.
     pub model: Option<Arc<str>>,
     /// What was measured.
     pub signal: Signal,
+    /// Of what a scheduler gives out, who gets it: then the samples are that part alone, which the scheduler's total has
+    /// in it too.
+    pub to: Option<Receiver>,
     /// Oldest first, with their true times; all finite.
     pub samples: Vec<Sample>,
+}
+
+/// Where a scheduler sends requests, in the namespace of its series.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Receiver {
+    /// Name of the pod.
+    pub pod: Arc<str>,
+    /// The port of the serving process in it, when the scheduler says it.
+    pub port: Option<u16>,
 }
 
 /// A part of an answer that is known to be incomplete.
@@ -144,6 +158,10 @@ pub struct ClusterView {
     pub invalid: Vec<InvalidVariant>,
     /// GPUs that the nodes have, by the accelerator's name; `None` when nobody looks, or has seen them.
     pub inventory: Option<BTreeMap<SmolStr, u32>>,
+    /// Of these, the ones that pods use which are no variant's here.
+    pub elsewhere: BTreeMap<SmolStr, u32>,
+    /// Namespaces whose variants are left alone, because they say so.
+    pub excluded: BTreeSet<SmolStr>,
 }
 
 impl ClusterView {

@@ -1,12 +1,13 @@
 //! Evaluations in files, one after the other: appended and flushed line by line, a new file from a size on and at every
-//! start, the oldest file removed before the bound is passed. A line that could not be written whole is taken back.
+//! start, the oldest file removed before the bound is passed, or when the disk is full. A line that could not be written
+//! whole is taken back. Instances may share a directory: each has files of its own name, and locks the one it writes.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 
 use super::line::write_line;
-use super::shelf::{Shelf, name};
+use super::shelf::{Removed, Shelf, name};
 use crate::engine::Evaluation;
 
 /// Bytes that are handed to the system at once.
@@ -60,6 +61,10 @@ impl Recording {
         if self.current.as_ref().is_some_and(|current| current.length >= self.settings.file) {
             self.close()?;
         }
+        if !self.shelf.look(self.current.as_ref().map(|current| &*current.path))? {
+            // Somebody has removed it: what is written there nobody would find.
+            self.current = None;
+        }
         let mut current = match self.current.take() {
             Some(current) => current,
             None => self.begin(evaluation)?,
@@ -82,9 +87,7 @@ impl Recording {
     /// # Errors
     /// Those of the disk.
     pub fn close(&mut self) -> io::Result<()> {
-        let Some(Current { file, path, length }) = self.current.take() else { return Ok(()) };
-        self.shelf.put(path, length);
-        file.sync_all()
+        self.current.take().map_or(Ok(()), |current| current.file.sync_all())
     }
 
     /// Bytes of all recordings in the directory.
@@ -93,9 +96,18 @@ impl Recording {
         self.shelf.total() + self.current.as_ref().map_or(0, |current| current.length)
     }
 
-    fn begin(&self, evaluation: &Evaluation) -> io::Result<Current> {
+    /// Files that went to make room.
+    #[must_use]
+    pub fn removed(&self) -> Removed {
+        self.shelf.removed()
+    }
+
+    fn begin(&mut self, evaluation: &Evaluation) -> io::Result<Current> {
         let path = self.settings.folder.join(name(evaluation.published.at, &self.settings.instance));
-        let file = OpenOptions::new().append(true).create_new(true).open(&path)?;
+        let create = || OpenOptions::new().append(true).create_new(true).open(&path);
+        let file = self.shelf.with_space(create)?;
+        // Where nothing can be locked, another instance may take it for an old one.
+        let _ = file.try_lock();
         Ok(Current { file, path, length: 0 })
     }
 
@@ -106,9 +118,8 @@ impl Recording {
             let _ = std::fs::remove_file(&current.path);
         } else if current.file.set_len(length).is_ok() {
             self.current = Some(Current { length, ..current });
-        } else {
-            self.shelf.put(current.path, current.length);
         }
+        // Else it stays as it is, with a torn line at its end, and the next one goes to a new file.
     }
 }
 
@@ -121,7 +132,8 @@ struct Bounded<'a> {
 impl Write for Bounded<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.shelf.make_room(self.current.length + bytes.len() as u64)?;
-        let written = self.current.file.write(bytes)?;
+        let file = &mut self.current.file;
+        let written = self.shelf.with_space(|| file.write(bytes))?;
         self.current.length += written as u64;
         Ok(written)
     }

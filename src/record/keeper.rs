@@ -3,6 +3,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use prometheus_client::encoding::EncodeLabelSet;
@@ -18,6 +19,7 @@ use tracing::{error, info, warn};
 
 use super::file::Recording;
 use super::recent::Recent;
+use super::shelf::Removed;
 use crate::engine::{Evaluation, Recorder};
 
 /// Evaluations that wait to be kept: one is being written, the next may come.
@@ -31,10 +33,16 @@ struct ResultLabel {
     result: &'static str,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ReasonLabel {
+    reason: &'static str,
+}
+
 /// What became of evaluations that were to be recorded to files.
 #[derive(Debug, Clone, Default)]
 pub struct KeeperMetrics {
     evaluations: Family<ResultLabel, Counter>,
+    removed: Family<ReasonLabel, Counter>,
     size: Gauge,
 }
 
@@ -44,6 +52,8 @@ impl KeeperMetrics {
         let metrics = Self::default();
         let help = "Evaluations by what became of their recording to a file: written, dropped because the disk was slow, failed";
         registry.register("wva_recorded_evaluations", help, metrics.evaluations.clone());
+        let help = "Recorded files that went to make room, by why: bound (--record-max-size), disk (full before that)";
+        registry.register("wva_recorded_files_removed", help, metrics.removed.clone());
         registry.register_with_unit(
             "wva_recording",
             "Bytes of all recorded files",
@@ -55,6 +65,14 @@ impl KeeperMetrics {
 
     fn count(&self, result: &'static str) {
         self.evaluations.get_or_create(&ResultLabel { result }).inc();
+    }
+
+    fn look(&self, recording: &Recording) {
+        self.size.set(recording.total().try_into().unwrap_or(i64::MAX));
+        let Removed { for_the_bound, for_the_disk } = recording.removed();
+        for (reason, count) in [("bound", for_the_bound), ("disk", for_the_disk)] {
+            self.removed.get_or_create(&ReasonLabel { reason }).inner().store(count, Ordering::Relaxed);
+        }
     }
 }
 
@@ -118,7 +136,8 @@ pub async fn keep_files(
     stop: CancellationToken,
 ) {
     let lost = metrics.clone();
-    let mut writer = Some(Writer { recording, metrics, told: None });
+    metrics.look(&recording);
+    let mut writer = Some(Writer { recording, metrics, told: None, told_of_disk: None });
     while let Some(Some(evaluation)) = stop.run_until_cancelled(queue.recv()).await {
         writer = on_its_thread(writer, move |writer| writer.write(&evaluation)).await;
         if writer.is_none() {
@@ -154,14 +173,32 @@ struct Writer {
     metrics: KeeperMetrics,
     /// The failure as last logged, and when.
     told: Option<(String, Instant)>,
+    /// When it was last logged that the disk is full.
+    told_of_disk: Option<Instant>,
 }
 
 impl Writer {
     fn write(&mut self, evaluation: &Evaluation) {
+        let before = self.recording.removed().for_the_disk;
         let written = self.recording.write(evaluation);
         self.metrics.count(if written.is_ok() { "written" } else { "failed" });
-        self.metrics.size.set(self.recording.total().try_into().unwrap_or(i64::MAX));
+        self.metrics.look(&self.recording);
+        if self.recording.removed().for_the_disk > before {
+            self.tell_of_disk();
+        }
         self.tell(written);
+    }
+
+    /// Once a minute while it is so.
+    fn tell_of_disk(&mut self) {
+        if self.told_of_disk.is_none_or(|at| at.elapsed() >= REMIND) {
+            let bytes = self.recording.total();
+            warn!(
+                bytes,
+                "the disk of --record-dir is full before --record-max-size: the oldest recordings went"
+            );
+            self.told_of_disk = Some(Instant::now());
+        }
     }
 
     /// One line when it begins to fail or fails otherwise, one a minute while it does, one when it works again.

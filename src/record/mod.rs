@@ -18,3 +18,4 @@ pub use line::{Entry, FORMAT, Trouble, write_line};
 pub use read::{Found, Lines, Place};
 pub use recent::{Listed, Recent};
 pub use replay::{Change, Difference, Replay, Replayed, Summary, decided};
+pub use shelf::Removed;

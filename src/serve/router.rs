@@ -218,10 +218,14 @@ async fn bounded_look(State(state): State<AppState>, mut request: Request, next:
     if let Err(refused) = layers::snapshots(&state, &mut request).await {
         return refused.into_response();
     }
-    match state.look() {
-        Some(place) => until_sent(place, next.run(request).await),
-        None => Status::new(Reason::TooManyRequests, refusal).into_response(),
-    }
+    let Some(place) = state.look().map(UntilSent::new) else {
+        return Status::new(Reason::TooManyRequests, refusal).into_response();
+    };
+    // Looks are work, which goes on when nobody waits for it any more: it has its place too.
+    request.extensions_mut().insert(place.clone());
+    let mut answer = next.run(request).await;
+    answer.extensions_mut().insert(place);
+    answer
 }
 
 /// An answer that nobody takes fills memory as one that is being made does: it keeps its place.

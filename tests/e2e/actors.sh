@@ -42,6 +42,14 @@ custom_available() {
 }
 is_available() { local seen; seen=$(available) && echo "$seen" && [ "$seen" = Available=True ]; }
 
+# configure NAMESPACE TEXT [KEY=TEXT...]: the saturation ConfigMap there has the entry `default` and these, and no others.
+configure() {
+  local entries=() entry
+  for entry in "default=$2" "${@:3}"; do entries+=(--from-literal "$entry"); done
+  kubectl create configmap wva-saturation-scaling-config -n "$1" "${entries[@]}" --dry-run=client -o yaml |
+    kubectl apply --server-side --force-conflicts -f - >/dev/null
+}
+
 # ---- instances of wva, with the rights that the chart grants, never as admin
 
 # start_wva NAME PORT: NAME is the identity that its pod would have. MAX_STALE: 60s, or this. WVA_ARGS: further arguments of `wva serve`.

@@ -66,6 +66,17 @@ fn the_chart_grants_every_configmap_that_may_be_local_by_name_and_nodes_only_whe
     assert!(read("charts/wva/templates/rbac.yaml").contains("{{- if .Values.limits.inventory }}"));
 }
 
+#[test]
+fn the_chart_grants_the_namespaces_to_be_looked_at_and_only_where_all_are_watched() {
+    let rule = "  - apiGroups: [\"\"]\n    resources: [namespaces]\n    verbs: [list, watch]\n";
+    assert!(read("manifests/wva.yaml").contains(rule));
+    let template = read("charts/wva/templates/rbac.yaml");
+    let (before, _) = template.split_once(rule).unwrap();
+    let conditions: Vec<_> =
+        before.lines().filter(|line| line.contains("{{- if ") || line.contains("{{- end")).collect();
+    assert_eq!(conditions.last(), Some(&"  {{- if not $watch }}"));
+}
+
 /// The rule that goes on after `line`.
 fn after_line<'a>(text: &'a str, line: &str) -> &'a str {
     let (_, rest) = text.split_once(line).unwrap_or_else(|| panic!("no {line:?}"));

@@ -239,6 +239,26 @@ pub(crate) async fn cluster() -> (kube::Client, mpsc::Receiver<Asked>, ClusterRe
     (client, writes, reader, stop)
 }
 
+#[tokio::test(start_paused = true)]
+async fn who_may_not_list_namespaces_waits_ten_seconds_for_them_and_has_none_excluded() {
+    let (client, _writes) = server(|asked| match asked.path.as_str() {
+        _ if is_watch(asked) => None,
+        "/api/v1/namespaces" => {
+            Some((403, json!({ "kind": "Status", "reason": "Forbidden", "code": 403, "message": "no" })))
+        }
+        _ => list(json!([])),
+    });
+    let (watches, reader) = ClusterWatch::new(client, wva::cluster::watch::Settings::default());
+    let (stop, began) = (CancellationToken::new(), tokio::time::Instant::now());
+    #[expect(clippy::disallowed_methods, reason = "app spawns it; here the test is the app")]
+    tokio::spawn(watches.run(stop.clone()));
+    let mut views = reader.subscribe();
+    let synced = timeout(Duration::from_secs(20), views.wait_for(|observed| observed.view.synced));
+    assert!(synced.await.unwrap().unwrap().view.excluded.is_empty());
+    assert!(began.elapsed() >= Duration::from_secs(10), "{:?}", began.elapsed());
+    stop.cancel();
+}
+
 pub(crate) fn published(sequence: u64, desired: u32) -> Published {
     let evidence = Timestamp::from_second(1_700_000_000).unwrap();
     let target =

@@ -42,7 +42,13 @@ async fn what_another_version_kept_is_dropped_and_the_first_report_says_so() {
     let store = StateStore::new(client, "wva", "wva", Arc::new(SystemClock));
     let memory = adopt(store.load().await.unwrap());
     let now = Timestamp::UNIX_EPOCH;
-    let snapshot = Snapshot { now, groups: BTreeMap::new(), invalid: Vec::new(), inventory: None };
+    let snapshot = Snapshot {
+        now,
+        groups: BTreeMap::new(),
+        invalid: Vec::new(),
+        inventory: None,
+        elsewhere: BTreeMap::new(),
+    };
     let first = decide(&snapshot, &observe(&snapshot, memory), &Policy::default());
     let told = first.report.dropped.join("\n");
     assert!(told.contains("wva-state-memory-0 is of version 99"), "{told}");

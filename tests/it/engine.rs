@@ -68,8 +68,10 @@ pub(crate) fn idle(at: Timestamp) -> Collected {
         namespace: "llm".into(),
         pod: "llama-0".into(),
         engine: "0".into(),
+        port: Some(8000),
         model: Some("llama".into()),
         signal,
+        to: None,
         samples: vec![Sample { at, value }],
     };
     let series = vec![series(Signal::KvUsage, 0.1), series(Signal::Waiting, 0.0)];

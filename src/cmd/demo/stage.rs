@@ -139,8 +139,7 @@ impl Cluster for Stage {
                 variants: vec![state],
                 claims: vec![Claim { deployment, variant }],
                 endpoints: endpoints.collect(),
-                invalid: Vec::new(),
-                inventory: None,
+                ..ClusterView::default()
             })
         })
     }

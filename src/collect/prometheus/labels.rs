@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use super::answer::{Element, Labels};
 use crate::collect::merge::RawSeries;
 use crate::collect::signals::{self, Kind, Name};
-use crate::engine::Scope;
+use crate::engine::{Receiver, Scope};
 
 /// Labels by which the scheduler divides one total; everything else about a series tells where a copy came from.
 const SCHEDULER_PARTS: [&str; 8] = [
@@ -96,6 +96,7 @@ impl Known {
             port: labels.get("instance").and_then(port),
             model: model(name, &labels).map(|model| shared.keep(model)),
             part: part(name, &labels),
+            to: receiver(name, &labels, shared),
             origin: origin(name, &labels),
             samples,
         };
@@ -141,6 +142,14 @@ fn port(instance: &str) -> Option<u16> {
 fn model<'a>(name: &Name, labels: &'a Labels<'_>) -> Option<&'a str> {
     let model = labels.get("model_name");
     if name.kind.is_scheduler() { labels.get("target_model_name").or(model) } else { model }
+}
+
+/// Where the scheduler sent what it counts: its own labels, since `pod` and `instance` are those of the scheduler.
+fn receiver(name: &Name, labels: &Labels<'_>, shared: &mut Shared) -> Option<Receiver> {
+    let pod =
+        labels.get("pod_name").filter(|pod| name.kind == Kind::SchedulerSuccesses && !pod.is_empty())?;
+    let port = labels.get("port").and_then(|port| port.parse().ok());
+    Some(Receiver { pod: shared.keep(pod), port })
 }
 
 fn part(name: &Name, labels: &Labels<'_>) -> Box<str> {
@@ -236,5 +245,20 @@ mod tests {
         let series = identify(&labels("success")).unwrap();
         assert_eq!((&*series.namespace, series.model.as_deref()), ("llm", Some("tuned")));
         assert!(identify(&labels("failure")).is_none());
+    }
+
+    #[test]
+    fn what_the_scheduler_gave_out_is_known_by_the_pod_and_port_that_it_names() {
+        let receiver = |name, own: &[(&'static str, &'static str)]| {
+            let labels = [("__name__", name), ("namespace", "llm"), ("pod", "epp-0"), ("status", "success")];
+            identify(&[&labels[..], &[("instance", "10.0.0.9:9090")], own].concat()).unwrap().to
+        };
+        let attempts = "llm_d_epp_scheduler_attempts_total";
+        let to = |pod: &str, port| Some(Receiver { pod: pod.into(), port });
+        assert_eq!(receiver(attempts, &[("pod_name", "vllm-0"), ("port", "8000")]), to("vllm-0", Some(8000)));
+        assert_eq!(receiver(attempts, &[("pod_name", "vllm-0"), ("port", "")]), to("vllm-0", None));
+        assert_eq!(receiver(attempts, &[("pod_name", "")]), None, "a scheduler that names nobody");
+        assert_eq!(receiver(attempts, &[]), None);
+        assert_eq!(receiver("llm_d_epp_flow_control_queue_size", &[("pod_name", "vllm-0")]), None);
     }
 }

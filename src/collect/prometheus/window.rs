@@ -83,8 +83,10 @@ mod tests {
             namespace: "llm".into(),
             pod: "p".into(),
             engine: "0".into(),
+            port: None,
             model: None,
             signal: Signal::Waiting,
+            to: None,
             samples: (0..samples).map(|n| Sample { at: at(n), value: 1.0 }).collect(),
         }
     }

@@ -88,6 +88,7 @@ impl Window {
             port: Some(endpoint.port),
             model: model.as_deref().map(Into::into),
             part: part.as_str().into(),
+            to: None,
             origin: origin(endpoint.ip),
             samples: samples.iter().copied().collect(),
         })

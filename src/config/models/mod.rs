@@ -118,7 +118,7 @@ impl Models {
         }
         let home = Reading { maps, names: &self.names, namespace: &self.home, problems: &mut problems };
         home.shared(&mut self.classes, &mut self.accelerators);
-        (self.policy(&mut problems), problems)
+        (self.policy(&mut problems), problems.in_turn())
     }
 
     fn policy(&self, problems: &mut Problems) -> Policy {

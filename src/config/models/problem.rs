@@ -1,12 +1,14 @@
 //! What is wrong with a ConfigMap, for its author.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use super::fields::Said;
 use super::keep::DEFAULT;
 use super::node::short;
 
-/// Problems told at a time: whoever may write one ConfigMap may write very many wrong entries.
+/// Problems told at a time: whoever may write one ConfigMap may write very many wrong entries, and has no more of these
+/// than the author of any other.
 const MOST: usize = 100;
 /// What is told of one entry, in letters.
 const TOLD: usize = 600;
@@ -24,6 +26,13 @@ pub struct Problem {
     pub refused: bool,
     /// What, with field, value and what is allowed; and what counts instead.
     pub text: String,
+}
+
+impl Problem {
+    /// Namespace and name of its ConfigMap.
+    fn place(&self) -> (&str, &str) {
+        (&self.namespace, &self.config_map)
+    }
 }
 
 impl fmt::Display for Problem {
@@ -44,14 +53,39 @@ pub(super) struct At<'a> {
     pub(super) config_map: &'a str,
 }
 
-/// All that is wrong, each thing once; the first hundred of them.
+/// All that is wrong, each thing once; at most a hundred, evenly of each ConfigMap.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Problems(Vec<Problem>);
+pub struct Problems {
+    told: Vec<Problem>,
+    left_out: usize,
+}
 
 impl Problems {
-    /// In the order of their ConfigMaps.
+    /// The first of each ConfigMap, then the second of each, and so on; of one ConfigMap what is refused comes first.
     pub fn iter(&self) -> impl Iterator<Item = &Problem> {
-        self.0.iter()
+        self.told.iter()
+    }
+
+    /// How many more there are.
+    #[must_use]
+    pub const fn left_out(&self) -> usize {
+        self.left_out
+    }
+
+    /// Puts them into the order in which they are told.
+    pub(super) fn in_turn(mut self) -> Self {
+        self.told.sort_by_key(|problem| !problem.refused);
+        let mut seen: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+        let turn = |problem| {
+            let place = seen.entry(Problem::place(problem)).or_default();
+            *place += 1;
+            *place
+        };
+        let turns: Vec<usize> = self.told.iter().map(turn).collect();
+        let mut told: Vec<(usize, Problem)> = turns.into_iter().zip(self.told).collect();
+        told.sort_by_key(|(turn, _)| *turn);
+        let told = told.into_iter().map(|(_, problem)| problem).collect();
+        Self { told, left_out: self.left_out }
     }
 
     /// The whole ConfigMap cannot be read.
@@ -89,8 +123,33 @@ impl Problems {
         let At { namespace, config_map } = at;
         let (namespace, config_map) = (namespace.to_owned(), config_map.to_owned());
         let problem = Problem { namespace, config_map, key: key.to_owned(), refused, text };
-        if self.0.len() < MOST && !self.0.contains(&problem) {
-            self.0.push(problem);
+        if self.told.contains(&problem) {
+            return;
         }
+        if self.told.len() < MOST {
+            return self.told.push(problem);
+        }
+        self.left_out += 1;
+        if let Some(surplus) = self.surplus(&problem) {
+            self.told.remove(surplus);
+            self.told.push(problem);
+        }
+    }
+
+    /// Which one makes room for `new`: the last of the ConfigMap that has the most; where none has more than its own, a note
+    /// of its own for something refused.
+    fn surplus(&self, new: &Problem) -> Option<usize> {
+        let mut counts: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+        for problem in &self.told {
+            *counts.entry(problem.place()).or_default() += 1;
+        }
+        let own = counts.get(&new.place()).copied().unwrap_or(0);
+        let (largest, count) = counts.into_iter().max_by_key(|(_, count)| *count)?;
+        let from = if count > own + 1 { largest } else { new.place() };
+        let may_go = |(_, old): &(usize, &Problem)| {
+            old.place() == from && (from != new.place() || new.refused && !old.refused)
+        };
+        let last = self.told.iter().enumerate().filter(may_go).max_by_key(|(at, old)| (!old.refused, *at));
+        last.map(|(at, _)| at)
     }
 }

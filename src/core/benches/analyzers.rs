@@ -98,7 +98,13 @@ fn fleet(size: u32, now: Timestamp) -> Snapshot {
         scheduler.add(Signal::SchedulerQueueSize, [Sample { at: now, value: 0.0 }]);
         (id, ModelGroup { source: SourceHealth::Complete, variants: vec![state], scheduler })
     };
-    Snapshot { now, groups: (0..size).map(group).collect(), invalid: Vec::new(), inventory: None }
+    Snapshot {
+        now,
+        groups: (0..size).map(group).collect(),
+        invalid: Vec::new(),
+        inventory: None,
+        elsewhere: [].into(),
+    }
 }
 
 fn policy(analyzer: Analyzer) -> Policy {

@@ -63,7 +63,7 @@ fn decide_as_it_is(snapshot: &Snapshot, memory: &Memory, policy: &Policy) -> (Ou
     let variants = snapshot.groups.values().map(|group| group.variants.len());
     let mut decisions = Vec::with_capacity(variants.sum::<usize>() + snapshot.invalid.len());
     let mut broken = Vec::new();
-    let limits = share::limits(snapshot, &policy.limits);
+    let limits = share::limits(snapshot, policy.compat, &policy.limits);
     let mut finish = |wanting: Wanting<'_>| {
         let (Scene { id, group, .. }, before) = (wanting.scene, wanting.before);
         let decided =

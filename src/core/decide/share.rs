@@ -10,7 +10,7 @@ use super::member::{Draft, Member};
 use super::words;
 use crate::decision::Reason;
 use crate::limit::{Budget, Limit, Quota, Want, grant};
-use crate::model::{LimitPolicy, Policy, Power};
+use crate::model::{Compat, LimitPolicy, Policy, Power};
 use crate::optimize::rescale::Rescale;
 use crate::optimize::{Request, by_score, cost_aware};
 use crate::report::{Stage, Step, Value};
@@ -18,11 +18,14 @@ use crate::snapshot::Snapshot;
 use crate::units::Watts;
 
 /// The limits of `policy`, with what the cluster has. Without an inventory that limit denies: nobody knows what is free.
-pub(super) fn limits(snapshot: &Snapshot, policy: &LimitPolicy) -> Vec<Limit> {
+/// What others use of it is free in upstream's eyes.
+pub(super) fn limits(snapshot: &Snapshot, compat: Compat, policy: &LimitPolicy) -> Vec<Limit> {
     let mut limits = Vec::new();
     if policy.inventory && policy.quotas.is_empty() {
         let there = snapshot.inventory.clone().unwrap_or_default();
-        limits.push(Limit::new("inventory", Budget::Inventory(there)));
+        let others = snapshot.elsewhere.iter().filter(|_| !compat.is_upstream());
+        let elsewhere = others.map(|(name, gpus)| (name.clone(), f64::from(*gpus))).collect();
+        limits.push(Limit { elsewhere, ..Limit::new("inventory", Budget::Inventory(there)) });
     }
     limits.extend(policy.quotas.iter().map(quota));
     if let Some(Power { watts, per_gpu }) = &policy.power {
@@ -96,12 +99,14 @@ fn hold_back(all: &mut [Wanting<'_>], limits: &[Limit], policy: &Policy) {
             let binding = bound.map_or_else(|| SmolStr::new_static("free GPUs"), ToSmolStr::to_smolstr);
             let message = words::limited(member, granted.wanted, granted.granted, &binding);
             let values = bound.map(|bound| {
-                vec![
+                let others = (bound.elsewhere > 0.0).then(|| Value::new("used by others", bound.elsewhere));
+                let all = [
                     Value::new("wanted", f64::from(granted.wanted.get())),
                     Value::new("budget", bound.budget),
                     Value::new("used", bound.used),
                     Value::new("free", bound.free),
-                ]
+                ];
+                all.into_iter().chain(others).collect()
             });
             let step = Step::new(Stage::Limit, Some(member.name()), message.clone());
             steps.push(Step { binding: Some(binding), values: values.unwrap_or_default(), ..step });

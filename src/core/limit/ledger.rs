@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Footprint, Limit};
+use super::{Claim, Footprint, Limit};
 use crate::units::{float, signed};
 use smol_str::SmolStr;
 
@@ -20,14 +20,21 @@ pub struct Binding {
     pub budget: f64,
     /// How much of it is used.
     pub used: f64,
+    /// How much of that is used by workloads that are not decided about.
+    #[serde(default)]
+    pub elsewhere: f64,
     /// How much is left, at least 0.
     pub free: f64,
 }
 
 impl fmt::Display for Binding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { limit, key, budget, used, free } = self;
-        write!(f, "{limit} of {key}: {free:.1} of {budget:.1} free, {used:.1} used")
+        let Self { limit, key, budget, used, elsewhere, free } = self;
+        write!(f, "{limit} of {key}: {free:.1} of {budget:.1} free, {used:.1} used")?;
+        if *elsewhere > 0.0 {
+            write!(f, ", {elsewhere:.1} of these by others")?;
+        }
+        Ok(())
     }
 }
 
@@ -66,9 +73,9 @@ impl<'a> Ledger<'a> {
             let free = (claim.budget - used).max(0.0);
             let fit = signed((free + ROUNDING * claim.budget.max(1.0)) / claim.each);
             if fit < least.0 {
-                let Limit { name, .. } = limit;
-                let binding =
-                    Binding { limit: name.clone(), key: claim.key, budget: claim.budget, used, free };
+                let Claim { key, budget, .. } = claim;
+                let elsewhere = limit.elsewhere.get(&key).copied().unwrap_or(0.0);
+                let binding = Binding { limit: limit.name.clone(), key, budget, used, elsewhere, free };
                 least = (fit, Some(binding));
             }
         }

@@ -5,10 +5,12 @@
 #[path = "support/world.rs"]
 mod world;
 
+use std::collections::BTreeMap;
+
 use world::{World, at};
 use wva_core::analyze::finding::Analyzer;
 use wva_core::decision::{Reason, Target, Verdict};
-use wva_core::model::{Beside, ClassTarget, LatencyTargets, Quota, ServiceClass, StepLimit};
+use wva_core::model::{Beside, ClassTarget, Compat, LatencyTargets, Quota, ServiceClass, StepLimit};
 use wva_core::report::{Direction, Stage, Step};
 use wva_core::snapshot::{Sample, Signal, Signals, SourceHealth};
 use wva_core::units::{Cost, Replicas, Seconds};
@@ -181,6 +183,24 @@ fn a_quota_holds_additions_back_and_is_named() {
     world.policy.limits.quotas = Vec::new();
     world.policy.limits.spend = Some(Cost::new(45.0).unwrap());
     assert_eq!(target(&number(&world)).desired.get(), 4, "four cost 40 and five 50");
+}
+
+#[test]
+fn what_others_use_of_the_nodes_is_not_free_but_in_upstreams_eyes() {
+    let mut world = fleet(Analyzer::Saturation, (0.95, 0.0));
+    world.policy.limits.inventory = true;
+    let mut snapshot = serving(&world, 1.0);
+    let gpus = |count| BTreeMap::from([("H100".into(), count)]);
+    (snapshot.inventory, snapshot.elsewhere) = (Some(gpus(8)), gpus(3));
+    let variants = snapshot.groups.values_mut().flat_map(|group| &mut group.variants);
+    variants.for_each(|state| state.variant.accelerator = Some("H100".into()));
+    let outcome = decided(&world, &snapshot);
+    assert_eq!(target(&outcome).desired.get(), 5);
+    let all: Vec<_> = outcome.report.groups.values().flat_map(|group| &group.steps).collect();
+    let said = all.iter().filter_map(|step| step.binding.as_deref()).collect::<Vec<_>>().join("; ");
+    assert!(said.contains("3.0 of these by others"), "{said}");
+    world.policy.compat = Compat::Upstream;
+    assert_eq!(target(&decided(&world, &snapshot)).desired.get(), 6);
 }
 
 #[test]

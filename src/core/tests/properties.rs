@@ -7,8 +7,6 @@ mod cases;
 #[path = "support/odd.rs"]
 mod odd;
 
-use std::collections::BTreeMap;
-
 use jiff::SignedDuration;
 use odd::{NOW, any_policy, anyones_policy, group, later, memory, policy, remembered_later, snapshot};
 use proptest::prelude::*;
@@ -49,7 +47,8 @@ fn states_mut(snapshot: &mut Snapshot) -> impl Iterator<Item = &mut VariantState
 type BudgetOf = (String, f64, Box<dyn Fn(&VariantState) -> Option<f64>>);
 
 /// Every budget that is in force, by kind and key.
-fn budgets(limits: &LimitPolicy, inventory: &BTreeMap<SmolStr, u32>) -> Vec<BudgetOf> {
+fn budgets(limits: &LimitPolicy, snapshot: &Snapshot) -> Vec<BudgetOf> {
+    let inventory = snapshot.inventory.clone().unwrap_or_default();
     let mut all: Vec<BudgetOf> = Vec::new();
     // In a cluster with one type a replica of which nothing is known is on that.
     let gpus = |kind: &str, of: &'static str, budget: f64, only: Option<SmolStr>| -> BudgetOf {
@@ -62,8 +61,9 @@ fn budgets(limits: &LimitPolicy, inventory: &BTreeMap<SmolStr, u32>) -> Vec<Budg
     let only = inventory.keys().next().filter(|_| inventory.len() == 1);
     for of in ["H100", "A100"] {
         if limits.inventory && limits.quotas.is_empty() {
-            let there = inventory.get(of).copied().unwrap_or(0);
-            all.push(gpus("inventory", of, f64::from(there), only.cloned()));
+            let [there, elsewhere] =
+                [&inventory, &snapshot.elsewhere].map(|gpus| gpus.get(of).copied().unwrap_or(0));
+            all.push(gpus("inventory", of, f64::from(there) - f64::from(elsewhere), only.cloned()));
         }
         for quota in &limits.quotas {
             let list = match quota {
@@ -175,9 +175,9 @@ proptest! {
         for state in &mut elsewhere.variants {
             state.variant.id.namespace = "elsewhere".into();
         }
-        let alone = Snapshot { now: NOW, groups: [(id.clone(), one.clone())].into(), invalid: vec![], inventory: None };
+        let alone = Snapshot { now: NOW, groups: [(id.clone(), one.clone())].into(), invalid: vec![], inventory: None, elsewhere: [].into() };
         let both = [(id, one), (GroupId::new("elsewhere", "m"), elsewhere)].into();
-        let both = Snapshot { now: NOW, groups: both, invalid: vec![], inventory: None };
+        let both = Snapshot { now: NOW, groups: both, invalid: vec![], inventory: None, elsewhere: [].into() };
         let (alone, both) = (evaluate(&alone, &memory, &policy), evaluate(&both, &memory, &policy));
         for (id, decision) in &alone.decisions {
             prop_assert_eq!(decision, &both.decisions[id]);
@@ -213,7 +213,7 @@ proptest! {
     fn what_is_added_never_exceeds_a_limit(snapshot in snapshot(), memory in memory(), policy in any_policy()) {
         let outcome = evaluate(&snapshot, &memory, &policy);
         let sleeps = policy.global.default.scale_to_zero.is_some_and(|policy| policy.enabled);
-        for (name, budget, each) in budgets(&policy.limits, &snapshot.inventory.clone().unwrap_or_default()) {
+        for (name, budget, each) in budgets(&policy.limits, &snapshot) {
             let (mut used, mut added) = (0.0, 0.0);
             for state in states(&snapshot) {
                 let Verdict::Target(target) = &outcome.decisions[&state.variant.id].verdict else { continue };

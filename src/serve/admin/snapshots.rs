@@ -3,21 +3,22 @@
 use std::io::{self, BufWriter, Write};
 use std::sync::Arc;
 
-use axum::Json;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Uri};
 use jiff::Timestamp;
 use tokio::sync::mpsc;
-use tokio::task::spawn_blocking;
+use tokio::task::{JoinHandle, spawn_blocking};
 
 use crate::engine::Evaluation;
 use crate::record::{Recent, write_line};
 use crate::serve::internal_error;
 use crate::serve::state::AppState;
 use crate::serve::status::{Reason, Status};
+use crate::serve::tls::UntilSent;
 
 /// What there is; with `?at=` the evaluation of that moment.
 pub(crate) const LIST: &str = "/debug/snapshots";
@@ -33,9 +34,13 @@ const CHUNK: usize = 64 * 1024;
 const WAITING: usize = 2;
 
 /// `/debug/snapshots`
-pub(crate) async fn list(State(state): State<AppState>, uri: Uri) -> Response {
+pub(crate) async fn list(
+    State(state): State<AppState>,
+    Extension(place): Extension<UntilSent>,
+    uri: Uri,
+) -> Response {
     let asked = uri.query().and_then(|query| query.split('&').find_map(|part| part.strip_prefix("at=")));
-    let Some(asked) = asked else { return listed(state.recent().clone()).await };
+    let Some(asked) = asked else { return listed(state.recent().clone(), place).await };
     let text = percent_encoding::percent_decode_str(asked).decode_utf8_lossy();
     let Ok(at) = text.parse::<Timestamp>() else {
         let message =
@@ -43,7 +48,7 @@ pub(crate) async fn list(State(state): State<AppState>, uri: Uri) -> Response {
         return Status::new(Reason::BadRequest, message).into_response();
     };
     match state.recent().at(at) {
-        Some(evaluation) => lines(vec![evaluation]),
+        Some(evaluation) => lines(vec![evaluation], place),
         None if state.recent().latest().is_none() => none(&state).into_response(),
         None => {
             let message = format!("the evaluation of {at} is not kept; {LIST} says which are");
@@ -53,18 +58,22 @@ pub(crate) async fn list(State(state): State<AppState>, uri: Uri) -> Response {
 }
 
 /// `/debug/snapshots/latest`
-pub(crate) async fn latest(State(state): State<AppState>) -> Response {
-    state.recent().latest().map_or_else(|| none(&state).into_response(), |newest| lines(vec![newest]))
+pub(crate) async fn latest(
+    State(state): State<AppState>,
+    Extension(place): Extension<UntilSent>,
+) -> Response {
+    let newest = state.recent().latest();
+    newest.map_or_else(|| none(&state).into_response(), |newest| lines(vec![newest], place))
 }
 
 /// `/debug/snapshots/all`
-pub(crate) async fn all(State(state): State<AppState>) -> Response {
+pub(crate) async fn all(State(state): State<AppState>, Extension(place): Extension<UntilSent>) -> Response {
     let all = state.recent().all();
-    if all.is_empty() { none(&state).into_response() } else { lines(all) }
+    if all.is_empty() { none(&state).into_response() } else { lines(all, place) }
 }
 
-async fn listed(recent: Arc<Recent>) -> Response {
-    match spawn_blocking(move || recent.list()).await {
+async fn listed(recent: Arc<Recent>, place: UntilSent) -> Response {
+    match in_place(place, move || recent.list()).await {
         Ok(list) => Json(list).into_response(),
         Err(failure) => internal_error(&failure).into_response(),
     }
@@ -83,9 +92,9 @@ fn none(state: &AppState) -> Status {
 }
 
 /// Written while it is sent: the lines of a large fleet are never in memory as a whole.
-fn lines(evaluations: Vec<Arc<Evaluation>>) -> Response {
+fn lines(evaluations: Vec<Arc<Evaluation>>, place: UntilSent) -> Response {
     let (sender, mut receiver) = mpsc::channel(WAITING);
-    spawn_blocking(move || {
+    in_place(place, move || {
         let mut out = BufWriter::with_capacity(CHUNK, Pipe(sender));
         let written = evaluations.iter().try_for_each(|evaluation| write_line(evaluation, &mut out));
         if let Err(error) = written.and_then(|()| out.flush()) {
@@ -94,6 +103,16 @@ fn lines(evaluations: Vec<Arc<Evaluation>>) -> Response {
     });
     let parts = futures::stream::poll_fn(move |context| receiver.poll_recv(context));
     ([(CONTENT_TYPE, JSON_LINES)], Body::from_stream(parts)).into_response()
+}
+
+/// Does `work` away from the threads that answer. It keeps its place until it is done: whoever resets his request and asks
+/// again would otherwise have any number of them at work.
+fn in_place<T: Send + 'static>(place: UntilSent, work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+    spawn_blocking(move || {
+        let made = work();
+        drop(place);
+        made
+    })
 }
 
 /// Writes into an answer; fails when nobody reads it any more.
@@ -108,5 +127,28 @@ impl Write for Pipe {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::sync::Semaphore;
+    use tokio::time::timeout;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn work_that_nobody_waits_for_any_more_keeps_its_place_until_it_is_done() {
+        let places = Arc::new(Semaphore::new(1));
+        let (go_on, wait) = std::sync::mpsc::channel::<()>();
+        let place = UntilSent::new(places.clone().try_acquire_owned().unwrap());
+        let answer = place.clone();
+        drop(in_place(place, move || wait.recv()));
+        drop(answer);
+        assert_eq!(places.available_permits(), 0, "the client is gone, its work is not");
+        go_on.send(()).unwrap();
+        drop(timeout(Duration::from_secs(5), places.acquire()).await.unwrap().unwrap());
     }
 }

@@ -78,6 +78,9 @@ fn mismatch(published: &Published, view: &ClusterView, question: &Question<'_>) 
     let Question { namespace, selector, .. } = *question;
     let compare = format!("compare the selector with `kubectl get variantautoscalings -n {namespace}`");
     if in_namespace(published, namespace).next().is_none() {
+        if view.excluded.contains(namespace) {
+            return format!("namespace {namespace} is left alone, by its annotation wva.llmd.ai/exclude");
+        }
         if view.variants.iter().any(|state| state.variant.id.namespace == namespace) {
             return format!("none of its variants, which have not been evaluated yet, matches; {compare}");
         }

@@ -7,11 +7,6 @@ set_load "$(calculate "0.4 * $one")" # one pod carries it easily; what waits fro
 eventually 240 "what one pod carries, two allowed: the number is 1" value_is "==" 1
 throughout 20 "and stays 1" value_is "==" 1
 
-# configure NAMESPACE TEXT: the entry `default` of the saturation ConfigMap there
-configure() {
-  kubectl create configmap wva-saturation-scaling-config -n "$1" --from-literal "default=$2" --dry-run=client -o yaml |
-    kubectl apply --server-side --force-conflicts -f - >/dev/null
-}
 logged() { grep -F -- "$1" "$BED/logs/wva-0.log" | tail -n 1 | grep .; }
 complained() {
   kubectl -n "$1" get events --field-selector reason=InvalidConfiguration,involvedObject.name=wva-saturation-scaling-config \

@@ -91,6 +91,35 @@ fn an_evaluation_that_does_not_fit_leaves_nothing_behind_and_the_next_one_is_tri
 }
 
 #[test]
+fn two_instances_in_one_directory_leave_each_others_open_file_and_keep_one_bound() {
+    let evaluations = stream(SCENARIO, 40);
+    let line = lines(&evaluations[..1]).len() as u64;
+    let folder = Folder::new();
+    let open = |instance: &str| {
+        let settings = settings(folder.path(), line * 12, line * 5 / 2);
+        Recording::open(FileSettings { instance: instance.into(), ..settings }).unwrap()
+    };
+    let (mut one, mut other) = (open("wva-0"), open("wva-1"));
+    other.write(&evaluations[0]).unwrap();
+    for (index, evaluation) in evaluations[1..].iter().enumerate() {
+        one.write(evaluation).unwrap();
+        assert!(bytes_in(&folder) <= line * 12, "{} bytes after {index}", bytes_in(&folder));
+        assert_eq!(one.total(), bytes_in(&folder));
+    }
+    assert_eq!(sequences(&folder)[0], 1, "the other one's file is the oldest and still open");
+    assert!(one.removed().for_the_bound > 5 && one.removed().for_the_disk == 0, "{:?}", one.removed());
+    drop(one);
+    let later = stream(SCENARIO, 60);
+    later[40..].iter().for_each(|evaluation| other.write(evaluation).unwrap());
+    assert!(bytes_in(&folder) <= line * 12);
+    let names: Vec<_> = folder.recordings().iter().map(|path| path.display().to_string()).collect();
+    assert!(
+        names.iter().all(|name| name.ends_with("-wva-1.jsonl")),
+        "who is gone is locked no more: {names:?}"
+    );
+}
+
+#[test]
 fn a_directory_that_goes_and_comes_back_costs_what_was_evaluated_meanwhile() {
     let evaluations = stream(SCENARIO, 3);
     let folder = Folder::new();
@@ -102,6 +131,18 @@ fn a_directory_that_goes_and_comes_back_costs_what_was_evaluated_meanwhile() {
     std::fs::create_dir(&inside).unwrap();
     recording.write(&evaluations[2]).unwrap();
     assert_eq!(inside.read_dir().unwrap().count(), 1);
+}
+
+#[test]
+fn a_file_that_somebody_removes_is_not_written_on() {
+    let evaluations = stream(SCENARIO, 3);
+    let folder = Folder::new();
+    let mut recording = Recording::open(settings(folder.path(), 1 << 20, 1 << 18)).unwrap();
+    recording.write(&evaluations[0]).unwrap();
+    std::fs::remove_file(&folder.recordings()[0]).unwrap();
+    recording.write(&evaluations[1]).unwrap();
+    recording.write(&evaluations[2]).unwrap();
+    assert_eq!((sequences(&folder), folder.recordings().len()), (vec![2, 3], 1));
 }
 
 #[test]

@@ -50,6 +50,7 @@ async fn what_waits_at_the_end_is_written_before_the_process_goes() {
     assert_eq!(counted(&registry, "written"), 2);
     let files = folder.recordings();
     assert_eq!(std::fs::read(&files[0]).unwrap(), lines(&stream(SCENARIO, 2)));
+    assert!(shown(&registry).contains("wva_recorded_files_removed_total{reason=\"disk\"} 0"));
     let bytes = format!("wva_recording_bytes {}", files[0].metadata().unwrap().len());
     assert!(shown(&registry).contains(&bytes), "{}", shown(&registry));
 }

@@ -128,3 +128,22 @@ async fn nodes_are_watched_for_as_long_as_they_are_a_limit() {
     logged(&process, "limits.inventory: false → true").await;
     logged(&process, "/api/v1/nodes").await;
 }
+
+#[tokio::test]
+async fn a_namespace_that_excludes_itself_is_left_alone_with_its_configmaps_until_it_does_not_any_more() {
+    let process = started("excluded").await;
+    logged(&process, "namespaces: none → ").await;
+    let namespace = |version: &str, exclude: &str| {
+        let annotations = json!({ "wva.llmd.ai/exclude": exclude });
+        let metadata = json!({ "name": "llm", "resourceVersion": version, "annotations": annotations });
+        json!({ "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": metadata })
+    };
+    process.api.change("/api/v1/namespaces", "MODIFIED", &namespace("2", "yes"));
+    process.api.change("/api/v1/namespaces", "MODIFIED", &namespace("3", "true"));
+    logged(&process, r#"namespaces=["llm"]"#).await;
+    logged(&process, " → none").await;
+    let left_alone = || process.log().matches("left alone are the namespaces").count();
+    assert_eq!(left_alone(), 1, "only the value true counts: {}", process.log());
+    process.api.change("/api/v1/namespaces", "MODIFIED", &namespace("4", "false"));
+    logged(&process, "namespaces=[]").await;
+}

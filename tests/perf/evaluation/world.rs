@@ -72,6 +72,7 @@ pub(crate) async fn serve(variants: usize, all_names: bool) -> anyhow::Result<()
     let routes = Router::new()
         .route("/api/v1/query", post(query))
         .route("/api/v1/pods", get(|state, query| list(Path("pods".into()), state, query)))
+        .route("/api/v1/namespaces", get(|state, query| list(Path("namespaces".into()), state, query)))
         .route("/apis/apps/v1/{plural}", get(list))
         .route("/apis/llmd.ai/v1alpha1/{plural}", get(list))
         .with_state(Arc::new(world));
@@ -201,7 +202,11 @@ async fn list(
         return Body::from_stream(futures::stream::pending::<Result<String, std::io::Error>>())
             .into_response();
     }
-    let total = if plural == "pods" { 2 * world.variants } else { world.variants };
+    let total = match plural.as_str() {
+        "pods" => 2 * world.variants,
+        "namespaces" => 0,
+        _ => world.variants,
+    };
     let from = number("continue").unwrap_or_default();
     let to = number("limit").map_or(total, |limit| total.min(from + limit));
     let items: Option<Vec<Value>> = (from..to).map(|index| object(&plural, index)).collect();
@@ -219,6 +224,7 @@ fn kind(plural: &str) -> (&'static str, &'static str) {
         "pods" => ("Pod", "v1"),
         "deployments" => ("Deployment", "apps/v1"),
         "replicasets" => ("ReplicaSet", "apps/v1"),
+        "namespaces" => ("Namespace", "v1"),
         _ => ("VariantAutoscaling", "llmd.ai/v1alpha1"),
     }
 }

@@ -82,5 +82,43 @@ fn one_wrong_configmap_cannot_fill_the_log() {
     let entries: Vec<_> = entries.iter().map(|(key, text)| (key.as_str(), *text)).collect();
     let maps = Maps::from([((HOME.to_owned(), Kind::Saturation), map(&entries))]);
     let (_, problems) = models().take(&maps, &BTreeSet::new());
-    assert_eq!(problems.iter().count(), 100);
+    assert_eq!((problems.iter().count(), problems.left_out()), (100, 400));
+}
+
+#[test]
+fn a_namespace_with_hundreds_of_wrong_entries_takes_nobody_elses_place() {
+    let entries: Vec<_> = (0..200).map(|number| (format!("e{number}"), "nonsense")).collect();
+    let entries: Vec<_> = entries.iter().map(|(key, text)| (key.as_str(), *text)).collect();
+    let one: &[_] = &[("default", "kvCacheThreshold: 6")];
+    let given: &[_] = &[
+        ("a", Kind::Saturation, &entries[..]),
+        ("a", Kind::ScaleToZero, &entries[..]),
+        ("z", Kind::Saturation, &[("default", "kvCacheThreshold: 6"), ("e1", "nonsense")]),
+        (HOME, Kind::Saturation, one),
+    ];
+    let namespaces = BTreeSet::from(["a", "z"].map(str::to_owned));
+    let (_, problems) = models().take(&maps(given), &namespaces);
+    let of = |namespace: &str, map: &str| {
+        problems
+            .iter()
+            .filter(|one| (one.namespace.as_str(), one.config_map.as_str()) == (namespace, map))
+            .count()
+    };
+    assert_eq!((of(HOME, "saturation"), of("z", "saturation")), (1, 2));
+    assert_eq!(of("a", "saturation") + of("a", "scale-to-zero"), 97);
+    assert!(of("a", "saturation").abs_diff(of("a", "scale-to-zero")) <= 1);
+    assert_eq!(problems.left_out(), 403 - 100);
+    let first: BTreeSet<_> = problems.iter().take(4).map(|one| (&one.namespace, &one.config_map)).collect();
+    assert_eq!(first.len(), 4, "the first of each is told first");
+}
+
+#[test]
+fn what_is_refused_is_told_before_what_is_only_noted() {
+    let notes: Vec<_> =
+        (0..150).map(|number| (format!("n{number:03}"), "{model_id: m, namespace: x, spend: 1}")).collect();
+    let mut entries: Vec<_> = notes.iter().map(|(key, text)| (key.as_str(), *text)).collect();
+    entries.push(("z", "nonsense"));
+    let (_, problems) = models().take(&maps(&[(HOME, Kind::Saturation, &entries)]), &BTreeSet::new());
+    let first = problems.iter().next().unwrap();
+    assert!(first.refused && first.key == "z", "{first}");
 }

@@ -323,8 +323,10 @@ pub(crate) fn snapshot() -> BoxedStrategy<Snapshot> {
     let types = prop_oneof![Just(vec!["H100"]), Just(vec!["H100", "A100"])];
     let there = (types, 0_u32..40)
         .prop_map(|(types, gpus)| types.into_iter().map(|name| (SmolStr::new_static(name), gpus)).collect());
-    (group(), proptest::option::of(there))
-        .prop_map(|(group, inventory)| Snapshot {
+    let elsewhere = prop_oneof![2 => Just(None), 1 => (1_u32..9).prop_map(Some)]
+        .prop_map(|gpus| gpus.map(|gpus| (SmolStr::new_static("H100"), gpus)).into_iter().collect());
+    (group(), proptest::option::of(there), elsewhere)
+        .prop_map(|(group, inventory, elsewhere)| Snapshot {
             now: NOW,
             groups: [(GroupId::new("default", "m"), group)].into(),
             invalid: vec![InvalidVariant {
@@ -332,6 +334,7 @@ pub(crate) fn snapshot() -> BoxedStrategy<Snapshot> {
                 problem: "no model".into(),
             }],
             inventory,
+            elsewhere,
         })
         .boxed()
 }

@@ -118,6 +118,7 @@ impl World {
             groups: [(GroupId::new("default", "m"), group)].into(),
             invalid: vec![],
             inventory: None,
+            elsewhere: [].into(),
         }
     }
 

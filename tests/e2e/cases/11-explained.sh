@@ -1,0 +1,70 @@
+# shellcheck shell=bash
+# (11) What held a number back is said, by the condition of the object and by `wva explain`, which asks the running program: a quota, and
+# GPUs of the nodes that others use. One model has another analyzer than the others. A namespace that says so is left alone.
+
+allow 3
+set_load "$(calculate "0.4 * $one")"
+spare='kvSpareTrigger: 0.79' # almost all of the KV cache is to be spare: one more is wanted, whatever there is
+
+kubectl -n "$release_namespace" create serviceaccount support >/dev/null
+kubectl create clusterrole wva-snapshots --verb=get --non-resource-url=/debug/snapshots/latest >/dev/null
+kubectl create clusterrolebinding wva-snapshots --clusterrole=wva-snapshots --serviceaccount="$release_namespace:support" >/dev/null
+kubectl -n "$release_namespace" create token support >"$BED/support.token"
+kubectl get apiservice v1beta1.external.metrics.k8s.io -o jsonpath='{.spec.caBundle}' | base64 -d >"$BED/wva-ca.crt"
+
+# explained TEXT: an explanation has this text, wherever its lines break.
+explained() {
+  local seen
+  seen=$("$WVA" explain llm/llama --server "https://127.0.0.1:$wva_port" --server-name "wva.$release_namespace.svc" \
+    --ca-file "$BED/wva-ca.crt" --token-file "$BED/support.token" 2>&1) || { echo "$seen"; return 1; }
+  seen=$(tr -s ' \n' ' ' <<<"$seen")
+  grep -oF -- "$1" <<<"$seen" | head -n 1 | grep . || { echo "$seen"; return 1; }
+}
+condition_says() {
+  local seen
+  seen=$(kubectl -n llm get va llama -o jsonpath='{.status.conditions[?(@.type=="OptimizationReady")].message}')
+  echo "$seen"
+  [[ $seen == *"$1"* ]]
+}
+
+configure "$release_namespace" "$spare
+enableLimiter: true
+limiters: [{type: quota, name: team, scope: cluster, quotas: {H100: 2}}]"
+bound="team of H100: 0.0 of 2.0 free, 2.0 used"
+eventually 120 "a quota of two GPUs binds, and the condition says so" condition_says "3 are needed and 2 can be had: $bound"
+eventually 10 "wva explain says it of the running program" explained "bound by $bound"
+assert_eq "the number" "$(value)" 2
+
+kubectl create namespace batch >/dev/null
+kubectl -n batch apply -f - >/dev/null <<'YAML'
+apiVersion: v1
+kind: Pod
+metadata: {name: training}
+spec: {containers: [{name: c, image: registry.k8s.io/pause, resources: {limits: {nvidia.com/gpu: "14"}}}]}
+YAML
+kubectl -n batch wait --for=condition=PodScheduled pod/training --timeout=20s >/dev/null
+install_chart --set limits.inventory=true
+point_at "$wva_port"
+configure "$release_namespace" "$spare
+enableLimiter: true"
+bound="inventory of H100: 0.0 of 16.0 free, 16.0 used, 14.0 of these by others"
+eventually 60 "the nodes' GPUs bind, most of them used by others" condition_says "3 are needed and 2 can be had: $bound"
+eventually 10 "wva explain says it" explained "bound by $bound"
+assert_eq "the number" "$(value)" 2
+kubectl delete namespace batch --wait=false >/dev/null
+eventually 60 "they are free again: one more" value_is "==" 3
+
+configure "$release_namespace" "$spare" "$model=model_id: $model
+namespace: llm
+analyzerName: queueing-model"
+eventually 60 "another analyzer decides about this model" explained "queueing-model: "
+eventually 60 "which finds that fewer carry it" value_is "<" 3
+
+kubectl annotate namespace llm wva.llmd.ai/exclude=true >/dev/null
+eventually 20 "a namespace that is excluded has no number" metric_fails_with "left alone, by its annotation wva.llmd.ai/exclude"
+kubectl annotate namespace llm wva.llmd.ai/exclude- >/dev/null
+eventually 20 "and has one again" value_is ">=" 1
+
+kubectl -n "$release_namespace" delete configmap wva-saturation-scaling-config >/dev/null
+install_chart
+point_at "$wva_port"
