@@ -168,3 +168,82 @@ impl Capacity {
         if total > 0.0 { self.demand / total } else { 0.0 }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::float_cmp, reason = "exact by construction")]
+
+    use super::*;
+
+    const SEEN: Totals =
+        Totals { supply: 400.0, anticipated: 500.0, demand: 340.0, required: 7.0, spare: 9.0 };
+
+    #[test]
+    fn missing_is_beyond_the_upper_utilisation_and_spare_below_the_lower_one() {
+        let judged = |demand: f64| {
+            let Totals { required, spare, .. } = Totals { demand, ..SEEN }.judged(0.8, 0.5);
+            (required, spare)
+        };
+        assert_eq!([600.0, 400.0, 300.0].map(judged), [(250.0, 0.0), (0.0, 0.0), (0.0, 0.0)]);
+        assert_eq!([200.0, 100.0, 0.0].map(judged), [(0.0, 0.0), (0.0, 200.0), (0.0, 400.0)]);
+    }
+
+    #[test]
+    fn a_threshold_of_nothing_leaves_its_side_as_it_was() {
+        assert_eq!(SEEN.judged(0.0, 0.0), SEEN);
+        assert_eq!(SEEN.judged(-1.0, -1.0), SEEN);
+        assert_eq!(SEEN.judged(0.85, 0.0), Totals { required: 0.0, ..SEEN });
+        assert_eq!(SEEN.judged(0.0, 0.85), Totals { spare: 0.0, ..SEEN });
+    }
+
+    #[test]
+    fn the_turning_points_are_where_something_gets_missing_and_a_replica_gets_spare() {
+        let points = |worth, up, down| {
+            let TurningPoints { required_above, spare_below } = SEEN.turning_points(worth, up, down);
+            (required_above, spare_below)
+        };
+        assert_eq!(points(100.0, 0.8, 0.5), (Some(400.0), Some(150.0)));
+        assert_eq!(
+            points(400.0, 0.8, 0.5),
+            (Some(400.0), Some(0.0)),
+            "the last replica is spare without demand"
+        );
+        assert_eq!(points(401.0, 0.8, 0.5), (Some(400.0), None), "there is no whole replica");
+        assert_eq!(points(0.0, 0.8, 0.5), (Some(400.0), None), "what a replica carries is not known");
+        assert_eq!(points(100.0, 0.0, 0.0), (None, None));
+    }
+
+    #[test]
+    fn a_variants_utilisation_is_its_demand_by_what_all_its_replicas_carry() {
+        let one = |replicas, per_replica| Capacity {
+            name: "v".into(),
+            role: Role::Both,
+            accelerator: None,
+            cost: Cost::ZERO,
+            replicas: Replicas::new(replicas),
+            pending: Replicas::new(5),
+            per_replica,
+            demand: 30.0,
+            reason: SmolStr::default(),
+        };
+        assert_eq!([one(4, 10.0).total(), one(4, 10.0).utilisation()], [40.0, 0.75]);
+        assert_eq!([one(0, 10.0), one(4, 0.0)].map(|one| one.utilisation()), [0.0, 0.0]);
+    }
+
+    #[test]
+    fn an_analyzer_is_called_what_its_configuration_calls_it() {
+        let all = [
+            (Analyzer::SaturationPercent, false),
+            (Analyzer::Saturation, true),
+            (Analyzer::Throughput, true),
+            (Analyzer::QueueingModel, true),
+            (Analyzer::Threshold, false),
+            (Analyzer::Weighted, false),
+            (Analyzer::Inferno, false),
+        ];
+        for (one, of_capacity) in all {
+            assert_eq!(serde_json::to_value(one).unwrap(), one.as_str());
+            assert_eq!(one.is_of_capacity(), of_capacity, "{}", one.as_str());
+        }
+    }
+}

@@ -70,9 +70,47 @@ pub fn queue_share(queue: u32, limit: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::float_cmp, reason = "exact by construction")]
+
     use proptest::prelude::*;
 
     use super::*;
+
+    const BOUNDS: Bounds = Bounds { min: Replicas::new(2), max: Some(Replicas::new(9)) };
+    const STEPS: Steps = Steps { up: 0.8, down: 0.3, more: Replicas::new(3), fewer: Replicas::new(2) };
+
+    fn wanted(each: &[f64], current: u32) -> u32 {
+        step(each.to_vec(), Replicas::new(current), BOUNDS, STEPS).wanted.get()
+    }
+
+    #[test]
+    fn a_step_is_taken_beyond_a_threshold_and_not_at_it() {
+        assert_eq!([0.81, 0.8, 0.3, 0.29].map(|score| wanted(&[score], 5)), [8, 5, 5, 3]);
+        assert_eq!(wanted(&[1.0, 0.5], 5), 5, "the mean counts");
+        assert_eq!(wanted(&[1.0, 0.7], 5), 8);
+    }
+
+    #[test]
+    fn a_step_ends_at_the_bounds_and_a_number_outside_them_comes_back() {
+        assert_eq!([wanted(&[1.0], 8), wanted(&[0.0], 3)], [9, 2]);
+        assert_eq!([wanted(&[0.5], 1), wanted(&[0.5], 12)], [2, 9]);
+    }
+
+    #[test]
+    fn where_the_bounds_allow_no_step_no_score_is_named() {
+        let named = |current| {
+            let found = step(vec![0.5], Replicas::new(current), BOUNDS, STEPS);
+            (found.more_above, found.fewer_below)
+        };
+        assert_eq!([2, 5, 9].map(named), [(Some(0.8), None), (Some(0.8), Some(0.3)), (None, Some(0.3))]);
+    }
+
+    #[test]
+    fn a_queue_is_a_share_of_its_limit_and_never_more_than_all_of_it() {
+        assert_eq!([0, 2, 8, 9].map(|queue| queue_share(queue, 8.0)), [0.0, 0.25, 1.0, 1.0]);
+        assert_eq!([0, 1].map(|queue| queue_share(queue, 0.0)), [0.0, 1.0]);
+        assert_eq!([0, 1].map(|queue| queue_share(queue, -1.0)), [0.0, 1.0]);
+    }
 
     proptest! {
         #![proptest_config(crate::cases::quick())]

@@ -179,6 +179,13 @@ mod tests {
     }
 
     #[test]
+    fn without_a_best_speed_nothing_is_slow_not_even_what_stands_still() {
+        let slower = |speed, best| degradation(speed, best).to_string();
+        assert_eq!([slower(Some(0.0), 0.0), slower(Some(5.0), 0.0), slower(None, 10.0)], ["0", "0", "0"]);
+        assert_eq!([slower(Some(0.0), 10.0), slower(Some(20.0), 10.0)], ["1", "0"]);
+    }
+
+    #[test]
     fn hardware_and_length_of_answers_keep_speeds_apart() {
         let keys = [0.0, 99.9, 100.0, 499.9, 500.0].map(|length| hardware("H100", 2, length));
         let short = ["H100|2|short", "H100|2|short", "H100|2|medium", "H100|2|medium", "H100|2|long"];

@@ -54,3 +54,50 @@ fn cheapest(decisions: &[Enforced]) -> Option<usize> {
     let order = |a: &Enforced, b: &Enforced| cost(a).total_cmp(&cost(b)).then_with(|| a.name.cmp(&b.name));
     decisions.iter().enumerate().min_by(|(_, a), (_, b)| order(a, b)).map(|(position, _)| position)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decisions(of: &[(&str, u32, f64)]) -> Vec<Enforced> {
+        let one = |(name, target, cost): &(&str, u32, f64)| {
+            let (target, cost) = (Replicas::new(*target), Cost::new(*cost).unwrap());
+            Enforced { name: (*name).into(), target, cost }
+        };
+        of.iter().map(one).collect()
+    }
+
+    fn kept(of: &[(&str, u32, f64)]) -> Action {
+        let mut all = decisions(of);
+        let action = enforce(&mut all, false, Some(0.0));
+        let numbers: Vec<_> = all.iter().map(|one| one.target).collect();
+        if let Action::KeptOne(at) = action {
+            assert_eq!(numbers.iter().position(|one| *one == Replicas::ONE), Some(at));
+        }
+        action
+    }
+
+    #[test]
+    fn the_cheapest_keeps_its_replica_and_a_cost_of_nothing_is_the_default_cost() {
+        assert_eq!(kept(&[("a", 0, 3.0), ("b", 0, 2.0)]), Action::KeptOne(1));
+        assert_eq!(kept(&[("a", 0, 0.0), ("b", 0, 9.0)]), Action::KeptOne(1));
+        assert_eq!(kept(&[("b", 0, 11.0), ("a", 0, 0.0)]), Action::KeptOne(1));
+    }
+
+    #[test]
+    fn where_something_runs_or_there_is_nothing_at_all_nothing_is_done() {
+        assert_eq!(kept(&[("a", 0, 3.0), ("b", 1, 2.0)]), Action::Unchanged);
+        assert_eq!(kept(&[]), Action::Unchanged);
+    }
+
+    #[test]
+    fn only_a_measured_nothing_sends_a_model_to_sleep() {
+        let enforced = |requests| {
+            let mut all = decisions(&[("a", 2, 3.0)]);
+            (enforce(&mut all, true, requests), all[0].target.get())
+        };
+        assert_eq!(enforced(Some(0.0)), (Action::ToZero, 0));
+        assert_eq!(enforced(Some(0.01)), (Action::Unchanged, 2));
+        assert_eq!(enforced(None), (Action::Unchanged, 2));
+    }
+}

@@ -232,8 +232,104 @@ mod tests {
         let one_more = |running| swallowed(Replicas::new(running + 1), Replicas::new(running), 0.1);
         assert_eq!([1, 9, 10, 12].map(one_more), [false, false, true, true]);
         assert!(!swallowed(Replicas::new(14), Replicas::new(12), 0.1));
+        let fewer = |number| swallowed(Replicas::new(number), Replicas::new(10), 0.1);
+        assert_eq!([8, 9, 10].map(fewer), [false, true, false]);
         assert!(
             !swallowed(Replicas::ONE, Replicas::ZERO, 0.1) && !swallowed(Replicas::ONE, Replicas::ONE, 0.1)
         );
+    }
+
+    /// The rules of `stability` applied once, to somebody of whom nothing is remembered.
+    fn once(stability: Stability, wanted: u32, published: u32, running: u32) -> (u32, String) {
+        let from = From { published: Some(Replicas::new(published)), running: Replicas::new(running) };
+        let settled = Wanted::default().settle(at(0), Replicas::new(wanted), from, &stability);
+        (settled.number.get(), settled.binding.unwrap_or_default().to_string())
+    }
+
+    #[test]
+    fn the_rule_that_moved_a_number_is_told() {
+        let of = |replicas| Some(StepLimit { replicas: Replicas::new(replicas), percent: 0.0 });
+        let none = Stability::default();
+        let down = Stability { down_window: Seconds::whole(45), ..none };
+        assert_eq!(once(down, 2, 6, 6), (6, "stabilised over 45s".into()));
+        let up = Stability { up_window: Seconds::whole(30), ..none };
+        assert_eq!(once(up, 9, 6, 6), (6, "stabilised over 30s".into()));
+        let both = Stability { up_window: Seconds::whole(30), ..down };
+        assert_eq!(once(both, 9, 6, 6), (6, "stabilised over 30s".into()));
+        assert_eq!(once(both, 2, 6, 6), (6, "stabilised over 45s".into()));
+        let steps = Stability { up_step: of(3), down_step: of(2), ..none };
+        assert_eq!(once(steps, 9, 4, 4), (7, "at most 7 at once from 4".into()));
+        assert_eq!(once(steps, 1, 4, 4), (2, "not below 2 at once from 4".into()));
+        assert_eq!(once(steps, 7, 4, 4), (7, String::new()));
+        assert_eq!(once(steps, 2, 4, 4), (2, String::new()));
+    }
+
+    #[test]
+    fn what_is_published_already_is_no_step() {
+        let of = |replicas| Some(StepLimit { replicas: Replicas::new(replicas), percent: 0.0 });
+        let steps = Stability { up_step: of(3), down_step: of(2), ..Stability::default() };
+        assert_eq!(once(steps, 12, 10, 2).0, 10);
+        assert_eq!(once(steps, 1, 3, 10).0, 3);
+    }
+
+    #[test]
+    fn a_step_of_nothing_is_one_replica() {
+        let nothing = Some(StepLimit { replicas: Replicas::ZERO, percent: 0.0 });
+        let steps = Stability { up_step: nothing, down_step: nothing, ..Stability::default() };
+        assert_eq!([once(steps, 9, 4, 4).0, once(steps, 1, 4, 4).0], [5, 3]);
+    }
+
+    #[test]
+    fn dwelling_counts_from_the_last_rise_and_only_where_a_policy_asks_for_it() {
+        let dwell = Stability { dwell: Seconds::whole(60), ..Stability::default() };
+        let mut memory = Wanted::default();
+        let mut settle = |second, wanted, published, stability: &Stability| {
+            let from = From { published: Some(Replicas::new(published)), running: Replicas::new(published) };
+            let settled = memory.settle(at(second), Replicas::new(wanted), from, stability);
+            (settled.number.get(), settled.binding.unwrap_or_default().to_string(), memory.is_empty())
+        };
+        assert_eq!(settle(0, 5, 2, &dwell), (5, String::new(), false));
+        assert_eq!(settle(30, 5, 5, &dwell), (5, String::new(), false), "it stays: no rise");
+        assert_eq!(settle(59, 2, 5, &dwell), (5, "has risen less than 60s ago".into(), false));
+        assert_eq!(settle(60, 2, 5, &dwell), (2, String::new(), false));
+        assert_eq!(settle(70, 5, 2, &dwell), (5, String::new(), false));
+        assert_eq!(settle(71, 2, 5, &Stability::default()), (2, String::new(), true), "forgotten");
+    }
+
+    #[test]
+    fn of_nine_highs_two_become_one_as_high_as_the_older_and_as_young_as_the_newer() {
+        let stability = Stability {
+            down_window: Seconds::whole(300),
+            up_window: Seconds::whole(300),
+            ..Stability::default()
+        };
+        let mut memory = Wanted::default();
+        let mut settle = |step: u32, wanted| {
+            let from = From { published: Some(Replicas::new(wanted)), running: Replicas::new(wanted) };
+            memory.settle(at(15 * i64::from(step)), Replicas::new(wanted), from, &stability);
+            memory.clone()
+        };
+        let numbers = |side: &[(Timestamp, Replicas)]| side.iter().map(|one| one.1.get()).collect::<Vec<_>>();
+        let eight = (0..8).map(|step| settle(step, 60 - step)).last().unwrap();
+        assert_eq!(numbers(&eight.highs), [60, 59, 58, 57, 56, 55, 54, 53]);
+        assert_eq!(eight.lows, [(at(105), Replicas::new(53))]);
+        let ten = (8..10).map(|step| settle(step, 60 - step)).last().unwrap();
+        assert_eq!(numbers(&ten.highs), [60, 59, 58, 57, 56, 55, 54, 51]);
+        assert_eq!(ten.highs[6].0, at(120));
+        let rising = (10..20).map(|step| settle(step, 51 + step)).last().unwrap();
+        assert_eq!(numbers(&rising.lows), [51, 61, 62, 63, 64, 65, 66, 70]);
+        assert_eq!(numbers(&rising.highs), [70]);
+    }
+
+    #[test]
+    fn what_is_remembered_of_a_later_time_is_of_now_after_a_clock_was_set_back() {
+        let of = |second| (at(second), Replicas::ONE);
+        let mut memory = Wanted { highs: vec![of(10), of(90)], lows: vec![of(70)], rose_at: Some(at(80)) };
+        memory.not_after(at(50));
+        let expected = Wanted { highs: vec![of(10), of(50)], lows: vec![of(50)], rose_at: Some(at(50)) };
+        assert_eq!(memory, expected);
+        assert!(!Wanted { highs: vec![of(1)], ..Wanted::default() }.is_empty());
+        assert!(!Wanted { lows: vec![of(1)], ..Wanted::default() }.is_empty());
+        assert!(!Wanted { rose_at: Some(at(1)), ..Wanted::default() }.is_empty());
     }
 }

@@ -8,6 +8,8 @@ mod free;
 mod grant;
 mod ledger;
 mod quota;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 

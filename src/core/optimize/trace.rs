@@ -110,8 +110,9 @@ impl fmt::Display for Step {
         match self {
             Self::Votes { role, of } => {
                 write!(f, "role {role:?}:")?;
-                of.iter().try_for_each(|(analyzer, missing, spare)| {
-                    write!(f, " {} misses {missing:.1} and has {spare:.1} to spare", analyzer.as_str())
+                of.iter().enumerate().try_for_each(|(at, (analyzer, missing, spare))| {
+                    let comma = if at == 0 { "" } else { "," };
+                    write!(f, "{comma} {} misses {missing:.1} and has {spare:.1} to spare", analyzer.as_str())
                 })
             }
             Self::Covered { role, share, added, cost, exact } => {
@@ -156,5 +157,80 @@ impl fmt::Display for Listed<'_> {
             let and = if at == 0 { "" } else { " and " };
             write!(f, "{and}{} of {}", one.replicas, one.variant)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn added(all: &[(&str, i64)]) -> Vec<Added> {
+        all.iter()
+            .map(|(variant, replicas)| Added { variant: (*variant).into(), replicas: *replicas })
+            .collect()
+    }
+
+    #[test]
+    fn what_was_added_is_told_by_variant() {
+        let grew = |all| Step::Grew { share: 0.25, added: added(all) }.to_string();
+        assert_eq!(grew(&[]), "25 % of the need of every role covered by nothing");
+        assert_eq!(grew(&[("a", 2)]), "25 % of the need of every role covered by 2 of a");
+        assert_eq!(
+            grew(&[("a", 2), ("b", 1)]),
+            "25 % of the need of every role covered by 2 of a and 1 of b"
+        );
+    }
+
+    #[test]
+    fn a_cover_is_told_with_its_cost_and_whether_it_is_the_cheapest() {
+        let covered = |exact| {
+            let (role, added) = (Role::Decode, added(&[("a", 2)]));
+            Step::Covered { role, share: 0.5, added, cost: 7.0, exact }.to_string()
+        };
+        let said = "role Decode: 50 % of the need covered by 2 of a at a cost of 7.00";
+        assert_eq!(covered(true), said);
+        assert_eq!(covered(false), format!("{said}, not proven to be the cheapest"));
+    }
+
+    #[test]
+    fn who_asked_whose_turn_it_was_and_what_a_limit_left_is_told() {
+        let role = Role::Both;
+        let of = vec![(Analyzer::Saturation, 10.0, 0.0), (Analyzer::Throughput, 0.0, 2.5)];
+        let by = Binding {
+            limit: "power".into(),
+            key: "cluster".into(),
+            budget: 9.0,
+            used: 8.0,
+            free: 1.0,
+            elsewhere: 0.0,
+        };
+        let said = [
+            Step::Votes { role, of },
+            Step::Turn { left: 10.0, mean: 4.0, target: 6.0 },
+            Step::Bound { variant: "a".into(), wanted: 5, fit: 2, by },
+            Step::Blocked { role },
+            Step::Kept { role },
+            Step::Shrank { variant: "a".into(), allowed: 3, removed: 2 },
+        ]
+        .map(|step| step.to_string());
+        let expected = [
+            "role Both: saturation misses 10.0 and has 0.0 to spare, throughput misses 0.0 and has 2.5 to spare",
+            "may fill 6.0 of 10.0 (mean of all models 4.0)",
+            "a: 2 of 5 more fit: power of cluster: 1.0 of 9.0 free, 8.0 used",
+            "role Both: no variant can take a replica, so nothing is added",
+            "role Both: nothing is removed, since not everyone agrees",
+            "a: 2 fewer, 3 by what is spare",
+        ];
+        assert_eq!(said, expected);
+    }
+
+    #[test]
+    fn a_rescaling_tells_when_the_minima_alone_are_too_much() {
+        let rescaled =
+            |over| Step::Rescaled { budget: 8, demand: 4000.0, floor: 1, cap: 6, gpus: 5, over }.to_string();
+        assert_eq!(rescaled(false), "rescaled to 5 of 8 GPUs (1 to 6, for a demand of 4000.0)");
+        let said =
+            "rescaled to 5 of 8 GPUs, although the minima alone exceed that (1 to 6, for a demand of 4000.0)";
+        assert_eq!(rescaled(true), said);
     }
 }

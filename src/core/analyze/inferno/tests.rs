@@ -188,3 +188,112 @@ fn the_page_says_what_the_code_computes() {
         assert!(page.contains(&words), "the page does not say: {words}");
     }
 }
+
+#[test]
+fn arrivals_that_are_no_number_of_requests_have_no_allocation() {
+    let (a100, perf) = (accelerator("A100", 40.0), performance("A100", 1, 1.0));
+    let targets = Targets::latency(200.0, 40.0).unwrap();
+    for arrival in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -1.0] {
+        let server = server("s", "", arrival, "");
+        assert_eq!(allocate(&server, &a100, &perf, targets, Compat::Corrected), None, "{arrival}");
+    }
+}
+
+#[test]
+fn of_two_accelerators_of_one_value_the_first_wins() {
+    let mut system = system(vec![server("s", "Premium", 600.0, "")]);
+    system.accelerators = vec![accelerator("B", 40.0), accelerator("A", 40.0)];
+    system.performance = vec![performance("A", 1, 1.0), performance("B", 1, 1.0)];
+    assert_eq!(system.solve(&Supply::Unlimited, Compat::Corrected)["s"].accelerator, "B");
+}
+
+#[test]
+fn turns_are_taken_on_the_first_choice_that_has_room() {
+    let choice = |name: &str, units, replicas, value| {
+        let (accelerator, replicas) = (SmolStr::from(name), Replicas::new(replicas));
+        let allocation = Allocation { accelerator, replicas, cost: value, value, ..Allocation::default() };
+        Choice { allocation, kind: Some(name.into()), units }
+    };
+    let choices = [choice("none", 1, 9, 1.0), choice("few", 2, 9, 2.0), choice("free", 0, 9, 3.0)];
+    let request = Request { server: "s".into(), priority: 1, choices: choices[..2].to_vec() };
+    let available: BTreeMap<SmolStr, u64> =
+        [("none".into(), 0), ("few".into(), 5), ("free".into(), 0)].into();
+    for policy in [BestEffort::RoundRobin, BestEffort::PriorityRoundRobin, BestEffort::PriorityExhaustive] {
+        let granted = greedy::solve(std::slice::from_ref(&request), &available, policy, true);
+        let got = &granted.allocations["s"];
+        assert_eq!((got.accelerator.as_str(), got.replicas.get()), ("few", 2), "{policy:?}");
+        assert!((got.cost - 4.0 / 9.0).abs() < 1e-6 && (got.value - 4.0 / 9.0).abs() < 1e-6, "{got:?}");
+        assert_eq!(granted.left["few"], 1, "{policy:?}");
+    }
+}
+
+#[test]
+fn a_value_of_minus_nothing_is_not_smaller_than_nothing() {
+    let choice = |name: &str, value| {
+        let (accelerator, replicas) = (SmolStr::from(name), Replicas::ONE);
+        let allocation = Allocation { accelerator, replicas, cost: 1.0, value, ..Allocation::default() };
+        Choice { allocation, kind: Some(name.into()), units: 1 }
+    };
+    for (first, second) in [(0.0, -0.0), (-0.0, 0.0)] {
+        let choices = vec![choice("a", first), choice("b", second)];
+        let request = Request { server: "s".into(), priority: 1, choices };
+        let available = [("a".into(), 1), ("b".into(), 1)].into();
+        let granted = greedy::solve(&[request], &available, BestEffort::None, false);
+        assert_eq!(granted.allocations["s"].accelerator, "a", "the first of equal ones");
+    }
+}
+
+#[test]
+fn a_best_effort_is_known_by_its_name() {
+    let names = ["PriorityExhaustive", "PriorityRoundRobin", "RoundRobin", "None", "other"];
+    let efforts = [
+        BestEffort::PriorityExhaustive,
+        BestEffort::PriorityRoundRobin,
+        BestEffort::RoundRobin,
+        BestEffort::None,
+        BestEffort::None,
+    ];
+    assert_eq!(names.map(BestEffort::named), efforts);
+}
+
+#[test]
+fn who_loses_most_by_the_next_choice_is_served_first() {
+    let choice = |name: &str, value| {
+        let (accelerator, replicas) = (SmolStr::from(name), Replicas::ONE);
+        let allocation = Allocation { accelerator, replicas, cost: 1.0, value, ..Allocation::default() };
+        Choice { allocation, kind: Some(name.into()), units: 1 }
+    };
+    // Who of the two gets the only A; the other one has to take what comes next.
+    let first = |one: &[f32], other: &[f32]| {
+        let request = |server: &str, values: &[f32]| {
+            let choices = ["A", "B"].iter().zip(values).map(|(name, value)| choice(name, *value)).collect();
+            Request { server: server.into(), priority: 1, choices }
+        };
+        let available = [("A".into(), 1), ("B".into(), 1)].into();
+        let requests = [request("one", one), request("other", other)];
+        let granted = greedy::solve(&requests, &available, BestEffort::None, false);
+        let on_a = granted.allocations.iter().find(|(_, got)| got.accelerator == "A");
+        on_a.unwrap().0.clone()
+    };
+    assert_eq!(first(&[10.0, 20.0], &[10.0, 100.0]), "other", "it would lose 90 and not 10");
+    assert_eq!(first(&[1.0, 10.0], &[100.0, 150.0]), "other", "50 is more than 9");
+    assert_eq!(first(&[10.0, 20.0], &[50.0]), "other", "without a next choice it would lose all");
+    assert_eq!(first(&[10.0, 20.0], &[15.0, 25.0]), "other", "of equal losses the larger value");
+    assert_eq!(first(&[10.0, 20.0], &[10.0, 20.0]), "one");
+}
+
+#[test]
+fn turns_for_billions_of_replicas_take_no_time() {
+    let choice = |units| {
+        let replicas = Replicas::new(u32::MAX);
+        let allocation = Allocation { accelerator: "A".into(), replicas, ..Allocation::default() };
+        Choice { allocation, kind: Some("A".into()), units }
+    };
+    let request =
+        |server: &str, units| Request { server: server.into(), priority: 1, choices: vec![choice(units)] };
+    let available = [("A".into(), 4_000_000_001)].into();
+    let requests = [request("one", 1), request("three", 3)];
+    let granted = greedy::solve(&requests, &available, BestEffort::RoundRobin, true);
+    let got: Vec<u32> = granted.allocations.values().map(|one| one.replicas.get()).collect();
+    assert_eq!((got, granted.left["A"]), (vec![1_000_000_001, 1_000_000_000], 0));
+}

@@ -203,4 +203,28 @@ mod tests {
         assert!((found.in_system - 400.0).abs() < 0.01, "{found:?}");
         assert!((chain.p.iter().map(|p| p[0]).sum::<f64>() - 1.0).abs() < 1e-12);
     }
+
+    #[test]
+    fn a_tail_that_no_sum_would_notice_is_not_walked() {
+        let mut chain = chain(32, 400, 0.1);
+        let idle = chain.weigh([0.01, 0.01]).unwrap();
+        let busier = chain.weigh([0.01, 1.0]).unwrap();
+        assert!(idle < 20 && idle < busier && busier < 433, "{idle} and {busier} of 433");
+        chain.rising = false;
+        assert_eq!(chain.weigh([0.01, 0.01]), Some(433), "rates that fall may bring a tail back");
+    }
+
+    #[test]
+    fn states_after_an_overflow_are_as_likely_as_those_before_make_them() {
+        let rates: Vec<f64> = (1..=400).map(|state| if state <= 103 { 1e-3 } else { 2.0 }).collect();
+        let weight =
+            |state: i32| if state <= 103 { 1e-3_f64.powi(103 - state) } else { 0.5_f64.powi(state - 103) };
+        let (mut sum, mut mean) = (0.0, 0.0);
+        for state in 0..=400 {
+            sum += weight(state);
+            mean += f64::from(state) * weight(state);
+        }
+        let [found, _] = Chain::new(rates, 400).solve([1.0, 1.0]);
+        assert!((found.in_system - mean / sum).abs() < 1e-9, "{found:?} is not {}", mean / sum);
+    }
 }

@@ -167,3 +167,98 @@ fn least(normal: [Vec3; 3], right: Vec3, low: Vec3, high: Vec3) -> Vec3 {
     }
     best
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::model::{Limits, Model};
+    use super::super::service_time::{Service, Shape};
+    use super::*;
+
+    /// What a replica with 8 ms, 0.016 ms and 0.0005 ms shows at `rate` requests/s.
+    fn seen(rate: f32) -> Environment {
+        let (shape, batch) = (Shape { input: 512.0, output: 128.0 }, 64);
+        let service = Service { alpha: 8.0, beta: 0.016, gamma: 0.0005 };
+        let mut model = Model::new(service, shape, Limits::long(batch), Compat::Corrected).unwrap();
+        let at = model.analyze(rate).unwrap();
+        Environment { rate: rate * 60.0, shape, batch, ttft: at.wait + at.prefill, itl: at.itl }
+    }
+
+    fn of(window: &[Environment], state: Vec3) -> f64 {
+        let rows: Vec<Row<'_>> = window.iter().filter_map(Row::of).collect();
+        let newest = rows.last().unwrap();
+        misfit(&rows, prior(newest.seen, newest.n), state, Compat::Corrected)
+    }
+
+    #[test]
+    fn nothing_near_a_fit_explains_the_loads_better() {
+        for window in [vec![seen(2.0)], vec![seen(1.0), seen(9.0)], vec![seen(14.0), seen(3.0), seen(1.0)]] {
+            let found = fit(&window, Compat::Corrected).unwrap();
+            let best = of(&window, found);
+            for index in 0..3 {
+                for part in [0.98, 1.02] {
+                    let mut other = found;
+                    other[index] *= part;
+                    let misfit = of(&window, other);
+                    assert!(misfit > best, "{window:?}: {other:?} has {misfit}, {found:?} {best}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_misfit_is_the_errors_of_the_latencies_and_the_distance_from_the_prior() {
+        let window = [seen(2.0)];
+        let rows: Vec<Row<'_>> = window.iter().filter_map(Row::of).collect();
+        let truth = [8.0, 0.016, 0.0005];
+        let twice = truth.map(|value| 2.0 * value);
+        let near = |value: f64, expected: f64| (value - expected).abs() < 1e-4 * (1.0 + expected);
+        let exact = misfit(&rows, truth, truth, Compat::Corrected);
+        assert!(near(exact, 0.0), "{exact}");
+        let far = misfit(&rows, twice, truth, Compat::Corrected);
+        assert!(near(far, 0.75), "three times a half squared, not {far}");
+        let [ttft, itl] = window[0].observed();
+        let [slow1, slow2] = window[0].predict(twice, Compat::Corrected).unwrap();
+        let missed = ((slow1 - ttft) / (0.05 * ttft)).powi(2) + ((slow2 - itl) / (0.05 * itl)).powi(2);
+        let wrong = misfit(&rows, twice, twice, Compat::Corrected);
+        assert!(near(wrong, missed), "{wrong} is not {missed}");
+    }
+
+    #[test]
+    fn requests_in_a_replica_are_what_arrives_while_one_is_served() {
+        let one = seen(2.0);
+        let n = concurrency(&one).unwrap();
+        let served = f64::from(one.ttft) + 128.0 * f64::from(one.itl);
+        assert!((n - 2.0 * served / 1000.0).abs() < 1e-6, "{n}");
+        let full = Environment { ttft: 1e6, ..one };
+        assert_eq!(concurrency(&full), None, "in a full batch the time to first token says nothing");
+    }
+
+    #[test]
+    fn the_prior_takes_half_of_an_iteration_for_its_fixed_part_at_twenty_requests() {
+        let one = seen(2.0);
+        let [ttft, itl] = one.observed();
+        let (prompt, load) = ((ttft - itl) / 512.0, 0.5 * itl / (21.0 * 576.0));
+        let near = |found: Vec3, expected: Vec3| {
+            found.into_iter().zip(expected).all(|(a, b)| (a / b - 1.0).abs() < 1e-9)
+        };
+        assert!(near(prior(&one, 20.0), [0.5 * itl, prompt, load]));
+        assert!(near(prior(&one, 60.0), [0.25 * itl, prompt, 0.75 * itl / (61.0 * 576.0)]));
+        // What cannot be told apart is a twentieth.
+        let short = Environment { ttft: one.itl, ..one };
+        assert!(near(prior(&short, 0.2), [itl / 1.01, 0.05 * itl / 512.0, 0.05 * itl / (1.2 * 576.0)]));
+    }
+
+    #[test]
+    fn a_row_touches_the_queue_where_it_is_asked_to() {
+        let (one, state) = (seen(9.0), [9.0, 0.02, 0.0004]);
+        let mut row = Row::of(&one).unwrap();
+        row.touch(state, Compat::Corrected).unwrap();
+        let predicted = one.predict(state, Compat::Corrected).unwrap();
+        for ((factors, above), predicted) in row.factors.into_iter().zip(row.above).zip(predicted) {
+            assert!(
+                (dot(factors, state) + above - predicted).abs() < 1e-9,
+                "{factors:?} {above} {predicted}"
+            );
+        }
+    }
+}

@@ -47,3 +47,34 @@ pub(super) fn symmetric(m: Mat3) -> bool {
     let alike = |a: f64, b: f64| (a - b).abs() <= 1e-6 * (a.abs() + b.abs());
     m.iter().flatten().all(|value| value.is_finite()) && alike(ab, ba) && alike(ac, ca) && alike(bc, cb)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn symmetric_is_what_differs_by_a_millionth_whatever_its_size() {
+        for size in [1e-9, 1.0, 1e6] {
+            let with = |place: (usize, usize), part: f64| {
+                let mut m = [[size; 3]; 3];
+                m[place.0][place.1] *= part;
+                symmetric(m)
+            };
+            for place in [(0, 1), (0, 2), (1, 2), (1, 0), (2, 0), (2, 1)] {
+                assert!(with(place, 1.0 + 1e-6) && with(place, 1.0 - 1e-6), "{size} {place:?}");
+                assert!(!with(place, 1.0 + 1e-5) && !with(place, 1.0 - 1e-5), "{size} {place:?}");
+                assert!(!with(place, -1.0) && !with(place, f64::NAN), "{size} {place:?}");
+            }
+            assert!(with((1, 1), 5.0) && !with((1, 1), f64::INFINITY), "the diagonal only has to be finite");
+        }
+    }
+
+    #[test]
+    fn an_inverse_gives_the_identity_and_what_has_none_gives_nothing() {
+        let m = [[4.0, 7.0], [2.0, 6.0]];
+        let [[a, b], [c, d]] = inverse(m).unwrap();
+        let near = |value: f64, expected: f64| (value - expected).abs() < 1e-12;
+        assert!(near(a, 0.6) && near(b, -0.7) && near(c, -0.2) && near(d, 0.4), "{a} {b} {c} {d}");
+        assert_eq!(inverse([[1.0, 2.0], [2.0, 4.0]]), None);
+    }
+}

@@ -90,6 +90,11 @@ fn the_reference_tables_targets_agree() {
     assert_eq!([three.ttft, three.itl].map(|value| rounded(value, 4)), [180.8, 60.8801]);
     let slow = fallback(&Means { ttft: 8.0, itl: 0.02, ..Means::default() }).unwrap();
     assert_eq!([slow.ttft, slow.itl], [10_000.0, 30.0]);
+    let seen = |ttft, itl| fallback(&Means { ttft, itl, ..Means::default() }).is_some();
+    let none = [seen(0.0, 0.02), seen(0.05, 0.0), seen(1e-60, 0.02), seen(0.05, 1e-60), seen(f64::NAN, 0.02)];
+    assert_eq!(none, [false; 5], "what is no latency, or none that a float of 32 bits holds");
+    let (brisk, patient) = (Targets::latency(9.0, 5.0).unwrap(), Targets::latency(8.0, 6.0).unwrap());
+    assert_eq!(larger(brisk, patient), Targets::latency(9.0, 6.0).unwrap());
 }
 
 #[test]
@@ -121,7 +126,10 @@ fn the_reference_tables_filters_agree() {
 fn a_rate_that_is_no_rate_or_too_high_is_refused() {
     let mut model = model(SMALL, (200.0, 20.0), 8, 16);
     assert_eq!(model.analyze(0.0), Err(Unsolvable::NoRate(0.0)));
+    assert_eq!(model.analyze(-1.0), Err(Unsolvable::NoRate(-1.0)));
     assert!(matches!(model.analyze(f32::NAN), Err(Unsolvable::NoRate(_))));
+    assert_eq!(model.analyze(f32::from_bits(1)), Err(Unsolvable::NoRate(0.0)), "too small to be one a ms");
+    assert!(model.analyze(model.max_rate()).is_ok());
     assert!(matches!(model.analyze(100.0), Err(Unsolvable::AboveMaximum { .. })));
 }
 
@@ -350,4 +358,50 @@ fn the_page_says_what_the_code_computes() {
     for words in said {
         assert!(page.contains(&words), "the page does not say: {words}");
     }
+}
+
+#[test]
+fn an_observation_teaches_only_when_all_of_it_is_known() {
+    let whole = given(120.0, 40.0, 12.0);
+    assert_eq!(whole.valid(), Some(whole));
+    for bad in [0.0, -1.0, f32::NAN, f32::INFINITY] {
+        let parts = [
+            Environment { rate: bad, ..whole },
+            Environment { ttft: bad, ..whole },
+            Environment { itl: bad, ..whole },
+            Environment { shape: Shape { input: bad, ..SHAPE }, ..whole },
+            Environment { shape: Shape { output: bad, ..SHAPE }, ..whole },
+        ];
+        assert_eq!(parts.map(Environment::valid), [None; 5], "{bad}");
+    }
+    assert_eq!(Environment { batch: 0, ..whole }.valid(), None);
+}
+
+#[test]
+fn a_guess_needs_three_parameters_above_nothing() {
+    assert_eq!(guess(10.0, 10.0, 1.0, 1.0), None, "gamma would be 0");
+    assert_eq!(guess(9.0, 10.0, 1.0, 1.0), None, "no time for the prompt");
+    assert_eq!(guess(40.0, 12.0, 0.0, 0.0), None);
+    let [alpha, beta, gamma] = guess(40.0, 12.0, 512.0, 128.0).unwrap();
+    let (both, share) = ((40.0 - 10.8) / 512.0, 512.0 + 64.5 - 1.0);
+    let near = |value: f64, expected: f64| (value / expected - 1.0).abs() < 1e-9;
+    assert!(near(alpha, 10.8) && near(gamma, (1.2 - both) / share) && near(beta, both - gamma));
+}
+
+#[test]
+fn the_batch_is_that_of_the_first_replica_that_tells_one() {
+    let batches = |told: &[u32]| {
+        let all: Vec<_> =
+            told.iter().map(|batch| Observation { batch: *batch, ..observation(None) }).collect();
+        batch(&all)
+    };
+    assert_eq!([batches(&[]), batches(&[0]), batches(&[0, 8, 16])], [256, 256, 8]);
+}
+
+#[test]
+fn a_filter_sees_requests_a_minute_and_milliseconds() {
+    let told = Observation { ttft: 0.25, itl: 0.5, batch: 64, ..observation(Some(4.0)) };
+    let silent = Observation { arrival: None, ..told };
+    let wrong = Observation { input: f64::NAN, ..told };
+    assert_eq!(environments(&[silent, told, wrong]), [given(240.0, 250.0, 500.0)]);
 }

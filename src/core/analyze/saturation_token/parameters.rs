@@ -206,12 +206,13 @@ impl EngineParameters {
     /// be said. Source: algorithm reference §3.1.
     #[must_use]
     pub fn resident_tokens(&self, prompt: f64, output: f64) -> Option<Tokens> {
-        if self.batched_tokens <= 0 || output.is_nan() || output <= 0.0 {
+        if output <= 0.0 {
             return None;
         }
         let batch = crate::units::float(self.batched_tokens);
         let most = crate::units::float(self.max_sequences);
         let running = (batch * output / (prompt + output)).min(most);
+        // Without a batch, and with a length that is no number, this is nothing.
         Some(Tokens::trunc(running * (prompt + output / 2.0))).filter(|found| *found > Tokens::ZERO)
     }
 

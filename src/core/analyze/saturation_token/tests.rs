@@ -225,12 +225,15 @@ fn a_variant_without_a_capacity_of_its_own_takes_a_like_one_before_none() {
 
 #[test]
 fn the_record_of_a_variant_is_its_lower_median_replica() {
-    for (compat, effective) in [(Compat::Corrected, 8_000), (Compat::Upstream, 3_000)] {
-        let (variants, mut knowledge) = ([variant("a", 4)], Knowledge::default());
-        let replicas = [9_000, 12_000, 8_000, 3_000].map(|in_use| replica("a", in_use, 9));
+    let learned = |in_use: &[i64], compat| {
+        let (variants, mut knowledge) = ([variant("a", 5)], Knowledge::default());
+        let replicas: Vec<_> = in_use.iter().map(|in_use| replica("a", *in_use, 9)).collect();
         let _ = look(&variants, &replicas, &mut knowledge, compat, NOW);
-        assert_eq!(knowledge.records["a"].effective, tokens(effective), "{compat:?}");
-    }
+        knowledge.records["a"].effective.get()
+    };
+    assert_eq!(learned(&[9_000, 12_000, 8_000, 3_000], Compat::Corrected), 8_000);
+    assert_eq!(learned(&[9_000, 12_000, 8_000, 3_000, 2_000], Compat::Corrected), 8_000);
+    assert_eq!(learned(&[9_000, 12_000, 8_000, 3_000], Compat::Upstream), 3_000, "the last it came by");
 }
 
 #[test]
@@ -322,6 +325,21 @@ fn a_threshold_out_of_range_is_named() {
     assert_eq!(usual.validated(), Ok(usual));
     let above = "scaleUpThreshold 1.5 is out of range: must be above 0 to 1";
     assert_eq!(refused(TokenPolicy { scale_up_threshold: 1.5, ..usual }), above);
+    for value in [0.0, 1.0 + f64::EPSILON] {
+        let said = |unit: &str| format!("{unit} {value} is out of range: must be above 0 to 1");
+        assert_eq!(refused(TokenPolicy { kv_cache_threshold: value, ..usual }), said("kvCacheThreshold"));
+        assert_eq!(refused(TokenPolicy { scale_up_threshold: value, ..usual }), said("scaleUpThreshold"));
+        assert_eq!(refused(TokenPolicy { scale_down_boundary: value, ..usual }), said("scaleDownBoundary"));
+    }
+    let edge = TokenPolicy {
+        kv_cache_threshold: 1.0,
+        queue_length_threshold: 0.0,
+        scale_up_threshold: 1.0,
+        ..usual
+    };
+    assert_eq!(edge.validated(), Ok(edge));
+    assert!(TokenPolicy { scale_down_boundary: usual.scale_up_threshold, ..usual }.validated().is_err());
+    assert!(TokenPolicy { queue_length_threshold: f64::INFINITY, ..usual }.validated().is_err());
     let crossed = "scaleDownBoundary 0.9 is out of range: must be below scaleUpThreshold";
     assert_eq!(refused(TokenPolicy { scale_down_boundary: 0.9, ..usual }), crossed);
     assert!(
@@ -344,6 +362,7 @@ fn arguments_mean_what_upstream_reads_in_them() {
     let batch = |args, environment: &[_]| parsed(Engine::Vllm, args, environment).batched_tokens;
     assert_eq!(batch("--enable-chunked-prefill", &v0), 2048);
     assert_eq!(batch("--max-model-len=4096", &v0), 4096);
+    assert_eq!(batch("--max-model-len=4096 --enable-chunked-prefill", &v0), 2048);
     assert_eq!(batch("--max-model-len=1024", &v0), 2048);
     assert_eq!(batch("--max-model-len -1", &[("VLLM_USE_V1", "1")]), 8192);
     let odd = parsed(Engine::Vllm, "-tp 4 --block-size=x --gpu-memory-utilization=NaN --max-num-seqs", &[]);
@@ -354,6 +373,11 @@ fn arguments_mean_what_upstream_reads_in_them() {
         parsed(Engine::Sglang, "--max-total-tokens 9000 --max-prefill-tokens=77 --disable-cuda-graph", &v0);
     assert_eq!(TREES.map(|compat| sglang.capacity(compat).get()), [9000, 9000, 0]);
     assert_eq!((sglang.batched_tokens, sglang.eager, sglang.v1), (77, true, true));
+    let pieces = ["4096", "0", "-1"].map(|size| {
+        let found = parsed(Engine::Sglang, &format!("--chunked-prefill-size {size}"), &[]);
+        (found.chunked_prefill, found.batched_tokens)
+    });
+    assert_eq!(pieces, [(true, 4096), (false, 2048), (false, 2048)]);
 }
 
 #[test]
@@ -396,4 +420,58 @@ fn the_worked_example_of_the_page_is_true() {
     for said in [row("first", first), row("second", second), totals, missing, removable] {
         assert!(PAGE.contains(&said), "the page does not say {said:?}");
     }
+}
+
+#[test]
+fn a_replica_that_holds_nothing_is_not_at_its_limit_however_long_its_queue() {
+    for compat in TREES {
+        let (variants, mut knowledge) = ([variant("a", 1)], Knowledge::default());
+        let replicas = [replica("a", 0, 9)];
+        let found = look(&variants, &replicas, &mut knowledge, compat, NOW).replicas[0].clone();
+        assert_eq!((found.source, found.k2), (Source::Memory, tokens(12_800)), "{compat:?}");
+        assert_eq!(knowledge.histories.iter().count(), 0, "{compat:?}");
+    }
+}
+
+#[test]
+fn three_histories_a_variant_are_kept_and_the_oldest_goes_first() {
+    let variants = [variant("a", 1), variant("b", 1)];
+    let mut knowledge = Knowledge::default();
+    let mut kept = |moment, accelerator, variants: &[VariantInput<'_>]| {
+        for output in [50.0, 200.0, 900.0] {
+            let one = [Observation { accelerator, output, ..replica("a", 8_000, 9) }];
+            let now = NOW + SignedDuration::from_secs(moment);
+            let _ = look(variants, &one, &mut knowledge, Compat::Corrected, now);
+        }
+        // What is too much goes before a look adds to it.
+        let now = NOW + SignedDuration::from_secs(moment + 1);
+        let _ = look(variants, &[], &mut knowledge, Compat::Corrected, now);
+        knowledge.histories.iter().map(|one| one.accelerator.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(kept(0, "H100", &variants), ["H100"; 3]);
+    assert_eq!(kept(10, "A100", &variants), ["A100", "A100", "A100", "H100", "H100", "H100"]);
+    assert_eq!(kept(20, "L40", &variants), ["A100", "A100", "A100", "L40", "L40", "L40"]);
+    assert_eq!(kept(30, "L40", &variants[..1]), ["L40"; 3], "one variant keeps three");
+}
+
+#[test]
+fn means_are_of_replicas_that_finished_requests() {
+    use super::queue::Workload;
+    let of = |prompt, output| Observation { prompt, output, prefix_hits: 0.5, ..replica("a", 0, 0) };
+    let mean = |replicas: &[Observation<'_>]| {
+        let Workload { prompt, output, prefix_hits } = Workload::of(replicas);
+        [prompt, output, prefix_hits].map(|value| value.to_string())
+    };
+    assert_eq!(mean(&[of(100.0, 40.0), of(0.0, 0.0)]), ["100", "40", "0.5"]);
+    assert_eq!(mean(&[of(100.0, 0.0), of(0.0, 40.0)]), ["50", "20", "0.5"]);
+    assert_eq!(mean(&[of(0.0, 0.0)]), ["0", "0", "0"]);
+}
+
+#[test]
+fn what_a_batch_holds_is_not_known_without_answers_or_without_a_batch() {
+    let usual = EngineParameters::defaults(Engine::Vllm);
+    assert_eq!(usual.resident_tokens(100.0, 50.0), Some(tokens(32_000)));
+    assert_eq!([0.0, -150.0, f64::NAN].map(|output| usual.resident_tokens(100.0, output)), [None; 3]);
+    let none = EngineParameters { batched_tokens: 0, ..usual };
+    assert_eq!(none.resident_tokens(100.0, 50.0), None);
 }

@@ -181,6 +181,40 @@ fn replicas_that_start_or_are_stale_teach_nothing_and_only_capacity_serves() {
 }
 
 #[test]
+fn a_replica_without_prompts_or_without_answers_teaches_nothing() {
+    let silent = Observation { generated: 1.0, latency: 9.0, ..replica(0.7) };
+    let empty = Observation { prompt: 1.0, latency: 9.0, ..replica(0.7) };
+    let endless = Observation { prompt: 2e12, latency: 9.0, ..replica(0.7) };
+    for other in [silent, empty, endless] {
+        let seen = look(0, Some(5.0), vec![variant("v", vec![replica(0.5), other])]);
+        let found = analyze(&seen, &mut Memory::default(), Compat::Corrected);
+        assert!((found.lines["v"].slope - TRUE.slope).abs() < 1e-12);
+    }
+}
+
+#[test]
+fn usages_that_do_not_differ_give_no_line() {
+    assert_eq!(fit([(0.3, 0.01), (0.3 + 1e-8, 0.02), (0.3, 0.01)]), None);
+    assert!(fit([(0.3, 0.01), (0.301, 0.02), (0.3, 0.01)]).is_some());
+    assert_eq!(fit([]), None);
+    assert_eq!(fit_from(0.006, [(0.0, 0.01), (-0.5, 0.02)]), None);
+}
+
+#[test]
+fn requests_are_others_when_a_length_moved_by_more_than_a_fifth() {
+    let usual = Shape { prompt: 100.0, generated: 50.0, hits: 0.5 };
+    let differs = |prompt, generated| Shape { prompt, generated, hits: 0.0 }.differs(usual);
+    assert_eq!(
+        [differs(120.0, 50.0), differs(80.0, 50.0), differs(100.0, 60.0), differs(100.0, 40.0)],
+        [false; 4]
+    );
+    assert_eq!(
+        [differs(121.0, 50.0), differs(79.0, 50.0), differs(100.0, 61.0), differs(100.0, 39.0)],
+        [true; 4]
+    );
+}
+
+#[test]
 fn an_idle_variant_nobody_learned_of_is_left_out() {
     let seen = look(0, Some(5.0), vec![variant("v", vec![replica(0.0)])]);
     let found = analyze(&seen, &mut Memory::default(), Compat::Upstream).finding;

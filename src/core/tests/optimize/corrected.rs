@@ -9,7 +9,7 @@ use wva_core::limit::{Budget, Granted, Limit, Quota, Want, grant};
 use wva_core::model::Role::{Decode, Prefill};
 use wva_core::model::{Bounds, Compat, VariantId};
 use wva_core::optimize::rescale::Rescale;
-use wva_core::optimize::{Request, Step, by_score, cost_aware};
+use wva_core::optimize::{Choice, Request, Step, by_score, cheapest, cost_aware};
 use wva_core::units::{Cost, Replicas, Watts};
 
 const OPTIMIZERS: &str = include_str!("../../../../docs/decisions/optimizers.md");
@@ -288,4 +288,22 @@ fn which_replica_goes_first_does_not_hang_on_the_unit_of_a_finding() {
     // 1001 and 903, or 2.0 and 3.9.
     assert_eq!([1.0, 0.001].map(|unit| removed(unit, Compat::Upstream)), [first, other.clone()]);
     assert_eq!([1.0, 0.001].map(|unit| removed(unit, Compat::Corrected)), [other.clone(), other]);
+}
+
+#[test]
+fn a_need_that_nobody_is_known_to_carry_stops_no_other() {
+    let variant = V { carries: vec![10_000.0, 0.0], ..v("v", 5.0, 0.0, 1) };
+    let request = request("m", 1.0, &[variant], &[says(15_000.0, 0.0), says(6000.0, 0.0)]);
+    assert_eq!(alone(&request, Compat::Corrected), is(&[("v", 3)]));
+}
+
+#[test]
+fn a_need_of_thousands_of_replicas_is_covered_exactly_within_the_looks() {
+    let choice = |cost, carries, most| Choice { cost, capacity: vec![carries], most };
+    let most = i64::MAX;
+    let gone = choice(0.1, 9.0, 0);
+    let choices = [choice(10.0, 10.0, most), choice(14.0, 7.0, most), choice(9.0, 3.0, most), gone];
+    let found = cheapest(&[50_004.0], &choices).unwrap();
+    assert!(found.exact, "{found:?}");
+    assert_eq!(found.counts, [5001, 0, 0, 0]);
 }

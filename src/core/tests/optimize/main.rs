@@ -7,3 +7,5 @@ mod cases;
 mod corrected;
 mod fleet;
 mod properties;
+mod rescaled;
+mod turns;

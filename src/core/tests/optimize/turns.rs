@@ -1,0 +1,94 @@
+//! Turns and steps: who is served when, what that is measured by, and what the report says of it.
+
+use std::collections::BTreeMap;
+
+use crate::fleet::{V, request, says, targets, v};
+use smol_str::SmolStr;
+use wva_core::limit::{Budget, Free, Limit};
+use wva_core::model::Compat;
+use wva_core::optimize::by_score::{Shared, optimize, upstream};
+use wva_core::optimize::rescale::Rescale;
+use wva_core::optimize::{Added, Request, Step, cost_aware};
+
+fn gpus(pairs: &[(&str, u32)]) -> Limit {
+    let there = pairs.iter().map(|(name, count)| ((*name).into(), *count)).collect();
+    Limit::new("inventory", Budget::Inventory(there))
+}
+
+fn shared(requests: &[Request], limits: &[Limit]) -> Shared {
+    optimize(requests, limits, &Rescale::default(), Compat::Corrected)
+}
+
+fn turns(shared: &Shared) -> Vec<(&str, String)> {
+    let turn = |one: &wva_core::optimize::by_score::Turn| {
+        format!("{:.2} of {:.2}, mean {:.2}", one.target, one.left, one.mean)
+    };
+    shared.turns.iter().map(|one| (one.id.model.as_str(), turn(one))).collect()
+}
+
+#[test]
+fn a_weight_is_counted_in_gpus_of_the_best_variant_that_the_finding_knows() {
+    let best = V { carries: vec![1000.0, 0.0], ..v("best", 1.0, 0.0, 1) };
+    let known = V { carries: vec![1000.0, 500.0], gpus: 2, ..v("known", 5.0, 0.0, 1) };
+    let request = request("m", 3.0, &[best, known], &[says(0.0, 0.0), says(1000.0, 0.0)]);
+    let found = shared(&[request], &[gpus(&[("A100", 100)])]);
+    // Two replicas of two GPUs, by a priority of 3.
+    assert_eq!(turns(&found), [("m", "12.00 of 12.00, mean 12.00".to_owned())]);
+    let numbers: Vec<u32> = targets(&found.plans).into_values().collect();
+    assert_eq!(numbers, [1, 3]);
+}
+
+#[test]
+fn the_most_starved_is_served_down_to_the_mean_and_equals_by_their_part() {
+    let model = |name, need| request(name, 1.0, &[v(name, 5.0, 1000.0, 1)], &[says(need, 0.0)]);
+    let all = [model("a", 2000.0), model("b", 6000.0)];
+    let found = shared(&all, &[gpus(&[("A100", 100)])]);
+    let said = [
+        ("b", "2.00 of 6.00, mean 4.00".to_owned()),
+        ("b", "1.00 of 4.00, mean 3.00".to_owned()),
+        ("b", "0.50 of 3.00, mean 2.50".to_owned()),
+        ("a", "1.00 of 2.00, mean 2.00".to_owned()),
+        ("b", "0.50 of 2.00, mean 1.50".to_owned()),
+        ("a", "0.50 of 1.00, mean 1.00".to_owned()),
+        ("b", "1.00 of 1.00, mean 1.00".to_owned()),
+    ];
+    assert_eq!(turns(&found), said);
+}
+
+#[test]
+fn upstream_is_done_with_a_model_that_stays_above_the_mean() {
+    let model = |name, need, accelerator| {
+        let variant = V { accelerator: Some(accelerator), ..v(name, 5.0, 1000.0, 1) };
+        request(name, 1.0, &[variant], &[says(need, 0.0)])
+    };
+    let all = [model("a", 9000.0, "A100"), model("b", 1000.0, "H100")];
+    let cluster: BTreeMap<SmolStr, i64> = [("A100".into(), 2), ("H100".into(), 5)].into();
+    let free = Free { cluster, namespaces: BTreeMap::new() };
+    let found = upstream(&all, free, &Rescale::default(), Compat::Upstream);
+    let who: Vec<&str> = found.turns.iter().map(|one| one.id.model.as_str()).collect();
+    assert_eq!(who, ["a", "b"], "a has seven left and the mean is five");
+    assert_eq!(targets(&found.plans).into_values().collect::<Vec<_>>(), [3, 2]);
+}
+
+#[test]
+fn the_report_names_what_was_added_and_nothing_else() {
+    let variants = [v("large", 8.0, 10_000.0, 1), v("small", 5.0, 6000.0, 1)];
+    let request = request("m", 1.0, &variants, &[says(12_000.0, 0.0)]);
+    let plan = &cost_aware::optimize(&[request], Compat::Corrected)[0];
+    let added = plan.steps.iter().find_map(|step| match step {
+        Step::Covered { added, .. } => Some(added.clone()),
+        _ => None,
+    });
+    assert_eq!(added, Some(vec![Added { variant: "small".into(), replicas: 2 }]));
+}
+
+#[test]
+fn a_need_that_is_met_at_the_maximum_is_not_told_as_blocked() {
+    let variant = V { max: Some(3), ..v("v", 5.0, 10_000.0, 1) };
+    let blocked = |need| {
+        let request = request("m", 1.0, std::slice::from_ref(&variant), &[says(need, 0.0)]);
+        let plan = cost_aware::optimize(&[request], Compat::Upstream).remove(0);
+        (plan.targets[0].target.get(), plan.steps.iter().any(|step| matches!(step, Step::Blocked { .. })))
+    };
+    assert_eq!([blocked(20_000.0), blocked(20_001.0)], [(3, false), (3, true)]);
+}
