@@ -25,7 +25,9 @@ const MESSAGE_MAX_BYTES: usize = 1024;
 pub(crate) enum Difference {
     /// Not at all, or only in `lastRunTime`.
     None,
-    /// In messages only.
+    /// In figures within messages.
+    Figures,
+    /// In what messages say.
     Words,
     /// In a number, a name, or a condition's status or reason.
     Facts,
@@ -198,12 +200,18 @@ pub(crate) fn difference(old: &VariantAutoscalingStatus, new: &VariantAutoscalin
         };
         match old {
             Some(old) if facts(old) != facts(new) => Difference::Facts,
-            Some(old) if old.message != new.message => Difference::Words,
-            Some(_) => Difference::None,
+            Some(old) if old.message == new.message => Difference::None,
+            Some(old) if words(&old.message).eq(words(&new.message)) => Difference::Figures,
+            Some(_) => Difference::Words,
             None => Difference::Facts,
         }
     };
     new.conditions.iter().map(of).max().unwrap_or(Difference::None)
+}
+
+/// A message without its figures.
+fn words(message: &str) -> impl Iterator<Item = char> {
+    message.chars().filter(|char| !char.is_ascii_digit() && *char != '.')
 }
 
 #[cfg(test)]
@@ -269,6 +277,11 @@ mod tests {
         let before = first(&target(2, Reason::Steady, "calm"));
         let later = render(&target(2, Reason::Steady, "calm"), Some("chat"), 3, time(900), &before);
         assert_eq!(difference(&before, &later), Difference::None);
+        let figures = |figure: &str| {
+            let message = format!("calm at {figure} req/s");
+            render(&target(2, Reason::Steady, &message), Some("chat"), 3, time(900), &before)
+        };
+        assert_eq!(difference(&figures("9.5"), &figures("10")), Difference::Figures);
         let words = render(&target(2, Reason::Steady, "calmer"), Some("chat"), 3, time(900), &before);
         assert_eq!(difference(&before, &words), Difference::Words);
         let facts = render(&target(2, Reason::Stale, "calm"), Some("chat"), 3, time(900), &before);
