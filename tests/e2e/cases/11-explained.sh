@@ -58,7 +58,8 @@ configure "$release_namespace" "$spare" "$model=model_id: $model
 namespace: llm
 analyzerName: queueing-model"
 eventually 60 "another analyzer decides about this model" explained "queueing-model: "
-eventually 60 "which finds that fewer carry it" value_is "<" 3
+set_load "$(calculate "0.15 * $one")"
+eventually 90 "which finds that fewer carry less" value_is "<" 3
 
 kubectl annotate namespace llm wva.llmd.ai/exclude=true >/dev/null
 eventually 20 "a namespace that is excluded has no number" metric_fails_with "left alone, by its annotation wva.llmd.ai/exclude"
