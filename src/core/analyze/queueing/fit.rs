@@ -190,6 +190,23 @@ mod tests {
     }
 
     #[test]
+    fn a_product_is_taken_element_by_element() {
+        assert_eq!(product([2.0, 3.0, 4.0], [5.0, 7.0, 11.0]), [10.0, 21.0, 44.0]);
+    }
+
+    #[test]
+    fn the_least_of_a_parabola_is_found_within_its_box() {
+        let normal = [[4.0, 1.0, 0.0], [1.0, 3.0, 1.0], [0.0, 1.0, 2.0]];
+        let right = [6.0, 10.0, 8.0]; // of [1, 2, 3]
+        let near =
+            |found: Vec3, expected: Vec3| found.into_iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-6);
+        let free = least(normal, right, [-9.0; 3], [9.0; 3]);
+        assert!(near(free, [1.0, 2.0, 3.0]), "{free:?}");
+        let boxed = least(normal, right, [1.5; 3], [2.5; 3]);
+        assert!(near(boxed, [1.5, 2.0, 2.5]), "{boxed:?}");
+    }
+
+    #[test]
     fn nothing_near_a_fit_explains_the_loads_better() {
         for window in [vec![seen(2.0)], vec![seen(1.0), seen(9.0)], vec![seen(14.0), seen(3.0), seen(1.0)]] {
             let found = fit(&window, Compat::Corrected).unwrap();
@@ -246,6 +263,20 @@ mod tests {
         // What cannot be told apart is a twentieth.
         let short = Environment { ttft: one.itl, ..one };
         assert!(near(prior(&short, 0.2), [itl / 1.01, 0.05 * itl / 512.0, 0.05 * itl / (1.2 * 576.0)]));
+    }
+
+    #[test]
+    fn with_the_requests_known_the_latencies_are_linear_in_the_parameters() {
+        for rate in [0.1, 1.0, 5.0] {
+            let one = seen(rate);
+            let [ttft, itl] =
+                Row::of(&one).unwrap().factors.map(|factors| dot(factors, [8.0, 0.016, 0.0005]));
+            let [seen1, seen2] = one.observed();
+            assert!(
+                (ttft / seen1 - 1.0).abs() < 1e-3 && (itl / seen2 - 1.0).abs() < 1e-3,
+                "{rate}: {ttft} {itl}"
+            );
+        }
     }
 
     #[test]
