@@ -105,6 +105,8 @@ fn what_is_free_goes_to_the_higher_priority_and_then_by_name() {
         |priority| rescaled(&[model("b", priority, 1, 8000.0), model("a", 1.0, 1, 8000.0)], &[gpus(3)]);
     assert_eq!(numbers(&pass(1.0)), [2, 1], "of three one is left over: a's, by name");
     assert_eq!(numbers(&pass(9.0)), [1, 2]);
+    let bound = pass(9.0).plans.iter().flat_map(|plan| &plan.targets).any(|one| one.bound.is_some());
+    assert!(!bound, "who gets its share is held back by nothing");
 }
 
 #[test]
