@@ -182,14 +182,19 @@ mod tests {
     }
 
     #[test]
+    fn a_first_request_that_takes_no_time_says_nothing_of_a_rate() {
+        let (server, accelerator, performance) = parts(0, 1, Load { arrival: 0.0, input: 9, output: 9 });
+        let service = Service { alpha: 0.0, beta: 0.0, gamma: 0.001 };
+        let found = at_rest(&server, &accelerator, &Performance { service, ..performance });
+        assert_eq!((found.itl, found.max_rate), (0.0, 0.0));
+    }
+
+    #[test]
     fn a_batch_holds_fewer_of_longer_answers_and_at_least_one() {
         let batch = |output, own| {
             allocated(own, 0, Load { arrival: 6.0, input: 128, output }).map(|found| found.batch)
         };
-        assert_eq!(
-            [batch(256, 0), batch(512, 0), batch(100_000, 0), batch(512, 7)],
-            [64, 32, 1, 7].map(Some)
-        );
+        assert_eq!([batch(256, 0), batch(512, 0), batch(20_000, 0), batch(512, 7)], [64, 32, 1, 7].map(Some));
     }
 
     #[test]

@@ -266,17 +266,15 @@ mod tests {
     }
 
     #[test]
-    fn with_the_requests_known_the_latencies_are_linear_in_the_parameters() {
-        for rate in [0.1, 1.0, 5.0] {
-            let one = seen(rate);
-            let [ttft, itl] =
-                Row::of(&one).unwrap().factors.map(|factors| dot(factors, [8.0, 0.016, 0.0005]));
-            let [seen1, seen2] = one.observed();
-            assert!(
-                (ttft / seen1 - 1.0).abs() < 1e-3 && (itl / seen2 - 1.0).abs() < 1e-3,
-                "{rate}: {ttft} {itl}"
-            );
-        }
+    fn a_load_says_what_each_parameter_counts_for_in_both_latencies() {
+        // Three requests of 20 ms each at a time; x = 8/3, y = 7.
+        let shape = Shape { input: 6.0, output: 2.0 };
+        let one = Environment { rate: 9000.0, shape, batch: 64, ttft: 10.0, itl: 5.0 };
+        let row = Row::of(&one).unwrap();
+        let expected = [[1.0, 14.0, 27.0], [1.0, 9.0, 28.0]];
+        let off = row.factors.into_iter().zip(expected).map(|(own, other)| add(own, scale(other, -1.0)));
+        assert!(off.flatten().all(|off| off.abs() < 1e-4), "{:?}", row.factors);
+        assert!((row.n - 3.0).abs() < 1e-6 && row.above.iter().all(|above| above.abs() <= 0.0));
     }
 
     #[test]

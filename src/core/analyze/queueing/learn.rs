@@ -155,11 +155,11 @@ mod tests {
     #[test]
     fn the_newest_of_each_doubling_of_requests_is_kept_and_eight_at_most() {
         let mut window = Vec::new();
-        [2.0, 3.9, 4.1, 7.5, 8.5].map(|requests| file(&mut window, &holding(requests)));
+        [2.0, 3.9, 4.1, 7.5, 8.5].iter().for_each(|requests| file(&mut window, &holding(*requests)));
         assert_eq!(loads(&window), [4.0, 8.0, 9.0]);
         file(&mut window, &holding(5.0));
         assert_eq!(loads(&window), [4.0, 9.0, 5.0], "the newest is last");
-        [1.5, 20.0, 40.0, 70.0, 130.0].map(|requests| file(&mut window, &holding(requests)));
+        [1.5, 20.0, 40.0, 70.0, 130.0].iter().for_each(|requests| file(&mut window, &holding(*requests)));
         assert_eq!(loads(&window).len(), 8);
         file(&mut window, &holding(300.0));
         assert_eq!(loads(&window), [9.0, 5.0, 2.0, 20.0, 40.0, 70.0, 130.0, 300.0]);

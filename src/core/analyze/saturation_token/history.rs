@@ -200,7 +200,7 @@ mod tests {
     fn a_mean_is_of_the_last_ten_and_loses_its_fraction() {
         let mut all = Histories::default();
         assert_eq!(mean(&all, SHORT), None);
-        [10, 21].map(|value| all.add(SHORT, Tokens::new(value), NOW));
+        [10, 21].into_iter().for_each(|value| all.add(SHORT, Tokens::new(value), NOW));
         assert_eq!(mean(&all, SHORT), Some(15));
         (0..10).for_each(|value| all.add(SHORT, Tokens::new(100 + value), NOW));
         assert_eq!(mean(&all, SHORT), Some(104));
@@ -230,7 +230,7 @@ mod tests {
             (Setting { accelerator: "A100", ..with(OutputLength::Long) }, 30),
             (Setting { role: Role::Decode, ..with(OutputLength::Long) }, 40),
         ];
-        others.map(|(setting, value)| all.add(setting, Tokens::new(value), NOW));
+        others.into_iter().for_each(|(setting, value)| all.add(setting, Tokens::new(value), NOW));
         assert_eq!(all.least_of_other_lengths(SHORT), Some(Tokens::new(50)));
         assert_eq!(all.least_of_other_lengths(with(OutputLength::Medium)), Some(Tokens::new(10)));
         assert_eq!(all.least_of_other_lengths(Setting { gpus: 9, ..SHORT }), None);

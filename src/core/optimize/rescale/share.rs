@@ -40,7 +40,7 @@ pub fn split<R: Ord + Clone>(
     }
     let all = float(sum(weights));
     let exact = |role: &R| float(rest) * float(of(weights, role)) / all;
-    let fractions = roles.iter().map(|role| Part { id: role.clone(), exact: exact(role), cap: i64::MAX });
+    let fractions = roles.iter().map(|role| Part { id: role.clone(), exact: exact(role) });
     apportion(&mut parts, &fractions.collect::<Vec<_>>(), rest);
     parts
 }
