@@ -307,4 +307,22 @@ mod tests {
         let other = Record { accelerator: "A100".into(), ..record(Learned::Live, 0, 9_000) };
         assert_eq!(carries(50_000, Some(other)), Some(32_000));
     }
+
+    #[test]
+    fn two_records_a_variant_are_kept_and_of_more_the_oldest_of_variants_that_are_gone_go() {
+        let usual = EngineParameters::defaults(Engine::Vllm);
+        let policy = TokenPolicy::default();
+        let left = |names: &[&str], compat| {
+            let mut knowledge = Knowledge::default();
+            for (hour, name) in (0..).zip(names) {
+                let one = VariantInput { name, ..variant(&usual, "H100", 1) };
+                knowledge.read_arguments(&one, &look(&policy, hour));
+            }
+            knowledge.forget(&[("a", 0), ("b", 1)].into(), &Look { compat, ..look(&policy, 9) });
+            knowledge.records.keys().map(|name| name.to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(left(&["a", "b", "d", "c"], Compat::Corrected), ["a", "b", "c", "d"]);
+        assert_eq!(left(&["a", "b", "e", "d", "c"], Compat::Corrected), ["a", "b", "c", "d"]);
+        assert_eq!(left(&["a", "b", "e", "d", "c"], Compat::Upstream).len(), 5);
+    }
 }

@@ -181,6 +181,22 @@ fn replicas_that_start_or_are_stale_teach_nothing_and_only_capacity_serves() {
 }
 
 #[test]
+fn a_replica_without_a_latency_or_beyond_its_cache_teaches_nothing() {
+    let odd = [
+        Observation { latency: 0.0, ..replica(0.7) },
+        Observation { latency: f64::INFINITY, ..replica(0.7) },
+        Observation { latency: 9.0, capacity: 0, ..replica(0.7) },
+        Observation { latency: 9.0, ..replica(1.1) },
+        Observation { latency: 9.0, ..replica(-0.1) },
+    ];
+    for other in odd {
+        let seen = look(0, Some(5.0), vec![variant("v", vec![replica(0.5), other])]);
+        let found = analyze(&seen, &mut Memory::default(), Compat::Corrected);
+        assert!((found.lines["v"].slope - TRUE.slope).abs() < 1e-12, "{seen:?}");
+    }
+}
+
+#[test]
 fn a_replica_without_prompts_or_without_answers_teaches_nothing() {
     let silent = Observation { generated: 1.0, latency: 9.0, ..replica(0.7) };
     let empty = Observation { prompt: 1.0, latency: 9.0, ..replica(0.7) };

@@ -213,6 +213,18 @@ fn what_a_rescaling_leaves_is_there_for_the_others() {
     assert_eq!(numbers(&found), [4, 3, 0, 0]);
 }
 
+#[test]
+fn what_a_rescaling_takes_is_charged_and_no_more() {
+    let mixed = [v("c1", 5.0, 1000.0, 0), V { accelerator: Some("H100"), ..v("c2", 5.0, 1000.0, 0) }];
+    let others = request("c", 1.0, &mixed, &[says(9000.0, 0.0)]);
+    let most = V { max: Some(2), ..v("a", 5.0, 1000.0, 1) };
+    let all = [of(most, 1.0, 9000.0), model("b", 1.0, 1, 3000.0), others];
+    let cluster_only = Free { namespaces: BTreeMap::new(), ..free(6, 0) };
+    let found = upstream(&all, cluster_only, &cluster(), Compat::Upstream);
+    // Of six one goes to a, which may have two, and two go to b, which needs three.
+    assert_eq!(numbers(&found), [2, 3, 3, 0]);
+}
+
 fn roles(prefill: u32, decode: u32, demand: (f64, f64)) -> Request {
     let variants =
         [v("a-prefill", 5.0, 1000.0, prefill).role(Prefill), v("a-decode", 5.0, 1000.0, decode).role(Decode)];
