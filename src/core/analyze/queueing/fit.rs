@@ -170,6 +170,8 @@ fn least(normal: [Vec3; 3], right: Vec3, low: Vec3, high: Vec3) -> Vec3 {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::float_cmp, reason = "exact by construction")]
+
     use super::super::model::{Limits, Model};
     use super::super::service_time::{Service, Shape};
     use super::*;
