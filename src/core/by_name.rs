@@ -51,7 +51,11 @@ impl<V> ByName<V> {
     pub fn insert(&mut self, name: SmolStr, value: V) {
         match self.place(&name) {
             Ok(at) => self.0[at].1 = value,
-            Err(at) => self.0.insert(at, (name, value)),
+            Err(at) => {
+                // Most are alone, and of large values a list that grows by itself makes room for four.
+                self.0.reserve_exact(usize::from(self.0.is_empty()));
+                self.0.insert(at, (name, value));
+            }
         }
     }
 
@@ -72,9 +76,9 @@ impl<V> ByName<V> {
         &mut self.0[at].1
     }
 
-    /// Keeps the names that `keep` wants.
-    pub fn retain(&mut self, mut keep: impl FnMut(&SmolStr) -> bool) {
-        self.0.retain(|(name, _)| keep(name));
+    /// Keeps what `keep` wants.
+    pub fn retain(&mut self, mut keep: impl FnMut(&SmolStr, &V) -> bool) {
+        self.0.retain(|(name, value)| keep(name, value));
     }
 
     /// Names and values.

@@ -288,12 +288,15 @@ fn measured_lately(replica: &Replica, now: Timestamp) -> bool {
     let served = seconds(replica.ready_since.unwrap_or(replica.created), now);
     let lately = |engine: &Signals| {
         let (kv, waiting) = (engine.get(Signal::KvUsage), engine.get(Signal::Waiting));
-        let gap = usual_gap(if waiting.len() >= kv.len() { waiting } else { kv });
-        let (newest, oldest) = ((2.0 * gap).max(30.0), served.min(60.0) - gap - 5.0);
-        [kv, waiting].iter().all(|series| {
-            series.last().is_some_and(|last| seconds(last.at, now) <= newest)
-                && series.first().is_some_and(|first| seconds(first.at, now) >= oldest)
-        })
+        let within = |gap: f64| {
+            let (newest, oldest) = ((2.0 * gap).max(30.0), served.min(60.0) - gap - 5.0);
+            [kv, waiting].iter().all(|series| {
+                series.last().is_some_and(|last| seconds(last.at, now) <= newest)
+                    && series.first().is_some_and(|first| seconds(first.at, now) >= oldest)
+            })
+        };
+        // Slower scrapes only allow more.
+        within(0.0) || within(usual_gap(if waiting.len() >= kv.len() { waiting } else { kv }))
     };
     !replica.engines.is_empty() && serving(replica).all(lately)
 }

@@ -167,6 +167,8 @@ pub struct Signals {
     /// Where the samples of each signal end; they begin where those of the one before end.
     ends: [u32; Signal::ALL.len()],
     samples: Vec<Sample>,
+    /// One bit a signal: some sample of it is below the one before.
+    falls: u32,
     /// The latest time of all samples.
     latest: Option<Timestamp>,
 }
@@ -180,6 +182,8 @@ impl Signals {
         series.sort_by_key(|sample| sample.at);
         series.dedup_by_key(|sample| sample.at);
         self.latest = self.latest.max(series.last().map(|newest| newest.at));
+        let rises = series.is_sorted_by(|one, next| one.value <= next.value);
+        self.falls = if rises { self.falls & !signal.bit() } else { self.falls | signal.bit() };
         let more = count(series.len() - range.len());
         self.ends[signal as usize..].iter_mut().for_each(|end| *end += more);
         self.samples.splice(range, series);
@@ -196,6 +200,12 @@ impl Signals {
     #[must_use]
     pub fn get(&self, signal: Signal) -> &[Sample] {
         &self.samples[self.range(signal)]
+    }
+
+    /// Some sample of `signal` is below the one before: as a counter it was restarted.
+    #[must_use]
+    pub const fn falls(&self, signal: Signal) -> bool {
+        self.falls & signal.bit() != 0
     }
 
     /// The newest sample of `signal`.
@@ -300,6 +310,10 @@ pub enum Signal {
 }
 
 impl Signal {
+    const fn bit(self) -> u32 {
+        1 << self as u32
+    }
+
     /// All of them, in their order.
     pub const ALL: [Self; 19] = [
         Self::KvUsage,

@@ -182,7 +182,13 @@ impl Seconds {
     /// From `earlier` to `later`; zero when the order is reversed.
     #[must_use]
     pub fn between(earlier: jiff::Timestamp, later: jiff::Timestamp) -> Self {
-        Self(later.duration_since(earlier).as_secs_f64().max(0.0))
+        Self::of(later.duration_since(earlier))
+    }
+
+    /// So long; zero when it is negative.
+    #[must_use]
+    pub fn of(duration: jiff::SignedDuration) -> Self {
+        Self(duration.as_secs_f64().max(0.0))
     }
 }
 

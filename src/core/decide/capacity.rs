@@ -18,7 +18,7 @@ use crate::decision::Reason;
 use crate::memory::Learned;
 use crate::model::{Beside, Role, Utilisation};
 use crate::observe::held_by_scheduler;
-use crate::optimize::{Candidate, Plan, Request};
+use crate::optimize::{self, Candidate, Plan, Request};
 use crate::quality::{Load, State};
 use crate::report::{Direction, Side, Stage, Step, Turn, Value};
 use crate::snapshot::{Signal, VariantState};
@@ -45,7 +45,6 @@ pub(super) struct Asked {
 /// What the analyzers read of one member.
 pub(super) struct Seen<'m, 'a> {
     pub(super) member: &'m Member<'a>,
-    pub(super) loads: Vec<Load>,
     /// Replicas that do not serve yet, or serve and were not seen yet.
     pub(super) pending: Replicas,
 }
@@ -75,18 +74,18 @@ pub(super) fn ask(
     }
     let first = Beside { analyzer: scene.model.analyzer, score: scene.model.score, utilisation: None };
     let chosen = std::iter::once(&first).chain(&scene.model.beside);
-    let findings: Vec<Finding> = chosen
+    let (findings, said): (Vec<Finding>, Vec<SmolStr>) = chosen
         .filter_map(|one| {
             let utilisation = one.utilisation.unwrap_or(scene.model.utilisation);
             let question = Question { scene, score: one.score, utilisation, seen: &seen };
             let finding = find(question, one.analyzer, learned)?;
             let finding = if scene.compat.is_upstream() { finding } else { in_pods(finding, &seen) };
-            steps.push(analyzed(utilisation, &finding));
-            Some(finding)
+            let words = words::found(&finding);
+            steps.push(analyzed(utilisation, &finding, words.clone()));
+            Some((finding, words))
         })
-        .collect();
-    let said = findings.iter().map(words::found);
-    let said = said.reduce(|one, other| smol_str::format_smolstr!("{one}; {other}"))?;
+        .unzip();
+    let said = said.into_iter().reduce(|one, other| smol_str::format_smolstr!("{one}; {other}"))?;
     let candidates = members.iter().map(|member| candidate(member, member.scale.base()));
     let (places, candidates) = candidates.enumerate().unzip();
     let request = Request { id: scene.id.clone(), priority: scene.model.priority, candidates, findings };
@@ -134,7 +133,7 @@ fn see<'m, 'a>(scene: Scene<'_>, member: &'m Member<'a>) -> Seen<'m, 'a> {
         member.seen.credited(member.state, TRANSITION_PATIENCE, scene.now)
     };
     let pending = Replicas::new(starting.get().saturating_add(unseen.get())).min(member.scale.base());
-    Seen { member, loads: member.loads(scene.now), pending }
+    Seen { member, pending }
 }
 
 /// Analyzers count engines, and what is scaled are pods: with data parallelism a pod has several.
@@ -149,7 +148,12 @@ fn in_pods(mut finding: Finding, seen: &[Seen<'_, '_>]) -> Finding {
     finding
 }
 
-impl Seen<'_, '_> {
+impl<'a> Seen<'_, 'a> {
+    /// What its engines were doing, without those of which nothing recent is known.
+    pub(super) fn loads(&self) -> &[Load<'a>] {
+        &self.member.seen.loads
+    }
+
     /// Serving processes of a pod, at least 1.
     pub(super) fn engines_a_pod(&self) -> u32 {
         self.member.seen.engines_a_pod.max(1)
@@ -176,7 +180,7 @@ fn tokens(question: Question<'_, '_, '_>, learned: &mut Learned) -> Finding {
     let variants: Vec<_> = seen.iter().map(variant_input).collect();
     let mut replicas = Vec::new();
     for (one, variant) in seen.iter().zip(&variants) {
-        replicas.extend(one.loads.iter().map(|load| observation(variant, load)));
+        replicas.extend(one.loads().iter().map(|load| observation(variant, load)));
     }
     let policy = TokenPolicy {
         kv_cache_threshold: scene.model.saturation.kv_cache_threshold,
@@ -214,19 +218,20 @@ fn variant_input<'a>(one: &Seen<'_, 'a>) -> VariantInput<'a> {
     }
 }
 
-fn observation<'a>(variant: &VariantInput<'a>, load: &Load) -> Observation<'a> {
+fn observation<'a>(variant: &VariantInput<'a>, load: &Load<'_>) -> Observation<'a> {
+    let (kv, capacity) = (load.kv().unwrap_or(0.0), load.capacity());
     Observation {
         replica: "",
         variant: variant.name,
         accelerator: variant.accelerator,
         cost: variant.cost,
-        kv: load.kv.unwrap_or(0.0),
-        in_use: Tokens::new(load.used()),
-        capacity: Tokens::new(load.capacity),
-        queue: whole(load.queue.unwrap_or(0.0)),
-        prompt: load.prompt.unwrap_or(0.0),
-        output: load.generated.unwrap_or(0.0),
-        prefix_hits: load.hits.unwrap_or(0.0),
+        kv,
+        in_use: Tokens::new(Load::used(kv, capacity)),
+        capacity: Tokens::new(capacity),
+        queue: whole(load.queue().unwrap_or(0.0)),
+        prompt: load.prompt().unwrap_or(0.0),
+        output: load.generated().unwrap_or(0.0),
+        prefix_hits: load.hits().unwrap_or(0.0),
     }
 }
 
@@ -252,17 +257,17 @@ fn held(scene: Scene<'_>) -> Option<SchedulerQueue> {
 
 fn throughput(question: Question<'_, '_, '_>, learned: &mut Learned) -> Finding {
     let Question { scene, score, utilisation, seen } = question;
-    let observed = |load: &Load| throughput::Observation {
+    let observed = |load: &Load<'_>| throughput::Observation {
         stale: false,
-        kv: load.kv_now.unwrap_or(0.0),
-        capacity: load.capacity,
-        latency: load.between_tokens.unwrap_or(0.0),
-        prompt: load.prompt.unwrap_or(0.0),
-        generated: load.generated.unwrap_or(0.0),
-        hits: load.hits.unwrap_or(0.0),
-        arriving: load.arriving.unwrap_or(0.0),
-        finished: load.finished.unwrap_or(0.0),
-        generating: load.finishing.unwrap_or(0.0),
+        kv: load.kv_now().unwrap_or(0.0),
+        capacity: load.capacity(),
+        latency: load.between_tokens().unwrap_or(0.0),
+        prompt: load.prompt().unwrap_or(0.0),
+        generated: load.generated().unwrap_or(0.0),
+        hits: load.hits().unwrap_or(0.0),
+        arriving: load.arriving().unwrap_or(0.0),
+        finished: load.finished().unwrap_or(0.0),
+        generating: load.finishing().unwrap_or(0.0),
     };
     let variant = |one: &Seen<'_, '_>| throughput::Observed {
         name: one.member.name().clone(),
@@ -271,7 +276,7 @@ fn throughput(question: Question<'_, '_, '_>, learned: &mut Learned) -> Finding 
         cost: one.member.state.variant.cost,
         pending: one.engines(scene, one.pending),
         ready: one.engines(scene, one.member.scale.base().above(one.pending)),
-        replicas: one.loads.iter().map(observed).collect(),
+        replicas: one.loads().iter().map(observed).collect(),
     };
     let look = throughput::Look {
         now: scene.now,
@@ -286,18 +291,18 @@ fn throughput(question: Question<'_, '_, '_>, learned: &mut Learned) -> Finding 
 /// Requests a second that arrive for the model: what the scheduler gives out, else (ours) the first tokens of all
 /// engines, which differ from it by what waits.
 fn arrival(scene: Scene<'_>, seen: &[Seen<'_, '_>]) -> Option<f64> {
-    let given = Load::read(&scene.group.scheduler, scene.now).arriving;
+    let given = Load::read(&scene.group.scheduler, scene.now).arriving();
     let own = || {
-        let started = seen.iter().flat_map(|one| &one.loads).filter_map(|load| load.starting);
+        let started = seen.iter().flat_map(Seen::loads).filter_map(Load::starting);
         started.reduce(|sum, rate| sum + rate)
     };
     given.or_else(|| if scene.compat.is_upstream() { None } else { own() })
 }
 
-fn analyzed(utilisation: Utilisation, finding: &Finding) -> Step {
+fn analyzed(utilisation: Utilisation, finding: &Finding, words: SmolStr) -> Step {
     let total = finding.total;
     let capacities = finding.variants.iter().map(|one| Value {
-        name: smol_str::format_smolstr!("capacity of a replica of {} ({})", one.name, one.reason),
+        name: words::sentence(format_args!("capacity of a replica of {} ({})", one.name, one.reason)),
         value: one.per_replica,
     });
     let sums = [
@@ -321,7 +326,7 @@ fn analyzed(utilisation: Utilisation, finding: &Finding) -> Step {
     Step {
         values: sums.into_iter().chain(of_roles).chain(capacities).collect(),
         turns,
-        ..Step::new(Stage::Analyze, None, words::found(finding))
+        ..Step::new(Stage::Analyze, None, words)
     }
 }
 
@@ -371,7 +376,8 @@ impl Asked {
         drafts: &mut [Draft],
         steps: &mut Vec<Step>,
     ) {
-        steps.extend(plan.steps.iter().map(|step| Step::new(Stage::Optimize, None, step.to_smolstr())));
+        let said = |step: &optimize::Step| words::sentence(format_args!("{step}"));
+        steps.extend(plan.steps.iter().map(|step| Step::new(Stage::Optimize, None, said(step))));
         let planned = self.places.iter().zip(&plan.targets);
         let planned = planned.map(|(at, target)| (*at, target.target, target.bound.as_ref()));
         let settled = self.wanted.iter().enumerate().filter_map(|(at, wanted)| Some((at, (*wanted)?, None)));

@@ -39,15 +39,15 @@ fn load(scene: Scene<'_>, one: &Seen<'_, '_>) -> Load {
     let variant = &one.member.state.variant;
     let batch = max_sequences(one.member.state);
     // Without a scheduler (ours) first tokens stand for arrivals: they differ from them by what waits.
-    let arrival = |load: &quality::Load| {
-        load.arriving.or(if scene.compat.is_upstream() { None } else { load.starting })
+    let arrival = |load: &quality::Load<'_>| {
+        load.arriving().or_else(|| if scene.compat.is_upstream() { None } else { load.starting() })
     };
-    let observed = |load: &quality::Load| Observation {
+    let observed = |load: &quality::Load<'_>| Observation {
         arrival: arrival(load),
-        input: load.prompt.unwrap_or(0.0),
-        output: load.generated.unwrap_or(0.0),
-        ttft: load.first_token.unwrap_or(0.0),
-        itl: load.between_tokens.unwrap_or(0.0),
+        input: load.prompt().unwrap_or(0.0),
+        output: load.generated().unwrap_or(0.0),
+        ttft: load.first_token().unwrap_or(0.0),
+        itl: load.between_tokens().unwrap_or(0.0),
         batch,
     };
     Load {
@@ -57,7 +57,7 @@ fn load(scene: Scene<'_>, one: &Seen<'_, '_>) -> Load {
         cost: variant.cost,
         ready: one.engines(scene, one.member.scale.base().above(one.pending)),
         pending: one.engines(scene, one.pending),
-        observations: one.loads.iter().map(observed).collect(),
+        observations: one.loads().iter().map(observed).collect(),
     }
 }
 

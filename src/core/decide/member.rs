@@ -10,8 +10,8 @@ use super::TRANSITION_PATIENCE;
 use crate::decision::Reason;
 use crate::memory::{GroupMemory, VariantMemory};
 use crate::model::{Compat, GroupId, ModelPolicy, Policy, ScaleToZero, ServiceClass, UnitCost, VariantId};
-use crate::quality::{Freshness, Load, Rights, VariantSight, engines_of, read};
-use crate::snapshot::{ModelGroup, Phase, Scale, VariantState};
+use crate::quality::{Rights, VariantSight};
+use crate::snapshot::{ModelGroup, Scale, VariantState};
 use crate::units::{Replicas, Seconds};
 
 /// What every part of a group's decision looks at.
@@ -114,17 +114,6 @@ impl Member<'_> {
             blind: true,
             look: None,
         }
-    }
-
-    /// What its engines were doing, without those of which nothing recent is known.
-    pub(super) fn loads(&self, now: Timestamp) -> Vec<Load> {
-        let serving = self.state.replicas.iter().filter(|replica| replica.phase == Phase::Ready);
-        let judged = serving.flat_map(|replica| {
-            let since = replica.ready_since.unwrap_or(replica.created);
-            engines_of(replica)
-                .filter(move |(_, engine)| read(engine, since, now).freshness <= Freshness::Aging)
-        });
-        judged.map(|(_, engine)| Load::read(engine, now)).collect()
     }
 
     /// Cheaper first; of equals the name that sorts first.

@@ -145,7 +145,9 @@ fn absent(
 ) -> Vec<(GroupId, GroupMemory)> {
     let kept = gone.into_iter().map(|(id, group)| {
         let mut group = group.clone();
-        group.variants.retain(|name| invalid.contains(&VariantId::new(id.namespace.clone(), name.clone())));
+        group
+            .variants
+            .retain(|name, _| invalid.contains(&VariantId::new(id.namespace.clone(), name.clone())));
         not_after(&mut group, snapshot.now);
         (id.clone(), group)
     });

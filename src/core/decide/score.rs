@@ -31,11 +31,11 @@ pub(super) fn look_and_step(
         if !member.active() {
             return zero::asleep(scene, member);
         }
-        let loads = member.loads(scene.now);
+        let loads = &member.seen.loads;
         if loads.is_empty() {
             return unseen_among_seen(scene, evidence, member);
         }
-        let scored = score(scene, member, &loads, bests);
+        let scored = score(scene, member, loads, bests);
         let finding = words::scored(&scored);
         steps.push(analyzed(member, &scored, finding.clone()));
         let (number, reason) = settle(scene, state.rights(), member, scored.wanted);
@@ -48,29 +48,29 @@ pub(super) fn look_and_step(
 
 /// Takes in what every engine does before any is compared with the best: the order of variants does not matter.
 fn learn(scene: Scene<'_>, member: &Member<'_>, bests: &mut Bests) {
-    for load in member.loads(scene.now) {
-        let (key, speed) = seen(member, &load);
+    for load in &member.seen.loads {
+        let (key, speed) = seen(member, load);
         speed.into_iter().for_each(|speed| bests.observe(&key, scene.now, speed));
     }
 }
 
 /// With which engines one is compared, and how fast one of its requests is.
-fn seen(member: &Member<'_>, load: &Load) -> (SmolStr, Option<f64>) {
+fn seen(member: &Member<'_>, load: &Load<'_>) -> (SmolStr, Option<f64>) {
     let accelerator = member.state.variant.accelerator.as_deref().unwrap_or_default();
-    let key = hardware(accelerator, member.state.template.gpus, load.generated.unwrap_or(0.0));
-    let (running, latency) = (load.running.unwrap_or(0.0), load.between_tokens.unwrap_or(0.0));
-    (key, speed(load.generating, running, latency))
+    let key = hardware(accelerator, member.state.template.gpus, load.generated().unwrap_or(0.0));
+    let (running, latency) = (load.running().unwrap_or(0.0), load.between_tokens().unwrap_or(0.0));
+    (key, speed(load.generating(), running, latency))
 }
 
-fn score(scene: Scene<'_>, member: &Member<'_>, loads: &[Load], bests: &Bests) -> Scored {
+fn score(scene: Scene<'_>, member: &Member<'_>, loads: &[Load<'_>], bests: &Bests) -> Scored {
     let rules = scene.model.scoring;
     let steps = Steps { up: rules.up, down: rules.down, more: rules.more, fewer: rules.fewer };
     let (current, bounds) = (member.scale.base(), member.state.variant.bounds);
-    let queue = |load: &Load| whole(load.queue.unwrap_or(0.0));
-    let kv = |load: &Load| load.kv.unwrap_or(0.0);
+    let queue = |load: &Load<'_>| whole(load.queue().unwrap_or(0.0));
+    let kv = |load: &Load<'_>| load.kv().unwrap_or(0.0);
     if scene.model.analyzer == Analyzer::Weighted {
         let limit = rules.queue_limit.unwrap_or(weighted::QUEUE_LIMIT);
-        let observed = |load: &Load| {
+        let observed = |load: &Load<'_>| {
             let (key, speed) = seen(member, load);
             let best = bests.get(&key, scene.now);
             weighted::Observation { kv: kv(load), queue: queue(load), speed, best }
@@ -80,7 +80,7 @@ fn score(scene: Scene<'_>, member: &Member<'_>, loads: &[Load], bests: &Bests) -
     }
     let usual = threshold::Rules::default().queue_limit;
     let rules = threshold::Rules { steps, queue_limit: rules.queue_limit.unwrap_or(usual) };
-    let observed = |load: &Load| threshold::Observation { kv: kv(load), queue: queue(load) };
+    let observed = |load: &Load<'_>| threshold::Observation { kv: kv(load), queue: queue(load) };
     let observed: Vec<_> = loads.iter().map(observed).collect();
     threshold::analyze(&observed, current, bounds, &rules)
 }

@@ -1,5 +1,7 @@
 //! The sentences of a decision. Words only: nothing here decides, and nothing reads them back.
 
+use std::fmt;
+
 use smol_str::{SmolStr, ToSmolStr, format_smolstr};
 
 use crate::analyze::finding::{Analyzer, Finding, Totals};
@@ -12,6 +14,17 @@ use crate::snapshot::{SourceHealth, VariantState};
 use crate::units::{Replicas, Seconds};
 
 use super::member::Member;
+
+/// Letters of the usual sentence of a report; a longer one is copied once.
+const USUAL: usize = 192;
+
+/// A sentence of several numbers, written in one go: a `SmolStr` of many pieces grows a little with each.
+pub(super) fn sentence(words: fmt::Arguments<'_>) -> SmolStr {
+    let mut text = String::with_capacity(USUAL);
+    // Writing into a text cannot fail.
+    let _ = fmt::Write::write_fmt(&mut text, words);
+    text.into()
+}
 
 pub(super) fn quality_step(role: Role, state: State, seen: &[Seen<'_>]) -> Step {
     let sum = |part: fn(&VariantSight<'_>) -> u32| {
@@ -27,7 +40,7 @@ pub(super) fn quality_step(role: Role, state: State, seen: &[Seen<'_>]) -> Step 
         State::Aging => "aging",
         State::Fresh => "fresh and complete",
     };
-    let finding = format_smolstr!(
+    let finding = sentence(format_args!(
         "role {role:?}: {state}: {} ready ({} fresh, {} aging, {} stale, {} without series), {} starting ({} unschedulable)",
         sum(|one| one.ready),
         sum(|one| one.fresh),
@@ -36,12 +49,12 @@ pub(super) fn quality_step(role: Role, state: State, seen: &[Seen<'_>]) -> Step 
         sum(|one| one.absent),
         sum(|one| one.starting),
         sum(|one| one.unschedulable),
-    );
+    ));
     Step::new(Stage::Quality, None, finding)
 }
 
 pub(super) fn finding(analysis: &Analysis, policy: &SaturationPolicy) -> SmolStr {
-    format_smolstr!(
+    sentence(format_args!(
         "mean spare KV cache {:.2} (trigger {:.2}) and queue {:.1} (trigger {:.1}) over {} of {} replicas below saturation",
         analysis.avg_spare_kv,
         policy.kv_spare_trigger,
@@ -49,7 +62,7 @@ pub(super) fn finding(analysis: &Analysis, policy: &SaturationPolicy) -> SmolStr
         policy.queue_spare_trigger,
         analysis.non_saturated,
         analysis.total,
-    )
+    ))
 }
 
 pub(super) fn scored(scored: &Scored) -> SmolStr {
@@ -65,22 +78,30 @@ pub(super) fn found(finding: &Finding) -> SmolStr {
         _ => "requests/s",
     };
     let name = finding.analyzer.as_str();
-    let of_role = |(role, totals): (&Role, &Totals)| format_smolstr!("role {role:?} {}", asked(totals, unit));
+    let of_role = |(role, totals): (&Role, &Totals)| format_smolstr!("role {role:?} {}", Asked(totals, unit));
     let of_roles = finding.roles.iter().map(of_role);
     let all = of_roles.reduce(|one, other| format_smolstr!("{one}, {other}"));
-    format_smolstr!("{name}: {}", all.unwrap_or_else(|| asked(&finding.total, unit)))
+    match all {
+        Some(all) => format_smolstr!("{name}: {all}"),
+        None => sentence(format_args!("{name}: {}", Asked(&finding.total, unit))),
+    }
 }
 
-fn asked(totals: &Totals, unit: &str) -> SmolStr {
-    let Totals { supply, anticipated, demand, required, spare } = *totals;
-    let rest = if required > 0.0 {
-        format_smolstr!("{required:.1} missing")
-    } else if spare > 0.0 {
-        format_smolstr!("{spare:.1} spare")
-    } else {
-        SmolStr::new_static("enough")
-    };
-    format_smolstr!("{demand:.1} {unit} asked of {supply:.1} ({anticipated:.1} with what starts): {rest}")
+/// What is asked and what can be carried, in a unit.
+struct Asked<'a>(&'a Totals, &'a str);
+
+impl fmt::Display for Asked<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Totals { supply, anticipated, demand, required, spare }, unit) = (*self.0, self.1);
+        write!(f, "{demand:.1} {unit} asked of {supply:.1} ({anticipated:.1} with what starts): ")?;
+        if required > 0.0 {
+            write!(f, "{required:.1} missing")
+        } else if spare > 0.0 {
+            write!(f, "{spare:.1} spare")
+        } else {
+            f.write_str("enough")
+        }
+    }
 }
 
 /// The quantity that a finding's answer turns on.
@@ -91,9 +112,9 @@ pub(super) fn demand(role: Option<Role>) -> SmolStr {
 pub(super) fn analyzed(member: &Member<'_>, number: Replicas, finding: &str) -> SmolStr {
     let (id, base) = (member.id(), member.scale.base());
     if number == base {
-        format_smolstr!("{id}: {finding}")
+        sentence(format_args!("{id}: {finding}"))
     } else {
-        format_smolstr!("{id}: {base} to {number}: {finding}")
+        sentence(format_args!("{id}: {base} to {number}: {finding}"))
     }
 }
 
@@ -247,7 +268,7 @@ pub(super) fn stepped(member: &Member<'_>, number: Replicas, finding: &str, stat
 }
 
 pub(super) fn steady(member: &Member<'_>, finding: &str) -> SmolStr {
-    format_smolstr!("{}: {finding}", member.id())
+    sentence(format_args!("{}: {finding}", member.id()))
 }
 
 pub(super) fn no_room(member: &Member<'_>, finding: &str) -> SmolStr {

@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 use smol_str::SmolStr;
 
+use super::load::latest;
 use super::{FRESH_AT_LEAST, LATE_SCRAPE, PEAK_WINDOW, STALE_AT_LEAST};
 use crate::snapshot::{Replica, Sample, Signal, Signals};
 use crate::units::{Seconds, whole};
@@ -28,6 +29,8 @@ pub struct Reading {
     pub freshness: Freshness,
     /// The newest sample of a signal V1 needs.
     pub newest: Option<Timestamp>,
+    /// The scrape interval observed. See [`interval_of`].
+    pub interval: Seconds,
     /// Peak KV-cache usage of the window, 0 when only the queue is known.
     pub kv: f64,
     /// Peak waiting requests of the window, without the fraction; 0 when only the KV cache is known.
@@ -66,10 +69,10 @@ pub fn read(signals: &Signals, ready_since: Timestamp, now: Timestamp) -> Readin
     let limit = fresh_limit(interval);
     let window = if limit > PEAK_WINDOW { limit } else { PEAK_WINDOW };
     let peak = |signal| {
-        let recent = signals.get(signal).iter().filter(|sample| Seconds::between(sample.at, now) <= window);
-        recent.map(|sample| sample.value).fold(0.0, f64::max)
+        let recent = latest(signals.get(signal), window, now);
+        recent.iter().map(|sample| sample.value).fold(0.0, f64::max)
     };
-    Reading { freshness, newest, kv: peak(Signal::KvUsage), queue: whole(peak(Signal::Waiting)) }
+    Reading { freshness, newest, interval, kv: peak(Signal::KvUsage), queue: whole(peak(Signal::Waiting)) }
 }
 
 /// Both series go back over the window of the peaks, or to when the pod began to serve: to within one scrape of it.
@@ -126,8 +129,14 @@ pub fn interval_of(signals: &Signals) -> Seconds {
 /// The median gap between the times of `series`: one missed scrape does not change it.
 #[must_use]
 pub fn median_gap(series: &[Sample]) -> Seconds {
-    let mut gaps: Vec<Seconds> =
-        series.windows(2).map(|pair| Seconds::between(pair[0].at, pair[1].at)).collect();
-    gaps.sort_by(|a, b| a.get().total_cmp(&b.get()));
-    gaps.get(gaps.len() / 2).copied().unwrap_or(Seconds::ZERO)
+    let gaps = series.windows(2).map(|pair| pair[1].at.duration_since(pair[0].at));
+    // What more than half of them are is the median, and scrapes are mostly that regular.
+    let Some(usual) = gaps.clone().next_back() else { return Seconds::ZERO };
+    let among = gaps.len();
+    let usual = if 2 * gaps.clone().filter(|gap| *gap == usual).count() > among {
+        usual
+    } else {
+        *gaps.collect::<Vec<_>>().select_nth_unstable(among / 2).1
+    };
+    Seconds::of(usual)
 }

@@ -4,6 +4,7 @@ use jiff::Timestamp;
 
 use super::STALE_AT_LEAST;
 use super::engine::{Freshness, Reading, engines_of, read};
+use super::load::Load;
 use crate::analyze::saturation_percent::Observation;
 use crate::snapshot::{Phase, Replica, SourceHealth, VariantState};
 use crate::units::{Replicas, Seconds, count};
@@ -83,6 +84,8 @@ pub struct VariantSight<'a> {
     pub engines_a_pod: u32,
     /// V1's input: one an engine that is not stale.
     pub observations: Vec<Observation<'a>>,
+    /// What the same engines were doing, for the other analyzers.
+    pub loads: Vec<Load<'a>>,
 }
 
 /// What is seen of a set of variants.
@@ -190,7 +193,8 @@ fn see_ready<'a>(
         if reading.freshness <= Freshness::Aging {
             seen.newest = seen.newest.max(reading.newest);
             let engine = several.then_some(engine.as_str());
-            let Reading { kv, queue, .. } = reading;
+            let Reading { kv, queue, interval, .. } = reading;
+            seen.loads.push(Load::scraped(signals, interval, now));
             let (replica, name, cost) =
                 (replica.pod.as_str(), variant.variant.id.name.as_str(), variant.variant.cost);
             seen.observations.push(Observation { replica, engine, variant: name, cost, kv, queue });

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
+use smol_str::SmolStr;
 
 use crate::model::Role;
 use crate::units::{Tokens, count};
@@ -53,7 +54,7 @@ pub struct Setting<'a> {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct History {
     /// [`Setting::accelerator`].
-    pub accelerator: String,
+    pub accelerator: SmolStr,
     /// [`Setting::gpus`].
     pub gpus: u32,
     /// [`Setting::role`].
@@ -102,7 +103,7 @@ impl Histories {
     fn entry(&mut self, setting: Setting<'_>, now: Timestamp) -> Option<&mut History> {
         let index = self.place(setting).unwrap_or_else(|index| {
             let Setting { accelerator, gpus, role, length } = setting;
-            let (accelerator, values) = (accelerator.to_owned(), Vec::new());
+            let (accelerator, values) = (accelerator.into(), Vec::new());
             self.0.insert(index, History { accelerator, gpus, role, length, values, updated: now });
             index
         });

@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
+use smol_str::SmolStr;
 
 use super::VariantInput;
 use super::history::Histories;
 use super::parameters::EngineParameters;
 use super::queue::Workload;
 use super::replica::{Look, ReplicaCapacity, Seen};
+use crate::by_name::ByName;
 use crate::model::Compat;
 use crate::units::Tokens;
 
@@ -25,14 +27,14 @@ pub struct Knowledge {
     pub histories: Histories,
     /// What a replica of each variant can carry, by the variant's name.
     #[serde(default)]
-    pub records: BTreeMap<String, Record>,
+    pub records: ByName<Record>,
 }
 
 /// What a replica of one variant can carry.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Record {
     /// The accelerator's name; empty when not known.
-    pub accelerator: String,
+    pub accelerator: SmolStr,
     /// Accelerators of a replica.
     pub gpus: u32,
     /// C: tokens that fit into the KV cache; 0 is not known.
@@ -42,7 +44,7 @@ pub struct Record {
     pub effective: Tokens,
     /// The engine's settings, when known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub parameters: Option<EngineParameters>,
+    pub parameters: Option<Box<EngineParameters>>,
     /// Where the record is from.
     pub learned: Learned,
     /// When it was last confirmed, in whole seconds.
@@ -70,11 +72,11 @@ impl Record {
 
     fn from_arguments(variant: &VariantInput<'_>, parameters: &EngineParameters, look: &Look<'_>) -> Self {
         Self {
-            accelerator: variant.accelerator.to_owned(),
+            accelerator: variant.accelerator.into(),
             gpus: variant.gpus,
             capacity: parameters.capacity(look.compat),
             effective: Tokens::new(parameters.batched_tokens),
-            parameters: Some(parameters.clone()),
+            parameters: Some(Box::new(parameters.clone())),
             learned: Learned::Arguments,
             updated: look.now,
         }
@@ -118,14 +120,15 @@ impl Knowledge {
     pub(super) fn read_arguments(&mut self, variant: &VariantInput<'_>, look: &Look<'_>) {
         let Some(parameters) = variant.parameters else { return };
         if let Some(record) = self.records.get_mut(variant.name) {
-            let same = record.parameters.as_ref() == Some(parameters);
+            let known = record.parameters.as_deref();
+            let same = known == Some(parameters);
             if record.learned == Learned::Live {
                 if look.compat.is_upstream() || same {
                     return;
                 }
                 let alike = |known: &EngineParameters| known.compatible(parameters, look.compat);
-                if record.parameters.as_ref().is_none_or(alike) {
-                    record.parameters = Some(parameters.clone());
+                if known.is_none_or(alike) {
+                    record.parameters = Some(Box::new(parameters.clone()));
                     return;
                 }
             } else if same && record.accelerator == variant.accelerator && record.gpus == variant.gpus {
@@ -134,7 +137,7 @@ impl Knowledge {
             }
         }
         let record = Record::from_arguments(variant, parameters, look);
-        self.records.insert(variant.name.to_owned(), record);
+        self.records.insert(variant.name.into(), record);
     }
 
     /// Takes note of what a running replica showed.
@@ -143,15 +146,15 @@ impl Knowledge {
             (seen.setting.accelerator, seen.setting.gpus, seen.observed.capacity);
         if let Some(record) = self.records.get_mut(seen.observed.variant) {
             if record.accelerator != accelerator {
-                accelerator.clone_into(&mut record.accelerator);
+                record.accelerator = accelerator.into();
             }
             (record.gpus, record.capacity, record.effective) = (gpus, capacity, effective);
             (record.learned, record.updated) = (Learned::Live, now);
             return;
         }
-        let (accelerator, learned, parameters) = (accelerator.to_owned(), Learned::Live, None);
+        let (accelerator, learned, parameters) = (accelerator.into(), Learned::Live, None);
         let record = Record { accelerator, gpus, capacity, effective, parameters, learned, updated: now };
-        self.records.insert(seen.observed.variant.to_owned(), record);
+        self.records.insert(seen.observed.variant.into(), record);
     }
 
     /// Takes note of the lower median replica of every variant, so that the order of replicas does not matter.

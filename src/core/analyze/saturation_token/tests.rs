@@ -5,6 +5,7 @@ use jiff::SignedDuration;
 use super::knowledge::{Learned, Record};
 use super::parameters::{Container, Engine};
 use super::*;
+use crate::by_name::ByName;
 
 const NOW: Timestamp = Timestamp::constant(1_800_000_000, 0);
 const TREES: [Compat; 3] = [Compat::Corrected, Compat::Upstream, Compat::UpstreamJune];
@@ -63,13 +64,13 @@ fn look<'a>(
 }
 
 fn record(learned: Learned, capacity: i64, effective: i64) -> Record {
-    let (accelerator, parameters) = ("H100".to_owned(), Some(EngineParameters::defaults(Engine::Vllm)));
+    let (accelerator, parameters) = ("H100".into(), Some(Box::new(EngineParameters::defaults(Engine::Vllm))));
     let (capacity, effective) = (tokens(capacity), tokens(effective));
     Record { accelerator, gpus: 1, capacity, effective, parameters, learned, updated: NOW }
 }
 
 fn knowing(record: Record) -> Knowledge {
-    Knowledge { records: BTreeMap::from([("a".to_owned(), record)]), ..Knowledge::default() }
+    Knowledge { records: ByName::from([("a".into(), record)]), ..Knowledge::default() }
 }
 
 /// The traffic of algorithm reference §3.9: only the length of outputs changes, from 99 to 101.
@@ -199,7 +200,7 @@ fn changed_arguments_outweigh_what_replicas_showed_before() {
         let mut knowledge = knowing(record(Learned::Live, 16_000, 12_800));
         let variants = [VariantInput { parameters: Some(parameters), ..variant("a", 0) }];
         let found = look(&variants, &[], &mut knowledge, compat, NOW).variants[0].per_replica;
-        (found, knowledge.records["a"].parameters.as_ref() == Some(parameters))
+        (found, knowledge.records.get("a").unwrap().parameters.as_deref() == Some(parameters))
     };
     assert_eq!(run(&faster, Compat::Corrected), (4096.0, true));
     assert_eq!(run(&more, Compat::Corrected), (12_800.0, true), "what is compatible keeps what was shown");
@@ -229,7 +230,7 @@ fn the_record_of_a_variant_is_its_lower_median_replica() {
         let (variants, mut knowledge) = ([variant("a", 5)], Knowledge::default());
         let replicas: Vec<_> = in_use.iter().map(|in_use| replica("a", *in_use, 9)).collect();
         let _ = look(&variants, &replicas, &mut knowledge, compat, NOW);
-        knowledge.records["a"].effective.get()
+        knowledge.records.get("a").unwrap().effective.get()
     };
     assert_eq!(learned(&[9_000, 12_000, 8_000, 3_000], Compat::Corrected), 8_000);
     assert_eq!(learned(&[9_000, 12_000, 8_000, 3_000, 2_000], Compat::Corrected), 8_000);

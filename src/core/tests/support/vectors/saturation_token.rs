@@ -313,15 +313,15 @@ fn store(value: &Value) -> Result<Knowledge, String> {
     }
     for (name, one) in object(value)? {
         let record = Record {
-            accelerator: one["accel"].as_str().unwrap_or_default().to_owned(),
+            accelerator: one["accel"].as_str().unwrap_or_default().into(),
             gpus: if one["gpus"].is_null() { 1 } else { integer(&one["gpus"])? },
             capacity: Tokens::new(whole(&one["total"], 0)?),
             effective: Tokens::new(whole(&one["eff"], 0)?),
-            parameters: parameters(&one["params"])?,
+            parameters: parameters(&one["params"])?.map(Box::new),
             learned: if one["learned"] == json!("live") { Learned::Live } else { Learned::Arguments },
             updated: START,
         };
-        knowledge.records.insert(name.clone(), record);
+        knowledge.records.insert(name.into(), record);
     }
     Ok(knowledge)
 }
