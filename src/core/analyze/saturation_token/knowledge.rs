@@ -259,14 +259,14 @@ mod tests {
             knowledge.records.get_mut("a").unwrap().capacity = Tokens::new(77);
             knowledge.read_arguments(variant, &look(&policy, 1));
             let Record { accelerator, gpus, capacity, effective, updated, .. } =
-                knowledge.records["a"].clone();
+                knowledge.records.get("a").unwrap().clone();
             assert_eq!(updated, NOW + SignedDuration::from_hours(1));
             (accelerator, gpus, capacity.get(), effective.get())
         };
-        assert_eq!(after(&variant(&usual, "H100", 1)), ("H100".to_owned(), 1, 77, 8192));
-        assert_eq!(after(&variant(&usual, "A100", 1)), ("A100".to_owned(), 1, 0, 8192));
-        assert_eq!(after(&variant(&usual, "H100", 2)), ("H100".to_owned(), 2, 0, 8192));
-        assert_eq!(after(&variant(&other, "H100", 1)), ("H100".to_owned(), 1, 0, 4096));
+        assert_eq!(after(&variant(&usual, "H100", 1)), ("H100".into(), 1, 77, 8192));
+        assert_eq!(after(&variant(&usual, "A100", 1)), ("A100".into(), 1, 0, 8192));
+        assert_eq!(after(&variant(&usual, "H100", 2)), ("H100".into(), 2, 0, 8192));
+        assert_eq!(after(&variant(&other, "H100", 1)), ("H100".into(), 1, 0, 4096));
     }
 
     #[test]
@@ -278,7 +278,7 @@ mod tests {
             gpus: 1,
             capacity: Tokens::new(capacity),
             effective: Tokens::new(effective),
-            parameters: Some(usual.clone()),
+            parameters: Some(Box::new(usual.clone())),
             learned,
             updated: NOW,
         };
@@ -322,7 +322,7 @@ mod tests {
                 knowledge.read_arguments(&one, &look(&policy, hour));
             }
             knowledge.forget(&[("a", 0), ("b", 1)].into(), &Look { compat, ..look(&policy, 9) });
-            knowledge.records.keys().map(|name| name.to_string()).collect::<Vec<_>>()
+            knowledge.records.iter().map(|(name, _)| name.to_string()).collect::<Vec<_>>()
         };
         assert_eq!(left(&["a", "b", "d", "c"], Compat::Corrected), ["a", "b", "c", "d"]);
         assert_eq!(left(&["a", "b", "e", "d", "c"], Compat::Corrected), ["a", "b", "c", "d"]);
