@@ -205,6 +205,15 @@ mod tests {
     }
 
     #[test]
+    fn what_is_no_positive_number_is_no_speed() {
+        for odd in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+            let mut best = Best::default();
+            best.observe(at(0), odd);
+            assert_eq!(best, Best::default());
+        }
+    }
+
+    #[test]
     fn hardware_of_which_nothing_was_seen_for_an_hour_is_forgotten() {
         let mut bests = Bests::default();
         bests.observe("old", at(0), 50.0);

@@ -277,6 +277,7 @@ fn who_loses_most_by_the_next_choice_is_served_first() {
     };
     assert_eq!(first(&[10.0, 20.0], &[10.0, 100.0]), "other", "it would lose 90 and not 10");
     assert_eq!(first(&[1.0, 10.0], &[100.0, 150.0]), "other", "50 is more than 9");
+    assert_eq!(first(&[100.0, 101.0], &[1.0, 50.0]), "other", "49 is more than 1");
     assert_eq!(first(&[10.0, 20.0], &[50.0]), "other", "without a next choice it would lose all");
     assert_eq!(first(&[10.0, 20.0], &[15.0, 25.0]), "other", "of equal losses the larger value");
     assert_eq!(first(&[10.0, 20.0], &[10.0, 20.0]), "one");
@@ -296,4 +297,24 @@ fn turns_for_billions_of_replicas_take_no_time() {
     let granted = greedy::solve(&requests, &available, BestEffort::RoundRobin, true);
     let got: Vec<u32> = granted.allocations.values().map(|one| one.replicas.get()).collect();
     assert_eq!((got, granted.left["A"]), (vec![1_000_000_001, 1_000_000_000], 0));
+}
+
+#[test]
+fn turns_are_taken_within_a_priority_or_over_all() {
+    let request = |server: &str, priority| {
+        let allocation =
+            Allocation { accelerator: "A".into(), replicas: Replicas::new(4), ..Allocation::default() };
+        Request {
+            server: server.into(),
+            priority,
+            choices: vec![Choice { allocation, kind: Some("A".into()), units: 1 }],
+        }
+    };
+    let requests = [request("one", 1), request("two", 2)];
+    let got = |policy| {
+        let granted = greedy::solve(&requests, &[("A".into(), 3)].into(), policy, true);
+        granted.allocations.into_iter().map(|(server, got)| (server, got.replicas.get())).collect::<Vec<_>>()
+    };
+    assert_eq!(got(BestEffort::RoundRobin), [("one".into(), 2), ("two".into(), 1)]);
+    assert_eq!(got(BestEffort::PriorityRoundRobin), [("one".into(), 3)]);
 }

@@ -165,3 +165,29 @@ fn near(value: f32, target: f32) -> bool {
 fn same(a: f32, b: f32) -> bool {
     a.partial_cmp(&b) == Some(Ordering::Equal)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Where between 1 and 9 the latency is `target`.
+    fn found(latency: impl Fn(f32) -> f32, target: f32) -> Result<f32, Unsolvable> {
+        let mut search = Search::new("TTFT", (1.0, 9.0), target);
+        while !search.done() {
+            search.take(latency(search.at))?;
+        }
+        Ok(search.at)
+    }
+
+    #[test]
+    fn a_latency_that_rises_or_falls_is_found_within_its_range_and_before_it_is_out_of_reach() {
+        let (rising, falling) = (|at: f32| 2.0 * at, |at: f32| 20.0 - 2.0 * at);
+        let near = |found: Result<f32, Unsolvable>, expected: f32| (found.unwrap() - expected).abs() < 1e-3;
+        assert!(near(found(rising, 6.0), 3.0) && near(found(falling, 6.0), 7.0));
+        assert!(near(found(rising, 15.0), 7.5) && near(found(falling, 15.0), 2.5));
+        assert!(near(found(rising, 100.0), 9.0) && near(found(falling, 1.0), 9.0), "the upper end");
+        let unreachable = |found| matches!(found, Err(Unsolvable::Unreachable("TTFT")));
+        assert!(unreachable(found(rising, 1.0)) && unreachable(found(falling, 100.0)));
+        assert!(near(found(rising, 0.0), 9.0), "no target");
+    }
+}

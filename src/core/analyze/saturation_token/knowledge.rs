@@ -328,4 +328,24 @@ mod tests {
         assert_eq!(left(&["a", "b", "e", "d", "c"], Compat::Corrected), ["a", "b", "c", "d"]);
         assert_eq!(left(&["a", "b", "e", "d", "c"], Compat::Upstream).len(), 5);
     }
+
+    #[test]
+    fn only_what_running_replicas_have_shown_is_what_a_variant_carries() {
+        let carried = |learned, effective| {
+            let record = Record {
+                accelerator: "H100".into(),
+                gpus: 1,
+                capacity: Tokens::new(9000),
+                effective: Tokens::new(effective),
+                parameters: None,
+                learned,
+                updated: NOW,
+            };
+            let records = [("a".into(), record)].into();
+            Knowledge { records, ..Knowledge::default() }.carried_by("a").map(|carried| carried as i64)
+        };
+        assert_eq!(carried(Learned::Live, 5000), Some(5000));
+        assert_eq!([carried(Learned::Arguments, 5000), carried(Learned::Live, 0)], [None, None]);
+        assert_eq!(Knowledge::default().carried_by("a"), None);
+    }
 }
