@@ -151,10 +151,24 @@ mod tests {
     }
 
     #[test]
+    fn a_capacity_of_nothing_is_not_known_and_ties_go_by_name() {
+        let known = [variant("b", 6.0, Some(3.0)), variant("a", 9.0, Some(9.0))];
+        assert_eq!(names(&known, Compat::Corrected), ["a"]);
+        let unknown =
+            [variant("b", 6.0, Some(3.0)), variant("a", 9.0, Some(9.0)), variant("c", 7.0, Some(0.0))];
+        assert_eq!(names(&unknown, Compat::Corrected), ["b"], "bare prices are compared");
+        let equal = [variant("b", 2.0, None), variant("a", 2.0, None)];
+        assert_eq!(names(&equal, Compat::Corrected), ["a"]);
+    }
+
+    #[test]
     fn a_sample_without_a_target_counts_for_its_model() {
         let held = [Held { model: "m".into(), target_model: String::new(), value: 5.0 }];
         assert!(pending("m", &held, Compat::Corrected));
         assert!(!pending("m", &held, Compat::Upstream));
+        let nothing = [Held { value: 0.0, ..held[0].clone() }];
+        assert!(!pending("m", &nothing, Compat::Corrected), "nothing waits");
+        assert!(!pending("n", &held, Compat::Corrected));
         let elsewhere = [Held { model: "m".into(), target_model: "n".into(), value: 5.0 }];
         assert!(!pending("m", &elsewhere, Compat::Corrected));
     }

@@ -121,8 +121,9 @@ impl Settled {
 
     fn dwell(&mut self, wanted: &Wanted, now: Timestamp, published: Replicas, stability: &Stability) {
         let risen = wanted.rose_at.filter(|at| Seconds::between(*at, now) < stability.dwell);
-        if self.number < published && risen.is_some() {
-            self.moved(published, || format_smolstr!("has risen less than {} ago", stability.dwell));
+        if risen.is_some() {
+            let least = self.number.max(published);
+            self.moved(least, || format_smolstr!("has risen less than {} ago", stability.dwell));
         }
     }
 
@@ -132,13 +133,13 @@ impl Settled {
         let most = most.map(|most| most.max(published.get()));
         let least = stability.down_step.map(|limit| running.get().saturating_sub(of(limit, running)));
         let least = least.map(|least| least.min(published.get()));
-        if let Some(most) = most.filter(|most| self.number.get() > *most) {
-            self.moved(Replicas::new(most), || format_smolstr!("at most {} at once from {running}", most));
+        if let Some(most) = most.map(Replicas::new) {
+            let why = || format_smolstr!("at most {most} at once from {running}");
+            self.moved(self.number.min(most), why);
         }
-        if let Some(least) = least.filter(|least| self.number.get() < *least) {
-            self.moved(Replicas::new(least), || {
-                format_smolstr!("not below {} at once from {running}", least)
-            });
+        if let Some(least) = least.map(Replicas::new) {
+            let why = || format_smolstr!("not below {least} at once from {running}");
+            self.moved(self.number.max(least), why);
         }
     }
 

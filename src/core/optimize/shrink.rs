@@ -49,8 +49,8 @@ pub(super) fn shed(
         let last = place + 1 == order.len();
         let others = |these: &[usize]| these.iter().any(|other| *other != at && work.targets[*other] > 0);
         let alone = if compat.is_upstream() { last && !others(&order) } else { !others(&order) };
-        if alone && target - taken < 1 {
-            taken = target - 1;
+        if alone {
+            taken = taken.min(target - 1);
         }
         if taken > 0 {
             work.targets[at] -= taken;

@@ -127,3 +127,83 @@ fn at_work(
         max_rate: best / 1000.0,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::float_cmp, reason = "exact by construction")]
+
+    use super::super::data::{Load, Power};
+    use super::*;
+    use crate::analyze::queueing::service_time::Service;
+
+    fn parts(batch: u32, min: u32, load: Load) -> (Server, Accelerator, Performance) {
+        let server = Server {
+            name: "s".into(),
+            class: "".into(),
+            model: "m".into(),
+            load,
+            min: Replicas::new(min),
+            max_batch: batch,
+            keep_accelerator: false,
+            current: None,
+        };
+        let power = Power::default();
+        let accelerator =
+            Accelerator { name: "A".into(), kind: "A".into(), multiplicity: 1, cost: 40.0, power };
+        let service = Service { alpha: 8.0, beta: 0.5, gamma: 0.001 };
+        let (model, name) = ("m".into(), "A".into());
+        let performance =
+            Performance { model, accelerator: name, units: 2, max_batch: 64, at_tokens: 256, service };
+        (server, accelerator, performance)
+    }
+
+    fn allocated(batch: u32, min: u32, load: Load) -> Option<Allocation> {
+        let (server, accelerator, performance) = parts(batch, min, load);
+        allocate(
+            &server,
+            &accelerator,
+            &performance,
+            Targets::latency(500.0, 100.0).unwrap(),
+            Compat::Corrected,
+        )
+    }
+
+    #[test]
+    fn without_load_the_minimum_stands_by_at_the_speed_of_a_first_request() {
+        for load in [Load { arrival: 0.0, input: 9, output: 9 }, Load { arrival: 9.0, input: 9, output: 0 }] {
+            let found = allocated(0, 3, load).unwrap();
+            assert_eq!((found.replicas.get(), found.batch, found.cost, found.value), (3, 64, 240.0, 240.0));
+            // 8.5 for one request, 40 for sixty-four.
+            assert_eq!([found.itl, found.ttft, found.rho, found.max_rate], [8.5, 8.5, 0.0, 64.0 / 48.5]);
+            let own = allocated(16, 3, load).unwrap();
+            assert_eq!((own.batch, own.max_rate), (16, 16.0 / 24.5));
+            assert_eq!(allocated(0, 0, load), Some(Allocation::default()));
+        }
+    }
+
+    #[test]
+    fn a_first_request_that_takes_no_time_says_nothing_of_a_rate() {
+        let (server, accelerator, performance) = parts(0, 1, Load { arrival: 0.0, input: 9, output: 9 });
+        let service = Service { alpha: 0.0, beta: 0.0, gamma: 0.001 };
+        let found = at_rest(&server, &accelerator, &Performance { service, ..performance });
+        assert_eq!((found.itl, found.max_rate), (0.0, 0.0));
+    }
+
+    #[test]
+    fn a_batch_holds_fewer_of_longer_answers_and_at_least_one() {
+        let batch = |output, own| {
+            allocated(own, 0, Load { arrival: 6.0, input: 128, output }).map(|found| found.batch)
+        };
+        assert_eq!([batch(256, 0), batch(512, 0), batch(20_000, 0), batch(512, 7)], [64, 32, 1, 7].map(Some));
+    }
+
+    #[test]
+    fn replicas_are_as_many_as_the_arrivals_take_and_at_least_the_minimum() {
+        let load = |arrival| Load { arrival, input: 128, output: 256 };
+        let one = allocated(0, 0, load(6.0)).unwrap();
+        assert_eq!((one.replicas, one.cost), (Replicas::ONE, 80.0));
+        let per_minute = one.max_rate * 60_000.0;
+        assert_eq!(allocated(0, 0, load(per_minute * 2.5)).unwrap().replicas.get(), 3);
+        assert_eq!(allocated(0, 5, load(per_minute * 2.5)).unwrap().replicas.get(), 5);
+    }
+}

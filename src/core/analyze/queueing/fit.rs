@@ -170,6 +170,8 @@ fn least(normal: [Vec3; 3], right: Vec3, low: Vec3, high: Vec3) -> Vec3 {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::float_cmp, reason = "exact by construction")]
+
     use super::super::model::{Limits, Model};
     use super::super::service_time::{Service, Shape};
     use super::*;
@@ -187,6 +189,23 @@ mod tests {
         let rows: Vec<Row<'_>> = window.iter().filter_map(Row::of).collect();
         let newest = rows.last().unwrap();
         misfit(&rows, prior(newest.seen, newest.n), state, Compat::Corrected)
+    }
+
+    #[test]
+    fn a_product_is_taken_element_by_element() {
+        assert_eq!(product([2.0, 3.0, 4.0], [5.0, 7.0, 11.0]), [10.0, 21.0, 44.0]);
+    }
+
+    #[test]
+    fn the_least_of_a_parabola_is_found_within_its_box() {
+        let normal = [[4.0, 1.0, 0.0], [1.0, 3.0, 1.0], [0.0, 1.0, 2.0]];
+        let right = [6.0, 10.0, 8.0]; // of [1, 2, 3]
+        let near =
+            |found: Vec3, expected: Vec3| found.into_iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-6);
+        let free = least(normal, right, [-9.0; 3], [9.0; 3]);
+        assert!(near(free, [1.0, 2.0, 3.0]), "{free:?}");
+        let boxed = least(normal, right, [1.5; 3], [2.5; 3]);
+        assert!(near(boxed, [1.5, 2.0, 2.5]), "{boxed:?}");
     }
 
     #[test]
@@ -246,6 +265,18 @@ mod tests {
         // What cannot be told apart is a twentieth.
         let short = Environment { ttft: one.itl, ..one };
         assert!(near(prior(&short, 0.2), [itl / 1.01, 0.05 * itl / 512.0, 0.05 * itl / (1.2 * 576.0)]));
+    }
+
+    #[test]
+    fn a_load_says_what_each_parameter_counts_for_in_both_latencies() {
+        // Three requests of 20 ms each at a time; x = 8/3, y = 7.
+        let shape = Shape { input: 6.0, output: 2.0 };
+        let one = Environment { rate: 9000.0, shape, batch: 64, ttft: 10.0, itl: 5.0 };
+        let row = Row::of(&one).unwrap();
+        let expected = [[1.0, 14.0, 27.0], [1.0, 9.0, 28.0]];
+        let off = row.factors.into_iter().zip(expected).map(|(own, other)| add(own, scale(other, -1.0)));
+        assert!(off.flatten().all(|off| off.abs() < 1e-4), "{:?}", row.factors);
+        assert!((row.n - 3.0).abs() < 1e-6 && row.above.iter().all(|above| above.abs() <= 0.0));
     }
 
     #[test]

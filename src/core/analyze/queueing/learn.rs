@@ -133,3 +133,87 @@ fn file(window: &mut Vec<Environment>, seen: &Environment) {
     let surplus = window.len().saturating_sub(LOADS);
     window.drain(..surplus);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::model::{Limits, Model};
+    use super::super::service_time::Shape;
+    use super::*;
+
+    const SERVICE: Service = Service { alpha: 8.0, beta: 0.016, gamma: 0.0005 };
+
+    /// One request in the replica takes 1 s at these latencies, so that `rate` requests/s are as many in it.
+    fn holding(requests: f32) -> Environment {
+        let shape = Shape { input: 512.0, output: 99.0 };
+        Environment { rate: requests * 60.0, shape, batch: 1024, ttft: 10.0, itl: 10.0 }
+    }
+
+    fn loads(window: &[Environment]) -> Vec<f32> {
+        window.iter().map(|seen| (seen.rate / 60.0).round()).collect()
+    }
+
+    #[test]
+    fn the_newest_of_each_doubling_of_requests_is_kept_and_eight_at_most() {
+        let mut window = Vec::new();
+        [2.0, 3.9, 4.1, 7.5, 8.5].iter().for_each(|requests| file(&mut window, &holding(*requests)));
+        assert_eq!(loads(&window), [4.0, 8.0, 9.0]);
+        file(&mut window, &holding(5.0));
+        assert_eq!(loads(&window), [4.0, 9.0, 5.0], "the newest is last");
+        [1.5, 20.0, 40.0, 70.0, 130.0].iter().for_each(|requests| file(&mut window, &holding(*requests)));
+        assert_eq!(loads(&window).len(), 8);
+        file(&mut window, &holding(300.0));
+        assert_eq!(loads(&window), [9.0, 5.0, 2.0, 20.0, 40.0, 70.0, 130.0, 300.0]);
+        file(&mut window, &holding(1000.0));
+        assert_eq!(loads(&window).len(), 8, "a full batch says nothing");
+    }
+
+    fn seen(rate: f32, slower: f32) -> Environment {
+        let (shape, batch) = (Shape { input: 512.0, output: 128.0 }, 64);
+        let mut model = Model::new(SERVICE, shape, Limits::long(batch), Compat::Corrected).unwrap();
+        let at = model.analyze(rate).unwrap();
+        Environment {
+            rate: rate * 60.0,
+            shape,
+            batch,
+            ttft: (at.wait + at.prefill) * slower,
+            itl: at.itl * slower,
+        }
+    }
+
+    #[test]
+    fn a_start_has_to_make_half_of_what_is_seen_likely() {
+        let (good, odd) = (seen(6.0, 1.0), seen(6.0, 3.0));
+        let window = || vec![seen(2.0, 1.0), good];
+        let begins = |now: &[Environment]| started(window(), now, Compat::Corrected).is_some();
+        assert!(begins(&[good]) && begins(&[good, odd]) && begins(&[odd, good]));
+        assert!(!begins(&[odd]) && !begins(&[odd, good, odd]));
+    }
+
+    #[test]
+    fn after_every_third_refusal_a_new_start_is_tried() {
+        let usual = [seen(2.0, 1.0), seen(6.0, 1.0)];
+        let stored = learn(None, &usual, Compat::Corrected).unwrap();
+        let after = |refused| {
+            let stored = Parameters { refused, ..stored.clone() };
+            learn(Some(&stored), &[seen(6.0, 3.0)], Compat::Corrected).unwrap().refused
+        };
+        assert_eq!([0, 1, 2, 3, 4, 5].map(after), [1, 2, 0, 4, 5, 0]);
+    }
+
+    #[test]
+    fn an_accepted_observation_ends_the_refusals_and_is_filed() {
+        let stored = learn(None, &[seen(2.0, 1.0)], Compat::Corrected).unwrap();
+        let stored = Parameters { refused: 2, ..stored };
+        let next = learn(Some(&stored), &[seen(6.0, 1.0)], Compat::Corrected).unwrap();
+        assert_eq!((next.refused, loads(&next.seen)), (0, vec![2.0, 6.0]));
+    }
+
+    #[test]
+    fn without_observations_what_is_known_stays() {
+        let stored = learn(None, &[seen(2.0, 1.0)], Compat::Corrected);
+        for compat in [Compat::Corrected, Compat::Upstream] {
+            assert_eq!(learn(stored.as_ref(), &[], compat), stored);
+            assert_eq!(learn(None, &[], compat), None);
+        }
+    }
+}

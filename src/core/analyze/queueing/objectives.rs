@@ -51,11 +51,8 @@ pub fn inferred(service: Service, means: &Means, multiplier: f64) -> Option<Targ
 /// What is seen, with headroom and within limits. `None` when a latency is not known.
 #[must_use]
 pub fn fallback(means: &Means) -> Option<Targets> {
-    if !(means.ttft > 0.0 && means.itl > 0.0) {
-        return None;
-    }
-    let ttft = (means.ttft * 1000.0 * HEADROOM).min(MOST_TTFT);
-    let itl = (means.itl * 1000.0 * HEADROOM).min(MOST_ITL);
+    let ttft = (means.ttft * 1000.0 * HEADROOM).clamp(0.0, MOST_TTFT);
+    let itl = (means.itl * 1000.0 * HEADROOM).clamp(0.0, MOST_ITL);
     positive(ttft, itl)
 }
 

@@ -130,14 +130,14 @@ impl Search {
                 if before(rises, seen, target) {
                     self.phase = Phase::Done;
                 } else {
-                    self.at = 0.5 * (self.low + self.high);
+                    self.at = f32::midpoint(self.low, self.high);
                     self.phase = Phase::Middle { rises, halvings: 1 };
                 }
             }
             Phase::Middle { rises, halvings } => {
                 let end = if before(rises, target, seen) { &mut self.high } else { &mut self.low };
                 *end = self.at;
-                let next = 0.5 * (self.low + self.high);
+                let next = f32::midpoint(self.low, self.high);
                 // Between neighbours nothing moves any more: what is left of the halvings would find the same.
                 if halvings == HALVINGS || same(next, self.at) {
                     self.phase = Phase::Done;

@@ -92,6 +92,7 @@ fn the_reference_tables_targets_agree() {
     assert_eq!([slow.ttft, slow.itl], [10_000.0, 30.0]);
     let seen = |ttft, itl| fallback(&Means { ttft, itl, ..Means::default() }).is_some();
     let none = [seen(0.0, 0.02), seen(0.05, 0.0), seen(1e-60, 0.02), seen(0.05, 1e-60), seen(f64::NAN, 0.02)];
+    assert!(!seen(-8.0, 0.02) && !seen(0.05, -0.02));
     assert_eq!(none, [false; 5], "what is no latency, or none that a float of 32 bits holds");
     let (brisk, patient) = (Targets::latency(9.0, 5.0).unwrap(), Targets::latency(8.0, 6.0).unwrap());
     assert_eq!(larger(brisk, patient), Targets::latency(9.0, 6.0).unwrap());

@@ -172,3 +172,81 @@ impl Histories {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::constant(1_800_000_000, 0);
+    const SHORT: Setting<'static> =
+        Setting { accelerator: "H100", gpus: 2, role: Role::Both, length: OutputLength::Short };
+
+    fn with(length: OutputLength) -> Setting<'static> {
+        Setting { length, ..SHORT }
+    }
+
+    fn mean(all: &Histories, setting: Setting<'_>) -> Option<i64> {
+        all.mean(setting).map(Tokens::get)
+    }
+
+    #[test]
+    fn answers_are_medium_from_100_tokens_and_long_from_500() {
+        use OutputLength::{Long, Medium, Short};
+        let lengths = [0.0, 99.9, 100.0, 499.9, 500.0, 1e9].map(OutputLength::of);
+        assert_eq!(lengths, [Short, Short, Medium, Medium, Long, Long]);
+        assert_eq!(OutputLength::of(f64::NAN), Short);
+    }
+
+    #[test]
+    fn a_mean_is_of_the_last_ten_and_loses_its_fraction() {
+        let mut all = Histories::default();
+        assert_eq!(mean(&all, SHORT), None);
+        [10, 21].into_iter().for_each(|value| all.add(SHORT, Tokens::new(value), NOW));
+        assert_eq!(mean(&all, SHORT), Some(15));
+        (0..10).for_each(|value| all.add(SHORT, Tokens::new(100 + value), NOW));
+        assert_eq!(mean(&all, SHORT), Some(104));
+        (0..10).for_each(|_| all.add(SHORT, Tokens::ZERO, NOW));
+        assert_eq!(mean(&all, SHORT), None, "nothing was resident");
+    }
+
+    #[test]
+    fn a_moment_counts_once_with_its_mean() {
+        let mut all = Histories::default();
+        let later = NOW + SignedDuration::from_secs(30);
+        all.add_moment([(SHORT, Tokens::new(10)), (SHORT, Tokens::new(20))].into_iter(), NOW);
+        all.add_moment([(SHORT, Tokens::new(30))].into_iter(), NOW);
+        assert_eq!(mean(&all, SHORT), Some(30), "the second look at a moment replaces the first");
+        all.add_moment([(SHORT, Tokens::new(50))].into_iter(), later);
+        assert_eq!(mean(&all, SHORT), Some(40));
+    }
+
+    #[test]
+    fn other_lengths_are_those_of_the_same_hardware_and_role() {
+        let mut all = Histories::default();
+        let others = [
+            (with(OutputLength::Long), 70),
+            (with(OutputLength::Medium), 50),
+            (SHORT, 10),
+            (Setting { gpus: 1, ..with(OutputLength::Long) }, 20),
+            (Setting { accelerator: "A100", ..with(OutputLength::Long) }, 30),
+            (Setting { role: Role::Decode, ..with(OutputLength::Long) }, 40),
+        ];
+        others.into_iter().for_each(|(setting, value)| all.add(setting, Tokens::new(value), NOW));
+        assert_eq!(all.least_of_other_lengths(SHORT), Some(Tokens::new(50)));
+        assert_eq!(all.least_of_other_lengths(with(OutputLength::Medium)), Some(Tokens::new(10)));
+        assert_eq!(all.least_of_other_lengths(Setting { gpus: 9, ..SHORT }), None);
+    }
+
+    #[test]
+    fn beyond_the_limit_the_oldest_go_and_at_it_nothing_goes() {
+        let mut all = Histories::default();
+        for (gpus, age) in [(1, 20), (2, 40), (3, 10), (4, 30)] {
+            all.add(Setting { gpus, ..SHORT }, Tokens::new(1), NOW - SignedDuration::from_secs(age));
+        }
+        let gpus = |all: &Histories| all.iter().map(|one| one.gpus).collect::<Vec<_>>();
+        all.limit(4);
+        assert_eq!(gpus(&all), [1, 2, 3, 4]);
+        all.limit(2);
+        assert_eq!(gpus(&all), [1, 3]);
+    }
+}

@@ -219,3 +219,113 @@ impl Knowledge {
         self.records.values().filter(alike).min_by_key(|record| record.learned)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::parameters::Engine;
+    use super::super::policy::TokenPolicy;
+    use super::*;
+    use crate::model::Role;
+    use crate::units::{Cost, Replicas};
+
+    const NOW: Timestamp = Timestamp::constant(1_800_000_000, 0);
+
+    fn look(policy: &TokenPolicy, hours: i64) -> Look<'_> {
+        Look { policy, compat: Compat::Corrected, now: NOW + SignedDuration::from_hours(hours) }
+    }
+
+    fn variant<'a>(parameters: &'a EngineParameters, accelerator: &'a str, gpus: u32) -> VariantInput<'a> {
+        VariantInput {
+            name: "a",
+            role: Role::Both,
+            accelerator,
+            cost: Cost::ZERO,
+            gpus,
+            current: Replicas::ZERO,
+            pending: Replicas::ZERO,
+            parameters: Some(parameters),
+        }
+    }
+
+    #[test]
+    fn a_record_from_arguments_is_confirmed_by_the_same_arguments_and_hardware_only() {
+        let policy = TokenPolicy::default();
+        let usual = EngineParameters::defaults(Engine::Vllm);
+        let other = EngineParameters { batched_tokens: 4096, ..usual.clone() };
+        let after = |variant: &VariantInput<'_>| {
+            let mut knowledge = Knowledge::default();
+            knowledge.read_arguments(&self::variant(&usual, "H100", 1), &look(&policy, 0));
+            // What tells a confirmed record from one that is made again.
+            knowledge.records.get_mut("a").unwrap().capacity = Tokens::new(77);
+            knowledge.read_arguments(variant, &look(&policy, 1));
+            let Record { accelerator, gpus, capacity, effective, updated, .. } =
+                knowledge.records["a"].clone();
+            assert_eq!(updated, NOW + SignedDuration::from_hours(1));
+            (accelerator, gpus, capacity.get(), effective.get())
+        };
+        assert_eq!(after(&variant(&usual, "H100", 1)), ("H100".to_owned(), 1, 77, 8192));
+        assert_eq!(after(&variant(&usual, "A100", 1)), ("A100".to_owned(), 1, 0, 8192));
+        assert_eq!(after(&variant(&usual, "H100", 2)), ("H100".to_owned(), 2, 0, 8192));
+        assert_eq!(after(&variant(&other, "H100", 1)), ("H100".to_owned(), 1, 0, 4096));
+    }
+
+    #[test]
+    fn what_a_sleeper_could_carry_is_the_least_of_its_estimate_its_memory_and_a_like_one() {
+        let policy = TokenPolicy::default();
+        let usual = EngineParameters::defaults(Engine::Vllm);
+        let record = |learned, capacity, effective| Record {
+            accelerator: "H100".into(),
+            gpus: 1,
+            capacity: Tokens::new(capacity),
+            effective: Tokens::new(effective),
+            parameters: Some(usual.clone()),
+            learned,
+            updated: NOW,
+        };
+        let asleep = variant(&usual, "H100", 1);
+        let workload = Workload { prompt: 100.0, output: 50.0, prefix_hits: 0.0 };
+        let carries = |capacity, like: Option<Record>| {
+            let mut knowledge = Knowledge::default();
+            knowledge.records.insert("a".into(), record(Learned::Arguments, capacity, 8192));
+            like.map(|like| knowledge.records.insert("b".into(), like));
+            knowledge.stored_capacity(&asleep, "", workload, &look(&policy, 0)).map(Tokens::get)
+        };
+        assert_eq!(carries(0, None), Some(32_000), "256 requests of 125 tokens");
+        assert_eq!(carries(30_000, None), Some(24_000), "0.8 of its memory");
+        assert_eq!(carries(50_000, None), Some(32_000));
+        assert_eq!(carries(50_000, Some(record(Learned::Live, 0, 9_000))), Some(9_000));
+        assert_eq!(carries(50_000, Some(record(Learned::Live, 0, 90_000))), Some(32_000));
+        assert_eq!(
+            carries(50_000, Some(record(Learned::Arguments, 0, 9_000))),
+            Some(32_000),
+            "nobody saw it"
+        );
+        assert_eq!(
+            carries(50_000, Some(record(Learned::Live, 0, 0))),
+            Some(32_000),
+            "nothing is known of it"
+        );
+        let other = Record { gpus: 2, ..record(Learned::Live, 0, 9_000) };
+        assert_eq!(carries(50_000, Some(other)), Some(32_000));
+        let other = Record { accelerator: "A100".into(), ..record(Learned::Live, 0, 9_000) };
+        assert_eq!(carries(50_000, Some(other)), Some(32_000));
+    }
+
+    #[test]
+    fn two_records_a_variant_are_kept_and_of_more_the_oldest_of_variants_that_are_gone_go() {
+        let usual = EngineParameters::defaults(Engine::Vllm);
+        let policy = TokenPolicy::default();
+        let left = |names: &[&str], compat| {
+            let mut knowledge = Knowledge::default();
+            for (hour, name) in (0..).zip(names) {
+                let one = VariantInput { name, ..variant(&usual, "H100", 1) };
+                knowledge.read_arguments(&one, &look(&policy, hour));
+            }
+            knowledge.forget(&[("a", 0), ("b", 1)].into(), &Look { compat, ..look(&policy, 9) });
+            knowledge.records.keys().map(|name| name.to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(left(&["a", "b", "d", "c"], Compat::Corrected), ["a", "b", "c", "d"]);
+        assert_eq!(left(&["a", "b", "e", "d", "c"], Compat::Corrected), ["a", "b", "c", "d"]);
+        assert_eq!(left(&["a", "b", "e", "d", "c"], Compat::Upstream).len(), 5);
+    }
+}

@@ -83,3 +83,33 @@ impl QueueDemand {
 const fn nearest(value: u64) -> f64 {
     value as f64
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::float_cmp, reason = "exact by construction")]
+
+    use super::*;
+
+    #[test]
+    fn prompts_are_the_larger_of_two_guesses_less_what_the_prefix_cache_saves() {
+        let workload = Workload { prompt: 100.0, output: 30.0, prefix_hits: 0.25 };
+        let demand = |requests, bytes| {
+            let QueueDemand { prompt, output } =
+                QueueDemand::of(SchedulerQueue { requests, bytes }, workload);
+            (prompt, output)
+        };
+        assert_eq!(demand(10, 0), (750.0, 300.0));
+        assert_eq!(demand(10, 8000), (1500.0, 300.0));
+        assert_eq!(demand(10, 3000), (750.0, 300.0));
+        assert_eq!(demand(0, 0), (0.0, 0.0));
+    }
+
+    #[test]
+    fn who_computes_prompts_holds_no_answers() {
+        let demand = QueueDemand { prompt: 70.0, output: 30.0 };
+        assert_eq!(
+            [Role::Prefill, Role::Decode, Role::Both].map(|role| demand.of_role(role)),
+            [70.0, 100.0, 100.0]
+        );
+    }
+}

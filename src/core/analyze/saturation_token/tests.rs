@@ -476,3 +476,20 @@ fn what_a_batch_holds_is_not_known_without_answers_or_without_a_batch() {
     let none = EngineParameters { batched_tokens: 0, ..usual };
     assert_eq!(none.resident_tokens(100.0, 50.0), None);
 }
+
+#[test]
+fn engines_are_compatible_whose_memory_and_batches_are_alike_and_june_takes_any_engine() {
+    let usual = EngineParameters::defaults(Engine::Vllm);
+    let with = |other: EngineParameters| {
+        [Compat::UpstreamJune, Compat::Upstream, Compat::Corrected].map(|by| usual.compatible(&other, by))
+    };
+    assert_eq!(with(EngineParameters { max_length: 9, eager: true, ..usual.clone() }), [true; 3]);
+    assert_eq!(with(EngineParameters { engine: Engine::Sglang, ..usual.clone() }), [true, false, false]);
+    assert_eq!(with(EngineParameters { tokens_override: 9, ..usual.clone() }), [true, false, false]);
+    let others = [
+        EngineParameters { kv_cache_dtype: "fp8".into(), ..usual.clone() },
+        EngineParameters { block_size: 9, ..usual.clone() },
+        EngineParameters { batched_tokens: 9, ..usual.clone() },
+    ];
+    assert_eq!(others.map(with), [[false; 3]; 3]);
+}

@@ -181,6 +181,22 @@ fn replicas_that_start_or_are_stale_teach_nothing_and_only_capacity_serves() {
 }
 
 #[test]
+fn a_replica_without_a_latency_or_beyond_its_cache_teaches_nothing() {
+    let odd = [
+        Observation { latency: 0.0, ..replica(0.7) },
+        Observation { latency: f64::INFINITY, ..replica(0.7) },
+        Observation { latency: 9.0, capacity: 0, ..replica(0.7) },
+        Observation { latency: 9.0, ..replica(1.1) },
+        Observation { latency: 9.0, ..replica(-0.1) },
+    ];
+    for other in odd {
+        let seen = look(0, Some(5.0), vec![variant("v", vec![replica(0.5), other])]);
+        let found = analyze(&seen, &mut Memory::default(), Compat::Corrected);
+        assert!((found.lines["v"].slope - TRUE.slope).abs() < 1e-12, "{seen:?}");
+    }
+}
+
+#[test]
 fn a_replica_without_prompts_or_without_answers_teaches_nothing() {
     let silent = Observation { generated: 1.0, latency: 9.0, ..replica(0.7) };
     let empty = Observation { prompt: 1.0, latency: 9.0, ..replica(0.7) };
@@ -195,9 +211,81 @@ fn a_replica_without_prompts_or_without_answers_teaches_nothing() {
 #[test]
 fn usages_that_do_not_differ_give_no_line() {
     assert_eq!(fit([(0.3, 0.01), (0.3 + 1e-8, 0.02), (0.3, 0.01)]), None);
+    assert_eq!(fit([(0.3, 0.01), (0.3 + 1e-7, 0.02)]), None, "a line that rises, from rounding alone");
     assert!(fit([(0.3, 0.01), (0.301, 0.02), (0.3, 0.01)]).is_some());
     assert_eq!(fit([]), None);
     assert_eq!(fit_from(0.006, [(0.0, 0.01), (-0.5, 0.02)]), None);
+}
+
+/// How the line is found after one replica showed these usages, a look each.
+fn tier_after(usages: &[f64]) -> String {
+    let mut memory = Memory::default();
+    let mut found = String::new();
+    for (step, kv) in (0_i64..).zip(usages) {
+        let seen = look(15 * step, Some(1.0), vec![variant("v", vec![replica(*kv)])]);
+        found = reason(&analyze(&seen, &mut memory, Compat::Corrected)).to_owned();
+    }
+    found
+}
+
+#[test]
+fn a_line_is_fitted_from_ten_points_on_that_differ_enough() {
+    let spread = |count: u32, from: f64, to: f64| -> Vec<f64> {
+        (0..count).map(|at| from + (to - from) * f64::from(at) / f64::from(count - 1)).collect()
+    };
+    assert_eq!(tier_after(&spread(9, 0.2, 0.8)), "T2-default");
+    assert_eq!(tier_after(&spread(10, 0.2, 0.8)), "T1-ols");
+    assert_eq!(tier_after(&spread(10, 0.25, 0.55)), "T1-ols");
+    assert_eq!(tier_after(&spread(10, 0.25, 0.54)), "T2-default");
+    assert_eq!(tier_after(&spread(10, 0.15, 0.85)), "T1-ols", "both ends count");
+    assert_eq!(tier_after(&spread(10, 0.14, 0.85)), "T2-default");
+    assert_eq!(tier_after(&spread(10, 0.15, 0.86)), "T2-default");
+}
+
+#[test]
+fn a_rate_is_wrong_beyond_fifteen_per_cent_and_from_a_usage_of_thirty_on() {
+    let tier = |kv: f64, part: f64| {
+        let mut memory = warmed(Compat::Corrected);
+        let generating = part * kv * 1_024_000.0 / 4600.0 / TRUE.at(kv);
+        let mut found = String::new();
+        for step in 0..4 {
+            let seen = variant("v", vec![Observation { generating, ..replica(kv) }]);
+            let seen = look(150 + 15 * step, Some(1.0), vec![seen]);
+            found = reason(&analyze(&seen, &mut memory, Compat::Corrected)).to_owned();
+        }
+        found
+    };
+    // A measured rate of 1/1.15 is 15 % below what is predicted.
+    let (just, beyond) = (1.0 / 1.149, 1.0 / 1.151);
+    assert_eq!([tier(0.3, just), tier(0.3, beyond), tier(0.29, beyond)], ["T1-ols", "T2-pinned", "T1-ols"]);
+    assert_eq!([tier(0.5, 1.17), tier(0.5, 1.18)], ["T1-ols", "T2-pinned"], "1/0.85 above");
+    assert_eq!(tier(0.5, 0.0), "T1-ols", "no rate is measured");
+}
+
+#[test]
+fn what_is_asked_of_a_variant_is_what_it_is_given_else_what_it_finishes_else_what_runs() {
+    let demand = |arriving, finished, generated, kv| {
+        let one = Observation { arriving, finished, generated, ..replica(kv) };
+        let shape = Shape { prompt: 5000.0, generated, hits: 0.1 };
+        variant_demand(&variant("v", vec![one.clone(), one]), TRUE, shape)
+    };
+    assert!(near(demand(3.0, 2.0, 200.0, 0.5), 1200.0));
+    assert!(near(demand(0.0, 2.0, 200.0, 0.5), 800.0));
+    assert!(near(demand(0.0, 0.0, 200.0, 0.5), 2.0 * 0.5 * 1_024_000.0 / 4600.0 / TRUE.at(0.5)));
+    assert!(near(demand(0.0, 0.0, 200.0, 1.0), 2.0 * 1_024_000.0 / 4600.0 / TRUE.at(1.0)));
+    let nothing = [demand(0.0, 0.0, 20.0, 0.5), demand(0.0, 0.0, 200.0, 0.0), demand(0.0, 0.0, 200.0, 1.1)];
+    assert!(nothing.iter().all(|demand| demand.abs() <= 0.0), "{nothing:?}");
+    assert!(demand(0.0, 0.0, 21.0, 0.5) > 0.0);
+}
+
+#[test]
+fn starting_replicas_are_anticipated_and_supply_nothing() {
+    let pending = Observed { pending: Replicas::new(2), ..variant("v", vec![replica(0.5)]) };
+    let found =
+        analyze(&look(150, Some(1.0), vec![pending]), &mut warmed(Compat::Corrected), Compat::Corrected);
+    let Totals { supply, anticipated, .. } = found.finding.total;
+    let each = found.finding.variants[0].per_replica;
+    assert!(near(supply, each) && near(anticipated, 3.0 * each), "{supply} {anticipated}");
 }
 
 #[test]

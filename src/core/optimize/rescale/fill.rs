@@ -30,14 +30,13 @@ pub struct Filled {
     pub over: bool,
 }
 
-/// A part before it is made whole, and the most that it may be in all.
+/// A part before it is made whole.
 pub(super) struct Part<R> {
     pub(super) id: R,
     pub(super) exact: f64,
-    pub(super) cap: i64,
 }
 
-/// Rounding in a share that reaches its cap.
+/// What is left of a pool from rounding alone.
 const ROUNDING: f64 = 1e-9;
 
 /// Everybody's floor, and the rest of `budget` by weight; what someone cannot take is shared among the others again.
@@ -62,10 +61,9 @@ fn fractions(shares: &[Share], pool: f64) -> Vec<Part<SmolStr>> {
     let mut left = pool;
     while !open.is_empty() && left > ROUNDING {
         let sum: f64 = open.iter().map(|one| weight(one)).sum();
-        let part = |one: &Share, exact| Part { id: one.id.clone(), exact, cap: one.cap };
+        let part = |one: &Share, exact| Part { id: one.id.clone(), exact };
         let share = |one: &Share| left * weight(one) / sum;
-        let (full, hungry): (Vec<_>, Vec<_>) =
-            open.iter().partition(|one| share(one) >= room(one) - ROUNDING);
+        let (full, hungry): (Vec<_>, Vec<_>) = open.iter().partition(|one| share(one) >= room(one));
         if full.is_empty() {
             parts.extend(hungry.into_iter().map(|one| part(one, share(one))));
             break;
@@ -77,8 +75,8 @@ fn fractions(shares: &[Share], pool: f64) -> Vec<Part<SmolStr>> {
     parts
 }
 
-/// Adds `parts` to `targets` in whole GPUs that sum to `whole`: their floors, and one more each for the largest fractions,
-/// ties by name, where the cap allows it.
+/// Adds `parts` to `targets` in whole GPUs that sum to `whole`, which is the parts' sum: each rounded down, and one more for
+/// each of the largest fractions, ties by name. Only parts with a fraction get one more, so no cap is exceeded.
 pub(super) fn apportion<R: Ord + Clone>(targets: &mut BTreeMap<R, i64>, parts: &[Part<R>], whole: i64) {
     let mut left = whole;
     for part in parts {
@@ -90,11 +88,7 @@ pub(super) fn apportion<R: Ord + Clone>(targets: &mut BTreeMap<R, i64>, parts: &
     let mut order: Vec<&Part<R>> = parts.iter().collect();
     let fraction = |part: &Part<R>| part.exact - part.exact.floor();
     order.sort_by(|a, b| fraction(b).total_cmp(&fraction(a)).then_with(|| a.id.cmp(&b.id)));
-    for part in order {
-        let target = targets.entry(part.id.clone()).or_insert(0);
-        if left > 0 && *target < part.cap {
-            *target += 1;
-            left -= 1;
-        }
+    for part in order.into_iter().take(usize::try_from(left).unwrap_or(0)) {
+        *targets.entry(part.id.clone()).or_insert(0) += 1;
     }
 }

@@ -40,7 +40,18 @@ pub fn split<R: Ord + Clone>(
     }
     let all = float(sum(weights));
     let exact = |role: &R| float(rest) * float(of(weights, role)) / all;
-    let fractions = roles.iter().map(|role| Part { id: role.clone(), exact: exact(role), cap: i64::MAX });
+    let fractions = roles.iter().map(|role| Part { id: role.clone(), exact: exact(role) });
     apportion(&mut parts, &fractions.collect::<Vec<_>>(), rest);
     parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_demand_takes_whole_replicas_and_without_a_capacity_none() {
+        assert_eq!([0.0, 1.0, 10.0, 10.5, -5.0].map(|demand| demand_gpus(demand, 10.0, 4)), [0, 4, 4, 8, 0]);
+        assert_eq!([0.0, -1.0].map(|per_replica| demand_gpus(10.0, per_replica, 4)), [0, 0]);
+    }
 }

@@ -307,3 +307,18 @@ fn a_need_of_thousands_of_replicas_is_covered_exactly_within_the_looks() {
     assert!(found.exact, "{found:?}");
     assert_eq!(found.counts, [5001, 0, 0, 0]);
 }
+
+#[test]
+fn that_nothing_is_cheaper_is_shown_by_bounds_and_not_by_a_look_at_all_there_is() {
+    let choice = |cost, capacity: [f64; 2]| Choice { cost, capacity: capacity.to_vec(), most: 100 };
+    let choices = [
+        choice(9.0, [8.0, 11.0]),
+        choice(7.0, [10.0, 11.0]),
+        choice(6.0, [14.0, 2.0]),
+        choice(17.0, [3.0, 14.0]),
+        choice(8.0, [12.0, 3.0]),
+    ];
+    let found = cheapest(&[52.0, 183.0], &choices).unwrap();
+    assert!(found.exact, "a hundred thousand looks, or fifty with bounds: {found:?}");
+    assert_eq!(found.counts, [0, 17, 0, 0, 0]);
+}

@@ -7,5 +7,6 @@ mod cases;
 mod corrected;
 mod fleet;
 mod properties;
+mod removals;
 mod rescaled;
 mod turns;

@@ -105,6 +105,8 @@ fn what_is_free_goes_to_the_higher_priority_and_then_by_name() {
         |priority| rescaled(&[model("b", priority, 1, 8000.0), model("a", 1.0, 1, 8000.0)], &[gpus(3)]);
     assert_eq!(numbers(&pass(1.0)), [2, 1], "of three one is left over: a's, by name");
     assert_eq!(numbers(&pass(9.0)), [1, 2]);
+    let bound = pass(9.0).plans.iter().flat_map(|plan| &plan.targets).any(|one| one.bound.is_some());
+    assert!(!bound, "who gets its share is held back by nothing");
 }
 
 #[test]
@@ -209,6 +211,18 @@ fn what_a_rescaling_leaves_is_there_for_the_others() {
     let found = upstream(&all, cluster_only, &cluster(), Compat::Upstream);
     // Four and three of seven; both take one of the two.
     assert_eq!(numbers(&found), [4, 3, 0, 0]);
+}
+
+#[test]
+fn what_a_rescaling_takes_is_charged_and_no_more() {
+    let mixed = [v("c1", 5.0, 1000.0, 0), V { accelerator: Some("H100"), ..v("c2", 5.0, 1000.0, 0) }];
+    let others = request("c", 1.0, &mixed, &[says(9000.0, 0.0)]);
+    let most = V { max: Some(2), ..v("a", 5.0, 1000.0, 1) };
+    let all = [of(most, 1.0, 9000.0), model("b", 1.0, 1, 3000.0), others];
+    let cluster_only = Free { namespaces: BTreeMap::new(), ..free(6, 0) };
+    let found = upstream(&all, cluster_only, &cluster(), Compat::Upstream);
+    // Of six one goes to a, which may have two, and two go to b, which needs three.
+    assert_eq!(numbers(&found), [2, 3, 3, 0]);
 }
 
 fn roles(prefill: u32, decode: u32, demand: (f64, f64)) -> Request {

@@ -92,3 +92,14 @@ fn a_need_that_is_met_at_the_maximum_is_not_told_as_blocked() {
     };
     assert_eq!([blocked(20_000.0), blocked(20_001.0)], [(3, false), (3, true)]);
 }
+
+#[test]
+fn a_limit_that_leaves_just_enough_holds_nobody_back() {
+    let bound = |count| {
+        let request = request("m", 1.0, &[v("v", 5.0, 1000.0, 1)], &[says(3000.0, 0.0)]);
+        let found = shared(&[request], &[gpus(&[("A100", count)])]);
+        let told = found.plans[0].steps.iter().any(|step| matches!(step, Step::Bound { .. }));
+        (found.plans[0].targets[0].target.get(), found.plans[0].targets[0].bound.is_some(), told)
+    };
+    assert_eq!([bound(4), bound(3)], [(4, false, false), (3, true, true)]);
+}
