@@ -227,4 +227,11 @@ mod tests {
         let [found, _] = Chain::new(rates, 400).solve([1.0, 1.0]);
         assert!((found.in_system - mean / sum).abs() < 1e-9, "{found:?} is not {}", mean / sum);
     }
+
+    #[test]
+    fn a_sum_beyond_the_largest_float_is_scaled_where_no_weight_is_beyond_it() {
+        // Weights of 1, and of 1, 1.5 and 1.2 times ten to the 308th.
+        let [found, _] = Chain::new(vec![1e-308, 1.0 / 1.5, 1.25], 3).solve([1.0, 1.0]);
+        assert!((found.in_system - 7.6 / 3.7).abs() < 1e-9, "{found:?}");
+    }
 }

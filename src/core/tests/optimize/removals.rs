@@ -67,6 +67,9 @@ fn what_one_variant_gives_up_the_next_one_cannot() {
 fn a_variant_of_unknown_capacity_keeps_what_it_has() {
     let variants = [v("unknown", 9.0, 0.0, 3), v("known", 5.0, 1000.0, 3)];
     assert_eq!(alone(&variants, &[says(0.0, 2000.0)]), [3, 1]);
+    let second = |name, cost, first| V { carries: vec![first, 1000.0], ..v(name, cost, 0.0, 3) };
+    let variants = [second("unknown", 9.0, 0.0), second("known", 5.0, 1000.0)];
+    assert_eq!(alone(&variants, &[says(0.0, 2000.0), says(0.0, 2000.0)]), [3, 1], "to the first finding");
 }
 
 #[test]
