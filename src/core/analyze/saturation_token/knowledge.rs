@@ -287,7 +287,9 @@ mod tests {
         let carries = |capacity, like: Option<Record>| {
             let mut knowledge = Knowledge::default();
             knowledge.records.insert("a".into(), record(Learned::Arguments, capacity, 8192));
-            like.map(|like| knowledge.records.insert("b".into(), like));
+            if let Some(like) = like {
+                knowledge.records.insert("b".into(), like);
+            }
             knowledge.stored_capacity(&asleep, "", workload, &look(&policy, 0)).map(Tokens::get)
         };
         assert_eq!(carries(0, None), Some(32_000), "256 requests of 125 tokens");
