@@ -213,18 +213,28 @@ impl Case<'_> {
         moved.iter().map(|number| broken(number.id(), Rule::OneStep, detail(number))).collect()
     }
 
-    /// The number is not the analyzer's doing: it was promised, or it runs, or zero came or went.
+    /// The number is not the analyzer's doing: it was promised, or it runs, or a limit leaves less of what was promised than
+    /// that but more than runs, or zero came or went.
     fn stays(&self, number: &Number<'_>, due: bool) -> bool {
         let decided = number.decided;
         let current = number.bounded(number.base());
         let promised = number.promised.map(|promised| number.bounded(promised));
         let runs_and_may = due || promised.is_none() || promised == Some(0);
+        let granted =
+            due && self.limited() && promised.is_some_and(|promised| (current..promised).contains(&decided));
         let woken = decided == 1 && (promised.unwrap_or(0) == 0 || number.scale.spec.get() == 0);
         let asleep = decided == number.bounded(0);
         promised == Some(decided)
             || (runs_and_may && decided == current)
+            || granted
             || woken
             || (asleep && self.may_rest(number))
+    }
+
+    /// Something is shared.
+    fn limited(&self) -> bool {
+        let limits = &self.policy.limits;
+        limits.inventory || !limits.quotas.is_empty() || limits.power.is_some() || limits.spend.is_some()
     }
 
     fn may_rest(&self, number: &Number<'_>) -> bool {

@@ -11,7 +11,7 @@ use wva_core::memory::Memory;
 use wva_core::model::ScaleToZero;
 use wva_core::report::Rule;
 use wva_core::snapshot::SourceHealth;
-use wva_core::units::{Replicas, Seconds};
+use wva_core::units::{Cost, Replicas, Seconds};
 use wva_core::{Snapshot, check, decide};
 
 #[test]
@@ -158,6 +158,25 @@ fn the_checker_refuses_what_breaks_a_rule() {
     let snapshot = world.snapshot();
     let missing = check::check(&snapshot, &world.memory, &world.policy, &std::collections::BTreeMap::new());
     assert_eq!(missing.first().map(|violation| violation.rule), Some(Rule::OneDecision));
+}
+
+#[test]
+fn a_limit_may_take_back_of_a_promise_what_does_not_run_yet_in_more_than_one_step() {
+    let mut world = World::new(6);
+    assert_eq!(world.number(0), 5);
+    (world.now, world.running) = (world.now + 15, 1);
+    let allowed = |world: &World, desired: u32| {
+        let snapshot = world.snapshot();
+        let mut decisions = decide(&snapshot, &world.memory, &world.policy).decisions;
+        let Verdict::Target(target) = &mut decisions.get_mut(&World::id()).unwrap().verdict else {
+            panic!("no number")
+        };
+        target.desired = Replicas::new(desired);
+        check::check(&snapshot, &world.memory, &world.policy, &decisions).is_empty()
+    };
+    assert_eq!([3, 8].map(|desired| allowed(&world, desired)), [false, false], "no limit, no reason");
+    world.policy.limits.spend = Some(Cost::new(30.0).unwrap());
+    assert_eq!([3, 8].map(|desired| allowed(&world, desired)), [true, false]);
 }
 
 #[test]
