@@ -125,36 +125,37 @@ fn the_source_comes_back_and_the_number_goes_on_from_where_it_was() {
     assert_eq!(world.number(5), 3);
 }
 
+/// The first rule that is broken when `desired` is what is decided.
+fn broken_rule(world: &World, desired: u32) -> Option<Rule> {
+    let snapshot = world.snapshot();
+    let mut decisions = decide(&snapshot, &world.memory, &world.policy).decisions;
+    let decision = decisions.get_mut(&World::id()).unwrap();
+    let Verdict::Target(target) = &mut decision.verdict else { panic!("no number") };
+    target.desired = Replicas::new(desired);
+    let found = check::check(&snapshot, &world.memory, &world.policy, &decisions);
+    found.first().map(|violation| violation.rule)
+}
+
 #[test]
 fn the_checker_refuses_what_breaks_a_rule() {
-    let broken_rule = |world: &mut World, desired: u32| {
-        let snapshot = world.snapshot();
-        let before = world.memory.clone();
-        let mut decisions = decide(&snapshot, &before, &world.policy).decisions;
-        let decision = decisions.get_mut(&World::id()).unwrap();
-        let Verdict::Target(target) = &mut decision.verdict else { panic!("no number") };
-        target.desired = Replicas::new(desired);
-        let found = check::check(&snapshot, &before, &world.policy, &decisions);
-        found.first().map(|violation| violation.rule)
-    };
     let mut world = World::new(3);
     assert_eq!(world.number(0), 3);
     world.now += 15;
-    assert_eq!(broken_rule(&mut world, 3), None);
-    assert_eq!(broken_rule(&mut world, 4), None);
-    assert_eq!(broken_rule(&mut world, 2), None);
-    assert_eq!(broken_rule(&mut world, 5), Some(Rule::OneStep));
-    assert_eq!(broken_rule(&mut world, 1), Some(Rule::OneStep));
-    assert_eq!(broken_rule(&mut world, 0), Some(Rule::WithinBounds));
+    assert_eq!(broken_rule(&world, 3), None);
+    assert_eq!(broken_rule(&world, 4), None);
+    assert_eq!(broken_rule(&world, 2), None);
+    assert_eq!(broken_rule(&world, 5), Some(Rule::OneStep));
+    assert_eq!(broken_rule(&world, 1), Some(Rule::OneStep));
+    assert_eq!(broken_rule(&world, 0), Some(Rule::WithinBounds));
     world.min = 0;
-    assert_eq!(broken_rule(&mut world, 0), Some(Rule::ZeroOnlyWhenIdle));
+    assert_eq!(broken_rule(&world, 0), Some(Rule::ZeroOnlyWhenIdle));
     world.now -= 10;
-    assert_eq!(broken_rule(&mut world, 4), Some(Rule::OneStep), "between two looks");
+    assert_eq!(broken_rule(&world, 4), Some(Rule::OneStep), "between two looks");
     world.max = Some(3);
     world.now += 10;
-    assert_eq!(broken_rule(&mut world, 4), Some(Rule::WithinBounds));
+    assert_eq!(broken_rule(&world, 4), Some(Rule::WithinBounds));
     world.source = SourceHealth::Partial { warnings: vec!["cut".into()] };
-    assert_eq!(broken_rule(&mut world, 2), Some(Rule::NoBlindDecrease));
+    assert_eq!(broken_rule(&world, 2), Some(Rule::NoBlindDecrease));
     let snapshot = world.snapshot();
     let missing = check::check(&snapshot, &world.memory, &world.policy, &std::collections::BTreeMap::new());
     assert_eq!(missing.first().map(|violation| violation.rule), Some(Rule::OneDecision));
@@ -165,18 +166,10 @@ fn a_limit_may_take_back_of_a_promise_what_does_not_run_yet_in_more_than_one_ste
     let mut world = World::new(6);
     assert_eq!(world.number(0), 5);
     (world.now, world.running) = (world.now + 15, 1);
-    let allowed = |world: &World, desired: u32| {
-        let snapshot = world.snapshot();
-        let mut decisions = decide(&snapshot, &world.memory, &world.policy).decisions;
-        let Verdict::Target(target) = &mut decisions.get_mut(&World::id()).unwrap().verdict else {
-            panic!("no number")
-        };
-        target.desired = Replicas::new(desired);
-        check::check(&snapshot, &world.memory, &world.policy, &decisions).is_empty()
-    };
-    assert_eq!([3, 8].map(|desired| allowed(&world, desired)), [false, false], "no limit, no reason");
+    let two_steps = Some(Rule::OneStep);
+    assert_eq!([3, 8].map(|desired| broken_rule(&world, desired)), [two_steps; 2], "no limit, no reason");
     world.policy.limits.spend = Some(Cost::new(30.0).unwrap());
-    assert_eq!([3, 8].map(|desired| allowed(&world, desired)), [true, false]);
+    assert_eq!([3, 8].map(|desired| broken_rule(&world, desired)), [None, two_steps]);
 }
 
 #[test]

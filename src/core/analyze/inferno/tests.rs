@@ -74,13 +74,15 @@ fn a_change_of_accelerator_costs_a_tenth_of_both() {
     assert_eq!(penalty(&from, &to), 38.0);
 }
 
+/// `replicas` of an accelerator that is its own kind, worth what they cost.
+fn choice(name: &str, units: u64, replicas: u32, value: f32) -> Choice {
+    let (accelerator, replicas) = (SmolStr::from(name), Replicas::new(replicas));
+    let allocation = Allocation { accelerator, replicas, cost: value, value, ..Allocation::default() };
+    Choice { allocation, kind: Some(name.into()), units }
+}
+
 #[test]
 fn the_reference_tables_best_efforts_agree() {
-    let choice = |acc: &str, units, replicas, value| {
-        let (accelerator, replicas) = (SmolStr::from(acc), Replicas::new(replicas));
-        let allocation = Allocation { accelerator, replicas, cost: value, value, ..Allocation::default() };
-        Choice { allocation, kind: Some(acc.into()), units }
-    };
     let request = |server: &str, priority, choices| Request { server: server.into(), priority, choices };
     let solve = |requests: &[Request], a100, h100, policy, delayed| {
         let available = [(SmolStr::new_static("A100"), a100), (SmolStr::new_static("H100"), h100)].into();
@@ -209,11 +211,6 @@ fn of_two_accelerators_of_one_value_the_first_wins() {
 
 #[test]
 fn turns_are_taken_on_the_first_choice_that_has_room() {
-    let choice = |name: &str, units, replicas, value| {
-        let (accelerator, replicas) = (SmolStr::from(name), Replicas::new(replicas));
-        let allocation = Allocation { accelerator, replicas, cost: value, value, ..Allocation::default() };
-        Choice { allocation, kind: Some(name.into()), units }
-    };
     let choices = [choice("none", 1, 9, 1.0), choice("few", 2, 9, 2.0), choice("free", 0, 9, 3.0)];
     let request = Request { server: "s".into(), priority: 1, choices: choices[..2].to_vec() };
     let available: BTreeMap<SmolStr, u64> =
