@@ -204,8 +204,7 @@ fn opening(args: &DemoArgs, kubeconfig: &std::path::Path) -> String {
 wva demo: a simulated fleet of vLLM servers under load that rises and falls, {speed} times as fast as real time.
 One variant, {variant} in namespace {namespace}, {min} to {max} pods, each of which takes {start} s to start. An HPA with the real
 controller's arithmetic asks the real server for wva_desired_replicas every 15 s and resizes the fleet. A pod costs
-{cost} an hour; TTFT p95 is of the last minute. The decision looks at each pod's fullest moment of the last minute, the
-table shows this moment.
+{cost} an hour; TTFT p95 is of the last minute, everything else in the table of this moment.
 
 Ask the same number from another terminal:
   kubectl --kubeconfig {kubeconfig} get --raw '{path}'

@@ -352,7 +352,7 @@ impl Fleet {
     fn arrive(&mut self) {
         let Flow::Requests { poisson, .. } = &mut self.flow else { return };
         poisson.draw(&mut self.rng);
-        let request = self.tokens.request(self.now, &mut self.rng);
+        let request = self.tokens.request(self.now.as_secs_f64(), &mut self.rng);
         self.stats.arrived += 1.0;
         self.route(request);
     }
@@ -361,9 +361,10 @@ impl Fleet {
     fn route(&mut self, request: Request) {
         let ready = self.pods.values_mut().filter(|pod| pod.phase() == PodPhase::Ready);
         let servers = ready.filter_map(|pod| pod.server.as_mut());
-        let best = servers.min_by(|a, b| a.pressure().total_cmp(&b.pressure()));
+        let now = self.now;
+        let best = servers.min_by(|a, b| a.pressure(now).total_cmp(&b.pressure(now)));
         let refused = match (best, &mut self.flow) {
-            (Some(server), _) => server.submit(request).is_err(),
+            (Some(server), _) => server.submit(request, now).is_err(),
             (None, Flow::Requests { gateway, .. }) if gateway.len() < MAX_AT_GATEWAY => {
                 gateway.push_back(request);
                 false
@@ -409,8 +410,9 @@ impl Fleet {
     pub fn summary(&self) -> Summary {
         let (waiting, gateway_wait_s) = match &self.flow {
             Flow::Requests { gateway, .. } => {
-                let oldest = gateway.front().map_or(self.now, |request| request.arrived);
-                (gateway.len() as f64, self.now.saturating_sub(oldest).as_secs_f64())
+                let now_s = self.now.as_secs_f64();
+                let oldest_s = gateway.front().map_or(now_s, |request| request.arrived_s);
+                (gateway.len() as f64, (now_s - oldest_s).max(0.0))
             }
             Flow::Fluid { rps, gateway } => (*gateway, if *rps > 0.0 { gateway / rps } else { 0.0 }),
         };

@@ -3,7 +3,7 @@
 use super::Moment;
 use super::physics::Linear;
 use super::server::Readings;
-use super::stats::Stats;
+use super::stats::{Stats, Witness};
 
 /// A server of [`Linear`] physics.
 #[derive(Debug, Clone, PartialEq)]
@@ -57,7 +57,7 @@ impl LinearServer {
         stats.finished += served;
         if served > 0.0 {
             stats.started(self.wait_s());
-            stats.first_token(self.now, after_s, served);
+            stats.first_token(self.now.as_secs_f64(), after_s, served);
         }
     }
 

@@ -6,14 +6,16 @@ use super::Moment;
 use super::rng::Rng;
 
 /// One request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Request {
-    /// When it came to the gateway.
-    pub arrived: Moment,
+    /// When it came to the gateway, seconds after the start.
+    pub arrived_s: f64,
     /// Tokens of its prompt, at least 1.
     pub prompt: u32,
     /// Tokens it will generate, at least 1.
     pub output: u32,
+    /// Of the prompt, tokens found in the prefix cache.
+    pub cached: u32,
 }
 
 /// How many tokens requests have.
@@ -41,9 +43,9 @@ impl TokenShape {
     }
 
     /// The next request.
-    pub fn request(&self, arrived: Moment, rng: &mut Rng) -> Request {
+    pub fn request(&self, arrived_s: f64, rng: &mut Rng) -> Request {
         let mut size = |mean: u32| rng.around(f64::from(mean), self.spread).round().max(1.0) as u32;
-        Request { arrived, prompt: size(self.prompt), output: size(self.output) }
+        Request { arrived_s, prompt: size(self.prompt), output: size(self.output), cached: 0 }
     }
 }
 
@@ -80,13 +82,13 @@ pub enum Segment {
 }
 
 impl Segment {
-    const fn lasts(&self) -> Duration {
+    pub(super) const fn lasts(&self) -> Duration {
         match self {
             Self::Hold { lasts, .. } | Self::Ramp { lasts, .. } | Self::Wave { lasts, .. } => *lasts,
         }
     }
 
-    fn rate_at(&self, since_start: Duration) -> f64 {
+    pub(super) fn rate_at(&self, since_start: Duration) -> f64 {
         let t = since_start.as_secs_f64();
         let rate = match *self {
             Self::Hold { rps, .. } => rps,
@@ -112,6 +114,12 @@ impl LoadShape {
     #[must_use]
     pub fn new(segments: Vec<Segment>) -> Self {
         Self { segments }
+    }
+
+    /// The segments in their order.
+    #[must_use]
+    pub fn segments(&self) -> &[Segment] {
+        &self.segments
     }
 
     /// How long one round of all segments takes.

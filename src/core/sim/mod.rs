@@ -4,32 +4,48 @@
 //! It knows nothing of Kubernetes, of metric names or of any decision: those who drive it (the demo, the end-to-end
 //! fleet) bring these.
 
+mod arrivals;
 mod batching;
+mod controller;
 mod deployment;
 mod fleet;
+mod invalid;
 mod linear;
 mod load;
 mod physics;
 mod presets;
+mod quantiles;
 mod rng;
+mod run;
+mod scenario;
 mod server;
+mod sizes;
 mod stats;
 #[cfg(test)]
 mod tests;
 
 use std::time::Duration;
 
+pub use controller::{Brain, Controller, MODEL, NAMESPACE, Path};
 pub use deployment::{Deployment, StartUp};
 pub use fleet::{Fleet, FleetError, PodPhase, PodSpec, PodView, Summary};
+pub use invalid::Invalid;
 pub use load::{LoadShape, Request, Segment, TokenShape};
-pub use physics::{Batching, Linear, Physics};
+pub use physics::{Batching, Linear, Physics, Rough};
 pub use presets::{A100_TP2, LINEAR4, TP1, TP2};
 pub use rng::Rng;
+pub use run::{Point, Run, Write, simulate};
+pub use scenario::{Arrival, Arrivals, HpaSetup, Pattern, Scenario, Scrape, SimVariant, Slo, Victims};
 pub use server::{Readings, Server};
+pub use sizes::{Sizes, Spread};
 pub use stats::{Histogram, Stats};
 
 /// A point in simulated time: how long after the simulation's start.
 pub type Moment = Duration;
+
+/// How long after a scenario's end requests are still followed, with the fleet as it is then: four times the longest
+/// residence that anybody would wait for.
+pub const PATIENCE: Duration = Duration::from_secs(900);
 
 /// The longest span the simulator computes with: 30 years, so that sums never overflow.
 const LONGEST_S: f64 = 1e9;

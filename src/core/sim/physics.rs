@@ -1,5 +1,6 @@
 //! What makes a server fast or slow, as numbers and closed forms. No state: that is in `batching` and `linear`.
 
+use super::invalid::{Field, Invalid};
 use super::load::TokenShape;
 
 /// How a server behaves.
@@ -39,11 +40,76 @@ pub struct Batching {
     pub block_size: u32,
     /// Sequences that may run at once.
     pub max_sequences: u32,
-    /// Tokens a step may compute: one for each decoding sequence, the rest for prompts.
+    /// Tokens a step may compute: those of each decoding sequence, the rest for prompts.
     pub token_budget: u32,
+    /// Tokens that a decoding sequence gains in a step: 1, more with speculative decoding.
+    pub tokens_per_step: f64,
+}
+
+/// Where a server is not as simple as [`Batching`]'s step. All zero by default.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Rough {
+    /// Prompts get dearer with length: a step with P prompt tokens pays `1 + this·P` times their price. 0 to 1.
+    pub per_prompt_token: f64,
+    /// A full cache is read more slowly: its price is `1 + this·share` times. 0 to 100.
+    pub per_kv_share: f64,
+    /// Every step takes uniformly so much more or less, as a share of it. 0 to 1.
+    pub noise: f64,
+    /// Share of steps that stall. 0 to 1.
+    pub stalls: f64,
+    /// Seconds that a stall lasts. 0 to 3600.
+    pub stall_s: f64,
+}
+
+impl Rough {
+    pub(super) fn check(&self, field: &Field<'_>) -> Result<(), Invalid> {
+        field.at("per_prompt_token").number(self.per_prompt_token, 0.0, 1.0)?;
+        field.at("per_kv_share").number(self.per_kv_share, 0.0, 100.0)?;
+        field.at("noise").number(self.noise, 0.0, 1.0)?;
+        field.at("stalls").number(self.stalls, 0.0, 1.0)?;
+        field.at("stall_s").number(self.stall_s, 0.0, 3600.0)
+    }
+
+    /// Steps differ by chance.
+    pub(super) fn by_chance(&self) -> bool {
+        self.noise > 0.0 || self.stalls > 0.0
+    }
 }
 
 impl Batching {
+    pub(super) fn check(&self, field: &Field<'_>) -> Result<(), Invalid> {
+        let seconds = [
+            ("base_s", self.base_s),
+            ("per_prompt_token_s", self.per_prompt_token_s),
+            ("per_sequence_s", self.per_sequence_s),
+            ("per_kv_token_s", self.per_kv_token_s),
+        ];
+        seconds.into_iter().try_for_each(|(name, value)| field.at(name).number(value, 0.0, 60.0))?;
+        field.at("base_s").number(self.base_s, 1e-6, 60.0)?;
+        let counts = [
+            ("kv_tokens", self.kv_tokens),
+            ("block_size", self.block_size),
+            ("max_sequences", self.max_sequences),
+            ("token_budget", self.token_budget),
+        ];
+        counts.into_iter().try_for_each(|(name, value)| {
+            field.at(name).number(f64::from(value), 1.0, f64::from(u32::MAX))
+        })?;
+        field.at("tokens_per_step").number(self.tokens_per_step, 1.0, 64.0)
+    }
+
+    /// Every step takes `factor` times as long, and so does a request: slower hardware.
+    #[must_use]
+    pub fn slower(self, factor: f64) -> Self {
+        Self {
+            base_s: self.base_s * factor,
+            per_prompt_token_s: self.per_prompt_token_s * factor,
+            per_sequence_s: self.per_sequence_s * factor,
+            per_kv_token_s: self.per_kv_token_s * factor,
+            ..self
+        }
+    }
+
     /// Share of the KV cache that long-running load can use; above it, growing sequences preempt each other.
     const USABLE_KV: f64 = 0.9;
 
@@ -82,7 +148,7 @@ impl Batching {
 
     /// Seconds of a request's whole output alone, and seconds that each concurrent request adds to it.
     fn costs(&self, tokens: TokenShape) -> (f64, f64) {
-        let output = f64::from(tokens.output);
+        let output = f64::from(tokens.output) / self.tokens_per_step;
         let each_step = self.per_sequence_s + self.per_kv_token_s * Self::held(tokens);
         (output * self.base_s, self.per_prompt_token_s * f64::from(tokens.prompt) + output * each_step)
     }

@@ -15,6 +15,7 @@ pub const TP1: Batching = Batching {
     block_size: 16,
     max_sequences: 256,
     token_budget: 8192,
+    tokens_per_step: 1.0,
 };
 
 /// The same model on two such accelerators (decision.md §3.1): set so that the published cost of the mixed fleet comes

@@ -16,6 +16,14 @@ impl Rng {
         Self(seed)
     }
 
+    /// The sequence of `seed` for one of many purposes: each is independent of the others.
+    #[must_use]
+    pub fn stream(seed: u64, purpose: u64) -> Self {
+        let mut own = Self(seed);
+        let mixed = own.bits();
+        Self(mixed ^ Self(purpose.wrapping_add(1)).bits())
+    }
+
     /// The next 64 bits.
     pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(Self::GAMMA);
@@ -32,6 +40,11 @@ impl Rng {
     /// Exponential with mean 1: the gap between arrivals of a unit-rate Poisson process.
     pub fn exponential(&mut self) -> f64 {
         -(1.0 - self.unit()).ln()
+    }
+
+    /// Normal with mean 0 and variance 1 (Box and Muller's transform; the second value is not kept).
+    pub fn normal(&mut self) -> f64 {
+        (2.0 * self.exponential()).sqrt() * (std::f64::consts::TAU * self.unit()).cos()
     }
 
     /// Uniform in `mean` ± `share` × `mean`.

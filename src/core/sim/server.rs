@@ -32,6 +32,10 @@ pub struct Readings {
     pub prompt_tokens: f64,
     /// Tokens generated.
     pub generation_tokens: f64,
+    /// Prompt tokens that were found in the prefix cache.
+    pub prefix_hits: f64,
+    /// Prompt tokens that were looked for there.
+    pub prefix_queries: f64,
     /// Sequences that had to give up their memory and start again.
     pub preemptions: f64,
     /// Seconds from arrival to the first token.
@@ -54,6 +58,8 @@ impl Readings {
             running: 0.0,
             prompt_tokens: 0.0,
             generation_tokens: 0.0,
+            prefix_hits: 0.0,
+            prefix_queries: 0.0,
             preemptions: 0.0,
             first_token: Histogram::new(FIRST_TOKEN_BOUNDS),
             inter_token: Histogram::new(INTER_TOKEN_BOUNDS),
@@ -83,7 +89,9 @@ impl Server {
     #[must_use]
     pub fn new(physics: Physics, now: Moment) -> Self {
         match physics {
-            Physics::Batching(batching) => Self::Batching(Box::new(BatchingServer::new(batching, now))),
+            Physics::Batching(batching) => {
+                Self::Batching(Box::new(BatchingServer::new(batching, now.as_secs_f64())))
+            }
             Physics::Linear(linear) => Self::Linear(Box::new(LinearServer::new(linear, now))),
         }
     }
@@ -110,7 +118,7 @@ impl Server {
     #[must_use]
     pub fn oldest_wait_s(&self, now: Moment) -> f64 {
         match self {
-            Self::Batching(server) => server.oldest_wait_s(now),
+            Self::Batching(server) => server.oldest_wait_s(now.as_secs_f64()),
             Self::Linear(server) => server.wait_s(),
         }
     }
@@ -118,15 +126,15 @@ impl Server {
     /// Lets it work until `to`.
     pub(super) fn advance(&mut self, to: Moment, stats: &mut Stats) {
         match self {
-            Self::Batching(server) => server.advance(to, stats),
+            Self::Batching(server) => server.advance(to.as_secs_f64(), stats),
             Self::Linear(server) => server.advance(to, stats),
         }
     }
 
-    /// Gives it a request; `Err` when it refuses it (a full queue, or more tokens than its memory holds).
-    pub(super) fn submit(&mut self, request: Request) -> Result<(), Request> {
+    /// Gives it a request at `now`, which it has worked until; `Err` when it refuses it (a full queue, or more tokens than its memory holds).
+    pub(super) fn submit(&mut self, request: Request, now: Moment) -> Result<(), Request> {
         match self {
-            Self::Batching(server) => server.submit(request),
+            Self::Batching(server) => server.submit(request, now.as_secs_f64()),
             Self::Linear(_) => Err(request),
         }
     }
@@ -147,9 +155,9 @@ impl Server {
 
     /// How full it is for the router: lower is better. Queue- and memory-aware, like the scorers of the llm-d
     /// endpoint picker: 0.2 a queued request, memory's share including queued prompts, half of the share of slots.
-    pub(super) fn pressure(&self) -> f64 {
+    pub(super) fn pressure(&self, now: Moment) -> f64 {
         match self {
-            Self::Batching(server) => server.pressure(),
+            Self::Batching(server) => server.pressure(now.as_secs_f64()),
             Self::Linear(server) => server.in_flight(),
         }
     }

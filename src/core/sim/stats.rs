@@ -3,7 +3,61 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::Moment;
+use super::load::Request;
+use super::{Moment, span};
+
+/// Who is told what becomes of requests.
+pub(super) trait Witness {
+    /// A request began to run after `wait_s` in queues.
+    fn started(&mut self, wait_s: f64);
+    /// `weight` requests got their first token at `at_s`, `after_s` after they arrived.
+    fn first_token(&mut self, at_s: f64, after_s: f64, weight: f64);
+    /// Requests in one server got further tokens.
+    fn gaps(&mut self, gaps: Gaps);
+    /// A request was answered to its last token.
+    fn finished(&mut self, served: Served);
+}
+
+/// Gaps between tokens, of steps that follow each other.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Gaps {
+    /// Seconds of the first step.
+    pub(super) first_s: f64,
+    /// By how many seconds each is longer than the one before, at least 0.
+    pub(super) growth_s: f64,
+    /// How many steps, at least 1.
+    pub(super) steps: u64,
+    /// Requests that got a token in each.
+    pub(super) each: f64,
+}
+
+impl Gaps {
+    /// The gap of the last step, seconds.
+    pub(super) fn last_s(self) -> f64 {
+        self.first_s + self.growth_s * (self.steps - 1) as f64
+    }
+
+    /// The sum over all requests and steps, seconds.
+    pub(super) fn sum_s(self) -> f64 {
+        self.each * self.steps as f64 * (self.first_s + self.last_s()) / 2.0
+    }
+
+    /// How many gaps there are.
+    pub(super) fn count(self) -> f64 {
+        self.each * self.steps as f64
+    }
+}
+
+/// A request that was answered.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Served {
+    /// The request.
+    pub(super) request: Request,
+    /// When it got its first token.
+    pub(super) first_token_s: f64,
+    /// When it got its last.
+    pub(super) finished_s: f64,
+}
 
 /// A histogram that only grows. Counts are f64: the fluid physics finishes parts of requests.
 #[derive(Debug, Clone, PartialEq)]
@@ -26,6 +80,23 @@ impl Histogram {
         }
         self.sum += value * times;
         self.count += times;
+    }
+
+    /// Adds the gaps of many steps.
+    pub(super) fn observe_gaps(&mut self, gaps: Gaps) {
+        let place = |value: f64| self.bounds.iter().position(|bound| value <= *bound);
+        let (first, last) = (place(gaps.first_s), place(gaps.last_s()));
+        if first == last {
+            if let Some(bucket) = first {
+                self.counts[bucket] += gaps.count();
+            }
+            self.sum += gaps.sum_s();
+            self.count += gaps.count();
+        } else {
+            for step in 0..gaps.steps {
+                self.observe(gaps.first_s + gaps.growth_s * step as f64, gaps.each);
+            }
+        }
     }
 
     /// Sum of all values.
@@ -103,22 +174,9 @@ impl Stats {
         self.first_tokens.clear();
     }
 
-    /// A request began to run after `wait_s` in queues.
-    pub(super) fn started(&mut self, wait_s: f64) {
-        self.longest_wait_s = self.longest_wait_s.max(wait_s);
-    }
-
     /// The longest time a request that has begun waited, since the reset.
     pub(super) const fn longest_wait_s(&self) -> f64 {
         self.longest_wait_s
-    }
-
-    /// `weight` requests got their first token `after_s` after they arrived.
-    pub(super) fn first_token(&mut self, at: Moment, after_s: f64, weight: f64) {
-        if self.first_tokens.len() >= WINDOW_SAMPLES {
-            self.first_tokens.pop_front();
-        }
-        self.first_tokens.push_back(FirstToken { at, after_s, weight });
     }
 
     /// Drops what has left the window.
@@ -148,6 +206,25 @@ impl Stats {
     }
 }
 
+impl Witness for Stats {
+    fn started(&mut self, wait_s: f64) {
+        self.longest_wait_s = self.longest_wait_s.max(wait_s);
+    }
+
+    fn first_token(&mut self, at_s: f64, after_s: f64, weight: f64) {
+        if self.first_tokens.len() >= WINDOW_SAMPLES {
+            self.first_tokens.pop_front();
+        }
+        self.first_tokens.push_back(FirstToken { at: span(at_s), after_s, weight });
+    }
+
+    fn gaps(&mut self, _: Gaps) {}
+
+    fn finished(&mut self, _: Served) {
+        self.finished += 1.0;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -166,9 +243,9 @@ mod tests {
     fn quantiles_are_those_of_the_last_minute() {
         let mut stats = Stats::default();
         assert_eq!(stats.first_token_quantiles([0.5]), None);
-        stats.first_token(Duration::from_secs(1), 99.0, 1.0);
+        stats.first_token(1.0, 99.0, 1.0);
         for i in 1..=100_u32 {
-            stats.first_token(Duration::from_secs(70), f64::from(i), 1.0);
+            stats.first_token(70.0, f64::from(i), 1.0);
         }
         stats.expire(Duration::from_secs(90));
         assert_eq!(stats.first_token_quantiles([0.5, 0.95, 1.0]), Some([50.0, 95.0, 100.0]));

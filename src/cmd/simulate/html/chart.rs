@@ -1,0 +1,201 @@
+//! A plot as SVG: axes with round numbers, one path a curve.
+
+use std::fmt::Write as _;
+
+use super::super::words::time;
+use super::curves::Drawn;
+use super::{LOOKS, escaped};
+
+const WIDTH: f64 = 760.0;
+const HEIGHT: f64 = 150.0;
+/// Room for the numbers of the axes.
+const LEFT: f64 = 52.0;
+const BOTTOM: f64 = 20.0;
+/// The least time that is shown: below, all is well.
+const LEAST_S: f64 = 0.01;
+
+/// How values become heights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Axis {
+    /// From 0.
+    Linear,
+    /// Seconds, in powers of ten.
+    LogTime,
+}
+
+/// A plot.
+pub(super) struct Chart {
+    /// What it shows.
+    pub(super) title: &'static str,
+    /// How values become heights.
+    pub(super) axis: Axis,
+    /// A value to stay below.
+    pub(super) goal: Option<f64>,
+    /// How long it is.
+    pub(super) hours: f64,
+}
+
+impl Chart {
+    /// Draws the curves.
+    pub(super) fn draw(&self, page: &mut String, curves: &[Drawn]) {
+        let values = curves.iter().flat_map(|curve| curve.points.iter().filter_map(|(_, value)| *value));
+        let most = values.chain(self.goal).fold(0.0, f64::max);
+        let scale = Scale::new(self.axis, most);
+        let (title, bottom) = (self.title, HEIGHT + BOTTOM);
+        let _ = write!(
+            page,
+            "<figure><h3>{title}</h3><svg viewBox=\"0 0 {WIDTH} {bottom}\" role=\"img\" aria-label=\"{title} over time\">"
+        );
+        for (value, words) in scale.ticks() {
+            let y = scale.y(value);
+            let (text_x, text_y) = (LEFT - 6.0, y + 4.0);
+            let _ = write!(page, "<path class=\"grid\" d=\"M{LEFT} {y:.1}H{WIDTH}\"/>");
+            let _ = write!(page, "<text x=\"{text_x}\" y=\"{text_y:.1}\" text-anchor=\"end\">{words}</text>");
+        }
+        for (hour, words) in self.hours_ticks() {
+            let (x, y) = (self.x(hour), HEIGHT + 14.0);
+            let _ = write!(page, "<text x=\"{x:.1}\" y=\"{y}\" text-anchor=\"middle\">{words}</text>");
+        }
+        if let Some(goal) = self.goal {
+            let _ = write!(page, "<path class=\"goal\" d=\"M{LEFT} {:.1}H{WIDTH}\"/>", scale.y(goal));
+        }
+        for (index, curve) in curves.iter().enumerate() {
+            let (look, name) = (index % LOOKS, escaped(&curve.name));
+            let path = self.path(&scale, curve);
+            let _ = write!(page, "<path class=\"curve c{look}\" d=\"{path}\"><title>{name}</title></path>");
+        }
+        page.push_str("</svg></figure>");
+    }
+
+    fn x(&self, hours: f64) -> f64 {
+        LEFT + (WIDTH - LEFT) * (hours / self.hours.max(1e-9)).clamp(0.0, 1.0)
+    }
+
+    /// What happens after the end is not shown: nothing comes any more.
+    fn path(&self, scale: &Scale, curve: &Drawn) -> String {
+        let (mut path, mut open) = (String::new(), false);
+        for (hours, value) in curve.points.iter().filter(|(hours, _)| *hours <= self.hours * 1.0001) {
+            match value {
+                None => open = false,
+                Some(value) => {
+                    let step = if open { 'L' } else { 'M' };
+                    let _ = write!(path, "{step}{:.1} {:.1}", self.x(*hours), scale.y(*value));
+                    open = true;
+                }
+            }
+        }
+        path
+    }
+
+    fn hours_ticks(&self) -> Vec<(f64, String)> {
+        let step = nice(
+            self.hours * 60.0 / 8.0,
+            &[1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 240.0, 360.0, 720.0, 1440.0],
+        );
+        let count = (self.hours * 60.0 / step).floor() as u32;
+        let words = |minutes: f64| match step {
+            step if step >= 60.0 => format!("{:.0} h", minutes / 60.0),
+            _ => format!("{minutes:.0} min"),
+        };
+        (0..=count.min(40)).map(|tick| f64::from(tick) * step).map(|at| (at / 60.0, words(at))).collect()
+    }
+}
+
+/// The first of `steps` that is at least `least`; beyond them, as many times the last.
+fn nice(least: f64, steps: &[f64]) -> f64 {
+    let last = steps.last().copied().unwrap_or(1.0);
+    steps.iter().copied().find(|step| *step >= least).unwrap_or_else(|| (least / last).ceil() * last)
+}
+
+/// From values to heights.
+struct Scale {
+    axis: Axis,
+    most: f64,
+    step: f64,
+}
+
+impl Scale {
+    fn new(axis: Axis, most: f64) -> Self {
+        match axis {
+            Axis::Linear => {
+                let most = most.max(1.0);
+                let power = 10_f64.powf((most / 4.0).log10().floor());
+                let step = power * nice(most / 4.0 / power, &[1.0, 2.0, 2.5, 5.0, 10.0]);
+                Self { axis, most: (most / step).ceil() * step, step }
+            }
+            Axis::LogTime => {
+                let decades = (most.max(LEAST_S * 10.0) / LEAST_S).log10().ceil();
+                Self { axis, most: LEAST_S * 10_f64.powf(decades), step: 10.0 }
+            }
+        }
+    }
+
+    fn y(&self, value: f64) -> f64 {
+        let share = match self.axis {
+            Axis::Linear => value / self.most,
+            Axis::LogTime => (value.max(LEAST_S) / LEAST_S).log10() / (self.most / LEAST_S).log10(),
+        };
+        // A little room above, so that a line at the top is seen whole.
+        6.0 + (HEIGHT - 6.0) * (1.0 - share.clamp(0.0, 1.0))
+    }
+
+    fn ticks(&self) -> Vec<(f64, String)> {
+        let mut ticks = Vec::new();
+        match self.axis {
+            Axis::Linear => {
+                let count = (self.most / self.step).round() as u32;
+                let digits = if self.step.fract().abs() < 1e-9 { 0 } else { 1 };
+                for tick in 0..=count.min(20) {
+                    let value = f64::from(tick) * self.step;
+                    ticks.push((value, format!("{value:.digits$}")));
+                }
+            }
+            Axis::LogTime => {
+                let mut value = LEAST_S;
+                while value <= self.most * 1.01 && ticks.len() < 12 {
+                    ticks.push((value, round_time(value)));
+                    value *= self.step;
+                }
+            }
+        }
+        ticks
+    }
+}
+
+/// A power of ten of a second, without decimals.
+fn round_time(seconds: f64) -> String {
+    if seconds < 0.9 {
+        format!("{:.0} ms", seconds * 1000.0)
+    } else if seconds < 9.0 {
+        "1 s".into()
+    } else {
+        time(seconds).replace(".0", "")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn axes_have_round_numbers() {
+        let words = |scale: &Scale| scale.ticks().into_iter().map(|(_, words)| words).collect::<Vec<_>>();
+        assert_eq!(words(&Scale::new(Axis::Linear, 7.3)), ["0", "2", "4", "6", "8"]);
+        assert_eq!(words(&Scale::new(Axis::Linear, 0.0)), ["0.0", "0.2", "0.5", "0.8", "1.0"]);
+        assert_eq!(words(&Scale::new(Axis::LogTime, 42.0)), ["10 ms", "100 ms", "1 s", "10 s", "100 s"]);
+        let chart = Chart { title: "", axis: Axis::Linear, goal: None, hours: 0.5 };
+        let at: Vec<_> = chart.hours_ticks().into_iter().map(|(_, words)| words).collect();
+        assert_eq!(at, ["0 min", "5 min", "10 min", "15 min", "20 min", "25 min", "30 min"]);
+    }
+
+    #[test]
+    fn a_curve_has_a_gap_where_nothing_is_known() {
+        let points = vec![(0.0, Some(1.0)), (0.1, None), (0.2, Some(2.0)), (0.3, Some(2.0))];
+        let mut page = String::new();
+        let chart = Chart { title: "x", axis: Axis::Linear, goal: None, hours: 0.5 };
+        chart.draw(&mut page, &[Drawn { name: "a<b".into(), points }]);
+        let path = page.split("c0\" d=\"").nth(1).unwrap().split('"').next().unwrap();
+        assert_eq!(path.matches('M').count(), 2, "{path}");
+        assert!(page.contains("<title>a&lt;b</title>"), "{page}");
+    }
+}

@@ -1,0 +1,78 @@
+//! Steps that follow each other without a decision between them: nobody enters, nobody leaves. The memory held grows by
+//! the same amount in each, and so does the time of a step, so any number of them is one sum.
+
+/// Such steps, from `start_s` on.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Stretch {
+    /// When the first of them begins.
+    pub(super) start_s: f64,
+    /// How many there are, at least 1.
+    pub(super) steps: u64,
+    /// Seconds of the first.
+    pub(super) first_s: f64,
+    /// By how many seconds each is longer than the one before.
+    pub(super) growth_s: f64,
+}
+
+impl Stretch {
+    /// Seconds that the first `steps` of them take.
+    pub(super) fn lasts_s(&self, steps: u64) -> f64 {
+        let n = steps as f64;
+        n * self.first_s + self.growth_s * (n * (n - 1.0) / 2.0)
+    }
+
+    /// When all of them are done.
+    pub(super) fn end_s(&self) -> f64 {
+        self.start_s + self.lasts_s(self.steps)
+    }
+
+    /// How many of them are done at `at_s`.
+    pub(super) fn done(&self, at_s: f64) -> u64 {
+        let since = at_s - self.start_s;
+        if since <= 0.0 {
+            return 0;
+        }
+        // The root of n·first + growth·n(n − 1)/2 = since, in the form that is exact without growth too.
+        let b = self.first_s - self.growth_s / 2.0;
+        let root = 2.0 * since / (b + (b * b + 2.0 * self.growth_s * since).sqrt());
+        let mut done = (root as u64).min(self.steps);
+        while done < self.steps && self.lasts_s(done + 1) <= since {
+            done += 1;
+        }
+        while done > 0 && self.lasts_s(done) > since {
+            done -= 1;
+        }
+        done
+    }
+
+    /// What is left after the first `done` of them (fewer than all).
+    pub(super) fn after(&self, done: u64) -> Self {
+        Self {
+            start_s: self.start_s + self.lasts_s(done),
+            steps: self.steps - done,
+            first_s: self.first_s + self.growth_s * done as f64,
+            growth_s: self.growth_s,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_done_are_those_that_fit_at_every_moment() {
+        for growth_s in [0.0, 1e-6, 3e-4] {
+            let stretch = Stretch { start_s: 100.0, steps: 500, first_s: 0.007, growth_s };
+            let mut ends = vec![0.0];
+            (0..500_u64).for_each(|i| ends.push(ends[i as usize] + 0.007 + growth_s * i as f64));
+            assert!((stretch.end_s() - 100.0 - ends[500]).abs() < 1e-9);
+            for (steps, end) in ends.iter().enumerate() {
+                assert_eq!(stretch.done(100.0 + end + 1e-7), steps as u64, "{growth_s}");
+                assert_eq!(stretch.done(100.0 + end - 1e-7), steps.saturating_sub(1) as u64, "{growth_s}");
+            }
+            let (whole, rest) = (stretch.end_s(), stretch.after(123));
+            assert!((rest.end_s() - whole).abs() < 1e-9 && rest.steps == 377);
+        }
+    }
+}

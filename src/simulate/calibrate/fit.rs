@@ -1,0 +1,198 @@
+//! The four parameters of a step that come nearest to what was measured: the least mean absolute error, as a share, of prompt
+//! times and of decode steps alike, with none below 0.
+//!
+//! The least sum of absolute errors is found by least squares with weights of 1/|error|, again and again; each least-squares
+//! problem by descending along one parameter after the other, which keeps them at 0 or above and needs no matrix to be
+//! regular (tables vary the batch at one length only).
+
+use serde::Serialize;
+
+use super::table::{Group, Point};
+use super::{TOKEN_BUDGET, Worst};
+
+/// Rounds of weighing anew.
+const ROUNDS: usize = 60;
+/// Rounds of descent in each.
+const DESCENTS: usize = 2000;
+/// An error that weighs no more than a smaller one: a tenth of a percent is below what is measured.
+const SMALLEST_ERROR: f64 = 1e-3;
+
+/// A step's parameters, in seconds, and how far they are from the table.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Fit {
+    /// Of an empty step.
+    pub step_seconds: f64,
+    /// For each prompt token.
+    pub prompt_token_seconds: f64,
+    /// For each running request.
+    pub sequence_seconds: f64,
+    /// For each token in the KV cache.
+    pub kv_token_seconds: f64,
+    /// Of prompts computed alone: time to first token. `None` where the table has none.
+    pub ttft: Option<Errors>,
+    /// Of decode steps: time between two tokens.
+    pub itl: Option<Errors>,
+}
+
+/// How far from the table.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Errors {
+    /// Points compared.
+    pub points: usize,
+    /// Mean absolute error, as a share.
+    pub mean: f64,
+    /// The largest.
+    pub worst: Worst,
+}
+
+/// What multiplies each parameter, and what was measured.
+#[derive(Debug, Clone, Copy)]
+struct Equation {
+    times: [f64; 4],
+    measured_s: f64,
+    point: Point,
+}
+
+impl Equation {
+    /// A prompt alone: as many steps as the budget needs.
+    fn of_prompt(point: Point) -> Self {
+        let prompt = f64::from(point.prompt);
+        let steps = (prompt / TOKEN_BUDGET).ceil();
+        Self { times: [steps, prompt, steps, steps * prompt], measured_s: point.prompt_s, point }
+    }
+
+    /// A decode step in the middle of the generation.
+    fn of_step(point: Point) -> Self {
+        let batch = f64::from(point.batch);
+        let held = batch * (f64::from(point.prompt) + f64::from(point.output) / 2.0);
+        Self { times: [1.0, 0.0, batch, held], measured_s: point.step_s, point }
+    }
+
+    /// How much more than measured, as a share.
+    fn error(&self, parameters: [f64; 4]) -> f64 {
+        let computed: f64 = self.times.iter().zip(parameters).map(|(times, each)| times * each).sum();
+        computed / self.measured_s - 1.0
+    }
+}
+
+/// Fits `group`.
+///
+/// Prompts count where they were computed alone: of batches, tables measure the first prompt or all of them.
+#[must_use]
+pub fn fit(group: &Group) -> Fit {
+    let prompts: Vec<Equation> = group
+        .points
+        .iter()
+        .filter(|point| point.batch == 1)
+        .map(|point| Equation::of_prompt(*point))
+        .collect();
+    let steps: Vec<Equation> = group.points.iter().map(|point| Equation::of_step(*point)).collect();
+    // Prompts and steps weigh the same, however many there are of each.
+    let weighted = |all: &[Equation]| {
+        let weight = 1.0 / all.len().max(1) as f64;
+        all.iter().map(move |one| (*one, weight)).collect::<Vec<_>>()
+    };
+    let all: Vec<(Equation, f64)> = [weighted(&prompts), weighted(&steps)].concat();
+    let parameters = least_absolute(&all);
+    let [step_seconds, prompt_token_seconds, sequence_seconds, kv_token_seconds] = parameters;
+    Fit {
+        step_seconds,
+        prompt_token_seconds,
+        sequence_seconds,
+        kv_token_seconds,
+        ttft: errors(&prompts, parameters),
+        itl: errors(&steps, parameters),
+    }
+}
+
+fn errors(equations: &[Equation], parameters: [f64; 4]) -> Option<Errors> {
+    let error = |one: &Equation| one.error(parameters).abs();
+    let worst = equations.iter().max_by(|a, b| error(a).total_cmp(&error(b)))?;
+    let mean = equations.iter().map(error).sum::<f64>() / equations.len() as f64;
+    let Point { prompt, batch, output, .. } = worst.point;
+    Some(Errors {
+        points: equations.len(),
+        mean,
+        worst: Worst { error: error(worst), prompt, batch, output },
+    })
+}
+
+fn least_absolute(equations: &[(Equation, f64)]) -> [f64; 4] {
+    let mut parameters = [0.0; 4];
+    let mut weights: Vec<f64> = equations.iter().map(|(_, weight)| *weight).collect();
+    for _ in 0..ROUNDS {
+        parameters = least_squares(equations, &weights, parameters);
+        for ((equation, weight), own) in equations.iter().zip(&mut weights) {
+            *own = weight / equation.error(parameters).abs().max(SMALLEST_ERROR);
+        }
+    }
+    parameters
+}
+
+/// The parameters at 0 or above with the least Σ weight × error².
+fn least_squares(equations: &[(Equation, f64)], weights: &[f64], start: [f64; 4]) -> [f64; 4] {
+    let (mut matrix, mut right) = ([[0.0; 4]; 4], [0.0; 4]);
+    for ((equation, _), weight) in equations.iter().zip(weights) {
+        let share = equation.times.map(|times| times / equation.measured_s);
+        for i in 0..4 {
+            right[i] += weight * share[i];
+            for j in 0..4 {
+                matrix[i][j] += weight * share[i] * share[j];
+            }
+        }
+    }
+    let mut parameters = start;
+    for _ in 0..DESCENTS {
+        for i in 0..4 {
+            let others: f64 = (0..4).filter(|j| *j != i).map(|j| matrix[i][j] * parameters[j]).sum();
+            if matrix[i][i] > 0.0 {
+                parameters[i] = ((right[i] - others) / matrix[i][i]).max(0.0);
+            }
+        }
+    }
+    parameters
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a server with these parameters would measure.
+    fn table([base, prompt, sequence, kv]: [f64; 4]) -> Group {
+        let sizes = [(512, 1), (2048, 1), (8192, 1), (512, 8), (512, 32), (512, 64), (128, 1), (4096, 4)];
+        let points = sizes.map(|(tokens, batch)| {
+            let mut point = Point { prompt: tokens, batch, output: 256, prompt_s: 1.0, step_s: 1.0 };
+            let sum = |equation: Equation| {
+                let parts = equation.times.iter().zip([base, prompt, sequence, kv]);
+                parts.map(|(times, each)| times * each).sum::<f64>()
+            };
+            (point.prompt_s, point.step_s) = (sum(Equation::of_prompt(point)), sum(Equation::of_step(point)));
+            point
+        });
+        Group { model: String::new(), hardware: String::new(), tensor_parallel: 1, points: points.into() }
+    }
+
+    #[test]
+    fn exact_measurements_give_back_the_parameters() {
+        let truth = [8.2e-3, 5.5e-5, 1.9e-4, 8.6e-8];
+        let fit = fit(&table(truth));
+        let found = [fit.step_seconds, fit.prompt_token_seconds, fit.sequence_seconds, fit.kv_token_seconds];
+        for (found, truth) in found.into_iter().zip(truth) {
+            assert!((found / truth - 1.0).abs() < 0.02, "{fit:?}");
+        }
+        assert!(fit.ttft.unwrap().mean < 1e-3 && fit.itl.unwrap().mean < 1e-3, "{fit:?}");
+    }
+
+    #[test]
+    fn one_wild_measurement_moves_nothing_and_is_named_as_the_worst() {
+        let truth = [8.2e-3, 5.5e-5, 1.9e-4, 8.6e-8];
+        let mut group = table(truth);
+        group.points[2].step_s *= 2.2;
+        let fit = fit(&group);
+        assert!((fit.step_seconds / truth[0] - 1.0).abs() < 0.05, "{fit:?}");
+        let worst = fit.itl.unwrap().worst;
+        assert_eq!((worst.prompt, worst.batch), (8192, 1));
+    }
+}

@@ -1,0 +1,193 @@
+//! How fast a replica is, as a file says it: a preset by name, parameters of one's own, or both. The presets are a data file
+//! that names its sources.
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use wva_core::sim::Batching;
+
+use super::super::values::{
+    BaseSeconds, Capacity, Count, Dearer, Share, StallSeconds, StepSeconds, Times, TokensPerStep,
+};
+
+/// How fast a replica is: a step takes stepSeconds + promptTokenSeconds × prompt tokens computed in it + sequenceSeconds ×
+/// running requests + kvTokenSeconds × tokens held in the KV cache.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PhysicsFile {
+    /// A preset (`wva simulate physics` lists them); what else is said here replaces what it says.
+    #[serde(default)]
+    pub preset: Option<String>,
+    /// Seconds of an empty step: reading the weights once, and overhead.
+    #[serde(default)]
+    pub step_seconds: Option<BaseSeconds>,
+    /// Seconds for each prompt token computed in a step.
+    #[serde(default)]
+    pub prompt_token_seconds: Option<StepSeconds>,
+    /// Seconds for each running request.
+    #[serde(default)]
+    pub sequence_seconds: Option<StepSeconds>,
+    /// Seconds for each token held in the KV cache.
+    #[serde(default)]
+    pub kv_token_seconds: Option<StepSeconds>,
+    /// Tokens that the KV cache holds: vLLM logs "GPU KV cache size" at its start.
+    #[serde(default)]
+    pub kv_tokens: Option<Capacity>,
+    /// Requests that may run at once: --max-num-seqs. 256 by default.
+    #[serde(default)]
+    pub max_sequences: Option<Count>,
+    /// Tokens that a step may compute: --max-num-batched-tokens. 8192 by default.
+    #[serde(default)]
+    pub token_budget: Option<Capacity>,
+    /// Tokens of one KV block. 16 by default.
+    #[serde(default)]
+    pub block_size: Option<Count>,
+    /// Tokens that a request gains in a step, with speculative decoding. 1 by default.
+    #[serde(default)]
+    pub tokens_per_step: Option<TokensPerStep>,
+    /// Every step takes this many times as long.
+    #[serde(default)]
+    pub slower: Option<Times>,
+}
+
+/// Where a replica is not as simple as that.
+#[derive(Debug, Clone, Copy, Default, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RoughFile {
+    /// Prompts get dearer with length: P tokens in a step pay 1 + this × P times their price.
+    #[serde(default)]
+    pub prompt_token: Option<Share>,
+    /// A full KV cache is read more slowly: 1 + this × its share in use.
+    #[serde(default)]
+    pub kv_share: Option<Dearer>,
+    /// Every step takes by chance so much more or less, as a share of it.
+    #[serde(default)]
+    pub noise: Option<Share>,
+    /// Share of steps that stall.
+    #[serde(default)]
+    pub stalls: Option<Share>,
+    /// How long a stall lasts.
+    #[serde(default)]
+    pub stall_seconds: Option<StallSeconds>,
+}
+
+/// A preset.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PhysicsEntry {
+    /// The model, for people.
+    pub model: String,
+    /// The accelerator, for people.
+    pub accelerator: String,
+    /// Where the numbers come from.
+    pub source: String,
+    /// As [`PhysicsFile`]'s.
+    pub step_seconds: f64,
+    /// As [`PhysicsFile`]'s.
+    pub prompt_token_seconds: f64,
+    /// As [`PhysicsFile`]'s.
+    pub sequence_seconds: f64,
+    /// As [`PhysicsFile`]'s.
+    pub kv_token_seconds: f64,
+    /// As [`PhysicsFile`]'s.
+    pub kv_tokens: u32,
+}
+
+/// The data file.
+const PRESETS: &str = include_str!("../physics.yaml");
+
+/// Every preset by its name; empty if the data file were broken, which a test excludes.
+pub fn known_physics() -> &'static BTreeMap<String, PhysicsEntry> {
+    static KNOWN: LazyLock<BTreeMap<String, PhysicsEntry>> =
+        LazyLock::new(|| serde_saphyr::from_str(PRESETS).unwrap_or_default());
+    &KNOWN
+}
+
+impl PhysicsEntry {
+    /// With the settings that vLLM has by default.
+    pub(in crate::simulate) const fn batching(&self) -> Batching {
+        Batching {
+            base_s: self.step_seconds,
+            per_prompt_token_s: self.prompt_token_seconds,
+            per_sequence_s: self.sequence_seconds,
+            per_kv_token_s: self.kv_token_seconds,
+            kv_tokens: self.kv_tokens,
+            block_size: 16,
+            max_sequences: 256,
+            token_budget: 8192,
+            tokens_per_step: 1.0,
+        }
+    }
+}
+
+impl PhysicsFile {
+    /// The physics meant; or what is missing.
+    pub(in crate::simulate) fn batching(&self) -> Result<Batching, String> {
+        let preset = self.preset.as_ref().map(|name| preset(name)).transpose()?.map(PhysicsEntry::batching);
+        let need = |own: Option<f64>, preset: Option<f64>, name: &str| {
+            own.or(preset).ok_or_else(|| format!("without a preset, {name} is needed"))
+        };
+        let kv_tokens = self.kv_tokens.map(Capacity::get).or(preset.map(|p| f64::from(p.kv_tokens)));
+        let kv_tokens = need(kv_tokens, None, "kvTokens")?;
+        let or = |own: Option<f64>, default: u32| own.map_or(default, wva_core::units::whole);
+        let batching = Batching {
+            base_s: need(self.step_seconds.map(BaseSeconds::get), preset.map(|p| p.base_s), "stepSeconds")?,
+            per_prompt_token_s: need(
+                self.prompt_token_seconds.map(StepSeconds::get),
+                preset.map(|p| p.per_prompt_token_s),
+                "promptTokenSeconds",
+            )?,
+            per_sequence_s: need(
+                self.sequence_seconds.map(StepSeconds::get),
+                preset.map(|p| p.per_sequence_s),
+                "sequenceSeconds",
+            )?,
+            per_kv_token_s: need(
+                self.kv_token_seconds.map(StepSeconds::get),
+                preset.map(|p| p.per_kv_token_s),
+                "kvTokenSeconds",
+            )?,
+            kv_tokens: wva_core::units::whole(kv_tokens),
+            block_size: or(self.block_size.map(Count::get), 16),
+            max_sequences: or(self.max_sequences.map(Count::get), 256),
+            token_budget: or(self.token_budget.map(Capacity::get), 8192),
+            tokens_per_step: self.tokens_per_step.map_or(1.0, TokensPerStep::get),
+        };
+        Ok(self.slower.map_or(batching, |factor| batching.slower(factor.get())))
+    }
+}
+
+fn preset(name: &str) -> Result<&'static PhysicsEntry, String> {
+    let names = || known_physics().keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+    known_physics().get(name).ok_or_else(|| format!("no preset {name:?}: must be one of {}", names()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The demo and the tests of the core have the same servers as constants, since the core reads no files.
+    #[test]
+    fn the_data_file_is_whole_and_agrees_with_the_cores_constants() {
+        let known: BTreeMap<String, PhysicsEntry> = serde_saphyr::from_str(PRESETS).unwrap();
+        assert!(known.values().all(|entry| entry.source.len() > 20));
+        for (name, constant) in [
+            ("h100-8b-tp1", wva_core::sim::TP1),
+            ("h100-8b-tp2", wva_core::sim::TP2),
+            ("a100-llama31-8b-tp2", wva_core::sim::A100_TP2),
+        ] {
+            assert_eq!(known[name].batching(), constant, "{name}");
+        }
+    }
+
+    #[test]
+    fn what_is_said_beside_a_preset_replaces_it() {
+        let read = |text: &str| serde_saphyr::from_str::<PhysicsFile>(text).unwrap().batching();
+        let changed = read("{preset: h100-8b-tp1, kvTokens: 240000, slower: 2}").unwrap();
+        assert_eq!(changed, Batching { kv_tokens: 240_000, ..wva_core::sim::TP1.slower(2.0) });
+        assert!(read("{preset: h100}").unwrap_err().starts_with("no preset \"h100\": must be one of a100-"));
+        assert_eq!(read("{kvTokens: 1}").unwrap_err(), "without a preset, stepSeconds is needed");
+    }
+}

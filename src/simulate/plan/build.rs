@@ -1,0 +1,254 @@
+//! A scenario file as the simulator's scenario, without its trace. What several fields say together is checked here.
+
+use std::time::Duration;
+
+use smol_str::SmolStr;
+use wva_core::hpa::{Behavior, Tolerance};
+use wva_core::model::Bounds;
+use wva_core::sim::{
+    Arrivals, HpaSetup, LoadShape, Pattern, Rough, Scenario, Scrape, Segment, SimVariant, Sizes, Slo, Spread,
+    StartUp, Victims,
+};
+use wva_core::units::{Cost, Ratio, Replicas, Seconds, whole};
+
+use super::super::file::{
+    ArrivalsFile, HpaFile, Large, Load, Part, Problem, RoughFile, ScenarioFile, ScrapeFile, Step, Tokens,
+    VariantFile, VictimsFile,
+};
+use super::super::values::{Price, Share};
+
+/// Variants of one scenario at most.
+const MOST_VARIANTS: usize = 100;
+
+/// The problem of a scenario whose trace was not named.
+pub(super) fn needed_trace() -> Problem {
+    Problem::at(["load".into(), "trace".into()], "which trace? Give --trace FILE, or say `file` here")
+}
+
+/// The scenario, with rates as its load; a trace is put in later.
+pub(super) fn scenario(name: SmolStr, file: &ScenarioFile) -> Result<Scenario, Problem> {
+    let (shape, sizes) = load(&file.load).map_err(|problem| problem.inside(["load".into()]))?;
+    let duration = file.duration.map_or_else(|| shape.length(), |own| own.get());
+    if duration > super::super::values::LONGEST {
+        return Err(Problem::at(["load".into(), "rate".into()], "longer than 8784h together"));
+    }
+    let variants = variants(&file.variants)?;
+    let (mut scrape, mut hpa) = (Scrape::default(), HpaSetup::default());
+    set_scrape(&mut scrape, &file.scrape);
+    set_hpa(&mut hpa, &file.hpa).map_err(|problem| problem.inside(["hpa".into()]))?;
+    let slo = Slo::default();
+    Ok(Scenario {
+        name,
+        duration,
+        arrivals: Arrivals::Rate { load: shape, pattern: pattern(file.load.arrivals) },
+        sizes,
+        prefix_hits: ratio(file.load.prefix_hits),
+        variants,
+        scrape,
+        hpa,
+        grace: file.grace.map_or(Duration::from_secs(30), |own| own.get()),
+        hold_at: file.hold_at.map(|own| whole(own.get())),
+        victims: victims(file.victims),
+        slo: Slo {
+            ttft: file.slo.ttft.map_or(slo.ttft, |own| own.get()),
+            itl: file.slo.itl.map_or(slo.itl, |own| own.get()),
+        },
+    })
+}
+
+/// Sizes with the moments from which on they hold.
+pub(super) type SizesOverTime = Vec<(Duration, Sizes)>;
+
+fn load(load: &Load) -> Result<(LoadShape, SizesOverTime), Problem> {
+    match (load.rate.is_empty(), &load.trace) {
+        (true, None) => return Err(Problem::at([], "needs `rate` or `trace`")),
+        (false, Some(_)) => {
+            return Err(Problem::at(["trace".into()], "with `rate` as well: say one of them"));
+        }
+        _ => {}
+    }
+    let own = load.tokens.as_ref().map(sizes).transpose();
+    let own = own.map_err(|problem| problem.inside(["tokens".into()]))?;
+    let (mut segments, mut over_time, mut at) = (Vec::new(), Vec::new(), Duration::ZERO);
+    over_time.extend(own.map(|own| (Duration::ZERO, own)));
+    for (index, part) in load.rate.iter().enumerate() {
+        let inside = |problem: Problem| problem.inside(["rate".into(), index.into()]);
+        if let Some(tokens) = &part.tokens {
+            let sizes = sizes(tokens).map_err(|problem| inside(problem.inside(["tokens".into()])))?;
+            over_time.retain(|(from, _)| *from < at);
+            over_time.push((at, sizes));
+        }
+        if over_time.is_empty() {
+            return Err(Problem::at([], "needs `tokens`: {prompt: …, output: …}"));
+        }
+        segments.push(segment(part).map_err(inside)?);
+        at += part.lasts.get();
+    }
+    Ok((LoadShape::new(segments), over_time))
+}
+
+fn segment(part: &Part) -> Result<Segment, Problem> {
+    let (rps, lasts) = (part.rps.get(), part.lasts.get());
+    match (part.to, part.swing, part.period) {
+        (None, None, None) => Ok(Segment::Hold { rps, lasts }),
+        (Some(to), None, None) => Ok(Segment::Ramp { from: rps, to: to.get(), lasts }),
+        (None, Some(swing), Some(period)) => {
+            Ok(Segment::Wave { mean: rps, swing: swing.get(), period: period.get(), lasts })
+        }
+        (Some(_), ..) => {
+            Err(Problem::at(["to".into()], "with a wave as well: say `to`, or `swing` and `period`"))
+        }
+        _ => Err(Problem::at([], "a wave needs both `swing` and `period`")),
+    }
+}
+
+/// Sizes of requests.
+pub(super) fn sizes(tokens: &Tokens) -> Result<Sizes, Problem> {
+    let said = [tokens.spread.is_some(), tokens.cv.is_some(), tokens.large.is_some()];
+    if said.iter().filter(|said| **said).count() > 1 {
+        return Err(Problem::at([], "say one of `spread`, `cv` and `large`"));
+    }
+    let spread = match (tokens.spread, tokens.cv, tokens.large) {
+        (_, Some(cv), _) => Spread::LogNormal(cv.get()),
+        (_, _, Some(large)) => two_sizes(large).map_err(|problem| problem.inside(["large".into()]))?,
+        (share, None, None) => Spread::Uniform(share.map_or(0.1, Share::get)),
+    };
+    Ok(Sizes { prompt: tokens.prompt.get(), output: tokens.output.get(), spread })
+}
+
+/// Most requests small, some large.
+pub(super) fn two_sizes(large: Large) -> Result<Spread, Problem> {
+    let (share, factor) = (large.share.get(), large.times.get());
+    if factor < 1.0 {
+        let step: Step = "times".into();
+        return Err(Problem::at([step], format!("{factor} is out of range: must be 1 to 100")));
+    }
+    if share * factor > 0.999 {
+        let product = share * factor;
+        return Err(Problem::at([], format!("share × times is {product}: must be at most 0.999")));
+    }
+    Ok(Spread::TwoSizes { share, factor })
+}
+
+/// How requests follow each other.
+pub(super) fn pattern(arrivals: ArrivalsFile) -> Pattern {
+    match arrivals {
+        ArrivalsFile::Poisson => Pattern::Poisson,
+        ArrivalsFile::Even => Pattern::Even,
+        ArrivalsFile::Bursts(size) => Pattern::Bursts(whole(size.get())),
+    }
+}
+
+/// A share, none without one.
+pub(super) fn ratio(share: Option<Share>) -> Ratio {
+    share.and_then(|share| Ratio::new(share.get()).ok()).unwrap_or_default()
+}
+
+fn variants(files: &[VariantFile]) -> Result<Vec<SimVariant>, Problem> {
+    if files.is_empty() || files.len() > MOST_VARIANTS {
+        return Err(Problem::at(
+            ["variants".into()],
+            format!("{}: must be 1 to {MOST_VARIANTS}", files.len()),
+        ));
+    }
+    let mut all: Vec<SimVariant> = Vec::with_capacity(files.len());
+    for (index, file) in files.iter().enumerate() {
+        let inside = |problem: Problem| problem.inside(["variants".into(), index.into()]);
+        if all.iter().any(|other| other.name == file.name) {
+            let cause = format!("{:?} is the name of another one too", file.name);
+            return Err(inside(Problem::at(["name".into()], cause)));
+        }
+        all.push(variant(file).map_err(inside)?);
+    }
+    Ok(all)
+}
+
+fn variant(file: &VariantFile) -> Result<SimVariant, Problem> {
+    if file.name.trim().is_empty() || file.name.len() > 63 {
+        return Err(Problem::at(["name".into()], "must be 1 to 63 letters"));
+    }
+    let physics = file.physics.batching().map_err(|cause| Problem::at(["physics".into()], cause))?;
+    let min = file.min.map_or(1, |own| whole(own.get()));
+    let max = file.max.map_or(10.max(min), |own| whole(own.get()));
+    if min > max {
+        return Err(Problem::at(["min".into()], format!("{min} is more than max, {max}")));
+    }
+    let replicas = file.replicas.map_or(min.clamp(1, max), |own| whole(own.get()));
+    if replicas > max {
+        return Err(Problem::at(["replicas".into()], format!("{replicas} is more than max, {max}")));
+    }
+    let standard = SimVariant::new(file.name.as_str(), physics, cost(file.cost));
+    let start_up = StartUp {
+        mean: file.start_up.map_or(standard.start_up.mean, |own| own.get()),
+        spread: file.start_up_spread.map_or(standard.start_up.spread, Share::get),
+    };
+    Ok(SimVariant {
+        accelerator: file.accelerator.as_ref().map_or(standard.accelerator, SmolStr::new),
+        gpus: file.gpus.map_or(standard.gpus, |own| whole(own.get())),
+        rough: file.rough.as_ref().map_or(standard.rough, rough),
+        cost: standard.cost,
+        bounds: Bounds { min: Replicas::new(min), max: Some(Replicas::new(max)) },
+        replicas: Replicas::new(replicas),
+        start_up,
+        first_pod: file.first_pod_slower.map_or(standard.first_pod, |own| own.get()),
+        schedulable: file.schedulable.map(|own| whole(own.get())),
+        name: standard.name,
+        physics: standard.physics,
+    })
+}
+
+/// A price, 1 without one: only ratios matter.
+pub(super) fn cost(price: Option<Price>) -> Cost {
+    Cost::new(price.map_or(1.0, Price::get)).unwrap_or_default()
+}
+
+/// Where servers are not simple.
+pub(super) fn rough(file: &RoughFile) -> Rough {
+    Rough {
+        per_prompt_token: file.prompt_token.map_or(0.0, Share::get),
+        per_kv_share: file.kv_share.map_or(0.0, |own| own.get()),
+        noise: file.noise.map_or(0.0, Share::get),
+        stalls: file.stalls.map_or(0.0, Share::get),
+        stall_s: file.stall_seconds.map_or(0.0, |own| own.get()),
+    }
+}
+
+/// Lays what is said over `scrape`.
+pub(super) fn set_scrape(scrape: &mut Scrape, file: &ScrapeFile) {
+    scrape.interval = file.interval.map_or(scrape.interval, |own| own.get());
+    scrape.delay = file.delay.map_or(scrape.delay, |own| own.get());
+    scrape.loss = file.loss.map_or(scrape.loss, |own| ratio(Some(own)));
+}
+
+/// Lays what is said over `hpa`.
+pub(super) fn set_hpa(hpa: &mut HpaSetup, file: &HpaFile) -> Result<(), Problem> {
+    hpa.sync = file.sync.map_or(hpa.sync, |own| own.get());
+    if let Some(share) = file.tolerance {
+        hpa.tolerance = Tolerance { down: share.get(), up: share.get() };
+    }
+    let seconds = |window: Duration| Seconds::new(window.as_secs_f64()).unwrap_or_default();
+    let windows = [file.scale_up_window, file.scale_down_window];
+    if file.no_behavior {
+        if windows.iter().any(Option::is_some) {
+            return Err(Problem::at(["noBehavior".into()], "without a behavior block there are no windows"));
+        }
+        hpa.behavior = None;
+        return Ok(());
+    }
+    let [up, down] = windows;
+    if let Some(up) = up {
+        hpa.behavior.get_or_insert_with(Behavior::default).up.window = seconds(up.get());
+    }
+    if let Some(down) = down {
+        hpa.behavior.get_or_insert_with(Behavior::default).down.window = seconds(down.get());
+    }
+    Ok(())
+}
+
+/// Who goes first.
+pub(super) fn victims(file: VictimsFile) -> Victims {
+    match file {
+        VictimsFile::Youngest => Victims::Youngest,
+        VictimsFile::LeastLoaded => Victims::LeastLoaded,
+    }
+}

@@ -1,0 +1,90 @@
+//! A plan, changed: one variation of a scenario.
+
+use std::sync::Arc;
+
+use smol_str::format_smolstr;
+use wva_core::sim::{Arrivals, Scenario, SimVariant, Spread, StartUp};
+use wva_core::units::{Replicas, whole};
+
+use super::super::file::{Change, Problem, SpreadFile};
+use super::super::values::Times;
+use super::traced::{Traced, scaled};
+use super::{Kind, Plan, build};
+
+/// `plan` with `change`.
+pub(super) fn changed(plan: &Plan, change: &Change) -> Result<Plan, Problem> {
+    let Kind::Same { scenario, traced } = &plan.kind else {
+        return Err(Problem::at([], "a random scenario has no variations"));
+    };
+    let (mut scenario, mut traced) = (scenario.clone(), traced.clone());
+    let name = format_smolstr!("{}, {}", plan.name, change.name);
+    scenario.name = name.clone();
+    set_load(&mut scenario, &mut traced, change)?;
+    for variant in &mut scenario.variants {
+        set_variant(variant, change);
+    }
+    build::set_scrape(&mut scenario.scrape, &change.scrape);
+    build::set_hpa(&mut scenario.hpa, &change.hpa).map_err(|problem| problem.inside(["hpa".into()]))?;
+    scenario.grace = change.grace.map_or(scenario.grace, |own| own.get());
+    scenario.hold_at = change.hold_at.map(|own| whole(own.get())).or(scenario.hold_at);
+    scenario.victims = change.victims.map_or(scenario.victims, build::victims);
+    Ok(Plan { name, about: plan.about.clone(), kind: Kind::Same { scenario, traced } })
+}
+
+fn set_load(
+    scenario: &mut Scenario,
+    traced: &mut Option<Arc<Traced>>,
+    change: &Change,
+) -> Result<(), Problem> {
+    let of_rates = change.arrivals.is_some() || change.sizes.is_some() || change.tokens.is_some();
+    if traced.is_some() && (of_rates || change.prefix_hits.is_some()) {
+        return Err(Problem::at([], "a trace of requests brings its own times and tokens"));
+    }
+    if let Some(factor) = change.load.map(Times::get) {
+        match traced {
+            Some(own) => *own = Arc::new(own.scaled(factor)),
+            None => scenario.arrivals = scaled(&scenario.arrivals, factor),
+        }
+    }
+    if let (Some(wanted), Arrivals::Rate { pattern, .. }) = (change.arrivals, &mut scenario.arrivals) {
+        *pattern = build::pattern(wanted);
+    }
+    if let Some(tokens) = &change.tokens {
+        let sizes = build::sizes(tokens).map_err(|problem| problem.inside(["tokens".into()]))?;
+        scenario.sizes = vec![(std::time::Duration::ZERO, sizes)];
+    }
+    if let Some(spread) = change.sizes {
+        let spread = match spread {
+            SpreadFile::Spread(share) => Spread::Uniform(share.get()),
+            SpreadFile::Cv(cv) => Spread::LogNormal(cv.get()),
+            SpreadFile::Large(large) => {
+                build::two_sizes(large).map_err(|problem| problem.inside(["sizes".into(), "large".into()]))?
+            }
+        };
+        scenario.sizes.iter_mut().for_each(|(_, sizes)| sizes.spread = spread);
+    }
+    if change.prefix_hits.is_some() {
+        scenario.prefix_hits = build::ratio(change.prefix_hits);
+    }
+    Ok(())
+}
+
+fn set_variant(variant: &mut SimVariant, change: &Change) {
+    if let Some(mean) = change.start_up {
+        variant.start_up = StartUp { mean: mean.get(), ..variant.start_up };
+    }
+    let physics = &mut variant.physics;
+    *physics = change.slower.map_or(*physics, |factor| physics.slower(factor.get()));
+    if let Some(factor) = change.kv {
+        physics.kv_tokens = whole((f64::from(physics.kv_tokens) * factor.get()).max(1.0));
+    }
+    physics.max_sequences = change.max_sequences.map_or(physics.max_sequences, |own| whole(own.get()));
+    physics.token_budget = change.token_budget.map_or(physics.token_budget, |own| whole(own.get()));
+    physics.tokens_per_step = change.tokens_per_step.map_or(physics.tokens_per_step, |own| own.get());
+    variant.rough = change.rough.as_ref().map_or(variant.rough, build::rough);
+    variant.first_pod = change.first_pod_slower.map_or(variant.first_pod, |own| own.get());
+    if let Some(replicas) = change.replicas.map(|own| Replicas::new(whole(own.get()))) {
+        variant.replicas = variant.bounds.max.map_or(replicas, |max| replicas.min(max));
+    }
+    variant.schedulable = change.schedulable.map(|own| whole(own.get())).or(variant.schedulable);
+}

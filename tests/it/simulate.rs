@@ -1,0 +1,12 @@
+//! `wva simulate` as people use it: files, traces, commands.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests fail as tests do"
+)]
+
+mod calibrated;
+mod commands;
+mod files;
+mod traces;
