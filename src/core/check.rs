@@ -11,7 +11,7 @@ use crate::memory::{GroupMemory, Memory, VariantMemory};
 use crate::model::{GroupId, Policy, Role, VariantId};
 use crate::report::{Rule, Violation};
 use crate::snapshot::{
-    ModelGroup, Phase, Replica, Sample, Scale, Signal, Signals, Snapshot, SourceHealth, VariantState,
+    ModelGroup, Phase, Replica, Scale, Series, Signal, Signals, Snapshot, SourceHealth, VariantState,
 };
 use crate::units::Replicas;
 
@@ -48,12 +48,14 @@ pub(crate) fn one_decision_each(snapshot: &Snapshot, decisions: &Decisions) -> V
     let states = snapshot.groups.values().flat_map(|group| &group.variants);
     let mut wanted: Vec<&VariantId> =
         states.map(|state| &state.variant.id).chain(snapshot.invalid.iter().map(|one| &one.id)).collect();
+    let same = |wanted: &[&VariantId]| wanted.iter().copied().eq(decisions.keys());
     // Variants are often named after their models, and then they are in order already.
-    if !wanted.iter().copied().eq(decisions.keys()) {
-        wanted.sort();
-        wanted.dedup();
+    if same(&wanted) {
+        return Vec::new();
     }
-    if wanted.iter().copied().eq(decisions.keys()) {
+    wanted.sort();
+    wanted.dedup();
+    if same(&wanted) {
         return Vec::new();
     }
     let missing =
@@ -306,12 +308,13 @@ fn measured_lately(replica: &Replica, now: Timestamp) -> bool {
             })
         };
         // Slower scrapes only allow more.
-        within(0.0) || within(usual_gap(if waiting.len() >= kv.len() { waiting } else { kv }))
+        within(0.0)
+            || within(usual_gap(if waiting.iter().count() >= kv.iter().count() { waiting } else { kv }))
     };
     !replica.engines.is_empty() && serving(replica).all(lately)
 }
 
-fn usual_gap(series: &[Sample]) -> f64 {
+fn usual_gap(series: Series<'_>) -> f64 {
     let pairs = series.iter().zip(series.iter().skip(1));
     let mut gaps: Vec<f64> = pairs.map(|(one, next)| seconds(one.at, next.at)).collect();
     gaps.sort_unstable_by(f64::total_cmp);

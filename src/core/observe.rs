@@ -1,12 +1,13 @@
-//! Folds a snapshot into the memory: today the idle clock of each model, later what is learned. Decides nothing.
+//! Folds a snapshot into the memory: the idle clock of each model, and what the rate policy learns where it decides. Decides
+//! nothing.
 
 use jiff::Timestamp;
 
-use crate::future::{not_after, without_future};
+use crate::clean::{clean, not_after};
 use crate::memory::{GroupMemory, Memory};
 use crate::model::Role;
-use crate::quality::{State, engines_of, fresh_limit, interval_of, look, median_gap};
-use crate::snapshot::{ModelGroup, Phase, Sample, Signal, Signals, Snapshot, SourceHealth};
+use crate::quality::{State, engines_of, fresh_limit, look};
+use crate::snapshot::{ModelGroup, Phase, Sample, Series, Signal, Signals, Snapshot, SourceHealth};
 use crate::units::Seconds;
 
 /// Whether a model serves anything, as far as it was measured.
@@ -27,7 +28,7 @@ const TRACES: [Signal; 3] =
 /// Folds `snapshot` into `memory`. Twice with the same snapshot is the same as once.
 #[must_use]
 pub fn observe(snapshot: &Snapshot, memory: Memory) -> Memory {
-    let snapshot = &*without_future(snapshot);
+    let snapshot = &*clean(snapshot);
     let mut memory =
         if memory.version == Memory::VERSION { memory } else { memory.understood().into_owned() };
     memory.groups.values_mut().for_each(|group| not_after(group, snapshot.now));
@@ -36,6 +37,9 @@ pub fn observe(snapshot: &Snapshot, memory: Memory) -> Memory {
         let remembered = memory.groups.entry(id.clone()).or_default();
         remembered.idle_since = idle_since(snapshot.now, group, remembered);
         remembered.observed_at = Some(snapshot.now);
+        if let Some(rate) = remembered.learned.as_mut().and_then(|learned| learned.rate.as_mut()) {
+            rate.observe(group, snapshot.now);
+        }
     }
     memory
 }
@@ -89,30 +93,29 @@ fn engine_activity(now: Timestamp, engine: &Signals, observed_at: Option<Timesta
     let Some(traces) = traces.map(|series| counter(series, observed_at)).reduce(Activity::and) else {
         return Activity::Unknown;
     };
-    let limit = fresh_limit(interval_of(engine));
+    let limit = fresh_limit(engine.interval());
     let gauges = [Signal::Running, Signal::Waiting];
     gauges.map(|signal| quiet_gauge(now, engine.get(signal), limit)).into_iter().fold(traces, Activity::and)
 }
 
 fn scheduler_activity(now: Timestamp, scheduler: &Signals) -> Activity {
     // Without a queue nobody sees the request that should wake the model: it must not sleep.
-    let limit = fresh_limit(median_gap(scheduler.get(Signal::SchedulerQueueSize)));
+    let limit = fresh_limit(scheduler.interval());
     quiet_gauge(now, scheduler.get(Signal::SchedulerQueueSize), limit)
 }
 
-fn quiet_gauge(now: Timestamp, series: &[Sample], limit: Seconds) -> Activity {
+fn quiet_gauge(now: Timestamp, series: Series<'_>, limit: Seconds) -> Activity {
     match series.last() {
         Some(newest) if Seconds::between(newest.at, now) <= limit => {
-            since_last(series, |_, sample| sample.value > 0.0)
+            since_last(series, |_, value| value > 0.0)
         }
         _ => Activity::Unknown,
     }
 }
 
-fn counter(series: &[Sample], observed_at: Option<Timestamp>) -> Activity {
-    let changed = |before: Option<&Sample>, sample: &Sample| {
-        before.is_some_and(|before| before.value.total_cmp(&sample.value).is_ne())
-    };
+fn counter(series: Series<'_>, observed_at: Option<Timestamp>) -> Activity {
+    let changed =
+        |before: Option<f64>, value: f64| before.is_some_and(|before| before.total_cmp(&value).is_ne());
     let found = since_last(series, changed);
     // A count that was above zero when it was first seen grew at a time nobody measured.
     let unseen =
@@ -121,18 +124,20 @@ fn counter(series: &[Sample], observed_at: Option<Timestamp>) -> Activity {
 }
 
 /// Busy when the newest sample is active, else idle from the first sample after the last active one.
-fn since_last(series: &[Sample], active: impl Fn(Option<&Sample>, &Sample) -> bool) -> Activity {
-    let is_active = |index: usize| active(index.checked_sub(1).map(|before| &series[before]), &series[index]);
-    match (0..series.len()).rev().find(|index| is_active(*index)) {
-        None => Activity::Idle(None),
-        Some(last) => series.get(last + 1).map_or(Activity::Busy, |next| Activity::Idle(Some(next.at))),
+fn since_last(series: Series<'_>, active: impl Fn(Option<f64>, f64) -> bool) -> Activity {
+    let (mut newer, mut before) = (None, series.iter().rev().skip(1).map(|sample| sample.value));
+    for sample in series.iter().rev() {
+        if active(before.next(), sample.value) {
+            return newer.map_or(Activity::Busy, |newer| Activity::Idle(Some(newer)));
+        }
+        newer = Some(sample.at);
     }
+    Activity::Idle(None)
 }
 
 /// How many requests the scheduler holds for the model: the newest sample, if it is fresh.
 #[must_use]
 pub fn held_by_scheduler(now: Timestamp, scheduler: &Signals) -> Option<Sample> {
-    let series = scheduler.get(Signal::SchedulerQueueSize);
-    let limit = fresh_limit(median_gap(series));
-    series.last().copied().filter(|newest| Seconds::between(newest.at, now) <= limit)
+    let limit = fresh_limit(scheduler.interval());
+    scheduler.newest(Signal::SchedulerQueueSize).filter(|newest| Seconds::between(newest.at, now) <= limit)
 }

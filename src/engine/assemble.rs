@@ -36,9 +36,7 @@ fn groups_of(view: &ClusterView, answer: &Result<Collected, SourceError>) -> BTr
         });
         group.variants.push(state.clone());
     }
-    for group in groups.values_mut() {
-        group.variants.sort_by(|a, b| a.variant.id.cmp(&b.variant.id));
-    }
+    groups.values_mut().for_each(ModelGroup::sort);
     groups
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use tokio::sync::watch;
+use wva_core::victims::Victims;
 use wva_core::{Decision, Report, VariantId};
 
 /// Where a published result comes from.
@@ -34,6 +35,8 @@ pub struct Published {
     pub decisions: BTreeMap<VariantId, Decision>,
     /// Why.
     pub report: Report,
+    /// Which pods go first where replicas go; empty when nobody wants to know.
+    pub victims: BTreeMap<VariantId, Victims>,
 }
 
 impl Published {
@@ -47,6 +50,7 @@ impl Published {
             origin: Origin::Empty,
             decisions: BTreeMap::new(),
             report: Report::default(),
+            victims: BTreeMap::new(),
         }
     }
 }

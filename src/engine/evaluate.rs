@@ -5,13 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use jiff::Timestamp;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::{Instrument, debug, error, info, info_span, warn};
 use wva_core::decision::Verdict;
-use wva_core::{Memory, Outcome, Policy, Snapshot};
+use wva_core::{Memory, Outcome, Policy, Snapshot, victims};
 
 use super::assemble::assemble;
 use super::board::{Board, Origin, Published};
@@ -58,6 +57,8 @@ pub struct Engine {
     duty: Duty,
     /// Who keeps evaluations, if anybody does.
     recorder: Option<Arc<dyn Recorder>>,
+    /// Whether anybody wants to know which pods go first.
+    names_victims: bool,
 }
 
 /// In whose name decisions are made.
@@ -88,6 +89,7 @@ impl Engine {
             trouble: Mutex::default(),
             duty: Duty::default(),
             recorder: None,
+            names_victims: false,
         }
     }
 
@@ -95,6 +97,12 @@ impl Engine {
     #[must_use]
     pub fn recorded_by(self, recorder: Arc<dyn Recorder>) -> Self {
         Self { recorder: Some(recorder), ..self }
+    }
+
+    /// The same engine, which says of every evaluation which pods go first, and reads the metrics that this takes.
+    #[must_use]
+    pub fn naming_victims(self, names_victims: bool) -> Self {
+        Self { names_victims, ..self }
     }
 
     /// The current policy.
@@ -201,7 +209,7 @@ impl Engine {
         let previous = self.parts.board.newest();
         let (newest, made_from) = match decided {
             Some((outcome, made_from)) => {
-                (self.publish(outcome, previous.sequence + 1, snapshot.now, took), Some(made_from))
+                (self.publish(outcome, previous.sequence + 1, &snapshot, took), Some(made_from))
             }
             // The term ended meanwhile: its memory is somebody else's now.
             None => (previous.clone(), None),
@@ -219,8 +227,11 @@ impl Engine {
         let namespaces: BTreeSet<_> = view.variants.iter().map(|state| &state.variant.id.namespace).collect();
         let namespaces = namespaces.into_iter().map(ToString::to_string).collect();
         let variants = view.variants.iter().map(|state| &state.variant);
-        let needs = Some(wva_core::needs(policy, variants));
-        let scope = Scope { namespaces, endpoints: view.endpoints.clone(), needs };
+        let mut needs = wva_core::needs(policy, variants);
+        if self.names_victims {
+            needs.signals.extend(victims::NEEDS);
+        }
+        let scope = Scope { namespaces, endpoints: view.endpoints.clone(), needs: Some(needs) };
         let reading = self.parts.source.collect(&scope).instrument(info_span!("collect"));
         let answer = tokio::time::timeout(COLLECT_TIMEOUT, reading).await.unwrap_or_else(|_| {
             let seconds = COLLECT_TIMEOUT.as_secs();
@@ -269,14 +280,22 @@ impl Engine {
         (outcome, MadeFrom { before, policy, after })
     }
 
-    fn publish(&self, outcome: Outcome, sequence: u64, at: Timestamp, took: Duration) -> Arc<Published> {
+    fn publish(
+        &self,
+        outcome: Outcome,
+        sequence: u64,
+        snapshot: &Snapshot,
+        took: Duration,
+    ) -> Arc<Published> {
+        let victims = self.names_victims.then(|| victims::victims(snapshot, &outcome.decisions));
         self.parts.board.publish(Published {
             sequence,
-            at,
+            at: snapshot.now,
             took,
             origin: Origin::Computed,
             decisions: outcome.decisions,
             report: outcome.report,
+            victims: victims.unwrap_or_default(),
         })
     }
 }

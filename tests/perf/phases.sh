@@ -62,6 +62,8 @@ series_are() {
 # start_servers VARIANTS: wva with a number for each, then the adapter over its series, and both settled.
 start_servers() {
   local began=$EPOCHREALTIME
+  # V1 looks at the least, as the adapter does; ANALYZER measures another.
+  configure "$release_namespace" "analyzerName: ${ANALYZER:-saturation-percent}"
   MAX_STALE=5m start_wva wva "$wva_port"
   kubectl get apiservice v1beta1.external.metrics.k8s.io -o jsonpath='{.spec.caBundle}' | base64 -d >"$BED/wva-ca.crt"
   figure "$1.wva.rss.start_mib" "$(rss wva)"

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use tokio::time::Instant;
-use wva_core::quality::{median_gap, stale_limit};
-use wva_core::snapshot::Signal;
+use wva_core::quality::stale_limit;
+use wva_core::snapshot::{Signal, median_gap};
 use wva_core::units::Seconds;
 
 use crate::engine::Series;
@@ -46,7 +46,12 @@ impl Window {
         if self.small_until.is_some_and(|until| now < until) || judged().next().is_none() {
             return;
         }
-        let gaps = judged().map(|one| median_gap(&one.samples).get());
+        let mut times = Vec::new();
+        let gaps = judged().map(|one| {
+            times.clear();
+            times.extend(one.samples.iter().map(|sample| sample.at));
+            median_gap(&times).get()
+        });
         let interval = Seconds::new(gaps.fold(0.0, f64::max)).unwrap_or(Seconds::ZERO);
         if interval > Seconds::ZERO {
             let needed = Duration::try_from_secs_f64((stale_limit(interval).get() + interval.get()).ceil());

@@ -1,24 +1,28 @@
 //! How long a decision takes by analyzer, of a model with two replicas: `cargo bench -p wva-core --bench analyzers -- --quick`.
 //!
-//! Every model is at its look. The times are of one thread.
+//! Every model is at its look. The times are of one thread. A snapshot is what the program has where Prometheus is its
+//! source: of the series, those that the policy needs (`wva_core::needs`), as far back as it asks for, which is a scrape
+//! more than decisions look back; and the names of the snapshot before.
 #![allow(
     clippy::unwrap_used,
     missing_docs,
     reason = "a benchmark may fail like a test; its macros document nothing"
 )]
 
+use std::cell::LazyCell;
 use std::hint::black_box;
 
-use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use jiff::{SignedDuration, Timestamp};
 use smol_str::{SmolStr, format_smolstr};
 use wva_core::analyze::finding::Analyzer;
+use wva_core::memory::GroupMemory;
 use wva_core::model::{Bounds, ClassTarget, LatencyTargets, Role, ServiceClass, TargetRef, Variant};
 use wva_core::snapshot::{
     ModelGroup, Phase, Replica, Sample, Scale, Signal, Signals, SourceHealth, Template, VariantState,
 };
 use wva_core::units::{Cost, Replicas};
-use wva_core::{GroupId, Memory, Policy, Snapshot, VariantId, decide, observe};
+use wva_core::{GroupId, Memory, Needs, Policy, Snapshot, VariantId, decide, needs, observe};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -28,6 +32,8 @@ const REPLICAS: u32 = 2;
 /// Every namespace serves its own: one class of service is for all.
 const MODEL: &str = "meta-llama/Llama-3.1-8B-Instruct";
 const SCRAPE: SignedDuration = SignedDuration::from_secs(15);
+/// What Prometheus is asked for where a policy looks no further back than peaks, at this distance of scrapes.
+const LEAST: SignedDuration = SignedDuration::from_secs(75);
 const START: Timestamp = Timestamp::constant(1_800_000_000, 0);
 
 /// Gauges, each always the same.
@@ -38,8 +44,12 @@ const GAUGES: [(Signal, f64); 4] = [
     (Signal::KvCapacity, 400_000.0),
 ];
 
-/// Counters, by what they grow a second: three requests of 1000 tokens and 200 generated.
-const COUNTERS: [(Signal, f64); 10] = [
+/// The same of a scheduler.
+const QUEUE: [(Signal, f64); 2] = [(Signal::SchedulerQueueSize, 0.0), (Signal::SchedulerQueueBytes, 0.0)];
+
+/// Counters, by what they grow a second: three requests of 1000 tokens, half of which are in the cache, and 200 generated.
+const COUNTERS: [(Signal, f64); 13] = [
+    (Signal::PromptTokens, 3000.0),
     (Signal::RequestPromptTokensSum, 3000.0),
     (Signal::RequestPromptTokensCount, 3.0),
     (Signal::RequestGenerationTokensSum, 600.0),
@@ -49,32 +59,47 @@ const COUNTERS: [(Signal, f64); 10] = [
     (Signal::InterTokenLatencyCount, 600.0),
     (Signal::TimeToFirstTokenSum, 0.3),
     (Signal::TimeToFirstTokenCount, 3.0),
+    (Signal::PrefixCacheHits, 1500.0),
+    (Signal::PrefixCacheQueries, 3000.0),
     (Signal::SchedulerAttempts, 3.0),
 ];
 
-fn signals(now: Timestamp) -> Signals {
+/// Those of `gauges` and `counters` that are needed, as far back as Prometheus is asked.
+fn signals(now: Timestamp, needs: &Needs, gauges: &[(Signal, f64)], counters: &[(Signal, f64)]) -> Signals {
     let mut signals = Signals::default();
-    let series = |each: f64, grows: bool| {
-        (0..21).rev().map(move |back: i32| {
-            let at = now - SignedDuration::from_secs(4) - SCRAPE * back;
-            let since = at.duration_since(START - SignedDuration::from_hours(1)).as_secs_f64();
-            Sample { at, value: if grows { each * since } else { each } }
-        })
+    let looked = needs.window.get();
+    let back = if looked > 0.0 { looked + SCRAPE.as_secs_f64() } else { LEAST.as_secs_f64() };
+    let times = || {
+        let times = (0..).map(|scrape| now - SignedDuration::from_secs(4) - SCRAPE * scrape);
+        times.take_while(|at| now.duration_since(*at).as_secs_f64() < back)
     };
-    GAUGES.iter().for_each(|(signal, value)| signals.add(*signal, series(*value, false)));
-    COUNTERS.iter().for_each(|(signal, each)| signals.add(*signal, series(*each, true)));
+    let mut add = |signal: Signal, value: &dyn Fn(Timestamp) -> f64| {
+        if needs.signals.contains(&signal) {
+            // Schedulers are scraped at their own times.
+            let before = SignedDuration::from_secs(if signal == Signal::SchedulerAttempts { 7 } else { 0 });
+            signals.add(signal, times().map(|at| Sample { at: at - before, value: value(at - before) }));
+        }
+    };
+    gauges.iter().for_each(|(signal, value)| add(*signal, &|_| *value));
+    for (signal, each) in counters {
+        add(*signal, &|at| {
+            let since = at.duration_since(START - SignedDuration::from_hours(1)).as_secs_f64();
+            // Not quite evenly, as nothing is.
+            each * (since + (since * 0.7).sin())
+        });
+    }
     signals
 }
 
-fn fleet(size: u32, now: Timestamp) -> Snapshot {
-    let engines = || [(SmolStr::new_static("0"), signals(now))].into();
+/// Of which nothing was measured yet.
+fn fleet(size: u32) -> Snapshot {
     let count = Replicas::new(REPLICAS);
     let replica = |name: &str, pod| Replica {
         pod: format_smolstr!("{name}-7d9f8c6b5d-x2x4{pod}"),
         phase: Phase::Ready,
         created: START - SignedDuration::from_hours(5),
         ready_since: Some(START - SignedDuration::from_hours(4)),
-        engines: engines(),
+        engines: [(SmolStr::new_static("0"), Signals::default())].into(),
     };
     let group = |index| {
         let id = GroupId::new(format!("team-{index}"), MODEL);
@@ -94,17 +119,36 @@ fn fleet(size: u32, now: Timestamp) -> Snapshot {
             last_status: Some(count),
             template: Template::default(),
         };
-        let mut scheduler = Signals::default();
-        scheduler.add(Signal::SchedulerQueueSize, [Sample { at: now, value: 0.0 }]);
+        let scheduler = Signals::default();
         (id, ModelGroup { source: SourceHealth::Complete, variants: vec![state], scheduler })
     };
     Snapshot {
-        now,
+        now: START,
         groups: (0..size).map(group).collect(),
         invalid: Vec::new(),
         inventory: None,
         elsewhere: [].into(),
     }
+}
+
+/// `fleet` at `now`, with what the program would know of it under `policy`.
+fn measured(fleet: &Snapshot, now: Timestamp, policy: &Policy) -> Snapshot {
+    let variants = fleet.groups.values().flat_map(|group| &group.variants).map(|state| &state.variant);
+    let needs = needs(policy, variants);
+    let mut snapshot = Snapshot { now, ..fleet.clone() };
+    for group in snapshot.groups.values_mut() {
+        group.scheduler = signals(now, &needs, &QUEUE, &[]);
+        let replicas = group.variants.iter_mut().flat_map(|state| &mut state.replicas);
+        for engine in replicas.flat_map(|replica| replica.engines.values_mut()) {
+            *engine = signals(now, &needs, &GAUGES, &COUNTERS);
+        }
+    }
+    snapshot
+}
+
+fn later(fleet: &Snapshot, memory: Memory, now: Timestamp, policy: &Policy) -> Memory {
+    let snapshot = measured(fleet, now, policy);
+    decide(&snapshot, &observe(&snapshot, memory), policy).memory
 }
 
 fn policy(analyzer: Analyzer) -> Policy {
@@ -119,6 +163,7 @@ fn policy(analyzer: Analyzer) -> Policy {
 
 fn benchmarks(criterion: &mut Criterion) {
     let analyzers = [
+        Analyzer::Rate,
         Analyzer::SaturationPercent,
         Analyzer::Saturation,
         Analyzer::Throughput,
@@ -130,21 +175,60 @@ fn benchmarks(criterion: &mut Criterion) {
     for analyzer in analyzers {
         let (mut group, policy) = (criterion.benchmark_group(analyzer.as_str()), policy(analyzer));
         for size in SIZES {
-            // Learned once: what is measured is a cycle like any other.
-            let memory = (0..3).fold(Memory::default(), |memory, cycle| {
-                let snapshot = fleet(size, START + SCRAPE * cycle);
-                decide(&snapshot, &observe(&snapshot, memory), &policy).memory
+            // Learned once: what is measured is a cycle like any other. Not at all where a filter leaves it out.
+            let world = LazyCell::new(|| {
+                let fleet = fleet(size);
+                let learn = |memory, cycle| later(&fleet, memory, START + SCRAPE * cycle, &policy);
+                let memory = (0..3).fold(Memory::default(), learn);
+                let snapshot = measured(&fleet, START + SCRAPE * 3, &policy);
+                let memory = observe(&snapshot, memory);
+                (snapshot, memory)
             });
-            let snapshot = fleet(size, START + SCRAPE * 3);
-            let memory = observe(&snapshot, memory);
             group.throughput(Throughput::Elements(u64::from(size)));
             group.bench_function(BenchmarkId::from_parameter(size), |bench| {
-                bench.iter_with_large_drop(|| decide(black_box(&snapshot), black_box(&memory), &policy));
+                let (snapshot, memory) = &*world;
+                bench.iter_with_large_drop(|| decide(black_box(snapshot), black_box(memory), &policy));
             });
         }
         group.finish();
     }
 }
 
-criterion_group!(analyzers, benchmarks);
+/// What the rate policy takes of a processor at every scrape: it learns from the new samples of every pod, and decides with ten
+/// minutes of arrivals, of which every model has some that vary.
+fn rate_with_what_it_learns(criterion: &mut Criterion) {
+    const FAST: SignedDuration = SignedDuration::from_secs(5);
+    let (mut group, policy) =
+        (criterion.benchmark_group("rate, learned and decided"), policy(Analyzer::Rate));
+    let learned = LazyCell::new(|| {
+        let fleet = fleet(1);
+        (0..130).fold(Memory::default(), |memory, look| later(&fleet, memory, START + FAST * look, &policy))
+    });
+    for size in SIZES {
+        let world = LazyCell::new(|| {
+            let snapshot = measured(&fleet(size), START + FAST * 130, &policy);
+            let one = learned.groups.values().next().unwrap();
+            let of = |(id, group): (&GroupId, &ModelGroup)| {
+                (id.clone(), renamed(one, &group.variants[0].variant.id.name))
+            };
+            let memory = Memory { groups: snapshot.groups.iter().map(of).collect(), ..Memory::default() };
+            (snapshot, memory)
+        });
+        group.throughput(Throughput::Elements(u64::from(size)));
+        group.bench_function(BenchmarkId::from_parameter(size), |bench| {
+            let (snapshot, memory) = &*world;
+            let look = |memory| decide(black_box(snapshot), &observe(black_box(snapshot), memory), &policy);
+            bench.iter_batched(|| memory.clone(), look, BatchSize::PerIteration);
+        });
+    }
+    group.finish();
+}
+
+/// The memory of one model as that of another, whose only variant is called `name`.
+fn renamed(one: &GroupMemory, name: &SmolStr) -> GroupMemory {
+    let text = serde_json::to_string(one).unwrap();
+    serde_json::from_str(&text.replace("llama-3-1-8b-instruct-0", name)).unwrap()
+}
+
+criterion_group!(analyzers, benchmarks, rate_with_what_it_learns);
 criterion_main!(analyzers);

@@ -13,6 +13,7 @@ use std::hint::black_box;
 use criterion::{BatchSize, Bencher, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use jiff::{SignedDuration, Timestamp};
 use smol_str::{SmolStr, format_smolstr};
+use wva_core::analyze::finding::Analyzer;
 use wva_core::check::check;
 use wva_core::decision::{Reason, Verdict};
 use wva_core::model::{Bounds, Role, TargetRef, Variant};
@@ -127,10 +128,10 @@ fn later(mut snapshot: Snapshot, fleet: Snapshot) -> Snapshot {
 /// cycle before, when all of it was in between.
 fn warm(size: u32) -> (Snapshot, Memory) {
     let before = fleet(size, START, |_| IN_BETWEEN);
-    let memory = decide(&before, &observe(&before, Memory::default()), &Policy::default()).memory;
+    let memory = decide(&before, &observe(&before, Memory::default()), &policy()).memory;
     let snapshot = later(before, fleet(size, START + SCRAPE, |index| index / 3 % 3));
     let memory = observe(&snapshot, memory);
-    let outcome = decide(&snapshot, &memory, &Policy::default());
+    let outcome = decide(&snapshot, &memory, &policy());
     let reasons: BTreeSet<Reason> = outcome.decisions.values().filter_map(reason).collect();
     assert_eq!(reasons, [Reason::ScaleUp, Reason::ScaleDown, Reason::Steady].into(), "what is measured");
     (snapshot, memory)
@@ -152,8 +153,15 @@ fn measure(criterion: &mut Criterion, name: &str, run: impl Fn(&mut Bencher<'_>,
     group.finish();
 }
 
+/// V1, the analyzer with the least arithmetic: what is measured is the house around it.
+fn policy() -> Policy {
+    let mut policy = Policy::default();
+    policy.global.default.analyzer = Analyzer::SaturationPercent;
+    policy
+}
+
 fn benchmarks(criterion: &mut Criterion) {
-    let policy = Policy::default();
+    let policy = policy();
     measure(criterion, "decide", |bench, snapshot, memory| {
         // What is decided lives on until the next decision: its end is not timed.
         bench.iter_with_large_drop(|| decide(black_box(snapshot), black_box(memory), &policy));

@@ -3,9 +3,9 @@
 use jiff::Timestamp;
 use smol_str::SmolStr;
 
-use super::load::latest;
+use super::load::{longer, peak};
 use super::{FRESH_AT_LEAST, LATE_SCRAPE, PEAK_WINDOW, STALE_AT_LEAST};
-use crate::snapshot::{Replica, Sample, Signal, Signals};
+use crate::snapshot::{Replica, Rows, Sample, Signal, Signals};
 use crate::units::{Seconds, whole};
 
 /// How old the newest sample is, in steps of what may be concluded. In order of trust.
@@ -23,14 +23,14 @@ pub enum Freshness {
 }
 
 /// What one engine's samples say.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Reading {
+#[derive(Debug, Clone, Copy)]
+pub struct Reading<'a> {
     /// How far it can be trusted.
     pub freshness: Freshness,
     /// The newest sample of a signal V1 needs.
     pub newest: Option<Timestamp>,
-    /// The scrape interval observed. See [`interval_of`].
-    pub interval: Seconds,
+    /// The scrapes of the window of the peaks.
+    pub recent: Rows<'a>,
     /// Peak KV-cache usage of the window, 0 when only the queue is known.
     pub kv: f64,
     /// Peak waiting requests of the window, without the fraction; 0 when only the KV cache is known.
@@ -50,8 +50,8 @@ pub fn engines_of(replica: &Replica) -> impl Iterator<Item = (&SmolStr, &Signals
 
 /// Judges `signals` at `now`; they are of a pod that serves since `ready_since`.
 #[must_use]
-pub fn read(signals: &Signals, ready_since: Timestamp, now: Timestamp) -> Reading {
-    let interval = interval_of(signals);
+pub fn read(signals: &Signals, ready_since: Timestamp, now: Timestamp) -> Reading<'_> {
+    let interval = signals.interval();
     let grades = NEEDED.map(|signal| grade(signals.newest(signal), interval, now));
     let newest = NEEDED.iter().filter_map(|signal| signals.newest(*signal)).map(|sample| sample.at).max();
     let freshness = match grades {
@@ -65,14 +65,16 @@ pub fn read(signals: &Signals, ready_since: Timestamp, now: Timestamp) -> Readin
     } else {
         freshness.max(Freshness::Aging)
     };
-    // A slow scrape leaves no sample in the usual window; a fresh engine always has one in this.
-    let limit = fresh_limit(interval);
-    let window = if limit > PEAK_WINDOW { limit } else { PEAK_WINDOW };
-    let peak = |signal| {
-        let recent = latest(signals.get(signal), window, now);
-        recent.iter().map(|sample| sample.value).fold(0.0, f64::max)
-    };
-    Reading { freshness, newest, interval, kv: peak(Signal::KvUsage), queue: whole(peak(Signal::Waiting)) }
+    let recent = recent(signals, now);
+    let peak = |signal| peak(recent.get(signal)).map_or(0.0, |peak| peak.max(0.0));
+    let (kv, queue) = (peak(Signal::KvUsage), whole(peak(Signal::Waiting)));
+    Reading { freshness, newest, recent, kv, queue }
+}
+
+/// The scrapes of the window of the peaks. A slow scrape leaves no sample in the usual one; a fresh engine always has one
+/// in this.
+pub(super) fn recent(signals: &Signals, now: Timestamp) -> Rows<'_> {
+    signals.rows().since(longer(PEAK_WINDOW, fresh_limit(signals.interval())).before(now))
 }
 
 /// Both series go back over the window of the peaks, or to when the pod began to serve: to within one scrape of it.
@@ -116,27 +118,4 @@ pub fn stale_limit(interval: Seconds) -> Seconds {
 
 fn scaled(interval: Seconds, factor: f64, least: Seconds) -> Seconds {
     Seconds::new(interval.get() * factor).map_or(least, |limit| if limit > least { limit } else { least })
-}
-
-/// The scrape interval observed: the median gap between the sample times of the longer of the two series V1 needs.
-/// Zero while there are fewer than two samples.
-#[must_use]
-pub fn interval_of(signals: &Signals) -> Seconds {
-    let longest = NEEDED.map(|signal| signals.get(signal)).into_iter().max_by_key(|series| series.len());
-    median_gap(longest.unwrap_or_default())
-}
-
-/// The median gap between the times of `series`: one missed scrape does not change it.
-#[must_use]
-pub fn median_gap(series: &[Sample]) -> Seconds {
-    let gaps = series.windows(2).map(|pair| pair[1].at.duration_since(pair[0].at));
-    // What more than half of them are is the median, and scrapes are mostly that regular.
-    let Some(usual) = gaps.clone().next_back() else { return Seconds::ZERO };
-    let among = gaps.len();
-    let usual = if 2 * gaps.clone().filter(|gap| *gap == usual).count() > among {
-        usual
-    } else {
-        *gaps.collect::<Vec<_>>().select_nth_unstable(among / 2).1
-    };
-    Seconds::of(usual)
 }

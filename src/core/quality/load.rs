@@ -2,9 +2,8 @@
 
 use jiff::Timestamp;
 
-use super::PEAK_WINDOW;
-use super::engine::{fresh_limit, interval_of, stale_limit};
-use crate::snapshot::{Sample, Signal, Signals};
+use super::engine::{recent, stale_limit};
+use crate::snapshot::{Rows, Series, Signal, Signals};
 use crate::units::{Seconds, float};
 
 /// Sizes of requests and hits of the cache are means of this window, as upstream's `rate(…[5m])`.
@@ -15,17 +14,17 @@ pub const RATE_WINDOW: Seconds = Seconds::whole(60);
 
 /// What one serving process was doing: each part is read from its samples when it is asked for, since no analyzer needs
 /// all of them. What was not measured is `None`: zero is a measurement.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy)]
 pub struct Load<'a> {
     signals: &'a Signals,
+    /// What counts for peaks and newest values.
+    peaks: Rows<'a>,
+    /// For sizes.
+    sizes: Rows<'a>,
     now: Timestamp,
-    /// Of peaks and of the newest values.
-    peaks: Seconds,
-    /// Of rates and latencies.
-    rates: Seconds,
 }
 
-fn longer(one: Seconds, other: Seconds) -> Seconds {
+pub(super) fn longer(one: Seconds, other: Seconds) -> Seconds {
     if one > other { one } else { other }
 }
 
@@ -33,14 +32,18 @@ impl<'a> Load<'a> {
     /// Reads `signals` at `now`.
     #[must_use]
     pub fn read(signals: &'a Signals, now: Timestamp) -> Self {
-        Self::scraped(signals, interval_of(signals), now)
+        Self::seen(signals, recent(signals, now), now)
     }
 
-    /// Reads `signals`, which are scraped every `interval`, at `now`. Where scrapes are slow, a window has to be longer to
-    /// hold the newest sample, and two of a counter.
-    pub(super) fn scraped(signals: &'a Signals, interval: Seconds, now: Timestamp) -> Self {
-        let peaks = longer(PEAK_WINDOW, fresh_limit(interval));
-        Self { signals, now, peaks, rates: longer(RATE_WINDOW, stale_limit(interval)) }
+    /// Reads `signals` at `now`; `peaks` are the scrapes of the window of the peaks.
+    pub(super) fn seen(signals: &'a Signals, peaks: Rows<'a>, now: Timestamp) -> Self {
+        Self { signals, peaks, sizes: signals.rows().since(SIZE_WINDOW.before(now)), now }
+    }
+
+    /// The scrapes for rates and latencies: where they are slow, more than of the usual window, to have two.
+    fn rates(&self) -> Rows<'a> {
+        let window = longer(RATE_WINDOW, stale_limit(self.signals.interval()));
+        self.signals.rows().since(window.before(self.now))
     }
 
     /// Peak KV-cache usage of the last minute, 0 to 1.
@@ -141,34 +144,24 @@ impl<'a> Load<'a> {
     }
 
     fn newest(&self, signal: Signal) -> Option<f64> {
-        let newest = self.signals.newest(signal);
-        let newest = newest.filter(|sample| Seconds::between(sample.at, self.now) <= self.peaks);
-        newest.map(|sample| sample.value)
+        self.peaks.get(signal).last().map(|sample| sample.value)
     }
 
     fn peak(&self, signal: Signal) -> Option<f64> {
-        peak(latest(self.signals.get(signal), self.peaks, self.now))
+        peak(self.peaks.get(signal))
     }
 
     fn size(&self, sum: Signal, count: Signal) -> Option<f64> {
-        let growth = |signal| {
-            let samples = nearly_all(self.signals.get(signal), SIZE_WINDOW, self.now);
-            growth(samples, self.signals.falls(signal))
-        };
-        ratio(growth(sum)?, growth(count)?)
+        ratio(growth(self.sizes.get(sum))?, growth(self.sizes.get(count))?)
     }
 
     fn latency(&self, sum: Signal, count: Signal) -> Option<f64> {
-        let growth = |signal| growth(self.lately(signal), true);
-        ratio(growth(sum)?, growth(count)?).filter(|latency| *latency > 0.0)
+        let rates = self.rates();
+        ratio(growth(rates.get(sum))?, growth(rates.get(count))?).filter(|latency| *latency > 0.0)
     }
 
     fn rate(&self, signal: Signal) -> Option<f64> {
-        rate(self.lately(signal))
-    }
-
-    fn lately(&self, signal: Signal) -> &'a [Sample] {
-        latest(self.signals.get(signal), self.rates, self.now)
+        rate(self.rates().get(signal))
     }
 }
 
@@ -178,43 +171,27 @@ const fn tokens(value: f64) -> i64 {
     value as i64
 }
 
-/// The samples of `series` that are at most `window` old, for a window that holds nearly all of them: little is kept for
-/// longer than it.
-fn nearly_all(series: &[Sample], window: Seconds, now: Timestamp) -> &[Sample] {
-    let old = series.iter().take_while(|sample| Seconds::between(sample.at, now) > window);
-    &series[old.count()..]
+pub(super) fn peak(series: Series<'_>) -> Option<f64> {
+    series.iter().map(|sample| sample.value).reduce(f64::max)
 }
 
-/// The samples of `series` that are at most `window` old, for a window that holds few of them.
-pub(super) fn latest(series: &[Sample], window: Seconds, now: Timestamp) -> &[Sample] {
-    let recent = series.iter().rev().take_while(|sample| Seconds::between(sample.at, now) <= window);
-    &series[series.len() - recent.count()..]
-}
-
-fn peak(samples: &[Sample]) -> Option<f64> {
-    samples.iter().map(|sample| sample.value).reduce(f64::max)
-}
-
-/// What a counter has grown by, a restart counting from zero; `None` when that cannot be said. Of one that never `falls`
-/// only the ends are looked at: every sample on the way costs more than all the arithmetic.
-fn growth(samples: &[Sample], falls: bool) -> Option<f64> {
-    let grown = |pair: &[Sample]| match pair {
-        [one, next] if next.value >= one.value => next.value - one.value,
-        [_, next] => next.value,
-        _ => 0.0,
-    };
-    match samples {
-        [first, .., last] if !falls => Some(last.value - first.value),
-        [_, .., _] => Some(samples.windows(2).map(grown).sum()),
-        _ => None,
+/// What a counter has grown by, a restart counting from zero; `None` when that cannot be said. Of one that never falls only
+/// the ends are looked at, which is exact and does not read what is between.
+fn growth(series: Series<'_>) -> Option<f64> {
+    let (first, last) = (series.first()?, series.last()?);
+    if !series.falls() {
+        return (first.at < last.at).then_some(last.value - first.value);
     }
+    let values = series.iter().map(|sample| sample.value);
+    let grown =
+        values.clone().zip(values.skip(1)).map(|(one, next)| if next >= one { next - one } else { next });
+    (first.at < last.at).then(|| grown.sum())
 }
 
 /// Growth a second.
-fn rate(samples: &[Sample]) -> Option<f64> {
-    let (first, last) = (samples.first()?, samples.last()?);
-    let seconds = Seconds::between(first.at, last.at).get();
-    growth(samples, true).filter(|_| seconds > 0.0).map(|grown| grown / seconds)
+fn rate(series: Series<'_>) -> Option<f64> {
+    let seconds = Seconds::between(series.first()?.at, series.last()?.at).get();
+    growth(series).map(|grown| grown / seconds)
 }
 
 /// The growth of one counter by that of another; `None` while the second stands still.
@@ -225,6 +202,7 @@ fn ratio(sum: f64, count: f64) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::snapshot::Sample;
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(1_800_000_000 + second).unwrap()
@@ -283,16 +261,22 @@ mod tests {
         let rising: &[_] = &[(-290, 10.0), (-5, 30.0)];
         let generated = Signal::RequestGenerationTokensCount;
         all.add(generated, series(rising));
-        assert!(!all.falls(generated));
+        assert!(!all.get(generated).falls());
         all.add(generated, series(&[(-150, 2.0)]));
-        assert!(all.falls(generated));
+        assert!(all.get(generated).falls());
     }
 
     #[test]
     fn the_ends_of_a_counter_that_never_falls_say_what_the_walk_says() {
-        let rising = series(&[(-60, 5.0), (-45, 5.0), (-30, 17.0), (0, 1e12)]);
-        assert_eq!(growth(&rising, false), growth(&rising, true));
-        assert_eq!([growth(&rising[..1], false), growth(&[], false)], [None; 2]);
+        let rising: &[_] = &[(-60, 5.0), (-45, 5.0), (-30, 17.0), (0, 1e12)];
+        let restarted: Vec<_> = [(-75, 9.0)].into_iter().chain(rising.iter().copied()).collect();
+        let grown = |all: &[_], since| {
+            let all = signals(&[(Signal::SchedulerAttempts, all)]);
+            growth(all.rows().since(at(since)).get(Signal::SchedulerAttempts))
+        };
+        assert_eq!([grown(rising, -60), grown(&restarted, -60)], [Some(1e12 - 5.0); 2]);
+        assert_eq!(grown(&restarted, -75), Some(1e12));
+        assert_eq!([grown(rising, 0), grown(rising, 1)], [None; 2]);
     }
 
     #[test]

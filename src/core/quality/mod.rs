@@ -9,7 +9,7 @@ mod sight;
 #[cfg(test)]
 mod tests;
 
-pub use engine::{Freshness, Reading, engines_of, fresh_limit, interval_of, median_gap, read, stale_limit};
+pub use engine::{Freshness, Reading, engines_of, fresh_limit, read, stale_limit};
 pub use load::{Load, RATE_WINDOW, SIZE_WINDOW};
 pub use sight::{Rights, Sight, State, VariantSight, look};
 pub(crate) use sight::{Seen, look_at, state_of};

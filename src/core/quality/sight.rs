@@ -56,7 +56,7 @@ impl State {
 }
 
 /// What is seen of one variant.
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct VariantSight<'a> {
     /// Pods that serve.
     pub ready: u32,
@@ -89,7 +89,7 @@ pub struct VariantSight<'a> {
 }
 
 /// What is seen of a set of variants.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct Sight<'a> {
     /// What kind it is.
     pub state: State,
@@ -193,8 +193,8 @@ fn see_ready<'a>(
         if reading.freshness <= Freshness::Aging {
             seen.newest = seen.newest.max(reading.newest);
             let engine = several.then_some(engine.as_str());
-            let Reading { kv, queue, interval, .. } = reading;
-            seen.loads.push(Load::scraped(signals, interval, now));
+            let Reading { kv, queue, recent, .. } = reading;
+            seen.loads.push(Load::seen(signals, recent, now));
             let (replica, name, cost) =
                 (replica.pod.as_str(), variant.variant.id.name.as_str(), variant.variant.cost);
             seen.observations.push(Observation { replica, engine, variant: name, cost, kv, queue });

@@ -75,7 +75,7 @@ fn one_missed_scrape_does_not_change_the_interval() {
     let mut signals = Signals::default();
     let times = [5, 20, 35, 95, 110];
     signals.add(Signal::KvUsage, times.map(|back| Sample { at: ago(back), value: 0.1 }));
-    assert_eq!(interval_of(&signals), Seconds::whole(15));
+    assert_eq!(signals.interval(), Seconds::whole(15));
 }
 
 #[test]

@@ -17,6 +17,9 @@ use clap::Parser;
 use futures::future::BoxFuture;
 use jiff::Timestamp;
 use prometheus_client::registry::Registry;
+use serde::Deserialize as _;
+use serde::de::IntoDeserializer as _;
+use serde::de::value::{Error as WordError, StrDeserializer};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
@@ -27,6 +30,7 @@ use wva::engine::{
     Term, assemble,
 };
 use wva::telemetry::EvaluationMetrics;
+use wva_core::analyze::finding::Analyzer;
 use wva_core::{Memory, Policy};
 
 use process::{Cost, resident_mib};
@@ -50,6 +54,9 @@ struct Args {
     /// Pods with every series of vLLM that has a name here, instead of the six that reference figures are made with.
     #[arg(long)]
     all_names: bool,
+    /// Who decides, by the name that a ConfigMap gives.
+    #[arg(long, default_value = "saturation-percent")]
+    analyzer: String,
     /// Ask this Prometheus, which has the pods that the example `exporter` plays, instead of a made-up one.
     #[arg(long)]
     prometheus: Option<String>,
@@ -150,7 +157,7 @@ async fn evaluations(
         leadership: leadership.subscribe(),
         metrics: EvaluationMetrics::register(&mut Registry::default()),
     };
-    let engine = Arc::new(Engine::new(parts, Policy::default()));
+    let engine = Arc::new(Engine::new(parts, policy(&args.analyzer)?));
     engine.take_over(Restored::default(), Term { lease: "l".into(), epoch: 1 });
     for _ in 0..2 {
         engine.evaluate().await;
@@ -174,6 +181,14 @@ async fn evaluations(
     Ok(())
 }
 
+/// The default, but for who decides.
+fn policy(analyzer: &str) -> anyhow::Result<Policy> {
+    let mut policy = Policy::default();
+    let name: StrDeserializer<'_, WordError> = analyzer.into_deserializer();
+    policy.global.default.analyzer = Analyzer::deserialize(name).context("--analyzer")?;
+    Ok(policy)
+}
+
 /// The same work step by step.
 async fn split(
     args: &Args,
@@ -183,14 +198,14 @@ async fn split(
 ) -> anyhow::Result<()> {
     let steps = ["view and scope", "collect", "assemble", "observe", "decide", "drop"];
     let mut costs = [Cost::default(); 6];
-    let (mut memory, policy) = (Memory::default(), Policy::default());
+    let (mut memory, policy) = (Memory::default(), policy(&args.analyzer)?);
     let mut series = 0;
     for _ in 0..args.rounds {
         let mut marks = vec![Cost::now()?];
         let view = cluster.view();
         let namespaces = view.variants.iter().map(|state| state.variant.id.namespace.to_string()).collect();
         let variants = view.variants.iter().map(|state| &state.variant);
-        let needs = Some(wva_core::needs(&Policy::default(), variants));
+        let needs = Some(wva_core::needs(&policy, variants));
         let scope = Scope { namespaces, endpoints: view.endpoints.clone(), needs };
         marks.push(Cost::now()?);
         let collected = source.collect(&scope).await?;

@@ -1,0 +1,82 @@
+//! What is measured.
+
+use serde::{Deserialize, Serialize};
+
+/// What can be measured of an engine or of a scheduler. Counters only grow, until a restart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Signal {
+    /// Gauge: share of the KV cache in use, 0 to 1.
+    KvUsage,
+    /// Gauge: requests waiting in the engine.
+    Waiting,
+    /// Gauge: requests being generated.
+    Running,
+    /// Gauge: KV-cache size in tokens (blocks × block size).
+    KvCapacity,
+    /// Counter: prompt tokens.
+    PromptTokens,
+    /// Counter: generated tokens.
+    GenerationTokens,
+    /// Counter: seconds of inter-token latency.
+    InterTokenLatencySum,
+    /// Counter: measured inter-token gaps.
+    InterTokenLatencyCount,
+    /// Counter: seconds of time to first token.
+    TimeToFirstTokenSum,
+    /// Counter: first tokens.
+    TimeToFirstTokenCount,
+    /// Counter: prompt tokens of finished requests.
+    RequestPromptTokensSum,
+    /// Counter: finished requests, as counted by prompt length.
+    RequestPromptTokensCount,
+    /// Counter: generated tokens of finished requests.
+    RequestGenerationTokensSum,
+    /// Counter: finished requests, as counted by generated length.
+    RequestGenerationTokensCount,
+    /// Counter: tokens found in the prefix cache.
+    PrefixCacheHits,
+    /// Counter: tokens looked up in the prefix cache.
+    PrefixCacheQueries,
+    /// Gauge (scheduler): requests held for the model.
+    SchedulerQueueSize,
+    /// Gauge (scheduler): bytes of the requests held.
+    SchedulerQueueBytes,
+    /// Counter (scheduler): requests dispatched.
+    SchedulerAttempts,
+}
+
+impl Signal {
+    /// Its own bit where signals are a set of bits.
+    pub(super) const fn bit(self) -> u32 {
+        1 << self as u32
+    }
+
+    pub(super) const fn is_counter(self) -> bool {
+        use Signal::{KvCapacity, KvUsage, Running, SchedulerQueueBytes, SchedulerQueueSize, Waiting};
+        !matches!(self, KvUsage | Waiting | Running | KvCapacity | SchedulerQueueSize | SchedulerQueueBytes)
+    }
+
+    /// All of them, in their order.
+    pub const ALL: [Self; 19] = [
+        Self::KvUsage,
+        Self::Waiting,
+        Self::Running,
+        Self::KvCapacity,
+        Self::PromptTokens,
+        Self::GenerationTokens,
+        Self::InterTokenLatencySum,
+        Self::InterTokenLatencyCount,
+        Self::TimeToFirstTokenSum,
+        Self::TimeToFirstTokenCount,
+        Self::RequestPromptTokensSum,
+        Self::RequestPromptTokensCount,
+        Self::RequestGenerationTokensSum,
+        Self::RequestGenerationTokensCount,
+        Self::PrefixCacheHits,
+        Self::PrefixCacheQueries,
+        Self::SchedulerQueueSize,
+        Self::SchedulerQueueBytes,
+        Self::SchedulerAttempts,
+    ];
+}
