@@ -211,6 +211,12 @@ pub struct DecisionArgs {
     #[arg(long, env = "WVA_SCALE_TO_ZERO", num_args = 0..=1, default_value = "false",
           default_missing_value = "true", value_parser = lenient_bool, value_name = "BOOL")]
     pub scale_to_zero: bool,
+    /// Before a variant shrinks, mark the pods that have the least in flight with the annotation
+    /// controller.kubernetes.io/pod-deletion-cost, so that its ReplicaSet takes these and not simply the youngest. Needs the
+    /// right to patch pods (the chart's value podDeletionCost), and asks for up to two more series of each pod.
+    #[arg(long, env = "WVA_POD_DELETION_COST", num_args = 0..=1, default_value = "false",
+          default_missing_value = "true", value_parser = lenient_bool, value_name = "BOOL")]
+    pub pod_deletion_cost: bool,
 }
 
 /// Logs.

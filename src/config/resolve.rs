@@ -65,6 +65,8 @@ pub struct Config {
     pub config_maps: Names,
     /// The nodes whose GPUs count, where they do.
     pub node_selector: Option<String>,
+    /// Whether pods are marked that are to go first.
+    pub pod_deletion_cost: bool,
     /// Which evaluations are kept.
     pub record: RecordSettings,
 }
@@ -245,6 +247,7 @@ impl TryFrom<ServeArgs> for Config {
                 ..Policy::default()
             },
             config_maps: args.config_maps.names()?,
+            pod_deletion_cost: args.decision.pod_deletion_cost,
             node_selector: args.config_maps.node_selector.filter(|selector| !selector.is_empty()),
         })
     }
@@ -429,6 +432,8 @@ mod tests {
             );
         }
         assert!(!config("--scale-to-zero=").unwrap().policy.global.default.scale_to_zero.unwrap().enabled);
+        let marks = |flags| config(flags).unwrap().pod_deletion_cost;
+        assert!(marks("--pod-deletion-cost") && !marks("--pod-deletion-cost=") && !marks(""));
         assert!(config("--scale-to-zero=maybe").unwrap_err().contains("true or false"));
     }
 

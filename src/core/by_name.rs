@@ -81,6 +81,11 @@ impl<V> ByName<V> {
         self.0.retain(|(name, value)| keep(name, value));
     }
 
+    /// Keeps the values that `keep` wants.
+    pub fn retain_values(&mut self, mut keep: impl FnMut(&V) -> bool) {
+        self.0.retain(|(_, value)| keep(value));
+    }
+
     /// Names and values.
     pub fn iter(&self) -> impl Iterator<Item = (&SmolStr, &V)> {
         self.0.iter().map(|(name, value)| (name, value))

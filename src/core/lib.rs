@@ -11,10 +11,11 @@ pub mod by_name;
 #[path = "tests/support/cases.rs"]
 mod cases;
 pub mod check;
+mod clean;
 pub mod decide;
 pub mod decision;
-mod future;
 pub mod hpa;
+pub mod learn;
 pub mod limit;
 pub mod memory;
 pub mod model;
@@ -26,6 +27,7 @@ pub mod report;
 pub mod sim;
 pub mod snapshot;
 pub mod units;
+pub mod victims;
 
 pub use decide::decide;
 pub use decision::{Decision, Outcome};

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use smol_str::{SmolStr, format_smolstr};
 
 use crate::analyze::queueing::learn::Parameters;
+use crate::analyze::rate;
 use crate::analyze::saturation_token::Knowledge;
 use crate::analyze::throughput;
 use crate::analyze::weighted::Bests;
@@ -131,10 +132,25 @@ pub struct GroupMemory {
     pub variants: ByName<VariantMemory>,
 }
 
+impl GroupMemory {
+    /// What is worth keeping over a restart, in few bytes.
+    #[must_use]
+    pub fn kept(&self) -> Self {
+        let mut kept = self.clone();
+        if let Some(rate) = kept.learned.as_mut().and_then(|learned| learned.rate.as_mut()) {
+            **rate = rate.kept();
+        }
+        kept
+    }
+}
+
 /// What the analyzers have learned of one model: a budget of 2 KiB a variant.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Learned {
+    /// The rate policy's. Where there is one, every observation adds to it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate: Option<Box<rate::Memory>>,
     /// The token saturation analyzer's.
     #[serde(skip_serializing_if = "is_default")]
     pub tokens: Knowledge,

@@ -47,6 +47,22 @@ const RATES: [Signal; 5] = [
     Signal::SchedulerAttempts,
 ];
 
+/// Arrivals, steps and sizes, all from growths of counters between two looks.
+const GROWTHS: [Signal; 12] = [
+    Signal::Running,
+    Signal::KvCapacity,
+    Signal::PromptTokens,
+    Signal::PrefixCacheHits,
+    Signal::PrefixCacheQueries,
+    Signal::GenerationTokens,
+    Signal::InterTokenLatencySum,
+    Signal::InterTokenLatencyCount,
+    Signal::TimeToFirstTokenSum,
+    Signal::TimeToFirstTokenCount,
+    Signal::RequestGenerationTokensSum,
+    Signal::RequestGenerationTokensCount,
+];
+
 /// What decisions about `variants` under `policy` look at.
 #[must_use]
 pub fn needs<'v>(policy: &Policy, variants: impl IntoIterator<Item = &'v Variant>) -> Needs {
@@ -70,6 +86,8 @@ pub fn needs<'v>(policy: &Policy, variants: impl IntoIterator<Item = &'v Variant
 impl Needs {
     fn add(&mut self, analyzer: Analyzer) {
         match analyzer {
+            // What it has seen it remembers: the window of the peaks is enough.
+            Analyzer::Rate => return self.signals.extend(GROWTHS),
             Analyzer::SaturationPercent | Analyzer::Threshold => return,
             Analyzer::Saturation => self.signals.extend(SIZES),
             Analyzer::Throughput | Analyzer::QueueingModel | Analyzer::Inferno => {

@@ -94,6 +94,23 @@ pub fn count(length: usize) -> u32 {
     u32::try_from(length).unwrap_or(u32::MAX)
 }
 
+/// A number with one decimal, as it is written. Of a whole number that is known without the exact arithmetic that rounding
+/// takes, which is slowest there.
+pub(crate) struct Tenths(pub(crate) f64);
+
+impl fmt::Display for Tenths {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let whole = signed(self.0);
+        // Up to 2⁵³ every whole number is a float; a zero may have a sign.
+        if whole.unsigned_abs() < 1 << 53 && float(whole).to_bits() == self.0.to_bits() {
+            fmt::Display::fmt(&whole, f)?;
+            f.write_str(".0")
+        } else {
+            write!(f, "{:.1}", self.0)
+        }
+    }
+}
+
 /// A whole number as a float: exact up to 2⁵³, the nearest above.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "the nearest float, as promised")]
@@ -183,6 +200,13 @@ impl Seconds {
     #[must_use]
     pub fn between(earlier: jiff::Timestamp, later: jiff::Timestamp) -> Self {
         Self::of(later.duration_since(earlier))
+    }
+
+    /// So long before `later`; the earliest moment there is where none is so early.
+    #[must_use]
+    pub fn before(self, later: jiff::Timestamp) -> jiff::Timestamp {
+        let length = jiff::SignedDuration::try_from_secs_f64(self.0).ok();
+        length.and_then(|length| later.checked_sub(length).ok()).unwrap_or(jiff::Timestamp::MIN)
     }
 
     /// So long; zero when it is negative.
@@ -308,5 +332,29 @@ impl From<Tokens> for i64 {
 impl fmt::Display for Tokens {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tenths_are_written_as_rounding_writes_them() {
+        let exact = 9_007_199_254_740_992.0;
+        let odd = [f64::NAN, f64::INFINITY, -0.0, 0.04, 0.05, -2.5, 0.95, 1e300, -1e300];
+        let whole =
+            [0.0, 1.0, -3.0, 496_000.0, exact - 1.0, exact, exact + 2.0, i64::MAX as f64, i64::MIN as f64];
+        for value in odd.into_iter().chain(whole) {
+            assert_eq!(Tenths(value).to_string(), format!("{value:.1}"));
+        }
+    }
+
+    #[test]
+    fn no_moment_is_earlier_than_the_first() {
+        let now = jiff::Timestamp::constant(1_800_000_000, 250_000_000);
+        assert_eq!(Seconds::new(0.25).unwrap().before(now), jiff::Timestamp::constant(1_800_000_000, 0));
+        assert_eq!(Seconds::new(1e300).unwrap().before(now), jiff::Timestamp::MIN);
+        assert_eq!(Seconds::new(1e12).unwrap().before(now), jiff::Timestamp::MIN);
     }
 }

@@ -1,13 +1,14 @@
 //! Which analyzers decide about a model: one that leads, and those beside it.
 
 use wva_core::analyze::finding::Analyzer;
-use wva_core::model::{Beside, Utilisation};
+use wva_core::model::{Beside, ModelPolicy, Utilisation};
 
 use super::fields::{Fields, Range, Said};
 use super::node::Node;
 
 /// Names of analyzers: ours first, which are what reports say; then those of the controllers before this one.
-const NAMES: [(&str, Analyzer); 9] = [
+const NAMES: [(&str, Analyzer); 10] = [
+    ("rate", Analyzer::Rate),
     ("saturation-percent", Analyzer::SaturationPercent),
     ("saturation", Analyzer::Saturation),
     ("throughput", Analyzer::Throughput),
@@ -19,7 +20,7 @@ const NAMES: [(&str, Analyzer); 9] = [
     ("saturation-token-based", Analyzer::Saturation),
 ];
 const ANY: &str =
-    "saturation-percent, saturation, throughput, queueing-model, threshold, weighted or inferno";
+    "rate, saturation-percent, saturation, throughput, queueing-model, threshold, weighted or inferno";
 const OF_CAPACITY: &str = "saturation, throughput or queueing-model";
 
 /// What an entry says of analyzers.
@@ -27,7 +28,15 @@ const OF_CAPACITY: &str = "saturation, throughput or queueing-model";
 pub(super) struct Choice {
     name: Option<Analyzer>,
     list: Option<Vec<Listed>>,
+    /// It sets thresholds of V1.
+    percent: bool,
+    /// It has a name without letters.
+    blank: bool,
 }
+
+/// What WVA's own ConfigMap means V1 by where it has no name, or one without letters.
+const OF_PERCENT: [&str; 4] =
+    ["kvCacheThreshold", "queueLengthThreshold", "kvSpareTrigger", "queueSpareTrigger"];
 
 /// One of the list.
 #[derive(Debug, Clone, PartialEq)]
@@ -66,26 +75,35 @@ impl Choice {
             let name = spelt(list[at].analyzer);
             fields.refuse_all(&format!("analyzers names {name} twice: must name each once"));
         }
-        Self { name, list: list.filter(|list| !list.is_empty()) }
+        let percent = OF_PERCENT.iter().any(|field| fields.has(field));
+        let blank = name.is_none() && fields.has("analyzerName");
+        Self { name, list: list.filter(|list| !list.is_empty()), percent, blank }
     }
 
     /// The queueing model, alone.
     pub(super) const fn queueing_model() -> Self {
-        Self { name: Some(Analyzer::QueueingModel), list: None }
+        Self { name: Some(Analyzer::QueueingModel), list: None, percent: false, blank: false }
     }
 
     /// This, and what it leaves open from `below`. Who puts another analyzer in charge says anew which are beside it.
     pub(super) fn over(&self, below: &Self) -> Self {
         let same_lead = self.name.is_none_or(|name| name == below.lead());
         let below_list = below.list.as_ref().filter(|_| same_lead);
-        Self { name: self.name.or(below.name), list: self.list.as_ref().or(below_list).cloned() }
+        Self {
+            name: self.name.or(below.name),
+            list: self.list.as_ref().or(below_list).cloned(),
+            percent: self.percent || below.percent,
+            blank: self.blank || below.blank,
+        }
     }
 
     /// Who decides. A list alone is led by `saturation`: upstream's token analyzer always runs beside others (algorithm
-    /// reference §1.8, §4).
+    /// reference §1.8, §4). Thresholds alone are those of V1, which upstream means by saying nothing; who says nothing of
+    /// either has our own.
     fn lead(&self) -> Analyzer {
-        let of_list = if self.list.is_some() { Analyzer::Saturation } else { Analyzer::SaturationPercent };
-        self.name.unwrap_or(of_list)
+        let of_list = self.list.is_some().then_some(Analyzer::Saturation);
+        let of_percent = (self.percent || self.blank).then_some(Analyzer::SaturationPercent);
+        self.name.or(of_list).or(of_percent).unwrap_or_else(|| ModelPolicy::default().analyzer)
     }
 
     /// The decision, with the thresholds that the entry has for all its analyzers.
@@ -93,6 +111,9 @@ impl Choice {
         let list = self.list.as_deref().unwrap_or_default();
         let analyzer = self.lead();
         let fallback = Utilisation::of(analyzer);
+        if analyzer == Analyzer::Rate && (self.percent || up.is_some() || down.is_some()) {
+            said.note("thresholds have no effect: rate decides, by its own fields");
+        }
         let shared = pair(up, down, fallback, "", said);
         let lead = list.iter().find(|one| one.analyzer == analyzer);
         if lead.is_some_and(|lead| !lead.enabled) {

@@ -11,6 +11,7 @@ mod node;
 mod place;
 mod problem;
 mod queueing;
+mod rate;
 mod saturation;
 mod scope;
 mod zero;

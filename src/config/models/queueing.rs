@@ -7,7 +7,8 @@ use super::fields::{Fields, Range};
 use super::place::Place;
 
 /// A latency, in milliseconds: up to an hour.
-const LATENCY: Range = Range::above(f64::MIN_POSITIVE, 3.6e6, "above 0 and at most 3600000 (milliseconds)");
+pub(super) const LATENCY: Range =
+    Range::above(f64::MIN_POSITIVE, 3.6e6, "above 0 and at most 3600000 (milliseconds)");
 
 /// An entry as written.
 #[derive(Debug, Clone, PartialEq, Default)]

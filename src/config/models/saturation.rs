@@ -15,6 +15,7 @@ use super::fields::{Fields, Range, Said};
 use super::limits::Limits;
 use super::node::Node;
 use super::place::Place;
+use super::rate::Rate;
 use super::zero::RETENTION;
 
 /// A window or a time to stay longer than this holds a number longer than any day's load lasts.
@@ -36,6 +37,7 @@ pub(super) struct Entry {
     down: Option<f64>,
     priority: Option<f64>,
     pub(super) zero: Inline,
+    rate: Rate,
     scores: Scores,
     stability: Steadiness,
     pub(super) limits: Limits,
@@ -143,6 +145,7 @@ impl Entry {
             down,
             priority: fields.number("priority", Range::WEIGHT),
             zero: fields.within("scaleToZero", inline).unwrap_or_default(),
+            rate: fields.within("rate", Rate::read).unwrap_or_default(),
             scores: fields.within("scoring", Scores::read).unwrap_or_default(),
             stability: fields.within("stability", Steadiness::read).unwrap_or_default(),
             limits: Limits::read(fields),
@@ -167,6 +170,7 @@ impl Entry {
                 enabled: self.zero.enabled.or(below.zero.enabled),
                 retention: self.zero.retention.or(below.zero.retention),
             },
+            rate: self.rate.over(below.rate),
             scores: self.scores.over(below.scores),
             stability: self.stability.over(below.stability),
             limits: self.limits.clone(),
@@ -193,6 +197,7 @@ impl Entry {
             priority: self.priority.unwrap_or(1.0),
             score: chosen.score,
             scale_to_zero: zero,
+            rate: self.rate.policy(),
             queueing,
             scoring: self.scores.policy(thresholds),
             stability: self.stability.policy(),

@@ -46,6 +46,8 @@ impl Finding {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Analyzer {
+    /// Requests a second against what replicas carry, with a reserve for what comes while a pod starts.
+    Rate,
     /// V1: percent of the KV cache and queue length.
     SaturationPercent,
     /// V2: tokens resident against tokens that fit.
@@ -63,17 +65,18 @@ pub enum Analyzer {
 }
 
 impl Analyzer {
-    /// It weighs what is asked against what can be carried, and an optimizer makes numbers of that: one variant of a role
-    /// may lose its last replica to another one's.
+    /// It weighs what is asked of a whole model against what can be carried: one variant of a role may lose its last
+    /// replica to another one's.
     #[must_use]
     pub const fn is_of_capacity(self) -> bool {
-        matches!(self, Self::Saturation | Self::Throughput | Self::QueueingModel)
+        matches!(self, Self::Rate | Self::Saturation | Self::Throughput | Self::QueueingModel)
     }
 
     /// The name that ConfigMaps and reports use.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
+            Self::Rate => "rate",
             Self::SaturationPercent => "saturation-percent",
             Self::Saturation => "saturation",
             Self::Throughput => "throughput",

@@ -3,6 +3,7 @@
 pub mod finding;
 pub mod inferno;
 pub mod queueing;
+pub mod rate;
 pub mod saturation_percent;
 pub mod saturation_token;
 pub mod scale_from_zero;

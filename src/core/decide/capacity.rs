@@ -1,7 +1,5 @@
 //! The analyzers of capacity: what each finds of a model, and the numbers that an optimizer makes of their findings.
 
-use std::collections::BTreeMap;
-
 use jiff::Timestamp;
 use smol_str::{SmolStr, ToSmolStr};
 
@@ -30,14 +28,12 @@ const LIVE_CYCLES: f64 = 3.0;
 /// A model that waits for an optimizer.
 pub(super) struct Asked {
     pub(super) request: Request,
-    /// For each candidate its place among the members.
-    places: Vec<usize>,
     /// By role what the observations are worth.
-    states: BTreeMap<Role, State>,
+    states: Vec<(Role, State)>,
     findings: SmolStr,
     evidence: Timestamp,
-    /// By place among the members, numbers that need no optimizer.
-    wanted: Vec<Option<Replicas>>,
+    /// Numbers of the members that need no optimizer; `None` where one is asked.
+    settled: Option<Vec<Option<Replicas>>>,
     /// The scheduler has shown its queue and does not any more: what it holds is not known.
     queue_lost: bool,
 }
@@ -63,7 +59,7 @@ pub(super) struct Question<'q, 'm, 'a> {
 pub(super) fn ask(
     scene: Scene<'_>,
     members: &[Member<'_>],
-    states: BTreeMap<Role, State>,
+    states: Vec<(Role, State)>,
     learned: &mut Learned,
     steps: &mut Vec<Step>,
 ) -> Option<Asked> {
@@ -74,28 +70,25 @@ pub(super) fn ask(
     }
     let first = Beside { analyzer: scene.model.analyzer, score: scene.model.score, utilisation: None };
     let chosen = std::iter::once(&first).chain(&scene.model.beside);
-    let (findings, said): (Vec<Finding>, Vec<SmolStr>) = chosen
-        .filter_map(|one| {
-            let utilisation = one.utilisation.unwrap_or(scene.model.utilisation);
-            let question = Question { scene, score: one.score, utilisation, seen: &seen };
-            let finding = find(question, one.analyzer, learned)?;
-            let finding = if scene.compat.is_upstream() { finding } else { in_pods(finding, &seen) };
-            let words = words::found(&finding);
-            steps.push(analyzed(utilisation, &finding, words.clone()));
-            Some((finding, words))
-        })
-        .unzip();
-    let said = said.into_iter().reduce(|one, other| smol_str::format_smolstr!("{one}; {other}"))?;
-    let candidates = members.iter().map(|member| candidate(member, member.scale.base()));
-    let (places, candidates) = candidates.enumerate().unzip();
+    let (mut findings, mut said) = (Vec::with_capacity(1 + scene.model.beside.len()), None);
+    for one in chosen {
+        let utilisation = one.utilisation.unwrap_or(scene.model.utilisation);
+        let question = Question { scene, score: one.score, utilisation, seen: &seen };
+        let Some(finding) = find(question, one.analyzer, learned) else { continue };
+        let finding = if scene.compat.is_upstream() { finding } else { in_pods(finding, &seen) };
+        let words = words::found(&finding);
+        steps.push(analyzed(utilisation, &finding, words.clone()));
+        said = Some(said.map_or(words.clone(), |said: SmolStr| smol_str::format_smolstr!("{said}; {words}")));
+        findings.push(finding);
+    }
+    let candidates = members.iter().map(|member| candidate(member, member.scale.base())).collect();
     let request = Request { id: scene.id.clone(), priority: scene.model.priority, candidates, findings };
     Some(Asked {
         request,
-        places,
         states,
-        findings: said,
+        findings: said?,
         evidence: newest(members, scene.now),
-        wanted: Vec::new(),
+        settled: None,
         queue_lost: queue_lost(scene),
     })
 }
@@ -171,7 +164,11 @@ fn find(question: Question<'_, '_, '_>, analyzer: Analyzer, learned: &mut Learne
         Analyzer::Saturation => Some(tokens(question, learned)),
         Analyzer::Throughput => Some(throughput(question, learned)),
         Analyzer::QueueingModel => latency::queueing(question, learned),
-        Analyzer::SaturationPercent | Analyzer::Threshold | Analyzer::Weighted | Analyzer::Inferno => None,
+        Analyzer::Rate
+        | Analyzer::SaturationPercent
+        | Analyzer::Threshold
+        | Analyzer::Weighted
+        | Analyzer::Inferno => None,
     }
 }
 
@@ -235,7 +232,8 @@ fn observation<'a>(variant: &VariantInput<'a>, load: &Load<'_>) -> Observation<'
     }
 }
 
-fn queue_lost(scene: Scene<'_>) -> bool {
+/// The scheduler has shown its queue, and does not any more.
+pub(super) fn queue_lost(scene: Scene<'_>) -> bool {
     let shown = !scene.group.scheduler.get(Signal::SchedulerQueueSize).is_empty();
     shown && held_by_scheduler(scene.now, &scene.group.scheduler).is_none()
 }
@@ -345,7 +343,7 @@ impl Asked {
     fn settled(
         scene: Scene<'_>,
         members: &[Member<'_>],
-        states: BTreeMap<Role, State>,
+        states: Vec<(Role, State)>,
         wanted: Vec<Option<Replicas>>,
     ) -> Self {
         let request = Request {
@@ -357,15 +355,7 @@ impl Asked {
         let findings =
             SmolStr::new_static("inferno: the cheapest allocation that keeps its class's latencies");
         let evidence = newest(members, scene.now);
-        Self {
-            request,
-            places: Vec::new(),
-            states,
-            findings,
-            evidence,
-            wanted,
-            queue_lost: queue_lost(scene),
-        }
+        Self { request, states, findings, evidence, settled: Some(wanted), queue_lost: queue_lost(scene) }
     }
 
     /// Puts the numbers of `plan` into the drafts of the members that are seen.
@@ -378,12 +368,17 @@ impl Asked {
     ) {
         let said = |step: &optimize::Step| words::sentence(format_args!("{step}"));
         steps.extend(plan.steps.iter().map(|step| Step::new(Stage::Optimize, None, said(step))));
-        let planned = self.places.iter().zip(&plan.targets);
-        let planned = planned.map(|(at, target)| (*at, target.target, target.bound.as_ref()));
-        let settled = self.wanted.iter().enumerate().filter_map(|(at, wanted)| Some((at, (*wanted)?, None)));
-        for (at, target, bound) in planned.chain(settled) {
-            let (member, draft) = (&members[at], &mut drafts[at]);
-            let Some(state) = self.states.get(&member.state.variant.role) else { continue };
+        let places = members.iter().zip(drafts).zip(&plan.targets).enumerate();
+        for (at, ((member, draft), planned)) in places {
+            let (target, bound) = match &self.settled {
+                None => (planned.target, planned.bound.as_ref()),
+                Some(settled) => match settled.get(at).copied().flatten() {
+                    Some(number) => (number, None),
+                    None => continue,
+                },
+            };
+            let role = member.state.variant.role;
+            let Some((_, state)) = self.states.iter().find(|(of, _)| *of == role) else { continue };
             if !member.active() && target == Replicas::ZERO {
                 continue;
             }

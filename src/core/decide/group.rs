@@ -2,7 +2,6 @@
 //! remembered. In two halves, since between them models may have to share what is limited.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use smol_str::SmolStr;
@@ -10,9 +9,10 @@ use smol_str::SmolStr;
 use super::capacity::{self, Asked};
 use super::member::{Draft, Member, Scene};
 use super::{bounds, role, words, zero};
+use crate::analyze::finding::Analyzer;
 use crate::by_name::ByName;
+use crate::clean::remembered;
 use crate::decision::{Cause, Decision, Target, Unknown, Verdict};
-use crate::future::remembered;
 use crate::memory::{GroupMemory, Learned, VariantMemory};
 use crate::model::VariantId;
 use crate::optimize::Plan;
@@ -70,9 +70,8 @@ impl<'a> Wanting<'a> {
         }
         let role = |member: &Member<'_>| member.state.variant.role;
         members.sort_by_key(role);
-        let mut learned: Learned =
-            self.memory.learned.take().map_or_else(Learned::default, |learned| *learned);
-        let mut open = BTreeMap::new();
+        let mut learned = self.memory.learned.take().unwrap_or_default();
+        let mut open = Vec::new();
         for members in members.chunk_by(|one, next| role(one) == role(next)) {
             let Some(role) = members.first().map(role) else { continue };
             let outcome = role::decide(self.scene, role, members, &mut learned);
@@ -85,13 +84,21 @@ impl<'a> Wanting<'a> {
                 self.memory.cycle_at = Some(self.scene.now);
             }
             open.extend(outcome.open.map(|state| (role, state)));
-            self.drafts.extend(outcome.drafts);
+            if self.drafts.is_empty() {
+                self.drafts = outcome.drafts;
+            } else {
+                self.drafts.extend(outcome.drafts);
+            }
+        }
+        if self.scene.model.analyzer != Analyzer::Rate {
+            // Who decides by something else need not go on learning for it.
+            learned.rate = None;
         }
         self.members = members;
         if !open.is_empty() {
             self.asked = capacity::ask(self.scene, &self.members, open, &mut learned, &mut self.steps);
         }
-        self.memory.learned = (learned != Learned::default()).then(|| Box::new(learned));
+        self.memory.learned = Some(learned).filter(|learned| **learned != Learned::default());
     }
 
     fn remembered(&self, variant: &SmolStr) -> Cow<'a, VariantMemory> {
@@ -103,6 +110,15 @@ impl<'a> Wanting<'a> {
     pub(super) fn take(&mut self, plan: &Plan) {
         if let Some(asked) = self.asked.take() {
             asked.take(plan, &self.members, &mut self.drafts, &mut self.steps);
+        }
+    }
+
+    /// A limit leaves the member at `at` less than is wanted: the rate policy asks another one.
+    pub(super) fn denied(&mut self, at: usize) {
+        let rate = self.memory.learned.as_mut().and_then(|learned| learned.rate.as_mut());
+        if let Some(rate) = rate {
+            let known = rate.knowledge.variants.or_default(self.members[at].name());
+            known.denied = Some(self.scene.now.into());
         }
     }
 

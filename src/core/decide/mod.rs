@@ -1,11 +1,13 @@
 //! From a snapshot, what is remembered and what is wanted to one decision a variant. The order of the groups is
 //! irrelevant: each is decided from its own variants only. What is refused by [`crate::check`] is held.
 
+mod ahead;
 mod bounds;
 mod capacity;
 mod group;
 mod latency;
 mod member;
+mod rate;
 mod role;
 mod score;
 mod share;
@@ -21,11 +23,12 @@ use std::iter::Peekable;
 use jiff::Timestamp;
 use smol_str::{SmolStr, ToSmolStr};
 
+use self::ahead::Ahead;
 use self::group::Wanting;
 use self::member::Scene;
 use crate::check::{check_group, one_decision_each};
+use crate::clean::{cleaned, is_clean, not_after};
 use crate::decision::{Cause, Decision, Outcome, Reason, Target, Unknown, Verdict};
-use crate::future::{cleaned, is_ahead, not_after};
 use crate::memory::{GroupMemory, Memory};
 use crate::model::{GroupId, InvalidVariant, Policy, VariantId};
 use crate::report::{Report, Stage, Step, Violation};
@@ -45,17 +48,17 @@ pub const START_ALLOWANCE: Seconds = Seconds::whole(1800);
 pub fn decide(snapshot: &Snapshot, memory: &Memory, policy: &Policy) -> Outcome {
     let memory = &*memory.understood();
     match decide_as_it_is(snapshot, memory, policy) {
-        (outcome, Ahead(false)) => outcome,
-        (_, Ahead(true)) => decide_as_it_is(&cleaned(snapshot), memory, policy).0,
+        (outcome, Clean(true)) => outcome,
+        (_, Clean(false)) => decide_as_it_is(&cleaned(snapshot), memory, policy).0,
     }
 }
 
-/// Some sample is from too far in the future, and the decision is not to be used. Found on the way, since to look
-/// for it first is a second way through all that was measured.
-struct Ahead(bool);
+/// The snapshot is such that the decision may be used. Found on the way, since to look first is a second way through all
+/// that was measured.
+struct Clean(bool);
 
-fn decide_as_it_is(snapshot: &Snapshot, memory: &Memory, policy: &Policy) -> (Outcome, Ahead) {
-    let mut ahead = false;
+fn decide_as_it_is(snapshot: &Snapshot, memory: &Memory, policy: &Policy) -> (Outcome, Clean) {
+    let mut clean = true;
     let invalid: BTreeSet<&VariantId> = snapshot.invalid.iter().map(|one| &one.id).collect();
     let mut remembered = Remembered { left: memory.groups.iter().peekable(), gone: Vec::new() };
     let mut groups = Vec::with_capacity(snapshot.groups.len());
@@ -75,8 +78,10 @@ fn decide_as_it_is(snapshot: &Snapshot, memory: &Memory, policy: &Policy) -> (Ou
         groups.push((id.clone(), decided.memory));
     };
     let mut sharing = Vec::new();
+    let mut ahead = Ahead::new(snapshot, memory);
     for (id, group) in &snapshot.groups {
-        ahead |= is_ahead(group, snapshot.now);
+        ahead.next();
+        clean &= is_clean(group, snapshot.now);
         let before = remembered.of(id);
         let mut one = Wanting::new(Scene::new(snapshot.now, id, group, before, policy), before);
         if limits.is_empty() {
@@ -108,7 +113,7 @@ fn decide_as_it_is(snapshot: &Snapshot, memory: &Memory, policy: &Policy) -> (Ou
     for violation in one_decision_each(snapshot, &outcome.decisions).into_iter().chain(broken) {
         refuse(snapshot, memory, &mut outcome, violation);
     }
-    (outcome, Ahead(ahead))
+    (outcome, Clean(clean))
 }
 
 /// What is remembered, beside the groups of a snapshot: both are in the order of their names, so one walk finds all.

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use super::member::{Draft, Member, Scene};
-use super::{START_ALLOWANCE, score, step, words, zero};
+use super::{START_ALLOWANCE, rate, score, step, words, zero};
 use crate::analyze::finding::Analyzer;
 use crate::decision::Reason;
 use crate::memory::Learned;
@@ -33,14 +33,16 @@ pub(super) fn decide(scene: Scene<'_>, role: Role, members: &[Member<'_>], learn
     let mut steps = Vec::with_capacity(2 + optimized + members.len());
     steps.push(words::quality_step(role, state, &seen));
     let (mut looked, mut open) = (false, None);
-    let drafts = match state {
+    let own_clock = scene.model.analyzer == Analyzer::Rate;
+    let mut drafts = match state {
         State::Down => all(members, |member| hold_down(scene, member)),
         State::Zero => zero::at_zero(scene, members, learned, &mut steps),
         State::Starting => start(scene, members),
         State::Missing | State::Stale => all(members, |member| hold_unseen(scene, state, member)),
-        State::Partial | State::Aging | State::Fresh if scene.due => {
+        State::Partial | State::Aging | State::Fresh if scene.due || own_clock => {
             looked = true;
             match scene.model.analyzer {
+                Analyzer::Rate => rate::look_and_move(scene, (role, state), members, learned, &mut steps),
                 Analyzer::SaturationPercent => step::look_and_step(scene, state, members, &mut steps),
                 Analyzer::Threshold | Analyzer::Weighted => {
                     score::look_and_step(scene, state, members, &mut learned.bests, &mut steps)
@@ -53,6 +55,9 @@ pub(super) fn decide(scene: Scene<'_>, role: Role, members: &[Member<'_>], learn
         }
         State::Partial | State::Aging | State::Fresh => between(scene, members),
     };
+    if own_clock && matches!(state, State::Zero | State::Starting) {
+        rate::raise(scene, (role, state), members, learned, (&mut drafts, &mut steps));
+    }
     Decided { drafts, steps, looked, open }
 }
 

@@ -9,13 +9,13 @@ use super::group::Wanting;
 use super::member::{Draft, Member};
 use super::words;
 use crate::decision::Reason;
-use crate::limit::{Budget, Limit, Quota, Want, grant};
+use crate::limit::{Budget, Granted, Limit, Quota, Want, grant};
 use crate::model::{Compat, LimitPolicy, Policy, Power};
 use crate::optimize::rescale::Rescale;
 use crate::optimize::{Request, by_score, cost_aware};
 use crate::report::{Stage, Step, Value};
 use crate::snapshot::Snapshot;
-use crate::units::Watts;
+use crate::units::{Replicas, Watts};
 
 /// The limits of `policy`, with what the cluster has. Without an inventory that limit denies: nobody knows what is free.
 /// What others use of it is free in upstream's eyes.
@@ -57,8 +57,8 @@ fn quota(configured: &crate::model::Quota) -> Limit {
 /// One group alone, when nothing is shared.
 pub(super) fn alone(wanting: &mut Wanting<'_>) {
     if let Some(asked) = &wanting.asked {
-        let plans = cost_aware::optimize(std::slice::from_ref(&asked.request), wanting.scene.compat);
-        plans.iter().for_each(|plan| wanting.take(plan));
+        let plan = cost_aware::optimize_one(&asked.request, wanting.scene.compat);
+        wanting.take(&plan);
     }
     wanting.settle();
 }
@@ -92,38 +92,45 @@ fn hold_back(all: &mut [Wanting<'_>], limits: &[Limit], policy: &Policy) {
     }
     let granted = grant(&wants, limits, policy.compat);
     for ((group, at), granted) in places.into_iter().zip(granted) {
-        let Wanting { members, drafts, steps, .. } = &mut all[group];
-        let (member, draft) = (&members[at], &mut drafts[at]);
-        if draft.number.is_some_and(|wanted| granted.granted < wanted && granted.limited) {
-            let bound = granted.bound.as_ref();
-            let binding = bound.map_or_else(|| SmolStr::new_static("free GPUs"), ToSmolStr::to_smolstr);
-            let message = words::limited(member, granted.wanted, granted.granted, &binding);
-            let values = bound.map(|bound| {
-                let others = (bound.elsewhere > 0.0).then(|| Value::new("used by others", bound.elsewhere));
-                let all = [
-                    Value::new("wanted", f64::from(granted.wanted.get())),
-                    Value::new("budget", bound.budget),
-                    Value::new("used", bound.used),
-                    Value::new("free", bound.free),
-                ];
-                all.into_iter().chain(others).collect()
-            });
-            let step = Step::new(Stage::Limit, Some(member.name()), message.clone());
-            steps.push(Step { binding: Some(binding), values: values.unwrap_or_default(), ..step });
-            let number = Some(granted.granted);
-            *draft = Draft { number, reason: Reason::Bounded, message, ..draft.clone() };
+        let one = &mut all[group];
+        if one.drafts[at].number.is_some_and(|wanted| granted.granted < wanted && granted.limited) {
+            one.denied(at);
+            deny(one, at, &granted);
         }
     }
 }
 
+/// Puts less than was wanted into the draft of the member at `at`.
+fn deny(one: &mut Wanting<'_>, at: usize, granted: &Granted) {
+    let Wanting { members, drafts, steps, .. } = one;
+    let (member, draft, bound) = (&members[at], &mut drafts[at], granted.bound.as_ref());
+    let binding = bound.map_or_else(|| SmolStr::new_static("free GPUs"), ToSmolStr::to_smolstr);
+    let message = words::limited(member, granted.wanted, granted.granted, &binding);
+    let values = bound.map(|bound| {
+        let others = (bound.elsewhere > 0.0).then(|| Value::new("used by others", bound.elsewhere));
+        let all = [
+            Value::new("wanted", f64::from(granted.wanted.get())),
+            Value::new("budget", bound.budget),
+            Value::new("used", bound.used),
+            Value::new("free", bound.free),
+        ];
+        all.into_iter().chain(others).collect()
+    });
+    let step = Step::new(Stage::Limit, Some(member.name()), message.clone());
+    steps.push(Step { binding: Some(binding), values: values.unwrap_or_default(), ..step });
+    let number = Some(granted.granted);
+    *draft = Draft { number, reason: Reason::Bounded, message, ..draft.clone() };
+}
+
 /// What a member asks of the limits. What has been promised was granted then: only a look at everything may take it
-/// back.
+/// back. The one replica that somebody asks for already is not asked again, whether its pod exists yet or not.
 fn want(wanting: &Wanting<'_>, member: &Member<'_>, draft: &Draft) -> Want {
     let (state, running) = (member.state, member.scale.base());
     let wanted = state.variant.bounds.clamp(draft.number.unwrap_or(running));
+    let kept = if member.active() { wanted.min(Replicas::ONE) } else { Replicas::ZERO };
     let current = match draft.look {
-        Some(rights) if rights.down => running,
-        Some(_) => member.committed().map_or(running, |promised| promised.min(wanted).max(running)),
+        Some(rights) if rights.down => running.max(kept),
+        Some(_) => member.committed().map_or(running, |promised| promised.min(wanted).max(running)).max(kept),
         None => wanted.max(running),
     };
     Want {

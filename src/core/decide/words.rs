@@ -11,7 +11,7 @@ use crate::model::{Role, SaturationPolicy, VariantId};
 use crate::quality::{Seen, State, VariantSight};
 use crate::report::{Stage, Step, Violation};
 use crate::snapshot::{SourceHealth, VariantState};
-use crate::units::{Replicas, Seconds};
+use crate::units::{Replicas, Seconds, Tenths};
 
 use super::member::Member;
 
@@ -93,11 +93,12 @@ struct Asked<'a>(&'a Totals, &'a str);
 impl fmt::Display for Asked<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (Totals { supply, anticipated, demand, required, spare }, unit) = (*self.0, self.1);
-        write!(f, "{demand:.1} {unit} asked of {supply:.1} ({anticipated:.1} with what starts): ")?;
+        let [all, soon, asked] = [supply, anticipated, demand].map(Tenths);
+        write!(f, "{asked} {unit} asked of {all} ({soon} with what starts): ")?;
         if required > 0.0 {
-            write!(f, "{required:.1} missing")
+            write!(f, "{} missing", Tenths(required))
         } else if spare > 0.0 {
-            write!(f, "{spare:.1} spare")
+            write!(f, "{} spare", Tenths(spare))
         } else {
             f.write_str("enough")
         }
@@ -287,6 +288,25 @@ pub(super) fn no_room(member: &Member<'_>, finding: &str) -> SmolStr {
 
 pub(super) fn bounded(member: &Member<'_>, wanted: Replicas, bounded: Replicas, message: &str) -> SmolStr {
     format_smolstr!("{}: {wanted} moved to {bounded} ({}); {message}", member.id(), bounds(member))
+}
+
+/// A promise that is not kept yet, and what goes with it.
+pub(super) fn on_its_way(member: &Member<'_>, target: Replicas, finding: &str) -> SmolStr {
+    format_smolstr!("{}: waiting for {target} replicas, {} run; {finding}", member.id(), member.scale.base())
+}
+
+/// Nothing to decide by yet.
+pub(super) fn learning(member: &Member<'_>) -> SmolStr {
+    format_smolstr!("{}: held until it is known what arrives and what a replica carries", member.id())
+}
+
+/// A finding of one role, where a model has several.
+pub(super) fn of_role(role: Role, finding: &str) -> SmolStr {
+    match role {
+        Role::Both => finding.into(),
+        Role::Decode => format_smolstr!("decode: {finding}"),
+        Role::Prefill => format_smolstr!("prefill: {finding}"),
+    }
 }
 
 pub(super) fn asleep(member: &Member<'_>) -> SmolStr {

@@ -67,7 +67,7 @@ impl Want {
 
     /// As it is: nothing is added.
     fn unchanged(&self) -> Granted {
-        let wanted = self.bounds.max.map_or(self.wanted, |max| max.min(self.wanted));
+        let wanted = self.bounds.max.map_or(self.wanted, |max| max.max(self.bounds.min).min(self.wanted));
         Granted { id: self.id.clone(), wanted, granted: wanted, gpus: 0, limited: false, bound: None }
     }
 

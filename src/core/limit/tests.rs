@@ -257,6 +257,14 @@ fn the_gpus_of_a_grant_are_those_of_its_minimum_and_of_the_rest() {
 }
 
 #[test]
+fn a_minimum_above_its_own_maximum_is_charged_like_any_other() {
+    let bounds = Bounds { min: Replicas::new(2), max: Some(Replicas::ZERO) };
+    let odd = Want { bounds, cost: Cost::new(50.0).unwrap(), ..want("v", 2) };
+    let granted = grant(&[odd, want("w", 9)], &[inventory(&[("A100", 10)])], Compat::Corrected);
+    assert_eq!(numbers(&granted), [(2, 4, false), (3, 6, true)]);
+}
+
+#[test]
 fn a_removal_and_a_number_that_stays_ask_for_nothing() {
     let bounds = Bounds { min: Replicas::new(5), max: None };
     let fewer = Want { current: Replicas::new(4), bounds, ..want("v", 3) };

@@ -7,6 +7,7 @@ mod variant;
 pub use compat::Compat;
 pub use policy::{
     Beside, ClassTarget, LatencyTargets, LimitPolicy, ModelPolicy, Policy, Power, QueueingPolicy, Quota,
-    SaturationPolicy, ScaleToZero, Scope, Scoring, ServiceClass, Stability, StepLimit, UnitCost, Utilisation,
+    RatePolicy, SaturationPolicy, ScaleToZero, Scope, Scoring, ServiceClass, Stability, StepLimit, UnitCost,
+    Utilisation,
 };
 pub use variant::{Bounds, GroupId, InvalidVariant, Role, TargetRef, Variant, VariantId};

@@ -102,6 +102,11 @@ pub enum Role {
     Prefill,
 }
 
+impl Role {
+    /// All of them, in their order.
+    pub const ALL: [Self; 3] = [Self::Both, Self::Decode, Self::Prefill];
+}
+
 /// How few and how many replicas a variant may have. With a minimum above the maximum, the minimum wins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bounds {

@@ -15,10 +15,10 @@ use crate::model::{Compat, Role};
 /// One plan a request, in the same order; each is independent of the others.
 #[must_use]
 pub fn optimize(requests: &[Request], compat: Compat) -> Vec<Plan> {
-    requests.iter().map(|request| one(request, compat)).collect()
+    requests.iter().map(|request| optimize_one(request, compat)).collect()
 }
 
-fn one(request: &Request, compat: Compat) -> Plan {
+pub(crate) fn optimize_one(request: &Request, compat: Compat) -> Plan {
     let mut work = Work::new(request);
     let mut votes = Votes::of(&mut work, compat);
     if !votes.any_need() {
@@ -79,7 +79,7 @@ fn cover(work: &mut Work<'_>, votes: &Votes) {
 
 fn task(work: &Work<'_>, votes: &Votes, role: Role) -> Option<Task> {
     let candidates = work.by_efficiency(role, Compat::Corrected);
-    let wanted = votes.need.iter().map(|need| need.get(&role).copied().unwrap_or(0.0)).zip(&work.capacity);
+    let wanted = votes.need.iter().map(|need| need.of(role)).zip(&work.capacity);
     let able = wanted.filter(|(need, row)| *need > 0.0 && candidates.iter().any(|at| row[*at] > 0.0));
     let (needs, rows): (Vec<f64>, Vec<&Vec<f64>>) = able.unzip();
     let choice = |at: &usize| Choice {

@@ -42,7 +42,7 @@ pub(super) fn upstream(
     picker: &mut dyn Picker,
 ) {
     for _ in 0..MOST_TURNS {
-        if !need.iter().any(|one| roles.iter().any(|role| at(one, *role) > 0.0)) {
+        if !need.iter().any(|one| roles.iter().any(|role| one.of(*role) > 0.0)) {
             return;
         }
         let mut picks = Vec::new();
@@ -52,7 +52,7 @@ pub(super) fn upstream(
                 return;
             };
             let most = replicas(work, need, *role, candidate, 1.0).min(most);
-            let demand = need.iter().map(|one| at(one, *role)).fold(0.0, f64::max);
+            let demand = need.iter().map(|one| one.of(*role)).fold(0.0, f64::max);
             picks.push(Pick { role: *role, candidate, most, demand });
         }
         let served = |pick: &Pick| float(pick.most) * work.anchor(pick.candidate) / pick.demand;
@@ -71,8 +71,8 @@ pub(super) fn upstream(
             work.add(pick.candidate, *count);
             let carried = float(*count) * work.anchor(pick.candidate);
             for one in &mut *need {
-                let left = at(one, pick.role) - carried;
-                one.insert(pick.role, left.max(0.0));
+                let left = one.of(pick.role) - carried;
+                one.set(pick.role, left.max(0.0));
             }
             picker.commit(work, pick.candidate, *count);
         }
@@ -88,22 +88,17 @@ pub(super) fn upstream(
     }
 }
 
-fn at(map: &ByRole, role: Role) -> f64 {
-    map.get(&role).copied().unwrap_or(0.0)
-}
-
 /// Replicas of `candidate` that carry `share` of every need in `role` that knows its capacity.
 fn replicas(work: &Work<'_>, need: &[ByRole], role: Role, candidate: usize, share: f64) -> i64 {
     let known = need.iter().zip(&work.capacity).filter(|(_, row)| row[candidate] > 0.0);
-    known.map(|(one, row)| signed((share * at(one, role) / row[candidate]).ceil())).max().unwrap_or(0)
+    known.map(|(one, row)| signed((share * one.of(role) / row[candidate]).ceil())).max().unwrap_or(0)
 }
 
 /// Adds what carries `share` of every need, as far as maxima and limits allow; `need` is reduced in each finding's own
 /// unit. Only roles in which something is missing take part; when one of them cannot grow, none does. Returns how many
 /// replicas were added.
 pub(super) fn grow(work: &mut Work<'_>, need: &mut [ByRole], share: f64, ledger: &mut Ledger<'_>) -> i64 {
-    let scaled = |one: &ByRole| one.iter().map(|(role, value)| (*role, value * share)).collect();
-    let mut left: Vec<ByRole> = need.iter().map(scaled).collect();
+    let mut left: Vec<ByRole> = need.iter().map(|one| one.map(|value| value * share)).collect();
     let mut sum: i64 = 0;
     for _ in 0..MOST_TURNS {
         let Some(picks) = picks(work, &left, ledger) else { break };
@@ -118,8 +113,8 @@ pub(super) fn grow(work: &mut Work<'_>, need: &mut [ByRole], share: f64, ledger:
             for (at_finding, row) in work.capacity.iter().enumerate() {
                 let carried = float(*count) * row[*candidate];
                 for map in [&mut left[at_finding], &mut need[at_finding]] {
-                    let rest = at(map, pick.role) - carried;
-                    map.insert(pick.role, if rest > carried * ROUNDING { rest } else { 0.0 });
+                    let rest = map.of(pick.role) - carried;
+                    map.set(pick.role, if rest > carried * ROUNDING { rest } else { 0.0 });
                 }
             }
         }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::analyze::finding::Analyzer;
 use crate::limit::Binding;
 use crate::model::Role;
+use crate::units::Tenths;
 use smol_str::SmolStr;
 
 /// One step of an optimizer.
@@ -112,7 +113,8 @@ impl fmt::Display for Step {
                 write!(f, "role {role:?}:")?;
                 of.iter().enumerate().try_for_each(|(at, (analyzer, missing, spare))| {
                     let comma = if at == 0 { "" } else { "," };
-                    write!(f, "{comma} {} misses {missing:.1} and has {spare:.1} to spare", analyzer.as_str())
+                    let (name, missing, spare) = (analyzer.as_str(), Tenths(*missing), Tenths(*spare));
+                    write!(f, "{comma} {name} misses {missing} and has {spare} to spare")
                 })
             }
             Self::Covered { role, share, added, cost, exact } => {

@@ -1,13 +1,49 @@
 //! Who wants more, who could do with less. Source: algorithm reference §7.1 and §7.2.
 
-use std::collections::BTreeMap;
-
 use super::Step;
 use super::work::{Work, quantity};
 use crate::analyze::finding::{Finding, Totals};
 use crate::model::{Compat, Role};
 
-pub(super) type ByRole = BTreeMap<Role, f64>;
+/// A number for each role that has one.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(super) struct ByRole([Option<f64>; Role::ALL.len()]);
+
+impl ByRole {
+    /// The number of `role`, 0 when it has none.
+    pub(super) fn of(&self, role: Role) -> f64 {
+        self.0[role as usize].unwrap_or(0.0)
+    }
+
+    pub(super) const fn has(&self, role: Role) -> bool {
+        self.0[role as usize].is_some()
+    }
+
+    pub(super) const fn set(&mut self, role: Role, value: f64) {
+        self.0[role as usize] = Some(value);
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Role, f64)> {
+        Role::ALL.into_iter().zip(self.0).filter_map(|(role, value)| Some((role, value?)))
+    }
+
+    pub(super) fn values(&self) -> impl Iterator<Item = f64> {
+        self.0.into_iter().flatten()
+    }
+
+    /// Every number as `change` makes it.
+    pub(super) fn map(self, change: impl Fn(f64) -> f64) -> Self {
+        Self(self.0.map(|value| value.map(&change)))
+    }
+}
+
+impl FromIterator<(Role, f64)> for ByRole {
+    fn from_iter<I: IntoIterator<Item = (Role, f64)>>(all: I) -> Self {
+        let mut by_role = Self::default();
+        all.into_iter().for_each(|(role, value)| by_role.set(role, value));
+        by_role
+    }
+}
 
 /// What every finding says of every role.
 #[derive(Debug)]
@@ -26,32 +62,31 @@ impl Votes {
         } else {
             (0..findings.len()).map(|at| placed(work, at)).unzip()
         };
-        let roles = if compat.is_upstream() { roles_of(&need) } else { work.roles() };
-        let of = |map: &ByRole, role| map.get(role).copied().unwrap_or(0.0);
-        for role in &roles {
+        let roles = if compat.is_upstream() { roles_of(&need) } else { work.roles().collect() };
+        for role in roles.iter().copied() {
             let both = findings.iter().zip(&need).zip(&spare);
             let votes =
-                both.map(|((one, need), spare)| (one.analyzer, of(need, role), of(spare, role))).collect();
-            work.steps.push(Step::Votes { role: *role, of: votes });
+                both.map(|((one, need), spare)| (one.analyzer, need.of(role), spare.of(role))).collect();
+            work.steps.push(Step::Votes { role, of: votes });
         }
         Self { roles, need, spare }
     }
 
     /// Somebody needs more: nothing may be removed anywhere.
     pub(super) fn any_need(&self) -> bool {
-        self.need.iter().flat_map(BTreeMap::values).any(|need| *need > 0.0)
+        self.need.iter().flat_map(ByRole::values).any(|need| need > 0.0)
     }
 
     /// All agree that `role` has something to spare: all live findings, at least one; before 2026-08 all
     /// findings. By default, one that has no share in the role has no say in it.
     pub(super) fn may_shrink(&self, findings: &[Finding], role: Role, compat: Compat) -> bool {
-        let has_say = |at: &usize| compat.is_upstream() || self.spare[*at].contains_key(&role);
+        let has_say = |at: &usize| compat.is_upstream() || self.spare[*at].has(role);
         let mut judges = counted(findings, compat).filter(has_say).peekable();
         judges.peek().is_some() && judges.all(|at| self.spare_of(at, role) > 0.0)
     }
 
     pub(super) fn spare_of(&self, finding: usize, role: Role) -> f64 {
-        self.spare[finding].get(&role).copied().unwrap_or(0.0)
+        self.spare[finding].of(role)
     }
 }
 
@@ -64,14 +99,13 @@ pub(super) fn counted(findings: &[Finding], compat: Compat) -> impl Iterator<Ite
 /// A finding's roles; without any, its total as that of [`Role::Both`].
 pub(super) fn said(finding: &Finding, value: impl Fn(&Totals) -> f64) -> ByRole {
     if finding.roles.is_empty() {
-        return BTreeMap::from([(Role::Both, quantity(value(&finding.total)))]);
+        return [(Role::Both, quantity(value(&finding.total)))].into_iter().collect();
     }
     finding.roles.iter().map(|(role, totals)| (*role, quantity(value(totals)))).collect()
 }
 
 pub(super) fn roles_of(maps: &[ByRole]) -> Vec<Role> {
-    let all: std::collections::BTreeSet<Role> = maps.iter().flat_map(|map| map.keys().copied()).collect();
-    all.into_iter().collect()
+    Role::ALL.into_iter().filter(|role| maps.iter().any(|map| map.has(*role))).collect()
 }
 
 /// What a finding says of the roles there are. One that names none of them has its total shared out: what is missing by
@@ -80,18 +114,25 @@ pub(super) fn roles_of(maps: &[ByRole]) -> Vec<Role> {
 /// capacity it does not know it says nothing.
 fn placed(work: &Work<'_>, at: usize) -> (ByRole, ByRole) {
     let finding = &work.request.findings[at];
-    let roles = work.roles();
-    if roles.iter().any(|role| finding.roles.contains_key(role)) {
-        let of = |role: &Role| finding.roles.get(role).copied().unwrap_or_default();
+    let total = finding.total;
+    let mut roles = work.roles();
+    if let (Some(only), None) = (roles.next(), roles.next())
+        && finding.roles.is_empty()
+    {
+        let all = |value| [(only, quantity(value))].into_iter().collect();
+        return (all(total.required), all(total.spare));
+    }
+    if work.roles().any(|role| finding.roles.contains_key(&role)) {
+        let of = |role: Role| finding.roles.get(&role).copied().unwrap_or_default();
         let pick = |value: fn(&Totals) -> f64| {
-            roles.iter().map(|role| (*role, quantity(value(&of(role))))).collect::<ByRole>()
+            work.roles().map(|role| (role, quantity(value(&of(role))))).collect::<ByRole>()
         };
         return (pick(|totals| totals.required), pick(|totals| totals.spare));
     }
     let known = |role: &Role| work.of_role(*role).any(|candidate| work.capacity[at][candidate] > 0.0);
-    let mut able: Vec<Role> = roles.iter().copied().filter(known).collect();
+    let mut able: Vec<Role> = work.roles().filter(known).collect();
     if able.is_empty() {
-        able = roles;
+        able = work.roles().collect();
     }
     let sums = |value: &dyn Fn(&crate::analyze::finding::Capacity) -> f64| {
         let of = |role: Role| {
@@ -104,7 +145,7 @@ fn placed(work: &Work<'_>, at: usize) -> (ByRole, ByRole) {
     let supply = sums(&|one| quantity(one.total()));
     let beyond: Vec<f64> =
         supply.iter().zip(&demand).map(|(supply, demand)| quantity(supply - demand)).collect();
-    (share_out(finding.total.required, &able, &demand), share_out(finding.total.spare, &able, &beyond))
+    (share_out(total.required, &able, &demand), share_out(total.spare, &able, &beyond))
 }
 
 fn share_out(total: f64, roles: &[Role], weights: &[f64]) -> ByRole {

@@ -1,6 +1,6 @@
 //! One request while it is worked on.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use super::{Plan, Request, Step, Target, trace::Added};
 use crate::limit::{Binding, Footprint};
@@ -15,8 +15,8 @@ pub(super) struct Work<'a> {
     /// By candidate.
     pub(super) targets: Vec<i64>,
     pub(super) steps: Vec<Step>,
-    /// By candidate.
-    bound: Vec<Option<Binding>>,
+    /// By candidate, where something did.
+    bound: BTreeMap<usize, Binding>,
 }
 
 /// More than any load, and small enough for sums and products of it to be finite.
@@ -38,7 +38,7 @@ impl<'a> Work<'a> {
         Self {
             request,
             capacity: request.findings.iter().map(row).collect(),
-            bound: vec![None; targets.len()],
+            bound: BTreeMap::new(),
             targets,
             steps: Vec::new(),
         }
@@ -54,9 +54,9 @@ impl<'a> Work<'a> {
     }
 
     /// The roles of the candidates, each once, in ascending order.
-    pub(super) fn roles(&self) -> Vec<Role> {
-        let roles: BTreeSet<Role> = self.request.candidates.iter().map(|one| one.role).collect();
-        roles.into_iter().collect()
+    pub(super) fn roles(&self) -> impl Iterator<Item = Role> + use<'a> {
+        let candidates = &self.request.candidates;
+        Role::ALL.into_iter().filter(|role| candidates.iter().any(|one| one.role == *role))
     }
 
     pub(super) fn of_role(&self, role: Role) -> impl Iterator<Item = usize> {
@@ -99,18 +99,18 @@ impl<'a> Work<'a> {
 
     pub(super) fn hold_back(&mut self, candidate: usize, wanted: i64, fit: i64, by: Option<Binding>) {
         if let Some(by) = by {
-            self.bound[candidate] = Some(by.clone());
+            self.bound.insert(candidate, by.clone());
             self.steps.push(Step::Bound { variant: self.name(candidate), wanted, fit, by });
         }
     }
 
-    pub(super) fn plan(self) -> Plan {
-        let targets = self.request.candidates.iter().zip(self.targets).zip(self.bound);
-        let target = |((one, target), bound): ((&super::Candidate, i64), _)| Target {
+    pub(super) fn plan(mut self) -> Plan {
+        let targets = self.request.candidates.iter().zip(self.targets).enumerate();
+        let target = |(at, (one, target)): (usize, (&super::Candidate, i64))| Target {
             name: one.name.clone(),
             current: one.current,
             target: Replicas::saturating(target),
-            bound,
+            bound: self.bound.remove(&at),
         };
         Plan { id: self.request.id.clone(), targets: targets.map(target).collect(), steps: self.steps }
     }

@@ -42,7 +42,7 @@ fn serving(world: &World, rate: f64) -> Snapshot {
         for engine in replicas.flat_map(|replica| replica.engines.values_mut()) {
             // The world's requests stand still; here they come.
             let gauges = [Signal::KvUsage, Signal::Waiting, Signal::Running]
-                .map(|one| (one, engine.get(one).to_vec()));
+                .map(|one| (one, engine.get(one).iter().collect::<Vec<_>>()));
             *engine = Signals::default();
             gauges.into_iter().for_each(|(signal, samples)| engine.add(signal, samples));
             counters.iter().for_each(|(signal, each)| engine.add(*signal, grown(*each)));
@@ -151,6 +151,28 @@ fn latencies_that_are_promised_size_the_fleet() {
 }
 
 #[test]
+fn what_the_queueing_model_learns_does_not_depend_on_the_order_of_pods() {
+    let world = fleet(Analyzer::QueueingModel, (0.5, 0.0));
+    let mut snapshot = serving(&world, 2.0);
+    let pods = |snapshot: &mut Snapshot| {
+        std::mem::take(&mut snapshot.groups.values_mut().next().unwrap().variants[0].replicas)
+    };
+    let mut one = pods(&mut snapshot);
+    for (at, pod) in one.iter_mut().enumerate().skip(1) {
+        *pod = pods(&mut serving(&world, 2.0 + 0.1 * at as f64)).swap_remove(at);
+    }
+    let other = one.iter().rev().cloned().collect();
+    let learned = [one, other].map(|pods| {
+        let mut snapshot = snapshot.clone();
+        snapshot.groups.values_mut().next().unwrap().variants[0].replicas = pods;
+        let group = decided(&world, &snapshot).memory.groups.into_values().next().unwrap();
+        group.learned.unwrap().queueing
+    });
+    assert!(!learned[0].is_empty());
+    assert_eq!(learned[0], learned[1]);
+}
+
+#[test]
 fn a_second_analyzer_may_ask_for_more_and_must_agree_to_less() {
     let mut world = fleet(Analyzer::Saturation, (0.2, 0.0));
     let beside = Beside { analyzer: Analyzer::QueueingModel, score: 1.0, utilisation: None };
@@ -249,7 +271,7 @@ fn a_late_scrape_of_a_slow_interval_is_no_idle_fleet() {
             let gauges = [Signal::KvUsage, Signal::Waiting];
             let mut slow = Signals::default();
             for (signal, samples) in engine.iter().filter(|(signal, _)| !gauges.contains(signal)) {
-                slow.add(signal, samples.iter().copied());
+                slow.add(signal, samples.iter());
             }
             slow.add(Signal::KvUsage, late(0.8));
             slow.add(Signal::Waiting, late(0.0));

@@ -12,30 +12,7 @@ use wva_core::snapshot::{Sample, Signal, Signals};
 use wva_core::units::Seconds;
 use wva_core::{Memory, Policy, Snapshot, decide, needs, observe};
 
-use world::World;
-
-/// Every signal there is.
-const ALL: [Signal; 19] = [
-    Signal::KvUsage,
-    Signal::Waiting,
-    Signal::Running,
-    Signal::KvCapacity,
-    Signal::PromptTokens,
-    Signal::GenerationTokens,
-    Signal::InterTokenLatencySum,
-    Signal::InterTokenLatencyCount,
-    Signal::TimeToFirstTokenSum,
-    Signal::TimeToFirstTokenCount,
-    Signal::RequestPromptTokensSum,
-    Signal::RequestPromptTokensCount,
-    Signal::RequestGenerationTokensSum,
-    Signal::RequestGenerationTokensCount,
-    Signal::PrefixCacheHits,
-    Signal::PrefixCacheQueries,
-    Signal::SchedulerQueueSize,
-    Signal::SchedulerQueueBytes,
-    Signal::SchedulerAttempts,
-];
+use world::{World, percent};
 
 /// The snapshot with changing values of these signals in every engine and scheduler.
 fn with(snapshot: &Snapshot, signals: &[Signal]) -> Snapshot {
@@ -65,7 +42,7 @@ fn without(snapshot: &Snapshot, signals: &[Signal]) -> Snapshot {
         for place in engines.chain([&mut group.scheduler]) {
             let mut kept = Signals::default();
             for (signal, samples) in place.iter().filter(|(signal, _)| !signals.contains(signal)) {
-                kept.add(signal, samples.iter().copied());
+                kept.add(signal, samples.iter());
             }
             *place = kept;
         }
@@ -80,6 +57,7 @@ fn variants(snapshot: &Snapshot) -> impl Iterator<Item = &Variant> {
 #[test]
 fn what_is_not_in_the_list_changes_no_number() {
     let analyzers = [
+        Analyzer::Rate,
         Analyzer::SaturationPercent,
         Analyzer::Saturation,
         Analyzer::Throughput,
@@ -97,7 +75,7 @@ fn what_is_not_in_the_list_changes_no_number() {
             let world = World { now, load, min: u32::from(!sleeps), ..World::new(2) };
             let whole = world.snapshot();
             let needed = needs(&policy, variants(&whole)).signals;
-            let others: Vec<_> = ALL.into_iter().filter(|signal| !needed.contains(signal)).collect();
+            let others: Vec<_> = Signal::ALL.into_iter().filter(|signal| !needed.contains(signal)).collect();
             let (less, more) = (without(&whole, &others), with(&whole, &others));
             let one = decide(&less, &observe(&less, plain), &policy);
             let other = decide(&more, &observe(&more, adorned), &policy);
@@ -108,9 +86,9 @@ fn what_is_not_in_the_list_changes_no_number() {
 }
 
 #[test]
-fn a_fleet_of_the_default_policy_needs_three_signals() {
+fn a_fleet_decided_by_percentages_needs_three_signals() {
     let world = World::new(2);
-    let needed = needs(&Policy::default(), variants(&world.snapshot())).signals;
+    let needed = needs(&percent(), variants(&world.snapshot())).signals;
     assert_eq!(needed.len(), 3, "{needed:?}");
 }
 
@@ -118,7 +96,6 @@ fn a_fleet_of_the_default_policy_needs_three_signals() {
 fn the_test_would_see_a_signal_that_matters() {
     let world = World::new(2);
     let (less, more) = (world.snapshot(), with(&world.snapshot(), &[Signal::Waiting]));
-    let outcome =
-        |snapshot: &Snapshot| decide(snapshot, &observe(snapshot, Memory::default()), &Policy::default());
+    let outcome = |snapshot: &Snapshot| decide(snapshot, &observe(snapshot, Memory::default()), &percent());
     assert_ne!(outcome(&less), outcome(&more));
 }

@@ -58,7 +58,8 @@ impl Scenario {
 
 fn all() -> Vec<(PathBuf, Scenario)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/scenarios");
-    let mut files: Vec<_> = folder.read_dir().unwrap().map(|entry| entry.unwrap().path()).collect();
+    let entries = folder.read_dir().unwrap().map(|entry| entry.unwrap().path());
+    let mut files: Vec<_> = entries.filter(|path| path.is_file()).collect();
     files.sort();
     let parsed = |file: PathBuf| {
         let scenario = serde_json::from_str(&read_to_string(&file).unwrap())
@@ -147,7 +148,8 @@ fn analyzers() -> impl Iterator<Item = Analyzer> {
         Analyzer::QueueingModel => Some(Analyzer::Threshold),
         Analyzer::Threshold => Some(Analyzer::Weighted),
         Analyzer::Weighted => Some(Analyzer::Inferno),
-        Analyzer::Inferno => None,
+        Analyzer::Inferno => Some(Analyzer::Rate),
+        Analyzer::Rate => None,
     })
 }
 

@@ -62,5 +62,5 @@ fn the_example_is_right_and_its_default_is_the_program_s() {
     assert_eq!(told(&problems), [""; 0]);
     assert_eq!(policy.global.default, made(&[]).0.global.default);
     let model = policy.of(&wva_core::GroupId::new("llm", "meta-llama/Llama-3.1-8B"));
-    assert_eq!((model.saturation.kv_cache_threshold, model.priority), (0.7, 5.0));
+    assert_eq!((model.rate.surge_headroom, model.priority), (1.0, 5.0));
 }

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 use wva_core::Policy;
+use wva_core::analyze::finding::Analyzer;
 
 use super::{HOME, default_of, made, told};
 use crate::config::models::Kind;
@@ -13,13 +14,33 @@ fn at(policy: &Policy, path: &str) -> Value {
 }
 
 #[test]
-fn what_wva_ships_is_what_this_program_does_by_default() {
+fn what_wva_ships_without_a_name_goes_on_being_decided_by_its_percentages() {
     let shipped =
         "kvCacheThreshold: 0.80\nqueueLengthThreshold: 5\nkvSpareTrigger: 0.1\nqueueSpareTrigger: 3\n";
     let (policy, problems) = default_of(shipped);
     let mut expected = Policy::default();
+    expected.global.default.analyzer = Analyzer::SaturationPercent;
     expected.global.default.scale_to_zero = Some(wva_core::model::ScaleToZero::default());
     assert_eq!((policy, problems), (expected, vec![]));
+}
+
+#[test]
+fn where_nobody_says_who_decides_the_rate_policy_does() {
+    let analyzer = |text: &str| default_of(text).0.global.default.analyzer;
+    assert_eq!(made(&[]).0.global.default.analyzer, Analyzer::Rate);
+    assert_eq!(
+        ["{}", "priority: 2", "enableLimiter: true", "rate: {drain: 30s}"].map(analyzer),
+        [Analyzer::Rate; 4]
+    );
+    let of_percent =
+        ["kvCacheThreshold: 0.8", "queueLengthThreshold: 5", "kvSpareTrigger: 0.1", "queueSpareTrigger: 3"];
+    assert_eq!(of_percent.map(analyzer), [Analyzer::SaturationPercent; 4]);
+    assert_eq!(analyzer("analyzerName: ''"), Analyzer::SaturationPercent, "as WVA means it");
+    assert_eq!(analyzer("analyzerName: rate\nkvCacheThreshold: 0.8"), Analyzer::Rate);
+    let llama = ("llama", "model_id: llama\nnamespace: llm\nkvSpareTrigger: 0.2");
+    let (policy, _) = made(&[(HOME, Kind::Saturation, &[("default", "priority: 2"), llama])]);
+    let of = |model| policy.of(&wva_core::GroupId::new("llm", model)).analyzer;
+    assert_eq!((of("llama"), of("another")), (Analyzer::SaturationPercent, Analyzer::Rate));
 }
 
 #[test]
@@ -46,11 +67,20 @@ fn of_one_model() -> Vec<Row> {
         ("queueLengthThreshold: 9", "/global/default/saturation/queueLengthThreshold", json!(9.0)),
         ("kvSpareTrigger: 0", "/global/default/saturation/kvSpareTrigger", json!(0.0)),
         ("queueSpareTrigger: 1.5", "/global/default/saturation/queueSpareTrigger", json!(1.5)),
-        ("scaleUpThreshold: 0.9", "/global/default/utilisation", json!({ "up": 0.9, "down": 0.7 })),
-        ("scaleDownBoundary: 0.5", "/global/default/utilisation", json!({ "up": 0.85, "down": 0.5 })),
+        (
+            "analyzerName: saturation\nscaleUpThreshold: 0.9",
+            "/global/default/utilisation",
+            json!({ "up": 0.9, "down": 0.7 }),
+        ),
+        (
+            "analyzerName: saturation\nscaleDownBoundary: 0.5",
+            "/global/default/utilisation",
+            json!({ "up": 0.85, "down": 0.5 }),
+        ),
         ("priority: 7", "/global/default/priority", json!(7.0)),
         ("analyzerName: ''", "/global/default/analyzer", json!("saturation-percent")),
         ("analyzerName: queueing-model", "/global/default/analyzer", json!("queueing-model")),
+        ("analyzerName: rate", "/global/default/analyzer", json!("rate")),
         ("analyzerName: inferno", "/global/default/analyzer", json!("inferno")),
         ("analyzerName: saturation-token-based", "/global/default/analyzer", json!("saturation")),
         ("analyzerName: weighted", "/global/default/utilisation", json!({ "up": 0.8, "down": 0.3 })),
@@ -72,6 +102,13 @@ fn of_one_model() -> Vec<Row> {
 
 fn of_numbers_that_move_and_limits() -> Vec<Row> {
     vec![
+        ("rate: {surgeHeadroom: 1}", "/global/default/rate/surgeHeadroom", json!(1.0)),
+        ("rate: {utilisation: 0.7, targetTTFT: 500}", "/global/default/rate/utilisation", json!(0.7)),
+        ("rate: {targetTTFT: 500}", "/global/default/rate/ttftMs", json!(500.0)),
+        ("rate: {targetITL: 30}", "/global/default/rate/itlMs", json!(30.0)),
+        ("rate: {dwell: 10m, drain: 30s}", "/global/default/rate/dwell", json!(600.0)),
+        ("rate: {drain: 30s}", "/global/default/rate/drain", json!(30.0)),
+        ("rate: {startUp: 4m}", "/global/default/rate/startUp", json!(240.0)),
         ("stability: {upWindow: 90s}", "/global/default/stability/upWindow", json!(90.0)),
         ("stability: {downWindow: 5m}", "/global/default/stability/downWindow", json!(300.0)),
         (
@@ -142,7 +179,7 @@ const WRONG: &[(&str, &str)] = &[
     ("compat: v1", "compat \"v1\" is out of range: must be corrected, upstream or upstream-june"),
     (
         "analyzerName: saturatoin",
-        "analyzerName \"saturatoin\" is out of range: must be saturation-percent, saturation",
+        "analyzerName \"saturatoin\" is out of range: must be rate, saturation-percent, saturation",
     ),
     ("analyzers: saturation", "analyzers \"saturation\" is out of range: must be a list"),
     ("analyzers: [throughput]", "analyzers[0] is \"throughput\": must be a mapping of fields"),
@@ -174,6 +211,9 @@ const WRONG: &[(&str, &str)] = &[
         "stability.upStep.replicas 0 is out of range: must be a whole number, 1 to 10000",
     ),
     ("stability: {upStep: {replicas: 1.5}}", "stability.upStep.replicas 1.5 is out of range"),
+    ("rate: {utilisation: 1.5}", "rate.utilisation 1.5 is out of range: must be above 0 and at most 1"),
+    ("rate: {surgeHeadroom: -1}", "rate.surgeHeadroom -1 is out of range: must be 0 to 10"),
+    ("rate: {drain: 0s}", "rate.drain \"0s\" is out of range"),
     ("stability: {tolerance: 2}", "stability.tolerance 2 is out of range: must be 0 to 1"),
     ("scaleToZero: true", "scaleToZero is true: must be a mapping of fields"),
     ("scaleToZero: {retentionPeriod: -5m}", "scaleToZero.retentionPeriod \"-5m\" is out of range"),
@@ -236,6 +276,8 @@ fn what_has_no_effect_is_told_and_the_entry_counts() {
         ),
         ("analyzers: [{name: saturation, enabled: false}]", "saturation leads, so it cannot be switched off"),
         ("model_id: m", "model_id and namespace have no effect here"),
+        ("scaleUpThreshold: 0.9", "thresholds have no effect: rate decides"),
+        ("analyzerName: rate\nkvSpareTrigger: 0.2", "thresholds have no effect: rate decides"),
         (
             "{enableLimiter: true, limiters: [{type: gpu-inventory}, {type: quota, scope: cluster}]}",
             "limiters has quotas, which take the place of the inventory",

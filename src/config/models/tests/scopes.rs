@@ -261,6 +261,6 @@ fn a_wrong_entry_of_the_queueing_model_is_refused() {
     ] {
         let (policy, problems) = made(&[(HOME, Kind::QueueingModel, &[("default", text)])]);
         assert!(told(&problems)[0].contains(expected), "{text}: {problems:?}");
-        assert_eq!(of(&policy, "llm", "m").analyzer, Analyzer::SaturationPercent, "not in charge");
+        assert_eq!(of(&policy, "llm", "m").analyzer, Analyzer::Rate, "not in charge");
     }
 }

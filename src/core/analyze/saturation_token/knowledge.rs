@@ -1,7 +1,5 @@
 //! What the analyzer remembers of one model group, and what a variant without replicas could carry.
 
-use std::collections::BTreeMap;
-
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
@@ -89,7 +87,7 @@ impl Knowledge {
     const MOST_A_VARIANT: (usize, usize) = (3, 2);
 
     /// Drops what is too old, and ours also what is too much: the oldest first, and no record of a variant that exists.
-    pub(super) fn forget(&mut self, variants: &BTreeMap<&str, usize>, look: &Look<'_>) {
+    pub(super) fn forget(&mut self, variants: &[VariantInput<'_>], look: &Look<'_>) {
         self.histories.forget(look.now);
         self.records.retain(|_, record| look.now.duration_since(record.updated) <= Record::KEPT);
         if look.compat.is_upstream() {
@@ -99,7 +97,8 @@ impl Knowledge {
         let among = variants.len().max(1);
         self.histories.limit(histories * among);
         while self.records.len() > records * among {
-            let gone = self.records.iter().filter(|(name, _)| !variants.contains_key(name.as_str()));
+            let exists = |name: &SmolStr| variants.iter().any(|variant| variant.name == name);
+            let gone = self.records.iter().filter(|(name, _)| !exists(name));
             let Some(name) = gone.min_by_key(|(_, record)| record.updated).map(|(name, _)| name.clone())
             else {
                 break;
@@ -323,7 +322,8 @@ mod tests {
                 let one = VariantInput { name, ..variant(&usual, "H100", 1) };
                 knowledge.read_arguments(&one, &look(&policy, hour));
             }
-            knowledge.forget(&[("a", 0), ("b", 1)].into(), &Look { compat, ..look(&policy, 9) });
+            let there = ["a", "b"].map(|name| VariantInput { name, ..variant(&usual, "H100", 1) });
+            knowledge.forget(&there, &Look { compat, ..look(&policy, 9) });
             knowledge.records.iter().map(|(name, _)| name.to_string()).collect::<Vec<_>>()
         };
         assert_eq!(left(&["a", "b", "d", "c"], Compat::Corrected), ["a", "b", "c", "d"]);

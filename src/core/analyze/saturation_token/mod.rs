@@ -90,12 +90,10 @@ pub fn analyze<'a>(
 ) -> Analysis<'a> {
     // Whole seconds are short to write down, and lifetimes are hours.
     let look = Look { policy, compat, now: Timestamp::from_second(now.as_second()).unwrap_or(now) };
-    let places: BTreeMap<&str, usize> =
-        inputs.variants.iter().enumerate().map(|(place, variant)| (variant.name, place)).collect();
-    knowledge.forget(&places, &look);
+    knowledge.forget(inputs.variants, &look);
     inputs.variants.iter().for_each(|variant| knowledge.read_arguments(variant, &look));
     let seen = |one: &Observation<'a>| {
-        let place = places.get(one.variant).copied();
+        let place = inputs.variants.iter().position(|variant| variant.name == one.variant);
         let variant = place.and_then(|place| inputs.variants.get(place));
         (variant.is_some() || compat.is_upstream()).then(|| Seen::new(one, place, variant, compat))
     };

@@ -3,6 +3,7 @@
 mod classes;
 mod limits;
 mod models;
+mod rate;
 mod saturation;
 mod stability;
 
@@ -17,6 +18,7 @@ use crate::units::{OutOfRange, Seconds};
 pub use classes::{ClassTarget, ServiceClass, UnitCost};
 pub use limits::{LimitPolicy, Power, Quota};
 pub use models::{Beside, LatencyTargets, ModelPolicy, QueueingPolicy, ScaleToZero, Scoring, Utilisation};
+pub use rate::RatePolicy;
 pub use saturation::SaturationPolicy;
 pub use stability::{Stability, StepLimit};
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{SaturationPolicy, Stability};
+use super::{RatePolicy, SaturationPolicy, Stability};
 use crate::analyze::finding::Analyzer;
 use crate::analyze::score::Steps;
 use crate::units::{OutOfRange, Replicas, Seconds};
@@ -28,6 +28,8 @@ pub struct ModelPolicy {
     /// Whether and when the model is scaled to zero, when this says so.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scale_to_zero: Option<ScaleToZero>,
+    /// For the rate policy.
+    pub rate: RatePolicy,
     /// For the queueing model.
     pub queueing: QueueingPolicy,
     /// For the policies of scores (`threshold`, `weighted`).
@@ -39,13 +41,14 @@ pub struct ModelPolicy {
 impl Default for ModelPolicy {
     fn default() -> Self {
         Self {
-            analyzer: Analyzer::SaturationPercent,
+            analyzer: Analyzer::Rate,
             beside: Vec::new(),
             saturation: SaturationPolicy::default(),
             utilisation: Utilisation::default(),
             priority: 1.0,
             score: 1.0,
             scale_to_zero: None,
+            rate: RatePolicy::default(),
             queueing: QueueingPolicy::default(),
             scoring: Scoring::default(),
             stability: Stability::default(),
@@ -64,6 +67,7 @@ impl ModelPolicy {
         for (unit, value) in weights.chain([("score", self.score), ("priority", self.priority)]) {
             at_least_zero(unit, value)?;
         }
+        self.rate.check()?;
         self.queueing.check()?;
         self.scoring.check()?;
         self.stability.check()

@@ -73,7 +73,7 @@ fn share(models: &mut [Model<'_>], ledger: &mut Ledger<'_>) -> Vec<Turn> {
 fn weight(work: &Work<'_>, needs: &[ByRole]) -> f64 {
     let (mut scored, mut largest): (f64, f64) = (0.0, 0.0);
     for (at, need) in needs.iter().enumerate() {
-        let all: f64 = need.iter().map(|(role, need)| gpus(work, at, *role, *need)).sum();
+        let all: f64 = need.iter().map(|(role, need)| gpus(work, at, role, need)).sum();
         scored += quantity(all * quantity(work.request.findings[at].score));
         largest = largest.max(all);
     }

@@ -55,7 +55,7 @@ fn weight(work: &Work<'_>, need: &[ByRole]) -> f64 {
     let scored = work.request.findings.iter().zip(need);
     let sum: f64 = scored.map(|(one, need)| need.values().sum::<f64>() * quantity(one.score)).sum();
     let weight = quantity(work.request.priority) * sum;
-    let largest = need.iter().flat_map(BTreeMap::values).copied().fold(0.0, f64::max);
+    let largest = need.iter().flat_map(ByRole::values).fold(0.0, f64::max);
     if weight > 0.0 { weight } else { largest }
 }
 
@@ -91,7 +91,7 @@ impl Model<'_> {
         let findings = self.work.request.findings.iter().zip(&self.remaining);
         let need = |(one, left): (&crate::analyze::finding::Finding, &f64)| {
             if one.roles.is_empty() {
-                ByRole::from([(Role::Both, *left)])
+                [(Role::Both, *left)].into_iter().collect()
             } else {
                 said(one, |totals| totals.required)
             }
@@ -101,7 +101,7 @@ impl Model<'_> {
 
     fn allocate(&mut self, target: f64, free: &mut Free) {
         let mut need = self.needs();
-        need.iter_mut().flat_map(BTreeMap::values_mut).for_each(|value| *value = value.min(target));
+        need.iter_mut().for_each(|one| *one = one.map(|value| value.min(target)));
         let namespace = &self.work.request.id.namespace;
         let effective = effective(free, namespace);
         let mut picker = ByFree { target, left: effective.clone() };

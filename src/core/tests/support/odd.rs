@@ -82,8 +82,11 @@ fn work() -> BoxedStrategy<Vec<(Signal, Vec<Sample>)>> {
         Signal::RequestGenerationTokensSum,
         Signal::RequestGenerationTokensCount,
         Signal::InterTokenLatencySum,
+        Signal::PromptTokens,
+        Signal::GenerationTokens,
         Signal::InterTokenLatencyCount,
         Signal::TimeToFirstTokenSum,
+        Signal::TimeToFirstTokenCount,
         Signal::SchedulerAttempts,
     ];
     let rates = vec(prop_oneof![1 => Just(0.0), 4 => 0.01..500.0], counters.len());
@@ -237,13 +240,14 @@ pub(crate) fn policy() -> impl Strategy<Value = Policy> {
 /// Any analyzer, with rules of stability and limits or without.
 pub(crate) fn any_policy() -> impl Strategy<Value = Policy> {
     let analyzer = prop_oneof![
-        Just(Analyzer::SaturationPercent),
-        Just(Analyzer::Saturation),
-        Just(Analyzer::Throughput),
-        Just(Analyzer::QueueingModel),
-        Just(Analyzer::Threshold),
-        Just(Analyzer::Weighted),
-        Just(Analyzer::Inferno),
+        2 => Just(Analyzer::Rate),
+        1 => Just(Analyzer::SaturationPercent),
+        1 => Just(Analyzer::Saturation),
+        1 => Just(Analyzer::Throughput),
+        1 => Just(Analyzer::QueueingModel),
+        1 => Just(Analyzer::Threshold),
+        1 => Just(Analyzer::Weighted),
+        1 => Just(Analyzer::Inferno),
     ];
     let beside =
         proptest::option::of(Just(Beside { analyzer: Analyzer::Throughput, score: 1.0, utilisation: None }));
@@ -357,7 +361,7 @@ pub(crate) fn later(snapshot: &Snapshot, by: SignedDuration) -> Snapshot {
 fn postpone(signals: &mut Signals, by: SignedDuration) {
     let mut later = Signals::default();
     for (signal, samples) in signals.iter() {
-        later.add(signal, samples.iter().map(|sample| Sample { at: sample.at + by, ..*sample }));
+        later.add(signal, samples.iter().map(|sample| Sample { at: sample.at + by, ..sample }));
     }
     *signals = later;
 }

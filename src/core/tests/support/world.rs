@@ -2,6 +2,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 use smol_str::ToSmolStr;
+use wva_core::analyze::finding::Analyzer;
 use wva_core::decision::{Reason, Verdict};
 use wva_core::memory::Memory;
 use wva_core::model::{Bounds, Role, TargetRef, Variant};
@@ -49,7 +50,7 @@ impl World {
             load: (0.5, 1.0),
             requests: 1.0,
             held: 0.0,
-            policy: Policy::default(),
+            policy: percent(),
             memory: Memory::default(),
             surge: 0,
             engines: 1,
@@ -146,4 +147,11 @@ impl World {
             Verdict::Unknown(unknown) => panic!("{}", unknown.message),
         }
     }
+}
+
+/// V1 decides: its arithmetic is the simplest to follow.
+pub(crate) fn percent() -> Policy {
+    let mut policy = Policy::default();
+    policy.global.default.analyzer = Analyzer::SaturationPercent;
+    policy
 }

@@ -1,5 +1,6 @@
-//! Times that have not come yet: a clock that was set back, or one that is ahead elsewhere. Ages never fall below 0, so
-//! such a time would look new until the clock has caught up.
+//! What every decision may rely on. No time has not come yet, as with a clock that was set back, or one that is ahead
+//! elsewhere: ages never fall below 0, so it would look new until the clock has caught up. And variants and pods are in
+//! the order of their names: a sum of floats, or a filter that walks from one to the next, depends on it.
 
 use std::borrow::Cow;
 
@@ -12,12 +13,12 @@ use crate::snapshot::{ModelGroup, Snapshot};
 /// seconds; a minute is the peak window.
 const SKEW: SignedDuration = SignedDuration::from_secs(60);
 
-/// `snapshot` without the samples that are from too far in the future; borrowed when there is none.
-pub(crate) fn without_future(snapshot: &Snapshot) -> Cow<'_, Snapshot> {
-    if snapshot.groups.values().any(|group| is_ahead(group, snapshot.now)) {
-        Cow::Owned(cleaned(snapshot))
-    } else {
+/// `snapshot` in order and without the samples that are from too far in the future; borrowed when it is so already.
+pub(crate) fn clean(snapshot: &Snapshot) -> Cow<'_, Snapshot> {
+    if snapshot.groups.values().all(|group| is_clean(group, snapshot.now)) {
         Cow::Borrowed(snapshot)
+    } else {
+        Cow::Owned(cleaned(snapshot))
     }
 }
 
@@ -25,19 +26,22 @@ fn latest(now: Timestamp) -> Timestamp {
     now.checked_add(SKEW).unwrap_or(Timestamp::MAX)
 }
 
-/// A sample of `group` is from too far in the future.
-pub(crate) fn is_ahead(group: &ModelGroup, now: Timestamp) -> bool {
+/// `group` is in order, and no sample of it is from too far in the future.
+pub(crate) fn is_clean(group: &ModelGroup, now: Timestamp) -> bool {
     let latest = latest(now);
     let mut replicas = group.variants.iter().flat_map(|one| &one.replicas);
-    group.scheduler.ahead_of(latest)
-        || replicas.any(|replica| replica.engines.values().any(|engine| engine.ahead_of(latest)))
+    group.variants.is_sorted_by(|one, next| one.variant.id <= next.variant.id)
+        && group.variants.iter().all(|one| one.replicas.is_sorted_by(|one, next| one.pod <= next.pod))
+        && !group.scheduler.ahead_of(latest)
+        && replicas.all(|replica| !replica.engines.values().any(|engine| engine.ahead_of(latest)))
 }
 
-/// `snapshot` without the samples that are from too far in the future.
+/// `snapshot` in order and without the samples that are from too far in the future.
 pub(crate) fn cleaned(snapshot: &Snapshot) -> Snapshot {
     let latest = latest(snapshot.now);
     let mut cleaned = snapshot.clone();
     for group in cleaned.groups.values_mut() {
+        group.sort();
         group.scheduler.cut_after(latest);
         let replicas = group.variants.iter_mut().flat_map(|one| &mut one.replicas);
         replicas.flat_map(|replica| replica.engines.values_mut()).for_each(|one| one.cut_after(latest));
@@ -62,6 +66,9 @@ pub(crate) fn remembered(memory: &VariantMemory, now: Timestamp) -> Cow<'_, Vari
 pub(crate) fn not_after(memory: &mut GroupMemory, now: Timestamp) {
     memory.idle_since = memory.idle_since.map(|at| at.min(now));
     memory.observed_at = memory.observed_at.map(|at| at.min(now));
+    if let Some(rate) = memory.learned.as_mut().and_then(|learned| learned.rate.as_mut()) {
+        rate.not_after(now);
+    }
     memory.variants.values_mut().for_each(|variant| variant_not_after(variant, now));
 }
 

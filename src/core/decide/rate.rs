@@ -1,0 +1,226 @@
+//! The rate policy, asked from what a decision knows. It looks at every evaluation: it has clocks of its own for moving.
+
+use smol_str::SmolStr;
+
+use super::capacity::{max_sequences, queue_lost};
+use super::member::{Draft, Member, Scene};
+use super::role::newest;
+use super::{words, zero};
+use crate::analyze::rate::{
+    Answer, Control, Look, Memory, Process, Replica, Request, Variant, analyze, binding, finding, turns,
+    values,
+};
+use crate::decision::Reason;
+use crate::learn::{Moment, RoleKnowledge, VariantKnowledge, starts_of};
+use crate::memory::Learned;
+use crate::model::Role;
+use crate::observe::held_by_scheduler;
+use crate::quality::{State, engines_of};
+use crate::report::{Stage, Step};
+use crate::snapshot::{Phase, Signal};
+use crate::units::{Replicas, Seconds};
+
+/// A pod that takes this many times as long to start as it should is not counted on any more.
+const OVERDUE: f64 = 3.0;
+
+/// A variant that a limit has denied something is asked again after this time, seconds.
+const RETRY: f64 = 60.0;
+
+/// Looks at `members`, of which at least one is seen.
+pub(super) fn look_and_move(
+    scene: Scene<'_>,
+    (role, state): (Role, State),
+    members: &[Member<'_>],
+    learned: &mut Learned,
+    steps: &mut Vec<Step>,
+) -> Vec<Draft> {
+    let Some((answer, finding)) = ask(scene, (role, state), members, learned, steps) else {
+        return members.iter().map(|member| unknown(scene, state, member)).collect();
+    };
+    let view = View { scene, state, answer: &answer, finding: &finding };
+    let drafts =
+        members.iter().zip(&answer.targets).map(|(member, target)| view.draft(members, member, *target));
+    let drafts: Vec<Draft> = drafts.collect();
+    for (member, draft) in members.iter().zip(&drafts) {
+        steps.push(Step::new(Stage::Target, Some(member.name()), draft.message.clone()));
+    }
+    drafts
+}
+
+/// While nothing serves, the requests that the gateway holds may ask for more than `drafts` do.
+pub(super) fn raise(
+    scene: Scene<'_>,
+    (role, state): (Role, State),
+    members: &[Member<'_>],
+    learned: &mut Learned,
+    (drafts, steps): (&mut [Draft], &mut Vec<Step>),
+) {
+    let held = held_by_scheduler(scene.now, &scene.group.scheduler);
+    let Some(queue) = held.filter(|queue| queue.value > 0.0) else { return };
+    let Some((answer, finding)) = ask(scene, (role, state), members, learned, steps) else { return };
+    for ((member, draft), target) in members.iter().zip(drafts).zip(answer.targets) {
+        if draft.number.is_some_and(|number| target > number) {
+            let message = words::analyzed(member, target, &finding);
+            steps.push(Step::new(Stage::Target, Some(member.name()), message.clone()));
+            let reason = if state == State::Zero { Reason::ScaleFromZero } else { Reason::ScaleUp };
+            let (number, look) = (Some(target), Some(State::Aging.rights()));
+            *draft = Draft { number, reason, message, evidence: queue.at, blind: false, look };
+        }
+    }
+}
+
+fn ask(
+    scene: Scene<'_>,
+    (role, state): (Role, State),
+    members: &[Member<'_>],
+    learned: &mut Learned,
+    steps: &mut Vec<Step>,
+) -> Option<(Answer, SmolStr)> {
+    let memory = learned.rate.get_or_insert_with(|| {
+        let mut memory = Memory::default();
+        memory.observe(scene.group, scene.now);
+        Box::new(memory)
+    });
+    let Memory { knowledge, control, .. } = &mut **memory;
+    let known = knowledge.roles.entry(role).or_default();
+    let variants = members.iter().map(|member| {
+        let own = knowledge.variants.or_default(member.name());
+        variant(scene, role, member, (known, own))
+    });
+    let mut variants: Vec<Variant> = variants.collect();
+    pass_on(scene, &mut variants, |name| knowledge.variants.get(name).and_then(|own| own.denied));
+    let held = held_by_scheduler(scene.now, &scene.group.scheduler).map_or(0.0, |queue| queue.value);
+    let in_pods = |signal| members.iter().map(|member| in_pods(member, signal)).sum::<f64>();
+    let look = Look {
+        now: Moment::from(scene.now),
+        role,
+        variants,
+        waiting: held + in_pods(Signal::Waiting),
+        running: in_pods(Signal::Running),
+        may_remove: state.rights().down && !queue_lost(scene),
+        tolerance: scene.model.stability.tolerance,
+        policy: &scene.model.rate,
+    };
+    let control: &mut Control = control.entry(role).or_default();
+    let answer = analyze(&look, known, control)?;
+    let said = finding(&answer.found);
+    steps.push(Step {
+        values: values(&look, &answer.found),
+        binding: Some(binding(&answer.found)),
+        turns: turns(&answer.found),
+        ..Step::new(Stage::Analyze, None, words::of_role(role, &said))
+    });
+    Some((answer, said))
+}
+
+/// What a limit has lately denied one variant is asked of another, if there is one that can.
+fn pass_on(scene: Scene<'_>, variants: &mut [Variant], denied: impl Fn(&SmolStr) -> Option<Moment>) {
+    let lately = |one: &Variant| denied(&one.name).is_some_and(|at| at.until(scene.now.into()) < RETRY);
+    let able = |one: &Variant| !one.full && one.bounds.max.is_none_or(|max| one.target < max);
+    if variants.iter().any(|one| able(one) && !lately(one)) {
+        variants.iter_mut().for_each(|one| one.full |= lately(one));
+    }
+}
+
+/// The newest values of a gauge of all processes that serve.
+fn in_pods(member: &Member<'_>, signal: Signal) -> f64 {
+    let serving = member.state.replicas.iter().filter(|replica| replica.phase == Phase::Ready);
+    let newest = serving.flat_map(engines_of).filter_map(|(_, engine)| engine.newest(signal));
+    newest.map(|sample| sample.value).sum()
+}
+
+fn variant(
+    scene: Scene<'_>,
+    role: Role,
+    member: &Member<'_>,
+    (known, own): (&RoleKnowledge, &VariantKnowledge),
+) -> Variant {
+    let (state, scale) = (member.state, member.scale);
+    let policy = &scene.model.rate;
+    let start = own.starts.expected(policy.start_up.get(), &starts_of(state));
+    let sequences = Some(max_sequences(state)).filter(|most| *most > 0).map(f64::from);
+    let request = known.shape.prompt().map(|prompt| Request { prompt, output: known.shape.output() });
+    let process = Process::of(role, own, sequences);
+    let replica =
+        process.zip(request).and_then(|(process, request)| Replica::of(role, &process, request, policy));
+    let processes = own.processes.unwrap_or(1.0);
+    let overdue = |since| Seconds::between(since, scene.now).get() > OVERDUE * start;
+    let (mut pods, mut late) = (Vec::new(), 0);
+    for replica in &state.replicas {
+        match replica.phase {
+            Phase::Ready => pods.push(Seconds::ZERO),
+            Phase::Pending | Phase::Starting if !overdue(replica.created) => {
+                let left = start - Seconds::between(replica.created, scene.now).get();
+                pods.push(Seconds::new(left.max(0.0)).unwrap_or_default());
+            }
+            Phase::Pending | Phase::Starting | Phase::Unschedulable => late += 1,
+            Phase::Terminating => {}
+        }
+    }
+    let first = || member.state.last_status.unwrap_or_default().max(scale.spec);
+    let target = member.memory.target.unwrap_or_else(first);
+    // An HPA with another maximum, a quota on pods: what was ordered never came to be.
+    let ordered = member.memory.target_since.is_some_and(overdue);
+    let never = if ordered { target.above(scale.base()).get() } else { 0 };
+    let lost = Replicas::new(never + late);
+    Variant {
+        name: member.name().clone(),
+        cost: state.variant.cost,
+        bounds: state.variant.bounds,
+        target,
+        running: scale.base(),
+        lost,
+        full: lost > Replicas::ZERO,
+        pods,
+        start: Seconds::new(start).unwrap_or_default(),
+        replica: replica.map(|one| one.times(processes)),
+    }
+}
+
+/// A look that can be put into drafts.
+struct View<'v> {
+    scene: Scene<'v>,
+    state: State,
+    answer: &'v Answer,
+    finding: &'v str,
+}
+
+impl View<'_> {
+    fn draft(&self, members: &[Member<'_>], member: &Member<'_>, target: Replicas) -> Draft {
+        if !member.active() && target == Replicas::ZERO {
+            return zero::asleep(self.scene, member);
+        }
+        let (base, held) = (member.scale.base(), member.committed().unwrap_or(member.scale.spec));
+        let (reason, message) = match target.cmp(&held) {
+            _ if self.state == State::Partial => {
+                let incomplete = words::incomplete(member, &self.scene.group.source, self.finding);
+                let grows = words::analyzed(member, target, self.finding);
+                (Reason::Partial, if target > held { grows } else { incomplete })
+            }
+            std::cmp::Ordering::Greater => (Reason::ScaleUp, words::analyzed(member, target, self.finding)),
+            std::cmp::Ordering::Less => (Reason::ScaleDown, words::analyzed(member, target, self.finding)),
+            std::cmp::Ordering::Equal if self.answer.found.short => {
+                (Reason::Bounded, words::no_room(member, self.finding))
+            }
+            std::cmp::Ordering::Equal if target != base => {
+                (Reason::Transition, words::on_its_way(member, target, self.finding))
+            }
+            std::cmp::Ordering::Equal => (Reason::Steady, words::steady(member, self.finding)),
+        };
+        let (evidence, look) = (newest(members, self.scene.now), Some(self.state.rights()));
+        Draft { number: Some(target), reason, message, evidence, blind: false, look }
+    }
+}
+
+/// Nothing is known yet of what arrives or of what a replica carries: what was promised stands.
+fn unknown(scene: Scene<'_>, state: State, member: &Member<'_>) -> Draft {
+    if !member.active() {
+        return zero::asleep(scene, member);
+    }
+    let number = member.committed().unwrap_or(member.scale.spec);
+    let evidence = member.seen.newest.unwrap_or(scene.now);
+    let reason = if state == State::Partial { Reason::Partial } else { Reason::Steady };
+    let message = words::learning(member);
+    let look = Some(state.rights());
+    Draft { number: Some(number), reason, message, evidence, blind: false, look }
+}

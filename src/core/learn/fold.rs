@@ -1,0 +1,235 @@
+//! Takes the samples of one model into what is known of it: each sample once, in the order of time, whether they come one
+//! by one from the pods or by the dozen from a Prometheus.
+
+use jiff::Timestamp;
+use smol_str::{SmolStr, format_smolstr};
+
+use super::arrivals::HOLE;
+use super::frame::{Frame, Growth};
+use super::knowledge::{Knowledge, Pod, RoleKnowledge, VariantKnowledge};
+use super::moment::Moment;
+use super::start_up::starts_of;
+use super::token_shape::Sizes;
+use crate::model::Role;
+use crate::quality::{engines_of, stale_limit};
+use crate::snapshot::{ModelGroup, Phase, Sample, Series, Signal, Signals, VariantState, median_gap};
+use crate::units::count;
+
+/// Readings within this time are one round, seconds: a thousand pods are read in a third of a second.
+const ROUND: f64 = 1.0;
+/// Readings of one process are at least this far apart, seconds: what happens in less says nothing of a step.
+const APART: f64 = 1.0;
+
+/// A serving process with the samples that are new.
+struct Source<'a> {
+    variant: &'a VariantState,
+    /// Its name among those of its variant.
+    key: SmolStr,
+    signals: &'a Signals,
+    ready: Moment,
+    /// Serving processes of its variant.
+    pods: f64,
+}
+
+/// One new reading of a source.
+struct Reading {
+    at: Moment,
+    source: usize,
+    /// The same moment, to the nanosecond.
+    scraped: Timestamp,
+}
+
+/// Takes in what is new in `group`. Twice with the same samples is the same as once.
+pub fn fold(group: &ModelGroup, now: Timestamp, knowledge: &mut Knowledge) {
+    knowledge.variants.retain(|name, _| group.variants.iter().any(|one| one.variant.id.name == *name));
+    let roles = [Role::Both, Role::Decode, Role::Prefill];
+    for role in roles {
+        let variants: Vec<&VariantState> =
+            group.variants.iter().filter(|one| one.variant.role == role).collect();
+        if variants.is_empty() {
+            knowledge.roles.remove(&role);
+            continue;
+        }
+        variants.iter().for_each(|one| begin(one, now.into(), knowledge));
+        fold_role(role, group, &variants, knowledge);
+    }
+    for state in &group.variants {
+        let known = knowledge.variants.or_default(&state.variant.id.name);
+        known.pods.retain(|key, _| state.replicas.iter().any(|one| is_of(key, &one.pod)));
+    }
+}
+
+/// Looks at what is known of a variant's pods without their samples.
+fn begin(state: &VariantState, now: Moment, knowledge: &mut Knowledge) {
+    let known = knowledge.variants.or_default(&state.variant.id.name);
+    let serving: Vec<_> = state.replicas.iter().filter(|one| one.phase == Phase::Ready).collect();
+    let starts = starts_of(state);
+    let VariantKnowledge { starts: learned, pods, .. } = known;
+    learned.learn(now, &starts, |at| {
+        let (pod, (_, ready)) = (&serving[at].pod, starts[at]);
+        pods.iter().any(|(key, last)| is_of(key, pod) && last.frame.at < ready)
+    });
+    let processes = serving.iter().map(|one| engines_of(one).count()).max().filter(|most| *most > 0);
+    known.processes = processes.map(|most| f64::from(count(most))).or(known.processes);
+    // Of different ones the smallest: a request may go to any of them.
+    let capacities = serving.iter().flat_map(|one| engines_of(one));
+    let capacities = capacities.filter_map(|(_, signals)| signals.newest(Signal::KvCapacity));
+    let positive = capacities.map(|sample| sample.value).filter(|tokens| *tokens > 0.0);
+    known.capacity = positive.reduce(f64::min).or(known.capacity);
+}
+
+/// `key` is a serving process of `pod`.
+fn is_of(key: &str, pod: &str) -> bool {
+    key.strip_prefix(pod).is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
+}
+
+fn sources<'a>(variants: &[&'a VariantState]) -> Vec<Source<'a>> {
+    let mut sources = Vec::new();
+    for variant in variants.iter().copied() {
+        let first = sources.len();
+        for replica in variant.replicas.iter().filter(|one| one.phase == Phase::Ready) {
+            let ready = replica.ready_since.unwrap_or(replica.created).into();
+            let several = replica.engines.len() > 1;
+            sources.extend(engines_of(replica).map(|(engine, signals)| Source {
+                variant,
+                key: if several { format_smolstr!("{}:{engine}", replica.pod) } else { replica.pod.clone() },
+                signals,
+                ready,
+                pods: 0.0,
+            }));
+        }
+        let pods = f64::from(count(sources.len() - first));
+        sources[first..].iter_mut().for_each(|one| one.pods = pods);
+    }
+    sources
+}
+
+/// The readings of all sources that are new, in the order of time.
+fn readings(sources: &[Source<'_>], knowledge: &Knowledge) -> Vec<Reading> {
+    let mut readings = Vec::new();
+    for (source, one) in sources.iter().enumerate() {
+        let known = knowledge.variants.get(&one.variant.variant.id.name);
+        let mut last = known.and_then(|known| known.pods.get(&one.key)).map(|pod| pod.frame.at);
+        for sample in one.signals.get(Signal::TimeToFirstTokenCount).iter() {
+            let at = Moment::from(sample.at);
+            if last.is_none_or(|last| last.until(at) >= APART) {
+                readings.push(Reading { at, source, scraped: sample.at });
+                last = Some(at);
+            }
+        }
+    }
+    readings.sort_by_key(|reading| (reading.at, reading.source));
+    readings
+}
+
+fn fold_role(role: Role, group: &ModelGroup, variants: &[&VariantState], knowledge: &mut Knowledge) {
+    let sources = sources(variants);
+    let readings = readings(&sources, knowledge);
+    let unread = variants.iter().flat_map(|one| &one.replicas);
+    let unread: Vec<Moment> = unread
+        .filter(|one| one.phase == Phase::Ready && engines_of(one).next().is_none())
+        .map(|one| one.ready_since.unwrap_or(one.created).into())
+        .collect();
+    let serving: Vec<Moment> = sources.iter().map(|one| one.ready).chain(unread).collect();
+    let served = |from: Moment, to: Moment| serving.iter().map(|ready| ready.max(&from).until(to)).sum();
+    let queue = group.scheduler.get(Signal::SchedulerQueueSize);
+    let Knowledge { roles, variants: known } = knowledge;
+    let known_role = roles.entry(role).or_default();
+    let mut rest = &readings[..];
+    while let Some(first) = rest.first() {
+        let length = rest.iter().take_while(|one| first.at.until(one.at) <= ROUND).count();
+        let (round, later) = rest.split_at(length);
+        let end = round.last().map_or(first.at, |last| last.at);
+        let mut sizes = Sizes::default();
+        for reading in round {
+            let source = &sources[reading.source];
+            let variant = known.or_default(&source.variant.variant.id.name);
+            take(role, reading, source, variant, known_role, &mut sizes);
+        }
+        known_role.shape.learn(end, &sizes);
+        known_role.arrivals.close(end, held(queue, end), known_role.level, served);
+        known_role.dispersion.take(known_role.arrivals.bins());
+        rest = later;
+    }
+    if serving.is_empty() {
+        from_queue(queue, known_role);
+    }
+}
+
+/// One reading of one process.
+fn take(
+    role: Role,
+    reading: &Reading,
+    source: &Source<'_>,
+    variant: &mut VariantKnowledge,
+    known: &mut RoleKnowledge,
+    sizes: &mut Sizes,
+) {
+    let last = variant.pods.get(&source.key).copied();
+    let bridged = last.filter(|last| {
+        let gap = last.frame.at.until(reading.at);
+        gap <= HOLE || gap <= stale_limit(source.signals.interval()).get()
+    });
+    let frame = Frame::read(source.signals, reading.scraped, bridged.as_ref().map(|last| &last.frame));
+    let young = source.ready <= reading.at && source.ready.until(reading.at) <= HOLE;
+    let (before, watched) = match bridged {
+        Some(last) => (last.frame, true),
+        // A pod that has just begun has counted from 0.
+        None if young && last.is_none() => (Frame::blank(source.ready), false),
+        None => {
+            known.arrivals.begin(reading.at);
+            known.shape.begin(reading.at, &Sizes::of(role, &frame.since(&Frame::blank(reading.at))));
+            variant.pods.insert(source.key.clone(), Pod { frame, full: 0 });
+            return;
+        }
+    };
+    let growth = frame.since(&before);
+    let mut full = bridged.map_or(0, |last| last.full);
+    if watched {
+        full = variant.learn(role, &growth, full);
+    }
+    variant.occupancy.learn(&growth, source.pods);
+    variant.steps.learn(&growth, source.pods);
+    known.arrivals.add(growth.from, growth.to, growth.arrivals());
+    sizes.add(&Sizes::of(role, &growth));
+    variant.pods.insert(source.key.clone(), Pod { frame, full });
+}
+
+/// What the gateway held at `at`.
+fn held(queue: Series<'_>, at: Moment) -> Option<f64> {
+    let by_then = |one: &Sample| Moment::from(one.at) <= at.plus(ROUND);
+    queue.iter().rev().find(by_then).map(|one| one.value)
+}
+
+/// While nothing serves, what arrives is what the gateway holds more.
+fn from_queue(queue: Series<'_>, known: &mut RoleKnowledge) {
+    let times: Vec<Timestamp> = queue.iter().map(|sample| sample.at).collect();
+    let hole = stale_limit(median_gap(&times)).get();
+    for sample in queue.iter() {
+        let at = Moment::from(sample.at);
+        if known.arrivals.ended().is_some_and(|ended| ended >= at) {
+            continue;
+        }
+        if known.arrivals.ended().is_none_or(|ended| ended.until(at) > hole) {
+            known.arrivals.restart(at, Some(sample.value));
+        }
+        known.arrivals.close(at, Some(sample.value), known.level, |_, _| 0.0);
+        known.dispersion.take(known.arrivals.bins());
+    }
+}
+
+impl Sizes {
+    fn of(role: Role, growth: &Growth) -> Self {
+        let counted = &growth.counted;
+        // Prompts come to a decoding process with their cache computed: what it holds of them is all of them.
+        let prompt = if role == Role::Decode { counted.prompt } else { counted.computed() };
+        Self { prompt, firsts: counted.firsts, output: counted.finished_tokens, finished: counted.finished }
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.prompt += other.prompt;
+        self.firsts += other.firsts;
+        self.output += other.output;
+        self.finished += other.finished;
+    }
+}

@@ -1,0 +1,209 @@
+//! All that is known of one model, by role and by variant. What is worth a restart is at most 2 KiB a variant; the rest (the
+//! last readings, the stretches of the last ten minutes) is remembered between two decisions and in recordings only.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use smol_str::SmolStr;
+
+use super::arrivals::Arrivals;
+use super::dispersion::Dispersion;
+use super::extremes::Highs;
+use super::frame::{Frame, Growth};
+use super::moment::Moment;
+use super::occupancy::{Occupancy, StepTokens};
+use super::start_up::StartUps;
+use super::step_time::{Fit, Sample};
+use super::surge::Surges;
+use super::token_shape::TokenShape;
+use super::{is_default, short};
+use crate::by_name::ByName;
+use crate::model::Role;
+
+/// Peaks that survive a restart.
+const PEAKS_KEPT: usize = 12;
+/// How far a sample may be ahead of the clock, seconds, as everywhere.
+const SKEW: f64 = 60.0;
+
+/// Fewer gaps between tokens are no mean of a step.
+const GAPS: f64 = 20.0;
+/// Fewer running sequences are an idle process now and then.
+const BUSY: f64 = 1.5;
+/// Readings further apart than this, seconds: their end points say little of the KV usage in between.
+const FAR_APART: f64 = 7.5;
+/// Fewer first tokens are no mean.
+const FIRSTS: f64 = 3.0;
+/// So many wait behind a limit on sequences.
+const BEHIND_LIMIT: f64 = 2.0;
+/// With a fuller cache it is the cache that limits.
+const ROOMY: f64 = 0.85;
+/// Readings in a row that show a limit.
+const LIMITED: u8 = 3;
+
+/// All that is known of one model.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Knowledge {
+    /// By role: each has its own load. Most models have one, and a tree has room for eleven.
+    pub roles: BTreeMap<Role, Box<RoleKnowledge>>,
+    /// By variant name: each has its own hardware.
+    #[serde(skip_serializing_if = "ByName::is_empty")]
+    pub variants: ByName<VariantKnowledge>,
+}
+
+/// What is known of the load of one role.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RoleKnowledge {
+    /// Arrivals of the last ten minutes. Not kept over a restart.
+    #[serde(skip_serializing_if = "is_default")]
+    pub arrivals: Arrivals,
+    /// Requests a second, as last decided about. Not kept over a restart.
+    #[serde(skip_serializing_if = "is_default")]
+    pub level: Option<f64>,
+    /// How much arrivals vary.
+    pub dispersion: Dispersion,
+    /// How large requests are.
+    #[serde(skip_serializing_if = "is_default")]
+    pub shape: TokenShape,
+    /// Surges that have come.
+    #[serde(skip_serializing_if = "is_default")]
+    pub surges: Surges,
+    /// Loads of the last minutes, in replicas.
+    #[serde(skip_serializing_if = "is_default")]
+    pub peaks: Highs,
+}
+
+/// What is known of one variant.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct VariantKnowledge {
+    /// The last readings. Not kept over a restart.
+    #[serde(skip_serializing_if = "ByName::is_empty")]
+    pub pods: ByName<Pod>,
+    /// How long a step takes.
+    #[serde(skip_serializing_if = "is_default")]
+    pub fit: Fit,
+    /// The least time to first token seen, seconds for each prompt token.
+    #[serde(skip_serializing_if = "is_default")]
+    pub first_token: Option<f64>,
+    /// Tokens that the KV cache of a process holds.
+    #[serde(skip_serializing_if = "is_default")]
+    pub capacity: Option<f64>,
+    /// Serving processes of a pod, when one was seen: several with data parallelism.
+    #[serde(skip_serializing_if = "is_default")]
+    pub processes: Option<f64>,
+    /// What a running sequence holds of it.
+    #[serde(skip_serializing_if = "is_default")]
+    pub occupancy: Occupancy,
+    /// Tokens that a step gives a sequence.
+    #[serde(skip_serializing_if = "is_default")]
+    pub steps: StepTokens,
+    /// Sequences that a process runs at most, when that has shown.
+    #[serde(skip_serializing_if = "is_default")]
+    pub limit: Option<f64>,
+    /// How long its pods take to start.
+    #[serde(skip_serializing_if = "is_default")]
+    pub starts: StartUps,
+    /// When a limit last left it less than was wanted. Not kept over a restart.
+    #[serde(skip_serializing_if = "is_default")]
+    pub denied: Option<Moment>,
+}
+
+/// The last reading of one process.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Pod {
+    /// The reading.
+    pub frame: Frame,
+    /// Readings in a row at which requests waited and the running ones did not grow.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub full: u8,
+}
+
+impl Knowledge {
+    /// What is worth keeping over a restart.
+    #[must_use]
+    pub fn kept(&self) -> Self {
+        let role = |own: &RoleKnowledge| {
+            Box::new(RoleKnowledge {
+                arrivals: Arrivals::default(),
+                level: None,
+                dispersion: own.dispersion.kept(),
+                shape: own.shape.kept(),
+                surges: own.surges.kept(),
+                peaks: own.peaks.kept(PEAKS_KEPT),
+            })
+        };
+        let variant = |(name, own): (&SmolStr, &VariantKnowledge)| {
+            let kept = VariantKnowledge {
+                pods: ByName::default(),
+                fit: own.fit.kept(),
+                first_token: own.first_token.map(short),
+                occupancy: own.occupancy.kept(),
+                steps: own.steps.kept(),
+                denied: None,
+                ..own.clone()
+            };
+            (name.clone(), kept)
+        };
+        Self {
+            roles: self.roles.iter().map(|(name, own)| (*name, role(own))).collect(),
+            variants: self.variants.iter().map(variant).collect(),
+        }
+    }
+
+    /// Puts right what is later than `now`: the clock was set back.
+    pub fn not_after(&mut self, now: Moment) {
+        let latest = now.plus(SKEW);
+        for role in self.roles.values_mut() {
+            role.arrivals.not_after(latest);
+            role.surges.not_after(now);
+            role.peaks.not_after(now);
+        }
+        for variant in self.variants.values_mut() {
+            variant.fit.not_after(latest);
+            variant.starts.not_after(latest);
+            variant.denied = variant.denied.map(|at| at.min(now));
+            variant.pods.retain_values(|pod| pod.frame.at <= latest);
+        }
+    }
+}
+
+impl VariantKnowledge {
+    /// Learns from one process of `role` that was read twice. Returns how many readings in a row have shown a limit.
+    pub(super) fn learn(&mut self, role: Role, growth: &Growth, full: u8) -> u8 {
+        let (counted, before, after, seconds) =
+            (&growth.counted, growth.before, growth.after, growth.seconds());
+        if counted.gaps > GAPS && (before.running + after.running) / 2.0 >= BUSY && seconds > 0.0 {
+            let running = counted.gap_seconds / seconds;
+            let step = counted.gap_seconds / counted.gaps;
+            let usage = if seconds > FAR_APART {
+                running * (before.usage + after.usage) / (before.running + after.running)
+            } else {
+                (before.usage + after.usage) / 2.0
+            };
+            // A decoding process computes no prompts.
+            let prompt = if role == Role::Decode { 0.0 } else { counted.computed() / seconds * step };
+            self.fit.learn(growth.to, &Sample { step, prompt, running, usage });
+        }
+        let calm = before.waiting <= 0.0 && after.waiting <= 0.0;
+        if counted.firsts >= FIRSTS && calm && counted.computed() > 0.0 {
+            let each = counted.first_seconds / counted.computed();
+            self.first_token = Some(self.first_token.map_or(each, |least| least.min(each)));
+        }
+        self.learn_limit(growth, full)
+    }
+
+    /// Requests wait, there is room for them, and the running ones have stopped growing: so many run at most.
+    fn learn_limit(&mut self, growth: &Growth, full: u8) -> u8 {
+        let (before, after) = (growth.before, growth.after);
+        let waits = before.waiting >= BEHIND_LIMIT && after.waiting >= BEHIND_LIMIT;
+        let stopped = (after.running - before.running).abs() <= 1.0 && after.running >= 1.0;
+        let full = if waits && stopped && after.usage < ROOMY { full.saturating_add(1) } else { 0 };
+        if full >= LIMITED {
+            self.limit = Some(after.running);
+        }
+        self.limit = self.limit.map(|limit| limit.max(after.running));
+        full
+    }
+}

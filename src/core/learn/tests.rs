@@ -1,0 +1,253 @@
+//! What is learned from samples whose truth is known.
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::*;
+use crate::sim::Rng;
+
+/// Arrivals of a Poisson process of `mean` arrivals.
+fn poisson(rng: &mut Rng, mean: f64) -> f64 {
+    let (mut passed, mut arrivals) = (rng.exponential(), 0.0);
+    while passed < mean {
+        passed += rng.exponential();
+        arrivals += 1.0;
+    }
+    arrivals
+}
+
+fn counts(arrivals: &[f64]) -> Vec<Count> {
+    arrivals.iter().map(|arrivals| Count { seconds: 5.0, arrivals: *arrivals }).collect()
+}
+
+/// The same, each a little longer than the one before: no two cuts are worth the same.
+fn uneven(arrivals: &[u32]) -> Vec<Count> {
+    let count = |(at, arrivals): (usize, &u32)| Count {
+        seconds: 4.0 + 0.07 * at as f64,
+        arrivals: f64::from(*arrivals),
+    };
+    arrivals.iter().enumerate().map(count).collect()
+}
+
+/// The ratio for one cut, written out.
+fn nats(counts: &[Count], at: usize) -> f64 {
+    let part = |counts: &[Count]| {
+        let (c, t): (f64, f64) =
+            (counts.iter().map(|one| one.arrivals).sum(), counts.iter().map(|one| one.seconds).sum());
+        if c > 0.0 { c * (c / t).ln() } else { 0.0 }
+    };
+    part(&counts[..at]) + part(&counts[at..]) - part(counts)
+}
+
+/// The level by looking at every cut of every rest, for counts too short to show a trend; `cut` when one was found before.
+fn brute_force(counts: &[Count], dispersion: f64, cut: bool) -> Level {
+    let best = (1..counts.len()).max_by(|one, other| nats(counts, *one).total_cmp(&nats(counts, *other)));
+    match best.filter(|at| nats(counts, *at) > THRESHOLD * dispersion) {
+        Some(at) => brute_force(&counts[at..], dispersion, true),
+        None => {
+            let rate = |counts: &[Count]| {
+                let seconds: f64 = counts.iter().map(|one| one.seconds).sum();
+                (counts.iter().map(|one| one.arrivals).sum::<f64>() / seconds, seconds)
+            };
+            let (all, seconds) = rate(counts);
+            let young = cut && seconds < 60.0 && counts.len() > 1;
+            let rate = if young { all.max(rate(&counts[1..]).0) } else { all };
+            Level { rate, slope: 0.0, seconds }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 10_000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_level_is_what_every_cut_says(
+        arrivals in vec(prop_oneof![Just(0_u32), 1..20_u32, 1..200_u32], 1..23), dispersion in 1.0_f64..3.0,
+    ) {
+        let counts = uneven(&arrivals);
+        let (found, expected) = (level(&counts, dispersion), brute_force(&counts, dispersion, false));
+        prop_assert!((found.rate - expected.rate).abs() < 1e-9, "{found:?} is not {expected:?}");
+        prop_assert!((found.seconds - expected.seconds).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_level_is_never_negative_and_never_odd(
+        arrivals in vec(-50.0_f64..200.0, 0..150), dispersion in 1.0_f64..50.0,
+    ) {
+        let found = level(&counts(&arrivals), dispersion);
+        prop_assert!(found.rate >= 0.0 && found.rate.is_finite() && found.slope.is_finite());
+    }
+}
+
+#[test]
+fn a_step_is_seen_within_one_stretch_of_the_formula() {
+    for (before, after) in [(2.0_f64, 4.0_f64), (16.0, 20.0), (2.0, 10.0)] {
+        let (mut late, runs) = (0.0, 200_u32);
+        for seed in 0..runs {
+            let mut rng = Rng::new(u64::from(seed) + 1);
+            let mut arrivals: Vec<f64> = (0..120).map(|_| poisson(&mut rng, before * 5.0)).collect();
+            let seen = (1..60).find(|_| {
+                arrivals.push(poisson(&mut rng, after * 5.0));
+                level(&counts(&arrivals), 1.0).rate > f64::midpoint(before, after)
+            });
+            late += 5.0 * f64::from(seen.unwrap_or(60)) / f64::from(runs);
+        }
+        let formula = THRESHOLD / (after * (after / before).ln() - (after - before));
+        assert!(late <= formula + 5.0, "{before} to {after}: {late} s, by the formula {formula} s");
+    }
+}
+
+#[test]
+fn a_surge_that_begins_within_a_stretch_is_as_high_as_what_follows() {
+    let mut arrivals = vec![10.0; 60];
+    arrivals.extend([30.0, 50.0, 50.0]);
+    let found = level(&counts(&arrivals), 1.0);
+    assert!((found.rate - 10.0).abs() < 1e-9 && (found.seconds - 15.0).abs() < 1e-9, "{found:?}");
+    arrivals.extend([50.0; 9]);
+    let settled = level(&counts(&arrivals), 1.0);
+    assert!((settled.rate - 580.0 / 60.0).abs() < 1e-9, "after a minute all of it counts: {settled:?}");
+}
+
+#[test]
+fn constant_load_is_seldom_taken_for_a_change() {
+    // 1,000 times two hours of looks every 5 s; levels that change are those cut to less than half of what there is.
+    let mut alarms = 0;
+    for seed in 0..1000 {
+        let mut rng = Rng::new(seed);
+        let rate = 0.5 + 10.0 * rng.unit();
+        let arrivals: Vec<f64> = (0..1440).map(|_| poisson(&mut rng, rate * 5.0)).collect();
+        let all = counts(&arrivals);
+        // A cut stays visible for minutes, so a look every half a minute misses few.
+        let cut = (120..1440).step_by(6).any(|end| level(&all[end - 120..end], 1.0).seconds < 599.0);
+        alarms += u32::from(cut);
+    }
+    assert!(alarms < 20, "{alarms} of 1000");
+}
+
+#[test]
+fn a_ramp_is_a_slope_and_a_staircase_is_none() {
+    let mut rng = Rng::new(3);
+    let ramp: Vec<f64> = (0..120).map(|at| poisson(&mut rng, 5.0 * (1.0 + 0.1 * f64::from(at)))).collect();
+    let found = level(&counts(&ramp), 1.0);
+    assert!((found.slope - 0.02).abs() < 0.004 && (found.rate - 13.0).abs() < 1.5, "{found:?}");
+    let stairs: Vec<f64> = (0..120).map(|at| poisson(&mut rng, if at < 60 { 10.0 } else { 60.0 })).collect();
+    let found = level(&counts(&stairs), 1.0);
+    assert!(found.slope.abs() < 1e-9 && (found.rate - 12.0).abs() < 1.5, "{found:?}");
+}
+
+/// Bins of 5 s, completely read, with these arrivals.
+fn bins(arrivals: &[f64]) -> Vec<Bin> {
+    let end = |at: usize| Moment::from(jiff::Timestamp::UNIX_EPOCH).plus(5.0 * (at as f64 + 1.0));
+    let bin = |(at, known): (usize, &f64)| Bin {
+        end: end(at),
+        seconds: 5.0,
+        known: *known,
+        seen: 1.0,
+        expected: 1.0,
+        each: 0.0,
+    };
+    arrivals.iter().enumerate().map(bin).collect()
+}
+
+#[test]
+fn dispersion_tells_batches_from_single_requests_and_a_step_from_both() {
+    let factor = |arrivals: &[f64]| {
+        let mut dispersion = Dispersion::default();
+        dispersion.take(&bins(arrivals));
+        dispersion.factor()
+    };
+    let mut rng = Rng::new(5);
+    let single: Vec<f64> = (0..400).map(|_| poisson(&mut rng, 20.0)).collect();
+    let batches: Vec<f64> = (0..400).map(|_| 8.0 * poisson(&mut rng, 2.5)).collect();
+    let step: Vec<f64> = (0..400).map(|at| poisson(&mut rng, if at < 200 { 10.0 } else { 50.0 })).collect();
+    assert!((1.0..1.3).contains(&factor(&single)), "{}", factor(&single));
+    assert!((6.0..10.0).contains(&factor(&batches)), "{}", factor(&batches));
+    assert!(factor(&step) < 2.0, "{}", factor(&step));
+}
+
+#[test]
+fn step_times_come_out_of_what_is_seen_far_below_saturation() {
+    // Loads between 2 sequences and a quarter of the most, requests of 4000 and 1000 tokens in a cache of 480,000.
+    let truth = StepTime { base: 5.5e-3, prompt_token: 24e-6, sequence: 1e-5, full_cache: 18.24e-3 };
+    let mut fit = Fit::default();
+    let at = Moment::from(jiff::Timestamp::UNIX_EPOCH);
+    let (each, fixed) = (0.277, 5.5);
+    for look in 0..200 {
+        let running = 2.0 + 22.0 * f64::from(look % 20) / 19.0;
+        let rate = running / (fixed + running * each);
+        let usage = running * 4500.0 / 480_000.0;
+        let step = (fixed + running * each) / 1000.0;
+        let sample = StepSample { step, prompt: rate * 4000.0 * step, running, usage };
+        fit.learn(at.plus(5.0 * f64::from(look)), &sample);
+    }
+    let found = fit.solve(Some(3e-5)).unwrap();
+    let capacity = |step: StepTime| {
+        let each =
+            step.prompt_token * 4000.0 + 1000.0 * (step.sequence + step.full_cache * 4500.0 / 480_000.0);
+        96.0 / (1000.0 * step.base + 96.0 * each)
+    };
+    let off = (capacity(found) / capacity(truth) - 1.0).abs();
+    assert!(off < 0.05, "{} is not {}", capacity(found), capacity(truth));
+}
+
+#[test]
+fn highs_are_those_of_the_window_and_few() {
+    let at = |seconds: i32| Moment::from(jiff::Timestamp::UNIX_EPOCH).plus(f64::from(seconds));
+    let mut highs = Highs::default();
+    for second in 0..1000 {
+        highs.push(at(second), f64::from(second % 100), 300.0);
+        let newest = highs.highest(at(second), 300.0).unwrap();
+        let truth = (second - 295..=second)
+            .filter(|one| *one >= 0)
+            .map(|one| f64::from(one % 100))
+            .fold(0.0, f64::max);
+        assert!(newest >= truth, "{newest} at {second}");
+    }
+    assert!(highs.reach(at(999)) >= 999.0);
+    let kept = highs.kept(3);
+    assert!(serde_json::to_string(&kept).unwrap().len() < 120);
+    assert!(kept.highest(at(999), 300.0) >= highs.highest(at(999), 300.0).map(|high| high * 0.99999));
+    highs.push(at(1100), 1.0, 300.0);
+    assert!(highs.reach(at(1100)) < 1.0, "a hole of more than a minute");
+}
+
+#[test]
+fn a_surge_is_learned_as_a_share_and_half_forgotten_in_an_hour() {
+    let at = |seconds: f64| Moment::from(jiff::Timestamp::UNIX_EPOCH).plus(seconds);
+    let mut surges = Surges::default();
+    for look in 0..20 {
+        surges.learn(at(5.0 * f64::from(look)), 150.0, (4.0, 4.0), true);
+    }
+    assert!(surges.largest() < 1e-9);
+    surges.learn(at(100.0), 150.0, (7.2, 6.8), true);
+    assert!((surges.largest() - 0.7).abs() < 1e-9, "2.8 of 4 replicas are sure to be a surge");
+    let kept: Surges = serde_json::from_str(&serde_json::to_string(&surges.kept()).unwrap()).unwrap();
+    assert!((kept.largest() - surges.largest()).abs() < 1e-5);
+    surges.learn(at(3700.0), 150.0, (4.0, 4.0), true);
+    assert!((surges.largest() - 0.35).abs() < 1e-3);
+    (0..10).for_each(|look| surges.learn(at(3705.0 + 5.0 * f64::from(look)), 150.0, (4.0, 4.0), true));
+    surges.learn(at(3755.0), 150.0, (40.0, 40.0), true);
+    assert!((surges.largest() - 1.0).abs() < 1e-9, "no more than a doubling");
+}
+
+#[test]
+fn the_longest_of_the_last_starts_counts_and_a_pod_that_was_ready_before_has_not_started() {
+    let at = |seconds: f64| Moment::from(jiff::Timestamp::UNIX_EPOCH).plus(seconds);
+    let mut starts = StartUps::default();
+    let old = (at(0.0), at(200.0));
+    starts.learn(at(1000.0), &[old], |_| true);
+    assert!(
+        (starts.expected(120.0, &[old]) - 200.0).abs() < 1e-9,
+        "what it says itself, before one was seen"
+    );
+    assert!((starts.expected(120.0, &[(at(0.0), at(5000.0))]) - 600.0).abs() < 1e-9);
+    assert!((starts.expected(120.0, &[]) - 120.0).abs() < 1e-9);
+    let again = (at(0.0), at(1010.0));
+    starts.learn(at(1010.0), &[again, (at(1005.0), at(1100.0))], |at| at == 0);
+    assert!((starts.expected(120.0, &[again]) - 95.0).abs() < 1e-9);
+    for (index, took) in [150.0, 90.0, 91.0, 92.0, 93.0, 94.0].into_iter().enumerate() {
+        let created = 2000.0 + 200.0 * index as f64;
+        starts.learn(at(created + took), &[(at(created), at(created + took))], |_| false);
+    }
+    assert!((starts.expected(120.0, &[]) - 94.0).abs() < 1e-9, "the one of 150 s is six starts ago");
+}
