@@ -7,6 +7,7 @@
 //! - [`cluster`]: input and output edge, Kubernetes
 //! - [`engine`]: one evaluation (collect, assemble, decide, check, publish) and the board every output reads
 //! - [`record`]: evaluations kept, read back and decided again
+//! - [`simulate`]: scenario files and traces for the closed-loop simulator of the core, and many runs of it
 //! - [`serve`]: output edges, the metrics API on TLS
 //! - [`telemetry`]: logs and our own metric families
 //! - [`app`]: composition root
@@ -22,4 +23,5 @@ pub mod config;
 pub mod engine;
 pub mod record;
 pub mod serve;
+pub mod simulate;
 pub mod telemetry;

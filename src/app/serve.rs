@@ -21,11 +21,12 @@ use super::sources::source;
 use super::tasks::Tasks;
 use crate::cluster::apiservice::ApiServices;
 use crate::cluster::certificates::instance_name;
+use crate::cluster::deletion_cost::DeletionCostMetrics;
 use crate::cluster::self_check::CaMetrics;
 use crate::cluster::{
     ApiServiceWatch, Bundle, CaBundle, Certificates, ClusterReader, ClusterWatch, ConfigMapReader,
-    ConfigMapWatch, Election, Events, SelfCheck, StateStore, StateWriter, StatusWriter, TrustWatch,
-    apiservice, certificates, lease, self_check, watch as watches,
+    ConfigMapWatch, DeletionCostWriter, Election, Events, SelfCheck, StateStore, StateWriter, StatusWriter,
+    TrustWatch, apiservice, certificates, lease, self_check, watch as watches,
 };
 use crate::config::{Config, ignored_environment};
 use crate::engine::{
@@ -152,6 +153,7 @@ impl App {
         let (record, instance) = (&self.config.record, &self.config.instance);
         let (keeper, recent) = recorder(record, instance, &mut registry, &mut self.phases.work)?;
         let engine = Engine::new(parts, self.config.policy.clone()).recorded_by(Arc::new(keeper));
+        let engine = engine.naming_victims(self.config.pod_deletion_cost);
         let engine = Arc::new(engine);
         let settings = ReadSettings { max_age: self.config.max_age, read_wait: self.config.read_wait };
         let reader = Reader::new(engine.clone(), settings);
@@ -173,6 +175,7 @@ impl App {
         });
         let ca_metrics = CaMetrics::register(&mut registry);
         let certificates = self.start_certificates(events.clone());
+        self.start_deletion_costs(cluster.clone(), &board, &leadership, &mut registry);
         self.start_writers(cluster, &board, &leadership);
         let settings = Settings {
             serving: self.serving(),
@@ -207,6 +210,7 @@ impl App {
             namespace: self.config.watch_namespace.clone(),
             controller_instance: self.config.controller_instance.clone(),
             node_selector: self.config.node_selector.clone(),
+            deletion_cost: self.config.pod_deletion_cost,
         };
         let (watching, cluster) = ClusterWatch::new(self.client.clone(), settings);
         let watching = watching.with_inventory(inventory);
@@ -295,6 +299,22 @@ impl App {
         self.phases.watches.start("state follower", |stop| async move {
             store.follow(&board, leadership, stop).await;
         });
+    }
+
+    /// Where it is wanted: nothing waits for it, and it waits for evaluations only.
+    fn start_deletion_costs(
+        &mut self,
+        cluster: ClusterReader,
+        board: &Board,
+        leadership: &watch::Receiver<Leadership>,
+        registry: &mut Registry,
+    ) {
+        if self.config.pod_deletion_cost {
+            let (published, holder) = (board.subscribe(), leadership.clone());
+            let metrics = DeletionCostMetrics::register(registry);
+            let writer = DeletionCostWriter::new(self.client.clone(), cluster, published, holder, metrics);
+            self.phases.work.start("deletion cost writer", |stop| writer.run(stop));
+        }
     }
 
     fn store(&self) -> StateStore {

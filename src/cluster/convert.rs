@@ -12,6 +12,7 @@ use wva_core::units::{Cost, Replicas};
 
 use super::accelerator::short;
 use super::crd::{ACCELERATOR_LABEL, ScaleTargetRef, VariantAutoscaling};
+use super::deletion_cost::{ANNOTATION, Mark};
 use super::inventory::Used;
 use super::template::template;
 use super::wire::{self, LeanDeployment, LeanPod, PodCondition, controller_uid};
@@ -174,6 +175,8 @@ pub(crate) struct SeenPod {
     pub(crate) ready_since: Option<Timestamp>,
     pub(crate) address: Option<(IpAddr, u16)>,
     pub(crate) used: Option<Used>,
+    /// For who writes its annotation, if anybody does.
+    pub(crate) mark: Option<Box<Mark>>,
 }
 
 impl SeenPod {
@@ -196,7 +199,16 @@ impl SeenPod {
                 .map(|time| time.0),
             address: pod.status.pod_ip.as_deref().and_then(|ip| ip.parse().ok()).map(|ip| (ip, port(pod))),
             used,
+            mark: None,
         })
+    }
+
+    /// With what it takes to write its annotation. What is no number counts as none, as it does for a ReplicaSet.
+    pub(crate) fn marked(self, metadata: &ObjectMeta) -> Self {
+        let annotation = metadata.annotations.as_ref().and_then(|all| all.get(ANNOTATION));
+        let cost = annotation.and_then(|text| text.parse().ok());
+        let uid = metadata.uid.as_deref().unwrap_or_default().into();
+        Self { mark: Some(Box::new(Mark { uid, cost })), ..self }
     }
 }
 
@@ -371,6 +383,17 @@ mod tests {
             json!({ "metadata.deletionTimestamp": "2026-01-01T00:00:00Z", "status.conditions": ready });
         assert_eq!(phase_of(deleted), Some(Phase::Terminating));
         assert_eq!(phase_of(json!({ "status.phase": "Failed" })), None);
+    }
+
+    #[test]
+    fn a_pod_is_marked_with_its_uid_and_its_cost_and_what_is_no_number_is_none() {
+        let mark = |text: &str| {
+            let pod = pod(json!({ "metadata.annotations": { ANNOTATION: text }, "metadata.uid": "p-1" }));
+            let mark = *SeenPod::of(&pod).unwrap().marked(&pod.metadata).mark.unwrap();
+            (mark.uid.to_string(), mark.cost)
+        };
+        assert_eq!(mark("-1000"), ("p-1".into(), Some(-1000)));
+        assert_eq!(mark("cheap"), ("p-1".into(), None));
     }
 
     #[test]

@@ -139,7 +139,7 @@ impl Kept for GroupMemory {
     type Id = GroupId;
 
     fn pruned(&self) -> Self {
-        self.clone()
+        self.kept()
     }
 
     fn without(&self, least: Dispensable) -> Option<Self> {

@@ -315,6 +315,7 @@ impl StateStore {
             origin: Origin::Restored,
             decisions: self.decisions(&shards),
             report: Report::default(),
+            victims: BTreeMap::new(),
         });
     }
 }

@@ -42,7 +42,7 @@ const SETTLE: Duration = Duration::from_secs(10);
 /// How long an object whose status was refused is left alone.
 const RETRY_AFTER: Duration = Duration::from_secs(30);
 /// Longest wait for one answer of the API server.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest note of an event: the API's own limit is 1,024 bytes.
 const NOTE_MAX_BYTES: usize = 1000;
 
@@ -70,8 +70,9 @@ struct Work {
     new: VariantAutoscalingStatus,
 }
 
+/// Why something was not written.
 #[derive(Debug, thiserror::Error)]
-enum WriteError {
+pub(super) enum WriteError {
     #[error("the API server did not answer within {} s", REQUEST_TIMEOUT.as_secs())]
     Timeout,
     #[error("{}", said(.0))]

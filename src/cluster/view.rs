@@ -137,6 +137,8 @@ pub struct Observed {
     pub view: Arc<ClusterView>,
     /// The objects behind it, for the status writer.
     pub objects: BTreeMap<VariantId, Arc<VariantObject>>,
+    /// The pods of variants, where somebody writes to them.
+    pub pods: BTreeMap<VariantId, Vec<super::deletion_cost::MarkedPod>>,
 }
 
 impl Tables {
@@ -146,13 +148,13 @@ impl Tables {
             self.excluded.iter().map(|((_, name), ())| (&**name).into()).collect();
         let objects: BTreeMap<_, _> = self
             .variants
-            .live
             .iter()
             .filter(|((namespace, _), _)| !excluded.contains(&**namespace))
             .map(|((namespace, name), object)| (VariantId::new(&**namespace, &**name), object.clone()))
             .collect();
         let (variants, invalid) = self.valid(&objects);
         let (pods, strangers) = self.pods_by_target(&variants);
+        let mut marked = BTreeMap::new();
         let mut view = ClusterView {
             synced: self.synced(),
             claims: claims(&objects),
@@ -168,9 +170,10 @@ impl Tables {
             let target = self.deployments.get(&variant.id.namespace, &variant.target.name);
             let owned = target.and_then(|target| pods.get(&*target.uid)).map_or(&[][..], Vec::as_slice);
             view.endpoints.extend(owned.iter().filter_map(|(key, pod)| endpoint(key, pod)));
+            marked.extend(super::deletion_cost::marked_pods(&variant.id, owned));
             view.variants.push(state(variant, object, target, owned));
         }
-        Observed { view: Arc::new(view), objects }
+        Observed { view: Arc::new(view), objects, pods: marked }
     }
 
     /// True when every watch has listed once.
@@ -331,7 +334,7 @@ mod tests {
     fn pod(owner: &str, phase: Phase) -> SeenPod {
         let address = Some(("10.0.0.1".parse().unwrap(), 8000));
         let (owner, created) = (Some(owner.into()), Timestamp::UNIX_EPOCH);
-        SeenPod { owner, phase, created, ready_since: None, address, used: None }
+        SeenPod { owner, phase, created, ready_since: None, address, used: None, mark: None }
     }
 
     fn set(uid: &str, owner: &str) -> OwnedSet {

@@ -48,6 +48,8 @@ pub struct Settings {
     pub controller_instance: Option<String>,
     /// Only nodes whose labels match this selector; all of them when `None`.
     pub node_selector: Option<String>,
+    /// Keep of the pods what it takes to write their deletion cost.
+    pub deletion_cost: bool,
 }
 
 /// The newest state of the cluster: any number of readers.
@@ -147,7 +149,9 @@ impl ClusterWatch {
         let hint = "install the definition: kubectl apply -f crds/llmd.ai_variantautoscalings.yaml";
         let variants = guarded("VariantAutoscalings", hint, watcher(self.api(), variants), variant_object);
         let deployments = guarded("Deployments", HINT, watcher(self.api(), config()), target);
-        let pods = guarded("Pods", HINT, watcher(self.api(), config().fields(LIVE_PODS)), seen_pod);
+        let marks = self.settings.deletion_cost;
+        let keep = move |pod| seen_pod(pod, marks);
+        let pods = guarded("Pods", HINT, watcher(self.api(), config().fields(LIVE_PODS)), keep);
         let sets = watcher(self.api::<LeanReplicaSet>(), config());
         let sets = steps("ReplicaSets", HINT, sets, |set: LeanReplicaSet| {
             let key = key(&set.metadata);
@@ -341,8 +345,10 @@ fn target(object: Result<LeanDeployment, InvalidObject>) -> Option<Target> {
     deployment.as_ref().map(Target::from)
 }
 
-fn seen_pod(object: Result<LeanPod, InvalidObject>) -> Option<SeenPod> {
-    object.ok().as_ref().and_then(SeenPod::of)
+fn seen_pod(object: Result<LeanPod, InvalidObject>, marks: bool) -> Option<SeenPod> {
+    let pod = object.ok()?;
+    let seen = SeenPod::of(&pod)?;
+    Some(if marks { seen.marked(&pod.metadata) } else { seen })
 }
 
 fn owned_set(set: &LeanReplicaSet) -> Option<OwnedSet> {

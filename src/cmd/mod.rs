@@ -5,6 +5,7 @@ mod decisions;
 pub mod demo;
 pub mod fleet;
 mod serve;
+mod simulate;
 
 use std::process::ExitCode;
 
@@ -28,6 +29,7 @@ enum Command {
     Explain(Box<decisions::explain::Args>),
     Decide(decisions::decide::Args),
     Replay(decisions::replay::Args),
+    Simulate(Box<simulate::Args>),
     Crd(crd::Args),
 }
 
@@ -40,6 +42,7 @@ pub fn main() -> ExitCode {
         Command::Explain(args) => decisions::explain::main(&args),
         Command::Decide(args) => decisions::decide::main(&args),
         Command::Replay(args) => decisions::replay::main(&args),
+        Command::Simulate(args) => simulate::main(*args),
         Command::Crd(args) => crd::main(&args),
     }
 }

@@ -67,6 +67,22 @@ fn the_chart_grants_every_configmap_that_may_be_local_by_name_and_nodes_only_whe
 }
 
 #[test]
+fn the_chart_grants_writing_to_pods_only_where_deletion_costs_are_wanted() {
+    assert_eq!(
+        read("manifests/wva.yaml").matches("resources: [pods]").count(),
+        1,
+        "the default install only looks at pods"
+    );
+    let template = read("charts/wva/templates/rbac.yaml");
+    let rule = "  - apiGroups: [\"\"]\n    resources: [pods]\n    verbs: [patch]\n  {{- end }}\n";
+    let (before, _) = template.split_once(rule).unwrap();
+    let conditions: Vec<_> =
+        before.lines().filter(|line| line.contains("{{- if ") || line.contains("{{- end")).collect();
+    assert_eq!(conditions.last(), Some(&"  {{- if $.Values.podDeletionCost }}"));
+    assert!(read("charts/wva/values.yaml").contains("\npodDeletionCost: false\n"));
+}
+
+#[test]
 fn the_chart_grants_the_namespaces_to_be_looked_at_and_only_where_all_are_watched() {
     let rule = "  - apiGroups: [\"\"]\n    resources: [namespaces]\n    verbs: [list, watch]\n";
     assert!(read("manifests/wva.yaml").contains(rule));

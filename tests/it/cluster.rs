@@ -272,10 +272,11 @@ pub(crate) fn published(sequence: u64, desired: u32) -> Published {
         origin: Origin::Computed,
         decisions: BTreeMap::from([(VariantId::new("llm", "chat"), decision)]),
         report: Report::default(),
+        victims: BTreeMap::new(),
     }
 }
 
-fn held() -> Leadership {
+pub(crate) fn held() -> Leadership {
     let holder = Holder { identity: "a".into(), address: None, lease: "l-1".into(), epoch: 1 };
     Leadership {
         holder: Some(holder),

@@ -301,6 +301,7 @@ impl Writing {
             origin: Origin::Computed,
             decisions: verdicts.into_iter().map(|(id, verdict)| (id, decision(verdict))).collect(),
             report: Report::default(),
+            victims: BTreeMap::new(),
         });
     }
 

@@ -1,5 +1,6 @@
 //! Reads and evaluations: who computes, how often, and what a reader gets while the source is slow.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -15,6 +16,7 @@ use wva::engine::{
     ReadSettings, Reader, Restored, Scope, Series, SourceError, Term, run,
 };
 use wva::telemetry::EvaluationMetrics;
+use wva_core::analyze::finding::Analyzer;
 use wva_core::by_name::ByName;
 use wva_core::decision::Verdict;
 use wva_core::model::{Bounds, Role, TargetRef, Variant};
@@ -49,13 +51,16 @@ struct Fleet {
     delay: Duration,
     queries: AtomicU64,
     starts: Mutex<Vec<Instant>>,
+    /// What was asked for last.
+    signals: Mutex<BTreeSet<Signal>>,
 }
 
 impl MetricSource for Fleet {
-    fn collect<'a>(&'a self, _: &'a Scope) -> BoxFuture<'a, Result<Collected, SourceError>> {
+    fn collect<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<Collected, SourceError>> {
         Box::pin(async move {
             self.queries.fetch_add(1, Ordering::Relaxed);
             self.starts.lock().unwrap().push(Instant::now());
+            *self.signals.lock().unwrap() = scope.needs.clone().unwrap().signals;
             tokio::time::sleep(self.delay).await;
             Ok(idle(self.clock.now()))
         })
@@ -124,9 +129,13 @@ struct Bed {
 }
 
 fn bed(delay: Duration) -> Bed {
+    bed_with(delay, false)
+}
+
+fn bed_with(delay: Duration, names_victims: bool) -> Bed {
     let clock: Arc<dyn Clock> = Arc::new(PausedClock { started: Instant::now() });
-    let (queries, starts) = (AtomicU64::new(0), Mutex::default());
-    let fleet = Arc::new(Fleet { clock: clock.clone(), delay, queries, starts });
+    let (queries, starts, signals) = (AtomicU64::new(0), Mutex::default(), Mutex::default());
+    let fleet = Arc::new(Fleet { clock: clock.clone(), delay, queries, starts, signals });
     let holder = Some(Holder { identity: "wva-0".into(), address: None, lease: "lease".into(), epoch: 1 });
     let mine = Leadership { holder, mine_until: Some(Instant::now() + Duration::from_secs(3600)) };
     let leadership = watch::Sender::new(mine);
@@ -138,7 +147,7 @@ fn bed(delay: Duration) -> Bed {
         leadership: leadership.subscribe(),
         metrics: EvaluationMetrics::register(&mut Registry::default()),
     };
-    let engine = Arc::new(Engine::new(parts, Policy::default()));
+    let engine = Arc::new(Engine::new(parts, Policy::default()).naming_victims(names_victims));
     engine.take_over(Restored::default(), term());
     let reader = Reader::new(engine.clone(), ReadSettings::default());
     Bed { fleet, engine, reader, leadership }
@@ -150,6 +159,19 @@ async fn a_thousand_readers_at_once_cause_one_query() {
     let answers = join_all((0..1000).map(|_| bed.reader.current())).await;
     assert_eq!(bed.fleet.queries.load(Ordering::Relaxed), 1);
     assert!(answers.iter().all(|published| published.sequence == 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn which_pods_go_first_is_measured_and_said_where_somebody_wants_to_know() {
+    for wanted in [false, true] {
+        let bed = bed_with(Duration::ZERO, wanted);
+        let mut percent = Policy::default(); // which by itself looks at no running requests
+        percent.global.default.analyzer = Analyzer::SaturationPercent;
+        bed.engine.set_policy(percent);
+        let published = bed.reader.current().await;
+        assert_eq!(published.victims.contains_key(&VariantId::new("llm", "llama")), wanted);
+        assert_eq!(bed.fleet.signals.lock().unwrap().contains(&Signal::Running), wanted);
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -11,5 +11,5 @@ mod explained;
 mod files;
 mod keeper;
 mod lines;
-mod material;
+pub(crate) mod material;
 mod served;

@@ -18,6 +18,7 @@ const ROOMS: &[(&str, &[&str], &[&str])] = &[
     ("cluster", &["engine", "telemetry"], &["axum", "reqwest", "prometheus_http_query"]),
     ("record", &["engine"], &["kube", "k8s_openapi", "axum", "reqwest"]),
     ("serve", &["engine", "record", "telemetry"], &["kube", "prometheus_http_query"]),
+    ("simulate", &["config", "record"], &["kube", "k8s_openapi", "axum", "hyper", "reqwest", "tokio"]),
 ];
 
 /// What the pure core may name in its manifest.

@@ -34,7 +34,7 @@ pub(super) enum Output {
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
-enum Failure {
+pub(super) enum Failure {
     /// The input, or the command line, cannot be used: what, where and the next step.
     #[error("{0}")]
     Input(String),
@@ -50,7 +50,7 @@ impl From<String> for Failure {
 }
 
 /// The exit code of a command; a reader that has seen enough (`| head`) is no failure.
-fn exit(result: Result<ExitCode, Failure>) -> ExitCode {
+pub(super) fn exit(result: Result<ExitCode, Failure>) -> ExitCode {
     match result {
         Ok(code) => code,
         Err(Failure::Output(cause)) if cause.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
@@ -60,7 +60,7 @@ fn exit(result: Result<ExitCode, Failure>) -> ExitCode {
 }
 
 /// Writes `value` as a program reads it.
-fn structured(out: &mut impl Write, value: &impl Serialize, output: Output) -> io::Result<()> {
+pub(super) fn structured(out: &mut impl Write, value: &impl Serialize, output: Output) -> io::Result<()> {
     let text = match output {
         Output::Yaml => serde_saphyr::to_string(value).map_err(io::Error::other)?,
         Output::Json | Output::Table => serde_json::to_string_pretty(value)?,

@@ -7,7 +7,7 @@ use wva::engine::Evaluation;
 use wva_core::decision::Verdict;
 use wva_core::units::Replicas;
 
-use super::material::{Folder, Said, lines, scenarios, stream, wva, wva_with};
+use super::material::{Folder, Said, golden, lines, scenarios, stream, wva, wva_with};
 
 const BUSY: &str = "fresh-busy-goes-up";
 
@@ -22,8 +22,7 @@ fn replay(words: &[&str]) -> Said {
 #[test]
 fn every_golden_decision_is_decided_by_hand_as_promised() {
     let mut count = 0;
-    for file in scenarios().read_dir().unwrap() {
-        let file = file.unwrap().path();
+    for file in golden() {
         let scenario: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
         let said = wva(&["decide", path(&file), "--output", "json"]);
         assert_eq!(said.code, 0, "{}: {}", file.display(), said.err);
@@ -46,12 +45,16 @@ fn a_snapshot_alone_is_decided_with_the_policy_and_the_memory_that_are_given() {
     let evaluation = &stream(BUSY, 1)[0];
     let snapshot = folder.file("s.json", &serde_json::to_vec(&evaluation.snapshot).unwrap());
     let memory = folder.file("m.json", &serde_json::to_vec(&*evaluation.before).unwrap());
+    let percent = "global: {default: {analyzer: saturation-percent}}";
     let decided = |policy: &str| {
         let words = ["decide", path(&snapshot), "--memory", path(&memory), "--policy", "-"];
         wva_with(&words, policy).out
     };
-    assert!(decided("").contains("3 (ScaleUp)"), "{}", decided(""));
-    let calm = decided("global: {default: {saturation: {kvSpareTrigger: 0.01, queueSpareTrigger: 0.5}}}");
+    assert!(decided("").contains("2 (Steady)"), "{}", decided(""));
+    assert!(decided(percent).contains("3 (ScaleUp)"), "{}", decided(percent));
+    let calm = decided(
+        "global: {default: {analyzer: saturation-percent, saturation: {kvSpareTrigger: 0.01, queueSpareTrigger: 0.5}}}",
+    );
     assert!(calm.contains("2 (Steady)"), "{calm}");
     let without_memory = wva(&["decide", path(&snapshot), "--output", "yaml"]);
     assert!(without_memory.out.starts_with("decisions:\n  default/llama:"), "{}", without_memory.out);
@@ -97,6 +100,8 @@ fn what_cannot_be_used_is_named_with_the_next_step() {
 #[test]
 fn the_policy_that_is_printed_is_a_policy_file() {
     let printed = wva(&["decide", "--print-policy"]).out;
+    assert!(printed.contains("analyzer: rate"), "{printed}");
+    let printed = printed.replace("analyzer: rate", "analyzer: saturation-percent");
     let said =
         wva_with(&["decide", path(&scenarios().join("fresh-busy-goes-up.json")), "--policy", "-"], &printed);
     assert!(said.out.contains("3 (ScaleUp)"), "{}{}", said.out, said.err);

@@ -1,6 +1,6 @@
 //! `wva explain`, offline.
 
-use super::material::{Folder, Said, lines, scenarios, stream, wva};
+use super::material::{Folder, Said, golden, lines, scenarios, stream, wva};
 
 const BUSY: &str = "fresh-busy-goes-up";
 
@@ -32,8 +32,7 @@ fn a_number_is_explained_on_one_screen() {
 
 #[test]
 fn every_scenario_can_be_explained_for_people_and_for_programs() {
-    for file in scenarios().read_dir().unwrap() {
-        let file = file.unwrap().path();
+    for file in golden() {
         let scenario: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
         let id = scenario["expected"].as_object().unwrap().keys().next().unwrap().clone();
         let words = [id.as_str(), "--snapshot", file.to_str().unwrap()];

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use wva::record::{Entry, Found, Lines, Replay, Trouble};
 
-use super::material::{lines, scenarios, stream};
+use super::material::{golden, lines, stream};
 
 /// A small one, so that every byte can be tried.
 const SMALL: &str = "an-invalid-object-is-an-error";
@@ -19,8 +19,7 @@ fn readable(bytes: &[u8]) -> Vec<u64> {
 
 #[test]
 fn every_scenario_survives_being_written_and_read_to_the_byte() {
-    for file in scenarios().read_dir().unwrap() {
-        let path = file.unwrap().path();
+    for path in golden() {
         let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
         let evaluations = stream(&name, 4);
         let mut replay = Replay::new(None);

@@ -20,12 +20,18 @@ struct Scenario {
 }
 
 /// Where the golden decisions are.
-pub(super) fn scenarios() -> PathBuf {
+pub(crate) fn scenarios() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/scenarios")
 }
 
+/// All of them.
+pub(crate) fn golden() -> Vec<PathBuf> {
+    let entries = scenarios().read_dir().unwrap().map(|entry| entry.unwrap().path());
+    entries.filter(|path| path.is_file()).collect()
+}
+
 /// `count` evaluations of one scenario, five seconds apart, each from the memory of the one before it.
-pub(super) fn stream(scenario: &str, count: u64) -> Vec<Arc<Evaluation>> {
+pub(crate) fn stream(scenario: &str, count: u64) -> Vec<Arc<Evaluation>> {
     let text = std::fs::read_to_string(scenarios().join(scenario).with_extension("json")).unwrap();
     let Scenario { policy, memory, mut snapshot } = serde_json::from_str(&text).unwrap();
     let (policy, mut before) = (Arc::new(policy), Arc::new(memory));
@@ -38,6 +44,7 @@ pub(super) fn stream(scenario: &str, count: u64) -> Vec<Arc<Evaluation>> {
             origin: Origin::Computed,
             decisions: outcome.decisions,
             report: outcome.report,
+            victims: std::collections::BTreeMap::new(),
         });
         let after = Arc::new(outcome.memory);
         let (snapshot_now, before_now) = (snapshot.clone(), std::mem::replace(&mut before, after.clone()));
@@ -49,17 +56,17 @@ pub(super) fn stream(scenario: &str, count: u64) -> Vec<Arc<Evaluation>> {
 }
 
 /// Their lines.
-pub(super) fn lines(evaluations: &[Arc<Evaluation>]) -> Vec<u8> {
+pub(crate) fn lines(evaluations: &[Arc<Evaluation>]) -> Vec<u8> {
     let mut bytes = Vec::new();
     evaluations.iter().for_each(|evaluation| write_line(evaluation, &mut bytes).unwrap());
     bytes
 }
 
 /// A folder of its own, which goes with the test.
-pub(super) struct Folder(PathBuf);
+pub(crate) struct Folder(PathBuf);
 
 impl Folder {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("wva-record-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let path = std::env::temp_dir().join(name);
@@ -67,18 +74,18 @@ impl Folder {
         Self(path)
     }
 
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.0
     }
 
-    pub(super) fn file(&self, name: &str, content: &[u8]) -> PathBuf {
+    pub(crate) fn file(&self, name: &str, content: &[u8]) -> PathBuf {
         let path = self.0.join(name);
         std::fs::write(&path, content).unwrap();
         path
     }
 
     /// The recordings in it, in the order of their names.
-    pub(super) fn recordings(&self) -> Vec<PathBuf> {
+    pub(crate) fn recordings(&self) -> Vec<PathBuf> {
         let all = self.0.read_dir().unwrap().map(|entry| entry.unwrap().path());
         let mut ours: Vec<_> =
             all.filter(|path| path.extension().is_some_and(|end| end == "jsonl")).collect();
@@ -94,20 +101,20 @@ impl Drop for Folder {
 }
 
 /// What a command said.
-pub(super) struct Said {
-    pub(super) code: i32,
-    pub(super) out: String,
-    pub(super) err: String,
+pub(crate) struct Said {
+    pub(crate) code: i32,
+    pub(crate) out: String,
+    pub(crate) err: String,
 }
 
 impl Said {
-    pub(super) fn json(&self) -> serde_json::Value {
+    pub(crate) fn json(&self) -> serde_json::Value {
         serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {}{}", self.out, self.err))
     }
 }
 
 /// `wva` with these words and this input.
-pub(super) fn wva_with(words: &[&str], input: &str) -> Said {
+pub(crate) fn wva_with(words: &[&str], input: &str) -> Said {
     let mut child = Command::new(env!("CARGO_BIN_EXE_wva"))
         .args(words)
         .stdin(Stdio::piped())
@@ -121,6 +128,6 @@ pub(super) fn wva_with(words: &[&str], input: &str) -> Said {
     Said { code: output.status.code().unwrap(), out: text(output.stdout), err: text(output.stderr) }
 }
 
-pub(super) fn wva(words: &[&str]) -> Said {
+pub(crate) fn wva(words: &[&str]) -> Said {
     wva_with(words, "")
 }

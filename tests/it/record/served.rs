@@ -17,6 +17,7 @@ use wva::record::{FileSettings, Keeper, KeeperMetrics, Recent, Recording, keep_f
 use wva::serve::auth::Attributes;
 use wva::telemetry::EvaluationMetrics;
 use wva_core::Policy;
+use wva_core::analyze::finding::Analyzer;
 use wva_core::snapshot::Sample;
 
 use super::material::{Folder, Said, wva};
@@ -87,7 +88,10 @@ async fn recorded() -> Recorded {
         leadership: leadership.subscribe(),
         metrics: EvaluationMetrics::register(&mut Registry::default()),
     };
-    let engine = Arc::new(Engine::new(parts, Policy::default()).recorded_by(Arc::new(keeper)));
+    // One whose numbers follow the samples at once.
+    let mut policy = Policy::default();
+    policy.global.default.analyzer = Analyzer::SaturationPercent;
+    let engine = Arc::new(Engine::new(parts, policy).recorded_by(Arc::new(keeper)));
     engine.take_over(Restored::default(), term());
     let bed = Bed::with(Wanted { recent: recent.clone(), ..Wanted::default() }).await;
     Recorded { bed, engine, recent, folder, stop, keeping, _leadership: leadership }
@@ -147,9 +151,10 @@ async fn what_was_recorded_while_serving_is_replayed_to_the_byte_from_memory_and
     for sources in [vec![shown(&served)], files.iter().map(|file| shown(file)).collect()] {
         let said = ran([vec!["replay".into()], sources.clone()].concat()).await;
         assert_eq!(said.out, "12 evaluations, 12 decisions: identical, to the byte\n", "{}", said.err);
-        let policy = shown(
-            &recorded.folder.file("bold.yaml", b"global: {default: {saturation: {kvSpareTrigger: 0.79}}}"),
-        );
+        let policy = shown(&recorded.folder.file(
+            "bold.yaml",
+            b"global: {default: {analyzer: saturation-percent, saturation: {kvSpareTrigger: 0.79}}}",
+        ));
         let said = ran([vec!["replay".into(), "--policy".into(), policy], sources].concat()).await;
         assert!(said.code == 0 && said.out.contains("come out otherwise"), "{}{}", said.out, said.err);
     }

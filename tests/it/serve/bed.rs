@@ -370,5 +370,6 @@ pub(crate) fn sample() -> Published {
         origin: Origin::Computed,
         decisions,
         report: Report::default(),
+        victims: BTreeMap::new(),
     }
 }
