@@ -169,6 +169,28 @@ ask_instance() {
     --connect-to "::127.0.0.1:$1" "${@:3}" "https://wva.$release_namespace.svc$2"
 }
 
+# may_explain: from now on `explained` may ask, with an account that may read snapshots and nothing else.
+may_explain() {
+  {
+    kubectl create serviceaccount support -n "$release_namespace" --dry-run=client -o yaml
+    echo ---
+    kubectl create clusterrole wva-snapshots --verb=get --non-resource-url=/debug/snapshots/latest --dry-run=client -o yaml
+    echo ---
+    kubectl create clusterrolebinding wva-snapshots --clusterrole=wva-snapshots --serviceaccount="$release_namespace:support" --dry-run=client -o yaml
+  } | kubectl apply -f - >/dev/null
+  kubectl -n "$release_namespace" create token support >"$BED/support.token"
+  kubectl get apiservice v1beta1.external.metrics.k8s.io -o jsonpath='{.spec.caBundle}' | base64 -d >"$BED/wva-ca.crt"
+}
+
+# explained TEXT: what wva-0 explains has this text, wherever its lines break.
+explained() {
+  local seen
+  seen=$("$WVA" explain llm/llama --server "https://127.0.0.1:$wva_port" --server-name "wva.$release_namespace.svc" \
+    --ca-file "$BED/wva-ca.crt" --token-file "$BED/support.token" 2>&1) || { echo "$seen"; return 1; }
+  seen=$(tr -s ' \n' ' ' <<<"$seen")
+  grep -oF -- "$1" <<<"$seen" | head -n 1 | grep . || { echo "$seen"; return 1; }
+}
+
 va_column() { kubectl -n llm get va llama -o jsonpath='{.status.desiredOptimizedAlloc.numReplicas}'; }
 holder() { kubectl -n "$release_namespace" get lease "$lease" -o jsonpath='{.spec.holderIdentity}'; }
 

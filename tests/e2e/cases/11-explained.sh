@@ -6,20 +6,7 @@ allow 3
 set_load "$(calculate "0.4 * $one")"
 spare='kvSpareTrigger: 0.79' # almost all of the KV cache is to be spare: one more is wanted, whatever there is
 
-kubectl -n "$release_namespace" create serviceaccount support >/dev/null
-kubectl create clusterrole wva-snapshots --verb=get --non-resource-url=/debug/snapshots/latest >/dev/null
-kubectl create clusterrolebinding wva-snapshots --clusterrole=wva-snapshots --serviceaccount="$release_namespace:support" >/dev/null
-kubectl -n "$release_namespace" create token support >"$BED/support.token"
-kubectl get apiservice v1beta1.external.metrics.k8s.io -o jsonpath='{.spec.caBundle}' | base64 -d >"$BED/wva-ca.crt"
-
-# explained TEXT: an explanation has this text, wherever its lines break.
-explained() {
-  local seen
-  seen=$("$WVA" explain llm/llama --server "https://127.0.0.1:$wva_port" --server-name "wva.$release_namespace.svc" \
-    --ca-file "$BED/wva-ca.crt" --token-file "$BED/support.token" 2>&1) || { echo "$seen"; return 1; }
-  seen=$(tr -s ' \n' ' ' <<<"$seen")
-  grep -oF -- "$1" <<<"$seen" | head -n 1 | grep . || { echo "$seen"; return 1; }
-}
+may_explain
 condition_says() {
   local seen
   seen=$(kubectl -n llm get va llama -o jsonpath='{.status.conditions[?(@.type=="OptimizationReady")].message}')

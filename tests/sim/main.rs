@@ -1,0 +1,74 @@
+//! Makes `docs/evidence.md`: runs the scenarios of `tests/scenarios/sim` under the policy and the field's baselines, and holds what
+//! comes out against the gates. `tests/sim/evidence` calls it.
+
+#![allow(clippy::print_stderr, clippy::print_stdout, reason = "a program for developers")]
+
+mod gates;
+mod page;
+mod parts;
+mod runs;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use self::gates::Gate;
+use self::parts::Part;
+
+/// Run the scenarios and hold them against the gates
+#[derive(Debug, Parser)]
+struct Args {
+    /// Where the scenarios are.
+    #[arg(long, default_value = "tests/scenarios/sim")]
+    scenarios: PathBuf,
+    /// Where the traces are; without the folder, what needs them is left out, and said.
+    #[arg(long, default_value = "target/traces")]
+    traces: PathBuf,
+    /// What is run: cases, constant, others, random, traces, robust. All without any.
+    #[arg(long = "part", value_enum)]
+    parts: Vec<Part>,
+    /// The policy that is held against the gates.
+    #[arg(long, default_value = "rate")]
+    policy: String,
+    /// Seeds of each scenario; the random sets have their own.
+    #[arg(long, default_value_t = 10)]
+    seeds: u64,
+    /// Sets of the 80 random scenarios, of four.
+    #[arg(long, default_value_t = 4)]
+    random_sets: usize,
+    /// Write the whole as Markdown to this file.
+    #[arg(long)]
+    write: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    match run(&args) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("evidence: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// True when every gate that was tried holds.
+fn run(args: &Args) -> Result<bool, String> {
+    let parts = if args.parts.is_empty() { Part::ALL.to_vec() } else { args.parts.clone() };
+    let mut results = Vec::new();
+    for part in parts {
+        let found = part.run(args)?;
+        for Gate { what, wanted, found, holds } in &found.gates {
+            println!("{} {what}: {found} (wanted: {wanted})", if *holds { "ok  " } else { "FAIL" });
+        }
+        found.left_out.iter().for_each(|left_out| println!("left out: {left_out}"));
+        results.push(found);
+    }
+    if let Some(path) = &args.write {
+        let text = page::text(args, &results);
+        std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))?;
+    }
+    Ok(results.iter().flat_map(|result| &result.gates).all(|gate| gate.holds))
+}

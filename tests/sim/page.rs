@@ -1,0 +1,99 @@
+//! The evidence as Markdown.
+
+use std::fmt::Write as _;
+
+use wva::simulate::{Figure, Line};
+
+use super::Args;
+use super::parts::{Found, SetRow};
+
+/// The whole page.
+pub(crate) fn text(args: &Args, found: &[Found]) -> String {
+    let mut text = String::from("# Evidence\n\n");
+    let _ = writeln!(
+        text,
+        "Made by `tests/sim/evidence` from the files in [tests/scenarios/sim](../tests/scenarios/sim); the same command gives the \
+         same figures where it finds the traces (`WVA_TRACES`). `{}` beside the field's own with their published settings. Means of the seeds, the worst in brackets; the \
+         gates hold for the means. How the simulator works and what it leaves out: [simulate.md](simulate.md).\n",
+        args.policy
+    );
+    text.push_str("## Gates\n\n| what | wanted | found | |\n|---|---|---|---|\n");
+    for gate in found.iter().flat_map(|one| &one.gates) {
+        let verdict = if gate.holds { "met" } else { "**missed**" };
+        let _ = writeln!(text, "| {} | {} | {} | {verdict} |", gate.what, gate.wanted, gate.found);
+    }
+    for left_out in found.iter().flat_map(|one| &one.left_out) {
+        let _ = writeln!(text, "\nLeft out: {left_out}.");
+    }
+    for one in found {
+        let _ = writeln!(text, "\n## {}\n\n{}\n", one.title, one.about);
+        if !one.runs.0.is_empty() {
+            lines(&mut text, &one.runs.lines());
+        }
+        if !one.sets.is_empty() {
+            sets(&mut text, &one.sets);
+        }
+    }
+    text
+}
+
+fn lines(text: &mut String, lines: &[Line]) {
+    text.push_str(
+        "| scenario | policy | cost | replicas | TTFT p50 s | p95 | p99 | ITL p99 ms | errors | changes | flips | in SLO % |\n",
+    );
+    text.push_str("|---|---|---|---|---|---|---|---|---|---|---|---|\n");
+    let mut before = "";
+    for line in lines {
+        let scenario = if before == line.scenario { "" } else { line.scenario.as_str() };
+        before = &line.scenario;
+        let row = &line.row;
+        let two = |figure: Figure| format!("{:.2} ({:.2})", figure.mean, figure.worst);
+        let _ = writeln!(
+            text,
+            "| {scenario} | {} | {} | {:.2} | {:.3} | {} | {} | {:.0} | {:.1} | {:.1} | {:.1} | {:.1} ({:.1}) |",
+            line.policy,
+            two(row.cost_avg),
+            row.replicas_avg.mean,
+            row.ttft_p50_s.mean,
+            tail(row.ttft_p95_s),
+            tail(row.ttft_p99_s),
+            1000.0 * row.itl_p99_s.mean,
+            row.errors.mean,
+            row.changes.mean,
+            row.flips.mean,
+            100.0 * row.slo_attainment.mean,
+            100.0 * row.slo_attainment.worst,
+        );
+    }
+}
+
+/// Seconds with the digits that count.
+fn tail(figure: Figure) -> String {
+    let digits = |seconds: f64| match seconds {
+        s if s < 1.0 => format!("{s:.3}"),
+        s if s < 10.0 => format!("{s:.2}"),
+        s => format!("{s:.0}"),
+    };
+    format!("{} ({})", digits(figure.mean), digits(figure.worst))
+}
+
+fn sets(text: &mut String, rows: &[SetRow]) {
+    text.push_str(
+        "| set | policy | replicas | runs with p95 < 1 s | with p99 < 1 s | requests outside SLO | flips |\n",
+    );
+    text.push_str("|---|---|---|---|---|---|---|\n");
+    for row in rows {
+        let _ = writeln!(
+            text,
+            "| {} | {} | {:.2} | {} of {} | {} | {:.2} % | {:.1} |",
+            row.set,
+            row.policy,
+            row.replicas,
+            row.quick_p95,
+            row.runs,
+            row.quick_p99,
+            100.0 * row.outside,
+            row.flips
+        );
+    }
+}

@@ -1,0 +1,212 @@
+//! The parts of the evidence: which scenarios are run, and which gates they are held against.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use wva_core::sim::{Brain, Controller};
+use wva_core::units::Replicas;
+
+use super::Args;
+use super::gates::{
+    Gate, at_most, mean, no_collapse, no_late_reversal, on_the_frontier, outside, random_set,
+};
+use super::runs::{BASELINES, Runs, controllers, read, run};
+
+/// First seeds of the four sets of random scenarios.
+const SETS: [u64; 4] = [1, 101, 201, 1001];
+/// Scenarios of a set.
+const SET: u64 = 80;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Part {
+    Cases,
+    Constant,
+    Others,
+    Random,
+    Traces,
+    Robust,
+}
+
+/// What came out of a part.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    pub(crate) title: &'static str,
+    pub(crate) about: &'static str,
+    pub(crate) gates: Vec<Gate>,
+    pub(crate) runs: Runs,
+    /// Rows of their own, where the runs are not told one by one.
+    pub(crate) sets: Vec<SetRow>,
+    pub(crate) left_out: Vec<String>,
+}
+
+/// A set of random scenarios under one policy.
+#[derive(Debug)]
+pub(crate) struct SetRow {
+    pub(crate) set: String,
+    pub(crate) policy: String,
+    pub(crate) replicas: f64,
+    pub(crate) quick_p95: usize,
+    pub(crate) quick_p99: usize,
+    pub(crate) runs: usize,
+    pub(crate) outside: f64,
+    pub(crate) flips: f64,
+}
+
+impl Part {
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Cases, Self::Constant, Self::Others, Self::Random, Self::Traces, Self::Robust];
+
+    pub(crate) fn run(self, args: &Args) -> Result<Found, String> {
+        match self {
+            Self::Cases => cases(args),
+            Self::Constant => constant(args),
+            Self::Others => others(args),
+            Self::Random => random(args),
+            Self::Traces => traces(args),
+            Self::Robust => robust(args),
+        }
+    }
+}
+
+fn seeds(args: &Args) -> std::ops::RangeInclusive<u64> {
+    1..=args.seeds
+}
+
+fn cases(args: &Args) -> Result<Found, String> {
+    let mut runs = Runs::default();
+    for name in ["case1", "case2", "case3", "case4"] {
+        let plans = read(&args.scenarios.join(name).with_extension("yaml"), None)?;
+        let mut all = controllers(&args.policy)?;
+        all.extend((name == "case1").then(|| Arc::new(next_sync())));
+        runs.0.extend(run(&plans, &all, seeds(args))?.0);
+    }
+    let line = |name: &str| runs.line(name, &args.policy).map(|line| line.row);
+    let (first, second, third, fourth) = (line("case1")?, line("case2")?, line("case3")?, line("case4")?);
+    let bound = runs.line("case1", NEXT_SYNC)?.row.ttft_p99_s.mean;
+    let gates = vec![
+        at_most("case1: cost", first.cost_avg, 6.0, ""),
+        at_most(
+            "case1: p99 (1.1 × that of an order at the next HPA sync)",
+            first.ttft_p99_s,
+            1.1 * bound,
+            " s",
+        ),
+        at_most("case2: replicas", second.replicas_avg, 3.5, ""),
+        at_most("case2: p95", second.ttft_p95_s, 1.0, " s"),
+        at_most("case3: replicas", third.replicas_avg, 2.0, ""),
+        at_most("case3: p99", third.ttft_p99_s, 1.0, " s"),
+        at_most("case4: replicas", fourth.replicas_avg, 2.3, ""),
+        at_most("case4: p99", fourth.ttft_p99_s, 0.1, " s"),
+    ];
+    let about = "The scenarios of llm-d's published head-to-head runs. `next-sync` knows the load and orders at the step: \
+                 the HPA acts on it at its next sync.";
+    Ok(Found { title: "Published cases", about, gates, runs, ..Found::default() })
+}
+
+const NEXT_SYNC: &str = "next-sync";
+
+/// What 10 requests/s of case 1 need, ordered when they come: one TP2 and three TP1 at 68 %.
+fn next_sync() -> Controller {
+    let order = vec![(Duration::from_secs(300), [1, 3].map(Replicas::new).to_vec())];
+    Controller { brain: Brain::Script(order), ..Controller::fixed(1) }.named(NEXT_SYNC)
+}
+
+fn constant(args: &Args) -> Result<Found, String> {
+    let plans = read(&args.scenarios.join("const.yaml"), None)?;
+    let runs = run(&plans, &controllers(&args.policy)?, 1..=args.seeds.min(5))?;
+    let gates = vec![no_late_reversal("constant load, 1 to 10 requests/s, 2 h", runs.of(&args.policy))];
+    Ok(Found {
+        title: "Constant load",
+        about: "Two hours from three replicas.",
+        gates,
+        runs,
+        ..Found::default()
+    })
+}
+
+fn others(args: &Args) -> Result<Found, String> {
+    let mut plans = Vec::new();
+    for name in ["burst", "ramp", "drop", "shape", "shape2", "zero", "big", "long", "mix3"] {
+        plans.extend(read(&args.scenarios.join(name).with_extension("yaml"), None)?);
+    }
+    let runs = run(&plans, &controllers(&args.policy)?, 1..=args.seeds.min(5))?;
+    Ok(Found { title: "Other scenarios", about: "No gates: for comparison.", runs, ..Found::default() })
+}
+
+fn random(args: &Args) -> Result<Found, String> {
+    let plans = read(&args.scenarios.join("random.yaml"), None)?;
+    let mut found = Found {
+        title: "Random scenarios",
+        about: "80 in each set, another for every seed: tokens, hardware, start-up and load are drawn \
+                (`tests/scenarios/sim/random.yaml`). Requests outside the objectives: of all requests of the set.",
+        ..Found::default()
+    };
+    let mut own = Vec::new();
+    for first in SETS.into_iter().take(args.random_sets) {
+        let runs = run(&plans, &controllers(&args.policy)?, first..first + SET)?;
+        let name = format!("random {first}–{}", first + SET - 1);
+        found.gates.extend(random_set(&name, &runs, &args.policy));
+        own.push(outside(runs.of(&args.policy)));
+        for policy in std::iter::once(args.policy.as_str()).chain(BASELINES) {
+            found.sets.push(set_row(&name, &runs, policy));
+        }
+    }
+    let all = 100.0 * mean(own.into_iter());
+    found.gates.push(Gate {
+        what: "random: requests outside the objectives, mean of the sets".into(),
+        wanted: "at most 1.5 %".into(),
+        found: format!("{all:.2} %"),
+        holds: all <= 1.5,
+    });
+    Ok(found)
+}
+
+fn set_row(set: &str, runs: &Runs, policy: &str) -> SetRow {
+    SetRow {
+        set: set.into(),
+        policy: policy.into(),
+        replicas: mean(runs.of(policy).map(|run| run.replicas_avg)),
+        quick_p95: runs.of(policy).filter(|run| run.ttft_p95_s < 1.0).count(),
+        quick_p99: runs.of(policy).filter(|run| run.ttft_p99_s < 1.0).count(),
+        runs: runs.of(policy).count(),
+        outside: outside(runs.of(policy)),
+        flips: mean(runs.of(policy).map(|run| f64::from(run.flips))),
+    }
+}
+
+fn traces(args: &Args) -> Result<Found, String> {
+    let mut found = Found {
+        title: "Traces",
+        about: "A day of each of ServeGen's models and the Azure code trace (`tests/scenarios/sim/diurnal*.yaml`, `azure.yaml`).",
+        ..Found::default()
+    };
+    let azure = ("azure", "azure_llm_2023_code.csv.gz", args.seeds);
+    let days = ["diurnal", "diurnal-mid", "diurnal-small", "diurnal-reasoning", "diurnal-image"];
+    let days = days.map(|day| (day, "servegen_total_rate_10min.csv.gz", args.seeds.min(3)));
+    for (name, trace, seeds) in std::iter::once(azure).chain(days) {
+        let trace = args.traces.join(trace);
+        if !Path::new(&trace).is_file() {
+            found.left_out.push(format!("{name}: there is no {}", trace.display()));
+            continue;
+        }
+        let plans = read(&args.scenarios.join(name).with_extension("yaml"), Some(&trace))?;
+        let runs = run(&plans, &controllers(&args.policy)?, 1..=seeds)?;
+        found.gates.push(on_the_frontier(&runs, name, &args.policy)?);
+        found.runs.0.extend(runs.0);
+    }
+    Ok(found)
+}
+
+fn robust(args: &Args) -> Result<Found, String> {
+    let plans = read(&args.scenarios.join("robust.yaml"), None)?;
+    let runs = run(&plans, &controllers(&args.policy)?, 1..=args.seeds.min(5))?;
+    let mut gates = Vec::new();
+    for plan in &plans {
+        gates.push(on_the_frontier(&runs, &plan.name, &args.policy)?);
+        gates.push(no_collapse(&runs, &plan.name, &args.policy)?);
+    }
+    let about = "The published cases, each under worse conditions (`tests/scenarios/sim/robust.yaml`).";
+    Ok(Found { title: "Robustness", about, gates, runs, ..Found::default() })
+}
