@@ -123,16 +123,18 @@ fn deny(one: &mut Wanting<'_>, at: usize, granted: &Granted) {
 }
 
 /// What a member asks of the limits. What has been promised was granted then: only a look at everything may take it
-/// back. The one replica that somebody asks for already is not asked again, whether its pod exists yet or not.
+/// back. The one replica that somebody asks for already is not asked again, whether its pod exists yet or not, and it is
+/// used even by who wants none of it: only when all is settled is it known whether the model may sleep.
 fn want(wanting: &Wanting<'_>, member: &Member<'_>, draft: &Draft) -> Want {
     let (state, running) = (member.state, member.scale.base());
     let wanted = state.variant.bounds.clamp(draft.number.unwrap_or(running));
-    let kept = if member.active() { wanted.min(Replicas::ONE) } else { Replicas::ZERO };
+    let kept = Replicas::new(u32::from(member.active() && member.allows(Replicas::ONE)));
     let current = match draft.look {
-        Some(rights) if rights.down => running.max(kept),
-        Some(_) => member.committed().map_or(running, |promised| promised.min(wanted).max(running)).max(kept),
+        Some(rights) if rights.down => running,
+        Some(_) => member.committed().map_or(running, |promised| promised.min(wanted).max(running)),
         None => wanted.max(running),
     };
+    let current = current.max(kept);
     Want {
         id: member.id().clone(),
         current,

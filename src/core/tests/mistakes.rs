@@ -5,11 +5,11 @@
 mod world;
 
 use world::World;
-use wva_core::decision::{Cause, Reason, Verdict};
+use wva_core::decision::{Cause, Decision, Reason, Verdict};
 use wva_core::hpa::{AtZero, Behavior, Counts, Hpa, Kind, MetricTarget, Settings, Tolerance, milli, propose};
 use wva_core::model::{Bounds, Role, ScaleToZero};
 use wva_core::snapshot::{Sample, Scale, Signal};
-use wva_core::units::{Replicas, Seconds};
+use wva_core::units::{Cost, Replicas, Seconds};
 use wva_core::{Memory, Snapshot, VariantId, check, decide, observe};
 
 /// A real HPA that looks at `world` every 15 s, `ticks` times.
@@ -247,4 +247,26 @@ fn a_role_whose_pods_do_not_serve_yet_keeps_its_model_awake() {
         assert_eq!(target.desired.get(), 6);
         memory = outcome.memory;
     }
+}
+
+#[test]
+fn the_replica_that_keeps_a_model_awake_is_not_given_to_another_variant() {
+    let mut world = World::new(2);
+    (world.min, world.load) = (0, (0.9, 6.0));
+    world.policy.global.default.scale_to_zero =
+        Some(ScaleToZero { enabled: true, retention: Seconds::whole(60) });
+    world.policy.limits.spend = Some(Cost::new(30.0).unwrap());
+    // Its zero has been published, yet somebody asks for a pod again, which does not exist so far.
+    let mut snapshot = beside(&world, "woken", 1);
+    let woken = &mut snapshot.groups.values_mut().next().unwrap().variants[1];
+    woken.variant.role = Role::Decode;
+    woken.scale = Some(Scale { spec: Replicas::ONE, current: Replicas::ZERO, ready: Replicas::ZERO });
+    let memory = promised(&snapshot, Memory::default(), "woken", 0, -20);
+    let outcome = decide(&snapshot, &memory, &world.policy);
+    let number = |decision: &Decision| match &decision.verdict {
+        Verdict::Target(target) => target.desired.get(),
+        Verdict::Unknown(unknown) => panic!("{}", unknown.message),
+    };
+    let numbers: Vec<u32> = outcome.decisions.values().map(number).collect();
+    assert_eq!(numbers, [2, 1], "three replicas of 10 each are all that 30 buys");
 }
