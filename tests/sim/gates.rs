@@ -102,6 +102,21 @@ fn late_changes(run: &Run) -> (usize, usize) {
     (turns, changes)
 }
 
+/// Fewer streams are cut where the least loaded pods go first than where the youngest do, over all scenarios in which both were tried.
+pub(crate) fn fewer_cut(runs: &Runs, policy: &str) -> Gate {
+    let cut = |first: &str| {
+        let own = runs.of(policy).filter(|run| run.scenario.ends_with(first));
+        own.map(|run| run.errors).sum::<u64>()
+    };
+    let (young, light) = (cut("the youngest first"), cut("the least loaded first"));
+    Gate {
+        what: format!("{policy}: streams cut with the least loaded pods first"),
+        wanted: "fewer than with the youngest first".into(),
+        found: format!("{light}, with the youngest {young}"),
+        holds: light < young,
+    }
+}
+
 /// One set of random scenarios: cheaper than WVA V2 by a third, and nearly all runs without a tail.
 pub(crate) fn random_set(name: &str, runs: &Runs, ours: &str) -> Vec<Gate> {
     let replicas = |policy: &str| mean(runs.of(policy).map(|run| run.replicas_avg));

@@ -25,7 +25,7 @@ struct Args {
     /// Where the traces are; without the folder, what needs them is left out, and said.
     #[arg(long, default_value = "target/traces")]
     traces: PathBuf,
-    /// What is run: cases, constant, others, random, traces, robust. All without any.
+    /// What is run: cases, constant, others, random, traces, robust, victims. All without any.
     #[arg(long = "part", value_enum)]
     parts: Vec<Part>,
     /// The policy that is held against the gates.

@@ -10,7 +10,7 @@ use wva_core::units::Replicas;
 
 use super::Args;
 use super::gates::{
-    Gate, at_most, mean, no_collapse, no_late_reversal, on_the_frontier, outside, random_set,
+    Gate, at_most, fewer_cut, mean, no_collapse, no_late_reversal, on_the_frontier, outside, random_set,
 };
 use super::runs::{BASELINES, Runs, controllers, read, run};
 
@@ -27,6 +27,7 @@ pub(crate) enum Part {
     Random,
     Traces,
     Robust,
+    Victims,
 }
 
 /// What came out of a part.
@@ -55,8 +56,8 @@ pub(crate) struct SetRow {
 }
 
 impl Part {
-    pub(crate) const ALL: [Self; 6] =
-        [Self::Cases, Self::Constant, Self::Others, Self::Random, Self::Traces, Self::Robust];
+    pub(crate) const ALL: [Self; 7] =
+        [Self::Cases, Self::Constant, Self::Others, Self::Random, Self::Traces, Self::Robust, Self::Victims];
 
     pub(crate) fn run(self, args: &Args) -> Result<Found, String> {
         match self {
@@ -66,6 +67,7 @@ impl Part {
             Self::Random => random(args),
             Self::Traces => traces(args),
             Self::Robust => robust(args),
+            Self::Victims => victims(args),
         }
     }
 }
@@ -209,4 +211,15 @@ fn robust(args: &Args) -> Result<Found, String> {
     }
     let about = "The published cases, each under worse conditions (`tests/scenarios/sim/robust.yaml`).";
     Ok(Found { title: "Robustness", about, gates, runs, ..Found::default() })
+}
+
+fn victims(args: &Args) -> Result<Found, String> {
+    let plans = read(&args.scenarios.join("victims.yaml"), None)?;
+    let runs = run(&plans, &controllers(&args.policy)?, seeds(args))?;
+    let policies = std::iter::once(args.policy.as_str()).chain(BASELINES);
+    let gates = policies.map(|policy| fewer_cut(&runs, policy)).collect();
+    let about = "Streams that outlive the grace period are cut: `errors` (`tests/scenarios/sim/victims.yaml`). The youngest pods go \
+                 first, as a ReplicaSet has it, or those with the fewest requests in flight (`podDeletionCost`); or, to compare, \
+                 those with the fewest tokens in the KV cache.";
+    Ok(Found { title: "Which pods go first", about, gates, runs, ..Found::default() })
 }

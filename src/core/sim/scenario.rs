@@ -143,6 +143,8 @@ pub enum Victims {
     Youngest,
     /// Those with the fewest requests, as with `--pod-deletion-cost`: [`crate::victims::order`].
     LeastLoaded,
+    /// Those with the fewest tokens in the KV cache, to compare: as it would be if nobody told of requests.
+    FewestTokens,
 }
 
 /// A request is served well when all of it holds, and its stream was not cut.

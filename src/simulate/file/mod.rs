@@ -280,8 +280,10 @@ pub enum VictimsFile {
     /// The youngest, as a ReplicaSet does.
     #[default]
     Youngest,
-    /// Those with the fewest tokens still to generate: pod-deletion-cost.
+    /// Those with the fewest requests in flight: pod-deletion-cost.
     LeastLoaded,
+    /// Those with the fewest tokens in the KV cache.
+    FewestTokens,
 }
 
 /// What users were promised.

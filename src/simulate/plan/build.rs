@@ -250,5 +250,6 @@ pub(super) fn victims(file: VictimsFile) -> Victims {
     match file {
         VictimsFile::Youngest => Victims::Youngest,
         VictimsFile::LeastLoaded => Victims::LeastLoaded,
+        VictimsFile::FewestTokens => Victims::FewestTokens,
     }
 }

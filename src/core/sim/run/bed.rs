@@ -259,9 +259,11 @@ impl<'a> Bed<'a> {
             _ => 2,
         };
         pods.sort_by_key(|pod| (rank(pod), Reverse(pod.serial)));
-        if self.scenario.victims == Victims::LeastLoaded {
+        if self.scenario.victims != Victims::Youngest {
             let ready = pods.split_off(pods.partition_point(|pod| pod.phase() != Phase::Ready));
-            let in_flight: Vec<InFlight> = ready.iter().map(|pod| pod.in_flight()).collect();
+            let counted = self.scenario.victims == Victims::LeastLoaded;
+            let told = |one: InFlight| InFlight { requests: one.requests.filter(|_| counted), ..one };
+            let in_flight: Vec<InFlight> = ready.iter().map(|pod| told(pod.in_flight())).collect();
             pods.extend(order(&in_flight).into_iter().map(|place| ready[place]));
         }
         pods.iter().take(many as usize).map(|pod| pod.serial).collect()
