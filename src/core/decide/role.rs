@@ -28,9 +28,8 @@ pub(super) fn decide(scene: Scene<'_>, role: Role, members: &[Member<'_>], learn
     let active = members.iter().filter(|member| member.active());
     let seen: Vec<Seen<'_>> = active.map(|member| (member.state, &member.seen)).collect();
     let state = state_of(&scene.group.source, &seen, scene.now);
-    // What is found, what an optimizer votes and does, and what becomes of each.
-    let optimized = if scene.model.analyzer.is_of_capacity() { 2 } else { 0 };
-    let mut steps = Vec::with_capacity(2 + optimized + members.len());
+    // How good it is, what is found, and what becomes of each.
+    let mut steps = Vec::with_capacity(2 + members.len());
     steps.push(words::quality_step(role, state, &seen));
     let (mut looked, mut open) = (false, None);
     let own_clock = scene.model.analyzer == Analyzer::Rate;

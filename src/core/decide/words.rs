@@ -40,17 +40,37 @@ pub(super) fn quality_step(role: Role, state: State, seen: &[Seen<'_>]) -> Step 
         State::Aging => "aging",
         State::Fresh => "fresh and complete",
     };
+    let ready = [
+        (sum(|one| one.fresh), "fresh"),
+        (sum(|one| one.aging), "aging"),
+        (sum(|one| one.stale), "stale"),
+        (sum(|one| one.absent), "without series"),
+    ];
     let finding = sentence(format_args!(
-        "role {role:?}: {state}: {} ready ({} fresh, {} aging, {} stale, {} without series), {} starting ({} unschedulable)",
+        "role {role:?}: {state}: {} ready{}, {} starting{}",
         sum(|one| one.ready),
-        sum(|one| one.fresh),
-        sum(|one| one.aging),
-        sum(|one| one.stale),
-        sum(|one| one.absent),
+        Of(&ready),
         sum(|one| one.starting),
-        sum(|one| one.unschedulable),
+        Of(&[(sum(|one| one.unschedulable), "unschedulable")]),
     ));
     Step::new(Stage::Quality, None, finding)
+}
+
+/// Which some are, in brackets: of what there is none, nothing is said.
+struct Of<'a>(&'a [(u32, &'a str)]);
+
+impl fmt::Display for Of<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut before = " (";
+        for (count, what) in self.0.iter().filter(|(count, _)| *count > 0) {
+            f.write_str(before)?;
+            fmt::Display::fmt(count, f)?;
+            f.write_str(" ")?;
+            f.write_str(what)?;
+            before = ", ";
+        }
+        f.write_str(if before == ", " { ")" } else { "" })
+    }
 }
 
 pub(super) fn finding(analysis: &Analysis, policy: &SaturationPolicy) -> SmolStr {

@@ -14,7 +14,7 @@ use smol_str::SmolStr;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Step {
-    /// What every analyzer misses, and could do without, in a role.
+    /// What every analyzer misses, and could do without, in a role. Of one analyzer and one role its finding says that.
     Votes {
         /// The role.
         role: Role,

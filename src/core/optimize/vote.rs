@@ -63,7 +63,9 @@ impl Votes {
             (0..findings.len()).map(|at| placed(work, at)).unzip()
         };
         let roles = if compat.is_upstream() { roles_of(&need) } else { work.roles().collect() };
-        for role in roles.iter().copied() {
+        // One finding of one role has said it already.
+        let told = findings.len() > 1 || roles.len() > 1;
+        for role in roles.iter().copied().filter(|_| told) {
             let both = findings.iter().zip(&need).zip(&spare);
             let votes =
                 both.map(|((one, need), spare)| (one.analyzer, need.of(role), spare.of(role))).collect();

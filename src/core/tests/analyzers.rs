@@ -85,7 +85,9 @@ fn tokens_that_are_missing_become_as_many_replicas_as_they_take() {
     assert_eq!((target(&outcome).desired.get(), target(&outcome).reason), (6, Reason::ScaleUp));
     let analyzed = steps(&outcome, Stage::Analyze);
     assert!(analyzed[0].values.iter().any(|value| value.name == "missing" && value.value > 127_000.0));
-    assert_eq!(steps(&outcome, Stage::Optimize).len(), 2, "votes and what was added");
+    assert_eq!(steps(&outcome, Stage::Optimize).len(), 1, "what was added; a vote of one is its finding");
+    let quality = "role Both: fresh and complete: 4 ready (4 fresh), 0 starting";
+    assert_eq!(steps(&outcome, Stage::Quality)[0].finding, quality);
 }
 
 #[test]
@@ -180,6 +182,7 @@ fn a_second_analyzer_may_ask_for_more_and_must_agree_to_less() {
     world.policy.global.default.queueing.targets = Some(LatencyTargets { ttft_ms: 200.0, itl_ms: 20.5 });
     let outcome = decided(&world, &serving(&world, 3.0));
     assert!(target(&outcome).desired.get() >= 4, "{}", target(&outcome).message);
+    assert!(steps(&outcome, Stage::Optimize)[0].finding.contains("saturation misses 0.0 and has "));
 }
 
 #[test]
