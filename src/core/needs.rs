@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::analyze::finding::Analyzer;
+use crate::learn::COUNTERS;
 use crate::model::{GroupId, Policy, Variant};
 use crate::quality::SIZE_WINDOW;
 use crate::snapshot::Signal;
@@ -47,21 +48,8 @@ const RATES: [Signal; 5] = [
     Signal::SchedulerAttempts,
 ];
 
-/// Arrivals, steps and sizes, all from growths of counters between two looks.
-const GROWTHS: [Signal; 12] = [
-    Signal::Running,
-    Signal::KvCapacity,
-    Signal::PromptTokens,
-    Signal::PrefixCacheHits,
-    Signal::PrefixCacheQueries,
-    Signal::GenerationTokens,
-    Signal::InterTokenLatencySum,
-    Signal::InterTokenLatencyCount,
-    Signal::TimeToFirstTokenSum,
-    Signal::TimeToFirstTokenCount,
-    Signal::RequestGenerationTokensSum,
-    Signal::RequestGenerationTokensCount,
-];
+/// What learning looks at beside the growths of its counters.
+const LEARNED: [Signal; 2] = [Signal::Running, Signal::KvCapacity];
 
 /// What decisions about `variants` under `policy` look at.
 #[must_use]
@@ -87,7 +75,7 @@ impl Needs {
     fn add(&mut self, analyzer: Analyzer) {
         match analyzer {
             // What it has seen it remembers: the window of the peaks is enough.
-            Analyzer::Rate => return self.signals.extend(GROWTHS),
+            Analyzer::Rate => return self.signals.extend(LEARNED.into_iter().chain(COUNTERS)),
             Analyzer::SaturationPercent | Analyzer::Threshold => return,
             Analyzer::Saturation => self.signals.extend(SIZES),
             Analyzer::Throughput | Analyzer::QueueingModel | Analyzer::Inferno => {

@@ -36,7 +36,7 @@ pub struct Counters {
 const UNSEEN: f64 = -1.0;
 
 /// The signals behind [`Counters`], in the order of its fields.
-const COUNTERS: [Signal; 10] = [
+pub(crate) const COUNTERS: [Signal; 10] = [
     Signal::PromptTokens,
     Signal::PrefixCacheHits,
     Signal::PrefixCacheQueries,

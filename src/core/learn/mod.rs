@@ -21,6 +21,7 @@ pub use changes::{Count, Level, THRESHOLD, level};
 pub use dispersion::Dispersion;
 pub use extremes::{Highs, Lows};
 pub use fold::fold;
+pub(crate) use frame::COUNTERS;
 pub use frame::{Counters, Frame, Gauges, Growth};
 pub use knowledge::{Knowledge, Pod, RoleKnowledge, VariantKnowledge};
 pub use moment::Moment;
