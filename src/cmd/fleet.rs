@@ -30,6 +30,7 @@ pub fn exposition(readings: &Readings, model: &str) -> String {
         ("finished_reason", "stop"),
         readings.finished(),
     );
+    page.counter("iteration_tokens_total_count", "Steps of the engine.", readings.steps);
     page.histogram("time_to_first_token_seconds", "Time to first token.", &readings.first_token);
     page.histogram("inter_token_latency_seconds", "Time between tokens.", &readings.inter_token);
     page.histogram("request_prompt_tokens", "Prompt tokens of finished requests.", &readings.request_prompt);
@@ -126,6 +127,7 @@ mod tests {
             "generation_tokens_total",
             "inter_token_latency_seconds_sum",
             "inter_token_latency_seconds_count",
+            "iteration_tokens_total_count",
             "time_to_first_token_seconds_sum",
             "time_to_first_token_seconds_count",
             "request_prompt_tokens_sum",

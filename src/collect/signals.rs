@@ -99,6 +99,7 @@ static NAMES: &[Name] = {
         name("vllm:gpu_prefix_cache_queries_total", S::PrefixCacheQueries, 2, Counter),
         name("vllm:gpu_prefix_cache_hits", S::PrefixCacheHits, 3, Counter),
         name("vllm:gpu_prefix_cache_queries", S::PrefixCacheQueries, 3, Counter),
+        name("vllm:iteration_tokens_total_count", S::EngineSteps, 0, Counter),
         name("llm_d_epp_flow_control_queue_size", S::SchedulerQueueSize, 0, SchedulerGauge),
         name("inference_extension_flow_control_queue_size", S::SchedulerQueueSize, 1, SchedulerGauge),
         name("llm_d_epp_flow_control_queue_bytes", S::SchedulerQueueBytes, 0, SchedulerGauge),

@@ -1,4 +1,4 @@
-//! Which signals a decision looks at. A source that has to ask for each may leave out the others: of the 19 that are
+//! Which signals a decision looks at. A source that has to ask for each may leave out the others: of the 20 that are
 //! known of a vLLM pod and its scheduler, V1 with minima above zero needs three.
 
 use std::collections::{BTreeMap, BTreeSet};

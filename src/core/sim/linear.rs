@@ -51,7 +51,7 @@ impl LinearServer {
         let available = self.waiting + self.offered_rps * dt;
         let served = available.min(self.physics.rps * dt);
         self.waiting = available - served;
-        self.read(served, served / dt);
+        self.read(served, dt);
         let after_s = self.physics.first_token_s + self.wait_s();
         self.readings.first_token.observe(after_s, served);
         stats.finished += served;
@@ -61,15 +61,17 @@ impl LinearServer {
         }
     }
 
-    /// Brings counters and gauges in step with `served` requests at `rps`.
-    fn read(&mut self, served: f64, rps: f64) {
+    /// Brings counters and gauges in step with `served` requests in `dt` seconds.
+    fn read(&mut self, served: f64, dt: f64) {
         let (prompt, output) = (f64::from(self.physics.tokens.prompt), f64::from(self.physics.tokens.output));
         let readings = &mut self.readings;
         readings.kv_usage = (self.physics.kv_at_capacity * self.offered_rps / self.physics.rps).min(1.0);
         readings.waiting = self.waiting;
-        readings.running = self.physics.residence_s * rps;
+        readings.running = self.physics.residence_s * (served / dt);
         readings.prompt_tokens += prompt * served;
         readings.generation_tokens += output * served;
+        // A fluid is served all the time while there is any, with one step a token of those that run.
+        readings.steps += if served > 0.0 { dt / self.physics.inter_token_s() } else { 0.0 };
         readings.inter_token.observe(self.physics.inter_token_s(), (output - 1.0) * served);
         readings.request_prompt.observe(prompt, served);
         readings.request_generation.observe(output, served);

@@ -36,6 +36,8 @@ pub struct Readings {
     pub prefix_hits: f64,
     /// Prompt tokens that were looked for there.
     pub prefix_queries: f64,
+    /// Steps done: vLLM's `iteration_tokens_total_count`.
+    pub steps: f64,
     /// Sequences that had to give up their memory and start again.
     pub preemptions: f64,
     /// Seconds from arrival to the first token.
@@ -60,6 +62,7 @@ impl Readings {
             generation_tokens: 0.0,
             prefix_hits: 0.0,
             prefix_queries: 0.0,
+            steps: 0.0,
             preemptions: 0.0,
             first_token: Histogram::new(FIRST_TOKEN_BOUNDS),
             inter_token: Histogram::new(INTER_TOKEN_BOUNDS),

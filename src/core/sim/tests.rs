@@ -81,6 +81,24 @@ fn an_unloaded_server_answers_in_the_time_of_its_steps() {
 }
 
 #[test]
+fn an_engines_steps_are_counted_and_none_while_it_is_idle() {
+    let mut fleet = fleet(1, TP1, TokenShape::fixed(1000, 250), 6);
+    fleet.advance(s(60));
+    let readings = |fleet: &Fleet| fleet.pod("pod-0").unwrap().server.unwrap().readings().clone();
+    assert!(readings(&fleet).steps.abs() < 1e-9, "nothing to do");
+    fleet.set_rate(12.0);
+    fleet.advance(s(120));
+    let before = readings(&fleet);
+    fleet.advance(s(180));
+    let after = readings(&fleet);
+    let steps = after.steps - before.steps;
+    let gaps = after.inter_token.count() - before.inter_token.count();
+    let seconds = after.inter_token.sum() - before.inter_token.sum();
+    let mean_step_s = seconds / gaps;
+    assert!((0.97..1.03).contains(&(steps * mean_step_s / 60.0)), "{steps} steps of {mean_step_s} s");
+}
+
+#[test]
 fn a_full_cache_preempts_the_youngest_and_loses_nothing() {
     let tight = Batching { kv_tokens: 12_000, ..TP1 };
     let mut fleet = fleet(1, tight, TokenShape::varied(500, 1500, 0.2), 4);

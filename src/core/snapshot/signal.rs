@@ -38,6 +38,8 @@ pub enum Signal {
     PrefixCacheHits,
     /// Counter: tokens looked up in the prefix cache.
     PrefixCacheQueries,
+    /// Counter: steps of the engine, that is passes of its model over a batch.
+    EngineSteps,
     /// Gauge (scheduler): requests held for the model.
     SchedulerQueueSize,
     /// Gauge (scheduler): bytes of the requests held.
@@ -58,7 +60,7 @@ impl Signal {
     }
 
     /// All of them, in their order.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::KvUsage,
         Self::Waiting,
         Self::Running,
@@ -75,6 +77,7 @@ impl Signal {
         Self::RequestGenerationTokensCount,
         Self::PrefixCacheHits,
         Self::PrefixCacheQueries,
+        Self::EngineSteps,
         Self::SchedulerQueueSize,
         Self::SchedulerQueueBytes,
         Self::SchedulerAttempts,

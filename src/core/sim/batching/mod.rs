@@ -303,6 +303,7 @@ impl BatchingServer {
     /// Counts what the first `done` steps of `stretch` gave those that decode.
     fn count(&mut self, stretch: Stretch, done: u64, witness: &mut impl Witness) {
         self.steps += done;
+        self.readings.steps += done as f64;
         if self.decoding.is_empty() {
             return;
         }

@@ -34,7 +34,7 @@ const BYTES_PER_TOKEN: f64 = 4.0;
 const LOSSES: u64 = 2;
 
 /// What can be scraped of a pod, in the order of the signals.
-const OF_A_POD: [Signal; 17] = [
+const OF_A_POD: [Signal; 18] = [
     Signal::KvUsage,
     Signal::Waiting,
     Signal::Running,
@@ -51,6 +51,7 @@ const OF_A_POD: [Signal; 17] = [
     Signal::RequestGenerationTokensCount,
     Signal::PrefixCacheHits,
     Signal::PrefixCacheQueries,
+    Signal::EngineSteps,
     Signal::SchedulerAttempts,
 ];
 
@@ -85,6 +86,7 @@ fn values(readings: &Readings, dispatched: f64) -> [f64; OF_A_POD.len()] {
         readings.request_generation.count(),
         readings.prefix_hits,
         readings.prefix_queries,
+        readings.steps,
         dispatched,
     ]
 }
