@@ -277,7 +277,13 @@ mod tests {
             message: "x".repeat(2000).into(),
             evidence: time(100),
         };
-        Decision { model: "m".into(), accelerator: None, current: None, verdict: Verdict::Target(target) }
+        Decision {
+            model: "m".into(),
+            accelerator: None,
+            current: None,
+            verdict: Verdict::Target(target),
+            gap: None,
+        }
     }
 
     fn many(count: u32) -> BTreeMap<VariantId, Decision> {

@@ -346,7 +346,7 @@ mod tests {
             evidence: Timestamp::from_second(evidence).unwrap(),
         };
         let verdict = Verdict::Target(target);
-        let decision = Decision { model: "m".into(), accelerator: None, current: None, verdict };
+        let decision = Decision { model: "m".into(), accelerator: None, current: None, verdict, gap: None };
         facts(&BTreeMap::from([(VariantId::new("n", "v"), decision)]))
     }
 

@@ -227,12 +227,12 @@ mod tests {
     fn target(desired: u32, reason: Reason, message: &str) -> Decision {
         let (desired, evidence) = (Replicas::new(desired), time(0));
         let verdict = Verdict::Target(Target { desired, reason, message: message.into(), evidence });
-        Decision { model: "m".into(), accelerator: None, current: Some(Replicas::new(2)), verdict }
+        Decision { model: "m".into(), accelerator: None, current: Some(Replicas::new(2)), verdict, gap: None }
     }
 
     fn unknown(cause: Cause) -> Decision {
         let verdict = Verdict::Unknown(Unknown { cause, message: "nobody knows".into(), since: time(0) });
-        Decision { model: "m".into(), accelerator: None, current: None, verdict }
+        Decision { model: "m".into(), accelerator: None, current: None, verdict, gap: None }
     }
 
     fn first(decision: &Decision) -> VariantAutoscalingStatus {

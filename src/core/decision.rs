@@ -6,9 +6,11 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
+use crate::analyze::finding::Analyzer;
 use crate::memory::Memory;
 use crate::model::VariantId;
 use crate::report::Report;
+use crate::snapshot::Signal;
 use crate::units::Replicas;
 
 /// The result of one decision over a whole snapshot.
@@ -36,6 +38,59 @@ pub struct Decision {
     pub current: Option<Replicas>,
     /// The number, or why there is none.
     pub verdict: Verdict,
+    /// What the model's analyzer lacks; `None` while every signal that it reads is measured on every serving pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gap: Option<SignalGap>,
+}
+
+/// Signals that the model's analyzer reads and some serving pods of a variant do not show.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SignalGap {
+    /// The likely cause.
+    pub cause: GapCause,
+    /// Serving pods that lack a signal, at least 1.
+    pub pods: u32,
+    /// Serving pods of the variant in all.
+    pub serving: u32,
+    /// Signals without a fresh sample on at least one of these pods, in their order.
+    pub missing: Vec<Signal>,
+    /// Signals that another signal of the same pod contradicts, in their order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub contradicted: Vec<Signal>,
+    /// Who decides meanwhile, about additions only; `None` where the chosen analyzer goes on with the pods it can measure.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stand_in: Option<Analyzer>,
+}
+
+/// Why signals are missing, as far as what is there can tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub enum GapCause {
+    /// Other pods of the model are measured and these show nothing at all: their scrape fails.
+    NotScraped,
+    /// No pod of the model shows any series that is known: no scrape, or an engine whose names are not known.
+    UnknownEngine,
+    /// All pods show other signals and lack the same ones: dropped by relabelling or a recording rule, or never exposed.
+    SeriesDropped,
+    /// Some pods show what others lack: another version of the engine, as during a rolling update.
+    EngineVersion,
+    /// What is shown contradicts itself: counters that stand still while requests run.
+    Contradicted,
+}
+
+impl GapCause {
+    /// The name that conditions and metrics show.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::NotScraped => "NotScraped",
+            Self::UnknownEngine => "UnknownEngine",
+            Self::SeriesDropped => "SeriesDropped",
+            Self::EngineVersion => "EngineVersion",
+            Self::Contradicted => "Contradicted",
+        }
+    }
 }
 
 /// The number, or why there is none.

@@ -181,7 +181,8 @@ mod tests {
         let groups = BTreeMap::from([(group, model)]);
         let snapshot =
             Snapshot { now: at(0), groups, invalid: Vec::new(), inventory: None, elsewhere: BTreeMap::new() };
-        let decision = Decision { model: "m".into(), accelerator: None, current: Some(current), verdict };
+        let decision =
+            Decision { model: "m".into(), accelerator: None, current: Some(current), verdict, gap: None };
         victims(&snapshot, &BTreeMap::from([(id.clone(), decision)])).remove(&id)
     }
 

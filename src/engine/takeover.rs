@@ -52,6 +52,7 @@ mod tests {
             accelerator: None,
             current: None,
             verdict: Verdict::Target(target),
+            gap: None,
         };
         let decisions = BTreeMap::from([(VariantId::new("llm", "llama"), decision)]);
 

@@ -264,7 +264,8 @@ pub(crate) fn published(sequence: u64, desired: u32) -> Published {
     let target =
         Target { desired: Replicas::new(desired), reason: Reason::ScaleUp, message: "busy".into(), evidence };
     let (model, current) = ("m".into(), Some(Replicas::ONE));
-    let decision = Decision { model, accelerator: None, current, verdict: Verdict::Target(target) };
+    let decision =
+        Decision { model, accelerator: None, current, verdict: Verdict::Target(target), gap: None };
     Published {
         sequence,
         at: evidence + jiff::SignedDuration::from_secs(i64::try_from(sequence).unwrap()),

@@ -293,7 +293,8 @@ fn target(desired: u32, second: i64) -> Verdict {
 impl Writing {
     fn publish(&mut self, verdicts: impl IntoIterator<Item = (VariantId, Verdict)>) {
         self.sequence += 1;
-        let decision = |verdict| Decision { model: "m".into(), accelerator: None, current: None, verdict };
+        let decision =
+            |verdict| Decision { model: "m".into(), accelerator: None, current: None, verdict, gap: None };
         self.board.publish(Published {
             sequence: self.sequence,
             at: Timestamp::from_second(1_700_000_000 + i64::try_from(self.sequence).unwrap()).unwrap(),

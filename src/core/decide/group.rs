@@ -160,6 +160,7 @@ fn decision(state: &VariantState, verdict: Verdict) -> Decision {
         accelerator: state.variant.accelerator.clone(),
         current: state.scale.map(|scale| scale.current),
         verdict,
+        gap: None,
     }
 }
 

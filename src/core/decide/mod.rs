@@ -162,7 +162,7 @@ fn absent(
 fn without_object(invalid: &InvalidVariant, since: Timestamp) -> Decision {
     let message = words::invalid(&invalid.id, &invalid.problem);
     let verdict = Verdict::Unknown(Unknown { cause: Cause::InvalidVariant, message, since });
-    Decision { model: SmolStr::default(), accelerator: None, current: None, verdict }
+    Decision { model: SmolStr::default(), accelerator: None, current: None, verdict, gap: None }
 }
 
 /// Replaces a refused number by the one before it.

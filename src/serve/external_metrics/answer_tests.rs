@@ -18,7 +18,7 @@ fn decision(accelerator: &str) -> Decision {
         evidence: "2026-11-21T10:00:05Z".parse().unwrap(),
     });
     let (model, accelerator) = ("llama".into(), Some(accelerator.into()));
-    Decision { model, accelerator, current: Some(Replicas::new(2)), verdict }
+    Decision { model, accelerator, current: Some(Replicas::new(2)), verdict, gap: None }
 }
 
 /// The values of the variants a and b of namespace llm, made by `value`.

@@ -332,13 +332,14 @@ pub(crate) fn target(desired: u32, current: Option<u32>, evidence: &str) -> Deci
             message: "held: Prometheus does not answer (connection refused)".into(),
             evidence: evidence.parse().unwrap(),
         }),
+        gap: None,
     }
 }
 
 pub(crate) fn unknown(cause: Cause, message: &str) -> Decision {
     let since = "2026-11-21T09:59:10Z".parse().unwrap();
     let verdict = Verdict::Unknown(Unknown { cause, message: message.into(), since });
-    Decision { model: "llama".into(), accelerator: None, current: None, verdict }
+    Decision { model: "llama".into(), accelerator: None, current: None, verdict, gap: None }
 }
 
 /// Every kind of variant there is, each in a namespace of its own.
