@@ -22,7 +22,7 @@ use wva_core::{Decision, GroupId, Report, VariantId};
 
 use super::shards::{Header, Kept, SHARDS_MAX, Shard, VERSION, decode};
 use super::trouble::{Trouble, backoff, config, said};
-use crate::engine::{Board, Clock, Holder, Leadership, Origin, Published, Restored};
+use crate::engine::{Board, Clock, Holder, Leadership, Origin, Published, Restored, Term};
 
 /// Longest wait for one answer of the API server.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
@@ -302,7 +302,10 @@ impl StateStore {
 
     fn publish(&self, board: &Board, shards: &BTreeMap<String, Shard>) {
         let shards: Vec<_> = shards.values().cloned().collect();
-        let Some(at) = shards.iter().map(|shard| shard.header.written).max() else { return };
+        let Some(last) = shards.iter().map(|shard| &shard.header).max_by_key(|header| header.written) else {
+            return;
+        };
+        let (at, term) = (last.written, Term { lease: last.lease.clone(), epoch: last.epoch });
         let newest = board.newest();
         if newest.origin == Origin::Computed && newest.at > at {
             // We were the holder and know better than what we last wrote down.
@@ -313,6 +316,7 @@ impl StateStore {
             at,
             took: Duration::ZERO,
             origin: Origin::Restored,
+            term: Some(term),
             decisions: self.decisions(&shards),
             report: Report::default(),
             victims: BTreeMap::new(),

@@ -9,6 +9,8 @@ use tokio::sync::watch;
 use wva_core::victims::Victims;
 use wva_core::{Decision, Report, VariantId};
 
+use super::leadership::Term;
+
 /// Where a published result comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
@@ -31,6 +33,8 @@ pub struct Published {
     pub took: Duration,
     /// Where it comes from.
     pub origin: Origin,
+    /// In which holding of the lease its numbers were made; `None` when that is not known.
+    pub term: Option<Term>,
     /// One decision a variant.
     pub decisions: BTreeMap<VariantId, Decision>,
     /// Why.
@@ -48,6 +52,7 @@ impl Published {
             at: Timestamp::UNIX_EPOCH,
             took: Duration::ZERO,
             origin: Origin::Empty,
+            term: None,
             decisions: BTreeMap::new(),
             report: Report::default(),
             victims: BTreeMap::new(),

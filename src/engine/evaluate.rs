@@ -209,7 +209,7 @@ impl Engine {
         let previous = self.parts.board.newest();
         let (newest, made_from) = match decided {
             Some((outcome, made_from)) => {
-                (self.publish(outcome, previous.sequence + 1, &snapshot, took), Some(made_from))
+                (self.publish(outcome, previous.sequence + 1, &snapshot, took, still), Some(made_from))
             }
             // The term ended meanwhile: its memory is somebody else's now.
             None => (previous.clone(), None),
@@ -286,6 +286,7 @@ impl Engine {
         sequence: u64,
         snapshot: &Snapshot,
         took: Duration,
+        term: Option<Term>,
     ) -> Arc<Published> {
         let victims = self.names_victims.then(|| victims::victims(snapshot, &outcome.decisions));
         self.parts.board.publish(Published {
@@ -293,6 +294,7 @@ impl Engine {
             at: snapshot.now,
             took,
             origin: Origin::Computed,
+            term,
             decisions: outcome.decisions,
             report: outcome.report,
             victims: victims.unwrap_or_default(),

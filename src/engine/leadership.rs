@@ -1,5 +1,6 @@
 //! Who decides. The lease (in `cluster`) produces this value; the engine, the status writer and the forwarder read it.
 
+use serde::Serialize;
 use tokio::time::Instant;
 
 /// Who holds the lease, as far as this instance knows.
@@ -25,7 +26,7 @@ pub struct Holder {
 }
 
 /// One holding of one lease: what an earlier term remembered is older, whatever its number says.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Term {
     /// The lease's uid.
     pub lease: String,

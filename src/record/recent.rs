@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use serde::Serialize;
 
 use super::line::{digest, write_line};
-use crate::engine::Evaluation;
+use crate::engine::{Evaluation, Term};
 
 /// The last evaluations, the newest last.
 #[derive(Debug)]
@@ -48,6 +48,8 @@ pub struct Listed {
     pub variants: usize,
     /// The length of its line.
     pub bytes: u64,
+    /// The holding of the lease that it was made in.
+    pub term: Option<Term>,
     /// The digest of what came out: equal for equal outcomes.
     pub outcome: String,
 }
@@ -113,6 +115,7 @@ impl Recent {
                 sequence: published.sequence,
                 variants: published.decisions.len(),
                 bytes,
+                term: published.term.clone(),
                 outcome: digest(&published.decisions, &published.report, after),
             }
         });

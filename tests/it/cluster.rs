@@ -271,6 +271,7 @@ pub(crate) fn published(sequence: u64, desired: u32) -> Published {
         at: evidence + jiff::SignedDuration::from_secs(i64::try_from(sequence).unwrap()),
         took: Duration::ZERO,
         origin: Origin::Computed,
+        term: None,
         decisions: BTreeMap::from([(VariantId::new("llm", "chat"), decision)]),
         report: Report::default(),
         victims: BTreeMap::new(),

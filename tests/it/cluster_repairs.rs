@@ -300,6 +300,7 @@ impl Writing {
             at: Timestamp::from_second(1_700_000_000 + i64::try_from(self.sequence).unwrap()).unwrap(),
             took: Duration::ZERO,
             origin: Origin::Computed,
+            term: None,
             decisions: verdicts.into_iter().map(|(id, verdict)| (id, decision(verdict))).collect(),
             report: Report::default(),
             victims: BTreeMap::new(),

@@ -42,6 +42,7 @@ pub(crate) fn stream(scenario: &str, count: u64) -> Vec<Arc<Evaluation>> {
             at: snapshot.now,
             took: Duration::ZERO,
             origin: Origin::Computed,
+            term: None,
             decisions: outcome.decisions,
             report: outcome.report,
             victims: std::collections::BTreeMap::new(),

@@ -181,6 +181,7 @@ async fn the_list_names_every_evaluation_and_each_can_be_had() {
         assert_eq!(answer.body.trim_end(), line);
         assert_eq!(one["bytes"].as_u64(), Some(answer.body.len() as u64));
         assert_eq!(one["variants"], 1);
+        assert_eq!(one["term"], serde_json::json!({ "lease": "lease", "epoch": 1 }));
         assert!(line.contains(one["outcome"].as_str().unwrap()));
     }
     assert_eq!(recorded.get("/debug/snapshots/latest").await.body.trim_end(), all.lines().last().unwrap());

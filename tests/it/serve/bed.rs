@@ -369,6 +369,7 @@ pub(crate) fn sample() -> Published {
         at: "2026-11-21T10:00:09Z".parse().unwrap(),
         took: Duration::from_millis(3),
         origin: Origin::Computed,
+        term: None,
         decisions,
         report: Report::default(),
         victims: BTreeMap::new(),

@@ -1,0 +1,252 @@
+//! What cannot be true of a history. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use anyhow::Context as _;
+
+use super::line::{Line, Number, Seen, Term};
+
+/// An evaluation is listed a moment after it was published: this long at most, seconds.
+const LISTING_DELAY: f64 = 1.0;
+/// Violations in words; the rest is only counted.
+const MAX_VIOLATIONS: usize = 50;
+
+/// A history, and what can be said of terms in it.
+pub(crate) struct History {
+    lines: Vec<Line>,
+    /// Leases in the order of their first evaluations: a Lease that is deleted and made again has another uid.
+    leases: Vec<String>,
+}
+
+/// Terms that can be compared: the place of the lease, then `leaseTransitions`.
+type Order = (usize, i64);
+
+/// What was found.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    pub(crate) violations: Vec<String>,
+    /// Violations that are not among the words.
+    more: usize,
+    answers: usize,
+    warned: usize,
+    refusals: usize,
+    silences: usize,
+    evaluations: usize,
+    terms: usize,
+    /// Numbers that an evaluation made from this very evidence.
+    exact: usize,
+    /// Numbers that an evaluation made from other evidence.
+    by_value: usize,
+    /// Numbers on evidence older than the first evaluation that is known.
+    before: usize,
+    /// Numbers that an instance may have made just before it went silent.
+    lost: usize,
+}
+
+/// An evaluation.
+struct Evaluation<'a> {
+    instance: &'a str,
+    /// It was made after this.
+    earliest: f64,
+    /// It was made before this.
+    latest: f64,
+    order: Option<Order>,
+    numbers: &'a BTreeMap<String, Number>,
+}
+
+/// The terms that an answered number may be of; none when unknown.
+struct Answered<'a> {
+    line: &'a Line,
+    variant: &'a str,
+    number: &'a Number,
+    terms: Option<(Order, Order)>,
+    warned: bool,
+}
+
+impl History {
+    /// Reads the lines of a history.
+    ///
+    /// # Errors
+    /// When one is not of a history. A last line without an end was being written.
+    pub(crate) fn read(text: &str) -> anyhow::Result<Self> {
+        let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+        let parse = |(at, line): (usize, &str)| {
+            serde_json::from_str::<Line>(line).with_context(|| format!("line {}", at + 1))
+        };
+        let lines: Vec<Line> = whole.lines().enumerate().map(parse).collect::<Result<_, _>>()?;
+        let mut leases: Vec<String> = Vec::new();
+        for line in &lines {
+            if let Seen::Evaluation { term: Some(term), .. } = &line.seen
+                && !leases.contains(&term.lease)
+            {
+                leases.push(term.lease.clone());
+            }
+        }
+        Ok(Self { lines, leases })
+    }
+
+    fn order(&self, term: Option<&Term>) -> Option<Order> {
+        let term = term?;
+        Some((self.leases.iter().position(|lease| *lease == term.lease)?, term.epoch))
+    }
+
+    fn evaluations(&self) -> Vec<Evaluation<'_>> {
+        let mut evaluations = Vec::new();
+        for line in &self.lines {
+            let Seen::Evaluation { since, term, numbers, .. } = &line.seen else { continue };
+            let earliest = since.map_or(f64::NEG_INFINITY, |since| since - LISTING_DELAY);
+            let order = self.order(term.as_ref());
+            let (instance, latest) = (line.instance.as_str(), line.answered);
+            evaluations.push(Evaluation { instance, earliest, latest, order, numbers });
+        }
+        evaluations
+    }
+
+    /// Looks for what cannot be.
+    pub(crate) fn check(&self, strict: bool) -> Found {
+        let evaluations = self.evaluations();
+        let mut found = Found { evaluations: evaluations.len(), ..Found::default() };
+        for line in &self.lines {
+            match &line.seen {
+                Seen::Answer { warning, .. } => {
+                    found.answers += 1;
+                    found.warned += usize::from(warning.is_some());
+                }
+                Seen::Refusal { .. } => found.refusals += 1,
+                Seen::Silence { .. } => found.silences += 1,
+                Seen::Evaluation { .. } => {}
+            }
+        }
+        deciders(&evaluations, &mut found);
+        let answered = self.answered(&evaluations, &mut found);
+        terms(&answered, strict, &mut found);
+        found
+    }
+
+    /// Every number that was answered, with what is known of where it comes from.
+    fn answered(&self, evaluations: &[Evaluation<'_>], found: &mut Found) -> Vec<Answered<'_>> {
+        let mut made: BTreeMap<(&str, &Number), Vec<&Evaluation<'_>>> = BTreeMap::new();
+        let mut values: BTreeMap<(&str, &str), f64> = BTreeMap::new();
+        let mut oldest: BTreeMap<&str, i64> = BTreeMap::new();
+        for evaluation in evaluations {
+            for (variant, number) in evaluation.numbers {
+                made.entry((variant, number)).or_default().push(evaluation);
+                let first = values.entry((variant, &number.value)).or_insert(f64::INFINITY);
+                *first = first.min(evaluation.earliest);
+                let evidence = oldest.entry(variant).or_insert(i64::MAX);
+                *evidence = number.evidence.min(*evidence);
+            }
+        }
+        let silent = |line: &&Line| matches!(line.seen, Seen::Silence { .. });
+        let silence = self.lines.iter().filter(silent).map(|line| line.asked).fold(f64::INFINITY, f64::min);
+        let mut answered = Vec::new();
+        for line in &self.lines {
+            let Seen::Answer { numbers, warning } = &line.seen else { continue };
+            for (variant, number) in numbers {
+                let before = |evaluation: &&&Evaluation<'_>| evaluation.earliest < line.answered;
+                let exact: Vec<_> =
+                    made.get(&(variant.as_str(), number)).into_iter().flatten().filter(before).collect();
+                let orders = || exact.iter().filter_map(|evaluation| evaluation.order);
+                let terms = orders().min().zip(orders().max());
+                if !exact.is_empty() {
+                    found.exact += 1;
+                } else if oldest.get(variant.as_str()).is_none_or(|oldest| number.evidence < *oldest) {
+                    found.before += 1;
+                } else if values
+                    .get(&(variant.as_str(), number.value.as_str()))
+                    .is_some_and(|first| *first < line.answered)
+                {
+                    found.by_value += 1;
+                } else if silence < line.answered + LISTING_DELAY {
+                    found.lost += 1;
+                } else {
+                    let (instance, asked, value) = (&line.instance, line.asked, &number.value);
+                    found.say(format!(
+                        "at {asked:.2} s {instance} answered {value} for {variant}, which no evaluation made"
+                    ));
+                }
+                answered.push(Answered { line, variant, number, terms, warned: warning.is_some() });
+            }
+        }
+        answered
+    }
+}
+
+/// At most one instance decides in a term, and none in a term that is over.
+fn deciders(evaluations: &[Evaluation<'_>], found: &mut Found) {
+    let mut by_term: BTreeMap<Order, BTreeSet<&str>> = BTreeMap::new();
+    for evaluation in evaluations {
+        if let Some(order) = evaluation.order {
+            by_term.entry(order).or_default().insert(evaluation.instance);
+        }
+    }
+    found.terms = by_term.len();
+    for ((_, epoch), instances) in by_term.iter().filter(|(_, instances)| instances.len() > 1) {
+        found.say(format!("term {epoch}: {instances:?} evaluated in it"));
+    }
+    let known = || evaluations.iter().filter_map(|evaluation| Some((evaluation.order?, evaluation)));
+    for (order, evaluation) in known() {
+        let newer = known().filter(|(newer, other)| *newer > order && other.latest < evaluation.earliest);
+        if let Some((newer, other)) = newer.max_by_key(|(newer, _)| *newer) {
+            let (instance, from, to) = (evaluation.instance, evaluation.earliest, evaluation.latest);
+            found.say(format!(
+                "between {from:.2} and {to:.2} s {instance} evaluated in term {}, after {} had in term {}",
+                order.1, other.instance, newer.1
+            ));
+        }
+    }
+}
+
+/// Nobody answers a number of an earlier term once one of a later term has been answered.
+fn terms(answered: &[Answered<'_>], strict: bool, found: &mut Found) {
+    let held = |answer: &&Answered<'_>| strict || !answer.warned;
+    let mut asked: Vec<_> = answered.iter().filter(held).collect();
+    asked.sort_by(|a, b| a.line.asked.total_cmp(&b.line.asked));
+    let mut done: Vec<_> = answered.iter().collect();
+    done.sort_by(|a, b| a.line.answered.total_cmp(&b.line.answered));
+    let (mut done, mut newest) =
+        (done.into_iter().peekable(), BTreeMap::<&str, (Order, &Answered<'_>)>::new());
+    for answer in asked {
+        while let Some(other) = done.next_if(|other| other.line.answered < answer.line.asked) {
+            let Some((oldest, _)) = other.terms else { continue };
+            let entry = newest.entry(other.variant).or_insert((oldest, other));
+            if oldest > entry.0 {
+                *entry = (oldest, other);
+            }
+        }
+        let Some((_, latest)) = answer.terms else { continue };
+        if let Some((order, other)) = newest.get(answer.variant).filter(|(order, _)| *order > latest) {
+            let Line { instance, asked, .. } = answer.line;
+            found.say(format!(
+                "at {asked:.2} s {instance} answered {} for {} of term {}, after {} had answered {} of term {} at {:.2} s",
+                answer.number.value, answer.variant, latest.1,
+                other.line.instance, other.number.value, order.1, other.line.answered
+            ));
+        }
+    }
+}
+
+impl Found {
+    fn say(&mut self, violation: String) {
+        if self.violations.len() < MAX_VIOLATIONS {
+            self.violations.push(violation);
+        } else {
+            self.more += 1;
+        }
+    }
+}
+
+impl fmt::Display for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { answers, warned, refusals, silences, evaluations, terms, .. } = self;
+        let Self { exact, by_value, before, lost, violations, more, .. } = self;
+        let count = violations.len() + more;
+        write!(
+            f,
+            "{answers} answers ({warned} with a warning), {refusals} refusals, {silences} without an answer; {evaluations} \
+             evaluations in {terms} terms; numbers: {exact} by their evidence, {by_value} by value, {before} older than the \
+             history, {lost} perhaps of an instance that ended; {count} violations"
+        )
+    }
+}
