@@ -111,7 +111,7 @@ impl Case<'_> {
             found.extend(self.unearned_zero(number, measured, &numbers));
         }
         if self.policy.of(self.id).analyzer == Analyzer::SaturationPercent {
-            found.extend(self.more_than_a_step(&numbers));
+            found.extend(self.more_than_a_step(&of_role, &numbers));
         }
         found
     }
@@ -198,10 +198,13 @@ impl Case<'_> {
     }
 
     /// Between looks nothing moves; at a look one variant of the role moves by a step, from its promise or from what runs.
-    fn more_than_a_step(&self, numbers: &[Number<'_>]) -> Vec<Violation> {
+    fn more_than_a_step(&self, of_role: &[&VariantState], numbers: &[Number<'_>]) -> Vec<Violation> {
         let over = |at| at > self.now || seconds(at, self.now) >= self.policy.cycle.get();
         let due = self.before.cycle_at.is_none_or(over);
-        let moved: Vec<&Number<'_>> = numbers.iter().filter(|number| !self.stays(number, due)).collect();
+        let pressed = self.pressed(of_role);
+        let relieved = |number: &Number<'_>| pressed && number.is_relieved(of_role);
+        let moved = numbers.iter().filter(|number| !self.stays(number, due) && !relieved(number));
+        let moved: Vec<&Number<'_>> = moved.collect();
         let one_allowed = due && moved.len() == 1 && moved.iter().all(|number| number.by_a_step());
         if moved.is_empty() || one_allowed {
             return Vec::new();
@@ -239,6 +242,19 @@ impl Case<'_> {
         limits.inventory || !limits.quotas.is_empty() || limits.power.is_some() || limits.spend.is_some()
     }
 
+    /// Five requests have waited in a Ready pod of the role, or some with a full KV cache, or some at the scheduler. Then
+    /// the safety net may hold numbers and raise them between two looks, and by more than a step.
+    fn pressed(&self, of_role: &[&VariantState]) -> bool {
+        let reached = |series: Series<'_>, least: f64| series.iter().any(|sample| sample.value >= least);
+        let waited = |series: Series<'_>| series.iter().any(|sample| sample.value > 0.0);
+        let full = |engine: &Signals| {
+            let waiting = engine.get(Signal::Waiting);
+            reached(waiting, 5.0) || (waited(waiting) && reached(engine.get(Signal::KvUsage), 0.95))
+        };
+        let ready = of_role.iter().flat_map(|state| &state.replicas).filter(|one| one.phase == Phase::Ready);
+        ready.flat_map(serving).any(full) || waited(self.group.scheduler.get(Signal::SchedulerQueueSize))
+    }
+
     fn may_rest(&self, number: &Number<'_>) -> bool {
         number.scale.spec.get() == 0 || self.idle()
     }
@@ -269,6 +285,17 @@ impl Number<'_> {
     fn serves(&self) -> bool {
         let ready = self.state.replicas.iter().filter(|replica| replica.phase == Phase::Ready);
         ready.into_iter().any(|replica| !replica.engines.is_empty())
+    }
+
+    /// No fewer than were promised or run, and at most half of what the role runs more than that, or than what an HPA does
+    /// not take for equal.
+    fn is_relieved(&self, of_role: &[&VariantState]) -> bool {
+        let base = |scale: Scale| scale.current.get().min(scale.spec.get());
+        let running: u64 =
+            of_role.iter().filter_map(|state| state.scale).map(|scale| u64::from(base(scale))).sum();
+        let least = self.bounded(self.promised.unwrap_or(0).max(self.base()));
+        let past = u64::from(self.base()) * 11 / 10 + 1;
+        self.decided >= least && u64::from(self.decided) <= past.max(u64::from(least)) + running.div_ceil(2)
     }
 
     /// What a step starts from: pods that a rolling update adds for a while are no base.

@@ -52,7 +52,8 @@ pub(crate) fn cleaned(snapshot: &Snapshot) -> Snapshot {
 /// What is remembered of a variant, with no moment after `now`; borrowed when there is none, and nothing that a decision
 /// changes in place.
 pub(crate) fn remembered(memory: &VariantMemory, now: Timestamp) -> Cow<'_, VariantMemory> {
-    let moments = [memory.target_since, memory.evidence, memory.blind_since];
+    let net = memory.safety_net;
+    let moments = [memory.target_since, memory.evidence, memory.blind_since, net.grew, net.denied];
     if memory.wanted.is_empty() && moments.into_iter().flatten().all(|at| at <= now) {
         return Cow::Borrowed(memory);
     }
@@ -73,7 +74,9 @@ pub(crate) fn not_after(memory: &mut GroupMemory, now: Timestamp) {
 }
 
 fn variant_not_after(variant: &mut VariantMemory, now: Timestamp) {
-    for moment in [&mut variant.target_since, &mut variant.evidence, &mut variant.blind_since] {
+    let net = &mut variant.safety_net;
+    let own = [&mut variant.target_since, &mut variant.evidence, &mut variant.blind_since];
+    for moment in own.into_iter().chain([&mut net.grew, &mut net.denied]) {
         *moment = moment.map(|at| at.min(now));
     }
     variant.wanted.not_after(now);

@@ -196,6 +196,21 @@ pub struct VariantMemory {
     /// What was wanted lately, where the policy asks for stability.
     #[serde(default, skip_serializing_if = "Wanted::is_empty")]
     pub wanted: Wanted,
+    /// What the safety net has done for it.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub safety_net: SafetyNet,
+}
+
+/// What the safety net of a saturated fleet has done for one variant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SafetyNet {
+    /// When it last ordered replicas: the next ones wait for a start-up time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub grew: Option<Timestamp>,
+    /// When a limit last left it less than it ordered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub denied: Option<Timestamp>,
 }
 
 #[cfg(test)]

@@ -81,6 +81,29 @@ pub struct Step {
     /// What would change the answer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub turns: Vec<Turn>,
+    /// What the safety net makes of a saturated fleet; `None` where the fleet is not saturated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub saturated: Option<Relief>,
+}
+
+/// What becomes of a saturated fleet: whether it grows, and if not, what keeps it from growing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Relief {
+    /// More replicas are ordered, and as many as that at least by the safety net.
+    Growing,
+    /// As many were ordered already, or are now by the analyzer.
+    Ordered,
+    /// Replicas that were ordered are within their start-up time.
+    Starting,
+    /// The maximum is reached.
+    AtMaximum,
+    /// A limit (GPUs, a quota, power, money) leaves no more.
+    AtLimit,
+    /// No node has room for pods that are there already.
+    NoNode,
+    /// What was ordered has not come in its time: an HPA with a lower maximum, a quota on pods, an image that does not start.
+    NotComing,
 }
 
 impl Step {
@@ -93,6 +116,7 @@ impl Step {
             values: Vec::new(),
             binding: None,
             turns: Vec::new(),
+            saturated: None,
         }
     }
 }

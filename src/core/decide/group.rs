@@ -8,18 +8,18 @@ use smol_str::SmolStr;
 
 use super::capacity::{self, Asked};
 use super::member::{Draft, Member, Scene};
-use super::{bounds, role, words, zero};
+use super::{bounds, role, saturated, words, zero};
 use crate::analyze::finding::Analyzer;
 use crate::by_name::ByName;
 use crate::clean::remembered;
 use crate::decision::{Cause, Decision, Target, Unknown, Verdict};
 use crate::memory::{GroupMemory, Learned, VariantMemory};
-use crate::model::VariantId;
+use crate::model::{Role, VariantId};
 use crate::optimize::Plan;
 use crate::quality::look_at;
 use crate::report::{GroupReport, Stage, Step};
 use crate::snapshot::VariantState;
-use crate::units::Seconds;
+use crate::units::{Replicas, Seconds};
 
 /// A group whose analyzers have spoken.
 pub(super) struct Wanting<'a> {
@@ -29,6 +29,8 @@ pub(super) struct Wanting<'a> {
     /// The model, when an optimizer is to make numbers of what its analyzers found.
     pub(super) asked: Option<Asked>,
     pub(super) steps: Vec<Step>,
+    /// The roles that are saturated.
+    saturated: Vec<(Role, saturated::Evidence)>,
     /// What will be remembered, until now without the variants.
     memory: GroupMemory,
     /// What was remembered before.
@@ -54,8 +56,8 @@ impl<'a> Wanting<'a> {
             variants: ByName::with_capacity(scene.group.variants.len()),
         });
         let memory = memory.unwrap_or_default();
-        let (members, drafts, steps) = (Vec::new(), Vec::new(), Vec::new());
-        let mut wanting = Self { scene, members, drafts, asked: None, steps, memory, before };
+        let (members, drafts, steps, saturated) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let mut wanting = Self { scene, members, drafts, asked: None, steps, saturated, memory, before };
         wanting.draft_all();
         wanting
     }
@@ -70,11 +72,14 @@ impl<'a> Wanting<'a> {
         }
         let role = |member: &Member<'_>| member.state.variant.role;
         members.sort_by_key(role);
+        self.saturated = saturated::find(self.scene, &members);
         let mut learned = self.memory.learned.take().unwrap_or_default();
         let mut open = Vec::new();
         for members in members.chunk_by(|one, next| role(one) == role(next)) {
             let Some(role) = members.first().map(role) else { continue };
-            let outcome = role::decide(self.scene, role, members, &mut learned);
+            let saturated = self.saturated.iter().any(|(of, _)| *of == role);
+            let scene = Scene { saturated, ..self.scene };
+            let outcome = role::decide(scene, role, members, &mut learned);
             if self.steps.is_empty() {
                 self.steps = outcome.steps;
             } else {
@@ -113,18 +118,27 @@ impl<'a> Wanting<'a> {
         }
     }
 
-    /// A limit leaves the member at `at` less than is wanted: the rate policy asks another one.
-    pub(super) fn denied(&mut self, at: usize) {
+    /// A limit leaves the member at `at` less than is wanted, `granted`: the rate policy asks another one, and so does the
+    /// safety net. True when the fleet is saturated.
+    pub(super) fn denied(&mut self, at: usize, granted: Replicas) -> bool {
         let rate = self.memory.learned.as_mut().and_then(|learned| learned.rate.as_mut());
         if let Some(rate) = rate {
             let known = rate.knowledge.variants.or_default(self.members[at].name());
             known.denied = Some(self.scene.now.into());
         }
+        let member = &mut self.members[at];
+        saturated::denied(member, granted, self.scene.now);
+        self.saturated.iter().any(|(role, _)| *role == member.state.variant.role)
     }
 
-    /// Puts what analyzers have wanted under the model's rules of stability.
+    /// Puts what analyzers have wanted under the model's rules of stability, and the safety net above all that.
     pub(super) fn settle(&mut self) {
         self.steps.extend(bounds::settle(self.scene, &mut self.members, &mut self.drafts));
+        if !self.saturated.is_empty() {
+            let (members, drafts) = (&mut self.members, &mut self.drafts);
+            let learned = &mut self.memory.learned;
+            self.steps.extend(saturated::relieve(self.scene, &self.saturated, members, drafts, learned));
+        }
     }
 
     /// The group's decision. Of what is remembered, a variant that is not in the group keeps its place if `keep` says so.
@@ -188,6 +202,7 @@ fn publish(scene: Scene<'_>, member: &Member<'_>, draft: Draft) -> (Verdict, Var
         message: if draft.blind { before.message.clone() } else { Some(draft.message.clone()) },
         blind_since,
         wanted: before.wanted.clone(),
+        safety_net: before.safety_net,
     };
     let age = Seconds::between(evidence, now);
     if age > scene.max_stale {

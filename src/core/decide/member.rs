@@ -30,6 +30,8 @@ pub(super) struct Scene<'a> {
     pub(super) group: &'a ModelGroup,
     /// The analyzer's next look is due.
     pub(super) due: bool,
+    /// The fleet that is looked at is saturated: nothing of it is removed.
+    pub(super) saturated: bool,
 }
 
 impl<'a> Scene<'a> {
@@ -47,7 +49,20 @@ impl<'a> Scene<'a> {
         let (model, scale_to_zero) = (policy.of(id), policy.scale_to_zero(id));
         let (classes, unit_costs) = (policy.service_classes.as_slice(), &policy.accelerators);
         let Policy { compat, cycle, max_stale, .. } = *policy;
-        Self { now, id, model, scale_to_zero, compat, cycle, max_stale, classes, unit_costs, group, due }
+        Self {
+            now,
+            id,
+            model,
+            scale_to_zero,
+            compat,
+            cycle,
+            max_stale,
+            classes,
+            unit_costs,
+            group,
+            due,
+            saturated: false,
+        }
     }
 }
 

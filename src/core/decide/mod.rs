@@ -9,6 +9,7 @@ mod latency;
 mod member;
 mod rate;
 mod role;
+mod saturated;
 mod score;
 mod share;
 mod step;

@@ -97,7 +97,7 @@ fn ask(
         variants,
         waiting: held + in_pods(Signal::Waiting),
         running: in_pods(Signal::Running),
-        may_remove: state.rights().down && !queue_lost(scene),
+        may_remove: state.rights().down && !queue_lost(scene) && !scene.saturated,
         tolerance: scene.model.stability.tolerance,
         policy: &scene.model.rate,
     };

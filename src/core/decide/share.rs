@@ -13,7 +13,7 @@ use crate::limit::{Budget, Granted, Limit, Quota, Want, grant};
 use crate::model::{Compat, LimitPolicy, Policy, Power};
 use crate::optimize::rescale::Rescale;
 use crate::optimize::{Request, by_score, cost_aware};
-use crate::report::{Stage, Step, Value};
+use crate::report::{Relief, Stage, Step, Value};
 use crate::snapshot::Snapshot;
 use crate::units::{Replicas, Watts};
 
@@ -94,14 +94,14 @@ fn hold_back(all: &mut [Wanting<'_>], limits: &[Limit], policy: &Policy) {
     for ((group, at), granted) in places.into_iter().zip(granted) {
         let one = &mut all[group];
         if one.drafts[at].number.is_some_and(|wanted| granted.granted < wanted && granted.limited) {
-            one.denied(at);
-            deny(one, at, &granted);
+            let relief = one.denied(at, granted.granted).then_some(Relief::AtLimit);
+            deny(one, at, &granted, relief);
         }
     }
 }
 
 /// Puts less than was wanted into the draft of the member at `at`.
-fn deny(one: &mut Wanting<'_>, at: usize, granted: &Granted) {
+fn deny(one: &mut Wanting<'_>, at: usize, granted: &Granted, saturated: Option<Relief>) {
     let Wanting { members, drafts, steps, .. } = one;
     let (member, draft, bound) = (&members[at], &mut drafts[at], granted.bound.as_ref());
     let binding = bound.map_or_else(|| SmolStr::new_static("free GPUs"), ToSmolStr::to_smolstr);
@@ -117,7 +117,7 @@ fn deny(one: &mut Wanting<'_>, at: usize, granted: &Granted) {
         all.into_iter().chain(others).collect()
     });
     let step = Step::new(Stage::Limit, Some(member.name()), message.clone());
-    steps.push(Step { binding: Some(binding), values: values.unwrap_or_default(), ..step });
+    steps.push(Step { binding: Some(binding), values: values.unwrap_or_default(), saturated, ..step });
     let number = Some(granted.granted);
     *draft = Draft { number, reason: Reason::Bounded, message, ..draft.clone() };
 }

@@ -1,16 +1,19 @@
 //! What an observation means: zero, absent, stale and broken are four different things, and only a measured zero may
 //! lower a number. Not what is decided from it: that is `analyze` and `decide`.
 //!
-//! `engine` judges one serving process, [`Sight`] a set of variants that are decided together.
+//! `engine` judges one serving process, [`Sight`] a set of variants that are decided together, `saturated` whether such a set
+//! has no room left.
 
 mod engine;
 mod load;
+mod saturated;
 mod sight;
 #[cfg(test)]
 mod tests;
 
 pub use engine::{Freshness, Reading, engines_of, fresh_limit, read, stale_limit};
 pub use load::{Load, RATE_WINDOW, SIZE_WINDOW};
+pub use saturated::{SATURATED_WINDOW, SaturatedPods, queue_never_empties, saturated};
 pub use sight::{Rights, Sight, State, VariantSight, look};
 pub(crate) use sight::{Seen, look_at, state_of};
 

@@ -1,0 +1,348 @@
+//! The safety net above every analyzer: a saturated fleet (one role of a model) is never shrunk, and grows by half, whatever
+//! the analyzer says or cannot say. It only raises: where an analyzer wants more, that stands. It comes before limits and
+//! bounds, like every addition, and says what keeps a fleet from growing: ordered replicas that start, a limit, the maximum,
+//! no node.
+
+use jiff::Timestamp;
+use smol_str::{SmolStr, format_smolstr};
+
+use super::member::{Draft, Member, Scene};
+use super::role::newest;
+use crate::analyze::rate::past_tolerance;
+use crate::decision::Reason;
+use crate::learn::{LEAD, StartUps, starts_of};
+use crate::memory::Learned;
+use crate::model::Role;
+use crate::observe::held_by_scheduler;
+use crate::quality::{SATURATED_WINDOW, SaturatedPods, State, queue_never_empties, saturated};
+use crate::report::{Relief, Stage, Step, Value};
+use crate::snapshot::{Phase, SourceHealth};
+use crate::units::{Replicas, Seconds};
+
+/// Replicas that one growth orders at most, as the rate policy's decisions: no model has as many, and half of a number that
+/// is wrong orders no more.
+const MAX_GROWTH: u32 = 1000;
+
+/// Pods of an order are Ready within this many start-up times; later ones have only become Ready again.
+const MAX_STARTS: f64 = 3.0;
+
+/// A variant that a limit has denied replicas is asked again after this time, if there is another one to ask.
+const DENIED_WINDOW: Seconds = Seconds::whole(60);
+
+/// How it is known that a fleet is saturated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Evidence {
+    /// By its pods.
+    Pods(SaturatedPods),
+    /// The scheduler's queue has not been empty.
+    Queue,
+}
+
+/// The roles of `members` (sorted by role) that are saturated. The scheduler's queue is the whole model's: it counts where no
+/// role's pods are saturated, and then for all roles that serve. When the source does not answer, nothing is saturated.
+pub(super) fn find(scene: Scene<'_>, members: &[Member<'_>]) -> Vec<(Role, Evidence)> {
+    if matches!(scene.group.source, SourceHealth::Down { .. }) {
+        return Vec::new();
+    }
+    let role = |member: &Member<'_>| member.state.variant.role;
+    let roles = || members.chunk_by(move |one, next| role(one) == role(next));
+    let by_pods =
+        |members: &[Member<'_>]| Some((role(members.first()?), Evidence::Pods(pods(scene, members)?)));
+    let by_pods: Vec<_> = roles().filter_map(by_pods).collect();
+    if !by_pods.is_empty() || !queue_never_empties(&scene.group.scheduler, scene.now) {
+        return by_pods;
+    }
+    let serves = |members: &&[Member<'_>]| members.iter().any(|member| member.seen.ready > 0);
+    roles().filter(serves).filter_map(|members| Some((role(members.first()?), Evidence::Queue))).collect()
+}
+
+fn pods(scene: Scene<'_>, members: &[Member<'_>]) -> Option<SaturatedPods> {
+    let ready = members.iter().map(|member| member.scale.ready.get()).fold(0, u32::saturating_add);
+    saturated(members.iter().flat_map(|member| &member.state.replicas), ready, scene.now)
+}
+
+/// Holds the numbers of the saturated roles of `members`, and raises them where nothing keeps them from growing.
+pub(super) fn relieve(
+    scene: Scene<'_>,
+    found: &[(Role, Evidence)],
+    members: &mut [Member<'_>],
+    drafts: &mut [Draft],
+    learned: &mut Option<Box<Learned>>,
+) -> Vec<Step> {
+    let mut steps = Vec::new();
+    for (role, evidence) in found {
+        let of_role = |member: &&Member<'_>| member.state.variant.role == *role;
+        let first = members.iter().take_while(|member| !of_role(member)).count();
+        let end = first + members[first..].iter().take_while(of_role).count();
+        let (members, drafts) = (&mut members[first..end], &mut drafts[first..end]);
+        let stand =
+            |(member, draft): (&Member<'_>, &Draft)| Stand::new(scene, learned.as_deref(), member, draft);
+        let mut stands: Vec<Stand> = members.iter().zip(drafts.iter()).map(stand).collect();
+        let relief = grow(scene, members, &mut stands);
+        if relief == Relief::Growing {
+            let rate = learned.as_mut().and_then(|learned| learned.rate.as_mut());
+            rate.into_iter().for_each(|rate| rate.control.entry(*role).or_default().grew(scene.now.into()));
+        }
+        let fleet =
+            Fleet { scene, evidence: *evidence, at: newest_evidence(scene, *evidence, members), relief };
+        for ((member, draft), stand) in members.iter_mut().zip(drafts).zip(&stands) {
+            steps.extend(fleet.relieve(member, draft, stand));
+        }
+    }
+    steps
+}
+
+fn newest_evidence(scene: Scene<'_>, evidence: Evidence, members: &[Member<'_>]) -> Timestamp {
+    let queue = held_by_scheduler(scene.now, &scene.group.scheduler).filter(|_| evidence == Evidence::Queue);
+    queue.map_or_else(|| newest(members, scene.now), |queue| queue.at)
+}
+
+/// One variant of a saturated fleet.
+#[derive(Debug, Clone, Copy)]
+struct Stand {
+    /// Replicas that run and may: without those that a lowered maximum takes away.
+    running: u32,
+    /// What was promised or runs, within the bounds: its number may not fall below.
+    floor: u32,
+    /// Its number so far; what runs where no analyzer has one.
+    number: u32,
+    /// As many as it may have.
+    max: u32,
+    /// Of the replicas ordered, those that are within their start-up time.
+    coming: u32,
+    /// Something that was ordered has not had its time yet to show what it relieves.
+    waits: bool,
+    /// How long a pod of it takes to start.
+    start: Seconds,
+    /// Why it cannot grow.
+    block: Option<Relief>,
+    /// The net has raised its number.
+    raised: bool,
+}
+
+impl Stand {
+    fn new(scene: Scene<'_>, learned: Option<&Learned>, member: &Member<'_>, draft: &Draft) -> Self {
+        let known = learned.and_then(|learned| learned.rate.as_ref());
+        let known = known.and_then(|rate| rate.knowledge.variants.get(member.name()));
+        let (pods, prior) = (starts_of(member.state), scene.model.rate.start_up.get());
+        let start = known.map_or_else(
+            || StartUps::default().expected(prior, &pods),
+            |own| own.starts.expected(prior, &pods),
+        );
+        let start = Seconds::new(start).unwrap_or_default();
+        let age = |at: Timestamp| Seconds::between(at, scene.now).get();
+        let bounds = member.state.variant.bounds;
+        let max = bounds.max.map_or(u32::MAX, |max| max.max(bounds.min).get());
+        let running = member.scale.base().get().min(max);
+        let promised = member.committed().map_or(0, Replicas::get);
+        let floor =
+            if member.active() { bounds.clamp(Replicas::new(promised.max(running))).get() } else { 0 };
+        let ordered = member.memory.target_since.filter(|_| promised > 0);
+        let coming = coming(scene, member, start, ordered);
+        let net = member.memory.safety_net;
+        let grew = net.grew.is_some_and(|at| age(at) < start.get());
+        let denied = net.denied.is_some_and(|at| at < scene.now && age(at) < DENIED_WINDOW.get());
+        let number = draft.number.map_or(running, |number| bounds.clamp(number).get().max(floor));
+        let late = promised > running && ordered.is_some_and(|at| age(at) >= start.get() + LEAD);
+        let block = if member.seen.unschedulable > 0 {
+            Some(Relief::NoNode)
+        } else if number >= max {
+            Some(Relief::AtMaximum)
+        } else if late {
+            Some(Relief::NotComing)
+        } else if denied {
+            Some(Relief::AtLimit)
+        } else {
+            None
+        };
+        let waits = coming > 0 || grew || relieves(scene, member, start, ordered);
+        Self { running, floor, number, max, coming, waits, start, block, raised: false }
+    }
+
+    /// What counts of its number: what was ordered long ago and has not come relieves nobody.
+    fn counts(&self) -> u32 {
+        if self.block == Some(Relief::NotComing) && self.number <= self.floor {
+            self.running
+        } else {
+            self.number
+        }
+    }
+}
+
+/// Replicas ordered at `ordered` that are not Ready and within their start-up: pods that are young, and those that do not
+/// exist yet while an HPA may not have followed.
+fn coming(scene: Scene<'_>, member: &Member<'_>, start: Seconds, ordered: Option<Timestamp>) -> u32 {
+    let age = |at: Timestamp| Seconds::between(at, scene.now).get();
+    let (mut there, mut young) = (0_u32, 0_u32);
+    for replica in member.state.replicas.iter().filter(|replica| replica.phase != Phase::Terminating) {
+        there += 1;
+        let starts = matches!(replica.phase, Phase::Pending | Phase::Starting);
+        young += u32::from(starts && age(replica.created) < start.get());
+    }
+    let promised = member.committed().map_or(0, Replicas::get);
+    let recent = ordered.is_some_and(|at| age(at) < start.get() + LEAD);
+    let unordered = if recent { promised.saturating_sub(there) } else { 0 };
+    let missing = promised.max(member.scale.base().get()).saturating_sub(member.seen.ready);
+    missing.min(young.saturating_add(unordered))
+}
+
+/// A pod of the last order has become Ready within the window: what it relieves shows in the next scrapes.
+fn relieves(scene: Scene<'_>, member: &Member<'_>, start: Seconds, ordered: Option<Timestamp>) -> bool {
+    let age = |at: Timestamp| Seconds::between(at, scene.now).get();
+    let longest = MAX_STARTS * start.get() + LEAD + SATURATED_WINDOW.get();
+    let Some(ordered) = ordered.filter(|at| age(*at) < longest) else { return false };
+    let ready = member.state.replicas.iter().filter(|replica| replica.phase == Phase::Ready);
+    let mut ready =
+        ready.filter(|replica| replica.created >= ordered).filter_map(|replica| replica.ready_since);
+    ready.any(|since| age(since) < SATURATED_WINDOW.get())
+}
+
+/// Raises the numbers of a saturated fleet to half more than runs, if nothing that was ordered is on its way: of the cheapest
+/// variant that can grow, those that run before those that sleep, and what is beyond its maximum of the next one.
+fn grow(scene: Scene<'_>, members: &[Member<'_>], stands: &mut [Stand]) -> Relief {
+    let sum = |part: &dyn Fn(&Stand) -> u32| stands.iter().map(part).fold(0, u32::saturating_add);
+    let running = sum(&|stand| stand.running);
+    let enough = running.saturating_add(running.div_ceil(2).clamp(1, MAX_GROWTH));
+    let mut left = enough.saturating_sub(sum(&Stand::counts));
+    if stands.iter().any(|stand| stand.waits) {
+        return Relief::Starting;
+    }
+    if running == 0 {
+        // A maximum of 0, or pods that nobody asks for any more.
+        return Relief::AtMaximum;
+    }
+    if left == 0 {
+        return Relief::Ordered;
+    }
+    let mut order: Vec<usize> = (0..members.len()).collect();
+    order.sort_by(|one, next| {
+        let (one, next) = (&members[*one], &members[*next]);
+        next.active().cmp(&one.active()).then_with(|| one.by_cost(next))
+    });
+    // What a limit has denied is asked for again only if there is nobody else.
+    let able = |stand: &Stand| stand.block.is_none();
+    let denied = |stand: &Stand| stand.block == Some(Relief::AtLimit);
+    let asked: &dyn Fn(&Stand) -> bool = if stands.iter().any(able) { &able } else { &denied };
+    let asked: Vec<usize> = order.into_iter().filter(|at| asked(&stands[*at])).collect();
+    for at in asked {
+        let stand = &mut stands[at];
+        let given = left.min(stand.max.saturating_sub(stand.number));
+        if given == 0 {
+            continue;
+        }
+        left -= given;
+        let (wanted, tolerance) = (stand.number + given, scene.model.stability.tolerance);
+        stand.number = past_tolerance(stand.running, wanted, (0, stand.max), tolerance, |_| false);
+        stand.raised = true;
+    }
+    let blocked = || stands.iter().find_map(|stand| stand.block).unwrap_or(Relief::AtMaximum);
+    if stands.iter().any(|stand| stand.raised) { Relief::Growing } else { blocked() }
+}
+
+/// A saturated fleet, and what becomes of it.
+struct Fleet<'a> {
+    scene: Scene<'a>,
+    evidence: Evidence,
+    at: Timestamp,
+    relief: Relief,
+}
+
+impl Fleet<'_> {
+    /// Puts the number of `stand` into the draft, and what there is to say.
+    fn relieve(&self, member: &mut Member<'_>, draft: &mut Draft, stand: &Stand) -> Option<Step> {
+        let relief = match self.relief {
+            _ if stand.raised => Relief::Growing,
+            Relief::Starting | Relief::Ordered => self.relief,
+            _ => stand.block.unwrap_or(Relief::Ordered),
+        };
+        let number = Replicas::new(stand.number);
+        let held = draft.number.is_some_and(|own| own < number) && !stand.raised;
+        if relief == Relief::Ordered && !held {
+            return None;
+        }
+        let message = self.message(member, stand, (relief, held), draft);
+        if stand.raised {
+            member.memory.to_mut().safety_net.grew = Some(self.scene.now);
+        }
+        let reason = match relief {
+            Relief::Growing => Reason::ScaleUp,
+            Relief::Starting | Relief::Ordered => Reason::Transition,
+            _ => Reason::Bounded,
+        };
+        // What is not seen at all says so itself, and an analyzer's own growth needs no other words.
+        let silent = draft.number.is_none() || draft.blind || stand.number > stand.floor || !member.active();
+        if stand.raised || held || !silent {
+            *draft = Draft {
+                number: Some(number),
+                reason,
+                message: message.clone(),
+                evidence: if draft.blind { self.at } else { draft.evidence },
+                blind: draft.blind && !stand.raised,
+                // What it adds is asked of the limits.
+                look: draft.look.or_else(|| stand.raised.then(|| State::Aging.rights())),
+            };
+        }
+        let values = vec![
+            Value::new("replicas that run", f64::from(stand.running)),
+            Value::new("replicas that start", f64::from(stand.coming)),
+            Value::new("start-up time in seconds", stand.start.get()),
+        ];
+        let step = Step::new(Stage::Target, Some(member.name()), message);
+        Some(Step { values, saturated: Some(relief), ..step })
+    }
+
+    fn message(
+        &self,
+        member: &Member<'_>,
+        stand: &Stand,
+        (relief, held): (Relief, bool),
+        draft: &Draft,
+    ) -> SmolStr {
+        let id = member.id();
+        let stays = if held { "nothing is removed; " } else { "" };
+        let why = match self.evidence {
+            Evidence::Pods(SaturatedPods { saturated, ready }) => format_smolstr!(
+                "in every scrape of the last minute {saturated} of {ready} Ready pods had 5 requests waiting, or a full KV cache and requests waiting"
+            ),
+            Evidence::Queue => {
+                SmolStr::new_static("the scheduler has held requests for the whole of the last minute")
+            }
+        };
+        let what = match relief {
+            Relief::Growing => format_smolstr!("{} to {} replicas", stand.running, stand.number),
+            Relief::Ordered => SmolStr::new_static("enough replicas are ordered"),
+            Relief::Starting if stand.coming > 0 => {
+                format_smolstr!("waiting for {} replicas that start", stand.coming)
+            }
+            Relief::Starting => {
+                format_smolstr!("waiting a start-up time ({}) for what was ordered", stand.start)
+            }
+            Relief::AtMaximum => format_smolstr!("more is needed, but the maximum is {}", stand.max),
+            Relief::AtLimit => SmolStr::new_static("more is needed, but a limit leaves no more"),
+            Relief::NoNode => {
+                format_smolstr!("more is needed, but no node has room for {} pods", member.seen.unschedulable)
+            }
+            Relief::NotComing => format_smolstr!(
+                "more is needed, but of {} replicas that were ordered {} run: look at the autoscaler's maximum and at quotas on pods",
+                stand.floor,
+                stand.running
+            ),
+        };
+        // Between two looks the words are the last look's, and these among them.
+        let own = draft.look.is_some().then(|| draft.message.strip_prefix(id.to_string().as_str())).flatten();
+        let own = own.map(|own| own.trim_start_matches([':', ' '])).filter(|own| !own.is_empty());
+        let own = own.map_or_else(SmolStr::default, |own| format_smolstr!("; {own}"));
+        format_smolstr!("{id}: saturated ({why}): {stays}{what}{own}")
+    }
+}
+
+/// A limit leaves `member` no more than `granted`, of what the net may have ordered at `now`.
+pub(super) fn denied(member: &mut Member<'_>, granted: Replicas, now: Timestamp) {
+    if member.memory.safety_net.grew != Some(now) {
+        return;
+    }
+    let nothing = granted <= member.committed().unwrap_or_default().max(member.scale.base());
+    let net = &mut member.memory.to_mut().safety_net;
+    net.denied = Some(now);
+    net.grew = net.grew.filter(|_| !nothing);
+}

@@ -1,0 +1,249 @@
+//! Whether a fleet is saturated: the evidence of the safety net above every analyzer. It rests on signals of its own (waiting
+//! requests, the KV cache, the scheduler's queue) and on nothing that was learned.
+
+use jiff::Timestamp;
+
+use super::engine::{engines_of, fresh_limit};
+use super::load::longer;
+use super::{LATE_SCRAPE, PEAK_WINDOW};
+use crate::snapshot::{Phase, Replica, Sample, Series, Signal, Signals};
+use crate::units::Seconds;
+
+/// Every scrape of this time must show it: one minute, four scrapes of the usual 15 s.
+pub const SATURATED_WINDOW: Seconds = PEAK_WINDOW;
+
+/// Fewer scrapes are no time.
+const MIN_SCRAPES: usize = 2;
+
+/// An engine with so many requests waiting is saturated, whatever its KV cache. One or two wait for the next step of any
+/// busy engine; V1 and the endpoint picker take five for a queue too.
+const MIN_WAITING: f64 = 5.0;
+
+/// With a KV cache as full as this a single waiting request waits for blocks, and others are about to be preempted.
+const MIN_KV_USAGE: f64 = 0.95;
+
+/// How many of a fleet's Ready pods have shown that they are saturated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SaturatedPods {
+    /// Saturated in every scrape of the window.
+    pub saturated: u32,
+    /// Ready, measured or not.
+    pub ready: u32,
+}
+
+/// What the scrapes of the window say of one engine, pod or queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Pressure {
+    /// In every scrape of the window.
+    Saturated,
+    /// Some scrape of the window shows that there was room.
+    Calm,
+    /// Nothing can be said: no waiting requests in the series, too old, too few, or not a whole window yet.
+    Unknown,
+}
+
+/// Whether the fleet of these pods is saturated: every Ready pod of which anything is known is, and these are at least one
+/// and at least half of them. `ready` is how many Ready pods the scale targets count.
+///
+/// A pod without evidence (a dead exporter, a renamed series, its first minute) therefore neither makes a fleet saturated
+/// nor prevents it: it may have room, but what is known of the others weighs more, as long as the unknown are not the
+/// majority. One scrape of one pod with room prevents it, however short the pod is known: there requests can go.
+#[must_use]
+pub fn saturated<'a>(
+    replicas: impl IntoIterator<Item = &'a Replica>,
+    ready: u32,
+    now: Timestamp,
+) -> Option<SaturatedPods> {
+    let (mut saturated, mut listed) = (0_u32, 0_u32);
+    for replica in replicas.into_iter().filter(|replica| replica.phase == Phase::Ready) {
+        listed = listed.saturating_add(1);
+        match pod(replica, now) {
+            Pressure::Calm => return None,
+            Pressure::Saturated => saturated += 1,
+            Pressure::Unknown => {}
+        }
+    }
+    let ready = ready.max(listed);
+    (saturated > 0 && saturated >= ready - saturated).then_some(SaturatedPods { saturated, ready })
+}
+
+/// The scheduler has held requests in every scrape of the window.
+#[must_use]
+pub fn queue_never_empties(scheduler: &Signals, now: Timestamp) -> bool {
+    let holds = |sample: Sample| if sample.value > 0.0 { Pressure::Saturated } else { Pressure::Calm };
+    pressure(scheduler, Signal::SchedulerQueueSize, now, |_, sample| holds(sample)) == Pressure::Saturated
+}
+
+/// Each engine of a saturated pod is saturated, as far as it is known.
+fn pod(replica: &Replica, now: Timestamp) -> Pressure {
+    let mut found = Pressure::Unknown;
+    for (_, signals) in engines_of(replica) {
+        match pressure(signals, Signal::Waiting, now, engine) {
+            Pressure::Calm => return Pressure::Calm,
+            Pressure::Saturated => found = Pressure::Saturated,
+            Pressure::Unknown => {}
+        }
+    }
+    found
+}
+
+/// One scrape of an engine, with its waiting requests and the KV usage at that time.
+fn engine(kv: Series<'_>, waiting: Sample) -> Pressure {
+    if waiting.value >= MIN_WAITING {
+        return Pressure::Saturated;
+    }
+    if waiting.value <= 0.0 {
+        return Pressure::Calm;
+    }
+    let usage = kv.iter().rev().filter(is_measurement).find(|usage| usage.at <= waiting.at);
+    match usage {
+        Some(usage) if usage.value >= MIN_KV_USAGE => Pressure::Saturated,
+        Some(_) => Pressure::Calm,
+        None => Pressure::Unknown,
+    }
+}
+
+/// What the scrapes of the window show of `signal`, each judged by `judge`. The newest comes first: of a fleet that is not
+/// saturated nothing else is read.
+fn pressure<'s>(
+    signals: &'s Signals,
+    signal: Signal,
+    now: Timestamp,
+    judge: impl Fn(Series<'s>, Sample) -> Pressure,
+) -> Pressure {
+    let Some(newest) = signals.newest(signal) else { return Pressure::Unknown };
+    let (interval, age) = (signals.interval(), |at| Seconds::between(at, now));
+    let fresh = fresh_limit(interval);
+    if age(newest.at) > fresh {
+        return Pressure::Unknown;
+    }
+    // A slow scrape leaves fewer than two samples in a minute.
+    let window = longer(SATURATED_WINDOW, fresh);
+    let kv = signals.get(Signal::KvUsage);
+    let (mut scrapes, mut oldest, mut known) = (0, Seconds::ZERO, true);
+    let in_window = |sample: &Sample| age(sample.at) <= window;
+    for sample in signals.get(signal).iter().rev().take_while(in_window).filter(is_measurement) {
+        match judge(kv, sample) {
+            Pressure::Calm => return Pressure::Calm,
+            Pressure::Saturated => {}
+            Pressure::Unknown => known = false,
+        }
+        (scrapes, oldest) = (scrapes + 1, age(sample.at));
+    }
+    // To within one scrape of the window's far end.
+    let spans = oldest.get() >= window.get() - interval.get() - LATE_SCRAPE.get();
+    if known && spans && scrapes >= MIN_SCRAPES { Pressure::Saturated } else { Pressure::Unknown }
+}
+
+fn is_measurement(sample: &Sample) -> bool {
+    sample.value.is_finite() && sample.value >= 0.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use jiff::SignedDuration;
+
+    const NOW: Timestamp = Timestamp::constant(1_800_000_000, 0);
+
+    /// Samples 15 s apart, the newest 2 s old, newest first.
+    fn series(signals: &mut Signals, signal: Signal, values: &[f64]) {
+        let at = |back: usize| NOW - SignedDuration::from_secs(2 + 15 * i64::try_from(back).unwrap());
+        signals.add(
+            signal,
+            values.iter().enumerate().map(|(back, value)| Sample { at: at(back), value: *value }),
+        );
+    }
+
+    fn replica(engines: &[(&[f64], &[f64])]) -> Replica {
+        let engine = |(rank, (kv, waiting)): (usize, &(&[f64], &[f64]))| {
+            let mut signals = Signals::default();
+            series(&mut signals, Signal::KvUsage, kv);
+            series(&mut signals, Signal::Waiting, waiting);
+            (smol_str::ToSmolStr::to_smolstr(&rank), signals)
+        };
+        let engines = engines.iter().enumerate().map(engine).collect();
+        let created = NOW - SignedDuration::from_secs(900);
+        Replica { pod: "p".into(), phase: Phase::Ready, created, ready_since: Some(created), engines }
+    }
+
+    fn alone(kv: &[f64], waiting: &[f64]) -> bool {
+        saturated(&[replica(&[(kv, waiting)])], 1, NOW).is_some()
+    }
+
+    const QUEUED: ([f64; 4], [f64; 4]) = ([0.5; 4], [5.0; 4]);
+    const FULL: ([f64; 4], [f64; 4]) = ([0.95; 4], [1.0; 4]);
+
+    #[test]
+    fn a_queue_of_five_or_a_full_cache_with_one_waiting_is_saturated_for_a_minute_only() {
+        assert!(alone(&QUEUED.0, &QUEUED.1) && alone(&FULL.0, &FULL.1));
+        assert!(alone(&[0.5, 0.99, 0.5, 0.96], &[5.0, 1.0, 7.0, 4.0]), "either, scrape by scrape");
+        assert!(
+            !alone(&[0.5; 4], &[4.9; 4]) && !alone(&[0.949; 4], &[1.0; 4]) && !alone(&[1.0; 4], &[0.0; 4])
+        );
+        for room in 0..4 {
+            let mut waiting = QUEUED.1;
+            waiting[room] = 4.0;
+            assert!(!alone(&QUEUED.0, &waiting), "room in scrape {room}");
+        }
+        assert!(
+            alone(&QUEUED.0, &[5.0, 5.0, 5.0, 5.0, 0.0]),
+            "what was more than a minute ago does not count"
+        );
+    }
+
+    #[test]
+    fn one_sample_or_half_a_minute_is_no_minute() {
+        assert!(!alone(&[], &[9.0]) && !alone(&[], &[9.0, 9.0]) && alone(&[], &[9.0, 9.0, 9.0, 9.0]));
+        let late = |newest: i64| {
+            let mut signals = Signals::default();
+            let at = |back: i64| NOW - SignedDuration::from_secs(newest + 15 * back);
+            signals.add(Signal::Waiting, (0..6).map(|back| Sample { at: at(back), value: 9.0 }));
+            pressure(&signals, Signal::Waiting, NOW, engine)
+        };
+        assert_eq!([late(30), late(31)], [Pressure::Saturated, Pressure::Unknown]);
+    }
+
+    #[test]
+    fn a_scrape_once_a_minute_is_enough_with_two_of_them() {
+        let mut signals = Signals::default();
+        let at = |back: i64| NOW - SignedDuration::from_secs(10 + 60 * back);
+        signals.add(Signal::SchedulerQueueSize, (0..2).map(|back| Sample { at: at(back), value: 1.0 }));
+        assert!(queue_never_empties(&signals, NOW));
+        signals.add(
+            Signal::SchedulerQueueSize,
+            [Sample { at: at(0) + SignedDuration::from_secs(5), value: 0.0 }],
+        );
+        assert!(!queue_never_empties(&signals, NOW));
+    }
+
+    #[test]
+    fn a_pod_without_evidence_neither_saturates_a_fleet_nor_keeps_it_from_being_saturated() {
+        let (queued, unknown, calm) =
+            (replica(&[(&QUEUED.0, &QUEUED.1)]), replica(&[(&[0.99; 4], &[])]), replica(&[(&[], &[0.0])]));
+        let fleet = |pods: &[&Replica], ready| saturated(pods.iter().copied(), ready, NOW);
+        assert_eq!(fleet(&[&queued, &unknown], 2), Some(SaturatedPods { saturated: 1, ready: 2 }));
+        assert_eq!(fleet(&[&queued, &unknown, &unknown], 3), None, "the unknown are the majority");
+        assert_eq!(fleet(&[&queued], 3), None, "pods that are counted and not listed are unknown too");
+        assert_eq!(fleet(&[&unknown], 1), None);
+        assert_eq!(fleet(&[&queued, &calm], 2), None, "one scrape with room is room");
+        assert_eq!(fleet(&[], 0), None);
+        let starting = Replica { phase: Phase::Starting, ..calm };
+        assert!(fleet(&[&queued, &starting], 1).is_some(), "only Ready pods count");
+    }
+
+    #[test]
+    fn each_engine_of_a_pod_is_saturated_or_the_pod_is_not() {
+        let engines = |second: (&[f64], &[f64])| replica(&[(&QUEUED.0, &QUEUED.1), second]);
+        assert!(saturated(&[engines((&QUEUED.0, &QUEUED.1))], 1, NOW).is_some());
+        assert!(saturated(&[engines((&[0.2; 4], &[0.0; 4]))], 1, NOW).is_none());
+    }
+
+    #[test]
+    fn what_is_no_number_is_no_evidence() {
+        assert!(
+            !alone(&[f64::NAN; 4], &[1.0; 4]) && !alone(&[], &[f64::INFINITY; 4]) && !alone(&[], &[-9.0; 4])
+        );
+        assert!(alone(&[f64::NAN; 4], &[5.0; 4]));
+    }
+}

@@ -1,0 +1,165 @@
+//! The two guards above every analyzer, for every snapshot, memory and policy, however odd: what has no room left is not
+//! shrunk and grows, and what runs fits into what a removal leaves.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests may fail like tests")]
+
+#[allow(dead_code, reason = "shared by several tests")]
+#[path = "support/cases.rs"]
+mod cases;
+#[allow(dead_code, reason = "shared by several tests")]
+#[path = "support/odd.rs"]
+mod odd;
+
+use jiff::SignedDuration;
+use odd::{NOW, anyones_policy, memory, snapshot};
+use proptest::prelude::*;
+use wva_core::decision::Verdict;
+use wva_core::memory::Memory;
+use wva_core::model::Role;
+use wva_core::report::Relief;
+use wva_core::snapshot::{Phase, Sample, Scale, Signal, SourceHealth, VariantState};
+use wva_core::units::Replicas;
+use wva_core::{Outcome, Policy, Snapshot, decide, observe};
+
+fn evaluate(snapshot: &Snapshot, memory: &Memory, policy: &Policy) -> Outcome {
+    decide(snapshot, &observe(snapshot, memory.clone()), policy)
+}
+
+fn promised(state: &VariantState, memory: &Memory) -> Option<Replicas> {
+    let remembered = memory.groups.values().find_map(|group| group.variants.get(&state.variant.id.name));
+    remembered.and_then(|one| one.target).or(state.last_status.filter(|last| *last > Replicas::ZERO))
+}
+
+fn states(snapshot: &Snapshot) -> impl Iterator<Item = &VariantState> {
+    snapshot.groups.values().flat_map(|group| &group.variants)
+}
+
+fn number(outcome: &Outcome, state: &VariantState) -> Option<Replicas> {
+    match &outcome.decisions[&state.variant.id].verdict {
+        Verdict::Target(target) => Some(target.desired),
+        Verdict::Unknown(_) => None,
+    }
+}
+
+/// In each scrape of the last minute so many wait in every engine of the pods that serve, and the KV cache is so full.
+fn pressed(snapshot: &Snapshot, waiting: f64, kv: f64) -> Snapshot {
+    let mut snapshot = snapshot.clone();
+    let samples =
+        |value| (0..6).map(move |back| Sample { at: NOW - SignedDuration::from_secs(1 + 14 * back), value });
+    for group in snapshot.groups.values_mut() {
+        if matches!(group.source, SourceHealth::Down { .. }) {
+            group.source = SourceHealth::Complete;
+        }
+        for state in &mut group.variants {
+            let ready = state.replicas.iter_mut().filter(|one| one.phase == Phase::Ready);
+            for replica in ready {
+                let mut engine = wva_core::snapshot::Signals::default();
+                let others = replica.engines.values_mut().next();
+                for (signal, series) in others.iter().flat_map(|signals| signals.iter()) {
+                    if !matches!(signal, Signal::Waiting | Signal::KvUsage) {
+                        engine.add(signal, series.iter());
+                    }
+                }
+                engine.add(Signal::Waiting, samples(waiting));
+                engine.add(Signal::KvUsage, samples(kv));
+                replica.engines = [("0".into(), engine)].into();
+            }
+            // Else not every pod that the scale object counts would be there.
+            let ready = state.replicas.iter().filter(|one| one.phase == Phase::Ready).count();
+            state.scale = state
+                .scale
+                .map(|scale| Scale { ready: Replicas::new(u32::try_from(ready).unwrap()), ..scale });
+        }
+    }
+    snapshot
+}
+
+fn roles(snapshot: &Snapshot) -> Vec<Vec<&VariantState>> {
+    let of =
+        |role| states(snapshot).filter(|state| state.variant.role == role && state.scale.is_some()).collect();
+    [Role::Both, Role::Decode, Role::Prefill].map(of).into()
+}
+
+proptest! {
+    #![proptest_config(cases::quick())]
+
+    #[test]
+    fn a_saturated_fleet_is_never_shrunk(
+        snapshot in snapshot(), memory in memory(), policy in anyones_policy(),
+        (waiting, kv) in prop_oneof![Just((5.0, 0.1)), Just((1.0, 0.95)), Just((500.0, 1.0))],
+    ) {
+        let snapshot = pressed(&snapshot, waiting, kv);
+        let outcome = evaluate(&snapshot, &memory, &policy);
+        prop_assert_eq!(&outcome.report.violations, &vec![]);
+        let limits = &policy.limits;
+        let limited = limits.inventory || !limits.quotas.is_empty() || limits.power.is_some() || limits.spend.is_some();
+        for states in roles(&snapshot) {
+            if states.iter().all(|state| state.replicas.iter().all(|one| one.phase != Phase::Ready)) {
+                continue;
+            }
+            for state in states {
+                let Some(number) = number(&outcome, state) else { continue };
+                let scale = state.scale.unwrap();
+                if scale.spec == Replicas::ZERO {
+                    continue;
+                }
+                let promised = promised(state, &memory).unwrap_or(Replicas::ZERO);
+                let least = if limited { scale.base() } else { promised.max(scale.base()) };
+                prop_assert!(number >= state.variant.bounds.clamp(least), "{number} of {promised}, {} running", scale.base());
+            }
+        }
+    }
+
+    #[test]
+    fn a_saturated_fleet_grows_or_the_report_says_why_not(
+        snapshot in snapshot(), memory in memory(), policy in anyones_policy(),
+    ) {
+        let snapshot = pressed(&snapshot, 9.0, 0.5);
+        let outcome = evaluate(&snapshot, &memory, &policy);
+        let said: Vec<Relief> =
+            outcome.report.groups.values().flat_map(|group| &group.steps).filter_map(|step| step.saturated).collect();
+        for states in roles(&snapshot) {
+            let ready = states.iter().flat_map(|state| &state.replicas).filter(|one| one.phase == Phase::Ready);
+            let running: u32 = states.iter().map(|state| state.scale.unwrap().base().get()).sum();
+            if ready.count() == 0 || running == 0 {
+                continue;
+            }
+            let told: u32 = states.iter().filter_map(|state| number(&outcome, state)).map(Replicas::get).sum();
+            let grown = told >= running + running.div_ceil(2);
+            // What is unknown or too old is no number, and what is promised already needs no words.
+            let unknown = states.iter().any(|state| number(&outcome, state).is_none());
+            let ahead = states.iter().any(|state| number(&outcome, state).is_some_and(|number| number > state.scale.unwrap().base()));
+            prop_assert!(grown || unknown || ahead || !said.is_empty(), "{told} of {running}: {said:?}");
+        }
+    }
+
+    #[test]
+    fn the_net_grows_by_half_at_most(
+        snapshot in snapshot(), memory in memory(), policy in anyones_policy(),
+    ) {
+        // Held by the rate policy, which knows nothing: what is added is the net's.
+        let mut policy = policy;
+        policy.global.default.analyzer = wva_core::analyze::finding::Analyzer::Rate;
+        policy.global.default.beside = Vec::new();
+        let snapshot = pressed(&snapshot, 9.0, 0.5);
+        let mut bare = snapshot.clone();
+        for state in bare.groups.values_mut().flat_map(|group| &mut group.variants) {
+            for signals in state.replicas.iter_mut().flat_map(|replica| replica.engines.values_mut()) {
+                let mut kept = wva_core::snapshot::Signals::default();
+                kept.add(Signal::Waiting, signals.get(Signal::Waiting).iter());
+                *signals = kept;
+            }
+        }
+        let outcome = evaluate(&bare, &memory, &policy);
+        for states in roles(&bare) {
+            let running: u32 = states.iter().map(|state| state.scale.unwrap().base().get()).sum();
+            for state in states {
+                let Some(number) = number(&outcome, state) else { continue };
+                let (scale, bounds) = (state.scale.unwrap(), state.variant.bounds);
+                let promised = promised(state, &memory).unwrap_or(Replicas::ZERO);
+                let base = scale.base().get();
+                let most = promised.get().max(scale.spec.get()).max(base * 11 / 10 + 1) + running.div_ceil(2).max(1);
+                prop_assert!(number <= bounds.clamp(Replicas::new(most)), "{number} of {promised}, {base} of {running} running");
+            }
+        }
+    }
+}

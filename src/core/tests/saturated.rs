@@ -1,0 +1,138 @@
+//! What once froze or shrank a fleet that had no room left, each under the name of what the product promises instead.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests may fail like tests")]
+
+#[allow(dead_code, reason = "shared by several tests")]
+#[path = "support/world.rs"]
+mod world;
+
+use wva_core::Policy;
+use wva_core::analyze::finding::Analyzer;
+use wva_core::decision::{Reason, Target, Verdict};
+use wva_core::report::Relief;
+use wva_core::{decide, observe};
+
+use world::{World, percent};
+
+/// 50 requests wait in every pod, and the KV cache is full.
+const SATURATED: (f64, f64) = (0.99, 50.0);
+
+const ANALYZERS: [Analyzer; 8] = [
+    Analyzer::Rate,
+    Analyzer::SaturationPercent,
+    Analyzer::Saturation,
+    Analyzer::Throughput,
+    Analyzer::QueueingModel,
+    Analyzer::Threshold,
+    Analyzer::Weighted,
+    Analyzer::Inferno,
+];
+
+fn world(analyzer: Analyzer, running: u32) -> World {
+    let mut policy = Policy::default();
+    policy.global.default.analyzer = analyzer;
+    World { policy, load: SATURATED, ..World::new(running) }
+}
+
+fn target(world: &mut World, later: i64) -> Target {
+    match world.evaluate(later) {
+        Verdict::Target(target) => target,
+        Verdict::Unknown(unknown) => panic!("{}", unknown.message),
+    }
+}
+
+/// What the report says of the net, at the next evaluation.
+fn relief(world: &World) -> Option<Relief> {
+    let snapshot = world.snapshot();
+    let outcome = decide(&snapshot, &observe(&snapshot, world.memory.clone()), &world.policy);
+    let steps = outcome.report.groups.into_values().flat_map(|group| group.steps);
+    steps.into_iter().find_map(|step| step.saturated)
+}
+
+#[test]
+fn the_default_policy_does_not_freeze_a_saturated_fleet_of_which_it_can_learn_nothing() {
+    // The series of V1 and the running requests, and nothing that the rate policy learns from.
+    let mut world = World { policy: Policy::default(), load: SATURATED, ..World::new(2) };
+    let grown = target(&mut world, 0);
+    assert_eq!((grown.desired.get(), grown.reason), (3, Reason::ScaleUp), "{}", grown.message);
+    assert!(
+        grown.message.contains("saturated (in every scrape of the last minute 2 of 2"),
+        "{}",
+        grown.message
+    );
+    assert!(
+        grown.message.contains("held until it is known"),
+        "and what the analyzer says: {}",
+        grown.message
+    );
+}
+
+#[test]
+fn every_analyzer_s_saturated_fleet_grows_by_half_at_once_and_again_after_a_start_up_time() {
+    for analyzer in ANALYZERS {
+        let mut world = world(analyzer, 4);
+        let first = world.number(0);
+        assert!(first >= 6, "{analyzer:?}: {first}");
+        world.running = first;
+        // The start-up time of pods that nobody has seen starting is 120 s; here they run at once.
+        let follow = |_| {
+            world.running = world.number(15);
+            world.running
+        };
+        let numbers: Vec<u32> = (0..10).map(follow).collect();
+        assert!(numbers.is_sorted() && numbers[0] >= first, "{analyzer:?}: {numbers:?} after {first}");
+        assert!(numbers[9] >= first + first.div_ceil(2), "{analyzer:?}: {numbers:?} after {first}");
+    }
+}
+
+#[test]
+fn a_saturated_fleet_waits_for_pods_that_were_ordered_and_says_so() {
+    let mut world = world(Analyzer::Rate, 4);
+    assert_eq!(world.number(0), 6);
+    let waiting = target(&mut world, 30);
+    assert_eq!((waiting.desired.get(), waiting.reason), (6, Reason::Transition), "{}", waiting.message);
+    assert!(waiting.message.contains("waiting for 2 replicas that start"), "{}", waiting.message);
+    assert_eq!(relief(&world), Some(Relief::Starting));
+}
+
+#[test]
+fn what_nobody_followed_is_not_ordered_on_and_on() {
+    let mut world = world(Analyzer::Rate, 4);
+    let numbers: Vec<u32> = (0..60).map(|_| world.number(15)).collect();
+    assert!(numbers.iter().all(|number| *number == 6), "{numbers:?}");
+    assert_eq!(relief(&world), Some(Relief::NotComing));
+}
+
+#[test]
+fn a_saturated_fleet_at_its_maximum_says_so() {
+    for analyzer in ANALYZERS {
+        let mut world = World { max: Some(4), ..world(analyzer, 4) };
+        let full = target(&mut world, 0);
+        assert_eq!(full.desired.get(), 4, "{analyzer:?}");
+        assert!(full.message.contains("the maximum is 4"), "{analyzer:?}: {}", full.message);
+    }
+}
+
+#[test]
+fn a_queue_at_the_scheduler_that_never_empties_is_saturation_too() {
+    let mut world = World { load: (0.1, 0.0), held: 3.0, policy: percent(), ..World::new(4) };
+    assert!(world.number(0) <= 4, "one sample is no minute");
+    let mut snapshot = world.snapshot();
+    let now = snapshot.now;
+    let queue = &mut snapshot.groups.values_mut().next().unwrap().scheduler;
+    let at = |back: i64| now - jiff::SignedDuration::from_secs(2 + 15 * back);
+    let samples = (0..5).map(|back| wva_core::snapshot::Sample { at: at(back), value: 1.0 });
+    queue.add(wva_core::snapshot::Signal::SchedulerQueueSize, samples);
+    let outcome = decide(&snapshot, &observe(&snapshot, wva_core::Memory::default()), &percent());
+    let Verdict::Target(grown) = &outcome.decisions[&World::id()].verdict else { panic!("no number") };
+    assert_eq!(grown.desired.get(), 6, "{}", grown.message);
+    assert_eq!(outcome.report.violations, []);
+}
+
+#[test]
+fn a_pod_with_room_is_room() {
+    let mut world = world(Analyzer::SaturationPercent, 4);
+    world.load = (0.99, 4.0);
+    assert_eq!(relief(&world), Some(Relief::Growing));
+    world.load = (0.9, 4.0);
+    assert_eq!(relief(&world), None);
+}
