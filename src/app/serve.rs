@@ -28,6 +28,7 @@ use crate::cluster::{
     ConfigMapWatch, DeletionCostWriter, Election, Events, SelfCheck, StateStore, StateWriter, StatusWriter,
     TrustWatch, apiservice, certificates, lease, self_check, watch as watches,
 };
+use crate::collect::series_of;
 use crate::config::{Config, ignored_environment};
 use crate::engine::{
     Board, Clock, Engine, Leadership, Parts, ReadSettings, Reader, Restored, SystemClock, run,
@@ -294,6 +295,7 @@ impl App {
         let instance = self.config.instance.clone();
         let (published, holder) = (board.subscribe(), leadership.clone());
         let writer = StatusWriter::new(self.client.clone(), cluster, published, holder, instance);
+        let writer = writer.naming(series_of);
         self.phases.work.start("status writer", |stop| writer.run(stop));
         let (store, board, leadership) = (self.store(), board.clone(), leadership.clone());
         self.phases.watches.start("state follower", |stop| async move {

@@ -1,21 +1,22 @@
 //! Kubernetes objects → the core's types. Pure: what a field means is decided here and nowhere else.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 
-use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use smol_str::SmolStr;
 use wva_core::model::{Bounds, InvalidVariant, Role, TargetRef, Variant, VariantId};
-use wva_core::snapshot::{Phase, Scale, Template};
+use wva_core::snapshot::{Scale, Template};
 use wva_core::units::{Cost, Replicas};
 
 use super::accelerator::short;
-use super::crd::{ACCELERATOR_LABEL, ScaleTargetRef, VariantAutoscaling};
-use super::deletion_cost::{ANNOTATION, Mark};
-use super::inventory::Used;
+use super::crd::{
+    ACCELERATOR_LABEL, MAX_COST_CHARS, MAX_MODEL_ID_CHARS, MAX_REPLICAS, MAX_TARGET_NAME_CHARS,
+    ScaleTargetRef, VariantAutoscaling, VariantAutoscalingStatus,
+};
+use super::status::CONDITIONS;
 use super::template::template;
-use super::wire::{self, LeanDeployment, LeanPod, PodCondition, controller_uid};
+use super::text::{is_plain, plain, quoted};
+use super::wire::{self, LeanDeployment};
 
 /// Node labels that name an accelerator, in the order they are looked for.
 pub(crate) const ACCELERATOR_KEYS: [&str; 5] = [
@@ -27,12 +28,10 @@ pub(crate) const ACCELERATOR_KEYS: [&str; 5] = [
 ];
 /// Label of a pod template: which part of a request its pods serve.
 const ROLE_LABEL: &str = "llm-d.ai/role";
-/// Annotation of a pod: the port of its metrics.
-const PORT_ANNOTATION: &str = "prometheus.io/port";
-/// Names of a container port that has metrics, the better one first.
-const PORT_NAMES: [&str; 2] = ["metrics", "http"];
-/// The port vLLM listens on when told nothing.
-const DEFAULT_PORT: u16 = 8000;
+/// Longest text about an object that cannot be decided about: a name of 256 characters, another one, and what to do.
+const MAX_PROBLEM_BYTES: usize = 1024;
+/// Longest name of an accelerator: that of a label's value, which it nearly always is.
+const MAX_ACCELERATOR_CHARS: usize = 63;
 
 impl TryFrom<&VariantAutoscaling> for Variant {
     type Error = InvalidVariant;
@@ -41,17 +40,12 @@ impl TryFrom<&VariantAutoscaling> for Variant {
     fn try_from(object: &VariantAutoscaling) -> Result<Self, InvalidVariant> {
         let id = variant_id(&object.metadata);
         let spec = &object.spec;
-        let invalid = |problem: String| InvalidVariant { id: id.clone(), problem };
-        if spec.model_id.is_empty() {
-            return Err(invalid(
-                "spec.modelID is empty: set it to the model_name of the serving metrics".into(),
-            ));
-        }
+        let invalid = |problem: String| invalid(id.clone(), &problem);
         Ok(Self {
             target: target(&spec.scale_target_ref).map_err(invalid)?,
             cost: cost(spec.variant_cost.as_deref()).map_err(invalid)?,
             bounds: bounds(spec.min_replicas, spec.max_replicas).map_err(invalid)?,
-            model: spec.model_id.as_str().into(),
+            model: model(&spec.model_id).map_err(invalid)?,
             accelerator: object.metadata.labels.as_ref().and_then(accelerator_label).map(SmolStr::from),
             role: Role::default(),
             id: id.clone(),
@@ -64,43 +58,108 @@ pub(crate) fn variant_id(metadata: &ObjectMeta) -> VariantId {
     VariantId::new(metadata.namespace.clone().unwrap_or_default(), metadata.name.clone().unwrap_or_default())
 }
 
+/// A variant that cannot be decided about, and why: in one line of bounded length, whatever its author wrote.
+pub(crate) fn invalid(id: VariantId, problem: &str) -> InvalidVariant {
+    InvalidVariant { id, problem: plain(problem, MAX_PROBLEM_BYTES) }
+}
+
+fn model(id: &str) -> Result<SmolStr, String> {
+    let allowed = "must be the model_name of the serving metrics";
+    if id.is_empty() {
+        return Err("spec.modelID is empty: set it to the model_name of the serving metrics".into());
+    }
+    let count = id.chars().count();
+    if count > MAX_MODEL_ID_CHARS as usize {
+        let problem = format!("has {count} characters: {allowed}, and have at most {MAX_MODEL_ID_CHARS}");
+        return Err(format!("spec.modelID {} {problem}", quoted(id)));
+    }
+    if !id.chars().all(is_plain) {
+        return Err(format!("spec.modelID {} has control characters: {allowed}", quoted(id)));
+    }
+    Ok(id.into())
+}
+
 fn target(reference: &ScaleTargetRef) -> Result<TargetRef, String> {
     // The kind was never looked at by the controllers before this one, so an empty one exists in the field.
     let kind = if reference.kind.is_empty() { "Deployment" } else { reference.kind.as_str() };
     if kind != "Deployment" {
-        return Err(format!("spec.scaleTargetRef.kind {kind:?} is not supported: must be Deployment"));
+        return Err(format!(
+            "spec.scaleTargetRef.kind {} is not supported: must be Deployment",
+            quoted(kind)
+        ));
     }
     if reference.name.is_empty() {
         return Err("spec.scaleTargetRef.name is empty: set it to the Deployment's name".into());
     }
+    if !is_object_name(&reference.name) {
+        return Err(format!(
+            "spec.scaleTargetRef.name {} is no name that a Deployment can have: must be at most {MAX_TARGET_NAME_CHARS} \
+             lowercase letters, digits, '-' and '.', with a letter or digit at both ends",
+            quoted(&reference.name)
+        ));
+    }
     Ok(TargetRef { kind: kind.into(), name: reference.name.as_str().into() })
+}
+
+/// True for the names that objects can have: RFC 1123 subdomains.
+fn is_object_name(name: &str) -> bool {
+    let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let is_label = |label: &str| {
+        let bytes = label.as_bytes();
+        let ends = bytes.first().zip(bytes.last());
+        ends.is_some_and(|(first, last)| is_inner(*first) && is_inner(*last))
+            && bytes.iter().all(|byte| is_inner(*byte) || *byte == b'-')
+    };
+    name.len() <= MAX_TARGET_NAME_CHARS as usize && name.split('.').all(is_label)
 }
 
 fn cost(text: Option<&str>) -> Result<Cost, String> {
     let value = match text {
         None => Ok(Variant::DEFAULT_COST),
         Some("") => Ok(Variant::DEFAULT_COST),
+        Some(text) if text.len() > MAX_COST_CHARS as usize => {
+            Err(format!("it has {} characters and may have {MAX_COST_CHARS}", text.len()))
+        }
         Some(text) => text.parse::<f64>().map_err(|error| error.to_string()),
     };
     let cost = value.and_then(|value| Cost::new(value).map_err(|error| error.to_string()));
     cost.map_err(|cause| {
-        let text = text.unwrap_or_default();
-        format!("spec.variantCost {text:?} is not a cost ({cause}): write a decimal number such as \"10.0\"")
+        let text = quoted(text.unwrap_or_default());
+        format!("spec.variantCost {text} is not a cost ({cause}): write a decimal number such as \"10.0\"")
     })
 }
 
 fn bounds(min: Option<i32>, max: Option<i32>) -> Result<Bounds, String> {
     let default = Bounds::default();
+    let above = |field: &str, number: i32| {
+        format!("spec.{field} {number} is too large: a variant has at most {MAX_REPLICAS} replicas")
+    };
     let min = match min {
         None => default.min,
+        Some(min) if min > MAX_REPLICAS => return Err(above("minReplicas", min)),
         Some(min) => count(min).ok_or_else(|| format!("spec.minReplicas {min} is negative"))?,
     };
     let max = match max {
         None => default.max,
         Some(max) if max < 1 => return Err(format!("spec.maxReplicas {max} is below 1")),
+        Some(max) if max > MAX_REPLICAS => return Err(above("maxReplicas", max)),
         Some(max) => count(max),
     };
     Ok(Bounds { min, max })
+}
+
+/// What a status has as the last desired number. A number that no variant can have was not decided here: it counts as none.
+pub(crate) fn stored_target(number: i32) -> Option<Replicas> {
+    count(number).filter(|_| number <= MAX_REPLICAS)
+}
+
+/// What is kept of a stored status: our own conditions, since anybody who may write a status may add others without end.
+pub(crate) fn stored_status(mut status: VariantAutoscalingStatus) -> VariantAutoscalingStatus {
+    status.conditions.retain(|condition| CONDITIONS.contains(&condition.type_.as_str()));
+    status.desired_optimized_alloc = status.desired_optimized_alloc.filter(|alloc| {
+        stored_target(alloc.num_replicas).is_some() && accelerator_name(&alloc.accelerator).is_some()
+    });
+    status
 }
 
 fn count(number: i32) -> Option<Replicas> {
@@ -108,7 +167,14 @@ fn count(number: i32) -> Option<Replicas> {
 }
 
 fn accelerator_label(labels: &BTreeMap<String, String>) -> Option<String> {
-    labels.get(ACCELERATOR_LABEL).filter(|name| !name.is_empty()).map(|name| short(name))
+    labels.get(ACCELERATOR_LABEL).and_then(|name| accelerator_name(name))
+}
+
+/// The short name of an accelerator. What no label could have as its value is none.
+fn accelerator_name(name: &str) -> Option<String> {
+    let usable =
+        !name.is_empty() && name.chars().count() <= MAX_ACCELERATOR_CHARS && name.chars().all(is_plain);
+    usable.then(|| short(name))
 }
 
 /// What a Deployment says of the variant that has it as a target.
@@ -123,8 +189,11 @@ pub(crate) struct Target {
 
 impl From<&LeanDeployment> for Target {
     fn from(deployment: &LeanDeployment) -> Self {
-        // A negative count cannot be stored by an API server; zero is what nothing running looks like.
-        let replicas = |number: Option<i32>| number.and_then(count).unwrap_or_default();
+        // A negative count cannot be stored by an API server; zero is what nothing running looks like. Whoever may edit a
+        // Deployment may ask for billions: nothing here has to count them.
+        let replicas = |number: Option<i32>| {
+            number.map(|number| number.min(MAX_REPLICAS)).and_then(count).unwrap_or_default()
+        };
         let spec = deployment.spec.replicas.map_or(Replicas::ONE, |number| replicas(Some(number)));
         let running = replicas(deployment.status.replicas);
         let pods = &deployment.spec.template;
@@ -154,7 +223,7 @@ fn accelerator(template: &wire::Template) -> Option<String> {
             expression.values.as_ref().filter(|_| known).and_then(|values| values.first())
         })
     };
-    selected.or_else(affine).filter(|name| !name.is_empty()).map(|name| short(name))
+    selected.or_else(affine).and_then(|name| accelerator_name(name))
 }
 
 fn role(template: &wire::Template) -> Role {
@@ -163,90 +232,6 @@ fn role(template: &wire::Template) -> Role {
         Some("decode") => Role::Decode,
         _ => Role::Both,
     }
-}
-
-/// A pod that a ReplicaSet manages, or that uses GPUs.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct SeenPod {
-    /// The uid of its ReplicaSet.
-    pub(crate) owner: Option<Box<str>>,
-    pub(crate) phase: Phase,
-    pub(crate) created: Timestamp,
-    pub(crate) ready_since: Option<Timestamp>,
-    pub(crate) address: Option<(IpAddr, u16)>,
-    pub(crate) used: Option<Used>,
-    /// For who writes its annotation, if anybody does.
-    pub(crate) mark: Option<Box<Mark>>,
-}
-
-impl SeenPod {
-    /// `None` for any other pod, or one that has ended.
-    pub(crate) fn of(pod: &LeanPod) -> Option<Self> {
-        if matches!(pod.status.phase.as_deref(), Some("Succeeded" | "Failed")) {
-            return None;
-        }
-        let (owner, used) = (controller_uid(&pod.metadata, "ReplicaSet"), Used::of(pod));
-        if owner.is_none() && used.is_none() {
-            return None;
-        }
-        let ready = condition(pod, "Ready").filter(|condition| condition.status == "True");
-        Some(Self {
-            owner,
-            phase: phase(pod),
-            created: pod.metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0),
-            ready_since: ready
-                .and_then(|condition| condition.last_transition_time.as_ref())
-                .map(|time| time.0),
-            address: pod.status.pod_ip.as_deref().and_then(|ip| ip.parse().ok()).map(|ip| (ip, port(pod))),
-            used,
-            mark: None,
-        })
-    }
-
-    /// With what it takes to write its annotation. What is no number counts as none, as it does for a ReplicaSet.
-    pub(crate) fn marked(self, metadata: &ObjectMeta) -> Self {
-        let annotation = metadata.annotations.as_ref().and_then(|all| all.get(ANNOTATION));
-        let cost = annotation.and_then(|text| text.parse().ok());
-        let uid = metadata.uid.as_deref().unwrap_or_default().into();
-        Self { mark: Some(Box::new(Mark { uid, cost })), ..self }
-    }
-}
-
-fn condition<'a>(pod: &'a LeanPod, type_: &str) -> Option<&'a PodCondition> {
-    pod.status.conditions.iter().find(|condition| condition.type_ == type_)
-}
-
-fn phase(pod: &LeanPod) -> Phase {
-    let scheduled = condition(pod, "PodScheduled");
-    let refused = |condition: &PodCondition| {
-        condition.status == "False" && condition.reason.as_deref() == Some("Unschedulable")
-    };
-    if pod.metadata.deletion_timestamp.is_some() {
-        Phase::Terminating
-    } else if condition(pod, "Ready").is_some_and(|ready| ready.status == "True") {
-        Phase::Ready
-    } else if pod.spec.node_name.is_some() {
-        Phase::Starting
-    } else if scheduled.is_some_and(refused) {
-        Phase::Unschedulable
-    } else {
-        Phase::Pending
-    }
-}
-
-/// The port of a pod's metrics: annotated, else named, else vLLM's own.
-fn port(pod: &LeanPod) -> u16 {
-    let annotations = pod.metadata.annotations.as_ref();
-    let annotated =
-        annotations.and_then(|all| all.get(PORT_ANNOTATION)).and_then(|text| text.trim().parse().ok());
-    let named = || {
-        PORT_NAMES.iter().find_map(|name| {
-            let mut ports = pod.spec.containers.iter().flat_map(|container| &container.ports);
-            let port = ports.find(|port| port.name.as_deref() == Some(*name))?;
-            u16::try_from(port.container_port).ok()
-        })
-    };
-    annotated.filter(|port| *port != 0).or_else(named).unwrap_or(DEFAULT_PORT)
 }
 
 #[cfg(test)]
@@ -275,20 +260,6 @@ mod tests {
 
     fn problem(extra: Value) -> String {
         Variant::try_from(&object(spec(extra))).unwrap_err().problem
-    }
-
-    fn pod(extra: Value) -> LeanPod {
-        let owners = json!([{
-            "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "rs-1", "controller": true
-        }]);
-        let mut pod = json!({
-            "metadata": { "name": "p", "ownerReferences": owners, "creationTimestamp": "2026-01-01T00:00:00Z" }
-        });
-        for (pointer, value) in extra.as_object().unwrap() {
-            let (section, field) = pointer.split_once('.').unwrap();
-            pod[section][field] = value.clone();
-        }
-        serde_json::from_value(pod).unwrap()
     }
 
     fn deployment(template: Value) -> Target {
@@ -370,51 +341,71 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_goes_through_its_phases() {
-        let phase_of = |extra: Value| SeenPod::of(&pod(extra)).map(|pod| pod.phase);
-        let refused = json!([{ "type": "PodScheduled", "status": "False", "reason": "Unschedulable" }]);
-        let ready =
-            json!([{ "type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:01:00Z" }]);
-        assert_eq!(phase_of(json!({})), Some(Phase::Pending));
-        assert_eq!(phase_of(json!({ "status.conditions": refused })), Some(Phase::Unschedulable));
-        assert_eq!(phase_of(json!({ "spec.nodeName": "n" })), Some(Phase::Starting));
-        assert_eq!(phase_of(json!({ "spec.nodeName": "n", "status.conditions": ready })), Some(Phase::Ready));
-        let deleted =
-            json!({ "metadata.deletionTimestamp": "2026-01-01T00:00:00Z", "status.conditions": ready });
-        assert_eq!(phase_of(deleted), Some(Phase::Terminating));
-        assert_eq!(phase_of(json!({ "status.phase": "Failed" })), None);
+    fn more_replicas_than_any_cluster_holds_are_no_bound_of_a_variant() {
+        for (field, number) in
+            [("minReplicas", 100_001), ("minReplicas", i32::MAX), ("maxReplicas", i32::MAX)]
+        {
+            let problem = problem(json!({ field: number }));
+            assert_eq!(
+                problem,
+                format!("spec.{field} {number} is too large: a variant has at most 100000 replicas")
+            );
+        }
+        let largest = json!({ "minReplicas": 100_000, "maxReplicas": 100_000 });
+        assert!(Variant::try_from(&object(spec(largest))).is_ok());
+        let scaled = json!({ "metadata": {}, "spec": { "replicas": i32::MAX } });
+        let scale = Target::from(&serde_json::from_value::<LeanDeployment>(scaled).unwrap()).scale;
+        assert_eq!((scale.spec.get(), scale.current.get()), (100_000, 100_000));
     }
 
     #[test]
-    fn a_pod_is_marked_with_its_uid_and_its_cost_and_what_is_no_number_is_none() {
-        let mark = |text: &str| {
-            let pod = pod(json!({ "metadata.annotations": { ANNOTATION: text }, "metadata.uid": "p-1" }));
-            let mark = *SeenPod::of(&pod).unwrap().marked(&pod.metadata).mark.unwrap();
-            (mark.uid.to_string(), mark.cost)
-        };
-        assert_eq!(mark("-1000"), ("p-1".into(), Some(-1000)));
-        assert_eq!(mark("cheap"), ("p-1".into(), None));
+    fn a_name_that_forges_a_line_of_the_log_is_no_name_and_is_told_in_one_line() {
+        let forged = "nothere\n2026-01-01T00:00:00Z  INFO wva: FORGED";
+        let target = |name: &str| json!({ "scaleTargetRef": { "kind": "Deployment", "name": name } });
+        let kind = json!({ "scaleTargetRef": { "kind": forged, "name": "chat" } });
+        let long = "m".repeat(257);
+        for extra in [
+            target(forged),
+            target("Chat"),
+            target("chat."),
+            target(&"c".repeat(254)),
+            kind,
+            json!({ "modelID": forged }),
+            json!({ "modelID": long }),
+            json!({ "variantCost": forged }),
+            json!({ "variantCost": "1".repeat(1_000_000) }),
+        ] {
+            let problem = problem(extra);
+            assert!(problem.chars().all(is_plain) && problem.len() < 400, "{problem}");
+        }
+        assert!(Variant::try_from(&object(spec(target("chat.v2-a")))).is_ok());
+        assert!(Variant::try_from(&object(spec(json!({ "modelID": "ö".repeat(256) })))).is_ok());
     }
 
     #[test]
-    fn the_port_of_metrics_is_annotated_or_named_or_vllms_own() {
-        let port_of = |extra: Value| SeenPod::of(&pod(extra)).unwrap().address.unwrap().1;
-        let ip = json!("10.0.0.1");
-        let ports = |names: &[(&str, u16)]| {
-            let ports: Vec<_> =
-                names.iter().map(|(name, port)| json!({ "name": name, "containerPort": port })).collect();
-            json!([{ "ports": ports }])
+    fn an_accelerator_that_no_label_can_name_is_none() {
+        for name in ["H100\nFORGED", &"H".repeat(64), ""] {
+            let selector = json!({ "spec": { "nodeSelector": { "nvidia.com/gpu.product": name } } });
+            assert_eq!(deployment(selector).accelerator, None, "{name:?}");
+        }
+    }
+
+    #[test]
+    fn a_status_that_somebody_wrote_is_kept_as_far_as_it_can_be_ours() {
+        let condition = |type_: &str| {
+            json!({
+                "type": type_, "status": "True", "reason": "R", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"
+            })
         };
-        let named = ports(&[("http", 1), ("metrics", 2)]);
-        let annotations = json!({ "prometheus.io/port": "9" });
-        let annotated = json!({
-            "status.podIP": ip, "spec.containers": named, "metadata.annotations": annotations
-        });
-        assert_eq!(port_of(annotated), 9);
-        assert_eq!(port_of(json!({ "status.podIP": ip, "spec.containers": named })), 2);
-        let http = ports(&[("other", 7), ("http", 1)]);
-        assert_eq!(port_of(json!({ "status.podIP": ip, "spec.containers": http })), 1);
-        let nonsense = json!({ "prometheus.io/port": "0" });
-        assert_eq!(port_of(json!({ "status.podIP": ip, "metadata.annotations": nonsense })), 8000);
+        let status = |number: i32| {
+            let alloc = json!({ "accelerator": "H100", "numReplicas": number });
+            let conditions = json!([condition("MetricsAvailable"), condition("Somebody/Elses")]);
+            let status = json!({ "desiredOptimizedAlloc": alloc, "conditions": conditions });
+            stored_status(serde_json::from_value(status).unwrap())
+        };
+        assert_eq!(status(3).conditions.len(), 1);
+        for (number, kept) in [(100_000, true), (100_001, false), (i32::MAX, false), (-1, false)] {
+            assert_eq!(status(number).desired_optimized_alloc.is_some(), kept, "{number}");
+        }
     }
 }

@@ -11,6 +11,22 @@ use serde_json::Value;
 pub const ACCELERATOR_LABEL: &str = "inference.optimization/acceleratorName";
 /// Label of a variant: the installation that is responsible for it.
 pub const CONTROLLER_INSTANCE_LABEL: &str = "wva.llmd.ai/controller-instance";
+/// The largest number of replicas that a variant may ask for: two thirds of the pods of the largest cluster that Kubernetes
+/// is tested with (150,000), so that no fleet is in its way and nothing has to count to two billion.
+pub const MAX_REPLICAS: i32 = 100_000;
+/// Longest `modelID`: names on the hub have at most 96 characters, paths and adapters are longer.
+pub(crate) const MAX_MODEL_ID_CHARS: u32 = 256;
+/// Longest name of an object (RFC 1123 subdomain).
+pub(crate) const MAX_TARGET_NAME_CHARS: u32 = 253;
+/// Longest `variantCost`: more digits than a float can tell apart.
+pub(crate) const MAX_COST_CHARS: u32 = 32;
+/// Longest `kind` and `apiVersion`, of which one each is understood.
+const MAX_KIND_CHARS: u32 = 63;
+const MAX_API_VERSION_CHARS: u32 = 317;
+/// Names of objects: RFC 1123 subdomains. An empty one is refused where it is read, with a condition.
+const OBJECT_NAME: &str = r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*)?$";
+/// A text on one line, without control characters.
+const ONE_LINE: &str = r"^[^\x00-\x1f\x7f]*$";
 
 /// What a variant is: what is scaled, which model it serves, and what one replica costs.
 #[derive(CustomResource, Serialize, Deserialize, JsonSchema, Debug, Clone, PartialEq)]
@@ -42,23 +58,23 @@ pub struct VariantAutoscalingSpec {
     /// The model that is served: the value of the label model_name on its serving metrics. The variants of one model
     /// in one namespace are decided about together.
     #[serde(rename = "modelID")]
-    #[schemars(length(min = 1))]
+    #[schemars(length(min = 1, max = MAX_MODEL_ID_CHARS), regex(pattern = ONE_LINE))]
     pub model_id: String,
 
     /// What one replica costs, in any unit: only the ratio between the variants of a model matters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(regex(pattern = r"^\d+(\.\d+)?$"), extend("default" = "10.0"))]
+    #[schemars(length(max = MAX_COST_CHARS), regex(pattern = r"^\d+(\.\d+)?$"), extend("default" = "10.0"))]
     pub variant_cost: Option<String>,
 
     /// The fewest replicas that are ever desired. With 0 an idle model may be scaled to zero.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0), extend("default" = 1))]
+    #[schemars(range(min = 0, max = MAX_REPLICAS), extend("default" = 1))]
     pub min_replicas: Option<i32>,
 
     /// The most replicas that are ever desired; without it there is no maximum. With a maximum below minReplicas,
     /// minReplicas wins.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = MAX_REPLICAS))]
     pub max_replicas: Option<i32>,
 }
 
@@ -69,10 +85,13 @@ pub struct VariantAutoscalingSpec {
 pub struct ScaleTargetRef {
     /// Its API version; apps/v1 when empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = MAX_API_VERSION_CHARS), regex(pattern = ONE_LINE))]
     pub api_version: Option<String>,
     /// Its kind: Deployment.
+    #[schemars(length(max = MAX_KIND_CHARS), regex(pattern = ONE_LINE))]
     pub kind: String,
     /// Its name.
+    #[schemars(length(max = MAX_TARGET_NAME_CHARS), regex(pattern = OBJECT_NAME))]
     pub name: String,
 }
 
@@ -86,7 +105,7 @@ pub struct VariantAutoscalingStatus {
     /// Whether the workload has followed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub actuation: Option<Actuation>,
-    /// TargetResolved, MetricsAvailable and OptimizationReady.
+    /// TargetResolved, MetricsAvailable, SignalsComplete and OptimizationReady.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "conditions_schema")]
     pub conditions: Vec<Condition>,
@@ -152,12 +171,11 @@ fn tidy(value: &mut Value) {
             if let Some(Value::String(text)) = fields.get_mut("description") {
                 *text = text.split_whitespace().collect::<Vec<_>>().join(" ");
             }
-            let minimum = fields
-                .get("minimum")
-                .and_then(Value::as_f64)
-                .filter(|limit| limit.fract().abs() < f64::EPSILON);
-            if let Some(limit) = minimum {
-                fields.insert("minimum".into(), (limit as i64).into());
+            for bound in ["minimum", "maximum"] {
+                let limit = fields.get(bound).and_then(Value::as_f64);
+                if let Some(limit) = limit.filter(|limit| limit.fract().abs() < f64::EPSILON) {
+                    fields.insert(bound.into(), (limit as i64).into());
+                }
             }
             fields.values_mut().for_each(tidy);
         }
@@ -179,6 +197,7 @@ fn conditions_schema(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "array",
         "description": "TargetResolved: the workload exists. MetricsAvailable: the metrics suffice for a decision. \
+                        SignalsComplete: the analyzer has every signal that it reads, of every serving pod. \
                         OptimizationReady: there is a desired number of replicas.",
         "x-kubernetes-list-type": "map",
         "x-kubernetes-list-map-keys": ["type"],

@@ -23,7 +23,7 @@ use wva_core::VariantId;
 use wva_core::snapshot::Phase;
 use wva_core::victims::Victims;
 
-use super::convert::SeenPod;
+use super::pods::SeenPod;
 use super::status_writer::{FIELD_MANAGER, REQUEST_TIMEOUT, WriteError};
 use super::trouble::Told;
 use super::view::{Key, Observed};

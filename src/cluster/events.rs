@@ -18,8 +18,8 @@ use wva_core::VariantId;
 
 use super::config_maps::Found;
 use super::crd::VariantAutoscaling;
-use super::status::shortened;
 use super::status_writer::FIELD_MANAGER;
+use super::text::shortened;
 use super::trouble::said;
 use super::watch::ClusterReader;
 

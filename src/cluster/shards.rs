@@ -11,9 +11,11 @@ use serde::{Deserialize, Serialize};
 use wva_core::bound::stability::Wanted;
 use wva_core::decision::Verdict;
 use wva_core::memory::GroupMemory;
+use wva_core::units::Replicas;
 use wva_core::{Decision, GroupId, VariantId};
 
-use super::status::shortened;
+use super::crd::MAX_REPLICAS;
+use super::text::{plain, shortened};
 
 /// The layout of decisions that this build writes; another one is not read. That of memories is the core's own.
 pub(crate) const VERSION: u32 = 1;
@@ -26,7 +28,9 @@ const SHARD_FILL_BYTES: usize = SHARD_MAX_BYTES / 2;
 pub(crate) const SHARDS_MAX: u32 = 16;
 /// Longest message that is kept: people read it, nothing rests on it.
 const MESSAGE_MAX_BYTES: usize = 512;
-/// How far ahead of ours another instance's clock may be.
+/// Longest text about an entry that is dropped.
+const MAX_DROPPED_BYTES: usize = 512;
+/// How far ahead of ours another instance's clock may be before that is told.
 const CLOCK_SKEW: SignedDuration = SignedDuration::from_secs(60);
 
 /// Who wrote an object, and when.
@@ -103,7 +107,9 @@ pub(crate) trait Kept: Clone + Serialize + DeserializeOwned {
     /// As it is written where there is no room for all of it; `None` where nothing can be left out at this level.
     fn without(&self, least: Dispensable) -> Option<Self>;
     /// Why a value that was read cannot be true, if so.
-    fn problem(&self, now: Timestamp) -> Option<&'static str>;
+    fn problem(&self) -> Option<String>;
+    /// Makes what is after `now` be now; true when it was further ahead than clocks may be apart.
+    fn not_after(&mut self, now: Timestamp) -> bool;
 }
 
 impl Kept for Decision {
@@ -111,6 +117,8 @@ impl Kept for Decision {
 
     fn pruned(&self) -> Self {
         let mut decision = self.clone();
+        // Who decides says anew what is missing; nobody else tells it.
+        decision.gap = None;
         let message = match &mut decision.verdict {
             Verdict::Target(target) => &mut target.message,
             Verdict::Unknown(unknown) => &mut unknown.message,
@@ -123,15 +131,22 @@ impl Kept for Decision {
         None
     }
 
-    fn problem(&self, now: Timestamp) -> Option<&'static str> {
-        let (number, time) = match &self.verdict {
-            Verdict::Target(target) => (target.desired.get(), target.evidence),
-            Verdict::Unknown(unknown) => (0, unknown.since),
+    fn problem(&self) -> Option<String> {
+        let desired = match &self.verdict {
+            Verdict::Target(target) => Some(target.desired),
+            Verdict::Unknown(_) => None,
         };
-        if i32::try_from(number).is_err() {
-            return Some("more replicas than a workload can have");
-        }
-        (time > now + CLOCK_SKEW).then_some("a time in the future")
+        too_many(desired.into_iter().chain(self.current))
+    }
+
+    fn not_after(&mut self, now: Timestamp) -> bool {
+        let time = match &mut self.verdict {
+            Verdict::Target(target) => &mut target.evidence,
+            Verdict::Unknown(unknown) => &mut unknown.since,
+        };
+        let ahead = *time > now + CLOCK_SKEW;
+        *time = (*time).min(now);
+        ahead
     }
 }
 
@@ -154,13 +169,26 @@ impl Kept for GroupMemory {
         (group != *self).then_some(group)
     }
 
-    fn problem(&self, now: Timestamp) -> Option<&'static str> {
+    fn problem(&self) -> Option<String> {
+        let variants = self.variants.iter().map(|(_, variant)| variant);
+        too_many(variants.flat_map(|variant| variant.target.into_iter().chain(variant.wanted.highest())))
+    }
+
+    /// Whoever decides with it takes what is after its own time for now: nothing has to be changed here.
+    fn not_after(&mut self, now: Timestamp) -> bool {
         let variants = self.variants.iter().map(|(_, variant)| variant);
         let times =
             variants.flat_map(|variant| [variant.target_since, variant.evidence, variant.blind_since]);
         let latest = times.chain([self.cycle_at, self.idle_since]).flatten().max();
-        latest.filter(|time| *time > now + CLOCK_SKEW).map(|_| "a time in the future")
+        latest.is_some_and(|time| time > now + CLOCK_SKEW)
     }
+}
+
+/// That one of `numbers` is none that a variant can have, if so.
+fn too_many(numbers: impl IntoIterator<Item = Replicas>) -> Option<String> {
+    let number = numbers.into_iter().map(Replicas::get).max()?;
+    let absurd = i32::try_from(number).map_or(true, |number| number > MAX_REPLICAS);
+    absurd.then(|| format!("{number} replicas, where a variant has at most {MAX_REPLICAS}"))
 }
 
 /// FNV-1a: short, stable between builds, and good enough to spread names.
@@ -229,9 +257,21 @@ fn fitted<V: Kept>(mut lines: Vec<(&V::Id, &V, String)>, cut: &mut Cut) -> Strin
     kept
 }
 
-/// The entries of all objects, and what was dropped and why. Of an entry that is in several, the one of the lease that
-/// was written under last counts, of these the one of the newest epoch, and of these the one written last.
-pub(crate) fn decode<V: Kept>(shards: &[Shard], now: Timestamp) -> (BTreeMap<V::Id, V>, Vec<String>) {
+/// What objects hold.
+#[derive(Debug)]
+pub(crate) struct Decoded<V: Kept> {
+    /// The entries of all objects.
+    pub(crate) entries: BTreeMap<V::Id, V>,
+    /// What was dropped, and why.
+    pub(crate) dropped: Vec<String>,
+    /// Entries from further in the future than clocks may be apart: they count as of now.
+    pub(crate) ahead: usize,
+}
+
+/// The entries of all objects. Of an entry that is in several, the one of the lease that was written under last counts, of
+/// these the one of the newest epoch, and of these the one written last. A number of the future is not dropped: a reader whose
+/// clock is behind would have none, and answer none, until its own first evaluation.
+pub(crate) fn decode<V: Kept>(shards: &[Shard], now: Timestamp) -> Decoded<V> {
     let mut lease_written: BTreeMap<&str, Timestamp> = BTreeMap::new();
     for Shard { header, .. } in shards {
         let last = lease_written.entry(&header.lease).or_insert(header.written);
@@ -241,30 +281,34 @@ pub(crate) fn decode<V: Kept>(shards: &[Shard], now: Timestamp) -> (BTreeMap<V::
     order.sort_by_key(|Shard { header, .. }| {
         (lease_written.get(header.lease.as_str()), &header.lease, header.epoch, header.written)
     });
-    let (mut entries, mut dropped) = (BTreeMap::new(), Vec::new());
+    let mut decoded = Decoded { entries: BTreeMap::new(), dropped: Vec::new(), ahead: 0 };
     for shard in order {
         for line in shard.lines.lines() {
             match serde_json::from_str::<Entry<V::Id, V>>(line) {
-                Ok(Entry { id, value }) => match value.problem(now) {
+                Ok(Entry { id, mut value }) => match value.problem() {
                     None => {
-                        entries.insert(id, value);
+                        decoded.ahead += usize::from(value.not_after(now));
+                        decoded.entries.insert(id, value);
                     }
-                    Some(problem) => dropped.push(format!("{id}: {problem}")),
+                    Some(problem) => {
+                        decoded.dropped.push(plain(&format!("{id}: {problem}"), MAX_DROPPED_BYTES))
+                    }
                 },
-                Err(error) => dropped.push(format!("a line by {}: {error}", shard.header.holder)),
+                Err(error) => {
+                    let text = format!("a line by {}: {error}", shard.header.holder);
+                    decoded.dropped.push(plain(&text, MAX_DROPPED_BYTES));
+                }
             }
         }
     }
-    (entries, dropped)
+    decoded
 }
 
 #[cfg(test)]
 mod tests {
+    use super::*;
     use wva_core::decision::{Reason, Target};
     use wva_core::memory::{Learned, VariantMemory};
-    use wva_core::units::Replicas;
-
-    use super::*;
 
     fn time(seconds: i64) -> Timestamp {
         Timestamp::from_second(seconds).unwrap()
@@ -308,8 +352,8 @@ mod tests {
         assert_eq!(cut, Cut::default());
         assert!(shards.iter().all(|lines| lines.len() <= SHARD_MAX_BYTES));
         let shards: Vec<_> = shards.iter().map(|lines| shard(1, lines)).collect();
-        let (back, dropped) = decode::<Decision>(&shards, time(100));
-        assert_eq!((back.len(), dropped.len()), (1000, 0));
+        let Decoded { entries: back, dropped, ahead } = decode::<Decision>(&shards, time(100));
+        assert_eq!((back.len(), dropped.len(), ahead), (1000, 0, 0));
         assert_eq!(back[&VariantId::new("llm", "v7")], entries[&VariantId::new("llm", "v7")].pruned());
     }
 
@@ -351,7 +395,7 @@ mod tests {
         let Encoded { shards, cut } = encode(&models(count), 1);
         assert!(shards.iter().all(|lines| lines.len() <= SHARD_MAX_BYTES));
         let shards: Vec<_> = shards.iter().map(|lines| shard(1, lines)).collect();
-        (decode::<GroupMemory>(&shards, time(100)).0, cut)
+        (decode::<GroupMemory>(&shards, time(100)).entries, cut)
     }
 
     #[test]
@@ -379,7 +423,7 @@ mod tests {
     fn an_older_epoch_is_ignored() {
         let old = encode(&BTreeMap::from([(VariantId::new("n", "v"), decision(9))]), 1).shards;
         let new = encode(&BTreeMap::from([(VariantId::new("n", "v"), decision(2))]), 1).shards;
-        let (entries, _) = decode::<Decision>(&[shard(5, &new[0]), shard(4, &old[0])], time(100));
+        let entries = decode::<Decision>(&[shard(5, &new[0]), shard(4, &old[0])], time(100)).entries;
         assert_eq!(desired(&entries[&VariantId::new("n", "v")]), 2);
     }
 
@@ -392,7 +436,7 @@ mod tests {
         assert!(left.header.deposes(&ours.header));
         (ours.header.lease, ours.header.written) = ("l-2".into(), time(60));
         assert!(!left.header.deposes(&ours.header) && !ours.header.deposes(&left.header));
-        assert_eq!(desired(&decode::<Decision>(&[ours, left], time(100)).0[&id]), 2);
+        assert_eq!(desired(&decode::<Decision>(&[ours, left], time(100)).entries[&id]), 2);
     }
 
     #[test]
@@ -405,19 +449,41 @@ mod tests {
     fn a_damaged_line_is_dropped_and_the_others_stay() {
         let good = encode(&many(2), 1).shards.remove(0);
         let lines = format!("{{\"id\":\n{good}not json\n");
-        let (entries, dropped) = decode::<Decision>(&[shard(1, &lines)], time(100));
-        assert_eq!((entries.len(), dropped.len()), (2, 2));
+        let decoded = decode::<Decision>(&[shard(1, &lines)], time(100));
+        assert_eq!((decoded.entries.len(), decoded.dropped.len()), (2, 2));
     }
 
     #[test]
-    fn impossible_values_are_dropped() {
+    fn a_number_that_no_variant_can_have_is_not_taken_from_a_state_object() {
         let id = VariantId::new("n", "v");
-        let huge = encode(&BTreeMap::from([(id.clone(), decision(u32::MAX))]), 1).shards.remove(0);
-        assert!(decode::<Decision>(&[shard(1, &huge)], time(100)).0.is_empty());
-        let future = encode(&BTreeMap::from([(id, decision(1))]), 1).shards.remove(0);
-        let (entries, dropped) = decode::<Decision>(&[shard(1, &future)], time(0));
-        assert!(entries.is_empty());
-        assert!(dropped[0].contains("n/v: a time in the future"), "{dropped:?}");
+        for (number, kept) in [(100_000, 1), (100_001, 0), (2_147_483_647, 0), (u32::MAX, 0)] {
+            let lines = encode(&BTreeMap::from([(id.clone(), decision(number))]), 1).shards.remove(0);
+            let decoded = decode::<Decision>(&[shard(1, &lines)], time(100));
+            assert_eq!((decoded.entries.len(), decoded.dropped.len()), (kept, 1 - kept), "{number}");
+            let group = encode(&BTreeMap::from([(GroupId::new("n", "m"), remembered(number))]), 1);
+            let decoded = decode::<GroupMemory>(&[shard(1, &group.shards[0])], time(100));
+            assert_eq!((decoded.entries.len(), decoded.dropped.len()), (kept, 1 - kept), "{number}");
+        }
+    }
+
+    #[test]
+    fn what_was_wanted_lately_is_bounded_like_a_target() {
+        let wanted = r#"{"id":"n/m","value":{"variants":{"v":{"wanted":{"highs":[["2026-01-01T00:00:00Z",4000000000]]}}}}}"#;
+        let decoded = decode::<GroupMemory>(&[shard(1, wanted)], time(100));
+        assert!(decoded.entries.is_empty(), "{decoded:?}");
+        assert!(decoded.dropped[0].contains("4000000000 replicas"), "{:?}", decoded.dropped);
+    }
+
+    #[test]
+    fn a_number_of_the_future_counts_as_of_now_and_is_not_lost() {
+        let id = VariantId::new("n", "v");
+        let future = encode(&BTreeMap::from([(id.clone(), decision(7))]), 1).shards.remove(0);
+        let Decoded { entries, dropped, ahead } = decode::<Decision>(&[shard(1, &future)], time(0));
+        assert_eq!((desired(&entries[&id]), dropped.len(), ahead), (7, 0, 1));
+        let Verdict::Target(target) = &entries[&id].verdict else { panic!("no number") };
+        assert_eq!(target.evidence, time(0));
+        let near = decode::<Decision>(&[shard(1, &future)], time(70));
+        assert_eq!(near.ahead, 0, "so far apart clocks may be");
     }
 
     #[test]

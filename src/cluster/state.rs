@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ListParams, PostParams, Preconditions};
-use kube::core::ObjectList;
+use kube::core::{ObjectList, PartialObjectMeta};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{Event, watcher};
 use smol_str::{SmolStr, format_smolstr};
@@ -18,10 +18,10 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use wva_core::memory::{GroupMemory, Memory, other_version};
-use wva_core::{Decision, GroupId, Report, VariantId};
+use wva_core::{GroupId, Report};
 
-use super::shards::{Header, Kept, SHARDS_MAX, Shard, VERSION, decode};
-use super::trouble::{Trouble, backoff, config, said};
+use super::shards::{Decoded, Header, Kept, SHARDS_MAX, Shard, VERSION, decode};
+use super::trouble::{Told, Trouble, backoff, config, said};
 use crate::engine::{Board, Clock, Holder, Leadership, Origin, Published, Restored, Term};
 
 /// Longest wait for one answer of the API server.
@@ -97,6 +97,7 @@ impl From<kube::Error> for StateError {
 #[derive(Clone)]
 pub struct StateStore {
     api: Api<ConfigMap>,
+    names: Api<PartialObjectMeta<ConfigMap>>,
     prefix: String,
     clock: Arc<dyn Clock>,
 }
@@ -105,7 +106,8 @@ impl StateStore {
     /// The state objects in `namespace` whose names begin with `prefix` (e.g. `wva`, or `wva-<controller instance>`).
     #[must_use]
     pub fn new(client: kube::Client, namespace: &str, prefix: &str, clock: Arc<dyn Clock>) -> Self {
-        Self { api: Api::namespaced(client, namespace), prefix: prefix.into(), clock }
+        let names = Api::namespaced(client.clone(), namespace);
+        Self { api: Api::namespaced(client, namespace), names, prefix: prefix.into(), clock }
     }
 
     /// Everything that is kept. What is damaged or of another version is left out; the memory says of what, so that the
@@ -133,9 +135,7 @@ impl StateStore {
                 Err(why) => unusable.push(why),
             }
         }
-        let (entries, damaged) = decode(&shards, self.clock.now());
-        unusable.extend(told(kind, &damaged).map(SmolStr::from));
-        Ok(entries)
+        Ok(self.decoded(kind, &shards, |why| unusable.push(why.into())))
     }
 
     /// The objects of one kind as they are.
@@ -144,15 +144,35 @@ impl StateStore {
         within(self.api.list(&list)).await
     }
 
+    /// The objects, of which only the metadata is read.
+    pub(crate) fn names(&self) -> Api<PartialObjectMeta<ConfigMap>> {
+        self.names.clone()
+    }
+
+    /// Selects the objects of both kinds.
+    pub(crate) fn every_kind(&self) -> String {
+        format!("{INSTALLATION_LABEL}={}", self.prefix)
+    }
+
     fn selector(&self, kind: Kind) -> String {
         format!("{KIND_LABEL}={},{INSTALLATION_LABEL}={}", kind.name(), self.prefix)
     }
 
-    /// The decisions that `shards` hold. What is damaged is left out with a warning.
-    fn decisions(&self, shards: &[Shard]) -> BTreeMap<VariantId, Decision> {
-        let (entries, damaged) = decode(shards, self.clock.now());
-        if let Some(why) = told(Kind::Decisions, &damaged) {
-            tracing::warn!("{why}");
+    /// What `shards` hold, and in words what of it counts for nothing or for something else.
+    fn decoded<V: Kept>(
+        &self,
+        kind: Kind,
+        shards: &[Shard],
+        mut tell: impl FnMut(String),
+    ) -> BTreeMap<V::Id, V> {
+        let Decoded { entries, dropped, ahead } = decode::<V>(shards, self.clock.now());
+        told(kind, &dropped).into_iter().for_each(&mut tell);
+        if ahead > 0 {
+            tell(format!(
+                "{ahead} entries of the state objects for {} are from the future and count as of now: the clock of the \
+                 instance that wrote them is ahead of ours, or ours is behind; check the time of both nodes",
+                kind.name()
+            ));
         }
         entries
     }
@@ -277,7 +297,7 @@ impl StateStore {
         let hint = "check that the service account may list and watch ConfigMaps in the release namespace";
         let mut trouble = Trouble::new("state objects", hint);
         let mut shards = BTreeMap::new();
-        let mut was_mine = false;
+        let (mut was_mine, mut told) = (false, Told::default());
         loop {
             let complete = tokio::select! {
                 () = cancel.cancelled() => return,
@@ -295,12 +315,12 @@ impl StateStore {
             };
             was_mine = leadership.borrow().is_mine();
             if complete && !was_mine {
-                self.publish(board, &shards);
+                self.publish(board, &shards, &mut told);
             }
         }
     }
 
-    fn publish(&self, board: &Board, shards: &BTreeMap<String, Shard>) {
+    fn publish(&self, board: &Board, shards: &BTreeMap<String, Shard>, told: &mut Told) {
         let shards: Vec<_> = shards.values().cloned().collect();
         let Some(last) = shards.iter().map(|shard| &shard.header).max_by_key(|header| header.written) else {
             return;
@@ -311,13 +331,21 @@ impl StateStore {
             // We were the holder and know better than what we last wrote down.
             return;
         }
+        let mut unusable = Vec::new();
+        let decisions = self.decoded(Kind::Decisions, &shards, |why| unusable.push(why));
+        // Once, and not again every two seconds for as long as it lasts.
+        match unusable.join("; ") {
+            why if why.is_empty() => drop(told.over()),
+            why if told.is_news(&why) => tracing::warn!("{why}"),
+            _ => {}
+        }
         board.publish(Published {
             sequence: newest.sequence + 1,
             at,
             took: Duration::ZERO,
             origin: Origin::Restored,
             term: Some(term),
-            decisions: self.decisions(&shards),
+            decisions,
             report: Report::default(),
             victims: BTreeMap::new(),
         });

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::StreamExt;
 use jiff::{SignedDuration, Timestamp};
 use smol_str::SmolStr;
 use tokio::sync::watch;
@@ -17,6 +18,7 @@ use wva_core::{Decision, VariantId};
 
 use super::shards::{Cut, Encoded, Kept, Shard, encode, shard_of};
 use super::state::{Kind, StateError, StateStore};
+use super::state_watch::{Missing, missing};
 use crate::engine::{Holder, Leadership, Origin, Published};
 use crate::telemetry::StateMetrics;
 
@@ -55,9 +57,35 @@ pub struct StateWriter {
 #[derive(Default)]
 struct Written {
     holder: Option<Holder>,
-    shards: Vec<String>,
+    /// What each object contains; `None` for one that somebody has deleted since.
+    shards: Vec<Option<Stored>>,
     /// What the log was last told that they do not contain.
     cut: Cut,
+}
+
+/// What one object contains, and since when.
+#[derive(Clone)]
+struct Stored {
+    lines: String,
+    at: Instant,
+}
+
+impl Written {
+    /// Forgets what was written into objects that are not there.
+    fn lose(&mut self, missing: &Missing, name: impl Fn(usize) -> String) {
+        for (index, stored) in self.shards.iter_mut().enumerate() {
+            let name = name(index);
+            if stored.as_ref().is_some_and(|stored| missing.has(&name, stored.at)) {
+                tracing::info!(name, "a state object was deleted; it is written again");
+                *stored = None;
+            }
+        }
+    }
+
+    /// True when an object that was written is not there.
+    fn has_lost(&self) -> bool {
+        self.shards.iter().any(Option::is_none)
+    }
 }
 
 /// Which objects are worth a write.
@@ -124,10 +152,17 @@ impl StateWriter {
     /// up: the next holder starts from what is written here.
     pub async fn run(mut self, cancel: CancellationToken) {
         let mut not_before = Instant::now();
+        let mut missing = missing(&self.store).boxed();
         loop {
             tokio::select! {
                 () = cancel.cancelled() => break,
                 changed = self.published.changed() => if changed.is_err() { break },
+                Some(missing) = missing.next() => {
+                    self.lose(&missing);
+                    if !self.decisions.has_lost() && !self.memories.has_lost() {
+                        continue;
+                    }
+                }
             }
             if cancel.run_until_cancelled(sleep_until(not_before)).await.is_none() {
                 break;
@@ -137,6 +172,12 @@ impl StateWriter {
             }
         }
         self.turn(true).await;
+    }
+
+    fn lose(&mut self, missing: &Missing) {
+        let store = &self.store;
+        self.decisions.lose(missing, |index| store.name(Kind::Decisions, index));
+        self.memories.lose(missing, |index| store.name(Kind::Memory, index));
     }
 
     /// Writes what changed, or everything at the `end`; true when it tried to.
@@ -152,9 +193,10 @@ impl StateWriter {
         }
         let facts = facts(&published.decisions);
         self.memory_owed |= lost_number(&self.facts, &facts);
-        let with_memory = end || self.memory_due();
+        let with_memory = end || self.memory_due() || self.memories.has_lost();
+        let anew = self.decisions.holder.as_ref() != Some(&holder) || self.decisions.has_lost();
         let due = match changed(&self.facts, &facts, self.evidence_every) {
-            _ if end || self.decisions.holder.as_ref() != Some(&holder) => Due::All,
+            _ if end || anew => Due::All,
             ids => Due::Only(ids),
         };
         if !with_memory && matches!(&due, Due::Only(ids) if ids.is_empty()) {
@@ -242,23 +284,24 @@ impl Place<'_> {
         let laid_out_anew = written.shards.len() != count;
         let mut shards = Vec::with_capacity(count);
         for (index, lines) in new.into_iter().enumerate() {
-            match written.shards.get(index).filter(|_| !laid_out_anew) {
-                Some(old) if *old != lines && !due.has(index, count) => {
-                    shards.push(old.clone());
+            let old = written.shards.get(index).and_then(Option::as_ref).filter(|_| !laid_out_anew);
+            match old {
+                Some(old) if old.lines != lines && !due.has(index, count) => {
+                    shards.push(Some(old.clone()));
                     continue;
                 }
-                Some(old) if *old == lines => {}
+                Some(old) if old.lines == lines => shards.push(Some(old.clone())),
                 _ => {
                     if !self.leadership.borrow().is_mine() {
                         return Ok(BTreeSet::new());
                     }
-                    let shard =
-                        Shard { header: self.store.header(self.kind, self.holder), lines: lines.clone() };
+                    let header = self.store.header(self.kind, self.holder);
+                    let shard = Shard { header, lines: lines.clone() };
                     self.store.put(self.kind, index, &shard).await?;
+                    shards.push(Some(Stored { lines, at: Instant::now() }));
                 }
             }
             agree.insert(index);
-            shards.push(lines);
         }
         if laid_out_anew {
             let may_write = || self.leadership.borrow().is_mine();

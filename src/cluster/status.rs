@@ -6,6 +6,8 @@ use wva_core::Decision;
 use wva_core::decision::{Cause, Reason, Target, Unknown, Verdict};
 
 use super::crd::{Actuation, OptimizedAlloc, VariantAutoscalingStatus};
+use super::signal_gap::{SeriesOf, sentence};
+use super::text::shortened;
 
 /// Written where the accelerator's name is not known: the field is required and has at least two characters.
 const UNRESOLVED: &str = "unresolved";
@@ -17,6 +19,11 @@ pub(crate) const TARGET_RESOLVED: &str = "TargetResolved";
 pub(crate) const METRICS_AVAILABLE: &str = "MetricsAvailable";
 /// The condition that says whether there is a number.
 pub(crate) const OPTIMIZATION_READY: &str = "OptimizationReady";
+/// The condition that says whether the analyzer has every signal that it reads of every serving pod.
+pub(crate) const SIGNALS_COMPLETE: &str = "SignalsComplete";
+/// The conditions that are written here.
+pub(crate) const CONDITIONS: [&str; 4] =
+    [TARGET_RESOLVED, METRICS_AVAILABLE, SIGNALS_COMPLETE, OPTIMIZATION_READY];
 /// Longest message of a condition: the schema allows 32,768 bytes, and a person reads far less.
 const MESSAGE_MAX_BYTES: usize = 1024;
 
@@ -48,6 +55,7 @@ pub(crate) fn render(
     generation: i64,
     at: Timestamp,
     old: &VariantAutoscalingStatus,
+    series: SeriesOf,
 ) -> VariantAutoscalingStatus {
     let alloc = match &decision.verdict {
         Verdict::Target(target) => Some(alloc(decision, target, at)),
@@ -60,6 +68,7 @@ pub(crate) fn render(
     let findings = [
         (TARGET_RESOLVED, target_resolved(decision, target)),
         (METRICS_AVAILABLE, metrics_available(&decision.verdict)),
+        (SIGNALS_COMPLETE, signals_complete(decision, series)),
         (OPTIMIZATION_READY, optimization_ready(&decision.verdict)),
     ];
     let conditions =
@@ -132,6 +141,19 @@ fn metrics_available(verdict: &Verdict) -> Finding {
     }
 }
 
+/// What the analyzer lacks. `MetricsAvailable` says, as upstream does, whether there is anything at all.
+fn signals_complete(decision: &Decision, series: SeriesOf) -> Finding {
+    if let Some(gap) = &decision.gap {
+        return Finding { status: "False", reason: gap.cause.as_str(), message: sentence(gap, series) };
+    }
+    let metrics = metrics_available(&decision.verdict);
+    if metrics.status == "True" {
+        let message = "every signal that the analyzer reads is measured on every serving pod".into();
+        return Finding { status: "True", reason: "SignalsMeasured", message };
+    }
+    Finding { status: "Unknown", ..metrics }
+}
+
 fn optimization_ready(verdict: &Verdict) -> Finding {
     match verdict {
         Verdict::Target(target) => {
@@ -180,11 +202,6 @@ fn condition(
     }
 }
 
-/// The longest beginning of `text` that has at most `bytes` bytes.
-pub(crate) fn shortened(text: &str, bytes: usize) -> &str {
-    &text[..text.floor_char_boundary(bytes)]
-}
-
 /// How much `old` differs from `new`. Conditions that are not ours do not count.
 pub(crate) fn difference(old: &VariantAutoscalingStatus, new: &VariantAutoscalingStatus) -> Difference {
     let alloc = |status: &VariantAutoscalingStatus| {
@@ -216,6 +233,8 @@ fn words(message: &str) -> impl Iterator<Item = char> {
 
 #[cfg(test)]
 mod tests {
+    use wva_core::decision::{GapCause, SignalGap};
+    use wva_core::snapshot::Signal;
     use wva_core::units::Replicas;
 
     use super::*;
@@ -236,7 +255,7 @@ mod tests {
     }
 
     fn first(decision: &Decision) -> VariantAutoscalingStatus {
-        render(decision, Some("chat"), 3, time(100), &VariantAutoscalingStatus::default())
+        render(decision, Some("chat"), 3, time(100), &VariantAutoscalingStatus::default(), |_| Vec::new())
     }
 
     fn find<'a>(status: &'a VariantAutoscalingStatus, type_: &str) -> &'a Condition {
@@ -258,7 +277,7 @@ mod tests {
     #[test]
     fn not_knowing_keeps_the_last_number_and_says_so() {
         let before = first(&target(3, Reason::ScaleUp, "busy"));
-        let after = render(&unknown(Cause::TooOld), Some("chat"), 3, time(200), &before);
+        let after = render(&unknown(Cause::TooOld), Some("chat"), 3, time(200), &before, |_| Vec::new());
         assert_eq!(after.desired_optimized_alloc, before.desired_optimized_alloc);
         let metrics = find(&after, METRICS_AVAILABLE);
         assert_eq!((metrics.status.as_str(), metrics.message.as_str()), ("False", "nobody knows"));
@@ -267,7 +286,10 @@ mod tests {
     #[test]
     fn a_transition_time_moves_only_with_the_status() {
         let before = first(&target(3, Reason::ScaleUp, "busy"));
-        let after = render(&target(4, Reason::SourceDown, "held"), Some("chat"), 3, time(200), &before);
+        let after =
+            render(&target(4, Reason::SourceDown, "held"), Some("chat"), 3, time(200), &before, |_| {
+                Vec::new()
+            });
         assert_eq!(find(&after, OPTIMIZATION_READY).last_transition_time.0, time(100));
         assert_eq!(find(&after, METRICS_AVAILABLE).last_transition_time.0, time(200));
     }
@@ -275,19 +297,46 @@ mod tests {
     #[test]
     fn time_passing_is_no_reason_to_write() {
         let before = first(&target(2, Reason::Steady, "calm"));
-        let later = render(&target(2, Reason::Steady, "calm"), Some("chat"), 3, time(900), &before);
+        let later =
+            render(&target(2, Reason::Steady, "calm"), Some("chat"), 3, time(900), &before, |_| Vec::new());
         assert_eq!(difference(&before, &later), Difference::None);
         let figures = |figure: &str| {
             let message = format!("calm at {figure} req/s");
-            render(&target(2, Reason::Steady, &message), Some("chat"), 3, time(900), &before)
+            render(&target(2, Reason::Steady, &message), Some("chat"), 3, time(900), &before, |_| Vec::new())
         };
         assert_eq!(difference(&figures("9.5"), &figures("10")), Difference::Figures);
-        let words = render(&target(2, Reason::Steady, "calmer"), Some("chat"), 3, time(900), &before);
+        let words =
+            render(&target(2, Reason::Steady, "calmer"), Some("chat"), 3, time(900), &before, |_| Vec::new());
         assert_eq!(difference(&before, &words), Difference::Words);
-        let facts = render(&target(2, Reason::Stale, "calm"), Some("chat"), 3, time(900), &before);
+        let facts =
+            render(&target(2, Reason::Stale, "calm"), Some("chat"), 3, time(900), &before, |_| Vec::new());
         assert_eq!(difference(&before, &facts), Difference::Facts);
-        let newer = render(&target(2, Reason::Steady, "calm"), Some("chat"), 4, time(900), &before);
+        let newer =
+            render(&target(2, Reason::Steady, "calm"), Some("chat"), 4, time(900), &before, |_| Vec::new());
         assert_eq!(difference(&before, &newer), Difference::Facts, "observedGeneration");
+    }
+
+    #[test]
+    fn an_analyzer_that_lacks_a_series_is_no_good_news() {
+        let mut lacking = target(2, Reason::Steady, "calm");
+        lacking.gap = Some(SignalGap {
+            cause: GapCause::SeriesDropped,
+            pods: 2,
+            serving: 2,
+            missing: vec![Signal::Running],
+            contradicted: Vec::new(),
+            stand_in: None,
+        });
+        let before = first(&lacking);
+        let complete = find(&before, SIGNALS_COMPLETE);
+        assert_eq!((complete.status.as_str(), complete.reason.as_str()), ("False", "SeriesDropped"));
+        assert!(complete.message.starts_with("2 of 2 serving pods lack Running;"), "{}", complete.message);
+        assert_eq!(find(&before, METRICS_AVAILABLE).status, "True", "what it means is upstream's");
+        let after = first(&target(2, Reason::Steady, "calm"));
+        assert_eq!(find(&after, SIGNALS_COMPLETE).status, "True");
+        assert_eq!(difference(&before, &after), Difference::Facts);
+        let blind = first(&target(2, Reason::SourceDown, "held"));
+        assert_eq!(find(&blind, SIGNALS_COMPLETE).status, "Unknown");
     }
 
     #[test]

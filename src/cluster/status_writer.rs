@@ -18,7 +18,9 @@ use tokio_util::sync::CancellationToken;
 use wva_core::VariantId;
 
 use super::crd::{VariantAutoscaling, VariantAutoscalingStatus};
-use super::status::{Difference, METRICS_AVAILABLE, difference, render, shortened};
+use super::signal_gap::SeriesOf;
+use super::status::{Difference, METRICS_AVAILABLE, SIGNALS_COMPLETE, difference, render};
+use super::text::shortened;
 use super::trouble::said;
 use super::view::{Observed, VariantObject};
 use super::watch::ClusterReader;
@@ -45,6 +47,11 @@ const RETRY_AFTER: Duration = Duration::from_secs(30);
 pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest note of an event: the API's own limit is 1,024 bytes.
 const NOTE_MAX_BYTES: usize = 1000;
+/// Events of one variant in [`EVENT_WINDOW`]: one every 10 s. A number that changes at each evaluation (5 s) makes half as many
+/// events as changes, and 1,000 such variants 100 a second.
+const MAX_EVENTS: usize = 6;
+/// The time in which the events of a variant are counted.
+const EVENT_WINDOW: Duration = Duration::from_secs(60);
 
 /// Keeps statuses in step with decisions. [`StatusWriter::run`] it in a task.
 pub struct StatusWriter {
@@ -52,7 +59,8 @@ pub struct StatusWriter {
     cluster: ClusterReader,
     published: watch::Receiver<Arc<Published>>,
     leadership: watch::Receiver<Leadership>,
-    recorder: Recorder,
+    reporter: Reporter,
+    series: SeriesOf,
 }
 
 /// What was done to an object before.
@@ -60,14 +68,48 @@ pub struct StatusWriter {
 struct Past {
     written: Option<(Instant, VariantAutoscalingStatus)>,
     refused: Option<Instant>,
+    events: EventBudget,
+}
+
+/// How many events of a variant may be told, and how many were not.
+#[derive(Debug, Clone, Default)]
+struct EventBudget {
+    told: Vec<Instant>,
+    untold: usize,
+}
+
+impl EventBudget {
+    /// Those of `events` that may be told now. The next event that is told says how many before it were not.
+    fn take(&mut self, events: Vec<Event>) -> Vec<Event> {
+        self.told.retain(|at| at.elapsed() < EVENT_WINDOW);
+        let mut taken = Vec::new();
+        for mut event in events {
+            if self.told.len() >= MAX_EVENTS {
+                self.untold += 1;
+                continue;
+            }
+            if self.untold > 0 {
+                let note = event.note.unwrap_or_default();
+                let untold = format!(" ({} events before this one were not told)", self.untold);
+                event.note = Some(shortened(&note, NOTE_MAX_BYTES - untold.len()).to_owned() + &untold);
+                self.untold = 0;
+            }
+            self.told.push(Instant::now());
+            taken.push(event);
+        }
+        taken
+    }
 }
 
 /// A status to be written.
 struct Work {
     id: VariantId,
     object: Arc<VariantObject>,
-    old: VariantAutoscalingStatus,
     new: VariantAutoscalingStatus,
+    /// What is told of the change.
+    events: Vec<Event>,
+    /// What may be told after that.
+    left: EventBudget,
 }
 
 /// Why something was not written.
@@ -90,8 +132,13 @@ impl StatusWriter {
         identity: String,
     ) -> Self {
         let reporter = Reporter { controller: FIELD_MANAGER.into(), instance: Some(identity) };
-        let recorder = Recorder::new(client.clone(), reporter);
-        Self { client, cluster, published, leadership, recorder }
+        Self { client, cluster, published, leadership, reporter, series: |_| Vec::new() }
+    }
+
+    /// The same writer, which names missing signals by the `series` that show them.
+    #[must_use]
+    pub fn naming(self, series: SeriesOf) -> Self {
+        Self { series, ..self }
     }
 
     /// Writes after every new result until cancelled.
@@ -113,7 +160,7 @@ impl StatusWriter {
     async fn pass(&self, published: &Published, past: &mut BTreeMap<VariantId, Past>) {
         let observed = self.cluster.observed();
         past.retain(|id, _| observed.objects.contains_key(id));
-        let work = work(published, &observed, past);
+        let work = work(published, &observed, past, self.series);
         let mut done = futures::stream::iter(work)
             .map(|work| async {
                 let result = self.write(&work).await;
@@ -124,7 +171,10 @@ impl StatusWriter {
         while let Some((work, result)) = done.next().await {
             let past = past.entry(work.id.clone()).or_default();
             match result {
-                Ok(true) => *past = Past { written: Some((Instant::now(), work.new)), refused: None },
+                Ok(true) => {
+                    let written = Some((Instant::now(), work.new));
+                    *past = Past { written, refused: None, events: work.left };
+                }
                 Ok(false) => {}
                 Err(error) => {
                     let (namespace, name) = (&work.id.namespace, &work.id.name);
@@ -169,8 +219,10 @@ impl StatusWriter {
             uid: Some(work.object.uid.clone()),
             ..ObjectReference::default()
         };
-        for event in events(&work.old, &work.new) {
-            match timeout(REQUEST_TIMEOUT, self.recorder.publish(&event, &reference)).await {
+        for event in &work.events {
+            // A recorder of its own: a shared one takes "2 → 5" for a repetition of "1 → 2", and counts it under that text.
+            let recorder = Recorder::new(self.client.clone(), self.reporter.clone());
+            match timeout(REQUEST_TIMEOUT, recorder.publish(event, &reference)).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => tracing::debug!(%error, variant = %work.id, "an event was refused"),
                 Err(_) => tracing::debug!(variant = %work.id, "an event timed out"),
@@ -179,7 +231,12 @@ impl StatusWriter {
     }
 }
 
-fn work(published: &Published, observed: &Observed, past: &BTreeMap<VariantId, Past>) -> Vec<Work> {
+fn work(
+    published: &Published,
+    observed: &Observed,
+    past: &BTreeMap<VariantId, Past>,
+    series: SeriesOf,
+) -> Vec<Work> {
     let one = |(id, decision)| {
         let object = observed.objects.get(id)?;
         let past = past.get(id);
@@ -193,7 +250,7 @@ fn work(published: &Published, observed: &Observed, past: &BTreeMap<VariantId, P
         let unread = VariantAutoscalingStatus::default();
         let old = ours.or(object.status.as_ref()).unwrap_or(&unread);
         let target = object.variant.as_ref().ok().map(|variant| variant.target.name.as_str());
-        let new = render(decision, target, object.generation, published.at, old);
+        let new = render(decision, target, object.generation, published.at, old, series);
         let every = |pause| written.is_none_or(|(at, _)| at.elapsed() >= pause);
         let due = match difference(old, &new) {
             Difference::Facts => true,
@@ -201,7 +258,11 @@ fn work(published: &Published, observed: &Observed, past: &BTreeMap<VariantId, P
             Difference::Figures => every(FIGURES_EVERY),
             Difference::None => false,
         };
-        due.then(|| Work { id: id.clone(), object: object.clone(), old: old.clone(), new })
+        due.then(|| {
+            let mut left = past.map(|past| past.events.clone()).unwrap_or_default();
+            let events = left.take(events(old, &new));
+            Work { id: id.clone(), object: object.clone(), new, events, left }
+        })
     };
     published.decisions.iter().filter_map(one).collect()
 }
@@ -240,10 +301,53 @@ fn events(old: &VariantAutoscalingStatus, new: &VariantAutoscalingStatus) -> Vec
     {
         events.push(event(EventType::Warning, &reason, &message));
     }
+    events.extend(signals_event(say(old, SIGNALS_COMPLETE), say(new, SIGNALS_COMPLETE)));
     events
+}
+
+/// Status, reason and message of a condition.
+type Said = Option<(String, String, String)>;
+
+/// That something is missing, that it is for another reason than before, or that nothing is any more.
+fn signals_event(old: Said, new: Said) -> Option<Event> {
+    let (status, reason, message) = new?;
+    let before = old.map(|(status, reason, _)| (status, reason));
+    match (status.as_str(), before) {
+        ("False", Some((old, because))) if old == "False" && because == reason => None,
+        ("False", _) => Some(event(EventType::Warning, &reason, &format!("signals are missing: {message}"))),
+        ("True", Some((old, _))) if old == "False" => {
+            Some(event(EventType::Normal, SIGNALS_COMPLETE, &message))
+        }
+        _ => None,
+    }
 }
 
 fn event(type_: EventType, reason: &str, note: &str) -> Event {
     let note = Some(shortened(note, NOTE_MAX_BYTES).to_owned());
     Event { type_, reason: reason.into(), note, action: "Decide".into(), secondary: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn changed(from: usize) -> Vec<Event> {
+        vec![event(
+            EventType::Normal,
+            "DesiredReplicasChanged",
+            &format!("desired replicas {from} → {}", from + 1),
+        )]
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_number_that_changes_all_the_time_makes_few_events_and_the_next_one_says_how_many_are_missing()
+    {
+        let mut budget = EventBudget::default();
+        let told = (0..12).map(|from| budget.take(changed(from)).len()).sum::<usize>();
+        assert_eq!((told, budget.told.len()), (MAX_EVENTS, MAX_EVENTS));
+        tokio::time::advance(EVENT_WINDOW).await;
+        let notes: Vec<_> = budget.take(changed(12)).into_iter().filter_map(|event| event.note).collect();
+        assert_eq!(notes, ["desired replicas 12 → 13 (6 events before this one were not told)"]);
+        assert_eq!(budget.take(changed(13))[0].note.as_deref(), Some("desired replicas 13 → 14"));
+    }
 }

@@ -7,12 +7,13 @@ use smol_str::SmolStr;
 use wva_core::by_name::ByName;
 use wva_core::model::{InvalidVariant, Variant, VariantId};
 use wva_core::snapshot::{Phase, Replica, VariantState};
-use wva_core::units::Replicas;
 
-use super::convert::{SeenPod, Target};
+use super::claims::{claims, valid};
+use super::convert::{Target, stored_target};
 use super::crd::VariantAutoscalingStatus;
 use super::inventory::{Gpus, Used, in_use, inventory};
-use crate::engine::{Claim, ClusterView, Endpoint};
+use super::pods::SeenPod;
+use crate::engine::{ClusterView, Endpoint};
 
 /// Namespace and name.
 pub(crate) type Key = (Box<str>, Box<str>);
@@ -124,6 +125,8 @@ pub(crate) struct Tables {
     pub(crate) pods: Table<SeenPod>,
     /// Only where a limit is what the nodes have.
     pub(crate) nodes: Table<Gpus>,
+    /// Nothing is decided before these are listed: a limit that is not known yet is none.
+    pub(crate) awaits_nodes: bool,
     /// The namespaces that are to be left alone.
     pub(crate) excluded: Table<()>,
     /// Nobody waits for these any more: what could not be read excludes nothing.
@@ -152,7 +155,7 @@ impl Tables {
             .filter(|((namespace, _), _)| !excluded.contains(&**namespace))
             .map(|((namespace, name), object)| (VariantId::new(&**namespace, &**name), object.clone()))
             .collect();
-        let (variants, invalid) = self.valid(&objects);
+        let (variants, invalid) = valid(&objects);
         let (pods, strangers) = self.pods_by_target(&variants);
         let mut marked = BTreeMap::new();
         let mut view = ClusterView {
@@ -180,36 +183,8 @@ impl Tables {
     fn synced(&self) -> bool {
         let all =
             self.variants.listed && self.deployments.listed && self.replica_sets.listed && self.pods.listed;
-        all && (self.excluded.listed || self.none_excluded)
-    }
-
-    /// The variants that can be decided about, and the others. A target that two variants claim belongs to neither:
-    /// each would be scaled by the other's number.
-    fn valid<'a>(
-        &self,
-        objects: &'a BTreeMap<VariantId, Arc<VariantObject>>,
-    ) -> (Vec<(&'a Variant, &'a VariantObject)>, Vec<InvalidVariant>) {
-        let mut claims: BTreeMap<(&str, &str), Vec<(&Variant, &VariantObject)>> = BTreeMap::new();
-        let mut invalid = Vec::new();
-        for object in objects.values() {
-            match &object.variant {
-                Ok(variant) => {
-                    let target = (variant.id.namespace.as_str(), variant.target.name.as_str());
-                    claims.entry(target).or_default().push((variant, object));
-                }
-                Err(problem) => invalid.push(problem.clone()),
-            }
-        }
-        let mut valid = Vec::with_capacity(claims.len());
-        for claimants in claims.into_values() {
-            if let [one] = claimants[..] {
-                valid.push(one);
-            } else {
-                invalid.extend(disputed(&claimants));
-            }
-        }
-        valid.sort_by_key(|(variant, _)| &variant.id);
-        (valid, invalid)
+        let nodes = !self.awaits_nodes || self.nodes.listed;
+        all && nodes && (self.excluded.listed || self.none_excluded)
     }
 
     /// The pods of the variants' targets by the target's uid, through the ReplicaSets between them; and the GPUs of all
@@ -238,28 +213,6 @@ impl Tables {
     }
 }
 
-/// Every readable object's claim on its target, disputed or not.
-fn claims(objects: &BTreeMap<VariantId, Arc<VariantObject>>) -> Vec<Claim> {
-    let readable = objects.values().filter_map(|object| object.variant.as_ref().ok());
-    let mut claims: Vec<_> = readable
-        .map(|variant| Claim { deployment: variant.target.name.clone(), variant: variant.id.clone() })
-        .collect();
-    claims.sort_by(|a, b| a.target().cmp(&b.target()));
-    claims
-}
-
-fn disputed(claimants: &[(&Variant, &VariantObject)]) -> Vec<InvalidVariant> {
-    let names: Vec<_> = claimants.iter().map(|(variant, _)| variant.id.to_string()).collect();
-    let problem = |variant: &Variant| {
-        let (target, names) = (&variant.target, names.join(" and "));
-        format!("spec.scaleTargetRef {target} is the target of {names}: keep one of them")
-    };
-    claimants
-        .iter()
-        .map(|(variant, _)| InvalidVariant { id: variant.id.clone(), problem: problem(variant) })
-        .collect()
-}
-
 fn state(
     variant: &Variant,
     object: &VariantObject,
@@ -276,7 +229,7 @@ fn state(
         variant,
         scale: target.map(|target| target.scale),
         replicas: pods.iter().map(|(key, pod)| replica(key, pod)).collect(),
-        last_status: alloc.and_then(|alloc| u32::try_from(alloc.num_replicas).ok()).map(Replicas::new),
+        last_status: alloc.and_then(|alloc| stored_target(alloc.num_replicas)),
         template: target.map(|target| target.template.clone()).unwrap_or_default(),
     }
 }
@@ -302,7 +255,7 @@ mod tests {
     use jiff::Timestamp;
     use wva_core::model::{Bounds, Role, TargetRef};
     use wva_core::snapshot::{Scale, Template};
-    use wva_core::units::Cost;
+    use wva_core::units::{Cost, Replicas};
 
     use super::*;
 

@@ -16,11 +16,13 @@ use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
-use wva_core::model::{InvalidVariant, Variant};
+use wva_core::model::Variant;
 
-use super::convert::{SeenPod, Target, variant_id};
+use super::convert::{Target, invalid, stored_status, variant_id};
 use super::crd::{CONTROLLER_INSTANCE_LABEL, VariantAutoscaling};
 use super::inventory::Gpus;
+use super::pods::SeenPod;
+use super::text::plain;
 use super::trouble::{Trouble, backoff, config};
 use super::view::{Key, Observed, OwnedSet, Step, Table, Tables, VariantObject};
 use super::wire::{
@@ -31,9 +33,11 @@ use crate::engine::{Cluster, ClusterView};
 /// How long changes are gathered before the view is made anew: at most 10 rebuilds a second, and a change is seen long
 /// before the next evaluation (5 s).
 const DEBOUNCE: Duration = Duration::from_millis(100);
-/// How long the first view waits for the namespaces: as long as for other lists that the start can do without. Who may not
+/// How long the first view waits for the namespaces, and where the nodes are a limit for these: as long as for other lists that the start can do without. Who may not
 /// list them, since its rights are older than this program, has none excluded.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Longest text in the log of why an object cannot be read: it may repeat what its author wrote.
+const MAX_ERROR_BYTES: usize = 512;
 /// Annotation of a namespace whose variants are to be left alone, with the value `true`.
 const EXCLUDE: &str = "wva.llmd.ai/exclude";
 /// Pods that have ended serve nothing: the API server leaves them out.
@@ -110,6 +114,7 @@ impl ClusterWatch {
         // Who watches one namespace has been told which: an annotation does not take it away again.
         let mut tables = Tables { none_excluded: self.settings.namespace.is_some(), ..Tables::default() };
         let patience = Instant::now() + PATIENCE;
+        let mut nodes_patience = patience;
         let mut rebuild_at: Option<Instant> = None;
         loop {
             let due = rebuild_at.unwrap_or_else(Instant::now);
@@ -125,8 +130,15 @@ impl ClusterWatch {
                 }
                 wanted = next(&mut self.inventory) => {
                     nodes = if wanted { self.nodes() } else { stream::pending().boxed() };
-                    tables.nodes = Table::default();
-                    rebuild_at.get_or_insert_with(|| Instant::now() + DEBOUNCE);
+                    (tables.nodes, tables.awaits_nodes) = (Table::default(), wanted);
+                    nodes_patience = Instant::now() + PATIENCE;
+                    // At once: an evaluation before that would not know of the limit.
+                    rebuild_at = Some(Instant::now());
+                }
+                () = sleep_until(nodes_patience), if tables.awaits_nodes => {
+                    // Who may not list them has no inventory; what is decided without it says so.
+                    tables.awaits_nodes = false;
+                    rebuild_at.get_or_insert_with(Instant::now);
                 }
                 Some(change) = changes.next() => {
                     if change.apply(&mut tables) {
@@ -250,7 +262,8 @@ where
             && !std::mem::replace(&mut told, true)
         {
             let (namespace, name) = &key;
-            tracing::warn!(%namespace, %name, error = %invalid.error, "an unreadable object among the {what}; told once");
+            let error = plain(&invalid.error, MAX_ERROR_BYTES);
+            tracing::warn!(%namespace, %name, error, "an unreadable object among the {what}; told once");
         }
         (key, keep(object))
     })
@@ -305,13 +318,13 @@ fn variant_object(object: Result<VariantAutoscaling, InvalidObject>) -> Option<A
     let (metadata, variant, status) = match object {
         Ok(object) => {
             let variant = Variant::try_from(&object);
-            (object.metadata, variant, Some(object.status.unwrap_or_default()))
+            (object.metadata, variant, Some(stored_status(object.status.unwrap_or_default())))
         }
         Err(unreadable) => {
             let id = variant_id(&unreadable.metadata);
             let problem =
                 format!("the object cannot be read ({}): correct the field it names", unreadable.error);
-            (unreadable.metadata, Err(InvalidVariant { id, problem }), None)
+            (unreadable.metadata, Err(invalid(id, &problem)), None)
         }
     };
     Some(Arc::new(VariantObject {

@@ -8,6 +8,7 @@ mod http;
 mod merge;
 mod prometheus;
 mod scrape;
+mod series;
 mod signals;
 mod token;
 mod turns;
@@ -17,6 +18,7 @@ use std::time::Duration;
 pub use http::TlsSettings;
 pub use prometheus::{PrometheusSettings, PrometheusSource};
 pub use scrape::{ScrapeSettings, ScrapeSource};
+pub use series::series_of;
 pub use token::Token;
 
 /// When a source answers with what it has, and gaps for the rest. The engine cuts a collection off at 20 s and then

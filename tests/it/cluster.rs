@@ -24,7 +24,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use wva::cluster::{ClusterReader, ClusterWatch, Election, StateStore, StateWriter, StatusWriter, lease};
 use wva::engine::{Board, Cluster, Holder, Leadership, Origin, Published, SystemClock};
-use wva_core::decision::{Decision, Reason, Target, Verdict};
+use wva_core::decision::{Cause, Decision, Reason, Target, Unknown, Verdict};
 use wva_core::units::Replicas;
 use wva_core::{Memory, Report, VariantId};
 
@@ -259,6 +259,28 @@ async fn who_may_not_list_namespaces_waits_ten_seconds_for_them_and_has_none_exc
     stop.cancel();
 }
 
+#[tokio::test(start_paused = true)]
+async fn no_number_is_decided_before_the_nodes_are_known_that_limit_it_or_cannot_be() {
+    let (client, _writes) = server(|asked| match asked.path.as_str() {
+        _ if is_watch(asked) => None,
+        "/api/v1/nodes" => {
+            Some((403, json!({ "kind": "Status", "reason": "Forbidden", "code": 403, "message": "no" })))
+        }
+        _ => list(json!([])),
+    });
+    let (wanted, limit) = watch::channel(true);
+    let (watches, reader) = ClusterWatch::new(client, wva::cluster::watch::Settings::default());
+    let (stop, began) = (CancellationToken::new(), tokio::time::Instant::now());
+    #[expect(clippy::disallowed_methods, reason = "app spawns it; here the test is the app")]
+    tokio::spawn(watches.with_inventory(limit).run(stop.clone()));
+    let mut views = reader.subscribe();
+    let synced = timeout(Duration::from_secs(20), views.wait_for(|observed| observed.view.synced));
+    assert_eq!(synced.await.unwrap().unwrap().view.inventory, None);
+    assert!(began.elapsed() >= Duration::from_secs(10), "{:?}", began.elapsed());
+    drop(wanted);
+    stop.cancel();
+}
+
 pub(crate) fn published(sequence: u64, desired: u32) -> Published {
     let evidence = Timestamp::from_second(1_700_000_000).unwrap();
     let target =
@@ -276,6 +298,17 @@ pub(crate) fn published(sequence: u64, desired: u32) -> Published {
         report: Report::default(),
         victims: BTreeMap::new(),
     }
+}
+
+/// The same without a number.
+pub(crate) fn unknown(sequence: u64) -> Published {
+    let mut published = published(sequence, 1);
+    let (cause, since) = (Cause::TooOld, published.at);
+    for decision in published.decisions.values_mut() {
+        let message = "nothing is measured".into();
+        decision.verdict = Verdict::Unknown(Unknown { cause, message, since });
+    }
+    published
 }
 
 pub(crate) fn held() -> Leadership {
@@ -333,6 +366,7 @@ async fn state_writes(
 ) -> (mpsc::Receiver<Asked>, CancellationToken, Board, watch::Sender<Leadership>) {
     let header = json!({ "version": 1, "holder": "b", "lease": lease, "epoch": written, "written": "2026-01-01T00:00:00Z" });
     let (client, writes) = server(move |asked| match (asked.method.as_str(), asked.path.as_str()) {
+        _ if is_watch(asked) => None,
         ("GET", "/api/v1/namespaces/wva/configmaps") => list(json!([])),
         ("GET", path) if path.ends_with("/wva-state-decisions-0") => Some((
             200,

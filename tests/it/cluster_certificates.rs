@@ -29,7 +29,7 @@ use crate::serve::client::Captured;
 
 const SETTLE: Duration = Duration::from_secs(60);
 /// No more than the steps' settling times and some seconds: nothing else may delay a rotation.
-const SOON: Duration = Duration::from_secs(150);
+pub(crate) const SOON: Duration = Duration::from_secs(150);
 
 fn spawn(task: impl Future<Output = ()> + Send + 'static) {
     #[expect(clippy::disallowed_methods, reason = "app spawns it; here the test is the app")]
@@ -61,7 +61,7 @@ fn settings_of(service: &str) -> certificates::Settings {
 }
 
 /// An instance, as the composition root puts it together; it ends with the token.
-fn instance(store: &Store) -> (watch::Receiver<Option<Bundle>>, CancellationToken) {
+pub(crate) fn instance(store: &Store) -> (watch::Receiver<Option<Bundle>>, CancellationToken) {
     instance_of("wva", store, Arc::new(SystemClock))
 }
 
@@ -84,22 +84,22 @@ fn instance_of(
     (bundles, stop)
 }
 
-async fn first(bundles: &mut watch::Receiver<Option<Bundle>>) -> Bundle {
+pub(crate) async fn first(bundles: &mut watch::Receiver<Option<Bundle>>) -> Bundle {
     timeout(SOON, bundles.wait_for(Option::is_some)).await.unwrap().unwrap().clone().unwrap()
 }
 
-fn text(object: &Value, field: &str) -> String {
+pub(crate) fn text(object: &Value, field: &str) -> String {
     let bytes: ByteString = serde_json::from_value(object[field].clone()).unwrap();
     String::from_utf8(bytes.0).unwrap()
 }
 
-fn carried(store: &Store) -> Option<String> {
+pub(crate) fn carried(store: &Store) -> Option<String> {
     let service = store.get(&format!("{SERVICES}/{}", apiservice::NAME))?;
     let spec = &service["spec"];
     (!spec["caBundle"].is_null()).then(|| text(spec, "caBundle"))
 }
 
-fn authorities(bundle: &str) -> usize {
+pub(crate) fn authorities(bundle: &str) -> usize {
     bundle.matches("BEGIN CERTIFICATE").count()
 }
 
@@ -113,7 +113,7 @@ fn steps(store: &Store) -> Vec<(usize, bool, String)> {
     puts.map(|write| one(&write.body["data"])).collect()
 }
 
-fn ask(store: &Store, value: &str) {
+pub(crate) fn ask(store: &Store, value: &str) {
     store.change(SECRET, |secret| secret["metadata"]["annotations"][ROTATE_ANNOTATION] = json!(value));
 }
 

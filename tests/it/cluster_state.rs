@@ -17,7 +17,11 @@ use wva_core::memory::{GroupMemory, Learned, VariantMemory};
 use wva_core::units::Replicas;
 use wva_core::{GroupId, Memory, Policy, Snapshot, decide, observe};
 
-use crate::cluster::{list, next, not_found, server};
+use crate::cluster::{self, held, is_watch, list, next, not_found, server};
+use crate::cluster_store::Store;
+
+/// Where the state objects are.
+const MAPS: &str = "/api/v1/namespaces/wva/configmaps";
 
 /// A state object as a holder of this lease left it.
 fn object(kind: &str, version: u32, lines: &str) -> Value {
@@ -75,6 +79,7 @@ fn memory(count: u32) -> Memory {
 async fn memories_that_do_not_fit_lose_what_was_learned_keep_their_targets_and_are_counted() {
     const MODELS: u32 = 5_000;
     let (client, mut writes) = server(|asked| match asked.method.as_str() {
+        "GET" if is_watch(asked) => None,
         "GET" if asked.path.ends_with("/configmaps") => list(json!([])),
         "GET" => not_found(),
         _ => Some((200, asked.body.clone())),
@@ -108,4 +113,40 @@ async fn memories_that_do_not_fit_lose_what_was_learned_keep_their_targets_and_a
     prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
     let counted = format!("wva_state_entries_cut{{kind=\"memory\",lost=\"learned\"}} {without}");
     assert!(text.contains(&counted) && text.contains("lost=\"all\"} 0"), "{text}");
+}
+
+/// What the objects hold, of one kind.
+fn lines(store: &Store, kind: &str) -> String {
+    let object = store.get(&format!("{MAPS}/wva-state-{kind}-0"));
+    object.map(|object| object["data"]["entries"].as_str().unwrap().to_owned()).unwrap_or_default()
+}
+
+#[tokio::test]
+async fn state_objects_that_somebody_deletes_are_written_again_at_once() {
+    let api = Store::new();
+    let leadership = watch::Sender::new(held());
+    let (board, memory) = (Board::new(), watch::Sender::new(Arc::new(memory(3))));
+    let store = StateStore::new(api.client(), "wva", "wva", Arc::new(SystemClock));
+    let (published, held) = (board.subscribe(), leadership.subscribe());
+    let writer = StateWriter::new(store, published, memory.subscribe(), held, Duration::from_secs(300));
+    let stop = CancellationToken::new();
+    let cancel = stop.clone();
+    let running = async {
+        board.publish(cluster::published(1, 3));
+        let written = |kind: &'static str| move |api: &Store| (!lines(api, kind).is_empty()).then_some(());
+        api.until(cluster::SOON, written("decisions")).await;
+        // A number that is gone makes the memory the only place that knows it.
+        board.publish(cluster::unknown(2));
+        api.until(cluster::SOON, written("memory")).await;
+        api.until(cluster::SOON, |api| lines(api, "decisions").contains("TooOld").then_some(())).await;
+        let before = (lines(&api, "decisions"), lines(&api, "memory"));
+        for kind in ["decisions", "memory"] {
+            // Nothing changes: no evaluation is published any more.
+            api.delete(&format!("{MAPS}/wva-state-{kind}-0"));
+            api.until(cluster::SOON, written(kind)).await;
+        }
+        assert_eq!((lines(&api, "decisions"), lines(&api, "memory")), before);
+        stop.cancel();
+    };
+    tokio::join!(writer.run(cancel), running);
 }

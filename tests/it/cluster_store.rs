@@ -34,9 +34,41 @@ pub(crate) struct Write {
 #[derive(Default)]
 struct Kept {
     objects: BTreeMap<String, Value>,
+    /// What happened: its version, the path of the object, and the event of a watch.
+    events: Vec<(u64, String, Value)>,
     writes: Vec<Write>,
+    /// Where the program that writes dies.
+    crash: Option<Crash>,
     version: u64,
     forbidden: Vec<String>,
+}
+
+/// A program that dies between two of its writes: of the last one it learns that it was accepted, or does not.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Crash {
+    /// Writes that are accepted; nothing is answered after the last of them.
+    pub(crate) after: usize,
+    /// Whether that last one is answered.
+    pub(crate) answered: bool,
+}
+
+impl Kept {
+    fn store(&mut self, path: &str, mut object: Value) -> Value {
+        self.version += 1;
+        object["metadata"]["resourceVersion"] = json!(self.version.to_string());
+        let known = self.objects.insert(path.into(), object.clone());
+        let kind = if known.is_some() { "MODIFIED" } else { "ADDED" };
+        self.events.push((self.version, path.into(), json!({ "type": kind, "object": object })));
+        object
+    }
+
+    fn remove(&mut self, path: &str) -> Option<Value> {
+        let mut gone = self.objects.remove(path)?;
+        self.version += 1;
+        gone["metadata"]["resourceVersion"] = json!(self.version.to_string());
+        self.events.push((self.version, path.into(), json!({ "type": "DELETED", "object": gone })));
+        Some(gone)
+    }
 }
 
 #[derive(Clone)]
@@ -96,11 +128,9 @@ impl Store {
     }
 
     /// What a person or another program does.
-    pub(crate) fn put(&self, path: &str, mut object: Value) {
+    pub(crate) fn put(&self, path: &str, object: Value) {
         let mut kept = self.kept.lock();
-        kept.version += 1;
-        object["metadata"]["resourceVersion"] = json!(kept.version.to_string());
-        kept.objects.insert(path.into(), object);
+        kept.store(path, object);
         self.version.send_replace(kept.version);
     }
 
@@ -112,9 +142,21 @@ impl Store {
 
     pub(crate) fn delete(&self, path: &str) {
         let mut kept = self.kept.lock();
-        kept.version += 1;
-        kept.objects.remove(path);
+        kept.remove(path);
         self.version.send_replace(kept.version);
+    }
+
+    /// From now on the program that writes dies there; `None`: it lives. Writes are counted anew.
+    pub(crate) fn crash(&self, crash: Option<Crash>) {
+        let mut kept = self.kept.lock();
+        kept.writes.clear();
+        kept.crash = crash;
+    }
+
+    /// True when the program is dead.
+    pub(crate) fn has_crashed(&self) -> bool {
+        let kept = self.kept.lock();
+        kept.crash.is_some_and(|crash| kept.writes.len() >= crash.after)
     }
 
     /// The writes whose path begins so.
@@ -144,18 +186,29 @@ impl Store {
         let (head, body) = request.into_parts();
         let body = body.collect().await.unwrap().to_bytes();
         let (path, query) = (head.uri.path().to_owned(), head.uri.query().unwrap_or_default().to_owned());
+        if self.has_crashed() {
+            return std::future::pending().await;
+        }
         let (code, answer) = if head.method != Method::GET {
             let body = serde_json::from_slice(&body).unwrap_or_default();
-            self.write(Write { method: head.method, path, query, body })
+            let answer = self.write(Write { method: head.method, path, query, body });
+            if self.has_crashed() && !self.kept.lock().crash.is_some_and(|crash| crash.answered) {
+                return std::future::pending().await;
+            }
+            answer
         } else if query.contains("watch=") {
             (200, self.watched(&path, &query).await)
-        } else if let Some(name) = selected(&query) {
+        } else if let Some(object) = self.get(&path) {
+            (200, object)
+        } else if is_collection(&path) {
             let kept = self.kept.lock();
-            let items: Vec<_> = kept.objects.get(&format!("{path}/{name}")).into_iter().collect();
+            let all = kept.objects.iter();
+            let items: Vec<_> = all.filter(|(own, object)| selects(&path, &query, own, object)).collect();
+            let items: Vec<_> = items.into_iter().map(|(_, object)| object).collect();
             let metadata = json!({ "resourceVersion": kept.version.to_string() });
             (200, json!({ "apiVersion": "v1", "kind": "List", "metadata": metadata, "items": items }))
         } else {
-            self.get(&path).map_or_else(|| status(404, "NotFound"), |object| (200, object))
+            status(404, "NotFound")
         };
         let answer = Answer::from(format!("{answer}\n"));
         Response::builder().status(code).body(answer).unwrap()
@@ -163,26 +216,21 @@ impl Store {
 
     /// The next event after the version that is named. Each answer has one; the client asks again.
     async fn watched(&self, path: &str, query: &str) -> Value {
-        let name = selected(query).unwrap();
         let after: u64 = parameter(query, "resourceVersion").unwrap().parse().unwrap();
         let mut versions = self.version.subscribe();
-        let began = self.get(&format!("{path}/{name}"));
         loop {
-            let now = *versions.borrow_and_update();
-            let object = self.get(&format!("{path}/{name}"));
-            let version = |object: &Value| {
-                object["metadata"]["resourceVersion"].as_str().unwrap().parse::<u64>().unwrap()
+            versions.borrow_and_update();
+            let event = {
+                let kept = self.kept.lock();
+                let mut events = kept.events.iter();
+                let next = |(version, own, event): &&(u64, String, Value)| {
+                    *version > after && selects(path, query, own, &event["object"])
+                };
+                events.find(next).map(|(_, _, event)| event.clone())
             };
-            match (object, &began) {
-                (Some(object), _) if version(&object) > after => {
-                    return json!({ "type": "MODIFIED", "object": object });
-                }
-                (None, Some(gone)) => {
-                    let mut gone = gone.clone();
-                    gone["metadata"]["resourceVersion"] = json!(now.to_string());
-                    return json!({ "type": "DELETED", "object": gone });
-                }
-                _ => versions.changed().await.unwrap(),
+            match event {
+                Some(event) => return event,
+                None => versions.changed().await.unwrap(),
             }
         }
     }
@@ -192,13 +240,27 @@ impl Store {
         if kept.forbidden.iter().any(|path| write.path.starts_with(path.as_str())) {
             return status(403, "Forbidden");
         }
-        kept.version += 1;
-        let version = kept.version;
         let name = write.body["metadata"]["name"].as_str().unwrap_or_default();
         let object = write.path.strip_suffix("/status").unwrap_or(&write.path);
         let path = if write.method == Method::POST { format!("{object}/{name}") } else { object.to_owned() };
         let known = kept.objects.get(&path).cloned();
-        let mut stored = match (&write.method, known) {
+        if let (Some(known), Some(uid)) = (&known, write.body["metadata"]["uid"].as_str())
+            && known["metadata"]["uid"] != uid
+        {
+            return status(409, "Conflict");
+        }
+        let stored = match (&write.method, known) {
+            (&Method::DELETE, None) => return status(404, "NotFound"),
+            (&Method::DELETE, Some(known)) => {
+                let expected = &write.body["preconditions"]["resourceVersion"];
+                if !expected.is_null() && *expected != known["metadata"]["resourceVersion"] {
+                    return status(409, "Conflict");
+                }
+                kept.remove(&path);
+                kept.writes.push(write);
+                self.version.send_replace(kept.version);
+                return (200, known);
+            }
             (&Method::POST, Some(_)) => return status(409, "AlreadyExists"),
             (&Method::POST, None) => write.body.clone(),
             (&Method::PUT, Some(known))
@@ -210,10 +272,9 @@ impl Store {
             (_, Some(known)) => merged(known, &write.body),
             (_, None) => return status(404, "NotFound"),
         };
-        stored["metadata"]["resourceVersion"] = json!(version.to_string());
-        kept.objects.insert(path, stored.clone());
+        let stored = kept.store(&path, stored);
         kept.writes.push(write);
-        self.version.send_replace(version);
+        self.version.send_replace(kept.version);
         (200, stored)
     }
 }
@@ -222,6 +283,11 @@ impl Store {
 fn merged(mut known: Value, applied: &Value) -> Value {
     for (field, value) in applied["spec"].as_object().into_iter().flatten() {
         known["spec"][field] = value.clone();
+    }
+    for field in ["desiredOptimizedAlloc", "actuation"] {
+        if let Some(value) = applied["status"].get(field) {
+            known["status"][field] = value.clone();
+        }
     }
     for condition in applied["status"]["conditions"].as_array().into_iter().flatten() {
         if !known["status"]["conditions"].is_array() {
@@ -245,7 +311,31 @@ fn parameter<'a>(query: &'a str, name: &str) -> Option<&'a str> {
     query.split('&').find_map(|part| part.strip_prefix(name)?.strip_prefix('='))
 }
 
-/// The one name that a list or a watch is about.
-fn selected(query: &str) -> Option<String> {
-    parameter(query, "fieldSelector")?.strip_prefix("metadata.name%3D").map(str::to_owned)
+/// True for the path of all objects of a kind.
+fn is_collection(path: &str) -> bool {
+    let kinds = ["apiservices", "configmaps", "deployments", "namespaces", "pods", "replicasets", "secrets"];
+    let last = path.rsplit('/').next().unwrap();
+    kinds.contains(&last) || last == "variantautoscalings"
+}
+
+/// True when a list or watch of `path` has the object that is at `own`.
+fn selects(path: &str, query: &str, own: &str, object: &Value) -> bool {
+    let (folder, name) = own.rsplit_once('/').unwrap();
+    // A list over all namespaces names none.
+    let everywhere = || {
+        let (group, kind) = path.rsplit_once('/').unwrap();
+        folder.starts_with(&format!("{group}/namespaces/")) && folder.ends_with(&format!("/{kind}"))
+    };
+    if folder != path && !everywhere() {
+        return false;
+    }
+    let by_name = parameter(query, "fieldSelector").and_then(|field| field.strip_prefix("metadata.name%3D"));
+    let labels =
+        parameter(query, "labelSelector").unwrap_or_default().replace("%3D", "=").replace("%2F", "/");
+    let mut labels = labels.split("%2C").filter(|label| !label.is_empty());
+    by_name.is_none_or(|wanted| wanted == name)
+        && labels.all(|label| {
+            let (key, value) = label.split_once('=').unwrap();
+            object["metadata"]["labels"][key] == value
+        })
 }

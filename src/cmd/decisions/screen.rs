@@ -8,6 +8,8 @@ use wva_core::snapshot::SourceHealth;
 
 use super::explanation::{Explanation, Pod};
 use super::{message, short};
+use crate::cluster::signal_gap::sentence;
+use crate::collect::series_of;
 
 /// Columns of a screen.
 const WIDTH: usize = 100;
@@ -76,6 +78,9 @@ fn head(told: &Explanation) -> String {
 }
 
 fn evidence(text: &mut String, told: &Explanation) {
+    if let Some(gap) = &told.decision.gap {
+        entry(text, "signals", &format!("{}: {}", gap.cause.as_str(), sentence(gap, series_of)));
+    }
     match &told.source {
         None => {}
         Some(SourceHealth::Complete) => entry(text, "source", "answered in full"),

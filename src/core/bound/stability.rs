@@ -50,6 +50,12 @@ impl Wanted {
         self.highs.is_empty() && self.lows.is_empty() && self.rose_at.is_none()
     }
 
+    /// The highest number that is remembered.
+    #[must_use]
+    pub fn highest(&self) -> Option<Replicas> {
+        self.highs.iter().chain(&self.lows).map(|(_, number)| *number).max()
+    }
+
     /// Makes the moments that are after `now` be now.
     pub(crate) fn not_after(&mut self, now: Timestamp) {
         let moments = self.highs.iter_mut().chain(&mut self.lows).map(|(at, _)| at);

@@ -10,18 +10,19 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use tokio::sync::watch;
-use wva_core::decision::{Target, Verdict};
+use wva_core::decision::{Reason, Target, Verdict};
 use wva_core::units::Seconds;
 use wva_core::{Decision, VariantId};
 
 use super::Scaling;
-use crate::engine::Leadership;
+use crate::engine::{Leadership, Published};
 use crate::serve::Reads;
 
 const DESIRED: &str = "Desired number of replicas for each variant";
 const CURRENT: &str = "Current number of replicas for each variant";
 const RATIO: &str =
     "Ratio of the desired number of replicas and the current number of replicas for each variant";
+const SIGNALS: &str = "Whether each variant's analyzer has every signal that it reads, of every serving pod: 1, or 0 where one is missing";
 const SCALING: &str = "Total number of replica scaling operations";
 
 /// Renders the board at each scrape.
@@ -90,11 +91,36 @@ impl Collector for BoardMetrics {
                 ConstGauge::new(value).encode(ratio.encode_family(labels)?)?;
             }
         }
+        self.signals(&mut encoder, &published)?;
         self.scaling(&mut encoder)
     }
 }
 
+/// Whether all signals of a variant are there; `None` while nothing is measured at all, of which its age tells.
+fn has_all_signals(decision: &Decision) -> Option<bool> {
+    match &decision.verdict {
+        _ if decision.gap.is_some() => Some(false),
+        Verdict::Target(target) => {
+            let blind = [Reason::Starting, Reason::MetricsMissing, Reason::Stale, Reason::SourceDown];
+            (!blind.contains(&target.reason)).then_some(true)
+        }
+        Verdict::Unknown(_) => None,
+    }
+}
+
 impl BoardMetrics {
+    fn signals(&self, encoder: &mut DescriptorEncoder<'_>, published: &Published) -> Result<(), fmt::Error> {
+        let mut complete =
+            encoder.encode_descriptor("wva_signals_complete", SIGNALS, None, MetricType::Gauge)?;
+        for (id, decision) in &published.decisions {
+            if let Some(all) = has_all_signals(decision) {
+                let labels = self.labels(id, decision);
+                ConstGauge::new(i64::from(all)).encode(complete.encode_family(&labels)?)?;
+            }
+        }
+        Ok(())
+    }
+
     fn scaling(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let mut total =
             encoder.encode_descriptor("wva_replica_scaling", SCALING, None, MetricType::Counter)?;

@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use wva::engine::Leadership;
+use wva_core::decision::{GapCause, Reason, SignalGap, Verdict};
+use wva_core::snapshot::Signal;
 
 use super::READ;
 use super::bed::{Bed, Wanted, held_by, later, sample, target, trust};
@@ -142,6 +144,33 @@ async fn metrics_show_the_published_numbers_and_nothing_that_is_not_known() {
         assert!(!answer.body.contains(absent), "{absent} must not be there");
     }
     assert!(answer.body.ends_with("# EOF\n"));
+}
+
+#[tokio::test]
+async fn a_variant_whose_analyzer_lacks_a_signal_is_told_by_a_metric() {
+    let bed = Bed::new().await;
+    let mut shown = Vec::new();
+    for lacks in [None, Some(false), Some(true)] {
+        let mut next = sample();
+        let mut decision = target(5, Some(2), "2026-11-21T10:00:05Z");
+        if let (Some(lacks), Verdict::Target(target)) = (lacks, &mut decision.verdict) {
+            target.reason = Reason::Steady;
+            decision.gap = lacks.then(|| SignalGap {
+                cause: GapCause::SeriesDropped,
+                pods: 2,
+                serving: 2,
+                missing: vec![Signal::Running],
+                contradicted: Vec::new(),
+                stand_in: None,
+            });
+        }
+        next.decisions.insert(wva_core::VariantId::new("llm", "llama-a100"), decision);
+        bed.publish(next);
+        let body = metrics(&bed).await.body;
+        let own = |line: &&str| line.starts_with("wva_signals_complete{") && line.contains("\"llama-a100\"");
+        shown.push(body.lines().find(own).and_then(|line| line.rsplit(' ').next()).map(str::to_owned));
+    }
+    assert_eq!(shown, [None, Some("1".into()), Some("0".into())], "while nothing is measured nobody knows");
 }
 
 #[tokio::test]
