@@ -1,4 +1,5 @@
-//! Which model an entry is about: by its key, `modelID#namespace`, or by its fields `model_id` and `namespace`.
+//! Which model an entry is about: its fields `model_id` and `namespace` say so. Its key is any that a ConfigMap may have; a
+//! model's own name can be none, since these have no `/` and no `#`.
 
 use wva_core::GroupId;
 
@@ -27,13 +28,11 @@ impl Place<'_> {
             }
             return None;
         }
-        let (of_key, in_key) = self.key.rsplit_once('#').unzip();
-        let model = model.or(of_key);
-        let namespace = namespace.or(in_key).or(self.namespace);
+        let namespace = namespace.or(self.namespace);
         match (model.filter(|model| !model.is_empty()), namespace.filter(|namespace| !namespace.is_empty())) {
-            (None, _) => {
-                fields.refuse_all("model_id is missing: must be the modelID of the model's variants")
-            }
+            (None, _) => fields.refuse_all(
+                "model_id is missing: must be the modelID of the model's variants, whatever the key is",
+            ),
             (_, None) => fields.refuse_all("namespace is missing: must be that of the model's variants"),
             (_, Some(named)) if self.namespace.is_some_and(|own| own != named) => {
                 let own = self.namespace.unwrap_or_default();

@@ -56,12 +56,25 @@ fn who_puts_another_analyzer_in_charge_says_anew_which_are_beside_it() {
     );
 }
 
+/// The keys that an API server accepts in a ConfigMap.
+fn is_key(key: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+    !key.is_empty() && key.len() <= 253 && key.bytes().all(plain)
+}
+
 #[test]
-fn an_entry_is_found_by_its_key_too() {
-    let entries =
-        [("default", TUNED), ("org/m#llm", "priority: 9"), ("b", "model_id: n\nnamespace: llm\npriority: 8")];
-    let (policy, _) = made(&[(HOME, Kind::Saturation, &entries)]);
+fn an_entry_of_one_model_needs_no_key_that_a_cluster_refuses() {
+    let entries = [
+        ("default", TUNED),
+        ("org_m.llm", "model_id: org/m\nnamespace: llm\npriority: 9"),
+        ("b", "model_id: n\nnamespace: llm\npriority: 8"),
+        ("org-m.chat", "priority: 7"),
+    ];
+    assert!(entries.iter().all(|(key, _)| is_key(key)) && !is_key("org/m#llm"));
+    let (policy, problems) = made(&[(HOME, Kind::Saturation, &entries)]);
     assert_eq!((of(&policy, "llm", "org/m").priority, of(&policy, "llm", "n").priority), (9.0, 8.0));
+    let told = told(&problems).join("\n");
+    assert!(told.contains("entry org-m.chat: model_id is missing"), "a key names no model: {told}");
 }
 
 #[test]
