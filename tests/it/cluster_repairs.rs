@@ -247,7 +247,7 @@ fn writing(maps: Maps, loses_at_list: bool) -> Writing {
         let mut kept = kept.lock().unwrap();
         let name = asked.path.rsplit('/').next().unwrap_or_default();
         match asked.method.as_str() {
-            _ if is_watch(asked) => return None,
+            _ if is_watch(asked) => None,
             // Whoever looks which of them are there asks for all kinds at once.
             "GET" if name == "configmaps" && !asked.query.contains("state%3D") => {
                 list(kept.values().cloned().collect())

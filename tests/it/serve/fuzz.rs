@@ -11,15 +11,12 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
 use wva::engine::ClusterView;
 
+use crate::fuzz::harness::{damaged, fuzz};
+
 use super::READ;
 use super::bed::Bed;
 use super::client::tls;
 use super::pki::SERVICE;
-
-#[path = "../../../src/serve/fuzz/harness.rs"]
-mod harness;
-
-use harness::{damaged, fuzz};
 
 /// Nothing that is asked here waits for anything; ten seconds are for a machine that does many other things.
 const AT_ONCE: Duration = Duration::from_secs(10);
