@@ -1,6 +1,9 @@
 # shellcheck shell=bash
 # Who acts in the cases: the fleet and its load, the chart, instances of wva, the balancer. Sourced by run and figures, after lib.sh.
 
+# shellcheck source-path=SCRIPTDIR
+. "$e2e/faults.sh"
+
 # ---- the fleet: one process that plays the model server of every Ready pod
 
 start_fleet() {
@@ -53,14 +56,17 @@ configure() {
 # ---- instances of wva, with the rights that the chart grants, never as admin
 
 # start_wva NAME PORT: NAME is the identity that its pod would have. MAX_STALE: 60s, or this. WVA_ARGS: further arguments of `wva serve`.
+# WVA: another program. WVA_API_URL, WVA_PROMETHEUS_URL: other ways to these. WVA_UNDER: a command that it runs under. WVA_ADDRESS: where it listens.
 start_wva() {
-  local name=$1 port=$2 account arguments
+  local name=$1 port=$2 account arguments under
   read -ra arguments <<<"${WVA_ARGS:-}"
-  account=$(kubectl -n "$release_namespace" get deployment wva -o jsonpath='{.spec.template.spec.serviceAccountName}') || return
-  kubeconfig wva "{token: $(kubectl create token "$account" -n "$release_namespace" --duration 2h)}"
-  spawn "$name" env PROMETHEUS_BASE_URL="$PROMETHEUS_URL" POD_NAMESPACE="$release_namespace" POD_NAME="$name" \
-    MIMALLOC_PURGE_DELAY=0 "$WVA" serve --kubeconfig "$BED/wva.kubeconfig" --bind-address 127.0.0.1 --secure-port "$port" --max-stale "${MAX_STALE:-60s}" "${arguments[@]}"
-  await_http "$name" 30 --insecure "https://127.0.0.1:$port/readyz"
+  read -ra under <<<"${WVA_UNDER:-}"
+  account=$(kubectl -n "$release_namespace" get deployment "${WVA_RELEASE:-wva}" -o jsonpath='{.spec.template.spec.serviceAccountName}') || return
+  API_URL=${WVA_API_URL:-$API_URL} kubeconfig "$name" "{token: $(kubectl create token "$account" -n "$release_namespace" --duration 2h)}"
+  spawn "$name" env PROMETHEUS_BASE_URL="${WVA_PROMETHEUS_URL:-$PROMETHEUS_URL}" POD_NAMESPACE="$release_namespace" POD_NAME="$name" \
+    MIMALLOC_PURGE_DELAY=0 "${under[@]}" "$WVA" serve --kubeconfig "$BED/$name.kubeconfig" --bind-address "${WVA_ADDRESS:-127.0.0.1}" \
+    --secure-port "$port" --max-stale "${MAX_STALE:-60s}" "${arguments[@]}"
+  await_http "$name" 30 --insecure "https://${WVA_HOST:-127.0.0.1}:$port/readyz"
 }
 
 # ---- a TCP balancer with a health check, for what a ClusterIP Service does in a cluster
@@ -89,12 +95,12 @@ CONFIG
   spawn haproxy "$(PATH=$PATH:/usr/sbin command -v haproxy)" -db -f "$BED/haproxy.cfg"
 }
 
-# What every case starts from, whatever the one before left: Prometheus, one wva, and the API server pointed at it.
+# What every case starts from, whatever the one before left: the API server and Prometheus, one wva, and the API server pointed at it.
 baseline() {
   local extra
-  "$e2e/bed" start "$BED" prometheus >/dev/null || return
-  stop haproxy
-  for extra in wva-1 wva-2 wva-3; do stop "$extra"; done
+  "$e2e/bed" start "$BED" kube-apiserver prometheus >/dev/null || return
+  for extra in haproxy wva-1 wva-2 wva-3; do stop "$extra"; done
+  end_faults
   alive wva-0 || start_wva wva-0 "$wva_port" || return
   point_at "$wva_port"
   # V1 decides, whose numbers follow from what the fleet shows at once; a case that is about another analyzer names it.
@@ -106,10 +112,12 @@ baseline() {
 # The tools, wva as it is shipped, and the fleet (unoptimised: the tests have built it already).
 build() {
   "$e2e/build-tools" kubernetes etcd kwok prometheus helm >/dev/null || return
-  echo "building wva as it is shipped, and the fleet"
-  WVA=$(nice -n 5 "$root/.ci/image" --build) || return
-  (cd "$root" && nice -n 5 cargo build --locked --example fleet) || return
+  echo "building wva as it is shipped (or taking WVA), the fleet and the proxy"
+  [ -n "${WVA:-}" ] || WVA=$(nice -n 5 "$root/.ci/image" --build) || return
+  (cd "$root" && nice -n 5 cargo build --locked --example fleet --example proxy --example history) || return
   FLEET=${CARGO_TARGET_DIR:-$root/target}/debug/examples/fleet
+  PROXY=${FLEET%/*}/proxy
+  HISTORY=${FLEET%/*}/history
 }
 
 # set_up [FLEET_ARGUMENT...]: a bed in $BED with the chart, the model, the fleet and one wva. What cases need to know of it: $BED/facts.

@@ -210,3 +210,12 @@ stand_at() {
   eventually 150 "more load than $1 pods carry, $1 allowed: the number is $1" value_is "==" "$1"
   eventually 30 "and so are the replicas" ready_are "==" "$1"
 }
+
+# instances_say FIRST SECOND: the numbers of wva-0 and wva-1, asked one after the other.
+instances_say() {
+  local first second
+  first=$(metric_from ask_instance "$wva_port") || { echo "wva-0: $first"; return 1; }
+  second=$(metric_from ask_instance "$second_port") || { echo "wva-1: $second"; return 1; }
+  echo "wva-0 ${first% *}, wva-1 ${second% *}"
+  [ "${first% *} ${second% *}" = "$1 $2" ]
+}

@@ -34,7 +34,14 @@ struct Args {
     /// Their namespace.
     #[arg(long, default_value = "llm")]
     namespace: String,
+    /// So many of the last variants are hostile: each pod has hundreds of engines, and a label of 4 KiB.
+    #[arg(long, default_value_t = 0)]
+    hostile: usize,
 }
+
+/// Engines of a hostile pod, and the bytes of its label: 200 × 6 names × 4 KiB are 5 MB a pod.
+const HOSTILE_ENGINES: usize = 200;
+const HOSTILE_LABEL: usize = 4096;
 
 /// A name, its type, and what a pod says at a moment.
 type Exported = (&'static str, &'static str, fn(Moment) -> f64);
@@ -92,7 +99,12 @@ impl World {
             let _ = writeln!(text, "# TYPE vllm:{name} {kind}");
             for variant in self.variants(page) {
                 for pod in 0..self.args.pods {
-                    self.line(&mut text, name, (variant, pod), value(Moment { variant, pod, seconds }));
+                    let hostile = variant + self.args.hostile >= self.args.variants;
+                    let engines = if hostile { HOSTILE_ENGINES } else { 1 };
+                    for engine in 0..engines {
+                        let value = value(Moment { variant, pod, seconds });
+                        self.line(&mut text, name, (variant, pod, engine), value);
+                    }
                 }
             }
         }
@@ -100,10 +112,14 @@ impl World {
     }
 
     /// Writing to a `String` cannot fail.
-    fn line(&self, text: &mut String, name: &str, (variant, pod): (usize, usize), value: f64) {
+    fn line(&self, text: &mut String, name: &str, pod: (usize, usize, usize), value: f64) {
+        let (variant, pod, engine) = pod;
         let namespace = &self.args.namespace;
         let (high, low) = (variant >> 8 & 0xff, variant & 0xff);
-        let _ = write!(text, "vllm:{name}{{engine=\"0\",model_name=\"v-{variant}\",");
+        let _ = write!(text, "vllm:{name}{{engine=\"{engine}\",model_name=\"v-{variant}\",");
+        if variant + self.args.hostile >= self.args.variants {
+            let _ = write!(text, "ballast=\"{:0HOSTILE_LABEL$}\",", 0);
+        }
         let _ = writeln!(
             text,
             "namespace=\"{namespace}\",pod=\"v-{variant}-{pod}\",instance=\"10.{pod}.{high}.{low}:8000\"}} {value:?}"

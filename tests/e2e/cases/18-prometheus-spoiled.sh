@@ -1,0 +1,25 @@
+# shellcheck shell=bash
+# (18) Prometheus answers late, with an error, half a body, or, as if that were all, the series of half of the pods. None of these shrinks a
+# fleet whose load falls meanwhile; and when it answers again, the number goes on.
+
+stand_at 3
+stop wva-0
+start_proxy prometheus "$PROMETHEUS_URL"
+WVA_PROMETHEUS_URL=http://$prometheus_url MAX_STALE=5m start_wva wva-0 "$wva_port"
+eventually 60 "Prometheus through a network that fails on demand: the number is 3" value_is "==" 3
+sleep 5
+
+faulty prometheus answers=slow
+set_load "$(calculate "0.4 * $one")" # from here on, whatever could see would shrink
+throughout 25 "no answer in time: held" value_is "==" 3
+faulty prometheus answers=failed
+throughout 15 "errors: held" value_is "==" 3
+faulty prometheus answers=truncated
+throughout 15 "half a body: held" value_is "==" 3
+faulty prometheus answers=closed
+throughout 10 "connections closed: held" value_is "==" 3
+faulty prometheus answers=partial
+throughout 40 "half of the pods, as if that were all: held" value_is "==" 3
+eventually 0 "and the HPA holds" replicas_are "==" 3
+faulty prometheus delay=300
+eventually 150 "slow, and whole again: the number goes on and falls" value_is "<" 3

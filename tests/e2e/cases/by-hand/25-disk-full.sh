@@ -1,0 +1,26 @@
+# shellcheck shell=bash
+# (25) The disk that recordings go to is full: decisions go on, what could not be kept is counted, and what is there can be read.
+
+stand_at 2
+disk=$BED/disk
+mkdir -p "$disk"
+mount -t tmpfs -o size=512k none "$disk" 2>/dev/null || failed "no small file system: mounting one takes root"
+trap 'stop wva-0; umount "$disk"' EXIT
+head -c 300k /dev/zero >"$disk/ballast"
+stop wva-0
+WVA_ARGS="--record-dir $disk --record-max-size 64Mi" start_wva wva-0 "$wva_port"
+eventually 30 "recording to a disk with room for a minute: the number is 2" value_is "==" 2
+disk_is_full() { df --output=avail "$disk" | tail -n 1 | { read -r free; echo "$free KiB free"; [ "$free" -le 40 ]; }; }
+eventually 180 "it fills" disk_is_full
+head -c 1M /dev/zero >"$disk/more" 2>/dev/null || true
+throughout 20 "full to the last byte: the number stays" value_is "==" 2
+allow 3
+set_load "$(calculate "3.3 * $one")"
+eventually 90 "and decisions go on: 3" value_is "==" 3
+rm -f "$disk/more" "$disk/ballast"
+grew() { find "$disk" -name '*.jsonl*' -newer "$BED/mark" -size +0 | grep .; }
+touch "$BED/mark"
+eventually 60 "room again: it records again" grew
+stop wva-0
+seen=$("$WVA" replay "$disk" 2>&1) || failed "the recording can't be read: $(tail -n 3 <<<"$seen")"
+passed "and what is there can be read: $(tail -n 1 <<<"$seen")"

@@ -1,0 +1,31 @@
+# shellcheck shell=bash
+# (26) IPv6 only, and both: instances on ::1 answer and forward to each other; one that listens on :: answers on both.
+
+grep -q . /proc/net/if_inet6 2>/dev/null || failed "this machine has no IPv6"
+stand_at 2
+stop wva-0
+rm -f "$BED/wva-ca.crt"
+WVA_ADDRESS=::1 WVA_HOST='[::1]' start_wva wva-0 "$wva_port"
+eventually 30 "wva-0 on ::1 holds the Lease" holder_is wva-0
+WVA_ADDRESS=::1 WVA_HOST='[::1]' start_wva wva-1 "$second_port"
+trust_wva
+# at ADDRESS PORT: the number that is answered there
+at() {
+  local seen
+  seen=$(address=$1 port=$2 metric_from ask_at) || { echo "$seen"; return 1; }
+  echo "${seen% *}"
+  [ "${seen% *}" = 2 ]
+}
+ask_at() { ask_instance "$port" "$1" --connect-to "::$address:$port"; }
+eventually 30 "wva-0 says 2 on [::1]" at '[::1]' "$wva_port"
+eventually 20 "and so does wva-1, which asks it" at '[::1]' "$second_port"
+address=$(kubectl -n "$release_namespace" get lease "$lease" -o jsonpath='{.metadata.annotations.wva\.llmd\.ai/address}')
+assert_eq "the address by which wva-0 is asked" "$address" "https://[::1]:$wva_port"
+! grep -F "cannot be reached" "$BED/logs/wva-1.log" || failed "wva-1 could not reach it"
+eventually 40 "the API server reaches it" is_available
+stop wva-1
+stop wva-0
+WVA_ADDRESS=:: start_wva wva-0 "$wva_port"
+eventually 30 "on :: it answers on 127.0.0.1" at 127.0.0.1 "$wva_port"
+eventually 5 "and on [::1]" at '[::1]' "$wva_port"
+stop wva-0

@@ -1,0 +1,27 @@
+# shellcheck shell=bash
+# (28) The kernel kills wva because its container is out of memory. Started again as the kubelet does it, its first number is that of before.
+
+memory_group small $((128 * 1024 * 1024)) || failed "no memory cgroup can be made here: run as root where /sys/fs/cgroup is writable"
+trap 'stop hog; sleep 1; rmdir "$group"' EXIT
+stand_at 3
+stop wva-0
+WVA_UNDER=$BED/in-group start_wva wva-0 "$wva_port"
+eventually 30 "wva in a container of 128 MiB: the number is 3" value_is "==" 3
+# Something else in the container grows, and the kernel is told to spare it.
+spawn hog "$BED/in-group" bash -c 'echo -1000 >/proc/self/oom_score_adj; tail -c 120M /dev/zero'
+is_dead() { ! alive wva-0 && echo "$(killed_in_group) killed by the kernel" && [ "$(killed_in_group)" -ge 1 ]; }
+eventually 30 "the container is out of memory: wva is killed" is_dead
+stop hog
+throughout 10 "the 3 replicas are held" replicas_are "==" 3
+WVA_UNDER=$BED/in-group start_wva wva-0 "$wva_port"
+first_number() {
+  local seen
+  seen=$(metric_from ask_instance "$wva_port") || { echo "$seen"; return 1; }
+  echo "${seen% *}"
+}
+trust_wva
+eventually 20 "started again, it has a number" first_number >"$BED/first"
+cat "$BED/first"
+grep -q ": 3 (after" "$BED/first" || failed "its first number is not the 3 of before"
+throughout 20 "and it stays" value_is "==" 3
+stop wva-0

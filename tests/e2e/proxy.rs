@@ -1,0 +1,252 @@
+//! A network that fails on demand: passes TCP connections on, and holds back, delays or spoils what goes through as it is
+//! told over HTTP. Between wva and the API server (any bytes) or Prometheus (plain HTTP). Not part of the product.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use axum::Router;
+use axum::extract::{Query, State};
+use axum::http::StatusCode;
+use axum::routing::{get, post};
+use clap::Parser;
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+/// The longest head of a request or an answer that is read.
+const MAX_HEAD: usize = 64 * 1024;
+/// Bytes that are passed on at once.
+const CHUNK: usize = 64 * 1024;
+/// How long a slow answer takes: longer than anybody waits.
+const SLOW: Duration = Duration::from_secs(120);
+
+#[derive(Parser)]
+struct Args {
+    /// Where to accept connections.
+    #[arg(long)]
+    listen: SocketAddr,
+    /// Where they go.
+    #[arg(long)]
+    to: SocketAddr,
+    /// Where faults are ordered: `POST /faults?up=hold`; what is not named is as it should be.
+    #[arg(long)]
+    control: SocketAddr,
+}
+
+/// What is wrong with the network now.
+#[derive(Clone, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Faults {
+    /// What clients send.
+    up: Way,
+    /// What they are answered.
+    down: Way,
+    /// Added to every chunk, either way, in milliseconds.
+    delay: u64,
+    /// What becomes of whole HTTP answers.
+    answers: Answers,
+}
+
+/// One direction of all connections. What is held back arrives late, as after lost packets.
+#[derive(Clone, Copy, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Way {
+    #[default]
+    Pass,
+    Hold,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Answers {
+    #[default]
+    Whole,
+    /// None for two minutes.
+    Slow,
+    /// Status 500.
+    Failed,
+    /// Cut in the middle of the body.
+    Truncated,
+    /// A success that has the series of half of the pods only, and does not say so.
+    Partial,
+    /// Connections are closed at once.
+    Closed,
+}
+
+type Network = watch::Receiver<Faults>;
+
+/// Returns when what becomes of answers is something else than `now`: open connections end then.
+async fn answers_change(network: &mut Network, now: Answers) {
+    if network.wait_for(|faults| faults.answers != now).await.is_err() {
+        std::future::pending().await
+    }
+}
+
+async fn connection(client: TcpStream, to: SocketAddr, mut network: Network) -> anyhow::Result<()> {
+    let answers = network.borrow_and_update().answers;
+    let served = async {
+        match answers {
+            Answers::Closed => Ok(()),
+            Answers::Whole => pass(client, to, network.clone()).await,
+            spoiled => spoil(client, to, spoiled).await,
+        }
+    };
+    let mut changed = network.clone();
+    tokio::select! {
+        served = served => served,
+        () = answers_change(&mut changed, answers) => Ok(()),
+    }
+}
+
+/// Bytes in both directions, until both have ended.
+async fn pass(client: TcpStream, to: SocketAddr, network: Network) -> anyhow::Result<()> {
+    let server = TcpStream::connect(to).await?;
+    client.set_nodelay(true)?;
+    server.set_nodelay(true)?;
+    let (from_client, to_client) = client.into_split();
+    let (from_server, to_server) = server.into_split();
+    let up = pump(from_client, to_server, network.clone(), |faults| faults.up);
+    let down = pump(from_server, to_client, network, |faults| faults.down);
+    tokio::try_join!(up, down)?;
+    Ok(())
+}
+
+async fn pump(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    mut network: Network,
+    way: fn(&Faults) -> Way,
+) -> anyhow::Result<()> {
+    let mut chunk = vec![0; CHUNK];
+    loop {
+        let length = from.read(&mut chunk).await?;
+        let delay = network.wait_for(|faults| way(faults) == Way::Pass).await?.delay;
+        sleep(Duration::from_millis(delay)).await;
+        if length == 0 {
+            return Ok(to.shutdown().await?);
+        }
+        to.write_all(chunk.get(..length).unwrap_or_default()).await?;
+    }
+}
+
+/// One request, answered as it should not be.
+async fn spoil(mut client: TcpStream, to: SocketAddr, fault: Answers) -> anyhow::Result<()> {
+    let (head, body) = request(&mut client).await?;
+    match fault {
+        Answers::Slow => sleep(SLOW).await,
+        Answers::Failed => client.write_all(&answer("500 Internal Server Error", b"out of order\n")).await?,
+        Answers::Truncated => {
+            let whole = answer("200 OK", &ask(to, &head, &body).await?);
+            client.write_all(whole.get(..whole.len() / 2).unwrap_or_default()).await?;
+        }
+        _ => client.write_all(&answer("200 OK", &halved(&ask(to, &head, &body).await?)?)).await?,
+    }
+    Ok(client.shutdown().await?)
+}
+
+fn answer(status: &str, body: &[u8]) -> Vec<u8> {
+    let length = body.len();
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n"
+    );
+    [head.as_bytes(), body].concat()
+}
+
+/// A request: its head and its body.
+async fn request(client: &mut TcpStream) -> anyhow::Result<(String, Vec<u8>)> {
+    let mut read = Vec::new();
+    let end = loop {
+        if let Some(at) = read.windows(4).position(|four| four == b"\r\n\r\n") {
+            break at + 4;
+        }
+        if read.len() > MAX_HEAD || client.read_buf(&mut read).await? == 0 {
+            bail!("no request");
+        }
+    };
+    let mut body = read.split_off(end);
+    let head = String::from_utf8(read).context("the head of a request")?;
+    let length = head.lines().filter_map(|line| line.split_once(':'));
+    let mut length = length.filter(|(name, _)| name.eq_ignore_ascii_case("content-length"));
+    let length = length.next().map_or(Ok(0), |(_, value)| value.trim().parse::<usize>())?;
+    while body.len() < length {
+        if client.read_buf(&mut body).await? == 0 {
+            bail!("half a request");
+        }
+    }
+    Ok((head, body))
+}
+
+/// The body of the true answer. Asked with HTTP/1.0, so that it comes in one piece and ends with the connection.
+async fn ask(to: SocketAddr, head: &str, body: &[u8]) -> anyhow::Result<Vec<u8>> {
+    let wanted = |line: &&str| {
+        let name = line.split(':').next().unwrap_or_default().to_ascii_lowercase();
+        !line.is_empty() && name != "accept-encoding" && name != "connection"
+    };
+    let lines: Vec<&str> = head.lines().filter(wanted).collect();
+    let head = lines.join("\r\n").replacen("HTTP/1.1", "HTTP/1.0", 1) + "\r\n\r\n";
+    let mut server = TcpStream::connect(to).await?;
+    server.write_all(&[head.as_bytes(), body].concat()).await?;
+    let mut answer = Vec::new();
+    server.read_to_end(&mut answer).await?;
+    let end = answer.windows(4).position(|four| four == b"\r\n\r\n").context("no answer")?;
+    Ok(answer.split_off(end + 4))
+}
+
+/// The answer of a query without the series of the first half of the pods.
+fn halved(body: &[u8]) -> anyhow::Result<Vec<u8>> {
+    let mut answer: Value = serde_json::from_slice(body)?;
+    let pod = |series: &Value| series.pointer("/metric/pod").and_then(Value::as_str).map(str::to_owned);
+    if let Some(result) = answer.pointer_mut("/data/result").and_then(Value::as_array_mut) {
+        let pods: BTreeSet<String> = result.iter().filter_map(pod).collect();
+        let lost: BTreeSet<String> = pods.iter().take(pods.len().div_ceil(2)).cloned().collect();
+        result.retain(|series| pod(series).is_none_or(|pod| !lost.contains(&pod)));
+    }
+    Ok(serde_json::to_vec(&answer)?)
+}
+
+async fn accept(listener: TcpListener, to: SocketAddr, network: Network) -> anyhow::Result<()> {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => {
+                connections.spawn(connection(accepted?.0, to, network.clone()));
+            }
+            Some(ended) = connections.join_next() => {
+                if let Err(error) = ended? {
+                    tracing::debug!(%error, "a connection ended");
+                }
+            }
+        }
+    }
+}
+
+async fn order(State(network): State<watch::Sender<Faults>>, Query(faults): Query<Faults>) -> StatusCode {
+    network.send_replace(faults);
+    StatusCode::NO_CONTENT
+}
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let args = Args::parse();
+    tracing_subscriber::fmt().with_writer(std::io::stderr).init();
+    let (orders, network) = watch::channel(Faults::default());
+    let control = Router::new().route("/", get(|| async {})).route("/faults", post(order)).with_state(orders);
+    let listening = |address| async move {
+        TcpListener::bind(address).await.with_context(|| format!("{address}: choose a free port"))
+    };
+    let (listener, orders) = (listening(args.listen).await?, listening(args.control).await?);
+    let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+    tokio::select! {
+        served = accept(listener, args.to, network) => served?,
+        served = axum::serve(orders, control) => served?,
+        _ = terminate.recv() => {}
+    }
+    Ok(())
+}
