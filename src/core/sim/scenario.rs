@@ -7,6 +7,7 @@ use std::time::Duration;
 use smol_str::SmolStr;
 
 use super::deployment::StartUp;
+use super::fault::Fault;
 use super::invalid::{Field, Invalid};
 use super::load::LoadShape;
 use super::physics::{Batching, Rough};
@@ -44,6 +45,8 @@ pub struct Scenario {
     pub victims: Victims,
     /// What users were promised.
     pub slo: Slo,
+    /// Signals that are told wrongly for a while.
+    pub faults: Vec<Fault>,
 }
 
 /// When requests come.
@@ -235,6 +238,7 @@ impl Scenario {
             hold_at: None,
             victims: Victims::default(),
             slo: Slo::default(),
+            faults: Vec::new(),
         }
     }
 
@@ -265,7 +269,9 @@ impl Scenario {
         scrape.at("interval").span(self.scrape.interval, tick, Duration::from_secs(3600))?;
         scrape.at("delay").span(self.scrape.delay, Duration::ZERO, Duration::from_secs(3600))?;
         field.at("hpa").at("sync").span(self.hpa.sync, tick, Duration::from_secs(3600))?;
-        field.at("grace").span(self.grace, Duration::ZERO, Self::LONGEST)
+        field.at("grace").span(self.grace, Duration::ZERO, Self::LONGEST)?;
+        let faults = field.at("faults");
+        self.faults.iter().enumerate().try_for_each(|(index, fault)| fault.check(&faults.item(index)))
     }
 
     fn check_arrivals(&self, field: &Field<'_>) -> Result<(), Invalid> {

@@ -54,7 +54,9 @@ impl Signal {
         1 << self as u32
     }
 
-    pub(super) const fn is_counter(self) -> bool {
+    /// It only grows, until a restart.
+    #[must_use]
+    pub const fn is_counter(self) -> bool {
         use Signal::{KvCapacity, KvUsage, Running, SchedulerQueueBytes, SchedulerQueueSize, Waiting};
         !matches!(self, KvUsage | Waiting | Running | KvCapacity | SchedulerQueueSize | SchedulerQueueBytes)
     }

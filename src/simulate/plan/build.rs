@@ -53,6 +53,7 @@ pub(super) fn scenario(name: SmolStr, file: &ScenarioFile) -> Result<Scenario, P
             ttft: file.slo.ttft.map_or(slo.ttft, |own| own.get()),
             itl: file.slo.itl.map_or(slo.itl, |own| own.get()),
         },
+        faults: Vec::new(),
     })
 }
 

@@ -7,6 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use smol_str::SmolStr;
 
 use super::bed::Bed;
+use super::faults::Faults;
 use super::pod::Pod;
 use crate::analyze::saturation_token::EngineParameters;
 use crate::analyze::saturation_token::parameters::Engine;
@@ -54,6 +55,10 @@ const OF_A_POD: [Signal; 18] = [
     Signal::EngineSteps,
     Signal::SchedulerAttempts,
 ];
+
+/// What can be scraped of the scheduler.
+const OF_THE_SCHEDULER: [Signal; 3] =
+    [Signal::SchedulerQueueSize, Signal::SchedulerQueueBytes, Signal::SchedulerAttempts];
 
 /// What the scheduler tells: requests held, their bytes, and requests given out.
 fn scheduler(bed: &Bed<'_>) -> [f64; 3] {
@@ -122,6 +127,7 @@ pub(super) struct Eyes {
     late: VecDeque<Round>,
     loss: f64,
     rng: Rng,
+    faults: Faults,
 }
 
 impl Eyes {
@@ -149,6 +155,7 @@ impl Eyes {
             late: VecDeque::new(),
             loss: scenario.scrape.loss.get(),
             rng: Rng::stream(seed, LOSSES),
+            faults: Faults::new(&scenario.faults),
         }
     }
 
@@ -160,7 +167,7 @@ impl Eyes {
     /// Scrapes all pods and the scheduler; what is seen can be used `delay_s` later.
     pub(super) fn scrape(&mut self, bed: &mut Bed<'_>, now_s: f64, delay_s: f64) {
         let pods = (0..bed.pods().len()).filter_map(|place| self.look(bed, place, now_s)).collect();
-        let scheduler = Some(scheduler(bed));
+        let scheduler = Some(self.look_at_scheduler(bed, now_s));
         self.late.push_back(Round { at_s: now_s, usable_s: now_s + delay_s, pods, scheduler });
     }
 
@@ -174,7 +181,7 @@ impl Eyes {
             }
         }
         if with_scheduler || !pods.is_empty() {
-            let scheduler = with_scheduler.then(|| scheduler(bed));
+            let scheduler = with_scheduler.then(|| self.look_at_scheduler(bed, now_s));
             self.late.push_back(Round { at_s: now_s, usable_s: now_s, pods, scheduler });
         }
     }
@@ -184,10 +191,18 @@ impl Eyes {
         if self.loss > 0.0 && self.rng.unit() < self.loss {
             return None;
         }
-        bed.look(place, now_s, |pod, readings| {
+        let (mut look, created_s) = bed.look(place, now_s, |pod, readings| {
             let values = values(readings, pod.dispatched);
-            Look { variant: pod.variant, serial: pod.serial, values }
-        })
+            (Look { variant: pod.variant, serial: pod.serial, values }, pod.created_s)
+        })?;
+        self.faults.of_pod((look.serial, created_s), now_s, &OF_A_POD, &mut look.values);
+        Some(look)
+    }
+
+    fn look_at_scheduler(&mut self, bed: &Bed<'_>, now_s: f64) -> [f64; OF_THE_SCHEDULER.len()] {
+        let mut values = scheduler(bed);
+        self.faults.of_scheduler(now_s, &OF_THE_SCHEDULER, &mut values);
+        values
     }
 
     /// Takes in what can be used by now. False when there is nothing.
@@ -210,12 +225,15 @@ impl Eyes {
             let replicas = group.variants.get_mut(look.variant).map(|state| &mut state.replicas);
             let Some(replica) = replicas.and_then(|replicas| replicas.get_mut(place)) else { continue };
             let row = self.looked_at.iter().map(|place| (OF_A_POD[*place], look.values[*place]));
+            // Of a pod that shows nothing no engine is known.
+            if replica.engines.get("8000").is_none() && row.clone().all(|(_, value)| value.is_nan()) {
+                continue;
+            }
             let engine = replica.engines.or_default("8000");
             engine.slide(at, oldest, MOST_SAMPLES, row);
         }
-        let signals = [Signal::SchedulerQueueSize, Signal::SchedulerQueueBytes, Signal::SchedulerAttempts];
         if let Some(values) = round.scheduler {
-            group.scheduler.slide(at, oldest, MOST_SAMPLES, signals.into_iter().zip(values));
+            group.scheduler.slide(at, oldest, MOST_SAMPLES, OF_THE_SCHEDULER.into_iter().zip(values));
         }
     }
 

@@ -4,6 +4,7 @@
 mod bed;
 mod brain;
 mod eyes;
+mod faults;
 mod pod;
 mod results;
 mod scaler;
@@ -21,7 +22,7 @@ use super::invalid::Invalid;
 use super::rng::Rng;
 use super::scenario::Scenario;
 
-pub use results::{Point, Run, Write};
+pub use results::{Answer, Point, Run, Write};
 
 /// What a run's chance is used for: the requests, the same for every controller.
 const REQUESTS: u64 = 3;
@@ -67,6 +68,7 @@ pub fn simulate(
         gpu_hours: gpu_s / 3600.0,
         ..timers.spent()
     };
+    let run = Run { answers: timers.into_answers(), ..run };
     Ok(bed.tally.into_run(run))
 }
 

@@ -45,6 +45,10 @@ pub struct Run {
     pub writes: Vec<Write>,
     /// The run over time, for plots: at most [`Run::MOST_POINTS`].
     pub series: Vec<Point>,
+    /// What the HPAs could read, where it changed: at most [`Run::MOST_WRITES`]. Of a program's own core only, and not
+    /// written down.
+    #[serde(skip)]
+    pub answers: Vec<Answer>,
 }
 
 impl Run {
@@ -65,6 +69,15 @@ pub struct Write {
     pub from: u32,
     /// Replicas after.
     pub to: u32,
+}
+
+/// What the HPAs can read from a moment on.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Answer {
+    /// Seconds after the start.
+    pub at_s: f64,
+    /// Replicas by variant; `None` is no answer.
+    pub numbers: Vec<Option<u32>>,
 }
 
 /// One stretch of a run: means over it, unless said otherwise.

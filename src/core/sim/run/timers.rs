@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::bed::Bed;
 use super::brain::{Core, Numbers, Pool, scripted};
 use super::eyes::{Eyes, moment};
-use super::results::{Point, Run};
+use super::results::{Answer, Point, Run};
 use super::scaler::Scaler;
 use crate::hpa::{Kind, MetricTarget, combine, milli, propose};
 use crate::sim::controller::{Brain, Controller, Path};
@@ -69,6 +69,8 @@ pub(super) struct Timers<'a> {
     rng: Rng,
     /// What the HPAs see, and what they will see.
     numbers: Numbers,
+    /// What they could see, where it changed.
+    answers_kept: Vec<Answer>,
     publishing: VecDeque<(f64, Numbers)>,
     /// Of all pods at once, or of the scheduler alone.
     scrapes: Tick,
@@ -97,6 +99,7 @@ impl<'a> Timers<'a> {
             controller,
             mind: mind(scenario, controller, seed),
             numbers: vec![None; variants.len()],
+            answers_kept: Vec::new(),
             publishing: VecDeque::new(),
             scrapes: Tick::NEVER,
             decisions: Tick::NEVER,
@@ -165,6 +168,7 @@ impl<'a> Timers<'a> {
                 self.numbers = numbers;
             }
         }
+        self.keep_answer(now_s);
         for place in 0..self.syncs.len() {
             self.sync(place, now_s, bed);
         }
@@ -178,6 +182,25 @@ impl<'a> Timers<'a> {
         }
         self.find_next(bed);
         point
+    }
+
+    /// Keeps what the HPAs can read from now on, where it is something new.
+    fn keep_answer(&mut self, now_s: f64) {
+        let known = self.answers_kept.last().map(|answer| answer.numbers.as_slice());
+        let new = self.numbers.iter().map(|number| number.map(Replicas::get));
+        let same = known.map_or_else(
+            || new.clone().all(|number| number.is_none()),
+            |known| new.clone().eq(known.iter().copied()),
+        );
+        if !same && self.answers_kept.len() < Run::MOST_WRITES {
+            let numbers = new.collect();
+            self.answers_kept.push(Answer { at_s: now_s, numbers });
+        }
+    }
+
+    /// What was kept of that.
+    pub(super) fn into_answers(self) -> Vec<Answer> {
+        self.answers_kept
     }
 
     /// Scrapes.

@@ -1,0 +1,165 @@
+//! Loads and fleets of the fault matrix.
+
+use std::time::Duration;
+
+use wva_core::model::Bounds;
+use wva_core::sim::{A100_TP2, Batching, LoadShape, Scenario, Segment, SimVariant, Sizes, StartUp, TP1};
+use wva_core::units::{Cost, Replicas};
+
+/// When a fault begins: the fleet has settled, and there is something learned.
+pub(crate) const FAULT_FROM: Duration = Duration::from_secs(600);
+/// When it ends.
+pub(crate) const FAULT_UNTIL: Duration = Duration::from_secs(1200);
+/// After the fault: two minutes, then the cooldown (the dwell of the rate policy, and the downscale window of the HPAs of all
+/// others).
+pub(crate) const RECOVERED: Duration = Duration::from_secs(1200 + 120 + 300);
+/// The end: two minutes of recovered numbers.
+pub(crate) const END: Duration = Duration::from_secs(1740);
+/// The most replicas: half again as many as any load of these asks for.
+pub(crate) const MAX_REPLICAS: u32 = 12;
+/// Seconds from the fault's beginning to a step of the load.
+const STEP_AFTER: Duration = Duration::from_secs(60);
+
+/// Requests that wait in a pod before the gateway holds the next.
+const HELD_BEYOND: u32 = 10;
+
+/// How the load moves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Load {
+    /// Little, all the time.
+    Rest,
+    /// Half of what the most replicas carry, all the time.
+    Steady,
+    /// Twice as much at the fault's end as at its beginning.
+    Rising,
+    /// Half as much.
+    Falling,
+    /// A minute into the fault more than twice as much as the fleet carries.
+    Saturating,
+}
+
+/// What a replica runs out of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Hardware {
+    /// Sequences.
+    Sequences,
+    /// KV cache.
+    Kv,
+}
+
+/// Who looks at the pods.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum View {
+    /// The program, every 5 s.
+    Direct,
+    /// Prometheus, every 15 s.
+    Prometheus,
+}
+
+/// A load on a fleet, and who looks at it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Case {
+    pub(crate) load: Load,
+    pub(crate) hardware: Hardware,
+    pub(crate) view: View,
+}
+
+impl Load {
+    pub(crate) const ALL: [Self; 5] =
+        [Self::Rest, Self::Steady, Self::Rising, Self::Falling, Self::Saturating];
+
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Rest => "rest",
+            Self::Steady => "steady",
+            Self::Rising => "rising",
+            Self::Falling => "falling",
+            Self::Saturating => "saturating",
+        }
+    }
+}
+
+impl Case {
+    /// Every load on both kinds of hardware, the one seen by the program and the other by Prometheus, in turns.
+    pub(crate) fn in_turns() -> Vec<Self> {
+        Self::all()
+            .into_iter()
+            .filter(|case| (case.load as u8 + case.hardware as u8) % 2 == case.view as u8)
+            .collect()
+    }
+
+    /// Every load on both kinds of hardware in both views.
+    pub(crate) fn all() -> Vec<Self> {
+        let mut all = Vec::new();
+        for load in Load::ALL {
+            for hardware in [Hardware::Sequences, Hardware::Kv] {
+                all.extend([View::Direct, View::Prometheus].map(|view| Self { load, hardware, view }));
+            }
+        }
+        all
+    }
+
+    pub(crate) fn name(&self) -> String {
+        let hardware = match self.hardware {
+            Hardware::Sequences => "sequences",
+            Hardware::Kv => "KV",
+        };
+        let view = match self.view {
+            View::Direct => "direct",
+            View::Prometheus => "Prometheus",
+        };
+        format!("{}, {hardware}, {view}", self.load.as_str())
+    }
+
+    /// Replicas that are there at the beginning.
+    pub(crate) const fn replicas(&self) -> u32 {
+        match self.load {
+            Load::Rest => 2,
+            Load::Steady => 6,
+            Load::Rising | Load::Saturating => 4,
+            Load::Falling => 8,
+        }
+    }
+
+    pub(crate) fn scenario(&self) -> Scenario {
+        let (physics, carried, sizes) = self.hardware.all();
+        let hold = |replicas: f64, lasts| Segment::Hold { rps: replicas * carried, lasts };
+        let lasts = FAULT_UNTIL.saturating_sub(FAULT_FROM);
+        let after = END.saturating_sub(FAULT_UNTIL);
+        let ramp = |from: f64, to: f64| Segment::Ramp { from: from * carried, to: to * carried, lasts };
+        let segments = match self.load {
+            Load::Rest => vec![hold(1.0, END)],
+            Load::Steady => vec![hold(4.2, END)],
+            Load::Rising => vec![hold(2.8, FAULT_FROM), ramp(2.8, 5.6), hold(5.6, after)],
+            Load::Falling => vec![hold(5.6, FAULT_FROM), ramp(5.6, 2.8), hold(2.8, after)],
+            Load::Saturating => vec![hold(2.8, FAULT_FROM + STEP_AFTER), hold(6.0, END)],
+        };
+        let max = Some(Replicas::new(MAX_REPLICAS));
+        let variant = SimVariant {
+            bounds: Bounds { min: Replicas::ONE, max },
+            replicas: Replicas::new(self.replicas()),
+            start_up: StartUp { mean: Duration::from_secs(60), spread: 0.05 },
+            ..SimVariant::new("v", physics, Cost::new(1.0).unwrap())
+        };
+        // With KV caches the gateway holds back what would wait in pods: flow control.
+        let hold_at = (self.hardware == Hardware::Kv).then_some(HELD_BEYOND);
+        let load = LoadShape::new(segments);
+        Scenario { hold_at, ..Scenario::new(self.name(), END, load, sizes, vec![variant]) }
+    }
+}
+
+impl Hardware {
+    /// Its physics, the requests a second that a replica carries at its limit, and their sizes.
+    fn all(self) -> (Batching, f64, Sizes) {
+        match self {
+            Self::Sequences => {
+                let physics = Batching { max_sequences: 32, ..A100_TP2 };
+                (physics, 2.4, Sizes::uniform(300.0, 800.0, 0.1))
+            }
+            Self::Kv => {
+                let physics = Batching { kv_tokens: 60_000, ..TP1 };
+                (physics, 1.35, Sizes::uniform(4000.0, 1000.0, 0.1))
+            }
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! A run with a fault against the same run without it.
+
+use wva_core::sim::Run;
+
+use super::cases::{END, FAULT_FROM, RECOVERED};
+
+/// Replicas that a number may be below the one without the fault, at any moment of the fault and after it.
+const MAX_FEWER: f64 = 1.0;
+/// Times the replica-hours.
+const MAX_HOURS: f64 = 1.5;
+/// Reversals more.
+const MAX_REVERSALS: f64 = 2.0;
+/// Replicas that a number may be away from the one without the fault when the signal is long back.
+const MAX_AWAY: f64 = 1.0;
+/// Seconds by which the same number may come sooner or later: one look of an analyzer.
+const SHIFT: usize = 15;
+
+/// What was asked for in a run, second by second from the fault's beginning on.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Timeline {
+    /// What was answered; where there was no answer, the last one.
+    pub(crate) answered: Vec<u32>,
+    /// What the HPA made of it.
+    pub(crate) asked: Vec<u32>,
+    /// Changes of what was asked for in the other direction than the one before.
+    pub(crate) reversals: u32,
+    /// Share of requests that were served well.
+    pub(crate) served_well: f64,
+}
+
+/// How far two runs are apart, by each criterion.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(crate) struct Comparison {
+    /// Most replicas fewer.
+    pub(crate) fewer: f64,
+    /// When, seconds after the start.
+    pub(crate) fewer_at_s: usize,
+    /// Times the replica-hours, from the fault's beginning to the end.
+    pub(crate) hours: f64,
+    /// Reversals more.
+    pub(crate) reversals: f64,
+    /// Most replicas away once it has recovered, with the sign.
+    pub(crate) away: f64,
+    /// Points by which fewer requests were served well, of a hundred; told, not judged.
+    pub(crate) served_less: f64,
+}
+
+impl Timeline {
+    /// Of a run that begins with `replicas`.
+    pub(crate) fn new(run: &Run, replicas: u32) -> Self {
+        let sum = |numbers: &[Option<u32>]| -> Option<u32> { numbers.iter().copied().sum() };
+        let known = run.answers.iter().filter_map(|answer| Some((answer.at_s, sum(&answer.numbers)?)));
+        let written = run.writes.iter().map(|write| (write.at_s, write.to));
+        let from_s = FAULT_FROM.as_secs_f64();
+        let mut reversals = 0;
+        for (index, write) in run.writes.iter().enumerate().skip(1).filter(|(_, write)| write.at_s >= from_s)
+        {
+            let before = &run.writes[index - 1];
+            reversals += u32::from((before.to > before.from) != (write.to > write.from));
+        }
+        Self {
+            answered: by_second(known, replicas),
+            asked: by_second(written, replicas),
+            reversals,
+            served_well: run.slo_attainment,
+        }
+    }
+
+    /// Replica-seconds asked for.
+    fn spent(&self) -> f64 {
+        self.asked.iter().map(|number| f64::from(*number)).sum()
+    }
+
+    /// `replicas` all the time.
+    pub(crate) fn fixed(replicas: u32) -> Self {
+        let numbers = by_second(std::iter::empty(), replicas);
+        Self { answered: numbers.clone(), asked: numbers, reversals: 0, served_well: 1.0 }
+    }
+
+    /// The same without its removals.
+    pub(crate) fn without_removals(&self) -> Self {
+        let highest = |numbers: &[u32]| -> Vec<u32> {
+            let climb = |most: &mut u32, number: &u32| {
+                *most = (*most).max(*number);
+                Some(*most)
+            };
+            numbers.iter().scan(0, climb).collect()
+        };
+        let (answered, asked) = (highest(&self.answered), highest(&self.asked));
+        Self { answered, asked, reversals: 0, ..self.clone() }
+    }
+}
+
+/// The numbers that hold from each moment on, second by second from the fault's beginning to the end.
+fn by_second(changes: impl Iterator<Item = (f64, u32)>, first: u32) -> Vec<u32> {
+    let mut changes = changes.peekable();
+    let mut number = first;
+    let mut at = |second: u64| {
+        while let Some((_, next)) = changes.next_if(|(at_s, _)| *at_s <= second as f64) {
+            number = next;
+        }
+        number
+    };
+    (0..END.as_secs()).map(&mut at).skip(seconds(FAULT_FROM)).collect()
+}
+
+fn seconds(of: std::time::Duration) -> usize {
+    usize::try_from(of.as_secs()).unwrap()
+}
+
+/// What runs without a fault are held to be, by second.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Reference {
+    /// The least and the most that was answered, a little sooner or later.
+    least: Vec<u32>,
+    most: Vec<u32>,
+    /// What was answered when the fault begins.
+    first: u32,
+    /// Replica-seconds, the most.
+    spent: f64,
+    /// The most.
+    reversals: f64,
+    served_well: f64,
+    /// Runs that differ by their seeds alone are further apart than a fault may bring them.
+    pub(crate) unsteady: bool,
+}
+
+impl Reference {
+    /// Of the run with the cell's own seed, and of those with other seeds. These count where chance alone, without any fault,
+    /// would break the criteria: a policy that swings is held to the span in which it swings.
+    pub(crate) fn new(own: &Timeline, others: &[Timeline]) -> Self {
+        let single = Self::span(&[own]);
+        let unsteady = others.iter().any(|other| !Comparison::of(&single, other).holds());
+        if !unsteady {
+            return single;
+        }
+        let all: Vec<&Timeline> = std::iter::once(own).chain(others).collect();
+        Self { unsteady, ..Self::span(&all) }
+    }
+
+    /// The span of `runs`, of which the first is the cell's own.
+    fn span(runs: &[&Timeline]) -> Self {
+        let around = |run: &Timeline, second: usize, pick: fn(u32, u32) -> u32| {
+            let until = (second + SHIFT + 1).min(run.answered.len());
+            run.answered[second.saturating_sub(SHIFT)..until].iter().copied().reduce(pick).unwrap()
+        };
+        let fold = |pick: fn(u32, u32) -> u32| -> Vec<u32> {
+            let at = |second| runs.iter().map(|run| around(run, second, pick)).reduce(pick).unwrap();
+            (0..runs[0].answered.len()).map(at).collect()
+        };
+        let most = |figure: fn(&Timeline) -> f64| runs.iter().map(|run| figure(run)).fold(0.0, f64::max);
+        Self {
+            least: fold(u32::min),
+            most: fold(u32::max),
+            first: runs[0].answered[0],
+            spent: most(Timeline::spent),
+            reversals: most(|run| f64::from(run.reversals)),
+            served_well: runs[0].served_well,
+            unsteady: false,
+        }
+    }
+
+    /// The same where nothing that is told of any pod is true: nobody can follow a load that nobody sees, so until it has
+    /// recovered the number when the fault began is enough.
+    pub(crate) fn blind(mut self) -> Self {
+        let until = seconds(RECOVERED) - seconds(FAULT_FROM);
+        self.least[..until].iter_mut().for_each(|least| *least = (*least).min(self.first));
+        self
+    }
+}
+
+impl Comparison {
+    /// How far `bent` is from `free`.
+    pub(crate) fn of(free: &Reference, bent: &Timeline) -> Self {
+        let (mut fewer, mut fewer_at, mut away) = (0.0, 0, 0.0_f64);
+        let recovered = seconds(RECOVERED) - seconds(FAULT_FROM);
+        for (second, number) in bent.answered.iter().enumerate() {
+            let [number, least, most] = [*number, free.least[second], free.most[second]].map(f64::from);
+            if least - number > fewer {
+                (fewer, fewer_at) = (least - number, second);
+            }
+            let apart = number - number.clamp(least, most);
+            if second >= recovered && apart.abs() > away.abs() {
+                away = apart;
+            }
+        }
+
+        Self {
+            fewer,
+            fewer_at_s: fewer_at + seconds(FAULT_FROM),
+            hours: bent.spent() / free.spent.max(1.0),
+            reversals: f64::from(bent.reversals) - free.reversals,
+            away,
+            served_less: 100.0 * (free.served_well - bent.served_well),
+        }
+    }
+
+    pub(crate) fn holds(&self) -> bool {
+        self.broken().is_empty()
+    }
+
+    /// The criteria that are broken, each with by how much.
+    pub(crate) fn broken(&self) -> Vec<(f64, String)> {
+        let all = [
+            (self.fewer - MAX_FEWER, format!("−{}", self.fewer)),
+            ((self.hours - MAX_HOURS) * 4.0, format!("{:.1}×", self.hours)),
+            ((self.reversals - MAX_REVERSALS) / 2.0, format!("{}↕", self.reversals)),
+            (self.away.abs() - MAX_AWAY, format!("{:+}…", self.away)),
+        ];
+        all.into_iter().filter(|(over, _)| *over > 0.0).collect()
+    }
+
+    /// How badly it is broken: 0 when it holds. To find the worst.
+    pub(crate) fn badness(&self) -> f64 {
+        self.broken().iter().map(|(over, _)| over).sum()
+    }
+
+    /// What a cell of the table says of it.
+    pub(crate) fn words(&self) -> String {
+        let broken = self.broken();
+        if broken.is_empty() {
+            return "ok".into();
+        }
+        broken.into_iter().map(|(_, words)| words).collect::<Vec<_>>().join(" ")
+    }
+}

@@ -1,0 +1,109 @@
+//! The fault matrix: analyzers under faults of their signals in the closed loop, each against its own run without the fault.
+#![allow(clippy::unwrap_used, reason = "fixed scenarios and policies that fail at once, or never")]
+#![allow(dead_code, reason = "the test and the example use different parts")]
+
+pub(crate) mod cases;
+pub(crate) mod compare;
+pub(crate) mod policies;
+
+use wva_core::analyze::finding::Analyzer;
+use wva_core::sim::{Controller, Fault, FaultKind, FaultShare, FaultSignals, Run, simulate};
+use wva_core::snapshot::Signal;
+
+use self::cases::Case;
+use self::compare::{Comparison, Reference, Timeline};
+
+/// Signals of the scheduler: with a share of pods they have nothing to do.
+const OF_THE_SCHEDULER: [Signal; 2] = [Signal::SchedulerQueueSize, Signal::SchedulerQueueBytes];
+
+/// Runs without a fault that tell what chance alone does.
+const OTHER_SEEDS: u64 = 4;
+
+/// One fault of one analyzer's signals under one load.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Cell {
+    pub(crate) analyzer: Analyzer,
+    pub(crate) signals: FaultSignals,
+    pub(crate) kind: FaultKind,
+    pub(crate) share: FaultShare,
+    pub(crate) case: Case,
+    pub(crate) seed: u64,
+}
+
+impl Cell {
+    fn fault(&self) -> Fault {
+        let Self { signals, kind, share, .. } = *self;
+        Fault { kind, signals, share, from: cases::FAULT_FROM, until: cases::FAULT_UNTIL }
+    }
+
+    /// The run with the fault, compared with `free`, the one without.
+    pub(crate) fn compared(&self, free: &Reference) -> Comparison {
+        Comparison::of(free, &Timeline::new(&self.run(), self.case.replicas()))
+    }
+
+    /// What it is compared with: `own`, the run without the fault, and `others`, the same with other seeds.
+    pub(crate) fn reference(&self, own: &Timeline, others: &[Timeline]) -> Reference {
+        let reference = Reference::new(own, others);
+        if self.is_blind() { reference.blind() } else { reference }
+    }
+
+    /// The run with the fault.
+    pub(crate) fn run(&self) -> Run {
+        play(self.case, &policies::controller(self.analyzer, self.case.view), &[self.fault()], self.seed)
+    }
+
+    /// The run without the fault, and those with other seeds.
+    pub(crate) fn free(&self) -> (Timeline, Vec<Timeline>) {
+        let others = (1..=OTHER_SEEDS).map(|other| self.free_with(self.seed + 1000 * other));
+        (self.free_with(self.seed), others.collect())
+    }
+
+    fn free_with(&self, seed: u64) -> Timeline {
+        let run = play(self.case, &policies::controller(self.analyzer, self.case.view), &[], seed);
+        Timeline::new(&run, self.case.replicas())
+    }
+
+    /// Nothing that is told of any pod is true.
+    fn is_blind(&self) -> bool {
+        self.signals == FaultSignals::All && self.share == FaultShare::AllPods
+    }
+}
+
+/// Plays `case` under `controller` with `faults`.
+pub(crate) fn play(case: Case, controller: &Controller, faults: &[Fault], seed: u64) -> Run {
+    let mut scenario = case.scenario();
+    scenario.faults = faults.to_vec();
+    simulate(&scenario, controller, seed, |_| {}).unwrap()
+}
+
+/// The signals, and sets of them, whose faults `analyzer` can feel.
+pub(crate) fn signals(analyzer: Analyzer) -> Vec<FaultSignals> {
+    let read = policies::signals(analyzer);
+    let single = Signal::ALL.into_iter().filter(|signal| read.contains(signal)).map(FaultSignals::Of);
+    let counters = read.iter().any(|signal| signal.is_counter());
+    let sets = [counters.then_some(FaultSignals::Counters), Some(FaultSignals::All)];
+    single.chain(sets.into_iter().flatten()).collect()
+}
+
+/// The shares of pods that a fault of `signals` can have.
+pub(crate) fn shares(signals: FaultSignals) -> &'static [FaultShare] {
+    match signals {
+        FaultSignals::Of(signal) if OF_THE_SCHEDULER.contains(&signal) => &FaultShare::ALL[2..],
+        _ => &FaultShare::ALL,
+    }
+}
+
+/// What happens to `signals` where the outcome can be another than that of what is listed before. Where all of them show half
+/// or twice as much of all pods, that is a true picture of another load, and no fault.
+pub(crate) fn kinds(signals: FaultSignals) -> &'static [FaultKind] {
+    if signals == FaultSignals::All { &FaultKind::ALL[..3] } else { &FaultKind::ALL }
+}
+
+/// The name of `signals` in tables.
+pub(crate) fn name(signals: FaultSignals) -> String {
+    match signals {
+        FaultSignals::Of(signal) => format!("{signal:?}"),
+        FaultSignals::Counters => "all counters".into(),
+        FaultSignals::All => "all signals".into(),
+    }
+}

@@ -1,0 +1,114 @@
+//! The fault matrix as Markdown.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use wva_core::sim::{FaultKind, FaultShare};
+
+use crate::matrix::compare::Comparison;
+use crate::matrix::{Cell, name};
+
+type Results = [(Cell, Comparison)];
+
+/// Everything about one cell in a line.
+pub(crate) fn title(cell: &Cell) -> String {
+    let Cell { analyzer, signals, kind, share, case, seed } = cell;
+    let (kind, share, case) = (kind.as_str(), share.as_str(), case.name());
+    format!("{}, {} {kind} on {share} ({case}, seed {seed})", analyzer.as_str(), name(*signals))
+}
+
+/// Every run that fails, the worst first.
+pub(crate) fn failing(results: &Results) -> String {
+    let mut own: Vec<_> = results.iter().filter(|(_, compared)| !compared.holds()).collect();
+    own.sort_by(|(_, one), (_, other)| other.badness().total_cmp(&one.badness()));
+    let mut text = String::new();
+    for (cell, compared) in own {
+        let _ = writeln!(
+            text,
+            "FAIL {}: {} (fewer {} at {} s, {:.2} x hours, {:+} reversals, away {:+}, served well {:+.1} points)",
+            title(cell),
+            compared.words(),
+            compared.fewer,
+            compared.fewer_at_s,
+            compared.hours,
+            compared.reversals,
+            compared.away,
+            -compared.served_less
+        );
+    }
+    text
+}
+
+/// Rows are signals by analyzer, columns faults by share of pods: the worst of all loads, views and seeds.
+pub(crate) fn table(results: &Results) -> String {
+    let mut worst: BTreeMap<(usize, String), BTreeMap<(FaultKind, FaultShare), Comparison>> = BTreeMap::new();
+    let mut rows = Vec::new();
+    for (cell, compared) in results {
+        let row = (cell.analyzer.as_str(), name(cell.signals));
+        let index = rows.iter().position(|known| *known == row).unwrap_or(rows.len());
+        if index == rows.len() {
+            rows.push(row.clone());
+        }
+        let known = worst.entry((index, row.1)).or_default().entry((cell.kind, cell.share)).or_default();
+        if compared.badness() >= known.badness() {
+            *known = *compared;
+        }
+    }
+    let columns = || FaultKind::ALL.into_iter().flat_map(|kind| FaultShare::ALL.map(|share| (kind, share)));
+    let mut text = String::from("| analyzer | signal |");
+    columns().for_each(|(kind, share)| text += &format!(" {} {} |", kind.as_str(), share.as_str()));
+    text += &format!("\n|---|---|{}\n", "---|".repeat(columns().count()));
+    for ((index, signal), cells) in &worst {
+        let _ = write!(text, "| {} | {signal} |", rows[*index].0);
+        for column in columns() {
+            let _ = write!(text, " {} |", cells.get(&column).map_or("–".into(), Comparison::words));
+        }
+        text += "\n";
+    }
+    text
+}
+
+/// The whole page.
+pub(crate) fn text(results: &Results) -> String {
+    let failing = results.iter().filter(|(_, compared)| !compared.holds()).count();
+    let (runs, table) = (results.len(), table(results));
+    format!("{ABOUT}\n{failing} of {runs} runs fail.\n\n{table}")
+}
+
+const ABOUT: &str = "\
+# Fault matrix
+
+Made by `tests/sim/fault-matrix`; `--ci` is its short form. Each analyzer decides in the closed loop with the simulator while one of the
+signals that it reads is told wrongly for ten minutes, and is compared with its own run without the fault, of the same seed. What pods and
+the gateway do is not changed by a fault, only what is seen of them.
+
+| fault | what is seen |
+|---|---|
+| gone | no sample |
+| renamed | no sample, pod by pod as in a rolling update: every 30 s one more pod, and every new one at once |
+| frozen | the last value again and again, with new scrape times |
+| halved, doubled | a gauge shows half or twice as much (a share at most 1); a counter grows by half, or twice as fast |
+
+On one pod, on every second pod, or on all of them. `all counters` and `all signals` are those of pods together; where all of them show half
+or twice as much on all pods, that is a true picture of another load, and not tried.
+
+**Fleets and loads.** Replicas that run out of sequences (32 on two A100, 300 prompt and 800 output tokens), and replicas that run out of KV
+cache (60,000 tokens on an H100, 4000 and 1000 tokens) behind a gateway that holds requests back; 1 to 12 replicas, 60 s of start-up, HPAs that
+look every 15 s. In units of what a replica carries at its limit: 1 (rest), 4.2 (steady), 2.8 to 5.6 over the fault (rising), 5.6 to 2.8
+(falling), 2.8 and a minute into the fault 6 (saturating). Each load is seen by the program itself every 5 s on the one fleet, and through
+a Prometheus every 15 s on the other, in turns. The fault lasts from minute 10 to minute 20, the run goes on to minute 29.
+
+**What must hold**, over the worst of all loads:
+
+| in a cell | criterion |
+|---|---|
+| `−2` | fewer replicas: at no moment from the fault on may the number be more than 1 below what it is without the fault, 15 s sooner or later |
+| `1.6×` | replica-hours from the fault on: at most 1.5 times as many |
+| `3↕` | reversals of what the HPA asks for: at most 2 more |
+| `+2…` | two minutes and the cooldown of 300 s after the fault the number is within 1 of what it is without the fault |
+
+Where runs without any fault that differ by their seeds alone break these criteria (a policy that swings under that load, or is
+overloaded under it), the comparison is with the span of five such runs. Where nothing that is told of any pod is true (`all signals` of
+all pods), nobody can follow a load that nobody sees: the number when the fault began is enough until the signals are back. A policy
+that always asks for the maximum, one that never removes, and every fixed number fail the comparison (`src/core/tests/faults.rs`).
+";
