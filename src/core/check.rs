@@ -1,10 +1,13 @@
 //! The rules no decision may break, derived again from the snapshot alone. Shares no code with what decides: a mistake
 //! there is caught here, and the other way round. Says what is wrong; `decide` holds the number that is.
 
+mod fits;
+
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
+use self::fits::{Left, overfull};
 use crate::analyze::finding::Analyzer;
 use crate::decision::{Decision, Verdict};
 use crate::memory::{GroupMemory, Memory, VariantMemory};
@@ -113,6 +116,7 @@ impl Case<'_> {
         if self.policy.of(self.id).analyzer == Analyzer::SaturationPercent {
             found.extend(self.more_than_a_step(&of_role, &numbers));
         }
+        found.extend(self.too_few_remain(&of_role, &numbers));
         found
     }
 
@@ -156,6 +160,31 @@ impl Case<'_> {
         }
         let detail = format!("{} after {promised}, without everything being measured", number.decided);
         Some(broken(number.id(), Rule::NoBlindDecrease, detail))
+    }
+
+    /// Fewer in all than were promised, or run where nothing was, and what runs does not fit into these. What a lowered
+    /// maximum, a limit or a measured zero takes away is none of it.
+    fn too_few_remain(&self, of_role: &[&VariantState], numbers: &[Number<'_>]) -> Vec<Violation> {
+        let least = |number: &Number<'_>| {
+            let promised = number.bounded(number.promised.unwrap_or(number.base()));
+            let kept = if self.limited() { promised.min(number.bounded(number.base())) } else { promised };
+            let rests = number.scale.spec.get() == 0 || (number.decided == 0 && self.idle());
+            if rests { number.decided } else { kept }
+        };
+        let sum =
+            |each: &dyn Fn(&Number<'_>) -> u32| numbers.iter().map(|one| u64::from(each(one))).sum::<u64>();
+        if sum(&|number| number.decided) >= sum(&least) {
+            return Vec::new();
+        }
+        let decided = |state: &VariantState| {
+            let own = numbers.iter().find(|number| *number.id() == state.variant.id);
+            own.map_or(u32::MAX, |number| number.decided)
+        };
+        let left = of_role.iter().filter(|state| state.scale.is_some());
+        let left: Vec<Left<'_>> = left.map(|state| Left { state, decided: decided(state) }).collect();
+        let Some(detail) = overfull(&left, self.now) else { return Vec::new() };
+        let fewer = numbers.iter().filter(|number| number.decided < least(number));
+        fewer.map(|number| broken(number.id(), Rule::FitsRemaining, detail.clone())).collect()
     }
 
     fn unearned_zero(

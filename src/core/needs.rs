@@ -1,5 +1,5 @@
 //! Which signals a decision looks at. A source that has to ask for each may leave out the others: of the 20 that are
-//! known of a vLLM pod and its scheduler, V1 with minima above zero needs three.
+//! known of a vLLM pod and its scheduler, V1 with minima above zero needs four.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +20,7 @@ pub struct Needs {
 }
 
 /// What every decision looks at.
-const ALWAYS: [Signal; 3] = [Signal::KvUsage, Signal::Waiting, Signal::SchedulerQueueSize];
+const ALWAYS: [Signal; 4] = [Signal::KvUsage, Signal::Waiting, Signal::Running, Signal::SchedulerQueueSize];
 /// What tells that a model is idle.
 const IDLE: [Signal; 4] = [
     Signal::Running,
@@ -54,13 +54,16 @@ const LEARNED: [Signal; 2] = [Signal::Running, Signal::KvCapacity];
 /// What decisions about `variants` under `policy` look at.
 #[must_use]
 pub fn needs<'v>(policy: &Policy, variants: impl IntoIterator<Item = &'v Variant>) -> Needs {
-    let mut groups: BTreeMap<GroupId, bool> = BTreeMap::new();
+    let mut groups: BTreeMap<GroupId, (bool, u32)> = BTreeMap::new();
     for variant in variants {
-        let may_sleep = groups.entry(variant.group()).or_insert(true);
+        let (may_sleep, count) = groups.entry(variant.group()).or_insert((true, 0));
         *may_sleep &= variant.bounds.min == Replicas::ZERO;
+        *count += 1;
     }
     let mut needs = Needs { signals: ALWAYS.into(), window: Seconds::ZERO };
-    for (group, may_sleep) in groups {
+    for (group, (may_sleep, count)) in groups {
+        // The caches of one variant are alike; of several, what one leaves the others is counted in tokens.
+        needs.signals.extend((count > 1).then_some(Signal::KvCapacity));
         if may_sleep && policy.scale_to_zero(&group).enabled {
             needs.signals.extend(IDLE);
         }

@@ -52,6 +52,8 @@ pub enum Rule {
     ZeroOnlyWhenIdle,
     /// At most one step a role and look.
     OneStep,
+    /// What runs fits into nine tenths of what a removal leaves.
+    FitsRemaining,
 }
 
 /// The steps of one group's decision, in order.

@@ -8,7 +8,7 @@ use smol_str::SmolStr;
 
 use super::capacity::{self, Asked};
 use super::member::{Draft, Member, Scene};
-use super::{bounds, role, saturated, words, zero};
+use super::{bounds, fits, role, saturated, words, zero};
 use crate::analyze::finding::Analyzer;
 use crate::by_name::ByName;
 use crate::clean::remembered;
@@ -131,9 +131,11 @@ impl<'a> Wanting<'a> {
         self.saturated.iter().any(|(role, _)| *role == member.state.variant.role)
     }
 
-    /// Puts what analyzers have wanted under the model's rules of stability, and the safety net above all that.
+    /// Puts what analyzers have wanted under the model's rules of stability, and the two guards above all that: what runs
+    /// fits into what a removal leaves, and what is saturated grows.
     pub(super) fn settle(&mut self) {
         self.steps.extend(bounds::settle(self.scene, &mut self.members, &mut self.drafts));
+        self.steps.extend(fits::hold(self.scene, &self.members, &mut self.drafts));
         if !self.saturated.is_empty() {
             let (members, drafts) = (&mut self.members, &mut self.drafts);
             let learned = &mut self.memory.learned;

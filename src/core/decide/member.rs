@@ -30,6 +30,8 @@ pub(super) struct Scene<'a> {
     pub(super) group: &'a ModelGroup,
     /// The analyzer's next look is due.
     pub(super) due: bool,
+    /// Something is shared, so that additions may be held back.
+    pub(super) limited: bool,
     /// The fleet that is looked at is saturated: nothing of it is removed.
     pub(super) saturated: bool,
 }
@@ -49,7 +51,9 @@ impl<'a> Scene<'a> {
         let (model, scale_to_zero) = (policy.of(id), policy.scale_to_zero(id));
         let (classes, unit_costs) = (policy.service_classes.as_slice(), &policy.accelerators);
         let Policy { compat, cycle, max_stale, .. } = *policy;
+        let limited = policy.limits.any();
         Self {
+            limited,
             now,
             id,
             model,

@@ -4,6 +4,7 @@
 mod ahead;
 mod bounds;
 mod capacity;
+mod fits;
 mod group;
 mod latency;
 mod member;

@@ -3,6 +3,7 @@
 use smol_str::SmolStr;
 
 use super::capacity::{max_sequences, queue_lost};
+use super::fits::Removal;
 use super::member::{Draft, Member, Scene};
 use super::role::newest;
 use super::{words, zero};
@@ -34,9 +35,11 @@ pub(super) fn look_and_move(
     learned: &mut Learned,
     steps: &mut Vec<Step>,
 ) -> Vec<Draft> {
-    let Some((answer, finding)) = ask(scene, (role, state), members, learned, steps) else {
+    let removal = Removal::new(scene, members);
+    let Some((answer, finding)) = ask(scene, (role, state), &removal, learned, steps) else {
         return members.iter().map(|member| unknown(scene, state, member)).collect();
     };
+    let finding = removal.told(&finding);
     let view = View { scene, state, answer: &answer, finding: &finding };
     let drafts =
         members.iter().zip(&answer.targets).map(|(member, target)| view.draft(members, member, *target));
@@ -57,7 +60,8 @@ pub(super) fn raise(
 ) {
     let held = held_by_scheduler(scene.now, &scene.group.scheduler);
     let Some(queue) = held.filter(|queue| queue.value > 0.0) else { return };
-    let Some((answer, finding)) = ask(scene, (role, state), members, learned, steps) else { return };
+    let removal = Removal::new(scene, members);
+    let Some((answer, finding)) = ask(scene, (role, state), &removal, learned, steps) else { return };
     for ((member, draft), target) in members.iter().zip(drafts).zip(answer.targets) {
         if draft.number.is_some_and(|number| target > number) {
             let message = words::analyzed(member, target, &finding);
@@ -72,10 +76,11 @@ pub(super) fn raise(
 fn ask(
     scene: Scene<'_>,
     (role, state): (Role, State),
-    members: &[Member<'_>],
+    removal: &Removal<'_, '_>,
     learned: &mut Learned,
     steps: &mut Vec<Step>,
 ) -> Option<(Answer, SmolStr)> {
+    let members = removal.members();
     let memory = learned.rate.get_or_insert_with(|| {
         let mut memory = Memory::default();
         memory.observe(scene.group, scene.now);
@@ -102,7 +107,7 @@ fn ask(
         policy: &scene.model.rate,
     };
     let control: &mut Control = control.entry(role).or_default();
-    let answer = analyze(&look, known, control)?;
+    let answer = analyze(&look, known, control, &|targets| removal.fits(targets))?;
     let said = finding(&answer.found);
     steps.push(Step {
         values: values(&look, &answer.found),

@@ -51,3 +51,13 @@ fn a_refused_number_without_one_before_it_is_an_error() {
         "{verdict:?}"
     );
 }
+
+#[test]
+fn a_removal_that_leaves_too_little_is_held_and_nobody_is_asked_to_report_it() {
+    let variant = VariantId::new("default", "llama");
+    let detail = "running + waiting requests peaked at 210 of the 230 sequences that remain".to_owned();
+    let violation = Violation { variant: variant.clone(), rule: Rule::FitsRemaining, detail };
+    let message = words::refused(&variant, &violation, Some(crate::units::Replicas::new(4)));
+    assert!(message.contains("4 is held: with fewer, running + waiting requests peaked at 210"), "{message}");
+    assert!(!message.contains("report"), "{message}");
+}

@@ -9,7 +9,7 @@ use crate::analyze::saturation_percent::Analysis;
 use crate::analyze::score::Scored;
 use crate::model::{Role, SaturationPolicy, VariantId};
 use crate::quality::{Seen, State, VariantSight};
-use crate::report::{Stage, Step, Violation};
+use crate::report::{Rule, Stage, Step, Violation};
 use crate::snapshot::{SourceHealth, VariantState};
 use crate::units::{Replicas, Seconds, Tenths};
 
@@ -399,6 +399,12 @@ pub(super) fn refused(id: &VariantId, violation: &Violation, previous: Option<Re
         || SmolStr::new_static("no earlier number is known"),
         |held| format_smolstr!("{held} is held"),
     );
+    if violation.rule == Rule::FitsRemaining {
+        return format_smolstr!(
+            "{id}: {held}: with fewer, {}, and nine tenths may be used",
+            violation.detail
+        );
+    }
     format_smolstr!(
         "{id}: the new number broke the rule {:?} ({}), so {held}; please report this",
         violation.rule,

@@ -6,6 +6,7 @@
 
 mod engine;
 mod load;
+mod remaining;
 mod saturated;
 mod sight;
 #[cfg(test)]
@@ -13,6 +14,7 @@ mod tests;
 
 pub use engine::{Freshness, Reading, engines_of, fresh_limit, read, stale_limit};
 pub use load::{Load, RATE_WINDOW, SIZE_WINDOW};
+pub use remaining::{Remaining, TooFew};
 pub use saturated::{SATURATED_WINDOW, SaturatedPods, queue_never_empties, saturated};
 pub use sight::{Rights, Sight, State, VariantSight, look};
 pub(crate) use sight::{Seen, look_at, state_of};

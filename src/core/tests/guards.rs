@@ -162,4 +162,45 @@ proptest! {
             }
         }
     }
+
+    #[test]
+    fn what_runs_fits_into_what_a_removal_leaves(
+        snapshot in snapshot(), memory in memory(), policy in anyones_policy(),
+        (running, waiting, kv) in (0_u32..20, 0_u32..4, 0.0..0.9),
+    ) {
+        let mut snapshot = pressed(&snapshot, f64::from(waiting), kv);
+        let running = f64::from(running);
+        let samples = || (0..6).map(|back| Sample { at: NOW - SignedDuration::from_secs(1 + 14 * back), value: running });
+        for state in snapshot.groups.values_mut().flat_map(|group| &mut group.variants) {
+            for engine in state.replicas.iter_mut().flat_map(|replica| replica.engines.values_mut()) {
+                let mut own = wva_core::snapshot::Signals::default();
+                let others = engine.iter().filter(|(signal, _)| *signal != Signal::Running);
+                others.for_each(|(signal, series)| own.add(signal, series.iter()));
+                own.add(Signal::Running, samples());
+                *engine = own;
+            }
+        }
+        let outcome = evaluate(&snapshot, &memory, &policy);
+        prop_assert_eq!(&outcome.report.violations, &vec![]);
+        let limits = &policy.limits;
+        let limited = limits.inventory || !limits.quotas.is_empty() || limits.power.is_some() || limits.spend.is_some();
+        for states in roles(&snapshot) {
+            let [state] = states.as_slice() else { continue };
+            let (Some(number), scale) = (number(&outcome, state), state.scale.unwrap()) else { continue };
+            let promised = promised(state, &memory).unwrap_or(scale.base());
+            let from = if limited { promised.min(scale.base()) } else { promised };
+            if number >= state.variant.bounds.clamp(from) || scale.spec == Replicas::ZERO || number == Replicas::ZERO {
+                continue;
+            }
+            let serving = state.replicas.iter().filter(|one| one.phase == Phase::Ready).count();
+            let serving = f64::from(u32::try_from(serving).unwrap());
+            let stay = f64::from(number.get()).min(serving);
+            prop_assert!(serving * kv <= 0.9 * stay + 1e-6, "{serving} pods at {kv} in {stay}");
+            if let Some(engine) = &state.template.engine {
+                let sequences = running.max(engine.max_sequences as f64);
+                let inside = serving * (running + f64::from(waiting));
+                prop_assert!(inside <= 0.9 * sequences * stay + 1e-6, "{inside} in {stay} of {sequences}");
+            }
+        }
+    }
 }

@@ -70,10 +70,18 @@ struct Scene<'l, 'a> {
     look: &'l Look<'a>,
     replicas: Vec<Replica>,
     test: Test,
+    /// What runs fits into so many of each variant.
+    fits: &'l dyn Fn(&[u32]) -> bool,
 }
 
 /// What the policy wants of the variants of one role; `None` while nothing is known of what they carry, or of what arrives.
-pub fn analyze(look: &Look<'_>, known: &mut RoleKnowledge, control: &mut Control) -> Option<Answer> {
+/// Nothing is removed beyond numbers of which `fits` says that what runs fits into them.
+pub fn analyze(
+    look: &Look<'_>,
+    known: &mut RoleKnowledge,
+    control: &mut Control,
+    fits: &dyn Fn(&[u32]) -> bool,
+) -> Option<Answer> {
     let replicas = replicas(&look.variants)?;
     let seen = look.variants.iter().find_map(|one| one.replica).map(|replica| replica.rate())?;
     let starts = look.variants.iter().map(|one| one.start.get());
@@ -86,7 +94,7 @@ pub fn analyze(look: &Look<'_>, known: &mut RoleKnowledge, control: &mut Control
         backlog: backlog(look, &replicas, &demand),
         drain: look.policy.drain.get(),
     };
-    let scene = Scene { look, replicas, test };
+    let scene = Scene { look, replicas, test, fits };
     let peak = known.peaks.highest(look.now, PEAKS).map_or(0.0, |peak| peak * seen).max(demand.coming);
     let mut targets: Vec<u32> = look.variants.iter().map(|one| one.bounds.clamp(one.target).get()).collect();
     // A second look at one moment moves nothing, whatever has become of what the first one wanted.
@@ -249,7 +257,7 @@ impl Scene<'_, '_> {
             while self.removable(&left, at) {
                 let mut fewer = left.clone();
                 fewer[at] -= 1;
-                if !self.test.passes(&self.sum(&fewer), load) {
+                if !self.test.passes(&self.sum(&fewer), load) || !(self.fits)(&fewer) {
                     break;
                 }
                 left = fewer;

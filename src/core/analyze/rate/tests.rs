@@ -136,7 +136,7 @@ fn what_is_cut_after_a_look_is_missed_at_the_next_moment_and_not_at_this_one() {
             tolerance: 0.1,
             policy: &policy,
         };
-        analyze(&look, &mut known, &mut control).unwrap().targets[0].get()
+        analyze(&look, &mut known, &mut control, &|_| true).unwrap().targets[0].get()
     };
     assert_eq!(ask(120.0, 4), 4, "enough for 6 requests/s");
     assert_eq!(ask(120.0, 2), 2, "a limit has left two");

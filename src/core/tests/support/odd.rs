@@ -7,6 +7,7 @@ use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
 use smol_str::{SmolStr, format_smolstr};
 use wva_core::analyze::finding::Analyzer;
+use wva_core::analyze::saturation_token::parameters::{Engine, EngineParameters};
 use wva_core::by_name::ByName;
 use wva_core::memory::{GroupMemory, Memory, VariantMemory};
 use wva_core::model::{
@@ -156,8 +157,14 @@ fn state(name: &'static str) -> BoxedStrategy<VariantState> {
     let role = prop_oneof![4 => Just(Role::Both), 1 => Just(Role::Prefill), 1 => Just(Role::Decode)];
     let cost = prop_oneof![Just(0.0), Just(5.0), Just(20.0)];
     let accelerator = prop_oneof![4 => Just(Some("H100")), 1 => Just(Some("A100")), 1 => Just(None)];
-    (rest, bounds, role, (cost, accelerator, 1_u32..3), proptest::option::of(count()))
-        .prop_map(move |((scale, mut replicas), (min, max), role, (cost, accelerator, gpus), last_status)| {
+    // Of few sequences, so that what runs may not fit into fewer replicas.
+    let engine = proptest::option::of((1_i64..20).prop_map(|max_sequences| EngineParameters {
+        max_sequences,
+        ..EngineParameters::defaults(Engine::Vllm)
+    }));
+    (rest, bounds, role, (cost, accelerator, 1_u32..3, engine), proptest::option::of(count()))
+        .prop_map(move |((scale, mut replicas), (min, max), role, of_pod, last_status)| {
+            let (cost, accelerator, gpus, engine) = of_pod;
             for (index, replica) in replicas.iter_mut().enumerate() {
                 replica.pod = format_smolstr!("{name}-{index}");
             }
@@ -170,7 +177,7 @@ fn state(name: &'static str) -> BoxedStrategy<VariantState> {
                 accelerator: accelerator.map(Into::into),
                 role,
             };
-            let template = Template { gpus, ..Template::default() };
+            let template = Template { gpus, engine };
             VariantState { variant, scale, replicas, last_status, template }
         })
         .boxed()
