@@ -1,13 +1,13 @@
 //! Which signals a decision looks at. A source that has to ask for each may leave out the others: of the 20 that are
-//! known of a vLLM pod and its scheduler, V1 with minima above zero needs four.
+//! known of a vLLM pod and its scheduler, V1 with minima above zero needs six.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::analyze::finding::Analyzer;
-use crate::learn::COUNTERS;
-use crate::model::{GroupId, Policy, Variant};
+use crate::analyze::reads::WITNESSES;
+use crate::model::{GroupId, Policy, Role, Variant};
 use crate::quality::SIZE_WINDOW;
-use crate::snapshot::Signal;
+use crate::snapshot::{Signal, SignalSet};
 use crate::units::{Replicas, Seconds};
 
 /// What [`crate::observe()`], [`crate::decide()`] and [`crate::check`] read of a snapshot.
@@ -19,8 +19,9 @@ pub struct Needs {
     pub window: Seconds,
 }
 
-/// What every decision looks at.
-const ALWAYS: [Signal; 4] = [Signal::KvUsage, Signal::Waiting, Signal::Running, Signal::SchedulerQueueSize];
+/// What every decision looks at: cache and queue of an engine, what tells whether these can be true, and the scheduler's queue.
+const ALWAYS: SignalSet =
+    WITNESSES.with(SignalSet::of(&[Signal::KvUsage, Signal::Waiting, Signal::SchedulerQueueSize]));
 /// What tells that a model is idle.
 const IDLE: [Signal; 4] = [
     Signal::Running,
@@ -28,28 +29,6 @@ const IDLE: [Signal; 4] = [
     Signal::RequestGenerationTokensCount,
     Signal::RequestPromptTokensCount,
 ];
-/// Sizes of requests and of the cache.
-const SIZES: [Signal; 8] = [
-    Signal::KvCapacity,
-    Signal::RequestPromptTokensSum,
-    Signal::RequestPromptTokensCount,
-    Signal::RequestGenerationTokensSum,
-    Signal::RequestGenerationTokensCount,
-    Signal::PrefixCacheHits,
-    Signal::PrefixCacheQueries,
-    Signal::SchedulerQueueBytes,
-];
-/// Latencies and arrivals.
-const RATES: [Signal; 5] = [
-    Signal::InterTokenLatencySum,
-    Signal::InterTokenLatencyCount,
-    Signal::TimeToFirstTokenSum,
-    Signal::TimeToFirstTokenCount,
-    Signal::SchedulerAttempts,
-];
-
-/// What learning looks at beside the growths of its counters.
-const LEARNED: [Signal; 2] = [Signal::Running, Signal::KvCapacity];
 
 /// What decisions about `variants` under `policy` look at.
 #[must_use]
@@ -60,7 +39,7 @@ pub fn needs<'v>(policy: &Policy, variants: impl IntoIterator<Item = &'v Variant
         *may_sleep &= variant.bounds.min == Replicas::ZERO;
         *count += 1;
     }
-    let mut needs = Needs { signals: ALWAYS.into(), window: Seconds::ZERO };
+    let mut needs = Needs { signals: ALWAYS.iter().collect(), window: Seconds::ZERO };
     for (group, (may_sleep, count)) in groups {
         // The caches of one variant are alike; of several, what one leaves the others is counted in tokens.
         needs.signals.extend((count > 1).then_some(Signal::KvCapacity));
@@ -76,18 +55,21 @@ pub fn needs<'v>(policy: &Policy, variants: impl IntoIterator<Item = &'v Variant
 
 impl Needs {
     fn add(&mut self, analyzer: Analyzer) {
-        match analyzer {
-            // What it has seen it remembers: the window of the peaks is enough.
-            Analyzer::Rate => return self.signals.extend(LEARNED.into_iter().chain(COUNTERS)),
-            Analyzer::SaturationPercent | Analyzer::Threshold => return,
-            Analyzer::Saturation => self.signals.extend(SIZES),
-            Analyzer::Throughput | Analyzer::QueueingModel | Analyzer::Inferno => {
-                self.signals.extend(SIZES.into_iter().chain(RATES));
-            }
-            Analyzer::Weighted => self
-                .signals
-                .extend(SIZES.into_iter().chain(RATES).chain([Signal::Running, Signal::GenerationTokens])),
+        let stand_ins = analyzer.stand_ins().iter().copied();
+        for reader in std::iter::once(analyzer).chain(stand_ins) {
+            self.signals.extend(reader.needed(Role::Both).with(reader.optional()).iter());
         }
-        self.window = SIZE_WINDOW;
+        self.window = match analyzer {
+            Analyzer::SaturationPercent | Analyzer::Threshold => return,
+            // What it has seen it remembers: the window of the contradictions is enough.
+            Analyzer::Rate => self.window,
+            Analyzer::Saturation => {
+                self.signals.insert(Signal::SchedulerQueueBytes);
+                SIZE_WINDOW
+            }
+            Analyzer::Throughput | Analyzer::QueueingModel | Analyzer::Inferno | Analyzer::Weighted => {
+                SIZE_WINDOW
+            }
+        };
     }
 }

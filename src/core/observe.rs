@@ -7,7 +7,9 @@ use crate::clean::{clean, not_after};
 use crate::memory::{GroupMemory, Memory};
 use crate::model::Role;
 use crate::quality::{State, engines_of, fresh_limit, look};
-use crate::snapshot::{ModelGroup, Phase, Sample, Series, Signal, Signals, Snapshot, SourceHealth};
+use crate::snapshot::{
+    ModelGroup, Phase, Sample, Series, Signal, SignalSet, Signals, Snapshot, SourceHealth,
+};
 use crate::units::Seconds;
 
 /// Whether a model serves anything, as far as it was measured.
@@ -66,7 +68,8 @@ pub fn activity(now: Timestamp, group: &ModelGroup, observed_at: Option<Timestam
     // Each role is measured on its own: what serves in one says nothing of pods of another that do not serve yet.
     let measured = |role: Role| {
         let of_role: Vec<_> = known.iter().copied().filter(|one| one.variant.role == role).collect();
-        of_role.is_empty() || matches!(look(&group.source, &of_role, now).state, State::Fresh | State::Zero)
+        of_role.is_empty()
+            || matches!(look(&group.source, &of_role, SignalSet::NONE, now).state, State::Fresh | State::Zero)
     };
     if ![Role::Both, Role::Prefill, Role::Decode].into_iter().all(measured) {
         return Activity::Unknown;

@@ -14,7 +14,6 @@ use super::PrometheusSettings;
 use super::answer::Element;
 use super::bad::{Bad, Counted};
 use super::client::{QueryClient, QueryError, Remarks, Terms};
-use super::collectors::Collectors;
 use super::labels::{Known, Shared};
 use super::plan::{self, Batch, Count, Extent};
 use super::window::Window;
@@ -39,7 +38,6 @@ pub struct PrometheusSource {
     client: QueryClient,
     window: Mutex<Window>,
     max_series: u64,
-    collectors: Arc<Collectors>,
     concurrency: usize,
     deadline: Duration,
     split_until: Mutex<Option<Instant>>,
@@ -97,7 +95,6 @@ impl PrometheusSource {
             client: QueryClient::new(settings)?,
             window: Mutex::new(Window::new(settings.window)),
             max_series: settings.max_series,
-            collectors: Arc::new(Collectors::new(&settings.trusted_collectors)),
             concurrency: settings.concurrency.max(1),
             deadline: settings.deadline,
             split_until: Mutex::new(None),
@@ -113,7 +110,7 @@ impl PrometheusSource {
         }
         let round = Round {
             signals: signals::alternatives(scope.needs.as_ref().map(|needs| &needs.signals)),
-            known: Arc::new(Known::new(scope, self.collectors.clone())),
+            known: Arc::new(Known::new(scope)),
             terms: self.client.terms(self.deadline).await?,
             window: self.window(scope),
         };
@@ -142,7 +139,7 @@ impl PrometheusSource {
     async fn counts(&self, round: &Round, scope: &Scope) -> Result<(Arc<Vec<Count>>, Remarks), QueryError> {
         let standing = self.counts.lock().clone().filter(|standing| {
             let same = standing.signals == round.signals && Instant::now() < standing.until;
-            same && plan::all_counted(&standing.counts, &scope.namespaces, &self.collectors)
+            same && plan::all_counted(&standing.counts, &scope.namespaces)
         });
         if let Some(Counts { counts, .. }) = standing {
             return Ok((counts, Remarks::default()));
@@ -191,13 +188,8 @@ impl PrometheusSource {
         }
     }
 
-    fn extent<'a>(&'a self, round: &'a Round, scope: &'a Scope) -> Extent<'a> {
-        Extent {
-            scope: &scope.namespaces,
-            signals: &round.signals,
-            max_series: self.max_series,
-            collectors: &self.collectors,
-        }
+    fn extent<'a>(&self, round: &'a Round, scope: &'a Scope) -> Extent<'a> {
+        Extent { scope: &scope.namespaces, signals: &round.signals, max_series: self.max_series }
     }
 
     /// As long as the samples' distance wants it, and as long as decisions look back, with a scrape to spare.
@@ -229,7 +221,7 @@ impl PrometheusSource {
             let (namespace, exported_namespace) = (label("namespace"), label("exported_namespace"));
             counts.push(Count { namespace, exported_namespace, series });
         };
-        let query = plan::count_query(&round.signals.join("|"), &self.collectors);
+        let query = plan::count_query(&round.signals.join("|"));
         let span = info_span!("prometheus_count", source = self.client.name());
         self.client.query(&query, &round.terms, Vec::new(), add).instrument(span).await
     }

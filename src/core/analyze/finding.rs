@@ -27,6 +27,16 @@ pub struct Finding {
 }
 
 impl Finding {
+    /// The same with no more to spare than `cautious`, what was found with pods that are not measured as loaded as the busiest.
+    #[must_use]
+    pub fn sparing(mut self, cautious: &Self) -> Self {
+        self.total.spare = self.total.spare.min(cautious.total.spare);
+        for (role, totals) in &mut self.roles {
+            totals.spare = cautious.roles.get(role).map_or(0.0, |cautious| totals.spare.min(cautious.spare));
+        }
+        self
+    }
+
     /// At which demand the answer for `role` would change, or for the whole model where roles are not told apart; `None` is
     /// the model. A replica's worth is that of the smallest that serves.
     #[must_use]

@@ -8,6 +8,7 @@ use super::member::{Draft, Member, Scene};
 use super::role::newest;
 use super::{TRANSITION_PATIENCE, latency, words};
 use crate::analyze::finding::{Analyzer, Finding};
+use crate::analyze::reads::{self, Reads};
 use crate::analyze::saturation_token::{
     self, Inputs, Observation, SchedulerQueue, TokenPolicy, VariantInput,
 };
@@ -17,7 +18,7 @@ use crate::memory::Learned;
 use crate::model::{Beside, Role, Utilisation};
 use crate::observe::held_by_scheduler;
 use crate::optimize::{self, Candidate, Plan, Request};
-use crate::quality::{Load, State};
+use crate::quality::{Load, State, used};
 use crate::report::{Direction, Side, Stage, Step, Turn, Value};
 use crate::snapshot::{Signal, VariantState};
 use crate::units::{Replicas, Requests, Seconds, Tokens, whole};
@@ -41,6 +42,8 @@ pub(super) struct Asked {
 /// What the analyzers read of one member.
 pub(super) struct Seen<'m, 'a> {
     pub(super) member: &'m Member<'a>,
+    /// What its engines were doing, those of pods that are not measured estimated by measured ones.
+    loads: Vec<Load<'a, ()>>,
     /// Replicas that do not serve yet, or serve and were not seen yet.
     pub(super) pending: Replicas,
 }
@@ -63,18 +66,30 @@ pub(super) fn ask(
     learned: &mut Learned,
     steps: &mut Vec<Step>,
 ) -> Option<Asked> {
-    let seen: Vec<Seen<'_, '_>> = members.iter().map(|member| see(scene, member)).collect();
-    if scene.model.analyzer == Analyzer::Inferno {
+    let see_all = |estimate| -> Vec<Seen<'_, '_>> {
+        members.iter().map(|member| see(scene, member, estimate)).collect()
+    };
+    let seen = see_all(Estimate::Alike);
+    // For a removal, pods that are not measured are as loaded as the busiest that is.
+    let estimated = states.iter().any(|(_, state)| *state == State::Estimated);
+    let busiest = estimated.then(|| see_all(Estimate::Busiest));
+    if scene.analyzer == Analyzer::Inferno {
         let wanted = latency::inferno(scene, &seen, learned)?;
         return Some(Asked::settled(scene, members, states, wanted));
     }
-    let first = Beside { analyzer: scene.model.analyzer, score: scene.model.score, utilisation: None };
-    let chosen = std::iter::once(&first).chain(&scene.model.beside);
+    let first = Beside { analyzer: scene.analyzer, score: scene.model.score, utilisation: None };
+    let beside: &[Beside] = if scene.is_stand_in() { &[] } else { &scene.model.beside };
+    let chosen = std::iter::once(&first).chain(beside);
     let (mut findings, mut said) = (Vec::with_capacity(1 + scene.model.beside.len()), None);
     for one in chosen {
         let utilisation = one.utilisation.unwrap_or(scene.model.utilisation);
         let question = Question { scene, score: one.score, utilisation, seen: &seen };
+        let cautious = busiest.as_deref().and_then(|seen| {
+            let mut learned = learned.clone();
+            find(Question { seen, ..question }, one.analyzer, &mut learned)
+        });
         let Some(finding) = find(question, one.analyzer, learned) else { continue };
+        let finding = cautious.map_or(finding.clone(), |cautious| finding.sparing(&cautious));
         let finding = if scene.compat.is_upstream() { finding } else { in_pods(finding, &seen) };
         let words = words::found(&finding);
         steps.push(analyzed(utilisation, &finding, words.clone()));
@@ -86,7 +101,7 @@ pub(super) fn ask(
     Some(Asked {
         request,
         states,
-        findings: said?,
+        findings: words::standing_in(&scene, said?),
         evidence: newest(members, scene.now),
         settled: None,
         queue_lost: queue_lost(scene),
@@ -118,15 +133,43 @@ pub(super) fn at_rest(wanting: &Wanting<'_>) -> Request {
     }
 }
 
-fn see<'m, 'a>(scene: Scene<'_>, member: &'m Member<'a>) -> Seen<'m, 'a> {
-    let unseen = Replicas::new(member.seen.absent);
+/// Which measured pod stands for one that is not measured.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Estimate {
+    /// All of its variant in turn: their mean.
+    Alike,
+    /// The busiest of its variant.
+    Busiest,
+}
+
+/// What a member's engines were doing, and what those of pods without evidence are taken to have been doing.
+fn loads<'a>(member: &Member<'a>, unmeasured: u32, estimate: Estimate) -> Vec<Load<'a, ()>> {
+    let measured = &member.seen.loads;
+    let engines = unmeasured.saturating_mul(member.seen.engines_a_pod.max(1));
+    let engines = usize::try_from(engines).unwrap_or(usize::MAX);
+    let busiest = || measured.iter().max_by(|a, b| a.busyness().total_cmp(&b.busyness()));
+    let mut all = measured.clone();
+    match estimate {
+        Estimate::Alike => all.extend(measured.iter().cycle().take(engines)),
+        Estimate::Busiest => all.extend(busiest().into_iter().cycle().take(engines)),
+    }
+    all
+}
+
+fn see<'m, 'a>(scene: Scene<'_>, member: &'m Member<'a>, estimate: Estimate) -> Seen<'m, 'a> {
+    // Who does not show anything yet may just not have been scraped; who did not for long does serve.
+    let silent = member.seen.absent.min(member.seen.incomplete);
+    let hidden = member.seen.unmeasured().saturating_sub(member.seen.absent).saturating_add(silent);
+    let hidden = if scene.compat.is_upstream() || member.seen.loads.is_empty() { 0 } else { hidden };
+    let loads = loads(member, hidden, estimate);
+    let unseen = Replicas::new(member.seen.absent.saturating_sub(if hidden > 0 { silent } else { 0 }));
     let starting = if scene.compat.is_upstream() {
         member.scale.pending()
     } else {
         member.seen.credited(member.state, TRANSITION_PATIENCE, scene.now)
     };
     let pending = Replicas::new(starting.get().saturating_add(unseen.get())).min(member.scale.base());
-    Seen { member, pending }
+    Seen { member, loads, pending }
 }
 
 /// Analyzers count engines, and what is scaled are pods: with data parallelism a pod has several.
@@ -142,9 +185,9 @@ fn in_pods(mut finding: Finding, seen: &[Seen<'_, '_>]) -> Finding {
 }
 
 impl<'a> Seen<'_, 'a> {
-    /// What its engines were doing, without those of which nothing recent is known.
-    pub(super) fn loads(&self) -> &[Load<'a>] {
-        &self.member.seen.loads
+    /// What its engines were doing, as `A` reads it.
+    pub(super) fn loads<A: Reads>(&self) -> impl Iterator<Item = Load<'a, A>> {
+        self.loads.iter().map(Load::by)
     }
 
     /// Serving processes of a pod, at least 1.
@@ -177,7 +220,7 @@ fn tokens(question: Question<'_, '_, '_>, learned: &mut Learned) -> Finding {
     let variants: Vec<_> = seen.iter().map(variant_input).collect();
     let mut replicas = Vec::new();
     for (one, variant) in seen.iter().zip(&variants) {
-        replicas.extend(one.loads().iter().map(|load| observation(variant, load)));
+        replicas.extend(one.loads().map(|load| observation(variant, &load)));
     }
     let policy = TokenPolicy {
         kv_cache_threshold: scene.model.saturation.kv_cache_threshold,
@@ -215,7 +258,7 @@ fn variant_input<'a>(one: &Seen<'_, 'a>) -> VariantInput<'a> {
     }
 }
 
-fn observation<'a>(variant: &VariantInput<'a>, load: &Load<'_>) -> Observation<'a> {
+fn observation<'a>(variant: &VariantInput<'a>, load: &Load<'_, reads::Tokens>) -> Observation<'a> {
     let (kv, capacity) = (load.kv().unwrap_or(0.0), load.capacity());
     Observation {
         replica: "",
@@ -223,7 +266,7 @@ fn observation<'a>(variant: &VariantInput<'a>, load: &Load<'_>) -> Observation<'
         accelerator: variant.accelerator,
         cost: variant.cost,
         kv,
-        in_use: Tokens::new(Load::used(kv, capacity)),
+        in_use: Tokens::new(used(kv, capacity)),
         capacity: Tokens::new(capacity),
         queue: whole(load.queue().unwrap_or(0.0)),
         prompt: load.prompt().unwrap_or(0.0),
@@ -255,7 +298,7 @@ fn held(scene: Scene<'_>) -> Option<SchedulerQueue> {
 
 fn throughput(question: Question<'_, '_, '_>, learned: &mut Learned) -> Finding {
     let Question { scene, score, utilisation, seen } = question;
-    let observed = |load: &Load<'_>| throughput::Observation {
+    let observed = |load: Load<'_, reads::Throughput>| throughput::Observation {
         stale: false,
         kv: load.kv_now().unwrap_or(0.0),
         capacity: load.capacity(),
@@ -274,7 +317,7 @@ fn throughput(question: Question<'_, '_, '_>, learned: &mut Learned) -> Finding 
         cost: one.member.state.variant.cost,
         pending: one.engines(scene, one.pending),
         ready: one.engines(scene, one.member.scale.base().above(one.pending)),
-        replicas: one.loads().iter().map(observed).collect(),
+        replicas: one.loads().map(observed).collect(),
     };
     let look = throughput::Look {
         now: scene.now,
@@ -289,9 +332,10 @@ fn throughput(question: Question<'_, '_, '_>, learned: &mut Learned) -> Finding 
 /// Requests a second that arrive for the model: what the scheduler gives out, else (ours) the first tokens of all
 /// engines, which differ from it by what waits.
 fn arrival(scene: Scene<'_>, seen: &[Seen<'_, '_>]) -> Option<f64> {
-    let given = Load::read(&scene.group.scheduler, scene.now).arriving();
+    let given = Load::<reads::Scheduler>::read(&scene.group.scheduler, scene.now).arriving();
     let own = || {
-        let started = seen.iter().flat_map(Seen::loads).filter_map(Load::starting);
+        let loads = seen.iter().flat_map(Seen::loads::<reads::Throughput>);
+        let started = loads.filter_map(|load| load.starting());
         started.reduce(|sum, rate| sum + rate)
     };
     given.or_else(|| if scene.compat.is_upstream() { None } else { own() })

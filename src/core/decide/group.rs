@@ -8,11 +8,11 @@ use smol_str::SmolStr;
 
 use super::capacity::{self, Asked};
 use super::member::{Draft, Member, Scene};
-use super::{bounds, fits, role, saturated, words, zero};
+use super::{bounds, fits, role, saturated, stand_in, words, zero};
 use crate::analyze::finding::Analyzer;
 use crate::by_name::ByName;
 use crate::clean::remembered;
-use crate::decision::{Cause, Decision, Target, Unknown, Verdict};
+use crate::decision::{Cause, Decision, SignalGap, Target, Unknown, Verdict};
 use crate::memory::{GroupMemory, Learned, VariantMemory};
 use crate::model::{Role, VariantId};
 use crate::optimize::Plan;
@@ -31,6 +31,8 @@ pub(super) struct Wanting<'a> {
     pub(super) steps: Vec<Step>,
     /// The roles that are saturated.
     saturated: Vec<(Role, saturated::Evidence)>,
+    /// The roles whose analyzer cannot be measured, and who decides instead.
+    stand_ins: Vec<(Role, Analyzer)>,
     /// What will be remembered, until now without the variants.
     memory: GroupMemory,
     /// What was remembered before.
@@ -56,8 +58,10 @@ impl<'a> Wanting<'a> {
             variants: ByName::with_capacity(scene.group.variants.len()),
         });
         let memory = memory.unwrap_or_default();
-        let (members, drafts, steps, saturated) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        let mut wanting = Self { scene, members, drafts, asked: None, steps, saturated, memory, before };
+        let (members, drafts, steps) = (Vec::new(), Vec::new(), Vec::new());
+        let (saturated, stand_ins) = (Vec::new(), Vec::new());
+        let mut wanting =
+            Self { scene, members, drafts, asked: None, steps, saturated, stand_ins, memory, before };
         wanting.draft_all();
         wanting
     }
@@ -68,17 +72,20 @@ impl<'a> Wanting<'a> {
         for state in &self.scene.group.variants {
             let Some(scale) = state.scale else { continue };
             let memory = self.remembered(&state.variant.id.name);
-            members.push(Member { state, scale, memory, seen: look_at(state, self.scene.now) });
+            let needed = self.scene.analyzer.needed(state.variant.role);
+            members.push(Member { state, scale, memory, seen: look_at(state, needed, self.scene.now) });
         }
         let role = |member: &Member<'_>| member.state.variant.role;
         members.sort_by_key(role);
         self.saturated = saturated::find(self.scene, &members);
+        self.stand_ins = stand_in::choose(self.scene, &mut members);
         let mut learned = self.memory.learned.take().unwrap_or_default();
-        let mut open = Vec::new();
+        let (mut open, mut decides) = (Vec::new(), self.scene.analyzer);
         for members in members.chunk_by(|one, next| role(one) == role(next)) {
             let Some(role) = members.first().map(role) else { continue };
             let saturated = self.saturated.iter().any(|(of, _)| *of == role);
-            let scene = Scene { saturated, ..self.scene };
+            let analyzer = self.stand_in(role).unwrap_or(self.scene.analyzer);
+            let scene = Scene { saturated, analyzer, ..self.scene };
             let outcome = role::decide(scene, role, members, &mut learned);
             if self.steps.is_empty() {
                 self.steps = outcome.steps;
@@ -88,7 +95,10 @@ impl<'a> Wanting<'a> {
             if outcome.looked {
                 self.memory.cycle_at = Some(self.scene.now);
             }
-            open.extend(outcome.open.map(|state| (role, state)));
+            if let Some(state) = outcome.open {
+                open.push((role, state));
+                decides = analyzer;
+            }
             if self.drafts.is_empty() {
                 self.drafts = outcome.drafts;
             } else {
@@ -101,14 +111,26 @@ impl<'a> Wanting<'a> {
         }
         self.members = members;
         if !open.is_empty() {
-            self.asked = capacity::ask(self.scene, &self.members, open, &mut learned, &mut self.steps);
+            let scene = self.scene.by(decides);
+            self.asked = capacity::ask(scene, &self.members, open, &mut learned, &mut self.steps);
         }
         self.memory.learned = Some(learned).filter(|learned| **learned != Learned::default());
+    }
+
+    /// Who decides about `role` instead of the model's analyzer.
+    fn stand_in(&self, role: Role) -> Option<Analyzer> {
+        self.stand_ins.iter().find(|(of, _)| *of == role).map(|(_, analyzer)| *analyzer)
     }
 
     fn remembered(&self, variant: &SmolStr) -> Cow<'a, VariantMemory> {
         let before = self.before.and_then(|before| before.variants.get_shared(variant));
         before.map_or_else(Cow::default, |before| remembered(before, self.scene.now))
+    }
+
+    /// What the analyzer lacks of `member`'s pods.
+    fn gap(&self, member: &Member<'_>) -> Option<SignalGap> {
+        let role = member.state.variant.role;
+        stand_in::gap(self.scene, &self.members, member, self.stand_in(role))
     }
 
     /// Takes the numbers of an optimizer.
@@ -147,15 +169,17 @@ impl<'a> Wanting<'a> {
     pub(super) fn finish(self, keep: impl Fn(&SmolStr) -> bool) -> Decided {
         let lost = self.scene.group.variants.iter().filter(|variant| variant.scale.is_none());
         let lost: Vec<_> = lost.map(|one| (one, self.remembered(&one.variant.id.name))).collect();
+        let gaps: Vec<Option<SignalGap>> = self.members.iter().map(|member| self.gap(member)).collect();
         let Self { scene, members, mut drafts, mut steps, memory, before, .. } = self;
         steps.extend(bounds::clamp(&members, &mut drafts));
         steps.extend(zero::settle(scene, &memory, &members, &mut drafts));
         steps.extend(bounds::tell_swallowed(scene, &members, &mut drafts));
         let mut decided =
             Decided { decisions: Vec::with_capacity(members.len()), report: GroupReport { steps }, memory };
-        for (member, draft) in members.into_iter().zip(drafts) {
+        for ((member, draft), gap) in members.into_iter().zip(drafts).zip(gaps) {
             let (verdict, memory) = publish(scene, &member, draft);
-            decided.decisions.push((member.id().clone(), decision(member.state, verdict)));
+            let decision = Decision { gap, ..decision(member.state, verdict) };
+            decided.decisions.push((member.id().clone(), decision));
             decided.memory.variants.insert(member.name().clone(), memory);
         }
         for (lost, memory) in lost {

@@ -9,6 +9,7 @@ use crate::analyze::queueing::objectives::Means;
 use crate::analyze::queueing::service_time::Service;
 use crate::analyze::queueing::size::Targets;
 use crate::analyze::queueing::{self, Load, Observation, Settings};
+use crate::analyze::reads::Latencies;
 use crate::memory::Learned;
 use crate::model::{LatencyTargets, ServiceClass};
 use crate::quality;
@@ -39,11 +40,11 @@ fn load(scene: Scene<'_>, one: &Seen<'_, '_>) -> Load {
     let variant = &one.member.state.variant;
     let batch = max_sequences(one.member.state);
     // Without a scheduler (ours) first tokens stand for arrivals: they differ from them by what waits.
-    let arrival = |load: &quality::Load<'_>| {
+    let arrival = |load: &quality::Load<'_, Latencies>| {
         load.arriving().or_else(|| if scene.compat.is_upstream() { None } else { load.starting() })
     };
-    let observed = |load: &quality::Load<'_>| Observation {
-        arrival: arrival(load),
+    let observed = |load: quality::Load<'_, Latencies>| Observation {
+        arrival: arrival(&load),
         input: load.prompt().unwrap_or(0.0),
         output: load.generated().unwrap_or(0.0),
         ttft: load.first_token().unwrap_or(0.0),
@@ -57,7 +58,7 @@ fn load(scene: Scene<'_>, one: &Seen<'_, '_>) -> Load {
         cost: variant.cost,
         ready: one.engines(scene, one.member.scale.base().above(one.pending)),
         pending: one.engines(scene, one.pending),
-        observations: one.loads().iter().map(observed).collect(),
+        observations: one.loads().map(observed).collect(),
     }
 }
 

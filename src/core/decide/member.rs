@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use smol_str::SmolStr;
 
 use super::TRANSITION_PATIENCE;
+use crate::analyze::finding::Analyzer;
 use crate::decision::Reason;
 use crate::memory::{GroupMemory, VariantMemory};
 use crate::model::{Compat, GroupId, ModelPolicy, Policy, ScaleToZero, ServiceClass, UnitCost, VariantId};
@@ -20,6 +21,8 @@ pub(super) struct Scene<'a> {
     pub(super) now: Timestamp,
     pub(super) id: &'a GroupId,
     pub(super) model: &'a ModelPolicy,
+    /// Who decides: the model's analyzer, or the one that stands in for it, about additions only.
+    pub(super) analyzer: Analyzer,
     pub(super) scale_to_zero: ScaleToZero,
     pub(super) compat: Compat,
     pub(super) cycle: Seconds,
@@ -52,11 +55,13 @@ impl<'a> Scene<'a> {
         let (classes, unit_costs) = (policy.service_classes.as_slice(), &policy.accelerators);
         let Policy { compat, cycle, max_stale, .. } = *policy;
         let limited = policy.limits.any();
+        let analyzer = model.analyzer;
         Self {
             limited,
             now,
             id,
             model,
+            analyzer,
             scale_to_zero,
             compat,
             cycle,
@@ -67,6 +72,16 @@ impl<'a> Scene<'a> {
             due,
             saturated: false,
         }
+    }
+
+    /// The same, decided by `analyzer`.
+    pub(super) fn by(self, analyzer: Analyzer) -> Self {
+        Self { analyzer, ..self }
+    }
+
+    /// Another analyzer decides than the model's own.
+    pub(super) fn is_stand_in(&self) -> bool {
+        self.analyzer != self.model.analyzer
     }
 }
 

@@ -13,6 +13,7 @@ mod role;
 mod saturated;
 mod score;
 mod share;
+mod stand_in;
 mod step;
 #[cfg(test)]
 mod tests;

@@ -11,18 +11,25 @@ use crate::analyze::rate::{
     Answer, Control, Look, Memory, Process, Replica, Request, Variant, analyze, binding, finding, turns,
     values,
 };
+use crate::analyze::reads;
 use crate::decision::Reason;
-use crate::learn::{Moment, RoleKnowledge, VariantKnowledge, starts_of};
+use crate::learn::{Knowledge, Moment, RoleKnowledge, VariantKnowledge, starts_of};
 use crate::memory::Learned;
 use crate::model::Role;
 use crate::observe::held_by_scheduler;
-use crate::quality::{State, engines_of};
+use crate::quality::{Load, State, engines_of};
 use crate::report::{Stage, Step};
 use crate::snapshot::{Phase, Signal};
-use crate::units::{Replicas, Seconds};
+use crate::units::{Replicas, Seconds, count};
 
 /// A pod that takes this many times as long to start as it should is not counted on any more.
 const OVERDUE: f64 = 3.0;
+
+/// Arrivals older than this, seconds, say nothing of what may be removed: two scrapes of the slowest usual interval, a minute.
+const ARRIVALS_MAX_AGE: f64 = 120.0;
+
+/// Step times older than this, seconds, neither: a week, in which every model sees its busy hours once.
+const LEARNED_MAX_AGE: f64 = 7.0 * 86_400.0;
 
 /// A variant that a limit has denied something is asked again after this time, seconds.
 const RETRY: f64 = 60.0;
@@ -87,6 +94,7 @@ fn ask(
         Box::new(memory)
     });
     let Memory { knowledge, control, .. } = &mut **memory;
+    let recent = is_recent(scene.now.into(), members, knowledge, role);
     let known = knowledge.roles.entry(role).or_default();
     let variants = members.iter().map(|member| {
         let own = knowledge.variants.or_default(member.name());
@@ -102,7 +110,8 @@ fn ask(
         variants,
         waiting: held + in_pods(Signal::Waiting),
         running: in_pods(Signal::Running),
-        may_remove: state.rights().down && !queue_lost(scene) && !scene.saturated,
+        may_remove: state.rights().down && !queue_lost(scene) && !scene.saturated && recent,
+        hidden: hidden_load(members),
         tolerance: scene.model.stability.tolerance,
         policy: &scene.model.rate,
     };
@@ -116,6 +125,37 @@ fn ask(
         ..Step::new(Stage::Analyze, None, words::of_role(role, &said))
     });
     Some((answer, said))
+}
+
+/// Arrivals are known until lately, and what replicas carry was learned not too long ago: what is older may raise a number
+/// and not lower it.
+fn is_recent(now: Moment, members: &[Member<'_>], knowledge: &Knowledge, role: Role) -> bool {
+    let arrivals = knowledge.roles.get(&role).and_then(|known| known.arrivals.bins().last());
+    let learned = |member: &&Member<'_>| {
+        let at = knowledge.variants.get(member.name()).and_then(|own| own.fit.learned_at());
+        at.is_none_or(|at| at.until(now) <= LEARNED_MAX_AGE)
+    };
+    arrivals.is_some_and(|newest| newest.end.until(now) <= ARRIVALS_MAX_AGE)
+        && members.iter().filter(|member| member.active()).all(|member| learned(&member))
+}
+
+/// How much more than is estimated may arrive, as a factor of at least 1: each pod that is not measured may be as loaded as the
+/// busiest that is, where the estimate takes it for the mean.
+fn hidden_load(members: &[Member<'_>]) -> f64 {
+    let active = || members.iter().filter(|member| member.active());
+    let unmeasured = f64::from(active().map(|member| member.seen.unmeasured()).sum::<u32>());
+    if unmeasured <= 0.0 {
+        return 1.0;
+    }
+    let loads = || active().flat_map(|member| &member.seen.loads).map(|load| load.by::<reads::Rate>());
+    let requests = |load: Load<'_, reads::Rate>| load.running().unwrap_or(0.0) + load.queue().unwrap_or(0.0);
+    let (sum, count) = (loads().map(requests).sum::<f64>(), f64::from(count(loads().count())));
+    let busiest = loads().map(requests).fold(0.0, f64::max);
+    if sum <= 0.0 {
+        return 1.0;
+    }
+    let ratio = busiest * count / sum;
+    (count + unmeasured * ratio) / (count + unmeasured)
 }
 
 /// What a limit has lately denied one variant is asked of another, if there is one that can.
@@ -202,6 +242,9 @@ impl View<'_> {
                 let grows = words::analyzed(member, target, self.finding);
                 (Reason::Partial, if target > held { grows } else { incomplete })
             }
+            std::cmp::Ordering::Greater if self.state == State::Estimated => {
+                (Reason::Partial, words::analyzed(member, target, self.finding))
+            }
             std::cmp::Ordering::Greater => (Reason::ScaleUp, words::analyzed(member, target, self.finding)),
             std::cmp::Ordering::Less => (Reason::ScaleDown, words::analyzed(member, target, self.finding)),
             std::cmp::Ordering::Equal if self.answer.found.short => {
@@ -209,6 +252,9 @@ impl View<'_> {
             }
             std::cmp::Ordering::Equal if target != base => {
                 (Reason::Transition, words::on_its_way(member, target, self.finding))
+            }
+            std::cmp::Ordering::Equal if self.state == State::Estimated => {
+                (Reason::Partial, words::estimated(member, self.finding))
             }
             std::cmp::Ordering::Equal => (Reason::Steady, words::steady(member, self.finding)),
         };

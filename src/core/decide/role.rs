@@ -28,19 +28,21 @@ pub(super) fn decide(scene: Scene<'_>, role: Role, members: &[Member<'_>], learn
     let active = members.iter().filter(|member| member.active());
     let seen: Vec<Seen<'_>> = active.map(|member| (member.state, &member.seen)).collect();
     let state = state_of(&scene.group.source, &seen, scene.now);
+    // Who stands in for another decides about additions only.
+    let state = if scene.is_stand_in() && state > State::Partial { State::Partial } else { state };
     // How good it is, what is found, and what becomes of each.
     let mut steps = Vec::with_capacity(2 + members.len());
     steps.push(words::quality_step(role, state, &seen));
     let (mut looked, mut open) = (false, None);
-    let own_clock = scene.model.analyzer == Analyzer::Rate;
+    let own_clock = scene.analyzer == Analyzer::Rate;
     let mut drafts = match state {
         State::Down => all(members, |member| hold_down(scene, member)),
         State::Zero => zero::at_zero(scene, members, learned, &mut steps),
         State::Starting => start(scene, members),
         State::Missing | State::Stale => all(members, |member| hold_unseen(scene, state, member)),
-        State::Partial | State::Aging | State::Fresh if scene.due || own_clock => {
+        State::Partial | State::Aging | State::Estimated | State::Fresh if scene.due || own_clock => {
             looked = true;
-            match scene.model.analyzer {
+            match scene.analyzer {
                 Analyzer::Rate => rate::look_and_move(scene, (role, state), members, learned, &mut steps),
                 Analyzer::SaturationPercent => step::look_and_step(scene, state, members, &mut steps),
                 Analyzer::Threshold | Analyzer::Weighted => {
@@ -52,7 +54,7 @@ pub(super) fn decide(scene: Scene<'_>, role: Role, members: &[Member<'_>], learn
                 }
             }
         }
-        State::Partial | State::Aging | State::Fresh => between(scene, members),
+        State::Partial | State::Aging | State::Estimated | State::Fresh => between(scene, members),
     };
     if own_clock && matches!(state, State::Zero | State::Starting) {
         rate::raise(scene, (role, state), members, learned, (&mut drafts, &mut steps));

@@ -7,7 +7,8 @@ use super::role::{newest, unseen_among_seen};
 use super::step::{Movement, movement};
 use super::{words, zero};
 use crate::analyze::finding::Analyzer;
-use crate::analyze::score::{Scored, Steps};
+use crate::analyze::reads::{Percent, Reads, Weighted};
+use crate::analyze::score::{Scored, Steps, step};
 use crate::analyze::weighted::{Bests, hardware, speed};
 use crate::analyze::{threshold, weighted};
 use crate::decision::Reason;
@@ -36,6 +37,7 @@ pub(super) fn look_and_step(
             return unseen_among_seen(scene, evidence, member);
         }
         let scored = score(scene, member, loads, bests);
+        let scored = cautious(scene, state, member, scored);
         let finding = words::scored(&scored);
         steps.push(analyzed(member, &scored, finding.clone()));
         let (number, reason) = settle(scene, state.rights(), member, scored.wanted);
@@ -44,6 +46,21 @@ pub(super) fn look_and_step(
         Draft { number: Some(number), reason, message, evidence, blind: false, look }
     };
     members.iter().map(&mut draft).collect()
+}
+
+/// Fewer only if that would do with the pods that are not measured as loaded as the busiest that is.
+fn cautious(scene: Scene<'_>, state: State, member: &Member<'_>, scored: Scored) -> Scored {
+    let unmeasured = member.seen.unmeasured().saturating_mul(member.seen.engines_a_pod.max(1));
+    if state != State::Estimated || unmeasured == 0 || scored.wanted >= member.scale.base() {
+        return scored;
+    }
+    let rules = scene.model.scoring;
+    let steps = Steps { up: rules.up, down: rules.down, more: rules.more, fewer: rules.fewer };
+    let busiest = scored.each.iter().copied().fold(0.0, f64::max);
+    let copies = std::iter::repeat_n(busiest, usize::try_from(unmeasured).unwrap_or(usize::MAX));
+    let all = scored.each.iter().copied().chain(copies).collect();
+    let wanted = step(all, member.scale.base(), member.state.variant.bounds, steps).wanted;
+    Scored { wanted: scored.wanted.max(wanted.min(member.scale.base())), ..scored }
 }
 
 /// Takes in what every engine does before any is compared with the best: the order of variants does not matter.
@@ -55,32 +72,37 @@ fn learn(scene: Scene<'_>, member: &Member<'_>, bests: &mut Bests) {
 }
 
 /// With which engines one is compared, and how fast one of its requests is.
-fn seen(member: &Member<'_>, load: &Load<'_>) -> (SmolStr, Option<f64>) {
+fn seen(member: &Member<'_>, load: &Load<'_, ()>) -> (SmolStr, Option<f64>) {
+    let load = load.by::<Weighted>();
     let accelerator = member.state.variant.accelerator.as_deref().unwrap_or_default();
     let key = hardware(accelerator, member.state.template.gpus, load.generated().unwrap_or(0.0));
     let (running, latency) = (load.running().unwrap_or(0.0), load.between_tokens().unwrap_or(0.0));
     (key, speed(load.generating(), running, latency))
 }
 
-fn score(scene: Scene<'_>, member: &Member<'_>, loads: &[Load<'_>], bests: &Bests) -> Scored {
+fn score(scene: Scene<'_>, member: &Member<'_>, loads: &[Load<'_, ()>], bests: &Bests) -> Scored {
     let rules = scene.model.scoring;
     let steps = Steps { up: rules.up, down: rules.down, more: rules.more, fewer: rules.fewer };
     let (current, bounds) = (member.scale.base(), member.state.variant.bounds);
-    let queue = |load: &Load<'_>| whole(load.queue().unwrap_or(0.0));
-    let kv = |load: &Load<'_>| load.kv().unwrap_or(0.0);
+    fn read<A: Reads>(load: Load<'_, A>) -> (f64, u32) {
+        (load.kv().unwrap_or(0.0), whole(load.queue().unwrap_or(0.0)))
+    }
     if scene.model.analyzer == Analyzer::Weighted {
         let limit = rules.queue_limit.unwrap_or(weighted::QUEUE_LIMIT);
-        let observed = |load: &Load<'_>| {
+        let observed = |load: &Load<'_, ()>| {
             let (key, speed) = seen(member, load);
-            let best = bests.get(&key, scene.now);
-            weighted::Observation { kv: kv(load), queue: queue(load), speed, best }
+            let (best, (kv, queue)) = (bests.get(&key, scene.now), read(load.by::<Weighted>()));
+            weighted::Observation { kv, queue, speed, best }
         };
         let observed: Vec<_> = loads.iter().map(observed).collect();
         return weighted::analyze(&observed, current, bounds, steps, limit);
     }
     let usual = threshold::Rules::default().queue_limit;
     let rules = threshold::Rules { steps, queue_limit: rules.queue_limit.unwrap_or(usual) };
-    let observed = |load: &Load<'_>| threshold::Observation { kv: kv(load), queue: queue(load) };
+    let observed = |load: &Load<'_, ()>| {
+        let (kv, queue) = read(load.by::<Percent>());
+        threshold::Observation { kv, queue }
+    };
     let observed: Vec<_> = loads.iter().map(observed).collect();
     threshold::analyze(&observed, current, bounds, &rules)
 }

@@ -9,7 +9,7 @@ use smol_str::SmolStr;
 use super::member::{Draft, Member, Scene};
 use super::role::{newest, unseen_among_seen};
 use super::{TRANSITION_PATIENCE, words, zero};
-use crate::analyze::saturation_percent::{Analysis, analyze};
+use crate::analyze::saturation_percent::{Analysis, Observation, analyze};
 use crate::decision::Reason;
 use crate::model::SaturationPolicy;
 use crate::quality::{Rights, State};
@@ -59,8 +59,10 @@ pub(super) fn look_and_step(
 ) -> Vec<Draft> {
     let active = members.iter().filter(|member| member.active());
     let observations = active.flat_map(|member| &member.seen.observations);
-    let analysis = analyze(observations, &scene.model.saturation);
-    let finding = words::finding(&analysis, &scene.model.saturation);
+    let mut analysis = analyze(observations.clone(), &scene.model.saturation);
+    let removal = cautious(scene, state, members, &analysis);
+    analysis.scale_down_safe &= removal.scale_down_safe;
+    let finding = words::standing_in(&scene, words::finding(&analysis, &scene.model.saturation));
     steps.push(analyzed(&analysis, &scene.model.saturation, finding.clone()));
     let rights = state.rights();
     let wish = wish(&analysis, rights);
@@ -73,7 +75,7 @@ pub(super) fn look_and_step(
     }
     let (chosen, unsafe_step) = match wish {
         Wish::Up => (grow(&runners), None),
-        Wish::Down => safely(shrink(&runners), members, &analysis, scene),
+        Wish::Down => safely(shrink(&runners), members, &removal, scene),
         Wish::DownDenied | Wish::Steady => (None, None),
     };
     let look = Look { scene, state, rights, wish, chosen, unsafe_step, finding: &finding, evidence };
@@ -82,6 +84,25 @@ pub(super) fn look_and_step(
         steps.push(Step::new(Stage::Target, Some(member.name()), draft.message.clone()));
     }
     drafts
+}
+
+/// What a removal is judged by: pods that are not measured count as loaded like the busiest that is.
+fn cautious(scene: Scene<'_>, state: State, members: &[Member<'_>], measured: &Analysis) -> Analysis {
+    let unmeasured: u32 =
+        members.iter().filter(|member| member.active()).map(|member| member.seen.unmeasured()).sum();
+    if state != State::Estimated || unmeasured == 0 {
+        return measured.clone();
+    }
+    let observations =
+        || members.iter().filter(|member| member.active()).flat_map(|member| &member.seen.observations);
+    let policy = &scene.model.saturation;
+    let load = |one: &Observation<'_>| {
+        (one.kv / policy.kv_cache_threshold).max(f64::from(one.queue) / policy.queue_length_threshold)
+    };
+    let busiest = observations().max_by(|a, b| load(a).total_cmp(&load(b)));
+    let engines = members.iter().map(|member| member.seen.engines_a_pod.max(1)).max().unwrap_or(1);
+    let copies = usize::try_from(unmeasured.saturating_mul(engines)).unwrap_or(usize::MAX);
+    analyze(observations().chain(busiest.into_iter().cycle().take(copies)), policy)
 }
 
 /// The analyzer's numbers, and the spare capacities at which it would want something else.
@@ -273,7 +294,7 @@ impl Look<'_, '_> {
     fn stepped(&self, member: &Member<'_>) -> Draft {
         let (wanted, reason) = match self.wish {
             Wish::Down => (fewer(member), Reason::ScaleDown),
-            _ if self.state == State::Partial => (more(member), Reason::Partial),
+            _ if self.state.is_incomplete() => (more(member), Reason::Partial),
             _ => (more(member), Reason::ScaleUp),
         };
         let number = self.never_lower_unseen(member, wanted);
@@ -303,6 +324,7 @@ impl Look<'_, '_> {
             _ if partial => {
                 (Reason::Partial, words::incomplete(member, &self.scene.group.source, self.finding))
             }
+            _ if self.state == State::Estimated => (Reason::Partial, words::estimated(member, self.finding)),
             _ => (Reason::Steady, words::steady(member, self.finding)),
         }
     }

@@ -13,7 +13,7 @@ use crate::report::{Rule, Stage, Step, Violation};
 use crate::snapshot::{SourceHealth, VariantState};
 use crate::units::{Replicas, Seconds, Tenths};
 
-use super::member::Member;
+use super::member::{Member, Scene};
 
 /// Letters of the usual sentence of a report; a longer one is copied once.
 const USUAL: usize = 192;
@@ -38,6 +38,7 @@ pub(super) fn quality_step(role: Role, state: State, seen: &[Seen<'_>]) -> Step 
         State::Stale => "stale",
         State::Partial => "partial",
         State::Aging => "aging",
+        State::Estimated => "fresh, some pods estimated",
         State::Fresh => "fresh and complete",
     };
     let ready = [
@@ -45,6 +46,7 @@ pub(super) fn quality_step(role: Role, state: State, seen: &[Seen<'_>]) -> Step 
         (sum(|one| one.aging), "aging"),
         (sum(|one| one.stale), "stale"),
         (sum(|one| one.absent), "without series"),
+        (sum(|one| one.lacking), "lacking a series"),
     ];
     let finding = sentence(format_args!(
         "role {role:?}: {state}: {} ready{}, {} starting{}",
@@ -123,6 +125,15 @@ impl fmt::Display for Asked<'_> {
             f.write_str("enough")
         }
     }
+}
+
+/// What an analyzer finds that stands in for the model's own.
+pub(super) fn standing_in(scene: &Scene<'_>, finding: SmolStr) -> SmolStr {
+    if !scene.is_stand_in() {
+        return finding;
+    }
+    let (own, analyzer) = (scene.model.analyzer.as_str(), scene.analyzer.as_str());
+    format_smolstr!("{own} lacks signals, so {analyzer} decides about additions only: {finding}")
 }
 
 /// The quantity that a finding's answer turns on.
@@ -223,6 +234,13 @@ pub(super) fn incomplete(member: &Member<'_>, source: &SourceHealth, finding: &s
     }
 }
 
+pub(super) fn estimated(member: &Member<'_>, finding: &str) -> SmolStr {
+    format_smolstr!(
+        "{}: pods without fresh metrics count as loaded like the busiest that is measured; {finding}",
+        member.id()
+    )
+}
+
 pub(super) fn denied(member: &Member<'_>, finding: &str) -> SmolStr {
     format_smolstr!(
         "{}: one replica less would do, but the newest samples are not fresh; {finding}",
@@ -281,7 +299,7 @@ pub(super) fn awaited(member: &Member<'_>, target: Replicas) -> SmolStr {
 }
 
 pub(super) fn stepped(member: &Member<'_>, number: Replicas, finding: &str, state: State) -> SmolStr {
-    let sight = if state == State::Partial { ", although not every ready pod has fresh metrics" } else { "" };
+    let sight = if state.is_incomplete() { ", although not every ready pod has fresh metrics" } else { "" };
     let base = member.scale.base();
     let several = number > base.plus_one() || number < base.minus_one();
     let past = if several { " (past the 10 % that an HPA takes for equal)" } else { "" };

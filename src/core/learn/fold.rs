@@ -10,9 +10,12 @@ use super::knowledge::{Knowledge, Pod, RoleKnowledge, VariantKnowledge};
 use super::moment::Moment;
 use super::start_up::starts_of;
 use super::token_shape::Sizes;
+use crate::analyze::finding::Analyzer;
 use crate::model::Role;
-use crate::quality::{engines_of, stale_limit};
-use crate::snapshot::{ModelGroup, Phase, Sample, Series, Signal, Signals, VariantState, median_gap};
+use crate::quality::{cover, engines_of, stale_limit};
+use crate::snapshot::{
+    ModelGroup, Phase, Sample, Series, Signal, SignalSet, Signals, VariantState, median_gap,
+};
 use crate::units::count;
 
 /// Readings within this time are one round, seconds: a thousand pods are read in a third of a second.
@@ -29,6 +32,10 @@ struct Source<'a> {
     ready: Moment,
     /// Serving processes of its variant.
     pods: f64,
+    /// It shows all that is learned from, and nothing that contradicts it.
+    measured: bool,
+    /// It shows what arrives.
+    counted: bool,
 }
 
 /// One new reading of a source.
@@ -51,7 +58,7 @@ pub fn fold(group: &ModelGroup, now: Timestamp, knowledge: &mut Knowledge) {
             continue;
         }
         variants.iter().for_each(|one| begin(one, now.into(), knowledge));
-        fold_role(role, group, &variants, knowledge);
+        fold_role(role, group, (&variants, now), knowledge);
     }
     for state in &group.variants {
         let known = knowledge.variants.or_default(&state.variant.id.name);
@@ -83,19 +90,33 @@ fn is_of(key: &str, pod: &str) -> bool {
     key.strip_prefix(pod).is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
 }
 
-fn sources<'a>(variants: &[&'a VariantState]) -> Vec<Source<'a>> {
+/// What arrivals are counted by.
+const ARRIVALS: SignalSet = SignalSet::of(&[Signal::TimeToFirstTokenCount, Signal::Waiting]);
+
+fn sources<'a>(role: Role, variants: &[&'a VariantState], now: Timestamp) -> Vec<Source<'a>> {
+    let needed = Analyzer::Rate.needed(role);
     let mut sources = Vec::new();
     for variant in variants.iter().copied() {
         let first = sources.len();
         for replica in variant.replicas.iter().filter(|one| one.phase == Phase::Ready) {
             let ready = replica.ready_since.unwrap_or(replica.created).into();
             let several = replica.engines.len() > 1;
-            sources.extend(engines_of(replica).map(|(engine, signals)| Source {
-                variant,
-                key: if several { format_smolstr!("{}:{engine}", replica.pod) } else { replica.pod.clone() },
-                signals,
-                ready,
-                pods: 0.0,
+            sources.extend(engines_of(replica).map(|(engine, signals)| {
+                let coverage = cover(signals, needed, now);
+                let lacks = coverage.missing.with(coverage.contradicted);
+                Source {
+                    variant,
+                    key: if several {
+                        format_smolstr!("{}:{engine}", replica.pod)
+                    } else {
+                        replica.pod.clone()
+                    },
+                    signals,
+                    ready,
+                    pods: 0.0,
+                    measured: lacks.is_empty(),
+                    counted: lacks.and(ARRIVALS).is_empty(),
+                }
             }));
         }
         let pods = f64::from(count(sources.len() - first));
@@ -107,7 +128,7 @@ fn sources<'a>(variants: &[&'a VariantState]) -> Vec<Source<'a>> {
 /// The readings of all sources that are new, in the order of time.
 fn readings(sources: &[Source<'_>], knowledge: &Knowledge) -> Vec<Reading> {
     let mut readings = Vec::new();
-    for (source, one) in sources.iter().enumerate() {
+    for (source, one) in sources.iter().enumerate().filter(|(_, one)| one.counted) {
         let known = knowledge.variants.get(&one.variant.variant.id.name);
         let mut last = known.and_then(|known| known.pods.get(&one.key)).map(|pod| pod.frame.at);
         for sample in one.signals.get(Signal::TimeToFirstTokenCount).iter() {
@@ -122,8 +143,13 @@ fn readings(sources: &[Source<'_>], knowledge: &Knowledge) -> Vec<Reading> {
     readings
 }
 
-fn fold_role(role: Role, group: &ModelGroup, variants: &[&VariantState], knowledge: &mut Knowledge) {
-    let sources = sources(variants);
+fn fold_role(
+    role: Role,
+    group: &ModelGroup,
+    (variants, now): (&[&VariantState], Timestamp),
+    knowledge: &mut Knowledge,
+) {
+    let sources = sources(role, variants, now);
     let readings = readings(&sources, knowledge);
     let unread = variants.iter().flat_map(|one| &one.replicas);
     let unread: Vec<Moment> = unread
@@ -185,13 +211,19 @@ fn take(
     };
     let growth = frame.since(&before);
     let mut full = bridged.map_or(0, |last| last.full);
-    if watched {
-        full = variant.learn(role, &growth, full);
+    if source.measured {
+        if watched {
+            full = variant.learn(role, &growth, full);
+        }
+        variant.occupancy.learn(&growth, source.pods);
+        variant.steps.learn(&growth, source.pods);
     }
-    variant.occupancy.learn(&growth, source.pods);
-    variant.steps.learn(&growth, source.pods);
-    known.arrivals.add(growth.from, growth.to, growth.arrivals());
-    sizes.add(&Sizes::of(role, &growth));
+    if let Some(arrivals) = growth.arrivals() {
+        known.arrivals.add(growth.from, growth.to, arrivals);
+    }
+    if source.measured {
+        sizes.add(&Sizes::of(role, &growth));
+    }
     variant.pods.insert(source.key.clone(), Pod { frame, full });
 }
 
@@ -226,10 +258,15 @@ impl Sizes {
         Self { prompt, firsts: counted.firsts, output: counted.finished_tokens, finished: counted.finished }
     }
 
+    /// Adds what `other` has read: a sum without its count, or the other way round, is no mean.
     fn add(&mut self, other: &Self) {
-        self.prompt += other.prompt;
-        self.firsts += other.firsts;
-        self.output += other.output;
-        self.finished += other.finished;
+        if (other.prompt + other.firsts).is_finite() {
+            self.prompt += other.prompt;
+            self.firsts += other.firsts;
+        }
+        if (other.output + other.finished).is_finite() {
+            self.output += other.output;
+            self.finished += other.finished;
+        }
     }
 }

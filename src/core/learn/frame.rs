@@ -4,9 +4,10 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::moment::Moment;
-use crate::snapshot::{Signal, Signals};
+use crate::snapshot::{Sample, Signal, Signals};
 
-/// Counters of a serving process, as they stand, or what they grew by. One that has never been seen is -1.
+/// Counters of a serving process, as they stand, or what they grew by. One that was not read is -1 where it stands, and not a
+/// number where it grew.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(from = "[f64; 10]", into = "[f64; 10]")]
 pub struct Counters {
@@ -32,8 +33,8 @@ pub struct Counters {
     pub finished_tokens: f64,
 }
 
-/// Where a counter stands that has never been seen. When it is, what it counted before is nobody's.
-const UNSEEN: f64 = -1.0;
+/// Where a counter stands that was not read. When it is read again, what it counted in between is nobody's.
+const UNREAD: f64 = -1.0;
 
 /// The signals behind [`Counters`], in the order of its fields.
 pub(crate) const COUNTERS: [Signal; 10] = [
@@ -79,13 +80,14 @@ impl From<Counters> for [f64; 10] {
 }
 
 impl Counters {
-    /// What was counted since `before`. A counter that is lower began anew.
+    /// What was counted since `before`. A counter that is lower began anew; one that was not read at both ends grew by nobody
+    /// knows what, which is not a number and never 0.
     fn since(self, before: Self) -> Self {
         let (now, before): ([f64; 10], [f64; 10]) = (self.into(), before.into());
         let mut grown = [0.0; 10];
         for ((grown, now), before) in grown.iter_mut().zip(now).zip(before) {
-            let unknown = now < 0.0 || before < 0.0;
-            *grown = if unknown { 0.0 } else { now - if now >= before { before } else { 0.0 } };
+            let unread = now < 0.0 || before < 0.0;
+            *grown = if unread { f64::NAN } else { now - if now >= before { before } else { 0.0 } };
         }
         grown.into()
     }
@@ -140,16 +142,15 @@ impl Frame {
         Self { at, counters: Counters::default(), gauges: Gauges::default() }
     }
 
-    /// What `signals` say `at` a scrape. What is missing stands where it stood in `before`.
+    /// What `signals` say `at` a scrape. A counter without a sample since `before` was not read; a gauge stands where it stood.
     #[must_use]
     pub fn read(signals: &Signals, at: Timestamp, before: Option<&Self>) -> Self {
         // Of each signal the newest that is not later: the one of the same scrape, as long as there is one.
         let rows = signals.rows().until(at);
         let value = |signal| rows.get(signal).last().map(|sample| sample.value);
-        let mut counters = before.map_or([UNSEEN; 10], |before| before.counters.into());
-        for (own, signal) in counters.iter_mut().zip(COUNTERS) {
-            *own = value(signal).unwrap_or(*own);
-        }
+        let since = |sample: &Sample| before.is_none_or(|before| Moment::from(sample.at) > before.at);
+        let counters = COUNTERS
+            .map(|signal| rows.get(signal).last().filter(since).map_or(UNREAD, |sample| sample.value));
         let mut gauges: [f64; 3] = before.map_or([0.0; 3], |before| before.gauges.into());
         for (own, signal) in gauges.iter_mut().zip([Signal::Waiting, Signal::Running, Signal::KvUsage]) {
             *own = value(signal).unwrap_or(*own);
@@ -162,7 +163,8 @@ impl Frame {
     #[must_use]
     pub fn since(&self, before: &Self) -> Growth {
         let blank = Self::blank(before.at);
-        let before = if self.counters.firsts < before.counters.firsts { &blank } else { before };
+        let restarted = self.counters.firsts >= 0.0 && self.counters.firsts < before.counters.firsts;
+        let before = if restarted { &blank } else { before };
         Growth {
             from: before.at,
             to: self.at,
@@ -196,9 +198,10 @@ impl Growth {
     }
 
     /// Requests that arrived: those that got their first token, and those that joined the waiting ones. Right in
-    /// overload too.
+    /// overload too. `None` when first tokens were not read.
     #[must_use]
-    pub fn arrivals(&self) -> f64 {
-        self.counted.firsts + self.after.waiting - self.before.waiting
+    pub fn arrivals(&self) -> Option<f64> {
+        let arrivals = self.counted.firsts + self.after.waiting - self.before.waiting;
+        arrivals.is_finite().then_some(arrivals)
     }
 }

@@ -187,7 +187,7 @@ impl VariantKnowledge {
             self.fit.learn(growth.to, &Sample { step, prompt, running, usage });
         }
         let calm = before.waiting <= 0.0 && after.waiting <= 0.0;
-        if counted.firsts >= FIRSTS && calm && counted.computed() > 0.0 {
+        if counted.firsts >= FIRSTS && calm && counted.computed() > 0.0 && counted.first_seconds > 0.0 {
             let each = counted.first_seconds / counted.computed();
             self.first_token = Some(self.first_token.map_or(each, |least| least.min(each)));
         }

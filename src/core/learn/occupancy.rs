@@ -64,7 +64,8 @@ impl StepTokens {
     /// Takes in one pod of a variant that has `pods`.
     pub fn learn(&mut self, growth: &Growth, pods: f64) {
         let steps = growth.counted.gaps + growth.counted.firsts;
-        if steps <= 0.0 || growth.counted.generated <= 0.0 {
+        // Also where one of them was not read.
+        if !(steps > 0.0 && growth.counted.generated > 0.0) {
             return;
         }
         let kept = kept(growth.seconds(), STEPS_SPAN * pods.max(1.0));

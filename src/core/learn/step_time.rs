@@ -88,10 +88,16 @@ const fn place(row: usize, column: usize) -> usize {
 }
 
 impl Fit {
+    /// When the last sample was taken in.
+    #[must_use]
+    pub const fn learned_at(&self) -> Option<Moment> {
+        self.at
+    }
+
     /// Takes in a sample of the readings that ended at `at`.
     pub fn learn(&mut self, at: Moment, sample: &Sample) {
         let Sample { step, prompt, running, usage } = *sample;
-        if !(step > 0.0 && step.is_finite()) {
+        if !(step > 0.0 && [step, prompt, running, usage].into_iter().all(f64::is_finite)) {
             return;
         }
         let kept = self.at.map_or(1.0, |before| kept(before.until(at), SPAN));

@@ -33,9 +33,9 @@ impl From<Mean> for (f64, f64, Option<Moment>) {
 }
 
 impl Mean {
-    /// Only what is new makes what is old forgotten.
+    /// Only what is new makes what is old forgotten. A count without a sum says that the sum was not read.
     fn learn(&mut self, at: Moment, sum: f64, count: f64) {
-        if count <= 0.0 {
+        if !(count > 0.0 && sum > 0.0) {
             return;
         }
         let seconds = self.at.map_or(0.0, |before| before.until(at));

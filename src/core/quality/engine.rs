@@ -92,7 +92,7 @@ fn either_is_enough(kv: Freshness, queue: Freshness) -> Freshness {
     if kv.max(queue) == Freshness::Stale { kv.min(queue).max(Freshness::Aging) } else { kv.max(queue) }
 }
 
-fn grade(newest: Option<Sample>, interval: Seconds, now: Timestamp) -> Freshness {
+pub(super) fn grade(newest: Option<Sample>, interval: Seconds, now: Timestamp) -> Freshness {
     let Some(newest) = newest else { return Freshness::Absent };
     let age = Seconds::between(newest.at, now);
     if age <= fresh_limit(interval) {

@@ -1,9 +1,12 @@
 //! The load of one serving process, as the analyzers of capacity read it. Source: algorithm reference §1.1, §1.2, §1.4.
 
+use std::marker::PhantomData;
+
 use jiff::Timestamp;
 
 use super::engine::{recent, stale_limit};
-use crate::snapshot::{Rows, Series, Signal, Signals};
+use crate::analyze::reads::Reads;
+use crate::snapshot::{Rows, Series, Signal, SignalSet, Signals};
 use crate::units::{Seconds, float};
 
 /// Sizes of requests and hits of the cache are means of this window, as upstream's `rate(…[5m])`.
@@ -14,8 +17,11 @@ pub const RATE_WINDOW: Seconds = Seconds::whole(60);
 
 /// What one serving process was doing: each part is read from its samples when it is asked for, since no analyzer needs
 /// all of them. What was not measured is `None`: zero is a measurement.
-#[derive(Debug, Clone, Copy)]
-pub struct Load<'a> {
+///
+/// `A` is the analyzer that reads it. What it has not declared ([`Reads`]) it cannot read: such a call does not compile.
+#[derive(Debug)]
+pub struct Load<'a, A> {
+    reader: PhantomData<A>,
     signals: &'a Signals,
     /// What counts for peaks and newest values.
     peaks: Rows<'a>,
@@ -28,16 +34,53 @@ pub(super) fn longer(one: Seconds, other: Seconds) -> Seconds {
     if one > other { one } else { other }
 }
 
-impl<'a> Load<'a> {
+impl<A> Clone for Load<'_, A> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<A> Copy for Load<'_, A> {}
+
+/// Fails to compile where the analyzer `A` has not declared that it reads a signal.
+macro_rules! declared {
+    ($($signal:ident),+) => {
+        const { $(assert!(Self::READS.has(Signal::$signal), "the analyzer has not declared this signal");)+ }
+    };
+}
+
+impl<'a, A> Load<'a, A> {
+    /// Reads `signals` at `now`; `peaks` are the scrapes of the window of the peaks.
+    pub(super) fn seen(signals: &'a Signals, peaks: Rows<'a>, now: Timestamp) -> Self {
+        let sizes = signals.rows().since(SIZE_WINDOW.before(now));
+        Self { reader: PhantomData, signals, peaks, sizes, now }
+    }
+
+    /// The same, read by `B`.
+    #[must_use]
+    pub fn by<B: Reads>(&self) -> Load<'a, B> {
+        let Self { signals, peaks, sizes, now, .. } = *self;
+        Load { reader: PhantomData, signals, peaks, sizes, now }
+    }
+
+    /// How loaded it is, to compare engines of one model by: cache and queue, 0 to 2.
+    #[must_use]
+    pub fn busyness(&self) -> f64 {
+        let [kv, queue] = [Signal::KvUsage, Signal::Waiting].map(|signal| peak(self.peaks.get(signal)));
+        kv.unwrap_or(0.0) + queue.map_or(0.0, |queue| queue / (queue + FULL_QUEUE))
+    }
+}
+
+/// A queue of this length says as much as half a cache: the usual queue threshold of the percent rule.
+const FULL_QUEUE: f64 = 5.0;
+
+impl<'a, A: Reads> Load<'a, A> {
+    const READS: SignalSet = A::NEEDED.with(A::OPTIONAL);
+
     /// Reads `signals` at `now`.
     #[must_use]
     pub fn read(signals: &'a Signals, now: Timestamp) -> Self {
         Self::seen(signals, recent(signals, now), now)
-    }
-
-    /// Reads `signals` at `now`; `peaks` are the scrapes of the window of the peaks.
-    pub(super) fn seen(signals: &'a Signals, peaks: Rows<'a>, now: Timestamp) -> Self {
-        Self { signals, peaks, sizes: signals.rows().since(SIZE_WINDOW.before(now)), now }
     }
 
     /// The scrapes for rates and latencies: where they are slow, more than of the usual window, to have two.
@@ -49,48 +92,56 @@ impl<'a> Load<'a> {
     /// Peak KV-cache usage of the last minute, 0 to 1.
     #[must_use]
     pub fn kv(&self) -> Option<f64> {
+        declared!(KvUsage);
         self.peak(Signal::KvUsage)
     }
 
     /// Peak waiting requests of the last minute.
     #[must_use]
     pub fn queue(&self) -> Option<f64> {
+        declared!(Waiting);
         self.peak(Signal::Waiting)
     }
 
     /// KV-cache usage at the newest sample, 0 to 1.
     #[must_use]
     pub fn kv_now(&self) -> Option<f64> {
+        declared!(KvUsage);
         self.newest(Signal::KvUsage)
     }
 
     /// Requests being generated at the newest sample.
     #[must_use]
     pub fn running(&self) -> Option<f64> {
+        declared!(Running);
         self.newest(Signal::Running)
     }
 
     /// Size of the KV cache, tokens; 0 when unknown.
     #[must_use]
     pub fn capacity(&self) -> i64 {
+        declared!(KvCapacity);
         self.signals.newest(Signal::KvCapacity).map_or(0, |sample| tokens(sample.value))
     }
 
     /// Mean prompt of a finished request, tokens.
     #[must_use]
     pub fn prompt(&self) -> Option<f64> {
+        declared!(RequestPromptTokensSum, RequestPromptTokensCount);
         self.size(Signal::RequestPromptTokensSum, Signal::RequestPromptTokensCount)
     }
 
     /// Mean generation of a finished request, tokens.
     #[must_use]
     pub fn generated(&self) -> Option<f64> {
+        declared!(RequestGenerationTokensSum, RequestGenerationTokensCount);
         self.size(Signal::RequestGenerationTokensSum, Signal::RequestGenerationTokensCount)
     }
 
     /// Share of prompt tokens found in the prefix cache, 0 to 1.
     #[must_use]
     pub fn hits(&self) -> Option<f64> {
+        declared!(PrefixCacheHits, PrefixCacheQueries);
         let share = self.size(Signal::PrefixCacheHits, Signal::PrefixCacheQueries);
         share.filter(|share| (0.0..=1.0).contains(share))
     }
@@ -98,49 +149,50 @@ impl<'a> Load<'a> {
     /// Requests a second that the scheduler gives it.
     #[must_use]
     pub fn arriving(&self) -> Option<f64> {
+        declared!(SchedulerAttempts);
         self.rate(Signal::SchedulerAttempts)
     }
 
     /// First tokens a second: requests that have begun.
     #[must_use]
     pub fn starting(&self) -> Option<f64> {
+        declared!(TimeToFirstTokenCount);
         self.rate(Signal::TimeToFirstTokenCount)
     }
 
     /// Mean time to first token, seconds.
     #[must_use]
     pub fn first_token(&self) -> Option<f64> {
+        declared!(TimeToFirstTokenSum, TimeToFirstTokenCount);
         self.latency(Signal::TimeToFirstTokenSum, Signal::TimeToFirstTokenCount)
     }
 
     /// Mean time between two tokens, seconds.
     #[must_use]
     pub fn between_tokens(&self) -> Option<f64> {
+        declared!(InterTokenLatencySum, InterTokenLatencyCount);
         self.latency(Signal::InterTokenLatencySum, Signal::InterTokenLatencyCount)
     }
 
     /// Tokens generated a second.
     #[must_use]
     pub fn generating(&self) -> Option<f64> {
+        declared!(GenerationTokens, RequestGenerationTokensSum);
         self.rate(Signal::GenerationTokens).or_else(|| self.finishing())
     }
 
     /// Tokens a second of requests that finish.
     #[must_use]
     pub fn finishing(&self) -> Option<f64> {
+        declared!(RequestGenerationTokensSum);
         self.rate(Signal::RequestGenerationTokensSum)
     }
 
     /// Requests finished a second.
     #[must_use]
     pub fn finished(&self) -> Option<f64> {
+        declared!(RequestGenerationTokensCount);
         self.rate(Signal::RequestGenerationTokensCount)
-    }
-
-    /// Tokens in a KV cache of `capacity` at its peak of `share`, at most what fits. Source: algorithm reference §1.1.
-    #[must_use]
-    pub fn used(share: f64, capacity: i64) -> i64 {
-        tokens((share * float(capacity)).round()).clamp(0, capacity.max(0))
     }
 
     fn newest(&self, signal: Signal) -> Option<f64> {
@@ -163,6 +215,12 @@ impl<'a> Load<'a> {
     fn rate(&self, signal: Signal) -> Option<f64> {
         rate(self.rates().get(signal))
     }
+}
+
+/// Tokens in a KV cache of `capacity` at its peak of `share`, at most what fits. Source: algorithm reference §1.1.
+#[must_use]
+pub fn used(share: f64, capacity: i64) -> i64 {
+    tokens((share * float(capacity)).round()).clamp(0, capacity.max(0))
 }
 
 /// A count of tokens: without the fraction, and the largest where it is more than that.
@@ -203,6 +261,15 @@ fn ratio(sum: f64, count: f64) -> Option<f64> {
 mod tests {
     use super::*;
     use crate::snapshot::Sample;
+
+    /// Reads everything.
+    enum All {}
+
+    impl Reads for All {
+        const NEEDED: SignalSet = SignalSet::of(&Signal::ALL);
+    }
+
+    type Load<'a> = super::Load<'a, All>;
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(1_800_000_000 + second).unwrap()
@@ -285,13 +352,13 @@ mod tests {
         let all = signals(&[(Signal::KvUsage, kv), (Signal::KvCapacity, &[(-300, 16_000.0)])]);
         let read = Load::read(&all, at(0));
         assert_eq!((read.kv(), read.kv_now()), (Some(0.5), Some(0.25)));
-        assert_eq!(Load::used(0.5, read.capacity()), 8000);
+        assert_eq!(used(0.5, read.capacity()), 8000);
     }
 
     #[test]
     fn an_absurd_capacity_saturates() {
         let all = signals(&[(Signal::KvCapacity, &[(0, 1e300)])]);
         let capacity = Load::read(&all, at(0)).capacity();
-        assert_eq!((capacity, Load::used(1.0, capacity)), (i64::MAX, i64::MAX));
+        assert_eq!((capacity, used(1.0, capacity)), (i64::MAX, i64::MAX));
     }
 }

@@ -4,6 +4,7 @@
 //! `engine` judges one serving process, [`Sight`] a set of variants that are decided together, `saturated` whether such a set
 //! has no room left.
 
+mod coverage;
 mod engine;
 mod load;
 mod remaining;
@@ -12,8 +13,9 @@ mod sight;
 #[cfg(test)]
 mod tests;
 
+pub use coverage::{Coverage, cover, shown};
 pub use engine::{Freshness, Reading, engines_of, fresh_limit, read, stale_limit};
-pub use load::{Load, RATE_WINDOW, SIZE_WINDOW};
+pub use load::{Load, RATE_WINDOW, SIZE_WINDOW, used};
 pub use remaining::{Remaining, TooFew};
 pub use saturated::{SATURATED_WINDOW, SaturatedPods, queue_never_empties, saturated};
 pub use sight::{Rights, Sight, State, VariantSight, look};

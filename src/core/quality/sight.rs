@@ -3,10 +3,11 @@
 use jiff::Timestamp;
 
 use super::STALE_AT_LEAST;
+use super::coverage::cover;
 use super::engine::{Freshness, Reading, engines_of, read};
 use super::load::Load;
 use crate::analyze::saturation_percent::Observation;
-use crate::snapshot::{Phase, Replica, SourceHealth, VariantState};
+use crate::snapshot::{Phase, Replica, Signal, SignalSet, SourceHealth, VariantState};
 use crate::units::{Replicas, Seconds, count};
 
 /// What kind of sight it is. One row of the observation table each.
@@ -22,10 +23,12 @@ pub enum State {
     Missing,
     /// Ready pods, and only series that are too old.
     Stale,
-    /// Some ready pods are seen and some are not, or the source says that its answer is not whole.
+    /// Some ready pods are seen and most are not, or the source says that its answer is not whole.
     Partial,
     /// All ready pods are seen, some of them not lately.
     Aging,
+    /// At least half of the ready pods are seen, all of these fresh: the others count as loaded like the busiest that is seen.
+    Estimated,
     /// All ready pods are seen, all of them fresh.
     Fresh,
 }
@@ -42,11 +45,18 @@ pub struct Rights {
 }
 
 impl State {
+    /// Some ready pods are not measured.
+    #[must_use]
+    pub fn is_incomplete(self) -> bool {
+        matches!(self, Self::Partial | Self::Estimated)
+    }
+
     /// Which way a number may go.
     #[must_use]
     pub fn rights(self) -> Rights {
         match self {
             Self::Fresh => Rights { up: true, down: true, zero: true },
+            Self::Estimated => Rights { up: true, down: true, zero: false },
             Self::Aging | Self::Partial => Rights { up: true, down: false, zero: false },
             Self::Stale | Self::Missing | Self::Starting | Self::Zero | Self::Down => {
                 Rights { up: false, down: false, zero: false }
@@ -68,6 +78,14 @@ pub struct VariantSight<'a> {
     pub stale: u32,
     /// Of these, the ones without any series.
     pub absent: u32,
+    /// Of these, the ones that show cache and queue and lack something else that the analyzer needs.
+    pub lacking: u32,
+    /// What pods that have served long enough to be scraped do not show of it.
+    pub missing: SignalSet,
+    /// What they show that another signal of theirs contradicts.
+    pub contradicted: SignalSet,
+    /// Pods of which the last two are told.
+    pub incomplete: u32,
     /// Pods that exist and do not serve yet.
     pub starting: u32,
     /// Of these, the ones no node has room for.
@@ -84,8 +102,8 @@ pub struct VariantSight<'a> {
     pub engines_a_pod: u32,
     /// V1's input: one an engine that is not stale.
     pub observations: Vec<Observation<'a>>,
-    /// What the same engines were doing, for the other analyzers.
-    pub loads: Vec<Load<'a>>,
+    /// What engines were doing of which the analyzer is shown all that it needs.
+    pub loads: Vec<Load<'a, ()>>,
 }
 
 /// What is seen of a set of variants.
@@ -102,8 +120,14 @@ pub(crate) type Seen<'a> = (&'a VariantState, &'a VariantSight<'a>);
 
 /// Looks at `variants` at `now`.
 #[must_use]
-pub fn look<'a>(source: &SourceHealth, variants: &[&'a VariantState], now: Timestamp) -> Sight<'a> {
-    let sights: Vec<VariantSight<'_>> = variants.iter().map(|variant| look_at(variant, now)).collect();
+pub fn look<'a>(
+    source: &SourceHealth,
+    variants: &[&'a VariantState],
+    needed: SignalSet,
+    now: Timestamp,
+) -> Sight<'a> {
+    let sights: Vec<VariantSight<'_>> =
+        variants.iter().map(|variant| look_at(variant, needed, now)).collect();
     let seen: Vec<Seen<'_>> = variants.iter().copied().zip(&sights).collect();
     Sight { state: state_of(source, &seen, now), variants: sights }
 }
@@ -135,8 +159,12 @@ pub(crate) fn state_of(source: &SourceHealth, seen: &[Seen<'_>], now: Timestamp)
     // A ready pod that the target counts and the pod list does not have may carry any load.
     let promised = seen.iter().filter_map(|(variant, _)| variant.scale).map(|scale| scale.ready.get());
     let unlisted = promised.fold(0, u32::saturating_add) > ready;
-    if !complete || unlisted || sum(|one| one.absent) + sum(|one| one.stale) > 0 {
+    let unmeasured = sum(|one| one.unmeasured());
+    if !complete || unlisted {
         State::Partial
+    } else if unmeasured > 0 {
+        let rest = ready.saturating_sub(unmeasured);
+        if rest >= unmeasured && sum(|one| one.fresh) == rest { State::Estimated } else { State::Partial }
     } else if sum(|one| one.fresh) < ready {
         State::Aging
     } else {
@@ -156,13 +184,13 @@ fn unobserved(complete: bool, stale: u32, seen: &[Seen<'_>], now: Timestamp) -> 
     if complete && seen.iter().all(just_ready) { State::Starting } else { State::Missing }
 }
 
-/// Looks at one variant.
-pub(crate) fn look_at(variant: &VariantState, now: Timestamp) -> VariantSight<'_> {
+/// Looks at one variant for an analyzer that needs `needed`.
+pub(crate) fn look_at(variant: &VariantState, needed: SignalSet, now: Timestamp) -> VariantSight<'_> {
     let mut seen = VariantSight::default();
     for replica in &variant.replicas {
         match replica.phase {
             Phase::Terminating => {}
-            Phase::Ready => see_ready(&mut seen, variant, replica, now),
+            Phase::Ready => see_ready(&mut seen, variant, replica, (needed, now)),
             Phase::Pending | Phase::Starting | Phase::Unschedulable => {
                 seen.starting += 1;
                 seen.unschedulable += u32::from(replica.phase == Phase::Unschedulable);
@@ -177,7 +205,7 @@ fn see_ready<'a>(
     seen: &mut VariantSight<'a>,
     variant: &'a VariantState,
     replica: &'a Replica,
-    now: Timestamp,
+    (needed, now): (SignalSet, Timestamp),
 ) {
     seen.ready += 1;
     let ready_since = replica.ready_since.unwrap_or(replica.created);
@@ -186,12 +214,17 @@ fn see_ready<'a>(
     let several = engines > 1;
     seen.engines_a_pod = seen.engines_a_pod.max(count(engines));
     let mut worst = if replica.engines.is_empty() { Freshness::Absent } else { Freshness::Fresh };
+    let (measured, mut missing, mut contradicted) = (seen.loads.len(), SignalSet::NONE, SignalSet::NONE);
     for (engine, signals) in engines_of(replica) {
         let reading = read(signals, ready_since, now);
         worst = worst.max(reading.freshness);
         seen.newest_of_all = seen.newest_of_all.max(reading.newest);
         if reading.freshness <= Freshness::Aging {
             seen.newest = seen.newest.max(reading.newest);
+            let coverage = cover(signals, needed, now);
+            missing = missing.with(coverage.missing);
+            contradicted = contradicted.with(coverage.contradicted);
+            worst = worst.max(coverage.freshness.min(Freshness::Aging));
             let engine = several.then_some(engine.as_str());
             let Reading { kv, queue, recent, .. } = reading;
             seen.loads.push(Load::seen(signals, recent, now));
@@ -200,15 +233,46 @@ fn see_ready<'a>(
             seen.observations.push(Observation { replica, engine, variant: name, cost, kv, queue });
         }
     }
+    // The percent rule goes on with the half of its two that is there, upwards only.
+    let lacks = !missing.without(TOLD_BY_FRESHNESS).is_empty() || !contradicted.is_empty();
     match worst {
-        Freshness::Fresh => seen.fresh += 1,
-        Freshness::Aging => seen.aging += 1,
         Freshness::Stale => seen.stale += 1,
         Freshness::Absent => seen.absent += 1,
+        Freshness::Fresh | Freshness::Aging if lacks => seen.lacking += 1,
+        Freshness::Fresh => seen.fresh += 1,
+        Freshness::Aging => seen.aging += 1,
+    }
+    let unmeasured = lacks || worst >= Freshness::Stale;
+    if unmeasured {
+        seen.loads.truncate(measured);
+    }
+    if worst >= Freshness::Stale {
+        missing = needed;
+    }
+    // A pod that has just become ready is scraped within the next few intervals, and shows histograms with its first requests.
+    if (unmeasured || !missing.is_empty()) && Seconds::between(ready_since, now) > STALE_AT_LEAST {
+        seen.missing = seen.missing.with(missing);
+        seen.contradicted = seen.contradicted.with(contradicted);
+        seen.incomplete += 1;
     }
 }
 
+/// Of these one that is missing makes the other an aging one, which says enough: see [`read`].
+const TOLD_BY_FRESHNESS: SignalSet = SignalSet::of(&[Signal::KvUsage, Signal::Waiting]);
+
 impl VariantSight<'_> {
+    /// Ready pods of which the analyzer is not shown all that it needs.
+    #[must_use]
+    pub fn unmeasured(&self) -> u32 {
+        self.absent.saturating_add(self.stale).saturating_add(self.lacking)
+    }
+
+    /// Takes over what `sight`, a look for another analyzer, has measured; what the first one lacked stays told.
+    pub(crate) fn measured_by(&mut self, sight: Self) {
+        let Self { missing, contradicted, incomplete, .. } = *self;
+        *self = Self { missing, contradicted, incomplete, ..sight };
+    }
+
     /// Pods that the target counts as on their way, without those that will not come: no node has room for them, or
     /// they were created more than `patience` ago.
     #[must_use]

@@ -14,7 +14,7 @@ use crate::by_name::ByName;
 use crate::model::{GroupId, InvalidVariant, Variant};
 use crate::units::Replicas;
 
-pub use self::signal::Signal;
+pub use self::signal::{Signal, SignalSet};
 pub use self::signals::{Rows, Sample, Series, Signals, median_gap};
 
 /// Variants, their replicas and the signals of these, at one moment.

@@ -85,3 +85,68 @@ impl Signal {
         Self::SchedulerAttempts,
     ];
 }
+
+/// A set of signals, known when the program is built.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SignalSet(u32);
+
+impl SignalSet {
+    /// None.
+    pub const NONE: Self = Self(0);
+
+    /// Of these.
+    #[must_use]
+    pub const fn of(signals: &[Signal]) -> Self {
+        let (mut bits, mut place) = (0, 0);
+        while place < signals.len() {
+            bits |= signals[place].bit();
+            place += 1;
+        }
+        Self(bits)
+    }
+
+    /// These and those of `more`.
+    #[must_use]
+    pub const fn with(self, more: Self) -> Self {
+        Self(self.0 | more.0)
+    }
+
+    /// These without those of `fewer`.
+    #[must_use]
+    pub const fn without(self, fewer: Self) -> Self {
+        Self(self.0 & !fewer.0)
+    }
+
+    /// Those that are in both.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
+    /// `signal` is in it.
+    #[must_use]
+    pub const fn has(self, signal: Signal) -> bool {
+        self.0 & signal.bit() != 0
+    }
+
+    /// All of `part` are in it.
+    #[must_use]
+    pub const fn contains(self, part: Self) -> bool {
+        self.0 & part.0 == part.0
+    }
+
+    /// Nothing is in it.
+    #[must_use]
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// One by one, in their order.
+    pub fn iter(self) -> impl Iterator<Item = Signal> {
+        Signal::ALL.into_iter().filter(move |signal| self.has(*signal))
+    }
+
+    pub(super) const fn from_bits(bits: u32) -> Self {
+        Self(bits)
+    }
+}

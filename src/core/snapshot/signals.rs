@@ -7,7 +7,7 @@ use std::ops::Range;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::signal::Signal;
+use super::signal::{Signal, SignalSet};
 use crate::units::Seconds;
 
 /// The raw samples of one engine or scheduler.
@@ -175,6 +175,13 @@ impl Signals {
         self.get(signal).last()
     }
 
+    /// The newest scrape, if each scrape has shown all of `needed`; `None` where one has to look signal by signal.
+    #[must_use]
+    pub fn whole_until(&self, needed: SignalSet) -> Option<Timestamp> {
+        let whole = SignalSet::from_bits(self.known & !self.sparse).contains(needed);
+        self.times.last().copied().filter(|_| whole)
+    }
+
     /// A sample is later than `latest`.
     #[must_use]
     pub fn ahead_of(&self, latest: Timestamp) -> bool {
@@ -236,6 +243,12 @@ pub struct Rows<'a> {
 impl<'a> Rows<'a> {
     const fn width(&self) -> usize {
         self.known.count_ones() as usize
+    }
+
+    /// When they were, oldest first.
+    #[must_use]
+    pub const fn times(self) -> &'a [Timestamp] {
+        self.times
     }
 
     /// Where the values of `signal` stand in a row.

@@ -41,10 +41,13 @@ fn serving(world: &World, rate: f64) -> Snapshot {
         let replicas = group.variants.iter_mut().flat_map(|state| &mut state.replicas);
         for engine in replicas.flat_map(|replica| replica.engines.values_mut()) {
             // The world's requests stand still; here they come.
-            let gauges = [Signal::KvUsage, Signal::Waiting, Signal::Running]
+            let gauges = [Signal::KvUsage, Signal::Waiting]
                 .map(|one| (one, engine.get(one).iter().collect::<Vec<_>>()));
+            let times: Vec<_> = gauges[0].1.iter().map(|sample| sample.at).collect();
             *engine = Signals::default();
             gauges.into_iter().for_each(|(signal, samples)| engine.add(signal, samples));
+            // Each runs for 0.1 s until its first token and for 4 s after it.
+            engine.add(Signal::Running, times.into_iter().map(|at| Sample { at, value: 4.1 * rate }));
             counters.iter().for_each(|(signal, each)| engine.add(*signal, grown(*each)));
             engine.add(Signal::KvCapacity, [Sample { at: at(-2), value: 100_000.0 }]);
         }
@@ -111,7 +114,7 @@ fn what_is_not_whole_lets_nothing_go_whatever_the_analyzer() {
 
 #[test]
 fn the_larger_of_cache_and_queue_steps_by_one() {
-    let world = fleet(Analyzer::Threshold, (0.1, 9.0));
+    let world = World { samples: 3, ..fleet(Analyzer::Threshold, (0.1, 9.0)) };
     assert_eq!(target(&decided(&world, &world.snapshot())).desired.get(), 5);
     let world = fleet(Analyzer::Threshold, (0.1, 1.0));
     assert_eq!(target(&decided(&world, &world.snapshot())).desired.get(), 3);
@@ -119,12 +122,13 @@ fn the_larger_of_cache_and_queue_steps_by_one() {
 
 #[test]
 fn the_weighted_score_needs_degradation_to_grow() {
-    let mut world = fleet(Analyzer::Weighted, (1.0, 9.0));
+    // Not for long enough to be a saturated fleet.
+    let mut world = World { samples: 3, ..fleet(Analyzer::Weighted, (1.0, 9.0)) };
     let first = decided(&world, &serving(&world, 1.0));
     assert_eq!(target(&first).desired.get(), 4, "0.5 + 0.3 is not above 0.8");
     world.memory = first.memory;
     world.now = 15;
-    assert_eq!(world.number(0), 4);
+    assert_eq!(target(&decided(&world, &serving(&world, 1.0))).desired.get(), 4);
 }
 
 #[test]

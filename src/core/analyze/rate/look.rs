@@ -47,6 +47,8 @@ pub struct Look<'a> {
     pub running: f64,
     /// Everything was measured, so that something may be removed.
     pub may_remove: bool,
+    /// By how much more than is estimated what arrives may be, at least 1: pods that are not measured may be the busiest.
+    pub hidden: f64,
     /// What an HPA takes for equal, as a share of what runs.
     pub tolerance: f64,
     /// What the user wants.

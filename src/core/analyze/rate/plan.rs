@@ -95,7 +95,8 @@ pub fn analyze(
         drain: look.policy.drain.get(),
     };
     let scene = Scene { look, replicas, test, fits };
-    let peak = known.peaks.highest(look.now, PEAKS).map_or(0.0, |peak| peak * seen).max(demand.coming);
+    let peak =
+        known.peaks.highest(look.now, PEAKS).map_or(0.0, |peak| peak * seen).max(demand.coming) * look.hidden;
     let mut targets: Vec<u32> = look.variants.iter().map(|one| one.bounds.clamp(one.target).get()).collect();
     // A second look at one moment moves nothing, whatever has become of what the first one wanted.
     if control.looked.replace(look.now) != Some(look.now) {

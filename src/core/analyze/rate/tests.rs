@@ -127,6 +127,7 @@ fn what_is_cut_after_a_look_is_missed_at_the_next_moment_and_not_at_this_one() {
             replica: Some(replica(4000.0, 1000.0)),
         };
         let look = Look {
+            hidden: 1.0,
             now: at(now),
             role: Role::Both,
             variants: vec![variant],

@@ -1,0 +1,287 @@
+//! Which of the signals that an analyzer needs an engine really shows: a series may be missing, too old, or contradicted by
+//! what the same engine says elsewhere. Contradicted is as good as missing: a counter that stands still while requests run
+//! says no more than one that is not there.
+
+use jiff::Timestamp;
+
+use super::engine::{Freshness, grade, stale_limit};
+use crate::analyze::reads::WITNESSES;
+use crate::snapshot::{Rows, Series, Signal, SignalSet, Signals};
+use crate::units::Seconds;
+
+/// What an engine shows of the signals that are needed of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Coverage {
+    /// Needed, and without a sample that is not stale.
+    pub missing: SignalSet,
+    /// Needed, and contradicted by another signal of the engine.
+    pub contradicted: SignalSet,
+    /// How old the oldest of the newest samples is.
+    pub freshness: Freshness,
+}
+
+impl Coverage {
+    /// Everything that is needed is there and can be true.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.missing.is_empty() && self.contradicted.is_empty()
+    }
+}
+
+/// Looks for `needed` in what an engine has shown by `now`.
+#[must_use]
+pub fn cover(signals: &Signals, needed: SignalSet, now: Timestamp) -> Coverage {
+    let (missing, freshness) = absent(signals, needed, now);
+    Coverage { missing, contradicted: contradicted(signals, needed.with(WITNESSES)).and(needed), freshness }
+}
+
+fn absent(signals: &Signals, needed: SignalSet, now: Timestamp) -> (SignalSet, Freshness) {
+    let interval = signals.interval();
+    // Nearly always every scrape has shown everything: then one time says it all.
+    if let Some(at) = signals.whole_until(needed) {
+        let newest = crate::snapshot::Sample { at, value: 0.0 };
+        let freshness = grade(Some(newest), interval, now);
+        return (if freshness >= Freshness::Stale { needed } else { SignalSet::NONE }, freshness);
+    }
+    let (mut missing, mut worst) = (SignalSet::NONE, Freshness::Fresh);
+    for signal in needed.iter() {
+        let freshness = grade(signals.newest(signal), interval, now);
+        if freshness >= Freshness::Stale {
+            missing = missing.with(SignalSet::of(&[signal]));
+        } else {
+            worst = worst.max(freshness);
+        }
+    }
+    (missing, worst)
+}
+
+/// Counters that stand still for this long, and over [`STILL_SCRAPES`], while requests run: a step takes at most seconds.
+const STILL_WINDOW: Seconds = Seconds::whole(30);
+const STILL_SCRAPES: usize = 3;
+/// Sums are compared over this time at most: long enough for what is under way at its ends to be a small part.
+const SUMS_WINDOW: Seconds = Seconds::whole(120);
+/// And at least over this.
+const SUMS_AT_LEAST: Seconds = Seconds::whole(60);
+/// Events that are no chance: three requests, twenty tokens.
+const SOME_REQUESTS: f64 = 3.0;
+const SOME_TOKENS: f64 = 20.0;
+/// Two counts of the same thing differ by chance and by what is under way; by more than this factor they do not.
+const DIFFERENT: f64 = 1.5;
+/// Tokens of running requests, in means: a length-biased mean of exponential sizes is twice the mean.
+const UNDER_WAY: f64 = 2.0;
+/// Sequence-seconds that gaps between tokens may show beyond the most that a scrape saw running.
+const ABOVE_RUNNING: f64 = 1.3;
+/// And the share of the running ones that latencies must account for, where nobody waits.
+const BELOW_RUNNING: f64 = 0.6;
+/// Fewer running requests than this vary too much between two scrapes to be held against anything.
+const MANY_RUNNING: f64 = 4.0;
+
+/// Of each histogram its sum and count: they move together, and fall together.
+const PAIRS: [[Signal; 2]; 4] = [
+    [Signal::TimeToFirstTokenSum, Signal::TimeToFirstTokenCount],
+    [Signal::InterTokenLatencySum, Signal::InterTokenLatencyCount],
+    [Signal::RequestPromptTokensSum, Signal::RequestPromptTokensCount],
+    [Signal::RequestGenerationTokensSum, Signal::RequestGenerationTokensCount],
+];
+
+const COUNTERS: SignalSet = SignalSet::of(&[
+    Signal::PromptTokens,
+    Signal::GenerationTokens,
+    Signal::InterTokenLatencySum,
+    Signal::InterTokenLatencyCount,
+    Signal::TimeToFirstTokenSum,
+    Signal::TimeToFirstTokenCount,
+    Signal::RequestPromptTokensSum,
+    Signal::RequestPromptTokensCount,
+    Signal::RequestGenerationTokensSum,
+    Signal::RequestGenerationTokensCount,
+    Signal::EngineSteps,
+]);
+
+/// Scrapes that follow each other, and what was counted between the first and the last.
+#[derive(Clone, Copy)]
+struct Span<'a> {
+    rows: Rows<'a>,
+    /// What may be read: nothing else is asked of a source, so nothing else may change a decision.
+    reads: SignalSet,
+}
+
+impl<'a> Span<'a> {
+    /// The newest scrapes that cover `window`, at least `scrapes` of them.
+    fn of(rows: Rows<'a>, reads: SignalSet, window: Seconds, scrapes: usize) -> Option<Self> {
+        let times = rows.times();
+        let old = window.before(*times.last()?);
+        let first = times.partition_point(|at| *at <= old).checked_sub(1)?;
+        let rows = rows.since(times[first]);
+        (rows.times().len() >= scrapes).then_some(Self { rows, reads })
+    }
+
+    fn get(&self, signal: Signal) -> Series<'a> {
+        if self.reads.has(signal) { self.rows.get(signal) } else { Series::default() }
+    }
+
+    fn seconds(&self) -> f64 {
+        let times = self.rows.times();
+        times.first().zip(times.last()).map_or(0.0, |(first, last)| Seconds::between(*first, *last).get())
+    }
+
+    /// What a counter grew by; `None` where both ends do not show it, or it was restarted.
+    fn grown(&self, signal: Signal) -> Option<f64> {
+        let (times, series) = (self.rows.times(), self.get(signal));
+        let (first, last) = (series.first()?, series.last()?);
+        let ends = times.first() == Some(&first.at) && times.last() == Some(&last.at);
+        (ends && !series.falls()).then_some(last.value - first.value)
+    }
+
+    /// The least, mean and greatest of a gauge; `None` where it was not shown.
+    fn range(&self, signal: Signal) -> Option<[f64; 3]> {
+        let values = self.get(signal).iter().map(|sample| sample.value);
+        let (mut least, mut most, mut sum, mut count) = (f64::INFINITY, f64::NEG_INFINITY, 0.0, 0.0);
+        for value in values {
+            (least, most, sum, count) = (least.min(value), most.max(value), sum + value, count + 1.0);
+        }
+        (count > 0.0).then(|| [least, sum / count, most])
+    }
+}
+
+/// The signals of an engine that cannot be true together.
+fn contradicted(signals: &Signals, reads: SignalSet) -> SignalSet {
+    // Without running requests nothing has to move, and what is known of none can be held against nothing.
+    let rows = signals.rows();
+    let Some(still) = Span::of(rows, reads, STILL_WINDOW, STILL_SCRAPES) else { return SignalSet::NONE };
+    let Some([least, ..]) = still.range(Signal::Running) else {
+        return halves(&still);
+    };
+    let pulse =
+        [Signal::EngineSteps, Signal::GenerationTokens].into_iter().find_map(|pulse| still.grown(pulse));
+    if least > 0.0 && pulse.is_some_and(|grown| grown <= 0.0) {
+        return COUNTERS;
+    }
+    let lately = |newest: &Timestamp| Span { rows: rows.since(SUMS_WINDOW.before(*newest)), reads };
+    let long = rows.times().last().map(lately).filter(|long| long.seconds() >= SUMS_AT_LEAST.get());
+    let found = halves(&still).with(counts(&still)).with(gauges(&still));
+    long.map_or(found, |long| found.with(halves(&long)).with(sums(&long)))
+}
+
+/// Sums and counts of which only one has moved or fallen.
+fn halves(span: &Span<'_>) -> SignalSet {
+    let moved_alone = |[sum, count]: &[Signal; 2]| {
+        if span.get(*sum).is_empty() || span.get(*count).is_empty() {
+            return false;
+        }
+        if span.get(*sum).falls() != span.get(*count).falls() {
+            return true;
+        }
+        let grown = span.grown(*sum).zip(span.grown(*count));
+        grown
+            .is_some_and(|(sum, count)| (count >= SOME_REQUESTS && sum <= 0.0) || (sum > 0.0 && count <= 0.0))
+    };
+    PAIRS
+        .iter()
+        .filter(|pair| moved_alone(pair))
+        .fold(SignalSet::NONE, |set, pair| set.with(SignalSet::of(pair)))
+}
+
+/// Counters that stand still while another that implies them moves.
+fn counts(span: &Span<'_>) -> SignalSet {
+    use Signal::{
+        GenerationTokens, InterTokenLatencyCount, PromptTokens, RequestGenerationTokensCount,
+        TimeToFirstTokenCount,
+    };
+    let grown = |signal| span.grown(signal);
+    let still = |signal| grown(signal).is_some_and(|grown| grown <= 0.0);
+    let least = |signal, least: f64| grown(signal).is_some_and(|grown| grown >= least);
+    let begun = grown(TimeToFirstTokenCount).unwrap_or(0.0);
+    let rules = [
+        (PromptTokens, least(TimeToFirstTokenCount, SOME_REQUESTS)),
+        (GenerationTokens, least(InterTokenLatencyCount, SOME_TOKENS)),
+        (InterTokenLatencyCount, least(GenerationTokens, 2.0 * begun + SOME_TOKENS)),
+        (TimeToFirstTokenCount, least(RequestGenerationTokensCount, most_running(span) + SOME_REQUESTS)),
+    ];
+    let frozen = rules.into_iter().filter(|(signal, implied)| *implied && still(*signal));
+    frozen.fold(SignalSet::NONE, |set, (signal, _)| set.with(SignalSet::of(&[signal])))
+}
+
+fn most_running(span: &Span<'_>) -> f64 {
+    span.range(Signal::Running).map_or(0.0, |[_, _, most]| most)
+}
+
+/// Counts of the same requests, tokens and seconds that differ by more than what is under way.
+fn sums(span: &Span<'_>) -> SignalSet {
+    use Signal::{
+        GenerationTokens, InterTokenLatencyCount, InterTokenLatencySum, RequestGenerationTokensCount,
+        RequestGenerationTokensSum, Running, TimeToFirstTokenCount, TimeToFirstTokenSum, Waiting,
+    };
+    let grown = |signal| span.grown(signal);
+    let differ = |pair: Option<(f64, f64)>, slack: f64| {
+        pair.is_some_and(|(one, two)| (one - two).abs() > slack && one.max(two) > DIFFERENT * one.min(two))
+    };
+    let running = span.range(Running).unwrap_or_default();
+    let [_, mean, most] = running;
+    let (begun, finished) = (grown(TimeToFirstTokenCount), grown(RequestGenerationTokensCount));
+    let (generated, answered) = (grown(GenerationTokens), grown(RequestGenerationTokensSum));
+    let (gaps, gap_seconds) = (grown(InterTokenLatencyCount), grown(InterTokenLatencySum));
+    let size = answered
+        .zip(finished)
+        .map_or(0.0, |(tokens, requests)| if requests > 0.0 { tokens / requests } else { 0.0 });
+    let shown = |seconds: f64| seconds / span.seconds();
+    let nobody_waits = span.range(Waiting).is_some_and(|[_, _, most]| most <= 0.0);
+    let accounted = gap_seconds.zip(grown(TimeToFirstTokenSum)).map(|(gaps, firsts)| shown(gaps + firsts));
+    let rules: [(bool, &[Signal]); 5] = [
+        (
+            differ(begun.zip(finished), most + SOME_REQUESTS),
+            &[TimeToFirstTokenCount, RequestGenerationTokensCount],
+        ),
+        (
+            size > 0.0 && differ(generated.zip(answered), UNDER_WAY * most * size + SOME_TOKENS),
+            &[GenerationTokens, RequestGenerationTokensSum],
+        ),
+        (
+            // Every gap ends with a token.
+            generated.zip(gaps).is_some_and(|(tokens, gaps)| gaps >= SOME_TOKENS && tokens < 0.8 * gaps),
+            &[GenerationTokens, InterTokenLatencyCount],
+        ),
+        (
+            gap_seconds.is_some_and(|seconds| shown(seconds) > ABOVE_RUNNING * most + 2.0),
+            &[InterTokenLatencySum, Running],
+        ),
+        (
+            nobody_waits
+                && mean >= MANY_RUNNING
+                && accounted.is_some_and(|shown| shown < BELOW_RUNNING * mean - 1.0),
+            &[InterTokenLatencySum, TimeToFirstTokenSum, Running],
+        ),
+    ];
+    rules
+        .iter()
+        .filter(|(broken, _)| *broken)
+        .fold(SignalSet::NONE, |set, (_, signals)| set.with(SignalSet::of(signals)))
+}
+
+/// A gauge that repeats one value to the bit while the other that goes with it moves.
+fn gauges(span: &Span<'_>) -> SignalSet {
+    let ranges = [Signal::KvUsage, Signal::Running].map(|signal| span.range(signal));
+    let [Some([kv_least, _, kv_most]), Some([least, mean, most])] = ranges else { return SignalSet::NONE };
+    let waits = span.range(Signal::Waiting).is_some_and(|[_, _, most]| most > 0.0);
+    let (kv_still, still) = (kv_most <= kv_least, most <= least);
+    if kv_still && kv_least > 0.0 && kv_least < 1.0 && most - least > (0.2 * mean).max(2.0) {
+        SignalSet::of(&[Signal::KvUsage])
+    } else if still && least >= MANY_RUNNING && !waits && kv_most > 1.2 * kv_least {
+        SignalSet::of(&[Signal::Running])
+    } else {
+        SignalSet::NONE
+    }
+}
+
+/// The signals of `all` that at least one of `engines` shows lately.
+pub fn shown<'a>(engines: impl Iterator<Item = &'a Signals>, all: SignalSet, now: Timestamp) -> SignalSet {
+    let lately = |signals: &'a Signals, signal| {
+        let limit = stale_limit(signals.interval());
+        signals.newest(signal).is_some_and(|newest| Seconds::between(newest.at, now) <= limit)
+    };
+    engines.fold(SignalSet::NONE, |set, signals| {
+        all.iter()
+            .filter(|signal| lately(signals, *signal))
+            .fold(set, |set, signal| set.with(SignalSet::of(&[signal])))
+    })
+}
