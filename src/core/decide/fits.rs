@@ -83,6 +83,14 @@ fn hold_role(scene: Scene<'_>, members: &[Member<'_>], drafts: &mut [Draft], ste
     let bounded =
         |member: &Member<'_>, number: u32| member.state.variant.bounds.clamp(Replicas::new(number)).get();
     // A lowered maximum is the user's.
+    let lower = |(member, draft): (&Member<'_>, &Draft)| {
+        let number = draft.number.map(|number| bounded(member, number.get()));
+        member.active() && number.is_some_and(|number| number < bounded(member, before(member)))
+    };
+    // Nearly always nothing is removed, and then nothing else is looked at.
+    if !members.iter().zip(drafts.iter()).any(lower) {
+        return;
+    }
     let from: Vec<u32> = members.iter().map(|member| bounded(member, before(member))).collect();
     let wanted = |(member, draft): (&Member<'_>, &Draft)| {
         draft.number.map_or(before(member), |number| bounded(member, number.get()))
