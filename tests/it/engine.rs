@@ -165,12 +165,13 @@ async fn a_thousand_readers_at_once_cause_one_query() {
 async fn which_pods_go_first_is_measured_and_said_where_somebody_wants_to_know() {
     for wanted in [false, true] {
         let bed = bed_with(Duration::ZERO, wanted);
-        let mut percent = Policy::default(); // which by itself looks at no running requests
+        let mut percent = Policy::default();
         percent.global.default.analyzer = Analyzer::SaturationPercent;
         bed.engine.set_policy(percent);
         let published = bed.reader.current().await;
         assert_eq!(published.victims.contains_key(&VariantId::new("llm", "llama")), wanted);
-        assert_eq!(bed.fleet.signals.lock().unwrap().contains(&Signal::Running), wanted);
+        // Which tells whether the gauges can be true, and is asked for whoever decides.
+        assert!(bed.fleet.signals.lock().unwrap().contains(&Signal::Running));
     }
 }
 
