@@ -168,13 +168,18 @@ impl Plant {
         }
     }
 
-    /// A look and what an HPA makes of it every 15 s. The number that was decided, if there is one.
-    pub(crate) fn decide(&mut self) -> Option<u32> {
+    /// A look that nobody follows. The number that was decided, if there is one.
+    pub(crate) fn decide_without_hpa(&mut self) -> Option<u32> {
         let outcome = self.look();
         self.memory = outcome.memory.clone();
         let Verdict::Target(target) = &outcome.decisions[&Self::id()].verdict else { return None };
-        let wanted = target.desired.get();
-        self.targets.push(wanted);
+        self.targets.push(target.desired.get());
+        Some(target.desired.get())
+    }
+
+    /// A look and what an HPA makes of it every 15 s. The number that was decided, if there is one.
+    pub(crate) fn decide(&mut self) -> Option<u32> {
+        let wanted = self.decide_without_hpa()?;
         if self.now % 15 == 0 {
             let current = Replicas::new(self.spec);
             let counts = Counts { spec: current, status: current, ready: current };
