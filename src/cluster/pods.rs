@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use wva_core::snapshot::Phase;
 
@@ -41,14 +41,11 @@ impl SeenPod {
         if owner.is_none() && used.is_none() {
             return None;
         }
-        let ready = condition(pod, "Ready").filter(|condition| condition.status == "True");
         Some(Self {
             owner,
             phase: phase(pod),
             created: pod.metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0),
-            ready_since: ready
-                .and_then(|condition| condition.last_transition_time.as_ref())
-                .map(|time| time.0),
+            ready_since: ready_since(pod),
             address: pod.status.pod_ip.as_deref().and_then(|ip| ip.parse().ok()).map(|ip| (ip, port(pod))),
             used,
             mark: None,
@@ -66,6 +63,20 @@ impl SeenPod {
 
 fn condition<'a>(pod: &'a LeanPod, type_: &str) -> Option<&'a PodCondition> {
     pod.status.conditions.iter().find(|condition| condition.type_ == type_)
+}
+
+/// The first status of a pod says that it is not ready, and is written this many seconds after the kubelet has seen the pod at
+/// most; a model server takes longer to become ready and to fail again.
+const FIRST_STATUS: SignedDuration = SignedDuration::from_secs(5);
+
+/// Since when a pod is ready; of one that was and is not, since when it is not. `None` if it never was: then its condition
+/// has not changed since the kubelet first saw it.
+fn ready_since(pod: &LeanPod) -> Option<Timestamp> {
+    let ready = condition(pod, "Ready")?;
+    let changed = ready.last_transition_time.as_ref()?.0;
+    let seen = pod.status.start_time.as_ref().map(|time| time.0);
+    let failed = |seen: Timestamp| changed.duration_since(seen) > FIRST_STATUS;
+    (ready.status == "True" || seen.is_some_and(failed)).then_some(changed)
 }
 
 fn phase(pod: &LeanPod) -> Phase {
@@ -119,6 +130,21 @@ mod tests {
             pod[section][field] = value.clone();
         }
         serde_json::from_value(pod).unwrap()
+    }
+
+    #[test]
+    fn a_pod_that_was_ready_is_told_from_one_that_never_was() {
+        let since = |status: &str, changed: &str, seen: Option<&str>| {
+            let ready = json!([{ "type": "Ready", "status": status, "lastTransitionTime": changed }]);
+            let of = json!({ "spec.nodeName": "n", "status.conditions": ready, "status.startTime": seen });
+            SeenPod::of(&pod(of)).unwrap().ready_since.map(|at| at.to_string())
+        };
+        let seen = Some("2026-01-01T00:00:10Z");
+        let at = |text: &str| Some(text.to_owned());
+        assert_eq!(since("True", "2026-01-01T00:01:00Z", None), at("2026-01-01T00:01:00Z"));
+        assert_eq!(since("False", "2026-01-01T00:00:12Z", seen), None, "its first status");
+        assert_eq!(since("False", "2026-01-01T00:09:00Z", seen), at("2026-01-01T00:09:00Z"), "it has failed");
+        assert_eq!(since("False", "2026-01-01T00:09:00Z", None), None);
     }
 
     #[test]

@@ -245,6 +245,8 @@ pub(crate) struct PodStatus {
     pub(crate) phase: Option<String>,
     #[serde(rename = "podIP")]
     pub(crate) pod_ip: Option<String>,
+    /// When the kubelet first saw it.
+    pub(crate) start_time: Option<Time>,
     #[serde(default)]
     pub(crate) conditions: Vec<PodCondition>,
 }

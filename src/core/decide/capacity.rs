@@ -15,7 +15,7 @@ use crate::analyze::saturation_token::{
 use crate::analyze::throughput;
 use crate::decision::Reason;
 use crate::memory::Learned;
-use crate::model::{Beside, Role, Utilisation};
+use crate::model::{Beside, Bounds, Role, Utilisation};
 use crate::observe::held_by_scheduler;
 use crate::optimize::{self, Candidate, Plan, Request};
 use crate::quality::{Load, State, used};
@@ -46,6 +46,8 @@ pub(super) struct Seen<'m, 'a> {
     loads: Vec<Load<'a, ()>>,
     /// Replicas that do not serve yet, or serve and were not seen yet.
     pub(super) pending: Replicas,
+    /// Replicas that serve or will: those asked for, without those that will not come.
+    pub(super) counted: Replicas,
 }
 
 /// What one analyzer is asked.
@@ -96,7 +98,7 @@ pub(super) fn ask(
         said = Some(said.map_or(words.clone(), |said: SmolStr| smol_str::format_smolstr!("{said}; {words}")));
         findings.push(finding);
     }
-    let candidates = members.iter().map(|member| candidate(member, member.scale.base())).collect();
+    let candidates = members.iter().map(|member| able(scene, member)).collect();
     let request = Request { id: scene.id.clone(), priority: scene.model.priority, candidates, findings };
     Some(Asked {
         request,
@@ -106,6 +108,16 @@ pub(super) fn ask(
         settled: None,
         queue_lost: queue_lost(scene),
     })
+}
+
+/// A candidate of the optimizers. What more pods of it would wait for too is asked of the next one: it gets none.
+fn able(scene: Scene<'_>, member: &Member<'_>) -> Candidate {
+    let own = candidate(member, member.scale.base());
+    if scene.compat.is_upstream() || !member.is_full(scene.now) {
+        return own;
+    }
+    let max = own.bounds.max.map_or(own.current, |max| max.min(own.current));
+    Candidate { bounds: Bounds { max: Some(max), ..own.bounds }, ..own }
 }
 
 fn candidate(member: &Member<'_>, current: Replicas) -> Candidate {
@@ -169,7 +181,9 @@ fn see<'m, 'a>(scene: Scene<'_>, member: &'m Member<'a>, estimate: Estimate) -> 
         member.seen.credited(member.state, TRANSITION_PATIENCE, scene.now)
     };
     let pending = Replicas::new(starting.get().saturating_add(unseen.get())).min(member.scale.base());
-    Seen { member, loads, pending }
+    // What is neither on its way nor serves carries nothing.
+    let lost = member.scale.pending().above(starting);
+    Seen { member, loads, pending, counted: member.scale.base().above(lost) }
 }
 
 /// Analyzers count engines, and what is scaled are pods: with data parallelism a pod has several.
@@ -252,7 +266,7 @@ fn variant_input<'a>(one: &Seen<'_, 'a>) -> VariantInput<'a> {
         accelerator: state.variant.accelerator.as_deref().unwrap_or_default(),
         cost: state.variant.cost,
         gpus: state.template.gpus,
-        current: one.member.scale.base(),
+        current: one.counted,
         pending: one.pending,
         parameters: state.template.engine.as_ref(),
     }
@@ -316,7 +330,7 @@ fn throughput(question: Question<'_, '_, '_>, learned: &mut Learned) -> Finding 
         accelerator: one.member.state.variant.accelerator.clone(),
         cost: one.member.state.variant.cost,
         pending: one.engines(scene, one.pending),
-        ready: one.engines(scene, one.member.scale.base().above(one.pending)),
+        ready: one.engines(scene, one.counted.above(one.pending)),
         replicas: one.loads().map(observed).collect(),
     };
     let look = throughput::Look {
@@ -412,6 +426,7 @@ impl Asked {
     ) {
         let said = |step: &optimize::Step| words::sentence(format_args!("{step}"));
         steps.extend(plan.steps.iter().map(|step| Step::new(Stage::Optimize, None, said(step))));
+        let grows = plan.targets.iter().any(|planned| planned.target > planned.current);
         let places = members.iter().zip(drafts).zip(&plan.targets).enumerate();
         for (at, ((member, draft), planned)) in places {
             let (target, bound) = match &self.settled {
@@ -428,6 +443,10 @@ impl Asked {
             }
             let binding = bound.map(ToSmolStr::to_smolstr);
             *draft = self.draft(member, *state, target);
+            if !grows && draft.reason == Reason::Steady && self.is_short() && self.is_full(at) {
+                draft.message = words::no_room(member, &self.findings);
+                draft.reason = Reason::Bounded;
+            }
             if let Some(binding) = &binding {
                 draft.message = words::held_back(&draft.message, binding);
                 draft.reason = if draft.reason == Reason::Steady { Reason::Bounded } else { draft.reason };
@@ -435,6 +454,17 @@ impl Asked {
             let step = Step::new(Stage::Target, Some(member.name()), draft.message.clone());
             steps.push(Step { binding, ..step });
         }
+    }
+
+    /// More is missing than there is.
+    fn is_short(&self) -> bool {
+        self.request.findings.iter().any(|finding| finding.total.required > 0.0)
+    }
+
+    /// The candidate at this place can get no more.
+    fn is_full(&self, at: usize) -> bool {
+        let own = self.request.candidates.get(at);
+        own.is_some_and(|own| own.bounds.max.is_some_and(|max| max <= own.current))
     }
 
     fn draft(&self, member: &Member<'_>, state: State, wanted: Replicas) -> Draft {

@@ -56,7 +56,7 @@ fn load(scene: Scene<'_>, one: &Seen<'_, '_>) -> Load {
         role: variant.role,
         accelerator: variant.accelerator.clone(),
         cost: variant.cost,
-        ready: one.engines(scene, one.member.scale.base().above(one.pending)),
+        ready: one.engines(scene, one.counted.above(one.pending)),
         pending: one.engines(scene, one.pending),
         observations: one.loads().map(observed).collect(),
     }

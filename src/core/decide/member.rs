@@ -11,7 +11,7 @@ use crate::analyze::finding::Analyzer;
 use crate::decision::Reason;
 use crate::memory::{GroupMemory, VariantMemory};
 use crate::model::{Compat, GroupId, ModelPolicy, Policy, ScaleToZero, ServiceClass, UnitCost, VariantId};
-use crate::quality::{Rights, VariantSight};
+use crate::quality::{Rights, VariantSight, is_full};
 use crate::snapshot::{ModelGroup, Scale, VariantState};
 use crate::units::{Replicas, Seconds};
 
@@ -85,6 +85,9 @@ impl<'a> Scene<'a> {
     }
 }
 
+/// Two orders further apart than this are two, where nobody has learned how long a start takes: most pods take 40 to 240 s.
+const START: Seconds = Seconds::whole(120);
+
 /// A variant whose scale target exists.
 #[derive(Debug, Clone)]
 pub(super) struct Member<'a> {
@@ -130,6 +133,11 @@ impl Member<'_> {
     /// The last change may still be on its way. A target that comes from the object's status has just been adopted.
     pub(super) fn patient(&self, now: Timestamp) -> bool {
         self.memory.target_since.is_none_or(|since| Seconds::between(since, now) <= TRANSITION_PATIENCE)
+    }
+
+    /// More pods of it would not serve either: no node has room, or what was ordered twice never became ready.
+    pub(super) fn is_full(&self, now: Timestamp) -> bool {
+        self.seen.starting > 0 && is_full(self.state, START, TRANSITION_PATIENCE, now)
     }
 
     /// What a number that is not measured anew rests on: the newest sample it ever rested on, else the moment it was

@@ -17,7 +17,7 @@ use crate::learn::{Knowledge, Moment, RoleKnowledge, VariantKnowledge, starts_of
 use crate::memory::Learned;
 use crate::model::Role;
 use crate::observe::held_by_scheduler;
-use crate::quality::{Load, State, engines_of};
+use crate::quality::{Load, Prospect, State, engines_of, is_full};
 use crate::report::{Stage, Step};
 use crate::snapshot::{Phase, Signal};
 use crate::units::{Replicas, Seconds, count};
@@ -178,7 +178,7 @@ fn variant(
     scene: Scene<'_>,
     role: Role,
     member: &Member<'_>,
-    (known, own): (&RoleKnowledge, &VariantKnowledge),
+    (known, own): (&RoleKnowledge, &mut VariantKnowledge),
 ) -> Variant {
     let (state, scale) = (member.state, member.scale);
     let policy = &scene.model.rate;
@@ -190,34 +190,40 @@ fn variant(
         process.zip(request).and_then(|(process, request)| Replica::of(role, &process, request, policy));
     let processes = own.processes.unwrap_or(1.0);
     let overdue = |since| Seconds::between(since, scene.now).get() > OVERDUE * start;
-    let (mut pods, mut late) = (Vec::new(), 0);
+    let [whole_start, patience] =
+        [start, OVERDUE * start].map(|seconds| Seconds::new(seconds).unwrap_or_default());
+    let (mut pods, mut failing, mut never) = (Vec::new(), 0, 0);
     for replica in &state.replicas {
-        match replica.phase {
-            Phase::Ready => pods.push(Seconds::ZERO),
-            Phase::Pending | Phase::Starting if !overdue(replica.created) => {
+        match Prospect::of(replica, patience, scene.now) {
+            Prospect::Ready => pods.push(Seconds::ZERO),
+            Prospect::Starting => {
                 let left = start - Seconds::between(replica.created, scene.now).get();
                 pods.push(Seconds::new(left.max(0.0)).unwrap_or_default());
             }
-            Phase::Pending | Phase::Starting | Phase::Unschedulable => late += 1,
-            Phase::Terminating => {}
+            Prospect::Failing => failing += 1,
+            Prospect::Broken | Prospect::Unschedulable => never += 1,
+            Prospect::Terminating => {}
         }
     }
     let first = || member.state.last_status.unwrap_or_default().max(scale.spec);
     let target = member.memory.target.unwrap_or_else(first);
     // An HPA with another maximum, a quota on pods: what was ordered never came to be.
     let ordered = member.memory.target_since.is_some_and(overdue);
-    let never = if ordered { target.above(scale.base()).get() } else { 0 };
-    let lost = Replicas::new(never + late);
+    let unmade = if ordered { target.above(scale.base()) } else { Replicas::ZERO };
+    let replaced = own.replaced.settle(failing, start, scene.now.into());
+    let lost = Replicas::new(unmade.get().saturating_add(never).saturating_add(replaced));
+    // A rolling update has pods beside those that are asked for: what is missing of it is missing of nothing else.
+    let served = Replicas::new(count(pods.len()).saturating_add(failing - replaced));
     Variant {
         name: member.name().clone(),
         cost: state.variant.cost,
         bounds: state.variant.bounds,
         target,
         running: scale.base(),
-        lost,
-        full: lost > Replicas::ZERO,
+        lost: lost.min(target.above(served)),
+        full: unmade > Replicas::ZERO || is_full(state, whole_start, patience, scene.now),
         pods,
-        start: Seconds::new(start).unwrap_or_default(),
+        start: whole_start,
         replica: replica.map(|one| one.times(processes)),
     }
 }

@@ -148,7 +148,7 @@ impl Stand {
             Some(Relief::NoNode)
         } else if number >= max {
             Some(Relief::AtMaximum)
-        } else if late {
+        } else if late || member.is_full(scene.now) {
             Some(Relief::NotComing)
         } else if denied {
             Some(Relief::AtLimit)
@@ -322,6 +322,10 @@ impl Fleet<'_> {
             Relief::NoNode => {
                 format_smolstr!("more is needed, but no node has room for {} pods", member.seen.unschedulable)
             }
+            Relief::NotComing if stand.floor <= stand.running => format_smolstr!(
+                "more is needed, but {} pods do not become ready: look at their events",
+                member.seen.starting
+            ),
             Relief::NotComing => format_smolstr!(
                 "more is needed, but of {} replicas that were ordered {} run: look at the autoscaler's maximum and at quotas on pods",
                 stand.floor,

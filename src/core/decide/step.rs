@@ -27,7 +27,7 @@ pub(super) enum Movement {
     Shrinking,
     /// Replicas should have come by now and have not.
     Overdue,
-    /// Replicas wait for a node: more of them would wait too.
+    /// Replicas wait for a node, or what was ordered twice never became ready: more of them would wait too.
     Unschedulable,
 }
 
@@ -162,7 +162,7 @@ pub(super) fn movement(member: &Member<'_>, now: Timestamp) -> Movement {
         Movement::Settled
     } else if credited > Replicas::ZERO || (target > base && member.patient(now)) {
         Movement::Growing
-    } else if member.seen.unschedulable > 0 {
+    } else if member.is_full(now) {
         Movement::Unschedulable
     } else if target > base || pending > Replicas::ZERO {
         Movement::Overdue

@@ -312,14 +312,15 @@ pub(super) fn steady(member: &Member<'_>, finding: &str) -> SmolStr {
 
 pub(super) fn no_room(member: &Member<'_>, finding: &str) -> SmolStr {
     let seen = &member.seen;
+    let most = member.committed().unwrap_or(member.scale.base()).max(member.scale.base());
     let why = if seen.unschedulable > 0 {
         format_smolstr!("no node has room for {} pods", seen.unschedulable)
+    } else if let Some(max) = member.state.variant.bounds.max.filter(|max| most >= *max) {
+        format_smolstr!("the maximum is {max}")
+    } else if seen.starting > 0 {
+        format_smolstr!("{} pods do not become ready: look at their events", seen.starting)
     } else {
-        let max = member.state.variant.bounds.max;
-        max.map_or_else(
-            || SmolStr::new_static("it cannot grow"),
-            |max| format_smolstr!("the maximum is {max}"),
-        )
+        SmolStr::new_static("it cannot grow")
     };
     format_smolstr!("{}: more is needed, but {why}; {finding}", member.id())
 }

@@ -108,6 +108,32 @@ pub struct VariantKnowledge {
     /// When a limit last left it less than was wanted. Not kept over a restart.
     #[serde(skip_serializing_if = "is_default")]
     pub denied: Option<Moment>,
+    /// Pods that were ready and failed, as far as others were ordered for them. Not kept over a restart.
+    #[serde(skip_serializing_if = "is_default")]
+    pub replaced: Replaced,
+}
+
+/// How many pods that failed are replaced, and since when.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Replaced {
+    /// Pods.
+    pub pods: u32,
+    /// When more of them were last replaced.
+    #[serde(skip_serializing_if = "is_default")]
+    pub at: Option<Moment>,
+}
+
+impl Replaced {
+    /// Of `failing` pods, those that others are ordered for. More of them only once in the `start` seconds that a pod takes:
+    /// before that, nobody knows whether those that were ordered are enough. Those that come back are replaced no longer.
+    pub fn settle(&mut self, failing: u32, start: f64, now: Moment) -> u32 {
+        if self.at.is_none_or(|at| at.until(now) >= start) {
+            self.at = if failing > self.pods { Some(now) } else { self.at };
+            self.pods = failing;
+        }
+        self.pods.min(failing)
+    }
 }
 
 /// The last reading of one process.
@@ -142,6 +168,7 @@ impl Knowledge {
                 occupancy: own.occupancy.kept(),
                 steps: own.steps.kept(),
                 denied: None,
+                replaced: Replaced::default(),
                 ..own.clone()
             };
             (name.clone(), kept)
@@ -164,6 +191,7 @@ impl Knowledge {
             variant.fit.not_after(latest);
             variant.starts.not_after(latest);
             variant.denied = variant.denied.map(|at| at.min(now));
+            variant.replaced.at = variant.replaced.at.map(|at| at.min(now));
             variant.pods.retain_values(|pod| pod.frame.at <= latest);
         }
     }

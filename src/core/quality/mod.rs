@@ -7,6 +7,7 @@
 mod coverage;
 mod engine;
 mod load;
+mod pods;
 mod remaining;
 mod saturated;
 mod sight;
@@ -16,6 +17,7 @@ mod tests;
 pub use coverage::{Coverage, cover, shown};
 pub use engine::{Freshness, Reading, engines_of, fresh_limit, read, stale_limit};
 pub use load::{Load, RATE_WINDOW, SIZE_WINDOW, used};
+pub use pods::{Prospect, is_full, lost};
 pub use remaining::{Remaining, TooFew};
 pub use saturated::{SATURATED_WINDOW, SaturatedPods, queue_never_empties, saturated};
 pub use sight::{Rights, Sight, State, VariantSight, look};

@@ -6,6 +6,7 @@ use super::STALE_AT_LEAST;
 use super::coverage::cover;
 use super::engine::{Freshness, Reading, engines_of, read};
 use super::load::Load;
+use super::pods::lost;
 use crate::analyze::saturation_percent::Observation;
 use crate::snapshot::{Phase, Replica, Signal, SignalSet, SourceHealth, VariantState};
 use crate::units::{Replicas, Seconds, count};
@@ -273,16 +274,11 @@ impl VariantSight<'_> {
         *self = Self { missing, contradicted, incomplete, ..sight };
     }
 
-    /// Pods that the target counts as on their way, without those that will not come: no node has room for them, or
-    /// they were created more than `patience` ago.
+    /// Pods that the target counts as on their way, without those that will not come: no node has room for them, they
+    /// were created more than `patience` ago, or they were ready and have failed.
     #[must_use]
     pub fn credited(&self, variant: &VariantState, patience: Seconds, now: Timestamp) -> Replicas {
-        let lost = variant.replicas.iter().filter(|replica| match replica.phase {
-            Phase::Unschedulable => true,
-            Phase::Pending | Phase::Starting => Seconds::between(replica.created, now) > patience,
-            Phase::Ready | Phase::Terminating => false,
-        });
-        let lost = Replicas::new(count(lost.count()));
+        let lost = if self.starting > 0 { lost(variant, patience, now) } else { Replicas::ZERO };
         variant.scale.map_or(Replicas::ZERO, |scale| scale.pending().above(lost))
     }
 }

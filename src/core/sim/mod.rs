@@ -37,7 +37,9 @@ pub use physics::{Batching, Linear, Physics, Rough};
 pub use presets::{A100_TP2, LINEAR4, TP1, TP2};
 pub use rng::Rng;
 pub use run::{Answer, Point, Run, Write, simulate};
-pub use scenario::{Arrival, Arrivals, HpaSetup, Pattern, Scenario, Scrape, SimVariant, Slo, Victims};
+pub use scenario::{
+    Arrival, Arrivals, HpaSetup, Pattern, PodFault, Scenario, Scrape, SimVariant, Slo, Victims,
+};
 pub use server::{Readings, Server};
 pub use sizes::{Sizes, Spread};
 pub use stats::{Histogram, Stats};

@@ -112,6 +112,26 @@ pub struct SimVariant {
     pub first_pod: f64,
     /// Pods that nodes have room for; more stay unschedulable until one goes. `None` is no limit.
     pub schedulable: Option<u32>,
+    /// What goes wrong with the readiness of its pods.
+    pub pod_faults: Vec<PodFault>,
+}
+
+/// What goes wrong with the readiness of pods that serve.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PodFault {
+    /// So many of the oldest pods fail readiness from a moment on, and for good: a bad node, a GPU that hangs.
+    Broken {
+        /// Since when, after the scenario's start.
+        at: Duration,
+        /// Pods.
+        pods: u32,
+    },
+    /// Half of the pods answer their probes too late while they have this many requests waiting, and again when they have
+    /// none: what fails for being overloaded.
+    Flapping {
+        /// Requests that wait in the pod, above 0.
+        waiting: u32,
+    },
 }
 
 /// How often pods are looked at, and how well.
@@ -203,6 +223,7 @@ impl SimVariant {
             start_up,
             first_pod: 1.0,
             schedulable: None,
+            pod_faults: Vec::new(),
         }
     }
 }
@@ -309,6 +330,8 @@ impl SimVariant {
         field.at("replicas").number(f64::from(self.replicas.get()), 0.0, max)?;
         field.at("start_up").at("mean").span(self.start_up.mean, Duration::ZERO, Scenario::LONGEST)?;
         field.at("start_up").at("spread").number(self.start_up.spread, 0.0, 1.0)?;
+        let too_few = self.pod_faults.contains(&PodFault::Flapping { waiting: 0 });
+        field.at("pod_faults").rule(!too_few, "flapping at 0 waiting requests", "at least 1")?;
         field.at("first_pod").number(self.first_pod, 0.01, 100.0)
     }
 }

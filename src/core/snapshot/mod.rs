@@ -150,7 +150,8 @@ pub struct Replica {
     pub phase: Phase,
     /// When the pod was created.
     pub created: Timestamp,
-    /// When it became ready, if it is.
+    /// When it became ready, if it is. Of a pod that is not and once was, a moment at which it was still known as such: it
+    /// may come back, and one that never was ready may not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready_since: Option<Timestamp>,
     /// Signals by engine: one serving process each (several with data parallelism).

@@ -193,6 +193,7 @@ fn variant(file: &VariantFile) -> Result<SimVariant, Problem> {
         start_up,
         first_pod: file.first_pod_slower.map_or(standard.first_pod, |own| own.get()),
         schedulable: file.schedulable.map(|own| whole(own.get())),
+        pod_faults: standard.pod_faults,
         name: standard.name,
         physics: standard.physics,
     })

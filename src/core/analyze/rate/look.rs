@@ -20,9 +20,10 @@ pub struct Variant {
     pub target: Replicas,
     /// Replicas that the scale object asks for now.
     pub running: Replicas,
-    /// Of the target, replicas that will not come for now: no node has room, or they should have started long ago.
+    /// Of the target, replicas that are not counted on: no node has room, they should have started long ago, or they were
+    /// ready and have failed.
     pub lost: Replicas,
-    /// It cannot get more for now.
+    /// It cannot get more for now: no node has room, or what was ordered did not come.
     pub full: bool,
     /// Pods that serve, and those that will: in how many seconds.
     pub pods: Vec<Seconds>,

@@ -145,10 +145,11 @@ fn backlog(look: &Look<'_>, replicas: &[Replica], demand: &Demand) -> f64 {
 }
 
 impl Variant {
-    /// Of `target` replicas, those that will serve.
+    /// Of `target` replicas, those that will serve: of fewer than there are, the lost ones go first, and of more the others
+    /// are new.
     fn coming(&self, target: u32) -> f64 {
-        let most = self.target.above(self.lost).get();
-        f64::from(if self.lost > Replicas::ZERO { target.min(most) } else { target })
+        let (own, most) = (self.target.get(), self.target.above(self.lost).get());
+        f64::from(target.min(most)) + f64::from(target.saturating_sub(own))
     }
 
     fn at_most(&self) -> u32 {
@@ -217,6 +218,9 @@ impl Scene<'_, '_> {
         }
         for (at, variant) in look.variants.iter().enumerate() {
             let (running, bounds) = (variant.running.get(), (variant.bounds.min.get(), variant.at_most()));
+            if variant.full && targets[at] >= before[at] {
+                continue;
+            }
             let allowed = |past: u32| before[at].saturating_sub(past) <= removable[at];
             targets[at] = past_tolerance(running, targets[at], bounds, look.tolerance, allowed);
         }

@@ -9,7 +9,7 @@ use super::tally::Tally;
 use crate::hpa::Counts;
 use crate::sim::load::Request;
 use crate::sim::rng::Rng;
-use crate::sim::scenario::{Scenario, Victims};
+use crate::sim::scenario::{PodFault, Scenario, Victims};
 use crate::sim::server::Readings;
 use crate::snapshot::Phase;
 use crate::units::{Replicas, count};
@@ -17,6 +17,8 @@ use crate::victims::{InFlight, order};
 
 /// Requests that the gateway holds: 32 MB, more than an hour at 250 a second. More are refused.
 const MAX_AT_GATEWAY: usize = 1_000_000;
+/// Seconds between two readiness probes of a pod: the kubelet's default.
+const PROBE_S: f64 = 10.0;
 /// What a run's chance is used for, beside what comes.
 const STARTS: u64 = 1 << 48;
 const STEPS: u64 = 1;
@@ -42,6 +44,8 @@ pub(super) struct Bed<'a> {
     dispatched: f64,
     pub(super) tally: Tally,
     gpu_s: f64,
+    /// When pods are probed next; never where nothing fails.
+    probe_s: f64,
 }
 
 /// What waits before the pods.
@@ -58,6 +62,7 @@ impl<'a> Bed<'a> {
     pub(super) fn new(scenario: &'a Scenario, seed: u64) -> Self {
         let variants = scenario.variants.len();
         let streams = (0..variants).map(|place| Rng::stream(seed, STARTS + place as u64));
+        let faulty = scenario.variants.iter().any(|variant| !variant.pod_faults.is_empty());
         let mut bed = Self {
             scenario,
             seed,
@@ -71,6 +76,7 @@ impl<'a> Bed<'a> {
             dispatched: 0.0,
             tally: Tally::new(scenario.slo, variants),
             gpu_s: 0.0,
+            probe_s: if faulty { PROBE_S } else { f64::INFINITY },
         };
         for (place, variant) in scenario.variants.iter().enumerate() {
             bed.asked[place] = variant.replicas.get();
@@ -134,7 +140,7 @@ impl<'a> Bed<'a> {
 
     /// When something happens to a pod next.
     pub(super) fn next_s(&self) -> f64 {
-        self.due_s.iter().copied().fold(f64::INFINITY, f64::min)
+        self.due_s.iter().copied().fold(self.probe_s, f64::min)
     }
 
     /// Lets happen what is due at `now_s`.
@@ -147,7 +153,31 @@ impl<'a> Bed<'a> {
                 place += 1;
             }
         }
+        if self.probe_s <= now_s {
+            self.probe(now_s);
+            self.probe_s += PROBE_S;
+        }
         self.empty_gateway(now_s);
+    }
+
+    /// Probes the readiness of all pods that serve.
+    fn probe(&mut self, now_s: f64) {
+        for (place, variant) in self.scenario.variants.iter().enumerate() {
+            let own = self.pods.iter_mut().filter(|pod| pod.variant == place);
+            for (index, pod) in own.enumerate() {
+                pod.probe(now_s, |serial, failing, waiting| {
+                    variant.pod_faults.iter().any(|fault| match fault {
+                        PodFault::Broken { at, pods } => {
+                            at.as_secs_f64() <= now_s && (failing || count(index) < *pods)
+                        }
+                        PodFault::Flapping { waiting: most } => {
+                            let (half, most) = (serial % 2 == 0, *most as usize);
+                            half && if failing { waiting > 0 } else { waiting >= most }
+                        }
+                    })
+                });
+            }
+        }
     }
 
     /// True when the pod is at its end.

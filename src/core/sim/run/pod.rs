@@ -27,6 +27,8 @@ pub(super) struct Pod {
     /// It is the variant's first.
     first: bool,
     pub(super) life: Life,
+    /// It serves and fails its readiness probes: it gets nothing new.
+    failing: bool,
     /// Requests it was given.
     pub(super) dispatched: f64,
     /// When Prometheus scrapes it next.
@@ -58,6 +60,7 @@ impl Pod {
             start_s,
             first: false,
             life: Life::Unschedulable,
+            failing: false,
             dispatched: 0.0,
             scrape_s: f64::INFINITY,
         }
@@ -104,12 +107,23 @@ impl Pod {
         match self.life {
             Life::Unschedulable => Phase::Unschedulable,
             Life::Starting { .. } => Phase::Starting,
+            Life::Ready { .. } if self.failing => Phase::Starting,
             Life::Ready { .. } => Phase::Ready,
             Life::Terminating { .. } => Phase::Terminating,
         }
     }
 
-    /// Since when it is ready, or was when it began to end.
+    /// Its readiness is probed: `fails` is asked with its serial, whether it has failed before, and what waits in it.
+    pub(super) fn probe(&mut self, now_s: f64, fails: impl Fn(u64, bool, usize) -> bool) {
+        let Life::Ready { since_s, server } = &mut self.life else { return };
+        let failing = fails(self.serial, self.failing, server.waiting());
+        if failing != self.failing {
+            *since_s = now_s;
+        }
+        self.failing = failing;
+    }
+
+    /// Since when it is ready, or was when it began to fail or to end.
     pub(super) fn ready_since_s(&self) -> Option<f64> {
         match self.life {
             Life::Ready { since_s, .. } | Life::Terminating { since_s, .. } => Some(since_s),
@@ -135,7 +149,13 @@ impl Pod {
 
     /// Its server, if requests may be given to it.
     pub(super) fn open(&self) -> Option<&BatchingServer> {
-        if let Life::Ready { server, .. } = &self.life { Some(server) } else { None }
+        if let Life::Ready { server, .. } = &self.life
+            && !self.failing
+        {
+            Some(server)
+        } else {
+            None
+        }
     }
 
     /// What it has in flight, as its metrics would say now.
