@@ -61,6 +61,47 @@ pub enum Rule {
 pub struct GroupReport {
     /// Each step in words and numbers.
     pub steps: Vec<Step>,
+    /// By variant name: the limit on GPUs that the policy asks for is not in force, and why. What is added goes through.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub limit_gaps: BTreeMap<SmolStr, LimitGap>,
+}
+
+/// Why the inventory of GPUs, which the policy asks for as a limit, does not limit a variant.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", tag = "gap")]
+pub enum LimitGap {
+    /// No GPU of any node is known: the nodes may not be listed, have not been yet, or do not name their accelerators.
+    NoInventory,
+    /// No node names this accelerator.
+    NotInInventory {
+        /// As the variant names it.
+        accelerator: SmolStr,
+    },
+}
+
+impl LimitGap {
+    /// As conditions, events and metrics name it.
+    #[must_use]
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::NoInventory => "NoInventory",
+            Self::NotInInventory { .. } => "NotInInventory",
+        }
+    }
+}
+
+impl fmt::Display for LimitGap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoInventory => f.write_str(
+                "the limit on GPUs is not in force, because no GPU of any node is known: allow listing nodes (limits.inventory of the chart) and label them with their accelerator, or set failClosed to have nothing added then",
+            ),
+            Self::NotInInventory { accelerator } => write!(
+                f,
+                "the limit on GPUs is not in force, because no node names the accelerator {accelerator}: label the nodes that have it, correct the variant's accelerator, or set failClosed to have nothing added then"
+            ),
+        }
+    }
 }
 
 /// One step of a decision.

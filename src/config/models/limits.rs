@@ -74,6 +74,7 @@ impl Limits {
             spend: self.spend,
             rescale: self.rescale.unwrap_or(false),
             rescale_namespaces,
+            ..LimitPolicy::default()
         }
     }
 }

@@ -174,8 +174,11 @@ impl<'a> Wanting<'a> {
         steps.extend(bounds::clamp(&members, &mut drafts));
         steps.extend(zero::settle(scene, &memory, &members, &mut drafts));
         steps.extend(bounds::tell_swallowed(scene, &members, &mut drafts));
-        let mut decided =
-            Decided { decisions: Vec::with_capacity(members.len()), report: GroupReport { steps }, memory };
+        let mut decided = Decided {
+            decisions: Vec::with_capacity(members.len()),
+            report: GroupReport { steps, ..GroupReport::default() },
+            memory,
+        };
         for ((member, draft), gap) in members.into_iter().zip(drafts).zip(gaps) {
             let (verdict, memory) = publish(scene, &member, draft);
             let decision = Decision { gap, ..decision(member.state, verdict) };

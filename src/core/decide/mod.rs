@@ -29,6 +29,7 @@ use smol_str::{SmolStr, ToSmolStr};
 use self::ahead::Ahead;
 use self::group::Wanting;
 use self::member::Scene;
+use self::share::Limits;
 use crate::check::{check_group, one_decision_each};
 use crate::clean::{cleaned, is_clean, not_after};
 use crate::decision::{Cause, Decision, Outcome, Reason, Target, Unknown, Verdict};
@@ -69,11 +70,12 @@ fn decide_as_it_is(snapshot: &Snapshot, memory: &Memory, policy: &Policy) -> (Ou
     let variants = snapshot.groups.values().map(|group| group.variants.len());
     let mut decisions = Vec::with_capacity(variants.sum::<usize>() + snapshot.invalid.len());
     let mut broken = Vec::new();
-    let limits = share::limits(snapshot, policy.compat, &policy.limits);
+    let limits = Limits::new(snapshot, policy.compat, &policy.limits);
     let mut finish = |wanting: Wanting<'_>| {
         let (Scene { id, group, .. }, before) = (wanting.scene, wanting.before);
-        let decided =
+        let mut decided =
             wanting.finish(|name| invalid.contains(&VariantId::new(id.namespace.clone(), name.clone())));
+        limits.tell_gaps(group, &mut decided.report);
         let find = |id: &VariantId| decided.decisions.iter().find(|(own, _)| own == id).map(|(_, one)| one);
         broken.extend(check_group(snapshot.now, id, group, before, policy, find));
         decisions.extend(decided.decisions);

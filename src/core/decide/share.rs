@@ -1,6 +1,6 @@
 //! What models share: limits on GPUs, power and money, and whose numbers they hold back.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use smol_str::{SmolStr, ToSmolStr};
 
@@ -13,45 +13,128 @@ use crate::limit::{Budget, Granted, Limit, Quota, Want, grant};
 use crate::model::{Compat, LimitPolicy, Policy, Power};
 use crate::optimize::rescale::Rescale;
 use crate::optimize::{Request, by_score, cost_aware};
-use crate::report::{Relief, Stage, Step, Value};
-use crate::snapshot::Snapshot;
+use crate::report::{GroupReport, LimitGap, Relief, Stage, Step, Value};
+use crate::snapshot::{ModelGroup, Snapshot};
 use crate::units::{Replicas, Watts};
 
-/// The limits of `policy`, with what the cluster has. Without an inventory that limit denies: nobody knows what is free.
-/// What others use of it is free in upstream's eyes.
-pub(super) fn limits(snapshot: &Snapshot, compat: Compat, policy: &LimitPolicy) -> Vec<Limit> {
-    let mut limits = Vec::new();
-    if policy.inventory && policy.quotas.is_empty() {
-        let there = snapshot.inventory.clone().unwrap_or_default();
-        let others = snapshot.elsewhere.iter().filter(|_| !compat.is_upstream());
-        let elsewhere = others.map(|(name, gpus)| (name.clone(), f64::from(*gpus))).collect();
-        limits.push(Limit { elsewhere, ..Limit::new("inventory", Budget::Inventory(there)) });
-    }
-    limits.extend(policy.quotas.iter().map(quota));
-    if let Some(Power { watts, per_gpu }) = &policy.power {
-        let watts_of = |watts: f64| Watts::new(watts).unwrap_or(Watts::ZERO);
-        let per_gpu = per_gpu.iter().map(|(name, watts)| (name.clone(), watts_of(*watts))).collect();
-        limits.push(Limit::new("power", Budget::Power { budget: watts_of(*watts), per_gpu }));
-    }
-    limits.extend(policy.spend.map(|budget| Limit::new("spend", Budget::Spend(budget))));
-    limits
+/// What all models share, with what the cluster has of it.
+pub(super) struct Limits {
+    all: Vec<Limit>,
+    /// One spelling of each accelerator that a limit names, by its name in lower case.
+    spellings: BTreeMap<String, SmolStr>,
+    /// The policy asks for the inventory as a limit, and lets additions through where it is not known.
+    open: bool,
+    /// An inventory is in force.
+    inventory: bool,
+    compat: Compat,
 }
 
-/// A quota that is not valid has been refused where the policy was read; here it denies.
-fn quota(configured: &crate::model::Quota) -> Limit {
-    use crate::model::Quota::{Cluster, Namespace};
-    let named =
-        |name: &SmolStr, usual| if name.is_empty() { SmolStr::new_static(usual) } else { name.clone() };
-    let (name, quota) = match configured {
-        Cluster { name, quotas } => (named(name, "cluster quota"), Quota::cluster(quotas.clone())),
-        Namespace { name, namespace_quotas, exclude } => {
-            let excluded: BTreeSet<SmolStr> = exclude.iter().cloned().collect();
-            (named(name, "namespace quota"), Quota::namespaces(namespace_quotas.clone(), excluded))
+impl Limits {
+    /// The limits of `policy`. Without an inventory that limit is not in force, unless the policy says that it denies then.
+    /// What others use of it is free in upstream's eyes, and what it does not list is not there.
+    pub(super) fn new(snapshot: &Snapshot, compat: Compat, policy: &LimitPolicy) -> Self {
+        let asked = policy.inventory && policy.quotas.is_empty();
+        let listed = |there: &&BTreeMap<SmolStr, u32>| compat.is_upstream() || !there.is_empty();
+        let there = snapshot.inventory.as_ref().filter(listed);
+        let open = asked && !policy.fail_closed;
+        let inventory = asked && there.is_some();
+        let (all, spellings) = (Vec::new(), BTreeMap::new());
+        let mut limits = Self { all, spellings, open, inventory, compat };
+        if asked && (inventory || policy.fail_closed) {
+            let budget = limits.spelled(there.into_iter().flatten(), u32::saturating_add);
+            let others = snapshot.elsewhere.iter().filter(|_| !compat.is_upstream());
+            let elsewhere = limits.spelled(others, u32::saturating_add);
+            let elsewhere = elsewhere.into_iter().map(|(name, gpus)| (name, f64::from(gpus))).collect();
+            let open = open && !compat.is_upstream();
+            let own = Limit::new("inventory", Budget::Inventory(budget));
+            limits.all.push(Limit { elsewhere, open, ..own });
         }
-    };
-    let denied = || Quota::cluster(BTreeMap::new());
-    let quota = quota.or_else(|_| denied());
-    Limit::new(name, quota.map_or_else(|_| Budget::Inventory(BTreeMap::new()), Budget::Quota))
+        for configured in &policy.quotas {
+            let quota = limits.quota(configured);
+            limits.all.push(quota);
+        }
+        if let Some(Power { watts, per_gpu }) = &policy.power {
+            let watts_of = |watts: f64| Watts::new(watts).unwrap_or(Watts::ZERO);
+            let per_gpu = limits.spelled(per_gpu, f64::max);
+            let per_gpu = per_gpu.into_iter().map(|(name, watts)| (name, watts_of(watts))).collect();
+            limits.all.push(Limit::new("power", Budget::Power { budget: watts_of(*watts), per_gpu }));
+        }
+        limits.all.extend(policy.spend.map(|budget| Limit::new("spend", Budget::Spend(budget))));
+        limits
+    }
+
+    /// Nothing is shared.
+    pub(super) const fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// `by_type` under one spelling of each name; what several spellings have is put together by `both`.
+    fn spelled<'n, T: Copy + 'n>(
+        &mut self,
+        by_type: impl IntoIterator<Item = (&'n SmolStr, &'n T)>,
+        both: impl Fn(T, T) -> T,
+    ) -> BTreeMap<SmolStr, T> {
+        let mut spelled: BTreeMap<SmolStr, T> = BTreeMap::new();
+        for (name, value) in by_type {
+            let own = self.spellings.entry(name.to_ascii_lowercase()).or_insert_with(|| name.clone());
+            spelled.entry(own.clone()).and_modify(|sum| *sum = both(*sum, *value)).or_insert(*value);
+        }
+        spelled
+    }
+
+    /// An accelerator as the limits spell it: users, nodes and vendors differ in upper and lower case.
+    fn spelling(&self, accelerator: Option<&SmolStr>) -> Option<SmolStr> {
+        let name = accelerator?;
+        Some(self.spellings.get(&name.to_ascii_lowercase()).unwrap_or(name).clone())
+    }
+
+    /// A quota that is not valid has been refused where the policy was read; here it denies.
+    fn quota(&mut self, configured: &crate::model::Quota) -> Limit {
+        use crate::model::Quota::{Cluster, Namespace};
+        // The tighter of two spellings; a negative quota is no bound.
+        let tighter = |one: i64, other: i64| if one < 0 || (0..one).contains(&other) { other } else { one };
+        let named =
+            |name: &SmolStr, usual| if name.is_empty() { SmolStr::new_static(usual) } else { name.clone() };
+        let (name, quota) = match configured {
+            Cluster { name, quotas } => {
+                (named(name, "cluster quota"), Quota::cluster(self.spelled(quotas, tighter)))
+            }
+            Namespace { name, namespace_quotas, exclude } => {
+                let listed = namespace_quotas.iter();
+                let listed = listed.map(|(name, quotas)| (name.clone(), self.spelled(quotas, tighter)));
+                let (listed, excluded) = (listed.collect(), exclude.iter().cloned().collect());
+                (named(name, "namespace quota"), Quota::namespaces(listed, excluded))
+            }
+        };
+        let denied = || Quota::cluster(BTreeMap::new());
+        let quota = quota.or_else(|_| denied());
+        Limit::new(name, quota.map_or_else(|_| Budget::Inventory(BTreeMap::new()), Budget::Quota))
+    }
+
+    /// Says of which variants of `group` the inventory is no limit although the policy asks for it.
+    pub(super) fn tell_gaps(&self, group: &ModelGroup, report: &mut GroupReport) {
+        if !self.open {
+            return;
+        }
+        for state in &group.variants {
+            let Some(gap) = self.gap(state.variant.accelerator.as_ref()) else { continue };
+            let name = &state.variant.id.name;
+            report.steps.push(Step::new(Stage::Limit, Some(name), gap.to_smolstr()));
+            report.limit_gaps.insert(name.clone(), gap);
+        }
+    }
+
+    fn gap(&self, accelerator: Option<&SmolStr>) -> Option<LimitGap> {
+        if !self.inventory {
+            return Some(LimitGap::NoInventory);
+        }
+        let accelerator = accelerator.filter(|_| !self.compat.is_upstream())?;
+        let own = self.spelling(Some(accelerator))?;
+        let lists =
+            |limit: &Limit| matches!(&limit.budget, Budget::Inventory(there) if there.contains_key(&own));
+        let missing = !self.all.iter().any(lists);
+        missing.then(|| LimitGap::NotInInventory { accelerator: accelerator.clone() })
+    }
 }
 
 /// One group alone, when nothing is shared.
@@ -64,33 +147,38 @@ pub(super) fn alone(wanting: &mut Wanting<'_>) {
 }
 
 /// All groups together: optimizers share by need and priority, then nothing is added that a limit does not leave.
-pub(super) fn together(all: &mut [Wanting<'_>], limits: &[Limit], policy: &Policy) {
+pub(super) fn together(all: &mut [Wanting<'_>], limits: &Limits, policy: &Policy) {
     // Who asks for nothing now uses what there is all the same.
-    let requests: Vec<Request> = all
+    let mut requests: Vec<Request> = all
         .iter()
         .map(|one| one.asked.as_ref().map_or_else(|| capacity::at_rest(one), |asked| asked.request.clone()))
         .collect();
+    for candidate in requests.iter_mut().flat_map(|request| &mut request.candidates) {
+        candidate.accelerator = limits.spelling(candidate.accelerator.as_ref());
+    }
     let namespaces = requests.iter().map(|request| request.id.namespace.clone());
     let own = &policy.limits.rescale_namespaces;
     let on = |namespace: &SmolStr| own.get(namespace).copied().unwrap_or(policy.limits.rescale);
     let rescale = Rescale { cluster: policy.limits.rescale, namespaces: namespaces.filter(on).collect() };
-    let plans = by_score::optimize(&requests, limits, &rescale, policy.compat).plans;
+    let plans = by_score::optimize(&requests, &limits.all, &rescale, policy.compat).plans;
     all.iter_mut().zip(&plans).for_each(|(one, plan)| one.take(plan));
     all.iter_mut().for_each(Wanting::settle);
     hold_back(all, limits, policy);
 }
 
 /// Only additions are held back, the neediest last.
-fn hold_back(all: &mut [Wanting<'_>], limits: &[Limit], policy: &Policy) {
+fn hold_back(all: &mut [Wanting<'_>], limits: &Limits, policy: &Policy) {
     let mut places = Vec::new();
     let mut wants = Vec::new();
     for (group, one) in all.iter().enumerate() {
         for (at, (member, draft)) in one.members.iter().zip(&one.drafts).enumerate() {
-            wants.push(want(one, member, draft));
+            let want = want(one, member, draft);
+            let accelerator = limits.spelling(want.accelerator.as_ref());
+            wants.push(Want { accelerator, ..want });
             places.push((group, at));
         }
     }
-    let granted = grant(&wants, limits, policy.compat);
+    let granted = grant(&wants, &limits.all, policy.compat);
     for ((group, at), granted) in places.into_iter().zip(granted) {
         let one = &mut all[group];
         if one.drafts[at].number.is_some_and(|wanted| granted.granted < wanted && granted.limited) {

@@ -32,6 +32,9 @@ pub struct Limit {
     pub budget: Budget,
     /// By key, what workloads use that are not decided about here; in the budget's unit, at least 0.
     pub elsewhere: BTreeMap<SmolStr, f64>,
+    /// An accelerator that an inventory does not list is not limited by it. Otherwise it has none.
+    #[serde(default)]
+    pub open: bool,
 }
 
 /// A resource and how much there is of it.
@@ -95,7 +98,7 @@ impl Limit {
     /// A limit that nobody else draws on.
     #[must_use]
     pub fn new(name: impl Into<SmolStr>, budget: Budget) -> Self {
-        Self { name: name.into(), budget, elsewhere: BTreeMap::new() }
+        Self { name: name.into(), budget, elsewhere: BTreeMap::new(), open: false }
     }
 
     /// What `replica` takes of this limit; `None` when it is not limited by it.
@@ -106,7 +109,11 @@ impl Limit {
         match &self.budget {
             Budget::Inventory(there) => {
                 let Some(key) = accelerator(replica.accelerator, there) else { return unknown(gpus) };
-                let budget = there.get(key).map_or(0.0, |count| f64::from(*count));
+                let listed = there.get(key);
+                if self.open && listed.is_none() {
+                    return None;
+                }
+                let budget = listed.map_or(0.0, |count| f64::from(*count));
                 Some(Claim { key: key.into(), budget, each: gpus })
             }
             Budget::Quota(quota) if quota.excludes(replica.namespace) => None,

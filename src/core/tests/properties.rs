@@ -7,14 +7,17 @@ mod cases;
 #[path = "support/odd.rs"]
 mod odd;
 
+use std::collections::BTreeMap;
+
 use jiff::SignedDuration;
 use odd::{NOW, any_policy, anyones_policy, group, later, memory, policy, remembered_later, snapshot};
 use proptest::prelude::*;
 use smol_str::SmolStr;
+use wva_core::analyze::finding::Analyzer;
 use wva_core::decision::{Reason, Verdict};
 use wva_core::memory::Memory;
-use wva_core::model::{Bounds, LimitPolicy, Quota};
-use wva_core::snapshot::{Scale, SourceHealth, VariantState};
+use wva_core::model::{Bounds, LimitPolicy, Quota, Stability};
+use wva_core::snapshot::{Phase, Scale, SourceHealth, VariantState};
 use wva_core::units::{Cost, Replicas};
 use wva_core::{GroupId, Outcome, Policy, Snapshot, VariantId, decide, observe};
 
@@ -48,21 +51,27 @@ type BudgetOf = (String, f64, Box<dyn Fn(&VariantState) -> Option<f64>>);
 
 /// Every budget that is in force, by kind and key.
 fn budgets(limits: &LimitPolicy, snapshot: &Snapshot) -> Vec<BudgetOf> {
-    let inventory = snapshot.inventory.clone().unwrap_or_default();
+    // Upper and lower case say the same.
+    let upper = |gpus: &BTreeMap<SmolStr, u32>| -> BTreeMap<String, u32> {
+        gpus.iter().map(|(name, gpus)| (name.to_uppercase(), *gpus)).collect()
+    };
+    let (inventory, elsewhere) =
+        (snapshot.inventory.as_ref().map(upper).unwrap_or_default(), upper(&snapshot.elsewhere));
     let mut all: Vec<BudgetOf> = Vec::new();
     // In a cluster with one type a replica of which nothing is known is on that.
-    let gpus = |kind: &str, of: &'static str, budget: f64, only: Option<SmolStr>| -> BudgetOf {
+    let gpus = |kind: &str, of: &'static str, budget: f64, only: Option<String>| -> BudgetOf {
         let each = move |state: &VariantState| {
-            let on = state.variant.accelerator.as_ref().or(only.as_ref())?;
+            let on = state.variant.accelerator.as_deref().or(only.as_deref())?;
             Some(if on == of { f64::from(state.template.gpus) } else { 0.0 })
         };
         (format!("{kind} of {of}"), budget, Box::new(each))
     };
     let only = inventory.keys().next().filter(|_| inventory.len() == 1);
     for of in ["H100", "A100"] {
-        if limits.inventory && limits.quotas.is_empty() {
-            let [there, elsewhere] =
-                [&inventory, &snapshot.elsewhere].map(|gpus| gpus.get(of).copied().unwrap_or(0));
+        // What no node names is not limited by it, and the report says so.
+        if limits.inventory && limits.quotas.is_empty() && (limits.fail_closed || inventory.contains_key(of))
+        {
+            let [there, elsewhere] = [&inventory, &elsewhere].map(|gpus| gpus.get(of).copied().unwrap_or(0));
             all.push(gpus("inventory", of, f64::from(there) - f64::from(elsewhere), only.cloned()));
         }
         for quota in &limits.quotas {
@@ -234,6 +243,43 @@ proptest! {
             }
             prop_assert!(added == 0.0 || used <= budget + 1e-6, "{name}: {used} of {budget}");
         }
+    }
+
+    #[test]
+    fn what_waits_for_a_node_is_not_ordered_again(
+        snapshot in snapshot(), memory in memory(), policy in any_policy(),
+    ) {
+        let mut policy = policy;
+        policy.global.default.stability = Stability::default();
+        // The legacy solver sizes each variant anew by its load: nothing adds up there.
+        prop_assume!(policy.global.default.analyzer != Analyzer::Inferno);
+        let outcome = evaluate(&snapshot, &memory, &policy);
+        for state in states(&snapshot) {
+            let waits = state.replicas.iter().any(|pod| pod.phase == Phase::Unschedulable);
+            let active = state.scale.filter(|scale| scale.spec > Replicas::ZERO);
+            let (Some(scale), true) = (active, waits) else { continue };
+            if let Verdict::Target(target) = &outcome.decisions[&state.variant.id].verdict {
+                let promised = promised(state, &memory).unwrap_or(Replicas::ZERO);
+                let most = scale.spec.max(promised).max(state.variant.bounds.min).max(Replicas::ONE);
+                prop_assert!(target.desired <= most, "{}", target.message);
+            }
+        }
+    }
+
+    #[test]
+    fn a_limit_that_nobody_can_apply_changes_no_number_unless_it_is_to_deny(
+        snapshot in snapshot(), memory in memory(), policy in anyones_policy(),
+    ) {
+        let mut snapshot = snapshot;
+        snapshot.inventory = None;
+        let mut limited = policy.clone();
+        (limited.limits.inventory, limited.limits.fail_closed) = (true, false);
+        let mut free = limited.clone();
+        free.limits.inventory = false;
+        let (limited, free) = (evaluate(&snapshot, &memory, &limited), evaluate(&snapshot, &memory, &free));
+        prop_assert_eq!(numbers(&limited), numbers(&free));
+        let told = limited.report.groups.values().map(|group| group.limit_gaps.len()).sum::<usize>();
+        prop_assert_eq!(told, if policy.limits.quotas.is_empty() { states(&snapshot).count() } else { 0 });
     }
 
     #[test]

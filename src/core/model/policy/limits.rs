@@ -15,6 +15,11 @@ use crate::units::{Cost, OutOfRange};
 pub struct LimitPolicy {
     /// GPUs that the cluster has, by type. WVA's `enableLimiter`; any quota takes its place, as in WVA.
     pub inventory: bool,
+    /// Nothing is added while the inventory is not known, or has no such accelerator. Otherwise additions go through then, and
+    /// the report says that the limit is not in force: without the right to list nodes, or with nodes that nobody has labelled,
+    /// a fleet would never grow.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub fail_closed: bool,
     /// Quotas of GPUs, applied one after the other.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub quotas: Vec<Quota>,

@@ -319,19 +319,22 @@ fn limits() -> impl Strategy<Value = LimitPolicy> {
     });
     let power = (0.0..40_000.0).prop_map(|watts| Power { watts, per_gpu: [("H100".into(), 700.0)].into() });
     let spend = (0.0..400.0).prop_map(|cost| Cost::new(cost).unwrap());
-    (any::<bool>(), vec(quota, 0..2), proptest::option::of(power), proptest::option::of(spend), any::<bool>())
-        .prop_map(|(inventory, quotas, power, spend, rescale)| LimitPolicy {
+    let switches = (any::<bool>(), any::<bool>(), any::<bool>());
+    (switches, vec(quota, 0..2), proptest::option::of(power), proptest::option::of(spend)).prop_map(
+        |((inventory, fail_closed, rescale), quotas, power, spend)| LimitPolicy {
             inventory,
+            fail_closed,
             quotas,
             power,
             spend,
             rescale,
             ..LimitPolicy::default()
-        })
+        },
+    )
 }
 
 pub(crate) fn snapshot() -> BoxedStrategy<Snapshot> {
-    let types = prop_oneof![Just(vec!["H100"]), Just(vec!["H100", "A100"])];
+    let types = prop_oneof![Just(vec!["H100"]), Just(vec!["h100"]), Just(vec!["H100", "A100"])];
     let there = (types, 0_u32..40)
         .prop_map(|(types, gpus)| types.into_iter().map(|name| (SmolStr::new_static(name), gpus)).collect());
     let elsewhere = prop_oneof![2 => Just(None), 1 => (1_u32..9).prop_map(Some)]

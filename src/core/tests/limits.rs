@@ -1,0 +1,77 @@
+//! A limit on GPUs where nobody knows how many there are.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests may fail like tests")]
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use wva_core::decision::Verdict;
+use wva_core::report::LimitGap;
+use wva_core::{GroupId, Memory, Policy, Snapshot, VariantId, decide};
+
+#[derive(Deserialize)]
+struct Scene {
+    policy: Policy,
+    memory: Memory,
+    snapshot: Snapshot,
+}
+
+/// A fleet of one replica that needs more, and a limit of 2 GPUs of H100 of which one is used.
+fn needy() -> Scene {
+    let text = include_str!("../../../tests/scenarios/gpus-that-are-not-there-hold-additions-back.json");
+    serde_json::from_str(text).unwrap()
+}
+
+impl Scene {
+    fn with(gpus: Option<&[(&str, u32)]>) -> Self {
+        let mut scene = needy();
+        let known = |gpus: &[(&str, u32)]| gpus.iter().map(|(name, gpus)| ((*name).into(), *gpus)).collect();
+        scene.snapshot.inventory = gpus.map(known);
+        scene
+    }
+
+    fn decided(&self) -> (u32, Option<LimitGap>) {
+        let outcome = decide(&self.snapshot, &self.memory, &self.policy);
+        assert_eq!(outcome.report.violations, []);
+        let Verdict::Target(target) = &outcome.decisions[&VariantId::new("default", "llama")].verdict else {
+            panic!("no number")
+        };
+        let report = &outcome.report.groups[&GroupId::new("default", "m")];
+        let gap = report.limit_gaps.get("llama").cloned();
+        let told = report.steps.iter().any(|step| step.finding.contains("is not in force"));
+        assert_eq!(told, gap.is_some());
+        (target.desired.get(), gap)
+    }
+}
+
+#[test]
+fn a_limit_on_gpus_without_the_right_to_list_nodes_once_denied_every_addition() {
+    let mut free = needy();
+    free.policy.limits.inventory = false;
+    let (needed, gap) = free.decided();
+    assert!(needed > 2 && gap.is_none(), "{needed}");
+    assert_eq!(Scene::with(None).decided(), (needed, Some(LimitGap::NoInventory)));
+    let unlabelled = Scene::with(Some(&[])).decided();
+    assert_eq!(unlabelled, (needed, Some(LimitGap::NoInventory)), "no node names its accelerator");
+    let accelerator = "H100".into();
+    let others = Scene::with(Some(&[("A100", 8)])).decided();
+    assert_eq!(others, (needed, Some(LimitGap::NotInInventory { accelerator })));
+    assert_eq!(needy().decided(), (2, None), "and where it is known, it limits");
+}
+
+#[test]
+fn a_limit_on_gpus_that_is_to_fail_closed_denies_where_it_is_not_known() {
+    for gpus in [None, Some(&[][..]), Some(&[("A100", 8)][..])] {
+        let mut scene = Scene::with(gpus);
+        scene.policy.limits.fail_closed = true;
+        assert_eq!(scene.decided(), (1, None), "{gpus:?}");
+    }
+}
+
+#[test]
+fn a_variant_and_a_node_that_differ_in_upper_and_lower_case_once_met_no_limit_of_each_other() {
+    assert_eq!(Scene::with(Some(&[("h100", 2)])).decided(), (2, None));
+    assert_eq!(Scene::with(Some(&[("h100", 1), ("H100", 2)])).decided(), (3, None), "nodes differ too");
+    let mut scene = Scene::with(Some(&[("h100", 4)]));
+    scene.snapshot.elsewhere = BTreeMap::from([("H100".into(), 2)]);
+    assert_eq!(scene.decided(), (2, None), "and pods of others are on them");
+}
