@@ -41,6 +41,7 @@ fn prometheus_settings(from: config::Prometheus) -> PrometheusSettings {
         },
         server_name: from.server_name,
         max_series: from.max_series,
+        trusted_collectors: from.trusted_collectors,
         ..PrometheusSettings::new(from.url)
     }
 }

@@ -7,6 +7,7 @@
 //!   nobody's when there are several.
 //! - *Copies*: series that say the same of the same process (an HA pair of Prometheus, two scrape jobs): the one with
 //!   the newest sample counts, whole. Copies are never interleaved, because their clocks and offsets differ.
+//! - *Hearsay*: what a pod says of itself wins over what a collector says of it.
 //! - *Names*: a ratio's halves come from one generation of names; the newest name that is complete counts, unless an
 //!   older one has a newer sample (an engine that was rolled back).
 //! - *Parts*: what the scheduler counts by flow, priority or endpoint is added up to one series a model; what it counts by
@@ -38,6 +39,8 @@ pub(super) struct RawSeries {
     pub(super) part: Box<str>,
     /// Whom the scheduler counts it for.
     pub(super) to: Option<Receiver>,
+    /// A collector says it of a pod that it isn't.
+    pub(super) is_relayed: bool,
     /// Every other label, hashed, so that equal copies are chosen the same way each time.
     pub(super) origin: u64,
     pub(super) samples: Vec<Sample>,
@@ -65,6 +68,7 @@ pub(super) fn merge(raw: Vec<RawSeries>) -> Vec<Series> {
     pods.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
     let mut merged = Vec::new();
     for ((namespace, pod), raw) in pods {
+        let raw = prefer_direct(raw);
         let series = |(subject, named): (Subject, Named)| Series {
             namespace: namespace.clone(),
             pod: pod.clone(),
@@ -78,6 +82,16 @@ pub(super) fn merge(raw: Vec<RawSeries>) -> Vec<Series> {
         merged.extend(choose_names(add_parts(choose_copies(raw))).map(series));
     }
     merged
+}
+
+/// What a pod says of itself wins over what a collector says of it, whatever engine that names.
+fn prefer_direct(mut raw: Vec<RawSeries>) -> Vec<RawSeries> {
+    let is_engine = |series: &RawSeries| !series.name.kind.is_scheduler();
+    let direct = |series: &RawSeries| is_engine(series) && !series.is_relayed && !series.samples.is_empty();
+    if raw.iter().any(|series| series.is_relayed) && raw.iter().any(direct) {
+        raw.retain(|series| !series.is_relayed);
+    }
+    raw
 }
 
 /// The process of a pod, or the scheduler's model, that a series is about.
@@ -244,6 +258,7 @@ mod tests {
             model: Some("m".into()),
             part: Box::default(),
             to: None,
+            is_relayed: false,
             origin: 0,
             samples: samples.iter().map(|&(s, value)| Sample { at: at(s), value }).collect(),
         }

@@ -151,6 +151,11 @@ pub struct SourceArgs {
     /// Above this many series a query is split by namespace, and within a namespace by signal.
     #[arg(long, default_value_t = 20_000, value_name = "COUNT")]
     pub max_series: u64,
+    /// Scrape targets whose metrics may speak for pods of other namespaces (collectors, and a scheduler that stands in another
+    /// namespace than its models): each a namespace, or namespace/job. Of everybody else, the target's own namespace and pod
+    /// labels count alone, since a pod can write any other.
+    #[arg(long, value_delimiter = ',', value_parser = collector, value_name = "NAMESPACE[/JOB],…")]
+    pub trusted_collectors: Vec<String>,
     /// Scraping pods directly: http, or https with any certificate (with a token: only with a trusted one).
     #[arg(long, default_value = "http", value_parser = ["http", "https"], value_name = "SCHEME")]
     pub scrape_scheme: String,
@@ -168,6 +173,17 @@ pub struct SourceArgs {
 /// A path, or nothing: manifests leave variables empty.
 pub(super) fn path_or_empty() -> impl TypedValueParser<Value = PathBuf> {
     OsStringValueParser::new().map(PathBuf::from)
+}
+
+/// A namespace, or a namespace and a job.
+fn collector(text: &str) -> Result<String, String> {
+    let (namespace, job) =
+        text.split_once('/').map_or((text, None), |(namespace, job)| (namespace, Some(job)));
+    let letters = namespace.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
+    if namespace.is_empty() || namespace.len() > 63 || !letters || job.is_some_and(str::is_empty) {
+        return Err("must be a namespace, or namespace/job as the scrape target's labels have them".into());
+    }
+    Ok(text.to_owned())
 }
 
 /// A switch as manifests write it: any case, 1 and 0, and empty for off.

@@ -130,6 +130,8 @@ pub struct Prometheus {
     pub insecure_skip_verify: bool,
     /// Above this many series a query is split by namespace, and within a namespace by signal.
     pub max_series: u64,
+    /// Scrape targets that may speak for pods of other namespaces, each as `namespace` or `namespace/job`.
+    pub trusted_collectors: Vec<String>,
 }
 
 /// How to scrape pods.
@@ -339,6 +341,7 @@ fn source(args: SourceArgs) -> Result<Source, ConfigError> {
         server_name: args.prometheus_server_name.filter(|name| !name.is_empty()),
         insecure_skip_verify: args.prometheus_tls_insecure_skip_verify,
         max_series: args.max_series,
+        trusted_collectors: args.trusted_collectors,
     })))
 }
 

@@ -18,6 +18,11 @@ const MAX_WARNING_CHARS: usize = 300;
 const USUAL_LABELS: usize = 16;
 const USUAL_SAMPLES: usize = 8;
 
+/// How infos begin that are remarks on the query (Prometheus, and who uses its engine). Any other one tells of data.
+const ABOUT_THE_QUERY: &str = "PromQL info:";
+/// What a mark of `VictoriaMetrics` means: a storage node did not answer, and series that only it has are left out.
+const PARTIAL: &str = "the answer is partial: a storage node did not answer (isPartial)";
+
 /// Where a series stands: in the list `result` of the object `data` of the answer.
 const LIST: [u8; 3] = *b"{{[";
 
@@ -48,7 +53,7 @@ pub(super) struct Envelope {
     pub(super) has_result: bool,
     pub(super) error_type: String,
     pub(super) error: String,
-    /// Warnings, bounded. Infos are remarks on the query, not on what is missing.
+    /// What is missing, as warnings, remarks that are not about the query, or a mark say it; bounded.
     pub(super) warnings: Vec<String>,
     /// Why the answer could not be read to its end.
     pub(super) broken: Option<String>,
@@ -192,6 +197,17 @@ impl<'de> Visitor<'de> for EnvelopeSeed<'_> {
                 "warnings" => {
                     let told: Option<Vec<String>> = map.next_value()?;
                     keep_warnings(&mut self.0.warnings, told.unwrap_or_default());
+                }
+                "infos" => {
+                    let told: Option<Vec<String>> = map.next_value()?;
+                    let of_data = told.unwrap_or_default().into_iter();
+                    let of_data = of_data.filter(|info| !info.starts_with(ABOUT_THE_QUERY)).collect();
+                    keep_warnings(&mut self.0.warnings, of_data);
+                }
+                "isPartial" => {
+                    if map.next_value::<serde_json::Value>()? != serde_json::Value::Bool(false) {
+                        keep_warnings(&mut self.0.warnings, vec![PARTIAL.to_owned()]);
+                    }
                 }
                 _ => drop(map.next_value::<IgnoredAny>()?),
             }
@@ -381,7 +397,7 @@ mod tests {
 
     const WHOLE: &str = r#"{"status":"success","data":{"resultType":"matrix","result":[
         {"metric":{"__name__":"a","pod":"p"},"values":[[1800000000.123,"0.5"],[1800000015,"NaN"]]},
-        {"metric":{"__name__":"b"},"values":[[1800000000,"+Inf"]]}]},"warnings":["store gone"],"infos":["hm"]}"#;
+        {"metric":{"__name__":"b"},"values":[[1800000000,"+Inf"]]}]},"warnings":["store gone"],"infos":["PromQL info: hm"]}"#;
 
     /// The series with owned labels, and the envelope; the text comes in pieces of `size`.
     fn parse_in(text: &str, size: usize) -> (Envelope, Vec<Element<'static>>) {
@@ -404,7 +420,7 @@ mod tests {
         let (envelope, found) = parse(WHOLE);
         assert_eq!(envelope.broken, None);
         assert_eq!(envelope.status, "success");
-        assert_eq!(envelope.warnings, ["store gone"], "infos are not gaps");
+        assert_eq!(envelope.warnings, ["store gone"], "a remark on the query is no gap");
         assert_eq!(found.len(), 2);
         assert_eq!(found[0].labels.get("pod"), Some("p"));
         assert_eq!(found[0].points[0].at.as_millisecond(), 1_800_000_000_123);
@@ -424,7 +440,7 @@ mod tests {
 
     #[test]
     fn it_does_not_matter_in_which_pieces_an_answer_comes() {
-        let hostile = r#"{"status":"success","infos":["[{"],"data":{"stats":{"a":[{"b":1}]},"result" : [
+        let hostile = r#"{"status":"success","infos":["PromQL info: [{"],"data":{"stats":{"a":[{"b":1}]},"result" : [
             {"metric":{"pod":"a\"}],[{\\"},"values":[[1,"2"]]} , {"metric":{},"value":[3,"4"]}]},"warnings":["}]"]}"#;
         for text in [WHOLE, hostile] {
             for size in 1..text.len() {

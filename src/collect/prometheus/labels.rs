@@ -8,6 +8,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::answer::{Element, Labels};
+use super::collectors::Collectors;
 use crate::collect::merge::RawSeries;
 use crate::collect::signals::{self, Kind, Name};
 use crate::engine::{Receiver, Scope};
@@ -24,9 +25,22 @@ const SCHEDULER_PARTS: [&str; 8] = [
     "model_name",
 ];
 
-/// What the series in an answer are joined with: the namespaces in scope and the pods known in each.
+/// What the series in an answer are joined with.
 #[derive(Debug)]
-pub(super) struct Known(HashMap<Arc<str>, HashSet<Arc<str>>>);
+pub(super) struct Known {
+    /// The namespaces in scope and the pods known in each.
+    pods: HashMap<Arc<str>, HashSet<Arc<str>>>,
+    /// Who may speak for other pods.
+    collectors: Arc<Collectors>,
+}
+
+/// Whom a series is about.
+struct Owner {
+    namespace: Arc<str>,
+    pod: Arc<str>,
+    /// A collector says it of another pod.
+    is_relayed: bool,
+}
 
 /// Texts of one answer that many series share and that are not known before, each kept once.
 #[derive(Debug, Default)]
@@ -44,7 +58,7 @@ impl Shared {
 }
 
 impl Known {
-    pub(super) fn new(scope: &Scope) -> Self {
+    pub(super) fn new(scope: &Scope, collectors: Arc<Collectors>) -> Self {
         let mut known: HashMap<Arc<str>, HashSet<Arc<str>>> =
             scope.namespaces.iter().map(|namespace| (namespace.as_str().into(), HashSet::new())).collect();
         for endpoint in &scope.endpoints {
@@ -52,7 +66,7 @@ impl Known {
                 pods.insert(endpoint.pod.as_str().into());
             }
         }
-        Self(known)
+        Self { pods: known, collectors }
     }
 
     /// The series as one of ours and the times of its impossible samples; `None` when it's nobody's in scope.
@@ -63,7 +77,7 @@ impl Known {
     ) -> Option<(RawSeries, Vec<Timestamp>)> {
         let Element { labels, points: mut samples } = element;
         let name = signals::find(labels.get("__name__")?)?;
-        let (namespace, pod) = if name.kind.is_scheduler() {
+        let Owner { namespace, pod, is_relayed } = if name.kind.is_scheduler() {
             if name.kind == Kind::SchedulerSuccesses && labels.get("status") != Some("success") {
                 return None;
             }
@@ -97,40 +111,52 @@ impl Known {
             model: model(name, &labels).map(|model| shared.keep(model)),
             part: part(name, &labels),
             to: receiver(name, &labels, shared),
+            is_relayed,
             origin: origin(name, &labels),
             samples,
         };
         Some((series, bad))
     }
 
-    /// Namespace and pod of an engine. `namespace` and `pod` come from the scrape configuration and are the pod's own,
-    /// unless somebody in between was scraped (a collector, a federation): then the pod's own are the `exported_` ones.
-    /// So the pair that names a pod we know wins, else the one in a namespace we know.
-    fn engine(&self, labels: &Labels<'_>, shared: &mut Shared) -> Option<(Arc<str>, Arc<str>)> {
+    /// The engine that a series is about. `namespace` and `pod` are those of the scrape target, and nobody can write them who
+    /// is scraped. A target that is a collector may say of whom it speaks: then the pair that names a pod we know wins, else
+    /// the one in a namespace we know.
+    fn engine(&self, labels: &Labels<'_>, shared: &mut Shared) -> Option<Owner> {
         let pod = labels.get("pod").or_else(|| labels.get("pod_name"));
+        let own = labels.get("namespace").zip(pod).map(|pair| (pair, false));
         let exported_pod = labels.get("exported_pod").or(pod);
-        let pairs = [(labels.get("namespace"), pod), (labels.get("exported_namespace"), exported_pod)]
-            .map(|(n, p)| n.zip(p));
-        let ours = |(namespace, pod)| {
-            let (namespace, pods) = self.0.get_key_value(namespace)?;
-            Some((namespace.clone(), pods.get(pod)?.clone()))
+        let said = labels.get("exported_namespace").zip(exported_pod).map(|pair| (pair, true));
+        let said = said.filter(|_| self.collectors.list(labels));
+        let ours = |((namespace, pod), is_relayed)| {
+            let (namespace, pods) = self.pods.get_key_value(namespace)?;
+            Some(Owner { namespace: namespace.clone(), pod: pods.get(pod)?.clone(), is_relayed })
         };
-        let mut stranger = |(namespace, pod)| Some((self.namespace(namespace)?, shared.keep(pod)));
-        let mut pairs = pairs.into_iter().flatten();
+        let mut stranger = |((namespace, pod), is_relayed)| {
+            Some(Owner { namespace: self.namespace(namespace)?, pod: shared.keep(pod), is_relayed })
+        };
+        let mut pairs = own.into_iter().chain(said);
         pairs.clone().find_map(ours).or_else(|| pairs.find_map(&mut stranger))
     }
 
-    /// Namespace of the model and name of the scheduler's pod. Where the scheduler names a namespace itself it is the
-    /// one of the serving pods, and Prometheus has renamed it to `exported_namespace`.
-    fn scheduler(&self, labels: &Labels<'_>, shared: &mut Shared) -> Option<(Arc<str>, Arc<str>)> {
-        let namespaces = [labels.get("exported_namespace"), labels.get("namespace")];
-        let namespace = namespaces.into_iter().flatten().find_map(|name| self.namespace(name))?;
-        Some((namespace, shared.keep(labels.get("pod").unwrap_or_default())))
+    /// The namespace of the model and the scheduler's pod. A scheduler speaks for its own namespace; for another one, which
+    /// it names itself and Prometheus has renamed to `exported_namespace`, only as a collector.
+    fn scheduler(&self, labels: &Labels<'_>, shared: &mut Shared) -> Option<Owner> {
+        let own = labels.get("namespace");
+        let said = labels.get("exported_namespace").filter(|said| own != Some(*said));
+        let namespace = match said {
+            None => self.namespace(own?)?,
+            Some(said) if self.collectors.list(labels) => {
+                self.namespace(said).or_else(|| self.namespace(own?))?
+            }
+            Some(_) => return None,
+        };
+        let pod = shared.keep(labels.get("pod").unwrap_or_default());
+        Some(Owner { namespace, pod, is_relayed: false })
     }
 
     /// A namespace in scope.
     fn namespace(&self, name: &str) -> Option<Arc<str>> {
-        self.0.get_key_value(name).map(|(namespace, _)| namespace.clone())
+        self.pods.get_key_value(name).map(|(namespace, _)| namespace.clone())
     }
 }
 
@@ -193,9 +219,15 @@ mod tests {
     }
 
     fn identify(labels: &[(&str, &str)]) -> Option<RawSeries> {
+        identify_with(&["monitoring"], labels)
+    }
+
+    fn identify_with(collectors: &[&str], labels: &[(&str, &str)]) -> Option<RawSeries> {
         let labels = Labels(labels.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect());
         let points = vec![Sample { at: Timestamp::UNIX_EPOCH, value: 1.0 }];
-        let series = Known::new(&scope()).identify(Element { labels, points }, &mut Shared::default());
+        let collectors: Vec<String> = collectors.iter().map(|&name| name.to_owned()).collect();
+        let known = Known::new(&scope(), Arc::new(Collectors::new(&collectors)));
+        let series = known.identify(Element { labels, points }, &mut Shared::default());
         series.map(|(series, _)| series)
     }
 
@@ -211,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_scraped_through_somebody_else_keeps_its_own_name() {
+    fn a_pod_scraped_through_a_listed_collector_keeps_its_own_name() {
         let labels = [
             WAITING,
             ("namespace", "monitoring"),
@@ -219,7 +251,39 @@ mod tests {
             ("exported_namespace", "llm"),
             ("exported_pod", "vllm-0"),
         ];
-        assert_eq!(&*identify(&labels).unwrap().pod, "vllm-0");
+        let series = identify(&labels).unwrap();
+        assert!(&*series.pod == "vllm-0" && series.is_relayed);
+        assert!(identify_with(&[], &labels).is_none(), "by default nobody is a collector");
+    }
+
+    #[test]
+    fn a_page_that_names_another_tenants_pod_speaks_for_nobody() {
+        let forged = [
+            WAITING,
+            ("namespace", "evil"),
+            ("pod", "evil-0"),
+            ("exported_namespace", "llm"),
+            ("exported_pod", "vllm-0"),
+            ("exported_job", "monitoring"),
+        ];
+        assert!(identify(&forged).is_none());
+        let within = [
+            WAITING,
+            ("namespace", "llm"),
+            ("pod", "vllm-9"),
+            ("exported_namespace", "llm"),
+            ("exported_pod", "vllm-0"),
+        ];
+        assert_eq!(&*identify(&within).unwrap().pod, "vllm-9", "a neighbour in the same namespace neither");
+    }
+
+    #[test]
+    fn a_scheduler_of_another_tenant_adds_no_phantom_queue() {
+        let queue = ("__name__", "llm_d_epp_flow_control_queue_size");
+        let forged = [queue, ("namespace", "evil"), ("exported_namespace", "llm"), ("model_name", "m")];
+        assert!(identify(&forged).is_none());
+        let own = [queue, ("namespace", "llm"), ("exported_namespace", "llm"), ("model_name", "m")];
+        assert_eq!(&*identify(&own).unwrap().namespace, "llm");
     }
 
     #[test]
@@ -229,12 +293,12 @@ mod tests {
     }
 
     #[test]
-    fn the_schedulers_own_namespace_is_the_models_and_only_successes_count() {
+    fn a_listed_scheduler_names_the_models_namespace_and_only_successes_count() {
         let attempts = ("__name__", "inference_extension_scheduler_attempts_total");
         let labels = |status| {
             vec![
                 attempts,
-                ("namespace", "gateway"),
+                ("namespace", "monitoring"),
                 ("exported_namespace", "llm"),
                 ("pod", "epp-0"),
                 ("model_name", "base"),

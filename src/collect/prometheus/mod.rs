@@ -8,6 +8,7 @@
 mod answer;
 mod bad;
 mod client;
+mod collectors;
 mod labels;
 mod plan;
 mod source;
@@ -44,6 +45,8 @@ pub struct PrometheusSettings {
     pub max_series: u64,
     /// The longest answer to one query, decompressed; what is over is cut off, and a gap says so.
     pub max_body_bytes: usize,
+    /// Scrape targets that may speak for pods of other namespaces, each as `namespace` or `namespace/job`; nobody else may.
+    pub trusted_collectors: Vec<String>,
     /// Queries at once while split.
     pub concurrency: usize,
 }
@@ -75,6 +78,7 @@ impl PrometheusSettings {
             deadline: DEADLINE,
             window: Self::WINDOW,
             max_series: Self::MAX_SERIES,
+            trusted_collectors: Vec::new(),
             max_body_bytes: Self::MAX_BODY_BYTES,
             concurrency: Self::CONCURRENCY,
         }
@@ -93,6 +97,7 @@ impl fmt::Debug for PrometheusSettings {
             .field("deadline", &self.deadline)
             .field("window", &self.window)
             .field("max_series", &self.max_series)
+            .field("trusted_collectors", &self.trusted_collectors)
             .field("max_body_bytes", &self.max_body_bytes)
             .field("concurrency", &self.concurrency)
             .finish()

@@ -4,9 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// The question that decides: how many series there are, by the two labels that may name a namespace.
-pub(super) fn count_query(names: &str) -> String {
-    format!("count by (namespace, exported_namespace) ({{__name__=~\"{names}\"}})")
+use super::collectors::Collectors;
+
+/// The question that decides: how many series there are, by the labels that may name a namespace: what was scraped says
+/// `exported_namespace`, which counts only where `collectors` are listed.
+pub(super) fn count_query(names: &str, collectors: &Collectors) -> String {
+    let by = if collectors.is_empty() { "namespace" } else { "namespace, exported_namespace" };
+    format!("count by ({by}) ({{__name__=~\"{names}\"}})")
 }
 
 /// How many series have these labels.
@@ -15,6 +19,14 @@ pub(super) struct Count {
     pub(super) namespace: String,
     pub(super) exported_namespace: String,
     pub(super) series: u64,
+}
+
+impl Count {
+    /// The namespaces that these series may be about.
+    fn about<'a>(&'a self, collectors: &Collectors) -> impl Iterator<Item = &'a String> {
+        let relayed = collectors.has(&self.namespace).then_some(&self.exported_namespace);
+        std::iter::once(&self.namespace).chain(relayed)
+    }
 }
 
 /// What is asked for, and in which parts.
@@ -26,6 +38,8 @@ pub(super) struct Extent<'a> {
     pub(super) signals: &'a [String],
     /// Most series of one query, where possible.
     pub(super) max_series: u64,
+    /// Who may speak for other namespaces.
+    pub(super) collectors: &'a Collectors,
 }
 
 /// One query.
@@ -73,10 +87,9 @@ fn escape(value: &str) -> String {
 }
 
 /// True when every namespace in scope has been counted: series of the others may have come since.
-pub(super) fn all_counted(counts: &[Count], scope: &BTreeSet<String>) -> bool {
-    let counted =
-        |name: &String| counts.iter().any(|c| c.namespace == *name || c.exported_namespace == *name);
-    scope.iter().all(counted)
+pub(super) fn all_counted(counts: &[Count], scope: &BTreeSet<String>, collectors: &Collectors) -> bool {
+    let counted: BTreeSet<&String> = counts.iter().flat_map(|count| count.about(collectors)).collect();
+    scope.iter().all(|name| counted.contains(name))
 }
 
 /// The queries for series as counted: one while there are at most `max_series`, else as few batches of whole
@@ -86,7 +99,7 @@ pub(super) fn batches(counts: &[Count], extent: &Extent<'_>) -> Vec<Batch> {
     if total <= extent.max_series {
         return vec![Batch { names: extent.signals.join("|"), labels: None, concerns: None }];
     }
-    pack(&relevant(counts, extent.scope), extent, extent.max_series)
+    pack(&relevant(counts, extent), extent, extent.max_series)
 }
 
 /// At most one namespace a query: for a backend that refused for size. Without counts, by the namespaces in scope.
@@ -98,7 +111,7 @@ pub(super) fn by_namespace(counts: &[Count], extent: &Extent<'_>) -> Vec<Batch> 
         };
         return extent.scope.iter().map(one).collect();
     }
-    pack(&relevant(counts, extent.scope), extent, 0)
+    pack(&relevant(counts, extent), extent, 0)
 }
 
 /// One query for each namespace of a batch that was refused for size; `None` when it can't be made smaller.
@@ -116,12 +129,12 @@ pub(super) fn alone(refused: &Batch, counts: &[Count], extent: &Extent<'_>) -> O
 /// Values of the `namespace` label that concern the scope: their series, and the namespaces concerned.
 type Relevant<'a> = BTreeMap<&'a str, (u64, BTreeSet<String>)>;
 
-fn relevant<'a>(counts: &'a [Count], scope: &BTreeSet<String>) -> Relevant<'a> {
+fn relevant<'a>(counts: &'a [Count], extent: &Extent<'_>) -> Relevant<'a> {
     let mut relevant = Relevant::new();
     for count in counts {
-        let names = [&count.namespace, &count.exported_namespace];
+        let names = count.about(extent.collectors);
         let concerned: BTreeSet<String> =
-            names.into_iter().filter(|name| scope.contains(*name)).cloned().collect();
+            names.filter(|name| extent.scope.contains(*name)).cloned().collect();
         if concerned.is_empty() {
             continue;
         }
@@ -183,7 +196,8 @@ mod tests {
     /// What `ask` makes of asking for three signals of these namespaces, with at most ten series a query.
     fn planned<T>(namespaces: &[&str], ask: impl Fn(&Extent<'_>) -> T) -> T {
         let signals = ["a|b", "c", "d"].map(str::to_owned);
-        ask(&Extent { scope: &scope(namespaces), signals: &signals, max_series: 10 })
+        let collectors = Collectors::new(&["monitoring".to_owned()]);
+        ask(&Extent { scope: &scope(namespaces), signals: &signals, max_series: 10, collectors: &collectors })
     }
 
     fn labels(batches: &[Batch]) -> Vec<Vec<&str>> {
@@ -257,8 +271,24 @@ mod tests {
     #[test]
     fn counts_of_all_namespaces_are_by_either_label() {
         let counts = [count("monitoring", "a", 1), count("b", "", 1)];
-        assert!(all_counted(&counts, &scope(&["a", "b"])));
-        assert!(!all_counted(&counts, &scope(&["a", "b", "c"])));
+        let listed = Collectors::new(&["monitoring".to_owned()]);
+        assert!(all_counted(&counts, &scope(&["a", "b"]), &listed));
+        assert!(!all_counted(&counts, &scope(&["a", "b", "c"]), &listed));
+        assert!(!all_counted(&counts, &scope(&["a", "b"]), &Collectors::default()), "anybody can write it");
+    }
+
+    #[test]
+    fn a_namespace_that_a_page_names_itself_is_neither_counted_nor_asked_for() {
+        let counts = [count("evil", "a", 50), count("a", "", 11)];
+        let split = planned(&["a"], |extent| batches(&counts, extent));
+        assert_eq!(labels(&split), [["a"]; 3]);
+        let names = "x|y";
+        assert_eq!(
+            count_query(names, &Collectors::default()),
+            "count by (namespace) ({__name__=~\"x|y\"})",
+            "a page with a hundred thousand namespaces is one line of the answer"
+        );
+        assert!(count_query(names, &Collectors::new(&["m".to_owned()])).contains("exported_namespace"));
     }
 
     #[test]

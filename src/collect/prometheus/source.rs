@@ -14,6 +14,7 @@ use super::PrometheusSettings;
 use super::answer::Element;
 use super::bad::{Bad, Counted};
 use super::client::{QueryClient, QueryError, Remarks, Terms};
+use super::collectors::Collectors;
 use super::labels::{Known, Shared};
 use super::plan::{self, Batch, Count, Extent};
 use super::window::Window;
@@ -38,6 +39,7 @@ pub struct PrometheusSource {
     client: QueryClient,
     window: Mutex<Window>,
     max_series: u64,
+    collectors: Arc<Collectors>,
     concurrency: usize,
     deadline: Duration,
     split_until: Mutex<Option<Instant>>,
@@ -95,6 +97,7 @@ impl PrometheusSource {
             client: QueryClient::new(settings)?,
             window: Mutex::new(Window::new(settings.window)),
             max_series: settings.max_series,
+            collectors: Arc::new(Collectors::new(&settings.trusted_collectors)),
             concurrency: settings.concurrency.max(1),
             deadline: settings.deadline,
             split_until: Mutex::new(None),
@@ -110,7 +113,7 @@ impl PrometheusSource {
         }
         let round = Round {
             signals: signals::alternatives(scope.needs.as_ref().map(|needs| &needs.signals)),
-            known: Arc::new(Known::new(scope)),
+            known: Arc::new(Known::new(scope, self.collectors.clone())),
             terms: self.client.terms(self.deadline).await?,
             window: self.window(scope),
         };
@@ -139,7 +142,7 @@ impl PrometheusSource {
     async fn counts(&self, round: &Round, scope: &Scope) -> Result<(Arc<Vec<Count>>, Remarks), QueryError> {
         let standing = self.counts.lock().clone().filter(|standing| {
             let same = standing.signals == round.signals && Instant::now() < standing.until;
-            same && plan::all_counted(&standing.counts, &scope.namespaces)
+            same && plan::all_counted(&standing.counts, &scope.namespaces, &self.collectors)
         });
         if let Some(Counts { counts, .. }) = standing {
             return Ok((counts, Remarks::default()));
@@ -188,8 +191,13 @@ impl PrometheusSource {
         }
     }
 
-    fn extent<'a>(&self, round: &'a Round, scope: &'a Scope) -> Extent<'a> {
-        Extent { scope: &scope.namespaces, signals: &round.signals, max_series: self.max_series }
+    fn extent<'a>(&'a self, round: &'a Round, scope: &'a Scope) -> Extent<'a> {
+        Extent {
+            scope: &scope.namespaces,
+            signals: &round.signals,
+            max_series: self.max_series,
+            collectors: &self.collectors,
+        }
     }
 
     /// As long as the samples' distance wants it, and as long as decisions look back, with a scrape to spare.
@@ -221,7 +229,7 @@ impl PrometheusSource {
             let (namespace, exported_namespace) = (label("namespace"), label("exported_namespace"));
             counts.push(Count { namespace, exported_namespace, series });
         };
-        let query = plan::count_query(&round.signals.join("|"));
+        let query = plan::count_query(&round.signals.join("|"), &self.collectors);
         let span = info_span!("prometheus_count", source = self.client.name());
         self.client.query(&query, &round.terms, Vec::new(), add).instrument(span).await
     }

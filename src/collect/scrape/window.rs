@@ -89,6 +89,7 @@ impl Window {
             model: model.as_deref().map(Into::into),
             part: part.as_str().into(),
             to: None,
+            is_relayed: false,
             origin: origin(endpoint.ip),
             samples: samples.iter().copied().collect(),
         })

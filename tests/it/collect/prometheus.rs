@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use wiremock::{Request, ResponseTemplate};
-use wva::engine::Scope;
+use wva::engine::{Collected, Scope};
 use wva_core::snapshot::Signal;
 use wva_core::units::Seconds;
 
@@ -36,7 +36,7 @@ async fn one_model_and_a_thousand_take_the_same_two_queries() {
         assert_eq!(collected.series.len() as u64, models);
         let asked: Vec<String> = server.received_requests().await.unwrap().iter().map(promql).collect();
         assert_eq!(asked.len(), 2, "{asked:?}");
-        assert!(asked[0].starts_with("count by (namespace, exported_namespace) ({__name__=~\""));
+        assert!(asked[0].starts_with("count by (namespace) ({__name__=~\""));
         assert!(
             asked[1].starts_with("{__name__=~\"vllm:kv_cache_usage_perc|") && asked[1].ends_with("[75000ms]")
         );
@@ -305,13 +305,41 @@ async fn a_bad_sample_that_stays_in_the_window_is_counted_once() {
     }
 }
 
-#[tokio::test]
-async fn the_pods_own_name_wins_over_that_of_a_collector_in_between() {
-    let labels = json!({"namespace": "monitoring", "pod": "collector", "exported_namespace": "llm", "exported_pod": "p"});
-    let read = ok(&matrix(&[series("vllm:num_requests_waiting", labels, &[(0, "1")])]));
-    let server = prometheus(ok(&counts(&[("monitoring", 1)])), read).await;
+/// What `read` gives where `collectors` are listed and `llm` has the pod `p`.
+async fn collected_with(read: &[Value], collectors: &[&str]) -> Collected {
+    let server = prometheus(ok(&counts(&[("llm", 1), ("monitoring", 1)])), ok(&matrix(read))).await;
     let mut scope = scope(&["llm"]);
     scope.endpoints.push(endpoint("llm", "p", ([127, 0, 0, 1], 8000).into()));
-    let collected = collect(&settings(server.uri()), &scope).await.unwrap();
+    let trusted_collectors = collectors.iter().map(|&name| name.to_owned()).collect();
+    let settings = wva::collect::PrometheusSettings { trusted_collectors, ..settings(server.uri()) };
+    collect(&settings, &scope).await.unwrap()
+}
+
+fn relayed(namespace: &str, samples: &[(i64, &str)]) -> Value {
+    let labels = json!({"namespace": namespace, "pod": "x", "exported_namespace": "llm", "exported_pod": "p", "engine": "0"});
+    series("vllm:num_requests_waiting", labels, samples)
+}
+
+#[tokio::test]
+async fn the_pods_own_name_wins_over_that_of_a_listed_collector_in_between() {
+    let collected = collected_with(&[relayed("monitoring", &[(0, "1")])], &["monitoring"]).await;
     assert_eq!(values(&collected, Signal::Waiting), [("p".to_owned(), vec![1.0])]);
+}
+
+#[tokio::test]
+async fn a_tenants_page_about_another_tenants_pod_is_nobodys_however_new_its_samples_are() {
+    let read = [waiting("llm", "p", &[(0, "9")]), relayed("evil", &[(0, "0"), (14, "0")])];
+    for collectors in [&[][..], &["monitoring"]] {
+        let collected = collected_with(&read, collectors).await;
+        assert_eq!(values(&collected, Signal::Waiting), [("p".to_owned(), vec![9.0])], "{collectors:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_pods_own_series_wins_over_what_a_collector_says_of_it_whatever_engine_that_names() {
+    let mut other = relayed("monitoring", &[(0, "0"), (14, "0")]);
+    other["metric"]["engine"] = json!("7");
+    let read = [waiting("llm", "p", &[(0, "9")]), relayed("monitoring", &[(0, "0"), (14, "0")]), other];
+    let collected = collected_with(&read, &["monitoring"]).await;
+    assert_eq!(values(&collected, Signal::Waiting), [("p".to_owned(), vec![9.0])]);
 }

@@ -24,6 +24,27 @@ async fn a_warning_makes_a_gap_and_keeps_what_came() {
     assert!(gap.namespace.is_none() && gap.reason.contains("store-1"), "{gap:?}");
 }
 
+#[tokio::test]
+async fn an_answer_that_calls_itself_partial_or_tells_of_missing_data_is_a_gap() {
+    let lost = "storage node vmstorage-2 was skipped";
+    for (key, told) in [("isPartial", json!(true)), ("infos", json!([lost]))] {
+        let mut answer = matrix(&[waiting("llm", "p", &[(0, "1")])]);
+        answer[key] = told;
+        let server = prometheus(ok(&counts(&[("llm", 1)])), ok(&answer)).await;
+        let collected = collect(&settings(server.uri()), &scope(&["llm"])).await.unwrap();
+        assert_eq!(collected.series.len(), 1, "{key}: what came counts");
+        let [gap] = collected.gaps.as_slice() else { panic!("{key}: {:?}", collected.gaps) };
+        let why = if key == "infos" { lost } else { "isPartial" };
+        assert!(gap.namespace.is_none() && gap.reason.contains(why), "{gap:?}");
+    }
+    let mut whole = matrix(&[waiting("llm", "p", &[(0, "1")])]);
+    whole["isPartial"] = json!(false);
+    whole["infos"] = json!(["PromQL info: metric might not be a counter, name does not end in _total"]);
+    let server = prometheus(ok(&counts(&[("llm", 1)])), ok(&whole)).await;
+    let collected = collect(&settings(server.uri()), &scope(&["llm"])).await.unwrap();
+    assert!(collected.gaps.is_empty(), "{:?}", collected.gaps);
+}
+
 /// An HTTP answer that promises more than it delivers: the first half of a JSON text.
 fn cut(answer: &Value) -> Vec<u8> {
     let text = answer.to_string();
