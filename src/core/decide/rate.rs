@@ -8,8 +8,8 @@ use super::member::{Draft, Member, Scene};
 use super::role::newest;
 use super::{words, zero};
 use crate::analyze::rate::{
-    Answer, Control, Look, Memory, Process, Replica, Request, Variant, analyze, binding, finding, turns,
-    values,
+    Answer, Control, Look, Memory, Process, Replica, Request, Variant, analyze, binding, default_sequences,
+    finding, turns, values,
 };
 use crate::analyze::reads;
 use crate::decision::Reason;
@@ -183,9 +183,11 @@ fn variant(
     let (state, scale) = (member.state, member.scale);
     let policy = &scene.model.rate;
     let start = own.starts.expected(policy.start_up.get(), &starts_of(state));
-    let sequences = Some(max_sequences(state)).filter(|most| *most > 0).map(f64::from);
+    let by_argument = state.template.engine.as_ref().is_some_and(|engine| engine.has_max_sequences);
+    let sequences = Some(max_sequences(state)).filter(|most| by_argument && *most > 0).map(f64::from);
     let request = known.shape.prompt().map(|prompt| Request { prompt, output: known.shape.output() });
-    let process = Process::of(role, own, sequences);
+    let by_device = default_sequences(state.variant.accelerator.as_deref());
+    let process = Process::of(role, own, sequences, by_device);
     let replica =
         process.zip(request).and_then(|(process, request)| Replica::of(role, &process, request, policy));
     let processes = own.processes.unwrap_or(1.0);

@@ -205,15 +205,15 @@ fn take(
         None => {
             known.arrivals.begin(reading.at);
             known.shape.begin(reading.at, &Sizes::of(role, &frame.since(&Frame::blank(reading.at))));
-            variant.pods.insert(source.key.clone(), Pod { frame, full: 0 });
+            variant.pods.insert(source.key.clone(), Pod { frame, full: 0, most: 0.0 });
             return;
         }
     };
     let growth = frame.since(&before);
-    let mut full = bridged.map_or(0, |last| last.full);
+    let mut row = bridged.map_or((0, 0.0), |last| (last.full, last.most));
     if source.measured {
         if watched {
-            full = variant.learn(role, &growth, full);
+            row = variant.learn(role, &growth, row);
         }
         variant.occupancy.learn(&growth, source.pods);
         variant.steps.learn(&growth, source.pods);
@@ -224,7 +224,8 @@ fn take(
     if source.measured {
         sizes.add(&Sizes::of(role, &growth));
     }
-    variant.pods.insert(source.key.clone(), Pod { frame, full });
+    let (full, most) = row;
+    variant.pods.insert(source.key.clone(), Pod { frame, full, most });
 }
 
 /// What the gateway held at `at`.

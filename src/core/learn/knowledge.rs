@@ -39,6 +39,9 @@ const BEHIND_LIMIT: f64 = 2.0;
 const ROOMY: f64 = 0.85;
 /// Readings in a row that show a limit.
 const LIMITED: u8 = 3;
+/// A row that shows less than this share of the limit known shows another one; else scrapes fell between the end of a sequence and
+/// the beginning of the next (30, 31 and 32 were seen where 32 may run).
+const ANOTHER_LIMIT: f64 = 0.9;
 
 /// All that is known of one model.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -102,6 +105,9 @@ pub struct VariantKnowledge {
     /// Sequences that a process runs at most, when that has shown.
     #[serde(skip_serializing_if = "is_default")]
     pub limit: Option<f64>,
+    /// Most sequences that a process was seen running.
+    #[serde(skip_serializing_if = "is_default")]
+    pub most_running: f64,
     /// How long its pods take to start.
     #[serde(skip_serializing_if = "is_default")]
     pub starts: StartUps,
@@ -144,6 +150,9 @@ pub struct Pod {
     /// Readings in a row at which requests waited and the running ones did not grow.
     #[serde(default, skip_serializing_if = "is_default")]
     pub full: u8,
+    /// The most that ran in these.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub most: f64,
 }
 
 impl Knowledge {
@@ -198,8 +207,9 @@ impl Knowledge {
 }
 
 impl VariantKnowledge {
-    /// Learns from one process of `role` that was read twice. Returns how many readings in a row have shown a limit.
-    pub(super) fn learn(&mut self, role: Role, growth: &Growth, full: u8) -> u8 {
+    /// Learns from one process of `role` that was read twice. Returns how many readings in a row have shown a limit, and the
+    /// most that ran in them.
+    pub(super) fn learn(&mut self, role: Role, growth: &Growth, row: (u8, f64)) -> (u8, f64) {
         let (counted, before, after, seconds) =
             (&growth.counted, growth.before, growth.after, growth.seconds());
         if counted.gaps > GAPS && (before.running + after.running) / 2.0 >= BUSY && seconds > 0.0 {
@@ -219,19 +229,23 @@ impl VariantKnowledge {
             let each = counted.first_seconds / counted.computed();
             self.first_token = Some(self.first_token.map_or(each, |least| least.min(each)));
         }
-        self.learn_limit(growth, full)
+        self.most_running = self.most_running.max(growth.after.running);
+        self.learn_limit(growth, row)
     }
 
     /// Requests wait, there is room for them, and the running ones have stopped growing: so many run at most.
-    fn learn_limit(&mut self, growth: &Growth, full: u8) -> u8 {
+    fn learn_limit(&mut self, growth: &Growth, (full, most): (u8, f64)) -> (u8, f64) {
         let (before, after) = (growth.before, growth.after);
         let waits = before.waiting >= BEHIND_LIMIT && after.waiting >= BEHIND_LIMIT;
         let stopped = (after.running - before.running).abs() <= 1.0 && after.running >= 1.0;
-        let full = if waits && stopped && after.usage < ROOMY { full.saturating_add(1) } else { 0 };
+        let is_full = waits && stopped && after.usage < ROOMY;
+        let most = if is_full { most.max(before.running).max(after.running) } else { 0.0 };
+        let full = if is_full { full.saturating_add(1) } else { 0 };
         if full >= LIMITED {
-            self.limit = Some(after.running);
+            let known = self.limit.filter(|known| most >= ANOTHER_LIMIT * known);
+            self.limit = Some(known.unwrap_or_default().max(most));
         }
         self.limit = self.limit.map(|limit| limit.max(after.running));
-        full
+        (full, most)
     }
 }

@@ -251,3 +251,28 @@ fn the_longest_of_the_last_starts_counts_and_a_pod_that_was_ready_before_has_not
     }
     assert!((starts.expected(120.0, &[]) - 94.0).abs() < 1e-9, "the one of 150 s is six starts ago");
 }
+
+/// What a limit is learned as while so many are seen running, one scrape after the other, with others waiting.
+fn limits(running: &[f64]) -> Vec<Option<f64>> {
+    let at = |second: usize| Moment::from(jiff::Timestamp::UNIX_EPOCH).plus(second as f64 * 5.0);
+    let gauges = |running| Gauges { waiting: 9.0, running, usage: 0.4 };
+    let (mut known, mut row) = (VariantKnowledge::default(), (0, 0.0));
+    let steps = running.windows(2).enumerate().map(|(second, pair)| {
+        let counted = Counters::default();
+        let (before, after) = (gauges(pair[0]), gauges(pair[1]));
+        let growth = Growth { from: at(second), to: at(second + 1), counted, before, after };
+        row = known.learn(crate::model::Role::Both, &growth, row);
+        known.limit
+    });
+    steps.collect()
+}
+
+#[test]
+fn a_limit_of_32_does_not_flicker_when_a_scrape_falls_between_an_end_and_a_beginning() {
+    let found = limits(&[31.0, 30.0, 31.0, 31.0, 32.0, 31.0, 30.0, 25.0, 30.0, 30.0, 31.0, 30.0]);
+    assert_eq!(found[1], None, "two are no row");
+    assert_eq!((found[2], found[3]), (Some(31.0), Some(32.0)));
+    assert!(found[3..].iter().all(|limit| *limit == Some(32.0)), "{found:?}");
+    let lowered = limits(&[32.0, 32.0, 32.0, 32.0, 9.0, 16.0, 16.0, 15.0, 16.0]);
+    assert_eq!(lowered.last(), Some(&Some(16.0)), "another limit is learned");
+}

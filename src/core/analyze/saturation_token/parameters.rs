@@ -51,6 +51,9 @@ pub struct EngineParameters {
     pub max_batched_tokens: i64,
     /// S: requests that run at once.
     pub max_sequences: i64,
+    /// An argument says so; else it is the default that upstream assumes.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub has_max_sequences: bool,
     /// Tokens of the longest request when set by hand, else 0.
     pub max_length: i64,
     /// Without captured graphs.
@@ -98,6 +101,7 @@ impl EngineParameters {
             tokens_override: 0,
             max_batched_tokens: 0,
             max_sequences: 256,
+            has_max_sequences: false,
             max_length: 0,
             eager: false,
             v1: true,
@@ -160,6 +164,7 @@ impl EngineParameters {
             (Engine::Vllm, "num_gpu_blocks_override") => &mut self.blocks_override,
             (Engine::Sglang, "max_total_tokens") => &mut self.tokens_override,
             (Engine::Vllm, "max_num_seqs") | (Engine::Sglang, "max_running_requests") => {
+                self.has_max_sequences = true;
                 &mut self.max_sequences
             }
             (Engine::Vllm, "max_model_len") | (Engine::Sglang, "context_length") => &mut self.max_length,

@@ -289,6 +289,7 @@ fn state(variant: &SimVariant) -> VariantState {
         max_batched_tokens: batch,
         batched_tokens: batch,
         max_sequences: i64::from(physics.max_sequences),
+        has_max_sequences: true,
         ..EngineParameters::defaults(Engine::Vllm)
     };
     VariantState {
