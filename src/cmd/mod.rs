@@ -5,6 +5,7 @@ mod decisions;
 pub mod demo;
 pub mod fleet;
 mod serve;
+mod signals;
 mod simulate;
 
 use std::process::ExitCode;
@@ -31,6 +32,7 @@ enum Command {
     Replay(decisions::replay::Args),
     Simulate(Box<simulate::Args>),
     Crd(crd::Args),
+    Signals(signals::Args),
 }
 
 /// Parses the command line and runs the subcommand it names.
@@ -44,6 +46,7 @@ pub fn main() -> ExitCode {
         Command::Replay(args) => decisions::replay::main(&args),
         Command::Simulate(args) => simulate::main(*args),
         Command::Crd(args) => crd::main(&args),
+        Command::Signals(args) => signals::main(&args),
     }
 }
 

@@ -4,8 +4,10 @@
 //! serving process, old and new metric names never mixed, two Prometheus replicas never interleaved, every sample with
 //! its true time. Nothing here decides what a sample means: that is `core::quality`.
 
+mod bounds;
 mod http;
 mod merge;
+mod page;
 mod prometheus;
 mod scrape;
 mod series;
@@ -16,6 +18,7 @@ mod turns;
 use std::time::Duration;
 
 pub use http::TlsSettings;
+pub use page::signals_page;
 pub use prometheus::{PrometheusSettings, PrometheusSource};
 pub use scrape::{ScrapeSettings, ScrapeSource};
 pub use series::series_of;

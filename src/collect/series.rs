@@ -4,16 +4,15 @@ use std::collections::BTreeSet;
 
 use wva_core::snapshot::Signal;
 
-use super::signals::alternatives;
+use super::signals::names;
 
 /// The name under which each engine, or scheduler, shows a signal today: of several that one engine had over time the newest.
 #[must_use]
 pub fn series_of(signal: Signal) -> Vec<String> {
     let mut engines = BTreeSet::new();
-    let names = alternatives(Some(&BTreeSet::from([signal])));
     let newest =
         |name: &&str| name.split_once(':').is_none_or(|(engine, _)| engines.insert(engine.to_owned()));
-    names.iter().flat_map(|names| names.split('|')).filter(newest).map(str::to_owned).collect()
+    names(signal).into_iter().map(|name| name.text).filter(newest).map(str::to_owned).collect()
 }
 
 #[cfg(test)]

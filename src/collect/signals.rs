@@ -32,8 +32,12 @@ pub(crate) enum Kind {
     Gauge,
     /// A counter, at least 0.
     Counter,
-    /// Always 1: the value is in the labels `num_gpu_blocks` and `block_size`.
+    /// Always 1: the value is in its labels ([`cache_tokens`]).
     CacheConfig,
+    /// A gauge, of which only `reason="capacity"` counts: deferred requests wait for something else than room.
+    WaitingForCapacity,
+    /// A gauge, of which only `sleep_state="awake"` counts: 0 is asleep, and is read as 1.
+    Awake,
     /// A gauge of the scheduler: its parts (by priority, by flow) add up.
     SchedulerGauge,
     /// A counter of the scheduler, of which only `status="success"` counts: its parts (by endpoint) add up.
@@ -41,6 +45,16 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
+    /// The label value of a series that counts, where it isn't every series of the name.
+    pub(crate) const fn only(self) -> Option<(&'static str, &'static str)> {
+        match self {
+            Self::WaitingForCapacity => Some(("reason", "capacity")),
+            Self::Awake => Some(("sleep_state", "awake")),
+            Self::SchedulerSuccesses => Some(("status", "success")),
+            _ => None,
+        }
+    }
+
     /// True for what the scheduler says of a model, false for what an engine says of itself.
     pub(crate) const fn is_scheduler(self) -> bool {
         matches!(self, Self::SchedulerGauge | Self::SchedulerSuccesses)
@@ -55,14 +69,16 @@ const fn name(text: &'static str, signal: Signal, generation: u8, kind: Kind) ->
 /// cache counters twice; Python exporters add `_total` to a counter, others don't. SGLang's prefix cache is left out:
 /// its parts must be added up by source first.
 static NAMES: &[Name] = {
-    use Kind::{CacheConfig, Counter, Gauge, SchedulerGauge, SchedulerSuccesses, Share};
+    use Kind::WaitingForCapacity;
+    use Kind::{Awake, CacheConfig, Counter, Gauge, SchedulerGauge, SchedulerSuccesses, Share};
     use Signal as S;
     &[
         name("vllm:kv_cache_usage_perc", S::KvUsage, 0, Share),
         name("vllm:gpu_cache_usage_perc", S::KvUsage, 1, Share),
         name("sglang:token_usage", S::KvUsage, 2, Share),
-        name("vllm:num_requests_waiting", S::Waiting, 0, Gauge),
-        name("sglang:num_queue_reqs", S::Waiting, 1, Gauge),
+        name("vllm:num_requests_waiting_by_reason", S::Waiting, 0, WaitingForCapacity),
+        name("vllm:num_requests_waiting", S::Waiting, 1, Gauge),
+        name("sglang:num_queue_reqs", S::Waiting, 2, Gauge),
         name("vllm:num_requests_running", S::Running, 0, Gauge),
         name("sglang:num_running_reqs", S::Running, 1, Gauge),
         name("vllm:cache_config_info", S::KvCapacity, 0, CacheConfig),
@@ -100,6 +116,7 @@ static NAMES: &[Name] = {
         name("vllm:gpu_prefix_cache_hits", S::PrefixCacheHits, 3, Counter),
         name("vllm:gpu_prefix_cache_queries", S::PrefixCacheQueries, 3, Counter),
         name("vllm:iteration_tokens_total_count", S::EngineSteps, 0, Counter),
+        name("vllm:engine_sleep_state", S::Asleep, 0, Awake),
         name("llm_d_epp_flow_control_queue_size", S::SchedulerQueueSize, 0, SchedulerGauge),
         name("inference_extension_flow_control_queue_size", S::SchedulerQueueSize, 1, SchedulerGauge),
         name("llm_d_epp_flow_control_queue_bytes", S::SchedulerQueueBytes, 0, SchedulerGauge),
@@ -118,13 +135,35 @@ pub(crate) fn find(text: &str) -> Option<&'static Name> {
 }
 
 /// The names of each of `signals` as alternatives of a regular expression, of all signals when `None`. Names have no
-/// character that one must escape.
+/// character that one must escape. Where an engine is asked about, so is whether it sleeps.
 pub(crate) fn alternatives(signals: Option<&BTreeSet<Signal>>) -> Vec<String> {
+    let is_asked =
+        |signal| signals.is_none_or(|signals| signals.contains(&signal) || signal == Signal::Asleep);
     let mut names: BTreeMap<Signal, Vec<&str>> = BTreeMap::new();
-    for name in NAMES.iter().filter(|name| signals.is_none_or(|signals| signals.contains(&name.signal))) {
+    for name in NAMES.iter().filter(|name| is_asked(name.signal)) {
         names.entry(name.signal).or_default().push(name.text);
     }
     names.into_values().map(|names| names.join("|")).collect()
+}
+
+/// The names of `signal`, newest first.
+pub(crate) fn names(signal: Signal) -> Vec<&'static Name> {
+    let mut names: Vec<_> = NAMES.iter().filter(|name| name.signal == signal).collect();
+    names.sort_by_key(|name| name.generation);
+    names
+}
+
+/// What a query for `names` leaves out: matchers for the series of which only some count, each as `,label=~"|value"`.
+pub(crate) fn matchers(names: &str) -> String {
+    let asked: BTreeSet<&str> = names.split('|').collect();
+    let only = NAMES.iter().filter(|name| !name.kind.is_scheduler() && asked.contains(name.text));
+    let only: BTreeSet<_> = only.filter_map(|name| name.kind.only()).collect();
+    only.into_iter().map(|(label, value)| format!(",{label}=~\"|{value}\"")).collect()
+}
+
+/// A signal of a scheduler, not of an engine.
+pub(crate) const fn is_schedulers(signal: Signal) -> bool {
+    matches!(signal, Signal::SchedulerQueueSize | Signal::SchedulerQueueBytes | Signal::SchedulerAttempts)
 }
 
 /// The signal that stands for `signal` and its other half: both must come from one generation of names.
@@ -147,18 +186,22 @@ pub(crate) fn possible(kind: Kind, value: f64) -> Option<f64> {
     match kind {
         Kind::Share if value > 1.0 + SHARE_SLACK => None,
         Kind::Share => Some(value.min(1.0)),
+        Kind::Awake => Some(if value > 0.0 { 0.0 } else { 1.0 }),
         _ => Some(value),
     }
 }
 
-/// KV-cache size in tokens from the labels of `vllm:cache_config_info`. `None` when the engine doesn't know yet
-/// (vLLM writes `None` before it has profiled the memory) or says zero.
-pub(crate) fn cache_tokens(num_gpu_blocks: &str, block_size: &str) -> Option<f64> {
-    let blocks: u32 = num_gpu_blocks.parse().ok()?;
-    let size: u32 = block_size.parse().ok()?;
-    // The product of two u32 fits u64, and below 2^53 (a cache of 9 quadrillion tokens) f64 is exact.
-    let tokens = u64::from(blocks) * u64::from(size);
-    (tokens > 0).then_some(tokens as f64)
+/// KV-cache size in tokens from the labels of `vllm:cache_config_info`: as the engine says it, else blocks × block size, which
+/// is too much where layers have caches of different sizes (a model with sliding windows: 262,144 for 99,273). `None` when
+/// the engine doesn't know yet (vLLM writes `None` before it has profiled the memory) or says zero.
+pub(crate) fn cache_tokens<'l>(label: impl Fn(&str) -> Option<&'l str>) -> Option<f64> {
+    let number = |name| label(name).and_then(|text| text.parse::<u32>().ok());
+    let product = || {
+        // The product of two u32 fits u64, and below 2^53 (a cache of 9 quadrillion tokens) f64 is exact.
+        Some((u64::from(number("num_gpu_blocks")?) * u64::from(number("block_size")?)) as f64)
+    };
+    let said = number("kv_cache_size_tokens").filter(|tokens| *tokens > 0).map(f64::from);
+    said.or_else(product).filter(|tokens| *tokens > 0.0)
 }
 
 #[cfg(test)]
@@ -193,9 +236,28 @@ mod tests {
     }
 
     #[test]
-    fn cache_size_is_blocks_times_block_size_and_unknown_is_not_zero() {
-        assert_eq!(cache_tokens("27000", "16"), Some(432_000.0));
-        assert_eq!(cache_tokens("None", "16"), None);
-        assert_eq!(cache_tokens("0", "16"), None);
+    fn cache_size_is_what_the_engine_says_else_blocks_times_block_size_and_unknown_is_not_zero() {
+        let tokens = |labels: &[(&'static str, &'static str)]| {
+            cache_tokens(|name| labels.iter().find(|(label, _)| *label == name).map(|(_, value)| *value))
+        };
+        let blocks = |blocks| tokens(&[("num_gpu_blocks", blocks), ("block_size", "16")]);
+        assert_eq!(blocks("27000"), Some(432_000.0));
+        assert_eq!((blocks("None"), blocks("0"), tokens(&[])), (None, None, None));
+        let hybrid = |size| {
+            tokens(&[("num_gpu_blocks", "16384"), ("block_size", "16"), ("kv_cache_size_tokens", size)])
+        };
+        assert_eq!(
+            (hybrid("99273"), hybrid("None"), hybrid("0")),
+            (Some(99_273.0), Some(262_144.0), Some(262_144.0))
+        );
+    }
+
+    #[test]
+    fn a_query_asks_only_for_the_series_of_a_name_that_count() {
+        assert_eq!(matchers("vllm:prompt_tokens_total|vllm:num_requests_running"), "");
+        let both = "vllm:engine_sleep_state|vllm:num_requests_waiting_by_reason|vllm:num_requests_waiting";
+        assert_eq!(matchers(both), ",reason=~\"|capacity\",sleep_state=~\"|awake\"");
+        let asked = alternatives(Some(&[Signal::Running].into()));
+        assert_eq!(asked.last().map(String::as_str), Some("vllm:engine_sleep_state"), "{asked:?}");
     }
 }

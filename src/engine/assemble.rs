@@ -2,7 +2,7 @@
 //!
 //! A series of a pod that no longer exists is a ghost: the join with the pod list drops it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use jiff::Timestamp;
 use smol_str::SmolStr;
@@ -11,7 +11,7 @@ use wva_core::model::GroupId;
 use wva_core::quality::engines_of;
 use wva_core::snapshot::{ModelGroup, Replica, Sample, Signal, Signals, SourceHealth};
 
-use super::ports::{ClusterView, Collected, Series, SourceError};
+use super::ports::{ClusterView, Collected, MAX_ENGINES_OF_A_POD, Series, SourceError};
 
 /// The snapshot of one evaluation.
 #[must_use]
@@ -60,8 +60,8 @@ struct Pod<'a> {
     /// series counts, since a served name that differs from `modelID` is cosmetic.
     names_its_model: bool,
     replica: &'a mut Replica,
-    /// The engines whose port is known.
-    ports: Vec<(u16, SmolStr)>,
+    /// The engines whose port is known, by port.
+    ports: BTreeMap<u16, BTreeSet<SmolStr>>,
     /// What schedulers gave it, by port.
     given: BTreeMap<Option<u16>, Parts>,
 }
@@ -124,7 +124,7 @@ fn places(groups: &mut BTreeMap<GroupId, ModelGroup>) -> HashMap<&str, Places<'_
         let places = namespaces.entry(&id.namespace).or_default();
         for replica in group.variants.iter_mut().flat_map(|state| &mut state.replicas) {
             let name = replica.pod.clone();
-            let (ports, given) = (Vec::new(), BTreeMap::new());
+            let (ports, given) = (BTreeMap::new(), BTreeMap::new());
             let pod = Pod { model: &id.model, names_its_model: false, replica, ports, given };
             places.pods.insert(name, pod);
         }
@@ -140,10 +140,17 @@ impl Pod<'_> {
         if foreign && self.names_its_model {
             return;
         }
-        if let Some(port) = one.port
-            && !self.ports.iter().any(|(own, engine)| (*own, engine.as_str()) == (port, &*one.engine))
+        // A source says which pods show more, and drops the rest; here it is the bound of the work.
+        if self.replica.engines.len() >= MAX_ENGINES_OF_A_POD
+            && self.replica.engines.get(&*one.engine).is_none()
         {
-            self.ports.push((port, (&*one.engine).into()));
+            return;
+        }
+        if let Some(port) = one.port {
+            let engines = self.ports.entry(port).or_default();
+            if !engines.contains(&*one.engine) {
+                engines.insert((&*one.engine).into());
+            }
         }
         self.replica.engines.or_default(&one.engine).add(one.signal, one.samples);
     }
@@ -158,9 +165,9 @@ impl Pod<'_> {
         let all: Vec<SmolStr> = engines_of(replica).map(|(name, _)| name.clone()).collect();
         let mut parts: BTreeMap<&SmolStr, Parts> = BTreeMap::new();
         for (port, given) in given {
-            let here =
-                |name: &&SmolStr| ports.iter().any(|(own, engine)| Some(*own) == port && engine == *name);
-            let own: Vec<&SmolStr> = all.iter().filter(here).collect();
+            let here = port.and_then(|port| ports.get(&port));
+            let own: Vec<&SmolStr> =
+                all.iter().filter(|name| here.is_some_and(|here| here.contains(*name))).collect();
             let engines = if own.is_empty() { all.iter().collect() } else { own };
             let share = 1.0 / engines.len() as f64;
             for engine in engines {
@@ -422,5 +429,16 @@ mod tests {
         let whole = Series { to: None, ..given("llama-0", 8000, "meta/llama") };
         assert_eq!(demand(whole), Some(0.0), "nobody says to whom it went");
         assert_eq!(demand(given("llama-0", 8000, "meta/llama")), Some(2.0));
+    }
+
+    #[test]
+    fn a_pod_with_a_hundred_thousand_engines_delays_nobody() {
+        let mut all: Vec<Series> = (0..100_000).map(|n| at_port(&format!("{n:06}"), 8000)).collect();
+        all.push(given("llama-0", 8000, "meta/llama"));
+        let started = tokio::time::Instant::now();
+        let arrivals = arrivals(all);
+        let took = started.elapsed();
+        assert!(took < std::time::Duration::from_secs(1), "{took:?}");
+        assert_eq!(arrivals.len(), MAX_ENGINES_OF_A_POD);
     }
 }

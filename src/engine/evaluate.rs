@@ -240,6 +240,7 @@ impl Engine {
         });
         if let Ok(collected) = &answer {
             self.parts.metrics.bad_samples(collected.bad_samples);
+            self.parts.metrics.dropped_series(collected.dropped_series);
             for gap in &collected.gaps {
                 debug!(namespace = gap.namespace, reason = gap.reason, "partial answer");
             }

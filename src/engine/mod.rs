@@ -16,8 +16,8 @@ pub use board::{Board, Origin, Published};
 pub use evaluate::{Engine, Parts};
 pub use leadership::{Holder, Leadership, Term};
 pub use ports::{
-    Claim, Clock, Cluster, ClusterView, Collected, Endpoint, Gap, MetricSource, Receiver, Scope, Series,
-    SourceError, SystemClock,
+    Claim, Clock, Cluster, ClusterView, Collected, Endpoint, Gap, MAX_ENGINES_OF_A_POD, MAX_SERIES_OF_A_POD,
+    MetricSource, Receiver, Scope, Series, SourceError, SystemClock,
 };
 pub use reader::{ReadSettings, Reader, run};
 pub use recorder::{Evaluation, Recorder};

@@ -75,7 +75,14 @@ pub struct Collected {
     pub gaps: Vec<Gap>,
     /// Samples that were NaN, infinite or negative where impossible; dropped.
     pub bad_samples: u64,
+    /// Series left out because their pod shows more than one may.
+    pub dropped_series: u64,
 }
+
+/// Series of one pod that are kept: 15 of each of 64 engines. A pod has one engine, or eight.
+pub const MAX_SERIES_OF_A_POD: usize = 1_000;
+/// Engines of one pod that are looked at: its data-parallel ranks, 8 to 16 on the largest nodes.
+pub const MAX_ENGINES_OF_A_POD: usize = 64;
 
 /// The samples of one signal of one engine or scheduler. Names are shared: there are many series of each.
 #[derive(Debug, Clone, PartialEq)]

@@ -29,6 +29,7 @@ pub struct EvaluationMetrics {
     postponed: Counter,
     source_errors: Family<KindLabel, Counter>,
     bad_samples: Counter,
+    dropped_series: Counter,
     dropped: Counter,
     violations: Counter,
 }
@@ -43,6 +44,7 @@ impl EvaluationMetrics {
             postponed: Counter::default(),
             source_errors: Family::default(),
             bad_samples: Counter::default(),
+            dropped_series: Counter::default(),
             dropped: Counter::default(),
             violations: Counter::default(),
         };
@@ -56,6 +58,8 @@ impl EvaluationMetrics {
         registry.register("wva_source_errors", help, metrics.source_errors.clone());
         let help = "Samples dropped for being NaN, infinite or negative where impossible";
         registry.register("wva_bad_samples", help, metrics.bad_samples.clone());
+        let help = "Series left out because their pod shows more series, engines or longer labels than are kept, in each collection";
+        registry.register("wva_dropped_series", help, metrics.dropped_series.clone());
         let help = "Parts of an earlier memory that were damaged or of another version";
         registry.register("wva_memory_dropped", help, metrics.dropped.clone());
         let help = "Decisions withheld by the independent checker";
@@ -81,6 +85,11 @@ impl EvaluationMetrics {
     /// `count` samples were dropped.
     pub fn bad_samples(&self, count: u64) {
         self.bad_samples.inc_by(count);
+    }
+
+    /// `count` series of pods that show too many were left out.
+    pub fn dropped_series(&self, count: u64) {
+        self.dropped_series.inc_by(count);
     }
 
     /// `count` parts of what was remembered could not be used.

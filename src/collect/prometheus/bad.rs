@@ -11,7 +11,7 @@ use crate::collect::merge::RawSeries;
 const REMEMBERED: SignedDuration = SignedDuration::from_mins(10);
 
 /// Name, namespace, pod, part, and what tells copies apart.
-type Key = (&'static str, Arc<str>, Arc<str>, Box<str>, u64);
+type Key = (&'static str, Arc<str>, Arc<str>, u64, u64);
 
 /// The impossible samples of one series in one answer.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ impl Bad {
     pub(super) fn of(series: &RawSeries, times: Vec<Timestamp>) -> Option<Self> {
         let key = || {
             let (namespace, pod) = (series.namespace.clone(), series.pod.clone());
-            (series.name.text, namespace, pod, series.part.clone(), series.origin)
+            (series.name.text, namespace, pod, series.part.id, series.origin)
         };
         (!times.is_empty()).then(|| Self { key: key(), times })
     }

@@ -2,14 +2,14 @@
 //! configuration and the Prometheus server), so the same fact may have several names.
 
 use std::collections::{HashMap, HashSet};
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use jiff::Timestamp;
 
 use super::answer::{Element, Labels};
 use super::collectors::Collectors;
-use crate::collect::merge::RawSeries;
+use crate::collect::bounds::MAX_LABEL_BYTES;
+use crate::collect::merge::{Part, RawSeries, hash, is_dividing};
 use crate::collect::signals::{self, Kind, Name};
 use crate::engine::{Receiver, Scope};
 
@@ -32,6 +32,18 @@ pub(super) struct Known {
     pods: HashMap<Arc<str>, HashSet<Arc<str>>>,
     /// Who may speak for other pods.
     collectors: Arc<Collectors>,
+}
+
+/// The labels whose values are kept.
+const OWNED: [&str; 5] = ["engine", "dp_rank", "model_name", "target_model_name", "pod_name"];
+
+/// A series that isn't used.
+#[derive(Debug)]
+pub(super) enum Unused {
+    /// It is nobody's in scope, or of no use.
+    Nobodys,
+    /// A label that would be kept is too long.
+    TooLong { namespace: Arc<str>, pod: Arc<str> },
 }
 
 /// Whom a series is about.
@@ -69,28 +81,34 @@ impl Known {
         Self { pods: known, collectors }
     }
 
-    /// The series as one of ours and the times of its impossible samples; `None` when it's nobody's in scope.
+    /// The series as one of ours and the times of its impossible samples.
     pub(super) fn identify(
         &self,
         element: Element<'_>,
         shared: &mut Shared,
-    ) -> Option<(RawSeries, Vec<Timestamp>)> {
+    ) -> Result<(RawSeries, Vec<Timestamp>), Unused> {
         let Element { labels, points: mut samples } = element;
-        let name = signals::find(labels.get("__name__")?)?;
-        let Owner { namespace, pod, is_relayed } = if name.kind.is_scheduler() {
-            if name.kind == Kind::SchedulerSuccesses && labels.get("status") != Some("success") {
-                return None;
-            }
-            self.scheduler(&labels, shared)?
+        let name = labels.get("__name__").and_then(signals::find).ok_or(Unused::Nobodys)?;
+        if name.kind.only().is_some_and(|(label, value)| labels.get(label) != Some(value)) {
+            return Err(Unused::Nobodys);
+        }
+        let owner = if name.kind.is_scheduler() {
+            self.scheduler(&labels, shared)
         } else {
-            self.engine(&labels, shared)?
+            self.engine(&labels, shared)
         };
+        let Owner { namespace, pod, is_relayed } = owner.ok_or(Unused::Nobodys)?;
+        let long = |label: &&str| labels.get(label).is_some_and(|value| value.len() > MAX_LABEL_BYTES);
+        if OWNED.iter().any(|label| long(label)) {
+            return Err(Unused::TooLong { namespace, pod });
+        }
         let fixed = match name.kind {
             Kind::CacheConfig => {
-                Some(signals::cache_tokens(labels.get("num_gpu_blocks")?, labels.get("block_size")?)?)
+                Some(signals::cache_tokens(|label| labels.get(label)).ok_or(Unused::Nobodys)?)
             }
             _ => None,
         };
+        let (engine, is_rank) = engine(&labels, shared);
         let mut bad = Vec::new();
         samples.retain_mut(|sample| match signals::possible(name.kind, sample.value) {
             Some(value) => {
@@ -106,7 +124,8 @@ impl Known {
             name,
             namespace,
             pod,
-            engine: labels.get("engine").map(|engine| shared.keep(engine)),
+            engine,
+            is_rank,
             port: labels.get("instance").and_then(port),
             model: model(name, &labels).map(|model| shared.keep(model)),
             part: part(name, &labels),
@@ -115,7 +134,7 @@ impl Known {
             origin: origin(name, &labels),
             samples,
         };
-        Some((series, bad))
+        Ok((series, bad))
     }
 
     /// The engine that a series is about. `namespace` and `pod` are those of the scrape target, and nobody can write them who
@@ -160,6 +179,15 @@ impl Known {
     }
 }
 
+/// The engine, and whether it is known by its data-parallel rank alone.
+fn engine(labels: &Labels<'_>, shared: &mut Shared) -> (Option<Arc<str>>, bool) {
+    match (labels.get("engine"), labels.get("dp_rank")) {
+        (Some(engine), Some(rank)) => (Some(shared.keep(&format!("{engine}/{rank}"))), false),
+        (Some(engine), None) => (Some(shared.keep(engine)), false),
+        (None, rank) => (rank.map(|rank| shared.keep(rank)), rank.is_some()),
+    }
+}
+
 /// The port in `address:port`.
 fn port(instance: &str) -> Option<u16> {
     instance.rsplit_once(':').and_then(|(_, port)| port.parse().ok())
@@ -178,14 +206,13 @@ fn receiver(name: &Name, labels: &Labels<'_>, shared: &mut Shared) -> Option<Rec
     Some(Receiver { pod: shared.keep(pod), port })
 }
 
-fn part(name: &Name, labels: &Labels<'_>) -> Box<str> {
-    if !name.kind.is_scheduler() {
-        return Box::default();
+fn part(name: &Name, labels: &Labels<'_>) -> Part {
+    let labels = labels.0.iter().map(|(label, value)| (label.as_ref(), value.as_ref()));
+    match name.kind {
+        Kind::CacheConfig => Part::default(),
+        kind if kind.is_scheduler() => Part::by(labels.filter(|(label, _)| SCHEDULER_PARTS.contains(label))),
+        _ => Part::of_query(labels),
     }
-    let mut pairs: Vec<_> =
-        labels.0.iter().filter(|(label, _)| SCHEDULER_PARTS.contains(&label.as_ref())).collect();
-    pairs.sort();
-    pairs.iter().map(|(label, value)| format!("{label}\u{1}{value}\u{1}")).collect::<String>().into()
 }
 
 /// A hash of the labels that tell copies apart, whatever their order. Those of the cache configuration are its own and
@@ -193,14 +220,11 @@ fn part(name: &Name, labels: &Labels<'_>) -> Box<str> {
 fn origin(name: &Name, labels: &Labels<'_>) -> u64 {
     let tells = |label: &str| match name.kind {
         Kind::CacheConfig => matches!(label, "job" | "instance" | "prometheus" | "prometheus_replica"),
-        _ => label != "__name__" && !SCHEDULER_PARTS.contains(&label),
+        _ => label != "__name__" && !SCHEDULER_PARTS.contains(&label) && !is_dividing(label),
     };
-    let hash = |pair: &(_, _)| {
-        let mut hasher = DefaultHasher::new();
-        pair.hash(&mut hasher);
-        hasher.finish()
-    };
-    labels.0.iter().filter(|(label, _)| tells(label)).map(hash).fold(0, u64::wrapping_add)
+    // As parts are hashed: a label that turns out to divide is taken out again.
+    let pairs = labels.0.iter().map(|(label, value)| (label.as_ref(), value.as_ref()));
+    pairs.filter(|(label, _)| tells(label)).map(|pair| hash(&pair)).fold(0, u64::wrapping_add)
 }
 
 #[cfg(test)]
@@ -228,7 +252,7 @@ mod tests {
         let collectors: Vec<String> = collectors.iter().map(|&name| name.to_owned()).collect();
         let known = Known::new(&scope(), Arc::new(Collectors::new(&collectors)));
         let series = known.identify(Element { labels, points }, &mut Shared::default());
-        series.map(|(series, _)| series)
+        series.ok().map(|(series, _)| series)
     }
 
     const WAITING: (&str, &str) = ("__name__", "vllm:num_requests_waiting");
@@ -324,5 +348,31 @@ mod tests {
         assert_eq!(receiver(attempts, &[("pod_name", "")]), None, "a scheduler that names nobody");
         assert_eq!(receiver(attempts, &[]), None);
         assert_eq!(receiver("llm_d_epp_flow_control_queue_size", &[("pod_name", "vllm-0")]), None);
+    }
+
+    #[test]
+    fn a_label_of_many_bytes_drops_its_series_and_names_its_pod() {
+        let long = "x".repeat(MAX_LABEL_BYTES + 1);
+        for label in ["engine", "model_name"] {
+            let labels = [WAITING, ("namespace", "llm"), ("pod", "vllm-0"), (label, long.as_str())];
+            let labels = Labels(labels.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect());
+            let known = Known::new(&scope(), Arc::default());
+            let unused = known.identify(Element { labels, points: Vec::new() }, &mut Shared::default());
+            assert!(matches!(unused, Err(Unused::TooLong { pod, .. }) if &*pod == "vllm-0"), "{label}");
+        }
+    }
+
+    #[test]
+    fn deferred_requests_and_states_other_than_awake_are_not_read() {
+        let own = |name, label, value| {
+            identify(&[("__name__", name), ("namespace", "llm"), ("pod", "vllm-0"), (label, value)])
+        };
+        let by_reason = "vllm:num_requests_waiting_by_reason";
+        assert!(
+            own(by_reason, "reason", "capacity").is_some() && own(by_reason, "reason", "deferred").is_none()
+        );
+        let sleep = "vllm:engine_sleep_state";
+        assert!(own(sleep, "sleep_state", "awake").is_some());
+        assert!(own(sleep, "sleep_state", "discard_all").is_none());
     }
 }

@@ -5,12 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::collectors::Collectors;
+use crate::collect::signals;
 
 /// The question that decides: how many series there are, by the labels that may name a namespace: what was scraped says
 /// `exported_namespace`, which counts only where `collectors` are listed.
 pub(super) fn count_query(names: &str, collectors: &Collectors) -> String {
     let by = if collectors.is_empty() { "namespace" } else { "namespace, exported_namespace" };
-    format!("count by ({by}) ({{__name__=~\"{names}\"}})")
+    format!("count by ({by}) ({{__name__=~\"{names}\"{}}})", signals::matchers(names))
 }
 
 /// How many series have these labels.
@@ -57,11 +58,12 @@ impl Batch {
     /// The range selector.
     pub(super) fn query(&self, window: Duration) -> String {
         let (names, window) = (&self.names, window.as_millis());
+        let only = signals::matchers(names);
         match &self.labels {
-            None => format!("{{__name__=~\"{names}\"}}[{window}ms]"),
+            None => format!("{{__name__=~\"{names}\"{only}}}[{window}ms]"),
             Some(labels) => {
                 let labels: Vec<String> = labels.iter().map(|label| escape(label)).collect();
-                format!("{{__name__=~\"{names}\",namespace=~\"{}\"}}[{window}ms]", labels.join("|"))
+                format!("{{__name__=~\"{names}\"{only},namespace=~\"{}\"}}[{window}ms]", labels.join("|"))
             }
         }
     }

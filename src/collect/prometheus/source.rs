@@ -1,6 +1,6 @@
 //! The source: counts, asks, splits when it must, and puts the answers together.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,9 +15,10 @@ use super::answer::Element;
 use super::bad::{Bad, Counted};
 use super::client::{QueryClient, QueryError, Remarks, Terms};
 use super::collectors::Collectors;
-use super::labels::{Known, Shared};
+use super::labels::{Known, Shared, Unused};
 use super::plan::{self, Batch, Count, Extent};
 use super::window::Window;
+use crate::collect::bounds::{Dropped, Room, Told};
 use crate::collect::merge::{self, RawSeries};
 use crate::collect::signals;
 use crate::collect::turns::Turns;
@@ -48,6 +49,7 @@ pub struct PrometheusSource {
     /// The namespaces, while split.
     turns: Mutex<Turns<String>>,
     counted: Mutex<Counted>,
+    told: Told,
 }
 
 /// What one query gave.
@@ -56,13 +58,31 @@ struct Found {
     shared: Shared,
     raw: Vec<RawSeries>,
     bad: Vec<Bad>,
+    /// By where the names of namespace and pod are kept.
+    rooms: HashMap<(usize, usize), Room>,
+    dropped: Dropped,
 }
 
 impl Found {
+    fn new(known: Arc<Known>) -> Self {
+        let (shared, rooms, dropped) = (Shared::default(), HashMap::new(), Dropped::default());
+        Self { known, shared, raw: Vec::new(), bad: Vec::new(), rooms, dropped }
+    }
+
     fn add(&mut self, element: Element<'_>) {
-        if let Some((series, times)) = self.known.identify(element, &mut self.shared) {
-            self.bad.extend(Bad::of(&series, times));
-            self.raw.push(series);
+        match self.known.identify(element, &mut self.shared) {
+            Ok((series, times)) => {
+                let pod = (series.namespace.as_ptr().addr(), series.pod.as_ptr().addr());
+                let bytes = series.text_bytes();
+                if self.rooms.entry(pod).or_default().take(series.name.kind.is_scheduler(), bytes) {
+                    self.bad.extend(Bad::of(&series, times));
+                    self.raw.push(series);
+                } else {
+                    self.dropped.add(&series.namespace, &series.pod, 1);
+                }
+            }
+            Err(Unused::TooLong { namespace, pod }) => self.dropped.add(&namespace, &pod, 1),
+            Err(Unused::Nobodys) => {}
         }
     }
 }
@@ -104,6 +124,7 @@ impl PrometheusSource {
             counts: Mutex::new(None),
             turns: Mutex::default(),
             counted: Mutex::default(),
+            told: Told::default(),
         })
     }
 
@@ -249,7 +270,7 @@ impl PrometheusSource {
                 namespaces = batch.concerns.as_ref().map_or(0, BTreeSet::len)
             );
             let known = Arc::clone(&round.known);
-            let found = Found { known, shared: Shared::default(), raw: Vec::new(), bad: Vec::new() };
+            let found = Found::new(known);
             let answer = self.client.query(&query, &round.terms, found, Found::add);
             let answer = answer.instrument(span).await;
             (batch, answer)
@@ -279,15 +300,19 @@ impl PrometheusSource {
         scope: &Scope,
     ) -> Result<Collected, SourceError> {
         let mut collected = Collected::default();
-        let mut raw = Vec::new();
+        let (mut raw, mut dropped) = (Vec::new(), Dropped::default());
         let mut reasons: Vec<(Option<BTreeSet<String>>, String)> =
             warnings.into_iter().map(|warning| (None, warning)).collect();
         let (mut answered, mut first_error) = (answers.is_empty(), None);
         for (batch, answer) in answers {
             match answer {
-                Ok((found, partial)) => {
+                Ok((mut found, partial)) => {
                     answered = true;
+                    // Parts that are missing in an answer would look like a counter that fell.
+                    let is_cut = !partial.reasons.is_empty();
+                    found.raw.iter_mut().for_each(|series| series.part.is_cut = is_cut);
                     raw.extend(found.raw);
+                    dropped.extend(found.dropped);
                     collected.bad_samples += self.counted.lock().count(found.bad);
                     reasons
                         .extend(partial.reasons.into_iter().map(|reason| (batch.concerns.clone(), reason)));
@@ -303,9 +328,14 @@ impl PrometheusSource {
             return Err(error);
         }
         let merged = tokio::task::spawn_blocking(move || merge::merge(raw)).await;
-        collected.series =
+        let merged =
             merged.map_err(|error| self.client.failed("decode", &error.to_string(), "report this"))?;
+        dropped.extend(merged.dropped);
+        self.told.tell(&dropped);
+        collected.series = merged.series;
+        collected.dropped_series = dropped.count();
         collected.gaps = gaps(reasons, scope);
+        collected.gaps.extend(dropped.gaps());
         Ok(collected)
     }
 }

@@ -17,6 +17,7 @@ use super::ScrapeSettings;
 use super::fetch::Fetcher;
 use super::text;
 use super::window::Window;
+use crate::collect::bounds::Told;
 use crate::collect::merge;
 use crate::collect::turns::Turns;
 use crate::engine::{Clock, Collected, Endpoint, Gap, MetricSource, Scope, SourceError};
@@ -29,6 +30,7 @@ pub struct ScrapeSource {
     deadline: Duration,
     window: Duration,
     memory: Mutex<BTreeMap<Endpoint, Window>>,
+    told: Told,
     /// One round at a time, so that no pod is read twice at once.
     round: tokio::sync::Mutex<Turns<Endpoint>>,
 }
@@ -37,6 +39,8 @@ pub struct ScrapeSource {
 #[derive(Default)]
 struct Visit {
     bad_samples: u64,
+    /// Series of its page that are beyond what is kept of a pod.
+    dropped: u64,
     /// Why nothing was read.
     failed: Option<String>,
     /// Why not everything was read.
@@ -58,6 +62,7 @@ impl ScrapeSource {
             concurrency: settings.concurrency.max(1),
             window: settings.window,
             memory: Mutex::new(BTreeMap::new()),
+            told: Told::default(),
             round: tokio::sync::Mutex::default(),
         })
     }
@@ -82,13 +87,21 @@ impl ScrapeSource {
         let remembered = self.remembered(scope);
         // Away from the threads that wait for sockets: thousands of pods are tens of milliseconds.
         let merged = tokio::task::spawn_blocking(move || merge::merge(remembered)).await;
-        let series = merged.map_err(|error| SourceError {
+        let merged = merged.map_err(|error| SourceError {
             kind: "decode",
             message: format!("scraping pods: {error}; report this"),
         })?;
+        let mut dropped = merged.dropped;
+        for (endpoint, visit) in &visits {
+            dropped.add(&endpoint.namespace.as_str().into(), &endpoint.pod.as_str().into(), visit.dropped);
+        }
+        self.told.tell(&dropped);
+        let mut gaps = self.gaps(&visits);
+        gaps.extend(dropped.gaps());
         Ok(Collected {
-            series,
-            gaps: self.gaps(&visits),
+            series: merged.series,
+            gaps,
+            dropped_series: dropped.count(),
             bad_samples: visits.iter().map(|(_, visit)| visit.bad_samples).sum(),
         })
     }
@@ -115,10 +128,14 @@ impl ScrapeSource {
         let now = self.clock.now();
         let read = text::parse(&page.body, text::format(&page.content_type));
         let unfinished = read.cut.then(|| "its answer has no end mark".to_owned());
-        let room = self.memory.lock().entry(endpoint.clone()).or_default().add(read.lines, now);
-        let crowded = (!room).then(|| "it has more series than are kept".to_owned());
-        let cut = page.cut.or(unfinished).or(crowded);
-        Visit { bad_samples: read.bad_samples, cut, ..Visit::default() }
+        let cut = page.cut.or(unfinished);
+        let mut lines = read.lines;
+        if cut.is_some() {
+            // Other parts of the same figure may be in what is missing: the sum would look like a counter that fell.
+            lines.retain(|line| line.part.id == 0);
+        }
+        let crowded = self.memory.lock().entry(endpoint.clone()).or_default().add(lines, now);
+        Visit { bad_samples: read.bad_samples, dropped: read.dropped + crowded, cut, ..Visit::default() }
     }
 
     fn remembered(&self, scope: &Scope) -> Vec<merge::RawSeries> {

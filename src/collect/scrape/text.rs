@@ -9,16 +9,25 @@ use jiff::Timestamp;
 use prometheus_scraper::borrowed::{LabelPair, Metric, MetricValue};
 use prometheus_scraper::{TextFormat, text_parse_family};
 
+use crate::collect::bounds::MAX_LABEL_BYTES;
+use crate::collect::merge::Part;
 use crate::collect::signals::{self, Kind, Name};
+use crate::engine::MAX_SERIES_OF_A_POD;
+
+/// Lines kept of one page: twice the series of a pod, since a page may have two names of a figure.
+const MAX_LINES: usize = 2 * MAX_SERIES_OF_A_POD;
 
 /// One sample that is read.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Line {
     pub(super) name: &'static Name,
+    /// The `engine` label, or else the data-parallel rank.
     pub(super) engine: Option<String>,
+    /// It is a data-parallel rank.
+    pub(super) is_rank: bool,
     pub(super) model: Option<String>,
-    /// The scheduler's labels that distinguish parts of one total.
-    pub(super) part: String,
+    /// Which part of a figure it is.
+    pub(super) part: Part,
     /// The sample's own time, when it has one.
     pub(super) at: Option<Timestamp>,
     pub(super) value: f64,
@@ -30,6 +39,8 @@ pub(super) struct Text {
     pub(super) lines: Vec<Line>,
     /// Samples with impossible values, and lines with a name of ours that can't be read.
     pub(super) bad_samples: u64,
+    /// Lines left out: too many, or with labels that are too long.
+    pub(super) dropped: u64,
     /// An OpenMetrics text without its end mark was cut.
     pub(super) cut: bool,
 }
@@ -57,7 +68,9 @@ pub(super) fn parse(body: &[u8], format: TextFormat) -> Text {
             continue;
         }
         match sample(line, format) {
+            Read::Sample(_) if text.lines.len() >= MAX_LINES => text.dropped += 1,
             Read::Sample(line) => text.lines.push(line),
+            Read::TooLong => text.dropped += 1,
             Read::Bad => text.bad_samples += 1,
             Read::Irrelevant => {}
         }
@@ -74,6 +87,7 @@ fn is_read(line: &str) -> bool {
 enum Read {
     Sample(Line),
     Bad,
+    TooLong,
     Irrelevant,
 }
 
@@ -86,20 +100,28 @@ fn sample(line: &str, format: TextFormat) -> Read {
         return Read::Bad;
     };
     let label = |wanted| find(labels, wanted);
-    if name.kind == Kind::SchedulerSuccesses && label("status") != Some("success") {
+    if name.kind.only().is_some_and(|(only, value)| label(only) != Some(value)) {
         return Read::Irrelevant;
+    }
+    let too_long = |owned| label(owned).is_some_and(|value| value.len() > MAX_LABEL_BYTES);
+    if ["engine", "dp_rank", "model_name", "target_model_name"].into_iter().any(too_long) {
+        return Read::TooLong;
     }
     let Some(mut value) = signals::possible(name.kind, number.as_f64()) else { return Read::Bad };
     if name.kind == Kind::CacheConfig {
-        let tokens = label("num_gpu_blocks")
-            .zip(label("block_size"))
-            .and_then(|(blocks, size)| signals::cache_tokens(blocks, size));
-        let Some(tokens) = tokens else { return Read::Irrelevant };
+        let Some(tokens) = signals::cache_tokens(|wanted| find(labels, wanted)) else {
+            return Read::Irrelevant;
+        };
         value = tokens;
     }
     let at = timestamp.as_ref().and_then(|at| time(at.seconds, at.nanos));
     let (model, part) = subject(name, labels);
-    Read::Sample(Line { name, engine: label("engine").map(Into::into), model, part, at, value })
+    let (engine, is_rank) = match (label("engine"), label("dp_rank")) {
+        (Some(engine), Some(rank)) => (Some(format!("{engine}/{rank}")), false),
+        (Some(engine), None) => (Some(engine.to_owned()), false),
+        (None, rank) => (rank.map(Into::into), rank.is_some()),
+    };
+    Read::Sample(Line { name, engine, is_rank, model, part, at, value })
 }
 
 /// A time in whole milliseconds, as both formats write it; the library went through binary seconds.
@@ -109,14 +131,16 @@ fn time(seconds: i64, nanos: i32) -> Option<Timestamp> {
 }
 
 /// The model, and which part of the model's total this is.
-fn subject(name: &Name, labels: &[LabelPair<'_>]) -> (Option<String>, String) {
+fn subject(name: &Name, labels: &[LabelPair<'_>]) -> (Option<String>, Part) {
     let model = find(labels, "model_name");
-    if !name.kind.is_scheduler() {
-        return (model.map(Into::into), String::new());
+    let pairs = labels.iter().map(|pair| (pair.name.as_ref(), pair.value.as_ref()));
+    match name.kind {
+        Kind::CacheConfig => (model.map(Into::into), Part::default()),
+        kind if kind.is_scheduler() => {
+            (find(labels, "target_model_name").or(model).map(Into::into), Part::by(pairs))
+        }
+        _ => (model.map(Into::into), Part::of_page(pairs)),
     }
-    let mut parts: Vec<_> = labels.iter().map(|pair| format!("{}={:?}", pair.name, pair.value)).collect();
-    parts.sort();
-    (find(labels, "target_model_name").or(model).map(Into::into), parts.join(","))
 }
 
 /// The value of a label; an empty one is an absent one.
@@ -199,6 +223,38 @@ process_cpu_seconds_total 12.5
                 proptest::prop_assert!(read.lines.iter().all(|line| line.value.is_finite() && line.value >= 0.0));
             }
         }
+    }
+
+    #[test]
+    fn a_page_of_endless_labels_or_lines_leaves_what_is_kept_of_one_pod() {
+        let long = "x".repeat(MAX_LABEL_BYTES + 1);
+        let page = format!(
+            "vllm:prompt_tokens_total{{engine=\"{long}\"}} 1\nvllm:prompt_tokens_total{{engine=\"0\",note=\"{long}\"}} 2\n"
+        );
+        let text = parse(page.as_bytes(), TextFormat::Prometheus);
+        assert_eq!(
+            (text.dropped, value(&text, "vllm:prompt_tokens_total")),
+            (1, Some(2.0)),
+            "a note is not kept"
+        );
+        let many: String =
+            (0..5_000).map(|n| format!("vllm:prompt_tokens_total{{engine=\"{n}\"}} 1\n")).collect();
+        let text = parse(many.as_bytes(), TextFormat::Prometheus);
+        assert_eq!((text.lines.len(), text.dropped), (MAX_LINES, 3_000));
+    }
+
+    #[test]
+    fn what_waits_for_a_transfer_or_an_adapter_does_not_wait_for_room() {
+        let page = r#"vllm:num_requests_waiting{engine="0"} 9.0
+vllm:num_requests_waiting_by_reason{engine="0",reason="capacity"} 2.0
+vllm:num_requests_waiting_by_reason{engine="0",reason="deferred"} 7.0
+vllm:engine_sleep_state{engine="0",sleep_state="awake"} 0.0
+vllm:engine_sleep_state{engine="0",sleep_state="weights_offloaded"} 1.0
+"#;
+        let text = parse(page.as_bytes(), TextFormat::Prometheus);
+        assert_eq!(value(&text, "vllm:num_requests_waiting_by_reason"), Some(2.0));
+        assert_eq!(value(&text, "vllm:engine_sleep_state"), Some(1.0), "asleep");
+        assert_eq!(text.lines.len(), 3);
     }
 
     #[test]

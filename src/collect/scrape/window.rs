@@ -2,49 +2,73 @@
 //! in series; knows no clock.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::net::IpAddr;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use wva_core::snapshot::Sample;
 
 use super::text::Line;
-use crate::collect::merge::RawSeries;
+use crate::collect::bounds::MAX_TEXT_BYTES;
+use crate::collect::merge::{Part, RawSeries, hash};
 use crate::collect::signals::Name;
-use crate::engine::Endpoint;
+use crate::engine::{Endpoint, MAX_SERIES_OF_A_POD};
 
 /// Samples kept of one series: 2 min at one a second, which is as often as evaluations may follow each other.
 const MAX_SAMPLES: usize = 120;
-
-/// Series kept of one pod: 18 of each of 50 engines. A pod has one engine, or eight.
-const MAX_SERIES: usize = 900;
 
 /// How far ahead of the clock a sample may be before it is known that the clock was set back: more than a clock that is
 /// being disciplined jumps, no more than evaluations are apart.
 const SKEW: SignedDuration = SignedDuration::from_secs(1);
 
 /// Within a pod: name, engine, model, part.
-type Key = (&'static str, Option<String>, Option<String>, String);
+type Key = (&'static str, Option<String>, Option<String>, u64);
+
+/// One series.
+#[derive(Debug)]
+struct Kept {
+    name: &'static Name,
+    is_rank: bool,
+    part: Part,
+    samples: VecDeque<Sample>,
+}
 
 /// The samples of one pod.
 #[derive(Debug, Default)]
-pub(super) struct Window(BTreeMap<Key, (&'static Name, VecDeque<Sample>)>);
+pub(super) struct Window {
+    series: BTreeMap<Key, Kept>,
+    /// Bytes of their engines and models.
+    bytes: usize,
+}
+
+/// Bytes of the labels that a series is kept with.
+fn text_bytes((_, engine, model, _): &Key) -> usize {
+    [engine, model].into_iter().flatten().map(String::len).sum()
+}
 
 impl Window {
     /// Adds what a pod answered at `now`. A sample with a time of its own keeps it, unless that is in the future.
-    /// False when there were more series than are kept.
-    pub(super) fn add(&mut self, lines: Vec<Line>, now: Timestamp) -> bool {
+    /// How many series there were more than are kept.
+    pub(super) fn add(&mut self, lines: Vec<Line>, now: Timestamp) -> u64 {
         self.forget_future(now);
-        let mut room = true;
+        let mut dropped = 0;
         for line in lines {
             let at = line.at.map_or(now, |at| at.min(now));
-            let key = (line.name.text, line.engine, line.model, line.part);
-            if self.0.len() >= MAX_SERIES && !self.0.contains_key(&key) {
-                room = false;
-                continue;
+            let key = (line.name.text, line.engine, line.model, line.part.id);
+            if !self.series.contains_key(&key) {
+                let bytes = self.bytes + text_bytes(&key);
+                if self.series.len() >= MAX_SERIES_OF_A_POD || bytes > MAX_TEXT_BYTES {
+                    dropped += 1;
+                    continue;
+                }
+                self.bytes = bytes;
             }
-            let (_, samples) = self.0.entry(key).or_insert_with(|| (line.name, VecDeque::new()));
+            let kept = self.series.entry(key).or_insert_with(|| Kept {
+                name: line.name,
+                is_rank: line.is_rank,
+                part: line.part,
+                samples: VecDeque::new(),
+            });
+            let samples = &mut kept.samples;
             if samples.back().is_some_and(|last| last.at >= at) {
                 continue;
             }
@@ -53,13 +77,13 @@ impl Window {
             }
             samples.push_back(Sample { at, value: line.value });
         }
-        room
+        dropped
     }
 
     /// Forgets samples of a time that is yet to come: the clock was set back. They would look new until it has caught
     /// up, and nothing could be added after them.
     fn forget_future(&mut self, now: Timestamp) {
-        for (_, samples) in self.0.values_mut() {
+        for Kept { samples, .. } in self.series.values_mut() {
             while samples.back().is_some_and(|last| last.at.duration_since(now) > SKEW) {
                 samples.pop_back();
             }
@@ -70,37 +94,33 @@ impl Window {
     pub(super) fn forget(&mut self, now: Timestamp, length: Duration) {
         self.forget_future(now);
         let length = SignedDuration::try_from(length).unwrap_or(SignedDuration::MAX);
-        self.0.retain(|_, (_, samples)| {
+        self.series.retain(|_, Kept { samples, .. }| {
             while samples.front().is_some_and(|first| now.duration_since(first.at) > length) {
                 samples.pop_front();
             }
             !samples.is_empty()
         });
+        self.bytes = self.series.keys().map(text_bytes).sum();
     }
 
     /// Everything remembered, as series of `endpoint`.
     pub(super) fn series<'a>(&'a self, endpoint: &'a Endpoint) -> impl Iterator<Item = RawSeries> + 'a {
-        self.0.iter().map(|((_, engine, model, part), (name, samples))| RawSeries {
-            name,
+        self.series.iter().map(|((_, engine, model, _), kept)| RawSeries {
+            name: kept.name,
             namespace: endpoint.namespace.as_str().into(),
             pod: endpoint.pod.as_str().into(),
             engine: engine.as_deref().map(Into::into),
+            is_rank: kept.is_rank,
             port: Some(endpoint.port),
             model: model.as_deref().map(Into::into),
-            part: part.as_str().into(),
+            part: kept.part.clone(),
             to: None,
             is_relayed: false,
-            origin: origin(endpoint.ip),
-            samples: samples.iter().copied().collect(),
+            // What tells two pods of one name apart.
+            origin: hash(&endpoint.ip),
+            samples: kept.samples.iter().copied().collect(),
         })
     }
-}
-
-/// What tells two pods of one name apart.
-fn origin(ip: IpAddr) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    ip.hash(&mut hasher);
-    hasher.finish()
 }
 
 #[cfg(test)]
@@ -110,7 +130,7 @@ mod tests {
 
     fn line(value: f64, at: Option<Timestamp>) -> Line {
         let name = signals::find("vllm:num_requests_waiting").unwrap();
-        Line { name, engine: None, model: None, part: String::new(), at, value }
+        Line { name, engine: None, is_rank: false, model: None, part: Part::default(), at, value }
     }
 
     fn at(second: i64) -> Timestamp {
@@ -118,7 +138,7 @@ mod tests {
     }
 
     fn samples(window: &Window) -> Vec<(i64, f64)> {
-        let all = window.0.values().flat_map(|(_, samples)| samples.iter());
+        let all = window.series.values().flat_map(|kept| kept.samples.iter());
         all.map(|sample| (sample.at.as_second() - 1_800_000_000, sample.value)).collect()
     }
 
@@ -126,12 +146,12 @@ mod tests {
     fn samples_stay_for_the_window_with_their_true_times() {
         let mut window = Window::default();
         for second in [0, 60, 120] {
-            assert!(window.add(vec![line(1.0, None)], at(second)));
+            assert_eq!(window.add(vec![line(1.0, None)], at(second)), 0);
         }
         window.forget(at(125), Duration::from_secs(120));
         assert_eq!(samples(&window), [(60, 1.0), (120, 1.0)]);
         window.forget(at(400), Duration::from_secs(120));
-        assert!(window.0.is_empty());
+        assert!(window.series.is_empty());
     }
 
     #[test]
@@ -162,8 +182,26 @@ mod tests {
             window.add(vec![line(1.0, None)], at(second));
         }
         assert_eq!(samples(&window).len(), MAX_SAMPLES);
-        let many = (0..MAX_SERIES).map(|n| Line { engine: Some(n.to_string()), ..line(1.0, None) }).collect();
-        assert!(!window.add(many, at(1_000)));
-        assert_eq!(window.0.len(), MAX_SERIES);
+        let engines = |count, engine: fn(usize) -> String| {
+            (0..count).map(|n| Line { engine: Some(engine(n)), ..line(1.0, None) }).collect::<Vec<_>>()
+        };
+        let many = engines(MAX_SERIES_OF_A_POD, |n| n.to_string());
+        assert_eq!(window.add(many, at(1_000)), 1);
+        assert_eq!(window.series.len(), MAX_SERIES_OF_A_POD);
+    }
+
+    #[test]
+    fn labels_that_change_with_every_scrape_take_no_more_than_their_bound() {
+        let mut window = Window::default();
+        for second in 0..60 {
+            let name = |n| format!("{second}-{n}-{}", "x".repeat(200));
+            let lines = (0..900).map(|n| Line { engine: Some(name(n)), ..line(1.0, None) }).collect();
+            window.add(lines, at(second));
+            let bytes: usize = window.series.keys().map(text_bytes).sum();
+            assert!(bytes == window.bytes && bytes <= MAX_TEXT_BYTES, "{bytes} bytes after {second} s");
+        }
+        assert!(window.series.len() > 500, "what came first stays");
+        window.forget(at(400), Duration::from_secs(120));
+        assert_eq!(window.bytes, 0);
     }
 }

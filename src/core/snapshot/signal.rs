@@ -38,6 +38,8 @@ pub enum Signal {
     PrefixCacheHits,
     /// Counter: tokens looked up in the prefix cache.
     PrefixCacheQueries,
+    /// Gauge: 1 while the engine sleeps; sources tell it of sleeping ones only, and nothing else of them.
+    Asleep,
     /// Counter: steps of the engine, that is passes of its model over a batch.
     EngineSteps,
     /// Gauge (scheduler): requests held for the model.
@@ -57,12 +59,15 @@ impl Signal {
     /// It only grows, until a restart.
     #[must_use]
     pub const fn is_counter(self) -> bool {
-        use Signal::{KvCapacity, KvUsage, Running, SchedulerQueueBytes, SchedulerQueueSize, Waiting};
-        !matches!(self, KvUsage | Waiting | Running | KvCapacity | SchedulerQueueSize | SchedulerQueueBytes)
+        use Signal::{
+            Asleep, KvCapacity, KvUsage, Running, SchedulerQueueBytes, SchedulerQueueSize, Waiting,
+        };
+        let gauges = matches!(self, KvUsage | Waiting | Running | KvCapacity | Asleep);
+        !gauges && !matches!(self, SchedulerQueueSize | SchedulerQueueBytes)
     }
 
     /// All of them, in their order.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::KvUsage,
         Self::Waiting,
         Self::Running,
@@ -79,6 +84,7 @@ impl Signal {
         Self::RequestGenerationTokensCount,
         Self::PrefixCacheHits,
         Self::PrefixCacheQueries,
+        Self::Asleep,
         Self::EngineSteps,
         Self::SchedulerQueueSize,
         Self::SchedulerQueueBytes,

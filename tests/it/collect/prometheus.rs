@@ -140,7 +140,7 @@ async fn a_namespace_above_max_series_is_asked_for_by_signal_and_a_signal_that_f
         }
         _ => ResponseTemplate::new(500),
     };
-    let server = prometheus(ok(&counts(&[("a", 11)])), read).await;
+    let server = prometheus(ok(&counts(&[("a", 31)])), read).await;
     let signals = [Signal::KvUsage, Signal::Waiting, Signal::Running].into();
     let needs = Some(wva_core::Needs { signals, window: Seconds::ZERO });
     let small = wva::collect::PrometheusSettings { max_series: 10, ..settings(server.uri()) };
@@ -148,7 +148,11 @@ async fn a_namespace_above_max_series_is_asked_for_by_signal_and_a_signal_that_f
     assert_eq!(values(&collected, Signal::Waiting), [("p".to_owned(), vec![1.0])]);
     assert_eq!(values(&collected, Signal::KvUsage), [("p".to_owned(), vec![0.5])]);
     assert!(collected.gaps.iter().all(|gap| gap.reason.contains("500")) && collected.gaps.len() == 1);
-    assert_eq!(server.received_requests().await.unwrap().len(), 4);
+    assert_eq!(
+        server.received_requests().await.unwrap().len(),
+        5,
+        "the count, three signals, and whether engines sleep"
+    );
 }
 
 #[tokio::test]

@@ -1,0 +1,124 @@
+//! How much one pod may say. Whoever runs a pod writes its page, so series, engines and the bytes of labels are bounded for
+//! each pod by itself; what is left out is counted, makes a gap of its namespace, and is logged once.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::engine::{Gap, MAX_ENGINES_OF_A_POD, MAX_SERIES_OF_A_POD};
+
+/// Bytes of one label that is kept. Names of models have up to 100, of pods 253 at most.
+pub(super) const MAX_LABEL_BYTES: usize = 256;
+/// Bytes of all labels that are kept of one pod: 1,000 series of an engine and a model name of 64 bytes each. Ten thousand pods
+/// that fill it are 1.3 GB; ten that do are lost in the noise, and an honest one has 1 KiB.
+pub(super) const MAX_TEXT_BYTES: usize = 128 * 1024;
+/// Series of one scheduler's pod: it counts by endpoint, and 20,000 endpoints with two priorities are 40,000.
+const MAX_SCHEDULER_SERIES: usize = 50_000;
+
+/// What of a pod's room is taken.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Room {
+    series: usize,
+    bytes: usize,
+    scheduler: usize,
+}
+
+impl Room {
+    /// Takes room for a series with so many bytes of labels; false when there is none left.
+    pub(super) const fn take(&mut self, is_scheduler: bool, bytes: usize) -> bool {
+        if is_scheduler {
+            self.scheduler += 1;
+            return self.scheduler <= MAX_SCHEDULER_SERIES;
+        }
+        let fits = self.series < MAX_SERIES_OF_A_POD && self.bytes + bytes <= MAX_TEXT_BYTES;
+        if fits {
+            self.series += 1;
+            self.bytes += bytes;
+        }
+        fits
+    }
+}
+
+/// Series left out, by namespace and pod.
+#[derive(Debug, Default)]
+pub(super) struct Dropped(BTreeMap<(Arc<str>, Arc<str>), u64>);
+
+impl Dropped {
+    pub(super) fn add(&mut self, namespace: &Arc<str>, pod: &Arc<str>, series: u64) {
+        if series > 0 {
+            *self.0.entry((namespace.clone(), pod.clone())).or_default() += series;
+        }
+    }
+
+    pub(super) fn extend(&mut self, more: Self) {
+        more.0.iter().for_each(|((namespace, pod), series)| self.add(namespace, pod, *series));
+    }
+
+    /// All of them.
+    pub(super) fn count(&self) -> u64 {
+        self.0.values().sum()
+    }
+
+    pub(super) fn gaps(&self) -> impl Iterator<Item = Gap> {
+        let gap = |((namespace, pod), series): (&(Arc<str>, Arc<str>), &u64)| {
+            let reason = format!(
+                "pod {pod}: {series} of its series are left out; {MAX_SERIES_OF_A_POD} series, {MAX_ENGINES_OF_A_POD} engines, \
+                 {MAX_LABEL_BYTES} bytes of a label and {} KiB of labels are kept; check what it exposes",
+                MAX_TEXT_BYTES / 1024
+            );
+            Gap { namespace: Some(namespace.to_string()), reason }
+        };
+        self.0.iter().map(gap)
+    }
+}
+
+/// The pods of which it is known, and was logged, that series are left out.
+#[derive(Debug, Default)]
+pub(super) struct Told(Mutex<BTreeSet<(Arc<str>, Arc<str>)>>);
+
+impl Told {
+    /// Logs the pods that are new among `dropped`, and forgets those that aren't among it any more.
+    pub(super) fn tell(&self, dropped: &Dropped) {
+        let mut told = self.0.lock();
+        for (pod, series) in dropped.0.iter().filter(|(pod, _)| !told.contains(*pod)) {
+            let (namespace, pod) = pod;
+            tracing::warn!(
+                ?namespace,
+                ?pod,
+                series,
+                "a pod shows more series, engines or longer labels than are kept; check what it exposes"
+            );
+        }
+        *told = dropped.0.keys().cloned().collect();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neither_series_nor_bytes_of_labels_of_one_pod_grow_without_bound() {
+        let mut many = Room::default();
+        assert_eq!((0..5_000).filter(|_| many.take(false, 10)).count(), MAX_SERIES_OF_A_POD);
+        let mut long = Room::default();
+        let kept = (0..5_000).filter(|_| long.take(false, 2 * MAX_LABEL_BYTES)).count();
+        assert_eq!(kept * 2 * MAX_LABEL_BYTES, MAX_TEXT_BYTES);
+        let mut scheduler = Room::default();
+        assert!((0..40_000).all(|_| scheduler.take(true, 100)), "20,000 endpoints with two priorities");
+        assert_eq!((0..40_000).filter(|_| scheduler.take(true, 100)).count(), 10_000);
+    }
+
+    #[test]
+    fn what_is_left_out_is_a_gap_of_its_own_namespace_that_names_the_pod() {
+        let mut dropped = Dropped::default();
+        dropped.add(&"llm".into(), &"p".into(), 0);
+        assert_eq!((dropped.count(), dropped.gaps().count()), (0, 0));
+        dropped.add(&"llm".into(), &"p".into(), 2);
+        dropped.add(&"llm".into(), &"p".into(), 3);
+        let gaps: Vec<Gap> = dropped.gaps().collect();
+        assert!(dropped.count() == 5 && gaps[0].namespace.as_deref() == Some("llm"));
+        assert!(gaps.len() == 1 && gaps[0].reason.starts_with("pod p: 5 of its series"), "{gaps:?}");
+    }
+}

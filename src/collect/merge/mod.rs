@@ -1,0 +1,332 @@
+//! From raw series to one series a signal: who it is about, which of two copies counts, which of two names counts, and
+//! what adds up. Pure; both sources end here.
+//!
+//! - *Who*: namespace, pod and engine. The engine is its `engine` label, else its port, else empty. Data-parallel
+//!   processes at several ports of one pod may all call themselves engine 0: then the name is `port/engine`.
+//!   Older vLLM leaves the label out of its cache configuration alone: that is the only engine's at the same port, and
+//!   nobody's when there are several.
+//! - *Copies*: series that say the same of the same process (an HA pair of Prometheus, two scrape jobs): the one with
+//!   the newest sample counts, whole. Copies are never interleaved, because their clocks and offsets differ.
+//! - *Hearsay*: what a pod says of itself wins over what a collector says of it.
+//! - *Names*: a ratio's halves come from one generation of names; the newest name that is complete counts, unless an
+//!   older one has a newer sample (an engine that was rolled back).
+//! - *Parts*: what an engine or a scheduler divides by labels is one figure again ([`parts`]); what the scheduler counts by
+//!   endpoint is, beside that, one figure an endpoint.
+//! - *Ranks*: each data-parallel rank is an engine. What the process before them counts of all (`SGLang`'s tokens and latencies) is
+//!   shared out evenly.
+//! - *Sleep*: what an engine says while it sleeps is left out, so that it looks like one that isn't seen, and not like an idle one.
+
+mod parts;
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use wva_core::snapshot::{Sample, Signal};
+
+use super::bounds::{Dropped, Room};
+use super::signals::{self, Kind, Name};
+use crate::engine::{MAX_ENGINES_OF_A_POD, Receiver, Series};
+
+pub(super) use parts::{Part, hash, is_dividing};
+
+/// One series as a source found it; its samples are oldest first and possible. Names are shared: there are many series
+/// of each.
+#[derive(Debug, Clone)]
+pub(super) struct RawSeries {
+    pub(super) name: &'static Name,
+    pub(super) namespace: Arc<str>,
+    pub(super) pod: Arc<str>,
+    /// The `engine` label, or else the data-parallel rank.
+    pub(super) engine: Option<Arc<str>>,
+    /// It is a data-parallel rank.
+    pub(super) is_rank: bool,
+    /// The port it was scraped at.
+    pub(super) port: Option<u16>,
+    pub(super) model: Option<Arc<str>>,
+    /// Which part of a figure it is.
+    pub(super) part: Part,
+    /// Whom the scheduler counts it for.
+    pub(super) to: Option<Receiver>,
+    /// A collector says it of a pod that it isn't.
+    pub(super) is_relayed: bool,
+    /// Every other label, hashed, so that equal copies are chosen the same way each time.
+    pub(super) origin: u64,
+    pub(super) samples: Vec<Sample>,
+}
+
+impl RawSeries {
+    fn newest(&self) -> Option<Timestamp> {
+        self.samples.last().map(|sample| sample.at)
+    }
+
+    /// Bytes of the labels that it keeps.
+    pub(super) fn text_bytes(&self) -> usize {
+        let bytes = |text: &Option<Arc<str>>| text.as_deref().map_or(0, str::len);
+        bytes(&self.engine) + bytes(&self.model)
+    }
+
+    /// Which of two copies counts: more wins.
+    fn rank(&self) -> (Option<Timestamp>, usize, u64) {
+        (self.newest(), self.samples.len(), self.origin)
+    }
+}
+
+/// What is left of all series.
+#[derive(Debug, Default)]
+pub(super) struct Merged {
+    pub(super) series: Vec<Series>,
+    /// What is beyond the bounds of a pod.
+    pub(super) dropped: Dropped,
+}
+
+/// One series a signal and process; series without a sample are left out. Pods have nothing to do with each other, so
+/// each is merged by itself.
+pub(super) fn merge(raw: Vec<RawSeries>) -> Merged {
+    let mut pods: HashMap<(Arc<str>, Arc<str>), Vec<RawSeries>> = HashMap::new();
+    for series in raw {
+        pods.entry((series.namespace.clone(), series.pod.clone())).or_default().push(series);
+    }
+    let mut pods: Vec<_> = pods.into_iter().collect();
+    pods.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+    let mut merged = Merged::default();
+    for ((namespace, pod), raw) in pods {
+        let series = |(subject, named): (Subject, Named)| Series {
+            namespace: namespace.clone(),
+            pod: pod.clone(),
+            engine: subject.engine,
+            port: named.port,
+            model: named.model,
+            signal: named.name.signal,
+            to: subject.to,
+            samples: named.samples,
+        };
+        let all = raw.len();
+        let (named, kept) = keep_engines(by_subject(keep_bounded(raw)));
+        merged.dropped.add(&namespace, &pod, (all - kept) as u64);
+        merged.series.extend(without_sleepers(choose_names(one_each(named)).map(series).collect()));
+    }
+    merged
+}
+
+/// What a pod says of itself wins over what a collector says of it, whatever engine that names.
+fn prefer_direct(mut raw: Vec<RawSeries>) -> Vec<RawSeries> {
+    let is_engine = |series: &RawSeries| !series.name.kind.is_scheduler();
+    let direct = |series: &RawSeries| is_engine(series) && !series.is_relayed && !series.samples.is_empty();
+    if raw.iter().any(|series| series.is_relayed) && raw.iter().any(direct) {
+        raw.retain(|series| !series.is_relayed);
+    }
+    raw
+}
+
+/// The process of a pod, or the scheduler's model, that a series is about.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Subject {
+    engine: Arc<str>,
+    model: Option<Arc<str>>,
+    /// Of what the scheduler gave out, one receiver's share; `None` is all of it.
+    to: Option<Receiver>,
+}
+
+/// As many series as one pod may have.
+fn keep_bounded(mut raw: Vec<RawSeries>) -> Vec<RawSeries> {
+    let mut room = Room::default();
+    raw.retain(|series| room.take(series.name.kind.is_scheduler(), 0));
+    raw
+}
+
+/// The series with whom they are about, those of one name of one subject together; and how many of a source's series
+/// stand behind them.
+fn by_subject(raw: Vec<RawSeries>) -> (Vec<(Subject, RawSeries)>, usize) {
+    let kept = raw.len();
+    let raw = prefer_direct(raw);
+    let several = at_several_ports(&raw);
+    let mut raw = share_among_ranks(attach_cache_config(raw));
+    parts::settle(&mut raw);
+    let raw = raw.into_iter().filter(|series| !series.samples.is_empty());
+    let mut named: Vec<_> = raw
+        .flat_map(|series| {
+            let all = subject(&series, &several);
+            let share = series.to.clone().map(|to| (Subject { to: Some(to), ..all.clone() }, series.clone()));
+            share.into_iter().chain([(all, series)])
+        })
+        .collect();
+    named.sort_by(|(one, a), (other, b)| (one, a.name.text).cmp(&(other, b.name.text)));
+    (named, kept)
+}
+
+/// Of more engines than a pod may have, the first by name.
+fn keep_engines((mut named, kept): (Vec<(Subject, RawSeries)>, usize)) -> (Vec<(Subject, RawSeries)>, usize) {
+    let mut engines = 0;
+    let mut last: Option<Arc<str>> = None;
+    let before = named.len();
+    named.retain(|(subject, series)| {
+        if series.name.kind.is_scheduler() {
+            return true;
+        }
+        if last.as_ref() != Some(&subject.engine) {
+            engines += 1;
+            last = Some(subject.engine.clone());
+        }
+        engines <= MAX_ENGINES_OF_A_POD
+    });
+    let dropped = before - named.len();
+    (named, kept.saturating_sub(dropped))
+}
+
+/// What names no engine, at a port where data-parallel ranks are, is counted by the process before them for all of them: each
+/// gets an even share. In an answer that isn't whole nobody knows how many there are.
+fn share_among_ranks(raw: Vec<RawSeries>) -> Vec<RawSeries> {
+    if !raw.iter().any(|series| series.is_rank) {
+        return raw;
+    }
+    let mut ranks: BTreeMap<Option<u16>, BTreeSet<Arc<str>>> = BTreeMap::new();
+    for series in raw.iter().filter(|series| series.is_rank) {
+        ranks.entry(series.port).or_default().extend(series.engine.clone());
+    }
+    let mut shared = Vec::with_capacity(raw.len());
+    for series in raw {
+        let is_orphan = series.engine.is_none() && series.name.kind == Kind::Counter;
+        let Some(ranks) = ranks.get(&series.port).filter(|_| is_orphan) else {
+            shared.push(series);
+            continue;
+        };
+        if series.part.is_cut {
+            continue;
+        }
+        let share = 1.0 / ranks.len() as f64;
+        shared.extend(ranks.iter().map(|rank| {
+            let samples = series.samples.iter().map(|one| Sample { value: one.value * share, ..*one });
+            RawSeries { engine: Some(rank.clone()), samples: samples.collect(), ..series.clone() }
+        }));
+    }
+    shared
+}
+
+/// The engine labels that were seen at several ports of the pod.
+fn at_several_ports(raw: &[RawSeries]) -> BTreeSet<Arc<str>> {
+    let mut ports: BTreeMap<&Arc<str>, u16> = BTreeMap::new();
+    let mut several = BTreeSet::new();
+    for series in raw {
+        if let (Some(engine), Some(port)) = (&series.engine, series.port)
+            && *ports.entry(engine).or_insert(port) != port
+        {
+            several.insert(engine.clone());
+        }
+    }
+    several
+}
+
+/// Gives a cache configuration that names no engine to the only one at its port. Kept by itself it would be another
+/// engine, of which nothing else is ever heard.
+fn attach_cache_config(mut raw: Vec<RawSeries>) -> Vec<RawSeries> {
+    let is_orphan = |series: &RawSeries| series.name.kind == Kind::CacheConfig && series.engine.is_none();
+    let wanted: BTreeSet<_> = raw.iter().filter(|series| is_orphan(series)).map(|one| one.port).collect();
+    if wanted.is_empty() {
+        return raw;
+    }
+    let mut engines: BTreeMap<_, BTreeSet<Arc<str>>> = BTreeMap::new();
+    for series in raw.iter().filter(|series| !series.name.kind.is_scheduler()) {
+        if let Some(engine) = series.engine.as_ref().filter(|_| wanted.contains(&series.port)) {
+            engines.entry(series.port).or_default().insert(engine.clone());
+        }
+    }
+    raw.retain_mut(|series| {
+        let known = engines.get(&series.port).filter(|_| is_orphan(series));
+        if let Some(known) = known {
+            series.engine = known.first().cloned();
+        }
+        known.is_none_or(|known| known.len() == 1)
+    });
+    raw
+}
+
+fn subject(series: &RawSeries, several: &BTreeSet<Arc<str>>) -> Subject {
+    if series.name.kind.is_scheduler() {
+        return Subject { engine: Arc::default(), model: series.model.clone(), to: None };
+    }
+    let engine = match (&series.engine, series.port) {
+        (Some(engine), Some(port)) if several.contains(engine) => format!("{port}/{engine}").into(),
+        (Some(engine), _) => engine.clone(),
+        (None, Some(port)) => port.to_string().into(),
+        (None, None) => Arc::default(),
+    };
+    Subject { engine, model: None, to: None }
+}
+
+/// Everything known of one name of one subject.
+struct Named {
+    name: &'static Name,
+    port: Option<u16>,
+    model: Option<Arc<str>>,
+    samples: Vec<Sample>,
+}
+
+/// One series a name of a subject.
+fn one_each(named: Vec<(Subject, RawSeries)>) -> Vec<(Subject, Named)> {
+    let mut all = Vec::with_capacity(named.len());
+    let mut named = named.into_iter().peekable();
+    while let Some((subject, first)) = named.next() {
+        let name = first.name;
+        let mut series = vec![first];
+        while let Some((_, next)) = named.next_if(|(other, next)| *other == subject && next.name == name) {
+            series.push(next);
+        }
+        if let Some(RawSeries { name, port, model, samples, .. }) = parts::whole(series) {
+            all.push((subject, Named { name, port, model, samples }));
+        }
+    }
+    all
+}
+
+/// Leaves out what engines say since they fell asleep. That they sleep is kept where they do.
+fn without_sleepers(mut series: Vec<Series>) -> Vec<Series> {
+    let mut asleep: BTreeMap<Arc<str>, Timestamp> = BTreeMap::new();
+    series.retain(|one| {
+        if one.signal != Signal::Asleep {
+            return true;
+        }
+        let since = one.samples.iter().rev().take_while(|sample| sample.value > 0.0).last();
+        since.is_some_and(|since| asleep.insert(one.engine.clone(), since.at).is_none())
+    });
+    if asleep.is_empty() {
+        return series;
+    }
+    series.retain_mut(|one| {
+        let is_engines = !signals::is_schedulers(one.signal) && one.signal != Signal::Asleep;
+        if let Some(since) = asleep.get(&one.engine).filter(|_| is_engines) {
+            one.samples.retain(|sample| sample.at < *since);
+        }
+        !one.samples.is_empty()
+    });
+    series
+}
+
+/// Of every ratio (or single signal) of every subject, the generation of names that counts.
+fn choose_names(mut named: Vec<(Subject, Named)>) -> impl Iterator<Item = (Subject, Named)> {
+    fn ratio((subject, named): &(Subject, Named)) -> (&Subject, Signal) {
+        (subject, signals::couple(named.name.signal))
+    }
+    named.sort_by(|a, b| (ratio(a), a.1.name.generation).cmp(&(ratio(b), b.1.name.generation)));
+    let mut best = Vec::with_capacity(named.len());
+    for names in named.chunk_by(|one, other| ratio(one) == ratio(other)) {
+        let generation = best_generation(names);
+        best.extend(names.iter().map(|(_, named)| Some(named.name.generation) == generation));
+    }
+    named.into_iter().zip(best).filter_map(|(named, best)| best.then_some(named))
+}
+
+/// The most complete generation, of these the one with the newest sample, of these the newest name.
+fn best_generation(names: &[(Subject, Named)]) -> Option<u8> {
+    let generations = names.chunk_by(|(_, one), (_, other)| one.name.generation == other.name.generation);
+    let rank = |names: &&[(Subject, Named)]| {
+        let newest = names.iter().filter_map(|(_, named)| named.samples.last()).map(|sample| sample.at).max();
+        let age = names.first().map(|(_, named)| named.name.generation);
+        (names.len(), newest, Reverse(age))
+    };
+    generations.max_by_key(rank).and_then(|names| names.first()).map(|(_, named)| named.name.generation)
+}
+
+#[cfg(test)]
+mod tests;

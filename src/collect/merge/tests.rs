@@ -1,0 +1,325 @@
+//! What becomes of copies, names and parts.
+
+use super::*;
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(1_800_000_000 + second).unwrap()
+}
+
+fn raw(name: &str, engine: Option<&str>, port: Option<u16>, samples: &[(i64, f64)]) -> RawSeries {
+    RawSeries {
+        name: signals::find(name).unwrap(),
+        namespace: "llm".into(),
+        pod: "pod-0".into(),
+        engine: engine.map(Into::into),
+        port,
+        model: Some("m".into()),
+        part: Part::default(),
+        is_rank: false,
+        to: None,
+        is_relayed: false,
+        origin: 0,
+        samples: samples.iter().map(|&(s, value)| Sample { at: at(s), value }).collect(),
+    }
+}
+
+fn merged(raw: Vec<RawSeries>) -> Vec<Series> {
+    merge(raw).series
+}
+
+fn values(series: &[Series], signal: Signal) -> Vec<f64> {
+    let found = series.iter().filter(|series| series.signal == signal);
+    found.flat_map(|series| series.samples.iter().map(|sample| sample.value)).collect()
+}
+
+#[test]
+fn of_two_copies_the_one_with_the_newest_sample_counts_and_is_not_mixed_with_the_other() {
+    let mut first = raw("vllm:num_requests_waiting", Some("0"), Some(8000), &[(0, 1.0), (15, 2.0)]);
+    let mut second = raw("vllm:num_requests_waiting", Some("0"), Some(8000), &[(7, 10.0), (22, 20.0)]);
+    first.origin = 1;
+    second.origin = 2;
+    for order in [[first.clone(), second.clone()], [second, first]] {
+        let merged = merged(order.into());
+        assert_eq!(merged.len(), 1);
+        assert_eq!(values(&merged, Signal::Waiting), [10.0, 20.0]);
+    }
+}
+
+#[test]
+fn the_new_name_counts_when_an_engine_exposes_both() {
+    let merged = merged(vec![
+        raw("vllm:gpu_cache_usage_perc", Some("0"), None, &[(0, 0.2)]),
+        raw("vllm:kv_cache_usage_perc", Some("0"), None, &[(0, 0.4)]),
+    ]);
+    assert_eq!(values(&merged, Signal::KvUsage), [0.4]);
+}
+
+#[test]
+fn an_old_name_alone_is_enough_and_counts_again_after_a_roll_back() {
+    let old = raw("vllm:gpu_cache_usage_perc", Some("0"), None, &[(30, 0.2)]);
+    assert_eq!(values(&merged(vec![old.clone()]), Signal::KvUsage), [0.2]);
+    let before = raw("vllm:kv_cache_usage_perc", Some("0"), None, &[(0, 0.9)]);
+    assert_eq!(values(&merged(vec![before, old]), Signal::KvUsage), [0.2]);
+}
+
+#[test]
+fn the_halves_of_a_ratio_never_come_from_two_names() {
+    let merged = merged(vec![
+        raw("vllm:prefix_cache_hits_total", Some("0"), None, &[(0, 1.0)]),
+        raw("vllm:gpu_prefix_cache_hits", Some("0"), None, &[(0, 50.0)]),
+        raw("vllm:gpu_prefix_cache_queries", Some("0"), None, &[(0, 100.0)]),
+    ]);
+    assert_eq!(values(&merged, Signal::PrefixCacheHits), [50.0]);
+    assert_eq!(values(&merged, Signal::PrefixCacheQueries), [100.0]);
+}
+
+#[test]
+fn engines_with_one_number_at_several_ports_stay_apart() {
+    let merged = merged(vec![
+        raw("vllm:num_requests_waiting", Some("0"), Some(8000), &[(0, 1.0)]),
+        raw("vllm:num_requests_waiting", Some("0"), Some(8001), &[(0, 2.0)]),
+    ]);
+    let engines: Vec<_> = merged.iter().map(|series| &*series.engine).collect();
+    assert_eq!(engines, ["8000/0", "8001/0"]);
+}
+
+#[test]
+fn an_engine_without_a_label_is_named_by_its_port() {
+    let merged = merged(vec![raw("vllm:num_requests_waiting", None, Some(8000), &[(0, 1.0)])]);
+    assert_eq!(&*merged[0].engine, "8000");
+}
+
+#[test]
+fn a_cache_configuration_without_an_engine_is_the_only_engines_at_its_port_and_no_engine_of_its_own() {
+    let config = |port| raw("vllm:cache_config_info", None, Some(port), &[(0, 432_000.0)]);
+    let waiting = |engine, port| raw("vllm:num_requests_waiting", Some(engine), Some(port), &[(0, 1.0)]);
+    let engines = |raw| -> Vec<(Signal, String)> {
+        merged(raw).into_iter().map(|series| (series.signal, series.engine.to_string())).collect()
+    };
+    let mut found = engines(vec![config(8000), waiting("0", 8000)]);
+    found.sort();
+    let mut wanted = [(Signal::KvCapacity, "0".to_owned()), (Signal::Waiting, "0".to_owned())];
+    wanted.sort();
+    assert_eq!(found, wanted);
+    let ranks = engines(vec![config(8000), waiting("0", 8000), config(8001), waiting("0", 8001)]);
+    let names: BTreeSet<_> = ranks.into_iter().map(|(_, engine)| engine).collect();
+    assert_eq!(names.into_iter().collect::<Vec<_>>(), ["8000/0", "8001/0"]);
+    let several = engines(vec![config(8000), waiting("0", 8000), waiting("1", 8000)]);
+    assert!(several.iter().all(|(signal, _)| *signal == Signal::Waiting), "whose it is can't be known");
+    let alone = raw("vllm:num_requests_waiting", None, Some(8000), &[(0, 1.0)]);
+    assert!(engines(vec![config(8000), alone]).iter().all(|(_, engine)| *engine == *"8000"));
+}
+
+#[test]
+fn the_schedulers_parts_add_up_by_model_and_a_counter_keeps_what_it_had() {
+    let part = |text, name: &str, samples: &[(i64, f64)]| RawSeries {
+        part: Part::by([("part", text)].into_iter()),
+        ..raw(name, None, Some(9090), samples)
+    };
+    let queue = "inference_extension_flow_control_queue_size";
+    let attempts = "inference_extension_scheduler_attempts_total";
+    let merged = merged(vec![
+        part("priority=0", queue, &[(0, 3.0), (15, 3.0)]),
+        part("priority=1", queue, &[(0, 2.0)]),
+        part("pod_name=a", attempts, &[(0, 100.0), (15, 110.0)]),
+        part("pod_name=b", attempts, &[(0, 7.0)]),
+    ]);
+    assert_eq!(values(&merged, Signal::SchedulerQueueSize), [5.0, 3.0]);
+    assert_eq!(values(&merged, Signal::SchedulerAttempts), [107.0, 117.0]);
+    assert!(merged.iter().all(|series| series.model.as_deref() == Some("m")));
+}
+
+#[test]
+fn what_the_scheduler_gave_out_is_counted_for_the_model_and_for_each_receiver() {
+    let to = |pod: &str, priority: &str, value| RawSeries {
+        part: Part::by([("pod_name", pod), ("priority", priority)].into_iter()),
+        to: Some(Receiver { pod: pod.into(), port: Some(8000) }),
+        ..raw("llm_d_epp_scheduler_attempts_total", None, Some(9090), &[(0, value)])
+    };
+    let mut copy = to("a", "0", 99.0);
+    copy.samples.insert(0, Sample { at: at(-15), value: 98.0 });
+    let merged = merged(vec![to("a", "0", 1.0), copy, to("a", "1", 2.0), to("b", "0", 4.0)]);
+    let counted = |pod: Option<&str>| {
+        let about = |one: &&Series| one.to.as_ref().map(|to| &*to.pod) == pod;
+        let found: Vec<_> = merged.iter().filter(about).collect();
+        assert_eq!(found.len(), 1, "{pod:?}");
+        found[0].samples.last().unwrap().value
+    };
+    assert_eq!((counted(Some("a")), counted(Some("b")), counted(None)), (101.0, 4.0, 105.0));
+}
+
+/// A series of a page with labels of its own.
+fn part(name: &str, labels: &[(&str, &str)], samples: &[(i64, f64)]) -> RawSeries {
+    let rank = labels.iter().find(|(label, _)| *label == "dp_rank").map(|(_, rank)| *rank);
+    let part = Part::of_page(labels.iter().copied());
+    RawSeries { part, is_rank: rank.is_some(), ..raw(name, rank, Some(30000), samples) }
+}
+
+/// A series of Prometheus with labels of whatever hand.
+fn queried(name: &str, labels: &[(&str, &str)], samples: &[(i64, f64)]) -> RawSeries {
+    let part = Part::of_query(labels.iter().copied());
+    let tells = labels.iter().filter(|(label, _)| !is_dividing(label));
+    let origin = tells.map(|pair| hash(pair)).fold(0, u64::wrapping_add);
+    RawSeries { part, origin, ..raw(name, Some("0"), Some(8000), samples) }
+}
+
+const FIRSTS: &str = "sglang:time_to_first_token_seconds_count";
+const SUM: &str = "sglang:time_to_first_token_seconds_sum";
+
+#[test]
+fn first_tokens_of_streaming_and_other_clients_are_one_counter() {
+    let page = |streaming, samples: &[(i64, f64)]| part(FIRSTS, &[("is_streaming", streaming)], samples);
+    let found = merged(vec![
+        page("true", &[(0, 100.0), (5, 110.0), (10, 120.0)]),
+        page("false", &[(0, 50.0), (5, 55.0), (10, 60.0)]),
+        part(SUM, &[("is_streaming", "true")], &[(0, 1.0), (5, 2.0), (10, 3.0)]),
+    ]);
+    assert_eq!(values(&found, Signal::TimeToFirstTokenCount), [150.0, 165.0, 180.0]);
+}
+
+#[test]
+fn a_part_that_appears_with_its_first_request_is_no_jump_and_a_scrape_without_it_is_no_fall() {
+    let page = |streaming, samples: &[(i64, f64)]| part(FIRSTS, &[("is_streaming", streaming)], samples);
+    let grown = merged(vec![
+        page("true", &[(0, 100.0), (5, 110.0), (10, 120.0), (15, 130.0)]),
+        page("false", &[(10, 7.0), (15, 9.0)]),
+    ]);
+    assert_eq!(values(&grown, Signal::TimeToFirstTokenCount), [107.0, 117.0, 127.0, 139.0]);
+    let lost = merged(vec![
+        page("true", &[(0, 100.0), (5, 110.0), (10, 120.0), (15, 130.0)]),
+        page("false", &[(0, 5_000.0), (10, 5_002.0)]),
+    ]);
+    assert_eq!(values(&lost, Signal::TimeToFirstTokenCount), [5_100.0, 5_122.0], "only where both are known");
+}
+
+#[test]
+fn what_was_scraped_at_different_times_is_not_added_up() {
+    let page = |streaming, samples: &[(i64, f64)]| part(FIRSTS, &[("is_streaming", streaming)], samples);
+    let found = merged(vec![
+        page("true", &[(0, 1.0), (10, 2.0), (20, 3.0)]),
+        page("false", &[(2, 1.0), (12, 2.0), (22, 3.0)]),
+    ]);
+    assert_eq!(values(&found, Signal::TimeToFirstTokenCount), Vec::<f64>::new());
+}
+
+#[test]
+fn the_total_without_a_priority_counts_and_is_not_added_to_its_parts() {
+    let queue = |priority, value| part("sglang:num_queue_reqs", &[("priority", priority)], &[(0, value)]);
+    let found = merged(vec![queue("", 5.0), queue("1", 2.0), queue("2", 3.0)]);
+    assert_eq!(values(&found, Signal::Waiting), [5.0]);
+    let parts = merged(vec![queue("1", 2.0), queue("2", 3.0)]);
+    assert_eq!(values(&parts, Signal::Waiting), [5.0]);
+}
+
+#[test]
+fn a_share_in_parts_is_the_fullest_and_not_their_sum() {
+    let used = |pool, value| part("sglang:token_usage", &[("pool", pool)], &[(0, value)]);
+    assert_eq!(values(&merged(vec![used("a", 0.7), used("b", 0.8)]), Signal::KvUsage), [0.8]);
+    let tokens = |pool, value| part("sglang:max_total_num_tokens", &[("pool", pool)], &[(0, value)]);
+    assert_eq!(values(&merged(vec![tokens("a", 9.0), tokens("b", 4.0)]), Signal::KvCapacity), [4.0]);
+}
+
+#[test]
+fn each_data_parallel_rank_is_an_engine_and_what_all_have_counted_is_shared_out() {
+    let rank =
+        |rank, value| part("sglang:num_running_reqs", &[("dp_rank", rank), ("tp_rank", "0")], &[(0, value)]);
+    let found = merged(vec![
+        rank("0", 3.0),
+        rank("1", 4.0),
+        part("sglang:generation_tokens_total", &[("is_streaming", "true")], &[(0, 100.0)]),
+        part("sglang:generation_tokens_total", &[("is_streaming", "false")], &[(0, 60.0)]),
+    ]);
+    assert_eq!(values(&found, Signal::Running), [3.0, 4.0]);
+    assert_eq!(values(&found, Signal::GenerationTokens), [80.0, 80.0]);
+    assert!(found.iter().all(|series| ["0", "1"].contains(&&*series.engine)), "{found:?}");
+}
+
+#[test]
+fn ranks_of_one_engine_that_tell_the_same_are_not_added_up() {
+    let rank = |rank| part("sglang:num_running_reqs", &[("tp_rank", rank)], &[(0, 6.0)]);
+    assert_eq!(values(&merged(vec![rank("0"), rank("1")]), Signal::Running), [6.0]);
+}
+
+#[test]
+fn an_unknown_label_divides_a_counter_of_prometheus_unless_every_series_of_the_pod_has_it() {
+    let prompt = |labels: &[(&str, &str)], value| queried("vllm:prompt_tokens_total", labels, &[(0, value)]);
+    let running = |labels: &[(&str, &str)]| queried("vllm:num_requests_running", labels, &[(0, 1.0)]);
+    let found = merged(vec![
+        prompt(&[("app", "x"), ("tenant", "a")], 10.0),
+        prompt(&[("app", "x"), ("tenant", "b")], 5.0),
+        running(&[("app", "x")]),
+    ]);
+    assert_eq!(values(&found, Signal::PromptTokens), [15.0], "the label of a body");
+    let pair = |of: &'static str| [("app", "x"), ("receive", of)];
+    let found = merged(vec![
+        prompt(&pair("a"), 10.0),
+        prompt(&pair("b"), 10.0),
+        running(&pair("a")),
+        running(&pair("b")),
+    ]);
+    assert_eq!(values(&found, Signal::PromptTokens), [10.0], "copies of two servers");
+}
+
+#[test]
+fn parts_of_two_copies_are_never_added_up() {
+    let count = |job, streaming, samples: &[(i64, f64)]| {
+        queried(FIRSTS, &[("job", job), ("is_streaming", streaming)], samples)
+    };
+    let found = merged(vec![
+        count("a", "true", &[(0, 10.0), (15, 20.0)]),
+        count("a", "false", &[(0, 1.0), (15, 2.0)]),
+        count("b", "true", &[(3, 11.0), (18, 21.0)]),
+        count("b", "false", &[(3, 1.0), (18, 2.0)]),
+    ]);
+    assert_eq!(values(&found, Signal::TimeToFirstTokenCount), [12.0, 23.0]);
+}
+
+#[test]
+fn parts_of_an_answer_that_is_not_whole_are_not_read_and_single_series_are() {
+    let mut cut = vec![
+        queried(FIRSTS, &[("is_streaming", "true")], &[(0, 10.0)]),
+        queried("vllm:num_requests_running", &[], &[(0, 1.0)]),
+    ];
+    cut.iter_mut().for_each(|series| series.part.is_cut = true);
+    let found = merged(cut);
+    assert_eq!(values(&found, Signal::TimeToFirstTokenCount), Vec::<f64>::new());
+    assert_eq!(values(&found, Signal::Running), [1.0]);
+}
+
+#[test]
+fn what_waits_for_capacity_wins_over_all_that_waits() {
+    let found = merged(vec![
+        raw("vllm:num_requests_waiting", Some("0"), None, &[(0, 9.0)]),
+        raw("vllm:num_requests_waiting_by_reason", Some("0"), None, &[(0, 2.0)]),
+    ]);
+    assert_eq!(values(&found, Signal::Waiting), [2.0]);
+}
+
+#[test]
+fn a_sleeping_engine_is_not_seen_and_one_awake_says_nothing_of_sleep() {
+    let sleep = |samples: &[(i64, f64)]| raw("vllm:engine_sleep_state", Some("0"), None, samples);
+    let usage = || raw("vllm:kv_cache_usage_perc", Some("0"), None, &[(0, 0.5), (15, 0.0), (30, 0.0)]);
+    let asleep = merged(vec![sleep(&[(0, 0.0), (15, 1.0), (30, 1.0)]), usage()]);
+    assert_eq!(values(&asleep, Signal::KvUsage), [0.5], "what it said before");
+    assert_eq!(values(&asleep, Signal::Asleep), [0.0, 1.0, 1.0]);
+    let awake = merged(vec![sleep(&[(0, 1.0), (15, 1.0), (30, 0.0)]), usage()]);
+    assert_eq!(values(&awake, Signal::KvUsage), [0.5, 0.0, 0.0]);
+    assert_eq!(values(&awake, Signal::Asleep), Vec::<f64>::new());
+    let always = merged(vec![sleep(&[(0, 1.0), (30, 1.0)]), usage()]);
+    assert_eq!(always.len(), 1, "an idle sleeper has no spare capacity");
+}
+
+#[test]
+fn of_a_pod_with_a_hundred_thousand_engines_so_many_are_kept_in_no_time() {
+    let engines =
+        (0..100_000).map(|n| raw("vllm:kv_cache_usage_perc", Some(&n.to_string()), Some(8000), &[(0, 0.5)]));
+    let raw: Vec<RawSeries> = engines.collect();
+    let started = tokio::time::Instant::now();
+    let Merged { series, dropped } = merge(raw);
+    let took = started.elapsed();
+    assert!(took < std::time::Duration::from_secs(1), "{took:?}");
+    assert_eq!(
+        (series.len(), dropped.count()),
+        (MAX_ENGINES_OF_A_POD, 100_000 - MAX_ENGINES_OF_A_POD as u64)
+    );
+}

@@ -1,0 +1,147 @@
+//! The page `docs/signals.md`: which signals each analyzer needs, and under which names each engine shows them. Made of the
+//! declarations that are run, so that it can't say anything else.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use wva_core::analyze::finding::Analyzer;
+use wva_core::model::{Bounds, Role, ScaleToZero, TargetRef, Variant, VariantId};
+use wva_core::snapshot::Signal;
+use wva_core::units::{Cost, Replicas, Seconds};
+use wva_core::{Policy, needs};
+
+use super::signals::{self, Kind, Name};
+
+const ANALYZERS: [Analyzer; 8] = [
+    Analyzer::Rate,
+    Analyzer::SaturationPercent,
+    Analyzer::Saturation,
+    Analyzer::Throughput,
+    Analyzer::QueueingModel,
+    Analyzer::Threshold,
+    Analyzer::Weighted,
+    Analyzer::Inferno,
+];
+
+const HEAD: &str = "# Signals
+
+Which signals each analyzer reads, and under which names each engine shows them. This page is made of what the program runs with: `wva signals > \
+docs/signals.md`.
+
+A signal that a pod lacks is not read: it is never 0. Look here when a number is held for want of metrics: each series of the analyzer's column has to
+arrive, from every pod, through scrape configuration, relabelling and recording rules.
+
+## By analyzer
+
+*Several*: beside those of the analyzer, where a model has several variants. *Zero*: likewise, where all of them may go to zero. The scheduler's signals are read where there is one.
+
+";
+
+const NAMES: &str = "
+## By engine
+
+Of several names the first one that an engine shows counts; older names are those of earlier versions. `x_sum` and `x_count` are the two halves of
+the histogram `x`, and both have to come. A counter that an engine divides by labels (`is_streaming`, `priority`) is added up, and each `dp_rank` is an
+engine of its own, as each value of `engine` is.
+
+";
+
+const TAIL: &str = "
+The size of the cache is in the labels of `vllm:cache_config_info`: `kv_cache_size_tokens`, else `num_gpu_blocks` × `block_size`. An engine that
+sleeps (`sleep_state=\"awake\"` is 0) is not read while it does: it is no capacity, and not an idle one either.
+";
+
+/// The page.
+#[must_use]
+pub fn signals_page() -> String {
+    let mut page = HEAD.to_owned();
+    let columns: Vec<BTreeSet<Signal>> = ANALYZERS.into_iter().map(|one| read_by(one, 1, false)).collect();
+    let beside = |variants, sleeps| -> BTreeSet<Signal> {
+        let more = |one: &Analyzer| &read_by(*one, variants, sleeps) - &read_by(*one, 1, false);
+        ANALYZERS.iter().flat_map(more).collect()
+    };
+    let beside = [beside(2, false), beside(1, true)];
+    let names = ANALYZERS.iter().map(|one| format!("`{}`", one.as_str()));
+    row(&mut page, "signal", names.chain(["several", "zero"].map(str::to_owned)));
+    row(&mut page, "---", columns.iter().chain(&beside).map(|_| "---".to_owned()));
+    for signal in Signal::ALL {
+        let read = columns.iter().chain(&beside).map(|signals| signals.contains(&signal));
+        row(&mut page, &text(signal), read.map(|is_read| if is_read { "yes" } else { "" }.to_owned()));
+    }
+    page.push_str(NAMES);
+    let engines = ["vLLM", "older vLLM", "SGLang", "scheduler", "older scheduler"].map(str::to_owned);
+    row(&mut page, "signal", engines.iter().cloned());
+    row(&mut page, "---", engines.iter().map(|_| "---".to_owned()));
+    for signal in Signal::ALL {
+        let names = signals::names(signal);
+        let column = |prefix: &str| {
+            names.iter().copied().filter(|name| name.text.starts_with(prefix)).collect::<Vec<_>>()
+        };
+        let (vllm, scheduler) = (column("vllm:"), column("llm_d_epp_"));
+        let current = vllm.iter().map(|name| name.generation).min();
+        let (now, older): (Vec<_>, Vec<_>) =
+            vllm.into_iter().partition(|name| Some(name.generation) == current);
+        let cells = [now, older, column("sglang:"), scheduler, column("inference_extension_")];
+        row(&mut page, &text(signal), cells.iter().map(|names| cell(names)));
+    }
+    page.push_str(TAIL);
+    page
+}
+
+/// The signals that are read for one analyzer, where a model has so many variants and may go to zero or not.
+fn read_by(analyzer: Analyzer, variants: usize, sleeps: bool) -> BTreeSet<Signal> {
+    let variant = Variant {
+        id: VariantId::new("", ""),
+        model: "".into(),
+        target: TargetRef { kind: "".into(), name: "".into() },
+        cost: Cost::default(),
+        bounds: Bounds { min: if sleeps { Replicas::ZERO } else { Replicas::ONE }, ..Bounds::default() },
+        accelerator: None,
+        role: Role::Both,
+    };
+    let mut policy = Policy::default();
+    policy.global.default.analyzer = analyzer;
+    policy.global.default.scale_to_zero =
+        sleeps.then(|| ScaleToZero { enabled: true, retention: Seconds::whole(600) });
+    let mut signals = needs(&policy, std::iter::repeat_n(&variant, variants)).signals;
+    signals.insert(Signal::Asleep);
+    signals
+}
+
+fn row(page: &mut String, first: &str, cells: impl Iterator<Item = String>) {
+    let cells: Vec<String> = cells.collect();
+    // Writing to a string cannot fail.
+    let _ = writeln!(page, "| {first} | {} |", cells.join(" | "));
+}
+
+/// A signal as recordings and snapshots name it.
+fn text(signal: Signal) -> String {
+    let name = serde_json::to_value(signal).ok();
+    format!("`{}`", name.as_ref().and_then(serde_json::Value::as_str).unwrap_or_default())
+}
+
+fn cell(names: &[&Name]) -> String {
+    let series = names.iter().map(|name| match name.kind.only() {
+        Some((label, value)) => format!("`{}{{{label}=\"{value}\"}}`", name.text),
+        None if name.kind == Kind::CacheConfig => format!("`{}` (labels)", name.text),
+        None => format!("`{}`", name.text),
+    });
+    series.collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_of_signals_is_that_of_the_declarations() {
+        let page = include_str!("../../docs/signals.md");
+        assert!(page == signals_page(), "write it anew: wva signals > docs/signals.md");
+    }
+
+    #[test]
+    fn every_analyzer_needs_something_and_every_signal_has_a_name() {
+        assert!(ANALYZERS.into_iter().all(|analyzer| read_by(analyzer, 1, false).len() > 2));
+        assert!(Signal::ALL.into_iter().all(|signal| !signals::names(signal).is_empty()));
+    }
+}
