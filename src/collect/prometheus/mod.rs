@@ -9,6 +9,8 @@ mod answer;
 mod bad;
 mod client;
 mod collectors;
+#[cfg(test)]
+mod fuzz;
 mod labels;
 mod plan;
 mod source;

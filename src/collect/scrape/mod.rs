@@ -2,6 +2,8 @@
 //! keeps the last minutes of samples in memory. The embedded default.
 
 mod fetch;
+#[cfg(test)]
+mod fuzz;
 mod source;
 mod text;
 mod window;

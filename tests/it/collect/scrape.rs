@@ -234,3 +234,64 @@ async fn engines_of_one_pod_at_several_ports_stay_apart() {
     wanted.sort();
     assert_eq!(engines, wanted);
 }
+
+/// The newest value of each engine, of one signal.
+fn newest(collected: &Collected, signal: Signal) -> Vec<f64> {
+    let found = collected.series.iter().filter(|series| series.signal == signal);
+    found.filter_map(|series| series.samples.last()).map(|sample| sample.value).collect()
+}
+
+async fn read(page: &'static str) -> Collected {
+    let server = pod(ResponseTemplate::new(200).set_body_raw(page, "text/plain; version=0.0.4")).await;
+    let (source, _) = source(&ScrapeSettings::default());
+    collect(&source, &serving(&[("p", *server.address())])).await
+}
+
+#[tokio::test]
+async fn a_page_of_a_real_vllm_gives_every_signal_of_an_engine() {
+    let collected = read(include_str!("pages/vllm-0.32.txt")).await;
+    assert!(collected.gaps.is_empty() && collected.bad_samples == 0 && collected.dropped_series == 0);
+    let told = [
+        (Signal::Waiting, 0.0),
+        (Signal::Running, 22.0),
+        (Signal::KvCapacity, 131_072.0),
+        (Signal::TimeToFirstTokenCount, 7_999.0),
+        (Signal::EngineSteps, 45_028.0),
+    ];
+    for (signal, value) in told {
+        assert_eq!(newest(&collected, signal), [value], "{signal:?}");
+    }
+    let missing = Signal::ALL.into_iter().filter(|signal| newest(&collected, *signal).is_empty());
+    let not_an_engines =
+        [Signal::Asleep, Signal::SchedulerQueueSize, Signal::SchedulerQueueBytes, Signal::SchedulerAttempts];
+    assert_eq!(missing.collect::<Vec<_>>(), not_an_engines);
+}
+
+#[tokio::test]
+async fn of_two_sglang_ranks_both_are_seen_with_the_tokens_of_all_kinds_of_clients() {
+    let collected = read(include_str!("pages/sglang-0.5.23.txt")).await;
+    assert_eq!(newest(&collected, Signal::Running), [3.0, 4.0], "the total, not the priorities");
+    assert_eq!(newest(&collected, Signal::Waiting), [0.0, 5.0]);
+    assert_eq!(newest(&collected, Signal::KvUsage), [0.25, 0.5]);
+    assert_eq!(newest(&collected, Signal::TimeToFirstTokenCount), [230.5, 230.5], "461 of both kinds");
+    assert_eq!(newest(&collected, Signal::GenerationTokens), [23_050.0, 23_050.0]);
+    let engines: std::collections::BTreeSet<_> = collected.series.iter().map(|one| &*one.engine).collect();
+    assert_eq!(engines.into_iter().collect::<Vec<_>>(), ["0", "1"]);
+}
+
+#[tokio::test]
+async fn a_hostile_page_costs_its_own_namespace_only_and_is_told() {
+    let label = "x".repeat(4_000);
+    let lines = (0..900).map(|n| format!("vllm:prompt_tokens_total{{engine=\"{n}-{label}\"}} 1\n"));
+    let hostile = pod(ResponseTemplate::new(200).set_body_string(lines.collect::<String>())).await;
+    let honest = pod(classic(3.0)).await;
+    let (source, _) = source(&ScrapeSettings::default());
+    let mut scope = serving(&[("p", *honest.address())]);
+    scope.namespaces.insert("evil".to_owned());
+    scope.endpoints.push(endpoint("evil", "e", *hostile.address()));
+    let collected = collect(&source, &scope).await;
+    assert_eq!(newest(&collected, Signal::Waiting), [3.0]);
+    assert_eq!(collected.dropped_series, 900);
+    let [gap] = collected.gaps.as_slice() else { panic!("{:?}", collected.gaps) };
+    assert!(gap.namespace.as_deref() == Some("evil") && gap.reason.starts_with("pod e: 900"), "{gap:?}");
+}

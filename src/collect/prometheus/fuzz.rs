@@ -1,0 +1,83 @@
+//! Answers of a query API, made up: ever new ones, whole and damaged, against promises that hold for all of them.
+//! `WVA_FUZZ_SECONDS=600 cargo test -p wva --lib collect -- fuzz --nocapture` takes ten minutes for each target.
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::Index;
+
+use super::answer::Reader;
+use super::collectors::Collectors;
+use super::labels::{Known, Shared};
+use crate::collect::bounds::MAX_LABEL_BYTES;
+use crate::collect::merge::{RawSeries, merge};
+use crate::engine::{Endpoint, MAX_ENGINES_OF_A_POD, Scope};
+
+#[path = "../../serve/fuzz/harness.rs"]
+mod harness;
+
+use harness::{damaged, fuzz};
+
+const WHOLE: &str = r#"{"status":"success","data":{"resultType":"matrix","result":[
+{"metric":{"__name__":"vllm:num_requests_waiting","namespace":"llm","pod":"vllm-0","engine":"0","instance":"10.0.0.1:8000","job":"llm/vllm"},"values":[[1800000000,"3"],[1800000015.25,"4"]]},
+{"metric":{"__name__":"vllm:kv_cache_usage_perc","namespace":"llm","pod":"vllm-0","engine":"0","model_name":"m\"\\\u0041"},"values":[[1800000000,"NaN"],[1800000015,"1.0000001"],[1e300,"-Inf"]]},
+{"metric":{"__name__":"vllm:cache_config_info","namespace":"llm","pod":"vllm-0","num_gpu_blocks":"1024","block_size":"128","kv_cache_size_tokens":"131072"},"values":[[1800000000,"1"]]}]},"warnings":["store gone"],"infos":["PromQL info: hm"],"isPartial":false}"#;
+const SGLANG: &str = r#"{"status":"success","isPartial":true,"data":{"resultType":"matrix","result":[
+{"metric":{"__name__":"sglang:num_running_reqs","namespace":"llm","pod":"vllm-0","dp_rank":"0","tp_rank":"1","priority":""},"values":[[1800000000,"3"]]},
+{"metric":{"__name__":"sglang:num_running_reqs","namespace":"llm","pod":"vllm-0","dp_rank":"1","priority":"2"},"values":[[1800000000,"3"]]},
+{"metric":{"__name__":"sglang:time_to_first_token_seconds_count","namespace":"llm","pod":"vllm-0","is_streaming":"true","tenant":"a"},"values":[[1800000000,"10"],[1800000015,"12"]]},
+{"metric":{"__name__":"sglang:time_to_first_token_seconds_count","namespace":"monitoring","pod":"x","exported_namespace":"llm","exported_pod":"vllm-0","is_streaming":"false"},"values":[[1800000000,"10"]]},
+{"metric":{"__name__":"llm_d_epp_scheduler_attempts_total","namespace":"llm","pod":"epp","pod_name":"vllm-0","port":"8000","status":"success","model_name":"m"},"value":[1800000000,"7"]}]}}"#;
+const REFUSED: &str =
+    r#"{"status":"error","errorType":"execution","error":"too many samples","data":null,"infos":null}"#;
+
+/// What is read of an answer that comes in these pieces: all series as ours, how many series there were, what was around them.
+fn read(bytes: &[u8], cuts: &[usize]) -> (Vec<RawSeries>, usize, super::answer::Envelope) {
+    let ip = Ipv4Addr::LOCALHOST.into();
+    let endpoint = Endpoint { namespace: "llm".into(), pod: "vllm-0".into(), ip, port: 8000 };
+    let scope = Scope { namespaces: ["llm".to_owned()].into(), endpoints: vec![endpoint], needs: None };
+    let known = Known::new(&scope, Arc::new(Collectors::new(&["monitoring".to_owned()])));
+    let (mut reader, mut shared, mut raw, mut all) = (Reader::default(), Shared::default(), Vec::new(), 0);
+    let mut from = 0;
+    for to in cuts.iter().copied().chain([bytes.len()]) {
+        let goes_on = reader.take(&bytes[from..to], &mut |element| {
+            all += 1;
+            raw.extend(known.identify(element, &mut shared).ok().map(|(series, _)| series));
+        });
+        if !goes_on {
+            break;
+        }
+        from = to;
+    }
+    (raw, all, reader.end())
+}
+
+#[test]
+fn fuzz_no_answer_breaks_the_reader_or_gives_an_impossible_sample() {
+    let input = (damaged(&[WHOLE, SGLANG, REFUSED]), vec(any::<Index>(), 0..4));
+    fuzz("prometheus-json", input, |(bytes, cuts)| {
+        let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(bytes.len() + 1)).collect();
+        cuts.sort_unstable();
+        let (raw, all, envelope) = read(&bytes, &cuts);
+        let (_, at_once, same) = read(&bytes, &[]);
+        prop_assert_eq!(all, at_once, "it matters in which pieces it comes");
+        prop_assert_eq!((envelope.status, envelope.broken), (same.status, same.broken));
+        prop_assert!(envelope.warnings.len() <= 8);
+        for series in &raw {
+            let fits =
+                |text: &Option<Arc<str>>| text.as_deref().is_none_or(|t| t.len() <= 2 * MAX_LABEL_BYTES + 1);
+            prop_assert!(fits(&series.engine) && fits(&series.model));
+            prop_assert!(series.samples.iter().all(|one| one.value.is_finite() && one.value >= 0.0));
+        }
+        let merged = merge(raw);
+        let engines = merged.series.iter().map(|series| &series.engine);
+        prop_assert!(engines.collect::<std::collections::BTreeSet<_>>().len() <= MAX_ENGINES_OF_A_POD + 1);
+        for series in &merged.series {
+            prop_assert!(!series.samples.is_empty() && &*series.namespace == "llm");
+            prop_assert!(series.samples.iter().all(|one| one.value.is_finite() && one.value >= 0.0));
+        }
+        Ok(())
+    });
+}

@@ -1,0 +1,57 @@
+//! Pages of pods, made up: ever new ones, whole and damaged, against promises that hold for all of them.
+//! `WVA_FUZZ_SECONDS=600 cargo test -p wva --lib collect -- fuzz --nocapture` takes ten minutes for each target.
+
+use std::net::Ipv4Addr;
+
+use jiff::Timestamp;
+use prometheus_scraper::TextFormat;
+use proptest::prelude::*;
+
+use super::text::parse;
+use super::window::Window;
+use crate::collect::bounds::MAX_LABEL_BYTES;
+use crate::collect::merge::merge;
+use crate::engine::{Endpoint, MAX_ENGINES_OF_A_POD, MAX_SERIES_OF_A_POD};
+
+#[path = "../../serve/fuzz/harness.rs"]
+mod harness;
+
+use harness::{damaged, fuzz};
+
+const VLLM: &[u8] = include_bytes!("../../../tests/it/collect/pages/vllm-0.32.txt");
+const SGLANG: &[u8] = include_bytes!("../../../tests/it/collect/pages/sglang-0.5.23.txt");
+const OPEN: &[u8] = b"# TYPE vllm:prompt_tokens counter\nvllm:prompt_tokens_total 5 1800000000.25 # {trace_id=\"a\"} 1 1800000000\n{\"vllm:generation_tokens_total\",engine=\"0\"} 7\n# EOF\n";
+
+#[test]
+fn fuzz_no_page_breaks_the_reader_or_gives_an_impossible_sample() {
+    let endpoint =
+        Endpoint { namespace: "llm".into(), pod: "p".into(), ip: Ipv4Addr::LOCALHOST.into(), port: 8000 };
+    let input = (damaged(&[VLLM, SGLANG, OPEN]), any::<bool>());
+    fuzz("exposition-text", input, |(bytes, is_open)| {
+        let format = if is_open { TextFormat::OpenMetrics } else { TextFormat::Prometheus };
+        let read = parse(&bytes, format);
+        for line in &read.lines {
+            let fits =
+                |text: &Option<String>| text.as_ref().is_none_or(|t| t.len() <= 2 * MAX_LABEL_BYTES + 1);
+            prop_assert!(fits(&line.engine) && fits(&line.model), "{line:?}");
+            prop_assert!(line.value.is_finite() && line.value >= 0.0, "{line:?}");
+        }
+        // Half of the page, in whole lines, says nothing that all of it doesn't say.
+        let half = bytes[..bytes.len() / 2].iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        let part = parse(&bytes[..half], format);
+        prop_assert!(read.lines.starts_with(&part.lines));
+        let mut window = Window::default();
+        for (second, lines) in [(0, part.lines), (5, read.lines)] {
+            let now = Timestamp::from_second(1_800_000_000 + second).unwrap_or_default();
+            window.add(lines, now);
+        }
+        let raw: Vec<_> = window.series(&endpoint).collect();
+        prop_assert!(raw.len() <= MAX_SERIES_OF_A_POD);
+        let merged = merge(raw);
+        let engines = merged.series.iter().map(|series| &series.engine);
+        prop_assert!(engines.collect::<std::collections::BTreeSet<_>>().len() <= MAX_ENGINES_OF_A_POD + 1);
+        let possible = |value: f64| value.is_finite() && value >= 0.0;
+        prop_assert!(merged.series.iter().flat_map(|series| &series.samples).all(|one| possible(one.value)));
+        Ok(())
+    });
+}
