@@ -18,6 +18,7 @@ use crate::analyze::weighted::Bests;
 use crate::bound::stability::Wanted;
 use crate::by_name::ByName;
 use crate::decision::Reason;
+use crate::isolate::Failed;
 use crate::model::{GroupId, VariantId};
 use crate::units::Replicas;
 
@@ -128,6 +129,9 @@ pub struct GroupMemory {
     /// What analyzers have learned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub learned: Option<Box<Learned>>,
+    /// That the model broke when it was last tried.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed: Option<Failed>,
     /// By variant name.
     pub variants: ByName<VariantMemory>,
 }

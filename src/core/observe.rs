@@ -4,6 +4,7 @@
 use jiff::Timestamp;
 
 use crate::clean::{clean, not_after};
+use crate::isolate::{self, guarded};
 use crate::memory::{GroupMemory, Memory};
 use crate::model::Role;
 use crate::quality::{State, engines_of, fresh_limit, look};
@@ -37,13 +38,22 @@ pub fn observe(snapshot: &Snapshot, memory: Memory) -> Memory {
     memory.invalid.values_mut().for_each(|since| *since = (*since).min(snapshot.now));
     for (id, group) in &snapshot.groups {
         let remembered = memory.groups.entry(id.clone()).or_default();
-        remembered.idle_since = idle_since(snapshot.now, group, remembered);
-        remembered.observed_at = Some(snapshot.now);
-        if let Some(rate) = remembered.learned.as_mut().and_then(|learned| learned.rate.as_mut()) {
-            rate.observe(group, snapshot.now);
+        if remembered.failed.as_ref().is_some_and(|failed| failed.waits(snapshot.now)) {
+            continue;
+        }
+        if let Err(cause) = guarded(id, || fold(snapshot.now, group, remembered)) {
+            isolate::note(remembered, snapshot.now, cause);
         }
     }
     memory
+}
+
+fn fold(now: Timestamp, group: &ModelGroup, remembered: &mut GroupMemory) {
+    remembered.idle_since = idle_since(now, group, remembered);
+    remembered.observed_at = Some(now);
+    if let Some(rate) = remembered.learned.as_mut().and_then(|learned| learned.rate.as_mut()) {
+        rate.observe(group, now);
+    }
 }
 
 /// The idle clock: it goes on only while idleness is measured, and anything unknown sets it back to nothing.

@@ -6,6 +6,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
+pub use crate::isolate::Failed;
 use crate::model::{GroupId, VariantId};
 
 /// The explanation of a decision as data: one entry a model group, one part a step.
@@ -19,6 +20,30 @@ pub struct Report {
     /// What the checker refused; those numbers are held.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub violations: Vec<Violation>,
+    /// Models that broke, in this decision or before and not tried since; their numbers are held.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failed: Vec<ModelFailure>,
+}
+
+/// A model that broke.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModelFailure {
+    /// Which.
+    pub group: GroupId,
+    /// How, and when it is tried again.
+    #[serde(flatten)]
+    pub failed: Failed,
+}
+
+impl fmt::Display for ModelFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Failed { count, retry_at, cause, .. } = &self.failed;
+        let group = &self.group;
+        write!(
+            f,
+            "{group}: its decision failed {count} times in a row ({cause:?}); tried again at {retry_at}"
+        )
+    }
 }
 
 /// A decision that broke a rule, and was withheld.

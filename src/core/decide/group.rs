@@ -55,6 +55,7 @@ impl<'a> Wanting<'a> {
             idle_since: until_now(before.idle_since),
             observed_at: until_now(before.observed_at),
             learned: before.learned.clone(),
+            failed: None,
             variants: ByName::with_capacity(scene.group.variants.len()),
         });
         let memory = memory.unwrap_or_default();
@@ -197,7 +198,7 @@ impl<'a> Wanting<'a> {
     }
 }
 
-fn decision(state: &VariantState, verdict: Verdict) -> Decision {
+pub(super) fn decision(state: &VariantState, verdict: Verdict) -> Decision {
     Decision {
         model: state.variant.model.clone(),
         accelerator: state.variant.accelerator.clone(),

@@ -4,8 +4,10 @@
 mod ahead;
 mod bounds;
 mod capacity;
+mod deciding;
 mod fits;
 mod group;
+mod held;
 mod latency;
 mod member;
 mod rate;
@@ -27,12 +29,14 @@ use jiff::Timestamp;
 use smol_str::{SmolStr, ToSmolStr};
 
 use self::ahead::Ahead;
+use self::deciding::Deciding;
 use self::group::Wanting;
 use self::member::Scene;
 use self::share::Limits;
-use crate::check::{check_group, one_decision_each};
+use crate::check::one_decision_each;
 use crate::clean::{cleaned, is_clean, not_after};
 use crate::decision::{Cause, Decision, Outcome, Reason, Target, Unknown, Verdict};
+use crate::isolate::guarded;
 use crate::memory::{GroupMemory, Memory};
 use crate::model::{GroupId, InvalidVariant, Policy, VariantId};
 use crate::report::{Report, Stage, Step, Violation};
@@ -65,57 +69,54 @@ fn decide_as_it_is(snapshot: &Snapshot, memory: &Memory, policy: &Policy) -> (Ou
     let mut clean = true;
     let invalid: BTreeSet<&VariantId> = snapshot.invalid.iter().map(|one| &one.id).collect();
     let mut remembered = Remembered { left: memory.groups.iter().peekable(), gone: Vec::new() };
-    let mut groups = Vec::with_capacity(snapshot.groups.len());
-    let mut reports = Vec::with_capacity(snapshot.groups.len());
-    let variants = snapshot.groups.values().map(|group| group.variants.len());
-    let mut decisions = Vec::with_capacity(variants.sum::<usize>() + snapshot.invalid.len());
-    let mut broken = Vec::new();
     let limits = Limits::new(snapshot, policy.compat, &policy.limits);
-    let mut finish = |wanting: Wanting<'_>| {
-        let (Scene { id, group, .. }, before) = (wanting.scene, wanting.before);
-        let mut decided =
-            wanting.finish(|name| invalid.contains(&VariantId::new(id.namespace.clone(), name.clone())));
-        limits.tell_gaps(group, &mut decided.report);
-        let find = |id: &VariantId| decided.decisions.iter().find(|(own, _)| own == id).map(|(_, one)| one);
-        broken.extend(check_group(snapshot.now, id, group, before, policy, find));
-        decisions.extend(decided.decisions);
-        reports.push((id.clone(), decided.report));
-        groups.push((id.clone(), decided.memory));
-    };
+    let mut deciding = Deciding::new(snapshot, (policy, &limits), &invalid);
     let mut sharing = Vec::new();
     let mut ahead = Ahead::new(snapshot, memory);
     for (id, group) in &snapshot.groups {
         ahead.next();
         clean &= is_clean(group, snapshot.now);
         let before = remembered.of(id);
-        let mut one = Wanting::new(Scene::new(snapshot.now, id, group, before, policy), before);
-        if limits.is_empty() {
-            share::alone(&mut one);
-            finish(one);
-        } else {
-            sharing.push(one);
+        if let Some(failed) = before.and_then(|before| before.failed.as_ref())
+            && failed.waits(snapshot.now)
+        {
+            deciding.hold(id, group, before.cloned().unwrap_or_default());
+            continue;
+        }
+        let wanting = guarded(id, || {
+            let mut wanting = Wanting::new(Scene::new(snapshot.now, id, group, before, policy), before);
+            if limits.is_empty() {
+                share::alone(&mut wanting);
+            }
+            wanting
+        });
+        match wanting {
+            Ok(wanting) if limits.is_empty() => deciding.finish(wanting),
+            Ok(wanting) => sharing.push(wanting),
+            Err(cause) => deciding.broke(id, group, before, cause),
         }
     }
-    share::together(&mut sharing, &limits, policy);
-    sharing.into_iter().for_each(finish);
-    groups.extend(absent(snapshot, remembered.gone(), &invalid));
+    deciding.share(sharing);
+    let mut decided = deciding.decided;
+    decided.groups.extend(absent(snapshot, remembered.gone(), &invalid));
     let since = |id| memory.invalid.get(id).map_or(snapshot.now, |since| snapshot.now.min(*since));
-    decisions
-        .extend(snapshot.invalid.iter().map(|one| (one.id.clone(), without_object(one, since(&one.id)))));
+    let without = snapshot.invalid.iter().map(|one| (one.id.clone(), without_object(one, since(&one.id))));
+    decided.decisions.extend(without);
     let mut outcome = Outcome {
-        decisions: decisions.into_iter().collect(),
+        decisions: decided.decisions.into_iter().collect(),
         report: Report {
-            groups: reports.into_iter().collect(),
+            groups: decided.reports.into_iter().collect(),
             dropped: memory.dropped.clone(),
             violations: Vec::new(),
+            failed: decided.failed,
         },
         memory: Memory {
-            groups: groups.into_iter().collect(),
+            groups: decided.groups.into_iter().collect(),
             invalid: invalid.into_iter().map(|id| (id.clone(), since(id))).collect(),
             ..Memory::default()
         },
     };
-    for violation in one_decision_each(snapshot, &outcome.decisions).into_iter().chain(broken) {
+    for violation in one_decision_each(snapshot, &outcome.decisions).into_iter().chain(decided.broken) {
         refuse(snapshot, memory, &mut outcome, violation);
     }
     (outcome, Clean(clean))

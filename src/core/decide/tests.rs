@@ -1,6 +1,7 @@
 //! What becomes of a number that the checker refuses.
 
 use super::*;
+use crate::isolate::tests::with_broken;
 use crate::report::{Rule, Stage};
 
 #[derive(serde::Deserialize)]
@@ -60,4 +61,84 @@ fn a_removal_that_leaves_too_little_is_held_and_nobody_is_asked_to_report_it() {
     let message = words::refused(&variant, &violation, Some(crate::units::Replicas::new(4)));
     assert!(message.contains("4 is held: with fewer, running + waiting requests peaked at 210"), "{message}");
     assert!(!message.contains("report"), "{message}");
+}
+
+/// The snapshot of `busy` with a second model of the same variant, in namespace `other`.
+fn two_models() -> (Scene, GroupId, GroupId) {
+    let mut scene = busy();
+    let id = GroupId::new("default", "m");
+    let second = GroupId::new("other", "m");
+    let mut group = scene.snapshot.groups[&id].clone();
+    group.variants.iter_mut().for_each(|state| state.variant.id.namespace = "other".into());
+    scene.snapshot.groups.insert(second.clone(), group);
+    let remembered = scene.memory.groups[&id].clone();
+    scene.memory.groups.insert(second.clone(), remembered);
+    (scene, id, second)
+}
+
+fn desired(outcome: &Outcome, namespace: &str) -> (u32, Reason) {
+    let Verdict::Target(target) = &outcome.decisions[&VariantId::new(namespace, "llama")].verdict else {
+        panic!("no number")
+    };
+    (target.desired.get(), target.reason)
+}
+
+#[test]
+fn a_model_that_breaks_is_held_at_its_last_number_and_costs_no_other() {
+    let (scene, id, second) = two_models();
+    let Scene { policy, memory, snapshot } = &scene;
+    let usual = decide(snapshot, memory, policy);
+    assert_eq!(desired(&usual, "other"), (3, Reason::ScaleUp));
+    for after in 0..2 {
+        let outcome = with_broken(&id, after, || decide(snapshot, memory, policy));
+        assert_eq!(desired(&outcome, "default"), (2, Reason::CheckFailed), "{after}");
+        assert_eq!(desired(&outcome, "other"), (3, Reason::ScaleUp), "{after}");
+        assert_eq!(outcome.memory.groups[&second], usual.memory.groups[&second]);
+        let [failure] = &outcome.report.failed[..] else { panic!("{:?}", outcome.report.failed) };
+        assert_eq!((&failure.group, failure.failed.count, failure.failed.at), (&id, 1, snapshot.now));
+        assert!(failure.to_string().contains("index out of bounds"), "{failure}");
+        assert_eq!(outcome.memory.groups[&id].variants, memory.groups[&id].variants);
+        assert!(outcome.report.violations.is_empty());
+    }
+}
+
+#[test]
+fn a_model_that_broke_is_tried_again_when_its_time_has_come_and_not_before() {
+    let (mut scene, id, _) = two_models();
+    let broken = with_broken(&id, 0, || decide(&scene.snapshot, &scene.memory, &scene.policy));
+    scene.memory = broken.memory;
+    scene.snapshot.now += jiff::SignedDuration::from_secs(4);
+    let held = decide(&scene.snapshot, &scene.memory, &scene.policy);
+    assert_eq!(desired(&held, "default"), (2, Reason::CheckFailed));
+    assert!(held.report.failed[0].failed.at < scene.snapshot.now, "no new failure");
+    scene.snapshot.now += jiff::SignedDuration::from_secs(1);
+    let tried = decide(&scene.snapshot, &scene.memory, &scene.policy);
+    assert_eq!(desired(&tried, "default").0, 3);
+    assert!(tried.report.failed.is_empty() && tried.memory.groups[&id].failed.is_none());
+}
+
+#[test]
+fn a_model_that_breaks_while_it_is_learned_from_is_held_too() {
+    let (scene, id, second) = two_models();
+    let observed = with_broken(&id, 0, || crate::observe(&scene.snapshot, scene.memory.clone()));
+    assert_eq!(
+        observed.groups[&second],
+        crate::observe(&scene.snapshot, scene.memory.clone()).groups[&second]
+    );
+    let outcome = decide(&scene.snapshot, &observed, &scene.policy);
+    assert_eq!(desired(&outcome, "default"), (2, Reason::CheckFailed));
+    assert_eq!(desired(&outcome, "other"), (3, Reason::ScaleUp));
+    assert_eq!(outcome.report.failed[0].failed.at, scene.snapshot.now);
+}
+
+#[test]
+fn where_limits_are_shared_a_break_in_the_sharing_adds_nothing_and_takes_nothing() {
+    let (mut scene, id, _) = two_models();
+    scene.policy.limits.spend = crate::units::Cost::new(1e9).ok();
+    let usual = decide(&scene.snapshot, &scene.memory, &scene.policy);
+    assert_eq!(desired(&usual, "default").0, 3);
+    // The second guarded piece of work on the first model is the sharing.
+    let outcome = with_broken(&id, 1, || decide(&scene.snapshot, &scene.memory, &scene.policy));
+    assert_eq!([desired(&outcome, "default").0, desired(&outcome, "other").0], [2, 2]);
+    assert_eq!(outcome.report.failed.len(), 2);
 }

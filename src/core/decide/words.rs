@@ -7,6 +7,7 @@ use smol_str::{SmolStr, ToSmolStr, format_smolstr};
 use crate::analyze::finding::{Analyzer, Finding, Totals};
 use crate::analyze::saturation_percent::Analysis;
 use crate::analyze::score::Scored;
+use crate::isolate::Failed;
 use crate::model::{Role, SaturationPolicy, VariantId};
 use crate::quality::{Seen, State, VariantSight};
 use crate::report::{Rule, Stage, Step, Violation};
@@ -406,6 +407,14 @@ pub(super) fn target_not_found(state: &VariantState) -> SmolStr {
         variant.id,
         variant.target,
         variant.id.namespace
+    )
+}
+
+pub(super) fn model_failed(failed: &Failed) -> SmolStr {
+    format_smolstr!(
+        "deciding about this model failed ({:?}), so its numbers are held; it is tried again at {}; please report this",
+        failed.cause,
+        failed.retry_at
     )
 }
 

@@ -58,6 +58,7 @@ fn serving(world: &World, rate: f64) -> Snapshot {
 fn decided(world: &World, snapshot: &Snapshot) -> Outcome {
     let outcome = decide(snapshot, &observe(snapshot, world.memory.clone()), &world.policy);
     assert_eq!(outcome.report.violations, []);
+    assert_eq!(outcome.report.failed, []);
     outcome
 }
 

@@ -22,7 +22,9 @@ use wva_core::units::{Cost, Replicas};
 use wva_core::{GroupId, Outcome, Policy, Snapshot, VariantId, decide, observe};
 
 fn evaluate(snapshot: &Snapshot, memory: &Memory, policy: &Policy) -> Outcome {
-    decide(snapshot, &observe(snapshot, memory.clone()), policy)
+    let outcome = decide(snapshot, &observe(snapshot, memory.clone()), policy);
+    assert_eq!(outcome.report.failed, [], "a panic that was caught is a panic all the same");
+    outcome
 }
 
 fn numbers(outcome: &Outcome) -> Vec<(&VariantId, Option<Replicas>)> {

@@ -41,7 +41,9 @@ enum Expected {
 impl Scenario {
     fn decided(&self) -> Outcome {
         let memory = observe(&self.snapshot, self.memory.clone());
-        decide(&self.snapshot, &memory, &self.policy)
+        let outcome = decide(&self.snapshot, &memory, &self.policy);
+        assert_eq!(outcome.report.failed, []);
+        outcome
     }
 
     /// Who decides about the first model.

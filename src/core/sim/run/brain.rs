@@ -36,6 +36,7 @@ impl<'a> Core<'a> {
         eyes.take_in(now_s);
         let memory = observe(&eyes.snapshot, std::mem::take(&mut self.memory));
         let outcome = decide(&eyes.snapshot, &memory, self.policy);
+        debug_assert!(outcome.report.failed.is_empty(), "{:?}", outcome.report.failed);
         self.memory = outcome.memory;
         let verdict = |id| outcome.decisions.get(id).map(|decision| &decision.verdict);
         let number = |id| match verdict(id) {

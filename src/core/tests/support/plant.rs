@@ -205,6 +205,7 @@ impl Plant {
         let snapshot = self.snapshot();
         let outcome = decide(&snapshot, &observe(&snapshot, self.memory.clone()), &self.policy);
         assert_eq!(outcome.report.violations, []);
+        assert_eq!(outcome.report.failed, []);
         outcome
     }
 

@@ -130,6 +130,7 @@ impl World {
         let memory = observe(&snapshot, std::mem::take(&mut self.memory));
         let mut outcome = decide(&snapshot, &memory, &self.policy);
         assert_eq!(outcome.report.violations, []);
+        assert_eq!(outcome.report.failed, []);
         self.memory = outcome.memory;
         outcome.decisions.remove(&Self::id()).unwrap().verdict
     }

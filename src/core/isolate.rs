@@ -1,0 +1,123 @@
+//! A model that breaks costs itself. What is computed of one model is pure, so a panic in it leaves nothing half done
+//! that others see: it is caught, told, and the model is held until it is tried again.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+use smol_str::SmolStr;
+
+use crate::memory::GroupMemory;
+use crate::model::GroupId;
+
+/// A model that broke is tried again after this long, then after twice as long: a break may be of a moment's samples.
+const FIRST_BACKOFF: SignedDuration = SignedDuration::from_secs(5);
+/// It is tried again within this, however often it broke: six doublings of 5 s, and as long as its number is good without new
+/// evidence.
+const MAX_BACKOFF: SignedDuration = SignedDuration::from_secs(300);
+/// Doublings after which the longest backoff is reached: 5 s × 2⁶ = 320 s.
+const MAX_DOUBLINGS: u32 = 6;
+/// Letters of a panic's message that are kept: people read it.
+const MAX_CAUSE: usize = 200;
+
+/// That a model broke, and when it is tried again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Failed {
+    /// When it broke last.
+    pub at: Timestamp,
+    /// How often in a row.
+    pub count: u32,
+    /// Until then it is held without a try.
+    pub retry_at: Timestamp,
+    /// What the panic said.
+    pub cause: SmolStr,
+}
+
+impl Failed {
+    /// After a break at `now`, when `before` was the last one, if it had not worked since.
+    fn after(before: Option<&Self>, now: Timestamp, cause: SmolStr) -> Self {
+        let count = before.map_or(0, |before| before.count).saturating_add(1);
+        let backoff = FIRST_BACKOFF * (1_i32 << (count - 1).min(MAX_DOUBLINGS));
+        let retry_at = now.checked_add(backoff.min(MAX_BACKOFF)).unwrap_or(Timestamp::MAX);
+        Self { at: now, count, retry_at, cause }
+    }
+
+    /// True while the model is not tried. A clock that was set back makes no longer wait of it.
+    pub(crate) fn waits(&self, now: Timestamp) -> bool {
+        now < self.retry_at && self.retry_at.duration_since(now) <= MAX_BACKOFF
+    }
+}
+
+/// What `work` on the model `id` gives, or what its panic said. No caller looks at what `work` was changing.
+pub(crate) fn guarded<T>(id: &GroupId, work: impl FnOnce() -> T) -> Result<T, SmolStr> {
+    let work = || {
+        #[cfg(test)]
+        tests::break_down(id);
+        work()
+    };
+    let _ = id;
+    catch_unwind(AssertUnwindSafe(work)).map_err(|payload| said(&*payload))
+}
+
+/// Remembers that the model broke. What was being learned may be half learned, and is learned again.
+pub(crate) fn note(memory: &mut GroupMemory, now: Timestamp, cause: SmolStr) {
+    memory.failed = Some(Failed::after(memory.failed.as_ref(), now, cause));
+    memory.learned = None;
+}
+
+fn said(payload: &(dyn Any + Send)) -> SmolStr {
+    let text = payload.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+    text.unwrap_or("a panic without a message").chars().take(MAX_CAUSE).collect()
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    thread_local! {
+        /// The model that breaks on this thread, and after how many guarded pieces of work on it.
+        static BROKEN: RefCell<Option<(GroupId, u32)>> = const { RefCell::new(None) };
+    }
+
+    /// Breaks where a test wants it.
+    pub(super) fn break_down(id: &GroupId) {
+        let breaks = BROKEN.with_borrow_mut(|broken| match broken {
+            Some((broken, 0)) => broken == id,
+            Some((broken, left)) if broken == id => {
+                *left -= 1;
+                false
+            }
+            _ => false,
+        });
+        assert!(!breaks, "index out of bounds: the length is 0");
+    }
+
+    /// Has the model break, from the guarded piece of work on it that has this number, while `work` runs.
+    pub(crate) fn with_broken<T>(id: &GroupId, after: u32, work: impl FnOnce() -> T) -> T {
+        BROKEN.set(Some((id.clone(), after)));
+        let done = work();
+        BROKEN.set(None);
+        done
+    }
+
+    #[test]
+    fn a_model_that_keeps_breaking_is_tried_ever_more_rarely_but_for_ever() {
+        let start: Timestamp = "2026-11-21T12:00:00Z".parse().unwrap();
+        let (mut memory, mut waits, mut now) = (GroupMemory::default(), Vec::new(), start);
+        for _ in 0..40 {
+            note(&mut memory, now, "x".into());
+            let failed = memory.failed.clone().unwrap();
+            assert!(failed.waits(now) && !failed.waits(failed.retry_at));
+            assert!(!failed.waits(now - SignedDuration::from_hours(1)), "the clock was set back");
+            waits.push(failed.retry_at.duration_since(now).as_secs());
+            now = failed.retry_at;
+        }
+        assert_eq!(waits[..8], [5, 10, 20, 40, 80, 160, 300, 300]);
+        assert_eq!(waits[39], 300);
+    }
+}
