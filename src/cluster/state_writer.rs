@@ -188,7 +188,9 @@ impl StateWriter {
             self.forget();
             return false;
         };
-        if published.origin != Origin::Computed {
+        // What an earlier term of ours has made is older than what was written down since.
+        let is_earlier = published.term.is_some() && published.term != leadership.term();
+        if published.origin != Origin::Computed || is_earlier {
             return false;
         }
         let facts = facts(&published.decisions);

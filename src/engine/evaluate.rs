@@ -1,16 +1,18 @@
 //! One pass from metrics to a published result.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tokio::sync::watch;
-use tokio::time::Instant;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout};
 use tracing::{Instrument, debug, error, info, info_span, warn};
 use wva_core::decision::Verdict;
-use wva_core::{Memory, Outcome, Policy, Snapshot, victims};
+use wva_core::victims::Victims;
+use wva_core::{Memory, Outcome, Policy, Snapshot, VariantId, victims};
 
 use super::assemble::assemble;
 use super::board::{Board, Origin, Published};
@@ -27,6 +29,10 @@ const COLLECT_TIMEOUT: Duration = Duration::from_secs(20);
 /// What an evaluation without an answer counts as at most: waiting is no work, and with 15 s of rest (one sync of an HPA)
 /// a source that is back is soon asked again.
 const FAILED: Duration = Duration::from_secs(5);
+
+/// A decision that has not ended by then is given up: 10,000 variants take a tenth of a second, and whoever reads gets the
+/// last good number meanwhile.
+const DECISION_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What an evaluation works with.
 pub struct Parts {
@@ -50,8 +56,11 @@ pub struct Engine {
     policy: ArcSwap<Policy>,
     /// What is remembered, for whoever keeps it.
     memory: watch::Sender<Arc<Memory>>,
-    /// Locked from a decision that replaces the memory until it is published.
+    /// Locked while what was decided is published, never while anything is decided: threads that answer come by here.
     office: Mutex<Office>,
+    /// A decision that was given up and whose thread has not ended yet: one at most.
+    abandoned: Mutex<Option<JoinHandle<Arc<Published>>>>,
+    decision_timeout: Duration,
     /// What is wrong with the source, as last logged.
     trouble: Mutex<Option<String>>,
     duty: Duty,
@@ -68,12 +77,26 @@ struct Office {
     term: Option<Term>,
     /// True when there will be no other term.
     resigned: bool,
+    /// The term that was ended while the lease was still ours: its numbers are the last ones until somebody else has it.
+    handed_over: Option<Term>,
+    /// The evaluation that may publish: the last one that was begun, unless it was given up.
+    current: u64,
 }
 
-/// What a decision was made from beside the snapshot, and what it left.
-struct MadeFrom {
-    before: Arc<Memory>,
+/// One evaluation under way.
+struct Pass {
+    number: u64,
+    term: Option<Term>,
+    started: Instant,
+    /// What is asked for and what is decided by are one policy, whatever is set meanwhile.
     policy: Arc<Policy>,
+}
+
+/// What came out of a decision.
+struct Made {
+    outcome: Outcome,
+    victims: BTreeMap<VariantId, Victims>,
+    before: Arc<Memory>,
     after: Arc<Memory>,
 }
 
@@ -86,6 +109,8 @@ impl Engine {
             policy: ArcSwap::from_pointee(policy),
             memory: watch::Sender::default(),
             office: Mutex::default(),
+            abandoned: Mutex::default(),
+            decision_timeout: DECISION_TIMEOUT,
             trouble: Mutex::default(),
             duty: Duty::default(),
             recorder: None,
@@ -105,6 +130,12 @@ impl Engine {
         Self { names_victims, ..self }
     }
 
+    /// The same engine, which gives a decision up after this long instead of 30 s.
+    #[must_use]
+    pub fn giving_up_after(self, decision_timeout: Duration) -> Self {
+        Self { decision_timeout, ..self }
+    }
+
     /// The current policy.
     #[must_use]
     pub fn policy(&self) -> Arc<Policy> {
@@ -122,20 +153,21 @@ impl Engine {
         self.memory.subscribe()
     }
 
-    /// Starts `term` from what an earlier holder left. Nothing is evaluated in a term before this. An empty board
-    /// shows what was left, so that a restart hides no number until the first evaluation is done.
+    /// Starts `term` from what an earlier holder left. Nothing is evaluated in a term before this. The board shows what was
+    /// left, so that a restart hides no number until the first evaluation is done, and who had the lease before shows no number
+    /// of then: somebody else may have decided since.
     pub fn take_over(&self, restored: Restored, term: Term) {
         let mut office = self.office.lock();
         if office.resigned {
             return;
         }
-        if self.parts.board.newest().origin == Origin::Empty && !restored.decisions.is_empty() {
-            self.parts.board.publish(Published {
-                at: self.parts.clock.now(),
-                origin: Origin::Restored,
-                decisions: restored.decisions.clone(),
-                ..Published::empty()
-            });
+        let newest = self.parts.board.newest();
+        let left = Published { sequence: newest.sequence + 1, ..Published::empty() };
+        if !restored.decisions.is_empty() {
+            let (at, decisions) = (self.parts.clock.now(), restored.decisions.clone());
+            self.parts.board.publish(Published { at, origin: Origin::Restored, decisions, ..left });
+        } else if newest.origin == Origin::Computed && newest.term.as_ref() != Some(&term) {
+            self.parts.board.publish(left);
         }
         self.memory.send_replace(Arc::new(adopt(restored)));
         office.term = Some(term);
@@ -144,7 +176,34 @@ impl Engine {
     /// Ends the term, for good: nothing is decided any more, and reads get the newest result. What is published when this
     /// returns is the last of it; the next holder can start from that.
     pub fn resign(&self) {
-        *self.office.lock() = Office { term: None, resigned: true };
+        let mut office = self.office.lock();
+        let term = office.term.take();
+        if !office.resigned {
+            office.handed_over = term.filter(|term| self.is_mine(term));
+        }
+        office.resigned = true;
+    }
+
+    /// True while this instance may answer with `published`. A number of its own it may answer in the term that made it, as
+    /// long as the lease is its own by its own clock, and after it has given the lease up. When the lease ran out, somebody
+    /// else may decide otherwise: then neither that number nor what was written down of it is an answer, until it is known who
+    /// decides. What others have written down is one.
+    #[must_use]
+    pub fn may_answer(&self, published: &Published) -> bool {
+        let office = self.office.lock();
+        let leadership = self.parts.leadership.borrow();
+        let (holds, made, now) = (leadership.is_mine(), published.term.as_ref(), leadership.term());
+        match published.origin {
+            Origin::Empty => true,
+            Origin::Computed => {
+                (holds && (made.is_none() || made == now.as_ref()))
+                    || (made.is_some() && made == office.handed_over.as_ref())
+            }
+            Origin::Restored => {
+                let own = made.is_some() && made == office.term.as_ref();
+                holds || !own || now.is_some_and(|now| Some(&now) != made)
+            }
+        }
     }
 
     /// When evaluations may start.
@@ -165,60 +224,105 @@ impl Engine {
     /// The term this instance may decide in now.
     fn current_term(&self) -> Option<Term> {
         let taken_over = self.office.lock().term.clone();
+        taken_over.filter(|term| self.is_mine(term))
+    }
+
+    /// True while the lease is ours in `term`.
+    fn is_mine(&self, term: &Term) -> bool {
         let leadership = self.parts.leadership.borrow();
-        leadership.term().filter(|term| leadership.is_mine() && taken_over.as_ref() == Some(term))
+        leadership.is_mine() && leadership.term().as_ref() == Some(term)
     }
 
     /// One pass. Publishes nothing when the lease was lost on the way.
     pub async fn evaluate(self: &Arc<Self>) -> Arc<Published> {
-        let started = Instant::now();
-        let term = self.current_term();
-        // What is asked for and what is decided by are one policy, whatever is set meanwhile.
-        let policy = self.policy();
+        let (started, term, policy) = (Instant::now(), self.current_term(), self.policy());
+        let number = {
+            let mut office = self.office.lock();
+            office.current += 1;
+            office.current
+        };
         let answer = self.collect(&self.parts.cluster.view(), &policy).await;
-        let engine = Arc::clone(self);
+        let (engine, pass) = (Arc::clone(self), Pass { number, term, started, policy });
         // Away from the threads that answer reads: thousands of variants are tens of milliseconds.
-        let concluded = tokio::task::spawn_blocking(move || engine.conclude(answer, term, started, policy));
-        concluded.await.unwrap_or_else(|failure| {
-            error!(%failure, "evaluation died");
+        let mut concluding = tokio::task::spawn_blocking(move || engine.conclude(answer, pass));
+        let concluded = match timeout(self.decision_timeout, &mut concluding).await {
+            Ok(concluded) => concluded,
+            Err(_) => match self.abandon(concluding) {
+                Ok(()) => {
+                    self.duty.rest_from(started.elapsed());
+                    return self.parts.board.newest();
+                }
+                Err(concluding) => concluding.await,
+            },
+        };
+        concluded.unwrap_or_else(|failure| {
+            error!(failure = failure.to_string().as_str(), "evaluation died");
             self.duty.rest_from(started.elapsed());
             self.parts.board.newest()
         })
     }
 
+    /// Gives a decision up that takes too long, so that the next evaluation can begin: whatever it comes to is not published.
+    /// Its thread cannot be ended, so there is one of them at most, and the next such decision is waited for.
+    fn abandon(&self, deciding: JoinHandle<Arc<Published>>) -> Result<(), JoinHandle<Arc<Published>>> {
+        let mut abandoned = self.abandoned.lock();
+        self.parts.metrics.overdue();
+        let seconds = self.decision_timeout.as_secs_f64();
+        if abandoned.as_ref().is_some_and(|earlier| !earlier.is_finished()) {
+            error!(
+                seconds,
+                "a decision is overdue, and so is one before it: both are waited for; please report this"
+            );
+            return Err(deciding);
+        }
+        error!(seconds, "a decision is overdue and given up; the last numbers are held; please report this");
+        self.office.lock().current += 1;
+        *abandoned = Some(deciding);
+        Ok(())
+    }
+
     /// From what the source answered to what is published.
-    fn conclude(
-        &self,
-        answer: Result<Collected, SourceError>,
-        term: Option<Term>,
-        started: Instant,
-        policy: Arc<Policy>,
-    ) -> Arc<Published> {
+    fn conclude(&self, answer: Result<Collected, SourceError>, pass: Pass) -> Arc<Published> {
         let error = answer.as_ref().err().map(|error| error.kind);
         // Looked at again: pods that went while the source was answering are ghosts now.
         let view = self.parts.cluster.view();
         let snapshot = assemble(&view, answer, self.parts.clock.now());
-        let still = self.current_term().filter(|now| Some(now) == term.as_ref());
-        // Until the result is published: whoever resigns meanwhile waits for it.
+        let still = self.current_term().filter(|now| Some(now) == pass.term.as_ref());
+        let made = still.is_some().then(|| self.decide(&snapshot, &pass.policy));
+        let took = pass.started.elapsed();
         let office = self.office.lock();
-        let decided = (still.is_some() && office.term == still).then(|| self.decide(&snapshot, policy));
-        let took = started.elapsed();
+        if office.current != pass.number {
+            // Given up, or overtaken by one that was begun since.
+            return self.parts.board.newest();
+        }
         self.parts.metrics.evaluated(took, error);
         // Before anybody can see the result and ask for a newer one.
         self.duty.rest_from(if error.is_none() { took } else { took.min(FAILED) });
         let previous = self.parts.board.newest();
-        let (newest, made_from) = match decided {
-            Some((outcome, made_from)) => {
-                (self.publish(outcome, previous.sequence + 1, &snapshot, took, still), Some(made_from))
-            }
-            // The term ended meanwhile: its memory is somebody else's now.
-            None => (previous.clone(), None),
+        // The term may have ended meanwhile: its memory is somebody else's then.
+        let may_publish = office.term.is_some() && office.term == still;
+        let Some(made) =
+            made.filter(|_| may_publish && office.term.as_ref().is_some_and(|term| self.is_mine(term)))
+        else {
+            return previous;
         };
+        self.memory.send_replace(made.after.clone());
+        let newest = self.parts.board.publish(Published {
+            sequence: previous.sequence + 1,
+            at: snapshot.now,
+            took,
+            origin: Origin::Computed,
+            term: still,
+            decisions: made.outcome.decisions,
+            report: made.outcome.report,
+            victims: made.victims,
+        });
         drop(office);
+        self.tell(&newest);
         log_changes(&previous, &newest);
-        if let Some((recorder, MadeFrom { before, policy, after })) = self.recorder.as_ref().zip(made_from) {
-            let published = newest.clone();
-            recorder.record(Arc::new(Evaluation { snapshot, before, policy, published, after }));
+        if let Some(recorder) = &self.recorder {
+            let (before, after, published) = (made.before, made.after, newest.clone());
+            recorder.record(Arc::new(Evaluation { snapshot, before, policy: pass.policy, published, after }));
         }
         newest
     }
@@ -233,7 +337,7 @@ impl Engine {
         }
         let scope = Scope { namespaces, endpoints: view.endpoints.clone(), needs: Some(needs) };
         let reading = self.parts.source.collect(&scope).instrument(info_span!("collect"));
-        let answer = tokio::time::timeout(COLLECT_TIMEOUT, reading).await.unwrap_or_else(|_| {
+        let answer = timeout(COLLECT_TIMEOUT, reading).await.unwrap_or_else(|_| {
             let seconds = COLLECT_TIMEOUT.as_secs();
             let message = format!("the metric source did not answer within {seconds} s");
             Err(SourceError { kind: "timeout", message })
@@ -257,49 +361,40 @@ impl Engine {
             return;
         }
         match error {
-            Some(error) => warn!(kind = error.kind, %error, "metric source failed"),
+            Some(error) => warn!(kind = error.kind, error = error.message.as_str(), "metric source failed"),
             None => info!("metric source answers again"),
         }
         *told = now;
     }
 
-    /// Decides, and remembers. With the office locked.
-    fn decide(&self, snapshot: &Snapshot, policy: Arc<Policy>) -> (Outcome, MadeFrom) {
+    /// Decides. Nothing is locked, and nothing changes.
+    fn decide(&self, snapshot: &Snapshot, policy: &Policy) -> Made {
         let before = self.memory.borrow().clone();
         let observed = wva_core::observe(snapshot, Memory::clone(&before));
-        let mut outcome = wva_core::decide(snapshot, &observed, &policy);
+        let mut outcome = wva_core::decide(snapshot, &observed, policy);
         let after = Arc::new(std::mem::take(&mut outcome.memory));
-        self.memory.send_replace(after.clone());
-        for what in &outcome.report.dropped {
-            warn!(%what, "memory dropped");
-        }
-        for violation in &outcome.report.violations {
-            warn!(%violation, "decision withheld by the checker");
-        }
-        self.parts.metrics.dropped(outcome.report.dropped.len());
-        self.parts.metrics.violations(outcome.report.violations.len());
-        (outcome, MadeFrom { before, policy, after })
+        let victims = self.names_victims.then(|| victims::victims(snapshot, &outcome.decisions));
+        Made { outcome, victims: victims.unwrap_or_default(), before, after }
     }
 
-    fn publish(
-        &self,
-        outcome: Outcome,
-        sequence: u64,
-        snapshot: &Snapshot,
-        took: Duration,
-        term: Option<Term>,
-    ) -> Arc<Published> {
-        let victims = self.names_victims.then(|| victims::victims(snapshot, &outcome.decisions));
-        self.parts.board.publish(Published {
-            sequence,
-            at: snapshot.now,
-            took,
-            origin: Origin::Computed,
-            term,
-            decisions: outcome.decisions,
-            report: outcome.report,
-            victims: victims.unwrap_or_default(),
-        })
+    /// Logs and counts what went wrong in an evaluation. Texts of tenants are in it: as values of fields they are escaped.
+    fn tell(&self, Published { at, report, .. }: &Published) {
+        for what in &report.dropped {
+            warn!(what = what.as_str(), "memory dropped");
+        }
+        for violation in &report.violations {
+            warn!(violation = violation.to_string().as_str(), "decision withheld by the checker");
+        }
+        let now: Vec<_> = report.failed.iter().filter(|model| model.failed.at == *at).collect();
+        for failure in &now {
+            error!(
+                failure = failure.to_string().as_str(),
+                "a model cannot be decided about; its numbers are held"
+            );
+        }
+        self.parts.metrics.dropped(report.dropped.len());
+        self.parts.metrics.violations(report.violations.len());
+        self.parts.metrics.failed(now.len());
     }
 }
 
@@ -312,11 +407,61 @@ fn log_changes(previous: &Published, now: &Published) {
             (Some(Verdict::Unknown(old)), Verdict::Unknown(new)) if old.cause == new.cause => {}
             (_, Verdict::Target(new)) => {
                 let (desired, reason) = (new.desired.get(), new.reason.as_str());
-                info!(variant = %id, desired, reason, why = %new.message, "decision");
+                info!(variant = %id, desired, reason, why = new.message.as_str(), "decision");
             }
             (_, Verdict::Unknown(new)) => {
-                warn!(variant = %id, cause = ?new.cause, why = %new.message, "no decision");
+                warn!(variant = %id, cause = ?new.cause, why = new.message.as_str(), "no decision");
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use jiff::Timestamp;
+    use wva_core::Decision;
+    use wva_core::decision::{Reason, Target};
+    use wva_core::units::Replicas;
+
+    use super::*;
+
+    /// What is logged, as text.
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_tenants_text_with_an_end_of_line_makes_no_log_line_of_its_own() {
+        let target = Target {
+            desired: Replicas::ONE,
+            reason: Reason::Steady,
+            message: "Deployment nothere\n2026-01-01T00:00:00Z  INFO wva: forged\u{1b}[31m".into(),
+            evidence: Timestamp::UNIX_EPOCH,
+        };
+        let verdict = Verdict::Target(target);
+        let decision = Decision { model: "m".into(), accelerator: None, current: None, verdict, gap: None };
+        let decisions = BTreeMap::from([(VariantId::new("llm", "llama"), decision)]);
+        let log = Log::default();
+        let writer = log.clone();
+        let subscriber =
+            tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+        tracing::subscriber::with_default(subscriber, || {
+            log_changes(&Published::empty(), &Published { decisions, ..Published::empty() });
+        });
+        let text = String::from_utf8(log.0.lock().clone()).unwrap();
+        assert_eq!(text.lines().count(), 1, "{text}");
+        assert!(text.contains(r"nothere\n2026") && !text.contains('\u{1b}'), "{text}");
     }
 }

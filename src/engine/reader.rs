@@ -73,6 +73,12 @@ impl Reader {
         self.engine.parts().board.subscribe()
     }
 
+    /// True while this instance may answer with `published`: it is of the term that goes on, or of another instance.
+    #[must_use]
+    pub fn may_answer(&self, published: &Published) -> bool {
+        self.engine.may_answer(published)
+    }
+
     /// The current moment of the engine's clock.
     #[must_use]
     pub fn now(&self) -> Timestamp {
@@ -153,7 +159,7 @@ impl Reader {
         )]
         let joined = tokio::spawn(async move { shared.get_with(stale, engine.evaluate()).await });
         joined.await.unwrap_or_else(|failure| {
-            error!(%failure, "evaluation died");
+            error!(failure = failure.to_string().as_str(), "evaluation died");
             self.newest()
         })
     }

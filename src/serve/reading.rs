@@ -7,7 +7,7 @@ use http::{HeaderMap, HeaderValue, Uri};
 
 use super::observe::AuditId;
 use super::state::AppState;
-use super::status::Status;
+use super::status::{Reason, Status};
 use crate::engine::Published;
 
 /// A read that was understood.
@@ -25,16 +25,34 @@ pub(crate) async fn answer(
     read: &impl Read,
 ) -> Result<Response, Status> {
     if state.decides() {
-        return read.render(state, &*state.current().await);
+        let published = state.current().await;
+        if state.may_answer(&published) {
+            return read.render(state, &published);
+        }
+        if state.decides() {
+            let next = "it has just got the lease, and what the last holder published is being read; ask again in a second";
+            return Err(not_ours(next));
+        }
     }
     let error = match state.forward(uri, headers, audit).await {
         Ok(answer) => return Ok(answer),
         Err(error) => error,
     };
     tracing::debug!(%error, "answering from the last published state");
-    let mut answer = read.render(state, &state.newest()).map_err(|status| status.with_note(&error))?;
+    let newest = state.newest();
+    if !state.may_answer(&newest) {
+        let next = "its lease ran out and who decides now is not known here; check that this server reaches the API server";
+        return Err(not_ours(next).with_note(&error));
+    }
+    let mut answer = read.render(state, &newest).map_err(|status| status.with_note(&error))?;
     warn(answer.headers_mut(), &format!("{error}; this is the last state it published"));
     Ok(answer)
+}
+
+/// The refusal to answer with a number that this instance made in an earlier term: who has decided since may say another one.
+fn not_ours(next: &str) -> Status {
+    let message = format!("the last number that this instance made is not answered any more: {next}");
+    Status::new(Reason::ServiceUnavailable, message)
 }
 
 /// Adds a `Warning`, which kubectl prints and the HPA ignores.

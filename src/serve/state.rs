@@ -52,6 +52,8 @@ pub trait Reads: Send + Sync + 'static {
     fn current(&self) -> BoxFuture<'_, Arc<Published>>;
     /// The newest published result, at once.
     fn newest(&self) -> Arc<Published>;
+    /// True while this instance may answer with `published`: it is of the term that goes on, or of another instance.
+    fn may_answer(&self, published: &Published) -> bool;
     /// Which variant belongs to which Deployment.
     fn view(&self) -> Arc<ClusterView>;
     /// The time, by which ages are judged.
@@ -67,6 +69,10 @@ impl Reads for Reader {
 
     fn newest(&self) -> Arc<Published> {
         Self::newest(self)
+    }
+
+    fn may_answer(&self, published: &Published) -> bool {
+        Self::may_answer(self, published)
     }
 
     fn view(&self) -> Arc<ClusterView> {
@@ -356,6 +362,11 @@ impl AppState {
 
     pub(crate) fn newest(&self) -> Arc<Published> {
         self.0.reads.newest()
+    }
+
+    /// True while this instance may answer with `published`. Asked last, since a lease may run out while a read waits.
+    pub(crate) fn may_answer(&self, published: &Published) -> bool {
+        self.0.reads.may_answer(published)
     }
 
     pub(crate) fn view(&self) -> Arc<ClusterView> {

@@ -32,6 +32,8 @@ pub struct EvaluationMetrics {
     dropped_series: Counter,
     dropped: Counter,
     violations: Counter,
+    failed: Counter,
+    overdue: Counter,
 }
 
 impl EvaluationMetrics {
@@ -47,6 +49,8 @@ impl EvaluationMetrics {
             dropped_series: Counter::default(),
             dropped: Counter::default(),
             violations: Counter::default(),
+            failed: Counter::default(),
+            overdue: Counter::default(),
         };
         registry.register("wva_evaluations", "Evaluations by result", metrics.evaluations.clone());
         let help = "Time from collecting to publishing";
@@ -64,6 +68,10 @@ impl EvaluationMetrics {
         registry.register("wva_memory_dropped", help, metrics.dropped.clone());
         let help = "Decisions withheld by the independent checker";
         registry.register("wva_check_violations", help, metrics.violations.clone());
+        let help = "Decisions about a model that broke; its numbers are held until it is tried again";
+        registry.register("wva_model_failures", help, metrics.failed.clone());
+        let help = "Decisions that did not end in time; the last numbers are held";
+        registry.register("wva_evaluations_overdue", help, metrics.overdue.clone());
         metrics
     }
 
@@ -95,6 +103,16 @@ impl EvaluationMetrics {
     /// `count` parts of what was remembered could not be used.
     pub fn dropped(&self, count: usize) {
         self.dropped.inc_by(count.try_into().unwrap_or(u64::MAX));
+    }
+
+    /// Deciding about `count` models failed.
+    pub fn failed(&self, count: usize) {
+        self.failed.inc_by(count.try_into().unwrap_or(u64::MAX));
+    }
+
+    /// A decision did not end in time.
+    pub fn overdue(&self) {
+        self.overdue.inc();
     }
 
     /// `count` decisions were withheld.

@@ -20,6 +20,7 @@ mod cluster_store;
 mod collect;
 mod demo;
 mod engine;
+mod engine_faults;
 mod fuzz;
 mod record;
 mod serve;

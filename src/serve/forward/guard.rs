@@ -110,8 +110,8 @@ async fn as_holder(state: &AppState, read: Result<impl Read, Status>) -> Result<
     let (answer, answered) = match read {
         Ok(read) => {
             let published = state.current().await;
-            // To know nothing is no decision: the one who asks may still have the number.
-            if published.origin == Origin::Empty {
+            // To know nothing is no decision: the one who asks may still have the number. Nor is a number of an earlier term.
+            if published.origin == Origin::Empty || !state.may_answer(&published) {
                 let message =
                     "this instance holds the lease but has neither evaluated nor restored anything yet";
                 (Err(Status::new(Reason::NotTheHolder, message)), NOTHING_YET)

@@ -32,6 +32,8 @@ pub(crate) struct FakeReads {
     pub(crate) published: Mutex<Arc<Published>>,
     pub(crate) view: Mutex<Arc<ClusterView>>,
     pub(crate) now: Mutex<Timestamp>,
+    /// What is published was made in a term that is over.
+    pub(crate) lapsed: Mutex<bool>,
     /// Reads of `current` wait until notified while this is set.
     pub(crate) hanging: Mutex<bool>,
     /// Reads of `current` panic while this is set.
@@ -60,6 +62,10 @@ impl Reads for FakeReads {
 
     fn newest(&self) -> Arc<Published> {
         self.published.lock().clone()
+    }
+
+    fn may_answer(&self, _: &Published) -> bool {
+        !*self.lapsed.lock()
     }
 
     fn view(&self) -> Arc<ClusterView> {
@@ -222,6 +228,7 @@ impl Bed {
             published: Mutex::new(Arc::new(sample())),
             view: Mutex::default(),
             now: Mutex::new(NOW.parse().unwrap()),
+            lapsed: Mutex::new(false),
             hanging: Mutex::new(false),
             broken: Mutex::new(false),
             release: Notify::new(),

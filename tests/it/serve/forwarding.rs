@@ -107,6 +107,29 @@ async fn a_holder_that_is_gone_is_answered_for_from_its_last_state_with_its_true
 }
 
 #[tokio::test]
+async fn a_number_of_a_lease_that_ran_out_is_not_answered_to_anybody() {
+    let (holder, other) = two().await;
+    *holder.reads.lapsed.lock() = true;
+    let forwarded = other.proxied("hpa", READ).await;
+    assert_eq!(
+        forwarded.value(),
+        "3",
+        "what the last holder published, for it is no number of an earlier term"
+    );
+    assert!(forwarded.header("warning").unwrap().contains("this is the last state it published"));
+    let regained = holder.proxied("hpa", READ).await;
+    assert_eq!(regained.status, 503);
+    assert!(regained.message().contains("has just got the lease"), "{}", regained.message());
+    holder.leadership.send_replace(wva::engine::Leadership::default());
+    let lapsed = holder.proxied("hpa", READ).await;
+    assert_eq!(lapsed.status, 503);
+    assert!(lapsed.message().contains("its lease ran out"), "{}", lapsed.message());
+    assert!(lapsed.message().contains("no instance holds the lease"), "{}", lapsed.message());
+    *holder.reads.lapsed.lock() = false;
+    assert_eq!(holder.proxied("hpa", READ).await.value(), "5", "until it is known to be of no earlier term");
+}
+
+#[tokio::test]
 async fn a_holder_that_is_silent_costs_one_wait_and_not_one_for_every_read() {
     let (_holder, other) = two().await;
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -1,0 +1,257 @@
+//! Decisions that hang, and leases that run out: what a reader gets, and what no thread waits for.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::{ThreadId, current};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use jiff::Timestamp;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::registry::Registry;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+use wva::engine::{
+    Board, Clock, Collected, Engine, Holder, Leadership, MetricSource, Origin, Parts, Published,
+    ReadSettings, Reader, Restored, Scope, SourceError, Term,
+};
+use wva::telemetry::EvaluationMetrics;
+use wva_core::decision::{Reason, Target, Verdict};
+use wva_core::units::Replicas;
+use wva_core::{Decision, Policy, VariantId};
+
+use crate::engine::{OneVariant, PausedClock, idle};
+
+/// A clock at which decisions hang while it is closed: they are the only ones that ask for the time on another thread than
+/// the test's.
+struct Gate {
+    home: ThreadId,
+    started: Instant,
+    closed: Mutex<bool>,
+    opened: Condvar,
+}
+
+impl Gate {
+    fn set(&self, closed: bool) {
+        *self.closed.lock().unwrap() = closed;
+        self.opened.notify_all();
+    }
+}
+
+impl Clock for Gate {
+    fn now(&self) -> Timestamp {
+        if current().id() != self.home {
+            let closed = self.closed.lock().unwrap();
+            drop(self.opened.wait_while(closed, |closed| *closed).unwrap());
+        }
+        PausedClock::start() + self.started.elapsed()
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        Box::pin(sleep(duration))
+    }
+}
+
+/// Answers at once.
+struct Quick(Arc<Gate>);
+
+impl MetricSource for Quick {
+    fn collect<'a>(&'a self, _: &'a Scope) -> BoxFuture<'a, Result<Collected, SourceError>> {
+        Box::pin(async { Ok(idle(self.0.now())) })
+    }
+}
+
+struct Bed {
+    gate: Arc<Gate>,
+    board: Board,
+    engine: Arc<Engine>,
+    reader: Reader,
+    leadership: watch::Sender<Leadership>,
+    registry: Registry,
+}
+
+fn term(epoch: i64) -> Term {
+    Term { lease: "lease".into(), epoch }
+}
+
+fn held(by: &str, epoch: i64) -> Option<Holder> {
+    Some(Holder { identity: by.into(), address: None, lease: "lease".into(), epoch })
+}
+
+fn mine(epoch: i64) -> Leadership {
+    let mine_until = Some(Instant::now() + Duration::from_secs(3600));
+    Leadership { holder: held("wva-0", epoch), mine_until }
+}
+
+/// On the thread of the test, which is the only one that answers: whatever waits for a decision there stops everything.
+fn bed(giving_up_after: Duration) -> Bed {
+    let (home, started) = (current().id(), Instant::now());
+    let gate = Arc::new(Gate { home, started, closed: Mutex::default(), opened: Condvar::new() });
+    let (leadership, board, mut registry) = (watch::Sender::new(mine(1)), Board::new(), Registry::default());
+    let parts = Parts {
+        cluster: Arc::new(OneVariant),
+        source: Arc::new(Quick(gate.clone())),
+        clock: gate.clone(),
+        board: board.clone(),
+        leadership: leadership.subscribe(),
+        metrics: EvaluationMetrics::register(&mut registry),
+    };
+    let engine = Arc::new(Engine::new(parts, Policy::default()).giving_up_after(giving_up_after));
+    engine.take_over(Restored::default(), term(1));
+    let settings = ReadSettings { max_age: Duration::ZERO, read_wait: Duration::from_millis(50) };
+    let reader = Reader::new(engine.clone(), settings);
+    Bed { gate, board, engine, reader, leadership, registry }
+}
+
+impl Bed {
+    fn metric(&self, name: &str) -> u64 {
+        let mut text = String::new();
+        encode(&mut text, &self.registry).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        line.trim().parse().unwrap()
+    }
+}
+
+/// The decision "so many replicas".
+fn decisions(desired: u32) -> BTreeMap<VariantId, Decision> {
+    let target = Target {
+        desired: Replicas::new(desired),
+        reason: Reason::Steady,
+        message: "".into(),
+        evidence: PausedClock::start(),
+    };
+    let (model, current) = ("llama".into(), Some(Replicas::ONE));
+    let decision =
+        Decision { model, accelerator: None, current, verdict: Verdict::Target(target), gap: None };
+    BTreeMap::from([(VariantId::new("llm", "llama"), decision)])
+}
+
+#[tokio::test]
+async fn a_decision_that_takes_long_delays_no_read_no_renewal_and_no_end_of_the_term() {
+    let bed = bed(Duration::from_secs(60));
+    assert_eq!(bed.reader.refresh().await.sequence, 1);
+    bed.gate.set(true);
+    // What waits for the decision ends late instead of never.
+    let gate = bed.gate.clone();
+    let opening = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_secs(20));
+        gate.set(false);
+    });
+    let (began, ticks) = (Instant::now(), AtomicU64::new(0));
+    let renewing = async {
+        loop {
+            sleep(Duration::from_millis(10)).await;
+            ticks.fetch_add(1, Ordering::Relaxed);
+        }
+    };
+    let reading = async {
+        while began.elapsed() < Duration::from_secs(1) {
+            let asked = Instant::now();
+            let published = bed.reader.current().await;
+            assert_eq!(published.sequence, 1, "the last good number");
+            assert!(bed.engine.can_evaluate() && bed.engine.may_answer(&published));
+            assert!(asked.elapsed() < Duration::from_millis(500), "{:?}", asked.elapsed());
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::select! { () = renewing => {}, () = reading => {} }
+    assert!(ticks.load(Ordering::Relaxed) >= 20, "{ticks:?} of a hundred renewals");
+    let resigning = Instant::now();
+    bed.engine.resign();
+    assert!(resigning.elapsed() < Duration::from_millis(500), "{:?}", resigning.elapsed());
+    bed.gate.set(false);
+    sleep(Duration::from_millis(200)).await;
+    assert_eq!(bed.reader.newest().sequence, 1, "what was decided meanwhile is of a term that is over");
+    drop(opening);
+}
+
+#[tokio::test]
+async fn an_overdue_decision_is_given_up_and_told_and_one_at_most_is_left_behind() {
+    let bed = bed(Duration::from_millis(200));
+    bed.reader.refresh().await;
+    bed.gate.set(true);
+    sleep(Duration::from_millis(100)).await;
+    let kept = timeout(Duration::from_secs(5), bed.engine.evaluate()).await.expect("given up");
+    assert_eq!(kept.sequence, 1, "the last good number, with its true age");
+    assert_eq!(bed.metric("wva_evaluations_overdue_total"), 1);
+    // The next one hangs too: its thread is waited for, and readers are not.
+    let engine = bed.engine.clone();
+    let mut second = JoinSet::new();
+    second.spawn(async move { engine.evaluate().await });
+    sleep(Duration::from_millis(500)).await;
+    assert_eq!(bed.metric("wva_evaluations_overdue_total"), 2);
+    assert!(second.try_join_next().is_none(), "a third thread would follow, and so on");
+    let answer = timeout(Duration::from_secs(1), bed.reader.current()).await.expect("no reader waits for it");
+    assert_eq!(answer.sequence, 1);
+    bed.gate.set(false);
+    let published = timeout(Duration::from_secs(5), second.join_next()).await.unwrap().unwrap().unwrap();
+    assert_eq!(published.sequence, 2);
+    sleep(Duration::from_millis(100)).await;
+    assert_eq!(bed.reader.newest().sequence, 2, "what was given up is not published afterwards");
+    assert_eq!(bed.engine.evaluate().await.sequence, 3);
+    assert_eq!(bed.metric("wva_evaluations_overdue_total"), 2);
+}
+
+#[tokio::test]
+async fn an_instance_whose_lease_ran_out_answers_no_number_of_its_own() {
+    let bed = bed(Duration::from_secs(60));
+    let own = bed.reader.refresh().await;
+    assert!(own.term == Some(term(1)) && bed.engine.may_answer(&own));
+    // By its own clock, though the object still names it; then nobody; then somebody else.
+    let over = Some(Instant::now());
+    for leadership in [
+        Leadership { holder: held("wva-0", 1), mine_until: over },
+        Leadership::default(),
+        Leadership { holder: held("wva-1", 2), mine_until: None },
+    ] {
+        bed.leadership.send_replace(leadership.clone());
+        assert!(!bed.engine.may_answer(&own), "{leadership:?}");
+        // What it had written down is its own number too, unless somebody else goes on from there.
+        let known = leadership.holder.is_some_and(|holder| holder.epoch == 2);
+        let written = Published { origin: Origin::Restored, ..Published::clone(&own) };
+        assert_eq!(bed.engine.may_answer(&written), known);
+        assert!(bed.engine.may_answer(&Published { term: Some(term(2)), ..written }));
+    }
+}
+
+#[tokio::test]
+async fn an_instance_that_gets_the_lease_back_never_answers_its_number_of_the_old_term() {
+    let bed = bed(Duration::from_secs(60));
+    let own = bed.reader.refresh().await;
+    bed.leadership.send_replace(mine(3));
+    assert!(!bed.engine.may_answer(&own), "somebody else had the lease in between");
+    assert!(!bed.engine.can_evaluate());
+    let restored = Restored { decisions: decisions(4), ..Restored::default() };
+    bed.engine.take_over(restored, term(3));
+    let shown = bed.reader.newest();
+    let Verdict::Target(target) = &shown.decisions[&VariantId::new("llm", "llama")].verdict else {
+        panic!("a number")
+    };
+    assert_eq!((shown.origin, target.desired.get()), (Origin::Restored, 4));
+    assert!(bed.engine.may_answer(&shown));
+
+    // Nothing could be read: then nothing is answered rather than a number of the old term.
+    let own = bed.engine.evaluate().await;
+    assert_eq!(own.term, Some(term(3)));
+    bed.leadership.send_replace(mine(5));
+    bed.engine.take_over(Restored::default(), term(5));
+    assert_eq!(bed.reader.newest().origin, Origin::Empty);
+}
+
+#[tokio::test]
+async fn who_gives_the_lease_up_answers_its_last_number_until_the_next_holder_is_there_and_who_lost_it_does_not()
+ {
+    for lost in [false, true] {
+        let bed = bed(Duration::from_secs(60));
+        let own = bed.reader.refresh().await;
+        if lost {
+            bed.leadership.send_replace(Leadership::default());
+        }
+        bed.engine.resign();
+        bed.leadership.send_replace(Leadership::default());
+        assert_eq!(bed.engine.may_answer(&own), !lost);
+        assert_eq!(bed.board.newest().sequence, own.sequence);
+    }
+}
