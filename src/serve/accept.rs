@@ -45,6 +45,24 @@ pub(crate) struct Representation {
     pub(crate) table: Option<TableVersion>,
 }
 
+impl Representation {
+    /// The media type that asks for this and nothing else.
+    pub(crate) const fn media(self) -> &'static str {
+        match (self.encoding, self.table) {
+            (Encoding::Yaml, Some(TableVersion::V1)) => "application/yaml;as=Table;v=v1;g=meta.k8s.io",
+            (Encoding::Yaml, Some(TableVersion::V1Beta1)) => {
+                "application/yaml;as=Table;v=v1beta1;g=meta.k8s.io"
+            }
+            (Encoding::Json, Some(TableVersion::V1)) => "application/json;as=Table;v=v1;g=meta.k8s.io",
+            (Encoding::Json, Some(TableVersion::V1Beta1)) => {
+                "application/json;as=Table;v=v1beta1;g=meta.k8s.io"
+            }
+            // There is no table in protobuf.
+            (encoding, _) => encoding.media(),
+        }
+    }
+}
+
 /// One media range, its parameters unread.
 #[derive(Debug, Clone, Copy)]
 struct Range<'a> {

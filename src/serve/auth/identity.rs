@@ -6,6 +6,12 @@ use std::fmt;
 /// The group of everybody who is known.
 pub(crate) const AUTHENTICATED: &str = "system:authenticated";
 
+/// The group of everybody who is not known.
+pub(crate) const UNAUTHENTICATED: &str = "system:unauthenticated";
+
+/// The name of everybody who is not known.
+pub(crate) const ANONYMOUS: &str = "system:anonymous";
+
 /// The group that may do everything.
 pub(crate) const MASTERS: &str = "system:masters";
 
@@ -29,9 +35,11 @@ impl User {
         Self { name: name.into(), ..Self::default() }
     }
 
-    /// Adds [`AUTHENTICATED`]. The aggregator leaves the groups of its own requests out.
+    /// Adds [`AUTHENTICATED`], as Kubernetes' `AuthenticatedGroupAdder`: the aggregator leaves the groups of its own requests
+    /// out. Not to whom the aggregator itself does not know: then it says so by name or group.
     pub(crate) fn authenticated(mut self) -> Self {
-        if !self.is_in(AUTHENTICATED) {
+        let is_anonymous = self.name == ANONYMOUS || self.is_in(UNAUTHENTICATED);
+        if !is_anonymous && !self.is_in(AUTHENTICATED) {
             self.groups.push(AUTHENTICATED.into());
         }
         self
@@ -81,7 +89,25 @@ impl Caller {
     pub fn name(&self) -> &str {
         match self {
             Self::Known(user) => &user.name,
-            Self::Anonymous => "system:anonymous",
+            Self::Anonymous => ANONYMOUS,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_anonymous_caller_of_the_front_proxy_does_not_become_an_authenticated_one() {
+        let groups = |name: &str, groups: &[&str]| {
+            let groups = groups.iter().map(|group| (*group).to_owned()).collect();
+            User { groups, ..User::named(name) }.authenticated().groups
+        };
+        assert_eq!(groups("alice", &["dev"]), ["dev", AUTHENTICATED]);
+        assert_eq!(groups("alice", &[AUTHENTICATED]), [AUTHENTICATED]);
+        assert_eq!(groups(ANONYMOUS, &[UNAUTHENTICATED]), [UNAUTHENTICATED]);
+        assert_eq!(groups(ANONYMOUS, &[]), Vec::<String>::new());
+        assert_eq!(groups("alice", &[UNAUTHENTICATED]), [UNAUTHENTICATED]);
     }
 }

@@ -5,7 +5,7 @@
 //! term     = field ("=" | "==" | "!=") value        (in a value, a backslash stands before itself, "," and "=")
 //! ```
 
-use super::selector::{Rule, Selector};
+use super::selector::{MAX_REQUIREMENTS, Rule, Selector};
 
 /// A field that every object has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,6 +36,8 @@ pub(crate) enum FieldError {
     Unescaped(char),
     #[error("{0:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\"")]
     Unknown(String),
+    #[error("the field selector has more than {MAX_REQUIREMENTS} terms, and no more are read")]
+    TooMany,
 }
 
 impl Field {
@@ -68,7 +70,11 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Term>, FieldError> {
         escaped = letter == '\\' && !escaped;
         ends
     });
-    let read = terms.filter(|term| !term.is_empty()).map(|term| parts(term, text));
+    let terms: Vec<_> = terms.filter(|term| !term.is_empty()).take(MAX_REQUIREMENTS + 1).collect();
+    if terms.len() > MAX_REQUIREMENTS {
+        return Err(FieldError::TooMany);
+    }
+    let read = terms.into_iter().map(|term| parts(term, text));
     let read = read.collect::<Result<Vec<_>, FieldError>>()?;
     read.into_iter().map(|(field, has, value)| Ok(Term { field: Field::named(field)?, has, value })).collect()
 }

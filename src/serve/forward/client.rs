@@ -21,6 +21,7 @@ use tokio_rustls::TlsConnector;
 
 use super::{ANSWERED, AUDIT_ID, HOLDER, NOTHING_YET, inner};
 use crate::engine::Leadership;
+use crate::serve::accept::{self, Representation};
 use crate::serve::tls::SharedPki;
 use crate::serve::tls::pem::{self, VERSIONS};
 
@@ -163,8 +164,10 @@ impl Forwarder {
         let asked = uri.path_and_query().map_or("", |all| all.as_str());
         let request =
             Request::get(format!("https://{}{}", self.instance_name, inner(asked))).header(AUDIT_ID, audit);
-        let accepted = headers.get_all(ACCEPT).into_iter();
-        accepted.fold(request, |request, value| request.header(ACCEPT, value)).body(Empty::new())
+        // What the client's header comes to, never its bytes: they could be such as the connection to the holder, which all
+        // reads share, does not survive.
+        let accepted = accept::representation(headers).map(Representation::media);
+        accepted.into_iter().fold(request, |request, media| request.header(ACCEPT, media)).body(Empty::new())
     }
 
     async fn attempt(
@@ -247,6 +250,33 @@ fn verbatim(answer: Response<Bytes>) -> Response<Body> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bytes_of_a_clients_accept_header_never_reach_the_holder() {
+        let forwarder =
+            Forwarder::new("wva-instance.x.internal".into(), watch::channel(None).1, Duration::ZERO);
+        let uri =
+            "/apis/external.metrics.k8s.io/v1beta1/namespaces/llm/wva_desired_replicas".parse().unwrap();
+        let audit = HeaderValue::from_static("id");
+        for (accept, media) in [
+            (&b"application/json"[..], "application/json"),
+            (b"\xff\xfe, application/vnd.kubernetes.protobuf, */*", "application/vnd.kubernetes.protobuf"),
+            (b"application/json;as=Table;v=v1;g=meta.k8s.io,application/json;x=\x80", TABLE),
+            (b"application/yaml;q=0.9, text/html", "application/yaml"),
+        ] {
+            let headers = HeaderMap::from_iter([(ACCEPT, HeaderValue::from_bytes(accept).unwrap())]);
+            let request = forwarder.request(&uri, &headers, &audit).unwrap();
+            let sent: Vec<_> = request.headers().get_all(ACCEPT).iter().collect();
+            assert_eq!(sent, [media], "{}", String::from_utf8_lossy(accept));
+            assert_eq!(
+                accept::representation(request.headers()),
+                accept::representation(&headers),
+                "{media}: the same answer"
+            );
+        }
+    }
+
+    const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io";
 
     #[test]
     fn an_address_is_https_host_and_port() {
