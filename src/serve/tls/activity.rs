@@ -54,6 +54,16 @@ impl Activity {
         Answering { activity: self.clone(), number: state.begun }
     }
 
+    /// How many requests have begun.
+    pub(super) fn begun(&self) -> u64 {
+        self.0.lock().begun
+    }
+
+    /// True while a request is answered.
+    pub(super) fn is_answering(&self) -> bool {
+        self.0.lock().answering > 0
+    }
+
     /// Ends when the connection has been quiet for too long. A peer of the cluster's own has only to ask once: API
     /// servers keep their connections, and are asked little in a quiet cluster.
     pub(crate) async fn quiet(&self, for_the_cluster: bool) {

@@ -29,6 +29,7 @@ use tower::ServiceExt;
 
 use super::accept::Shared;
 use super::activity::{Activity, QUIET};
+use super::heads::Heads;
 use super::ledger::{Loss, handshake_loss};
 use super::peer::{Peer, Vouched};
 use super::sending::sending;
@@ -39,9 +40,8 @@ use crate::serve::auth::Chain;
 /// A TLS handshake is two round trips.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// From one answer of HTTP/1.1 to the end of the next request's head: hyper knows no time-out for the head alone. A peer
-/// may be quiet for so long, and with less a scraper would need a new connection for each scrape. A head that trickles
-/// in has no more than that.
+/// From one answer of HTTP/1.1 to the end of the next request's head: hyper knows no time-out for the head alone, which
+/// `heads` has. A peer may be quiet for so long, and with less a scraper would need a new connection for each scrape.
 const HEADERS: Duration = QUIET;
 
 /// What a connection may still finish after its close for being quiet or not taking an answer, outside a drain.
@@ -145,7 +145,7 @@ pub(super) async fn run(tcp: TcpStream, address: SocketAddr, shared: &Shared) ->
         let answer = answer(router.clone(), peer.clone(), is_last, request);
         async move { answer.await.map(|answer| sending(answer, answering)) }
     });
-    let io = TokioIo::new(tls);
+    let heads = activity.clone();
     let ends = Ends {
         // An HTTP/1.1 peer is told with an answer: closed while it is idle, it may just be sending the next request.
         old_at: old_at.filter(|_| is_h2),
@@ -155,9 +155,9 @@ pub(super) async fn run(tcp: TcpStream, address: SocketAddr, shared: &Shared) ->
         stop: &shared.stop,
     };
     if is_h2 {
-        drive(h2().serve_connection(io, service), &ends).await
+        drive(h2().serve_connection(TokioIo::new(tls), service), &ends).await
     } else {
-        drive(h1().serve_connection(io, service), &ends).await
+        drive(h1().serve_connection(TokioIo::new(Heads::new(tls, heads)), service), &ends).await
     }
 }
 

@@ -160,6 +160,37 @@ async fn an_http1_body_is_not_read_either() {
 }
 
 #[tokio::test]
+async fn a_request_head_that_has_begun_is_cut_after_30_s_and_an_idle_connection_is_not() {
+    let bed = Bed::new().await;
+    let request = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n";
+    let connect = async || {
+        let mut h1 =
+            tls(bed.address, &bed.shared_ca.pem(), SERVICE, Some(&bed.proxy), "http/1.1").await.unwrap();
+        h1.write_all(request).await.unwrap();
+        h1.read_exact(&mut [0; 12]).await.unwrap();
+        h1
+    };
+    let (mut idle, mut slow) = (connect().await, connect().await);
+    sleep(Duration::from_millis(50)).await;
+    slow.write_all(b"GET /livez HT").await.unwrap();
+    sleep(Duration::from_millis(50)).await;
+    later(Duration::from_secs(28)).await;
+    slow.write_all(b"T").await.unwrap();
+    sleep(Duration::from_millis(50)).await;
+    later(Duration::from_secs(3)).await;
+    let cut = timeout(Duration::from_secs(2), slow.read_to_end(&mut Vec::new())).await;
+    assert!(cut.is_ok(), "a byte now and then buys no more time");
+    idle.write_all(request).await.unwrap();
+    let served = timeout(Duration::from_secs(2), async {
+        let mut answers = Vec::new();
+        while answers.windows(15).filter(|window| window == b"HTTP/1.1 200 OK").count() < 1 {
+            answers.push(idle.read_u8().await.unwrap());
+        }
+    });
+    assert!(served.await.is_ok(), "an idle connection is served");
+}
+
+#[tokio::test]
 async fn a_request_head_that_trickles_in_is_cut_also_on_the_proxys_connection() {
     let bed = Bed::new().await;
     let mut h1 = tls(bed.address, &bed.shared_ca.pem(), SERVICE, Some(&bed.proxy), "http/1.1").await.unwrap();
