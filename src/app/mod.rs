@@ -3,6 +3,7 @@
 mod adapters;
 mod policy;
 mod recording;
+mod self_signed;
 mod serve;
 mod sources;
 mod tasks;

@@ -17,6 +17,7 @@ use tracing::{error, info, warn};
 use super::adapters::{ClusterReviewer, shared_pki};
 use super::policy::{self, PolicyKeeper};
 use super::recording::recorder;
+use super::self_signed;
 use super::sources::source;
 use super::tasks::Tasks;
 use crate::cluster::apiservice::ApiServices;
@@ -193,6 +194,7 @@ impl App {
         let reviewer = Arc::new(ClusterReviewer(self.client.clone()));
         let notices = Arc::new(events.clone());
         let ports = Ports { reads: Arc::new(reader), reviewer, notices, recent, registry };
+        self.ensure_certificate()?;
         let server = Server::bind(self.config.listen, AppState::new(settings, ports)).await?;
         let server = server.with_connection_age(self.config.connection_age);
         info!(address = %server.address(), instance = self.config.instance, "serving");
@@ -336,17 +338,28 @@ impl App {
         }
     }
 
+    /// A directory that is to have a certificate has one.
+    fn ensure_certificate(&self) -> anyhow::Result<()> {
+        let wanted = self.config.certificate_directory.as_deref().zip(self.config.certificate.as_ref());
+        let Some((directory, files)) = wanted else { return Ok(()) };
+        self_signed::ensure(directory, files, &self.certificate_settings().names(), &*self.clock)
+    }
+
+    fn certificate_settings(&self) -> certificates::Settings {
+        certificates::Settings {
+            namespace: self.config.namespace.clone(),
+            secret: SECRET.into(),
+            service: self.config.service.clone(),
+            settle: self.config.ca_settle,
+        }
+    }
+
     /// The shared certificates: made or adopted, followed, and, where they are what we serve with, announced to the API
     /// server as the `caBundle` of its APIServices.
     fn start_certificates(&mut self, events: Events) -> CertificateWatches {
         let (watching, known) = ApiServiceWatch::new(self.client.clone(), self.our_service());
         self.phases.watches.start("APIService watch", |stop| watching.run(stop));
-        let settings = certificates::Settings {
-            namespace: self.config.namespace.clone(),
-            secret: SECRET.into(),
-            service: self.config.service.clone(),
-            settle: self.config.ca_settle,
-        };
+        let settings = self.certificate_settings();
         let announced = self.config.certificate.is_none();
         let announced_by = announced.then(|| known.clone());
         let certificates = Certificates::new(self.client.clone(), settings, self.clock.clone(), announced_by);

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
+use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -91,6 +92,15 @@ impl Settings {
 #[must_use]
 pub fn instance_name(namespace: &str) -> String {
     format!("wva-instance.{namespace}.internal")
+}
+
+/// A certificate chain for `names` and its key, PEM, by a CA of its own that signs nothing else.
+///
+/// # Errors
+/// When none can be made.
+pub fn self_signed(names: &[String], now: Timestamp) -> Result<(String, String), PkiError> {
+    let made = pki::make(names, now)?;
+    Ok((made.cert.clone() + &made.trust(), made.key))
 }
 
 /// No certificate.

@@ -93,7 +93,8 @@ pub struct ServingArgs {
     /// The port to listen on.
     #[arg(long, default_value_t = 8443, value_name = "PORT")]
     pub secure_port: u16,
-    /// A directory with tls.crt and tls.key (a mounted Secret).
+    /// A directory with tls.crt and tls.key (a mounted Secret). When neither is there, as with any API server a self-signed
+    /// pair for the Service's names, good for a year, is written there and used: whoever calls must be told to trust it.
     #[arg(long, value_name = "DIR")]
     pub cert_dir: Option<PathBuf>,
     /// The serving certificate, PEM. Without one, all instances share a self-made CA and certificate in a Secret, and

@@ -45,6 +45,8 @@ pub struct Config {
     pub listen: SocketAddr,
     /// The user's own certificate, if any.
     pub certificate: Option<Certificate>,
+    /// The directory that it is to be in, and is made in when there is none.
+    pub certificate_directory: Option<PathBuf>,
     /// How long each step of a change of the CA is left to reach everybody.
     pub ca_settle: Duration,
     /// How long to go on answering after SIGTERM.
@@ -224,6 +226,7 @@ impl TryFrom<ServeArgs> for Config {
             lease: given(cluster.lease_name, DEFAULT_LEASE),
             listen,
             certificate: certificate(&args.serving),
+            certificate_directory: args.serving.cert_dir.clone(),
             ca_settle: at_least("--ca-settle-duration", args.serving.ca_settle_duration, MIN_CA_SETTLE, "")?,
             shutdown_delay: at_least(
                 "--shutdown-delay-duration",
@@ -417,6 +420,10 @@ mod tests {
     fn a_mounted_certificate_directory_is_used() {
         let certificate = config("--cert-dir /certs").unwrap().certificate.unwrap();
         assert_eq!(certificate.key, PathBuf::from("/certs/tls.key"));
+        let directory = config("--cert-dir /certs").unwrap().certificate_directory;
+        assert_eq!(directory, Some(PathBuf::from("/certs")), "one is made there when there is none");
+        let files = config("--tls-cert-file /c --tls-private-key-file /k").unwrap();
+        assert_eq!(files.certificate_directory, None, "files that are named must be there");
     }
 
     #[test]
