@@ -7,6 +7,7 @@
 )]
 
 mod commands;
+mod examples;
 mod explained;
 mod files;
 mod keeper;

@@ -16,9 +16,9 @@ use crate::record::decided;
 /// FILE is a line of a recording (from --record-dir or /debug/snapshots), a snapshot alone, or a JSON object with
 /// `snapshot`, `memory` and `policy`. Nothing is asked and nothing is changed: the same input gives the same answer.
 ///
-/// What would be decided with a higher reserve:
+/// What would be decided with a larger spare of KV cache (`--print-policy` lists every setting):
 ///
-///   echo 'saturation: {kv_spare_trigger: 0.2}' | wva decide snapshot.json --policy -
+///   echo 'global: {default: {saturation: {kvSpareTrigger: 0.2}}}' | wva decide snapshot.json --policy -
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(in crate::cmd) struct Args {

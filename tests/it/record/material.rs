@@ -32,8 +32,12 @@ pub(crate) fn golden() -> Vec<PathBuf> {
 
 /// `count` evaluations of one scenario, five seconds apart, each from the memory of the one before it.
 pub(crate) fn stream(scenario: &str, count: u64) -> Vec<Arc<Evaluation>> {
-    let text = std::fs::read_to_string(scenarios().join(scenario).with_extension("json")).unwrap();
-    let Scenario { policy, memory, mut snapshot } = serde_json::from_str(&text).unwrap();
+    stream_of(&std::fs::read_to_string(scenarios().join(scenario).with_extension("json")).unwrap(), count)
+}
+
+/// The same of a scenario's text.
+pub(crate) fn stream_of(text: &str, count: u64) -> Vec<Arc<Evaluation>> {
+    let Scenario { policy, memory, mut snapshot } = serde_json::from_str(text).unwrap();
     let (policy, mut before) = (Arc::new(policy), Arc::new(memory));
     let evaluations = (1..=count).map(|sequence| {
         let outcome = decided(&snapshot, &before, &policy);

@@ -55,8 +55,8 @@ impl MetricSource for Changing {
 }
 
 /// Everything that takes part in recording.
-struct Recorded {
-    bed: Bed,
+pub(super) struct Recorded {
+    pub(super) bed: Bed,
     engine: Arc<Engine>,
     recent: Arc<Recent>,
     folder: Folder,
@@ -65,7 +65,7 @@ struct Recorded {
     _leadership: watch::Sender<Leadership>,
 }
 
-async fn recorded() -> Recorded {
+pub(super) async fn recorded() -> Recorded {
     let (folder, stop, mut keeping) = (Folder::new(), CancellationToken::new(), JoinSet::new());
     let recent = Arc::new(Recent::new(100, 1 << 20));
     let metrics = KeeperMetrics::register(&mut Registry::default());
@@ -99,7 +99,7 @@ async fn recorded() -> Recorded {
 
 impl Recorded {
     /// Evaluates, and waits until each is kept, so that none is dropped.
-    async fn evaluate(&self, count: usize) {
+    pub(super) async fn evaluate(&self, count: usize) {
         let before = self.recent.list().len();
         for more in 1..=count {
             self.engine.evaluate().await;
