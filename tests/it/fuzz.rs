@@ -122,6 +122,9 @@ fn no_damaged_snapshot_ends_the_program() {
         let policy =
             serde_json::from_slice::<Policy>(&policy).ok().and_then(|policy| policy.validated().ok());
         let outcome = decided(&snapshot, &memory, &policy.unwrap_or_default());
+        let caught: Vec<_> =
+            outcome.report.failed.iter().filter(|model| model.failed.at == snapshot.now).collect();
+        prop_assert!(caught.is_empty(), "a panic that was caught is one all the same: {caught:?}");
         let variants = snapshot.groups.values().flat_map(|group| &group.variants);
         for state in variants {
             prop_assert!(
