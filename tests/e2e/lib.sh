@@ -161,12 +161,12 @@ metric_fails_with() {
   grep -qi -- "$1" <<<"$seen"
 }
 
-# The same question to one instance, with the aggregator's own certificate: PORT PATH [CURL_ARGUMENT...].
+# The same question to one instance, with the aggregator's own certificate: PORT PATH [CURL_ARGUMENT...]; instance_host: 127.0.0.1, or this.
 ask_instance() {
   curl --fail-with-body --silent --show-error --max-time 5 --cacert "$BED/wva-ca.crt" \
     --cert "$BED/pki/front-proxy-client.crt" --key "$BED/pki/front-proxy-client.key" \
     -H 'X-Remote-User: system:serviceaccount:kube-system:horizontal-pod-autoscaler' -H 'X-Remote-Group: system:authenticated' \
-    --connect-to "::127.0.0.1:$1" "${@:3}" "https://wva.$release_namespace.svc$2"
+    --connect-to "::${instance_host:-127.0.0.1}:$1" "${@:3}" "https://wva.$release_namespace.svc$2"
 }
 
 # may_explain: from now on `explained` may ask, with an account that may read snapshots and nothing else.

@@ -22,5 +22,5 @@ grew() { find "$disk" -name '*.jsonl*' -newer "$BED/mark" -size +0 | grep .; }
 touch "$BED/mark"
 eventually 60 "room again: it records again" grew
 stop wva-0
-seen=$("$WVA" replay "$disk" 2>&1) || failed "the recording can't be read: $(tail -n 3 <<<"$seen")"
+seen=$("$WVA" replay "$disk"/*.jsonl 2>&1) || failed "the recording can't be read: $(tail -n 3 <<<"$seen")"
 passed "and what is there can be read: $(tail -n 1 <<<"$seen")"

@@ -2,6 +2,7 @@
 # (26) IPv6 only, and both: instances on ::1 answer and forward to each other; one that listens on :: answers on both.
 
 grep -q . /proc/net/if_inet6 2>/dev/null || failed "this machine has no IPv6"
+trap "stop wva-1; stop wva-0" EXIT
 stand_at 2
 stop wva-0
 rm -f "$BED/wva-ca.crt"
@@ -12,11 +13,10 @@ trust_wva
 # at ADDRESS PORT: the number that is answered there
 at() {
   local seen
-  seen=$(address=$1 port=$2 metric_from ask_at) || { echo "$seen"; return 1; }
+  seen=$(instance_host=$1 metric_from ask_instance "$2") || { echo "$seen"; return 1; }
   echo "${seen% *}"
   [ "${seen% *}" = 2 ]
 }
-ask_at() { ask_instance "$port" "$1" --connect-to "::$address:$port"; }
 eventually 30 "wva-0 says 2 on [::1]" at '[::1]' "$wva_port"
 eventually 20 "and so does wva-1, which asks it" at '[::1]' "$second_port"
 address=$(kubectl -n "$release_namespace" get lease "$lease" -o jsonpath='{.metadata.annotations.wva\.llmd\.ai/address}')

@@ -5,10 +5,10 @@ memory_group small $((128 * 1024 * 1024)) || failed "no memory cgroup can be mad
 trap 'stop hog; sleep 1; rmdir "$group"' EXIT
 stand_at 3
 stop wva-0
-WVA_UNDER=$BED/in-group start_wva wva-0 "$wva_port"
+WVA_UNDER="$BED/in-group choom -n 1000 --" start_wva wva-0 "$wva_port"
 eventually 30 "wva in a container of 128 MiB: the number is 3" value_is "==" 3
-# Something else in the container grows, and the kernel is told to spare it.
-spawn hog "$BED/in-group" bash -c 'echo -1000 >/proc/self/oom_score_adj; tail -c 120M /dev/zero'
+# Something else in the container grows, and the kernel is told to prefer wva (sparing the other would take a right that containers lack).
+spawn hog "$BED/in-group" bash -c 'head -c 4G /dev/zero | tail -c 120M >/dev/null'
 is_dead() { ! alive wva-0 && echo "$(killed_in_group) killed by the kernel" && [ "$(killed_in_group)" -ge 1 ]; }
 eventually 30 "the container is out of memory: wva is killed" is_dead
 stop hog
