@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use wva_core::Decision;
 use wva_core::decision::{Cause, Reason, Target, Unknown, Verdict};
+use wva_core::report::LimitGap;
 
 use super::crd::{Actuation, OptimizedAlloc, VariantAutoscalingStatus};
 use super::signal_gap::{SeriesOf, sentence};
@@ -21,9 +22,11 @@ pub(crate) const METRICS_AVAILABLE: &str = "MetricsAvailable";
 pub(crate) const OPTIMIZATION_READY: &str = "OptimizationReady";
 /// The condition that says whether the analyzer has every signal that it reads of every serving pod.
 pub(crate) const SIGNALS_COMPLETE: &str = "SignalsComplete";
+/// The condition that says that a limit which is asked for is not in force; absent where it is, or none is asked for.
+pub(crate) const LIMIT_ENFORCED: &str = "LimitEnforced";
 /// The conditions that are written here.
-pub(crate) const CONDITIONS: [&str; 4] =
-    [TARGET_RESOLVED, METRICS_AVAILABLE, SIGNALS_COMPLETE, OPTIMIZATION_READY];
+pub(crate) const CONDITIONS: [&str; 5] =
+    [TARGET_RESOLVED, METRICS_AVAILABLE, SIGNALS_COMPLETE, OPTIMIZATION_READY, LIMIT_ENFORCED];
 /// Longest message of a condition: the schema allows 32,768 bytes, and a person reads far less.
 const MESSAGE_MAX_BYTES: usize = 1024;
 
@@ -56,6 +59,7 @@ pub(crate) fn render(
     at: Timestamp,
     old: &VariantAutoscalingStatus,
     series: SeriesOf,
+    limit: Option<&LimitGap>,
 ) -> VariantAutoscalingStatus {
     let alloc = match &decision.verdict {
         Verdict::Target(target) => Some(alloc(decision, target, at)),
@@ -71,8 +75,10 @@ pub(crate) fn render(
         (SIGNALS_COMPLETE, signals_complete(decision, series)),
         (OPTIMIZATION_READY, optimization_ready(&decision.verdict)),
     ];
+    let limit = limit.map(|gap| Finding { status: "False", reason: gap.as_str(), message: gap.to_string() });
+    let findings = findings.into_iter().chain(limit.map(|finding| (LIMIT_ENFORCED, finding)));
     let conditions =
-        findings.into_iter().map(|(type_, finding)| condition(type_, finding, generation, at, old)).collect();
+        findings.map(|(type_, finding)| condition(type_, finding, generation, at, old)).collect();
     VariantAutoscalingStatus { desired_optimized_alloc: alloc, actuation, conditions }
 }
 
@@ -210,6 +216,10 @@ pub(crate) fn difference(old: &VariantAutoscalingStatus, new: &VariantAutoscalin
     if alloc(old) != alloc(new) || old.actuation != new.actuation {
         return Difference::Facts;
     }
+    let ours = |old: &&Condition| CONDITIONS.contains(&old.type_.as_str());
+    if old.conditions.iter().filter(ours).any(|old| new.conditions.iter().all(|new| new.type_ != old.type_)) {
+        return Difference::Facts;
+    }
     let of = |new: &Condition| {
         let old = old.conditions.iter().find(|old| old.type_ == new.type_);
         let facts = |condition: &Condition| {
@@ -255,7 +265,15 @@ mod tests {
     }
 
     fn first(decision: &Decision) -> VariantAutoscalingStatus {
-        render(decision, Some("chat"), 3, time(100), &VariantAutoscalingStatus::default(), |_| Vec::new())
+        render(
+            decision,
+            Some("chat"),
+            3,
+            time(100),
+            &VariantAutoscalingStatus::default(),
+            |_| Vec::new(),
+            None,
+        )
     }
 
     fn find<'a>(status: &'a VariantAutoscalingStatus, type_: &str) -> &'a Condition {
@@ -277,7 +295,8 @@ mod tests {
     #[test]
     fn not_knowing_keeps_the_last_number_and_says_so() {
         let before = first(&target(3, Reason::ScaleUp, "busy"));
-        let after = render(&unknown(Cause::TooOld), Some("chat"), 3, time(200), &before, |_| Vec::new());
+        let after =
+            render(&unknown(Cause::TooOld), Some("chat"), 3, time(200), &before, |_| Vec::new(), None);
         assert_eq!(after.desired_optimized_alloc, before.desired_optimized_alloc);
         let metrics = find(&after, METRICS_AVAILABLE);
         assert_eq!((metrics.status.as_str(), metrics.message.as_str()), ("False", "nobody knows"));
@@ -286,10 +305,15 @@ mod tests {
     #[test]
     fn a_transition_time_moves_only_with_the_status() {
         let before = first(&target(3, Reason::ScaleUp, "busy"));
-        let after =
-            render(&target(4, Reason::SourceDown, "held"), Some("chat"), 3, time(200), &before, |_| {
-                Vec::new()
-            });
+        let after = render(
+            &target(4, Reason::SourceDown, "held"),
+            Some("chat"),
+            3,
+            time(200),
+            &before,
+            |_| Vec::new(),
+            None,
+        );
         assert_eq!(find(&after, OPTIMIZATION_READY).last_transition_time.0, time(100));
         assert_eq!(find(&after, METRICS_AVAILABLE).last_transition_time.0, time(200));
     }
@@ -297,22 +321,58 @@ mod tests {
     #[test]
     fn time_passing_is_no_reason_to_write() {
         let before = first(&target(2, Reason::Steady, "calm"));
-        let later =
-            render(&target(2, Reason::Steady, "calm"), Some("chat"), 3, time(900), &before, |_| Vec::new());
+        let later = render(
+            &target(2, Reason::Steady, "calm"),
+            Some("chat"),
+            3,
+            time(900),
+            &before,
+            |_| Vec::new(),
+            None,
+        );
         assert_eq!(difference(&before, &later), Difference::None);
         let figures = |figure: &str| {
             let message = format!("calm at {figure} req/s");
-            render(&target(2, Reason::Steady, &message), Some("chat"), 3, time(900), &before, |_| Vec::new())
+            render(
+                &target(2, Reason::Steady, &message),
+                Some("chat"),
+                3,
+                time(900),
+                &before,
+                |_| Vec::new(),
+                None,
+            )
         };
         assert_eq!(difference(&figures("9.5"), &figures("10")), Difference::Figures);
-        let words =
-            render(&target(2, Reason::Steady, "calmer"), Some("chat"), 3, time(900), &before, |_| Vec::new());
+        let words = render(
+            &target(2, Reason::Steady, "calmer"),
+            Some("chat"),
+            3,
+            time(900),
+            &before,
+            |_| Vec::new(),
+            None,
+        );
         assert_eq!(difference(&before, &words), Difference::Words);
-        let facts =
-            render(&target(2, Reason::Stale, "calm"), Some("chat"), 3, time(900), &before, |_| Vec::new());
+        let facts = render(
+            &target(2, Reason::Stale, "calm"),
+            Some("chat"),
+            3,
+            time(900),
+            &before,
+            |_| Vec::new(),
+            None,
+        );
         assert_eq!(difference(&before, &facts), Difference::Facts);
-        let newer =
-            render(&target(2, Reason::Steady, "calm"), Some("chat"), 4, time(900), &before, |_| Vec::new());
+        let newer = render(
+            &target(2, Reason::Steady, "calm"),
+            Some("chat"),
+            4,
+            time(900),
+            &before,
+            |_| Vec::new(),
+            None,
+        );
         assert_eq!(difference(&before, &newer), Difference::Facts, "observedGeneration");
     }
 
@@ -337,6 +397,19 @@ mod tests {
         assert_eq!(difference(&before, &after), Difference::Facts);
         let blind = first(&target(2, Reason::SourceDown, "held"));
         assert_eq!(find(&blind, SIGNALS_COMPLETE).status, "Unknown");
+    }
+
+    #[test]
+    fn a_limit_that_is_not_in_force_is_told_until_it_is() {
+        let calm = target(2, Reason::Steady, "calm");
+        let before = first(&calm);
+        let unlimited = |gap| render(&calm, Some("chat"), 3, time(200), &before, |_| Vec::new(), gap);
+        let open = unlimited(Some(&LimitGap::NoInventory));
+        let condition = find(&open, LIMIT_ENFORCED);
+        assert_eq!((condition.status.as_str(), condition.reason.as_str()), ("False", "NoInventory"));
+        assert_eq!(difference(&before, &open), Difference::Facts);
+        assert_eq!(difference(&open, &unlimited(None)), Difference::Facts, "the condition goes again");
+        assert_eq!(difference(&before, &unlimited(None)), Difference::None);
     }
 
     #[test]

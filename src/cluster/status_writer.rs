@@ -15,11 +15,11 @@ use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
-use wva_core::VariantId;
+use wva_core::{Decision, GroupId, VariantId};
 
 use super::crd::{VariantAutoscaling, VariantAutoscalingStatus};
 use super::signal_gap::SeriesOf;
-use super::status::{Difference, METRICS_AVAILABLE, SIGNALS_COMPLETE, difference, render};
+use super::status::{Difference, LIMIT_ENFORCED, METRICS_AVAILABLE, SIGNALS_COMPLETE, difference, render};
 use super::text::shortened;
 use super::trouble::said;
 use super::view::{Observed, VariantObject};
@@ -237,7 +237,7 @@ fn work(
     past: &BTreeMap<VariantId, Past>,
     series: SeriesOf,
 ) -> Vec<Work> {
-    let one = |(id, decision)| {
+    let one = |(id, decision): (&VariantId, &Decision)| {
         let object = observed.objects.get(id)?;
         let past = past.get(id);
         if past.and_then(|past| past.refused).is_some_and(|at| at.elapsed() < RETRY_AFTER) {
@@ -250,7 +250,9 @@ fn work(
         let unread = VariantAutoscalingStatus::default();
         let old = ours.or(object.status.as_ref()).unwrap_or(&unread);
         let target = object.variant.as_ref().ok().map(|variant| variant.target.name.as_str());
-        let new = render(decision, target, object.generation, published.at, old, series);
+        let group = GroupId::new(id.namespace.clone(), decision.model.clone());
+        let limit = published.report.groups.get(&group).and_then(|group| group.limit_gaps.get(&id.name));
+        let new = render(decision, target, object.generation, published.at, old, series, limit);
         let every = |pause| written.is_none_or(|(at, _)| at.elapsed() >= pause);
         let due = match difference(old, &new) {
             Difference::Facts => true,
@@ -302,6 +304,12 @@ fn events(old: &VariantAutoscalingStatus, new: &VariantAutoscalingStatus) -> Vec
         events.push(event(EventType::Warning, &reason, &message));
     }
     events.extend(signals_event(say(old, SIGNALS_COMPLETE), say(new, SIGNALS_COMPLETE)));
+    let (was, is) = (say(old, LIMIT_ENFORCED), say(new, LIMIT_ENFORCED));
+    if let Some((_, reason, message)) = is
+        && was.is_none_or(|(_, before, _)| before != reason)
+    {
+        events.push(event(EventType::Warning, &reason, &message));
+    }
     events
 }
 

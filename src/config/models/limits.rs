@@ -16,6 +16,7 @@ const MOST: f64 = 1e9;
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Limits {
     enabled: bool,
+    fail_closed: bool,
     limiters: Vec<Limiter>,
     pub(super) rescale: Option<bool>,
     power: Option<Power>,
@@ -36,12 +37,17 @@ impl Limits {
         if enabled != Some(true) && !limiters.is_empty() {
             fields.note("limiters", "has no effect without enableLimiter: true");
         }
+        let fail_closed = fields.switch("failClosed").unwrap_or(false);
+        if enabled != Some(true) && fail_closed {
+            fields.note("failClosed", "has no effect without enableLimiter: true");
+        }
         let quotas = limiters.iter().any(|limiter| matches!(limiter, Limiter::Quota(_)));
         if quotas && limiters.contains(&Limiter::Inventory) {
             fields.note("limiters", "has quotas, which take the place of the inventory");
         }
         Self {
             enabled: enabled.unwrap_or(false),
+            fail_closed,
             limiters,
             rescale: fields.switch("enableRescale"),
             power: fields.within("power", power).flatten(),
@@ -53,7 +59,11 @@ impl Limits {
 
     /// What counts nowhere but in the entry `default` of the release's own namespace is set here.
     pub(super) fn is_set(&self) -> bool {
-        self.enabled || !self.limiters.is_empty() || self.power.is_some() || self.spend.is_some()
+        self.enabled
+            || self.fail_closed
+            || !self.limiters.is_empty()
+            || self.power.is_some()
+            || self.spend.is_some()
     }
 
     /// As the core has it. Any quota takes the place of the inventory (algorithm reference §7.9).
@@ -69,6 +79,7 @@ impl Limits {
             .collect();
         LimitPolicy {
             inventory: self.enabled && quotas.is_empty(),
+            fail_closed: self.enabled && self.fail_closed,
             quotas,
             power: self.power.clone(),
             spend: self.spend,

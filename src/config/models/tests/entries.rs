@@ -124,6 +124,7 @@ fn of_numbers_that_move_and_limits() -> Vec<Row> {
         ("stability: {dwell: 2m, tolerance: 0.2}", "/global/default/stability/dwell", json!(120.0)),
         ("stability: {tolerance: 0}", "/global/default/stability/tolerance", json!(0.0)),
         ("enableLimiter: yes", "/limits/inventory", json!(true)),
+        ("{enableLimiter: yes, failClosed: yes}", "/limits/failClosed", json!(true)),
         ("enableRescale: true", "/limits/rescale", json!(true)),
         ("spend: 120.5", "/limits/spend", json!(120.5)),
         ("compat: upstream-june", "/compat", json!("upstream-june")),
@@ -269,6 +270,7 @@ fn what_has_no_effect_is_told_and_the_entry_counts() {
     let table = [
         ("priority: 0", "priority 0 counts as left out"),
         ("limiters: [{type: gpu-inventory}]", "limiters has no effect without enableLimiter: true"),
+        ("failClosed: true", "failClosed has no effect without enableLimiter: true"),
         ("analyzers: [{name: throughput, parameters: {a: 1}}]", "analyzers[0].parameters have no effect"),
         (
             "analyzerName: weighted\nanalyzers: [{name: throughput}]",
