@@ -58,8 +58,7 @@ pub(crate) fn render(
     generation: i64,
     at: Timestamp,
     old: &VariantAutoscalingStatus,
-    series: SeriesOf,
-    limit: Option<&LimitGap>,
+    (series, limit): (SeriesOf, Option<&LimitGap>),
 ) -> VariantAutoscalingStatus {
     let alloc = match &decision.verdict {
         Verdict::Target(target) => Some(alloc(decision, target, at)),
@@ -271,8 +270,7 @@ mod tests {
             3,
             time(100),
             &VariantAutoscalingStatus::default(),
-            |_| Vec::new(),
-            None,
+            (|_| Vec::new(), None),
         )
     }
 
@@ -296,7 +294,7 @@ mod tests {
     fn not_knowing_keeps_the_last_number_and_says_so() {
         let before = first(&target(3, Reason::ScaleUp, "busy"));
         let after =
-            render(&unknown(Cause::TooOld), Some("chat"), 3, time(200), &before, |_| Vec::new(), None);
+            render(&unknown(Cause::TooOld), Some("chat"), 3, time(200), &before, (|_| Vec::new(), None));
         assert_eq!(after.desired_optimized_alloc, before.desired_optimized_alloc);
         let metrics = find(&after, METRICS_AVAILABLE);
         assert_eq!((metrics.status.as_str(), metrics.message.as_str()), ("False", "nobody knows"));
@@ -311,8 +309,7 @@ mod tests {
             3,
             time(200),
             &before,
-            |_| Vec::new(),
-            None,
+            (|_| Vec::new(), None),
         );
         assert_eq!(find(&after, OPTIMIZATION_READY).last_transition_time.0, time(100));
         assert_eq!(find(&after, METRICS_AVAILABLE).last_transition_time.0, time(200));
@@ -327,8 +324,7 @@ mod tests {
             3,
             time(900),
             &before,
-            |_| Vec::new(),
-            None,
+            (|_| Vec::new(), None),
         );
         assert_eq!(difference(&before, &later), Difference::None);
         let figures = |figure: &str| {
@@ -339,8 +335,7 @@ mod tests {
                 3,
                 time(900),
                 &before,
-                |_| Vec::new(),
-                None,
+                (|_| Vec::new(), None),
             )
         };
         assert_eq!(difference(&figures("9.5"), &figures("10")), Difference::Figures);
@@ -350,8 +345,7 @@ mod tests {
             3,
             time(900),
             &before,
-            |_| Vec::new(),
-            None,
+            (|_| Vec::new(), None),
         );
         assert_eq!(difference(&before, &words), Difference::Words);
         let facts = render(
@@ -360,8 +354,7 @@ mod tests {
             3,
             time(900),
             &before,
-            |_| Vec::new(),
-            None,
+            (|_| Vec::new(), None),
         );
         assert_eq!(difference(&before, &facts), Difference::Facts);
         let newer = render(
@@ -370,8 +363,7 @@ mod tests {
             4,
             time(900),
             &before,
-            |_| Vec::new(),
-            None,
+            (|_| Vec::new(), None),
         );
         assert_eq!(difference(&before, &newer), Difference::Facts, "observedGeneration");
     }
@@ -403,7 +395,7 @@ mod tests {
     fn a_limit_that_is_not_in_force_is_told_until_it_is() {
         let calm = target(2, Reason::Steady, "calm");
         let before = first(&calm);
-        let unlimited = |gap| render(&calm, Some("chat"), 3, time(200), &before, |_| Vec::new(), gap);
+        let unlimited = |gap| render(&calm, Some("chat"), 3, time(200), &before, (|_| Vec::new(), gap));
         let open = unlimited(Some(&LimitGap::NoInventory));
         let condition = find(&open, LIMIT_ENFORCED);
         assert_eq!((condition.status.as_str(), condition.reason.as_str()), ("False", "NoInventory"));

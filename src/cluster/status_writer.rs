@@ -252,7 +252,7 @@ fn work(
         let target = object.variant.as_ref().ok().map(|variant| variant.target.name.as_str());
         let group = GroupId::new(id.namespace.clone(), decision.model.clone());
         let limit = published.report.groups.get(&group).and_then(|group| group.limit_gaps.get(&id.name));
-        let new = render(decision, target, object.generation, published.at, old, series, limit);
+        let new = render(decision, target, object.generation, published.at, old, (series, limit));
         let every = |pause| written.is_none_or(|(at, _)| at.elapsed() >= pause);
         let due = match difference(old, &new) {
             Difference::Facts => true,

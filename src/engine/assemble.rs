@@ -142,7 +142,7 @@ impl Pod<'_> {
         }
         // A source says which pods show more, and drops the rest; here it is the bound of the work.
         if self.replica.engines.len() >= MAX_ENGINES_OF_A_POD
-            && self.replica.engines.get(&*one.engine).is_none()
+            && self.replica.engines.get(&one.engine).is_none()
         {
             return;
         }

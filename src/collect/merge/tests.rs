@@ -159,7 +159,7 @@ fn part(name: &str, labels: &[(&str, &str)], samples: &[(i64, f64)]) -> RawSerie
 fn queried(name: &str, labels: &[(&str, &str)], samples: &[(i64, f64)]) -> RawSeries {
     let part = Part::of_query(labels.iter().copied());
     let tells = labels.iter().filter(|(label, _)| !is_dividing(label));
-    let origin = tells.map(|pair| hash(pair)).fold(0, u64::wrapping_add);
+    let origin = tells.map(hash).fold(0, u64::wrapping_add);
     RawSeries { part, origin, ..raw(name, Some("0"), Some(8000), samples) }
 }
 

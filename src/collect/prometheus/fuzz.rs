@@ -15,6 +15,7 @@ use crate::collect::bounds::MAX_LABEL_BYTES;
 use crate::collect::merge::{RawSeries, merge};
 use crate::engine::{Endpoint, MAX_ENGINES_OF_A_POD, Scope};
 
+#[allow(clippy::duplicate_mod, reason = "a test of one room uses no other room")]
 #[path = "../../serve/fuzz/harness.rs"]
 mod harness;
 

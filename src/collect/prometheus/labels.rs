@@ -99,7 +99,7 @@ impl Known {
         };
         let Owner { namespace, pod, is_relayed } = owner.ok_or(Unused::Nobodys)?;
         let long = |label: &&str| labels.get(label).is_some_and(|value| value.len() > MAX_LABEL_BYTES);
-        if OWNED.iter().any(|label| long(label)) {
+        if OWNED.iter().any(long) {
             return Err(Unused::TooLong { namespace, pod });
         }
         let fixed = match name.kind {

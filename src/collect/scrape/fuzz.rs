@@ -13,6 +13,7 @@ use crate::collect::bounds::MAX_LABEL_BYTES;
 use crate::collect::merge::merge;
 use crate::engine::{Endpoint, MAX_ENGINES_OF_A_POD, MAX_SERIES_OF_A_POD};
 
+#[allow(clippy::duplicate_mod, reason = "a test of one room uses no other room")]
 #[path = "../../serve/fuzz/harness.rs"]
 mod harness;
 

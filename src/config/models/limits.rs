@@ -85,7 +85,6 @@ impl Limits {
             spend: self.spend,
             rescale: self.rescale.unwrap_or(false),
             rescale_namespaces,
-            ..LimitPolicy::default()
         }
     }
 }

@@ -30,7 +30,7 @@ pub(super) fn hold(
     };
     let decisions = group.variants.iter().map(decide).collect();
     let steps = vec![Step::new(Stage::Check, None, words::model_failed(failed))];
-    Decided { decisions, report: GroupReport { steps }, memory }
+    Decided { decisions, report: GroupReport { steps, ..GroupReport::default() }, memory }
 }
 
 fn verdict(

@@ -54,6 +54,7 @@ fn with<T>(
     let (variants, replicas): (Vec<_>, Vec<_>) = fleet.into_iter().unzip();
     let mut targets: Vec<u32> = variants.iter().map(|one: &Variant| one.target.get()).collect();
     let look = Look {
+        hidden: 1.0,
         now: Moment::from(jiff::Timestamp::UNIX_EPOCH),
         role: Role::Both,
         variants,
