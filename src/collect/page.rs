@@ -33,6 +33,9 @@ arrive, from every pod, through scrape configuration, relabelling and recording 
 
 ## By analyzer
 
+*Needed*: the analyzer divides by it, subtracts or compares it; a pod that lacks it is not measured. *Used*: it does without, or an analyzer that stands
+in for it, or the rules above all of them, read it.
+
 *Several*: beside those of the analyzer, where a model has several variants. *Zero*: likewise, where all of them may go to zero. The scheduler's signals are read where there is one.
 
 ";
@@ -65,8 +68,14 @@ pub fn signals_page() -> String {
     row(&mut page, "signal", names.chain(["several", "zero"].map(str::to_owned)));
     row(&mut page, "---", columns.iter().chain(&beside).map(|_| "---".to_owned()));
     for signal in Signal::ALL {
-        let read = columns.iter().chain(&beside).map(|signals| signals.contains(&signal));
-        row(&mut page, &text(signal), read.map(|is_read| if is_read { "yes" } else { "" }.to_owned()));
+        let use_of = |(analyzer, read): (&Analyzer, &BTreeSet<Signal>)| match read.contains(&signal) {
+            true if analyzer.needed(Role::Both).has(signal) => "needed",
+            true => "used",
+            false => "",
+        };
+        let more = beside.iter().map(|signals| if signals.contains(&signal) { "used" } else { "" });
+        let uses = ANALYZERS.iter().zip(&columns).map(use_of).chain(more);
+        row(&mut page, &text(signal), uses.map(str::to_owned));
     }
     page.push_str(NAMES);
     let engines = ["vLLM", "older vLLM", "SGLang", "scheduler", "older scheduler"].map(str::to_owned);
