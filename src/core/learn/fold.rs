@@ -14,7 +14,7 @@ use crate::analyze::finding::Analyzer;
 use crate::model::Role;
 use crate::quality::{cover, engines_of, stale_limit};
 use crate::snapshot::{
-    ModelGroup, Phase, Sample, Series, Signal, SignalSet, Signals, VariantState, median_gap,
+    ModelGroup, Phase, Replica, Sample, Series, Signal, SignalSet, Signals, VariantState, median_gap,
 };
 use crate::units::count;
 
@@ -79,10 +79,20 @@ fn begin(state: &VariantState, now: Moment, knowledge: &mut Knowledge) {
     let processes = serving.iter().map(|one| engines_of(one).count()).max().filter(|most| *most > 0);
     known.processes = processes.map(|most| f64::from(count(most))).or(known.processes);
     // Of different ones the smallest: a request may go to any of them.
-    let capacities = serving.iter().flat_map(|one| engines_of(one));
-    let capacities = capacities.filter_map(|(_, signals)| signals.newest(Signal::KvCapacity));
-    let positive = capacities.map(|sample| sample.value).filter(|tokens| *tokens > 0.0);
+    let engines =
+        serving.iter().flat_map(|one| engines_of(one).map(|(name, signals)| (key_of(one, name), signals)));
+    let capacities = engines.filter_map(|(key, signals)| {
+        let first = pods.get(&key).and_then(|pod| pod.cache);
+        first.or_else(|| Some(signals.newest(Signal::KvCapacity)?.value))
+    });
+    let positive = capacities.filter(|tokens| *tokens > 0.0);
     known.capacity = positive.reduce(f64::min).or(known.capacity);
+}
+
+/// The name of an engine of `replica` among the serving processes of its variant.
+fn key_of(replica: &Replica, engine: &SmolStr) -> SmolStr {
+    let several = replica.engines.len() > 1;
+    if several { format_smolstr!("{}:{engine}", replica.pod) } else { replica.pod.clone() }
 }
 
 /// `key` is a serving process of `pod`.
@@ -100,17 +110,12 @@ fn sources<'a>(role: Role, variants: &[&'a VariantState], now: Timestamp) -> Vec
         let first = sources.len();
         for replica in variant.replicas.iter().filter(|one| one.phase == Phase::Ready) {
             let ready = replica.ready_since.unwrap_or(replica.created).into();
-            let several = replica.engines.len() > 1;
             sources.extend(engines_of(replica).map(|(engine, signals)| {
                 let coverage = cover(signals, needed, now);
                 let lacks = coverage.missing.with(coverage.contradicted);
                 Source {
                     variant,
-                    key: if several {
-                        format_smolstr!("{}:{engine}", replica.pod)
-                    } else {
-                        replica.pod.clone()
-                    },
+                    key: key_of(replica, engine),
                     signals,
                     ready,
                     pods: 0.0,
@@ -130,8 +135,12 @@ fn readings(sources: &[Source<'_>], knowledge: &Knowledge) -> Vec<Reading> {
     let mut readings = Vec::new();
     for (source, one) in sources.iter().enumerate().filter(|(_, one)| one.counted) {
         let known = knowledge.variants.get(&one.variant.variant.id.name);
-        let mut last = known.and_then(|known| known.pods.get(&one.key)).map(|pod| pod.frame.at);
-        for sample in one.signals.get(Signal::TimeToFirstTokenCount).iter() {
+        let known = known.and_then(|known| known.pods.get(&one.key));
+        let mut last = known.map(|pod| pod.frame.at);
+        let firsts = one.signals.get(Signal::TimeToFirstTokenCount);
+        // What was not believed is not read later either, but for where it stands now.
+        let newest = firsts.last().filter(|_| known.is_some_and(|pod| pod.doubted));
+        for sample in firsts.iter().filter(|sample| newest.is_none_or(|newest| sample.at == newest.at)) {
             let at = Moment::from(sample.at);
             if last.is_none_or(|last| last.until(at) >= APART) {
                 readings.push(Reading { at, source, scraped: sample.at });
@@ -161,6 +170,12 @@ fn fold_role(
     let queue = group.scheduler.get(Signal::SchedulerQueueSize);
     let Knowledge { roles, variants: known } = knowledge;
     let known_role = roles.entry(role).or_default();
+    for source in sources.iter().filter(|source| !source.counted) {
+        let pods = known.get_mut(&source.variant.variant.id.name).map(|known| &mut known.pods);
+        if let Some(pod) = pods.and_then(|pods| pods.get_mut(&source.key)) {
+            pod.doubted = true;
+        }
+    }
     let mut rest = &readings[..];
     while let Some(first) = rest.first() {
         let length = rest.iter().take_while(|one| first.at.until(one.at) <= ROUND).count();
@@ -196,7 +211,11 @@ fn take(
         let gap = last.frame.at.until(reading.at);
         gap <= HOLE || gap <= stale_limit(source.signals.interval()).get()
     });
+    let (doubted, doubted_before) = (!source.measured, last.is_some_and(|last| last.doubted));
     let frame = Frame::read(source.signals, reading.scraped, bridged.as_ref().map(|last| &last.frame));
+    let shown = || source.signals.newest(Signal::KvCapacity).map(|sample| sample.value);
+    let cache =
+        last.filter(|last| !frame.is_restart_of(&last.frame)).and_then(|last| last.cache).or_else(shown);
     let young = source.ready <= reading.at && source.ready.until(reading.at) <= HOLE;
     let (before, watched) = match bridged {
         Some(last) => (last.frame, true),
@@ -205,13 +224,14 @@ fn take(
         None => {
             known.arrivals.begin(reading.at);
             known.shape.begin(reading.at, &Sizes::of(role, &frame.since(&Frame::blank(reading.at))));
-            variant.pods.insert(source.key.clone(), Pod { frame, full: 0, most: 0.0 });
+            variant.pods.insert(source.key.clone(), Pod { frame, full: 0, most: 0.0, doubted, cache });
             return;
         }
     };
     let growth = frame.since(&before);
     let mut row = bridged.map_or((0, 0.0), |last| (last.full, last.most));
-    if source.measured {
+    let measured = !doubted && !doubted_before;
+    if measured {
         if watched {
             row = variant.learn(role, &growth, row);
         }
@@ -221,11 +241,11 @@ fn take(
     if let Some(arrivals) = growth.arrivals() {
         known.arrivals.add(growth.from, growth.to, arrivals);
     }
-    if source.measured {
+    if measured {
         sizes.add(&Sizes::of(role, &growth));
     }
     let (full, most) = row;
-    variant.pods.insert(source.key.clone(), Pod { frame, full, most });
+    variant.pods.insert(source.key.clone(), Pod { frame, full, most, doubted, cache });
 }
 
 /// What the gateway held at `at`.

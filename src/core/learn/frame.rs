@@ -158,13 +158,18 @@ impl Frame {
         Self { at: at.into(), counters: counters.into(), gauges: gauges.into() }
     }
 
+    /// It counts fewer first tokens than `before`.
+    #[must_use]
+    pub fn is_restart_of(&self, before: &Self) -> bool {
+        self.counters.firsts >= 0.0 && self.counters.firsts < before.counters.firsts
+    }
+
     /// What happened from `before` to now. A process that counts fewer first tokens than before was restarted: all it had
     /// is gone.
     #[must_use]
     pub fn since(&self, before: &Self) -> Growth {
         let blank = Self::blank(before.at);
-        let restarted = self.counters.firsts >= 0.0 && self.counters.firsts < before.counters.firsts;
-        let before = if restarted { &blank } else { before };
+        let before = if self.is_restart_of(before) { &blank } else { before };
         Growth {
             from: before.at,
             to: self.at,

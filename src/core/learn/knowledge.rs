@@ -153,6 +153,12 @@ pub struct Pod {
     /// The most that ran in these.
     #[serde(default, skip_serializing_if = "is_default")]
     pub most: f64,
+    /// What it showed lately was missing or contradicted: what grew since then is of nobody knows when.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub doubted: bool,
+    /// Tokens that its KV cache held when it was first read: a process cannot change that.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub cache: Option<f64>,
 }
 
 impl Knowledge {

@@ -1,13 +1,20 @@
 //! Faults of signals in the closed loop: what the fault matrix holds analyzers to, and that its comparison tells.
 #![allow(clippy::unwrap_used, reason = "tests may fail")]
 
+#[allow(dead_code, reason = "this property is of one kind")]
+#[path = "support/cases.rs"]
+mod cases;
 #[path = "support/matrix/mod.rs"]
 mod matrix;
 
-use matrix::cases::{Case, MAX_REPLICAS};
+use matrix::cases::{Case, Hardware, Load, MAX_REPLICAS, View};
 use matrix::compare::{Comparison, Reference, Timeline};
-use matrix::{play, policies};
+use matrix::{Cell, play, policies, signals};
+use proptest::prelude::*;
+use proptest::sample::select;
 use wva_core::analyze::finding::Analyzer;
+use wva_core::sim::{FaultKind, FaultShare, FaultSignals};
+use wva_core::snapshot::Signal;
 
 /// The runs of the rate policy without a fault, under every load.
 fn references() -> Vec<(Case, Timeline)> {
@@ -31,4 +38,82 @@ fn policies_that_look_at_nothing_do_not_pass_the_comparison_of_the_fault_matrix(
         assert!(!passes(&|_| Timeline::fixed(replicas)), "static:{replicas} passes");
     }
     assert!(!passes(&Timeline::without_removals), "a policy that never removes passes");
+}
+
+/// The rate policy with a fault.
+fn cell(signals: FaultSignals, kind: FaultKind, share: FaultShare, case: Case) -> Cell {
+    Cell { analyzer: Analyzer::Rate, signals, kind, share, case, seed: 1 }
+}
+
+/// How it compares with its run without the fault; with those of other seeds only where that one alone is not enough.
+fn compared(cell: &Cell) -> Comparison {
+    let (own, others) = (cell.free_alone(), Vec::new());
+    let alone = cell.compared(&cell.reference(&own, &others));
+    if alone.holds() {
+        return alone;
+    }
+    let (own, others) = cell.free();
+    cell.compared(&cell.reference(&own, &others))
+}
+
+const FALLING: Case = Case { load: Load::Falling, hardware: Hardware::Kv, view: View::Direct };
+const REST: Case = Case { load: Load::Rest, hardware: Hardware::Kv, view: View::Prometheus };
+
+#[test]
+fn a_counter_that_was_frozen_on_one_pod_orders_no_fleet_when_it_moves_again() {
+    for (signals, case) in [
+        (FaultSignals::Of(Signal::PromptTokens), FALLING),
+        (FaultSignals::Of(Signal::RequestGenerationTokensSum), REST),
+        (FaultSignals::Counters, REST),
+        (FaultSignals::All, FALLING),
+    ] {
+        let cell = cell(signals, FaultKind::Frozen, FaultShare::OnePod, case);
+        let compared = compared(&cell);
+        assert!(compared.holds(), "{}: {}", matrix::name(signals), compared.words());
+    }
+}
+
+#[test]
+fn half_a_histogram_that_comes_back_does_not_make_replicas_endlessly_fast() {
+    let case = Case { load: Load::Rising, hardware: Hardware::Sequences, view: View::Direct };
+    let gaps = FaultSignals::Of(Signal::InterTokenLatencyCount);
+    for kind in [FaultKind::Gone, FaultKind::Frozen] {
+        let compared = compared(&cell(gaps, kind, FaultShare::OnePod, case));
+        assert!(compared.holds(), "{}: {}", kind.as_str(), compared.words());
+    }
+}
+
+#[test]
+fn a_pod_that_suddenly_shows_half_its_cache_does_not_double_the_fleet() {
+    let case = Case { load: Load::Steady, hardware: Hardware::Kv, view: View::Direct };
+    let cache = FaultSignals::Of(Signal::KvCapacity);
+    for share in [FaultShare::OnePod, FaultShare::AllPods] {
+        let compared = compared(&cell(cache, FaultKind::Halved, share, case));
+        assert!(compared.holds(), "{}: {}", share.as_str(), compared.words());
+    }
+}
+
+fn a_case() -> impl Strategy<Value = Case> {
+    let (hardware, view) = ([Hardware::Sequences, Hardware::Kv], [View::Direct, View::Prometheus]);
+    (select(&Load::ALL[..]), select(hardware.to_vec()), select(view.to_vec()))
+        .prop_map(|(load, hardware, view)| Case { load, hardware, view })
+}
+
+proptest! {
+    #![proptest_config(cases::looped())]
+
+    #[test]
+    fn one_pod_with_signals_missing_or_frozen_does_not_move_the_rate_policy(
+        signals in select(signals(Analyzer::Rate)),
+        kind in select(vec![FaultKind::Gone, FaultKind::Renamed, FaultKind::Frozen]),
+        case in a_case(),
+        seed in 1_u64..1_000_000,
+    ) {
+        let cell = Cell { seed, ..cell(signals, kind, FaultShare::OnePod, case) };
+        let compared = compared(&cell);
+        let (name, what) = (matrix::name(signals), kind.as_str());
+        // What the table holds at its seed is one replica more or less here and there at others: this is what must never be.
+        let harmless = compared.fewer <= 2.0 && compared.hours <= 1.5 && compared.away.abs() <= 3.0;
+        prop_assert!(harmless, "{name} {what}, {}, seed {seed}: {compared:?}", case.name());
+    }
 }

@@ -8,6 +8,8 @@ use proptest::test_runner::Config;
 const QUICK: u32 = 10_000;
 /// Cases of a property of which one takes longer.
 const SLOW: u32 = 500;
+/// Cases of a property of which one simulates half an hour, twice or more.
+const LOOPED: u32 = 20;
 
 /// For a property of which a case takes less than a millisecond.
 pub(crate) fn quick() -> Config {
@@ -17,6 +19,12 @@ pub(crate) fn quick() -> Config {
 /// For a property of which a case takes longer.
 pub(crate) fn slow() -> Config {
     cases(SLOW)
+}
+
+/// For a property of which a case is simulated in the closed loop.
+#[allow(dead_code, reason = "few properties are")]
+pub(crate) fn looped() -> Config {
+    cases(LOOPED)
 }
 
 #[expect(clippy::disallowed_methods, reason = "how often a test tries is no input of a decision")]

@@ -35,6 +35,8 @@ pub(crate) struct Comparison {
     pub(crate) fewer: f64,
     /// When, seconds after the start.
     pub(crate) fewer_at_s: usize,
+    /// For how many seconds together it was too few.
+    pub(crate) fewer_for_s: usize,
     /// Times the replica-hours, from the fault's beginning to the end.
     pub(crate) hours: f64,
     /// Reversals more.
@@ -172,10 +174,11 @@ impl Reference {
 impl Comparison {
     /// How far `bent` is from `free`.
     pub(crate) fn of(free: &Reference, bent: &Timeline) -> Self {
-        let (mut fewer, mut fewer_at, mut away) = (0.0, 0, 0.0_f64);
+        let (mut fewer, mut fewer_at, mut fewer_for_s, mut away) = (0.0, 0, 0, 0.0_f64);
         let recovered = seconds(RECOVERED) - seconds(FAULT_FROM);
         for (second, number) in bent.answered.iter().enumerate() {
             let [number, least, most] = [*number, free.least[second], free.most[second]].map(f64::from);
+            fewer_for_s += usize::from(least - number > MAX_FEWER);
             if least - number > fewer {
                 (fewer, fewer_at) = (least - number, second);
             }
@@ -188,6 +191,7 @@ impl Comparison {
         Self {
             fewer,
             fewer_at_s: fewer_at + seconds(FAULT_FROM),
+            fewer_for_s,
             hours: bent.spent() / free.spent.max(1.0),
             reversals: f64::from(bent.reversals) - free.reversals,
             away,

@@ -58,6 +58,11 @@ impl Cell {
         (self.free_with(self.seed), others.collect())
     }
 
+    /// The run without the fault.
+    pub(crate) fn free_alone(&self) -> Timeline {
+        self.free_with(self.seed)
+    }
+
     fn free_with(&self, seed: u64) -> Timeline {
         let run = play(self.case, &policies::controller(self.analyzer, self.case.view), &[], seed);
         Timeline::new(&run, self.case.replicas())

@@ -25,11 +25,12 @@ pub(crate) fn failing(results: &Results) -> String {
     for (cell, compared) in own {
         let _ = writeln!(
             text,
-            "FAIL {}: {} (fewer {} at {} s, {:.2} x hours, {:+} reversals, away {:+}, served well {:+.1} points)",
+            "FAIL {}: {} (fewer {} at {} s, too few for {} s, {:.2} x hours, {:+} reversals, away {:+}, served well {:+.1} points)",
             title(cell),
             compared.words(),
             compared.fewer,
             compared.fewer_at_s,
+            compared.fewer_for_s,
             compared.hours,
             compared.reversals,
             compared.away,
