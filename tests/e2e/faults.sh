@@ -75,14 +75,15 @@ begin_history() {
 }
 end_history() { stop history; }
 
-# read_history: what was answered and what was decided, a line each: when, who, the status, the number and the second of its evidence.
+# read_history: what was answered and what was decided, a line each: when, who, the status, the number and the second of its evidence. What
+# is decided is answered up to a second before it is listed: it counts from then on.
 read_history() {
   end_history
   jq -r --arg began "$history_began" 'select(.kind != "evaluation") | .numbers["llm/llama"] as $number
     | "\(.answered + ($began | tonumber)) \(.instance) \(if $number then 200 else .status // 0 end) \($number.value // "-") \($number.evidence // "-")"' \
     "$BED/history.jsonl" | sort -n >"$BED/history.answers"
   jq -r --arg began "$history_began" 'select(.kind == "evaluation") | (.numbers["llm/llama"] // empty) as $number
-    | "\(.answered + ($began | tonumber)) \(.instance) \($number.value) \($number.evidence)"' "$BED/history.jsonl" | sort -n >"$BED/history.decisions"
+    | "\((.since // .answered) - 1 + ($began | tonumber)) \(.instance) \($number.value) \($number.evidence)"' "$BED/history.jsonl" | sort -n >"$BED/history.decisions"
 }
 
 # history_is_possible: what the checker of histories says
