@@ -181,7 +181,13 @@ impl Case<'_> {
         }
         let decided = |state: &VariantState| {
             let own = numbers.iter().find(|number| *number.id() == state.variant.id);
-            own.map_or(u32::MAX, |number| number.decided)
+            own.map_or(u32::MAX, |number| match number.promised {
+                // What a limit took back of a promise is not held against another variant's removal.
+                Some(promised) if self.limited() && number.decided >= least(number) => {
+                    number.decided.max(number.bounded(promised))
+                }
+                _ => number.decided,
+            })
         };
         let left = of_role.iter().filter(|state| state.scale.is_some());
         let left: Vec<Left<'_>> = left.map(|state| Left { state, decided: decided(state) }).collect();

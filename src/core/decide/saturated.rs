@@ -155,7 +155,9 @@ impl Stand {
         } else {
             None
         };
-        let waits = coming > 0 || grew || relieves(scene, member, start, ordered);
+        // A second look at the moment of an order moves nothing.
+        let waits =
+            coming > 0 || grew || ordered == Some(scene.now) || relieves(scene, member, start, ordered);
         Self { running, floor, number, max, coming, waits, start, block, raised: false }
     }
 

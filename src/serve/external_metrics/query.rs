@@ -134,8 +134,8 @@ mod tests {
                 .unwrap_err()
                 .starts_with("\"spec.x\" is not a known field selector")
         );
-        let terms = "metadata.name!=a,".repeat(65);
-        assert!(read(&format!("fieldSelector={terms}")).unwrap_err().contains("more than 64 terms"));
+        let terms = "metadata.name!=a,".repeat(257);
+        assert!(read(&format!("fieldSelector={terms}")).unwrap_err().contains("more than 256 terms"));
         assert_eq!(
             read("fieldSelector=metadata.name").unwrap_err(),
             "invalid selector: 'metadata.name'; can't understand 'metadata.name'"

@@ -15,9 +15,9 @@ use super::lexer::{Lexer, Token};
 pub(crate) const MAX_LENGTH: usize = 64 * 1024;
 
 /// Most requirements of a selector, and most terms of a field selector. An HPA's has a few. Each is looked at for every
-/// variant of a namespace on a thread that answers everybody: 64 × 10,000 variants are milliseconds, and the 32,000 that fit
+/// variant of a namespace on a thread that answers everybody: 256 × 10,000 variants are tens of milliseconds, and the 32,000 that fit
 /// into the longest text would be seconds.
-pub(crate) const MAX_REQUIREMENTS: usize = 64;
+pub(crate) const MAX_REQUIREMENTS: usize = 256;
 
 /// Longest prefix of a key, a DNS subdomain.
 const MAX_PREFIX: usize = 253;
