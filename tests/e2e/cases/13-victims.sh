@@ -41,13 +41,15 @@ no_marks() {
   [ -z "$seen" ]
 }
 
-stop wva-0
-install_chart --set podDeletionCost=true
-WVA_ARGS=--pod-deletion-cost baseline
-# From one pod on: three of the case before might be one too many until the load is felt, and a pod on its way out might be the oldest.
+# From one pod on: three of the case before might be one too many until the load is felt, and a pod on its way out might be the oldest. They
+# leave before anything is marked, for a pod that has just been marked and is no longer is left alone for a while.
+baseline
 set_load "$(calculate "0.5 * $one")"
 allow 1
 eventually 90 "one allowed: the others leave" pods_are 1
+stop wva-0
+install_chart --set podDeletionCost=true
+WVA_ARGS=--pod-deletion-cost baseline
 stand_at 3
 oldest=$(kubectl -n llm get pods -l app=llama --sort-by=.metadata.creationTimestamp -o jsonpath='{.items[0].metadata.name}')
 
