@@ -1,6 +1,7 @@
 //! Composition root: constructs clients, channels, registries and tasks. The only place that spawns long-lived tasks.
 
 mod adapters;
+mod client;
 mod policy;
 mod recording;
 mod self_signed;

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use kube::config::{KubeConfigOptions, Kubeconfig};
 use prometheus_client::registry::Registry;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -15,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use super::adapters::{ClusterReviewer, shared_pki};
+use super::client::client;
 use super::policy::{self, PolicyKeeper};
 use super::recording::recorder;
 use super::self_signed;
@@ -48,8 +48,6 @@ const FLUSH: Duration = Duration::from_secs(10);
 const DRAIN: Duration = Duration::from_secs(10);
 /// State objects that cannot be read after so many tries are done without: a holder that never decides helps nobody.
 const LOAD_TRIES: u32 = 5;
-/// Longest silence of the API server within an answer: more than the 65 s after which a silent watch is made anew.
-const CLUSTER_READ_TIMEOUT: Duration = Duration::from_secs(75);
 /// How long to wait before trying again what the API server did not answer.
 const RETRY: Duration = Duration::from_secs(2);
 
@@ -98,7 +96,7 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     for (name, why) in ignored_environment() {
         warn!(name, why, "this setting has no effect");
     }
-    let client = client(&config).await?;
+    let client = client(config.kubeconfig.as_deref()).await?;
     let delay = config.shutdown_delay;
     let mut app = App { config, client, clock: Arc::new(SystemClock), phases: Phases::default() };
     let engine = app.start().await?;
@@ -441,26 +439,6 @@ impl App {
         }
         Ok(None)
     }
-}
-
-async fn client(config: &Config) -> anyhow::Result<kube::Client> {
-    let mut from = match &config.kubeconfig {
-        Some(path) => {
-            let file =
-                Kubeconfig::read_from(path).with_context(|| format!("--kubeconfig {}", path.display()))?;
-            kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
-                .await
-                .with_context(|| format!("--kubeconfig {}", path.display()))?
-        }
-        None => kube::Config::incluster().context(
-            "not in a cluster, and no --kubeconfig given; to try without a cluster, run `wva demo`",
-        )?,
-    };
-    // A list or a start of a watch that is never answered is given up; a watch itself ends after 60 s. Counted from the
-    // request, not from when its pooled connection was last used.
-    from.read_timeout = Some(CLUSTER_READ_TIMEOUT);
-    from.reset_reader_on_write = true;
-    kube::Client::try_from(from).context("cannot set up the Kubernetes client")
 }
 
 /// Whenever the lease becomes ours: start from what the last holder left, and evaluate at once.

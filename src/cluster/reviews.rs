@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use http::Request;
 use http::header::CONTENT_TYPE;
+use http::{Request, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
 use k8s_openapi::api::authorization::v1::{
@@ -13,10 +13,15 @@ use k8s_openapi::api::authorization::v1::{
 };
 use kube::client::Body;
 use kube::core::Status;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 /// Longest wait for an answer: what aggregated API servers wait.
 const REVIEW_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long an API server is left alone that has too much to do (429): what its own `Retry-After` says.
+const OVERLOADED: Duration = Duration::from_secs(1);
+/// How often such a one is asked in all: within the 5 s that a caller is kept waiting.
+const TRIES: u32 = 3;
 
 /// Why a question could not be asked.
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -178,7 +183,7 @@ async fn ask<K>(what: &'static str, client: &kube::Client, review: &K) -> Result
 where
     K: kube::Resource<DynamicType = ()> + serde::Serialize + serde::de::DeserializeOwned,
 {
-    let asking = timeout(REVIEW_TIMEOUT, post(client, review)).await;
+    let asking = timeout(REVIEW_TIMEOUT, post_again(client, review)).await;
     let (code, answer) = asking
         .map_err(|_| ReviewError::Timeout { what })?
         .map_err(|cause| ReviewError::Broken { what, cause: cause.to_string() })?;
@@ -187,9 +192,28 @@ where
         return read
             .map_err(|cause| ReviewError::Broken { what, cause: format!("unreadable answer: {cause}") });
     }
+    if code == StatusCode::TOO_MANY_REQUESTS {
+        let cause = format!("the API server has too much to do: {TRIES} times 429");
+        return Err(ReviewError::Broken { what, cause });
+    }
     let said = serde_json::from_slice(&answer).map(|status: Status| status.message);
     let message = said.unwrap_or_else(|_| "an answer that is no Status".into());
     Err(ReviewError::Refused { what, code, message: message.trim_end().into() })
+}
+
+/// The status and the body; of an API server that has too much to do not at once.
+async fn post_again<K>(client: &kube::Client, review: &K) -> Result<(u16, Vec<u8>), BoxError>
+where
+    K: kube::Resource<DynamicType = ()> + serde::Serialize,
+{
+    for _ in 1..TRIES {
+        let answered = post(client, review).await?;
+        if answered.0 != StatusCode::TOO_MANY_REQUESTS {
+            return Ok(answered);
+        }
+        sleep(OVERLOADED).await;
+    }
+    post(client, review).await
 }
 
 /// The status and the body. Not by way of `Api`: it logs answers that it cannot read, and that of a TokenReview repeats
@@ -202,4 +226,56 @@ where
     let answer = client.send(request.body(Body::from(serde_json::to_vec(review)?))?).await?;
     let code = answer.status().as_u16();
     Ok((code, Limited::new(answer.into_body(), MAX_ANSWER).collect().await?.to_bytes().to_vec()))
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Response;
+    use serde_json::json;
+    use tokio::time::Instant;
+
+    use super::*;
+
+    /// What is said of a review by an API server that answers the first `overloaded` requests with 429, and after how long.
+    async fn asked(overloaded: u32) -> (Result<Verdict, ReviewError>, Duration) {
+        let (service, mut handle) = tower_test::mock::pair::<Request<Body>, Response<Body>>();
+        let client = kube::Client::new(service, "default");
+        let answering = async {
+            let mut count = 0;
+            while let Some((_, answer)) = handle.next_request().await {
+                count += 1;
+                let allowed = json!({ "spec": {}, "status": { "allowed": true } });
+                let (code, body) = if count > overloaded {
+                    (201, allowed.to_string())
+                } else {
+                    (429, "Too many requests, please try again later.\n".into())
+                };
+                let body = Body::from(body.into_bytes());
+                answer.send_response(Response::builder().status(code).body(body).unwrap());
+            }
+        };
+        let began = Instant::now();
+        let (subject, access) =
+            (Subject::default(), Access::Path { path: "/metrics".into(), verb: "get".into() });
+        tokio::select! {
+            verdict = may(&client, &subject, &access) => (verdict, began.elapsed()),
+            () = answering => unreachable!("the client outlives the question"),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_api_server_that_is_overloaded_for_a_moment_is_asked_again() {
+        let (verdict, after) = asked(2).await;
+        assert!(verdict.unwrap().allowed);
+        assert!(after >= 2 * OVERLOADED && after < Duration::from_secs(5), "{after:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn overload_is_not_told_as_a_missing_right() {
+        let error = asked(u32::MAX).await.0.unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "SubjectAccessReview failed: the API server has too much to do: 3 times 429"
+        );
+    }
 }

@@ -15,6 +15,8 @@ use serde::de::DeserializeOwned;
 const BACKOFF_MIN: Duration = Duration::from_millis(800);
 /// Longest wait after a failed watch: after an outage everything is seen again within two evaluations.
 const BACKOFF_MAX: Duration = Duration::from_secs(10);
+/// Of which this is the part that every instance waits: jitter adds as much again at most.
+const BACKOFF_CERTAIN: Duration = Duration::from_secs(BACKOFF_MAX.as_secs() / 2);
 /// How long nothing may fail before the next failure waits the first wait again: a dozen times the longest wait.
 const BACKOFF_RESET: Duration = Duration::from_secs(120);
 /// How long one watch request lives before it is made anew from where it was, in seconds. The client waits 5 s longer
@@ -58,7 +60,7 @@ where
 /// The back-off of every watch of this room.
 pub(crate) fn backoff() -> Patient {
     let builder = backon::ExponentialBuilder::default();
-    let builder = builder.with_min_delay(BACKOFF_MIN).with_max_delay(BACKOFF_MAX);
+    let builder = builder.with_min_delay(BACKOFF_MIN).with_max_delay(BACKOFF_CERTAIN);
     Patient(ResetTimerBackoff::new(builder.with_jitter().without_max_times().into(), BACKOFF_RESET))
 }
 
@@ -143,5 +145,16 @@ pub(crate) fn said(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) => format!("{} ({})", status.message.trim_end(), status.code),
         other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jitter_makes_no_wait_longer_than_the_longest() {
+        let longest = backoff().take(1000).max();
+        assert!(longest.is_some_and(|wait| wait > BACKOFF_CERTAIN && wait <= BACKOFF_MAX), "{longest:?}");
     }
 }
