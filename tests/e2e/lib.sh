@@ -57,7 +57,7 @@ is() {
   awk "BEGIN { exit !($1) }"
 }
 
-calculate() { awk "BEGIN { print $1 }"; }
+calculate() { awk "BEGIN { OFMT = \"%.6f\"; print $1 }"; } # moments too, which awk would round to a thousand seconds
 ceiling() { awk "BEGIN { x = $1; print (x > int(x)) ? int(x) + 1 : int(x) }"; }
 
 # ---- the HPA and its target
