@@ -16,7 +16,7 @@ use wva_core::memory::Memory;
 use wva_core::units::Replicas;
 use wva_core::{Decision, VariantId};
 
-use super::shards::{Cut, Encoded, Kept, Shard, encode, shard_of};
+use super::shards::{Cut, Encoded, Kept, SHARDS_MAX, Shard, encode, shard_of};
 use super::state::{Kind, StateError, StateStore};
 use super::state_watch::{Missing, missing};
 use crate::engine::{Holder, Leadership, Origin, Published};
@@ -59,6 +59,8 @@ struct Written {
     holder: Option<Holder>,
     /// What each object contains; `None` for one that somebody has deleted since.
     shards: Vec<Option<Stored>>,
+    /// True when somebody has deleted one that an earlier holder left, before `holder` wrote any.
+    lost_inherited: bool,
     /// What the log was last told that they do not contain.
     cut: Cut,
 }
@@ -80,11 +82,14 @@ impl Written {
                 *stored = None;
             }
         }
+        let gone = |name: String| matches!(missing, Missing::Named(gone) if *gone == name);
+        self.lost_inherited |=
+            self.shards.is_empty() && (0..SHARDS_MAX as usize).any(|index| gone(name(index)));
     }
 
-    /// True when an object that was written is not there.
+    /// True when an object that was there is not any more.
     fn has_lost(&self) -> bool {
-        self.shards.iter().any(Option::is_none)
+        self.lost_inherited || self.shards.iter().any(Option::is_none)
     }
 }
 
@@ -277,7 +282,7 @@ impl Place<'_> {
         due: &Due,
     ) -> Result<BTreeSet<usize>, StateError> {
         if written.holder.as_ref() != Some(self.holder) {
-            *written = Written::default();
+            *written = Written { lost_inherited: written.lost_inherited, ..Written::default() };
         }
         let layout = u32::try_from(written.shards.len()).unwrap_or_default();
         let Encoded { shards: new, cut } = encode(entries, layout);
@@ -309,7 +314,7 @@ impl Place<'_> {
             let may_write = || self.leadership.borrow().is_mine();
             self.store.remove_from(self.kind, count, self.holder, may_write).await?;
         }
-        *written = Written { holder: Some(self.holder.clone()), shards, cut };
+        *written = Written { holder: Some(self.holder.clone()), shards, lost_inherited: false, cut };
         Ok(agree)
     }
 

@@ -150,3 +150,28 @@ async fn state_objects_that_somebody_deletes_are_written_again_at_once() {
     };
     tokio::join!(writer.run(cancel), running);
 }
+
+#[tokio::test]
+async fn the_memory_that_an_earlier_holder_left_is_written_again_when_somebody_deletes_it() {
+    let (api, path) = (Store::new(), format!("{MAPS}/wva-state-memory-0"));
+    api.put(&path, object("memory", 1, "of the holder before\n"));
+    let leadership = watch::Sender::new(held());
+    let (board, memory) = (Board::new(), watch::Sender::new(Arc::new(memory(3))));
+    let store = StateStore::new(api.client(), "wva", "wva", Arc::new(SystemClock));
+    let (published, held) = (board.subscribe(), leadership.subscribe());
+    let writer = StateWriter::new(store, published, memory.subscribe(), held, Duration::from_secs(300));
+    let stop = CancellationToken::new();
+    let cancel = stop.clone();
+    let running = async {
+        board.publish(cluster::published(1, 3));
+        let decided = |api: &Store| (!lines(api, "decisions").is_empty()).then_some(());
+        api.until(cluster::SOON, decided).await;
+        api.delete(&format!("{MAPS}/wva-state-decisions-0"));
+        api.until(cluster::SOON, decided).await; // from here on it sees what is deleted
+        assert_eq!(lines(&api, "memory"), "of the holder before\n", "for the first five minutes");
+        api.delete(&path);
+        api.until(cluster::SOON, |api| lines(api, "memory").contains("\"target\":2").then_some(())).await;
+        stop.cancel();
+    };
+    tokio::join!(writer.run(cancel), running);
+}
