@@ -143,7 +143,7 @@ impl Election {
                     self.turn().await;
                 }
             }
-            Ok(Event::Delete(_)) => self.seen = None,
+            Ok(Event::Delete(_)) => self.forget(),
             _ => {}
         }
     }
@@ -164,8 +164,8 @@ impl Election {
     async fn attempt(&mut self) -> Result<(), LeaseError> {
         let sent = Instant::now();
         let Some(lease) = within(self.api.get_opt(&self.settings.name)).await? else {
-            self.seen = None;
-            if !self.campaigning {
+            self.forget();
+            if !self.campaigning || self.seen.is_some() {
                 return Ok(());
             }
             let lease = self.claim(None);
@@ -183,6 +183,14 @@ impl Election {
         let lease = self.claim(self.seen.as_ref().map(|seen| &seen.lease));
         let renewed = within(self.api.replace(&self.settings.name, &PostParams::default(), &lease)).await;
         self.settle(renewed, sent)
+    }
+
+    /// There is no lease. Whoever held it goes on until it has heard so, and makes it anew; to anybody else it is taken
+    /// until it would have expired.
+    fn forget(&mut self) {
+        if self.is_mine() || self.is_ours_by_name() || self.is_free() {
+            self.seen = None;
+        }
     }
 
     /// What an answered claim means. A conflict is no error: somebody else was first, and the next look says who.

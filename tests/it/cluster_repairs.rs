@@ -132,6 +132,20 @@ async fn a_lease_that_is_deleted_under_its_holder_is_another_lease() {
     assert!(until(&mut running.leadership, other).await.is_mine());
 }
 
+#[tokio::test]
+async fn a_lease_that_is_deleted_makes_no_second_holder_beside_the_one_that_it_had() {
+    let (client, lease, mut writes) = shared_lease();
+    *lease.lock().unwrap() = Some(lease_object("90", "b", 2));
+    let began = Instant::now();
+    let mut running = running(client);
+    until(&mut running.leadership, |now| now.holder.is_some()).await;
+    *lease.lock().unwrap() = None;
+    sleep(Duration::from_millis(300)).await; // several looks at no lease
+    assert_eq!(running.leadership.borrow().holder.as_ref().unwrap().identity, "b", "who may go on deciding");
+    assert_eq!(next(&mut writes).await.method, "POST", "nobody has made it anew");
+    assert!(began.elapsed() >= Duration::from_secs(1), "after its duration: {:?}", began.elapsed());
+}
+
 // ---- watches
 
 type Watches = Arc<Mutex<Vec<(String, String)>>>;
