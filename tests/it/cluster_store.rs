@@ -164,6 +164,13 @@ impl Store {
         self.kept.lock().writes.iter().filter(|write| write.path.starts_with(below)).cloned().collect()
     }
 
+    /// Waits until somebody watches: what was listed before that may be older than what happens from now on.
+    pub(crate) async fn until_watched(&self) {
+        while self.version.receiver_count() == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
     /// Waits until the store is as wanted.
     pub(crate) async fn until<T>(&self, within: Duration, wanted: impl Fn(&Self) -> Option<T>) -> T {
         let mut versions = self.version.subscribe();
