@@ -326,13 +326,12 @@ impl Number<'_> {
     }
 
     /// No fewer than were promised or run, and at most half of what the role runs more than that, or than what an HPA does
-    /// not take for equal. What was promised of a variant that nobody asks for is over.
+    /// not take for equal. A variant that is scaled to 0 is owed no number that its status still has.
     fn is_relieved(&self, of_role: &[&VariantState]) -> bool {
         let base = |scale: Scale| scale.current.get().min(scale.spec.get());
         let running: u64 =
             of_role.iter().filter_map(|state| state.scale).map(|scale| u64::from(base(scale))).sum();
-        let asked = self.scale.spec.get() > 0;
-        let promised = self.promised.filter(|_| asked).unwrap_or(0);
+        let promised = if self.scale.spec.get() > 0 { self.promised.unwrap_or(0) } else { 0 };
         let least = self.bounded(promised.max(self.base()));
         let past = u64::from(self.base()) * 11 / 10 + 1;
         self.decided >= least && u64::from(self.decided) <= past.max(u64::from(least)) + running.div_ceil(2)

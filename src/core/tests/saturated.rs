@@ -5,10 +5,14 @@
 #[path = "support/world.rs"]
 mod world;
 
+use jiff::SignedDuration;
 use wva_core::Policy;
 use wva_core::analyze::finding::Analyzer;
 use wva_core::decision::{Reason, Target, Verdict};
+use wva_core::memory::GroupMemory;
 use wva_core::report::Relief;
+use wva_core::snapshot::{Phase, Replica, Scale};
+use wva_core::units::Replicas;
 use wva_core::{decide, observe};
 
 use world::{World, percent};
@@ -115,7 +119,7 @@ fn a_queue_at_the_scheduler_that_never_empties_is_saturation_too() {
     let mut snapshot = world.snapshot();
     let now = snapshot.now;
     let queue = &mut snapshot.groups.values_mut().next().unwrap().scheduler;
-    let at = |back: i64| now - jiff::SignedDuration::from_secs(2 + 15 * back);
+    let at = |back: i64| now - SignedDuration::from_secs(2 + 15 * back);
     let samples = (0..5).map(|back| wva_core::snapshot::Sample { at: at(back), value: 1.0 });
     queue.add(wva_core::snapshot::Signal::SchedulerQueueSize, samples);
     let outcome = decide(&snapshot, &observe(&snapshot, wva_core::Memory::default()), &percent());
@@ -131,4 +135,30 @@ fn a_pod_with_room_is_room() {
     assert_eq!(relief(&world), Some(Relief::Growing));
     world.load = (0.9, 4.0);
     assert_eq!(relief(&world), None);
+}
+
+#[test]
+fn a_variant_scaled_to_zero_is_woken_by_the_safety_net_although_its_status_has_a_higher_number() {
+    let world = world(Analyzer::SaturationPercent, 3);
+    let mut snapshot = world.snapshot();
+    let group = snapshot.groups.values_mut().next().unwrap();
+    let first = &mut group.variants[0];
+    let mut asleep = first.clone();
+    // No node has room for more of the first, so that the other one is asked.
+    let pending = Replica { pod: "pending".into(), phase: Phase::Unschedulable, ..first.replicas[0].clone() };
+    first.replicas.push(pending);
+    asleep.variant.id.name = "zzz".into();
+    asleep.replicas.clear();
+    asleep.last_status = Some(Replicas::new(4));
+    asleep.scale = Some(Scale { spec: Replicas::ZERO, current: Replicas::ZERO, ready: Replicas::ZERO });
+    let id = asleep.variant.id.clone();
+    group.variants.push(asleep);
+    let mut memory = world.memory.clone();
+    let looked = snapshot.now - SignedDuration::from_secs(6);
+    let key = snapshot.groups.keys().next().unwrap().clone();
+    memory.groups.insert(key, GroupMemory { cycle_at: Some(looked), ..GroupMemory::default() });
+    let outcome = decide(&snapshot, &observe(&snapshot, memory), &world.policy);
+    assert_eq!(outcome.report.violations, []);
+    let Verdict::Target(target) = &outcome.decisions[&id].verdict else { panic!("no number") };
+    assert_eq!(target.desired.get(), 2, "{}", target.message);
 }
