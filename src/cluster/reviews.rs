@@ -18,10 +18,10 @@ use tokio::time::{sleep, timeout};
 /// Longest wait for an answer: what aggregated API servers wait.
 const REVIEW_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long an API server is left alone that has too much to do (429): what its own `Retry-After` says.
-const OVERLOADED: Duration = Duration::from_secs(1);
-/// How often such a one is asked in all: within the 5 s that a caller is kept waiting.
-const TRIES: u32 = 3;
+/// The wait before an overloaded API server (429) is asked again: what its own `Retry-After` says.
+const OVERLOAD_BACKOFF: Duration = Duration::from_secs(1);
+/// How often it is asked in all: within the 5 s that a caller is kept waiting.
+const MAX_TRIES: u32 = 3;
 
 /// Why a question could not be asked.
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -193,7 +193,7 @@ where
             .map_err(|cause| ReviewError::Broken { what, cause: format!("unreadable answer: {cause}") });
     }
     if code == StatusCode::TOO_MANY_REQUESTS {
-        let cause = format!("the API server has too much to do: {TRIES} times 429");
+        let cause = format!("the API server has too much to do: {MAX_TRIES} times 429");
         return Err(ReviewError::Broken { what, cause });
     }
     let said = serde_json::from_slice(&answer).map(|status: Status| status.message);
@@ -201,17 +201,17 @@ where
     Err(ReviewError::Refused { what, code, message: message.trim_end().into() })
 }
 
-/// The status and the body; of an API server that has too much to do not at once.
+/// The status and the body. An API server that is overloaded (429) is asked [`MAX_TRIES`] times in all.
 async fn post_again<K>(client: &kube::Client, review: &K) -> Result<(u16, Vec<u8>), BoxError>
 where
     K: kube::Resource<DynamicType = ()> + serde::Serialize,
 {
-    for _ in 1..TRIES {
+    for _ in 1..MAX_TRIES {
         let answered = post(client, review).await?;
         if answered.0 != StatusCode::TOO_MANY_REQUESTS {
             return Ok(answered);
         }
-        sleep(OVERLOADED).await;
+        sleep(OVERLOAD_BACKOFF).await;
     }
     post(client, review).await
 }
@@ -267,7 +267,7 @@ mod tests {
     async fn an_api_server_that_is_overloaded_for_a_moment_is_asked_again() {
         let (verdict, after) = asked(2).await;
         assert!(verdict.unwrap().allowed);
-        assert!(after >= 2 * OVERLOADED && after < Duration::from_secs(5), "{after:?}");
+        assert!(after >= 2 * OVERLOAD_BACKOFF && after < Duration::from_secs(5), "{after:?}");
     }
 
     #[tokio::test(start_paused = true)]

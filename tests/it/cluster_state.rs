@@ -121,14 +121,23 @@ fn lines(store: &Store, kind: &str) -> String {
     object.map(|object| object["data"]["entries"].as_str().unwrap().to_owned()).unwrap_or_default()
 }
 
-#[tokio::test]
-async fn state_objects_that_somebody_deletes_are_written_again_at_once() {
-    let api = Store::new();
-    let leadership = watch::Sender::new(held());
-    let (board, memory) = (Board::new(), watch::Sender::new(Arc::new(memory(3))));
+/// The leader's writer of what `board` publishes, and what it goes on reading from.
+fn writer(
+    api: &Store,
+    board: &Board,
+) -> (StateWriter, (watch::Sender<Leadership>, watch::Sender<Arc<Memory>>)) {
+    let (leadership, memory) = (watch::Sender::new(held()), watch::Sender::new(Arc::new(memory(3))));
     let store = StateStore::new(api.client(), "wva", "wva", Arc::new(SystemClock));
     let (published, held) = (board.subscribe(), leadership.subscribe());
     let writer = StateWriter::new(store, published, memory.subscribe(), held, Duration::from_secs(300));
+    (writer, (leadership, memory))
+}
+
+#[tokio::test]
+async fn state_objects_that_somebody_deletes_are_written_again_at_once() {
+    let api = Store::new();
+    let board = Board::new();
+    let (writer, _inputs) = writer(&api, &board);
     let stop = CancellationToken::new();
     let cancel = stop.clone();
     let running = async {
@@ -156,11 +165,8 @@ async fn state_objects_that_somebody_deletes_are_written_again_at_once() {
 async fn the_memory_that_an_earlier_holder_left_is_written_again_when_somebody_deletes_it() {
     let (api, path) = (Store::new(), format!("{MAPS}/wva-state-memory-0"));
     api.put(&path, object("memory", 1, "of the holder before\n"));
-    let leadership = watch::Sender::new(held());
-    let (board, memory) = (Board::new(), watch::Sender::new(Arc::new(memory(3))));
-    let store = StateStore::new(api.client(), "wva", "wva", Arc::new(SystemClock));
-    let (published, held) = (board.subscribe(), leadership.subscribe());
-    let writer = StateWriter::new(store, published, memory.subscribe(), held, Duration::from_secs(300));
+    let board = Board::new();
+    let (writer, _inputs) = writer(&api, &board);
     let stop = CancellationToken::new();
     let cancel = stop.clone();
     let running = async {

@@ -41,8 +41,8 @@ no_marks() {
   [ -z "$seen" ]
 }
 
-# From one pod on: three of the case before might be one too many until the load is felt, and a pod on its way out might be the oldest. They
-# leave before anything is marked, for a pod that has just been marked and is no longer is left alone for a while.
+# From one pod on: three of the case before might be one too many until the load is felt, and a pod on its way out might be the oldest. The
+# others leave before pods are marked: a pod whose mark has just been removed is not marked again for a minute, and the oldest could be one.
 baseline
 set_load "$(calculate "0.5 * $one")"
 allow 1
