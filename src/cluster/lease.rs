@@ -289,8 +289,8 @@ impl Election {
             return None;
         }
         let spec = lease.spec.as_ref()?;
-        if !self.campaigning && self.is_ours_by_name() {
-            // Giving it up failed, or an older state of it arrived late: we are not the one to ask any more.
+        if self.is_ours_by_name() && !self.is_mine() {
+            // It ran out, giving it up failed, or an older state of it arrived late: we are not the one to ask any more.
             return None;
         }
         let annotations = lease.metadata.annotations.as_ref();

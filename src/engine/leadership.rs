@@ -35,6 +35,13 @@ pub struct Term {
 }
 
 impl Leadership {
+    /// The holder, when it is another instance. While this one holds the lease, and just after it ran out, the lease names
+    /// this one.
+    #[must_use]
+    pub fn other_holder(&self) -> Option<&Holder> {
+        self.holder.as_ref().filter(|_| self.mine_until.is_none())
+    }
+
     /// The holder's term.
     #[must_use]
     pub fn term(&self) -> Option<Term> {

@@ -42,7 +42,9 @@ pub(crate) async fn answer(
     let newest = state.newest();
     if !state.may_answer(&newest) {
         let next = "its lease ran out and who decides now is not known here; check that this server reaches the API server";
-        return Err(not_ours(next).with_note(&error));
+        // Others may know. The proxy of an API server keeps one connection for all its reads, to whichever instance it reached
+        // first: without this it would go on asking here.
+        return Err(not_ours(next).with_note(&error).closing());
     }
     let mut answer = read.render(state, &newest).map_err(|status| status.with_note(&error))?;
     warn(answer.headers_mut(), &format!("{error}; this is the last state it published"));

@@ -294,7 +294,17 @@ impl AppState {
     /// Who decides, when another instance does.
     pub(crate) fn other_holder(&self) -> Option<String> {
         let leadership = self.0.settings.leadership.borrow();
-        leadership.holder.as_ref().filter(|_| !leadership.is_mine()).map(|holder| holder.identity.clone())
+        leadership.other_holder().map(|holder| holder.identity.clone())
+    }
+
+    /// True while reads are refused here though another instance may have the number: the lease ran out, who decides now is
+    /// not known, and the newest number is of the time before.
+    pub(crate) fn is_cut_off(&self) -> bool {
+        let knows_holder = {
+            let leadership = self.0.settings.leadership.borrow();
+            leadership.is_mine() || leadership.other_holder().is_some()
+        };
+        !knows_holder && !self.may_answer(&self.newest())
     }
 
     pub(crate) fn stopping(&self) -> &CancellationToken {
@@ -320,8 +330,8 @@ impl AppState {
         // Every read comes by here: nothing is copied unless it is said.
         let leadership = self.0.settings.leadership.borrow();
         let decides = leadership.is_mine();
-        let waits_for = match &leadership.holder {
-            Some(other) if !decides => WaitsFor::State(other.identity.clone()),
+        let waits_for = match leadership.other_holder() {
+            Some(other) => WaitsFor::State(other.identity.clone()),
             _ if !synced => WaitsFor::Listing,
             _ if decides => WaitsFor::Evaluation,
             _ => WaitsFor::Holder,

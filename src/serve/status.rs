@@ -4,7 +4,7 @@
 use std::fmt;
 
 use axum::response::{IntoResponse, Response};
-use http::header::CONTENT_TYPE;
+use http::header::{CONNECTION, CONTENT_TYPE};
 use http::{HeaderValue, StatusCode};
 use serde::Serialize;
 
@@ -34,6 +34,9 @@ struct Content {
     reason: Reason,
     details: Details,
     code: u16,
+    /// The peer is asked to leave: its next request may reach an instance that has an answer.
+    #[serde(skip)]
+    closes: bool,
 }
 
 /// The reasons that this server gives, spelled as Kubernetes spells them.
@@ -134,6 +137,7 @@ impl Status {
             reason,
             details: Details::default(),
             code: reason.code().as_u16(),
+            closes: false,
         }))
     }
 
@@ -155,6 +159,13 @@ impl Status {
     #[must_use]
     pub fn with_beginning(mut self, beginning: &str) -> Self {
         self.0.message = format!("{beginning}: {}", self.0.message);
+        self
+    }
+
+    /// The same, as the last answer on its connection: another instance may have what this one refuses.
+    #[must_use]
+    pub fn closing(mut self) -> Self {
+        self.0.closes = true;
         self
     }
 
@@ -224,6 +235,9 @@ impl Status {
 impl IntoResponse for Status {
     fn into_response(self) -> Response {
         let mut response = self.encoded(Encoding::Json);
+        if self.0.closes {
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
         response.extensions_mut().insert(self);
         response
     }

@@ -1,6 +1,7 @@
 //! What once went wrong between us and the API server, each told as the promise that was broken.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -144,6 +145,27 @@ async fn a_lease_that_is_deleted_makes_no_second_holder_beside_the_one_that_it_h
     assert_eq!(running.leadership.borrow().holder.as_ref().unwrap().identity, "b", "who may go on deciding");
     assert_eq!(next(&mut writes).await.method, "POST", "nobody has made it anew");
     assert!(began.elapsed() >= Duration::from_secs(1), "after its duration: {:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn a_holder_whose_lease_ran_out_does_not_name_itself_as_the_one_to_ask() {
+    let (mut lease, cut) = (lease_object("10", "a", 1), Arc::new(AtomicBool::new(false)));
+    lease["spec"]["leaseDurationSeconds"] = json!(60);
+    let is_cut = cut.clone();
+    let (client, mut writes) = server(move |asked| match asked.method.as_str() {
+        "GET" if is_watch(asked) => None,
+        "GET" if asked.query.contains("fieldSelector") => list(json!([])),
+        _ if is_cut.load(Ordering::Relaxed) => Some((500, json!({ "kind": "Status", "code": 500 }))),
+        "GET" => Some((200, lease.clone())),
+        _ => Some((200, asked.body.clone())),
+    });
+    spawn(async move { while writes.recv().await.is_some() {} });
+    let mut running = running(client);
+    let held = until(&mut running.leadership, Leadership::is_mine).await;
+    assert_eq!(held.holder.unwrap().identity, "a");
+    cut.store(true, Ordering::Relaxed);
+    let lapsed = until(&mut running.leadership, |now| now.holder.is_none()).await;
+    assert_eq!(lapsed.mine_until, None, "though the object names it for a minute more");
 }
 
 // ---- watches

@@ -27,6 +27,14 @@ const NOSNIFF: HeaderValue = HeaderValue::from_static("nosniff");
 /// cluster. A server that knows nothing says so to each reader.
 const LEARNING: Duration = Duration::from_secs(30);
 
+/// How long an instance that is cut off is not ready, so that reads go to another one: as long as above, for the same reason.
+/// The chart's probe needs 10 s to see it.
+const CUT_OFF_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How long an instance must have been in contact before being cut off once more counts: an API server that answers now
+/// and then must not take its endpoint away each time. A lease lasts 10 s longer, so that it is ready for most of any time.
+const CONTACT_TIME: Duration = Duration::from_secs(30);
+
 /// Why nobody can be authenticated.
 const UNTRUSTED: &str = "ConfigMap kube-system/extension-apiserver-authentication has not been read";
 
@@ -39,6 +47,7 @@ pub(crate) struct Health {
     leadership: watch::Receiver<Leadership>,
     /// Between two holders there is none for a moment, and reads are answered from what is known.
     has_holder: Once,
+    isolation: Mutex<Isolation>,
     started: Instant,
     stopping: CancellationToken,
     /// Why it is not ready, as last logged.
@@ -58,6 +67,33 @@ impl Once {
     }
 }
 
+/// The time in which this instance was cut off, as far as that still counts.
+#[derive(Debug, Default)]
+struct Isolation {
+    began: Option<Instant>,
+    /// When it was first seen to be over.
+    ended: Option<Instant>,
+}
+
+impl Isolation {
+    /// Notes whether this instance is cut off now; true while that makes it not ready.
+    fn counts(&mut self, is_cut_off: bool) -> bool {
+        let now = Instant::now();
+        if self.ended.is_some_and(|ended| now - ended >= CONTACT_TIME) {
+            *self = Self::default();
+        }
+        if is_cut_off {
+            self.ended = None;
+            now - *self.began.get_or_insert(now) < CUT_OFF_TIMEOUT
+        } else {
+            if self.began.is_some() {
+                self.ended.get_or_insert(now);
+            }
+            false
+        }
+    }
+}
+
 impl Health {
     pub(crate) fn new(settings: &Settings) -> Self {
         Self {
@@ -66,6 +102,7 @@ impl Health {
             trust: settings.trust.clone(),
             leadership: settings.leadership.clone(),
             has_holder: Once::default(),
+            isolation: Mutex::default(),
             started: Instant::now(),
             stopping: settings.stopping.clone(),
             told: Mutex::default(),
@@ -86,6 +123,13 @@ impl Health {
     fn has_holder(&self) -> bool {
         let now = self.leadership.borrow();
         self.has_holder.or(now.is_mine() || now.holder.is_some())
+    }
+
+    /// Why reads had better go to another instance: not between two holders, but while this one refuses them.
+    fn leadership(&self, is_cut_off: bool) -> Result<(), &'static str> {
+        self.learnt(self.has_holder(), "it is not known who holds the lease")?;
+        let cut_off = "the lease ran out and who holds it now is not known: check that this server reaches the API server";
+        if self.isolation.lock().counts(is_cut_off) { Err(cut_off) } else { Ok(()) }
     }
 
     /// Says in the log why this process is not ready, whenever that changes: an answer withholds it, and is asked for
@@ -118,7 +162,7 @@ fn checks(state: &AppState, path: &str) -> Vec<Check> {
         checks.extend([
             ("informer-sync", health.learnt(health.has_synced(), "not every watch has listed once")),
             ("authentication-trust", health.learnt(health.has_trust(), UNTRUSTED)),
-            ("leadership", health.learnt(health.has_holder(), "it is not known who holds the lease")),
+            ("leadership", health.leadership(state.is_cut_off())),
             ("serving-certificate", check(state.has_certificate(), "there is no certificate to show")),
             ("shutdown", check(!health.stopping.is_cancelled(), "this process is stopping")),
         ]);

@@ -37,7 +37,7 @@ const REST: Duration = Duration::from_secs(1);
 /// Why a read could not be answered by the holder. Shown to people in a warning; holds no secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ForwardError {
-    #[error("no instance holds the lease now")]
+    #[error("no instance is known to hold the lease now")]
     NoHolder,
     #[error("the holder {0} does not say where it answers")]
     NoAddress(String),
@@ -112,7 +112,7 @@ impl Forwarder {
         headers: &HeaderMap,
         audit: &HeaderValue,
     ) -> Result<Response<Body>, ForwardError> {
-        let holder = leadership.holder.as_ref().ok_or(ForwardError::NoHolder)?;
+        let holder = leadership.other_holder().ok_or(ForwardError::NoHolder)?;
         let name = holder.identity.clone();
         let address = holder.address.as_deref().ok_or_else(|| ForwardError::NoAddress(name.clone()))?;
         let pki = self.pki.borrow().clone().ok_or(ForwardError::NoCertificates)?;

@@ -138,17 +138,25 @@ pub(super) async fn run(tcp: TcpStream, address: SocketAddr, shared: &Shared) ->
     let old_at = shared.service.age.map(|age| Instant::now() + jittered(age, random()));
     let (router, leaving, activity) =
         (shared.service.router.clone(), shared.service.leaving.clone(), Activity::new());
-    let requests = activity.clone();
+    let (requests, closing) = (activity.clone(), CancellationToken::new());
+    let closed_by_answer = closing.clone();
     let service = hyper::service::service_fn(move |request| {
         let is_last = leaving.is_cancelled() || old_at.is_some_and(|at| Instant::now() >= at);
-        let answering = requests.begin();
+        let (answering, closing) = (requests.begin(), closing.clone());
         let answer = answer(router.clone(), peer.clone(), is_last, request);
-        async move { answer.await.map(|answer| sending(answer, answering)) }
+        async move {
+            let mut answer = answer.await?;
+            if is_h2 && answer.headers_mut().remove(CONNECTION).is_some() {
+                closing.cancel();
+            }
+            Ok::<_, Infallible>(sending(answer, answering))
+        }
     });
     let heads = activity.clone();
     let ends = Ends {
         // An HTTP/1.1 peer is told with an answer: closed while it is idle, it may just be sending the next request.
         old_at: old_at.filter(|_| is_h2),
+        closed_by_answer,
         activity,
         for_the_cluster: vouched == Vouched::ForTheCluster,
         place,
@@ -227,6 +235,8 @@ fn h2() -> http2::Builder<TokioExecutor> {
 /// What may end a connection besides itself.
 struct Ends<'a> {
     old_at: Option<Instant>,
+    /// Cancelled by an answer with `Connection: close`, which HTTP/2 has no header for: it becomes GOAWAY, as in Go servers.
+    closed_by_answer: CancellationToken,
     activity: Activity,
     for_the_cluster: bool,
     place: Option<Place<'a>>,
@@ -241,6 +251,7 @@ impl Ends<'_> {
             // The drain has a deadline of its own.
             () = self.stop.cancelled() => Ok((Duration::MAX, Ok(()))),
             () = self.old() => Ok((FAREWELL, Ok(()))),
+            () = self.closed_by_answer.cancelled() => Ok((FAREWELL, Ok(()))),
             () = self.activity.quiet(self.for_the_cluster) => Ok((LINGER, Err(ConnectionError::Quiet))),
             () = self.activity.stalled() => Ok((patience, Err(ConnectionError::Stalled))),
             () = self.displaced() => Err(ConnectionError::Crowding),

@@ -124,7 +124,7 @@ async fn a_number_of_a_lease_that_ran_out_is_not_answered_to_anybody() {
     let lapsed = holder.proxied("hpa", READ).await;
     assert_eq!(lapsed.status, 503);
     assert!(lapsed.message().contains("its lease ran out"), "{}", lapsed.message());
-    assert!(lapsed.message().contains("no instance holds the lease"), "{}", lapsed.message());
+    assert!(lapsed.message().contains("no instance is known to hold the lease"), "{}", lapsed.message());
     *holder.reads.lapsed.lock() = false;
     assert_eq!(holder.proxied("hpa", READ).await.value(), "5", "until it is known to be of no earlier term");
 }

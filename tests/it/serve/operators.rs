@@ -7,7 +7,7 @@ use wva_core::decision::{GapCause, Reason, SignalGap, Verdict};
 use wva_core::snapshot::Signal;
 
 use super::READ;
-use super::bed::{Bed, Wanted, held_by, later, sample, target, trust};
+use super::bed::{Bed, Wanted, held_by, later, mine, sample, target, trust};
 use super::client::{Answer, Captured};
 use super::identity::eventually;
 
@@ -120,6 +120,66 @@ async fn watches_that_never_list_do_not_keep_the_service_without_endpoints() {
     let read = bed.proxied("hpa", READ).await;
     assert_eq!(read.status, 503);
     assert!(read.message().contains("have not all listed once"), "{}", read.body);
+}
+
+/// The lease of this instance ran out, and it has not heard who decides since.
+fn cut_off(bed: &Bed) {
+    *bed.reads.lapsed.lock() = true;
+    let ran_out = Leadership { mine_until: Some(tokio::time::Instant::now()), ..held_by(None) };
+    bed.leadership.send_replace(ran_out);
+}
+
+#[tokio::test]
+async fn an_instance_that_refuses_reads_since_its_lease_ran_out_is_ready_again_when_it_hears_who_decides() {
+    for heard in [held_by(None), mine()] {
+        let bed = Bed::new().await;
+        cut_off(&bed);
+        assert_eq!(bed.proxied("hpa", READ).await.status, 503);
+        assert_eq!(health(&bed, "/readyz/leadership").await.0, 500);
+        assert_eq!(health(&bed, "/readyz").await.0, 500);
+        bed.leadership.send_replace(Leadership::default());
+        assert_eq!(health(&bed, "/readyz").await.0, 500, "nobody is not somebody");
+        for path in ["/livez", "/apis", "/apis/external.metrics.k8s.io/v1beta1", "/openapi/v2"] {
+            assert_eq!(bed.send(Some(&bed.proxy), &format!("GET {path}"), &[]).await.status, 200, "{path}");
+        }
+        bed.leadership.send_replace(heard);
+        assert_eq!(health(&bed, "/readyz").await.0, 200);
+    }
+}
+
+#[tokio::test]
+async fn an_instance_that_still_has_an_answer_stays_ready_though_nobody_is_known_to_decide() {
+    let bed = Bed::new().await;
+    cut_off(&bed);
+    *bed.reads.lapsed.lock() = false;
+    assert_eq!(bed.proxied("hpa", READ).await.value(), "5");
+    assert_eq!(health(&bed, "/readyz").await.0, 200);
+}
+
+#[tokio::test]
+async fn a_single_instance_without_the_api_server_does_not_keep_the_service_without_endpoints() {
+    let bed = Bed::new().await;
+    cut_off(&bed);
+    for (after, status) in [(0, 500), (29, 500), (2, 200), (60, 200), (3600, 200)] {
+        later(Duration::from_secs(after)).await;
+        assert_eq!(health(&bed, "/readyz").await.0, status, "{after} s later");
+    }
+}
+
+#[tokio::test]
+async fn an_api_server_that_answers_now_and_then_does_not_take_the_endpoint_away_each_time() {
+    let bed = Bed::new().await;
+    // How long it was cut off, was not, and how ready it is when it is cut off again.
+    for (without, with, status) in [(20, 5, 500), (5, 20, 200), (40, 25, 200), (15, 31, 500)] {
+        cut_off(&bed);
+        health(&bed, "/readyz").await;
+        later(Duration::from_secs(without)).await;
+        bed.leadership.send_replace(mine());
+        assert_eq!(health(&bed, "/readyz").await.0, 200);
+        later(Duration::from_secs(with)).await;
+        cut_off(&bed);
+        assert_eq!(health(&bed, "/readyz").await.0, status, "{without} s without, {with} s with");
+    }
 }
 
 #[tokio::test]

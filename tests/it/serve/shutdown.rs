@@ -1,4 +1,4 @@
-//! The end of a server, step by step, as the peers of its connections see it.
+//! The end of a server, step by step, and of a connection that is better off elsewhere, as the peers see it.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::bed::{Bed, Wanted};
-use super::frames::{DATA, END_STREAM, GOAWAY, Raw, read};
+use super::frames::{DATA, END_STREAM, GOAWAY, Raw, get, read};
 
 async fn ready(bed: &Bed) -> u16 {
     bed.send(None, "GET /readyz", &[]).await.status
@@ -94,4 +94,41 @@ async fn an_http1_peer_is_told_before_the_door_closes_not_to_come_back() {
     timeout(Duration::from_secs(2), read).await.expect("closed after its answer").unwrap();
     let answer = String::from_utf8(answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("connection: close"), "{answer}");
+}
+
+/// What an HTTP/1.1 peer hears until the server closes.
+async fn until_closed(bed: &Bed, path: &str) -> String {
+    let ca = bed.shared_ca.pem();
+    let stream = super::client::tls(bed.address, &ca, super::pki::SERVICE, Some(&bed.proxy), "http/1.1");
+    let (mut stream, mut answer) = (stream.await.unwrap(), Vec::new());
+    let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nX-Remote-User: hpa\r\n\r\n");
+    tokio::io::AsyncWriteExt::write_all(&mut stream, request.as_bytes()).await.unwrap();
+    let read = tokio::io::AsyncReadExt::read_to_end(&mut stream, &mut answer);
+    let _ = timeout(Duration::from_secs(2), read).await;
+    String::from_utf8(answer).unwrap()
+}
+
+#[tokio::test]
+async fn an_api_server_does_not_go_on_reading_from_an_instance_that_is_cut_off_for_its_connection_is_open() {
+    let bed = Bed::new().await;
+    let mut raw = Raw::connect(&bed, Some(&bed.proxy)).await;
+    *bed.reads.lapsed.lock() = true;
+    raw.send(&read(1)).await;
+    let frames = raw.until(|frame| frame.stream == 1 && frame.flags & END_STREAM != 0).await;
+    assert!(!frames.iter().any(|frame| frame.kind == GOAWAY), "the lease is its own: it answers in a moment");
+
+    bed.leadership.send_replace(wva::engine::Leadership::default());
+    raw.send(&get("/apis", "x-remote-user", "hpa", 3)).await;
+    let frames = raw.until(|frame| frame.stream == 3 && frame.flags & END_STREAM != 0).await;
+    assert!(!frames.iter().any(|frame| frame.kind == GOAWAY), "discovery is the same everywhere");
+    raw.send(&read(5)).await;
+    let frames = raw.until(|_| false).await;
+    assert!(frames.iter().any(|frame| frame.kind == DATA && frame.stream == 5), "the refusal is heard");
+    let goodbye = frames.iter().rfind(|frame| frame.kind == GOAWAY).expect("the connection ends");
+    assert_eq!((goodbye.last_stream(), goodbye.code()), (5, 0));
+
+    let refused = until_closed(&bed, super::READ).await;
+    assert!(refused.starts_with("HTTP/1.1 503") && refused.contains("connection: close"), "{refused}");
+    let kept = until_closed(&bed, "/apis").await;
+    assert!(kept.starts_with("HTTP/1.1 200") && !kept.contains("connection: close"), "{kept}");
 }

@@ -1,9 +1,11 @@
 # shellcheck shell=bash
 # (15) The instance that decides loses the API server: in both directions, then its answers only, then its requests only. It stops when its
-# Lease has run out by its own clock, before the other begins; until it hears who decides it says that it has no number.
+# Lease has run out by its own clock, before the other begins; until it hears who decides it says that it has no number, which nobody goes
+# on hearing: it is not ready, and a connection to it ends with that answer.
 
 stand_at 3
-two_instances
+# Like a Service, it sends no new connection to who is not ready, and cuts no open one.
+on_marked_down="" two_instances
 eventually 20 "both give the same number" instances_say 3 3
 
 # cut NAME PROXY OTHER NUMBER FAULT...: NAME decides and loses the API server; OTHER then decides this NUMBER, the only one that is heard.
@@ -17,6 +19,7 @@ cut() {
   eventually 40 "$name without the API server (${*:5}): $other takes the Lease" holder_is "$other"
   eventually 30 "and decides: $number" value_is "==" "$number"
   throughout 8 "which is all that is heard" value_is "==" "$number"
+  eventually 0 "and the APIService stays available" is_available
   faulty "$proxy"
   eventually 30 "$name is back: both give the same number" instances_say "$number" "$number"
   history_holds "$name, $other" "$name" "$from" "$EPOCHREALTIME"
