@@ -14,7 +14,7 @@ impl Reviewer for ClusterReviewer {
     fn token<'a>(&'a self, token: &'a Token) -> BoxFuture<'a, Result<Option<User>, ReviewError>> {
         Box::pin(async move {
             let known = reviews::who(&self.0, token.secret()).await;
-            let known = known.map_err(|error| ReviewError(error.to_string()))?;
+            let known = known.map_err(|error| undecided(&error))?;
             Ok(known.map(|subject| User {
                 name: subject.user,
                 uid: Some(subject.uid).filter(|uid| !uid.is_empty()),
@@ -31,10 +31,18 @@ impl Reviewer for ClusterReviewer {
     ) -> BoxFuture<'a, Result<Access, ReviewError>> {
         Box::pin(async move {
             let verdict = reviews::may(&self.0, &subject(user), &access(attributes)).await;
-            let verdict = verdict.map_err(|error| ReviewError(error.to_string()))?;
+            let verdict = verdict.map_err(|error| undecided(&error))?;
             let reason = Some(verdict.reason).filter(|reason| !reason.is_empty());
             Ok(if verdict.allowed { Access::Allowed } else { Access::Denied { reason } })
         })
+    }
+}
+
+fn undecided(error: &reviews::ReviewError) -> ReviewError {
+    if error.is_about_the_question() {
+        ReviewError::Refused(error.to_string())
+    } else {
+        ReviewError::Unavailable(error.to_string())
     }
 }
 

@@ -113,6 +113,12 @@ pub enum ReviewError {
 }
 
 impl ReviewError {
+    /// True when the API server could have decided and did not take the question, false when it is in trouble itself.
+    #[must_use]
+    pub fn is_about_the_question(&self) -> bool {
+        matches!(self, Self::Refused { code, .. } if *code < 500)
+    }
+
     /// Without `secret`, wherever the API server or a proxy before it may have repeated it.
     fn without(mut self, secret: &str) -> Self {
         match &mut self {
@@ -268,6 +274,15 @@ mod tests {
         let (verdict, after) = asked(2).await;
         assert!(verdict.unwrap().allowed);
         assert!(after >= 2 * OVERLOAD_BACKOFF && after < Duration::from_secs(5), "{after:?}");
+    }
+
+    #[test]
+    fn an_api_server_in_trouble_says_nothing_about_the_question() {
+        let refused = |code| ReviewError::Refused { what: "TokenReview", code, message: String::new() };
+        let broken = ReviewError::Broken { what: "TokenReview", cause: "429".into() };
+        let errors = [refused(403), refused(422), refused(500), refused(503), broken];
+        let about = errors.each_ref().map(ReviewError::is_about_the_question);
+        assert_eq!(about, [true, true, false, false, false]);
     }
 
     #[tokio::test(start_paused = true)]

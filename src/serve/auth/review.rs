@@ -1,14 +1,17 @@
 //! Reviews by the API server, remembered and shared: many callers asking the same cause one review. Bounded in number
-//! and time. An error is no decision, and is not remembered.
+//! and time. An error is no decision, and is not remembered; while an API server is overloaded or away, what it has
+//! permitted stands for a while.
 
 use std::borrow::Cow;
 use std::hash::Hash;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use moka::Equivalent;
 use moka::future::Cache;
 use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
 use super::identity::{MASTERS, Token, User};
@@ -18,11 +21,26 @@ use super::reviewer::{Access, Attributes, ReviewError, Reviewer};
 /// than an administrator waits for a permission to end.
 const ALLOWED_FOR: Duration = Duration::from_secs(60);
 
+/// How old a permission may be that the API server does not decide anew, being overloaded or away: as old as one of a
+/// webhook that a kube-apiserver or a kubelet asks, by default, even of a webhook that answers
+/// (`--authorization-webhook-cache-authorized-ttl`, `cacheAuthorizedTTL`). An HPA so outlives a restart of the control plane.
+const ALLOWED_AT_MOST: Duration = Duration::from_secs(300);
+
 /// How long a refusal is remembered, as Go servers do: a new RoleBinding works soon.
 const DENIED_FOR: Duration = Duration::from_secs(10);
 
 /// How long a token is believed. Two scrapes of Prometheus at 15 s.
 const KNOWN_FOR: Duration = Duration::from_secs(30);
+
+/// The same bound for a token: theirs, again (`--authentication-token-webhook-cache-ttl`, `cacheTTL`).
+const KNOWN_AT_MOST: Duration = Duration::from_secs(120);
+
+/// A permission that is used so shortly before its end is reviewed anew in the background: whoever asks every 15 s, as
+/// HPAs and scrapers do, does so once in this time and never waits for a review.
+const REFRESH_WINDOW: Duration = Duration::from_secs(20);
+
+/// After a review without a decision, what is remembered stands this long before the next one.
+const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
 /// How long an unknown token is refused without asking again.
 const UNKNOWN_FOR: Duration = Duration::from_secs(5);
@@ -37,7 +55,7 @@ const ENTRY: usize = 256;
 const MAX_KEY: usize = 10_000;
 
 /// A review that takes longer is given up; the aggregator waits 60 s, an HPA worker should not.
-const PATIENCE: Duration = Duration::from_secs(5);
+const REVIEW_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Reviews of one kind under way at once. One takes milliseconds, so this is thousands a second. Each kind has its own:
 /// anybody may show a token that nobody knows, and must not so keep callers who are known from their reviews.
@@ -54,6 +72,13 @@ pub(crate) enum Undecided {
     Failed(#[from] ReviewError),
 }
 
+impl Undecided {
+    /// True when asking later may lead to a decision.
+    const fn is_temporary(&self) -> bool {
+        matches!(self, Self::Busy | Self::Failed(ReviewError::Unavailable(_)))
+    }
+}
+
 /// The attribute that changes with every token of the same user: kept out of what is remembered, else a client that
 /// renews its token would cause a review each time.
 const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
@@ -62,8 +87,8 @@ const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
 #[derive(Clone)]
 pub(crate) struct Reviews {
     reviewer: Arc<dyn Reviewer>,
-    tokens: Cache<Token, Decided<Option<User>>>,
-    access: Cache<Question, Decided<Access>>,
+    tokens: Cache<Token, Reviewed<Option<User>>>,
+    access: Cache<Question, Reviewed<Access>>,
     tokens_in_flight: Arc<Semaphore>,
     access_in_flight: Arc<Semaphore>,
 }
@@ -88,26 +113,68 @@ impl Equivalent<Question> for Asked<'_> {
     }
 }
 
-/// A decision, and until when it is used. Yes and no are remembered apart.
-#[derive(Debug, Clone)]
-struct Decided<V> {
-    value: V,
-    until: Instant,
+/// How long a decision is used.
+#[derive(Debug, Clone, Copy)]
+struct Lifetime {
+    /// While the API server decides when it is asked.
+    usual: Duration,
+    /// While it does not.
+    at_most: Duration,
 }
 
-impl<V> Decided<V> {
-    fn now(value: V, lasts: impl FnOnce(&V) -> Duration) -> Self {
-        let until = Instant::now() + lasts(&value);
-        Self { value, until }
+impl Lifetime {
+    /// Of a refusal, which never outlasts its time.
+    const fn of_refusal(usual: Duration) -> Self {
+        Self { usual, at_most: usual }
     }
 }
 
-fn known_for(user: &Option<User>) -> Duration {
-    if user.is_some() { KNOWN_FOR } else { UNKNOWN_FOR }
+fn token_lifetime(user: &Option<User>) -> Lifetime {
+    match user {
+        Some(_) => Lifetime { usual: KNOWN_FOR, at_most: KNOWN_AT_MOST },
+        None => Lifetime::of_refusal(UNKNOWN_FOR),
+    }
 }
 
-fn lasts(access: &Access) -> Duration {
-    if *access == Access::Allowed { ALLOWED_FOR } else { DENIED_FOR }
+fn access_lifetime(access: &Access) -> Lifetime {
+    match access {
+        Access::Allowed => Lifetime { usual: ALLOWED_FOR, at_most: ALLOWED_AT_MOST },
+        Access::Denied { .. } => Lifetime::of_refusal(DENIED_FOR),
+    }
+}
+
+/// What a review led to. Without a decision it is shared by those who wait for it, and not remembered.
+type Reviewed<V> = Result<Decided<V>, Undecided>;
+
+/// A decision, and until when it is used.
+#[derive(Debug, Clone)]
+struct Decided<V> {
+    value: V,
+    lifetime: Lifetime,
+    made: Instant,
+    /// From here on it is reviewed anew when it is used.
+    refresh_at: Instant,
+    until: Instant,
+    /// Its review has begun.
+    is_refreshing: Arc<AtomicBool>,
+}
+
+impl<V: Clone> Decided<V> {
+    fn now(value: V, lifetime: Lifetime) -> Self {
+        let (made, Lifetime { usual, at_most }) = (Instant::now(), lifetime);
+        let window = if at_most > usual { REFRESH_WINDOW } else { Duration::ZERO };
+        let (refresh_at, until) = (made + usual.saturating_sub(window), made + usual);
+        Self { value, lifetime, made, refresh_at, until, is_refreshing: Arc::default() }
+    }
+
+    /// The same after a review without a decision; `None` when it is too old for that.
+    fn standing(&self) -> Option<Self> {
+        let (now, end) = (Instant::now(), self.made + self.lifetime.at_most);
+        let until = end.min(now + self.lifetime.usual);
+        let standing =
+            Self { refresh_at: now + RETRY_INTERVAL, until, is_refreshing: Arc::default(), ..self.clone() };
+        (now < end && self.lifetime.at_most > self.lifetime.usual).then_some(standing)
+    }
 }
 
 impl Reviews {
@@ -117,12 +184,12 @@ impl Reviews {
             tokens: Cache::builder()
                 .weigher(|token: &Token, _| bytes(token.secret().len()))
                 .max_capacity(REMEMBERED)
-                .time_to_live(KNOWN_FOR.max(UNKNOWN_FOR))
+                .time_to_live(KNOWN_AT_MOST)
                 .build(),
             access: Cache::builder()
                 .weigher(|asked: &Question, _| bytes(weight(&asked.user, &asked.wanted)))
                 .max_capacity(REMEMBERED)
-                .time_to_live(ALLOWED_FOR.max(DENIED_FOR))
+                .time_to_live(ALLOWED_AT_MOST)
                 .build(),
             tokens_in_flight: Arc::new(Semaphore::new(IN_FLIGHT)),
             access_in_flight: Arc::new(Semaphore::new(IN_FLIGHT)),
@@ -135,7 +202,7 @@ impl Reviews {
             let (this, asked) = (self.clone(), token.clone());
             async move { bounded(&this.tokens_in_flight, this.reviewer.token(&asked)).await }
         };
-        shared(&self.tokens, &token, || token.clone(), review, known_for).await
+        shared(&self.tokens, &token, || token.clone(), review, token_lifetime).await
     }
 
     /// Whether a user may do something.
@@ -156,7 +223,7 @@ impl Reviews {
         };
         let asked = Asked { user: &known_as, wanted: attributes };
         let question = || Question { user: known_as.clone().into_owned(), wanted: attributes.clone() };
-        shared(&self.access, &asked, question, review, lasts).await
+        shared(&self.access, &asked, question, review, access_lifetime).await
     }
 }
 
@@ -165,8 +232,11 @@ async fn bounded<V>(
     review: impl Future<Output = Result<V, ReviewError>>,
 ) -> Result<V, Undecided> {
     let Ok(_permit) = places.try_acquire() else { return Err(Undecided::Busy) };
-    let late = |_| ReviewError(format!("the API server did not answer within {} s", PATIENCE.as_secs()));
-    Ok(timeout(PATIENCE, review).await.map_err(late)??)
+    let late = |_| {
+        let seconds = REVIEW_TIMEOUT.as_secs();
+        ReviewError::Unavailable(format!("the API server did not answer within {seconds} s"))
+    };
+    Ok(timeout(REVIEW_TIMEOUT, review).await.map_err(late)??)
 }
 
 fn bytes(texts: usize) -> u32 {
@@ -188,13 +258,14 @@ fn weight(user: &User, wanted: &Attributes) -> usize {
     user.name.len() + uid + groups + extra.sum::<usize>() + wanted
 }
 
-/// One review for all who ask the same at the same time; `review` is called only when nothing is remembered.
+/// One review for all who ask the same at the same time; `review` is called only when nothing is remembered, or not for long
+/// any more.
 async fn shared<Q, K, V, R>(
-    cache: &Cache<K, Decided<V>>,
+    cache: &Cache<K, Reviewed<V>>,
     asked: &Q,
     key: impl FnOnce() -> K,
     review: impl FnOnce() -> R,
-    lasts: fn(&V) -> Duration,
+    lifetime: fn(&V) -> Lifetime,
 ) -> Result<V, Undecided>
 where
     Q: Equivalent<K> + Hash,
@@ -202,23 +273,59 @@ where
     V: Clone + Send + Sync + 'static,
     R: Future<Output = Result<V, Undecided>> + Send + 'static,
 {
-    match cache.get(asked).await {
-        Some(known) if Instant::now() < known.until => return Ok(known.value),
-        Some(_) => cache.invalidate(asked).await,
-        None => {}
+    let (known, now) = (cache.get(asked).await.and_then(Result::ok), Instant::now());
+    let begin = |known| begin_review(cache.clone(), key(), review(), lifetime, known);
+    match known {
+        Some(known) if now < known.until => {
+            let value = known.value.clone();
+            if now >= known.refresh_at && !known.is_refreshing.swap(true, Ordering::Relaxed) {
+                drop(begin(Some(known)));
+            }
+            Ok(value)
+        }
+        known => match begin(known).await {
+            Ok(reviewed) => reviewed.map(|decided| decided.value),
+            Err(_) => {
+                let stopping = "the review was cancelled: the server is stopping";
+                Err(ReviewError::Unavailable(stopping.into()).into())
+            }
+        },
     }
-    let (cache, key, review) = (cache.clone(), key(), review());
+}
+
+/// Has a review made, or joins the one under way. `known` is what was remembered: it stands when there is no decision.
+fn begin_review<K, V>(
+    cache: Cache<K, Reviewed<V>>,
+    key: K,
+    review: impl Future<Output = Result<V, Undecided>> + Send + 'static,
+    lifetime: fn(&V) -> Lifetime,
+    known: Option<Decided<V>>,
+) -> JoinHandle<Reviewed<V>>
+where
+    K: Hash + Eq + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+{
+    let reviewed = async move {
+        let undecided = match review.await {
+            Ok(value) => {
+                let lifetime = lifetime(&value);
+                return Ok(Decided::now(value, lifetime));
+            }
+            Err(undecided) => undecided,
+        };
+        let standing = known.filter(|_| undecided.is_temporary()).and_then(|known| known.standing());
+        if standing.is_some() {
+            tracing::debug!(%undecided, "what the API server decided before stands");
+        }
+        standing.ok_or(undecided)
+    };
+    let is_due =
+        |known: &Reviewed<V>| known.as_ref().map_or(true, |known| Instant::now() >= known.refresh_at);
     #[expect(
         clippy::disallowed_methods,
-        reason = "ends within PATIENCE; a caller that hangs up must not abort the review that others wait for"
+        reason = "ends within REVIEW_TIMEOUT; a caller that hangs up must not abort the review that others wait for"
     )]
-    let review = tokio::spawn(async move {
-        cache.try_get_with(key, async { Ok(Decided::now(review.await?, lasts)) }).await
-    });
-    match review.await {
-        Ok(result) => result.map(|decided| decided.value).map_err(|error: Arc<Undecided>| (*error).clone()),
-        Err(_) => Err(ReviewError("the review was cancelled: the server is stopping".into()).into()),
-    }
+    tokio::spawn(async move { cache.entry(key).or_insert_with_if(reviewed, is_due).await.into_value() })
 }
 
 #[cfg(test)]

@@ -47,8 +47,14 @@ pub enum Access {
 
 /// A review that could not be made: no decision.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct ReviewError(pub String);
+pub enum ReviewError {
+    /// The reviewer cannot be reached, or has too much to do: what it decided before may still be so.
+    #[error("{0}")]
+    Unavailable(String),
+    /// The reviewer does not take the question.
+    #[error("{0}")]
+    Refused(String),
+}
 
 /// Decides who somebody is and what they may do.
 pub trait Reviewer: Send + Sync + 'static {

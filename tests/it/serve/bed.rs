@@ -86,10 +86,24 @@ impl Reads for FakeReads {
 pub(crate) struct FakeReviewer {
     pub(crate) readers: Mutex<BTreeSet<String>>,
     pub(crate) unreachable: Mutex<bool>,
+    /// Reviews are refused while this is set: whoever asks may not.
+    pub(crate) refuses: Mutex<bool>,
     /// Reviews are never answered while this is set.
     pub(crate) silent: Mutex<bool>,
     pub(crate) reviews: Mutex<Vec<(User, Attributes)>>,
     pub(crate) tokens: AtomicUsize,
+}
+
+impl FakeReviewer {
+    fn fails(&self) -> Result<(), ReviewError> {
+        if *self.unreachable.lock() {
+            return Err(ReviewError::Unavailable("connection refused".into()));
+        }
+        if *self.refuses.lock() {
+            return Err(ReviewError::Refused("reviews are forbidden".into()));
+        }
+        Ok(())
+    }
 }
 
 impl Reviewer for FakeReviewer {
@@ -99,9 +113,7 @@ impl Reviewer for FakeReviewer {
             if *self.silent.lock() {
                 return futures::future::pending().await;
             }
-            if *self.unreachable.lock() {
-                return Err(ReviewError("connection refused".into()));
-            }
+            self.fails()?;
             Ok((token.secret() == "good").then(|| User::named("prometheus")))
         })
     }
@@ -116,9 +128,7 @@ impl Reviewer for FakeReviewer {
             if *self.silent.lock() {
                 return futures::future::pending().await;
             }
-            if *self.unreachable.lock() {
-                return Err(ReviewError("connection refused".into()));
-            }
+            self.fails()?;
             let allowed = self.readers.lock().contains(&user.name);
             Ok(if allowed { Access::Allowed } else { Access::Denied { reason: None } })
         })
