@@ -1,4 +1,4 @@
-//! Which state objects are there: whoever writes them learns that somebody deleted one, and writes it again.
+//! Which state objects exist: whoever writes them learns that somebody deleted one, and writes it again.
 
 use std::collections::BTreeSet;
 
@@ -12,35 +12,27 @@ use tokio::time::Instant;
 use super::state::StateStore;
 use super::trouble::{Trouble, backoff, config};
 
-/// What was seen to be missing.
+/// What the API server says about which objects exist.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Missing {
-    /// The object of this name is gone.
-    Named(String),
-    /// Every object but these, when it was asked for.
-    AllBut(BTreeSet<String>, Instant),
+pub(crate) enum Existence {
+    /// These are all there are, when it was asked for.
+    Listed(BTreeSet<String>, Instant),
+    /// The object of this name was written.
+    Written(String),
+    /// It was deleted.
+    Deleted(String),
 }
 
-impl Missing {
-    /// True when the object of this name, which was last written then, is missing.
-    pub(crate) fn has(&self, name: &str, written: Instant) -> bool {
-        match self {
-            Self::Named(gone) => gone == name,
-            Self::AllBut(there, asked) => written < *asked && !there.contains(name),
-        }
-    }
-}
-
-/// What is missing, whenever something is, and what a new list does not have. Never ends; only the names are read.
-pub(crate) fn missing(store: &StateStore) -> impl Stream<Item = Missing> + Send + use<> {
+/// Every change of what exists, and all that does whenever the watch is begun anew. Never ends; only the names are read.
+pub(crate) fn existence(store: &StateStore) -> impl Stream<Item = Existence> + Send + use<> {
     let config = config().labels(&store.every_kind());
     let events = watcher(store.names(), config).backoff(backoff());
     let hint = "check that the service account may list and watch ConfigMaps in the release namespace; until then one that \
                 somebody deletes is written again when its content changes";
     let mut trouble = Trouble::new("the names of state objects", hint);
-    let mut list = List { asked: Instant::now(), there: BTreeSet::new() };
+    let mut list = List { asked: Instant::now(), names: BTreeSet::new() };
     events.filter_map(move |event| {
-        let missing = match event {
+        let existence = match event {
             Ok(event) => {
                 trouble.over();
                 list.take(event)
@@ -50,26 +42,26 @@ pub(crate) fn missing(store: &StateStore) -> impl Stream<Item = Missing> + Send 
                 None
             }
         };
-        std::future::ready(missing)
+        std::future::ready(existence)
     })
 }
 
 /// A list that is being read.
 struct List {
     asked: Instant,
-    there: BTreeSet<String>,
+    names: BTreeSet<String>,
 }
 
 impl List {
-    /// Takes a step of the watch; what is missing after it.
-    fn take(&mut self, event: Event<PartialObjectMeta<ConfigMap>>) -> Option<Missing> {
+    /// Takes a step of the watch; what it says.
+    fn take(&mut self, event: Event<PartialObjectMeta<ConfigMap>>) -> Option<Existence> {
         let name = |map: PartialObjectMeta<ConfigMap>| map.metadata.name.unwrap_or_default();
         match event {
-            Event::Init => (self.asked, self.there) = (Instant::now(), BTreeSet::new()),
-            Event::InitApply(map) => drop(self.there.insert(name(map))),
-            Event::InitDone => return Some(Missing::AllBut(std::mem::take(&mut self.there), self.asked)),
-            Event::Apply(_) => {}
-            Event::Delete(map) => return Some(Missing::Named(name(map))),
+            Event::Init => (self.asked, self.names) = (Instant::now(), BTreeSet::new()),
+            Event::InitApply(map) => drop(self.names.insert(name(map))),
+            Event::InitDone => return Some(Existence::Listed(std::mem::take(&mut self.names), self.asked)),
+            Event::Apply(map) => return Some(Existence::Written(name(map))),
+            Event::Delete(map) => return Some(Existence::Deleted(name(map))),
         }
         None
     }

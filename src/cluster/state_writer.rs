@@ -18,7 +18,7 @@ use wva_core::{Decision, VariantId};
 
 use super::shards::{Cut, Encoded, Kept, SHARDS_MAX, Shard, encode, shard_of};
 use super::state::{Kind, StateError, StateStore};
-use super::state_watch::{Missing, missing};
+use super::state_watch::{Existence, existence};
 use crate::engine::{Holder, Leadership, Origin, Published};
 use crate::telemetry::StateMetrics;
 
@@ -40,8 +40,8 @@ pub struct StateWriter {
     published: watch::Receiver<Arc<Published>>,
     memory: watch::Receiver<Arc<Memory>>,
     leadership: watch::Receiver<Leadership>,
-    decisions: Written,
-    memories: Written,
+    decisions: Objects,
+    memories: Objects,
     facts: BTreeMap<VariantId, Fact>,
     /// When the memory was last written; or first could have been, when this holder has not yet.
     memory_at: Option<Instant>,
@@ -53,43 +53,66 @@ pub struct StateWriter {
     metrics: StateMetrics,
 }
 
-/// What the objects of one kind contain, as `holder` wrote them.
+/// The objects of one kind.
 #[derive(Default)]
-struct Written {
+struct Objects {
+    /// In whose name they were written here; `None` before that.
     holder: Option<Holder>,
-    /// What each object contains; `None` for one that somebody has deleted since.
-    shards: Vec<Option<Stored>>,
-    /// True when somebody has deleted one that an earlier holder left, before `holder` wrote any.
-    lost_inherited: bool,
+    /// How many were written in that name.
+    count: usize,
+    /// Those that are known to exist, by their number; `None` for one that somebody has deleted since.
+    known: BTreeMap<usize, Option<Stored>>,
     /// What the log was last told that they do not contain.
     cut: Cut,
 }
 
-/// What one object contains, and since when.
+/// What one object contains, and since when it is known to exist.
 #[derive(Clone)]
 struct Stored {
-    lines: String,
+    /// `None` for what an earlier holder left.
+    lines: Option<String>,
     at: Instant,
 }
 
-impl Written {
-    /// Forgets what was written into objects that are not there.
-    fn lose(&mut self, missing: &Missing, name: impl Fn(usize) -> String) {
-        for (index, stored) in self.shards.iter_mut().enumerate() {
+impl Objects {
+    /// Takes in which objects exist. Until this holder writes them it has to be told; from then on it knows.
+    fn note(&mut self, existence: &Existence, name: impl Fn(usize) -> String) {
+        for index in 0..SHARDS_MAX as usize {
             let name = name(index);
-            if stored.as_ref().is_some_and(|stored| missing.has(&name, stored.at)) {
-                tracing::info!(name, "a state object was deleted; it is written again");
-                *stored = None;
+            let (exists, at) = match existence {
+                Existence::Listed(names, asked) => (names.contains(&name), *asked),
+                Existence::Written(written) if *written == name => (true, Instant::now()),
+                Existence::Deleted(deleted) if *deleted == name => (false, Instant::now()),
+                _ => continue,
+            };
+            if exists && self.holder.is_none() {
+                self.known.insert(index, Some(Stored { lines: None, at }));
+            } else if let Some(known) = self.known.get_mut(&index)
+                && !exists
+                && known.take_if(|stored| stored.at < at).is_some()
+            {
+                tracing::info!(name, "a state object was deleted");
             }
         }
-        let gone = |name: String| matches!(missing, Missing::Named(gone) if *gone == name);
-        self.lost_inherited |=
-            self.shards.is_empty() && (0..SHARDS_MAX as usize).any(|index| gone(name(index)));
     }
 
-    /// True when an object that was there is not any more.
+    /// What is known to exist is from now on what an earlier holder left.
+    fn inherit(&mut self) {
+        let known = std::mem::take(&mut self.known);
+        let left = |stored: Stored| Stored { lines: None, ..stored };
+        let known = known.into_iter().map(|(index, stored)| (index, stored.map(left))).collect();
+        *self = Self { known, ..Self::default() };
+    }
+
+    /// Leaves to whoever holds the lease what somebody has deleted.
+    fn leave(&mut self) {
+        self.inherit();
+        self.known.retain(|_, stored| stored.is_some());
+    }
+
+    /// True when an object that existed does not any more.
     fn has_lost(&self) -> bool {
-        self.lost_inherited || self.shards.iter().any(Option::is_none)
+        self.known.values().any(Option::is_none)
     }
 }
 
@@ -130,7 +153,7 @@ impl StateWriter {
         leadership: watch::Receiver<Leadership>,
         max_stale: Duration,
     ) -> Self {
-        let (decisions, memories) = (Written::default(), Written::default());
+        let (decisions, memories) = (Objects::default(), Objects::default());
         Self {
             store,
             published,
@@ -157,13 +180,13 @@ impl StateWriter {
     /// up: the next holder starts from what is written here.
     pub async fn run(mut self, cancel: CancellationToken) {
         let mut not_before = Instant::now();
-        let mut missing = missing(&self.store).boxed();
+        let mut existence = existence(&self.store).boxed();
         loop {
             tokio::select! {
                 () = cancel.cancelled() => break,
                 changed = self.published.changed() => if changed.is_err() { break },
-                Some(missing) = missing.next() => {
-                    self.lose(&missing);
+                Some(existence) = existence.next() => {
+                    self.note(&existence);
                     if !self.decisions.has_lost() && !self.memories.has_lost() {
                         continue;
                     }
@@ -179,10 +202,10 @@ impl StateWriter {
         self.turn(true).await;
     }
 
-    fn lose(&mut self, missing: &Missing) {
+    fn note(&mut self, existence: &Existence) {
         let store = &self.store;
-        self.decisions.lose(missing, |index| store.name(Kind::Decisions, index));
-        self.memories.lose(missing, |index| store.name(Kind::Memory, index));
+        self.decisions.note(existence, |index| store.name(Kind::Decisions, index));
+        self.memories.note(existence, |index| store.name(Kind::Memory, index));
     }
 
     /// Writes what changed, or everything at the `end`; true when it tried to.
@@ -218,7 +241,8 @@ impl StateWriter {
 
     /// The next time we hold the lease, everything is written in the name of that time.
     fn forget(&mut self) {
-        (self.decisions, self.memories) = (Written::default(), Written::default());
+        self.decisions.leave();
+        self.memories.leave();
         (self.memory_at, self.memory_written, self.memory_owed) = (None, None, false);
         self.facts.clear();
     }
@@ -255,7 +279,7 @@ impl StateWriter {
             remembered = written.map(drop);
         }
         let agree = place(Kind::Decisions).write(&published.decisions, &mut self.decisions, due).await?;
-        let count = self.decisions.shards.len();
+        let count = self.decisions.count;
         let settled = |id: &VariantId| agree.contains(&shard_of(id, count));
         self.facts.retain(|id, _| !settled(id));
         self.facts.extend(facts.into_iter().filter(|(id, _)| settled(id)));
@@ -278,26 +302,28 @@ impl Place<'_> {
     async fn write<V: Kept>(
         &self,
         entries: &BTreeMap<V::Id, V>,
-        written: &mut Written,
+        written: &mut Objects,
         due: &Due,
     ) -> Result<BTreeSet<usize>, StateError> {
         if written.holder.as_ref() != Some(self.holder) {
-            *written = Written { lost_inherited: written.lost_inherited, ..Written::default() };
+            written.inherit();
         }
-        let layout = u32::try_from(written.shards.len()).unwrap_or_default();
+        let layout = u32::try_from(written.count).unwrap_or_default();
         let Encoded { shards: new, cut } = encode(entries, layout);
         self.tell_cut(written.cut, cut);
         let (count, mut agree) = (new.len(), BTreeSet::new());
-        let laid_out_anew = written.shards.len() != count;
-        let mut shards = Vec::with_capacity(count);
+        let laid_out_anew = written.count != count;
+        let mut known = BTreeMap::new();
         for (index, lines) in new.into_iter().enumerate() {
-            let old = written.shards.get(index).and_then(Option::as_ref).filter(|_| !laid_out_anew);
+            let old = written.known.get(&index).and_then(Option::as_ref).filter(|_| !laid_out_anew);
             match old {
-                Some(old) if old.lines != lines && !due.has(index, count) => {
-                    shards.push(Some(old.clone()));
+                Some(old) if old.lines.as_ref() != Some(&lines) && !due.has(index, count) => {
+                    known.insert(index, Some(old.clone()));
                     continue;
                 }
-                Some(old) if old.lines == lines => shards.push(Some(old.clone())),
+                Some(old) if old.lines.as_ref() == Some(&lines) => {
+                    drop(known.insert(index, Some(old.clone())))
+                }
                 _ => {
                     if !self.leadership.borrow().is_mine() {
                         return Ok(BTreeSet::new());
@@ -305,7 +331,7 @@ impl Place<'_> {
                     let header = self.store.header(self.kind, self.holder);
                     let shard = Shard { header, lines: lines.clone() };
                     self.store.put(self.kind, index, &shard).await?;
-                    shards.push(Some(Stored { lines, at: Instant::now() }));
+                    known.insert(index, Some(Stored { lines: Some(lines), at: Instant::now() }));
                 }
             }
             agree.insert(index);
@@ -314,7 +340,7 @@ impl Place<'_> {
             let may_write = || self.leadership.borrow().is_mine();
             self.store.remove_from(self.kind, count, self.holder, may_write).await?;
         }
-        *written = Written { holder: Some(self.holder.clone()), shards, lost_inherited: false, cut };
+        *written = Objects { holder: Some(self.holder.clone()), count, known, cut };
         Ok(agree)
     }
 

@@ -163,6 +163,15 @@ async fn state_objects_that_somebody_deletes_are_written_again_at_once() {
 
 #[tokio::test]
 async fn the_memory_that_an_earlier_holder_left_is_written_again_when_somebody_deletes_it() {
+    memory_left_is_written_again(Store::delete).await;
+}
+
+#[tokio::test]
+async fn the_memory_that_an_earlier_holder_left_is_written_again_though_nobody_saw_its_deletion() {
+    memory_left_is_written_again(Store::delete_unwatched).await;
+}
+
+async fn memory_left_is_written_again(delete: impl Fn(&Store, &str)) {
     let (api, path) = (Store::new(), format!("{MAPS}/wva-state-memory-0"));
     api.put(&path, object("memory", 1, "of the holder before\n"));
     let board = Board::new();
@@ -175,7 +184,7 @@ async fn the_memory_that_an_earlier_holder_left_is_written_again_when_somebody_d
         let decided = |api: &Store| (!lines(api, "decisions").is_empty()).then_some(());
         api.until(cluster::SOON, decided).await;
         assert_eq!(lines(&api, "memory"), "of the holder before\n", "for the first five minutes");
-        api.delete(&path);
+        delete(&api, &path);
         api.until(cluster::SOON, |api| lines(api, "memory").contains("\"target\":2").then_some(())).await;
         stop.cancel();
     };

@@ -146,6 +146,20 @@ impl Store {
         self.version.send_replace(kept.version);
     }
 
+    /// The same while watches are broken: they hear that what they missed is forgotten, and have to list anew.
+    pub(crate) fn delete_unwatched(&self, path: &str) {
+        let mut kept = self.kept.lock();
+        kept.remove(path);
+        if let Some((_, _, event)) = kept.events.last_mut() {
+            // A watch finds it by its labels.
+            let labels = event["object"]["metadata"]["labels"].take();
+            let (_, mut expired) = status(410, "Expired");
+            expired["metadata"] = json!({ "labels": labels });
+            *event = json!({ "type": "ERROR", "object": expired });
+        }
+        self.version.send_replace(kept.version);
+    }
+
     /// From now on the program that writes dies there; `None`: it lives. Writes are counted anew.
     pub(crate) fn crash(&self, crash: Option<Crash>) {
         let mut kept = self.kept.lock();
