@@ -76,13 +76,16 @@ begin_history() {
 end_history() { stop history; }
 
 # read_history: what was answered and what was decided, a line each: when, who, the status, the number and the second of its evidence. What
-# is decided is answered up to a second before it is listed: it counts from then on.
+# is decided is answered up to a second before it is listed: it counts from then on. What was listed at the first look is left out when it is
+# of an earlier term than the newest: who decided then did so before the history began.
 read_history() {
   end_history
   jq -r --arg began "$history_began" 'select(.kind != "evaluation") | .numbers["llm/llama"] as $number
     | "\(.answered + ($began | tonumber)) \(.instance) \(if $number then 200 else .status // 0 end) \($number.value // "-") \($number.evidence // "-")"' \
     "$BED/history.jsonl" | sort -n >"$BED/history.answers"
-  jq -r --arg began "$history_began" 'select(.kind == "evaluation") | (.numbers["llm/llama"] // empty) as $number
+  jq -rs --arg began "$history_began" 'map(select(.kind == "evaluation"))
+    | (map(select(.since == null).term.epoch) | max) as $term_at_first
+    | .[] | select(.since != null or .term.epoch == $term_at_first) | (.numbers["llm/llama"] // empty) as $number
     | "\((.since // .answered) - 1 + ($began | tonumber)) \(.instance) \($number.value) \($number.evidence)"' "$BED/history.jsonl" | sort -n >"$BED/history.decisions"
 }
 
