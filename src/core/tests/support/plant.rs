@@ -291,8 +291,16 @@ pub(crate) fn poisson(rng: &mut Rng, mean: f64) -> f64 {
 }
 
 impl Pod {
-    /// Requests enter while there is room, and leave at the rate that so many of them are worked off with.
+    /// Requests enter while there is room, and leave at the rate that so many of them are worked off with: in steps so short that
+    /// what is counted and what runs belong together.
     fn serve(&mut self, world: &World, arrivals: f64, seconds: f64) {
+        const STEPS: u32 = 20;
+        for _ in 0..STEPS {
+            self.step(world, arrivals / f64::from(STEPS), seconds / f64::from(STEPS));
+        }
+    }
+
+    fn step(&mut self, world: &World, arrivals: f64, seconds: f64) {
         let (fixed, each, most) = world.terms();
         let started = (self.waiting + arrivals).min((most - self.running).max(0.0));
         self.waiting += arrivals - started;

@@ -15,8 +15,9 @@ pub(crate) const FAULT_UNTIL: Duration = Duration::from_secs(1200);
 pub(crate) const RECOVERED: Duration = Duration::from_secs(1200 + 120 + 300);
 /// The end: two minutes of recovered numbers.
 pub(crate) const END: Duration = Duration::from_secs(1740);
-/// The most replicas: half again as many as any load of these asks for.
-pub(crate) const MAX_REPLICAS: u32 = 12;
+/// The most replicas: twice as many as any load of these asks for, and no more than where an HPA's tolerance makes an analyzer
+/// step by two.
+pub(crate) const MAX_REPLICAS: u32 = 10;
 /// Seconds from the fault's beginning to a step of the load.
 const STEP_AFTER: Duration = Duration::from_secs(60);
 
@@ -115,9 +116,9 @@ impl Case {
     pub(crate) const fn replicas(&self) -> u32 {
         match self.load {
             Load::Rest => 2,
-            Load::Steady => 6,
-            Load::Rising | Load::Saturating => 4,
-            Load::Falling => 8,
+            Load::Steady => 5,
+            Load::Rising | Load::Saturating => 3,
+            Load::Falling => 6,
         }
     }
 
@@ -129,10 +130,10 @@ impl Case {
         let ramp = |from: f64, to: f64| Segment::Ramp { from: from * carried, to: to * carried, lasts };
         let segments = match self.load {
             Load::Rest => vec![hold(1.0, END)],
-            Load::Steady => vec![hold(4.2, END)],
-            Load::Rising => vec![hold(2.8, FAULT_FROM), ramp(2.8, 5.6), hold(5.6, after)],
-            Load::Falling => vec![hold(5.6, FAULT_FROM), ramp(5.6, 2.8), hold(2.8, after)],
-            Load::Saturating => vec![hold(2.8, FAULT_FROM + STEP_AFTER), hold(6.0, END)],
+            Load::Steady => vec![hold(3.4, END)],
+            Load::Rising => vec![hold(2.3, FAULT_FROM), ramp(2.3, 4.6), hold(4.6, after)],
+            Load::Falling => vec![hold(4.6, FAULT_FROM), ramp(4.6, 2.3), hold(2.3, after)],
+            Load::Saturating => vec![hold(2.3, FAULT_FROM + STEP_AFTER), hold(4.8, END)],
         };
         let max = Some(Replicas::new(MAX_REPLICAS));
         let variant = SimVariant {

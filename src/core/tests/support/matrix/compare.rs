@@ -2,7 +2,7 @@
 
 use wva_core::sim::Run;
 
-use super::cases::{END, FAULT_FROM, RECOVERED};
+use super::cases::{END, FAULT_FROM, FAULT_UNTIL, MAX_REPLICAS, RECOVERED};
 
 /// Replicas that a number may be below the one without the fault, at any moment of the fault and after it.
 const MAX_FEWER: f64 = 1.0;
@@ -12,8 +12,10 @@ const MAX_HOURS: f64 = 1.5;
 const MAX_REVERSALS: f64 = 2.0;
 /// Replicas that a number may be away from the one without the fault when the signal is long back.
 const MAX_AWAY: f64 = 1.0;
-/// Seconds by which the same number may come sooner or later: one look of an analyzer.
-const SHIFT: usize = 15;
+/// Seconds by which the same number may come sooner: one look of an analyzer.
+const SOONER: usize = 15;
+/// Seconds by which it may come later: a minute of evidence where the analyzer is not shown what it needs, a scrape, and a look.
+const LATER: usize = 90;
 
 /// What was asked for in a run, second by second from the fault's beginning on.
 #[derive(Debug, Clone, PartialEq)]
@@ -113,7 +115,7 @@ fn seconds(of: std::time::Duration) -> usize {
 /// What runs without a fault are held to be, by second.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Reference {
-    /// The least and the most that was answered, a little sooner or later.
+    /// The least that was answered, and the most that was answered or that the HPA made of it, a little sooner or later.
     least: Vec<u32>,
     most: Vec<u32>,
     /// What was answered when the fault begins.
@@ -142,18 +144,21 @@ impl Reference {
 
     /// The span of `runs`, of which the first is the cell's own.
     fn span(runs: &[&Timeline]) -> Self {
-        let around = |run: &Timeline, second: usize, pick: fn(u32, u32) -> u32| {
-            let until = (second + SHIFT + 1).min(run.answered.len());
-            run.answered[second.saturating_sub(SHIFT)..until].iter().copied().reduce(pick).unwrap()
+        let around = |numbers: &[u32], second: usize, pick: fn(u32, u32) -> u32| {
+            let until = (second + SOONER + 1).min(numbers.len());
+            numbers[second.saturating_sub(LATER)..until].iter().copied().reduce(pick).unwrap()
         };
-        let fold = |pick: fn(u32, u32) -> u32| -> Vec<u32> {
-            let at = |second| runs.iter().map(|run| around(run, second, pick)).reduce(pick).unwrap();
+        let fold = |of: fn(&Timeline) -> [&[u32]; 2], pick: fn(u32, u32) -> u32| -> Vec<u32> {
+            let at = |second| {
+                let all = runs.iter().flat_map(|run| of(run)).map(|numbers| around(numbers, second, pick));
+                all.reduce(pick).unwrap()
+            };
             (0..runs[0].answered.len()).map(at).collect()
         };
         let most = |figure: fn(&Timeline) -> f64| runs.iter().map(|run| figure(run)).fold(0.0, f64::max);
         Self {
-            least: fold(u32::min),
-            most: fold(u32::max),
+            least: fold(|run| [&run.answered, &run.answered], u32::min),
+            most: fold(|run| [&run.answered, &run.asked], u32::max),
             first: runs[0].answered[0],
             spent: most(Timeline::spent),
             reversals: most(|run| f64::from(run.reversals)),
@@ -163,20 +168,22 @@ impl Reference {
     }
 
     /// The same where nothing that is told of any pod is true: nobody can follow a load that nobody sees, so until it has
-    /// recovered the number when the fault began is enough.
+    /// recovered the number when the fault began is enough, and what has gathered until then may take more.
     pub(crate) fn blind(mut self) -> Self {
         let until = seconds(RECOVERED) - seconds(FAULT_FROM);
         self.least[..until].iter_mut().for_each(|least| *least = (*least).min(self.first));
+        let after = seconds(FAULT_UNTIL) - seconds(FAULT_FROM);
+        self.most[after..].iter_mut().for_each(|most| *most = (*most).max(MAX_REPLICAS));
         self
     }
 }
 
 impl Comparison {
-    /// How far `bent` is from `free`.
+    /// How far the replicas of `bent` are from what `free` answered.
     pub(crate) fn of(free: &Reference, bent: &Timeline) -> Self {
         let (mut fewer, mut fewer_at, mut fewer_for_s, mut away) = (0.0, 0, 0, 0.0_f64);
         let recovered = seconds(RECOVERED) - seconds(FAULT_FROM);
-        for (second, number) in bent.answered.iter().enumerate() {
+        for (second, number) in bent.asked.iter().enumerate() {
             let [number, least, most] = [*number, free.least[second], free.most[second]].map(f64::from);
             fewer_for_s += usize::from(least - number > MAX_FEWER);
             if least - number > fewer {
