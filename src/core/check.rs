@@ -280,17 +280,26 @@ impl Case<'_> {
         limits.inventory || !limits.quotas.is_empty() || limits.power.is_some() || limits.spend.is_some()
     }
 
-    /// Five requests have waited in a Ready pod of the role, or some with a full KV cache, or some at the scheduler. Then
-    /// the safety net may hold numbers and raise them between two looks, and by more than a step.
+    /// Five requests have waited in a Ready pod of the role, or some with a full KV cache, or some at the scheduler, or a pod ran
+    /// about as many as its argument lets it, so that others may wait unseen. Then the safety net may hold numbers and raise
+    /// them between two looks, and by more than a step.
     fn pressed(&self, of_role: &[&VariantState]) -> bool {
         let reached = |series: Series<'_>, least: f64| series.iter().any(|sample| sample.value >= least);
         let waited = |series: Series<'_>| series.iter().any(|sample| sample.value > 0.0);
-        let full = |engine: &Signals| {
-            let waiting = engine.get(Signal::Waiting);
-            reached(waiting, 5.0) || (waited(waiting) && reached(engine.get(Signal::KvUsage), 0.95))
+        let full = |state: &VariantState, engine: &Signals| {
+            let (waiting, argument) = (engine.get(Signal::Waiting), state.template.sequences());
+            let runs_all =
+                argument.is_some_and(|most| reached(engine.get(Signal::Running), 0.9 * f64::from(most)));
+            runs_all
+                || reached(waiting, 5.0)
+                || (waited(waiting) && reached(engine.get(Signal::KvUsage), 0.95))
         };
-        let ready = of_role.iter().flat_map(|state| &state.replicas).filter(|one| one.phase == Phase::Ready);
-        ready.flat_map(serving).any(full) || waited(self.group.scheduler.get(Signal::SchedulerQueueSize))
+        let any_full = |state: &VariantState| {
+            let mut ready = state.replicas.iter().filter(|one| one.phase == Phase::Ready);
+            ready.any(|pod| serving(pod).any(|engine| full(state, engine)))
+        };
+        of_role.iter().any(|state| any_full(state))
+            || waited(self.group.scheduler.get(Signal::SchedulerQueueSize))
     }
 
     fn may_rest(&self, number: &Number<'_>) -> bool {

@@ -20,6 +20,7 @@ use crate::by_name::ByName;
 use crate::decision::Reason;
 use crate::isolate::Failed;
 use crate::model::{GroupId, VariantId};
+use crate::quality::Evidence;
 use crate::units::Replicas;
 
 /// What one decision leaves for the next.
@@ -129,6 +130,9 @@ pub struct GroupMemory {
     /// What analyzers have learned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub learned: Option<Box<Learned>>,
+    /// What its engines were believed to do, and what of them was contradicted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub evidence: Option<Box<Evidence>>,
     /// That the model broke when it was last tried.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed: Option<Failed>,
@@ -161,6 +165,10 @@ pub struct Learned {
     /// When it last had something to say.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub informative: Option<Timestamp>,
+    /// While one analyzer of capacity stands in for another: the share of the demand that it found when it began, for which what
+    /// there was would have been enough.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stand_in_share: Option<f64>,
     /// The throughput analyzer's.
     #[serde(skip_serializing_if = "is_default")]
     pub throughput: throughput::Memory,

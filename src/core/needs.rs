@@ -1,5 +1,5 @@
 //! Which signals a decision looks at. A source that has to ask for each may leave out the others: of the 21 that are
-//! known of a vLLM pod and its scheduler, V1 with minima above zero needs six.
+//! known of a vLLM pod and its scheduler, V1 with minima above zero needs seven.
 
 use std::collections::{BTreeMap, BTreeSet};
 

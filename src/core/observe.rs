@@ -3,14 +3,13 @@
 
 use jiff::Timestamp;
 
+use crate::analyze::reads::Declared;
 use crate::clean::{clean, not_after};
 use crate::isolate::{self, guarded};
 use crate::memory::{GroupMemory, Memory};
 use crate::model::Role;
 use crate::quality::{State, engines_of, fresh_limit, look};
-use crate::snapshot::{
-    ModelGroup, Phase, Sample, Series, Signal, SignalSet, Signals, Snapshot, SourceHealth,
-};
+use crate::snapshot::{ModelGroup, Phase, Sample, Series, Signal, Signals, Snapshot, SourceHealth};
 use crate::units::Seconds;
 
 /// Whether a model serves anything, as far as it was measured.
@@ -52,7 +51,7 @@ fn fold(now: Timestamp, group: &ModelGroup, remembered: &mut GroupMemory) {
     remembered.idle_since = idle_since(now, group, remembered);
     remembered.observed_at = Some(now);
     if let Some(rate) = remembered.learned.as_mut().and_then(|learned| learned.rate.as_mut()) {
-        rate.observe(group, now);
+        rate.observe(group, remembered.evidence.as_deref(), now);
     }
 }
 
@@ -79,7 +78,10 @@ pub fn activity(now: Timestamp, group: &ModelGroup, observed_at: Option<Timestam
     let measured = |role: Role| {
         let of_role: Vec<_> = known.iter().copied().filter(|one| one.variant.role == role).collect();
         of_role.is_empty()
-            || matches!(look(&group.source, &of_role, SignalSet::NONE, now).state, State::Fresh | State::Zero)
+            || matches!(
+                look(&group.source, &of_role, Declared::default(), now).state,
+                State::Fresh | State::Zero
+            )
     };
     if ![Role::Both, Role::Prefill, Role::Decode].into_iter().all(measured) {
         return Activity::Unknown;

@@ -124,6 +124,12 @@ impl Totals {
         Self { required, spare, ..self }
     }
 
+    /// The same with `share` of the demand.
+    #[must_use]
+    pub fn with_share(self, share: f64, up: f64, down: f64) -> Self {
+        Self { demand: self.demand * share, ..self }.judged(up, down)
+    }
+
     /// Where the answer of [`Totals::judged`] would change, all else equal; `per_replica` is what one replica can carry.
     #[must_use]
     pub fn turning_points(&self, per_replica: f64, up: f64, down: f64) -> TurningPoints {

@@ -116,9 +116,24 @@ impl Reads for Scheduler {
 /// What tells that the gauges and counters of an engine belong together, beside what an analyzer reads: the rules above the
 /// analyzers read it too.
 pub const WITNESSES: SignalSet =
-    SignalSet::of(&[Signal::Running, Signal::GenerationTokens, Signal::EngineSteps]);
+    SignalSet::of(&[Signal::Running, Signal::PromptTokens, Signal::GenerationTokens, Signal::EngineSteps]);
+
+/// What an analyzer reads of an engine of one role.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Declared {
+    /// What it cannot do without.
+    pub needed: SignalSet,
+    /// What it uses where it is there.
+    pub optional: SignalSet,
+}
 
 impl Analyzer {
+    /// What it reads of an engine of `role`.
+    #[must_use]
+    pub const fn declared(self, role: Role) -> Declared {
+        Declared { needed: self.needed(role), optional: self.optional() }
+    }
+
     /// What it needs of an engine of `role`: one that only computes prompts generates nothing that is counted.
     #[must_use]
     pub const fn needed(self, role: Role) -> SignalSet {

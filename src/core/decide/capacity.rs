@@ -6,7 +6,7 @@ use smol_str::{SmolStr, ToSmolStr};
 use super::group::Wanting;
 use super::member::{Draft, Member, Scene};
 use super::role::newest;
-use super::{TRANSITION_PATIENCE, latency, words};
+use super::{TRANSITION_PATIENCE, latency, stand_in, words};
 use crate::analyze::finding::{Analyzer, Finding};
 use crate::analyze::reads::{self, Reads};
 use crate::analyze::saturation_token::{
@@ -93,6 +93,8 @@ pub(super) fn ask(
         let Some(finding) = find(question, one.analyzer, learned) else { continue };
         let finding = cautious.map_or(finding.clone(), |cautious| finding.sparing(&cautious));
         let finding = if scene.compat.is_upstream() { finding } else { in_pods(finding, &seen) };
+        let finding =
+            if scene.is_stand_in() { stand_in::beyond(finding, utilisation, learned) } else { finding };
         let words = words::found(&finding);
         steps.push(analyzed(utilisation, &finding, words.clone()));
         said = Some(said.map_or(words.clone(), |said: SmolStr| smol_str::format_smolstr!("{said}; {words}")));
@@ -156,22 +158,25 @@ enum Estimate {
 
 /// What a member's engines were doing, and what those of pods without evidence are taken to have been doing.
 fn loads<'a>(member: &Member<'a>, unmeasured: u32, estimate: Estimate) -> Vec<Load<'a, ()>> {
-    let measured = &member.seen.loads;
+    let all = &member.seen.loads;
     let engines = unmeasured.saturating_mul(member.seen.engines_a_pod.max(1));
     let engines = usize::try_from(engines).unwrap_or(usize::MAX);
-    let busiest = || measured.iter().max_by(|a, b| a.busyness().total_cmp(&b.busyness()));
-    let mut all = measured.clone();
+    let measured = || all.iter().filter(|load| !load.is_estimated());
     match estimate {
-        Estimate::Alike => all.extend(measured.iter().cycle().take(engines)),
-        Estimate::Busiest => all.extend(busiest().into_iter().cycle().take(engines)),
+        Estimate::Alike => all.iter().chain(all.iter().cycle().take(engines)).copied().collect(),
+        Estimate::Busiest => {
+            let busiest = measured().max_by(|a, b| a.busyness().total_cmp(&b.busyness()));
+            let engines = engines + all.len() - measured().count();
+            measured().chain(busiest.into_iter().cycle().take(engines)).copied().collect()
+        }
     }
-    all
 }
 
 fn see<'m, 'a>(scene: Scene<'_>, member: &'m Member<'a>, estimate: Estimate) -> Seen<'m, 'a> {
     // Who does not show anything yet may just not have been scraped; who did not for long does serve.
     let silent = member.seen.absent.min(member.seen.incomplete);
-    let hidden = member.seen.unmeasured().saturating_sub(member.seen.absent).saturating_add(silent);
+    let unmeasured = member.seen.unmeasured().saturating_sub(member.seen.estimated);
+    let hidden = unmeasured.saturating_sub(member.seen.absent).saturating_add(silent);
     let hidden = if scene.compat.is_upstream() || member.seen.loads.is_empty() { 0 } else { hidden };
     let loads = loads(member, hidden, estimate);
     let unseen = Replicas::new(member.seen.absent.saturating_sub(if hidden > 0 { silent } else { 0 }));
@@ -254,8 +259,7 @@ fn tokens(question: Question<'_, '_, '_>, learned: &mut Learned) -> Finding {
 
 /// Requests that an engine runs at once, by its arguments; 0 is not known.
 pub(super) fn max_sequences(state: &VariantState) -> u32 {
-    let engine = state.template.engine.as_ref();
-    engine.and_then(|engine| u32::try_from(engine.max_sequences).ok()).unwrap_or(0)
+    state.template.sequences().unwrap_or(0)
 }
 
 fn variant_input<'a>(one: &Seen<'_, 'a>) -> VariantInput<'a> {

@@ -10,13 +10,14 @@ use super::capacity::{self, Asked};
 use super::member::{Draft, Member, Scene};
 use super::{bounds, fits, role, saturated, stand_in, words, zero};
 use crate::analyze::finding::Analyzer;
+use crate::analyze::reads::{Declared, WITNESSES};
 use crate::by_name::ByName;
 use crate::clean::remembered;
 use crate::decision::{Cause, Decision, SignalGap, Target, Unknown, Verdict};
 use crate::memory::{GroupMemory, Learned, VariantMemory};
 use crate::model::{Role, VariantId};
 use crate::optimize::Plan;
-use crate::quality::look_at;
+use crate::quality::{Evidence, look_at};
 use crate::report::{GroupReport, Stage, Step};
 use crate::snapshot::VariantState;
 use crate::units::{Replicas, Seconds};
@@ -55,6 +56,7 @@ impl<'a> Wanting<'a> {
             idle_since: until_now(before.idle_since),
             observed_at: until_now(before.observed_at),
             learned: before.learned.clone(),
+            evidence: None,
             failed: None,
             variants: ByName::with_capacity(scene.group.variants.len()),
         });
@@ -73,9 +75,11 @@ impl<'a> Wanting<'a> {
         for state in &self.scene.group.variants {
             let Some(scale) = state.scale else { continue };
             let memory = self.remembered(&state.variant.id.name);
-            let needed = self.scene.analyzer.needed(state.variant.role);
-            members.push(Member { state, scale, memory, seen: look_at(state, needed, self.scene.now) });
+            let declared = self.scene.analyzer.declared(state.variant.role);
+            let seen = look_at(state, declared, self.scene.evidence, self.scene.now);
+            members.push(Member { state, scale, memory, seen });
         }
+        self.memory.evidence = self.evidence_after(&members);
         let role = |member: &Member<'_>| member.state.variant.role;
         members.sort_by_key(role);
         self.saturated = saturated::find(self.scene, &members);
@@ -110,12 +114,25 @@ impl<'a> Wanting<'a> {
             // Who decides by something else need not go on learning for it.
             learned.rate = None;
         }
+        if self.stand_ins.is_empty() {
+            learned.stand_in_share = None;
+        }
         self.members = members;
         if !open.is_empty() {
             let scene = self.scene.by(decides);
             self.asked = capacity::ask(scene, &self.members, open, &mut learned, &mut self.steps);
         }
         self.memory.learned = Some(learned).filter(|learned| **learned != Learned::default());
+    }
+
+    /// What is remembered of the evidence after this look.
+    fn evidence_after(&self, members: &[Member<'_>]) -> Option<Box<Evidence>> {
+        let Declared { needed, optional } = self.scene.analyzer.declared(Role::Both);
+        let reads = needed.with(optional).with(WITNESSES);
+        let none = Evidence::default();
+        let before = self.scene.evidence.unwrap_or(&none);
+        let seen = members.iter().map(|member| (member.state, &member.seen));
+        Some(Box::new(before.after(seen, reads, self.scene.now))).filter(|after| !after.is_empty())
     }
 
     /// Who decides about `role` instead of the model's analyzer.

@@ -11,7 +11,7 @@ use crate::analyze::finding::Analyzer;
 use crate::decision::Reason;
 use crate::memory::{GroupMemory, VariantMemory};
 use crate::model::{Compat, GroupId, ModelPolicy, Policy, ScaleToZero, ServiceClass, UnitCost, VariantId};
-use crate::quality::{Rights, VariantSight, is_full};
+use crate::quality::{Evidence, Rights, VariantSight, is_full};
 use crate::snapshot::{ModelGroup, Scale, VariantState};
 use crate::units::{Replicas, Seconds};
 
@@ -31,6 +31,8 @@ pub(super) struct Scene<'a> {
     pub(super) classes: &'a [ServiceClass],
     pub(super) unit_costs: &'a BTreeMap<SmolStr, UnitCost>,
     pub(super) group: &'a ModelGroup,
+    /// What is remembered of the group's evidence.
+    pub(super) evidence: Option<&'a Evidence>,
     /// The analyzer's next look is due.
     pub(super) due: bool,
     /// Something is shared, so that additions may be held back.
@@ -45,7 +47,7 @@ impl<'a> Scene<'a> {
         now: Timestamp,
         id: &'a GroupId,
         group: &'a ModelGroup,
-        before: Option<&GroupMemory>,
+        before: Option<&'a GroupMemory>,
         policy: &'a Policy,
     ) -> Self {
         // A look in the future was taken before the clock was set back.
@@ -69,6 +71,7 @@ impl<'a> Scene<'a> {
             classes,
             unit_costs,
             group,
+            evidence: before.and_then(|before| before.evidence.as_deref()),
             due,
             saturated: false,
         }

@@ -90,7 +90,7 @@ fn ask(
     let members = removal.members();
     let memory = learned.rate.get_or_insert_with(|| {
         let mut memory = Memory::default();
-        memory.observe(scene.group, scene.now);
+        memory.observe(scene.group, scene.evidence, scene.now);
         Box::new(memory)
     });
     let Memory { knowledge, control, .. } = &mut **memory;

@@ -16,7 +16,7 @@ use crate::model::Role;
 use crate::observe::held_by_scheduler;
 use crate::quality::{SATURATED_WINDOW, SaturatedPods, State, queue_never_empties, saturated};
 use crate::report::{Relief, Stage, Step, Value};
-use crate::snapshot::{Phase, SourceHealth};
+use crate::snapshot::{Phase, Replica, SourceHealth};
 use crate::units::{Replicas, Seconds};
 
 /// Replicas that one growth orders at most, as the rate policy's decisions: no model has as many, and half of a number that
@@ -38,6 +38,20 @@ pub(super) enum Evidence {
     Queue,
 }
 
+impl Evidence {
+    /// How long replicas that have become Ready have to show what they relieve. Who sees no queue does not see how long it has
+    /// become meanwhile: twice the time.
+    const fn window(self) -> Seconds {
+        match self {
+            Self::Pods(SaturatedPods { inferred: true, .. }) => INFERRED_WINDOW,
+            Self::Pods(_) | Self::Queue => SATURATED_WINDOW,
+        }
+    }
+}
+
+/// See [`Evidence::window`].
+const INFERRED_WINDOW: Seconds = Seconds::whole(120);
+
 /// The roles of `members` (sorted by role) that are saturated. The scheduler's queue is the whole model's: it counts where no
 /// role's pods are saturated, and then for all roles that serve. When the source does not answer, nothing is saturated.
 pub(super) fn find(scene: Scene<'_>, members: &[Member<'_>]) -> Vec<(Role, Evidence)> {
@@ -58,7 +72,11 @@ pub(super) fn find(scene: Scene<'_>, members: &[Member<'_>]) -> Vec<(Role, Evide
 
 fn pods(scene: Scene<'_>, members: &[Member<'_>]) -> Option<SaturatedPods> {
     let ready = members.iter().map(|member| member.scale.ready.get()).fold(0, u32::saturating_add);
-    saturated(members.iter().flat_map(|member| &member.state.replicas), ready, scene.now)
+    let doubted = members.iter().flat_map(|member| &member.seen.queue_doubted);
+    let doubted: Vec<_> = doubted.collect();
+    let instead =
+        |replica: &Replica| doubted.iter().find(|(pod, _)| *pod == replica.pod).map(|(_, full)| *full);
+    saturated(members.iter().flat_map(|member| &member.state.replicas), ready, instead, scene.now)
 }
 
 /// Holds the numbers of the saturated roles of `members`, and raises them where nothing keeps them from growing.
@@ -75,8 +93,9 @@ pub(super) fn relieve(
         let first = members.iter().take_while(|member| !of_role(member)).count();
         let end = first + members[first..].iter().take_while(of_role).count();
         let (members, drafts) = (&mut members[first..end], &mut drafts[first..end]);
-        let stand =
-            |(member, draft): (&Member<'_>, &Draft)| Stand::new(scene, learned.as_deref(), member, draft);
+        let stand = |(member, draft): (&Member<'_>, &Draft)| {
+            Stand::new(scene, learned.as_deref(), *evidence, (member, draft))
+        };
         let mut stands: Vec<Stand> = members.iter().zip(drafts.iter()).map(stand).collect();
         let relief = grow(scene, members, &mut stands);
         if relief == Relief::Growing {
@@ -121,7 +140,12 @@ struct Stand {
 }
 
 impl Stand {
-    fn new(scene: Scene<'_>, learned: Option<&Learned>, member: &Member<'_>, draft: &Draft) -> Self {
+    fn new(
+        scene: Scene<'_>,
+        learned: Option<&Learned>,
+        evidence: Evidence,
+        (member, draft): (&Member<'_>, &Draft),
+    ) -> Self {
         let known = learned.and_then(|learned| learned.rate.as_ref());
         let known = known.and_then(|rate| rate.knowledge.variants.get(member.name()));
         let (pods, prior) = (starts_of(member.state), scene.model.rate.start_up.get());
@@ -156,8 +180,10 @@ impl Stand {
             None
         };
         // A second look at the moment of an order moves nothing.
-        let waits =
-            coming > 0 || grew || ordered == Some(scene.now) || relieves(scene, member, start, ordered);
+        let waits = coming > 0
+            || grew
+            || ordered == Some(scene.now)
+            || relieves(scene, member, start, ordered, evidence.window());
         Self { running, floor, number, max, coming, waits, start, block, raised: false }
     }
 
@@ -188,15 +214,21 @@ fn coming(scene: Scene<'_>, member: &Member<'_>, start: Seconds, ordered: Option
     missing.min(young.saturating_add(unordered))
 }
 
-/// A pod of the last order has become Ready within the window: what it relieves shows in the next scrapes.
-fn relieves(scene: Scene<'_>, member: &Member<'_>, start: Seconds, ordered: Option<Timestamp>) -> bool {
+/// A pod of the last order has become Ready within `window`: what it relieves shows in the next scrapes.
+fn relieves(
+    scene: Scene<'_>,
+    member: &Member<'_>,
+    start: Seconds,
+    ordered: Option<Timestamp>,
+    window: Seconds,
+) -> bool {
     let age = |at: Timestamp| Seconds::between(at, scene.now).get();
-    let longest = MAX_STARTS * start.get() + LEAD + SATURATED_WINDOW.get();
+    let longest = MAX_STARTS * start.get() + LEAD + window.get();
     let Some(ordered) = ordered.filter(|at| age(*at) < longest) else { return false };
     let ready = member.state.replicas.iter().filter(|replica| replica.phase == Phase::Ready);
     let mut ready =
         ready.filter(|replica| replica.created >= ordered).filter_map(|replica| replica.ready_since);
-    ready.any(|since| age(since) < SATURATED_WINDOW.get())
+    ready.any(|since| age(since) < window.get())
 }
 
 /// Raises the numbers of a saturated fleet to half more than runs, if nothing that was ordered is on its way: of the cheapest
@@ -303,7 +335,7 @@ impl Fleet<'_> {
         let id = member.id();
         let stays = if held { "nothing is removed; " } else { "" };
         let why = match self.evidence {
-            Evidence::Pods(SaturatedPods { saturated, ready }) => format_smolstr!(
+            Evidence::Pods(SaturatedPods { saturated, ready, .. }) => format_smolstr!(
                 "in every scrape of the last minute {saturated} of {ready} Ready pods had 5 requests waiting, or a full KV cache and requests waiting"
             ),
             Evidence::Queue => {

@@ -1,19 +1,20 @@
 //! Who decides where the model's analyzer cannot be measured, and what is told of it: never stuck, and never silent.
 
 use super::member::{Member, Scene};
-use crate::analyze::finding::Analyzer;
+use crate::analyze::finding::{Analyzer, Finding, Totals};
 use crate::decision::{GapCause, SignalGap};
-use crate::model::Role;
+use crate::memory::Learned;
+use crate::model::{Role, Utilisation};
 use crate::quality::{VariantSight, engines_of, look_at, shown};
 use crate::snapshot::{Phase, SourceHealth};
 
 /// The roles of which the model's analyzer can measure no pod although something is seen of them, each with the best analyzer
 /// that can. Their members are looked at anew, for that one. Analyzers of capacity look at all roles together, so they are
 /// replaced together.
-pub(super) fn choose(scene: Scene<'_>, members: &mut [Member<'_>]) -> Vec<(Role, Analyzer)> {
-    let role = |member: &Member<'_>| member.state.variant.role;
-    let by_role = |one: &Member<'_>, next: &Member<'_>| role(one) == role(next);
-    let unmeasured = |members: &[Member<'_>]| {
+pub(super) fn choose<'a>(scene: Scene<'a>, members: &mut [Member<'a>]) -> Vec<(Role, Analyzer)> {
+    let role = |member: &Member<'a>| member.state.variant.role;
+    let by_role = |one: &Member<'a>, next: &Member<'a>| role(one) == role(next);
+    let unmeasured = |members: &[Member<'a>]| {
         let active = || members.iter().filter(|member| member.active());
         active().any(|member| !member.seen.observations.is_empty())
             && active().all(|member| member.seen.loads.is_empty())
@@ -32,9 +33,11 @@ pub(super) fn choose(scene: Scene<'_>, members: &mut [Member<'_>]) -> Vec<(Role,
             continue;
         };
         for analyzer in scene.analyzer.stand_ins() {
-            let needed = analyzer.needed(role);
-            let sights: Vec<VariantSight<'_>> =
-                members.iter().map(|member| look_at(member.state, needed, scene.now)).collect();
+            let declared = analyzer.declared(role);
+            let sights: Vec<VariantSight<'_>> = members
+                .iter()
+                .map(|member| look_at(member.state, declared, scene.evidence, scene.now))
+                .collect();
             let last = scene.analyzer.stand_ins().last() == Some(analyzer);
             if last || sights.iter().any(|sight| !sight.loads.is_empty()) {
                 members.iter_mut().zip(sights).for_each(|(member, sight)| member.seen.measured_by(sight));
@@ -80,4 +83,19 @@ pub(super) fn gap(
         contradicted: seen.contradicted.iter().collect(),
         stand_in,
     })
+}
+
+/// The finding of a stand-in, which has another opinion of the same load than the analyzer it stands in for: what there was when it
+/// began was enough, so only what is asked beyond that adds replicas.
+pub(super) fn beyond(
+    mut finding: Finding,
+    Utilisation { up, down }: Utilisation,
+    learned: &mut Learned,
+) -> Finding {
+    let Totals { demand, anticipated, .. } = finding.total;
+    let enough = || if demand > 0.0 { (up * anticipated / demand).min(1.0) } else { 1.0 };
+    let share = *learned.stand_in_share.get_or_insert_with(enough);
+    finding.total = finding.total.with_share(share, up, down);
+    finding.roles.values_mut().for_each(|totals| *totals = totals.with_share(share, up, down));
+    finding
 }

@@ -12,7 +12,7 @@ use super::start_up::starts_of;
 use super::token_shape::Sizes;
 use crate::analyze::finding::Analyzer;
 use crate::model::Role;
-use crate::quality::{cover, engines_of, stale_limit};
+use crate::quality::{Evidence, Judge, engines_of, stale_limit};
 use crate::snapshot::{
     ModelGroup, Phase, Replica, Sample, Series, Signal, SignalSet, Signals, VariantState, median_gap,
 };
@@ -32,10 +32,19 @@ struct Source<'a> {
     ready: Moment,
     /// Serving processes of its variant.
     pods: f64,
-    /// It shows all that is learned from, and nothing that contradicts it.
-    measured: bool,
+    /// What is learned from and missing or contradicted.
+    lacks: SignalSet,
+    /// Of these, the contradicted ones.
+    contradicted: SignalSet,
+}
+
+impl Source<'_> {
     /// It shows what arrives.
-    counted: bool,
+    fn is_counted(&self) -> bool {
+        let shows = |signals: &[Signal]| self.lacks.and(SignalSet::of(signals)).is_empty();
+        shows(&[Signal::TimeToFirstTokenCount])
+            || shows(&[Signal::RequestGenerationTokensCount, Signal::Running])
+    }
 }
 
 /// One new reading of a source.
@@ -47,7 +56,7 @@ struct Reading {
 }
 
 /// Takes in what is new in `group`. Twice with the same samples is the same as once.
-pub fn fold(group: &ModelGroup, now: Timestamp, knowledge: &mut Knowledge) {
+pub fn fold(group: &ModelGroup, evidence: Option<&Evidence>, now: Timestamp, knowledge: &mut Knowledge) {
     knowledge.variants.retain(|name, _| group.variants.iter().any(|one| one.variant.id.name == *name));
     let roles = [Role::Both, Role::Decode, Role::Prefill];
     for role in roles {
@@ -58,7 +67,7 @@ pub fn fold(group: &ModelGroup, now: Timestamp, knowledge: &mut Knowledge) {
             continue;
         }
         variants.iter().for_each(|one| begin(one, now.into(), knowledge));
-        fold_role(role, group, (&variants, now), knowledge);
+        fold_role(role, group, (&variants, evidence, now), knowledge);
     }
     for state in &group.variants {
         let known = knowledge.variants.or_default(&state.variant.id.name);
@@ -100,27 +109,30 @@ fn is_of(key: &str, pod: &str) -> bool {
     key.strip_prefix(pod).is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
 }
 
-/// What arrivals are counted by.
-const ARRIVALS: SignalSet = SignalSet::of(&[Signal::TimeToFirstTokenCount, Signal::Waiting]);
-
-fn sources<'a>(role: Role, variants: &[&'a VariantState], now: Timestamp) -> Vec<Source<'a>> {
-    let needed = Analyzer::Rate.needed(role);
+fn sources<'a>(
+    role: Role,
+    variants: &[&'a VariantState],
+    evidence: Option<&Evidence>,
+    now: Timestamp,
+) -> Vec<Source<'a>> {
+    let declared = Analyzer::Rate.declared(role);
     let mut sources = Vec::new();
     for variant in variants.iter().copied() {
         let first = sources.len();
+        let judge = Judge::new(variant, declared, evidence, now);
         for replica in variant.replicas.iter().filter(|one| one.phase == Phase::Ready) {
             let ready = replica.ready_since.unwrap_or(replica.created).into();
             sources.extend(engines_of(replica).map(|(engine, signals)| {
-                let coverage = cover(signals, needed, now);
-                let lacks = coverage.missing.with(coverage.contradicted);
+                let coverage = judge.judge(replica, engine, signals).coverage;
+                let contradicted = coverage.contradicted.and(declared.needed);
                 Source {
                     variant,
                     key: key_of(replica, engine),
                     signals,
                     ready,
                     pods: 0.0,
-                    measured: lacks.is_empty(),
-                    counted: lacks.and(ARRIVALS).is_empty(),
+                    lacks: coverage.missing.with(contradicted),
+                    contradicted,
                 }
             }));
         }
@@ -133,17 +145,18 @@ fn sources<'a>(role: Role, variants: &[&'a VariantState], now: Timestamp) -> Vec
 /// The readings of all sources that are new, in the order of time.
 fn readings(sources: &[Source<'_>], knowledge: &Knowledge) -> Vec<Reading> {
     let mut readings = Vec::new();
-    for (source, one) in sources.iter().enumerate().filter(|(_, one)| one.counted) {
+    for (source, one) in sources.iter().enumerate().filter(|(_, one)| one.is_counted()) {
         let known = knowledge.variants.get(&one.variant.variant.id.name);
         let known = known.and_then(|known| known.pods.get(&one.key));
         let mut last = known.map(|pod| pod.frame.at);
-        let firsts = one.signals.get(Signal::TimeToFirstTokenCount);
+        let times = one.signals.rows().times();
         // What was not believed is not read later either, but for where it stands now.
-        let newest = firsts.last().filter(|_| known.is_some_and(|pod| pod.doubted));
-        for sample in firsts.iter().filter(|sample| newest.is_none_or(|newest| sample.at == newest.at)) {
-            let at = Moment::from(sample.at);
+        let lacked = known.is_some_and(|pod| !pod.lacked.is_empty());
+        let newest = times.len().saturating_sub(1);
+        for scraped in &times[if lacked { newest } else { 0 }..] {
+            let at = Moment::from(*scraped);
             if last.is_none_or(|last| last.until(at) >= APART) {
-                readings.push(Reading { at, source, scraped: sample.at });
+                readings.push(Reading { at, source, scraped: *scraped });
                 last = Some(at);
             }
         }
@@ -155,10 +168,10 @@ fn readings(sources: &[Source<'_>], knowledge: &Knowledge) -> Vec<Reading> {
 fn fold_role(
     role: Role,
     group: &ModelGroup,
-    (variants, now): (&[&VariantState], Timestamp),
+    (variants, evidence, now): (&[&VariantState], Option<&Evidence>, Timestamp),
     knowledge: &mut Knowledge,
 ) {
-    let sources = sources(role, variants, now);
+    let sources = sources(role, variants, evidence, now);
     let readings = readings(&sources, knowledge);
     let unread = variants.iter().flat_map(|one| &one.replicas);
     let unread: Vec<Moment> = unread
@@ -170,10 +183,16 @@ fn fold_role(
     let queue = group.scheduler.get(Signal::SchedulerQueueSize);
     let Knowledge { roles, variants: known } = knowledge;
     let known_role = roles.entry(role).or_default();
-    for source in sources.iter().filter(|source| !source.counted) {
-        let pods = known.get_mut(&source.variant.variant.id.name).map(|known| &mut known.pods);
-        if let Some(pod) = pods.and_then(|pods| pods.get_mut(&source.key)) {
-            pod.doubted = true;
+    for source in &sources {
+        let variant = known.or_default(&source.variant.variant.id.name);
+        let pod = variant.pods.get_mut(&source.key);
+        let lacked = pod.as_ref().map_or(SignalSet::NONE, |pod| pod.lacked);
+        if let Some(pod) = pod.filter(|_| !source.is_counted()) {
+            pod.lacked = lacked.with(source.lacks);
+        }
+        if !source.contradicted.without(lacked).is_empty() {
+            variant.take_back();
+            known_role.take_back();
         }
     }
     let mut rest = &readings[..];
@@ -187,6 +206,7 @@ fn fold_role(
             let variant = known.or_default(&source.variant.variant.id.name);
             take(role, reading, source, variant, known_role, &mut sizes);
         }
+        known_role.keep(end);
         known_role.shape.learn(end, &sizes);
         known_role.arrivals.close(end, held(queue, end), known_role.level, served);
         known_role.dispersion.take(known_role.arrivals.bins());
@@ -211,7 +231,8 @@ fn take(
         let gap = last.frame.at.until(reading.at);
         gap <= HOLE || gap <= stale_limit(source.signals.interval()).get()
     });
-    let (doubted, doubted_before) = (!source.measured, last.is_some_and(|last| last.doubted));
+    let lacked = source.lacks;
+    let lacking = last.map_or(lacked, |last| last.lacked.with(lacked));
     let frame = Frame::read(source.signals, reading.scraped, bridged.as_ref().map(|last| &last.frame));
     let shown = || source.signals.newest(Signal::KvCapacity).map(|sample| sample.value);
     let cache =
@@ -224,13 +245,14 @@ fn take(
         None => {
             known.arrivals.begin(reading.at);
             known.shape.begin(reading.at, &Sizes::of(role, &frame.since(&Frame::blank(reading.at))));
-            variant.pods.insert(source.key.clone(), Pod { frame, full: 0, most: 0.0, doubted, cache });
+            variant.pods.insert(source.key.clone(), Pod { frame, full: 0, most: 0.0, lacked, cache });
             return;
         }
     };
     let growth = frame.since(&before);
+    variant.keep(reading.at);
     let mut row = bridged.map_or((0, 0.0), |last| (last.full, last.most));
-    let measured = !doubted && !doubted_before;
+    let measured = lacking.is_empty();
     if measured {
         if watched {
             row = variant.learn(role, &growth, row);
@@ -238,14 +260,14 @@ fn take(
         variant.occupancy.learn(&growth, source.pods);
         variant.steps.learn(&growth, source.pods);
     }
-    if let Some(arrivals) = growth.arrivals() {
+    if let Some(arrivals) = growth.arrivals(lacking) {
         known.arrivals.add(growth.from, growth.to, arrivals);
     }
     if measured {
         sizes.add(&Sizes::of(role, &growth));
     }
     let (full, most) = row;
-    variant.pods.insert(source.key.clone(), Pod { frame, full, most, doubted, cache });
+    variant.pods.insert(source.key.clone(), Pod { frame, full, most, lacked, cache });
 }
 
 /// What the gateway held at `at`.

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::moment::Moment;
-use crate::snapshot::{Sample, Signal, Signals};
+use crate::snapshot::{Sample, Signal, SignalSet, Signals};
 
 /// Counters of a serving process, as they stand, or what they grew by. One that was not read is -1 where it stands, and not a
 /// number where it grew.
@@ -202,11 +202,23 @@ impl Growth {
         self.from.until(self.to)
     }
 
-    /// Requests that arrived: those that got their first token, and those that joined the waiting ones. Right in
-    /// overload too. `None` when first tokens were not read.
+    /// Requests that arrived, by what is not `lacking`: those that got their first token, and those that joined the waiting
+    /// ones; right in overload too. Else those that finished, and those that joined the running and waiting ones. `None` when
+    /// neither was read.
     #[must_use]
-    pub fn arrivals(&self) -> Option<f64> {
-        let arrivals = self.counted.firsts + self.after.waiting - self.before.waiting;
+    pub fn arrivals(&self, lacking: SignalSet) -> Option<f64> {
+        let shows = |signals: &[Signal]| lacking.and(SignalSet::of(signals)).is_empty();
+        let joined =
+            |signal: Signal, after: f64, before: f64| if shows(&[signal]) { after - before } else { 0.0 };
+        let waiting = joined(Signal::Waiting, self.after.waiting, self.before.waiting);
+        let begun = if shows(&[Signal::TimeToFirstTokenCount]) {
+            self.counted.firsts
+        } else if shows(&[Signal::RequestGenerationTokensCount, Signal::Running]) {
+            self.counted.finished + self.after.running - self.before.running
+        } else {
+            return None;
+        };
+        let arrivals = begun + waiting;
         arrivals.is_finite().then_some(arrivals)
     }
 }

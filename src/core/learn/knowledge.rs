@@ -12,6 +12,7 @@ use super::extremes::Highs;
 use super::frame::{Frame, Growth};
 use super::moment::Moment;
 use super::occupancy::{Occupancy, StepTokens};
+use super::past::Past;
 use super::start_up::StartUps;
 use super::step_time::{Fit, Sample};
 use super::surge::Surges;
@@ -19,6 +20,7 @@ use super::token_shape::TokenShape;
 use super::{is_default, short};
 use crate::by_name::ByName;
 use crate::model::Role;
+use crate::snapshot::SignalSet;
 
 /// Peaks that survive a restart.
 const PEAKS_KEPT: usize = 12;
@@ -75,6 +77,9 @@ pub struct RoleKnowledge {
     /// Loads of the last minutes, in replicas.
     #[serde(skip_serializing_if = "is_default")]
     pub peaks: Highs,
+    /// How large requests were a while ago. Not kept over a restart.
+    #[serde(skip_serializing_if = "is_default")]
+    pub past: Box<Past<TokenShape>>,
 }
 
 /// What is known of one variant.
@@ -114,9 +119,23 @@ pub struct VariantKnowledge {
     /// When a limit last left it less than was wanted. Not kept over a restart.
     #[serde(skip_serializing_if = "is_default")]
     pub denied: Option<Moment>,
+    /// What was learned of a step a while ago. Not kept over a restart.
+    #[serde(skip_serializing_if = "is_default")]
+    pub past: Box<Past<Learned>>,
     /// Pods that were ready and failed, as far as others were ordered for them. Not kept over a restart.
     #[serde(skip_serializing_if = "is_default")]
     pub replaced: Replaced,
+}
+
+/// What [`VariantKnowledge`] has learned from counters and gauges.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Learned {
+    fit: Fit,
+    first_token: Option<f64>,
+    occupancy: Occupancy,
+    steps: StepTokens,
+    limit: Option<f64>,
+    most_running: f64,
 }
 
 /// How many pods that failed are replaced, and since when.
@@ -153,9 +172,9 @@ pub struct Pod {
     /// The most that ran in these.
     #[serde(default, skip_serializing_if = "is_default")]
     pub most: f64,
-    /// What it showed lately was missing or contradicted: what grew since then is of nobody knows when.
+    /// What of it was missing or contradicted lately: what that grew by since then is of nobody knows when.
     #[serde(default, skip_serializing_if = "is_default")]
-    pub doubted: bool,
+    pub lacked: SignalSet,
     /// Tokens that its KV cache held when it was first read: a process cannot change that.
     #[serde(default, skip_serializing_if = "is_default")]
     pub cache: Option<f64>,
@@ -173,6 +192,7 @@ impl Knowledge {
                 shape: own.shape.kept(),
                 surges: own.surges.kept(),
                 peaks: own.peaks.kept(PEAKS_KEPT),
+                past: Box::default(),
             })
         };
         let variant = |(name, own): (&SmolStr, &VariantKnowledge)| {
@@ -183,6 +203,7 @@ impl Knowledge {
                 occupancy: own.occupancy.kept(),
                 steps: own.steps.kept(),
                 denied: None,
+                past: Box::default(),
                 replaced: Replaced::default(),
                 ..own.clone()
             };
@@ -201,10 +222,12 @@ impl Knowledge {
             role.arrivals.not_after(latest);
             role.surges.not_after(now);
             role.peaks.not_after(now);
+            role.past.not_after(latest);
         }
         for variant in self.variants.values_mut() {
             variant.fit.not_after(latest);
             variant.starts.not_after(latest);
+            variant.past.not_after(latest);
             variant.denied = variant.denied.map(|at| at.min(now));
             variant.replaced.at = variant.replaced.at.map(|at| at.min(now));
             variant.pods.retain_values(|pod| pod.frame.at <= latest);
@@ -212,7 +235,41 @@ impl Knowledge {
     }
 }
 
+impl RoleKnowledge {
+    /// Remembers what is known, to be able to take back what is learned from now on.
+    pub(super) fn keep(&mut self, now: Moment) {
+        let Self { past, shape, .. } = self;
+        past.keep(now, || *shape);
+    }
+
+    /// Forgets what was learned from signals that are contradicted.
+    pub(super) fn take_back(&mut self) {
+        self.shape = self.past.take_back().unwrap_or_else(|| std::mem::take(&mut self.shape));
+    }
+}
+
 impl VariantKnowledge {
+    /// Remembers what is known, to be able to take back what is learned from now on.
+    pub(super) fn keep(&mut self, now: Moment) {
+        let Self { past, fit, first_token, occupancy, steps, limit, most_running, .. } = self;
+        past.keep(now, || Learned {
+            fit: *fit,
+            first_token: *first_token,
+            occupancy: *occupancy,
+            steps: *steps,
+            limit: *limit,
+            most_running: *most_running,
+        });
+    }
+
+    /// Forgets what was learned from signals that are contradicted.
+    pub(super) fn take_back(&mut self) {
+        let Some(learned) = self.past.take_back() else { return };
+        let Learned { fit, first_token, occupancy, steps, limit, most_running } = learned;
+        (self.fit, self.first_token, self.occupancy) = (fit, first_token, occupancy);
+        (self.steps, self.limit, self.most_running) = (steps, limit, most_running);
+    }
+
     /// Learns from one process of `role` that was read twice. Returns how many readings in a row have shown a limit, and the
     /// most that ran in them.
     pub(super) fn learn(&mut self, role: Role, growth: &Growth, row: (u8, f64)) -> (u8, f64) {

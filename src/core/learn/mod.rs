@@ -11,6 +11,7 @@ mod frame;
 mod knowledge;
 mod moment;
 mod occupancy;
+mod past;
 mod start_up;
 mod step_time;
 mod surge;

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::sim::Rng;
+use crate::snapshot::{Signal, SignalSet};
 
 /// Arrivals of a Poisson process of `mean` arrivals.
 fn poisson(rng: &mut Rng, mean: f64) -> f64 {
@@ -275,4 +276,33 @@ fn a_limit_of_32_does_not_flicker_when_a_scrape_falls_between_an_end_and_a_begin
     assert!(found[3..].iter().all(|limit| *limit == Some(32.0)), "{found:?}");
     let lowered = limits(&[32.0, 32.0, 32.0, 32.0, 9.0, 16.0, 16.0, 15.0, 16.0]);
     assert_eq!(lowered.last(), Some(&Some(16.0)), "another limit is learned");
+}
+
+#[test]
+fn what_was_learned_in_the_last_minute_and_a_half_is_taken_back() {
+    let mut past = past::Past::default();
+    let at = |second: i64| Moment::from(jiff::Timestamp::from_second(1_800_000_000 + second).unwrap());
+    assert_eq!(past.take_back(), None, "nothing is remembered yet");
+    (0..=40).for_each(|look| past.keep(at(look * 5), || look * 5));
+    assert_eq!(past.take_back(), Some(90), "what was known at 180 s is not settled at 200 s");
+    past.keep(at(205), || 205);
+    assert_eq!(past.take_back(), Some(90), "taken back twice it is the same");
+}
+
+#[test]
+fn arrivals_are_counted_by_what_is_believed() {
+    let counted = Counters { firsts: 40.0, finished: 12.0, ..Counters::default() };
+    let [before, after] =
+        [(3.0, 10.0), (8.0, 14.0)].map(|(waiting, running)| Gauges { waiting, running, usage: 0.5 });
+    let at = Moment::from(jiff::Timestamp::UNIX_EPOCH);
+    let growth = Growth { from: at, to: at.plus(10.0), counted, before, after };
+    let arrivals = |lacking: &[Signal]| growth.arrivals(SignalSet::of(lacking));
+    assert_eq!(arrivals(&[]), Some(45.0), "those that began and those that joined the queue");
+    assert_eq!(
+        arrivals(&[Signal::TimeToFirstTokenCount]),
+        Some(21.0),
+        "finished, and joined those that run or wait"
+    );
+    assert_eq!(arrivals(&[Signal::Waiting]), Some(40.0));
+    assert_eq!(arrivals(&[Signal::TimeToFirstTokenCount, Signal::Running]), None);
 }

@@ -2,19 +2,21 @@
 //! what the same engine says elsewhere. Contradicted is as good as missing: a counter that stands still while requests run
 //! says no more than one that is not there.
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
+use super::believed::Usual;
 use super::engine::{Freshness, grade, stale_limit};
-use crate::analyze::reads::WITNESSES;
+use super::unusual::{balance, unusual};
+use crate::analyze::reads::{Declared, WITNESSES};
 use crate::snapshot::{Rows, Series, Signal, SignalSet, Signals};
 use crate::units::Seconds;
 
 /// What an engine shows of the signals that are needed of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Coverage {
+pub(crate) struct Coverage {
     /// Needed, and without a sample that is not stale.
     pub missing: SignalSet,
-    /// Needed, and contradicted by another signal of the engine.
+    /// Needed or a witness of what is, and contradicted by another signal of the engine.
     pub contradicted: SignalSet,
     /// How old the oldest of the newest samples is.
     pub freshness: Freshness,
@@ -23,19 +25,35 @@ pub struct Coverage {
 impl Coverage {
     /// Everything that is needed is there and can be true.
     #[must_use]
-    pub fn is_complete(&self) -> bool {
+    pub(crate) fn is_complete(&self) -> bool {
         self.missing.is_empty() && self.contradicted.is_empty()
     }
 }
 
-/// Looks for `needed` in what an engine has shown by `now`.
-#[must_use]
-pub fn cover(signals: &Signals, needed: SignalSet, now: Timestamp) -> Coverage {
-    let (missing, freshness) = absent(signals, needed, now);
-    Coverage { missing, contradicted: contradicted(signals, needed.with(WITNESSES)).and(needed), freshness }
+/// What is known of an engine beside its samples.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Known<'a> {
+    /// Requests that it runs at once, by its arguments.
+    pub(super) sequences: Option<f64>,
+    /// What engines of its variant usually do, and since when that is known.
+    pub(super) usual: Option<(Timestamp, &'a Usual)>,
+    /// When its pod began to serve.
+    pub(super) born: Timestamp,
+    /// Its last scrape that is known to contradict itself.
+    pub(super) after: Option<Timestamp>,
 }
 
-fn absent(signals: &Signals, needed: SignalSet, now: Timestamp) -> (SignalSet, Freshness) {
+/// Looks for what is `declared` in what `engine` has shown by `now`.
+#[must_use]
+pub(super) fn cover(signals: &Signals, declared: Declared, engine: Known<'_>, now: Timestamp) -> Coverage {
+    let Declared { needed, optional } = declared;
+    let (missing, freshness) = absent(signals, needed, now);
+    let contradicted = contradicted(signals, needed.with(optional).with(WITNESSES), engine);
+    Coverage { missing, contradicted, freshness }
+}
+
+/// Of `needed`, what has no sample that is not stale; and how old the oldest of the newest samples is.
+pub(super) fn absent(signals: &Signals, needed: SignalSet, now: Timestamp) -> (SignalSet, Freshness) {
     let interval = signals.interval();
     // Nearly always every scrape has shown everything: then one time says it all.
     if let Some(at) = signals.whole_until(needed) {
@@ -60,10 +78,10 @@ const STILL_WINDOW: Seconds = Seconds::whole(30);
 const STILL_SCRAPES: usize = 3;
 /// Sums are compared over this time at most: long enough for what is under way at its ends to be a small part.
 const SUMS_WINDOW: Seconds = Seconds::whole(120);
-/// And at least over this.
-const SUMS_AT_LEAST: Seconds = Seconds::whole(60);
+/// And at least over this: three scrapes of the usual 15 s.
+const SUMS_AT_LEAST: Seconds = Seconds::whole(45);
 /// Events that are no chance: three requests, twenty tokens.
-const SOME_REQUESTS: f64 = 3.0;
+pub(super) const SOME_REQUESTS: f64 = 3.0;
 const SOME_TOKENS: f64 = 20.0;
 /// Two counts of the same thing differ by chance and by what is under way; by more than this factor they do not.
 const DIFFERENT: f64 = 1.5;
@@ -74,7 +92,15 @@ const ABOVE_RUNNING: f64 = 1.3;
 /// And the share of the running ones that latencies must account for, where nobody waits.
 const BELOW_RUNNING: f64 = 0.6;
 /// Fewer running requests than this vary too much between two scrapes to be held against anything.
-const MANY_RUNNING: f64 = 4.0;
+pub(super) const MANY_RUNNING: f64 = 4.0;
+
+/// Who has begun has finished or runs: that holds from scrape to scrape.
+const BALANCE_WINDOW: Seconds = Seconds::whole(10);
+
+/// A queue that has one length in fewer scrapes than these may just have it.
+const QUEUE_SCRAPES: usize = 3;
+/// With so much of its sequences and of its cache in use at most, an engine has room for who waits.
+const ROOMY: f64 = 0.9;
 
 /// Of each histogram its sum and count: they move together, and fall together.
 const PAIRS: [[Signal; 2]; 4] = [
@@ -84,23 +110,9 @@ const PAIRS: [[Signal; 2]; 4] = [
     [Signal::RequestGenerationTokensSum, Signal::RequestGenerationTokensCount],
 ];
 
-const COUNTERS: SignalSet = SignalSet::of(&[
-    Signal::PromptTokens,
-    Signal::GenerationTokens,
-    Signal::InterTokenLatencySum,
-    Signal::InterTokenLatencyCount,
-    Signal::TimeToFirstTokenSum,
-    Signal::TimeToFirstTokenCount,
-    Signal::RequestPromptTokensSum,
-    Signal::RequestPromptTokensCount,
-    Signal::RequestGenerationTokensSum,
-    Signal::RequestGenerationTokensCount,
-    Signal::EngineSteps,
-]);
-
 /// Scrapes that follow each other, and what was counted between the first and the last.
 #[derive(Clone, Copy)]
-struct Span<'a> {
+pub(super) struct Span<'a> {
     rows: Rows<'a>,
     /// What may be read: nothing else is asked of a source, so nothing else may change a decision.
     reads: SignalSet,
@@ -116,8 +128,12 @@ impl<'a> Span<'a> {
         (rows.times().len() >= scrapes).then_some(Self { rows, reads })
     }
 
-    fn get(&self, signal: Signal) -> Series<'a> {
+    pub(super) fn get(&self, signal: Signal) -> Series<'a> {
         if self.reads.has(signal) { self.rows.get(signal) } else { Series::default() }
+    }
+
+    fn scrapes(&self) -> usize {
+        self.rows.times().len()
     }
 
     fn seconds(&self) -> f64 {
@@ -126,15 +142,52 @@ impl<'a> Span<'a> {
     }
 
     /// What a counter grew by; `None` where both ends do not show it, or it was restarted.
-    fn grown(&self, signal: Signal) -> Option<f64> {
+    pub(super) fn grown(&self, signal: Signal) -> Option<f64> {
         let (times, series) = (self.rows.times(), self.get(signal));
         let (first, last) = (series.first()?, series.last()?);
         let ends = times.first() == Some(&first.at) && times.last() == Some(&last.at);
         (ends && !series.falls()).then_some(last.value - first.value)
     }
 
+    pub(super) const fn new(rows: Rows<'a>, reads: SignalSet) -> Self {
+        Self { rows, reads }
+    }
+
+    /// Seconds between tokens that were counted in a second.
+    pub(super) fn gap_seconds_a_second(&self) -> Option<f64> {
+        let seconds = Some(self.seconds()).filter(|seconds| *seconds > 0.0)?;
+        self.grown(Signal::InterTokenLatencySum).map(|sum| sum / seconds)
+    }
+
+    /// Tokens generated for each gap between two and each first one.
+    pub(super) fn tokens_a_gap(&self) -> Option<f64> {
+        let gaps = self.grown(Signal::InterTokenLatencyCount)?;
+        let gaps = gaps + self.grown(Signal::TimeToFirstTokenCount).unwrap_or(0.0);
+        self.grown(Signal::GenerationTokens).filter(|_| gaps >= SOME_TOKENS).map(|tokens| tokens / gaps)
+    }
+
+    /// Mean seconds between two tokens.
+    pub(super) fn gap(&self) -> Option<f64> {
+        let gaps = self.grown(Signal::InterTokenLatencyCount).filter(|gaps| *gaps >= SOME_TOKENS)?;
+        self.grown(Signal::InterTokenLatencySum).map(|sum| sum / gaps)
+    }
+
+    /// Tokens that a step generates.
+    pub(super) fn tokens_a_step(&self) -> Option<f64> {
+        let steps = self.grown(Signal::EngineSteps).filter(|steps| *steps > 0.0)?;
+        self.grown(Signal::GenerationTokens)
+            .filter(|tokens| *tokens >= SOME_TOKENS)
+            .map(|tokens| tokens / steps)
+    }
+
+    /// Prompt tokens for each that is generated.
+    pub(super) fn mix(&self) -> Option<f64> {
+        let generated = self.grown(Signal::GenerationTokens).filter(|tokens| *tokens >= SOME_TOKENS)?;
+        self.grown(Signal::PromptTokens).map(|prompts| prompts / generated)
+    }
+
     /// The least, mean and greatest of a gauge; `None` where it was not shown.
-    fn range(&self, signal: Signal) -> Option<[f64; 3]> {
+    pub(super) fn range(&self, signal: Signal) -> Option<[f64; 3]> {
         let values = self.get(signal).iter().map(|sample| sample.value);
         let (mut least, mut most, mut sum, mut count) = (f64::INFINITY, f64::NEG_INFINITY, 0.0, 0.0);
         for value in values {
@@ -145,7 +198,7 @@ impl<'a> Span<'a> {
 }
 
 /// The signals of an engine that cannot be true together.
-fn contradicted(signals: &Signals, reads: SignalSet) -> SignalSet {
+fn contradicted(signals: &Signals, reads: SignalSet, engine: Known<'_>) -> SignalSet {
     // Without running requests nothing has to move, and what is known of none can be held against nothing.
     let rows = signals.rows();
     let Some(still) = Span::of(rows, reads, STILL_WINDOW, STILL_SCRAPES) else { return SignalSet::NONE };
@@ -155,12 +208,32 @@ fn contradicted(signals: &Signals, reads: SignalSet) -> SignalSet {
     let pulse =
         [Signal::EngineSteps, Signal::GenerationTokens].into_iter().find_map(|pulse| still.grown(pulse));
     if least > 0.0 && pulse.is_some_and(|grown| grown <= 0.0) {
-        return COUNTERS;
+        // One pulse alone may be the liar.
+        let others = [Signal::GenerationTokens, Signal::InterTokenLatencyCount];
+        let moves = others.into_iter().any(|other| still.grown(other).is_some_and(|grown| grown > 0.0));
+        let gauges = SignalSet::of(&[Signal::KvUsage, Signal::Waiting, Signal::Running]);
+        let varies =
+            gauges.iter().any(|gauge| still.range(gauge).is_some_and(|[least, _, most]| least < most));
+        return match (moves, varies) {
+            (true, _) => SignalSet::of(&[Signal::EngineSteps]),
+            (false, true) => reads.without(gauges),
+            (false, false) => reads,
+        };
     }
-    let lately = |newest: &Timestamp| Span { rows: rows.since(SUMS_WINDOW.before(*newest)), reads };
-    let long = rows.times().last().map(lately).filter(|long| long.seconds() >= SUMS_AT_LEAST.get());
-    let found = halves(&still).with(counts(&still)).with(gauges(&still));
-    long.map_or(found, |long| found.with(halves(&long)).with(sums(&long)))
+    let Known { sequences, usual, born, after } = engine;
+    let alone =
+        halves(&still).with(counts(&still)).with(gauges(&still, sequences)).with(queue(&still, sequences));
+    // Who contradicts itself is no witness against another, and nor is a scrape that is known to.
+    let later = after.and_then(|after| after.checked_add(SignedDuration::from_nanos(1)).ok());
+    let (rows, reads) = (later.map_or(rows, |later| rows.since(later)), reads.without(alone));
+    let unusual = Span::of(rows, reads, STILL_WINDOW, STILL_SCRAPES).map(|span| unusual(&span, usual, born));
+    let newest =
+        Span::of(rows, reads, BALANCE_WINDOW, 2).map(|span| balance(&span, usual.map(|(_, usual)| usual)));
+    let long = |newest: &Timestamp| Span { rows: rows.since(SUMS_WINDOW.before(*newest)), reads };
+    let long = rows.times().last().map(long).filter(|long| long.seconds() >= SUMS_AT_LEAST.get());
+    let together = long.map(|long| halves(&long).with(sums(&long)));
+    let found = [unusual, newest, together].into_iter().flatten();
+    found.fold(alone, SignalSet::with)
 }
 
 /// Sums and counts of which only one has moved or fallen.
@@ -186,13 +259,15 @@ fn halves(span: &Span<'_>) -> SignalSet {
 fn counts(span: &Span<'_>) -> SignalSet {
     use Signal::{
         GenerationTokens, InterTokenLatencyCount, PromptTokens, RequestGenerationTokensCount,
-        TimeToFirstTokenCount,
+        SchedulerAttempts, TimeToFirstTokenCount, Waiting,
     };
     let grown = |signal| span.grown(signal);
     let still = |signal| grown(signal).is_some_and(|grown| grown <= 0.0);
     let least = |signal, least: f64| grown(signal).is_some_and(|grown| grown >= least);
     let begun = grown(TimeToFirstTokenCount).unwrap_or(0.0);
+    let waited = span.range(Waiting).map_or(0.0, |[_, _, most]| most);
     let rules = [
+        (SchedulerAttempts, least(TimeToFirstTokenCount, waited + SOME_REQUESTS)),
         (PromptTokens, least(TimeToFirstTokenCount, SOME_REQUESTS)),
         (GenerationTokens, least(InterTokenLatencyCount, SOME_TOKENS)),
         (InterTokenLatencyCount, least(GenerationTokens, 2.0 * begun + SOME_TOKENS)),
@@ -210,7 +285,8 @@ fn most_running(span: &Span<'_>) -> f64 {
 fn sums(span: &Span<'_>) -> SignalSet {
     use Signal::{
         GenerationTokens, InterTokenLatencyCount, InterTokenLatencySum, RequestGenerationTokensCount,
-        RequestGenerationTokensSum, Running, TimeToFirstTokenCount, TimeToFirstTokenSum, Waiting,
+        RequestGenerationTokensSum, Running, SchedulerAttempts, TimeToFirstTokenCount, TimeToFirstTokenSum,
+        Waiting,
     };
     let grown = |signal| span.grown(signal);
     let differ = |pair: Option<(f64, f64)>, slack: f64| {
@@ -227,7 +303,13 @@ fn sums(span: &Span<'_>) -> SignalSet {
     let shown = |seconds: f64| seconds / span.seconds();
     let nobody_waits = span.range(Waiting).is_some_and(|[_, _, most]| most <= 0.0);
     let accounted = gap_seconds.zip(grown(TimeToFirstTokenSum)).map(|(gaps, firsts)| shown(gaps + firsts));
-    let rules: [(bool, &[Signal]); 5] = [
+    let waited = span.range(Waiting).map_or(0.0, |[least, _, most]| most - least);
+    let rules: [(bool, &[Signal]); 6] = [
+        (
+            // Whom the scheduler sends has begun or waits.
+            differ(grown(SchedulerAttempts).zip(begun), waited + SOME_REQUESTS),
+            &[SchedulerAttempts],
+        ),
         (
             differ(begun.zip(finished), most + SOME_REQUESTS),
             &[TimeToFirstTokenCount, RequestGenerationTokensCount],
@@ -258,19 +340,42 @@ fn sums(span: &Span<'_>) -> SignalSet {
         .fold(SignalSet::NONE, |set, (_, signals)| set.with(SignalSet::of(signals)))
 }
 
-/// A gauge that repeats one value to the bit while the other that goes with it moves.
-fn gauges(span: &Span<'_>) -> SignalSet {
+/// A gauge that repeats one value to the bit while the other that goes with it moves. An engine that runs all the `sequences` it
+/// can does so for long.
+fn gauges(span: &Span<'_>, sequences: Option<f64>) -> SignalSet {
     let ranges = [Signal::KvUsage, Signal::Running].map(|signal| span.range(signal));
     let [Some([kv_least, _, kv_most]), Some([least, mean, most])] = ranges else { return SignalSet::NONE };
     let waits = span.range(Signal::Waiting).is_some_and(|[_, _, most]| most > 0.0);
     let (kv_still, still) = (kv_most <= kv_least, most <= least);
-    if kv_still && kv_least > 0.0 && kv_least < 1.0 && most - least > (0.2 * mean).max(2.0) {
+    let full = sequences.is_some_and(|sequences| least >= ROOMY * sequences);
+    // A cache that is full scrape after scrape has some wait.
+    let overfull = kv_least >= 1.0 && (waits || span.get(Signal::Waiting).is_empty());
+    if kv_still && kv_least > 0.0 && !overfull && most - least > (0.2 * mean).max(2.0) {
         SignalSet::of(&[Signal::KvUsage])
-    } else if still && least >= MANY_RUNNING && !waits && kv_most > 1.2 * kv_least {
+    } else if still && least >= MANY_RUNNING && !waits && !full && kv_most > 1.2 * kv_least {
         SignalSet::of(&[Signal::Running])
     } else {
         SignalSet::NONE
     }
+}
+
+/// A queue that repeats its length while the engine, which runs `sequences` requests at once, takes others in and has room for who
+/// waits, or had none for anybody: what is exactly as full as it can be, scrape after scrape, has some wait.
+fn queue(span: &Span<'_>, sequences: Option<f64>) -> SignalSet {
+    let [Some([least_waiting, _, most_waiting]), Some([least, _, most])] =
+        [Signal::Waiting, Signal::Running].map(|signal| span.range(signal))
+    else {
+        return SignalSet::NONE;
+    };
+    let Some(sequences) =
+        sequences.filter(|_| most_waiting <= least_waiting && span.scrapes() >= QUEUE_SCRAPES)
+    else {
+        return SignalSet::NONE;
+    };
+    let [_, _, usage] = span.range(Signal::KvUsage).unwrap_or([0.0, 0.0, 1.0]);
+    let has_room = most_waiting > 0.0 && least < most && most < ROOMY * sequences && usage < ROOMY;
+    let is_full = most_waiting <= 0.0 && least >= sequences && most <= sequences;
+    if has_room || is_full { SignalSet::of(&[Signal::Waiting]) } else { SignalSet::NONE }
 }
 
 /// The signals of `all` that at least one of `engines` shows lately.

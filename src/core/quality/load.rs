@@ -4,9 +4,11 @@ use std::marker::PhantomData;
 
 use jiff::Timestamp;
 
+use super::believed::{Instead, Usual};
+use super::coverage::Span;
 use super::engine::{recent, stale_limit};
 use crate::analyze::reads::Reads;
-use crate::snapshot::{Rows, Series, Signal, SignalSet, Signals};
+use crate::snapshot::{Rows, Sample, Series, Signal, SignalSet, Signals};
 use crate::units::{Seconds, float};
 
 /// Sizes of requests and hits of the cache are means of this window, as upstream's `rate(…[5m])`.
@@ -28,6 +30,8 @@ pub struct Load<'a, A> {
     /// For sizes.
     sizes: Rows<'a>,
     now: Timestamp,
+    /// Where not everything that it shows is believed.
+    instead: Option<Instead<'a>>,
 }
 
 pub(super) fn longer(one: Seconds, other: Seconds) -> Seconds {
@@ -53,23 +57,109 @@ impl<'a, A> Load<'a, A> {
     /// Reads `signals` at `now`; `peaks` are the scrapes of the window of the peaks.
     pub(super) fn seen(signals: &'a Signals, peaks: Rows<'a>, now: Timestamp) -> Self {
         let sizes = signals.rows().since(SIZE_WINDOW.before(now));
-        Self { reader: PhantomData, signals, peaks, sizes, now }
+        Self { reader: PhantomData, signals, peaks, sizes, now, instead: None }
+    }
+
+    /// The same with what `instead` says of signals that are not believed.
+    pub(super) fn with(self, instead: Option<Instead<'a>>) -> Self {
+        Self { instead, ..self }
+    }
+
+    /// The scrapes of the last minute, of which `reads` are read.
+    pub(super) fn lately(&self, reads: SignalSet) -> Span<'a> {
+        Span::new(self.peaks, reads)
+    }
+
+    /// Some of what an analyzer reads of it is estimated.
+    #[must_use]
+    pub fn is_estimated(&self) -> bool {
+        self.instead.is_some_and(|instead| !instead.lacking.is_empty())
+    }
+
+    /// None of `signals` is missing or contradicted.
+    fn shows(&self, signals: &[Signal]) -> bool {
+        self.instead.is_none_or(|instead| instead.lacking.and(SignalSet::of(signals)).is_empty())
+    }
+
+    /// What the variant's engines did when all was believed.
+    fn usual(&self, part: fn(&Usual) -> Option<f64>) -> Option<f64> {
+        part(self.instead?.usual?)
+    }
+
+    /// A series of `rows`, from where it is believed on.
+    fn series(&self, rows: Rows<'a>, signal: Signal) -> Series<'a> {
+        let rows = self.instead.map_or(rows, |instead| instead.rows(rows, SignalSet::of(&[signal])));
+        rows.get(signal)
+    }
+
+    pub(super) fn newest(&self, signal: Signal) -> Option<f64> {
+        self.series(self.peaks, signal).last().map(|sample| sample.value)
+    }
+
+    pub(super) fn peak(&self, signal: Signal) -> Option<f64> {
+        peak(self.series(self.peaks, signal))
+    }
+
+    /// The KV-cache usage, 0 to 1: where it is not believed, by what runs (`of` gives both).
+    pub(super) fn usage(&self, of: impl Fn(Signal) -> Option<f64>) -> Option<f64> {
+        if self.shows(&[Signal::KvUsage]) {
+            return of(Signal::KvUsage);
+        }
+        let each = self.usual(|usual| usual.kv_a_request)?;
+        of(Signal::Running)
+            .filter(|_| self.shows(&[Signal::Running]))
+            .map(|running| (running * each).min(1.0))
+    }
+
+    /// Peak waiting requests of the last minute. Where they are not believed: none waits in an engine that had room in some
+    /// scrape of it, and enough to call for more replicas in one that had not.
+    pub(super) fn waits(&self) -> Option<f64> {
+        if self.shows(&[Signal::Waiting]) {
+            return self.peak(Signal::Waiting);
+        }
+        let most = self.instead?.sequences.filter(|_| self.shows(&[Signal::Running]))?;
+        let running = self.series(self.peaks, Signal::Running);
+        // What runs more than its argument says has another limit, which is not known.
+        let full = |sample: Sample| sample.value >= FULL * most && sample.value <= most;
+        let full = running.last().is_some() && running.iter().all(full);
+        Some(if full { FULL_QUEUE } else { 0.0 })
+    }
+
+    /// The mean of what a sum and its count grew by while both were shown, from where both are believed on.
+    pub(super) fn mean(&self, rows: Rows<'a>, sum: Signal, count: Signal) -> Option<f64> {
+        let both = SignalSet::of(&[sum, count]);
+        let rows = self.instead.map_or(rows, |instead| instead.rows(rows, both));
+        let (mut sums, mut counts) = (rows.get(sum), rows.get(count));
+        let from = [sums.first()?.at, counts.first()?.at];
+        let until = [sums.last()?.at, counts.last()?.at];
+        if from[0] != from[1] || until[0] != until[1] {
+            let both = rows.since(from[0].max(from[1])).until(until[0].min(until[1]));
+            (sums, counts) = (both.get(sum), both.get(count));
+        }
+        ratio(growth(sums)?, growth(counts)?)
+    }
+
+    pub(super) fn size(&self, sum: Signal, count: Signal) -> Option<f64> {
+        self.mean(self.sizes, sum, count)
     }
 
     /// The same, read by `B`.
     #[must_use]
     pub fn by<B: Reads>(&self) -> Load<'a, B> {
-        let Self { signals, peaks, sizes, now, .. } = *self;
-        Load { reader: PhantomData, signals, peaks, sizes, now }
+        let Self { signals, peaks, sizes, now, instead, .. } = *self;
+        Load { reader: PhantomData, signals, peaks, sizes, now, instead }
     }
 
     /// How loaded it is, to compare engines of one model by: cache and queue, 0 to 2.
     #[must_use]
     pub fn busyness(&self) -> f64 {
-        let [kv, queue] = [Signal::KvUsage, Signal::Waiting].map(|signal| peak(self.peaks.get(signal)));
+        let (kv, queue) = (self.usage(|signal| self.peak(signal)), self.waits());
         kv.unwrap_or(0.0) + queue.map_or(0.0, |queue| queue / (queue + FULL_QUEUE))
     }
 }
+
+/// An engine at its limit runs at least this share of it: scrapes fall between the end of a sequence and the beginning of the next.
+const FULL: f64 = 0.9;
 
 /// A queue of this length says as much as half a cache: the usual queue threshold of the percent rule.
 const FULL_QUEUE: f64 = 5.0;
@@ -93,56 +183,65 @@ impl<'a, A: Reads> Load<'a, A> {
     #[must_use]
     pub fn kv(&self) -> Option<f64> {
         declared!(KvUsage);
-        self.peak(Signal::KvUsage)
+        self.usage(|signal| self.peak(signal))
     }
 
     /// Peak waiting requests of the last minute.
     #[must_use]
     pub fn queue(&self) -> Option<f64> {
         declared!(Waiting);
-        self.peak(Signal::Waiting)
+        self.waits()
     }
 
     /// KV-cache usage at the newest sample, 0 to 1.
     #[must_use]
     pub fn kv_now(&self) -> Option<f64> {
         declared!(KvUsage);
-        self.newest(Signal::KvUsage)
+        self.usage(|signal| self.newest(signal))
     }
 
     /// Requests being generated at the newest sample.
     #[must_use]
     pub fn running(&self) -> Option<f64> {
         declared!(Running);
-        self.newest(Signal::Running)
+        if self.shows(&[Signal::Running]) {
+            return self.newest(Signal::Running);
+        }
+        let each = self.usual(|usual| usual.kv_a_request).filter(|each| *each > 0.0)?;
+        self.newest(Signal::KvUsage).filter(|_| self.shows(&[Signal::KvUsage])).map(|usage| usage / each)
     }
 
     /// Size of the KV cache, tokens; 0 when unknown.
     #[must_use]
     pub fn capacity(&self) -> i64 {
         declared!(KvCapacity);
-        self.signals.newest(Signal::KvCapacity).map_or(0, |sample| tokens(sample.value))
+        let own = || self.signals.newest(Signal::KvCapacity).map(|sample| sample.value);
+        let usual = || self.usual(|usual| usual.capacity);
+        if self.shows(&[Signal::KvCapacity]) { own() } else { usual() }.map_or(0, tokens)
     }
 
     /// Mean prompt of a finished request, tokens.
     #[must_use]
     pub fn prompt(&self) -> Option<f64> {
         declared!(RequestPromptTokensSum, RequestPromptTokensCount);
-        self.size(Signal::RequestPromptTokensSum, Signal::RequestPromptTokensCount)
+        let (sum, count) = (Signal::RequestPromptTokensSum, Signal::RequestPromptTokensCount);
+        self.size_or(sum, count, |usual| usual.prompt)
     }
 
     /// Mean generation of a finished request, tokens.
     #[must_use]
     pub fn generated(&self) -> Option<f64> {
         declared!(RequestGenerationTokensSum, RequestGenerationTokensCount);
-        self.size(Signal::RequestGenerationTokensSum, Signal::RequestGenerationTokensCount)
+        let (sum, count) = (Signal::RequestGenerationTokensSum, Signal::RequestGenerationTokensCount);
+        self.size_or(sum, count, |usual| usual.generated)
     }
 
     /// Share of prompt tokens found in the prefix cache, 0 to 1.
     #[must_use]
     pub fn hits(&self) -> Option<f64> {
         declared!(PrefixCacheHits, PrefixCacheQueries);
-        let share = self.size(Signal::PrefixCacheHits, Signal::PrefixCacheQueries);
+        let (found, all) = (Signal::PrefixCacheHits, Signal::PrefixCacheQueries);
+        let share = self.size_or(found, all, |usual| usual.hits);
         share.filter(|share| (0.0..=1.0).contains(share))
     }
 
@@ -150,35 +249,45 @@ impl<'a, A: Reads> Load<'a, A> {
     #[must_use]
     pub fn arriving(&self) -> Option<f64> {
         declared!(SchedulerAttempts);
-        self.rate(Signal::SchedulerAttempts)
+        self.rate(Signal::SchedulerAttempts).filter(|_| self.shows(&[Signal::SchedulerAttempts]))
     }
 
-    /// First tokens a second: requests that have begun.
+    /// First tokens a second: requests that have begun. Where they are not believed, those that have finished.
     #[must_use]
     pub fn starting(&self) -> Option<f64> {
-        declared!(TimeToFirstTokenCount);
-        self.rate(Signal::TimeToFirstTokenCount)
+        declared!(TimeToFirstTokenCount, RequestGenerationTokensCount, RequestPromptTokensCount);
+        let counts = [
+            Signal::TimeToFirstTokenCount,
+            Signal::RequestGenerationTokensCount,
+            Signal::RequestPromptTokensCount,
+        ];
+        let believed = counts.into_iter().filter(|signal| self.shows(&[*signal]));
+        believed.take(if self.is_estimated() { counts.len() } else { 1 }).find_map(|signal| self.rate(signal))
     }
 
     /// Mean time to first token, seconds.
     #[must_use]
     pub fn first_token(&self) -> Option<f64> {
         declared!(TimeToFirstTokenSum, TimeToFirstTokenCount);
-        self.latency(Signal::TimeToFirstTokenSum, Signal::TimeToFirstTokenCount)
+        let (sum, count) = (Signal::TimeToFirstTokenSum, Signal::TimeToFirstTokenCount);
+        self.latency(sum, count).filter(|_| self.shows(&[sum, count]))
     }
 
     /// Mean time between two tokens, seconds.
     #[must_use]
     pub fn between_tokens(&self) -> Option<f64> {
         declared!(InterTokenLatencySum, InterTokenLatencyCount);
-        self.latency(Signal::InterTokenLatencySum, Signal::InterTokenLatencyCount)
+        let (sum, count) = (Signal::InterTokenLatencySum, Signal::InterTokenLatencyCount);
+        self.latency(sum, count).filter(|_| self.shows(&[sum, count]))
     }
 
     /// Tokens generated a second.
     #[must_use]
     pub fn generating(&self) -> Option<f64> {
         declared!(GenerationTokens, RequestGenerationTokensSum);
-        self.rate(Signal::GenerationTokens).or_else(|| self.finishing())
+        let generated =
+            self.rate(Signal::GenerationTokens).filter(|_| self.shows(&[Signal::GenerationTokens]));
+        generated.or_else(|| self.finishing())
     }
 
     /// Tokens a second of requests that finish.
@@ -186,34 +295,34 @@ impl<'a, A: Reads> Load<'a, A> {
     pub fn finishing(&self) -> Option<f64> {
         declared!(RequestGenerationTokensSum);
         self.rate(Signal::RequestGenerationTokensSum)
+            .filter(|_| self.shows(&[Signal::RequestGenerationTokensSum]))
     }
 
     /// Requests finished a second.
     #[must_use]
     pub fn finished(&self) -> Option<f64> {
         declared!(RequestGenerationTokensCount);
-        self.rate(Signal::RequestGenerationTokensCount)
+        let finished = Signal::RequestGenerationTokensCount;
+        self.rate(finished).filter(|_| self.shows(&[finished]))
     }
 
-    fn newest(&self, signal: Signal) -> Option<f64> {
-        self.peaks.get(signal).last().map(|sample| sample.value)
-    }
-
-    fn peak(&self, signal: Signal) -> Option<f64> {
-        peak(self.peaks.get(signal))
-    }
-
-    fn size(&self, sum: Signal, count: Signal) -> Option<f64> {
-        ratio(growth(self.sizes.get(sum))?, growth(self.sizes.get(count))?)
+    /// A mean size, and the usual one where it is not believed or nothing has finished since it is again.
+    fn size_or(&self, sum: Signal, count: Signal, usual: fn(&Usual) -> Option<f64>) -> Option<f64> {
+        let own = || self.size(sum, count);
+        let doubted = self.instead.is_some_and(|instead| instead.doubt.is_some());
+        match self.shows(&[sum, count]) {
+            true if doubted => own().or_else(|| self.usual(usual)),
+            true => own(),
+            false => self.usual(usual),
+        }
     }
 
     fn latency(&self, sum: Signal, count: Signal) -> Option<f64> {
-        let rates = self.rates();
-        ratio(growth(rates.get(sum))?, growth(rates.get(count))?).filter(|latency| *latency > 0.0)
+        self.mean(self.rates(), sum, count).filter(|latency| *latency > 0.0)
     }
 
     fn rate(&self, signal: Signal) -> Option<f64> {
-        rate(self.rates().get(signal))
+        rate(self.series(self.rates(), signal))
     }
 }
 
@@ -260,7 +369,6 @@ fn ratio(sum: f64, count: f64) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::snapshot::Sample;
 
     /// Reads everything.
     enum All {}

@@ -4,8 +4,10 @@
 //! `engine` judges one serving process, [`Sight`] a set of variants that are decided together, `saturated` whether such a set
 //! has no room left.
 
+mod believed;
 mod coverage;
 mod engine;
+mod judge;
 mod load;
 mod pods;
 mod remaining;
@@ -13,9 +15,12 @@ mod saturated;
 mod sight;
 #[cfg(test)]
 mod tests;
+mod unusual;
 
-pub use coverage::{Coverage, cover, shown};
+pub use believed::Evidence;
+pub use coverage::shown;
 pub use engine::{Freshness, Reading, engines_of, fresh_limit, read, stale_limit};
+pub(crate) use judge::Judge;
 pub use load::{Load, RATE_WINDOW, SIZE_WINDOW, used};
 pub use pods::{Prospect, is_full, lost};
 pub use remaining::{Remaining, TooFew};

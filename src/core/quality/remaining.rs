@@ -135,9 +135,7 @@ fn resource(
 /// Sequences that a pod of the variant runs at most: its argument, or more where more were seen running. What was seen alone
 /// is no maximum: a calm pod would count as full.
 fn sequences(state: &VariantState, pods: &[Pod]) -> Option<f64> {
-    let engine = state.template.engine.as_ref();
-    let argument =
-        engine.and_then(|engine| u32::try_from(engine.max_sequences).ok()).filter(|most| *most > 0)?;
+    let argument = state.template.sequences()?;
     let engines = pods.iter().map(|pod| pod.engines).max().unwrap_or(1).max(1);
     let seen = pods.iter().map(|pod| pod.running).fold(0.0, f64::max);
     Some((f64::from(argument) * f64::from(engines)).max(seen))

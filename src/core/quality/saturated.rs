@@ -22,6 +22,9 @@ const MIN_WAITING: f64 = 5.0;
 /// With a KV cache as full as this a single waiting request waits for blocks, and others are about to be preempted.
 const MIN_KV_USAGE: f64 = 0.95;
 
+/// So many pods of which nothing is known count like one that is saturated: more than two thirds of a fleet say nothing.
+const MAX_UNKNOWN: u32 = 2;
+
 /// How many of a fleet's Ready pods have shown that they are saturated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SaturatedPods {
@@ -29,6 +32,8 @@ pub struct SaturatedPods {
     pub saturated: u32,
     /// Ready, measured or not.
     pub ready: u32,
+    /// None of them shows that requests wait: they run as many as they can.
+    pub inferred: bool,
 }
 
 /// What the scrapes of the window say of one engine, pod or queue.
@@ -43,28 +48,45 @@ enum Pressure {
 }
 
 /// Whether the fleet of these pods is saturated: every Ready pod of which anything is known is, and these are at least one
-/// and at least half of them. `ready` is how many Ready pods the scale targets count.
+/// and at least a third of them. `ready` is how many Ready pods the scale targets count.
 ///
 /// A pod without evidence (a dead exporter, a renamed series, its first minute) therefore neither makes a fleet saturated
-/// nor prevents it: it may have room, but what is known of the others weighs more, as long as the unknown are not the
-/// majority. One scrape of one pod with room prevents it, however short the pod is known: there requests can go.
+/// nor prevents it: it may have room, but what is known of the others stands for it, as for all that may raise a number, as
+/// long as these are not too few. One scrape of one pod with room prevents it, however short the pod is known: there requests can go.
+///
+/// `instead` says of a pod whose queue is not believed whether it is full by the rest of what it shows (`None`: not known).
 #[must_use]
 pub fn saturated<'a>(
     replicas: impl IntoIterator<Item = &'a Replica>,
     ready: u32,
+    instead: impl Fn(&Replica) -> Option<Option<bool>>,
     now: Timestamp,
 ) -> Option<SaturatedPods> {
-    let (mut saturated, mut listed) = (0_u32, 0_u32);
+    let (mut saturated, mut listed, mut inferred) = (0_u32, 0_u32, true);
     for replica in replicas.into_iter().filter(|replica| replica.phase == Phase::Ready) {
         listed = listed.saturating_add(1);
-        match pod(replica, now) {
+        let instead = instead(replica);
+        let pressure = match instead {
+            None => pod(replica, now),
+            Some(Some(true)) => Pressure::Saturated,
+            Some(Some(false)) => Pressure::Calm,
+            Some(None) => Pressure::Unknown,
+        };
+        match pressure {
             Pressure::Calm => return None,
-            Pressure::Saturated => saturated += 1,
+            Pressure::Saturated => {
+                saturated += 1;
+                inferred &= instead.is_some();
+            }
             Pressure::Unknown => {}
         }
     }
     let ready = ready.max(listed);
-    (saturated > 0 && saturated >= ready - saturated).then_some(SaturatedPods { saturated, ready })
+    (saturated > 0 && ready - saturated <= MAX_UNKNOWN * saturated).then_some(SaturatedPods {
+        saturated,
+        ready,
+        inferred,
+    })
 }
 
 /// The scheduler has held requests in every scrape of the window.
@@ -168,7 +190,7 @@ mod tests {
     }
 
     fn alone(kv: &[f64], waiting: &[f64]) -> bool {
-        saturated(&[replica(&[(kv, waiting)])], 1, NOW).is_some()
+        saturated(&[replica(&[(kv, waiting)])], 1, |_| None, NOW).is_some()
     }
 
     const QUEUED: ([f64; 4], [f64; 4]) = ([0.5; 4], [5.0; 4]);
@@ -221,10 +243,21 @@ mod tests {
     fn a_pod_without_evidence_neither_saturates_a_fleet_nor_keeps_it_from_being_saturated() {
         let (queued, unknown, calm) =
             (replica(&[(&QUEUED.0, &QUEUED.1)]), replica(&[(&[0.99; 4], &[])]), replica(&[(&[], &[0.0])]));
-        let fleet = |pods: &[&Replica], ready| saturated(pods.iter().copied(), ready, NOW);
-        assert_eq!(fleet(&[&queued, &unknown], 2), Some(SaturatedPods { saturated: 1, ready: 2 }));
-        assert_eq!(fleet(&[&queued, &unknown, &unknown], 3), None, "the unknown are the majority");
-        assert_eq!(fleet(&[&queued], 3), None, "pods that are counted and not listed are unknown too");
+        let fleet = |pods: &[&Replica], ready| saturated(pods.iter().copied(), ready, |_| None, NOW);
+        assert_eq!(
+            fleet(&[&queued, &unknown], 2),
+            Some(SaturatedPods { saturated: 1, ready: 2, inferred: false })
+        );
+        assert!(
+            fleet(&[&queued, &unknown, &unknown], 3).is_some(),
+            "those that are measured stand for the others"
+        );
+        assert_eq!(
+            fleet(&[&queued, &unknown, &unknown, &unknown], 4),
+            None,
+            "more than two thirds say nothing"
+        );
+        assert_eq!(fleet(&[&queued], 4), None, "pods that are counted and not listed are unknown too");
         assert_eq!(fleet(&[&unknown], 1), None);
         assert_eq!(fleet(&[&queued, &calm], 2), None, "one scrape with room is room");
         assert_eq!(fleet(&[], 0), None);
@@ -235,8 +268,8 @@ mod tests {
     #[test]
     fn each_engine_of_a_pod_is_saturated_or_the_pod_is_not() {
         let engines = |second: (&[f64], &[f64])| replica(&[(&QUEUED.0, &QUEUED.1), second]);
-        assert!(saturated(&[engines((&QUEUED.0, &QUEUED.1))], 1, NOW).is_some());
-        assert!(saturated(&[engines((&[0.2; 4], &[0.0; 4]))], 1, NOW).is_none());
+        assert!(saturated(&[engines((&QUEUED.0, &QUEUED.1))], 1, |_| None, NOW).is_some());
+        assert!(saturated(&[engines((&[0.2; 4], &[0.0; 4]))], 1, |_| None, NOW).is_none());
     }
 
     #[test]

@@ -2,14 +2,18 @@
 
 use jiff::Timestamp;
 
+use smol_str::SmolStr;
+
 use super::STALE_AT_LEAST;
-use super::coverage::cover;
+use super::believed::{Doubt, Evidence};
 use super::engine::{Freshness, Reading, engines_of, read};
+use super::judge::{Judge, Judged};
 use super::load::Load;
 use super::pods::lost;
+use crate::analyze::reads::Declared;
 use crate::analyze::saturation_percent::Observation;
-use crate::snapshot::{Phase, Replica, Signal, SignalSet, SourceHealth, VariantState};
-use crate::units::{Replicas, Seconds, count};
+use crate::snapshot::{Phase, Replica, Signal, SignalSet, Signals, SourceHealth, VariantState};
+use crate::units::{Replicas, Seconds, count, whole};
 
 /// What kind of sight it is. One row of the observation table each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -103,8 +107,14 @@ pub struct VariantSight<'a> {
     pub engines_a_pod: u32,
     /// V1's input: one an engine that is not stale.
     pub observations: Vec<Observation<'a>>,
-    /// What engines were doing of which the analyzer is shown all that it needs.
+    /// What engines were doing of which the analyzer is shown all that it needs, or of which it can be estimated.
     pub loads: Vec<Load<'a, ()>>,
+    /// Of the pods that are not measured, those that are estimated by what they do show.
+    pub estimated: u32,
+    /// Pods whose queue is not believed, with whether they are full by the rest of what they show, where that is known.
+    pub queue_doubted: Vec<(&'a str, Option<bool>)>,
+    /// What of which engines was contradicted lately.
+    pub(super) doubts: Vec<(SmolStr, Doubt)>,
 }
 
 /// What is seen of a set of variants.
@@ -124,11 +134,11 @@ pub(crate) type Seen<'a> = (&'a VariantState, &'a VariantSight<'a>);
 pub fn look<'a>(
     source: &SourceHealth,
     variants: &[&'a VariantState],
-    needed: SignalSet,
+    declared: Declared,
     now: Timestamp,
 ) -> Sight<'a> {
     let sights: Vec<VariantSight<'_>> =
-        variants.iter().map(|variant| look_at(variant, needed, now)).collect();
+        variants.iter().map(|variant| look_at(variant, declared, None, now)).collect();
     let seen: Vec<Seen<'_>> = variants.iter().copied().zip(&sights).collect();
     Sight { state: state_of(source, &seen, now), variants: sights }
 }
@@ -185,13 +195,19 @@ fn unobserved(complete: bool, stale: u32, seen: &[Seen<'_>], now: Timestamp) -> 
     if complete && seen.iter().all(just_ready) { State::Starting } else { State::Missing }
 }
 
-/// Looks at one variant for an analyzer that needs `needed`.
-pub(crate) fn look_at(variant: &VariantState, needed: SignalSet, now: Timestamp) -> VariantSight<'_> {
+/// Looks at one variant for an analyzer that reads what is `declared`, with what is remembered of the `evidence` of its model.
+pub(crate) fn look_at<'a>(
+    variant: &'a VariantState,
+    declared: Declared,
+    evidence: Option<&'a Evidence>,
+    now: Timestamp,
+) -> VariantSight<'a> {
     let mut seen = VariantSight::default();
+    let judge = Judge::new(variant, declared, evidence, now);
     for replica in &variant.replicas {
         match replica.phase {
             Phase::Terminating => {}
-            Phase::Ready => see_ready(&mut seen, variant, replica, (needed, now)),
+            Phase::Ready => judge.see_ready(&mut seen, replica),
             Phase::Pending | Phase::Starting | Phase::Unschedulable => {
                 seen.starting += 1;
                 seen.unschedulable += u32::from(replica.phase == Phase::Unschedulable);
@@ -202,59 +218,94 @@ pub(crate) fn look_at(variant: &VariantState, needed: SignalSet, now: Timestamp)
     seen
 }
 
-fn see_ready<'a>(
-    seen: &mut VariantSight<'a>,
-    variant: &'a VariantState,
-    replica: &'a Replica,
-    (needed, now): (SignalSet, Timestamp),
-) {
-    seen.ready += 1;
-    let ready_since = replica.ready_since.unwrap_or(replica.created);
-    seen.ready_last = seen.ready_last.max(Some(ready_since));
-    let engines = engines_of(replica).count();
-    let several = engines > 1;
-    seen.engines_a_pod = seen.engines_a_pod.max(count(engines));
-    let mut worst = if replica.engines.is_empty() { Freshness::Absent } else { Freshness::Fresh };
-    let (measured, mut missing, mut contradicted) = (seen.loads.len(), SignalSet::NONE, SignalSet::NONE);
-    for (engine, signals) in engines_of(replica) {
-        let reading = read(signals, ready_since, now);
-        worst = worst.max(reading.freshness);
-        seen.newest_of_all = seen.newest_of_all.max(reading.newest);
-        if reading.freshness <= Freshness::Aging {
-            seen.newest = seen.newest.max(reading.newest);
-            let coverage = cover(signals, needed, now);
-            missing = missing.with(coverage.missing);
-            contradicted = contradicted.with(coverage.contradicted);
-            worst = worst.max(coverage.freshness.min(Freshness::Aging));
-            let engine = several.then_some(engine.as_str());
-            let Reading { kv, queue, recent, .. } = reading;
-            seen.loads.push(Load::seen(signals, recent, now));
-            let (replica, name, cost) =
-                (replica.pod.as_str(), variant.variant.id.name.as_str(), variant.variant.cost);
-            seen.observations.push(Observation { replica, engine, variant: name, cost, kv, queue });
+/// What one pod shows.
+struct PodSight {
+    worst: Freshness,
+    missing: SignalSet,
+    contradicted: SignalSet,
+    /// All that it lacks can be estimated.
+    estimable: bool,
+}
+
+impl<'a> Judge<'a> {
+    fn see_ready(&self, seen: &mut VariantSight<'a>, replica: &'a Replica) {
+        seen.ready += 1;
+        let ready_since = replica.ready_since.unwrap_or(replica.created);
+        seen.ready_last = seen.ready_last.max(Some(ready_since));
+        let engines = engines_of(replica).count();
+        seen.engines_a_pod = seen.engines_a_pod.max(count(engines));
+        let (measured, observed) = (seen.loads.len(), seen.observations.len());
+        let worst = if replica.engines.is_empty() { Freshness::Absent } else { Freshness::Fresh };
+        let none = SignalSet::NONE;
+        let mut pod = PodSight { worst, missing: none, contradicted: none, estimable: true };
+        for (engine, signals) in engines_of(replica) {
+            let reading = read(signals, ready_since, self.now);
+            pod.worst = pod.worst.max(reading.freshness);
+            seen.newest_of_all = seen.newest_of_all.max(reading.newest);
+            if reading.freshness <= Freshness::Aging {
+                seen.newest = seen.newest.max(reading.newest);
+                self.see_engine(seen, &mut pod, (replica, engine, engines > 1), (signals, reading));
+            }
+        }
+        let PodSight { worst, mut missing, contradicted, estimable } = pod;
+        let lacks = !missing.without(TOLD_BY_FRESHNESS).is_empty() || !contradicted.is_empty();
+        match worst {
+            Freshness::Stale => seen.stale += 1,
+            Freshness::Absent => seen.absent += 1,
+            Freshness::Fresh | Freshness::Aging if lacks => seen.lacking += 1,
+            Freshness::Fresh => seen.fresh += 1,
+            Freshness::Aging => seen.aging += 1,
+        }
+        let unmeasured = lacks || worst >= Freshness::Stale;
+        if unmeasured && worst < Freshness::Stale && estimable {
+            seen.estimated += 1;
+        } else if unmeasured {
+            seen.loads.truncate(measured);
+            if !contradicted.and(TOLD_BY_FRESHNESS).is_empty() {
+                seen.observations.truncate(observed);
+            }
+        }
+        if worst >= Freshness::Stale {
+            missing = self.declared.needed;
+        }
+        // A pod that has just become ready is scraped within the next few intervals, and shows histograms with its first requests.
+        if (unmeasured || !missing.is_empty()) && Seconds::between(ready_since, self.now) > STALE_AT_LEAST {
+            seen.missing = seen.missing.with(missing);
+            seen.contradicted = seen.contradicted.with(contradicted);
+            seen.incomplete += 1;
         }
     }
-    // The percent rule goes on with the half of its two that is there, upwards only.
-    let lacks = !missing.without(TOLD_BY_FRESHNESS).is_empty() || !contradicted.is_empty();
-    match worst {
-        Freshness::Stale => seen.stale += 1,
-        Freshness::Absent => seen.absent += 1,
-        Freshness::Fresh | Freshness::Aging if lacks => seen.lacking += 1,
-        Freshness::Fresh => seen.fresh += 1,
-        Freshness::Aging => seen.aging += 1,
-    }
-    let unmeasured = lacks || worst >= Freshness::Stale;
-    if unmeasured {
-        seen.loads.truncate(measured);
-    }
-    if worst >= Freshness::Stale {
-        missing = needed;
-    }
-    // A pod that has just become ready is scraped within the next few intervals, and shows histograms with its first requests.
-    if (unmeasured || !missing.is_empty()) && Seconds::between(ready_since, now) > STALE_AT_LEAST {
-        seen.missing = seen.missing.with(missing);
-        seen.contradicted = seen.contradicted.with(contradicted);
-        seen.incomplete += 1;
+
+    fn see_engine(
+        &self,
+        seen: &mut VariantSight<'a>,
+        pod: &mut PodSight,
+        (replica, engine, several): (&'a Replica, &'a SmolStr, bool),
+        (signals, reading): (&'a Signals, Reading<'a>),
+    ) {
+        let Judged { coverage, doubt, instead } = self.judge(replica, engine, signals);
+        seen.doubts.extend(doubt);
+        pod.missing = pod.missing.with(coverage.missing);
+        pod.contradicted = pod.contradicted.with(coverage.contradicted.and(self.declared.needed));
+        pod.worst = pod.worst.max(coverage.freshness.min(Freshness::Aging));
+        pod.estimable &= instead.is_none_or(|instead| instead.is_enough(self.declared.needed));
+        let load = Load::seen(signals, reading.recent, self.now).with(instead);
+        let (mut kv, mut queue) = (reading.kv, reading.queue);
+        if let Some(instead) = instead {
+            let waits = load.waits();
+            // A queue that is shown and should not be there still keeps a fleet from being shrunk.
+            let hides = instead.lacking.has(Signal::Waiting) && (queue == 0 || waits != Some(0.0));
+            kv = load.usage(|signal| load.peak(signal)).unwrap_or(kv);
+            queue = waits.map_or(queue, whole);
+            if hides {
+                seen.queue_doubted.push((replica.pod.as_str(), waits.map(|waits| waits > 0.0)));
+            }
+        }
+        seen.loads.push(load);
+        let engine = several.then_some(engine.as_str());
+        let variant = &self.variant().variant;
+        let (replica, name, cost) = (replica.pod.as_str(), variant.id.name.as_str(), variant.cost);
+        seen.observations.push(Observation { replica, engine, variant: name, cost, kv, queue });
     }
 }
 

@@ -3,10 +3,9 @@
 use jiff::{SignedDuration, Timestamp};
 
 use super::*;
+use crate::analyze::reads::Declared;
 use crate::model::{Bounds, Role, TargetRef, Variant, VariantId};
-use crate::snapshot::{
-    Phase, Replica, Sample, Scale, Signal, SignalSet, Signals, SourceHealth, Template, VariantState,
-};
+use crate::snapshot::{Phase, Replica, Sample, Scale, Signal, Signals, SourceHealth, Template, VariantState};
 use crate::units::{Cost, Replicas};
 
 const NOW: Timestamp = Timestamp::constant(1_800_000_000, 0);
@@ -42,7 +41,7 @@ fn state_of(replicas: Vec<Replica>, source: &SourceHealth) -> State {
     let serving = replicas.iter().filter(|one| one.phase == Phase::Ready).count();
     let spec = Replicas::new(u32::try_from(replicas.len()).unwrap());
     let scale = Scale { spec, current: spec, ready: Replicas::new(u32::try_from(serving).unwrap()) };
-    look(source, &[&variant(replicas, scale)], SignalSet::NONE, NOW).state
+    look(source, &[&variant(replicas, scale)], Declared::default(), NOW).state
 }
 
 fn variant(replicas: Vec<Replica>, scale: Scale) -> VariantState {
@@ -162,7 +161,7 @@ fn each_row_of_the_table_is_told_apart() {
 fn a_ready_pod_the_pod_list_does_not_have_makes_the_sight_partial() {
     let two = Replicas::new(2);
     let one_listed = variant(vec![ready([scraped(5, 15)])], Scale { spec: two, current: two, ready: two });
-    assert_eq!(look(&SourceHealth::Complete, &[&one_listed], SignalSet::NONE, NOW).state, State::Partial);
+    assert_eq!(look(&SourceHealth::Complete, &[&one_listed], Declared::default(), NOW).state, State::Partial);
 }
 
 #[test]
@@ -182,7 +181,7 @@ fn what_will_not_come_is_not_credited() {
     let nowhere = Replica { created: ago(60), ..in_phase(Phase::Unschedulable) };
     let (five, one) = (Replicas::new(5), Replicas::ONE);
     let state = variant(vec![young, old, nowhere], Scale { spec: five, current: five, ready: one });
-    let seen = look(&SourceHealth::Complete, &[&state], SignalSet::NONE, NOW).variants.remove(0);
+    let seen = look(&SourceHealth::Complete, &[&state], Declared::default(), NOW).variants.remove(0);
     // Four are pending: one is listed and young, one is not listed yet.
     assert_eq!(seen.credited(&state, Seconds::whole(300), NOW), Replicas::new(2));
 }

@@ -103,6 +103,15 @@ pub struct Template {
     pub engine: Option<EngineParameters>,
 }
 
+impl Template {
+    /// Requests that an engine runs at once, by its arguments.
+    #[must_use]
+    pub fn sequences(&self) -> Option<u32> {
+        let engine = self.engine.as_ref()?;
+        u32::try_from(engine.max_sequences).ok().filter(|most| *most > 0)
+    }
+}
+
 impl Default for Template {
     fn default() -> Self {
         Self { gpus: 1, engine: None }

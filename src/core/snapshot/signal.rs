@@ -93,8 +93,21 @@ impl Signal {
 }
 
 /// A set of signals, known when the program is built.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(from = "Vec<Signal>", into = "Vec<Signal>")]
 pub struct SignalSet(u32);
+
+impl From<Vec<Signal>> for SignalSet {
+    fn from(signals: Vec<Signal>) -> Self {
+        Self::of(&signals)
+    }
+}
+
+impl From<SignalSet> for Vec<Signal> {
+    fn from(set: SignalSet) -> Self {
+        set.iter().collect()
+    }
+}
 
 impl SignalSet {
     /// None.

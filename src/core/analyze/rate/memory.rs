@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::control::Control;
 use crate::learn::{Knowledge, Moment, fold};
 use crate::model::Role;
+use crate::quality::Evidence;
 use crate::snapshot::ModelGroup;
 
 /// What the policy remembers of one model: what its pods have shown, and its own moves.
@@ -24,14 +25,14 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Learns from the samples of `group` that are new. Twice at one moment is the same as once.
-    pub fn observe(&mut self, group: &ModelGroup, now: Timestamp) {
+    /// Learns from the samples of `group` that are new and, by what is remembered of its `evidence`, believed. Twice at one moment is the same as once.
+    pub fn observe(&mut self, group: &ModelGroup, evidence: Option<&Evidence>, now: Timestamp) {
         let at = Some(Moment::from(now));
         if self.observed_at == at {
             return;
         }
         self.observed_at = at;
-        fold(group, now, &mut self.knowledge);
+        fold(group, evidence, now, &mut self.knowledge);
         self.control.retain(|role, _| self.knowledge.roles.contains_key(role));
     }
 

@@ -223,6 +223,7 @@ pub(crate) fn memory() -> BoxedStrategy<Memory> {
                 idle_since,
                 observed_at,
                 learned: None,
+                evidence: None,
                 failed: None,
                 variants: ByName::from(variants),
             };

@@ -1,0 +1,314 @@
+//! What is remembered of the evidence itself: which signals of an engine were contradicted lately, and what a variant's engines
+//! did when everything they showed could be true. With that, an engine that lacks a signal is estimated: by sizes that change
+//! slowly, and by the other signals that follow from the same requests.
+
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+use smol_str::{SmolStr, format_smolstr};
+
+use super::coverage::Span;
+use super::load::Load;
+use super::sight::VariantSight;
+use crate::by_name::ByName;
+use crate::snapshot::{Replica, Rows, Signal, SignalSet, VariantState};
+use crate::units::Seconds;
+
+#[cfg(test)]
+mod tests;
+
+/// What was contradicted stays unbelieved for this long after it was last seen so, and what it shows in that time tells whether
+/// it still is: the minute of rates and peaks, and a scrape.
+const DOUBT: Seconds = Seconds::whole(75);
+
+/// And what it showed until then is not read as long as any window reaches back to it.
+const FORGIVEN: Seconds = Seconds::whole(300);
+
+/// What was shown so long after that scrape is not read either: a signal that comes right does so between two looks.
+const CAUTION: SignedDuration = SignedDuration::from_secs(30);
+
+/// What is believed is at least this old before an estimate rests on it: a contradiction shows within a minute and two scrapes.
+const SETTLED: Seconds = Seconds::whole(120);
+
+/// Engines that contradict what is usual for this long do so because that has changed.
+const OTHERWISE: Seconds = Seconds::whole(1200);
+
+/// What is remembered of the evidence of one model.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Evidence {
+    /// By engine: the pod's name, and the engine's where it has several.
+    #[serde(skip_serializing_if = "ByName::is_empty")]
+    doubts: ByName<Doubt>,
+    /// By variant.
+    #[serde(skip_serializing_if = "ByName::is_empty")]
+    believed: ByName<Believed>,
+}
+
+/// What of one engine was contradicted lately: signals, and the newest scrape at which they were. The newest last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(super) struct Doubt([Option<(SignalSet, Timestamp)>; KEPT]);
+
+/// Of more, the oldest two become one that lasts as long as the newer.
+const KEPT: usize = 3;
+
+/// What a variant's engines did when all of them were measured.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Believed {
+    /// Old enough to rest on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    settled: Option<(Timestamp, Usual)>,
+    /// Waits until it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<(Timestamp, Usual)>,
+}
+
+/// Means of the engines of a variant. What was not measured is `None`.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct Usual {
+    /// Prompt of a finished request, tokens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) prompt: Option<f64>,
+    /// Generation of a finished request, tokens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) generated: Option<f64>,
+    /// Share of prompt tokens found in the prefix cache, 0 to 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) hits: Option<f64>,
+    /// Size of the KV cache, tokens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) capacity: Option<f64>,
+    /// Share of the KV cache that a running request holds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) kv_a_request: Option<f64>,
+    /// Tokens that a step generates for each running request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) step_a_request: Option<f64>,
+    /// Prompt tokens for each that is generated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) mix: Option<f64>,
+    /// Seconds between tokens that are counted in a second, for each running request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) seconds_a_request: Option<f64>,
+    /// Tokens generated for each gap and first token.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) tokens_a_gap: Option<f64>,
+    /// Seconds between two tokens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) gap: Option<f64>,
+}
+
+/// How one engine is read that does not show everything, or lately has not.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Instead<'a> {
+    /// Missing or contradicted now: estimated.
+    pub(super) lacking: SignalSet,
+    /// Contradicted lately: read from after this scrape on.
+    pub(super) doubt: Option<Doubt>,
+    pub(super) usual: Option<&'a Usual>,
+    /// Requests that the engine runs at once, by its arguments.
+    pub(super) sequences: Option<f64>,
+}
+
+impl Evidence {
+    /// Nothing is remembered.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.doubts.is_empty() && self.believed.is_empty()
+    }
+
+    pub(super) fn has_doubts(&self) -> bool {
+        !self.doubts.is_empty()
+    }
+
+    /// What of `engine` was contradicted lately.
+    pub(super) fn doubt(&self, engine: &str, now: Timestamp) -> Option<Doubt> {
+        self.doubts.get(engine).map(|doubt| doubt.lately(now)).filter(|doubt| *doubt != Doubt::default())
+    }
+
+    /// What is usual of `variant`, and since when that is known.
+    pub(super) fn usual(&self, variant: &str) -> Option<(Timestamp, &Usual)> {
+        self.believed.get(variant)?.settled.as_ref().map(|(at, usual)| (*at, usual))
+    }
+
+    /// Takes in what was seen of `variants`, all that the model has, by an analyzer that reads `reads`.
+    #[must_use]
+    pub fn after<'s>(
+        &self,
+        variants: impl Iterator<Item = (&'s VariantState, &'s VariantSight<'s>)> + Clone,
+        reads: SignalSet,
+        now: Timestamp,
+    ) -> Self {
+        let mut after = Self::default();
+        for (state, seen) in variants {
+            seen.doubts.iter().for_each(|(engine, doubt)| after.doubts.insert(engine.clone(), *doubt));
+            let name = &state.variant.id.name;
+            let before = self.believed.get_shared(name);
+            if let Some(believed) = Believed::after(before, seen, reads, now) {
+                after.believed.insert(name.clone(), believed);
+            }
+        }
+        after
+    }
+}
+
+impl Believed {
+    fn after(
+        before: Option<&Self>,
+        seen: &VariantSight<'_>,
+        reads: SignalSet,
+        now: Timestamp,
+    ) -> Option<Self> {
+        let known = before.cloned().unwrap_or_default();
+        if !seen.doubts.is_empty() {
+            // What has been otherwise for so long is so.
+            let settled = known.settled.filter(|(at, _)| Seconds::between(*at, now) < OTHERWISE);
+            return settled.map(|_| Self { settled, next: None });
+        }
+        let waits = known.next.is_some_and(|(at, _)| Seconds::between(at, now) < SETTLED);
+        if waits || seen.loads.is_empty() || seen.unmeasured() > 0 {
+            return before.cloned();
+        }
+        let next = Usual::of(&seen.loads, reads);
+        // What has no requests to be measured by is as it was.
+        let newest = known.next.or(known.settled).map_or(next, |(_, before)| next.or(before));
+        Some(Self { settled: known.next.or(known.settled), next: Some((now, newest)) })
+    }
+}
+
+impl Usual {
+    fn of(loads: &[Load<'_, ()>], reads: SignalSet) -> Self {
+        let mean = |of: &dyn Fn(&Load<'_, ()>) -> Option<f64>| {
+            let (mut sum, mut count) = (0.0, 0.0);
+            for value in loads.iter().filter_map(of) {
+                (sum, count) = (sum + value, count + 1.0);
+            }
+            (count > 0.0).then(|| sum / count)
+        };
+        let ratio = |sum: Signal, count: Signal| {
+            if reads.contains(SignalSet::of(&[sum, count])) {
+                mean(&|load| load.size(sum, count))
+            } else {
+                None
+            }
+        };
+        let newest = |signal: Signal| {
+            if reads.has(signal) { mean(&|load| load.newest(signal)) } else { None }
+        };
+        let lately = |of: &dyn Fn(&Span<'_>) -> Option<f64>| mean(&|load| of(&load.lately(reads)));
+        let gauge = |signal: Signal| lately(&|span| span.range(signal).map(|[_, mean, _]| mean));
+        let running = gauge(Signal::Running).filter(|running| *running >= 1.0);
+        let a_request = |of: Option<f64>| of.zip(running).map(|(all, running)| all / running);
+        Self {
+            prompt: ratio(Signal::RequestPromptTokensSum, Signal::RequestPromptTokensCount),
+            generated: ratio(Signal::RequestGenerationTokensSum, Signal::RequestGenerationTokensCount),
+            hits: ratio(Signal::PrefixCacheHits, Signal::PrefixCacheQueries),
+            capacity: newest(Signal::KvCapacity),
+            kv_a_request: a_request(gauge(Signal::KvUsage)),
+            step_a_request: a_request(lately(&|span| span.tokens_a_step())),
+            mix: lately(&|span| span.mix()),
+            seconds_a_request: a_request(lately(&|span| span.gap_seconds_a_second())),
+            tokens_a_gap: lately(&|span| span.tokens_a_gap()),
+            gap: lately(&|span| span.gap()),
+        }
+    }
+
+    fn or(self, before: Self) -> Self {
+        Self {
+            prompt: self.prompt.or(before.prompt),
+            generated: self.generated.or(before.generated),
+            hits: self.hits.or(before.hits),
+            capacity: self.capacity.or(before.capacity),
+            kv_a_request: self.kv_a_request.or(before.kv_a_request),
+            step_a_request: self.step_a_request.or(before.step_a_request),
+            mix: self.mix.or(before.mix),
+            seconds_a_request: self.seconds_a_request.or(before.seconds_a_request),
+            tokens_a_gap: self.tokens_a_gap.or(before.tokens_a_gap),
+            gap: self.gap.or(before.gap),
+        }
+    }
+}
+
+impl Doubt {
+    fn iter(&self) -> impl Iterator<Item = (SignalSet, Timestamp)> {
+        self.0.iter().copied().flatten()
+    }
+
+    fn of(all: impl IntoIterator<Item = (SignalSet, Timestamp)>) -> Self {
+        let mut all: Vec<_> = all.into_iter().filter(|(signals, _)| !signals.is_empty()).collect();
+        while all.len() > KEPT {
+            let (oldest, _) = all.remove(0);
+            all[0].0 = all[0].0.with(oldest);
+        }
+        let mut own = Self::default();
+        own.0.iter_mut().zip(all).for_each(|(place, one)| *place = Some(one));
+        own
+    }
+
+    /// Without what no window reaches back to.
+    fn lately(&self, now: Timestamp) -> Self {
+        Self::of(self.iter().filter(|(_, until)| Seconds::between(*until, now) < FORGIVEN))
+    }
+
+    /// With `signals` contradicted at `newest`.
+    pub(super) fn with(&self, signals: SignalSet, newest: Timestamp) -> Self {
+        let others = self.iter().map(|(own, until)| (own.without(signals), until));
+        Self::of(others.chain([(signals, newest)]))
+    }
+
+    /// The signals that are still not believed.
+    pub(super) fn still(&self, now: Timestamp) -> SignalSet {
+        let still = self.iter().filter(|(_, until)| Seconds::between(*until, now) < DOUBT);
+        still.fold(SignalSet::NONE, |all, (signals, _)| all.with(signals))
+    }
+
+    /// The last scrape at which anything was contradicted.
+    pub(super) fn newest(&self) -> Option<Timestamp> {
+        self.iter().map(|(_, until)| until).max()
+    }
+
+    /// The last scrape at which one of `signals` was contradicted.
+    fn until(&self, signals: SignalSet) -> Option<Timestamp> {
+        let own = self.iter().filter(|(own, _)| !own.and(signals).is_empty());
+        own.map(|(_, until)| until).max()
+    }
+}
+
+impl<'a> Instead<'a> {
+    /// The scrapes in which `signals` are to be read.
+    pub(super) fn rows(&self, rows: Rows<'a>, signals: SignalSet) -> Rows<'a> {
+        let until = self.doubt.and_then(|doubt| doubt.until(signals));
+        let later = until.and_then(|until| until.checked_add(CAUTION).ok());
+        later.map_or(rows, |from| rows.since(from))
+    }
+
+    /// What is needed and lacking can be estimated by what is there.
+    pub(super) fn is_enough(&self, needed: SignalSet) -> bool {
+        use Signal::{
+            KvCapacity, KvUsage, RequestGenerationTokensCount, RequestGenerationTokensSum,
+            RequestPromptTokensCount, RequestPromptTokensSum, Running, TimeToFirstTokenCount, Waiting,
+        };
+        let lacking = self.lacking.and(needed);
+        let lacks = |signals: &[Signal]| !lacking.and(SignalSet::of(signals)).is_empty();
+        let shows = |signal: Signal| !self.lacking.has(signal);
+        let usual = self.usual.copied().unwrap_or_default();
+        let holds = usual.kv_a_request.is_some_and(|each| each > 0.0);
+        let begins = [TimeToFirstTokenCount, RequestGenerationTokensCount, RequestPromptTokensCount];
+        !(lacks(&[RequestPromptTokensSum, RequestPromptTokensCount]) && usual.prompt.is_none()
+            || lacks(&[RequestGenerationTokensSum, RequestGenerationTokensCount])
+                && usual.generated.is_none()
+            || lacks(&[KvCapacity]) && usual.capacity.is_none()
+            || lacks(&[KvUsage]) && !(holds && shows(Running))
+            || lacks(&[Running]) && !(holds && shows(KvUsage))
+            || lacks(&[Waiting]) && !(self.sequences.is_some() && shows(Running))
+            || needed.has(TimeToFirstTokenCount)
+                && !begins.into_iter().any(|signal| needed.has(signal) && shows(signal)))
+    }
+}
+
+/// The name of an engine of `replica` among those of its model.
+pub(super) fn engine_of(replica: &Replica, engine: &SmolStr) -> SmolStr {
+    let several = replica.engines.len() > 1;
+    if several { format_smolstr!("{}:{engine}", replica.pod) } else { replica.pod.clone() }
+}

@@ -1,0 +1,211 @@
+//! What is believed of engines that do not show everything, or show what cannot be true.
+
+use super::*;
+use crate::analyze::finding::Analyzer;
+use crate::analyze::reads::{Tokens, WITNESSES};
+use crate::analyze::saturation_token::EngineParameters;
+use crate::analyze::saturation_token::parameters::Engine;
+use crate::model::{Bounds, Role, TargetRef, Variant, VariantId};
+use crate::quality::look_at;
+use crate::snapshot::{Phase, Sample, Scale, Signals, Template};
+use crate::units::{Cost, Replicas};
+
+const START: Timestamp = Timestamp::constant(1_800_000_000, 0);
+/// Seconds between two scrapes.
+const SCRAPE: i64 = 5;
+
+fn at(second: i64) -> Timestamp {
+    START + SignedDuration::from_secs(second)
+}
+
+/// What an engine shows at a second: its value of each signal.
+type Shows = fn(Signal, f64) -> Option<f64>;
+
+/// About ten requests run in three tenths of the cache; a step generates a token for each of them, and each begins with 30 tokens.
+fn healthy(signal: Signal, second: f64) -> Option<f64> {
+    match signal {
+        Signal::KvUsage => Some(0.3),
+        Signal::Waiting => Some(0.0),
+        Signal::Running => Some(if second % 10.0 > 0.0 { 10.2 } else { 9.8 }),
+        Signal::KvCapacity => Some(10_000.0),
+        Signal::EngineSteps => Some(20.0 * second),
+        Signal::GenerationTokens | Signal::RequestGenerationTokensSum => Some(200.0 * second),
+        Signal::PromptTokens | Signal::RequestPromptTokensSum => Some(60.0 * second),
+        Signal::RequestGenerationTokensCount | Signal::RequestPromptTokensCount => Some(2.0 * second),
+        _ => None,
+    }
+}
+
+/// A variant with one pod that shows `before` until `second` and `then` after it, for `lasts` seconds.
+fn variant(before: Shows, second: i64, then: Shows, lasts: i64) -> VariantState {
+    let mut signals = Signals::default();
+    for signal in Signal::ALL {
+        let shown = |now: i64| {
+            let shows = if now <= second { before } else { then };
+            shows(signal, now as f64).map(|value| Sample { at: at(now), value })
+        };
+        signals.add(signal, (0..=(second + lasts) / SCRAPE).filter_map(|scrape| shown(scrape * SCRAPE)));
+    }
+    let created = at(-900);
+    let replica = Replica {
+        pod: "p".into(),
+        phase: Phase::Ready,
+        created,
+        ready_since: Some(created),
+        engines: [("0".into(), signals)].into(),
+    };
+    let engine = EngineParameters { max_sequences: 32, ..EngineParameters::defaults(Engine::Vllm) };
+    VariantState {
+        variant: Variant {
+            id: VariantId::new("default", "llama"),
+            model: "m".into(),
+            target: TargetRef { kind: "Deployment".into(), name: "llama".into() },
+            cost: Cost::ZERO,
+            bounds: Bounds::default(),
+            accelerator: None,
+            role: Role::Both,
+        },
+        scale: Some(Scale { spec: Replicas::ONE, current: Replicas::ONE, ready: Replicas::ONE }),
+        replicas: vec![replica],
+        last_status: None,
+        template: Template { engine: Some(engine), ..Template::default() },
+    }
+}
+
+/// What is remembered after `analyzer` has looked at a healthy engine for some minutes.
+fn remembered(analyzer: Analyzer) -> Evidence {
+    [320, 450, 580].into_iter().fold(Evidence::default(), |evidence, second| {
+        let state = variant(healthy, second, healthy, 0);
+        let sight = seen(analyzer, &state, &evidence, second);
+        after(analyzer, &evidence, (&state, &sight), second)
+    })
+}
+
+/// What is remembered after `analyzer` has looked at `seen` at `second`.
+fn after(
+    analyzer: Analyzer,
+    before: &Evidence,
+    seen: (&VariantState, &VariantSight<'_>),
+    second: i64,
+) -> Evidence {
+    let declared = analyzer.declared(Role::Both);
+    before.after([seen].into_iter(), declared.needed.with(declared.optional).with(WITNESSES), at(second))
+}
+
+/// What `analyzer` sees of `state` at `second`, with what was remembered before.
+fn seen<'a>(
+    analyzer: Analyzer,
+    state: &'a VariantState,
+    evidence: &'a Evidence,
+    second: i64,
+) -> VariantSight<'a> {
+    look_at(state, analyzer.declared(Role::Both), Some(evidence), at(second))
+}
+
+#[test]
+fn a_cache_that_looks_twice_as_full_beside_the_same_requests_is_estimated_by_these() {
+    let evidence = remembered(Analyzer::SaturationPercent);
+    let doubled: Shows = |signal, second| {
+        if signal == Signal::KvUsage { Some(0.6) } else { healthy(signal, second) }
+    };
+    let state = variant(healthy, 900, doubled, 30);
+    let sight = seen(Analyzer::SaturationPercent, &state, &evidence, 930);
+    assert!(sight.contradicted.has(Signal::KvUsage), "{:?}", sight.contradicted);
+    assert!((sight.observations[0].kv - 0.3).abs() < 0.01, "{}", sight.observations[0].kv);
+    assert_eq!((sight.lacking, sight.estimated), (1, 1));
+}
+
+#[test]
+fn longer_prompts_fill_a_cache_and_contradict_nothing() {
+    let evidence = remembered(Analyzer::SaturationPercent);
+    let longer: Shows = |signal, second| match signal {
+        Signal::KvUsage => Some(0.6),
+        Signal::PromptTokens => Some(60.0 * 900.0 + 300.0 * (second - 900.0)),
+        _ => healthy(signal, second),
+    };
+    let state = variant(healthy, 900, longer, 45);
+    let sight = seen(Analyzer::SaturationPercent, &state, &evidence, 945);
+    assert!(sight.contradicted.is_empty(), "{:?}", sight.contradicted);
+}
+
+#[test]
+fn a_queue_that_nobody_shows_is_long_where_an_engine_runs_all_it_can_and_empty_where_it_does_not() {
+    let evidence = remembered(Analyzer::SaturationPercent);
+    let full: Shows = |signal, second| match signal {
+        Signal::Waiting => None,
+        Signal::Running => Some(32.0),
+        Signal::KvUsage => Some(if second % 10.0 > 0.0 { 0.9 } else { 0.8 }),
+        _ => healthy(signal, second),
+    };
+    let calm: Shows = |signal, second| if signal == Signal::Waiting { None } else { healthy(signal, second) };
+    let states = [full, calm].map(|shows| variant(healthy, 600, shows, 120));
+    let queues = states.each_ref().map(|state| {
+        let sight = seen(Analyzer::SaturationPercent, state, &evidence, 720);
+        (sight.observations[0].queue, sight.queue_doubted.clone())
+    });
+    assert_eq!(queues, [(5, vec![("p", Some(true))]), (0, vec![("p", Some(false))])]);
+}
+
+#[test]
+fn sizes_that_are_not_shown_are_as_they_were() {
+    let evidence = remembered(Analyzer::Saturation);
+    let silent: Shows = |signal, second| {
+        if signal == Signal::RequestPromptTokensSum { None } else { healthy(signal, second) }
+    };
+    let state = variant(healthy, 600, silent, 400);
+    let sight = seen(Analyzer::Saturation, &state, &evidence, 1000);
+    assert!(sight.missing.has(Signal::RequestPromptTokensSum), "{:?}", sight.missing);
+    let load = sight.loads[0].by::<Tokens>();
+    assert!((load.prompt().unwrap() - 30.0).abs() < 0.1, "{:?}", load.prompt());
+}
+
+#[test]
+fn what_a_frozen_counter_catches_up_with_is_no_size() {
+    let evidence = remembered(Analyzer::Saturation);
+    const FROZEN: Shows = |signal, second| {
+        let count = signal == Signal::RequestGenerationTokensCount && second > 600.0;
+        healthy(signal, if count { 600.0 } else { second })
+    };
+    let state = variant(FROZEN, 800, FROZEN, 0);
+    let sight = seen(Analyzer::Saturation, &state, &evidence, 800);
+    assert!(sight.contradicted.has(Signal::RequestGenerationTokensCount), "{:?}", sight.contradicted);
+    let evidence = after(Analyzer::Saturation, &evidence, (&state, &sight), 800);
+    let returned: Shows =
+        |signal, second| if second <= 800.0 { FROZEN(signal, second) } else { healthy(signal, second) };
+    let state = variant(returned, 890, healthy, 0);
+    let sight = seen(Analyzer::Saturation, &state, &evidence, 890);
+    let load = sight.loads[0].by::<Tokens>();
+    assert!((load.generated().unwrap() - 100.0).abs() < 1.0, "{:?}", load.generated());
+    assert!(sight.contradicted.is_empty(), "{:?}", sight.contradicted);
+}
+
+#[test]
+fn an_exporter_that_repeats_everything_is_not_believed_and_counters_that_do_leave_the_gauges() {
+    let evidence = remembered(Analyzer::Saturation);
+    let all: Shows = |signal, _| healthy(signal, 600.0);
+    let counters: Shows = |signal, second| match signal {
+        Signal::KvUsage => Some(if second % 10.0 > 0.0 { 0.31 } else { 0.3 }),
+        _ => healthy(signal, 600.0),
+    };
+    let contradicted = |shows: Shows| {
+        let state = variant(healthy, 600, shows, 60);
+        let sight = seen(Analyzer::Saturation, &state, &evidence, 660);
+        [Signal::KvUsage, Signal::RequestPromptTokensSum].map(|signal| sight.contradicted.has(signal))
+    };
+    assert_eq!([contradicted(all), contradicted(counters)], [[true, true], [false, true]]);
+}
+
+#[test]
+fn a_doubt_lasts_from_the_last_scrape_at_which_it_was_one_and_another_does_not_make_it_longer() {
+    let [usage, steps] = [Signal::KvUsage, Signal::EngineSteps].map(|signal| SignalSet::of(&[signal]));
+    let doubt = Doubt::default().with(usage, at(0)).with(steps, at(60));
+    assert_eq!((doubt.still(at(70)), doubt.still(at(80))), (usage.with(steps), steps));
+    assert_eq!(
+        (doubt.until(usage), doubt.until(steps), doubt.newest()),
+        (Some(at(0)), Some(at(60)), Some(at(60)))
+    );
+    assert_eq!(doubt.lately(at(310)).until(usage), None);
+    let others = [Signal::Running, Signal::Waiting].map(|signal| SignalSet::of(&[signal]));
+    let many = doubt.with(others[0], at(61)).with(others[1], at(62));
+    assert_eq!(many.until(usage), Some(at(60)), "of too many the oldest last longer, and none is forgotten");
+}

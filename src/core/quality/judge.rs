@@ -1,0 +1,79 @@
+//! One engine's evidence, judged with what is remembered of it: what it lacks now, and what of it was contradicted lately.
+
+use jiff::Timestamp;
+use smol_str::SmolStr;
+
+use super::believed::{Doubt, Evidence, Instead, Usual, engine_of};
+use super::coverage::{Coverage, Known, absent, cover};
+use crate::analyze::reads::{Declared, WITNESSES};
+use crate::snapshot::{Replica, Signals, VariantState};
+
+/// Who judges the engines of one variant, for an analyzer that reads what is `declared`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Judge<'a> {
+    variant: &'a VariantState,
+    pub(super) declared: Declared,
+    evidence: Option<&'a Evidence>,
+    usual: Option<(Timestamp, &'a Usual)>,
+    pub(super) now: Timestamp,
+}
+
+/// What is to be believed of one engine.
+#[derive(Debug)]
+pub(crate) struct Judged<'a> {
+    /// With what was contradicted lately and is not believed yet.
+    pub(crate) coverage: Coverage,
+    /// The engine's name and what of it was contradicted lately, if anything was.
+    pub(super) doubt: Option<(SmolStr, Doubt)>,
+    /// How it is read, if not everything that it shows, or lately showed, is believed.
+    pub(super) instead: Option<Instead<'a>>,
+}
+
+impl<'a> Judge<'a> {
+    pub(crate) fn new(
+        variant: &'a VariantState,
+        declared: Declared,
+        evidence: Option<&'a Evidence>,
+        now: Timestamp,
+    ) -> Self {
+        let usual = evidence.and_then(|evidence| evidence.usual(&variant.variant.id.name));
+        Self { variant, declared, evidence, usual, now }
+    }
+
+    pub(super) const fn variant(&self) -> &'a VariantState {
+        self.variant
+    }
+
+    /// `engine` of `replica`, which shows `signals`.
+    pub(crate) fn judge(&self, replica: &Replica, engine: &SmolStr, signals: &Signals) -> Judged<'a> {
+        let Self { variant, declared, evidence, usual, now } = *self;
+        // The name of an engine is needed where something of it was contradicted, which is rare.
+        let key = || engine_of(replica, engine);
+        let before = evidence.filter(|evidence| evidence.has_doubts());
+        let before = before.and_then(|evidence| evidence.doubt(&key(), now));
+        let newest = signals.rows().times().last().copied();
+        let known = Known {
+            sequences: variant.template.sequences().map(f64::from),
+            usual,
+            born: replica.ready_since.unwrap_or(replica.created),
+            // A second look at the same scrape finds the same.
+            after: before.and_then(|before| before.newest()).filter(|after| Some(*after) < newest),
+        };
+        let mut coverage = cover(signals, declared, known, now);
+        let found = newest.filter(|_| !coverage.contradicted.is_empty());
+        let doubt = match (before, found) {
+            (before, Some(newest)) => Some(before.unwrap_or_default().with(coverage.contradicted, newest)),
+            (before, None) => before,
+        };
+        if let Some(doubt) = doubt {
+            coverage.contradicted = coverage.contradicted.with(doubt.still(now));
+        }
+        let whole = coverage.is_complete() && doubt.is_none();
+        let instead = (!whole).then(|| {
+            let (missing, _) = absent(signals, declared.needed.with(declared.optional).with(WITNESSES), now);
+            let lacking = missing.with(coverage.contradicted);
+            Instead { lacking, doubt, usual: usual.map(|(_, usual)| usual), sequences: known.sequences }
+        });
+        Judged { coverage, doubt: doubt.map(|doubt| (key(), doubt)), instead }
+    }
+}
