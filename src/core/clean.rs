@@ -70,6 +70,7 @@ pub(crate) fn not_after(memory: &mut GroupMemory, now: Timestamp) {
     if let Some(rate) = memory.learned.as_mut().and_then(|learned| learned.rate.as_mut()) {
         rate.not_after(now);
     }
+    memory.evidence.take_if(|evidence| evidence.is_after(latest(now)));
     memory.variants.values_mut().for_each(|variant| variant_not_after(variant, now));
 }
 

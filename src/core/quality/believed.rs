@@ -118,6 +118,13 @@ impl Evidence {
         self.doubts.is_empty() && self.believed.is_empty()
     }
 
+    /// Something in it is later than `latest`: the clock was set back, and no age in it is one.
+    pub(crate) fn is_after(&self, latest: Timestamp) -> bool {
+        let mut doubts = self.doubts.values().filter_map(Doubt::newest);
+        let mut believed = self.believed.values().flat_map(|one| [one.settled, one.next]).flatten();
+        doubts.any(|until| until > latest) || believed.any(|(at, _)| at > latest)
+    }
+
     pub(super) fn has_doubts(&self) -> bool {
         !self.doubts.is_empty()
     }

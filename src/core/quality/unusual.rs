@@ -110,7 +110,6 @@ fn ratios(span: &Span<'_>, usual: &Usual) -> SignalSet {
     let seconds = off(a_request(span.gap_seconds_a_second()), usual.seconds_a_request, OFF);
     let gaps = off(span.tokens_a_gap(), usual.tokens_a_gap, OFF);
     let (same_mix, same_gap) = (off(span.mix(), usual.mix, MIX) == 0, off(span.gap(), usual.gap, MIX) == 0);
-
     match (holds, steps, seconds) {
         (0, 0, 0) if gaps != 0 => SignalSet::of(&[Signal::InterTokenLatencyCount]),
         (0, 0, 0) => SignalSet::NONE,

@@ -209,3 +209,9 @@ fn a_doubt_lasts_from_the_last_scrape_at_which_it_was_one_and_another_does_not_m
     let many = doubt.with(others[0], at(61)).with(others[1], at(62));
     assert_eq!(many.until(usage), Some(at(60)), "of too many the oldest last longer, and none is forgotten");
 }
+
+#[test]
+fn evidence_of_a_future_that_a_clock_set_back_has_made_is_found() {
+    let evidence = remembered(Analyzer::SaturationPercent);
+    assert!(evidence.is_after(at(579)) && !evidence.is_after(at(580)));
+}
