@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use smol_str::SmolStr;
 
 use super::TRANSITION_PATIENCE;
+use super::share::Limits;
 use crate::analyze::finding::Analyzer;
 use crate::decision::Reason;
 use crate::memory::{GroupMemory, VariantMemory};
@@ -35,7 +36,7 @@ pub(super) struct Scene<'a> {
     pub(super) evidence: Option<&'a Evidence>,
     /// The analyzer's next look is due.
     pub(super) due: bool,
-    /// Something is shared, so that additions may be held back.
+    /// A limit is in force, so that additions may be held back.
     pub(super) limited: bool,
     /// The fleet that is looked at is saturated: nothing of it is removed.
     pub(super) saturated: bool,
@@ -48,7 +49,7 @@ impl<'a> Scene<'a> {
         id: &'a GroupId,
         group: &'a ModelGroup,
         before: Option<&'a GroupMemory>,
-        policy: &'a Policy,
+        (policy, limits): (&'a Policy, &Limits),
     ) -> Self {
         // A look in the future was taken before the clock was set back.
         let looked = before.and_then(|before| before.cycle_at);
@@ -56,7 +57,8 @@ impl<'a> Scene<'a> {
         let (model, scale_to_zero) = (policy.of(id), policy.scale_to_zero(id));
         let (classes, unit_costs) = (policy.service_classes.as_slice(), &policy.accelerators);
         let Policy { compat, cycle, max_stale, .. } = *policy;
-        let limited = policy.limits.any();
+        // One that the policy asks for and nobody can apply denies nothing.
+        let limited = !limits.is_empty();
         let analyzer = model.analyzer;
         Self {
             limited,

@@ -84,7 +84,8 @@ fn decide_as_it_is(snapshot: &Snapshot, memory: &Memory, policy: &Policy) -> (Ou
             continue;
         }
         let wanting = guarded(id, || {
-            let mut wanting = Wanting::new(Scene::new(snapshot.now, id, group, before, policy), before);
+            let mut wanting =
+                Wanting::new(Scene::new(snapshot.now, id, group, before, (policy, &limits)), before);
             if limits.is_empty() {
                 share::alone(&mut wanting);
             }

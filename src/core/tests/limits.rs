@@ -1,12 +1,20 @@
 //! A limit on GPUs where nobody knows how many there are.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests may fail like tests")]
 
+#[allow(dead_code, reason = "shared by several tests")]
+#[path = "support/world.rs"]
+mod world;
+
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
+use wva_core::analyze::finding::Analyzer;
+use wva_core::analyze::saturation_token::parameters::{Engine, EngineParameters};
 use wva_core::decision::Verdict;
 use wva_core::report::LimitGap;
 use wva_core::{GroupId, Memory, Policy, Snapshot, VariantId, decide};
+
+use world::World;
 
 #[derive(Deserialize)]
 struct Scene {
@@ -74,4 +82,37 @@ fn a_variant_and_a_node_that_differ_in_upper_and_lower_case_once_met_no_limit_of
     let mut scene = Scene::with(Some(&[("h100", 4)]));
     scene.snapshot.elsewhere = BTreeMap::from([("H100".into(), 2)]);
     assert_eq!(scene.decided(), (2, None), "and pods of others are on them");
+}
+
+/// Two variants whose pods run all they can, each on its own: the first of four busy replicas, the other of two calm ones.
+fn busy_and_calm() -> Snapshot {
+    let engine = EngineParameters { max_sequences: 1, ..EngineParameters::defaults(Engine::Vllm) };
+    let [mut snapshot, mut calm] = [(4, 0.85), (2, 0.1)].map(|(running, kv)| {
+        let mut snapshot = World { load: (kv, 1.0), ..World::new(running) }.snapshot();
+        let group = snapshot.groups.values_mut().next().unwrap();
+        group.variants.iter_mut().for_each(|state| state.template.engine = Some(engine.clone()));
+        snapshot
+    });
+    let mut calm = calm.groups.values_mut().next().unwrap().variants.remove(0);
+    calm.variant.id.name = "other".into();
+    snapshot.groups.values_mut().next().unwrap().variants.push(calm);
+    snapshot
+}
+
+#[test]
+fn a_limit_on_gpus_that_is_not_in_force_once_kept_a_replica_whose_place_another_variant_takes() {
+    let numbers = |limited: bool| -> Vec<u32> {
+        let mut policy = Policy::default();
+        policy.global.default.analyzer = Analyzer::Threshold;
+        policy.limits.inventory = limited;
+        let outcome = decide(&busy_and_calm(), &Memory::default(), &policy);
+        assert_eq!(outcome.report.violations, []);
+        let number = |verdict: &Verdict| match verdict {
+            Verdict::Target(target) => target.desired.get(),
+            Verdict::Unknown(unknown) => panic!("{}", unknown.message),
+        };
+        outcome.decisions.values().map(|decision| number(&decision.verdict)).collect()
+    };
+    assert_eq!(numbers(false), [5, 1]);
+    assert_eq!(numbers(true), [5, 1], "nothing can be denied");
 }

@@ -38,12 +38,6 @@ pub struct LimitPolicy {
 }
 
 impl LimitPolicy {
-    /// Something is shared, so that additions may be held back.
-    #[must_use]
-    pub fn any(&self) -> bool {
-        self.inventory || !self.quotas.is_empty() || self.power.is_some() || self.spend.is_some()
-    }
-
     pub(super) fn check(&self) -> Result<(), OutOfRange> {
         let power = self.power.iter().flat_map(|power| power.per_gpu.values().chain([&power.watts]));
         power.into_iter().try_for_each(|watts| at_least_zero("watts", *watts))?;
