@@ -311,7 +311,9 @@ impl Fleet<'_> {
                 reason,
                 message: message.clone(),
                 evidence: if draft.blind { self.at } else { draft.evidence },
-                blind: draft.blind && !stand.raised,
+                // What the net raises or keeps rests on what it has seen: forgotten, a second read would find nothing but what
+                // was too old before.
+                blind: false,
                 // What it adds is asked of the limits.
                 look: draft.look.or_else(|| stand.raised.then(|| State::Aging.rights())),
             };

@@ -6,14 +6,13 @@
 mod world;
 
 use jiff::SignedDuration;
-use wva_core::Policy;
 use wva_core::analyze::finding::Analyzer;
 use wva_core::decision::{Reason, Target, Verdict};
-use wva_core::memory::GroupMemory;
+use wva_core::memory::{GroupMemory, VariantMemory};
 use wva_core::report::Relief;
-use wva_core::snapshot::{Phase, Replica, Scale};
+use wva_core::snapshot::{Phase, Replica, Sample, Scale, Signal};
 use wva_core::units::Replicas;
-use wva_core::{decide, observe};
+use wva_core::{Memory, Policy, Snapshot, decide, observe};
 
 use world::{World, percent};
 
@@ -50,6 +49,14 @@ fn relief(world: &World) -> Option<Relief> {
     let outcome = decide(&snapshot, &observe(&snapshot, world.memory.clone()), &world.policy);
     let steps = outcome.report.groups.into_values().flat_map(|group| group.steps);
     steps.into_iter().find_map(|step| step.saturated)
+}
+
+/// The scheduler has held a request in every scrape of the last minute.
+fn hold_requests(snapshot: &mut Snapshot) {
+    let now = snapshot.now;
+    let at = |back: i64| now - SignedDuration::from_secs(2 + 15 * back);
+    let queue = &mut snapshot.groups.values_mut().next().unwrap().scheduler;
+    queue.add(Signal::SchedulerQueueSize, (0..5).map(|back| Sample { at: at(back), value: 1.0 }));
 }
 
 #[test]
@@ -117,15 +124,40 @@ fn a_queue_at_the_scheduler_that_never_empties_is_saturation_too() {
     let mut world = World { load: (0.1, 0.0), held: 3.0, policy: percent(), ..World::new(4) };
     assert!(world.number(0) <= 4, "one sample is no minute");
     let mut snapshot = world.snapshot();
-    let now = snapshot.now;
-    let queue = &mut snapshot.groups.values_mut().next().unwrap().scheduler;
-    let at = |back: i64| now - SignedDuration::from_secs(2 + 15 * back);
-    let samples = (0..5).map(|back| wva_core::snapshot::Sample { at: at(back), value: 1.0 });
-    queue.add(wva_core::snapshot::Signal::SchedulerQueueSize, samples);
-    let outcome = decide(&snapshot, &observe(&snapshot, wva_core::Memory::default()), &percent());
+    hold_requests(&mut snapshot);
+    let outcome = decide(&snapshot, &observe(&snapshot, Memory::default()), &percent());
     let Verdict::Target(grown) = &outcome.decisions[&World::id()].verdict else { panic!("no number") };
     assert_eq!(grown.desired.get(), 6, "{}", grown.message);
     assert_eq!(outcome.report.violations, []);
+}
+
+#[test]
+fn what_the_net_keeps_of_a_fleet_that_nobody_sees_is_still_a_number_at_the_second_read() {
+    let world = World { max: Some(3), policy: percent(), ..World::new(3) };
+    let mut snapshot = world.snapshot();
+    // Two of three were promised, and since then no pod has been scraped.
+    snapshot.now += SignedDuration::from_secs(400);
+    hold_requests(&mut snapshot);
+    let moment = Some(world::at(0));
+    let promised = VariantMemory {
+        target: Some(Replicas::new(2)),
+        target_since: moment,
+        evidence: moment,
+        ..VariantMemory::default()
+    };
+    let mut group = GroupMemory { cycle_at: moment, ..GroupMemory::default() };
+    group.variants.insert(World::id().name, promised);
+    let mut memory = Memory::default();
+    memory.groups.insert(snapshot.groups.keys().next().unwrap().clone(), group);
+    for read in ["first", "second"] {
+        let outcome = decide(&snapshot, &observe(&snapshot, memory), &world.policy);
+        assert_eq!(outcome.report.violations, []);
+        match &outcome.decisions[&World::id()].verdict {
+            Verdict::Target(target) => assert_eq!(target.desired.get(), 3, "{read} read: {}", target.message),
+            Verdict::Unknown(unknown) => panic!("{read} read: {}", unknown.message),
+        }
+        memory = outcome.memory;
+    }
 }
 
 #[test]
