@@ -96,9 +96,13 @@ fn hold_role(scene: Scene<'_>, members: &[Member<'_>], drafts: &mut [Draft], ste
         draft.number.map_or(before(member), |number| bounded(member, number.get()))
     };
     let mut targets: Vec<u32> = members.iter().zip(drafts.iter()).map(wanted).collect();
-    // What sleeps holds nothing.
-    let asleep = members.iter().zip(&targets).map(|(member, target)| (!member.active()).then_some(*target));
-    let from: Vec<u32> = asleep.zip(&from).map(|(asleep, from)| asleep.unwrap_or(*from)).collect();
+    // What sleeps holds nothing, and what has no number stays as it is, outside its bounds too: neither makes up for a removal.
+    let stays = members
+        .iter()
+        .zip(drafts.iter())
+        .zip(&targets)
+        .map(|((member, draft), target)| (!member.active() || draft.number.is_none()).then_some(*target));
+    let from: Vec<u32> = stays.zip(&from).map(|(stays, from)| stays.unwrap_or(*from)).collect();
     if scene.limited {
         // What is added may be denied yet.
         targets.iter_mut().zip(&from).for_each(|(target, from)| *target = (*target).min(*from));

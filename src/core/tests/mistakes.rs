@@ -5,6 +5,8 @@
 mod world;
 
 use world::World;
+use wva_core::analyze::finding::Analyzer;
+use wva_core::analyze::saturation_token::parameters::{Engine, EngineParameters};
 use wva_core::decision::{Cause, Decision, Reason, Verdict};
 use wva_core::hpa::{AtZero, Behavior, Counts, Hpa, Kind, MetricTarget, Settings, Tolerance, milli, propose};
 use wva_core::model::{Bounds, Role, ScaleToZero};
@@ -247,6 +249,24 @@ fn a_role_whose_pods_do_not_serve_yet_keeps_its_model_awake() {
         assert_eq!(target.desired.get(), 6);
         memory = outcome.memory;
     }
+}
+
+#[test]
+fn replicas_of_a_variant_without_a_number_once_stood_for_those_that_another_loses() {
+    let mut world = World::new(2);
+    (world.load, world.policy.global.default.analyzer) = ((0.1, 1.0), Analyzer::Threshold);
+    // Of the second nothing is known but that it runs, outside its bounds.
+    let mut snapshot = beside(&world, "unknown", 4);
+    let variants = &mut snapshot.groups.values_mut().next().unwrap().variants;
+    variants[1].variant.bounds.max = Some(Replicas::ZERO);
+    // Each pod of the first runs the one request that it can, and another one waits.
+    let engine = EngineParameters { max_sequences: 1, ..EngineParameters::defaults(Engine::Vllm) };
+    variants[0].template.engine = Some(engine);
+    let outcome = decide(&snapshot, &Memory::default(), &world.policy);
+    assert_eq!(outcome.report.violations, []);
+    let Verdict::Target(target) = &outcome.decisions[&World::id()].verdict else { panic!("no number") };
+    assert_eq!(target.desired.get(), 2, "{}", target.message);
+    assert!(target.message.contains("held at 2"), "{}", target.message);
 }
 
 #[test]
