@@ -168,32 +168,37 @@ impl Case<'_> {
     /// Fewer in all than were promised, or run where nothing was, and what runs does not fit into these. What a lowered
     /// maximum, a limit or a measured zero takes away is none of it.
     fn too_few_remain(&self, of_role: &[&VariantState], numbers: &[Number<'_>]) -> Vec<Violation> {
-        let least = |number: &Number<'_>| {
-            let promised = number.bounded(number.promised.unwrap_or(number.base()));
-            let kept = if self.limited() { promised.min(number.bounded(number.base())) } else { promised };
-            let rests = number.scale.spec.get() == 0 || (number.decided == 0 && self.idle());
-            if rests { number.decided } else { kept }
-        };
+        let least = |number: &Number<'_>| self.least(number);
         let sum =
             |each: &dyn Fn(&Number<'_>) -> u32| numbers.iter().map(|one| u64::from(each(one))).sum::<u64>();
         if sum(&|number| number.decided) >= sum(&least) {
             return Vec::new();
         }
-        let decided = |state: &VariantState| {
+        let stay = |state: &VariantState| {
             let own = numbers.iter().find(|number| *number.id() == state.variant.id);
-            own.map_or(u32::MAX, |number| match number.promised {
-                // What a limit took back of a promise is not held against another variant's removal.
-                Some(promised) if self.limited() && number.decided >= least(number) => {
-                    number.decided.max(number.bounded(promised))
-                }
-                _ => number.decided,
-            })
+            own.map_or(u32::MAX, |number| self.stay(number))
         };
-        let left = of_role.iter().filter(|state| state.scale.is_some());
-        let left: Vec<Left<'_>> = left.map(|state| Left { state, decided: decided(state) }).collect();
-        let Some(detail) = overfull(&left, self.now) else { return Vec::new() };
+        let Some(detail) = overfull(&left(of_role, stay), self.now) else { return Vec::new() };
         let fewer = numbers.iter().filter(|number| number.decided < least(number));
         fewer.map(|number| broken(number.id(), Rule::FitsRemaining, detail.clone())).collect()
+    }
+
+    /// What of `number` no analyzer may take without a look at what runs.
+    fn least(&self, number: &Number<'_>) -> u32 {
+        let promised = number.before();
+        let kept = if self.limited() { promised.min(number.bounded(number.base())) } else { promised };
+        let rests = number.scale.spec.get() == 0 || (number.decided == 0 && self.idle());
+        if rests { number.decided } else { kept }
+    }
+
+    /// What stays of it: what a limit took back of a promise is not held against another variant's removal.
+    fn stay(&self, number: &Number<'_>) -> u32 {
+        match number.promised {
+            Some(promised) if self.limited() && number.decided >= self.least(number) => {
+                number.decided.max(number.bounded(promised))
+            }
+            _ => number.decided,
+        }
     }
 
     fn unearned_zero(
@@ -241,7 +246,9 @@ impl Case<'_> {
         let due = self.before.cycle_at.is_none_or(over);
         let pressed = self.pressed(of_role);
         let relieved = |number: &Number<'_>| pressed && number.is_relieved(of_role);
-        let moved = numbers.iter().filter(|number| !self.stays(number, due) && !relieved(number));
+        let held = |number: &Number<'_>| due && self.is_held(number, of_role, numbers);
+        let moved =
+            numbers.iter().filter(|number| !self.stays(number, due) && !relieved(number) && !held(number));
         let moved: Vec<&Number<'_>> = moved.collect();
         let one_allowed = due && moved.len() == 1 && moved.iter().all(|number| number.by_a_step());
         if moved.is_empty() || one_allowed {
@@ -260,7 +267,8 @@ impl Case<'_> {
     /// that but more than runs, or zero came or went.
     fn stays(&self, number: &Number<'_>, due: bool) -> bool {
         let decided = number.decided;
-        let current = number.bounded(number.base());
+        // What is asked for and has no pod yet keeps one: only a measured zero may take that, and it is no step of anybody.
+        let current = number.bounded(number.base().max(u32::from(number.scale.spec.get() > 0)));
         let promised = number.promised.map(|promised| number.bounded(promised));
         let runs_and_may = due || promised.is_none() || promised == Some(0);
         let granted =
@@ -272,6 +280,24 @@ impl Case<'_> {
             || granted
             || woken
             || (asleep && self.may_rest(number))
+    }
+
+    /// As much of a promise as is held for what runs: into this it fits (or none is removed in all), and into one fewer, with
+    /// nothing added elsewhere, it would not.
+    fn is_held(&self, number: &Number<'_>, of_role: &[&VariantState], numbers: &[Number<'_>]) -> bool {
+        let with = |own: u32, of_other: &dyn Fn(&Number<'_>) -> u32| {
+            let decided = |state: &VariantState| {
+                let one = numbers.iter().find(|one| *one.id() == state.variant.id);
+                one.map_or(u32::MAX, |one| if one.id() == number.id() { own } else { of_other(one) })
+            };
+            overfull(&left(of_role, decided), self.now).is_some()
+        };
+        let sum =
+            |each: &dyn Fn(&Number<'_>) -> u32| numbers.iter().map(|one| u64::from(each(one))).sum::<u64>();
+        (1..number.before()).contains(&number.decided)
+            && (sum(&|one| one.decided) >= sum(&|one| one.before())
+                || !with(number.decided, &|other| self.stay(other)))
+            && with(number.decided - 1, &|other| other.decided.min(other.before()))
     }
 
     /// Something is shared.
@@ -322,6 +348,11 @@ impl Number<'_> {
         }
     }
 
+    /// What was promised, or runs where nothing was.
+    fn before(&self) -> u32 {
+        self.bounded(self.promised.unwrap_or(self.base()))
+    }
+
     fn out_of_bounds(&self) -> Option<Violation> {
         let bounded = self.bounded(self.decided);
         let detail = || format!("{} is outside the bounds; {bounded} is the nearest inside", self.decided);
@@ -363,6 +394,12 @@ impl Number<'_> {
         };
         reaches(self.base()) || self.promised.is_some_and(reaches)
     }
+}
+
+/// What is left of a role when of each variant as many stay as were `decided`.
+fn left<'s>(of_role: &[&'s VariantState], decided: impl Fn(&VariantState) -> u32) -> Vec<Left<'s>> {
+    let there = of_role.iter().filter(|state| state.scale.is_some());
+    there.map(|state| Left { state, decided: decided(state) }).collect()
 }
 
 fn seconds(from: Timestamp, to: Timestamp) -> f64 {

@@ -252,6 +252,42 @@ fn a_role_whose_pods_do_not_serve_yet_keeps_its_model_awake() {
 }
 
 #[test]
+fn the_replica_that_is_kept_of_a_promise_nobody_followed_was_once_taken_for_a_second_step() {
+    let mut world = World::new(3);
+    world.load = (0.1, 0.0);
+    // Twelve were promised long ago, and the scale object has not counted one of them so far.
+    let mut snapshot = beside(&world, "uncounted", 12);
+    let variants = &mut snapshot.groups.values_mut().next().unwrap().variants;
+    variants[1].scale =
+        Some(Scale { spec: Replicas::new(12), current: Replicas::ZERO, ready: Replicas::ZERO });
+    variants[1].replicas = variants[0].replicas[..1].to_vec();
+    let memory = promised(&snapshot, Memory::default(), "uncounted", 12, -1200);
+    let outcome = decide(&snapshot, &memory, &world.policy);
+    assert_eq!(outcome.report.violations, []);
+    let number = |decision: &Decision| match &decision.verdict {
+        Verdict::Target(target) => target.desired.get(),
+        Verdict::Unknown(unknown) => panic!("{}", unknown.message),
+    };
+    let numbers: Vec<u32> = outcome.decisions.values().map(number).collect();
+    assert_eq!(numbers, [2, 1], "one step, and one that stays");
+}
+
+#[test]
+fn what_is_held_of_a_promise_for_what_runs_was_once_taken_for_a_step() {
+    let mut world = World::new(9);
+    world.load = (0.62, 0.0);
+    // The scale object counts none of the nine pods, and nobody has followed a promise of 21.
+    let mut snapshot = world.snapshot();
+    let scale = &mut snapshot.groups.values_mut().next().unwrap().variants[0].scale;
+    *scale = Some(Scale { spec: Replicas::ONE, current: Replicas::ZERO, ready: Replicas::new(9) });
+    let memory = promised(&snapshot, Memory::default(), "llama", 21, -1200);
+    let outcome = decide(&snapshot, &memory, &world.policy);
+    assert_eq!(outcome.report.violations, []);
+    let Verdict::Target(target) = &outcome.decisions[&World::id()].verdict else { panic!("no number") };
+    assert_eq!(target.desired.get(), 7, "9 × 0.62 = 5.58 of 0.9 × 7 = 6.3: {}", target.message);
+}
+
+#[test]
 fn replicas_of_a_variant_without_a_number_once_stood_for_those_that_another_loses() {
     let mut world = World::new(2);
     (world.load, world.policy.global.default.analyzer) = ((0.1, 1.0), Analyzer::Threshold);
