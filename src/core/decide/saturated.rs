@@ -158,11 +158,12 @@ impl Stand {
         let bounds = member.state.variant.bounds;
         let max = bounds.max.map_or(u32::MAX, |max| max.max(bounds.min).get());
         let running = member.scale.base().get().min(max);
-        let promised = member.committed().map_or(0, Replicas::get);
+        // What a lowered maximum takes from a promise will not come, and nobody waits for it.
+        let promised = member.committed().map_or(0, Replicas::get).min(max);
         let floor =
             if member.active() { bounds.clamp(Replicas::new(promised.max(running))).get() } else { 0 };
         let ordered = member.memory.target_since.filter(|_| promised > 0);
-        let coming = coming(scene, member, start, ordered);
+        let coming = coming(scene, member, start, (promised, ordered));
         let net = member.memory.safety_net;
         let grew = net.grew.is_some_and(|at| age(at) < start.get());
         let denied = net.denied.is_some_and(|at| at < scene.now && age(at) < DENIED_WINDOW.get());
@@ -197,9 +198,14 @@ impl Stand {
     }
 }
 
-/// Replicas ordered at `ordered` that are not Ready and within their start-up: pods that are young, and those that do not
-/// exist yet while an HPA may not have followed.
-fn coming(scene: Scene<'_>, member: &Member<'_>, start: Seconds, ordered: Option<Timestamp>) -> u32 {
+/// Of the replicas `promised`, which were ordered at `ordered`, those that are not Ready and within their start-up: pods that
+/// are young, and those that do not exist yet while an HPA may not have followed.
+fn coming(
+    scene: Scene<'_>,
+    member: &Member<'_>,
+    start: Seconds,
+    (promised, ordered): (u32, Option<Timestamp>),
+) -> u32 {
     let age = |at: Timestamp| Seconds::between(at, scene.now).get();
     let (mut there, mut young) = (0_u32, 0_u32);
     for replica in member.state.replicas.iter().filter(|replica| replica.phase != Phase::Terminating) {
@@ -207,7 +213,6 @@ fn coming(scene: Scene<'_>, member: &Member<'_>, start: Seconds, ordered: Option
         let starts = matches!(replica.phase, Phase::Pending | Phase::Starting);
         young += u32::from(starts && age(replica.created) < start.get());
     }
-    let promised = member.committed().map_or(0, Replicas::get);
     let recent = ordered.is_some_and(|at| age(at) < start.get() + LEAD);
     let unordered = if recent { promised.saturating_sub(there) } else { 0 };
     let missing = promised.max(member.scale.base().get()).saturating_sub(member.seen.ready);

@@ -12,7 +12,7 @@ use wva_core::memory::{GroupMemory, VariantMemory};
 use wva_core::report::Relief;
 use wva_core::snapshot::{Phase, Replica, Sample, Scale, Signal};
 use wva_core::units::Replicas;
-use wva_core::{Memory, Policy, Snapshot, decide, observe};
+use wva_core::{Memory, Policy, Snapshot, VariantId, decide, observe};
 
 use world::{World, percent};
 
@@ -169,22 +169,50 @@ fn a_pod_with_room_is_room() {
     assert_eq!(relief(&world), None);
 }
 
+/// A second variant, of which nobody asks for a replica.
+fn beside_asleep(snapshot: &mut Snapshot, last_status: Option<u32>) -> VariantId {
+    let group = snapshot.groups.values_mut().next().unwrap();
+    let mut asleep = group.variants[0].clone();
+    asleep.variant.id.name = "zzz".into();
+    asleep.replicas.clear();
+    asleep.last_status = last_status.map(Replicas::new);
+    asleep.scale = Some(Scale { spec: Replicas::ZERO, current: Replicas::ZERO, ready: Replicas::ZERO });
+    (asleep.variant.bounds.min, asleep.variant.bounds.max) = (Replicas::ZERO, None);
+    let id = asleep.variant.id.clone();
+    group.variants.push(asleep);
+    id
+}
+
+#[test]
+fn what_a_lowered_maximum_takes_from_a_promise_is_not_waited_for() {
+    let world = World { max: Some(3), ..world(Analyzer::SaturationPercent, 3) };
+    let mut snapshot = world.snapshot();
+    let id = beside_asleep(&mut snapshot, None);
+    let moment = Some(snapshot.now - SignedDuration::from_secs(6));
+    let promised =
+        VariantMemory { target: Some(Replicas::new(6)), target_since: moment, ..VariantMemory::default() };
+    let mut group = GroupMemory { cycle_at: moment, ..GroupMemory::default() };
+    group.variants.insert(World::id().name, promised);
+    let mut memory = Memory::default();
+    memory.groups.insert(snapshot.groups.keys().next().unwrap().clone(), group);
+    for read in ["first", "second"] {
+        let outcome = decide(&snapshot, &observe(&snapshot, memory), &world.policy);
+        assert_eq!(outcome.report.violations, []);
+        let Verdict::Target(target) = &outcome.decisions[&id].verdict else { panic!("no number") };
+        assert_eq!(target.desired.get(), 2, "{read} read: {}", target.message);
+        memory = outcome.memory;
+    }
+}
+
 #[test]
 fn a_variant_scaled_to_zero_is_woken_by_the_safety_net_although_its_status_has_a_higher_number() {
     let world = world(Analyzer::SaturationPercent, 3);
     let mut snapshot = world.snapshot();
-    let group = snapshot.groups.values_mut().next().unwrap();
-    let first = &mut group.variants[0];
-    let mut asleep = first.clone();
+    let id = beside_asleep(&mut snapshot, Some(4));
     // No node has room for more of the first, so that the other one is asked.
+    let first = &mut snapshot.groups.values_mut().next().unwrap().variants[0];
     let pending = Replica { pod: "pending".into(), phase: Phase::Unschedulable, ..first.replicas[0].clone() };
     first.replicas.push(pending);
-    asleep.variant.id.name = "zzz".into();
-    asleep.replicas.clear();
-    asleep.last_status = Some(Replicas::new(4));
-    asleep.scale = Some(Scale { spec: Replicas::ZERO, current: Replicas::ZERO, ready: Replicas::ZERO });
-    let id = asleep.variant.id.clone();
-    group.variants.push(asleep);
     let mut memory = world.memory.clone();
     let looked = snapshot.now - SignedDuration::from_secs(6);
     let key = snapshot.groups.keys().next().unwrap().clone();
