@@ -53,8 +53,10 @@ pub(crate) fn cleaned(snapshot: &Snapshot) -> Snapshot {
 /// changes in place.
 pub(crate) fn remembered(memory: &VariantMemory, now: Timestamp) -> Cow<'_, VariantMemory> {
     let net = memory.safety_net;
-    let moments = [memory.target_since, memory.evidence, memory.blind_since, net.grew, net.denied];
-    if memory.wanted.is_empty() && moments.into_iter().flatten().all(|at| at <= now) {
+    let ordered = memory.ordered_from.map(|(at, _)| at);
+    let own = [memory.target_since, memory.evidence, memory.blind_since, memory.withdrawn_at, ordered];
+    if memory.wanted.is_empty() && own.into_iter().chain([net.grew, net.denied]).flatten().all(|at| at <= now)
+    {
         return Cow::Borrowed(memory);
     }
     let mut memory = memory.clone();
@@ -70,13 +72,22 @@ pub(crate) fn not_after(memory: &mut GroupMemory, now: Timestamp) {
     if let Some(rate) = memory.learned.as_mut().and_then(|learned| learned.rate.as_mut()) {
         rate.not_after(now);
     }
+    if let Some(learned) = &mut memory.learned {
+        learned.past.not_after(latest(now).into());
+    }
     memory.evidence.take_if(|evidence| evidence.is_after(latest(now)));
     memory.variants.values_mut().for_each(|variant| variant_not_after(variant, now));
 }
 
 fn variant_not_after(variant: &mut VariantMemory, now: Timestamp) {
+    variant.ordered_from = variant.ordered_from.map(|(at, from)| (at.min(now), from));
     let net = &mut variant.safety_net;
-    let own = [&mut variant.target_since, &mut variant.evidence, &mut variant.blind_since];
+    let own = [
+        &mut variant.target_since,
+        &mut variant.evidence,
+        &mut variant.blind_since,
+        &mut variant.withdrawn_at,
+    ];
     for moment in own.into_iter().chain([&mut net.grew, &mut net.denied]) {
         *moment = moment.map(|at| at.min(now));
     }

@@ -19,6 +19,7 @@ use crate::bound::stability::Wanted;
 use crate::by_name::ByName;
 use crate::decision::Reason;
 use crate::isolate::Failed;
+use crate::learn::Past;
 use crate::model::{GroupId, VariantId};
 use crate::quality::Evidence;
 use crate::units::Replicas;
@@ -148,6 +149,9 @@ impl GroupMemory {
         if let Some(rate) = kept.learned.as_mut().and_then(|learned| learned.rate.as_mut()) {
             **rate = rate.kept();
         }
+        if let Some(learned) = &mut kept.learned {
+            *learned.past = Past::default();
+        }
         kept
     }
 }
@@ -178,6 +182,39 @@ pub struct Learned {
     /// The weighted score's.
     #[serde(skip_serializing_if = "is_default")]
     pub bests: Bests,
+    /// What of this was known a while ago. Not kept over a restart.
+    #[serde(skip_serializing_if = "is_default")]
+    pub past: Box<Past<Analyzers>>,
+}
+
+/// What the analyzers of capacity have learned from counters and gauges.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Analyzers {
+    tokens: Knowledge,
+    throughput: throughput::Memory,
+    queueing: BTreeMap<SmolStr, Parameters>,
+}
+
+impl Learned {
+    /// Remembers what is known, to be able to take back what is learned from now on.
+    pub(crate) fn keep(&mut self, now: Timestamp) {
+        let Self { past, tokens, throughput, queueing, .. } = self;
+        if is_default(tokens) && is_default(throughput) && queueing.is_empty() {
+            return;
+        }
+        past.keep(now.into(), || Analyzers {
+            tokens: tokens.clone(),
+            throughput: throughput.clone(),
+            queueing: queueing.clone(),
+        });
+    }
+
+    /// Forgets what was learned from signals that are contradicted.
+    pub(crate) fn take_back(&mut self) {
+        if let Some((_, Analyzers { tokens, throughput, queueing })) = self.past.take_back() {
+            (self.tokens, self.throughput, self.queueing) = (tokens, throughput, queueing);
+        }
+    }
 }
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
@@ -208,6 +245,12 @@ pub struct VariantMemory {
     /// What was wanted lately, where the policy asks for stability.
     #[serde(default, skip_serializing_if = "Wanted::is_empty")]
     pub wanted: Wanted,
+    /// What was asked for before the orders of the last minutes, and when the first of these was made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ordered_from: Option<(Timestamp, Replicas)>,
+    /// When such orders were last withdrawn.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub withdrawn_at: Option<Timestamp>,
     /// What the safety net has done for it.
     #[serde(default, skip_serializing_if = "is_default")]
     pub safety_net: SafetyNet,

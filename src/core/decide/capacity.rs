@@ -475,7 +475,8 @@ impl Asked {
         let base = member.scale.base();
         let held = member.committed().unwrap_or(base);
         let denied = (!state.rights().down || self.queue_lost) && wanted < held;
-        let number = if denied { held } else { wanted };
+        let holds = denied || (wanted == base && member.is_withdrawn() && state.is_incomplete());
+        let number = if holds { held } else { wanted };
         let reason = match number.cmp(&base) {
             _ if denied || state == State::Partial => Reason::Partial,
             std::cmp::Ordering::Greater => Reason::ScaleUp,

@@ -8,7 +8,7 @@ use smol_str::SmolStr;
 
 use super::capacity::{self, Asked};
 use super::member::{Draft, Member, Scene};
-use super::{bounds, fits, role, saturated, stand_in, words, zero};
+use super::{bounds, fits, role, saturated, stand_in, withdraw, words, zero};
 use crate::analyze::finding::Analyzer;
 use crate::analyze::reads::{Declared, WITNESSES};
 use crate::by_name::ByName;
@@ -82,9 +82,10 @@ impl<'a> Wanting<'a> {
         self.memory.evidence = self.evidence_after(&members);
         let role = |member: &Member<'_>| member.state.variant.role;
         members.sort_by_key(role);
+        let mut learned = self.memory.learned.take().unwrap_or_default();
+        self.steps = withdraw::withdraw(self.scene, &mut members, &mut learned);
         self.saturated = saturated::find(self.scene, &members);
         self.stand_ins = stand_in::choose(self.scene, &mut members);
-        let mut learned = self.memory.learned.take().unwrap_or_default();
         let (mut open, mut decides) = (Vec::new(), self.scene.analyzer);
         for members in members.chunk_by(|one, next| role(one) == role(next)) {
             let Some(role) = members.first().map(role) else { continue };
@@ -117,6 +118,7 @@ impl<'a> Wanting<'a> {
         if self.stand_ins.is_empty() {
             learned.stand_in_share = None;
         }
+        learned.keep(self.scene.now);
         self.members = members;
         if !open.is_empty() {
             let scene = self.scene.by(decides);
@@ -175,6 +177,7 @@ impl<'a> Wanting<'a> {
     /// fits into what a removal leaves, and what is saturated grows.
     pub(super) fn settle(&mut self) {
         self.steps.extend(bounds::settle(self.scene, &mut self.members, &mut self.drafts));
+        self.steps.extend(withdraw::wait(self.scene, &self.members, &mut self.drafts));
         self.steps.extend(fits::hold(self.scene, &self.members, &mut self.drafts));
         if !self.saturated.is_empty() {
             let (members, drafts) = (&mut self.members, &mut self.drafts);
@@ -250,6 +253,8 @@ fn publish(scene: Scene<'_>, member: &Member<'_>, draft: Draft) -> (Verdict, Var
         blind_since,
         wanted: before.wanted.clone(),
         safety_net: before.safety_net,
+        ordered_from: withdraw::ordered_from(before, desired, scene),
+        withdrawn_at: before.withdrawn_at,
     };
     let age = Seconds::between(evidence, now);
     if age > scene.max_stale {

@@ -135,6 +135,12 @@ impl Member<'_> {
         self.scale.spec > Replicas::ZERO
     }
 
+    /// Its number is what is left of an order that was withdrawn: what runs beyond it keeps nobody from going on.
+    pub(super) fn is_withdrawn(&self) -> bool {
+        let VariantMemory { target_since, withdrawn_at, target, .. } = *self.memory;
+        withdrawn_at.is_some() && withdrawn_at == target_since && target < Some(self.scale.base())
+    }
+
     /// The last change may still be on its way. A target that comes from the object's status has just been adopted.
     pub(super) fn patient(&self, now: Timestamp) -> bool {
         self.memory.target_since.is_none_or(|since| Seconds::between(since, now) <= TRANSITION_PATIENCE)

@@ -19,6 +19,7 @@ mod stand_in;
 mod step;
 #[cfg(test)]
 mod tests;
+mod withdraw;
 mod words;
 mod zero;
 

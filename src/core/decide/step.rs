@@ -309,7 +309,14 @@ impl Look<'_, '_> {
 
     /// What is not fully measured may not go below what was promised.
     fn never_lower_unseen(&self, member: &Member<'_>, wanted: Replicas) -> Replicas {
-        if self.rights.down { wanted } else { wanted.max(member.committed().unwrap_or(wanted)) }
+        let promised = member.committed().unwrap_or(wanted);
+        if self.rights.down {
+            wanted
+        } else if wanted == member.scale.base() && member.is_withdrawn() {
+            promised
+        } else {
+            wanted.max(promised)
+        }
     }
 
     fn why_not(&self, runner: &Runner<'_, '_>) -> (Reason, SmolStr) {

@@ -439,3 +439,23 @@ pub(super) fn refused(id: &VariantId, violation: &Violation, previous: Option<Re
         violation.detail
     )
 }
+
+pub(super) fn withdrawn(member: &Member<'_>, target: Replicas, from: Replicas) -> SmolStr {
+    format_smolstr!(
+        "{}: {target} was ordered by signals that are now contradicted: {from} again, as before the order",
+        member.id()
+    )
+}
+
+pub(super) fn waits(
+    member: &Member<'_>,
+    held: Replicas,
+    wanted: Replicas,
+    window: Seconds,
+    finding: &str,
+) -> SmolStr {
+    format_smolstr!(
+        "{}: held at {held} instead of {wanted}: an order was withdrawn less than {window} ago, and its signals may be wrong again; {finding}",
+        member.id()
+    )
+}

@@ -93,6 +93,15 @@ impl From<Open> for (Moment, f64, f64) {
     }
 }
 
+/// What the gateway held.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Queue {
+    /// When it was read.
+    pub read: Moment,
+    /// Requests.
+    pub held: f64,
+}
+
 /// Arrivals of the last ten minutes.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -143,15 +152,19 @@ impl Arrivals {
     pub fn close(
         &mut self,
         at: Moment,
-        held: Option<f64>,
+        held: Option<Queue>,
         level: Option<f64>,
         served: impl Fn(Moment, Moment) -> f64,
     ) {
         let Some(open) = self.open else { return };
         let seconds = open.start.until(at);
-        if seconds < SHORTEST {
+        // What has left the queue has begun in a pod: who is counted there without the queue being read since looks like an arrival.
+        let holds = held.is_some_and(|queue| queue.held > 0.0) || self.held.is_some_and(|held| held > 0.0);
+        let unread = held.is_some_and(|queue| queue.read <= open.start);
+        if seconds < SHORTEST || (holds && unread && seconds < HOLE) {
             return;
         }
+        let held = held.map(|queue| queue.held);
         let (seen, expected) = (open.covered / seconds, served(open.start, at) / seconds);
         self.open = Some(Open { start: at, known: 0.0, covered: 0.0 });
         let queued = held.zip(self.held).map_or(0.0, |(now, before)| now - before);
@@ -182,6 +195,14 @@ impl Arrivals {
     #[must_use]
     pub fn counts(&self) -> Vec<Count> {
         self.bins.iter().map(Bin::count).collect()
+    }
+
+    /// Forgets what was counted after `at`, and counts on from now.
+    pub fn forget_after(&mut self, at: Moment) {
+        self.bins.retain(|bin| bin.end <= at);
+        if let Some(open) = &mut self.open {
+            (open.known, open.covered) = (0.0, 0.0);
+        }
     }
 
     /// Forgets what is later than `latest`: the clock was set back.

@@ -4,13 +4,14 @@
 use jiff::Timestamp;
 use smol_str::{SmolStr, format_smolstr};
 
-use super::arrivals::HOLE;
+use super::arrivals::{HOLE, Queue};
 use super::frame::{Frame, Growth};
 use super::knowledge::{Knowledge, Pod, RoleKnowledge, VariantKnowledge};
 use super::moment::Moment;
 use super::start_up::starts_of;
 use super::token_shape::Sizes;
 use crate::analyze::finding::Analyzer;
+use crate::by_name::ByName;
 use crate::model::Role;
 use crate::quality::{Evidence, Judge, engines_of, stale_limit};
 use crate::snapshot::{
@@ -22,6 +23,20 @@ use crate::units::count;
 const ROUND: f64 = 1.0;
 /// Readings of one process are at least this far apart, seconds: what happens in less says nothing of a step.
 const APART: f64 = 1.0;
+
+/// By these arrivals are counted.
+const COUNTED: SignalSet =
+    SignalSet::of(&[Signal::TimeToFirstTokenCount, Signal::RequestGenerationTokensCount]);
+
+/// A process has served for so long, seconds, before what it shows is believed against what others have shown: a contradiction
+/// shows within a minute and two scrapes.
+const SETTLED: f64 = 120.0;
+
+/// By these requests are sized.
+const SIZES: SignalSet = SignalSet::of(&[Signal::PromptTokens, Signal::RequestGenerationTokensSum]);
+
+/// Of so many processes one has to be found out before arrivals are forgotten.
+const ONE_OF: usize = 3;
 
 /// A serving process with the samples that are new.
 struct Source<'a> {
@@ -36,6 +51,8 @@ struct Source<'a> {
     lacks: SignalSet,
     /// Of these, the contradicted ones.
     contradicted: SignalSet,
+    /// The size that it shows of its cache is contradicted.
+    resized: bool,
 }
 
 impl Source<'_> {
@@ -87,15 +104,24 @@ fn begin(state: &VariantState, now: Moment, knowledge: &mut Knowledge) {
     });
     let processes = serving.iter().map(|one| engines_of(one).count()).max().filter(|most| *most > 0);
     known.processes = processes.map(|most| f64::from(count(most))).or(known.processes);
-    // Of different ones the smallest: a request may go to any of them.
-    let engines =
-        serving.iter().flat_map(|one| engines_of(one).map(|(name, signals)| (key_of(one, name), signals)));
-    let capacities = engines.filter_map(|(key, signals)| {
-        let first = pods.get(&key).and_then(|pod| pod.cache);
-        first.or_else(|| Some(signals.newest(Signal::KvCapacity)?.value))
-    });
-    let positive = capacities.filter(|tokens| *tokens > 0.0);
-    known.capacity = positive.reduce(f64::min).or(known.capacity);
+}
+
+/// The size of a variant's caches: of different ones the smallest, since a request may go to any of them. What a pod shows that
+/// has not served long enough to be contradicted counts where nothing else is known.
+fn learn_capacity<'s>(
+    known: &mut VariantKnowledge,
+    sources: impl Iterator<Item = &'s Source<'s>>,
+    now: Moment,
+) {
+    let VariantKnowledge { pods, capacity, .. } = known;
+    let believed =
+        |source: &&Source<'_>| capacity.is_none() || source.ready.until(now) >= SETTLED && !source.resized;
+    let cache = |source: &Source<'_>| {
+        let first = pods.get(&source.key).and_then(|pod| pod.cache);
+        first.or_else(|| Some(source.signals.newest(Signal::KvCapacity)?.value))
+    };
+    let caches = sources.filter(believed).filter_map(cache).filter(|tokens| *tokens > 0.0);
+    *capacity = caches.reduce(f64::min).or(*capacity);
 }
 
 /// The name of an engine of `replica` among the serving processes of its variant.
@@ -133,6 +159,7 @@ fn sources<'a>(
                     pods: 0.0,
                     lacks: coverage.missing.with(contradicted),
                     contradicted,
+                    resized: coverage.contradicted.has(Signal::KvCapacity),
                 }
             }));
         }
@@ -183,17 +210,11 @@ fn fold_role(
     let queue = group.scheduler.get(Signal::SchedulerQueueSize);
     let Knowledge { roles, variants: known } = knowledge;
     let known_role = roles.entry(role).or_default();
-    for source in &sources {
-        let variant = known.or_default(&source.variant.variant.id.name);
-        let pod = variant.pods.get_mut(&source.key);
-        let lacked = pod.as_ref().map_or(SignalSet::NONE, |pod| pod.lacked);
-        if let Some(pod) = pod.filter(|_| !source.is_counted()) {
-            pod.lacked = lacked.with(source.lacks);
-        }
-        if !source.contradicted.without(lacked).is_empty() {
-            variant.take_back();
-            known_role.take_back();
-        }
+    take_back(&sources, known, known_role);
+    for variant in variants {
+        let name = &variant.variant.id.name;
+        let own = sources.iter().filter(|source| source.variant.variant.id.name == *name);
+        learn_capacity(known.or_default(name), own, now.into());
     }
     let mut rest = &readings[..];
     while let Some(first) = rest.first() {
@@ -217,6 +238,36 @@ fn fold_role(
     }
 }
 
+/// Forgets what was learned lately of `sources` whose signals are contradicted and were not before.
+fn take_back(sources: &[Source<'_>], known: &mut ByName<VariantKnowledge>, known_role: &mut RoleKnowledge) {
+    // One that lies changes a sum by little, and may do so while it really changes.
+    let many = |signals: SignalSet| {
+        let doubted = sources.iter().filter(|source| !source.contradicted.and(signals).is_empty());
+        doubted.count().saturating_mul(ONE_OF) >= sources.len()
+    };
+    let (sized, counted) = (many(COUNTED.with(SIZES)), many(COUNTED));
+    for source in sources {
+        let variant = known.or_default(&source.variant.variant.id.name);
+        let mut lacked = SignalSet::NONE;
+        if let Some(pod) = variant.pods.get_mut(&source.key) {
+            lacked = pod.lacked;
+            if source.resized {
+                // What it shows of its cache counts no more: a process cannot change that.
+                pod.cache = Some(0.0);
+            }
+            if !source.is_counted() {
+                pod.lacked = lacked.with(source.lacks);
+            }
+        }
+        let contradicted = source.contradicted.without(lacked);
+        if !contradicted.is_empty() {
+            variant.take_back();
+            let anew = |signals| !contradicted.and(signals).is_empty();
+            known_role.take_back(sized && anew(COUNTED.with(SIZES)), counted && anew(COUNTED));
+        }
+    }
+}
+
 /// One reading of one process.
 fn take(
     role: Role,
@@ -234,7 +285,10 @@ fn take(
     let lacked = source.lacks;
     let lacking = last.map_or(lacked, |last| last.lacked.with(lacked));
     let frame = Frame::read(source.signals, reading.scraped, bridged.as_ref().map(|last| &last.frame));
-    let shown = || source.signals.newest(Signal::KvCapacity).map(|sample| sample.value);
+    let shown = || {
+        let newest = source.signals.newest(Signal::KvCapacity)?;
+        (!source.resized).then_some(newest.value)
+    };
     let cache =
         last.filter(|last| !frame.is_restart_of(&last.frame)).and_then(|last| last.cache).or_else(shown);
     let young = source.ready <= reading.at && source.ready.until(reading.at) <= HOLE;
@@ -271,9 +325,9 @@ fn take(
 }
 
 /// What the gateway held at `at`.
-fn held(queue: Series<'_>, at: Moment) -> Option<f64> {
+fn held(queue: Series<'_>, at: Moment) -> Option<Queue> {
     let by_then = |one: &Sample| Moment::from(one.at) <= at.plus(ROUND);
-    queue.iter().rev().find(by_then).map(|one| one.value)
+    queue.iter().rev().find(by_then).map(|one| Queue { read: one.at.into(), held: one.value })
 }
 
 /// While nothing serves, what arrives is what the gateway holds more.
@@ -288,7 +342,8 @@ fn from_queue(queue: Series<'_>, known: &mut RoleKnowledge) {
         if known.arrivals.ended().is_none_or(|ended| ended.until(at) > hole) {
             known.arrivals.restart(at, Some(sample.value));
         }
-        known.arrivals.close(at, Some(sample.value), known.level, |_, _| 0.0);
+        let held = Queue { read: at, held: sample.value };
+        known.arrivals.close(at, Some(held), known.level, |_, _| 0.0);
         known.dispersion.take(known.arrivals.bins());
     }
 }

@@ -77,9 +77,17 @@ pub struct RoleKnowledge {
     /// Loads of the last minutes, in replicas.
     #[serde(skip_serializing_if = "is_default")]
     pub peaks: Highs,
-    /// How large requests were a while ago. Not kept over a restart.
+    /// What of this was known a while ago. Not kept over a restart.
     #[serde(skip_serializing_if = "is_default")]
-    pub past: Box<Past<TokenShape>>,
+    pub past: Box<Past<Load>>,
+}
+
+/// What [`RoleKnowledge`] has learned from counters.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Load {
+    shape: TokenShape,
+    surges: Surges,
+    peaks: Highs,
 }
 
 /// What is known of one variant.
@@ -238,13 +246,24 @@ impl Knowledge {
 impl RoleKnowledge {
     /// Remembers what is known, to be able to take back what is learned from now on.
     pub(super) fn keep(&mut self, now: Moment) {
-        let Self { past, shape, .. } = self;
-        past.keep(now, || *shape);
+        let Self { past, shape, surges, peaks, .. } = self;
+        past.keep(now, || Load { shape: *shape, surges: surges.clone(), peaks: peaks.clone() });
     }
 
-    /// Forgets what was learned from signals that are contradicted.
-    pub(super) fn take_back(&mut self) {
-        self.shape = self.past.take_back().unwrap_or_else(|| std::mem::take(&mut self.shape));
+    /// Forgets what was learned from signals that are contradicted, of `many` engines also the loads, and the arrivals where
+    /// these are `counted` by them.
+    pub(super) fn take_back(&mut self, many: bool, counted: bool) {
+        let Some((at, load)) = self.past.take_back() else {
+            self.shape = TokenShape::default();
+            return;
+        };
+        self.shape = load.shape;
+        if many {
+            (self.surges, self.peaks) = (load.surges, load.peaks);
+        }
+        if counted {
+            self.arrivals.forget_after(at);
+        }
     }
 }
 
@@ -264,7 +283,7 @@ impl VariantKnowledge {
 
     /// Forgets what was learned from signals that are contradicted.
     pub(super) fn take_back(&mut self) {
-        let Some(learned) = self.past.take_back() else { return };
+        let Some((_, learned)) = self.past.take_back() else { return };
         let Learned { fit, first_token, occupancy, steps, limit, most_running } = learned;
         (self.fit, self.first_token, self.occupancy) = (fit, first_token, occupancy);
         (self.steps, self.limit, self.most_running) = (steps, limit, most_running);

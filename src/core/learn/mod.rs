@@ -27,6 +27,7 @@ pub use frame::{Counters, Frame, Gauges, Growth};
 pub use knowledge::{Knowledge, Pod, RoleKnowledge, VariantKnowledge};
 pub use moment::Moment;
 pub use occupancy::{Occupancy, StepTokens};
+pub use past::Past;
 pub use start_up::{LEAD, StartUps, starts_of};
 pub use step_time::{Fit, Sample as StepSample, StepTime};
 pub use surge::Surges;

@@ -35,10 +35,10 @@ impl<T: Clone + PartialEq> Past<T> {
         }
     }
 
-    /// What was known before anything contradicted was learned from; `None` where that is not remembered.
-    pub fn take_back(&mut self) -> Option<T> {
+    /// What was known before anything contradicted was learned from, and when; `None` where that is not remembered.
+    pub fn take_back(&mut self) -> Option<(Moment, T)> {
         self.next = None;
-        self.settled.as_ref().map(|(_, own)| own.clone())
+        self.settled.clone()
     }
 
     /// Forgets what is later than `latest`: the clock was set back.

@@ -280,13 +280,13 @@ fn a_limit_of_32_does_not_flicker_when_a_scrape_falls_between_an_end_and_a_begin
 
 #[test]
 fn what_was_learned_in_the_last_minute_and_a_half_is_taken_back() {
-    let mut past = past::Past::default();
+    let mut past = Past::default();
     let at = |second: i64| Moment::from(jiff::Timestamp::from_second(1_800_000_000 + second).unwrap());
     assert_eq!(past.take_back(), None, "nothing is remembered yet");
     (0..=40).for_each(|look| past.keep(at(look * 5), || look * 5));
-    assert_eq!(past.take_back(), Some(90), "what was known at 180 s is not settled at 200 s");
+    assert_eq!(past.take_back(), Some((at(90), 90)), "what was known at 180 s is not settled at 200 s");
     past.keep(at(205), || 205);
-    assert_eq!(past.take_back(), Some(90), "taken back twice it is the same");
+    assert_eq!(past.take_back(), Some((at(90), 90)), "taken back twice it is the same");
 }
 
 #[test]

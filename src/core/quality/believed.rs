@@ -125,6 +125,21 @@ impl Evidence {
         doubts.any(|until| until > latest) || believed.any(|(at, _)| at > latest)
     }
 
+    /// Of `seen` something that is in `reads` is contradicted and was not `before`.
+    pub(crate) fn is_worse(
+        before: Option<&Self>,
+        seen: &VariantSight<'_>,
+        reads: SignalSet,
+        now: Timestamp,
+    ) -> bool {
+        let known = |engine: &SmolStr| {
+            let doubt = before.and_then(|before| before.doubts.get(engine));
+            doubt.map_or(SignalSet::NONE, |doubt| doubt.still(now))
+        };
+        let mut doubts = seen.doubts.iter();
+        doubts.any(|(engine, doubt)| !doubt.still(now).without(known(engine)).and(reads).is_empty())
+    }
+
     pub(super) fn has_doubts(&self) -> bool {
         !self.doubts.is_empty()
     }

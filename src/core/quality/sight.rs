@@ -319,6 +319,12 @@ impl VariantSight<'_> {
         self.absent.saturating_add(self.stale).saturating_add(self.lacking)
     }
 
+    /// Engines of which something that is in `reads` is not believed.
+    pub(crate) fn contradicted_engines(&self, reads: SignalSet, now: Timestamp) -> u32 {
+        let doubted = self.doubts.iter().filter(|(_, doubt)| !doubt.still(now).and(reads).is_empty());
+        count(doubted.count())
+    }
+
     /// Takes over what `sight`, a look for another analyzer, has measured; what the first one lacked stays told.
     pub(crate) fn measured_by(&mut self, sight: Self) {
         let Self { missing, contradicted, incomplete, .. } = *self;

@@ -9,18 +9,19 @@ mod matrix;
 
 use matrix::cases::{Case, Hardware, Load, MAX_REPLICAS, View};
 use matrix::compare::{Comparison, Reference, Timeline};
-use matrix::{Cell, play, policies, signals};
+use matrix::{Cell, signals};
 use proptest::prelude::*;
 use proptest::sample::select;
 use wva_core::analyze::finding::Analyzer;
 use wva_core::sim::{FaultKind, FaultShare, FaultSignals};
 use wva_core::snapshot::Signal;
 
-/// The runs of the rate policy without a fault, under every load.
-fn references() -> Vec<(Case, Timeline)> {
+/// The runs of the rate policy without a fault under every load, each with what the table compares with it.
+fn references() -> Vec<(Timeline, Reference)> {
     let free = |case: Case| {
-        let controller = policies::controller(Analyzer::Rate, case.view);
-        (case, Timeline::new(&play(case, &controller, &[], 1), case.replicas()))
+        let (own, others) = cell(FaultSignals::All, FaultKind::Gone, FaultShare::OnePod, case).free();
+        let reference = Reference::new(&own, &others);
+        (own, reference)
     };
     Case::in_turns().into_iter().map(free).collect()
 }
@@ -29,8 +30,7 @@ fn references() -> Vec<(Case, Timeline)> {
 fn policies_that_look_at_nothing_do_not_pass_the_comparison_of_the_fault_matrix() {
     let references = references();
     let passes = |policy: &dyn Fn(&Timeline) -> Timeline| {
-        let holds =
-            |(_, free): &(Case, Timeline)| Comparison::of(&Reference::new(free, &[]), &policy(free)).holds();
+        let holds = |(own, free): &(Timeline, Reference)| Comparison::of(free, &policy(own)).holds();
         references.iter().all(holds)
     };
     assert!(passes(&Timeline::clone), "a run passes beside itself");
@@ -90,6 +90,33 @@ fn a_pod_that_suddenly_shows_half_its_cache_does_not_double_the_fleet() {
     for share in [FaultShare::OnePod, FaultShare::AllPods] {
         let compared = compared(&cell(cache, FaultKind::Halved, share, case));
         assert!(compared.holds(), "{}: {}", share.as_str(), compared.words());
+    }
+}
+
+#[test]
+fn an_order_by_signals_that_turn_out_to_be_contradicted_is_withdrawn() {
+    for (signals, hardware, view) in [
+        (FaultSignals::Counters, Hardware::Sequences, View::Prometheus),
+        (FaultSignals::Of(Signal::RequestGenerationTokensSum), Hardware::Kv, View::Direct),
+    ] {
+        let case = Case { load: Load::Steady, hardware, view };
+        let cell = cell(signals, FaultKind::Doubled, FaultShare::AllPods, case);
+        let (free, bent) = (cell.free_alone(), Timeline::new(&cell.run(), case.replicas()));
+        let above = |(bent, free): (&u32, &u32)| bent.saturating_sub(*free);
+        let above: Vec<u32> = bent.answered.iter().zip(&free.answered).map(above).collect();
+        let (soon, later) = above.split_at(100);
+        assert!(soon.iter().any(|more| *more > 0), "{}: it was not believed at all", matrix::name(signals));
+        assert!(later.iter().all(|more| *more <= 1), "{}: {above:?}", matrix::name(signals));
+    }
+}
+
+#[test]
+fn an_order_for_a_load_that_really_grows_stands_though_one_pod_lies() {
+    let case = Case { load: Load::Saturating, hardware: Hardware::Kv, view: View::Prometheus };
+    for signal in [Signal::TimeToFirstTokenCount, Signal::PromptTokens, Signal::RequestGenerationTokensSum] {
+        let cell = cell(FaultSignals::Of(signal), FaultKind::Doubled, FaultShare::OnePod, case);
+        let compared = compared(&cell);
+        assert!(compared.fewer <= 1.0, "{signal:?}: {}", compared.words());
     }
 }
 

@@ -17,7 +17,7 @@ use self::compare::{Comparison, Reference, Timeline};
 const OF_THE_SCHEDULER: [Signal; 2] = [Signal::SchedulerQueueSize, Signal::SchedulerQueueBytes];
 
 /// Runs without a fault that tell what chance alone does.
-const OTHER_SEEDS: u64 = 4;
+const OTHER_SEEDS: u64 = 9;
 
 /// One fault of one analyzer's signals under one load.
 #[derive(Debug, Clone, Copy, PartialEq)]

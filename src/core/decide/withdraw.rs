@@ -1,0 +1,146 @@
+//! Orders that were made just before their evidence was found to be contradicted: they are withdrawn, and what was learned
+//! meanwhile is forgotten. Only such an order goes, and nothing that served before it.
+
+use jiff::Timestamp;
+
+use super::member::{Draft, Member, Scene};
+use super::words;
+use crate::analyze::finding::Analyzer;
+use crate::bound::stability::Wanted;
+use crate::decision::Reason;
+use crate::memory::{Learned, VariantMemory};
+use crate::quality::{Evidence, engines_of};
+use crate::report::{Stage, Step};
+use crate::snapshot::{Phase, Signal, SignalSet};
+use crate::units::{Replicas, Seconds};
+
+/// A contradiction shows within a minute and two scrapes of 15 s: orders that are older rest on other evidence.
+const SHOWS_WITHIN: Seconds = Seconds::whole(90);
+
+/// Others of the same engines may be found out yet: for this long nothing is ordered again by what they show.
+const WAITS: Seconds = Seconds::whole(60);
+
+/// Requests in the pods, and what they hold of the caches, vary by less than this factor and so much more while the load stays.
+const GROWN: f64 = 1.2;
+const SOME_REQUESTS: f64 = 5.0;
+const SOME_CACHE: f64 = 0.1;
+
+/// Of so many engines one has to be found out. Fewer move a number by little, and may break while the load really grows.
+const ONE_OF: u32 = 3;
+
+/// Withdraws the last orders of `members`, all that a model has, if signals that their analyzer reads are now found to be
+/// contradicted and were not before, while the pods hold about as many requests as when the orders were made. A step of one
+/// replica is not worth it.
+pub(super) fn withdraw(scene: Scene<'_>, members: &mut [Member<'_>], learned: &mut Learned) -> Vec<Step> {
+    let analyzer = scene.analyzer;
+    let by_numbers = analyzer == Analyzer::Rate || analyzer == Analyzer::Inferno || analyzer.is_of_capacity();
+    let reads = |member: &Member<'_>| -> SignalSet {
+        let declared = analyzer.declared(member.state.variant.role);
+        declared.needed.with(declared.optional)
+    };
+    let anew =
+        |member: &Member<'_>| Evidence::is_worse(scene.evidence, &member.seen, reads(member), scene.now);
+    if !by_numbers || !members.iter().any(anew) {
+        return Vec::new();
+    }
+    let doubted = members.iter().map(|member| member.seen.contradicted_engines(reads(member), scene.now));
+    let engines = members.iter().map(|member| member.seen.ready.saturating_mul(member.seen.engines_a_pod));
+    let (doubted, engines) = (doubted.sum::<u32>(), engines.fold(0, u32::saturating_add));
+    if doubted.saturating_mul(ONE_OF) < engines {
+        return Vec::new();
+    }
+    learned.take_back();
+    let first = members.iter().filter_map(|member| lately(&member.memory, scene)).map(|(at, _)| at).min();
+    if first.is_none_or(|first| may_have_grown(scene, members, first)) {
+        return Vec::new();
+    }
+    members.iter_mut().filter_map(|member| withdraw_of(scene, member, learned)).collect()
+}
+
+/// More is in the pods of `members` and before them than at `since`: requests, or where these are not believed what they hold of
+/// the caches. True also where neither is known.
+fn may_have_grown(scene: Scene<'_>, members: &[Member<'_>], since: Timestamp) -> bool {
+    let requests: &[Signal] = &[Signal::Running, Signal::Waiting];
+    let believed =
+        [(requests, SOME_REQUESTS), (&[Signal::KvUsage], SOME_CACHE)].into_iter().find(|(signals, _)| {
+            let doubted =
+                |member: &Member<'_>| member.seen.contradicted_engines(SignalSet::of(signals), scene.now);
+            members.iter().all(|member| doubted(member) == 0)
+        });
+    let sums = believed.and_then(|(signals, some)| Some((sums(scene, members, signals, since)?, some)));
+    sums.is_none_or(|([before, now], some)| now > GROWN * before + some)
+}
+
+/// The sums of `gauges` over the engines of `members`, with what waits the gateway's queue, at `since` and now. What a pod that was not Ready then held is 0.
+fn sums(scene: Scene<'_>, members: &[Member<'_>], gauges: &[Signal], since: Timestamp) -> Option<[f64; 2]> {
+    let replicas = members.iter().flat_map(|member| &member.state.replicas);
+    let (mut before, mut now) = (0.0, 0.0);
+    for replica in replicas.filter(|replica| replica.phase == Phase::Ready) {
+        let young = replica.ready_since.is_some_and(|ready| ready >= since);
+        for (_, engine) in engines_of(replica) {
+            for series in gauges.iter().map(|gauge| engine.get(*gauge)) {
+                let then = series.iter().rev().find(|sample| sample.at <= since);
+                now += series.last()?.value;
+                before += if young { 0.0 } else { then?.value };
+            }
+        }
+    }
+    if gauges.contains(&Signal::Waiting) {
+        let held = scene.group.scheduler.get(Signal::SchedulerQueueSize);
+        now += held.last().map_or(0.0, |held| held.value);
+        before += held.iter().rev().find(|held| held.at <= since).map_or(0.0, |held| held.value);
+    }
+    Some([before, now])
+}
+
+fn withdraw_of(scene: Scene<'_>, member: &mut Member<'_>, learned: &mut Learned) -> Option<Step> {
+    let (at, from) = lately(&member.memory, scene)?;
+    let target = member.memory.target.filter(|target| target.above(from) > Replicas::ONE)?;
+    if member.memory.safety_net.grew >= Some(at) {
+        return None;
+    }
+    let memory = member.memory.to_mut();
+    (memory.target, memory.ordered_from, memory.target_since) = (Some(from), None, Some(scene.now));
+    memory.withdrawn_at = Some(scene.now);
+    memory.wanted = Wanted::default();
+    if let Some(rate) = &mut learned.rate {
+        // What was ordered by mistake keeps nobody from removing.
+        rate.control.entry(member.state.variant.role).or_default().up = None;
+    }
+    Some(Step::new(Stage::Quality, Some(member.name()), words::withdrawn(member, target, from)))
+}
+
+/// Holds what is ordered again too soon. The safety net of a saturated fleet comes after this.
+pub(super) fn wait(scene: Scene<'_>, members: &[Member<'_>], drafts: &mut [Draft]) -> Vec<Step> {
+    let mut steps = Vec::new();
+    for (member, draft) in members.iter().zip(drafts) {
+        let lately = member.memory.withdrawn_at.filter(|at| Seconds::between(*at, scene.now) < WAITS);
+        let held = lately.and(member.memory.target);
+        if lately.is_none_or(|at| may_have_grown(scene, members, at)) {
+            continue;
+        }
+        let Some((held, wanted)) = held.zip(draft.number).filter(|(held, wanted)| wanted > held) else {
+            continue;
+        };
+        let message = words::waits(member, held, wanted, WAITS, &draft.message);
+        steps.push(Step::new(Stage::Bound, Some(member.name()), message.clone()));
+        *draft = Draft { number: Some(held), reason: Reason::Bounded, message, ..draft.clone() };
+    }
+    steps
+}
+
+/// What was asked for before the orders of the last minute and a half, and since when these are made.
+fn lately(memory: &VariantMemory, scene: Scene<'_>) -> Option<(Timestamp, Replicas)> {
+    memory.ordered_from.filter(|(at, _)| Seconds::between(*at, scene.now) <= SHOWS_WITHIN)
+}
+
+/// The same once `desired` is asked for.
+pub(super) fn ordered_from(
+    memory: &VariantMemory,
+    desired: Replicas,
+    scene: Scene<'_>,
+) -> Option<(Timestamp, Replicas)> {
+    let before = memory.target.filter(|before| *before < desired);
+    let first = || before.map(|before| (scene.now, before));
+    lately(memory, scene).filter(|(_, from)| *from < desired).or_else(first)
+}
