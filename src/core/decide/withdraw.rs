@@ -11,7 +11,7 @@ use crate::decision::Reason;
 use crate::memory::{Learned, VariantMemory};
 use crate::quality::{Evidence, engines_of};
 use crate::report::{Stage, Step};
-use crate::snapshot::{Phase, Signal, SignalSet};
+use crate::snapshot::{Phase, Signal, SignalSet, SourceHealth};
 use crate::units::{Replicas, Seconds};
 
 /// A contradiction shows within a minute and two scrapes of 15 s: orders that are older rest on other evidence.
@@ -40,13 +40,16 @@ pub(super) fn withdraw(scene: Scene<'_>, members: &mut [Member<'_>], learned: &m
     };
     let anew =
         |member: &Member<'_>| Evidence::is_worse(scene.evidence, &member.seen, reads(member), scene.now);
-    if !by_numbers || !members.iter().any(anew) {
+    // Pods that are not listed may carry any load.
+    let listed = |member: &Member<'_>| member.scale.ready.get() <= member.seen.ready;
+    let whole = scene.group.source == SourceHealth::Complete && members.iter().all(listed);
+    if !by_numbers || !whole || !members.iter().any(anew) {
         return Vec::new();
     }
     let doubted = members.iter().map(|member| member.seen.contradicted_engines(reads(member), scene.now));
     let engines = members.iter().map(|member| member.seen.ready.saturating_mul(member.seen.engines_a_pod));
     let (doubted, engines) = (doubted.sum::<u32>(), engines.fold(0, u32::saturating_add));
-    if doubted.saturating_mul(ONE_OF) < engines {
+    if doubted.saturating_mul(ONE_OF) < engines || doubted < engines.min(2) {
         return Vec::new();
     }
     learned.take_back();
@@ -95,7 +98,12 @@ fn sums(scene: Scene<'_>, members: &[Member<'_>], gauges: &[Signal], since: Time
 
 fn withdraw_of(scene: Scene<'_>, member: &mut Member<'_>, learned: &mut Learned) -> Option<Step> {
     let (at, from) = lately(&member.memory, scene)?;
+    // What serves already is not taken back, and what was woken stays awake.
+    let from = from.max(Replicas::new(member.seen.ready));
     let target = member.memory.target.filter(|target| target.above(from) > Replicas::ONE)?;
+    if from == Replicas::ZERO {
+        return None;
+    }
     if member.memory.safety_net.grew >= Some(at) {
         return None;
     }

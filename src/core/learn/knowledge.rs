@@ -250,15 +250,12 @@ impl RoleKnowledge {
         past.keep(now, || Load { shape: *shape, surges: surges.clone(), peaks: peaks.clone() });
     }
 
-    /// Forgets what was learned from signals that are contradicted, of `many` engines also the loads, and the arrivals where
-    /// these are `counted` by them.
-    pub(super) fn take_back(&mut self, many: bool, counted: bool) {
-        let Some((at, load)) = self.past.take_back() else {
-            self.shape = TokenShape::default();
-            return;
-        };
+    /// Forgets what was learned from signals that are contradicted: also the loads where many engines' requests are `sized` by
+    /// them, and the arrivals where these are `counted` by them.
+    pub(super) fn take_back(&mut self, sized: bool, counted: bool) {
+        let Some((at, load)) = self.past.take_back() else { return };
         self.shape = load.shape;
-        if many {
+        if sized {
             (self.surges, self.peaks) = (load.surges, load.peaks);
         }
         if counted {

@@ -67,7 +67,7 @@ struct Believed {
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Usual {
-    /// Prompt of a finished request, tokens.
+    /// Prompt of a finished request, else of one that has begun, tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) prompt: Option<f64>,
     /// Generation of a finished request, tokens.
@@ -223,7 +223,8 @@ impl Usual {
         let running = gauge(Signal::Running).filter(|running| *running >= 1.0);
         let a_request = |of: Option<f64>| of.zip(running).map(|(all, running)| all / running);
         Self {
-            prompt: ratio(Signal::RequestPromptTokensSum, Signal::RequestPromptTokensCount),
+            prompt: ratio(Signal::RequestPromptTokensSum, Signal::RequestPromptTokensCount)
+                .or_else(|| ratio(Signal::PromptTokens, Signal::TimeToFirstTokenCount)),
             generated: ratio(Signal::RequestGenerationTokensSum, Signal::RequestGenerationTokensCount),
             hits: ratio(Signal::PrefixCacheHits, Signal::PrefixCacheQueries),
             capacity: newest(Signal::KvCapacity),

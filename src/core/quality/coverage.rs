@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::believed::Usual;
 use super::engine::{Freshness, grade, stale_limit};
-use super::unusual::{balance, unusual};
+use super::unusual::{balance, off, unusual};
 use crate::analyze::reads::{Declared, WITNESSES};
 use crate::snapshot::{Rows, Series, Signal, SignalSet, Signals};
 use crate::units::Seconds;
@@ -153,6 +153,11 @@ impl<'a> Span<'a> {
         Self { rows, reads }
     }
 
+    /// Tokens are counted when they are computed. SGLang, which counts no steps, adds them when a request has finished.
+    fn is_timely(&self) -> bool {
+        !self.get(Signal::EngineSteps).is_empty()
+    }
+
     /// Seconds between tokens that were counted in a second.
     pub(super) fn gap_seconds_a_second(&self) -> Option<f64> {
         let seconds = Some(self.seconds()).filter(|seconds| *seconds > 0.0)?;
@@ -163,7 +168,8 @@ impl<'a> Span<'a> {
     pub(super) fn tokens_a_gap(&self) -> Option<f64> {
         let gaps = self.grown(Signal::InterTokenLatencyCount)?;
         let gaps = gaps + self.grown(Signal::TimeToFirstTokenCount).unwrap_or(0.0);
-        self.grown(Signal::GenerationTokens).filter(|_| gaps >= SOME_TOKENS).map(|tokens| tokens / gaps)
+        let tokens = self.grown(Signal::GenerationTokens).filter(|_| self.is_timely() && gaps >= SOME_TOKENS);
+        tokens.map(|tokens| tokens / gaps)
     }
 
     /// Mean seconds between two tokens.
@@ -182,8 +188,21 @@ impl<'a> Span<'a> {
 
     /// Prompt tokens for each that is generated.
     pub(super) fn mix(&self) -> Option<f64> {
-        let generated = self.grown(Signal::GenerationTokens).filter(|tokens| *tokens >= SOME_TOKENS)?;
+        let many = |tokens: &f64| self.is_timely() && *tokens >= SOME_TOKENS;
+        let generated = self.grown(Signal::GenerationTokens).filter(many)?;
         self.grown(Signal::PromptTokens).map(|prompts| prompts / generated)
+    }
+
+    /// Mean generation of a finished request, tokens, where ten have finished.
+    pub(super) fn answer(&self) -> Option<f64> {
+        let finished = self.grown(Signal::RequestGenerationTokensCount).filter(|count| *count >= 10.0)?;
+        self.grown(Signal::RequestGenerationTokensSum).map(|tokens| tokens / finished)
+    }
+
+    /// Share of prompt tokens found in the prefix cache.
+    pub(super) fn hits(&self) -> Option<f64> {
+        let asked = self.grown(Signal::PrefixCacheQueries).filter(|asked| *asked >= SOME_TOKENS)?;
+        self.grown(Signal::PrefixCacheHits).map(|found| found / asked)
     }
 
     /// The least, mean and greatest of a gauge; `None` where it was not shown.
@@ -231,7 +250,8 @@ fn contradicted(signals: &Signals, reads: SignalSet, engine: Known<'_>) -> Signa
         Span::of(rows, reads, BALANCE_WINDOW, 2).map(|span| balance(&span, usual.map(|(_, usual)| usual)));
     let long = |newest: &Timestamp| Span { rows: rows.since(SUMS_WINDOW.before(*newest)), reads };
     let long = rows.times().last().map(long).filter(|long| long.seconds() >= SUMS_AT_LEAST.get());
-    let together = long.map(|long| halves(&long).with(sums(&long)));
+    let usual = usual.map(|(_, usual)| usual);
+    let together = long.map(|long| halves(&long).with(sums(&long, usual)));
     let found = [unusual, newest, together].into_iter().flatten();
     found.fold(alone, SignalSet::with)
 }
@@ -268,8 +288,8 @@ fn counts(span: &Span<'_>) -> SignalSet {
     let waited = span.range(Waiting).map_or(0.0, |[_, _, most]| most);
     let rules = [
         (SchedulerAttempts, least(TimeToFirstTokenCount, waited + SOME_REQUESTS)),
-        (PromptTokens, least(TimeToFirstTokenCount, SOME_REQUESTS)),
-        (GenerationTokens, least(InterTokenLatencyCount, SOME_TOKENS)),
+        (PromptTokens, span.is_timely() && least(TimeToFirstTokenCount, SOME_REQUESTS)),
+        (GenerationTokens, span.is_timely() && least(InterTokenLatencyCount, SOME_TOKENS)),
         (InterTokenLatencyCount, least(GenerationTokens, 2.0 * begun + SOME_TOKENS)),
         (TimeToFirstTokenCount, least(RequestGenerationTokensCount, most_running(span) + SOME_REQUESTS)),
     ];
@@ -282,7 +302,7 @@ fn most_running(span: &Span<'_>) -> f64 {
 }
 
 /// Counts of the same requests, tokens and seconds that differ by more than what is under way.
-fn sums(span: &Span<'_>) -> SignalSet {
+fn sums(span: &Span<'_>, usual: Option<&Usual>) -> SignalSet {
     use Signal::{
         GenerationTokens, InterTokenLatencyCount, InterTokenLatencySum, RequestGenerationTokensCount,
         RequestGenerationTokensSum, Running, SchedulerAttempts, TimeToFirstTokenCount, TimeToFirstTokenSum,
@@ -292,8 +312,9 @@ fn sums(span: &Span<'_>) -> SignalSet {
     let differ = |pair: Option<(f64, f64)>, slack: f64| {
         pair.is_some_and(|(one, two)| (one - two).abs() > slack && one.max(two) > DIFFERENT * one.min(two))
     };
-    let running = span.range(Running).unwrap_or_default();
-    let [_, mean, most] = running;
+    // Who runs is what most of it is held against.
+    let Some([_, mean, most]) = span.range(Running) else { return SignalSet::NONE };
+    let held = most + span.range(Waiting).map_or(0.0, |[_, _, most]| most);
     let (begun, finished) = (grown(TimeToFirstTokenCount), grown(RequestGenerationTokensCount));
     let (generated, answered) = (grown(GenerationTokens), grown(RequestGenerationTokensSum));
     let (gaps, gap_seconds) = (grown(InterTokenLatencyCount), grown(InterTokenLatencySum));
@@ -311,16 +332,26 @@ fn sums(span: &Span<'_>) -> SignalSet {
             &[SchedulerAttempts],
         ),
         (
-            differ(begun.zip(finished), most + SOME_REQUESTS),
+            // Who has begun may give up, and who is preempted waits again; nobody finishes who has not begun.
+            begun.zip(finished).is_some_and(|(begun, finished)| {
+                finished - begun > held + SOME_REQUESTS && finished > DIFFERENT * begun
+            }),
             &[TimeToFirstTokenCount, RequestGenerationTokensCount],
         ),
         (
-            size > 0.0 && differ(generated.zip(answered), UNDER_WAY * most * size + SOME_TOKENS),
+            // Answers to clients that gave up were generated and are of no finished request.
+            size > 0.0
+                && (answered > generated
+                    || off(Some(size), usual.and_then(|usual| usual.generated), DIFFERENT) != 0)
+                && differ(generated.zip(answered), UNDER_WAY * most * size + SOME_TOKENS),
             &[GenerationTokens, RequestGenerationTokensSum],
         ),
         (
             // Every gap ends with a token.
-            generated.zip(gaps).is_some_and(|(tokens, gaps)| gaps >= SOME_TOKENS && tokens < 0.8 * gaps),
+            span.is_timely()
+                && generated
+                    .zip(gaps)
+                    .is_some_and(|(tokens, gaps)| gaps >= SOME_TOKENS && tokens < 0.8 * gaps),
             &[GenerationTokens, InterTokenLatencyCount],
         ),
         (

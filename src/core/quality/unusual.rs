@@ -16,6 +16,8 @@ const JUMP: f64 = 1.7;
 const ALIKE: f64 = 1.2;
 /// Tokens of prompts for each that is generated: a mix of requests that has changed by more explains another use of the cache.
 const MIX: f64 = 1.25;
+/// Shares of prompts found in the prefix cache that differ by less are the same.
+const SAME_HITS: f64 = 0.1;
 /// Of requests that begin in ten seconds, those that clients give up meanwhile.
 const BALANCED: f64 = 0.4;
 /// All engines of a variant are started with the same cache, to within what each measures of its memory.
@@ -32,7 +34,7 @@ pub(super) fn unusual(span: &Span<'_>, usual: Option<(Timestamp, &Usual)>, born:
 }
 
 /// How far `ratio` is from the usual one: -1 lower, 1 higher, 0 as usual or not known.
-fn off(ratio: Option<f64>, usual: Option<f64>, by: f64) -> i8 {
+pub(super) fn off(ratio: Option<f64>, usual: Option<f64>, by: f64) -> i8 {
     let (Some(ratio), Some(usual)) = (ratio, usual) else { return 0 };
     match ratio / usual {
         part if part > by => 1,
@@ -72,6 +74,11 @@ pub(super) fn balance(span: &Span<'_>, usual: Option<&Usual>) -> SignalSet {
     if (begun - left).abs() <= SOME_REQUESTS + BALANCED * begun.max(left) {
         return SignalSet::NONE;
     }
+    // Clients that give up have begun and not finished; but each had its prompt computed.
+    let prompt = span.grown(Signal::PromptTokens).map(|tokens| tokens / begun);
+    if begun > left && off(prompt, usual.and_then(|usual| usual.prompt), OFF) == 0 {
+        return SignalSet::NONE;
+    }
     let usage = span.get(Signal::KvUsage).last().map(|usage| usage.value / last.value);
     let answer = span.grown(Signal::RequestGenerationTokensSum).map(|tokens| tokens / finished);
     match usual {
@@ -109,7 +116,11 @@ fn ratios(span: &Span<'_>, usual: &Usual) -> SignalSet {
     let steps = off(a_request(span.tokens_a_step()), usual.step_a_request, OFF);
     let seconds = off(a_request(span.gap_seconds_a_second()), usual.seconds_a_request, OFF);
     let gaps = off(span.tokens_a_gap(), usual.tokens_a_gap, OFF);
-    let (same_mix, same_gap) = (off(span.mix(), usual.mix, MIX) == 0, off(span.gap(), usual.gap, MIX) == 0);
+    let same_gap = off(span.gap(), usual.gap, MIX) == 0;
+    // Requests of other sizes, and prompts that others hold already, explain another use of the cache.
+    let same_mix = off(span.mix(), usual.mix, MIX) == 0
+        && off(span.answer(), usual.generated, MIX) == 0
+        && span.hits().zip(usual.hits).is_none_or(|(hits, usual)| (hits - usual).abs() < SAME_HITS);
     match (holds, steps, seconds) {
         (0, 0, 0) if gaps != 0 => SignalSet::of(&[Signal::InterTokenLatencyCount]),
         (0, 0, 0) => SignalSet::NONE,

@@ -74,8 +74,13 @@ fn variant(before: Shows, second: i64, then: Shows, lasts: i64) -> VariantState 
 
 /// What is remembered after `analyzer` has looked at a healthy engine for some minutes.
 fn remembered(analyzer: Analyzer) -> Evidence {
+    remembered_of(healthy, analyzer)
+}
+
+/// The same of an engine that shows `shows`.
+fn remembered_of(shows: Shows, analyzer: Analyzer) -> Evidence {
     [320, 450, 580].into_iter().fold(Evidence::default(), |evidence, second| {
-        let state = variant(healthy, second, healthy, 0);
+        let state = variant(shows, second, shows, 0);
         let sight = seen(analyzer, &state, &evidence, second);
         after(analyzer, &evidence, (&state, &sight), second)
     })
@@ -214,4 +219,69 @@ fn a_doubt_lasts_from_the_last_scrape_at_which_it_was_one_and_another_does_not_m
 fn evidence_of_a_future_that_a_clock_set_back_has_made_is_found() {
     let evidence = remembered(Analyzer::SaturationPercent);
     assert!(evidence.is_after(at(579)) && !evidence.is_after(at(580)));
+}
+
+/// What of an engine that shows `before`, and `shows` from 900 s on, is contradicted for the rate policy at any look of two minutes.
+fn contradicted(before: Shows, shows: Shows) -> SignalSet {
+    let evidence = remembered_of(before, Analyzer::Rate);
+    (5..=120).step_by(5).fold(SignalSet::NONE, |all, lasts| {
+        let state = variant(before, 900, shows, lasts);
+        all.with(seen(Analyzer::Rate, &state, &evidence, 900 + lasts).contradicted)
+    })
+}
+
+/// A healthy engine with its latencies: ten run all the time, and two begin in a second.
+fn with_latencies(signal: Signal, second: f64) -> Option<f64> {
+    match signal {
+        Signal::TimeToFirstTokenCount => Some(2.0 * second),
+        Signal::TimeToFirstTokenSum => Some(0.2 * second),
+        Signal::InterTokenLatencyCount => Some(198.0 * second),
+        Signal::InterTokenLatencySum => Some(9.8 * second),
+        _ => healthy(signal, second),
+    }
+}
+
+#[test]
+fn clients_that_give_up_once_made_the_counts_of_requests_liars() {
+    let half: Shows = |signal, second| match signal {
+        Signal::RequestGenerationTokensCount => Some(2.0 * second.min(900.0) + (second - 900.0).max(0.0)),
+        Signal::RequestGenerationTokensSum => {
+            Some(200.0 * second.min(900.0) + 100.0 * (second - 900.0).max(0.0))
+        }
+        _ => with_latencies(signal, second),
+    };
+    assert_eq!(contradicted(with_latencies, half).iter().collect::<Vec<_>>(), []);
+}
+
+#[test]
+fn first_tokens_that_double_while_prompts_do_not_are_contradicted() {
+    let doubled: Shows = |signal, second| match signal {
+        Signal::TimeToFirstTokenCount => Some(2.0 * second + 2.0 * (second - 900.0).max(0.0)),
+        _ => with_latencies(signal, second),
+    };
+    assert!(contradicted(with_latencies, doubled).has(Signal::TimeToFirstTokenCount));
+}
+
+#[test]
+fn an_engine_that_counts_tokens_when_requests_finish_contradicts_nothing() {
+    // SGLang has no counter of steps, and adds the tokens of a request at its end: here once a minute.
+    let at_the_end: Shows = |signal, second| match signal {
+        Signal::EngineSteps => None,
+        Signal::PromptTokens | Signal::GenerationTokens => healthy(signal, (second / 60.0).floor() * 60.0),
+        _ => with_latencies(signal, second),
+    };
+    let found = contradicted(at_the_end, at_the_end);
+    let tokens = [Signal::PromptTokens, Signal::GenerationTokens, Signal::InterTokenLatencyCount];
+    assert!(found.and(SignalSet::of(&tokens)).is_empty(), "{found:?}");
+}
+
+#[test]
+fn a_doubted_number_of_running_requests_once_contradicted_the_latencies_too() {
+    let stuck: Shows = |signal, second| match signal {
+        Signal::Running => Some(10.0),
+        Signal::KvUsage => Some(0.3 + 0.1 * (second % 20.0) / 20.0),
+        _ => with_latencies(signal, second),
+    };
+    let found = contradicted(with_latencies, stuck);
+    assert!(found.has(Signal::Running) && !found.has(Signal::InterTokenLatencySum), "{found:?}");
 }
