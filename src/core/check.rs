@@ -287,15 +287,16 @@ impl Case<'_> {
     fn is_held(&self, number: &Number<'_>, of_role: &[&VariantState], numbers: &[Number<'_>]) -> bool {
         let with = |own: u32, of_other: &dyn Fn(&Number<'_>) -> u32| {
             let decided = |state: &VariantState| {
-                let one = numbers.iter().find(|one| *one.id() == state.variant.id);
-                one.map_or(u32::MAX, |one| if one.id() == number.id() { own } else { of_other(one) })
+                let found = numbers.iter().find(|found| *found.id() == state.variant.id);
+                found.map_or(u32::MAX, |found| if found.id() == number.id() { own } else { of_other(found) })
             };
             overfull(&left(of_role, decided), self.now).is_some()
         };
-        let sum =
-            |each: &dyn Fn(&Number<'_>) -> u32| numbers.iter().map(|one| u64::from(each(one))).sum::<u64>();
+        let replicas = |count: fn(&Number<'_>) -> u32| {
+            numbers.iter().map(|number| u64::from(count(number))).sum::<u64>()
+        };
         (1..number.before()).contains(&number.decided)
-            && (sum(&|one| one.decided) >= sum(&|one| one.before())
+            && (replicas(|number| number.decided) >= replicas(|number| number.before())
                 || !with(number.decided, &|other| self.stay(other)))
             && with(number.decided - 1, &|other| other.decided.min(other.before()))
     }

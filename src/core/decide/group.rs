@@ -177,7 +177,7 @@ impl<'a> Wanting<'a> {
     /// fits into what a removal leaves, and what is saturated grows.
     pub(super) fn settle(&mut self) {
         self.steps.extend(bounds::settle(self.scene, &mut self.members, &mut self.drafts));
-        self.steps.extend(withdraw::wait(self.scene, &self.members, &mut self.drafts));
+        self.steps.extend(withdraw::hold_reorders(self.scene, &self.members, &mut self.drafts));
         self.steps.extend(fits::hold(self.scene, &self.members, &mut self.drafts));
         if !self.saturated.is_empty() {
             let (members, drafts) = (&mut self.members, &mut self.drafts);

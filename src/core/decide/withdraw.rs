@@ -15,13 +15,14 @@ use crate::snapshot::{Phase, Signal, SignalSet, SourceHealth};
 use crate::units::{Replicas, Seconds};
 
 /// A contradiction shows within a minute and two scrapes of 15 s: orders that are older rest on other evidence.
-const SHOWS_WITHIN: Seconds = Seconds::whole(90);
+const DETECTION_WINDOW: Seconds = Seconds::whole(90);
 
 /// Others of the same engines may be found out yet: for this long nothing is ordered again by what they show.
-const WAITS: Seconds = Seconds::whole(60);
+const REORDER_WINDOW: Seconds = Seconds::whole(60);
 
-/// Requests in the pods, and what they hold of the caches, vary by less than this factor and so much more while the load stays.
-const GROWN: f64 = 1.2;
+/// While the load stays, the requests in the pods grow by less than this factor and [`SOME_REQUESTS`], and the shares of the KV
+/// caches that they hold by less than it and [`SOME_CACHE`].
+const MAX_GROWTH: f64 = 1.2;
 const SOME_REQUESTS: f64 = 5.0;
 const SOME_CACHE: f64 = 0.1;
 
@@ -53,7 +54,8 @@ pub(super) fn withdraw(scene: Scene<'_>, members: &mut [Member<'_>], learned: &m
         return Vec::new();
     }
     learned.take_back();
-    let first = members.iter().filter_map(|member| lately(&member.memory, scene)).map(|(at, _)| at).min();
+    let first =
+        members.iter().filter_map(|member| recent_orders(&member.memory, scene)).map(|(at, _)| at).min();
     if first.is_none_or(|first| may_have_grown(scene, members, first)) {
         return Vec::new();
     }
@@ -71,10 +73,11 @@ fn may_have_grown(scene: Scene<'_>, members: &[Member<'_>], since: Timestamp) ->
             members.iter().all(|member| doubted(member) == 0)
         });
     let sums = believed.and_then(|(signals, some)| Some((sums(scene, members, signals, since)?, some)));
-    sums.is_none_or(|([before, now], some)| now > GROWN * before + some)
+    sums.is_none_or(|([before, now], some)| now > MAX_GROWTH * before + some)
 }
 
-/// The sums of `gauges` over the engines of `members`, with what waits the gateway's queue, at `since` and now. What a pod that was not Ready then held is 0.
+/// The sums of `gauges` over the engines of `members` at `since` and now; where requests that wait are among them, those in the
+/// gateway's queue too. A pod that was not Ready at `since` held nothing then.
 fn sums(scene: Scene<'_>, members: &[Member<'_>], gauges: &[Signal], since: Timestamp) -> Option<[f64; 2]> {
     let replicas = members.iter().flat_map(|member| &member.state.replicas);
     let (mut before, mut now) = (0.0, 0.0);
@@ -97,7 +100,7 @@ fn sums(scene: Scene<'_>, members: &[Member<'_>], gauges: &[Signal], since: Time
 }
 
 fn withdraw_of(scene: Scene<'_>, member: &mut Member<'_>, learned: &mut Learned) -> Option<Step> {
-    let (at, from) = lately(&member.memory, scene)?;
+    let (at, from) = recent_orders(&member.memory, scene)?;
     // What serves already is not taken back, and what was woken stays awake.
     let from = from.max(Replicas::new(member.seen.ready));
     let target = member.memory.target.filter(|target| target.above(from) > Replicas::ONE)?;
@@ -119,18 +122,19 @@ fn withdraw_of(scene: Scene<'_>, member: &mut Member<'_>, learned: &mut Learned)
 }
 
 /// Holds what is ordered again too soon. The safety net of a saturated fleet comes after this.
-pub(super) fn wait(scene: Scene<'_>, members: &[Member<'_>], drafts: &mut [Draft]) -> Vec<Step> {
+pub(super) fn hold_reorders(scene: Scene<'_>, members: &[Member<'_>], drafts: &mut [Draft]) -> Vec<Step> {
     let mut steps = Vec::new();
     for (member, draft) in members.iter().zip(drafts) {
-        let lately = member.memory.withdrawn_at.filter(|at| Seconds::between(*at, scene.now) < WAITS);
-        let held = lately.and(member.memory.target);
-        if lately.is_none_or(|at| may_have_grown(scene, members, at)) {
+        let withdrawn_at =
+            member.memory.withdrawn_at.filter(|at| Seconds::between(*at, scene.now) < REORDER_WINDOW);
+        let held = withdrawn_at.and(member.memory.target);
+        if withdrawn_at.is_none_or(|at| may_have_grown(scene, members, at)) {
             continue;
         }
         let Some((held, wanted)) = held.zip(draft.number).filter(|(held, wanted)| wanted > held) else {
             continue;
         };
-        let message = words::waits(member, held, wanted, WAITS, &draft.message);
+        let message = words::waits(member, held, wanted, REORDER_WINDOW, &draft.message);
         steps.push(Step::new(Stage::Bound, Some(member.name()), message.clone()));
         *draft = Draft { number: Some(held), reason: Reason::Bounded, message, ..draft.clone() };
     }
@@ -138,8 +142,8 @@ pub(super) fn wait(scene: Scene<'_>, members: &[Member<'_>], drafts: &mut [Draft
 }
 
 /// What was asked for before the orders of the last minute and a half, and since when these are made.
-fn lately(memory: &VariantMemory, scene: Scene<'_>) -> Option<(Timestamp, Replicas)> {
-    memory.ordered_from.filter(|(at, _)| Seconds::between(*at, scene.now) <= SHOWS_WITHIN)
+fn recent_orders(memory: &VariantMemory, scene: Scene<'_>) -> Option<(Timestamp, Replicas)> {
+    memory.ordered_from.filter(|(at, _)| Seconds::between(*at, scene.now) <= DETECTION_WINDOW)
 }
 
 /// The same once `desired` is asked for.
@@ -150,5 +154,5 @@ pub(super) fn ordered_from(
 ) -> Option<(Timestamp, Replicas)> {
     let before = memory.target.filter(|before| *before < desired);
     let first = || before.map(|before| (scene.now, before));
-    lately(memory, scene).filter(|(_, from)| *from < desired).or_else(first)
+    recent_orders(memory, scene).filter(|(_, from)| *from < desired).or_else(first)
 }

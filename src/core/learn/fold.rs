@@ -28,12 +28,12 @@ const APART: f64 = 1.0;
 const COUNTED: SignalSet =
     SignalSet::of(&[Signal::TimeToFirstTokenCount, Signal::RequestGenerationTokensCount]);
 
+/// By these requests are sized.
+const SIZES: SignalSet = SignalSet::of(&[Signal::PromptTokens, Signal::RequestGenerationTokensSum]);
+
 /// A process has served for so long, seconds, before what it shows is believed against what others have shown: a contradiction
 /// shows within a minute and two scrapes.
 const SETTLED: f64 = 120.0;
-
-/// By these requests are sized.
-const SIZES: SignalSet = SignalSet::of(&[Signal::PromptTokens, Signal::RequestGenerationTokensSum]);
 
 /// Of so many processes one has to be found out before arrivals are forgotten.
 const ONE_OF: usize = 3;
@@ -326,8 +326,8 @@ fn take(
 
 /// What the gateway held at `at`.
 fn held(queue: Series<'_>, at: Moment) -> Option<Queue> {
-    let by_then = |one: &Sample| Moment::from(one.at) <= at.plus(ROUND);
-    queue.iter().rev().find(by_then).map(|one| Queue { read: one.at.into(), held: one.value })
+    let by_then = |sample: &Sample| Moment::from(sample.at) <= at.plus(ROUND);
+    queue.iter().rev().find(by_then).map(|sample| Queue { read: sample.at.into(), held: sample.value })
 }
 
 /// While nothing serves, what arrives is what the gateway holds more.

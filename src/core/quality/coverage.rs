@@ -201,8 +201,8 @@ impl<'a> Span<'a> {
 
     /// Share of prompt tokens found in the prefix cache.
     pub(super) fn hits(&self) -> Option<f64> {
-        let asked = self.grown(Signal::PrefixCacheQueries).filter(|asked| *asked >= SOME_TOKENS)?;
-        self.grown(Signal::PrefixCacheHits).map(|found| found / asked)
+        let queries = self.grown(Signal::PrefixCacheQueries).filter(|tokens| *tokens >= SOME_TOKENS)?;
+        self.grown(Signal::PrefixCacheHits).map(|hits| hits / queries)
     }
 
     /// The least, mean and greatest of a gauge; `None` where it was not shown.

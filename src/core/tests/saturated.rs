@@ -131,6 +131,15 @@ fn a_queue_at_the_scheduler_that_never_empties_is_saturation_too() {
     assert_eq!(outcome.report.violations, []);
 }
 
+/// What is remembered of the world's variant, at whose last change the analyzer looked.
+fn remembered(snapshot: &Snapshot, promised: VariantMemory) -> Memory {
+    let mut group = GroupMemory { cycle_at: promised.target_since, ..GroupMemory::default() };
+    group.variants.insert(World::id().name, promised);
+    let mut memory = Memory::default();
+    memory.groups.insert(snapshot.groups.keys().next().unwrap().clone(), group);
+    memory
+}
+
 #[test]
 fn what_the_net_keeps_of_a_fleet_that_nobody_sees_is_still_a_number_at_the_second_read() {
     let world = World { max: Some(3), policy: percent(), ..World::new(3) };
@@ -145,10 +154,7 @@ fn what_the_net_keeps_of_a_fleet_that_nobody_sees_is_still_a_number_at_the_secon
         evidence: moment,
         ..VariantMemory::default()
     };
-    let mut group = GroupMemory { cycle_at: moment, ..GroupMemory::default() };
-    group.variants.insert(World::id().name, promised);
-    let mut memory = Memory::default();
-    memory.groups.insert(snapshot.groups.keys().next().unwrap().clone(), group);
+    let mut memory = remembered(&snapshot, promised);
     for read in ["first", "second"] {
         let outcome = decide(&snapshot, &observe(&snapshot, memory), &world.policy);
         assert_eq!(outcome.report.violations, []);
@@ -191,10 +197,7 @@ fn what_a_lowered_maximum_takes_from_a_promise_is_not_waited_for() {
     let moment = Some(snapshot.now - SignedDuration::from_secs(6));
     let promised =
         VariantMemory { target: Some(Replicas::new(6)), target_since: moment, ..VariantMemory::default() };
-    let mut group = GroupMemory { cycle_at: moment, ..GroupMemory::default() };
-    group.variants.insert(World::id().name, promised);
-    let mut memory = Memory::default();
-    memory.groups.insert(snapshot.groups.keys().next().unwrap().clone(), group);
+    let mut memory = remembered(&snapshot, promised);
     for read in ["first", "second"] {
         let outcome = decide(&snapshot, &observe(&snapshot, memory), &world.policy);
         assert_eq!(outcome.report.violations, []);
