@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use smol_str::{SmolStr, format_smolstr};
 
 use super::arrivals::{HOLE, Queue};
-use super::frame::{Frame, Growth};
+use super::frame::{APART, Frame, Growth};
 use super::knowledge::{Knowledge, Pod, RoleKnowledge, VariantKnowledge};
 use super::moment::Moment;
 use super::start_up::starts_of;
@@ -21,8 +21,6 @@ use crate::units::count;
 
 /// Readings within this time are one round, seconds: a thousand pods are read in a third of a second.
 const ROUND: f64 = 1.0;
-/// Readings of one process are at least this far apart, seconds: what happens in less says nothing of a step.
-const APART: f64 = 1.0;
 
 /// By these arrivals are counted.
 const COUNTED: SignalSet =

@@ -6,6 +6,9 @@ use serde::{Deserialize, Serialize};
 use super::moment::Moment;
 use crate::snapshot::{Sample, Signal, SignalSet, Signals};
 
+/// Readings of one process are at least this far apart, seconds: what happens in less says nothing of a step.
+pub(super) const APART: f64 = 1.0;
+
 /// Counters of a serving process, as they stand, or what they grew by. One that was not read is -1 where it stands, and not a
 /// number where it grew.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
@@ -142,13 +145,14 @@ impl Frame {
         Self { at, counters: Counters::default(), gauges: Gauges::default() }
     }
 
-    /// What `signals` say `at` a scrape. A counter without a sample since `before` was not read; a gauge stands where it stood.
+    /// What `signals` say `at` a scrape. A counter without a sample since `before` was not read, nor was one that only a scrape
+    /// just after `before` showed, which was no reading of its own; a gauge stands where it stood.
     #[must_use]
     pub fn read(signals: &Signals, at: Timestamp, before: Option<&Self>) -> Self {
         // Of each signal the newest that is not later: the one of the same scrape, as long as there is one.
         let rows = signals.rows().until(at);
         let value = |signal| rows.get(signal).last().map(|sample| sample.value);
-        let since = |sample: &Sample| before.is_none_or(|before| Moment::from(sample.at) > before.at);
+        let since = |sample: &Sample| before.is_none_or(|before| before.at.until(sample.at.into()) >= APART);
         let counters = COUNTERS
             .map(|signal| rows.get(signal).last().filter(since).map_or(UNREAD, |sample| sample.value));
         let mut gauges: [f64; 3] = before.map_or([0.0; 3], |before| before.gauges.into());
