@@ -115,8 +115,14 @@ impl Reads for Scheduler {
 
 /// What tells that the gauges and counters of an engine belong together, beside what an analyzer reads: the rules above the
 /// analyzers read it too.
-pub const WITNESSES: SignalSet =
-    SignalSet::of(&[Signal::Running, Signal::PromptTokens, Signal::GenerationTokens, Signal::EngineSteps]);
+pub const WITNESSES: SignalSet = SignalSet::of(&[
+    Signal::Running,
+    Signal::PromptTokens,
+    Signal::GenerationTokens,
+    Signal::EngineSteps,
+    Signal::PrefixCacheHits,
+    Signal::PrefixCacheQueries,
+]);
 
 /// What an analyzer reads of an engine of one role.
 #[derive(Debug, Clone, Copy, Default)]

@@ -6,13 +6,15 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use smol_str::{SmolStr, format_smolstr};
 
-use super::coverage::Span;
+use super::figures::Ranges;
 use super::load::Load;
 use super::sight::VariantSight;
 use crate::by_name::ByName;
 use crate::snapshot::{Replica, Rows, Signal, SignalSet, VariantState};
 use crate::units::Seconds;
 
+#[cfg(test)]
+mod recorded;
 #[cfg(test)]
 mod tests;
 
@@ -82,21 +84,9 @@ pub(super) struct Usual {
     /// Share of the KV cache that a running request holds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) kv_a_request: Option<f64>,
-    /// Tokens that a step generates for each running request.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) step_a_request: Option<f64>,
-    /// Prompt tokens for each that is generated.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) mix: Option<f64>,
-    /// Seconds between tokens that are counted in a second, for each running request.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) seconds_a_request: Option<f64>,
-    /// Tokens generated for each gap and first token.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) tokens_a_gap: Option<f64>,
-    /// Seconds between two tokens.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) gap: Option<f64>,
+    /// In which range its engines have shown what belongs together.
+    #[serde(skip_serializing_if = "Ranges::is_empty")]
+    pub(super) ranges: Ranges,
 }
 
 /// How one engine is read that does not show everything, or lately has not.
@@ -140,7 +130,8 @@ impl Evidence {
         doubts.any(|(engine, doubt)| !doubt.still(now).without(known(engine)).and(reads).is_empty())
     }
 
-    pub(super) fn has_doubts(&self) -> bool {
+    /// Something that an engine showed lately is not believed.
+    pub(crate) fn has_doubts(&self) -> bool {
         !self.doubts.is_empty()
     }
 
@@ -188,14 +179,24 @@ impl Believed {
             let settled = known.settled.filter(|(at, _)| Seconds::between(*at, now) < OTHERWISE);
             return settled.map(|_| Self { settled, next: None });
         }
-        let waits = known.next.is_some_and(|(at, _)| Seconds::between(at, now) < SETTLED);
-        if waits || seen.loads.is_empty() || seen.unmeasured() > 0 {
+        if seen.loads.is_empty() || seen.unmeasured() > 0 {
             return before.cloned();
         }
-        let next = Usual::of(&seen.loads, reads);
+        if let Some((at, mut next)) = known.next.filter(|(at, _)| Seconds::between(*at, now) < SETTLED) {
+            next.ranges = next.ranges.with(&seen.ranges);
+            return Some(Self { next: Some((at, next)), ..known });
+        }
+        let mut next = Usual::of(&seen.loads, reads);
+        next.ranges = seen.ranges;
+        let settled = known.next.map(|(at, usual)| {
+            let older =
+                known.settled.map_or(usual.ranges, |(_, older)| older.ranges.narrowed().with(&usual.ranges));
+            (at, Usual { ranges: older, ..usual })
+        });
+        let settled = settled.or(known.settled);
         // What has no requests to be measured by is as it was.
-        let newest = known.next.or(known.settled).map_or(next, |(_, before)| next.or(before));
-        Some(Self { settled: known.next.or(known.settled), next: Some((now, newest)) })
+        let newest = settled.map_or(next, |(_, before)| next.or(before));
+        Some(Self { settled, next: Some((now, newest)) })
     }
 }
 
@@ -218,22 +219,16 @@ impl Usual {
         let newest = |signal: Signal| {
             if reads.has(signal) { mean(&|load| load.newest(signal)) } else { None }
         };
-        let lately = |of: &dyn Fn(&Span<'_>) -> Option<f64>| mean(&|load| of(&load.lately(reads)));
-        let gauge = |signal: Signal| lately(&|span| span.range(signal).map(|[_, mean, _]| mean));
+        let gauge = |signal: Signal| mean(&|load| load.lately(reads).mean(signal));
         let running = gauge(Signal::Running).filter(|running| *running >= 1.0);
-        let a_request = |of: Option<f64>| of.zip(running).map(|(all, running)| all / running);
         Self {
             prompt: ratio(Signal::RequestPromptTokensSum, Signal::RequestPromptTokensCount)
                 .or_else(|| ratio(Signal::PromptTokens, Signal::TimeToFirstTokenCount)),
             generated: ratio(Signal::RequestGenerationTokensSum, Signal::RequestGenerationTokensCount),
             hits: ratio(Signal::PrefixCacheHits, Signal::PrefixCacheQueries),
             capacity: newest(Signal::KvCapacity),
-            kv_a_request: a_request(gauge(Signal::KvUsage)),
-            step_a_request: a_request(lately(&|span| span.tokens_a_step())),
-            mix: lately(&|span| span.mix()),
-            seconds_a_request: a_request(lately(&|span| span.gap_seconds_a_second())),
-            tokens_a_gap: lately(&|span| span.tokens_a_gap()),
-            gap: lately(&|span| span.gap()),
+            kv_a_request: gauge(Signal::KvUsage).zip(running).map(|(usage, running)| usage / running),
+            ranges: Ranges::default(),
         }
     }
 
@@ -244,11 +239,7 @@ impl Usual {
             hits: self.hits.or(before.hits),
             capacity: self.capacity.or(before.capacity),
             kv_a_request: self.kv_a_request.or(before.kv_a_request),
-            step_a_request: self.step_a_request.or(before.step_a_request),
-            mix: self.mix.or(before.mix),
-            seconds_a_request: self.seconds_a_request.or(before.seconds_a_request),
-            tokens_a_gap: self.tokens_a_gap.or(before.tokens_a_gap),
-            gap: self.gap.or(before.gap),
+            ranges: self.ranges,
         }
     }
 }

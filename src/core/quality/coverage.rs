@@ -6,13 +6,15 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::believed::Usual;
 use super::engine::{Freshness, grade, stale_limit};
+use super::figures::Figures;
+use super::span::{MANY_RUNNING, SOME_REQUESTS, SOME_TOKENS, Span};
 use super::unusual::{balance, off, unusual};
 use crate::analyze::reads::{Declared, WITNESSES};
-use crate::snapshot::{Rows, Series, Signal, SignalSet, Signals};
+use crate::snapshot::{Signal, SignalSet, Signals};
 use crate::units::Seconds;
 
 /// What an engine shows of the signals that are needed of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Coverage {
     /// Needed, and without a sample that is not stale.
     pub missing: SignalSet,
@@ -20,6 +22,8 @@ pub(crate) struct Coverage {
     pub contradicted: SignalSet,
     /// How old the oldest of the newest samples is.
     pub freshness: Freshness,
+    /// What belongs together of what it shows.
+    pub(super) figures: Figures,
 }
 
 impl Coverage {
@@ -48,8 +52,8 @@ pub(super) struct Known<'a> {
 pub(super) fn cover(signals: &Signals, declared: Declared, engine: Known<'_>, now: Timestamp) -> Coverage {
     let Declared { needed, optional } = declared;
     let (missing, freshness) = absent(signals, needed, now);
-    let contradicted = contradicted(signals, needed.with(optional).with(WITNESSES), engine);
-    Coverage { missing, contradicted, freshness }
+    let (contradicted, figures) = contradicted(signals, needed.with(optional).with(WITNESSES), engine);
+    Coverage { missing, contradicted, freshness, figures }
 }
 
 /// Of `needed`, what has no sample that is not stale; and how old the oldest of the newest samples is.
@@ -80,9 +84,6 @@ const STILL_SCRAPES: usize = 3;
 const SUMS_WINDOW: Seconds = Seconds::whole(120);
 /// And at least over this: three scrapes of the usual 15 s.
 const SUMS_AT_LEAST: Seconds = Seconds::whole(45);
-/// Events that are no chance: three requests, twenty tokens.
-pub(super) const SOME_REQUESTS: f64 = 3.0;
-const SOME_TOKENS: f64 = 20.0;
 /// Two counts of the same thing differ by chance and by what is under way; by more than this factor they do not.
 const DIFFERENT: f64 = 1.5;
 /// Tokens of running requests, in means: a length-biased mean of exponential sizes is twice the mean.
@@ -91,14 +92,13 @@ const UNDER_WAY: f64 = 2.0;
 const ABOVE_RUNNING: f64 = 1.3;
 /// And the share of the running ones that latencies must account for, where nobody waits.
 const BELOW_RUNNING: f64 = 0.6;
-/// Fewer running requests than this vary too much between two scrapes to be held against anything.
-pub(super) const MANY_RUNNING: f64 = 4.0;
 
 /// Who has begun has finished or runs: that holds from scrape to scrape.
 const BALANCE_WINDOW: Seconds = Seconds::whole(10);
 
-/// A queue that has one length in fewer scrapes than these may just have it.
-const QUEUE_SCRAPES: usize = 3;
+/// A queue that has one length for less than this, and in fewer scrapes, may just have it.
+const QUEUE_WINDOW: Seconds = Seconds::whole(45);
+const QUEUE_SCRAPES: usize = 4;
 /// With so much of its sequences and of its cache in use at most, an engine has room for who waits.
 const ROOMY: f64 = 0.9;
 
@@ -110,119 +110,16 @@ const PAIRS: [[Signal; 2]; 4] = [
     [Signal::RequestGenerationTokensSum, Signal::RequestGenerationTokensCount],
 ];
 
-/// Scrapes that follow each other, and what was counted between the first and the last.
-#[derive(Clone, Copy)]
-pub(super) struct Span<'a> {
-    rows: Rows<'a>,
-    /// What may be read: nothing else is asked of a source, so nothing else may change a decision.
-    reads: SignalSet,
-}
-
-impl<'a> Span<'a> {
-    /// The newest scrapes that cover `window`, at least `scrapes` of them.
-    fn of(rows: Rows<'a>, reads: SignalSet, window: Seconds, scrapes: usize) -> Option<Self> {
-        let times = rows.times();
-        let old = window.before(*times.last()?);
-        let first = times.partition_point(|at| *at <= old).checked_sub(1)?;
-        let rows = rows.since(times[first]);
-        (rows.times().len() >= scrapes).then_some(Self { rows, reads })
-    }
-
-    pub(super) fn get(&self, signal: Signal) -> Series<'a> {
-        if self.reads.has(signal) { self.rows.get(signal) } else { Series::default() }
-    }
-
-    fn scrapes(&self) -> usize {
-        self.rows.times().len()
-    }
-
-    fn seconds(&self) -> f64 {
-        let times = self.rows.times();
-        times.first().zip(times.last()).map_or(0.0, |(first, last)| Seconds::between(*first, *last).get())
-    }
-
-    /// What a counter grew by; `None` where both ends do not show it, or it was restarted.
-    pub(super) fn grown(&self, signal: Signal) -> Option<f64> {
-        let (times, series) = (self.rows.times(), self.get(signal));
-        let (first, last) = (series.first()?, series.last()?);
-        let ends = times.first() == Some(&first.at) && times.last() == Some(&last.at);
-        (ends && !series.falls()).then_some(last.value - first.value)
-    }
-
-    pub(super) const fn new(rows: Rows<'a>, reads: SignalSet) -> Self {
-        Self { rows, reads }
-    }
-
-    /// Tokens are counted when they are computed. SGLang, which counts no steps, adds them when a request has finished.
-    fn is_timely(&self) -> bool {
-        !self.get(Signal::EngineSteps).is_empty()
-    }
-
-    /// Seconds between tokens that were counted in a second.
-    pub(super) fn gap_seconds_a_second(&self) -> Option<f64> {
-        let seconds = Some(self.seconds()).filter(|seconds| *seconds > 0.0)?;
-        self.grown(Signal::InterTokenLatencySum).map(|sum| sum / seconds)
-    }
-
-    /// Tokens generated for each gap between two and each first one.
-    pub(super) fn tokens_a_gap(&self) -> Option<f64> {
-        let gaps = self.grown(Signal::InterTokenLatencyCount)?;
-        let gaps = gaps + self.grown(Signal::TimeToFirstTokenCount).unwrap_or(0.0);
-        let tokens = self.grown(Signal::GenerationTokens).filter(|_| self.is_timely() && gaps >= SOME_TOKENS);
-        tokens.map(|tokens| tokens / gaps)
-    }
-
-    /// Mean seconds between two tokens.
-    pub(super) fn gap(&self) -> Option<f64> {
-        let gaps = self.grown(Signal::InterTokenLatencyCount).filter(|gaps| *gaps >= SOME_TOKENS)?;
-        self.grown(Signal::InterTokenLatencySum).map(|sum| sum / gaps)
-    }
-
-    /// Tokens that a step generates.
-    pub(super) fn tokens_a_step(&self) -> Option<f64> {
-        let steps = self.grown(Signal::EngineSteps).filter(|steps| *steps > 0.0)?;
-        self.grown(Signal::GenerationTokens)
-            .filter(|tokens| *tokens >= SOME_TOKENS)
-            .map(|tokens| tokens / steps)
-    }
-
-    /// Prompt tokens for each that is generated.
-    pub(super) fn mix(&self) -> Option<f64> {
-        let many = |tokens: &f64| self.is_timely() && *tokens >= SOME_TOKENS;
-        let generated = self.grown(Signal::GenerationTokens).filter(many)?;
-        self.grown(Signal::PromptTokens).map(|prompts| prompts / generated)
-    }
-
-    /// Mean generation of a finished request, tokens, where ten have finished.
-    pub(super) fn answer(&self) -> Option<f64> {
-        let finished = self.grown(Signal::RequestGenerationTokensCount).filter(|count| *count >= 10.0)?;
-        self.grown(Signal::RequestGenerationTokensSum).map(|tokens| tokens / finished)
-    }
-
-    /// Share of prompt tokens found in the prefix cache.
-    pub(super) fn hits(&self) -> Option<f64> {
-        let queries = self.grown(Signal::PrefixCacheQueries).filter(|tokens| *tokens >= SOME_TOKENS)?;
-        self.grown(Signal::PrefixCacheHits).map(|hits| hits / queries)
-    }
-
-    /// The least, mean and greatest of a gauge; `None` where it was not shown.
-    pub(super) fn range(&self, signal: Signal) -> Option<[f64; 3]> {
-        let values = self.get(signal).iter().map(|sample| sample.value);
-        let (mut least, mut most, mut sum, mut count) = (f64::INFINITY, f64::NEG_INFINITY, 0.0, 0.0);
-        for value in values {
-            (least, most, sum, count) = (least.min(value), most.max(value), sum + value, count + 1.0);
-        }
-        (count > 0.0).then(|| [least, sum / count, most])
-    }
-}
-
-/// The signals of an engine that cannot be true together.
-fn contradicted(signals: &Signals, reads: SignalSet, engine: Known<'_>) -> SignalSet {
+/// The signals of an engine that cannot be true together, and what belongs together of the others.
+fn contradicted(signals: &Signals, reads: SignalSet, engine: Known<'_>) -> (SignalSet, Figures) {
+    let nothing = Figures::default();
     // Without running requests nothing has to move, and what is known of none can be held against nothing.
     let rows = signals.rows();
-    let Some(still) = Span::of(rows, reads, STILL_WINDOW, STILL_SCRAPES) else { return SignalSet::NONE };
+    let Some(still) = Span::of(rows, reads, STILL_WINDOW, STILL_SCRAPES) else {
+        return (SignalSet::NONE, nothing);
+    };
     let Some([least, ..]) = still.range(Signal::Running) else {
-        return halves(&still);
+        return (halves(&still), nothing);
     };
     let pulse =
         [Signal::EngineSteps, Signal::GenerationTokens].into_iter().find_map(|pulse| still.grown(pulse));
@@ -233,27 +130,33 @@ fn contradicted(signals: &Signals, reads: SignalSet, engine: Known<'_>) -> Signa
         let gauges = SignalSet::of(&[Signal::KvUsage, Signal::Waiting, Signal::Running]);
         let varies =
             gauges.iter().any(|gauge| still.range(gauge).is_some_and(|[least, _, most]| least < most));
-        return match (moves, varies) {
+        let found = match (moves, varies) {
             (true, _) => SignalSet::of(&[Signal::EngineSteps]),
             (false, true) => reads.without(gauges),
             (false, false) => reads,
         };
+        return (found, nothing);
     }
     let Known { sequences, usual, born, after } = engine;
-    let alone =
-        halves(&still).with(counts(&still)).with(gauges(&still, sequences)).with(queue(&still, sequences));
+    let queue = Span::of(rows, reads, QUEUE_WINDOW, QUEUE_SCRAPES).map(|span| queue(&span, sequences));
+    let queue = queue.unwrap_or(SignalSet::NONE);
+    let alone = halves(&still).with(counts(&still)).with(gauges(&still)).with(queue);
     // Who contradicts itself is no witness against another, and nor is a scrape that is known to.
     let later = after.and_then(|after| after.checked_add(SignedDuration::from_nanos(1)).ok());
     let (rows, reads) = (later.map_or(rows, |later| rows.since(later)), reads.without(alone));
-    let unusual = Span::of(rows, reads, STILL_WINDOW, STILL_SCRAPES).map(|span| unusual(&span, usual, born));
+    let recent = Span::of(rows, reads, STILL_WINDOW, STILL_SCRAPES);
+    let seen = recent.filter(|span| span.has_no_hole(signals.interval()));
+    let figures = seen.map_or(nothing, |span| Figures::of(&span));
+    let alone = recent.map_or(alone, |span| alone.with(unusual(&span, &figures, usual, born)));
+    let reads = reads.without(alone);
     let newest =
         Span::of(rows, reads, BALANCE_WINDOW, 2).map(|span| balance(&span, usual.map(|(_, usual)| usual)));
     let long = |newest: &Timestamp| Span { rows: rows.since(SUMS_WINDOW.before(*newest)), reads };
     let long = rows.times().last().map(long).filter(|long| long.seconds() >= SUMS_AT_LEAST.get());
     let usual = usual.map(|(_, usual)| usual);
     let together = long.map(|long| halves(&long).with(sums(&long, usual)));
-    let found = [unusual, newest, together].into_iter().flatten();
-    found.fold(alone, SignalSet::with)
+    let found = [newest, together].into_iter().flatten();
+    (found.fold(alone, SignalSet::with), figures)
 }
 
 /// Sums and counts of which only one has moved or fallen.
@@ -371,20 +274,16 @@ fn sums(span: &Span<'_>, usual: Option<&Usual>) -> SignalSet {
         .fold(SignalSet::NONE, |set, (_, signals)| set.with(SignalSet::of(signals)))
 }
 
-/// A gauge that repeats one value to the bit while the other that goes with it moves. An engine that runs all the `sequences` it
-/// can does so for long.
-fn gauges(span: &Span<'_>, sequences: Option<f64>) -> SignalSet {
+/// A cache whose use repeats one value to the bit while the number of running requests changes.
+fn gauges(span: &Span<'_>) -> SignalSet {
     let ranges = [Signal::KvUsage, Signal::Running].map(|signal| span.range(signal));
     let [Some([kv_least, _, kv_most]), Some([least, mean, most])] = ranges else { return SignalSet::NONE };
     let waits = span.range(Signal::Waiting).is_some_and(|[_, _, most]| most > 0.0);
-    let (kv_still, still) = (kv_most <= kv_least, most <= least);
-    let full = sequences.is_some_and(|sequences| least >= ROOMY * sequences);
     // A cache that is full scrape after scrape has some wait.
     let overfull = kv_least >= 1.0 && (waits || span.get(Signal::Waiting).is_empty());
-    if kv_still && kv_least > 0.0 && !overfull && most - least > (0.2 * mean).max(2.0) {
+    let still = kv_most <= kv_least && kv_least > 0.0 && !overfull;
+    if still && most - least > (0.2 * mean).max(2.0) {
         SignalSet::of(&[Signal::KvUsage])
-    } else if still && least >= MANY_RUNNING && !waits && !full && kv_most > 1.2 * kv_least {
-        SignalSet::of(&[Signal::Running])
     } else {
         SignalSet::NONE
     }
@@ -398,9 +297,7 @@ fn queue(span: &Span<'_>, sequences: Option<f64>) -> SignalSet {
     else {
         return SignalSet::NONE;
     };
-    let Some(sequences) =
-        sequences.filter(|_| most_waiting <= least_waiting && span.scrapes() >= QUEUE_SCRAPES)
-    else {
+    let Some(sequences) = sequences.filter(|_| most_waiting <= least_waiting) else {
         return SignalSet::NONE;
     };
     let [_, _, usage] = span.range(Signal::KvUsage).unwrap_or([0.0, 0.0, 1.0]);

@@ -5,8 +5,8 @@ use std::marker::PhantomData;
 use jiff::Timestamp;
 
 use super::believed::{Instead, Usual};
-use super::coverage::Span;
 use super::engine::{recent, stale_limit};
+use super::span::Span;
 use crate::analyze::reads::Reads;
 use crate::snapshot::{Rows, Sample, Series, Signal, SignalSet, Signals};
 use crate::units::{Seconds, float};

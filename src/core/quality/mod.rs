@@ -7,12 +7,14 @@
 mod believed;
 mod coverage;
 mod engine;
+mod figures;
 mod judge;
 mod load;
 mod pods;
 mod remaining;
 mod saturated;
 mod sight;
+mod span;
 #[cfg(test)]
 mod tests;
 mod unusual;

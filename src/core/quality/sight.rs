@@ -7,6 +7,7 @@ use smol_str::SmolStr;
 use super::STALE_AT_LEAST;
 use super::believed::{Doubt, Evidence};
 use super::engine::{Freshness, Reading, engines_of, read};
+use super::figures::Ranges;
 use super::judge::{Judge, Judged};
 use super::load::Load;
 use super::pods::lost;
@@ -113,6 +114,8 @@ pub struct VariantSight<'a> {
     pub estimated: u32,
     /// Pods whose queue is not believed, with whether they are full by the rest of what they show, where that is known.
     pub queue_doubted: Vec<(&'a str, Option<bool>)>,
+    /// In which range they show what belongs together.
+    pub(super) ranges: Ranges,
     /// What of which engines was contradicted lately.
     pub(super) doubts: Vec<(SmolStr, Doubt)>,
 }
@@ -285,6 +288,7 @@ impl<'a> Judge<'a> {
     ) {
         let Judged { coverage, doubt, instead } = self.judge(replica, engine, signals);
         seen.doubts.extend(doubt);
+        seen.ranges.widen(&coverage.figures);
         pod.missing = pod.missing.with(coverage.missing);
         pod.contradicted = pod.contradicted.with(coverage.contradicted.and(self.declared.needed));
         pod.worst = pod.worst.max(coverage.freshness.min(Freshness::Aging));

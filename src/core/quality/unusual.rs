@@ -4,32 +4,39 @@
 use jiff::Timestamp;
 
 use super::believed::Usual;
-use super::coverage::{MANY_RUNNING, SOME_REQUESTS, Span};
+use super::figures::{Figure, Figures, Ranges};
+use super::span::{MANY_RUNNING, SOME_REQUESTS, Span};
 use crate::snapshot::{Signal, SignalSet};
 
-/// Two figures that belong together are off when their ratio is by this factor another one than usual. Half and twice are; what
-/// comes and goes in half a minute is not.
+/// A figure is another one when it is by this factor away from the usual mean: half and twice are.
 const OFF: f64 = 1.5;
 /// From one scrape to the next the tokens of running requests change by less.
 const JUMP: f64 = 1.7;
 /// While running requests change by less than this.
 const ALIKE: f64 = 1.2;
-/// Tokens of prompts for each that is generated: a mix of requests that has changed by more explains another use of the cache.
-const MIX: f64 = 1.25;
-/// Shares of prompts found in the prefix cache that differ by less are the same.
-const SAME_HITS: f64 = 0.1;
+/// A request holds of caches of the same size shares that differ by less.
+const SAME_SHARE: f64 = 1.25;
+/// A figure is off when it is beyond everything that engines have shown of it by this factor: half and twice are.
+const BEYOND: f64 = 1.35;
+/// And it is as it was when it is beyond it by less than this one.
+const AS_SHOWN: f64 = 1.1;
 /// Of requests that begin in ten seconds, those that clients give up meanwhile.
 const BALANCED: f64 = 0.4;
 /// All engines of a variant are started with the same cache, to within what each measures of its memory.
 const SAME_CACHE: f64 = 1.1;
 
-/// The signals of an engine, seen over `span`, that are not as usual. `born` is when its pod began to serve: one that is younger
-/// than what is usual is not judged by it.
-pub(super) fn unusual(span: &Span<'_>, usual: Option<(Timestamp, &Usual)>, born: Timestamp) -> SignalSet {
+/// The signals of an engine, seen over `span` and showing what is `shown`, that are not as usual. `born` is when its pod began to
+/// serve: one that is younger than what is usual is not judged by it.
+pub(super) fn unusual(
+    span: &Span<'_>,
+    shown: &Figures,
+    usual: Option<(Timestamp, &Usual)>,
+    born: Timestamp,
+) -> SignalSet {
     let leapt = leapt(span);
     let Some((at, usual)) = usual else { return leapt };
     let known = born < at;
-    let ratios = if known { ratios(span, usual) } else { SignalSet::NONE };
+    let ratios = if known { ratios(span, shown, &usual.ranges) } else { SignalSet::NONE };
     leapt.with(cache(span, usual, known)).with(ratios)
 }
 
@@ -92,50 +99,40 @@ pub(super) fn balance(span: &Span<'_>, usual: Option<&Usual>) -> SignalSet {
 /// The size of the cache is that of an engine's own past, and fits what a request holds of it.
 fn cache(span: &Span<'_>, usual: &Usual, known: bool) -> SignalSet {
     let newest = span.get(Signal::KvCapacity).last().map(|sample| sample.value);
-    let running = mean(span, Signal::Running).filter(|running| *running >= MANY_RUNNING / 2.0);
-    let each = mean(span, Signal::KvUsage).zip(running).map(|(usage, running)| usage / running);
+    let running = span.mean(Signal::Running).filter(|running| *running >= MANY_RUNNING / 2.0);
+    let each = span.mean(Signal::KvUsage).zip(running).map(|(usage, running)| usage / running);
     // A cache of another size holds other shares of the same requests.
-    let as_before = known || each.is_some() && off(each, usual.kv_a_request, MIX) == 0;
+    let as_before = known || each.is_some() && off(each, usual.kv_a_request, SAME_SHARE) == 0;
     let changed = off(newest, usual.capacity, SAME_CACHE) != 0;
     if changed && as_before { SignalSet::of(&[Signal::KvCapacity]) } else { SignalSet::NONE }
 }
 
-fn mean(span: &Span<'_>, signal: Signal) -> Option<f64> {
-    span.range(signal).map(|[_, mean, _]| mean)
-}
-
-/// Running requests, the cache that they hold, the tokens of a step and the seconds between tokens belong together.
-fn ratios(span: &Span<'_>, usual: &Usual) -> SignalSet {
-    let Some(running) = mean(span, Signal::Running).filter(|running| *running >= MANY_RUNNING / 2.0) else {
-        return SignalSet::NONE;
-    };
+/// Running requests, the cache that they hold, the tokens of a step and the seconds between tokens belong together. Between two
+/// scrapes others may have run than those that were seen: what is held against the seen ones is told by two figures.
+fn ratios(span: &Span<'_>, shown: &Figures, ranges: &Ranges) -> SignalSet {
+    let off = |figure| ranges.off(figure, shown, BEYOND);
+    let differs = |figure| ranges.off(figure, shown, AS_SHOWN);
     let full = span.range(Signal::KvUsage).is_some_and(|[_, _, most]| most >= 1.0);
-    let a_request = |all: Option<f64>| all.map(|all| all / running);
-    let holds = off(a_request(mean(span, Signal::KvUsage)), usual.kv_a_request, OFF);
-    let holds = if full { holds.max(0) } else { holds };
-    let steps = off(a_request(span.tokens_a_step()), usual.step_a_request, OFF);
-    let seconds = off(a_request(span.gap_seconds_a_second()), usual.seconds_a_request, OFF);
-    let gaps = off(span.tokens_a_gap(), usual.tokens_a_gap, OFF);
-    let same_gap = off(span.gap(), usual.gap, MIX) == 0;
+    let holds = if full { off(Figure::KvARequest).max(0) } else { off(Figure::KvARequest) };
+    let [steps, seconds] = [Figure::StepARequest, Figure::SecondsARequest].map(differs);
     // Requests of other sizes, and prompts that others hold already, explain another use of the cache.
-    let same_mix = off(span.mix(), usual.mix, MIX) == 0
-        && off(span.answer(), usual.generated, MIX) == 0
-        && span.hits().zip(usual.hits).is_none_or(|(hits, usual)| (hits - usual).abs() < SAME_HITS);
-    match (holds, steps, seconds) {
-        (0, 0, 0) if gaps != 0 => SignalSet::of(&[Signal::InterTokenLatencyCount]),
-        (0, 0, 0) => SignalSet::NONE,
+    let same_mix = [Figure::Mix, Figure::Answer, Figure::Missed].map(differs) == [0; 3];
+    let liars: &[Signal] = match (off(Figure::SecondsAStep), off(Figure::TokensAGap)) {
+        (0, 0) if holds != 0 && off(Figure::StepARequest) == holds && seconds == holds => &[Signal::Running],
+        (0, 0) if holds != 0 && steps == 0 && same_mix => &[Signal::KvUsage],
+        (0, 0) => &[],
+        (0, _) => &[Signal::InterTokenLatencyCount],
+        (_, gaps) if gaps != 0 => &[Signal::GenerationTokens],
+        _ if differs(Figure::Gap) != 0 => &[Signal::InterTokenLatencySum],
+        _ if steps != 0 => &[Signal::EngineSteps],
         // Seconds and gaps, and so all that is counted, by the same factor.
-        (0, 0, _) if same_gap => COUNTERS,
-        (0, 0, _) => SignalSet::of(&[Signal::InterTokenLatencySum]),
-        (0, _, _) if gaps != 0 => SignalSet::of(&[Signal::GenerationTokens]),
-        (0, _, _) => SignalSet::of(&[Signal::EngineSteps]),
-        (_, 0, _) if same_mix => SignalSet::of(&[Signal::KvUsage]),
-        (holds, steps, _) if holds == steps => SignalSet::of(&[Signal::Running]),
-        _ => SignalSet::NONE,
-    }
+        _ if seconds != 0 => &COUNTERS,
+        _ => &[],
+    };
+    SignalSet::of(liars)
 }
 
-const COUNTERS: SignalSet = SignalSet::of(&[
+const COUNTERS: [Signal; 12] = [
     Signal::PromptTokens,
     Signal::GenerationTokens,
     Signal::InterTokenLatencySum,
@@ -148,4 +145,4 @@ const COUNTERS: SignalSet = SignalSet::of(&[
     Signal::RequestGenerationTokensCount,
     Signal::SchedulerAttempts,
     Signal::EngineSteps,
-]);
+];

@@ -282,6 +282,16 @@ impl<'a> Rows<'a> {
         Self { times: &self.times[..end], values: &self.values[..end * self.width()], ..self }
     }
 
+    /// Each with the next.
+    pub(crate) fn pairs(self) -> impl Iterator<Item = Self> {
+        let width = self.width();
+        let pair = move |(row, times): (usize, &'a [Timestamp])| {
+            let values = &self.values[row * width..(row + 2) * width];
+            Self { times, values, ..self }
+        };
+        self.times.windows(2).enumerate().map(pair)
+    }
+
     /// The samples of `signal` in them.
     #[must_use]
     pub fn get(self, signal: Signal) -> Series<'a> {

@@ -14,7 +14,7 @@ const START: Timestamp = Timestamp::constant(1_800_000_000, 0);
 /// Seconds between two scrapes.
 const SCRAPE: i64 = 5;
 
-fn at(second: i64) -> Timestamp {
+pub(super) fn at(second: i64) -> Timestamp {
     START + SignedDuration::from_secs(second)
 }
 
@@ -46,6 +46,11 @@ fn variant(before: Shows, second: i64, then: Shows, lasts: i64) -> VariantState 
         };
         signals.add(signal, (0..=(second + lasts) / SCRAPE).filter_map(|scrape| shown(scrape * SCRAPE)));
     }
+    with_pod(signals)
+}
+
+/// A variant with one pod that has shown `signals`.
+pub(super) fn with_pod(signals: Signals) -> VariantState {
     let created = at(-900);
     let replica = Replica {
         pod: "p".into(),
@@ -95,6 +100,21 @@ fn after(
 ) -> Evidence {
     let declared = analyzer.declared(Role::Both);
     before.after([seen].into_iter(), declared.needed.with(declared.optional).with(WITNESSES), at(second))
+}
+
+/// What `analyzer` does not believe of `state` at `now`, and what is remembered then.
+pub(super) fn seen_and_remembered(
+    analyzer: Analyzer,
+    state: &VariantState,
+    before: &Evidence,
+    now: Timestamp,
+) -> (SignalSet, Evidence) {
+    let declared = analyzer.declared(Role::Both);
+    let sight = look_at(state, declared, Some(before), now);
+    let reads = declared.needed.with(declared.optional).with(WITNESSES);
+    let remembered = before.after([(state, &sight)].into_iter(), reads, now);
+    let doubted = sight.doubts.iter().map(|(_, doubt)| doubt.still(now));
+    (doubted.fold(SignalSet::NONE, SignalSet::with), remembered)
 }
 
 /// What `analyzer` sees of `state` at `second`, with what was remembered before.
@@ -277,11 +297,10 @@ fn an_engine_that_counts_tokens_when_requests_finish_contradicts_nothing() {
 
 #[test]
 fn a_doubted_number_of_running_requests_once_contradicted_the_latencies_too() {
-    let stuck: Shows = |signal, second| match signal {
-        Signal::Running => Some(10.0),
-        Signal::KvUsage => Some(0.3 + 0.1 * (second % 20.0) / 20.0),
+    let doubled: Shows = |signal, second| match signal {
+        Signal::Running => with_latencies(signal, second).map(|running| 2.0 * running),
         _ => with_latencies(signal, second),
     };
-    let found = contradicted(with_latencies, stuck);
+    let found = contradicted(with_latencies, doubled);
     assert!(found.has(Signal::Running) && !found.has(Signal::InterTokenLatencySum), "{found:?}");
 }

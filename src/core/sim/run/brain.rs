@@ -21,13 +21,15 @@ pub(super) struct Core<'a> {
     policy: &'a Policy,
     memory: Memory,
     ids: Vec<VariantId>,
+    /// Decisions at which something that an engine showed was not believed.
+    pub(super) doubted: u32,
 }
 
 impl<'a> Core<'a> {
     pub(super) fn new(scenario: &Scenario, policy: &'a Policy) -> Self {
         let id = |name: &smol_str::SmolStr| VariantId::new(NAMESPACE, name.clone());
         let ids = scenario.variants.iter().map(|variant| id(&variant.name)).collect();
-        Self { policy, memory: Memory::default(), ids }
+        Self { policy, memory: Memory::default(), ids, doubted: 0 }
     }
 
     /// Decides from what `eyes` see by now.
@@ -38,6 +40,8 @@ impl<'a> Core<'a> {
         let outcome = decide(&eyes.snapshot, &memory, self.policy);
         debug_assert!(outcome.report.failed.is_empty(), "{:?}", outcome.report.failed);
         self.memory = outcome.memory;
+        let mut evidence = self.memory.groups.values().filter_map(|group| group.evidence.as_ref());
+        self.doubted += u32::from(evidence.any(|evidence| evidence.has_doubts()));
         let verdict = |id| outcome.decisions.get(id).map(|decision| &decision.verdict);
         let number = |id| match verdict(id) {
             Some(Verdict::Target(target)) => Some(target.desired),

@@ -68,7 +68,7 @@ pub fn simulate(
         gpu_hours: gpu_s / 3600.0,
         ..timers.spent()
     };
-    let run = Run { answers: timers.into_answers(), ..run };
+    let run = Run { doubted: timers.doubted(), answers: timers.into_answers(), ..run };
     Ok(bed.tally.into_run(run))
 }
 

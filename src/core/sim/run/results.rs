@@ -49,6 +49,9 @@ pub struct Run {
     /// written down.
     #[serde(skip)]
     pub answers: Vec<Answer>,
+    /// Decisions at which something that an engine showed was not believed. Not written down either.
+    #[serde(skip)]
+    pub doubted: u32,
 }
 
 impl Run {

@@ -198,6 +198,14 @@ impl<'a> Timers<'a> {
         }
     }
 
+    /// Decisions at which something that an engine showed was not believed.
+    pub(super) fn doubted(&self) -> u32 {
+        match &self.mind {
+            Mind::Core { core, .. } => core.doubted,
+            Mind::Keda { .. } | Mind::Script => 0,
+        }
+    }
+
     /// What was kept of that.
     pub(super) fn into_answers(self) -> Vec<Answer> {
         self.answers_kept

@@ -58,6 +58,11 @@ impl Cell {
         (self.free_with(self.seed), others.collect())
     }
 
+    /// Decisions of the run without the fault at which something that an engine showed was not believed.
+    pub(crate) fn doubted_without_fault(&self) -> u32 {
+        play(self.case, &policies::controller(self.analyzer, self.case.view), &[], self.seed).doubted
+    }
+
     /// The run without the fault.
     pub(crate) fn free_alone(&self) -> Timeline {
         self.free_with(self.seed)

@@ -1,0 +1,115 @@
+//! Figures of an engine that follow from the same requests in several of its signals, and the range in which the engines of a
+//! variant have shown each: how far they scatter is the workload's and the scrape interval's, and no constant.
+
+use serde::{Deserialize, Serialize};
+
+use super::span::{MANY_RUNNING, Span};
+use crate::snapshot::Signal;
+
+/// One signal by another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Figure {
+    /// Share of the KV cache that a running request holds.
+    KvARequest,
+    /// Tokens that a step generates for each running request.
+    StepARequest,
+    /// Seconds between tokens that are counted in a second, for each running request.
+    SecondsARequest,
+    /// Seconds between tokens that are counted in a second, for each token of a step: about 1 while anything runs.
+    SecondsAStep,
+    /// Tokens generated for each gap and first token.
+    TokensAGap,
+    /// Seconds between two tokens.
+    Gap,
+    /// Prompt tokens for each that is generated.
+    Mix,
+    /// Tokens that a finished request generated.
+    Answer,
+    /// Share of prompt tokens that were not found in the prefix cache.
+    Missed,
+}
+
+const COUNT: usize = 9;
+
+/// What one engine shows lately. What it does not is `None`.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(super) struct Figures([Option<f64>; COUNT]);
+
+/// The least and the greatest of each that engines have shown.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(super) struct Ranges([Option<[f64; 2]>; COUNT]);
+
+/// What a range keeps of its width, in orders of magnitude, each time that it is [`narrowed`](Ranges::narrowed).
+const KEPT: f64 = 0.9;
+
+impl Figures {
+    /// What `span` shows. Few running requests say little of any.
+    pub(super) fn of(span: &Span<'_>) -> Self {
+        let Some(running) = span.mean(Signal::Running).filter(|running| *running >= MANY_RUNNING / 2.0)
+        else {
+            return Self::default();
+        };
+        let (step, seconds) = (span.tokens_a_step(), span.gap_seconds_a_second());
+        let a_request = |all: Option<f64>| all.map(|all| all / running);
+        let all = [
+            a_request(span.mean(Signal::KvUsage)),
+            a_request(step),
+            a_request(seconds),
+            span.gap_seconds_a_step(),
+            span.tokens_a_gap(),
+            span.gap(),
+            span.mix(),
+            span.answer(),
+            span.hits().map(|hits| 1.0 - hits),
+        ];
+        Self(all.map(|figure| figure.filter(|figure| figure.is_finite() && *figure > 0.0)))
+    }
+}
+
+impl Ranges {
+    /// Nothing was shown.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.iter().all(Option::is_none)
+    }
+
+    /// With what an engine shows.
+    pub(super) fn widen(&mut self, shown: &Figures) {
+        for (range, figure) in self.0.iter_mut().zip(shown.0) {
+            if let Some(figure) = figure {
+                let [least, most] = range.unwrap_or([figure; 2]);
+                *range = Some([least.min(figure), most.max(figure)]);
+            }
+        }
+    }
+
+    /// Everything that is in either.
+    #[must_use]
+    pub(super) fn with(mut self, other: &Self) -> Self {
+        for (own, other) in self.0.iter_mut().zip(other.0) {
+            *own = match (*own, other) {
+                (Some([least, most]), Some([low, high])) => Some([least.min(low), most.max(high)]),
+                (own, other) => own.or(other),
+            };
+        }
+        self
+    }
+
+    /// A little narrower: what was shown once is forgotten in the end.
+    #[must_use]
+    pub(super) fn narrowed(self) -> Self {
+        Self(self.0.map(|range| {
+            let [least, most] = range?;
+            let (middle, width) = ((least * most).sqrt(), (most / least).sqrt().powf(KEPT));
+            Some([middle / width, middle * width])
+        }))
+    }
+
+    /// How far `shown` is from what engines have shown: 1 above the greatest by more than the factor `by`, -1 below the least,
+    /// 0 where it is not or nothing is known.
+    pub(super) fn off(&self, figure: Figure, shown: &Figures, by: f64) -> i8 {
+        let place = figure as usize;
+        let (Some([least, most]), Some(shown)) = (self.0[place], shown.0[place]) else { return 0 };
+        i8::from(shown > most * by) - i8::from(shown < least / by)
+    }
+}
