@@ -12,17 +12,6 @@ use wva_core::{Policy, needs};
 
 use super::signals::{self, Kind, Name};
 
-const ANALYZERS: [Analyzer; 8] = [
-    Analyzer::Rate,
-    Analyzer::SaturationPercent,
-    Analyzer::Saturation,
-    Analyzer::Throughput,
-    Analyzer::QueueingModel,
-    Analyzer::Threshold,
-    Analyzer::Weighted,
-    Analyzer::Inferno,
-];
-
 const HEAD: &str = "# Signals
 
 Which signals each analyzer reads, and under which names each engine shows them. This page is made of what the program runs with: `wva signals > \
@@ -58,13 +47,14 @@ sleeps (`sleep_state=\"awake\"` is 0) is not read while it does: it is no capaci
 #[must_use]
 pub fn signals_page() -> String {
     let mut page = HEAD.to_owned();
-    let columns: Vec<BTreeSet<Signal>> = ANALYZERS.into_iter().map(|one| read_by(one, 1, false)).collect();
+    let columns: Vec<BTreeSet<Signal>> =
+        Analyzer::ALL.into_iter().map(|one| read_by(one, 1, false)).collect();
     let beside = |variants, sleeps| -> BTreeSet<Signal> {
         let more = |one: &Analyzer| &read_by(*one, variants, sleeps) - &read_by(*one, 1, false);
-        ANALYZERS.iter().flat_map(more).collect()
+        Analyzer::ALL.iter().flat_map(more).collect()
     };
     let beside = [beside(2, false), beside(1, true)];
-    let names = ANALYZERS.iter().map(|one| format!("`{}`", one.as_str()));
+    let names = Analyzer::ALL.iter().map(|one| format!("`{}`", one.as_str()));
     row(&mut page, "signal", names.chain(["several", "zero"].map(str::to_owned)));
     row(&mut page, "---", columns.iter().chain(&beside).map(|_| "---".to_owned()));
     for signal in Signal::ALL {
@@ -74,7 +64,7 @@ pub fn signals_page() -> String {
             false => "",
         };
         let more = beside.iter().map(|signals| if signals.contains(&signal) { "used" } else { "" });
-        let uses = ANALYZERS.iter().zip(&columns).map(use_of).chain(more);
+        let uses = Analyzer::ALL.iter().zip(&columns).map(use_of).chain(more);
         row(&mut page, &text(signal), uses.map(str::to_owned));
     }
     page.push_str(NAMES);
@@ -150,7 +140,7 @@ mod tests {
 
     #[test]
     fn every_analyzer_needs_something_and_every_signal_has_a_name() {
-        assert!(ANALYZERS.into_iter().all(|analyzer| read_by(analyzer, 1, false).len() > 2));
+        assert!(Analyzer::ALL.into_iter().all(|analyzer| read_by(analyzer, 1, false).len() > 2));
         assert!(Signal::ALL.into_iter().all(|signal| !signals::names(signal).is_empty()));
     }
 }

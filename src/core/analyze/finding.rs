@@ -75,6 +75,18 @@ pub enum Analyzer {
 }
 
 impl Analyzer {
+    /// Every one, in the order of tables.
+    pub const ALL: [Self; 8] = [
+        Self::Rate,
+        Self::SaturationPercent,
+        Self::Saturation,
+        Self::Throughput,
+        Self::QueueingModel,
+        Self::Threshold,
+        Self::Weighted,
+        Self::Inferno,
+    ];
+
     /// It weighs what is asked of a whole model against what can be carried: one variant of a role may lose its last
     /// replica to another one's.
     #[must_use]

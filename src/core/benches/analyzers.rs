@@ -162,17 +162,7 @@ fn policy(analyzer: Analyzer) -> Policy {
 }
 
 fn benchmarks(criterion: &mut Criterion) {
-    let analyzers = [
-        Analyzer::Rate,
-        Analyzer::SaturationPercent,
-        Analyzer::Saturation,
-        Analyzer::Throughput,
-        Analyzer::QueueingModel,
-        Analyzer::Threshold,
-        Analyzer::Weighted,
-        Analyzer::Inferno,
-    ];
-    for analyzer in analyzers {
+    for analyzer in Analyzer::ALL {
         let (mut group, policy) = (criterion.benchmark_group(analyzer.as_str()), policy(analyzer));
         for size in SIZES {
             // Learned once: what is measured is a cycle like any other. Not at all where a filter leaves it out.

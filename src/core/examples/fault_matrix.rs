@@ -19,7 +19,6 @@ use wva_core::analyze::finding::Analyzer;
 
 use matrix::cases::Case;
 use matrix::compare::{Comparison, Reference, Timeline};
-use matrix::policies::ANALYZERS;
 use matrix::{Cell, kinds, name, shares, signals};
 
 const USAGE: &str = "Usage: fault_matrix [--ci] [--all-views] [--seeds N] [--write FILE] [--failing] [--show]\n\
@@ -79,7 +78,7 @@ impl Args {
     fn cells(&self) -> Vec<Cell> {
         let cases = if self.all_views { Case::all() } else { Case::in_turns() };
         let mut cells = Vec::new();
-        for analyzer in ANALYZERS.into_iter().filter(|own| self.chose("analyzer", own.as_str())) {
+        for analyzer in Analyzer::ALL.into_iter().filter(|own| self.chose("analyzer", own.as_str())) {
             for signals in signals(analyzer).into_iter().filter(|own| self.chose("signal", &name(*own))) {
                 for kind in kinds(signals).iter().filter(|own| self.chose("fault", own.as_str())) {
                     for share in shares(signals).iter().filter(|own| self.chose("share", own.as_str())) {

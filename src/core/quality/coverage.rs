@@ -145,8 +145,8 @@ fn contradicted(signals: &Signals, reads: SignalSet, engine: Known<'_>) -> (Sign
     let later = after.and_then(|after| after.checked_add(SignedDuration::from_nanos(1)).ok());
     let (rows, reads) = (later.map_or(rows, |later| rows.since(later)), reads.without(alone));
     let recent = Span::of(rows, reads, STILL_WINDOW, STILL_SCRAPES);
-    let seen = recent.filter(|span| span.has_no_hole(signals.interval()));
-    let figures = seen.map_or(nothing, |span| Figures::of(&span));
+    let unbroken = recent.filter(|span| span.has_no_hole(signals.interval()));
+    let figures = unbroken.map_or(nothing, |span| Figures::of(&span));
     let alone = recent.map_or(alone, |span| alone.with(unusual(&span, &figures, usual, born)));
     let reads = reads.without(alone);
     let newest =

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::span::{MANY_RUNNING, Span};
 use crate::snapshot::Signal;
 
-/// One signal by another.
+/// One signal by another: the name says which.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Figure {
     /// Share of the KV cache that a running request holds.
@@ -67,20 +67,16 @@ impl Figures {
     }
 }
 
+impl From<Figures> for Ranges {
+    fn from(shown: Figures) -> Self {
+        Self(shown.0.map(|figure| figure.map(|figure| [figure; 2])))
+    }
+}
+
 impl Ranges {
     /// Nothing was shown.
     pub(super) fn is_empty(&self) -> bool {
         self.0.iter().all(Option::is_none)
-    }
-
-    /// With what an engine shows.
-    pub(super) fn widen(&mut self, shown: &Figures) {
-        for (range, figure) in self.0.iter_mut().zip(shown.0) {
-            if let Some(figure) = figure {
-                let [least, most] = range.unwrap_or([figure; 2]);
-                *range = Some([least.min(figure), most.max(figure)]);
-            }
-        }
     }
 
     /// Everything that is in either.
@@ -111,5 +107,29 @@ impl Ranges {
         let place = figure as usize;
         let (Some([least, most]), Some(shown)) = (self.0[place], shown.0[place]) else { return 0 };
         i8::from(shown > most * by) - i8::from(shown < least / by)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(gap: f64) -> Figures {
+        let mut shown = Figures::default();
+        shown.0[Figure::Gap as usize] = Some(gap);
+        shown
+    }
+
+    #[test]
+    fn a_figure_is_off_beyond_all_that_was_shown_and_that_is_forgotten_slowly() {
+        let mut ranges = Ranges::from(shown(2.0)).with(&shown(8.0).into());
+        let off = |ranges: &Ranges, gap| ranges.off(Figure::Gap, &shown(gap), 1.5);
+        assert_eq!([1.0, 1.4, 5.0, 11.0, 13.0].map(|gap| off(&ranges, gap)), [-1, 0, 0, 0, 1]);
+        assert_eq!(ranges.off(Figure::Mix, &shown(99.0), 1.5), 0, "nothing is known of it");
+        for _ in 0..100 {
+            ranges = ranges.narrowed();
+        }
+        assert_eq!([2.0, 4.0, 8.0].map(|gap| off(&ranges, gap)), [-1, 0, 1]);
+        assert!(!ranges.is_empty() && Ranges::default().narrowed().is_empty());
     }
 }

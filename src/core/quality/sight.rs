@@ -288,7 +288,7 @@ impl<'a> Judge<'a> {
     ) {
         let Judged { coverage, doubt, instead } = self.judge(replica, engine, signals);
         seen.doubts.extend(doubt);
-        seen.ranges.widen(&coverage.figures);
+        seen.ranges = seen.ranges.with(&coverage.figures.into());
         pod.missing = pod.missing.with(coverage.missing);
         pod.contradicted = pod.contradicted.with(coverage.contradicted.and(self.declared.needed));
         pod.worst = pod.worst.max(coverage.freshness.min(Freshness::Aging));

@@ -100,9 +100,9 @@ pub(super) fn balance(span: &Span<'_>, usual: Option<&Usual>) -> SignalSet {
 fn cache(span: &Span<'_>, usual: &Usual, known: bool) -> SignalSet {
     let newest = span.get(Signal::KvCapacity).last().map(|sample| sample.value);
     let running = span.mean(Signal::Running).filter(|running| *running >= MANY_RUNNING / 2.0);
-    let each = span.mean(Signal::KvUsage).zip(running).map(|(usage, running)| usage / running);
+    let kv_a_request = span.mean(Signal::KvUsage).zip(running).map(|(usage, running)| usage / running);
     // A cache of another size holds other shares of the same requests.
-    let as_before = known || each.is_some() && off(each, usual.kv_a_request, SAME_SHARE) == 0;
+    let as_before = known || kv_a_request.is_some() && off(kv_a_request, usual.kv_a_request, SAME_SHARE) == 0;
     let changed = off(newest, usual.capacity, SAME_CACHE) != 0;
     if changed && as_before { SignalSet::of(&[Signal::KvCapacity]) } else { SignalSet::NONE }
 }

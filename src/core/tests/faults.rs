@@ -61,7 +61,7 @@ const REST: Case = Case { load: Load::Rest, hardware: Hardware::Kv, view: View::
 
 #[test]
 fn most_runs_without_a_fault_once_had_engines_that_contradicted_themselves() {
-    for analyzer in matrix::policies::ANALYZERS {
+    for analyzer in Analyzer::ALL {
         for case in Case::in_turns() {
             let cell =
                 Cell { analyzer, ..cell(FaultSignals::All, FaultKind::Gone, FaultShare::OnePod, case) };

@@ -56,16 +56,7 @@ fn variants(snapshot: &Snapshot) -> impl Iterator<Item = &Variant> {
 
 #[test]
 fn what_is_not_in_the_list_changes_no_number() {
-    let analyzers = [
-        Analyzer::Rate,
-        Analyzer::SaturationPercent,
-        Analyzer::Saturation,
-        Analyzer::Throughput,
-        Analyzer::QueueingModel,
-        Analyzer::Threshold,
-        Analyzer::Weighted,
-    ];
-    for (analyzer, sleeps) in analyzers.into_iter().flat_map(|one| [(one, false), (one, true)]) {
+    for (analyzer, sleeps) in Analyzer::ALL.into_iter().flat_map(|one| [(one, false), (one, true)]) {
         let (mut plain, mut adorned) = (Memory::default(), Memory::default());
         let mut policy = Policy::default();
         policy.global.default.analyzer = analyzer;

@@ -19,17 +19,6 @@ use world::{World, percent};
 /// 50 requests wait in every pod, and the KV cache is full.
 const SATURATED: (f64, f64) = (0.99, 50.0);
 
-const ANALYZERS: [Analyzer; 8] = [
-    Analyzer::Rate,
-    Analyzer::SaturationPercent,
-    Analyzer::Saturation,
-    Analyzer::Throughput,
-    Analyzer::QueueingModel,
-    Analyzer::Threshold,
-    Analyzer::Weighted,
-    Analyzer::Inferno,
-];
-
 fn world(analyzer: Analyzer, running: u32) -> World {
     let mut policy = Policy::default();
     policy.global.default.analyzer = analyzer;
@@ -75,7 +64,7 @@ fn the_default_policy_does_not_freeze_a_saturated_fleet_of_which_it_can_learn_no
 
 #[test]
 fn every_analyzer_s_saturated_fleet_grows_by_half_at_once_and_again_after_a_start_up_time() {
-    for analyzer in ANALYZERS {
+    for analyzer in Analyzer::ALL {
         let mut world = world(analyzer, 4);
         let first = world.number(0);
         assert!(first >= 6, "{analyzer:?}: {first}");
@@ -111,7 +100,7 @@ fn what_nobody_followed_is_not_ordered_on_and_on() {
 
 #[test]
 fn a_saturated_fleet_at_its_maximum_says_so() {
-    for analyzer in ANALYZERS {
+    for analyzer in Analyzer::ALL {
         let mut world = World { max: Some(4), ..world(analyzer, 4) };
         let full = target(&mut world, 0);
         assert_eq!(full.desired.get(), 4, "{analyzer:?}");

@@ -55,21 +55,13 @@ fn doubted(analyzer: Analyzer, scrapes: &[&Scrape]) -> Vec<(f64, SignalSet)> {
 
 #[test]
 fn engines_that_were_recorded_once_contradicted_themselves() {
-    let analyzers = [
-        Analyzer::Rate,
-        Analyzer::SaturationPercent,
-        Analyzer::Saturation,
-        Analyzer::Throughput,
-        Analyzer::QueueingModel,
-        Analyzer::Inferno,
-    ];
     for (name, text) in RECORDED {
         let all = scrapes(text);
         assert!(all.len() > 30, "{name} has {} scrapes", all.len());
         // Every 5 s, as recorded, and every 15 s.
         for (every, from) in [(1, 0), (3, 0), (3, 1), (3, 2)] {
             let scrapes: Vec<&Scrape> = all.iter().skip(from).step_by(every).collect();
-            for analyzer in analyzers {
+            for analyzer in Analyzer::ALL {
                 let doubted = doubted(analyzer, &scrapes);
                 assert!(doubted.is_empty(), "{name}, every {every} from {from}, {analyzer:?}: {doubted:?}");
             }

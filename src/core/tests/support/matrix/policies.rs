@@ -12,18 +12,6 @@ use wva_core::{Policy, VariantId, needs};
 
 use super::cases::View;
 
-/// Those of the matrix, in the order of its table.
-pub(crate) const ANALYZERS: [Analyzer; 8] = [
-    Analyzer::Rate,
-    Analyzer::SaturationPercent,
-    Analyzer::Saturation,
-    Analyzer::Throughput,
-    Analyzer::QueueingModel,
-    Analyzer::Threshold,
-    Analyzer::Weighted,
-    Analyzer::Inferno,
-];
-
 /// Prometheus scrapes and decisions from it, as the program does: 15 s each, and the HPA's read is answered at once.
 const BEHIND_PROMETHEUS: Path = Path::Prometheus {
     scrape: Duration::from_secs(15),
