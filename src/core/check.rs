@@ -410,7 +410,7 @@ fn seconds(from: Timestamp, to: Timestamp) -> f64 {
 /// Every engine of the pod has shown both signals within two scrapes, or half a minute where scrapes are faster, and
 /// its samples reach back a minute, or to when the pod began to serve, but for one scrape and 5 s.
 fn measured_lately(replica: &Replica, now: Timestamp) -> bool {
-    let served = seconds(replica.ready_since.unwrap_or(replica.created), now);
+    let served = seconds(replica.born(), now);
     let lately = |engine: &Signals| {
         let (kv, waiting) = (engine.get(Signal::KvUsage), engine.get(Signal::Waiting));
         let within = |gap: f64| {

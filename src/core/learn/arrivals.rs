@@ -20,6 +20,9 @@ const SHORTEST: f64 = 4.0;
 /// A hole in the readings beyond this, seconds, is not bridged: who was not read for so long is read anew.
 pub(super) const HOLE: f64 = 60.0;
 
+/// What a pod that shows nothing gets is judged by what the others got in about so long, seconds: a minute has many arrivals.
+const LATELY: f64 = 60.0;
+
 /// One stretch of time. A row of numbers where it is stored, since there are many.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(from = "Row", into = "Row")]
@@ -113,6 +116,31 @@ pub struct Arrivals {
     /// Requests that the gateway held at the last end of a stretch.
     #[serde(skip_serializing_if = "is_default")]
     held: Option<f64>,
+    #[serde(skip_serializing_if = "is_default")]
+    lately: Option<Lately>,
+}
+
+/// What was counted lately, the older the less.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+struct Lately {
+    until: Moment,
+    arrivals: f64,
+    /// Pods × seconds.
+    covered: f64,
+}
+
+impl Lately {
+    /// With a stretch that ended at `until`.
+    fn with(before: Option<Self>, open: Open, until: Moment) -> Self {
+        let kept = |own: Self| (-own.until.until(until).max(0.0) / LATELY).exp();
+        let (kept, own) =
+            before.map_or((0.0, Self { until, arrivals: 0.0, covered: 0.0 }), |own| (kept(own), own));
+        Self {
+            until,
+            arrivals: own.arrivals.mul_add(kept, open.known.max(0.0)),
+            covered: own.covered.mul_add(kept, open.covered),
+        }
+    }
 }
 
 impl Arrivals {
@@ -148,7 +176,8 @@ impl Arrivals {
     }
 
     /// A round of readings ends at `at`: so ends the stretch, when it is long enough. `served` says how many pods served
-    /// from a moment to another, as seconds × pods; `held` what the gateway holds; `level` is the rate known so far.
+    /// from a moment to another, as seconds × pods; `held` what the gateway holds; `level` is the rate known so far, of which
+    /// pods that were not read yet have their part. Without it they are taken to get what the others get.
     pub fn close(
         &mut self,
         at: Moment,
@@ -173,7 +202,9 @@ impl Arrivals {
         if seen <= 0.0 && expected > 0.0 {
             return;
         }
-        let alike = if seen > 0.0 { open.known.max(0.0) / seen } else { 0.0 };
+        let lately = Lately::with(self.lately, open, at);
+        self.lately = Some(lately);
+        let alike = if lately.covered > 0.0 { lately.arrivals / lately.covered * seconds } else { 0.0 };
         let each = level.map_or(alike, |level| if expected > 0.0 { level * seconds / expected } else { 0.0 });
         self.bins.push(Bin { end: at, seconds, known: open.known + queued, seen, expected, each });
         self.bins.retain(|bin| bin.end.until(at) < WINDOW);
@@ -200,6 +231,7 @@ impl Arrivals {
     /// Forgets what was counted after `at`, and counts on from now.
     pub fn forget_after(&mut self, at: Moment) {
         self.bins.retain(|bin| bin.end <= at);
+        self.lately = None;
         if let Some(open) = &mut self.open {
             (open.known, open.covered) = (0.0, 0.0);
         }
@@ -209,5 +241,6 @@ impl Arrivals {
     pub fn not_after(&mut self, latest: Moment) {
         self.bins.retain(|bin| bin.end <= latest);
         self.open = self.open.filter(|open| open.start <= latest);
+        self.lately = self.lately.filter(|lately| lately.until <= latest);
     }
 }

@@ -145,7 +145,7 @@ fn sources<'a>(
         let first = sources.len();
         let judge = Judge::new(variant, declared, evidence, now);
         for replica in variant.replicas.iter().filter(|one| one.phase == Phase::Ready) {
-            let ready = replica.ready_since.unwrap_or(replica.created).into();
+            let ready = replica.born().into();
             sources.extend(engines_of(replica).map(|(engine, signals)| {
                 let coverage = judge.judge(replica, engine, signals).coverage;
                 let contradicted = coverage.contradicted.and(declared.needed);
@@ -201,7 +201,7 @@ fn fold_role(
     let unread = variants.iter().flat_map(|one| &one.replicas);
     let unread: Vec<Moment> = unread
         .filter(|one| one.phase == Phase::Ready && engines_of(one).next().is_none())
-        .map(|one| one.ready_since.unwrap_or(one.created).into())
+        .map(|one| one.born().into())
         .collect();
     let serving: Vec<Moment> = sources.iter().map(|one| one.ready).chain(unread).collect();
     let served = |from: Moment, to: Moment| serving.iter().map(|ready| ready.max(&from).until(to)).sum();
@@ -214,6 +214,11 @@ fn fold_role(
         let own = sources.iter().filter(|source| source.variant.variant.id.name == *name);
         learn_capacity(known.or_default(name), own, now.into());
     }
+    // Who was counted and is no more will not be soon, and may get more than it did. Who never was may get nothing yet.
+    let was_read = |source: &Source<'_>| {
+        known.get(&source.variant.variant.id.name).is_some_and(|known| known.pods.get(&source.key).is_some())
+    };
+    let silenced = sources.iter().any(|source| !source.is_counted() && was_read(source));
     let mut rest = &readings[..];
     while let Some(first) = rest.first() {
         let length = rest.iter().take_while(|one| first.at.until(one.at) <= ROUND).count();
@@ -227,7 +232,8 @@ fn fold_role(
         }
         known_role.keep(end);
         known_role.shape.learn(end, &sizes);
-        known_role.arrivals.close(end, held(queue, end), known_role.level, served);
+        let level = known_role.level.filter(|_| !silenced);
+        known_role.arrivals.close(end, held(queue, end), level, served);
         known_role.dispersion.take(known_role.arrivals.bins());
         rest = later;
     }
@@ -246,16 +252,15 @@ fn take_back(sources: &[Source<'_>], known: &mut ByName<VariantKnowledge>, known
     let (sized, counted) = (many(COUNTED.with(SIZES)), many(COUNTED));
     for source in sources {
         let variant = known.or_default(&source.variant.variant.id.name);
-        let mut lacked = SignalSet::NONE;
-        if let Some(pod) = variant.pods.get_mut(&source.key) {
-            lacked = pod.lacked;
-            if source.resized {
-                // What it shows of its cache counts no more: a process cannot change that.
-                pod.cache = Some(0.0);
-            }
-            if !source.is_counted() {
-                pod.lacked = lacked.with(source.lacks);
-            }
+        // Of one that was never read nothing was learned.
+        let Some(pod) = variant.pods.get_mut(&source.key) else { continue };
+        let lacked = pod.lacked;
+        if source.resized {
+            // What it shows of its cache counts no more: a process cannot change that.
+            pod.cache = Some(0.0);
+        }
+        if !source.is_counted() {
+            pod.lacked = lacked.with(source.lacks);
         }
         let contradicted = source.contradicted.without(lacked);
         if !contradicted.is_empty() {
@@ -354,15 +359,17 @@ impl Sizes {
         Self { prompt, firsts: counted.firsts, output: counted.finished_tokens, finished: counted.finished }
     }
 
-    /// Adds what `other` has read: a sum without its count, or the other way round, is no mean.
+    /// Adds what `other` has read: a sum without its count, or the other way round, is no mean, and one pod's
+    /// is none of another's either.
     fn add(&mut self, other: &Self) {
         if (other.prompt + other.firsts).is_finite() {
             self.prompt += other.prompt;
             self.firsts += other.firsts;
         }
-        if (other.output + other.finished).is_finite() {
-            self.output += other.output;
-            self.finished += other.finished;
+        let (output, finished) = (other.output, other.finished);
+        if (output + finished).is_finite() && (output > 0.0) == (finished > 0.0) {
+            self.output += output;
+            self.finished += finished;
         }
     }
 }

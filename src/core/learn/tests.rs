@@ -306,3 +306,22 @@ fn arrivals_are_counted_by_what_is_believed() {
     assert_eq!(arrivals(&[Signal::Waiting]), Some(40.0));
     assert_eq!(arrivals(&[Signal::TimeToFirstTokenCount, Signal::Running]), None);
 }
+
+#[test]
+fn pods_that_show_nothing_once_got_what_they_had_got_before_while_the_others_got_twice_as_much() {
+    let at = |second: i64| Moment::from(jiff::Timestamp::from_second(1_800_000_000 + second).unwrap());
+    let mut arrivals = Arrivals::default();
+    // Of two pods one is read every five seconds.
+    let mut newest = |from: i64, until: i64, each: f64| {
+        for second in (from..until).step_by(5) {
+            arrivals.begin(at(second));
+            arrivals.add(at(second), at(second + 5), each);
+            arrivals.close(at(second + 5), None, None, |from, to| 2.0 * from.until(to));
+        }
+        arrivals.counts().last().unwrap().arrivals
+    };
+    assert!((newest(0, 300, 10.0) - 20.0).abs() < 1e-9);
+    assert!(newest(300, 600, 20.0) > 39.5, "twice as much for both");
+    // Nobody is read for half an hour.
+    assert!(newest(2400, 2410, 1.0) < 2.1, "what was there before the hole counts no more");
+}

@@ -168,6 +168,14 @@ pub struct Replica {
     pub engines: ByName<Signals>,
 }
 
+impl Replica {
+    /// When it began to serve; of one that does not yet, when it was made.
+    #[must_use]
+    pub fn born(&self) -> Timestamp {
+        self.ready_since.unwrap_or(self.created)
+    }
+}
+
 /// Where a pod is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
