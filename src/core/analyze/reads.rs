@@ -119,6 +119,8 @@ pub const WITNESSES: SignalSet = SignalSet::of(&[
     Signal::Running,
     Signal::PromptTokens,
     Signal::GenerationTokens,
+    Signal::RequestGenerationTokensSum,
+    Signal::RequestGenerationTokensCount,
     Signal::EngineSteps,
     Signal::PrefixCacheHits,
     Signal::PrefixCacheQueries,

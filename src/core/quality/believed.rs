@@ -10,9 +10,11 @@ use super::figures::Ranges;
 use super::load::Load;
 use super::sight::VariantSight;
 use crate::by_name::ByName;
-use crate::snapshot::{Replica, Rows, Signal, SignalSet, VariantState};
+use crate::snapshot::{Phase, Replica, Rows, Signal, SignalSet, VariantState};
 use crate::units::Seconds;
 
+#[cfg(test)]
+mod honest;
 #[cfg(test)]
 mod recorded;
 #[cfg(test)]
@@ -84,8 +86,8 @@ pub(super) struct Usual {
     /// Share of the KV cache that a running request holds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) kv_a_request: Option<f64>,
-    /// In which range its engines have shown what belongs together.
-    #[serde(skip_serializing_if = "Ranges::is_empty")]
+    /// In which range its engines have shown what belongs together. Not `ranges`: of these an earlier version reads just nine.
+    #[serde(rename = "shown", skip_serializing_if = "Ranges::is_empty")]
     pub(super) ranges: Ranges,
 }
 
@@ -138,6 +140,29 @@ impl Evidence {
     /// What of `engine` was contradicted lately.
     pub(super) fn doubt(&self, engine: &str, now: Timestamp) -> Option<Doubt> {
         self.doubts.get(engine).map(|doubt| doubt.lately(now)).filter(|doubt| *doubt != Doubt::default())
+    }
+
+    /// The signals in which most of the engines of `variant` that serve since before `at`, two at least, are not believed, each
+    /// with the last scrape at which one of them was contradicted.
+    pub(super) fn by_most(&self, variant: &VariantState, at: Timestamp, now: Timestamp) -> Option<Doubt> {
+        let serving = variant.replicas.iter().filter(|replica| replica.phase == Phase::Ready);
+        let older = serving.filter(|replica| replica.born() < at);
+        let doubts: Vec<Doubt> = older
+            .flat_map(|replica| replica.engines.iter().map(|(engine, _)| engine_of(replica, engine)))
+            .map(|engine| self.doubts.get(&engine).copied().unwrap_or_default())
+            .collect();
+        let many = |signal: &Signal| {
+            let doubted = doubts.iter().filter(|doubt| doubt.still(now).has(*signal)).count();
+            doubted >= 2 && 2 * doubted > doubts.len()
+        };
+        let newest = |signal: Signal| {
+            let signal = SignalSet::of(&[signal]);
+            Some((doubts.iter().filter_map(|doubt| doubt.until(signal)).max()?, signal))
+        };
+        let mut most: Vec<_> = Signal::ALL.into_iter().filter(many).filter_map(newest).collect();
+        most.sort_by_key(|(until, _)| *until);
+        let joined = |doubt: Doubt, (until, signal): &(Timestamp, SignalSet)| doubt.at_least(*signal, *until);
+        (!most.is_empty()).then(|| most.iter().fold(Doubt::default(), joined))
     }
 
     /// What is usual of `variant`, and since when that is known.
@@ -269,6 +294,19 @@ impl Doubt {
     pub(super) fn with(&self, signals: SignalSet, newest: Timestamp) -> Self {
         let others = self.iter().map(|(own, until)| (own.without(signals), until));
         Self::of(others.chain([(signals, newest)]))
+    }
+
+    /// With `signals` contradicted at `until`, and with what else was then.
+    fn at_least(&self, signals: SignalSet, until: Timestamp) -> Self {
+        let same = self.iter().filter(|(_, own)| *own == until);
+        self.with(same.fold(signals, |all, (own, _)| all.with(own)), until)
+    }
+
+    /// With what `others` has that is later.
+    pub(super) fn joining(&self, others: &Self) -> Self {
+        let later =
+            others.iter().filter(|(signals, until)| self.until(*signals).is_none_or(|own| own < *until));
+        later.fold(*self, |own, (signals, until)| own.with(signals, until))
     }
 
     /// The signals that are still not believed.

@@ -80,6 +80,8 @@ pub(super) fn absent(signals: &Signals, needed: SignalSet, now: Timestamp) -> (S
 /// Counters that stand still for this long, and over [`STILL_SCRAPES`], while requests run: a step takes at most seconds.
 const STILL_WINDOW: Seconds = Seconds::whole(30);
 const STILL_SCRAPES: usize = 3;
+/// Nearly all requests are answered in less.
+const ANSWERING: Seconds = Seconds::whole(300);
 /// Sums are compared over this time at most: long enough for what is under way at its ends to be a small part.
 const SUMS_WINDOW: Seconds = Seconds::whole(120);
 /// And at least over this: three scrapes of the usual 15 s.
@@ -147,7 +149,12 @@ fn contradicted(signals: &Signals, reads: SignalSet, engine: Known<'_>) -> (Sign
     let recent = Span::of(rows, reads, STILL_WINDOW, STILL_SCRAPES);
     let unbroken = recent.filter(|span| span.has_no_hole(signals.interval()));
     let figures = unbroken.map_or(nothing, |span| Figures::of(&span));
-    let alone = recent.map_or(alone, |span| alone.with(unusual(&span, &figures, usual, born)));
+    let answering = |span: &Span<'_>| {
+        let newest = span.rows.times().last().copied().unwrap_or(born);
+        Span { rows: rows.since(ANSWERING.before(newest)), reads }
+    };
+    let unusual = |span: Span<'_>| unusual(&span, &answering(&span), &figures, usual, born);
+    let alone = recent.map_or(alone, |span| alone.with(unusual(span)));
     let reads = reads.without(alone);
     let newest =
         Span::of(rows, reads, BALANCE_WINDOW, 2).map(|span| balance(&span, usual.map(|(_, usual)| usual)));

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::span::{MANY_RUNNING, Span};
 use crate::snapshot::Signal;
 
-/// One signal by another: the name says which.
+/// One signal by another: the name says which. Stored by place: a new one comes last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Figure {
     /// Share of the KV cache that a running request holds.
@@ -37,8 +37,26 @@ pub(super) struct Figures([Option<f64>; COUNT]);
 
 /// The least and the greatest of each that engines have shown.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-#[serde(transparent)]
+#[serde(from = "Vec<Option<[f64; 2]>>", into = "Vec<Option<[f64; 2]>>")]
 pub(super) struct Ranges([Option<[f64; 2]>; COUNT]);
+
+impl From<Vec<Option<[f64; 2]>>> for Ranges {
+    /// Another version may know more figures, or fewer.
+    fn from(stored: Vec<Option<[f64; 2]>>) -> Self {
+        let mut own = Self::default();
+        own.0.iter_mut().zip(stored).for_each(|(own, stored)| *own = stored);
+        own
+    }
+}
+
+impl From<Ranges> for Vec<Option<[f64; 2]>> {
+    fn from(own: Ranges) -> Self {
+        own.0.to_vec()
+    }
+}
+
+/// Below this, and above its inverse, a figure is none: bounds of a range and their products stay numbers.
+const LEAST: f64 = 1e-30;
 
 /// What a range keeps of its width, in orders of magnitude, each time that it is [`narrowed`](Ranges::narrowed).
 const KEPT: f64 = 0.9;
@@ -63,7 +81,7 @@ impl Figures {
             span.answer(),
             span.hits().map(|hits| 1.0 - hits),
         ];
-        Self(all.map(|figure| figure.filter(|figure| figure.is_finite() && *figure > 0.0)))
+        Self(all.map(|figure| figure.filter(|figure| (LEAST..=1.0 / LEAST).contains(figure))))
     }
 }
 
@@ -101,12 +119,34 @@ impl Ranges {
         }))
     }
 
+    /// On which side of the middle of what engines have shown `shown` is, by more than the factor `by`.
+    pub(super) fn leans(&self, figure: Figure, shown: &Figures, by: f64) -> Option<i8> {
+        self.leans_to(figure, shown.0[figure as usize], by)
+    }
+
+    /// The same of what was measured otherwise.
+    pub(super) fn leans_to(&self, figure: Figure, shown: Option<f64>, by: f64) -> Option<i8> {
+        let ([least, most], shown) = (self.0[figure as usize]?, shown?);
+        let middle = (least * most).sqrt();
+        Some(i8::from(shown > middle * by) - i8::from(shown < middle / by))
+    }
+
+    /// The greatest that engines have shown.
+    pub(super) fn most(&self, figure: Figure) -> Option<f64> {
+        self.0[figure as usize].map(|[_, most]| most)
+    }
+
     /// How far `shown` is from what engines have shown: 1 above the greatest by more than the factor `by`, -1 below the least,
-    /// 0 where it is not or nothing is known.
+    /// 0 where it is not; `None` where nothing is known.
+    pub(super) fn differs(&self, figure: Figure, shown: &Figures, by: f64) -> Option<i8> {
+        let ([least, most], shown) = (self.0[figure as usize]?, shown.0[figure as usize]?);
+        Some(i8::from(shown > most * by) - i8::from(shown < least / by))
+    }
+
+    /// The same, where a wide range is known less well, and so has to be left further; 0 where nothing is known.
     pub(super) fn off(&self, figure: Figure, shown: &Figures, by: f64) -> i8 {
-        let place = figure as usize;
-        let (Some([least, most]), Some(shown)) = (self.0[place], shown.0[place]) else { return 0 };
-        i8::from(shown > most * by) - i8::from(shown < least / by)
+        let spread = self.0[figure as usize].map_or(1.0, |[least, most]| (most / least).sqrt());
+        self.differs(figure, shown, by.max(spread)).unwrap_or(0)
     }
 }
 
@@ -121,10 +161,19 @@ mod tests {
     }
 
     #[test]
+    fn what_a_version_with_other_figures_has_stored_is_read() {
+        let stored = |count: usize| serde_json::to_string(&vec![Some([1.0, 2.0]); count]).unwrap();
+        for count in [0, COUNT - 1, COUNT, COUNT + 3] {
+            let read: Ranges = serde_json::from_str(&stored(count)).unwrap();
+            assert_eq!(read.0.iter().flatten().count(), count.min(COUNT));
+        }
+    }
+
+    #[test]
     fn a_figure_is_off_beyond_all_that_was_shown_and_that_is_forgotten_slowly() {
         let mut ranges = Ranges::from(shown(2.0)).with(&shown(8.0).into());
         let off = |ranges: &Ranges, gap| ranges.off(Figure::Gap, &shown(gap), 1.5);
-        assert_eq!([1.0, 1.4, 5.0, 11.0, 13.0].map(|gap| off(&ranges, gap)), [-1, 0, 0, 0, 1]);
+        assert_eq!([0.9, 1.1, 5.0, 15.0, 17.0].map(|gap| off(&ranges, gap)), [-1, 0, 0, 0, 1]);
         assert_eq!(ranges.off(Figure::Mix, &shown(99.0), 1.5), 0, "nothing is known of it");
         for _ in 0..100 {
             ranges = ranges.narrowed();

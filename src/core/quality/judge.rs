@@ -15,6 +15,8 @@ pub(crate) struct Judge<'a> {
     pub(super) declared: Declared,
     evidence: Option<&'a Evidence>,
     usual: Option<(Timestamp, &'a Usual)>,
+    /// In what most of the engines by which it is known what is usual are not believed: newcomers are not either.
+    of_most: Option<Doubt>,
     pub(super) now: Timestamp,
 }
 
@@ -37,7 +39,9 @@ impl<'a> Judge<'a> {
         now: Timestamp,
     ) -> Self {
         let usual = evidence.and_then(|evidence| evidence.usual(&variant.variant.id.name));
-        Self { variant, declared, evidence, usual, now }
+        let evidence = evidence.filter(|evidence| evidence.has_doubts());
+        let of_most = evidence.zip(usual).and_then(|(evidence, (at, _))| evidence.by_most(variant, at, now));
+        Self { variant, declared, evidence, usual, of_most, now }
     }
 
     pub(super) const fn variant(&self) -> &'a VariantState {
@@ -46,16 +50,15 @@ impl<'a> Judge<'a> {
 
     /// `engine` of `replica`, which shows `signals`.
     pub(crate) fn judge(&self, replica: &Replica, engine: &SmolStr, signals: &Signals) -> Judged<'a> {
-        let Self { variant, declared, evidence, usual, now } = *self;
+        let Self { variant, declared, evidence, usual, of_most, now } = *self;
         // The name of an engine is needed where something of it was contradicted, which is rare.
         let key = || engine_of(replica, engine);
-        let before = evidence.filter(|evidence| evidence.has_doubts());
-        let before = before.and_then(|evidence| evidence.doubt(&key(), now));
+        let before = evidence.and_then(|evidence| evidence.doubt(&key(), now));
         let newest = signals.rows().times().last().copied();
         let known = Known {
             sequences: variant.template.sequences().map(f64::from),
             usual,
-            born: replica.ready_since.unwrap_or(replica.created),
+            born: replica.born(),
             // A second look at the same scrape finds the same.
             after: before.and_then(|before| before.newest()).filter(|after| Some(*after) < newest),
         };
@@ -65,6 +68,8 @@ impl<'a> Judge<'a> {
             (before, Some(newest)) => Some(before.unwrap_or_default().with(coverage.contradicted, newest)),
             (before, None) => before,
         };
+        let of_most = of_most.filter(|_| usual.is_some_and(|(at, _)| known.born >= at));
+        let doubt = of_most.map(|others| doubt.unwrap_or_default().joining(&others)).or(doubt);
         if let Some(doubt) = doubt {
             coverage.contradicted = coverage.contradicted.with(doubt.still(now));
         }

@@ -20,15 +20,18 @@ const SAME_SHARE: f64 = 1.25;
 const BEYOND: f64 = 1.35;
 /// And it is as it was when it is beyond it by less than this one.
 const AS_SHOWN: f64 = 1.1;
+/// An engine that guesses no tokens generates one for each gap and first token, and some at the ends of what is compared.
+const GUESSED: f64 = 1.2;
 /// Of requests that begin in ten seconds, those that clients give up meanwhile.
 const BALANCED: f64 = 0.4;
 /// All engines of a variant are started with the same cache, to within what each measures of its memory.
 const SAME_CACHE: f64 = 1.1;
 
-/// The signals of an engine, seen over `span` and showing what is `shown`, that are not as usual. `born` is when its pod began to
-/// serve: one that is younger than what is usual is not judged by it.
+/// The signals of an engine, seen over `span` and showing what is `shown`, that are not as usual. What runs has begun in the time
+/// of `answering`. `born` is when its pod began to serve: one that is younger than what is usual is not judged by it.
 pub(super) fn unusual(
     span: &Span<'_>,
+    answering: &Span<'_>,
     shown: &Figures,
     usual: Option<(Timestamp, &Usual)>,
     born: Timestamp,
@@ -36,7 +39,7 @@ pub(super) fn unusual(
     let leapt = leapt(span);
     let Some((at, usual)) = usual else { return leapt };
     let known = born < at;
-    let ratios = if known { ratios(span, shown, &usual.ranges) } else { SignalSet::NONE };
+    let ratios = if known { ratios(span, answering, shown, &usual.ranges) } else { SignalSet::NONE };
     leapt.with(cache(span, usual, known)).with(ratios)
 }
 
@@ -109,24 +112,42 @@ fn cache(span: &Span<'_>, usual: &Usual, known: bool) -> SignalSet {
 
 /// Running requests, the cache that they hold, the tokens of a step and the seconds between tokens belong together. Between two
 /// scrapes others may have run than those that were seen: what is held against the seen ones is told by two figures.
-fn ratios(span: &Span<'_>, shown: &Figures, ranges: &Ranges) -> SignalSet {
+fn ratios(span: &Span<'_>, answering: &Span<'_>, shown: &Figures, ranges: &Ranges) -> SignalSet {
     let off = |figure| ranges.off(figure, shown, BEYOND);
-    let differs = |figure| ranges.off(figure, shown, AS_SHOWN);
+    let differs = |figure| ranges.differs(figure, shown, AS_SHOWN);
     let full = span.range(Signal::KvUsage).is_some_and(|[_, _, most]| most >= 1.0);
     let holds = if full { off(Figure::KvARequest).max(0) } else { off(Figure::KvARequest) };
-    let [steps, seconds] = [Figure::StepARequest, Figure::SecondsARequest].map(differs);
-    // Requests of other sizes, and prompts that others hold already, explain another use of the cache.
-    let same_mix = [Figure::Mix, Figure::Answer, Figure::Missed].map(differs) == [0; 3];
+    let [steps, seconds, mix, answer, missed] =
+        [Figure::StepARequest, Figure::SecondsARequest, Figure::Mix, Figure::Answer, Figure::Missed]
+            .map(differs);
+    // Requests of other sizes explain another use of the cache for as long as they run, and so do prompts that others hold
+    // already, where that is counted.
+    let same_mix = || {
+        let lately = ranges.leans_to(Figure::Mix, answering.mix(), ALIKE);
+        [mix, lately, answer] == [Some(0); 3] && missed.unwrap_or(0) == 0
+    };
+    // Where a step brings a varying number of tokens for each request, it guesses, and may guess better or worse.
+    let guesses = ranges.most(Figure::TokensAGap).is_none_or(|most| most > GUESSED);
     let liars: &[Signal] = match (off(Figure::SecondsAStep), off(Figure::TokensAGap)) {
-        (0, 0) if holds != 0 && off(Figure::StepARequest) == holds && seconds == holds => &[Signal::Running],
-        (0, 0) if holds != 0 && steps == 0 && same_mix => &[Signal::KvUsage],
+        (0, 0) if holds != 0 && off(Figure::StepARequest) == holds && seconds.unwrap_or(holds) == holds => {
+            &[Signal::Running]
+        }
+        (0, 0) if holds != 0 && steps == Some(0) && same_mix() => {
+            // Where few run, steps vary too much to tell which of the two it is.
+            if ranges.leans(Figure::StepARequest, shown, ALIKE) == Some(holds) {
+                &[Signal::KvUsage, Signal::Running]
+            } else {
+                &[Signal::KvUsage]
+            }
+        }
         (0, 0) => &[],
+        _ if guesses => &[],
         (0, _) => &[Signal::InterTokenLatencyCount],
         (_, gaps) if gaps != 0 => &[Signal::GenerationTokens],
-        _ if differs(Figure::Gap) != 0 => &[Signal::InterTokenLatencySum],
-        _ if steps != 0 => &[Signal::EngineSteps],
+        _ if differs(Figure::Gap).unwrap_or(0) != 0 => &[Signal::InterTokenLatencySum],
+        _ if steps.unwrap_or(0) != 0 => &[Signal::EngineSteps],
         // Seconds and gaps, and so all that is counted, by the same factor.
-        _ if seconds != 0 => &COUNTERS,
+        _ if seconds.unwrap_or(0) != 0 => &COUNTERS,
         _ => &[],
     };
     SignalSet::of(liars)

@@ -77,10 +77,10 @@ fn what_is_not_in_the_list_changes_no_number() {
 }
 
 #[test]
-fn a_fleet_decided_by_percentages_needs_nine_signals() {
+fn a_fleet_decided_by_percentages_needs_eleven_signals() {
     let world = World::new(2);
     let needed = needs(&percent(), variants(&world.snapshot())).signals;
-    assert_eq!(needed.len(), 9, "{needed:?}");
+    assert_eq!(needed.len(), 11, "{needed:?}");
 }
 
 #[test]

@@ -246,7 +246,8 @@ fn contradicted(before: Shows, shows: Shows) -> SignalSet {
     let evidence = remembered_of(before, Analyzer::Rate);
     (5..=120).step_by(5).fold(SignalSet::NONE, |all, lasts| {
         let state = variant(before, 900, shows, lasts);
-        all.with(seen(Analyzer::Rate, &state, &evidence, 900 + lasts).contradicted)
+        let doubts = seen(Analyzer::Rate, &state, &evidence, 900 + lasts).doubts;
+        doubts.iter().fold(all, |all, (_, doubt)| all.with(doubt.still(at(900 + lasts))))
     })
 }
 
@@ -275,11 +276,34 @@ fn clients_that_give_up_once_made_the_counts_of_requests_liars() {
 
 #[test]
 fn first_tokens_that_double_while_prompts_do_not_are_contradicted() {
-    let doubled: Shows = |signal, second| match signal {
-        Signal::TimeToFirstTokenCount => Some(2.0 * second + 2.0 * (second - 900.0).max(0.0)),
-        _ => with_latencies(signal, second),
+    assert!(contradicted(with_latencies, DOUBLED).has(Signal::TimeToFirstTokenCount));
+}
+
+const DOUBLED: Shows = |signal, second| match signal {
+    Signal::TimeToFirstTokenCount => Some(2.0 * second + 2.0 * (second - 900.0).max(0.0)),
+    _ => with_latencies(signal, second),
+};
+
+#[test]
+fn a_newcomer_is_believed_no_more_than_most_of_the_pods_that_it_joins() {
+    let evidence = remembered_of(with_latencies, Analyzer::Rate);
+    let pod = |name: &str, ready: i64, shows: Shows| Replica {
+        pod: name.into(),
+        ready_since: Some(at(ready)),
+        ..variant(with_latencies, 900, shows, 60).replicas.remove(0)
     };
-    assert!(contradicted(with_latencies, doubled).has(Signal::TimeToFirstTokenCount));
+    let still = |old: &[&str]| {
+        let mut state = variant(with_latencies, 900, DOUBLED, 60);
+        state.replicas = old.iter().map(|name| pod(name, -900, DOUBLED)).collect();
+        let first = seen(Analyzer::Rate, &state, &evidence, 960);
+        let evidence = after(Analyzer::Rate, &evidence, (&state, &first), 960);
+        state.replicas.push(pod("young", 760, with_latencies));
+        let sight = seen(Analyzer::Rate, &state, &evidence, 960);
+        let young = sight.doubts.iter().find(|(engine, _)| engine == "young");
+        young.is_some_and(|(_, doubt)| doubt.still(at(960)).has(Signal::TimeToFirstTokenCount))
+    };
+    assert!(still(&["p", "q"]));
+    assert!(!still(&["p"]), "one old pod is not most of a rolling update");
 }
 
 #[test]
