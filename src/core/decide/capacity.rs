@@ -18,7 +18,7 @@ use crate::memory::Learned;
 use crate::model::{Beside, Bounds, Role, Utilisation};
 use crate::observe::held_by_scheduler;
 use crate::optimize::{self, Candidate, Plan, Request};
-use crate::quality::{Load, State, used};
+use crate::quality::{Load, State, most_contradict, used};
 use crate::report::{Direction, Side, Stage, Step, Turn, Value};
 use crate::snapshot::{Signal, VariantState};
 use crate::units::{Replicas, Requests, Seconds, Tokens, whole};
@@ -348,9 +348,12 @@ fn throughput(question: Question<'_, '_, '_>, learned: &mut Learned) -> Finding 
 }
 
 /// Requests a second that arrive for the model: what the scheduler gives out, else (ours) the first tokens of all
-/// engines, which differ from it by what waits.
+/// engines, which differ from it by what waits. What most engines contradict of it is not believed of their sum either.
 fn arrival(scene: Scene<'_>, seen: &[Seen<'_, '_>]) -> Option<f64> {
+    let doubted =
+        || most_contradict(seen.iter().map(|one| &one.member.seen), Signal::SchedulerAttempts, scene.now);
     let given = Load::<reads::Scheduler>::read(&scene.group.scheduler, scene.now).arriving();
+    let given = given.filter(|_| scene.compat.is_upstream() || !doubted());
     let own = || {
         let loads = seen.iter().flat_map(Seen::loads::<reads::Throughput>);
         let started = loads.filter_map(|load| load.starting());

@@ -28,7 +28,7 @@ pub use pods::{Prospect, is_full, lost};
 pub use remaining::{Remaining, TooFew};
 pub use saturated::{SATURATED_WINDOW, SaturatedPods, queue_never_empties, saturated};
 pub use sight::{Rights, Sight, State, VariantSight, look};
-pub(crate) use sight::{Seen, look_at, state_of};
+pub(crate) use sight::{Seen, look_at, most_contradict, state_of};
 
 use crate::units::Seconds;
 

@@ -233,7 +233,7 @@ struct PodSight {
 impl<'a> Judge<'a> {
     fn see_ready(&self, seen: &mut VariantSight<'a>, replica: &'a Replica) {
         seen.ready += 1;
-        let ready_since = replica.ready_since.unwrap_or(replica.created);
+        let ready_since = replica.born();
         seen.ready_last = seen.ready_last.max(Some(ready_since));
         let engines = engines_of(replica).count();
         seen.engines_a_pod = seen.engines_a_pod.max(count(engines));
@@ -315,6 +315,20 @@ impl<'a> Judge<'a> {
 
 /// Of these one that is missing makes the other an aging one, which says enough: see [`read`].
 const TOLD_BY_FRESHNESS: SignalSet = SignalSet::of(&[Signal::KvUsage, Signal::Waiting]);
+
+/// Half and more of the engines of Ready pods are not believed in `signal`.
+pub(crate) fn most_contradict<'s>(
+    seen: impl Iterator<Item = &'s VariantSight<'s>>,
+    signal: Signal,
+    now: Timestamp,
+) -> bool {
+    let (mut doubted, mut engines) = (0_u32, 0_u32);
+    for one in seen {
+        doubted = doubted.saturating_add(one.contradicted_engines(SignalSet::of(&[signal]), now));
+        engines = engines.saturating_add(one.ready.saturating_mul(one.engines_a_pod));
+    }
+    doubted > 0 && doubted >= engines.saturating_sub(doubted)
+}
 
 impl VariantSight<'_> {
     /// Ready pods of which the analyzer is not shown all that it needs.

@@ -114,15 +114,22 @@ impl Calibration {
 
     /// The line and how it was found; `None` when neither the window nor this look gives one. Source: algorithm
     /// reference §4.3.
-    pub(super) fn line(&mut self, healthy: &[&Observation]) -> Option<(Line, Tier)> {
+    pub(super) fn line(&mut self, healthy: &[&Observation], compat: Compat) -> Option<(Line, Tier)> {
         let fitted = self.ready().then(|| fit(self.window.iter().map(|point| (point.1, point.2)))).flatten();
         if let Some(line) = fitted {
             self.intercept = Some(line.intercept);
             return Some((line, Tier::Fitted));
         }
-        let tier = if self.intercept.is_some() { Tier::Pinned } else { Tier::Default };
-        let intercept = self.intercept.unwrap_or(DEFAULT_INTERCEPT);
-        fit_from(intercept, healthy.iter().map(|one| (one.kv, one.latency))).map(|line| (line, tier))
+        let from = |intercept| fit_from(intercept, healthy.iter().map(|one| (one.kv, one.latency)));
+        if let Some(line) = self.intercept.and_then(from) {
+            return Some((line, Tier::Pinned));
+        }
+        // An intercept above all that is measured now was never one. Upstream then knows nothing until it fits another line.
+        if !compat.is_upstream() {
+            self.intercept = None;
+        }
+        let default = self.intercept.is_none().then(|| from(DEFAULT_INTERCEPT)).flatten();
+        default.map(|line| (line, Tier::Default))
     }
 
     fn ready(&self) -> bool {
