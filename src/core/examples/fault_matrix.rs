@@ -22,8 +22,10 @@ use matrix::compare::{Comparison, Reference, Timeline};
 use matrix::{Cell, kinds, name, shares, signals};
 
 const USAGE: &str = "Usage: fault_matrix [--ci] [--all-views] [--seeds N] [--write FILE] [--failing] [--show]\n\
+                     [--known FILE]\n\
                      and to choose: [--analyzer A] [--signal S] [--fault F] [--share P] [--case WORDS]\n\
                      --ci: a short form, every cell with one load     --failing: each failing cell by load\n\
+                     --known: only what FILE, a page made with --write, does not list as failing is a failure\n\
                      --show: the numbers of both runs, every 15 s";
 
 /// How often it says how far it is.
@@ -38,6 +40,7 @@ struct Args {
     show: bool,
     seeds: u64,
     write: Option<String>,
+    known: Option<String>,
     chosen: BTreeMap<&'static str, String>,
 }
 
@@ -52,6 +55,7 @@ fn parsed(mut words: impl Iterator<Item = String>) -> Result<Args, String> {
             "--show" => args.show = true,
             "--seeds" => args.seeds = value()?.parse().map_err(|error| format!("--seeds: {error}"))?,
             "--write" => args.write = Some(value()?),
+            "--known" => args.known = Some(value()?),
             "--analyzer" => drop(args.chosen.insert("analyzer", value()?)),
             "--signal" => drop(args.chosen.insert("signal", value()?)),
             "--fault" => drop(args.chosen.insert("fault", value()?)),
@@ -172,7 +176,19 @@ fn main() -> ExitCode {
         eprintln!("fault_matrix: {path}: {error}");
         return ExitCode::from(2);
     }
-    if failing == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    let known = args.known.as_ref().map_or_else(|| Ok(String::new()), std::fs::read_to_string);
+    let known = match known {
+        Ok(known) => known,
+        Err(error) => {
+            eprintln!("fault_matrix: {}: {error}", args.known.unwrap_or_default());
+            return ExitCode::from(2);
+        }
+    };
+    let unlisted = page::unlisted(&results, &known);
+    for (cell, compared) in &unlisted {
+        eprintln!("FAIL {}: {}", page::title(cell), compared.words());
+    }
+    if unlisted.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 type Key = (Analyzer, Case, u64);

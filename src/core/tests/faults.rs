@@ -115,6 +115,24 @@ fn a_pod_that_suddenly_shows_half_its_cache_does_not_double_the_fleet() {
 }
 
 #[test]
+fn pods_that_were_never_read_once_made_everything_forgotten_at_every_look() {
+    let case = Case { load: Load::Rising, hardware: Hardware::Sequences, view: View::Direct };
+    let compared = compared(&cell(FaultSignals::Counters, FaultKind::Frozen, FaultShare::AllPods, case));
+    assert!(compared.holds(), "{}", compared.words());
+}
+
+#[test]
+fn answers_of_pods_that_do_not_count_them_once_made_those_of_the_others_longer() {
+    let case = Case { load: Load::Rising, hardware: Hardware::Sequences, view: View::Direct };
+    let count = FaultSignals::Of(Signal::RequestGenerationTokensCount);
+    let cell = cell(count, FaultKind::Frozen, FaultShare::HalfOfPods, case);
+    let (free, bent) = (cell.free_alone(), Timeline::new(&cell.run(), case.replicas()));
+    // A minute and a half: by then the load really grows.
+    let first = |run: &Timeline| run.answered[..90].iter().copied().max();
+    assert_eq!(first(&bent), first(&free));
+}
+
+#[test]
 fn an_order_by_signals_that_turn_out_to_be_contradicted_is_withdrawn() {
     let case = Case { load: Load::Steady, hardware: Hardware::Kv, view: View::Direct };
     let sizes = FaultSignals::Of(Signal::RequestGenerationTokensSum);

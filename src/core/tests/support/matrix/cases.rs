@@ -15,9 +15,8 @@ pub(crate) const FAULT_UNTIL: Duration = Duration::from_secs(1200);
 pub(crate) const RECOVERED: Duration = Duration::from_secs(1200 + 120 + 300);
 /// The end: two minutes of recovered numbers.
 pub(crate) const END: Duration = Duration::from_secs(1740);
-/// The most replicas: twice as many as any load of these asks for, and no more than where an HPA's tolerance makes an analyzer
-/// step by two.
-pub(crate) const MAX_REPLICAS: u32 = 10;
+/// The most replicas: of one more, an HPA's tolerance hides the removal of one.
+pub(crate) const MAX_REPLICAS: u32 = 9;
 /// Seconds from the fault's beginning to a step of the load.
 const STEP_AFTER: Duration = Duration::from_secs(60);
 
@@ -35,7 +34,7 @@ pub(crate) enum Load {
     Rising,
     /// Half as much.
     Falling,
-    /// A minute into the fault more than twice as much as the fleet carries.
+    /// A minute into the fault more than the fleet carries.
     Saturating,
 }
 
@@ -133,7 +132,7 @@ impl Case {
             Load::Steady => vec![hold(3.4, END)],
             Load::Rising => vec![hold(2.3, FAULT_FROM), ramp(2.3, 4.6), hold(4.6, after)],
             Load::Falling => vec![hold(4.6, FAULT_FROM), ramp(4.6, 2.3), hold(2.3, after)],
-            Load::Saturating => vec![hold(2.3, FAULT_FROM + STEP_AFTER), hold(4.8, END)],
+            Load::Saturating => vec![hold(2.3, FAULT_FROM + STEP_AFTER), hold(4.2, END)],
         };
         let max = Some(Replicas::new(MAX_REPLICAS));
         let variant = SimVariant {
