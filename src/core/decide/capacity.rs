@@ -350,8 +350,9 @@ fn throughput(question: Question<'_, '_, '_>, learned: &mut Learned) -> Finding 
 /// Requests a second that arrive for the model: what the scheduler gives out, else (ours) the first tokens of all
 /// engines, which differ from it by what waits. What most engines contradict of it is not believed of their sum either.
 fn arrival(scene: Scene<'_>, seen: &[Seen<'_, '_>]) -> Option<f64> {
-    let doubted =
-        || most_contradict(seen.iter().map(|one| &one.member.seen), Signal::SchedulerAttempts, scene.now);
+    let doubted = || {
+        most_contradict(seen.iter().map(|variant| &variant.member.seen), Signal::SchedulerAttempts, scene.now)
+    };
     let given = Load::<reads::Scheduler>::read(&scene.group.scheduler, scene.now).arriving();
     let given = given.filter(|_| scene.compat.is_upstream() || !doubted());
     let own = || {

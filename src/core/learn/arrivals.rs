@@ -117,7 +117,7 @@ pub struct Arrivals {
     #[serde(skip_serializing_if = "is_default")]
     held: Option<f64>,
     #[serde(skip_serializing_if = "is_default")]
-    lately: Option<Lately>,
+    lately: Option<Lately>, // what pods that are not counted are judged by
 }
 
 /// What was counted lately, the older the less.

@@ -201,7 +201,7 @@ fn fold_role(
     let unread = variants.iter().flat_map(|one| &one.replicas);
     let unread: Vec<Moment> = unread
         .filter(|one| one.phase == Phase::Ready && engines_of(one).next().is_none())
-        .map(|one| one.born().into())
+        .map(|replica| replica.born().into())
         .collect();
     let serving: Vec<Moment> = sources.iter().map(|one| one.ready).chain(unread).collect();
     let served = |from: Moment, to: Moment| serving.iter().map(|ready| ready.max(&from).until(to)).sum();

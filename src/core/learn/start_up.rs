@@ -23,7 +23,7 @@ const MOST: f64 = 1800.0;
 #[must_use]
 pub fn starts_of(state: &VariantState) -> Vec<(Moment, Moment)> {
     let serving = state.replicas.iter().filter(|one| one.phase == Phase::Ready);
-    serving.map(|one| (one.created.into(), one.born().into())).collect()
+    serving.map(|replica| (replica.created.into(), replica.born().into())).collect()
 }
 
 /// The starts of one variant's pods.

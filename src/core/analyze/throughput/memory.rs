@@ -120,15 +120,16 @@ impl Calibration {
             self.intercept = Some(line.intercept);
             return Some((line, Tier::Fitted));
         }
-        let from = |intercept| fit_from(intercept, healthy.iter().map(|one| (one.kv, one.latency)));
-        if let Some(line) = self.intercept.and_then(from) {
+        let points = healthy.iter().map(|replica| (replica.kv, replica.latency));
+        let line_from = |intercept| fit_from(intercept, points.clone());
+        if let Some(line) = self.intercept.and_then(line_from) {
             return Some((line, Tier::Pinned));
         }
         // An intercept above all that is measured now was never one. Upstream then knows nothing until it fits another line.
         if !compat.is_upstream() {
             self.intercept = None;
         }
-        let default = self.intercept.is_none().then(|| from(DEFAULT_INTERCEPT)).flatten();
+        let default = self.intercept.is_none().then(|| line_from(DEFAULT_INTERCEPT)).flatten();
         default.map(|line| (line, Tier::Default))
     }
 

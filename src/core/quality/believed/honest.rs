@@ -93,7 +93,7 @@ impl Engine {
             }
         }
         let (left, finished): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.running).into_iter().partition(|one| one.left > 0.0);
+            std::mem::take(&mut self.running).into_iter().partition(|request| request.left > 0.0);
         self.running = left;
         for request in finished {
             self.count(Signal::RequestGenerationTokensCount, 1.0);
@@ -159,11 +159,11 @@ fn doubted(
         let mut state = with_pod(Signals::default());
         let engine = state.template.engine.as_mut().expect("an engine's arguments");
         engine.max_sequences = i64::try_from(SEQUENCES).expect("few");
-        let one = state.replicas.remove(0);
+        let replica = state.replicas.remove(0);
         for (pod, own) in signals.iter_mut().enumerate() {
             own.slide(scraped, Seconds::whole(600).before(now), 200, all[pod][look].1.iter().copied());
             let engines = [("0".into(), own.clone())].into();
-            state.replicas.push(Replica { pod: format_smolstr!("p{pod}"), engines, ..one.clone() });
+            state.replicas.push(Replica { pod: format_smolstr!("p{pod}"), engines, ..replica.clone() });
         }
         let (found, after) = seen_and_remembered(analyzer, &state, &evidence, now);
         evidence = after;
