@@ -47,7 +47,9 @@ impl Reads for Weighted {
         Signal::RequestGenerationTokensSum,
         Signal::RequestGenerationTokensCount,
     ]));
-    const OPTIONAL: SignalSet = INTER_TOKEN.with(SignalSet::of(&[Signal::GenerationTokens]));
+    // First tokens tell whether clients give up, which explains answers that were generated and did not finish.
+    const OPTIONAL: SignalSet =
+        INTER_TOKEN.with(SignalSet::of(&[Signal::GenerationTokens, Signal::TimeToFirstTokenCount]));
 }
 
 /// Token saturation: tokens resident, tokens that fit, sizes of what waits.
@@ -77,7 +79,8 @@ pub enum Latencies {}
 
 impl Reads for Latencies {
     const NEEDED: SignalSet = BASE.with(SIZES).with(INTER_TOKEN).with(FIRST_TOKEN);
-    const OPTIONAL: SignalSet = ARRIVALS;
+    // The size of the cache tells whether what is counted of tokens can be true.
+    const OPTIONAL: SignalSet = ARRIVALS.with(SignalSet::of(&[Signal::KvCapacity]));
 }
 
 /// The rate policy: step times, arrivals and sizes from growths of counters.
@@ -92,7 +95,8 @@ impl Reads for Rate {
         Signal::RequestGenerationTokensSum,
         Signal::RequestGenerationTokensCount,
     ]));
-    const OPTIONAL: SignalSet = CACHE_HITS.with(SignalSet::of(&[Signal::KvCapacity]));
+    // Prompts of finished requests tell whether what is counted of prompts and requests can be true.
+    const OPTIONAL: SignalSet = CACHE_HITS.with(SIZES).with(SignalSet::of(&[Signal::KvCapacity]));
 }
 
 const _: () = {
@@ -169,6 +173,15 @@ impl Analyzer {
             Self::Throughput => Throughput::OPTIONAL,
             Self::QueueingModel | Self::Inferno => Latencies::OPTIONAL,
             Self::Weighted => Weighted::OPTIONAL,
+        }
+    }
+
+    /// The needed signals that it neither remembers nor estimates from others: at least one engine has to show them.
+    #[must_use]
+    pub const fn indispensable(self) -> SignalSet {
+        match self {
+            Self::Throughput => INTER_TOKEN,
+            _ => SignalSet::NONE,
         }
     }
 

@@ -8,16 +8,17 @@ use crate::model::{Role, Utilisation};
 use crate::quality::{VariantSight, engines_of, look_at, shown};
 use crate::snapshot::{Phase, SourceHealth};
 
-/// The roles of which the model's analyzer can measure no pod although something is seen of them, each with the best analyzer
-/// that can. Their members are looked at anew, for that one. Analyzers of capacity look at all roles together, so they are
-/// replaced together.
+/// The roles of which the model's analyzer can measure no pod although something is seen of them, or lacks an indispensable signal
+/// of every pod, each with the best analyzer that can. Their members are looked at anew, for that one. Analyzers of capacity look
+/// at all roles together, so they are replaced together.
 pub(super) fn choose<'a>(scene: Scene<'a>, members: &mut [Member<'a>]) -> Vec<(Role, Analyzer)> {
     let role = |member: &Member<'a>| member.state.variant.role;
     let by_role = |one: &Member<'a>, next: &Member<'a>| role(one) == role(next);
+    let indispensable = scene.analyzer.indispensable();
     let unmeasured = |members: &[Member<'a>]| {
         let active = || members.iter().filter(|member| member.active());
         active().any(|member| !member.seen.observations.is_empty())
-            && active().all(|member| member.seen.loads.is_empty())
+            && active().all(|member| !member.seen.loads.iter().any(|load| load.has(indispensable)))
     };
     let together = matches!(
         scene.analyzer,

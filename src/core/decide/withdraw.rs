@@ -39,8 +39,11 @@ pub(super) fn withdraw(scene: Scene<'_>, members: &mut [Member<'_>], learned: &m
         let declared = analyzer.declared(member.state.variant.role);
         declared.needed.with(declared.optional)
     };
-    let anew =
-        |member: &Member<'_>| Evidence::is_worse(scene.evidence, &member.seen, reads(member), scene.now);
+    let first =
+        members.iter().filter_map(|member| recent_orders(&member.memory, scene)).map(|(at, _)| at).min();
+    let anew = |member: &Member<'_>| {
+        Evidence::is_worse(scene.evidence, (member.state, &member.seen), reads(member), first, scene.now)
+    };
     // Pods that are not listed may carry any load.
     let listed = |member: &Member<'_>| member.scale.ready.get() <= member.seen.ready;
     let whole = scene.group.source == SourceHealth::Complete && members.iter().all(listed);
@@ -54,8 +57,6 @@ pub(super) fn withdraw(scene: Scene<'_>, members: &mut [Member<'_>], learned: &m
         return Vec::new();
     }
     learned.take_back();
-    let first =
-        members.iter().filter_map(|member| recent_orders(&member.memory, scene)).map(|(at, _)| at).min();
     if first.is_none_or(|first| may_have_grown(scene, members, first)) {
         return Vec::new();
     }

@@ -52,6 +52,9 @@ pub struct Evidence {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(super) struct Doubt([Option<(SignalSet, Timestamp)>; KEPT]);
 
+/// Where these are not believed, nothing of an engine is.
+const EXPORTER: SignalSet = SignalSet::of(&[Signal::Waiting, Signal::Running, Signal::GenerationTokens]);
+
 /// Of more, the oldest two become one that lasts as long as the newer.
 const KEPT: usize = 3;
 
@@ -62,7 +65,10 @@ struct Believed {
     /// Old enough to rest on.
     #[serde(skip_serializing_if = "Option::is_none")]
     settled: Option<(Timestamp, Usual)>,
-    /// Waits until it is.
+    /// Waits until it is: a lie shows some time after it has begun.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    waiting: Option<(Timestamp, Usual)>,
+    /// What is collected since that.
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<(Timestamp, Usual)>,
 }
@@ -113,23 +119,33 @@ impl Evidence {
     /// Something in it is later than `latest`: the clock was set back, and no age in it is one.
     pub(crate) fn is_after(&self, latest: Timestamp) -> bool {
         let mut doubts = self.doubts.values().filter_map(Doubt::newest);
-        let mut believed = self.believed.values().flat_map(|one| [one.settled, one.next]).flatten();
+        let mut believed =
+            self.believed.values().flat_map(|known| [known.settled, known.waiting, known.next]).flatten();
         doubts.any(|until| until > latest) || believed.any(|(at, _)| at > latest)
     }
 
-    /// Of `seen` something that is in `reads` is contradicted and was not `before`.
+    /// Of `seen`, engines of `variant`, something that is in `reads` is contradicted and was not `before`. Pods that serve since
+    /// `young` only bring what the others show.
     pub(crate) fn is_worse(
         before: Option<&Self>,
-        seen: &VariantSight<'_>,
+        (variant, seen): (&VariantState, &VariantSight<'_>),
         reads: SignalSet,
+        young: Option<Timestamp>,
         now: Timestamp,
     ) -> bool {
         let known = |engine: &SmolStr| {
             let doubt = before.and_then(|before| before.doubts.get(engine));
             doubt.map_or(SignalSet::NONE, |doubt| doubt.still(now))
         };
-        let mut doubts = seen.doubts.iter();
-        doubts.any(|(engine, doubt)| !doubt.still(now).without(known(engine)).and(reads).is_empty())
+        let is_young = |engine: &SmolStr| {
+            let pods =
+                || variant.replicas.iter().filter(|replica| young.is_some_and(|at| replica.born() >= at));
+            pods().any(|replica| replica.engines.iter().any(|(own, _)| engine_of(replica, own) == *engine))
+        };
+        let worse = |(engine, doubt): &&(SmolStr, Doubt)| {
+            !doubt.still(now).without(known(engine)).and(reads).is_empty()
+        };
+        seen.doubts.iter().filter(worse).any(|(engine, _)| !is_young(engine))
     }
 
     /// Something that an engine showed lately is not believed.
@@ -150,6 +166,8 @@ impl Evidence {
         let doubts: Vec<Doubt> = older
             .flat_map(|replica| replica.engines.iter().map(|(engine, _)| engine_of(replica, engine)))
             .map(|engine| self.doubts.get(&engine).copied().unwrap_or_default())
+            // An exporter that stands still says nothing of another one.
+            .map(|doubt| if doubt.still(now).contains(EXPORTER) { Doubt::default() } else { doubt })
             .collect();
         let many = |signal: &Signal| {
             let doubted = doubts.iter().filter(|doubt| doubt.still(now).has(*signal)).count();
@@ -202,7 +220,7 @@ impl Believed {
         if !seen.doubts.is_empty() {
             // What has been otherwise for so long is so.
             let settled = known.settled.filter(|(at, _)| Seconds::between(*at, now) < OTHERWISE);
-            return settled.map(|_| Self { settled, next: None });
+            return settled.map(|_| Self { settled, ..Self::default() });
         }
         if seen.loads.is_empty() || seen.unmeasured() > 0 {
             return before.cloned();
@@ -213,15 +231,15 @@ impl Believed {
         }
         let mut next = Usual::of(&seen.loads, reads);
         next.ranges = seen.ranges;
-        let settled = known.next.map(|(at, usual)| {
+        let settled = known.waiting.map(|(at, usual)| {
             let older =
                 known.settled.map_or(usual.ranges, |(_, older)| older.ranges.narrowed().with(&usual.ranges));
             (at, Usual { ranges: older, ..usual })
         });
         let settled = settled.or(known.settled);
         // What has no requests to be measured by is as it was.
-        let newest = settled.map_or(next, |(_, before)| next.or(before));
-        Some(Self { settled, next: Some((now, newest)) })
+        let newest = known.next.or(settled).map_or(next, |(_, before)| next.or(before));
+        Some(Self { settled, waiting: known.next, next: Some((now, newest)) })
     }
 }
 

@@ -7,8 +7,9 @@ use jiff::{SignedDuration, Timestamp};
 use super::believed::Usual;
 use super::engine::{Freshness, grade, stale_limit};
 use super::figures::Figures;
+use super::flow::unbalanced;
 use super::span::{MANY_RUNNING, SOME_REQUESTS, SOME_TOKENS, Span};
-use super::unusual::{balance, off, unusual};
+use super::unusual::{off, unusual};
 use crate::analyze::reads::{Declared, WITNESSES};
 use crate::snapshot::{Signal, SignalSet, Signals};
 use crate::units::Seconds;
@@ -90,13 +91,17 @@ const SUMS_AT_LEAST: Seconds = Seconds::whole(45);
 const DIFFERENT: f64 = 1.5;
 /// Tokens of running requests, in means: a length-biased mean of exponential sizes is twice the mean.
 const UNDER_WAY: f64 = 2.0;
+/// Fewer answers have no mean size.
+const MANY_FINISHED: f64 = 10.0;
+/// Clients give up where more than this times as many requests begin as finish.
+const MOST_STAYED: f64 = 1.25;
 /// Sequence-seconds that gaps between tokens may show beyond the most that a scrape saw running.
 const ABOVE_RUNNING: f64 = 1.3;
 /// And the share of the running ones that latencies must account for, where nobody waits.
 const BELOW_RUNNING: f64 = 0.6;
 
-/// Who has begun has finished or runs: that holds from scrape to scrape.
-const BALANCE_WINDOW: Seconds = Seconds::whole(10);
+/// What comes in is held against what leaves over so long at least.
+const FLOW_WINDOW: Seconds = Seconds::whole(10);
 
 /// A queue that has one length for less than this, and in fewer scrapes, may just have it.
 const QUEUE_WINDOW: Seconds = Seconds::whole(45);
@@ -156,14 +161,16 @@ fn contradicted(signals: &Signals, reads: SignalSet, engine: Known<'_>) -> (Sign
     let unusual = |span: Span<'_>| unusual(&span, &answering(&span), &figures, usual, born);
     let alone = recent.map_or(alone, |span| alone.with(unusual(span)));
     let reads = reads.without(alone);
-    let newest =
-        Span::of(rows, reads, BALANCE_WINDOW, 2).map(|span| balance(&span, usual.map(|(_, usual)| usual)));
+    let usual = usual.map(|(_, usual)| usual);
+    let flows = [(FLOW_WINDOW, 2), (STILL_WINDOW, STILL_SCRAPES)].map(|(window, scrapes)| {
+        Span::of(rows, reads, window, scrapes).map_or(SignalSet::NONE, |span| unbalanced(&span, usual))
+    });
     let long = |newest: &Timestamp| Span { rows: rows.since(SUMS_WINDOW.before(*newest)), reads };
     let long = rows.times().last().map(long).filter(|long| long.seconds() >= SUMS_AT_LEAST.get());
-    let usual = usual.map(|(_, usual)| usual);
-    let together = long.map(|long| halves(&long).with(sums(&long, usual)));
-    let found = [newest, together].into_iter().flatten();
-    (found.fold(alone, SignalSet::with), figures)
+    let together = long.map_or(SignalSet::NONE, |long| {
+        halves(&long).with(sums(&long, usual)).with(unbalanced(&long, usual))
+    });
+    (flows.into_iter().fold(alone.with(together), SignalSet::with), figures)
 }
 
 /// Sums and counts of which only one has moved or fallen.
@@ -214,9 +221,9 @@ fn most_running(span: &Span<'_>) -> f64 {
 /// Counts of the same requests, tokens and seconds that differ by more than what is under way.
 fn sums(span: &Span<'_>, usual: Option<&Usual>) -> SignalSet {
     use Signal::{
-        GenerationTokens, InterTokenLatencyCount, InterTokenLatencySum, RequestGenerationTokensCount,
-        RequestGenerationTokensSum, Running, SchedulerAttempts, TimeToFirstTokenCount, TimeToFirstTokenSum,
-        Waiting,
+        GenerationTokens, InterTokenLatencyCount, InterTokenLatencySum, PromptTokens,
+        RequestGenerationTokensCount, RequestGenerationTokensSum, RequestPromptTokensSum, Running,
+        SchedulerAttempts, TimeToFirstTokenCount, TimeToFirstTokenSum, Waiting,
     };
     let grown = |signal| span.grown(signal);
     let differ = |pair: Option<(f64, f64)>, slack: f64| {
@@ -224,7 +231,6 @@ fn sums(span: &Span<'_>, usual: Option<&Usual>) -> SignalSet {
     };
     // Who runs is what most of it is held against.
     let Some([_, mean, most]) = span.range(Running) else { return SignalSet::NONE };
-    let held = most + span.range(Waiting).map_or(0.0, |[_, _, most]| most);
     let (begun, finished) = (grown(TimeToFirstTokenCount), grown(RequestGenerationTokensCount));
     let (generated, answered) = (grown(GenerationTokens), grown(RequestGenerationTokensSum));
     let (gaps, gap_seconds) = (grown(InterTokenLatencyCount), grown(InterTokenLatencySum));
@@ -235,25 +241,26 @@ fn sums(span: &Span<'_>, usual: Option<&Usual>) -> SignalSet {
     let nobody_waits = span.range(Waiting).is_some_and(|[_, _, most]| most <= 0.0);
     let accounted = gap_seconds.zip(grown(TimeToFirstTokenSum)).map(|(gaps, firsts)| shown(gaps + firsts));
     let waited = span.range(Waiting).map_or(0.0, |[least, _, most]| most - least);
-    let rules: [(bool, &[Signal]); 6] = [
+    let left_early =
+        |came: Option<f64>, left: Option<f64>| came.zip(left).map(|(came, left)| came > MOST_STAYED * left);
+    let prompts = [PromptTokens, RequestPromptTokensSum].map(grown);
+    let some_give_up = left_early(begun, finished).or_else(|| left_early(prompts[0], prompts[1]));
+    let full = span.range(Signal::KvUsage).is_some_and(|[_, _, most]| most >= ROOMY);
+    let preempted = span.range(Waiting).filter(|_| full).map_or(0.0, |[_, _, most]| most);
+    let rules: [(bool, &[Signal]); 5] = [
         (
             // Whom the scheduler sends has begun or waits.
             differ(grown(SchedulerAttempts).zip(begun), waited + SOME_REQUESTS),
             &[SchedulerAttempts],
         ),
         (
-            // Who has begun may give up, and who is preempted waits again; nobody finishes who has not begun.
-            begun.zip(finished).is_some_and(|(begun, finished)| {
-                finished - begun > held + SOME_REQUESTS && finished > DIFFERENT * begun
-            }),
-            &[TimeToFirstTokenCount, RequestGenerationTokensCount],
-        ),
-        (
             // Answers to clients that gave up were generated and are of no finished request.
             size > 0.0
+                && finished >= Some(MANY_FINISHED)
                 && (answered > generated
-                    || off(Some(size), usual.and_then(|usual| usual.generated), DIFFERENT) != 0)
-                && differ(generated.zip(answered), UNDER_WAY * most * size + SOME_TOKENS),
+                    || some_give_up == Some(false)
+                        && off(Some(size), usual.and_then(|usual| usual.generated), DIFFERENT) != 0)
+                && differ(generated.zip(answered), UNDER_WAY * (most + preempted) * size + SOME_TOKENS),
             &[GenerationTokens, RequestGenerationTokensSum],
         ),
         (

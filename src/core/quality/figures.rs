@@ -27,9 +27,13 @@ pub(super) enum Figure {
     Answer,
     /// Share of prompt tokens that were not found in the prefix cache.
     Missed,
+    /// Prompt tokens that are computed for each request that begins.
+    Prompt,
+    /// Finished requests that are counted with their answers, for each that is counted with its prompt.
+    Finished,
 }
 
-const COUNT: usize = 9;
+const COUNT: usize = 11;
 
 /// What one engine shows lately. What it does not is `None`.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -80,6 +84,8 @@ impl Figures {
             span.mix(),
             span.answer(),
             span.hits().map(|hits| 1.0 - hits),
+            span.prompt(),
+            span.finished().map(|[answers, prompts]| answers / prompts),
         ];
         Self(all.map(|figure| figure.filter(|figure| (LEAST..=1.0 / LEAST).contains(figure))))
     }
@@ -131,6 +137,17 @@ impl Ranges {
         Some(i8::from(shown > middle * by) - i8::from(shown < middle / by))
     }
 
+    /// The orders of magnitude, to base e, by which `shown` is above the middle of what engines have shown.
+    pub(super) fn above_middle(&self, figure: Figure, shown: &Figures) -> Option<f64> {
+        let ([least, most], shown) = (self.0[figure as usize]?, shown.0[figure as usize]?);
+        Some((shown / (least * most).sqrt()).ln())
+    }
+
+    /// Engines have shown nothing that is further from 1 than by the factor `by`.
+    pub(super) fn are_within(&self, figure: Figure, by: f64) -> bool {
+        self.0[figure as usize].is_some_and(|[least, most]| least >= 1.0 / by && most <= by)
+    }
+
     /// The greatest that engines have shown.
     pub(super) fn most(&self, figure: Figure) -> Option<f64> {
         self.0[figure as usize].map(|[_, most]| most)
@@ -139,7 +156,12 @@ impl Ranges {
     /// How far `shown` is from what engines have shown: 1 above the greatest by more than the factor `by`, -1 below the least,
     /// 0 where it is not; `None` where nothing is known.
     pub(super) fn differs(&self, figure: Figure, shown: &Figures, by: f64) -> Option<i8> {
-        let ([least, most], shown) = (self.0[figure as usize]?, shown.0[figure as usize]?);
+        self.differs_by(figure, shown.0[figure as usize], by)
+    }
+
+    /// The same of what was measured otherwise.
+    pub(super) fn differs_by(&self, figure: Figure, shown: Option<f64>, by: f64) -> Option<i8> {
+        let ([least, most], shown) = (self.0[figure as usize]?, shown?);
         Some(i8::from(shown > most * by) - i8::from(shown < least / by))
     }
 

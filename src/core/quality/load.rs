@@ -76,9 +76,14 @@ impl<'a, A> Load<'a, A> {
         self.instead.is_some_and(|instead| !instead.lacking.is_empty())
     }
 
+    /// It shows `signals`, and they are believed.
+    pub(crate) fn has(&self, signals: SignalSet) -> bool {
+        self.instead.is_none_or(|instead| instead.lacking.and(signals).is_empty())
+    }
+
     /// None of `signals` is missing or contradicted.
     fn shows(&self, signals: &[Signal]) -> bool {
-        self.instead.is_none_or(|instead| instead.lacking.and(SignalSet::of(signals)).is_empty())
+        self.has(SignalSet::of(signals))
     }
 
     /// What the variant's engines did when all was believed.

@@ -8,6 +8,7 @@ mod believed;
 mod coverage;
 mod engine;
 mod figures;
+mod flow;
 mod judge;
 mod load;
 mod pods;

@@ -14,6 +14,11 @@ const APART: f64 = 1.0;
 /// Scrapes that are this many times the usual interval apart have one missing between them.
 const HOLE: f64 = 1.8;
 
+/// The one with more, and of two alike the newer.
+fn later_max<'a>(one: (Span<'a>, f64), other: (Span<'a>, f64)) -> (Span<'a>, f64) {
+    if other.1 >= one.1 { other } else { one }
+}
+
 /// Scrapes that follow each other, and what was counted between the first and the last.
 #[derive(Clone, Copy)]
 pub(super) struct Span<'a> {
@@ -49,10 +54,15 @@ impl<'a> Span<'a> {
 
     /// What a counter grew by; `None` where both ends do not show it, or it was restarted.
     pub(super) fn grown(&self, signal: Signal) -> Option<f64> {
+        self.moved(signal).filter(|_| !self.get(signal).falls())
+    }
+
+    /// By how much a gauge is more at the end than at the beginning; `None` where one of them does not show it.
+    pub(super) fn moved(&self, signal: Signal) -> Option<f64> {
         let (times, series) = (self.rows.times(), self.get(signal));
         let (first, last) = (series.first()?, series.last()?);
         let ends = times.first() == Some(&first.at) && times.last() == Some(&last.at);
-        (ends && !series.falls()).then_some(last.value - first.value)
+        ends.then_some(last.value - first.value)
     }
 
     pub(super) const fn new(rows: Rows<'a>, reads: SignalSet) -> Self {
@@ -70,17 +80,23 @@ impl<'a> Span<'a> {
         self.grown(Signal::InterTokenLatencySum).map(|sum| sum / seconds)
     }
 
-    /// Seconds between tokens that are counted in a second, for each token of a step, from scrape to scrape: the most, since
-    /// between some nothing may have run for a while, as around a scrape at which nothing runs. At least two must show it.
-    pub(super) fn gap_seconds_a_step(&self) -> Option<f64> {
+    /// The two scrapes between which most seconds between tokens were counted in a second, for each token of a step, and how many:
+    /// between others nothing may have run for a while, as around a scrape at which nothing runs. At least two pairs must show it.
+    pub(super) fn busiest(&self) -> Option<(Self, f64)> {
         let pair = |rows| {
             let pair = Self { rows, ..*self };
             pair.range(Signal::Running).filter(|[least, ..]| *least > 0.0 && pair.seconds() >= APART)?;
-            Some(pair.gap_seconds_a_second()? / pair.tokens_a_step()?)
+            let seconds = pair.gap_seconds_a_second()? / pair.tokens_a_step()?;
+            Some((pair, seconds))
         };
         let mut shown = self.rows.pairs().filter_map(pair);
         let (one, other) = (shown.next()?, shown.next()?);
-        Some(shown.fold(one.max(other), f64::max))
+        Some(shown.fold(later_max(one, other), later_max))
+    }
+
+    /// Those seconds.
+    pub(super) fn gap_seconds_a_step(&self) -> Option<f64> {
+        self.busiest().map(|(_, seconds)| seconds)
     }
 
     /// Tokens generated for each gap between two and each first one.
@@ -110,6 +126,22 @@ impl<'a> Span<'a> {
         let many = |tokens: &f64| self.is_timely() && *tokens >= SOME_TOKENS;
         let generated = self.grown(Signal::GenerationTokens).filter(many)?;
         self.grown(Signal::PromptTokens).map(|prompts| prompts / generated)
+    }
+
+    /// Prompt tokens that are computed for each request that begins, where three do.
+    pub(super) fn prompt(&self) -> Option<f64> {
+        let begun = self.grown(Signal::TimeToFirstTokenCount).or_else(|| {
+            Some(self.grown(Signal::RequestGenerationTokensCount)? + self.moved(Signal::Running)?)
+        });
+        let tokens = self.grown(Signal::PromptTokens).filter(|_| self.is_timely())?;
+        begun.filter(|begun| *begun >= SOME_REQUESTS).map(|begun| tokens / begun)
+    }
+
+    /// Finished requests that were counted with their answers, and with their prompts: three at least.
+    pub(super) fn finished(&self) -> Option<[f64; 2]> {
+        let answers = self.grown(Signal::RequestGenerationTokensCount)?;
+        let prompts = self.grown(Signal::RequestPromptTokensCount)?;
+        (answers.max(prompts) >= SOME_REQUESTS).then_some([answers, prompts])
     }
 
     /// Mean generation of a finished request, tokens, where ten have finished.

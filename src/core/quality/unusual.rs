@@ -5,11 +5,11 @@ use jiff::Timestamp;
 
 use super::believed::Usual;
 use super::figures::{Figure, Figures, Ranges};
-use super::span::{MANY_RUNNING, SOME_REQUESTS, Span};
+use super::span::{MANY_RUNNING, Span};
 use crate::snapshot::{Signal, SignalSet};
 
 /// A figure is another one when it is by this factor away from the usual mean: half and twice are.
-const OFF: f64 = 1.5;
+pub(super) const OFF: f64 = 1.5;
 /// From one scrape to the next the tokens of running requests change by less.
 const JUMP: f64 = 1.7;
 /// While running requests change by less than this.
@@ -22,8 +22,6 @@ const BEYOND: f64 = 1.35;
 const AS_SHOWN: f64 = 1.1;
 /// An engine that guesses no tokens generates one for each gap and first token, and some at the ends of what is compared.
 const GUESSED: f64 = 1.2;
-/// Of requests that begin in ten seconds, those that clients give up meanwhile.
-const BALANCED: f64 = 0.4;
 /// All engines of a variant are started with the same cache, to within what each measures of its memory.
 const SAME_CACHE: f64 = 1.1;
 
@@ -36,9 +34,8 @@ pub(super) fn unusual(
     usual: Option<(Timestamp, &Usual)>,
     born: Timestamp,
 ) -> SignalSet {
-    let leapt = leapt(span);
-    let Some((at, usual)) = usual else { return leapt };
-    let known = born < at;
+    let Some((at, usual)) = usual else { return SignalSet::NONE };
+    let (known, leapt) = (born < at, leapt(span, &usual.ranges));
     let ratios = if known { ratios(span, answering, shown, &usual.ranges) } else { SignalSet::NONE };
     leapt.with(cache(span, usual, known)).with(ratios)
 }
@@ -53,8 +50,9 @@ pub(super) fn off(ratio: Option<f64>, usual: Option<f64>, by: f64) -> i8 {
     }
 }
 
-/// The use of the cache has leapt in one scrape by more tokens than were computed, and what runs has not.
-fn leapt(span: &Span<'_>) -> SignalSet {
+/// The use of the cache has leapt in one scrape by more tokens than were computed, and to more than what runs has ever held. Long
+/// prompts fill it before they are counted.
+fn leapt(span: &Span<'_>, ranges: &Ranges) -> SignalSet {
     let two = |signal| {
         let mut newest = span.get(signal).iter().rev().map(|sample| sample.value);
         Some([newest.next()?, newest.next()?])
@@ -70,33 +68,8 @@ fn leapt(span: &Span<'_>) -> SignalSet {
     };
     let alike = running[1] >= MANY_RUNNING && off(Some(running[0] / running[1]), Some(1.0), ALIKE) == 0;
     let leapt = usage[0] > JUMP * usage[1] && (usage[0] - usage[1]) * capacity > OFF * computed;
-    if alike && leapt { SignalSet::of(&[Signal::KvUsage]) } else { SignalSet::NONE }
-}
-
-/// Requests that have begun, and not finished and do not run either (or the other way round). Of the two counts the one whose
-/// requests are not as large as usual is the liar.
-pub(super) fn balance(span: &Span<'_>, usual: Option<&Usual>) -> SignalSet {
-    let counts = [Signal::TimeToFirstTokenCount, Signal::RequestGenerationTokensCount];
-    let [Some(begun), Some(finished)] = counts.map(|count| span.grown(count)) else { return SignalSet::NONE };
-    let running = span.get(Signal::Running);
-    let (Some(first), Some(last)) = (running.first(), running.last()) else { return SignalSet::NONE };
-    let left = (finished + last.value - first.value).max(0.0);
-    if (begun - left).abs() <= SOME_REQUESTS + BALANCED * begun.max(left) {
-        return SignalSet::NONE;
-    }
-    // Clients that give up have begun and not finished; but each had its prompt computed.
-    let prompt = span.grown(Signal::PromptTokens).map(|tokens| tokens / begun);
-    if begun > left && off(prompt, usual.and_then(|usual| usual.prompt), OFF) == 0 {
-        return SignalSet::NONE;
-    }
-    let usage = span.get(Signal::KvUsage).last().map(|usage| usage.value / last.value);
-    let answer = span.grown(Signal::RequestGenerationTokensSum).map(|tokens| tokens / finished);
-    match usual {
-        Some(usual) if off(usage, usual.kv_a_request, OFF) != 0 => SignalSet::of(&[Signal::Running]),
-        Some(usual) if off(answer, usual.generated, OFF) != 0 => SignalSet::of(&counts[1..]),
-        Some(usual) if usual.generated.is_some() => SignalSet::of(&counts[..1]),
-        _ => SignalSet::of(&counts),
-    }
+    let most = ranges.differs_by(Figure::KvARequest, Some(usage[0] / running[0]), BEYOND) == Some(1);
+    if alike && leapt && most { SignalSet::of(&[Signal::KvUsage]) } else { SignalSet::NONE }
 }
 
 /// The size of the cache is that of an engine's own past, and fits what a request holds of it.
@@ -144,13 +117,27 @@ fn ratios(span: &Span<'_>, answering: &Span<'_>, shown: &Figures, ranges: &Range
         _ if guesses => &[],
         (0, _) => &[Signal::InterTokenLatencyCount],
         (_, gaps) if gaps != 0 => &[Signal::GenerationTokens],
-        _ if differs(Figure::Gap).unwrap_or(0) != 0 => &[Signal::InterTokenLatencySum],
-        _ if steps.unwrap_or(0) != 0 => &[Signal::EngineSteps],
-        // Seconds and gaps, and so all that is counted, by the same factor.
-        _ if seconds.unwrap_or(0) != 0 => &COUNTERS,
-        _ => &[],
+        _ => span.busiest().map_or(&[], |(pair, _)| too_many_seconds(shown, &Figures::of(&pair), ranges)),
     };
     SignalSet::of(liars)
+}
+
+/// Who makes the seconds between tokens others than the tokens of steps take: whose figure has changed by more than half as much
+/// between the two scrapes of `busiest`.
+fn too_many_seconds(shown: &Figures, busiest: &Figures, ranges: &Ranges) -> &'static [Signal] {
+    let above = |figure| ranges.above_middle(figure, busiest);
+    let Some(seconds) = ranges.above_middle(Figure::SecondsAStep, shown) else { return &[] };
+    let changed = |figure, with: f64| above(figure).is_some_and(|above| above / (with * seconds) > 0.5);
+    if changed(Figure::Gap, 1.0) {
+        &[Signal::InterTokenLatencySum]
+    } else if changed(Figure::StepARequest, -1.0) {
+        &[Signal::EngineSteps]
+    } else if changed(Figure::SecondsARequest, 1.0) {
+        // Seconds and gaps, and so all that is counted, by the same factor.
+        &COUNTERS
+    } else {
+        &[]
+    }
 }
 
 const COUNTERS: [Signal; 12] = [

@@ -22,13 +22,15 @@ const CHANGE: f64 = 1200.0;
 /// And how long it is looked at, seconds.
 const END: f64 = 2400.0;
 
-/// One request: tokens of its prompt, how many of these others hold already, and tokens still to generate.
+/// One request: tokens of its prompt, how many of these others hold already, tokens still to generate, and those after which its
+/// client gives up.
 #[derive(Clone, Copy)]
 struct Request {
     prompt: f64,
     shared: f64,
     left: f64,
     generated: f64,
+    patience: f64,
 }
 
 /// What comes at a second to one engine.
@@ -41,6 +43,8 @@ struct Load {
     answer: f64,
     /// Tokens that a step generates for each request: above 1 with speculative decoding.
     accepted: f64,
+    /// The share of clients that give up, and within how many tokens of their answer.
+    impatient: (f64, f64),
 }
 
 type Workload = fn(f64, &mut Rng) -> Load;
@@ -94,7 +98,7 @@ impl Engine {
         }
         let (left, finished): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.running).into_iter().partition(|request| request.left > 0.0);
-        self.running = left;
+        self.running = left.into_iter().filter(|request| request.generated < request.patience).collect();
         for request in finished {
             self.count(Signal::RequestGenerationTokensCount, 1.0);
             self.count(Signal::RequestGenerationTokensSum, request.generated);
@@ -125,9 +129,12 @@ fn shown(workload: Workload, interval: f64, seed: u64, steps: bool) -> Vec<(f64,
         let Load { accepted, .. } = workload(engine.second, &mut rng.clone());
         engine.step(accepted, rng);
         while next <= engine.second {
-            let Load { rate, prompt, shared, answer, .. } = workload(next, rng);
+            let Load { rate, prompt, shared, answer, impatient, .. } = workload(next, rng);
             if rate > 0.0 {
-                engine.waiting.push_back(Request { prompt, shared, left: answer, generated: 0.0 });
+                let (share, tokens) = impatient;
+                let gives_up = share > 0.0 && rng.unit() < share;
+                let patience = if gives_up { tokens * rng.unit() } else { f64::INFINITY };
+                engine.waiting.push_back(Request { prompt, shared, left: answer, generated: 0.0, patience });
             }
             next += if rate > 0.0 { rng.exponential() / rate } else { 0.5 };
         }
@@ -174,7 +181,7 @@ fn doubted(
 }
 
 fn load(rate: f64, prompt: f64, answer: f64) -> Load {
-    Load { rate, prompt, shared: 0.0, answer: answer.max(1.0), accepted: 1.0 }
+    Load { rate, prompt, shared: 0.0, answer: answer.max(1.0), accepted: 1.0, impatient: (0.0, 0.0) }
 }
 
 fn lognormal(rng: &mut Rng, mean: f64) -> f64 {
@@ -182,7 +189,7 @@ fn lognormal(rng: &mut Rng, mean: f64) -> f64 {
 }
 
 /// Workloads that change once, and what they are.
-const CHANGES: [(&str, Workload); 7] = [
+const CHANGES: [(&str, Workload); 10] = [
     ("reasoning, prompts of 400 and then 200 tokens", |second, rng| {
         let prompt = if second < CHANGE { 400.0 } else { 200.0 };
         load(0.25, prompt * (0.8 + 0.4 * rng.unit()), 4000.0 * (0.9 + 0.2 * rng.unit()))
@@ -207,6 +214,18 @@ const CHANGES: [(&str, Workload); 7] = [
         let rate = if second < CHANGE { 0.8 } else { 0.0 };
         load(rate, 300.0 * (0.8 + 0.4 * rng.unit()), 1500.0 * rng.exponential())
     }),
+    ("clients of whom none and then seven of ten give up", |second, rng| {
+        let own = load(2.0, 1500.0 * (0.5 + rng.unit()), 600.0 * rng.exponential());
+        Load { impatient: (if second < CHANGE { 0.0 } else { 0.7 }, 200.0), ..own }
+    }),
+    ("clients of whom half and then nine of ten give up", |second, rng| {
+        let own = load(1.0, 6000.0 * (0.5 + rng.unit()), 400.0 * (0.5 + rng.unit()));
+        Load { impatient: (if second < CHANGE { 0.5 } else { 0.9 }, 200.0), ..own }
+    }),
+    ("clients of whom none and then four of ten give up, late", |second, rng| {
+        let own = load(0.8, lognormal(rng, 200.0), lognormal(rng, 2000.0));
+        Load { impatient: (if second < CHANGE { 0.0 } else { 0.4 }, 2500.0), ..own }
+    }),
     ("fifteen long prompts at once", |second, rng| {
         let many = (CHANGE..CHANGE + 15.0).contains(&second);
         let (rate, prompt) = if many { (1.5, 6000.0) } else { (0.6, 800.0) };
@@ -225,6 +244,7 @@ const STATIONARY: [(&str, Workload); 3] = [
 /// What is not believed of `workload`, as a share of looks, by whom and of whom it is looked at most.
 fn most_doubted(workload: Workload) -> (f64, SignalSet) {
     let looks = [
+        (Analyzer::Throughput, 15.0, 4, true),
         (Analyzer::Rate, 5.0, 4, true),
         (Analyzer::Rate, 5.0, 1, false),
         (Analyzer::SaturationPercent, 15.0, 4, true),

@@ -27,7 +27,7 @@ fn healthy(signal: Signal, second: f64) -> Option<f64> {
         Signal::KvUsage => Some(0.3),
         Signal::Waiting => Some(0.0),
         Signal::Running => Some(if second % 10.0 > 0.0 { 10.2 } else { 9.8 }),
-        Signal::KvCapacity => Some(10_000.0),
+        Signal::KvCapacity => Some(4_000.0),
         Signal::EngineSteps => Some(20.0 * second),
         Signal::GenerationTokens | Signal::RequestGenerationTokensSum => Some(200.0 * second),
         Signal::PromptTokens | Signal::RequestPromptTokensSum => Some(60.0 * second),
@@ -264,12 +264,15 @@ fn with_latencies(signal: Signal, second: f64) -> Option<f64> {
 
 #[test]
 fn clients_that_give_up_once_made_the_counts_of_requests_liars() {
-    let half: Shows = |signal, second| match signal {
-        Signal::RequestGenerationTokensCount => Some(2.0 * second.min(900.0) + (second - 900.0).max(0.0)),
-        Signal::RequestGenerationTokensSum => {
-            Some(200.0 * second.min(900.0) + 100.0 * (second - 900.0).max(0.0))
-        }
-        _ => with_latencies(signal, second),
+    let half: Shows = |signal, second| {
+        let finished = SignalSet::of(&[
+            Signal::RequestGenerationTokensCount,
+            Signal::RequestGenerationTokensSum,
+            Signal::RequestPromptTokensCount,
+            Signal::RequestPromptTokensSum,
+        ]);
+        let second = if finished.has(signal) { second - 0.5 * (second - 900.0).max(0.0) } else { second };
+        with_latencies(signal, second)
     };
     assert_eq!(contradicted(with_latencies, half).iter().collect::<Vec<_>>(), []);
 }
@@ -283,6 +286,55 @@ const DOUBLED: Shows = |signal, second| match signal {
     Signal::TimeToFirstTokenCount => Some(2.0 * second + 2.0 * (second - 900.0).max(0.0)),
     _ => with_latencies(signal, second),
 };
+
+#[test]
+fn of_two_counts_of_the_same_requests_the_one_whose_sizes_change_is_contradicted() {
+    let answers: Shows = |signal, second| match signal {
+        Signal::RequestGenerationTokensCount => Some(2.0 * second - (second - 900.0).max(0.0)),
+        _ => with_latencies(signal, second),
+    };
+    let prompts: Shows = |signal, second| match signal {
+        Signal::RequestPromptTokensCount => Some(2.0 * second + 2.0 * (second - 900.0).max(0.0)),
+        _ => with_latencies(signal, second),
+    };
+    let counts = [Signal::RequestGenerationTokensCount, Signal::RequestPromptTokensCount];
+    for (count, shows) in counts.into_iter().zip([answers, prompts]) {
+        assert_eq!(contradicted(with_latencies, shows), SignalSet::of(&[count]));
+    }
+}
+
+#[test]
+fn tokens_that_neither_leave_nor_are_in_the_cache_were_not_computed() {
+    let computed: Shows = |signal, second| match signal {
+        Signal::PromptTokens => Some(60.0 * second + 60.0 * (second - 900.0).max(0.0)),
+        _ => with_latencies(signal, second),
+    };
+    assert_eq!(contradicted(with_latencies, computed), SignalSet::of(&[Signal::PromptTokens]));
+    let finished: Shows = |signal, second| match signal {
+        Signal::RequestPromptTokensSum => Some(60.0 * second + 60.0 * (second - 900.0).max(0.0)),
+        _ => with_latencies(signal, second),
+    };
+    assert_eq!(contradicted(with_latencies, finished), SignalSet::of(&[Signal::RequestPromptTokensSum]));
+}
+
+#[test]
+fn a_range_of_figures_holds_none_of_the_last_two_minutes() {
+    let bent: Shows = |signal, second| match signal {
+        Signal::InterTokenLatencyCount => Some(198.0 * second - 66.0 * (second - 900.0).max(0.0)),
+        _ => with_latencies(signal, second),
+    };
+    // A lie that is a little too small to show while it is in half of a window is in the range by which it is judged then.
+    let mut evidence = Evidence::default();
+    for second in (60..1200).step_by(5) {
+        let state = variant(with_latencies, 900, bent, second - 900);
+        let state = if second <= 900 { variant(with_latencies, second, bent, 0) } else { state };
+        let sight = seen(Analyzer::Throughput, &state, &evidence, second);
+        let found =
+            sight.doubts.iter().any(|(_, doubt)| doubt.still(at(second)).has(Signal::InterTokenLatencyCount));
+        assert!(!(960..=970).contains(&second) || found, "not at {second}");
+        evidence = after(Analyzer::Throughput, &evidence, (&state, &sight), second);
+    }
+}
 
 #[test]
 fn a_newcomer_is_believed_no_more_than_most_of_the_pods_that_it_joins() {
