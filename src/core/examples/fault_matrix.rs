@@ -18,7 +18,7 @@ mod page;
 use wva_core::analyze::finding::Analyzer;
 
 use matrix::cases::Case;
-use matrix::compare::{Comparison, Reference, Timeline};
+use matrix::compare::{Comparison, Timeline};
 use matrix::{Cell, kinds, name, shares, signals};
 
 const USAGE: &str = "Usage: fault_matrix [--ci] [--all-views] [--seeds N] [--write FILE] [--failing] [--show]\n\
@@ -147,22 +147,12 @@ fn main() -> ExitCode {
     };
     let begun = Instant::now();
     let cells = args.cells();
-    let mut wanted = cells.clone();
-    wanted.sort_by_key(key);
-    wanted.dedup_by_key(|cell| key(cell));
-    let free = all("without faults", &wanted, Cell::free);
-    let free: BTreeMap<Key, (Timeline, Vec<Timeline>)> = wanted.iter().map(key).zip(free).collect();
-    let without = |cell: &Cell| {
-        let (own, others) = free.get(&key(cell))?;
-        Some((own, cell.reference(own, others)))
-    };
+    let free = by_key("without faults", &cells, Cell::free);
     if args.show {
-        cells.iter().for_each(|cell| show(cell, without(cell)));
+        cells.iter().for_each(|cell| show(cell, &free[&key(cell)]));
         return ExitCode::SUCCESS;
     }
-    let compared = all("with faults", &cells, |cell| without(cell).map(|(_, free)| cell.compared(&free)));
-    let results: Vec<(Cell, Comparison)> =
-        cells.into_iter().zip(compared).filter_map(|(cell, compared)| Some((cell, compared?))).collect();
+    let results = compared(cells, &free);
     let failing = results.iter().filter(|(_, compared)| !compared.holds()).count();
     if args.failing {
         print!("{}", page::failing(&results));
@@ -191,6 +181,32 @@ fn main() -> ExitCode {
     if unlisted.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
+/// Compares each of `cells` with its run in `free`.
+fn compared(cells: Vec<Cell>, free: &BTreeMap<Key, Timeline>) -> Vec<(Cell, Comparison)> {
+    let first = all("with faults", &cells, |cell| {
+        let (own, bent) = (&free[&key(cell)], cell.bent());
+        let alone = cell.compared(&bent, own, || []);
+        (alone, (!alone.holds()).then_some(bent))
+    });
+    let open = cells.iter().zip(&first).filter(|(_, (_, bent))| bent.is_some());
+    let open: Vec<Cell> = open.map(|(cell, _)| *cell).collect();
+    let others = by_key("without faults, other seeds", &open, Cell::others);
+    let last = |(cell, (alone, bent)): (Cell, (Comparison, Option<Timeline>))| match bent {
+        Some(bent) => (cell, cell.compared(&bent, &free[&key(&cell)], || &others[&key(&cell)])),
+        None => (cell, alone),
+    };
+    cells.into_iter().zip(first).map(last).collect()
+}
+
+/// What `runs` gives for each key of `cells`.
+fn by_key<R: Send>(what: &str, cells: &[Cell], runs: impl Fn(&Cell) -> R + Sync) -> BTreeMap<Key, R> {
+    let mut wanted = cells.to_vec();
+    wanted.sort_by_key(key);
+    wanted.dedup_by_key(|cell| key(cell));
+    let found = all(what, &wanted, runs);
+    wanted.iter().map(key).zip(found).collect()
+}
+
 type Key = (Analyzer, Case, u64);
 
 /// What a run without a fault depends on.
@@ -199,13 +215,11 @@ const fn key(cell: &Cell) -> Key {
 }
 
 /// Both runs of a cell, every 15 s.
-fn show(cell: &Cell, free: Option<(&Timeline, Reference)>) {
-    let Some((free, reference)) = free else { return };
-    let bent = Timeline::new(&cell.run(), cell.case.replicas());
-    println!("{}: {}", page::title(cell), Comparison::of(&reference, &bent).words());
+fn show(cell: &Cell, free: &Timeline) {
+    let bent = cell.bent();
+    println!("{}: {}", page::title(cell), cell.compared(&bent, free, || cell.others()).words());
     let row =
         |numbers: &[u32]| numbers.iter().step_by(15).map(|number| format!("{number:3}")).collect::<String>();
-    println!("  unsteady without any fault: {}", reference.unsteady);
     println!("  free     {}", row(&free.answered));
     println!("  bent     {}", row(&bent.answered));
     println!("  free HPA {}", row(&free.asked));

@@ -19,8 +19,9 @@ use wva_core::snapshot::Signal;
 /// The runs of the rate policy without a fault under every load, each with what the table compares with it.
 fn references() -> Vec<(Timeline, Reference)> {
     let free = |case: Case| {
-        let (own, others) = cell(FaultSignals::All, FaultKind::Gone, FaultShare::OnePod, case).free();
-        let reference = Reference::new(&own, &others);
+        let cell = cell(FaultSignals::All, FaultKind::Gone, FaultShare::OnePod, case);
+        let own = cell.free();
+        let reference = Reference::new(&own, &cell.others());
         (own, reference)
     };
     Case::in_turns().into_iter().map(free).collect()
@@ -45,15 +46,9 @@ fn cell(signals: FaultSignals, kind: FaultKind, share: FaultShare, case: Case) -
     Cell { analyzer: Analyzer::Rate, signals, kind, share, case, seed: 1 }
 }
 
-/// How it compares with its run without the fault; with those of other seeds only where that one alone is not enough.
+/// How it compares with its run without the fault.
 fn compared(cell: &Cell) -> Comparison {
-    let (own, others) = (cell.free_alone(), Vec::new());
-    let alone = cell.compared(&cell.reference(&own, &others));
-    if alone.holds() {
-        return alone;
-    }
-    let (own, others) = cell.free();
-    cell.compared(&cell.reference(&own, &others))
+    cell.compared(&cell.bent(), &cell.free(), || cell.others())
 }
 
 const FALLING: Case = Case { load: Load::Falling, hardware: Hardware::Kv, view: View::Direct };
@@ -126,7 +121,7 @@ fn answers_of_pods_that_do_not_count_them_once_made_those_of_the_others_longer()
     let case = Case { load: Load::Rising, hardware: Hardware::Sequences, view: View::Direct };
     let count = FaultSignals::Of(Signal::RequestGenerationTokensCount);
     let cell = cell(count, FaultKind::Frozen, FaultShare::HalfOfPods, case);
-    let (free, bent) = (cell.free_alone(), Timeline::new(&cell.run(), case.replicas()));
+    let (free, bent) = (cell.free(), cell.bent());
     // A minute and a half: by then the load really grows.
     let first = |run: &Timeline| run.answered[..90].iter().copied().max();
     assert_eq!(first(&bent), first(&free));
@@ -137,7 +132,7 @@ fn an_order_by_signals_that_turn_out_to_be_contradicted_is_withdrawn() {
     let case = Case { load: Load::Steady, hardware: Hardware::Kv, view: View::Direct };
     let sizes = FaultSignals::Of(Signal::RequestGenerationTokensSum);
     let cell = cell(sizes, FaultKind::Doubled, FaultShare::AllPods, case);
-    let (free, bent) = (cell.free_alone(), Timeline::new(&cell.run(), case.replicas()));
+    let (free, bent) = (cell.free(), cell.bent());
     let above = |(bent, free): (&u32, &u32)| bent.saturating_sub(*free);
     let above: Vec<u32> = bent.answered.iter().zip(&free.answered).map(above).collect();
     let (soon, later) = above.split_at(100);

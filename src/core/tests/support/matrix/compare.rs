@@ -45,6 +45,8 @@ pub(crate) struct Comparison {
     pub(crate) reversals: f64,
     /// Most replicas away once it has recovered, with the sign.
     pub(crate) away: f64,
+    /// It is held against the span of runs with other seeds.
+    pub(crate) by_span: bool,
     /// Points by which fewer requests were served well, of a hundred; told, not judged.
     pub(crate) served_less: f64,
 }
@@ -125,8 +127,6 @@ pub(crate) struct Reference {
     /// The most.
     reversals: f64,
     served_well: f64,
-    /// Runs that differ by their seeds alone are further apart than a fault may bring them.
-    pub(crate) unsteady: bool,
 }
 
 impl Reference {
@@ -134,12 +134,11 @@ impl Reference {
     /// would break the criteria: a policy that swings is held to the span in which it swings.
     pub(crate) fn new(own: &Timeline, others: &[Timeline]) -> Self {
         let single = Self::span(&[own]);
-        let unsteady = others.iter().any(|other| !Comparison::of(&single, other).holds());
-        if !unsteady {
+        if others.iter().all(|run| Comparison::of(&single, run).holds()) {
             return single;
         }
         let all: Vec<&Timeline> = std::iter::once(own).chain(others).collect();
-        Self { unsteady, ..Self::span(&all) }
+        Self::span(&all)
     }
 
     /// The span of `runs`, of which the first is the cell's own.
@@ -163,7 +162,6 @@ impl Reference {
             spent: most(Timeline::spent),
             reversals: most(|run| f64::from(run.reversals)),
             served_well: runs[0].served_well,
-            unsteady: false,
         }
     }
 
@@ -202,6 +200,7 @@ impl Comparison {
             hours: bent.spent() / free.spent.max(1.0),
             reversals: f64::from(bent.reversals) - free.reversals,
             away,
+            by_span: false,
             served_less: 100.0 * (free.served_well - bent.served_well),
         }
     }

@@ -72,12 +72,15 @@ pub(crate) fn table(results: &Results) -> String {
 /// The whole page.
 pub(crate) fn text(results: &Results) -> String {
     let failing = results.iter().filter(|(_, compared)| !compared.holds()).count();
+    let by_span = results.iter().filter(|(_, compared)| compared.by_span && compared.holds()).count();
     let (runs, table) = (results.len(), table(results));
     let mut list = String::new();
     for (cell, compared) in results.iter().filter(|(_, compared)| !compared.holds()) {
         let _ = writeln!(list, "- {}: {}", title(cell), compared.words());
     }
-    format!("{ABOUT}\n{failing} of {runs} runs fail{FAILING}\n{list}\n{table}")
+    format!(
+        "{ABOUT}\n{by_span} of {runs} runs hold against that span, but not against their own run without the fault. {failing} fail{FAILING}\n{list}\n{table}"
+    )
 }
 
 /// Those of `results` that fail and are not listed as failing on `page`.
@@ -123,7 +126,7 @@ a minute of evidence, a scrape and a look |
 | `+2…` | two minutes and the cooldown of 300 s after the fault what the HPA asks for is within 1 of what it is without the fault |
 
 Where runs without any fault that differ by their seeds alone break these criteria (a policy that swings under that load, or is
-overloaded under it), the comparison is with the span of ten such runs. Where nothing that is told of any pod is true (`all signals` of
+overloaded under it), the comparison is with the span of forty such runs. Where nothing that is told of any pod is true (`all signals` of
 all pods), nobody can follow a load that nobody sees: the number when the fault began is enough until the signals are back, and what has gathered
 until then may take more. A policy
 that always asks for the maximum, one that never removes, and every fixed number fail the comparison (`src/core/tests/faults.rs`).
