@@ -1,13 +1,8 @@
 //! Every analyzer decides through the same house: sight, limits, stability, bounds, and a report that says why.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests may fail like tests")]
-
-#[allow(dead_code, reason = "shared by several tests")]
-#[path = "support/world.rs"]
-mod world;
 
 use std::collections::BTreeMap;
 
-use world::{World, at};
+use crate::support::world::{World, at};
 use wva_core::analyze::finding::Analyzer;
 use wva_core::decision::{Reason, Target, Verdict};
 use wva_core::model::{Beside, ClassTarget, Compat, LatencyTargets, Quota, ServiceClass, StepLimit};

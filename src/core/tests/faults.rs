@@ -1,15 +1,10 @@
 //! Faults of signals in the closed loop: what the fault matrix holds analyzers to, and that its comparison tells.
-#![allow(clippy::unwrap_used, reason = "tests may fail")]
 
-#[allow(dead_code, reason = "this property is of one kind")]
-#[path = "support/cases.rs"]
-mod cases;
-#[path = "support/matrix/mod.rs"]
-mod matrix;
-
-use matrix::cases::{Case, Hardware, Load, MAX_REPLICAS, View};
-use matrix::compare::{Comparison, Reference, Timeline};
-use matrix::{Cell, signals};
+use crate::support::cases;
+use crate::support::matrix;
+use crate::support::matrix::cases::{Case, Hardware, Load, MAX_REPLICAS, View};
+use crate::support::matrix::compare::{Comparison, Reference, Timeline};
+use crate::support::matrix::{Cell, signals};
 use proptest::prelude::*;
 use proptest::sample::select;
 use wva_core::analyze::finding::Analyzer;

@@ -1,16 +1,9 @@
 //! The two guards above every analyzer, for every snapshot, memory and policy, however odd: what has no room left is not
 //! shrunk and grows, and what runs fits into what a removal leaves.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests may fail like tests")]
 
-#[allow(dead_code, reason = "shared by several tests")]
-#[path = "support/cases.rs"]
-mod cases;
-#[allow(dead_code, reason = "shared by several tests")]
-#[path = "support/odd.rs"]
-mod odd;
-
+use crate::support::cases;
+use crate::support::odd::{NOW, anyones_policy, memory, snapshot};
 use jiff::SignedDuration;
-use odd::{NOW, anyones_policy, memory, snapshot};
 use proptest::prelude::*;
 use wva_core::decision::Verdict;
 use wva_core::memory::Memory;

@@ -1,16 +1,11 @@
 //! Numbers that a user may write and no fleet has: what is decided from them takes no longer.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests may fail like tests")]
-
-#[allow(dead_code, reason = "shared by several tests")]
-#[path = "support/plant.rs"]
-mod plant;
 
 use std::collections::BTreeSet;
 use std::fs::read_to_string;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use plant::{Plant, World};
+use crate::support::plant::{Plant, World};
 use serde::Deserialize;
 use wva_core::memory::VariantMemory;
 use wva_core::snapshot::{Scale, VariantState};

@@ -1,9 +1,4 @@
 //! A limit on GPUs where nobody knows how many there are.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests may fail like tests")]
-
-#[allow(dead_code, reason = "shared by several tests")]
-#[path = "support/world.rs"]
-mod world;
 
 use std::collections::BTreeMap;
 
@@ -14,7 +9,7 @@ use wva_core::decision::Verdict;
 use wva_core::report::LimitGap;
 use wva_core::{GroupId, Memory, Policy, Snapshot, VariantId, decide};
 
-use world::World;
+use crate::support::world::World;
 
 #[derive(Deserialize)]
 struct Scene {

@@ -1,10 +1,7 @@
 //! What once went wrong, each under the name of what the product promises instead.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests may fail like tests")]
 
-#[path = "support/world.rs"]
-mod world;
-
-use world::World;
+use crate::support::world;
+use crate::support::world::World;
 use wva_core::analyze::finding::Analyzer;
 use wva_core::analyze::saturation_token::parameters::{Engine, EngineParameters};
 use wva_core::decision::{Cause, Decision, Reason, Verdict};

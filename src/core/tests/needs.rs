@@ -1,9 +1,4 @@
 //! A source may leave out what no decision looks at: the list of what one does look at is complete.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests may fail like tests")]
-
-#[allow(dead_code, reason = "shared by several tests")]
-#[path = "support/world.rs"]
-mod world;
 
 use jiff::SignedDuration;
 use wva_core::analyze::finding::Analyzer;
@@ -12,7 +7,7 @@ use wva_core::snapshot::{Sample, Signal, Signals};
 use wva_core::units::Seconds;
 use wva_core::{Memory, Policy, Snapshot, decide, needs, observe};
 
-use world::{World, percent};
+use crate::support::world::{World, percent};
 
 /// The snapshot with changing values of these signals in every engine and scheduler.
 fn with(snapshot: &Snapshot, signals: &[Signal]) -> Snapshot {

@@ -1,5 +1,4 @@
 //! Pods that fail readiness, or never become ready, while more is needed: in closed loop with the simulator.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests may fail like tests")]
 
 use std::time::Duration;
 

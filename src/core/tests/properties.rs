@@ -1,16 +1,12 @@
 //! What holds for every snapshot, memory and policy, however odd.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests may fail like tests")]
 
-#[allow(dead_code, reason = "shared by several tests")]
-#[path = "support/cases.rs"]
-mod cases;
-#[path = "support/odd.rs"]
-mod odd;
-
+use crate::support::cases;
 use std::collections::BTreeMap;
 
+use crate::support::odd::{
+    NOW, any_policy, anyones_policy, group, later, memory, policy, remembered_later, snapshot,
+};
 use jiff::SignedDuration;
-use odd::{NOW, any_policy, anyones_policy, group, later, memory, policy, remembered_later, snapshot};
 use proptest::prelude::*;
 use smol_str::SmolStr;
 use wva_core::analyze::finding::Analyzer;

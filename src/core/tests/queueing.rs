@@ -1,10 +1,6 @@
 //! What holds for every queue, every filter and every split of accelerators.
-#![allow(clippy::unwrap_used, reason = "helpers of tests may fail like tests")]
 
-#[allow(dead_code, reason = "shared by several tests")]
-#[path = "support/cases.rs"]
-mod cases;
-
+use crate::support::cases;
 use std::collections::BTreeMap;
 
 use proptest::collection::vec;

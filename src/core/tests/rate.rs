@@ -1,11 +1,6 @@
 //! The rate policy through time: what it must do, and never does, whatever the load.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests may fail like tests")]
 
-#[allow(dead_code, reason = "shared by several tests")]
-#[path = "support/plant.rs"]
-mod plant;
-
-use plant::{Plant, SCRAPE, World, at};
+use crate::support::plant::{Plant, SCRAPE, World, at};
 use proptest::prelude::*;
 use wva_core::analyze::rate;
 use wva_core::decision::Reason;

@@ -1,10 +1,6 @@
 //! What once froze or shrank a fleet that had no room left, each under the name of what the product promises instead.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests may fail like tests")]
 
-#[allow(dead_code, reason = "shared by several tests")]
-#[path = "support/world.rs"]
-mod world;
-
+use crate::support::world;
 use jiff::SignedDuration;
 use wva_core::analyze::finding::Analyzer;
 use wva_core::decision::{Reason, Target, Verdict};
@@ -14,7 +10,7 @@ use wva_core::snapshot::{Phase, Replica, Sample, Scale, Signal};
 use wva_core::units::Replicas;
 use wva_core::{Memory, Policy, Snapshot, VariantId, decide, observe};
 
-use world::{World, percent};
+use crate::support::world::{World, percent};
 
 /// 50 requests wait in every pod, and the KV cache is full.
 const SATURATED: (f64, f64) = (0.99, 50.0);

@@ -1,6 +1,5 @@
 //! Golden decisions: each file of `tests/scenarios` is a snapshot, a memory and a policy, and what must be decided. Also that
 //! everything a decision can say, and every kind of policy, has one.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests may fail like tests")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::read_to_string;

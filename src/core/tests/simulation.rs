@@ -1,5 +1,4 @@
 //! The published cases in the simulator: baselines in the bands of their published figures.
-#![allow(clippy::unwrap_used, reason = "helpers of tests may fail like tests")]
 
 use std::time::Duration;
 

@@ -1,10 +1,6 @@
 //! A variant through time: looks, reads, an HPA that follows, sleep and waking.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests may fail like tests")]
 
-#[path = "support/world.rs"]
-mod world;
-
-use world::{World, at};
+use crate::support::world::{World, at};
 use wva_core::decision::{Cause, Reason, Verdict};
 use wva_core::hpa::{AtZero, Behavior, Counts, Hpa, Kind, MetricTarget, Settings, Tolerance, milli, propose};
 use wva_core::memory::Memory;

@@ -1,5 +1,4 @@
 //! Pods that no node has room for, to the analyzers of capacity.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests may fail like tests")]
 
 use serde::Deserialize;
 use wva_core::decision::{Reason, Verdict};

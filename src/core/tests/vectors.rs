@@ -1,8 +1,6 @@
 //! The product's arithmetic agrees with upstream's and with Kubernetes' to the digit.
-#![allow(clippy::unwrap_used, reason = "helpers of tests may fail like tests")]
 
-#[path = "support/vectors/mod.rs"]
-mod vectors;
+use crate::support::vectors;
 
 const FILE: &str = include_str!("vectors.json");
 

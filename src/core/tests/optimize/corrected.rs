@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::fleet::{self, V, by_role, request, says, targets, v};
+use super::fleet::{self, V, by_role, request, says, targets, v};
 use smol_str::SmolStr;
 use wva_core::limit::{Budget, Granted, Limit, Quota, Want, grant};
 use wva_core::model::Role::{Decode, Prefill};

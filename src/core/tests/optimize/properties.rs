@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::cases;
-use crate::fleet::{Says, V, request, targets};
+use super::fleet::{Says, V, request, targets};
+use crate::support::cases;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use smol_str::SmolStr;

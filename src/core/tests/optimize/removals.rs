@@ -1,6 +1,6 @@
 //! Who loses replicas first, how many, and whose word counts.
 
-use crate::fleet::{Says, V, by_role, request, says, v};
+use super::fleet::{Says, V, by_role, request, says, v};
 use wva_core::model::Compat;
 use wva_core::model::Role::{Decode, Prefill};
 use wva_core::optimize::{Request, Step, cost_aware};

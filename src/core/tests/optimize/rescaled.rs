@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::fleet::{Says, V, by_role, request, says, targets, v};
+use super::fleet::{Says, V, by_role, request, says, targets, v};
 use smol_str::SmolStr;
 use wva_core::limit::{Budget, Free, Limit, Quota};
 use wva_core::model::Role::{Decode, Prefill};

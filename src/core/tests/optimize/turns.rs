@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::fleet::{V, request, says, targets, v};
+use super::fleet::{V, request, says, targets, v};
 use smol_str::SmolStr;
 use wva_core::limit::{Budget, Free, Limit};
 use wva_core::model::Compat;

@@ -17,12 +17,12 @@ pub(crate) fn quick() -> Config {
 }
 
 /// For a property of which a case takes longer.
+#[allow(dead_code, reason = "those are beside what they try")]
 pub(crate) fn slow() -> Config {
     cases(SLOW)
 }
 
 /// For a property of which a case is simulated in the closed loop.
-#[allow(dead_code, reason = "few properties are")]
 pub(crate) fn looped() -> Config {
     cases(LOOPED)
 }

@@ -1,0 +1,23 @@
+//! What the core does, seen from outside, as one program: what tests share is compiled once.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests may fail like tests")]
+
+mod support;
+
+mod analyzers;
+mod faults;
+mod guards;
+mod huge;
+mod limits;
+mod mistakes;
+mod needs;
+mod optimize;
+mod pods;
+mod properties;
+mod queueing;
+mod rate;
+mod saturated;
+mod scenarios;
+mod simulation;
+mod stories;
+mod unschedulable;
+mod vectors;

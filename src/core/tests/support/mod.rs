@@ -1,0 +1,8 @@
+//! What tests share.
+
+pub(crate) mod cases;
+pub(crate) mod matrix;
+pub(crate) mod odd;
+pub(crate) mod plant;
+pub(crate) mod vectors;
+pub(crate) mod world;
