@@ -158,7 +158,7 @@ impl Evidence {
         self.doubts.get(engine).map(|doubt| doubt.lately(now)).filter(|doubt| *doubt != Doubt::default())
     }
 
-    /// The signals in which most of the engines of `variant` that serve since before `at`, two at least, are not believed, each
+    /// The signals in which half of the engines of `variant` that serve since before `at`, two at least, are not believed, each
     /// with the last scrape at which one of them was contradicted.
     pub(super) fn by_most(&self, variant: &VariantState, at: Timestamp, now: Timestamp) -> Option<Doubt> {
         let serving = variant.replicas.iter().filter(|replica| replica.phase == Phase::Ready);
@@ -171,7 +171,7 @@ impl Evidence {
             .collect();
         let many = |signal: &Signal| {
             let doubted = doubts.iter().filter(|doubt| doubt.still(now).has(*signal)).count();
-            doubted >= 2 && 2 * doubted > doubts.len()
+            doubted >= 2 && 2 * doubted >= doubts.len()
         };
         let newest = |signal: Signal| {
             let signal = SignalSet::of(&[signal]);
