@@ -38,7 +38,7 @@ pub use presets::{A100_TP2, LINEAR4, TP1, TP2};
 pub use rng::Rng;
 pub use run::{Answer, Point, Run, Write, simulate};
 pub use scenario::{
-    Arrival, Arrivals, HpaSetup, Pattern, PodFault, Scenario, Scrape, SimVariant, Slo, Victims,
+    Arrival, Arrivals, Fixed, HpaSetup, Pattern, PodFault, Scenario, Scrape, SimVariant, Slo, Victims,
 };
 pub use server::{Readings, Server};
 pub use sizes::{Sizes, Spread};

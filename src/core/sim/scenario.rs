@@ -114,6 +114,19 @@ pub struct SimVariant {
     pub schedulable: Option<u32>,
     /// What goes wrong with the readiness of its pods.
     pub pod_faults: Vec<PodFault>,
+    /// When somebody sets `minReplicas` and `maxReplicas` of the variant to the same number.
+    pub fixed: Option<Fixed>,
+}
+
+/// A number that somebody decides for a while.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fixed {
+    /// Within the bounds of its variant.
+    pub replicas: Replicas,
+    /// Since when, after the scenario's start.
+    pub from: Duration,
+    /// Until when.
+    pub until: Duration,
 }
 
 /// What goes wrong with the readiness of pods that serve.
@@ -224,7 +237,15 @@ impl SimVariant {
             first_pod: 1.0,
             schedulable: None,
             pod_faults: Vec::new(),
+            fixed: None,
         }
+    }
+
+    /// `minReplicas` and `maxReplicas` of the variant at `now_s`.
+    pub(super) fn bounds_at(&self, now_s: f64) -> Bounds {
+        let lasts = |fixed: &Fixed| (fixed.from.as_secs_f64()..fixed.until.as_secs_f64()).contains(&now_s);
+        let fixed = self.fixed.filter(lasts).map(|fixed| fixed.replicas);
+        fixed.map_or(self.bounds, |number| Bounds { min: number, max: Some(number) })
     }
 }
 
@@ -332,6 +353,9 @@ impl SimVariant {
         field.at("start_up").at("spread").number(self.start_up.spread, 0.0, 1.0)?;
         let too_few = self.pod_faults.contains(&PodFault::Flapping { waiting: 0 });
         field.at("pod_faults").rule(!too_few, "flapping at 0 waiting requests", "at least 1")?;
+        let fixed = self.fixed.map_or(self.bounds.min, |fixed| fixed.replicas);
+        let [fixed, min] = [fixed, self.bounds.min].map(|number| f64::from(number.get()));
+        field.at("fixed").number(fixed, min, max)?;
         field.at("first_pod").number(self.first_pod, 0.01, 100.0)
     }
 }

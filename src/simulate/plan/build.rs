@@ -194,6 +194,7 @@ fn variant(file: &VariantFile) -> Result<SimVariant, Problem> {
         first_pod: file.first_pod_slower.map_or(standard.first_pod, |own| own.get()),
         schedulable: file.schedulable.map(|own| whole(own.get())),
         pod_faults: standard.pod_faults,
+        fixed: standard.fixed,
         name: standard.name,
         physics: standard.physics,
     })

@@ -89,6 +89,10 @@ impl<'a> Bed<'a> {
         bed
     }
 
+    pub(super) const fn scenario(&self) -> &Scenario {
+        self.scenario
+    }
+
     pub(super) fn pods(&self) -> &[Pod] {
         &self.pods
     }

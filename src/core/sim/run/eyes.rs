@@ -244,6 +244,7 @@ impl Eyes {
         for (place, (state, serials)) in group.variants.iter_mut().zip(&mut self.serials).enumerate() {
             let counts = bed.counts(place);
             let current = if counts.status == Replicas::ZERO { counts.spec } else { counts.status };
+            state.variant.bounds = bed.scenario().variants[place].bounds_at(now_s);
             state.scale = Some(Scale { spec: counts.spec, current, ready: counts.ready });
             let pods = bed.pods().iter().filter(|pod| pod.variant == place);
             update(&mut state.replicas, serials, pods);

@@ -10,6 +10,8 @@ use wva_core::units::{Cost, Replicas};
 pub(crate) const FAULT_FROM: Duration = Duration::from_secs(600);
 /// When it ends.
 pub(crate) const FAULT_UNTIL: Duration = Duration::from_secs(1200);
+/// How long before its end somebody sets the number to what it is with the fault, in the run that is made to have it.
+pub(crate) const FIXED_FOR: Duration = Duration::from_secs(300);
 /// After the fault: two minutes, then the cooldown (the dwell of the rate policy, and the downscale window of the HPAs of all
 /// others).
 pub(crate) const RECOVERED: Duration = Duration::from_secs(1200 + 120 + 300);

@@ -45,10 +45,23 @@ pub(crate) struct Comparison {
     pub(crate) reversals: f64,
     /// Most replicas away once it has recovered, with the sign.
     pub(crate) away: f64,
-    /// It is held against the span of runs with other seeds.
-    pub(crate) by_span: bool,
+    /// What it is held against.
+    pub(crate) beside: Beside,
     /// Points by which fewer requests were served well, of a hundred; told, not judged.
     pub(crate) served_less: f64,
+}
+
+/// Runs without a fault that a run with one is held against.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Beside {
+    /// Its own.
+    #[default]
+    Own,
+    /// Its own and those with other seeds.
+    Seeds,
+    /// Of these nothing but the number in the end: that is held against a run that was made to have as many replicas when the
+    /// fault ended.
+    SameNumber,
 }
 
 impl Timeline {
@@ -70,6 +83,11 @@ impl Timeline {
             reversals,
             served_well: run.slo_attainment,
         }
+    }
+
+    /// What the HPA asked for when the fault ended.
+    pub(crate) fn at_end_of_fault(&self) -> u32 {
+        self.asked[seconds(FAULT_UNTIL) - seconds(FAULT_FROM)]
     }
 
     /// Replica-seconds asked for.
@@ -141,11 +159,15 @@ impl Reference {
         Self::span(&all)
     }
 
-    /// The span of `runs`, of which the first is the cell's own.
+    /// The span of `runs`, of which the first is the cell's own. Several swing, and a fault may shift by when: once they have
+    /// recovered they may be as far up or down as they are at any time since the fault, under the same load.
     fn span(runs: &[&Timeline]) -> Self {
+        let [ended, recovered] = [FAULT_UNTIL, RECOVERED].map(|at| seconds(at) - seconds(FAULT_FROM));
         let around = |numbers: &[u32], second: usize, pick: fn(u32, u32) -> u32| {
+            let from =
+                if runs.len() > 1 && second >= recovered { ended } else { second.saturating_sub(LATER) };
             let until = (second + SOONER + 1).min(numbers.len());
-            numbers[second.saturating_sub(LATER)..until].iter().copied().reduce(pick).unwrap()
+            numbers[from..until].iter().copied().reduce(pick).unwrap()
         };
         let fold = |of: fn(&Timeline) -> [&[u32]; 2], pick: fn(u32, u32) -> u32| -> Vec<u32> {
             let at = |second| {
@@ -200,13 +222,22 @@ impl Comparison {
             hours: bent.spent() / free.spent.max(1.0),
             reversals: f64::from(bent.reversals) - free.reversals,
             away,
-            by_span: false,
+            beside: Beside::Own,
             served_less: 100.0 * (free.served_well - bent.served_well),
         }
     }
 
     pub(crate) fn holds(&self) -> bool {
         self.broken().is_empty()
+    }
+
+    /// Beside `same`, the comparison with a run that had as many replicas when the fault ended: what a policy keeps of a number
+    /// without any fault, no fault has done.
+    pub(crate) fn or_same_number(self, same: &Self) -> Self {
+        if same.away.abs() >= self.away.abs() {
+            return self;
+        }
+        Self { away: same.away, beside: Beside::SameNumber, ..self }
     }
 
     /// The criteria that are broken, each with by how much.

@@ -7,11 +7,12 @@ pub(crate) mod compare;
 pub(crate) mod policies;
 
 use wva_core::analyze::finding::Analyzer;
-use wva_core::sim::{Controller, Fault, FaultKind, FaultShare, FaultSignals, Run, simulate};
+use wva_core::sim::{Controller, Fault, FaultKind, FaultShare, FaultSignals, Fixed, Run, simulate};
 use wva_core::snapshot::Signal;
+use wva_core::units::Replicas;
 
 use self::cases::Case;
-use self::compare::{Comparison, Reference, Timeline};
+use self::compare::{Beside, Comparison, Reference, Timeline};
 
 /// Signals of the scheduler: with a share of pods they have nothing to do.
 const OF_THE_SCHEDULER: [Signal; 2] = [Signal::SchedulerQueueSize, Signal::SchedulerQueueBytes];
@@ -38,7 +39,8 @@ impl Cell {
     }
 
     /// How the run with the fault, `bent`, compares with `own`, the one without. Only where that alone is not enough is it held
-    /// against `others`, runs without it and with other seeds: their span is wider.
+    /// against `others`, runs without it and with other seeds: their span is wider. And only where nothing but the number in the
+    /// end is wrong, that is held against a run without the fault that had as many replicas when the fault ended.
     pub(crate) fn compared<O: AsRef<[Timeline]>>(
         &self,
         bent: &Timeline,
@@ -49,7 +51,23 @@ impl Cell {
         if alone.holds() {
             return alone;
         }
-        Comparison { by_span: true, ..Comparison::of(&self.reference(own, others().as_ref()), bent) }
+        let all = Comparison::of(&self.reference(own, others().as_ref()), bent);
+        let all = Comparison { beside: Beside::Seeds, ..all };
+        if all.broken().len() != 1 {
+            return all;
+        }
+        let same = self.fixed(bent.at_end_of_fault());
+        all.or_same_number(&Comparison::of(&self.reference(&same, &[]), bent))
+    }
+
+    /// The run without the fault in which somebody sets the number to `replicas` until the fault would end.
+    pub(crate) fn fixed(&self, replicas: u32) -> Timeline {
+        let mut scenario = self.case.scenario();
+        let from = cases::FAULT_UNTIL.saturating_sub(cases::FIXED_FOR);
+        scenario.variants[0].fixed =
+            Some(Fixed { replicas: Replicas::new(replicas), from, until: cases::FAULT_UNTIL });
+        let controller = policies::controller(self.analyzer, self.case.view);
+        Timeline::new(&simulate(&scenario, &controller, self.seed, |_| {}).unwrap(), self.case.replicas())
     }
 
     /// What it is compared with: `own`, the run without the fault, and `others`, the same with other seeds.

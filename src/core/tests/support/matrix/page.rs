@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use wva_core::sim::{FaultKind, FaultShare};
 
-use crate::matrix::compare::Comparison;
+use crate::matrix::compare::{Beside, Comparison};
 use crate::matrix::{Cell, name};
 
 type Results = [(Cell, Comparison)];
@@ -72,14 +72,16 @@ pub(crate) fn table(results: &Results) -> String {
 /// The whole page.
 pub(crate) fn text(results: &Results) -> String {
     let failing = results.iter().filter(|(_, compared)| !compared.holds()).count();
-    let by_span = results.iter().filter(|(_, compared)| compared.by_span && compared.holds()).count();
+    let beside = |runs| results.iter().filter(|(_, run)| run.beside == runs && run.holds()).count();
+    let [by_span, by_number] = [Beside::Seeds, Beside::SameNumber].map(beside);
     let (runs, table) = (results.len(), table(results));
     let mut list = String::new();
     for (cell, compared) in results.iter().filter(|(_, compared)| !compared.holds()) {
         let _ = writeln!(list, "- {}: {}", title(cell), compared.words());
     }
     format!(
-        "{ABOUT}\n{by_span} of {runs} runs hold against that span, but not against their own run without the fault. {failing} fail{FAILING}\n{list}\n{table}"
+        "{ABOUT}\nOf {runs} runs {by_span} hold against that span but not against their own run without the fault, and {by_number} have in the end \
+         the number that the policy keeps without a fault once it is given it. {failing} fail{FAILING}\n{list}\n{table}"
     )
 }
 
@@ -125,8 +127,11 @@ a minute of evidence, a scrape and a look |
 | `3↕` | reversals of what the HPA asks for: at most 2 more |
 | `+2…` | two minutes and the cooldown of 300 s after the fault what the HPA asks for is within 1 of what it is without the fault |
 
+A policy with hysteresis may keep a number that it would not order. So where nothing but the last of these is broken, that is also held against a run
+without the fault in which somebody sets the number, for the last five minutes of the fault, to what it is with the fault.
 Where runs without any fault that differ by their seeds alone break these criteria (a policy that swings under that load, or is
-overloaded under it), the comparison is with the span of forty such runs. Where nothing that is told of any pod is true (`all signals` of
+overloaded under it), the comparison is with the span of forty such runs, and in the end with all that they ask for from the fault's end on: a fault may
+shift by when a policy swings. Where nothing that is told of any pod is true (`all signals` of
 all pods), nobody can follow a load that nobody sees: the number when the fault began is enough until the signals are back, and what has gathered
 until then may take more. A policy
 that always asks for the maximum, one that never removes, and every fixed number fail the comparison (`src/core/tests/faults.rs`).
