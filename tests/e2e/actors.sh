@@ -114,7 +114,7 @@ build() {
   "$e2e/build-tools" kubernetes etcd kwok prometheus helm >/dev/null || return
   echo "building wva as it is shipped (or taking WVA), the fleet and the proxy"
   [ -n "${WVA:-}" ] || WVA=$(nice -n 5 "$root/.ci/image" --build) || return
-  (cd "$root" && nice -n 5 cargo build --locked --example fleet --example proxy --example history) || return
+  (cd "$root" && nice -n 5 cargo build --workspace --locked --example fleet --example proxy --example history) || return
   FLEET=${CARGO_TARGET_DIR:-$root/target}/debug/examples/fleet
   PROXY=${FLEET%/*}/proxy
   HISTORY=${FLEET%/*}/history
