@@ -83,8 +83,8 @@ impl<'a> Wanting<'a> {
         let role = |member: &Member<'_>| member.state.variant.role;
         members.sort_by_key(role);
         let mut learned = self.memory.learned.take().unwrap_or_default();
-        self.steps = withdraw::withdraw(self.scene, &mut members, &mut learned);
         self.saturated = saturated::find(self.scene, &members);
+        self.steps = withdraw::withdraw(self.scene, &self.saturated, &mut members, &mut learned);
         self.stand_ins = stand_in::choose(self.scene, &mut members);
         let (mut open, mut decides) = (Vec::new(), self.scene.analyzer);
         for members in members.chunk_by(|one, next| role(one) == role(next)) {

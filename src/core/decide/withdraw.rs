@@ -4,11 +4,12 @@
 use jiff::Timestamp;
 
 use super::member::{Draft, Member, Scene};
-use super::words;
+use super::{saturated, words};
 use crate::analyze::finding::Analyzer;
 use crate::bound::stability::Wanted;
 use crate::decision::Reason;
 use crate::memory::{Learned, VariantMemory};
+use crate::model::Role;
 use crate::quality::{Evidence, engines_of};
 use crate::report::{Stage, Step};
 use crate::snapshot::{Phase, Signal, SignalSet, SourceHealth};
@@ -31,8 +32,13 @@ const ONE_OF: u32 = 3;
 
 /// Withdraws the last orders of `members`, all that a model has, if signals that their analyzer reads are now found to be
 /// contradicted and were not before, while the pods hold about as many requests as when the orders were made. A step of one
-/// replica is not worth it.
-pub(super) fn withdraw(scene: Scene<'_>, members: &mut [Member<'_>], learned: &mut Learned) -> Vec<Step> {
+/// replica is not worth it, and the roles that are `saturated` by evidence of their own need what was ordered.
+pub(super) fn withdraw(
+    scene: Scene<'_>,
+    saturated: &[(Role, saturated::Evidence)],
+    members: &mut [Member<'_>],
+    learned: &mut Learned,
+) -> Vec<Step> {
     let analyzer = scene.analyzer;
     let by_numbers = analyzer == Analyzer::Rate || analyzer == Analyzer::Inferno || analyzer.is_of_capacity();
     let reads = |member: &Member<'_>| -> SignalSet {
@@ -60,7 +66,9 @@ pub(super) fn withdraw(scene: Scene<'_>, members: &mut [Member<'_>], learned: &m
     if first.is_none_or(|first| may_have_grown(scene, members, first)) {
         return Vec::new();
     }
-    members.iter_mut().filter_map(|member| withdraw_of(scene, member, learned)).collect()
+    let calm =
+        |member: &&mut Member<'_>| !saturated.iter().any(|(role, _)| *role == member.state.variant.role);
+    members.iter_mut().filter(calm).filter_map(|member| withdraw_of(scene, member, learned)).collect()
 }
 
 /// More is in the pods of `members` and before them than at `since`: requests, or where these are not believed what they hold of

@@ -115,6 +115,15 @@ fn answers_of_pods_that_do_not_count_them_once_made_those_of_the_others_longer()
 }
 
 #[test]
+fn an_order_that_a_saturated_fleet_needs_was_once_withdrawn() {
+    let case = Case { load: Load::Saturating, hardware: Hardware::Kv, view: View::Prometheus };
+    let sizes = FaultSignals::Of(Signal::RequestGenerationTokensSum);
+    // The order by the lie is withdrawn; the one that the load asks for is not, when young pods show the same lie.
+    let compared = compared(&cell(sizes, FaultKind::Doubled, FaultShare::AllPods, case));
+    assert!(compared.holds(), "{}", compared.words());
+}
+
+#[test]
 fn an_order_by_signals_that_turn_out_to_be_contradicted_is_withdrawn() {
     let case = Case { load: Load::Steady, hardware: Hardware::Kv, view: View::Direct };
     let sizes = FaultSignals::Of(Signal::RequestGenerationTokensSum);
