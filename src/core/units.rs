@@ -94,19 +94,33 @@ pub fn count(length: usize) -> u32 {
     u32::try_from(length).unwrap_or(u32::MAX)
 }
 
-/// A number with one decimal, as it is written. Of a whole number that is known without the exact arithmetic that rounding
-/// takes, which is slowest there.
-pub(crate) struct Tenths(pub(crate) f64);
+/// A number with `DECIMALS` of them, as `{:.1}` and the like write it. Nearly always that is known without the exact arithmetic of
+/// rounding, which is slowest where a number has no more decimals than are written.
+pub(crate) struct Rounded<const DECIMALS: u32>(pub(crate) f64);
 
-impl fmt::Display for Tenths {
+/// `value` with one decimal.
+pub(crate) const fn tenths(value: f64) -> Rounded<1> {
+    Rounded(value)
+}
+
+/// `value` with two.
+pub(crate) const fn hundredths(value: f64) -> Rounded<2> {
+    Rounded(value)
+}
+
+impl<const DECIMALS: u32> fmt::Display for Rounded<DECIMALS> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let whole = signed(self.0);
-        // Up to 2⁵³ every whole number is a float; a zero may have a sign.
-        if whole.unsigned_abs() < 1 << 53 && float(whole).to_bits() == self.0.to_bits() {
-            fmt::Display::fmt(&whole, f)?;
-            f.write_str(".0")
+        /// Up to this every thousandth is far from the next float.
+        const EXACT: f64 = 1e12;
+        let (units, digits) = (10_u64.pow(DECIMALS), DECIMALS as usize);
+        let scaled = self.0.abs() * float(units.cast_signed());
+        let nearest = scaled.round();
+        if scaled.abs() < EXACT && (scaled - nearest).abs() < 0.499 {
+            let (nearest, sign) =
+                (signed(nearest).unsigned_abs(), if self.0.is_sign_negative() { "-" } else { "" });
+            write!(f, "{sign}{}.{:0digits$}", nearest / units, nearest % units)
         } else {
-            write!(f, "{:.1}", self.0)
+            write!(f, "{:.digits$}", self.0)
         }
     }
 }
@@ -205,7 +219,12 @@ impl Seconds {
     /// So long before `later`; the earliest moment there is where none is so early.
     #[must_use]
     pub fn before(self, later: jiff::Timestamp) -> jiff::Timestamp {
-        let length = jiff::SignedDuration::try_from_secs_f64(self.0).ok();
+        let whole = signed(self.0);
+        let length = if float(whole).to_bits() == self.0.to_bits() && whole < i64::from(u32::MAX) {
+            Some(jiff::SignedDuration::from_secs(whole))
+        } else {
+            jiff::SignedDuration::try_from_secs_f64(self.0).ok()
+        };
         length.and_then(|length| later.checked_sub(length).ok()).unwrap_or(jiff::Timestamp::MIN)
     }
 
@@ -340,13 +359,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tenths_are_written_as_rounding_writes_them() {
-        let exact = 9_007_199_254_740_992.0;
-        let odd = [f64::NAN, f64::INFINITY, -0.0, 0.04, 0.05, -2.5, 0.95, 1e300, -1e300];
-        let whole =
-            [0.0, 1.0, -3.0, 496_000.0, exact - 1.0, exact, exact + 2.0, i64::MAX as f64, i64::MIN as f64];
-        for value in odd.into_iter().chain(whole) {
-            assert_eq!(Tenths(value).to_string(), format!("{value:.1}"));
+    fn a_rounded_number_is_written_as_rounding_writes_it() {
+        let odd = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -0.0, -0.004, 1e300, -1e300, i64::MIN as f64];
+        let ties = [0.05, 0.005, 0.015, 0.125, 0.375, -2.5, 0.25, 0.95, 0.995, 999_999.995, 1e10 + 0.05];
+        let many = (0..20_000).map(|step| f64::from(step) / 1000.0);
+        for value in odd.into_iter().chain(ties).chain(many) {
+            assert_eq!(tenths(value).to_string(), format!("{value:.1}"));
+            assert_eq!(hundredths(value).to_string(), format!("{value:.2}"));
         }
     }
 

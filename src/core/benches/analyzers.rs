@@ -47,14 +47,15 @@ const GAUGES: [(Signal, f64); 4] = [
 /// The same of a scheduler.
 const QUEUE: [(Signal, f64); 2] = [(Signal::SchedulerQueueSize, 0.0), (Signal::SchedulerQueueBytes, 0.0)];
 
-/// Counters, by what they grow a second: three requests of 1000 tokens, half of which are in the cache, and 200 generated.
-const COUNTERS: [(Signal, f64); 13] = [
+/// Counters, by what they grow a second: three requests of 1000 tokens, half of which are in the cache, and 200 generated, 12 in a step.
+const COUNTERS: [(Signal, f64); 14] = [
     (Signal::PromptTokens, 3000.0),
     (Signal::RequestPromptTokensSum, 3000.0),
     (Signal::RequestPromptTokensCount, 3.0),
     (Signal::RequestGenerationTokensSum, 600.0),
     (Signal::RequestGenerationTokensCount, 3.0),
     (Signal::GenerationTokens, 600.0),
+    (Signal::EngineSteps, 50.0),
     (Signal::InterTokenLatencySum, 12.0),
     (Signal::InterTokenLatencyCount, 600.0),
     (Signal::TimeToFirstTokenSum, 0.3),

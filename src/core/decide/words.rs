@@ -12,7 +12,7 @@ use crate::model::{Role, SaturationPolicy, VariantId};
 use crate::quality::{Seen, State, VariantSight};
 use crate::report::{Rule, Stage, Step, Violation};
 use crate::snapshot::{SourceHealth, VariantState};
-use crate::units::{Replicas, Seconds, Tenths};
+use crate::units::{Replicas, Seconds, hundredths, tenths};
 
 use super::member::{Member, Scene};
 
@@ -78,11 +78,11 @@ impl fmt::Display for Of<'_> {
 
 pub(super) fn finding(analysis: &Analysis, policy: &SaturationPolicy) -> SmolStr {
     sentence(format_args!(
-        "mean spare KV cache {:.2} (trigger {:.2}) and queue {:.1} (trigger {:.1}) over {} of {} replicas below saturation",
-        analysis.avg_spare_kv,
-        policy.kv_spare_trigger,
-        analysis.avg_spare_queue,
-        policy.queue_spare_trigger,
+        "mean spare KV cache {} (trigger {}) and queue {} (trigger {}) over {} of {} replicas below saturation",
+        hundredths(analysis.avg_spare_kv),
+        hundredths(policy.kv_spare_trigger),
+        tenths(analysis.avg_spare_queue),
+        tenths(policy.queue_spare_trigger),
         analysis.non_saturated,
         analysis.total,
     ))
@@ -116,12 +116,12 @@ struct Asked<'a>(&'a Totals, &'a str);
 impl fmt::Display for Asked<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (Totals { supply, anticipated, demand, required, spare }, unit) = (*self.0, self.1);
-        let [all, soon, asked] = [supply, anticipated, demand].map(Tenths);
+        let [all, soon, asked] = [supply, anticipated, demand].map(tenths);
         write!(f, "{asked} {unit} asked of {all} ({soon} with what starts): ")?;
         if required > 0.0 {
-            write!(f, "{} missing", Tenths(required))
+            write!(f, "{} missing", tenths(required))
         } else if spare > 0.0 {
-            write!(f, "{} spare", Tenths(spare))
+            write!(f, "{} spare", tenths(spare))
         } else {
             f.write_str("enough")
         }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::analyze::finding::Analyzer;
 use crate::limit::Binding;
 use crate::model::Role;
-use crate::units::Tenths;
+use crate::units::tenths;
 use smol_str::SmolStr;
 
 /// One step of an optimizer.
@@ -113,7 +113,7 @@ impl fmt::Display for Step {
                 write!(f, "role {role:?}:")?;
                 of.iter().enumerate().try_for_each(|(at, (analyzer, missing, spare))| {
                     let comma = if at == 0 { "" } else { "," };
-                    let (name, missing, spare) = (analyzer.as_str(), Tenths(*missing), Tenths(*spare));
+                    let (name, missing, spare) = (analyzer.as_str(), tenths(*missing), tenths(*spare));
                     write!(f, "{comma} {name} misses {missing} and has {spare} to spare")
                 })
             }

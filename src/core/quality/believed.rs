@@ -9,6 +9,7 @@ use smol_str::{SmolStr, format_smolstr};
 use super::figures::Ranges;
 use super::load::Load;
 use super::sight::VariantSight;
+use super::span::Span;
 use crate::by_name::ByName;
 use crate::snapshot::{Phase, Replica, Rows, Signal, SignalSet, VariantState};
 use crate::units::Seconds;
@@ -262,7 +263,7 @@ impl Usual {
         let newest = |signal: Signal| {
             if reads.has(signal) { mean(&|load| load.newest(signal)) } else { None }
         };
-        let gauge = |signal: Signal| mean(&|load| load.lately(reads).mean(signal));
+        let gauge = |signal: Signal| mean(&|load| Span::new(&load.lately(), reads).mean(signal));
         let running = gauge(Signal::Running).filter(|running| *running >= 1.0);
         Self {
             prompt: ratio(Signal::RequestPromptTokensSum, Signal::RequestPromptTokensCount)

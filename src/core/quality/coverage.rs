@@ -8,10 +8,10 @@ use super::believed::Usual;
 use super::engine::{Freshness, grade, stale_limit};
 use super::figures::Figures;
 use super::flow::unbalanced;
-use super::span::{MANY_RUNNING, SOME_REQUESTS, SOME_TOKENS, Span};
+use super::span::{MANY_RUNNING, SOME_REQUESTS, SOME_TOKENS, Span, Window};
 use super::unusual::{off, unusual};
 use crate::analyze::reads::{Declared, WITNESSES};
-use crate::snapshot::{Signal, SignalSet, Signals};
+use crate::snapshot::{Rows, Signal, SignalSet, Signals};
 use crate::units::Seconds;
 
 /// What an engine shows of the signals that are needed of it.
@@ -122,9 +122,10 @@ fn contradicted(signals: &Signals, reads: SignalSet, engine: Known<'_>) -> (Sign
     let nothing = Figures::default();
     // Without running requests nothing has to move, and what is known of none can be held against nothing.
     let rows = signals.rows();
-    let Some(still) = Span::of(rows, reads, STILL_WINDOW, STILL_SCRAPES) else {
+    let Some(newest) = Window::newest(rows, STILL_WINDOW, STILL_SCRAPES) else {
         return (SignalSet::NONE, nothing);
     };
+    let still = Span::new(&newest, reads);
     let Some([least, ..]) = still.range(Signal::Running) else {
         return (halves(&still), nothing);
     };
@@ -144,33 +145,51 @@ fn contradicted(signals: &Signals, reads: SignalSet, engine: Known<'_>) -> (Sign
         };
         return (found, nothing);
     }
-    let Known { sequences, usual, born, after } = engine;
-    let queue = Span::of(rows, reads, QUEUE_WINDOW, QUEUE_SCRAPES).map(|span| queue(&span, sequences));
-    let queue = queue.unwrap_or(SignalSet::NONE);
+    let queue = Window::newest(rows, QUEUE_WINDOW, QUEUE_SCRAPES)
+        .map_or(SignalSet::NONE, |window| queue(&Span::new(&window, reads), engine.sequences));
     let alone = halves(&still).with(counts(&still)).with(gauges(&still)).with(queue);
     // Who contradicts itself is no witness against another, and nor is a scrape that is known to.
-    let later = after.and_then(|after| after.checked_add(SignedDuration::from_nanos(1)).ok());
-    let (rows, reads) = (later.map_or(rows, |later| rows.since(later)), reads.without(alone));
-    let recent = Span::of(rows, reads, STILL_WINDOW, STILL_SCRAPES);
-    let unbroken = recent.filter(|span| span.has_no_hole(signals.interval()));
-    let figures = unbroken.map_or(nothing, |span| Figures::of(&span));
-    let answering = |span: &Span<'_>| {
-        let newest = span.rows.times().last().copied().unwrap_or(born);
-        Span { rows: rows.since(ANSWERING.before(newest)), reads }
+    let (reads, interval) = (reads.without(alone), signals.interval());
+    let later = engine.after.and_then(|after| after.checked_add(SignedDuration::from_nanos(1)).ok());
+    let (found, figures) = match later.map(|later| rows.since(later)) {
+        None => beside_others(rows, Some(&newest), reads, engine, interval),
+        Some(rows) => {
+            let newest = Window::newest(rows, STILL_WINDOW, STILL_SCRAPES);
+            beside_others(rows, newest.as_ref(), reads, engine, interval)
+        }
     };
-    let unusual = |span: Span<'_>| unusual(&span, &answering(&span), &figures, usual, born);
-    let alone = recent.map_or(alone, |span| alone.with(unusual(span)));
-    let reads = reads.without(alone);
-    let usual = usual.map(|(_, usual)| usual);
-    let flows = [(FLOW_WINDOW, 2), (STILL_WINDOW, STILL_SCRAPES)].map(|(window, scrapes)| {
-        Span::of(rows, reads, window, scrapes).map_or(SignalSet::NONE, |span| unbalanced(&span, usual))
-    });
-    let long = |newest: &Timestamp| Span { rows: rows.since(SUMS_WINDOW.before(*newest)), reads };
-    let long = rows.times().last().map(long).filter(|long| long.seconds() >= SUMS_AT_LEAST.get());
-    let together = long.map_or(SignalSet::NONE, |long| {
-        halves(&long).with(sums(&long, usual)).with(unbalanced(&long, usual))
-    });
-    (flows.into_iter().fold(alone.with(together), SignalSet::with), figures)
+    (alone.with(found), figures)
+}
+
+/// The signals that cannot be true beside others of `rows`, whose `newest` are looked at first, and what belongs together of them.
+fn beside_others(
+    rows: Rows<'_>,
+    newest: Option<&Window<'_>>,
+    reads: SignalSet,
+    Known { usual, born, .. }: Known<'_>,
+    interval: Seconds,
+) -> (SignalSet, Figures) {
+    let unbroken = newest.filter(|window| window.has_no_hole(interval));
+    let figures = unbroken.map_or_else(Figures::default, |window| Figures::of(&Span::new(window, reads)));
+    let since = |window: Seconds| rows.times().last().map(|newest| rows.since(window.before(*newest)));
+    let begun = || Span::new(&Window::of(since(ANSWERING)?), reads).mix();
+    let unusual = newest
+        .map_or(SignalSet::NONE, |window| unusual(&Span::new(window, reads), begun, &figures, usual, born));
+    let (reads, usual) = (reads.without(unusual), usual.map(|(_, usual)| usual));
+    let flow = |window: &Window<'_>| unbalanced(&Span::new(window, reads), usual);
+    let mut found = unusual;
+    if let Some(shortest) = Window::newest(rows, FLOW_WINDOW, 2) {
+        found = found.with(flow(&shortest));
+    }
+    if let Some(newest) = newest {
+        found = found.with(flow(newest));
+    }
+    let long = since(SUMS_WINDOW).map(Window::of);
+    if let Some(long) = long.filter(|long| long.seconds() >= SUMS_AT_LEAST.get()) {
+        let span = Span::new(&long, reads);
+        found = found.with(halves(&span)).with(sums(&span, usual)).with(flow(&long));
+    }
+    (found, figures)
 }
 
 /// Sums and counts of which only one has moved or fallen.

@@ -78,7 +78,7 @@ impl Figures {
             a_request(span.mean(Signal::KvUsage)),
             a_request(step),
             a_request(seconds),
-            span.gap_seconds_a_step(),
+            span.busiest().map(|(_, seconds)| seconds),
             span.tokens_a_gap(),
             span.gap(),
             span.mix(),

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use super::believed::{Instead, Usual};
 use super::engine::{recent, stale_limit};
-use super::span::Span;
+use super::span::Window;
 use crate::analyze::reads::Reads;
 use crate::snapshot::{Rows, Sample, Series, Signal, SignalSet, Signals};
 use crate::units::{Seconds, float};
@@ -65,9 +65,9 @@ impl<'a, A> Load<'a, A> {
         Self { instead, ..self }
     }
 
-    /// The scrapes of the last minute, of which `reads` are read.
-    pub(super) fn lately(&self, reads: SignalSet) -> Span<'a> {
-        Span::new(self.peaks, reads)
+    /// The scrapes of the last minute.
+    pub(super) fn lately(&self) -> Window<'a> {
+        Window::of(self.peaks)
     }
 
     /// Some of what an analyzer reads of it is estimated.

@@ -15,35 +15,43 @@ const APART: f64 = 1.0;
 const HOLE: f64 = 1.8;
 
 /// The one with more, and of two alike the newer.
-fn later_max<'a>(one: (Span<'a>, f64), other: (Span<'a>, f64)) -> (Span<'a>, f64) {
+fn later_max<'a>(one: (Rows<'a>, f64), other: (Rows<'a>, f64)) -> (Rows<'a>, f64) {
     if other.1 >= one.1 { other } else { one }
 }
 
-/// Scrapes that follow each other, and what was counted between the first and the last.
-#[derive(Clone, Copy)]
-pub(super) struct Span<'a> {
-    pub(super) rows: Rows<'a>,
-    /// What may be read: nothing else is asked of a source, so nothing else may change a decision.
-    pub(super) reads: SignalSet,
+fn tokens_a_step(grown: impl Fn(Signal) -> Option<f64>) -> Option<f64> {
+    let steps = grown(Signal::EngineSteps).filter(|steps| *steps > 0.0)?;
+    grown(Signal::GenerationTokens).filter(|tokens| *tokens >= SOME_TOKENS).map(|tokens| tokens / steps)
 }
 
-impl<'a> Span<'a> {
-    /// The newest scrapes that cover `window`, at least `scrapes` of them.
-    pub(super) fn of(rows: Rows<'a>, reads: SignalSet, window: Seconds, scrapes: usize) -> Option<Self> {
+/// Scrapes that follow each other, and what each signal has done from the first to the last: worked out once, since many rules ask.
+pub(super) struct Window<'a> {
+    rows: Rows<'a>,
+    seconds: f64,
+    /// By signal: how much more the last scrape shows than the first, NaN where one of them does not show it.
+    moved: [f64; Signal::ALL.len()],
+    /// Of each of `GAUGES` the least, mean and greatest, NaN where it was not shown.
+    ranges: [[f64; 3]; GAUGES.len()],
+}
+
+/// The gauges of an engine, in the order of their signals.
+const GAUGES: [Signal; 4] = [Signal::KvUsage, Signal::Waiting, Signal::Running, Signal::KvCapacity];
+
+impl<'a> Window<'a> {
+    pub(super) fn of(rows: Rows<'a>) -> Self {
+        Self { rows, seconds: seconds(rows), moved: rows.moved(), ranges: ranges(rows) }
+    }
+
+    /// The newest scrapes that cover `length`, at least `scrapes` of them.
+    pub(super) fn newest(rows: Rows<'a>, length: Seconds, scrapes: usize) -> Option<Self> {
         let times = rows.times();
-        let old = window.before(*times.last()?);
+        let old = length.before(*times.last()?);
         let first = times.partition_point(|at| *at <= old).checked_sub(1)?;
-        let rows = rows.since(times[first]);
-        (rows.times().len() >= scrapes).then_some(Self { rows, reads })
+        (times.len() - first >= scrapes).then(|| Self::of(rows.since(times[first])))
     }
 
-    pub(super) fn get(&self, signal: Signal) -> Series<'a> {
-        if self.reads.has(signal) { self.rows.get(signal) } else { Series::default() }
-    }
-
-    pub(super) fn seconds(&self) -> f64 {
-        let times = self.rows.times();
-        times.first().zip(times.last()).map_or(0.0, |(first, last)| Seconds::between(*first, *last).get())
+    pub(super) const fn seconds(&self) -> f64 {
+        self.seconds
     }
 
     /// No scrape fell out: where one did, nobody saw what ran.
@@ -51,22 +59,105 @@ impl<'a> Span<'a> {
         let times = self.rows.times();
         times.windows(2).all(|two| Seconds::between(two[0], two[1]).get() < HOLE * interval.get())
     }
+}
+
+fn seconds(rows: Rows<'_>) -> f64 {
+    let times = rows.times();
+    times.first().zip(times.last()).map_or(0.0, |(first, last)| Seconds::between(*first, *last).get())
+}
+
+/// The least, mean over time and greatest of each gauge: counters are compared with its mean, which count at every moment.
+fn ranges(rows: Rows<'_>) -> [[f64; 3]; GAUGES.len()] {
+    let places = GAUGES.map(|gauge| rows.column(gauge));
+    let mut seen =
+        [Gauge { first: 0.0, at: 0.0, value: f64::NAN, least: f64::NAN, most: f64::NAN, area: 0.0 }; _];
+    let (mut at, mut before) = (0.0, None);
+    for (time, values) in rows.iter() {
+        at += before.replace(time).map_or(0.0, |before| Seconds::between(before, time).get());
+        for gauge in 0..GAUGES.len() {
+            if let Some(value) = places[gauge].and_then(|place| values.get(place)) {
+                seen[gauge].add(at, *value);
+            }
+        }
+    }
+    seen.map(|Gauge { first, at, value, least, most, area }| {
+        let mean = if at > first { area / (at - first) } else { value };
+        [least, mean, most]
+    })
+}
+
+/// What has been seen of a gauge up to its newest sample, which says `value` at `at` seconds.
+#[derive(Clone, Copy)]
+struct Gauge {
+    first: f64,
+    at: f64,
+    value: f64,
+    least: f64,
+    most: f64,
+    area: f64,
+}
+
+impl Gauge {
+    #[inline]
+    fn add(&mut self, at: f64, value: f64) {
+        if value.is_nan() {
+            return;
+        }
+        if self.value.is_nan() {
+            *self = Self { first: at, at, value, least: value, most: value, area: 0.0 };
+            return;
+        }
+        self.area += (at - self.at) * 0.5 * (self.value + value);
+        (self.at, self.value) = (at, value);
+        if value < self.least {
+            self.least = value;
+        }
+        if value > self.most {
+            self.most = value;
+        }
+    }
+}
+
+/// A window, and what of it may be read: nothing else is asked of a source, so nothing else may change a decision.
+#[derive(Clone, Copy)]
+pub(super) struct Span<'a> {
+    window: &'a Window<'a>,
+    reads: SignalSet,
+}
+
+impl<'a> Span<'a> {
+    pub(super) const fn new(window: &'a Window<'a>, reads: SignalSet) -> Self {
+        Self { window, reads }
+    }
+
+    pub(super) fn get(&self, signal: Signal) -> Series<'a> {
+        if self.reads.has(signal) { self.window.rows.get(signal) } else { Series::default() }
+    }
+
+    pub(super) const fn seconds(&self) -> f64 {
+        self.window.seconds
+    }
 
     /// What a counter grew by; `None` where both ends do not show it, or it was restarted.
     pub(super) fn grown(&self, signal: Signal) -> Option<f64> {
-        self.moved(signal).filter(|_| !self.get(signal).falls())
+        self.moved(signal).filter(|_| !self.window.rows.falls(signal))
     }
 
     /// By how much a gauge is more at the end than at the beginning; `None` where one of them does not show it.
     pub(super) fn moved(&self, signal: Signal) -> Option<f64> {
-        let (times, series) = (self.rows.times(), self.get(signal));
-        let (first, last) = (series.first()?, series.last()?);
-        let ends = times.first() == Some(&first.at) && times.last() == Some(&last.at);
-        ends.then_some(last.value - first.value)
+        let moved = self.window.moved[signal as usize];
+        (self.reads.has(signal) && !moved.is_nan()).then_some(moved)
     }
 
-    pub(super) const fn new(rows: Rows<'a>, reads: SignalSet) -> Self {
-        Self { rows, reads }
+    /// The least, mean and greatest of one of `GAUGES`; `None` where it was not shown.
+    pub(super) fn range(&self, gauge: Signal) -> Option<[f64; 3]> {
+        let range = *self.window.ranges.get(gauge as usize)?;
+        (self.reads.has(gauge) && !range[0].is_nan()).then_some(range)
+    }
+
+    /// The mean of a gauge over the time.
+    pub(super) fn mean(&self, gauge: Signal) -> Option<f64> {
+        self.range(gauge).map(|[_, mean, _]| mean)
     }
 
     /// Tokens are counted when they are computed. SGLang, which counts no steps, adds them when a request has finished.
@@ -82,21 +173,27 @@ impl<'a> Span<'a> {
 
     /// The two scrapes between which most seconds between tokens were counted in a second, for each token of a step, and how many:
     /// between others nothing may have run for a while, as around a scrape at which nothing runs. At least two pairs must show it.
-    pub(super) fn busiest(&self) -> Option<(Self, f64)> {
-        let pair = |rows| {
-            let pair = Self { rows, ..*self };
-            pair.range(Signal::Running).filter(|[least, ..]| *least > 0.0 && pair.seconds() >= APART)?;
-            let seconds = pair.gap_seconds_a_second()? / pair.tokens_a_step()?;
-            Some((pair, seconds))
+    pub(super) fn busiest(&self) -> Option<(Rows<'a>, f64)> {
+        let needed = [Signal::InterTokenLatencySum, Signal::EngineSteps, Signal::GenerationTokens];
+        if needed.into_iter().any(|signal| self.get(signal).is_empty()) {
+            return None;
+        }
+        let pair = |rows: Rows<'a>| {
+            let seconds = seconds(rows);
+            let running = rows.get(Signal::Running).iter().map(|sample| sample.value);
+            let least = running.reduce(f64::min).filter(|_| self.reads.has(Signal::Running))?;
+            let grown = |signal| rows.moved_of(signal).filter(|_| !rows.falls(signal));
+            let gaps = grown(Signal::InterTokenLatencySum).filter(|_| least > 0.0 && seconds >= APART)?;
+            Some((rows, gaps / seconds / tokens_a_step(grown)?))
         };
-        let mut shown = self.rows.pairs().filter_map(pair);
+        let mut shown = self.window.rows.pairs().filter_map(pair);
         let (one, other) = (shown.next()?, shown.next()?);
         Some(shown.fold(later_max(one, other), later_max))
     }
 
-    /// Those seconds.
-    pub(super) fn gap_seconds_a_step(&self) -> Option<f64> {
-        self.busiest().map(|(_, seconds)| seconds)
+    /// The same, as a span of what may be read of both.
+    pub(super) const fn with<'b>(&self, window: &'b Window<'b>) -> Span<'b> {
+        Span { window, reads: self.reads }
     }
 
     /// Tokens generated for each gap between two and each first one.
@@ -115,10 +212,7 @@ impl<'a> Span<'a> {
 
     /// Tokens that a step generates.
     pub(super) fn tokens_a_step(&self) -> Option<f64> {
-        let steps = self.grown(Signal::EngineSteps).filter(|steps| *steps > 0.0)?;
-        self.grown(Signal::GenerationTokens)
-            .filter(|tokens| *tokens >= SOME_TOKENS)
-            .map(|tokens| tokens / steps)
+        tokens_a_step(|signal| self.grown(signal))
     }
 
     /// Prompt tokens for each that is generated.
@@ -154,25 +248,5 @@ impl<'a> Span<'a> {
     pub(super) fn hits(&self) -> Option<f64> {
         let queries = self.grown(Signal::PrefixCacheQueries).filter(|tokens| *tokens >= SOME_TOKENS)?;
         self.grown(Signal::PrefixCacheHits).map(|hits| hits / queries)
-    }
-
-    /// The least, mean and greatest of a gauge; `None` where it was not shown.
-    pub(super) fn range(&self, signal: Signal) -> Option<[f64; 3]> {
-        let mut samples = self.get(signal).iter();
-        let first = samples.next()?;
-        let (mut least, mut most) = (first.value, first.value);
-        let (mut area, mut seconds, mut before) = (0.0, 0.0, first);
-        for sample in samples {
-            (least, most) = (least.min(sample.value), most.max(sample.value));
-            let passed = Seconds::between(before.at, sample.at).get();
-            area += passed * f64::midpoint(before.value, sample.value);
-            (seconds, before) = (seconds + passed, sample);
-        }
-        Some([least, if seconds > 0.0 { area / seconds } else { first.value }, most])
-    }
-
-    /// The mean of a gauge over the time: counters are compared with it, which count at every moment.
-    pub(super) fn mean(&self, signal: Signal) -> Option<f64> {
-        self.range(signal).map(|[_, mean, _]| mean)
     }
 }

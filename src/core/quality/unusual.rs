@@ -5,7 +5,7 @@ use jiff::Timestamp;
 
 use super::believed::Usual;
 use super::figures::{Figure, Figures, Ranges};
-use super::span::{MANY_RUNNING, Span};
+use super::span::{MANY_RUNNING, Span, Window};
 use crate::snapshot::{Signal, SignalSet};
 
 /// A figure is another one when it is by this factor away from the usual mean: half and twice are.
@@ -25,18 +25,18 @@ const GUESSED: f64 = 1.2;
 /// All engines of a variant are started with the same cache, to within what each measures of its memory.
 const SAME_CACHE: f64 = 1.1;
 
-/// The signals of an engine, seen over `span` and showing what is `shown`, that are not as usual. What runs has begun in the time
-/// of `answering`. `born` is when its pod began to serve: one that is younger than what is usual is not judged by it.
+/// The signals of an engine, seen over `span` and showing what is `shown`, that are not as usual. `mix` is that of the time in which
+/// what runs has begun. `born` is when its pod began to serve: one that is younger than what is usual is not judged by it.
 pub(super) fn unusual(
     span: &Span<'_>,
-    answering: &Span<'_>,
+    mix: impl Fn() -> Option<f64>,
     shown: &Figures,
     usual: Option<(Timestamp, &Usual)>,
     born: Timestamp,
 ) -> SignalSet {
     let Some((at, usual)) = usual else { return SignalSet::NONE };
     let (known, leapt) = (born < at, leapt(span, &usual.ranges));
-    let ratios = if known { ratios(span, answering, shown, &usual.ranges) } else { SignalSet::NONE };
+    let ratios = if known { ratios(span, mix, shown, &usual.ranges) } else { SignalSet::NONE };
     leapt.with(cache(span, usual, known)).with(ratios)
 }
 
@@ -85,7 +85,7 @@ fn cache(span: &Span<'_>, usual: &Usual, known: bool) -> SignalSet {
 
 /// Running requests, the cache that they hold, the tokens of a step and the seconds between tokens belong together. Between two
 /// scrapes others may have run than those that were seen: what is held against the seen ones is told by two figures.
-fn ratios(span: &Span<'_>, answering: &Span<'_>, shown: &Figures, ranges: &Ranges) -> SignalSet {
+fn ratios(span: &Span<'_>, begun: impl Fn() -> Option<f64>, shown: &Figures, ranges: &Ranges) -> SignalSet {
     let off = |figure| ranges.off(figure, shown, BEYOND);
     let differs = |figure| ranges.differs(figure, shown, AS_SHOWN);
     let full = span.range(Signal::KvUsage).is_some_and(|[_, _, most]| most >= 1.0);
@@ -96,7 +96,7 @@ fn ratios(span: &Span<'_>, answering: &Span<'_>, shown: &Figures, ranges: &Range
     // Requests of other sizes explain another use of the cache for as long as they run, and so do prompts that others hold
     // already, where that is counted.
     let same_mix = || {
-        let lately = ranges.leans_to(Figure::Mix, answering.mix(), ALIKE);
+        let lately = ranges.leans_to(Figure::Mix, begun(), ALIKE);
         [mix, lately, answer] == [Some(0); 3] && missed.unwrap_or(0) == 0
     };
     // Where a step brings a varying number of tokens for each request, it guesses, and may guess better or worse.
@@ -117,7 +117,10 @@ fn ratios(span: &Span<'_>, answering: &Span<'_>, shown: &Figures, ranges: &Range
         _ if guesses => &[],
         (0, _) => &[Signal::InterTokenLatencyCount],
         (_, gaps) if gaps != 0 => &[Signal::GenerationTokens],
-        _ => span.busiest().map_or(&[], |(pair, _)| too_many_seconds(shown, &Figures::of(&pair), ranges)),
+        _ => span.busiest().map_or(&[], |(pair, _)| {
+            let busiest = Figures::of(&span.with(&Window::of(pair)));
+            too_many_seconds(shown, &busiest, ranges)
+        }),
     };
     SignalSet::of(liars)
 }

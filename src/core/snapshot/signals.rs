@@ -251,10 +251,38 @@ impl<'a> Rows<'a> {
         self.times
     }
 
-    /// Where the values of `signal` stand in a row.
-    fn column(&self, signal: Signal) -> Option<usize> {
+    /// When each was, and its values.
+    pub(crate) fn iter(self) -> impl Iterator<Item = (Timestamp, &'a [f64])> {
+        self.times.iter().copied().zip(self.values.chunks_exact(self.width().max(1)))
+    }
+
+    /// Where the value of `signal` stands in a row.
+    pub(crate) fn column(&self, signal: Signal) -> Option<usize> {
         let known = self.known & signal.bit() != 0;
         known.then(|| (self.known & (signal.bit() - 1)).count_ones() as usize)
+    }
+
+    /// Some sample of `signal`, maybe one that is not here, is below the one before: the counter was restarted.
+    pub(crate) const fn falls(self, signal: Signal) -> bool {
+        self.falls & signal.bit() != 0
+    }
+
+    /// By how much the last row shows more than the first, by signal: NaN where one of them shows none.
+    pub(crate) fn moved(self) -> [f64; Signal::ALL.len()] {
+        let mut moved = [f64::NAN; Signal::ALL.len()];
+        if let Some(last) = self.values.len().checked_sub(self.width()) {
+            let ends = self.values.iter().zip(&self.values[last..]);
+            of(self.known)
+                .zip(ends)
+                .for_each(|(signal, (first, last))| moved[signal as usize] = last - first);
+        }
+        moved
+    }
+
+    /// The same of one signal.
+    pub(crate) fn moved_of(self, signal: Signal) -> Option<f64> {
+        let (first, last) = (self.column(signal)?, self.values.len().checked_sub(self.width())?);
+        Some(self.values.get(last + first)? - self.values[first]).filter(|moved| !moved.is_nan())
     }
 
     /// Reads about one value of each cache line, and gives what depends on them all.
@@ -296,12 +324,11 @@ impl<'a> Rows<'a> {
     #[must_use]
     pub fn get(self, signal: Signal) -> Series<'a> {
         let values = self.column(signal).and_then(|column| self.values.get(column..));
-        let falls = self.falls & signal.bit() != 0;
         values.map_or_else(Series::default, |values| Series {
             times: self.times,
             values,
             width: self.width(),
-            falls,
+            falls: self.falls(signal),
         })
     }
 }

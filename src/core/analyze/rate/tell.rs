@@ -6,13 +6,14 @@ use super::fleet::Bound;
 use super::look::Look;
 use super::plan::{Found, MORE};
 use crate::report::{Direction, Side, Turn, Value};
+use crate::units::hundredths;
 
 /// What the policy found, in one sentence.
 #[must_use]
 pub fn finding(found: &Found) -> SmolStr {
     let demand = &found.demand;
     let coming = if demand.level.slope > 0.0 {
-        format_smolstr!(" and {:.2} in {:.0} s", demand.coming, demand.horizon)
+        format_smolstr!(" and {} in {:.0} s", hundredths(demand.coming), demand.horizon)
     } else {
         SmolStr::default()
     };
@@ -20,9 +21,9 @@ pub fn finding(found: &Found) -> SmolStr {
     let fewer = Some(found.removable_in).filter(|seconds| enough && *seconds > 0.0);
     let fewer = fewer.map(|seconds| format_smolstr!("; one can go in {seconds:.0} s")).unwrap_or_default();
     format_smolstr!(
-        "{:.2} requests/s{coming} of {:.2} that {:.0} replicas carry; {}{fewer}",
-        demand.level.rate,
-        found.fleet.rate,
+        "{} requests/s{coming} of {} that {:.0} replicas carry; {}{fewer}",
+        hundredths(demand.level.rate),
+        hundredths(found.fleet.rate),
         found.fleet.replicas,
         binding(found),
     )
@@ -32,17 +33,19 @@ pub fn finding(found: &Found) -> SmolStr {
 #[must_use]
 pub fn binding(found: &Found) -> SmolStr {
     let (bound, allows) = found.binding;
-    let allows = allows.max(0.0);
+    let allows = hundredths(allows.max(0.0));
     match bound {
-        Bound::Utilisation => format_smolstr!("utilisation allows {allows:.2}"),
-        Bound::Reserve => format_smolstr!("a reserve of {:.2} roots allows {allows:.2}", found.test.reserve),
+        Bound::Utilisation => format_smolstr!("utilisation allows {allows}"),
+        Bound::Reserve => {
+            format_smolstr!("a reserve of {} roots allows {allows}", hundredths(found.test.reserve))
+        }
         Bound::Surge => {
             let percent = 100.0 * found.test.surge;
-            format_smolstr!("a reserve of {percent:.0} % for a surge allows {allows:.2}")
+            format_smolstr!("a reserve of {percent:.0} % for a surge allows {allows}")
         }
         Bound::Backlog => {
             let (backlog, drain) = (found.test.backlog, found.test.drain);
-            format_smolstr!("a backlog of {backlog:.0} to be worked off in {drain:.0} s allows {allows:.2}")
+            format_smolstr!("a backlog of {backlog:.0} to be worked off in {drain:.0} s allows {allows}")
         }
     }
 }
