@@ -46,15 +46,46 @@ const HOSTILE_LABEL: usize = 4096;
 /// A name, its type, and what a pod says at a moment.
 type Exported = (&'static str, &'static str, fn(Moment) -> f64);
 
-/// What is on a page: the names that wva asks for.
-const NAMES: [Exported; 6] = [
-    ("kv_cache_usage_perc", "gauge", |at| 0.55 + at.swing() * at.wave()),
-    ("num_requests_waiting", "gauge", |at| (1.0 + at.wave()).floor()),
-    ("num_requests_running", "gauge", |at| (12.0 + 4.0 * at.wave()).floor()),
-    ("time_to_first_token_seconds_count", "counter", |at| (at.seconds * 2.0).floor()),
-    ("request_generation_tokens_count", "counter", |at| (at.seconds * 2.0).floor()),
-    ("request_prompt_tokens_count", "counter", |at| (at.seconds * 2.0).floor()),
+/// What is on a page: what the default policy asks for, of engines whose requests and tokens are conserved. The size of the cache
+/// is in labels: see [`CACHE`].
+const NAMES: [Exported; 17] = [
+    ("kv_cache_usage_perc", "gauge", |at| at.running() * HELD / CACHE_TOKENS),
+    ("num_requests_waiting", "gauge", |_| 0.0),
+    ("num_requests_running", "gauge", |at| at.running()),
+    ("cache_config_info", "gauge", |_| 1.0),
+    ("time_to_first_token_seconds_count", "counter", |at| at.begun()),
+    ("time_to_first_token_seconds_sum", "counter", |at| at.begun() * FIRST_TOKEN),
+    ("prompt_tokens_total", "counter", |at| at.begun() * PROMPT),
+    ("prefix_cache_queries_total", "counter", |at| at.begun() * PROMPT),
+    ("prefix_cache_hits_total", "counter", |_| 0.0),
+    ("request_prompt_tokens_count", "counter", |at| at.finished()),
+    ("request_prompt_tokens_sum", "counter", |at| at.finished() * PROMPT),
+    ("request_generation_tokens_count", "counter", |at| at.finished()),
+    ("request_generation_tokens_sum", "counter", |at| at.finished() * ANSWER),
+    ("generation_tokens_total", "counter", |at| (at.arrived(at.seconds - ANSWERED / 2.0) * ANSWER).floor()),
+    ("inter_token_latency_seconds_count", "counter", |at| {
+        (at.arrived(at.seconds - ANSWERED / 2.0) * (ANSWER - 1.0)).floor()
+    }),
+    ("inter_token_latency_seconds_sum", "counter", |at| {
+        at.arrived(at.seconds - ANSWERED / 2.0) * (ANSWER - 1.0) * STEP
+    }),
+    ("iteration_tokens_total_count", "counter", |at| (at.seconds / STEP).floor()),
 ];
+
+/// Tokens of a request, the seconds of a step and until the first token, and so those in which a request is answered.
+const PROMPT: f64 = 1000.0;
+const ANSWER: f64 = 200.0;
+const STEP: f64 = 0.02;
+const FIRST_TOKEN: f64 = 0.06;
+const ANSWERED: f64 = ANSWER * STEP;
+/// Tokens that a running request holds in the mean, and the cache: half full with twelve of them.
+const HELD: f64 = PROMPT + ANSWER / 2.0;
+const CACHE_TOKENS: f64 = 1650.0 * 16.0;
+const CACHE: &str = "block_size=\"16\",num_gpu_blocks=\"1650\",";
+/// Requests a second of a pod, in the mean.
+const RATE: f64 = 3.0;
+/// Seconds of a wave of load.
+const PERIOD: f64 = 300.0;
 
 /// A pod at a time.
 #[derive(Clone, Copy)]
@@ -65,14 +96,25 @@ struct Moment {
 }
 
 impl Moment {
-    /// Between -1 and 1, with a period of five minutes and each pod at its own place in it.
-    fn wave(self) -> f64 {
-        (self.seconds / 300.0 * std::f64::consts::TAU + (self.variant + self.pod) as f64).sin()
+    /// Requests that had come by `seconds`: [`RATE`], and a wave around it with a period of five minutes, in which each variant is
+    /// at its own place. One variant in twenty swings so far that its number changes.
+    fn arrived(self, seconds: f64) -> f64 {
+        let swing = if self.variant.is_multiple_of(20) { 0.5 } else { 0.1 };
+        let turns = std::f64::consts::TAU / PERIOD;
+        let phase = self.variant as f64 + 0.1 * self.pod as f64;
+        RATE * (seconds + swing * (phase.cos() - (seconds * turns + phase).cos()) / turns)
     }
 
-    /// At 0.55 a load fits on two pods and not on one. One variant in twenty swings so far that its number changes.
-    fn swing(self) -> f64 {
-        if self.variant.is_multiple_of(20) { 0.25 } else { 0.05 }
+    fn begun(self) -> f64 {
+        self.arrived(self.seconds).floor()
+    }
+
+    fn finished(self) -> f64 {
+        self.arrived(self.seconds - ANSWERED).floor()
+    }
+
+    fn running(self) -> f64 {
+        self.begun() - self.finished()
     }
 }
 
@@ -117,6 +159,9 @@ impl World {
         let namespace = &self.args.namespace;
         let (high, low) = (variant >> 8 & 0xff, variant & 0xff);
         let _ = write!(text, "vllm:{name}{{engine=\"{engine}\",model_name=\"v-{variant}\",");
+        if name == "cache_config_info" {
+            text.push_str(CACHE);
+        }
         if variant + self.args.hostile >= self.args.variants {
             let _ = write!(text, "ballast=\"{:0HOSTILE_LABEL$}\",", 0);
         }

@@ -6,18 +6,21 @@
 #   N.quiet.PART_ms_s                     CPU a second of each part while nobody asks anything
 #   N.S.cC.{per_second,p50_ms,p99_ms,p999_ms,answers,bytes,seconds,PART_ms}   reads on C connections, and CPU of each part during them
 #   N.S.list.{lists,p50_ms,p99_ms,bytes}  everything at once
-#   N.aggregated-S.rR.{p50_ms,p99_ms,…}   16 connections through the API server, round R
+#   N.aggregated-S.{p50_ms,p99_ms,…}      16 connections through the API server
 #   N.age.{evidence,scrape,above}_{p50,p99}_s   ages: of the evidence in wva's answers, of the newest sample, and what wva adds
 #   N.S.rss.{start,steady,most,peak}_mib  resident memory
 #   N.evaluation_s                        the mean time of an evaluation
 #   decide.N_ms                           deciding alone
+#
+# Each run has a file of its own.
 
 parts=(wva adapter prometheus kube-apiserver stub)
 
 # measure VARIANTS: everything at one size, from a fresh start of both servers.
 measure() {
-  local variants=$1 connections server round
-  grow "$variants"
+  local variants=$1 connections server
+  stop adapter
+  stop wva
   say "$variants variants: $QUIET_SECONDS s of nothing but scrapes"
   quiet "$variants.series_only"
   start_servers "$variants"
@@ -28,12 +31,10 @@ measure() {
       reads "$variants" "$server" "$connections"
     done
   done
-  for ((round = 1; round <= ROUNDS; round++)); do
-    for server in aggregated-stub aggregated-wva; do
-      ask "$variants.$server.r$round" reads "$server" --variants "$variants" --connections 16 --seconds "$LOAD_SECONDS"
-    done
+  for server in aggregated-stub aggregated-wva; do
+    ask "$variants.$server" reads "$server" --variants "$variants" --connections 16 --seconds "$LOAD_SECONDS"
   done
-  say "$variants variants through the API server: $(seen "$variants.aggregated-wva.r1.p50_ms") ms, the stub $(seen "$variants.aggregated-stub.r1.p50_ms") ms at the median"
+  say "$variants variants through the API server: $(seen "$variants.aggregated-wva.p50_ms") ms, the stub $(seen "$variants.aggregated-stub.p50_ms") ms at the median"
   for server in adapter wva; do
     ask "$variants.$server.list" list "$server" --seconds "$LIST_SECONDS"
     say "$variants variants in one list from $server: $(seen "$variants.$server.list.p50_ms") ms at the median"
@@ -62,8 +63,7 @@ series_are() {
 # start_servers VARIANTS: wva with a number for each, then the adapter over its series, and both settled.
 start_servers() {
   local began=$EPOCHREALTIME
-  # V1 looks at the least, as the adapter does; ANALYZER measures another.
-  configure "$release_namespace" "analyzerName: ${ANALYZER:-saturation-percent}"
+  [ -z "${ANALYZER:-}" ] || configure "$release_namespace" "analyzerName: $ANALYZER"
   MAX_STALE=5m start_wva wva "$wva_port"
   kubectl get apiservice v1beta1.external.metrics.k8s.io -o jsonpath='{.spec.caBundle}' | base64 -d >"$BED/wva-ca.crt"
   figure "$1.wva.rss.start_mib" "$(rss wva)"

@@ -1,5 +1,6 @@
 # shellcheck shell=bash
-# The figures as Markdown: each bound with its ratio, then everything that was seen. Reads $FIGURES; measures nothing. Sourced by compare.
+# The figures as Markdown: each bound with its ratio, then everything that was seen. Reads the figures of all runs; measures nothing.
+# Sourced by compare.
 
 begin_mark='<!-- begin: written by tests/perf/compare -->'
 end_mark='<!-- end: written by tests/perf/compare -->'
@@ -20,8 +21,8 @@ write_document() {
 table() {
   local variants
   cat <<MARKDOWN
-$(seen run.date), commit $(seen run.commit), on $(seen run.machine); prometheus-adapter $(seen run.adapter), Kubernetes $(seen run.kubernetes),
-Prometheus $(seen run.prometheus) with a scrape every $(seen run.scrape).
+$(first run.date), commit $(first run.commit), on $(first run.machine); prometheus-adapter $(first run.adapter), Kubernetes $(first run.kubernetes),
+Prometheus $(first run.prometheus) with a scrape every $(first run.scrape). Medians of ${#ALL_FIGURES[@]} runs; in brackets the least and the most.
 
 | what | wva | beside it | ratio or bound | | aim |
 |---|---|---|---|---|---|
@@ -33,7 +34,32 @@ MARKDOWN
   done
 }
 
-sizes() { sed -n 's/^\([0-9]*\)\.quiet\.seconds .*/\1/p' "$FIGURES"; }
+sizes() { sed -n 's/^\([0-9]*\)\.quiet\.seconds .*/\1/p' "${ALL_FIGURES[0]}"; }
+
+# first KEY: what is the same in all runs
+first() { FIGURES=${ALL_FIGURES[0]} seen "$1"; }
+
+# runs COMMAND...: what COMMAND prints of each run, on one line
+runs() {
+  local FIGURES
+  for FIGURES in "${ALL_FIGURES[@]}"; do "$@"; done | tr '\n' ' '
+}
+
+# median VALUES: of a list in one word
+median() { tr ' ' '\n' <<<"$1" | grep . | sort -g | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'; }
+
+# typical KEY: the median of all runs
+typical() { median "$(runs seen "$1")"; }
+
+# spread VALUES: the least and the most, in brackets; nothing where there is one
+spread() {
+  local least most
+  read -r least most < <(tr ' ' '\n' <<<"$1" | grep . | sort -g | sed -n '1p;$p' | tr '\n' ' ')
+  [ "$least" = "$most" ] || echo " ($(short "$least") to $(short "$most"))"
+}
+
+# ratios ABOVE BELOW: of two lists, run by run
+ratios() { paste <(tr ' ' '\n' <<<"$1" | grep .) <(tr ' ' '\n' <<<"$2" | grep .) | awk '{ printf "%s ", $1 / $2 }'; }
 
 # grouped NUMBER: 10000 as 10,000
 grouped() { sed -E ':a; s/^([0-9]+)([0-9]{3})/\1,\2/; ta' <<<"$1"; }
@@ -46,72 +72,77 @@ mark() { if awk "BEGIN { exit !($1) }"; then echo ✓; else echo ✗; fi; }
 # row CELL...: six of them
 row() { echo "| $1 | $2 | $3 | $4 | $5 | $6 |"; }
 
-# times_more WHAT OURS THEIRS UNIT BOUND AIM: ours is at least BOUND times theirs
+# What follows takes lists, a value a run. times_more WHAT OURS THEIRS UNIT BOUND AIM: ours is at least BOUND times theirs
 times_more() {
-  local ratio
-  ratio=$(awk "BEGIN { print $2 / $3 }")
-  row "$1" "$(short "$2")$4" "$(short "$3")$4" "$(short "$ratio")×, at least $5×" "$(mark "$ratio >= $5")" "$6"
+  local all ratio
+  all=$(ratios "$2" "$3")
+  ratio=$(median "$all")
+  row "$1" "$(short "$(median "$2")")$4" "$(short "$(median "$3")")$4" "$(short "$ratio")×$(spread "$all"), at least $5×" "$(mark "$ratio >= $5")" "$6"
 }
 
 # times_less WHAT OURS THEIRS UNIT BOUND AIM: theirs is at least BOUND times ours
 times_less() {
-  local ratio
-  ratio=$(awk "BEGIN { print $3 / $2 }")
-  row "$1" "$(short "$2")$4" "$(short "$3")$4" "1/$(short "$ratio"), at most 1/$5" "$(mark "$ratio >= $5")" "$6"
+  local all ratio
+  all=$(ratios "$3" "$2")
+  ratio=$(median "$all")
+  row "$1" "$(short "$(median "$2")")$4" "$(short "$(median "$3")")$4" "1/$(short "$ratio")$(spread "$all"), at most 1/$5" "$(mark "$ratio >= $5")" "$6"
 }
 
 # within WHAT OURS THEIRS UNIT BOUND AIM: ours is at most BOUND times theirs
 within() {
-  local ratio
-  ratio=$(awk "BEGIN { print $2 / $3 }")
-  row "$1" "$(short "$2")$4" "$(short "$3")$4" "$(short "$ratio")×, at most $5×" "$(mark "$ratio <= $5")" "$6"
+  local all ratio
+  all=$(ratios "$2" "$3")
+  ratio=$(median "$all")
+  row "$1" "$(short "$(median "$2")")$4" "$(short "$(median "$3")")$4" "$(short "$ratio")×$(spread "$all"), at most $5×" "$(mark "$ratio <= $5")" "$6"
 }
 
 # at_most WHAT OURS BESIDE UNIT BOUND AIM
-at_most() { row "$1" "$(short "$2")$4" "$3" "at most $5$4" "$(mark "$2 <= $5")" "$6"; }
+at_most() {
+  local ours
+  ours=$(median "$2")
+  row "$1" "$(short "$ours")$4$(spread "$2")" "$3" "at most $5$4" "$(mark "$ours <= $5")" "$6"
+}
 
 bounds() {
-  local n first last
-  read -r first _ < <(sizes | tr '\n' ' ')
+  local n small last
+  read -r small _ < <(sizes | tr '\n' ' ')
   last=$(sizes | tail -n 1)
-  n="$(grouped "$first") variants"
-  times_more "answers/s, 64 connections, $n, against the adapter" "$(seen "$first.wva.c64.per_second")" "$(seen "$first.adapter.c64.per_second")" "" 12 20×
-  times_more "the same against the stub" "$(seen "$first.wva.c64.per_second")" "$(seen "$first.stub.c64.per_second")" "" 0.6 ""
+  n="$(grouped "$small") variants"
+  times_more "answers/s, 64 connections, $n, against the adapter" "$(runs seen "$small.wva.c64.per_second")" "$(runs seen "$small.adapter.c64.per_second")" "" 12 20×
+  times_more "the same against the stub" "$(runs seen "$small.wva.c64.per_second")" "$(runs seen "$small.stub.c64.per_second")" "" 0.6 ""
   local variants connections percentile
   for variants in $(sizes); do
     n="$(grouped "$variants") variants"
     for connections in 64 1; do
       times_less "p99, $connections connection$([ $connections = 1 ] || echo s), $n, against the adapter" \
-        "$(seen "$variants.wva.c$connections.p99_ms")" "$(seen "$variants.adapter.c$connections.p99_ms")" " ms" 10 1/20
+        "$(runs seen "$variants.wva.c$connections.p99_ms")" "$(runs seen "$variants.adapter.c$connections.p99_ms")" " ms" 10 1/20
     done
     times_less "CPU an answer, 64 connections, $n, with Prometheus's share and all evaluations, against the adapter" \
-      "$(cpu_us "$variants" wva)" "$(cpu_us "$variants" adapter)" " µs" 15 1/40
+      "$(runs cpu_us "$variants" wva)" "$(runs cpu_us "$variants" adapter)" " µs" 15 1/40
     for percentile in p50 p99; do
       within "$percentile through the API server, 16 connections, $n, against the stub behind it" \
-        "$(middle "$variants" aggregated-wva "$percentile")" "$(middle "$variants" aggregated-stub "$percentile")" " ms" 1.2 1.05×
+        "$(runs seen "$variants.aggregated-wva.${percentile}_ms")" "$(runs seen "$variants.aggregated-stub.${percentile}_ms")" " ms" 1.2 1.05×
     done
   done
   if [ "$last" -ge 10000 ]; then
-    times_less "one list of $(grouped "$last") items, median, against the adapter" "$(seen "$last.wva.list.p50_ms")" "$(seen "$last.adapter.list.p50_ms")" " ms" 20 1/50
+    times_less "one list of $(grouped "$last") items, median, against the adapter" "$(runs seen "$last.wva.list.p50_ms")" "$(runs seen "$last.adapter.list.p50_ms")" " ms" 20 1/50
   fi
-  within "resident memory, $(grouped "$first") variants, against the adapter" "$(seen "$first.wva.rss.steady_mib")" "$(seen "$first.adapter.rss.steady_mib")" " MiB" 1 ""
+  within "resident memory, $(grouped "$small") variants, against the adapter" "$(runs seen "$small.wva.rss.steady_mib")" "$(runs seen "$small.adapter.rss.steady_mib")" " MiB" 1 ""
   if [ "$last" -ge 10000 ]; then
     n="$(grouped "$last") variants and $(grouped $((last * 2))) pods"
-    at_most "resident memory, $n, steady" "$(seen "$last.wva.rss.steady_mib")" "adapter $(short "$(seen "$last.adapter.rss.steady_mib")") MiB" " MiB" 192 "the adapter's"
-    at_most "resident memory, $n, during an evaluation" "$(seen "$last.wva.rss.most_mib")" "adapter $(short "$(seen "$last.adapter.rss.most_mib")") MiB" " MiB" 320 "the adapter's"
-    at_most "age of the evidence in the answer, $n, above the scrape's own, p99" "$(seen "$last.age.above_p99_s")" "answer $(short "$(seen "$last.age.evidence_p99_s")") s, scrape $(short "$(seen "$last.age.scrape_p99_s")") s" " s" 8 "3 s"
+    at_most "resident memory, $n, steady" "$(runs seen "$last.wva.rss.steady_mib")" "adapter $(short "$(typical "$last.adapter.rss.steady_mib")") MiB" " MiB" 192 "the adapter's"
+    at_most "resident memory, $n, during an evaluation" "$(runs seen "$last.wva.rss.most_mib")" "adapter $(short "$(typical "$last.adapter.rss.most_mib")") MiB" " MiB" 320 "the adapter's"
+    at_most "age of the evidence in the answer, $n, above the scrape's own, p99" "$(runs seen "$last.age.above_p99_s")" "answer $(short "$(typical "$last.age.evidence_p99_s")") s, scrape $(short "$(typical "$last.age.scrape_p99_s")") s" " s" 8 "3 s"
   fi
   decide_bounds
 }
 
 decide_bounds() {
-  at_most "deciding 10,000 variants (criterion, median)" "$(seen decide.10000_ms)" "" " ms" 50 "20 ms"
+  at_most "deciding 10,000 variants (criterion, median)" "$(runs seen decide.10000_ms)" "" " ms" 50 "20 ms"
   # Linear: a variant costs at most twice as much among 100,000, which no cache holds, as among 100.
-  local few many
-  few=$(awk "BEGIN { print $(seen decide.100_ms) * 1e6 / 100 }")
-  many=$(awk "BEGIN { print $(seen decide.100000_ms) * 1e6 / 100000 }")
-  within "deciding one variant among 100,000, against among 100" "$many" "$few" " ns" 2 ""
+  within "deciding one variant among 100,000, against among 100" "$(runs ns_each 100000)" "$(runs ns_each 100)" " ns" 2 ""
 }
+ns_each() { awk -v ms="$(seen "decide.$1_ms")" -v variants="$1" 'BEGIN { print ms * 1e6 / variants }'; }
 
 # cpu_us VARIANTS SERVER: processor time an answer at 64 connections, in µs: the server's own and what Prometheus does for it. Ours is
 # all that Prometheus does above scraping the pods; the adapter's all that it does above what it did while nobody asked, so the
@@ -126,13 +157,7 @@ cpu_us() {
     }'
 }
 
-# middle VARIANTS SERVER PERCENTILE: the median over the rounds through the API server
-middle() {
-  awk -v prefix="$1.$2.r" -v field=".$3_ms" 'index($1, prefix) == 1 && substr($1, length($1) - length(field) + 1) == field { print $2 }' "$FIGURES" |
-    sort -n | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'
-}
-
-# details VARIANTS: everything at one size
+# details VARIANTS: everything at one size, medians of the runs
 details() {
   local variants=$1 server connections key
   cat <<MARKDOWN
@@ -143,27 +168,27 @@ details() {
 $(for connections in 1 16 64; do
     for server in adapter wva stub; do
       key=$variants.$server.c$connections
-      echo "| $server | $connections | $(short "$(seen "$key.per_second")") | $(short "$(seen "$key.p50_ms")") | $(short "$(seen "$key.p99_ms")") | $(short "$(seen "$key.p999_ms")") | $(seen "$key.bytes") |"
+      echo "| $server | $connections | $(short "$(typical "$key.per_second")") | $(short "$(typical "$key.p50_ms")") | $(short "$(typical "$key.p99_ms")") | $(short "$(typical "$key.p999_ms")") | $(typical "$key.bytes") |"
     done
   done
   for server in wva stub; do
-    echo "| $server, through the API server | 16 | | $(short "$(middle "$variants" aggregated-$server p50)") | $(short "$(middle "$variants" aggregated-$server p99)") | | |"
+    echo "| $server, through the API server | 16 | | $(short "$(typical "$variants.aggregated-$server.p50_ms")") | $(short "$(typical "$variants.aggregated-$server.p99_ms")") | | |"
   done)
 
 Everything in one list: $(for server in adapter wva; do
     key=$variants.$server.list
-    echo "$server $(short "$(seen "$key.p50_ms")") ms at the median and $(short "$(seen "$key.p99_ms")") ms at p99 for $(grouped $(($(seen "$key.bytes") / 1024))) KiB;"
+    echo "$server $(short "$(typical "$key.p50_ms")") ms at the median and $(short "$(typical "$key.p99_ms")") ms at p99 for $(grouped $(($(typical "$key.bytes") / 1024))) KiB;"
   done | tr '\n' ' ' | sed 's/; $/./')
 Processor while nobody asks, in ms a second: wva $(a_second "$variants.quiet" wva), adapter $(a_second "$variants.quiet" adapter), Prometheus $(a_second "$variants.quiet" prometheus)
-($(a_second "$variants.series_only" prometheus) when it only scrapes the pods), API server $(a_second "$variants.quiet" kube-apiserver). An evaluation takes $(short "$(seen "$variants.evaluation_s")") s.
+($(a_second "$variants.series_only" prometheus) when it only scrapes the pods), API server $(a_second "$variants.quiet" kube-apiserver). An evaluation takes $(short "$(typical "$variants.evaluation_s")") s.
 Resident, steady / at most in a minute / most ever: wva $(memories "$variants" wva) MiB, adapter $(memories "$variants" adapter) MiB.
-Evidence in wva's answers: $(seen "$variants.age.evidence_p50_s") s old at the median and $(seen "$variants.age.evidence_p99_s") s at p99, the newest sample in Prometheus $(seen "$variants.age.scrape_p50_s") s and $(seen "$variants.age.scrape_p99_s") s;
-above the scrape's own age $(seen "$variants.age.above_p50_s") s at the median, $(seen "$variants.age.above_p99_s") s at p99, $(seen "$variants.age.above_most_s") s at most.
+Evidence in wva's answers: $(typical "$variants.age.evidence_p50_s") s old at the median and $(typical "$variants.age.evidence_p99_s") s at p99, the newest sample in Prometheus $(typical "$variants.age.scrape_p50_s") s and $(typical "$variants.age.scrape_p99_s") s;
+above the scrape's own age $(typical "$variants.age.above_p50_s") s at the median, $(typical "$variants.age.above_p99_s") s at p99, $(typical "$variants.age.above_most_s") s at most.
 
 MARKDOWN
 }
 
 # a_second KEY PART: ms of processor a second
-a_second() { awk "BEGIN { printf \"%.0f\", $(seen "$1.$2_ms") / $(seen "$1.seconds") }"; }
+a_second() { awk "BEGIN { printf \"%.0f\", $(typical "$1.$2_ms") / $(typical "$1.seconds") }"; }
 
-memories() { echo "$(short "$(seen "$1.$2.rss.steady_mib")") / $(short "$(seen "$1.$2.rss.most_mib")") / $(short "$(seen "$1.$2.rss.peak_mib")")"; }
+memories() { echo "$(short "$(typical "$1.$2.rss.steady_mib")") / $(short "$(typical "$1.$2.rss.most_mib")") / $(short "$(typical "$1.$2.rss.peak_mib")")"; }

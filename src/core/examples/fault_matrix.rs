@@ -16,20 +16,25 @@ mod matrix;
 mod page;
 
 use wva_core::analyze::finding::Analyzer;
+use wva_core::sim::Rng;
 
 use matrix::cases::Case;
 use matrix::compare::{Comparison, Timeline};
 use matrix::{Cell, kinds, name, shares, signals};
 
-const USAGE: &str = "Usage: fault_matrix [--ci] [--all-views] [--seeds N] [--write FILE] [--failing] [--show]\n\
-                     [--known FILE]\n\
+const USAGE: &str = "Usage: fault_matrix [--ci] [--all-views] [--seeds N] [--random N [--draw D]] [--write FILE]\n\
+                     [--failing] [--show] [--known FILE]\n\
                      and to choose: [--analyzer A] [--signal S] [--fault F] [--share P] [--case WORDS]\n\
                      --ci: a short form, every cell with one load     --failing: each failing cell by load\n\
+                     --random: N of all cells, each with a seed of its own, never those of the page; another D draws others\n\
                      --known: only what FILE, a page made with --write, does not list as failing is a failure\n\
                      --show: the numbers of both runs, every 15 s";
 
 /// How often it says how far it is.
 const TELL_EVERY: Duration = Duration::from_secs(10);
+
+/// The seeds of cells that are drawn at random begin here: no constant was ever chosen by them.
+const RANDOM_SEEDS: u64 = 1_000_000;
 
 /// What is asked for.
 #[derive(Debug, Default)]
@@ -39,13 +44,15 @@ struct Args {
     failing: bool,
     show: bool,
     seeds: u64,
+    random: Option<usize>,
+    draw: u64,
     write: Option<String>,
     known: Option<String>,
     chosen: BTreeMap<&'static str, String>,
 }
 
 fn parsed(mut words: impl Iterator<Item = String>) -> Result<Args, String> {
-    let mut args = Args { seeds: 1, ..Args::default() };
+    let mut args = Args { seeds: 1, draw: 1, ..Args::default() };
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or_else(|| format!("{word} needs a value\n{USAGE}"));
         match word.as_str() {
@@ -54,6 +61,10 @@ fn parsed(mut words: impl Iterator<Item = String>) -> Result<Args, String> {
             "--failing" => args.failing = true,
             "--show" => args.show = true,
             "--seeds" => args.seeds = value()?.parse().map_err(|error| format!("--seeds: {error}"))?,
+            "--random" => {
+                args.random = Some(value()?.parse().map_err(|error| format!("--random: {error}"))?);
+            }
+            "--draw" => args.draw = value()?.parse().map_err(|error| format!("--draw: {error}"))?,
             "--write" => args.write = Some(value()?),
             "--known" => args.known = Some(value()?),
             "--analyzer" => drop(args.chosen.insert("analyzer", value()?)),
@@ -80,7 +91,7 @@ impl Args {
     }
 
     fn cells(&self) -> Vec<Cell> {
-        let cases = if self.all_views { Case::all() } else { Case::in_turns() };
+        let cases = if self.all_views || self.random.is_some() { Case::all() } else { Case::in_turns() };
         let mut cells = Vec::new();
         for analyzer in Analyzer::ALL.into_iter().filter(|own| self.chose("analyzer", own.as_str())) {
             for signals in signals(analyzer).into_iter().filter(|own| self.chose("signal", &name(*own))) {
@@ -100,8 +111,22 @@ impl Args {
             let turn = cells.chunks(cases.len().max(1)).enumerate();
             cells = turn.map(|(index, cells)| cells[index * 7 % cells.len()]).collect();
         }
-        cells.into_iter().filter(|cell| self.chose("case", &cell.case.name())).collect()
+        cells.retain(|cell| self.chose("case", &cell.case.name()));
+        match self.random {
+            Some(count) => drawn(&cells, count, self.draw),
+            None => cells,
+        }
     }
+}
+
+/// So many of `cells`, each as often as chance has it and with a seed of its own.
+fn drawn(cells: &[Cell], count: usize, draw: u64) -> Vec<Cell> {
+    let mut rng = Rng::stream(draw, RANDOM_SEEDS);
+    let mut next = || {
+        let cell = cells.get(usize::try_from(rng.bits()).ok()? % cells.len().max(1))?;
+        Some(Cell { seed: RANDOM_SEEDS + rng.bits() % RANDOM_SEEDS, ..*cell })
+    };
+    (0..count).map_while(|_| next()).collect()
 }
 
 /// Does `work` for each of `items` on all processors, in their order, and says now and then how far it is.
@@ -147,7 +172,7 @@ fn main() -> ExitCode {
     };
     let begun = Instant::now();
     let cells = args.cells();
-    let free = by_key("without faults", &cells, Cell::free);
+    let free = by_key("without faults", &cells, key, Cell::free);
     if args.show {
         cells.iter().for_each(|cell| show(cell, &free[&key(cell)]));
         return ExitCode::SUCCESS;
@@ -190,18 +215,23 @@ fn compared(cells: Vec<Cell>, free: &BTreeMap<Key, Timeline>) -> Vec<(Cell, Comp
     });
     let open = cells.iter().zip(&first).filter(|(_, (_, bent))| bent.is_some());
     let open: Vec<Cell> = open.map(|(cell, _)| *cell).collect();
-    let others = by_key("without faults, other seeds", &open, Cell::others);
+    let others = by_key("without faults, other seeds", &open, |cell| (cell.analyzer, cell.case), Cell::others);
     let last = |(cell, (alone, bent)): (Cell, (Comparison, Option<Timeline>))| match bent {
-        Some(bent) => (cell, cell.compared(&bent, &free[&key(&cell)], || &others[&key(&cell)])),
+        Some(bent) => (cell, cell.compared(&bent, &free[&key(&cell)], || &others[&(cell.analyzer, cell.case)])),
         None => (cell, alone),
     };
     cells.into_iter().zip(first).map(last).collect()
 }
 
 /// What `runs` gives for each key of `cells`.
-fn by_key<R: Send>(what: &str, cells: &[Cell], runs: impl Fn(&Cell) -> R + Sync) -> BTreeMap<Key, R> {
+fn by_key<K: Ord, R: Send>(
+    what: &str,
+    cells: &[Cell],
+    key: impl Fn(&Cell) -> K,
+    runs: impl Fn(&Cell) -> R + Sync,
+) -> BTreeMap<K, R> {
     let mut wanted = cells.to_vec();
-    wanted.sort_by_key(key);
+    wanted.sort_by_key(&key);
     wanted.dedup_by_key(|cell| key(cell));
     let found = all(what, &wanted, runs);
     wanted.iter().map(key).zip(found).collect()
