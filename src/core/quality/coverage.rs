@@ -95,8 +95,10 @@ const UNDER_WAY: f64 = 2.0;
 const MANY_FINISHED: f64 = 10.0;
 /// Clients give up where more than this times as many requests begin as finish.
 const MOST_STAYED: f64 = 1.25;
-/// Sequence-seconds that gaps between tokens may show beyond the most that a scrape saw running.
+/// Sequence-seconds a second that gaps between tokens may show for each request that runs in the mean,
 const ABOVE_RUNNING: f64 = 1.3;
+/// and how many more by chance: scrapes see what runs at moments.
+const MIN_ABOVE_RUNNING: f64 = 2.0;
 /// And the share of the running ones that latencies must account for, where nobody waits.
 const BELOW_RUNNING: f64 = 0.6;
 
@@ -291,7 +293,9 @@ fn sums(span: &Span<'_>, usual: Option<&Usual>) -> SignalSet {
             &[GenerationTokens, InterTokenLatencyCount],
         ),
         (
-            gap_seconds.is_some_and(|seconds| shown(seconds) > ABOVE_RUNNING * most + 2.0),
+            gap_seconds.is_some_and(|seconds| {
+                shown(seconds) > ABOVE_RUNNING * mean + ((most - mean) / 2.0).max(MIN_ABOVE_RUNNING)
+            }),
             &[InterTokenLatencySum, Running],
         ),
         (
