@@ -215,9 +215,12 @@ fn compared(cells: Vec<Cell>, free: &BTreeMap<Key, Timeline>) -> Vec<(Cell, Comp
     });
     let open = cells.iter().zip(&first).filter(|(_, (_, bent))| bent.is_some());
     let open: Vec<Cell> = open.map(|(cell, _)| *cell).collect();
-    let others = by_key("without faults, other seeds", &open, |cell| (cell.analyzer, cell.case), Cell::others);
+    let others =
+        by_key("without faults, other seeds", &open, |cell| (cell.analyzer, cell.case), Cell::others);
     let last = |(cell, (alone, bent)): (Cell, (Comparison, Option<Timeline>))| match bent {
-        Some(bent) => (cell, cell.compared(&bent, &free[&key(&cell)], || &others[&(cell.analyzer, cell.case)])),
+        Some(bent) => {
+            (cell, cell.compared(&bent, &free[&key(&cell)], || &others[&(cell.analyzer, cell.case)]))
+        }
         None => (cell, alone),
     };
     cells.into_iter().zip(first).map(last).collect()

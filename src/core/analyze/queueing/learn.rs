@@ -23,12 +23,17 @@ pub struct Parameters {
     /// The newest accepted observation of each load, newest last. Empty with upstream's way.
     #[serde(default)]
     pub seen: Vec<Environment>,
+    /// What held before each of the last new starts, newest last.
+    #[serde(default)]
+    pub before: Vec<Service>,
 }
 
 /// After this many cycles of refusals it is the parameters that are wrong, not the observations.
 pub const PATIENCE: u32 = 3;
 /// Loads kept, each twice the one before it: from 1 request to 256.
 const LOADS: usize = 8;
+/// Earlier parameters kept: a signal that is told wrongly for some minutes makes two new starts when it begins and when it ends.
+const EARLIER: usize = 4;
 
 /// The parameters after the environments of one cycle. With none, or when no filter can be built, they stay.
 #[must_use]
@@ -65,7 +70,14 @@ fn follow(start: &Start, now: &[Environment], compat: Compat) -> Option<Paramete
 
 fn kept(filter: &Filter, nis: Option<f64>) -> Option<Parameters> {
     let service = service(filter.state)?;
-    Some(Parameters { service, covariance: filter.covariance, nis, refused: 0, seen: Vec::new() })
+    Some(Parameters {
+        service,
+        covariance: filter.covariance,
+        nis,
+        refused: 0,
+        seen: Vec::new(),
+        before: Vec::new(),
+    })
 }
 
 fn service([alpha, beta, gamma]: Vec3) -> Option<Service> {
@@ -76,7 +88,7 @@ fn service([alpha, beta, gamma]: Vec3) -> Option<Service> {
 /// for [`PATIENCE`] cycles more.
 fn robust(stored: Option<&Parameters>, now: &[Environment], compat: Compat) -> Option<Parameters> {
     let Some(stored) = stored else {
-        return refit(&[], now, compat);
+        return refit(&[], &[], now, compat);
     };
     let covariance = symmetric(stored.covariance).then_some(stored.covariance);
     let start = Start::stored(stored.service, covariance);
@@ -98,24 +110,41 @@ fn robust(stored: Option<&Parameters>, now: &[Environment], compat: Compat) -> O
     if next.refused == 0 || !next.refused.is_multiple_of(PATIENCE) {
         return Some(next);
     }
-    Some(refit(&next.seen, now, compat).unwrap_or(next))
+    let Some(mut started) = refit(&next.seen, &next.before, now, compat) else { return Some(next) };
+    started.before = next.before;
+    started.before.push(stored.service);
+    let surplus = started.before.len().saturating_sub(EARLIER);
+    started.before.drain(..surplus);
+    Some(started)
 }
 
-/// A new start: the fit over all loads seen, if it explains what is seen now; otherwise what was seen before no longer
-/// holds, and is forgotten. `None` when neither does.
-fn refit(before: &[Environment], now: &[Environment], compat: Compat) -> Option<Parameters> {
+/// A new start: what held before an earlier one, if it explains what is seen now, since a signal that was told wrongly for a while
+/// looks like an engine that changed and changed back; else the fit over all loads seen; else what was seen before no longer holds,
+/// and is forgotten. `None` when none of these explains it.
+fn refit(
+    before: &[Environment],
+    earlier: &[Service],
+    now: &[Environment],
+    compat: Compat,
+) -> Option<Parameters> {
     let window = |before: &[Environment]| {
         let mut window = before.to_vec();
         now.iter().for_each(|seen| file(&mut window, seen));
         window
     };
-    let all = window(before);
-    started(all, now, compat).or_else(|| started(window(&[]), now, compat))
+    let fitted = |window: Vec<Environment>| started(service(fit(&window, compat)?)?, window, now, compat);
+    let again = |service: &Service| started(*service, window(&[]), now, compat);
+    earlier.iter().rev().find_map(again).or_else(|| fitted(window(before))).or_else(|| fitted(window(&[])))
 }
 
-/// A filter at the fit over `window`, if at least half of what is seen `now` is then likely.
-fn started(window: Vec<Environment>, now: &[Environment], compat: Compat) -> Option<Parameters> {
-    let start = Start::stored(service(fit(&window, compat)?)?, None);
+/// A filter at `service`, which was learned over `window`, if at least half of what is seen `now` is then likely.
+fn started(
+    service: Service,
+    window: Vec<Environment>,
+    now: &[Environment],
+    compat: Compat,
+) -> Option<Parameters> {
+    let start = Start::stored(service, None);
     let filter = now.iter().find_map(|first| Filter::new(&start, first, compat).ok())?;
     let steps: Vec<_> = now.iter().map(|seen| filter.clone().step(seen)).collect();
     let likely = steps.iter().filter(|step| step.accepted).count();
@@ -184,9 +213,23 @@ mod tests {
     fn a_start_has_to_make_half_of_what_is_seen_likely() {
         let (good, odd) = (seen(6.0, 1.0), seen(6.0, 3.0));
         let window = || vec![seen(2.0, 1.0), good];
-        let begins = |now: &[Environment]| started(window(), now, Compat::Corrected).is_some();
+        let service = service(fit(&window(), Compat::Corrected).unwrap()).unwrap();
+        let begins = |now: &[Environment]| started(service, window(), now, Compat::Corrected).is_some();
         assert!(begins(&[good]) && begins(&[good, odd]) && begins(&[odd, good]));
         assert!(!begins(&[odd]) && !begins(&[odd, good, odd]));
+    }
+
+    #[test]
+    fn a_signal_that_is_right_again_finds_what_was_learned_before_it_was_wrong() {
+        let told = |rate, part| Environment { ttft: seen(rate, 1.0).ttft * part, ..seen(rate, 1.0) };
+        let learned = learn(None, &[seen(2.0, 1.0), seen(6.0, 1.0)], Compat::Corrected).unwrap();
+        let cycle = |own: Parameters, part| {
+            learn(Some(&own), &[told(5.0, part), told(6.0, part)], Compat::Corrected).unwrap()
+        };
+        let halved = (0..20).fold(learned.clone(), |own, _| cycle(own, 0.5));
+        assert!(!halved.before.is_empty() && halved.service != learned.service);
+        let after = (0..i32::try_from(PATIENCE).unwrap()).fold(halved, |own, _| cycle(own, 1.0));
+        assert_eq!(after.service, learned.service);
     }
 
     #[test]

@@ -51,7 +51,14 @@ fn load(name: &str, role: Role, ready: u32, pending: u32, arrivals: &[f64]) -> L
 /// [`SERVICE`] for each name.
 fn known(names: &[&str]) -> BTreeMap<SmolStr, Parameters> {
     let covariance = tuner::process_noise(tuner::state_of(SERVICE));
-    let parameters = Parameters { service: SERVICE, covariance, nis: None, refused: 0, seen: Vec::new() };
+    let parameters = Parameters {
+        service: SERVICE,
+        covariance,
+        nis: None,
+        refused: 0,
+        seen: Vec::new(),
+        before: Vec::new(),
+    };
     names.iter().map(|name| (SmolStr::from(*name), parameters.clone())).collect()
 }
 

@@ -133,7 +133,7 @@ pub(crate) fn shares(signals: FaultSignals) -> &'static [FaultShare] {
 }
 
 /// What happens to `signals` where the outcome can be another than that of what is listed before. Where all of them show half
-/// or twice as much of all pods, that is a true picture of another load, and no fault.
+/// or twice as much, that is the true picture of a pod with another load, and no fault.
 pub(crate) fn kinds(signals: FaultSignals) -> &'static [FaultKind] {
     if signals == FaultSignals::All { &FaultKind::ALL[..3] } else { &FaultKind::ALL }
 }

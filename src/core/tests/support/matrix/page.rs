@@ -108,8 +108,8 @@ the gateway do is not changed by a fault, only what is seen of them.
 | frozen | the last value again and again, with new scrape times |
 | halved, doubled | a gauge shows half or twice as much (a share at most 1); a counter grows by half, or twice as fast |
 
-On one pod, on every second pod, or on all of them. `all counters` and `all signals` are those of pods together; where all of them show half
-or twice as much on all pods, that is a true picture of another load, and not tried.
+On one pod, on every second pod, or on all of them. `all counters` and `all signals` are those of pods together; a pod all of whose signals
+show half or twice as much is the true picture of a pod with another load, and not tried.
 
 **Fleets and loads.** Replicas that run out of sequences (32 on two A100, 300 prompt and 800 output tokens), and replicas that run out of KV
 cache (60,000 tokens on an H100, 4000 and 1000 tokens) behind a gateway that holds requests back; 1 to 9 replicas, 60 s of start-up, HPAs that
