@@ -55,8 +55,8 @@ pub(crate) fn remembered(memory: &VariantMemory, now: Timestamp) -> Cow<'_, Vari
     let net = memory.safety_net;
     let ordered = memory.ordered_from.map(|(at, _)| at);
     let own = [memory.target_since, memory.evidence, memory.blind_since, memory.withdrawn_at, ordered];
-    if memory.wanted.is_empty() && own.into_iter().chain([net.grew, net.denied]).flatten().all(|at| at <= now)
-    {
+    let all = own.into_iter().chain([net.grew, net.denied, memory.most_running.since()]);
+    if memory.wanted.is_empty() && all.flatten().all(|at| at <= now) {
         return Cow::Borrowed(memory);
     }
     let mut memory = memory.clone();
@@ -92,4 +92,5 @@ fn variant_not_after(variant: &mut VariantMemory, now: Timestamp) {
         *moment = moment.map(|at| at.min(now));
     }
     variant.wanted.not_after(now);
+    variant.most_running.not_after(now);
 }

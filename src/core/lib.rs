@@ -25,6 +25,7 @@ pub mod observe;
 pub mod optimize;
 pub mod quality;
 pub mod report;
+pub mod sequences;
 pub mod sim;
 pub mod snapshot;
 pub mod units;

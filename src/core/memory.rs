@@ -22,6 +22,7 @@ use crate::isolate::Failed;
 use crate::learn::Past;
 use crate::model::{GroupId, VariantId};
 use crate::quality::Evidence;
+use crate::sequences::MostRunning;
 use crate::units::Replicas;
 
 /// What one decision leaves for the next.
@@ -254,6 +255,9 @@ pub struct VariantMemory {
     /// What the safety net has done for it.
     #[serde(default, skip_serializing_if = "is_default")]
     pub safety_net: SafetyNet,
+    /// The most requests that were seen running in one of its engines.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub most_running: MostRunning,
 }
 
 /// What the safety net of a saturated fleet has done for one variant.

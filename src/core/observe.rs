@@ -50,6 +50,12 @@ pub fn observe(snapshot: &Snapshot, memory: Memory) -> Memory {
 fn fold(now: Timestamp, group: &ModelGroup, remembered: &mut GroupMemory) {
     remembered.idle_since = idle_since(now, group, remembered);
     remembered.observed_at = Some(now);
+    let doubted = remembered.evidence.as_ref().is_some_and(|evidence| evidence.has_doubts());
+    for state in &group.variants {
+        if let Some(own) = remembered.variants.get_mut(&state.variant.id.name) {
+            own.most_running.observe(state, doubted, now);
+        }
+    }
     if let Some(rate) = remembered.learned.as_mut().and_then(|learned| learned.rate.as_mut()) {
         rate.observe(group, remembered.evidence.as_deref(), now);
     }

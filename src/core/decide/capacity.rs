@@ -6,11 +6,12 @@ use smol_str::{SmolStr, ToSmolStr};
 use super::group::Wanting;
 use super::member::{Draft, Member, Scene};
 use super::role::newest;
+use super::sequences::parameters;
 use super::{TRANSITION_PATIENCE, latency, stand_in, words};
 use crate::analyze::finding::{Analyzer, Finding};
 use crate::analyze::reads::{self, Reads};
 use crate::analyze::saturation_token::{
-    self, Inputs, Observation, SchedulerQueue, TokenPolicy, VariantInput,
+    self, EngineParameters, Inputs, Observation, SchedulerQueue, TokenPolicy, VariantInput,
 };
 use crate::analyze::throughput;
 use crate::decision::Reason;
@@ -20,7 +21,7 @@ use crate::observe::held_by_scheduler;
 use crate::optimize::{self, Candidate, Plan, Request};
 use crate::quality::{Load, State, most_contradict, used};
 use crate::report::{Direction, Side, Stage, Step, Turn, Value};
-use crate::snapshot::{Signal, VariantState};
+use crate::snapshot::Signal;
 use crate::units::{Replicas, Requests, Seconds, Tokens, whole};
 
 /// How long an analyzer that says nothing may still speak against a removal, in cycles. Source: algorithm reference §4.5.
@@ -236,7 +237,9 @@ fn find(question: Question<'_, '_, '_>, analyzer: Analyzer, learned: &mut Learne
 
 fn tokens(question: Question<'_, '_, '_>, learned: &mut Learned) -> Finding {
     let Question { scene, score, utilisation, seen } = question;
-    let variants: Vec<_> = seen.iter().map(variant_input).collect();
+    let parameters: Vec<_> = seen.iter().map(|one| parameters(scene, one.member)).collect();
+    let variants: Vec<_> =
+        seen.iter().zip(&parameters).map(|(one, own)| variant_input(one, own.as_deref())).collect();
     let mut replicas = Vec::new();
     for (one, variant) in seen.iter().zip(&variants) {
         replicas.extend(one.loads().map(|load| observation(variant, &load)));
@@ -257,12 +260,7 @@ fn tokens(question: Question<'_, '_, '_>, learned: &mut Learned) -> Finding {
     analysis.into_finding(score, live)
 }
 
-/// Requests that an engine runs at once, by its arguments; 0 is not known.
-pub(super) fn max_sequences(state: &VariantState) -> u32 {
-    state.template.sequences().unwrap_or(0)
-}
-
-fn variant_input<'a>(one: &Seen<'_, 'a>) -> VariantInput<'a> {
+fn variant_input<'v>(one: &'v Seen<'_, '_>, parameters: Option<&'v EngineParameters>) -> VariantInput<'v> {
     let state = one.member.state;
     VariantInput {
         name: &state.variant.id.name,
@@ -272,7 +270,7 @@ fn variant_input<'a>(one: &Seen<'_, 'a>) -> VariantInput<'a> {
         gpus: state.template.gpus,
         current: one.counted,
         pending: one.pending,
-        parameters: state.template.engine.as_ref(),
+        parameters,
     }
 }
 

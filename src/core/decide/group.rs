@@ -255,6 +255,7 @@ fn publish(scene: Scene<'_>, member: &Member<'_>, draft: Draft) -> (Verdict, Var
         safety_net: before.safety_net,
         ordered_from: withdraw::ordered_from(before, desired, scene),
         withdrawn_at: before.withdrawn_at,
+        most_running: before.most_running,
     };
     let age = Seconds::between(evidence, now);
     if age > scene.max_stale {

@@ -1,7 +1,8 @@
 //! The analyzers of latency, asked from what a decision knows: the queueing model, and the legacy solver with its parameters.
 
-use super::capacity::{Question, Seen, max_sequences, queued};
+use super::capacity::{Question, Seen, queued};
 use super::member::Scene;
+use super::sequences::max_sequences;
 use crate::analyze::finding::Finding;
 use crate::analyze::inferno::{Supply, System, Wanted, data};
 use crate::analyze::queueing::capacity::means;
@@ -38,7 +39,7 @@ pub(super) fn queueing(question: Question<'_, '_, '_>, learned: &mut Learned) ->
 
 fn load(scene: Scene<'_>, one: &Seen<'_, '_>) -> Load {
     let variant = &one.member.state.variant;
-    let batch = max_sequences(one.member.state);
+    let batch = max_sequences(scene, one.member);
     // Without a scheduler (ours) first tokens stand for arrivals: they differ from them by what waits.
     let arrival = |load: &quality::Load<'_, Latencies>| {
         load.arriving().or_else(|| if scene.compat.is_upstream() { None } else { load.starting() })
@@ -123,7 +124,7 @@ fn add(
     let (state, running) = (one.member.state, one.member.scale.base());
     let unit = load.accelerator.as_ref().and_then(|name| scene.unit_costs.get(name));
     let cost = unit.map_or(load.cost, |unit| unit.cost).get() as f32;
-    let max_batch = match max_sequences(state) {
+    let max_batch = match max_sequences(scene, one.member) {
         0 => DEFAULT_BATCH,
         known => known,
     };

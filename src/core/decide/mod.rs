@@ -14,6 +14,7 @@ mod rate;
 mod role;
 mod saturated;
 mod score;
+mod sequences;
 mod share;
 mod stand_in;
 mod step;

@@ -2,14 +2,14 @@
 
 use smol_str::SmolStr;
 
-use super::capacity::{max_sequences, queue_lost};
+use super::capacity::queue_lost;
 use super::fits::Removal;
 use super::member::{Draft, Member, Scene};
 use super::role::newest;
 use super::{words, zero};
 use crate::analyze::rate::{
-    Answer, Control, Look, Memory, Process, Replica, Request, Variant, analyze, binding, default_sequences,
-    finding, turns, values,
+    Answer, Control, Look, Memory, Process, Replica, Request, Variant, analyze, binding, finding, turns,
+    values,
 };
 use crate::analyze::reads;
 use crate::decision::Reason;
@@ -19,6 +19,7 @@ use crate::model::Role;
 use crate::observe::held_by_scheduler;
 use crate::quality::{Load, Prospect, State, engines_of, is_full};
 use crate::report::{Stage, Step};
+use crate::sequences::by_device;
 use crate::snapshot::{Phase, Signal};
 use crate::units::{Replicas, Seconds, count};
 
@@ -183,11 +184,11 @@ fn variant(
     let (state, scale) = (member.state, member.scale);
     let policy = &scene.model.rate;
     let start = own.starts.expected(policy.start_up.get(), &starts_of(state));
-    let by_argument = state.template.engine.as_ref().is_some_and(|engine| engine.has_max_sequences);
-    let sequences = Some(max_sequences(state)).filter(|most| by_argument && *most > 0).map(f64::from);
+    let by_argument = state.template.sequences().map(f64::from);
     let request = known.shape.prompt().map(|prompt| Request { prompt, output: known.shape.output() });
-    let by_device = default_sequences(state.variant.accelerator.as_deref());
-    let process = Process::of(role, own, sequences, by_device);
+    // It learns what limits an engine, of whatever kind, and begins with what vLLM would run.
+    let default = f64::from(by_device(state.variant.accelerator.as_deref()));
+    let process = Process::of(role, own, by_argument, default);
     let replica =
         process.zip(request).and_then(|(process, request)| Replica::of(role, &process, request, policy));
     let processes = own.processes.unwrap_or(1.0);

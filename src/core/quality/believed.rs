@@ -106,8 +106,10 @@ pub(super) struct Instead<'a> {
     /// Contradicted lately: read from after this scrape on.
     pub(super) doubt: Option<Doubt>,
     pub(super) usual: Option<&'a Usual>,
-    /// Requests that the engine runs at once, by its arguments.
+    /// Requests that the engine runs at once at most: by its arguments, else estimated.
     pub(super) sequences: Option<f64>,
+    /// Its arguments say that.
+    pub(super) is_argument: bool,
 }
 
 impl Evidence {

@@ -6,6 +6,7 @@ use smol_str::SmolStr;
 use super::believed::{Doubt, Evidence, Instead, Usual, engine_of};
 use super::coverage::{Coverage, Known, absent, cover};
 use crate::analyze::reads::{Declared, WITNESSES};
+use crate::sequences::estimated;
 use crate::snapshot::{Replica, Signals, VariantState};
 
 /// Who judges the engines of one variant, for an analyzer that reads what is `declared`.
@@ -77,7 +78,9 @@ impl<'a> Judge<'a> {
         let instead = (!whole).then(|| {
             let (missing, _) = absent(signals, declared.needed.with(declared.optional).with(WITNESSES), now);
             let lacking = missing.with(coverage.contradicted);
-            Instead { lacking, doubt, usual: usual.map(|(_, usual)| usual), sequences: known.sequences }
+            let estimated = estimated(variant, 0).map(f64::from);
+            let (usual, is_argument) = (usual.map(|(_, usual)| usual), known.sequences.is_some());
+            Instead { lacking, doubt, usual, sequences: estimated, is_argument }
         });
         Judged { coverage, doubt: doubt.map(|doubt| (key(), doubt)), instead }
     }

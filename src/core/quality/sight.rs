@@ -302,6 +302,8 @@ impl<'a> Judge<'a> {
             kv = load.usage(|signal| load.peak(signal)).unwrap_or(kv);
             queue = waits.map_or(queue, whole);
             if hides {
+                // Whether an engine is full nobody knows whose limit is only estimated.
+                let waits = waits.filter(|_| instead.is_argument);
                 seen.queue_doubted.push((replica.pod.as_str(), waits.map(|waits| waits > 0.0)));
             }
         }

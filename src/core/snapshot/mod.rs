@@ -104,11 +104,10 @@ pub struct Template {
 }
 
 impl Template {
-    /// Requests that an engine runs at once, by its arguments.
+    /// Requests that an engine runs at once at most, when its arguments say it.
     #[must_use]
     pub fn sequences(&self) -> Option<u32> {
-        let engine = self.engine.as_ref()?;
-        u32::try_from(engine.max_sequences).ok().filter(|most| *most > 0)
+        self.engine.as_ref()?.sequences()
     }
 }
 

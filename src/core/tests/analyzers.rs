@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::support::world::{World, at};
 use wva_core::analyze::finding::Analyzer;
+use wva_core::analyze::saturation_token::parameters::{Engine, EngineParameters};
 use wva_core::decision::{Reason, Target, Verdict};
 use wva_core::model::{Beside, ClassTarget, Compat, LatencyTargets, Quota, ServiceClass, StepLimit};
 use wva_core::report::{Direction, Stage, Step};
@@ -96,6 +97,37 @@ fn tokens_that_are_spare_let_replicas_go_and_the_report_says_when_more_would_com
     assert_eq!((target(&outcome).desired.get(), target(&outcome).reason), (2, Reason::ScaleDown));
     let turn = &steps(&outcome, Stage::Analyze)[0].turns[0];
     assert_eq!((turn.to, turn.at), (Direction::More, 0.85 * 320_000.0));
+}
+
+#[test]
+fn an_h100_without_the_argument_was_once_sized_by_256_sequences_and_is_by_upstreams_rules() {
+    let capacity = |analyzer: Analyzer, compat: Compat, argument: Option<i64>| {
+        let mut world = fleet(analyzer, (0.2, 0.0));
+        world.policy.compat = compat;
+        world.policy.global.default.queueing.targets =
+            Some(LatencyTargets { ttft_ms: 60_000.0, itl_ms: 60_000.0 });
+        let mut snapshot = serving(&world, 2.0);
+        let state = &mut snapshot.groups.values_mut().next().unwrap().variants[0];
+        let engine = EngineParameters::defaults(Engine::Vllm);
+        let max_sequences = argument.unwrap_or(engine.max_sequences);
+        let engine = EngineParameters { max_sequences, has_max_sequences: argument.is_some(), ..engine };
+        (state.template.engine, state.variant.accelerator) = (Some(engine), Some("H100".into()));
+        for engine in state.replicas.iter_mut().flat_map(|replica| replica.engines.values_mut()) {
+            engine.add(Signal::KvCapacity, [Sample { at: at(-1), value: 1e7 }]);
+        }
+        let outcome = decide(&snapshot, &observe(&snapshot, world.memory.clone()), &world.policy);
+        let values = steps(&outcome, Stage::Analyze)[0].values.clone();
+        values.into_iter().find(|value| value.name.starts_with("capacity of a replica")).unwrap().value
+    };
+    for analyzer in [Analyzer::Saturation, Analyzer::QueueingModel] {
+        let by = |compat, argument| capacity(analyzer, compat, argument).to_bits();
+        let ours = Compat::Corrected;
+        assert_eq!(by(ours, None), by(ours, Some(1024)), "{analyzer:?}");
+        assert_ne!(by(ours, None), by(ours, Some(256)), "{analyzer:?}");
+        for theirs in [Compat::Upstream, Compat::UpstreamJune] {
+            assert_eq!(by(theirs, None), by(theirs, Some(256)), "{analyzer:?}");
+        }
+    }
 }
 
 #[test]

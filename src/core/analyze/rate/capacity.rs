@@ -14,13 +14,6 @@
 use crate::learn::{StepTime, VariantKnowledge};
 use crate::model::{RatePolicy, Role};
 
-/// Sequences that a process runs at most when nobody says: vLLM's own default on a device of less than 70 GiB, and on an A100.
-const SEQUENCES: f64 = 256.0;
-/// The same on a larger device (vLLM 0.32, the defaults of its API server).
-const SEQUENCES_OF_LARGE_DEVICES: f64 = 1024.0;
-/// Devices of at least 70 GiB, as labels of nodes and of variants name them.
-const LARGE_DEVICES: [&str; 11] =
-    ["H100", "H200", "H800", "H20", "B100", "B200", "B300", "MI300", "MI325", "MI350", "MI355"];
 /// Share of the KV cache that may be planned with: above it, running sequences have no room to grow and preempt each other.
 const CACHE: f64 = 0.9;
 /// What sequences hold is measured, and believed when it is this much above what mean sizes say: the mean of a large request
@@ -55,14 +48,6 @@ pub struct Replica {
     pub each: f64,
     /// Requests a second that it may be asked: its share of utilisation, or what keeps the time to first token.
     pub allowed: f64,
-}
-
-/// Sequences that a process on such a device runs at most when nobody says. A slice of a device (MIG) is a small one.
-#[must_use]
-pub fn default_sequences(accelerator: Option<&str>) -> f64 {
-    let name = accelerator.unwrap_or_default().to_ascii_uppercase();
-    let is_large = LARGE_DEVICES.iter().any(|device| name.contains(device)) && !name.contains("MIG");
-    if is_large { SEQUENCES_OF_LARGE_DEVICES } else { SEQUENCES }
 }
 
 /// A serving process, as far as its capacity depends on it.

@@ -17,7 +17,7 @@ mod tell;
 mod tests;
 
 pub use backlog::{Coming, at_horizon};
-pub use capacity::{Process, Replica, Request, default_sequences};
+pub use capacity::{Process, Replica, Request};
 pub use control::Control;
 pub use demand::Demand;
 pub use fleet::{Bound, Sum, Test, reserve, share};

@@ -66,6 +66,9 @@ pub struct EngineParameters {
     pub batched_tokens: i64,
 }
 
+/// S that upstream assumes when no argument says it.
+const ASSUMED_SEQUENCES: i64 = 256;
+
 /// Longer names of a type than this are cut: they are remembered, and the true ones are short.
 const MOST_DTYPE_LETTERS: usize = 32;
 
@@ -100,7 +103,7 @@ impl EngineParameters {
             blocks_override: 0,
             tokens_override: 0,
             max_batched_tokens: 0,
-            max_sequences: 256,
+            max_sequences: ASSUMED_SEQUENCES,
             has_max_sequences: false,
             max_length: 0,
             eager: false,
@@ -181,6 +184,14 @@ impl EngineParameters {
             _ => return,
         };
         *field = number;
+    }
+
+    /// S, when an argument says it. Another number than the one that is assumed can only be an argument: recordings and memories
+    /// from before that was noted have no `has_max_sequences`.
+    #[must_use]
+    pub fn sequences(&self) -> Option<u32> {
+        let is_argument = self.has_max_sequences || self.max_sequences != ASSUMED_SEQUENCES;
+        u32::try_from(self.max_sequences).ok().filter(|most| is_argument && *most > 0)
     }
 
     fn resolved_batch(&self) -> i64 {

@@ -171,6 +171,53 @@ fn a_queue_that_nobody_shows_is_long_where_an_engine_runs_all_it_can_and_empty_w
     assert_eq!(queues, [(5, vec![("p", Some(true))]), (0, vec![("p", Some(false))])]);
 }
 
+/// 256 requests run, 25 times as much in every way as in [`healthy`].
+fn crowded(signal: Signal, second: f64) -> Option<f64> {
+    match signal {
+        Signal::Running => Some(256.0),
+        Signal::KvUsage => Some(if second % 10.0 > 0.0 { 0.31 } else { 0.3 }),
+        Signal::Waiting | Signal::EngineSteps => healthy(signal, second),
+        _ => healthy(signal, second).map(|value| 25.0 * value),
+    }
+}
+
+/// `state` on `accelerator`, with what the arguments of its engines say.
+fn made(mut state: VariantState, accelerator: &str, argument: Option<i64>) -> VariantState {
+    let engine = EngineParameters::defaults(Engine::Vllm);
+    let max_sequences = argument.unwrap_or(engine.max_sequences);
+    let engine = EngineParameters { max_sequences, has_max_sequences: argument.is_some(), ..engine };
+    state.variant.accelerator = Some(accelerator.into());
+    state.template.engine = Some(engine);
+    state
+}
+
+#[test]
+fn an_engine_without_the_argument_was_once_full_with_256_running_whatever_its_device() {
+    let evidence = remembered_of(crowded, Analyzer::SaturationPercent);
+    let silent: Shows =
+        |signal, second| if signal == Signal::Waiting { None } else { crowded(signal, second) };
+    let queue = |accelerator, argument| {
+        let state = made(variant(crowded, 600, silent, 120), accelerator, argument);
+        let sight = seen(Analyzer::SaturationPercent, &state, &evidence, 720);
+        (sight.observations[0].queue, sight.queue_doubted[0].1)
+    };
+    assert_eq!(queue("H100", Some(256)), (5, Some(true)));
+    assert_eq!(queue("H100", Some(1024)), (0, Some(false)));
+    // By its device's default the first has room, and the second none: enough for an estimate, and no evidence.
+    assert_eq!(queue("H100", None), (0, None));
+    assert_eq!(queue("A100", None), (5, None));
+}
+
+#[test]
+fn a_queue_is_not_contradicted_by_a_limit_that_is_only_assumed() {
+    let evidence = remembered_of(crowded, Analyzer::SaturationPercent);
+    let contradicted = |argument| {
+        let state = made(variant(crowded, 720, crowded, 0), "H100", argument);
+        seen(Analyzer::SaturationPercent, &state, &evidence, 720).contradicted.has(Signal::Waiting)
+    };
+    assert_eq!([contradicted(Some(256)), contradicted(None)], [true, false]);
+}
+
 #[test]
 fn sizes_that_are_not_shown_are_as_they_were() {
     let evidence = remembered(Analyzer::Saturation);

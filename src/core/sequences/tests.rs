@@ -1,0 +1,140 @@
+use jiff::SignedDuration;
+
+use super::*;
+use crate::model::{Bounds, Role, TargetRef, Variant, VariantId};
+use crate::snapshot::{Replica, Sample, Signals};
+use crate::units::Cost;
+
+const NOW: Timestamp = Timestamp::constant(1_800_000_000, 0);
+
+fn at(second: i64) -> Timestamp {
+    NOW + SignedDuration::from_secs(second)
+}
+
+fn engine(of: Engine, argument: Option<i64>) -> EngineParameters {
+    let usual = EngineParameters::defaults(of);
+    let max_sequences = argument.unwrap_or(usual.max_sequences);
+    EngineParameters { max_sequences, has_max_sequences: argument.is_some(), ..usual }
+}
+
+/// A variant on `accelerator` whose one engine shows `running`.
+fn variant(accelerator: &str, engine: Option<EngineParameters>, running: &[f64]) -> VariantState {
+    let mut signals = Signals::default();
+    let samples =
+        running.iter().zip(0..).map(|(value, scrape)| Sample { at: at(scrape - 60), value: *value });
+    signals.add(Signal::Running, samples);
+    let engines = [("0".into(), signals)].into();
+    let pod = Replica { pod: "p".into(), phase: Phase::Ready, created: NOW, ready_since: Some(NOW), engines };
+    VariantState {
+        variant: Variant {
+            id: VariantId::new("default", "llama"),
+            model: "m".into(),
+            target: TargetRef { kind: "Deployment".into(), name: "llama".into() },
+            cost: Cost::ZERO,
+            bounds: Bounds::default(),
+            accelerator: Some(accelerator.into()),
+            role: Role::Both,
+        },
+        scale: None,
+        replicas: vec![pod],
+        last_status: None,
+        template: Template { engine, ..Template::default() },
+    }
+}
+
+#[test]
+fn a_large_device_runs_1024_sequences_and_an_a100_or_a_slice_256() {
+    for large in ["NVIDIA-H100-80GB-HBM3", "h200", "AMD_Instinct_MI300X_OAM", "NVIDIA-GB200"] {
+        assert_eq!(by_device(Some(large)), 1024, "{large}");
+    }
+    let small = ["NVIDIA-A100-SXM4-80GB", "NVIDIA-L40S", "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb", ""];
+    for small in small.into_iter().map(Some).chain([None]) {
+        assert_eq!(by_device(small), 256, "{small:?}");
+    }
+}
+
+#[test]
+fn an_engine_without_the_argument_was_once_taken_for_one_of_256_sequences() {
+    let both = |accelerator: &str, engine: Option<EngineParameters>, seen| {
+        let state = variant(accelerator, engine, &[]);
+        (state.template.sequences(), estimated(&state, seen))
+    };
+    assert_eq!(both("H100", Some(engine(Engine::Vllm, None)), 0), (None, Some(1024)));
+    assert_eq!(both("A100", Some(engine(Engine::Vllm, None)), 0), (None, Some(256)));
+    assert_eq!(both("A100", Some(engine(Engine::Vllm, None)), 300), (None, Some(300)), "300 have run");
+    assert_eq!(both("H100", Some(engine(Engine::Sglang, None)), 300), (None, None), "by its memory");
+    assert_eq!(both("H100", None, 300), (None, None), "of another kind, for all that is known");
+    for of in [Engine::Vllm, Engine::Sglang] {
+        assert_eq!(both("H100", Some(engine(of, Some(256))), 300), (Some(256), Some(256)));
+        assert_eq!(both("H100", Some(engine(of, Some(0))), 300), (None, None), "that is no count");
+    }
+}
+
+#[test]
+fn what_was_recorded_before_arguments_were_told_apart_keeps_them() {
+    let old = |most: i64| {
+        let mut text = serde_json::to_value(engine(Engine::Vllm, None)).unwrap();
+        text["max_sequences"] = most.into();
+        serde_json::from_value::<EngineParameters>(text).unwrap().sequences()
+    };
+    assert_eq!((old(64), old(256)), (Some(64), None));
+}
+
+#[test]
+fn what_has_run_once_is_remembered_until_the_pods_are_made_otherwise() {
+    let mut most = MostRunning::default();
+    let [busy, calm] = [[40.0], [3.0]].map(|running| variant("H100", None, &running));
+    most.observe(&busy, false, at(0));
+    most.observe(&calm, false, at(15));
+    assert_eq!((most.of(&calm), most.remembered(&calm)), (40, 40));
+    most.observe(&calm, false, at(100_000));
+    most.observe(&calm, true, at(100_015));
+    assert_eq!(most.of(&calm), 40, "and does not flicker");
+    let of_others = [
+        variant("A100", None, &[3.0]),
+        variant("H100", Some(engine(Engine::Vllm, None)), &[3.0]),
+        variant("H100", Some(engine(Engine::Vllm, Some(8))), &[3.0]),
+    ];
+    for other in &of_others {
+        assert_eq!(most.of(other), 3, "{:?}", other.template);
+        let mut most = most;
+        most.observe(other, false, at(100_030));
+        assert_eq!((most.of(other), most.of(&calm)), (3, 3), "{:?}", other.template);
+    }
+}
+
+#[test]
+fn what_is_contradicted_within_two_minutes_is_not_remembered() {
+    let mut most = MostRunning::default();
+    let [lie, calm] = [[4000.0], [3.0]].map(|running| variant("H100", None, &running));
+    most.observe(&calm, false, at(0));
+    most.observe(&calm, false, at(120));
+    most.observe(&lie, false, at(135));
+    most.observe(&lie, true, at(150));
+    assert_eq!(most.remembered(&calm), 3);
+}
+
+#[test]
+fn what_no_engine_runs_is_not_believed() {
+    let values = [f64::NAN, f64::INFINITY, -5.0, 1e12];
+    let mut most = MostRunning::default();
+    most.observe(&variant("H100", None, &values), false, at(0));
+    assert_eq!(most.remembered(&variant("H100", None, &[])), MAX_SEEN);
+    most = MostRunning::default();
+    most.observe(&variant("H100", None, &values[..3]), false, at(0));
+    assert_eq!(most.remembered(&variant("H100", None, &[])), 0);
+}
+
+#[test]
+fn a_second_look_at_the_same_moment_remembers_the_same_and_it_comes_back_as_it_was_written() {
+    let busy = variant("H100", None, &[40.0]);
+    let mut once = MostRunning::default();
+    once.observe(&busy, false, at(0));
+    let mut twice = once;
+    twice.observe(&busy, false, at(0));
+    assert_eq!(once, twice);
+    let text = serde_json::to_string(&once).unwrap();
+    assert_eq!(serde_json::from_str::<MostRunning>(&text).unwrap(), once);
+    once.not_after(at(-60));
+    assert_eq!(once.since(), Some(at(-60)), "the clock was set back");
+}
