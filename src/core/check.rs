@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-use self::fits::{Left, overfull};
+use self::fits::{Left, overfull, ready};
 use crate::analyze::finding::Analyzer;
 use crate::decision::{Decision, Verdict};
 use crate::memory::{GroupMemory, Memory, VariantMemory};
@@ -165,22 +165,31 @@ impl Case<'_> {
         Some(broken(number.id(), Rule::NoBlindDecrease, detail))
     }
 
-    /// Fewer in all than were promised, or run where nothing was, and what runs does not fit into these. What a lowered
-    /// maximum, a limit or a measured zero takes away is none of it.
+    /// Fewer in all than were promised, or run where nothing was, or fewer of those that serve, and what runs does not fit into
+    /// these. What a lowered maximum, a limit or a measured zero takes away is none of it.
     fn too_few_remain(&self, of_role: &[&VariantState], numbers: &[Number<'_>]) -> Vec<Violation> {
         let least = |number: &Number<'_>| self.least(number);
-        let sum =
-            |each: &dyn Fn(&Number<'_>) -> u32| numbers.iter().map(|one| u64::from(each(one))).sum::<u64>();
-        if sum(&|number| number.decided) >= sum(&least) {
+        if !takes(numbers, least) {
             return Vec::new();
         }
         let stay = |state: &VariantState| {
             let own = numbers.iter().find(|number| *number.id() == state.variant.id);
             own.map_or(u32::MAX, |number| self.stay(number))
         };
-        let Some(detail) = overfull(&left(of_role, stay), self.now) else { return Vec::new() };
+        let Some(detail) = overfull(&self.left(of_role, stay), self.now) else { return Vec::new() };
         let fewer = numbers.iter().filter(|number| number.decided < least(number));
         fewer.map(|number| broken(number.id(), Rule::FitsRemaining, detail.clone())).collect()
+    }
+
+    /// What is left of a role when of each variant as many stay as were `decided`.
+    fn left<'s>(
+        &self,
+        of_role: &[&'s VariantState],
+        decided: impl Fn(&VariantState) -> u32,
+    ) -> Vec<Left<'s>> {
+        let there = of_role.iter().filter(|state| state.scale.is_some());
+        let remembered = |state| self.remembered(state).map_or(0, |own| own.most_running.remembered(state));
+        there.map(|state| Left { state, decided: decided(state), most_running: remembered(state) }).collect()
     }
 
     /// What of `number` no analyzer may take without a look at what runs.
@@ -290,14 +299,10 @@ impl Case<'_> {
                 let found = numbers.iter().find(|found| *found.id() == state.variant.id);
                 found.map_or(u32::MAX, |found| if found.id() == number.id() { own } else { of_other(found) })
             };
-            overfull(&left(of_role, decided), self.now).is_some()
-        };
-        let replicas = |count: fn(&Number<'_>) -> u32| {
-            numbers.iter().map(|number| u64::from(count(number))).sum::<u64>()
+            overfull(&self.left(of_role, decided), self.now).is_some()
         };
         (1..number.before()).contains(&number.decided)
-            && (replicas(|number| number.decided) >= replicas(|number| number.before())
-                || !with(number.decided, &|other| self.stay(other)))
+            && (!takes(numbers, |number| number.before()) || !with(number.decided, &|other| self.stay(other)))
             && with(number.decided - 1, &|other| other.decided.min(other.before()))
     }
 
@@ -397,10 +402,13 @@ impl Number<'_> {
     }
 }
 
-/// What is left of a role when of each variant as many stay as were `decided`.
-fn left<'s>(of_role: &[&'s VariantState], decided: impl Fn(&VariantState) -> u32) -> Vec<Left<'s>> {
-    let there = of_role.iter().filter(|state| state.scale.is_some());
-    there.map(|state| Left { state, decided: decided(state) }).collect()
+/// The decisions leave fewer replicas in all than `least` says of each, or fewer of those that are Ready: what is added elsewhere
+/// does not serve yet.
+fn takes(numbers: &[Number<'_>], least: impl Fn(&Number<'_>) -> u32) -> bool {
+    let (decided, all) = numbers.iter().fold((0_u64, 0_u64), |(decided, all), number| {
+        (decided + u64::from(number.decided), all + u64::from(least(number)))
+    });
+    decided < all || numbers.iter().any(|number| number.decided < least(number).min(ready(number.state)))
 }
 
 fn seconds(from: Timestamp, to: Timestamp) -> f64 {

@@ -4,6 +4,7 @@
 use jiff::Timestamp;
 
 use super::{seconds, serving, usual_gap};
+use crate::sequences::MAX_SEEN;
 use crate::snapshot::{Phase, Replica, Series, Signal, Signals, VariantState};
 
 /// The last tenth is for chance. A billionth more, so that the order of a sum decides nothing.
@@ -16,13 +17,15 @@ const WINDOW: f64 = 60.0;
 pub(super) struct Left<'a> {
     pub(super) state: &'a VariantState,
     pub(super) decided: u32,
+    /// The most requests that are remembered to have run in one of its engines.
+    pub(super) most_running: u32,
 }
 
 /// What does not fit into `left`, in words; `None` where all does, or where it is not known.
 pub(super) fn overfull(left: &[Left<'_>], now: Timestamp) -> Option<String> {
     let too_much = |used: f64, there: f64| used > FILLED * there;
     let of_requests = load(left, |pod| requests(pod, now));
-    if let (Some(used), Some(there)) = (of_requests, remaining(left, |state| sequences(state, now)))
+    if let (Some(used), Some(there)) = (of_requests, remaining(left, sequences))
         && too_much(used, there)
     {
         return Some(format!(
@@ -44,7 +47,7 @@ pub(super) fn overfull(left: &[Left<'_>], now: Timestamp) -> Option<String> {
         let each: Vec<Option<f64>> = all.map(|(state, pod)| Some(share(pod, now)? * size(state)?)).collect();
         total(&each, left)
     };
-    let (used, there) = (used?, remaining(left, size)?);
+    let (used, there) = (used?, remaining(left, |one| size(one.state))?);
     too_much(used, there).then(|| {
         if sizes.is_some() {
             format!("KV caches held {used:.0} tokens at their peaks, of the {there:.0} that remain")
@@ -59,9 +62,9 @@ fn pods(state: &VariantState) -> impl Iterator<Item = &Replica> {
 }
 
 /// Pods that serve, as far as anybody counts them.
-fn ready(state: &VariantState) -> usize {
+pub(super) fn ready(state: &VariantState) -> u32 {
     let counted = state.scale.map_or(0, |scale| scale.ready.get());
-    pods(state).count().max(usize::try_from(counted).unwrap_or(usize::MAX))
+    u32::try_from(pods(state).count()).unwrap_or(u32::MAX).max(counted)
 }
 
 fn load(left: &[Left<'_>], of: impl Fn(&Replica) -> Option<f64>) -> Option<f64> {
@@ -76,19 +79,18 @@ fn total(each: &[Option<f64>], left: &[Left<'_>]) -> Option<f64> {
         .iter()
         .copied()
         .fold(None, |most: Option<f64>, one| Some(most.map_or(one, |most| most.max(one))))?;
-    let serving: usize = left.iter().map(|one| ready(one.state)).sum();
-    let silent = u32::try_from(serving - shown.len().min(serving)).unwrap_or(u32::MAX);
+    let serving = left.iter().fold(0_u32, |all, one| all.saturating_add(ready(one.state)));
+    let silent = serving.saturating_sub(u32::try_from(shown.len()).unwrap_or(u32::MAX));
     Some(shown.iter().sum::<f64>() + f64::from(silent) * busiest)
 }
 
 /// What is left of it when each variant has as many as was decided, those that do not serve gone first.
-fn remaining(left: &[Left<'_>], of_a_pod: impl Fn(&VariantState) -> Option<f64>) -> Option<f64> {
+fn remaining(left: &[Left<'_>], of_a_pod: impl Fn(&Left<'_>) -> Option<f64>) -> Option<f64> {
     let mut sum = 0.0;
     for one in left {
         let serving = ready(one.state);
         if serving > 0 {
-            let stay = u32::try_from(serving).unwrap_or(u32::MAX).min(one.decided);
-            sum += of_a_pod(one.state)? * f64::from(stay);
+            sum += of_a_pod(one)? * f64::from(serving.min(one.decided));
         }
     }
     Some(sum)
@@ -127,17 +129,18 @@ fn engines(pod: &Replica) -> Option<Vec<&Signals>> {
     (!engines.is_empty()).then_some(engines)
 }
 
-/// Sequences that a pod runs at once: by its arguments, or more where more were seen.
-fn sequences(state: &VariantState, now: Timestamp) -> Option<f64> {
-    let argument = state.template.engine.as_ref().map_or(0, |engine| engine.max_sequences);
-    let argument = u32::try_from(argument).ok().filter(|most| *most > 0)?;
-    let (mut ranks, mut seen) = (1_usize, 0.0_f64);
-    for engines in pods(state).filter_map(engines) {
-        ranks = ranks.max(engines.len());
-        let running = engines.into_iter().filter_map(|engine| highest(engine, Signal::Running, now));
-        seen = seen.max(running.sum());
+/// Sequences that a pod runs at once: as many as the argument lets each of its engines, or as were ever seen in one where that is
+/// more. Nobody knows them without the argument: what a calm engine was seen running is no maximum.
+fn sequences(left: &Left<'_>) -> Option<f64> {
+    let Left { state, most_running, .. } = left;
+    let (mut ranks, mut most) = (1, f64::from(state.template.sequences()?.max(*most_running)));
+    for pod in pods(state) {
+        ranks = ranks.max(serving(pod).count());
+        let series = pod.engines.values().flat_map(|engine| engine.get(Signal::Running).iter());
+        let shown = series.map(|sample| sample.value).filter(|value| value.is_finite());
+        most = shown.map(|value| value.floor().min(f64::from(MAX_SEEN))).fold(most, f64::max);
     }
-    Some(seen.max(f64::from(argument) * f64::from(u32::try_from(ranks).unwrap_or(u32::MAX))))
+    Some(most * f64::from(u32::try_from(ranks).unwrap_or(u32::MAX)))
 }
 
 /// Tokens that the KV caches of a pod hold.

@@ -37,9 +37,21 @@ impl<'m, 'a> Removal<'m, 'a> {
         fits
     }
 
+    /// Fewer in all are left of `from`, or fewer of those that serve, and what runs does not fit into `targets`.
+    fn is_refused(&self, from: &[u32], targets: &[u32]) -> bool {
+        let sum = |numbers: &[u32]| numbers.iter().map(|number| u64::from(*number)).sum::<u64>();
+        let takes = sum(targets) < sum(from) || self.remaining().takes_ready(from, targets);
+        takes && !self.fits(targets)
+    }
+
     fn too_few(&self, targets: &[u32]) -> Option<TooFew> {
-        let states = || self.members.iter().map(|member| member.state);
-        self.remaining.get_or_init(|| Remaining::of(states(), self.scene.now)).too_few(targets)
+        self.remaining().too_few(targets)
+    }
+
+    fn remaining(&self) -> &Remaining {
+        let seen = |member: &Member<'a>| member.memory.most_running.of(member.state);
+        let states = || self.members.iter().map(|member| (member.state, seen(member)));
+        self.remaining.get_or_init(|| Remaining::of(states(), self.scene.now))
     }
 
     pub(super) const fn members(&self) -> &'m [Member<'a>] {
@@ -107,11 +119,10 @@ fn hold_role(scene: Scene<'_>, members: &[Member<'_>], drafts: &mut [Draft], ste
         // What is added may be denied yet.
         targets.iter_mut().zip(&from).for_each(|(target, from)| *target = (*target).min(*from));
     }
-    let sum = |numbers: &[u32]| numbers.iter().map(|number| u64::from(*number)).sum::<u64>();
-    if sum(&targets) >= sum(&from) {
+    let removal = Removal::new(scene, members);
+    if !removal.is_refused(&from, &targets) {
         return;
     }
-    let removal = Removal::new(scene, members);
     let mut order: Vec<usize> = (0..members.len()).filter(|at| targets[*at] < from[*at]).collect();
     order.sort_by(|one, next| members[*one].by_cost(&members[*next]));
     let Some(refused) = removal.too_few(&targets) else { return };
@@ -120,15 +131,15 @@ fn hold_role(scene: Scene<'_>, members: &[Member<'_>], drafts: &mut [Draft], ste
         let (mut least, mut most) = (targets[at], from[at]);
         while least < most {
             targets[at] = least + (most - least) / 2;
-            if sum(&targets) >= sum(&from) || removal.fits(&targets) {
-                most = targets[at];
-            } else {
+            if removal.is_refused(&from, &targets) {
                 least = targets[at] + 1;
+            } else {
+                most = targets[at];
             }
         }
         targets[at] = most;
         give_back(&members[at], &mut drafts[at], most, &refused, steps);
-        if sum(&targets) >= sum(&from) || removal.fits(&targets) {
+        if !removal.is_refused(&from, &targets) {
             return;
         }
     }

@@ -56,10 +56,11 @@ struct Pod {
 }
 
 impl Remaining {
-    /// Of these variants, which are all of one role, in their order.
+    /// Of these variants, which are all of one role, in their order, each with the most that was ever seen running in one of its
+    /// engines.
     #[must_use]
-    pub fn of<'a>(variants: impl IntoIterator<Item = &'a VariantState>, now: Timestamp) -> Self {
-        let variants: Vec<&VariantState> = variants.into_iter().collect();
+    pub fn of<'a>(variants: impl IntoIterator<Item = (&'a VariantState, u32)>, now: Timestamp) -> Self {
+        let (variants, seen): (Vec<&VariantState>, Vec<u32>) = variants.into_iter().unzip();
         let serving = |state: &VariantState| -> Vec<Pod> {
             let ready = state.replicas.iter().filter(|replica| replica.phase == Phase::Ready);
             ready.map(|replica| Pod::of(replica, now)).collect()
@@ -69,7 +70,8 @@ impl Remaining {
             state.scale.map_or(0, |scale| scale.ready.get()).max(count(pods.len()))
         };
         let ready: Vec<u32> = variants.iter().zip(&pods).map(ready).collect();
-        let sequences = variants.iter().zip(&pods).map(|(state, pods)| sequences(state, pods));
+        let sequences = variants.iter().zip(&seen).zip(&pods);
+        let sequences = sequences.map(|((state, seen), pods)| sequences_of_a_pod(state, *seen, pods));
         let sequences = known(&ready, sequences.collect());
         let requests = |_: usize, pod: &Pod| pod.counted.then_some(pod.running + pod.waiting);
         let sequences = sequences.and_then(|of_a_pod| resource(&pods, &ready, of_a_pod, requests));
@@ -88,6 +90,13 @@ impl Remaining {
             resource(&pods, &ready, of_a_pod, tokens)
         });
         Self { ready, sequences, kv }
+    }
+
+    /// A Ready pod of `from` goes: what is added elsewhere does not serve yet.
+    #[must_use]
+    pub fn takes_ready(&self, from: &[u32], targets: &[u32]) -> bool {
+        let mut all = from.iter().zip(targets).zip(&self.ready);
+        all.any(|((from, target), ready)| target < from.min(ready))
     }
 
     /// What does not fit when `targets` of each variant are left; `None` when all does, or nothing is known.
@@ -132,13 +141,11 @@ fn resource(
     Some(Resource { used: measured.iter().sum::<f64>() + busiest * f64::from(unmeasured), of_a_pod })
 }
 
-/// Sequences that a pod of the variant runs at most: its argument, or more where more were seen running. What was seen alone
-/// is no maximum: a calm pod would count as full.
-fn sequences(state: &VariantState, pods: &[Pod]) -> Option<f64> {
-    let argument = state.template.sequences()?;
+/// Sequences that a pod of the variant runs at most: as many as its argument lets each engine, or as were `seen` in one where
+/// that is more. What was seen alone is no maximum: a calm pod would count as full.
+fn sequences_of_a_pod(state: &VariantState, seen: u32, pods: &[Pod]) -> Option<f64> {
     let engines = pods.iter().map(|pod| pod.engines).max().unwrap_or(1).max(1);
-    let seen = pods.iter().map(|pod| pod.running).fold(0.0, f64::max);
-    Some((f64::from(argument) * f64::from(engines)).max(seen))
+    Some(f64::from(state.template.sequences()?.max(seen)) * f64::from(engines))
 }
 
 impl Pod {

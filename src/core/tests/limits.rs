@@ -5,8 +5,11 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use wva_core::analyze::finding::Analyzer;
 use wva_core::analyze::saturation_token::parameters::{Engine, EngineParameters};
+use wva_core::by_name::ByName;
 use wva_core::decision::Verdict;
 use wva_core::report::LimitGap;
+use wva_core::snapshot::{Phase, Scale};
+use wva_core::units::Replicas;
 use wva_core::{GroupId, Memory, Policy, Snapshot, VariantId, decide};
 
 use crate::support::world::World;
@@ -79,8 +82,9 @@ fn a_variant_and_a_node_that_differ_in_upper_and_lower_case_once_met_no_limit_of
     assert_eq!(scene.decided(), (2, None), "and pods of others are on them");
 }
 
-/// Two variants whose pods run all they can, each on its own: the first of four busy replicas, the other of two calm ones.
-fn busy_and_calm() -> Snapshot {
+/// Two variants whose pods run all they can, each on its own: the first of four busy replicas, the other of two calm ones, of
+/// which one has long been trying to start unless both are `ready`.
+fn busy_and_calm(ready: bool) -> Snapshot {
     let engine = EngineParameters { max_sequences: 1, ..EngineParameters::defaults(Engine::Vllm) };
     let [mut snapshot, mut calm] = [(4, 0.85), (2, 0.1)].map(|(running, kv)| {
         let mut snapshot = World { load: (kv, 1.0), ..World::new(running) }.snapshot();
@@ -90,24 +94,38 @@ fn busy_and_calm() -> Snapshot {
     });
     let mut calm = calm.groups.values_mut().next().unwrap().variants.remove(0);
     calm.variant.id.name = "other".into();
+    if !ready {
+        (calm.replicas[1].phase, calm.replicas[1].ready_since) = (Phase::Starting, None);
+        calm.replicas[1].engines = ByName::default();
+        calm.scale = calm.scale.map(|scale| Scale { ready: Replicas::ONE, ..scale });
+    }
     snapshot.groups.values_mut().next().unwrap().variants.push(calm);
     snapshot
 }
 
+/// What is decided about them, with a limit on GPUs that nobody can apply or without.
+fn numbers(ready: bool, limited: bool) -> Vec<u32> {
+    let mut policy = Policy::default();
+    policy.global.default.analyzer = Analyzer::Threshold;
+    policy.limits.inventory = limited;
+    let outcome = decide(&busy_and_calm(ready), &Memory::default(), &policy);
+    assert_eq!(outcome.report.violations, []);
+    let number = |verdict: &Verdict| match verdict {
+        Verdict::Target(target) => target.desired.get(),
+        Verdict::Unknown(unknown) => panic!("{}", unknown.message),
+    };
+    outcome.decisions.values().map(|decision| number(&decision.verdict)).collect()
+}
+
 #[test]
 fn a_limit_on_gpus_that_is_not_in_force_once_kept_a_replica_whose_place_another_variant_takes() {
-    let numbers = |limited: bool| -> Vec<u32> {
-        let mut policy = Policy::default();
-        policy.global.default.analyzer = Analyzer::Threshold;
-        policy.limits.inventory = limited;
-        let outcome = decide(&busy_and_calm(), &Memory::default(), &policy);
-        assert_eq!(outcome.report.violations, []);
-        let number = |verdict: &Verdict| match verdict {
-            Verdict::Target(target) => target.desired.get(),
-            Verdict::Unknown(unknown) => panic!("{}", unknown.message),
-        };
-        outcome.decisions.values().map(|decision| number(&decision.verdict)).collect()
-    };
-    assert_eq!(numbers(false), [5, 1]);
-    assert_eq!(numbers(true), [5, 1], "nothing can be denied");
+    assert_eq!(numbers(false, false), [5, 1]);
+    assert_eq!(numbers(false, true), [5, 1], "nothing can be denied");
+}
+
+#[test]
+fn a_replica_that_serves_once_went_for_one_of_another_variant_that_does_not_yet() {
+    // Each of the six runs the one request that it can, and another one waits.
+    assert_eq!(numbers(true, false), [5, 2]);
+    assert_eq!(numbers(true, true), [5, 2]);
 }

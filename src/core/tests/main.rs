@@ -4,6 +4,7 @@
 mod support;
 
 mod analyzers;
+mod check;
 mod faults;
 mod guards;
 mod huge;
