@@ -72,6 +72,68 @@ fn roles(snapshot: &Snapshot) -> Vec<Vec<&VariantState>> {
     [Role::Both, Role::Decode, Role::Prefill].map(of).into()
 }
 
+/// A variant from whose role something is removed.
+struct Remains<'a> {
+    state: &'a VariantState,
+    ready: f64,
+    /// Of these, those that stay.
+    stay: f64,
+}
+
+impl<'a> Remains<'a> {
+    /// All of a role; `None` where no analyzer has removed anything of it.
+    fn of(
+        states: &[&'a VariantState],
+        outcome: &Outcome,
+        memory: &Memory,
+        limited: bool,
+    ) -> Option<Vec<Self>> {
+        let (mut remains, mut fewer, mut decided, mut before) = (Vec::new(), false, 0, 0);
+        for state in states {
+            let (number, scale) = (number(outcome, state), state.scale.unwrap());
+            let ready = state.replicas.iter().filter(|one| one.phase == Phase::Ready).count();
+            let ready = u32::try_from(ready).unwrap();
+            // What has no number stays.
+            let own = number.map_or(u32::MAX, Replicas::get);
+            let promised = promised(state, memory).unwrap_or(scale.base());
+            let from = state.variant.bounds.clamp(promised).get();
+            let from = if limited { from.min(state.variant.bounds.clamp(scale.base()).get()) } else { from };
+            // A measured zero is exempt, and what sleeps is nothing that is removed.
+            let rests = scale.spec == Replicas::ZERO || own == 0;
+            let least = if rests || number.is_none() { own } else { from };
+            // What a limit takes of a promise is held against no other variant's removal.
+            let stay = if limited && own >= least {
+                own.max(state.variant.bounds.clamp(promised).get())
+            } else {
+                own
+            };
+            fewer |= own < least.min(ready);
+            (decided, before) = (decided + u64::from(own), before + u64::from(least));
+            remains.push(Self { state, ready: f64::from(ready), stay: f64::from(stay.min(ready)) });
+        }
+        (fewer || decided < before).then_some(remains)
+    }
+}
+
+/// What Ready pods of all variants have, and what those that stay have; `None` where that is not known of one that serves.
+fn have(remains: &[Remains<'_>], of: impl Fn(&Remains<'_>) -> Option<f64>) -> Option<[f64; 2]> {
+    remains.iter().filter(|one| one.ready > 0.0).try_fold([0.0, 0.0], |[all, left], one| {
+        let of_a_pod = of(one)?;
+        Some([all + one.ready * of_a_pod, left + one.stay * of_a_pod])
+    })
+}
+
+fn sequences(state: &VariantState, running: f64) -> Option<f64> {
+    state.template.sequences().map(|argument| running.max(f64::from(argument)))
+}
+
+fn cache(state: &VariantState) -> Option<f64> {
+    let ready = state.replicas.iter().filter(|one| one.phase == Phase::Ready);
+    let engines = ready.flat_map(|replica| replica.engines.values());
+    let sizes = engines.filter_map(|engine| engine.newest(Signal::KvCapacity)).map(|sample| sample.value);
+    sizes.reduce(f64::max).filter(|size| *size > 0.0)
+}
+
 proptest! {
     #![proptest_config(cases::quick())]
 
@@ -178,21 +240,16 @@ proptest! {
         let limits = &policy.limits;
         let limited = limits.inventory || !limits.quotas.is_empty() || limits.power.is_some() || limits.spend.is_some();
         for states in roles(&snapshot) {
-            let [state] = states.as_slice() else { continue };
-            let (Some(number), scale) = (number(&outcome, state), state.scale.unwrap()) else { continue };
-            let promised = promised(state, &memory).unwrap_or(scale.base());
-            let from = if limited { promised.min(scale.base()) } else { promised };
-            if number >= state.variant.bounds.clamp(from) || scale.spec == Replicas::ZERO || number == Replicas::ZERO {
-                continue;
-            }
-            let serving = state.replicas.iter().filter(|one| one.phase == Phase::Ready).count();
-            let serving = f64::from(u32::try_from(serving).unwrap());
-            let stay = f64::from(number.get()).min(serving);
-            prop_assert!(serving * kv <= 0.9 * stay + 1e-6, "{serving} pods at {kv} in {stay}");
-            if let Some(engine) = &state.template.engine {
-                let sequences = running.max(engine.max_sequences as f64);
+            let Some(remains) = Remains::of(&states, &outcome, &memory, limited) else { continue };
+            if let Some([_, there]) = have(&remains, |one| sequences(one.state, running)) {
+                let serving: f64 = remains.iter().map(|one| one.ready).sum();
                 let inside = serving * (running + f64::from(waiting));
-                prop_assert!(inside <= 0.9 * sequences * stay + 1e-6, "{inside} in {stay} of {sequences}");
+                prop_assert!(inside <= 0.9 * there + 1e-6, "{inside} in {there} sequences");
+            }
+            let alike = || have(&remains, |_| (remains.len() == 1).then_some(1.0));
+            if let Some([all, there]) = have(&remains, |one| cache(one.state)).or_else(alike) {
+                let inside = kv * all;
+                prop_assert!(inside <= 0.9 * there * (1.0 + 1e-6), "{inside} tokens in {there}");
             }
         }
     }

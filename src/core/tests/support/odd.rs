@@ -157,11 +157,14 @@ fn state(name: &'static str) -> BoxedStrategy<VariantState> {
     let role = prop_oneof![4 => Just(Role::Both), 1 => Just(Role::Prefill), 1 => Just(Role::Decode)];
     let cost = prop_oneof![Just(0.0), Just(5.0), Just(20.0)];
     let accelerator = prop_oneof![4 => Just(Some("H100")), 1 => Just(Some("A100")), 1 => Just(None)];
-    // Of few sequences, so that what runs may not fit into fewer replicas.
-    let engine = proptest::option::of((1_i64..20).prop_map(|max_sequences| EngineParameters {
+    // Of few sequences, so that what runs may not fit into fewer replicas; or without an argument that says it.
+    let few = (1_i64..20).prop_map(|max_sequences| EngineParameters {
         max_sequences,
+        has_max_sequences: true,
         ..EngineParameters::defaults(Engine::Vllm)
-    }));
+    });
+    let of_any = prop_oneof![Just(Engine::Vllm), Just(Engine::Sglang)].prop_map(EngineParameters::defaults);
+    let engine = proptest::option::of(prop_oneof![3 => few, 1 => of_any]);
     (rest, bounds, role, (cost, accelerator, 1_u32..3, engine), proptest::option::of(count()))
         .prop_map(move |((scale, mut replicas), (min, max), role, of_pod, last_status)| {
             let (cost, accelerator, gpus, engine) = of_pod;
