@@ -58,6 +58,14 @@ pub(crate) fn guarded<T>(id: &GroupId, work: impl FnOnce() -> T) -> Result<T, Sm
         work()
     };
     let _ = id;
+    caught(work)
+}
+
+/// What `work` gives, or what its panic said. No caller looks at what `work` was changing.
+///
+/// # Errors
+/// When `work` panics.
+pub fn caught<T>(work: impl FnOnce() -> T) -> Result<T, SmolStr> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|payload| said(&*payload))
 }
 

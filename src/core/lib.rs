@@ -15,7 +15,7 @@ mod clean;
 pub mod decide;
 pub mod decision;
 pub mod hpa;
-mod isolate;
+pub mod isolate;
 pub mod learn;
 pub mod limit;
 pub mod memory;

@@ -14,8 +14,9 @@ use wva_core::decision::Verdict;
 use wva_core::victims::Victims;
 use wva_core::{Memory, Outcome, Policy, Snapshot, VariantId, victims};
 
-use super::assemble::assemble;
+use super::assemble::{Assembled, assemble};
 use super::board::{Board, Origin, Published};
+use super::breaks::Breaks;
 use super::duty::Duty;
 use super::leadership::{Leadership, Term};
 use super::ports::{Clock, Cluster, ClusterView, Collected, MetricSource, Scope, SourceError};
@@ -63,6 +64,7 @@ pub struct Engine {
     decision_timeout: Duration,
     /// What is wrong with the source, as last logged.
     trouble: Mutex<Option<String>>,
+    breaks: Breaks,
     duty: Duty,
     /// Who keeps evaluations, if anybody does.
     recorder: Option<Arc<dyn Recorder>>,
@@ -112,6 +114,7 @@ impl Engine {
             abandoned: Mutex::default(),
             decision_timeout: DECISION_TIMEOUT,
             trouble: Mutex::default(),
+            breaks: Breaks::default(),
             duty: Duty::default(),
             recorder: None,
             names_victims: false,
@@ -286,7 +289,9 @@ impl Engine {
         let error = answer.as_ref().err().map(|error| error.kind);
         // Looked at again: pods that went while the source was answering are ghosts now.
         let view = self.parts.cluster.view();
-        let snapshot = assemble(&view, answer, self.parts.clock.now());
+        let Assembled { snapshot, broken } = assemble(&view, answer, self.parts.clock.now());
+        self.parts.metrics.failed(broken.len());
+        self.breaks.tell(broken);
         let still = self.current_term().filter(|now| Some(now) == pass.term.as_ref());
         let made = still.is_some().then(|| self.decide(&snapshot, &pass.policy));
         let took = pass.started.elapsed();

@@ -3,6 +3,7 @@
 
 mod assemble;
 mod board;
+mod breaks;
 mod duty;
 mod evaluate;
 mod leadership;
@@ -11,8 +12,9 @@ mod reader;
 mod recorder;
 mod takeover;
 
-pub use assemble::assemble;
+pub use assemble::{Assembled, assemble};
 pub use board::{Board, Origin, Published};
+pub use breaks::Broken;
 pub use evaluate::{Engine, Parts};
 pub use leadership::{Holder, Leadership, Term};
 pub use ports::{

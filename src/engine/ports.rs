@@ -13,6 +13,8 @@ use wva_core::VariantId;
 use wva_core::model::InvalidVariant;
 use wva_core::snapshot::{Sample, Signal, VariantState};
 
+use super::breaks::Broken;
+
 /// Where time comes from: the wall, or a virtual clock that runs faster (the demo).
 pub trait Clock: Send + Sync {
     /// The current moment.
@@ -77,6 +79,8 @@ pub struct Collected {
     pub bad_samples: u64,
     /// Series left out because their pod shows more than one may.
     pub dropped_series: u64,
+    /// Pods whose series could not be put together; each makes a gap of its namespace.
+    pub broken: Vec<Broken>,
 }
 
 /// Series of one pod that are kept: 15 of each of 64 engines. A pod has one engine, or eight.

@@ -103,6 +103,7 @@ impl ScrapeSource {
             gaps,
             dropped_series: dropped.count(),
             bad_samples: visits.iter().map(|(_, visit)| visit.bad_samples).sum(),
+            ..Collected::default()
         })
     }
 

@@ -211,7 +211,7 @@ async fn split(
         let collected = source.collect(&scope).await?;
         series = collected.series.len();
         marks.push(Cost::now()?);
-        let snapshot = assemble(&view, Ok(collected), clock.now());
+        let snapshot = assemble(&view, Ok(collected), clock.now()).snapshot;
         marks.push(Cost::now()?);
         let observed = wva_core::observe(&snapshot, memory);
         marks.push(Cost::now()?);

@@ -1,0 +1,289 @@
+//! Whose series are whose, and what a scheduler gave to whom.
+
+use super::*;
+use std::cell::RefCell;
+
+use crate::engine::{Gap, MAX_ENGINES_OF_A_POD, Receiver, Series};
+use smol_str::SmolStr;
+use wva_core::analyze::finding::Analyzer;
+use wva_core::model::{Bounds, Compat, LatencyTargets, Role, TargetRef, Variant};
+use wva_core::snapshot::{Phase, Replica, Sample, Scale, Signal, Template, VariantState};
+use wva_core::units::{Cost, Replicas};
+use wva_core::{Memory, Policy, VariantId, decide, observe};
+
+thread_local! {
+    /// The model whose series break on this thread.
+    static BROKEN: RefCell<Option<GroupId>> = const { RefCell::new(None) };
+}
+
+/// Breaks where a test wants it.
+pub(super) fn break_down(id: &GroupId) {
+    let breaks = BROKEN.with_borrow(|broken| broken.as_ref() == Some(id));
+    assert!(!breaks, "index out of bounds: the length is 0");
+}
+
+fn assembled(view: &ClusterView, answer: Result<Collected, SourceError>, now: Timestamp) -> Snapshot {
+    assemble(view, answer, now).snapshot
+}
+
+fn now() -> Timestamp {
+    "2026-11-21T12:00:00Z".parse().unwrap()
+}
+
+fn view() -> ClusterView {
+    let variant = Variant {
+        id: VariantId::new("llm", "llama"),
+        model: "meta/llama".into(),
+        target: TargetRef { kind: "Deployment".into(), name: "llama".into() },
+        cost: Cost::new(10.0).unwrap(),
+        bounds: Bounds::default(),
+        accelerator: None,
+        role: Role::Both,
+    };
+    let replica = Replica {
+        pod: "llama-0".into(),
+        phase: Phase::Ready,
+        created: now(),
+        ready_since: Some(now()),
+        engines: wva_core::by_name::ByName::default(),
+    };
+    let state = VariantState {
+        variant,
+        scale: Some(Scale { spec: Replicas::ONE, current: Replicas::ONE, ready: Replicas::ONE }),
+        replicas: vec![replica],
+        last_status: None,
+        template: Template::default(),
+    };
+    ClusterView { synced: true, variants: vec![state], ..ClusterView::default() }
+}
+
+fn series(pod: &str, model: &str, value: f64) -> Series {
+    Series {
+        namespace: "llm".into(),
+        pod: pod.into(),
+        engine: "0".into(),
+        port: Some(8000),
+        model: Some(model.into()),
+        signal: Signal::KvUsage,
+        to: None,
+        samples: vec![Sample { at: now(), value }],
+    }
+}
+
+fn engines(collected: Collected) -> Vec<f64> {
+    let snapshot = assembled(&view(), Ok(collected), now());
+    let group = snapshot.groups.values().next().unwrap();
+    let engines = group.variants[0].replicas[0].engines.values();
+    engines.filter_map(|signals| signals.newest(Signal::KvUsage)).map(|sample| sample.value).collect()
+}
+
+#[test]
+fn a_series_of_a_pod_that_is_gone_is_dropped() {
+    let collected = Collected { series: vec![series("llama-9", "meta/llama", 0.9)], ..Collected::default() };
+    assert_eq!(engines(collected), Vec::<f64>::new());
+}
+
+#[test]
+fn a_served_name_that_differs_from_the_model_id_does_not_hide_the_signal() {
+    let collected = Collected { series: vec![series("llama-0", "llama", 0.5)], ..Collected::default() };
+    assert_eq!(engines(collected), vec![0.5]);
+}
+
+#[test]
+fn a_second_model_in_the_same_pod_is_not_mixed_in() {
+    let mut other = series("llama-0", "embedder", 0.9);
+    other.engine = "1".into();
+    let collected =
+        Collected { series: vec![series("llama-0", "meta/llama", 0.5), other], ..Collected::default() };
+    assert_eq!(engines(collected), vec![0.5]);
+}
+
+#[test]
+fn a_snapshot_has_the_inventory_of_the_view_and_what_others_use_of_it() {
+    let gpus = |count| BTreeMap::from([("H100".into(), count)]);
+    let view = ClusterView { inventory: Some(gpus(16)), elsewhere: gpus(3), ..view() };
+    let snapshot = assembled(&view, Ok(Collected::default()), now());
+    assert_eq!((snapshot.inventory, snapshot.elsewhere), (Some(gpus(16)), gpus(3)));
+}
+
+#[test]
+fn a_gap_makes_only_its_own_namespace_partial() {
+    let gap = |namespace: &str| Gap { namespace: Some(namespace.into()), reason: "store is down".into() };
+    let source_with = |gap| {
+        let collected = Collected { gaps: vec![gap], ..Collected::default() };
+        let snapshot = assembled(&view(), Ok(collected), now());
+        snapshot.groups.into_values().next().unwrap().source
+    };
+    assert_eq!(source_with(gap("elsewhere")), SourceHealth::Complete);
+    assert_eq!(source_with(gap("llm")), SourceHealth::Partial { warnings: vec!["store is down".into()] });
+}
+
+#[test]
+fn a_source_that_does_not_answer_is_down_for_every_group() {
+    let error = SourceError { kind: "connect", message: "Prometheus at http://p: refused".into() };
+    let snapshot = assembled(&view(), Err(error), now());
+    let source = &snapshot.groups.values().next().unwrap().source;
+    assert_eq!(*source, SourceHealth::Down { cause: "Prometheus at http://p: refused".into() });
+}
+
+#[test]
+fn queues_of_several_schedulers_add_up_and_are_as_old_as_the_oldest() {
+    let queue = |pod: &str, age: i64, value| Series {
+        signal: Signal::SchedulerQueueSize,
+        samples: vec![Sample { at: now() - jiff::SignedDuration::from_secs(age), value }],
+        ..series(pod, "meta/llama", 0.0)
+    };
+    let collected =
+        Collected { series: vec![queue("epp-a", 1, 3.0), queue("epp-b", 9, 4.0)], ..Collected::default() };
+    let snapshot = assembled(&view(), Ok(collected), now());
+    let queue = snapshot.groups.values().next().unwrap().scheduler.newest(Signal::SchedulerQueueSize);
+    let expected = Sample { at: now() - jiff::SignedDuration::from_secs(9), value: 7.0 };
+    assert_eq!(queue, Some(expected));
+}
+
+/// A counter that has grown by `rate` a second for a minute and a half.
+fn grown(rate: f64) -> Vec<Sample> {
+    let sample = |back: i32| {
+        let at = now() - jiff::SignedDuration::from_secs(15 * i64::from(back));
+        Sample { at, value: 1000.0 + rate * f64::from(15 * (6 - back)) }
+    };
+    (0..=6).rev().map(sample).collect()
+}
+
+/// What the scheduler gave to `pod`, two a second.
+fn given(pod: &str, port: u16, model: &str) -> Series {
+    Series {
+        port: Some(9090),
+        signal: Signal::SchedulerAttempts,
+        to: Some(Receiver { pod: pod.into(), port: Some(port) }),
+        samples: grown(2.0),
+        ..series("epp-0", model, 0.0)
+    }
+}
+
+fn at_port(engine: &str, port: u16) -> Series {
+    Series { engine: engine.into(), port: Some(port), ..series("llama-0", "meta/llama", 0.5) }
+}
+
+/// By engine, what it had been given last.
+fn arrivals(series: Vec<Series>) -> Vec<(String, f64)> {
+    let snapshot = assembled(&view(), Ok(Collected { series, ..Collected::default() }), now());
+    let group = snapshot.groups.into_values().next().unwrap();
+    let engines = &group.variants[0].replicas[0].engines;
+    let newest = |(name, signals): (&SmolStr, &Signals)| {
+        Some((name.to_string(), signals.newest(Signal::SchedulerAttempts)?.value))
+    };
+    engines.iter().filter_map(newest).collect()
+}
+
+#[test]
+fn what_a_scheduler_gave_to_a_port_is_of_the_engine_that_answers_there() {
+    let engines = || [at_port("8000/0", 8000), at_port("8001/0", 8001)];
+    let mut one = vec![given("llama-0", 8001, "meta/llama")];
+    one.extend(engines());
+    assert_eq!(arrivals(one), [("8001/0".to_owned(), 1180.0)]);
+    let mut both = vec![given("llama-0", 8001, "meta/llama"), given("llama-0", 8000, "meta/llama")];
+    both.extend(engines());
+    assert_eq!(arrivals(both).len(), 2);
+}
+
+#[test]
+fn several_engines_behind_one_port_share_what_came_to_it_and_so_do_all_behind_a_proxy() {
+    let halves = [("0".to_owned(), 590.0), ("1".to_owned(), 590.0)];
+    for port in [8000, 443] {
+        let behind = vec![at_port("0", 8000), at_port("1", 8000), given("llama-0", port, "meta/llama")];
+        assert_eq!(arrivals(behind), halves, "port {port}");
+    }
+    let two =
+        vec![at_port("0", 8000), given("llama-0", 443, "meta/llama"), given("llama-0", 444, "meta/llama")];
+    assert_eq!(arrivals(two), [("0".to_owned(), 2360.0)], "two ports of the proxy add up");
+}
+
+#[test]
+fn what_was_given_to_another_pod_or_for_another_model_is_not_the_pods() {
+    for other in [given("llama-9", 8000, "meta/llama"), given("llama-0", 8000, "embedder")] {
+        assert_eq!(arrivals(vec![at_port("0", 8000), other]), []);
+    }
+    assert_eq!(arrivals(vec![given("llama-0", 8000, "meta/llama")]), [], "no engine is seen");
+}
+
+#[test]
+fn under_upstreams_rules_the_queueing_model_sees_what_the_scheduler_gave_to_each_replica() {
+    let counters = [
+        (Signal::RequestPromptTokensSum, 2000.0),
+        (Signal::RequestPromptTokensCount, 2.0),
+        (Signal::RequestGenerationTokensSum, 400.0),
+        (Signal::RequestGenerationTokensCount, 2.0),
+        (Signal::InterTokenLatencySum, 8.0),
+        (Signal::InterTokenLatencyCount, 400.0),
+        (Signal::TimeToFirstTokenSum, 0.2),
+        (Signal::TimeToFirstTokenCount, 2.0),
+    ];
+    let counter = |(signal, rate)| Series { signal, samples: grown(rate), ..at_port("0", 8000) };
+    let mut policy = Policy { compat: Compat::Upstream, ..Policy::default() };
+    policy.global.default.analyzer = Analyzer::QueueingModel;
+    policy.global.default.queueing.targets = Some(LatencyTargets { ttft_ms: 2000.0, itl_ms: 100.0 });
+    let demand = |attempts: Series| {
+        let mut series = vec![at_port("0", 8000), attempts];
+        series.push(Series { signal: Signal::Waiting, ..at_port("0", 8000) });
+        series.extend(counters.map(counter));
+        let snapshot = assembled(&view(), Ok(Collected { series, ..Collected::default() }), now());
+        let outcome = decide(&snapshot, &observe(&snapshot, Memory::default()), &policy);
+        let steps = outcome.report.groups.into_values().flat_map(|group| group.steps);
+        let mut values = steps.flat_map(|step| step.values);
+        values.find(|value| value.name == "demand").map(|value| value.value)
+    };
+    let whole = Series { to: None, ..given("llama-0", 8000, "meta/llama") };
+    assert_eq!(demand(whole), Some(0.0), "nobody says to whom it went");
+    assert_eq!(demand(given("llama-0", 8000, "meta/llama")), Some(2.0));
+}
+
+#[test]
+fn a_pod_with_a_hundred_thousand_engines_delays_nobody() {
+    let mut all: Vec<Series> = (0..100_000).map(|n| at_port(&format!("{n:06}"), 8000)).collect();
+    all.push(given("llama-0", 8000, "meta/llama"));
+    let started = tokio::time::Instant::now();
+    let arrivals = arrivals(all);
+    let took = started.elapsed();
+    assert!(took < std::time::Duration::from_secs(1), "{took:?}");
+    assert_eq!(arrivals.len(), MAX_ENGINES_OF_A_POD);
+}
+
+#[test]
+fn a_scheduler_that_names_every_port_of_a_pod_costs_no_more_than_its_series() {
+    let engines: Vec<Series> = (0..MAX_ENGINES_OF_A_POD).map(|n| at_port(&n.to_string(), 8000)).collect();
+    let ports = (0..50_000_u16).map(|n| given("llama-0", 10_000 + n, "meta/llama"));
+    let all: Vec<Series> = engines.into_iter().chain(ports).collect();
+    let started = tokio::time::Instant::now();
+    let arrivals = arrivals(all);
+    let took = started.elapsed();
+    assert!(took < std::time::Duration::from_secs(1), "{took:?}");
+    assert_eq!(arrivals.len(), MAX_ENGINES_OF_A_POD);
+    let each = 1180.0 * 50_000.0 / MAX_ENGINES_OF_A_POD as f64;
+    assert!(arrivals.iter().all(|(_, value)| (value - each).abs() < 1e-6 * each), "{arrivals:?}");
+}
+
+#[test]
+fn a_model_whose_series_break_is_held_and_no_other_model_notices() {
+    let mut view = view();
+    let mut healthy = view.variants[0].clone();
+    healthy.variant.id = VariantId::new("llm", "qwen");
+    healthy.variant.model = "qwen".into();
+    healthy.replicas[0].pod = "qwen-0".into();
+    view.variants.push(healthy);
+    let both = || vec![series("llama-0", "meta/llama", 0.5), series("qwen-0", "qwen", 0.25)];
+    let answer = || Ok(Collected { series: both(), ..Collected::default() });
+    BROKEN.set(Some(GroupId { namespace: "llm".into(), model: "meta/llama".into() }));
+    let Assembled { snapshot, broken } = assemble(&view, answer(), now());
+    BROKEN.set(None);
+    let shows = |snapshot: &Snapshot, model: &str| {
+        let group = snapshot.groups.iter().find(|(id, _)| id.model == model).unwrap().1;
+        let engines = group.variants[0].replicas[0].engines.len();
+        (engines, group.source == SourceHealth::Complete)
+    };
+    assert_eq!((shows(&snapshot, "meta/llama"), shows(&snapshot, "qwen")), ((0, false), (1, true)));
+    let [broken] = broken.as_slice() else { panic!("{broken:?}") };
+    assert_eq!(broken.to_string(), "model meta/llama in namespace llm: index out of bounds: the length is 0");
+    let Assembled { snapshot, broken } = assemble(&view, answer(), now());
+    assert_eq!((shows(&snapshot, "meta/llama"), broken.len()), ((1, true), 0), "the next time it is whole");
+}
