@@ -1,5 +1,6 @@
 //! How much one pod may say. Whoever runs a pod writes its page, so series, engines and the bytes of labels are bounded for
-//! each pod by itself; what is left out is counted, makes a gap of its namespace, and is logged once.
+//! each pod by itself, and for all schedulers of a namespace together; what is left out is counted, makes a gap of its namespace,
+//! and is logged once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,30 +9,52 @@ use parking_lot::Mutex;
 
 use crate::engine::{Gap, MAX_ENGINES_OF_A_POD, MAX_SERIES_OF_A_POD};
 
+/// Labels of one series. Those of vLLM's cache configuration, which are not kept, are 35; a scrape configuration adds a dozen, or
+/// all labels of the pod.
+pub(super) const MAX_LABELS: usize = 64;
 /// Bytes of one label that is kept. Names of models have up to 100, of pods 253 at most.
 pub(super) const MAX_LABEL_BYTES: usize = 256;
 /// Bytes of all labels that are kept of one pod: 1,000 series of an engine and a model name of 64 bytes each. Ten thousand pods
 /// that fill it are 1.3 GB; ten that do are lost in the noise, and an honest one has 1 KiB.
 pub(super) const MAX_TEXT_BYTES: usize = 128 * 1024;
-/// Series of one scheduler's pod: it counts by endpoint, and 20,000 endpoints with two priorities are 40,000.
-const MAX_SCHEDULER_SERIES: usize = 50_000;
+/// Series of all schedulers of a namespace: they count by endpoint, and 20,000 endpoints with two priorities are 40,000. As
+/// they are kept these are 20 MB.
+pub(super) const MAX_SCHEDULER_SERIES: usize = 50_000;
+/// Bytes of their labels that are kept: names of a model and of a pod, of 80 bytes each.
+const MAX_SCHEDULER_TEXT_BYTES: usize = 8 * 1024 * 1024;
+/// Series of all pods that nobody knows, in a namespace of which no pod is known: what 20 pods may show. Nothing is decided by
+/// them unless these pods become known while they are read.
+const MAX_STRANGERS_SERIES: usize = 20_000;
+/// Bytes of their labels.
+const MAX_STRANGERS_TEXT_BYTES: usize = 20 * MAX_TEXT_BYTES;
 
-/// What of a pod's room is taken.
+/// Who shares a room, of what a namespace shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Holder {
+    /// One pod.
+    Pod,
+    /// All its schedulers.
+    Schedulers,
+    /// All pods that nobody knows.
+    Strangers,
+}
+
+/// What of a room is taken.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Room {
     series: usize,
     bytes: usize,
-    scheduler: usize,
 }
 
 impl Room {
     /// Takes room for a series with so many bytes of labels; false when there is none left.
-    pub(super) const fn take(&mut self, is_scheduler: bool, bytes: usize) -> bool {
-        if is_scheduler {
-            self.scheduler += 1;
-            return self.scheduler <= MAX_SCHEDULER_SERIES;
-        }
-        let fits = self.series < MAX_SERIES_OF_A_POD && self.bytes + bytes <= MAX_TEXT_BYTES;
+    pub(super) const fn take(&mut self, holder: Holder, bytes: usize) -> bool {
+        let (max_series, max_bytes) = match holder {
+            Holder::Pod => (MAX_SERIES_OF_A_POD, MAX_TEXT_BYTES),
+            Holder::Schedulers => (MAX_SCHEDULER_SERIES, MAX_SCHEDULER_TEXT_BYTES),
+            Holder::Strangers => (MAX_STRANGERS_SERIES, MAX_STRANGERS_TEXT_BYTES),
+        };
+        let fits = self.series < max_series && self.bytes + bytes <= max_bytes;
         if fits {
             self.series += 1;
             self.bytes += bytes;
@@ -64,7 +87,8 @@ impl Dropped {
         let gap = |((namespace, pod), series): (&(Arc<str>, Arc<str>), &u64)| {
             let reason = format!(
                 "pod {pod}: {series} of its series are left out; {MAX_SERIES_OF_A_POD} series, {MAX_ENGINES_OF_A_POD} engines, \
-                 {MAX_LABEL_BYTES} bytes of a label and {} KiB of labels are kept; check what it exposes",
+                 {MAX_LABELS} labels of a series, {MAX_LABEL_BYTES} bytes of a label and {} KiB of labels are kept, and of all \
+                 schedulers of a namespace {MAX_SCHEDULER_SERIES} series; check what it exposes",
                 MAX_TEXT_BYTES / 1024
             );
             Gap { namespace: Some(namespace.to_string()), reason }
@@ -87,7 +111,7 @@ impl Told {
                 ?namespace,
                 ?pod,
                 series,
-                "a pod shows more series, engines or longer labels than are kept; check what it exposes"
+                "a pod shows more series, engines or labels, or longer ones, than are kept; check what it exposes"
             );
         }
         *told = dropped.0.keys().cloned().collect();
@@ -101,13 +125,17 @@ mod tests {
     #[test]
     fn neither_series_nor_bytes_of_labels_of_one_pod_grow_without_bound() {
         let mut many = Room::default();
-        assert_eq!((0..5_000).filter(|_| many.take(false, 10)).count(), MAX_SERIES_OF_A_POD);
+        assert_eq!((0..5_000).filter(|_| many.take(Holder::Pod, 10)).count(), MAX_SERIES_OF_A_POD);
         let mut long = Room::default();
-        let kept = (0..5_000).filter(|_| long.take(false, 2 * MAX_LABEL_BYTES)).count();
+        let kept = (0..5_000).filter(|_| long.take(Holder::Pod, 2 * MAX_LABEL_BYTES)).count();
         assert_eq!(kept * 2 * MAX_LABEL_BYTES, MAX_TEXT_BYTES);
-        let mut scheduler = Room::default();
-        assert!((0..40_000).all(|_| scheduler.take(true, 100)), "20,000 endpoints with two priorities");
-        assert_eq!((0..40_000).filter(|_| scheduler.take(true, 100)).count(), 10_000);
+        let mut schedulers = Room::default();
+        let take = |room: &mut Room, bytes| room.take(Holder::Schedulers, bytes);
+        assert!((0..40_000).all(|_| take(&mut schedulers, 160)), "20,000 endpoints with two priorities");
+        assert_eq!((0..40_000).filter(|_| take(&mut schedulers, 160)).count(), 10_000);
+        let mut long = Room::default();
+        let kept = (0..50_000).filter(|_| take(&mut long, 2 * MAX_LABEL_BYTES)).count();
+        assert_eq!(kept * 2 * MAX_LABEL_BYTES, MAX_SCHEDULER_TEXT_BYTES);
     }
 
     #[test]

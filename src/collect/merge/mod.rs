@@ -7,7 +7,8 @@
 //!   nobody's when there are several.
 //! - *Copies*: series that say the same of the same process (an HA pair of Prometheus, two scrape jobs): the one with
 //!   the newest sample counts, whole. Copies are never interleaved, because their clocks and offsets differ.
-//! - *Hearsay*: what a pod says of itself wins over what a collector says of it.
+//! - *Hearsay*: what a pod, engine or scheduler, says of itself wins over what a collector says of it, before any room is
+//!   taken.
 //! - *Names*: a ratio's halves come from one generation of names; the newest name that is complete counts, unless an
 //!   older one has a newer sample (an engine that was rolled back).
 //! - *Parts*: what an engine or a scheduler divides by labels is one figure again ([`parts`]); what the scheduler counts by
@@ -23,11 +24,12 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use wva_core::isolate;
 use wva_core::snapshot::{Sample, Signal};
 
-use super::bounds::{Dropped, Room};
+use super::bounds::{Dropped, Holder, Room};
 use super::signals::{self, Kind, Name};
-use crate::engine::{MAX_ENGINES_OF_A_POD, Receiver, Series};
+use crate::engine::{Broken, Collected, Gap, MAX_ENGINES_OF_A_POD, Receiver, Series};
 
 pub(super) use parts::{Part, hash, is_dividing};
 
@@ -61,10 +63,11 @@ impl RawSeries {
         self.samples.last().map(|sample| sample.at)
     }
 
-    /// Bytes of the labels that it keeps.
+    /// Bytes of the labels that it keeps, as texts or as hashes.
     pub(super) fn text_bytes(&self) -> usize {
         let bytes = |text: &Option<Arc<str>>| text.as_deref().map_or(0, str::len);
-        bytes(&self.engine) + bytes(&self.model)
+        let to = self.to.as_ref().map_or(0, |to| to.pod.len());
+        bytes(&self.engine) + bytes(&self.model) + to + size_of_val(&*self.part.unsure)
     }
 
     /// Which of two copies counts: more wins.
@@ -73,17 +76,36 @@ impl RawSeries {
     }
 }
 
+/// Ports of one pod that a scheduler's series are told apart by: one an engine. What goes to any other one is of all engines.
+const MAX_PORTS_OF_A_POD: usize = MAX_ENGINES_OF_A_POD;
+
 /// What is left of all series.
 #[derive(Debug, Default)]
 pub(super) struct Merged {
     pub(super) series: Vec<Series>,
     /// What is beyond the bounds of a pod.
     pub(super) dropped: Dropped,
+    /// Pods whose series broke, and their namespaces.
+    broken: Vec<(Arc<str>, Broken)>,
+}
+
+impl Merged {
+    /// Adds everything but what was dropped, which the caller may know more of.
+    pub(super) fn hand_over(self, collected: &mut Collected) -> Dropped {
+        collected.series.extend(self.series);
+        for (namespace, broken) in self.broken {
+            let reason = format!("{broken}; its metrics are not read; please report this");
+            collected.gaps.push(Gap { namespace: Some(namespace.to_string()), reason });
+            collected.broken.push(broken);
+        }
+        self.dropped
+    }
 }
 
 /// One series a signal and process; series without a sample are left out. Pods have nothing to do with each other, so
-/// each is merged by itself.
-pub(super) fn merge(raw: Vec<RawSeries>) -> Merged {
+/// each is merged by itself, and one that breaks costs itself.
+pub(super) fn merge(mut raw: Vec<RawSeries>) -> Merged {
+    name_ports_of_engines(&mut raw);
     let mut pods: HashMap<(Arc<str>, Arc<str>), Vec<RawSeries>> = HashMap::new();
     for series in raw {
         pods.entry((series.namespace.clone(), series.pod.clone())).or_default().push(series);
@@ -91,31 +113,80 @@ pub(super) fn merge(raw: Vec<RawSeries>) -> Merged {
     let mut pods: Vec<_> = pods.into_iter().collect();
     pods.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
     let mut merged = Merged::default();
+    let mut schedulers: HashMap<Arc<str>, Room> = HashMap::new();
     for ((namespace, pod), raw) in pods {
-        let series = |(subject, named): (Subject, Named)| Series {
-            namespace: namespace.clone(),
-            pod: pod.clone(),
-            engine: subject.engine,
-            port: named.port,
-            model: named.model,
-            signal: named.name.signal,
-            to: subject.to,
-            samples: named.samples,
-        };
+        let raw = prefer_direct(raw);
         let all = raw.len();
-        let (named, kept) = keep_engines(by_subject(keep_bounded(raw)));
-        merged.dropped.add(&namespace, &pod, (all - kept) as u64);
-        merged.series.extend(without_sleepers(choose_names(one_each(named)).map(series).collect()));
+        let raw = keep_bounded(raw, schedulers.entry(namespace.clone()).or_default());
+        match isolate::caught(|| merge_pod(&namespace, &pod, raw)) {
+            Ok((series, kept)) => {
+                merged.dropped.add(&namespace, &pod, (all - kept) as u64);
+                merged.series.extend(series);
+            }
+            Err(cause) => {
+                let what = format!("pod {pod} in namespace {namespace}");
+                merged.broken.push((namespace, Broken { what, cause }));
+            }
+        }
     }
     merged
 }
 
+/// The series of one pod, and how many of a source's series stand behind them.
+fn merge_pod(namespace: &Arc<str>, pod: &Arc<str>, raw: Vec<RawSeries>) -> (Vec<Series>, usize) {
+    #[cfg(test)]
+    tests::break_down(pod);
+    let series = |(subject, named): (Subject, Named)| Series {
+        namespace: namespace.clone(),
+        pod: pod.clone(),
+        engine: subject.engine,
+        port: named.port,
+        model: named.model,
+        signal: named.name.signal,
+        to: subject.to,
+        samples: named.samples,
+    };
+    let (named, kept) = keep_engines(by_subject(raw));
+    (without_sleepers(choose_names(one_each(named)).map(series).collect()), kept)
+}
+
+/// Of the ports that schedulers name, leaves those at which an engine of the pod is known. Whoever runs a scheduler can name
+/// every port there is; what came to one at which nobody is known is of all engines of the pod.
+fn name_ports_of_engines(raw: &mut [RawSeries]) {
+    let mut ports: HashMap<(Arc<str>, Arc<str>), BTreeSet<u16>> = HashMap::new();
+    for series in raw.iter() {
+        if let Some(to) = series.to.as_ref().filter(|to| to.port.is_some()) {
+            ports.entry((series.namespace.clone(), to.pod.clone())).or_default();
+        }
+    }
+    if ports.is_empty() {
+        return;
+    }
+    for series in raw.iter().filter(|series| !series.name.kind.is_scheduler()) {
+        let known = ports.get_mut(&(series.namespace.clone(), series.pod.clone()));
+        if let (Some(known), Some(port)) = (known, series.port)
+            && known.len() < MAX_PORTS_OF_A_POD
+        {
+            known.insert(port);
+        }
+    }
+    for series in raw {
+        let RawSeries { namespace, to: Some(to), .. } = series else { continue };
+        let known = ports.get(&(namespace.clone(), to.pod.clone()));
+        to.port = to.port.filter(|port| known.is_some_and(|known| known.contains(port)));
+    }
+}
+
 /// What a pod says of itself wins over what a collector says of it, whatever engine that names.
 fn prefer_direct(mut raw: Vec<RawSeries>) -> Vec<RawSeries> {
-    let is_engine = |series: &RawSeries| !series.name.kind.is_scheduler();
-    let direct = |series: &RawSeries| is_engine(series) && !series.is_relayed && !series.samples.is_empty();
-    if raw.iter().any(|series| series.is_relayed) && raw.iter().any(direct) {
-        raw.retain(|series| !series.is_relayed);
+    if raw.iter().all(|series| !series.is_relayed) {
+        return raw;
+    }
+    for is_scheduler in [false, true] {
+        let is_such = |series: &RawSeries| series.name.kind.is_scheduler() == is_scheduler;
+        if raw.iter().any(|series| is_such(series) && !series.is_relayed && !series.samples.is_empty()) {
+            raw.retain(|series| !is_such(series) || !series.is_relayed);
+        }
     }
     raw
 }
@@ -129,10 +200,13 @@ struct Subject {
     to: Option<Receiver>,
 }
 
-/// As many series as one pod may have.
-fn keep_bounded(mut raw: Vec<RawSeries>) -> Vec<RawSeries> {
+/// As many series as one pod may have, and all schedulers of its namespace.
+fn keep_bounded(mut raw: Vec<RawSeries>, schedulers: &mut Room) -> Vec<RawSeries> {
     let mut room = Room::default();
-    raw.retain(|series| room.take(series.name.kind.is_scheduler(), 0));
+    raw.retain(|series| match series.name.kind.is_scheduler() {
+        true => schedulers.take(Holder::Schedulers, series.text_bytes()),
+        false => room.take(Holder::Pod, 0),
+    });
     raw
 }
 
@@ -140,37 +214,26 @@ fn keep_bounded(mut raw: Vec<RawSeries>) -> Vec<RawSeries> {
 /// stand behind them.
 fn by_subject(raw: Vec<RawSeries>) -> (Vec<(Subject, RawSeries)>, usize) {
     let kept = raw.len();
-    let raw = prefer_direct(raw);
     let several = at_several_ports(&raw);
     let mut raw = share_among_ranks(attach_cache_config(raw));
     parts::settle(&mut raw);
     let raw = raw.into_iter().filter(|series| !series.samples.is_empty());
-    let mut named: Vec<_> = raw
-        .flat_map(|series| {
-            let all = subject(&series, &several);
-            let share = series.to.clone().map(|to| (Subject { to: Some(to), ..all.clone() }, series.clone()));
-            share.into_iter().chain([(all, series)])
-        })
-        .collect();
-    named.sort_by(|(one, a), (other, b)| (one, a.name.text).cmp(&(other, b.name.text)));
-    (named, kept)
+    let named = raw.map(|mut series| {
+        let to = series.to.take();
+        (Subject { to, ..subject(&series, &several) }, series)
+    });
+    (named.collect(), kept)
 }
 
 /// Of more engines than a pod may have, the first by name.
 fn keep_engines((mut named, kept): (Vec<(Subject, RawSeries)>, usize)) -> (Vec<(Subject, RawSeries)>, usize) {
-    let mut engines = 0;
-    let mut last: Option<Arc<str>> = None;
+    let engines = named.iter().filter(|(_, series)| !series.name.kind.is_scheduler());
+    let engines: BTreeSet<&Arc<str>> = engines.map(|(subject, _)| &subject.engine).collect();
+    let first_beyond = engines.into_iter().nth(MAX_ENGINES_OF_A_POD).cloned();
     let before = named.len();
-    named.retain(|(subject, series)| {
-        if series.name.kind.is_scheduler() {
-            return true;
-        }
-        if last.as_ref() != Some(&subject.engine) {
-            engines += 1;
-            last = Some(subject.engine.clone());
-        }
-        engines <= MAX_ENGINES_OF_A_POD
-    });
+    if let Some(first_beyond) = first_beyond {
+        named.retain(|(subject, series)| series.name.kind.is_scheduler() || subject.engine < first_beyond);
+    }
     let dropped = before - named.len();
     (named, kept.saturating_sub(dropped))
 }
@@ -263,9 +326,24 @@ struct Named {
     samples: Vec<Sample>,
 }
 
-/// One series a name of a subject.
+/// One series a name of a subject. What a scheduler gave out is the sum of what it gave to each receiver.
 fn one_each(named: Vec<(Subject, RawSeries)>) -> Vec<(Subject, Named)> {
-    let mut all = Vec::with_capacity(named.len());
+    let (shares, mut totals): (Vec<_>, Vec<_>) =
+        named.into_iter().partition(|(subject, _)| subject.to.is_some());
+    let mut all = Vec::with_capacity(totals.len());
+    for (subject, share) in each_whole(shares) {
+        totals.push((Subject { to: None, ..subject.clone() }, share.clone()));
+        all.push((subject, share));
+    }
+    all.extend(each_whole(totals));
+    let named =
+        |RawSeries { name, port, model, samples, .. }: RawSeries| Named { name, port, model, samples };
+    all.into_iter().map(|(subject, series)| (subject, named(series))).collect()
+}
+
+fn each_whole(mut named: Vec<(Subject, RawSeries)>) -> Vec<(Subject, RawSeries)> {
+    named.sort_by(|(one, a), (other, b)| (one, a.name.text).cmp(&(other, b.name.text)));
+    let mut all = Vec::new();
     let mut named = named.into_iter().peekable();
     while let Some((subject, first)) = named.next() {
         let name = first.name;
@@ -273,9 +351,7 @@ fn one_each(named: Vec<(Subject, RawSeries)>) -> Vec<(Subject, Named)> {
         while let Some((_, next)) = named.next_if(|(other, next)| *other == subject && next.name == name) {
             series.push(next);
         }
-        if let Some(RawSeries { name, port, model, samples, .. }) = parts::whole(series) {
-            all.push((subject, Named { name, port, model, samples }));
-        }
+        all.extend(parts::whole(series).map(|whole| (subject, whole)));
     }
     all
 }

@@ -48,6 +48,10 @@ const DIVIDING: [&str; 3] = ["is_streaming", PRIORITY, "lora_name"];
 /// The label whose empty value is the total of all others.
 const PRIORITY: &str = "priority";
 
+/// Moments of one figure that are kept, the newest: 10 min of a scrape a second, by two jobs. A page that gives every series a
+/// time of its own has as many moments as samples, and each takes a look at every part.
+const MAX_MOMENTS: usize = 1_200;
+
 /// Which part of a figure a series is.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(in crate::collect) struct Part {
@@ -185,7 +189,7 @@ fn together(name: &Name, parts: &[RawSeries]) -> Vec<Sample> {
         Signal::KvCapacity => f64::min,
         _ => |one, next| one + next,
     };
-    let moments: BTreeSet<Timestamp> = parts.iter().flat_map(|p| p.samples.iter().map(|s| s.at)).collect();
+    let moments = moments(parts);
     let is_count = matches!(name.signal, Signal::Waiting | Signal::Running);
     let before_first = |part: &RawSeries| {
         if is_count { Some(0.0) } else { part.samples.first().map(|first| first.value) }
@@ -197,7 +201,8 @@ fn together(name: &Name, parts: &[RawSeries]) -> Vec<Sample> {
     };
     let sum = |at| {
         let values: Option<Vec<f64>> = parts.iter().map(|part| value_at(part, at)).collect();
-        values?.into_iter().reduce(add).map(|value| Sample { at, value })
+        let value = values?.into_iter().reduce(add).filter(|value| value.is_finite())?;
+        Some(Sample { at, value })
     };
     let kept: Vec<Sample> = moments.iter().filter_map(|at| sum(*at)).collect();
     // Parts that were scraped at different times are no parts of one page.
@@ -207,7 +212,6 @@ fn together(name: &Name, parts: &[RawSeries]) -> Vec<Sample> {
 /// The sum of the scheduler's parts at every moment that any of them was measured. A part without a sample at that moment
 /// counts as nothing when it is a gauge (the queue is gone), and with its last value when it is a counter (it still counts).
 fn scheduler_total(kind: Kind, parts: &[RawSeries]) -> Vec<Sample> {
-    let moments: BTreeSet<Timestamp> = parts.iter().flat_map(|p| p.samples.iter().map(|s| s.at)).collect();
     let value_at = |part: &RawSeries, at: Timestamp| -> f64 {
         let known = part.samples.partition_point(|sample| sample.at <= at);
         let newest = known.checked_sub(1).and_then(|index| part.samples.get(index));
@@ -217,5 +221,15 @@ fn scheduler_total(kind: Kind, parts: &[RawSeries]) -> Vec<Sample> {
         }
     };
     let sum = |at| Sample { at, value: parts.iter().map(|part| value_at(part, at)).sum() };
-    moments.into_iter().map(sum).collect()
+    moments(parts).into_iter().map(sum).filter(|sample| sample.value.is_finite()).collect()
+}
+
+/// When any of the parts was measured, oldest first.
+fn moments(parts: &[RawSeries]) -> Vec<Timestamp> {
+    let mut moments: Vec<Timestamp> =
+        parts.iter().flat_map(|part| part.samples.iter().map(|sample| sample.at)).collect();
+    moments.sort_unstable();
+    moments.dedup();
+    moments.drain(..moments.len().saturating_sub(MAX_MOMENTS));
+    moments
 }

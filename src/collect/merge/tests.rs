@@ -2,6 +2,17 @@
 
 use super::*;
 
+thread_local! {
+    /// The pod whose series break on this thread.
+    static BROKEN: std::cell::RefCell<Option<Arc<str>>> = const { std::cell::RefCell::new(None) };
+}
+
+/// Breaks where a test wants it.
+pub(super) fn break_down(pod: &Arc<str>) {
+    let breaks = BROKEN.with_borrow(|broken| broken.as_ref() == Some(pod));
+    assert!(!breaks, "index out of bounds: the length is 0");
+}
+
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_800_000_000 + second).unwrap()
 }
@@ -315,11 +326,115 @@ fn of_a_pod_with_a_hundred_thousand_engines_so_many_are_kept_in_no_time() {
         (0..100_000).map(|n| raw("vllm:kv_cache_usage_perc", Some(&n.to_string()), Some(8000), &[(0, 0.5)]));
     let raw: Vec<RawSeries> = engines.collect();
     let started = tokio::time::Instant::now();
-    let Merged { series, dropped } = merge(raw);
+    let Merged { series, dropped, .. } = merge(raw);
     let took = started.elapsed();
     assert!(took < std::time::Duration::from_secs(1), "{took:?}");
     assert_eq!(
         (series.len(), dropped.count()),
         (MAX_ENGINES_OF_A_POD, 100_000 - MAX_ENGINES_OF_A_POD as u64)
     );
+}
+
+#[test]
+fn a_pod_whose_series_break_is_a_gap_and_no_other_pod_notices() {
+    let of = |pod: &str| RawSeries {
+        pod: pod.into(),
+        ..raw("vllm:num_requests_waiting", None, None, &[(0, 1.0)])
+    };
+    BROKEN.set(Some("pod-1".into()));
+    let merged = merge(vec![of("pod-0"), of("pod-1"), of("pod-2")]);
+    BROKEN.set(None);
+    let mut collected = Collected::default();
+    assert_eq!(merged.hand_over(&mut collected).count(), 0);
+    let pods: Vec<&str> = collected.series.iter().map(|series| &*series.pod).collect();
+    assert_eq!(pods, ["pod-0", "pod-2"]);
+    let [gap] = collected.gaps.as_slice() else { panic!("{:?}", collected.gaps) };
+    assert!(gap.namespace.as_deref() == Some("llm") && gap.reason.contains("pod-1"), "{gap:?}");
+    let [broken] = collected.broken.as_slice() else { panic!("{:?}", collected.broken) };
+    assert_eq!(broken.to_string(), "pod pod-1 in namespace llm: index out of bounds: the length is 0");
+}
+
+/// What a scheduler has given to one port of a pod.
+fn attempts(scheduler: &str, pod: &str, port: u16, value: f64) -> RawSeries {
+    RawSeries {
+        pod: scheduler.into(),
+        part: Part::by([("pod_name", pod), ("port", &port.to_string())].into_iter()),
+        to: Some(Receiver { pod: pod.into(), port: Some(port) }),
+        ..raw("llm_d_epp_scheduler_attempts_total", None, Some(9090), &[(0, value)])
+    }
+}
+
+#[test]
+fn of_fifty_thousand_ports_that_a_scheduler_names_those_of_engines_are_told_apart() {
+    let mut all: Vec<_> = (0..50_000).map(|n| attempts("epp-0", "pod-0", 10_000 + n, 1.0)).collect();
+    all.push(raw("vllm:num_requests_waiting", Some("0"), Some(10_007), &[(0, 1.0)]));
+    let started = tokio::time::Instant::now();
+    let found = merged(all);
+    let took = started.elapsed();
+    assert!(took < std::time::Duration::from_secs(5), "{took:?}");
+    let given = |port| {
+        let to = |one: &&Series| one.to.as_ref().is_some_and(|to| to.port == port);
+        found.iter().filter(to).map(|series| series.samples[0].value).collect::<Vec<_>>()
+    };
+    assert_eq!((given(Some(10_007)), given(None)), (vec![1.0], vec![49_999.0]));
+    assert_eq!(found.len(), 4, "with the total and the engine itself");
+    let totals: Vec<Series> = found.into_iter().filter(|series| series.to.is_none()).collect();
+    assert_eq!(values(&totals, Signal::SchedulerAttempts), [50_000.0]);
+}
+
+#[test]
+fn ten_schedulers_of_a_namespace_have_the_room_of_its_schedulers_together() {
+    let of = |n: u32| (0..10_000).map(move |port| attempts(&format!("epp-{n}"), "pod-0", port, 1.0));
+    let elsewhere = RawSeries { namespace: "other".into(), ..attempts("epp-9", "pod-0", 1, 1.0) };
+    let Merged { series, dropped, .. } = merge((0..10).flat_map(of).chain([elsewhere]).collect());
+    assert_eq!(dropped.count(), 50_000);
+    assert!(series.iter().any(|one| &*one.namespace == "other"), "each namespace has its own");
+}
+
+#[test]
+fn a_scheduler_that_is_scraped_itself_is_not_added_to_what_a_collector_says_of_it() {
+    let direct = raw("llm_d_epp_flow_control_queue_size", None, None, &[(0, 3.0)]);
+    let relayed = RawSeries {
+        is_relayed: true,
+        origin: 7,
+        samples: vec![Sample { at: at(5), value: 9.0 }],
+        ..direct.clone()
+    };
+    for order in [[direct.clone(), relayed.clone()], [relayed.clone(), direct]] {
+        assert_eq!(values(&merged(order.into()), Signal::SchedulerQueueSize), [3.0]);
+    }
+    assert_eq!(values(&merged(vec![relayed]), Signal::SchedulerQueueSize), [9.0], "alone it counts");
+}
+
+#[test]
+fn what_a_collector_says_of_a_pod_takes_no_place_of_what_the_pod_says_itself() {
+    let relayed = (0..1_000).map(|n| RawSeries {
+        is_relayed: true,
+        ..raw("vllm:kv_cache_usage_perc", Some(&n.to_string()), Some(8000), &[(0, 0.0)])
+    });
+    let own = raw("vllm:kv_cache_usage_perc", Some("0"), Some(8000), &[(0, 0.9)]);
+    let Merged { series, dropped, .. } = merge(relayed.chain([own]).collect());
+    assert_eq!((values(&series, Signal::KvUsage), dropped.count()), (vec![0.9], 0));
+}
+
+#[test]
+fn a_page_that_gives_every_series_a_time_of_its_own_delays_nobody() {
+    let part = |n: u16| {
+        let samples = (0..8)
+            .map(|k| Sample { at: at(15 * k) + jiff::SignedDuration::from_millis(i64::from(n)), value: 1.0 });
+        RawSeries { samples: samples.collect(), to: None, ..attempts("epp-0", "pod-0", n, 1.0) }
+    };
+    let all: Vec<_> = (0..5_000).map(part).collect();
+    let started = tokio::time::Instant::now();
+    let found = merged(all);
+    let took = started.elapsed();
+    assert!(took < std::time::Duration::from_secs(5), "{took:?}");
+    assert!(found.iter().all(|series| series.samples.len() <= 1_200), "only so many moments are kept");
+}
+
+#[test]
+fn a_sum_that_no_number_holds_is_no_sample() {
+    let huge = |n| RawSeries { to: None, ..attempts("epp-0", "pod-0", n, f64::MAX) };
+    let found = merged(vec![huge(1), huge(2)]);
+    assert_eq!(values(&found, Signal::SchedulerAttempts), Vec::<f64>::new());
 }

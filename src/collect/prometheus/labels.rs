@@ -8,7 +8,7 @@ use jiff::Timestamp;
 
 use super::answer::{Element, Labels};
 use super::collectors::Collectors;
-use crate::collect::bounds::MAX_LABEL_BYTES;
+use crate::collect::bounds::{Holder, MAX_LABEL_BYTES, MAX_LABELS};
 use crate::collect::merge::{Part, RawSeries, hash, is_dividing};
 use crate::collect::signals::{self, Kind, Name};
 use crate::engine::{Receiver, Scope};
@@ -42,7 +42,7 @@ const OWNED: [&str; 5] = ["engine", "dp_rank", "model_name", "target_model_name"
 pub(super) enum Unused {
     /// It is nobody's in scope, or of no use.
     Nobodys,
-    /// A label that would be kept is too long.
+    /// It has too many labels, or one that would be kept is too long.
     TooLong { namespace: Arc<str>, pod: Arc<str> },
 }
 
@@ -66,6 +66,15 @@ impl Shared {
         let new: Arc<str> = text.into();
         self.0.insert(Arc::clone(&new));
         new
+    }
+
+    /// Forgets the texts of a series that is not kept, where no other one has them.
+    pub(super) fn forget(&mut self, series: RawSeries) {
+        for text in [series.engine, series.model].into_iter().flatten() {
+            if Arc::strong_count(&text) <= 2 {
+                self.0.remove(&text);
+            }
+        }
     }
 }
 
@@ -99,7 +108,9 @@ impl Known {
         };
         let Owner { namespace, pod, is_relayed } = owner.ok_or(Unused::Nobodys)?;
         let long = |label: &&str| labels.get(label).is_some_and(|value| value.len() > MAX_LABEL_BYTES);
-        if OWNED.iter().any(long) {
+        // What is known of a cache configuration is its size: of its labels none is kept.
+        let many = labels.0.len() > MAX_LABELS && name.kind != Kind::CacheConfig;
+        if many || OWNED.iter().any(long) {
             return Err(Unused::TooLong { namespace, pod });
         }
         let fixed = match name.kind {
@@ -108,7 +119,9 @@ impl Known {
             }
             _ => None,
         };
-        let (engine, is_rank) = engine(&labels, shared);
+        let (engine, is_rank) =
+            if name.kind.is_scheduler() { (None, false) } else { engine(&labels, shared) };
+        let to = self.receiver(name, &labels, &namespace);
         let mut bad = Vec::new();
         samples.retain_mut(|sample| match signals::possible(name.kind, sample.value) {
             Some(value) => {
@@ -129,7 +142,7 @@ impl Known {
             port: labels.get("instance").and_then(port),
             model: model(name, &labels).map(|model| shared.keep(model)),
             part: part(name, &labels),
-            to: receiver(name, &labels, shared),
+            to,
             is_relayed,
             origin: origin(name, &labels),
             samples,
@@ -139,7 +152,7 @@ impl Known {
 
     /// The engine that a series is about. `namespace` and `pod` are those of the scrape target, and nobody can write them who
     /// is scraped. A target that is a collector may say of whom it speaks: then the pair that names a pod we know wins, else
-    /// the one in a namespace we know.
+    /// the one in a namespace of which we know no pod.
     fn engine(&self, labels: &Labels<'_>, shared: &mut Shared) -> Option<Owner> {
         let pod = labels.get("pod").or_else(|| labels.get("pod_name"));
         let own = labels.get("namespace").zip(pod).map(|pair| (pair, false));
@@ -150,27 +163,48 @@ impl Known {
             let (namespace, pods) = self.pods.get_key_value(namespace)?;
             Some(Owner { namespace: namespace.clone(), pod: pods.get(pod)?.clone(), is_relayed })
         };
+        // Where pods are known, a series of any other one is of no use.
         let mut stranger = |((namespace, pod), is_relayed)| {
-            Some(Owner { namespace: self.namespace(namespace)?, pod: shared.keep(pod), is_relayed })
+            let (namespace, _) = self.pods.get_key_value(namespace).filter(|(_, pods)| pods.is_empty())?;
+            Some(Owner { namespace: Arc::clone(namespace), pod: shared.keep(pod), is_relayed })
         };
         let mut pairs = own.into_iter().chain(said);
         pairs.clone().find_map(ours).or_else(|| pairs.find_map(&mut stranger))
     }
 
     /// The namespace of the model and the scheduler's pod. A scheduler speaks for its own namespace; for another one, which
-    /// it names itself and Prometheus has renamed to `exported_namespace`, only as a collector.
+    /// it names itself and Prometheus has renamed to `exported_namespace`, only as a collector. A collector that passes on what
+    /// a scheduler says names its pod, too: it is the same scheduler as the one that is scraped itself.
     fn scheduler(&self, labels: &Labels<'_>, shared: &mut Shared) -> Option<Owner> {
         let own = labels.get("namespace");
-        let said = labels.get("exported_namespace").filter(|said| own != Some(*said));
-        let namespace = match said {
+        let said = labels.get("exported_namespace");
+        let is_listed = self.collectors.list(labels);
+        let namespace = match said.filter(|said| own != Some(*said)) {
             None => self.namespace(own?)?,
-            Some(said) if self.collectors.list(labels) => {
-                self.namespace(said).or_else(|| self.namespace(own?))?
-            }
+            Some(said) if is_listed => self.namespace(said).or_else(|| self.namespace(own?))?,
             Some(_) => return None,
         };
-        let pod = shared.keep(labels.get("pod").unwrap_or_default());
-        Some(Owner { namespace, pod, is_relayed: false })
+        let relayed = labels.get("exported_pod").filter(|_| is_listed && said.is_some());
+        let pod = shared.keep(relayed.or_else(|| labels.get("pod")).unwrap_or_default());
+        Some(Owner { namespace, pod, is_relayed: relayed.is_some() })
+    }
+
+    /// Where the scheduler sent what it counts: its own labels, since `pod` and `instance` are those of the scheduler. What it
+    /// sent to a pod that nobody knows is in its total alone.
+    fn receiver(&self, name: &Name, labels: &Labels<'_>, namespace: &str) -> Option<Receiver> {
+        let pod = labels.get("pod_name").filter(|_| name.kind == Kind::SchedulerSuccesses)?;
+        let pod = Arc::clone(self.pods.get(namespace)?.get(pod)?);
+        let port = labels.get("port").and_then(|port| port.parse().ok());
+        Some(Receiver { pod, port })
+    }
+
+    /// With whom a series shares its room.
+    pub(super) fn holder(&self, series: &RawSeries) -> Holder {
+        if series.name.kind.is_scheduler() {
+            return Holder::Schedulers;
+        }
+        let is_known = self.pods.get(&series.namespace).is_some_and(|pods| pods.contains(&series.pod));
+        if is_known { Holder::Pod } else { Holder::Strangers }
     }
 
     /// A namespace in scope.
@@ -196,14 +230,6 @@ fn port(instance: &str) -> Option<u16> {
 fn model<'a>(name: &Name, labels: &'a Labels<'_>) -> Option<&'a str> {
     let model = labels.get("model_name");
     if name.kind.is_scheduler() { labels.get("target_model_name").or(model) } else { model }
-}
-
-/// Where the scheduler sent what it counts: its own labels, since `pod` and `instance` are those of the scheduler.
-fn receiver(name: &Name, labels: &Labels<'_>, shared: &mut Shared) -> Option<Receiver> {
-    let pod =
-        labels.get("pod_name").filter(|pod| name.kind == Kind::SchedulerSuccesses && !pod.is_empty())?;
-    let port = labels.get("port").and_then(|port| port.parse().ok());
-    Some(Receiver { pod: shared.keep(pod), port })
 }
 
 fn part(name: &Name, labels: &Labels<'_>) -> Part {
@@ -298,7 +324,7 @@ mod tests {
             ("exported_namespace", "llm"),
             ("exported_pod", "vllm-0"),
         ];
-        assert_eq!(&*identify(&within).unwrap().pod, "vllm-9", "a neighbour in the same namespace neither");
+        assert!(identify(&within).is_none(), "a neighbour in the same namespace neither");
     }
 
     #[test]
@@ -346,6 +372,7 @@ mod tests {
         assert_eq!(receiver(attempts, &[("pod_name", "vllm-0"), ("port", "8000")]), to("vllm-0", Some(8000)));
         assert_eq!(receiver(attempts, &[("pod_name", "vllm-0"), ("port", "")]), to("vllm-0", None));
         assert_eq!(receiver(attempts, &[("pod_name", "")]), None, "a scheduler that names nobody");
+        assert_eq!(receiver(attempts, &[("pod_name", "vllm-9")]), None, "a pod that nobody knows");
         assert_eq!(receiver(attempts, &[]), None);
         assert_eq!(receiver("llm_d_epp_flow_control_queue_size", &[("pod_name", "vllm-0")]), None);
     }
@@ -360,6 +387,73 @@ mod tests {
             let unused = known.identify(Element { labels, points: Vec::new() }, &mut Shared::default());
             assert!(matches!(unused, Err(Unused::TooLong { pod, .. }) if &*pod == "vllm-0"), "{label}");
         }
+    }
+
+    #[test]
+    fn a_series_of_thousands_of_labels_is_dropped_and_names_its_pod() {
+        let unused = |name: &'static str, count: usize| {
+            let own = [("__name__", name), ("namespace", "llm"), ("pod", "vllm-0")];
+            let own = own.map(|(label, value)| (label.into(), value.into()));
+            let more = (own.len()..count).map(|n| (format!("l{n}").into(), "x".into()));
+            let labels = Labels(own.into_iter().chain(more).collect());
+            let known = Known::new(&scope(), Arc::default());
+            known.identify(Element { labels, points: Vec::new() }, &mut Shared::default())
+        };
+        let waiting = |count| unused("vllm:num_requests_waiting", count);
+        assert!(waiting(MAX_LABELS).is_ok());
+        for count in [MAX_LABELS + 1, 5_000] {
+            assert!(
+                matches!(waiting(count), Err(Unused::TooLong { pod, .. }) if &*pod == "vllm-0"),
+                "{count}"
+            );
+        }
+        let config = unused("vllm:cache_config_info", 100);
+        assert!(matches!(config, Err(Unused::Nobodys)), "it has no size, and its labels are not kept");
+    }
+
+    #[test]
+    fn what_is_kept_of_labels_counts_towards_the_bound_of_a_pod_even_as_hashes() {
+        let labels: Vec<(String, String)> = (0..40).map(|n| (format!("l{n}"), "x".to_owned())).collect();
+        let labels = labels.iter().map(|(label, value)| (label.as_str(), value.as_str()));
+        let own = [WAITING, ("namespace", "llm"), ("pod", "vllm-0"), ("engine", "0")];
+        let series = identify(&own.into_iter().chain(labels).collect::<Vec<_>>()).unwrap();
+        assert_eq!(series.text_bytes(), 1 + 40 * 16);
+    }
+
+    #[test]
+    fn texts_of_series_that_are_not_kept_are_forgotten() {
+        let mut shared = Shared::default();
+        let mut series = |engine: &'static str| {
+            let labels = [WAITING, ("namespace", "llm"), ("pod", "vllm-0"), ("engine", engine)];
+            let labels = Labels(labels.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect());
+            let known = Known::new(&scope(), Arc::default());
+            let found = known.identify(Element { labels, points: Vec::new() }, &mut shared);
+            found.ok().unwrap().0
+        };
+        let (kept, copy, dropped) = (series("0"), series("0"), series("1"));
+        shared.forget(copy);
+        shared.forget(dropped);
+        assert_eq!(shared.0.len(), 1, "that of a series that is kept stays");
+        drop(kept);
+    }
+
+    #[test]
+    fn a_scheduler_that_a_collector_passes_on_is_the_one_that_is_scraped_itself() {
+        let queue = ("__name__", "llm_d_epp_flow_control_queue_size");
+        let direct = identify(&[queue, ("namespace", "llm"), ("pod", "epp-0"), ("model_name", "m")]);
+        let relayed = [
+            queue,
+            ("namespace", "monitoring"),
+            ("pod", "prometheus-0"),
+            ("exported_namespace", "llm"),
+            ("exported_pod", "epp-0"),
+            ("model_name", "m"),
+        ];
+        let (direct, through) = (direct.unwrap(), identify(&relayed).unwrap());
+        assert_eq!((&*direct.pod, direct.is_relayed), ("epp-0", false));
+        assert_eq!((&*through.pod, through.is_relayed), ("epp-0", true));
+        let itself = identify(&[&relayed[..4], &relayed[5..]].concat()).unwrap();
+        assert_eq!((&*itself.pod, itself.is_relayed), ("prometheus-0", false), "it speaks for itself");
     }
 
     #[test]

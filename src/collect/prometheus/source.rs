@@ -18,7 +18,7 @@ use super::collectors::Collectors;
 use super::labels::{Known, Shared, Unused};
 use super::plan::{self, Batch, Count, Extent};
 use super::window::Window;
-use crate::collect::bounds::{Dropped, Room, Told};
+use crate::collect::bounds::{Dropped, Holder, Room, Told};
 use crate::collect::merge::{self, RawSeries};
 use crate::collect::signals;
 use crate::collect::turns::Turns;
@@ -58,8 +58,9 @@ struct Found {
     shared: Shared,
     raw: Vec<RawSeries>,
     bad: Vec<Bad>,
-    /// By where the names of namespace and pod are kept.
-    rooms: HashMap<(usize, usize), Room>,
+    /// By where the names of namespace and pod are kept (of schedulers and strangers that of the namespace alone), and by
+    /// whether a collector said it: what a pod says of itself needs a place of its own, since it is what counts.
+    rooms: HashMap<(usize, Result<usize, Holder>, bool), Room>,
     dropped: Dropped,
 }
 
@@ -72,13 +73,15 @@ impl Found {
     fn add(&mut self, element: Element<'_>) {
         match self.known.identify(element, &mut self.shared) {
             Ok((series, times)) => {
-                let pod = (series.namespace.as_ptr().addr(), series.pod.as_ptr().addr());
-                let bytes = series.text_bytes();
-                if self.rooms.entry(pod).or_default().take(series.name.kind.is_scheduler(), bytes) {
+                let holder = self.known.holder(&series);
+                let whose = if holder == Holder::Pod { Ok(series.pod.as_ptr().addr()) } else { Err(holder) };
+                let key = (series.namespace.as_ptr().addr(), whose, series.is_relayed);
+                if self.rooms.entry(key).or_default().take(holder, series.text_bytes()) {
                     self.bad.extend(Bad::of(&series, times));
                     self.raw.push(series);
                 } else {
                     self.dropped.add(&series.namespace, &series.pod, 1);
+                    self.shared.forget(series);
                 }
             }
             Err(Unused::TooLong { namespace, pod }) => self.dropped.add(&namespace, &pod, 1),
@@ -330,11 +333,10 @@ impl PrometheusSource {
         let merged = tokio::task::spawn_blocking(move || merge::merge(raw)).await;
         let merged =
             merged.map_err(|error| self.client.failed("decode", &error.to_string(), "report this"))?;
-        dropped.extend(merged.dropped);
-        self.told.tell(&dropped);
-        collected.series = merged.series;
-        collected.dropped_series = dropped.count();
         collected.gaps = gaps(reasons, scope);
+        dropped.extend(merged.hand_over(&mut collected));
+        self.told.tell(&dropped);
+        collected.dropped_series = dropped.count();
         collected.gaps.extend(dropped.gaps());
         Ok(collected)
     }

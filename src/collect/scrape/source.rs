@@ -91,20 +91,17 @@ impl ScrapeSource {
             kind: "decode",
             message: format!("scraping pods: {error}; report this"),
         })?;
-        let mut dropped = merged.dropped;
+        let gaps = self.gaps(&visits);
+        let bad_samples = visits.iter().map(|(_, visit)| visit.bad_samples).sum();
+        let mut collected = Collected { gaps, bad_samples, ..Collected::default() };
+        let mut dropped = merged.hand_over(&mut collected);
         for (endpoint, visit) in &visits {
             dropped.add(&endpoint.namespace.as_str().into(), &endpoint.pod.as_str().into(), visit.dropped);
         }
         self.told.tell(&dropped);
-        let mut gaps = self.gaps(&visits);
-        gaps.extend(dropped.gaps());
-        Ok(Collected {
-            series: merged.series,
-            gaps,
-            dropped_series: dropped.count(),
-            bad_samples: visits.iter().map(|(_, visit)| visit.bad_samples).sum(),
-            ..Collected::default()
-        })
+        collected.gaps.extend(dropped.gaps());
+        collected.dropped_series = dropped.count();
+        Ok(collected)
     }
 
     async fn visit_until(

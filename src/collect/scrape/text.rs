@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use prometheus_scraper::borrowed::{LabelPair, Metric, MetricValue};
 use prometheus_scraper::{TextFormat, text_parse_family};
 
-use crate::collect::bounds::MAX_LABEL_BYTES;
+use crate::collect::bounds::{MAX_LABEL_BYTES, MAX_LABELS};
 use crate::collect::merge::Part;
 use crate::collect::signals::{self, Kind, Name};
 use crate::engine::MAX_SERIES_OF_A_POD;
@@ -39,7 +39,7 @@ pub(super) struct Text {
     pub(super) lines: Vec<Line>,
     /// Samples with impossible values, and lines with a name of ours that can't be read.
     pub(super) bad_samples: u64,
-    /// Lines left out: too many, or with labels that are too long.
+    /// Lines left out: too many, or with labels that are too many or too long.
     pub(super) dropped: u64,
     /// An OpenMetrics text without its end mark was cut.
     pub(super) cut: bool,
@@ -104,7 +104,8 @@ fn sample(line: &str, format: TextFormat) -> Read {
         return Read::Irrelevant;
     }
     let too_long = |owned| label(owned).is_some_and(|value| value.len() > MAX_LABEL_BYTES);
-    if ["engine", "dp_rank", "model_name", "target_model_name"].into_iter().any(too_long) {
+    let many = labels.len() > MAX_LABELS && name.kind != Kind::CacheConfig;
+    if many || ["engine", "dp_rank", "model_name", "target_model_name"].into_iter().any(too_long) {
         return Read::TooLong;
     }
     let Some(mut value) = signals::possible(name.kind, number.as_f64()) else { return Read::Bad };
