@@ -59,6 +59,15 @@ pub(super) enum QueryError {
 }
 
 impl QueryError {
+    /// Asking for less may help: the answer was refused for size, or late.
+    pub(super) fn is_too_much(&self) -> bool {
+        match self {
+            Self::Limit(_) => true,
+            Self::Failed(error) => error.kind == "timeout",
+            Self::Unasked(_) => false,
+        }
+    }
+
     pub(super) fn into_source(self) -> SourceError {
         match self {
             Self::Limit(error) | Self::Unasked(error) | Self::Failed(error) => error,
@@ -81,6 +90,15 @@ pub(super) struct Terms {
     authorization: Option<HeaderValue>,
     /// No query lasts longer than this, so that many slow ones end together.
     until: Instant,
+}
+
+impl Terms {
+    /// The same terms for a query that can be asked again in parts: it leaves half of the time for these.
+    pub(super) fn first_half(&self) -> Self {
+        let now = Instant::now();
+        let half = self.until.saturating_duration_since(now) / 2;
+        Self { authorization: self.authorization.clone(), until: now + half }
+    }
 }
 
 /// A client of one Prometheus.

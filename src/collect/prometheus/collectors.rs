@@ -42,6 +42,11 @@ impl Collectors {
         self.0.contains_key(namespace)
     }
 
+    /// The namespaces of which some job is listed.
+    pub(super) fn namespaces(&self) -> impl Iterator<Item = &String> {
+        self.0.keys()
+    }
+
     /// The target that a series with these labels was scraped from is listed.
     pub(super) fn list(&self, labels: &Labels<'_>) -> bool {
         let jobs = labels.get("namespace").and_then(|namespace| self.0.get(namespace));

@@ -1,5 +1,6 @@
 //! Which queries an evaluation asks: one for everything, or one a batch of namespaces when that is too much, or one a
-//! signal of a namespace that alone is too much. Pure.
+//! signal of a namespace that alone is too much. Every query names its namespaces, so that those of others cost nothing; a
+//! namespace that was too much by itself is asked for alone, so that it costs only itself. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -7,11 +8,24 @@ use std::time::Duration;
 use super::collectors::Collectors;
 use crate::collect::signals;
 
-/// The question that decides: how many series there are, by the labels that may name a namespace: what was scraped says
-/// `exported_namespace`, which counts only where `collectors` are listed.
-pub(super) fn count_query(names: &str, collectors: &Collectors) -> String {
-    let by = if collectors.is_empty() { "namespace" } else { "namespace, exported_namespace" };
-    format!("count by ({by}) ({{__name__=~\"{names}\"{}}})", signals::matchers(names))
+/// The question that decides: how many series there are in the namespaces in scope, and, where `collectors` are listed, what
+/// these say of them: what was scraped says `exported_namespace`.
+pub(super) fn count_query(names: &str, scope: &BTreeSet<String>, collectors: &Collectors) -> String {
+    let (only, scope) = (signals::matchers(names), alternatives(scope.iter()));
+    let own = format!("count by (namespace) ({{__name__=~\"{names}\"{only},namespace=~\"{scope}\"}})");
+    if collectors.is_empty() {
+        return own;
+    }
+    let listed = alternatives(collectors.namespaces());
+    format!(
+        "{own} or count by (namespace, exported_namespace) ({{__name__=~\"{names}\"{only},namespace=~\"{listed}\",\
+         exported_namespace=~\"{scope}\"}})"
+    )
+}
+
+/// Label values as alternatives of a regular expression.
+fn alternatives<'a>(values: impl Iterator<Item = &'a String>) -> String {
+    values.map(|value| escape(value)).collect::<Vec<_>>().join("|")
 }
 
 /// How many series have these labels.
@@ -41,6 +55,8 @@ pub(super) struct Extent<'a> {
     pub(super) max_series: u64,
     /// Who may speak for other namespaces.
     pub(super) collectors: &'a Collectors,
+    /// Values of the `namespace` label that were too much by themselves.
+    pub(super) heavy: &'a BTreeSet<String>,
 }
 
 /// One query.
@@ -48,8 +64,8 @@ pub(super) struct Extent<'a> {
 pub(super) struct Batch {
     /// Names of metrics, as alternatives of a regular expression.
     names: String,
-    /// Values of the `namespace` label to ask for; `None` asks for all.
-    labels: Option<BTreeSet<String>>,
+    /// Values of the `namespace` label to ask for.
+    pub(super) labels: BTreeSet<String>,
     /// The namespaces in scope that the answer concerns; `None` is all of them.
     pub(super) concerns: Option<BTreeSet<String>>,
 }
@@ -58,14 +74,8 @@ impl Batch {
     /// The range selector.
     pub(super) fn query(&self, window: Duration) -> String {
         let (names, window) = (&self.names, window.as_millis());
-        let only = signals::matchers(names);
-        match &self.labels {
-            None => format!("{{__name__=~\"{names}\"{only}}}[{window}ms]"),
-            Some(labels) => {
-                let labels: Vec<String> = labels.iter().map(|label| escape(label)).collect();
-                format!("{{__name__=~\"{names}\"{only},namespace=~\"{}\"}}[{window}ms]", labels.join("|"))
-            }
-        }
+        let (only, labels) = (signals::matchers(names), alternatives(self.labels.iter()));
+        format!("{{__name__=~\"{names}\"{only},namespace=~\"{labels}\"}}[{window}ms]")
     }
 }
 
@@ -97,41 +107,50 @@ pub(super) fn all_counted(counts: &[Count], scope: &BTreeSet<String>, collectors
 /// The queries for series as counted: one while there are at most `max_series`, else as few batches of whole
 /// namespaces as keep below it; a namespace that does not is asked for in parts.
 pub(super) fn batches(counts: &[Count], extent: &Extent<'_>) -> Vec<Batch> {
+    let relevant = if counts.is_empty() { uncounted(extent) } else { relevant(counts, extent) };
     let total: u64 = counts.iter().map(|count| count.series).sum();
-    if total <= extent.max_series {
-        return vec![Batch { names: extent.signals.join("|"), labels: None, concerns: None }];
+    // Nobody counted, or a namespace shows its first series since: it is asked for with the rest.
+    if total <= extent.max_series && extent.heavy.is_empty() {
+        let labels = extent.scope.iter().cloned().chain(relevant.into_keys()).collect();
+        return vec![Batch { names: extent.signals.join("|"), labels, concerns: None }];
     }
-    pack(&relevant(counts, extent), extent, extent.max_series)
+    let is_alone = |label: &String| extent.heavy.contains(label);
+    if relevant.keys().all(is_alone) {
+        return pack(&relevant, extent, extent.max_series);
+    }
+    let (heavy, light) = relevant.into_iter().partition(|(label, _)| is_alone(label));
+    let mut batches = pack(&light, extent, extent.max_series);
+    batches.extend(pack(&heavy, extent, 0));
+    batches
 }
 
 /// At most one namespace a query: for a backend that refused for size. Without counts, by the namespaces in scope.
 pub(super) fn by_namespace(counts: &[Count], extent: &Extent<'_>) -> Vec<Batch> {
-    if counts.is_empty() {
-        let one = |namespace: &String| {
-            let only = BTreeSet::from([namespace.clone()]);
-            Batch { names: extent.signals.join("|"), labels: Some(only.clone()), concerns: Some(only) }
-        };
-        return extent.scope.iter().map(one).collect();
-    }
-    pack(&relevant(counts, extent), extent, 0)
+    let relevant = if counts.is_empty() { uncounted(extent) } else { relevant(counts, extent) };
+    pack(&relevant, extent, 0)
 }
 
-/// One query for each namespace of a batch that was refused for size; `None` when it can't be made smaller.
+/// One query for each namespace of a batch that was too much; `None` when it can't be made smaller.
 pub(super) fn alone(refused: &Batch, counts: &[Count], extent: &Extent<'_>) -> Option<Vec<Batch>> {
-    let mut parts = by_namespace(counts, extent);
-    // Even for one namespace, asking for it alone leaves out those that are none of ours.
-    let Some(labels) = &refused.labels else { return Some(parts) };
-    if labels.len() < 2 {
+    if refused.labels.len() < 2 {
         return None;
     }
-    parts.retain(|part| part.labels.as_ref().is_some_and(|part| part.is_subset(labels)));
+    let mut parts = by_namespace(counts, extent);
+    parts.retain(|part| part.labels.is_subset(&refused.labels));
     Some(parts)
 }
 
 /// Values of the `namespace` label that concern the scope: their series, and the namespaces concerned.
-type Relevant<'a> = BTreeMap<&'a str, (u64, BTreeSet<String>)>;
+type Relevant = BTreeMap<String, (u64, BTreeSet<String>)>;
 
-fn relevant<'a>(counts: &'a [Count], extent: &Extent<'_>) -> Relevant<'a> {
+/// What may concern the scope while nobody knows how many series there are.
+fn uncounted(extent: &Extent<'_>) -> Relevant {
+    let own = extent.scope.iter().map(|name| (name.clone(), (1, BTreeSet::from([name.clone()]))));
+    let listed = extent.collectors.namespaces().map(|name| (name.clone(), (1, extent.scope.clone())));
+    own.chain(listed).collect()
+}
+
+fn relevant(counts: &[Count], extent: &Extent<'_>) -> Relevant {
     let mut relevant = Relevant::new();
     for count in counts {
         let names = count.about(extent.collectors);
@@ -140,7 +159,7 @@ fn relevant<'a>(counts: &'a [Count], extent: &Extent<'_>) -> Relevant<'a> {
         if concerned.is_empty() {
             continue;
         }
-        let (series, concerns) = relevant.entry(count.namespace.as_str()).or_default();
+        let (series, concerns) = relevant.entry(count.namespace.clone()).or_default();
         *series += count.series;
         concerns.extend(concerned);
     }
@@ -148,16 +167,16 @@ fn relevant<'a>(counts: &'a [Count], extent: &Extent<'_>) -> Relevant<'a> {
 }
 
 /// Fills batches in the order of names, each up to `room`; a larger namespace gets its own.
-fn pack(relevant: &Relevant<'_>, extent: &Extent<'_>, room: u64) -> Vec<Batch> {
+fn pack(relevant: &Relevant, extent: &Extent<'_>, room: u64) -> Vec<Batch> {
     let mut batches: Vec<(u64, BTreeSet<String>, BTreeSet<String>)> = Vec::new();
     for (label, (series, concerns)) in relevant {
         match batches.last_mut() {
             Some((filled, labels, concerned)) if *filled + series <= room => {
                 *filled += series;
-                labels.insert((*label).to_owned());
+                labels.insert(label.clone());
                 concerned.extend(concerns.iter().cloned());
             }
-            _ => batches.push((*series, BTreeSet::from([(*label).to_owned()]), concerns.clone())),
+            _ => batches.push((*series, BTreeSet::from([label.clone()]), concerns.clone())),
         }
     }
     batches
@@ -178,7 +197,7 @@ fn in_parts(
     let signals = (extent.signals.len() / parts.max(1)).max(1);
     extent.signals.chunks(signals).map(move |signals| Batch {
         names: signals.join("|"),
-        labels: Some(labels.clone()),
+        labels: labels.clone(),
         concerns: Some(concerns.clone()),
     })
 }
@@ -199,11 +218,22 @@ mod tests {
     fn planned<T>(namespaces: &[&str], ask: impl Fn(&Extent<'_>) -> T) -> T {
         let signals = ["a|b", "c", "d"].map(str::to_owned);
         let collectors = Collectors::new(&["monitoring".to_owned()]);
-        ask(&Extent { scope: &scope(namespaces), signals: &signals, max_series: 10, collectors: &collectors })
+        planned_with(&[], namespaces, &signals, &collectors, ask)
+    }
+
+    fn planned_with<T>(
+        heavy: &[&str],
+        namespaces: &[&str],
+        signals: &[String],
+        collectors: &Collectors,
+        ask: impl Fn(&Extent<'_>) -> T,
+    ) -> T {
+        let (scope, heavy) = (scope(namespaces), scope(heavy));
+        ask(&Extent { scope: &scope, signals, max_series: 10, collectors, heavy: &heavy })
     }
 
     fn labels(batches: &[Batch]) -> Vec<Vec<&str>> {
-        batches.iter().map(|b| b.labels.iter().flatten().map(String::as_str).collect()).collect()
+        batches.iter().map(|batch| batch.labels.iter().map(String::as_str).collect()).collect()
     }
 
     fn names(batches: &[Batch]) -> Vec<&str> {
@@ -214,7 +244,7 @@ mod tests {
     fn up_to_the_limit_one_query_asks_for_everything() {
         let counts = [count("a", "", 6), count("b", "", 4)];
         let all = planned(&["a", "b"], |extent| batches(&counts, extent));
-        assert_eq!(all, [Batch { names: "a|b|c|d".into(), labels: None, concerns: None }]);
+        assert_eq!(all, [Batch { names: "a|b|c|d".into(), labels: scope(&["a", "b"]), concerns: None }]);
     }
 
     #[test]
@@ -231,8 +261,8 @@ mod tests {
         let parts = |series| {
             let counts = [count("a", "", series), count("b", "", 1)];
             let split = planned(&["a", "b"], |extent| batches(&counts, extent));
-            assert!(split.iter().all(|batch| batch.concerns == batch.labels && batch.labels.is_some()));
-            let of_a = split.into_iter().filter(|batch| batch.labels == Some(scope(&["a"])));
+            assert!(split.iter().all(|batch| batch.concerns.as_ref() == Some(&batch.labels)));
+            let of_a = split.into_iter().filter(|batch| batch.labels == scope(&["a"]));
             of_a.map(|batch| batch.names).collect::<Vec<_>>()
         };
         assert_eq!(parts(10), ["a|b|c|d"]);
@@ -252,7 +282,11 @@ mod tests {
     #[test]
     fn after_a_refusal_every_namespace_is_asked_alone_even_uncounted() {
         let alone = |counts: &[Count]| planned(&["a", "b"], |extent| by_namespace(counts, extent));
-        assert_eq!(labels(&alone(&[])), [["a"], ["b"]]);
+        assert_eq!(
+            labels(&alone(&[])),
+            [["a"], ["b"], ["monitoring"]],
+            "who is listed speaks for all of them"
+        );
         assert_eq!(labels(&alone(&[count("a", "", 1), count("b", "", 1)])), [["a"], ["b"]]);
         assert_eq!(labels(&alone(&[count("a", "", 1), count("b", "", 11)])), [["a"], ["b"], ["b"], ["b"]]);
     }
@@ -284,18 +318,38 @@ mod tests {
         let counts = [count("evil", "a", 50), count("a", "", 11)];
         let split = planned(&["a"], |extent| batches(&counts, extent));
         assert_eq!(labels(&split), [["a"]; 3]);
-        let names = "x|y";
-        assert_eq!(
-            count_query(names, &Collectors::default()),
-            "count by (namespace) ({__name__=~\"x|y\"})",
-            "a page with a hundred thousand namespaces is one line of the answer"
-        );
-        assert!(count_query(names, &Collectors::new(&["m".to_owned()])).contains("exported_namespace"));
+    }
+
+    #[test]
+    fn foreign_namespaces_and_those_that_a_page_names_are_not_even_counted() {
+        let count = |collectors: &Collectors| count_query("x|y", &scope(&["a", "b"]), collectors);
+        let own = "count by (namespace) ({__name__=~\"x|y\",namespace=~\"a|b\"})";
+        assert_eq!(count(&Collectors::default()), own);
+        let listed = "count by (namespace, exported_namespace) ({__name__=~\"x|y\",namespace=~\"m\",exported_namespace=~\"a|b\"})";
+        assert_eq!(count(&Collectors::new(&["m/job".to_owned()])), format!("{own} or {listed}"));
+    }
+
+    #[test]
+    fn a_namespace_that_is_too_much_is_asked_for_alone_and_the_others_together() {
+        let counts = [count("a", "", 1), count("b", "", 2), count("c", "", 3)];
+        let (signals, nobody) = (["x".to_owned()], Collectors::default());
+        let planned = |heavy: &[&str], counts: &[Count]| {
+            labels_of(&planned_with(heavy, &["a", "b", "c"], &signals, &nobody, |extent| {
+                batches(counts, extent)
+            }))
+        };
+        assert_eq!(planned(&["b"], &counts), ["a c", "b"]);
+        assert_eq!(planned(&["b"], &[]), ["a c", "b"], "however many series it has");
+        assert_eq!(planned(&["a", "b", "c"], &counts), ["a b c"], "it is not one of them");
+    }
+
+    fn labels_of(batches: &[Batch]) -> Vec<String> {
+        labels(batches).into_iter().map(|labels| labels.join(" ")).collect()
     }
 
     #[test]
     fn a_hostile_label_stays_inside_its_quotes() {
-        let hostile = Some(scope(&["a.b\"} or {x=~\".*\\"]));
+        let hostile = scope(&["a.b\"} or {x=~\".*\\"]);
         let batch = Batch { names: "a|b".into(), labels: hostile, concerns: None };
         let query = batch.query(Duration::from_secs(120));
         assert!(

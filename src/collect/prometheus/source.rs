@@ -17,7 +17,7 @@ use super::client::{QueryClient, QueryError, Remarks, Terms};
 use super::collectors::Collectors;
 use super::labels::{Known, Shared, Unused};
 use super::plan::{self, Batch, Count, Extent};
-use super::window::Window;
+use super::window::{Heavy, Window};
 use crate::collect::bounds::{Dropped, Holder, Room, Told};
 use crate::collect::merge::{self, RawSeries};
 use crate::collect::signals;
@@ -44,6 +44,9 @@ pub struct PrometheusSource {
     concurrency: usize,
     deadline: Duration,
     split_until: Mutex<Option<Instant>>,
+    /// Nothing is counted before then, because counting was too much.
+    uncounted_until: Mutex<Option<Instant>>,
+    heavy: Mutex<Heavy>,
     /// The last whole count.
     counts: Mutex<Option<Counts>>,
     /// The namespaces, while split.
@@ -105,6 +108,9 @@ struct Round {
     known: Arc<Known>,
     terms: Terms,
     window: Duration,
+    /// Values of the `namespace` label that were too much by themselves, and the window for them.
+    heavy: BTreeSet<String>,
+    least: Duration,
 }
 
 /// How the queries of one round ended.
@@ -124,6 +130,8 @@ impl PrometheusSource {
             concurrency: settings.concurrency.max(1),
             deadline: settings.deadline,
             split_until: Mutex::new(None),
+            uncounted_until: Mutex::new(None),
+            heavy: Mutex::default(),
             counts: Mutex::new(None),
             turns: Mutex::default(),
             counted: Mutex::default(),
@@ -140,30 +148,38 @@ impl PrometheusSource {
             known: Arc::new(Known::new(scope, self.collectors.clone())),
             terms: self.client.terms(self.deadline).await?,
             window: self.window(scope),
+            heavy: self.heavy.lock().namespaces(Instant::now()),
+            least: self.window.lock().least(),
         };
         self.turns.lock().start(|namespace| scope.namespaces.contains(namespace));
         let (counts, remarks) = match self.counts(&round, scope).await {
             Ok(counted) => counted,
-            Err(QueryError::Limit(error)) => {
-                self.note_limit(&error);
+            Err(error) if error.is_too_much() => {
+                *self.uncounted_until.lock() = Some(Instant::now() + STAY_SPLIT);
+                self.split(error.into_source().message.as_str());
                 (Arc::default(), Remarks::default())
             }
             Err(error) => return Err(error.into_source()),
         };
         let extent = self.extent(&round, scope);
         let answers = self.ask(&round, self.plan(&counts, &extent)).await;
-        let answers = self.ask_refused_again(&round, answers, &counts, &extent).await;
-        let too_much = answers.iter().any(|(_, answer)| is_too_much(answer));
-        if too_much || answers.iter().any(|(_, answer)| answer.is_err()) {
+        let answers = self.ask_again_in_parts(&round, answers, &counts, &extent).await;
+        if answers.iter().any(|(_, answer)| is_too_much(answer) || answer.is_err()) {
             *self.counts.lock() = None;
         }
+        self.note_heavy(&answers);
         let collected = self.put_together(answers, remarks.reasons, scope).await;
-        self.learn_window(&collected, too_much);
+        if let Ok(collected) = &collected {
+            self.window.lock().learn(&collected.series, Instant::now());
+        }
         collected
     }
 
     /// How many series there are: the last count while it stands, else a new one.
     async fn counts(&self, round: &Round, scope: &Scope) -> Result<(Arc<Vec<Count>>, Remarks), QueryError> {
+        if self.uncounted_until.lock().is_some_and(|until| Instant::now() < until) {
+            return Ok((Arc::default(), Remarks::default()));
+        }
         let standing = self.counts.lock().clone().filter(|standing| {
             let same = standing.signals == round.signals && Instant::now() < standing.until;
             same && plan::all_counted(&standing.counts, &scope.namespaces, &self.collectors)
@@ -171,7 +187,7 @@ impl PrometheusSource {
         if let Some(Counts { counts, .. }) = standing {
             return Ok((counts, Remarks::default()));
         }
-        let (counts, remarks) = self.count(round).await?;
+        let (counts, remarks) = self.count(round, scope).await?;
         let counts = Arc::new(counts);
         let stands = remarks.reasons.is_empty().then(|| Counts {
             counts: counts.clone(),
@@ -182,36 +198,52 @@ impl PrometheusSource {
         Ok((counts, remarks))
     }
 
-    /// Every batch that was refused for size, again in its smallest parts; what the others gave is kept.
-    async fn ask_refused_again(
+    /// Every batch of several namespaces that was too much, again in its smallest parts; what the others gave is kept. One
+    /// namespace of long labels or of slow series so costs only itself.
+    async fn ask_again_in_parts(
         &self,
         round: &Round,
         answers: Answers,
         counts: &[Count],
         extent: &Extent<'_>,
     ) -> Answers {
-        let (mut kept, mut again) = (Answers::new(), Vec::new());
+        let (mut kept, mut again, mut why) = (Answers::new(), Vec::new(), None);
         for (batch, answer) in answers {
-            match (answer, plan::alone(&batch, counts, extent)) {
-                (Err(QueryError::Limit(error)), Some(parts)) => {
-                    self.note_limit(&error);
+            match plan::alone(&batch, counts, extent).filter(|_| is_too_much(&answer)) {
+                None => kept.push((batch, answer)),
+                Some(parts) => {
                     again.extend(parts);
+                    why = why.or(match answer {
+                        Ok((_, remarks)) => remarks.reasons.into_iter().next().map(|reason| (reason, false)),
+                        Err(error) => {
+                            let is_limit = matches!(error, QueryError::Limit(_));
+                            Some((error.into_source().message, is_limit))
+                        }
+                    });
                 }
-                (answer, _) => kept.push((batch, answer)),
             }
         }
-        if !again.is_empty() {
-            kept.extend(self.ask(round, again).await);
+        if again.is_empty() {
+            return kept;
         }
+        let parts = self.ask(round, again).await;
+        // Where nothing answers, nothing is gained by asking more often.
+        if let Some((why, is_limit)) = why
+            && (is_limit || parts.iter().any(|(_, part)| part.is_ok()))
+        {
+            self.split(&why);
+        }
+        kept.extend(parts);
         kept
     }
 
-    fn learn_window(&self, collected: &Result<Collected, SourceError>, too_much: bool) {
-        let (mut window, now) = (self.window.lock(), Instant::now());
-        if too_much {
-            window.refused(now);
-        } else if let Ok(collected) = collected {
-            window.learn(&collected.series, now);
+    /// Remembers the namespaces that were too much by themselves.
+    fn note_heavy(&self, answers: &Answers) {
+        let mut heavy = self.heavy.lock();
+        for (batch, _) in answers.iter().filter(|(_, answer)| is_too_much(answer)) {
+            if let Some(label) = batch.labels.first().filter(|_| batch.labels.len() == 1) {
+                heavy.note(label, Instant::now());
+            }
         }
     }
 
@@ -221,6 +253,7 @@ impl PrometheusSource {
             signals: &round.signals,
             max_series: self.max_series,
             collectors: &self.collectors,
+            heavy: &round.heavy,
         }
     }
 
@@ -228,7 +261,7 @@ impl PrometheusSource {
     fn window(&self, scope: &Scope) -> Duration {
         let looked = scope.needs.as_ref().map_or(0.0, |needs| needs.window.get());
         let looked = if looked > 0.0 { Duration::from_secs_f64(looked) + SCRAPE } else { Duration::ZERO };
-        self.window.lock().length(looked, Instant::now())
+        self.window.lock().length(looked)
     }
 
     fn plan(&self, counts: &[Count], extent: &Extent<'_>) -> Vec<Batch> {
@@ -239,13 +272,13 @@ impl PrometheusSource {
         self.split_until.lock().is_some_and(|until| Instant::now() < until)
     }
 
-    fn note_limit(&self, error: &SourceError) {
-        tracing::warn!(%error, "asking by namespace for the next minutes");
+    fn split(&self, why: &str) {
+        tracing::warn!(error = why, "asking by namespace for the next minutes");
         *self.split_until.lock() = Some(Instant::now() + STAY_SPLIT);
         *self.counts.lock() = None;
     }
 
-    async fn count(&self, round: &Round) -> Result<(Vec<Count>, Remarks), QueryError> {
+    async fn count(&self, round: &Round, scope: &Scope) -> Result<(Vec<Count>, Remarks), QueryError> {
         let add = |counts: &mut Vec<Count>, element: Element<'_>| {
             let label = |name| element.labels.get(name).unwrap_or_default().to_owned();
             // Counts are small whole numbers; what isn't one counts as nothing.
@@ -253,9 +286,11 @@ impl PrometheusSource {
             let (namespace, exported_namespace) = (label("namespace"), label("exported_namespace"));
             counts.push(Count { namespace, exported_namespace, series });
         };
-        let query = plan::count_query(&round.signals.join("|"), &self.collectors);
+        let query = plan::count_query(&round.signals.join("|"), &scope.namespaces, &self.collectors);
         let span = info_span!("prometheus_count", source = self.client.name());
-        self.client.query(&query, &round.terms, Vec::new(), add).instrument(span).await
+        let (counts, remarks) =
+            self.client.query(&query, &round.terms.first_half(), Vec::new(), add).instrument(span).await?;
+        Ok((counts, remarks))
     }
 
     async fn ask(&self, round: &Round, mut batches: Vec<Batch>) -> Answers {
@@ -266,7 +301,9 @@ impl PrometheusSource {
             });
         }
         let one = |batch: Batch| async move {
-            let query = batch.query(round.window);
+            let is_heavy = !batch.labels.is_disjoint(&round.heavy);
+            let query = batch.query(if is_heavy { round.least } else { round.window });
+            let half = (batch.labels.len() > 1).then(|| round.terms.first_half());
             let span = info_span!(
                 "prometheus_query",
                 source = self.client.name(),
@@ -274,7 +311,7 @@ impl PrometheusSource {
             );
             let known = Arc::clone(&round.known);
             let found = Found::new(known);
-            let answer = self.client.query(&query, &round.terms, found, Found::add);
+            let answer = self.client.query(&query, half.as_ref().unwrap_or(&round.terms), found, Found::add);
             let answer = answer.instrument(span).await;
             (batch, answer)
         };
@@ -284,9 +321,14 @@ impl PrometheusSource {
         answers
     }
 
-    /// A namespace of which any part was not answered counts as silent.
+    /// A namespace of which any part was not answered counts as silent; of several that were asked for together nobody knows
+    /// which one it is.
     fn note_turns(&self, answers: &Answers) {
-        let asked = answers.iter().filter(|(_, answer)| !matches!(answer, Err(QueryError::Unasked(_))));
+        let asked = answers.iter().filter(|(batch, answer)| match answer {
+            Ok(_) => true,
+            Err(QueryError::Unasked(_)) => false,
+            Err(_) => batch.labels.len() == 1,
+        });
         let (answered, silent): (Vec<_>, Vec<_>) = asked.partition(|(_, answer)| answer.is_ok());
         let mut turns = self.turns.lock();
         for (batch, answer) in answered.into_iter().chain(silent) {
@@ -342,12 +384,11 @@ impl PrometheusSource {
     }
 }
 
-/// Whether asking for fewer samples may help: the answer was refused, cut or late.
+/// Whether asking for less may help: the answer was refused, cut or late.
 fn is_too_much<T>(answer: &Result<(T, Remarks), QueryError>) -> bool {
     match answer {
         Ok((_, remarks)) => remarks.cut,
-        Err(QueryError::Limit(_)) => true,
-        Err(QueryError::Unasked(error) | QueryError::Failed(error)) => error.kind == "timeout",
+        Err(error) => error.is_too_much(),
     }
 }
 

@@ -1,6 +1,8 @@
-//! How far back to ask: as far as samples of the slowest engine need to be judged, learned from the last answer. Pure.
+//! How far back to ask: as far as samples of the slowest engine need to be judged, learned from the last answer; and which
+//! namespaces were too much by themselves, of which the least is asked for. Pure.
 //! Not here: how old a sample may be; that is `wva_core::quality`.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -21,8 +23,6 @@ pub(super) struct Window {
     length: Duration,
     /// The last length that an interval was behind; what a look further back goes back to.
     learned: Duration,
-    /// No longer window than `least` before then.
-    small_until: Option<Instant>,
     /// No look further back in search of a second sample before then.
     probe_after: Option<Instant>,
 }
@@ -30,20 +30,24 @@ pub(super) struct Window {
 impl Window {
     /// `least` is asked for until more is known to be needed.
     pub(super) fn new(least: Duration) -> Self {
-        Self { least, length: least, learned: least, small_until: None, probe_after: None }
+        Self { least, length: least, learned: least, probe_after: None }
     }
 
-    /// How far back to ask now: `looked` where decisions look further back, unless that was too much.
-    pub(super) fn length(&self, looked: Duration, now: Instant) -> Duration {
-        let small = self.small_until.is_some_and(|until| now < until);
-        if small { self.length } else { self.length.max(looked) }
+    /// How far back to ask: `looked` where decisions look further back.
+    pub(super) fn length(&self, looked: Duration) -> Duration {
+        self.length.max(looked)
+    }
+
+    /// How far back to ask where that is too much.
+    pub(super) fn least(&self) -> Duration {
+        self.least
     }
 
     /// Learns from what came of asking this far back. The stale limit and one interval, so that there are two samples
     /// even after a missed scrape; when no series has two, one look as far back as may be.
     pub(super) fn learn(&mut self, series: &[Series], now: Instant) {
         let judged = || series.iter().filter(|one| matches!(one.signal, Signal::KvUsage | Signal::Waiting));
-        if self.small_until.is_some_and(|until| now < until) || judged().next().is_none() {
+        if judged().next().is_none() {
             return;
         }
         let mut times = Vec::new();
@@ -64,12 +68,23 @@ impl Window {
             self.length = self.learned;
         }
     }
+}
 
-    /// The answer was refused, cut or late, and can't be split further: what is left is to ask for fewer samples.
-    pub(super) fn refused(&mut self, now: Instant) {
-        self.length = self.least;
-        self.learned = self.least;
-        self.small_until = Some(now + MAX_WINDOW);
+/// Namespaces of which an answer was refused, cut or late though nothing else was asked for with it. What is left is to ask for
+/// them alone, and for few samples; a namespace stays here as long as a window that didn't help isn't tried again.
+#[derive(Debug, Default)]
+pub(super) struct Heavy(BTreeMap<String, Instant>);
+
+impl Heavy {
+    /// It was too much.
+    pub(super) fn note(&mut self, namespace: &str, now: Instant) {
+        self.0.insert(namespace.to_owned(), now + MAX_WINDOW);
+    }
+
+    /// Those of now.
+    pub(super) fn namespaces(&mut self, now: Instant) -> BTreeSet<String> {
+        self.0.retain(|_, until| now < *until);
+        self.0.keys().cloned().collect()
     }
 }
 
@@ -101,7 +116,7 @@ mod tests {
         let (mut window, now) = (Window::new(LEAST), Instant::now());
         for (interval, wanted) in [(15, 120), (60, 300), (30, 150), (300, 600), (15, 120)] {
             window.learn(&[every(5, 4), every(interval, 3)], now);
-            assert_eq!(window.length(Duration::ZERO, now).as_secs(), wanted, "at {interval} s");
+            assert_eq!(window.length(Duration::ZERO).as_secs(), wanted, "at {interval} s");
         }
     }
 
@@ -109,11 +124,11 @@ mod tests {
     fn without_a_second_sample_it_looks_far_back_once_and_keeps_what_it_found() {
         let (mut window, now) = (Window::new(LEAST), Instant::now());
         window.learn(&[], now);
-        assert_eq!(window.length(Duration::ZERO, now), LEAST, "nothing there is nothing to look for");
+        assert_eq!(window.length(Duration::ZERO), LEAST, "nothing there is nothing to look for");
         window.learn(&[every(90, 1)], now);
-        assert_eq!(window.length(Duration::ZERO, now), MAX_WINDOW);
+        assert_eq!(window.length(Duration::ZERO), MAX_WINDOW);
         window.learn(&[every(90, 6)], now);
-        assert_eq!(window.length(Duration::ZERO, now).as_secs(), 450);
+        assert_eq!(window.length(Duration::ZERO).as_secs(), 450);
     }
 
     #[test]
@@ -123,20 +138,22 @@ mod tests {
         window.learn(&new, now);
         for seconds in [0, 300, 599] {
             window.learn(&new, now + Duration::from_secs(seconds));
-            assert_eq!(window.length(Duration::ZERO, now), LEAST, "after {seconds} s");
+            assert_eq!(window.length(Duration::ZERO), LEAST, "after {seconds} s");
         }
         window.learn(&new, now + MAX_WINDOW);
-        assert_eq!(window.length(Duration::ZERO, now), MAX_WINDOW);
+        assert_eq!(window.length(Duration::ZERO), MAX_WINDOW);
     }
 
     #[test]
-    fn a_window_that_the_backend_refuses_is_not_grown_again_for_a_while() {
-        let (mut window, now) = (Window::new(LEAST), Instant::now());
-        window.learn(&[every(60, 5)], now);
-        window.refused(now);
-        window.learn(&[every(60, 2)], now);
-        assert_eq!(window.length(Duration::ZERO, now), LEAST);
-        window.learn(&[every(60, 2)], now + MAX_WINDOW);
-        assert_eq!(window.length(Duration::ZERO, now).as_secs(), 300);
+    fn a_namespace_that_was_too_much_is_asked_for_the_least_for_a_while() {
+        let (mut heavy, now) = (Heavy::default(), Instant::now());
+        heavy.note("a", now);
+        heavy.note("b", now + Duration::from_secs(60));
+        let names = |heavy: &mut Heavy, after: Duration| {
+            heavy.namespaces(now + after).into_iter().collect::<Vec<_>>()
+        };
+        assert_eq!(names(&mut heavy, Duration::ZERO), ["a", "b"]);
+        assert_eq!(names(&mut heavy, MAX_WINDOW), ["b"]);
+        assert_eq!(names(&mut heavy, MAX_WINDOW * 2), Vec::<String>::new());
     }
 }

@@ -7,7 +7,8 @@ use wva_core::snapshot::Signal;
 use wva_core::units::Seconds;
 
 use super::support::{
-    NOW, collect, counts, endpoint, matrix, ok, prometheus, promql, scope, series, settings, values, waiting,
+    NOW, collect, counts, endpoint, matrix, ok, prometheus, promql, queries, scope, series, settings, values,
+    waiting,
 };
 
 #[tokio::test]
@@ -34,7 +35,7 @@ async fn one_model_and_a_thousand_take_the_same_two_queries() {
         let server = prometheus(ok(&counts(&[("llm", models)])), ok(&matrix(&result))).await;
         let collected = collect(&settings(server.uri()), &scope(&["llm"])).await.unwrap();
         assert_eq!(collected.series.len() as u64, models);
-        let asked: Vec<String> = server.received_requests().await.unwrap().iter().map(promql).collect();
+        let asked: Vec<String> = queries(&server).await.iter().map(promql).collect();
         assert_eq!(asked.len(), 2, "{asked:?}");
         assert!(asked[0].starts_with("count by (namespace) ({__name__=~\""));
         assert!(
@@ -68,7 +69,7 @@ async fn slow_scrapes_widen_the_window_until_one_missed_scrape_leaves_two_sample
         seen.push(values(&collected, Signal::Waiting)[0].1.len());
     }
     assert_eq!(seen, [1, 9, 4, 4], "75 s, a look back of 600 s, then 300 s");
-    let asked: Vec<String> = server.received_requests().await.unwrap().iter().map(promql).collect();
+    let asked: Vec<String> = queries(&server).await.iter().map(promql).collect();
     assert_eq!(asked.len(), 5, "one count, and one question an evaluation, whatever the window");
     let windows: Vec<&str> = asked.iter().filter_map(|q| Some(q.rsplit_once('[')?.1)).collect();
     assert_eq!(windows, ["75000ms]", "600000ms]", "300000ms]", "300000ms]"]);
@@ -100,14 +101,14 @@ async fn a_longer_window_that_is_refused_is_given_up_for_a_while() {
 async fn nothing_to_scale_asks_nothing() {
     let server = prometheus(ok(&counts(&[])), ok(&matrix(&[]))).await;
     collect(&settings(server.uri()), &scope(&[])).await.unwrap();
-    assert!(server.received_requests().await.unwrap().is_empty());
+    assert!(queries(&server).await.is_empty());
 }
 
 #[tokio::test]
 async fn gzip_is_asked_for() {
     let server = prometheus(ok(&counts(&[])), ok(&matrix(&[]))).await;
     collect(&settings(server.uri()), &scope(&["llm"])).await.unwrap();
-    let requests = server.received_requests().await.unwrap();
+    let requests = queries(&server).await;
     assert_eq!(requests[1].headers["accept-encoding"], "gzip");
 }
 
@@ -127,7 +128,7 @@ async fn above_max_series_the_query_is_split_by_namespace() {
     let collected = collect(&small, &scope(&["a", "b", "c"])).await.unwrap();
     assert_eq!(collected.series.len(), 3);
     assert!(collected.gaps.is_empty());
-    assert_eq!(server.received_requests().await.unwrap().len(), 4);
+    assert_eq!(queries(&server).await.len(), 4);
 }
 
 #[tokio::test]
@@ -148,11 +149,7 @@ async fn a_namespace_above_max_series_is_asked_for_by_signal_and_a_signal_that_f
     assert_eq!(values(&collected, Signal::Waiting), [("p".to_owned(), vec![1.0])]);
     assert_eq!(values(&collected, Signal::KvUsage), [("p".to_owned(), vec![0.5])]);
     assert!(collected.gaps.iter().all(|gap| gap.reason.contains("500")) && collected.gaps.len() == 1);
-    assert_eq!(
-        server.received_requests().await.unwrap().len(),
-        5,
-        "the count, three signals, and whether engines sleep"
-    );
+    assert_eq!(queries(&server).await.len(), 5, "the count, three signals, and whether engines sleep");
 }
 
 #[tokio::test]
@@ -177,7 +174,7 @@ async fn counts_stand_until_a_namespace_is_new_or_something_failed() {
         fails.store(failing, std::sync::atomic::Ordering::Relaxed);
         let collected = wva::engine::MetricSource::collect(&source, &scope(namespaces)).await;
         assert_eq!(collected.is_err(), failing);
-        assert_eq!(server.received_requests().await.unwrap().len(), queries_so_far, "{namespaces:?}");
+        assert_eq!(queries(&server).await.len(), queries_so_far, "{namespaces:?}");
     }
 }
 
@@ -201,7 +198,7 @@ async fn a_limit_error_of_the_backend_splits_by_namespace_and_is_remembered() {
         let collected = wva::engine::MetricSource::collect(&source, &scope).await.unwrap();
         assert_eq!(values(&collected, Signal::Waiting).len(), 2);
         assert!(collected.gaps.is_empty(), "{:?}", collected.gaps);
-        assert_eq!(server.received_requests().await.unwrap().len(), queries_so_far);
+        assert_eq!(queries(&server).await.len(), queries_so_far);
     }
 }
 
@@ -232,7 +229,7 @@ async fn a_limit_error_of_one_batch_is_asked_again_by_namespace_and_the_other_ba
         let collected = wva::engine::MetricSource::collect(&source, &scope).await.unwrap();
         assert_eq!(values(&collected, Signal::Waiting).len(), 4);
         assert!(collected.gaps.is_empty(), "{:?}", collected.gaps);
-        assert_eq!(server.received_requests().await.unwrap().len(), queries_so_far);
+        assert_eq!(queries(&server).await.len(), queries_so_far);
     }
 }
 

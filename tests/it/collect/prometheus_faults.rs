@@ -9,8 +9,8 @@ use wva::engine::MetricSource as _;
 use wva_core::snapshot::Signal;
 
 use super::support::{
-    LOOPBACK, RawServer, collect, counts, matrix, ok, prometheus, promql, provider, scope, settings, values,
-    waiting,
+    LOOPBACK, RawServer, collect, counts, matrix, ok, prometheus, promql, provider, queries, scope, settings,
+    values, waiting,
 };
 
 #[tokio::test]
@@ -96,8 +96,8 @@ async fn the_cap_counts_decompressed_bytes() {
 
 #[tokio::test]
 async fn a_slow_prometheus_is_a_timeout_that_names_it() {
-    let slow = ok(&counts(&[])).set_delay(Duration::from_secs(5));
-    let server = prometheus(slow, ok(&matrix(&[]))).await;
+    let slow = || ok(&counts(&[])).set_delay(Duration::from_secs(5));
+    let server = prometheus(slow(), slow()).await;
     let hasty = PrometheusSettings { query_timeout: Duration::from_millis(100), ..settings(server.uri()) };
     let error = collect(&hasty, &scope(&["llm"])).await.unwrap_err();
     assert_eq!(error.kind, "timeout");
@@ -195,7 +195,7 @@ async fn no_secret_is_ever_sent_over_plain_http_nor_shown() {
     for secret in ["s3cret", "t0ken"] {
         assert!(!error.message.contains(secret) && !format!("{with_secrets:?}").contains(secret), "{error}");
     }
-    let requests = server.received_requests().await.unwrap();
+    let requests = queries(&server).await;
     assert_eq!(requests.len(), 2);
     assert!(requests.iter().all(|request| !request.headers.contains_key("authorization")));
 }
@@ -206,4 +206,105 @@ async fn a_redirect_is_not_followed() {
     let server = prometheus(away, ok(&matrix(&[]))).await;
     let error = collect(&settings(server.uri()), &scope(&["llm"])).await.unwrap_err();
     assert!(error.message.contains("302") && error.message.contains("final URL"), "{error}");
+}
+
+/// The namespaces that a query names.
+fn named(query: &str) -> Vec<String> {
+    let (_, labels) = query.split_once("namespace=~\"").unwrap();
+    labels.split('"').next().unwrap().split('|').map(str::to_owned).collect()
+}
+
+/// What a Prometheus answers that holds a pod of each namespace, with what `evil` does to an answer that it is in.
+fn with_evil(evil: fn(Vec<Value>) -> ResponseTemplate) -> impl Fn(&Request) -> ResponseTemplate {
+    move |request| {
+        let names = named(&promql(request));
+        let own = names.iter().filter(|name| *name != "evil");
+        let result: Vec<Value> = own.map(|name| waiting(name, name, &[(0, "1")])).collect();
+        if names.iter().any(|name| name == "evil") { evil(result) } else { ok(&matrix(&result)) }
+    }
+}
+
+/// A hundred series with a label of 10 kB each, before all others.
+fn huge_labels(others: Vec<Value>) -> ResponseTemplate {
+    let mut series: Vec<Value> = (0..100).map(|n| waiting("evil", &format!("p{n}"), &[(0, "1")])).collect();
+    series.iter_mut().for_each(|one| one["metric"]["note"] = json!("x".repeat(10_000)));
+    series.extend(others);
+    ok(&matrix(&series))
+}
+
+fn slow(others: Vec<Value>) -> ResponseTemplate {
+    ok(&matrix(&others)).set_delay(Duration::from_secs(9))
+}
+
+/// Asks three times; every time all but `evil` are answered, and only `evil` has a gap. What was asked the last time.
+async fn costs_only_itself(count: ResponseTemplate, evil: fn(Vec<Value>) -> ResponseTemplate) -> Vec<String> {
+    provider();
+    let server = prometheus(count, with_evil(evil)).await;
+    let settings = PrometheusSettings {
+        max_body_bytes: 500_000,
+        query_timeout: Duration::from_millis(500),
+        ..settings(server.uri())
+    };
+    let source = PrometheusSource::new(&settings).unwrap();
+    let scope = scope(&["a", "b", "evil", "f"]);
+    let mut before = 0;
+    for round in 0..3 {
+        before = queries(&server).await.len();
+        let collected = source.collect(&scope).await.unwrap();
+        let all = values(&collected, Signal::Waiting);
+        let others: Vec<&str> =
+            all.iter().map(|(pod, _)| pod.as_str()).filter(|pod| pod.len() == 1).collect();
+        assert_eq!(others, ["a", "b", "f"], "round {round}");
+        let blind: Vec<_> = collected.gaps.iter().map(|gap| gap.namespace.as_deref()).collect();
+        assert_eq!(blind, [Some("evil")], "round {round}: {:?}", collected.gaps);
+    }
+    queries(&server).await[before..].iter().map(promql).collect()
+}
+
+#[tokio::test]
+async fn a_namespace_with_huge_labels_costs_only_itself() {
+    let rows = [("a", 1), ("b", 1), ("evil", 100), ("f", 1), ("stranger", 1_000_000)];
+    let asked = costs_only_itself(ok(&counts(&rows)), huge_labels).await;
+    assert!(
+        asked.iter().all(|query| !query.contains("stranger")),
+        "foreign namespaces are not read: {asked:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_namespace_whose_series_are_slow_to_read_costs_only_itself() {
+    costs_only_itself(ok(&counts(&[("a", 1), ("b", 1), ("evil", 100), ("f", 1)])), slow).await;
+}
+
+#[tokio::test]
+async fn a_namespace_that_cannot_even_be_counted_costs_only_itself() {
+    let asked = costs_only_itself(ok(&counts(&[])).set_delay(Duration::from_secs(9)), slow).await;
+    assert!(asked.iter().all(|query| !query.starts_with("count")), "it is not tried every time: {asked:?}");
+}
+
+#[tokio::test]
+async fn the_samples_of_others_reach_as_far_back_as_before_a_namespace_was_too_much() {
+    provider();
+    let read = |request: &Request| {
+        let query = promql(request);
+        let names = named(&query);
+        if names.contains(&"evil".to_owned()) {
+            return huge_labels(Vec::new());
+        }
+        let (_, window) = query.rsplit_once('[').unwrap();
+        let window: i64 = window.trim_end_matches("ms]").parse().unwrap();
+        let samples: Vec<(i64, &str)> =
+            (0..10).map(|n| (-60 * n, "1")).filter(|(age, _)| -age * 1_000 <= window).rev().collect();
+        ok(&matrix(&[waiting("a", "a", &samples)]))
+    };
+    let server = prometheus(ok(&counts(&[("a", 1), ("evil", 100)])), read).await;
+    let settings = PrometheusSettings { max_body_bytes: 500_000, ..settings(server.uri()) };
+    let source = PrometheusSource::new(&settings).unwrap();
+    let mut samples = Vec::new();
+    for _ in 0..3 {
+        let collected = source.collect(&scope(&["a", "evil"])).await.unwrap();
+        let all = values(&collected, Signal::Waiting);
+        samples.push(all.iter().find(|(pod, _)| pod == "a").unwrap().1.len());
+    }
+    assert_eq!(samples, [2, 6, 6], "75 s, then 300 s for a scrape every 60 s");
 }

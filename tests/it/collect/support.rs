@@ -84,6 +84,12 @@ pub(super) async fn collect(settings: &PrometheusSettings, scope: &Scope) -> Res
     PrometheusSource::new(settings)?.collect(scope).await
 }
 
+/// What was queried, without what else was asked for.
+pub(super) async fn queries(server: &MockServer) -> Vec<Request> {
+    let requests = server.received_requests().await.unwrap();
+    requests.into_iter().filter(|request| request.url.path() == "/api/v1/query").collect()
+}
+
 /// The query of a recorded request.
 pub(super) fn promql(request: &Request) -> String {
     let form = wiremock_form(&request.body);
