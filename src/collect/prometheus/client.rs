@@ -214,6 +214,32 @@ impl QueryClient {
         Ok((state, remarks))
     }
 
+    /// The answer of Prometheus to a question for its configuration, at most so many bytes; else why there is none.
+    pub(super) async fn configuration(&self, max_bytes: usize) -> Result<Vec<u8>, String> {
+        let terms = self.terms(self.timeout).await.map_err(|error| error.message)?;
+        let mut url = self.client.base_url().clone();
+        url.set_path(&format!("{}/api/v1/status/config", url.path().trim_end_matches('/')));
+        let mut request = self.client.inner().get(url).timeout(self.timeout);
+        if let Some(value) = terms.authorization {
+            request = request.header(header::AUTHORIZATION, value);
+        }
+        if let Some(host) = &self.host {
+            request = request.header(header::HOST, host.clone());
+        }
+        let mut response = request.send().await.map_err(|error| edge::root_cause(&error))?;
+        if !response.status().is_success() {
+            return Err(format!("answered {}", response.status()));
+        }
+        let mut body = Vec::new();
+        while let Some(chunk) = response.chunk().await.map_err(|error| edge::root_cause(&error))? {
+            if chunk.len() > max_bytes - body.len() {
+                return Err(format!("longer than {max_bytes} bytes"));
+            }
+            body.extend_from_slice(&chunk);
+        }
+        Ok(body)
+    }
+
     async fn send(&self, promql: &str, terms: &Terms) -> Result<reqwest::Response, SourceError> {
         let millis = i64::try_from(self.timeout.as_millis()).unwrap_or(i64::MAX);
         let mut query = self.client.query(promql).timeout(millis);

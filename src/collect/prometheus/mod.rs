@@ -13,6 +13,7 @@ mod collectors;
 mod fuzz;
 mod labels;
 mod plan;
+mod preflight;
 mod source;
 mod window;
 

@@ -17,6 +17,7 @@ use super::client::{QueryClient, QueryError, Remarks, Terms};
 use super::collectors::Collectors;
 use super::labels::{Known, Shared, Unused};
 use super::plan::{self, Batch, Count, Extent};
+use super::preflight::Preflight;
 use super::window::{Heavy, Window};
 use crate::collect::bounds::{Dropped, Holder, Room, Told};
 use crate::collect::merge::{self, RawSeries};
@@ -37,7 +38,7 @@ const SCRAPE: Duration = Duration::from_secs(15);
 
 /// Reads signals from Prometheus, or what speaks its query API.
 pub struct PrometheusSource {
-    client: QueryClient,
+    client: Arc<QueryClient>,
     window: Mutex<Window>,
     max_series: u64,
     collectors: Arc<Collectors>,
@@ -53,6 +54,7 @@ pub struct PrometheusSource {
     turns: Mutex<Turns<String>>,
     counted: Mutex<Counted>,
     told: Told,
+    preflight: Preflight,
 }
 
 /// What one query gave.
@@ -123,7 +125,7 @@ impl PrometheusSource {
     /// When the URL, a certificate file or a name can't be used: says which, and what to do.
     pub fn new(settings: &PrometheusSettings) -> Result<Self, SourceError> {
         Ok(Self {
-            client: QueryClient::new(settings)?,
+            client: Arc::new(QueryClient::new(settings)?),
             window: Mutex::new(Window::new(settings.window)),
             max_series: settings.max_series,
             collectors: Arc::new(Collectors::new(&settings.trusted_collectors)),
@@ -136,6 +138,7 @@ impl PrometheusSource {
             turns: Mutex::default(),
             counted: Mutex::default(),
             told: Told::default(),
+            preflight: Preflight::default(),
         })
     }
 
@@ -412,6 +415,11 @@ fn gaps(reasons: Vec<(Option<BTreeSet<String>>, String)>, scope: &Scope) -> Vec<
 
 impl MetricSource for PrometheusSource {
     fn collect<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<Collected, SourceError>> {
-        self.read(scope).boxed()
+        let read = async move {
+            let collected = self.read(scope).await;
+            self.preflight.after(collected.is_ok(), &self.client);
+            collected
+        };
+        read.boxed()
     }
 }

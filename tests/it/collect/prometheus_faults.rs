@@ -1,9 +1,11 @@
 //! What Prometheus does when it isn't well: partial answers are gaps, no answer is an error that names the next step.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use wiremock::{Request, ResponseTemplate};
+use wiremock::matchers::{method, path};
+use wiremock::{Mock, Request, ResponseTemplate};
 use wva::collect::{PrometheusSettings, PrometheusSource, Token};
 use wva::engine::MetricSource as _;
 use wva_core::snapshot::Signal;
@@ -307,4 +309,68 @@ async fn the_samples_of_others_reach_as_far_back_as_before_a_namespace_was_too_m
         samples.push(all.iter().find(|(pod, _)| pod == "a").unwrap().1.len());
     }
     assert_eq!(samples, [2, 6, 6], "75 s, then 300 s for a scrape every 60 s");
+}
+
+/// What was logged while a source was asked twice that answers a question for its configuration like this.
+async fn logged(configuration: ResponseTemplate) -> (String, usize) {
+    provider();
+    let server = prometheus(ok(&counts(&[("a", 1)])), ok(&matrix(&[waiting("a", "a", &[(0, "1")])]))).await;
+    Mock::given(method("GET"))
+        .and(path("/api/v1/status/config"))
+        .respond_with(configuration)
+        .mount(&server)
+        .await;
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_ansi(false)
+        .with_max_level(tracing::Level::DEBUG)
+        .with_writer(move || writer.clone())
+        .finish();
+    let _logging = tracing::subscriber::set_default(subscriber);
+    let source = PrometheusSource::new(&settings(server.uri())).unwrap();
+    for _ in 0..2 {
+        assert_eq!(source.collect(&scope(&["a"])).await.unwrap().series.len(), 1, "nothing depends on it");
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    }
+    let requests = server.received_requests().await.unwrap();
+    let asked = requests.iter().filter(|request| request.url.path() == "/api/v1/status/config").count();
+    let text = log.0.lock().unwrap().clone();
+    (String::from_utf8(text).unwrap(), asked)
+}
+
+/// What is logged, as text.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn a_job_that_honours_the_labels_of_a_page_is_named_once_with_the_cure() {
+    let yaml = "scrape_configs:\n- job_name: vllm\n- job_name: tenants\n  honor_labels: true\n";
+    let (log, asked) = logged(ok(&json!({"status": "success", "data": {"yaml": yaml}}))).await;
+    let warnings: Vec<&str> =
+        log.lines().filter(|line| line.contains("WARN") && line.contains("honor_labels")).collect();
+    assert!(warnings.len() == 1 && asked == 1, "{log}");
+    assert!(warnings[0].contains("\"tenants\"") && warnings[0].contains("overrideHonorLabels"), "{log}");
+    assert!(!warnings[0].contains("vllm"), "{log}");
+}
+
+#[tokio::test]
+async fn a_configuration_that_nobody_may_read_is_said_once_and_changes_nothing() {
+    for status in [403, 404] {
+        let (log, asked) = logged(ResponseTemplate::new(status)).await;
+        let lines: Vec<&str> = log.lines().filter(|line| line.contains("honor_labels")).collect();
+        assert!(lines.len() == 1 && asked == 1 && lines[0].contains("DEBUG"), "{log}");
+        assert!(lines[0].contains(&status.to_string()), "{log}");
+    }
 }

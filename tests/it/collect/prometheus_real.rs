@@ -58,6 +58,11 @@ impl Drop for Prometheus {
 
 impl Prometheus {
     async fn start(test: &str, flags: &[&str]) -> Option<Self> {
+        Self::with(test, flags, configuration, VLLM).await
+    }
+
+    /// One that is configured so for the address of a page.
+    async fn with(test: &str, flags: &[&str], configuration: fn(&str) -> String, page: &str) -> Option<Self> {
         let Some(binary) = binary() else {
             println!(
                 "no prometheus on the PATH and no WVA_TEST_PROMETHEUS: covered by recorded answers only"
@@ -65,7 +70,7 @@ impl Prometheus {
             return None;
         };
         let pods = MockServer::start().await;
-        let page = ResponseTemplate::new(200).set_body_raw(VLLM, "text/plain; version=0.0.4");
+        let page = ResponseTemplate::new(200).set_body_raw(page, "text/plain; version=0.0.4");
         Mock::given(method("GET")).and(path("/metrics")).respond_with(page).mount(&pods).await;
         let dir =
             Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("prometheus-{test}-{}", std::process::id()));
@@ -86,6 +91,11 @@ impl Prometheus {
 
     /// What is collected once every series has three samples, with all bad samples until then.
     async fn collect(&self, settings: &PrometheusSettings, scope: &Scope) -> Collected {
+        self.collect_series(14, settings, scope).await
+    }
+
+    /// What is collected once there are so many series, and every one has three samples.
+    async fn collect_series(&self, least: usize, settings: &PrometheusSettings, scope: &Scope) -> Collected {
         provider();
         let source = PrometheusSource::new(settings).unwrap();
         let mut bad_samples = 0;
@@ -93,7 +103,7 @@ impl Prometheus {
             let answer = source.collect(scope).await;
             bad_samples += answer.as_ref().map_or(0, |collected| collected.bad_samples);
             if let Ok(collected) = answer
-                && collected.series.len() >= 14
+                && collected.series.len() >= least
                 && collected.series.iter().all(|series| series.samples.len() >= 3)
             {
                 return Collected { bad_samples, ..collected };
@@ -152,4 +162,45 @@ async fn a_real_prometheus_that_refuses_for_size_is_asked_by_namespace() {
     let collected = prometheus.collect(&short, &fleet()).await;
     assert_eq!(values(&collected, Signal::Waiting).len(), 2);
     assert!(collected.gaps.is_empty(), "{:?}", collected.gaps);
+}
+
+/// A page of the tenant `evil` that says it is a pod of the tenant `one`, and idle.
+const FORGED: &str = r#"vllm:num_requests_waiting{engine="0",model_name="m",namespace="one",pod="one-0"} 0
+vllm:kv_cache_usage_perc{engine="0",model_name="m",namespace="one",pod="one-0"} 0
+inference_extension_flow_control_queue_size{model_name="m",namespace="one",pod="one-0"} 0
+"#;
+
+/// The page as that of a pod of `evil`.
+fn of_evil(target: &str) -> String {
+    format!(
+        "global: {{scrape_interval: 500ms, scrape_timeout: 500ms}}\nscrape_configs:\n  - job_name: evil\n    \
+         static_configs:\n      - targets: ['{target}']\n        labels: {{namespace: evil, pod: evil-0}}\n"
+    )
+}
+
+/// The same where labels of a page are honoured.
+fn of_evil_honoured(target: &str) -> String {
+    of_evil(target).replace("job_name: evil\n", "job_name: evil\n    honor_labels: true\n")
+}
+
+#[tokio::test]
+async fn a_real_page_that_names_another_tenants_pod_says_nothing_of_it() {
+    let Some(prometheus) = Prometheus::with("forged", &[], of_evil, FORGED).await else { return };
+    let pods = ["one", "evil"].map(|ns| endpoint(ns, &format!("{ns}-0"), ([127, 0, 0, 1], 1).into()));
+    let scope = Scope { endpoints: pods.into(), ..scope(&["one", "evil"]) };
+    let collected = prometheus.collect_series(2, &settings(&prometheus.url), &scope).await;
+    let namespaces: Vec<&str> = collected.series.iter().map(|series| &*series.namespace).collect();
+    assert!(namespaces.iter().all(|namespace| *namespace == "evil"), "{namespaces:?}");
+}
+
+#[tokio::test]
+async fn with_honoured_labels_a_real_page_is_whom_it_says_as_the_configuration_page_warns() {
+    let Some(prometheus) = Prometheus::with("honoured", &[], of_evil_honoured, FORGED).await else { return };
+    let pods = ["one", "evil"].map(|ns| endpoint(ns, &format!("{ns}-0"), ([127, 0, 0, 1], 1).into()));
+    let scope = Scope { endpoints: pods.into(), ..scope(&["one", "evil"]) };
+    let collected = prometheus.collect_series(2, &settings(&prometheus.url), &scope).await;
+    assert!(collected.series.iter().any(|series| &*series.namespace == "one"), "no query can see it");
+    let url = format!("{}/api/v1/status/config", prometheus.url);
+    let answer = reqwest::get(url).await.unwrap().text().await.unwrap();
+    assert!(answer.contains("honor_labels: true"), "but the configuration shows it: {answer}");
 }

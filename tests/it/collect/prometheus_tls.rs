@@ -120,7 +120,9 @@ async fn serve(acceptor: TlsAcceptor, socket: tokio::net::TcpStream, log: Seen) 
     let Ok(stream) = acceptor.accept(socket).await else { return };
     let answer = service_fn(move |request: Request<Incoming>| {
         let header = |name| request.headers().get(name).map(|value| value.to_str().unwrap().to_owned());
-        log.lock().push((header("host").unwrap_or_default(), header("authorization")));
+        if request.uri().path() != "/api/v1/status/config" {
+            log.lock().push((header("host").unwrap_or_default(), header("authorization")));
+        }
         let body = r#"{"status":"success","data":{"resultType":"vector","result":[]}}"#;
         std::future::ready(Ok::<_, std::convert::Infallible>(Response::new(Full::new(Bytes::from(body)))))
     });
