@@ -95,9 +95,13 @@ pub(super) struct Terms {
 impl Terms {
     /// The same terms for a query that can be asked again in parts: it leaves half of the time for these.
     pub(super) fn first_half(&self) -> Self {
-        let now = Instant::now();
-        let half = self.until.saturating_duration_since(now) / 2;
-        Self { authorization: self.authorization.clone(), until: now + half }
+        self.within(self.until.saturating_duration_since(Instant::now()) / 2)
+    }
+
+    /// The same terms for a query that lasts at most so long.
+    pub(super) fn within(&self, longest: Duration) -> Self {
+        let until = Instant::now().checked_add(longest).map_or(self.until, |end| end.min(self.until));
+        Self { authorization: self.authorization.clone(), until }
     }
 }
 

@@ -33,6 +33,10 @@ const STAY_SPLIT: Duration = Duration::from_secs(300);
 /// one too is read there a minute later. Counting each time was a quarter of Prometheus's work.
 const COUNTS_STAND: Duration = Duration::from_secs(60);
 
+/// How long is waited for a namespace that was too much by itself while there are others, or twice as long as for these: all wait for
+/// it. Three times what 120,000 series take.
+const HEAVY_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// The usual distance of two scrapes.
 const SCRAPE: Duration = Duration::from_secs(15);
 
@@ -48,6 +52,8 @@ pub struct PrometheusSource {
     /// Nothing is counted before then, because counting was too much.
     uncounted_until: Mutex<Option<Instant>>,
     heavy: Mutex<Heavy>,
+    /// How long the slowest answer took last time, of those that were not too much.
+    slowest: Mutex<Duration>,
     /// The last whole count.
     counts: Mutex<Option<Counts>>,
     /// The namespaces, while split.
@@ -113,6 +119,8 @@ struct Round {
     /// Values of the `namespace` label that were too much by themselves, and the window for them.
     heavy: BTreeSet<String>,
     least: Duration,
+    /// There are namespaces in scope that were not too much.
+    has_light: bool,
 }
 
 /// How the queries of one round ended.
@@ -134,6 +142,7 @@ impl PrometheusSource {
             split_until: Mutex::new(None),
             uncounted_until: Mutex::new(None),
             heavy: Mutex::default(),
+            slowest: Mutex::default(),
             counts: Mutex::new(None),
             turns: Mutex::default(),
             counted: Mutex::default(),
@@ -146,12 +155,14 @@ impl PrometheusSource {
         if scope.namespaces.is_empty() {
             return Ok(Collected::default());
         }
+        let heavy = self.heavy.lock().namespaces(Instant::now());
         let round = Round {
+            has_light: scope.namespaces.iter().any(|name| !heavy.contains(name)),
             signals: signals::alternatives(scope.needs.as_ref().map(|needs| &needs.signals)),
             known: Arc::new(Known::new(scope, self.collectors.clone())),
             terms: self.client.terms(self.deadline).await?,
             window: self.window(scope),
-            heavy: self.heavy.lock().namespaces(Instant::now()),
+            heavy,
             least: self.window.lock().least(),
         };
         self.turns.lock().start(|namespace| scope.namespaces.contains(namespace));
@@ -306,22 +317,39 @@ impl PrometheusSource {
         let one = |batch: Batch| async move {
             let is_heavy = !batch.labels.is_disjoint(&round.heavy);
             let query = batch.query(if is_heavy { round.least } else { round.window });
-            let half = (batch.labels.len() > 1).then(|| round.terms.first_half());
+            let terms = self.terms_for(round, &batch, is_heavy);
             let span = info_span!(
                 "prometheus_query",
                 source = self.client.name(),
                 namespaces = batch.concerns.as_ref().map_or(0, BTreeSet::len)
             );
-            let known = Arc::clone(&round.known);
-            let found = Found::new(known);
-            let answer = self.client.query(&query, half.as_ref().unwrap_or(&round.terms), found, Found::add);
-            let answer = answer.instrument(span).await;
-            (batch, answer)
+            let (found, started) = (Found::new(Arc::clone(&round.known)), Instant::now());
+            let answer = self.client.query(&query, &terms, found, Found::add).instrument(span).await;
+            let took = (answer.is_ok() && !is_heavy).then(|| started.elapsed());
+            (took, (batch, answer))
         };
-        let answers: Answers =
+        let answers: Vec<_> =
             stream::iter(batches).map(one).buffer_unordered(self.concurrency).collect().await;
+        let (took, answers): (Vec<Option<Duration>>, Answers) = answers.into_iter().unzip();
+        if let Some(slowest) = took.into_iter().flatten().max() {
+            *self.slowest.lock() = slowest;
+        }
         self.note_turns(&answers);
         answers
+    }
+
+    /// How long an answer is waited for: one that can be asked for in parts leaves time for these, and one that was too much before
+    /// does not hold all others up.
+    fn terms_for(&self, round: &Round, batch: &Batch, is_heavy: bool) -> Terms {
+        if batch.labels.len() > 1 {
+            return round.terms.first_half();
+        }
+        let longest = if is_heavy && round.has_light {
+            HEAVY_TIMEOUT.max(*self.slowest.lock() * 2)
+        } else {
+            Duration::MAX
+        };
+        round.terms.within(longest)
     }
 
     /// A namespace of which any part was not answered counts as silent; of several that were asked for together nobody knows

@@ -279,6 +279,22 @@ async fn a_namespace_whose_series_are_slow_to_read_costs_only_itself() {
 }
 
 #[tokio::test]
+async fn a_namespace_that_is_known_to_be_slow_does_not_hold_the_others_up() {
+    provider();
+    let server = prometheus(ok(&counts(&[("a", 1), ("evil", 100)])), with_evil(slow)).await;
+    let settings = PrometheusSettings { deadline: Duration::from_secs(6), ..settings(server.uri()) };
+    let source = PrometheusSource::new(&settings).unwrap();
+    let mut took = Vec::new();
+    for _ in 0..2 {
+        let started = tokio::time::Instant::now();
+        let collected = source.collect(&scope(&["a", "evil"])).await.unwrap();
+        took.push(started.elapsed().as_secs_f64());
+        assert!(values(&collected, Signal::Waiting).iter().any(|(pod, _)| pod == "a"), "{collected:?}");
+    }
+    assert!(took[0] > 4.0 && took[1] < 3.5, "the whole time once, then 2 s: {took:?}");
+}
+
+#[tokio::test]
 async fn a_namespace_that_cannot_even_be_counted_costs_only_itself() {
     let asked = costs_only_itself(ok(&counts(&[])).set_delay(Duration::from_secs(9)), slow).await;
     assert!(asked.iter().all(|query| !query.starts_with("count")), "it is not tried every time: {asked:?}");
