@@ -13,20 +13,23 @@ use super::wire::{LeanContainer, LeanNode, LeanPod};
 /// The GPUs of one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Gpus {
-    pub(crate) name: SmolStr,
+    /// `None` where the node does not name them.
+    pub(crate) name: Option<SmolStr>,
     pub(crate) count: u32,
 }
 
 impl Gpus {
-    /// `None` for a node without GPUs, without a name for them, or that takes no pods now.
+    /// `None` for a node without GPUs, or that takes no pods now.
     pub(crate) fn of(node: &LeanNode) -> Option<Self> {
         let ready = node.status.conditions.iter().any(|one| one.type_ == "Ready" && one.status == "True");
-        let labels = node.metadata.labels.as_ref().filter(|_| ready && !node.spec.unschedulable)?;
-        let name =
-            ACCELERATOR_KEYS.iter().find_map(|key| labels.get(*key)).filter(|name| !name.is_empty())?;
+        if !ready || node.spec.unschedulable {
+            return None;
+        }
+        let label = |key: &&str| node.metadata.labels.as_ref()?.get(*key).filter(|name| !name.is_empty());
+        let name = ACCELERATOR_KEYS.iter().find_map(label).map(|name| short(name).into());
         let count = GPU_RESOURCES.iter().map(|resource| gpus(&node.status.allocatable, resource));
         let count = count.fold(0, u32::saturating_add);
-        (count > 0).then(|| Self { name: short(name).into(), count })
+        (count > 0).then_some(Self { name, count })
     }
 }
 
@@ -57,7 +60,7 @@ pub(crate) fn in_use<'a>(
     let nodes: HashMap<&str, &Gpus> = nodes.collect();
     let known = pods.iter().filter_map(|used| {
         let Gpus { name, .. } = nodes.get(used.node.as_str())?;
-        Some(Gpus { name: name.clone(), count: used.count })
+        Some(Gpus { name: Some(name.clone()?), count: used.count })
     });
     inventory(&known.collect::<Vec<_>>())
 }
@@ -66,10 +69,16 @@ pub(crate) fn in_use<'a>(
 pub(crate) fn inventory<'a>(nodes: impl IntoIterator<Item = &'a Gpus>) -> BTreeMap<SmolStr, u32> {
     let mut inventory: BTreeMap<SmolStr, u32> = BTreeMap::new();
     for Gpus { name, count } in nodes {
+        let Some(name) = name else { continue };
         let sum = inventory.entry(name.clone()).or_default();
         *sum = sum.saturating_add(*count);
     }
     inventory
+}
+
+/// The first of these nodes, by name, that does not name its GPUs.
+pub(crate) fn unlabelled<'a>(nodes: impl Iterator<Item = (&'a str, &'a Gpus)>) -> Option<SmolStr> {
+    nodes.filter(|(_, gpus)| gpus.name.is_none()).map(|(node, _)| node).min().map(SmolStr::from)
 }
 
 #[cfg(test)]
@@ -106,6 +115,27 @@ mod tests {
         ];
         let known: Vec<_> = nodes.into_iter().flatten().collect();
         assert_eq!(inventory(&known), BTreeMap::from([("H100".into(), 10), ("MI300X".into(), 4)]));
+        assert_eq!(known.iter().filter(|gpus| gpus.name.is_none()).count(), 1);
+    }
+
+    #[test]
+    fn a_node_that_does_not_name_its_gpus_was_once_left_out_without_a_word() {
+        let eight = json!({ "nvidia.com/gpu": "8" });
+        let named = json!({ "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3" });
+        let nodes = [
+            ("gpu-9", node(json!({}), json!({}), "True", eight.clone())),
+            ("gpu-7", node(json!({ "nvidia.com/gpu.product": "" }), json!({}), "True", eight.clone())),
+            ("gpu-1", node(named, json!({}), "True", eight.clone())),
+            ("cpu-1", node(json!({}), json!({}), "True", json!({ "cpu": "64" }))),
+            ("gpu-2", node(json!({}), json!({ "unschedulable": true }), "True", eight.clone())),
+            ("gpu-3", node(json!({}), json!({}), "Unknown", eight)),
+        ];
+        let known = |names: &[&str]| {
+            let nodes = nodes.iter().filter(|(name, _)| names.contains(name));
+            unlabelled(nodes.filter_map(|(name, gpus)| Some((*name, gpus.as_ref()?))))
+        };
+        assert_eq!(known(&["gpu-9", "gpu-7", "gpu-1"]).as_deref(), Some("gpu-7"));
+        assert_eq!(known(&["gpu-1", "cpu-1", "gpu-2", "gpu-3"]), None, "no GPUs, or no pods now");
     }
 
     #[test]
@@ -126,7 +156,7 @@ mod tests {
 
     #[test]
     fn what_pods_use_counts_on_nodes_that_count() {
-        let gpus = Gpus { name: "H100".into(), count: 8 };
+        let gpus = Gpus { name: Some("H100".into()), count: 8 };
         let used = |node: &str, count| Used { node: node.into(), count };
         let pods = [used("a", 2), used("b", 1), used("cordoned", 8)];
         let nodes = [("a", &gpus), ("b", &gpus)];

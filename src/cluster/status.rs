@@ -400,6 +400,11 @@ mod tests {
         let condition = find(&open, LIMIT_ENFORCED);
         assert_eq!((condition.status.as_str(), condition.reason.as_str()), ("False", "NoInventory"));
         assert_eq!(difference(&before, &open), Difference::Facts);
+        let partly = unlimited(Some(&LimitGap::UnlabelledNode { node: "gpu-7".into() }));
+        let condition = find(&partly, LIMIT_ENFORCED);
+        assert_eq!((condition.status.as_str(), condition.reason.as_str()), ("False", "UnlabelledNode"));
+        assert!(condition.message.contains("the node gpu-7"), "{}", condition.message);
+        assert_eq!(difference(&open, &partly), Difference::Facts);
         assert_eq!(difference(&open, &unlimited(None)), Difference::Facts, "the condition goes again");
         assert_eq!(difference(&before, &unlimited(None)), Difference::None);
     }

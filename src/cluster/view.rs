@@ -11,7 +11,7 @@ use wva_core::snapshot::{Phase, Replica, VariantState};
 use super::claims::{claims, valid};
 use super::convert::{Target, stored_target};
 use super::crd::VariantAutoscalingStatus;
-use super::inventory::{Gpus, Used, in_use, inventory};
+use super::inventory::{Gpus, Used, in_use, inventory, unlabelled};
 use super::pods::SeenPod;
 use crate::engine::{ClusterView, Endpoint};
 
@@ -167,7 +167,9 @@ impl Tables {
         };
         if self.nodes.listed {
             view.inventory = Some(inventory(self.nodes.live.values()));
-            view.elsewhere = in_use(self.nodes.iter().map(|((_, name), gpus)| (&**name, gpus)), &strangers);
+            let nodes = || self.nodes.iter().map(|((_, name), gpus)| (&**name, gpus));
+            view.elsewhere = in_use(nodes(), &strangers);
+            view.unlabelled = unlabelled(nodes());
         }
         for (variant, object) in variants {
             let target = self.deployments.get(&variant.id.namespace, &variant.target.name);
@@ -330,10 +332,17 @@ mod tests {
         let mut tables = cluster();
         assert_eq!(tables.observed().view.inventory, None);
         for name in ["a", "b"] {
-            tables.nodes.apply(Step::Listed(key(name), Some(Gpus { name: "H100".into(), count: 8 })));
+            tables.nodes.apply(Step::Listed(key(name), Some(Gpus { name: Some("H100".into()), count: 8 })));
         }
         tables.nodes.apply(Step::Done);
         assert_eq!(tables.observed().view.inventory, Some(BTreeMap::from([("H100".into(), 16)])));
+        assert_eq!(tables.observed().view.unlabelled, None);
+        for name in ["d", "c"] {
+            tables.nodes.apply(Step::Put(key(name), Some(Gpus { name: None, count: 8 })));
+        }
+        let view = tables.observed().view;
+        assert_eq!(view.inventory, Some(BTreeMap::from([("H100".into(), 16)])));
+        assert_eq!(view.unlabelled.as_deref(), Some("c"), "the first by its name");
         assert!(!tables.synced(), "nobody waits for nodes");
     }
 
@@ -350,7 +359,7 @@ mod tests {
         tables.pods.apply(Step::Put(key("job"), job));
         assert_eq!(tables.observed().view.elsewhere, BTreeMap::new(), "nobody asks for the nodes");
         let node = ("".into(), "a".into());
-        tables.nodes.apply(Step::Listed(node, Some(Gpus { name: "H100".into(), count: 8 })));
+        tables.nodes.apply(Step::Listed(node, Some(Gpus { name: Some("H100".into()), count: 8 })));
         tables.nodes.apply(Step::Done);
         assert_eq!(tables.observed().view.elsewhere, BTreeMap::from([("H100".into(), 4)]));
         tables.variants.apply(Step::Gone(key("chat")));

@@ -97,6 +97,11 @@ pub struct GroupReport {
 pub enum LimitGap {
     /// No GPU of any node is known: the nodes may not be listed, have not been yet, or do not name their accelerators.
     NoInventory,
+    /// A node has GPUs of an accelerator that it does not name: any variant may run there.
+    UnlabelledNode {
+        /// The first such node, by name.
+        node: SmolStr,
+    },
     /// No node names this accelerator.
     NotInInventory {
         /// As the variant names it.
@@ -110,6 +115,7 @@ impl LimitGap {
     pub const fn as_str(&self) -> &'static str {
         match self {
             Self::NoInventory => "NoInventory",
+            Self::UnlabelledNode { .. } => "UnlabelledNode",
             Self::NotInInventory { .. } => "NotInInventory",
         }
     }
@@ -120,6 +126,10 @@ impl fmt::Display for LimitGap {
         match self {
             Self::NoInventory => f.write_str(
                 "the limit on GPUs is not in force, because no GPU of any node is known: allow listing nodes (limits.inventory of the chart) and label them with their accelerator, or set failClosed to have nothing added then",
+            ),
+            Self::UnlabelledNode { node } => write!(
+                f,
+                "the limit on GPUs is not in force, because the node {node} has GPUs and does not name their accelerator: label it, or set failClosed to count the nodes that are labelled and no others"
             ),
             Self::NotInInventory { accelerator } => write!(
                 f,

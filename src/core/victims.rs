@@ -179,8 +179,14 @@ mod tests {
         let variants = vec![VariantState { variant, scale, replicas, last_status: None, template }];
         let model = ModelGroup { source: SourceHealth::Complete, variants, scheduler: Signals::default() };
         let groups = BTreeMap::from([(group, model)]);
-        let snapshot =
-            Snapshot { now: at(0), groups, invalid: Vec::new(), inventory: None, elsewhere: BTreeMap::new() };
+        let snapshot = Snapshot {
+            now: at(0),
+            groups,
+            invalid: Vec::new(),
+            inventory: None,
+            elsewhere: BTreeMap::new(),
+            unlabelled: None,
+        };
         let decision =
             Decision { model: "m".into(), accelerator: None, current: Some(current), verdict, gap: None };
         victims(&snapshot, &BTreeMap::from([(id.clone(), decision)])).remove(&id)

@@ -32,9 +32,11 @@ pub fn assemble(view: &ClusterView, answer: Result<Collected, SourceError>, now:
         broken = collected.broken;
         broken.extend(join::join(&mut groups, collected.series));
     }
-    let (invalid, inventory, elsewhere) =
-        (view.invalid.clone(), view.inventory.clone(), view.elsewhere.clone());
-    Assembled { snapshot: Snapshot { now, groups, invalid, inventory, elsewhere }, broken }
+    let ClusterView { invalid, inventory, elsewhere, unlabelled, .. } = view;
+    let (invalid, inventory) = (invalid.clone(), inventory.clone());
+    let (elsewhere, unlabelled) = (elsewhere.clone(), unlabelled.clone());
+    let snapshot = Snapshot { now, groups, invalid, inventory, elsewhere, unlabelled };
+    Assembled { snapshot, broken }
 }
 
 fn groups_of(view: &ClusterView, answer: &Result<Collected, SourceError>) -> BTreeMap<GroupId, ModelGroup> {

@@ -171,6 +171,8 @@ pub struct ClusterView {
     pub inventory: Option<BTreeMap<SmolStr, u32>>,
     /// Of these, the ones that pods use which are no variant's here.
     pub elsewhere: BTreeMap<SmolStr, u32>,
+    /// The first node that has GPUs and does not name their accelerator.
+    pub unlabelled: Option<SmolStr>,
     /// Namespaces whose variants are left alone, because they say so.
     pub excluded: BTreeSet<SmolStr>,
 }

@@ -143,8 +143,10 @@ fn ahead(
 ) -> Vec<Ahead> {
     let Some((id, group)) = group_of(snapshot, variant) else { return Vec::new() };
     let groups = BTreeMap::from([(id.clone(), group.clone())]);
-    let (inventory, elsewhere) = (snapshot.inventory.clone(), snapshot.elsewhere.clone());
-    let mut later = Snapshot { now: snapshot.now, groups, invalid: Vec::new(), inventory, elsewhere };
+    let Snapshot { inventory, elsewhere, unlabelled, .. } = snapshot;
+    let (inventory, elsewhere, unlabelled) = (inventory.clone(), elsewhere.clone(), unlabelled.clone());
+    let (now, invalid) = (snapshot.now, Vec::new());
+    let mut later = Snapshot { now, groups, invalid, inventory, elsewhere, unlabelled };
     let (mut memory, mut before, mut found) = (memory, decision.clone(), Vec::new());
     while found.len() < CHANGES && matches!(before.verdict, Verdict::Target(_)) {
         let Ok(at) = later.now.checked_add(STEP) else { break };

@@ -129,6 +129,7 @@ fn fleet(size: u32) -> Snapshot {
         invalid: Vec::new(),
         inventory: None,
         elsewhere: [].into(),
+        unlabelled: None,
     }
 }
 

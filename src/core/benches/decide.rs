@@ -107,7 +107,7 @@ fn fleet(size: u32, now: Timestamp, load: impl Fn(u32) -> u32) -> Snapshot {
         scheduler.add(Signal::SchedulerQueueSize, samples(0.0, now));
         groups.insert(id, ModelGroup { source: SourceHealth::Complete, variants, scheduler });
     }
-    Snapshot { now, groups, invalid: Vec::new(), inventory: None, elsewhere: [].into() }
+    Snapshot { now, groups, invalid: Vec::new(), inventory: None, elsewhere: [].into(), unlabelled: None }
 }
 
 /// `snapshot` a cycle later, with the load of `fleet`: as in the program, it shares its names with the one before.

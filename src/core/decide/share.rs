@@ -26,20 +26,23 @@ pub(super) struct Limits {
     open: bool,
     /// An inventory is in force.
     inventory: bool,
+    /// A node whose GPUs no inventory knows, and which leaves it without force.
+    unlabelled: Option<SmolStr>,
     compat: Compat,
 }
 
 impl Limits {
-    /// The limits of `policy`. Without an inventory that limit is not in force, unless the policy says that it denies then.
-    /// What others use of it is free in upstream's eyes, and what it does not list is not there.
+    /// The limits of `policy`. Without an inventory that limit is not in force, nor with a part of one, unless the policy says
+    /// that it denies then. What others use of it is free in upstream's eyes, and what it does not list is not there.
     pub(super) fn new(snapshot: &Snapshot, compat: Compat, policy: &LimitPolicy) -> Self {
         let asked = policy.inventory && policy.quotas.is_empty();
         let listed = |there: &&BTreeMap<SmolStr, u32>| compat.is_upstream() || !there.is_empty();
-        let there = snapshot.inventory.as_ref().filter(listed);
         let open = asked && !policy.fail_closed;
+        let unlabelled = snapshot.unlabelled.clone().filter(|_| open && !compat.is_upstream());
+        let there = snapshot.inventory.as_ref().filter(listed).filter(|_| unlabelled.is_none());
         let inventory = asked && there.is_some();
         let (all, spellings) = (Vec::new(), BTreeMap::new());
-        let mut limits = Self { all, spellings, open, inventory, compat };
+        let mut limits = Self { all, spellings, open, inventory, unlabelled, compat };
         if asked && (inventory || policy.fail_closed) {
             let budget = limits.spelled(there.into_iter().flatten(), u32::saturating_add);
             let others = snapshot.elsewhere.iter().filter(|_| !compat.is_upstream());
@@ -126,7 +129,8 @@ impl Limits {
 
     fn gap(&self, accelerator: Option<&SmolStr>) -> Option<LimitGap> {
         if !self.inventory {
-            return Some(LimitGap::NoInventory);
+            let unlabelled = self.unlabelled.clone().map(|node| LimitGap::UnlabelledNode { node });
+            return unlabelled.or(Some(LimitGap::NoInventory));
         }
         let accelerator = accelerator.filter(|_| !self.compat.is_upstream())?;
         let own = self.spelling(Some(accelerator))?;

@@ -33,6 +33,9 @@ pub struct Snapshot {
     /// Of these, the ones that workloads use which are not decided about here.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub elsewhere: BTreeMap<SmolStr, u32>,
+    /// A node that takes pods and has GPUs, and does not name their accelerator: what is in the inventory is not all there is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unlabelled: Option<SmolStr>,
 }
 
 /// The variants of one model in one namespace, and what was seen of them.

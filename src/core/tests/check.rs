@@ -132,7 +132,7 @@ fn snapshot(fleets: &[Fleet]) -> Snapshot {
     let variants = fleets.iter().map(Fleet::state).collect();
     let group = ModelGroup { source: SourceHealth::Complete, variants, scheduler };
     let groups = [(id(), group)].into();
-    Snapshot { now: NOW, groups, invalid: vec![], inventory: None, elsewhere: [].into() }
+    Snapshot { now: NOW, groups, invalid: vec![], inventory: None, elsewhere: [].into(), unlabelled: None }
 }
 
 fn memory(fleets: &[Fleet]) -> Memory {

@@ -65,6 +65,33 @@ fn a_limit_on_gpus_without_the_right_to_list_nodes_once_denied_every_addition() 
 }
 
 #[test]
+fn a_node_without_a_label_once_made_the_limit_too_small_and_denied_additions() {
+    let mut free = needy();
+    free.policy.limits.inventory = false;
+    let (needed, _) = free.decided();
+    let mut scene = needy();
+    assert_eq!(scene.decided(), (2, None), "every node names its accelerator");
+    scene.snapshot.unlabelled = Some("gpu-7".into());
+    let node = "gpu-7".into();
+    assert_eq!(scene.decided(), (needed, Some(LimitGap::UnlabelledNode { node })));
+    let node = "gpu-7".into();
+    let told = LimitGap::UnlabelledNode { node }.to_string();
+    assert!(told.contains("not in force") && told.contains("the node gpu-7"), "{told}");
+    scene.policy.limits.fail_closed = true;
+    assert_eq!(scene.decided(), (2, None), "the nodes that are labelled count");
+}
+
+#[test]
+fn a_snapshot_that_was_recorded_before_unlabelled_nodes_were_told_is_still_read() {
+    let mut written = serde_json::to_value(needy().snapshot).unwrap();
+    assert!(
+        written.as_object_mut().unwrap().remove("unlabelled").is_none(),
+        "it takes no place where there is none"
+    );
+    assert_eq!(serde_json::from_value::<Snapshot>(written).unwrap(), needy().snapshot);
+}
+
+#[test]
 fn a_limit_on_gpus_that_is_to_fail_closed_denies_where_it_is_not_known() {
     for gpus in [None, Some(&[][..]), Some(&[("A100", 8)][..])] {
         let mut scene = Scene::with(gpus);

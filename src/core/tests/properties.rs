@@ -66,9 +66,9 @@ fn budgets(limits: &LimitPolicy, snapshot: &Snapshot) -> Vec<BudgetOf> {
     };
     let only = inventory.keys().next().filter(|_| inventory.len() == 1);
     for of in ["H100", "A100"] {
-        // What no node names is not limited by it, and the report says so.
-        if limits.inventory && limits.quotas.is_empty() && (limits.fail_closed || inventory.contains_key(of))
-        {
+        // What no node names is not limited by it, nor anything where a node names nothing, and the report says so.
+        let known = snapshot.unlabelled.is_none() && inventory.contains_key(of);
+        if limits.inventory && limits.quotas.is_empty() && (limits.fail_closed || known) {
             let [there, elsewhere] = [&inventory, &elsewhere].map(|gpus| gpus.get(of).copied().unwrap_or(0));
             all.push(gpus("inventory", of, f64::from(there) - f64::from(elsewhere), only.cloned()));
         }
@@ -182,9 +182,9 @@ proptest! {
         for state in &mut elsewhere.variants {
             state.variant.id.namespace = "elsewhere".into();
         }
-        let alone = Snapshot { now: NOW, groups: [(id.clone(), one.clone())].into(), invalid: vec![], inventory: None, elsewhere: [].into() };
+        let alone = Snapshot { now: NOW, groups: [(id.clone(), one.clone())].into(), invalid: vec![], inventory: None, elsewhere: [].into(), unlabelled: None };
         let both = [(id, one), (GroupId::new("elsewhere", "m"), elsewhere)].into();
-        let both = Snapshot { now: NOW, groups: both, invalid: vec![], inventory: None, elsewhere: [].into() };
+        let both = Snapshot { now: NOW, groups: both, invalid: vec![], inventory: None, elsewhere: [].into(), unlabelled: None };
         let (alone, both) = (evaluate(&alone, &memory, &policy), evaluate(&both, &memory, &policy));
         for (id, decision) in &alone.decisions {
             prop_assert_eq!(decision, &both.decisions[id]);

@@ -174,8 +174,14 @@ fn memory_is_forgotten_with_its_variant_and_survives_a_restart() {
     assert_eq!(world.number(0), 2);
     let text = serde_json::to_string(&world.memory).unwrap();
     assert_eq!(serde_json::from_str::<Memory>(&text).unwrap(), world.memory);
-    let nothing =
-        Snapshot { now: at(60), groups: [].into(), invalid: vec![], inventory: None, elsewhere: [].into() };
+    let nothing = Snapshot {
+        now: at(60),
+        groups: [].into(),
+        invalid: vec![],
+        inventory: None,
+        elsewhere: [].into(),
+        unlabelled: None,
+    };
     assert_eq!(decide(&nothing, &world.memory, &world.policy).memory, Memory::default());
 }
 

@@ -101,9 +101,11 @@ fn a_second_model_in_the_same_pod_is_not_mixed_in() {
 #[test]
 fn a_snapshot_has_the_inventory_of_the_view_and_what_others_use_of_it() {
     let gpus = |count| BTreeMap::from([("H100".into(), count)]);
-    let view = ClusterView { inventory: Some(gpus(16)), elsewhere: gpus(3), ..view() };
+    let unlabelled = Some("gpu-7".into());
+    let view = ClusterView { inventory: Some(gpus(16)), elsewhere: gpus(3), unlabelled, ..view() };
     let snapshot = assembled(&view, Ok(Collected::default()), now());
     assert_eq!((snapshot.inventory, snapshot.elsewhere), (Some(gpus(16)), gpus(3)));
+    assert_eq!(snapshot.unlabelled.as_deref(), Some("gpu-7"));
 }
 
 #[test]

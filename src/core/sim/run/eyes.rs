@@ -147,6 +147,7 @@ impl Eyes {
                 invalid: Vec::new(),
                 inventory: None,
                 elsewhere: [].into(),
+                unlabelled: None,
             },
             group,
             serials: vec![Vec::new(); scenario.variants.len()],

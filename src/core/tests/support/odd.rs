@@ -344,8 +344,9 @@ pub(crate) fn snapshot() -> BoxedStrategy<Snapshot> {
         .prop_map(|(types, gpus)| types.into_iter().map(|name| (SmolStr::new_static(name), gpus)).collect());
     let elsewhere = prop_oneof![2 => Just(None), 1 => (1_u32..9).prop_map(Some)]
         .prop_map(|gpus| gpus.map(|gpus| (SmolStr::new_static("H100"), gpus)).into_iter().collect());
-    (group(), proptest::option::of(there), elsewhere)
-        .prop_map(|(group, inventory, elsewhere)| Snapshot {
+    let unlabelled = prop_oneof![3 => Just(None), 1 => Just(Some(SmolStr::new_static("node")))];
+    (group(), proptest::option::of(there), elsewhere, unlabelled)
+        .prop_map(|(group, inventory, elsewhere, unlabelled)| Snapshot {
             now: NOW,
             groups: [(GroupId::new("default", "m"), group)].into(),
             invalid: vec![InvalidVariant {
@@ -354,6 +355,7 @@ pub(crate) fn snapshot() -> BoxedStrategy<Snapshot> {
             }],
             inventory,
             elsewhere,
+            unlabelled,
         })
         .boxed()
 }

@@ -254,6 +254,7 @@ impl Plant {
             invalid: vec![],
             inventory: None,
             elsewhere: [].into(),
+            unlabelled: None,
         }
     }
 

@@ -120,6 +120,7 @@ impl World {
             invalid: vec![],
             inventory: None,
             elsewhere: [].into(),
+            unlabelled: None,
         }
     }
 
