@@ -77,7 +77,7 @@ pub(super) fn ask(
     let estimated = states.iter().any(|(_, state)| *state == State::Estimated);
     let busiest = estimated.then(|| see_all(Estimate::Busiest));
     if scene.analyzer == Analyzer::Inferno {
-        let wanted = latency::inferno(scene, &seen, learned)?;
+        let wanted = latency::inferno(scene, &seen, busiest.as_deref(), learned)?;
         return Some(Asked::settled(scene, members, states, wanted));
     }
     let first = Beside { analyzer: scene.analyzer, score: scene.model.score, utilisation: None };

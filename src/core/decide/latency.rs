@@ -63,8 +63,8 @@ fn load(scene: Scene<'_>, one: &Seen<'_, '_>) -> Load {
     }
 }
 
-/// What the legacy solver wants of each member, in their order; `None` of one it has no answer for. Service times are
-/// those the queueing model learns; a variant stays on its accelerator.
+/// What the legacy solver wants of each member, in their order; `None` of one it has no answer for. Fewer replicas only
+/// where that would do with what `busiest` sees, too: pods that are not measured as loaded as the busiest that is.
 pub(super) fn inferno(
     scene: Scene<'_>,
     seen: &[Seen<'_, '_>],
@@ -96,8 +96,21 @@ pub(super) fn inferno(
     let allocations = system.solve(&Supply::Unlimited, scene.compat);
     let wanted = system.wanted(&allocations, scene.compat);
     let number = |(one, load): (&Seen<'_, '_>, &Load)| match wanted.get(&load.name) {
+    busiest: Option<&[Seen<'_, '_>]>,
         Some(Wanted::Replicas(number)) if scene.compat.is_upstream() => Some(*number),
         Some(Wanted::Replicas(number)) => Some(Replicas::new(number.get().div_ceil(one.engines_a_pod()))),
+    let Some(busiest) = busiest else { return solve(scene, seen, learned) };
+    let cautious = solve(scene, busiest, &mut learned.clone())?;
+    let wanted = solve(scene, seen, learned)?;
+    let numbers = seen.iter().zip(wanted).zip(cautious).map(|((one, wanted), cautious)| {
+        let base = one.member.scale.base();
+        wanted.map(|wanted| wanted.max(cautious.unwrap_or(base).min(base)))
+    });
+    Some(numbers.collect())
+}
+
+/// The solver's answer to what is seen. Service times are those the queueing model learns; a variant stays on its accelerator.
+fn solve(scene: Scene<'_>, seen: &[Seen<'_, '_>], learned: &mut Learned) -> Option<Vec<Option<Replicas>>> {
         Some(Wanted::Hold) | None => None,
     };
     Some(seen.iter().zip(&loads).map(number).collect())

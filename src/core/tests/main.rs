@@ -21,4 +21,5 @@ mod scenarios;
 mod simulation;
 mod stories;
 mod unschedulable;
+mod unmeasured;
 mod vectors;
