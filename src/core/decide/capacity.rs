@@ -242,7 +242,7 @@ fn tokens(question: Question<'_, '_, '_>, learned: &mut Learned) -> Finding {
         seen.iter().zip(&parameters).map(|(one, own)| variant_input(one, own.as_deref())).collect();
     let mut replicas = Vec::new();
     for (one, variant) in seen.iter().zip(&variants) {
-        replicas.extend(one.loads().map(|load| observation(variant, &load)));
+        replicas.extend(one.loads().filter_map(|load| observation(variant, &load)));
     }
     let policy = TokenPolicy {
         kv_cache_threshold: scene.model.saturation.kv_cache_threshold,
@@ -274,9 +274,10 @@ fn variant_input<'v>(one: &'v Seen<'_, '_>, parameters: Option<&'v EngineParamet
     }
 }
 
-fn observation<'a>(variant: &VariantInput<'a>, load: &Load<'_, reads::Tokens>) -> Observation<'a> {
-    let (kv, capacity) = (load.kv().unwrap_or(0.0), load.capacity());
-    Observation {
+/// What one engine shows; `None` where its cache or its queue is not known. Of sizes 0 is none: nothing has finished.
+fn observation<'a>(variant: &VariantInput<'a>, load: &Load<'_, reads::Tokens>) -> Option<Observation<'a>> {
+    let (kv, queue, capacity) = (load.kv()?, load.queue()?, load.capacity());
+    Some(Observation {
         replica: "",
         variant: variant.name,
         accelerator: variant.accelerator,
@@ -284,11 +285,11 @@ fn observation<'a>(variant: &VariantInput<'a>, load: &Load<'_, reads::Tokens>) -
         kv,
         in_use: Tokens::new(used(kv, capacity)),
         capacity: Tokens::new(capacity),
-        queue: whole(load.queue().unwrap_or(0.0)),
+        queue: whole(queue),
         prompt: load.prompt().unwrap_or(0.0),
         output: load.generated().unwrap_or(0.0),
         prefix_hits: load.hits().unwrap_or(0.0),
-    }
+    })
 }
 
 /// The scheduler has shown its queue, and does not any more.
@@ -314,17 +315,20 @@ fn held(scene: Scene<'_>) -> Option<SchedulerQueue> {
 
 fn throughput(question: Question<'_, '_, '_>, learned: &mut Learned) -> Finding {
     let Question { scene, score, utilisation, seen } = question;
-    let observed = |load: Load<'_, reads::Throughput>| throughput::Observation {
-        stale: false,
-        kv: load.kv_now().unwrap_or(0.0),
-        capacity: load.capacity(),
-        latency: load.between_tokens().unwrap_or(0.0),
-        prompt: load.prompt().unwrap_or(0.0),
-        generated: load.generated().unwrap_or(0.0),
-        hits: load.hits().unwrap_or(0.0),
-        arriving: load.arriving().unwrap_or(0.0),
-        finished: load.finished().unwrap_or(0.0),
-        generating: load.finishing().unwrap_or(0.0),
+    // Of one whose cache is not known nothing is told; of the rest 0 is none, from which nothing is learned.
+    let observed = |load: Load<'_, reads::Throughput>| {
+        Some(throughput::Observation {
+            stale: false,
+            kv: load.kv_now()?,
+            capacity: load.capacity(),
+            latency: load.between_tokens().unwrap_or(0.0),
+            prompt: load.prompt().unwrap_or(0.0),
+            generated: load.generated().unwrap_or(0.0),
+            hits: load.hits().unwrap_or(0.0),
+            arriving: load.arriving().unwrap_or(0.0),
+            finished: load.finished().unwrap_or(0.0),
+            generating: load.finishing().unwrap_or(0.0),
+        })
     };
     let variant = |one: &Seen<'_, '_>| throughput::Observed {
         name: one.member.name().clone(),
@@ -333,7 +337,7 @@ fn throughput(question: Question<'_, '_, '_>, learned: &mut Learned) -> Finding 
         cost: one.member.state.variant.cost,
         pending: one.engines(scene, one.pending),
         ready: one.engines(scene, one.counted.above(one.pending)),
-        replicas: one.loads().map(observed).collect(),
+        replicas: one.loads().filter_map(observed).collect(),
     };
     let look = throughput::Look {
         now: scene.now,

@@ -148,10 +148,12 @@ fn hidden_load(members: &[Member<'_>]) -> f64 {
     if unmeasured <= 0.0 {
         return 1.0;
     }
-    let loads = || active().flat_map(|member| &member.seen.loads).map(|load| load.by::<reads::Rate>());
-    let requests = |load: Load<'_, reads::Rate>| load.running().unwrap_or(0.0) + load.queue().unwrap_or(0.0);
-    let (sum, count) = (loads().map(requests).sum::<f64>(), f64::from(count(loads().count())));
-    let busiest = loads().map(requests).fold(0.0, f64::max);
+    let loads = active().flat_map(|member| &member.seen.loads).map(|load| load.by::<reads::Rate>());
+    // Of whose requests nothing is known, nothing is compared.
+    let requests = |load: Load<'_, reads::Rate>| Some(load.running()? + load.queue()?);
+    let requests: Vec<f64> = loads.filter_map(requests).collect();
+    let (sum, count) = (requests.iter().sum::<f64>(), f64::from(count(requests.len())));
+    let busiest = requests.iter().copied().fold(0.0, f64::max);
     if sum <= 0.0 {
         return 1.0;
     }
