@@ -37,6 +37,28 @@ impl Finding {
         self
     }
 
+    /// The same with nothing to spare where something is asked of a variant of known capacity whose capacity is `old`. Where nothing
+    /// is asked, any capacity is enough.
+    #[must_use]
+    pub fn without_spare_of(mut self, old: impl Fn(&SmolStr) -> bool) -> Self {
+        let old: Vec<Role> = self
+            .variants
+            .iter()
+            .filter(|one| one.per_replica > 0.0 && old(&one.name))
+            .map(|one| one.role)
+            .collect();
+        let holds = |totals: &Totals| totals.demand > 0.0;
+        if !old.is_empty() && holds(&self.total) {
+            self.total.spare = 0.0;
+        }
+        for (role, totals) in &mut self.roles {
+            if old.contains(role) && holds(totals) {
+                totals.spare = 0.0;
+            }
+        }
+        self
+    }
+
     /// At which demand the answer for `role` would change, or for the whole model where roles are not told apart; `None` is
     /// the model. A replica's worth is that of the smallest that serves.
     #[must_use]

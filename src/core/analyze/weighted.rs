@@ -20,6 +20,9 @@ pub const QUEUE_LIMIT: f64 = 5.0;
 /// How long a best speed counts.
 const REMEMBERED: Seconds = Seconds::whole(3600);
 
+/// How long it counts against a removal: without it nothing is slow, and what is not slow lowers the score.
+const REMEMBERED_FOR_REMOVALS: Seconds = Seconds::whole(7 * 86_400);
+
 /// Of speeds seen within this time only the largest is kept, which bounds what is stored to one an interval.
 const APART: Seconds = Seconds::whole(60);
 
@@ -83,16 +86,22 @@ pub fn analyze(
 pub struct Bests(BTreeMap<SmolStr, Best>);
 
 impl Bests {
-    /// Takes in a speed, and drops what no speed was seen of for an hour.
+    /// Takes in a speed, and drops what no speed was seen of for a week.
     pub fn observe(&mut self, hardware: &str, now: Timestamp, speed: f64) {
         self.0.entry(hardware.into()).or_default().observe(now, speed);
-        self.0.retain(|_, best| best.get(now) > 0.0);
+        self.0.retain(|_, best| best.of(now, REMEMBERED_FOR_REMOVALS) > 0.0);
     }
 
     /// The largest speed of the hour before `now`; 0 when there is none.
     #[must_use]
     pub fn get(&self, hardware: &str, now: Timestamp) -> f64 {
-        self.0.get(hardware).map_or(0.0, |best| best.get(now))
+        self.0.get(hardware).map_or(0.0, |best| best.of(now, REMEMBERED))
+    }
+
+    /// The same of the week before `now`: what a removal is judged by.
+    #[must_use]
+    pub fn for_removals(&self, hardware: &str, now: Timestamp) -> f64 {
+        self.0.get(hardware).map_or(0.0, |best| best.of(now, REMEMBERED_FOR_REMOVALS))
     }
 }
 
@@ -108,7 +117,7 @@ pub fn hardware(accelerator: &str, gpus: u32, generated: f64) -> SmolStr {
     format_smolstr!("{accelerator}|{gpus}|{bucket}")
 }
 
-/// The largest speed of a sliding hour, as milliseconds since the epoch and speed: ever later, ever slower. A speed that
+/// The largest speed of a sliding hour, and that of the week before it, as milliseconds since the epoch and speed: ever later, ever slower. A speed that
 /// an equal or larger one follows can never become the largest again and is not kept.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -118,7 +127,12 @@ impl Best {
     /// Takes in a speed. One that is not a positive number is none.
     fn observe(&mut self, now: Timestamp, speed: f64) {
         let at = now.as_millisecond();
-        self.0.retain(|(kept, _)| younger(*kept, at, REMEMBERED));
+        // Of what is older than the hour the largest is enough: ever later is ever slower.
+        let mut older = false;
+        self.0.retain(|(kept, _)| {
+            younger(*kept, at, REMEMBERED)
+                || younger(*kept, at, REMEMBERED_FOR_REMOVALS) && !std::mem::replace(&mut older, true)
+        });
         if !(speed.is_finite() && speed > 0.0) {
             return;
         }
@@ -129,9 +143,9 @@ impl Best {
         }
     }
 
-    fn get(&self, now: Timestamp) -> f64 {
+    fn of(&self, now: Timestamp, window: Seconds) -> f64 {
         let at = now.as_millisecond();
-        let valid = self.0.iter().find(|(kept, _)| younger(*kept, at, REMEMBERED));
+        let valid = self.0.iter().find(|(kept, _)| younger(*kept, at, window));
         valid.map_or(0.0, |(_, speed)| *speed)
     }
 }
@@ -199,7 +213,7 @@ mod tests {
         best.observe(at(120), 30.0);
         best.observe(at(240), 40.0);
         assert_eq!(
-            [3599, 3600, 3839, 3840].map(|now| best.get(at(now)).to_string()),
+            [3599, 3600, 3839, 3840].map(|now| best.of(at(now), REMEMBERED).to_string()),
             ["50", "40", "40", "0"]
         );
     }
@@ -214,12 +228,29 @@ mod tests {
     }
 
     #[test]
-    fn hardware_of_which_nothing_was_seen_for_an_hour_is_forgotten() {
+    fn hardware_of_which_nothing_was_seen_for_a_week_is_forgotten() {
         let mut bests = Bests::default();
+        let week = 7 * 86_400;
         bests.observe("old", at(0), 50.0);
-        bests.observe("new", at(3600), 40.0);
-        assert_eq!(serde_json::to_string(&bests).unwrap(), r#"{"new":[[1800003600000,40.0]]}"#);
-        assert_eq!(["old", "new"].map(|key| bests.get(key, at(3601)).to_string()), ["0", "40"]);
+        bests.observe("new", at(week), 40.0);
+        assert_eq!(serde_json::to_string(&bests).unwrap(), r#"{"new":[[1800604800000,40.0]]}"#);
+        assert_eq!(["old", "new"].map(|key| bests.get(key, at(week + 1)).to_string()), ["0", "40"]);
+    }
+
+    #[test]
+    fn a_best_that_is_older_than_an_hour_still_counts_against_a_removal_for_a_week() {
+        let mut bests = Bests::default();
+        for (second, speed) in [(0, 50.0), (120, 45.0), (5000, 10.0), (9000, 9.0)] {
+            bests.observe("H100", at(second), speed);
+        }
+        let both = |second| {
+            [bests.get("H100", at(second)), bests.for_removals("H100", at(second))].map(|one| one.to_string())
+        };
+        assert_eq!(both(9000), ["9", "50"]);
+        assert_eq!(both(7 * 86_400 - 1), ["0", "50"]);
+        assert_eq!(both(7 * 86_400 + 4999), ["0", "9"]);
+        let stored = serde_json::to_string(&bests).unwrap();
+        assert_eq!(serde_json::from_str::<Bests>(&stored).unwrap(), bests);
     }
 
     #[test]
@@ -229,7 +260,7 @@ mod tests {
             .for_each(|second| best.observe(at(second), 1e3 - 1.0 / 7.0 - f64::from(second as i32) / 9.0));
         let stored = serde_json::to_string(&best).unwrap();
         assert!(
-            best.0.len() <= 61 && stored.len() < 2300,
+            best.0.len() <= 62 && stored.len() < 2300,
             "{} entries, {} bytes",
             best.0.len(),
             stored.len()
@@ -267,7 +298,7 @@ mod tests {
             let largest = |since: i64| {
                 all.iter().filter(|(at, _)| *at > since).map(|(_, speed)| *speed).fold(0.0, f64::max)
             };
-            let found = best.get(at(now));
+            let found = best.of(at(now), REMEMBERED);
             prop_assert!(found <= largest(now - 3600));
             prop_assert!(found >= largest(now - 3540));
         }

@@ -1,16 +1,22 @@
 //! The analyzers of latency, asked from what a decision knows: the queueing model, and the legacy solver with its parameters.
 
+use std::collections::BTreeMap;
+
+use smol_str::SmolStr;
+
 use super::capacity::{Question, Seen, queued};
 use super::member::Scene;
 use super::sequences::max_sequences;
 use crate::analyze::finding::Finding;
 use crate::analyze::inferno::{Supply, System, Wanted, data};
 use crate::analyze::queueing::capacity::means;
+use crate::analyze::queueing::learn::Parameters;
 use crate::analyze::queueing::objectives::Means;
 use crate::analyze::queueing::service_time::Service;
 use crate::analyze::queueing::size::Targets;
 use crate::analyze::queueing::{self, Load, Observation, Settings};
 use crate::analyze::reads::Latencies;
+use crate::learn::may_lower;
 use crate::memory::Learned;
 use crate::model::{LatencyTargets, ServiceClass};
 use crate::quality;
@@ -33,8 +39,30 @@ pub(super) fn queueing(question: Question<'_, '_, '_>, learned: &mut Learned) ->
         ..Settings::default()
     };
     let analysis = queueing::analyze(&loads, queued(scene), &learned.queueing, &settings, scene.compat);
-    learned.queueing = analysis.learned;
-    analysis.finding.ok()
+    let finding = analysis.finding.clone().ok();
+    learned.queueing = stamped(scene, analysis);
+    // Who has learning switched off wants what was learned before to hold, however old it is.
+    if scene.compat.is_upstream() || !policy.tuning {
+        return finding;
+    }
+    let finding = finding?;
+    Some(finding.without_spare_of(|name| !is_recent(scene, learned, name)))
+}
+
+/// What was learned, with when that was.
+fn stamped(scene: Scene<'_>, analysis: queueing::Analysis) -> BTreeMap<SmolStr, Parameters> {
+    let queueing::Analysis { mut learned, confirmed, .. } = analysis;
+    for (name, parameters) in &mut learned {
+        if confirmed.contains(name) {
+            parameters.learned_at = Some(scene.now);
+        }
+    }
+    learned
+}
+
+/// What replicas of a variant carry was learned lately enough to lower a number.
+fn is_recent(scene: Scene<'_>, learned: &Learned, variant: &SmolStr) -> bool {
+    learned.queueing.get(variant).is_none_or(|known| may_lower(known.learned_at, scene.now))
 }
 
 fn load(scene: Scene<'_>, one: &Seen<'_, '_>) -> Load {
@@ -68,8 +96,21 @@ fn load(scene: Scene<'_>, one: &Seen<'_, '_>) -> Load {
 pub(super) fn inferno(
     scene: Scene<'_>,
     seen: &[Seen<'_, '_>],
+    busiest: Option<&[Seen<'_, '_>]>,
     learned: &mut Learned,
 ) -> Option<Vec<Option<Replicas>>> {
+    let Some(busiest) = busiest else { return solve(scene, seen, learned) };
+    let cautious = solve(scene, busiest, &mut learned.clone())?;
+    let wanted = solve(scene, seen, learned)?;
+    let numbers = seen.iter().zip(wanted).zip(cautious).map(|((one, wanted), cautious)| {
+        let base = one.member.scale.base();
+        wanted.map(|wanted| wanted.max(cautious.unwrap_or(base).min(base)))
+    });
+    Some(numbers.collect())
+}
+
+/// The solver's answer to what is seen. Service times are those the queueing model learns; a variant stays on its accelerator.
+fn solve(scene: Scene<'_>, seen: &[Seen<'_, '_>], learned: &mut Learned) -> Option<Vec<Option<Replicas>>> {
     let targets =
         |class: &ServiceClass| class.targets.iter().find(|one| one.model == scene.id.model).cloned();
     // Of several classes with this model the most demanding user decides: the one of the highest priority.
@@ -81,7 +122,8 @@ pub(super) fn inferno(
     let loads: Vec<Load> = seen.iter().map(|one| load(scene, one)).collect();
     let settings = Settings { targets: Some(latency), ..Settings::default() };
     let known = std::mem::take(&mut learned.queueing);
-    learned.queueing = queueing::analyze(&loads, Requests::ZERO, &known, &settings, scene.compat).learned;
+    let analysis = queueing::analyze(&loads, Requests::ZERO, &known, &settings, scene.compat);
+    learned.queueing = stamped(scene, analysis);
     let answers = |load: &&Load| learned.queueing.contains_key(&load.name) && told(scene, load);
     let share = queued(scene).get()
         / settings.drain.get()
@@ -96,22 +138,16 @@ pub(super) fn inferno(
     let allocations = system.solve(&Supply::Unlimited, scene.compat);
     let wanted = system.wanted(&allocations, scene.compat);
     let number = |(one, load): (&Seen<'_, '_>, &Load)| match wanted.get(&load.name) {
-    busiest: Option<&[Seen<'_, '_>]>,
         Some(Wanted::Replicas(number)) if scene.compat.is_upstream() => Some(*number),
         Some(Wanted::Replicas(number)) => Some(Replicas::new(number.get().div_ceil(one.engines_a_pod()))),
-    let Some(busiest) = busiest else { return solve(scene, seen, learned) };
-    let cautious = solve(scene, busiest, &mut learned.clone())?;
-    let wanted = solve(scene, seen, learned)?;
-    let numbers = seen.iter().zip(wanted).zip(cautious).map(|((one, wanted), cautious)| {
-        let base = one.member.scale.base();
-        wanted.map(|wanted| wanted.max(cautious.unwrap_or(base).min(base)))
-    });
-    Some(numbers.collect())
-}
-
-/// The solver's answer to what is seen. Service times are those the queueing model learns; a variant stays on its accelerator.
-fn solve(scene: Scene<'_>, seen: &[Seen<'_, '_>], learned: &mut Learned) -> Option<Vec<Option<Replicas>>> {
         Some(Wanted::Hold) | None => None,
+    };
+    let asked =
+        |load: &Load| load.observations.iter().any(|seen| seen.arrival.is_some_and(|rate| rate > 0.0));
+    let number = |(one, load): (&Seen<'_, '_>, &Load)| {
+        let wanted = number((one, load))?;
+        let old = !scene.compat.is_upstream() && asked(load) && !is_recent(scene, learned, &load.name);
+        Some(if old { wanted.max(one.member.scale.base()) } else { wanted })
     };
     Some(seen.iter().zip(&loads).map(number).collect())
 }

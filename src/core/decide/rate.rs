@@ -29,9 +29,6 @@ const OVERDUE: f64 = 3.0;
 /// Arrivals older than this, seconds, say nothing of what may be removed: two scrapes of the slowest usual interval, a minute.
 const ARRIVALS_MAX_AGE: f64 = 120.0;
 
-/// Step times older than this, seconds, neither: a week, in which every model sees its busy hours once.
-const LEARNED_MAX_AGE: f64 = 7.0 * 86_400.0;
-
 /// A variant that a limit has denied something is asked again after this time, seconds.
 const RETRY: f64 = 60.0;
 
@@ -131,13 +128,17 @@ fn ask(
 /// Arrivals are known until lately, and what replicas carry was learned not too long ago: what is older may raise a number
 /// and not lower it.
 fn is_recent(now: Moment, members: &[Member<'_>], knowledge: &Knowledge, role: Role) -> bool {
-    let arrivals = knowledge.roles.get(&role).and_then(|known| known.arrivals.bins().last());
-    let learned = |member: &&Member<'_>| {
-        let at = knowledge.variants.get(member.name()).and_then(|own| own.fit.learned_at());
-        at.is_none_or(|at| at.until(now) <= LEARNED_MAX_AGE)
+    let Some(known) = knowledge.roles.get(&role) else { return false };
+    let bins = known.arrivals.bins();
+    if bins.last().is_none_or(|newest| newest.end.until(now) > ARRIVALS_MAX_AGE) {
+        return false;
+    }
+    let learned = |member: &Member<'_>| {
+        knowledge.variants.get(member.name()).is_none_or(|own| own.may_lower(role, now))
     };
-    arrivals.is_some_and(|newest| newest.end.until(now) <= ARRIVALS_MAX_AGE)
-        && members.iter().filter(|member| member.active()).all(|member| learned(&member))
+    // Where nothing arrives, any replica carries it.
+    let idle = bins.iter().all(|bin| bin.count().arrivals <= 0.0);
+    idle || (known.shape.may_lower(now) && members.iter().filter(|member| member.active()).all(learned))
 }
 
 /// How much more than is estimated may arrive, as a factor of at least 1: each pod that is not measured may be as loaded as the
@@ -190,7 +191,7 @@ fn variant(
     let request = known.shape.prompt().map(|prompt| Request { prompt, output: known.shape.output() });
     // It learns what limits an engine, of whatever kind, and begins with what vLLM would run.
     let default = f64::from(by_device(state.variant.accelerator.as_deref()));
-    let process = Process::of(role, own, by_argument, default);
+    let process = Process::of(role, own, by_argument, default, scene.now.into());
     let replica =
         process.zip(request).and_then(|(process, request)| Replica::of(role, &process, request, policy));
     let processes = own.processes.unwrap_or(1.0);

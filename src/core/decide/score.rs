@@ -36,8 +36,9 @@ pub(super) fn look_and_step(
         if loads.is_empty() {
             return unseen_among_seen(scene, evidence, member);
         }
-        let scored = score(scene, member, loads, bests);
+        let scored = score(scene, member, loads, &|key| bests.get(key, scene.now));
         let scored = cautious(scene, state, member, scored);
+        let scored = against_old_bests(scene, state, member, scored, bests);
         let finding = words::scored(&scored);
         steps.push(analyzed(member, &scored, finding.clone()));
         let (number, reason) = settle(scene, state.rights(), member, scored.wanted);
@@ -71,39 +72,65 @@ fn learn(scene: Scene<'_>, member: &Member<'_>, bests: &mut Bests) {
     }
 }
 
-/// With which engines one is compared, and how fast one of its requests is.
+/// With which engines one is compared, and how fast one of its requests is: not at all as long as nobody knows how long its answers
+/// are.
 fn seen(member: &Member<'_>, load: &Load<'_, ()>) -> (SmolStr, Option<f64>) {
     let load = load.by::<Weighted>();
     let accelerator = member.state.variant.accelerator.as_deref().unwrap_or_default();
-    let key = hardware(accelerator, member.state.template.gpus, load.generated().unwrap_or(0.0));
+    let Some(generated) = load.generated() else { return (SmolStr::default(), None) };
+    let key = hardware(accelerator, member.state.template.gpus, generated);
     let (running, latency) = (load.running().unwrap_or(0.0), load.between_tokens().unwrap_or(0.0));
     (key, speed(load.generating(), running, latency))
 }
 
-fn score(scene: Scene<'_>, member: &Member<'_>, loads: &[Load<'_, ()>], bests: &Bests) -> Scored {
+/// Fewer only if that would do by the best speeds of the last week, too: who forgets that a replica was faster takes a slow one for a
+/// calm one.
+fn against_old_bests(
+    scene: Scene<'_>,
+    state: State,
+    member: &Member<'_>,
+    scored: Scored,
+    bests: &Bests,
+) -> Scored {
+    if scene.model.analyzer != Analyzer::Weighted || scored.wanted >= member.scale.base() {
+        return scored;
+    }
+    let strict = score(scene, member, &member.seen.loads, &|key| bests.for_removals(key, scene.now));
+    let least = cautious(scene, state, member, strict).wanted.min(member.scale.base());
+    Scored { wanted: scored.wanted.max(least), ..scored }
+}
+
+/// What is wanted of `member`, each engine compared with what `best` says of its hardware.
+fn score(
+    scene: Scene<'_>,
+    member: &Member<'_>,
+    loads: &[Load<'_, ()>],
+    best: &dyn Fn(&str) -> f64,
+) -> Scored {
     let rules = scene.model.scoring;
     let steps = Steps { up: rules.up, down: rules.down, more: rules.more, fewer: rules.fewer };
     let (current, bounds) = (member.scale.base(), member.state.variant.bounds);
-    fn read<A: Reads>(load: Load<'_, A>) -> (f64, u32) {
-        (load.kv().unwrap_or(0.0), whole(load.queue().unwrap_or(0.0)))
+    // An engine whose cache or queue is not known has no score.
+    fn read<A: Reads>(load: Load<'_, A>) -> Option<(f64, u32)> {
+        Some((load.kv()?, whole(load.queue()?)))
     }
     if scene.model.analyzer == Analyzer::Weighted {
         let limit = rules.queue_limit.unwrap_or(weighted::QUEUE_LIMIT);
         let observed = |load: &Load<'_, ()>| {
             let (key, speed) = seen(member, load);
-            let (best, (kv, queue)) = (bests.get(&key, scene.now), read(load.by::<Weighted>()));
-            weighted::Observation { kv, queue, speed, best }
+            let (best, (kv, queue)) = (best(&key), read(load.by::<Weighted>())?);
+            Some(weighted::Observation { kv, queue, speed, best })
         };
-        let observed: Vec<_> = loads.iter().map(observed).collect();
+        let observed: Vec<_> = loads.iter().filter_map(observed).collect();
         return weighted::analyze(&observed, current, bounds, steps, limit);
     }
     let usual = threshold::Rules::default().queue_limit;
     let rules = threshold::Rules { steps, queue_limit: rules.queue_limit.unwrap_or(usual) };
     let observed = |load: &Load<'_, ()>| {
-        let (kv, queue) = read(load.by::<Percent>());
-        threshold::Observation { kv, queue }
+        let (kv, queue) = read(load.by::<Percent>())?;
+        Some(threshold::Observation { kv, queue })
     };
-    let observed: Vec<_> = loads.iter().map(observed).collect();
+    let observed: Vec<_> = loads.iter().filter_map(observed).collect();
     threshold::analyze(&observed, current, bounds, &rules)
 }
 

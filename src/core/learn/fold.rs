@@ -111,7 +111,7 @@ fn learn_capacity<'s>(
     sources: impl Iterator<Item = &'s Source<'s>>,
     now: Moment,
 ) {
-    let VariantKnowledge { pods, capacity, .. } = known;
+    let VariantKnowledge { pods, capacity, capacity_at, .. } = known;
     let believed =
         |source: &&Source<'_>| capacity.is_none() || source.ready.until(now) >= SETTLED && !source.resized;
     let cache = |source: &Source<'_>| {
@@ -119,7 +119,9 @@ fn learn_capacity<'s>(
         first.or_else(|| Some(source.signals.newest(Signal::KvCapacity)?.value))
     };
     let caches = sources.filter(believed).filter_map(cache).filter(|tokens| *tokens > 0.0);
-    *capacity = caches.reduce(f64::min).or(*capacity);
+    if let Some(tokens) = caches.reduce(f64::min) {
+        (*capacity, *capacity_at) = (Some(tokens), Some(now));
+    }
 }
 
 /// The name of an engine of `replica` among the serving processes of its variant.

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
+use super::age::may_lower;
 use super::arrivals::Arrivals;
 use super::dispersion::Dispersion;
 use super::extremes::Highs;
@@ -103,9 +104,15 @@ pub struct VariantKnowledge {
     /// The least time to first token seen, seconds for each prompt token.
     #[serde(skip_serializing_if = "is_default")]
     pub first_token: Option<f64>,
+    /// When one was last seen that could have been less. Earlier versions did not store it, nor the other two moments.
+    #[serde(skip_serializing_if = "is_default")]
+    pub first_token_at: Option<Moment>,
     /// Tokens that the KV cache of a process holds.
     #[serde(skip_serializing_if = "is_default")]
     pub capacity: Option<f64>,
+    /// When a process last showed it.
+    #[serde(skip_serializing_if = "is_default")]
+    pub capacity_at: Option<Moment>,
     /// Serving processes of a pod, when one was seen: several with data parallelism.
     #[serde(skip_serializing_if = "is_default")]
     pub processes: Option<f64>,
@@ -118,6 +125,9 @@ pub struct VariantKnowledge {
     /// Sequences that a process runs at most, when that has shown.
     #[serde(skip_serializing_if = "is_default")]
     pub limit: Option<f64>,
+    /// When it last showed.
+    #[serde(skip_serializing_if = "is_default")]
+    pub limit_at: Option<Moment>,
     /// Most sequences that a process was seen running.
     #[serde(skip_serializing_if = "is_default")]
     pub most_running: f64,
@@ -235,6 +245,9 @@ impl Knowledge {
         for variant in self.variants.values_mut() {
             variant.fit.not_after(latest);
             variant.starts.not_after(latest);
+            for moment in [&mut variant.first_token_at, &mut variant.capacity_at, &mut variant.limit_at] {
+                *moment = moment.map(|at| at.min(latest));
+            }
             variant.past.not_after(latest);
             variant.denied = variant.denied.map(|at| at.min(now));
             variant.replaced.at = variant.replaced.at.map(|at| at.min(now));
@@ -286,6 +299,38 @@ impl VariantKnowledge {
         (self.steps, self.limit, self.most_running) = (steps, limit, most_running);
     }
 
+    /// The least time to first token, if it was seen lately enough to make a replica carry more.
+    #[must_use]
+    pub fn recent_first_token(&self, now: Moment) -> Option<f64> {
+        self.first_token.filter(|_| may_lower(self.first_token_at, now))
+    }
+
+    /// Sequences that a process runs at most: `default` where no limit has shown. One that has not shown lately counts where it is
+    /// less than that: it may raise a number and not lower it.
+    #[must_use]
+    pub fn sequences(&self, default: f64, now: Moment) -> f64 {
+        let unlimited = default.max(self.most_running);
+        match self.limit {
+            Some(limit) if may_lower(self.limit_at, now) => limit,
+            Some(limit) => limit.min(unlimited),
+            None => unlimited,
+        }
+    }
+
+    /// What a replica of `role` carries was learned lately enough to lower a number, or is not known at all, so that nothing rests on
+    /// it.
+    #[must_use]
+    pub fn may_lower(&self, role: Role, now: Moment) -> bool {
+        let step = match self.fit.learned_at() {
+            None if role == Role::Prefill && self.first_token.is_some() => {
+                may_lower(self.first_token_at, now)
+            }
+            None => true,
+            at => may_lower(at, now),
+        };
+        step && (self.capacity.is_none() || may_lower(self.capacity_at, now))
+    }
+
     /// Learns from one process of `role` that was read twice. Returns how many readings in a row have shown a limit, and the
     /// most that ran in them.
     pub(super) fn learn(&mut self, role: Role, growth: &Growth, row: (u8, f64)) -> (u8, f64) {
@@ -307,6 +352,7 @@ impl VariantKnowledge {
         if counted.firsts >= FIRSTS && calm && counted.computed() > 0.0 && counted.first_seconds > 0.0 {
             let each = counted.first_seconds / counted.computed();
             self.first_token = Some(self.first_token.map_or(each, |least| least.min(each)));
+            self.first_token_at = self.first_token_at.max(Some(growth.to));
         }
         self.most_running = self.most_running.max(growth.after.running);
         self.learn_limit(growth, row)
@@ -323,6 +369,9 @@ impl VariantKnowledge {
         if full >= LIMITED {
             let known = self.limit.filter(|known| most >= ANOTHER_LIMIT * known);
             self.limit = Some(known.unwrap_or_default().max(most));
+        }
+        if full >= LIMITED || self.limit.is_some_and(|limit| after.running >= limit) {
+            self.limit_at = self.limit_at.max(Some(growth.to));
         }
         self.limit = self.limit.map(|limit| limit.max(after.running));
         (full, most)

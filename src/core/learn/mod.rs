@@ -2,6 +2,7 @@
 //! changed, how large they are, how long a pod takes to start, and which surges have come. Decides nothing: that is
 //! `analyze::rate`. Every sample counts once, with its own time, however often and in whatever company it is seen.
 
+mod age;
 mod arrivals;
 mod changes;
 mod dispersion;
@@ -17,6 +18,7 @@ mod step_time;
 mod surge;
 mod token_shape;
 
+pub use age::may_lower;
 pub use arrivals::{Arrivals, Bin};
 pub use changes::{Count, Level, THRESHOLD, level};
 pub use dispersion::Dispersion;

@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::age::may_lower;
 use super::moment::Moment;
 use super::{is_default, short};
 
@@ -101,6 +102,13 @@ impl TokenShape {
     pub fn kept(&self) -> Self {
         let kept = |own: Mean| Mean { sum: short(own.sum), count: short(own.count), at: own.at };
         Self { prompt: kept(self.prompt), output: kept(self.output) }
+    }
+
+    /// Each mean that is known was learned lately enough to lower a number.
+    #[must_use]
+    pub fn may_lower(&self, now: Moment) -> bool {
+        let recent = |mean: Mean| mean.get().is_none() || may_lower(mean.at, now);
+        recent(self.prompt) && recent(self.output)
     }
 
     /// Mean prompt tokens that are computed; `None` when none was seen.

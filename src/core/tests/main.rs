@@ -3,6 +3,7 @@
 
 mod support;
 
+mod aged;
 mod analyzers;
 mod check;
 mod faults;
@@ -20,6 +21,6 @@ mod saturated;
 mod scenarios;
 mod simulation;
 mod stories;
-mod unschedulable;
 mod unmeasured;
+mod unschedulable;
 mod vectors;

@@ -284,7 +284,7 @@ proptest! {
     fn more_requests_never_miss_less_or_spare_more(
         service in service(), rate in 0.1..30.0_f64, more in 0.0..30.0_f64, replicas in 1_u32..5, queued in 0.0..50.0_f64,
     ) {
-        let parameters = Parameters { service, covariance: [[0.0; 3]; 3], nis: None, refused: 0, seen: Vec::new(), before: Vec::new() };
+        let parameters = Parameters { service, covariance: [[0.0; 3]; 3], nis: None, refused: 0, seen: Vec::new(), before: Vec::new(), learned_at: None };
         let known = BTreeMap::from([(SmolStr::new_static("v"), parameters)]);
         let total = |rate: f64| {
             let arrival = Some(rate / f64::from(replicas));

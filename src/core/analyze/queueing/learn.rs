@@ -1,5 +1,6 @@
 //! What a variant's parameters become in one cycle.
 
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::fit::{concurrency, fit};
@@ -26,6 +27,9 @@ pub struct Parameters {
     /// What held before each of the last new starts, newest last.
     #[serde(default)]
     pub before: Vec<Service>,
+    /// When an observation was last accepted. Earlier versions did not store it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub learned_at: Option<Timestamp>,
 }
 
 /// After this many cycles of refusals it is the parameters that are wrong, not the observations.
@@ -77,6 +81,7 @@ fn kept(filter: &Filter, nis: Option<f64>) -> Option<Parameters> {
         refused: 0,
         seen: Vec::new(),
         before: Vec::new(),
+        learned_at: None,
     })
 }
 

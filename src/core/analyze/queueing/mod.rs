@@ -16,7 +16,7 @@ pub mod tuner;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -120,6 +120,8 @@ pub struct NoTargets;
 pub struct Analysis {
     /// The parameters of the variants, to be given to the next cycle.
     pub learned: BTreeMap<SmolStr, Parameters>,
+    /// The variants of which an observation was accepted in this cycle.
+    pub confirmed: BTreeSet<SmolStr>,
     /// The targets that held.
     pub targets: Option<Targets>,
     /// What is missing and what is spare, in requests/s.
@@ -136,18 +138,21 @@ pub fn analyze(
     settings: &Settings,
     compat: Compat,
 ) -> Analysis {
-    let mut learned = BTreeMap::new();
+    let (mut learned, mut confirmed) = (BTreeMap::new(), BTreeSet::new());
     for load in loads {
         let stored = known.get(&load.name);
         let now = if settings.tuning { environments(&load.observations) } else { Vec::new() };
         if let Some(parameters) = learn::learn(stored, &now, compat) {
+            if !now.is_empty() && parameters.refused == 0 {
+                confirmed.insert(load.name.clone());
+            }
             learned.insert(load.name.clone(), parameters);
         }
     }
     let everywhere: Vec<Observation> = loads.iter().flat_map(|load| &load.observations).copied().collect();
     let model_means = means(&everywhere, compat);
     let Some(targets) = targets(settings, loads, &learned, model_means) else {
-        return Analysis { learned, targets: None, finding: Err(NoTargets) };
+        return Analysis { learned, confirmed, targets: None, finding: Err(NoTargets) };
     };
     let sizes: Vec<Sizing> = loads
         .iter()
@@ -157,7 +162,7 @@ pub fn analyze(
         })
         .collect();
     let finding = finding(loads, &sizes, queued, settings, compat);
-    Analysis { learned, targets: Some(targets), finding: Ok(finding) }
+    Analysis { learned, confirmed, targets: Some(targets), finding: Ok(finding) }
 }
 
 /// What a filter can learn from.

@@ -58,6 +58,7 @@ fn known(names: &[&str]) -> BTreeMap<SmolStr, Parameters> {
         refused: 0,
         seen: Vec::new(),
         before: Vec::new(),
+        learned_at: None,
     };
     names.iter().map(|name| (SmolStr::from(*name), parameters.clone())).collect()
 }

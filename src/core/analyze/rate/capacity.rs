@@ -11,7 +11,7 @@
 //! and the other way round a load λ keeps `n(λ) = A·λ / (1 − g·λ)` of them running. A process that only computes prompts
 //! makes one step for each; one that only decodes has no b·I.
 
-use crate::learn::{StepTime, VariantKnowledge};
+use crate::learn::{Moment, StepTime, VariantKnowledge};
 use crate::model::{RatePolicy, Role};
 
 /// Share of the KV cache that may be planned with: above it, running sequences have no room to grow and preempt each other.
@@ -67,17 +67,24 @@ pub struct Process {
 
 impl Process {
     /// What is known of a process of `role`; `None` before it was seen working. `argument` is what its arguments say it
-    /// runs at once: nothing learned beats it. `default` is what its device runs when nobody says and no limit has shown.
+    /// runs at once: nothing learned beats it. `default` is what its device runs when nobody says and no limit has shown. What was
+    /// learned too long before `now` counts where a replica carries less with it.
     #[must_use]
-    pub fn of(role: Role, known: &VariantKnowledge, argument: Option<f64>, default: f64) -> Option<Self> {
+    pub fn of(
+        role: Role,
+        known: &VariantKnowledge,
+        argument: Option<f64>,
+        default: f64,
+        now: Moment,
+    ) -> Option<Self> {
         // A process that computes prompts and nothing else has no gaps between tokens.
         let by_prompts = || known.first_token.filter(|_| role == Role::Prefill).map(StepTime::of_prompts);
         Some(Self {
-            step: known.fit.solve(known.first_token).or_else(by_prompts)?,
+            step: known.fit.solve(known.recent_first_token(now)).or_else(by_prompts)?,
             cache: known.capacity,
             held: known.occupancy.share(),
             tokens: known.steps.each(),
-            sequences: argument.or(known.limit).unwrap_or_else(|| default.max(known.most_running)),
+            sequences: argument.unwrap_or_else(|| known.sequences(default, now)),
         })
     }
 }

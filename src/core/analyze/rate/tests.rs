@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::learn::{Moment, RoleKnowledge, StepTime, VariantKnowledge};
+use crate::learn::{Moment, RoleKnowledge, Sizes, StepSample, StepTime, VariantKnowledge};
 use crate::model::{Bounds, RatePolicy, Role};
 use crate::units::{Cost, Replicas, Seconds};
 
@@ -189,10 +189,12 @@ proptest! {
 
 #[test]
 fn a_learned_limit_never_beats_the_argument_and_without_both_the_device_counts() {
-    let mut known =
-        VariantKnowledge { limit: Some(30.0), first_token: Some(1e-4), ..VariantKnowledge::default() };
+    let now = Moment::from(jiff::Timestamp::constant(1_800_000_000, 0));
+    let (limit, first_token) = (Some(30.0), Some(1e-4));
+    let limit_at = Some(now);
+    let mut known = VariantKnowledge { limit, limit_at, first_token, ..VariantKnowledge::default() };
     let sequences = |known: &VariantKnowledge, argument, default| {
-        Process::of(Role::Prefill, known, argument, default).map(|process| process.sequences)
+        Process::of(Role::Prefill, known, argument, default, now).map(|process| process.sequences)
     };
     assert_eq!(sequences(&known, Some(32.0), 256.0), Some(32.0));
     assert_eq!(sequences(&known, None, 256.0), Some(30.0));
@@ -200,4 +202,53 @@ fn a_learned_limit_never_beats_the_argument_and_without_both_the_device_counts()
     assert_eq!(sequences(&known, None, 1024.0), Some(1024.0));
     known.most_running = 300.0;
     assert_eq!(sequences(&known, None, 256.0), Some(300.0), "more was seen running than is assumed");
+}
+
+#[test]
+fn a_limit_and_a_first_token_of_last_month_once_made_a_replica_carry_more_than_one_that_was_never_seen() {
+    let now = Moment::from(jiff::Timestamp::constant(1_800_000_000, 0));
+    let known = |limit, at| {
+        let mut known = VariantKnowledge { limit: Some(limit), limit_at: at, ..VariantKnowledge::default() };
+        (known.first_token, known.first_token_at) = (Some(1e-6), at);
+        for second in 0..60_i32 {
+            let step = StepSample { step: 0.03, prompt: 90.0, running: 40.0, usage: 0.3 };
+            known.fit.learn(now.plus(f64::from(second - 60)), &step);
+        }
+        known
+    };
+    let month = Some(now.plus(-30.0 * 86_400.0));
+    let process = |limit, at| Process::of(Role::Both, &known(limit, at), None, 256.0, now).unwrap();
+    let sequences = |limit, at| process(limit, at).sequences as u32;
+    assert_eq!(
+        [sequences(1000.0, Some(now)), sequences(1000.0, month), sequences(1000.0, None)],
+        [1000, 256, 256]
+    );
+    assert_eq!([sequences(64.0, Some(now)), sequences(64.0, month), sequences(64.0, None)], [64, 64, 64]);
+    let prompt = |at| process(64.0, at).step.prompt_token;
+    assert!(prompt(Some(now)) < prompt(month), "{} and {}", prompt(Some(now)), prompt(month));
+    assert_eq!(prompt(month).to_bits(), prompt(None).to_bits());
+}
+
+#[test]
+fn what_a_replica_carries_lowers_nothing_when_it_was_learned_a_month_ago_or_nobody_knows_when() {
+    let now = Moment::from(jiff::Timestamp::constant(1_800_000_000, 0));
+    let month = Some(now.plus(-30.0 * 86_400.0));
+    let prompts =
+        |at| VariantKnowledge { first_token: Some(1e-4), first_token_at: at, ..VariantKnowledge::default() };
+    let cache = |at| VariantKnowledge { capacity: Some(1e5), capacity_at: at, ..VariantKnowledge::default() };
+    for (known, role) in [(prompts as fn(_) -> _, Role::Prefill), (cache, Role::Both)] {
+        let may = |at| known(at).may_lower(role, now);
+        assert_eq!([may(Some(now)), may(month), may(None)], [true, false, false], "{role:?}");
+    }
+    assert!(
+        prompts(None).may_lower(Role::Both, now),
+        "nothing is known of its steps, and nothing rests on that"
+    );
+    let mut shape = crate::learn::TokenShape::default();
+    assert!(shape.may_lower(now));
+    let sizes = Sizes { prompt: 4000.0, firsts: 4.0, output: 800.0, finished: 4.0 };
+    shape.learn(now.plus(-30.0 * 86_400.0), &sizes);
+    assert!(!shape.may_lower(now));
+    shape.learn(now, &sizes);
+    assert!(shape.may_lower(now));
 }

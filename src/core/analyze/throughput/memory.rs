@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::line::{Line, fit, fit_from};
 use super::shape::Shape;
-use super::{DEFAULT_INTERCEPT, Observation, Tier};
+use super::{DEFAULT_INTERCEPT, FULL, Observation, Tier};
+use crate::learn::may_lower;
 use crate::model::Compat;
 use crate::units::Seconds;
 use smol_str::SmolStr;
@@ -78,13 +79,24 @@ pub struct Calibration {
     /// Of the last line fitted to a window: it belongs to the hardware and outlives the window.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     intercept: Option<f64>,
+    /// When it was last fitted. Earlier versions did not store it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    intercept_at: Option<Timestamp>,
     #[serde(default)]
     mismatches: u8,
 }
 
 impl Calibration {
     fn new(now: Timestamp) -> Self {
-        Self { seen: now, shape: None, reference: None, window: Vec::new(), intercept: None, mismatches: 0 }
+        Self {
+            seen: now,
+            shape: None,
+            reference: None,
+            window: Vec::new(),
+            intercept: None,
+            intercept_at: None,
+            mismatches: 0,
+        }
     }
 
     /// The average request as last seen.
@@ -95,6 +107,12 @@ impl Calibration {
     /// Takes in what the healthy replicas say now. Source: algorithm reference §4.2.
     pub(super) fn observe(&mut self, now: Timestamp, healthy: &[&Observation], compat: Compat) {
         self.seen = now;
+        let at = now.as_millisecond();
+        // Also where nothing healthy is seen, and so nothing is added: without points or a healthy replica there is no line, so that
+        // the shape, which only they bring, counts no longer either.
+        if !compat.is_upstream() {
+            self.prune(at);
+        }
         let Some(shape) = Shape::mean(healthy.iter().copied()) else { return };
         if self.reference.is_some_and(|reference| shape.differs(reference)) {
             self.restart();
@@ -104,26 +122,39 @@ impl Calibration {
             self.reference = Some(shape);
         }
         self.shape = Some(shape);
-        let at = now.as_millisecond();
         let usable = healthy.iter().filter(|one| KV_RANGE.contains(&one.kv));
         self.window.extend(usable.map(|one| Point(at, one.kv, one.latency)));
         self.window.drain(..self.window.len().saturating_sub(WINDOW));
+        self.prune(at);
+    }
+
+    /// Drops the points that are too old at `at`, milliseconds since the epoch.
+    fn prune(&mut self, at: i64) {
         let oldest = WINDOW_AGE.get() * 1000.0;
         self.window.retain(|point| crate::units::float(at.saturating_sub(point.0)) <= oldest);
     }
 
     /// The line and how it was found; `None` when neither the window nor this look gives one. Source: algorithm
     /// reference §4.3.
-    pub(super) fn line(&mut self, healthy: &[&Observation], compat: Compat) -> Option<(Line, Tier)> {
+    pub(super) fn line(
+        &mut self,
+        now: Timestamp,
+        healthy: &[&Observation],
+        compat: Compat,
+    ) -> Option<(Line, Tier)> {
         let fitted = self.ready().then(|| fit(self.window.iter().map(|point| (point.1, point.2)))).flatten();
         if let Some(line) = fitted {
-            self.intercept = Some(line.intercept);
+            (self.intercept, self.intercept_at) = (Some(line.intercept), Some(now));
             return Some((line, Tier::Fitted));
         }
         let points = healthy.iter().map(|replica| (replica.kv, replica.latency));
         let line_from = |intercept| fit_from(intercept, points.clone());
         if let Some(line) = self.intercept.and_then(line_from) {
-            return Some((line, Tier::Pinned));
+            // One that is too old counts where replicas carry less with it than without: it may raise a number, and not lower it.
+            let old = !compat.is_upstream() && !may_lower(self.intercept_at, now);
+            let slower = |other: &Line| other.at(FULL) > line.at(FULL);
+            let without = old.then(|| line_from(DEFAULT_INTERCEPT)).flatten().filter(slower);
+            return Some(without.map_or((line, Tier::Pinned), |line| (line, Tier::Default)));
         }
         // An intercept above all that is measured now was never one. Upstream then knows nothing until it fits another line.
         if !compat.is_upstream() {

@@ -223,7 +223,7 @@ fn resolve(now: Timestamp, variant: &Observed, memory: &mut Memory, compat: Comp
     let healthy: Vec<&Observation> = variant.replicas.iter().filter(|one| one.healthy()).collect();
     calibration.observe(now, &healthy, compat);
     let shape = calibration.shape()?;
-    let (line, tier) = calibration.line(&healthy, compat)?;
+    let (line, tier) = calibration.line(now, &healthy, compat)?;
     let full = |one: &Observation| FULL * float(one.capacity) / shape.resident() / line.at(FULL);
     let capable: Vec<f64> = variant.replicas.iter().filter(|one| one.capacity > 0).map(full).collect();
     let serving = count(capable.len());

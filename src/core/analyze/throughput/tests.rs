@@ -171,6 +171,45 @@ fn points_count_for_half_an_hour_and_a_variant_for_an_hour() {
 }
 
 #[test]
+fn points_were_once_kept_for_ever_where_nothing_healthy_was_seen() {
+    let mut memory = warmed(Compat::Corrected);
+    // No latency is read for three quarters of an hour, in which the variant is seen all the same.
+    let blind = || variant("v", vec![Observation { latency: 0.0, ..replica(0.5) }]);
+    let capacity = |seconds, memory: &mut Memory| {
+        analyze(&look(seconds, Some(1.0), vec![blind()]), memory, Compat::Corrected).finding.variants.len()
+    };
+    assert_eq!(
+        [capacity(1000, &mut memory), capacity(1935, &mut memory), capacity(2900, &mut memory)],
+        [1, 0, 0]
+    );
+}
+
+#[test]
+fn an_intercept_of_last_month_once_made_a_replica_carry_more_than_none() {
+    let capacity = |intercept: f64, at: Option<Timestamp>| {
+        let mut memory = warmed(Compat::Corrected);
+        let own = memory.variants.get_mut("v").unwrap();
+        let mut written = serde_json::to_value(&*own).unwrap();
+        written["intercept"] = intercept.into();
+        written.as_object_mut().unwrap().remove("window");
+        // Without it as the previous version stored it.
+        match at {
+            Some(at) => written["intercept_at"] = at.to_string().into(),
+            None => drop(written.as_object_mut().unwrap().remove("intercept_at")),
+        }
+        *own = serde_json::from_value(written).unwrap();
+        let seen = look(150, Some(1.0), vec![variant("v", vec![replica(0.5)])]);
+        analyze(&seen, &mut memory, Compat::Corrected).finding.variants[0].per_replica
+    };
+    let month = at(0) - SignedDuration::from_hours(30 * 24);
+    let [recent, old, unknown] = [Some(at(0)), Some(month), None].map(|learned| capacity(0.02, learned));
+    assert!(recent > 1.1 * old, "{recent} and {old}");
+    assert_eq!(old.to_bits(), unknown.to_bits());
+    let [recent, old, unknown] = [Some(at(0)), Some(month), None].map(|learned| capacity(0.001, learned));
+    assert_eq!([recent.to_bits(), unknown.to_bits()], [old.to_bits(); 2], "it may ask for more");
+}
+
+#[test]
 fn replicas_that_start_or_are_stale_teach_nothing_and_only_capacity_serves() {
     let booting = Observation { capacity: 0, ..replica(0.0) };
     let stale = Observation { stale: true, latency: 9.0, ..replica(0.7) };
