@@ -93,4 +93,5 @@ fn variant_not_after(variant: &mut VariantMemory, now: Timestamp) {
     }
     variant.wanted.not_after(now);
     variant.most_running.not_after(now);
+    variant.starts.not_after(now.into());
 }

@@ -19,7 +19,7 @@ use crate::bound::stability::Wanted;
 use crate::by_name::ByName;
 use crate::decision::Reason;
 use crate::isolate::Failed;
-use crate::learn::Past;
+use crate::learn::{Past, Starts};
 use crate::model::{GroupId, VariantId};
 use crate::quality::Evidence;
 use crate::sequences::MostRunning;
@@ -153,6 +153,7 @@ impl GroupMemory {
         if let Some(learned) = &mut kept.learned {
             *learned.past = Past::default();
         }
+        kept.variants.values_mut().for_each(|variant| variant.starts = variant.starts.kept());
         kept
     }
 }
@@ -258,6 +259,10 @@ pub struct VariantMemory {
     /// The most requests that were seen running in one of its engines.
     #[serde(default, skip_serializing_if = "is_default")]
     pub most_running: MostRunning,
+    /// How long its pods take to start, and which that failed were replaced. Earlier versions remembered it where the rate policy
+    /// decided.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub starts: Starts,
 }
 
 /// What the safety net of a saturated fleet has done for one variant.

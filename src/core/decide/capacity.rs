@@ -7,7 +7,7 @@ use super::group::Wanting;
 use super::member::{Draft, Member, Scene};
 use super::role::newest;
 use super::sequences::parameters;
-use super::{TRANSITION_PATIENCE, latency, stand_in, words};
+use super::{latency, stand_in, words};
 use crate::analyze::finding::{Analyzer, Finding};
 use crate::analyze::reads::{self, Reads};
 use crate::analyze::saturation_token::{
@@ -21,7 +21,7 @@ use crate::observe::held_by_scheduler;
 use crate::optimize::{self, Candidate, Plan, Request};
 use crate::quality::{Load, State, most_contradict, used};
 use crate::report::{Direction, Side, Stage, Step, Turn, Value};
-use crate::snapshot::Signal;
+use crate::snapshot::{Signal, VariantState};
 use crate::units::{Replicas, Requests, Seconds, Tokens, whole};
 
 /// How long an analyzer that says nothing may still speak against a removal, in cycles. Source: algorithm reference §4.5.
@@ -181,11 +181,8 @@ fn see<'m, 'a>(scene: Scene<'_>, member: &'m Member<'a>, estimate: Estimate) -> 
     let hidden = if scene.compat.is_upstream() || member.seen.loads.is_empty() { 0 } else { hidden };
     let loads = loads(member, hidden, estimate);
     let unseen = Replicas::new(member.seen.absent.saturating_sub(if hidden > 0 { silent } else { 0 }));
-    let starting = if scene.compat.is_upstream() {
-        member.scale.pending()
-    } else {
-        member.seen.credited(member.state, TRANSITION_PATIENCE, scene.now)
-    };
+    let starting =
+        if scene.compat.is_upstream() { member.scale.pending() } else { member.credited(scene.now) };
     let pending = Replicas::new(starting.get().saturating_add(unseen.get())).min(member.scale.base());
     // What is neither on its way nor serves carries nothing.
     let lost = member.scale.pending().above(starting);

@@ -77,7 +77,7 @@ impl<'a> Wanting<'a> {
             let memory = self.remembered(&state.variant.id.name);
             let declared = self.scene.analyzer.declared(state.variant.role);
             let seen = look_at(state, declared, self.scene.evidence, self.scene.now);
-            members.push(Member { state, scale, memory, seen });
+            members.push(Member::new(self.scene, (state, scale), memory, seen));
         }
         self.memory.evidence = self.evidence_after(&members);
         let role = |member: &Member<'_>| member.state.variant.role;
@@ -253,6 +253,7 @@ fn publish(scene: Scene<'_>, member: &Member<'_>, draft: Draft) -> (Verdict, Var
         blind_since,
         wanted: before.wanted.clone(),
         safety_net: before.safety_net,
+        starts: before.starts.clone(),
         ordered_from: withdraw::ordered_from(before, desired, scene),
         withdrawn_at: before.withdrawn_at,
         most_running: before.most_running,

@@ -12,7 +12,7 @@ use crate::analyze::finding::Analyzer;
 use crate::decision::Reason;
 use crate::memory::{GroupMemory, VariantMemory};
 use crate::model::{Compat, GroupId, ModelPolicy, Policy, ScaleToZero, ServiceClass, UnitCost, VariantId};
-use crate::quality::{Evidence, Rights, VariantSight, is_full};
+use crate::quality::{Evidence, OVERDUE, Rights, VariantSight, is_full, lost_and_failing};
 use crate::snapshot::{ModelGroup, Scale, VariantState};
 use crate::units::{Replicas, Seconds};
 
@@ -90,9 +90,6 @@ impl<'a> Scene<'a> {
     }
 }
 
-/// Two orders further apart than this are two, where nobody has learned how long a start takes: most pods take 40 to 240 s.
-const START: Seconds = Seconds::whole(120);
-
 /// A variant whose scale target exists.
 #[derive(Debug, Clone)]
 pub(super) struct Member<'a> {
@@ -100,6 +97,8 @@ pub(super) struct Member<'a> {
     pub(super) scale: Scale,
     pub(super) memory: Cow<'a, VariantMemory>,
     pub(super) seen: VariantSight<'a>,
+    /// How long a start takes where none was seen: most pods take 40 to 240 s.
+    prior: Seconds,
 }
 
 /// What is about to be published of a member.
@@ -116,7 +115,51 @@ pub(super) struct Draft {
     pub(super) look: Option<Rights>,
 }
 
+impl<'a> Member<'a> {
+    /// Learns how long starts take, whoever decides, and which of the pods that fail are replaced: more of them only once in the time
+    /// that a start takes, and those that come back no longer.
+    pub(super) fn new(
+        scene: Scene<'_>,
+        (state, scale): (&'a VariantState, Scale),
+        mut memory: Cow<'a, VariantMemory>,
+        seen: VariantSight<'a>,
+    ) -> Self {
+        if let Some(starts) = memory.starts.after(state) {
+            memory.to_mut().starts = starts;
+        }
+        let mut member = Self { state, scale, memory, seen, prior: scene.model.rate.start_up };
+        let mut replaced = member.memory.starts.replaced;
+        if member.seen.starting > 0 || replaced.pods > 0 {
+            let (_, failing) = lost_and_failing(state, member.patience(), scene.now);
+            replaced.settle(failing, member.start().get(), scene.now.into());
+            if replaced != member.memory.starts.replaced {
+                member.memory.to_mut().starts.replaced = replaced;
+            }
+        }
+        member
+    }
+}
+
 impl Member<'_> {
+    /// How long a pod of it takes to start.
+    pub(super) fn start(&self) -> Seconds {
+        let longest = self.memory.starts.longest().and_then(|longest| Seconds::new(longest).ok());
+        longest.unwrap_or(self.prior)
+    }
+
+    /// How long a pod of it may take to start before it is not counted on any more: by what starts took, and the usual time only where
+    /// none was seen.
+    fn patience(&self) -> Seconds {
+        let longest = self.memory.starts.longest();
+        longest.and_then(|longest| Seconds::new(OVERDUE * longest).ok()).unwrap_or(TRANSITION_PATIENCE)
+    }
+
+    /// Pods that are on their way: without those that will not come, and those that failed and are replaced.
+    pub(super) fn credited(&self, now: Timestamp) -> Replicas {
+        let replaced = self.memory.starts.replaced.pods;
+        self.seen.credited(self.state, self.patience(), replaced, now)
+    }
+
     pub(super) fn id(&self) -> &VariantId {
         &self.state.variant.id
     }
@@ -148,7 +191,7 @@ impl Member<'_> {
 
     /// More pods of it would not serve either: no node has room, or what was ordered twice never became ready.
     pub(super) fn is_full(&self, now: Timestamp) -> bool {
-        self.seen.starting > 0 && is_full(self.state, START, TRANSITION_PATIENCE, now)
+        self.seen.starting > 0 && is_full(self.state, self.start(), self.patience(), now)
     }
 
     /// What a number that is not measured anew rests on: the newest sample it ever rested on, else the moment it was

@@ -17,14 +17,11 @@ use crate::learn::{Knowledge, Moment, RoleKnowledge, VariantKnowledge, starts_of
 use crate::memory::Learned;
 use crate::model::Role;
 use crate::observe::held_by_scheduler;
-use crate::quality::{Load, Prospect, State, engines_of, is_full};
+use crate::quality::{Load, OVERDUE, Prospect, State, engines_of, is_full};
 use crate::report::{Stage, Step};
 use crate::sequences::by_device;
 use crate::snapshot::{Phase, Signal};
 use crate::units::{Replicas, Seconds, count};
-
-/// A pod that takes this many times as long to start as it should is not counted on any more.
-const OVERDUE: f64 = 3.0;
 
 /// Arrivals older than this, seconds, say nothing of what may be removed: two scrapes of the slowest usual interval, a minute.
 const ARRIVALS_MAX_AGE: f64 = 120.0;
@@ -186,7 +183,9 @@ fn variant(
 ) -> Variant {
     let (state, scale) = (member.state, member.scale);
     let policy = &scene.model.rate;
-    let start = own.starts.expected(policy.start_up.get(), &starts_of(state));
+    // What was learned while another analyzer decided counts as long as the policy's own has seen no start.
+    let learned = own.starts.longest().or_else(|| member.memory.starts.longest());
+    let start = learned.unwrap_or_else(|| own.starts.expected(policy.start_up.get(), &starts_of(state)));
     let by_argument = state.template.sequences().map(f64::from);
     let request = known.shape.prompt().map(|prompt| Request { prompt, output: known.shape.output() });
     // It learns what limits an engine, of whatever kind, and begins with what vLLM would run.

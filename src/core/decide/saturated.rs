@@ -148,11 +148,12 @@ impl Stand {
     ) -> Self {
         let known = learned.and_then(|learned| learned.rate.as_ref());
         let known = known.and_then(|rate| rate.knowledge.variants.get(member.name()));
-        let (pods, prior) = (starts_of(member.state), scene.model.rate.start_up.get());
-        let start = known.map_or_else(
-            || StartUps::default().expected(prior, &pods),
-            |own| own.starts.expected(prior, &pods),
-        );
+        let by_rate = known.and_then(|own| own.starts.longest());
+        let said = || {
+            let (pods, prior) = (starts_of(member.state), scene.model.rate.start_up.get());
+            StartUps::default().expected(prior, &pods)
+        };
+        let start = by_rate.or_else(|| member.memory.starts.longest()).unwrap_or_else(said);
         let start = Seconds::new(start).unwrap_or_default();
         let age = |at: Timestamp| Seconds::between(at, scene.now).get();
         let bounds = member.state.variant.bounds;

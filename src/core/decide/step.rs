@@ -8,7 +8,7 @@ use smol_str::SmolStr;
 
 use super::member::{Draft, Member, Scene};
 use super::role::{newest, unseen_among_seen};
-use super::{TRANSITION_PATIENCE, words, zero};
+use super::{words, zero};
 use crate::analyze::saturation_percent::{Analysis, Observation, analyze};
 use crate::decision::Reason;
 use crate::model::SaturationPolicy;
@@ -157,7 +157,7 @@ pub(super) fn movement(member: &Member<'_>, now: Timestamp) -> Movement {
         member.committed().map(|target| bounds.clamp(target)).filter(|target| *target > Replicas::ZERO);
     let target = target.unwrap_or(base);
     let pending = member.scale.pending();
-    let credited = member.seen.credited(member.state, TRANSITION_PATIENCE, now);
+    let credited = member.credited(now);
     if !member.active() {
         Movement::Settled
     } else if credited > Replicas::ZERO || (target > base && member.patient(now)) {

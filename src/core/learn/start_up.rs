@@ -2,9 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::is_default;
+use smol_str::SmolStr;
+
+use super::knowledge::Replaced;
 use super::moment::Moment;
-use crate::snapshot::{Phase, VariantState};
+use super::{is_default, short};
+use crate::snapshot::{Phase, Replica, VariantState};
 
 /// From a change of the load to the order of a pod, seconds: about 10 to see it, 15 until the HPA looks at the worst, 5 for a
 /// scrape.
@@ -66,8 +69,70 @@ impl StartUps {
         said.get(said.len() / 2).map_or(prior, |usual| usual.min(UNWATCHED_MOST).max(prior))
     }
 
+    /// The longest start that was seen, seconds.
+    #[must_use]
+    pub fn longest(&self) -> Option<f64> {
+        self.last.iter().copied().reduce(f64::max)
+    }
+
     /// Makes the moments that are after `now` be now.
     pub fn not_after(&mut self, now: Moment) {
         self.counted = self.counted.map(|at| at.min(now));
+    }
+}
+
+/// Pods that are remembered while they start: enough to learn how long that takes.
+const WATCHED: usize = 16;
+
+/// The starts of one variant's pods, as every analyzer remembers them: of those that were seen before they served.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Starts {
+    /// The last ones, seconds.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    last: Vec<f64>,
+    /// Pods that were seen and have never served. Not kept over a restart.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pods: Vec<SmolStr>,
+    /// Pods that were ready and failed, as far as others were ordered for them. Not kept over a restart.
+    #[serde(skip_serializing_if = "is_default")]
+    pub replaced: Replaced,
+}
+
+impl Starts {
+    /// What is known once the pods of `state` were looked at; `None` where that is what was known before.
+    #[must_use]
+    pub fn after(&self, state: &VariantState) -> Option<Self> {
+        let never_served = |one: &&Replica| {
+            one.ready_since.is_none()
+                && matches!(one.phase, Phase::Pending | Phase::Starting | Phase::Unschedulable)
+        };
+        let starting = state.replicas.iter().filter(never_served).map(|one| &one.pod).take(WATCHED);
+        if starting.clone().eq(&self.pods) {
+            return None;
+        }
+        let ready = state.replicas.iter().filter(|one| one.phase == Phase::Ready);
+        let started = ready.filter(|one| self.pods.contains(&one.pod));
+        let took = started.map(|one| Moment::from(one.created).until(one.born().into()));
+        let mut last: Vec<f64> = self.last.iter().copied().chain(took.filter(|took| *took <= MOST)).collect();
+        last.drain(..last.len().saturating_sub(KEPT));
+        Some(Self { last, pods: starting.cloned().collect(), replaced: self.replaced })
+    }
+
+    /// The longest of the last starts, seconds.
+    #[must_use]
+    pub fn longest(&self) -> Option<f64> {
+        self.last.iter().copied().reduce(f64::max)
+    }
+
+    /// What is worth keeping over a restart.
+    #[must_use]
+    pub fn kept(&self) -> Self {
+        Self { last: self.last.iter().copied().map(short).collect(), ..Self::default() }
+    }
+
+    /// Makes the moments that are after `now` be now.
+    pub fn not_after(&mut self, now: Moment) {
+        self.replaced.at = self.replaced.at.map(|at| at.min(now));
     }
 }

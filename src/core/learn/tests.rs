@@ -325,3 +325,46 @@ fn pods_that_show_nothing_once_got_what_they_had_got_before_while_the_others_got
     // Nobody is read for half an hour.
     assert!(newest(2400, 2410, 1.0) < 2.1, "what was there before the hole counts no more");
 }
+
+#[test]
+fn a_start_is_learned_of_a_pod_that_was_seen_before_it_served_and_of_no_other() {
+    let replica = |pod: &str, phase, created: i64, ready: Option<i64>| crate::snapshot::Replica {
+        pod: pod.into(),
+        phase,
+        created: jiff::Timestamp::from_second(created).unwrap(),
+        ready_since: ready.map(|ready| jiff::Timestamp::from_second(ready).unwrap()),
+        engines: crate::by_name::ByName::default(),
+    };
+    let state = |replicas| crate::snapshot::VariantState {
+        variant: crate::model::Variant {
+            id: crate::model::VariantId::new("n", "v"),
+            model: "m".into(),
+            target: crate::model::TargetRef { kind: "Deployment".into(), name: "v".into() },
+            cost: crate::units::Cost::ZERO,
+            bounds: crate::model::Bounds::default(),
+            accelerator: None,
+            role: crate::model::Role::Both,
+        },
+        scale: None,
+        replicas,
+        last_status: None,
+        template: crate::snapshot::Template::default(),
+    };
+    let (starting, ready) = (crate::snapshot::Phase::Starting, crate::snapshot::Phase::Ready);
+    let first = Starts::default()
+        .after(&state(vec![replica("old", ready, 0, Some(900)), replica("new", starting, 1000, None)]));
+    let first = first.unwrap();
+    assert_eq!(first.longest(), None);
+    let same = first.after(&state(vec![replica("new", starting, 1000, None)]));
+    assert_eq!(same, None, "nothing has changed");
+    // The old one fails and comes back, and was never seen starting.
+    let second = first
+        .after(&state(vec![replica("old", ready, 0, Some(1090)), replica("new", ready, 1000, Some(1095))]));
+    let second = second.unwrap();
+    assert_eq!(second.longest().map(|seconds| seconds as i64), Some(95));
+    assert_eq!(
+        second.after(&state(vec![replica("new", starting, 1000, Some(1095))])),
+        None,
+        "it fails, and does not start"
+    );
+}

@@ -3,7 +3,12 @@
 use jiff::Timestamp;
 
 use crate::snapshot::{Phase, Replica, VariantState};
-use crate::units::{Replicas, Seconds};
+use crate::units::Seconds;
+
+/// A pod that takes so many times as long to start as the longest of the last starts is not counted on any more. Starts of one
+/// variant spread: with an image or weights that a node does not have yet they take two to three times as long as with those of a
+/// node that has served. To give one up too early orders one too many; to wait for it costs a fleet that needs it that time.
+pub const OVERDUE: f64 = 3.0;
 
 /// What is to be expected of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,18 +43,20 @@ impl Prospect {
         }
     }
 
-    /// It is asked for and cannot be counted on.
+    /// It is asked for and will not come.
     #[must_use]
     pub const fn is_lost(self) -> bool {
-        matches!(self, Self::Failing | Self::Broken | Self::Unschedulable)
+        matches!(self, Self::Broken | Self::Unschedulable)
     }
 }
 
-/// Pods of `variant` that cannot be counted on.
+/// Pods of `variant` that will not come, and those that were ready and have failed.
 #[must_use]
-pub fn lost(variant: &VariantState, patience: Seconds, now: Timestamp) -> Replicas {
+pub fn lost_and_failing(variant: &VariantState, patience: Seconds, now: Timestamp) -> (u32, u32) {
     let prospects = variant.replicas.iter().map(|replica| Prospect::of(replica, patience, now));
-    Replicas::new(crate::units::count(prospects.filter(|prospect| prospect.is_lost()).count()))
+    prospects.fold((0, 0), |(lost, failing), prospect| {
+        (lost + u32::from(prospect.is_lost()), failing + u32::from(prospect == Prospect::Failing))
+    })
 }
 
 /// More pods of `variant` would not serve either: no node has room for those there are, or what was ordered twice, a `start`
@@ -115,7 +122,7 @@ mod tests {
         assert_eq!(of(Phase::Unschedulable, 1, false), Prospect::Unschedulable);
         let pods = [(Phase::Ready, 900, true), (Phase::Starting, 900, true), (Phase::Starting, 10, false)];
         let all = pods.map(|(phase, age, was_ready)| pod(phase, age, was_ready)).to_vec();
-        assert_eq!(lost(&variant(all), PATIENCE, NOW), Replicas::ONE);
+        assert_eq!(lost_and_failing(&variant(all), PATIENCE, NOW), (0, 1));
     }
 
     #[test]

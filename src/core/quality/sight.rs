@@ -10,7 +10,7 @@ use super::engine::{Freshness, Reading, engines_of, read};
 use super::figures::Ranges;
 use super::judge::{Judge, Judged};
 use super::load::Load;
-use super::pods::lost;
+use super::pods::lost_and_failing;
 use crate::analyze::reads::Declared;
 use crate::analyze::saturation_percent::Observation;
 use crate::snapshot::{Phase, Replica, Signal, SignalSet, Signals, SourceHealth, VariantState};
@@ -351,11 +351,21 @@ impl VariantSight<'_> {
         *self = Self { missing, contradicted, incomplete, ..sight };
     }
 
-    /// Pods that the target counts as on their way, without those that will not come: no node has room for them, they
-    /// were created more than `patience` ago, or they were ready and have failed.
+    /// Pods that the target counts as on their way, without those that will not come: no node has room for them, or they
+    /// were created more than `patience` ago. Those that were ready and have failed may come back, but for the `replaced` ones.
     #[must_use]
-    pub fn credited(&self, variant: &VariantState, patience: Seconds, now: Timestamp) -> Replicas {
-        let lost = if self.starting > 0 { lost(variant, patience, now) } else { Replicas::ZERO };
-        variant.scale.map_or(Replicas::ZERO, |scale| scale.pending().above(lost))
+    pub fn credited(
+        &self,
+        variant: &VariantState,
+        patience: Seconds,
+        replaced: u32,
+        now: Timestamp,
+    ) -> Replicas {
+        let pending = variant.scale.map_or(Replicas::ZERO, |scale| scale.pending());
+        if self.starting == 0 {
+            return pending;
+        }
+        let (lost, failing) = lost_and_failing(variant, patience, now);
+        pending.above(Replicas::new(lost.saturating_add(replaced.min(failing))))
     }
 }

@@ -183,5 +183,9 @@ fn what_will_not_come_is_not_credited() {
     let state = variant(vec![young, old, nowhere], Scale { spec: five, current: five, ready: one });
     let seen = look(&SourceHealth::Complete, &[&state], Declared::default(), NOW).variants.remove(0);
     // Four are pending: one is listed and young, one is not listed yet.
-    assert_eq!(seen.credited(&state, Seconds::whole(300), NOW), Replicas::new(2));
+    let credited = |state, replaced| seen.credited(state, Seconds::whole(300), replaced, NOW);
+    assert_eq!(credited(&state, 0), Replicas::new(2));
+    let failing = || Replica { created: ago(900), ready_since: Some(ago(800)), ..in_phase(Phase::Starting) };
+    let state = VariantState { replicas: vec![failing(), failing()], ..state.clone() };
+    assert_eq!([0, 1, 2, 9].map(|replaced| credited(&state, replaced).get()), [4, 3, 2, 2]);
 }

@@ -2,13 +2,20 @@
 
 use std::time::Duration;
 
-use wva_core::Policy;
 use wva_core::analyze::finding::Analyzer;
+use wva_core::by_name::ByName;
+use wva_core::decision::Verdict;
+use wva_core::learn::Starts;
+use wva_core::memory::GroupMemory;
 use wva_core::model::Bounds;
 use wva_core::sim::{
     Controller, LoadShape, PodFault, Point, Run, Scenario, Segment, SimVariant, Sizes, StartUp, TP1, simulate,
 };
+use wva_core::snapshot::{Phase, Replica, Scale};
 use wva_core::units::{Cost, Replicas};
+use wva_core::{Policy, Snapshot, decide, observe};
+
+use crate::support::world::{World, at};
 
 /// What decides by its own numbers and by capacities. One replica carries 2.99 requests/s.
 const ANALYZERS: [Analyzer; 3] = [Analyzer::Rate, Analyzer::Saturation, Analyzer::SaturationPercent];
@@ -40,6 +47,15 @@ fn play(scenario: &Scenario, analyzer: Analyzer) -> Run {
 /// The most replicas that were asked for.
 fn most(run: &Run) -> u32 {
     run.series.iter().map(|point| point.asked[0]).max().unwrap()
+}
+
+/// The mean of what was asked for in the last 20 min.
+fn late(run: &Run) -> f64 {
+    let end = last(run).at_s;
+    let asked =
+        run.series.iter().filter(|point| point.at_s > end - 1200.0).map(|point| f64::from(point.asked[0]));
+    let (sum, count) = asked.fold((0.0, 0.0), |(sum, count), asked| (sum + asked, count + 1.0));
+    sum / count
 }
 
 fn last(run: &Run) -> &Point {
@@ -78,17 +94,100 @@ fn pods_that_fail_readiness_for_being_overloaded_once_froze_the_fleet() {
     for analyzer in ANALYZERS {
         let usual = play(&scenario(5, &stages, &[]), analyzer);
         let run = play(&scenario(5, &stages, &[flapping]), analyzer);
-        let (usual, end) = (last(&usual), last(&run));
+        let end = last(&run);
         assert!(end.waiting < 100.0 && end.ready >= 8, "{analyzer:?}: {:?}", course(&run));
         assert!(
-            most(&run) <= 3 * usual.asked[0],
+            most(&run) <= 3 * last(&usual).asked[0],
             "replacements are bounded: {analyzer:?}: {:?}",
             course(&run)
         );
-        if analyzer == Analyzer::Rate {
-            let kept = end.asked[0].saturating_sub(usual.asked[0]);
-            assert!(kept <= 1, "replacements are taken back: {:?} beside {:?}", course(&run), usual.asked);
-        }
+        // V2 swings about what is needed, with failing pods or without.
+        let kept = late(&run) - late(&usual);
+        assert!(kept <= 1.5, "replacements are taken back: {analyzer:?}: {kept} of {:?}", course(&run));
+    }
+}
+
+/// `world` with one pod more, that has not served so far.
+fn starting(world: &World, created: i64) -> Snapshot {
+    let mut snapshot = world.snapshot();
+    let state = &mut snapshot.groups.values_mut().next().unwrap().variants[0];
+    let pod = Replica {
+        pod: "new".into(),
+        phase: Phase::Starting,
+        created: at(created),
+        ready_since: None,
+        engines: ByName::default(),
+    };
+    state.replicas.push(pod);
+    let all = Replicas::new(world.running + 1);
+    state.scale = Some(Scale { spec: all, current: all, ready: Replicas::new(world.running) });
+    snapshot
+}
+
+fn decided(world: &mut World, snapshot: &Snapshot) -> u32 {
+    let outcome = decide(snapshot, &observe(snapshot, std::mem::take(&mut world.memory)), &world.policy);
+    assert_eq!(outcome.report.violations, []);
+    world.memory = outcome.memory;
+    match &outcome.decisions[&World::id()].verdict {
+        Verdict::Target(target) => target.desired.get(),
+        Verdict::Unknown(unknown) => panic!("{}", unknown.message),
+    }
+}
+
+/// The number while a pod of that moment has not served so far.
+fn with_one_more(world: &mut World, created: i64) -> u32 {
+    let snapshot = starting(world, created);
+    decided(world, &snapshot)
+}
+
+fn starts(world: &World) -> &Starts {
+    &world.memory.groups.values().next().unwrap().variants.get("llama").unwrap().starts
+}
+
+#[test]
+fn a_pod_past_three_of_the_starts_that_were_learned_once_got_credit_for_five_minutes() {
+    let mut world = World { load: (0.75, 4.0), ..World::new(3) };
+    let _ = with_one_more(&mut world, 0);
+    world.now = 60;
+    let mut ready = starting(&world, 0);
+    let pod = ready.groups.values_mut().next().unwrap().variants[0].replicas.last_mut().unwrap();
+    (pod.phase, pod.ready_since) = (Phase::Ready, Some(at(60)));
+    let _ = decided(&mut world, &ready);
+    assert_eq!(starts(&world).longest().map(|seconds| seconds as i64), Some(60));
+    let kept = world.memory.groups.values().next().unwrap().kept();
+    let text = serde_json::to_string(&kept).unwrap();
+    assert_eq!(serde_json::from_str::<GroupMemory>(&text).unwrap(), kept, "it survives a restart");
+    // Five are asked for: the last one starts, and may take three times as long.
+    world.running = 4;
+    world.now = 100;
+    let waiting = with_one_more(&mut world, 100);
+    for later in [150, 200, 275] {
+        world.now = later;
+        assert_eq!(with_one_more(&mut world, 100), waiting, "at {later} s");
+    }
+    world.now = 290;
+    assert_eq!(with_one_more(&mut world, 100), waiting + 1);
+}
+
+#[test]
+fn pods_that_failed_were_once_replaced_at_every_look_by_all_but_the_default_policy() {
+    for analyzer in Analyzer::ALL {
+        let mut world = World { load: (0.3, 0.0), ..World::new(6) };
+        world.policy.global.default.analyzer = analyzer;
+        let mut replaced = |now: i64, failing: usize| {
+            world.now = now;
+            let mut snapshot = world.snapshot();
+            let state = &mut snapshot.groups.values_mut().next().unwrap().variants[0];
+            state.replicas.iter_mut().take(failing).for_each(|pod| pod.phase = Phase::Starting);
+            let ready = Replicas::new(6 - u32::try_from(failing).unwrap());
+            state.scale = state.scale.map(|scale| Scale { ready, ..scale });
+            let _ = decided(&mut world, &snapshot);
+            starts(&world).replaced.pods.min(u32::try_from(failing).unwrap())
+        };
+        // Nobody has seen a start: 120 s.
+        let all =
+            [(0, 1), (30, 2), (119, 3), (120, 3), (150, 1)].map(|(now, failing)| replaced(now, failing));
+        assert_eq!(all, [1, 1, 1, 3, 1], "{analyzer:?}");
     }
 }
 
