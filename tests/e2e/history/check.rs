@@ -6,9 +6,10 @@ use std::fmt;
 use anyhow::Context as _;
 
 use super::line::{Line, Number, Seen, Term};
+use super::origin::{Origin, Origins};
 
 /// An evaluation is listed a moment after it was published: this long at most, seconds.
-const LISTING_DELAY: f64 = 1.0;
+pub(crate) const LISTING_DELAY: f64 = 1.0;
 /// Violations in words; the rest is only counted.
 const MAX_VIOLATIONS: usize = 50;
 
@@ -17,10 +18,12 @@ pub(crate) struct History {
     lines: Vec<Line>,
     /// Leases in the order of their first evaluations: a Lease that is deleted and made again has another uid.
     leases: Vec<String>,
+    /// When it began, Unix seconds.
+    clock: f64,
 }
 
 /// Terms that can be compared: the place of the lease, then `leaseTransitions`.
-type Order = (usize, i64);
+pub(crate) type Order = (usize, i64);
 
 /// What was found.
 #[derive(Debug, Default)]
@@ -36,8 +39,8 @@ pub(crate) struct Found {
     terms: usize,
     /// Numbers that an evaluation made from this very evidence.
     exact: usize,
-    /// Numbers that an evaluation made from other evidence.
-    by_value: usize,
+    /// Numbers of an evaluation that was not listed, with the value of the one before or after.
+    between: usize,
     /// Numbers on evidence older than the first evaluation that is known.
     before: usize,
     /// Numbers that an instance may have made just before it went silent.
@@ -45,14 +48,14 @@ pub(crate) struct Found {
 }
 
 /// An evaluation.
-struct Evaluation<'a> {
-    instance: &'a str,
+pub(crate) struct Evaluation<'a> {
+    pub(crate) instance: &'a str,
     /// It was made after this.
-    earliest: f64,
+    pub(crate) earliest: f64,
     /// It was made before this.
-    latest: f64,
-    order: Option<Order>,
-    numbers: &'a BTreeMap<String, Number>,
+    pub(crate) latest: f64,
+    pub(crate) order: Option<Order>,
+    pub(crate) numbers: &'a BTreeMap<String, Number>,
 }
 
 /// The terms that an answered number may be of; none when unknown.
@@ -68,13 +71,18 @@ impl History {
     /// Reads the lines of a history.
     ///
     /// # Errors
-    /// When one is not of a history. A last line without an end was being written.
+    /// When a line is not of a history, or none says when it began. A last line without an end was being written.
     pub(crate) fn read(text: &str) -> anyhow::Result<Self> {
         let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
         let parse = |(at, line): (usize, &str)| {
             serde_json::from_str::<Line>(line).with_context(|| format!("line {}", at + 1))
         };
         let lines: Vec<Line> = whole.lines().enumerate().map(parse).collect::<Result<_, _>>()?;
+        let began = lines.iter().find_map(|line| match line.seen {
+            Seen::Began { clock } => Some(clock),
+            _ => None,
+        });
+        let clock = began.context("no line says when the history began")?;
         let mut leases: Vec<String> = Vec::new();
         for line in &lines {
             if let Seen::Evaluation { term: Some(term), .. } = &line.seen
@@ -83,7 +91,7 @@ impl History {
                 leases.push(term.lease.clone());
             }
         }
-        Ok(Self { lines, leases })
+        Ok(Self { lines, leases, clock })
     }
 
     fn order(&self, term: Option<&Term>) -> Option<Order> {
@@ -115,7 +123,7 @@ impl History {
                 }
                 Seen::Refusal { .. } => found.refusals += 1,
                 Seen::Silence { .. } => found.silences += 1,
-                Seen::Evaluation { .. } => {}
+                Seen::Began { .. } | Seen::Evaluation { .. } => {}
             }
         }
         deciders(&evaluations, &mut found);
@@ -126,47 +134,26 @@ impl History {
 
     /// Every number that was answered, with what is known of where it comes from.
     fn answered(&self, evaluations: &[Evaluation<'_>], found: &mut Found) -> Vec<Answered<'_>> {
-        let mut made: BTreeMap<(&str, &Number), Vec<&Evaluation<'_>>> = BTreeMap::new();
-        let mut values: BTreeMap<(&str, &str), f64> = BTreeMap::new();
-        let mut oldest: BTreeMap<&str, i64> = BTreeMap::new();
-        for evaluation in evaluations {
-            for (variant, number) in evaluation.numbers {
-                made.entry((variant, number)).or_default().push(evaluation);
-                let first = values.entry((variant, &number.value)).or_insert(f64::INFINITY);
-                *first = first.min(evaluation.earliest);
-                let evidence = oldest.entry(variant).or_insert(i64::MAX);
-                *evidence = number.evidence.min(*evidence);
-            }
-        }
-        let silent = |line: &&Line| matches!(line.seen, Seen::Silence { .. });
-        let silence = self.lines.iter().filter(silent).map(|line| line.asked).fold(f64::INFINITY, f64::min);
+        let origins = Origins::of(&self.lines, evaluations, self.clock);
         let mut answered = Vec::new();
         for line in &self.lines {
             let Seen::Answer { numbers, warning } = &line.seen else { continue };
             for (variant, number) in numbers {
-                let before = |evaluation: &&&Evaluation<'_>| evaluation.earliest < line.answered;
-                let exact: Vec<_> =
-                    made.get(&(variant.as_str(), number)).into_iter().flatten().filter(before).collect();
-                let orders = || exact.iter().filter_map(|evaluation| evaluation.order);
-                let terms = orders().min().zip(orders().max());
-                if !exact.is_empty() {
-                    found.exact += 1;
-                } else if oldest.get(variant.as_str()).is_none_or(|oldest| number.evidence < *oldest) {
-                    found.before += 1;
-                } else if values
-                    .get(&(variant.as_str(), number.value.as_str()))
-                    .is_some_and(|first| *first < line.answered)
-                {
-                    found.by_value += 1;
-                } else if silence < line.answered + LISTING_DELAY {
-                    found.lost += 1;
-                } else {
-                    let (instance, asked, value) = (&line.instance, line.asked, &number.value);
-                    found.say(format!(
-                        "at {asked:.2} s {instance} answered {value} for {variant}, which no evaluation made"
-                    ));
+                let origin = origins.origin(line, variant, number);
+                match origin {
+                    Origin::Exact(_) => found.exact += 1,
+                    Origin::Between(_) => found.between += 1,
+                    Origin::Before(_) => found.before += 1,
+                    Origin::Lost(_) => found.lost += 1,
+                    Origin::Nobody => {
+                        let (instance, asked, value) = (&line.instance, line.asked, &number.value);
+                        found.say(format!(
+                            "at {asked:.2} s {instance} answered {value} for {variant}, which no evaluation made"
+                        ));
+                    }
                 }
-                answered.push(Answered { line, variant, number, terms, warned: warning.is_some() });
+                let (terms, warned) = (origin.terms(), warning.is_some());
+                answered.push(Answered { line, variant, number, terms, warned });
             }
         }
         answered
@@ -240,13 +227,13 @@ impl Found {
 impl fmt::Display for Found {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { answers, warned, refusals, silences, evaluations, terms, .. } = self;
-        let Self { exact, by_value, before, lost, violations, more, .. } = self;
+        let Self { exact, between, before, lost, violations, more, .. } = self;
         let count = violations.len() + more;
         write!(
             f,
             "{answers} answers ({warned} with a warning), {refusals} refusals, {silences} without an answer; {evaluations} \
-             evaluations in {terms} terms; numbers: {exact} by their evidence, {by_value} by value, {before} older than the \
-             history, {lost} perhaps of an instance that ended; {count} violations"
+             evaluations in {terms} terms; numbers: {exact} by their evidence, {between} of an evaluation that was not listed, \
+             {before} older than the history, {lost} perhaps of an instance that ended; {count} violations"
         )
     }
 }

@@ -22,6 +22,11 @@ pub(crate) struct Line {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "camelCase")]
 pub(crate) enum Seen {
+    /// The history began, at this moment of the clock: Unix seconds. The first line, of no instance.
+    Began {
+        /// Unix seconds.
+        clock: f64,
+    },
     /// Numbers.
     Answer {
         /// By variant, `namespace/name`.

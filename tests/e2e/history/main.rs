@@ -4,6 +4,7 @@
 
 mod check;
 mod line;
+mod origin;
 mod poll;
 #[cfg(test)]
 mod tests;
@@ -34,6 +35,10 @@ use self::check::History;
 /// evaluation made; a number of an earlier term after one of a later term was answered. Answers with a Warning (an instance that
 /// cannot reach the holder gives the last published state) are held to the last rule only with `--strict`. Moments are
 /// those of this program: clocks of instances are not compared.
+///
+/// Of evaluations that were not listed a number is excused when its evidence lies between those of two that were, and it is the
+/// value of either; when it is older than all of them; and when an instance that had decided went silent: what rests on evidence
+/// between its last evaluation and its silence may be of its last second. The rule of terms holds for all of these.
 #[derive(Debug, Parser)]
 #[command(verbatim_doc_comment)]
 struct Args {

@@ -14,12 +14,14 @@ use tokio::io::{AsyncWriteExt as _, BufWriter};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
 
 use super::line::{Line, Number, Seen, Term};
 
 /// One answer of one instance: longer than a read waits for an evaluation, shorter than a hanging one is waited for.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long evaluations are listed after the last answer: an evaluation is listed up to a second after it was answered.
+const LAST_LOOK: Duration = Duration::from_millis(1500);
 /// Lines that wait to be written.
 const MAX_WAITING_LINES: usize = 1024;
 
@@ -61,7 +63,8 @@ struct Instance {
     began: Instant,
 }
 
-/// Asks until `seconds` have passed or a signal comes.
+/// Asks until `seconds` have passed or a signal comes, and then only lists what the last answers rest on.
+#[expect(clippy::disallowed_methods, reason = "the one clock that evidence is held against")]
 pub(crate) async fn keep(
     instances: &[String],
     peer: &PeerArgs,
@@ -69,18 +72,39 @@ pub(crate) async fn keep(
     seconds: u64,
     every: u64,
 ) -> anyhow::Result<()> {
-    let began = Instant::now();
+    let (began, clock) = (Instant::now(), Timestamp::now().as_duration().as_secs_f64());
     let (lines, mut arrived) = mpsc::channel::<Line>(MAX_WAITING_LINES);
-    let mut asking = JoinSet::new();
+    let (instance, seen) = (String::new(), Seen::Began { clock });
+    lines.send(Line { instance, asked: 0.0, answered: 0.0, seen }).await?;
+    let (mut reading, mut listing) = (JoinSet::new(), JoinSet::new());
     for named in instances {
         let every = Duration::from_millis(every.max(1));
-        asking.spawn(Instance::of(named, peer, began)?.metric(every, lines.clone()));
-        asking.spawn(Instance::of(named, peer, began)?.evaluations(every, lines.clone()));
+        reading.spawn(Instance::of(named, peer, began)?.metric(every, lines.clone()));
+        listing.spawn(Instance::of(named, peer, began)?.evaluations(every, lines.clone()));
     }
     drop(lines);
     let file = tokio::fs::File::create(out).await.with_context(|| out.display().to_string())?;
     let mut file = BufWriter::new(file);
     let (mut terminate, end) = (signal(SignalKind::terminate())?, began + Duration::from_secs(seconds));
+    let over = async {
+        tokio::select! {
+            () = sleep_until(end) => {}
+            _ = terminate.recv() => {}
+            _ = tokio::signal::ctrl_c() => {}
+        }
+    };
+    write(&mut file, &mut arrived, over).await?;
+    reading.abort_all();
+    write(&mut file, &mut arrived, sleep(LAST_LOOK)).await
+}
+
+/// Writes lines as they arrive until `over`.
+async fn write(
+    file: &mut BufWriter<tokio::fs::File>,
+    arrived: &mut mpsc::Receiver<Line>,
+    over: impl Future<Output = ()>,
+) -> anyhow::Result<()> {
+    tokio::pin!(over);
     loop {
         tokio::select! {
             line = arrived.recv() => {
@@ -88,12 +112,9 @@ pub(crate) async fn keep(
                 file.write_all(format!("{}\n", serde_json::to_string(&line)?).as_bytes()).await?;
                 file.flush().await?;
             }
-            () = sleep_until(end) => break,
-            _ = terminate.recv() => break,
-            _ = tokio::signal::ctrl_c() => break,
+            () = &mut over => return Ok(()),
         }
     }
-    Ok(())
 }
 
 impl Instance {
