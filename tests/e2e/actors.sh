@@ -53,16 +53,26 @@ configure() {
     kubectl apply --server-side --force-conflicts -f - >/dev/null
 }
 
+# analyzer_is NAME: it decides everywhere. `default`: nothing is configured, and the program's own default decides.
+analyzer_is() {
+  if [ "$1" = default ]; then
+    kubectl -n "$release_namespace" delete configmap wva-saturation-scaling-config --ignore-not-found >/dev/null
+  else
+    configure "$release_namespace" "analyzerName: $1"
+  fi
+}
+
 # ---- instances of wva, with the rights that the chart grants, never as admin
 
 # start_wva NAME PORT: NAME is the identity that its pod would have. MAX_STALE: 60s, or this. WVA_ARGS: further arguments of `wva serve`.
 # WVA: another program. WVA_API_URL, WVA_PROMETHEUS_URL: other ways to these. WVA_UNDER: a command that it runs under. WVA_ADDRESS: where it listens.
+# TOKEN_DURATION: how long it may talk to the API server, 2h or this.
 start_wva() {
   local name=$1 port=$2 account arguments under
   read -ra arguments <<<"${WVA_ARGS:-}"
   read -ra under <<<"${WVA_UNDER:-}"
   account=$(kubectl -n "$release_namespace" get deployment "${WVA_RELEASE:-wva}" -o jsonpath='{.spec.template.spec.serviceAccountName}') || return
-  API_URL=${WVA_API_URL:-$API_URL} kubeconfig "$name" "{token: $(kubectl create token "$account" -n "$release_namespace" --duration 2h)}"
+  API_URL=${WVA_API_URL:-$API_URL} kubeconfig "$name" "{token: $(kubectl create token "$account" -n "$release_namespace" --duration "${TOKEN_DURATION:-2h}")}"
   spawn "$name" env PROMETHEUS_BASE_URL="${WVA_PROMETHEUS_URL:-$PROMETHEUS_URL}" POD_NAMESPACE="$release_namespace" POD_NAME="$name" \
     MIMALLOC_PURGE_DELAY=0 "${under[@]}" "$WVA" serve --kubeconfig "$BED/$name.kubeconfig" --bind-address "${WVA_ADDRESS:-127.0.0.1}" \
     --secure-port "$port" --max-stale "${MAX_STALE:-60s}" "${arguments[@]}"
@@ -104,7 +114,7 @@ baseline() {
   alive wva-0 || start_wva wva-0 "$wva_port" || return
   point_at "$wva_port"
   # V1 decides, whose numbers follow from what the fleet shows at once; a case that is about another analyzer names it.
-  configure "$release_namespace" 'analyzerName: saturation-percent'
+  analyzer_is saturation-percent
 }
 
 # ---- everything, from nothing

@@ -73,6 +73,13 @@ ready() {
 
 replicas_are() { is "$(replicas) $1 $2"; }
 ready_are() { is "$(ready) $1 $2"; }
+pods() { kubectl -n llm get pods -l app=llama -o jsonpath='{.items[*].metadata.name}'; }
+
+# ready_is POD True|False: as its kubelet would say
+ready_is() {
+  kubectl -n llm patch pod "$1" --subresource=status --type strategic \
+    -p "{\"status\":{\"conditions\":[{\"type\":\"Ready\",\"status\":\"$2\"},{\"type\":\"ContainersReady\",\"status\":\"$2\"}]}}" >/dev/null
+}
 
 scaling_active_is() {
   local status
@@ -167,6 +174,30 @@ ask_instance() {
     --cert "$BED/pki/front-proxy-client.crt" --key "$BED/pki/front-proxy-client.key" \
     -H 'X-Remote-User: system:serviceaccount:kube-system:horizontal-pod-autoscaler' -H 'X-Remote-Group: system:authenticated' \
     --connect-to "::${instance_host:-127.0.0.1}:$1" "${@:3}" "https://wva.$release_namespace.svc$2"
+}
+
+# metrics_of PORT: what an instance tells of itself, as Prometheus reads it
+metrics_of() { ask_instance "$1" /metrics -H 'X-Remote-Group: system:masters'; }
+
+# counted PORT NAME [LABEL]: the sum of a counter's series that have this text among their labels
+counted() {
+  metrics_of "$1" | awk -v name="$2" -v label="${3:-}" 'index($1, name) == 1 && index($1, label) { n += $NF } END { printf "%d", n }'
+}
+
+# instance_says PORT NUMBER: the number of one instance
+instance_says() { local seen; seen=$(metric_from ask_instance "$1") || { echo "$seen"; return 1; }; echo "${seen% *}"; [ "${seen% *}" = "$2" ]; }
+
+# says_or_refuses PORT NUMBER: it answers, and with no other number than this
+says_or_refuses() {
+  local seen status=0
+  seen=$(ask_instance "$1" "$external_metrics/namespaces/llm/wva_desired_replicas?labelSelector=variant_name%3Dllama" 2>&1) || status=$?
+  case $status in
+    0) seen=$(sed -n 's/.*"value": *"\{0,1\}\([^",}]*\).*/\1/p' <<<"$seen") ;;
+    22) echo "no number: $(sed -n 's/.*"message": *"\([^"]*\).*/\1/p' <<<"$seen" | cut -c 1-120)" && return ;;
+    *) echo "no answer: $seen" && return 1 ;;
+  esac
+  echo "$seen"
+  [ "$seen" = "$2" ]
 }
 
 # may_explain: from now on `explained` may ask, with an account that may read snapshots and nothing else.

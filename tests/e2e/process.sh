@@ -57,6 +57,10 @@ log_tail() {
   tail -n "${2:-20}" "$BED/logs/$1.log" >&2
 }
 
+# mark_log NAME: from now on; log_since NAME: what it has logged since then
+mark_log() { cat "$BED/logs/$1.log" 2>/dev/null | wc -l >"$BED/$1.mark"; }
+log_since() { tail -n "+$(($(<"$BED/$1.mark") + 1))" "$BED/logs/$1.log"; }
+
 # await_http NAME SECONDS CURL_ARGUMENTS...: until NAME answers 2xx; says why when it doesn't.
 await_http() {
   local name=$1 seconds=$2

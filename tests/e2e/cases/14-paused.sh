@@ -8,7 +8,7 @@ eventually 20 "both give the same number" instances_say 3 3
 begin_history "wva-0:$wva_port" "wva-1:$second_port"
 sleep 3
 
-began=$SECONDS
+began=$SECONDS lapsed=$(calculate "$EPOCHREALTIME + 11") # renewed until now, its Lease is good for 10 s
 signal_to wva-0 STOP
 allow 4
 eventually 40 "wva-0 stands still: wva-1 takes the Lease" holder_is wva-1
@@ -18,5 +18,5 @@ throughout $((60 - (SECONDS - began))) "and so it stays" value_is "==" 4
 signal_to wva-0 CONT
 throughout 15 "wva-0 goes on after $((SECONDS - began)) s: nothing changes" value_is "==" 4
 eventually 5 "both give the same number" instances_say 4 4
-history_holds "wva-0, wva-1"
+history_holds "wva-0, wva-1" wva-0 "$lapsed" "$EPOCHREALTIME"
 assert_eq "answers of the old number $grace s after the new one" "$(answers_that 'status == 200 && when > begun + grace && decider == "wva-1" && value < 4' first)" 0

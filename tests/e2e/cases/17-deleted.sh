@@ -33,8 +33,8 @@ eventually 10 "the instances too go on to understand each other" instances_say 3
 
 kubectl -n "$release_namespace" delete configmap wva-saturation-scaling-config >/dev/null
 throughout 10 "the ConfigMap that tunes deleted: the number stays" value_is "==" 3
-configure "$release_namespace" 'analyzerName: saturation-percent'
+analyzer_is saturation-percent
 
-history_is_possible
+history_holds "wva-?*" # a Lease that is deleted is anybody's
 assert_eq "numbers other than 3, of $(answers_that 'status == 200')" "$(answers_that 'status == 200 && value != 3' first)" 0
 assert_eq "answers without a number, of $(wc -l <"$BED/history.answers")" "$(answers_that 'status != 200' first)" 0
