@@ -1,5 +1,6 @@
 //! A small map from names, in one piece of memory: most models have one variant, and a node of a tree is made for eleven.
 
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -111,6 +112,36 @@ impl<V> ByName<V> {
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+}
+
+/// Finds items of a list by their names. Most lists that belong together have one order, so that an item is at the place where
+/// it is expected; the others are searched by halving.
+pub(crate) struct Index<'a, T> {
+    items: &'a [T],
+    name: fn(&T) -> &SmolStr,
+    /// Places by name, made when an item is elsewhere.
+    sorted: OnceCell<Vec<usize>>,
+}
+
+impl<'a, T> Index<'a, T> {
+    pub(crate) const fn new(items: &'a [T], name: fn(&T) -> &SmolStr) -> Self {
+        Self { items, name, sorted: OnceCell::new() }
+    }
+
+    /// The item called `name`, which is expected at the place `at`; of several, that one or else the first.
+    pub(crate) fn find(&self, at: usize, name: &SmolStr) -> Option<&'a T> {
+        if let Some(item) = self.items.get(at).filter(|item| (self.name)(item) == name) {
+            return Some(item);
+        }
+        let of = |place: usize| (self.name)(&self.items[place]);
+        let sorted = self.sorted.get_or_init(|| {
+            let mut places: Vec<usize> = (0..self.items.len()).collect();
+            places.sort_by(|one, next| of(*one).cmp(of(*next)));
+            places
+        });
+        let first = sorted.partition_point(|place| of(*place) < name);
+        sorted.get(first).map(|place| &self.items[*place]).filter(|item| (self.name)(item) == name)
     }
 }
 

@@ -104,8 +104,9 @@ impl Case<'_> {
         if of_role.is_empty() {
             return Vec::new();
         }
-        let numbers: Vec<Number<'_>> =
+        let mut numbers: Vec<Number<'_>> =
             of_role.iter().filter_map(|state| self.number(state, find(&state.variant.id))).collect();
+        numbers.sort_by(|one, next| one.id().cmp(next.id()));
         let measured = self.enough_measured(&of_role);
         let mut found = Vec::new();
         for number in &numbers {
@@ -172,10 +173,8 @@ impl Case<'_> {
         if !takes(numbers, least) {
             return Vec::new();
         }
-        let stay = |state: &VariantState| {
-            let own = numbers.iter().find(|number| *number.id() == state.variant.id);
-            own.map_or(u32::MAX, |number| self.stay(number))
-        };
+        let stay =
+            |state: &VariantState| number_of(state, numbers).map_or(u32::MAX, |number| self.stay(number));
         let Some(detail) = overfull(&self.left(of_role, stay), self.now) else { return Vec::new() };
         let fewer = numbers.iter().filter(|number| number.decided < least(number));
         fewer.map(|number| broken(number.id(), Rule::FitsRemaining, detail.clone())).collect()
@@ -296,8 +295,8 @@ impl Case<'_> {
     fn is_held(&self, number: &Number<'_>, of_role: &[&VariantState], numbers: &[Number<'_>]) -> bool {
         let with = |own: u32, of_other: &dyn Fn(&Number<'_>) -> u32| {
             let decided = |state: &VariantState| {
-                let found = numbers.iter().find(|found| *found.id() == state.variant.id);
-                found.map_or(u32::MAX, |found| if found.id() == number.id() { own } else { of_other(found) })
+                number_of(state, numbers)
+                    .map_or(u32::MAX, |found| if found.id() == number.id() { own } else { of_other(found) })
             };
             overfull(&self.left(of_role, decided), self.now).is_some()
         };
@@ -400,6 +399,11 @@ impl Number<'_> {
         };
         reaches(self.base()) || self.promised.is_some_and(reaches)
     }
+}
+
+/// The number of a variant, in `numbers` that are in the order of their variants.
+fn number_of<'n, 's>(state: &VariantState, numbers: &'n [Number<'s>]) -> Option<&'n Number<'s>> {
+    numbers.binary_search_by(|number| number.id().cmp(&state.variant.id)).ok().map(|at| &numbers[at])
 }
 
 /// The decisions leave fewer replicas in all than `least` says of each, or fewer of those that are Ready: what is added elsewhere

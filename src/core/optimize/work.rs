@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{Plan, Request, Step, Target, trace::Added};
+use crate::by_name::Index;
 use crate::limit::{Binding, Footprint};
 use crate::model::{Compat, Role};
 use crate::units::Replicas;
@@ -29,11 +30,12 @@ pub(super) const fn quantity(value: f64) -> f64 {
 
 impl<'a> Work<'a> {
     pub(super) fn new(request: &'a Request) -> Self {
-        let capacity = |finding: &crate::analyze::finding::Finding, name: &str| {
-            finding.variants.iter().find(|one| one.name == name).map_or(0.0, |one| quantity(one.per_replica))
+        let row = |finding: &crate::analyze::finding::Finding| {
+            let variants = Index::new(&finding.variants, |variant| &variant.name);
+            let capacity = |at, name| variants.find(at, name).map_or(0.0, |one| quantity(one.per_replica));
+            let candidates = request.candidates.iter().enumerate();
+            candidates.map(|(at, candidate)| capacity(at, &candidate.name)).collect::<Vec<_>>()
         };
-        let row =
-            |finding| request.candidates.iter().map(|one| capacity(finding, &one.name)).collect::<Vec<_>>();
         let targets: Vec<_> = request.candidates.iter().map(|one| i64::from(one.current.get())).collect();
         Self {
             request,

@@ -6,6 +6,7 @@ mod support;
 mod aged;
 mod analyzers;
 mod check;
+mod crowd;
 mod faults;
 mod guards;
 mod huge;
