@@ -6,6 +6,7 @@ use std::borrow::Cow;
 
 use jiff::{SignedDuration, Timestamp};
 
+use crate::isolate::guarded;
 use crate::memory::{GroupMemory, VariantMemory};
 use crate::snapshot::{ModelGroup, Snapshot};
 
@@ -13,12 +14,14 @@ use crate::snapshot::{ModelGroup, Snapshot};
 /// seconds; a minute is the peak window.
 const SKEW: SignedDuration = SignedDuration::from_secs(60);
 
-/// `snapshot` in order and without the samples that are from too far in the future; borrowed when it is so already.
-pub(crate) fn clean(snapshot: &Snapshot) -> Cow<'_, Snapshot> {
-    if snapshot.groups.values().all(|group| is_clean(group, snapshot.now)) {
-        Cow::Borrowed(snapshot)
+/// `group` in order and without the samples that are from too far in the future; borrowed when it is so already.
+pub(crate) fn clean(group: &ModelGroup, now: Timestamp) -> Cow<'_, ModelGroup> {
+    if is_clean(group, now) {
+        Cow::Borrowed(group)
     } else {
-        Cow::Owned(cleaned(snapshot))
+        let mut group = group.clone();
+        make_clean(&mut group, now);
+        Cow::Owned(group)
     }
 }
 
@@ -36,17 +39,26 @@ pub(crate) fn is_clean(group: &ModelGroup, now: Timestamp) -> bool {
         && replicas.all(|replica| !replica.engines.values().any(|engine| engine.ahead_of(latest)))
 }
 
-/// `snapshot` in order and without the samples that are from too far in the future.
+/// `snapshot` in order and without the samples that are from too far in the future. A model that breaks in here is as it was:
+/// it breaks again where it is decided about.
 pub(crate) fn cleaned(snapshot: &Snapshot) -> Snapshot {
-    let latest = latest(snapshot.now);
     let mut cleaned = snapshot.clone();
-    for group in cleaned.groups.values_mut() {
-        group.sort();
-        group.scheduler.cut_after(latest);
-        let replicas = group.variants.iter_mut().flat_map(|one| &mut one.replicas);
-        replicas.flat_map(|replica| replica.engines.values_mut()).for_each(|one| one.cut_after(latest));
+    for (id, group) in &mut cleaned.groups {
+        if guarded(id, || make_clean(group, snapshot.now)).is_err()
+            && let Some(original) = snapshot.groups.get(id)
+        {
+            *group = original.clone();
+        }
     }
     cleaned
+}
+
+fn make_clean(group: &mut ModelGroup, now: Timestamp) {
+    let latest = latest(now);
+    group.sort();
+    group.scheduler.cut_after(latest);
+    let replicas = group.variants.iter_mut().flat_map(|one| &mut one.replicas);
+    replicas.flat_map(|replica| replica.engines.values_mut()).for_each(|one| one.cut_after(latest));
 }
 
 /// What is remembered of a variant, with no moment after `now`; borrowed when there is none, and nothing that a decision

@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
-use crate::memory::GroupMemory;
+use crate::memory::{GroupMemory, Memory};
 use crate::model::GroupId;
 
 /// A model that broke is tried again after this long, then after twice as long: a break may be of a moment's samples.
@@ -69,10 +69,34 @@ pub fn caught<T>(work: impl FnOnce() -> T) -> Result<T, SmolStr> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|payload| said(&*payload))
 }
 
+/// What `work` on all models of `ids` at once gives, or what its panic said.
+pub(crate) fn guarded_together<'i, T>(
+    ids: impl IntoIterator<Item = &'i GroupId>,
+    work: impl FnOnce() -> T,
+) -> Result<T, SmolStr> {
+    let work = || {
+        #[cfg(test)]
+        ids.into_iter().for_each(tests::break_down);
+        #[cfg(not(test))]
+        let _ = ids;
+        work()
+    };
+    catch_unwind(AssertUnwindSafe(work)).map_err(|payload| said(&*payload))
+}
+
 /// Remembers that the model broke. What was being learned may be half learned, and is learned again.
 pub(crate) fn note(memory: &mut GroupMemory, now: Timestamp, cause: SmolStr) {
     memory.failed = Some(Failed::after(memory.failed.as_ref(), now, cause));
     memory.learned = None;
+}
+
+/// Holds the model `id` as one that broke, since a decision about it has not ended by `now`; for longer, when it is tried again
+/// already.
+pub fn give_up(memory: &mut Memory, id: &GroupId, now: Timestamp, cause: &str) {
+    let remembered = memory.groups.entry(id.clone()).or_default();
+    if !remembered.failed.as_ref().is_some_and(|failed| failed.waits(now)) {
+        note(remembered, now, cause.chars().take(MAX_CAUSE).collect());
+    }
 }
 
 fn said(payload: &(dyn Any + Send)) -> SmolStr {

@@ -8,6 +8,7 @@ use crate::clean::{clean, not_after};
 use crate::isolate::{self, guarded};
 use crate::memory::{GroupMemory, Memory};
 use crate::model::Role;
+use crate::progress::Progress;
 use crate::quality::{State, engines_of, fresh_limit, look};
 use crate::snapshot::{ModelGroup, Phase, Sample, Series, Signal, Signals, Snapshot, SourceHealth};
 use crate::units::Seconds;
@@ -30,20 +31,31 @@ const TRACES: [Signal; 3] =
 /// Folds `snapshot` into `memory`. Twice with the same snapshot is the same as once.
 #[must_use]
 pub fn observe(snapshot: &Snapshot, memory: Memory) -> Memory {
-    let snapshot = &*clean(snapshot);
+    observe_watched(snapshot, memory, &())
+}
+
+/// The same, and `progress` is told of each model.
+#[must_use]
+pub fn observe_watched(snapshot: &Snapshot, memory: Memory, progress: &dyn Progress) -> Memory {
     let mut memory =
         if memory.version == Memory::VERSION { memory } else { memory.understood().into_owned() };
-    memory.groups.values_mut().for_each(|group| not_after(group, snapshot.now));
+    for (id, remembered) in &mut memory.groups {
+        if let Err(cause) = guarded(id, || not_after(remembered, snapshot.now)) {
+            isolate::note(remembered, snapshot.now, cause);
+        }
+    }
     memory.invalid.values_mut().for_each(|since| *since = (*since).min(snapshot.now));
     for (id, group) in &snapshot.groups {
         let remembered = memory.groups.entry(id.clone()).or_default();
         if remembered.failed.as_ref().is_some_and(|failed| failed.waits(snapshot.now)) {
             continue;
         }
-        if let Err(cause) = guarded(id, || fold(snapshot.now, group, remembered)) {
+        progress.begins(Some(id));
+        if let Err(cause) = guarded(id, || fold(snapshot.now, &clean(group, snapshot.now), remembered)) {
             isolate::note(remembered, snapshot.now, cause);
         }
     }
+    progress.begins(None);
     memory
 }
 

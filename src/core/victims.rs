@@ -9,6 +9,7 @@ use smol_str::SmolStr;
 
 use crate::clean::clean;
 use crate::decision::{Decision, Verdict};
+use crate::isolate::guarded;
 use crate::model::VariantId;
 use crate::quality::{engines_of, fresh_limit};
 use crate::snapshot::{Phase, Replica, Signal, Signals, Snapshot, VariantState};
@@ -79,20 +80,26 @@ pub struct Victims {
     pub unknown: Vec<SmolStr>,
 }
 
-/// The victims of every variant that has a number. Of the others nothing new is said: their replicas are held.
+/// The victims of every variant that has a number. Of the others nothing new is said: their replicas are held. Nor is anything of
+/// a model that breaks in here: that costs no other.
 #[must_use]
 pub fn victims(
     snapshot: &Snapshot,
     decisions: &BTreeMap<VariantId, Decision>,
 ) -> BTreeMap<VariantId, Victims> {
-    let snapshot = &*clean(snapshot);
-    let variants = snapshot.groups.values().flat_map(|group| &group.variants);
     let one = |state: &VariantState| {
         let id = &state.variant.id;
         let Verdict::Target(target) = &decisions.get(id)?.verdict else { return None };
         Some((id.clone(), of_variant(state, target.desired, snapshot.now)))
     };
-    variants.filter_map(one).collect()
+    let of_model = |(id, group)| {
+        let found = guarded(id, || {
+            let group = clean(group, snapshot.now);
+            group.variants.iter().filter_map(one).collect::<Vec<_>>()
+        });
+        found.unwrap_or_default()
+    };
+    snapshot.groups.iter().flat_map(of_model).collect()
 }
 
 /// A ReplicaSet takes pods that are not ready first, whatever is said of them; and where all go, none goes first.

@@ -14,6 +14,7 @@ use crate::analyze::saturation_token::{
     self, EngineParameters, Inputs, Observation, SchedulerQueue, TokenPolicy, VariantInput,
 };
 use crate::analyze::throughput;
+use crate::by_name::Index;
 use crate::decision::Reason;
 use crate::memory::Learned;
 use crate::model::{Beside, Bounds, Role, Utilisation};
@@ -115,7 +116,7 @@ pub(super) fn ask(
 
 /// A candidate of the optimizers. What more pods of it would wait for too is asked of the next one: it gets none.
 fn able(scene: Scene<'_>, member: &Member<'_>) -> Candidate {
-    let own = candidate(member, member.scale.base());
+    let own = candidate(member.state, member.scale.base());
     if scene.compat.is_upstream() || !member.is_full(scene.now) {
         return own;
     }
@@ -123,14 +124,14 @@ fn able(scene: Scene<'_>, member: &Member<'_>) -> Candidate {
     Candidate { bounds: Bounds { max: Some(max), ..own.bounds }, ..own }
 }
 
-fn candidate(member: &Member<'_>, current: Replicas) -> Candidate {
-    let variant = &member.state.variant;
+pub(super) fn candidate(state: &VariantState, current: Replicas) -> Candidate {
+    let variant = &state.variant;
     Candidate {
-        name: member.name().clone(),
+        name: variant.id.name.clone(),
         role: variant.role,
         cost: variant.cost,
         accelerator: variant.accelerator.clone(),
-        gpus: member.state.template.gpus,
+        gpus: state.template.gpus,
         watts: None,
         current,
         bounds: variant.bounds,
@@ -143,7 +144,7 @@ pub(super) fn at_rest(wanting: &Wanting<'_>) -> Request {
     Request {
         id: wanting.scene.id.clone(),
         priority: wanting.scene.model.priority,
-        candidates: wanting.members.iter().map(|member| candidate(member, used(member))).collect(),
+        candidates: wanting.members.iter().map(|member| candidate(member.state, used(member))).collect(),
         findings: Vec::new(),
     }
 }
@@ -191,8 +192,9 @@ fn see<'m, 'a>(scene: Scene<'_>, member: &'m Member<'a>, estimate: Estimate) -> 
 
 /// Analyzers count engines, and what is scaled are pods: with data parallelism a pod has several.
 fn in_pods(mut finding: Finding, seen: &[Seen<'_, '_>]) -> Finding {
-    for capacity in &mut finding.variants {
-        let of_variant = seen.iter().find(|one| *one.member.name() == capacity.name);
+    let by_name = Index::new(seen, |one| one.member.name());
+    for (at, capacity) in finding.variants.iter_mut().enumerate() {
+        let of_variant = by_name.find(at, &capacity.name);
         let engines = of_variant.map_or(1, Seen::engines_a_pod);
         capacity.per_replica *= f64::from(engines);
         capacity.replicas = Replicas::new(capacity.replicas.get().div_ceil(engines));
@@ -414,7 +416,7 @@ impl Asked {
         let request = Request {
             id: scene.id.clone(),
             priority: scene.model.priority,
-            candidates: members.iter().map(|member| candidate(member, member.scale.base())).collect(),
+            candidates: members.iter().map(|member| candidate(member.state, member.scale.base())).collect(),
             findings: Vec::new(),
         };
         let findings =

@@ -7,12 +7,15 @@ use smol_str::SmolStr;
 use super::group::{Decided, Wanting};
 use super::held::hold;
 use super::member::Scene;
-use super::share::{self, Limits};
+use super::share::Limits;
+use super::sharing;
 use crate::check::check_group;
 use crate::decision::Decision;
 use crate::isolate::{self, guarded};
 use crate::memory::GroupMemory;
 use crate::model::{GroupId, Policy, VariantId};
+use crate::optimize::Request;
+use crate::progress::Progress;
 use crate::report::{GroupReport, ModelFailure, Violation};
 use crate::snapshot::{ModelGroup, Snapshot};
 
@@ -59,8 +62,12 @@ impl<'a> Deciding<'a> {
                 |name: &SmolStr| self.invalid.contains(&VariantId::new(id.namespace.clone(), name.clone()));
             let mut decided = wanting.finish(keep);
             self.limits.tell_gaps(group, &mut decided.report);
-            let find =
-                |id: &VariantId| decided.decisions.iter().find(|(own, _)| own == id).map(|(_, one)| one);
+            let Decided { decisions, .. } = &mut decided;
+            decisions.sort_by(|(one, _), (next, _)| one.cmp(next));
+            let find = |id: &VariantId| {
+                let at = decisions.binary_search_by(|(own, _)| own.cmp(id)).ok()?;
+                decisions.get(at).map(|(_, decision)| decision)
+            };
             let broken = check_group(self.snapshot.now, id, group, before, self.policy, find);
             (broken, decided)
         });
@@ -73,16 +80,23 @@ impl<'a> Deciding<'a> {
         }
     }
 
-    /// The models that share what is limited. What is granted to one is not granted to another, so a break in the sharing is
-    /// everybody's of them: nothing is added, and nothing taken.
-    pub(super) fn share(&mut self, mut sharing: Vec<Wanting<'a>>) {
-        let Some(first) = sharing.first() else { return };
-        let shared = guarded(first.scene.id, || share::together(&mut sharing, self.limits, self.policy));
-        for wanting in sharing {
-            match &shared {
-                Ok(()) => self.finish(wanting),
-                Err(cause) => {
-                    self.broke(wanting.scene.id, wanting.scene.group, wanting.before, cause.clone());
+    /// The models that share what is limited; `held` is what the others use of it.
+    pub(super) fn share(
+        &mut self,
+        mut sharing: Vec<Wanting<'a>>,
+        held: Vec<Request>,
+        progress: &dyn Progress,
+    ) {
+        if sharing.is_empty() {
+            return;
+        }
+        let causes = sharing::together(&mut sharing, held, (self.limits, self.policy), progress);
+        for (wanting, cause) in sharing.into_iter().zip(causes) {
+            progress.begins(Some(wanting.scene.id));
+            match cause {
+                None => self.finish(wanting),
+                Some(cause) => {
+                    self.broke(wanting.scene.id, wanting.scene.group, wanting.before, cause);
                 }
             }
         }

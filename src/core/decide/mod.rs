@@ -16,6 +16,7 @@ mod saturated;
 mod score;
 mod sequences;
 mod share;
+mod sharing;
 mod stand_in;
 mod step;
 #[cfg(test)]
@@ -24,23 +25,24 @@ mod withdraw;
 mod words;
 mod zero;
 
-use std::collections::{BTreeSet, btree_map};
+use std::collections::{BTreeMap, BTreeSet, btree_map};
 use std::iter::Peekable;
 
 use jiff::Timestamp;
 use smol_str::{SmolStr, ToSmolStr};
 
 use self::ahead::Ahead;
-use self::deciding::Deciding;
+use self::deciding::{All, Deciding};
 use self::group::Wanting;
 use self::member::Scene;
 use self::share::Limits;
 use crate::check::one_decision_each;
 use crate::clean::{cleaned, is_clean, not_after};
 use crate::decision::{Cause, Decision, Outcome, Reason, Target, Unknown, Verdict};
-use crate::isolate::guarded;
+use crate::isolate::{guarded, guarded_together};
 use crate::memory::{GroupMemory, Memory};
 use crate::model::{GroupId, InvalidVariant, Policy, VariantId};
+use crate::progress::Progress;
 use crate::report::{Report, Stage, Step, Violation};
 use crate::snapshot::{Snapshot, VariantState};
 use crate::units::Seconds;
@@ -56,52 +58,91 @@ pub const START_ALLOWANCE: Seconds = Seconds::whole(1800);
 
 /// Decides about everything in `snapshot`.
 pub fn decide(snapshot: &Snapshot, memory: &Memory, policy: &Policy) -> Outcome {
+    decide_watched(snapshot, memory, policy, &())
+}
+
+/// The same, and `progress` is told of each model.
+pub fn decide_watched(
+    snapshot: &Snapshot,
+    memory: &Memory,
+    policy: &Policy,
+    progress: &dyn Progress,
+) -> Outcome {
     let memory = &*memory.understood();
-    match decide_as_it_is(snapshot, memory, policy) {
+    let outcome = match decide_as_it_is(snapshot, memory, policy, progress) {
         (outcome, Clean(true)) => outcome,
-        (_, Clean(false)) => decide_as_it_is(&cleaned(snapshot), memory, policy).0,
-    }
+        (_, Clean(false)) => decide_as_it_is(&cleaned(snapshot), memory, policy, progress).0,
+    };
+    progress.begins(None);
+    outcome
 }
 
 /// The snapshot is such that the decision may be used. Found on the way, since to look first is a second way through all
 /// that was measured.
 struct Clean(bool);
 
-fn decide_as_it_is(snapshot: &Snapshot, memory: &Memory, policy: &Policy) -> (Outcome, Clean) {
+fn decide_as_it_is(
+    snapshot: &Snapshot,
+    memory: &Memory,
+    policy: &Policy,
+    progress: &dyn Progress,
+) -> (Outcome, Clean) {
     let mut clean = true;
     let invalid: BTreeSet<&VariantId> = snapshot.invalid.iter().map(|one| &one.id).collect();
     let mut remembered = Remembered { left: memory.groups.iter().peekable(), gone: Vec::new() };
-    let limits = Limits::new(snapshot, policy.compat, &policy.limits);
+    let limits = guarded_together([], || Limits::new(snapshot, policy.compat, &policy.limits));
+    let limits = limits.unwrap_or_else(|_| Limits::denying(policy.compat));
     let mut deciding = Deciding::new(snapshot, (policy, &limits), &invalid);
-    let mut sharing = Vec::new();
+    let (mut sharing, mut held) = (Vec::new(), Vec::new());
     let mut ahead = Ahead::new(snapshot, memory);
     for (id, group) in &snapshot.groups {
         ahead.next();
-        clean &= is_clean(group, snapshot.now);
         let before = remembered.of(id);
+        let mut rest = || {
+            if !limits.is_empty() {
+                held.push(sharing::at_rest(id, group, before, policy));
+            }
+        };
         if let Some(failed) = before.and_then(|before| before.failed.as_ref())
             && failed.waits(snapshot.now)
         {
+            rest();
             deciding.hold(id, group, before.cloned().unwrap_or_default());
             continue;
         }
+        progress.begins(Some(id));
         let wanting = guarded(id, || {
+            clean &= is_clean(group, snapshot.now);
             let mut wanting =
                 Wanting::new(Scene::new(snapshot.now, id, group, before, (policy, &limits)), before);
             if limits.is_empty() {
-                share::alone(&mut wanting);
+                sharing::by_itself(&mut wanting);
             }
             wanting
         });
         match wanting {
             Ok(wanting) if limits.is_empty() => deciding.finish(wanting),
             Ok(wanting) => sharing.push(wanting),
-            Err(cause) => deciding.broke(id, group, before, cause),
+            Err(cause) => {
+                rest();
+                deciding.broke(id, group, before, cause);
+            }
         }
     }
-    deciding.share(sharing);
-    let mut decided = deciding.decided;
-    decided.groups.extend(absent(snapshot, remembered.gone(), &invalid));
+    deciding.share(sharing, held, progress);
+    let outcome = outcome(snapshot, memory, deciding.decided, remembered.gone(), invalid);
+    (outcome, Clean(clean))
+}
+
+/// What all models came to, with the objects that cannot be decided about; what the checker refuses is held.
+fn outcome(
+    snapshot: &Snapshot,
+    memory: &Memory,
+    mut decided: All,
+    gone: Vec<(&GroupId, &GroupMemory)>,
+    invalid: BTreeSet<&VariantId>,
+) -> Outcome {
+    decided.groups.extend(absent(snapshot, gone, &invalid));
     let since = |id| memory.invalid.get(id).map_or(snapshot.now, |since| snapshot.now.min(*since));
     let without = snapshot.invalid.iter().map(|one| (one.id.clone(), without_object(one, since(&one.id))));
     decided.decisions.extend(without);
@@ -119,10 +160,13 @@ fn decide_as_it_is(snapshot: &Snapshot, memory: &Memory, policy: &Policy) -> (Ou
             ..Memory::default()
         },
     };
-    for violation in one_decision_each(snapshot, &outcome.decisions).into_iter().chain(decided.broken) {
-        refuse(snapshot, memory, &mut outcome, violation);
+    let mut broken = one_decision_each(snapshot, &outcome.decisions);
+    broken.extend(decided.broken);
+    if !broken.is_empty() {
+        let states = by_id(snapshot);
+        broken.into_iter().for_each(|violation| refuse(&states, memory, &mut outcome, violation));
     }
-    (outcome, Clean(clean))
+    outcome
 }
 
 /// What is remembered, beside the groups of a snapshot: both are in the order of their names, so one walk finds all.
@@ -175,9 +219,9 @@ fn without_object(invalid: &InvalidVariant, since: Timestamp) -> Decision {
 }
 
 /// Replaces a refused number by the one before it.
-fn refuse(snapshot: &Snapshot, memory: &Memory, outcome: &mut Outcome, violation: Violation) {
+fn refuse(states: &States<'_>, memory: &Memory, outcome: &mut Outcome, violation: Violation) {
     let id = violation.variant.clone();
-    if let Some((group_id, state)) = find(snapshot, &id) {
+    if let Some((group_id, state)) = states.get(&id).copied() {
         let before = memory.groups.get(group_id).and_then(|group| group.variants.get(&id.name));
         let previous =
             before.and_then(|before| before.target).or(state.last_status.filter(|last| last.get() > 0));
@@ -204,8 +248,11 @@ fn refuse(snapshot: &Snapshot, memory: &Memory, outcome: &mut Outcome, violation
     outcome.report.violations.push(violation);
 }
 
-fn find<'a>(snapshot: &'a Snapshot, id: &VariantId) -> Option<(&'a GroupId, &'a VariantState)> {
+/// The variants of a snapshot, and the model of each.
+type States<'a> = BTreeMap<&'a VariantId, (&'a GroupId, &'a VariantState)>;
+
+fn by_id(snapshot: &Snapshot) -> States<'_> {
     let all =
         snapshot.groups.iter().flat_map(|(group, model)| model.variants.iter().map(move |one| (group, one)));
-    all.into_iter().find(|(_, one)| one.variant.id == *id)
+    all.map(|(group, one)| (&one.variant.id, (group, one))).collect()
 }

@@ -15,7 +15,7 @@ fn refused(scene: &Scene) -> Outcome {
     let mut outcome = decide(&scene.snapshot, &scene.memory, &scene.policy);
     let variant = VariantId::new("default", "llama");
     let violation = Violation { variant, rule: Rule::OneStep, detail: "two steps".into() };
-    refuse(&scene.snapshot, &scene.memory, &mut outcome, violation);
+    refuse(&by_id(&scene.snapshot), &scene.memory, &mut outcome, violation);
     outcome
 }
 
@@ -131,14 +131,91 @@ fn a_model_that_breaks_while_it_is_learned_from_is_held_too() {
     assert_eq!(outcome.report.failed[0].failed.at, scene.snapshot.now);
 }
 
+/// What breaks when the sharing does: the models' own parts of it, what is of all of them, and what comes after it.
+const SHARING: std::ops::Range<u32> = 1..8;
+
 #[test]
-fn where_limits_are_shared_a_break_in_the_sharing_adds_nothing_and_takes_nothing() {
+fn a_model_that_breaks_what_is_shared_costs_itself_and_the_others_share_what_it_leaves() {
     let (mut scene, id, _) = two_models();
+    for third in ["a", "b", "y", "z"] {
+        let mut group = scene.snapshot.groups[&id].clone();
+        group.variants.iter_mut().for_each(|state| state.variant.id.namespace = third.into());
+        scene.snapshot.groups.insert(GroupId::new(third, "m"), group);
+        let remembered = scene.memory.groups[&id].clone();
+        scene.memory.groups.insert(GroupId::new(third, "m"), remembered);
+    }
     scene.policy.limits.spend = crate::units::Cost::new(1e9).ok();
-    let usual = decide(&scene.snapshot, &scene.memory, &scene.policy);
-    assert_eq!(desired(&usual, "default").0, 3);
-    // The second guarded piece of work on the first model is the sharing.
-    let outcome = with_broken(&id, 1, || decide(&scene.snapshot, &scene.memory, &scene.policy));
-    assert_eq!([desired(&outcome, "default").0, desired(&outcome, "other").0], [2, 2]);
-    assert_eq!(outcome.report.failed.len(), 2);
+    let Scene { policy, memory, snapshot } = &scene;
+    let usual = decide(snapshot, memory, policy);
+    for after in SHARING {
+        for (id, group) in &snapshot.groups {
+            let outcome = with_broken(id, after, || decide(snapshot, memory, policy));
+            assert_eq!(outcome.report.failed.len(), 1, "{after}: {:?}", outcome.report.failed);
+            assert_eq!(outcome.report.failed[0].group, *id, "{after}");
+            for (variant, decision) in &outcome.decisions {
+                if group.variants.iter().all(|state| state.variant.id != *variant) {
+                    assert_eq!(decision, &usual.decisions[variant], "{after}: {id} broke");
+                }
+            }
+            assert_eq!(desired(&outcome, &id.namespace), (2, Reason::CheckFailed), "{after}");
+        }
+    }
+    let outcome = with_broken(&id, SHARING.end, || decide(snapshot, memory, policy));
+    assert_eq!(outcome, usual, "there is nothing of it to break after that");
+}
+
+#[test]
+fn what_a_broken_model_uses_of_a_limit_is_used_now_and_as_long_as_it_is_held() {
+    // Two replicas of each model run, at 10 each, and each wants three.
+    for (spend, other) in [(40.0, 2), (50.0, 3)] {
+        let (mut scene, id, _) = two_models();
+        scene.policy.limits.spend = crate::units::Cost::new(spend).ok();
+        for after in 0..SHARING.end {
+            let Scene { policy, memory, snapshot } = &scene;
+            let broken = with_broken(&id, after, || decide(snapshot, memory, policy));
+            assert_eq!(desired(&broken, "default"), (2, Reason::CheckFailed), "{after}");
+            // When it breaks after the sharing, what it was granted is used by nobody.
+            let granted = if after < SHARING.end - 2 { other } else { desired(&broken, "other").0 };
+            assert_eq!(desired(&broken, "other").0, granted, "{spend}, {after}");
+            let mut memory = memory.clone();
+            memory.groups.insert(id.clone(), broken.memory.groups[&id].clone());
+            let held = decide(snapshot, &memory, policy);
+            assert_eq!(desired(&held, "default"), (2, Reason::CheckFailed));
+            assert_eq!(desired(&held, "other").0, other, "{spend}, {after}");
+        }
+    }
+}
+
+#[test]
+fn a_model_that_breaks_where_pods_are_put_in_order_costs_no_other_its_order() {
+    let (scene, id, second) = two_models();
+    let outcome = decide(&scene.snapshot, &scene.memory, &scene.policy);
+    let ordered = |after| {
+        let found = with_broken(&id, after, || crate::victims::victims(&scene.snapshot, &outcome.decisions));
+        found.into_keys().map(|variant| variant.namespace).collect::<Vec<_>>()
+    };
+    assert_eq!(ordered(1), [id.namespace.clone(), second.namespace.clone()]);
+    assert_eq!(ordered(0), [second.namespace]);
+}
+
+#[test]
+fn a_model_whose_decision_was_given_up_is_held_like_one_that_broke() {
+    let (scene, id, second) = two_models();
+    let (mut memory, now) = (scene.memory.clone(), scene.snapshot.now);
+    crate::give_up(&mut memory, &id, now, "it had not ended after 30 s");
+    let held = decide(&scene.snapshot, &memory, &scene.policy);
+    assert_eq!(desired(&held, "default"), (2, Reason::CheckFailed));
+    assert_eq!(desired(&held, "other").0, 3);
+    assert!(held.report.failed[0].to_string().contains("not ended after 30 s"), "{:?}", held.report.failed);
+    assert_eq!(
+        held.memory.groups[&second],
+        decide(&scene.snapshot, &scene.memory, &scene.policy).memory.groups[&second]
+    );
+    // Once is once, until it would be tried again.
+    let retry_at = |memory: &Memory| memory.groups[&id].failed.as_ref().map(|failed| failed.retry_at);
+    let first = retry_at(&memory).unwrap();
+    crate::give_up(&mut memory, &id, now, "it had not ended after 30 s");
+    assert_eq!(retry_at(&memory), Some(first));
+    crate::give_up(&mut memory, &id, first, "it had not ended after 30 s");
+    assert_eq!(memory.groups[&id].failed.as_ref().map(|failed| failed.count), Some(2));
 }

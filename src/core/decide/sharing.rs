@@ -1,0 +1,274 @@
+//! Models that share what is limited are decided together. One that breaks costs itself: what it uses is used, and the others
+//! share the rest.
+
+use smol_str::{SmolStr, ToSmolStr};
+
+use super::capacity;
+use super::group::Wanting;
+use super::member::{Draft, Member};
+use super::share::Limits;
+use super::words;
+use crate::decision::Reason;
+use crate::isolate::{guarded, guarded_together};
+use crate::limit::{Granted, Want, grant};
+use crate::memory::GroupMemory;
+use crate::model::{GroupId, Policy, VariantId};
+use crate::optimize::rescale::Rescale;
+use crate::optimize::{Plan, Request, by_score, cost_aware};
+use crate::progress::Progress;
+use crate::report::{Relief, Stage, Step, Value};
+use crate::snapshot::ModelGroup;
+use crate::units::Replicas;
+
+/// Models that break the sharing for all and are found, in one decision; each costs some runs of it. With more, all are held.
+const MAX_BREAKING: usize = 8;
+
+/// One group by itself, when nothing is shared.
+pub(super) fn by_itself(wanting: &mut Wanting<'_>) {
+    if let Some(asked) = &wanting.asked {
+        let plan = cost_aware::optimize_one(&asked.request, wanting.scene.compat);
+        wanting.take(&plan);
+    }
+    wanting.settle();
+}
+
+/// What a model uses that broke and whose numbers are held, or that is to be left out: what runs, and what it was promised.
+pub(super) fn at_rest(
+    id: &GroupId,
+    group: &ModelGroup,
+    before: Option<&GroupMemory>,
+    policy: &Policy,
+) -> Request {
+    let candidates = group.variants.iter().filter_map(|state| {
+        let running = state.scale?.base();
+        let promised = before.and_then(|before| before.variants.get(&state.variant.id.name)?.target);
+        let promised = promised.or(state.last_status).unwrap_or_default();
+        Some(capacity::candidate(state, state.variant.bounds.clamp(promised).max(running)))
+    });
+    let (candidates, findings) = (candidates.collect(), Vec::new());
+    Request { id: id.clone(), priority: policy.of(id).priority, candidates, findings }
+}
+
+/// The models that share, and of each why it broke, if it did.
+struct Sharing<'s, 'a> {
+    all: &'s mut [Wanting<'a>],
+    causes: Vec<Option<SmolStr>>,
+    limits: &'s Limits,
+    policy: &'s Policy,
+    progress: &'s dyn Progress,
+}
+
+/// All models together: optimizers share by need and priority, then nothing is added that a limit does not leave. `held` is
+/// what models use that are not decided about now. The result says of each of `all` why it broke, if it did.
+pub(super) fn together(
+    all: &mut [Wanting<'_>],
+    held: Vec<Request>,
+    (limits, policy): (&Limits, &Policy),
+    progress: &dyn Progress,
+) -> Vec<Option<SmolStr>> {
+    let causes = vec![None; all.len()];
+    let mut sharing = Sharing { all, causes, limits, policy, progress };
+    if let Some(plans) = sharing.optimize(&held) {
+        sharing.each(|at, one| {
+            if let Some(plan) = plans.get(at) {
+                one.take(plan);
+            }
+            one.settle();
+        });
+        sharing.hold_back(held);
+    }
+    sharing.causes
+}
+
+impl<'a> Sharing<'_, 'a> {
+    /// Does `work` on each model that has not broken, with its place.
+    fn each(&mut self, mut work: impl FnMut(usize, &mut Wanting<'a>)) {
+        for (at, (one, cause)) in self.all.iter_mut().zip(&mut self.causes).enumerate() {
+            if cause.is_none() {
+                self.progress.begins(Some(one.scene.id));
+                *cause = guarded(one.scene.id, || work(at, one)).err();
+            }
+        }
+    }
+
+    fn at_rest(&self, at: usize) -> Request {
+        let Wanting { scene, before, .. } = &self.all[at];
+        at_rest(scene.id, scene.group, *before, self.policy)
+    }
+
+    /// A plan for each model, and for each of `held` after them; `None` when that broke for all.
+    fn optimize(&mut self, held: &[Request]) -> Option<Vec<Plan>> {
+        let mut asked = vec![None; self.all.len()];
+        // Who asks for nothing now uses what there is all the same.
+        self.each(|at, one| {
+            let own = || capacity::at_rest(one);
+            asked[at] = Some(one.asked.as_ref().map_or_else(own, |asked| asked.request.clone()));
+        });
+        let asked = asked.into_iter().enumerate();
+        let mut requests: Vec<Request> =
+            asked.map(|(at, own)| own.unwrap_or_else(|| self.at_rest(at))).collect();
+        requests.extend(held.iter().cloned());
+        for candidate in requests.iter_mut().flat_map(|request| &mut request.candidates) {
+            candidate.accelerator = self.limits.spelling(candidate.accelerator.as_ref());
+        }
+        let Policy { limits: own, compat, .. } = self.policy;
+        let on = |namespace: &SmolStr| own.rescale_namespaces.get(namespace).copied().unwrap_or(own.rescale);
+        let namespaces = requests.iter().map(|request| request.id.namespace.clone());
+        let rescale = Rescale { cluster: own.rescale, namespaces: namespaces.filter(on).collect() };
+        let limits = self.limits;
+        self.all_that_work(
+            requests,
+            |requests| by_score::optimize(requests, limits.all(), &rescale, *compat).plans,
+            |request| request.findings.clear(),
+        )
+    }
+
+    /// What `work` makes of `items`, of which the first ones are the models' in their order. Those that break it are found by
+    /// halving, and `rest` makes of each one something that asks for nothing; `None` when none breaks it alone.
+    fn all_that_work<T: Clone, R>(
+        &mut self,
+        mut items: Vec<T>,
+        work: impl Fn(&[T]) -> R,
+        rest: impl Fn(&mut T),
+    ) -> Option<R> {
+        for _ in 0..=MAX_BREAKING {
+            let all: Vec<usize> = (0..items.len()).collect();
+            let cause = match self.guarded(&all, || work(&items)) {
+                Ok(result) => return Some(result),
+                Err(cause) => cause,
+            };
+            let breaks = |places: &[usize]| {
+                let some: Vec<T> = places.iter().map(|at| items[*at].clone()).collect();
+                self.guarded(places, || work(&some)).is_err()
+            };
+            let able: Vec<usize> = (0..self.all.len()).filter(|at| self.causes[*at].is_none()).collect();
+            let breaking = alone(&able, breaks);
+            let Some(at) = breaking else {
+                self.causes.iter_mut().for_each(|own| *own = own.take().or_else(|| Some(cause.clone())));
+                return None;
+            };
+            self.causes[at] = Some(cause);
+            rest(&mut items[at]);
+        }
+        let many = SmolStr::new_static("too many models broke what they share");
+        self.causes.iter_mut().for_each(|own| *own = own.take().or_else(|| Some(many.clone())));
+        None
+    }
+
+    /// `work` on the models at these places; of them, those that have broken ask for nothing in it.
+    fn guarded<T>(&self, places: &[usize], work: impl FnOnce() -> T) -> Result<T, SmolStr> {
+        self.progress.begins(None);
+        let able = places.iter().filter(|at| self.causes.get(**at).is_some_and(Option::is_none));
+        guarded_together(able.map(|at| self.all[*at].scene.id), work)
+    }
+
+    /// Only additions are held back, the neediest last.
+    fn hold_back(&mut self, held: Vec<Request>) {
+        let mut wants = vec![None; self.all.len()];
+        self.each(|at, one| {
+            let own = one.members.iter().zip(&one.drafts).map(|(member, draft)| want(one, member, draft));
+            wants[at] = Some(own.collect::<Vec<_>>());
+        });
+        let wants = wants.into_iter().enumerate();
+        let mut wants: Vec<Vec<Want>> =
+            wants.map(|(at, own)| own.unwrap_or_else(|| unchanged(self.at_rest(at)))).collect();
+        wants.extend(held.into_iter().map(unchanged));
+        for want in wants.iter_mut().flatten() {
+            want.accelerator = self.limits.spelling(want.accelerator.as_ref());
+        }
+        let counts: Vec<usize> = wants.iter().map(Vec::len).collect();
+        let (limits, compat) = (self.limits, self.policy.compat);
+        let granted = self.all_that_work(
+            wants,
+            |wants| grant(&wants.concat(), limits.all(), compat),
+            |wants| wants.iter_mut().for_each(|want| want.wanted = want.current),
+        );
+        let mut granted = granted.into_iter().flatten();
+        let by_model: Vec<Vec<Granted>> =
+            counts.into_iter().map(|count| granted.by_ref().take(count).collect()).collect();
+        self.each(|at, one| {
+            for (at, granted) in by_model[at].iter().enumerate() {
+                if one.drafts[at].number.is_some_and(|wanted| granted.granted < wanted && granted.limited) {
+                    let relief = one.denied(at, granted.granted).then_some(Relief::AtLimit);
+                    deny(one, at, granted, relief);
+                }
+            }
+        });
+    }
+}
+
+/// The one of `places` that `breaks` by itself; `None` when each half works without the other.
+fn alone(mut places: &[usize], breaks: impl Fn(&[usize]) -> bool) -> Option<usize> {
+    while places.len() > 1 {
+        let (first, second) = places.split_at(places.len() / 2);
+        places = [first, second].into_iter().find(|half| breaks(half))?;
+    }
+    places.first().copied()
+}
+
+/// What a model that is not decided about uses, as it is.
+fn unchanged(request: Request) -> Vec<Want> {
+    let Request { id, priority, candidates, .. } = request;
+    let want = |own: crate::optimize::Candidate| Want {
+        id: VariantId::new(id.namespace.clone(), own.name),
+        current: own.current,
+        wanted: own.current,
+        bounds: own.bounds,
+        priority,
+        spare: 0.0,
+        cost: own.cost,
+        accelerator: own.accelerator,
+        gpus: own.gpus,
+        watts: own.watts,
+    };
+    candidates.into_iter().map(want).collect()
+}
+
+/// Puts less than was wanted into the draft of the member at `at`.
+fn deny(one: &mut Wanting<'_>, at: usize, granted: &Granted, saturated: Option<Relief>) {
+    let Wanting { members, drafts, steps, .. } = one;
+    let (member, draft, bound) = (&members[at], &mut drafts[at], granted.bound.as_ref());
+    let binding = bound.map_or_else(|| SmolStr::new_static("free GPUs"), ToSmolStr::to_smolstr);
+    let message = words::limited(member, granted.wanted, granted.granted, &binding);
+    let values = bound.map(|bound| {
+        let others = (bound.elsewhere > 0.0).then(|| Value::new("used by others", bound.elsewhere));
+        let all = [
+            Value::new("wanted", f64::from(granted.wanted.get())),
+            Value::new("budget", bound.budget),
+            Value::new("used", bound.used),
+            Value::new("free", bound.free),
+        ];
+        all.into_iter().chain(others).collect()
+    });
+    let step = Step::new(Stage::Limit, Some(member.name()), message.clone());
+    steps.push(Step { binding: Some(binding), values: values.unwrap_or_default(), saturated, ..step });
+    let number = Some(granted.granted);
+    *draft = Draft { number, reason: Reason::Bounded, message, ..draft.clone() };
+}
+
+/// What a member asks of the limits. What has been promised was granted then: only a look at everything may take it
+/// back. The one replica that somebody asks for already is not asked again, whether its pod exists yet or not, and it is
+/// used even by who wants none of it: only when all is settled is it known whether the model may sleep.
+fn want(wanting: &Wanting<'_>, member: &Member<'_>, draft: &Draft) -> Want {
+    let (state, running) = (member.state, member.scale.base());
+    let wanted = state.variant.bounds.clamp(draft.number.unwrap_or(running));
+    let kept = Replicas::new(u32::from(member.active() && member.allows(Replicas::ONE)));
+    let current = match draft.look {
+        Some(rights) if rights.down => running,
+        Some(_) => member.committed().map_or(running, |promised| promised.min(wanted).max(running)),
+        None => wanted.max(running),
+    };
+    let current = current.max(kept);
+    Want {
+        id: member.id().clone(),
+        current,
+        wanted,
+        bounds: state.variant.bounds,
+        priority: wanting.scene.model.priority,
+        spare: 0.0,
+        cost: state.variant.cost,
+        accelerator: state.variant.accelerator.clone(),
+        gpus: state.template.gpus,
+        watts: None,
+    }
+}
