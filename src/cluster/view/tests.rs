@@ -1,0 +1,269 @@
+//! What is joined to what, and what costs nobody else.
+
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use wva_core::decision::{Cause, Verdict};
+use wva_core::model::{Bounds, Role, TargetRef};
+use wva_core::snapshot::{Sample, Scale, Signal, Template};
+use wva_core::units::{Cost, Replicas};
+
+use super::*;
+use crate::engine::{Collected, Series, assemble};
+
+fn key(name: &str) -> Key {
+    ("llm".into(), name.into())
+}
+
+fn claim(name: &str, target: &str) -> Arc<VariantObject> {
+    let variant = Variant {
+        id: VariantId::new("llm", name),
+        model: "m".into(),
+        target: TargetRef { kind: "Deployment".into(), name: target.into() },
+        cost: Cost::ZERO,
+        bounds: Bounds::default(),
+        accelerator: Some("labelled".into()),
+        role: Role::Both,
+    };
+    let status = None;
+    Arc::new(VariantObject { uid: name.into(), generation: 1, variant: Ok(variant), status })
+}
+
+fn target(uid: &str) -> Target {
+    let two = Replicas::new(2);
+    let scale = Scale { spec: two, current: two, ready: Replicas::ONE };
+    let (accelerator, template) = (Some("H100".into()), Template { gpus: 2, ..Template::default() });
+    Target { uid: uid.into(), scale, accelerator, role: Role::Decode, template }
+}
+
+fn pod(owner: &str, phase: Phase) -> SeenPod {
+    let address = Some(("10.0.0.1".parse().unwrap(), 8000));
+    let (owner, created) = (Some(owner.into()), Timestamp::UNIX_EPOCH);
+    SeenPod { owner, phase, created, ready_since: None, address, used: None, mark: None }
+}
+
+fn set(uid: &str, owner: &str) -> OwnedSet {
+    OwnedSet { uid: uid.into(), owner: owner.into() }
+}
+
+/// One variant `chat` on Deployment `chat`, with a ready pod, a starting one, and strangers.
+fn cluster() -> Tables {
+    let mut tables = Tables::default();
+    tables.variants.apply(Step::Put(key("chat"), Some(claim("chat", "chat"))));
+    tables.deployments.apply(Step::Put(key("chat"), Some(target("d-1"))));
+    tables.replica_sets.apply(Step::Put(key("chat-1"), Some(set("rs-1", "d-1"))));
+    tables.replica_sets.apply(Step::Put(key("web-1"), Some(set("rs-9", "d-9"))));
+    tables.pods.apply(Step::Put(key("chat-1-a"), Some(pod("rs-1", Phase::Ready))));
+    tables.pods.apply(Step::Put(key("chat-1-b"), Some(pod("rs-1", Phase::Starting))));
+    tables.pods.apply(Step::Put(key("web-1-a"), Some(pod("rs-9", Phase::Ready))));
+    tables.pods.apply(Step::Put(key("ghost"), Some(pod("rs-0", Phase::Ready))));
+    tables
+}
+
+#[test]
+fn pods_join_their_variant_through_the_chain_of_owners() {
+    let view = cluster().observed().view;
+    let names: Vec<_> = view.variants[0].replicas.iter().map(|replica| replica.pod.as_str()).collect();
+    assert_eq!(names, ["chat-1-a", "chat-1-b"]);
+    let scraped: Vec<_> = view.endpoints.iter().map(|endpoint| endpoint.pod.as_str()).collect();
+    assert_eq!(scraped, ["chat-1-a"], "only ready pods of variants are read");
+}
+
+#[test]
+fn the_target_knows_accelerator_role_and_gpus() {
+    let view = cluster().observed().view;
+    let variant = &view.variants[0].variant;
+    assert_eq!((variant.accelerator.as_deref(), variant.role), (Some("H100"), Role::Decode));
+    assert_eq!(view.variants[0].template.gpus, 2);
+}
+
+#[test]
+fn the_inventory_is_known_once_the_nodes_have_been_listed() {
+    let mut tables = cluster();
+    assert_eq!(tables.observed().view.inventory, None);
+    for name in ["a", "b"] {
+        tables.nodes.apply(Step::Listed(key(name), Some(Gpus { name: Some("H100".into()), count: 8 })));
+    }
+    tables.nodes.apply(Step::Done);
+    assert_eq!(tables.observed().view.inventory, Some(BTreeMap::from([("H100".into(), 16)])));
+    assert_eq!(tables.observed().view.unlabelled, None);
+    for name in ["d", "c"] {
+        tables.nodes.apply(Step::Put(key(name), Some(Gpus { name: None, count: 8 })));
+    }
+    let view = tables.observed().view;
+    assert_eq!(view.inventory, Some(BTreeMap::from([("H100".into(), 16)])));
+    assert_eq!(view.unlabelled.as_deref(), Some("c"), "the first by its name");
+    assert!(!tables.synced(), "nobody waits for nodes");
+}
+
+#[test]
+fn pods_that_are_no_variants_use_gpus_elsewhere() {
+    let mut tables = cluster();
+    let on_gpus = |owner, count| {
+        let used = Some(Used { node: "a".into(), count });
+        Some(SeenPod { used, ..pod(owner, Phase::Ready) })
+    };
+    tables.pods.apply(Step::Put(key("chat-1-a"), on_gpus("rs-1", 2)));
+    tables.pods.apply(Step::Put(key("web-1-a"), on_gpus("rs-9", 3)));
+    let job = on_gpus("", 1).map(|job| SeenPod { owner: None, ..job });
+    tables.pods.apply(Step::Put(key("job"), job));
+    assert_eq!(tables.observed().view.elsewhere, BTreeMap::new(), "nobody asks for the nodes");
+    let node = ("".into(), "a".into());
+    tables.nodes.apply(Step::Listed(node, Some(Gpus { name: Some("H100".into()), count: 8 })));
+    tables.nodes.apply(Step::Done);
+    assert_eq!(tables.observed().view.elsewhere, BTreeMap::from([("H100".into(), 4)]));
+    tables.variants.apply(Step::Gone(key("chat")));
+    assert_eq!(tables.observed().view.elsewhere, BTreeMap::from([("H100".into(), 6)]));
+}
+
+#[test]
+fn a_namespace_that_is_excluded_has_no_variants_and_claims_nothing() {
+    let mut tables = cluster();
+    tables.excluded.apply(Step::Put(("".into(), "llm".into()), Some(())));
+    let observed = tables.observed();
+    assert!(observed.objects.is_empty(), "no status is written");
+    assert!(observed.view.variants.is_empty() && observed.view.claims.is_empty());
+    assert!(observed.view.excluded.contains("llm"));
+    tables.excluded.apply(Step::Put(("".into(), "llm".into()), None));
+    assert_eq!(tables.observed().view.variants.len(), 1);
+}
+
+#[test]
+fn a_variant_without_its_target_stays_and_has_no_scale() {
+    let mut tables = cluster();
+    tables.deployments.apply(Step::Gone(key("chat")));
+    let view = tables.observed().view;
+    assert_eq!((view.variants[0].scale, view.variants[0].replicas.len()), (None, 0));
+}
+
+#[test]
+fn pods_of_a_deployment_that_was_made_anew_do_not_count() {
+    let mut tables = cluster();
+    tables.deployments.apply(Step::Put(key("chat"), Some(target("d-2"))));
+    assert!(tables.observed().view.variants[0].replicas.is_empty());
+}
+
+#[test]
+fn two_variants_with_one_target_are_both_invalid_and_both_named() {
+    let mut tables = cluster();
+    tables.variants.apply(Step::Put(key("copy"), Some(claim("copy", "chat"))));
+    let view = tables.observed().view;
+    assert!(view.variants.is_empty());
+    assert_eq!(view.invalid.len(), 2);
+    for invalid in &view.invalid {
+        assert!(invalid.problem.contains("llm/chat and llm/copy"), "{}", invalid.problem);
+    }
+}
+
+/// Serving pods of all variants, each with a sample.
+fn series<'a>(pods: impl IntoIterator<Item = &'a Key>, now: Timestamp) -> Collected {
+    let of = |(namespace, name): &Key, signal, value| Series {
+        namespace: (&**namespace).into(),
+        pod: (&**name).into(),
+        engine: "".into(),
+        port: Some(8000),
+        model: None,
+        signal,
+        to: None,
+        samples: vec![Sample { at: now, value }],
+    };
+    let gauges = [(Signal::KvUsage, 0.9), (Signal::Waiting, 8.0), (Signal::Running, 20.0)];
+    let of_pod = |pod| gauges.map(|(signal, value)| of(pod, signal, value));
+    Collected { series: pods.into_iter().flat_map(of_pod).collect(), ..Collected::default() }
+}
+
+#[test]
+fn five_thousand_variants_of_one_model_take_no_second_and_change_nothing_for_another_tenant() {
+    let (mut tables, now) = (cluster(), Timestamp::from_second(1_800_000_000).unwrap());
+    let policy = wva_core::Policy::default();
+    let evaluated = |tables: &Tables| {
+        let view = tables.observed().view;
+        let answer = series(tables.pods.iter().map(|(key, _)| key), now);
+        let snapshot = assemble(&view, Ok(answer), now);
+        let memory = wva_core::observe(&snapshot, wva_core::Memory::default());
+        wva_core::decide(&snapshot, &memory, &policy)
+    };
+    let alone = evaluated(&tables);
+    for index in 0..5_000 {
+        let name = format!("v{index}");
+        let key = ("crowded".into(), name.as_str().into());
+        let Ok(variant) = claim(&name, &name).variant.clone() else { panic!("it is valid") };
+        let id = VariantId::new("crowded", name.as_str());
+        let object = VariantObject {
+            uid: name.clone(),
+            generation: 1,
+            variant: Ok(Variant { id, ..variant }),
+            status: None,
+        };
+        tables.variants.apply(Step::Put(Key::clone(&key), Some(Arc::new(object))));
+        tables.deployments.apply(Step::Put(key.clone(), Some(target(&name))));
+        tables.replica_sets.apply(Step::Put(key.clone(), Some(set(&format!("rs-{name}"), &name))));
+        tables.pods.apply(Step::Put(key, Some(pod(&format!("rs-{name}"), Phase::Ready))));
+    }
+    let begun = Instant::now();
+    let beside = evaluated(&tables);
+    let took = begun.elapsed();
+    assert!(took < Duration::from_secs(1), "{took:?}");
+    let id = VariantId::new("llm", "chat");
+    assert_eq!(beside.decisions[&id], alone.decisions[&id]);
+    let causes = beside.decisions.values().filter_map(|decision| match &decision.verdict {
+        Verdict::Unknown(unknown) => Some(unknown),
+        Verdict::Target(_) => None,
+    });
+    let crowded: Vec<_> = causes.filter(|unknown| unknown.cause == Cause::InvalidVariant).collect();
+    assert_eq!(crowded.len(), 4_900);
+    assert!(crowded[0].message.contains("more than 100 variants"), "{}", crowded[0].message);
+}
+
+#[test]
+fn a_deployment_is_found_with_every_variant_that_claims_it() {
+    let mut tables = cluster();
+    for (name, target) in [("aa", "zz"), ("copy", "chat"), ("zz", "aa")] {
+        tables.variants.apply(Step::Put(key(name), Some(claim(name, target))));
+    }
+    let view = tables.observed().view;
+    let claimants = |deployment| -> Vec<_> {
+        let claims = view.claims_on("llm", deployment).iter();
+        claims.map(|claim| claim.variant.name.as_str()).collect()
+    };
+    assert_eq!(claimants("chat"), ["chat", "copy"]);
+    assert_eq!((claimants("aa"), claimants("zz"), claimants("none")), (vec!["zz"], vec!["aa"], vec![]));
+    let found = view.variant(&VariantId::new("llm", "zz")).map(|state| state.variant.target.name.as_str());
+    assert_eq!(found, Some("aa"));
+    assert!(view.variant(&VariantId::new("llm", "copy")).is_none(), "it is disputed");
+}
+
+#[test]
+fn nothing_is_synced_until_every_watch_has_listed() {
+    let mut tables = cluster();
+    tables.variants.apply(Step::Done);
+    tables.deployments.apply(Step::Done);
+    tables.replica_sets.apply(Step::Done);
+    assert!(!tables.observed().view.synced);
+    tables.pods.apply(Step::Done);
+    assert!(!tables.observed().view.synced, "whose namespace is excluded is not known");
+    tables.none_excluded = true;
+    assert!(tables.observed().view.synced);
+}
+
+#[test]
+fn a_new_list_replaces_the_old_one_and_an_interrupted_one_does_not() {
+    let mut table = Table::default();
+    table.apply(Step::Put(key("old"), Some(1)));
+    table.apply(Step::Init);
+    table.apply(Step::Listed(key("lost"), Some(2)));
+    assert_eq!(table.get("llm", "old"), Some(&1), "still listing");
+    table.apply(Step::Init);
+    table.apply(Step::Listed(key("new"), Some(3)));
+    assert!(table.apply(Step::Done));
+    assert_eq!(table.live.keys().collect::<Vec<_>>(), [&key("new")]);
+}
+
+#[test]
+fn an_update_that_changes_nothing_is_no_change() {
+    let mut table = Table::default();
+    assert!(table.apply(Step::Put(key("a"), Some(1))));
+    assert!(!table.apply(Step::Put(key("a"), Some(1))));
+    assert!(table.apply(Step::Put(key("a"), None)));
+    assert!(!table.apply(Step::Gone(key("a"))));
+}
