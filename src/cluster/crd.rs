@@ -240,6 +240,64 @@ mod tests {
         assert_eq!(file, crd_yaml().unwrap(), "run `wva crd > crds/llmd.ai_variantautoscalings.yaml`");
     }
 
+    /// Whether an object with `value` in its spec at `path` can be decided about.
+    fn is_valid(path: &str, value: Value) -> bool {
+        let mut object = serde_json::json!({
+            "apiVersion": "llmd.ai/v1alpha1", "kind": "VariantAutoscaling",
+            "metadata": { "namespace": "llm", "name": "chat" },
+            "spec": {
+                "scaleTargetRef": { "kind": "Deployment", "name": "chat" }, "modelID": "m", "variantCost": "1",
+                "minReplicas": 1, "maxReplicas": 1
+            }
+        });
+        *object["spec"].pointer_mut(path).unwrap() = value;
+        let object: VariantAutoscaling = serde_json::from_value(object).unwrap();
+        wva_core::Variant::try_from(&object).is_ok()
+    }
+
+    #[test]
+    fn the_definition_refuses_what_a_conversion_refuses() {
+        let mut crd = serde_json::to_value(VariantAutoscaling::crd()).unwrap();
+        tidy(&mut crd);
+        let spec =
+            &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"];
+        let of = |path: &str, keyword: &str| {
+            let schema = spec
+                .pointer(&path.replacen('/', "\u{0}", 1).replace('/', "/properties/").replace('\u{0}', "/"));
+            schema.unwrap()[keyword].clone()
+        };
+        for (path, least) in [("/minReplicas", 0), ("/maxReplicas", 1)] {
+            assert_eq!(
+                [of(path, "minimum"), of(path, "maximum")],
+                [Value::from(least), Value::from(100_000)],
+                "{path}"
+            );
+            assert!(is_valid(path, least.into()) && is_valid(path, 100_000.into()), "{path}");
+            assert!(!is_valid(path, (least - 1).into()) && !is_valid(path, 100_001.into()), "{path}");
+        }
+        let letters = |count: u64| Value::from("1".repeat(usize::try_from(count).unwrap()));
+        for (path, most) in [("/modelID", 256), ("/scaleTargetRef/name", 253), ("/variantCost", 32)] {
+            assert_eq!(of(path, "maxLength"), most, "{path}");
+            assert!(is_valid(path, letters(most)) && !is_valid(path, letters(most + 1)), "{path}");
+        }
+        assert_eq!(of("/modelID", "minLength"), 1);
+        assert!(!is_valid("/modelID", "".into()));
+        // By pattern: what fits it, and what does not.
+        for (path, pattern, good, bad) in [
+            ("/modelID", ONE_LINE, &["org/m 1:x", "é"][..], &["a\nb", "a\u{7f}", "\u{1b}[2K"][..]),
+            ("/scaleTargetRef/name", OBJECT_NAME, &["a", "a-1.b"], &["A", "a_b", "-a", "a.", "a\n", "a..b"]),
+            ("/variantCost", r"^\d+(\.\d+)?$", &["10", "0.5"], &["-1", "x", "1\n", "nan", "inf"]),
+        ] {
+            assert_eq!(of(path, "pattern"), pattern, "{path}");
+            assert!(good.iter().all(|text| is_valid(path, (*text).into())), "{path}");
+            assert!(bad.iter().all(|text| !is_valid(path, (*text).into())), "{path}");
+        }
+        for path in ["/scaleTargetRef/kind", "/scaleTargetRef/apiVersion"] {
+            assert_eq!(of(path, "pattern"), ONE_LINE, "{path}");
+        }
+        assert!(!is_valid("/scaleTargetRef/kind", "Deployment\n".into()));
+    }
+
     #[test]
     fn the_printed_columns_keep_their_order() {
         let crd = VariantAutoscaling::crd();

@@ -352,3 +352,48 @@ fn the_legacy_solver_does_not_take_unknown_for_idle() {
     world.now = 120;
     assert_eq!(target(&decided(&world, &world.snapshot())).desired, target(&outcome).desired);
 }
+
+/// `snapshot` without these signals of its first `pods`.
+fn without(snapshot: &Snapshot, signals: &[Signal], pods: usize) -> Snapshot {
+    let mut snapshot = snapshot.clone();
+    let states = snapshot.groups.values_mut().flat_map(|group| &mut group.variants);
+    for engine in
+        states.flat_map(|state| state.replicas.iter_mut().take(pods)).flat_map(|pod| pod.engines.values_mut())
+    {
+        let whole = std::mem::take(engine);
+        for (signal, series) in whole.iter().filter(|(signal, _)| !signals.contains(signal)) {
+            engine.add(signal, series.iter());
+        }
+    }
+    snapshot
+}
+
+#[test]
+fn a_pod_without_prompt_lengths_or_first_tokens_is_never_counted_as_0() {
+    use Signal::{
+        RequestPromptTokensCount, RequestPromptTokensSum, TimeToFirstTokenCount, TimeToFirstTokenSum,
+    };
+    let lost: [&[Signal]; 4] = [
+        &[RequestPromptTokensSum, RequestPromptTokensCount],
+        &[RequestPromptTokensCount],
+        &[TimeToFirstTokenSum, TimeToFirstTokenCount],
+        &[TimeToFirstTokenCount],
+    ];
+    for analyzer in [Analyzer::QueueingModel, Analyzer::Throughput] {
+        for rate in [1.0, 4.0, 8.0] {
+            // Requests of 1,100 tokens on average: what runs is what the caches hold.
+            let world = fleet(analyzer, (f64::min(rate * 4.1 * 1100.0 / 100_000.0, 0.9), 0.0));
+            let whole = serving(&world, rate);
+            let usual = target(&decided(&world, &whole)).desired.get();
+            for signals in lost {
+                for pods in [1, 2, 4] {
+                    let outcome = decided(&world, &without(&whole, signals, pods));
+                    let (number, message) = (target(&outcome).desired.get(), &target(&outcome).message);
+                    let case = format!("{analyzer:?}, {rate} req/s, {signals:?} of {pods} pods: {message}");
+                    assert!(number >= usual.min(4), "{number} instead of {usual}: {case}");
+                    assert!(number <= usual.max(4) + 2, "{number} instead of {usual}: {case}");
+                }
+            }
+        }
+    }
+}

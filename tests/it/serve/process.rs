@@ -22,9 +22,31 @@ pub(super) struct Process {
     child: Child,
     address: SocketAddr,
     pub(super) api: ApiServer,
-    ca: Authority,
+    serving: Serving,
     proxy: Leaf,
     directory: PathBuf,
+}
+
+/// The certificate that a process shows.
+enum Serving {
+    /// One that this CA has issued, in files that flags name.
+    Issued(Authority),
+    /// The one that the process finds, or makes, in a directory that a flag names.
+    Directory(PathBuf),
+}
+
+impl Serving {
+    /// Who has issued it, in PEM; nothing, before that is known.
+    fn ca(&self) -> String {
+        match self {
+            Self::Issued(ca) => ca.pem(),
+            Self::Directory(directory) => {
+                let chain = std::fs::read_to_string(directory.join("tls.crt")).unwrap_or_default();
+                let last = chain.rfind("-----BEGIN CERTIFICATE-----").unwrap_or_default();
+                chain[last..].to_owned()
+            }
+        }
+    }
 }
 
 impl Process {
@@ -34,19 +56,28 @@ impl Process {
 
     /// With these objects in the cluster, by the path of their list.
     pub(super) async fn start_beside(name: &str, arguments: &[&str], objects: &[(&str, Value)]) -> Self {
-        let (front_proxy, users, ca) =
-            (Authority::new("front-proxy-ca"), Authority::new("kubernetes"), Authority::new("serving"));
-        let api = ApiServer::start(&front_proxy, &users, objects).await;
-        let directory = std::env::temp_dir().join(format!("wva-process-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&directory).unwrap();
-        let file = |name: &str, text: &str| {
+        let directory = directory(name);
+        let ca = Authority::new("serving");
+        let leaf = ca.issue(&Subject { names: &[SERVICE], ..Subject::default() });
+        let files = [("tls.crt", &leaf.certificate), ("tls.key", &leaf.key)].map(|(name, text)| {
             let path = directory.join(name);
             std::fs::write(&path, text).unwrap();
-            path
-        };
-        let kubeconfig = file("kubeconfig", &kubeconfig(api.address));
-        let leaf = ca.issue(&Subject { names: &[SERVICE], ..Subject::default() });
-        let (certificate, key) = (file("tls.crt", &leaf.certificate), file("tls.key", &leaf.key));
+            path.to_string_lossy().into_owned()
+        });
+        let flags = ["--tls-cert-file", &files[0], "--tls-private-key-file", &files[1]];
+        Self::start_in(directory, Serving::Issued(ca), &[arguments, &flags].concat(), objects).await
+    }
+
+    async fn start_in(
+        directory: PathBuf,
+        serving: Serving,
+        arguments: &[&str],
+        objects: &[(&str, Value)],
+    ) -> Self {
+        let (front_proxy, users) = (Authority::new("front-proxy-ca"), Authority::new("kubernetes"));
+        let api = ApiServer::start(&front_proxy, &users, objects).await;
+        let access = directory.join("kubeconfig");
+        std::fs::write(&access, kubeconfig(api.address)).unwrap();
         let address = free_address().await;
         let child = Command::new(env!("CARGO_BIN_EXE_wva"))
             .args(["serve", "--namespace", "wva", "--instance", "wva-0", "--bind-address", "127.0.0.1"])
@@ -59,18 +90,14 @@ impl Process {
                 &address.port().to_string(),
             ])
             .arg("--kubeconfig")
-            .arg(kubeconfig)
-            .arg("--tls-cert-file")
-            .arg(certificate)
-            .arg("--tls-private-key-file")
-            .arg(key)
+            .arg(access)
             .args(arguments)
             .env_clear()
             .stderr(Stdio::from(File::create(directory.join("log")).unwrap()))
             .spawn()
             .unwrap();
         let proxy = front_proxy.client("front-proxy-client", &[]);
-        let process = Self { child, address, api, ca, proxy, directory };
+        let process = Self { child, address, api, serving, proxy, directory };
         let began = Instant::now();
         while process.get("/readyz", &[]).await.is_none_or(|answer| answer.status != 200) {
             assert!(began.elapsed() < PATIENCE, "not ready in time:\n{}", process.log());
@@ -81,12 +108,12 @@ impl Process {
 
     /// `None` when there is nobody any more.
     pub(super) async fn get(&self, path: &str, lines: &[&str]) -> Option<Answer> {
-        let stream = tls(self.address, &self.ca.pem(), SERVICE, None, "http/1.1").await.ok()?;
+        let stream = tls(self.address, &self.serving.ca(), SERVICE, None, "http/1.1").await.ok()?;
         Some(exchange(stream, &format!("GET {path}"), lines).await)
     }
 
     async fn h2(&self) -> Raw {
-        let config = config(&self.ca.pem(), Some(&self.proxy), &["h2"], rustls::DEFAULT_VERSIONS);
+        let config = config(&self.serving.ca(), Some(&self.proxy), &["h2"], rustls::DEFAULT_VERSIONS);
         Raw::begin(over(TcpStream::connect(self.address).await.unwrap(), SERVICE, config).await.unwrap())
             .await
     }
@@ -118,6 +145,13 @@ impl Drop for Process {
         let _ = self.child.wait();
         let _ = std::fs::remove_dir_all(&self.directory);
     }
+}
+
+/// A directory of its own for the test called `name`.
+fn directory(name: &str) -> PathBuf {
+    let directory = std::env::temp_dir().join(format!("wva-process-{name}-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    directory
 }
 
 fn kubeconfig(address: SocketAddr) -> String {
@@ -164,6 +198,23 @@ async fn sigterm_ends_readiness_first_then_after_the_delay_says_goodbye_and_answ
     let ended = process.ended().await;
     assert!(ended.success(), "{ended}");
     assert!(process.log().contains("stopped"));
+}
+
+#[tokio::test]
+async fn a_process_with_an_empty_certificate_directory_serves_with_the_certificate_that_it_makes() {
+    let directory = directory("made");
+    let certificates = directory.join("certificates");
+    std::fs::create_dir_all(&certificates).unwrap();
+    let flags = ["--cert-dir", certificates.to_str().unwrap()];
+    let serving = Serving::Directory(certificates.clone());
+    let mut process = Process::start_in(directory.clone(), serving, &flags, &[]).await;
+    // Its client trusts the CA in the directory and nobody else.
+    assert_eq!(process.get("/livez", &[]).await.expect("an answer").status, 200);
+    let made = std::fs::read_to_string(certificates.join("tls.crt")).unwrap();
+    assert!(process.log().contains("made a self-signed certificate"), "{}", process.log());
+    process.terminate();
+    assert!(process.ended().await.success());
+    assert_eq!(std::fs::read_to_string(certificates.join("tls.crt")).unwrap(), made);
 }
 
 #[tokio::test]
