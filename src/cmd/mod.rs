@@ -9,8 +9,10 @@ mod signals;
 mod simulate;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Parser, Subcommand};
+use tokio::runtime::Runtime;
 
 /// Exit code for a command line that cannot be carried out (`EX_USAGE`).
 const USAGE: u8 = 64;
@@ -57,6 +59,16 @@ fn fail(code: u8, error: &dyn std::fmt::Display) -> ExitCode {
     ExitCode::from(code)
 }
 
+/// How long threads may still take that nobody waits for, when all else has ended: one that never ends would keep the process.
+const LEFT_BEHIND: Duration = Duration::from_secs(1);
+
+/// Runs `work` to its end, and ends whatever it leaves on other threads.
+fn block_on<T>(runtime: Runtime, work: impl Future<Output = T>) -> T {
+    let result = runtime.block_on(work);
+    runtime.shutdown_timeout(LEFT_BEHIND);
+    result
+}
+
 /// Runs a subcommand that has I/O: with the one TLS provider of the process, on a runtime of its own.
 fn run<E: Into<anyhow::Error>>(work: impl Future<Output = Result<(), E>>) -> ExitCode {
     if rustls::crypto::aws_lc_rs::default_provider().install_default().is_err() {
@@ -66,8 +78,33 @@ fn run<E: Into<anyhow::Error>>(work: impl Future<Output = Result<(), E>>) -> Exi
         Ok(runtime) => runtime,
         Err(error) => return fail(1, &format!("cannot start: {error}")),
     };
-    match runtime.block_on(work) {
+    let result = block_on(runtime, work);
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(1, &format!("{:#}", error.into())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn a_thread_that_never_ends_does_not_keep_the_process() {
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+        let begun = Instant::now();
+        let result = block_on(runtime, async {
+            let (running, runs) = tokio::sync::oneshot::channel();
+            tokio::task::spawn_blocking(|| {
+                let _ = running.send(());
+                loop {
+                    std::thread::park();
+                }
+            });
+            runs.await.is_ok()
+        });
+        assert!(result && begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
     }
 }

@@ -5,20 +5,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use jiff::Timestamp;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 use tracing::{Instrument, debug, error, info, info_span, warn};
-use wva_core::decision::Verdict;
 use wva_core::victims::Victims;
-use wva_core::{Memory, Outcome, Policy, Snapshot, VariantId, victims};
+use wva_core::{GroupId, Memory, Outcome, Policy, Progress, Snapshot, VariantId, victims};
 
 use super::assemble::{Assembled, assemble};
 use super::board::{Board, Origin, Published};
 use super::breaks::Breaks;
+use super::changes::log_changes;
 use super::duty::Duty;
 use super::leadership::{Leadership, Term};
+use super::overdue::{Abandoned, Current};
 use super::ports::{Clock, Cluster, ClusterView, Collected, MetricSource, Scope, SourceError};
 use super::recorder::{Evaluation, Recorder};
 use super::takeover::{Restored, adopt};
@@ -59,8 +61,7 @@ pub struct Engine {
     memory: watch::Sender<Arc<Memory>>,
     /// Locked while what was decided is published, never while anything is decided: threads that answer come by here.
     office: Mutex<Office>,
-    /// A decision that was given up and whose thread has not ended yet: one at most.
-    abandoned: Mutex<Option<JoinHandle<Arc<Published>>>>,
+    abandoned: Abandoned,
     decision_timeout: Duration,
     /// What is wrong with the source, as last logged.
     trouble: Mutex<Option<String>>,
@@ -70,6 +71,8 @@ pub struct Engine {
     recorder: Option<Arc<dyn Recorder>>,
     /// Whether anybody wants to know which pods go first.
     names_victims: bool,
+    /// Who is told which model is decided about, if anybody is.
+    observer: Option<Arc<dyn Progress + Send + Sync>>,
 }
 
 /// In whose name decisions are made.
@@ -92,6 +95,8 @@ struct Pass {
     started: Instant,
     /// What is asked for and what is decided by are one policy, whatever is set meanwhile.
     policy: Arc<Policy>,
+    /// What it is working on.
+    current: Arc<Current>,
 }
 
 /// What came out of a decision.
@@ -111,13 +116,14 @@ impl Engine {
             policy: ArcSwap::from_pointee(policy),
             memory: watch::Sender::default(),
             office: Mutex::default(),
-            abandoned: Mutex::default(),
+            abandoned: Abandoned::default(),
             decision_timeout: DECISION_TIMEOUT,
             trouble: Mutex::default(),
             breaks: Breaks::default(),
             duty: Duty::default(),
             recorder: None,
             names_victims: false,
+            observer: None,
         }
     }
 
@@ -137,6 +143,12 @@ impl Engine {
     #[must_use]
     pub fn giving_up_after(self, decision_timeout: Duration) -> Self {
         Self { decision_timeout, ..self }
+    }
+
+    /// The same engine, which tells `observer` on the thread of each decision which model it is about.
+    #[must_use]
+    pub fn observed_by(self, observer: Arc<dyn Progress + Send + Sync>) -> Self {
+        Self { observer: Some(observer), ..self }
     }
 
     /// The current policy.
@@ -245,14 +257,17 @@ impl Engine {
             office.current
         };
         let answer = self.collect(&self.parts.cluster.view(), &policy).await;
-        let (engine, pass) = (Arc::clone(self), Pass { number, term, started, policy });
+        let current = Arc::new(Current::new(self.observer.clone()));
+        let (engine, pass) =
+            (Arc::clone(self), Pass { number, term, started, policy, current: current.clone() });
         // Away from the threads that answer reads: thousands of variants are tens of milliseconds.
         let mut concluding = tokio::task::spawn_blocking(move || engine.conclude(answer, pass));
         let concluded = match timeout(self.decision_timeout, &mut concluding).await {
             Ok(concluded) => concluded,
-            Err(_) => match self.abandon(concluding) {
+            Err(_) => match self.abandon(concluding, current.keeper(self.decision_timeout)) {
                 Ok(()) => {
-                    self.duty.rest_from(started.elapsed());
+                    // The next one is about all other models, and they have waited long enough.
+                    self.duty.rest_from(started.elapsed().min(FAILED));
                     return self.parts.board.newest();
                 }
                 Err(concluding) => concluding.await,
@@ -266,22 +281,55 @@ impl Engine {
     }
 
     /// Gives a decision up that takes too long, so that the next evaluation can begin: whatever it comes to is not published.
-    /// Its thread cannot be ended, so there is one of them at most, and the next such decision is waited for.
-    fn abandon(&self, deciding: JoinHandle<Arc<Published>>) -> Result<(), JoinHandle<Arc<Published>>> {
-        let mut abandoned = self.abandoned.lock();
+    /// `keeper`, the model that keeps it, is held from now on as one that broke.
+    fn abandon(
+        &self,
+        deciding: JoinHandle<Arc<Published>>,
+        keeper: Option<GroupId>,
+    ) -> Result<(), JoinHandle<Arc<Published>>> {
         self.parts.metrics.overdue();
         let seconds = self.decision_timeout.as_secs_f64();
-        if abandoned.as_ref().is_some_and(|earlier| !earlier.is_finished()) {
+        let model = keeper.as_ref().map(ToString::to_string).unwrap_or_default();
+        if let Err(deciding) = self.abandoned.leave(deciding, keeper.clone()) {
             error!(
                 seconds,
-                "a decision is overdue, and so is one before it: both are waited for; please report this"
+                model,
+                "a decision is overdue, and so are several before it: it is waited for; please report this"
             );
             return Err(deciding);
         }
-        error!(seconds, "a decision is overdue and given up; the last numbers are held; please report this");
-        self.office.lock().current += 1;
-        *abandoned = Some(deciding);
+        error!(
+            seconds,
+            model, "a decision is overdue and given up; the last numbers are held; please report this"
+        );
+        let mut office = self.office.lock();
+        office.current += 1;
+        if let Some(keeper) = keeper
+            && office.term.is_some()
+        {
+            self.parts.metrics.failed(1);
+            let mut memory = Memory::clone(&self.memory.borrow());
+            self.hold_overdue(&mut memory, &keeper, self.parts.clock.now());
+            self.memory.send_replace(Arc::new(memory));
+        }
         Ok(())
+    }
+
+    fn hold_overdue(&self, memory: &mut Memory, keeper: &GroupId, now: Timestamp) {
+        let cause = format!("it had not ended after {} s", self.decision_timeout.as_secs_f64());
+        wva_core::give_up(memory, keeper, now, &cause);
+    }
+
+    /// What is remembered, where models whose decision still keeps a thread are held.
+    fn remembered(&self, now: Timestamp) -> Arc<Memory> {
+        let before = self.memory.borrow().clone();
+        let keepers = self.abandoned.keepers();
+        if keepers.is_empty() {
+            return before;
+        }
+        let mut memory = Memory::clone(&before);
+        keepers.iter().for_each(|keeper| self.hold_overdue(&mut memory, keeper, now));
+        Arc::new(memory)
     }
 
     /// From what the source answered to what is published.
@@ -293,7 +341,7 @@ impl Engine {
         self.parts.metrics.failed(broken.len());
         self.breaks.tell(broken);
         let still = self.current_term().filter(|now| Some(now) == pass.term.as_ref());
-        let made = still.is_some().then(|| self.decide(&snapshot, &pass.policy));
+        let made = still.is_some().then(|| self.decide(&snapshot, &pass));
         let took = pass.started.elapsed();
         let office = self.office.lock();
         if office.current != pass.number {
@@ -373,10 +421,10 @@ impl Engine {
     }
 
     /// Decides. Nothing is locked, and nothing changes.
-    fn decide(&self, snapshot: &Snapshot, policy: &Policy) -> Made {
-        let before = self.memory.borrow().clone();
-        let observed = wva_core::observe(snapshot, Memory::clone(&before));
-        let mut outcome = wva_core::decide(snapshot, &observed, policy);
+    fn decide(&self, snapshot: &Snapshot, pass: &Pass) -> Made {
+        let before = self.remembered(snapshot.now);
+        let observed = wva_core::observe_watched(snapshot, Memory::clone(&before), &*pass.current);
+        let mut outcome = wva_core::decide_watched(snapshot, &observed, &pass.policy, &*pass.current);
         let after = Arc::new(std::mem::take(&mut outcome.memory));
         let victims = self.names_victims.then(|| victims::victims(snapshot, &outcome.decisions));
         Made { outcome, victims: victims.unwrap_or_default(), before, after }
@@ -400,73 +448,5 @@ impl Engine {
         self.parts.metrics.dropped(report.dropped.len());
         self.parts.metrics.violations(report.violations.len());
         self.parts.metrics.failed(now.len());
-    }
-}
-
-/// One line for each variant whose number, or whose lack of one, is new.
-fn log_changes(previous: &Published, now: &Published) {
-    for (id, decision) in &now.decisions {
-        let before = previous.decisions.get(id).map(|decision| &decision.verdict);
-        match (before, &decision.verdict) {
-            (Some(Verdict::Target(old)), Verdict::Target(new)) if old.desired == new.desired => {}
-            (Some(Verdict::Unknown(old)), Verdict::Unknown(new)) if old.cause == new.cause => {}
-            (_, Verdict::Target(new)) => {
-                let (desired, reason) = (new.desired.get(), new.reason.as_str());
-                info!(variant = %id, desired, reason, why = new.message.as_str(), "decision");
-            }
-            (_, Verdict::Unknown(new)) => {
-                warn!(variant = %id, cause = ?new.cause, why = new.message.as_str(), "no decision");
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::io;
-
-    use jiff::Timestamp;
-    use wva_core::Decision;
-    use wva_core::decision::{Reason, Target};
-    use wva_core::units::Replicas;
-
-    use super::*;
-
-    /// What is logged, as text.
-    #[derive(Clone, Default)]
-    struct Log(Arc<Mutex<Vec<u8>>>);
-
-    impl io::Write for Log {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().extend_from_slice(bytes);
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
-    #[test]
-    fn a_tenants_text_with_an_end_of_line_makes_no_log_line_of_its_own() {
-        let target = Target {
-            desired: Replicas::ONE,
-            reason: Reason::Steady,
-            message: "Deployment nothere\n2026-01-01T00:00:00Z  INFO wva: forged\u{1b}[31m".into(),
-            evidence: Timestamp::UNIX_EPOCH,
-        };
-        let verdict = Verdict::Target(target);
-        let decision = Decision { model: "m".into(), accelerator: None, current: None, verdict, gap: None };
-        let decisions = BTreeMap::from([(VariantId::new("llm", "llama"), decision)]);
-        let log = Log::default();
-        let writer = log.clone();
-        let subscriber =
-            tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
-        tracing::subscriber::with_default(subscriber, || {
-            log_changes(&Published::empty(), &Published { decisions, ..Published::empty() });
-        });
-        let text = String::from_utf8(log.0.lock().clone()).unwrap();
-        assert_eq!(text.lines().count(), 1, "{text}");
-        assert!(text.contains(r"nothere\n2026") && !text.contains('\u{1b}'), "{text}");
     }
 }

@@ -4,9 +4,11 @@
 mod assemble;
 mod board;
 mod breaks;
+mod changes;
 mod duty;
 mod evaluate;
 mod leadership;
+mod overdue;
 mod ports;
 mod reader;
 mod recorder;

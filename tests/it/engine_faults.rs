@@ -13,14 +13,15 @@ use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
 use wva::engine::{
-    Board, Clock, Collected, Engine, Holder, Leadership, MetricSource, Origin, Parts, Published,
-    ReadSettings, Reader, Restored, Scope, SourceError, Term,
+    Board, Clock, Cluster, ClusterView, Collected, Engine, Holder, Leadership, MetricSource, Origin, Parts,
+    Published, ReadSettings, Reader, Restored, Scope, Series, SourceError, Term, run,
 };
 use wva::telemetry::EvaluationMetrics;
 use wva_core::decision::{Reason, Target, Verdict};
 use wva_core::units::Replicas;
-use wva_core::{Decision, Policy, VariantId};
+use wva_core::{Decision, GroupId, Policy, Progress, VariantId};
 
 use crate::engine::{OneVariant, PausedClock, idle};
 
@@ -168,30 +169,161 @@ async fn a_decision_that_takes_long_delays_no_read_no_renewal_and_no_end_of_the_
 }
 
 #[tokio::test]
-async fn an_overdue_decision_is_given_up_and_told_and_one_at_most_is_left_behind() {
+async fn an_overdue_decision_is_given_up_and_told_and_four_at_most_are_left_behind() {
     let bed = bed(Duration::from_millis(200));
     bed.reader.refresh().await;
     bed.gate.set(true);
     sleep(Duration::from_millis(100)).await;
-    let kept = timeout(Duration::from_secs(5), bed.engine.evaluate()).await.expect("given up");
-    assert_eq!(kept.sequence, 1, "the last good number, with its true age");
-    assert_eq!(bed.metric("wva_evaluations_overdue_total"), 1);
-    // The next one hangs too: its thread is waited for, and readers are not.
-    let engine = bed.engine.clone();
-    let mut second = JoinSet::new();
-    second.spawn(async move { engine.evaluate().await });
+    for overdue in 1..=4 {
+        let kept = timeout(Duration::from_secs(5), bed.engine.evaluate()).await.expect("given up");
+        assert_eq!(kept.sequence, 1, "the last good number, with its true age");
+        assert_eq!(bed.metric("wva_evaluations_overdue_total"), overdue);
+    }
+    // The next one hangs too: its thread is waited for, and readers are not, nor is the end of the process.
+    sleep(Duration::from_secs(1)).await;
+    let reader = bed.reader.clone();
+    let mut fifth = JoinSet::new();
+    fifth.spawn(async move { reader.refresh().await });
     sleep(Duration::from_millis(500)).await;
-    assert_eq!(bed.metric("wva_evaluations_overdue_total"), 2);
-    assert!(second.try_join_next().is_none(), "a third thread would follow, and so on");
+    assert_eq!(bed.metric("wva_evaluations_overdue_total"), 5);
+    assert!(fifth.try_join_next().is_none(), "a sixth thread would follow, and so on");
     let answer = timeout(Duration::from_secs(1), bed.reader.current()).await.expect("no reader waits for it");
     assert_eq!(answer.sequence, 1);
+    let stop = CancellationToken::new();
+    let stopping = async {
+        sleep(Duration::from_millis(300)).await;
+        stop.cancel();
+    };
+    let ending = async { tokio::join!(run(bed.reader.clone(), Duration::ZERO, stop.clone()), stopping) };
+    timeout(Duration::from_secs(2), ending).await.expect("the loop ends when it is told to");
     bed.gate.set(false);
-    let published = timeout(Duration::from_secs(5), second.join_next()).await.unwrap().unwrap().unwrap();
+    let published = timeout(Duration::from_secs(5), fifth.join_next()).await.unwrap().unwrap().unwrap();
     assert_eq!(published.sequence, 2);
     sleep(Duration::from_millis(100)).await;
-    assert_eq!(bed.reader.newest().sequence, 2, "what was given up is not published afterwards");
-    assert_eq!(bed.engine.evaluate().await.sequence, 3);
-    assert_eq!(bed.metric("wva_evaluations_overdue_total"), 2);
+    let newest = bed.reader.newest().sequence;
+    assert!(newest <= 3, "what was given up is not published afterwards: {newest}");
+    assert_eq!(bed.engine.evaluate().await.sequence, newest + 1);
+}
+
+/// A clock that a test puts forward.
+#[derive(Default)]
+struct Forward(AtomicU64);
+
+impl Clock for Forward {
+    fn now(&self) -> Timestamp {
+        PausedClock::start() + Duration::from_secs(self.0.load(Ordering::SeqCst))
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        Box::pin(sleep(duration))
+    }
+}
+
+/// Two models of which one never ends while it is told to.
+struct TwoModels;
+
+const ENDLESS: &str = "endless";
+
+impl Cluster for TwoModels {
+    fn view(&self) -> Arc<ClusterView> {
+        let mut view = ClusterView::clone(&OneVariant.view());
+        let mut endless = view.variants[0].clone();
+        endless.variant.id = VariantId::new("llm", ENDLESS);
+        endless.variant.model = ENDLESS.into();
+        endless.variant.target.name = ENDLESS.into();
+        endless.replicas[0].pod = "endless-0".into();
+        view.variants.insert(0, endless);
+        Arc::new(view)
+    }
+}
+
+/// Both models are idle.
+struct BothIdle(Arc<Forward>);
+
+impl MetricSource for BothIdle {
+    fn collect<'a>(&'a self, _: &'a Scope) -> BoxFuture<'a, Result<Collected, SourceError>> {
+        let mut collected = idle(self.0.now());
+        let of_endless = collected.series.iter().map(|series| Series {
+            pod: "endless-0".into(),
+            model: Some(ENDLESS.into()),
+            ..series.clone()
+        });
+        let of_endless: Vec<_> = of_endless.collect();
+        collected.series.extend(of_endless);
+        Box::pin(async { Ok(collected) })
+    }
+}
+
+/// Keeps the thread that decides about the endless model, while it is closed.
+#[derive(Default)]
+struct Keeping {
+    closed: Mutex<bool>,
+    opened: Condvar,
+    tries: AtomicU64,
+}
+
+impl Progress for Keeping {
+    fn begins(&self, model: Option<&GroupId>) {
+        if model.is_some_and(|id| id.model == ENDLESS) {
+            let closed = self.closed.lock().unwrap();
+            self.tries.fetch_add(u64::from(*closed), Ordering::SeqCst);
+            drop(self.opened.wait_while(closed, |closed| *closed).unwrap());
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_model_that_never_ends_is_held_and_tried_rarely_and_all_others_get_new_numbers() {
+    let (clock, keeping) = (Arc::new(Forward::default()), Arc::new(Keeping::default()));
+    let (leadership, mut registry) = (watch::Sender::new(mine(1)), Registry::default());
+    let parts = Parts {
+        cluster: Arc::new(TwoModels),
+        source: Arc::new(BothIdle(clock.clone())),
+        clock: clock.clone(),
+        board: Board::new(),
+        leadership: leadership.subscribe(),
+        metrics: EvaluationMetrics::register(&mut registry),
+    };
+    let engine = Engine::new(parts, Policy::default()).giving_up_after(Duration::from_millis(200));
+    let engine = Arc::new(engine.observed_by(keeping.clone()));
+    engine.take_over(Restored::default(), term(1));
+    let target = |published: &Published, name: &str| match &published.decisions[&VariantId::new("llm", name)]
+        .verdict
+    {
+        Verdict::Target(target) => target.clone(),
+        Verdict::Unknown(unknown) => panic!("{unknown:?}"),
+    };
+    let evaluate = async |seconds| {
+        clock.0.fetch_add(seconds, Ordering::SeqCst);
+        timeout(Duration::from_secs(5), engine.evaluate()).await.expect("it is not waited for")
+    };
+    let good = evaluate(0).await;
+    assert_eq!((good.sequence, good.report.failed.len()), (1, 0));
+
+    *keeping.closed.lock().unwrap() = true;
+    assert_eq!(evaluate(15).await.sequence, 1, "given up");
+    // Also when the time has come to try it: its thread is there still.
+    for (sequence, seconds) in (2..).zip([1, 15, 15, 60, 60]) {
+        let now = evaluate(seconds).await;
+        assert_eq!(now.sequence, sequence);
+        let (llama, endless) = (target(&now, "llama"), target(&now, ENDLESS));
+        assert_eq!(llama.evidence, now.at, "a new number");
+        assert_eq!(endless.reason, Reason::CheckFailed);
+        assert_eq!(endless.desired, target(&good, ENDLESS).desired);
+        assert_eq!(endless.evidence, good.at, "its true age");
+        assert!(endless.message.contains("had not ended after 0.2 s"), "{}", endless.message);
+        let failed = &now.report.failed[0];
+        assert_eq!(failed.group, GroupId::new("llm", ENDLESS));
+        assert!(failed.failed.retry_at > now.at);
+    }
+    assert_eq!(keeping.tries.load(Ordering::SeqCst), 1);
+
+    *keeping.closed.lock().unwrap() = false;
+    keeping.opened.notify_all();
+    sleep(Duration::from_millis(300)).await;
+    let again = evaluate(300).await;
+    assert!(again.report.failed.is_empty(), "{:?}", again.report.failed);
+    assert_eq!(target(&again, ENDLESS).evidence, again.at);
 }
 
 #[tokio::test]
