@@ -395,12 +395,13 @@ mod tests {
     fn a_limit_that_is_not_in_force_is_told_until_it_is() {
         let calm = target(2, Reason::Steady, "calm");
         let before = first(&calm);
+        let unlabelled = LimitGap::UnlabelledNode { node: "gpu-7".into() };
         let unlimited = |gap| render(&calm, Some("chat"), 3, time(200), &before, (|_| Vec::new(), gap));
         let open = unlimited(Some(&LimitGap::NoInventory));
         let condition = find(&open, LIMIT_ENFORCED);
         assert_eq!((condition.status.as_str(), condition.reason.as_str()), ("False", "NoInventory"));
         assert_eq!(difference(&before, &open), Difference::Facts);
-        let partly = unlimited(Some(&LimitGap::UnlabelledNode { node: "gpu-7".into() }));
+        let partly = unlimited(Some(&unlabelled));
         let condition = find(&partly, LIMIT_ENFORCED);
         assert_eq!((condition.status.as_str(), condition.reason.as_str()), ("False", "UnlabelledNode"));
         assert!(condition.message.contains("the node gpu-7"), "{}", condition.message);

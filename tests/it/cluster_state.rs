@@ -52,6 +52,7 @@ async fn what_another_version_kept_is_dropped_and_the_first_report_says_so() {
         invalid: Vec::new(),
         inventory: None,
         elsewhere: BTreeMap::new(),
+        unlabelled: None,
     };
     let first = decide(&snapshot, &observe(&snapshot, memory), &Policy::default());
     let told = first.report.dropped.join("\n");

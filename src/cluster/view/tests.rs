@@ -179,7 +179,7 @@ fn five_thousand_variants_of_one_model_take_no_second_and_change_nothing_for_ano
     let evaluated = |tables: &Tables| {
         let view = tables.observed().view;
         let answer = series(tables.pods.iter().map(|(key, _)| key), now);
-        let snapshot = assemble(&view, Ok(answer), now);
+        let snapshot = assemble(&view, Ok(answer), now).snapshot;
         let memory = wva_core::observe(&snapshot, wva_core::Memory::default());
         wva_core::decide(&snapshot, &memory, &policy)
     };

@@ -226,10 +226,9 @@ mod tests {
 
     #[test]
     fn a_signal_that_is_right_again_finds_what_was_learned_before_it_was_wrong() {
-        let told = |rate, part| Environment { ttft: seen(rate, 1.0).ttft * part, ..seen(rate, 1.0) };
         let learned = learn(None, &[seen(2.0, 1.0), seen(6.0, 1.0)], Compat::Corrected).unwrap();
-        let cycle = |own: Parameters, part| {
-            learn(Some(&own), &[told(5.0, part), told(6.0, part)], Compat::Corrected).unwrap()
+        let cycle = |own: Parameters, slower| {
+            learn(Some(&own), &[seen(5.0, slower), seen(6.0, slower)], Compat::Corrected).unwrap()
         };
         let halved = (0..20).fold(learned.clone(), |own, _| cycle(own, 0.5));
         assert!(!halved.before.is_empty() && halved.service != learned.service);
