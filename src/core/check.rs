@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-use self::fits::{Left, overfull, ready};
+use self::fits::{Left, awake, overfull, ready};
 use crate::analyze::finding::Analyzer;
 use crate::decision::{Decision, Verdict};
 use crate::memory::{GroupMemory, Memory, VariantMemory};
@@ -412,7 +412,11 @@ fn takes(numbers: &[Number<'_>], least: impl Fn(&Number<'_>) -> u32) -> bool {
     let (decided, all) = numbers.iter().fold((0_u64, 0_u64), |(decided, all), number| {
         (decided + u64::from(number.decided), all + u64::from(least(number)))
     });
-    decided < all || numbers.iter().any(|number| number.decided < least(number).min(ready(number.state)))
+    let takes_ready = |number: &Number<'_>| {
+        let [decided, least] = [number.decided, least(number)].map(|replicas| awake(number.state, replicas));
+        decided < least.min(ready(number.state))
+    };
+    decided < all || numbers.iter().any(takes_ready)
 }
 
 fn seconds(from: Timestamp, to: Timestamp) -> f64 {

@@ -102,16 +102,21 @@ pub fn victims(
     snapshot.groups.iter().flat_map(of_model).collect()
 }
 
-/// A ReplicaSet takes pods that are not ready first, whatever is said of them; and where all go, none goes first.
+/// A ReplicaSet takes pods that are not ready first, whatever is said of them; and where all go, none goes first. Of those
+/// that are ready to it, the ones that sleep serve nobody.
 fn of_variant(state: &VariantState, desired: Replicas, now: Timestamp) -> Victims {
     let current = state.scale.map_or(Replicas::ZERO, |scale| scale.current);
     let of_phase = |wanted: fn(Phase) -> bool| state.replicas.iter().filter(move |pod| wanted(pod.phase));
     let mut ready: Vec<&Replica> = of_phase(|phase| phase == Phase::Ready).collect();
-    let unready = of_phase(|phase| !matches!(phase, Phase::Ready | Phase::Terminating)).count();
+    let asleep: Vec<&Replica> = of_phase(|phase| phase == Phase::Asleep).collect();
+    let unready =
+        of_phase(|phase| !matches!(phase, Phase::Ready | Phase::Asleep | Phase::Terminating)).count();
     let many = (current.above(desired).get() as usize).saturating_sub(unready);
-    if many == 0 || many >= ready.len() {
+    if many == 0 || many >= ready.len() + asleep.len() {
         return Victims::default();
     }
+    let sleeping = asleep.iter().take(many).map(|pod| pod.pod.clone());
+    let many = many.saturating_sub(asleep.len());
     // Of equals the youngest, as without a word of ours.
     ready.sort_by_key(|pod| (Reverse(pod.ready_since), Reverse(pod.created)));
     let in_flight: Vec<InFlight> = ready.iter().map(|pod| InFlight::of(pod, now)).collect();
@@ -122,7 +127,7 @@ fn of_variant(state: &VariantState, desired: Replicas, now: Timestamp) -> Victim
     }
     let name = |place: usize| ready[place].pod.clone();
     Victims {
-        first: order.iter().take(many).map(|place| name(*place)).collect(),
+        first: sleeping.chain(order.iter().take(many).map(|place| name(*place))).collect(),
         unknown: (0..ready.len()).filter(|place| !order.contains(place)).map(name).collect(),
     }
 }
@@ -263,6 +268,14 @@ mod tests {
             || vec![serving("a", 2.0), serving("b", 1.0), serving("c", 3.0), starting(), going.clone()];
         assert_eq!(said(pods(), 4, desired(3)), Some(Victims::default()));
         assert_eq!(names(&said(pods(), 4, desired(2)).unwrap().first), ["b"]);
+    }
+
+    #[test]
+    fn pods_that_sleep_go_before_any_that_serves() {
+        let sleeping = || pod("z", Phase::Asleep, -900, vec![]);
+        let pods = || vec![serving("a", 2.0), serving("b", 1.0), serving("c", 3.0), sleeping()];
+        let first = |count| said(pods(), 4, desired(count)).unwrap().first;
+        assert_eq!([names(&first(3)), names(&first(2))], [vec!["z"], vec!["z", "b"]]);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use wva_core::Snapshot;
 use wva_core::model::GroupId;
+use wva_core::quality::mark_sleepers;
 use wva_core::snapshot::{ModelGroup, Signals, SourceHealth};
 
 use super::breaks::Broken;
@@ -32,6 +33,8 @@ pub fn assemble(view: &ClusterView, answer: Result<Collected, SourceError>, now:
         broken = collected.broken;
         broken.extend(join::join(&mut groups, collected.series));
     }
+    let variants = groups.values_mut().flat_map(|group| &mut group.variants);
+    variants.for_each(|variant| mark_sleepers(variant, now));
     let ClusterView { invalid, inventory, elsewhere, unlabelled, .. } = view;
     let (invalid, inventory) = (invalid.clone(), inventory.clone());
     let (elsewhere, unlabelled) = (elsewhere.clone(), unlabelled.clone());

@@ -61,6 +61,12 @@ fn pods(state: &VariantState) -> impl Iterator<Item = &Replica> {
     state.replicas.iter().filter(|replica| replica.phase == Phase::Ready)
 }
 
+/// Of so many replicas of `state` those that are awake, where sleepers stay: a sleeping pod is as ready as any to who removes one.
+pub(super) fn awake(state: &VariantState, replicas: u32) -> u32 {
+    let sleeping = state.replicas.iter().filter(|pod| pod.phase == Phase::Asleep).count();
+    replicas.saturating_sub(u32::try_from(sleeping).unwrap_or(u32::MAX))
+}
+
 /// Pods that serve, as far as anybody counts them.
 pub(super) fn ready(state: &VariantState) -> u32 {
     let counted = state.scale.map_or(0, |scale| scale.ready.get());
@@ -90,7 +96,7 @@ fn remaining(left: &[Left<'_>], of_a_pod: impl Fn(&Left<'_>) -> Option<f64>) -> 
     for one in left {
         let serving = ready(one.state);
         if serving > 0 {
-            sum += of_a_pod(one)? * f64::from(serving.min(one.decided));
+            sum += of_a_pod(one)? * f64::from(serving.min(awake(one.state, one.decided)));
         }
     }
     Some(sum)

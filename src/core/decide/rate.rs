@@ -206,7 +206,7 @@ fn variant(
                 pods.push(Seconds::new(left.max(0.0)).unwrap_or_default());
             }
             Prospect::Failing => failing += 1,
-            Prospect::Broken | Prospect::Unschedulable => never += 1,
+            Prospect::Broken | Prospect::Unschedulable | Prospect::Asleep => never += 1,
             Prospect::Terminating => {}
         }
     }

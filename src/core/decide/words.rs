@@ -50,11 +50,12 @@ pub(super) fn quality_step(role: Role, state: State, seen: &[Seen<'_>]) -> Step 
         (sum(|one| one.lacking), "lacking a series"),
     ];
     let finding = sentence(format_args!(
-        "role {role:?}: {state}: {} ready{}, {} starting{}",
+        "role {role:?}: {state}: {} ready{}, {} starting{}{}",
         sum(|one| one.ready),
         Of(&ready),
         sum(|one| one.starting),
         Of(&[(sum(|one| one.unschedulable), "unschedulable")]),
+        Of(&[(sum(|one| one.asleep), "asleep")]),
     ));
     Step::new(Stage::Quality, None, finding)
 }
@@ -267,6 +268,10 @@ pub(super) fn starting(member: &Member<'_>) -> SmolStr {
         );
     }
     match seen.starting {
+        _ if seen.ready == 0 && seen.asleep > 0 => format_smolstr!(
+            "{id}: {} pods sleep and none is awake: wake one through its engine's API, or restart it",
+            seen.asleep
+        ),
         0 if seen.ready > 0 => format_smolstr!("{id}: its pods are ready and not measured yet"),
         0 => format_smolstr!(
             "{id}: {} replicas are asked for and no pod exists yet; if that lasts, look at the events of {}",

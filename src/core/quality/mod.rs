@@ -25,7 +25,7 @@ pub use coverage::shown;
 pub use engine::{Freshness, Reading, engines_of, fresh_limit, read, stale_limit};
 pub(crate) use judge::Judge;
 pub use load::{Load, RATE_WINDOW, SIZE_WINDOW, used};
-pub use pods::{OVERDUE, Prospect, is_full, lost_and_failing};
+pub use pods::{OVERDUE, Prospect, is_full, lost_and_failing, mark_sleepers};
 pub use remaining::{Remaining, TooFew};
 pub use saturated::{SATURATED_WINDOW, SaturatedPods, queue_never_empties, saturated};
 pub use sight::{Rights, Sight, State, VariantSight, look};

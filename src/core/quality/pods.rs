@@ -2,8 +2,9 @@
 
 use jiff::Timestamp;
 
-use crate::snapshot::{Phase, Replica, VariantState};
-use crate::units::Seconds;
+use super::engine::stale_limit;
+use crate::snapshot::{Phase, Replica, Signal, Signals, VariantState};
+use crate::units::{Replicas, Seconds};
 
 /// A pod that takes so many times as long to start as the longest of the last starts is not counted on any more. Starts of one
 /// variant spread: with an image or weights that a node does not have yet they take two to three times as long as with those of a
@@ -25,6 +26,8 @@ pub enum Prospect {
     Unschedulable,
     /// It is on its way out.
     Terminating,
+    /// Its engines sleep: it serves when somebody wakes them.
+    Asleep,
 }
 
 impl Prospect {
@@ -34,6 +37,7 @@ impl Prospect {
         match replica.phase {
             Phase::Ready => Self::Ready,
             Phase::Terminating => Self::Terminating,
+            Phase::Asleep => Self::Asleep,
             Phase::Unschedulable => Self::Unschedulable,
             Phase::Pending | Phase::Starting if replica.ready_since.is_some() => Self::Failing,
             Phase::Pending | Phase::Starting if Seconds::between(replica.created, now) > patience => {
@@ -46,7 +50,33 @@ impl Prospect {
     /// It is asked for and will not come.
     #[must_use]
     pub const fn is_lost(self) -> bool {
-        matches!(self, Self::Broken | Self::Unschedulable)
+        matches!(self, Self::Broken | Self::Unschedulable | Self::Asleep)
+    }
+}
+
+/// Marks the Ready pods of `variant` all of whose engines sleep, and counts them as ready no longer. Engines that have shown
+/// nothing lately say neither.
+pub fn mark_sleepers(variant: &mut VariantState, now: Timestamp) {
+    let lately = |signals: &Signals, signal: Signal| {
+        let limit = stale_limit(signals.interval());
+        signals.newest(signal).filter(|newest| Seconds::between(newest.at, now) <= limit)
+    };
+    let sleeps =
+        |signals: &&Signals| lately(signals, Signal::Asleep).is_some_and(|newest| newest.value > 0.0);
+    let serves = |signals: &Signals| {
+        !sleeps(&signals)
+            && [Signal::KvUsage, Signal::Waiting].iter().any(|own| lately(signals, *own).is_some())
+    };
+    let mut asleep = 0;
+    for replica in variant.replicas.iter_mut().filter(|replica| replica.phase == Phase::Ready) {
+        let engines = || replica.engines.values();
+        if engines().any(|signals| sleeps(&signals)) && !engines().any(serves) {
+            replica.phase = Phase::Asleep;
+            asleep += 1;
+        }
+    }
+    if let Some(scale) = variant.scale.as_mut().filter(|_| asleep > 0) {
+        scale.ready = scale.ready.above(Replicas::new(asleep));
     }
 }
 
@@ -70,7 +100,7 @@ pub fn is_full(variant: &VariantState, start: Seconds, patience: Seconds, now: T
     for (replica, prospect) in prospects() {
         match prospect {
             Prospect::Unschedulable => return true,
-            Prospect::Ready | Prospect::Failing => came = came.max(Some(replica.created)),
+            Prospect::Ready | Prospect::Failing | Prospect::Asleep => came = came.max(Some(replica.created)),
             Prospect::Starting | Prospect::Broken | Prospect::Terminating => {}
         }
     }

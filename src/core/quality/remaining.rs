@@ -26,6 +26,8 @@ struct Resource {
 pub struct Remaining {
     /// Ready pods by variant: others serve nobody, and go first.
     ready: Vec<u32>,
+    /// Pods that sleep: as ready as the others to who removes one, so that they may be those that stay.
+    asleep: Vec<u32>,
     /// Running and waiting requests; `None` where that is not known.
     sequences: Option<Resource>,
     /// Tokens in the KV caches; shares of a pod's cache where a fleet has one variant and its size is not known.
@@ -70,6 +72,7 @@ impl Remaining {
             state.scale.map_or(0, |scale| scale.ready.get()).max(count(pods.len()))
         };
         let ready: Vec<u32> = variants.iter().zip(&pods).map(ready).collect();
+        let asleep: Vec<u32> = variants.iter().map(|state| sleeping(state)).collect();
         let sequences = variants.iter().zip(&seen).zip(&pods);
         let sequences = sequences.map(|((state, seen), pods)| sequences_of_a_pod(state, *seen, pods));
         let sequences = known(&ready, sequences.collect());
@@ -89,22 +92,25 @@ impl Remaining {
             };
             resource(&pods, &ready, of_a_pod, tokens)
         });
-        Self { ready, sequences, kv }
+        Self { ready, asleep, sequences, kv }
     }
 
     /// A Ready pod of `from` goes: what is added elsewhere does not serve yet.
     #[must_use]
     pub fn takes_ready(&self, from: &[u32], targets: &[u32]) -> bool {
-        let mut all = from.iter().zip(targets).zip(&self.ready);
-        all.any(|((from, target), ready)| target < from.min(ready))
+        let mut all = from.iter().zip(targets).zip(self.ready.iter().zip(&self.asleep));
+        all.any(|((from, target), (ready, asleep))| {
+            target.saturating_sub(*asleep) < from.saturating_sub(*asleep).min(*ready)
+        })
     }
 
     /// What does not fit when `targets` of each variant are left; `None` when all does, or nothing is known.
     #[must_use]
     pub fn too_few(&self, targets: &[u32]) -> Option<TooFew> {
         let left = |resource: &Resource| -> f64 {
-            let serving =
-                targets.iter().zip(&self.ready).map(|(target, ready)| f64::from(*target.min(ready)));
+            let awake =
+                targets.iter().zip(&self.asleep).map(|(target, asleep)| target.saturating_sub(*asleep));
+            let serving = awake.zip(&self.ready).map(|(target, ready)| f64::from(target.min(*ready)));
             serving.zip(&resource.of_a_pod).map(|(pods, each)| pods * each).sum()
         };
         let over = |resource: &&Resource| resource.used > left(resource) * MAX_SHARE;
@@ -113,6 +119,10 @@ impl Remaining {
         let sequences = sequences.map(|one| TooFew::Sequences(one.used, left(one)));
         sequences.or_else(|| kv.map(|one| TooFew::Kv(one.used, left(one))))
     }
+}
+
+fn sleeping(state: &VariantState) -> u32 {
+    count(state.replicas.iter().filter(|replica| replica.phase == Phase::Asleep).count())
 }
 
 /// One value a variant, where all variants that serve have one.

@@ -92,6 +92,8 @@ pub struct VariantSight<'a> {
     pub contradicted: SignalSet,
     /// Pods of which the last two are told.
     pub incomplete: u32,
+    /// Pods that sleep.
+    pub asleep: u32,
     /// Pods that exist and do not serve yet.
     pub starting: u32,
     /// Of these, the ones no node has room for.
@@ -210,6 +212,7 @@ pub(crate) fn look_at<'a>(
     for replica in &variant.replicas {
         match replica.phase {
             Phase::Terminating => {}
+            Phase::Asleep => seen.asleep += 1,
             Phase::Ready => judge.see_ready(&mut seen, replica),
             Phase::Pending | Phase::Starting | Phase::Unschedulable => {
                 seen.starting += 1;
@@ -351,8 +354,8 @@ impl VariantSight<'_> {
         *self = Self { missing, contradicted, incomplete, ..sight };
     }
 
-    /// Pods that the target counts as on their way, without those that will not come: no node has room for them, or they
-    /// were created more than `patience` ago. Those that were ready and have failed may come back, but for the `replaced` ones.
+    /// Pods that the target counts as on their way, without those that will not come: no node has room for them, they were
+    /// created more than `patience` ago, or they sleep. Those that were ready and have failed may come back, but for the `replaced` ones.
     #[must_use]
     pub fn credited(
         &self,
@@ -362,7 +365,7 @@ impl VariantSight<'_> {
         now: Timestamp,
     ) -> Replicas {
         let pending = variant.scale.map_or(Replicas::ZERO, |scale| scale.pending());
-        if self.starting == 0 {
+        if self.starting == 0 && self.asleep == 0 {
             return pending;
         }
         let (lost, failing) = lost_and_failing(variant, patience, now);

@@ -133,7 +133,7 @@ pub struct Scale {
     pub spec: Replicas,
     /// `status.replicas`, or `spec.replicas` while that is 0.
     pub current: Replicas,
-    /// `status.readyReplicas`.
+    /// `status.readyReplicas`, without those that sleep.
     pub ready: Replicas,
 }
 
@@ -192,4 +192,6 @@ pub enum Phase {
     Ready,
     /// Being deleted: gets no new requests.
     Terminating,
+    /// Ready, and all its engines sleep: it serves nobody until one is woken. No scale counts it as ready here.
+    Asleep,
 }

@@ -289,3 +289,23 @@ fn a_model_whose_series_break_is_held_and_no_other_model_notices() {
     let Assembled { snapshot, broken } = assemble(&view, answer(), now());
     assert_eq!((shows(&snapshot, "meta/llama"), broken.len()), ((1, true), 0), "the next time it is whole");
 }
+
+#[test]
+fn a_pod_all_of_whose_engines_sleep_is_not_ready_in_a_snapshot() {
+    let sleeps = |engine: &str| Series {
+        engine: engine.into(),
+        signal: Signal::Asleep,
+        ..series("llama-0", "meta/llama", 1.0)
+    };
+    let awake = |engine: &str| Series { engine: engine.into(), ..series("llama-0", "meta/llama", 0.5) };
+    let phase = |series| {
+        let snapshot = assemble(&view(), Ok(Collected { series, ..Collected::default() }), now()).snapshot;
+        let state = snapshot.groups.into_values().next().unwrap().variants.swap_remove(0);
+        (state.replicas[0].phase, state.scale.unwrap().ready.get())
+    };
+    assert_eq!(phase(vec![sleeps("0")]), (Phase::Asleep, 0));
+    assert_eq!(phase(vec![sleeps("0"), sleeps("1")]), (Phase::Asleep, 0));
+    assert_eq!(phase(vec![sleeps("0"), awake("1")]), (Phase::Ready, 1));
+    assert_eq!(phase(vec![awake("0")]), (Phase::Ready, 1));
+    assert_eq!(phase(Vec::new()), (Phase::Ready, 1), "not known to sleep");
+}
