@@ -137,13 +137,37 @@ pub struct Declared {
     pub needed: SignalSet,
     /// What it uses where it is there.
     pub optional: SignalSet,
+    /// What analyzers that run beside it cannot do without either: an engine that lacks some of it is not measured by them.
+    pub beside: SignalSet,
+}
+
+impl Declared {
+    /// What one of the analyzers cannot do without.
+    #[must_use]
+    pub const fn required(self) -> SignalSet {
+        self.needed.with(self.beside)
+    }
+
+    /// Everything that is read.
+    #[must_use]
+    pub const fn all(self) -> SignalSet {
+        self.required().with(self.optional)
+    }
+
+    /// The same with what `analyzer` reads of an engine of `role`, which runs beside.
+    #[must_use]
+    pub const fn with(self, analyzer: Analyzer, role: Role) -> Self {
+        let Self { needed, optional, beside } = self;
+        let optional = optional.with(analyzer.optional());
+        Self { needed, optional, beside: beside.with(analyzer.needed(role)) }
+    }
 }
 
 impl Analyzer {
     /// What it reads of an engine of `role`.
     #[must_use]
     pub const fn declared(self, role: Role) -> Declared {
-        Declared { needed: self.needed(role), optional: self.optional() }
+        Declared { needed: self.needed(role), optional: self.optional(), beside: SignalSet::NONE }
     }
 
     /// What it needs of an engine of `role`: one that only computes prompts generates nothing that is counted.

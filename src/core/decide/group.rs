@@ -10,7 +10,7 @@ use super::capacity::{self, Asked};
 use super::member::{Draft, Member, Scene};
 use super::{bounds, fits, role, saturated, stand_in, withdraw, words, zero};
 use crate::analyze::finding::Analyzer;
-use crate::analyze::reads::{Declared, WITNESSES};
+use crate::analyze::reads::WITNESSES;
 use crate::by_name::ByName;
 use crate::clean::remembered;
 use crate::decision::{Cause, Decision, SignalGap, Target, Unknown, Verdict};
@@ -75,7 +75,7 @@ impl<'a> Wanting<'a> {
         for state in &self.scene.group.variants {
             let Some(scale) = state.scale else { continue };
             let memory = self.remembered(&state.variant.id.name);
-            let declared = self.scene.analyzer.declared(state.variant.role);
+            let declared = self.scene.declared(state.variant.role);
             let seen = look_at(state, declared, self.scene.evidence, self.scene.now);
             members.push(Member::new(self.scene, (state, scale), memory, seen));
         }
@@ -129,8 +129,7 @@ impl<'a> Wanting<'a> {
 
     /// What is remembered of the evidence after this look.
     fn evidence_after(&self, members: &[Member<'_>]) -> Option<Box<Evidence>> {
-        let Declared { needed, optional } = self.scene.analyzer.declared(Role::Both);
-        let reads = needed.with(optional).with(WITNESSES);
+        let reads = self.scene.declared(Role::Both).all().with(WITNESSES);
         let none = Evidence::default();
         let before = self.scene.evidence.unwrap_or(&none);
         let seen = members.iter().map(|member| (member.state, &member.seen));

@@ -9,9 +9,12 @@ use smol_str::SmolStr;
 use super::TRANSITION_PATIENCE;
 use super::share::Limits;
 use crate::analyze::finding::Analyzer;
+use crate::analyze::reads::Declared;
 use crate::decision::Reason;
 use crate::memory::{GroupMemory, VariantMemory};
-use crate::model::{Compat, GroupId, ModelPolicy, Policy, ScaleToZero, ServiceClass, UnitCost, VariantId};
+use crate::model::{
+    Beside, Compat, GroupId, ModelPolicy, Policy, Role, ScaleToZero, ServiceClass, UnitCost, VariantId,
+};
 use crate::quality::{Evidence, OVERDUE, Rights, VariantSight, is_full, lost_and_failing};
 use crate::snapshot::{ModelGroup, Scale, VariantState};
 use crate::units::{Replicas, Seconds};
@@ -77,6 +80,13 @@ impl<'a> Scene<'a> {
             due,
             saturated: false,
         }
+    }
+
+    /// What is read of an engine of `role`: by who decides, and by those that run beside the model's analyzer.
+    pub(super) fn declared(&self, role: Role) -> Declared {
+        let own = self.analyzer.declared(role);
+        let beside: &[Beside] = if self.is_stand_in() { &[] } else { &self.model.beside };
+        beside.iter().fold(own, |all, one| all.with(one.analyzer, role))
     }
 
     /// The same, decided by `analyzer`.

@@ -41,10 +41,7 @@ pub(super) fn withdraw(
 ) -> Vec<Step> {
     let analyzer = scene.analyzer;
     let by_numbers = analyzer == Analyzer::Rate || analyzer == Analyzer::Inferno || analyzer.is_of_capacity();
-    let reads = |member: &Member<'_>| -> SignalSet {
-        let declared = analyzer.declared(member.state.variant.role);
-        declared.needed.with(declared.optional)
-    };
+    let reads = |member: &Member<'_>| -> SignalSet { scene.declared(member.state.variant.role).all() };
     let first =
         members.iter().filter_map(|member| recent_orders(&member.memory, scene)).map(|(at, _)| at).min();
     let anew = |member: &Member<'_>| {

@@ -51,9 +51,8 @@ pub(super) struct Known<'a> {
 /// Looks for what is `declared` in what `engine` has shown by `now`.
 #[must_use]
 pub(super) fn cover(signals: &Signals, declared: Declared, engine: Known<'_>, now: Timestamp) -> Coverage {
-    let Declared { needed, optional } = declared;
-    let (missing, freshness) = absent(signals, needed, now);
-    let (contradicted, figures) = contradicted(signals, needed.with(optional).with(WITNESSES), engine);
+    let (missing, freshness) = absent(signals, declared.required(), now);
+    let (contradicted, figures) = contradicted(signals, declared.all().with(WITNESSES), engine);
     Coverage { missing, contradicted, freshness, figures }
 }
 

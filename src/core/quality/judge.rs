@@ -76,7 +76,7 @@ impl<'a> Judge<'a> {
         }
         let whole = coverage.is_complete() && doubt.is_none();
         let instead = (!whole).then(|| {
-            let (missing, _) = absent(signals, declared.needed.with(declared.optional).with(WITNESSES), now);
+            let (missing, _) = absent(signals, declared.all().with(WITNESSES), now);
             let lacking = missing.with(coverage.contradicted);
             let estimated = estimated(variant, 0).map(f64::from);
             let (usual, is_argument) = (usual.map(|(_, usual)| usual), known.sequences.is_some());

@@ -272,7 +272,7 @@ impl<'a> Judge<'a> {
             }
         }
         if worst >= Freshness::Stale {
-            missing = self.declared.needed;
+            missing = self.declared.required();
         }
         // A pod that has just become ready is scraped within the next few intervals, and shows histograms with its first requests.
         if (unmeasured || !missing.is_empty()) && Seconds::between(ready_since, self.now) > STALE_AT_LEAST {
@@ -293,7 +293,7 @@ impl<'a> Judge<'a> {
         seen.doubts.extend(doubt);
         seen.ranges = seen.ranges.with(&coverage.figures.into());
         pod.missing = pod.missing.with(coverage.missing);
-        pod.contradicted = pod.contradicted.with(coverage.contradicted.and(self.declared.needed));
+        pod.contradicted = pod.contradicted.with(coverage.contradicted.and(self.declared.required()));
         pod.worst = pod.worst.max(coverage.freshness.min(Freshness::Aging));
         pod.estimable &= instead.is_none_or(|instead| instead.is_enough(self.declared.needed));
         let load = Load::seen(signals, reading.recent, self.now).with(instead);

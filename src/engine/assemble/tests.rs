@@ -299,7 +299,7 @@ fn a_pod_all_of_whose_engines_sleep_is_not_ready_in_a_snapshot() {
     };
     let awake = |engine: &str| Series { engine: engine.into(), ..series("llama-0", "meta/llama", 0.5) };
     let phase = |series| {
-        let snapshot = assemble(&view(), Ok(Collected { series, ..Collected::default() }), now()).snapshot;
+        let snapshot = assembled(&view(), Ok(Collected { series, ..Collected::default() }), now());
         let state = snapshot.groups.into_values().next().unwrap().variants.swap_remove(0);
         (state.replicas[0].phase, state.scale.unwrap().ready.get())
     };
