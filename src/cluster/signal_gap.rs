@@ -15,8 +15,11 @@ const MAX_NAMES: usize = 2;
 /// One or two sentences on what is missing, then the likely cause, the next step, and who decides meanwhile.
 #[must_use]
 pub fn sentence(gap: &SignalGap, series: SeriesOf) -> String {
-    let SignalGap { pods, serving, missing, contradicted, .. } = gap;
+    let SignalGap { cause, pods, serving, missing, contradicted, warning, .. } = gap;
     let mut parts = Vec::new();
+    if let Some(warning) = warning {
+        parts.push(format!("the source's answer is not whole ({warning})"));
+    }
     if !missing.is_empty() {
         parts.push(format!("{pods} of {serving} serving pods lack {}", named(missing, series)));
     }
@@ -24,19 +27,36 @@ pub fn sentence(gap: &SignalGap, series: SeriesOf) -> String {
         let what = named(contradicted, series);
         parts.push(format!("on {pods} of {serving} serving pods other series contradict {what}"));
     }
-    if parts.is_empty() {
-        parts.push(format!("{pods} of {serving} serving pods are not measured"));
+    match cause {
+        GapCause::PodsNotListed => {
+            parts.push(format!("{pods} of {serving} serving pods are not in the list of pods"));
+        }
+        GapCause::NotLearned => parts.push(format!(
+            "the analyzer has not learned what a replica carries, from {serving} serving pods with every signal"
+        )),
+        GapCause::Asleep => {
+            parts.push(format!("{pods} pods are Ready and their engines sleep, beside {serving} that serve"));
+        }
+        _ if parts.is_empty() => parts.push(format!("{pods} of {serving} serving pods are not measured")),
+        _ => {}
     }
     let (cause, next) = advice(gap.cause);
-    let meanwhile = match gap.stand_in {
-        Some(analyzer) => {
-            format!("meanwhile the analyzer {} decides, about additions only", analyzer.as_str())
+    let meanwhile = meanwhile(gap);
+    format!("{}; likely cause: {cause}; next step: {next}; meanwhile {meanwhile}", parts.join(", and "))
+}
+
+/// Who decides until then, and what may happen.
+fn meanwhile(gap: &SignalGap) -> String {
+    match (gap.stand_in, gap.cause) {
+        (Some(analyzer), _) => format!("the analyzer {} decides, about additions only", analyzer.as_str()),
+        (None, GapCause::Asleep) => "these pods count as no capacity".to_owned(),
+        (None, GapCause::PartialSource | GapCause::PodsNotListed | GapCause::NotLearned) => {
+            "nothing is removed".to_owned()
         }
-        None => {
-            "meanwhile the pods that are measured decide, and those that are not count as loaded".to_owned()
-        }
-    };
-    format!("{}; likely cause: {cause}; next step: {next}; {meanwhile}", parts.join(", and "))
+        // More than half: what is measured stands for too little.
+        (None, _) if gap.pods > gap.serving / 2 => "nothing is removed".to_owned(),
+        (None, _) => "the pods that are measured decide, and those that are not count as loaded".to_owned(),
+    }
 }
 
 /// The likely cause and the next step.
@@ -62,6 +82,22 @@ const fn advice(cause: GapCause) -> (&'static str, &'static str) {
         GapCause::Contradicted => (
             "the engine or its exporter has stopped counting while it serves",
             "restart a pod of the variant and see whether its counters move again; then look for a fix of the engine",
+        ),
+        GapCause::PartialSource => (
+            "the metric source cut its answer or could not reach one of its stores",
+            "look at the warning, and at the stores and limits of the source",
+        ),
+        GapCause::PodsNotListed => (
+            "the labels of these pods do not match the target's selector, or the list of pods is behind",
+            "compare the pods of the scale target with its selector, and look at this program's log for its watch of pods",
+        ),
+        GapCause::NotLearned => (
+            "answers of one token, one request at a time, or no objective to size by",
+            "give the pods more than one request at a time, or choose an analyzer that need not learn, such as saturation",
+        ),
+        GapCause::Asleep => (
+            "somebody has put these engines to sleep",
+            "wake them through the engine's API, or remove their pods",
         ),
     }
 }
@@ -105,6 +141,7 @@ mod tests {
             missing: vec![Signal::TimeToFirstTokenCount],
             contradicted: Vec::new(),
             stand_in: Some(Analyzer::Saturation),
+            warning: None,
         };
         let told = sentence(&gap, names);
         for part in [
@@ -119,17 +156,62 @@ mod tests {
 
     #[test]
     fn a_gap_of_every_signal_fits_into_an_event() {
-        for cause in [
-            GapCause::NotScraped,
-            GapCause::UnknownEngine,
-            GapCause::SeriesDropped,
-            GapCause::EngineVersion,
-            GapCause::Contradicted,
-        ] {
+        for cause in GapCause::ALL {
             let (missing, contradicted) = (Signal::ALL.to_vec(), vec![Signal::EngineSteps]);
-            let gap = SignalGap { cause, pods: 1000, serving: 1000, missing, contradicted, stand_in: None };
+            let (stand_in, warning) = (None, None);
+            let gap =
+                SignalGap { cause, pods: 1000, serving: 1000, missing, contradicted, stand_in, warning };
             let told = sentence(&gap, names);
             assert!(told.len() < 1000, "{}: {told}", told.len());
+        }
+    }
+
+    #[test]
+    fn what_is_incomplete_without_a_missing_series_is_told_with_its_cause_and_not_as_measured() {
+        let gap = |cause, warning: Option<&str>| SignalGap {
+            cause,
+            pods: 2,
+            serving: 6,
+            missing: Vec::new(),
+            contradicted: Vec::new(),
+            stand_in: None,
+            warning: warning.map(Into::into),
+        };
+        let all = [
+            (
+                gap(GapCause::PartialSource, Some("store a is down")),
+                "the source's answer is not whole (store a is down); likely cause",
+                "meanwhile nothing is removed",
+            ),
+            (
+                gap(GapCause::PodsNotListed, None),
+                "2 of 6 serving pods are not in the list of pods; likely cause",
+                "meanwhile nothing is removed",
+            ),
+            (
+                gap(GapCause::NotLearned, None),
+                "the analyzer has not learned what a replica carries, from 6 serving pods with every signal; likely cause",
+                "meanwhile nothing is removed",
+            ),
+            (
+                gap(GapCause::Asleep, None),
+                "2 pods are Ready and their engines sleep, beside 6 that serve; likely cause",
+                "meanwhile these pods count as no capacity",
+            ),
+            (
+                SignalGap { pods: 6, ..gap(GapCause::NotScraped, None) },
+                "6 of 6 serving pods are not measured; likely cause",
+                "meanwhile nothing is removed",
+            ),
+            (
+                gap(GapCause::NotScraped, None),
+                "2 of 6 serving pods are not measured; likely cause",
+                "meanwhile the pods that are measured decide, and those that are not count as loaded",
+            ),
+        ];
+        for (gap, begins, ends) in all {
+            let told = sentence(&gap, names);
+            assert!(told.starts_with(begins) && told.ends_with(ends), "{told}");
         }
     }
 }

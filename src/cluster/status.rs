@@ -378,6 +378,7 @@ mod tests {
             missing: vec![Signal::Running],
             contradicted: Vec::new(),
             stand_in: None,
+            warning: None,
         });
         let before = first(&lacking);
         let complete = find(&before, SIGNALS_COMPLETE);
@@ -389,6 +390,31 @@ mod tests {
         assert_eq!(difference(&before, &after), Difference::Facts);
         let blind = first(&target(2, Reason::SourceDown, "held"));
         assert_eq!(find(&blind, SIGNALS_COMPLETE).status, "Unknown");
+    }
+
+    #[test]
+    fn a_source_that_answered_in_part_was_told_as_complete() {
+        for (cause, begins) in [
+            (GapCause::PartialSource, "the source's answer is not whole (a store is down);"),
+            (GapCause::PodsNotListed, "1 of 2 serving pods are not in the list of pods;"),
+            (GapCause::NotLearned, "the analyzer has not learned what a replica carries"),
+            (GapCause::Asleep, "1 pods are Ready and their engines sleep"),
+        ] {
+            let mut partly = target(2, Reason::Partial, "held");
+            partly.gap = Some(SignalGap {
+                cause,
+                pods: 1,
+                serving: 2,
+                missing: Vec::new(),
+                contradicted: Vec::new(),
+                stand_in: None,
+                warning: (cause == GapCause::PartialSource).then(|| "a store is down".into()),
+            });
+            let status = first(&partly);
+            let complete = find(&status, SIGNALS_COMPLETE);
+            assert_eq!((complete.status.as_str(), complete.reason.as_str()), ("False", cause.as_str()));
+            assert!(complete.message.starts_with(begins), "{}", complete.message);
+        }
     }
 
     #[test]

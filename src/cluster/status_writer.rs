@@ -322,7 +322,9 @@ fn signals_event(old: Said, new: Said) -> Option<Event> {
     let before = old.map(|(status, reason, _)| (status, reason));
     match (status.as_str(), before) {
         ("False", Some((old, because))) if old == "False" && because == reason => None,
-        ("False", _) => Some(event(EventType::Warning, &reason, &format!("signals are missing: {message}"))),
+        ("False", _) => {
+            Some(event(EventType::Warning, &reason, &format!("signals are incomplete: {message}")))
+        }
         ("True", Some((old, _))) if old == "False" => {
             Some(event(EventType::Normal, SIGNALS_COMPLETE, &message))
         }
@@ -337,7 +339,69 @@ fn event(type_: EventType, reason: &str, note: &str) -> Event {
 
 #[cfg(test)]
 mod tests {
+    use wva_core::decision::{GapCause, Reason, SignalGap, Target, Verdict};
+    use wva_core::report::LimitGap;
+    use wva_core::units::Replicas;
+
     use super::*;
+
+    /// What is told of a variant that lacks something because of `cause`, by a condition, and by an event after `old`.
+    fn told(
+        old: &VariantAutoscalingStatus,
+        cause: Option<GapCause>,
+        limit: Option<&LimitGap>,
+    ) -> (VariantAutoscalingStatus, Vec<(EventType, String, String)>) {
+        let gap = |cause| SignalGap {
+            cause,
+            pods: 1,
+            serving: 2,
+            missing: Vec::new(),
+            contradicted: Vec::new(),
+            stand_in: None,
+            warning: (cause == GapCause::PartialSource).then(|| "a store is down".into()),
+        };
+        let (desired, evidence) = (Replicas::new(2), Timestamp::UNIX_EPOCH);
+        let target = Target { desired, reason: Reason::Steady, message: "calm".into(), evidence };
+        let (model, verdict) = ("m".into(), Verdict::Target(target));
+        let (accelerator, current, gap) = (None, Some(Replicas::new(2)), cause.map(gap));
+        let decision = Decision { model, accelerator, current, verdict, gap };
+        let new = render(&decision, Some("chat"), 1, evidence, old, (|_| Vec::new(), limit));
+        let all = events(old, &new).into_iter();
+        let all = all.map(|event| (event.type_, event.reason, event.note.unwrap_or_default()));
+        (new, all.collect())
+    }
+
+    #[test]
+    fn each_turn_of_signals_complete_is_an_event_with_its_cause_and_what_stays_so_is_none() {
+        let (mut status, first) = told(&VariantAutoscalingStatus::default(), None, None);
+        assert!(first.is_empty(), "whole from the beginning: {first:?}");
+        for cause in GapCause::ALL {
+            let (next, events) = told(&status, Some(cause), None);
+            let [(EventType::Warning, reason, note)] = &events[..] else { panic!("{cause:?}: {events:?}") };
+            assert_eq!(reason, cause.as_str());
+            assert!(note.starts_with("signals are incomplete: "), "{note}");
+            assert!(told(&next, Some(cause), None).1.is_empty(), "{cause:?} again");
+            status = next;
+        }
+        let (_, partial) = told(&status, Some(GapCause::PartialSource), None);
+        assert!(partial[0].2.contains("a store is down"), "{partial:?}");
+        let (_, whole) = told(&status, None, None);
+        let [(EventType::Normal, reason, note)] = &whole[..] else { panic!("{whole:?}") };
+        assert_eq!((reason.as_str(), note.contains("every signal")), (SIGNALS_COMPLETE, true));
+    }
+
+    #[test]
+    fn a_limit_that_is_not_in_force_is_an_event_once_for_each_cause() {
+        let (calm, _) = told(&VariantAutoscalingStatus::default(), None, None);
+        let named = LimitGap::NotInInventory { accelerator: "H100".into() };
+        let (first, events) = told(&calm, None, Some(&LimitGap::NoInventory));
+        let [(EventType::Warning, reason, note)] = &events[..] else { panic!("{events:?}") };
+        assert_eq!((reason.as_str(), note.contains("no GPU of any node is known")), ("NoInventory", true));
+        assert!(told(&first, None, Some(&LimitGap::NoInventory)).1.is_empty());
+        let (second, events) = told(&first, None, Some(&named));
+        assert!(events[0].1 == "NotInInventory" && events[0].2.contains("H100"), "{events:?}");
+        assert!(told(&second, None, None).1.is_empty(), "the condition goes, and no event says so");
+    }
 
     fn changed(from: usize) -> Vec<Event> {
         vec![event(

@@ -66,7 +66,14 @@ fn make_clean(group: &mut ModelGroup, now: Timestamp) {
 pub(crate) fn remembered(memory: &VariantMemory, now: Timestamp) -> Cow<'_, VariantMemory> {
     let net = memory.safety_net;
     let ordered = memory.ordered_from.map(|(at, _)| at);
-    let own = [memory.target_since, memory.evidence, memory.blind_since, memory.withdrawn_at, ordered];
+    let own = [
+        memory.target_since,
+        memory.evidence,
+        memory.blind_since,
+        memory.unlisted_since,
+        memory.withdrawn_at,
+        ordered,
+    ];
     let all = own.into_iter().chain([net.grew, net.denied, memory.most_running.since()]);
     if memory.wanted.is_empty() && all.flatten().all(|at| at <= now) {
         return Cow::Borrowed(memory);
@@ -86,6 +93,7 @@ pub(crate) fn not_after(memory: &mut GroupMemory, now: Timestamp) {
     }
     if let Some(learned) = &mut memory.learned {
         learned.past.not_after(latest(now).into());
+        learned.unlearned.values_mut().for_each(|one| one.since = one.since.min(now));
     }
     memory.evidence.take_if(|evidence| evidence.is_after(latest(now)));
     memory.variants.values_mut().for_each(|variant| variant_not_after(variant, now));
@@ -98,6 +106,7 @@ fn variant_not_after(variant: &mut VariantMemory, now: Timestamp) {
         &mut variant.target_since,
         &mut variant.evidence,
         &mut variant.blind_since,
+        &mut variant.unlisted_since,
         &mut variant.withdrawn_at,
     ];
     for moment in own.into_iter().chain([&mut net.grew, &mut net.denied]) {

@@ -38,18 +38,18 @@ pub struct Decision {
     pub current: Option<Replicas>,
     /// The number, or why there is none.
     pub verdict: Verdict,
-    /// What the model's analyzer lacks; `None` while every signal that it reads is measured on every serving pod.
+    /// What the model's analyzers lack; `None` while every signal that they read is measured on every serving pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gap: Option<SignalGap>,
 }
 
-/// Signals that the model's analyzer reads and some serving pods of a variant do not show.
+/// What the model's analyzers do not know of a variant's pods, above all signals that they read and some of these do not show.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SignalGap {
     /// The likely cause.
     pub cause: GapCause,
-    /// Serving pods that lack a signal, at least 1.
+    /// Pods that the cause is about: those that lack a signal, are not listed, sleep, or, where nothing is learned, all that serve.
     pub pods: u32,
     /// Serving pods of the variant in all.
     pub serving: u32,
@@ -61,6 +61,9 @@ pub struct SignalGap {
     /// Who decides meanwhile, about additions only; `None` where the chosen analyzer goes on with the pods it can measure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stand_in: Option<Analyzer>,
+    /// What the source says of an answer that is not whole.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warning: Option<SmolStr>,
 }
 
 /// Why signals are missing, as far as what is there can tell.
@@ -77,9 +80,30 @@ pub enum GapCause {
     EngineVersion,
     /// What is shown contradicts itself: counters that stand still while requests run.
     Contradicted,
+    /// The source says that its answer is not whole: what is missing cannot be told from what is zero.
+    PartialSource,
+    /// The scale target counts Ready pods that are not listed: nothing is asked of them, and they may carry any load.
+    PodsNotListed,
+    /// Every signal is there, and after minutes of requests the analyzer has still not learned what a replica carries.
+    NotLearned,
+    /// Engines sleep: their pods are Ready and serve nobody.
+    Asleep,
 }
 
 impl GapCause {
+    /// All of them, in their order.
+    pub const ALL: [Self; 9] = [
+        Self::NotScraped,
+        Self::UnknownEngine,
+        Self::SeriesDropped,
+        Self::EngineVersion,
+        Self::Contradicted,
+        Self::PartialSource,
+        Self::PodsNotListed,
+        Self::NotLearned,
+        Self::Asleep,
+    ];
+
     /// The name that conditions and metrics show.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
@@ -89,6 +113,10 @@ impl GapCause {
             Self::SeriesDropped => "SeriesDropped",
             Self::EngineVersion => "EngineVersion",
             Self::Contradicted => "Contradicted",
+            Self::PartialSource => "PartialSource",
+            Self::PodsNotListed => "PodsNotListed",
+            Self::NotLearned => "NotLearned",
+            Self::Asleep => "Asleep",
         }
     }
 }

@@ -10,6 +10,7 @@ use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use smol_str::{SmolStr, format_smolstr};
 
+use crate::analyze::finding::Analyzer;
 use crate::analyze::queueing::learn::Parameters;
 use crate::analyze::rate;
 use crate::analyze::saturation_token::Knowledge;
@@ -20,7 +21,7 @@ use crate::by_name::ByName;
 use crate::decision::Reason;
 use crate::isolate::Failed;
 use crate::learn::{Past, Starts};
-use crate::model::{GroupId, VariantId};
+use crate::model::{GroupId, Role, VariantId};
 use crate::quality::Evidence;
 use crate::sequences::MostRunning;
 use crate::units::Replicas;
@@ -175,6 +176,9 @@ pub struct Learned {
     /// there was would have been enough.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stand_in_share: Option<f64>,
+    /// The roles about which the model's analyzer finds nothing although requests run.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub unlearned: BTreeMap<Role, Unlearned>,
     /// The throughput analyzer's.
     #[serde(skip_serializing_if = "is_default")]
     pub throughput: throughput::Memory,
@@ -187,6 +191,17 @@ pub struct Learned {
     /// What of this was known a while ago. Not kept over a restart.
     #[serde(skip_serializing_if = "is_default")]
     pub past: Box<Past<Analyzers>>,
+}
+
+/// That the model's analyzer finds nothing of a role although requests run: it does not know what a replica carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Unlearned {
+    /// Since when.
+    pub since: Timestamp,
+    /// Who decides meanwhile, about additions only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stand_in: Option<Analyzer>,
 }
 
 /// What the analyzers of capacity have learned from counters and gauges.
@@ -250,6 +265,9 @@ pub struct VariantMemory {
     /// What was asked for before the orders of the last minutes, and when the first of these was made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ordered_from: Option<(Timestamp, Replicas)>,
+    /// Since when the scale target counts Ready pods that are not listed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unlisted_since: Option<Timestamp>,
     /// When such orders were last withdrawn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub withdrawn_at: Option<Timestamp>,

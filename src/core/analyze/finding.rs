@@ -27,6 +27,12 @@ pub struct Finding {
 }
 
 impl Finding {
+    /// Of no variant it is known what a replica carries.
+    #[must_use]
+    pub fn is_silent(&self) -> bool {
+        self.variants.iter().all(|variant| variant.per_replica <= 0.0)
+    }
+
     /// The same with no more to spare than `cautious`, what was found with pods that are not measured as loaded as the busiest.
     #[must_use]
     pub fn sparing(mut self, cautious: &Self) -> Self {

@@ -209,6 +209,12 @@ impl Analyzer {
         }
     }
 
+    /// Its measure is how full caches are: where nobody knows that, it finds nothing missing.
+    #[must_use]
+    pub const fn measures_caches(self) -> bool {
+        matches!(self, Self::Saturation | Self::Throughput | Self::Weighted)
+    }
+
     /// Who may decide about additions where it cannot be measured, the best first.
     #[must_use]
     pub const fn stand_ins(self) -> &'static [Self] {

@@ -425,6 +425,12 @@ impl Asked {
         Self { request, states, findings, evidence, settled: Some(wanted), queue_lost: queue_lost(scene) }
     }
 
+    /// No analyzer knows what a replica carries.
+    pub(super) fn is_silent(&self) -> bool {
+        let silent = self.request.findings.iter().all(Finding::is_silent);
+        self.settled.as_ref().map_or(silent, |numbers| numbers.iter().all(Option::is_none))
+    }
+
     /// Puts the numbers of `plan` into the drafts of the members that are seen.
     pub(super) fn take(
         &self,

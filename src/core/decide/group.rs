@@ -40,6 +40,15 @@ pub(super) struct Wanting<'a> {
     pub(super) before: Option<&'a GroupMemory>,
 }
 
+/// What came of asking the analyzers.
+#[derive(Default)]
+struct Pass {
+    /// One has taken its look of the cycle.
+    looked: bool,
+    /// The roles about which the model's own was asked, each with whether it found nothing.
+    roles: Vec<(Role, bool)>,
+}
+
 /// What one group's decision leaves.
 pub(super) struct Decided {
     pub(super) decisions: Vec<(VariantId, Decision)>,
@@ -86,20 +95,55 @@ impl<'a> Wanting<'a> {
         self.saturated = saturated::find(self.scene, &members);
         self.steps = withdraw::withdraw(self.scene, &self.saturated, &mut members, &mut learned);
         self.stand_ins = stand_in::choose(self.scene, &mut members);
-        let (mut open, mut decides) = (Vec::new(), self.scene.analyzer);
+        if !self.stand_ins.is_empty() {
+            stand_in::ask_all(self.scene, &mut learned);
+        }
+        let first = self.steps.len();
+        let mut asked = self.pass(&members, &mut learned);
+        let unlearned = stand_in::choose_unlearned(self.scene, &mut members, &asked.roles, &mut learned);
+        if unlearned.is_empty() {
+            self.stand_ins.extend(stand_in::between_looks(self.scene, &asked.roles, &learned));
+        } else {
+            // Who has nothing to say is asked first at every look: so it learns, and says more one day.
+            self.stand_ins.extend(unlearned);
+            self.steps.truncate(first);
+            asked = self.pass(&members, &mut learned);
+        }
+        if asked.looked {
+            self.memory.cycle_at = Some(self.scene.now);
+        }
+        if self.scene.model.analyzer != Analyzer::Rate {
+            // Who decides by something else need not go on learning for it.
+            learned.rate = None;
+        }
+        if self.stand_ins.is_empty() {
+            learned.stand_in_share = None;
+        }
+        learned.keep(self.scene.now);
+        self.members = members;
+        self.memory.learned = Some(learned).filter(|learned| **learned != Learned::default());
+    }
+
+    /// Decides about each role of `members` by its analyzer; those of capacity are asked about all of them together.
+    fn pass(&mut self, members: &[Member<'a>], learned: &mut Learned) -> Pass {
+        let role = |member: &Member<'_>| member.state.variant.role;
+        let (mut pass, mut open, mut decides) = (Pass::default(), Vec::new(), self.scene.analyzer);
+        (self.drafts, self.asked) = (Vec::new(), None);
         for members in members.chunk_by(|one, next| role(one) == role(next)) {
             let Some(role) = members.first().map(role) else { continue };
             let saturated = self.saturated.iter().any(|(of, _)| *of == role);
             let analyzer = self.stand_in(role).unwrap_or(self.scene.analyzer);
             let scene = Scene { saturated, analyzer, ..self.scene };
-            let outcome = role::decide(scene, role, members, &mut learned);
+            let outcome = role::decide(scene, role, members, learned);
             if self.steps.is_empty() {
                 self.steps = outcome.steps;
             } else {
                 self.steps.extend(outcome.steps);
             }
-            if outcome.looked {
-                self.memory.cycle_at = Some(self.scene.now);
+            // The rate policy looks at every evaluation, and who stands in for it in another role once a cycle.
+            pass.looked |= outcome.looked && (analyzer != Analyzer::Rate || self.stand_ins.is_empty());
+            if analyzer == Analyzer::Rate && outcome.looked {
+                pass.roles.push((role, outcome.silent));
             }
             if let Some(state) = outcome.open {
                 open.push((role, state));
@@ -111,20 +155,15 @@ impl<'a> Wanting<'a> {
                 self.drafts.extend(outcome.drafts);
             }
         }
-        if self.scene.model.analyzer != Analyzer::Rate {
-            // Who decides by something else need not go on learning for it.
-            learned.rate = None;
-        }
-        if self.stand_ins.is_empty() {
-            learned.stand_in_share = None;
-        }
-        learned.keep(self.scene.now);
-        self.members = members;
         if !open.is_empty() {
-            let scene = self.scene.by(decides);
-            self.asked = capacity::ask(scene, &self.members, open, &mut learned, &mut self.steps);
+            let (scene, roles) = (self.scene.by(decides), open.clone());
+            self.asked = capacity::ask(scene, members, open, learned, &mut self.steps);
+            if !scene.is_stand_in() {
+                let silent = self.asked.as_ref().is_none_or(Asked::is_silent);
+                pass.roles.extend(roles.into_iter().map(|(role, _)| (role, silent)));
+            }
         }
-        self.memory.learned = Some(learned).filter(|learned| **learned != Learned::default());
+        pass
     }
 
     /// What is remembered of the evidence after this look.
@@ -149,7 +188,8 @@ impl<'a> Wanting<'a> {
     /// What the analyzer lacks of `member`'s pods.
     fn gap(&self, member: &Member<'_>) -> Option<SignalGap> {
         let role = member.state.variant.role;
-        stand_in::gap(self.scene, &self.members, member, self.stand_in(role))
+        let learned = self.memory.learned.as_deref();
+        stand_in::gap(self.scene, &self.members, member, (self.stand_in(role), learned))
     }
 
     /// Takes the numbers of an optimizer.
@@ -232,10 +272,12 @@ pub(super) fn decision(state: &VariantState, verdict: Verdict) -> Decision {
 fn publish(scene: Scene<'_>, member: &Member<'_>, draft: Draft) -> (Verdict, VariantMemory) {
     let (now, before) = (scene.now, &member.memory);
     let blind_since = draft.blind.then(|| before.blind_since.unwrap_or(now));
+    let unlisted_since = (member.unlisted() > 0).then(|| before.unlisted_since.unwrap_or(now));
     let Some(desired) = draft.number else {
         let since = before.blind_since.unwrap_or(now);
         let message = words::nothing_known(member, &draft.message);
-        let memory = VariantMemory { blind_since: Some(since), ..VariantMemory::clone(before) };
+        let memory =
+            VariantMemory { blind_since: Some(since), unlisted_since, ..VariantMemory::clone(before) };
         return (Verdict::Unknown(Unknown { cause: Cause::NothingKnown, message, since }), memory);
     };
     let moved = before.target != Some(desired);
@@ -250,6 +292,7 @@ fn publish(scene: Scene<'_>, member: &Member<'_>, draft: Draft) -> (Verdict, Var
         reason: if draft.blind { before.reason } else { Some(draft.reason) },
         message: if draft.blind { before.message.clone() } else { Some(draft.message.clone()) },
         blind_since,
+        unlisted_since,
         wanted: before.wanted.clone(),
         safety_net: before.safety_net,
         starts: before.starts.clone(),

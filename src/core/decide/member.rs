@@ -194,6 +194,11 @@ impl Member<'_> {
         withdrawn_at.is_some() && withdrawn_at == target_since && target < Some(self.scale.base())
     }
 
+    /// Ready pods that the scale target counts and that are not listed.
+    pub(super) fn unlisted(&self) -> u32 {
+        self.scale.ready.get().saturating_sub(self.seen.ready)
+    }
+
     /// The last change may still be on its way. A target that comes from the object's status has just been adopted.
     pub(super) fn patient(&self, now: Timestamp) -> bool {
         self.memory.target_since.is_none_or(|since| Seconds::between(since, now) <= TRANSITION_PATIENCE)

@@ -29,18 +29,16 @@ const ARRIVALS_MAX_AGE: f64 = 120.0;
 /// A variant that a limit has denied something is asked again after this time, seconds.
 const RETRY: f64 = 60.0;
 
-/// Looks at `members`, of which at least one is seen.
+/// Looks at `members`, of which at least one is seen; `None` while nothing is known of what arrives, or of what a replica carries.
 pub(super) fn look_and_move(
     scene: Scene<'_>,
     (role, state): (Role, State),
     members: &[Member<'_>],
     learned: &mut Learned,
     steps: &mut Vec<Step>,
-) -> Vec<Draft> {
+) -> Option<Vec<Draft>> {
     let removal = Removal::new(scene, members);
-    let Some((answer, finding)) = ask(scene, (role, state), &removal, learned, steps) else {
-        return members.iter().map(|member| unknown(scene, state, member)).collect();
-    };
+    let (answer, finding) = ask(scene, (role, state), &removal, learned, steps)?;
     let finding = removal.told(&finding);
     let view = View { scene, state, answer: &answer, finding: &finding };
     let drafts =
@@ -49,7 +47,7 @@ pub(super) fn look_and_move(
     for (member, draft) in members.iter().zip(&drafts) {
         steps.push(Step::new(Stage::Target, Some(member.name()), draft.message.clone()));
     }
-    drafts
+    Some(drafts)
 }
 
 /// While nothing serves, the requests that the gateway holds may ask for more than `drafts` do.
@@ -275,7 +273,7 @@ impl View<'_> {
 }
 
 /// Nothing is known yet of what arrives or of what a replica carries: what was promised stands.
-fn unknown(scene: Scene<'_>, state: State, member: &Member<'_>) -> Draft {
+pub(super) fn unknown(scene: Scene<'_>, state: State, member: &Member<'_>) -> Draft {
     if !member.active() {
         return zero::asleep(scene, member);
     }

@@ -19,6 +19,8 @@ pub(super) struct Decided {
     pub(super) steps: Vec<Step>,
     /// The analyzer has taken its look.
     pub(super) looked: bool,
+    /// It has, and has found nothing: it does not know what a replica carries, or what arrives.
+    pub(super) silent: bool,
     /// What the observations are worth to analyzers of capacity, which look at all roles together.
     pub(super) open: Option<State>,
 }
@@ -33,7 +35,7 @@ pub(super) fn decide(scene: Scene<'_>, role: Role, members: &[Member<'_>], learn
     // How good it is, what is found, and what becomes of each.
     let mut steps = Vec::with_capacity(2 + members.len());
     steps.push(words::quality_step(role, state, &seen));
-    let (mut looked, mut open) = (false, None);
+    let (mut looked, mut silent, mut open) = (false, false, None);
     let own_clock = scene.analyzer == Analyzer::Rate;
     let mut drafts = match state {
         State::Down => all(members, |member| hold_down(scene, member)),
@@ -43,7 +45,11 @@ pub(super) fn decide(scene: Scene<'_>, role: Role, members: &[Member<'_>], learn
         State::Partial | State::Aging | State::Estimated | State::Fresh if scene.due || own_clock => {
             looked = true;
             match scene.analyzer {
-                Analyzer::Rate => rate::look_and_move(scene, (role, state), members, learned, &mut steps),
+                Analyzer::Rate => {
+                    let drafts = rate::look_and_move(scene, (role, state), members, learned, &mut steps);
+                    silent = drafts.is_none();
+                    drafts.unwrap_or_else(|| all(members, |member| rate::unknown(scene, state, member)))
+                }
                 Analyzer::SaturationPercent => step::look_and_step(scene, state, members, &mut steps),
                 Analyzer::Threshold | Analyzer::Weighted => {
                     score::look_and_step(scene, state, members, &mut learned.bests, &mut steps)
@@ -59,7 +65,7 @@ pub(super) fn decide(scene: Scene<'_>, role: Role, members: &[Member<'_>], learn
     if own_clock && matches!(state, State::Zero | State::Starting) {
         rate::raise(scene, (role, state), members, learned, (&mut drafts, &mut steps));
     }
-    Decided { drafts, steps, looked, open }
+    Decided { drafts, steps, looked, silent, open }
 }
 
 fn all(members: &[Member<'_>], draft: impl Fn(&Member<'_>) -> Draft) -> Vec<Draft> {

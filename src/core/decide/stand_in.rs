@@ -1,71 +1,241 @@
-//! Who decides where the model's analyzer cannot be measured, and what is told of it: never stuck, and never silent.
+//! Who decides where the model's analyzer cannot, and what is told of it: never stuck, and never silent.
+
+use smol_str::SmolStr;
 
 use super::member::{Member, Scene};
 use crate::analyze::finding::{Analyzer, Finding, Totals};
 use crate::decision::{GapCause, SignalGap};
-use crate::memory::Learned;
+use crate::memory::{Learned, Unlearned};
 use crate::model::{Role, Utilisation};
-use crate::quality::{VariantSight, engines_of, look_at, shown};
-use crate::snapshot::{Phase, SourceHealth};
+use crate::quality::{STALE_AT_LEAST, VariantSight, engines_of, look_at, shown};
+use crate::snapshot::{Phase, Signal, SignalSet, SourceHealth};
+use crate::units::Seconds;
+
+#[cfg(test)]
+mod tests;
+
+/// An analyzer that is shown all it needs and has found nothing for this long, while requests run, will not by waiting. Two scrapes
+/// under load are enough for each of them, and slow ones come once a minute: three of these.
+const LEARNING: Seconds = Seconds::whole(180);
+
+/// Letters of a source's warning that are told.
+const WARNING: usize = 160;
+
+fn role(member: &Member<'_>) -> Role {
+    member.state.variant.role
+}
+
+fn is_of_one_role(one: &Member<'_>, next: &Member<'_>) -> bool {
+    role(one) == role(next)
+}
 
 /// The roles of which the model's analyzer can measure no pod although something is seen of them, or lacks an indispensable signal
 /// of every pod, each with the best analyzer that can. Their members are looked at anew, for that one. Analyzers of capacity look
 /// at all roles together, so they are replaced together.
 pub(super) fn choose<'a>(scene: Scene<'a>, members: &mut [Member<'a>]) -> Vec<(Role, Analyzer)> {
-    let role = |member: &Member<'a>| member.state.variant.role;
-    let by_role = |one: &Member<'a>, next: &Member<'a>| role(one) == role(next);
-    let indispensable = scene.analyzer.indispensable();
+    let (indispensable, measures_caches) = (scene.analyzer.indispensable(), scene.analyzer.measures_caches());
     let unmeasured = |members: &[Member<'a>]| {
         let active = || members.iter().filter(|member| member.active());
+        let mut loads = active().flat_map(|member| &member.seen.loads);
         active().any(|member| !member.seen.observations.is_empty())
-            && active().all(|member| !member.seen.loads.iter().any(|load| load.has(indispensable)))
+            && !loads.any(|load| load.has(indispensable) && (!measures_caches || load.knows_usage()))
     };
     let together = matches!(
         scene.analyzer,
         Analyzer::Saturation | Analyzer::Throughput | Analyzer::QueueingModel | Analyzer::Inferno
     );
-    let any = members.chunk_by(by_role).any(unmeasured);
+    let any = members.chunk_by(is_of_one_role).any(unmeasured);
     let mut chosen = Vec::new();
     if !any {
         return chosen;
     }
-    for members in members.chunk_by_mut(by_role) {
+    for members in members.chunk_by_mut(is_of_one_role) {
         let Some(role) = members.first().map(role).filter(|_| together || unmeasured(members)) else {
             continue;
         };
-        for analyzer in scene.analyzer.stand_ins() {
-            let declared = analyzer.declared(role);
-            let sights: Vec<VariantSight<'_>> = members
-                .iter()
-                .map(|member| look_at(member.state, declared, scene.evidence, scene.now))
-                .collect();
-            let last = scene.analyzer.stand_ins().last() == Some(analyzer);
-            if last || sights.iter().any(|sight| !sight.loads.is_empty()) {
-                members.iter_mut().zip(sights).for_each(|(member, sight)| member.seen.measured_by(sight));
-                chosen.push((role, *analyzer));
-                break;
+        chosen.extend(measure(scene, role, members).map(|analyzer| (role, analyzer)));
+    }
+    chosen
+}
+
+/// The best analyzer that can be measured instead of the model's own, with `members`, which are all of `role`, looked at anew for it.
+fn measure<'a>(scene: Scene<'a>, role: Role, members: &mut [Member<'a>]) -> Option<Analyzer> {
+    let stand_ins = scene.analyzer.stand_ins();
+    for analyzer in stand_ins {
+        let declared = analyzer.declared(role);
+        let sights: Vec<VariantSight<'_>> =
+            members.iter().map(|member| look_at(member.state, declared, scene.evidence, scene.now)).collect();
+        let last = stand_ins.last() == Some(analyzer);
+        let mut loads = sights.iter().flat_map(|sight| &sight.loads);
+        if last || loads.any(|load| load.suffices(declared.needed)) {
+            members.iter_mut().zip(sights).for_each(|(member, sight)| member.seen.measured_by(sight));
+            return Some(*analyzer);
+        }
+    }
+    None
+}
+
+/// The roles about which the model's analyzer has been asked and finds nothing, each with who decides meanwhile: at once where no pod
+/// shows all that it needs, so that nothing can be learned, and after [`LEARNING`] where they do. `asked` are the roles of this look,
+/// each with whether nothing was found; of the others what was so at the last look still is.
+pub(super) fn choose_unlearned<'a>(
+    scene: Scene<'a>,
+    members: &mut [Member<'a>],
+    asked: &[(Role, bool)],
+    learned: &mut Learned,
+) -> Vec<(Role, Analyzer)> {
+    learned.unlearned.retain(|of, _| members.iter().any(|member| role(member) == *of));
+    let mut chosen = Vec::new();
+    if asked.iter().all(|(_, silent)| !silent) && learned.unlearned.is_empty() {
+        return chosen;
+    }
+    for members in members.chunk_by_mut(is_of_one_role) {
+        let Some(role) = members.first().map(role) else { continue };
+        match asked.iter().find(|(of, _)| *of == role) {
+            Some((_, false)) => {
+                learned.unlearned.remove(&role);
             }
+            Some((_, true)) => {
+                let stand_in = unlearned(scene, role, members, learned);
+                chosen.extend(stand_in.map(|analyzer| (role, analyzer)));
+            }
+            None => {}
         }
     }
     chosen
 }
 
-/// What the model's analyzer lacks of the pods of `member`, one of `members`, and the likely cause.
+/// Who decides about `role`, about which the model's analyzer finds nothing.
+fn unlearned<'a>(
+    scene: Scene<'a>,
+    role: Role,
+    members: &mut [Member<'a>],
+    learned: &mut Learned,
+) -> Option<Analyzer> {
+    let lacks = lacks_signals(scene.analyzer.needed(role), members);
+    let known = learned.unlearned.get(&role).copied();
+    if known.is_none() && !lacks && !is_busy(members) {
+        return None;
+    }
+    let since = known.map_or(scene.now, |known| known.since);
+    let waited = !scene.compat.is_upstream() && Seconds::between(since, scene.now) >= LEARNING;
+    let stand_in = if lacks || waited { measure(scene, role, members) } else { None };
+    learned.unlearned.insert(role, Unlearned { since, stand_in });
+    if stand_in.is_some() {
+        ask_all(scene, learned);
+    }
+    stand_in
+}
+
+/// Where the model's analyzer never knew what a replica carries, nobody had another opinion of what there is: all that a stand-in
+/// finds missing is asked.
+pub(super) fn ask_all(scene: Scene<'_>, learned: &mut Learned) {
+    if !has_learned(scene.analyzer, learned) {
+        learned.stand_in_share.get_or_insert(1.0);
+    }
+}
+
+/// No Ready pod of `members` shows all that is `needed`, and some have served for long enough to be scraped.
+fn lacks_signals(needed: SignalSet, members: &[Member<'_>]) -> bool {
+    let active = || members.iter().filter(|member| member.active());
+    active().any(|member| member.seen.incomplete > 0)
+        && !active().flat_map(|member| &member.seen.loads).any(|load| load.has(needed))
+}
+
+/// A request runs or waits in a pod of `members`.
+fn is_busy(members: &[Member<'_>]) -> bool {
+    let pods = members.iter().flat_map(|member| &member.state.replicas);
+    let engines = pods.filter(|replica| replica.phase == Phase::Ready).flat_map(engines_of);
+    let mut gauges = engines.flat_map(|(_, signals)| {
+        [Signal::Running, Signal::Waiting].map(|gauge| signals.newest(gauge)).into_iter().flatten()
+    });
+    gauges.any(|newest| newest.value > 0.0)
+}
+
+/// `analyzer` once knew what a replica carries.
+fn has_learned(analyzer: Analyzer, learned: &Learned) -> bool {
+    match analyzer {
+        Analyzer::Rate => learned.rate.as_ref().is_some_and(|rate| {
+            rate.knowledge.variants.values().any(|variant| variant.fit.learned_at().is_some())
+        }),
+        Analyzer::QueueingModel | Analyzer::Inferno => !learned.queueing.is_empty(),
+        Analyzer::Throughput => learned.throughput.informative.is_some(),
+        Analyzer::Saturation | Analyzer::SaturationPercent | Analyzer::Threshold | Analyzer::Weighted => true,
+    }
+}
+
+/// Who stands in for the model's analyzer between two looks, as was found at the last one.
+pub(super) fn between_looks<'l>(
+    scene: Scene<'_>,
+    asked: &[(Role, bool)],
+    learned: &'l Learned,
+) -> impl Iterator<Item = (Role, Analyzer)> + 'l {
+    let stand_ins = scene.analyzer.stand_ins();
+    let looked: Vec<Role> = asked.iter().map(|(role, _)| *role).collect();
+    let of_last_look = learned.unlearned.iter().filter(move |(role, _)| !looked.contains(role));
+    of_last_look
+        .filter_map(|(role, one)| Some((*role, one.stand_in?)))
+        .filter(move |(_, analyzer)| stand_ins.contains(analyzer))
+}
+
+/// The analyzer has had its time and has not learned what a replica of `role` carries.
+fn has_not_learned(scene: Scene<'_>, role: Role, learned: Option<&Learned>) -> bool {
+    let known = learned.and_then(|learned| learned.unlearned.get(&role));
+    known.is_some_and(|known| Seconds::between(known.since, scene.now) >= LEARNING)
+}
+
+/// What is not known of the pods of `member`, one of `members`, and the likely cause.
 pub(super) fn gap(
     scene: Scene<'_>,
     members: &[Member<'_>],
     member: &Member<'_>,
-    stand_in: Option<Analyzer>,
+    (stand_in, learned): (Option<Analyzer>, Option<&Learned>),
 ) -> Option<SignalGap> {
     let seen = &member.seen;
-    if seen.incomplete == 0 || matches!(scene.group.source, SourceHealth::Down { .. }) {
+    let warning = match &scene.group.source {
+        SourceHealth::Down { .. } => return None,
+        SourceHealth::Partial { warnings } => {
+            Some(SmolStr::from_iter(warnings.join("; ").chars().take(WARNING)))
+        }
+        SourceHealth::Complete => None,
+    };
+    let unlisted = match member.memory.unlisted_since {
+        // The lists of pods and the counts of scale targets come one after the other.
+        Some(since) if Seconds::between(since, scene.now) >= STALE_AT_LEAST => member.unlisted(),
+        _ => 0,
+    };
+    let (cause, pods) = if warning.is_some() {
+        (GapCause::PartialSource, seen.incomplete)
+    } else if seen.incomplete > 0 {
+        (cause_of_missing(scene, members, member), seen.incomplete)
+    } else if unlisted > 0 {
+        (GapCause::PodsNotListed, unlisted)
+    } else if seen.ready > 0 && has_not_learned(scene, role(member), learned) {
+        (GapCause::NotLearned, seen.ready)
+    } else if seen.asleep > 0 {
+        (GapCause::Asleep, seen.asleep)
+    } else {
         return None;
-    }
+    };
+    Some(SignalGap {
+        cause,
+        pods,
+        serving: seen.ready.saturating_add(unlisted),
+        missing: seen.missing.iter().collect(),
+        contradicted: seen.contradicted.iter().collect(),
+        stand_in,
+        warning,
+    })
+}
+
+/// Why pods of `member`, one of `members`, do not show everything.
+fn cause_of_missing(scene: Scene<'_>, members: &[Member<'_>], member: &Member<'_>) -> GapCause {
+    let seen = &member.seen;
     let all = members.iter().flat_map(|member| &member.state.replicas);
     let engines = all.filter(|replica| replica.phase == Phase::Ready).flat_map(engines_of);
-    let needed = scene.model.analyzer.needed(member.state.variant.role);
+    let needed = scene.declared(role(member)).required();
     let known = shown(engines.map(|(_, signals)| signals), needed, scene.now);
-    let cause = if seen.missing.is_empty() {
+    if seen.missing.is_empty() {
         GapCause::Contradicted
     } else if known.is_empty() {
         GapCause::UnknownEngine
@@ -75,15 +245,7 @@ pub(super) fn gap(
         GapCause::EngineVersion
     } else {
         GapCause::SeriesDropped
-    };
-    Some(SignalGap {
-        cause,
-        pods: seen.incomplete,
-        serving: seen.ready,
-        missing: seen.missing.iter().collect(),
-        contradicted: seen.contradicted.iter().collect(),
-        stand_in,
-    })
+    }
 }
 
 /// The finding of a stand-in, which has another opinion of the same load than the analyzer it stands in for: what there was when it

@@ -135,7 +135,7 @@ pub(super) fn standing_in(scene: &Scene<'_>, finding: SmolStr) -> SmolStr {
         return finding;
     }
     let (own, analyzer) = (scene.model.analyzer.as_str(), scene.analyzer.as_str());
-    format_smolstr!("{own} lacks signals, so {analyzer} decides about additions only: {finding}")
+    format_smolstr!("{own} has nothing to decide by, so {analyzer} decides about additions only: {finding}")
 }
 
 /// The quantity that a finding's answer turns on.

@@ -81,6 +81,16 @@ impl<'a, A> Load<'a, A> {
         self.instead.is_none_or(|instead| instead.lacking.and(signals).is_empty())
     }
 
+    /// What is `needed` and not believed of it can be estimated.
+    pub(crate) fn suffices(&self, needed: SignalSet) -> bool {
+        self.instead.is_none_or(|instead| instead.is_enough(needed))
+    }
+
+    /// How full its cache is, is known or can be estimated.
+    pub(crate) fn knows_usage(&self) -> bool {
+        self.usage(|signal| self.newest(signal)).is_some()
+    }
+
     /// None of `signals` is missing or contradicted.
     fn shows(&self, signals: &[Signal]) -> bool {
         self.has(SignalSet::of(signals))

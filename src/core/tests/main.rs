@@ -8,6 +8,7 @@ mod analyzers;
 mod check;
 mod crowd;
 mod faults;
+mod gaps;
 mod guards;
 mod huge;
 mod limits;

@@ -50,7 +50,7 @@ fn a_snapshot_alone_is_decided_with_the_policy_and_the_memory_that_are_given() {
         let words = ["decide", path(&snapshot), "--memory", path(&memory), "--policy", "-"];
         wva_with(&words, policy).out
     };
-    assert!(decided("").contains("rate lacks signals"), "{}", decided(""));
+    assert!(decided("").contains("rate has nothing to decide by"), "{}", decided(""));
     assert!(decided(percent).contains("3 (ScaleUp)"), "{}", decided(percent));
     let calm = decided(
         "global: {default: {analyzer: saturation-percent, saturation: {kvSpareTrigger: 0.01, queueSpareTrigger: 0.5}}}",

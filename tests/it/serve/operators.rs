@@ -210,18 +210,20 @@ async fn metrics_show_the_published_numbers_and_nothing_that_is_not_known() {
 async fn a_variant_whose_analyzer_lacks_a_signal_is_told_by_a_metric() {
     let bed = Bed::new().await;
     let mut shown = Vec::new();
-    for lacks in [None, Some(false), Some(true)] {
+    let gaps = GapCause::ALL.map(|cause| Some(Some(cause)));
+    for lacks in [None, Some(None)].into_iter().chain(gaps) {
         let mut next = sample();
         let mut decision = target(5, Some(2), "2026-11-21T10:00:05Z");
         if let (Some(lacks), Verdict::Target(target)) = (lacks, &mut decision.verdict) {
             target.reason = Reason::Steady;
-            decision.gap = lacks.then(|| SignalGap {
-                cause: GapCause::SeriesDropped,
+            decision.gap = lacks.map(|cause| SignalGap {
+                cause,
                 pods: 2,
                 serving: 2,
                 missing: vec![Signal::Running],
                 contradicted: Vec::new(),
                 stand_in: None,
+                warning: None,
             });
         }
         next.decisions.insert(wva_core::VariantId::new("llm", "llama-a100"), decision);
@@ -230,7 +232,8 @@ async fn a_variant_whose_analyzer_lacks_a_signal_is_told_by_a_metric() {
         let own = |line: &&str| line.starts_with("wva_signals_complete{") && line.contains("\"llama-a100\"");
         shown.push(body.lines().find(own).and_then(|line| line.rsplit(' ').next()).map(str::to_owned));
     }
-    assert_eq!(shown, [None, Some("1".into()), Some("0".into())], "while nothing is measured nobody knows");
+    assert_eq!(shown[..2], [None, Some("1".into())], "while nothing is measured nobody knows");
+    assert_eq!(shown[2..], vec![Some("0".to_owned()); GapCause::ALL.len()], "whatever the cause is");
 }
 
 #[tokio::test]

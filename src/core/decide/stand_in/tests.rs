@@ -1,0 +1,46 @@
+//! What a stand-in asks beyond what there was.
+
+use std::collections::BTreeMap;
+
+use super::*;
+
+fn finding(demand: f64, anticipated: f64) -> Finding {
+    let totals = Totals { supply: anticipated, anticipated, demand, ..Totals::default() };
+    Finding {
+        analyzer: Analyzer::Saturation,
+        score: 1.0,
+        live: true,
+        total: totals.judged(0.8, 0.5),
+        roles: BTreeMap::from([(Role::Both, totals.judged(0.8, 0.5))]),
+        variants: Vec::new(),
+    }
+}
+
+/// What is missing by a stand-in, in all and of a role, of these demands in turn on a supply of 100.
+fn missing(demands: &[f64], learned: &mut Learned) -> Vec<f64> {
+    let mut beyond = |demand: &f64| {
+        let found = beyond(finding(*demand, 100.0), Utilisation { up: 0.8, down: 0.5 }, learned);
+        let of_role = found.roles[&Role::Both].required;
+        assert!((found.total.required - of_role).abs() < 1e-9);
+        found.total.required
+    };
+    demands.iter().map(&mut beyond).map(|missing| (missing * 1e6).round() / 1e6).collect()
+}
+
+#[test]
+fn a_stand_in_asks_only_for_what_is_beyond_what_there_was_when_it_began() {
+    // By its own measure 160 asks for 200. That was enough before: half of the demand counts, now and later.
+    let mut learned = Learned::default();
+    assert_eq!(missing(&[160.0, 160.0, 176.0, 120.0], &mut learned), [0.0, 0.0, 10.0, 0.0]);
+    assert_eq!(learned.stand_in_share, Some(0.5));
+    // Where it has nothing to add, all of it counts.
+    let mut learned = Learned::default();
+    assert_eq!(missing(&[40.0, 160.0], &mut learned), [0.0, 100.0]);
+    assert_eq!(missing(&[0.0], &mut Learned::default()), [0.0], "no demand at all");
+}
+
+#[test]
+fn where_nobody_had_an_opinion_before_all_that_a_stand_in_finds_is_asked() {
+    let mut learned = Learned { stand_in_share: Some(1.0), ..Learned::default() };
+    assert_eq!(missing(&[160.0], &mut learned), [100.0]);
+}
