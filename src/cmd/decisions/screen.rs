@@ -168,3 +168,56 @@ fn age(from: Timestamp, to: Timestamp) -> String {
         _ => format!("{} h {} min", seconds / 3600, seconds % 3600 / 60),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use wva_core::decision::{GapCause, Reason, SignalGap, Target};
+    use wva_core::units::Replicas;
+    use wva_core::{Decision, VariantId};
+
+    use super::*;
+
+    #[test]
+    fn what_the_analyzer_lacks_is_told_on_the_screen_before_what_the_source_answered() {
+        let at = Timestamp::UNIX_EPOCH;
+        let gap = SignalGap {
+            cause: GapCause::NotLearned,
+            pods: 2,
+            serving: 2,
+            missing: Vec::new(),
+            contradicted: Vec::new(),
+            stand_in: None,
+            warning: None,
+        };
+        let (desired, message) = (Replicas::new(2), "held".into());
+        let target = Target { desired, reason: Reason::Steady, message, evidence: at };
+        let decision = Decision {
+            model: "m".into(),
+            accelerator: None,
+            current: Some(desired),
+            verdict: Verdict::Target(target),
+            gap: Some(gap.clone()),
+        };
+        let mut told = Explanation {
+            variant: VariantId::new("llm", "chat"),
+            origin: "a file".into(),
+            at,
+            recorded_by: None,
+            decision,
+            recorded: None,
+            steps: Vec::new(),
+            violations: Vec::new(),
+            dropped: Vec::new(),
+            source: Some(SourceHealth::Complete),
+            pods: Vec::new(),
+            scheduler_sample: None,
+            ahead: Vec::new(),
+        };
+        let text = screen(&told);
+        let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let line = format!("signals NotLearned: {} source answered in full", sentence(&gap, series_of));
+        assert!(words(&text).contains(&words(&line)), "{text}");
+        told.decision.gap = None;
+        assert!(!screen(&told).contains("signals"), "nothing is missing");
+    }
+}

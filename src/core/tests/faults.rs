@@ -1,14 +1,17 @@
 //! Faults of signals in the closed loop: what the fault matrix holds analyzers to, and that its comparison tells.
 
+use std::time::Duration;
+
 use crate::support::cases;
 use crate::support::matrix;
-use crate::support::matrix::cases::{Case, Hardware, Load, MAX_REPLICAS, View};
+use crate::support::matrix::cases::{Case, END, Hardware, Load, MAX_REPLICAS, View};
 use crate::support::matrix::compare::{Comparison, Timeline};
-use crate::support::matrix::{Cell, signals};
+use crate::support::matrix::{Cell, policies, signals};
 use proptest::prelude::*;
 use proptest::sample::select;
 use wva_core::analyze::finding::Analyzer;
-use wva_core::sim::{FaultKind, FaultShare, FaultSignals};
+use wva_core::model::Role;
+use wva_core::sim::{Fault, FaultKind, FaultShare, FaultSignals};
 use wva_core::snapshot::Signal;
 
 #[test]
@@ -26,6 +29,37 @@ fn policies_that_look_at_nothing_do_not_pass_the_comparison_of_the_fault_matrix(
         assert!(!passes(&|_| Timeline::fixed(replicas)), "static:{replicas} passes");
     }
     assert!(!passes(&Timeline::without_removals), "a policy that never removes passes");
+}
+
+/// What of all pods is gone from the first second to the last.
+fn never_shown(signal: Signal) -> Fault {
+    let (kind, signals, share) = (FaultKind::Gone, FaultSignals::Of(signal), FaultShare::AllPods);
+    Fault { kind, signals, share, from: Duration::ZERO, until: END }
+}
+
+#[test]
+fn a_needed_signal_that_no_pod_ever_shows_keeps_no_saturated_fleet_as_small_as_it_was() {
+    let mut wrong = Vec::new();
+    for analyzer in Analyzer::ALL {
+        for hardware in [Hardware::Sequences, Hardware::Kv] {
+            let case = Case { load: Load::Saturating, hardware, view: View::Prometheus };
+            let own =
+                Cell { analyzer, ..cell(FaultSignals::All, FaultKind::Gone, FaultShare::AllPods, case) };
+            let free = own.free();
+            for signal in analyzer.needed(Role::Both).iter() {
+                let controller = policies::controller(analyzer, case.view);
+                let run = matrix::play(case, &controller, &[never_shown(signal)], 1);
+                let bent = Timeline::new(&run, case.replicas());
+                let grown = bent.asked.iter().copied().max();
+                let removed = bent.lowered_below(&free);
+                if grown <= Some(case.replicas()) || removed > 1 {
+                    let (name, case) = (analyzer.as_str(), case.name());
+                    wrong.push(format!("{name} without {signal:?}, {case}: {grown:?}, {removed} fewer"));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
 /// The rate policy with a fault.

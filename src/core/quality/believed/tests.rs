@@ -127,6 +127,58 @@ fn seen<'a>(
     look_at(state, analyzer.declared(Role::Both), Some(evidence), at(second))
 }
 
+/// What is not believed of an engine that was scraped at these seconds and shows `shows`.
+fn contradicted_at(seconds: &[i64], shows: Shows) -> SignalSet {
+    let mut signals = Signals::default();
+    for signal in Signal::ALL {
+        let shown =
+            |second: &i64| shows(signal, *second as f64).map(|value| Sample { at: at(*second), value });
+        signals.add(signal, seconds.iter().filter_map(shown));
+    }
+    let now = at(*seconds.last().unwrap());
+    seen_and_remembered(Analyzer::Rate, &with_pod(signals), &Evidence::default(), now).0
+}
+
+#[test]
+fn counters_that_stand_still_are_contradicted_after_three_scrapes_and_half_a_minute_and_not_before() {
+    let still: Shows = |signal, second| healthy(signal, if signal.is_counter() { 100.0 } else { second });
+    for calm in [&[0, 30][..], &[0, 45], &[0, 14, 29], &[0, 5, 10, 15, 20, 25, 29]] {
+        assert_eq!(contradicted_at(calm, still), SignalSet::NONE, "{calm:?}");
+    }
+    for long in [&[0, 15, 30][..], &[0, 5, 10, 15, 20, 25, 30]] {
+        let found = contradicted_at(long, still);
+        assert!(found.has(Signal::GenerationTokens) && found.has(Signal::EngineSteps), "{long:?}");
+    }
+    // Nothing runs, and nothing has to move.
+    let idle: Shows =
+        |signal, _| healthy(signal, 100.0).map(|value| if signal == Signal::Running { 0.0 } else { value });
+    assert_eq!(contradicted_at(&[0, 15, 30, 45], idle), SignalSet::NONE);
+}
+
+#[test]
+fn of_a_histogram_half_of_which_moves_both_are_contradicted_from_three_requests_on() {
+    fn halves(signal: Signal, second: f64, [sum, count]: [f64; 2]) -> Option<f64> {
+        match signal {
+            Signal::RequestPromptTokensSum => Some(1000.0 + sum * second),
+            Signal::RequestPromptTokensCount => Some(10.0 + count * second),
+            _ => healthy(signal, second),
+        }
+    }
+    let both = SignalSet::of(&[Signal::RequestPromptTokensSum, Signal::RequestPromptTokensCount]);
+    let found = |shows: Shows| contradicted_at(&[0, 15, 30], shows).and(both);
+    assert_eq!(found(|signal, second| halves(signal, second, [0.0, 0.1])), both, "three that have no size");
+    assert_eq!(
+        found(|signal, second| halves(signal, second, [0.0, 0.09])),
+        SignalSet::NONE,
+        "fewer may be cut"
+    );
+    assert_eq!(found(|signal, second| halves(signal, second, [10.0, 0.0])), both, "sizes of nobody");
+    assert_eq!(found(|signal, second| halves(signal, second, [0.0, 0.0])), SignalSet::NONE, "none came");
+    // One that falls alone was begun anew alone.
+    assert_eq!(found(|signal, second| halves(signal, second, [-10.0, 0.0])), both);
+    assert_eq!(found(|signal, second| halves(signal, second, [-10.0, -0.1])), SignalSet::NONE, "a restart");
+}
+
 #[test]
 fn a_cache_that_looks_twice_as_full_beside_the_same_requests_is_estimated_by_these() {
     let evidence = remembered(Analyzer::SaturationPercent);

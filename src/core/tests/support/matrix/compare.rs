@@ -90,6 +90,17 @@ impl Timeline {
         self.asked[seconds(FAULT_UNTIL) - seconds(FAULT_FROM)]
     }
 
+    /// The most replicas by which a removal left fewer than `free` has, a little sooner or later.
+    pub(crate) fn lowered_below(&self, free: &Self) -> u32 {
+        let least = Reference::new(free, &[]).least;
+        let (mut most, mut fewer) = (0, 0);
+        for (number, least) in self.asked.iter().zip(least) {
+            most = most.max(*number);
+            fewer = if *number < most { fewer.max(least.saturating_sub(*number)) } else { fewer };
+        }
+        fewer
+    }
+
     /// Replica-seconds asked for.
     fn spent(&self) -> f64 {
         self.asked.iter().map(|number| f64::from(*number)).sum()
