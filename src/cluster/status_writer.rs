@@ -339,6 +339,7 @@ fn event(type_: EventType, reason: &str, note: &str) -> Event {
 
 #[cfg(test)]
 mod tests {
+    use jiff::Timestamp;
     use wva_core::decision::{GapCause, Reason, SignalGap, Target, Verdict};
     use wva_core::report::LimitGap;
     use wva_core::units::Replicas;
@@ -346,7 +347,7 @@ mod tests {
     use super::*;
 
     /// What is told of a variant that lacks something because of `cause`, by a condition, and by an event after `old`.
-    fn told(
+    fn turn(
         old: &VariantAutoscalingStatus,
         cause: Option<GapCause>,
         limit: Option<&LimitGap>,
@@ -373,34 +374,34 @@ mod tests {
 
     #[test]
     fn each_turn_of_signals_complete_is_an_event_with_its_cause_and_what_stays_so_is_none() {
-        let (mut status, first) = told(&VariantAutoscalingStatus::default(), None, None);
+        let (mut status, first) = turn(&VariantAutoscalingStatus::default(), None, None);
         assert!(first.is_empty(), "whole from the beginning: {first:?}");
         for cause in GapCause::ALL {
-            let (next, events) = told(&status, Some(cause), None);
+            let (next, events) = turn(&status, Some(cause), None);
             let [(EventType::Warning, reason, note)] = &events[..] else { panic!("{cause:?}: {events:?}") };
             assert_eq!(reason, cause.as_str());
             assert!(note.starts_with("signals are incomplete: "), "{note}");
-            assert!(told(&next, Some(cause), None).1.is_empty(), "{cause:?} again");
+            assert!(turn(&next, Some(cause), None).1.is_empty(), "{cause:?} again");
             status = next;
         }
-        let (_, partial) = told(&status, Some(GapCause::PartialSource), None);
+        let (_, partial) = turn(&status, Some(GapCause::PartialSource), None);
         assert!(partial[0].2.contains("a store is down"), "{partial:?}");
-        let (_, whole) = told(&status, None, None);
+        let (_, whole) = turn(&status, None, None);
         let [(EventType::Normal, reason, note)] = &whole[..] else { panic!("{whole:?}") };
         assert_eq!((reason.as_str(), note.contains("every signal")), (SIGNALS_COMPLETE, true));
     }
 
     #[test]
     fn a_limit_that_is_not_in_force_is_an_event_once_for_each_cause() {
-        let (calm, _) = told(&VariantAutoscalingStatus::default(), None, None);
+        let (calm, _) = turn(&VariantAutoscalingStatus::default(), None, None);
         let named = LimitGap::NotInInventory { accelerator: "H100".into() };
-        let (first, events) = told(&calm, None, Some(&LimitGap::NoInventory));
+        let (first, events) = turn(&calm, None, Some(&LimitGap::NoInventory));
         let [(EventType::Warning, reason, note)] = &events[..] else { panic!("{events:?}") };
         assert_eq!((reason.as_str(), note.contains("no GPU of any node is known")), ("NoInventory", true));
-        assert!(told(&first, None, Some(&LimitGap::NoInventory)).1.is_empty());
-        let (second, events) = told(&first, None, Some(&named));
+        assert!(turn(&first, None, Some(&LimitGap::NoInventory)).1.is_empty());
+        let (second, events) = turn(&first, None, Some(&named));
         assert!(events[0].1 == "NotInInventory" && events[0].2.contains("H100"), "{events:?}");
-        assert!(told(&second, None, None).1.is_empty(), "the condition goes, and no event says so");
+        assert!(turn(&second, None, None).1.is_empty(), "the condition goes, and no event says so");
     }
 
     fn changed(from: usize) -> Vec<Event> {

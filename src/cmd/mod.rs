@@ -87,7 +87,7 @@ fn run<E: Into<anyhow::Error>>(work: impl Future<Output = Result<(), E>>) -> Exi
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
+    use tokio::time::Instant;
 
     use super::*;
 

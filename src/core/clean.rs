@@ -93,7 +93,7 @@ pub(crate) fn not_after(memory: &mut GroupMemory, now: Timestamp) {
     }
     if let Some(learned) = &mut memory.learned {
         learned.past.not_after(latest(now).into());
-        learned.unlearned.values_mut().for_each(|one| one.since = one.since.min(now));
+        learned.unlearned.values_mut().for_each(|role| role.since = role.since.min(now));
     }
     memory.evidence.take_if(|evidence| evidence.is_after(latest(now)));
     memory.variants.values_mut().for_each(|variant| variant_not_after(variant, now));

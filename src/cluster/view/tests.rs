@@ -1,8 +1,9 @@
 //! What is joined to what, and what costs nobody else.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use jiff::Timestamp;
+use tokio::time::Instant;
 use wva_core::decision::{Cause, Verdict};
 use wva_core::model::{Bounds, Role, TargetRef};
 use wva_core::snapshot::{Sample, Scale, Signal, Template};

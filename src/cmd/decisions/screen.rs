@@ -198,7 +198,7 @@ mod tests {
             verdict: Verdict::Target(target),
             gap: Some(gap.clone()),
         };
-        let mut told = Explanation {
+        let mut explanation = Explanation {
             variant: VariantId::new("llm", "chat"),
             origin: "a file".into(),
             at,
@@ -213,11 +213,11 @@ mod tests {
             scheduler_sample: None,
             ahead: Vec::new(),
         };
-        let text = screen(&told);
+        let text = screen(&explanation);
         let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
         let line = format!("signals NotLearned: {} source answered in full", sentence(&gap, series_of));
         assert!(words(&text).contains(&words(&line)), "{text}");
-        told.decision.gap = None;
-        assert!(!screen(&told).contains("signals"), "nothing is missing");
+        explanation.decision.gap = None;
+        assert!(!screen(&explanation).contains("signals"), "nothing is missing");
     }
 }

@@ -6,8 +6,7 @@ use smol_str::{SmolStr, ToSmolStr};
 use super::group::Wanting;
 use super::member::{Draft, Member, Scene};
 use super::role::newest;
-use super::sequences::parameters;
-use super::{latency, stand_in, words};
+use super::{latency, sequences, stand_in, words};
 use crate::analyze::finding::{Analyzer, Finding};
 use crate::analyze::reads::{self, Reads};
 use crate::analyze::saturation_token::{
@@ -25,7 +24,7 @@ use crate::report::{Direction, Side, Stage, Step, Turn, Value};
 use crate::snapshot::{Signal, VariantState};
 use crate::units::{Replicas, Requests, Seconds, Tokens, whole};
 
-/// How long an analyzer that says nothing may still speak against a removal, in cycles. Source: algorithm reference §4.5.
+/// Cycles in which an analyzer that says nothing may still speak against a removal. Source: algorithm reference §4.5.
 const LIVE_CYCLES: f64 = 3.0;
 
 /// A model that waits for an optimizer.
@@ -236,7 +235,7 @@ fn find(question: Question<'_, '_, '_>, analyzer: Analyzer, learned: &mut Learne
 
 fn tokens(question: Question<'_, '_, '_>, learned: &mut Learned) -> Finding {
     let Question { scene, score, utilisation, seen } = question;
-    let parameters: Vec<_> = seen.iter().map(|one| parameters(scene, one.member)).collect();
+    let parameters: Vec<_> = seen.iter().map(|one| sequences::parameters(scene, one.member)).collect();
     let variants: Vec<_> =
         seen.iter().zip(&parameters).map(|(one, own)| variant_input(one, own.as_deref())).collect();
     let mut replicas = Vec::new();

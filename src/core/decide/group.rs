@@ -99,17 +99,17 @@ impl<'a> Wanting<'a> {
             stand_in::ask_all(self.scene, &mut learned);
         }
         let first = self.steps.len();
-        let mut asked = self.pass(&members, &mut learned);
-        let unlearned = stand_in::choose_unlearned(self.scene, &mut members, &asked.roles, &mut learned);
+        let mut pass = self.pass(&members, &mut learned);
+        let unlearned = stand_in::choose_unlearned(self.scene, &mut members, &pass.roles, &mut learned);
         if unlearned.is_empty() {
-            self.stand_ins.extend(stand_in::between_looks(self.scene, &asked.roles, &learned));
+            self.stand_ins.extend(stand_in::between_looks(self.scene, &pass.roles, &learned));
         } else {
             // Who has nothing to say is asked first at every look: so it learns, and says more one day.
             self.stand_ins.extend(unlearned);
             self.steps.truncate(first);
-            asked = self.pass(&members, &mut learned);
+            pass = self.pass(&members, &mut learned);
         }
-        if asked.looked {
+        if pass.looked {
             self.memory.cycle_at = Some(self.scene.now);
         }
         if self.scene.model.analyzer != Analyzer::Rate {

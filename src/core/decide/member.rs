@@ -86,7 +86,7 @@ impl<'a> Scene<'a> {
     pub(super) fn declared(&self, role: Role) -> Declared {
         let own = self.analyzer.declared(role);
         let beside: &[Beside] = if self.is_stand_in() { &[] } else { &self.model.beside };
-        beside.iter().fold(own, |all, one| all.with(one.analyzer, role))
+        beside.iter().fold(own, |all, next| all.with(next.analyzer, role))
     }
 
     /// The same, decided by `analyzer`.

@@ -49,19 +49,26 @@ pub(super) fn look_and_step(
     members.iter().map(&mut draft).collect()
 }
 
-/// Fewer only if that would do with the pods that are not measured as loaded as the busiest that is.
+/// Fewer only if that would do with the engines that have no score as loaded as the busiest that has one: those of pods that are not
+/// measured, and those whose cache or queue is not known.
 fn cautious(scene: Scene<'_>, state: State, member: &Member<'_>, scored: Scored) -> Scored {
-    let unmeasured = member.seen.unmeasured().saturating_mul(member.seen.engines_a_pod.max(1));
-    if state != State::Estimated || unmeasured == 0 || scored.wanted >= member.scale.base() {
+    let base = member.scale.base();
+    let of_pods = member.seen.unmeasured().saturating_mul(member.seen.engines_a_pod.max(1));
+    let of_pods = if state == State::Estimated { of_pods } else { 0 };
+    let unscored = member.seen.loads.len().saturating_sub(scored.each.len());
+    let unscored = unscored.saturating_add(usize::try_from(of_pods).unwrap_or(usize::MAX));
+    if unscored == 0 || scored.wanted >= base {
         return scored;
     }
+    let Some(busiest) = scored.each.iter().copied().reduce(f64::max) else {
+        return Scored { wanted: base, ..scored };
+    };
     let rules = scene.model.scoring;
     let steps = Steps { up: rules.up, down: rules.down, more: rules.more, fewer: rules.fewer };
-    let busiest = scored.each.iter().copied().fold(0.0, f64::max);
-    let copies = std::iter::repeat_n(busiest, usize::try_from(unmeasured).unwrap_or(usize::MAX));
+    let copies = std::iter::repeat_n(busiest, unscored);
     let all = scored.each.iter().copied().chain(copies).collect();
-    let wanted = step(all, member.scale.base(), member.state.variant.bounds, steps).wanted;
-    Scored { wanted: scored.wanted.max(wanted.min(member.scale.base())), ..scored }
+    let wanted = step(all, base, member.state.variant.bounds, steps).wanted;
+    Scored { wanted: scored.wanted.max(wanted.min(base)), ..scored }
 }
 
 /// Takes in what every engine does before any is compared with the best: the order of variants does not matter.

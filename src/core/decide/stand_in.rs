@@ -25,8 +25,8 @@ fn role(member: &Member<'_>) -> Role {
     member.state.variant.role
 }
 
-fn is_of_one_role(one: &Member<'_>, next: &Member<'_>) -> bool {
-    role(one) == role(next)
+fn is_of_one_role(first: &Member<'_>, next: &Member<'_>) -> bool {
+    role(first) == role(next)
 }
 
 /// The roles of which the model's analyzer can measure no pod although something is seen of them, or lacks an indispensable signal
@@ -76,22 +76,22 @@ fn measure<'a>(scene: Scene<'a>, role: Role, members: &mut [Member<'a>]) -> Opti
 }
 
 /// The roles about which the model's analyzer has been asked and finds nothing, each with who decides meanwhile: at once where no pod
-/// shows all that it needs, so that nothing can be learned, and after [`LEARNING`] where they do. `asked` are the roles of this look,
+/// shows all that it needs, so that nothing can be learned, and after [`LEARNING`] where they do. `looks` are the roles of this look,
 /// each with whether nothing was found; of the others what was so at the last look still is.
 pub(super) fn choose_unlearned<'a>(
     scene: Scene<'a>,
     members: &mut [Member<'a>],
-    asked: &[(Role, bool)],
+    looks: &[(Role, bool)],
     learned: &mut Learned,
 ) -> Vec<(Role, Analyzer)> {
     learned.unlearned.retain(|of, _| members.iter().any(|member| role(member) == *of));
     let mut chosen = Vec::new();
-    if asked.iter().all(|(_, silent)| !silent) && learned.unlearned.is_empty() {
+    if looks.iter().all(|(_, silent)| !silent) && learned.unlearned.is_empty() {
         return chosen;
     }
     for members in members.chunk_by_mut(is_of_one_role) {
         let Some(role) = members.first().map(role) else { continue };
-        match asked.iter().find(|(of, _)| *of == role) {
+        match looks.iter().find(|(of, _)| *of == role) {
             Some((_, false)) => {
                 learned.unlearned.remove(&role);
             }
@@ -167,14 +167,14 @@ fn has_learned(analyzer: Analyzer, learned: &Learned) -> bool {
 /// Who stands in for the model's analyzer between two looks, as was found at the last one.
 pub(super) fn between_looks<'l>(
     scene: Scene<'_>,
-    asked: &[(Role, bool)],
+    looks: &[(Role, bool)],
     learned: &'l Learned,
 ) -> impl Iterator<Item = (Role, Analyzer)> + 'l {
     let stand_ins = scene.analyzer.stand_ins();
-    let looked: Vec<Role> = asked.iter().map(|(role, _)| *role).collect();
+    let looked: Vec<Role> = looks.iter().map(|(role, _)| *role).collect();
     let of_last_look = learned.unlearned.iter().filter(move |(role, _)| !looked.contains(role));
     of_last_look
-        .filter_map(|(role, one)| Some((*role, one.stand_in?)))
+        .filter_map(|(role, unlearned)| Some((*role, unlearned.stand_in?)))
         .filter(move |(_, analyzer)| stand_ins.contains(analyzer))
 }
 
@@ -191,7 +191,7 @@ pub(super) fn gap(
     member: &Member<'_>,
     (stand_in, learned): (Option<Analyzer>, Option<&Learned>),
 ) -> Option<SignalGap> {
-    let seen = &member.seen;
+    let sight = &member.seen;
     let warning = match &scene.group.source {
         SourceHealth::Down { .. } => return None,
         SourceHealth::Partial { warnings } => {
@@ -205,24 +205,24 @@ pub(super) fn gap(
         _ => 0,
     };
     let (cause, pods) = if warning.is_some() {
-        (GapCause::PartialSource, seen.incomplete)
-    } else if seen.incomplete > 0 {
-        (cause_of_missing(scene, members, member), seen.incomplete)
+        (GapCause::PartialSource, sight.incomplete)
+    } else if sight.incomplete > 0 {
+        (cause_of_missing(scene, members, member), sight.incomplete)
     } else if unlisted > 0 {
         (GapCause::PodsNotListed, unlisted)
-    } else if seen.ready > 0 && has_not_learned(scene, role(member), learned) {
-        (GapCause::NotLearned, seen.ready)
-    } else if seen.asleep > 0 {
-        (GapCause::Asleep, seen.asleep)
+    } else if sight.ready > 0 && has_not_learned(scene, role(member), learned) {
+        (GapCause::NotLearned, sight.ready)
+    } else if sight.asleep > 0 {
+        (GapCause::Asleep, sight.asleep)
     } else {
         return None;
     };
     Some(SignalGap {
         cause,
         pods,
-        serving: seen.ready.saturating_add(unlisted),
-        missing: seen.missing.iter().collect(),
-        contradicted: seen.contradicted.iter().collect(),
+        serving: sight.ready.saturating_add(unlisted),
+        missing: sight.missing.iter().collect(),
+        contradicted: sight.contradicted.iter().collect(),
         stand_in,
         warning,
     })
@@ -230,18 +230,18 @@ pub(super) fn gap(
 
 /// Why pods of `member`, one of `members`, do not show everything.
 fn cause_of_missing(scene: Scene<'_>, members: &[Member<'_>], member: &Member<'_>) -> GapCause {
-    let seen = &member.seen;
+    let sight = &member.seen;
     let all = members.iter().flat_map(|member| &member.state.replicas);
     let engines = all.filter(|replica| replica.phase == Phase::Ready).flat_map(engines_of);
     let needed = scene.declared(role(member)).required();
     let known = shown(engines.map(|(_, signals)| signals), needed, scene.now);
-    if seen.missing.is_empty() {
+    if sight.missing.is_empty() {
         GapCause::Contradicted
     } else if known.is_empty() {
         GapCause::UnknownEngine
-    } else if seen.missing == needed {
+    } else if sight.missing == needed {
         GapCause::NotScraped
-    } else if known.contains(seen.missing) {
+    } else if known.contains(sight.missing) {
         GapCause::EngineVersion
     } else {
         GapCause::SeriesDropped

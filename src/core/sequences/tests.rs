@@ -1,3 +1,5 @@
+//! What is known and estimated of an engine by its arguments and its device, and what is remembered of what ran.
+
 use jiff::SignedDuration;
 
 use super::*;

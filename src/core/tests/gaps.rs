@@ -98,7 +98,8 @@ impl Fleet {
             let (signals, pods) = &self.lacking;
             let lacking = if index < *pods { signals.as_slice() } else { &[] };
             let signals = self.signals(lacking);
-            let engines = [("0".into(), signals)].into_iter().filter(|(_, one)| !one.is_empty()).collect();
+            let engines =
+                [("0".into(), signals)].into_iter().filter(|(_, signals)| !signals.is_empty()).collect();
             let (pod, ready_since) = (format!("llama-{index}").into(), Some(at(-800)));
             Replica { pod, phase: Phase::Ready, created: at(-900), ready_since, engines }
         };
@@ -130,6 +131,7 @@ impl Fleet {
             invalid: vec![],
             inventory: None,
             elsewhere: [].into(),
+            unlabelled: None,
         }
     }
 
@@ -300,7 +302,9 @@ fn a_needed_signal_that_never_comes_left_the_analyzer_with_nothing_to_say_and_th
             let does_without = match analyzer {
                 Analyzer::Rate => false,
                 Analyzer::Throughput => [Signal::Waiting, Signal::TimeToFirstTokenCount].contains(&signal),
-                Analyzer::Saturation | Analyzer::Weighted => signal == Signal::Waiting,
+                Analyzer::Weighted => signal == Signal::Waiting,
+                // Without a queue, and without a limit of sequences by which it could be estimated.
+                Analyzer::Saturation => false,
                 _ => [Signal::KvUsage, Signal::Waiting].contains(&signal),
             };
             assert_eq!(gap.stand_in.is_none(), does_without, "{analyzer:?} without {signal:?}");
@@ -338,8 +342,8 @@ fn an_analyzer_that_never_learns_although_all_signals_are_there_was_told_as_stea
 fn between_two_looks_it_is_told_who_stood_in_at_the_last_one() {
     for analyzer in [Analyzer::QueueingModel, Analyzer::Inferno] {
         let mut fleet = fleet(analyzer).without(&[GAPS]);
-        let told: Vec<_> = (0..12).map(|_| fleet.gap(5).unwrap().stand_in).collect();
-        assert!(told.iter().all(|stand_in| *stand_in == Some(Analyzer::Saturation)), "{told:?}");
+        let stand_ins: Vec<_> = (0..12).map(|_| fleet.gap(5).unwrap().stand_in).collect();
+        assert!(stand_ins.iter().all(|stand_in| *stand_in == Some(Analyzer::Saturation)), "{stand_ins:?}");
     }
 }
 
@@ -394,12 +398,12 @@ fn a_removal_once_counted_on_pods_that_sleep_and_could_leave_only_these() {
     let (awake, half) = (sleeping(0), sleeping(3));
     assert_eq!(half.scale.unwrap().ready, Replicas::new(3));
     assert_eq!(half.replicas.iter().filter(|pod| pod.phase == Phase::Asleep).count(), 3);
-    assert_eq!(Remaining::of([&awake], at(0)).too_few(&[5]), None);
+    assert_eq!(Remaining::of([(&awake, 0)], at(0)).too_few(&[5]), None);
     // 61 requests, and two of the three that are awake if the sleepers stay.
-    let too_few = Remaining::of([&half], at(0)).too_few(&[5]);
+    let too_few = Remaining::of([(&half, 0)], at(0)).too_few(&[5]);
     let Some(TooFew::Sequences(used, left)) = too_few else { panic!("{too_few:?}") };
     assert_eq!((used.round(), left), (61.0, 64.0));
-    assert_eq!(Remaining::of([&half], at(0)).too_few(&[6]), None);
+    assert_eq!(Remaining::of([(&half, 0)], at(0)).too_few(&[6]), None);
     // The checker says the same by itself.
     let mut fleet = Fleet { pods: 6, ..fleet(Analyzer::Rate) };
     fleet.bend = |group| group.variants = vec![sleeping(3)];
@@ -410,19 +414,22 @@ fn a_removal_once_counted_on_pods_that_sleep_and_could_leave_only_these() {
     assert!(target.desired >= Replicas::new(6));
     target.desired = Replicas::new(5);
     let found = check::check(&snapshot, &outcome.memory, &fleet.policy, &outcome.decisions);
-    assert!(found.iter().any(|one| one.rule == wva_core::report::Rule::FitsRemaining), "{found:?}");
+    assert!(
+        found.iter().any(|violation| violation.rule == wva_core::report::Rule::FitsRemaining),
+        "{found:?}"
+    );
 }
 
 #[test]
 fn a_pod_that_sleeps_is_no_capacity_and_no_pod_that_comes() {
     let state = sleeping(2);
     let declared = Analyzer::SaturationPercent.declared(Role::Both);
-    let seen = wva_core::quality::look(&SourceHealth::Complete, &[&state], declared, at(0));
-    let one = &seen.variants[0];
-    assert_eq!((one.ready, one.asleep, one.starting), (4, 2, 0));
-    assert_eq!(seen.state, wva_core::quality::State::Fresh, "what sleeps hides nothing");
+    let look = wva_core::quality::look(&SourceHealth::Complete, &[&state], declared, at(0));
+    let sight = &look.variants[0];
+    assert_eq!((sight.ready, sight.asleep, sight.starting), (4, 2, 0));
+    assert_eq!(look.state, wva_core::quality::State::Fresh, "what sleeps hides nothing");
     let patience = wva_core::units::Seconds::whole(300);
-    assert_eq!(one.credited(&state, patience, at(0)), Replicas::ZERO);
+    assert_eq!(sight.credited(&state, patience, 0, at(0)), Replicas::ZERO);
     // Old recordings have such pods as Ready ones: they are read, and decided about, as before.
     let mut old = sleeping(2);
     old.replicas.iter_mut().for_each(|pod| pod.phase = Phase::Ready);

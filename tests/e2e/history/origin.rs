@@ -10,6 +10,9 @@ use super::line::{Line, Number, Seen};
 /// asked while it still decided.
 const ANSWERING: f64 = 1.0;
 
+/// Evaluations are seconds apart. Where none was listed for so long, seconds, it is not that a few of them were missed.
+const LONGEST_GAP: f64 = 10.0;
+
 /// Where a number comes from, with the oldest and the newest term that it may be of; none where terms are not known.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Origin {
@@ -88,13 +91,16 @@ impl<'a> Origins<'a> {
             let oldest = (0, i64::MIN);
             return Origin::Before(self.oldest.map(|newest| (oldest, newest)));
         };
-        let above = made.by_evidence.range(number.evidence + 1..).next();
-        let below = below.iter().filter(|(_, evaluation)| begun(&evaluation));
-        let neighbours = below.chain(above.into_iter().flat_map(|(_, made)| made));
+        let above = made.by_evidence.range(number.evidence + 1..).next().map(|(_, made)| made);
+        let below = || below.iter().filter(|(_, evaluation)| begun(&evaluation));
+        let listed = below().map(|(_, evaluation)| evaluation.latest).fold(f64::NEG_INFINITY, f64::max);
+        let next = above.into_iter().flatten().map(|(_, evaluation)| evaluation.latest);
+        let gap = next.fold(line.answered, f64::min) - listed;
+        let neighbours = below().chain(above.into_iter().flatten());
         let makers =
             neighbours.filter(|(value, _)| *value == number.value).map(|(_, evaluation)| *evaluation);
         let makers: Vec<_> = makers.collect();
-        if !makers.is_empty() {
+        if !makers.is_empty() && gap < LONGEST_GAP {
             return Origin::Between(range(&makers));
         }
         let silence = self.silences.iter().find(|silence| self.is_lost(silence, line, variant, number));

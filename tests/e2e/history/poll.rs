@@ -1,6 +1,7 @@
 //! Asks all instances again and again, and writes down what they say.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -58,6 +59,8 @@ pub(crate) struct PeerArgs {
 struct Instance {
     name: String,
     url: Url,
+    /// Where it is, when its certificate has another name.
+    address: Option<SocketAddr>,
     client: Client,
     peer: PeerArgs,
     began: Instant,
@@ -121,34 +124,37 @@ impl Instance {
     fn of(named: &str, peer: &PeerArgs, began: Instant) -> anyhow::Result<Self> {
         let (name, url) = named.split_once('=').unwrap_or((named, named));
         let mut url = Url::parse(url).with_context(|| format!("--instance {named}"))?;
-        let mut client = Client::builder().timeout(REQUEST_TIMEOUT).no_proxy();
-        if let Some(ca) = &peer.ca {
-            for authority in Certificate::from_pem_bundle(&read(ca)?)? {
-                client = client.add_root_certificate(authority);
-            }
-        }
-        if let (Some(cert), Some(key)) = (&peer.cert, &peer.key) {
-            client = client.identity(Identity::from_pem(&[read(cert)?, read(key)?].concat())?);
-        }
+        let mut address = None;
         if let Some(server_name) = &peer.server_name {
             let host = url.host_str().context("an instance without an address")?;
             let ip = host.trim_matches(['[', ']']).parse().with_context(|| format!("--instance {named}"))?;
             let port = url.port_or_known_default().context("an instance without a port")?;
-            client = client.resolve(server_name, std::net::SocketAddr::new(ip, port));
+            address = Some(SocketAddr::new(ip, port));
             url.set_host(Some(server_name))?;
         }
-        Ok(Self { name: name.into(), url, client: client.build()?, peer: peer.clone(), began })
+        let client = client(peer, address)?;
+        Ok(Self { name: name.into(), url, address, client, peer: peer.clone(), began })
+    }
+
+    /// Reads the certificates again: those of the instances may be of another CA by now.
+    fn renew(&mut self) {
+        if let Ok(client) = client(&self.peer, self.address) {
+            self.client = client;
+        }
     }
 
     /// What the HPA asks.
-    async fn metric(self, every: Duration, lines: mpsc::Sender<Line>) {
+    async fn metric(mut self, every: Duration, lines: mpsc::Sender<Line>) {
         let mut ticks = ticks(every);
         loop {
             ticks.tick().await;
             let asked = self.began.elapsed().as_secs_f64();
             let seen = match self.get(&self.peer.path).await {
                 Ok(response) => answer(response).await,
-                Err(error) => Err(error),
+                Err(error) => {
+                    self.renew();
+                    Err(error)
+                }
             };
             let seen = seen.unwrap_or_else(|error| Seen::Silence { error: format!("{error:#}") });
             if lines.send(self.line(asked, seen)).await.is_err() {
@@ -158,13 +164,16 @@ impl Instance {
     }
 
     /// Which evaluations it has made since the last look.
-    async fn evaluations(self, every: Duration, lines: mpsc::Sender<Line>) {
+    async fn evaluations(mut self, every: Duration, lines: mpsc::Sender<Line>) {
         let (mut ticks, mut known, mut since) = (ticks(every), BTreeSet::new(), None);
         loop {
             ticks.tick().await;
             let asked = self.began.elapsed().as_secs_f64();
             // An instance that does not decide, or not yet, or is gone: the answers say so too.
-            let Ok(list) = self.listed().await else { continue };
+            let Ok(list) = self.listed().await else {
+                self.renew();
+                continue;
+            };
             let mut missed = false;
             for listed in list.iter().filter(|listed| !known.contains(&listed.key())) {
                 let Ok(numbers) = self.numbers(&listed.at).await else {
@@ -229,6 +238,23 @@ impl Listed {
     fn key(&self) -> (String, u64) {
         (self.at.clone(), self.sequence)
     }
+}
+
+/// Asks instances as `peer` says, at `address` whatever their name.
+fn client(peer: &PeerArgs, address: Option<SocketAddr>) -> anyhow::Result<Client> {
+    let mut client = Client::builder().timeout(REQUEST_TIMEOUT).no_proxy();
+    if let Some(ca) = &peer.ca {
+        for authority in Certificate::from_pem_bundle(&read(ca)?)? {
+            client = client.add_root_certificate(authority);
+        }
+    }
+    if let (Some(cert), Some(key)) = (&peer.cert, &peer.key) {
+        client = client.identity(Identity::from_pem(&[read(cert)?, read(key)?].concat())?);
+    }
+    if let Some((server_name, address)) = peer.server_name.as_ref().zip(address) {
+        client = client.resolve(server_name, address);
+    }
+    Ok(client.build()?)
 }
 
 fn ticks(every: Duration) -> tokio::time::Interval {

@@ -168,6 +168,14 @@ fn a_number_between_two_evaluations_that_made_its_value_is_no_violation() {
 }
 
 #[test]
+fn a_number_long_after_the_last_evaluation_that_was_listed_is_a_violation() {
+    let mut lines = hand_over();
+    lines.extend([answer("b", 25.0, 4, 124), answer("b", 40.0, 4, 139)]);
+    let violations = violations(&lines);
+    assert!(violations.len() == 1 && violations[0].starts_with("at 40.00 s b answered 4"), "{violations:?}");
+}
+
+#[test]
 fn a_value_that_was_made_once_excuses_no_number_from_other_evidence() {
     let mut lines = hand_over();
     lines.insert(3, evaluation("a", 9.0, 1, 5, 108));

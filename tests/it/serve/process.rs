@@ -30,7 +30,7 @@ pub(super) struct Process {
 /// The certificate that a process shows.
 enum Serving {
     /// One that this CA has issued, in files that flags name.
-    Issued(Authority),
+    Issued(Box<Authority>),
     /// The one that the process finds, or makes, in a directory that a flag names.
     Directory(PathBuf),
 }
@@ -65,7 +65,7 @@ impl Process {
             path.to_string_lossy().into_owned()
         });
         let flags = ["--tls-cert-file", &files[0], "--tls-private-key-file", &files[1]];
-        Self::start_in(directory, Serving::Issued(ca), &[arguments, &flags].concat(), objects).await
+        Self::start_in(directory, Serving::Issued(Box::new(ca)), &[arguments, &flags].concat(), objects).await
     }
 
     async fn start_in(
