@@ -161,7 +161,7 @@ memory_group() {
 }
 
 # killed_in_group: how many the kernel has killed in it for want of memory
-killed_in_group() { cat "$group/memory.events" "$group/memory.oom_control" 2>/dev/null | awk '$1 == "oom_kill" { print $2 }'; }
+killed_in_group() { { cat "$group/memory.events" "$group/memory.oom_control" 2>/dev/null || true; } | awk '$1 == "oom_kill" { print $2 }'; }
 
 # most_in_group: the most that it had at a time, in MiB
-most_in_group() { cat "$group/memory.peak" "$group/memory.max_usage_in_bytes" 2>/dev/null | awk '{ printf "%d", $1 / 1048576 }'; }
+most_in_group() { { cat "$group/memory.peak" "$group/memory.max_usage_in_bytes" 2>/dev/null || true; } | awk '{ printf "%d", $1 / 1048576 }'; }

@@ -2,12 +2,16 @@
 //! of the pod itself would have given it (`honor_labels`). 20,000 pages would measure Prometheus's scraper instead.
 //! The load is steady for most variants, and too much or too little from time to time for some. Not part of the product.
 
+mod attacks;
+
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use anyhow::Context as _;
 use axum::Router;
+use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -16,7 +20,8 @@ use clap::Parser;
 use tokio::time::Instant;
 use wva::cmd::fleet::CONTENT_TYPE;
 
-/// Serve the vLLM metrics of the pods `v-VARIANT-POD` under `/pages/PAGE`.
+/// Serve the vLLM metrics of the pods `v-VARIANT-POD` under `/pages/PAGE`, and what hostile ones show under `/attacks/NAME`:
+/// ports, labels, strangers, impostor.
 #[derive(Debug, Parser)]
 struct Args {
     /// Where to serve.
@@ -121,6 +126,7 @@ impl Moment {
 struct World {
     args: Args,
     began: Instant,
+    attacks: BTreeMap<&'static str, Bytes>,
 }
 
 impl World {
@@ -179,14 +185,24 @@ async fn page(State(world): State<Arc<World>>, Path(page): Path<usize>) -> Respo
     ([(header::CONTENT_TYPE, CONTENT_TYPE)], world.page(page)).into_response()
 }
 
+async fn attack(State(world): State<Arc<World>>, Path(name): Path<String>) -> Response {
+    match world.attacks.get(name.as_str()) {
+        Some(page) => ([(header::CONTENT_TYPE, CONTENT_TYPE)], page.clone()).into_response(),
+        None => (StatusCode::NOT_FOUND, "there is no such attack\n").into_response(),
+    }
+}
+
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> anyhow::Result<()> {
     let args = Args::parse();
     let listener = tokio::net::TcpListener::bind(args.listen)
         .await
         .with_context(|| format!("--listen {}: choose a free port", args.listen))?;
-    let world = Arc::new(World { args, began: Instant::now() });
-    let routes = Router::new().route("/pages/{page}", get(page)).with_state(world);
+    let world = Arc::new(World { args, began: Instant::now(), attacks: attacks::pages() });
+    let routes = Router::new()
+        .route("/pages/{page}", get(page))
+        .route("/attacks/{name}", get(attack))
+        .with_state(world);
     let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
     tokio::select! {
         served = axum::serve(listener, routes) => served?,

@@ -1,46 +1,56 @@
 # shellcheck shell=bash
-# (20) An upgrade and a downgrade with what the other version left: BEFORE, a commit, is started beside this version, decides, hands over, and
-# takes over again. The number is the same throughout, and each goes on to decide.
+# (20) An upgrade and a downgrade with what the other version left: BEFORE, a commit (the one before this), is started beside this version,
+# decides, hands over, and takes over again. The number is the same throughout, nothing of what the other left is dropped, and each goes on to
+# decide. BEFORE_WVA: its program, where there is one already.
 
-before=${BEFORE:-0f1476e}
+before=${BEFORE:-HEAD~1}
 older=${BEFORE_WVA:-$BED/before/wva}
 if [ ! -x "$older" ]; then
   git -C "$root" worktree add --detach "$BED/before/source" "$before" >/dev/null 2>&1 || failed "no commit $before: name one with BEFORE"
-  (cd "$BED/before/source" && nice -n 5 cargo build --locked --bin wva --target-dir "${CARGO_TARGET_DIR:-$root/target}")
-  cp "${CARGO_TARGET_DIR:-$root/target}/debug/wva" "$older"
+  built=${CARGO_TARGET_DIR:-$root/target}/before # not where WVA may be
+  (cd "$BED/before/source" && nice -n 5 cargo build --locked --bin wva --target-dir "$built")
+  cp "$built/debug/wva" "$older"
   git -C "$root" worktree remove --force "$BED/before/source"
 fi
 newer=$WVA
 
 # hands_over OLD PORT NEW PORT PROGRAM NUMBER: NEW, which is PROGRAM, is started beside OLD, which then goes; the number stays.
 hands_over() {
-  WVA=$5 MAX_STALE=5m start_wva "$3" "$4"
+  mark_log "$3"
+  WVA=$5 MAX_STALE=5m WVA_ARGS="--record-snapshots 8" start_wva "$3" "$4"
   eventually 20 "$3 beside $1: it answers the same" instance_says "$4" "$6"
   stop "$1"
   eventually 30 "$1 goes: $3 takes the Lease" holder_is "$3"
   throughout 20 "and the number stays" instance_says "$4" "$6"
   point_at "$4"
 }
-instance_says() { local seen; seen=$(metric_from ask_instance "$1") || { echo "$seen"; return 1; }; echo "${seen% *}"; [ "${seen% *}" = "$2" ]; }
+
+# understands_all NAME PORT WHAT: it has dropped nothing of what the other version left
+understands_all() {
+  ! log_since "$1" | grep -iE "dropped|damaged|not understood" || failed "$1 does not understand what the other version left"
+  assert_eq "$3: parts of what the other version left that are dropped" "$(counted "$2" wva_memory_dropped_total)" 0
+}
 
 trust_wva
 stand_at 3
 stop wva-0
-WVA=$older MAX_STALE=5m start_wva wva-2 "$balancer_port"
+WVA=$older MAX_STALE=5m WVA_ARGS="--record-snapshots 8" start_wva wva-2 "$balancer_port"
 point_at "$balancer_port"
-configure "$release_namespace" 'analyzerName: rate' # it learns, and what it has learned is handed over
+begin_history "wva-2:$balancer_port" "wva-1:$second_port"
+analyzer_is rate # it learns, and what it has learned is handed over
 allow 4
-eventually 90 "the version before decides: 4" value_is "==" 4
+eventually 90 "the version before ($before) decides: 4" value_is "==" 4
 eventually 30 "which the HPA follows" ready_are "==" 4
 sleep 20
 hands_over wva-2 "$balancer_port" wva-1 "$second_port" "$newer" 4
-! grep -iE "dropped|damaged|not understood" "$BED/logs/wva-1.log" || failed "this version does not understand what the one before left"
-passed "upgraded: nothing of what the version before left is dropped"
+understands_all wva-1 "$second_port" upgraded
 allow 3
 eventually 60 "this version decides: 3" value_is "==" 3
 eventually 30 "which the HPA follows" ready_are "==" 3
 sleep 20
 hands_over wva-1 "$second_port" wva-2 "$balancer_port" "$older" 3
+understands_all wva-2 "$balancer_port" downgraded
 allow 2
 eventually 60 "downgraded, the version before decides: 2" value_is "==" 2
+history_holds "wva-2, wva-1, wva-2"
 stop wva-2

@@ -13,7 +13,11 @@ eventually 30 "recording to a disk with room for a minute: the number is 2" valu
 disk_is_full() { df --output=avail "$disk" | tail -n 1 | { read -r free; echo "$free KiB free"; [ "$free" -le 40 ]; }; }
 eventually 180 "it fills" disk_is_full
 head -c 1M /dev/zero >"$disk/more" 2>/dev/null || true
+trust_wva
+dropped_more() { is "$(counted "$wva_port" wva_recorded_evaluations_total 'result="dropped"') > $1"; }
+before=$(counted "$wva_port" wva_recorded_evaluations_total 'result="dropped"')
 throughout 20 "full to the last byte: the number stays" value_is "==" 2
+eventually 30 "what could not be kept is counted" dropped_more "$before"
 allow 3
 set_load "$(calculate "3.3 * $one")"
 eventually 90 "and decisions go on: 3" value_is "==" 3
