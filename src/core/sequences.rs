@@ -110,11 +110,13 @@ impl MostRunning {
     }
 }
 
-/// The most requests that a sample of an engine of `state` shows running.
+/// The most requests that an engine of `state` shows running now: an older sample may have been contradicted meanwhile.
 fn shown(state: &VariantState) -> u32 {
     let ready = state.replicas.iter().filter(|replica| replica.phase == Phase::Ready);
-    let series = ready.flat_map(|replica| replica.engines.values()).map(|engine| engine.get(Signal::Running));
-    let values = series.flat_map(|series| series.iter().map(|sample| sample.value));
+    let newest = ready
+        .flat_map(|replica| replica.engines.values())
+        .filter_map(|engine| engine.newest(Signal::Running));
+    let values = newest.map(|sample| sample.value);
     whole(values.filter(|value| value.is_finite()).fold(0.0, f64::max)).min(MAX_SEEN)
 }
 

@@ -45,8 +45,10 @@ pub(super) fn queueing(question: Question<'_, '_, '_>, learned: &mut Learned) ->
     if scene.compat.is_upstream() || !policy.tuning {
         return finding;
     }
+    // What does not run says nothing of what those that do can spare.
+    let runs = |name: &SmolStr| seen.iter().any(|one| one.member.active() && one.member.name() == name);
     let finding = finding?;
-    Some(finding.without_spare_of(|name| !is_recent(scene, learned, name)))
+    Some(finding.without_spare_of(|name| runs(name) && !is_recent(scene, learned, name)))
 }
 
 /// What was learned, with when that was.

@@ -19,6 +19,10 @@ use crate::quality::{Evidence, OVERDUE, Rights, VariantSight, is_full, lost_and_
 use crate::snapshot::{ModelGroup, Scale, VariantState};
 use crate::units::{Replicas, Seconds};
 
+/// The least and the most that a start is taken to last, s: a minute, and ten.
+const MIN_START: f64 = 60.0;
+const MAX_START: f64 = 600.0;
+
 /// What every part of a group's decision looks at.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Scene<'a> {
@@ -153,15 +157,21 @@ impl<'a> Member<'a> {
 impl Member<'_> {
     /// How long a pod of it takes to start.
     pub(super) fn start(&self) -> Seconds {
-        let longest = self.memory.starts.longest().and_then(|longest| Seconds::new(longest).ok());
-        longest.unwrap_or(self.prior)
+        self.longest_start().unwrap_or(self.prior)
+    }
+
+    /// How long the last starts took, if any was seen: within bounds, since what starts warm says little of a cold node, and one that
+    /// waited for a node says nothing of the next.
+    fn longest_start(&self) -> Option<Seconds> {
+        let longest = self.memory.starts.longest()?;
+        Seconds::new(longest.clamp(MIN_START, MAX_START)).ok()
     }
 
     /// How long a pod of it may take to start before it is not counted on any more: by what starts took, and the usual time only where
     /// none was seen.
     fn patience(&self) -> Seconds {
-        let longest = self.memory.starts.longest();
-        longest.and_then(|longest| Seconds::new(OVERDUE * longest).ok()).unwrap_or(TRANSITION_PATIENCE)
+        let longest = self.longest_start();
+        longest.and_then(|longest| Seconds::new(OVERDUE * longest.get()).ok()).unwrap_or(TRANSITION_PATIENCE)
     }
 
     /// Pods that are on their way: without those that will not come, and those that failed and are replaced.

@@ -94,10 +94,12 @@ const UNDER_WAY: f64 = 2.0;
 const MANY_FINISHED: f64 = 10.0;
 /// Clients give up where more than this times as many requests begin as finish.
 const MOST_STAYED: f64 = 1.25;
-/// Sequence-seconds a second that gaps between tokens may show for each request that runs in the mean,
+/// Sequence-seconds a second that gaps between tokens may show for each request that runs at most,
 const ABOVE_RUNNING: f64 = 1.3;
 /// and how many more by chance: scrapes see what runs at moments.
-const MIN_ABOVE_RUNNING: f64 = 2.0;
+const MORE_BY_CHANCE: f64 = 2.0;
+/// Where so few run, the most that any scrape saw is far above what runs in the mean, which the seconds belong to.
+const FEW_RUNNING: f64 = 6.0;
 /// And the share of the running ones that latencies must account for, where nobody waits.
 const BELOW_RUNNING: f64 = 0.6;
 
@@ -258,6 +260,11 @@ fn sums(span: &Span<'_>, usual: Option<&Usual>) -> SignalSet {
         .zip(finished)
         .map_or(0.0, |(tokens, requests)| if requests > 0.0 { tokens / requests } else { 0.0 });
     let shown = |seconds: f64| seconds / span.seconds();
+    let most_shown = if most <= FEW_RUNNING {
+        ABOVE_RUNNING * mean + ((most - mean) / 2.0).max(MORE_BY_CHANCE)
+    } else {
+        ABOVE_RUNNING * most + MORE_BY_CHANCE
+    };
     let nobody_waits = span.range(Waiting).is_some_and(|[_, _, most]| most <= 0.0);
     let accounted = gap_seconds.zip(grown(TimeToFirstTokenSum)).map(|(gaps, firsts)| shown(gaps + firsts));
     let waited = span.range(Waiting).map_or(0.0, |[least, _, most]| most - least);
@@ -291,12 +298,7 @@ fn sums(span: &Span<'_>, usual: Option<&Usual>) -> SignalSet {
                     .is_some_and(|(tokens, gaps)| gaps >= SOME_TOKENS && tokens < 0.8 * gaps),
             &[GenerationTokens, InterTokenLatencyCount],
         ),
-        (
-            gap_seconds.is_some_and(|seconds| {
-                shown(seconds) > ABOVE_RUNNING * mean + ((most - mean) / 2.0).max(MIN_ABOVE_RUNNING)
-            }),
-            &[InterTokenLatencySum, Running],
-        ),
+        (gap_seconds.is_some_and(|seconds| shown(seconds) > most_shown), &[InterTokenLatencySum, Running]),
         (
             nobody_waits
                 && mean >= MANY_RUNNING

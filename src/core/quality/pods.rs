@@ -54,23 +54,19 @@ impl Prospect {
     }
 }
 
-/// Marks the Ready pods of `variant` all of whose engines sleep, and counts them as ready no longer. Engines that have shown
-/// nothing lately say neither.
+/// Marks the Ready pods of `variant` all of whose engines say lately that they sleep, and counts them as ready no longer. Of a pod with an
+/// engine that says nothing nobody knows that it sleeps.
 pub fn mark_sleepers(variant: &mut VariantState, now: Timestamp) {
-    let lately = |signals: &Signals, signal: Signal| {
+    let sleeps = |signals: &Signals| {
         let limit = stale_limit(signals.interval());
-        signals.newest(signal).filter(|newest| Seconds::between(newest.at, now) <= limit)
-    };
-    let sleeps =
-        |signals: &&Signals| lately(signals, Signal::Asleep).is_some_and(|newest| newest.value > 0.0);
-    let serves = |signals: &Signals| {
-        !sleeps(&signals)
-            && [Signal::KvUsage, Signal::Waiting].iter().any(|own| lately(signals, *own).is_some())
+        let newest =
+            signals.newest(Signal::Asleep).filter(|newest| Seconds::between(newest.at, now) <= limit);
+        newest.is_some_and(|newest| newest.value > 0.0)
     };
     let mut asleep = 0;
     for replica in variant.replicas.iter_mut().filter(|replica| replica.phase == Phase::Ready) {
-        let engines = || replica.engines.values();
-        if engines().any(|signals| sleeps(&signals)) && !engines().any(serves) {
+        let mut engines = replica.engines.values().peekable();
+        if engines.peek().is_some() && engines.all(sleeps) {
             replica.phase = Phase::Asleep;
             asleep += 1;
         }
