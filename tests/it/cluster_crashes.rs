@@ -28,6 +28,10 @@ const VARIANTS: u32 = 1_500;
 /// Variants of the first: all in one object.
 const FIRST: u32 = 50;
 
+/// Time between two evaluations: more than the state's writer leaves between two writes of anything but the memory that it writes
+/// now and then.
+const BETWEEN: Duration = Duration::from_secs(60);
+
 /// Every way to die: after each number of writes, with the last one answered or not.
 fn crashes() -> impl Iterator<Item = Crash> {
     (1..MAX_WRITES).flat_map(|after| [true, false].map(|answered| Crash { after, answered }))
@@ -124,36 +128,91 @@ async fn write_states(api: &Store, epoch: i64, evaluations: &[&Evaluation]) {
     }
 }
 
-#[tokio::test]
-async fn a_holder_that_dies_between_any_two_writes_of_its_state_loses_and_invents_no_number() {
-    let first = evaluation(1, FIRST, |index| index + 1, false);
-    let second = evaluation(2, VARIANTS, |index| index + 2, true);
+/// Publishes `evaluations` one after the other while a writer in the name of `epoch` runs, until it has nothing to write any more
+/// and is killed; or dies on the way.
+async fn run_states(api: &Store, epoch: i64, evaluations: &[&Evaluation]) {
+    let store = StateStore::new(api.client(), "wva", "wva", Arc::new(SystemClock));
+    let mine_until = Some(tokio::time::Instant::now() + 100 * BETWEEN);
+    let leadership = watch::Sender::new(Leadership { mine_until, ..leader(epoch) });
+    let (board, memory) = (Board::new(), watch::Sender::new(Arc::default()));
+    let writer = StateWriter::new(
+        store,
+        board.subscribe(),
+        memory.subscribe(),
+        leadership.subscribe(),
+        Duration::from_secs(300),
+    );
+    let publishing = async {
+        for evaluation in evaluations {
+            memory.send_replace(Arc::new(evaluation.memory.clone()));
+            board.publish(evaluation.published.clone());
+            // On a paused clock this is over when nobody has anything to do.
+            tokio::time::sleep(BETWEEN).await;
+        }
+    };
+    let dead = api.until(10 * BETWEEN, |api| api.has_crashed().then_some(()));
+    tokio::select! {
+        biased;
+        () = writer.run(CancellationToken::new()) => panic!("nobody has told it to end"),
+        () = dead => {}
+        () = publishing => {}
+    }
+}
+
+/// Every way to die while `second` and what follows it are written by `write`: in between is a number of each variant that was
+/// decided, and whoever comes next gets all right.
+async fn sweep_states(
+    first: &Evaluation,
+    following: &[&Evaluation],
+    write: impl AsyncFn(&Store, &[&Evaluation]),
+) -> usize {
     let mut died = 0;
     for crash in crashes() {
         let api = Store::new();
-        write_states(&api, 1, &[&first]).await;
+        write_states(&api, 1, &[first]).await;
         assert_eq!(restored(&api).await, first.desired);
         api.crash(Some(crash));
-        write_states(&api, 1, &[&second]).await;
+        write(&api, following).await;
         let ended = !api.has_crashed();
         died += usize::from(!ended);
         api.crash(None);
         let found = restored(&api).await;
         for id in first.desired.keys() {
-            let (number, before, after) = (found.get(id), first.desired[id], second.desired[id]);
-            assert!(number == Some(&before) || number == Some(&after), "{crash:?}: {id} has {number:?}");
+            assert!(found.contains_key(id), "{crash:?}: {id} has no number");
         }
         for (id, number) in &found {
-            let known = [first.desired.get(id), second.desired.get(id)];
-            assert!(known.contains(&Some(number)), "{crash:?}: nobody decided {number} for {id}");
+            let known = [first].iter().chain(following).any(|one| one.desired.get(id) == Some(number));
+            assert!(known, "{crash:?}: nobody decided {number} for {id}");
         }
-        write_states(&api, 2, &[&second]).await;
-        assert_eq!(restored(&api).await, second.desired, "{crash:?}");
+        let last = following.last().copied().unwrap_or(first);
+        write_states(&api, 2, &[last]).await;
+        assert_eq!(restored(&api).await, last.desired, "{crash:?}");
         if ended {
-            break;
+            return died;
         }
     }
+    panic!("the sweep does not end");
+}
+
+#[tokio::test]
+async fn a_holder_that_dies_between_any_two_writes_of_its_last_state_loses_and_invents_no_number() {
+    let first = evaluation(1, FIRST, |index| index + 1, false);
+    let second = evaluation(2, VARIANTS, |index| index + 2, true);
+    let write = async |api: &Store, following: &[&Evaluation]| write_states(api, 1, following).await;
+    let died = sweep_states(&first, &[&second], write).await;
     assert!(died >= 10, "the sweep went through {died} deaths");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_holder_that_dies_between_any_two_writes_while_it_runs_loses_and_invents_no_number() {
+    let first = evaluation(1, FIRST, |index| index + 1, false);
+    // Objects come, then a few numbers change and are lost from the decisions, then objects go.
+    let second = evaluation(2, VARIANTS, |index| index + 2, false);
+    let third = evaluation(3, VARIANTS, |index| index + 2 + u32::from(index < 7), true);
+    let fourth = evaluation(4, FIRST, |index| index + 4, false);
+    let write = async |api: &Store, following: &[&Evaluation]| run_states(api, 1, following).await;
+    let died = sweep_states(&first, &[&second, &third, &fourth], write).await;
+    assert!(died >= 20, "the sweep went through {died} deaths");
 }
 
 /// An API server with the variants `llm/v0` to `llm/v3`.
@@ -212,6 +271,7 @@ fn statuses(api: &Store) -> BTreeMap<VariantId, u32> {
 async fn a_holder_that_dies_between_any_two_writes_of_statuses_leaves_numbers_that_were_decided() {
     let first = evaluation(1, 4, |index| index + 1, false);
     let second = evaluation(2, 4, |index| index + 5, false);
+    let mut died = 0;
     for crash in crashes() {
         let api = with_variants();
         write_statuses(&api, &first).await;
@@ -219,6 +279,7 @@ async fn a_holder_that_dies_between_any_two_writes_of_statuses_leaves_numbers_th
         api.crash(Some(crash));
         write_statuses(&api, &second).await;
         let ended = !api.has_crashed();
+        died += usize::from(!ended);
         api.crash(None);
         for (id, number) in statuses(&api) {
             assert!([first.desired[&id], second.desired[&id]].contains(&number), "{crash:?}: {id} {number}");
@@ -226,10 +287,10 @@ async fn a_holder_that_dies_between_any_two_writes_of_statuses_leaves_numbers_th
         write_statuses(&api, &second).await;
         assert_eq!(statuses(&api), second.desired, "{crash:?}");
         if ended {
-            return;
+            break;
         }
     }
-    panic!("the sweep does not end");
+    assert!(died >= 8, "the sweep went through {died} deaths");
 }
 
 /// True when the rotation that was asked for is over, and what the API server trusts is what the Secret has.
