@@ -72,8 +72,7 @@ const MAX_HEADERS: u32 = 256 * 1024;
 /// Header lines of an HTTP/1.1 request: one for each of those groups.
 const MAX_HEADER_LINES: usize = 4_096;
 
-/// HTTP/2 pings find peers that are gone, and those that hold a header block open: nothing may come between its
-/// frames, so that they cannot answer.
+/// HTTP/2 pings find peers that are gone.
 const PING_EVERY: Duration = Duration::from_secs(30);
 const PING_PATIENCE: Duration = Duration::from_secs(15);
 
@@ -163,9 +162,9 @@ pub(super) async fn run(tcp: TcpStream, address: SocketAddr, shared: &Shared) ->
         stop: &shared.stop,
     };
     if is_h2 {
-        drive(h2().serve_connection(TokioIo::new(tls), service), &ends).await
+        drive(h2().serve_connection(TokioIo::new(Heads::of_frames(tls)), service), &ends).await
     } else {
-        drive(h1().serve_connection(TokioIo::new(Heads::new(tls, heads)), service), &ends).await
+        drive(h1().serve_connection(TokioIo::new(Heads::of_lines(tls, heads)), service), &ends).await
     }
 }
 

@@ -5,6 +5,7 @@ mod activity;
 pub(crate) mod certificates;
 mod connection;
 mod door;
+mod frames;
 mod heads;
 pub(crate) mod ledger;
 mod peer;

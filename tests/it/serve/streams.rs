@@ -69,12 +69,29 @@ async fn a_header_block_that_never_ends_is_cut() {
     // The proxy's connection may be quiet; this one keeps a header block open.
     raw.send(&frame(HEADERS, END_STREAM, 3, &read_headers())).await;
     sleep(Duration::from_millis(50)).await;
-    later(Duration::from_secs(31)).await;
+    later(Duration::from_secs(20)).await;
+    raw.send(&frame(CONTINUATION, 0, 3, &[])).await;
     sleep(Duration::from_millis(50)).await;
-    later(Duration::from_secs(16)).await;
+    later(Duration::from_secs(11)).await;
     let mut rest = Vec::new();
     let ended = timeout(Duration::from_secs(2), raw.0.read_to_end(&mut rest)).await;
-    assert!(ended.is_ok(), "the ping in between cannot be answered");
+    assert!(ended.is_ok(), "it has begun 31 s ago");
+}
+
+#[tokio::test]
+async fn a_head_that_begins_while_an_answer_is_made_is_cut_30_s_after_it() {
+    let bed = Bed::new().await;
+    let mut open =
+        tls(bed.address, &bed.shared_ca.pem(), SERVICE, Some(&bed.proxy), "http/1.1").await.unwrap();
+    let pipelined = "GET /livez HTTP/1.1\r\nHost: x\r\n\r\nGET /livez HTTP/1.1\r\nHost:";
+    open.write_all(pipelined.as_bytes()).await.unwrap();
+    let mut answer = [0; 64];
+    let read = timeout(Duration::from_secs(2), open.read(&mut answer)).await.unwrap().unwrap();
+    assert!(answer[..read].starts_with(b"HTTP/1.1 200"));
+    sleep(Duration::from_millis(50)).await;
+    later(Duration::from_secs(31)).await;
+    let ended = timeout(Duration::from_secs(2), open.read_to_end(&mut Vec::new())).await;
+    assert!(ended.is_ok(), "an idle connection may be quiet for 90 s, and this one is not idle");
 }
 
 #[tokio::test]
