@@ -29,6 +29,9 @@ pub(crate) async fn answer(
         if state.may_answer(&published) {
             return read.render(state, &published);
         }
+        if let Some(published) = state.first_of_term().await {
+            return read.render(state, &published);
+        }
         if state.decides() {
             let next = "it has just got the lease, and what the last holder published is being read; ask again in a second";
             return Err(not_ours(next));

@@ -370,6 +370,30 @@ impl AppState {
         timeout(bound, reading).await.unwrap_or_else(|_| self.newest())
     }
 
+    /// What the last holder published, as soon as it is read, for an instance that has just got the lease; `None` when that takes
+    /// longer than a read waits, or the lease goes first.
+    pub(crate) async fn first_of_term(&self) -> Option<Arc<Published>> {
+        let mut results = self.0.settings.published.clone();
+        let mut leadership = self.0.settings.leadership.clone();
+        let taken_over = async {
+            loop {
+                // Taken out first: whoever publishes has the lock that `may_answer` takes.
+                let newest = results.borrow_and_update().clone();
+                if self.may_answer(&newest) {
+                    return Some(newest);
+                }
+                results.changed().await.ok()?;
+            }
+        };
+        let first = async {
+            tokio::select! {
+                first = taken_over => first,
+                _ = leadership.wait_for(|leadership| !leadership.is_mine()) => None,
+            }
+        };
+        timeout(self.0.settings.read_wait, first).await.ok().flatten()
+    }
+
     pub(crate) fn newest(&self) -> Arc<Published> {
         self.0.reads.newest()
     }

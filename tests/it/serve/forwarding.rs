@@ -130,6 +130,19 @@ async fn a_number_of_a_lease_that_ran_out_is_not_answered_to_anybody() {
 }
 
 #[tokio::test]
+async fn a_read_in_the_moment_after_the_lease_was_got_again_was_once_refused() {
+    let (holder, _other) = two().await;
+    *holder.reads.lapsed.lock() = true;
+    let taking_over = async {
+        sleep(Duration::from_millis(100)).await;
+        *holder.reads.lapsed.lock() = false;
+        holder.publish(sample());
+    };
+    let (answer, ()) = tokio::join!(holder.proxied("hpa", READ), taking_over);
+    assert_eq!((answer.status, answer.value().as_str()), (200, "5"), "{}", answer.body);
+}
+
+#[tokio::test]
 async fn a_holder_that_is_silent_costs_one_wait_and_not_one_for_every_read() {
     let (_holder, other) = two().await;
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
