@@ -3,12 +3,14 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use jiff::Timestamp;
 use smol_str::SmolStr;
 
 use super::accelerator::short;
 use super::convert::ACCELERATOR_KEYS;
 use super::template::{GPU_RESOURCES, asked, gpus};
 use super::wire::{LeanContainer, LeanNode, LeanPod};
+use crate::engine::UnlabelledNode;
 
 /// The GPUs of one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,6 +18,8 @@ pub(crate) struct Gpus {
     /// `None` where the node does not name them.
     pub(crate) name: Option<SmolStr>,
     pub(crate) count: u32,
+    /// When the node joined the cluster.
+    pub(crate) joined: Timestamp,
 }
 
 impl Gpus {
@@ -29,7 +33,8 @@ impl Gpus {
         let name = ACCELERATOR_KEYS.iter().find_map(label).map(|name| short(name).into());
         let count = GPU_RESOURCES.iter().map(|resource| gpus(&node.status.allocatable, resource));
         let count = count.fold(0, u32::saturating_add);
-        (count > 0).then_some(Self { name, count })
+        let joined = node.metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0);
+        (count > 0).then_some(Self { name, count, joined })
     }
 }
 
@@ -59,8 +64,8 @@ pub(crate) fn in_use<'a>(
 ) -> BTreeMap<SmolStr, u32> {
     let nodes: HashMap<&str, &Gpus> = nodes.collect();
     let known = pods.iter().filter_map(|used| {
-        let Gpus { name, .. } = nodes.get(used.node.as_str())?;
-        Some(Gpus { name: Some(name.clone()?), count: used.count })
+        let Gpus { name, joined, .. } = nodes.get(used.node.as_str())?;
+        Some(Gpus { name: Some(name.clone()?), count: used.count, joined: *joined })
     });
     inventory(&known.collect::<Vec<_>>())
 }
@@ -68,7 +73,7 @@ pub(crate) fn in_use<'a>(
 /// All nodes together.
 pub(crate) fn inventory<'a>(nodes: impl IntoIterator<Item = &'a Gpus>) -> BTreeMap<SmolStr, u32> {
     let mut inventory: BTreeMap<SmolStr, u32> = BTreeMap::new();
-    for Gpus { name, count } in nodes {
+    for Gpus { name, count, .. } in nodes {
         let Some(name) = name else { continue };
         let sum = inventory.entry(name.clone()).or_default();
         *sum = sum.saturating_add(*count);
@@ -76,9 +81,11 @@ pub(crate) fn inventory<'a>(nodes: impl IntoIterator<Item = &'a Gpus>) -> BTreeM
     inventory
 }
 
-/// The first of these nodes, by name, that does not name its GPUs.
-pub(crate) fn unlabelled<'a>(nodes: impl Iterator<Item = (&'a str, &'a Gpus)>) -> Option<SmolStr> {
-    nodes.filter(|(_, gpus)| gpus.name.is_none()).map(|(node, _)| node).min().map(SmolStr::from)
+/// Of these nodes the one that has been there for longest of those that do not name their GPUs.
+pub(crate) fn unlabelled<'a>(nodes: impl Iterator<Item = (&'a str, &'a Gpus)>) -> Option<UnlabelledNode> {
+    let unlabelled = nodes.filter(|(_, gpus)| gpus.name.is_none());
+    let oldest = unlabelled.min_by_key(|(node, gpus)| (gpus.joined, *node));
+    oldest.map(|(node, gpus)| UnlabelledNode { name: node.into(), joined: gpus.joined })
 }
 
 #[cfg(test)]
@@ -134,7 +141,7 @@ mod tests {
             let nodes = nodes.iter().filter(|(name, _)| names.contains(name));
             unlabelled(nodes.filter_map(|(name, gpus)| Some((*name, gpus.as_ref()?))))
         };
-        assert_eq!(known(&["gpu-9", "gpu-7", "gpu-1"]).as_deref(), Some("gpu-7"));
+        assert_eq!(known(&["gpu-9", "gpu-7", "gpu-1"]).unwrap().name, "gpu-7");
         assert_eq!(known(&["gpu-1", "cpu-1", "gpu-2", "gpu-3"]), None, "no GPUs, or no pods now");
     }
 
@@ -156,7 +163,7 @@ mod tests {
 
     #[test]
     fn what_pods_use_counts_on_nodes_that_count() {
-        let gpus = Gpus { name: Some("H100".into()), count: 8 };
+        let gpus = Gpus { name: Some("H100".into()), count: 8, joined: Timestamp::UNIX_EPOCH };
         let used = |node: &str, count| Used { node: node.into(), count };
         let pods = [used("a", 2), used("b", 1), used("cordoned", 8)];
         let nodes = [("a", &gpus), ("b", &gpus)];

@@ -293,10 +293,11 @@ fn labelled_metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Objec
     struct Lean {
         name: Option<String>,
         resource_version: Option<String>,
+        creation_timestamp: Option<Time>,
         labels: Option<BTreeMap<String, String>>,
     }
-    let Lean { name, resource_version, labels } = Lean::deserialize(deserializer)?;
-    Ok(ObjectMeta { name, resource_version, labels, ..ObjectMeta::default() })
+    let Lean { name, resource_version, creation_timestamp, labels } = Lean::deserialize(deserializer)?;
+    Ok(ObjectMeta { name, resource_version, creation_timestamp, labels, ..ObjectMeta::default() })
 }
 
 /// The uid of the owner that manages an object, when that owner is of `kind`.

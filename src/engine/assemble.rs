@@ -11,6 +11,7 @@ use wva_core::Snapshot;
 use wva_core::model::GroupId;
 use wva_core::quality::mark_sleepers;
 use wva_core::snapshot::{ModelGroup, Signals, SourceHealth};
+use wva_core::units::Seconds;
 
 use super::breaks::Broken;
 use super::ports::{ClusterView, Collected, SourceError};
@@ -23,6 +24,10 @@ pub struct Assembled {
     /// Pods and models whose series could not be put together: their models are held by a source that is not complete.
     pub broken: Vec<Broken>,
 }
+
+/// A node that joins has its GPUs before what discovers their kind has named them, and some drivers take ten minutes to install.
+/// Until then its GPUs are not counted, and the others are a limit as before.
+const JOINING: Seconds = Seconds::whole(15 * 60);
 
 /// The snapshot of one evaluation.
 #[must_use]
@@ -37,7 +42,9 @@ pub fn assemble(view: &ClusterView, answer: Result<Collected, SourceError>, now:
     variants.for_each(|variant| mark_sleepers(variant, now));
     let ClusterView { invalid, inventory, elsewhere, unlabelled, .. } = view;
     let (invalid, inventory) = (invalid.clone(), inventory.clone());
-    let (elsewhere, unlabelled) = (elsewhere.clone(), unlabelled.clone());
+    let elsewhere = elsewhere.clone();
+    let unlabelled = unlabelled.as_ref().filter(|node| Seconds::between(node.joined, now) >= JOINING);
+    let unlabelled = unlabelled.map(|node| node.name.clone());
     let snapshot = Snapshot { now, groups, invalid, inventory, elsewhere, unlabelled };
     Assembled { snapshot, broken }
 }

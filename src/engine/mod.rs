@@ -21,7 +21,7 @@ pub use evaluate::{Engine, Parts};
 pub use leadership::{Holder, Leadership, Term};
 pub use ports::{
     Claim, Clock, Cluster, ClusterView, Collected, Endpoint, Gap, MAX_ENGINES_OF_A_POD, MAX_SERIES_OF_A_POD,
-    MetricSource, Receiver, Scope, Series, SourceError, SystemClock,
+    MetricSource, Receiver, Scope, Series, SourceError, SystemClock, UnlabelledNode,
 };
 pub use reader::{ReadSettings, Reader, run};
 pub use recorder::{Evaluation, Recorder};

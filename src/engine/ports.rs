@@ -171,10 +171,19 @@ pub struct ClusterView {
     pub inventory: Option<BTreeMap<SmolStr, u32>>,
     /// Of these, the ones that pods use which are no variant's here.
     pub elsewhere: BTreeMap<SmolStr, u32>,
-    /// The first node that has GPUs and does not name their accelerator.
-    pub unlabelled: Option<SmolStr>,
+    /// The oldest node that has GPUs and does not name their accelerator.
+    pub unlabelled: Option<UnlabelledNode>,
     /// Namespaces whose variants are left alone, because they say so.
     pub excluded: BTreeSet<SmolStr>,
+}
+
+/// A node that has GPUs and does not name their accelerator.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnlabelledNode {
+    /// Its name.
+    pub name: SmolStr,
+    /// When it joined the cluster.
+    pub joined: Timestamp,
 }
 
 impl ClusterView {

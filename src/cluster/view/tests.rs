@@ -78,22 +78,26 @@ fn the_target_knows_accelerator_role_and_gpus() {
     assert_eq!(view.variants[0].template.gpus, 2);
 }
 
+fn gpus(name: Option<&str>, joined: i64) -> Gpus {
+    Gpus { name: name.map(Into::into), count: 8, joined: Timestamp::from_second(joined).unwrap() }
+}
+
 #[test]
 fn the_inventory_is_known_once_the_nodes_have_been_listed() {
     let mut tables = cluster();
     assert_eq!(tables.observed().view.inventory, None);
     for name in ["a", "b"] {
-        tables.nodes.apply(Step::Listed(key(name), Some(Gpus { name: Some("H100".into()), count: 8 })));
+        tables.nodes.apply(Step::Listed(key(name), Some(gpus(Some("H100"), 0))));
     }
     tables.nodes.apply(Step::Done);
     assert_eq!(tables.observed().view.inventory, Some(BTreeMap::from([("H100".into(), 16)])));
     assert_eq!(tables.observed().view.unlabelled, None);
-    for name in ["d", "c"] {
-        tables.nodes.apply(Step::Put(key(name), Some(Gpus { name: None, count: 8 })));
+    for (name, joined) in [("b2", 9), ("d", 7), ("c", 7)] {
+        tables.nodes.apply(Step::Put(key(name), Some(gpus(None, joined))));
     }
     let view = tables.observed().view;
     assert_eq!(view.inventory, Some(BTreeMap::from([("H100".into(), 16)])));
-    assert_eq!(view.unlabelled.as_deref(), Some("c"), "the first by its name");
+    assert_eq!(view.unlabelled.as_ref().unwrap().name, "c", "the oldest, and the first by its name");
     assert!(!tables.synced(), "nobody waits for nodes");
 }
 
@@ -110,7 +114,7 @@ fn pods_that_are_no_variants_use_gpus_elsewhere() {
     tables.pods.apply(Step::Put(key("job"), job));
     assert_eq!(tables.observed().view.elsewhere, BTreeMap::new(), "nobody asks for the nodes");
     let node = ("".into(), "a".into());
-    tables.nodes.apply(Step::Listed(node, Some(Gpus { name: Some("H100".into()), count: 8 })));
+    tables.nodes.apply(Step::Listed(node, Some(gpus(Some("H100"), 0))));
     tables.nodes.apply(Step::Done);
     assert_eq!(tables.observed().view.elsewhere, BTreeMap::from([("H100".into(), 4)]));
     tables.variants.apply(Step::Gone(key("chat")));

@@ -3,7 +3,8 @@
 use super::*;
 use std::cell::RefCell;
 
-use crate::engine::{Gap, MAX_ENGINES_OF_A_POD, Receiver, Series};
+use crate::engine::{Gap, MAX_ENGINES_OF_A_POD, Receiver, Series, UnlabelledNode};
+use jiff::SignedDuration;
 use smol_str::SmolStr;
 use wva_core::analyze::finding::Analyzer;
 use wva_core::model::{Bounds, Compat, LatencyTargets, Role, TargetRef, Variant};
@@ -101,11 +102,21 @@ fn a_second_model_in_the_same_pod_is_not_mixed_in() {
 #[test]
 fn a_snapshot_has_the_inventory_of_the_view_and_what_others_use_of_it() {
     let gpus = |count| BTreeMap::from([("H100".into(), count)]);
-    let unlabelled = Some("gpu-7".into());
-    let view = ClusterView { inventory: Some(gpus(16)), elsewhere: gpus(3), unlabelled, ..view() };
+    let view = ClusterView { inventory: Some(gpus(16)), elsewhere: gpus(3), ..view() };
     let snapshot = assembled(&view, Ok(Collected::default()), now());
     assert_eq!((snapshot.inventory, snapshot.elsewhere), (Some(gpus(16)), gpus(3)));
-    assert_eq!(snapshot.unlabelled.as_deref(), Some("gpu-7"));
+}
+
+#[test]
+fn a_node_that_was_just_joining_once_left_the_whole_cluster_without_a_limit() {
+    let unlabelled = |minutes| {
+        let joined = now() - SignedDuration::from_mins(minutes);
+        let unlabelled = Some(UnlabelledNode { name: "gpu-7".into(), joined });
+        assembled(&ClusterView { unlabelled, ..view() }, Ok(Collected::default()), now()).unlabelled
+    };
+    assert_eq!(unlabelled(-1), None, "its clock is ahead");
+    assert_eq!(unlabelled(14), None);
+    assert_eq!(unlabelled(15).as_deref(), Some("gpu-7"));
 }
 
 #[test]
@@ -298,6 +309,7 @@ fn a_pod_all_of_whose_engines_sleep_is_not_ready_in_a_snapshot() {
         ..series("llama-0", "meta/llama", 1.0)
     };
     let awake = |engine: &str| Series { engine: engine.into(), ..series("llama-0", "meta/llama", 0.5) };
+    let runs = |engine: &str| Series { signal: Signal::Running, ..awake(engine) };
     let phase = |series| {
         let snapshot = assembled(&view(), Ok(Collected { series, ..Collected::default() }), now());
         let state = snapshot.groups.into_values().next().unwrap().variants.swap_remove(0);
@@ -307,5 +319,10 @@ fn a_pod_all_of_whose_engines_sleep_is_not_ready_in_a_snapshot() {
     assert_eq!(phase(vec![sleeps("0"), sleeps("1")]), (Phase::Asleep, 0));
     assert_eq!(phase(vec![sleeps("0"), awake("1")]), (Phase::Ready, 1));
     assert_eq!(phase(vec![awake("0")]), (Phase::Ready, 1));
+    assert_eq!(
+        phase(vec![sleeps("0"), runs("1")]),
+        (Phase::Ready, 1),
+        "without its cache and queue it serves"
+    );
     assert_eq!(phase(Vec::new()), (Phase::Ready, 1), "not known to sleep");
 }
