@@ -117,6 +117,13 @@ fn what_is_contradicted_within_two_minutes_is_not_remembered() {
 }
 
 #[test]
+fn a_lie_that_an_older_scrape_still_holds_was_once_believed_when_its_doubt_had_ended() {
+    let mut most = MostRunning::default();
+    most.observe(&variant("H100", None, &[4000.0, 3.0]), false, at(0));
+    assert_eq!(most.remembered(&variant("H100", None, &[])), 3);
+}
+
+#[test]
 fn what_no_engine_runs_is_not_believed() {
     let values = [f64::NAN, f64::INFINITY, -5.0, 1e12];
     let mut most = MostRunning::default();

@@ -150,16 +150,16 @@ fn starts(world: &World) -> &Starts {
     &world.memory.groups.values().next().unwrap().variants.get("llama").unwrap().starts
 }
 
-#[test]
-fn a_pod_past_three_of_the_starts_that_were_learned_once_got_credit_for_five_minutes() {
+/// A start of `took` seconds is learned, and the last pod begins at 100 s: how long it is counted on.
+fn is_counted_on_for_three_minutes(took: i64) {
     let mut world = World { load: (0.75, 4.0), ..World::new(3) };
     let _ = with_one_more(&mut world, 0);
-    world.now = 60;
+    world.now = took;
     let mut ready = starting(&world, 0);
     let pod = ready.groups.values_mut().next().unwrap().variants[0].replicas.last_mut().unwrap();
-    (pod.phase, pod.ready_since) = (Phase::Ready, Some(at(60)));
+    (pod.phase, pod.ready_since) = (Phase::Ready, Some(at(took)));
     let _ = decided(&mut world, &ready);
-    assert_eq!(starts(&world).longest().map(|seconds| seconds as i64), Some(60));
+    assert_eq!(starts(&world).longest().map(|seconds| seconds as i64), Some(took));
     let kept = world.memory.groups.values().next().unwrap().kept();
     let text = serde_json::to_string(&kept).unwrap();
     assert_eq!(serde_json::from_str::<GroupMemory>(&text).unwrap(), kept, "it survives a restart");
@@ -174,6 +174,16 @@ fn a_pod_past_three_of_the_starts_that_were_learned_once_got_credit_for_five_min
     world.now = 290;
     let number = with_one_more(&mut world, 100);
     assert!(waiting <= 5 && number == 6, "{waiting}, then {number}");
+}
+
+#[test]
+fn a_pod_past_three_of_the_starts_that_were_learned_once_got_credit_for_five_minutes() {
+    is_counted_on_for_three_minutes(60);
+}
+
+#[test]
+fn after_a_start_of_seconds_every_slower_pod_was_once_given_up_at_once() {
+    is_counted_on_for_three_minutes(5);
 }
 
 #[test]

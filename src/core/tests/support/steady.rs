@@ -3,10 +3,14 @@
 use wva_core::analyze::finding::Analyzer;
 use wva_core::decision::Verdict;
 use wva_core::model::{ClassTarget, LatencyTargets, ServiceClass};
-use wva_core::snapshot::{Sample, Signal, Signals};
+use wva_core::snapshot::{Sample, Scale, Signal, Signals};
+use wva_core::units::Replicas;
 use wva_core::{Snapshot, decide, observe};
 
 use super::world::{World, at};
+
+/// The name of the variant that has no replicas.
+pub(crate) const IDLE: &str = "idle";
 
 /// Seconds between two scrapes, and between two looks.
 pub(crate) const SCRAPE: i64 = 15;
@@ -17,6 +21,8 @@ pub(crate) struct Steady {
     pub(crate) rates: Vec<Option<f64>>,
     /// By how much a token takes longer than it did.
     pub(crate) slower: f64,
+    /// The model has another variant, which has no replicas.
+    pub(crate) has_idle_variant: bool,
 }
 
 impl Steady {
@@ -28,7 +34,7 @@ impl Steady {
         world.policy.global.default.queueing.targets = Some(latency);
         let targets = vec![ClassTarget { model: "m".into(), latency }];
         world.policy.service_classes = vec![ServiceClass { name: "Premium".into(), priority: 1, targets }];
-        Self { world, rates: rates.to_vec(), slower: 1.0 }
+        Self { world, rates: rates.to_vec(), slower: 1.0, has_idle_variant: false }
     }
 
     fn snapshot(&self) -> Snapshot {
@@ -37,6 +43,21 @@ impl Steady {
         for (replica, rate) in variants.flat_map(|state| &mut state.replicas).zip(&self.rates) {
             let engine = |rate: &f64| ("0".into(), engine(self.world.now, *rate, self.slower));
             replica.engines = rate.iter().map(engine).collect();
+        }
+        for group in snapshot.groups.values_mut().filter(|_| self.has_idle_variant) {
+            let mut idle = group.variants[0].clone();
+            (idle.variant.id.name, idle.variant.target.name) = (IDLE.into(), IDLE.into());
+            idle.variant.bounds.min = Replicas::ZERO;
+            (idle.scale, idle.replicas) = (
+                idle.scale.map(|_| Scale {
+                    spec: Replicas::ZERO,
+                    current: Replicas::ZERO,
+                    ready: Replicas::ZERO,
+                }),
+                Vec::new(),
+            );
+            group.variants.push(idle);
+            group.sort();
         }
         snapshot
     }
