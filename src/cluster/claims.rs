@@ -137,10 +137,10 @@ mod tests {
         let kept = names(&objects);
         assert_eq!(kept.len(), 101);
         assert_eq!(kept[98..], ["crowded/v00098", "crowded/v00099", "llm/v00007"]);
-        let told = valid(&objects).1;
-        assert_eq!((told.len(), told[0].id.name.as_str()), (4_900, "v00100"));
+        let invalid = valid(&objects).1;
+        assert_eq!((invalid.len(), invalid[0].id.name.as_str()), (4_900, "v00100"));
         assert_eq!(
-            told[0].problem,
+            invalid[0].problem,
             "spec.modelID \"m\" has more than 100 variants in namespace crowded, and only the first 100 by name are \
              decided about: delete others of them, or this one"
         );

@@ -143,14 +143,14 @@ mod tests {
             stand_in: Some(Analyzer::Saturation),
             warning: None,
         };
-        let told = sentence(&gap, names);
+        let message = sentence(&gap, names);
         for part in [
             "6 of 6 serving pods lack vllm:time_to_first_token_seconds_count or sglang:time_to_first_token_seconds_count;",
             "likely cause: relabelling",
             "next step: ask a pod's /metrics",
             "meanwhile the analyzer saturation decides, about additions only",
         ] {
-            assert!(told.contains(part), "{part}: {told}");
+            assert!(message.contains(part), "{part}: {message}");
         }
     }
 
@@ -161,8 +161,8 @@ mod tests {
             let (stand_in, warning) = (None, None);
             let gap =
                 SignalGap { cause, pods: 1000, serving: 1000, missing, contradicted, stand_in, warning };
-            let told = sentence(&gap, names);
-            assert!(told.len() < 1000, "{}: {told}", told.len());
+            let message = sentence(&gap, names);
+            assert!(message.len() < 1000, "{}: {message}", message.len());
         }
     }
 
@@ -210,8 +210,8 @@ mod tests {
             ),
         ];
         for (gap, begins, ends) in all {
-            let told = sentence(&gap, names);
-            assert!(told.starts_with(begins) && told.ends_with(ends), "{told}");
+            let message = sentence(&gap, names);
+            assert!(message.starts_with(begins) && message.ends_with(ends), "{message}");
         }
     }
 }

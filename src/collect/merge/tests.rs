@@ -373,7 +373,7 @@ fn of_fifty_thousand_ports_that_a_scheduler_names_those_of_engines_are_told_apar
     let took = started.elapsed();
     assert!(took < std::time::Duration::from_secs(5), "{took:?}");
     let given = |port| {
-        let to = |one: &&Series| one.to.as_ref().is_some_and(|to| to.port == port);
+        let to = |series: &&Series| series.to.as_ref().is_some_and(|to| to.port == port);
         found.iter().filter(to).map(|series| series.samples[0].value).collect::<Vec<_>>()
     };
     assert_eq!((given(Some(10_007)), given(None)), (vec![1.0], vec![49_999.0]));
@@ -388,7 +388,7 @@ fn ten_schedulers_of_a_namespace_have_the_room_of_its_schedulers_together() {
     let elsewhere = RawSeries { namespace: "other".into(), ..attempts("epp-9", "pod-0", 1, 1.0) };
     let Merged { series, dropped, .. } = merge((0..10).flat_map(of).chain([elsewhere]).collect());
     assert_eq!(dropped.count(), 50_000);
-    assert!(series.iter().any(|one| &*one.namespace == "other"), "each namespace has its own");
+    assert!(series.iter().any(|own| &*own.namespace == "other"), "each namespace has its own");
 }
 
 #[test]

@@ -355,12 +355,12 @@ impl PrometheusSource {
     /// A namespace of which any part was not answered counts as silent; of several that were asked for together nobody knows
     /// which one it is.
     fn note_turns(&self, answers: &Answers) {
-        let asked = answers.iter().filter(|(batch, answer)| match answer {
+        let judged = answers.iter().filter(|(batch, answer)| match answer {
             Ok(_) => true,
             Err(QueryError::Unasked(_)) => false,
             Err(_) => batch.labels.len() == 1,
         });
-        let (answered, silent): (Vec<_>, Vec<_>) = asked.partition(|(_, answer)| answer.is_ok());
+        let (answered, silent): (Vec<_>, Vec<_>) = judged.partition(|(_, answer)| answer.is_ok());
         let mut turns = self.turns.lock();
         for (batch, answer) in answered.into_iter().chain(silent) {
             for namespace in batch.concerns.iter().flatten() {

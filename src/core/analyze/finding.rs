@@ -50,8 +50,8 @@ impl Finding {
         let old: Vec<Role> = self
             .variants
             .iter()
-            .filter(|one| one.per_replica > 0.0 && old(&one.name))
-            .map(|one| one.role)
+            .filter(|variant| variant.per_replica > 0.0 && old(&variant.name))
+            .map(|variant| variant.role)
             .collect();
         let holds = |totals: &Totals| totals.demand > 0.0;
         if !old.is_empty() && holds(&self.total) {

@@ -98,15 +98,15 @@ impl<'a> Sharing<'_, 'a> {
 
     /// A plan for each model, and for each of `held` after them; `None` when that broke for all.
     fn optimize(&mut self, held: &[Request]) -> Option<Vec<Plan>> {
-        let mut asked = vec![None; self.all.len()];
+        let mut own_requests = vec![None; self.all.len()];
         // Who asks for nothing now uses what there is all the same.
         self.each(|at, one| {
             let own = || capacity::at_rest(one);
-            asked[at] = Some(one.asked.as_ref().map_or_else(own, |asked| asked.request.clone()));
+            own_requests[at] = Some(one.asked.as_ref().map_or_else(own, |asked| asked.request.clone()));
         });
-        let asked = asked.into_iter().enumerate();
+        let own_requests = own_requests.into_iter().enumerate();
         let mut requests: Vec<Request> =
-            asked.map(|(at, own)| own.unwrap_or_else(|| self.at_rest(at))).collect();
+            own_requests.map(|(at, own)| own.unwrap_or_else(|| self.at_rest(at))).collect();
         requests.extend(held.iter().cloned());
         for candidate in requests.iter_mut().flat_map(|request| &mut request.candidates) {
             candidate.accelerator = self.limits.spelling(candidate.accelerator.as_ref());

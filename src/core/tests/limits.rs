@@ -75,8 +75,8 @@ fn a_node_without_a_label_once_made_the_limit_too_small_and_denied_additions() {
     let node = "gpu-7".into();
     assert_eq!(scene.decided(), (needed, Some(LimitGap::UnlabelledNode { node })));
     let node = "gpu-7".into();
-    let told = LimitGap::UnlabelledNode { node }.to_string();
-    assert!(told.contains("not in force") && told.contains("the node gpu-7"), "{told}");
+    let message = LimitGap::UnlabelledNode { node }.to_string();
+    assert!(message.contains("not in force") && message.contains("the node gpu-7"), "{message}");
     scene.policy.limits.fail_closed = true;
     assert_eq!(scene.decided(), (2, None), "the nodes that are labelled count");
 }

@@ -266,10 +266,10 @@ async fn costs_only_itself(count: ResponseTemplate, evil: fn(Vec<Value>) -> Resp
 #[tokio::test]
 async fn a_namespace_with_huge_labels_costs_only_itself() {
     let rows = [("a", 1), ("b", 1), ("evil", 100), ("f", 1), ("stranger", 1_000_000)];
-    let asked = costs_only_itself(ok(&counts(&rows)), huge_labels).await;
+    let sent = costs_only_itself(ok(&counts(&rows)), huge_labels).await;
     assert!(
-        asked.iter().all(|query| !query.contains("stranger")),
-        "foreign namespaces are not read: {asked:?}"
+        sent.iter().all(|query| !query.contains("stranger")),
+        "foreign namespaces are not read: {sent:?}"
     );
 }
 
@@ -296,8 +296,8 @@ async fn a_namespace_that_is_known_to_be_slow_does_not_hold_the_others_up() {
 
 #[tokio::test]
 async fn a_namespace_that_cannot_even_be_counted_costs_only_itself() {
-    let asked = costs_only_itself(ok(&counts(&[])).set_delay(Duration::from_secs(9)), slow).await;
-    assert!(asked.iter().all(|query| !query.starts_with("count")), "it is not tried every time: {asked:?}");
+    let sent = costs_only_itself(ok(&counts(&[])).set_delay(Duration::from_secs(9)), slow).await;
+    assert!(sent.iter().all(|query| !query.starts_with("count")), "it is not tried every time: {sent:?}");
 }
 
 #[tokio::test]
@@ -350,9 +350,9 @@ async fn logged(configuration: ResponseTemplate) -> (String, usize) {
         tokio::time::sleep(Duration::from_millis(300)).await;
     }
     let requests = server.received_requests().await.unwrap();
-    let asked = requests.iter().filter(|request| request.url.path() == "/api/v1/status/config").count();
+    let count = requests.iter().filter(|request| request.url.path() == "/api/v1/status/config").count();
     let text = log.0.lock().unwrap().clone();
-    (String::from_utf8(text).unwrap(), asked)
+    (String::from_utf8(text).unwrap(), count)
 }
 
 /// What is logged, as text.

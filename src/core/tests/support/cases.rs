@@ -30,6 +30,6 @@ pub(crate) fn looped() -> Config {
 
 #[expect(clippy::disallowed_methods, reason = "how often a test tries is no input of a decision")]
 fn cases(variable: &str, usual: u32) -> Config {
-    let asked = std::env::var(variable).ok().and_then(|count| count.parse().ok());
-    Config { cases: asked.unwrap_or(usual), failure_persistence: None, ..Config::default() }
+    let replaced = std::env::var(variable).ok().and_then(|count| count.parse().ok());
+    Config { cases: replaced.unwrap_or(usual), failure_persistence: None, ..Config::default() }
 }
