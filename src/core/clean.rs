@@ -94,6 +94,11 @@ pub(crate) fn not_after(memory: &mut GroupMemory, now: Timestamp) {
     if let Some(learned) = &mut memory.learned {
         learned.past.not_after(latest(now).into());
         learned.unlearned.values_mut().for_each(|role| role.since = role.since.min(now));
+        learned.informative = learned.informative.map(|at| at.min(now));
+        learned.throughput.not_after(now);
+        for parameters in learned.queueing.values_mut() {
+            parameters.learned_at = parameters.learned_at.map(|at| at.min(now));
+        }
     }
     memory.evidence.take_if(|evidence| evidence.is_after(latest(now)));
     memory.variants.values_mut().for_each(|variant| variant_not_after(variant, now));

@@ -1,11 +1,12 @@
 //! What was learned long ago, or nobody knows when, may raise a number and not lower it; and it blocks a fleet only until it is learned
 //! anew.
 
-use crate::support::steady::Steady;
+use crate::support::steady::{IDLE, Steady};
 use crate::support::world::at;
 use jiff::{SignedDuration, Timestamp};
 use wva_core::Memory;
 use wva_core::analyze::finding::Analyzer;
+use wva_core::analyze::queueing::learn::Parameters;
 use wva_core::analyze::weighted::hardware;
 use wva_core::memory::Learned;
 
@@ -45,6 +46,19 @@ fn service_times_of_last_month_once_lowered_numbers() {
 }
 
 #[test]
+fn after_a_clock_was_set_back_service_times_once_stayed_new_until_it_had_caught_up() {
+    for analyzer in BY_LATENCY {
+        let mut steady = calm_after_busy(analyzer);
+        let ahead = at(steady.world.now) + SignedDuration::from_hours(30 * 24);
+        with_age(&mut steady, Some(ahead));
+        let now = at(steady.world.now);
+        let stamps: Vec<_> =
+            learned(&mut steady.world.memory).queueing.values().map(|known| known.learned_at).collect();
+        assert!(stamps.iter().all(|at| at.is_some_and(|at| at <= now)), "{analyzer:?}: {stamps:?}");
+    }
+}
+
+#[test]
 fn service_times_that_were_stored_without_their_age_lower_nothing_until_they_are_learned_anew() {
     for analyzer in BY_LATENCY {
         let mut steady = calm_after_busy(analyzer);
@@ -64,6 +78,16 @@ fn service_times_that_were_stored_without_their_age_lower_nothing_until_they_are
         let later: Vec<u32> = (0..4).map(|_| steady.number()).collect();
         assert!(later.iter().any(|number| *number < 3), "{analyzer:?}: {later:?}");
     }
+}
+
+#[test]
+fn old_service_times_of_a_variant_without_replicas_once_kept_the_others_from_lowering_for_ever() {
+    let mut steady = calm_after_busy(Analyzer::QueueingModel);
+    steady.has_idle_variant = true;
+    let queueing = &mut learned(&mut steady.world.memory).queueing;
+    let known = queueing.values().next().unwrap().clone();
+    queueing.insert(IDLE.into(), Parameters { learned_at: None, ..known });
+    assert!(steady.number() < 3);
 }
 
 #[test]

@@ -49,6 +49,14 @@ impl Memory {
         self.variants.retain(|_, one| Seconds::between(one.seen, now) <= FORGOTTEN);
     }
 
+    /// Makes the moments from which ages are counted that are after `now` be now.
+    pub(crate) fn not_after(&mut self, now: Timestamp) {
+        self.informative = self.informative.map(|at| at.min(now));
+        for calibration in self.variants.values_mut() {
+            calibration.intercept_at = calibration.intercept_at.map(|at| at.min(now));
+        }
+    }
+
     pub(super) fn of(&mut self, variant: &str, now: Timestamp) -> &mut Calibration {
         self.variants.entry(variant.into()).or_insert_with(|| Calibration::new(now))
     }
@@ -152,7 +160,7 @@ impl Calibration {
         if let Some(line) = self.intercept.and_then(line_from) {
             // One that is too old counts where replicas carry less with it than without: it may raise a number, and not lower it.
             let old = !compat.is_upstream() && !may_lower(self.intercept_at, now);
-            let slower = |other: &Line| other.at(FULL) > line.at(FULL);
+            let slower = |default: &Line| default.at(FULL) > line.at(FULL);
             let without = old.then(|| line_from(DEFAULT_INTERCEPT)).flatten().filter(slower);
             return Some(without.map_or((line, Tier::Pinned), |line| (line, Tier::Default)));
         }
