@@ -107,7 +107,13 @@ impl<'a> Wanting<'a> {
             // Who has nothing to say is asked first at every look: so it learns, and says more one day.
             self.stand_ins.extend(unlearned);
             self.steps.truncate(first);
-            pass = self.pass(&members, &mut learned);
+            // What the others see they have learned already; of who stands in only the token analyzer learns.
+            let mut again = learned.clone();
+            pass = self.pass(&members, &mut again);
+            if self.scene.analyzer != Analyzer::Saturation {
+                learned.tokens = again.tokens;
+            }
+            learned.stand_in_share = again.stand_in_share;
         }
         if pass.looked {
             self.memory.cycle_at = Some(self.scene.now);

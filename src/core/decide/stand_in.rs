@@ -29,9 +29,16 @@ fn is_of_one_role(first: &Member<'_>, next: &Member<'_>) -> bool {
     role(first) == role(next)
 }
 
+/// Analyzers of capacity, who are asked about all roles of a model together, and so are replaced in all of them.
+const fn looks_at_all_roles(analyzer: Analyzer) -> bool {
+    matches!(
+        analyzer,
+        Analyzer::Saturation | Analyzer::Throughput | Analyzer::QueueingModel | Analyzer::Inferno
+    )
+}
+
 /// The roles of which the model's analyzer can measure no pod although something is seen of them, or lacks an indispensable signal
-/// of every pod, each with the best analyzer that can. Their members are looked at anew, for that one. Analyzers of capacity look
-/// at all roles together, so they are replaced together.
+/// of every pod, each with the best analyzer that can. Their members are looked at anew, for that one.
 pub(super) fn choose<'a>(scene: Scene<'a>, members: &mut [Member<'a>]) -> Vec<(Role, Analyzer)> {
     let (indispensable, measures_caches) = (scene.analyzer.indispensable(), scene.analyzer.measures_caches());
     let unmeasured = |members: &[Member<'a>]| {
@@ -40,10 +47,7 @@ pub(super) fn choose<'a>(scene: Scene<'a>, members: &mut [Member<'a>]) -> Vec<(R
         active().any(|member| !member.seen.observations.is_empty())
             && !loads.any(|load| load.has(indispensable) && (!measures_caches || load.knows_usage()))
     };
-    let together = matches!(
-        scene.analyzer,
-        Analyzer::Saturation | Analyzer::Throughput | Analyzer::QueueingModel | Analyzer::Inferno
-    );
+    let together = looks_at_all_roles(scene.analyzer);
     let any = members.chunk_by(is_of_one_role).any(unmeasured);
     let mut chosen = Vec::new();
     if !any {
@@ -84,7 +88,9 @@ pub(super) fn choose_unlearned<'a>(
     looks: &[(Role, bool)],
     learned: &mut Learned,
 ) -> Vec<(Role, Analyzer)> {
-    learned.unlearned.retain(|of, _| members.iter().any(|member| role(member) == *of));
+    // Hours at zero teach nothing: the time begins when pods serve.
+    let serves = |member: &Member<'_>| member.state.replicas.iter().any(|pod| pod.phase == Phase::Ready);
+    learned.unlearned.retain(|of, _| members.iter().any(|member| role(member) == *of && serves(member)));
     let mut chosen = Vec::new();
     if looks.iter().all(|(_, silent)| !silent) && learned.unlearned.is_empty() {
         return chosen;
@@ -100,6 +106,13 @@ pub(super) fn choose_unlearned<'a>(
                 chosen.extend(stand_in.map(|analyzer| (role, analyzer)));
             }
             None => {}
+        }
+    }
+    if !chosen.is_empty() && looks_at_all_roles(scene.analyzer) {
+        for members in members.chunk_by_mut(is_of_one_role) {
+            let others = members.first().map(role).filter(|role| chosen.iter().all(|(of, _)| of != role));
+            let Some(role) = others else { continue };
+            chosen.extend(measure(scene, role, members).map(|analyzer| (role, analyzer)));
         }
     }
     chosen

@@ -339,6 +339,55 @@ fn an_analyzer_that_never_learns_although_all_signals_are_there_was_told_as_stea
 }
 
 #[test]
+fn hours_without_pods_once_counted_as_time_in_which_it_could_have_learned() {
+    let mut fleet = Fleet { output: 1.0, rate: 20.0, ..fleet(Analyzer::Rate) };
+    let idle = |group: &mut ModelGroup| {
+        for state in &mut group.variants {
+            state.replicas.clear();
+            state.scale =
+                Some(Scale { spec: Replicas::ZERO, current: Replicas::ZERO, ready: Replicas::ZERO });
+        }
+    };
+    assert_eq!(fleet.gap(15), None);
+    fleet.bend = idle;
+    assert_eq!(fleet.gap(15), None);
+    assert_eq!(fleet.gap(2 * 60 * 60), None);
+    fleet.bend = |_| {};
+    for _ in 0..12 {
+        assert_eq!(fleet.gap(15), None, "it may be learning");
+    }
+    assert_eq!(fleet.gap(15).map(|gap| gap.cause), Some(GapCause::NotLearned));
+}
+
+/// The model's pods only generate, and four more, which are idle, only compute prompts.
+fn split_from_idle_prefill(group: &mut ModelGroup) {
+    let newest = group.variants[0].replicas[0].engines.get("0").unwrap().newest(Signal::Running).unwrap();
+    let now = newest.at.as_second() - at(0).as_second() + 2;
+    let mut idle = Fleet { rate: 0.0, kv: 0.0, now, ..fleet(Analyzer::Rate) }.state();
+    group.variants[0].variant.role = Role::Decode;
+    idle.variant.role = Role::Prefill;
+    idle.variant.id.name = "idle".into();
+    idle.variant.target.name = "idle".into();
+    for (index, replica) in idle.replicas.iter_mut().enumerate() {
+        replica.pod = format!("idle-{index}").into();
+    }
+    group.variants.push(idle);
+    group.sort();
+}
+
+#[test]
+fn who_stood_in_for_a_busy_role_was_once_not_asked_when_another_role_was_idle() {
+    for analyzer in [Analyzer::QueueingModel, Analyzer::Throughput] {
+        let split =
+            Fleet { output: 1.0, rate: 20.0, kv: 0.93, bend: split_from_idle_prefill, ..fleet(analyzer) };
+        let mut fleet = split;
+        let numbers = fleet.follow(30);
+        assert_eq!(fleet.gap(15).unwrap().stand_in, Some(Analyzer::Saturation), "{analyzer:?}");
+        assert!(numbers.last() > Some(&4), "{analyzer:?}: the cache is full: {numbers:?}");
+    }
+}
+
+#[test]
 fn between_two_looks_it_is_told_who_stood_in_at_the_last_one() {
     for analyzer in [Analyzer::QueueingModel, Analyzer::Inferno] {
         let mut fleet = fleet(analyzer).without(&[GAPS]);
