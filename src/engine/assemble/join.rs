@@ -7,6 +7,7 @@ use wva_core::isolate;
 use wva_core::model::GroupId;
 use wva_core::quality::engines_of;
 use wva_core::snapshot::{ModelGroup, Replica, Sample, Signal, Signals, SourceHealth};
+use wva_core::units::Seconds;
 
 use crate::engine::breaks::Broken;
 use crate::engine::ports::{MAX_ENGINES_OF_A_POD, Series};
@@ -144,7 +145,7 @@ fn join_group(model: &str, group: &mut ModelGroup, share: Vec<Placed>) {
     }
     pods.into_iter().for_each(Pod::share);
     for (signal, parts) in queues {
-        group.scheduler.add(signal, sum_of(&parts));
+        group.scheduler.add(signal, queue_of(&parts));
     }
 }
 
@@ -217,6 +218,26 @@ fn scaled(samples: &[Sample], share: f64) -> Vec<Sample> {
 
 fn is_scheduler(signal: Signal) -> bool {
     matches!(signal, Signal::SchedulerQueueSize | Signal::SchedulerQueueBytes | Signal::SchedulerAttempts)
+}
+
+/// A scheduler whose newest sample is so much older than that of another one has stopped, or is not scraped.
+const BEHIND: Seconds = Seconds::whole(30);
+
+/// What all schedulers hold. While one is behind and the others hold something, at least that is held now, with what it held when it
+/// was last seen; while they hold nothing, nobody knows what it holds, and the sum is as old as its samples.
+fn queue_of(parts: &Parts) -> Vec<Sample> {
+    let newest = |part: &Vec<Sample>| part.last().map(|sample| sample.at);
+    let Some(last) = parts.iter().filter_map(newest).max() else { return Vec::new() };
+    let is_behind = |part: &&Vec<Sample>| newest(part).is_some_and(|at| Seconds::between(at, last) > BEHIND);
+    let (behind, live): (Vec<_>, Vec<_>) = parts.iter().partition(is_behind);
+    let held: f64 = behind.iter().filter_map(|part| part.last()).map(|sample| sample.value).sum();
+    let live: Parts = live.into_iter().cloned().collect();
+    let mut sum = sum_of(&live);
+    if behind.is_empty() || sum.last().is_none_or(|newest| newest.value <= 0.0) {
+        return sum_of(parts);
+    }
+    sum.iter_mut().for_each(|sample| sample.value += held);
+    sum
 }
 
 /// One scheduler pod: its samples. Several: the sums of their newest values, of those before them and so on, each as

@@ -154,6 +154,24 @@ fn queues_of_several_schedulers_add_up_and_are_as_old_as_the_oldest() {
     assert_eq!(queue, Some(expected));
 }
 
+#[test]
+fn of_two_schedulers_one_that_had_stopped_once_hid_the_queue_of_the_other() {
+    let queue = |pod: &str, age: i64, value| Series {
+        signal: Signal::SchedulerQueueSize,
+        samples: vec![Sample { at: now() - SignedDuration::from_secs(age), value }],
+        ..series(pod, "meta/llama", 0.0)
+    };
+    let newest = |series: [Series; 2]| {
+        let collected = Collected { series: series.into(), ..Collected::default() };
+        let group = assembled(&view(), Ok(collected), now()).groups.into_values().next().unwrap();
+        let newest = group.scheduler.newest(Signal::SchedulerQueueSize).unwrap();
+        (now().duration_since(newest.at).as_secs(), newest.value)
+    };
+    assert_eq!(newest([queue("epp-a", 2, 3.0), queue("epp-b", 90, 4.0)]), (2, 7.0), "at least so many");
+    assert_eq!(newest([queue("epp-a", 2, 0.0), queue("epp-b", 90, 4.0)]), (90, 4.0), "nobody knows");
+    assert_eq!(newest([queue("epp-a", 2, 3.0), queue("epp-b", 30, 4.0)]), (30, 7.0), "a slow scrape");
+}
+
 /// A counter that has grown by `rate` a second for a minute and a half.
 fn grown(rate: f64) -> Vec<Sample> {
     let sample = |back: i32| {
