@@ -11,9 +11,8 @@ use serde_json::Value;
 pub const ACCELERATOR_LABEL: &str = "inference.optimization/acceleratorName";
 /// Label of a variant: the installation that is responsible for it.
 pub const CONTROLLER_INSTANCE_LABEL: &str = "wva.llmd.ai/controller-instance";
-/// The largest number of replicas that a variant may ask for: two thirds of the pods of the largest cluster that Kubernetes
-/// is tested with (150,000), so that no fleet is in its way and nothing has to count to two billion.
-pub const MAX_REPLICAS: i32 = 100_000;
+/// [`Replicas::MOST`](wva_core::units::Replicas::MOST), as fields of objects have it.
+pub const MAX_REPLICAS: i32 = wva_core::units::Replicas::MOST.get().cast_signed();
 /// Longest `modelID`: names on the hub have at most 96 characters, paths and adapters are longer.
 pub(crate) const MAX_MODEL_ID_CHARS: u32 = 256;
 /// Longest name of an object (RFC 1123 subdomain).

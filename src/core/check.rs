@@ -345,7 +345,7 @@ impl Number<'_> {
 
     fn bounded(&self, number: u32) -> u32 {
         let bounds = self.state.variant.bounds;
-        let highest = bounds.max.map_or(u32::MAX, Replicas::get);
+        let highest = bounds.max.unwrap_or(Replicas::MOST).get();
         if number < bounds.min.get() || highest < bounds.min.get() {
             bounds.min.get()
         } else {

@@ -26,6 +26,9 @@ impl Replicas {
     pub const ZERO: Self = Self(0);
     /// One pod.
     pub const ONE: Self = Self(1);
+    /// The most that any variant may have: two thirds of the pods of the largest cluster that Kubernetes is tested with (150,000),
+    /// so that no fleet is in its way and nothing has to count to two billion.
+    pub const MOST: Self = Self(100_000);
 
     /// `count` pods.
     #[must_use]
