@@ -74,7 +74,7 @@ pub(crate) fn remembered(memory: &VariantMemory, now: Timestamp) -> Cow<'_, Vari
         memory.withdrawn_at,
         ordered,
     ];
-    let all = own.into_iter().chain([net.grew, net.denied, memory.most_running.since()]);
+    let all = own.into_iter().chain([net.grew, net.denied, memory.most_running.latest()]);
     if memory.wanted.is_empty() && all.flatten().all(|at| at <= now) {
         return Cow::Borrowed(memory);
     }

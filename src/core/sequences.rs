@@ -10,7 +10,8 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::analyze::saturation_token::parameters::{Engine, EngineParameters};
-use crate::snapshot::{Phase, Signal, Template, VariantState};
+use crate::learn::may_lower;
+use crate::snapshot::{Phase, Signal, Signals, Template, VariantState};
 use crate::units::whole;
 
 /// vLLM's default on a device of less than 70 GiB, and on an A100.
@@ -55,6 +56,9 @@ pub struct MostRunning {
     of: u32,
     /// Undisputed for long enough.
     settled: u32,
+    /// When so many last ran. Earlier versions did not store it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    settled_at: Option<Timestamp>,
     /// More than that, and since when.
     #[serde(skip_serializing_if = "Option::is_none")]
     lately: Option<(Timestamp, u32)>,
@@ -72,11 +76,17 @@ impl MostRunning {
             return;
         }
         if let Some((_, most)) = self.lately.filter(|(since, _)| now.duration_since(*since) >= SETTLED) {
-            (self.settled, self.lately) = (self.settled.max(most), None);
+            (self.settled, self.settled_at, self.lately) = (self.settled.max(most), Some(now), None);
         }
         let shown = shown(state);
         if shown > self.highest() {
             self.lately = Some((now, shown));
+        }
+        if self.settled > 0 && (shown >= self.settled || self.settled_at.is_none()) {
+            self.settled_at = Some(now);
+        }
+        if !may_lower(self.settled_at, now) {
+            (self.settled, self.settled_at) = (0, None);
         }
         if self.highest() == 0 {
             *self = Self::default();
@@ -99,25 +109,39 @@ impl MostRunning {
         self.remembered(state).max(shown(state))
     }
 
-    /// Since when there is something that is not settled.
-    pub(crate) fn since(&self) -> Option<Timestamp> {
-        self.lately.map(|(since, _)| since)
+    /// The last moment that is remembered.
+    pub(crate) fn latest(&self) -> Option<Timestamp> {
+        self.settled_at.max(self.lately.map(|(since, _)| since))
     }
 
     /// Puts right what is later than `now`: the clock was set back.
     pub(crate) fn not_after(&mut self, now: Timestamp) {
+        self.settled_at = self.settled_at.map(|at| at.min(now));
         self.lately = self.lately.map(|(since, most)| (since.min(now), most));
     }
 }
 
-/// The most requests that an engine of `state` shows running now: an older sample may have been contradicted meanwhile.
+/// The most requests that two engines of `state` show running now (an older sample may have been contradicted meanwhile): what
+/// one shows says nothing of what all the others can. Of an engine alone it is what two scrapes show.
 fn shown(state: &VariantState) -> u32 {
     let ready = state.replicas.iter().filter(|replica| replica.phase == Phase::Ready);
-    let newest = ready
-        .flat_map(|replica| replica.engines.values())
-        .filter_map(|engine| engine.newest(Signal::Running));
-    let values = newest.map(|sample| sample.value);
-    whole(values.filter(|value| value.is_finite()).fold(0.0, f64::max)).min(MAX_SEEN)
+    let engines: Vec<&Signals> = ready.flat_map(|replica| replica.engines.values()).collect();
+    let values: Vec<f64> = match engines[..] {
+        [alone] => alone.get(Signal::Running).iter().rev().take(2).map(|sample| sample.value).collect(),
+        _ => engines
+            .iter()
+            .filter_map(|engine| engine.newest(Signal::Running))
+            .map(|sample| sample.value)
+            .collect(),
+    };
+    whole(second_highest(values).unwrap_or(0.0)).min(MAX_SEEN)
+}
+
+/// The second highest of `values` that are numbers; the only one where there is one.
+fn second_highest(values: Vec<f64>) -> Option<f64> {
+    let mut values: Vec<f64> = values.into_iter().filter(|value| value.is_finite()).collect();
+    values.sort_by(f64::total_cmp);
+    values.iter().nth_back(1).or_else(|| values.first()).copied()
 }
 
 /// Of what an engine's maximum depends on (FNV-1a, 32 bits).

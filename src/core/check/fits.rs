@@ -139,14 +139,21 @@ fn engines(pod: &Replica) -> Option<Vec<&Signals>> {
 /// more. Nobody knows them without the argument: what a calm engine was seen running is no maximum.
 fn sequences(left: &Left<'_>) -> Option<f64> {
     let Left { state, most_running, .. } = left;
-    let (mut ranks, mut most) = (1, f64::from(state.template.sequences()?.max(*most_running)));
-    for pod in pods(state) {
-        ranks = ranks.max(serving(pod).count());
-        let series = pod.engines.values().flat_map(|engine| engine.get(Signal::Running).iter());
-        let shown = series.map(|sample| sample.value).filter(|value| value.is_finite());
-        most = shown.map(|value| value.floor().min(f64::from(MAX_SEEN))).fold(most, f64::max);
-    }
-    Some(most * f64::from(u32::try_from(ranks).unwrap_or(u32::MAX)))
+    let most = f64::from(state.template.sequences()?.max(*most_running));
+    let ranks = pods(state).map(|pod| serving(pod).count()).fold(1, usize::max);
+    // Twice, by two engines or in two scrapes: what one shows says nothing of the others.
+    let values = |engine: &Signals| -> Vec<f64> {
+        let values = engine.get(Signal::Running).iter().map(|sample| sample.value.floor());
+        values.filter(|value| value.is_finite()).collect()
+    };
+    let engines: Vec<Vec<f64>> = pods(state).flat_map(|pod| pod.engines.values()).map(values).collect();
+    let mut shown: Vec<f64> = match &engines[..] {
+        [alone] => alone.clone(),
+        _ => engines.into_iter().filter_map(|values| values.into_iter().reduce(f64::max)).collect(),
+    };
+    shown.sort_by(f64::total_cmp);
+    let shown = shown.iter().nth_back(1).copied().unwrap_or(0.0).min(f64::from(MAX_SEEN));
+    Some(most.max(shown) * f64::from(u32::try_from(ranks).unwrap_or(u32::MAX)))
 }
 
 /// Tokens that the KV caches of a pod hold.

@@ -124,8 +124,42 @@ fn a_lie_that_an_older_scrape_still_holds_was_once_believed_when_its_doubt_had_e
 }
 
 #[test]
+fn what_one_of_several_pods_showed_was_once_taken_for_what_each_of_them_can_run() {
+    let pods = |running: &[&[f64]]| {
+        let mut state = variant("H100", Some(engine(Engine::Vllm, Some(64))), &[]);
+        let pod = |running: &&[f64]| variant("H100", None, running).replicas.remove(0);
+        state.replicas = running.iter().map(pod).collect();
+        state
+    };
+    let seen = |running: &[&[f64]]| MostRunning::default().of(&pods(running));
+    assert_eq!(seen(&[&[50.0, 50.0], &[4000.0, 4000.0], &[60.0, 60.0]]), 60);
+    assert_eq!(seen(&[&[90.0], &[80.0], &[60.0]]), 80, "the argument is not in force");
+    assert_eq!(seen(&[&[50.0, 4000.0]]), 50, "alone, and in one scrape");
+    assert_eq!(seen(&[&[50.0, 90.0, 90.0]]), 90);
+}
+
+#[test]
+fn what_has_not_run_for_a_week_is_forgotten_and_so_is_what_a_previous_version_has_never_seen_again() {
+    let [busy, calm] = [[40.0], [3.0]].map(|running| variant("H100", None, &running));
+    let mut most = MostRunning::default();
+    most.observe(&busy, false, at(0));
+    most.observe(&calm, false, at(120));
+    let mut text = serde_json::to_value(most).unwrap();
+    assert!(text.as_object_mut().unwrap().remove("settled_at").is_some());
+    let mut older: MostRunning = serde_json::from_value(text).unwrap();
+    for most in [&mut most, &mut older] {
+        most.observe(&calm, false, at(130));
+        most.observe(&calm, false, at(604_900));
+        assert_eq!(most.remembered(&calm), 40);
+        most.observe(&calm, false, at(604_950));
+        most.observe(&calm, false, at(604_965));
+        assert_eq!(most.remembered(&calm), 3);
+    }
+}
+
+#[test]
 fn what_no_engine_runs_is_not_believed() {
-    let values = [f64::NAN, f64::INFINITY, -5.0, 1e12];
+    let values = [f64::NAN, f64::INFINITY, -5.0, 1e12, 1e12];
     let mut most = MostRunning::default();
     most.observe(&variant("H100", None, &values), false, at(0));
     assert_eq!(most.remembered(&variant("H100", None, &[])), MAX_SEEN);
@@ -145,5 +179,5 @@ fn a_second_look_at_the_same_moment_remembers_the_same_and_it_comes_back_as_it_w
     let text = serde_json::to_string(&once).unwrap();
     assert_eq!(serde_json::from_str::<MostRunning>(&text).unwrap(), once);
     once.not_after(at(-60));
-    assert_eq!(once.since(), Some(at(-60)), "the clock was set back");
+    assert_eq!(once.latest(), Some(at(-60)), "the clock was set back");
 }
