@@ -10,7 +10,9 @@ use crate::memory::{GroupMemory, Memory};
 use crate::model::Role;
 use crate::progress::Progress;
 use crate::quality::{State, engines_of, fresh_limit, look};
-use crate::snapshot::{ModelGroup, Phase, Sample, Series, Signal, Signals, Snapshot, SourceHealth};
+use crate::snapshot::{
+    ModelGroup, Phase, Sample, Series, Signal, Signals, Snapshot, SourceHealth, newest_confirmed,
+};
 use crate::units::Seconds;
 
 /// Whether a model serves anything, as far as it was measured.
@@ -172,5 +174,6 @@ fn since_last(series: Series<'_>, active: impl Fn(Option<f64>, f64) -> bool) -> 
 #[must_use]
 pub fn held_by_scheduler(now: Timestamp, scheduler: &Signals) -> Option<Sample> {
     let limit = fresh_limit(scheduler.interval());
-    scheduler.newest(Signal::SchedulerQueueSize).filter(|newest| Seconds::between(newest.at, now) <= limit)
+    newest_confirmed(scheduler.get(Signal::SchedulerQueueSize))
+        .filter(|newest| Seconds::between(newest.at, now) <= limit)
 }

@@ -20,7 +20,7 @@ use crate::observe::held_by_scheduler;
 use crate::quality::{Load, OVERDUE, Prospect, State, engines_of, is_full};
 use crate::report::{Stage, Step};
 use crate::sequences::by_device;
-use crate::snapshot::{Phase, Signal};
+use crate::snapshot::{Phase, Signal, newest_confirmed};
 use crate::units::{Replicas, Seconds, count};
 
 /// Arrivals older than this, seconds, say nothing of what may be removed: two scrapes of the slowest usual interval, a minute.
@@ -166,10 +166,10 @@ fn pass_on(scene: Scene<'_>, variants: &mut [Variant], denied: impl Fn(&SmolStr)
     }
 }
 
-/// The newest values of a gauge of all processes that serve.
+/// The newest values of a gauge of requests, of all processes that serve.
 fn in_pods(member: &Member<'_>, signal: Signal) -> f64 {
     let serving = member.state.replicas.iter().filter(|replica| replica.phase == Phase::Ready);
-    let newest = serving.flat_map(engines_of).filter_map(|(_, engine)| engine.newest(signal));
+    let newest = serving.flat_map(engines_of).filter_map(|(_, engine)| newest_confirmed(engine.get(signal)));
     newest.map(|sample| sample.value).sum()
 }
 

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::moment::Moment;
-use crate::snapshot::{Sample, Signal, SignalSet, Signals};
+use crate::snapshot::{Sample, Signal, SignalSet, Signals, newest_confirmed};
 
 /// Readings of one process are at least this far apart, seconds: what happens in less says nothing of a step.
 pub(super) const APART: f64 = 1.0;
@@ -156,8 +156,10 @@ impl Frame {
         let counters = COUNTERS
             .map(|signal| rows.get(signal).last().filter(since).map_or(UNREAD, |sample| sample.value));
         let mut gauges: [f64; 3] = before.map_or([0.0; 3], |before| before.gauges.into());
-        for (own, signal) in gauges.iter_mut().zip([Signal::Waiting, Signal::Running, Signal::KvUsage]) {
-            *own = value(signal).unwrap_or(*own);
+        let waiting = newest_confirmed(rows.get(Signal::Waiting)).map(|sample| sample.value);
+        let shown = [waiting, value(Signal::Running), value(Signal::KvUsage)];
+        for (own, shown) in gauges.iter_mut().zip(shown) {
+            *own = shown.unwrap_or(*own);
         }
         Self { at: at.into(), counters: counters.into(), gauges: gauges.into() }
     }

@@ -8,7 +8,7 @@ use super::believed::{Instead, Usual};
 use super::engine::{recent, stale_limit};
 use super::span::Window;
 use crate::analyze::reads::Reads;
-use crate::snapshot::{Rows, Sample, Series, Signal, SignalSet, Signals};
+use crate::snapshot::{Rows, Sample, Series, Signal, SignalSet, Signals, highest_confirmed};
 use crate::units::{Seconds, float};
 
 /// Sizes of requests and hits of the cache are means of this window, as upstream's `rate(…[5m])`.
@@ -130,7 +130,7 @@ impl<'a, A> Load<'a, A> {
     /// scrape of it, and enough to call for more replicas in one that had not.
     pub(super) fn waits(&self) -> Option<f64> {
         if self.shows(&[Signal::Waiting]) {
-            return self.peak(Signal::Waiting);
+            return highest_confirmed(self.series(self.peaks, Signal::Waiting));
         }
         let most = self.instead?.sequences.filter(|_| self.shows(&[Signal::Running]))?;
         let running = self.series(self.peaks, Signal::Running);

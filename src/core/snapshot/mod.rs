@@ -1,5 +1,6 @@
 //! Everything one decision may look at. A snapshot is complete: the same one always gives the same outcome.
 
+mod confirmed;
 mod signal;
 mod signals;
 
@@ -14,6 +15,7 @@ use crate::by_name::ByName;
 use crate::model::{GroupId, InvalidVariant, Variant};
 use crate::units::Replicas;
 
+pub use self::confirmed::{highest_confirmed, newest_confirmed};
 pub use self::signal::{Signal, SignalSet};
 pub use self::signals::{Rows, Sample, Series, Signals, median_gap};
 

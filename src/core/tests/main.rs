@@ -22,6 +22,7 @@ mod rate;
 mod saturated;
 mod scenarios;
 mod simulation;
+mod spikes;
 mod stories;
 mod unmeasured;
 mod unschedulable;

@@ -23,6 +23,8 @@ pub(crate) struct Steady {
     pub(crate) slower: f64,
     /// The model has another variant, which has no replicas.
     pub(crate) has_idle_variant: bool,
+    /// What the first pod shows of a gauge in the newest scrape alone.
+    pub(crate) spike: Option<(Signal, f64)>,
 }
 
 impl Steady {
@@ -34,14 +36,16 @@ impl Steady {
         world.policy.global.default.queueing.targets = Some(latency);
         let targets = vec![ClassTarget { model: "m".into(), latency }];
         world.policy.service_classes = vec![ServiceClass { name: "Premium".into(), priority: 1, targets }];
-        Self { world, rates: rates.to_vec(), slower: 1.0, has_idle_variant: false }
+        Self { world, rates: rates.to_vec(), slower: 1.0, has_idle_variant: false, spike: None }
     }
 
     fn snapshot(&self) -> Snapshot {
         let mut snapshot = self.world.snapshot();
         let variants = snapshot.groups.values_mut().flat_map(|group| &mut group.variants);
-        for (replica, rate) in variants.flat_map(|state| &mut state.replicas).zip(&self.rates) {
-            let engine = |rate: &f64| ("0".into(), engine(self.world.now, *rate, self.slower));
+        let replicas = variants.flat_map(|state| &mut state.replicas);
+        for (index, (replica, rate)) in replicas.zip(&self.rates).enumerate() {
+            let spike = self.spike.filter(|_| index == 0);
+            let engine = |rate: &f64| ("0".into(), engine(self.world.now, *rate, self.slower, spike));
             replica.engines = rate.iter().map(engine).collect();
         }
         for group in snapshot.groups.values_mut().filter(|_| self.has_idle_variant) {
@@ -83,8 +87,9 @@ fn running(rate: f64, slower: f64) -> f64 {
     (0.1 + 2.0 * slower) * rate / (1.0 - 0.1 * slower * rate)
 }
 
-/// What an engine shows that has served `rate` requests a second for long, each token `slower` than usual.
-fn engine(now: i64, rate: f64, slower: f64) -> Signals {
+/// What an engine shows that has served `rate` requests a second for long, each token `slower` than usual, but for a `spike` in the
+/// newest scrape.
+fn engine(now: i64, rate: f64, slower: f64, spike: Option<(Signal, f64)>) -> Signals {
     let runs = running(rate, slower);
     let token = 0.01 + 0.0005 * runs;
     let gauges = [
@@ -109,7 +114,10 @@ fn engine(now: i64, rate: f64, slower: f64) -> Signals {
     let times = || (0..21).map(|back| now - 2 - SCRAPE * back);
     let mut signals = Signals::default();
     for (signal, value) in gauges {
-        signals.add(signal, times().map(|second| Sample { at: at(second), value }));
+        let spike = spike.filter(|(of, _)| *of == signal).map(|(_, value)| value);
+        let newest = |second: i64| spike.filter(|_| second == now - 2);
+        let sample = |second| Sample { at: at(second), value: newest(second).unwrap_or(value) };
+        signals.add(signal, times().map(sample));
     }
     for (signal, of_each) in counters {
         // From an hour before the first scrape on.
