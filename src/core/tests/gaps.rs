@@ -341,18 +341,10 @@ fn an_analyzer_that_never_learns_although_all_signals_are_there_was_told_as_stea
 #[test]
 fn hours_without_pods_once_counted_as_time_in_which_it_could_have_learned() {
     let mut fleet = Fleet { output: 1.0, rate: 20.0, ..fleet(Analyzer::Rate) };
-    let idle = |group: &mut ModelGroup| {
-        for state in &mut group.variants {
-            state.replicas.clear();
-            state.scale =
-                Some(Scale { spec: Replicas::ZERO, current: Replicas::ZERO, ready: Replicas::ZERO });
-        }
-    };
     assert_eq!(fleet.gap(15), None);
-    fleet.bend = idle;
-    assert_eq!(fleet.gap(15), None);
-    assert_eq!(fleet.gap(2 * 60 * 60), None);
-    fleet.bend = |_| {};
+    fleet.pods = 0;
+    assert_eq!([15, 2 * 60 * 60].map(|later| fleet.gap(later)), [None, None]);
+    fleet.pods = 4;
     for _ in 0..12 {
         assert_eq!(fleet.gap(15), None, "it may be learning");
     }
