@@ -156,6 +156,8 @@ pub(crate) struct Reference {
     /// The most.
     reversals: f64,
     served_well: f64,
+    /// Nothing was seen during the fault.
+    is_blind: bool,
 }
 
 impl Reference {
@@ -195,16 +197,19 @@ impl Reference {
             spent: most(Timeline::spent),
             reversals: most(|run| f64::from(run.reversals)),
             served_well: runs[0].served_well,
+            is_blind: false,
         }
     }
 
     /// The same where nothing that is told of any pod is true: nobody can follow a load that nobody sees, so until it has
-    /// recovered the number when the fault began is enough, and what has gathered until then may take more.
+    /// recovered the number when the fault began is enough, and what has gathered until then may take more. HPAs go on to ask for
+    /// that for as long as they look back, so that in the end the answers are judged.
     pub(crate) fn blind(mut self) -> Self {
+        self.is_blind = true;
         let until = seconds(RECOVERED) - seconds(FAULT_FROM);
         self.least[..until].iter_mut().for_each(|least| *least = (*least).min(self.first));
         let after = seconds(FAULT_UNTIL) - seconds(FAULT_FROM);
-        self.most[after..].iter_mut().for_each(|most| *most = (*most).max(MAX_REPLICAS));
+        self.most[after..until].iter_mut().for_each(|most| *most = (*most).max(MAX_REPLICAS));
         self
     }
 }
@@ -220,6 +225,7 @@ impl Comparison {
             if least - number > fewer {
                 (fewer, fewer_at) = (least - number, second);
             }
+            let number = if free.is_blind { f64::from(bent.answered[second]) } else { number };
             let apart = number - number.clamp(least, most);
             if second >= recovered && apart.abs() > away.abs() {
                 away = apart;

@@ -75,24 +75,11 @@ pub(crate) fn text(results: &Results) -> String {
     let beside = |runs| results.iter().filter(|(_, run)| run.beside == runs && run.holds()).count();
     let [by_span, by_number] = [Beside::Seeds, Beside::SameNumber].map(beside);
     let (runs, table) = (results.len(), table(results));
-    let mut list = String::new();
-    for (cell, compared) in results.iter().filter(|(_, compared)| !compared.holds()) {
-        let _ = writeln!(list, "- {}: {}", title(cell), compared.words());
-    }
     format!(
         "{ABOUT}\nOf {runs} runs {by_span} hold against that span but not against their own run without the fault, and {by_number} have in the end \
-         the number that the policy keeps without a fault once it is given it. {failing} fail{FAILING}\n{list}\n{table}"
+         the number that the policy keeps without a fault once it is given it. {failing} fail.\n\n{table}"
     )
 }
-
-/// Those of `results` that fail and are not listed as failing on `page`.
-pub(crate) fn unlisted<'r>(results: &'r Results, page: &str) -> Vec<&'r (Cell, Comparison)> {
-    let listed = |cell: &Cell| page.lines().any(|line| line.starts_with(&format!("- {}: ", title(cell))));
-    results.iter().filter(|(cell, compared)| !compared.holds() && !listed(cell)).collect()
-}
-
-const FAILING: &str = ", and are listed here; `--ci` fails on every other one that does.
-";
 
 const ABOUT: &str = "\
 # Fault matrix
@@ -133,6 +120,6 @@ Where runs without any fault that differ by their seeds alone break these criter
 overloaded under it), the comparison is with the span of forty such runs, and in the end with all that they ask for from the fault's end on: a fault may
 shift by when a policy swings. Where nothing that is told of any pod is true (`all signals` of
 all pods), nobody can follow a load that nobody sees: the number when the fault began is enough until the signals are back, and what has gathered
-until then may take more. A policy
+until then may take more; HPAs go on to ask for that for as long as they look back, so that in the end the answers are judged. A policy
 that always asks for the maximum, one that never removes, and every fixed number fail the comparison (`src/core/tests/faults.rs`).
 ";
