@@ -31,11 +31,13 @@ await_kube-apiserver() {
   await_http kube-apiserver 90 --cacert "$BED/pki/ca.crt" --cert "$BED/pki/admin.crt" --key "$BED/pki/admin.key" "$API_URL/readyz"
 }
 
+# Nodes are given longer than any test keeps the API server away: pods of a node that was lost for a moment are made NotReady, and the
+# kubelet that would make them Ready again is not there.
 spawn_kube-controller-manager() {
   spawn kube-controller-manager "$BED_BIN/kube-controller-manager" --kubeconfig "$BED/kube-controller-manager.kubeconfig" \
     --bind-address 127.0.0.1 --secure-port "$CONTROLLER_MANAGER_PORT" --cert-dir "$BED/pki/kube-controller-manager" --leader-elect=false \
     --use-service-account-credentials --service-account-private-key-file "$BED/pki/service-accounts.key" --root-ca-file "$BED/pki/ca.crt" \
-    --feature-gates HPAScaleToZero=true --horizontal-pod-autoscaler-sync-period "$HPA_SYNC"
+    --node-monitor-grace-period 10m --feature-gates HPAScaleToZero=true --horizontal-pod-autoscaler-sync-period "$HPA_SYNC"
 }
 # --insecure: both make a certificate of their own at start; only health is asked.
 await_kube-controller-manager() { await_http kube-controller-manager 60 --insecure "https://127.0.0.1:$CONTROLLER_MANAGER_PORT/healthz"; }
