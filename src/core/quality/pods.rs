@@ -55,13 +55,13 @@ impl Prospect {
 }
 
 /// Marks the Ready pods of `variant` all of whose engines say lately that they sleep, and counts them as ready no longer. Of a pod with an
-/// engine that says nothing nobody knows that it sleeps.
+/// engine that says nothing nobody knows that it sleeps, and one that works between two scrapes at which it says so does not.
 pub fn mark_sleepers(variant: &mut VariantState, now: Timestamp) {
     let sleeps = |signals: &Signals| {
         let limit = stale_limit(signals.interval());
-        let newest =
-            signals.newest(Signal::Asleep).filter(|newest| Seconds::between(newest.at, now) <= limit);
-        newest.is_some_and(|newest| newest.value > 0.0)
+        let mut shown = signals.get(Signal::Asleep).iter().rev().take_while(|sample| sample.value > 0.0);
+        let newest = shown.next().filter(|newest| Seconds::between(newest.at, now) <= limit);
+        newest.is_some() && !shown.next().is_some_and(|before| has_worked(signals, before.at))
     };
     let mut asleep = 0;
     for replica in variant.replicas.iter_mut().filter(|replica| replica.phase == Phase::Ready) {
@@ -74,6 +74,15 @@ pub fn mark_sleepers(variant: &mut VariantState, now: Timestamp) {
     if let Some(scale) = variant.scale.as_mut().filter(|_| asleep > 0) {
         scale.ready = scale.ready.above(Replicas::new(asleep));
     }
+}
+
+/// Engine steps or generated tokens were counted between its newest two scrapes, which are not earlier than `from`.
+fn has_worked(signals: &Signals, from: Timestamp) -> bool {
+    [Signal::EngineSteps, Signal::GenerationTokens].into_iter().any(|counter| {
+        let mut newest = signals.get(counter).iter().rev();
+        let ends = newest.next().zip(newest.next());
+        ends.is_some_and(|(last, before)| before.at >= from && last.value > before.value)
+    })
 }
 
 /// Pods of `variant` that will not come, and those that were ready and have failed.

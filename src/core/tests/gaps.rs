@@ -370,9 +370,8 @@ fn split_from_idle_prefill(group: &mut ModelGroup) {
 #[test]
 fn who_stood_in_for_a_busy_role_was_once_not_asked_when_another_role_was_idle() {
     for analyzer in [Analyzer::QueueingModel, Analyzer::Throughput] {
-        let split =
-            Fleet { output: 1.0, rate: 20.0, kv: 0.93, bend: split_from_idle_prefill, ..fleet(analyzer) };
-        let mut fleet = split;
+        let mut fleet = Fleet { output: 1.0, rate: 20.0, kv: 0.93, ..fleet(analyzer) };
+        fleet.bend = split_from_idle_prefill;
         let numbers = fleet.follow(30);
         assert_eq!(fleet.gap(15).unwrap().stand_in, Some(Analyzer::Saturation), "{analyzer:?}");
         assert!(numbers.last() > Some(&4), "{analyzer:?}: the cache is full: {numbers:?}");
@@ -485,6 +484,13 @@ fn a_pod_that_sleeps_is_no_capacity_and_no_pod_that_comes() {
         state.replicas[0].phase
     };
     assert_eq!(marked(|_| {}), Phase::Asleep);
+    let works = |engine: &mut Signals| {
+        *engine = Signals::default();
+        let sample = |second: i64, value| Sample { at: at(second), value };
+        engine.add(Signal::Asleep, [sample(-17, 1.0), sample(-2, 1.0)]);
+        engine.add(Signal::GenerationTokens, [sample(-17, 1.0), sample(-2, 2.0)]);
+    };
+    assert_eq!(marked(works), Phase::Ready, "it says so, and generates");
     assert_eq!(marked(|engine| engine.add(Signal::Asleep, [Sample { at: at(0), value: 0.0 }])), Phase::Ready);
     let stale = |engine: &mut Signals| {
         *engine = Signals::default();
