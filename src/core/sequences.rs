@@ -138,7 +138,7 @@ fn shown(state: &VariantState) -> u32 {
 }
 
 /// The second highest of `values` that are numbers; the only one where there is one.
-fn second_highest(values: Vec<f64>) -> Option<f64> {
+pub(crate) fn second_highest(values: Vec<f64>) -> Option<f64> {
     let mut values: Vec<f64> = values.into_iter().filter(|value| value.is_finite()).collect();
     values.sort_by(f64::total_cmp);
     values.iter().nth_back(1).or_else(|| values.first()).copied()

@@ -140,20 +140,23 @@ fn engines(pod: &Replica) -> Option<Vec<&Signals>> {
 fn sequences(left: &Left<'_>) -> Option<f64> {
     let Left { state, most_running, .. } = left;
     let most = f64::from(state.template.sequences()?.max(*most_running));
-    let ranks = pods(state).map(|pod| serving(pod).count()).fold(1, usize::max);
+    let ranks = second(
+        pods(state).map(|pod| f64::from(u32::try_from(serving(pod).count()).unwrap_or(u32::MAX))).collect(),
+    )
+    .unwrap_or(1.0)
+    .max(1.0);
     // Twice, by two engines or in two scrapes: what one shows says nothing of the others.
     let values = |engine: &Signals| -> Vec<f64> {
         let values = engine.get(Signal::Running).iter().map(|sample| sample.value.floor());
         values.filter(|value| value.is_finite()).collect()
     };
     let engines: Vec<Vec<f64>> = pods(state).flat_map(|pod| pod.engines.values()).map(values).collect();
-    let mut shown: Vec<f64> = match &engines[..] {
-        [alone] => alone.clone(),
-        _ => engines.into_iter().filter_map(|values| values.into_iter().reduce(f64::max)).collect(),
+    let shown = match &engines[..] {
+        [alone] => second(alone.clone()).filter(|_| alone.len() > 1),
+        _ => second(engines.into_iter().filter_map(|values| values.into_iter().reduce(f64::max)).collect()),
     };
-    shown.sort_by(f64::total_cmp);
-    let shown = shown.iter().nth_back(1).copied().unwrap_or(0.0).min(f64::from(MAX_SEEN));
-    Some(most.max(shown) * f64::from(u32::try_from(ranks).unwrap_or(u32::MAX)))
+    let shown = shown.unwrap_or(0.0).min(f64::from(MAX_SEEN));
+    Some(most.max(shown) * ranks)
 }
 
 /// Tokens that the KV caches of a pod hold.
@@ -163,5 +166,11 @@ fn cache(state: &VariantState) -> Option<f64> {
             serving(pod).filter_map(|engine| engine.newest(Signal::KvCapacity)).map(|sample| sample.value);
         sizes.filter(|size| size.is_finite() && *size > 0.0).sum()
     };
-    Some(pods(state).map(of).fold(0.0, f64::max)).filter(|size| *size > 0.0)
+    second(pods(state).map(of).filter(|size| *size > 0.0).collect())
+}
+
+/// The second highest of `values`, which is what one alone cannot raise; the only one where there is one.
+fn second(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    values.iter().nth_back(1).or_else(|| values.first()).copied()
 }

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 
 use super::PEAK_WINDOW;
 use super::engine::engines_of;
+use crate::sequences::second_highest;
 use crate::snapshot::{Phase, Replica, Signal, Signals, VariantState, median_gap};
 use crate::units::{Seconds, count};
 
@@ -78,9 +79,9 @@ impl Remaining {
         let sequences = known(&ready, sequences.collect());
         let requests = |_: usize, pod: &Pod| pod.counted.then_some(pod.running + pod.waiting);
         let sequences = sequences.and_then(|of_a_pod| resource(&pods, &ready, of_a_pod, requests));
+        // What one pod shows says nothing of all the others.
         let capacity = |pods: &Vec<Pod>| {
-            let largest = pods.iter().map(|pod| pod.capacity).fold(0.0, f64::max);
-            (largest > 0.0).then_some(largest)
+            second_highest(pods.iter().map(|pod| pod.capacity).filter(|capacity| *capacity > 0.0).collect())
         };
         let capacities = known(&ready, pods.iter().map(capacity).collect());
         // Of one variant all caches are alike: shares are enough.
@@ -154,8 +155,8 @@ fn resource(
 /// Sequences that a pod of the variant runs at most: as many as its argument lets each engine, or as were `seen` in one where
 /// that is more. What was seen alone is no maximum: a calm pod would count as full.
 fn sequences_of_a_pod(state: &VariantState, seen: u32, pods: &[Pod]) -> Option<f64> {
-    let engines = pods.iter().map(|pod| pod.engines).max().unwrap_or(1).max(1);
-    Some(f64::from(state.template.sequences()?.max(seen)) * f64::from(engines))
+    let engines = second_highest(pods.iter().map(|pod| f64::from(pod.engines)).collect());
+    Some(f64::from(state.template.sequences()?.max(seen)) * engines.unwrap_or(1.0).max(1.0))
 }
 
 impl Pod {

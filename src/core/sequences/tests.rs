@@ -139,6 +139,40 @@ fn what_one_of_several_pods_showed_was_once_taken_for_what_each_of_them_can_run(
 }
 
 #[test]
+fn one_pod_that_showed_too_much_once_made_room_for_the_removal_of_others() {
+    // Four pods of 64 sequences with 50 requests each; three have room for 172 in nine tenths of theirs.
+    let refuses = |bend: fn(&mut Replica)| {
+        let mut state = variant("H100", Some(engine(Engine::Vllm, Some(64))), &[50.0, 50.0]);
+        for replica in &mut state.replicas {
+            let signals = replica.engines.get_mut("0").unwrap();
+            signals.add(Signal::Waiting, [0, 1].map(|scrape| Sample { at: at(scrape - 60), value: 0.0 }));
+        }
+        let pod = state.replicas[0].clone();
+        state.replicas =
+            (0..4).map(|index| Replica { pod: format!("p-{index}").into(), ..pod.clone() }).collect();
+        bend(&mut state.replicas[0]);
+        let seen = MostRunning::default().of(&state);
+        crate::quality::Remaining::of([(&state, seen)], at(-59)).too_few(&[3]).is_some()
+    };
+    assert!(refuses(|_| {}));
+    let twice = |replica: &mut Replica| {
+        let mut signals = Signals::default();
+        for (signal, value) in [(Signal::Running, 100.0), (Signal::Waiting, 0.0)] {
+            signals.add(signal, [0, 1].map(|scrape| Sample { at: at(scrape - 60), value }));
+        }
+        *replica.engines.get_mut("0").unwrap() = signals;
+    };
+    assert!(refuses(twice), "it was taken for what each of them runs");
+    let engines = |replica: &mut Replica| {
+        let first = replica.engines.get("0").unwrap().clone();
+        (1..9).for_each(|index| {
+            replica.engines.insert(format!("{index}").into(), first.clone());
+        });
+    };
+    assert!(refuses(engines), "each of them was taken for one of nine engines");
+}
+
+#[test]
 fn what_has_not_run_for_a_week_is_forgotten_and_so_is_what_a_previous_version_has_never_seen_again() {
     let [busy, calm] = [[40.0], [3.0]].map(|running| variant("H100", None, &running));
     let mut most = MostRunning::default();
