@@ -17,16 +17,18 @@ mod page;
 
 use wva_core::analyze::finding::Analyzer;
 use wva_core::sim::Rng;
+use wva_core::snapshot::Signal;
 
 use matrix::cases::Case;
 use matrix::compare::{Comparison, Timeline};
 use matrix::{Cell, kinds, name, shares, signals};
 
 const USAGE: &str = "Usage: fault_matrix [--ci] [--all-views] [--seeds N] [--random N [--draw D]] [--write FILE]\n\
-                     [--failing] [--show]\n\
+                     [--failing] [--show] [--without-steps]\n\
                      and to choose: [--analyzer A] [--signal S] [--fault F] [--share P] [--case WORDS]\n\
                      --ci: a short form, every cell with one load     --failing: each failing cell by load\n\
                      --random: N of all cells, each with a seed of its own, never those of the page; another D draws others\n\
+                     --without-steps: of engines that count no steps, as SGLang and older versions of vLLM\n\
                      --show: the numbers of both runs, every 15 s";
 
 /// How often it says how far it is.
@@ -42,6 +44,7 @@ struct Args {
     all_views: bool,
     failing: bool,
     show: bool,
+    without_steps: bool,
     seeds: u64,
     random: Option<usize>,
     draw: u64,
@@ -58,6 +61,7 @@ fn parsed(mut words: impl Iterator<Item = String>) -> Result<Args, String> {
             "--all-views" => args.all_views = true,
             "--failing" => args.failing = true,
             "--show" => args.show = true,
+            "--without-steps" => args.without_steps = true,
             "--seeds" => args.seeds = value()?.parse().map_err(|error| format!("--seeds: {error}"))?,
             "--random" => {
                 args.random = Some(value()?.parse().map_err(|error| format!("--random: {error}"))?);
@@ -88,7 +92,10 @@ impl Args {
     }
 
     fn cells(&self) -> Vec<Cell> {
-        let cases = if self.all_views || self.random.is_some() { Case::all() } else { Case::in_turns() };
+        let mut cases = if self.all_views || self.random.is_some() { Case::all() } else { Case::in_turns() };
+        for case in &mut cases {
+            case.hides = self.without_steps.then_some(Signal::EngineSteps);
+        }
         let mut cells = Vec::new();
         for analyzer in Analyzer::ALL.into_iter().filter(|own| self.chose("analyzer", own.as_str())) {
             for signals in signals(analyzer).into_iter().filter(|own| self.chose("signal", &name(*own))) {

@@ -1,17 +1,15 @@
 //! Faults of signals in the closed loop: what the fault matrix holds analyzers to, and that its comparison tells.
 
-use std::time::Duration;
-
 use crate::support::cases;
 use crate::support::matrix;
-use crate::support::matrix::cases::{Case, END, Hardware, Load, MAX_REPLICAS, View};
+use crate::support::matrix::cases::{Case, Hardware, Load, MAX_REPLICAS, View};
 use crate::support::matrix::compare::{Comparison, Timeline};
 use crate::support::matrix::{Cell, policies, signals};
 use proptest::prelude::*;
 use proptest::sample::select;
 use wva_core::analyze::finding::Analyzer;
 use wva_core::model::Role;
-use wva_core::sim::{Fault, FaultKind, FaultShare, FaultSignals};
+use wva_core::sim::{FaultKind, FaultShare, FaultSignals};
 use wva_core::snapshot::Signal;
 
 #[test]
@@ -32,23 +30,18 @@ fn policies_that_look_at_nothing_do_not_pass_the_comparison_of_the_fault_matrix(
 }
 
 /// What of all pods is gone from the first second to the last.
-fn never_shown(signal: Signal) -> Fault {
-    let (kind, signals, share) = (FaultKind::Gone, FaultSignals::Of(signal), FaultShare::AllPods);
-    Fault { kind, signals, share, from: Duration::ZERO, until: END }
-}
-
 #[test]
 fn a_needed_signal_that_no_pod_ever_shows_keeps_no_saturated_fleet_as_small_as_it_was() {
     let mut wrong = Vec::new();
     for analyzer in Analyzer::ALL {
         for hardware in [Hardware::Sequences, Hardware::Kv] {
-            let case = Case { load: Load::Saturating, hardware, view: View::Prometheus };
+            let case = Case { load: Load::Saturating, hardware, view: View::Prometheus, hides: None };
             let own =
                 Cell { analyzer, ..cell(FaultSignals::All, FaultKind::Gone, FaultShare::AllPods, case) };
             let free = own.free();
             for signal in analyzer.needed(Role::Both).iter() {
                 let controller = policies::controller(analyzer, case.view);
-                let run = matrix::play(case, &controller, &[never_shown(signal)], 1);
+                let run = matrix::play(Case { hides: Some(signal), ..case }, &controller, &[], 1);
                 let bent = Timeline::new(&run, case.replicas());
                 let grown = bent.asked.iter().copied().max();
                 let removed = bent.lowered_below(&free);
@@ -72,8 +65,8 @@ fn compared(cell: &Cell) -> Comparison {
     cell.compared(&cell.bent(), &cell.free(), || cell.others())
 }
 
-const FALLING: Case = Case { load: Load::Falling, hardware: Hardware::Kv, view: View::Direct };
-const REST: Case = Case { load: Load::Rest, hardware: Hardware::Kv, view: View::Prometheus };
+const FALLING: Case = Case { load: Load::Falling, hardware: Hardware::Kv, view: View::Direct, hides: None };
+const REST: Case = Case { load: Load::Rest, hardware: Hardware::Kv, view: View::Prometheus, hides: None };
 
 #[test]
 fn most_runs_without_a_fault_once_had_engines_that_contradicted_themselves() {
@@ -88,7 +81,7 @@ fn most_runs_without_a_fault_once_had_engines_that_contradicted_themselves() {
 
 #[test]
 fn a_pod_that_lost_one_series_between_two_readings_made_replicas_ten_times_as_fast() {
-    let case = Case { load: Load::Falling, hardware: Hardware::Sequences, view: View::Direct };
+    let case = Case { load: Load::Falling, hardware: Hardware::Sequences, view: View::Direct, hides: None };
     // Just before the series went, an HPA's read made another scrape, a twentieth of a second after the usual one.
     let gone =
         cell(FaultSignals::Of(Signal::InterTokenLatencySum), FaultKind::Gone, FaultShare::OnePod, case);
@@ -112,7 +105,7 @@ fn a_counter_that_was_frozen_on_one_pod_orders_no_fleet_when_it_moves_again() {
 
 #[test]
 fn half_a_histogram_that_comes_back_does_not_make_replicas_endlessly_fast() {
-    let case = Case { load: Load::Rising, hardware: Hardware::Sequences, view: View::Direct };
+    let case = Case { load: Load::Rising, hardware: Hardware::Sequences, view: View::Direct, hides: None };
     let gaps = FaultSignals::Of(Signal::InterTokenLatencyCount);
     for kind in [FaultKind::Gone, FaultKind::Frozen] {
         let compared = compared(&cell(gaps, kind, FaultShare::OnePod, case));
@@ -122,7 +115,7 @@ fn half_a_histogram_that_comes_back_does_not_make_replicas_endlessly_fast() {
 
 #[test]
 fn a_pod_that_suddenly_shows_half_its_cache_does_not_double_the_fleet() {
-    let case = Case { load: Load::Steady, hardware: Hardware::Kv, view: View::Direct };
+    let case = Case { load: Load::Steady, hardware: Hardware::Kv, view: View::Direct, hides: None };
     let cache = FaultSignals::Of(Signal::KvCapacity);
     for share in [FaultShare::OnePod, FaultShare::AllPods] {
         let compared = compared(&cell(cache, FaultKind::Halved, share, case));
@@ -132,14 +125,14 @@ fn a_pod_that_suddenly_shows_half_its_cache_does_not_double_the_fleet() {
 
 #[test]
 fn pods_that_were_never_read_once_made_everything_forgotten_at_every_look() {
-    let case = Case { load: Load::Rising, hardware: Hardware::Sequences, view: View::Direct };
+    let case = Case { load: Load::Rising, hardware: Hardware::Sequences, view: View::Direct, hides: None };
     let compared = compared(&cell(FaultSignals::Counters, FaultKind::Frozen, FaultShare::AllPods, case));
     assert!(compared.holds(), "{}", compared.words());
 }
 
 #[test]
 fn answers_of_pods_that_do_not_count_them_once_made_those_of_the_others_longer() {
-    let case = Case { load: Load::Rising, hardware: Hardware::Sequences, view: View::Direct };
+    let case = Case { load: Load::Rising, hardware: Hardware::Sequences, view: View::Direct, hides: None };
     let count = FaultSignals::Of(Signal::RequestGenerationTokensCount);
     let cell = cell(count, FaultKind::Frozen, FaultShare::HalfOfPods, case);
     let (free, bent) = (cell.free(), cell.bent());
@@ -150,7 +143,7 @@ fn answers_of_pods_that_do_not_count_them_once_made_those_of_the_others_longer()
 
 #[test]
 fn an_order_that_a_saturated_fleet_needs_was_once_withdrawn() {
-    let case = Case { load: Load::Saturating, hardware: Hardware::Kv, view: View::Prometheus };
+    let case = Case { load: Load::Saturating, hardware: Hardware::Kv, view: View::Prometheus, hides: None };
     let sizes = FaultSignals::Of(Signal::RequestGenerationTokensSum);
     // The order by the lie is withdrawn; the one that the load asks for is not, when young pods show the same lie.
     let compared = compared(&cell(sizes, FaultKind::Doubled, FaultShare::AllPods, case));
@@ -159,7 +152,7 @@ fn an_order_that_a_saturated_fleet_needs_was_once_withdrawn() {
 
 #[test]
 fn an_order_by_signals_that_turn_out_to_be_contradicted_is_withdrawn() {
-    let case = Case { load: Load::Steady, hardware: Hardware::Kv, view: View::Direct };
+    let case = Case { load: Load::Steady, hardware: Hardware::Kv, view: View::Direct, hides: None };
     let sizes = FaultSignals::Of(Signal::RequestGenerationTokensSum);
     let cell = cell(sizes, FaultKind::Doubled, FaultShare::AllPods, case);
     let (free, bent) = (cell.free(), cell.bent());
@@ -172,7 +165,7 @@ fn an_order_by_signals_that_turn_out_to_be_contradicted_is_withdrawn() {
 
 #[test]
 fn an_order_for_a_load_that_really_grows_stands_though_one_pod_lies() {
-    let case = Case { load: Load::Saturating, hardware: Hardware::Kv, view: View::Prometheus };
+    let case = Case { load: Load::Saturating, hardware: Hardware::Kv, view: View::Prometheus, hides: None };
     for signal in [Signal::TimeToFirstTokenCount, Signal::PromptTokens, Signal::RequestGenerationTokensSum] {
         let cell = cell(FaultSignals::Of(signal), FaultKind::Doubled, FaultShare::OnePod, case);
         let compared = compared(&cell);
@@ -183,7 +176,7 @@ fn an_order_for_a_load_that_really_grows_stands_though_one_pod_lies() {
 fn a_case() -> impl Strategy<Value = Case> {
     let (hardware, view) = ([Hardware::Sequences, Hardware::Kv], [View::Direct, View::Prometheus]);
     (select(&Load::ALL[..]), select(hardware.to_vec()), select(view.to_vec()))
-        .prop_map(|(load, hardware, view)| Case { load, hardware, view })
+        .prop_map(|(load, hardware, view)| Case { load, hardware, view, hides: None })
 }
 
 proptest! {

@@ -3,7 +3,11 @@
 use std::time::Duration;
 
 use wva_core::model::Bounds;
-use wva_core::sim::{A100_TP2, Batching, LoadShape, Scenario, Segment, SimVariant, Sizes, StartUp, TP1};
+use wva_core::sim::{
+    A100_TP2, Batching, Fault, FaultKind, FaultShare, FaultSignals, LoadShape, Scenario, Segment, SimVariant,
+    Sizes, StartUp, TP1,
+};
+use wva_core::snapshot::Signal;
 use wva_core::units::{Cost, Replicas};
 
 /// When a fault begins: the fleet has settled, and there is something learned.
@@ -64,6 +68,8 @@ pub(crate) struct Case {
     pub(crate) load: Load,
     pub(crate) hardware: Hardware,
     pub(crate) view: View,
+    /// What no pod ever shows, with a fault or without.
+    pub(crate) hides: Option<Signal>,
 }
 
 impl Load {
@@ -95,7 +101,12 @@ impl Case {
         let mut all = Vec::new();
         for load in Load::ALL {
             for hardware in [Hardware::Sequences, Hardware::Kv] {
-                all.extend([View::Direct, View::Prometheus].map(|view| Self { load, hardware, view }));
+                all.extend([View::Direct, View::Prometheus].map(|view| Self {
+                    load,
+                    hardware,
+                    view,
+                    hides: None,
+                }));
             }
         }
         all
@@ -110,7 +121,8 @@ impl Case {
             View::Direct => "direct",
             View::Prometheus => "Prometheus",
         };
-        format!("{}, {hardware}, {view}", self.load.as_str())
+        let hides = self.hides.map_or(String::new(), |signal| format!(", without {signal:?}"));
+        format!("{}, {hardware}, {view}{hides}", self.load.as_str())
     }
 
     /// Replicas that are there at the beginning.
@@ -146,8 +158,14 @@ impl Case {
         // With KV caches the gateway holds back what would wait in pods: flow control.
         let hold_at = (self.hardware == Hardware::Kv).then_some(HELD_BEYOND);
         let load = LoadShape::new(segments);
-        Scenario { hold_at, ..Scenario::new(self.name(), END, load, sizes, vec![variant]) }
+        let faults = self.hides.map(never_shown).into_iter().collect();
+        Scenario { hold_at, faults, ..Scenario::new(self.name(), END, load, sizes, vec![variant]) }
     }
+}
+
+fn never_shown(signal: Signal) -> Fault {
+    let (kind, signals, share) = (FaultKind::Gone, FaultSignals::Of(signal), FaultShare::AllPods);
+    Fault { kind, signals, share, from: Duration::ZERO, until: END }
 }
 
 impl Hardware {

@@ -111,7 +111,7 @@ impl Cell {
 /// Plays `case` under `controller` with `faults`.
 pub(crate) fn play(case: Case, controller: &Controller, faults: &[Fault], seed: u64) -> Run {
     let mut scenario = case.scenario();
-    scenario.faults = faults.to_vec();
+    scenario.faults.extend_from_slice(faults);
     simulate(&scenario, controller, seed, |_| {}).unwrap()
 }
 
