@@ -58,7 +58,7 @@ log_tail() {
 }
 
 # mark_log NAME: from now on; log_since NAME: what it has logged since then
-mark_log() { cat "$BED/logs/$1.log" 2>/dev/null | wc -l >"$BED/$1.mark"; }
+mark_log() { { cat "$BED/logs/$1.log" 2>/dev/null || true; } | wc -l >"$BED/$1.mark"; } # none is a log without lines
 log_since() { tail -n "+$(($(<"$BED/$1.mark") + 1))" "$BED/logs/$1.log"; }
 
 # await_http NAME SECONDS CURL_ARGUMENTS...: until NAME answers 2xx; says why when it doesn't.
