@@ -143,14 +143,14 @@ fn a_source_that_does_not_answer_is_down_for_every_group() {
 fn queues_of_several_schedulers_add_up_and_are_as_old_as_the_oldest() {
     let queue = |pod: &str, age: i64, value| Series {
         signal: Signal::SchedulerQueueSize,
-        samples: vec![Sample { at: now() - jiff::SignedDuration::from_secs(age), value }],
+        samples: vec![Sample { at: now() - SignedDuration::from_secs(age), value }],
         ..series(pod, "meta/llama", 0.0)
     };
     let collected =
         Collected { series: vec![queue("epp-a", 1, 3.0), queue("epp-b", 9, 4.0)], ..Collected::default() };
     let snapshot = assembled(&view(), Ok(collected), now());
     let queue = snapshot.groups.values().next().unwrap().scheduler.newest(Signal::SchedulerQueueSize);
-    let expected = Sample { at: now() - jiff::SignedDuration::from_secs(9), value: 7.0 };
+    let expected = Sample { at: now() - SignedDuration::from_secs(9), value: 7.0 };
     assert_eq!(queue, Some(expected));
 }
 
@@ -175,7 +175,7 @@ fn of_two_schedulers_one_that_had_stopped_once_hid_the_queue_of_the_other() {
 /// A counter that has grown by `rate` a second for a minute and a half.
 fn grown(rate: f64) -> Vec<Sample> {
     let sample = |back: i32| {
-        let at = now() - jiff::SignedDuration::from_secs(15 * i64::from(back));
+        let at = now() - SignedDuration::from_secs(15 * i64::from(back));
         Sample { at, value: 1000.0 + rate * f64::from(15 * (6 - back)) }
     };
     (0..=6).rev().map(sample).collect()
