@@ -19,12 +19,12 @@ trap 'kill ${watcher:-} ${breaker:-} 2>/dev/null || true' EXIT
 
 analyzer_is default
 allow 3
-set_load "$(calculate "1.4 * $one")"
-eventually 150 "3 allowed for the load of 1.4 pods" value_is ">=" 2
+set_load "$(calculate "1.2 * $one")"
+eventually 150 "3 allowed for the load of 1.2 pods" value_is ">=" 2
 allow 10
 settles 600 310 >"$BED/standing" || failed "the number does not settle: $(<"$BED/standing")"
 standing=$(<"$BED/standing")
-passed "a load of 1.4 pods, allowed 10: $standing replicas"
+passed "a load of 1.2 pods, allowed 10: $standing replicas"
 
 most_from "$standing"
 flaps=0
