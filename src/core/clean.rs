@@ -39,17 +39,26 @@ pub(crate) fn is_clean(group: &ModelGroup, now: Timestamp) -> bool {
         && replicas.all(|replica| !replica.engines.values().any(|engine| engine.ahead_of(latest)))
 }
 
-/// `snapshot` in order and without the samples that are from too far in the future. A model that breaks in here is as it was:
-/// it breaks again where it is decided about.
-pub(crate) fn cleaned(snapshot: &Snapshot) -> Snapshot {
-    let mut cleaned = snapshot.clone();
-    for (id, group) in &mut cleaned.groups {
-        if guarded(id, || make_clean(group, snapshot.now)).is_err()
-            && let Some(original) = snapshot.groups.get(id)
-        {
-            *group = original.clone();
+/// Puts `snapshot` in order, without the samples that are from too far in the future: what a decision does with a copy of all of
+/// it, which one pod with such a sample would cost the whole fleet. A model that breaks in here is as it was: it breaks again
+/// where it is decided about.
+pub fn clean_all(snapshot: &mut Snapshot) {
+    let now = snapshot.now;
+    for (id, group) in &mut snapshot.groups {
+        let cleaned = guarded(id, || match clean(group, now) {
+            Cow::Borrowed(_) => None,
+            Cow::Owned(cleaned) => Some(cleaned),
+        });
+        if let Ok(Some(cleaned)) = cleaned {
+            *group = cleaned;
         }
     }
+}
+
+/// The same of a copy.
+pub(crate) fn cleaned(snapshot: &Snapshot) -> Snapshot {
+    let mut cleaned = snapshot.clone();
+    clean_all(&mut cleaned);
     cleaned
 }
 

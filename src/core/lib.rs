@@ -32,6 +32,7 @@ pub mod snapshot;
 pub mod units;
 pub mod victims;
 
+pub use clean::clean_all;
 pub use decide::{decide, decide_watched};
 pub use decision::{Decision, Outcome};
 pub use isolate::give_up;

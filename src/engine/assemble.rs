@@ -7,11 +7,11 @@ mod join;
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use wva_core::Snapshot;
 use wva_core::model::GroupId;
 use wva_core::quality::mark_sleepers;
 use wva_core::snapshot::{ModelGroup, Signals, SourceHealth};
 use wva_core::units::Seconds;
+use wva_core::{Snapshot, clean_all};
 
 use super::breaks::Broken;
 use super::ports::{ClusterView, Collected, SourceError};
@@ -45,7 +45,8 @@ pub fn assemble(view: &ClusterView, answer: Result<Collected, SourceError>, now:
     let elsewhere = elsewhere.clone();
     let unlabelled = unlabelled.as_ref().filter(|node| Seconds::between(node.joined, now) >= JOINING);
     let unlabelled = unlabelled.map(|node| node.name.clone());
-    let snapshot = Snapshot { now, groups, invalid, inventory, elsewhere, unlabelled };
+    let mut snapshot = Snapshot { now, groups, invalid, inventory, elsewhere, unlabelled };
+    clean_all(&mut snapshot);
     Assembled { snapshot, broken }
 }
 

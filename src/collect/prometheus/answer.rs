@@ -351,6 +351,10 @@ impl<'de> Deserialize<'de> for Points {
                 while let Some(Point(point)) = list.next_element()? {
                     points.extend(point);
                 }
+                // All series of a fleet are here together, and a list that grew has half as much room again.
+                if points.capacity() > points.len() + USUAL_SAMPLES {
+                    points = points.as_slice().to_vec();
+                }
                 Ok(Points(points))
             }
         }

@@ -155,6 +155,17 @@ fn queues_of_several_schedulers_add_up_and_are_as_old_as_the_oldest() {
 }
 
 #[test]
+fn a_sample_of_the_future_once_had_the_whole_fleet_copied_and_decided_about_twice() {
+    let sample = |ahead, value| Sample { at: now() + SignedDuration::from_secs(ahead), value };
+    let series =
+        Series { samples: vec![sample(-5, 0.5), sample(90, 0.9)], ..series("llama-0", "meta/llama", 0.5) };
+    let collected = Collected { series: vec![series], ..Collected::default() };
+    let group = assembled(&view(), Ok(collected), now()).groups.into_values().next().unwrap();
+    let engine = group.variants[0].replicas[0].engines.values().next().unwrap();
+    assert_eq!(engine.newest(Signal::KvUsage), Some(sample(-5, 0.5)), "it is left out here already");
+}
+
+#[test]
 fn of_two_schedulers_one_that_had_stopped_once_hid_the_queue_of_the_other() {
     let queue = |pod: &str, age: i64, value| Series {
         signal: Signal::SchedulerQueueSize,
