@@ -420,14 +420,29 @@ impl Engine {
         *told = now;
     }
 
-    /// Decides. Nothing is locked, and nothing changes.
+    /// Decides. What was remembered is replaced by what it is with `snapshot` observed: to observe it again changes nothing, and
+    /// there is one copy fewer while what comes out is made.
     fn decide(&self, snapshot: &Snapshot, pass: &Pass) -> Made {
         let before = self.remembered(snapshot.now);
         let observed = wva_core::observe_watched(snapshot, Memory::clone(&before), &*pass.current);
-        let mut outcome = wva_core::decide_watched(snapshot, &observed, &pass.policy, &*pass.current);
+        let before = self.keep_observed(before, Arc::new(observed), pass);
+        let mut outcome = wva_core::decide_watched(snapshot, &before, &pass.policy, &*pass.current);
         let after = Arc::new(std::mem::take(&mut outcome.memory));
         let victims = self.names_victims.then(|| victims::victims(snapshot, &outcome.decisions));
         Made { outcome, victims: victims.unwrap_or_default(), before, after }
+    }
+
+    /// `observed`, remembered from now on in the place of `before`, unless something else is remembered meanwhile: then the pass
+    /// comes to nothing.
+    fn keep_observed(&self, before: Arc<Memory>, observed: Arc<Memory>, pass: &Pass) -> Arc<Memory> {
+        let office = self.office.lock();
+        self.memory.send_if_modified(|memory| {
+            if office.current == pass.number && Arc::ptr_eq(memory, &before) {
+                *memory = observed.clone();
+            }
+            false // nobody is told: nothing was decided
+        });
+        observed
     }
 
     /// Logs and counts what went wrong in an evaluation. Texts of tenants are in it: as values of fields they are escaped.
