@@ -161,15 +161,21 @@ impl Stand {
         let running = member.scale.base().get().min(max);
         // What a lowered maximum takes from a promise will not come, and nobody waits for it.
         let promised = member.committed().map_or(0, Replicas::get).min(max);
-        let floor =
-            if member.active() { bounds.clamp(Replicas::new(promised.max(running))).get() } else { 0 };
         let ordered = member.memory.target_since.filter(|_| promised > 0);
+        let late = promised > running && ordered.is_some_and(|at| age(at) >= start.get() + LEAD);
+        let floor = if member.active() {
+            bounds.clamp(Replicas::new(promised.max(running))).get()
+        } else if late {
+            // An order that did not come, forgotten here, would be given anew at the next read.
+            promised
+        } else {
+            0
+        };
         let coming = coming(scene, member, start, (promised, ordered));
         let net = member.memory.safety_net;
         let grew = net.grew.is_some_and(|at| age(at) < start.get());
         let denied = net.denied.is_some_and(|at| at < scene.now && age(at) < DENIED_WINDOW.get());
         let number = draft.number.map_or(running, |number| bounds.clamp(number).get().max(floor));
-        let late = promised > running && ordered.is_some_and(|at| age(at) >= start.get() + LEAD);
         let block = if member.seen.unschedulable > 0 {
             Some(Relief::NoNode)
         } else if number >= max {

@@ -6,10 +6,11 @@ use wva_core::analyze::finding::Analyzer;
 use wva_core::analyze::saturation_token::parameters::{Engine, EngineParameters};
 use wva_core::decision::{Cause, Decision, Reason, Verdict};
 use wva_core::hpa::{AtZero, Behavior, Counts, Hpa, Kind, MetricTarget, Settings, Tolerance, milli, propose};
+use wva_core::memory::VariantMemory;
 use wva_core::model::{Bounds, Role, ScaleToZero};
-use wva_core::snapshot::{Sample, Scale, Signal};
+use wva_core::snapshot::{Sample, Scale, Signal, Signals};
 use wva_core::units::{Cost, Replicas, Seconds};
-use wva_core::{Memory, Snapshot, VariantId, check, decide, observe};
+use wva_core::{GroupId, Memory, Policy, Snapshot, VariantId, check, decide, observe};
 
 /// A real HPA that looks at `world` every 15 s, `ticks` times.
 fn follow(world: &mut World, ticks: u32) -> Vec<u32> {
@@ -322,4 +323,40 @@ fn the_replica_that_keeps_a_model_awake_is_not_given_to_another_variant() {
     };
     let numbers: Vec<u32> = outcome.decisions.values().map(number).collect();
     assert_eq!(numbers, [2, 1], "three replicas of 10 each are all that 30 buys");
+}
+
+#[test]
+fn an_order_for_a_sleeping_variant_that_did_not_come_was_forgotten_by_one_read_and_given_again_by_the_next() {
+    let mut snapshot = World::new(9).snapshot();
+    let group = snapshot.groups.values_mut().next().unwrap();
+    let mut serving = group.variants.remove(0);
+    serving.variant.bounds = Bounds { min: Replicas::ZERO, max: Some(Replicas::ONE) };
+    let mut sleeping = serving.clone();
+    (sleeping.variant.id.name, sleeping.variant.bounds.max) = ("asleep".into(), None);
+    let none = Replicas::ZERO;
+    (sleeping.replicas, sleeping.scale) = (vec![], Some(Scale { spec: none, current: none, ready: none }));
+    let mut prefill = sleeping.clone();
+    (prefill.variant.id.name, prefill.variant.role) = ("prefill".into(), Role::Prefill);
+    // Nobody knows what the nine pods do, and the scheduler's queue does not become empty.
+    for replica in &mut serving.replicas {
+        (replica.created, replica.ready_since) = (snapshot.now, Some(snapshot.now));
+        replica.engines = [("0".into(), Signals::default())].into_iter().collect();
+    }
+    group.variants = vec![sleeping, prefill, serving];
+    group.scheduler = Signals::default();
+    let held = [61, 1].map(|ago| Sample { at: world::at(-ago), value: 3.0 });
+    group.scheduler.add(Signal::SchedulerQueueSize, held);
+    let (target, target_since) = (Some(Replicas::ONE), Some(world::at(-301)));
+    let ordered = VariantMemory { target, target_since, ..VariantMemory::default() };
+    let mut memory = Memory::default();
+    memory.groups.entry(GroupId::new("default", "m")).or_default().variants.insert("asleep".into(), ordered);
+    for read in 1..=3 {
+        let outcome = decide(&snapshot, &observe(&snapshot, memory), &Policy::default());
+        let Verdict::Target(target) = &outcome.decisions[&VariantId::new("default", "asleep")].verdict else {
+            panic!("no number at read {read}")
+        };
+        assert_eq!(target.desired, Replicas::ONE, "at read {read}: {}", target.message);
+        assert!(target.message.contains("of 1 replicas that were ordered 0 run"), "{}", target.message);
+        memory = outcome.memory;
+    }
 }
