@@ -121,7 +121,7 @@ fn newest_evidence(scene: Scene<'_>, evidence: Evidence, members: &[Member<'_>])
 struct Stand {
     /// Replicas that run and may: without those that a lowered maximum takes away.
     running: u32,
-    /// What was promised or runs, within the bounds: its number may not fall below.
+    /// Its number may not fall below: what was promised or runs, within the bounds; at zero replicas, only what is late.
     floor: u32,
     /// Its number so far; what runs where no analyzer has one.
     number: u32,
@@ -166,7 +166,7 @@ impl Stand {
         let floor = if member.active() {
             bounds.clamp(Replicas::new(promised.max(running))).get()
         } else if late {
-            // An order that did not come, forgotten here, would be given anew at the next read.
+            // An order that nobody followed: if it were forgotten here, the next read would give it again.
             promised
         } else {
             0

@@ -355,8 +355,18 @@ fn an_order_for_a_sleeping_variant_that_did_not_come_was_forgotten_by_one_read_a
         let Verdict::Target(target) = &outcome.decisions[&VariantId::new("default", "asleep")].verdict else {
             panic!("no number at read {read}")
         };
+        assert_eq!(outcome.report.violations, []);
         assert_eq!(target.desired, Replicas::ONE, "at read {read}: {}", target.message);
         assert!(target.message.contains("of 1 replicas that were ordered 0 run"), "{}", target.message);
         memory = outcome.memory;
     }
+    // It is kept for as long as the queue does not become empty.
+    let group = snapshot.groups.values_mut().next().unwrap();
+    group.scheduler = Signals::default();
+    group.scheduler.add(Signal::SchedulerQueueSize, [Sample { at: world::at(-1), value: 0.0 }]);
+    let outcome = decide(&snapshot, &observe(&snapshot, memory), &Policy::default());
+    let Verdict::Target(target) = &outcome.decisions[&VariantId::new("default", "asleep")].verdict else {
+        panic!("no number")
+    };
+    assert_eq!(target.desired, Replicas::ZERO, "{}", target.message);
 }
