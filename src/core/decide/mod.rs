@@ -2,27 +2,21 @@
 //! irrelevant: each is decided from its own variants only. What is refused by [`crate::check`] is held.
 
 mod ahead;
-mod bounds;
-mod capacity;
-mod deciding;
-mod fits;
-mod group;
-mod held;
-mod latency;
-mod member;
-mod rate;
-mod role;
-mod saturated;
-mod score;
-mod sequences;
-mod share;
-mod sharing;
-mod stand_in;
-mod step;
+mod analyze;
+mod bound;
+mod classify;
+mod context;
+mod failed_model;
+mod limits;
+mod messages;
+mod model_group;
+mod model_pass;
+mod removal_guard;
+mod safety_net;
+mod shared;
 #[cfg(test)]
 mod tests;
-mod withdraw;
-mod words;
+mod withdrawn_orders;
 mod zero;
 
 use std::collections::{BTreeMap, BTreeSet, btree_map};
@@ -32,10 +26,10 @@ use jiff::Timestamp;
 use smol_str::{SmolStr, ToSmolStr};
 
 use self::ahead::Ahead;
-use self::deciding::{All, Deciding};
-use self::group::Wanting;
-use self::member::Scene;
-use self::share::Limits;
+use self::context::ModelContext;
+use self::limits::Limits;
+use self::model_group::PendingModel;
+use self::model_pass::{All, ModelPass};
 use crate::check::one_decision_each;
 use crate::clean::{cleaned, is_clean, not_after};
 use crate::decision::{Cause, Decision, Outcome, Reason, Target, Unknown, Verdict};
@@ -50,11 +44,11 @@ use crate::units::Seconds;
 /// How long a change may be on its way before the analyzer decides anew: HPA's default downscale window, so that an
 /// HPA that is merely waiting is never hurried. Upstream waits for ever, and so stops at a target that an HPA never
 /// reaches (its maximum is lower, its 10 % tolerance swallows a step of one, a pod fits on no node).
-pub const TRANSITION_PATIENCE: Seconds = Seconds::whole(300);
+pub const TRANSITION_TIMEOUT: Seconds = Seconds::whole(300);
 
 /// How long pods may take to start before their not being ready stops counting as evidence. Weights of the largest
 /// models load within 10 to 15 min; twice that. Younger pods keep the number alive although nothing can be measured.
-pub const START_ALLOWANCE: Seconds = Seconds::whole(1800);
+pub const START_UP_ALLOWANCE: Seconds = Seconds::whole(1800);
 
 /// Decides about everything in `snapshot`.
 pub fn decide(snapshot: &Snapshot, memory: &Memory, policy: &Policy) -> Outcome {
@@ -89,10 +83,10 @@ fn decide_as_it_is(
 ) -> (Outcome, Clean) {
     let mut clean = true;
     let invalid: BTreeSet<&VariantId> = snapshot.invalid.iter().map(|one| &one.id).collect();
-    let mut remembered = Remembered { left: memory.groups.iter().peekable(), gone: Vec::new() };
+    let mut remembered = MemoryCursor { left: memory.groups.iter().peekable(), gone: Vec::new() };
     let limits = guarded_together([], || Limits::new(snapshot, policy.compat, &policy.limits));
     let limits = limits.unwrap_or_else(|_| Limits::denying(policy.compat));
-    let mut deciding = Deciding::new(snapshot, (policy, &limits), &invalid);
+    let mut deciding = ModelPass::new(snapshot, (policy, &limits), &invalid);
     let (mut sharing, mut held) = (Vec::new(), Vec::new());
     let mut ahead = Ahead::new(snapshot, memory);
     for (id, group) in &snapshot.groups {
@@ -100,7 +94,7 @@ fn decide_as_it_is(
         let before = remembered.of(id);
         let mut rest = || {
             if !limits.is_empty() {
-                held.push(sharing::at_rest(id, group, before, policy));
+                held.push(shared::at_rest(id, group, before, policy));
             }
         };
         if let Some(failed) = before.and_then(|before| before.failed.as_ref())
@@ -111,18 +105,20 @@ fn decide_as_it_is(
             continue;
         }
         progress.begins(Some(id));
-        let wanting = guarded(id, || {
+        let pending = guarded(id, || {
             clean &= is_clean(group, snapshot.now);
-            let mut wanting =
-                Wanting::new(Scene::new(snapshot.now, id, group, before, (policy, &limits)), before);
+            let mut pending = PendingModel::new(
+                ModelContext::new(snapshot.now, id, group, before, (policy, &limits)),
+                before,
+            );
             if limits.is_empty() {
-                sharing::by_itself(&mut wanting);
+                shared::by_itself(&mut pending);
             }
-            wanting
+            pending
         });
-        match wanting {
-            Ok(wanting) if limits.is_empty() => deciding.finish(wanting),
-            Ok(wanting) => sharing.push(wanting),
+        match pending {
+            Ok(pending) if limits.is_empty() => deciding.finish(pending),
+            Ok(pending) => sharing.push(pending),
             Err(cause) => {
                 rest();
                 deciding.broke(id, group, before, cause);
@@ -170,13 +166,13 @@ fn outcome(
 }
 
 /// What is remembered, beside the groups of a snapshot: both are in the order of their names, so one walk finds all.
-struct Remembered<'a> {
+struct MemoryCursor<'a> {
     left: Peekable<btree_map::Iter<'a, GroupId, GroupMemory>>,
     /// Of groups that the snapshot does not have.
     gone: Vec<(&'a GroupId, &'a GroupMemory)>,
 }
 
-impl<'a> Remembered<'a> {
+impl<'a> MemoryCursor<'a> {
     /// Of `id`, which comes after all that were asked for before.
     fn of(&mut self, id: &GroupId) -> Option<&'a GroupMemory> {
         loop {
@@ -213,7 +209,7 @@ fn absent(
 }
 
 fn without_object(invalid: &InvalidVariant, since: Timestamp) -> Decision {
-    let message = words::invalid(&invalid.id, &invalid.problem);
+    let message = messages::invalid(&invalid.id, &invalid.problem);
     let verdict = Verdict::Unknown(Unknown { cause: Cause::InvalidVariant, message, since });
     Decision { model: SmolStr::default(), accelerator: None, current: None, verdict, gap: None }
 }
@@ -226,7 +222,7 @@ fn refuse(states: &States<'_>, memory: &Memory, outcome: &mut Outcome, violation
         let previous =
             before.and_then(|before| before.target).or(state.last_status.filter(|last| last.get() > 0));
         if let Some(decision) = outcome.decisions.get_mut(&id) {
-            let message = words::refused(&id, &violation, previous);
+            let message = messages::refused(&id, &violation, previous);
             let evidence = match &decision.verdict {
                 Verdict::Target(target) => target.evidence,
                 Verdict::Unknown(unknown) => unknown.since,

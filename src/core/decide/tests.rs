@@ -5,28 +5,28 @@ use crate::isolate::tests::with_broken;
 use crate::report::{Rule, Stage};
 
 #[derive(serde::Deserialize)]
-struct Scene {
+struct ModelContext {
     policy: Policy,
     memory: Memory,
     snapshot: Snapshot,
 }
 
-fn refused(scene: &Scene) -> Outcome {
-    let mut outcome = decide(&scene.snapshot, &scene.memory, &scene.policy);
+fn refused(context: &ModelContext) -> Outcome {
+    let mut outcome = decide(&context.snapshot, &context.memory, &context.policy);
     let variant = VariantId::new("default", "llama");
     let violation = Violation { variant, rule: Rule::OneStep, detail: "two steps".into() };
-    refuse(&by_id(&scene.snapshot), &scene.memory, &mut outcome, violation);
+    refuse(&by_id(&context.snapshot), &context.memory, &mut outcome, violation);
     outcome
 }
 
-fn busy() -> Scene {
+fn busy() -> ModelContext {
     serde_json::from_str(include_str!("../../../tests/scenarios/fresh-busy-goes-up.json")).unwrap()
 }
 
 #[test]
 fn a_refused_number_gives_way_to_the_one_before_it() {
-    let scene = busy();
-    let outcome = refused(&scene);
+    let context = busy();
+    let outcome = refused(&context);
     let Verdict::Target(target) = &outcome.decisions[&VariantId::new("default", "llama")].verdict else {
         panic!("no number")
     };
@@ -34,7 +34,7 @@ fn a_refused_number_gives_way_to_the_one_before_it() {
     assert!(target.message.contains("two steps"), "{}", target.message);
     let id = GroupId::new("default", "m");
     assert_eq!(
-        outcome.memory.groups[&id].variants, scene.memory.groups[&id].variants,
+        outcome.memory.groups[&id].variants, context.memory.groups[&id].variants,
         "not remembered either"
     );
     assert!(outcome.report.groups[&id].steps.iter().any(|step| step.stage == Stage::Check));
@@ -43,9 +43,9 @@ fn a_refused_number_gives_way_to_the_one_before_it() {
 
 #[test]
 fn a_refused_number_without_one_before_it_is_an_error() {
-    let mut scene = busy();
-    scene.memory = Memory::default();
-    let outcome = refused(&scene);
+    let mut context = busy();
+    context.memory = Memory::default();
+    let outcome = refused(&context);
     let verdict = &outcome.decisions[&VariantId::new("default", "llama")].verdict;
     assert!(
         matches!(verdict, Verdict::Unknown(unknown) if unknown.cause == Cause::NothingKnown),
@@ -58,22 +58,22 @@ fn a_removal_that_leaves_too_little_is_held_and_nobody_is_asked_to_report_it() {
     let variant = VariantId::new("default", "llama");
     let detail = "running + waiting requests peaked at 210 of the 230 sequences that remain".to_owned();
     let violation = Violation { variant: variant.clone(), rule: Rule::FitsRemaining, detail };
-    let message = words::refused(&variant, &violation, Some(crate::units::Replicas::new(4)));
+    let message = messages::refused(&variant, &violation, Some(crate::units::Replicas::new(4)));
     assert!(message.contains("4 is held: with fewer, running + waiting requests peaked at 210"), "{message}");
     assert!(!message.contains("report"), "{message}");
 }
 
 /// The snapshot of `busy` with a second model of the same variant, in namespace `other`.
-fn two_models() -> (Scene, GroupId, GroupId) {
-    let mut scene = busy();
+fn two_models() -> (ModelContext, GroupId, GroupId) {
+    let mut context = busy();
     let id = GroupId::new("default", "m");
     let second = GroupId::new("other", "m");
-    let mut group = scene.snapshot.groups[&id].clone();
+    let mut group = context.snapshot.groups[&id].clone();
     group.variants.iter_mut().for_each(|state| state.variant.id.namespace = "other".into());
-    scene.snapshot.groups.insert(second.clone(), group);
-    let remembered = scene.memory.groups[&id].clone();
-    scene.memory.groups.insert(second.clone(), remembered);
-    (scene, id, second)
+    context.snapshot.groups.insert(second.clone(), group);
+    let remembered = context.memory.groups[&id].clone();
+    context.memory.groups.insert(second.clone(), remembered);
+    (context, id, second)
 }
 
 fn desired(outcome: &Outcome, namespace: &str) -> (u32, Reason) {
@@ -85,8 +85,8 @@ fn desired(outcome: &Outcome, namespace: &str) -> (u32, Reason) {
 
 #[test]
 fn a_model_that_breaks_is_held_at_its_last_number_and_costs_no_other() {
-    let (scene, id, second) = two_models();
-    let Scene { policy, memory, snapshot } = &scene;
+    let (context, id, second) = two_models();
+    let ModelContext { policy, memory, snapshot } = &context;
     let usual = decide(snapshot, memory, policy);
     assert_eq!(desired(&usual, "other"), (3, Reason::ScaleUp));
     for after in 0..2 {
@@ -104,31 +104,31 @@ fn a_model_that_breaks_is_held_at_its_last_number_and_costs_no_other() {
 
 #[test]
 fn a_model_that_broke_is_tried_again_when_its_time_has_come_and_not_before() {
-    let (mut scene, id, _) = two_models();
-    let broken = with_broken(&id, 0, || decide(&scene.snapshot, &scene.memory, &scene.policy));
-    scene.memory = broken.memory;
-    scene.snapshot.now += jiff::SignedDuration::from_secs(4);
-    let held = decide(&scene.snapshot, &scene.memory, &scene.policy);
+    let (mut context, id, _) = two_models();
+    let broken = with_broken(&id, 0, || decide(&context.snapshot, &context.memory, &context.policy));
+    context.memory = broken.memory;
+    context.snapshot.now += jiff::SignedDuration::from_secs(4);
+    let held = decide(&context.snapshot, &context.memory, &context.policy);
     assert_eq!(desired(&held, "default"), (2, Reason::CheckFailed));
-    assert!(held.report.failed[0].failed.at < scene.snapshot.now, "no new failure");
-    scene.snapshot.now += jiff::SignedDuration::from_secs(1);
-    let tried = decide(&scene.snapshot, &scene.memory, &scene.policy);
+    assert!(held.report.failed[0].failed.at < context.snapshot.now, "no new failure");
+    context.snapshot.now += jiff::SignedDuration::from_secs(1);
+    let tried = decide(&context.snapshot, &context.memory, &context.policy);
     assert_eq!(desired(&tried, "default").0, 3);
     assert!(tried.report.failed.is_empty() && tried.memory.groups[&id].failed.is_none());
 }
 
 #[test]
 fn a_model_that_breaks_while_it_is_learned_from_is_held_too() {
-    let (scene, id, second) = two_models();
-    let observed = with_broken(&id, 0, || crate::observe(&scene.snapshot, scene.memory.clone()));
+    let (context, id, second) = two_models();
+    let observed = with_broken(&id, 0, || crate::observe(&context.snapshot, context.memory.clone()));
     assert_eq!(
         observed.groups[&second],
-        crate::observe(&scene.snapshot, scene.memory.clone()).groups[&second]
+        crate::observe(&context.snapshot, context.memory.clone()).groups[&second]
     );
-    let outcome = decide(&scene.snapshot, &observed, &scene.policy);
+    let outcome = decide(&context.snapshot, &observed, &context.policy);
     assert_eq!(desired(&outcome, "default"), (2, Reason::CheckFailed));
     assert_eq!(desired(&outcome, "other"), (3, Reason::ScaleUp));
-    assert_eq!(outcome.report.failed[0].failed.at, scene.snapshot.now);
+    assert_eq!(outcome.report.failed[0].failed.at, context.snapshot.now);
 }
 
 /// What breaks when the sharing does: the models' own parts of it, what is of all of them, and what comes after it.
@@ -136,16 +136,16 @@ const SHARING: std::ops::Range<u32> = 1..8;
 
 #[test]
 fn a_model_that_breaks_what_is_shared_costs_itself_and_the_others_share_what_it_leaves() {
-    let (mut scene, id, _) = two_models();
+    let (mut context, id, _) = two_models();
     for third in ["a", "b", "y", "z"] {
-        let mut group = scene.snapshot.groups[&id].clone();
+        let mut group = context.snapshot.groups[&id].clone();
         group.variants.iter_mut().for_each(|state| state.variant.id.namespace = third.into());
-        scene.snapshot.groups.insert(GroupId::new(third, "m"), group);
-        let remembered = scene.memory.groups[&id].clone();
-        scene.memory.groups.insert(GroupId::new(third, "m"), remembered);
+        context.snapshot.groups.insert(GroupId::new(third, "m"), group);
+        let remembered = context.memory.groups[&id].clone();
+        context.memory.groups.insert(GroupId::new(third, "m"), remembered);
     }
-    scene.policy.limits.spend = crate::units::Cost::new(1e9).ok();
-    let Scene { policy, memory, snapshot } = &scene;
+    context.policy.limits.spend = crate::units::Cost::new(1e9).ok();
+    let ModelContext { policy, memory, snapshot } = &context;
     let usual = decide(snapshot, memory, policy);
     for after in SHARING {
         for (id, group) in &snapshot.groups {
@@ -168,10 +168,10 @@ fn a_model_that_breaks_what_is_shared_costs_itself_and_the_others_share_what_it_
 fn what_a_broken_model_uses_of_a_limit_is_used_now_and_as_long_as_it_is_held() {
     // Two replicas of each model run, at 10 each, and each wants three.
     for (spend, other) in [(40.0, 2), (50.0, 3)] {
-        let (mut scene, id, _) = two_models();
-        scene.policy.limits.spend = crate::units::Cost::new(spend).ok();
+        let (mut context, id, _) = two_models();
+        context.policy.limits.spend = crate::units::Cost::new(spend).ok();
         for after in 0..SHARING.end {
-            let Scene { policy, memory, snapshot } = &scene;
+            let ModelContext { policy, memory, snapshot } = &context;
             let broken = with_broken(&id, after, || decide(snapshot, memory, policy));
             assert_eq!(desired(&broken, "default"), (2, Reason::CheckFailed), "{after}");
             // When it breaks after the sharing, what it was granted is used by nobody.
@@ -188,10 +188,11 @@ fn what_a_broken_model_uses_of_a_limit_is_used_now_and_as_long_as_it_is_held() {
 
 #[test]
 fn a_model_that_breaks_where_pods_are_put_in_order_costs_no_other_its_order() {
-    let (scene, id, second) = two_models();
-    let outcome = decide(&scene.snapshot, &scene.memory, &scene.policy);
+    let (context, id, second) = two_models();
+    let outcome = decide(&context.snapshot, &context.memory, &context.policy);
     let ordered = |after| {
-        let found = with_broken(&id, after, || crate::victims::victims(&scene.snapshot, &outcome.decisions));
+        let found =
+            with_broken(&id, after, || crate::victims::victims(&context.snapshot, &outcome.decisions));
         found.into_keys().map(|variant| variant.namespace).collect::<Vec<_>>()
     };
     assert_eq!(ordered(1), [id.namespace.clone(), second.namespace.clone()]);
@@ -200,16 +201,16 @@ fn a_model_that_breaks_where_pods_are_put_in_order_costs_no_other_its_order() {
 
 #[test]
 fn a_model_whose_decision_was_given_up_is_held_like_one_that_broke() {
-    let (scene, id, second) = two_models();
-    let (mut memory, now) = (scene.memory.clone(), scene.snapshot.now);
+    let (context, id, second) = two_models();
+    let (mut memory, now) = (context.memory.clone(), context.snapshot.now);
     crate::give_up(&mut memory, &id, now, "it had not ended after 30 s");
-    let held = decide(&scene.snapshot, &memory, &scene.policy);
+    let held = decide(&context.snapshot, &memory, &context.policy);
     assert_eq!(desired(&held, "default"), (2, Reason::CheckFailed));
     assert_eq!(desired(&held, "other").0, 3);
     assert!(held.report.failed[0].to_string().contains("not ended after 30 s"), "{:?}", held.report.failed);
     assert_eq!(
         held.memory.groups[&second],
-        decide(&scene.snapshot, &scene.memory, &scene.policy).memory.groups[&second]
+        decide(&context.snapshot, &context.memory, &context.policy).memory.groups[&second]
     );
     // Once is once, until it would be tried again.
     let retry_at = |memory: &Memory| memory.groups[&id].failed.as_ref().map(|failed| failed.retry_at);

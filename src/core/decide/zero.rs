@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 
-use super::member::{Draft, Member, Scene};
-use super::words;
+use super::context::{ModelContext, Proposal, VariantContext};
+use super::messages;
 use crate::analyze::finding::Analyzer;
 use crate::analyze::scale_from_zero::{Candidate, woken};
 use crate::bound::enforcer::{Action, Enforced, enforce};
@@ -20,36 +20,37 @@ use crate::units::{Replicas, Seconds};
 
 /// A role of which nothing runs and nothing is asked to: it sleeps until the scheduler holds a request for the model.
 pub(super) fn at_zero(
-    scene: Scene<'_>,
-    members: &[Member<'_>],
+    context: ModelContext<'_>,
+    variants: &[VariantContext<'_>],
     learned: &Learned,
     steps: &mut Vec<Step>,
-) -> Vec<Draft> {
-    let mut drafts: Vec<Draft> = members.iter().map(|member| asleep(scene, member)).collect();
-    let Some(queue) = held_by_scheduler(scene.now, &scene.group.scheduler) else {
-        if nothing_else_wakes(scene, members) {
-            let sleeping = members.iter().zip(&mut drafts);
+) -> Vec<Proposal> {
+    let mut proposals: Vec<Proposal> = variants.iter().map(|variant| asleep(context, variant)).collect();
+    let Some(queue) = held_by_scheduler(context.now, &context.group.scheduler) else {
+        if nothing_else_wakes(context, variants) {
+            let sleeping = variants.iter().zip(&mut proposals);
             sleeping
-                .filter(|(_, draft)| !draft.blind && draft.number == Some(Replicas::ZERO))
-                .for_each(|(member, draft)| unwakeable(scene, member, draft));
+                .filter(|(_, proposal)| !proposal.blind && proposal.number == Some(Replicas::ZERO))
+                .for_each(|(variant, proposal)| unwakeable(context, variant, proposal));
         }
-        return drafts;
+        return proposals;
     };
     if queue.value <= 0.0 {
-        return drafts;
+        return proposals;
     }
-    let candidates: Vec<Candidate> = members.iter().map(|member| sleeper(scene, member, learned)).collect();
-    for chosen in woken(&candidates, scene.compat) {
-        let member = &members[chosen];
-        let message = words::from_zero(member, queue.value);
+    let candidates: Vec<Candidate> =
+        variants.iter().map(|variant| sleeper(context, variant, learned)).collect();
+    for chosen in woken(&candidates, context.compat) {
+        let variant = &variants[chosen];
+        let message = messages::from_zero(variant, queue.value);
         let carried =
             candidates[chosen].per_replica.map(|carried| Value::new("tokens a replica carries", carried));
         let values =
-            [Value::new("cost of a replica", member.state.variant.cost.get())].into_iter().chain(carried);
-        let step = Step::new(Stage::Target, Some(member.name()), message.clone());
+            [Value::new("cost of a replica", variant.state.variant.cost.get())].into_iter().chain(carried);
+        let step = Step::new(Stage::Target, Some(variant.name()), message.clone());
         steps.push(Step { values: values.collect(), ..step });
-        let number = drafts[chosen].number.unwrap_or(Replicas::ZERO).max(Replicas::ONE);
-        drafts[chosen] = Draft {
+        let number = proposals[chosen].number.unwrap_or(Replicas::ZERO).max(Replicas::ONE);
+        proposals[chosen] = Proposal {
             number: Some(number),
             reason: Reason::ScaleFromZero,
             message,
@@ -59,87 +60,88 @@ pub(super) fn at_zero(
             look: Some(State::Aging.rights()),
         };
     }
-    drafts
+    proposals
 }
 
-/// What it takes to wake `member`, and what that carries: as V2 has learned of its replicas, when that is in charge.
-fn sleeper(scene: Scene<'_>, member: &Member<'_>, learned: &Learned) -> Candidate {
-    let variant = &member.state.variant;
-    let by_tokens = scene.model.analyzer == Analyzer::Saturation;
+/// What it takes to wake `variant`, and what that carries: as V2 has learned of its replicas, when that is in charge.
+fn sleeper(context: ModelContext<'_>, variant: &VariantContext<'_>, learned: &Learned) -> Candidate {
+    let spec = &variant.state.variant;
+    let by_tokens = context.policy.analyzer == Analyzer::Saturation;
     Candidate {
-        name: variant.id.name.clone(),
-        role: variant.role,
-        replicas: member.scale.spec,
-        cost: variant.cost,
-        per_replica: by_tokens.then(|| learned.tokens.carried_by(&variant.id.name)).flatten(),
-        bounds: variant.bounds,
+        name: spec.id.name.clone(),
+        role: spec.role,
+        replicas: variant.scale.spec,
+        cost: spec.cost,
+        per_replica: by_tokens.then(|| learned.tokens.carried_by(&spec.id.name)).flatten(),
+        bounds: spec.bounds,
     }
 }
 
-/// Neither a minimum nor scaling to zero being off gives one of `members` a replica.
-fn nothing_else_wakes(scene: Scene<'_>, members: &[Member<'_>]) -> bool {
+/// Neither a minimum nor scaling to zero being off gives one of `variants` a replica.
+fn nothing_else_wakes(context: ModelContext<'_>, variants: &[VariantContext<'_>]) -> bool {
     let sleeps = |one: &VariantState| one.variant.bounds.min == Replicas::ZERO;
-    let one_is_kept = !scene.scale_to_zero.enabled && scene.group.variants.iter().all(sleeps);
-    !one_is_kept && members.iter().all(|member| sleeps(member.state))
+    let one_is_kept = !context.scale_to_zero.enabled && context.group.variants.iter().all(sleeps);
+    !one_is_kept && variants.iter().all(|variant| sleeps(variant.state))
 }
 
 /// At zero and no request can be seen waiting: the number stays, but nothing renews what it rests on.
-fn unwakeable(scene: Scene<'_>, member: &Member<'_>, draft: &mut Draft) {
-    let (evidence, message) = (member.old_evidence(scene.now), words::unwakeable(member));
-    *draft = Draft { reason: Reason::MetricsMissing, message, evidence, blind: true, ..draft.clone() };
+fn unwakeable(context: ModelContext<'_>, variant: &VariantContext<'_>, proposal: &mut Proposal) {
+    let (evidence, message) = (variant.old_evidence(context.now), messages::unwakeable(variant));
+    *proposal =
+        Proposal { reason: Reason::MetricsMissing, message, evidence, blind: true, ..proposal.clone() };
 }
 
 /// A variant of which nobody asks for a replica. When the source answers completely, that is a measured zero.
-pub(super) fn asleep(scene: Scene<'_>, member: &Member<'_>) -> Draft {
-    if !matches!(scene.group.source, SourceHealth::Complete) {
-        return member.hold(Reason::Partial, words::asleep_unsure(member), scene.now);
+pub(super) fn asleep(context: ModelContext<'_>, variant: &VariantContext<'_>) -> Proposal {
+    if !matches!(context.group.source, SourceHealth::Complete) {
+        return variant.hold(Reason::Partial, messages::asleep_unsure(variant), context.now);
     }
     let on_its_way =
-        member.memory.target.filter(|target| *target > Replicas::ZERO && member.patient(scene.now));
+        variant.memory.target.filter(|target| *target > Replicas::ZERO && variant.patient(context.now));
     let (number, reason, message) = match on_its_way {
-        Some(target) => (target, Reason::Transition, words::awaited(member, target)),
-        None => (Replicas::ZERO, Reason::Steady, words::asleep(member)),
+        Some(target) => (target, Reason::Transition, messages::awaited(variant, target)),
+        None => (Replicas::ZERO, Reason::Steady, messages::asleep(variant)),
     };
-    Draft { number: Some(number), reason, message, evidence: scene.now, blind: false, look: None }
+    Proposal { number: Some(number), reason, message, evidence: context.now, blind: false, look: None }
 }
 
 /// The last word on zero, for all roles of a model together: an idle model loses its replicas, a running one that is
 /// not known to be idle keeps at least one of each variant, and where scaling to zero is off the cheapest keeps one.
 pub(super) fn settle(
-    scene: Scene<'_>,
+    context: ModelContext<'_>,
     before: &GroupMemory,
-    members: &[Member<'_>],
-    drafts: &mut [Draft],
+    variants: &[VariantContext<'_>],
+    proposals: &mut [Proposal],
 ) -> Vec<Step> {
     let mut steps = Vec::new();
-    let may_sleep = scene.group.variants.iter().all(|one| one.variant.bounds.min == Replicas::ZERO);
-    let enabled = scene.scale_to_zero.enabled;
-    let idle = may_sleep && enabled && idle_for_long(scene, before);
-    let covered = covered(scene, members, drafts);
-    for (member, draft) in members.iter().zip(drafts.iter_mut()) {
-        let last = member.active() && draft.number == Some(Replicas::ZERO);
-        let seen = draft.look.is_some_and(|rights| rights.zero);
-        let settled = seen || member.committed() == Some(Replicas::ZERO);
-        let covered = settled && covered.contains(&member.state.variant.role);
-        if !idle && last && !covered && member.allows(Replicas::ONE) {
-            stay_awake(member, draft, &mut steps);
+    let may_sleep = context.group.variants.iter().all(|one| one.variant.bounds.min == Replicas::ZERO);
+    let enabled = context.scale_to_zero.enabled;
+    let idle = may_sleep && enabled && idle_for_long(context, before);
+    let covered = covered(context, variants, proposals);
+    for (variant, proposal) in variants.iter().zip(proposals.iter_mut()) {
+        let last = variant.active() && proposal.number == Some(Replicas::ZERO);
+        let seen = proposal.look.is_some_and(|rights| rights.zero);
+        let settled = seen || variant.committed() == Some(Replicas::ZERO);
+        let covered = settled && covered.contains(&variant.state.variant.role);
+        if !idle && last && !covered && variant.allows(Replicas::ONE) {
+            stay_awake(variant, proposal, &mut steps);
         }
     }
-    if !may_sleep || drafts.iter().any(|draft| draft.number.is_none()) {
+    if !may_sleep || proposals.iter().any(|proposal| proposal.number.is_none()) {
         return steps;
     }
-    let mut numbers: Vec<Enforced> = members.iter().zip(drafts.iter()).map(enforced).collect();
+    let mut numbers: Vec<Enforced> = variants.iter().zip(proposals.iter()).map(enforced).collect();
     match enforce(&mut numbers, enabled, idle.then_some(0.0)) {
         Action::Unchanged => {}
-        Action::ToZero => fall_asleep(scene.now, before, members, drafts, &mut steps),
-        Action::KeptOne(kept) if members[kept].allows(Replicas::ONE) => {
-            let message = words::kept_one(&members[kept]);
-            steps.push(Step::new(Stage::Bound, Some(members[kept].name()), message.clone()));
-            drafts[kept] = Draft {
+        Action::ToZero => fall_asleep(context.now, before, variants, proposals, &mut steps),
+        Action::KeptOne(kept) if variants[kept].allows(Replicas::ONE) => {
+            let message = messages::kept_one(&variants[kept]);
+            steps.push(Step::new(Stage::Bound, Some(variants[kept].name()), message.clone()));
+            proposals[kept] = Proposal {
                 number: Some(Replicas::ONE),
                 reason: Reason::Bounded,
                 message,
-                ..drafts[kept].clone()
+                ..proposals[kept].clone()
             };
         }
         Action::KeptOne(_) => {}
@@ -148,55 +150,63 @@ pub(super) fn settle(
 }
 
 /// Roles of which an optimizer may take one variant's last replica, since another keeps some.
-fn covered(scene: Scene<'_>, members: &[Member<'_>], drafts: &[Draft]) -> BTreeSet<Role> {
-    let optimized = scene.model.analyzer.is_of_capacity();
-    let kept = |draft: &Draft| draft.number.is_some_and(|number| number > Replicas::ZERO);
+fn covered(
+    context: ModelContext<'_>,
+    variants: &[VariantContext<'_>],
+    proposals: &[Proposal],
+) -> BTreeSet<Role> {
+    let optimized = context.policy.analyzer.is_of_capacity();
+    let kept = |proposal: &Proposal| proposal.number.is_some_and(|number| number > Replicas::ZERO);
     // What has never served keeps nobody's requests.
-    let serves = |member: &Member<'_>| !member.seen.observations.is_empty();
-    let keeping = members.iter().zip(drafts);
-    let keeping = keeping.filter(|(member, draft)| optimized && kept(draft) && serves(member));
-    keeping.map(|(member, _)| member.state.variant.role).collect()
+    let serves = |variant: &VariantContext<'_>| !variant.coverage.observations.is_empty();
+    let keeping = variants.iter().zip(proposals);
+    let keeping = keeping.filter(|(variant, proposal)| optimized && kept(proposal) && serves(variant));
+    keeping.map(|(variant, _)| variant.state.variant.role).collect()
 }
 
-fn enforced((member, draft): (&Member<'_>, &Draft)) -> Enforced {
-    let target = draft.number.unwrap_or(Replicas::ZERO);
-    Enforced { name: member.name().clone(), target, cost: member.state.variant.cost }
+fn enforced((variant, proposal): (&VariantContext<'_>, &Proposal)) -> Enforced {
+    let target = proposal.number.unwrap_or(Replicas::ZERO);
+    Enforced { name: variant.name().clone(), target, cost: variant.state.variant.cost }
 }
 
 /// A zero that was right when it was decided is not any more: a request came, or idleness cannot be measured now.
-fn stay_awake(member: &Member<'_>, draft: &mut Draft, steps: &mut Vec<Step>) {
+fn stay_awake(variant: &VariantContext<'_>, proposal: &mut Proposal, steps: &mut Vec<Step>) {
     // An analyzer that has just measured a zero means as few as may be; what was decided earlier may have changed.
-    let as_few = draft.look.is_some_and(|rights| rights.down);
-    let measured = !member.seen.observations.is_empty() && !as_few;
-    let number = if measured { member.scale.base().max(Replicas::ONE) } else { Replicas::ONE };
-    let number = member.state.variant.bounds.clamp(number);
-    let message = words::not_idle(member, number);
-    steps.push(Step::new(Stage::Bound, Some(member.name()), message.clone()));
-    let reason = if draft.blind { draft.reason } else { Reason::ScaleUp };
-    *draft = Draft { number: Some(number), reason, message, ..draft.clone() };
+    let as_few = proposal.look.is_some_and(|rights| rights.down);
+    let measured = !variant.coverage.observations.is_empty() && !as_few;
+    let number = if measured { variant.scale.base().max(Replicas::ONE) } else { Replicas::ONE };
+    let number = variant.state.variant.bounds.clamp(number);
+    let message = messages::not_idle(variant, number);
+    steps.push(Step::new(Stage::Bound, Some(variant.name()), message.clone()));
+    let reason = if proposal.blind { proposal.reason } else { Reason::ScaleUp };
+    *proposal = Proposal { number: Some(number), reason, message, ..proposal.clone() };
 }
 
 fn fall_asleep(
     now: Timestamp,
     before: &GroupMemory,
-    members: &[Member<'_>],
-    drafts: &mut [Draft],
+    variants: &[VariantContext<'_>],
+    proposals: &mut [Proposal],
     steps: &mut Vec<Step>,
 ) {
     let idle = before.idle_since.map_or(Seconds::ZERO, |since| Seconds::between(since, now));
-    for (member, draft) in members.iter().zip(drafts) {
-        if member.active() || draft.number != Some(Replicas::ZERO) {
-            let message = words::to_zero(member, idle);
-            steps.push(Step::new(Stage::Bound, Some(member.name()), message.clone()));
-            *draft =
-                Draft { number: Some(Replicas::ZERO), reason: Reason::ScaleToZero, message, ..draft.clone() };
+    for (variant, proposal) in variants.iter().zip(proposals) {
+        if variant.active() || proposal.number != Some(Replicas::ZERO) {
+            let message = messages::to_zero(variant, idle);
+            steps.push(Step::new(Stage::Bound, Some(variant.name()), message.clone()));
+            *proposal = Proposal {
+                number: Some(Replicas::ZERO),
+                reason: Reason::ScaleToZero,
+                message,
+                ..proposal.clone()
+            };
         }
     }
 }
 
 /// Idle now, by measurement, and for the retention period.
-fn idle_for_long(scene: Scene<'_>, before: &GroupMemory) -> bool {
-    let idle_now = matches!(activity(scene.now, scene.group, before.observed_at), Activity::Idle(_));
-    let retention = scene.scale_to_zero.retention;
-    idle_now && before.idle_since.is_some_and(|since| Seconds::between(since, scene.now) >= retention)
+fn idle_for_long(context: ModelContext<'_>, before: &GroupMemory) -> bool {
+    let idle_now = matches!(activity(context.now, context.group, before.observed_at), Activity::Idle(_));
+    let retention = context.scale_to_zero.retention;
+    idle_now && before.idle_since.is_some_and(|since| Seconds::between(since, context.now) >= retention)
 }

@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 
 use smol_str::SmolStr;
 
-use super::capacity::{Question, Seen, queued};
-use super::member::Scene;
+use super::capacity::{AnalyzerInput, VariantObservation, queued};
 use super::sequences::max_sequences;
 use crate::analyze::finding::Finding;
 use crate::analyze::inferno::{Supply, System, Wanted, data};
@@ -16,6 +15,7 @@ use crate::analyze::queueing::service_time::Service;
 use crate::analyze::queueing::size::Targets;
 use crate::analyze::queueing::{self, Load, Observation, Settings};
 use crate::analyze::reads::Latencies;
+use crate::decide::context::ModelContext;
 use crate::learn::may_lower;
 use crate::memory::Learned;
 use crate::model::{LatencyTargets, ServiceClass};
@@ -23,10 +23,10 @@ use crate::quality;
 use crate::units::{Replicas, Requests, count, whole};
 
 /// What the queueing model finds; `None` while nobody knows what latencies to keep.
-pub(super) fn queueing(question: Question<'_, '_, '_>, learned: &mut Learned) -> Option<Finding> {
-    let Question { scene, score, utilisation, seen } = question;
-    let loads: Vec<Load> = seen.iter().map(|one| load(scene, one)).collect();
-    let policy = &scene.model.queueing;
+pub(crate) fn queueing(input: AnalyzerInput<'_, '_, '_>, learned: &mut Learned) -> Option<Finding> {
+    let AnalyzerInput { context, score, utilisation, observations } = input;
+    let loads: Vec<Load> = observations.iter().map(|observation| load(context, observation)).collect();
+    let policy = &context.policy.queueing;
     let targets =
         policy.targets.and_then(|given| Targets::latency(given.ttft_ms as f32, given.itl_ms as f32).ok());
     let settings = Settings {
@@ -38,41 +38,45 @@ pub(super) fn queueing(question: Question<'_, '_, '_>, learned: &mut Learned) ->
         score,
         ..Settings::default()
     };
-    let analysis = queueing::analyze(&loads, queued(scene), &learned.queueing, &settings, scene.compat);
+    let analysis = queueing::analyze(&loads, queued(context), &learned.queueing, &settings, context.compat);
     let finding = analysis.finding.clone().ok();
-    learned.queueing = stamped(scene, analysis);
+    learned.queueing = stamped(context, analysis);
     // Who has learning switched off wants what was learned before to hold, however old it is.
-    if scene.compat.is_upstream() || !policy.tuning {
+    if context.compat.is_upstream() || !policy.tuning {
         return finding;
     }
     // What does not run says nothing of what those that do can spare.
-    let runs = |name: &SmolStr| seen.iter().any(|one| one.member.active() && one.member.name() == name);
+    let runs = |name: &SmolStr| {
+        observations
+            .iter()
+            .any(|observation| observation.variant.active() && observation.variant.name() == name)
+    };
     let finding = finding?;
-    Some(finding.without_spare_of(|name| runs(name) && !is_recent(scene, learned, name)))
+    Some(finding.without_spare_of(|name| runs(name) && !is_recent(context, learned, name)))
 }
 
 /// What was learned, with when that was.
-fn stamped(scene: Scene<'_>, analysis: queueing::Analysis) -> BTreeMap<SmolStr, Parameters> {
+fn stamped(context: ModelContext<'_>, analysis: queueing::Analysis) -> BTreeMap<SmolStr, Parameters> {
     let queueing::Analysis { mut learned, confirmed, .. } = analysis;
     for (name, parameters) in &mut learned {
         if confirmed.contains(name) {
-            parameters.learned_at = Some(scene.now);
+            parameters.learned_at = Some(context.now);
         }
     }
     learned
 }
 
 /// What replicas of a variant carry was learned lately enough to lower a number.
-fn is_recent(scene: Scene<'_>, learned: &Learned, variant: &SmolStr) -> bool {
-    learned.queueing.get(variant).is_none_or(|known| may_lower(known.learned_at, scene.now))
+fn is_recent(context: ModelContext<'_>, learned: &Learned, variant: &SmolStr) -> bool {
+    learned.queueing.get(variant).is_none_or(|known| may_lower(known.learned_at, context.now))
 }
 
-fn load(scene: Scene<'_>, one: &Seen<'_, '_>) -> Load {
-    let variant = &one.member.state.variant;
-    let batch = max_sequences(scene, one.member);
+fn load(context: ModelContext<'_>, one: &VariantObservation<'_, '_>) -> Load {
+    let variant = &one.variant.state.variant;
+    let batch = max_sequences(context, one.variant);
     // Without a scheduler (ours) first tokens stand for arrivals: they differ from them by what waits.
     let arrival = |load: &quality::Load<'_, Latencies>| {
-        load.arriving().or_else(|| if scene.compat.is_upstream() { None } else { load.starting() })
+        load.arriving().or_else(|| if context.compat.is_upstream() { None } else { load.starting() })
     };
     let observed = |load: quality::Load<'_, Latencies>| Observation {
         arrival: arrival(&load),
@@ -87,100 +91,104 @@ fn load(scene: Scene<'_>, one: &Seen<'_, '_>) -> Load {
         role: variant.role,
         accelerator: variant.accelerator.clone(),
         cost: variant.cost,
-        ready: one.engines(scene, one.counted.above(one.pending)),
-        pending: one.engines(scene, one.pending),
+        ready: one.engines(context, one.counted.above(one.pending)),
+        pending: one.engines(context, one.pending),
         observations: one.loads().map(observed).collect(),
     }
 }
 
-/// What the legacy solver wants of each member, in their order; `None` of one it has no answer for. Fewer replicas only
+/// What the legacy solver wants of each variant, in their order; `None` of one it has no answer for. Fewer replicas only
 /// where that would do with what `busiest` sees, too: pods that are not measured as loaded as the busiest that is.
-pub(super) fn inferno(
-    scene: Scene<'_>,
-    seen: &[Seen<'_, '_>],
-    busiest: Option<&[Seen<'_, '_>]>,
+pub(crate) fn inferno(
+    context: ModelContext<'_>,
+    observations: &[VariantObservation<'_, '_>],
+    busiest: Option<&[VariantObservation<'_, '_>]>,
     learned: &mut Learned,
 ) -> Option<Vec<Option<Replicas>>> {
-    let Some(busiest) = busiest else { return solve(scene, seen, learned) };
-    let cautious = solve(scene, busiest, &mut learned.clone())?;
-    let wanted = solve(scene, seen, learned)?;
-    let numbers = seen.iter().zip(wanted).zip(cautious).map(|((one, wanted), cautious)| {
-        let base = one.member.scale.base();
+    let Some(busiest) = busiest else { return solve(context, observations, learned) };
+    let cautious = solve(context, busiest, &mut learned.clone())?;
+    let wanted = solve(context, observations, learned)?;
+    let numbers = observations.iter().zip(wanted).zip(cautious).map(|((one, wanted), cautious)| {
+        let base = one.variant.scale.base();
         wanted.map(|wanted| wanted.max(cautious.unwrap_or(base).min(base)))
     });
     Some(numbers.collect())
 }
 
-/// The solver's answer to what is seen. Service times are those the queueing model learns; a variant stays on its accelerator.
-fn solve(scene: Scene<'_>, seen: &[Seen<'_, '_>], learned: &mut Learned) -> Option<Vec<Option<Replicas>>> {
+/// The solver's answer to what is observed. Service times are those the queueing model learns; a variant stays on its accelerator.
+fn solve(
+    context: ModelContext<'_>,
+    observations: &[VariantObservation<'_, '_>],
+    learned: &mut Learned,
+) -> Option<Vec<Option<Replicas>>> {
     let targets =
-        |class: &ServiceClass| class.targets.iter().find(|one| one.model == scene.id.model).cloned();
+        |class: &ServiceClass| class.targets.iter().find(|one| one.model == context.id.model).cloned();
     // Of several classes with this model the most demanding user decides: the one of the highest priority.
-    let promised = scene.classes.iter().filter(|class| targets(class).is_some());
+    let promised = context.classes.iter().filter(|class| targets(class).is_some());
     let class = promised.min_by_key(|class| class.priority)?;
     let LatencyTargets { ttft_ms, itl_ms } = targets(class)?.latency;
     let latency = Targets::latency(ttft_ms as f32, itl_ms as f32).ok()?;
-    let promise = vec![(scene.id.model.clone(), latency)];
-    let loads: Vec<Load> = seen.iter().map(|one| load(scene, one)).collect();
+    let promise = vec![(context.id.model.clone(), latency)];
+    let loads: Vec<Load> = observations.iter().map(|observation| load(context, observation)).collect();
     let settings = Settings { targets: Some(latency), ..Settings::default() };
     let known = std::mem::take(&mut learned.queueing);
-    let analysis = queueing::analyze(&loads, Requests::ZERO, &known, &settings, scene.compat);
-    learned.queueing = stamped(scene, analysis);
-    let answers = |load: &&Load| learned.queueing.contains_key(&load.name) && told(scene, load);
-    let share = queued(scene).get()
+    let analysis = queueing::analyze(&loads, Requests::ZERO, &known, &settings, context.compat);
+    learned.queueing = stamped(context, analysis);
+    let answers = |load: &&Load| learned.queueing.contains_key(&load.name) && told(context, load);
+    let share = queued(context).get()
         / settings.drain.get()
         / f64::from(count(loads.iter().filter(answers).count().max(1)));
     let class = data::ServiceClass::new(&class.name, i64::from(class.priority), promise).ok()?;
     let mut system = System { classes: vec![class], ..System::default() };
-    for (one, load) in seen.iter().zip(&loads) {
-        if let Some(parameters) = learned.queueing.get(&load.name).filter(|_| told(scene, load)) {
-            add(scene, &mut system, one, load, (parameters.service, share));
+    for (one, load) in observations.iter().zip(&loads) {
+        if let Some(parameters) = learned.queueing.get(&load.name).filter(|_| told(context, load)) {
+            add(context, &mut system, one, load, (parameters.service, share));
         }
     }
-    let allocations = system.solve(&Supply::Unlimited, scene.compat);
-    let wanted = system.wanted(&allocations, scene.compat);
-    let number = |(one, load): (&Seen<'_, '_>, &Load)| match wanted.get(&load.name) {
-        Some(Wanted::Replicas(number)) if scene.compat.is_upstream() => Some(*number),
+    let allocations = system.solve(&Supply::Unlimited, context.compat);
+    let wanted = system.wanted(&allocations, context.compat);
+    let number = |(one, load): (&VariantObservation<'_, '_>, &Load)| match wanted.get(&load.name) {
+        Some(Wanted::Replicas(number)) if context.compat.is_upstream() => Some(*number),
         Some(Wanted::Replicas(number)) => Some(Replicas::new(number.get().div_ceil(one.engines_a_pod()))),
         Some(Wanted::Hold) | None => None,
     };
     let asked =
-        |load: &Load| load.observations.iter().any(|seen| seen.arrival.is_some_and(|rate| rate > 0.0));
-    let number = |(one, load): (&Seen<'_, '_>, &Load)| {
+        |load: &Load| load.observations.iter().any(|load| load.arrival.is_some_and(|rate| rate > 0.0));
+    let number = |(one, load): (&VariantObservation<'_, '_>, &Load)| {
         let wanted = number((one, load))?;
-        let old = !scene.compat.is_upstream() && asked(load) && !is_recent(scene, learned, &load.name);
-        Some(if old { wanted.max(one.member.scale.base()) } else { wanted })
+        let old = !context.compat.is_upstream() && asked(load) && !is_recent(context, learned, &load.name);
+        Some(if old { wanted.max(one.variant.scale.base()) } else { wanted })
     };
-    Some(seen.iter().zip(&loads).map(number).collect())
+    Some(observations.iter().zip(&loads).map(number).collect())
 }
 
 /// Its load is known: not to know is not to have none (ours).
-fn told(scene: Scene<'_>, load: &Load) -> bool {
-    let arriving = load.observations.iter().map(|seen| seen.arrival);
+fn told(context: ModelContext<'_>, load: &Load) -> bool {
+    let arriving = load.observations.iter().map(|load| load.arrival);
     let known = !load.observations.is_empty() && arriving.clone().all(|rate| rate.is_some());
     let busy = arriving.flatten().any(|rate| rate > 0.0);
-    let sized = load.observations.iter().any(|seen| seen.output >= 1.0);
-    scene.compat.is_upstream() || (known && (sized || !busy))
+    let sized = load.observations.iter().any(|load| load.output >= 1.0);
+    context.compat.is_upstream() || (known && (sized || !busy))
 }
 
 /// Adds one variant as a server on an accelerator of its own, which is named as the variant is: two variants on one type
 /// may be served differently fast.
 fn add(
-    scene: Scene<'_>,
+    context: ModelContext<'_>,
     system: &mut System,
-    one: &Seen<'_, '_>,
+    one: &VariantObservation<'_, '_>,
     load: &Load,
     (service, queued): (Service, f64),
 ) {
-    let (state, running) = (one.member.state, one.member.scale.base());
-    let unit = load.accelerator.as_ref().and_then(|name| scene.unit_costs.get(name));
+    let (state, running) = (one.variant.state, one.variant.scale.base());
+    let unit = load.accelerator.as_ref().and_then(|name| context.unit_costs.get(name));
     let cost = unit.map_or(load.cost, |unit| unit.cost).get() as f32;
-    let max_batch = match max_sequences(scene, one.member) {
+    let max_batch = match max_sequences(context, one.variant) {
         0 => DEFAULT_BATCH,
         known => known,
     };
-    let arrival: f64 = load.observations.iter().filter_map(|seen| seen.arrival).sum();
-    let mean = means(&load.observations, scene.compat);
+    let arrival: f64 = load.observations.iter().filter_map(|load| load.arrival).sum();
+    let mean = means(&load.observations, context.compat);
     let tokens = |of: fn(&Means) -> f64| mean.as_ref().map_or(0, |mean| whole(of(mean).round()));
     let (input, output) = (tokens(|mean| mean.input), tokens(|mean| mean.output));
     let name = load.name.clone();
@@ -192,7 +200,7 @@ fn add(
         power: data::Power::default(),
     });
     system.performance.push(data::Performance {
-        model: scene.id.model.clone(),
+        model: context.id.model.clone(),
         accelerator: name.clone(),
         units: state.template.gpus,
         max_batch,
@@ -203,7 +211,7 @@ fn add(
     system.servers.push(data::Server {
         name: name.clone(),
         class: system.classes.first().map(|class| class.name().clone()).unwrap_or_default(),
-        model: scene.id.model.clone(),
+        model: context.id.model.clone(),
         load: data::Load { arrival: ((arrival + queued) * 60.0) as f32, input, output },
         min: state.variant.bounds.min,
         max_batch,

@@ -6,8 +6,8 @@
 use jiff::Timestamp;
 use smol_str::{SmolStr, format_smolstr};
 
-use super::member::{Draft, Member, Scene};
-use super::role::newest;
+use super::classify::newest;
+use super::context::{ModelContext, Proposal, VariantContext};
 use crate::analyze::rate::past_tolerance;
 use crate::decision::Reason;
 use crate::learn::{LEAD, StartUps, starts_of};
@@ -52,73 +52,80 @@ impl Evidence {
 /// See [`Evidence::window`].
 const INFERRED_WINDOW: Seconds = Seconds::whole(120);
 
-/// The roles of `members` (sorted by role) that are saturated. The scheduler's queue is the whole model's: it counts where no
+/// The roles of `variants` (sorted by role) that are saturated. The scheduler's queue is the whole model's: it counts where no
 /// role's pods are saturated, and then for all roles that serve. When the source does not answer, nothing is saturated.
-pub(super) fn find(scene: Scene<'_>, members: &[Member<'_>]) -> Vec<(Role, Evidence)> {
-    if matches!(scene.group.source, SourceHealth::Down { .. }) {
+pub(super) fn find(context: ModelContext<'_>, variants: &[VariantContext<'_>]) -> Vec<(Role, Evidence)> {
+    if matches!(context.group.source, SourceHealth::Down { .. }) {
         return Vec::new();
     }
-    let role = |member: &Member<'_>| member.state.variant.role;
-    let roles = || members.chunk_by(move |one, next| role(one) == role(next));
-    let by_pods =
-        |members: &[Member<'_>]| Some((role(members.first()?), Evidence::Pods(pods(scene, members)?)));
+    let role = |variant: &VariantContext<'_>| variant.state.variant.role;
+    let roles = || variants.chunk_by(move |one, next| role(one) == role(next));
+    let by_pods = |variants: &[VariantContext<'_>]| {
+        Some((role(variants.first()?), Evidence::Pods(pods(context, variants)?)))
+    };
     let by_pods: Vec<_> = roles().filter_map(by_pods).collect();
-    if !by_pods.is_empty() || !queue_never_empties(&scene.group.scheduler, scene.now) {
+    if !by_pods.is_empty() || !queue_never_empties(&context.group.scheduler, context.now) {
         return by_pods;
     }
-    let serves = |members: &&[Member<'_>]| members.iter().any(|member| member.seen.ready > 0);
-    roles().filter(serves).filter_map(|members| Some((role(members.first()?), Evidence::Queue))).collect()
+    let serves = |variants: &&[VariantContext<'_>]| variants.iter().any(|variant| variant.coverage.ready > 0);
+    roles().filter(serves).filter_map(|variants| Some((role(variants.first()?), Evidence::Queue))).collect()
 }
 
-fn pods(scene: Scene<'_>, members: &[Member<'_>]) -> Option<SaturatedPods> {
-    let ready = members.iter().map(|member| member.scale.ready.get()).fold(0, u32::saturating_add);
-    let doubted = members.iter().flat_map(|member| &member.seen.queue_doubted);
+fn pods(context: ModelContext<'_>, variants: &[VariantContext<'_>]) -> Option<SaturatedPods> {
+    let ready = variants.iter().map(|variant| variant.scale.ready.get()).fold(0, u32::saturating_add);
+    let doubted = variants.iter().flat_map(|variant| &variant.coverage.queue_doubted);
     let doubted: Vec<_> = doubted.collect();
     let instead =
         |replica: &Replica| doubted.iter().find(|(pod, _)| *pod == replica.pod).map(|(_, full)| *full);
-    saturated(members.iter().flat_map(|member| &member.state.replicas), ready, instead, scene.now)
+    saturated(variants.iter().flat_map(|variant| &variant.state.replicas), ready, instead, context.now)
 }
 
-/// Holds the numbers of the saturated roles of `members`, and raises them where nothing keeps them from growing.
+/// Holds the numbers of the saturated roles of `variants`, and raises them where nothing keeps them from growing.
 pub(super) fn relieve(
-    scene: Scene<'_>,
+    context: ModelContext<'_>,
     found: &[(Role, Evidence)],
-    members: &mut [Member<'_>],
-    drafts: &mut [Draft],
+    variants: &mut [VariantContext<'_>],
+    proposals: &mut [Proposal],
     learned: &mut Option<Box<Learned>>,
 ) -> Vec<Step> {
     let mut steps = Vec::new();
     for (role, evidence) in found {
-        let of_role = |member: &&Member<'_>| member.state.variant.role == *role;
-        let first = members.iter().take_while(|member| !of_role(member)).count();
-        let end = first + members[first..].iter().take_while(of_role).count();
-        let (members, drafts) = (&mut members[first..end], &mut drafts[first..end]);
-        let stand = |(member, draft): (&Member<'_>, &Draft)| {
-            Stand::new(scene, learned.as_deref(), *evidence, (member, draft))
+        let of_role = |variant: &&VariantContext<'_>| variant.state.variant.role == *role;
+        let first = variants.iter().take_while(|variant| !of_role(variant)).count();
+        let end = first + variants[first..].iter().take_while(of_role).count();
+        let (variants, proposals) = (&mut variants[first..end], &mut proposals[first..end]);
+        let fleet_variant = |(variant, proposal): (&VariantContext<'_>, &Proposal)| {
+            FleetVariant::new(context, learned.as_deref(), *evidence, (variant, proposal))
         };
-        let mut stands: Vec<Stand> = members.iter().zip(drafts.iter()).map(stand).collect();
-        let relief = grow(scene, members, &mut stands);
+        let mut fleet_variants: Vec<FleetVariant> =
+            variants.iter().zip(proposals.iter()).map(fleet_variant).collect();
+        let relief = grow(context, variants, &mut fleet_variants);
         if relief == Relief::Growing {
             let rate = learned.as_mut().and_then(|learned| learned.rate.as_mut());
-            rate.into_iter().for_each(|rate| rate.control.entry(*role).or_default().grew(scene.now.into()));
+            rate.into_iter().for_each(|rate| rate.control.entry(*role).or_default().grew(context.now.into()));
         }
         let fleet =
-            Fleet { scene, evidence: *evidence, at: newest_evidence(scene, *evidence, members), relief };
-        for ((member, draft), stand) in members.iter_mut().zip(drafts).zip(&stands) {
-            steps.extend(fleet.relieve(member, draft, stand));
+            Fleet { context, evidence: *evidence, at: newest_evidence(context, *evidence, variants), relief };
+        for ((variant, proposal), fleet_variant) in variants.iter_mut().zip(proposals).zip(&fleet_variants) {
+            steps.extend(fleet.relieve(variant, proposal, fleet_variant));
         }
     }
     steps
 }
 
-fn newest_evidence(scene: Scene<'_>, evidence: Evidence, members: &[Member<'_>]) -> Timestamp {
-    let queue = held_by_scheduler(scene.now, &scene.group.scheduler).filter(|_| evidence == Evidence::Queue);
-    queue.map_or_else(|| newest(members, scene.now), |queue| queue.at)
+fn newest_evidence(
+    context: ModelContext<'_>,
+    evidence: Evidence,
+    variants: &[VariantContext<'_>],
+) -> Timestamp {
+    let queue =
+        held_by_scheduler(context.now, &context.group.scheduler).filter(|_| evidence == Evidence::Queue);
+    queue.map_or_else(|| newest(variants, context.now), |queue| queue.at)
 }
 
 /// One variant of a saturated fleet.
 #[derive(Debug, Clone, Copy)]
-struct Stand {
+struct FleetVariant {
     /// Replicas that run and may: without those that a lowered maximum takes away.
     running: u32,
     /// Its number may not fall below: what was promised or runs, within the bounds; at zero replicas, only what is late.
@@ -139,31 +146,31 @@ struct Stand {
     raised: bool,
 }
 
-impl Stand {
+impl FleetVariant {
     fn new(
-        scene: Scene<'_>,
+        context: ModelContext<'_>,
         learned: Option<&Learned>,
         evidence: Evidence,
-        (member, draft): (&Member<'_>, &Draft),
+        (variant, proposal): (&VariantContext<'_>, &Proposal),
     ) -> Self {
         let known = learned.and_then(|learned| learned.rate.as_ref());
-        let known = known.and_then(|rate| rate.knowledge.variants.get(member.name()));
+        let known = known.and_then(|rate| rate.knowledge.variants.get(variant.name()));
         let by_rate = known.and_then(|own| own.starts.longest());
         let said = || {
-            let (pods, prior) = (starts_of(member.state), scene.model.rate.start_up.get());
+            let (pods, prior) = (starts_of(variant.state), context.policy.rate.start_up.get());
             StartUps::default().expected(prior, &pods)
         };
-        let start = by_rate.or_else(|| member.memory.starts.longest()).unwrap_or_else(said);
+        let start = by_rate.or_else(|| variant.memory.starts.longest()).unwrap_or_else(said);
         let start = Seconds::new(start).unwrap_or_default();
-        let age = |at: Timestamp| Seconds::between(at, scene.now).get();
-        let bounds = member.state.variant.bounds;
+        let age = |at: Timestamp| Seconds::between(at, context.now).get();
+        let bounds = variant.state.variant.bounds;
         let max = bounds.max.map_or(u32::MAX, |max| max.max(bounds.min).get());
-        let running = member.scale.base().get().min(max);
+        let running = variant.scale.base().get().min(max);
         // What a lowered maximum takes from a promise will not come, and nobody waits for it.
-        let promised = member.committed().map_or(0, Replicas::get).min(max);
-        let ordered = member.memory.target_since.filter(|_| promised > 0);
+        let promised = variant.committed().map_or(0, Replicas::get).min(max);
+        let ordered = variant.memory.target_since.filter(|_| promised > 0);
         let late = promised > running && ordered.is_some_and(|at| age(at) >= start.get() + LEAD);
-        let floor = if member.active() {
+        let floor = if variant.active() {
             bounds.clamp(Replicas::new(promised.max(running))).get()
         } else if late {
             // An order that nobody followed: if it were forgotten here, the next read would give it again.
@@ -171,16 +178,16 @@ impl Stand {
         } else {
             0
         };
-        let coming = coming(scene, member, start, (promised, ordered));
-        let net = member.memory.safety_net;
+        let coming = coming(context, variant, start, (promised, ordered));
+        let net = variant.memory.safety_net;
         let grew = net.grew.is_some_and(|at| age(at) < start.get());
-        let denied = net.denied.is_some_and(|at| at < scene.now && age(at) < DENIED_WINDOW.get());
-        let number = draft.number.map_or(running, |number| bounds.clamp(number).get().max(floor));
-        let block = if member.seen.unschedulable > 0 {
+        let denied = net.denied.is_some_and(|at| at < context.now && age(at) < DENIED_WINDOW.get());
+        let number = proposal.number.map_or(running, |number| bounds.clamp(number).get().max(floor));
+        let block = if variant.coverage.unschedulable > 0 {
             Some(Relief::NoNode)
         } else if number >= max {
             Some(Relief::AtMaximum)
-        } else if late || member.is_full(scene.now) {
+        } else if late || variant.is_full(context.now) {
             Some(Relief::NotComing)
         } else if denied {
             Some(Relief::AtLimit)
@@ -190,8 +197,8 @@ impl Stand {
         // A second look at the moment of an order moves nothing.
         let waits = coming > 0
             || grew
-            || ordered == Some(scene.now)
-            || relieves(scene, member, start, ordered, evidence.window());
+            || ordered == Some(context.now)
+            || relieves(context, variant, start, ordered, evidence.window());
         Self { running, floor, number, max, coming, waits, start, block, raised: false }
     }
 
@@ -208,36 +215,36 @@ impl Stand {
 /// Of the replicas `promised`, which were ordered at `ordered`, those that are not Ready and within their start-up: pods that
 /// are young, and those that do not exist yet while an HPA may not have followed.
 fn coming(
-    scene: Scene<'_>,
-    member: &Member<'_>,
+    context: ModelContext<'_>,
+    variant: &VariantContext<'_>,
     start: Seconds,
     (promised, ordered): (u32, Option<Timestamp>),
 ) -> u32 {
-    let age = |at: Timestamp| Seconds::between(at, scene.now).get();
+    let age = |at: Timestamp| Seconds::between(at, context.now).get();
     let (mut there, mut young) = (0_u32, 0_u32);
-    for replica in member.state.replicas.iter().filter(|replica| replica.phase != Phase::Terminating) {
+    for replica in variant.state.replicas.iter().filter(|replica| replica.phase != Phase::Terminating) {
         there += 1;
         let starts = matches!(replica.phase, Phase::Pending | Phase::Starting);
         young += u32::from(starts && age(replica.created) < start.get());
     }
     let recent = ordered.is_some_and(|at| age(at) < start.get() + LEAD);
     let unordered = if recent { promised.saturating_sub(there) } else { 0 };
-    let missing = promised.max(member.scale.base().get()).saturating_sub(member.seen.ready);
+    let missing = promised.max(variant.scale.base().get()).saturating_sub(variant.coverage.ready);
     missing.min(young.saturating_add(unordered))
 }
 
 /// A pod of the last order has become Ready within `window`: what it relieves shows in the next scrapes.
 fn relieves(
-    scene: Scene<'_>,
-    member: &Member<'_>,
+    context: ModelContext<'_>,
+    variant: &VariantContext<'_>,
     start: Seconds,
     ordered: Option<Timestamp>,
     window: Seconds,
 ) -> bool {
-    let age = |at: Timestamp| Seconds::between(at, scene.now).get();
+    let age = |at: Timestamp| Seconds::between(at, context.now).get();
     let longest = MAX_STARTS * start.get() + LEAD + window.get();
     let Some(ordered) = ordered.filter(|at| age(*at) < longest) else { return false };
-    let ready = member.state.replicas.iter().filter(|replica| replica.phase == Phase::Ready);
+    let ready = variant.state.replicas.iter().filter(|replica| replica.phase == Phase::Ready);
     let mut ready =
         ready.filter(|replica| replica.created >= ordered).filter_map(|replica| replica.ready_since);
     ready.any(|since| age(since) < window.get())
@@ -245,12 +252,12 @@ fn relieves(
 
 /// Raises the numbers of a saturated fleet to half more than runs, if nothing that was ordered is on its way: of the cheapest
 /// variant that can grow, those that run before those that sleep, and what is beyond its maximum of the next one.
-fn grow(scene: Scene<'_>, members: &[Member<'_>], stands: &mut [Stand]) -> Relief {
-    let sum = |part: &dyn Fn(&Stand) -> u32| stands.iter().map(part).fold(0, u32::saturating_add);
-    let running = sum(&|stand| stand.running);
+fn grow(context: ModelContext<'_>, variants: &[VariantContext<'_>], fleet: &mut [FleetVariant]) -> Relief {
+    let sum = |part: &dyn Fn(&FleetVariant) -> u32| fleet.iter().map(part).fold(0, u32::saturating_add);
+    let running = sum(&|fleet_variant| fleet_variant.running);
     let enough = running.saturating_add(running.div_ceil(2).clamp(1, MAX_GROWTH));
-    let mut left = enough.saturating_sub(sum(&Stand::counts));
-    if stands.iter().any(|stand| stand.waits) {
+    let mut left = enough.saturating_sub(sum(&FleetVariant::counts));
+    if fleet.iter().any(|fleet_variant| fleet_variant.waits) {
         return Relief::Starting;
     }
     if running == 0 {
@@ -260,55 +267,61 @@ fn grow(scene: Scene<'_>, members: &[Member<'_>], stands: &mut [Stand]) -> Relie
     if left == 0 {
         return Relief::Ordered;
     }
-    let mut order: Vec<usize> = (0..members.len()).collect();
+    let mut order: Vec<usize> = (0..variants.len()).collect();
     order.sort_by(|one, next| {
-        let (one, next) = (&members[*one], &members[*next]);
+        let (one, next) = (&variants[*one], &variants[*next]);
         next.active().cmp(&one.active()).then_with(|| one.by_cost(next))
     });
     // What a limit has denied is asked for again only if there is nobody else.
-    let able = |stand: &Stand| stand.block.is_none();
-    let denied = |stand: &Stand| stand.block == Some(Relief::AtLimit);
-    let asked: &dyn Fn(&Stand) -> bool = if stands.iter().any(able) { &able } else { &denied };
-    let asked: Vec<usize> = order.into_iter().filter(|at| asked(&stands[*at])).collect();
+    let able = |fleet_variant: &FleetVariant| fleet_variant.block.is_none();
+    let denied = |fleet_variant: &FleetVariant| fleet_variant.block == Some(Relief::AtLimit);
+    let asked: &dyn Fn(&FleetVariant) -> bool = if fleet.iter().any(able) { &able } else { &denied };
+    let asked: Vec<usize> = order.into_iter().filter(|at| asked(&fleet[*at])).collect();
     for at in asked {
-        let stand = &mut stands[at];
-        let given = left.min(stand.max.saturating_sub(stand.number));
+        let fleet_variant = &mut fleet[at];
+        let given = left.min(fleet_variant.max.saturating_sub(fleet_variant.number));
         if given == 0 {
             continue;
         }
         left -= given;
-        let (wanted, tolerance) = (stand.number + given, scene.model.stability.tolerance);
-        stand.number = past_tolerance(stand.running, wanted, (0, stand.max), tolerance, |_| false);
-        stand.raised = true;
+        let (wanted, tolerance) = (fleet_variant.number + given, context.policy.stability.tolerance);
+        fleet_variant.number =
+            past_tolerance(fleet_variant.running, wanted, (0, fleet_variant.max), tolerance, |_| false);
+        fleet_variant.raised = true;
     }
-    let blocked = || stands.iter().find_map(|stand| stand.block).unwrap_or(Relief::AtMaximum);
-    if stands.iter().any(|stand| stand.raised) { Relief::Growing } else { blocked() }
+    let blocked = || fleet.iter().find_map(|fleet_variant| fleet_variant.block).unwrap_or(Relief::AtMaximum);
+    if fleet.iter().any(|fleet_variant| fleet_variant.raised) { Relief::Growing } else { blocked() }
 }
 
 /// A saturated fleet, and what becomes of it.
 struct Fleet<'a> {
-    scene: Scene<'a>,
+    context: ModelContext<'a>,
     evidence: Evidence,
     at: Timestamp,
     relief: Relief,
 }
 
 impl Fleet<'_> {
-    /// Puts the number of `stand` into the draft, and what there is to say.
-    fn relieve(&self, member: &mut Member<'_>, draft: &mut Draft, stand: &Stand) -> Option<Step> {
+    /// Puts the number of `stand` into the proposal, and what there is to say.
+    fn relieve(
+        &self,
+        variant: &mut VariantContext<'_>,
+        proposal: &mut Proposal,
+        fleet_variant: &FleetVariant,
+    ) -> Option<Step> {
         let relief = match self.relief {
-            _ if stand.raised => Relief::Growing,
+            _ if fleet_variant.raised => Relief::Growing,
             Relief::Starting | Relief::Ordered => self.relief,
-            _ => stand.block.unwrap_or(Relief::Ordered),
+            _ => fleet_variant.block.unwrap_or(Relief::Ordered),
         };
-        let number = Replicas::new(stand.number);
-        let held = draft.number.is_some_and(|own| own < number) && !stand.raised;
+        let number = Replicas::new(fleet_variant.number);
+        let held = proposal.number.is_some_and(|own| own < number) && !fleet_variant.raised;
         if relief == Relief::Ordered && !held {
             return None;
         }
-        let message = self.message(member, stand, (relief, held), draft);
-        if stand.raised {
-            member.memory.to_mut().safety_net.grew = Some(self.scene.now);
+        let message = self.message(variant, fleet_variant, (relief, held), proposal);
+        if fleet_variant.raised {
+            variant.memory.to_mut().safety_net.grew = Some(self.context.now);
         }
         let reason = match relief {
             Relief::Growing => Reason::ScaleUp,
@@ -316,37 +329,40 @@ impl Fleet<'_> {
             _ => Reason::Bounded,
         };
         // What is not seen at all says so itself, and an analyzer's own growth needs no other words.
-        let silent = draft.number.is_none() || draft.blind || stand.number > stand.floor || !member.active();
-        if stand.raised || held || !silent {
-            *draft = Draft {
+        let silent = proposal.number.is_none()
+            || proposal.blind
+            || fleet_variant.number > fleet_variant.floor
+            || !variant.active();
+        if fleet_variant.raised || held || !silent {
+            *proposal = Proposal {
                 number: Some(number),
                 reason,
                 message: message.clone(),
-                evidence: if draft.blind { self.at } else { draft.evidence },
+                evidence: if proposal.blind { self.at } else { proposal.evidence },
                 // What the net raises or keeps rests on what it has seen: forgotten, a second read would find nothing but what
                 // was too old before.
                 blind: false,
                 // What it adds is asked of the limits.
-                look: draft.look.or_else(|| stand.raised.then(|| State::Aging.rights())),
+                look: proposal.look.or_else(|| fleet_variant.raised.then(|| State::Aging.rights())),
             };
         }
         let values = vec![
-            Value::new("replicas that run", f64::from(stand.running)),
-            Value::new("replicas that start", f64::from(stand.coming)),
-            Value::new("start-up time in seconds", stand.start.get()),
+            Value::new("replicas that run", f64::from(fleet_variant.running)),
+            Value::new("replicas that start", f64::from(fleet_variant.coming)),
+            Value::new("start-up time in seconds", fleet_variant.start.get()),
         ];
-        let step = Step::new(Stage::Target, Some(member.name()), message);
+        let step = Step::new(Stage::Target, Some(variant.name()), message);
         Some(Step { values, saturated: Some(relief), ..step })
     }
 
     fn message(
         &self,
-        member: &Member<'_>,
-        stand: &Stand,
+        variant: &VariantContext<'_>,
+        fleet_variant: &FleetVariant,
         (relief, held): (Relief, bool),
-        draft: &Draft,
+        proposal: &Proposal,
     ) -> SmolStr {
-        let id = member.id();
+        let id = variant.id();
         let stays = if held { "nothing is removed; " } else { "" };
         let why = match self.evidence {
             Evidence::Pods(SaturatedPods { saturated, ready, .. }) => format_smolstr!(
@@ -357,44 +373,50 @@ impl Fleet<'_> {
             }
         };
         let what = match relief {
-            Relief::Growing => format_smolstr!("{} to {} replicas", stand.running, stand.number),
+            Relief::Growing => {
+                format_smolstr!("{} to {} replicas", fleet_variant.running, fleet_variant.number)
+            }
             Relief::Ordered => SmolStr::new_static("enough replicas are ordered"),
-            Relief::Starting if stand.coming > 0 => {
-                format_smolstr!("waiting for {} replicas that start", stand.coming)
+            Relief::Starting if fleet_variant.coming > 0 => {
+                format_smolstr!("waiting for {} replicas that start", fleet_variant.coming)
             }
             Relief::Starting => {
-                format_smolstr!("waiting a start-up time ({}) for what was ordered", stand.start)
+                format_smolstr!("waiting a start-up time ({}) for what was ordered", fleet_variant.start)
             }
-            Relief::AtMaximum => format_smolstr!("more is needed, but the maximum is {}", stand.max),
+            Relief::AtMaximum => format_smolstr!("more is needed, but the maximum is {}", fleet_variant.max),
             Relief::AtLimit => SmolStr::new_static("more is needed, but a limit leaves no more"),
             Relief::NoNode => {
-                format_smolstr!("more is needed, but no node has room for {} pods", member.seen.unschedulable)
+                format_smolstr!(
+                    "more is needed, but no node has room for {} pods",
+                    variant.coverage.unschedulable
+                )
             }
-            Relief::NotComing if stand.floor <= stand.running => format_smolstr!(
+            Relief::NotComing if fleet_variant.floor <= fleet_variant.running => format_smolstr!(
                 "more is needed, but {} pods do not become ready: look at their events",
-                member.seen.starting
+                variant.coverage.starting
             ),
             Relief::NotComing => format_smolstr!(
                 "more is needed, but of {} replicas that were ordered {} run: look at the autoscaler's maximum and at quotas on pods",
-                stand.floor,
-                stand.running
+                fleet_variant.floor,
+                fleet_variant.running
             ),
         };
         // Between two looks the words are the last look's, and these among them.
-        let own = draft.look.is_some().then(|| draft.message.strip_prefix(id.to_string().as_str())).flatten();
+        let own =
+            proposal.look.is_some().then(|| proposal.message.strip_prefix(id.to_string().as_str())).flatten();
         let own = own.map(|own| own.trim_start_matches([':', ' '])).filter(|own| !own.is_empty());
         let own = own.map_or_else(SmolStr::default, |own| format_smolstr!("; {own}"));
         format_smolstr!("{id}: saturated ({why}): {stays}{what}{own}")
     }
 }
 
-/// A limit leaves `member` no more than `granted`, of what the net may have ordered at `now`.
-pub(super) fn denied(member: &mut Member<'_>, granted: Replicas, now: Timestamp) {
-    if member.memory.safety_net.grew != Some(now) {
+/// A limit leaves `variant` no more than `granted`, of what the net may have ordered at `now`.
+pub(super) fn denied(variant: &mut VariantContext<'_>, granted: Replicas, now: Timestamp) {
+    if variant.memory.safety_net.grew != Some(now) {
         return;
     }
-    let nothing = granted <= member.committed().unwrap_or_default().max(member.scale.base());
-    let net = &mut member.memory.to_mut().safety_net;
+    let nothing = granted <= variant.committed().unwrap_or_default().max(variant.scale.base());
+    let net = &mut variant.memory.to_mut().safety_net;
     net.denied = Some(now);
     net.grew = net.grew.filter(|_| !nothing);
 }

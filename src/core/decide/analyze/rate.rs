@@ -3,15 +3,15 @@
 use smol_str::SmolStr;
 
 use super::capacity::queue_lost;
-use super::fits::Removal;
-use super::member::{Draft, Member, Scene};
-use super::role::newest;
-use super::{words, zero};
 use crate::analyze::rate::{
     Answer, Control, Look, Memory, Process, Replica, Request, Variant, analyze, binding, finding, turns,
     values,
 };
 use crate::analyze::reads;
+use crate::decide::classify::newest;
+use crate::decide::context::{ModelContext, Proposal, VariantContext};
+use crate::decide::removal_guard::RemovalGuard;
+use crate::decide::{messages, zero};
 use crate::decision::Reason;
 use crate::learn::{Knowledge, Moment, RoleKnowledge, VariantKnowledge, starts_of};
 use crate::memory::Learned;
@@ -29,84 +29,86 @@ const ARRIVALS_MAX_AGE: f64 = 120.0;
 /// A variant that a limit has denied something is asked again after this time, seconds.
 const RETRY: f64 = 60.0;
 
-/// Looks at `members`, of which at least one is seen; `None` while nothing is known of what arrives, or of what a replica carries.
-pub(super) fn look_and_move(
-    scene: Scene<'_>,
+/// Looks at `variants`, of which at least one is seen; `None` while nothing is known of what arrives, or of what a replica carries.
+pub(crate) fn look_and_move(
+    context: ModelContext<'_>,
     (role, state): (Role, State),
-    members: &[Member<'_>],
+    variants: &[VariantContext<'_>],
     learned: &mut Learned,
     steps: &mut Vec<Step>,
-) -> Option<Vec<Draft>> {
-    let removal = Removal::new(scene, members);
-    let (answer, finding) = ask(scene, (role, state), &removal, learned, steps)?;
+) -> Option<Vec<Proposal>> {
+    let removal = RemovalGuard::new(context, variants);
+    let (answer, finding) = ask(context, (role, state), &removal, learned, steps)?;
     let finding = removal.told(&finding);
-    let view = View { scene, state, answer: &answer, finding: &finding };
-    let drafts =
-        members.iter().zip(&answer.targets).map(|(member, target)| view.draft(members, member, *target));
-    let drafts: Vec<Draft> = drafts.collect();
-    for (member, draft) in members.iter().zip(&drafts) {
-        steps.push(Step::new(Stage::Target, Some(member.name()), draft.message.clone()));
+    let view = View { context, state, answer: &answer, finding: &finding };
+    let proposals = variants
+        .iter()
+        .zip(&answer.targets)
+        .map(|(variant, target)| view.proposal(variants, variant, *target));
+    let proposals: Vec<Proposal> = proposals.collect();
+    for (variant, proposal) in variants.iter().zip(&proposals) {
+        steps.push(Step::new(Stage::Target, Some(variant.name()), proposal.message.clone()));
     }
-    Some(drafts)
+    Some(proposals)
 }
 
-/// While nothing serves, the requests that the gateway holds may ask for more than `drafts` do.
-pub(super) fn raise(
-    scene: Scene<'_>,
+/// While nothing serves, the requests that the gateway holds may ask for more than `proposals` do.
+pub(crate) fn raise(
+    context: ModelContext<'_>,
     (role, state): (Role, State),
-    members: &[Member<'_>],
+    variants: &[VariantContext<'_>],
     learned: &mut Learned,
-    (drafts, steps): (&mut [Draft], &mut Vec<Step>),
+    (proposals, steps): (&mut [Proposal], &mut Vec<Step>),
 ) {
-    let held = held_by_scheduler(scene.now, &scene.group.scheduler);
+    let held = held_by_scheduler(context.now, &context.group.scheduler);
     let Some(queue) = held.filter(|queue| queue.value > 0.0) else { return };
-    let removal = Removal::new(scene, members);
-    let Some((answer, finding)) = ask(scene, (role, state), &removal, learned, steps) else { return };
-    for ((member, draft), target) in members.iter().zip(drafts).zip(answer.targets) {
-        if draft.number.is_some_and(|number| target > number) {
-            let message = words::analyzed(member, target, &finding);
-            steps.push(Step::new(Stage::Target, Some(member.name()), message.clone()));
+    let removal = RemovalGuard::new(context, variants);
+    let Some((answer, finding)) = ask(context, (role, state), &removal, learned, steps) else { return };
+    for ((variant, proposal), target) in variants.iter().zip(proposals).zip(answer.targets) {
+        if proposal.number.is_some_and(|number| target > number) {
+            let message = messages::analyzed(variant, target, &finding);
+            steps.push(Step::new(Stage::Target, Some(variant.name()), message.clone()));
             let reason = if state == State::Zero { Reason::ScaleFromZero } else { Reason::ScaleUp };
             let (number, look) = (Some(target), Some(State::Aging.rights()));
-            *draft = Draft { number, reason, message, evidence: queue.at, blind: false, look };
+            *proposal = Proposal { number, reason, message, evidence: queue.at, blind: false, look };
         }
     }
 }
 
 fn ask(
-    scene: Scene<'_>,
+    context: ModelContext<'_>,
     (role, state): (Role, State),
-    removal: &Removal<'_, '_>,
+    removal: &RemovalGuard<'_, '_>,
     learned: &mut Learned,
     steps: &mut Vec<Step>,
 ) -> Option<(Answer, SmolStr)> {
-    let members = removal.members();
+    let variants = removal.variants();
     let memory = learned.rate.get_or_insert_with(|| {
         let mut memory = Memory::default();
-        memory.observe(scene.group, scene.evidence, scene.now);
+        memory.observe(context.group, context.evidence, context.now);
         Box::new(memory)
     });
     let Memory { knowledge, control, .. } = &mut **memory;
-    let recent = is_recent(scene.now.into(), members, knowledge, role);
+    let recent = is_recent(context.now.into(), variants, knowledge, role);
     let known = knowledge.roles.entry(role).or_default();
-    let variants = members.iter().map(|member| {
-        let own = knowledge.variants.or_default(member.name());
-        variant(scene, role, member, (known, own))
+    let inputs = variants.iter().map(|variant| {
+        let own = knowledge.variants.or_default(variant.name());
+        rate_variant(context, role, variant, (known, own))
     });
-    let mut variants: Vec<Variant> = variants.collect();
-    pass_on(scene, &mut variants, |name| knowledge.variants.get(name).and_then(|own| own.denied));
-    let held = held_by_scheduler(scene.now, &scene.group.scheduler).map_or(0.0, |queue| queue.value);
-    let in_pods = |signal| members.iter().map(|member| in_pods(member, signal)).sum::<f64>();
+    let mut inputs: Vec<Variant> = inputs.collect();
+    pass_on(context, &mut inputs, |name| knowledge.variants.get(name).and_then(|own| own.denied));
+    let held = held_by_scheduler(context.now, &context.group.scheduler).map_or(0.0, |queue| queue.value);
+    let in_pods = |signal| variants.iter().map(|variant| in_pods(variant, signal)).sum::<f64>();
     let look = Look {
-        now: Moment::from(scene.now),
+        now: Moment::from(context.now),
         role,
-        variants,
+        variants: inputs,
         waiting: held + in_pods(Signal::Waiting),
         running: in_pods(Signal::Running),
-        may_remove: state.rights().down && !queue_lost(scene) && !scene.saturated && recent,
-        hidden: hidden_load(members),
-        tolerance: scene.model.stability.tolerance,
-        policy: &scene.model.rate,
+        may_remove: state.rights().down && !queue_lost(context) && !context.saturated && recent,
+        hidden: hidden_load(variants),
+        tolerance: context.policy.stability.tolerance,
+        policy: &context.policy.rate,
     };
     let control: &mut Control = control.entry(role).or_default();
     let answer = analyze(&look, known, control, &|targets| removal.fits(targets))?;
@@ -115,36 +117,36 @@ fn ask(
         values: values(&look, &answer.found),
         binding: Some(binding(&answer.found)),
         turns: turns(&answer.found),
-        ..Step::new(Stage::Analyze, None, words::of_role(role, &said))
+        ..Step::new(Stage::Analyze, None, messages::of_role(role, &said))
     });
     Some((answer, said))
 }
 
 /// Arrivals are known until lately, and what replicas carry was learned not too long ago: what is older may raise a number
 /// and not lower it.
-fn is_recent(now: Moment, members: &[Member<'_>], knowledge: &Knowledge, role: Role) -> bool {
+fn is_recent(now: Moment, variants: &[VariantContext<'_>], knowledge: &Knowledge, role: Role) -> bool {
     let Some(known) = knowledge.roles.get(&role) else { return false };
     let bins = known.arrivals.bins();
     if bins.last().is_none_or(|newest| newest.end.until(now) > ARRIVALS_MAX_AGE) {
         return false;
     }
-    let learned = |member: &Member<'_>| {
-        knowledge.variants.get(member.name()).is_none_or(|own| own.may_lower(role, now))
+    let learned = |variant: &VariantContext<'_>| {
+        knowledge.variants.get(variant.name()).is_none_or(|own| own.may_lower(role, now))
     };
     // Where nothing arrives, any replica carries it.
     let idle = bins.iter().all(|bin| bin.count().arrivals <= 0.0);
-    idle || (known.shape.may_lower(now) && members.iter().filter(|member| member.active()).all(learned))
+    idle || (known.shape.may_lower(now) && variants.iter().filter(|variant| variant.active()).all(learned))
 }
 
 /// How much more than is estimated may arrive, as a factor of at least 1: each pod that is not measured may be as loaded as the
 /// busiest that is, where the estimate takes it for the mean.
-fn hidden_load(members: &[Member<'_>]) -> f64 {
-    let active = || members.iter().filter(|member| member.active());
-    let unmeasured = f64::from(active().map(|member| member.seen.unmeasured()).sum::<u32>());
+fn hidden_load(variants: &[VariantContext<'_>]) -> f64 {
+    let active = || variants.iter().filter(|variant| variant.active());
+    let unmeasured = f64::from(active().map(|variant| variant.coverage.unmeasured()).sum::<u32>());
     if unmeasured <= 0.0 {
         return 1.0;
     }
-    let loads = active().flat_map(|member| &member.seen.loads).map(|load| load.by::<reads::Rate>());
+    let loads = active().flat_map(|variant| &variant.coverage.loads).map(|load| load.by::<reads::Rate>());
     // Of whose requests nothing is known, nothing is compared.
     let requests = |load: Load<'_, reads::Rate>| Some(load.running()? + load.queue()?);
     let requests: Vec<f64> = loads.filter_map(requests).collect();
@@ -158,8 +160,8 @@ fn hidden_load(members: &[Member<'_>]) -> f64 {
 }
 
 /// What a limit has lately denied one variant is asked of another, if there is one that can.
-fn pass_on(scene: Scene<'_>, variants: &mut [Variant], denied: impl Fn(&SmolStr) -> Option<Moment>) {
-    let lately = |one: &Variant| denied(&one.name).is_some_and(|at| at.until(scene.now.into()) < RETRY);
+fn pass_on(context: ModelContext<'_>, variants: &mut [Variant], denied: impl Fn(&SmolStr) -> Option<Moment>) {
+    let lately = |one: &Variant| denied(&one.name).is_some_and(|at| at.until(context.now.into()) < RETRY);
     let able = |one: &Variant| !one.full && one.bounds.max.is_none_or(|max| one.target < max);
     if variants.iter().any(|one| able(one) && !lately(one)) {
         variants.iter_mut().for_each(|one| one.full |= lately(one));
@@ -167,40 +169,40 @@ fn pass_on(scene: Scene<'_>, variants: &mut [Variant], denied: impl Fn(&SmolStr)
 }
 
 /// The newest values of a gauge of requests, of all processes that serve.
-fn in_pods(member: &Member<'_>, signal: Signal) -> f64 {
-    let serving = member.state.replicas.iter().filter(|replica| replica.phase == Phase::Ready);
+fn in_pods(variant: &VariantContext<'_>, signal: Signal) -> f64 {
+    let serving = variant.state.replicas.iter().filter(|replica| replica.phase == Phase::Ready);
     let newest = serving.flat_map(engines_of).filter_map(|(_, engine)| newest_confirmed(engine.get(signal)));
     newest.map(|sample| sample.value).sum()
 }
 
-fn variant(
-    scene: Scene<'_>,
+fn rate_variant(
+    context: ModelContext<'_>,
     role: Role,
-    member: &Member<'_>,
+    variant: &VariantContext<'_>,
     (known, own): (&RoleKnowledge, &mut VariantKnowledge),
 ) -> Variant {
-    let (state, scale) = (member.state, member.scale);
-    let policy = &scene.model.rate;
+    let (state, scale) = (variant.state, variant.scale);
+    let policy = &context.policy.rate;
     // What was learned while another analyzer decided counts as long as the policy's own has seen no start.
-    let learned = own.starts.longest().or_else(|| member.memory.starts.longest());
+    let learned = own.starts.longest().or_else(|| variant.memory.starts.longest());
     let start = learned.unwrap_or_else(|| own.starts.expected(policy.start_up.get(), &starts_of(state)));
     let by_argument = state.template.sequences().map(f64::from);
     let request = known.shape.prompt().map(|prompt| Request { prompt, output: known.shape.output() });
     // It learns what limits an engine, of whatever kind, and begins with what vLLM would run.
     let default = f64::from(by_device(state.variant.accelerator.as_deref()));
-    let process = Process::of(role, own, by_argument, default, scene.now.into());
+    let process = Process::of(role, own, by_argument, default, context.now.into());
     let replica =
         process.zip(request).and_then(|(process, request)| Replica::of(role, &process, request, policy));
     let processes = own.processes.unwrap_or(1.0);
-    let overdue = |since| Seconds::between(since, scene.now).get() > OVERDUE * start;
+    let overdue = |since| Seconds::between(since, context.now).get() > OVERDUE * start;
     let [whole_start, patience] =
         [start, OVERDUE * start].map(|seconds| Seconds::new(seconds).unwrap_or_default());
     let (mut pods, mut failing, mut never) = (Vec::new(), 0, 0);
     for replica in &state.replicas {
-        match Prospect::of(replica, patience, scene.now) {
+        match Prospect::of(replica, patience, context.now) {
             Prospect::Ready => pods.push(Seconds::ZERO),
             Prospect::Starting => {
-                let left = start - Seconds::between(replica.created, scene.now).get();
+                let left = start - Seconds::between(replica.created, context.now).get();
                 pods.push(Seconds::new(left.max(0.0)).unwrap_or_default());
             }
             Prospect::Failing => failing += 1,
@@ -208,79 +210,88 @@ fn variant(
             Prospect::Terminating => {}
         }
     }
-    let first = || member.state.last_status.unwrap_or_default().max(scale.spec);
-    let target = member.memory.target.unwrap_or_else(first);
+    let first = || variant.state.last_status.unwrap_or_default().max(scale.spec);
+    let target = variant.memory.target.unwrap_or_else(first);
     // An HPA with another maximum, a quota on pods: what was ordered never came to be.
-    let ordered = member.memory.target_since.is_some_and(overdue);
+    let ordered = variant.memory.target_since.is_some_and(overdue);
     let unmade = if ordered { target.above(scale.base()) } else { Replicas::ZERO };
-    let replaced = own.replaced.settle(failing, start, scene.now.into());
+    let replaced = own.replaced.settle(failing, start, context.now.into());
     let lost = Replicas::new(unmade.get().saturating_add(never).saturating_add(replaced));
     // A rolling update has pods beside those that are asked for: what is missing of it is missing of nothing else.
     let served = Replicas::new(count(pods.len()).saturating_add(failing - replaced));
     Variant {
-        name: member.name().clone(),
+        name: variant.name().clone(),
         cost: state.variant.cost,
         bounds: state.variant.bounds,
         target,
         running: scale.base(),
         lost: lost.min(target.above(served)),
-        full: unmade > Replicas::ZERO || is_full(state, whole_start, patience, scene.now),
+        full: unmade > Replicas::ZERO || is_full(state, whole_start, patience, context.now),
         pods,
         start: whole_start,
         replica: replica.map(|one| one.times(processes)),
     }
 }
 
-/// A look that can be put into drafts.
+/// A look that can be put into proposals.
 struct View<'v> {
-    scene: Scene<'v>,
+    context: ModelContext<'v>,
     state: State,
     answer: &'v Answer,
     finding: &'v str,
 }
 
 impl View<'_> {
-    fn draft(&self, members: &[Member<'_>], member: &Member<'_>, target: Replicas) -> Draft {
-        if !member.active() && target == Replicas::ZERO {
-            return zero::asleep(self.scene, member);
+    fn proposal(
+        &self,
+        variants: &[VariantContext<'_>],
+        variant: &VariantContext<'_>,
+        target: Replicas,
+    ) -> Proposal {
+        if !variant.active() && target == Replicas::ZERO {
+            return zero::asleep(self.context, variant);
         }
-        let (base, held) = (member.scale.base(), member.committed().unwrap_or(member.scale.spec));
+        let (base, held) = (variant.scale.base(), variant.committed().unwrap_or(variant.scale.spec));
         let (reason, message) = match target.cmp(&held) {
             _ if self.state == State::Partial => {
-                let incomplete = words::incomplete(member, &self.scene.group.source, self.finding);
-                let grows = words::analyzed(member, target, self.finding);
+                let incomplete = messages::incomplete(variant, &self.context.group.source, self.finding);
+                let grows = messages::analyzed(variant, target, self.finding);
                 (Reason::Partial, if target > held { grows } else { incomplete })
             }
             std::cmp::Ordering::Greater if self.state == State::Estimated => {
-                (Reason::Partial, words::analyzed(member, target, self.finding))
+                (Reason::Partial, messages::analyzed(variant, target, self.finding))
             }
-            std::cmp::Ordering::Greater => (Reason::ScaleUp, words::analyzed(member, target, self.finding)),
-            std::cmp::Ordering::Less => (Reason::ScaleDown, words::analyzed(member, target, self.finding)),
+            std::cmp::Ordering::Greater => {
+                (Reason::ScaleUp, messages::analyzed(variant, target, self.finding))
+            }
+            std::cmp::Ordering::Less => {
+                (Reason::ScaleDown, messages::analyzed(variant, target, self.finding))
+            }
             std::cmp::Ordering::Equal if self.answer.found.short => {
-                (Reason::Bounded, words::no_room(member, self.finding))
+                (Reason::Bounded, messages::no_room(variant, self.finding))
             }
             std::cmp::Ordering::Equal if target != base => {
-                (Reason::Transition, words::on_its_way(member, target, self.finding))
+                (Reason::Transition, messages::on_its_way(variant, target, self.finding))
             }
             std::cmp::Ordering::Equal if self.state == State::Estimated => {
-                (Reason::Partial, words::estimated(member, self.finding))
+                (Reason::Partial, messages::estimated(variant, self.finding))
             }
-            std::cmp::Ordering::Equal => (Reason::Steady, words::steady(member, self.finding)),
+            std::cmp::Ordering::Equal => (Reason::Steady, messages::steady(variant, self.finding)),
         };
-        let (evidence, look) = (newest(members, self.scene.now), Some(self.state.rights()));
-        Draft { number: Some(target), reason, message, evidence, blind: false, look }
+        let (evidence, look) = (newest(variants, self.context.now), Some(self.state.rights()));
+        Proposal { number: Some(target), reason, message, evidence, blind: false, look }
     }
 }
 
 /// Nothing is known yet of what arrives or of what a replica carries: what was promised stands.
-pub(super) fn unknown(scene: Scene<'_>, state: State, member: &Member<'_>) -> Draft {
-    if !member.active() {
-        return zero::asleep(scene, member);
+pub(crate) fn unknown(context: ModelContext<'_>, state: State, variant: &VariantContext<'_>) -> Proposal {
+    if !variant.active() {
+        return zero::asleep(context, variant);
     }
-    let number = member.committed().unwrap_or(member.scale.spec);
-    let evidence = member.seen.newest.unwrap_or(scene.now);
+    let number = variant.committed().unwrap_or(variant.scale.spec);
+    let evidence = variant.coverage.newest.unwrap_or(context.now);
     let reason = if state == State::Partial { Reason::Partial } else { Reason::Steady };
-    let message = words::learning(member);
+    let message = messages::learning(variant);
     let look = Some(state.rights());
-    Draft { number: Some(number), reason, message, evidence, blind: false, look }
+    Proposal { number: Some(number), reason, message, evidence, blind: false, look }
 }

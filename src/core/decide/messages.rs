@@ -14,7 +14,7 @@ use crate::report::{Rule, Stage, Step, Violation};
 use crate::snapshot::{SourceHealth, VariantState};
 use crate::units::{Replicas, Seconds, hundredths, tenths};
 
-use super::member::{Member, Scene};
+use super::context::{ModelContext, VariantContext};
 
 /// Letters of the usual sentence of a report; a longer one is copied once.
 const USUAL: usize = 192;
@@ -102,19 +102,20 @@ pub(super) fn found(finding: &Finding) -> SmolStr {
         _ => "requests/s",
     };
     let name = finding.analyzer.as_str();
-    let of_role = |(role, totals): (&Role, &Totals)| format_smolstr!("role {role:?} {}", Asked(totals, unit));
+    let of_role =
+        |(role, totals): (&Role, &Totals)| format_smolstr!("role {role:?} {}", OptimizerInput(totals, unit));
     let of_roles = finding.roles.iter().map(of_role);
     let all = of_roles.reduce(|one, other| format_smolstr!("{one}, {other}"));
     match all {
         Some(all) => format_smolstr!("{name}: {all}"),
-        None => sentence(format_args!("{name}: {}", Asked(&finding.total, unit))),
+        None => sentence(format_args!("{name}: {}", OptimizerInput(&finding.total, unit))),
     }
 }
 
 /// What is asked and what can be carried, in a unit.
-struct Asked<'a>(&'a Totals, &'a str);
+struct OptimizerInput<'a>(&'a Totals, &'a str);
 
-impl fmt::Display for Asked<'_> {
+impl fmt::Display for OptimizerInput<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (Totals { supply, anticipated, demand, required, spare }, unit) = (*self.0, self.1);
         let [all, soon, asked] = [supply, anticipated, demand].map(tenths);
@@ -130,11 +131,11 @@ impl fmt::Display for Asked<'_> {
 }
 
 /// What an analyzer finds that stands in for the model's own.
-pub(super) fn standing_in(scene: &Scene<'_>, finding: SmolStr) -> SmolStr {
-    if !scene.is_stand_in() {
+pub(super) fn standing_in(context: &ModelContext<'_>, finding: SmolStr) -> SmolStr {
+    if !context.is_stand_in() {
         return finding;
     }
-    let (own, analyzer) = (scene.model.analyzer.as_str(), scene.analyzer.as_str());
+    let (own, analyzer) = (context.policy.analyzer.as_str(), context.analyzer.as_str());
     format_smolstr!("{own} has nothing to decide by, so {analyzer} decides about additions only: {finding}")
 }
 
@@ -143,8 +144,8 @@ pub(super) fn demand(role: Option<Role>) -> SmolStr {
     role.map_or_else(|| SmolStr::new_static("demand"), |role| format_smolstr!("demand of role {role:?}"))
 }
 
-pub(super) fn analyzed(member: &Member<'_>, number: Replicas, finding: &str) -> SmolStr {
-    let (id, base) = (member.id(), member.scale.base());
+pub(super) fn analyzed(variant: &VariantContext<'_>, number: Replicas, finding: &str) -> SmolStr {
+    let (id, base) = (variant.id(), variant.scale.base());
     if number == base {
         sentence(format_args!("{id}: {finding}"))
     } else {
@@ -153,17 +154,22 @@ pub(super) fn analyzed(member: &Member<'_>, number: Replicas, finding: &str) -> 
 }
 
 pub(super) fn settled(
-    member: &Member<'_>,
+    variant: &VariantContext<'_>,
     wanted: Replicas,
     number: Replicas,
     why: &str,
     message: &str,
 ) -> SmolStr {
-    format_smolstr!("{}: {number} and not {wanted} yet ({why}); {message}", member.id())
+    format_smolstr!("{}: {number} and not {wanted} yet ({why}); {message}", variant.id())
 }
 
-pub(super) fn limited(member: &Member<'_>, wanted: Replicas, number: Replicas, binding: &str) -> SmolStr {
-    format_smolstr!("{}: {wanted} are needed and {number} can be had: {binding}", member.id())
+pub(super) fn limited(
+    variant: &VariantContext<'_>,
+    wanted: Replicas,
+    number: Replicas,
+    binding: &str,
+) -> SmolStr {
+    format_smolstr!("{}: {wanted} are needed and {number} can be had: {binding}", variant.id())
 }
 
 /// A number that would be another one, were it not for a limit.
@@ -172,8 +178,8 @@ pub(super) fn held_back(message: &str, binding: &str) -> SmolStr {
 }
 
 /// A change that an HPA does not see.
-pub(super) fn swallowed(member: &Member<'_>, number: Replicas, tolerance: f64) -> SmolStr {
-    let (id, base, percent) = (member.id(), member.scale.base(), tolerance * 100.0);
+pub(super) fn swallowed(variant: &VariantContext<'_>, number: Replicas, tolerance: f64) -> SmolStr {
+    let (id, base, percent) = (variant.id(), variant.scale.base(), tolerance * 100.0);
     format_smolstr!("{id}: an HPA with a tolerance of {percent:.0} % takes {number} for the {base} that run")
 }
 
@@ -182,8 +188,8 @@ pub(super) fn with_swallowed(message: &str, tolerance: f64) -> SmolStr {
 }
 
 /// The variant's minimum and maximum.
-pub(super) fn bounds(member: &Member<'_>) -> SmolStr {
-    let bounds = member.state.variant.bounds;
+pub(super) fn bounds(variant: &VariantContext<'_>) -> SmolStr {
+    let bounds = variant.state.variant.bounds;
     let max = bounds.max.map_or_else(|| SmolStr::new_static("none"), |max| max.to_smolstr());
     format_smolstr!("minimum {}, maximum {max}", bounds.min)
 }
@@ -192,37 +198,37 @@ pub(super) fn no_target(state: &VariantState) -> SmolStr {
     format_smolstr!("{} does not exist", state.variant.target)
 }
 
-pub(super) fn source_down(member: &Member<'_>, cause: &str) -> SmolStr {
-    format_smolstr!("{}: {cause}; the last number is held", member.id())
+pub(super) fn source_down(variant: &VariantContext<'_>, cause: &str) -> SmolStr {
+    format_smolstr!("{}: {cause}; the last number is held", variant.id())
 }
 
-pub(super) fn missing(member: &Member<'_>) -> SmolStr {
+pub(super) fn missing(variant: &VariantContext<'_>) -> SmolStr {
     format_smolstr!(
         "{}: no series of its {} ready pods: check that they serve /metrics and that the source scrapes them; the last number is held",
-        member.id(),
-        member.seen.ready,
+        variant.id(),
+        variant.coverage.ready,
     )
 }
 
-pub(super) fn stale(member: &Member<'_>) -> SmolStr {
+pub(super) fn stale(variant: &VariantContext<'_>) -> SmolStr {
     format_smolstr!(
         "{}: the newest samples of its {} ready pods are too old: check the scrapes of these pods; the last number is held",
-        member.id(),
-        member.seen.ready,
+        variant.id(),
+        variant.coverage.ready,
     )
 }
 
-pub(super) fn partial(member: &Member<'_>, warnings: &[String]) -> SmolStr {
+pub(super) fn partial(variant: &VariantContext<'_>, warnings: &[String]) -> SmolStr {
     format_smolstr!(
         "{}: the source's answer is not whole ({}) and has nothing of its {} ready pods; the last number is held",
-        member.id(),
+        variant.id(),
         warnings.join("; "),
-        member.seen.ready,
+        variant.coverage.ready,
     )
 }
 
-pub(super) fn incomplete(member: &Member<'_>, source: &SourceHealth, finding: &str) -> SmolStr {
-    let id = member.id();
+pub(super) fn incomplete(variant: &VariantContext<'_>, source: &SourceHealth, finding: &str) -> SmolStr {
+    let id = variant.id();
     match source {
         SourceHealth::Partial { warnings } => {
             format_smolstr!(
@@ -236,30 +242,30 @@ pub(super) fn incomplete(member: &Member<'_>, source: &SourceHealth, finding: &s
     }
 }
 
-pub(super) fn estimated(member: &Member<'_>, finding: &str) -> SmolStr {
+pub(super) fn estimated(variant: &VariantContext<'_>, finding: &str) -> SmolStr {
     format_smolstr!(
         "{}: pods without fresh metrics count as loaded like the busiest that is measured; {finding}",
-        member.id()
+        variant.id()
     )
 }
 
-pub(super) fn denied(member: &Member<'_>, finding: &str) -> SmolStr {
+pub(super) fn denied(variant: &VariantContext<'_>, finding: &str) -> SmolStr {
     format_smolstr!(
         "{}: one replica less would do, but the newest samples are not fresh; {finding}",
-        member.id()
+        variant.id()
     )
 }
 
-pub(super) fn unsafe_step(member: &Member<'_>, fewer: Replicas, finding: &str) -> SmolStr {
-    let (id, base) = (member.id(), member.scale.base());
+pub(super) fn unsafe_step(variant: &VariantContext<'_>, fewer: Replicas, finding: &str) -> SmolStr {
+    let (id, base) = (variant.id(), variant.scale.base());
     format_smolstr!(
         "{id}: one replica less would do, but the next step is {base} to {fewer}, and that would not; {finding}"
     )
 }
 
-pub(super) fn starting(member: &Member<'_>) -> SmolStr {
-    let seen = &member.seen;
-    let id = member.id();
+pub(super) fn starting(variant: &VariantContext<'_>) -> SmolStr {
+    let seen = &variant.coverage;
+    let id = variant.id();
     if seen.unschedulable > 0 {
         return format_smolstr!(
             "{id}: no pod is ready, and no node has room for {} of {}: look at their events",
@@ -275,8 +281,8 @@ pub(super) fn starting(member: &Member<'_>) -> SmolStr {
         0 if seen.ready > 0 => format_smolstr!("{id}: its pods are ready and not measured yet"),
         0 => format_smolstr!(
             "{id}: {} replicas are asked for and no pod exists yet; if that lasts, look at the events of {}",
-            member.scale.spec,
-            member.state.variant.target
+            variant.scale.spec,
+            variant.state.variant.target
         ),
         pods => format_smolstr!(
             "{id}: {pods} pods are starting and none is ready yet; if that lasts, look at their events"
@@ -284,65 +290,79 @@ pub(super) fn starting(member: &Member<'_>) -> SmolStr {
     }
 }
 
-pub(super) fn until_next_look(member: &Member<'_>) -> SmolStr {
-    format_smolstr!("{}: unchanged until the analyzer's next look", member.id())
+pub(super) fn until_next_look(variant: &VariantContext<'_>) -> SmolStr {
+    format_smolstr!("{}: unchanged until the analyzer's next look", variant.id())
 }
 
-pub(super) fn transition(member: &Member<'_>) -> SmolStr {
-    let current = member.scale.base();
-    match member.committed() {
-        Some(target) if target != current => awaited(member, target),
+pub(super) fn transition(variant: &VariantContext<'_>) -> SmolStr {
+    let current = variant.scale.base();
+    match variant.committed() {
+        Some(target) if target != current => awaited(variant, target),
         _ => format_smolstr!(
             "{}: waiting for {} of {current} replicas to become ready",
-            member.id(),
-            member.scale.pending()
+            variant.id(),
+            variant.scale.pending()
         ),
     }
 }
 
-pub(super) fn awaited(member: &Member<'_>, target: Replicas) -> SmolStr {
-    format_smolstr!("{}: waiting for {target} replicas, {} run", member.id(), member.scale.base())
+pub(super) fn awaited(variant: &VariantContext<'_>, target: Replicas) -> SmolStr {
+    format_smolstr!("{}: waiting for {target} replicas, {} run", variant.id(), variant.scale.base())
 }
 
-pub(super) fn stepped(member: &Member<'_>, number: Replicas, finding: &str, state: State) -> SmolStr {
+pub(super) fn stepped(
+    variant: &VariantContext<'_>,
+    number: Replicas,
+    finding: &str,
+    state: State,
+) -> SmolStr {
     let sight = if state.is_incomplete() { ", although not every ready pod has fresh metrics" } else { "" };
-    let base = member.scale.base();
+    let base = variant.scale.base();
     let several = number > base.plus_one() || number < base.minus_one();
     let past = if several { " (past the 10 % that an HPA takes for equal)" } else { "" };
-    format_smolstr!("{}: {base} to {number}{past}{sight}: {finding}", member.id())
+    format_smolstr!("{}: {base} to {number}{past}{sight}: {finding}", variant.id())
 }
 
-pub(super) fn steady(member: &Member<'_>, finding: &str) -> SmolStr {
-    sentence(format_args!("{}: {finding}", member.id()))
+pub(super) fn steady(variant: &VariantContext<'_>, finding: &str) -> SmolStr {
+    sentence(format_args!("{}: {finding}", variant.id()))
 }
 
-pub(super) fn no_room(member: &Member<'_>, finding: &str) -> SmolStr {
-    let seen = &member.seen;
-    let most = member.committed().unwrap_or(member.scale.base()).max(member.scale.base());
+pub(super) fn no_room(variant: &VariantContext<'_>, finding: &str) -> SmolStr {
+    let seen = &variant.coverage;
+    let most = variant.committed().unwrap_or(variant.scale.base()).max(variant.scale.base());
     let why = if seen.unschedulable > 0 {
         format_smolstr!("no node has room for {} pods", seen.unschedulable)
-    } else if let Some(max) = member.state.variant.bounds.max.filter(|max| most >= *max) {
+    } else if let Some(max) = variant.state.variant.bounds.max.filter(|max| most >= *max) {
         format_smolstr!("the maximum is {max}")
     } else if seen.starting > 0 {
         format_smolstr!("{} pods do not become ready: look at their events", seen.starting)
     } else {
         SmolStr::new_static("it cannot grow")
     };
-    format_smolstr!("{}: more is needed, but {why}; {finding}", member.id())
+    format_smolstr!("{}: more is needed, but {why}; {finding}", variant.id())
 }
 
-pub(super) fn bounded(member: &Member<'_>, wanted: Replicas, bounded: Replicas, message: &str) -> SmolStr {
-    format_smolstr!("{}: {wanted} moved to {bounded} ({}); {message}", member.id(), bounds(member))
+pub(super) fn bounded(
+    variant: &VariantContext<'_>,
+    wanted: Replicas,
+    bounded: Replicas,
+    message: &str,
+) -> SmolStr {
+    format_smolstr!("{}: {wanted} moved to {bounded} ({}); {message}", variant.id(), bounds(variant))
 }
 
 /// A promise that is not kept yet, and what goes with it.
-pub(super) fn on_its_way(member: &Member<'_>, target: Replicas, finding: &str) -> SmolStr {
-    format_smolstr!("{}: waiting for {target} replicas, {} run; {finding}", member.id(), member.scale.base())
+pub(super) fn on_its_way(variant: &VariantContext<'_>, target: Replicas, finding: &str) -> SmolStr {
+    format_smolstr!(
+        "{}: waiting for {target} replicas, {} run; {finding}",
+        variant.id(),
+        variant.scale.base()
+    )
 }
 
 /// Nothing to decide by yet.
-pub(super) fn learning(member: &Member<'_>) -> SmolStr {
-    format_smolstr!("{}: held until it is known what arrives and what a replica carries", member.id())
+pub(super) fn learning(variant: &VariantContext<'_>) -> SmolStr {
+    format_smolstr!("{}: held until it is known what arrives and what a replica carries", variant.id())
 }
 
 /// A finding of one role, where a model has several.
@@ -354,52 +374,52 @@ pub(super) fn of_role(role: Role, finding: &str) -> SmolStr {
     }
 }
 
-pub(super) fn asleep(member: &Member<'_>) -> SmolStr {
-    format_smolstr!("{}: nothing runs, and no request waits", member.id())
+pub(super) fn asleep(variant: &VariantContext<'_>) -> SmolStr {
+    format_smolstr!("{}: nothing runs, and no request waits", variant.id())
 }
 
-pub(super) fn unwakeable(member: &Member<'_>) -> SmolStr {
+pub(super) fn unwakeable(variant: &VariantContext<'_>) -> SmolStr {
     format_smolstr!(
         "{}: nothing runs, and nothing can wake it, because the source has no fresh queue size of the scheduler: check that the scheduler's queue metrics are scraped, or scale the target up; the last number is held",
-        member.id()
+        variant.id()
     )
 }
 
-pub(super) fn asleep_unsure(member: &Member<'_>) -> SmolStr {
+pub(super) fn asleep_unsure(variant: &VariantContext<'_>) -> SmolStr {
     format_smolstr!(
         "{}: nothing runs, and the source's answer is not whole; the last number is held",
-        member.id()
+        variant.id()
     )
 }
 
-pub(super) fn from_zero(member: &Member<'_>, waiting: f64) -> SmolStr {
-    format_smolstr!("{}: nothing runs, and {waiting:.0} requests wait at the scheduler", member.id())
+pub(super) fn from_zero(variant: &VariantContext<'_>, waiting: f64) -> SmolStr {
+    format_smolstr!("{}: nothing runs, and {waiting:.0} requests wait at the scheduler", variant.id())
 }
 
-pub(super) fn kept_one(member: &Member<'_>) -> SmolStr {
+pub(super) fn kept_one(variant: &VariantContext<'_>) -> SmolStr {
     format_smolstr!(
         "{}: keeps one replica, because scaling to zero is off and it is the cheapest",
-        member.id()
+        variant.id()
     )
 }
 
-pub(super) fn not_idle(member: &Member<'_>, number: Replicas) -> SmolStr {
-    format_smolstr!("{}: not known to be idle any more, so {number} and not 0", member.id())
+pub(super) fn not_idle(variant: &VariantContext<'_>, number: Replicas) -> SmolStr {
+    format_smolstr!("{}: not known to be idle any more, so {number} and not 0", variant.id())
 }
 
-pub(super) fn to_zero(member: &Member<'_>, idle: Seconds) -> SmolStr {
-    format_smolstr!("{}: no request for {idle}", member.id())
+pub(super) fn to_zero(variant: &VariantContext<'_>, idle: Seconds) -> SmolStr {
+    format_smolstr!("{}: no request for {idle}", variant.id())
 }
 
-pub(super) fn nothing_known(member: &Member<'_>, why: &str) -> SmolStr {
-    let id = member.id().to_string();
+pub(super) fn nothing_known(variant: &VariantContext<'_>, why: &str) -> SmolStr {
+    let id = variant.id().to_string();
     let why = why.strip_prefix(&id).map_or(why, |rest| rest.trim_start_matches([':', ' ']));
     let why = why.trim_end_matches("; the last number is held");
     format_smolstr!("{id}: nothing has been measured and no earlier number is known: {why}")
 }
 
-pub(super) fn too_old(member: &Member<'_>, age: Seconds, limit: Seconds, why: &str) -> SmolStr {
-    let id = member.id().to_string();
+pub(super) fn too_old(variant: &VariantContext<'_>, age: Seconds, limit: Seconds, why: &str) -> SmolStr {
+    let id = variant.id().to_string();
     let why = why.strip_prefix(&id).map_or(why, |rest| rest.trim_start_matches([':', ' ']));
     let why = why.trim_end_matches("; the last number is held");
     format_smolstr!("{id}: the newest evidence is {age} old, more than max-stale ({limit}): {why}")
@@ -445,15 +465,15 @@ pub(super) fn refused(id: &VariantId, violation: &Violation, previous: Option<Re
     )
 }
 
-pub(super) fn withdrawn(member: &Member<'_>, target: Replicas, from: Replicas) -> SmolStr {
+pub(super) fn withdrawn(variant: &VariantContext<'_>, target: Replicas, from: Replicas) -> SmolStr {
     format_smolstr!(
         "{}: {target} was ordered by signals that are now contradicted: {from} again, as before the order",
-        member.id()
+        variant.id()
     )
 }
 
 pub(super) fn waits(
-    member: &Member<'_>,
+    variant: &VariantContext<'_>,
     held: Replicas,
     wanted: Replicas,
     window: Seconds,
@@ -461,6 +481,6 @@ pub(super) fn waits(
 ) -> SmolStr {
     format_smolstr!(
         "{}: held at {held} instead of {wanted}: an order was withdrawn less than {window} ago, and its signals may be wrong again; {finding}",
-        member.id()
+        variant.id()
     )
 }

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 
 use smol_str::SmolStr;
 
-use super::group::{Decided, Wanting};
-use super::held::hold;
-use super::member::Scene;
-use super::share::Limits;
-use super::sharing;
+use super::context::ModelContext;
+use super::failed_model::hold;
+use super::limits::Limits;
+use super::model_group::{Decided, PendingModel};
+use super::shared;
 use crate::check::check_group;
 use crate::decision::Decision;
 use crate::isolate::{self, guarded};
@@ -30,7 +30,7 @@ pub(super) struct All {
 }
 
 /// A pass over all models.
-pub(super) struct Deciding<'a> {
+pub(super) struct ModelPass<'a> {
     snapshot: &'a Snapshot,
     policy: &'a Policy,
     limits: &'a Limits,
@@ -38,7 +38,7 @@ pub(super) struct Deciding<'a> {
     pub(super) decided: All,
 }
 
-impl<'a> Deciding<'a> {
+impl<'a> ModelPass<'a> {
     pub(super) fn new(
         snapshot: &'a Snapshot,
         (policy, limits): (&'a Policy, &'a Limits),
@@ -55,12 +55,12 @@ impl<'a> Deciding<'a> {
     }
 
     /// The decision about a model whose numbers are settled, and what the checker says to it.
-    pub(super) fn finish(&mut self, wanting: Wanting<'a>) {
-        let (Scene { id, group, .. }, before) = (wanting.scene, wanting.before);
+    pub(super) fn finish(&mut self, pending: PendingModel<'a>) {
+        let (ModelContext { id, group, .. }, before) = (pending.context, pending.before);
         let finished = guarded(id, || {
             let keep =
                 |name: &SmolStr| self.invalid.contains(&VariantId::new(id.namespace.clone(), name.clone()));
-            let mut decided = wanting.finish(keep);
+            let mut decided = pending.finish(keep);
             self.limits.tell_gaps(group, &mut decided.report);
             let Decided { decisions, .. } = &mut decided;
             decisions.sort_by(|(one, _), (next, _)| one.cmp(next));
@@ -83,20 +83,20 @@ impl<'a> Deciding<'a> {
     /// The models that share what is limited; `held` is what the others use of it.
     pub(super) fn share(
         &mut self,
-        mut sharing: Vec<Wanting<'a>>,
+        mut sharing: Vec<PendingModel<'a>>,
         held: Vec<Request>,
         progress: &dyn Progress,
     ) {
         if sharing.is_empty() {
             return;
         }
-        let causes = sharing::together(&mut sharing, held, (self.limits, self.policy), progress);
-        for (wanting, cause) in sharing.into_iter().zip(causes) {
-            progress.begins(Some(wanting.scene.id));
+        let causes = shared::together(&mut sharing, held, (self.limits, self.policy), progress);
+        for (pending, cause) in sharing.into_iter().zip(causes) {
+            progress.begins(Some(pending.context.id));
             match cause {
-                None => self.finish(wanting),
+                None => self.finish(pending),
                 Some(cause) => {
-                    self.broke(wanting.scene.id, wanting.scene.group, wanting.before, cause);
+                    self.broke(pending.context.id, pending.context.group, pending.before, cause);
                 }
             }
         }

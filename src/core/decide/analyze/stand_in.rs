@@ -2,8 +2,8 @@
 
 use smol_str::SmolStr;
 
-use super::member::{Member, Scene};
 use crate::analyze::finding::{Analyzer, Finding, Totals};
+use crate::decide::context::{ModelContext, VariantContext};
 use crate::decision::{GapCause, SignalGap};
 use crate::memory::{Learned, Unlearned};
 use crate::model::{Role, Utilisation};
@@ -21,11 +21,11 @@ const LEARNING: Seconds = Seconds::whole(180);
 /// Letters of a source's warning that are told.
 const WARNING: usize = 160;
 
-fn role(member: &Member<'_>) -> Role {
-    member.state.variant.role
+fn role(variant: &VariantContext<'_>) -> Role {
+    variant.state.variant.role
 }
 
-fn is_of_one_role(first: &Member<'_>, next: &Member<'_>) -> bool {
+fn is_of_one_role(first: &VariantContext<'_>, next: &VariantContext<'_>) -> bool {
     role(first) == role(next)
 }
 
@@ -38,41 +38,51 @@ const fn looks_at_all_roles(analyzer: Analyzer) -> bool {
 }
 
 /// The roles of which the model's analyzer can measure no pod although something is seen of them, or lacks an indispensable signal
-/// of every pod, each with the best analyzer that can. Their members are looked at anew, for that one.
-pub(super) fn choose<'a>(scene: Scene<'a>, members: &mut [Member<'a>]) -> Vec<(Role, Analyzer)> {
-    let (indispensable, measures_caches) = (scene.analyzer.indispensable(), scene.analyzer.measures_caches());
-    let unmeasured = |members: &[Member<'a>]| {
-        let active = || members.iter().filter(|member| member.active());
-        let mut loads = active().flat_map(|member| &member.seen.loads);
-        active().any(|member| !member.seen.observations.is_empty())
+/// of every pod, each with the best analyzer that can. Their variants are looked at anew, for that one.
+pub(crate) fn choose<'a>(
+    context: ModelContext<'a>,
+    variants: &mut [VariantContext<'a>],
+) -> Vec<(Role, Analyzer)> {
+    let (indispensable, measures_caches) =
+        (context.analyzer.indispensable(), context.analyzer.measures_caches());
+    let unmeasured = |variants: &[VariantContext<'a>]| {
+        let active = || variants.iter().filter(|variant| variant.active());
+        let mut loads = active().flat_map(|variant| &variant.coverage.loads);
+        active().any(|variant| !variant.coverage.observations.is_empty())
             && !loads.any(|load| load.has(indispensable) && (!measures_caches || load.knows_usage()))
     };
-    let together = looks_at_all_roles(scene.analyzer);
-    let any = members.chunk_by(is_of_one_role).any(unmeasured);
+    let together = looks_at_all_roles(context.analyzer);
+    let any = variants.chunk_by(is_of_one_role).any(unmeasured);
     let mut chosen = Vec::new();
     if !any {
         return chosen;
     }
-    for members in members.chunk_by_mut(is_of_one_role) {
-        let Some(role) = members.first().map(role).filter(|_| together || unmeasured(members)) else {
+    for variants in variants.chunk_by_mut(is_of_one_role) {
+        let Some(role) = variants.first().map(role).filter(|_| together || unmeasured(variants)) else {
             continue;
         };
-        chosen.extend(measure(scene, role, members).map(|analyzer| (role, analyzer)));
+        chosen.extend(measure(context, role, variants).map(|analyzer| (role, analyzer)));
     }
     chosen
 }
 
-/// The best analyzer that can be measured instead of the model's own, with `members`, which are all of `role`, looked at anew for it.
-fn measure<'a>(scene: Scene<'a>, role: Role, members: &mut [Member<'a>]) -> Option<Analyzer> {
-    let stand_ins = scene.analyzer.stand_ins();
+/// The best analyzer that can be measured instead of the model's own, with `variants`, which are all of `role`, looked at anew for it.
+fn measure<'a>(
+    context: ModelContext<'a>,
+    role: Role,
+    variants: &mut [VariantContext<'a>],
+) -> Option<Analyzer> {
+    let stand_ins = context.analyzer.stand_ins();
     for analyzer in stand_ins {
         let declared = analyzer.declared(role);
-        let sights: Vec<VariantSight<'_>> =
-            members.iter().map(|member| look_at(member.state, declared, scene.evidence, scene.now)).collect();
+        let sights: Vec<VariantSight<'_>> = variants
+            .iter()
+            .map(|variant| look_at(variant.state, declared, context.evidence, context.now))
+            .collect();
         let last = stand_ins.last() == Some(analyzer);
         let mut loads = sights.iter().flat_map(|sight| &sight.loads);
         if last || loads.any(|load| load.suffices(declared.needed)) {
-            members.iter_mut().zip(sights).for_each(|(member, sight)| member.seen.measured_by(sight));
+            variants.iter_mut().zip(sights).for_each(|(variant, sight)| variant.coverage.measured_by(sight));
             return Some(*analyzer);
         }
     }
@@ -82,37 +92,38 @@ fn measure<'a>(scene: Scene<'a>, role: Role, members: &mut [Member<'a>]) -> Opti
 /// The roles about which the model's analyzer has been asked and finds nothing, each with who decides meanwhile: at once where no pod
 /// shows all that it needs, so that nothing can be learned, and after [`LEARNING`] where they do. `looks` are the roles of this look,
 /// each with whether nothing was found; of the others what was so at the last look still is.
-pub(super) fn choose_unlearned<'a>(
-    scene: Scene<'a>,
-    members: &mut [Member<'a>],
+pub(crate) fn choose_unlearned<'a>(
+    context: ModelContext<'a>,
+    variants: &mut [VariantContext<'a>],
     looks: &[(Role, bool)],
     learned: &mut Learned,
 ) -> Vec<(Role, Analyzer)> {
     // Hours at zero teach nothing: the time begins when pods serve.
-    let serves = |member: &Member<'_>| member.state.replicas.iter().any(|pod| pod.phase == Phase::Ready);
-    learned.unlearned.retain(|of, _| members.iter().any(|member| role(member) == *of && serves(member)));
+    let serves =
+        |variant: &VariantContext<'_>| variant.state.replicas.iter().any(|pod| pod.phase == Phase::Ready);
+    learned.unlearned.retain(|of, _| variants.iter().any(|variant| role(variant) == *of && serves(variant)));
     let mut chosen = Vec::new();
     if looks.iter().all(|(_, silent)| !silent) && learned.unlearned.is_empty() {
         return chosen;
     }
-    for members in members.chunk_by_mut(is_of_one_role) {
-        let Some(role) = members.first().map(role) else { continue };
+    for variants in variants.chunk_by_mut(is_of_one_role) {
+        let Some(role) = variants.first().map(role) else { continue };
         match looks.iter().find(|(of, _)| *of == role) {
             Some((_, false)) => {
                 learned.unlearned.remove(&role);
             }
             Some((_, true)) => {
-                let stand_in = unlearned(scene, role, members, learned);
+                let stand_in = unlearned(context, role, variants, learned);
                 chosen.extend(stand_in.map(|analyzer| (role, analyzer)));
             }
             None => {}
         }
     }
-    if !chosen.is_empty() && looks_at_all_roles(scene.analyzer) {
-        for members in members.chunk_by_mut(is_of_one_role) {
-            let others = members.first().map(role).filter(|role| chosen.iter().all(|(of, _)| of != role));
+    if !chosen.is_empty() && looks_at_all_roles(context.analyzer) {
+        for variants in variants.chunk_by_mut(is_of_one_role) {
+            let others = variants.first().map(role).filter(|role| chosen.iter().all(|(of, _)| of != role));
             let Some(role) = others else { continue };
-            chosen.extend(measure(scene, role, members).map(|analyzer| (role, analyzer)));
+            chosen.extend(measure(context, role, variants).map(|analyzer| (role, analyzer)));
         }
     }
     chosen
@@ -120,44 +131,44 @@ pub(super) fn choose_unlearned<'a>(
 
 /// Who decides about `role`, about which the model's analyzer finds nothing.
 fn unlearned<'a>(
-    scene: Scene<'a>,
+    context: ModelContext<'a>,
     role: Role,
-    members: &mut [Member<'a>],
+    variants: &mut [VariantContext<'a>],
     learned: &mut Learned,
 ) -> Option<Analyzer> {
-    let lacks = lacks_signals(scene.analyzer.needed(role), members);
+    let lacks = lacks_signals(context.analyzer.needed(role), variants);
     let known = learned.unlearned.get(&role).copied();
-    if known.is_none() && !lacks && !is_busy(members) {
+    if known.is_none() && !lacks && !is_busy(variants) {
         return None;
     }
-    let since = known.map_or(scene.now, |known| known.since);
-    let waited = !scene.compat.is_upstream() && Seconds::between(since, scene.now) >= LEARNING;
-    let stand_in = if lacks || waited { measure(scene, role, members) } else { None };
+    let since = known.map_or(context.now, |known| known.since);
+    let waited = !context.compat.is_upstream() && Seconds::between(since, context.now) >= LEARNING;
+    let stand_in = if lacks || waited { measure(context, role, variants) } else { None };
     learned.unlearned.insert(role, Unlearned { since, stand_in });
     if stand_in.is_some() {
-        ask_all(scene, learned);
+        ask_all(context, learned);
     }
     stand_in
 }
 
 /// Where the model's analyzer never knew what a replica carries, nobody had another opinion of what there is: all that a stand-in
 /// finds missing is asked.
-pub(super) fn ask_all(scene: Scene<'_>, learned: &mut Learned) {
-    if !has_learned(scene.analyzer, learned) {
+pub(crate) fn ask_all(context: ModelContext<'_>, learned: &mut Learned) {
+    if !has_learned(context.analyzer, learned) {
         learned.stand_in_share.get_or_insert(1.0);
     }
 }
 
-/// No Ready pod of `members` shows all that is `needed`, and some have served for long enough to be scraped.
-fn lacks_signals(needed: SignalSet, members: &[Member<'_>]) -> bool {
-    let active = || members.iter().filter(|member| member.active());
-    active().any(|member| member.seen.incomplete > 0)
-        && !active().flat_map(|member| &member.seen.loads).any(|load| load.has(needed))
+/// No Ready pod of `variants` shows all that is `needed`, and some have served for long enough to be scraped.
+fn lacks_signals(needed: SignalSet, variants: &[VariantContext<'_>]) -> bool {
+    let active = || variants.iter().filter(|variant| variant.active());
+    active().any(|variant| variant.coverage.incomplete > 0)
+        && !active().flat_map(|variant| &variant.coverage.loads).any(|load| load.has(needed))
 }
 
-/// A request runs or waits in a pod of `members`.
-fn is_busy(members: &[Member<'_>]) -> bool {
-    let pods = members.iter().flat_map(|member| &member.state.replicas);
+/// A request runs or waits in a pod of `variants`.
+fn is_busy(variants: &[VariantContext<'_>]) -> bool {
+    let pods = variants.iter().flat_map(|variant| &variant.state.replicas);
     let engines = pods.filter(|replica| replica.phase == Phase::Ready).flat_map(engines_of);
     let mut gauges = engines.flat_map(|(_, signals)| {
         [Signal::Running, Signal::Waiting].map(|gauge| signals.newest(gauge)).into_iter().flatten()
@@ -178,12 +189,12 @@ fn has_learned(analyzer: Analyzer, learned: &Learned) -> bool {
 }
 
 /// Who stands in for the model's analyzer between two looks, as was found at the last one.
-pub(super) fn between_looks<'l>(
-    scene: Scene<'_>,
+pub(crate) fn between_looks<'l>(
+    context: ModelContext<'_>,
     looks: &[(Role, bool)],
     learned: &'l Learned,
 ) -> impl Iterator<Item = (Role, Analyzer)> + 'l {
-    let stand_ins = scene.analyzer.stand_ins();
+    let stand_ins = context.analyzer.stand_ins();
     let looked: Vec<Role> = looks.iter().map(|(role, _)| *role).collect();
     let of_last_look = learned.unlearned.iter().filter(move |(role, _)| !looked.contains(role));
     of_last_look
@@ -192,38 +203,38 @@ pub(super) fn between_looks<'l>(
 }
 
 /// The analyzer has had its time and has not learned what a replica of `role` carries.
-fn has_not_learned(scene: Scene<'_>, role: Role, learned: Option<&Learned>) -> bool {
+fn has_not_learned(context: ModelContext<'_>, role: Role, learned: Option<&Learned>) -> bool {
     let known = learned.and_then(|learned| learned.unlearned.get(&role));
-    known.is_some_and(|known| Seconds::between(known.since, scene.now) >= LEARNING)
+    known.is_some_and(|known| Seconds::between(known.since, context.now) >= LEARNING)
 }
 
-/// What is not known of the pods of `member`, one of `members`, and the likely cause.
-pub(super) fn gap(
-    scene: Scene<'_>,
-    members: &[Member<'_>],
-    member: &Member<'_>,
+/// What is not known of the pods of `variant`, one of `variants`, and the likely cause.
+pub(crate) fn gap(
+    context: ModelContext<'_>,
+    variants: &[VariantContext<'_>],
+    variant: &VariantContext<'_>,
     (stand_in, learned): (Option<Analyzer>, Option<&Learned>),
 ) -> Option<SignalGap> {
-    let sight = &member.seen;
-    let warning = match &scene.group.source {
+    let sight = &variant.coverage;
+    let warning = match &context.group.source {
         SourceHealth::Down { .. } => return None,
         SourceHealth::Partial { warnings } => {
             Some(SmolStr::from_iter(warnings.join("; ").chars().take(WARNING)))
         }
         SourceHealth::Complete => None,
     };
-    let unlisted = match member.memory.unlisted_since {
+    let unlisted = match variant.memory.unlisted_since {
         // The lists of pods and the counts of scale targets come one after the other.
-        Some(since) if Seconds::between(since, scene.now) >= STALE_AT_LEAST => member.unlisted(),
+        Some(since) if Seconds::between(since, context.now) >= STALE_AT_LEAST => variant.unlisted(),
         _ => 0,
     };
     let (cause, pods) = if warning.is_some() {
         (GapCause::PartialSource, sight.incomplete)
     } else if sight.incomplete > 0 {
-        (cause_of_missing(scene, members, member), sight.incomplete)
+        (cause_of_missing(context, variants, variant), sight.incomplete)
     } else if unlisted > 0 {
         (GapCause::PodsNotListed, unlisted)
-    } else if sight.ready > 0 && has_not_learned(scene, role(member), learned) {
+    } else if sight.ready > 0 && has_not_learned(context, role(variant), learned) {
         (GapCause::NotLearned, sight.ready)
     } else if sight.asleep > 0 {
         (GapCause::Asleep, sight.asleep)
@@ -241,13 +252,17 @@ pub(super) fn gap(
     })
 }
 
-/// Why pods of `member`, one of `members`, do not show everything.
-fn cause_of_missing(scene: Scene<'_>, members: &[Member<'_>], member: &Member<'_>) -> GapCause {
-    let sight = &member.seen;
-    let all = members.iter().flat_map(|member| &member.state.replicas);
+/// Why pods of `variant`, one of `variants`, do not show everything.
+fn cause_of_missing(
+    context: ModelContext<'_>,
+    variants: &[VariantContext<'_>],
+    variant: &VariantContext<'_>,
+) -> GapCause {
+    let sight = &variant.coverage;
+    let all = variants.iter().flat_map(|variant| &variant.state.replicas);
     let engines = all.filter(|replica| replica.phase == Phase::Ready).flat_map(engines_of);
-    let needed = scene.declared(role(member)).required();
-    let known = shown(engines.map(|(_, signals)| signals), needed, scene.now);
+    let needed = context.declared(role(variant)).required();
+    let known = shown(engines.map(|(_, signals)| signals), needed, context.now);
     if sight.missing.is_empty() {
         GapCause::Contradicted
     } else if known.is_empty() {
@@ -263,7 +278,7 @@ fn cause_of_missing(scene: Scene<'_>, members: &[Member<'_>], member: &Member<'_
 
 /// The finding of a stand-in, which has another opinion of the same load than the analyzer it stands in for: what there was when it
 /// began was enough, so only what is asked beyond that adds replicas.
-pub(super) fn beyond(
+pub(crate) fn beyond(
     mut finding: Finding,
     Utilisation { up, down }: Utilisation,
     learned: &mut Learned,

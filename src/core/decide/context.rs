@@ -1,4 +1,4 @@
-//! One variant while its group is being decided: what is known of it, and the draft of its number.
+//! One variant while its group is being decided: what is known of it, and the proposal of its number.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use smol_str::SmolStr;
 
-use super::TRANSITION_PATIENCE;
-use super::share::Limits;
+use super::TRANSITION_TIMEOUT;
+use super::limits::Limits;
 use crate::analyze::finding::Analyzer;
 use crate::analyze::reads::Declared;
 use crate::decision::Reason;
@@ -25,10 +25,10 @@ const MAX_START: f64 = 600.0;
 
 /// What every part of a group's decision looks at.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Scene<'a> {
+pub(super) struct ModelContext<'a> {
     pub(super) now: Timestamp,
     pub(super) id: &'a GroupId,
-    pub(super) model: &'a ModelPolicy,
+    pub(super) policy: &'a ModelPolicy,
     /// Who decides: the model's analyzer, or the one that stands in for it, about additions only.
     pub(super) analyzer: Analyzer,
     pub(super) scale_to_zero: ScaleToZero,
@@ -49,7 +49,7 @@ pub(super) struct Scene<'a> {
     pub(super) saturated: bool,
 }
 
-impl<'a> Scene<'a> {
+impl<'a> ModelContext<'a> {
     /// `before` is what is remembered of `group`.
     pub(super) fn new(
         now: Timestamp,
@@ -71,7 +71,7 @@ impl<'a> Scene<'a> {
             limited,
             now,
             id,
-            model,
+            policy: model,
             analyzer,
             scale_to_zero,
             compat,
@@ -89,7 +89,7 @@ impl<'a> Scene<'a> {
     /// What is read of an engine of `role`: by who decides, and by those that run beside the model's analyzer.
     pub(super) fn declared(&self, role: Role) -> Declared {
         let own = self.analyzer.declared(role);
-        let beside: &[Beside] = if self.is_stand_in() { &[] } else { &self.model.beside };
+        let beside: &[Beside] = if self.is_stand_in() { &[] } else { &self.policy.beside };
         beside.iter().fold(own, |all, next| all.with(next.analyzer, role))
     }
 
@@ -100,24 +100,24 @@ impl<'a> Scene<'a> {
 
     /// Another analyzer decides than the model's own.
     pub(super) fn is_stand_in(&self) -> bool {
-        self.analyzer != self.model.analyzer
+        self.analyzer != self.policy.analyzer
     }
 }
 
 /// A variant whose scale target exists.
 #[derive(Debug, Clone)]
-pub(super) struct Member<'a> {
+pub(super) struct VariantContext<'a> {
     pub(super) state: &'a VariantState,
     pub(super) scale: Scale,
     pub(super) memory: Cow<'a, VariantMemory>,
-    pub(super) seen: VariantSight<'a>,
+    pub(super) coverage: VariantSight<'a>,
     /// How long a start takes where none was seen: most pods take 40 to 240 s.
     prior: Seconds,
 }
 
-/// What is about to be published of a member.
+/// What is about to be published of a variant.
 #[derive(Debug, Clone)]
-pub(super) struct Draft {
+pub(super) struct Proposal {
     /// `None`: nothing is known.
     pub(super) number: Option<Replicas>,
     pub(super) reason: Reason,
@@ -129,32 +129,32 @@ pub(super) struct Draft {
     pub(super) look: Option<Rights>,
 }
 
-impl<'a> Member<'a> {
+impl<'a> VariantContext<'a> {
     /// Learns how long starts take, whoever decides, and which of the pods that fail are replaced: more of them only once in the time
     /// that a start takes, and those that come back no longer.
     pub(super) fn new(
-        scene: Scene<'_>,
+        context: ModelContext<'_>,
         (state, scale): (&'a VariantState, Scale),
         mut memory: Cow<'a, VariantMemory>,
-        seen: VariantSight<'a>,
+        coverage: VariantSight<'a>,
     ) -> Self {
         if let Some(starts) = memory.starts.after(state) {
             memory.to_mut().starts = starts;
         }
-        let mut member = Self { state, scale, memory, seen, prior: scene.model.rate.start_up };
-        let mut replaced = member.memory.starts.replaced;
-        if member.seen.starting > 0 || replaced.pods > 0 {
-            let (_, failing) = lost_and_failing(state, member.patience(), scene.now);
-            replaced.settle(failing, member.start().get(), scene.now.into());
-            if replaced != member.memory.starts.replaced {
-                member.memory.to_mut().starts.replaced = replaced;
+        let mut variant = Self { state, scale, memory, coverage, prior: context.policy.rate.start_up };
+        let mut replaced = variant.memory.starts.replaced;
+        if variant.coverage.starting > 0 || replaced.pods > 0 {
+            let (_, failing) = lost_and_failing(state, variant.patience(), context.now);
+            replaced.settle(failing, variant.start().get(), context.now.into());
+            if replaced != variant.memory.starts.replaced {
+                variant.memory.to_mut().starts.replaced = replaced;
             }
         }
-        member
+        variant
     }
 }
 
-impl Member<'_> {
+impl VariantContext<'_> {
     /// How long a pod of it takes to start.
     pub(super) fn start(&self) -> Seconds {
         self.longest_start().unwrap_or(self.prior)
@@ -171,13 +171,13 @@ impl Member<'_> {
     /// none was seen.
     fn patience(&self) -> Seconds {
         let longest = self.longest_start();
-        longest.and_then(|longest| Seconds::new(OVERDUE * longest.get()).ok()).unwrap_or(TRANSITION_PATIENCE)
+        longest.and_then(|longest| Seconds::new(OVERDUE * longest.get()).ok()).unwrap_or(TRANSITION_TIMEOUT)
     }
 
     /// Pods that are on their way: without those that will not come, and those that failed and are replaced.
     pub(super) fn credited(&self, now: Timestamp) -> Replicas {
         let replaced = self.memory.starts.replaced.pods;
-        self.seen.credited(self.state, self.patience(), replaced, now)
+        self.coverage.credited(self.state, self.patience(), replaced, now)
     }
 
     pub(super) fn id(&self) -> &VariantId {
@@ -206,28 +206,28 @@ impl Member<'_> {
 
     /// Ready pods that the scale target counts and that are not listed.
     pub(super) fn unlisted(&self) -> u32 {
-        self.scale.ready.get().saturating_sub(self.seen.ready)
+        self.scale.ready.get().saturating_sub(self.coverage.ready)
     }
 
     /// The last change may still be on its way. A target that comes from the object's status has just been adopted.
     pub(super) fn patient(&self, now: Timestamp) -> bool {
-        self.memory.target_since.is_none_or(|since| Seconds::between(since, now) <= TRANSITION_PATIENCE)
+        self.memory.target_since.is_none_or(|since| Seconds::between(since, now) <= TRANSITION_TIMEOUT)
     }
 
     /// More pods of it would not serve either: no node has room, or what was ordered twice never became ready.
     pub(super) fn is_full(&self, now: Timestamp) -> bool {
-        self.seen.starting > 0 && is_full(self.state, self.start(), self.patience(), now)
+        self.coverage.starting > 0 && is_full(self.state, self.start(), self.patience(), now)
     }
 
     /// What a number that is not measured anew rests on: the newest sample it ever rested on, else the moment it was
     /// adopted without one.
     pub(super) fn old_evidence(&self, now: Timestamp) -> Timestamp {
-        let sampled = self.memory.evidence.max(self.seen.newest_of_all);
+        let sampled = self.memory.evidence.max(self.coverage.newest_of_all);
         sampled.or(self.memory.blind_since).unwrap_or(now)
     }
 
-    pub(super) fn hold(&self, reason: Reason, message: SmolStr, now: Timestamp) -> Draft {
-        Draft {
+    pub(super) fn hold(&self, reason: Reason, message: SmolStr, now: Timestamp) -> Proposal {
+        Proposal {
             number: self.committed(),
             reason,
             message,
@@ -239,7 +239,7 @@ impl Member<'_> {
 
     /// Cheaper first; of equals the name that sorts first.
     pub(super) fn by_cost(&self, other: &Self) -> std::cmp::Ordering {
-        let cost = |member: &Self| member.state.variant.cost.get();
+        let cost = |variant: &Self| variant.state.variant.cost.get();
         cost(self).total_cmp(&cost(other)).then_with(|| self.name().cmp(other.name()))
     }
 

@@ -3,8 +3,8 @@
 use jiff::Timestamp;
 use smol_str::ToSmolStr;
 
-use super::group::{Decided, decision};
-use super::words;
+use super::messages;
+use super::model_group::{Decided, decision};
 use crate::clean::not_after;
 use crate::decision::{Cause, Reason, Target, Unknown, Verdict};
 use crate::isolate::Failed;
@@ -29,7 +29,7 @@ pub(super) fn hold(
         (state.variant.id.clone(), decision(state, verdict))
     };
     let decisions = group.variants.iter().map(decide).collect();
-    let steps = vec![Step::new(Stage::Check, None, words::model_failed(failed))];
+    let steps = vec![Step::new(Stage::Check, None, messages::model_failed(failed))];
     Decided { decisions, report: GroupReport { steps, ..GroupReport::default() }, memory }
 }
 
@@ -42,9 +42,9 @@ fn verdict(
 ) -> Verdict {
     let unknown = |cause, message, since| Verdict::Unknown(Unknown { cause, message, since });
     if state.scale.is_none() {
-        return unknown(Cause::TargetNotFound, words::target_not_found(state), failed.at.min(now));
+        return unknown(Cause::TargetNotFound, messages::target_not_found(state), failed.at.min(now));
     }
-    let message = words::model_failed(failed).to_smolstr();
+    let message = messages::model_failed(failed).to_smolstr();
     let known = before.and_then(|before| Some((before.target?, before.evidence.or(before.target_since)?)));
     match known {
         Some((target, evidence)) if Seconds::between(evidence, now) <= max_stale => {

@@ -3,11 +3,11 @@
 
 use smol_str::{SmolStr, ToSmolStr};
 
-use super::capacity;
-use super::group::Wanting;
-use super::member::{Draft, Member};
-use super::share::Limits;
-use super::words;
+use super::analyze::capacity;
+use super::context::{Proposal, VariantContext};
+use super::limits::Limits;
+use super::messages;
+use super::model_group::PendingModel;
 use crate::decision::Reason;
 use crate::isolate::{guarded, guarded_together};
 use crate::limit::{Granted, Want, grant};
@@ -24,12 +24,12 @@ use crate::units::Replicas;
 const MAX_BREAKING: usize = 8;
 
 /// One group by itself, when nothing is shared.
-pub(super) fn by_itself(wanting: &mut Wanting<'_>) {
-    if let Some(asked) = &wanting.asked {
-        let plan = cost_aware::optimize_one(&asked.request, wanting.scene.compat);
-        wanting.take(&plan);
+pub(super) fn by_itself(pending: &mut PendingModel<'_>) {
+    if let Some(asked) = &pending.asked {
+        let plan = cost_aware::optimize_one(&asked.request, pending.context.compat);
+        pending.take(&plan);
     }
-    wanting.settle();
+    pending.settle();
 }
 
 /// What a model uses that broke and whose numbers are held, or that is to be left out: what runs, and what it was promised.
@@ -51,7 +51,7 @@ pub(super) fn at_rest(
 
 /// The models that share, and of each why it broke, if it did.
 struct Sharing<'s, 'a> {
-    all: &'s mut [Wanting<'a>],
+    all: &'s mut [PendingModel<'a>],
     causes: Vec<Option<SmolStr>>,
     limits: &'s Limits,
     policy: &'s Policy,
@@ -61,7 +61,7 @@ struct Sharing<'s, 'a> {
 /// All models together: optimizers share by need and priority, then nothing is added that a limit does not leave. `held` is
 /// what models use that are not decided about now. The result says of each of `all` why it broke, if it did.
 pub(super) fn together(
-    all: &mut [Wanting<'_>],
+    all: &mut [PendingModel<'_>],
     held: Vec<Request>,
     (limits, policy): (&Limits, &Policy),
     progress: &dyn Progress,
@@ -82,18 +82,18 @@ pub(super) fn together(
 
 impl<'a> Sharing<'_, 'a> {
     /// Does `work` on each model that has not broken, with its place.
-    fn each(&mut self, mut work: impl FnMut(usize, &mut Wanting<'a>)) {
+    fn each(&mut self, mut work: impl FnMut(usize, &mut PendingModel<'a>)) {
         for (at, (one, cause)) in self.all.iter_mut().zip(&mut self.causes).enumerate() {
             if cause.is_none() {
-                self.progress.begins(Some(one.scene.id));
-                *cause = guarded(one.scene.id, || work(at, one)).err();
+                self.progress.begins(Some(one.context.id));
+                *cause = guarded(one.context.id, || work(at, one)).err();
             }
         }
     }
 
     fn at_rest(&self, at: usize) -> Request {
-        let Wanting { scene, before, .. } = &self.all[at];
-        at_rest(scene.id, scene.group, *before, self.policy)
+        let PendingModel { context, before, .. } = &self.all[at];
+        at_rest(context.id, context.group, *before, self.policy)
     }
 
     /// A plan for each model, and for each of `held` after them; `None` when that broke for all.
@@ -159,14 +159,18 @@ impl<'a> Sharing<'_, 'a> {
     fn guarded<T>(&self, places: &[usize], work: impl FnOnce() -> T) -> Result<T, SmolStr> {
         self.progress.begins(None);
         let able = places.iter().filter(|at| self.causes.get(**at).is_some_and(Option::is_none));
-        guarded_together(able.map(|at| self.all[*at].scene.id), work)
+        guarded_together(able.map(|at| self.all[*at].context.id), work)
     }
 
     /// Only additions are held back, the neediest last.
     fn hold_back(&mut self, held: Vec<Request>) {
         let mut wants = vec![None; self.all.len()];
         self.each(|at, one| {
-            let own = one.members.iter().zip(&one.drafts).map(|(member, draft)| want(one, member, draft));
+            let own = one
+                .variants
+                .iter()
+                .zip(&one.proposals)
+                .map(|(variant, proposal)| want(one, variant, proposal));
             wants[at] = Some(own.collect::<Vec<_>>());
         });
         let wants = wants.into_iter().enumerate();
@@ -188,7 +192,8 @@ impl<'a> Sharing<'_, 'a> {
             counts.into_iter().map(|count| granted.by_ref().take(count).collect()).collect();
         self.each(|at, one| {
             for (at, granted) in by_model[at].iter().enumerate() {
-                if one.drafts[at].number.is_some_and(|wanted| granted.granted < wanted && granted.limited) {
+                if one.proposals[at].number.is_some_and(|wanted| granted.granted < wanted && granted.limited)
+                {
                     let relief = one.denied(at, granted.granted).then_some(Relief::AtLimit);
                     deny(one, at, granted, relief);
                 }
@@ -224,12 +229,12 @@ fn unchanged(request: Request) -> Vec<Want> {
     candidates.into_iter().map(want).collect()
 }
 
-/// Puts less than was wanted into the draft of the member at `at`.
-fn deny(one: &mut Wanting<'_>, at: usize, granted: &Granted, saturated: Option<Relief>) {
-    let Wanting { members, drafts, steps, .. } = one;
-    let (member, draft, bound) = (&members[at], &mut drafts[at], granted.bound.as_ref());
+/// Puts less than was wanted into the proposal of the variant at `at`.
+fn deny(one: &mut PendingModel<'_>, at: usize, granted: &Granted, saturated: Option<Relief>) {
+    let PendingModel { variants, proposals, steps, .. } = one;
+    let (variant, proposal, bound) = (&variants[at], &mut proposals[at], granted.bound.as_ref());
     let binding = bound.map_or_else(|| SmolStr::new_static("free GPUs"), ToSmolStr::to_smolstr);
-    let message = words::limited(member, granted.wanted, granted.granted, &binding);
+    let message = messages::limited(variant, granted.wanted, granted.granted, &binding);
     let values = bound.map(|bound| {
         let others = (bound.elsewhere > 0.0).then(|| Value::new("used by others", bound.elsewhere));
         let all = [
@@ -240,31 +245,31 @@ fn deny(one: &mut Wanting<'_>, at: usize, granted: &Granted, saturated: Option<R
         ];
         all.into_iter().chain(others).collect()
     });
-    let step = Step::new(Stage::Limit, Some(member.name()), message.clone());
+    let step = Step::new(Stage::Limit, Some(variant.name()), message.clone());
     steps.push(Step { binding: Some(binding), values: values.unwrap_or_default(), saturated, ..step });
     let number = Some(granted.granted);
-    *draft = Draft { number, reason: Reason::Bounded, message, ..draft.clone() };
+    *proposal = Proposal { number, reason: Reason::Bounded, message, ..proposal.clone() };
 }
 
-/// What a member asks of the limits. What has been promised was granted then: only a look at everything may take it
+/// What a variant asks of the limits. What has been promised was granted then: only a look at everything may take it
 /// back. The one replica that somebody asks for already is not asked again, whether its pod exists yet or not, and it is
 /// used even by who wants none of it: only when all is settled is it known whether the model may sleep.
-fn want(wanting: &Wanting<'_>, member: &Member<'_>, draft: &Draft) -> Want {
-    let (state, running) = (member.state, member.scale.base());
-    let wanted = state.variant.bounds.clamp(draft.number.unwrap_or(running));
-    let kept = Replicas::new(u32::from(member.active() && member.allows(Replicas::ONE)));
-    let current = match draft.look {
+fn want(pending: &PendingModel<'_>, variant: &VariantContext<'_>, proposal: &Proposal) -> Want {
+    let (state, running) = (variant.state, variant.scale.base());
+    let wanted = state.variant.bounds.clamp(proposal.number.unwrap_or(running));
+    let kept = Replicas::new(u32::from(variant.active() && variant.allows(Replicas::ONE)));
+    let current = match proposal.look {
         Some(rights) if rights.down => running,
-        Some(_) => member.committed().map_or(running, |promised| promised.min(wanted).max(running)),
+        Some(_) => variant.committed().map_or(running, |promised| promised.min(wanted).max(running)),
         None => wanted.max(running),
     };
     let current = current.max(kept);
     Want {
-        id: member.id().clone(),
+        id: variant.id().clone(),
         current,
         wanted,
         bounds: state.variant.bounds,
-        priority: wanting.scene.model.priority,
+        priority: pending.context.policy.priority,
         spare: 0.0,
         cost: state.variant.cost,
         accelerator: state.variant.accelerator.clone(),

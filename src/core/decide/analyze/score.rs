@@ -2,60 +2,60 @@
 
 use smol_str::SmolStr;
 
-use super::member::{Draft, Member, Scene};
-use super::role::{newest, unseen_among_seen};
-use super::step::{Movement, movement};
-use super::{words, zero};
+use super::saturation_percent::{Movement, movement};
 use crate::analyze::finding::Analyzer;
 use crate::analyze::reads::{Percent, Reads, Weighted};
 use crate::analyze::score::{Scored, Steps, step};
 use crate::analyze::weighted::{Bests, hardware, speed};
 use crate::analyze::{threshold, weighted};
+use crate::decide::classify::{newest, unseen_among_seen};
+use crate::decide::context::{ModelContext, Proposal, VariantContext};
+use crate::decide::{messages, zero};
 use crate::decision::Reason;
 use crate::quality::{Load, Rights, State};
 use crate::report::{Direction, Side, Stage, Step, Turn, Value};
 use crate::units::{Replicas, whole};
 
-/// Looks at each of `members`, of which at least one is seen.
-pub(super) fn look_and_step(
-    scene: Scene<'_>,
+/// Looks at each of `variants`, of which at least one is seen.
+pub(crate) fn look_and_step(
+    context: ModelContext<'_>,
     state: State,
-    members: &[Member<'_>],
+    variants: &[VariantContext<'_>],
     bests: &mut Bests,
     steps: &mut Vec<Step>,
-) -> Vec<Draft> {
-    let evidence = newest(members, scene.now);
-    if scene.model.analyzer == Analyzer::Weighted {
-        members.iter().filter(|member| member.active()).for_each(|member| learn(scene, member, bests));
+) -> Vec<Proposal> {
+    let evidence = newest(variants, context.now);
+    if context.policy.analyzer == Analyzer::Weighted {
+        variants.iter().filter(|variant| variant.active()).for_each(|variant| learn(context, variant, bests));
     }
-    let mut draft = |member: &Member<'_>| {
-        if !member.active() {
-            return zero::asleep(scene, member);
+    let mut proposal = |variant: &VariantContext<'_>| {
+        if !variant.active() {
+            return zero::asleep(context, variant);
         }
-        let loads = &member.seen.loads;
+        let loads = &variant.coverage.loads;
         if loads.is_empty() {
-            return unseen_among_seen(scene, evidence, member);
+            return unseen_among_seen(context, evidence, variant);
         }
-        let scored = score(scene, member, loads, &|key| bests.get(key, scene.now));
-        let scored = cautious(scene, state, member, scored);
-        let scored = against_old_bests(scene, state, member, scored, bests);
-        let finding = words::scored(&scored);
-        steps.push(analyzed(member, &scored, finding.clone()));
-        let (number, reason) = settle(scene, state.rights(), member, scored.wanted);
-        let message = words::analyzed(member, number, &finding);
+        let scored = score(context, variant, loads, &|key| bests.get(key, context.now));
+        let scored = cautious(context, state, variant, scored);
+        let scored = against_old_bests(context, state, variant, scored, bests);
+        let finding = messages::scored(&scored);
+        steps.push(analyzed(variant, &scored, finding.clone()));
+        let (number, reason) = settle(context, state.rights(), variant, scored.wanted);
+        let message = messages::analyzed(variant, number, &finding);
         let look = Some(state.rights());
-        Draft { number: Some(number), reason, message, evidence, blind: false, look }
+        Proposal { number: Some(number), reason, message, evidence, blind: false, look }
     };
-    members.iter().map(&mut draft).collect()
+    variants.iter().map(&mut proposal).collect()
 }
 
 /// Fewer only if that would do with the engines that have no score as loaded as the busiest that has one: those of pods that are not
 /// measured, and those whose cache or queue is not known.
-fn cautious(scene: Scene<'_>, state: State, member: &Member<'_>, scored: Scored) -> Scored {
-    let base = member.scale.base();
-    let of_pods = member.seen.unmeasured().saturating_mul(member.seen.engines_a_pod.max(1));
+fn cautious(context: ModelContext<'_>, state: State, variant: &VariantContext<'_>, scored: Scored) -> Scored {
+    let base = variant.scale.base();
+    let of_pods = variant.coverage.unmeasured().saturating_mul(variant.coverage.engines_a_pod.max(1));
     let of_pods = if state == State::Estimated { of_pods } else { 0 };
-    let unscored = member.seen.loads.len().saturating_sub(scored.each.len());
+    let unscored = variant.coverage.loads.len().saturating_sub(scored.each.len());
     let unscored = unscored.saturating_add(usize::try_from(of_pods).unwrap_or(usize::MAX));
     if unscored == 0 || scored.wanted >= base {
         return scored;
@@ -63,29 +63,29 @@ fn cautious(scene: Scene<'_>, state: State, member: &Member<'_>, scored: Scored)
     let Some(busiest) = scored.each.iter().copied().reduce(f64::max) else {
         return Scored { wanted: base, ..scored };
     };
-    let rules = scene.model.scoring;
+    let rules = context.policy.scoring;
     let steps = Steps { up: rules.up, down: rules.down, more: rules.more, fewer: rules.fewer };
     let copies = std::iter::repeat_n(busiest, unscored);
     let all = scored.each.iter().copied().chain(copies).collect();
-    let wanted = step(all, base, member.state.variant.bounds, steps).wanted;
+    let wanted = step(all, base, variant.state.variant.bounds, steps).wanted;
     Scored { wanted: scored.wanted.max(wanted.min(base)), ..scored }
 }
 
 /// Takes in what every engine does before any is compared with the best: the order of variants does not matter.
-fn learn(scene: Scene<'_>, member: &Member<'_>, bests: &mut Bests) {
-    for load in &member.seen.loads {
-        let (key, speed) = seen(member, load);
-        speed.into_iter().for_each(|speed| bests.observe(&key, scene.now, speed));
+fn learn(context: ModelContext<'_>, variant: &VariantContext<'_>, bests: &mut Bests) {
+    for load in &variant.coverage.loads {
+        let (key, speed) = seen(variant, load);
+        speed.into_iter().for_each(|speed| bests.observe(&key, context.now, speed));
     }
 }
 
 /// With which engines one is compared, and how fast one of its requests is: not at all as long as nobody knows how long its answers
 /// are.
-fn seen(member: &Member<'_>, load: &Load<'_, ()>) -> (SmolStr, Option<f64>) {
+fn seen(variant: &VariantContext<'_>, load: &Load<'_, ()>) -> (SmolStr, Option<f64>) {
     let load = load.by::<Weighted>();
-    let accelerator = member.state.variant.accelerator.as_deref().unwrap_or_default();
+    let accelerator = variant.state.variant.accelerator.as_deref().unwrap_or_default();
     let Some(generated) = load.generated() else { return (SmolStr::default(), None) };
-    let key = hardware(accelerator, member.state.template.gpus, generated);
+    let key = hardware(accelerator, variant.state.template.gpus, generated);
     let (running, latency) = (load.running().unwrap_or(0.0), load.between_tokens().unwrap_or(0.0));
     (key, speed(load.generating(), running, latency))
 }
@@ -93,38 +93,39 @@ fn seen(member: &Member<'_>, load: &Load<'_, ()>) -> (SmolStr, Option<f64>) {
 /// Fewer only if that would do by the best speeds of the last week, too: who forgets that a replica was faster takes a slow one for a
 /// calm one.
 fn against_old_bests(
-    scene: Scene<'_>,
+    context: ModelContext<'_>,
     state: State,
-    member: &Member<'_>,
+    variant: &VariantContext<'_>,
     scored: Scored,
     bests: &Bests,
 ) -> Scored {
-    if scene.model.analyzer != Analyzer::Weighted || scored.wanted >= member.scale.base() {
+    if context.policy.analyzer != Analyzer::Weighted || scored.wanted >= variant.scale.base() {
         return scored;
     }
-    let strict = score(scene, member, &member.seen.loads, &|key| bests.for_removals(key, scene.now));
-    let least = cautious(scene, state, member, strict).wanted.min(member.scale.base());
+    let strict =
+        score(context, variant, &variant.coverage.loads, &|key| bests.for_removals(key, context.now));
+    let least = cautious(context, state, variant, strict).wanted.min(variant.scale.base());
     Scored { wanted: scored.wanted.max(least), ..scored }
 }
 
-/// What is wanted of `member`, each engine compared with what `best` says of its hardware.
+/// What is wanted of `variant`, each engine compared with what `best` says of its hardware.
 fn score(
-    scene: Scene<'_>,
-    member: &Member<'_>,
+    context: ModelContext<'_>,
+    variant: &VariantContext<'_>,
     loads: &[Load<'_, ()>],
     best: &dyn Fn(&str) -> f64,
 ) -> Scored {
-    let rules = scene.model.scoring;
+    let rules = context.policy.scoring;
     let steps = Steps { up: rules.up, down: rules.down, more: rules.more, fewer: rules.fewer };
-    let (current, bounds) = (member.scale.base(), member.state.variant.bounds);
+    let (current, bounds) = (variant.scale.base(), variant.state.variant.bounds);
     // An engine whose cache or queue is not known has no score.
     fn read<A: Reads>(load: Load<'_, A>) -> Option<(f64, u32)> {
         Some((load.kv()?, whole(load.queue()?)))
     }
-    if scene.model.analyzer == Analyzer::Weighted {
+    if context.policy.analyzer == Analyzer::Weighted {
         let limit = rules.queue_limit.unwrap_or(weighted::QUEUE_LIMIT);
         let observed = |load: &Load<'_, ()>| {
-            let (key, speed) = seen(member, load);
+            let (key, speed) = seen(variant, load);
             let (best, (kv, queue)) = (best(&key), read(load.by::<Weighted>())?);
             Some(weighted::Observation { kv, queue, speed, best })
         };
@@ -142,9 +143,14 @@ fn score(
 }
 
 /// `wanted`, unless the last step is still on its way or the sight does not allow it.
-fn settle(scene: Scene<'_>, rights: Rights, member: &Member<'_>, wanted: Replicas) -> (Replicas, Reason) {
-    let (base, promised) = (member.scale.base(), member.committed());
-    let movement = movement(member, scene.now);
+fn settle(
+    context: ModelContext<'_>,
+    rights: Rights,
+    variant: &VariantContext<'_>,
+    wanted: Replicas,
+) -> (Replicas, Reason) {
+    let (base, promised) = (variant.scale.base(), variant.committed());
+    let movement = movement(variant, context.now);
     let waits = match movement {
         Movement::Growing | Movement::Unschedulable => wanted > base,
         Movement::Shrinking => wanted < base,
@@ -165,7 +171,7 @@ fn settle(scene: Scene<'_>, rights: Rights, member: &Member<'_>, wanted: Replica
     (wanted, reason)
 }
 
-fn analyzed(member: &Member<'_>, scored: &Scored, finding: SmolStr) -> Step {
+fn analyzed(variant: &VariantContext<'_>, scored: &Scored, finding: SmolStr) -> Step {
     let mean = scored.mean.unwrap_or(0.0);
     let turn = |to, is, at: Option<f64>| {
         at.map(|at| Turn { to, when: SmolStr::new_static(MEAN), is, at, now: mean })
@@ -176,7 +182,7 @@ fn analyzed(member: &Member<'_>, scored: &Scored, finding: SmolStr) -> Step {
     Step {
         values: std::iter::once(Value::new(MEAN, mean)).chain(each).collect(),
         turns: more.into_iter().chain(fewer).collect(),
-        ..Step::new(Stage::Analyze, Some(member.name()), finding)
+        ..Step::new(Stage::Analyze, Some(variant.name()), finding)
     }
 }
 

@@ -1,11 +1,11 @@
-//! What runs must fit into what a removal leaves. Asked of every analyzer's numbers before limits and bounds, so that a removal
+//! What runs must fit into what a removal leaves. OptimizerInput of every analyzer's numbers before limits and bounds, so that a removal
 //! of two that leaves too little becomes one of one; [`crate::check`] derives it again by itself.
 
 use std::cell::{OnceCell, RefCell};
 
 use smol_str::{SmolStr, format_smolstr};
 
-use super::member::{Draft, Member, Scene};
+use super::context::{ModelContext, Proposal, VariantContext};
 use crate::decision::Reason;
 use crate::model::Role;
 use crate::quality::{Remaining, TooFew};
@@ -13,18 +13,18 @@ use crate::report::{Stage, Step};
 use crate::units::{Replicas, whole};
 
 /// A role whose replicas an analyzer may want to remove; what its pods hold is looked at when that happens.
-pub(super) struct Removal<'m, 'a> {
-    scene: Scene<'m>,
-    members: &'m [Member<'a>],
+pub(super) struct RemovalGuard<'m, 'a> {
+    context: ModelContext<'m>,
+    variants: &'m [VariantContext<'a>],
     remaining: OnceCell<Remaining>,
     /// What did not fit last.
     refused: RefCell<Option<TooFew>>,
 }
 
-impl<'m, 'a> Removal<'m, 'a> {
-    /// `members` are all of one role.
-    pub(super) fn new(scene: Scene<'m>, members: &'m [Member<'a>]) -> Self {
-        Self { scene, members, remaining: OnceCell::new(), refused: RefCell::new(None) }
+impl<'m, 'a> RemovalGuard<'m, 'a> {
+    /// `variants` are all of one role.
+    pub(super) fn new(context: ModelContext<'m>, variants: &'m [VariantContext<'a>]) -> Self {
+        Self { context, variants, remaining: OnceCell::new(), refused: RefCell::new(None) }
     }
 
     /// What runs fits into `targets`, or it is not known that it does not.
@@ -49,13 +49,13 @@ impl<'m, 'a> Removal<'m, 'a> {
     }
 
     fn remaining(&self) -> &Remaining {
-        let seen = |member: &Member<'a>| member.memory.most_running.of(member.state);
-        let states = || self.members.iter().map(|member| (member.state, seen(member)));
-        self.remaining.get_or_init(|| Remaining::of(states(), self.scene.now))
+        let seen = |variant: &VariantContext<'a>| variant.memory.most_running.of(variant.state);
+        let states = || self.variants.iter().map(|variant| (variant.state, seen(variant)));
+        self.remaining.get_or_init(|| Remaining::of(states(), self.context.now))
     }
 
-    pub(super) const fn members(&self) -> &'m [Member<'a>] {
-        self.members
+    pub(super) const fn variants(&self) -> &'m [VariantContext<'a>] {
+        self.variants
     }
 
     /// `finding`, and before it why no more is removed, if that was it.
@@ -70,61 +70,69 @@ impl<'m, 'a> Removal<'m, 'a> {
     }
 }
 
-/// Gives back what was to be removed of `members` (sorted by role) and leaves too little.
-pub(super) fn hold(scene: Scene<'_>, members: &[Member<'_>], drafts: &mut [Draft]) -> Vec<Step> {
+/// Gives back what was to be removed of `variants` (sorted by role) and leaves too little.
+pub(super) fn hold(
+    context: ModelContext<'_>,
+    variants: &[VariantContext<'_>],
+    proposals: &mut [Proposal],
+) -> Vec<Step> {
     let mut steps = Vec::new();
     let mut first = 0;
-    for of_role in members.chunk_by(|one, next| role(one) == role(next)) {
+    for of_role in variants.chunk_by(|one, next| role(one) == role(next)) {
         let end = first + of_role.len();
-        hold_role(scene, of_role, &mut drafts[first..end], &mut steps);
+        hold_role(context, of_role, &mut proposals[first..end], &mut steps);
         first = end;
     }
     steps
 }
 
-fn role(member: &Member<'_>) -> Role {
-    member.state.variant.role
+fn role(variant: &VariantContext<'_>) -> Role {
+    variant.state.variant.role
 }
 
 /// What a removal is measured by: what was promised, else what runs.
-fn before(member: &Member<'_>) -> u32 {
-    member.committed().unwrap_or(member.scale.base()).get()
+fn before(variant: &VariantContext<'_>) -> u32 {
+    variant.committed().unwrap_or(variant.scale.base()).get()
 }
 
-fn hold_role(scene: Scene<'_>, members: &[Member<'_>], drafts: &mut [Draft], steps: &mut Vec<Step>) {
-    let bounded =
-        |member: &Member<'_>, number: u32| member.state.variant.bounds.clamp(Replicas::new(number)).get();
+fn hold_role(
+    context: ModelContext<'_>,
+    variants: &[VariantContext<'_>],
+    proposals: &mut [Proposal],
+    steps: &mut Vec<Step>,
+) {
+    let bounded = |variant: &VariantContext<'_>, number: u32| {
+        variant.state.variant.bounds.clamp(Replicas::new(number)).get()
+    };
     // A lowered maximum is the user's.
-    let lower = |(member, draft): (&Member<'_>, &Draft)| {
-        let number = draft.number.map(|number| bounded(member, number.get()));
-        member.active() && number.is_some_and(|number| number < bounded(member, before(member)))
+    let lower = |(variant, proposal): (&VariantContext<'_>, &Proposal)| {
+        let number = proposal.number.map(|number| bounded(variant, number.get()));
+        variant.active() && number.is_some_and(|number| number < bounded(variant, before(variant)))
     };
     // Nearly always nothing is removed, and then nothing else is looked at.
-    if !members.iter().zip(drafts.iter()).any(lower) {
+    if !variants.iter().zip(proposals.iter()).any(lower) {
         return;
     }
-    let from: Vec<u32> = members.iter().map(|member| bounded(member, before(member))).collect();
-    let wanted = |(member, draft): (&Member<'_>, &Draft)| {
-        draft.number.map_or(before(member), |number| bounded(member, number.get()))
+    let from: Vec<u32> = variants.iter().map(|variant| bounded(variant, before(variant))).collect();
+    let wanted = |(variant, proposal): (&VariantContext<'_>, &Proposal)| {
+        proposal.number.map_or(before(variant), |number| bounded(variant, number.get()))
     };
-    let mut targets: Vec<u32> = members.iter().zip(drafts.iter()).map(wanted).collect();
+    let mut targets: Vec<u32> = variants.iter().zip(proposals.iter()).map(wanted).collect();
     // What sleeps holds nothing, and what has no number stays as it is, outside its bounds too: neither makes up for a removal.
-    let stays = members
-        .iter()
-        .zip(drafts.iter())
-        .zip(&targets)
-        .map(|((member, draft), target)| (!member.active() || draft.number.is_none()).then_some(*target));
+    let stays = variants.iter().zip(proposals.iter()).zip(&targets).map(|((variant, proposal), target)| {
+        (!variant.active() || proposal.number.is_none()).then_some(*target)
+    });
     let from: Vec<u32> = stays.zip(&from).map(|(stays, from)| stays.unwrap_or(*from)).collect();
-    if scene.limited {
+    if context.limited {
         // What is added may be denied yet.
         targets.iter_mut().zip(&from).for_each(|(target, from)| *target = (*target).min(*from));
     }
-    let removal = Removal::new(scene, members);
+    let removal = RemovalGuard::new(context, variants);
     if !removal.is_refused(&from, &targets) {
         return;
     }
-    let mut order: Vec<usize> = (0..members.len()).filter(|at| targets[*at] < from[*at]).collect();
-    order.sort_by(|one, next| members[*one].by_cost(&members[*next]));
+    let mut order: Vec<usize> = (0..variants.len()).filter(|at| targets[*at] < from[*at]).collect();
+    order.sort_by(|one, next| variants[*one].by_cost(&variants[*next]));
     let Some(refused) = removal.too_few(&targets) else { return };
     for at in order {
         // The fewest that have to stay, found by halving: fitting only gets easier with more.
@@ -138,25 +146,42 @@ fn hold_role(scene: Scene<'_>, members: &[Member<'_>], drafts: &mut [Draft], ste
             }
         }
         targets[at] = most;
-        give_back(&members[at], &mut drafts[at], most, &refused, steps);
+        give_back(&variants[at], &mut proposals[at], most, &refused, steps);
         if !removal.is_refused(&from, &targets) {
             return;
         }
     }
 }
 
-fn give_back(member: &Member<'_>, draft: &mut Draft, number: u32, refused: &TooFew, steps: &mut Vec<Step>) {
-    let wanted = draft.number.unwrap_or_default();
+fn give_back(
+    variant: &VariantContext<'_>,
+    proposal: &mut Proposal,
+    number: u32,
+    refused: &TooFew,
+    steps: &mut Vec<Step>,
+) {
+    let wanted = proposal.number.unwrap_or_default();
     if wanted.get() >= number {
         return;
     }
-    let message = message(member, number, wanted, refused, &draft.message);
-    steps.push(Step::new(Stage::Target, Some(member.name()), message.clone()));
-    *draft = Draft { number: Some(Replicas::new(number)), reason: Reason::Bounded, message, ..draft.clone() };
+    let message = message(variant, number, wanted, refused, &proposal.message);
+    steps.push(Step::new(Stage::Target, Some(variant.name()), message.clone()));
+    *proposal = Proposal {
+        number: Some(Replicas::new(number)),
+        reason: Reason::Bounded,
+        message,
+        ..proposal.clone()
+    };
 }
 
-fn message(member: &Member<'_>, number: u32, wanted: Replicas, refused: &TooFew, finding: &str) -> SmolStr {
-    let id = member.id();
+fn message(
+    variant: &VariantContext<'_>,
+    number: u32,
+    wanted: Replicas,
+    refused: &TooFew,
+    finding: &str,
+) -> SmolStr {
+    let id = variant.id();
     let own = finding.strip_prefix(id.to_string().as_str()).unwrap_or(finding).trim_start_matches([':', ' ']);
     format_smolstr!(
         "{id}: held at {number}: {}; {own}",
