@@ -9,7 +9,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::cluster::config_maps::{ConfigMaps, Settings};
+use crate::cluster::watch::config_maps::{ConfigMaps, Settings};
 use crate::cluster::{ClusterReader, ConfigMapReader, Events};
 use crate::config::Config;
 use crate::config::models::{Maps, Models, Names, Problem, Problems, changes};

@@ -8,7 +8,7 @@ use std::path::Path;
 use anyhow::Context;
 use tracing::warn;
 
-use crate::cluster::certificates::self_signed;
+use crate::cluster::pki::certificates::self_signed;
 use crate::config::Certificate;
 use crate::engine::Clock;
 

@@ -20,14 +20,16 @@ use super::recording::recorder;
 use super::self_signed;
 use super::sources::source;
 use super::tasks::Tasks;
-use crate::cluster::apiservice::ApiServices;
-use crate::cluster::certificates::instance_name;
-use crate::cluster::deletion_cost::DeletionCostMetrics;
-use crate::cluster::self_check::CaMetrics;
+use crate::cluster::leadership::lease;
+use crate::cluster::pki::apiservice::ApiServices;
+use crate::cluster::pki::certificates::instance_name;
+use crate::cluster::pki::self_check::CaMetrics;
+use crate::cluster::pki::{apiservice, certificates, self_check};
+use crate::cluster::writers::deletion_cost::DeletionCostMetrics;
 use crate::cluster::{
     ApiServiceWatch, Bundle, CaBundle, Certificates, ClusterReader, ClusterWatch, ConfigMapReader,
     ConfigMapWatch, DeletionCostWriter, Election, Events, SelfCheck, StateStore, StateWriter, StatusWriter,
-    TrustWatch, apiservice, certificates, lease, self_check, watch as watches,
+    TrustWatch, watch as watches,
 };
 use crate::collect::series_of;
 use crate::config::{Config, ignored_environment};

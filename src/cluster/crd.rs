@@ -13,6 +13,19 @@ pub const ACCELERATOR_LABEL: &str = "inference.optimization/acceleratorName";
 pub const CONTROLLER_INSTANCE_LABEL: &str = "wva.llmd.ai/controller-instance";
 /// [`Replicas::MOST`](wva_core::units::Replicas::MOST), as fields of objects have it.
 pub const MAX_REPLICAS: i32 = wva_core::units::Replicas::MOST.get().cast_signed();
+/// The condition that says whether the scale target exists.
+pub(crate) const TARGET_RESOLVED: &str = "TargetResolved";
+/// The condition that says whether the metrics suffice for a decision.
+pub(crate) const METRICS_AVAILABLE: &str = "MetricsAvailable";
+/// The condition that says whether there is a number.
+pub(crate) const OPTIMIZATION_READY: &str = "OptimizationReady";
+/// The condition that says whether the analyzer has every signal that it reads of every serving pod.
+pub(crate) const SIGNALS_COMPLETE: &str = "SignalsComplete";
+/// The condition that says that a limit which is asked for is not in force; absent where it is, or none is asked for.
+pub(crate) const LIMIT_ENFORCED: &str = "LimitEnforced";
+/// The conditions that are written here.
+pub(crate) const CONDITIONS: [&str; 5] =
+    [TARGET_RESOLVED, METRICS_AVAILABLE, SIGNALS_COMPLETE, OPTIMIZATION_READY, LIMIT_ENFORCED];
 /// Longest `modelID`: names on the hub have at most 96 characters, paths and adapters are longer.
 pub(crate) const MAX_MODEL_ID_CHARS: u32 = 256;
 /// Longest name of an object (RFC 1123 subdomain).

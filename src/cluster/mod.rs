@@ -1,50 +1,16 @@
-//! Kubernetes, both ways: custom resources, watches, ownership, status, state objects, lease and access reviews.
+//! Kubernetes, both ways: `watch` reads objects, `writers` report on them, `leadership` elects the leader and keeps its state
+//! objects, `pki` keeps the certificates that the API server verifies us by.
 
-mod accelerator;
-pub mod apiservice;
-mod ca_bundle;
-mod ca_check;
-pub mod certificates;
-mod claims;
-pub mod config_maps;
-mod convert;
 pub mod crd;
-pub mod deletion_cost;
-pub mod events;
-mod inventory;
-pub mod lease;
-mod pki;
-mod pods;
+pub mod leadership;
+mod objects;
+pub mod pki;
 pub mod reviews;
-mod rotation;
-pub mod self_check;
-mod shards;
-pub mod signal_gap;
-pub mod state;
-mod state_watch;
-pub mod state_writer;
-mod status;
-pub mod status_writer;
-mod template;
 mod text;
-mod trouble;
-pub mod trust;
-pub mod view;
 pub mod watch;
-mod wire;
+pub mod writers;
 
-pub use apiservice::ApiServiceWatch;
-pub use ca_bundle::CaBundle;
-pub use certificates::Certificates;
-pub use config_maps::{ConfigMapReader, ConfigMapWatch};
-pub use deletion_cost::DeletionCostWriter;
-pub use events::Events;
-pub use lease::Election;
-pub use pki::Bundle;
-pub use self_check::SelfCheck;
-pub use state::StateStore;
-pub use state_writer::StateWriter;
-pub use status_writer::StatusWriter;
-pub use trust::{Trust, TrustWatch};
-pub use view::Observed;
-pub use watch::{ClusterReader, ClusterWatch};
+pub use leadership::{Election, StateStore, StateWriter};
+pub use pki::{ApiServiceWatch, Bundle, CaBundle, Certificates, SelfCheck};
+pub use watch::{ClusterReader, ClusterWatch, ConfigMapReader, ConfigMapWatch, Observed, Trust, TrustWatch};
+pub use writers::{DeletionCostWriter, Events, StatusWriter};

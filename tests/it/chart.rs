@@ -4,8 +4,8 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use wva::cluster::apiservice::NAMES;
-use wva::cluster::state::object_names;
+use wva::cluster::leadership::object_names;
+use wva::cluster::pki::apiservice::NAMES;
 
 fn read(path: &str) -> String {
     fs::read_to_string(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()

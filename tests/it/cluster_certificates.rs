@@ -16,10 +16,9 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
-use wva::cluster::certificates::{ROTATE_ANNOTATION, ROTATED_ANNOTATION};
-use wva::cluster::{
-    ApiServiceWatch, Bundle, CaBundle, Certificates, ClusterWatch, Events, apiservice, certificates,
-};
+use wva::cluster::pki::certificates::{ROTATE_ANNOTATION, ROTATED_ANNOTATION};
+use wva::cluster::pki::{apiservice, certificates};
+use wva::cluster::{ApiServiceWatch, Bundle, CaBundle, Certificates, ClusterWatch, Events};
 use wva::engine::{Clock, SystemClock};
 use x509_parser::extensions::GeneralName;
 use x509_parser::pem::parse_x509_pem;

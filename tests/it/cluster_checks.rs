@@ -19,8 +19,9 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
-use wva::cluster::self_check::{CONDITION, CaMetrics, Parts};
-use wva::cluster::{ApiServiceWatch, Events, SelfCheck, apiservice};
+use wva::cluster::pki::apiservice;
+use wva::cluster::pki::self_check::{CONDITION, CaMetrics, Parts};
+use wva::cluster::{ApiServiceWatch, Events, SelfCheck};
 use wva::engine::SystemClock;
 use wva_core::VariantId;
 

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use serde_json::json;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use wva::cluster::certificates::ROTATED_ANNOTATION;
+use wva::cluster::pki::certificates::ROTATED_ANNOTATION;
 use wva::cluster::{ClusterWatch, StateStore, StateWriter, StatusWriter};
 use wva::engine::{Board, Holder, Leadership, Origin, Published, SystemClock, adopt};
 use wva_core::decision::{Cause, Decision, Reason, Target, Unknown, Verdict};

@@ -10,9 +10,10 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
+use wva::cluster::leadership::lease;
+use wva::cluster::pki::certificates;
 use wva::cluster::{
-    ApiServiceWatch, Certificates, ClusterWatch, Election, StateStore, StateWriter, TrustWatch, certificates,
-    lease,
+    ApiServiceWatch, Certificates, ClusterWatch, Election, StateStore, StateWriter, TrustWatch,
 };
 use wva::engine::{Board, Holder, Leadership, Origin, Published, SystemClock};
 use wva_core::decision::{Cause, Decision, Reason, Target, Unknown, Verdict};

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::timeout;
 use tower::service_fn;
-use wva::cluster::apiservice;
+use wva::cluster::pki::apiservice;
 
 pub(crate) const SECRET: &str = "/api/v1/namespaces/wva/secrets/wva-tls";
 pub(crate) const SERVICES: &str = "/apis/apiregistration.k8s.io/v1/apiservices";

@@ -8,7 +8,7 @@ use wva_core::snapshot::SourceHealth;
 
 use super::explanation::{Explanation, Pod};
 use super::{message, short};
-use crate::cluster::signal_gap::sentence;
+use crate::cluster::writers::signal_gap::sentence;
 use crate::collect::series_of;
 
 /// Columns of a screen.

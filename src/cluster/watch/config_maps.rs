@@ -15,9 +15,9 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::trouble::config;
-use super::view::{Step, Table};
-use super::watch::{key, steps};
+use super::cluster_watch::{key, steps};
+use super::object_store::{Step, Table};
+use super::watch_health::config;
 
 /// How long changes are gathered: what one `kubectl apply` changes is seen at once.
 const DEBOUNCE: Duration = Duration::from_millis(100);
@@ -48,7 +48,7 @@ pub struct Found {
     /// Its entries by key, or why they are not read.
     pub entries: Result<Arc<BTreeMap<String, String>>, String>,
     /// For events about it.
-    pub(super) object: ObjectReference,
+    pub(crate) object: ObjectReference,
 }
 
 /// The ConfigMaps that exist.

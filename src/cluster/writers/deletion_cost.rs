@@ -19,19 +19,15 @@ use smol_str::SmolStr;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
-use wva_core::VariantId;
-use wva_core::snapshot::Phase;
 use wva_core::victims::Victims;
 
-use super::pods::SeenPod;
 use super::status_writer::{FIELD_MANAGER, REQUEST_TIMEOUT, WriteError};
-use super::trouble::Told;
-use super::view::{Key, Observed};
-use super::watch::ClusterReader;
+use crate::cluster::objects::{DELETION_COST_ANNOTATION, MarkedPod};
+use crate::cluster::watch::ClusterReader;
+use crate::cluster::watch::object_store::Observed;
+use crate::cluster::watch::watch_health::Told;
 use crate::engine::{Leadership, Origin, Published};
 
-/// What a ReplicaSet reads; without it a pod has cost 0, and the lowest goes first.
-pub(crate) const ANNOTATION: &str = "controller.kubernetes.io/pod-deletion-cost";
 /// The cost of the pod that goes first; the next one's is one more. Below zero, so that a pod without a word of ours, and with it
 /// every pod of which nothing is known, goes after all of them.
 const FIRST: i32 = -1000;
@@ -47,24 +43,6 @@ const CONCURRENCY: usize = 8;
 const PAUSE: Duration = Duration::from_millis(80);
 /// Writes after one evaluation. With one in 5 s that is 20 a second, a fifth of what statuses may take.
 const MOST: usize = 100;
-
-/// A pod as its annotation is written.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MarkedPod {
-    /// Its name.
-    pub pod: SmolStr,
-    /// What is written there.
-    pub mark: Mark,
-}
-
-/// What is kept of a pod so that its annotation can be written.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mark {
-    /// Its uid: nothing is ever written to a namesake, and nothing created.
-    pub uid: Arc<str>,
-    /// The cost it has, if any.
-    pub cost: Option<i32>,
-}
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ResultLabel {
@@ -145,7 +123,7 @@ impl WriteError {
 
 impl DeletionCostWriter {
     /// A writer that has not started. `cluster` has to be told to keep what it needs
-    /// ([`super::watch::Settings::deletion_cost`]).
+    /// ([`crate::cluster::watch::Settings::deletion_cost`]).
     #[must_use]
     pub fn new(
         client: kube::Client,
@@ -212,16 +190,18 @@ impl DeletionCostWriter {
         let (namespace, pod) = (&work.namespace, &work.pod.pod);
         match result {
             Err(error) if error.is_theirs() => {
-                tracing::debug!(%namespace, %pod, %error, "the annotation {ANNOTATION} is left as it is");
+                tracing::debug!(%namespace, %pod, %error, "the annotation {DELETION_COST_ANNOTATION} is left as it is");
             }
             Err(error) => {
                 if self.told.is_news(&error.kind()) {
-                    tracing::warn!(%namespace, %pod, %error, "cannot write the annotation {ANNOTATION}: allow the service \
+                    tracing::warn!(%namespace, %pod, %error, "cannot write the annotation {DELETION_COST_ANNOTATION}: allow the service \
                         account to patch pods (the chart's value podDeletionCost), or do without it; trying again");
                 }
                 return false;
             }
-            Ok(()) if self.told.over() => tracing::info!("writing the annotation {ANNOTATION} again"),
+            Ok(()) if self.told.over() => {
+                tracing::info!("writing the annotation {DELETION_COST_ANNOTATION} again")
+            }
             Ok(()) => {}
         }
         true
@@ -248,17 +228,6 @@ fn work(published: &Published, observed: &Observed, rests: &Rests, now: Instant)
     work
 }
 
-/// Those of a variant's pods whose annotation is written; one that is on its way out has been chosen.
-pub(crate) fn marked_pods(id: &VariantId, pods: &[(&Key, &SeenPod)]) -> Option<(VariantId, Vec<MarkedPod>)> {
-    let staying = pods.iter().filter(|(_, pod)| pod.phase != Phase::Terminating);
-    let marked = staying.filter_map(|(key, pod)| {
-        let mark = Mark::clone(pod.mark.as_ref()?);
-        Some(MarkedPod { pod: (&*key.1).into(), mark })
-    });
-    let marked: Vec<_> = marked.collect();
-    (!marked.is_empty()).then(|| (id.clone(), marked))
-}
-
 /// The cost that a pod is to have, if any; `None` when nothing is to be said of it.
 fn wanted(victims: &Victims, pod: &SmolStr) -> Option<Option<i32>> {
     let place = victims.first.iter().position(|one| one == pod);
@@ -272,7 +241,7 @@ fn is_ours(cost: i32) -> bool {
 }
 
 fn body(work: &Work) -> serde_json::Value {
-    let annotations = work.cost.map(|cost| json!({ ANNOTATION: cost.to_string() }));
+    let annotations = work.cost.map(|cost| json!({ DELETION_COST_ANNOTATION: cost.to_string() }));
     json!({
         "apiVersion": "v1",
         "kind": "Pod",

@@ -6,27 +6,17 @@ use wva_core::Decision;
 use wva_core::decision::{Cause, Reason, Target, Unknown, Verdict};
 use wva_core::report::LimitGap;
 
-use super::crd::{Actuation, OptimizedAlloc, VariantAutoscalingStatus};
 use super::signal_gap::{SeriesOf, sentence};
-use super::text::shortened;
+use crate::cluster::crd::{
+    Actuation, CONDITIONS, LIMIT_ENFORCED, METRICS_AVAILABLE, OPTIMIZATION_READY, OptimizedAlloc,
+    SIGNALS_COMPLETE, TARGET_RESOLVED, VariantAutoscalingStatus,
+};
+use crate::cluster::text::shortened;
 
 /// Written where the accelerator's name is not known: the field is required and has at least two characters.
 const UNRESOLVED: &str = "unresolved";
 /// Shortest name of an accelerator that the schema accepts.
 const ACCELERATOR_MIN_CHARS: usize = 2;
-/// The condition that says whether the scale target exists.
-pub(crate) const TARGET_RESOLVED: &str = "TargetResolved";
-/// The condition that says whether the metrics suffice for a decision.
-pub(crate) const METRICS_AVAILABLE: &str = "MetricsAvailable";
-/// The condition that says whether there is a number.
-pub(crate) const OPTIMIZATION_READY: &str = "OptimizationReady";
-/// The condition that says whether the analyzer has every signal that it reads of every serving pod.
-pub(crate) const SIGNALS_COMPLETE: &str = "SignalsComplete";
-/// The condition that says that a limit which is asked for is not in force; absent where it is, or none is asked for.
-pub(crate) const LIMIT_ENFORCED: &str = "LimitEnforced";
-/// The conditions that are written here.
-pub(crate) const CONDITIONS: [&str; 5] =
-    [TARGET_RESOLVED, METRICS_AVAILABLE, SIGNALS_COMPLETE, OPTIMIZATION_READY, LIMIT_ENFORCED];
 /// Longest message of a condition: the schema allows 32,768 bytes, and a person reads far less.
 const MESSAGE_MAX_BYTES: usize = 1024;
 

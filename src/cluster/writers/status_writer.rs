@@ -17,17 +17,21 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use wva_core::{Decision, GroupId, VariantId};
 
-use super::crd::{VariantAutoscaling, VariantAutoscalingStatus};
 use super::signal_gap::SeriesOf;
-use super::status::{Difference, LIMIT_ENFORCED, METRICS_AVAILABLE, SIGNALS_COMPLETE, difference, render};
-use super::text::shortened;
-use super::trouble::said;
-use super::view::{Observed, VariantObject};
-use super::watch::ClusterReader;
+use super::status::{Difference, difference, render};
+use crate::cluster::crd::{
+    LIMIT_ENFORCED, METRICS_AVAILABLE, OPTIMIZATION_READY, SIGNALS_COMPLETE, VariantAutoscaling,
+    VariantAutoscalingStatus,
+};
+use crate::cluster::objects::VariantObject;
+use crate::cluster::text::shortened;
+use crate::cluster::watch::ClusterReader;
+use crate::cluster::watch::Observed;
+use crate::cluster::watch::watch_health::said;
 use crate::engine::{Leadership, Origin, Published};
 
 /// The field manager of a status.
-pub const FIELD_MANAGER: &str = "wva";
+pub(crate) const FIELD_MANAGER: &str = "wva";
 /// Writes at a time.
 const CONCURRENCY: usize = 8;
 /// How long a writer pauses after a write: 8 writers make at most 100 writes a second, so 1,000 variants that change
@@ -292,8 +296,7 @@ fn events(old: &VariantAutoscalingStatus, new: &VariantAutoscalingStatus) -> Vec
     if let (Some(from), Some(to)) = (desired(old), desired(new))
         && from != to
     {
-        let why =
-            say(new, super::status::OPTIMIZATION_READY).map(|(_, _, message)| message).unwrap_or_default();
+        let why = say(new, OPTIMIZATION_READY).map(|(_, _, message)| message).unwrap_or_default();
         let note = format!("desired replicas {from} → {to}: {why}");
         events.push(event(EventType::Normal, "DesiredReplicasChanged", &note));
     }

@@ -20,8 +20,8 @@ use tokio_util::sync::CancellationToken;
 use wva_core::memory::{GroupMemory, Memory, other_version};
 use wva_core::{GroupId, Report};
 
-use super::shards::{Decoded, Header, Kept, SHARDS_MAX, Shard, VERSION, decode};
-use super::trouble::{Told, Trouble, backoff, config, said};
+use super::state_encoding::{Decoded, Header, Kept, SHARDS_MAX, Shard, VERSION, decode};
+use crate::cluster::watch::watch_health::{Told, Trouble, backoff, config, said};
 use crate::engine::{Board, Clock, Holder, Leadership, Origin, Published, Restored, Term};
 
 /// Longest wait for one answer of the API server.

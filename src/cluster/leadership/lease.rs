@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, interval, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::trouble::{backoff, config, said};
+use crate::cluster::watch::watch_health::{backoff, config, said};
 use crate::engine::{Clock, Holder, Leadership};
 
 /// The lease's name unless configured: the one every WVA installation has.

@@ -10,7 +10,7 @@ use kube::runtime::watcher;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::trouble::{Trouble, watch_one};
+use crate::cluster::watch::watch_health::{Trouble, watch_one};
 
 /// The APIService of the external metrics API.
 pub const NAME: &str = "v1beta1.external.metrics.k8s.io";

@@ -14,8 +14,8 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 use x509_parser::pem::parse_x509_pem;
 
-use super::ca_check;
 use super::rotation::{Place, Step};
+use super::verification;
 
 /// A day.
 const DAY: SignedDuration = SignedDuration::from_hours(24);
@@ -194,7 +194,7 @@ pub(crate) fn leaf_is_good(bundle: &Bundle, names: &[String], now: Timestamp) ->
     let chain = CertificateDer::from_pem_slice(bundle.cert.as_bytes());
     let chain = chain.map_err(|_| PkiError::NotACertificate("tls.crt"))?;
     let accepted = |name: &String| {
-        ca_check::verify(bundle.signer.cert.as_bytes(), std::slice::from_ref(&chain), name, now).is_ok()
+        verification::verify(bundle.signer.cert.as_bytes(), std::slice::from_ref(&chain), name, now).is_ok()
     };
     Ok(named && names.first().is_none_or(accepted))
 }
@@ -269,7 +269,7 @@ mod tests {
 
     fn accepts(trust: &Bundle, shown: &Bundle, now: Timestamp) -> bool {
         let leaf = CertificateDer::from_pem_slice(shown.cert.as_bytes()).unwrap();
-        ca_check::verify(trust.trust().as_bytes(), &[leaf], "wva.ns.svc", now).is_ok()
+        verification::verify(trust.trust().as_bytes(), &[leaf], "wva.ns.svc", now).is_ok()
     }
 
     #[test]

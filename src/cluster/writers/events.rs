@@ -16,12 +16,12 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use wva_core::VariantId;
 
-use super::config_maps::Found;
-use super::crd::VariantAutoscaling;
 use super::status_writer::FIELD_MANAGER;
-use super::text::shortened;
-use super::trouble::said;
-use super::watch::ClusterReader;
+use crate::cluster::crd::VariantAutoscaling;
+use crate::cluster::text::shortened;
+use crate::cluster::watch::ClusterReader;
+use crate::cluster::watch::config_maps::Found;
+use crate::cluster::watch::watch_health::said;
 
 /// The same event of the same object is told once in this time. Shorter than the hour that the API server keeps an event,
 /// so what lasts is always to be seen.

@@ -9,7 +9,7 @@ use kube::api::Api;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::trouble::{Trouble, watch_one};
+use super::watch_health::{Trouble, watch_one};
 
 /// The namespace of the ConfigMap.
 const NAMESPACE: &str = "kube-system";

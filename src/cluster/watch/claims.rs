@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use wva_core::model::{InvalidVariant, Variant, VariantId};
 
-use super::text::quoted;
-use super::view::VariantObject;
+use crate::cluster::objects::VariantObject;
+use crate::cluster::text::quoted;
 use crate::engine::Claim;
 
 /// Claimants that a message names; the rest are counted. Without a bound, a namespace of 10,000 objects on one workload

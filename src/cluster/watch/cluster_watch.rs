@@ -19,15 +19,16 @@ use tokio_util::sync::CancellationToken;
 use wva_core::model::Variant;
 
 use super::convert::{Target, invalid, stored_status, variant_id};
-use super::crd::{CONTROLLER_INSTANCE_LABEL, VariantAutoscaling};
 use super::inventory::Gpus;
-use super::pods::SeenPod;
-use super::text::plain;
-use super::trouble::{Trouble, backoff, config};
-use super::view::{Key, Observed, OwnedSet, Step, Table, Tables, VariantObject};
-use super::wire::{
+use super::object_store::{Observed, OwnedSet, Step, Table, Tables};
+use super::partial_objects::{
     Guarded, LeanDeployment, LeanNamespace, LeanNode, LeanPod, LeanReplicaSet, controller_uid,
 };
+use super::pods::SeenPod;
+use super::watch_health::{Trouble, backoff, config};
+use crate::cluster::crd::{CONTROLLER_INSTANCE_LABEL, VariantAutoscaling};
+use crate::cluster::objects::{Key, VariantObject};
+use crate::cluster::text::plain;
 use crate::engine::{Cluster, ClusterView};
 
 /// How long changes are gathered before the view is made anew: at most 10 rebuilds a second, and a change is seen long

@@ -9,23 +9,15 @@ use wva_core::snapshot::{Scale, Template};
 use wva_core::units::{Cost, Replicas};
 
 use super::accelerator::short;
-use super::crd::{
-    ACCELERATOR_LABEL, MAX_COST_CHARS, MAX_MODEL_ID_CHARS, MAX_REPLICAS, MAX_TARGET_NAME_CHARS,
+use super::partial_objects::{self, LeanDeployment};
+use super::template::template;
+use crate::cluster::crd::{
+    ACCELERATOR_LABEL, CONDITIONS, MAX_COST_CHARS, MAX_MODEL_ID_CHARS, MAX_REPLICAS, MAX_TARGET_NAME_CHARS,
     ScaleTargetRef, VariantAutoscaling, VariantAutoscalingStatus,
 };
-use super::status::CONDITIONS;
-use super::template::template;
-use super::text::{is_plain, plain, quoted};
-use super::wire::{self, LeanDeployment};
+use crate::cluster::objects::ACCELERATOR_KEYS;
+use crate::cluster::text::{is_plain, plain, quoted};
 
-/// Node labels that name an accelerator, in the order they are looked for.
-pub(crate) const ACCELERATOR_KEYS: [&str; 5] = [
-    "nvidia.com/gpu.product",
-    "amd.com/gpu.product-name",
-    "amd.com/gpu.product",
-    "intel.com/gpu.product",
-    "cloud.google.com/gke-accelerator",
-];
 /// Label of a pod template: which part of a request its pods serve.
 const ROLE_LABEL: &str = "llm-d.ai/role";
 /// Longest text about an object that cannot be decided about: a name of 256 characters, another one, and what to do.
@@ -212,7 +204,7 @@ impl From<&LeanDeployment> for Target {
 }
 
 /// The accelerator that a pod template asks of its node: by node selector, then required, then preferred affinity.
-fn accelerator(template: &wire::Template) -> Option<String> {
+fn accelerator(template: &partial_objects::Template) -> Option<String> {
     let selector = template.spec.node_selector.as_ref();
     let selected = selector.and_then(|labels| ACCELERATOR_KEYS.iter().find_map(|key| labels.get(*key)));
     let affine = || {
@@ -226,7 +218,7 @@ fn accelerator(template: &wire::Template) -> Option<String> {
     selected.or_else(affine).and_then(|name| accelerator_name(name))
 }
 
-fn role(template: &wire::Template) -> Role {
+fn role(template: &partial_objects::Template) -> Role {
     match template.metadata.labels.as_ref().and_then(|labels| labels.get(ROLE_LABEL)).map(String::as_str) {
         Some("prefill") => Role::Prefill,
         Some("decode") => Role::Decode,

@@ -14,8 +14,8 @@ use wva_core::memory::GroupMemory;
 use wva_core::units::Replicas;
 use wva_core::{Decision, GroupId, VariantId};
 
-use super::crd::MAX_REPLICAS;
-use super::text::{plain, shortened};
+use crate::cluster::crd::MAX_REPLICAS;
+use crate::cluster::text::{plain, shortened};
 
 /// The layout of decisions that this build writes; another one is not read. That of memories is the core's own.
 pub(crate) const VERSION: u32 = 1;

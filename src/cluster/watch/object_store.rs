@@ -5,18 +5,15 @@ use std::sync::Arc;
 
 use smol_str::SmolStr;
 use wva_core::by_name::ByName;
-use wva_core::model::{InvalidVariant, Variant, VariantId};
+use wva_core::model::{Variant, VariantId};
 use wva_core::snapshot::{Phase, Replica, VariantState};
 
 use super::claims::{claims, valid};
 use super::convert::{Target, stored_target};
-use super::crd::VariantAutoscalingStatus;
 use super::inventory::{Gpus, Used, in_use, inventory, unlabelled};
 use super::pods::SeenPod;
+use crate::cluster::objects::{Key, Mark, MarkedPod, VariantObject};
 use crate::engine::{ClusterView, Endpoint};
-
-/// Namespace and name.
-pub(crate) type Key = (Box<str>, Box<str>);
 
 /// One step of a watch, with what is kept of the object; `None` for an object of no interest.
 #[derive(Debug)]
@@ -100,19 +97,6 @@ pub(crate) struct OwnedSet {
     pub(crate) owner: Box<str>,
 }
 
-/// What is kept of a `VariantAutoscaling`.
-#[derive(Debug, Clone, PartialEq)]
-pub struct VariantObject {
-    /// Its uid: a status is never written to a namesake that was made later.
-    pub uid: String,
-    /// Its generation.
-    pub generation: i64,
-    /// The variant, or why it cannot be decided about.
-    pub variant: Result<Variant, InvalidVariant>,
-    /// Its status as stored; `None` when the object cannot be read.
-    pub status: Option<VariantAutoscalingStatus>,
-}
-
 /// Pods by the uid of their target.
 type Owned<'a> = HashMap<&'a str, Vec<(&'a Key, &'a SeenPod)>>;
 
@@ -141,7 +125,7 @@ pub struct Observed {
     /// The objects behind it, for the status writer.
     pub objects: BTreeMap<VariantId, Arc<VariantObject>>,
     /// The pods of variants, where somebody writes to them.
-    pub pods: BTreeMap<VariantId, Vec<super::deletion_cost::MarkedPod>>,
+    pub pods: BTreeMap<VariantId, Vec<MarkedPod>>,
 }
 
 impl Tables {
@@ -175,7 +159,7 @@ impl Tables {
             let target = self.deployments.get(&variant.id.namespace, &variant.target.name);
             let owned = target.and_then(|target| pods.get(&*target.uid)).map_or(&[][..], Vec::as_slice);
             view.endpoints.extend(owned.iter().filter_map(|(key, pod)| endpoint(key, pod)));
-            marked.extend(super::deletion_cost::marked_pods(&variant.id, owned));
+            marked.extend(marked_pods(&variant.id, owned));
             view.variants.push(state(variant, object, target, owned));
         }
         Observed { view: Arc::new(view), objects, pods: marked }
@@ -213,6 +197,17 @@ impl Tables {
         }
         (pods, strangers)
     }
+}
+
+/// Those of a variant's pods whose annotation is written; one that is on its way out has been chosen.
+fn marked_pods(id: &VariantId, pods: &[(&Key, &SeenPod)]) -> Option<(VariantId, Vec<MarkedPod>)> {
+    let staying = pods.iter().filter(|(_, pod)| pod.phase != Phase::Terminating);
+    let marked = staying.filter_map(|(key, pod)| {
+        let mark = Mark::clone(pod.mark.as_ref()?);
+        Some(MarkedPod { pod: (&*key.1).into(), mark })
+    });
+    let marked: Vec<_> = marked.collect();
+    (!marked.is_empty()).then(|| (id.clone(), marked))
 }
 
 fn state(

@@ -18,10 +18,10 @@ use tokio::time::{Instant, interval, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::apiservice::{ApiServices, Settings, ca_bundle, unverified};
-use super::ca_check;
-use super::events::{Events, News};
-use super::pki::Bundle;
-use super::trouble::said;
+use super::bundle::Bundle;
+use super::verification;
+use crate::cluster::watch::watch_health::said;
+use crate::cluster::writers::events::{Events, News};
 use crate::engine::Clock;
 
 /// The field manager of the bundles.
@@ -177,7 +177,7 @@ impl CaBundle {
     /// What the API server says about our leaf by the bundle that the object carries.
     fn refusal(&self, carried: &[u8], ours: &Bundle) -> Option<String> {
         let leaf = CertificateDer::from_pem_slice(ours.cert.as_bytes()).ok()?;
-        let verified = ca_check::verify(carried, &[leaf], &self.settings.server_name(), self.clock.now());
+        let verified = verification::verify(carried, &[leaf], &self.settings.server_name(), self.clock.now());
         verified.err().map(|refusal| refusal.words)
     }
 }

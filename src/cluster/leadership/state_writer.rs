@@ -16,8 +16,8 @@ use wva_core::memory::Memory;
 use wva_core::units::Replicas;
 use wva_core::{Decision, VariantId};
 
-use super::shards::{Cut, Encoded, Kept, SHARDS_MAX, Shard, encode, shard_of};
-use super::state::{Kind, StateError, StateStore};
+use super::state_encoding::{Cut, Encoded, Kept, SHARDS_MAX, Shard, encode, shard_of};
+use super::state_store::{Kind, StateError, StateStore};
 use super::state_watch::{Existence, existence};
 use crate::engine::{Holder, Leadership, Origin, Published};
 use crate::telemetry::StateMetrics;

@@ -9,8 +9,8 @@ use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{Event, watcher};
 use tokio::time::Instant;
 
-use super::state::StateStore;
-use super::trouble::{Trouble, backoff, config};
+use super::state_store::StateStore;
+use crate::cluster::watch::watch_health::{Trouble, backoff, config};
 
 /// What the API server says about which objects exist.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -7,9 +7,9 @@ use jiff::Timestamp;
 use smol_str::SmolStr;
 
 use super::accelerator::short;
-use super::convert::ACCELERATOR_KEYS;
+use super::partial_objects::{LeanContainer, LeanNode, LeanPod};
 use super::template::{GPU_RESOURCES, asked, gpus};
-use super::wire::{LeanContainer, LeanNode, LeanPod};
+use crate::cluster::objects::ACCELERATOR_KEYS;
 use crate::engine::UnlabelledNode;
 
 /// The GPUs of one node.

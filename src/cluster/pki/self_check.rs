@@ -22,10 +22,10 @@ use tokio::time::{Instant, interval, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::apiservice::{ApiServices, NAMES, Settings, ca_bundle, unverified};
-use super::ca_check::{self, Fault, Refusal};
-use super::events::{Events, News};
-use super::pki::Bundle;
-use super::trouble::said;
+use super::bundle::Bundle;
+use super::verification::{self, Fault, Refusal};
+use crate::cluster::watch::watch_health::said;
+use crate::cluster::writers::events::{Events, News};
 use crate::engine::Clock;
 
 /// The type of the condition.
@@ -173,7 +173,7 @@ impl SelfCheck {
         if ours.is_empty() {
             return None;
         }
-        let shown = ca_check::shown(self.parts.address, &settings.server_name()).await;
+        let shown = verification::shown(self.parts.address, &settings.server_name()).await;
         let mut again = None;
         for (name, object) in ours {
             let verdict = self.verify(object, &shown).await;
@@ -210,11 +210,12 @@ impl SelfCheck {
         };
         let (server, now) = (self.parts.settings.server_name(), self.parts.clock.now());
         let verified = match ca_bundle(object) {
-            Some(bundle) => Ok(ca_check::verify(bundle, chain, &server, now)),
+            Some(bundle) => Ok(verification::verify(bundle, chain, &server, now)),
             None => {
                 let chain = chain.clone();
                 // Reads files.
-                tokio::task::spawn_blocking(move || ca_check::verify_by_system(&chain, &server, now)).await
+                tokio::task::spawn_blocking(move || verification::verify_by_system(&chain, &server, now))
+                    .await
             }
         };
         judged(verified)

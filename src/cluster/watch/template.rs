@@ -4,7 +4,7 @@ use wva_core::analyze::saturation_token::EngineParameters;
 use wva_core::analyze::saturation_token::parameters::{Container, Engine};
 use wva_core::snapshot::Template;
 
-use super::wire::{Quantities, Resources, TemplateContainer, TemplateSpec};
+use super::partial_objects::{Quantities, Resources, TemplateContainer, TemplateSpec};
 
 /// Resources that are GPUs.
 pub(crate) const GPU_RESOURCES: [&str; 3] = ["nvidia.com/gpu", "amd.com/gpu", "intel.com/gpu"];

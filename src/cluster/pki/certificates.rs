@@ -17,9 +17,9 @@ use tokio::time::{Instant, interval, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::apiservice::{self, ApiServices};
-use super::pki::{self, Authority, Bundle, Lasts, PkiError};
+use super::bundle::{self, Authority, Bundle, Lasts, PkiError};
 use super::rotation::{Facts, Place, Step, due};
-use super::trouble::{Told, Trouble, said, watch_one};
+use crate::cluster::watch::watch_health::{Told, Trouble, said, watch_one};
 use crate::engine::Clock;
 
 /// The Secret's name unless configured.
@@ -99,7 +99,7 @@ pub fn instance_name(namespace: &str) -> String {
 /// # Errors
 /// When none can be made.
 pub fn self_signed(names: &[String], now: Timestamp) -> Result<(String, String), PkiError> {
-    let made = pki::make(names, now)?;
+    let made = bundle::make(names, now)?;
     Ok((made.cert.clone() + &made.trust(), made.key))
 }
 
@@ -252,7 +252,7 @@ impl Certificates {
     /// When a renewal that was put off is due: somebody replaced our leaf by one that we would renew.
     fn renewal_at(&self, sight: &Sight) -> Option<Instant> {
         let (at, _) = self.renewed.as_ref().filter(|(_, cert)| *cert != sight.bundle.cert)?;
-        let good = pki::leaf_is_good(&sight.bundle, &self.settings.names(), self.clock.now());
+        let good = bundle::leaf_is_good(&sight.bundle, &self.settings.names(), self.clock.now());
         (!good.unwrap_or(true)).then_some(*at + RENEW_EVERY)
     }
 
@@ -322,13 +322,13 @@ impl Certificates {
 
     fn due(&self, bundle: &Bundle, secret: &Secret, sight: Option<&Sight>) -> Result<Option<Step>, PkiError> {
         let now = self.clock.now();
-        let lasts = pki::lasts(bundle, now)?;
+        let lasts = bundle::lasts(bundle, now)?;
         // Only what was seen of these very CAs counts.
         let sight = sight.filter(|sight| sight.trust == bundle.trust());
         let facts = Facts {
             over: lasts == Lasts::Over,
             wanted: lasts == Lasts::ToBeReplaced || asked(secret).is_some(),
-            leaf_good: pki::leaf_is_good(bundle, &self.settings.names(), now)? || self.renewed_lately(),
+            leaf_good: bundle::leaf_is_good(bundle, &self.settings.names(), now)? || self.renewed_lately(),
             seen_for: sight.map_or(Duration::ZERO, |sight| sight.since.elapsed()),
             carried_for: sight.and_then(|sight| sight.carried).map(|since| since.elapsed()),
         };
@@ -341,8 +341,8 @@ impl Certificates {
 
     fn after(&self, step: Step, bundle: &Bundle) -> Result<Bundle, CertificateError> {
         // Instances of before a renaming and of after it live together for a while, and show the same leaf.
-        let names = pki::names_with(&self.settings.names(), bundle);
-        let after = pki::after(step, bundle, &names, self.clock.now());
+        let names = bundle::names_with(&self.settings.names(), bundle);
+        let after = bundle::after(step, bundle, &names, self.clock.now());
         after.map_err(|error| self.unusable(error))
     }
 
@@ -351,7 +351,7 @@ impl Certificates {
         match sight {
             Some(sight) if sight.bundle.place() == Place::Steady => self.after(Step::Announce, &sight.bundle),
             Some(sight) => Ok(sight.bundle.clone()),
-            None => pki::make(&self.settings.names(), self.clock.now()).map_err(|e| self.unusable(e)),
+            None => bundle::make(&self.settings.names(), self.clock.now()).map_err(|e| self.unusable(e)),
         }
     }
 
@@ -393,10 +393,10 @@ impl Certificates {
             let text = bytes.and_then(|bytes| String::from_utf8(bytes.0.clone()).ok());
             text.ok_or_else(|| self.unusable(PkiError::Missing(key)))
         };
-        let mut trusted = pki::split(&text(CA_CERT)?).into_iter();
+        let mut trusted = bundle::split(&text(CA_CERT)?).into_iter();
         let cert = trusted.next().ok_or_else(|| self.unusable(PkiError::NotACertificate(CA_CERT)))?;
         // A half of it alone is of no use: without its key a CA is one that signs nothing any more.
-        let next = text(NEXT_CERT).ok().and_then(|cert| pki::split(&cert).into_iter().next());
+        let next = text(NEXT_CERT).ok().and_then(|cert| bundle::split(&cert).into_iter().next());
         let next = next.zip(text(NEXT_KEY).ok()).map(|(cert, key)| Authority { cert, key });
         let old = trusted.filter(|cert| next.as_ref().is_none_or(|next| next.cert != *cert)).collect();
         let signer = Authority { cert, key: text(CA_KEY)? };

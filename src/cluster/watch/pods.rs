@@ -6,9 +6,9 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use wva_core::snapshot::Phase;
 
-use super::deletion_cost::{ANNOTATION, Mark};
 use super::inventory::Used;
-use super::wire::{LeanPod, PodCondition, controller_uid};
+use super::partial_objects::{LeanPod, PodCondition, controller_uid};
+use crate::cluster::objects::{DELETION_COST_ANNOTATION, Mark};
 
 /// Annotation of a pod: the port of its metrics.
 const PORT_ANNOTATION: &str = "prometheus.io/port";
@@ -54,7 +54,7 @@ impl SeenPod {
 
     /// With what it takes to write its annotation. What is no number counts as none, as it does for a ReplicaSet.
     pub(crate) fn marked(self, metadata: &ObjectMeta) -> Self {
-        let annotation = metadata.annotations.as_ref().and_then(|all| all.get(ANNOTATION));
+        let annotation = metadata.annotations.as_ref().and_then(|all| all.get(DELETION_COST_ANNOTATION));
         let cost = annotation.and_then(|text| text.parse().ok());
         let uid = metadata.uid.as_deref().unwrap_or_default().into();
         Self { mark: Some(Box::new(Mark { uid, cost })), ..self }
@@ -166,7 +166,9 @@ mod tests {
     #[test]
     fn a_pod_is_marked_with_its_uid_and_its_cost_and_what_is_no_number_is_none() {
         let mark = |text: &str| {
-            let pod = pod(json!({ "metadata.annotations": { ANNOTATION: text }, "metadata.uid": "p-1" }));
+            let pod = pod(
+                json!({ "metadata.annotations": { DELETION_COST_ANNOTATION: text }, "metadata.uid": "p-1" }),
+            );
             let mark = *SeenPod::of(&pod).unwrap().marked(&pod.metadata).mark.unwrap();
             (mark.uid.to_string(), mark.cost)
         };

@@ -1,0 +1,11 @@
+//! Who decides, and what the next leader starts from: the Lease and the state objects.
+
+pub mod lease;
+mod state_encoding;
+mod state_store;
+mod state_watch;
+mod state_writer;
+
+pub use lease::Election;
+pub use state_store::{StateError, StateStore, object_names};
+pub use state_writer::StateWriter;

@@ -1,0 +1,54 @@
+//! What several rooms need of Kubernetes objects: keys, labels, annotations, and what is kept of a `VariantAutoscaling`.
+
+use std::sync::Arc;
+
+use smol_str::SmolStr;
+use wva_core::model::{InvalidVariant, Variant};
+
+use super::crd::VariantAutoscalingStatus;
+
+/// Namespace and name.
+pub(crate) type Key = (Box<str>, Box<str>);
+
+/// Node labels that name an accelerator, in the order they are looked for.
+pub(crate) const ACCELERATOR_KEYS: [&str; 5] = [
+    "nvidia.com/gpu.product",
+    "amd.com/gpu.product-name",
+    "amd.com/gpu.product",
+    "intel.com/gpu.product",
+    "cloud.google.com/gke-accelerator",
+];
+
+/// Annotation of a pod that a ReplicaSet reads when it shrinks: the lowest cost goes first. A pod without it has cost 0.
+pub(crate) const DELETION_COST_ANNOTATION: &str = "controller.kubernetes.io/pod-deletion-cost";
+
+/// What is kept of a `VariantAutoscaling`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct VariantObject {
+    /// Its uid: a status is never written to a later object of the same name.
+    pub uid: String,
+    /// Its generation.
+    pub generation: i64,
+    /// The variant, or why its spec is invalid.
+    pub variant: Result<Variant, InvalidVariant>,
+    /// Its status as stored; `None` when the object cannot be parsed.
+    pub status: Option<VariantAutoscalingStatus>,
+}
+
+/// A pod of a variant, with what it takes to write its deletion cost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MarkedPod {
+    /// Its name.
+    pub pod: SmolStr,
+    /// Its annotation as stored.
+    pub mark: Mark,
+}
+
+/// What is kept of a pod so that its deletion cost can be written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mark {
+    /// Its uid: nothing is written to a later pod of the same name, and nothing is created.
+    pub uid: Arc<str>,
+    /// The deletion cost it has, if any.
+    pub cost: Option<i32>,
+}

@@ -1,0 +1,11 @@
+//! What is written about variants and their pods: statuses, events, deletion costs.
+
+pub mod deletion_cost;
+pub(crate) mod events;
+pub mod signal_gap;
+mod status;
+mod status_writer;
+
+pub use deletion_cost::DeletionCostWriter;
+pub use events::{EventWriter, Events};
+pub use status_writer::StatusWriter;
