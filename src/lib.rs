@@ -6,6 +6,7 @@
 //! - [`collect`]: input edge, metrics of model servers become samples
 //! - [`cluster`]: input and output edge, Kubernetes
 //! - [`engine`]: one evaluation (collect, assemble, decide, check, publish) and the board every output reads
+//! - [`policy`]: ConfigMaps followed while the program runs; the engine gets the policy that they make
 //! - [`record`]: evaluations kept, read back and decided again
 //! - [`simulate`]: scenario files and traces for the closed-loop simulator of the core, and many runs of it
 //! - [`serve`]: output edges, the metrics API on TLS
@@ -21,6 +22,7 @@ pub mod cmd;
 pub mod collect;
 pub mod config;
 pub mod engine;
+pub mod policy;
 pub mod record;
 pub mod serve;
 pub mod simulate;

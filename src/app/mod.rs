@@ -2,7 +2,6 @@
 
 mod adapters;
 mod client;
-mod policy;
 mod recording;
 mod self_signed;
 mod serve;

@@ -15,7 +15,6 @@ use tracing::{error, info, warn};
 
 use super::adapters::{ClusterReviewer, shared_pki};
 use super::client::client;
-use super::policy::{self, PolicyKeeper};
 use super::recording::recorder;
 use super::self_signed;
 use super::sources::source;
@@ -36,6 +35,7 @@ use crate::config::{Config, ignored_environment};
 use crate::engine::{
     Board, Clock, Engine, Leadership, Parts, ReadSettings, Reader, Restored, SystemClock, run,
 };
+use crate::policy::{self, PolicyKeeper};
 use crate::serve::auth::TrustData;
 use crate::serve::tls::{RECHECK, Serving, SharedPki};
 use crate::serve::{AppState, Ports, Server, Settings};

@@ -9,11 +9,11 @@ mod http;
 mod merge;
 mod page;
 mod prometheus;
+mod round_robin;
 mod scrape;
 mod series;
 mod signals;
 mod token;
-mod turns;
 
 use std::time::Duration;
 

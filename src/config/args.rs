@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use jiff::SignedDuration;
 
-use super::maps::ConfigMapArgs;
+use super::config_map_args::ConfigMapArgs;
 use super::record_args::RecordArgs;
 
 /// What upstream's manifests mean by leaving `POD_NAMESPACE` out.

@@ -1,9 +1,9 @@
 //! Flags, environment and files become one validated [`Config`]. The only reader of the environment.
 
 mod args;
+mod config_map_args;
 mod legacy;
-mod maps;
-pub mod models;
+pub mod policy_config;
 mod policy_file;
 mod record_args;
 mod resolve;

@@ -12,7 +12,7 @@ use wva_core::units::Seconds;
 use super::args::{
     DEFAULT_LEASE, DEFAULT_NAMESPACE, DEFAULT_SERVICE, ServeArgs, ServingArgs, SourceArgs, SourceKind,
 };
-use super::models::Names;
+use super::policy_config::Names;
 use super::record_args::RecordArgs;
 
 /// The lease lasts this long without renewal (the values every Kubernetes controller uses: 15 s, 10 s, 2 s).
@@ -358,7 +358,7 @@ fn hostname() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::models::Kind;
+    use crate::config::policy_config::Kind;
     use clap::Parser;
 
     #[derive(Parser)]

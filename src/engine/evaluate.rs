@@ -18,7 +18,7 @@ use super::assemble::{Assembled, assemble};
 use super::board::{Board, Origin, Published};
 use super::breaks::Breaks;
 use super::changes::log_changes;
-use super::duty::Duty;
+use super::duty_cycle::DutyCycle;
 use super::leadership::{Leadership, Term};
 use super::overdue::{Abandoned, Current};
 use super::ports::{Clock, Cluster, ClusterView, Collected, MetricSource, Scope, SourceError};
@@ -66,7 +66,7 @@ pub struct Engine {
     /// What is wrong with the source, as last logged.
     trouble: Mutex<Option<String>>,
     breaks: Breaks,
-    duty: Duty,
+    duty: DutyCycle,
     /// Who keeps evaluations, if anybody does.
     recorder: Option<Arc<dyn Recorder>>,
     /// Whether anybody wants to know which pods go first.
@@ -120,7 +120,7 @@ impl Engine {
             decision_timeout: DECISION_TIMEOUT,
             trouble: Mutex::default(),
             breaks: Breaks::default(),
-            duty: Duty::default(),
+            duty: DutyCycle::default(),
             recorder: None,
             names_victims: false,
             observer: None,
@@ -222,7 +222,7 @@ impl Engine {
     }
 
     /// When evaluations may start.
-    pub(super) fn duty(&self) -> &Duty {
+    pub(super) fn duty(&self) -> &DutyCycle {
         &self.duty
     }
 

@@ -5,7 +5,7 @@ mod assemble;
 mod board;
 mod breaks;
 mod changes;
-mod duty;
+mod duty_cycle;
 mod evaluate;
 mod leadership;
 mod overdue;

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tokio::runtime::{Builder, Runtime};
 use tower::service_fn;
 use wva::cluster::StateStore;
-use wva::config::models::{Kind, Maps, Models, Names};
+use wva::config::policy_config::{Kind, Maps, Names, PolicyLoader};
 use wva::engine::{SystemClock, adopt};
 use wva::record::{Lines, Replay, decided};
 use wva_core::decision::Verdict;
@@ -178,7 +178,7 @@ fn no_text_in_a_configmap_ends_the_program_or_makes_a_policy_that_the_core_refus
             maps.insert((namespace.to_owned(), Kind::ALL[kind]), Ok(entries.clone()));
         }
         let (policy, problems) =
-            Models::new(Policy::default(), names.clone(), "home".into()).take(&maps, &namespaces);
+            PolicyLoader::new(Policy::default(), names.clone(), "home".into()).take(&maps, &namespaces);
         prop_assert!(policy.validated().is_ok());
         for problem in problems.iter().map(ToString::to_string) {
             prop_assert!(problem.len() < 4000 && !problem.chars().any(char::is_control), "{problem}");

@@ -16,6 +16,11 @@ const ROOMS: &[(&str, &[&str], &[&str])] = &[
     ("engine", &["telemetry"], &["kube", "k8s_openapi", "axum", "hyper", "reqwest", "prometheus_http_query"]),
     ("collect", &["engine", "telemetry"], &["kube", "k8s_openapi", "axum"]),
     ("cluster", &["engine", "telemetry"], &["axum", "reqwest", "prometheus_http_query"]),
+    (
+        "policy",
+        &["cluster", "config", "engine", "telemetry"],
+        &["kube", "k8s_openapi", "axum", "hyper", "reqwest", "prometheus_http_query"],
+    ),
     ("record", &["engine"], &["kube", "k8s_openapi", "axum", "reqwest"]),
     ("serve", &["engine", "record", "telemetry"], &["kube", "prometheus_http_query"]),
     ("simulate", &["config", "record"], &["kube", "k8s_openapi", "axum", "hyper", "reqwest", "tokio"]),

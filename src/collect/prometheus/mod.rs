@@ -6,7 +6,7 @@
 //! series there are is counted once a minute.
 
 mod answer;
-mod bad;
+mod bad_samples;
 mod client;
 mod collectors;
 #[cfg(test)]

@@ -12,7 +12,7 @@ use tracing::{Instrument as _, info_span};
 
 use super::PrometheusSettings;
 use super::answer::Element;
-use super::bad::{Bad, Counted};
+use super::bad_samples::{Bad, Counted};
 use super::client::{QueryClient, QueryError, Remarks, Terms};
 use super::collectors::Collectors;
 use super::labels::{Known, Shared, Unused};
@@ -21,8 +21,8 @@ use super::preflight::Preflight;
 use super::window::{Heavy, Window};
 use crate::collect::bounds::{Dropped, Holder, Room, Told};
 use crate::collect::merge::{self, RawSeries};
+use crate::collect::round_robin::RoundRobin;
 use crate::collect::signals;
-use crate::collect::turns::Turns;
 use crate::engine::{Collected, Gap, MetricSource, Scope, SourceError};
 
 /// How long the query stays split after the backend refused it for size: limits are raised by people, in minutes.
@@ -57,7 +57,7 @@ pub struct PrometheusSource {
     /// The last whole count.
     counts: Mutex<Option<Counts>>,
     /// The namespaces, while split.
-    turns: Mutex<Turns<String>>,
+    turns: Mutex<RoundRobin<String>>,
     counted: Mutex<Counted>,
     told: Told,
     preflight: Preflight,

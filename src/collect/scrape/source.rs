@@ -19,7 +19,7 @@ use super::text;
 use super::window::Window;
 use crate::collect::bounds::Told;
 use crate::collect::merge;
-use crate::collect::turns::Turns;
+use crate::collect::round_robin::RoundRobin;
 use crate::engine::{Clock, Collected, Endpoint, Gap, MetricSource, Scope, SourceError};
 
 /// Reads signals from the serving pods themselves.
@@ -32,7 +32,7 @@ pub struct ScrapeSource {
     memory: Mutex<BTreeMap<Endpoint, Window>>,
     told: Told,
     /// One round at a time, so that no pod is read twice at once.
-    round: tokio::sync::Mutex<Turns<Endpoint>>,
+    round: tokio::sync::Mutex<RoundRobin<Endpoint>>,
 }
 
 /// What one pod's answer was worth.
@@ -189,7 +189,7 @@ impl ScrapeSource {
 
 /// In which order pods are read: who was silent last goes last, and of the others every namespace in turn, so that no
 /// namespace of pods that hang stands before all others.
-fn in_turn<'a>(endpoints: BTreeSet<&'a Endpoint>, turns: &Turns<Endpoint>) -> Vec<&'a Endpoint> {
+fn in_turn<'a>(endpoints: BTreeSet<&'a Endpoint>, turns: &RoundRobin<Endpoint>) -> Vec<&'a Endpoint> {
     let mut places: BTreeMap<&str, usize> = BTreeMap::new();
     let mut order = Vec::new();
     for endpoint in endpoints {

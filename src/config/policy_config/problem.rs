@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use super::fields::Said;
-use super::keep::DEFAULT;
+use super::last_good::DEFAULT;
 use super::node::short;
 
 /// Problems told at a time: whoever may write one ConfigMap may write very many wrong entries, and has no more of these

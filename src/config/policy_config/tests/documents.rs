@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::{HOME, made, told};
-use crate::config::models::Kind;
+use crate::config::policy_config::Kind;
 
 const PAGE: &str = include_str!("../../../../docs/configuration.md");
 const EXAMPLE: &str = include_str!("../../../../manifests/samples/configmaps.yaml");

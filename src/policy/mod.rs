@@ -12,7 +12,7 @@ use tracing::{info, warn};
 use crate::cluster::watch::config_maps::{ConfigMaps, Settings};
 use crate::cluster::{ClusterReader, ConfigMapReader, Events};
 use crate::config::Config;
-use crate::config::models::{Maps, Models, Names, Problem, Problems, changes};
+use crate::config::policy_config::{Maps, Names, PolicyLoader, Problem, Problems, changes};
 use crate::engine::{Engine, Leadership};
 use crate::telemetry::ConfigMetrics;
 
@@ -26,21 +26,21 @@ const TOLD: usize = 20;
 const AGAIN: Duration = Duration::from_secs(1800);
 
 /// What the policy is made from, and who is told.
-pub(super) struct Parts {
-    pub(super) maps: ConfigMapReader,
-    pub(super) cluster: ClusterReader,
-    pub(super) engine: Arc<Engine>,
-    pub(super) events: Events,
-    pub(super) leadership: watch::Receiver<Leadership>,
-    pub(super) metrics: ConfigMetrics,
+pub(crate) struct Parts {
+    pub(crate) maps: ConfigMapReader,
+    pub(crate) cluster: ClusterReader,
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) events: Events,
+    pub(crate) leadership: watch::Receiver<Leadership>,
+    pub(crate) metrics: ConfigMetrics,
     /// Told whether a limit is what the nodes have.
-    pub(super) inventory: watch::Sender<bool>,
+    pub(crate) inventory: watch::Sender<bool>,
     /// Told once the engine has the policy to start with.
-    pub(super) ready: watch::Sender<bool>,
+    pub(crate) ready: watch::Sender<bool>,
 }
 
 /// What to watch for `config`.
-pub(super) fn settings(config: &Config) -> Settings {
+pub(crate) fn settings(config: &Config) -> Settings {
     let names = |local: bool| {
         let of = config.config_maps.iter().filter(|(kind, _)| kind.may_be_local() == local);
         of.map(|(_, name)| name.clone()).collect()
@@ -54,9 +54,9 @@ pub(super) fn settings(config: &Config) -> Settings {
 }
 
 /// Keeps the engine's policy.
-pub(super) struct PolicyKeeper {
+pub(crate) struct PolicyKeeper {
     parts: Parts,
-    models: Models,
+    models: PolicyLoader,
     names: Names,
     home: String,
     namespaces: BTreeSet<String>,
@@ -66,14 +66,14 @@ pub(super) struct PolicyKeeper {
 }
 
 impl PolicyKeeper {
-    pub(super) fn new(parts: Parts, config: &Config) -> Self {
+    pub(crate) fn new(parts: Parts, config: &Config) -> Self {
         let (names, home) = (config.config_maps.clone(), config.namespace.clone());
-        let models = Models::new(config.policy.clone(), names.clone(), home.clone());
+        let models = PolicyLoader::new(config.policy.clone(), names.clone(), home.clone());
         let (seen, told) = (Arc::default(), Problems::default());
         Self { parts, models, names, home, namespaces: BTreeSet::new(), seen, told }
     }
 
-    pub(super) async fn run(mut self, stop: CancellationToken) {
+    pub(crate) async fn run(mut self, stop: CancellationToken) {
         stop.run_until_cancelled(self.follow()).await;
         stop.cancelled().await;
     }

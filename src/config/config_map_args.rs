@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::models::{Kind, Names};
+use super::policy_config::{Kind, Names};
 use super::resolve::ConfigError;
 
 /// What upstream calls them; the last two are those of its older releases.

@@ -10,7 +10,7 @@ pub(super) const DEFAULT: &str = "default";
 
 /// The entries of one ConfigMap, by key.
 #[derive(Debug, Clone)]
-pub(super) struct Kept<E>(BTreeMap<String, One<E>>);
+pub(super) struct LastGood<E>(BTreeMap<String, One<E>>);
 
 #[derive(Debug, Clone)]
 struct One<E> {
@@ -22,13 +22,13 @@ struct One<E> {
     said: Said,
 }
 
-impl<E> Default for Kept<E> {
+impl<E> Default for LastGood<E> {
     fn default() -> Self {
         Self(BTreeMap::new())
     }
 }
 
-impl<E> Kept<E> {
+impl<E> LastGood<E> {
     /// The entries as they are now. An unreadable one keeps what it said before, one that is gone is forgotten.
     pub(super) fn take(
         &mut self,

@@ -5,10 +5,10 @@ mod analyzers;
 mod changes;
 mod classes;
 mod fields;
-mod keep;
+mod last_good;
 mod limits;
+mod model_key;
 mod node;
-mod place;
 mod problem;
 mod queueing;
 mod rate;
@@ -29,9 +29,9 @@ use wva_core::model::{ServiceClass, UnitCost};
 
 use analyzers::Choice;
 use fields::{Fields, Said};
-use keep::{DEFAULT, Kept, parse};
+use last_good::{DEFAULT, LastGood, parse};
 use limits::Limits;
-use place::Place;
+use model_key::ModelKey;
 use problem::At;
 use scope::{Layer, Layers};
 
@@ -80,30 +80,30 @@ pub type Map = Result<Arc<BTreeMap<String, String>>, String>;
 pub type Maps = BTreeMap<(String, Kind), Map>;
 
 /// What the ConfigMaps say now, with what they said when they were last right.
-pub struct Models {
+pub struct PolicyLoader {
     /// What counts where no ConfigMap says anything.
     base: Policy,
     names: Names,
     /// The namespace whose ConfigMaps count for all others.
     home: String,
     rooms: BTreeMap<String, Room>,
-    classes: Kept<ServiceClass>,
-    accelerators: Kept<UnitCost>,
+    classes: LastGood<ServiceClass>,
+    accelerators: LastGood<UnitCost>,
 }
 
 /// The ConfigMaps of one namespace.
 #[derive(Default)]
 struct Room {
-    saturation: Kept<saturation::Entry>,
-    zero: Kept<zero::Entry>,
-    queueing: Kept<queueing::Entry>,
+    saturation: LastGood<saturation::Entry>,
+    zero: LastGood<zero::Entry>,
+    queueing: LastGood<queueing::Entry>,
 }
 
-impl Models {
+impl PolicyLoader {
     /// Nothing is known yet. `base` is what the command line says, `home` the release's namespace.
     #[must_use]
     pub fn new(base: Policy, names: Names, home: String) -> Self {
-        let (classes, accelerators) = (Kept::default(), Kept::default());
+        let (classes, accelerators) = (LastGood::default(), LastGood::default());
         Self { base, names, home, rooms: BTreeMap::new(), classes, accelerators }
     }
 
@@ -173,8 +173,8 @@ impl Models {
         &'a self,
         kind: Kind,
         namespace: &'a str,
-        own: &'a Kept<E>,
-        home: &'a Kept<E>,
+        own: &'a LastGood<E>,
+        home: &'a LastGood<E>,
     ) -> Layer<'a, E> {
         let (namespace, kept) = if own.is_empty() { (self.home.as_str(), home) } else { (namespace, own) };
         Layer { at: At { namespace, config_map: name(&self.names, kind) }, kept }
@@ -217,25 +217,30 @@ struct Reading<'a> {
 impl Reading<'_> {
     fn room(mut self, room: &mut Room, local: Option<&str>) {
         self.read(Kind::Saturation, &mut room.saturation, |fields, key| {
-            Some(saturation::Entry::read(fields, Place { key, namespace: local }))
+            Some(saturation::Entry::read(fields, ModelKey { key, namespace: local }))
         });
         self.read(Kind::QueueingModel, &mut room.queueing, |fields, key| {
-            Some(queueing::Entry::read(fields, Place { key, namespace: local }))
+            Some(queueing::Entry::read(fields, ModelKey { key, namespace: local }))
         });
         self.read(Kind::ScaleToZero, &mut room.zero, |fields, key| Some(zero::Entry::read(fields, key)));
     }
 
-    fn shared(mut self, classes: &mut Kept<ServiceClass>, accelerators: &mut Kept<UnitCost>) {
+    fn shared(mut self, classes: &mut LastGood<ServiceClass>, accelerators: &mut LastGood<UnitCost>) {
         self.read(Kind::ServiceClasses, classes, |fields, _| Some(classes::class(fields)));
         self.read(Kind::AcceleratorCosts, accelerators, |fields, _| classes::accelerator(fields));
     }
 
-    fn read<E>(&mut self, kind: Kind, kept: &mut Kept<E>, read: impl Fn(&mut Fields<'_>, &str) -> Option<E>) {
+    fn read<E>(
+        &mut self,
+        kind: Kind,
+        kept: &mut LastGood<E>,
+        read: impl Fn(&mut Fields<'_>, &str) -> Option<E>,
+    ) {
         let at = At { namespace: self.namespace, config_map: name(self.names, kind) };
         match self.maps.get(&(self.namespace.to_owned(), kind)) {
             Some(Err(why)) => return self.problems.whole_map(at, why),
             Some(Ok(entries)) => kept.take(entries, |key, text| parse(text, |fields| read(fields, key))),
-            None => *kept = Kept::default(),
+            None => *kept = LastGood::default(),
         }
         self.problems.texts(at, kept.said());
     }

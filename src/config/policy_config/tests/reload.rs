@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{HOME, made, map, maps, models, told};
-use crate::config::models::{Kind, Map, Maps, changes};
+use crate::config::policy_config::{Kind, Map, Maps, changes};
 
 fn with_default(text: &str) -> Maps {
     maps(&[(

@@ -4,18 +4,18 @@
 use wva_core::GroupId;
 
 use super::fields::Fields;
-use super::keep::DEFAULT;
+use super::last_good::DEFAULT;
 
 /// Where an entry is.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Place<'a> {
+pub(super) struct ModelKey<'a> {
     /// Its key.
     pub(super) key: &'a str,
     /// The namespace it is in, when it may be about no other.
     pub(super) namespace: Option<&'a str>,
 }
 
-impl Place<'_> {
+impl ModelKey<'_> {
     /// The model of the entry; `None` for the default. An entry of a model that cannot be told is refused.
     pub(super) fn group(self, fields: &mut Fields<'_>) -> Option<GroupId> {
         let (model, namespace) = (fields.text("model_id"), fields.text("namespace"));

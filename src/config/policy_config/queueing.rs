@@ -4,7 +4,7 @@ use wva_core::GroupId;
 use wva_core::model::{LatencyTargets, QueueingPolicy};
 
 use super::fields::{Fields, Range};
-use super::place::Place;
+use super::model_key::ModelKey;
 
 /// A latency, in milliseconds: up to an hour.
 pub(super) const LATENCY: Range =
@@ -21,7 +21,7 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    pub(super) fn read(fields: &mut Fields<'_>, place: Place<'_>) -> Self {
+    pub(super) fn read(fields: &mut Fields<'_>, place: ModelKey<'_>) -> Self {
         let group = place.group(fields);
         let more_than_1 = Range::above(1.0 + f64::EPSILON, 1000.0, "above 1 and at most 1000");
         let multiplier = fields.number("sloMultiplier", more_than_1);

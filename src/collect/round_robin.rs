@@ -5,19 +5,19 @@ use std::collections::BTreeMap;
 
 /// Remembers who was asked and said nothing.
 #[derive(Debug)]
-pub(super) struct Turns<K> {
+pub(super) struct RoundRobin<K> {
     round: u64,
     /// The round in which each was asked last, in vain. Bounded by what is in scope.
     silent: BTreeMap<K, u64>,
 }
 
-impl<K> Default for Turns<K> {
+impl<K> Default for RoundRobin<K> {
     fn default() -> Self {
         Self { round: 0, silent: BTreeMap::new() }
     }
 }
 
-impl<K: Ord> Turns<K> {
+impl<K: Ord> RoundRobin<K> {
     /// Starts a round, and forgets who left.
     pub(super) fn start(&mut self, in_scope: impl Fn(&K) -> bool) {
         self.round += 1;
@@ -45,7 +45,7 @@ mod tests {
 
     #[test]
     fn whoever_hangs_goes_last_and_those_who_hang_take_turns() {
-        let mut turns = Turns::default();
+        let mut turns = RoundRobin::default();
         turns.start(|_| true);
         turns.note("a", false);
         turns.note("b", false);

@@ -8,14 +8,14 @@ use wva_core::model::{ScaleToZero, Scope};
 
 use super::analyzers::Choice;
 use super::fields::Said;
-use super::keep::{DEFAULT, Kept};
+use super::last_good::{DEFAULT, LastGood};
 use super::problem::{At, Problems};
 use super::{queueing, saturation, zero};
 
 /// The entries of one ConfigMap, and where they are.
 pub(super) struct Layer<'a, E> {
     pub(super) at: At<'a>,
-    pub(super) kept: &'a Kept<E>,
+    pub(super) kept: &'a LastGood<E>,
 }
 
 /// What a scope is made of.

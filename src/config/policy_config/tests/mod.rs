@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use wva_core::Policy;
 
-use super::{Kind, Map, Maps, Models, Names, Problems};
+use super::{Kind, Map, Maps, Names, PolicyLoader, Problems};
 
 /// The release's namespace.
 const HOME: &str = "wva-system";
@@ -23,8 +23,8 @@ pub(super) fn names() -> Names {
     Kind::ALL.into_iter().zip(names.map(str::to_owned)).collect()
 }
 
-pub(super) fn models() -> Models {
-    Models::new(Policy::default(), names(), HOME.to_owned())
+pub(super) fn models() -> PolicyLoader {
+    PolicyLoader::new(Policy::default(), names(), HOME.to_owned())
 }
 
 pub(super) fn map(entries: &[(&str, &str)]) -> Map {

@@ -16,9 +16,9 @@ const REST: u32 = 3;
 
 /// Whether the last evaluation has been rested from. Whoever wants to evaluate asks here: the loop and every read.
 #[derive(Debug, Default)]
-pub(super) struct Duty(Mutex<Option<Instant>>);
+pub(super) struct DutyCycle(Mutex<Option<Instant>>);
 
-impl Duty {
+impl DutyCycle {
     /// An evaluation that took this long ends now.
     pub(super) fn rest_from(&self, took: Duration) {
         *self.0.lock() = Instant::now().checked_add(took.saturating_mul(REST));

@@ -5,7 +5,7 @@ use wva_core::Policy;
 use wva_core::analyze::finding::Analyzer;
 
 use super::{HOME, default_of, made, told};
-use crate::config::models::Kind;
+use crate::config::policy_config::Kind;
 
 /// What of a policy differs from the defaults, at `path`.
 fn at(policy: &Policy, path: &str) -> Value {

@@ -6,7 +6,7 @@ use wva_core::units::Seconds;
 use wva_core::{GroupId, Policy};
 
 use super::{HOME, made, told};
-use crate::config::models::Kind;
+use crate::config::policy_config::Kind;
 
 fn of<'a>(policy: &'a Policy, namespace: &str, model: &str) -> &'a ModelPolicy {
     policy.of(&GroupId::new(namespace, model))

@@ -13,8 +13,8 @@ use wva_core::units::{Replicas, Seconds};
 use super::analyzers::{Choice, thresholds};
 use super::fields::{Fields, Range, Said};
 use super::limits::Limits;
+use super::model_key::ModelKey;
 use super::node::Node;
-use super::place::Place;
 use super::rate::Rate;
 use super::zero::RETENTION;
 
@@ -121,7 +121,7 @@ struct Step {
 }
 
 impl Entry {
-    pub(super) fn read(fields: &mut Fields<'_>, place: Place<'_>) -> Self {
+    pub(super) fn read(fields: &mut Fields<'_>, place: ModelKey<'_>) -> Self {
         let group = place.group(fields);
         let kv_cache = fields.number("kvCacheThreshold", Range::SHARE);
         let queue_length = fields.number("queueLengthThreshold", Range::AT_LEAST_0);

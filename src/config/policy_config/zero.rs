@@ -5,7 +5,7 @@ use wva_core::model::ScaleToZero;
 use wva_core::units::Seconds;
 
 use super::fields::Fields;
-use super::keep::DEFAULT;
+use super::last_good::DEFAULT;
 
 /// How long a model must have been idle: from a second to a month.
 pub(super) const RETENTION: (Seconds, Seconds) = (Seconds::whole(1), Seconds::whole(30 * 86_400));

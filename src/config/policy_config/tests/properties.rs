@@ -5,7 +5,7 @@ use wva_core::Policy;
 use wva_core::model::{ModelPolicy, Scope, Utilisation};
 
 use super::{HOME, made};
-use crate::config::models::Kind;
+use crate::config::policy_config::Kind;
 
 /// Text that gets past the YAML parser more often than chance does.
 fn entry() -> impl Strategy<Value = String> {
