@@ -11,7 +11,7 @@ use crate::memory::Memory;
 use crate::model::VariantId;
 use crate::report::Report;
 use crate::snapshot::Signal;
-use crate::units::Replicas;
+use crate::units::{Replicas, Seconds};
 
 /// The result of one decision over a whole snapshot.
 #[must_use]
@@ -41,6 +41,41 @@ pub struct Decision {
     /// What the model's analyzers lack; `None` while every signal that they read is measured on every serving pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gap: Option<SignalGap>,
+}
+
+impl Decision {
+    /// The target, while its evidence is at most `max_stale` old at `now`.
+    ///
+    /// # Errors
+    /// When nothing could be decided, or the evidence is older.
+    pub fn fresh_target(&self, now: Timestamp, max_stale: Seconds) -> Result<&Target, NoTarget<'_>> {
+        match &self.verdict {
+            Verdict::Unknown(unknown) => Err(NoTarget::Unknown(unknown)),
+            Verdict::Target(target) if Seconds::between(target.evidence, now) > max_stale => {
+                Err(NoTarget::TooOld(target))
+            }
+            Verdict::Target(target) => Ok(target),
+        }
+    }
+
+    /// Desired by current replicas, in units of `1 / scale`: 1 for the quotient itself, 1000 for thousandths. `None` without a
+    /// target or a current count.
+    #[must_use]
+    pub fn ratio(&self, scale: f64) -> Option<f64> {
+        match (&self.verdict, self.current) {
+            (Verdict::Target(target), Some(current)) => Some(target.desired.ratio_to(current, scale)),
+            _ => None,
+        }
+    }
+}
+
+/// Why a decision has no number to answer with.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum NoTarget<'a> {
+    /// Nothing could be decided.
+    Unknown(&'a Unknown),
+    /// The evidence of this target is too old.
+    TooOld(&'a Target),
 }
 
 /// What the model's analyzers do not know of a variant's pods, above all signals that they read and some of these do not show.

@@ -60,6 +60,13 @@ impl Replicas {
         Self(self.0.saturating_sub(other.0))
     }
 
+    /// This count by `current`, where none counts as one, in units of `1 / scale`. The scale is applied before the division, so that
+    /// what is a whole number of units stays one.
+    #[must_use]
+    pub fn ratio_to(self, current: Self, scale: f64) -> f64 {
+        scale * f64::from(self.0) / f64::from(current.0.max(1))
+    }
+
     /// The count nearest to a signed one: negative is zero, too large is the largest.
     #[must_use]
     pub fn saturating(count: i64) -> Self {
