@@ -1,9 +1,9 @@
 //! What a simulated replica says on `/metrics`, with vLLM's names and labels. Shared by the demo and by the fleet of
-//! the end-to-end tests; the simulation itself is `wva_core::sim`.
+//! the end-to-end tests; the simulation itself is `wva_sim`.
 
 use std::fmt::Write as _;
 
-use wva_core::sim::{Histogram, Readings};
+use wva_sim::{Histogram, Readings};
 
 /// The content type of [`exposition`].
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -101,7 +101,7 @@ impl Page {
 mod tests {
     use std::time::Duration;
 
-    use wva_core::sim::{Fleet, Physics, PodSpec, TP1, TokenShape};
+    use wva_sim::{Fleet, Physics, PodSpec, TP1, TokenShape};
 
     use super::*;
 

@@ -27,7 +27,6 @@ pub mod progress;
 pub mod quality;
 pub mod report;
 pub mod sequences;
-pub mod sim;
 pub mod snapshot;
 pub mod units;
 pub mod victims;

@@ -1,5 +1,5 @@
 //! Simulations as people ask for them: scenario files, traces and policies become scenarios and controllers of the core's
-//! closed-loop simulator ([`wva_core::sim`]), many of which run at once; measured tables become physics.
+//! closed-loop simulator ([`wva_sim`]), many of which run at once; measured tables become physics.
 //!
 //! Nothing here simulates and nothing is shown: the one is the core's, the other [`crate::cmd`]'s.
 

@@ -7,8 +7,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 
-use wva_core::sim::{Controller, Invalid, Run, simulate};
 use wva_core::units::whole;
+use wva_sim::{Controller, Invalid, Run, simulate};
 
 use super::plan::Plan;
 

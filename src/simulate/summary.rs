@@ -1,7 +1,7 @@
 //! Runs of one scenario and policy under several seeds, summed up: the mean of each figure, and its worst.
 
 use serde::Serialize;
-use wva_core::sim::Run;
+use wva_sim::Run;
 
 /// Mean and worst of one figure.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]

@@ -24,7 +24,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, MissedTickBehavior};
 use wva::cmd::fleet::{CONTENT_TYPE, exposition};
-use wva_core::sim::{Fleet, LINEAR4, Physics, PodPhase, PodSpec, TP1, TokenShape};
+use wva_sim::{Fleet, LINEAR4, Physics, PodPhase, PodSpec, TP1, TokenShape};
 
 /// Which pods are model servers, and of which model.
 const MODEL_LABEL: &str = "llm-d.ai/model";

@@ -26,8 +26,11 @@ const ROOMS: &[(&str, &[&str], &[&str])] = &[
     ("simulate", &["config", "record"], &["kube", "k8s_openapi", "axum", "hyper", "reqwest", "tokio"]),
 ];
 
-/// What the pure core may name in its manifest.
-const CORE_DEPENDENCIES: &[&str] = &["jiff", "serde", "smol_str", "thiserror"];
+/// Pure packages and all that their manifests may name.
+const PURE_PACKAGES: &[(&str, &[&str])] = &[
+    ("src/core", &["jiff", "serde", "smol_str", "thiserror"]),
+    ("src/sim", &["jiff", "serde", "smol_str", "thiserror", "wva-core"]),
+];
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -88,13 +91,19 @@ fn no_room_imports_a_room_it_must_not_know() {
 }
 
 #[test]
-fn the_core_cannot_express_io() {
-    let manifest = fs::read_to_string(root().join("src/core/Cargo.toml")).unwrap();
+fn the_pure_packages_cannot_express_io() {
+    for (folder, dependencies) in PURE_PACKAGES {
+        assert_pure(&root().join(folder), dependencies);
+    }
+}
+
+fn assert_pure(package: &Path, dependencies: &[&str]) {
+    let manifest = fs::read_to_string(package.join("Cargo.toml")).unwrap();
     let section = manifest.split("[dependencies]").nth(1).unwrap().split("\n[").next().unwrap();
     let lines = section.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     let named: Vec<&str> = lines.map(|line| line.split(['.', ' ', '=']).next().unwrap()).collect();
-    assert_eq!(named, CORE_DEPENDENCIES);
-    for file in rust_files(&root().join("src/core")) {
+    assert_eq!(named, dependencies);
+    for file in rust_files(package) {
         let text = fs::read_to_string(&file).unwrap();
         for banned in [
             "std::fs",

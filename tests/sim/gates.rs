@@ -1,7 +1,7 @@
 //! The gates: what must hold, what was found, and whether it does. Means of all seeds count; the worst stands beside them.
 
 use wva::simulate::{Figure, Line};
-use wva_core::sim::Run;
+use wva_sim::Run;
 
 use super::runs::{BASELINES, Runs};
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use wva_core::sim::{Brain, Controller};
 use wva_core::units::Replicas;
+use wva_sim::{Brain, Controller};
 
 use super::Args;
 use super::gates::{

@@ -7,7 +7,7 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
 use wva::simulate::{Given, Job, Keep, Line, Plan, plans, policy, rows, start};
-use wva_core::sim::{Controller, Run};
+use wva_sim::{Controller, Run};
 
 /// The field's own.
 pub(crate) const BASELINES: [&str; 2] = ["wva-v2", "keda-epp"];

@@ -103,7 +103,7 @@ pub enum DemoError {
     Story(#[from] wva_core::units::OutOfRange),
     /// The fleet refused a pod.
     #[error(transparent)]
-    Fleet(#[from] wva_core::sim::FleetError),
+    Fleet(#[from] wva_sim::FleetError),
     /// The HPA's question failed.
     #[error("the HPA's question failed: {0}")]
     Question(#[from] reqwest::Error),

@@ -127,7 +127,7 @@ pub(super) fn seconds(time: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use wva_core::sim::Summary;
+    use wva_sim::Summary;
 
     fn look(desired: u32, replicas: u32, ready: usize) -> Look {
         let fleet = Summary { ready, rps: 9.0, capacity_rps: 8.0 * ready as f64, ..Summary::default() };

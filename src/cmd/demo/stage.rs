@@ -7,9 +7,9 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use wva_core::by_name::ByName;
 use wva_core::model::Variant;
-use wva_core::sim::{Deployment, Fleet, FleetError, PodPhase, PodView, Summary};
 use wva_core::snapshot::{Phase, Replica, Scale, Template, VariantState};
 use wva_core::units::Replicas;
+use wva_sim::{Deployment, Fleet, FleetError, PodPhase, PodView, Summary};
 
 use super::clock::VirtualClock;
 use super::{DemoError, story};

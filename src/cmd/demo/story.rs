@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use wva_core::model::{Bounds, TargetRef, Variant, VariantId};
-use wva_core::sim::{Batching, LoadShape, Physics, PodSpec, Segment, StartUp, TP1, TokenShape};
 use wva_core::units::{Cost, OutOfRange, Replicas};
+use wva_sim::{Batching, LoadShape, Physics, PodSpec, Segment, StartUp, TP1, TokenShape};
 
 /// Where the variant lives.
 pub(super) const NAMESPACE: &str = "default";

@@ -125,7 +125,7 @@ fn row(look: &Look) -> String {
 mod tests {
     use super::super::stage::Scene;
     use super::*;
-    use wva_core::sim::Summary;
+    use wva_sim::Summary;
 
     fn look(at: u64) -> Look {
         let fleet = Summary {

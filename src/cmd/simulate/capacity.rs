@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use serde::Serialize;
 use wva_core::model::Bounds;
-use wva_core::sim::{
+use wva_core::units::{Replicas, whole};
+use wva_sim::{
     Arrivals, Controller, LoadShape, Pattern, Scenario, Segment, SimVariant, Sizes, Spread, TokenShape,
     simulate,
 };
-use wva_core::units::{Replicas, whole};
 
 use super::super::decisions::{Failure, Output, structured};
 use super::{TraceArgs, read};
@@ -91,7 +91,7 @@ pub(super) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode, Failure
 fn kinds(scenario: &Scenario) -> Vec<Sizes> {
     if let Arrivals::Trace(trace) = &scenario.arrivals {
         let count = trace.len().max(1) as f64;
-        let mean = |of: fn(&wva_core::sim::Arrival) -> u32| {
+        let mean = |of: fn(&wva_sim::Arrival) -> u32| {
             trace.iter().map(|one| f64::from(of(one))).sum::<f64>() / count
         };
         let (prompt, output) = (mean(|one| one.prompt).max(1.0), mean(|one| one.output).max(1.0));

@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 use tokio::time::Instant;
-use wva_core::sim::Run;
+use wva_sim::Run;
 
 use super::super::decisions::Failure;
 use crate::simulate::{Job, Running, start};

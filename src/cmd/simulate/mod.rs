@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use clap::{Subcommand, ValueEnum};
 use wva_core::Policy;
-use wva_core::sim::{Controller, Run};
+use wva_sim::{Controller, Run};
 
 use self::go::Ended;
 use self::what_if::WhatIf;

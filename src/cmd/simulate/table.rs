@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use wva_core::sim::Run;
+use wva_sim::Run;
 
 use super::what_if::WhatIf;
 use super::words::{COLUMNS, cell};

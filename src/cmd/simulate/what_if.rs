@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::str::FromStr;
 
-use wva_core::sim::{Controller, Run};
+use wva_sim::{Controller, Run};
 
 /// Warm spares on top of every number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,8 +4,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::sim::Rng;
 use crate::snapshot::{Signal, SignalSet};
+use wva_sim::Rng;
 
 /// Arrivals of a Poisson process of `mean` arrivals.
 fn poisson(rng: &mut Rng, mean: f64) -> f64 {

@@ -152,7 +152,8 @@ impl Evidence {
     }
 
     /// Something that an engine showed lately is not believed.
-    pub(crate) fn has_doubts(&self) -> bool {
+    #[must_use]
+    pub fn has_doubts(&self) -> bool {
         !self.doubts.is_empty()
     }
 

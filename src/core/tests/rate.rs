@@ -8,10 +8,10 @@ use wva_core::hpa::{Behavior, Counts, Hpa, Kind, MetricTarget, Settings, Toleran
 use wva_core::learn::Bin;
 use wva_core::memory::Memory;
 use wva_core::report::{Direction, Stage};
-use wva_core::sim::Rng;
 use wva_core::snapshot::SourceHealth;
 use wva_core::units::Replicas;
 use wva_core::{decide, observe};
+use wva_sim::Rng;
 
 fn config(cases: u32) -> ProptestConfig {
     ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }

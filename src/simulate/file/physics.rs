@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use wva_core::sim::Batching;
+use wva_sim::Batching;
 
 use super::super::values::{
     BaseSeconds, Capacity, Count, Dearer, Share, StallSeconds, StepSeconds, Times, TokensPerStep,
@@ -174,9 +174,9 @@ mod tests {
         let known: BTreeMap<String, PhysicsEntry> = serde_saphyr::from_str(PRESETS).unwrap();
         assert!(known.values().all(|entry| entry.source.len() > 20));
         for (name, constant) in [
-            ("h100-8b-tp1", wva_core::sim::TP1),
-            ("h100-8b-tp2", wva_core::sim::TP2),
-            ("a100-llama31-8b-tp2", wva_core::sim::A100_TP2),
+            ("h100-8b-tp1", wva_sim::TP1),
+            ("h100-8b-tp2", wva_sim::TP2),
+            ("a100-llama31-8b-tp2", wva_sim::A100_TP2),
         ] {
             assert_eq!(known[name].batching(), constant, "{name}");
         }
@@ -186,7 +186,7 @@ mod tests {
     fn what_is_said_beside_a_preset_replaces_it() {
         let read = |text: &str| serde_saphyr::from_str::<PhysicsFile>(text).unwrap().batching();
         let changed = read("{preset: h100-8b-tp1, kvTokens: 240000, slower: 2}").unwrap();
-        assert_eq!(changed, Batching { kv_tokens: 240_000, ..wva_core::sim::TP1.slower(2.0) });
+        assert_eq!(changed, Batching { kv_tokens: 240_000, ..wva_sim::TP1.slower(2.0) });
         assert!(read("{preset: h100}").unwrap_err().starts_with("no preset \"h100\": must be one of a100-"));
         assert_eq!(read("{kvTokens: 1}").unwrap_err(), "without a preset, stepSeconds is needed");
     }

@@ -5,11 +5,11 @@ use std::time::Duration;
 use smol_str::SmolStr;
 use wva_core::hpa::{Behavior, Tolerance};
 use wva_core::model::Bounds;
-use wva_core::sim::{
+use wva_core::units::{Cost, Ratio, Replicas, Seconds, whole};
+use wva_sim::{
     Arrivals, HpaSetup, LoadShape, Pattern, Rough, Scenario, Scrape, Segment, SimVariant, Sizes, Slo, Spread,
     StartUp, Victims,
 };
-use wva_core::units::{Cost, Ratio, Replicas, Seconds, whole};
 
 use super::super::file::{
     ArrivalsFile, HpaFile, Large, Load, Part, Problem, RoughFile, ScenarioFile, ScrapeFile, Step, Tokens,

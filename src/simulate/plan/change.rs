@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use smol_str::format_smolstr;
-use wva_core::sim::{Arrivals, Scenario, SimVariant, Spread, StartUp};
 use wva_core::units::{Replicas, whole};
+use wva_sim::{Arrivals, Scenario, SimVariant, Spread, StartUp};
 
 use super::super::file::{Change, Problem, SpreadFile};
 use super::super::values::Times;

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use wva_core::model::Bounds;
-use wva_core::sim::{LoadShape, Rng, Scenario, Segment, SimVariant, Sizes, StartUp, TokenShape};
 use wva_core::units::{Replicas, whole};
+use wva_sim::{LoadShape, Rng, Scenario, Segment, SimVariant, Sizes, StartUp, TokenShape};
 
 use super::super::file::{Between, Problem, RandomLoad, TimeBetween, known_physics};
 use super::build;
@@ -51,7 +51,7 @@ pub(super) fn scenario(name: &str, random: &RandomLoad, seed: u64) -> Scenario {
     let shape = random.tokens.get(place).or(random.tokens.first());
     let (prompt, output) = shape.map_or((1000.0, 100.0), |shape| (shape.prompt.get(), shape.output.get()));
     let sizes = Sizes::uniform(prompt, output, random.spread.get());
-    let preset = known_physics().get(&random.preset).map_or(wva_core::sim::TP1, |entry| entry.batching());
+    let preset = known_physics().get(&random.preset).map_or(wva_sim::TP1, |entry| entry.batching());
     let mut physics = preset.slower(even_in_log(&mut rng, &random.slower));
     physics.kv_tokens = whole((f64::from(physics.kv_tokens) * even(&mut rng, &random.kv)).max(1.0));
     let start_up = StartUp { mean: time(&mut rng, &random.start_up), spread: 0.05 };

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use smol_str::SmolStr;
-use wva_core::sim::{Arrivals, Scenario, Slo};
+use wva_sim::{Arrivals, Scenario, Slo};
 
 use self::traced::Traced;
 use super::file::{self, File, FileError, RandomLoad, ScenarioFile, SetFile, Source};

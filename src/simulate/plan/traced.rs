@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use wva_core::sim::{Arrival, Arrivals, LoadShape, Rng, Scenario, Segment, Sizes, Spread};
 use wva_core::units::whole;
+use wva_sim::{Arrival, Arrivals, LoadShape, Rng, Scenario, Segment, Sizes, Spread};
 
 use super::super::file::{ArrivalsFile, Problem, ScenarioFile, Step, TraceFile};
 use super::super::trace::{Stretch, Trace};

@@ -7,7 +7,7 @@ use std::path::Path;
 use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
-use wva_core::sim::Arrival;
+use wva_sim::Arrival;
 
 use super::super::fields::{Row, names};
 use super::super::input::TextLines;

@@ -13,7 +13,7 @@ use std::io::BufRead;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use wva_core::sim::Arrival;
+use wva_sim::Arrival;
 
 use super::input::open;
 

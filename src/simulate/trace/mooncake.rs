@@ -7,7 +7,7 @@ use std::io::BufRead;
 use std::path::Path;
 
 use serde::Deserialize;
-use wva_core::sim::Arrival;
+use wva_sim::Arrival;
 
 use super::super::fields::MOST_TOKENS;
 use super::super::input::TextLines;

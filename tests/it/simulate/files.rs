@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use wva::simulate::{Given, Plan, file, plans};
-use wva_core::sim::{Arrivals, Scenario, Spread};
+use wva_sim::{Arrivals, Scenario, Spread};
 
 use crate::record::material::Folder;
 

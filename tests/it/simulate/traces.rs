@@ -11,8 +11,8 @@ use wva::engine::Evaluation;
 use wva::simulate::trace::{Series, Trace, read};
 use wva::simulate::{Given, plans};
 use wva_core::Snapshot;
-use wva_core::sim::{Arrivals, Scenario};
 use wva_core::snapshot::{Sample, Signal};
+use wva_sim::{Arrivals, Scenario};
 
 use super::files::scenarios;
 use crate::record::material::{Folder, lines, stream};

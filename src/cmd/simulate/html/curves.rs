@@ -1,6 +1,6 @@
 //! The course of runs as curves with few points: of several moments that share a point, the worst is shown.
 
-use wva_core::sim::{Point, Run};
+use wva_sim::{Point, Run};
 
 /// Points of a curve at most: one for two pixels of a plot.
 const POINTS: usize = 360;

@@ -7,7 +7,7 @@ mod curves;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use wva_core::sim::Run;
+use wva_sim::Run;
 
 use self::chart::{Axis, Chart};
 use self::curves::{Curve, curves};

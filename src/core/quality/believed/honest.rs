@@ -8,8 +8,8 @@ use smol_str::format_smolstr;
 use super::tests::{at, seen_and_remembered, with_pod};
 use super::*;
 use crate::analyze::finding::Analyzer;
-use crate::sim::Rng;
 use crate::snapshot::Signals;
+use wva_sim::Rng;
 
 /// Tokens in the KV cache of one engine.
 const CACHE: f64 = 400_000.0;

@@ -18,7 +18,6 @@ pub(crate) fn quick() -> Config {
 }
 
 /// For a property of which a case simulates a minute.
-#[allow(dead_code, reason = "those are beside what they try")]
 pub(crate) fn slow() -> Config {
     cases("WVA_LOOP_CASES", SLOW)
 }

@@ -9,12 +9,12 @@ use wva_core::decision::{Reason, Verdict};
 use wva_core::hpa::{Behavior, Counts, Hpa, Kind, MetricTarget, Settings, Tolerance, milli, propose};
 use wva_core::memory::Memory;
 use wva_core::model::{Bounds, Role, TargetRef, Variant};
-use wva_core::sim::Rng;
 use wva_core::snapshot::{
     ModelGroup, Phase, Replica, Sample, Scale, Signal, Signals, SourceHealth, Template, VariantState,
 };
 use wva_core::units::{Cost, Replicas};
 use wva_core::{GroupId, Outcome, Policy, Snapshot, VariantId, decide, observe};
+use wva_sim::Rng;
 
 /// Seconds between two scrapes, and between two decisions.
 pub(crate) const SCRAPE: i64 = 5;

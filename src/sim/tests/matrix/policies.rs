@@ -1,0 +1,59 @@
+//! The analyzers of the fault matrix, each with what it needs to decide.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use wva_core::analyze::finding::Analyzer;
+use wva_core::model::{Bounds, ClassTarget, LatencyTargets, Role, ServiceClass, TargetRef, Variant};
+use wva_core::snapshot::Signal;
+use wva_core::units::{Cost, Replicas};
+use wva_core::{Policy, VariantId, needs};
+use wva_sim::{Controller, MODEL, NAMESPACE, Path};
+
+use super::cases::View;
+
+/// Prometheus scrapes and decisions from it, as the program does: 15 s each, and the HPA's read is answered at once.
+const BEHIND_PROMETHEUS: Path = Path::Prometheus {
+    scrape: Duration::from_secs(15),
+    reconcile: Duration::from_secs(5),
+    publish: Duration::ZERO,
+};
+
+pub(crate) fn policy(analyzer: Analyzer) -> Policy {
+    let mut policy = Policy::default();
+    let model = &mut policy.global.default;
+    model.analyzer = analyzer;
+    let latency = LatencyTargets { ttft_ms: 1000.0, itl_ms: 100.0 };
+    if analyzer == Analyzer::QueueingModel {
+        model.queueing.targets = Some(latency);
+    }
+    if analyzer == Analyzer::Inferno {
+        let targets = vec![ClassTarget { model: MODEL.into(), latency }];
+        policy.service_classes = vec![ServiceClass { name: "Premium".into(), priority: 1, targets }];
+    }
+    policy
+}
+
+/// `analyzer` as its page recommends: the rate policy with an HPA that shrinks at once, all others with one as it comes.
+pub(crate) fn controller(analyzer: Analyzer, view: View) -> Controller {
+    let path = match view {
+        View::Direct => Path::Direct,
+        View::Prometheus => BEHIND_PROMETHEUS,
+    };
+    let down_window = (analyzer == Analyzer::Rate).then_some(Duration::ZERO);
+    Controller { path, down_window, ..Controller::core(analyzer.as_str(), policy(analyzer)) }
+}
+
+/// What decisions of `analyzer` look at.
+pub(crate) fn signals(analyzer: Analyzer) -> BTreeSet<Signal> {
+    let variant = Variant {
+        id: VariantId::new(NAMESPACE, "v"),
+        model: MODEL.into(),
+        target: TargetRef { kind: "Deployment".into(), name: "v".into() },
+        cost: Cost::new(1.0).unwrap(),
+        bounds: Bounds { min: Replicas::ONE, max: None },
+        accelerator: None,
+        role: Role::Both,
+    };
+    needs(&policy(analyzer), [&variant]).signals
+}

@@ -1,0 +1,99 @@
+//! The published cases in the simulator: baselines in the bands of their published figures.
+
+use std::time::Duration;
+
+use wva_core::units::Cost;
+use wva_sim::{Controller, LoadShape, Run, Scenario, Segment, SimVariant, Sizes, TP1, TP2, simulate};
+
+const fn s(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// The four published cases: Poisson arrivals, sizes ± 10 %, one replica of each variant at the start, at most ten.
+fn case(number: u32) -> Scenario {
+    let tp1 = || SimVariant::new("tp1", TP1, Cost::new(1.0).unwrap());
+    let tp2 = || SimVariant { gpus: 2, ..SimVariant::new("tp2", TP2, Cost::new(2.0).unwrap()) };
+    let (prompt, output, rates, variants) = match number {
+        1 => (4000.0, 1000.0, vec![(2.0, 300), (10.0, 720)], vec![tp2(), tp1()]),
+        2 => (4000.0, 1000.0, vec![(2.0, 300), (4.0, 300), (6.0, 300), (8.0, 300)], vec![tp1()]),
+        3 => (1000.0, 250.0, vec![(16.0, 300), (20.0, 300), (24.0, 1200)], vec![tp1()]),
+        _ => (100.0, 1000.0, vec![(16.0, 300), (20.0, 300), (24.0, 1200)], vec![tp1()]),
+    };
+    let lasts = rates.iter().map(|(_, lasts)| s(*lasts)).sum();
+    let load = rates.into_iter().map(|(rps, lasts)| Segment::Hold { rps, lasts: s(lasts) }).collect();
+    let sizes = Sizes::uniform(prompt, output, 0.1);
+    Scenario::new(format!("case{number}"), lasts, LoadShape::new(load), sizes, variants)
+}
+
+fn runs(number: u32, controller: &Controller, seeds: u64) -> Vec<Run> {
+    let case = case(number);
+    (1..=seeds).map(|seed| simulate(&case, controller, seed, |_| {}).unwrap()).collect()
+}
+
+/// What was published, and what another simulator of the same policies gave (both from the specification of the rate
+/// policy): cost, 95th and 99th percentile of the time to first token. What was not published is infinite.
+struct Known {
+    case: u32,
+    published: [f64; 3],
+    simulated: [f64; 3],
+}
+
+const NOT_TOLD: f64 = f64::INFINITY;
+
+const WVA: [Known; 4] = [
+    Known { case: 1, published: [5.54, 23.7, 39.3], simulated: [5.55, 11.6, 20.5] },
+    Known { case: 2, published: [3.41, 49.4, 74.4], simulated: [3.91, 54.0, 81.0] },
+    Known { case: 3, published: [1.73, NOT_TOLD, 6.0], simulated: [1.77, 3.04, 4.6] },
+    Known { case: 4, published: [2.21, NOT_TOLD, 0.11], simulated: [1.97, 0.022, 0.026] },
+];
+
+const KEDA: [Known; 4] = [
+    Known { case: 1, published: [17.21, 1.4, 6.0], simulated: [14.94, 0.113, 0.118] },
+    Known { case: 2, published: [4.12, 0.40, 4.19], simulated: [4.29, 0.119, 0.156] },
+    Known { case: 3, published: [4.01, NOT_TOLD, 0.19], simulated: [4.05, 0.038, 0.070] },
+    Known { case: 4, published: [5.97, NOT_TOLD, 0.10], simulated: [9.63, 0.014, 0.025] },
+];
+
+/// The smaller and the larger of two that were told.
+fn band(one: f64, other: f64) -> (f64, f64) {
+    if one.is_infinite() { (other, other) } else { (one.min(other), one.max(other)) }
+}
+
+/// Cost: the mean over seeds within 10 % of the band. Tails: the median over seeds, since one seed in ten falls off an
+/// edge, within a factor of 2.5 of the band.
+fn in_the_band(controller: &Controller, known: &[Known], seeds: u64) {
+    for Known { case, published, simulated } in known {
+        let runs = runs(*case, controller, seeds);
+        let mean = runs.iter().map(|run| run.cost_avg).sum::<f64>() / runs.len() as f64;
+        let median = |figure: fn(&Run) -> f64| {
+            let mut all: Vec<f64> = runs.iter().map(figure).collect();
+            all.sort_by(f64::total_cmp);
+            all[all.len() / 2]
+        };
+        let seen = [mean, median(|run| run.ttft_p95_s), median(|run| run.ttft_p99_s)];
+        let told = published.iter().zip(simulated).map(|(one, other)| band(*one, *other));
+        for ((seen, (least, most)), slack) in seen.iter().zip(told).zip([1.1, 2.5, 2.5]) {
+            let within = *seen >= least / slack && *seen <= most * slack;
+            assert!(within, "{} case {case}: {seen} is not in {least} to {most}", controller.name);
+        }
+    }
+}
+
+#[test]
+fn wva_v2_is_in_the_bands_of_its_published_runs() {
+    in_the_band(&Controller::wva_v2(), &WVA, 5);
+}
+
+#[test]
+fn keda_with_the_endpoint_picker_is_in_the_bands_of_its_published_runs() {
+    in_the_band(&Controller::keda_epp(), &KEDA, 3);
+}
+
+#[test]
+fn wva_v2_swings_under_constant_load_and_keda_sits_at_the_maximum_where_decoding_dominates() {
+    let flips: u32 = runs(3, &Controller::wva_v2(), 3).iter().map(|run| run.flips).sum();
+    assert!(flips >= 9, "{flips}");
+    for run in runs(4, &Controller::keda_epp(), 2) {
+        assert!(run.series.iter().filter(|point| point.asked == [10]).count() > run.series.len() * 3 / 4);
+    }
+}
