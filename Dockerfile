@@ -1,16 +1,16 @@
-# The image, for those with a container engine; `.ci/image` makes the same root filesystem without one.
+# Builds the image with a container engine. `.ci/image` builds the same root filesystem without one.
 #
 #   docker build -t REGISTRY/wva:0.1.0 .
 #
-# The last stage is empty: the program is static. Evidence for glibc here: from 2.34 on its resolver needs no shared library,
-# hosts file, search domains and DNS work in an empty root (`.ci/image --smoke` runs the program in one).
+# The last stage has no base image, because the program is linked statically. From glibc 2.34 on, the static resolver needs no shared
+# library: the hosts file, search domains and DNS work in an empty root filesystem (`.ci/image --smoke` runs the program in one).
 
 FROM rust:1.95.0-bookworm AS build
 WORKDIR /src
-# The toolchain of this stage, without the components that rust-toolchain.toml wants for development.
+# Use the toolchain of this stage, without the development components that rust-toolchain.toml lists.
 ENV RUSTUP_TOOLCHAIN=1.95.0
 COPY . .
-# --target keeps static linking away from build scripts and procedural macros, which cannot have it.
+# --target limits static linking to the program. Build scripts and procedural macros cannot be static.
 RUN target="$(uname -m)-unknown-linux-gnu" \
  && RUSTFLAGS="-C target-feature=+crt-static" cargo build --release --locked --bin wva --target "$target" \
  && mkdir -p /image/etc/ssl/certs \

@@ -6,7 +6,7 @@
 {{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" -}}
 {{- end -}}
 
-{{/* Short enough for a suffix of ours in every name of 63 characters. */}}
+{{/* At most 40 characters, so that every name with a suffix fits into 63. */}}
 {{- define "wva.fullname" -}}
 {{- $name := include "wva.name" . -}}
 {{- $own := ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) -}}
@@ -31,12 +31,12 @@ helm.sh/chart: {{ include "wva.chart" . }}
 {{- end -}}
 {{- end -}}
 
-{{/* The one subject that every binding of the program names. */}}
+{{/* The subject of every binding: the program's ServiceAccount. */}}
 {{- define "wva.subject" -}}
 {kind: ServiceAccount, name: {{ include "wva.fullname" . }}, namespace: {{ .Release.Namespace }}}
 {{- end -}}
 
-{{/* The APIServices that this release owns, and the value that says so. Of several versions, clients prefer the highest priority. */}}
+{{/* The APIServices that this release owns, each with the value that enables it. Clients prefer the version with the highest priority. */}}
 {{- define "wva.apiServices" -}}
 {{- if .Values.apiService.enabled }}
 - {group: external.metrics.k8s.io, version: v1beta1, priority: 100, value: apiService.enabled}
@@ -47,19 +47,19 @@ helm.sh/chart: {{ include "wva.chart" . }}
 {{- end }}
 {{- end -}}
 
-{{/* Every APIService that may point to the program: what its rights to them are named by. */}}
+{{/* Every APIService that may point to the program: the names in its RBAC rules. */}}
 {{- define "wva.apiServiceNames" -}}
 [v1beta1.external.metrics.k8s.io, v1beta1.custom.metrics.k8s.io, v1beta2.custom.metrics.k8s.io]
 {{- end -}}
 
-{{/* For the metadata of every APIService of the chart. */}}
+{{/* Annotations of every APIService of the chart. */}}
 {{- define "wva.apiServiceAnnotations" -}}
 {{- with .Values.tls.injectCaFrom -}}
 annotations: {cert-manager.io/inject-ca-from: {{ . | quote }}}
 {{- end -}}
 {{- end -}}
 
-{{/* For the spec of every APIService of the chart. */}}
+{{/* caBundle of every APIService of the chart. */}}
 {{- define "wva.apiServiceCaBundle" -}}
 {{- with .Values.tls.caBundle -}}
 caBundle: {{ b64enc . }}
