@@ -4,8 +4,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use wva_core::analyze::finding::Analyzer;
-use wva_core::model::{Bounds, Role, ScaleToZero, TargetRef, Variant, VariantId};
+use wva_core::model::{Analyzer, Bounds, Role, ScaleToZero, TargetRef, Variant, VariantId};
 use wva_core::snapshot::Signal;
 use wva_core::units::{Cost, Replicas, Seconds};
 use wva_core::{Policy, needs};

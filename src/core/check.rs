@@ -8,10 +8,9 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 
 use self::fits::{Left, awake, overfull, ready};
-use crate::analyze::finding::Analyzer;
 use crate::decision::{Decision, Verdict};
 use crate::memory::{GroupMemory, Memory, VariantMemory};
-use crate::model::{GroupId, Policy, Role, VariantId};
+use crate::model::{Analyzer, GroupId, Policy, Role, VariantId};
 use crate::report::{Rule, Violation};
 use crate::snapshot::{
     ModelGroup, Phase, Replica, Scale, Series, Signal, Signals, Snapshot, SourceHealth, VariantState,

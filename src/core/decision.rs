@@ -1,29 +1,12 @@
-//! What comes out: one decision a variant, the report that explains it, and the next memory.
-
-use std::collections::BTreeMap;
+//! The decision about one variant.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
-use crate::analyze::finding::Analyzer;
-use crate::memory::Memory;
-use crate::model::VariantId;
-use crate::report::Report;
+use crate::model::Analyzer;
 use crate::snapshot::Signal;
 use crate::units::{Replicas, Seconds};
-
-/// The result of one decision over a whole snapshot.
-#[must_use]
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Outcome {
-    /// Exactly one for every variant of the snapshot, the invalid ones included.
-    pub decisions: BTreeMap<VariantId, Decision>,
-    /// Why.
-    pub report: Report,
-    /// What the next decision gets.
-    pub memory: Memory,
-}
 
 /// What every output says of one variant.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -8,7 +8,6 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
-use crate::memory::{GroupMemory, Memory};
 use crate::model::GroupId;
 
 /// A model that broke is tried again after this long, then after twice as long: a break may be of a moment's samples.
@@ -37,11 +36,16 @@ pub struct Failed {
 
 impl Failed {
     /// After a break at `now`, when `before` was the last one, if it had not worked since.
-    fn after(before: Option<&Self>, now: Timestamp, cause: SmolStr) -> Self {
+    pub(crate) fn after(before: Option<&Self>, now: Timestamp, cause: SmolStr) -> Self {
         let count = before.map_or(0, |before| before.count).saturating_add(1);
         let backoff = FIRST_BACKOFF * (1_i32 << (count - 1).min(MAX_DOUBLINGS));
         let retry_at = now.checked_add(backoff.min(MAX_BACKOFF)).unwrap_or(Timestamp::MAX);
         Self { at: now, count, retry_at, cause }
+    }
+
+    /// `cause` as it is kept.
+    pub(crate) fn cut(cause: &str) -> SmolStr {
+        cause.chars().take(MAX_CAUSE).collect()
     }
 
     /// True while the model is not tried. A clock that was set back makes no longer wait of it.
@@ -84,25 +88,10 @@ pub(crate) fn guarded_together<'i, T>(
     catch_unwind(AssertUnwindSafe(work)).map_err(|payload| said(&*payload))
 }
 
-/// Remembers that the model broke. What was being learned may be half learned, and is learned again.
-pub(crate) fn note(memory: &mut GroupMemory, now: Timestamp, cause: SmolStr) {
-    memory.failed = Some(Failed::after(memory.failed.as_ref(), now, cause));
-    memory.learned = None;
-}
-
-/// Holds the model `id` as one that broke, since a decision about it has not ended by `now`; for longer, when it is tried again
-/// already.
-pub fn give_up(memory: &mut Memory, id: &GroupId, now: Timestamp, cause: &str) {
-    let remembered = memory.groups.entry(id.clone()).or_default();
-    if !remembered.failed.as_ref().is_some_and(|failed| failed.waits(now)) {
-        note(remembered, now, cause.chars().take(MAX_CAUSE).collect());
-    }
-}
-
 fn said(payload: &(dyn Any + Send)) -> SmolStr {
     let text = payload.downcast_ref::<&str>().copied();
     let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
-    text.unwrap_or("a panic without a message").chars().take(MAX_CAUSE).collect()
+    Failed::cut(text.unwrap_or("a panic without a message"))
 }
 
 #[cfg(test)]
@@ -140,14 +129,14 @@ pub(crate) mod tests {
     #[test]
     fn a_model_that_keeps_breaking_is_tried_ever_more_rarely_but_for_ever() {
         let start: Timestamp = "2026-11-21T12:00:00Z".parse().unwrap();
-        let (mut memory, mut waits, mut now) = (GroupMemory::default(), Vec::new(), start);
+        let (mut last, mut waits, mut now) = (None, Vec::new(), start);
         for _ in 0..40 {
-            note(&mut memory, now, "x".into());
-            let failed = memory.failed.clone().unwrap();
+            let failed = Failed::after(last.as_ref(), now, "x".into());
             assert!(failed.waits(now) && !failed.waits(failed.retry_at));
             assert!(!failed.waits(now - SignedDuration::from_hours(1)), "the clock was set back");
             waits.push(failed.retry_at.duration_since(now).as_secs());
             now = failed.retry_at;
+            last = Some(failed);
         }
         assert_eq!(waits[..8], [5, 10, 20, 40, 80, 160, 300, 300]);
         assert_eq!(waits[39], 300);

@@ -1,17 +1,15 @@
-//! The decision core of `wva`. Values in, values out: no clock, no I/O, no async, no randomness, no Kubernetes.
+//! The decision core of `wva`: values in, values out. No clock, no I/O, no async, no randomness, no Kubernetes types.
 //!
-//! Two entry points share one [`Memory`]: [`observe()`] folds a [`Snapshot`] into what is remembered, [`decide()`] turns
-//! a snapshot, the memory and a [`Policy`] into an [`Outcome`]. Same input, same bytes out.
+//! Two entry points share one [`Memory`]: [`observe()`] adds what a [`Snapshot`] shows to what is remembered, [`decide()`] turns
+//! a snapshot, the memory and a [`Policy`] into an [`Outcome`]. The same input always gives the same bytes.
 
 pub mod analyze;
 pub mod bound;
-pub mod by_name;
-#[allow(dead_code, reason = "shared with the tests outside")]
+#[allow(dead_code, reason = "shared with the integration tests")]
 #[cfg(test)]
 #[path = "tests/support/cases.rs"]
 mod cases;
 pub mod check;
-mod clean;
 pub mod decide;
 pub mod decision;
 pub mod hpa;
@@ -20,25 +18,29 @@ pub mod learn;
 pub mod limit;
 pub mod memory;
 pub mod model;
-pub mod needs;
+pub mod moment;
+pub mod name_map;
+mod normalize;
 pub mod observe;
 pub mod optimize;
+pub mod outcome;
+pub mod pod_deletion_order;
 pub mod progress;
 pub mod quality;
 pub mod report;
-pub mod sequences;
+pub mod required_signals;
+pub mod sequence_limit;
 pub mod snapshot;
 pub mod units;
-pub mod victims;
 
-pub use clean::clean_all;
 pub use decide::{decide, decide_watched};
-pub use decision::{Decision, Outcome};
-pub use isolate::give_up;
-pub use memory::Memory;
+pub use decision::Decision;
+pub use memory::{Memory, give_up};
 pub use model::{GroupId, Policy, Variant, VariantId};
-pub use needs::{Needs, needs};
+pub use normalize::clean_all;
 pub use observe::{observe, observe_watched};
+pub use outcome::Outcome;
 pub use progress::Progress;
 pub use report::Report;
+pub use required_signals::{Needs, needs};
 pub use snapshot::Snapshot;

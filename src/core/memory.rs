@@ -10,20 +10,18 @@ use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use smol_str::{SmolStr, format_smolstr};
 
-use crate::analyze::finding::Analyzer;
 use crate::analyze::queueing::learn::Parameters;
-use crate::analyze::rate;
 use crate::analyze::saturation_token::Knowledge;
-use crate::analyze::throughput;
 use crate::analyze::weighted::Bests;
+use crate::analyze::{rate, throughput};
 use crate::bound::stability::Wanted;
-use crate::by_name::ByName;
 use crate::decision::Reason;
 use crate::isolate::Failed;
 use crate::learn::{Past, Starts};
-use crate::model::{GroupId, Role, VariantId};
+use crate::model::{Analyzer, GroupId, Role, VariantId};
+use crate::name_map::NameMap;
 use crate::quality::Evidence;
-use crate::sequences::MostRunning;
+use crate::sequence_limit::MostRunning;
 use crate::units::Replicas;
 
 /// What one decision leaves for the next.
@@ -69,6 +67,15 @@ impl Default for Memory {
     fn default() -> Self {
         let (groups, invalid, dropped) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
         Self { version: Self::VERSION, groups, invalid, dropped }
+    }
+}
+
+/// Holds the model `id` as one that broke, since a decision about it has not ended by `now`; for longer, when it is tried again
+/// already.
+pub fn give_up(memory: &mut Memory, id: &GroupId, now: Timestamp, cause: &str) {
+    let remembered = memory.groups.entry(id.clone()).or_default();
+    if !remembered.failed.as_ref().is_some_and(|failed| failed.waits(now)) {
+        remembered.note_failure(now, Failed::cut(cause));
     }
 }
 
@@ -140,10 +147,16 @@ pub struct GroupMemory {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed: Option<Failed>,
     /// By variant name.
-    pub variants: ByName<VariantMemory>,
+    pub variants: NameMap<VariantMemory>,
 }
 
 impl GroupMemory {
+    /// Remembers that the model broke. What was being learned may be half learned, and is learned again.
+    pub(crate) fn note_failure(&mut self, now: Timestamp, cause: SmolStr) {
+        self.failed = Some(Failed::after(self.failed.as_ref(), now, cause));
+        self.learned = None;
+    }
+
     /// What is worth keeping over a restart, in few bytes.
     #[must_use]
     pub fn kept(&self) -> Self {

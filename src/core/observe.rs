@@ -3,12 +3,12 @@
 
 use jiff::Timestamp;
 
-use crate::analyze::reads::Declared;
-use crate::clean::{clean, not_after};
-use crate::isolate::{self, guarded};
+use crate::isolate::guarded;
 use crate::memory::{GroupMemory, Memory};
 use crate::model::Role;
+use crate::normalize::{clean, not_after};
 use crate::progress::Progress;
+use crate::quality::analyzer_signals::Declared;
 use crate::quality::{State, engines_of, fresh_limit, look};
 use crate::snapshot::{
     ModelGroup, Phase, Sample, Series, Signal, Signals, Snapshot, SourceHealth, newest_confirmed,
@@ -43,7 +43,7 @@ pub fn observe_watched(snapshot: &Snapshot, memory: Memory, progress: &dyn Progr
         if memory.version == Memory::VERSION { memory } else { memory.understood().into_owned() };
     for (id, remembered) in &mut memory.groups {
         if let Err(cause) = guarded(id, || not_after(remembered, snapshot.now)) {
-            isolate::note(remembered, snapshot.now, cause);
+            remembered.note_failure(snapshot.now, cause);
         }
     }
     memory.invalid.values_mut().for_each(|since| *since = (*since).min(snapshot.now));
@@ -54,7 +54,7 @@ pub fn observe_watched(snapshot: &Snapshot, memory: Memory, progress: &dyn Progr
         }
         progress.begins(Some(id));
         if let Err(cause) = guarded(id, || fold(snapshot.now, &clean(group, snapshot.now), remembered)) {
-            isolate::note(remembered, snapshot.now, cause);
+            remembered.note_failure(snapshot.now, cause);
         }
     }
     progress.begins(None);

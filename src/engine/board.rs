@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use tokio::sync::watch;
-use wva_core::victims::Victims;
+use wva_core::pod_deletion_order::DeletionOrder;
 use wva_core::{Decision, Report, VariantId};
 
 use super::leadership::Term;
@@ -40,7 +40,7 @@ pub struct Published {
     /// Why.
     pub report: Report,
     /// Which pods go first where replicas go; empty when nobody wants to know.
-    pub victims: BTreeMap<VariantId, Victims>,
+    pub victims: BTreeMap<VariantId, DeletionOrder>,
 }
 
 impl Published {

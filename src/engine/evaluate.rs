@@ -11,8 +11,8 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 use tracing::{Instrument, debug, error, info, info_span, warn};
-use wva_core::victims::Victims;
-use wva_core::{GroupId, Memory, Outcome, Policy, Progress, Snapshot, VariantId, victims};
+use wva_core::pod_deletion_order::DeletionOrder;
+use wva_core::{GroupId, Memory, Outcome, Policy, Progress, Snapshot, VariantId, pod_deletion_order};
 
 use super::assemble::{Assembled, assemble};
 use super::board::{Board, Origin, Published};
@@ -102,7 +102,7 @@ struct Pass {
 /// What came out of a decision.
 struct Made {
     outcome: Outcome,
-    victims: BTreeMap<VariantId, Victims>,
+    victims: BTreeMap<VariantId, DeletionOrder>,
     before: Arc<Memory>,
     after: Arc<Memory>,
 }
@@ -386,7 +386,7 @@ impl Engine {
         let variants = view.variants.iter().map(|state| &state.variant);
         let mut needs = wva_core::needs(policy, variants);
         if self.names_victims {
-            needs.signals.extend(victims::NEEDS);
+            needs.signals.extend(pod_deletion_order::REQUIRED_SIGNALS);
         }
         let scope = Scope { namespaces, endpoints: view.endpoints.clone(), needs: Some(needs) };
         let reading = self.parts.source.collect(&scope).instrument(info_span!("collect"));
@@ -428,7 +428,8 @@ impl Engine {
         let before = self.keep_observed(before, Arc::new(observed), pass);
         let mut outcome = wva_core::decide_watched(snapshot, &before, &pass.policy, &*pass.current);
         let after = Arc::new(std::mem::take(&mut outcome.memory));
-        let victims = self.names_victims.then(|| victims::victims(snapshot, &outcome.decisions));
+        let victims =
+            self.names_victims.then(|| pod_deletion_order::deletion_orders(snapshot, &outcome.decisions));
         Made { outcome, victims: victims.unwrap_or_default(), before, after }
     }
 

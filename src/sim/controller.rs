@@ -5,7 +5,7 @@ use std::time::Duration;
 use smol_str::SmolStr;
 
 use super::invalid::{Field, Invalid};
-use wva_core::analyze::finding::Analyzer;
+use wva_core::model::Analyzer;
 use wva_core::model::{Compat, Policy};
 use wva_core::units::Replicas;
 

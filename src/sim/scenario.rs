@@ -177,7 +177,7 @@ pub enum Victims {
     /// The youngest, as a ReplicaSet does.
     #[default]
     Youngest,
-    /// Those with the fewest requests, as with `--pod-deletion-cost`: [`wva_core::victims::order`].
+    /// Those with the fewest requests, as with `--pod-deletion-cost`: [`wva_core::pod_deletion_order::order`].
     LeastLoaded,
     /// Those with the fewest tokens in the KV cache, to compare: as it would be if nobody told of requests.
     FewestTokens,

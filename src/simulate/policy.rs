@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde::de::IntoDeserializer as _;
 use serde::de::value::{Error as WordError, StrDeserializer};
 use wva_core::Policy;
-use wva_core::analyze::finding::Analyzer;
+use wva_core::model::Analyzer;
 use wva_sim::Controller;
 
 use crate::config::PolicyFile;

@@ -12,7 +12,7 @@ use wva::cluster::writers::deletion_cost::DeletionCostMetrics;
 use wva::cluster::{ClusterWatch, DeletionCostWriter};
 use wva::engine::{Board, Leadership, Published};
 use wva_core::VariantId;
-use wva_core::victims::Victims;
+use wva_core::pod_deletion_order::DeletionOrder;
 
 use crate::cluster::{Asked, QUIET, SOON, held, is_watch, list, next, published, server, silence};
 
@@ -83,7 +83,7 @@ impl Bed {
     fn publish(&mut self, first: &[&str], unknown: &[&str]) {
         self.sequence += 1;
         let names = |all: &[&str]| all.iter().map(|name| (*name).into()).collect();
-        let victims = Victims { first: names(first), unknown: names(unknown) };
+        let victims = DeletionOrder { first: names(first), unknown: names(unknown) };
         let victims = BTreeMap::from([(VariantId::new("llm", "chat"), victims)]);
         self.board.publish(Published { victims, ..published(self.sequence, 1) });
     }

@@ -16,10 +16,9 @@ use wva::engine::{
     ReadSettings, Reader, Restored, Scope, Series, SourceError, Term, run,
 };
 use wva::telemetry::EvaluationMetrics;
-use wva_core::analyze::finding::Analyzer;
-use wva_core::by_name::ByName;
 use wva_core::decision::Verdict;
-use wva_core::model::{Bounds, Role, TargetRef, Variant};
+use wva_core::model::{Analyzer, Bounds, Role, TargetRef, Variant};
+use wva_core::name_map::NameMap;
 use wva_core::snapshot::{Phase, Replica, Sample, Scale, Signal, Template, VariantState};
 use wva_core::units::{Cost, Replicas};
 use wva_core::{Policy, VariantId};
@@ -102,7 +101,7 @@ impl Cluster for OneVariant {
             phase: Phase::Ready,
             created,
             ready_since: Some(created),
-            engines: ByName::default(),
+            engines: NameMap::default(),
         };
         let one = Replicas::ONE;
         let scale = Some(Scale { spec: one, current: one, ready: one });

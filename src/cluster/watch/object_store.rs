@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use smol_str::SmolStr;
-use wva_core::by_name::ByName;
 use wva_core::model::{Variant, VariantId};
+use wva_core::name_map::NameMap;
 use wva_core::snapshot::{Phase, Replica, VariantState};
 
 use super::claims::{claims, valid};
@@ -237,7 +237,7 @@ fn replica(key: &Key, pod: &SeenPod) -> Replica {
         phase: pod.phase,
         created: pod.created,
         ready_since: pod.ready_since,
-        engines: ByName::default(),
+        engines: NameMap::default(),
     }
 }
 

@@ -1,8 +1,6 @@
 //! What a pod template says of one replica: its GPUs, and the settings of the engine in it.
 
-use wva_core::analyze::saturation_token::EngineParameters;
-use wva_core::analyze::saturation_token::parameters::{Container, Engine};
-use wva_core::snapshot::Template;
+use wva_core::snapshot::{Container, Engine, EngineParameters, Template};
 
 use super::partial_objects::{Quantities, Resources, TemplateContainer, TemplateSpec};
 

@@ -19,7 +19,7 @@ use smol_str::SmolStr;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
-use wva_core::victims::Victims;
+use wva_core::pod_deletion_order::DeletionOrder;
 
 use super::status_writer::{FIELD_MANAGER, REQUEST_TIMEOUT, WriteError};
 use crate::cluster::objects::{DELETION_COST_ANNOTATION, MarkedPod};
@@ -229,7 +229,7 @@ fn work(published: &Published, observed: &Observed, rests: &Rests, now: Instant)
 }
 
 /// The cost that a pod is to have, if any; `None` when nothing is to be said of it.
-fn wanted(victims: &Victims, pod: &SmolStr) -> Option<Option<i32>> {
+fn wanted(victims: &DeletionOrder, pod: &SmolStr) -> Option<Option<i32>> {
     let place = victims.first.iter().position(|one| one == pod);
     let cost = place.map(|place| i32::try_from(place).map_or(-1, |place| (FIRST + place).min(-1)));
     (cost.is_some() || !victims.unknown.contains(pod)).then_some(cost)

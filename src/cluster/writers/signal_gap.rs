@@ -119,7 +119,7 @@ fn named(signals: &[Signal], series: SeriesOf) -> String {
 
 #[cfg(test)]
 mod tests {
-    use wva_core::analyze::finding::Analyzer;
+    use wva_core::model::Analyzer;
 
     use super::*;
 

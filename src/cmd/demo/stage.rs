@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use wva_core::by_name::ByName;
 use wva_core::model::Variant;
+use wva_core::name_map::NameMap;
 use wva_core::snapshot::{Phase, Replica, Scale, Template, VariantState};
 use wva_core::units::Replicas;
 use wva_sim::{Deployment, Fleet, FleetError, PodPhase, PodView, Summary};
@@ -110,7 +110,7 @@ impl Stage {
             },
             created: self.clock.at(pod.created),
             ready_since: pod.ready_since.map(|since| self.clock.at(since)),
-            engines: ByName::default(),
+            engines: NameMap::default(),
         }
     }
 }

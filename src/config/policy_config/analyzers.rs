@@ -1,7 +1,6 @@
 //! Which analyzers decide about a model: one that leads, and those beside it.
 
-use wva_core::analyze::finding::Analyzer;
-use wva_core::model::{Beside, ModelPolicy, Utilisation};
+use wva_core::model::{Analyzer, Beside, ModelPolicy, Utilisation};
 
 use super::fields::{Fields, Range, Said};
 use super::node::Node;

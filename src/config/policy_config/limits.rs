@@ -133,9 +133,9 @@ impl Limiter {
 }
 
 fn quota(fields: &mut Fields<'_>, path: &str, node: &Node) -> Option<i64> {
-    let whole = as_whole(node).filter(|value| (Quota::UNLIMITED..=Quota::MOST).contains(value));
+    let whole = as_whole(node).filter(|value| (Quota::UNLIMITED..=Quota::MAX_GPUS).contains(value));
     if whole.is_none() {
-        let (least, most) = (Quota::UNLIMITED, Quota::MOST);
+        let (least, most) = (Quota::UNLIMITED, Quota::MAX_GPUS);
         fields.refuse(path, node, &format!("a whole number, {least} (unlimited) to {most}"));
     }
     whole

@@ -3,10 +3,9 @@
 //! what is tuned for all (upstream fills in defaults first; algorithm reference §1.8).
 
 use wva_core::GroupId;
-use wva_core::analyze::finding::Analyzer;
 use wva_core::model::{
-    Compat, ModelPolicy, QueueingPolicy, SaturationPolicy, ScaleToZero, Scoring, Stability, StepLimit,
-    Utilisation,
+    Analyzer, Compat, ModelPolicy, QueueingPolicy, SaturationPolicy, ScaleToZero, Scoring, Stability,
+    StepLimit, Utilisation,
 };
 use wva_core::units::{Replicas, Seconds};
 

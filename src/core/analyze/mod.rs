@@ -4,7 +4,6 @@ pub mod finding;
 pub mod inferno;
 pub mod queueing;
 pub mod rate;
-pub mod reads;
 pub mod saturation_percent;
 pub mod saturation_token;
 pub mod scale_from_zero;

@@ -8,24 +8,8 @@ use serde::{Deserialize, Serialize};
 use smol_str::{SmolStr, format_smolstr};
 
 use crate::model::{Bounds, SaturationPolicy};
+use crate::quality::EnginePeaks;
 use crate::units::{Cost, Replicas};
-
-/// What was seen of one serving process.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Observation<'a> {
-    /// Its pod.
-    pub replica: &'a str,
-    /// Its engine, where the pod has several.
-    pub engine: Option<&'a str>,
-    /// Its variant.
-    pub variant: &'a str,
-    /// What a replica of this variant costs.
-    pub cost: Cost,
-    /// Peak KV-cache usage, 0 to 1.
-    pub kv: f64,
-    /// Peak waiting requests.
-    pub queue: u32,
-}
 
 /// The finding over all observations of a role group.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -76,7 +60,7 @@ struct Sums {
 }
 
 impl Sums {
-    fn add(&mut self, one: &Observation<'_>, policy: &SaturationPolicy) -> bool {
+    fn add(&mut self, one: &EnginePeaks<'_>, policy: &SaturationPolicy) -> bool {
         self.count += 1;
         self.kv += one.kv;
         let queue = f64::from(one.queue);
@@ -94,7 +78,7 @@ impl Sums {
     }
 }
 
-impl Observation<'_> {
+impl EnginePeaks<'_> {
     /// The pod's name, with the engine's where there are several.
     fn name(&self) -> SmolStr {
         self.engine.map_or_else(|| self.replica.into(), |engine| format_smolstr!("{}:{engine}", self.replica))
@@ -104,7 +88,7 @@ impl Observation<'_> {
 /// Looks at all observations of a role group.
 #[must_use]
 pub fn analyze<'o>(
-    observations: impl IntoIterator<Item = &'o Observation<'o>>,
+    observations: impl IntoIterator<Item = &'o EnginePeaks<'o>>,
     policy: &SaturationPolicy,
 ) -> Analysis {
     let mut all = Sums::default();
@@ -266,7 +250,7 @@ mod tests {
     fn the_page_says_what_the_code_computes() {
         let policy = SaturationPolicy::default();
         let one =
-            |kv, queue| Observation { replica: "r", engine: None, variant: "v", cost: Cost::ZERO, kv, queue };
+            |kv, queue| EnginePeaks { replica: "r", engine: None, variant: "v", cost: Cost::ZERO, kv, queue };
         let found = analyze(&[one(0.85, 2), one(0.5, 1), one(0.6, 2)], &policy);
         assert!(!found.scale_up && !found.scale_down_safe);
         let (kv, queue) = found.spare_of_one_fewer(&policy);
@@ -291,10 +275,10 @@ mod tests {
         }
     }
 
-    fn seen(loads: &[(f64, u32)]) -> Vec<Observation<'static>> {
+    fn seen(loads: &[(f64, u32)]) -> Vec<EnginePeaks<'static>> {
         let one = |(kv, queue): &(f64, u32)| {
             let (kv, queue) = (*kv, *queue);
-            Observation { replica: "r", engine: None, variant: "v", cost: Cost::ZERO, kv, queue }
+            EnginePeaks { replica: "r", engine: None, variant: "v", cost: Cost::ZERO, kv, queue }
         };
         loads.iter().map(one).collect()
     }

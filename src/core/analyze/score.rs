@@ -2,28 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::Bounds;
+use crate::model::{Bounds, Steps};
 use crate::units::{Replicas, count};
-
-/// Thresholds and steps.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Steps {
-    /// A mean score above this adds replicas.
-    pub up: f64,
-    /// A mean score below this takes some away.
-    pub down: f64,
-    /// How many are added.
-    pub more: Replicas,
-    /// How many are taken away.
-    pub fewer: Replicas,
-}
-
-impl Default for Steps {
-    /// Above 0.8 one more, below 0.3 one fewer. Source: algorithm reference §9.
-    fn default() -> Self {
-        Self { up: 0.8, down: 0.3, more: Replicas::ONE, fewer: Replicas::ONE }
-    }
-}
 
 /// What a policy of scores says of one variant.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -1,8 +1,8 @@
 //! Seed 004, the maximum policy: a replica is as loaded as its KV cache or its queue, whichever is more. Source:
 //! algorithm reference §9.2; in one page: `docs/decisions/threshold.md`.
 
-use super::score::{Scored, Steps, queue_share, step};
-use crate::model::Bounds;
+use super::score::{Scored, queue_share, step};
+use crate::model::{Bounds, Steps};
 use crate::units::Replicas;
 
 /// What was seen of one serving process.

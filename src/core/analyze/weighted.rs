@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::score::{Scored, Steps, queue_share, step};
-use crate::model::Bounds;
+use super::score::{Scored, queue_share, step};
+use crate::model::{Bounds, Steps};
 use crate::units::{Replicas, Seconds, float};
 use smol_str::{SmolStr, format_smolstr};
 

@@ -15,9 +15,10 @@ use std::hint::black_box;
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use jiff::{SignedDuration, Timestamp};
 use smol_str::{SmolStr, format_smolstr};
-use wva_core::analyze::finding::Analyzer;
 use wva_core::memory::GroupMemory;
-use wva_core::model::{Bounds, ClassTarget, LatencyTargets, Role, ServiceClass, TargetRef, Variant};
+use wva_core::model::{
+    Analyzer, Bounds, ClassTarget, LatencyTargets, Role, ServiceClass, TargetRef, Variant,
+};
 use wva_core::snapshot::{
     ModelGroup, Phase, Replica, Sample, Scale, Signal, Signals, SourceHealth, Template, VariantState,
 };

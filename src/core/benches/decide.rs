@@ -13,10 +13,9 @@ use std::hint::black_box;
 use criterion::{BatchSize, Bencher, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use jiff::{SignedDuration, Timestamp};
 use smol_str::{SmolStr, format_smolstr};
-use wva_core::analyze::finding::Analyzer;
 use wva_core::check::check;
 use wva_core::decision::{Reason, Verdict};
-use wva_core::model::{Bounds, Role, TargetRef, Variant};
+use wva_core::model::{Analyzer, Bounds, Role, TargetRef, Variant};
 use wva_core::snapshot::{
     ModelGroup, Phase, Replica, Sample, Scale, Signal, Signals, SourceHealth, Template, VariantState,
 };

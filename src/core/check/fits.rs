@@ -4,7 +4,7 @@
 use jiff::Timestamp;
 
 use super::{seconds, serving, usual_gap};
-use crate::sequences::MAX_SEEN;
+use crate::sequence_limit::MAX_SEEN;
 use crate::snapshot::{Phase, Replica, Series, Signal, Signals, VariantState};
 
 /// The last tenth is for chance. A billionth more, so that the order of a sum decides nothing.

@@ -8,13 +8,13 @@ use smol_str::SmolStr;
 
 use super::TRANSITION_TIMEOUT;
 use super::limits::Limits;
-use crate::analyze::finding::Analyzer;
-use crate::analyze::reads::Declared;
 use crate::decision::Reason;
 use crate::memory::{GroupMemory, VariantMemory};
 use crate::model::{
-    Beside, Compat, GroupId, ModelPolicy, Policy, Role, ScaleToZero, ServiceClass, UnitCost, VariantId,
+    Analyzer, Beside, Compat, GroupId, ModelPolicy, Policy, Role, ScaleToZero, ServiceClass, UnitCost,
+    VariantId,
 };
+use crate::quality::analyzer_signals::Declared;
 use crate::quality::{Evidence, OVERDUE, Rights, VariantSight, is_full, lost_and_failing};
 use crate::snapshot::{ModelGroup, Scale, VariantState};
 use crate::units::{Replicas, Seconds};

@@ -5,11 +5,11 @@ use smol_str::ToSmolStr;
 
 use super::messages;
 use super::model_group::{Decided, decision};
-use crate::clean::not_after;
 use crate::decision::{Cause, Reason, Target, Unknown, Verdict};
 use crate::isolate::Failed;
 use crate::memory::{GroupMemory, VariantMemory};
 use crate::model::Policy;
+use crate::normalize::not_after;
 use crate::report::{GroupReport, Stage, Step};
 use crate::snapshot::{ModelGroup, VariantState};
 use crate::units::Seconds;

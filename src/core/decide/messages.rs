@@ -4,11 +4,11 @@ use std::fmt;
 
 use smol_str::{SmolStr, ToSmolStr, format_smolstr};
 
-use crate::analyze::finding::{Analyzer, Finding, Totals};
+use crate::analyze::finding::{Finding, Totals};
 use crate::analyze::saturation_percent::Analysis;
 use crate::analyze::score::Scored;
 use crate::isolate::Failed;
-use crate::model::{Role, SaturationPolicy, VariantId};
+use crate::model::{Analyzer, Role, SaturationPolicy, VariantId};
 use crate::quality::{Seen, State, VariantSight};
 use crate::report::{Rule, Stage, Step, Violation};
 use crate::snapshot::{SourceHealth, VariantState};

@@ -10,14 +10,13 @@ use super::analyze::capacity::{self, OptimizerInput};
 use super::analyze::stand_in;
 use super::context::{ModelContext, Proposal, VariantContext};
 use super::{bound, classify, messages, removal_guard, safety_net, withdrawn_orders, zero};
-use crate::analyze::finding::Analyzer;
-use crate::analyze::reads::WITNESSES;
-use crate::by_name::ByName;
-use crate::clean::remembered;
 use crate::decision::{Cause, Decision, SignalGap, Target, Unknown, Verdict};
 use crate::memory::{GroupMemory, Learned, VariantMemory};
-use crate::model::{Role, VariantId};
+use crate::model::{Analyzer, Role, VariantId};
+use crate::name_map::NameMap;
+use crate::normalize::remembered;
 use crate::optimize::Plan;
+use crate::quality::analyzer_signals::WITNESSES;
 use crate::quality::{Evidence, look_at};
 use crate::report::{GroupReport, Stage, Step};
 use crate::snapshot::VariantState;
@@ -68,7 +67,7 @@ impl<'a> PendingModel<'a> {
             learned: before.learned.clone(),
             evidence: None,
             failed: None,
-            variants: ByName::with_capacity(context.group.variants.len()),
+            variants: NameMap::with_capacity(context.group.variants.len()),
         });
         let memory = memory.unwrap_or_default();
         let (variants, proposals, steps) = (Vec::new(), Vec::new(), Vec::new());

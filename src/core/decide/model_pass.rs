@@ -11,7 +11,7 @@ use super::model_group::{Decided, PendingModel};
 use super::shared;
 use crate::check::check_group;
 use crate::decision::Decision;
-use crate::isolate::{self, guarded};
+use crate::isolate::guarded;
 use crate::memory::GroupMemory;
 use crate::model::{GroupId, Policy, VariantId};
 use crate::optimize::Request;
@@ -111,7 +111,7 @@ impl<'a> ModelPass<'a> {
         cause: SmolStr,
     ) {
         let mut memory = before.cloned().unwrap_or_default();
-        isolate::note(&mut memory, self.snapshot.now, cause);
+        memory.note_failure(self.snapshot.now, cause);
         self.hold(id, group, memory);
     }
 

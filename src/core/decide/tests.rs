@@ -191,8 +191,9 @@ fn a_model_that_breaks_where_pods_are_put_in_order_costs_no_other_its_order() {
     let (context, id, second) = two_models();
     let outcome = decide(&context.snapshot, &context.memory, &context.policy);
     let ordered = |after| {
-        let found =
-            with_broken(&id, after, || crate::victims::victims(&context.snapshot, &outcome.decisions));
+        let found = with_broken(&id, after, || {
+            crate::pod_deletion_order::deletion_orders(&context.snapshot, &outcome.decisions)
+        });
         found.into_keys().map(|variant| variant.namespace).collect::<Vec<_>>()
     };
     assert_eq!(ordered(1), [id.namespace.clone(), second.namespace.clone()]);

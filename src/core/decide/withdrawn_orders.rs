@@ -5,11 +5,10 @@ use jiff::Timestamp;
 
 use super::context::{ModelContext, Proposal, VariantContext};
 use super::{messages, safety_net};
-use crate::analyze::finding::Analyzer;
 use crate::bound::stability::Wanted;
 use crate::decision::Reason;
 use crate::memory::{Learned, VariantMemory};
-use crate::model::Role;
+use crate::model::{Analyzer, Role};
 use crate::quality::{Evidence, engines_of};
 use crate::report::{Stage, Step};
 use crate::snapshot::{Phase, Signal, SignalSet, SourceHealth};

@@ -6,12 +6,11 @@ use jiff::Timestamp;
 
 use super::context::{ModelContext, Proposal, VariantContext};
 use super::messages;
-use crate::analyze::finding::Analyzer;
 use crate::analyze::scale_from_zero::{Candidate, woken};
 use crate::bound::enforcer::{Action, Enforced, enforce};
 use crate::decision::Reason;
 use crate::memory::{GroupMemory, Learned};
-use crate::model::Role;
+use crate::model::{Analyzer, Role};
 use crate::observe::{Activity, activity, held_by_scheduler};
 use crate::quality::State;
 use crate::report::{Stage, Step, Value};

@@ -6,9 +6,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::changes::Count;
+use super::change_point::Count;
 use super::is_default;
-use super::moment::Moment;
+use crate::moment::Moment;
 
 /// Stretches are kept this long, seconds: a mean over them has a relative error of `sqrt(1/(600 λ))`, 2.9 % at 2 requests/s.
 pub(super) const WINDOW: f64 = 600.0;

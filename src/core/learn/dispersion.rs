@@ -7,8 +7,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::arrivals::Bin;
-use super::moment::Moment;
 use super::{is_default, kept, short};
+use crate::moment::Moment;
 
 /// Blocks are at least this long, seconds: one scrape of 5 s, three of them, each a little early.
 const LENGTHS: [f64; 2] = [4.0, 14.0];

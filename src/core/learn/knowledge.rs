@@ -6,21 +6,20 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
-use super::age::may_lower;
 use super::arrivals::Arrivals;
+use super::counter_snapshot::{Frame, Growth};
 use super::dispersion::Dispersion;
-use super::extremes::Highs;
-use super::frame::{Frame, Growth};
-use super::moment::Moment;
 use super::occupancy::{Occupancy, StepTokens};
-use super::past::Past;
+use super::rollback::Past;
 use super::start_up::StartUps;
 use super::step_time::{Fit, Sample};
 use super::surge::Surges;
 use super::token_shape::TokenShape;
+use super::window_extrema::Highs;
 use super::{is_default, short};
-use crate::by_name::ByName;
 use crate::model::Role;
+use crate::moment::{Moment, may_lower};
+use crate::name_map::NameMap;
 use crate::snapshot::SignalSet;
 
 /// Peaks that survive a restart.
@@ -53,8 +52,8 @@ pub struct Knowledge {
     /// By role: each has its own load. Most models have one, and a tree has room for eleven.
     pub roles: BTreeMap<Role, Box<RoleKnowledge>>,
     /// By variant name: each has its own hardware.
-    #[serde(skip_serializing_if = "ByName::is_empty")]
-    pub variants: ByName<VariantKnowledge>,
+    #[serde(skip_serializing_if = "NameMap::is_empty")]
+    pub variants: NameMap<VariantKnowledge>,
 }
 
 /// What is known of the load of one role.
@@ -96,8 +95,8 @@ pub struct Load {
 #[serde(default)]
 pub struct VariantKnowledge {
     /// The last readings. Not kept over a restart.
-    #[serde(skip_serializing_if = "ByName::is_empty")]
-    pub pods: ByName<Pod>,
+    #[serde(skip_serializing_if = "NameMap::is_empty")]
+    pub pods: NameMap<Pod>,
     /// How long a step takes.
     #[serde(skip_serializing_if = "is_default")]
     pub fit: Fit,
@@ -215,7 +214,7 @@ impl Knowledge {
         };
         let variant = |(name, own): (&SmolStr, &VariantKnowledge)| {
             let kept = VariantKnowledge {
-                pods: ByName::default(),
+                pods: NameMap::default(),
                 fit: own.fit.kept(),
                 first_token: own.first_token.map(short),
                 occupancy: own.occupancy.kept(),

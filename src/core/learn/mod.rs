@@ -2,38 +2,33 @@
 //! changed, how large they are, how long a pod takes to start, and which surges have come. Decides nothing: that is
 //! `analyze::rate`. Every sample counts once, with its own time, however often and in whatever company it is seen.
 
-mod age;
 mod arrivals;
-mod changes;
+mod change_point;
+mod counter_snapshot;
 mod dispersion;
-mod extremes;
-mod fold;
-mod frame;
+mod ingest;
 mod knowledge;
-mod moment;
 mod occupancy;
-mod past;
+mod rollback;
 mod start_up;
 mod step_time;
 mod surge;
 mod token_shape;
+mod window_extrema;
 
-pub use age::may_lower;
 pub use arrivals::{Arrivals, Bin};
-pub use changes::{Count, Level, THRESHOLD, level};
+pub use change_point::{Count, Level, THRESHOLD, level};
+pub use counter_snapshot::{Counters, Frame, Gauges, Growth};
 pub use dispersion::Dispersion;
-pub use extremes::{Highs, Lows};
-pub use fold::fold;
-pub(crate) use frame::COUNTERS;
-pub use frame::{Counters, Frame, Gauges, Growth};
+pub use ingest::fold;
 pub use knowledge::{Knowledge, Pod, Replaced, RoleKnowledge, VariantKnowledge};
-pub use moment::Moment;
 pub use occupancy::{Occupancy, StepTokens};
-pub use past::Past;
+pub use rollback::Past;
 pub use start_up::{LEAD, StartUps, Starts, starts_of};
 pub use step_time::{Fit, Sample as StepSample, StepTime};
 pub use surge::Surges;
 pub use token_shape::{Sizes, TokenShape};
+pub use window_extrema::{Highs, Lows};
 
 /// What is left of a sum after `seconds`, when it loses a factor e in `span` seconds.
 pub(crate) fn kept(seconds: f64, span: f64) -> f64 {

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::frame::Growth;
+use super::counter_snapshot::Growth;
 use super::{is_default, kept, short};
 
 /// Occupancy is forgotten over this time, seconds, by all pods of a variant together.

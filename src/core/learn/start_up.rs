@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
 use super::knowledge::Replaced;
-use super::moment::Moment;
 use super::{is_default, short};
+use crate::moment::Moment;
 use crate::snapshot::{Phase, Replica, VariantState};
 
 /// From a change of the load to the order of a pod, seconds: about 10 to see it, 15 until the HPA looks at the worst, 5 for a

@@ -7,8 +7,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::moment::Moment;
 use super::{is_default, kept, short};
+use crate::moment::Moment;
 
 /// Forgetting, seconds: 360 scrapes, enough for a slow drift, and it bridges a quiet quarter of an hour.
 const SPAN: f64 = 1800.0;

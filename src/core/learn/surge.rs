@@ -4,9 +4,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::extremes::Lows;
-use super::moment::Moment;
+use super::window_extrema::Lows;
 use super::{is_default, short};
+use crate::moment::Moment;
 
 /// Seconds after which half of a surge is forgotten: long against the wait before a removal, short against a day.
 const HALF_LIFE: f64 = 3600.0;

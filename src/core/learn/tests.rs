@@ -333,7 +333,7 @@ fn a_start_is_learned_of_a_pod_that_was_seen_before_it_served_and_of_no_other() 
         phase,
         created: jiff::Timestamp::from_second(created).unwrap(),
         ready_since: ready.map(|ready| jiff::Timestamp::from_second(ready).unwrap()),
-        engines: crate::by_name::ByName::default(),
+        engines: crate::name_map::NameMap::default(),
     };
     let state = |replicas| crate::snapshot::VariantState {
         variant: crate::model::Variant {

@@ -3,9 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::age::may_lower;
-use super::moment::Moment;
 use super::{is_default, short};
+use crate::moment::{Moment, may_lower};
 
 /// Forgetting by time, seconds.
 const SPAN: f64 = 30.0;

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::units::{OutOfRange, float};
+use crate::model::{self, check_gpu_quota};
+use crate::units::OutOfRange;
 use smol_str::{SmolStr, format_smolstr};
 
 /// GPUs by accelerator; -1 is unlimited, and an accelerator that is not listed has none. Source: algorithm reference §7.9.
@@ -21,10 +22,6 @@ type ByType = BTreeMap<SmolStr, i64>;
 
 /// The namespace whose quota each namespace gets that is not listed, each for itself.
 const DEFAULT: &str = "default";
-/// More GPUs than any quota may name.
-const MOST: i64 = 1 << 20;
-/// The budget without a bound.
-const NO_BOUND: i64 = -1;
 
 impl Quota {
     /// One quota for all.
@@ -32,7 +29,7 @@ impl Quota {
     /// # Errors
     /// When a value is below -1 or above 1,048,576.
     pub fn cluster(quotas: BTreeMap<SmolStr, i64>) -> Result<Self, OutOfRange> {
-        check(&quotas)?;
+        check_gpu_quota(&quotas)?;
         Ok(Self(Scope::Cluster(quotas)))
     }
 
@@ -45,7 +42,7 @@ impl Quota {
         listed: BTreeMap<SmolStr, BTreeMap<SmolStr, i64>>,
         excluded: BTreeSet<SmolStr>,
     ) -> Result<Self, OutOfRange> {
-        listed.values().try_for_each(check)?;
+        listed.values().try_for_each(check_gpu_quota)?;
         Ok(Self(Scope::Namespace { listed, excluded }))
     }
 
@@ -74,7 +71,7 @@ impl Quota {
     #[must_use]
     pub fn budget(&self, namespace: &str, accelerator: &str) -> Option<i64> {
         let listed = self.list(namespace).and_then(|types| types.get(accelerator).copied()).unwrap_or(0);
-        (!self.excludes(namespace) && listed != NO_BOUND).then_some(listed)
+        (!self.excludes(namespace) && listed != model::Quota::UNLIMITED).then_some(listed)
     }
 
     /// The key its use is counted under.
@@ -91,11 +88,4 @@ impl Quota {
         let Some(name) = accelerator else { return if self.excludes(namespace) { want } else { 0 } };
         self.budget(namespace, name).map_or(want, |budget| want.min(budget.saturating_sub(used)).max(0))
     }
-}
-
-fn check(quotas: &ByType) -> Result<(), OutOfRange> {
-    let wrong = quotas.values().find(|value| !(NO_BOUND..=MOST).contains(*value));
-    wrong.map_or(Ok(()), |value| {
-        Err(OutOfRange { unit: "quota", value: float(*value), allowed: "-1 (unlimited) to 1048576" })
-    })
 }

@@ -1,13 +1,16 @@
 //! What is decided about, validated where it is made.
 
+mod analyzer;
 mod compat;
 mod policy;
 mod variant;
 
+pub use analyzer::Analyzer;
 pub use compat::Compat;
+pub(crate) use policy::check_gpu_quota;
 pub use policy::{
     Beside, ClassTarget, LatencyTargets, LimitPolicy, ModelPolicy, Policy, Power, QueueingPolicy, Quota,
-    RatePolicy, SaturationPolicy, ScaleToZero, Scope, Scoring, ServiceClass, Stability, StepLimit, UnitCost,
-    Utilisation,
+    RatePolicy, SaturationPolicy, ScaleToZero, Scope, Scoring, ServiceClass, Stability, StepLimit, Steps,
+    UnitCost, Utilisation,
 };
 pub use variant::{Bounds, GroupId, InvalidVariant, Role, TargetRef, Variant, VariantId};

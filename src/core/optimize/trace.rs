@@ -4,9 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::analyze::finding::Analyzer;
 use crate::limit::Binding;
-use crate::model::Role;
+use crate::model::{Analyzer, Role};
 use crate::units::tenths;
 use smol_str::SmolStr;
 

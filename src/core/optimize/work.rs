@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::{Plan, Request, Step, Target, trace::Added};
-use crate::by_name::Index;
 use crate::limit::{Binding, Footprint};
 use crate::model::{Compat, Role};
+use crate::name_map::Index;
 use crate::units::Replicas;
 use smol_str::SmolStr;
 

@@ -1,358 +1,390 @@
-//! Which of the signals that an analyzer needs an engine really shows: a series may be missing, too old, or contradicted by
-//! what the same engine says elsewhere. Contradicted is as good as missing: a counter that stands still while requests run
-//! says no more than one that is not there.
+//! A set of variants that are decided together (one role of a model): what is seen of them, and what that allows.
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 
-use super::believed::Usual;
-use super::engine::{Freshness, grade, stale_limit};
-use super::figures::Figures;
-use super::flow::unbalanced;
-use super::span::{MANY_RUNNING, SOME_REQUESTS, SOME_TOKENS, Span, Window};
-use super::unusual::{off, unusual};
-use crate::analyze::reads::{Declared, WITNESSES};
-use crate::snapshot::{Rows, Signal, SignalSet, Signals};
-use crate::units::Seconds;
+use smol_str::SmolStr;
 
-/// What an engine shows of the signals that are needed of it.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Coverage {
-    /// Needed, and without a sample that is not stale.
-    pub missing: SignalSet,
-    /// Needed or a witness of what is, and contradicted by another signal of the engine.
-    pub contradicted: SignalSet,
-    /// How old the oldest of the newest samples is.
-    pub freshness: Freshness,
-    /// What belongs together of what it shows.
-    pub(super) figures: Figures,
+use super::STALE_AT_LEAST;
+use super::derived_metrics::Ranges;
+use super::engine_assessment::{Judge, Judged};
+use super::freshness::{Freshness, Reading, engines_of, read};
+use super::load::Load;
+use super::pods::lost_and_failing;
+use super::signal_history::{Doubt, Evidence};
+use crate::quality::analyzer_signals::Declared;
+use crate::snapshot::{Phase, Replica, Signal, SignalSet, Signals, SourceHealth, VariantState};
+use crate::units::{Cost, Replicas, Seconds, count, whole};
+
+/// What kind of sight it is. One row of the observation table each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum State {
+    /// The source does not answer.
+    Down,
+    /// Nothing runs, and nothing is asked to run.
+    Zero,
+    /// Nothing is ready, and something should be.
+    Starting,
+    /// Ready pods, and no series of any of them.
+    Missing,
+    /// Ready pods, and only series that are too old.
+    Stale,
+    /// Some ready pods are seen and most are not, or the source says that its answer is not whole.
+    Partial,
+    /// All ready pods are seen, some of them not lately.
+    Aging,
+    /// At least half of the ready pods are seen, all of these fresh: the others count as loaded like the busiest that is seen.
+    Estimated,
+    /// All ready pods are seen, all of them fresh.
+    Fresh,
 }
 
-impl Coverage {
-    /// Everything that is needed is there and can be true.
+/// Which way a number may go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rights {
+    /// More.
+    pub up: bool,
+    /// Fewer.
+    pub down: bool,
+    /// None at all, if the idle clock allows.
+    pub zero: bool,
+}
+
+impl State {
+    /// Some ready pods are not measured.
     #[must_use]
-    pub(crate) fn is_complete(&self) -> bool {
-        self.missing.is_empty() && self.contradicted.is_empty()
+    pub fn is_incomplete(self) -> bool {
+        matches!(self, Self::Partial | Self::Estimated)
+    }
+
+    /// Which way a number may go.
+    #[must_use]
+    pub fn rights(self) -> Rights {
+        match self {
+            Self::Fresh => Rights { up: true, down: true, zero: true },
+            Self::Estimated => Rights { up: true, down: true, zero: false },
+            Self::Aging | Self::Partial => Rights { up: true, down: false, zero: false },
+            Self::Stale | Self::Missing | Self::Starting | Self::Zero | Self::Down => {
+                Rights { up: false, down: false, zero: false }
+            }
+        }
     }
 }
 
-/// What is known of an engine beside its samples.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Known<'a> {
-    /// Requests that it runs at once, by its arguments.
-    pub(super) sequences: Option<f64>,
-    /// What engines of its variant usually do, and since when that is known.
-    pub(super) usual: Option<(Timestamp, &'a Usual)>,
-    /// When its pod began to serve.
-    pub(super) born: Timestamp,
-    /// Its last scrape that is known to contradict itself.
-    pub(super) after: Option<Timestamp>,
+/// Peaks of one engine over the last minute.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct EnginePeaks<'a> {
+    /// Its pod.
+    pub replica: &'a str,
+    /// Its engine, where the pod has several.
+    pub engine: Option<&'a str>,
+    /// Its variant.
+    pub variant: &'a str,
+    /// What a replica of this variant costs.
+    pub cost: Cost,
+    /// Peak KV-cache usage, 0 to 1.
+    pub kv: f64,
+    /// Peak waiting requests.
+    pub queue: u32,
 }
 
-/// Looks for what is `declared` in what `engine` has shown by `now`.
+/// What is seen of one variant.
+#[derive(Debug, Clone, Default)]
+pub struct VariantSight<'a> {
+    /// Pods that serve.
+    pub ready: u32,
+    /// Of these, the ones all of whose engines are fresh.
+    pub fresh: u32,
+    /// Of these, the ones with an engine between fresh and stale, and none worse.
+    pub aging: u32,
+    /// Of these, the ones with an engine whose samples are too old.
+    pub stale: u32,
+    /// Of these, the ones without any series.
+    pub absent: u32,
+    /// Of these, the ones that show cache and queue and lack something else that the analyzer needs.
+    pub lacking: u32,
+    /// What pods that have served long enough to be scraped do not show of it.
+    pub missing: SignalSet,
+    /// What they show that another signal of theirs contradicts.
+    pub contradicted: SignalSet,
+    /// Pods of which the last two are told.
+    pub incomplete: u32,
+    /// Pods that sleep.
+    pub asleep: u32,
+    /// Pods that exist and do not serve yet.
+    pub starting: u32,
+    /// Of these, the ones no node has room for.
+    pub unschedulable: u32,
+    /// The newest creation of a pod that does not serve yet.
+    pub started_last: Option<Timestamp>,
+    /// Since when the newest serving pod serves.
+    pub ready_last: Option<Timestamp>,
+    /// The newest sample that is not stale.
+    pub newest: Option<Timestamp>,
+    /// The newest sample of all.
+    pub newest_of_all: Option<Timestamp>,
+    /// The most engines of one serving pod: several with data parallelism.
+    pub engines_a_pod: u32,
+    /// V1's input: one an engine that is not stale.
+    pub observations: Vec<EnginePeaks<'a>>,
+    /// What engines were doing of which the analyzer is shown all that it needs, or of which it can be estimated.
+    pub loads: Vec<Load<'a, ()>>,
+    /// Of the pods that are not measured, those that are estimated by what they do show.
+    pub estimated: u32,
+    /// Pods whose queue is not believed, with whether they are full by the rest of what they show, where that is known.
+    pub queue_doubted: Vec<(&'a str, Option<bool>)>,
+    /// In which range they show what belongs together.
+    pub(super) ranges: Ranges,
+    /// What of which engines was contradicted lately.
+    pub(super) doubts: Vec<(SmolStr, Doubt)>,
+}
+
+/// What is seen of a set of variants.
+#[derive(Debug, Clone)]
+pub struct Sight<'a> {
+    /// What kind it is.
+    pub state: State,
+    /// In the order given.
+    pub variants: Vec<VariantSight<'a>>,
+}
+
+/// A variant, and what is seen of it.
+pub(crate) type Seen<'a> = (&'a VariantState, &'a VariantSight<'a>);
+
+/// Looks at `variants` at `now`.
 #[must_use]
-pub(super) fn cover(signals: &Signals, declared: Declared, engine: Known<'_>, now: Timestamp) -> Coverage {
-    let (missing, freshness) = absent(signals, declared.required(), now);
-    let (contradicted, figures) = contradicted(signals, declared.all().with(WITNESSES), engine);
-    Coverage { missing, contradicted, freshness, figures }
+pub fn look<'a>(
+    source: &SourceHealth,
+    variants: &[&'a VariantState],
+    declared: Declared,
+    now: Timestamp,
+) -> Sight<'a> {
+    let sights: Vec<VariantSight<'_>> =
+        variants.iter().map(|variant| look_at(variant, declared, None, now)).collect();
+    let seen: Vec<Seen<'_>> = variants.iter().copied().zip(&sights).collect();
+    Sight { state: state_of(source, &seen, now), variants: sights }
 }
 
-/// Of `needed`, what has no sample that is not stale; and how old the oldest of the newest samples is.
-pub(super) fn absent(signals: &Signals, needed: SignalSet, now: Timestamp) -> (SignalSet, Freshness) {
-    let interval = signals.interval();
-    // Nearly always every scrape has shown everything: then one time says it all.
-    if let Some(at) = signals.whole_until(needed) {
-        let newest = crate::snapshot::Sample { at, value: 0.0 };
-        let freshness = grade(Some(newest), interval, now);
-        return (if freshness >= Freshness::Stale { needed } else { SignalSet::NONE }, freshness);
+/// Nobody asks for a replica of it, and none serves.
+#[must_use]
+fn at_zero(variant: &VariantState, seen: &VariantSight<'_>) -> bool {
+    variant.scale.is_some_and(|scale| scale.spec == Replicas::ZERO) && seen.ready == 0
+}
+
+/// What kind of sight the variants are together.
+pub(crate) fn state_of(source: &SourceHealth, seen: &[Seen<'_>], now: Timestamp) -> State {
+    if matches!(source, SourceHealth::Down { .. }) {
+        return State::Down;
     }
-    let (mut missing, mut worst) = (SignalSet::NONE, Freshness::Fresh);
-    for signal in needed.iter() {
-        let freshness = grade(signals.newest(signal), interval, now);
-        if freshness >= Freshness::Stale {
-            missing = missing.with(SignalSet::of(&[signal]));
-        } else {
-            worst = worst.max(freshness);
-        }
+    let sum = |part: fn(&VariantSight<'_>) -> u32| {
+        seen.iter().map(|(_, one)| part(one)).fold(0, u32::saturating_add)
+    };
+    let ready = sum(|one| one.ready);
+    if ready == 0 {
+        let nothing = seen.iter().all(|(variant, seen)| at_zero(variant, seen));
+        return if nothing { State::Zero } else { State::Starting };
     }
-    (missing, worst)
-}
-
-/// Counters that stand still for this long, and over [`STILL_SCRAPES`], while requests run: a step takes at most seconds.
-const STILL_WINDOW: Seconds = Seconds::whole(30);
-const STILL_SCRAPES: usize = 3;
-/// Nearly all requests are answered in less.
-const ANSWERING: Seconds = Seconds::whole(300);
-/// Sums are compared over this time at most: long enough for what is under way at its ends to be a small part.
-const SUMS_WINDOW: Seconds = Seconds::whole(120);
-/// And at least over this: three scrapes of the usual 15 s.
-const SUMS_AT_LEAST: Seconds = Seconds::whole(45);
-/// Two counts of the same thing differ by chance and by what is under way; by more than this factor they do not.
-const DIFFERENT: f64 = 1.5;
-/// Tokens of running requests, in means: a length-biased mean of exponential sizes is twice the mean.
-const UNDER_WAY: f64 = 2.0;
-/// Fewer answers have no mean size.
-const MANY_FINISHED: f64 = 10.0;
-/// Clients give up where more than this times as many requests begin as finish.
-const MOST_STAYED: f64 = 1.25;
-/// Sequence-seconds a second that gaps between tokens may show for each request that runs at most,
-const ABOVE_RUNNING: f64 = 1.3;
-/// and how many more by chance: scrapes see what runs at moments.
-const MORE_BY_CHANCE: f64 = 2.0;
-/// Where so few run, the most that any scrape saw is far above what runs in the mean, which the seconds belong to.
-const FEW_RUNNING: f64 = 6.0;
-/// And the share of the running ones that latencies must account for, where nobody waits.
-const BELOW_RUNNING: f64 = 0.6;
-
-/// What comes in is held against what leaves over so long at least.
-const FLOW_WINDOW: Seconds = Seconds::whole(10);
-
-/// A queue that has one length for less than this, and in fewer scrapes, may just have it.
-const QUEUE_WINDOW: Seconds = Seconds::whole(45);
-const QUEUE_SCRAPES: usize = 4;
-/// With so much of its sequences and of its cache in use at most, an engine has room for who waits.
-const ROOMY: f64 = 0.9;
-
-/// Of each histogram its sum and count: they move together, and fall together.
-const PAIRS: [[Signal; 2]; 4] = [
-    [Signal::TimeToFirstTokenSum, Signal::TimeToFirstTokenCount],
-    [Signal::InterTokenLatencySum, Signal::InterTokenLatencyCount],
-    [Signal::RequestPromptTokensSum, Signal::RequestPromptTokensCount],
-    [Signal::RequestGenerationTokensSum, Signal::RequestGenerationTokensCount],
-];
-
-/// The signals of an engine that cannot be true together, and what belongs together of the others.
-fn contradicted(signals: &Signals, reads: SignalSet, engine: Known<'_>) -> (SignalSet, Figures) {
-    let nothing = Figures::default();
-    // Without running requests nothing has to move, and what is known of none can be held against nothing.
-    let rows = signals.rows();
-    let Some(newest) = Window::newest(rows, STILL_WINDOW, STILL_SCRAPES) else {
-        return (SignalSet::NONE, nothing);
-    };
-    let still = Span::new(&newest, reads);
-    let Some([least, ..]) = still.range(Signal::Running) else {
-        return (halves(&still), nothing);
-    };
-    let pulse =
-        [Signal::EngineSteps, Signal::GenerationTokens].into_iter().find_map(|pulse| still.grown(pulse));
-    if least > 0.0 && pulse.is_some_and(|grown| grown <= 0.0) {
-        // One pulse alone may be the liar.
-        let others = [Signal::GenerationTokens, Signal::InterTokenLatencyCount];
-        let moves = others.into_iter().any(|other| still.grown(other).is_some_and(|grown| grown > 0.0));
-        let gauges = SignalSet::of(&[Signal::KvUsage, Signal::Waiting, Signal::Running]);
-        let varies =
-            gauges.iter().any(|gauge| still.range(gauge).is_some_and(|[least, _, most]| least < most));
-        let found = match (moves, varies) {
-            (true, _) => SignalSet::of(&[Signal::EngineSteps]),
-            (false, true) => reads.without(gauges),
-            (false, false) => reads,
-        };
-        return (found, nothing);
+    let observed = seen.iter().any(|(_, one)| !one.observations.is_empty());
+    let complete = matches!(source, SourceHealth::Complete);
+    if !observed {
+        return unobserved(complete, sum(|one| one.stale), seen, now);
     }
-    let queue = Window::newest(rows, QUEUE_WINDOW, QUEUE_SCRAPES)
-        .map_or(SignalSet::NONE, |window| queue(&Span::new(&window, reads), engine.sequences));
-    let alone = halves(&still).with(counts(&still)).with(gauges(&still)).with(queue);
-    // Who contradicts itself is no witness against another, and nor is a scrape that is known to.
-    let (reads, interval) = (reads.without(alone), signals.interval());
-    let later = engine.after.and_then(|after| after.checked_add(SignedDuration::from_nanos(1)).ok());
-    let (found, figures) = match later.map(|later| rows.since(later)) {
-        None => beside_others(rows, Some(&newest), reads, engine, interval),
-        Some(rows) => {
-            let newest = Window::newest(rows, STILL_WINDOW, STILL_SCRAPES);
-            beside_others(rows, newest.as_ref(), reads, engine, interval)
-        }
-    };
-    (alone.with(found), figures)
-}
-
-/// The signals that cannot be true beside others of `rows`, whose `newest` are looked at first, and what belongs together of them.
-fn beside_others(
-    rows: Rows<'_>,
-    newest: Option<&Window<'_>>,
-    reads: SignalSet,
-    Known { usual, born, .. }: Known<'_>,
-    interval: Seconds,
-) -> (SignalSet, Figures) {
-    let unbroken = newest.filter(|window| window.has_no_hole(interval));
-    let figures = unbroken.map_or_else(Figures::default, |window| Figures::of(&Span::new(window, reads)));
-    let since = |window: Seconds| rows.times().last().map(|newest| rows.since(window.before(*newest)));
-    let begun = || Span::new(&Window::of(since(ANSWERING)?), reads).mix();
-    let unusual = newest
-        .map_or(SignalSet::NONE, |window| unusual(&Span::new(window, reads), begun, &figures, usual, born));
-    let (reads, usual) = (reads.without(unusual), usual.map(|(_, usual)| usual));
-    let flow = |window: &Window<'_>| unbalanced(&Span::new(window, reads), usual);
-    let mut found = unusual;
-    if let Some(shortest) = Window::newest(rows, FLOW_WINDOW, 2) {
-        found = found.with(flow(&shortest));
-    }
-    if let Some(newest) = newest {
-        found = found.with(flow(newest));
-    }
-    let long = since(SUMS_WINDOW).map(Window::of);
-    if let Some(long) = long.filter(|long| long.seconds() >= SUMS_AT_LEAST.get()) {
-        let span = Span::new(&long, reads);
-        found = found.with(halves(&span)).with(sums(&span, usual)).with(flow(&long));
-    }
-    (found, figures)
-}
-
-/// Sums and counts of which only one has moved or fallen.
-fn halves(span: &Span<'_>) -> SignalSet {
-    let moved_alone = |[sum, count]: &[Signal; 2]| {
-        if span.get(*sum).is_empty() || span.get(*count).is_empty() {
-            return false;
-        }
-        if span.get(*sum).falls() != span.get(*count).falls() {
-            return true;
-        }
-        let grown = span.grown(*sum).zip(span.grown(*count));
-        grown
-            .is_some_and(|(sum, count)| (count >= SOME_REQUESTS && sum <= 0.0) || (sum > 0.0 && count <= 0.0))
-    };
-    PAIRS
-        .iter()
-        .filter(|pair| moved_alone(pair))
-        .fold(SignalSet::NONE, |set, pair| set.with(SignalSet::of(pair)))
-}
-
-/// Counters that stand still while another that implies them moves.
-fn counts(span: &Span<'_>) -> SignalSet {
-    use Signal::{
-        GenerationTokens, InterTokenLatencyCount, PromptTokens, RequestGenerationTokensCount,
-        SchedulerAttempts, TimeToFirstTokenCount, Waiting,
-    };
-    let grown = |signal| span.grown(signal);
-    let still = |signal| grown(signal).is_some_and(|grown| grown <= 0.0);
-    let least = |signal, least: f64| grown(signal).is_some_and(|grown| grown >= least);
-    let begun = grown(TimeToFirstTokenCount).unwrap_or(0.0);
-    let waited = span.range(Waiting).map_or(0.0, |[_, _, most]| most);
-    let rules = [
-        (SchedulerAttempts, least(TimeToFirstTokenCount, waited + SOME_REQUESTS)),
-        (PromptTokens, span.is_timely() && least(TimeToFirstTokenCount, SOME_REQUESTS)),
-        (GenerationTokens, span.is_timely() && least(InterTokenLatencyCount, SOME_TOKENS)),
-        (InterTokenLatencyCount, least(GenerationTokens, 2.0 * begun + SOME_TOKENS)),
-        (TimeToFirstTokenCount, least(RequestGenerationTokensCount, most_running(span) + SOME_REQUESTS)),
-    ];
-    let frozen = rules.into_iter().filter(|(signal, implied)| *implied && still(*signal));
-    frozen.fold(SignalSet::NONE, |set, (signal, _)| set.with(SignalSet::of(&[signal])))
-}
-
-fn most_running(span: &Span<'_>) -> f64 {
-    span.range(Signal::Running).map_or(0.0, |[_, _, most]| most)
-}
-
-/// Counts of the same requests, tokens and seconds that differ by more than what is under way.
-fn sums(span: &Span<'_>, usual: Option<&Usual>) -> SignalSet {
-    use Signal::{
-        GenerationTokens, InterTokenLatencyCount, InterTokenLatencySum, PromptTokens,
-        RequestGenerationTokensCount, RequestGenerationTokensSum, RequestPromptTokensSum, Running,
-        SchedulerAttempts, TimeToFirstTokenCount, TimeToFirstTokenSum, Waiting,
-    };
-    let grown = |signal| span.grown(signal);
-    let differ = |pair: Option<(f64, f64)>, slack: f64| {
-        pair.is_some_and(|(one, two)| (one - two).abs() > slack && one.max(two) > DIFFERENT * one.min(two))
-    };
-    // Who runs is what most of it is held against.
-    let Some([_, mean, most]) = span.range(Running) else { return SignalSet::NONE };
-    let (begun, finished) = (grown(TimeToFirstTokenCount), grown(RequestGenerationTokensCount));
-    let (generated, answered) = (grown(GenerationTokens), grown(RequestGenerationTokensSum));
-    let (gaps, gap_seconds) = (grown(InterTokenLatencyCount), grown(InterTokenLatencySum));
-    let size = answered
-        .zip(finished)
-        .map_or(0.0, |(tokens, requests)| if requests > 0.0 { tokens / requests } else { 0.0 });
-    let shown = |seconds: f64| seconds / span.seconds();
-    let most_shown = if most <= FEW_RUNNING {
-        ABOVE_RUNNING * mean + ((most - mean) / 2.0).max(MORE_BY_CHANCE)
+    // A ready pod that the target counts and the pod list does not have may carry any load.
+    let promised = seen.iter().filter_map(|(variant, _)| variant.scale).map(|scale| scale.ready.get());
+    let unlisted = promised.fold(0, u32::saturating_add) > ready;
+    let unmeasured = sum(|one| one.unmeasured());
+    if !complete || unlisted {
+        State::Partial
+    } else if unmeasured > 0 {
+        let rest = ready.saturating_sub(unmeasured);
+        if rest >= unmeasured && sum(|one| one.fresh) == rest { State::Estimated } else { State::Partial }
+    } else if sum(|one| one.fresh) < ready {
+        State::Aging
     } else {
-        ABOVE_RUNNING * most + MORE_BY_CHANCE
-    };
-    let nobody_waits = span.range(Waiting).is_some_and(|[_, _, most]| most <= 0.0);
-    let accounted = gap_seconds.zip(grown(TimeToFirstTokenSum)).map(|(gaps, firsts)| shown(gaps + firsts));
-    let waited = span.range(Waiting).map_or(0.0, |[least, _, most]| most - least);
-    let left_early =
-        |came: Option<f64>, left: Option<f64>| came.zip(left).map(|(came, left)| came > MOST_STAYED * left);
-    let prompts = [PromptTokens, RequestPromptTokensSum].map(grown);
-    let some_give_up = left_early(begun, finished).or_else(|| left_early(prompts[0], prompts[1]));
-    let full = span.range(Signal::KvUsage).is_some_and(|[_, _, most]| most >= ROOMY);
-    let preempted = span.range(Waiting).filter(|_| full).map_or(0.0, |[_, _, most]| most);
-    let rules: [(bool, &[Signal]); 5] = [
-        (
-            // Whom the scheduler sends has begun or waits.
-            differ(grown(SchedulerAttempts).zip(begun), waited + SOME_REQUESTS),
-            &[SchedulerAttempts],
-        ),
-        (
-            // Answers to clients that gave up were generated and are of no finished request.
-            size > 0.0
-                && finished >= Some(MANY_FINISHED)
-                && (answered > generated
-                    || some_give_up == Some(false)
-                        && off(Some(size), usual.and_then(|usual| usual.generated), DIFFERENT) != 0)
-                && differ(generated.zip(answered), UNDER_WAY * (most + preempted) * size + SOME_TOKENS),
-            &[GenerationTokens, RequestGenerationTokensSum],
-        ),
-        (
-            // Every gap ends with a token.
-            span.is_timely()
-                && generated
-                    .zip(gaps)
-                    .is_some_and(|(tokens, gaps)| gaps >= SOME_TOKENS && tokens < 0.8 * gaps),
-            &[GenerationTokens, InterTokenLatencyCount],
-        ),
-        (gap_seconds.is_some_and(|seconds| shown(seconds) > most_shown), &[InterTokenLatencySum, Running]),
-        (
-            nobody_waits
-                && mean >= MANY_RUNNING
-                && accounted.is_some_and(|shown| shown < BELOW_RUNNING * mean - 1.0),
-            &[InterTokenLatencySum, TimeToFirstTokenSum, Running],
-        ),
-    ];
-    rules
-        .iter()
-        .filter(|(broken, _)| *broken)
-        .fold(SignalSet::NONE, |set, (_, signals)| set.with(SignalSet::of(signals)))
-}
-
-/// A cache whose use repeats one value to the bit while the number of running requests changes.
-fn gauges(span: &Span<'_>) -> SignalSet {
-    let ranges = [Signal::KvUsage, Signal::Running].map(|signal| span.range(signal));
-    let [Some([kv_least, _, kv_most]), Some([least, mean, most])] = ranges else { return SignalSet::NONE };
-    let waits = span.range(Signal::Waiting).is_some_and(|[_, _, most]| most > 0.0);
-    // A cache that is full scrape after scrape has some wait.
-    let overfull = kv_least >= 1.0 && (waits || span.get(Signal::Waiting).is_empty());
-    let still = kv_most <= kv_least && kv_least > 0.0 && !overfull;
-    if still && most - least > (0.2 * mean).max(2.0) {
-        SignalSet::of(&[Signal::KvUsage])
-    } else {
-        SignalSet::NONE
+        State::Fresh
     }
 }
 
-/// A queue that repeats its length while the engine, which runs `sequences` requests at once, takes others in and has room for who
-/// waits, or had none for anybody: what is exactly as full as it can be, scrape after scrape, has some wait.
-fn queue(span: &Span<'_>, sequences: Option<f64>) -> SignalSet {
-    let [Some([least_waiting, _, most_waiting]), Some([least, _, most])] =
-        [Signal::Waiting, Signal::Running].map(|signal| span.range(signal))
-    else {
-        return SignalSet::NONE;
+/// Ready pods of which nothing usable is known.
+fn unobserved(complete: bool, stale: u32, seen: &[Seen<'_>], now: Timestamp) -> State {
+    if stale > 0 {
+        return State::Stale;
+    }
+    // A pod that has just become ready is scraped within the next few intervals: too early to call it broken.
+    let just_ready = |(_, one): &Seen<'_>| {
+        one.ready == 0 || one.ready_last.is_some_and(|at| Seconds::between(at, now) <= STALE_AT_LEAST)
     };
-    let Some(sequences) = sequences.filter(|_| most_waiting <= least_waiting) else {
-        return SignalSet::NONE;
-    };
-    let [_, _, usage] = span.range(Signal::KvUsage).unwrap_or([0.0, 0.0, 1.0]);
-    let has_room = most_waiting > 0.0 && least < most && most < ROOMY * sequences && usage < ROOMY;
-    let is_full = most_waiting <= 0.0 && least >= sequences && most <= sequences;
-    if has_room || is_full { SignalSet::of(&[Signal::Waiting]) } else { SignalSet::NONE }
+    if complete && seen.iter().all(just_ready) { State::Starting } else { State::Missing }
 }
 
-/// The signals of `all` that at least one of `engines` shows lately.
-pub fn shown<'a>(engines: impl Iterator<Item = &'a Signals>, all: SignalSet, now: Timestamp) -> SignalSet {
-    let lately = |signals: &'a Signals, signal| {
-        let limit = stale_limit(signals.interval());
-        signals.newest(signal).is_some_and(|newest| Seconds::between(newest.at, now) <= limit)
-    };
-    engines.fold(SignalSet::NONE, |set, signals| {
-        all.iter()
-            .filter(|signal| lately(signals, *signal))
-            .fold(set, |set, signal| set.with(SignalSet::of(&[signal])))
-    })
+/// Looks at one variant for an analyzer that reads what is `declared`, with what is remembered of the `evidence` of its model.
+pub(crate) fn look_at<'a>(
+    variant: &'a VariantState,
+    declared: Declared,
+    evidence: Option<&'a Evidence>,
+    now: Timestamp,
+) -> VariantSight<'a> {
+    let mut seen = VariantSight::default();
+    let judge = Judge::new(variant, declared, evidence, now);
+    for replica in &variant.replicas {
+        match replica.phase {
+            Phase::Terminating => {}
+            Phase::Asleep => seen.asleep += 1,
+            Phase::Ready => judge.see_ready(&mut seen, replica),
+            Phase::Pending | Phase::Starting | Phase::Unschedulable => {
+                seen.starting += 1;
+                seen.unschedulable += u32::from(replica.phase == Phase::Unschedulable);
+                seen.started_last = seen.started_last.max(Some(replica.created));
+            }
+        }
+    }
+    seen
+}
+
+/// What one pod shows.
+struct PodSight {
+    worst: Freshness,
+    missing: SignalSet,
+    contradicted: SignalSet,
+    /// All that it lacks can be estimated.
+    estimable: bool,
+}
+
+impl<'a> Judge<'a> {
+    fn see_ready(&self, seen: &mut VariantSight<'a>, replica: &'a Replica) {
+        seen.ready += 1;
+        let ready_since = replica.born();
+        seen.ready_last = seen.ready_last.max(Some(ready_since));
+        let engines = engines_of(replica).count();
+        seen.engines_a_pod = seen.engines_a_pod.max(count(engines));
+        let (measured, observed) = (seen.loads.len(), seen.observations.len());
+        let worst = if replica.engines.is_empty() { Freshness::Absent } else { Freshness::Fresh };
+        let none = SignalSet::NONE;
+        let mut pod = PodSight { worst, missing: none, contradicted: none, estimable: true };
+        for (engine, signals) in engines_of(replica) {
+            let reading = read(signals, ready_since, self.now);
+            pod.worst = pod.worst.max(reading.freshness);
+            seen.newest_of_all = seen.newest_of_all.max(reading.newest);
+            if reading.freshness <= Freshness::Aging {
+                seen.newest = seen.newest.max(reading.newest);
+                self.see_engine(seen, &mut pod, (replica, engine, engines > 1), (signals, reading));
+            }
+        }
+        let PodSight { worst, mut missing, contradicted, estimable } = pod;
+        let lacks = !missing.without(TOLD_BY_FRESHNESS).is_empty() || !contradicted.is_empty();
+        match worst {
+            Freshness::Stale => seen.stale += 1,
+            Freshness::Absent => seen.absent += 1,
+            Freshness::Fresh | Freshness::Aging if lacks => seen.lacking += 1,
+            Freshness::Fresh => seen.fresh += 1,
+            Freshness::Aging => seen.aging += 1,
+        }
+        let unmeasured = lacks || worst >= Freshness::Stale;
+        if unmeasured && worst < Freshness::Stale && estimable {
+            seen.estimated += 1;
+        } else if unmeasured {
+            seen.loads.truncate(measured);
+            if !contradicted.and(TOLD_BY_FRESHNESS).is_empty() {
+                seen.observations.truncate(observed);
+            }
+        }
+        if worst >= Freshness::Stale {
+            missing = self.declared.required();
+        }
+        // A pod that has just become ready is scraped within the next few intervals, and shows histograms with its first requests.
+        if (unmeasured || !missing.is_empty()) && Seconds::between(ready_since, self.now) > STALE_AT_LEAST {
+            seen.missing = seen.missing.with(missing);
+            seen.contradicted = seen.contradicted.with(contradicted);
+            seen.incomplete += 1;
+        }
+    }
+
+    fn see_engine(
+        &self,
+        seen: &mut VariantSight<'a>,
+        pod: &mut PodSight,
+        (replica, engine, several): (&'a Replica, &'a SmolStr, bool),
+        (signals, reading): (&'a Signals, Reading<'a>),
+    ) {
+        let Judged { coverage, doubt, instead } = self.judge(replica, engine, signals);
+        seen.doubts.extend(doubt);
+        seen.ranges = seen.ranges.with(&coverage.figures.into());
+        pod.missing = pod.missing.with(coverage.missing);
+        pod.contradicted = pod.contradicted.with(coverage.contradicted.and(self.declared.required()));
+        pod.worst = pod.worst.max(coverage.freshness.min(Freshness::Aging));
+        pod.estimable &= instead.is_none_or(|instead| instead.is_enough(self.declared.needed));
+        let load = Load::seen(signals, reading.recent, self.now).with(instead);
+        let (mut kv, mut queue) = (reading.kv, reading.queue);
+        if let Some(instead) = instead {
+            let waits = load.waits();
+            // A queue that is shown and should not be there still keeps a fleet from being shrunk.
+            let hides = instead.lacking.has(Signal::Waiting) && (queue == 0 || waits != Some(0.0));
+            kv = load.usage(|signal| load.peak(signal)).unwrap_or(kv);
+            queue = waits.map_or(queue, whole);
+            if hides {
+                // Whether an engine is full nobody knows whose limit is only estimated.
+                let waits = waits.filter(|_| instead.is_argument);
+                seen.queue_doubted.push((replica.pod.as_str(), waits.map(|waits| waits > 0.0)));
+            }
+        }
+        seen.loads.push(load);
+        let engine = several.then_some(engine.as_str());
+        let variant = &self.variant().variant;
+        let (replica, name, cost) = (replica.pod.as_str(), variant.id.name.as_str(), variant.cost);
+        seen.observations.push(EnginePeaks { replica, engine, variant: name, cost, kv, queue });
+    }
+}
+
+/// Of these one that is missing makes the other an aging one, which says enough: see [`read`].
+const TOLD_BY_FRESHNESS: SignalSet = SignalSet::of(&[Signal::KvUsage, Signal::Waiting]);
+
+/// Half and more of the engines of Ready pods are not believed in `signal`.
+pub(crate) fn most_contradict<'s>(
+    seen: impl Iterator<Item = &'s VariantSight<'s>>,
+    signal: Signal,
+    now: Timestamp,
+) -> bool {
+    let (mut doubted, mut engines) = (0_u32, 0_u32);
+    for one in seen {
+        doubted = doubted.saturating_add(one.contradicted_engines(SignalSet::of(&[signal]), now));
+        engines = engines.saturating_add(one.ready.saturating_mul(one.engines_a_pod));
+    }
+    doubted > 0 && doubted >= engines.saturating_sub(doubted)
+}
+
+impl VariantSight<'_> {
+    /// Ready pods of which the analyzer is not shown all that it needs.
+    #[must_use]
+    pub fn unmeasured(&self) -> u32 {
+        self.absent.saturating_add(self.stale).saturating_add(self.lacking)
+    }
+
+    /// Engines of which something that is in `reads` is not believed.
+    pub(crate) fn contradicted_engines(&self, reads: SignalSet, now: Timestamp) -> u32 {
+        let doubted = self.doubts.iter().filter(|(_, doubt)| !doubt.still(now).and(reads).is_empty());
+        count(doubted.count())
+    }
+
+    /// Takes over what `sight`, a look for another analyzer, has measured; what the first one lacked stays told.
+    pub(crate) fn measured_by(&mut self, sight: Self) {
+        let Self { missing, contradicted, incomplete, .. } = *self;
+        *self = Self { missing, contradicted, incomplete, ..sight };
+    }
+
+    /// Pods that the target counts as on their way, without those that will not come: no node has room for them, they were
+    /// created more than `patience` ago, or they sleep. Those that were ready and have failed may come back, but for the `replaced` ones.
+    #[must_use]
+    pub fn credited(
+        &self,
+        variant: &VariantState,
+        patience: Seconds,
+        replaced: u32,
+        now: Timestamp,
+    ) -> Replicas {
+        let pending = variant.scale.map_or(Replicas::ZERO, |scale| scale.pending());
+        if self.starting == 0 && self.asleep == 0 {
+            return pending;
+        }
+        let (lost, failing) = lost_and_failing(variant, patience, now);
+        pending.above(Replicas::new(lost.saturating_add(replaced.min(failing))))
+    }
 }

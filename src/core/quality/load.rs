@@ -4,10 +4,10 @@ use std::marker::PhantomData;
 
 use jiff::Timestamp;
 
-use super::believed::{Instead, Usual};
-use super::engine::{recent, stale_limit};
-use super::span::Window;
-use crate::analyze::reads::Reads;
+use super::freshness::{recent, stale_limit};
+use super::sample_window::Window;
+use super::signal_history::{Instead, Usual};
+use crate::quality::analyzer_signals::Reads;
 use crate::snapshot::{Rows, Sample, Series, Signal, SignalSet, Signals, highest_confirmed};
 use crate::units::{Seconds, float};
 

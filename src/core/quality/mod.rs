@@ -4,32 +4,33 @@
 //! `engine` judges one serving process, [`Sight`] a set of variants that are decided together, `saturated` whether such a set
 //! has no room left.
 
-mod believed;
+pub mod analyzer_signals;
+mod baseline_deviation;
 mod coverage;
-mod engine;
-mod figures;
-mod flow;
-mod judge;
+mod derived_metrics;
+mod engine_assessment;
+mod flow_balance;
+mod freshness;
 mod load;
+mod plausibility;
 mod pods;
-mod remaining;
-mod saturated;
-mod sight;
-mod span;
+mod remaining_capacity;
+mod sample_window;
+mod saturation;
+mod signal_history;
 #[cfg(test)]
 mod tests;
-mod unusual;
 
-pub use believed::Evidence;
-pub use coverage::shown;
-pub use engine::{Freshness, Reading, engines_of, fresh_limit, read, stale_limit};
-pub(crate) use judge::Judge;
+pub use coverage::{EnginePeaks, Rights, Sight, State, VariantSight, look};
+pub(crate) use coverage::{Seen, look_at, most_contradict, state_of};
+pub(crate) use engine_assessment::Judge;
+pub use freshness::{Freshness, Reading, engines_of, fresh_limit, read, stale_limit};
 pub use load::{Load, RATE_WINDOW, SIZE_WINDOW, used};
+pub use plausibility::shown;
 pub use pods::{OVERDUE, Prospect, is_full, lost_and_failing, mark_sleepers};
-pub use remaining::{Remaining, TooFew};
-pub use saturated::{SATURATED_WINDOW, SaturatedPods, queue_never_empties, saturated};
-pub use sight::{Rights, Sight, State, VariantSight, look};
-pub(crate) use sight::{Seen, look_at, most_contradict, state_of};
+pub use remaining_capacity::{Remaining, TooFew};
+pub use saturation::{SATURATED_WINDOW, SaturatedPods, queue_never_empties, saturated};
+pub use signal_history::Evidence;
 
 use crate::units::Seconds;
 

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use super::engine::stale_limit;
+use super::freshness::stale_limit;
 use crate::snapshot::{Phase, Replica, Signal, Signals, VariantState};
 use crate::units::{Replicas, Seconds};
 
@@ -120,8 +120,8 @@ mod tests {
     use jiff::SignedDuration;
 
     use super::*;
-    use crate::by_name::ByName;
     use crate::model::{Bounds, Role, TargetRef, Variant, VariantId};
+    use crate::name_map::NameMap;
     use crate::snapshot::Template;
     use crate::units::Cost;
 
@@ -132,7 +132,7 @@ mod tests {
     fn pod(phase: Phase, age: i64, was_ready: bool) -> Replica {
         let created = NOW - SignedDuration::from_secs(age);
         let ready_since = was_ready.then_some(created);
-        Replica { pod: "p".into(), phase, created, ready_since, engines: ByName::default() }
+        Replica { pod: "p".into(), phase, created, ready_since, engines: NameMap::default() }
     }
 
     fn variant(replicas: Vec<Replica>) -> VariantState {

@@ -3,8 +3,8 @@
 use jiff::{SignedDuration, Timestamp};
 
 use super::*;
-use crate::analyze::reads::Declared;
 use crate::model::{Bounds, Role, TargetRef, Variant, VariantId};
+use crate::quality::analyzer_signals::Declared;
 use crate::snapshot::{Phase, Replica, Sample, Scale, Signal, Signals, SourceHealth, Template, VariantState};
 use crate::units::{Cost, Replicas};
 

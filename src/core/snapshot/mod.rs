@@ -1,6 +1,7 @@
 //! Everything one decision may look at. A snapshot is complete: the same one always gives the same outcome.
 
 mod confirmed;
+mod engine_parameters;
 mod signal;
 mod signals;
 
@@ -10,12 +11,12 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
-use crate::analyze::saturation_token::EngineParameters;
-use crate::by_name::ByName;
 use crate::model::{GroupId, InvalidVariant, Variant};
+use crate::name_map::NameMap;
 use crate::units::Replicas;
 
 pub use self::confirmed::{highest_confirmed, newest_confirmed};
+pub use self::engine_parameters::{Container, Engine, EngineParameters};
 pub use self::signal::{Signal, SignalSet};
 pub use self::signals::{Rows, Sample, Series, Signals, median_gap};
 
@@ -168,8 +169,8 @@ pub struct Replica {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready_since: Option<Timestamp>,
     /// Signals by engine: one serving process each (several with data parallelism).
-    #[serde(default, skip_serializing_if = "ByName::is_empty")]
-    pub engines: ByName<Signals>,
+    #[serde(default, skip_serializing_if = "NameMap::is_empty")]
+    pub engines: NameMap<Signals>,
 }
 
 impl Replica {

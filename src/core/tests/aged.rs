@@ -1,14 +1,14 @@
 //! What was learned long ago, or nobody knows when, may raise a number and not lower it; and it blocks a fleet only until it is learned
 //! anew.
 
+use crate::support::fixture::at;
 use crate::support::steady::{IDLE, Steady};
-use crate::support::world::at;
 use jiff::{SignedDuration, Timestamp};
 use wva_core::Memory;
-use wva_core::analyze::finding::Analyzer;
 use wva_core::analyze::queueing::learn::Parameters;
 use wva_core::analyze::weighted::hardware;
 use wva_core::memory::Learned;
+use wva_core::model::Analyzer;
 
 /// The two that learn how long a request takes.
 const BY_LATENCY: [Analyzer; 2] = [Analyzer::QueueingModel, Analyzer::Inferno];

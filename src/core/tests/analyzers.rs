@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use crate::support::world::{World, at};
-use wva_core::analyze::finding::Analyzer;
-use wva_core::analyze::saturation_token::parameters::{Engine, EngineParameters};
+use crate::support::fixture::{World, at};
 use wva_core::decision::{Reason, Target, Verdict};
-use wva_core::model::{Beside, ClassTarget, Compat, LatencyTargets, Quota, ServiceClass, StepLimit};
+use wva_core::model::{
+    Analyzer, Beside, ClassTarget, Compat, LatencyTargets, Quota, ServiceClass, StepLimit,
+};
 use wva_core::report::{Direction, Stage, Step};
-use wva_core::snapshot::{Sample, Signal, Signals, SourceHealth};
+use wva_core::snapshot::{Engine, EngineParameters, Sample, Signal, Signals, SourceHealth};
 use wva_core::units::{Cost, Replicas, Seconds};
 use wva_core::{GroupId, Outcome, Snapshot, decide, observe};
 

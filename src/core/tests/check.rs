@@ -4,14 +4,14 @@
 use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
-use wva_core::analyze::saturation_token::parameters::{Engine, EngineParameters};
 use wva_core::check::check;
 use wva_core::decision::{Decision, Reason, Target, Verdict};
 use wva_core::memory::{GroupMemory, Memory, VariantMemory};
 use wva_core::model::{Bounds, Role, ScaleToZero, TargetRef, Variant};
 use wva_core::report::Rule;
 use wva_core::snapshot::{
-    ModelGroup, Phase, Replica, Sample, Scale, Signal, Signals, SourceHealth, Template, VariantState,
+    Engine, EngineParameters, ModelGroup, Phase, Replica, Sample, Scale, Signal, Signals, SourceHealth,
+    Template, VariantState,
 };
 use wva_core::units::{Cost, Replicas, Seconds};
 use wva_core::{GroupId, Policy, Snapshot, VariantId, observe};

@@ -2,15 +2,15 @@
 
 use std::time::{Duration, Instant};
 
-use wva_core::analyze::finding::Analyzer;
-use wva_core::analyze::saturation_token::parameters::{Engine, EngineParameters};
-use wva_core::model::Bounds;
+use wva_core::model::{Analyzer, Bounds};
 use wva_core::optimize::{Choice, cheapest};
-use wva_core::snapshot::{ModelGroup, Scale, Signals, SourceHealth, Template, VariantState};
+use wva_core::snapshot::{
+    Engine, EngineParameters, ModelGroup, Scale, Signals, SourceHealth, Template, VariantState,
+};
 use wva_core::units::Replicas;
 use wva_core::{GroupId, Memory, Outcome, Policy, Snapshot, decide, observe};
 
-use crate::support::world::World;
+use crate::support::fixture::World;
 
 /// Variants of one model.
 const MANY: u32 = 5_000;

@@ -1,14 +1,15 @@
 //! What the model's analyzers do not know of its pods is told with its cause, and somebody decides about additions meanwhile.
 
-use crate::support::world::at;
-use wva_core::analyze::finding::Analyzer;
-use wva_core::analyze::saturation_token::parameters::{Engine, EngineParameters};
+use crate::support::fixture::at;
 use wva_core::decision::{Decision, GapCause, SignalGap, Verdict};
 use wva_core::memory::{Learned, Memory};
-use wva_core::model::{Beside, Bounds, ClassTarget, LatencyTargets, Role, ServiceClass, TargetRef, Variant};
+use wva_core::model::{
+    Analyzer, Beside, Bounds, ClassTarget, LatencyTargets, Role, ServiceClass, TargetRef, Variant,
+};
 use wva_core::quality::{Remaining, TooFew, mark_sleepers};
 use wva_core::snapshot::{
-    ModelGroup, Phase, Replica, Sample, Scale, Signal, Signals, SourceHealth, Template, VariantState,
+    Engine, EngineParameters, ModelGroup, Phase, Replica, Sample, Scale, Signal, Signals, SourceHealth,
+    Template, VariantState,
 };
 use wva_core::units::{Cost, Replicas};
 use wva_core::{GroupId, Policy, Snapshot, VariantId, check, decide, observe};

@@ -2,7 +2,7 @@
 //! shrunk and grows, and what runs fits into what a removal leaves.
 
 use crate::support::cases;
-use crate::support::odd::{NOW, anyones_policy, memory, snapshot};
+use crate::support::strategies::{NOW, anyones_policy, memory, snapshot};
 use jiff::SignedDuration;
 use proptest::prelude::*;
 use wva_core::decision::Verdict;
@@ -196,7 +196,7 @@ proptest! {
     ) {
         // Held by the rate policy, which knows nothing: what is added is the net's.
         let mut policy = policy;
-        policy.global.default.analyzer = wva_core::analyze::finding::Analyzer::Rate;
+        policy.global.default.analyzer = wva_core::model::Analyzer::Rate;
         policy.global.default.beside = Vec::new();
         let snapshot = pressed(&snapshot, 9.0, 0.5);
         let mut bare = snapshot.clone();

@@ -5,7 +5,7 @@ use std::fs::read_to_string;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::support::plant::{Plant, World};
+use crate::support::closed_form_fleet::{Plant, World};
 use serde::Deserialize;
 use wva_core::memory::VariantMemory;
 use wva_core::snapshot::{Scale, VariantState};

@@ -3,16 +3,15 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
-use wva_core::analyze::finding::Analyzer;
-use wva_core::analyze::saturation_token::parameters::{Engine, EngineParameters};
-use wva_core::by_name::ByName;
 use wva_core::decision::Verdict;
+use wva_core::model::Analyzer;
+use wva_core::name_map::NameMap;
 use wva_core::report::LimitGap;
-use wva_core::snapshot::{Phase, Scale};
+use wva_core::snapshot::{Engine, EngineParameters, Phase, Scale};
 use wva_core::units::Replicas;
 use wva_core::{GroupId, Memory, Policy, Snapshot, VariantId, decide};
 
-use crate::support::world::World;
+use crate::support::fixture::World;
 
 #[derive(Deserialize)]
 struct Scene {
@@ -123,7 +122,7 @@ fn busy_and_calm(ready: bool) -> Snapshot {
     calm.variant.id.name = "other".into();
     if !ready {
         (calm.replicas[1].phase, calm.replicas[1].ready_since) = (Phase::Starting, None);
-        calm.replicas[1].engines = ByName::default();
+        calm.replicas[1].engines = NameMap::default();
         calm.scale = calm.scale.map(|scale| Scale { ready: Replicas::ONE, ..scale });
     }
     snapshot.groups.values_mut().next().unwrap().variants.push(calm);

@@ -1,15 +1,15 @@
 //! Pods that fail readiness, or never become ready, while more is needed.
 
-use wva_core::analyze::finding::Analyzer;
-use wva_core::by_name::ByName;
 use wva_core::decision::Verdict;
 use wva_core::learn::Starts;
 use wva_core::memory::GroupMemory;
+use wva_core::model::Analyzer;
+use wva_core::name_map::NameMap;
 use wva_core::snapshot::{Phase, Replica, Scale};
 use wva_core::units::Replicas;
 use wva_core::{Snapshot, decide, observe};
 
-use crate::support::world::{World, at};
+use crate::support::fixture::{World, at};
 
 /// `world` with one pod more, that has not served so far.
 fn starting(world: &World, created: i64) -> Snapshot {
@@ -20,7 +20,7 @@ fn starting(world: &World, created: i64) -> Snapshot {
         phase: Phase::Starting,
         created: at(created),
         ready_since: None,
-        engines: ByName::default(),
+        engines: NameMap::default(),
     };
     state.replicas.push(pod);
     let all = Replicas::new(world.running + 1);

@@ -3,16 +3,15 @@
 use crate::support::cases;
 use std::collections::BTreeMap;
 
-use crate::support::odd::{
+use crate::support::strategies::{
     NOW, any_policy, anyones_policy, group, later, memory, policy, remembered_later, snapshot,
 };
 use jiff::SignedDuration;
 use proptest::prelude::*;
 use smol_str::SmolStr;
-use wva_core::analyze::finding::Analyzer;
 use wva_core::decision::{Reason, Verdict};
 use wva_core::memory::Memory;
-use wva_core::model::{Bounds, LimitPolicy, Quota, Stability};
+use wva_core::model::{Analyzer, Bounds, LimitPolicy, Quota, Stability};
 use wva_core::snapshot::{Phase, Scale, SourceHealth, VariantState};
 use wva_core::units::{Cost, Replicas};
 use wva_core::{GroupId, Outcome, Policy, Snapshot, VariantId, decide, observe};

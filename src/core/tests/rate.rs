@@ -1,6 +1,6 @@
 //! The rate policy through time: what it must do, and never does, whatever the load.
 
-use crate::support::plant::{Plant, SCRAPE, World, at};
+use crate::support::closed_form_fleet::{Plant, SCRAPE, World, at};
 use proptest::prelude::*;
 use wva_core::analyze::rate;
 use wva_core::decision::Reason;

@@ -1,16 +1,16 @@
 //! What once froze or shrank a fleet that had no room left, each under the name of what the product promises instead.
 
-use crate::support::world;
+use crate::support::fixture;
 use jiff::SignedDuration;
-use wva_core::analyze::finding::Analyzer;
 use wva_core::decision::{Reason, Target, Verdict};
 use wva_core::memory::{GroupMemory, VariantMemory};
+use wva_core::model::Analyzer;
 use wva_core::report::Relief;
 use wva_core::snapshot::{Phase, Replica, Sample, Scale, Signal};
 use wva_core::units::Replicas;
 use wva_core::{Memory, Policy, Snapshot, VariantId, decide, observe};
 
-use crate::support::world::{World, percent};
+use crate::support::fixture::{World, percent};
 
 /// 50 requests wait in every pod, and the KV cache is full.
 const SATURATED: (f64, f64) = (0.99, 50.0);
@@ -136,7 +136,7 @@ fn what_the_net_keeps_of_a_fleet_that_nobody_sees_is_still_a_number_at_the_secon
     // Two of three were promised, and since then no pod has been scraped.
     snapshot.now += SignedDuration::from_secs(400);
     hold_requests(&mut snapshot);
-    let moment = Some(world::at(0));
+    let moment = Some(fixture::at(0));
     let promised = VariantMemory {
         target: Some(Replicas::new(2)),
         target_since: moment,

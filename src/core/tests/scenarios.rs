@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 use serde::Deserialize;
-use wva_core::analyze::finding::Analyzer;
 use wva_core::decision::{Cause, Reason, Verdict};
+use wva_core::model::Analyzer;
 use wva_core::report::{Rule, Stage, Step};
 use wva_core::{Memory, Outcome, Policy, Snapshot, VariantId, decide, observe};
 

@@ -1,6 +1,6 @@
 //! What one scrape of one pod shows, and no other: it may call for some more, and for no more than twice what there is.
 
-use wva_core::analyze::finding::Analyzer;
+use wva_core::model::Analyzer;
 use wva_core::snapshot::Signal;
 
 use crate::support::steady::Steady;

@@ -2,7 +2,7 @@
 //! busiest that is measured, and it blocks no fleet for ever.
 
 use crate::support::steady::Steady;
-use wva_core::analyze::finding::Analyzer;
+use wva_core::model::Analyzer;
 
 /// Looks that are played: 15 min, in which every cooldown ends.
 const LOOKS: usize = 60;

@@ -43,7 +43,7 @@ pub(super) fn join(groups: &mut BTreeMap<GroupId, ModelGroup>, series: Vec<Serie
 /// Nothing is known of a model whose series break; half of it would look like the whole.
 fn give_up(group: &mut ModelGroup, cause: &str) {
     for replica in group.variants.iter_mut().flat_map(|state| &mut state.replicas) {
-        replica.engines = wva_core::by_name::ByName::default();
+        replica.engines = wva_core::name_map::NameMap::default();
     }
     group.scheduler = Signals::default();
     let warning = format!("the metrics of the model could not be put together ({cause}); please report this");

@@ -6,8 +6,7 @@ use std::cell::RefCell;
 use crate::engine::{Gap, MAX_ENGINES_OF_A_POD, Receiver, Series, UnlabelledNode};
 use jiff::SignedDuration;
 use smol_str::SmolStr;
-use wva_core::analyze::finding::Analyzer;
-use wva_core::model::{Bounds, Compat, LatencyTargets, Role, TargetRef, Variant};
+use wva_core::model::{Analyzer, Bounds, Compat, LatencyTargets, Role, TargetRef, Variant};
 use wva_core::snapshot::{Phase, Replica, Sample, Scale, Signal, Template, VariantState};
 use wva_core::units::{Cost, Replicas};
 use wva_core::{Memory, Policy, VariantId, decide, observe};
@@ -46,7 +45,7 @@ fn view() -> ClusterView {
         phase: Phase::Ready,
         created: now(),
         ready_since: Some(now()),
-        engines: wva_core::by_name::ByName::default(),
+        engines: wva_core::name_map::NameMap::default(),
     };
     let state = VariantState {
         variant,

@@ -15,7 +15,7 @@ mod matrix;
 #[path = "../tests/matrix/page.rs"]
 mod page;
 
-use wva_core::analyze::finding::Analyzer;
+use wva_core::model::Analyzer;
 use wva_core::snapshot::Signal;
 use wva_sim::Rng;
 

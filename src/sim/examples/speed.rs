@@ -7,7 +7,7 @@
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-use wva_core::analyze::finding::Analyzer;
+use wva_core::model::Analyzer;
 use wva_core::model::Policy;
 use wva_core::units::{Cost, OutOfRange, Replicas};
 use wva_sim::{Controller, LoadShape, Scenario, Segment, SimVariant, Sizes, TP1, simulate};

@@ -11,9 +11,9 @@ use crate::rng::Rng;
 use crate::scenario::{PodFault, Scenario, Victims};
 use crate::server::Readings;
 use wva_core::hpa::Counts;
+use wva_core::pod_deletion_order::{InFlight, order};
 use wva_core::snapshot::Phase;
 use wva_core::units::{Replicas, count};
-use wva_core::victims::{InFlight, order};
 
 /// Requests that the gateway holds: 32 MB, more than an hour at 250 a second. More are refused.
 const MAX_AT_GATEWAY: usize = 1_000_000;

@@ -13,11 +13,11 @@ use crate::controller::{MODEL, NAMESPACE};
 use crate::rng::Rng;
 use crate::scenario::{Scenario, SimVariant};
 use crate::server::Readings;
-use wva_core::analyze::saturation_token::EngineParameters;
-use wva_core::analyze::saturation_token::parameters::Engine;
-use wva_core::by_name::ByName;
 use wva_core::model::{GroupId, Policy, Role, TargetRef, Variant, VariantId};
-use wva_core::needs::needs;
+use wva_core::name_map::NameMap;
+use wva_core::required_signals::needs;
+use wva_core::snapshot::Engine;
+use wva_core::snapshot::EngineParameters;
 use wva_core::snapshot::{
     ModelGroup, Replica, Scale, Signal, Signals, Snapshot, SourceHealth, Template, VariantState,
 };
@@ -276,7 +276,7 @@ fn update<'p>(
                 phase: pod.phase(),
                 created: moment(pod.created_s),
                 ready_since,
-                engines: ByName::default(),
+                engines: NameMap::default(),
             }),
         }
     }

@@ -5,8 +5,8 @@ use smol_str::{SmolStr, format_smolstr};
 use crate::batching::BatchingServer;
 use crate::rng::Rng;
 use crate::scenario::SimVariant;
+use wva_core::pod_deletion_order::InFlight;
 use wva_core::snapshot::Phase;
-use wva_core::victims::InFlight;
 
 /// How long before the beginning the pods that the scenario starts with became ready.
 const READY_BEFORE_S: f64 = 3600.0;

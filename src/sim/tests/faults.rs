@@ -7,7 +7,7 @@ use crate::matrix::compare::{Comparison, Timeline};
 use crate::matrix::{Cell, policies, signals};
 use proptest::prelude::*;
 use proptest::sample::select;
-use wva_core::analyze::finding::Analyzer;
+use wva_core::model::Analyzer;
 use wva_core::model::Role;
 use wva_core::snapshot::Signal;
 use wva_sim::{FaultKind, FaultShare, FaultSignals};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use wva_core::Policy;
-use wva_core::analyze::finding::Analyzer;
+use wva_core::model::Analyzer;
 use wva_core::model::Bounds;
 use wva_core::units::{Cost, Replicas};
 use wva_sim::{

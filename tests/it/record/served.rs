@@ -17,7 +17,7 @@ use wva::record::{FileSettings, Keeper, KeeperMetrics, Recent, Recording, keep_f
 use wva::serve::auth::Attributes;
 use wva::telemetry::EvaluationMetrics;
 use wva_core::Policy;
-use wva_core::analyze::finding::Analyzer;
+use wva_core::model::Analyzer;
 use wva_core::snapshot::Sample;
 
 use super::material::{Folder, Said, wva};

@@ -30,7 +30,7 @@ use wva::engine::{
     Term, assemble,
 };
 use wva::telemetry::EvaluationMetrics;
-use wva_core::analyze::finding::Analyzer;
+use wva_core::model::Analyzer;
 use wva_core::{Memory, Policy};
 
 use process::{Cost, resident_mib};

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use wva_core::Policy;
-use wva_core::analyze::finding::Analyzer;
+use wva_core::model::Analyzer;
 
 use super::{HOME, default_of, made, told};
 use crate::config::policy_config::Kind;

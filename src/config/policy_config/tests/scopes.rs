@@ -1,7 +1,6 @@
 //! Entries of several keys, ConfigMaps and namespaces, laid over each other.
 
-use wva_core::analyze::finding::Analyzer;
-use wva_core::model::{Compat, LatencyTargets, ModelPolicy, ScaleToZero};
+use wva_core::model::{Analyzer, Compat, LatencyTargets, ModelPolicy, ScaleToZero};
 use wva_core::units::Seconds;
 use wva_core::{GroupId, Policy};
 

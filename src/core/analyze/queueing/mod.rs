@@ -26,8 +26,8 @@ use self::objectives::{DEFAULT_MULTIPLIER, Means, fallback, inferred, larger};
 use self::service_time::Shape;
 use self::size::Targets;
 use self::tuner::Environment;
-use super::finding::{Analyzer, Capacity, Finding, Totals};
-use crate::model::{Compat, Role};
+use super::finding::{Capacity, Finding, Totals};
+use crate::model::{Analyzer, Compat, Role};
 use crate::units::{Cost, Replicas, Requests, Seconds, count};
 use smol_str::SmolStr;
 

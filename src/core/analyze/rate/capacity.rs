@@ -11,8 +11,9 @@
 //! and the other way round a load λ keeps `n(λ) = A·λ / (1 − g·λ)` of them running. A process that only computes prompts
 //! makes one step for each; one that only decodes has no b·I.
 
-use crate::learn::{Moment, StepTime, VariantKnowledge};
+use crate::learn::{StepTime, VariantKnowledge};
 use crate::model::{RatePolicy, Role};
+use crate::moment::Moment;
 
 /// Share of the KV cache that may be planned with: above it, running sequences have no room to grow and preempt each other.
 const CACHE: f64 = 0.9;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::learn::Moment;
+use crate::moment::Moment;
 
 /// Between two removals, seconds: the others' residence is 10 to 30 s, and a minute lets them show their new load.
 const PACE: f64 = 60.0;

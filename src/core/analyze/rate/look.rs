@@ -3,8 +3,8 @@
 use smol_str::SmolStr;
 
 use super::capacity::Replica;
-use crate::learn::Moment;
 use crate::model::{Bounds, RatePolicy, Role};
+use crate::moment::Moment;
 use crate::units::{Cost, Replicas, Seconds};
 
 /// One variant, as the policy sees it.

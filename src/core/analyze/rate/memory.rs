@@ -6,8 +6,9 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::control::Control;
-use crate::learn::{Knowledge, Moment, fold};
+use crate::learn::{Knowledge, fold};
 use crate::model::Role;
+use crate::moment::Moment;
 use crate::quality::Evidence;
 use crate::snapshot::ModelGroup;
 

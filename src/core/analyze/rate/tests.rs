@@ -3,8 +3,9 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::learn::{Moment, RoleKnowledge, Sizes, StepSample, StepTime, VariantKnowledge};
+use crate::learn::{RoleKnowledge, Sizes, StepSample, StepTime, VariantKnowledge};
 use crate::model::{Bounds, RatePolicy, Role};
+use crate::moment::Moment;
 use crate::units::{Cost, Replicas, Seconds};
 
 /// The accelerator of the published comparison: 5.5 ms a step, 24 µs a prompt token, 10 µs a sequence, 38 ns a token of a

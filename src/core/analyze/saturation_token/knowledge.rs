@@ -6,11 +6,11 @@ use smol_str::SmolStr;
 
 use super::VariantInput;
 use super::history::Histories;
-use super::parameters::EngineParameters;
 use super::queue::Workload;
 use super::replica::{Look, ReplicaCapacity, Seen};
-use crate::by_name::ByName;
 use crate::model::Compat;
+use crate::name_map::NameMap;
+use crate::snapshot::EngineParameters;
 use crate::units::Tokens;
 
 /// What is remembered between analyses of one model in one namespace.
@@ -25,7 +25,7 @@ pub struct Knowledge {
     pub histories: Histories,
     /// What a replica of each variant can carry, by the variant's name.
     #[serde(default)]
-    pub records: ByName<Record>,
+    pub records: NameMap<Record>,
 }
 
 /// What a replica of one variant can carry.
@@ -221,10 +221,10 @@ impl Knowledge {
 
 #[cfg(test)]
 mod tests {
-    use super::super::parameters::Engine;
     use super::super::policy::TokenPolicy;
     use super::*;
     use crate::model::Role;
+    use crate::snapshot::Engine;
     use crate::units::{Cost, Replicas};
 
     const NOW: Timestamp = Timestamp::constant(1_800_000_000, 0);

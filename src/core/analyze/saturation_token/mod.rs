@@ -4,7 +4,6 @@
 
 pub mod history;
 pub mod knowledge;
-pub mod parameters;
 mod policy;
 #[cfg(test)]
 mod properties;
@@ -19,15 +18,14 @@ use jiff::Timestamp;
 use smol_str::SmolStr;
 
 pub use knowledge::Knowledge;
-pub use parameters::EngineParameters;
 pub use policy::TokenPolicy;
 pub use queue::SchedulerQueue;
 pub use replica::{Observation, ReplicaCapacity, Source, tokens_in_use};
 
 use self::queue::{QueueDemand, Workload};
 use self::replica::{Look, Seen};
-use super::finding::{Analyzer, Capacity, Finding, Totals};
-use crate::model::{Compat, Role};
+use super::finding::{Capacity, Finding, Totals};
+use crate::model::{Analyzer, Compat, Role};
 use crate::units::{Cost, Replicas, Tokens, count};
 
 /// One variant of the model.

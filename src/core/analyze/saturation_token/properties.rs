@@ -3,8 +3,8 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::parameters::Engine;
 use super::*;
+use crate::snapshot::Engine;
 
 const NOW: Timestamp = Timestamp::constant(1_800_000_000, 0);
 const NAMES: [&str; 4] = ["a", "b", "c", "gone"];

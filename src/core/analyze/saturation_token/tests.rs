@@ -3,9 +3,9 @@
 use jiff::SignedDuration;
 
 use super::knowledge::{Learned, Record};
-use super::parameters::{Container, Engine};
 use super::*;
-use crate::by_name::ByName;
+use crate::name_map::NameMap;
+use crate::snapshot::{Container, Engine};
 
 const NOW: Timestamp = Timestamp::constant(1_800_000_000, 0);
 const TREES: [Compat; 3] = [Compat::Corrected, Compat::Upstream, Compat::UpstreamJune];
@@ -70,7 +70,7 @@ fn record(learned: Learned, capacity: i64, effective: i64) -> Record {
 }
 
 fn knowing(record: Record) -> Knowledge {
-    Knowledge { records: ByName::from([("a".into(), record)]), ..Knowledge::default() }
+    Knowledge { records: NameMap::from([("a".into(), record)]), ..Knowledge::default() }
 }
 
 /// The traffic of algorithm reference §3.9: only the length of outputs changes, from 99 to 101.

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use super::line::{Line, fit, fit_from};
 use super::shape::Shape;
 use super::{DEFAULT_INTERCEPT, FULL, Observation, Tier};
-use crate::learn::may_lower;
 use crate::model::Compat;
+use crate::moment::may_lower;
 use crate::units::Seconds;
 use smol_str::SmolStr;
 

@@ -18,8 +18,8 @@ pub use line::{Line, fit, fit_from};
 pub use memory::{Calibration, Memory, Point};
 pub use shape::Shape;
 
-use super::finding::{Analyzer, Capacity, Finding, Totals};
-use crate::model::{Compat, Role};
+use super::finding::{Capacity, Finding, Totals};
+use crate::model::{Analyzer, Compat, Role};
 use crate::units::{Cost, Replicas, Requests, Seconds, count, float};
 use smol_str::SmolStr;
 

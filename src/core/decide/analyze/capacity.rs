@@ -4,25 +4,25 @@ use jiff::Timestamp;
 use smol_str::{SmolStr, ToSmolStr};
 
 use super::{latency, sequences, stand_in};
-use crate::analyze::finding::{Analyzer, Finding};
-use crate::analyze::reads::{self, Reads};
+use crate::analyze::finding::Finding;
 use crate::analyze::saturation_token::{
-    self, EngineParameters, Inputs, Observation, SchedulerQueue, TokenPolicy, VariantInput,
+    self, Inputs, Observation, SchedulerQueue, TokenPolicy, VariantInput,
 };
 use crate::analyze::throughput;
-use crate::by_name::Index;
 use crate::decide::classify::newest;
 use crate::decide::context::{ModelContext, Proposal, VariantContext};
 use crate::decide::messages;
 use crate::decide::model_group::PendingModel;
 use crate::decision::Reason;
 use crate::memory::Learned;
-use crate::model::{Beside, Bounds, Role, Utilisation};
+use crate::model::{Analyzer, Beside, Bounds, Role, Utilisation};
+use crate::name_map::Index;
 use crate::observe::held_by_scheduler;
 use crate::optimize::{self, Candidate, Plan, Request};
+use crate::quality::analyzer_signals::{self as reads, Reads};
 use crate::quality::{Load, State, most_contradict, used};
 use crate::report::{Direction, Side, Stage, Step, Turn, Value};
-use crate::snapshot::{Signal, VariantState};
+use crate::snapshot::{EngineParameters, Signal, VariantState};
 use crate::units::{Replicas, Requests, Seconds, Tokens, whole};
 
 /// Cycles in which an analyzer that says nothing may still speak against a removal. Source: algorithm reference §4.5.

@@ -14,12 +14,12 @@ use crate::analyze::queueing::objectives::Means;
 use crate::analyze::queueing::service_time::Service;
 use crate::analyze::queueing::size::Targets;
 use crate::analyze::queueing::{self, Load, Observation, Settings};
-use crate::analyze::reads::Latencies;
 use crate::decide::context::ModelContext;
-use crate::learn::may_lower;
 use crate::memory::Learned;
 use crate::model::{LatencyTargets, ServiceClass};
+use crate::moment::may_lower;
 use crate::quality;
+use crate::quality::analyzer_signals::Latencies;
 use crate::units::{Replicas, Requests, count, whole};
 
 /// What the queueing model finds; `None` while nobody knows what latencies to keep.

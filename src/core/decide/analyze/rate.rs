@@ -7,19 +7,20 @@ use crate::analyze::rate::{
     Answer, Control, Look, Memory, Process, Replica, Request, Variant, analyze, binding, finding, turns,
     values,
 };
-use crate::analyze::reads;
 use crate::decide::classify::newest;
 use crate::decide::context::{ModelContext, Proposal, VariantContext};
 use crate::decide::removal_guard::RemovalGuard;
 use crate::decide::{messages, zero};
 use crate::decision::Reason;
-use crate::learn::{Knowledge, Moment, RoleKnowledge, VariantKnowledge, starts_of};
+use crate::learn::{Knowledge, RoleKnowledge, VariantKnowledge, starts_of};
 use crate::memory::Learned;
 use crate::model::Role;
+use crate::moment::Moment;
 use crate::observe::held_by_scheduler;
+use crate::quality::analyzer_signals as reads;
 use crate::quality::{Load, OVERDUE, Prospect, State, engines_of, is_full};
 use crate::report::{Stage, Step};
-use crate::sequences::by_device;
+use crate::sequence_limit::by_device;
 use crate::snapshot::{Phase, Signal, newest_confirmed};
 use crate::units::{Replicas, Seconds, count};
 

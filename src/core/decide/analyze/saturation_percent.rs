@@ -6,13 +6,13 @@
 use jiff::Timestamp;
 use smol_str::SmolStr;
 
-use crate::analyze::saturation_percent::{Analysis, Observation, analyze};
+use crate::analyze::saturation_percent::{Analysis, analyze};
 use crate::decide::classify::{newest, unseen_among_seen};
 use crate::decide::context::{ModelContext, Proposal, VariantContext};
 use crate::decide::{messages, zero};
 use crate::decision::Reason;
 use crate::model::SaturationPolicy;
-use crate::quality::{Rights, State};
+use crate::quality::{EnginePeaks, Rights, State};
 use crate::report::{Direction, Side, Stage, Step, Turn, Value};
 use crate::units::{Replicas, count};
 
@@ -102,7 +102,7 @@ fn cautious(
         variants.iter().filter(|variant| variant.active()).flat_map(|variant| &variant.coverage.observations)
     };
     let policy = &context.policy.saturation;
-    let load = |one: &Observation<'_>| {
+    let load = |one: &EnginePeaks<'_>| {
         (one.kv / policy.kv_cache_threshold).max(f64::from(one.queue) / policy.queue_length_threshold)
     };
     let busiest = observations().max_by(|a, b| load(a).total_cmp(&load(b)));

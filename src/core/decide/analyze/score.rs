@@ -3,15 +3,15 @@
 use smol_str::SmolStr;
 
 use super::saturation_percent::{Movement, movement};
-use crate::analyze::finding::Analyzer;
-use crate::analyze::reads::{Percent, Reads, Weighted};
-use crate::analyze::score::{Scored, Steps, step};
+use crate::analyze::score::{Scored, step};
 use crate::analyze::weighted::{Bests, hardware, speed};
 use crate::analyze::{threshold, weighted};
 use crate::decide::classify::{newest, unseen_among_seen};
 use crate::decide::context::{ModelContext, Proposal, VariantContext};
 use crate::decide::{messages, zero};
 use crate::decision::Reason;
+use crate::model::{Analyzer, Steps};
+use crate::quality::analyzer_signals::{Percent, Reads, Weighted};
 use crate::quality::{Load, Rights, State};
 use crate::report::{Direction, Side, Stage, Step, Turn, Value};
 use crate::units::{Replicas, whole};

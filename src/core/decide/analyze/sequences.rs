@@ -2,9 +2,9 @@
 
 use std::borrow::Cow;
 
-use crate::analyze::saturation_token::EngineParameters;
 use crate::decide::context::{ModelContext, VariantContext};
-use crate::sequences::{MAX_SEEN, estimated};
+use crate::sequence_limit::{MAX_SEEN, estimated};
+use crate::snapshot::EngineParameters;
 
 /// Requests that an engine of `variant` runs at once at most, as estimated; 0 is not known. Upstream assumes 256 where no argument
 /// says it.

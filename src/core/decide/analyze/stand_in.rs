@@ -2,11 +2,11 @@
 
 use smol_str::SmolStr;
 
-use crate::analyze::finding::{Analyzer, Finding, Totals};
+use crate::analyze::finding::{Finding, Totals};
 use crate::decide::context::{ModelContext, VariantContext};
 use crate::decision::{GapCause, SignalGap};
 use crate::memory::{Learned, Unlearned};
-use crate::model::{Role, Utilisation};
+use crate::model::{Analyzer, Role, Utilisation};
 use crate::quality::{STALE_AT_LEAST, VariantSight, engines_of, look_at, shown};
 use crate::snapshot::{Phase, Signal, SignalSet, SourceHealth};
 use crate::units::Seconds;

@@ -6,8 +6,7 @@ use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
 use super::models::at_least_zero;
-use crate::limit;
-use crate::units::{Cost, OutOfRange};
+use crate::units::{Cost, OutOfRange, float};
 
 /// Limits on what may be added, each optional. What runs already is never taken away by one.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -45,7 +44,7 @@ impl LimitPolicy {
             Quota::Cluster { quotas, .. } => vec![quotas],
             Quota::Namespace { namespace_quotas, .. } => namespace_quotas.values().collect(),
         });
-        quotas.into_iter().try_for_each(|quota| limit::Quota::cluster(quota.clone()).map(|_| ()))
+        quotas.into_iter().try_for_each(check_gpu_quota)
     }
 }
 
@@ -78,9 +77,23 @@ pub enum Quota {
 
 impl Quota {
     /// The largest quota that is not unlimited. Source: WVA's quotas (algorithm reference §7.9).
-    pub const MOST: i64 = 1 << 20;
+    pub const MAX_GPUS: i64 = 1 << 20;
     /// The quota that is none.
     pub const UNLIMITED: i64 = -1;
+}
+
+/// Checks the GPUs of one quota, by accelerator.
+///
+/// # Errors
+/// When a value is below -1 or above 1,048,576.
+pub(crate) fn check_gpu_quota(quotas: &BTreeMap<SmolStr, i64>) -> Result<(), OutOfRange> {
+    match quotas.values().find(|gpus| !(Quota::UNLIMITED..=Quota::MAX_GPUS).contains(*gpus)) {
+        None => Ok(()),
+        Some(gpus) => {
+            let allowed = "-1 (unlimited) to 1048576";
+            Err(OutOfRange { unit: "quota", value: float(*gpus), allowed })
+        }
+    }
 }
 
 /// A budget of electrical power.

@@ -16,8 +16,11 @@ use super::{Compat, GroupId};
 use crate::units::{OutOfRange, Seconds};
 
 pub use classes::{ClassTarget, ServiceClass, UnitCost};
+pub(crate) use limits::check_gpu_quota;
 pub use limits::{LimitPolicy, Power, Quota};
-pub use models::{Beside, LatencyTargets, ModelPolicy, QueueingPolicy, ScaleToZero, Scoring, Utilisation};
+pub use models::{
+    Beside, LatencyTargets, ModelPolicy, QueueingPolicy, ScaleToZero, Scoring, Steps, Utilisation,
+};
 pub use rate::RatePolicy;
 pub use saturation::SaturationPolicy;
 pub use stability::{Stability, StepLimit};

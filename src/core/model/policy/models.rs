@@ -3,8 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{RatePolicy, SaturationPolicy, Stability};
-use crate::analyze::finding::Analyzer;
-use crate::analyze::score::Steps;
+use crate::model::Analyzer;
 use crate::units::{OutOfRange, Replicas, Seconds};
 
 /// What one model is decided by.
@@ -187,6 +186,26 @@ impl Scoring {
         at_least_zero("scoring.queueLimit", self.queue_limit.unwrap_or(0.0))?;
         let (unit, value, allowed) = ("scoring.up", self.up, "finite and above scoring.down");
         if value.is_finite() && value > self.down { Ok(()) } else { Err(OutOfRange { unit, value, allowed }) }
+    }
+}
+
+/// Thresholds and steps.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Steps {
+    /// A mean score above this adds replicas.
+    pub up: f64,
+    /// A mean score below this takes some away.
+    pub down: f64,
+    /// How many are added.
+    pub more: Replicas,
+    /// How many are taken away.
+    pub fewer: Replicas,
+}
+
+impl Default for Steps {
+    /// Above 0.8 one more, below 0.3 one fewer. Source: algorithm reference §9.
+    fn default() -> Self {
+        Self { up: 0.8, down: 0.3, more: Replicas::ONE, fewer: Replicas::ONE }
     }
 }
 

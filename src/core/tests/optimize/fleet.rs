@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use smol_str::SmolStr;
-use wva_core::analyze::finding::{Analyzer, Capacity, Finding, Totals};
-use wva_core::model::{Bounds, GroupId, Role};
+use wva_core::analyze::finding::{Capacity, Finding, Totals};
+use wva_core::model::{Analyzer, Bounds, GroupId, Role};
 use wva_core::optimize::{Candidate, Plan, Request};
 use wva_core::units::{Cost, Replicas, Watts};
 

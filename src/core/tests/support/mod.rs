@@ -2,8 +2,8 @@
 
 #[allow(dead_code, reason = "shared with the simulator and with unit tests")]
 pub(crate) mod cases;
-pub(crate) mod odd;
-pub(crate) mod plant;
+pub(crate) mod closed_form_fleet;
+pub(crate) mod fixture;
 pub(crate) mod steady;
+pub(crate) mod strategies;
 pub(crate) mod vectors;
-pub(crate) mod world;

@@ -1,13 +1,12 @@
 //! Pods that have served so many requests a second each for long, by closed forms and whatever is decided about them.
 
-use wva_core::analyze::finding::Analyzer;
 use wva_core::decision::Verdict;
-use wva_core::model::{ClassTarget, LatencyTargets, ServiceClass};
+use wva_core::model::{Analyzer, ClassTarget, LatencyTargets, ServiceClass};
 use wva_core::snapshot::{Sample, Scale, Signal, Signals};
 use wva_core::units::Replicas;
 use wva_core::{Snapshot, decide, observe};
 
-use super::world::{World, at};
+use super::fixture::{World, at};
 
 /// The name of the variant that has no replicas.
 pub(crate) const IDLE: &str = "idle";

@@ -6,7 +6,7 @@ pub(crate) mod cases;
 pub(crate) mod compare;
 pub(crate) mod policies;
 
-use wva_core::analyze::finding::Analyzer;
+use wva_core::model::Analyzer;
 use wva_core::snapshot::Signal;
 use wva_core::units::Replicas;
 use wva_sim::{Controller, Fault, FaultKind, FaultShare, FaultSignals, Fixed, Run, simulate};

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use wva_core::analyze::finding::Analyzer;
+use wva_core::model::Analyzer;
 use wva_core::model::{Bounds, ClassTarget, LatencyTargets, Role, ServiceClass, TargetRef, Variant};
 use wva_core::snapshot::Signal;
 use wva_core::units::{Cost, Replicas};

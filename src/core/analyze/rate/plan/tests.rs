@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::learn::Moment;
 use crate::model::{Bounds, RatePolicy};
+use crate::moment::Moment;
 use crate::units::{Cost, Seconds};
 
 /// As it once was: a turn and an entry for each replica.

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
 use smol_str::SmolStr;
-use wva_core::analyze::finding::{Analyzer, Capacity, Finding, Totals};
+use wva_core::analyze::finding::{Capacity, Finding, Totals};
 use wva_core::limit::Free;
-use wva_core::model::{Bounds, Compat, GroupId, Role};
+use wva_core::model::{Analyzer, Bounds, Compat, GroupId, Role};
 use wva_core::optimize::rescale::{Rescale, Share, demand_gpus, split, water_fill};
 use wva_core::optimize::{Candidate, Plan, Request, by_score, cost_aware};
 use wva_core::units::Replicas;

@@ -1,8 +1,9 @@
 //! V1 percent saturation: `v1.*`.
 
 use serde_json::{Value, json};
-use wva_core::analyze::saturation_percent::{Candidate, Observation, Tree, analyze, targets};
+use wva_core::analyze::saturation_percent::{Candidate, Tree, analyze, targets};
 use wva_core::model::SaturationPolicy;
+use wva_core::quality::EnginePeaks;
 
 use super::UNKNOWN;
 use super::read::{bounds, cost, float, integer, list, object, or_zero, text_of};
@@ -24,8 +25,8 @@ fn v1_analyze<'v>(inputs: &'v Value) -> Result<Value, String> {
         queue_spare_trigger: float(&cfg["queue_spare"])?,
     };
     let text = |value: &'v Value| value.as_str().ok_or_else(|| format!("{value} is no text"));
-    let observation = |one: &'v Value| -> Result<Observation<'v>, String> {
-        Ok(Observation {
+    let observation = |one: &'v Value| -> Result<EnginePeaks<'v>, String> {
+        Ok(EnginePeaks {
             replica: text(&one["pod"])?,
             engine: None,
             variant: text(&one["variant"])?,

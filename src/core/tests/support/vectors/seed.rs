@@ -1,8 +1,9 @@
 //! The policies of the seed documents: `seed.*`.
 
 use serde_json::{Value, json};
-use wva_core::analyze::score::{Scored, Steps};
+use wva_core::analyze::score::Scored;
 use wva_core::analyze::{threshold, weighted};
+use wva_core::model::Steps;
 use wva_core::units::Replicas;
 
 use super::UNKNOWN;

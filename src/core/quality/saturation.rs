@@ -3,7 +3,7 @@
 
 use jiff::Timestamp;
 
-use super::engine::{engines_of, fresh_limit};
+use super::freshness::{engines_of, fresh_limit};
 use super::load::longer;
 use super::{LATE_SCRAPE, PEAK_WINDOW};
 use crate::snapshot::{Phase, Replica, Sample, Series, Signal, Signals};

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::moment::Moment;
+use crate::moment::Moment;
 
 /// What was learned before this time, seconds, was learned from nothing that is found to be contradicted now: that shows within a
 /// minute, and two scrapes of 15 s.

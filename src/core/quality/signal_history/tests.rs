@@ -1,13 +1,10 @@
 //! What is believed of engines that do not show everything, or show what cannot be true.
 
 use super::*;
-use crate::analyze::finding::Analyzer;
-use crate::analyze::reads::{Tokens, WITNESSES};
-use crate::analyze::saturation_token::EngineParameters;
-use crate::analyze::saturation_token::parameters::Engine;
-use crate::model::{Bounds, Role, TargetRef, Variant, VariantId};
+use crate::model::{Analyzer, Bounds, Role, TargetRef, Variant, VariantId};
+use crate::quality::analyzer_signals::{Tokens, WITNESSES};
 use crate::quality::look_at;
-use crate::snapshot::{Phase, Sample, Scale, Signals, Template};
+use crate::snapshot::{Engine, EngineParameters, Phase, Sample, Scale, Signals, Template};
 use crate::units::{Cost, Replicas};
 
 const START: Timestamp = Timestamp::constant(1_800_000_000, 0);

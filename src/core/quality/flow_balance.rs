@@ -2,10 +2,10 @@
 //! computed is in the cache until its request leaves. So counters of what comes in belong to those of what goes out, whatever the
 //! sizes of requests are and however they scatter.
 
-use super::believed::Usual;
-use super::figures::Figure;
-use super::span::{SOME_REQUESTS, SOME_TOKENS, Span};
-use super::unusual::{OFF, off};
+use super::baseline_deviation::{OFF, off};
+use super::derived_metrics::Figure;
+use super::sample_window::{SOME_REQUESTS, SOME_TOKENS, Span};
+use super::signal_history::Usual;
 use crate::snapshot::{Signal, SignalSet};
 
 /// Two histograms that count each finished request differ by less: labels may split them, one scrape reads both.

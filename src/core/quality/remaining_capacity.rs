@@ -5,8 +5,8 @@
 use jiff::Timestamp;
 
 use super::PEAK_WINDOW;
-use super::engine::engines_of;
-use crate::sequences::second_highest;
+use super::freshness::engines_of;
+use crate::sequence_limit::second_highest;
 use crate::snapshot::{Phase, Replica, Signal, Signals, VariantState, median_gap};
 use crate::units::{Seconds, count};
 

@@ -9,9 +9,8 @@
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use crate::analyze::saturation_token::parameters::{Engine, EngineParameters};
-use crate::learn::may_lower;
-use crate::snapshot::{Phase, Signal, Signals, Template, VariantState};
+use crate::moment::may_lower;
+use crate::snapshot::{Engine, EngineParameters, Phase, Signal, Signals, Template, VariantState};
 use crate::units::whole;
 
 /// vLLM's default on a device of less than 70 GiB, and on an A100.

@@ -1,14 +1,12 @@
 //! What once went wrong, each under the name of what the product promises instead.
 
-use crate::support::world;
-use crate::support::world::World;
-use wva_core::analyze::finding::Analyzer;
-use wva_core::analyze::saturation_token::parameters::{Engine, EngineParameters};
+use crate::support::fixture;
+use crate::support::fixture::World;
 use wva_core::decision::{Cause, Decision, Reason, Verdict};
 use wva_core::hpa::{AtZero, Behavior, Counts, Hpa, Kind, MetricTarget, Settings, Tolerance, milli, propose};
 use wva_core::memory::VariantMemory;
-use wva_core::model::{Bounds, Role, ScaleToZero};
-use wva_core::snapshot::{Sample, Scale, Signal, Signals};
+use wva_core::model::{Analyzer, Bounds, Role, ScaleToZero};
+use wva_core::snapshot::{Engine, EngineParameters, Sample, Scale, Signal, Signals};
 use wva_core::units::{Cost, Replicas, Seconds};
 use wva_core::{GroupId, Memory, Policy, Snapshot, VariantId, check, decide, observe};
 
@@ -23,7 +21,7 @@ fn follow(world: &mut World, ticks: u32) -> Vec<u32> {
         let counts = Counts { spec: count, status: count, ready: count };
         let target = MetricTarget { kind: Kind::AverageValue, milli: 1000 };
         let proposal = propose(&[desired], target, counts, Tolerance::default());
-        world.running = hpa.step(world::at(world.now), count, proposal).get();
+        world.running = hpa.step(fixture::at(world.now), count, proposal).get();
         world.running
     };
     (0..ticks).map(look).collect()
@@ -140,8 +138,8 @@ fn a_clock_set_back_an_hour_does_not_stop_the_analyzer_for_an_hour() {
     world.running = 3;
     assert_eq!(world.number(15), 4);
     let group = world.memory.groups.values_mut().next().unwrap();
-    group.observed_at = Some(world::at(world.now + 3600));
-    group.variants.or_default("llama").target_since = Some(world::at(world.now + 3600));
+    group.observed_at = Some(fixture::at(world.now + 3600));
+    group.variants.or_default("llama").target_since = Some(fixture::at(world.now + 3600));
     // The HPA never comes to 4: the patience runs from now, not from an hour ahead.
     assert_eq!(world.reason(15), Reason::Transition);
     world.load = (0.5, 1.0);
@@ -159,13 +157,13 @@ fn a_sample_from_the_future_is_a_bad_sample() {
     let group = snapshot.groups.values_mut().next().unwrap();
     for replica in group.variants.iter_mut().flat_map(|one| &mut one.replicas) {
         let signals = replica.engines.get_mut("0").unwrap();
-        let ahead = |seconds| Sample { at: world::at(world.now + seconds), value: 1.0 };
+        let ahead = |seconds| Sample { at: fixture::at(world.now + seconds), value: 1.0 };
         signals.add(Signal::KvUsage, [ahead(61), ahead(3600)]);
     }
     let memory = observe(&snapshot, world.memory.clone());
     let decisions = decide(&snapshot, &memory, &world.policy).decisions;
     let Verdict::Target(target) = &decisions[&World::id()].verdict else { panic!("no number") };
-    assert_eq!((target.desired.get(), target.evidence), (1, world::at(-2)), "they are not there");
+    assert_eq!((target.desired.get(), target.evidence), (1, fixture::at(-2)), "they are not there");
 }
 
 #[test]
@@ -175,7 +173,7 @@ fn one_sample_after_a_start_shrinks_nothing_and_may_grow() {
     world.samples = 1;
     assert_eq!(world.number(0), 3);
     let mut shrunk = world.snapshot();
-    shrunk.now = world::at(15);
+    shrunk.now = fixture::at(15);
     let mut decisions = decide(&shrunk, &world.memory, &world.policy).decisions;
     let Verdict::Target(target) = &mut decisions.get_mut(&World::id()).unwrap().verdict else { panic!() };
     target.desired = Replicas::new(2);
@@ -207,7 +205,7 @@ fn beside(world: &World, name: &str, wanted: u32) -> Snapshot {
 fn promised(snapshot: &Snapshot, memory: Memory, name: &str, target: u32, since: i64) -> Memory {
     let mut memory = observe(snapshot, memory);
     let one = memory.groups.values_mut().next().unwrap().variants.or_default(name);
-    (one.target, one.target_since) = (Some(Replicas::new(target)), Some(world::at(since)));
+    (one.target, one.target_since) = (Some(Replicas::new(target)), Some(fixture::at(since)));
     memory
 }
 
@@ -344,9 +342,9 @@ fn an_order_for_a_sleeping_variant_that_did_not_come_was_forgotten_by_one_read_a
     }
     group.variants = vec![sleeping, prefill, serving];
     group.scheduler = Signals::default();
-    let held = [61, 1].map(|ago| Sample { at: world::at(-ago), value: 3.0 });
+    let held = [61, 1].map(|ago| Sample { at: fixture::at(-ago), value: 3.0 });
     group.scheduler.add(Signal::SchedulerQueueSize, held);
-    let (target, target_since) = (Some(Replicas::ONE), Some(world::at(-301)));
+    let (target, target_since) = (Some(Replicas::ONE), Some(fixture::at(-301)));
     let ordered = VariantMemory { target, target_since, ..VariantMemory::default() };
     let mut memory = Memory::default();
     memory.groups.entry(GroupId::new("default", "m")).or_default().variants.insert("asleep".into(), ordered);
@@ -363,7 +361,7 @@ fn an_order_for_a_sleeping_variant_that_did_not_come_was_forgotten_by_one_read_a
     // It is kept for as long as the queue does not become empty.
     let group = snapshot.groups.values_mut().next().unwrap();
     group.scheduler = Signals::default();
-    group.scheduler.add(Signal::SchedulerQueueSize, [Sample { at: world::at(-1), value: 0.0 }]);
+    group.scheduler.add(Signal::SchedulerQueueSize, [Sample { at: fixture::at(-1), value: 0.0 }]);
     let outcome = decide(&snapshot, &observe(&snapshot, memory), &Policy::default());
     let Verdict::Target(target) = &outcome.decisions[&VariantId::new("default", "asleep")].verdict else {
         panic!("no number")

@@ -3,8 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::moment::Moment;
 use super::{is_default, short};
+use crate::moment::Moment;
 
 /// Values of one slot of this many seconds are one: the window then has a bounded number of them.
 const SLOT: i64 = 5;

@@ -5,14 +5,13 @@ use jiff::Timestamp;
 use smol_str::{SmolStr, format_smolstr};
 
 use super::arrivals::{HOLE, Queue};
-use super::frame::{APART, Frame, Growth};
+use super::counter_snapshot::{APART, Frame, Growth};
 use super::knowledge::{Knowledge, Pod, RoleKnowledge, VariantKnowledge};
-use super::moment::Moment;
 use super::start_up::starts_of;
 use super::token_shape::Sizes;
-use crate::analyze::finding::Analyzer;
-use crate::by_name::ByName;
-use crate::model::Role;
+use crate::model::{Analyzer, Role};
+use crate::moment::Moment;
+use crate::name_map::NameMap;
 use crate::quality::{Evidence, Judge, engines_of, stale_limit};
 use crate::snapshot::{
     ModelGroup, Phase, Replica, Sample, Series, Signal, SignalSet, Signals, VariantState, median_gap,
@@ -245,7 +244,7 @@ fn fold_role(
 }
 
 /// Forgets what was learned lately of `sources` whose signals are contradicted and were not before.
-fn take_back(sources: &[Source<'_>], known: &mut ByName<VariantKnowledge>, known_role: &mut RoleKnowledge) {
+fn take_back(sources: &[Source<'_>], known: &mut NameMap<VariantKnowledge>, known_role: &mut RoleKnowledge) {
     // One that lies changes a sum by little, and may do so while it really changes.
     let many = |signals: SignalSet| {
         let doubted = sources.iter().filter(|source| !source.contradicted.and(signals).is_empty());

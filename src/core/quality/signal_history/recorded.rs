@@ -2,7 +2,7 @@
 
 use super::tests::{at, seen_and_remembered, with_pod};
 use super::*;
-use crate::analyze::finding::Analyzer;
+use crate::model::Analyzer;
 use crate::snapshot::Signals;
 
 const RECORDED: [(&str, &str); 5] = [

@@ -2,10 +2,9 @@
 
 use jiff::{SignedDuration, Timestamp};
 use smol_str::ToSmolStr;
-use wva_core::analyze::finding::Analyzer;
 use wva_core::decision::{Reason, Verdict};
 use wva_core::memory::Memory;
-use wva_core::model::{Bounds, Role, TargetRef, Variant};
+use wva_core::model::{Analyzer, Bounds, Role, TargetRef, Variant};
 use wva_core::snapshot::{
     ModelGroup, Phase, Replica, Sample, Scale, Signal, Signals, SourceHealth, Template, VariantState,
 };

@@ -6,16 +6,15 @@ use jiff::{SignedDuration, Timestamp};
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
 use smol_str::{SmolStr, format_smolstr};
-use wva_core::analyze::finding::Analyzer;
-use wva_core::analyze::saturation_token::parameters::{Engine, EngineParameters};
-use wva_core::by_name::ByName;
 use wva_core::memory::{GroupMemory, Memory, VariantMemory};
 use wva_core::model::{
-    Beside, Bounds, ClassTarget, Compat, InvalidVariant, LatencyTargets, LimitPolicy, ModelPolicy, Power,
-    Quota, Role, ScaleToZero, Scope, ServiceClass, Stability, StepLimit, TargetRef, Variant,
+    Analyzer, Beside, Bounds, ClassTarget, Compat, InvalidVariant, LatencyTargets, LimitPolicy, ModelPolicy,
+    Power, Quota, Role, ScaleToZero, Scope, ServiceClass, Stability, StepLimit, TargetRef, Variant,
 };
+use wva_core::name_map::NameMap;
 use wva_core::snapshot::{
-    ModelGroup, Phase, Replica, Sample, Scale, Signal, Signals, SourceHealth, Template, VariantState,
+    Engine, EngineParameters, ModelGroup, Phase, Replica, Sample, Scale, Signal, Signals, SourceHealth,
+    Template, VariantState,
 };
 use wva_core::units::{Cost, Replicas, Seconds};
 use wva_core::{GroupId, Policy, Snapshot, VariantId};
@@ -228,7 +227,7 @@ pub(crate) fn memory() -> BoxedStrategy<Memory> {
                 learned: None,
                 evidence: None,
                 failed: None,
-                variants: ByName::from(variants),
+                variants: NameMap::from(variants),
             };
             Memory { groups: [(GroupId::new("default", "m"), group)].into(), ..Memory::default() }
         })

@@ -1,13 +1,12 @@
 //! A source may leave out what no decision looks at: the list of what one does look at is complete.
 
 use jiff::SignedDuration;
-use wva_core::analyze::finding::Analyzer;
-use wva_core::model::{ScaleToZero, Variant};
+use wva_core::model::{Analyzer, ScaleToZero, Variant};
 use wva_core::snapshot::{Sample, Signal, Signals};
 use wva_core::units::Seconds;
 use wva_core::{Memory, Policy, Snapshot, decide, needs, observe};
 
-use crate::support::world::{World, percent};
+use crate::support::fixture::{World, percent};
 
 /// The snapshot with changing values of these signals in every engine and scheduler.
 fn with(snapshot: &Snapshot, signals: &[Signal]) -> Snapshot {

@@ -1,6 +1,6 @@
 //! A variant through time: looks, reads, an HPA that follows, sleep and waking.
 
-use crate::support::world::{World, at};
+use crate::support::fixture::{World, at};
 use wva_core::decision::{Cause, Reason, Verdict};
 use wva_core::hpa::{AtZero, Behavior, Counts, Hpa, Kind, MetricTarget, Settings, Tolerance, milli, propose};
 use wva_core::memory::Memory;

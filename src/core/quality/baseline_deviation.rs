@@ -3,9 +3,9 @@
 
 use jiff::Timestamp;
 
-use super::believed::Usual;
-use super::figures::{Figure, Figures, Ranges};
-use super::span::{MANY_RUNNING, Span, Window};
+use super::derived_metrics::{Figure, Figures, Ranges};
+use super::sample_window::{MANY_RUNNING, Span, Window};
+use super::signal_history::Usual;
 use crate::snapshot::{Signal, SignalSet};
 
 /// A figure is another one when it is by this factor away from the usual mean: half and twice are.

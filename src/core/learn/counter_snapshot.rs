@@ -3,7 +3,8 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::moment::Moment;
+use crate::moment::Moment;
+use crate::quality::analyzer_signals::{Rate, Reads};
 use crate::snapshot::{Sample, Signal, SignalSet, Signals, newest_confirmed};
 
 /// Readings of one process are at least this far apart, seconds: what happens in less says nothing of a step.
@@ -40,7 +41,7 @@ pub struct Counters {
 const UNREAD: f64 = -1.0;
 
 /// The signals behind [`Counters`], in the order of its fields.
-pub(crate) const COUNTERS: [Signal; 10] = [
+const COUNTERS: [Signal; 10] = [
     Signal::PromptTokens,
     Signal::PrefixCacheHits,
     Signal::PrefixCacheQueries,
@@ -52,6 +53,14 @@ pub(crate) const COUNTERS: [Signal; 10] = [
     Signal::RequestGenerationTokensCount,
     Signal::RequestGenerationTokensSum,
 ];
+
+const _: () = {
+    let declared = Rate::NEEDED.with(Rate::OPTIONAL);
+    assert!(
+        declared.contains(SignalSet::of(&COUNTERS)),
+        "learning counts what the rate policy does not declare"
+    );
+};
 
 impl From<[f64; 10]> for Counters {
     fn from(all: [f64; 10]) -> Self {

@@ -4,10 +4,10 @@
 use std::collections::VecDeque;
 
 use jiff::{SignedDuration, Timestamp};
-use wva_core::analyze::finding::Analyzer;
 use wva_core::decision::{Reason, Verdict};
 use wva_core::hpa::{Behavior, Counts, Hpa, Kind, MetricTarget, Settings, Tolerance, milli, propose};
 use wva_core::memory::Memory;
+use wva_core::model::Analyzer;
 use wva_core::model::{Bounds, Role, TargetRef, Variant};
 use wva_core::snapshot::{
     ModelGroup, Phase, Replica, Sample, Scale, Signal, Signals, SourceHealth, Template, VariantState,

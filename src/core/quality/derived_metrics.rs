@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::span::{MANY_RUNNING, Span};
+use super::sample_window::{MANY_RUNNING, Span};
 use crate::snapshot::Signal;
 
 /// One signal by another: the name says which. Stored by place: a new one comes last.

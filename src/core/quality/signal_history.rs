@@ -6,11 +6,11 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use smol_str::{SmolStr, format_smolstr};
 
-use super::figures::Ranges;
+use super::coverage::VariantSight;
+use super::derived_metrics::Ranges;
 use super::load::Load;
-use super::sight::VariantSight;
-use super::span::Span;
-use crate::by_name::ByName;
+use super::sample_window::Span;
+use crate::name_map::NameMap;
 use crate::snapshot::{Phase, Replica, Rows, Signal, SignalSet, VariantState};
 use crate::units::Seconds;
 
@@ -42,11 +42,11 @@ const OTHERWISE: Seconds = Seconds::whole(1200);
 #[serde(default)]
 pub struct Evidence {
     /// By engine: the pod's name, and the engine's where it has several.
-    #[serde(skip_serializing_if = "ByName::is_empty")]
-    doubts: ByName<Doubt>,
+    #[serde(skip_serializing_if = "NameMap::is_empty")]
+    doubts: NameMap<Doubt>,
     /// By variant.
-    #[serde(skip_serializing_if = "ByName::is_empty")]
-    believed: ByName<Believed>,
+    #[serde(skip_serializing_if = "NameMap::is_empty")]
+    believed: NameMap<Believed>,
 }
 
 /// What of one engine was contradicted lately: signals, and the newest scrape at which they were. The newest last.

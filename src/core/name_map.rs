@@ -8,15 +8,15 @@ use smol_str::SmolStr;
 
 /// Values by name, in the order of the names.
 #[derive(Debug, Clone, PartialEq)]
-pub struct ByName<V>(Vec<(SmolStr, V)>);
+pub struct NameMap<V>(Vec<(SmolStr, V)>);
 
-impl<V> Default for ByName<V> {
+impl<V> Default for NameMap<V> {
     fn default() -> Self {
         Self(Vec::new())
     }
 }
 
-impl<V> ByName<V> {
+impl<V> NameMap<V> {
     /// Empty, with room for `count`: of large values a list that grows by itself makes room for four.
     #[must_use]
     pub fn with_capacity(count: usize) -> Self {
@@ -145,25 +145,25 @@ impl<'a, T> Index<'a, T> {
     }
 }
 
-impl<V> FromIterator<(SmolStr, V)> for ByName<V> {
+impl<V> FromIterator<(SmolStr, V)> for NameMap<V> {
     fn from_iter<I: IntoIterator<Item = (SmolStr, V)>>(all: I) -> Self {
         all.into_iter().collect::<BTreeMap<_, _>>().into()
     }
 }
 
-impl<V> From<BTreeMap<SmolStr, V>> for ByName<V> {
+impl<V> From<BTreeMap<SmolStr, V>> for NameMap<V> {
     fn from(sorted: BTreeMap<SmolStr, V>) -> Self {
         Self(sorted.into_iter().collect())
     }
 }
 
-impl<V, const N: usize> From<[(SmolStr, V); N]> for ByName<V> {
+impl<V, const N: usize> From<[(SmolStr, V); N]> for NameMap<V> {
     fn from(all: [(SmolStr, V); N]) -> Self {
         all.into_iter().collect()
     }
 }
 
-impl<V> IntoIterator for ByName<V> {
+impl<V> IntoIterator for NameMap<V> {
     type Item = (SmolStr, V);
     type IntoIter = std::vec::IntoIter<(SmolStr, V)>;
     fn into_iter(self) -> Self::IntoIter {
@@ -171,13 +171,13 @@ impl<V> IntoIterator for ByName<V> {
     }
 }
 
-impl<V: Serialize> Serialize for ByName<V> {
+impl<V: Serialize> Serialize for NameMap<V> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.iter())
     }
 }
 
-impl<'de, V: Deserialize<'de>> Deserialize<'de> for ByName<V> {
+impl<'de, V: Deserialize<'de>> Deserialize<'de> for NameMap<V> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         BTreeMap::<SmolStr, V>::deserialize(deserializer).map(Self::from)
     }

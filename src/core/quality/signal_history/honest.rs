@@ -7,7 +7,7 @@ use smol_str::format_smolstr;
 
 use super::tests::{at, seen_and_remembered, with_pod};
 use super::*;
-use crate::analyze::finding::Analyzer;
+use crate::model::Analyzer;
 use crate::snapshot::Signals;
 use wva_sim::Rng;
 

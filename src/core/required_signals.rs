@@ -3,10 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::analyze::finding::Analyzer;
-use crate::analyze::reads::WITNESSES;
-use crate::model::{GroupId, Policy, Role, Variant};
+use crate::model::{Analyzer, GroupId, Policy, Role, Variant};
 use crate::quality::SIZE_WINDOW;
+use crate::quality::analyzer_signals::WITNESSES;
 use crate::snapshot::{Signal, SignalSet};
 use crate::units::{Replicas, Seconds};
 

@@ -3,10 +3,10 @@
 use jiff::Timestamp;
 use smol_str::SmolStr;
 
-use super::believed::{Doubt, Evidence, Instead, Usual, engine_of};
-use super::coverage::{Coverage, Known, absent, cover};
-use crate::analyze::reads::{Declared, WITNESSES};
-use crate::sequences::estimated;
+use super::plausibility::{Coverage, Known, absent, cover};
+use super::signal_history::{Doubt, Evidence, Instead, Usual, engine_of};
+use crate::quality::analyzer_signals::{Declared, WITNESSES};
+use crate::sequence_limit::estimated;
 use crate::snapshot::{Replica, Signals, VariantState};
 
 /// Who judges the engines of one variant, for an analyzer that reads what is `declared`.

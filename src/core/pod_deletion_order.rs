@@ -7,16 +7,17 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use smol_str::SmolStr;
 
-use crate::clean::clean;
 use crate::decision::{Decision, Verdict};
 use crate::isolate::guarded;
 use crate::model::VariantId;
+use crate::normalize::clean;
 use crate::quality::{engines_of, fresh_limit};
 use crate::snapshot::{Phase, Replica, Signal, Signals, Snapshot, VariantState};
 use crate::units::{Replicas, Seconds};
 
 /// What is looked at here, beside what decisions need.
-pub const NEEDS: [Signal; 4] = [Signal::KvUsage, Signal::KvCapacity, Signal::Waiting, Signal::Running];
+pub const REQUIRED_SIGNALS: [Signal; 4] =
+    [Signal::KvUsage, Signal::KvCapacity, Signal::Waiting, Signal::Running];
 
 /// What a pod has in flight. What was not measured is `None`: zero is a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -73,7 +74,7 @@ pub fn order(pods: &[InFlight]) -> Vec<usize> {
 
 /// What is to be said of the pods of one variant. Of a pod that is in neither list: that it does not go first.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Victims {
+pub struct DeletionOrder {
     /// The ready pods that are to go, in this order.
     pub first: Vec<SmolStr>,
     /// Ready pods of which too little is known: whatever was said of them stands.
@@ -83,10 +84,10 @@ pub struct Victims {
 /// The victims of every variant that has a number. Of the others nothing new is said: their replicas are held. Nor is anything of
 /// a model that breaks in here: that costs no other.
 #[must_use]
-pub fn victims(
+pub fn deletion_orders(
     snapshot: &Snapshot,
     decisions: &BTreeMap<VariantId, Decision>,
-) -> BTreeMap<VariantId, Victims> {
+) -> BTreeMap<VariantId, DeletionOrder> {
     let one = |state: &VariantState| {
         let id = &state.variant.id;
         let Verdict::Target(target) = &decisions.get(id)?.verdict else { return None };
@@ -104,7 +105,7 @@ pub fn victims(
 
 /// A ReplicaSet takes pods that are not ready first, whatever is said of them; and where all go, none goes first. Of those
 /// that are ready to it, the ones that sleep serve nobody.
-fn of_variant(state: &VariantState, desired: Replicas, now: Timestamp) -> Victims {
+fn of_variant(state: &VariantState, desired: Replicas, now: Timestamp) -> DeletionOrder {
     let current = state.scale.map_or(Replicas::ZERO, |scale| scale.current);
     let of_phase = |wanted: fn(Phase) -> bool| state.replicas.iter().filter(move |pod| wanted(pod.phase));
     let mut ready: Vec<&Replica> = of_phase(|phase| phase == Phase::Ready).collect();
@@ -113,7 +114,7 @@ fn of_variant(state: &VariantState, desired: Replicas, now: Timestamp) -> Victim
         of_phase(|phase| !matches!(phase, Phase::Ready | Phase::Asleep | Phase::Terminating)).count();
     let many = (current.above(desired).get() as usize).saturating_sub(unready);
     if many == 0 || many >= ready.len() + asleep.len() {
-        return Victims::default();
+        return DeletionOrder::default();
     }
     let sleeping = asleep.iter().take(many).map(|pod| pod.pod.clone());
     let many = many.saturating_sub(asleep.len());
@@ -126,7 +127,7 @@ fn of_variant(state: &VariantState, desired: Replicas, now: Timestamp) -> Victim
         order.clear();
     }
     let name = |place: usize| ready[place].pod.clone();
-    Victims {
+    DeletionOrder {
         first: sleeping.chain(order.iter().take(many).map(|place| name(*place))).collect(),
         unknown: (0..ready.len()).filter(|place| !order.contains(place)).map(name).collect(),
     }
@@ -135,9 +136,9 @@ fn of_variant(state: &VariantState, desired: Replicas, now: Timestamp) -> Victim
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::by_name::ByName;
     use crate::decision::{Reason, Target, Unknown};
     use crate::model::{Bounds, Role, TargetRef, Variant};
+    use crate::name_map::NameMap;
     use crate::snapshot::{ModelGroup, Sample, Scale, SourceHealth, Template};
     use crate::units::Cost;
 
@@ -161,7 +162,7 @@ mod tests {
     }
 
     fn pod(name: &str, phase: Phase, ready: i64, engines: Vec<Signals>) -> Replica {
-        let mut named = ByName::default();
+        let mut named = NameMap::default();
         for (place, engine) in engines.into_iter().enumerate() {
             named.insert(place.to_string().into(), engine);
         }
@@ -174,7 +175,7 @@ mod tests {
     }
 
     /// What is said of pods of which `current` are counted.
-    fn said(replicas: Vec<Replica>, current: u32, verdict: Verdict) -> Option<Victims> {
+    fn said(replicas: Vec<Replica>, current: u32, verdict: Verdict) -> Option<DeletionOrder> {
         let id = VariantId::new("llm", "chat");
         let variant = Variant {
             id: id.clone(),
@@ -201,7 +202,7 @@ mod tests {
         };
         let decision =
             Decision { model: "m".into(), accelerator: None, current: Some(current), verdict, gap: None };
-        victims(&snapshot, &BTreeMap::from([(id.clone(), decision)])).remove(&id)
+        deletion_orders(&snapshot, &BTreeMap::from([(id.clone(), decision)])).remove(&id)
     }
 
     fn desired(count: u32) -> Verdict {
@@ -266,7 +267,7 @@ mod tests {
         let going = pod("t", Phase::Terminating, -900, vec![running(0.0, 0)]);
         let pods =
             || vec![serving("a", 2.0), serving("b", 1.0), serving("c", 3.0), starting(), going.clone()];
-        assert_eq!(said(pods(), 4, desired(3)), Some(Victims::default()));
+        assert_eq!(said(pods(), 4, desired(3)), Some(DeletionOrder::default()));
         assert_eq!(names(&said(pods(), 4, desired(2)).unwrap().first), ["b"]);
     }
 
@@ -282,7 +283,7 @@ mod tests {
     fn where_nothing_or_everything_goes_nothing_goes_first_and_without_a_number_nothing_is_said() {
         let pods = || vec![serving("a", 2.0), serving("b", 1.0)];
         for count in [0, 2, 3] {
-            assert_eq!(said(pods(), 2, desired(count)), Some(Victims::default()), "{count}");
+            assert_eq!(said(pods(), 2, desired(count)), Some(DeletionOrder::default()), "{count}");
         }
         let unknown = Unknown { cause: crate::decision::Cause::TooOld, message: "old".into(), since: at(0) };
         assert_eq!(said(pods(), 2, Verdict::Unknown(unknown)), None);
