@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use wva_core::model::{Analyzer, Bounds, Role, ScaleToZero, TargetRef, Variant, VariantId};
 use wva_core::snapshot::Signal;
 use wva_core::units::{Cost, Replicas, Seconds};
-use wva_core::{Policy, needs};
+use wva_core::{Policy, required_signals};
 
 use super::signals::{self, Kind, Name};
 
@@ -101,7 +101,7 @@ fn read_by(analyzer: Analyzer, variants: usize, sleeps: bool) -> BTreeSet<Signal
     policy.global.default.analyzer = analyzer;
     policy.global.default.scale_to_zero =
         sleeps.then(|| ScaleToZero { enabled: true, retention: Seconds::whole(600) });
-    let mut signals = needs(&policy, std::iter::repeat_n(&variant, variants)).signals;
+    let mut signals = required_signals(&policy, std::iter::repeat_n(&variant, variants)).signals;
     signals.insert(Signal::Asleep);
     signals
 }

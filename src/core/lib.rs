@@ -42,5 +42,5 @@ pub use observe::{observe, observe_watched};
 pub use outcome::Outcome;
 pub use progress::Progress;
 pub use report::Report;
-pub use required_signals::{Needs, needs};
+pub use required_signals::{RequiredSignals, required_signals};
 pub use snapshot::Snapshot;

@@ -17,11 +17,11 @@ use crate::analyze::{rate, throughput};
 use crate::bound::stability::Wanted;
 use crate::decision::Reason;
 use crate::isolate::Failed;
-use crate::learn::{Past, Starts};
+use crate::learn::{ObservedStarts, Rollback};
 use crate::model::{Analyzer, GroupId, Role, VariantId};
 use crate::name_map::NameMap;
-use crate::quality::Evidence;
-use crate::sequence_limit::MostRunning;
+use crate::quality::SignalHistory;
+use crate::sequence_limit::PeakRunning;
 use crate::units::Replicas;
 
 /// What one decision leaves for the next.
@@ -142,7 +142,7 @@ pub struct GroupMemory {
     pub learned: Option<Box<Learned>>,
     /// What its engines were believed to do, and what of them was contradicted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub evidence: Option<Box<Evidence>>,
+    pub evidence: Option<Box<SignalHistory>>,
     /// That the model broke when it was last tried.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed: Option<Failed>,
@@ -165,7 +165,7 @@ impl GroupMemory {
             **rate = rate.kept();
         }
         if let Some(learned) = &mut kept.learned {
-            *learned.past = Past::default();
+            *learned.past = Rollback::default();
         }
         kept.variants.values_mut().for_each(|variant| variant.starts = variant.starts.kept());
         kept
@@ -203,7 +203,7 @@ pub struct Learned {
     pub bests: Bests,
     /// What of this was known a while ago. Not kept over a restart.
     #[serde(skip_serializing_if = "is_default")]
-    pub past: Box<Past<Analyzers>>,
+    pub past: Box<Rollback<Analyzers>>,
 }
 
 /// That the model's analyzer finds nothing of a role although requests run: it does not know what a replica carries.
@@ -289,11 +289,11 @@ pub struct VariantMemory {
     pub safety_net: SafetyNet,
     /// The most requests that were seen running in one of its engines.
     #[serde(default, skip_serializing_if = "is_default")]
-    pub most_running: MostRunning,
+    pub most_running: PeakRunning,
     /// How long its pods take to start, and which that failed were replaced. Earlier versions remembered it where the rate policy
     /// decided.
     #[serde(default, skip_serializing_if = "is_default")]
-    pub starts: Starts,
+    pub starts: ObservedStarts,
 }
 
 /// What the safety net of a saturated fleet has done for one variant.

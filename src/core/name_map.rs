@@ -117,14 +117,14 @@ impl<V> NameMap<V> {
 
 /// Finds items of a list by their names. Most lists that belong together have one order, so that an item is at the place where
 /// it is expected; the others are searched by halving.
-pub(crate) struct Index<'a, T> {
+pub(crate) struct NameIndex<'a, T> {
     items: &'a [T],
     name: fn(&T) -> &SmolStr,
     /// Places by name, made when an item is elsewhere.
     sorted: OnceCell<Vec<usize>>,
 }
 
-impl<'a, T> Index<'a, T> {
+impl<'a, T> NameIndex<'a, T> {
     pub(crate) const fn new(items: &'a [T], name: fn(&T) -> &SmolStr) -> Self {
         Self { items, name, sorted: OnceCell::new() }
     }

@@ -9,7 +9,7 @@ use crate::model::Role;
 use crate::normalize::{clean, not_after};
 use crate::progress::Progress;
 use crate::quality::analyzer_signals::Declared;
-use crate::quality::{State, engines_of, fresh_limit, look};
+use crate::quality::{CoverageState, fresh_limit, judged_engines, look};
 use crate::snapshot::{
     ModelGroup, Phase, Sample, Series, Signal, Signals, Snapshot, SourceHealth, newest_confirmed,
 };
@@ -100,7 +100,7 @@ pub fn activity(now: Timestamp, group: &ModelGroup, observed_at: Option<Timestam
         of_role.is_empty()
             || matches!(
                 look(&group.source, &of_role, Declared::default(), now).state,
-                State::Fresh | State::Zero
+                CoverageState::Fresh | CoverageState::Zero
             )
     };
     if ![Role::Both, Role::Prefill, Role::Decode].into_iter().all(measured) {
@@ -108,7 +108,7 @@ pub fn activity(now: Timestamp, group: &ModelGroup, observed_at: Option<Timestam
     }
     let serving = known.iter().flat_map(|variant| &variant.replicas);
     let serving = serving.filter(|replica| replica.phase == Phase::Ready);
-    let engines = serving.flat_map(engines_of);
+    let engines = serving.flat_map(judged_engines);
     let parts = engines.map(|(_, engine)| engine_activity(now, engine, observed_at));
     parts.fold(scheduler_activity(now, &group.scheduler), Activity::and)
 }
@@ -172,7 +172,7 @@ fn since_last(series: Series<'_>, active: impl Fn(Option<f64>, f64) -> bool) -> 
 
 /// How many requests the scheduler holds for the model: the newest sample, if it is fresh.
 #[must_use]
-pub fn held_by_scheduler(now: Timestamp, scheduler: &Signals) -> Option<Sample> {
+pub fn scheduler_queue(now: Timestamp, scheduler: &Signals) -> Option<Sample> {
     let limit = fresh_limit(scheduler.interval());
     newest_confirmed(scheduler.get(Signal::SchedulerQueueSize))
         .filter(|newest| Seconds::between(newest.at, now) <= limit)

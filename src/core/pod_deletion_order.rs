@@ -11,7 +11,7 @@ use crate::decision::{Decision, Verdict};
 use crate::isolate::guarded;
 use crate::model::VariantId;
 use crate::normalize::clean;
-use crate::quality::{engines_of, fresh_limit};
+use crate::quality::{fresh_limit, judged_engines};
 use crate::snapshot::{Phase, Replica, Signal, Signals, Snapshot, VariantState};
 use crate::units::{Replicas, Seconds};
 
@@ -33,7 +33,7 @@ impl InFlight {
     /// whole pod unknown.
     #[must_use]
     pub fn of(replica: &Replica, now: Timestamp) -> Self {
-        let engines = || engines_of(replica).map(|(_, signals)| signals);
+        let engines = || judged_engines(replica).map(|(_, signals)| signals);
         let sum = |one: fn(&Signals, Timestamp) -> Option<f64>| {
             engines().next()?;
             engines().map(|signals| one(signals, now)).sum()

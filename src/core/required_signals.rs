@@ -11,7 +11,7 @@ use crate::units::{Replicas, Seconds};
 
 /// What [`crate::observe()`], [`crate::decide()`] and [`crate::check`] read of a snapshot.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Needs {
+pub struct RequiredSignals {
     /// The signals.
     pub signals: BTreeSet<Signal>,
     /// How far samples must reach back, beyond the peaks of a minute that every analyzer looks at.
@@ -31,14 +31,17 @@ const IDLE: [Signal; 4] = [
 
 /// What decisions about `variants` under `policy` look at.
 #[must_use]
-pub fn needs<'v>(policy: &Policy, variants: impl IntoIterator<Item = &'v Variant>) -> Needs {
+pub fn required_signals<'v>(
+    policy: &Policy,
+    variants: impl IntoIterator<Item = &'v Variant>,
+) -> RequiredSignals {
     let mut groups: BTreeMap<GroupId, (bool, u32)> = BTreeMap::new();
     for variant in variants {
         let (may_sleep, count) = groups.entry(variant.group()).or_insert((true, 0));
         *may_sleep &= variant.bounds.min == Replicas::ZERO;
         *count += 1;
     }
-    let mut needs = Needs { signals: ALWAYS.iter().collect(), window: Seconds::ZERO };
+    let mut needs = RequiredSignals { signals: ALWAYS.iter().collect(), window: Seconds::ZERO };
     for (group, (may_sleep, count)) in groups {
         // The caches of one variant are alike; of several, what one leaves the others is counted in tokens.
         needs.signals.extend((count > 1).then_some(Signal::KvCapacity));
@@ -52,7 +55,7 @@ pub fn needs<'v>(policy: &Policy, variants: impl IntoIterator<Item = &'v Variant
     needs
 }
 
-impl Needs {
+impl RequiredSignals {
     fn add(&mut self, analyzer: Analyzer) {
         let stand_ins = analyzer.stand_ins().iter().copied();
         for reader in std::iter::once(analyzer).chain(stand_ins) {

@@ -50,7 +50,7 @@ pub fn estimated(state: &VariantState, seen: u32) -> Option<u32> {
 /// The most requests that were ever running in one engine of a variant, as long as its pods are made the same way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct MostRunning {
+pub struct PeakRunning {
     /// Of which template and device, as a checksum.
     of: u32,
     /// Undisputed for long enough.
@@ -63,7 +63,7 @@ pub struct MostRunning {
     lately: Option<(Timestamp, u32)>,
 }
 
-impl MostRunning {
+impl PeakRunning {
     /// Takes in what the engines of `state` show. While something that engines of the model show is `doubted`, nothing new is believed.
     pub(crate) fn observe(&mut self, state: &VariantState, doubted: bool, now: Timestamp) {
         let of = checksum(state);

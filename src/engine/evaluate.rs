@@ -384,7 +384,7 @@ impl Engine {
         let namespaces: BTreeSet<_> = view.variants.iter().map(|state| &state.variant.id.namespace).collect();
         let namespaces = namespaces.into_iter().map(ToString::to_string).collect();
         let variants = view.variants.iter().map(|state| &state.variant);
-        let mut needs = wva_core::needs(policy, variants);
+        let mut needs = wva_core::required_signals(policy, variants);
         if self.names_victims {
             needs.signals.extend(pod_deletion_order::REQUIRED_SIGNALS);
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use jiff::Timestamp;
 use smol_str::SmolStr;
-use wva_core::Needs;
+use wva_core::RequiredSignals;
 use wva_core::VariantId;
 use wva_core::model::InvalidVariant;
 use wva_core::snapshot::{Sample, Signal, VariantState};
@@ -52,7 +52,7 @@ pub struct Scope {
     /// The pods that serve, for sources that read them directly.
     pub endpoints: Vec<Endpoint>,
     /// What decisions look at, for sources that have to ask for each signal; all that is known when `None`.
-    pub needs: Option<Needs>,
+    pub needs: Option<RequiredSignals>,
 }
 
 /// Where a serving pod's metrics are.

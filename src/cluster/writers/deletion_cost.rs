@@ -1,6 +1,6 @@
 //! Writes `controller.kubernetes.io/pod-deletion-cost` on pods of variants that shrink, so that their ReplicaSet takes those with
 //! the least in flight first: only while this instance holds the lease, and few at a time. Which ones these are is in
-//! `wva_core::victims`.
+//! `wva_core::pod_deletion_order`.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! How long a decision takes by analyzer, of a model with two replicas: `cargo bench -p wva-core --bench analyzers -- --quick`.
 //!
 //! Every model is at its look. The times are of one thread. A snapshot is what the program has where Prometheus is its
-//! source: of the series, those that the policy needs (`wva_core::needs`), as far back as it asks for, which is a scrape
+//! source: of the series, those that the policy needs (`wva_core::required_signals`), as far back as it asks for, which is a scrape
 //! more than decisions look back; and the names of the snapshot before.
 #![allow(
     clippy::unwrap_used,
@@ -23,7 +23,9 @@ use wva_core::snapshot::{
     ModelGroup, Phase, Replica, Sample, Scale, Signal, Signals, SourceHealth, Template, VariantState,
 };
 use wva_core::units::{Cost, Replicas};
-use wva_core::{GroupId, Memory, Needs, Policy, Snapshot, VariantId, decide, needs, observe};
+use wva_core::{
+    GroupId, Memory, Policy, RequiredSignals, Snapshot, VariantId, decide, observe, required_signals,
+};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -67,7 +69,12 @@ const COUNTERS: [(Signal, f64); 14] = [
 ];
 
 /// Those of `gauges` and `counters` that are needed, as far back as Prometheus is asked.
-fn signals(now: Timestamp, needs: &Needs, gauges: &[(Signal, f64)], counters: &[(Signal, f64)]) -> Signals {
+fn signals(
+    now: Timestamp,
+    needs: &RequiredSignals,
+    gauges: &[(Signal, f64)],
+    counters: &[(Signal, f64)],
+) -> Signals {
     let mut signals = Signals::default();
     let looked = needs.window.get();
     let back = if looked > 0.0 { looked + SCRAPE.as_secs_f64() } else { LEAST.as_secs_f64() };
@@ -137,7 +144,7 @@ fn fleet(size: u32) -> Snapshot {
 /// `fleet` at `now`, with what the program would know of it under `policy`.
 fn measured(fleet: &Snapshot, now: Timestamp, policy: &Policy) -> Snapshot {
     let variants = fleet.groups.values().flat_map(|group| &group.variants).map(|state| &state.variant);
-    let needs = needs(policy, variants);
+    let needs = required_signals(policy, variants);
     let mut snapshot = Snapshot { now, ..fleet.clone() };
     for group in snapshot.groups.values_mut() {
         group.scheduler = signals(now, &needs, &QUEUE, &[]);

@@ -38,7 +38,7 @@ const IN_BETWEEN: u32 = 2;
 
 const START: Timestamp = Timestamp::constant(1_800_000_000, 0);
 
-/// What is asked of an engine under the default policy (`wva_core::needs`), and its values in a group that is saturated,
+/// What is asked of an engine under the default policy (`wva_core::required_signals`), and its values in a group that is saturated,
 /// calm or in between.
 const SIGNALS: [(Signal, [f64; 3]); 2] =
     [(Signal::KvUsage, [0.78, 0.21, 0.62]), (Signal::Waiting, [4.0, 0.0, 1.0])];

@@ -8,7 +8,7 @@ use super::{START_UP_ALLOWANCE, messages, zero};
 use crate::decision::Reason;
 use crate::memory::Learned;
 use crate::model::{Analyzer, Role};
-use crate::quality::{Seen, State, state_of};
+use crate::quality::{AssessedVariant, CoverageState, coverage_state};
 use crate::report::Step;
 use crate::snapshot::SourceHealth;
 use crate::units::Seconds;
@@ -22,7 +22,7 @@ pub(super) struct Decided {
     /// It has, and has found nothing: it does not know what a replica carries, or what arrives.
     pub(super) silent: bool,
     /// What the observations are worth to analyzers of capacity, which look at all roles together.
-    pub(super) open: Option<State>,
+    pub(super) open: Option<CoverageState>,
 }
 
 /// Decides about `variants`, which are all of one role.
@@ -33,21 +33,26 @@ pub(super) fn decide(
     learned: &mut Learned,
 ) -> Decided {
     let active = variants.iter().filter(|variant| variant.active());
-    let seen: Vec<Seen<'_>> = active.map(|variant| (variant.state, &variant.coverage)).collect();
-    let state = state_of(&context.group.source, &seen, context.now);
+    let seen: Vec<AssessedVariant<'_>> = active.map(|variant| (variant.state, &variant.coverage)).collect();
+    let state = coverage_state(&context.group.source, &seen, context.now);
     // Who stands in for another decides about additions only.
-    let state = if context.is_stand_in() && state > State::Partial { State::Partial } else { state };
+    let state =
+        if context.is_stand_in() && state > CoverageState::Partial { CoverageState::Partial } else { state };
     // How good it is, what is found, and what becomes of each.
     let mut steps = Vec::with_capacity(2 + variants.len());
     steps.push(messages::quality_step(role, state, &seen));
     let (mut looked, mut silent, mut open) = (false, false, None);
     let own_clock = context.analyzer == Analyzer::Rate;
     let mut proposals = match state {
-        State::Down => all(variants, |variant| hold_down(context, variant)),
-        State::Zero => zero::at_zero(context, variants, learned, &mut steps),
-        State::Starting => start(context, variants),
-        State::Missing | State::Stale => all(variants, |variant| hold_unseen(context, state, variant)),
-        State::Partial | State::Aging | State::Estimated | State::Fresh if context.due || own_clock => {
+        CoverageState::Down => all(variants, |variant| hold_down(context, variant)),
+        CoverageState::Zero => zero::at_zero(context, variants, learned, &mut steps),
+        CoverageState::Starting => start(context, variants),
+        CoverageState::Missing | CoverageState::Stale => {
+            all(variants, |variant| hold_unseen(context, state, variant))
+        }
+        CoverageState::Partial | CoverageState::Aging | CoverageState::Estimated | CoverageState::Fresh
+            if context.due || own_clock =>
+        {
             looked = true;
             match context.analyzer {
                 Analyzer::Rate => {
@@ -69,9 +74,11 @@ pub(super) fn decide(
                 }
             }
         }
-        State::Partial | State::Aging | State::Estimated | State::Fresh => between(context, variants),
+        CoverageState::Partial | CoverageState::Aging | CoverageState::Estimated | CoverageState::Fresh => {
+            between(context, variants)
+        }
     };
-    if own_clock && matches!(state, State::Zero | State::Starting) {
+    if own_clock && matches!(state, CoverageState::Zero | CoverageState::Starting) {
         rate::raise(context, (role, state), variants, learned, (&mut proposals, &mut steps));
     }
     Decided { proposals, steps, looked, silent, open }
@@ -90,12 +97,12 @@ fn hold_down(context: ModelContext<'_>, variant: &VariantContext<'_>) -> Proposa
 }
 
 /// Ready pods and nothing usable of any of them.
-fn hold_unseen(context: ModelContext<'_>, state: State, variant: &VariantContext<'_>) -> Proposal {
+fn hold_unseen(context: ModelContext<'_>, state: CoverageState, variant: &VariantContext<'_>) -> Proposal {
     if !variant.active() {
         return zero::asleep(context, variant);
     }
     let (reason, message) = match &context.group.source {
-        _ if state == State::Stale => (Reason::Stale, messages::stale(variant)),
+        _ if state == CoverageState::Stale => (Reason::Stale, messages::stale(variant)),
         SourceHealth::Partial { warnings } => (Reason::Partial, messages::partial(variant, warnings)),
         SourceHealth::Complete | SourceHealth::Down { .. } => {
             (Reason::MetricsMissing, messages::missing(variant))

@@ -15,7 +15,7 @@ use crate::model::{
     VariantId,
 };
 use crate::quality::analyzer_signals::Declared;
-use crate::quality::{Evidence, OVERDUE, Rights, VariantSight, is_full, lost_and_failing};
+use crate::quality::{AllowedMoves, OVERDUE, SignalHistory, VariantCoverage, is_full, lost_and_failing};
 use crate::snapshot::{ModelGroup, Scale, VariantState};
 use crate::units::{Replicas, Seconds};
 
@@ -40,7 +40,7 @@ pub(super) struct ModelContext<'a> {
     pub(super) unit_costs: &'a BTreeMap<SmolStr, UnitCost>,
     pub(super) group: &'a ModelGroup,
     /// What is remembered of the group's evidence.
-    pub(super) evidence: Option<&'a Evidence>,
+    pub(super) evidence: Option<&'a SignalHistory>,
     /// The analyzer's next look is due.
     pub(super) due: bool,
     /// A limit is in force, so that additions may be held back.
@@ -110,7 +110,7 @@ pub(super) struct VariantContext<'a> {
     pub(super) state: &'a VariantState,
     pub(super) scale: Scale,
     pub(super) memory: Cow<'a, VariantMemory>,
-    pub(super) coverage: VariantSight<'a>,
+    pub(super) coverage: VariantCoverage<'a>,
     /// How long a start takes where none was seen: most pods take 40 to 240 s.
     prior: Seconds,
 }
@@ -126,7 +126,7 @@ pub(super) struct Proposal {
     /// The number rests on nothing new.
     pub(super) blind: bool,
     /// An analyzer has just wanted it, and this is what the observations allowed.
-    pub(super) look: Option<Rights>,
+    pub(super) look: Option<AllowedMoves>,
 }
 
 impl<'a> VariantContext<'a> {
@@ -136,7 +136,7 @@ impl<'a> VariantContext<'a> {
         context: ModelContext<'_>,
         (state, scale): (&'a VariantState, Scale),
         mut memory: Cow<'a, VariantMemory>,
-        coverage: VariantSight<'a>,
+        coverage: VariantCoverage<'a>,
     ) -> Self {
         if let Some(starts) = memory.starts.after(state) {
             memory.to_mut().starts = starts;

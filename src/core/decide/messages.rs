@@ -9,7 +9,7 @@ use crate::analyze::saturation_percent::Analysis;
 use crate::analyze::score::Scored;
 use crate::isolate::Failed;
 use crate::model::{Analyzer, Role, SaturationPolicy, VariantId};
-use crate::quality::{Seen, State, VariantSight};
+use crate::quality::{AssessedVariant, CoverageState, VariantCoverage};
 use crate::report::{Rule, Stage, Step, Violation};
 use crate::snapshot::{SourceHealth, VariantState};
 use crate::units::{Replicas, Seconds, hundredths, tenths};
@@ -27,20 +27,20 @@ pub(super) fn sentence(words: fmt::Arguments<'_>) -> SmolStr {
     text.into()
 }
 
-pub(super) fn quality_step(role: Role, state: State, seen: &[Seen<'_>]) -> Step {
-    let sum = |part: fn(&VariantSight<'_>) -> u32| {
+pub(super) fn quality_step(role: Role, state: CoverageState, seen: &[AssessedVariant<'_>]) -> Step {
+    let sum = |part: fn(&VariantCoverage<'_>) -> u32| {
         seen.iter().map(|(_, one)| part(one)).fold(0, u32::saturating_add)
     };
     let state = match state {
-        State::Down => "the source does not answer",
-        State::Zero => "nothing runs",
-        State::Starting => "starting",
-        State::Missing => "no series",
-        State::Stale => "stale",
-        State::Partial => "partial",
-        State::Aging => "aging",
-        State::Estimated => "fresh, some pods estimated",
-        State::Fresh => "fresh and complete",
+        CoverageState::Down => "the source does not answer",
+        CoverageState::Zero => "nothing runs",
+        CoverageState::Starting => "starting",
+        CoverageState::Missing => "no series",
+        CoverageState::Stale => "stale",
+        CoverageState::Partial => "partial",
+        CoverageState::Aging => "aging",
+        CoverageState::Estimated => "fresh, some pods estimated",
+        CoverageState::Fresh => "fresh and complete",
     };
     let ready = [
         (sum(|one| one.fresh), "fresh"),
@@ -314,7 +314,7 @@ pub(super) fn stepped(
     variant: &VariantContext<'_>,
     number: Replicas,
     finding: &str,
-    state: State,
+    state: CoverageState,
 ) -> SmolStr {
     let sight = if state.is_incomplete() { ", although not every ready pod has fresh metrics" } else { "" };
     let base = variant.scale.base();

@@ -17,7 +17,7 @@ use crate::name_map::NameMap;
 use crate::normalize::remembered;
 use crate::optimize::Plan;
 use crate::quality::analyzer_signals::WITNESSES;
-use crate::quality::{Evidence, look_at};
+use crate::quality::{SignalHistory, assess_variant};
 use crate::report::{GroupReport, Stage, Step};
 use crate::snapshot::VariantState;
 use crate::units::{Replicas, Seconds};
@@ -85,7 +85,7 @@ impl<'a> PendingModel<'a> {
             let Some(scale) = state.scale else { continue };
             let memory = self.remembered(&state.variant.id.name);
             let declared = self.context.declared(state.variant.role);
-            let seen = look_at(state, declared, self.context.evidence, self.context.now);
+            let seen = assess_variant(state, declared, self.context.evidence, self.context.now);
             variants.push(VariantContext::new(self.context, (state, scale), memory, seen));
         }
         self.memory.evidence = self.evidence_after(&variants);
@@ -173,9 +173,9 @@ impl<'a> PendingModel<'a> {
     }
 
     /// What is remembered of the evidence after this look.
-    fn evidence_after(&self, variants: &[VariantContext<'_>]) -> Option<Box<Evidence>> {
+    fn evidence_after(&self, variants: &[VariantContext<'_>]) -> Option<Box<SignalHistory>> {
         let reads = self.context.declared(Role::Both).all().with(WITNESSES);
-        let none = Evidence::default();
+        let none = SignalHistory::default();
         let before = self.context.evidence.unwrap_or(&none);
         let seen = variants.iter().map(|variant| (variant.state, &variant.coverage));
         Some(Box::new(before.after(seen, reads, self.context.now))).filter(|after| !after.is_empty())

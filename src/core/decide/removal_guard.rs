@@ -8,7 +8,7 @@ use smol_str::{SmolStr, format_smolstr};
 use super::context::{ModelContext, Proposal, VariantContext};
 use crate::decision::Reason;
 use crate::model::Role;
-use crate::quality::{Remaining, TooFew};
+use crate::quality::{RemainingCapacity, Shortfall};
 use crate::report::{Stage, Step};
 use crate::units::{Replicas, whole};
 
@@ -16,9 +16,9 @@ use crate::units::{Replicas, whole};
 pub(super) struct RemovalGuard<'m, 'a> {
     context: ModelContext<'m>,
     variants: &'m [VariantContext<'a>],
-    remaining: OnceCell<Remaining>,
+    remaining: OnceCell<RemainingCapacity>,
     /// What did not fit last.
-    refused: RefCell<Option<TooFew>>,
+    refused: RefCell<Option<Shortfall>>,
 }
 
 impl<'m, 'a> RemovalGuard<'m, 'a> {
@@ -44,14 +44,14 @@ impl<'m, 'a> RemovalGuard<'m, 'a> {
         takes && !self.fits(targets)
     }
 
-    fn too_few(&self, targets: &[u32]) -> Option<TooFew> {
+    fn too_few(&self, targets: &[u32]) -> Option<Shortfall> {
         self.remaining().too_few(targets)
     }
 
-    fn remaining(&self) -> &Remaining {
+    fn remaining(&self) -> &RemainingCapacity {
         let seen = |variant: &VariantContext<'a>| variant.memory.most_running.of(variant.state);
         let states = || self.variants.iter().map(|variant| (variant.state, seen(variant)));
-        self.remaining.get_or_init(|| Remaining::of(states(), self.context.now))
+        self.remaining.get_or_init(|| RemainingCapacity::of(states(), self.context.now))
     }
 
     pub(super) const fn variants(&self) -> &'m [VariantContext<'a>] {
@@ -157,7 +157,7 @@ fn give_back(
     variant: &VariantContext<'_>,
     proposal: &mut Proposal,
     number: u32,
-    refused: &TooFew,
+    refused: &Shortfall,
     steps: &mut Vec<Step>,
 ) {
     let wanted = proposal.number.unwrap_or_default();
@@ -178,7 +178,7 @@ fn message(
     variant: &VariantContext<'_>,
     number: u32,
     wanted: Replicas,
-    refused: &TooFew,
+    refused: &Shortfall,
     finding: &str,
 ) -> SmolStr {
     let id = variant.id();
@@ -190,14 +190,14 @@ fn message(
 }
 
 /// What is too much for what.
-pub(super) fn words(refused: &TooFew, who: &str) -> SmolStr {
+pub(super) fn words(refused: &Shortfall, who: &str) -> SmolStr {
     match *refused {
-        TooFew::Sequences(used, left) => format_smolstr!(
+        Shortfall::Sequences(used, left) => format_smolstr!(
             "running + waiting requests peaked at {} of the {} sequences that {who}, and nine tenths may be used",
             whole(used.round()),
             whole(left.round())
         ),
-        TooFew::Kv(used, left) => format_smolstr!(
+        Shortfall::Kv(used, left) => format_smolstr!(
             "KV caches were filled with {:.0} % of what {who} at the last minute's peaks, and nine tenths may be used",
             if left > 0.0 { 100.0 * used / left } else { 100.0 }
         ),

@@ -10,11 +10,11 @@ use super::classify::newest;
 use super::context::{ModelContext, Proposal, VariantContext};
 use crate::analyze::rate::past_tolerance;
 use crate::decision::Reason;
-use crate::learn::{LEAD, StartUps, starts_of};
+use crate::learn::{LEAD, StartUpTimes, start_up_times};
 use crate::memory::Learned;
 use crate::model::Role;
-use crate::observe::held_by_scheduler;
-use crate::quality::{SATURATED_WINDOW, SaturatedPods, State, queue_never_empties, saturated};
+use crate::observe::scheduler_queue;
+use crate::quality::{CoverageState, SATURATED_WINDOW, SaturatedPods, queue_never_empties, saturated};
 use crate::report::{Relief, Stage, Step, Value};
 use crate::snapshot::{Phase, Replica, SourceHealth};
 use crate::units::{Replicas, Seconds};
@@ -119,7 +119,7 @@ fn newest_evidence(
     variants: &[VariantContext<'_>],
 ) -> Timestamp {
     let queue =
-        held_by_scheduler(context.now, &context.group.scheduler).filter(|_| evidence == Evidence::Queue);
+        scheduler_queue(context.now, &context.group.scheduler).filter(|_| evidence == Evidence::Queue);
     queue.map_or_else(|| newest(variants, context.now), |queue| queue.at)
 }
 
@@ -157,8 +157,8 @@ impl FleetVariant {
         let known = known.and_then(|rate| rate.knowledge.variants.get(variant.name()));
         let by_rate = known.and_then(|own| own.starts.longest());
         let said = || {
-            let (pods, prior) = (starts_of(variant.state), context.policy.rate.start_up.get());
-            StartUps::default().expected(prior, &pods)
+            let (pods, prior) = (start_up_times(variant.state), context.policy.rate.start_up.get());
+            StartUpTimes::default().expected(prior, &pods)
         };
         let start = by_rate.or_else(|| variant.memory.starts.longest()).unwrap_or_else(said);
         let start = Seconds::new(start).unwrap_or_default();
@@ -343,7 +343,9 @@ impl Fleet<'_> {
                 // was too old before.
                 blind: false,
                 // What it adds is asked of the limits.
-                look: proposal.look.or_else(|| fleet_variant.raised.then(|| State::Aging.rights())),
+                look: proposal
+                    .look
+                    .or_else(|| fleet_variant.raised.then(|| CoverageState::Aging.allowed_moves())),
             };
         }
         let values = vec![

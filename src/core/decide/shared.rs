@@ -259,7 +259,7 @@ fn want(pending: &PendingModel<'_>, variant: &VariantContext<'_>, proposal: &Pro
     let wanted = state.variant.bounds.clamp(proposal.number.unwrap_or(running));
     let kept = Replicas::new(u32::from(variant.active() && variant.allows(Replicas::ONE)));
     let current = match proposal.look {
-        Some(rights) if rights.down => running,
+        Some(allowed_moves) if allowed_moves.down => running,
         Some(_) => variant.committed().map_or(running, |promised| promised.min(wanted).max(running)),
         None => wanted.max(running),
     };

@@ -9,7 +9,7 @@ use crate::bound::stability::Wanted;
 use crate::decision::Reason;
 use crate::memory::{Learned, VariantMemory};
 use crate::model::{Analyzer, Role};
-use crate::quality::{Evidence, engines_of};
+use crate::quality::{SignalHistory, judged_engines};
 use crate::report::{Stage, Step};
 use crate::snapshot::{Phase, Signal, SignalSet, SourceHealth};
 use crate::units::{Replicas, Seconds};
@@ -45,7 +45,7 @@ pub(super) fn withdraw(
     let first =
         variants.iter().filter_map(|variant| recent_orders(&variant.memory, context)).map(|(at, _)| at).min();
     let anew = |variant: &VariantContext<'_>| {
-        Evidence::is_worse(
+        SignalHistory::is_worse(
             context.evidence,
             (variant.state, &variant.coverage),
             reads(variant),
@@ -104,7 +104,7 @@ fn sums(
     let (mut before, mut now) = (0.0, 0.0);
     for replica in replicas.filter(|replica| replica.phase == Phase::Ready) {
         let young = replica.ready_since.is_some_and(|ready| ready >= since);
-        for (_, engine) in engines_of(replica) {
+        for (_, engine) in judged_engines(replica) {
             for series in gauges.iter().map(|gauge| engine.get(*gauge)) {
                 let then = series.iter().rev().find(|sample| sample.at <= since);
                 now += series.last()?.value;

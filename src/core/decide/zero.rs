@@ -11,8 +11,8 @@ use crate::bound::enforcer::{Action, Enforced, enforce};
 use crate::decision::Reason;
 use crate::memory::{GroupMemory, Learned};
 use crate::model::{Analyzer, Role};
-use crate::observe::{Activity, activity, held_by_scheduler};
-use crate::quality::State;
+use crate::observe::{Activity, activity, scheduler_queue};
+use crate::quality::CoverageState;
 use crate::report::{Stage, Step, Value};
 use crate::snapshot::{SourceHealth, VariantState};
 use crate::units::{Replicas, Seconds};
@@ -25,7 +25,7 @@ pub(super) fn at_zero(
     steps: &mut Vec<Step>,
 ) -> Vec<Proposal> {
     let mut proposals: Vec<Proposal> = variants.iter().map(|variant| asleep(context, variant)).collect();
-    let Some(queue) = held_by_scheduler(context.now, &context.group.scheduler) else {
+    let Some(queue) = scheduler_queue(context.now, &context.group.scheduler) else {
         if nothing_else_wakes(context, variants) {
             let sleeping = variants.iter().zip(&mut proposals);
             sleeping
@@ -56,7 +56,7 @@ pub(super) fn at_zero(
             evidence: queue.at,
             blind: false,
             // Waking is an addition like any other, and is asked of the limits.
-            look: Some(State::Aging.rights()),
+            look: Some(CoverageState::Aging.allowed_moves()),
         };
     }
     proposals
@@ -119,7 +119,7 @@ pub(super) fn settle(
     let covered = covered(context, variants, proposals);
     for (variant, proposal) in variants.iter().zip(proposals.iter_mut()) {
         let last = variant.active() && proposal.number == Some(Replicas::ZERO);
-        let seen = proposal.look.is_some_and(|rights| rights.zero);
+        let seen = proposal.look.is_some_and(|allowed_moves| allowed_moves.zero);
         let settled = seen || variant.committed() == Some(Replicas::ZERO);
         let covered = settled && covered.contains(&variant.state.variant.role);
         if !idle && last && !covered && variant.allows(Replicas::ONE) {
@@ -171,7 +171,7 @@ fn enforced((variant, proposal): (&VariantContext<'_>, &Proposal)) -> Enforced {
 /// A zero that was right when it was decided is not any more: a request came, or idleness cannot be measured now.
 fn stay_awake(variant: &VariantContext<'_>, proposal: &mut Proposal, steps: &mut Vec<Step>) {
     // An analyzer that has just measured a zero means as few as may be; what was decided earlier may have changed.
-    let as_few = proposal.look.is_some_and(|rights| rights.down);
+    let as_few = proposal.look.is_some_and(|allowed_moves| allowed_moves.down);
     let measured = !variant.coverage.observations.is_empty() && !as_few;
     let number = if measured { variant.scale.base().max(Replicas::ONE) } else { Replicas::ONE };
     let number = variant.state.variant.bounds.clamp(number);

@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::change_point::Count;
+use super::change_point::ArrivalCount;
 use super::is_default;
 use crate::moment::Moment;
 
@@ -26,7 +26,7 @@ const LATELY: f64 = 60.0;
 /// One stretch of time. A row of numbers where it is stored, since there are many.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(from = "Row", into = "Row")]
-pub struct Bin {
+pub struct ArrivalBin {
     /// When it ended.
     pub end: Moment,
     /// Its length, seconds.
@@ -43,19 +43,19 @@ pub struct Bin {
 
 type Row = (Moment, f64, f64, f64, f64, f64);
 
-impl From<Row> for Bin {
+impl From<Row> for ArrivalBin {
     fn from((end, seconds, known, seen, expected, each): Row) -> Self {
         Self { end, seconds, known, seen, expected, each }
     }
 }
 
-impl From<Bin> for Row {
-    fn from(own: Bin) -> Self {
+impl From<ArrivalBin> for Row {
+    fn from(own: ArrivalBin) -> Self {
         (own.end, own.seconds, own.known, own.seen, own.expected, own.each)
     }
 }
 
-impl Bin {
+impl ArrivalBin {
     fn start(&self) -> Moment {
         self.end.plus(-self.seconds)
     }
@@ -68,9 +68,9 @@ impl Bin {
 
     /// Its arrivals, those of pods that were not read estimated.
     #[must_use]
-    pub fn count(&self) -> Count {
+    pub fn count(&self) -> ArrivalCount {
         let arrivals = self.known + (self.expected - self.seen).max(0.0) * self.each;
-        Count { seconds: self.seconds, arrivals }
+        ArrivalCount { seconds: self.seconds, arrivals }
     }
 }
 
@@ -110,7 +110,7 @@ pub struct Queue {
 #[serde(default)]
 pub struct Arrivals {
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    bins: Vec<Bin>,
+    bins: Vec<ArrivalBin>,
     #[serde(skip_serializing_if = "Option::is_none")]
     open: Option<Open>,
     /// Requests that the gateway held at the last end of a stretch.
@@ -206,7 +206,7 @@ impl Arrivals {
         self.lately = Some(lately);
         let alike = if lately.covered > 0.0 { lately.arrivals / lately.covered * seconds } else { 0.0 };
         let each = level.map_or(alike, |level| if expected > 0.0 { level * seconds / expected } else { 0.0 });
-        self.bins.push(Bin { end: at, seconds, known: open.known + queued, seen, expected, each });
+        self.bins.push(ArrivalBin { end: at, seconds, known: open.known + queued, seen, expected, each });
         self.bins.retain(|bin| bin.end.until(at) < WINDOW);
     }
 
@@ -218,14 +218,14 @@ impl Arrivals {
 
     /// Oldest first.
     #[must_use]
-    pub fn bins(&self) -> &[Bin] {
+    pub fn bins(&self) -> &[ArrivalBin] {
         &self.bins
     }
 
     /// Oldest first.
     #[must_use]
-    pub fn counts(&self) -> Vec<Count> {
-        self.bins.iter().map(Bin::count).collect()
+    pub fn counts(&self) -> Vec<ArrivalCount> {
+        self.bins.iter().map(ArrivalBin::count).collect()
     }
 
     /// Forgets what was counted after `at`, and counts on from now.

@@ -8,7 +8,7 @@
 /// Nats, times F, from which a change is one. By chance one look in `e^12` = 160,000 finds one: with a look every 5 s that is
 /// 1 % in two hours. A step from `l0` to `l1` a second is seen after `12 / (l1 ln(l1/l0) − (l1 − l0))` seconds: 2 to 4
 /// after 16 s, 16 to 20 after 26 s.
-pub const THRESHOLD: f64 = 12.0;
+pub const MIN_LIKELIHOOD_RATIO: f64 = 12.0;
 
 /// Shorter stretches show no trend, seconds.
 const TREND_FROM: f64 = 120.0;
@@ -23,7 +23,7 @@ const YOUNG: f64 = 60.0;
 
 /// Arrivals in a stretch of time.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Count {
+pub struct ArrivalCount {
     /// How long, seconds, above 0.
     pub seconds: f64,
     /// How many; below 0 where what was held elsewhere was counted twice.
@@ -32,7 +32,7 @@ pub struct Count {
 
 /// What arrives now.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Level {
+pub struct ArrivalLevel {
     /// Requests a second.
     pub rate: f64,
     /// How that grows, requests a second each second; 0 without a trend.
@@ -43,8 +43,8 @@ pub struct Level {
 
 /// The level at the end of `counts` (oldest first), whose variance is `dispersion` times their mean.
 #[must_use]
-pub fn level(counts: &[Count], dispersion: f64) -> Level {
-    let bar = THRESHOLD * dispersion;
+pub fn level(counts: &[ArrivalCount], dispersion: f64) -> ArrivalLevel {
+    let bar = MIN_LIKELIHOOD_RATIO * dispersion;
     let mut part = counts;
     loop {
         let split = best_split(part);
@@ -53,19 +53,19 @@ pub fn level(counts: &[Count], dispersion: f64) -> Level {
             let line = Line::through(part, total);
             let staircase = |price| explained(part, bar, price);
             if line.nats > bar && line.nats > split.nats && line.nats > staircase(STEP_PRICE * dispersion) {
-                return Level { rate: line.end.max(0.0), slope: line.slope, seconds: total.seconds };
+                return ArrivalLevel { rate: line.end.max(0.0), slope: line.slope, seconds: total.seconds };
             }
         }
         if split.nats <= bar {
             let rate = if part.len() < counts.len() { risen(part, total) } else { total.rate() };
-            return Level { rate, slope: 0.0, seconds: total.seconds };
+            return ArrivalLevel { rate, slope: 0.0, seconds: total.seconds };
         }
         part = &part[split.at..];
     }
 }
 
 /// The rate of a level that begins with `part`, `total` in all.
-fn risen(part: &[Count], total: Sum) -> f64 {
+fn risen(part: &[ArrivalCount], total: Sum) -> f64 {
     let later = part.get(1..).filter(|later| !later.is_empty() && total.seconds < YOUNG);
     later.map_or(0.0, |later| Sum::of(later).rate()).max(total.rate())
 }
@@ -77,11 +77,11 @@ struct Sum {
 }
 
 impl Sum {
-    fn of(counts: &[Count]) -> Self {
+    fn of(counts: &[ArrivalCount]) -> Self {
         counts.iter().fold(Self::default(), |sum, one| sum.plus(*one))
     }
 
-    fn plus(self, one: Count) -> Self {
+    fn plus(self, one: ArrivalCount) -> Self {
         Self { seconds: self.seconds + one.seconds, arrivals: self.arrivals + one.arrivals }
     }
 
@@ -103,7 +103,7 @@ struct Split {
     at: usize,
 }
 
-fn best_split(counts: &[Count]) -> Split {
+fn best_split(counts: &[ArrivalCount]) -> Split {
     let total = Sum::of(counts);
     let (mut best, mut before) = (Split::default(), Sum::default());
     for (at, count) in counts.iter().enumerate().skip(1).map(|(at, _)| (at, counts[at - 1])) {
@@ -123,7 +123,7 @@ fn best_split(counts: &[Count]) -> Split {
 }
 
 /// What a staircase explains: every cut above `bar`, as long as there is one in a part, less `price` each.
-fn explained(counts: &[Count], bar: f64, price: f64) -> f64 {
+fn explained(counts: &[ArrivalCount], bar: f64, price: f64) -> f64 {
     let split = best_split(counts);
     if split.nats <= bar {
         return 0.0;
@@ -142,7 +142,7 @@ struct Line {
 }
 
 impl Line {
-    fn through(counts: &[Count], total: Sum) -> Self {
+    fn through(counts: &[ArrivalCount], total: Sum) -> Self {
         let mean = total.rate();
         let (mut start, mut moment) = (0.0, 0.0);
         for count in counts {

@@ -138,7 +138,7 @@ impl From<Gauges> for [f64; 3] {
 
 /// One serving process at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Frame {
+pub struct CounterSnapshot {
     /// When.
     pub at: Moment,
     /// Its counters.
@@ -147,7 +147,7 @@ pub struct Frame {
     pub gauges: Gauges,
 }
 
-impl Frame {
+impl CounterSnapshot {
     /// A process that has just begun: everything it has is counted from 0.
     #[must_use]
     pub fn blank(at: Moment) -> Self {

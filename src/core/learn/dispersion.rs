@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::arrivals::Bin;
+use super::arrivals::ArrivalBin;
 use super::{is_default, kept, short};
 use crate::moment::Moment;
 
@@ -49,7 +49,7 @@ impl Default for Blocks {
 }
 
 impl Blocks {
-    fn take(&mut self, bin: &Bin, length: f64) {
+    fn take(&mut self, bin: &ArrivalBin, length: f64) {
         let count = bin.count();
         let filling = (self.filling.0 + count.arrivals, self.filling.1 + count.seconds);
         if filling.1 < length {
@@ -83,7 +83,7 @@ pub struct Dispersion {
 
 impl Dispersion {
     /// Takes in the stretches of `bins` that are new, in order, as far as they are complete or will not become so.
-    pub fn take(&mut self, bins: &[Bin]) {
+    pub fn take(&mut self, bins: &[ArrivalBin]) {
         let Some(newest) = bins.last().map(|bin| bin.end) else { return };
         let first = bins.partition_point(|bin| self.taken.is_some_and(|taken| bin.end <= taken));
         for bin in &bins[first..] {

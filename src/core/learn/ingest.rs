@@ -5,14 +5,14 @@ use jiff::Timestamp;
 use smol_str::{SmolStr, format_smolstr};
 
 use super::arrivals::{HOLE, Queue};
-use super::counter_snapshot::{APART, Frame, Growth};
-use super::knowledge::{Knowledge, Pod, RoleKnowledge, VariantKnowledge};
-use super::start_up::starts_of;
-use super::token_shape::Sizes;
+use super::counter_snapshot::{APART, CounterSnapshot, Growth};
+use super::knowledge::{ModelKnowledge, Pod, RoleKnowledge, VariantKnowledge};
+use super::start_up::start_up_times;
+use super::token_shape::RequestSizes;
 use crate::model::{Analyzer, Role};
 use crate::moment::Moment;
 use crate::name_map::NameMap;
-use crate::quality::{Evidence, Judge, engines_of, stale_limit};
+use crate::quality::{EngineAssessor, SignalHistory, judged_engines, stale_limit};
 use crate::snapshot::{
     ModelGroup, Phase, Replica, Sample, Series, Signal, SignalSet, Signals, VariantState, median_gap,
 };
@@ -70,7 +70,12 @@ struct Reading {
 }
 
 /// Takes in what is new in `group`. Twice with the same samples is the same as once.
-pub fn fold(group: &ModelGroup, evidence: Option<&Evidence>, now: Timestamp, knowledge: &mut Knowledge) {
+pub fn ingest(
+    group: &ModelGroup,
+    evidence: Option<&SignalHistory>,
+    now: Timestamp,
+    knowledge: &mut ModelKnowledge,
+) {
     knowledge.variants.retain(|name, _| group.variants.iter().any(|one| one.variant.id.name == *name));
     let roles = [Role::Both, Role::Decode, Role::Prefill];
     for role in roles {
@@ -90,16 +95,16 @@ pub fn fold(group: &ModelGroup, evidence: Option<&Evidence>, now: Timestamp, kno
 }
 
 /// Looks at what is known of a variant's pods without their samples.
-fn begin(state: &VariantState, now: Moment, knowledge: &mut Knowledge) {
+fn begin(state: &VariantState, now: Moment, knowledge: &mut ModelKnowledge) {
     let known = knowledge.variants.or_default(&state.variant.id.name);
     let serving: Vec<_> = state.replicas.iter().filter(|one| one.phase == Phase::Ready).collect();
-    let starts = starts_of(state);
+    let starts = start_up_times(state);
     let VariantKnowledge { starts: learned, pods, .. } = known;
     learned.learn(now, &starts, |at| {
         let (pod, (_, ready)) = (&serving[at].pod, starts[at]);
         pods.iter().any(|(key, last)| is_of(key, pod) && last.frame.at < ready)
     });
-    let processes = serving.iter().map(|one| engines_of(one).count()).max().filter(|most| *most > 0);
+    let processes = serving.iter().map(|one| judged_engines(one).count()).max().filter(|most| *most > 0);
     known.processes = processes.map(|most| f64::from(count(most))).or(known.processes);
 }
 
@@ -137,17 +142,17 @@ fn is_of(key: &str, pod: &str) -> bool {
 fn sources<'a>(
     role: Role,
     variants: &[&'a VariantState],
-    evidence: Option<&Evidence>,
+    evidence: Option<&SignalHistory>,
     now: Timestamp,
 ) -> Vec<Source<'a>> {
     let declared = Analyzer::Rate.declared(role);
     let mut sources = Vec::new();
     for variant in variants.iter().copied() {
         let first = sources.len();
-        let judge = Judge::new(variant, declared, evidence, now);
+        let judge = EngineAssessor::new(variant, declared, evidence, now);
         for replica in variant.replicas.iter().filter(|one| one.phase == Phase::Ready) {
             let ready = replica.born().into();
-            sources.extend(engines_of(replica).map(|(engine, signals)| {
+            sources.extend(judged_engines(replica).map(|(engine, signals)| {
                 let coverage = judge.judge(replica, engine, signals).coverage;
                 let contradicted = coverage.contradicted.and(declared.needed);
                 Source {
@@ -169,7 +174,7 @@ fn sources<'a>(
 }
 
 /// The readings of all sources that are new, in the order of time.
-fn readings(sources: &[Source<'_>], knowledge: &Knowledge) -> Vec<Reading> {
+fn readings(sources: &[Source<'_>], knowledge: &ModelKnowledge) -> Vec<Reading> {
     let mut readings = Vec::new();
     for (source, one) in sources.iter().enumerate().filter(|(_, one)| one.is_counted()) {
         let known = knowledge.variants.get(&one.variant.variant.id.name);
@@ -194,20 +199,20 @@ fn readings(sources: &[Source<'_>], knowledge: &Knowledge) -> Vec<Reading> {
 fn fold_role(
     role: Role,
     group: &ModelGroup,
-    (variants, evidence, now): (&[&VariantState], Option<&Evidence>, Timestamp),
-    knowledge: &mut Knowledge,
+    (variants, evidence, now): (&[&VariantState], Option<&SignalHistory>, Timestamp),
+    knowledge: &mut ModelKnowledge,
 ) {
     let sources = sources(role, variants, evidence, now);
     let readings = readings(&sources, knowledge);
     let unread = variants.iter().flat_map(|one| &one.replicas);
     let unread: Vec<Moment> = unread
-        .filter(|one| one.phase == Phase::Ready && engines_of(one).next().is_none())
+        .filter(|one| one.phase == Phase::Ready && judged_engines(one).next().is_none())
         .map(|replica| replica.born().into())
         .collect();
     let serving: Vec<Moment> = sources.iter().map(|one| one.ready).chain(unread).collect();
     let served = |from: Moment, to: Moment| serving.iter().map(|ready| ready.max(&from).until(to)).sum();
     let queue = group.scheduler.get(Signal::SchedulerQueueSize);
-    let Knowledge { roles, variants: known } = knowledge;
+    let ModelKnowledge { roles, variants: known } = knowledge;
     let known_role = roles.entry(role).or_default();
     take_back(&sources, known, known_role);
     for variant in variants {
@@ -225,7 +230,7 @@ fn fold_role(
         let length = rest.iter().take_while(|one| first.at.until(one.at) <= ROUND).count();
         let (round, later) = rest.split_at(length);
         let end = round.last().map_or(first.at, |last| last.at);
-        let mut sizes = Sizes::default();
+        let mut sizes = RequestSizes::default();
         for reading in round {
             let source = &sources[reading.source];
             let variant = known.or_default(&source.variant.variant.id.name);
@@ -279,7 +284,7 @@ fn take(
     source: &Source<'_>,
     variant: &mut VariantKnowledge,
     known: &mut RoleKnowledge,
-    sizes: &mut Sizes,
+    sizes: &mut RequestSizes,
 ) {
     let last = variant.pods.get(&source.key).copied();
     let bridged = last.filter(|last| {
@@ -288,7 +293,8 @@ fn take(
     });
     let lacked = source.lacks;
     let lacking = last.map_or(lacked, |last| last.lacked.with(lacked));
-    let frame = Frame::read(source.signals, reading.scraped, bridged.as_ref().map(|last| &last.frame));
+    let frame =
+        CounterSnapshot::read(source.signals, reading.scraped, bridged.as_ref().map(|last| &last.frame));
     let shown = || {
         let newest = source.signals.newest(Signal::KvCapacity)?;
         (!source.resized).then_some(newest.value)
@@ -299,10 +305,13 @@ fn take(
     let (before, watched) = match bridged {
         Some(last) => (last.frame, true),
         // A pod that has just begun has counted from 0.
-        None if young && last.is_none() => (Frame::blank(source.ready), false),
+        None if young && last.is_none() => (CounterSnapshot::blank(source.ready), false),
         None => {
             known.arrivals.begin(reading.at);
-            known.shape.begin(reading.at, &Sizes::of(role, &frame.since(&Frame::blank(reading.at))));
+            known.shape.begin(
+                reading.at,
+                &RequestSizes::of(role, &frame.since(&CounterSnapshot::blank(reading.at))),
+            );
             variant.pods.insert(source.key.clone(), Pod { frame, full: 0, most: 0.0, lacked, cache });
             return;
         }
@@ -322,7 +331,7 @@ fn take(
         known.arrivals.add(growth.from, growth.to, arrivals);
     }
     if measured {
-        sizes.add(&Sizes::of(role, &growth));
+        sizes.add(&RequestSizes::of(role, &growth));
     }
     let (full, most) = row;
     variant.pods.insert(source.key.clone(), Pod { frame, full, most, lacked, cache });
@@ -352,7 +361,7 @@ fn from_queue(queue: Series<'_>, known: &mut RoleKnowledge) {
     }
 }
 
-impl Sizes {
+impl RequestSizes {
     fn of(role: Role, growth: &Growth) -> Self {
         let counted = &growth.counted;
         // Prompts come to a decoding process with their cache computed: what it holds of them is all of them.

@@ -7,15 +7,15 @@ use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
 use super::arrivals::Arrivals;
-use super::counter_snapshot::{Frame, Growth};
+use super::counter_snapshot::{CounterSnapshot, Growth};
 use super::dispersion::Dispersion;
 use super::occupancy::{Occupancy, StepTokens};
-use super::rollback::Past;
-use super::start_up::StartUps;
-use super::step_time::{Fit, Sample};
+use super::rollback::Rollback;
+use super::start_up::StartUpTimes;
+use super::step_time::{Sample, StepTimeFit};
 use super::surge::Surges;
 use super::token_shape::TokenShape;
-use super::window_extrema::Highs;
+use super::window_extrema::WindowMaximum;
 use super::{is_default, short};
 use crate::model::Role;
 use crate::moment::{Moment, may_lower};
@@ -48,7 +48,7 @@ const ANOTHER_LIMIT: f64 = 0.9;
 /// All that is known of one model.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Knowledge {
+pub struct ModelKnowledge {
     /// By role: each has its own load. Most models have one, and a tree has room for eleven.
     pub roles: BTreeMap<Role, Box<RoleKnowledge>>,
     /// By variant name: each has its own hardware.
@@ -76,10 +76,10 @@ pub struct RoleKnowledge {
     pub surges: Surges,
     /// Loads of the last minutes, in replicas.
     #[serde(skip_serializing_if = "is_default")]
-    pub peaks: Highs,
+    pub peaks: WindowMaximum,
     /// What of this was known a while ago. Not kept over a restart.
     #[serde(skip_serializing_if = "is_default")]
-    pub past: Box<Past<Load>>,
+    pub past: Box<Rollback<Load>>,
 }
 
 /// What [`RoleKnowledge`] has learned from counters.
@@ -87,7 +87,7 @@ pub struct RoleKnowledge {
 pub struct Load {
     shape: TokenShape,
     surges: Surges,
-    peaks: Highs,
+    peaks: WindowMaximum,
 }
 
 /// What is known of one variant.
@@ -99,7 +99,7 @@ pub struct VariantKnowledge {
     pub pods: NameMap<Pod>,
     /// How long a step takes.
     #[serde(skip_serializing_if = "is_default")]
-    pub fit: Fit,
+    pub fit: StepTimeFit,
     /// The least time to first token seen, seconds for each prompt token.
     #[serde(skip_serializing_if = "is_default")]
     pub first_token: Option<f64>,
@@ -132,22 +132,22 @@ pub struct VariantKnowledge {
     pub most_running: f64,
     /// How long its pods take to start.
     #[serde(skip_serializing_if = "is_default")]
-    pub starts: StartUps,
+    pub starts: StartUpTimes,
     /// When a limit last left it less than was wanted. Not kept over a restart.
     #[serde(skip_serializing_if = "is_default")]
     pub denied: Option<Moment>,
     /// What was learned of a step a while ago. Not kept over a restart.
     #[serde(skip_serializing_if = "is_default")]
-    pub past: Box<Past<Learned>>,
+    pub past: Box<Rollback<Learned>>,
     /// Pods that were ready and failed, as far as others were ordered for them. Not kept over a restart.
     #[serde(skip_serializing_if = "is_default")]
-    pub replaced: Replaced,
+    pub replaced: ReplacedPods,
 }
 
 /// What [`VariantKnowledge`] has learned from counters and gauges.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Learned {
-    fit: Fit,
+    fit: StepTimeFit,
     first_token: Option<f64>,
     occupancy: Occupancy,
     steps: StepTokens,
@@ -158,7 +158,7 @@ pub struct Learned {
 /// How many pods that failed are replaced, and since when.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Replaced {
+pub struct ReplacedPods {
     /// Pods.
     pub pods: u32,
     /// When more of them were last replaced.
@@ -166,7 +166,7 @@ pub struct Replaced {
     pub at: Option<Moment>,
 }
 
-impl Replaced {
+impl ReplacedPods {
     /// Of `failing` pods, those that others are ordered for. More of them only once in the `start` seconds that a pod takes:
     /// before that, nobody knows whether those that were ordered are enough. Those that come back are replaced no longer.
     pub fn settle(&mut self, failing: u32, start: f64, now: Moment) -> u32 {
@@ -182,7 +182,7 @@ impl Replaced {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Pod {
     /// The reading.
-    pub frame: Frame,
+    pub frame: CounterSnapshot,
     /// Readings in a row at which requests waited and the running ones did not grow.
     #[serde(default, skip_serializing_if = "is_default")]
     pub full: u8,
@@ -197,7 +197,7 @@ pub struct Pod {
     pub cache: Option<f64>,
 }
 
-impl Knowledge {
+impl ModelKnowledge {
     /// What is worth keeping over a restart.
     #[must_use]
     pub fn kept(&self) -> Self {
@@ -221,7 +221,7 @@ impl Knowledge {
                 steps: own.steps.kept(),
                 denied: None,
                 past: Box::default(),
-                replaced: Replaced::default(),
+                replaced: ReplacedPods::default(),
                 ..own.clone()
             };
             (name.clone(), kept)

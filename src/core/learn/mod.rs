@@ -16,19 +16,19 @@ mod surge;
 mod token_shape;
 mod window_extrema;
 
-pub use arrivals::{Arrivals, Bin};
-pub use change_point::{Count, Level, THRESHOLD, level};
-pub use counter_snapshot::{Counters, Frame, Gauges, Growth};
+pub use arrivals::{ArrivalBin, Arrivals};
+pub use change_point::{ArrivalCount, ArrivalLevel, MIN_LIKELIHOOD_RATIO, level};
+pub use counter_snapshot::{CounterSnapshot, Counters, Gauges, Growth};
 pub use dispersion::Dispersion;
-pub use ingest::fold;
-pub use knowledge::{Knowledge, Pod, Replaced, RoleKnowledge, VariantKnowledge};
+pub use ingest::ingest;
+pub use knowledge::{ModelKnowledge, Pod, ReplacedPods, RoleKnowledge, VariantKnowledge};
 pub use occupancy::{Occupancy, StepTokens};
-pub use rollback::Past;
-pub use start_up::{LEAD, StartUps, Starts, starts_of};
-pub use step_time::{Fit, Sample as StepSample, StepTime};
+pub use rollback::Rollback;
+pub use start_up::{LEAD, ObservedStarts, StartUpTimes, start_up_times};
+pub use step_time::{Sample as StepSample, StepTime, StepTimeFit};
 pub use surge::Surges;
-pub use token_shape::{Sizes, TokenShape};
-pub use window_extrema::{Highs, Lows};
+pub use token_shape::{RequestSizes, TokenShape};
+pub use window_extrema::{WindowMaximum, WindowMinimum};
 
 /// What is left of a sum after `seconds`, when it loses a factor e in `span` seconds.
 pub(crate) fn kept(seconds: f64, span: f64) -> f64 {

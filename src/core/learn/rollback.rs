@@ -12,7 +12,7 @@ const AGO: f64 = 90.0;
 /// What was learned, at two moments.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Past<T> {
+pub struct Rollback<T> {
     /// At least [`AGO`] old.
     #[serde(skip_serializing_if = "Option::is_none")]
     settled: Option<(Moment, T)>,
@@ -21,13 +21,13 @@ pub struct Past<T> {
     next: Option<(Moment, T)>,
 }
 
-impl<T> Default for Past<T> {
+impl<T> Default for Rollback<T> {
     fn default() -> Self {
         Self { settled: None, next: None }
     }
 }
 
-impl<T: Clone + PartialEq> Past<T> {
+impl<T: Clone + PartialEq> Rollback<T> {
     /// Remembers `own` as it is `now`, if it is time.
     pub fn keep(&mut self, now: Moment, own: impl FnOnce() -> T) {
         if self.next.as_ref().is_none_or(|(at, _)| at.until(now) >= AGO) {

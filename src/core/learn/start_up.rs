@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use smol_str::SmolStr;
 
-use super::knowledge::Replaced;
+use super::knowledge::ReplacedPods;
 use super::{is_default, short};
 use crate::moment::Moment;
 use crate::snapshot::{Phase, Replica, VariantState};
@@ -24,7 +24,7 @@ const MOST: f64 = 1800.0;
 
 /// When each pod that serves was created, and when it began to serve; in the order of the pods that serve.
 #[must_use]
-pub fn starts_of(state: &VariantState) -> Vec<(Moment, Moment)> {
+pub fn start_up_times(state: &VariantState) -> Vec<(Moment, Moment)> {
     let serving = state.replicas.iter().filter(|one| one.phase == Phase::Ready);
     serving.map(|replica| (replica.created.into(), replica.born().into())).collect()
 }
@@ -32,7 +32,7 @@ pub fn starts_of(state: &VariantState) -> Vec<(Moment, Moment)> {
 /// The starts of one variant's pods.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct StartUps {
+pub struct StartUpTimes {
     /// The last ones, seconds.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     last: Vec<f64>,
@@ -41,7 +41,7 @@ pub struct StartUps {
     counted: Option<Moment>,
 }
 
-impl StartUps {
+impl StartUpTimes {
     /// Looks at the pods that serve at `now`: when each was created and when it began to serve. `served_before` says whether
     /// the pod at a position was seen serving earlier, so that it has not just started but become ready again.
     pub fn learn(&mut self, now: Moment, pods: &[(Moment, Moment)], served_before: impl Fn(usize) -> bool) {
@@ -87,7 +87,7 @@ const WATCHED: usize = 16;
 /// The starts of one variant's pods, as every analyzer remembers them: of those that were seen before they served.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Starts {
+pub struct ObservedStarts {
     /// The last ones, seconds.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     last: Vec<f64>,
@@ -96,10 +96,10 @@ pub struct Starts {
     pods: Vec<SmolStr>,
     /// Pods that were ready and failed, as far as others were ordered for them. Not kept over a restart.
     #[serde(skip_serializing_if = "is_default")]
-    pub replaced: Replaced,
+    pub replaced: ReplacedPods,
 }
 
-impl Starts {
+impl ObservedStarts {
     /// What is known once the pods of `state` were looked at; `None` where that is what was known before.
     #[must_use]
     pub fn after(&self, state: &VariantState) -> Option<Self> {

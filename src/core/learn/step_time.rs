@@ -66,7 +66,7 @@ pub struct Sample {
 /// What is learned of the steps of one variant.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Fit {
+pub struct StepTimeFit {
     /// `Σ x xᵀ / T²`, its upper triangle row by row.
     #[serde(skip_serializing_if = "is_default")]
     squares: [f64; 10],
@@ -87,7 +87,7 @@ const fn place(row: usize, column: usize) -> usize {
     row * (7 - row) / 2 + column
 }
 
-impl Fit {
+impl StepTimeFit {
     /// When the last sample was taken in.
     #[must_use]
     pub const fn learned_at(&self) -> Option<Moment> {

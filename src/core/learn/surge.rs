@@ -4,7 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::window_extrema::Lows;
+use super::window_extrema::WindowMinimum;
 use super::{is_default, short};
 use crate::moment::Moment;
 
@@ -28,7 +28,7 @@ pub struct Surges {
     at: Option<Moment>,
     /// Loads of the last horizon.
     #[serde(skip_serializing_if = "is_default")]
-    loads: Lows,
+    loads: WindowMinimum,
 }
 
 impl Surges {
@@ -55,7 +55,7 @@ impl Surges {
     /// What is worth keeping over a restart.
     #[must_use]
     pub fn kept(&self) -> Self {
-        Self { largest: short(self.largest), at: self.at, loads: Lows::default() }
+        Self { largest: short(self.largest), at: self.at, loads: WindowMinimum::default() }
     }
 
     /// Makes the moments that are after `now` be now.

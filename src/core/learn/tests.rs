@@ -4,6 +4,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
+use crate::moment::Moment;
 use crate::snapshot::{Signal, SignalSet};
 use wva_sim::Rng;
 
@@ -17,13 +18,13 @@ fn poisson(rng: &mut Rng, mean: f64) -> f64 {
     arrivals
 }
 
-fn counts(arrivals: &[f64]) -> Vec<Count> {
-    arrivals.iter().map(|arrivals| Count { seconds: 5.0, arrivals: *arrivals }).collect()
+fn counts(arrivals: &[f64]) -> Vec<ArrivalCount> {
+    arrivals.iter().map(|arrivals| ArrivalCount { seconds: 5.0, arrivals: *arrivals }).collect()
 }
 
 /// The same, each a little longer than the one before: no two cuts are worth the same.
-fn uneven(arrivals: &[u32]) -> Vec<Count> {
-    let count = |(at, arrivals): (usize, &u32)| Count {
+fn uneven(arrivals: &[u32]) -> Vec<ArrivalCount> {
+    let count = |(at, arrivals): (usize, &u32)| ArrivalCount {
         seconds: 4.0 + 0.07 * at as f64,
         arrivals: f64::from(*arrivals),
     };
@@ -31,8 +32,8 @@ fn uneven(arrivals: &[u32]) -> Vec<Count> {
 }
 
 /// The ratio for one cut, written out.
-fn nats(counts: &[Count], at: usize) -> f64 {
-    let part = |counts: &[Count]| {
+fn nats(counts: &[ArrivalCount], at: usize) -> f64 {
+    let part = |counts: &[ArrivalCount]| {
         let (c, t): (f64, f64) =
             (counts.iter().map(|one| one.arrivals).sum(), counts.iter().map(|one| one.seconds).sum());
         if c > 0.0 { c * (c / t).ln() } else { 0.0 }
@@ -41,19 +42,19 @@ fn nats(counts: &[Count], at: usize) -> f64 {
 }
 
 /// The level by looking at every cut of every rest, for counts too short to show a trend; `cut` when one was found before.
-fn brute_force(counts: &[Count], dispersion: f64, cut: bool) -> Level {
+fn brute_force(counts: &[ArrivalCount], dispersion: f64, cut: bool) -> ArrivalLevel {
     let best = (1..counts.len()).max_by(|one, other| nats(counts, *one).total_cmp(&nats(counts, *other)));
-    match best.filter(|at| nats(counts, *at) > THRESHOLD * dispersion) {
+    match best.filter(|at| nats(counts, *at) > MIN_LIKELIHOOD_RATIO * dispersion) {
         Some(at) => brute_force(&counts[at..], dispersion, true),
         None => {
-            let rate = |counts: &[Count]| {
+            let rate = |counts: &[ArrivalCount]| {
                 let seconds: f64 = counts.iter().map(|one| one.seconds).sum();
                 (counts.iter().map(|one| one.arrivals).sum::<f64>() / seconds, seconds)
             };
             let (all, seconds) = rate(counts);
             let young = cut && seconds < 60.0 && counts.len() > 1;
             let rate = if young { all.max(rate(&counts[1..]).0) } else { all };
-            Level { rate, slope: 0.0, seconds }
+            ArrivalLevel { rate, slope: 0.0, seconds }
         }
     }
 }
@@ -93,7 +94,7 @@ fn a_step_is_seen_within_one_stretch_of_the_formula() {
             });
             late += 5.0 * f64::from(seen.unwrap_or(60)) / f64::from(runs);
         }
-        let formula = THRESHOLD / (after * (after / before).ln() - (after - before));
+        let formula = MIN_LIKELIHOOD_RATIO / (after * (after / before).ln() - (after - before));
         assert!(late <= formula + 5.0, "{before} to {after}: {late} s, by the formula {formula} s");
     }
 }
@@ -137,9 +138,9 @@ fn a_ramp_is_a_slope_and_a_staircase_is_none() {
 }
 
 /// Bins of 5 s, completely read, with these arrivals.
-fn bins(arrivals: &[f64]) -> Vec<Bin> {
+fn bins(arrivals: &[f64]) -> Vec<ArrivalBin> {
     let end = |at: usize| Moment::from(jiff::Timestamp::UNIX_EPOCH).plus(5.0 * (at as f64 + 1.0));
-    let bin = |(at, known): (usize, &f64)| Bin {
+    let bin = |(at, known): (usize, &f64)| ArrivalBin {
         end: end(at),
         seconds: 5.0,
         known: *known,
@@ -170,7 +171,7 @@ fn dispersion_tells_batches_from_single_requests_and_a_step_from_both() {
 fn step_times_come_out_of_what_is_seen_far_below_saturation() {
     // Loads between 2 sequences and a quarter of the most, requests of 4000 and 1000 tokens in a cache of 480,000.
     let truth = StepTime { base: 5.5e-3, prompt_token: 24e-6, sequence: 1e-5, full_cache: 18.24e-3 };
-    let mut fit = Fit::default();
+    let mut fit = StepTimeFit::default();
     let at = Moment::from(jiff::Timestamp::UNIX_EPOCH);
     let (each, fixed) = (0.277, 5.5);
     for look in 0..200 {
@@ -194,7 +195,7 @@ fn step_times_come_out_of_what_is_seen_far_below_saturation() {
 #[test]
 fn highs_are_those_of_the_window_and_few() {
     let at = |seconds: i32| Moment::from(jiff::Timestamp::UNIX_EPOCH).plus(f64::from(seconds));
-    let mut highs = Highs::default();
+    let mut highs = WindowMaximum::default();
     for second in 0..1000 {
         highs.push(at(second), f64::from(second % 100), 300.0);
         let newest = highs.highest(at(second), 300.0).unwrap();
@@ -234,7 +235,7 @@ fn a_surge_is_learned_as_a_share_and_half_forgotten_in_an_hour() {
 #[test]
 fn the_longest_of_the_last_starts_counts_and_a_pod_that_was_ready_before_has_not_started() {
     let at = |seconds: f64| Moment::from(jiff::Timestamp::UNIX_EPOCH).plus(seconds);
-    let mut starts = StartUps::default();
+    let mut starts = StartUpTimes::default();
     let old = (at(0.0), at(200.0));
     starts.learn(at(1000.0), &[old], |_| true);
     assert!(
@@ -280,7 +281,7 @@ fn a_limit_of_32_does_not_flicker_when_a_scrape_falls_between_an_end_and_a_begin
 
 #[test]
 fn what_was_learned_in_the_last_minute_and_a_half_is_taken_back() {
-    let mut past = Past::default();
+    let mut past = Rollback::default();
     let at = |second: i64| Moment::from(jiff::Timestamp::from_second(1_800_000_000 + second).unwrap());
     assert_eq!(past.take_back(), None, "nothing is remembered yet");
     (0..=40).for_each(|look| past.keep(at(look * 5), || look * 5));
@@ -351,7 +352,7 @@ fn a_start_is_learned_of_a_pod_that_was_seen_before_it_served_and_of_no_other() 
         template: crate::snapshot::Template::default(),
     };
     let (starting, ready) = (crate::snapshot::Phase::Starting, crate::snapshot::Phase::Ready);
-    let first = Starts::default()
+    let first = ObservedStarts::default()
         .after(&state(vec![replica("old", ready, 0, Some(900)), replica("new", starting, 1000, None)]));
     let first = first.unwrap();
     assert_eq!(first.longest(), None);

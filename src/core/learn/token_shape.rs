@@ -51,7 +51,7 @@ impl Mean {
 
 /// What requests were, in one round of readings or in the life of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Sizes {
+pub struct RequestSizes {
     /// Prompt tokens that were computed.
     pub prompt: f64,
     /// First tokens.
@@ -74,19 +74,19 @@ pub struct TokenShape {
 
 impl TokenShape {
     /// Takes in what came by `at`.
-    pub fn learn(&mut self, at: Moment, new: &Sizes) {
+    pub fn learn(&mut self, at: Moment, new: &RequestSizes) {
         self.prompt.learn(at, new.prompt, new.firsts);
         self.output.learn(at, new.output, new.finished);
     }
 
     /// Takes in what a pod has done in its life, where nothing else is known: as much as a hundred requests, since most of
     /// it may be long ago.
-    pub fn begin(&mut self, at: Moment, life: &Sizes) {
+    pub fn begin(&mut self, at: Moment, life: &RequestSizes) {
         let most = |sum: f64, count: f64| {
             let share = if count > REQUESTS { REQUESTS / count } else { 1.0 };
             (sum * share, count * share)
         };
-        let Sizes { prompt, firsts, output, finished } = *life;
+        let RequestSizes { prompt, firsts, output, finished } = *life;
         let begins = |mean: &mut Mean, (sum, count): (f64, f64)| {
             if mean.count <= 0.0 && sum > 0.0 && count > 0.0 {
                 *mean = Mean { sum, count, at: Some(at) };

@@ -15,7 +15,7 @@ const HOLE: f64 = 60.0;
 /// The highs of a window.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Highs {
+pub struct WindowMaximum {
     /// Since when there is a value at least every minute.
     #[serde(skip_serializing_if = "is_default")]
     since: Option<Moment>,
@@ -26,7 +26,7 @@ pub struct Highs {
     points: Vec<(Moment, f64)>,
 }
 
-impl Highs {
+impl WindowMaximum {
     /// Takes in `value` at `at` and forgets what is older than `window` seconds then.
     pub fn push(&mut self, at: Moment, value: f64, window: f64) {
         let hole = self.last.is_none_or(|last| last > at || last.until(at) > HOLE);
@@ -87,9 +87,9 @@ impl Highs {
 /// The lows of a window.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Lows(Highs);
+pub struct WindowMinimum(WindowMaximum);
 
-impl Lows {
+impl WindowMinimum {
     /// Takes in `value` at `at` and forgets what is older than `window` seconds then.
     pub fn push(&mut self, at: Moment, value: f64, window: f64) {
         self.0.push(at, -value, window);

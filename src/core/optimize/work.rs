@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::{Plan, Request, Step, Target, trace::Added};
 use crate::limit::{Binding, Footprint};
 use crate::model::{Compat, Role};
-use crate::name_map::Index;
+use crate::name_map::NameIndex;
 use crate::units::Replicas;
 use smol_str::SmolStr;
 
@@ -31,7 +31,7 @@ pub(super) const fn quantity(value: f64) -> f64 {
 impl<'a> Work<'a> {
     pub(super) fn new(request: &'a Request) -> Self {
         let row = |finding: &crate::analyze::finding::Finding| {
-            let variants = Index::new(&finding.variants, |variant| &variant.name);
+            let variants = NameIndex::new(&finding.variants, |variant| &variant.name);
             let capacity = |at, name| variants.find(at, name).map_or(0.0, |one| quantity(one.per_replica));
             let candidates = request.candidates.iter().enumerate();
             candidates.map(|(at, candidate)| capacity(at, &candidate.name)).collect::<Vec<_>>()

@@ -1,4 +1,4 @@
-//! Which signals each analyzer reads, declared at a type of its own: [`crate::quality::Load`] gives an analyzer nothing else,
+//! Which signals each analyzer reads, declared at a type of its own: [`crate::quality::EngineLoad`] gives an analyzer nothing else,
 //! which the compiler checks. What is asked of a metric source, what counts as measured, and the page of needed series all
 //! follow from these declarations.
 

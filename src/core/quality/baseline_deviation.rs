@@ -3,9 +3,9 @@
 
 use jiff::Timestamp;
 
-use super::derived_metrics::{Figure, Figures, Ranges};
+use super::derived_metrics::{DerivedMetric, DerivedMetrics, MetricRanges};
 use super::sample_window::{MANY_RUNNING, Span, Window};
-use super::signal_history::Usual;
+use super::signal_history::Baseline;
 use crate::snapshot::{Signal, SignalSet};
 
 /// A figure is another one when it is by this factor away from the usual mean: half and twice are.
@@ -30,8 +30,8 @@ const SAME_CACHE: f64 = 1.1;
 pub(super) fn unusual(
     span: &Span<'_>,
     mix: impl Fn() -> Option<f64>,
-    shown: &Figures,
-    usual: Option<(Timestamp, &Usual)>,
+    shown: &DerivedMetrics,
+    usual: Option<(Timestamp, &Baseline)>,
     born: Timestamp,
 ) -> SignalSet {
     let Some((at, usual)) = usual else { return SignalSet::NONE };
@@ -52,7 +52,7 @@ pub(super) fn off(ratio: Option<f64>, usual: Option<f64>, by: f64) -> i8 {
 
 /// The use of the cache has leapt in one scrape by more tokens than were computed, and to more than what runs has ever held. Long
 /// prompts fill it before they are counted.
-fn leapt(span: &Span<'_>, ranges: &Ranges) -> SignalSet {
+fn leapt(span: &Span<'_>, ranges: &MetricRanges) -> SignalSet {
     let two = |signal| {
         let mut newest = span.get(signal).iter().rev().map(|sample| sample.value);
         Some([newest.next()?, newest.next()?])
@@ -68,12 +68,12 @@ fn leapt(span: &Span<'_>, ranges: &Ranges) -> SignalSet {
     };
     let alike = running[1] >= MANY_RUNNING && off(Some(running[0] / running[1]), Some(1.0), ALIKE) == 0;
     let leapt = usage[0] > JUMP * usage[1] && (usage[0] - usage[1]) * capacity > OFF * computed;
-    let most = ranges.differs_by(Figure::KvARequest, Some(usage[0] / running[0]), BEYOND) == Some(1);
+    let most = ranges.differs_by(DerivedMetric::KvARequest, Some(usage[0] / running[0]), BEYOND) == Some(1);
     if alike && leapt && most { SignalSet::of(&[Signal::KvUsage]) } else { SignalSet::NONE }
 }
 
 /// The size of the cache is that of an engine's own past, and fits what a request holds of it.
-fn cache(span: &Span<'_>, usual: &Usual, known: bool) -> SignalSet {
+fn cache(span: &Span<'_>, usual: &Baseline, known: bool) -> SignalSet {
     let newest = span.get(Signal::KvCapacity).last().map(|sample| sample.value);
     let running = span.mean(Signal::Running).filter(|running| *running >= MANY_RUNNING / 2.0);
     let kv_a_request = span.mean(Signal::KvUsage).zip(running).map(|(usage, running)| usage / running);
@@ -85,29 +85,43 @@ fn cache(span: &Span<'_>, usual: &Usual, known: bool) -> SignalSet {
 
 /// Running requests, the cache that they hold, the tokens of a step and the seconds between tokens belong together. Between two
 /// scrapes others may have run than those that were seen: what is held against the seen ones is told by two figures.
-fn ratios(span: &Span<'_>, begun: impl Fn() -> Option<f64>, shown: &Figures, ranges: &Ranges) -> SignalSet {
+fn ratios(
+    span: &Span<'_>,
+    begun: impl Fn() -> Option<f64>,
+    shown: &DerivedMetrics,
+    ranges: &MetricRanges,
+) -> SignalSet {
     let off = |figure| ranges.off(figure, shown, BEYOND);
     let differs = |figure| ranges.differs(figure, shown, AS_SHOWN);
     let full = span.range(Signal::KvUsage).is_some_and(|[_, _, most]| most >= 1.0);
-    let holds = if full { off(Figure::KvARequest).max(0) } else { off(Figure::KvARequest) };
-    let [steps, seconds, mix, answer, missed] =
-        [Figure::StepARequest, Figure::SecondsARequest, Figure::Mix, Figure::Answer, Figure::Missed]
-            .map(differs);
+    let holds = if full { off(DerivedMetric::KvARequest).max(0) } else { off(DerivedMetric::KvARequest) };
+    let [steps, seconds, mix, answer, missed] = [
+        DerivedMetric::StepARequest,
+        DerivedMetric::SecondsARequest,
+        DerivedMetric::Mix,
+        DerivedMetric::Answer,
+        DerivedMetric::Missed,
+    ]
+    .map(differs);
     // Requests of other sizes explain another use of the cache for as long as they run, and so do prompts that others hold
     // already, where that is counted.
     let same_mix = || {
-        let lately = ranges.leans_to(Figure::Mix, begun(), ALIKE);
+        let lately = ranges.leans_to(DerivedMetric::Mix, begun(), ALIKE);
         [mix, lately, answer] == [Some(0); 3] && missed.unwrap_or(0) == 0
     };
     // Where a step brings a varying number of tokens for each request, it guesses, and may guess better or worse.
-    let guesses = ranges.most(Figure::TokensAGap).is_none_or(|most| most > GUESSED);
-    let liars: &[Signal] = match (off(Figure::SecondsAStep), off(Figure::TokensAGap)) {
-        (0, 0) if holds != 0 && off(Figure::StepARequest) == holds && seconds.unwrap_or(holds) == holds => {
+    let guesses = ranges.most(DerivedMetric::TokensAGap).is_none_or(|most| most > GUESSED);
+    let liars: &[Signal] = match (off(DerivedMetric::SecondsAStep), off(DerivedMetric::TokensAGap)) {
+        (0, 0)
+            if holds != 0
+                && off(DerivedMetric::StepARequest) == holds
+                && seconds.unwrap_or(holds) == holds =>
+        {
             &[Signal::Running]
         }
         (0, 0) if holds != 0 && steps == Some(0) && same_mix() => {
             // Where few run, steps vary too much to tell which of the two it is.
-            if ranges.leans(Figure::StepARequest, shown, ALIKE) == Some(holds) {
+            if ranges.leans(DerivedMetric::StepARequest, shown, ALIKE) == Some(holds) {
                 &[Signal::KvUsage, Signal::Running]
             } else {
                 &[Signal::KvUsage]
@@ -118,7 +132,7 @@ fn ratios(span: &Span<'_>, begun: impl Fn() -> Option<f64>, shown: &Figures, ran
         (0, _) => &[Signal::InterTokenLatencyCount],
         (_, gaps) if gaps != 0 => &[Signal::GenerationTokens],
         _ => span.busiest().map_or(&[], |(pair, _)| {
-            let busiest = Figures::of(&span.with(&Window::of(pair)));
+            let busiest = DerivedMetrics::of(&span.with(&Window::of(pair)));
             too_many_seconds(shown, &busiest, ranges)
         }),
     };
@@ -127,15 +141,19 @@ fn ratios(span: &Span<'_>, begun: impl Fn() -> Option<f64>, shown: &Figures, ran
 
 /// Who makes the seconds between tokens others than the tokens of steps take: whose figure has changed by more than half as much
 /// between the two scrapes of `busiest`.
-fn too_many_seconds(shown: &Figures, busiest: &Figures, ranges: &Ranges) -> &'static [Signal] {
+fn too_many_seconds(
+    shown: &DerivedMetrics,
+    busiest: &DerivedMetrics,
+    ranges: &MetricRanges,
+) -> &'static [Signal] {
     let above = |figure| ranges.above_middle(figure, busiest);
-    let Some(seconds) = ranges.above_middle(Figure::SecondsAStep, shown) else { return &[] };
+    let Some(seconds) = ranges.above_middle(DerivedMetric::SecondsAStep, shown) else { return &[] };
     let changed = |figure, with: f64| above(figure).is_some_and(|above| above / (with * seconds) > 0.5);
-    if changed(Figure::Gap, 1.0) {
+    if changed(DerivedMetric::Gap, 1.0) {
         &[Signal::InterTokenLatencySum]
-    } else if changed(Figure::StepARequest, -1.0) {
+    } else if changed(DerivedMetric::StepARequest, -1.0) {
         &[Signal::EngineSteps]
-    } else if changed(Figure::SecondsARequest, 1.0) {
+    } else if changed(DerivedMetric::SecondsARequest, 1.0) {
         // Seconds and gaps, and so all that is counted, by the same factor.
         &COUNTERS
     } else {

@@ -5,19 +5,19 @@ use jiff::Timestamp;
 use smol_str::SmolStr;
 
 use super::STALE_AT_LEAST;
-use super::derived_metrics::Ranges;
-use super::engine_assessment::{Judge, Judged};
-use super::freshness::{Freshness, Reading, engines_of, read};
-use super::load::Load;
+use super::derived_metrics::MetricRanges;
+use super::engine_assessment::{EngineAssessment, EngineAssessor};
+use super::freshness::{EngineReading, Freshness, judged_engines, read_engine};
+use super::load::EngineLoad;
 use super::pods::lost_and_failing;
-use super::signal_history::{Doubt, Evidence};
+use super::signal_history::{Contradictions, SignalHistory};
 use crate::quality::analyzer_signals::Declared;
 use crate::snapshot::{Phase, Replica, Signal, SignalSet, Signals, SourceHealth, VariantState};
 use crate::units::{Cost, Replicas, Seconds, count, whole};
 
 /// What kind of sight it is. One row of the observation table each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum State {
+pub enum CoverageState {
     /// The source does not answer.
     Down,
     /// Nothing runs, and nothing is asked to run.
@@ -40,7 +40,7 @@ pub enum State {
 
 /// Which way a number may go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Rights {
+pub struct AllowedMoves {
     /// More.
     pub up: bool,
     /// Fewer.
@@ -49,7 +49,7 @@ pub struct Rights {
     pub zero: bool,
 }
 
-impl State {
+impl CoverageState {
     /// Some ready pods are not measured.
     #[must_use]
     pub fn is_incomplete(self) -> bool {
@@ -58,13 +58,13 @@ impl State {
 
     /// Which way a number may go.
     #[must_use]
-    pub fn rights(self) -> Rights {
+    pub fn allowed_moves(self) -> AllowedMoves {
         match self {
-            Self::Fresh => Rights { up: true, down: true, zero: true },
-            Self::Estimated => Rights { up: true, down: true, zero: false },
-            Self::Aging | Self::Partial => Rights { up: true, down: false, zero: false },
+            Self::Fresh => AllowedMoves { up: true, down: true, zero: true },
+            Self::Estimated => AllowedMoves { up: true, down: true, zero: false },
+            Self::Aging | Self::Partial => AllowedMoves { up: true, down: false, zero: false },
             Self::Stale | Self::Missing | Self::Starting | Self::Zero | Self::Down => {
-                Rights { up: false, down: false, zero: false }
+                AllowedMoves { up: false, down: false, zero: false }
             }
         }
     }
@@ -89,7 +89,7 @@ pub struct EnginePeaks<'a> {
 
 /// What is seen of one variant.
 #[derive(Debug, Clone, Default)]
-pub struct VariantSight<'a> {
+pub struct VariantCoverage<'a> {
     /// Pods that serve.
     pub ready: u32,
     /// Of these, the ones all of whose engines are fresh.
@@ -127,28 +127,28 @@ pub struct VariantSight<'a> {
     /// V1's input: one an engine that is not stale.
     pub observations: Vec<EnginePeaks<'a>>,
     /// What engines were doing of which the analyzer is shown all that it needs, or of which it can be estimated.
-    pub loads: Vec<Load<'a, ()>>,
+    pub loads: Vec<EngineLoad<'a, ()>>,
     /// Of the pods that are not measured, those that are estimated by what they do show.
     pub estimated: u32,
     /// Pods whose queue is not believed, with whether they are full by the rest of what they show, where that is known.
     pub queue_doubted: Vec<(&'a str, Option<bool>)>,
     /// In which range they show what belongs together.
-    pub(super) ranges: Ranges,
+    pub(super) ranges: MetricRanges,
     /// What of which engines was contradicted lately.
-    pub(super) doubts: Vec<(SmolStr, Doubt)>,
+    pub(super) doubts: Vec<(SmolStr, Contradictions)>,
 }
 
 /// What is seen of a set of variants.
 #[derive(Debug, Clone)]
-pub struct Sight<'a> {
+pub struct Coverage<'a> {
     /// What kind it is.
-    pub state: State,
+    pub state: CoverageState,
     /// In the order given.
-    pub variants: Vec<VariantSight<'a>>,
+    pub variants: Vec<VariantCoverage<'a>>,
 }
 
 /// A variant, and what is seen of it.
-pub(crate) type Seen<'a> = (&'a VariantState, &'a VariantSight<'a>);
+pub(crate) type AssessedVariant<'a> = (&'a VariantState, &'a VariantCoverage<'a>);
 
 /// Looks at `variants` at `now`.
 #[must_use]
@@ -157,31 +157,35 @@ pub fn look<'a>(
     variants: &[&'a VariantState],
     declared: Declared,
     now: Timestamp,
-) -> Sight<'a> {
-    let sights: Vec<VariantSight<'_>> =
-        variants.iter().map(|variant| look_at(variant, declared, None, now)).collect();
-    let seen: Vec<Seen<'_>> = variants.iter().copied().zip(&sights).collect();
-    Sight { state: state_of(source, &seen, now), variants: sights }
+) -> Coverage<'a> {
+    let sights: Vec<VariantCoverage<'_>> =
+        variants.iter().map(|variant| assess_variant(variant, declared, None, now)).collect();
+    let seen: Vec<AssessedVariant<'_>> = variants.iter().copied().zip(&sights).collect();
+    Coverage { state: coverage_state(source, &seen, now), variants: sights }
 }
 
 /// Nobody asks for a replica of it, and none serves.
 #[must_use]
-fn at_zero(variant: &VariantState, seen: &VariantSight<'_>) -> bool {
+fn at_zero(variant: &VariantState, seen: &VariantCoverage<'_>) -> bool {
     variant.scale.is_some_and(|scale| scale.spec == Replicas::ZERO) && seen.ready == 0
 }
 
 /// What kind of sight the variants are together.
-pub(crate) fn state_of(source: &SourceHealth, seen: &[Seen<'_>], now: Timestamp) -> State {
+pub(crate) fn coverage_state(
+    source: &SourceHealth,
+    seen: &[AssessedVariant<'_>],
+    now: Timestamp,
+) -> CoverageState {
     if matches!(source, SourceHealth::Down { .. }) {
-        return State::Down;
+        return CoverageState::Down;
     }
-    let sum = |part: fn(&VariantSight<'_>) -> u32| {
+    let sum = |part: fn(&VariantCoverage<'_>) -> u32| {
         seen.iter().map(|(_, one)| part(one)).fold(0, u32::saturating_add)
     };
     let ready = sum(|one| one.ready);
     if ready == 0 {
         let nothing = seen.iter().all(|(variant, seen)| at_zero(variant, seen));
-        return if nothing { State::Zero } else { State::Starting };
+        return if nothing { CoverageState::Zero } else { CoverageState::Starting };
     }
     let observed = seen.iter().any(|(_, one)| !one.observations.is_empty());
     let complete = matches!(source, SourceHealth::Complete);
@@ -193,38 +197,42 @@ pub(crate) fn state_of(source: &SourceHealth, seen: &[Seen<'_>], now: Timestamp)
     let unlisted = promised.fold(0, u32::saturating_add) > ready;
     let unmeasured = sum(|one| one.unmeasured());
     if !complete || unlisted {
-        State::Partial
+        CoverageState::Partial
     } else if unmeasured > 0 {
         let rest = ready.saturating_sub(unmeasured);
-        if rest >= unmeasured && sum(|one| one.fresh) == rest { State::Estimated } else { State::Partial }
+        if rest >= unmeasured && sum(|one| one.fresh) == rest {
+            CoverageState::Estimated
+        } else {
+            CoverageState::Partial
+        }
     } else if sum(|one| one.fresh) < ready {
-        State::Aging
+        CoverageState::Aging
     } else {
-        State::Fresh
+        CoverageState::Fresh
     }
 }
 
 /// Ready pods of which nothing usable is known.
-fn unobserved(complete: bool, stale: u32, seen: &[Seen<'_>], now: Timestamp) -> State {
+fn unobserved(complete: bool, stale: u32, seen: &[AssessedVariant<'_>], now: Timestamp) -> CoverageState {
     if stale > 0 {
-        return State::Stale;
+        return CoverageState::Stale;
     }
     // A pod that has just become ready is scraped within the next few intervals: too early to call it broken.
-    let just_ready = |(_, one): &Seen<'_>| {
+    let just_ready = |(_, one): &AssessedVariant<'_>| {
         one.ready == 0 || one.ready_last.is_some_and(|at| Seconds::between(at, now) <= STALE_AT_LEAST)
     };
-    if complete && seen.iter().all(just_ready) { State::Starting } else { State::Missing }
+    if complete && seen.iter().all(just_ready) { CoverageState::Starting } else { CoverageState::Missing }
 }
 
 /// Looks at one variant for an analyzer that reads what is `declared`, with what is remembered of the `evidence` of its model.
-pub(crate) fn look_at<'a>(
+pub(crate) fn assess_variant<'a>(
     variant: &'a VariantState,
     declared: Declared,
-    evidence: Option<&'a Evidence>,
+    evidence: Option<&'a SignalHistory>,
     now: Timestamp,
-) -> VariantSight<'a> {
-    let mut seen = VariantSight::default();
-    let judge = Judge::new(variant, declared, evidence, now);
+) -> VariantCoverage<'a> {
+    let mut seen = VariantCoverage::default();
+    let judge = EngineAssessor::new(variant, declared, evidence, now);
     for replica in &variant.replicas {
         match replica.phase {
             Phase::Terminating => {}
@@ -241,7 +249,7 @@ pub(crate) fn look_at<'a>(
 }
 
 /// What one pod shows.
-struct PodSight {
+struct PodCoverage {
     worst: Freshness,
     missing: SignalSet,
     contradicted: SignalSet,
@@ -249,19 +257,19 @@ struct PodSight {
     estimable: bool,
 }
 
-impl<'a> Judge<'a> {
-    fn see_ready(&self, seen: &mut VariantSight<'a>, replica: &'a Replica) {
+impl<'a> EngineAssessor<'a> {
+    fn see_ready(&self, seen: &mut VariantCoverage<'a>, replica: &'a Replica) {
         seen.ready += 1;
         let ready_since = replica.born();
         seen.ready_last = seen.ready_last.max(Some(ready_since));
-        let engines = engines_of(replica).count();
+        let engines = judged_engines(replica).count();
         seen.engines_a_pod = seen.engines_a_pod.max(count(engines));
         let (measured, observed) = (seen.loads.len(), seen.observations.len());
         let worst = if replica.engines.is_empty() { Freshness::Absent } else { Freshness::Fresh };
         let none = SignalSet::NONE;
-        let mut pod = PodSight { worst, missing: none, contradicted: none, estimable: true };
-        for (engine, signals) in engines_of(replica) {
-            let reading = read(signals, ready_since, self.now);
+        let mut pod = PodCoverage { worst, missing: none, contradicted: none, estimable: true };
+        for (engine, signals) in judged_engines(replica) {
+            let reading = read_engine(signals, ready_since, self.now);
             pod.worst = pod.worst.max(reading.freshness);
             seen.newest_of_all = seen.newest_of_all.max(reading.newest);
             if reading.freshness <= Freshness::Aging {
@@ -269,7 +277,7 @@ impl<'a> Judge<'a> {
                 self.see_engine(seen, &mut pod, (replica, engine, engines > 1), (signals, reading));
             }
         }
-        let PodSight { worst, mut missing, contradicted, estimable } = pod;
+        let PodCoverage { worst, mut missing, contradicted, estimable } = pod;
         let lacks = !missing.without(TOLD_BY_FRESHNESS).is_empty() || !contradicted.is_empty();
         match worst {
             Freshness::Stale => seen.stale += 1,
@@ -300,19 +308,19 @@ impl<'a> Judge<'a> {
 
     fn see_engine(
         &self,
-        seen: &mut VariantSight<'a>,
-        pod: &mut PodSight,
+        seen: &mut VariantCoverage<'a>,
+        pod: &mut PodCoverage,
         (replica, engine, several): (&'a Replica, &'a SmolStr, bool),
-        (signals, reading): (&'a Signals, Reading<'a>),
+        (signals, reading): (&'a Signals, EngineReading<'a>),
     ) {
-        let Judged { coverage, doubt, instead } = self.judge(replica, engine, signals);
+        let EngineAssessment { coverage, doubt, instead } = self.judge(replica, engine, signals);
         seen.doubts.extend(doubt);
         seen.ranges = seen.ranges.with(&coverage.figures.into());
         pod.missing = pod.missing.with(coverage.missing);
         pod.contradicted = pod.contradicted.with(coverage.contradicted.and(self.declared.required()));
         pod.worst = pod.worst.max(coverage.freshness.min(Freshness::Aging));
         pod.estimable &= instead.is_none_or(|instead| instead.is_enough(self.declared.needed));
-        let load = Load::seen(signals, reading.recent, self.now).with(instead);
+        let load = EngineLoad::seen(signals, reading.recent, self.now).with(instead);
         let (mut kv, mut queue) = (reading.kv, reading.queue);
         if let Some(instead) = instead {
             let waits = load.waits();
@@ -334,12 +342,12 @@ impl<'a> Judge<'a> {
     }
 }
 
-/// Of these one that is missing makes the other an aging one, which says enough: see [`read`].
+/// Of these one that is missing makes the other an aging one, which says enough: see [`read_engine`].
 const TOLD_BY_FRESHNESS: SignalSet = SignalSet::of(&[Signal::KvUsage, Signal::Waiting]);
 
 /// Half and more of the engines of Ready pods are not believed in `signal`.
 pub(crate) fn most_contradict<'s>(
-    seen: impl Iterator<Item = &'s VariantSight<'s>>,
+    seen: impl Iterator<Item = &'s VariantCoverage<'s>>,
     signal: Signal,
     now: Timestamp,
 ) -> bool {
@@ -351,7 +359,7 @@ pub(crate) fn most_contradict<'s>(
     doubted > 0 && doubted >= engines.saturating_sub(doubted)
 }
 
-impl VariantSight<'_> {
+impl VariantCoverage<'_> {
     /// Ready pods of which the analyzer is not shown all that it needs.
     #[must_use]
     pub fn unmeasured(&self) -> u32 {

@@ -3,40 +3,40 @@
 use jiff::Timestamp;
 use smol_str::SmolStr;
 
-use super::plausibility::{Coverage, Known, absent, cover};
-use super::signal_history::{Doubt, Evidence, Instead, Usual, engine_of};
+use super::plausibility::{EngineContext, EngineCoverage, assess_signals, missing_signals};
+use super::signal_history::{Baseline, Contradictions, SignalHistory, Substitution, engine_of};
 use crate::quality::analyzer_signals::{Declared, WITNESSES};
 use crate::sequence_limit::estimated;
 use crate::snapshot::{Replica, Signals, VariantState};
 
 /// Who judges the engines of one variant, for an analyzer that reads what is `declared`.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Judge<'a> {
+pub(crate) struct EngineAssessor<'a> {
     variant: &'a VariantState,
     pub(super) declared: Declared,
-    evidence: Option<&'a Evidence>,
-    usual: Option<(Timestamp, &'a Usual)>,
+    evidence: Option<&'a SignalHistory>,
+    usual: Option<(Timestamp, &'a Baseline)>,
     /// In what most of the engines by which it is known what is usual are not believed: newcomers are not either.
-    of_most: Option<Doubt>,
+    of_most: Option<Contradictions>,
     pub(super) now: Timestamp,
 }
 
 /// What is to be believed of one engine.
 #[derive(Debug)]
-pub(crate) struct Judged<'a> {
+pub(crate) struct EngineAssessment<'a> {
     /// With what was contradicted lately and is not believed yet.
-    pub(crate) coverage: Coverage,
+    pub(crate) coverage: EngineCoverage,
     /// The engine's name and what of it was contradicted lately, if anything was.
-    pub(super) doubt: Option<(SmolStr, Doubt)>,
+    pub(super) doubt: Option<(SmolStr, Contradictions)>,
     /// How it is read, if not everything that it shows, or lately showed, is believed.
-    pub(super) instead: Option<Instead<'a>>,
+    pub(super) instead: Option<Substitution<'a>>,
 }
 
-impl<'a> Judge<'a> {
+impl<'a> EngineAssessor<'a> {
     pub(crate) fn new(
         variant: &'a VariantState,
         declared: Declared,
-        evidence: Option<&'a Evidence>,
+        evidence: Option<&'a SignalHistory>,
         now: Timestamp,
     ) -> Self {
         let usual = evidence.and_then(|evidence| evidence.usual(&variant.variant.id.name));
@@ -50,20 +50,25 @@ impl<'a> Judge<'a> {
     }
 
     /// `engine` of `replica`, which shows `signals`.
-    pub(crate) fn judge(&self, replica: &Replica, engine: &SmolStr, signals: &Signals) -> Judged<'a> {
+    pub(crate) fn judge(
+        &self,
+        replica: &Replica,
+        engine: &SmolStr,
+        signals: &Signals,
+    ) -> EngineAssessment<'a> {
         let Self { variant, declared, evidence, usual, of_most, now } = *self;
         // The name of an engine is needed where something of it was contradicted, which is rare.
         let key = || engine_of(replica, engine);
         let before = evidence.and_then(|evidence| evidence.doubt(&key(), now));
         let newest = signals.rows().times().last().copied();
-        let known = Known {
+        let known = EngineContext {
             sequences: variant.template.sequences().map(f64::from),
             usual,
             born: replica.born(),
             // A second look at the same scrape finds the same.
             after: before.and_then(|before| before.newest()).filter(|after| Some(*after) < newest),
         };
-        let mut coverage = cover(signals, declared, known, now);
+        let mut coverage = assess_signals(signals, declared, known, now);
         let found = newest.filter(|_| !coverage.contradicted.is_empty());
         let doubt = match (before, found) {
             (before, Some(newest)) => Some(before.unwrap_or_default().with(coverage.contradicted, newest)),
@@ -76,12 +81,12 @@ impl<'a> Judge<'a> {
         }
         let whole = coverage.is_complete() && doubt.is_none();
         let instead = (!whole).then(|| {
-            let (missing, _) = absent(signals, declared.all().with(WITNESSES), now);
+            let (missing, _) = missing_signals(signals, declared.all().with(WITNESSES), now);
             let lacking = missing.with(coverage.contradicted);
             let estimated = estimated(variant, 0).map(f64::from);
             let (usual, is_argument) = (usual.map(|(_, usual)| usual), known.sequences.is_some());
-            Instead { lacking, doubt, usual, sequences: estimated, is_argument }
+            Substitution { lacking, doubt, usual, sequences: estimated, is_argument }
         });
-        Judged { coverage, doubt: doubt.map(|doubt| (key(), doubt)), instead }
+        EngineAssessment { coverage, doubt: doubt.map(|doubt| (key(), doubt)), instead }
     }
 }

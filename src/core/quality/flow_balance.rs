@@ -3,9 +3,9 @@
 //! sizes of requests are and however they scatter.
 
 use super::baseline_deviation::{OFF, off};
-use super::derived_metrics::Figure;
+use super::derived_metrics::DerivedMetric;
 use super::sample_window::{SOME_REQUESTS, SOME_TOKENS, Span};
-use super::signal_history::Usual;
+use super::signal_history::Baseline;
 use crate::snapshot::{Signal, SignalSet};
 
 /// Two histograms that count each finished request differ by less: labels may split them, one scrape reads both.
@@ -29,7 +29,7 @@ const MAX_HELD_RATIO: f64 = 2.0;
 const FULL_CACHE: f64 = 0.9;
 
 /// The counters by which more, or fewer, requests or tokens have come into an engine than have left it or are still there.
-pub(super) fn unbalanced(span: &Span<'_>, usual: Option<&Usual>) -> SignalSet {
+pub(super) fn unbalanced(span: &Span<'_>, usual: Option<&Baseline>) -> SignalSet {
     let flow = Flow::of(span);
     if flow.has_two_finished_counts() {
         return flow.wrong_finished_count(usual);
@@ -89,7 +89,7 @@ impl Flow {
     }
 
     /// How far prompts and answers of finished requests are from the usual: their ratio.
-    fn sizes(&self, usual: Option<&Usual>) -> [Option<f64>; 2] {
+    fn sizes(&self, usual: Option<&Baseline>) -> [Option<f64>; 2] {
         let part = |tokens: Option<f64>, requests: Option<f64>, usual: Option<f64>| {
             Some(tokens? / requests? / usual?).filter(|part| part.is_finite() && *part > 0.0)
         };
@@ -108,9 +108,9 @@ impl Flow {
 
     /// Of two counts that engines have always shown alike, the one whose sizes have changed. An engine may also count answers
     /// that were given up, or several to a prompt.
-    fn wrong_finished_count(&self, usual: Option<&Usual>) -> SignalSet {
-        let alike =
-            usual.is_some_and(|usual| usual.ranges.are_within(Figure::Finished, MAX_USUAL_COUNT_RATIO));
+    fn wrong_finished_count(&self, usual: Option<&Baseline>) -> SignalSet {
+        let alike = usual
+            .is_some_and(|usual| usual.ranges.are_within(DerivedMetric::Finished, MAX_USUAL_COUNT_RATIO));
         let [prompt, answer] = self.sizes(usual).map(|part| part.map_or(0.0, |part| part.ln().abs()));
         SignalSet::of(match prompt.max(answer) {
             most if !alike || most <= MIN_SIZE_CHANGE.ln() => &[],
@@ -120,7 +120,7 @@ impl Flow {
     }
 
     /// Requests that have begun have finished, run, or were given up. The count, or gauge, that says otherwise.
-    fn requests(&self, span: &Span<'_>, usual: Option<&Usual>) -> SignalSet {
+    fn requests(&self, span: &Span<'_>, usual: Option<&Baseline>) -> SignalSet {
         let (Some(begun), [Some(finished), by_prompts], Some(running)) =
             (self.begun, self.finished, self.running)
         else {
@@ -137,7 +137,7 @@ impl Flow {
         let prompt = self.prompts[0].filter(|_| span.is_timely()).map(|tokens| tokens / begun);
         let has_left = self.lost.zip(prompt).is_some_and(|(lost, prompt)| lost > 0.5 * prompt * given_up);
         let shorter =
-            usual.and_then(|usual| usual.ranges.differs_by(Figure::Prompt, prompt, MIN_SIZE_CHANGE));
+            usual.and_then(|usual| usual.ranges.differs_by(DerivedMetric::Prompt, prompt, MIN_SIZE_CHANGE));
         if given_up > 0.0 && (begun < MIN_REQUESTS || has_left || shorter != Some(-1)) {
             return SignalSet::NONE;
         }
@@ -164,7 +164,7 @@ impl Flow {
 
     /// Tokens that were computed have left or are in the cache. Where they have not, the counter whose mean size is furthest from
     /// the usual is the wrong one.
-    fn tokens(&self, usual: Option<&Usual>) -> SignalSet {
+    fn tokens(&self, usual: Option<&Baseline>) -> SignalSet {
         let (Some(usual), Some(lost), [Some(computed), Some(left)], [Some(finished), _], Some(running)) =
             (usual, self.lost, self.prompts, self.finished, self.running)
         else {
@@ -177,7 +177,7 @@ impl Flow {
         }
         let begun = self.begun.unwrap_or(finished + running).max(1.0);
         let answer = self.answers.unwrap_or(0.0) / finished.max(1.0);
-        let longest = usual.ranges.most(Figure::Prompt).unwrap_or(0.0);
+        let longest = usual.ranges.most(DerivedMetric::Prompt).unwrap_or(0.0);
         let prompt = (computed / begun).max(left / finished.max(1.0)).max(longest);
         let shared = if lost > 0.0 { self.shared } else { usual.hits.unwrap_or(0.0) * left };
         let under_way = SOME_TOKENS
@@ -188,7 +188,7 @@ impl Flow {
             return SignalSet::NONE;
         }
         let (sign, side) = (lost.signum(), if lost > 0.0 { 1 } else { -1 });
-        let differs = usual.ranges.differs_by(Figure::Prompt, Some(computed / begun), MIN_SIZE_CHANGE);
+        let differs = usual.ranges.differs_by(DerivedMetric::Prompt, Some(computed / begun), MIN_SIZE_CHANGE);
         if differs == Some(side) {
             return SignalSet::of(&[Signal::PromptTokens]);
         }
@@ -203,7 +203,7 @@ impl Flow {
 }
 
 /// A running request holds what was computed for it: not where prompts are shared, windows slide, or blocks outlive requests.
-fn holds_what_was_computed(usual: &Usual) -> bool {
+fn holds_what_was_computed(usual: &Baseline) -> bool {
     let held = usual.kv_a_request.zip(usual.capacity).map(|(share, capacity)| share * capacity);
     let computed = usual.prompt.zip(usual.generated).map(|(prompt, answer)| prompt + 0.5 * answer);
     held.zip(computed)

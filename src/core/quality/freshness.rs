@@ -24,7 +24,7 @@ pub enum Freshness {
 
 /// What one engine's samples say.
 #[derive(Debug, Clone, Copy)]
-pub struct Reading<'a> {
+pub struct EngineReading<'a> {
     /// How far it can be trusted.
     pub freshness: Freshness,
     /// The newest sample of a signal V1 needs.
@@ -42,7 +42,7 @@ const NEEDED: [Signal; 2] = [Signal::KvUsage, Signal::Waiting];
 
 /// The engines of `replica` that are judged. Some series come without the name of their engine and make up one of
 /// their own; it is no engine while another one shows what V1 needs.
-pub fn engines_of(replica: &Replica) -> impl Iterator<Item = (&SmolStr, &Signals)> {
+pub fn judged_engines(replica: &Replica) -> impl Iterator<Item = (&SmolStr, &Signals)> {
     let needed = |signals: &Signals| NEEDED.iter().any(|signal| signals.newest(*signal).is_some());
     let known = replica.engines.values().any(needed);
     replica.engines.iter().filter(move |(_, signals)| !known || needed(signals))
@@ -50,7 +50,7 @@ pub fn engines_of(replica: &Replica) -> impl Iterator<Item = (&SmolStr, &Signals
 
 /// Judges `signals` at `now`; they are of a pod that serves since `ready_since`.
 #[must_use]
-pub fn read(signals: &Signals, ready_since: Timestamp, now: Timestamp) -> Reading<'_> {
+pub fn read_engine(signals: &Signals, ready_since: Timestamp, now: Timestamp) -> EngineReading<'_> {
     let interval = signals.interval();
     let grades = NEEDED.map(|signal| grade(signals.newest(signal), interval, now));
     let newest = NEEDED.iter().filter_map(|signal| signals.newest(*signal)).map(|sample| sample.at).max();
@@ -68,7 +68,7 @@ pub fn read(signals: &Signals, ready_since: Timestamp, now: Timestamp) -> Readin
     let recent = recent(signals, now);
     let peak = |signal| peak(recent.get(signal)).map_or(0.0, |peak| peak.max(0.0));
     let (kv, queue) = (peak(Signal::KvUsage), whole(peak(Signal::Waiting)));
-    Reading { freshness, newest, recent, kv, queue }
+    EngineReading { freshness, newest, recent, kv, queue }
 }
 
 /// The scrapes of the window of the peaks. A slow scrape leaves no sample in the usual one; a fresh engine always has one

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use super::freshness::{recent, stale_limit};
 use super::sample_window::Window;
-use super::signal_history::{Instead, Usual};
+use super::signal_history::{Baseline, Substitution};
 use crate::quality::analyzer_signals::Reads;
 use crate::snapshot::{Rows, Sample, Series, Signal, SignalSet, Signals, highest_confirmed};
 use crate::units::{Seconds, float};
@@ -22,7 +22,7 @@ pub const RATE_WINDOW: Seconds = Seconds::whole(60);
 ///
 /// `A` is the analyzer that reads it. What it has not declared ([`Reads`]) it cannot read: such a call does not compile.
 #[derive(Debug)]
-pub struct Load<'a, A> {
+pub struct EngineLoad<'a, A> {
     reader: PhantomData<A>,
     signals: &'a Signals,
     /// What counts for peaks and newest values.
@@ -31,20 +31,20 @@ pub struct Load<'a, A> {
     sizes: Rows<'a>,
     now: Timestamp,
     /// Where not everything that it shows is believed.
-    instead: Option<Instead<'a>>,
+    instead: Option<Substitution<'a>>,
 }
 
 pub(super) fn longer(one: Seconds, other: Seconds) -> Seconds {
     if one > other { one } else { other }
 }
 
-impl<A> Clone for Load<'_, A> {
+impl<A> Clone for EngineLoad<'_, A> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<A> Copy for Load<'_, A> {}
+impl<A> Copy for EngineLoad<'_, A> {}
 
 /// Fails to compile where the analyzer `A` has not declared that it reads a signal.
 macro_rules! declared {
@@ -53,7 +53,7 @@ macro_rules! declared {
     };
 }
 
-impl<'a, A> Load<'a, A> {
+impl<'a, A> EngineLoad<'a, A> {
     /// Reads `signals` at `now`; `peaks` are the scrapes of the window of the peaks.
     pub(super) fn seen(signals: &'a Signals, peaks: Rows<'a>, now: Timestamp) -> Self {
         let sizes = signals.rows().since(SIZE_WINDOW.before(now));
@@ -61,7 +61,7 @@ impl<'a, A> Load<'a, A> {
     }
 
     /// The same with what `instead` says of signals that are not believed.
-    pub(super) fn with(self, instead: Option<Instead<'a>>) -> Self {
+    pub(super) fn with(self, instead: Option<Substitution<'a>>) -> Self {
         Self { instead, ..self }
     }
 
@@ -97,7 +97,7 @@ impl<'a, A> Load<'a, A> {
     }
 
     /// What the variant's engines did when all was believed.
-    fn usual(&self, part: fn(&Usual) -> Option<f64>) -> Option<f64> {
+    fn usual(&self, part: fn(&Baseline) -> Option<f64>) -> Option<f64> {
         part(self.instead?.usual?)
     }
 
@@ -160,9 +160,9 @@ impl<'a, A> Load<'a, A> {
 
     /// The same, read by `B`.
     #[must_use]
-    pub fn by<B: Reads>(&self) -> Load<'a, B> {
+    pub fn by<B: Reads>(&self) -> EngineLoad<'a, B> {
         let Self { signals, peaks, sizes, now, instead, .. } = *self;
-        Load { reader: PhantomData, signals, peaks, sizes, now, instead }
+        EngineLoad { reader: PhantomData, signals, peaks, sizes, now, instead }
     }
 
     /// How loaded it is, to compare engines of one model by: cache and queue, 0 to 2.
@@ -179,7 +179,7 @@ const FULL: f64 = 0.9;
 /// A queue of this length says as much as half a cache: the usual queue threshold of the percent rule.
 const FULL_QUEUE: f64 = 5.0;
 
-impl<'a, A: Reads> Load<'a, A> {
+impl<'a, A: Reads> EngineLoad<'a, A> {
     const READS: SignalSet = A::NEEDED.with(A::OPTIONAL);
 
     /// Reads `signals` at `now`.
@@ -322,7 +322,7 @@ impl<'a, A: Reads> Load<'a, A> {
     }
 
     /// A mean size, and the usual one where it is not believed or nothing has finished since it is again.
-    fn size_or(&self, sum: Signal, count: Signal, usual: fn(&Usual) -> Option<f64>) -> Option<f64> {
+    fn size_or(&self, sum: Signal, count: Signal, usual: fn(&Baseline) -> Option<f64>) -> Option<f64> {
         let own = || self.size(sum, count);
         let doubted = self.instead.is_some_and(|instead| instead.doubt.is_some());
         match self.shows(&[sum, count]) {
@@ -392,7 +392,7 @@ mod tests {
         const NEEDED: SignalSet = SignalSet::of(&Signal::ALL);
     }
 
-    type Load<'a> = super::Load<'a, All>;
+    type EngineLoad<'a> = super::EngineLoad<'a, All>;
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(1_800_000_000 + second).unwrap()
@@ -411,13 +411,13 @@ mod tests {
     #[test]
     fn what_was_not_measured_is_not_zero() {
         let nothing = signals(&[]);
-        let read = Load::read(&nothing, at(0));
-        let gauges = [read.kv(), read.queue(), read.kv_now(), read.running()];
-        let means = [read.prompt(), read.generated(), read.hits(), read.first_token(), read.between_tokens()];
-        let rates = [read.arriving(), read.starting(), read.generating(), read.finishing(), read.finished()];
-        assert_eq!((gauges, means, rates, read.capacity()), ([None; 4], [None; 5], [None; 5], 0));
+        let load = EngineLoad::read(&nothing, at(0));
+        let gauges = [load.kv(), load.queue(), load.kv_now(), load.running()];
+        let means = [load.prompt(), load.generated(), load.hits(), load.first_token(), load.between_tokens()];
+        let rates = [load.arriving(), load.starting(), load.generating(), load.finishing(), load.finished()];
+        assert_eq!((gauges, means, rates, load.capacity()), ([None; 4], [None; 5], [None; 5], 0));
         let still = signals(&[(Signal::RequestGenerationTokensCount, &[(-30, 4.0), (0, 4.0)])]);
-        assert_eq!(Load::read(&still, at(0)).finished(), Some(0.0));
+        assert_eq!(EngineLoad::read(&still, at(0)).finished(), Some(0.0));
     }
 
     #[test]
@@ -427,7 +427,7 @@ mod tests {
         let prompt = |count| {
             let all =
                 signals(&[(Signal::RequestPromptTokensSum, sum), (Signal::RequestPromptTokensCount, count)]);
-            Load::read(&all, at(0)).prompt()
+            EngineLoad::read(&all, at(0)).prompt()
         };
         assert_eq!(prompt(count), Some(300.0));
         assert_eq!(prompt(&[(-290, 10.0), (-5, 10.0)]), None);
@@ -437,7 +437,7 @@ mod tests {
     fn a_restart_of_the_engine_counts_from_zero() {
         let counter: &[_] = &[(-60, 100.0), (-30, 130.0), (0, 12.0)];
         let counted = signals(&[(Signal::SchedulerAttempts, counter)]);
-        assert_eq!(Load::read(&counted, at(0)).arriving(), Some(42.0 / 60.0));
+        assert_eq!(EngineLoad::read(&counted, at(0)).arriving(), Some(42.0 / 60.0));
     }
 
     #[test]
@@ -446,7 +446,7 @@ mod tests {
         let count: &[_] = &[(-290, 10.0), (-150, 2.0), (-5, 30.0)];
         let mut all =
             signals(&[(Signal::RequestPromptTokensSum, sum), (Signal::RequestPromptTokensCount, count)]);
-        assert_eq!(Load::read(&all, at(0)).prompt(), Some(200.0));
+        assert_eq!(EngineLoad::read(&all, at(0)).prompt(), Some(200.0));
         // One that comes late, between two that rise.
         let rising: &[_] = &[(-290, 10.0), (-5, 30.0)];
         let generated = Signal::RequestGenerationTokensCount;
@@ -473,15 +473,15 @@ mod tests {
     fn the_peak_forgets_after_a_minute_and_the_tokens_in_use_follow_it() {
         let kv: &[_] = &[(-61, 0.9), (-45, 0.5), (-30, 0.4), (-15, 0.3), (0, 0.25)];
         let all = signals(&[(Signal::KvUsage, kv), (Signal::KvCapacity, &[(-300, 16_000.0)])]);
-        let read = Load::read(&all, at(0));
-        assert_eq!((read.kv(), read.kv_now()), (Some(0.5), Some(0.25)));
-        assert_eq!(used(0.5, read.capacity()), 8000);
+        let load = EngineLoad::read(&all, at(0));
+        assert_eq!((load.kv(), load.kv_now()), (Some(0.5), Some(0.25)));
+        assert_eq!(used(0.5, load.capacity()), 8000);
     }
 
     #[test]
     fn an_absurd_capacity_saturates() {
         let all = signals(&[(Signal::KvCapacity, &[(0, 1e300)])]);
-        let capacity = Load::read(&all, at(0)).capacity();
+        let capacity = EngineLoad::read(&all, at(0)).capacity();
         assert_eq!((capacity, used(1.0, capacity)), (i64::MAX, i64::MAX));
     }
 }

@@ -1,7 +1,7 @@
 //! What an observation means: zero, absent, stale and broken are four different things, and only a measured zero may
 //! lower a number. Not what is decided from it: that is `analyze` and `decide`.
 //!
-//! `engine` judges one serving process, [`Sight`] a set of variants that are decided together, `saturated` whether such a set
+//! `engine` judges one serving process, [`Coverage`] a set of variants that are decided together, `saturated` whether such a set
 //! has no room left.
 
 pub mod analyzer_signals;
@@ -21,16 +21,16 @@ mod signal_history;
 #[cfg(test)]
 mod tests;
 
-pub use coverage::{EnginePeaks, Rights, Sight, State, VariantSight, look};
-pub(crate) use coverage::{Seen, look_at, most_contradict, state_of};
-pub(crate) use engine_assessment::Judge;
-pub use freshness::{Freshness, Reading, engines_of, fresh_limit, read, stale_limit};
-pub use load::{Load, RATE_WINDOW, SIZE_WINDOW, used};
+pub use coverage::{AllowedMoves, Coverage, CoverageState, EnginePeaks, VariantCoverage, look};
+pub(crate) use coverage::{AssessedVariant, assess_variant, coverage_state, most_contradict};
+pub(crate) use engine_assessment::EngineAssessor;
+pub use freshness::{EngineReading, Freshness, fresh_limit, judged_engines, read_engine, stale_limit};
+pub use load::{EngineLoad, RATE_WINDOW, SIZE_WINDOW, used};
 pub use plausibility::shown;
 pub use pods::{OVERDUE, Prospect, is_full, lost_and_failing, mark_sleepers};
-pub use remaining_capacity::{Remaining, TooFew};
+pub use remaining_capacity::{RemainingCapacity, Shortfall};
 pub use saturation::{SATURATED_WINDOW, SaturatedPods, queue_never_empties, saturated};
-pub use signal_history::Evidence;
+pub use signal_history::SignalHistory;
 
 use crate::units::Seconds;
 

@@ -5,18 +5,18 @@
 use jiff::{SignedDuration, Timestamp};
 
 use super::baseline_deviation::{off, unusual};
-use super::derived_metrics::Figures;
+use super::derived_metrics::DerivedMetrics;
 use super::flow_balance::unbalanced;
 use super::freshness::{Freshness, grade, stale_limit};
 use super::sample_window::{MANY_RUNNING, SOME_REQUESTS, SOME_TOKENS, Span, Window};
-use super::signal_history::Usual;
+use super::signal_history::Baseline;
 use crate::quality::analyzer_signals::{Declared, WITNESSES};
 use crate::snapshot::{Rows, Signal, SignalSet, Signals};
 use crate::units::Seconds;
 
 /// What an engine shows of the signals that are needed of it.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Coverage {
+pub(crate) struct EngineCoverage {
     /// Needed, and without a sample that is not stale.
     pub missing: SignalSet,
     /// Needed or a witness of what is, and contradicted by another signal of the engine.
@@ -24,10 +24,10 @@ pub(crate) struct Coverage {
     /// How old the oldest of the newest samples is.
     pub freshness: Freshness,
     /// What belongs together of what it shows.
-    pub(super) figures: Figures,
+    pub(super) figures: DerivedMetrics,
 }
 
-impl Coverage {
+impl EngineCoverage {
     /// Everything that is needed is there and can be true.
     #[must_use]
     pub(crate) fn is_complete(&self) -> bool {
@@ -37,11 +37,11 @@ impl Coverage {
 
 /// What is known of an engine beside its samples.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Known<'a> {
+pub(super) struct EngineContext<'a> {
     /// Requests that it runs at once, by its arguments.
     pub(super) sequences: Option<f64>,
     /// What engines of its variant usually do, and since when that is known.
-    pub(super) usual: Option<(Timestamp, &'a Usual)>,
+    pub(super) usual: Option<(Timestamp, &'a Baseline)>,
     /// When its pod began to serve.
     pub(super) born: Timestamp,
     /// Its last scrape that is known to contradict itself.
@@ -50,14 +50,23 @@ pub(super) struct Known<'a> {
 
 /// Looks for what is `declared` in what `engine` has shown by `now`.
 #[must_use]
-pub(super) fn cover(signals: &Signals, declared: Declared, engine: Known<'_>, now: Timestamp) -> Coverage {
-    let (missing, freshness) = absent(signals, declared.required(), now);
+pub(super) fn assess_signals(
+    signals: &Signals,
+    declared: Declared,
+    engine: EngineContext<'_>,
+    now: Timestamp,
+) -> EngineCoverage {
+    let (missing, freshness) = missing_signals(signals, declared.required(), now);
     let (contradicted, figures) = contradicted(signals, declared.all().with(WITNESSES), engine);
-    Coverage { missing, contradicted, freshness, figures }
+    EngineCoverage { missing, contradicted, freshness, figures }
 }
 
 /// Of `needed`, what has no sample that is not stale; and how old the oldest of the newest samples is.
-pub(super) fn absent(signals: &Signals, needed: SignalSet, now: Timestamp) -> (SignalSet, Freshness) {
+pub(super) fn missing_signals(
+    signals: &Signals,
+    needed: SignalSet,
+    now: Timestamp,
+) -> (SignalSet, Freshness) {
     let interval = signals.interval();
     // Nearly always every scrape has shown everything: then one time says it all.
     if let Some(at) = signals.whole_until(needed) {
@@ -121,8 +130,12 @@ const PAIRS: [[Signal; 2]; 4] = [
 ];
 
 /// The signals of an engine that cannot be true together, and what belongs together of the others.
-fn contradicted(signals: &Signals, reads: SignalSet, engine: Known<'_>) -> (SignalSet, Figures) {
-    let nothing = Figures::default();
+fn contradicted(
+    signals: &Signals,
+    reads: SignalSet,
+    engine: EngineContext<'_>,
+) -> (SignalSet, DerivedMetrics) {
+    let nothing = DerivedMetrics::default();
     // Without running requests nothing has to move, and what is known of none can be held against nothing.
     let rows = signals.rows();
     let Some(newest) = Window::newest(rows, STILL_WINDOW, STILL_SCRAPES) else {
@@ -169,11 +182,12 @@ fn beside_others(
     rows: Rows<'_>,
     newest: Option<&Window<'_>>,
     reads: SignalSet,
-    Known { usual, born, .. }: Known<'_>,
+    EngineContext { usual, born, .. }: EngineContext<'_>,
     interval: Seconds,
-) -> (SignalSet, Figures) {
+) -> (SignalSet, DerivedMetrics) {
     let unbroken = newest.filter(|window| window.has_no_hole(interval));
-    let figures = unbroken.map_or_else(Figures::default, |window| Figures::of(&Span::new(window, reads)));
+    let figures =
+        unbroken.map_or_else(DerivedMetrics::default, |window| DerivedMetrics::of(&Span::new(window, reads)));
     let since = |window: Seconds| rows.times().last().map(|newest| rows.since(window.before(*newest)));
     let begun = || Span::new(&Window::of(since(ANSWERING)?), reads).mix();
     let unusual = newest
@@ -241,7 +255,7 @@ fn most_running(span: &Span<'_>) -> f64 {
 }
 
 /// Counts of the same requests, tokens and seconds that differ by more than what is under way.
-fn sums(span: &Span<'_>, usual: Option<&Usual>) -> SignalSet {
+fn sums(span: &Span<'_>, usual: Option<&Baseline>) -> SignalSet {
     use Signal::{
         GenerationTokens, InterTokenLatencyCount, InterTokenLatencySum, PromptTokens,
         RequestGenerationTokensCount, RequestGenerationTokensSum, RequestPromptTokensSum, Running,

@@ -5,7 +5,7 @@
 use jiff::Timestamp;
 
 use super::PEAK_WINDOW;
-use super::freshness::engines_of;
+use super::freshness::judged_engines;
 use crate::sequence_limit::second_highest;
 use crate::snapshot::{Phase, Replica, Signal, Signals, VariantState, median_gap};
 use crate::units::{Seconds, count};
@@ -24,7 +24,7 @@ struct Resource {
 
 /// A fleet before a removal.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Remaining {
+pub struct RemainingCapacity {
     /// Ready pods by variant: others serve nobody, and go first.
     ready: Vec<u32>,
     /// Pods that sleep: as ready as the others to who removes one, so that they may be those that stay.
@@ -37,7 +37,7 @@ pub struct Remaining {
 
 /// What does not fit.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum TooFew {
+pub enum Shortfall {
     /// Running and waiting requests at their peaks, and the sequences that remain.
     Sequences(f64, f64),
     /// Tokens in the KV caches at their peaks, and those that remain room for.
@@ -58,7 +58,7 @@ struct Pod {
     filled: bool,
 }
 
-impl Remaining {
+impl RemainingCapacity {
     /// Of these variants, which are all of one role, in their order, each with the most that was ever seen running in one of its
     /// engines.
     #[must_use]
@@ -107,7 +107,7 @@ impl Remaining {
 
     /// What does not fit when `targets` of each variant are left; `None` when all does, or nothing is known.
     #[must_use]
-    pub fn too_few(&self, targets: &[u32]) -> Option<TooFew> {
+    pub fn too_few(&self, targets: &[u32]) -> Option<Shortfall> {
         let left = |resource: &Resource| -> f64 {
             let awake =
                 targets.iter().zip(&self.asleep).map(|(target, asleep)| target.saturating_sub(*asleep));
@@ -117,8 +117,8 @@ impl Remaining {
         let over = |resource: &&Resource| resource.used > left(resource) * MAX_SHARE;
         let sequences = self.sequences.as_ref().filter(over);
         let kv = self.kv.as_ref().filter(over);
-        let sequences = sequences.map(|one| TooFew::Sequences(one.used, left(one)));
-        sequences.or_else(|| kv.map(|one| TooFew::Kv(one.used, left(one))))
+        let sequences = sequences.map(|one| Shortfall::Sequences(one.used, left(one)));
+        sequences.or_else(|| kv.map(|one| Shortfall::Kv(one.used, left(one))))
     }
 }
 
@@ -162,7 +162,7 @@ fn sequences_of_a_pod(state: &VariantState, seen: u32, pods: &[Pod]) -> Option<f
 impl Pod {
     fn of(replica: &Replica, now: Timestamp) -> Self {
         let none = Self { counted: true, filled: true, ..Self::default() };
-        let pod = engines_of(replica).fold(none, |pod, (_, signals)| pod.with(signals, now));
+        let pod = judged_engines(replica).fold(none, |pod, (_, signals)| pod.with(signals, now));
         let shows = pod.engines > 0;
         Self { counted: pod.counted && shows, filled: pod.filled && shows, ..pod }
     }

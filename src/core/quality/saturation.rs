@@ -3,7 +3,7 @@
 
 use jiff::Timestamp;
 
-use super::freshness::{engines_of, fresh_limit};
+use super::freshness::{fresh_limit, judged_engines};
 use super::load::longer;
 use super::{LATE_SCRAPE, PEAK_WINDOW};
 use crate::snapshot::{Phase, Replica, Sample, Series, Signal, Signals};
@@ -99,7 +99,7 @@ pub fn queue_never_empties(scheduler: &Signals, now: Timestamp) -> bool {
 /// Each engine of a saturated pod is saturated, as far as it is known.
 fn pod(replica: &Replica, now: Timestamp) -> Pressure {
     let mut found = Pressure::Unknown;
-    for (_, signals) in engines_of(replica) {
+    for (_, signals) in judged_engines(replica) {
         match pressure(signals, Signal::Waiting, now, engine) {
             Pressure::Calm => return Pressure::Calm,
             Pressure::Saturated => found = Pressure::Saturated,

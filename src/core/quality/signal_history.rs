@@ -6,9 +6,9 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use smol_str::{SmolStr, format_smolstr};
 
-use super::coverage::VariantSight;
-use super::derived_metrics::Ranges;
-use super::load::Load;
+use super::coverage::VariantCoverage;
+use super::derived_metrics::MetricRanges;
+use super::load::EngineLoad;
 use super::sample_window::Span;
 use crate::name_map::NameMap;
 use crate::snapshot::{Phase, Replica, Rows, Signal, SignalSet, VariantState};
@@ -40,18 +40,18 @@ const OTHERWISE: Seconds = Seconds::whole(1200);
 /// What is remembered of the evidence of one model.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Evidence {
+pub struct SignalHistory {
     /// By engine: the pod's name, and the engine's where it has several.
     #[serde(skip_serializing_if = "NameMap::is_empty")]
-    doubts: NameMap<Doubt>,
+    doubts: NameMap<Contradictions>,
     /// By variant.
     #[serde(skip_serializing_if = "NameMap::is_empty")]
-    believed: NameMap<Believed>,
+    believed: NameMap<BaselineHistory>,
 }
 
 /// What of one engine was contradicted lately: signals, and the newest scrape at which they were. The newest last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub(super) struct Doubt([Option<(SignalSet, Timestamp)>; KEPT]);
+pub(super) struct Contradictions([Option<(SignalSet, Timestamp)>; KEPT]);
 
 /// Where these are not believed, nothing of an engine is.
 const EXPORTER: SignalSet = SignalSet::of(&[Signal::Waiting, Signal::Running, Signal::GenerationTokens]);
@@ -62,22 +62,22 @@ const KEPT: usize = 3;
 /// What a variant's engines did when all of them were measured.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
-struct Believed {
+struct BaselineHistory {
     /// Old enough to rest on.
     #[serde(skip_serializing_if = "Option::is_none")]
-    settled: Option<(Timestamp, Usual)>,
+    settled: Option<(Timestamp, Baseline)>,
     /// Waits until it is: a lie shows some time after it has begun.
     #[serde(skip_serializing_if = "Option::is_none")]
-    waiting: Option<(Timestamp, Usual)>,
+    waiting: Option<(Timestamp, Baseline)>,
     /// What is collected since that.
     #[serde(skip_serializing_if = "Option::is_none")]
-    next: Option<(Timestamp, Usual)>,
+    next: Option<(Timestamp, Baseline)>,
 }
 
 /// Means of the engines of a variant. What was not measured is `None`.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub(super) struct Usual {
+pub(super) struct Baseline {
     /// Prompt of a finished request, else of one that has begun, tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) prompt: Option<f64>,
@@ -94,25 +94,25 @@ pub(super) struct Usual {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) kv_a_request: Option<f64>,
     /// In which range its engines have shown what belongs together. Not `ranges`: of these an earlier version reads just nine.
-    #[serde(rename = "shown", skip_serializing_if = "Ranges::is_empty")]
-    pub(super) ranges: Ranges,
+    #[serde(rename = "shown", skip_serializing_if = "MetricRanges::is_empty")]
+    pub(super) ranges: MetricRanges,
 }
 
 /// How one engine is read that does not show everything, or lately has not.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Instead<'a> {
+pub(super) struct Substitution<'a> {
     /// Missing or contradicted now: estimated.
     pub(super) lacking: SignalSet,
     /// Contradicted lately: read from after this scrape on.
-    pub(super) doubt: Option<Doubt>,
-    pub(super) usual: Option<&'a Usual>,
+    pub(super) doubt: Option<Contradictions>,
+    pub(super) usual: Option<&'a Baseline>,
     /// Requests that the engine runs at once at most: by its arguments, else estimated.
     pub(super) sequences: Option<f64>,
     /// Its arguments say that.
     pub(super) is_argument: bool,
 }
 
-impl Evidence {
+impl SignalHistory {
     /// Nothing is remembered.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -121,7 +121,7 @@ impl Evidence {
 
     /// Something in it is later than `latest`: the clock was set back, and no age in it is one.
     pub(crate) fn is_after(&self, latest: Timestamp) -> bool {
-        let mut doubts = self.doubts.values().filter_map(Doubt::newest);
+        let mut doubts = self.doubts.values().filter_map(Contradictions::newest);
         let mut believed =
             self.believed.values().flat_map(|known| [known.settled, known.waiting, known.next]).flatten();
         doubts.any(|until| until > latest) || believed.any(|(at, _)| at > latest)
@@ -131,7 +131,7 @@ impl Evidence {
     /// `young` only bring what the others show.
     pub(crate) fn is_worse(
         before: Option<&Self>,
-        (variant, seen): (&VariantState, &VariantSight<'_>),
+        (variant, seen): (&VariantState, &VariantCoverage<'_>),
         reads: SignalSet,
         young: Option<Timestamp>,
         now: Timestamp,
@@ -145,7 +145,7 @@ impl Evidence {
                 || variant.replicas.iter().filter(|replica| young.is_some_and(|at| replica.born() >= at));
             pods().any(|replica| replica.engines.iter().any(|(own, _)| engine_of(replica, own) == *engine))
         };
-        let worse = |(engine, doubt): &&(SmolStr, Doubt)| {
+        let worse = |(engine, doubt): &&(SmolStr, Contradictions)| {
             !doubt.still(now).without(known(engine)).and(reads).is_empty()
         };
         seen.doubts.iter().filter(worse).any(|(engine, _)| !is_young(engine))
@@ -158,20 +158,28 @@ impl Evidence {
     }
 
     /// What of `engine` was contradicted lately.
-    pub(super) fn doubt(&self, engine: &str, now: Timestamp) -> Option<Doubt> {
-        self.doubts.get(engine).map(|doubt| doubt.lately(now)).filter(|doubt| *doubt != Doubt::default())
+    pub(super) fn doubt(&self, engine: &str, now: Timestamp) -> Option<Contradictions> {
+        self.doubts
+            .get(engine)
+            .map(|doubt| doubt.lately(now))
+            .filter(|doubt| *doubt != Contradictions::default())
     }
 
     /// The signals in which half of the engines of `variant` that serve since before `at`, two at least, are not believed, each
     /// with the last scrape at which one of them was contradicted.
-    pub(super) fn by_most(&self, variant: &VariantState, at: Timestamp, now: Timestamp) -> Option<Doubt> {
+    pub(super) fn by_most(
+        &self,
+        variant: &VariantState,
+        at: Timestamp,
+        now: Timestamp,
+    ) -> Option<Contradictions> {
         let serving = variant.replicas.iter().filter(|replica| replica.phase == Phase::Ready);
         let older = serving.filter(|replica| replica.born() < at);
-        let doubts: Vec<Doubt> = older
+        let doubts: Vec<Contradictions> = older
             .flat_map(|replica| replica.engines.iter().map(|(engine, _)| engine_of(replica, engine)))
             .map(|engine| self.doubts.get(&engine).copied().unwrap_or_default())
             // An exporter that stands still says nothing of another one.
-            .map(|doubt| if doubt.still(now).contains(EXPORTER) { Doubt::default() } else { doubt })
+            .map(|doubt| if doubt.still(now).contains(EXPORTER) { Contradictions::default() } else { doubt })
             .collect();
         let many = |signal: &Signal| {
             let doubted = doubts.iter().filter(|doubt| doubt.still(now).has(*signal)).count();
@@ -183,12 +191,13 @@ impl Evidence {
         };
         let mut most: Vec<_> = Signal::ALL.into_iter().filter(many).filter_map(newest).collect();
         most.sort_by_key(|(until, _)| *until);
-        let joined = |doubt: Doubt, (until, signal): &(Timestamp, SignalSet)| doubt.at_least(*signal, *until);
-        (!most.is_empty()).then(|| most.iter().fold(Doubt::default(), joined))
+        let joined =
+            |doubt: Contradictions, (until, signal): &(Timestamp, SignalSet)| doubt.at_least(*signal, *until);
+        (!most.is_empty()).then(|| most.iter().fold(Contradictions::default(), joined))
     }
 
     /// What is usual of `variant`, and since when that is known.
-    pub(super) fn usual(&self, variant: &str) -> Option<(Timestamp, &Usual)> {
+    pub(super) fn usual(&self, variant: &str) -> Option<(Timestamp, &Baseline)> {
         self.believed.get(variant)?.settled.as_ref().map(|(at, usual)| (*at, usual))
     }
 
@@ -196,7 +205,7 @@ impl Evidence {
     #[must_use]
     pub fn after<'s>(
         &self,
-        variants: impl Iterator<Item = (&'s VariantState, &'s VariantSight<'s>)> + Clone,
+        variants: impl Iterator<Item = (&'s VariantState, &'s VariantCoverage<'s>)> + Clone,
         reads: SignalSet,
         now: Timestamp,
     ) -> Self {
@@ -205,7 +214,7 @@ impl Evidence {
             seen.doubts.iter().for_each(|(engine, doubt)| after.doubts.insert(engine.clone(), *doubt));
             let name = &state.variant.id.name;
             let before = self.believed.get_shared(name);
-            if let Some(believed) = Believed::after(before, seen, reads, now) {
+            if let Some(believed) = BaselineHistory::after(before, seen, reads, now) {
                 after.believed.insert(name.clone(), believed);
             }
         }
@@ -213,10 +222,10 @@ impl Evidence {
     }
 }
 
-impl Believed {
+impl BaselineHistory {
     fn after(
         before: Option<&Self>,
-        seen: &VariantSight<'_>,
+        seen: &VariantCoverage<'_>,
         reads: SignalSet,
         now: Timestamp,
     ) -> Option<Self> {
@@ -233,12 +242,12 @@ impl Believed {
             next.ranges = next.ranges.with(&seen.ranges);
             return Some(Self { next: Some((at, next)), ..known });
         }
-        let mut next = Usual::of(&seen.loads, reads);
+        let mut next = Baseline::of(&seen.loads, reads);
         next.ranges = seen.ranges;
         let settled = known.waiting.map(|(at, usual)| {
             let older =
                 known.settled.map_or(usual.ranges, |(_, older)| older.ranges.narrowed().with(&usual.ranges));
-            (at, Usual { ranges: older, ..usual })
+            (at, Baseline { ranges: older, ..usual })
         });
         let settled = settled.or(known.settled);
         // What has no requests to be measured by is as it was.
@@ -247,9 +256,9 @@ impl Believed {
     }
 }
 
-impl Usual {
-    fn of(loads: &[Load<'_, ()>], reads: SignalSet) -> Self {
-        let mean = |of: &dyn Fn(&Load<'_, ()>) -> Option<f64>| {
+impl Baseline {
+    fn of(loads: &[EngineLoad<'_, ()>], reads: SignalSet) -> Self {
+        let mean = |of: &dyn Fn(&EngineLoad<'_, ()>) -> Option<f64>| {
             let (mut sum, mut count) = (0.0, 0.0);
             for value in loads.iter().filter_map(of) {
                 (sum, count) = (sum + value, count + 1.0);
@@ -275,7 +284,7 @@ impl Usual {
             hits: ratio(Signal::PrefixCacheHits, Signal::PrefixCacheQueries),
             capacity: newest(Signal::KvCapacity),
             kv_a_request: gauge(Signal::KvUsage).zip(running).map(|(usage, running)| usage / running),
-            ranges: Ranges::default(),
+            ranges: MetricRanges::default(),
         }
     }
 
@@ -291,7 +300,7 @@ impl Usual {
     }
 }
 
-impl Doubt {
+impl Contradictions {
     fn iter(&self) -> impl Iterator<Item = (SignalSet, Timestamp)> {
         self.0.iter().copied().flatten()
     }
@@ -349,7 +358,7 @@ impl Doubt {
     }
 }
 
-impl<'a> Instead<'a> {
+impl<'a> Substitution<'a> {
     /// The scrapes in which `signals` are to be read.
     pub(super) fn rows(&self, rows: Rows<'a>, signals: SignalSet) -> Rows<'a> {
         let until = self.doubt.and_then(|doubt| doubt.until(signals));

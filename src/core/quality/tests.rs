@@ -37,7 +37,7 @@ fn in_phase(phase: Phase) -> Replica {
     Replica { phase, ready_since: None, ..ready([]) }
 }
 
-fn state_of(replicas: Vec<Replica>, source: &SourceHealth) -> State {
+fn coverage_state(replicas: Vec<Replica>, source: &SourceHealth) -> CoverageState {
     let serving = replicas.iter().filter(|one| one.phase == Phase::Ready).count();
     let spec = Replicas::new(u32::try_from(replicas.len()).unwrap());
     let scale = Scale { spec, current: spec, ready: Replicas::new(u32::try_from(serving).unwrap()) };
@@ -59,7 +59,7 @@ fn variant(replicas: Vec<Replica>, scale: Scale) -> VariantState {
 
 #[test]
 fn freshness_follows_the_scrape_interval_that_was_observed() {
-    let grade = |newest, gap| read(&scraped(newest, gap), ago(800), NOW).freshness;
+    let grade = |newest, gap| read_engine(&scraped(newest, gap), ago(800), NOW).freshness;
     assert_eq!([grade(30, 15), grade(31, 15), grade(60, 15), grade(61, 15)], {
         use Freshness::{Aging, Fresh, Stale};
         [Fresh, Aging, Aging, Stale]
@@ -86,7 +86,7 @@ fn v1_reads_peaks_of_the_last_minute_and_whole_requests() {
         |values: [f64; 5]| (0..).zip(values).map(|(back, value)| Sample { at: ago(5 + 15 * back), value });
     signals.add(Signal::KvUsage, series([0.2, 0.3, 0.6, 0.1, 0.9]));
     signals.add(Signal::Waiting, series([1.9, 0.0, 0.0, 0.0, 8.0]));
-    let reading = read(&signals, ago(800), NOW);
+    let reading = read_engine(&signals, ago(800), NOW);
     assert!((reading.kv - 0.6).abs() < 1e-12);
     assert_eq!(reading.queue, 1);
 }
@@ -95,8 +95,8 @@ fn v1_reads_peaks_of_the_last_minute_and_whole_requests() {
 fn a_missing_signal_may_raise_and_never_lower() {
     let mut signals = Signals::default();
     signals.add(Signal::KvUsage, [Sample { at: ago(5), value: 0.9 }]);
-    assert_eq!(read(&signals, ago(800), NOW).freshness, Freshness::Aging);
-    assert!(!state_of(vec![ready([signals])], &SourceHealth::Complete).rights().down);
+    assert_eq!(read_engine(&signals, ago(800), NOW).freshness, Freshness::Aging);
+    assert!(!coverage_state(vec![ready([signals])], &SourceHealth::Complete).allowed_moves().down);
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn one_sample_after_a_start_is_no_peak_to_shrink_on() {
         }
         signals
     };
-    let grade = |signals: &Signals, served| read(signals, ago(served), NOW).freshness;
+    let grade = |signals: &Signals, served| read_engine(signals, ago(served), NOW).freshness;
     for (gap, enough) in [(5, 11), (15, 4), (60, 2)] {
         assert_eq!(grade(&every(gap, 0..enough), 800), Freshness::Fresh, "{enough} of {gap} s reach back");
         assert_eq!(grade(&every(gap, 0..1), 800), Freshness::Aging, "one of {gap} s does not");
@@ -128,10 +128,10 @@ fn a_series_without_its_engines_name_is_no_second_engine() {
     let mut capacity = Signals::default();
     capacity.add(Signal::KvCapacity, [Sample { at: ago(5), value: 1e5 }]);
     assert_eq!(
-        state_of(vec![ready([scraped(5, 15), capacity.clone()])], &SourceHealth::Complete),
-        State::Fresh
+        coverage_state(vec![ready([scraped(5, 15), capacity.clone()])], &SourceHealth::Complete),
+        CoverageState::Fresh
     );
-    assert_eq!(state_of(vec![ready([capacity])], &SourceHealth::Complete), State::Missing);
+    assert_eq!(coverage_state(vec![ready([capacity])], &SourceHealth::Complete), CoverageState::Missing);
 }
 
 #[test]
@@ -140,35 +140,44 @@ fn each_row_of_the_table_is_told_apart() {
     let warned = SourceHealth::Partial { warnings: vec!["cut".into()] };
     let down = SourceHealth::Down { cause: "refused".into() };
     let fresh = || ready([scraped(5, 15)]);
-    assert_eq!(state_of(vec![fresh(), fresh()], &whole), State::Fresh);
-    assert_eq!(state_of(vec![fresh(), ready([scraped(45, 15)])], &whole), State::Aging);
-    assert_eq!(state_of(vec![fresh(), ready([scraped(99, 15)])], &whole), State::Estimated);
-    assert_eq!(state_of(vec![fresh(), ready([])], &whole), State::Estimated);
-    assert_eq!(state_of(vec![fresh(), ready([]), ready([scraped(99, 15)])], &whole), State::Partial);
-    assert_eq!(state_of(vec![ready([scraped(5, 15), scraped(99, 15)])], &whole), State::Partial);
-    assert_eq!(state_of(vec![fresh()], &warned), State::Partial);
-    assert_eq!(state_of(vec![ready([scraped(99, 15)])], &whole), State::Stale);
-    assert_eq!(state_of(vec![ready([])], &whole), State::Missing);
-    assert_eq!(state_of(vec![ready([])], &warned), State::Missing);
-    assert_eq!(state_of(vec![in_phase(Phase::Starting)], &whole), State::Starting);
-    assert_eq!(state_of(vec![in_phase(Phase::Terminating)], &whole), State::Starting);
-    assert_eq!(state_of(vec![], &whole), State::Zero);
-    assert_eq!(state_of(vec![fresh()], &down), State::Down);
-    assert_eq!(state_of(vec![], &down), State::Down);
+    assert_eq!(coverage_state(vec![fresh(), fresh()], &whole), CoverageState::Fresh);
+    assert_eq!(coverage_state(vec![fresh(), ready([scraped(45, 15)])], &whole), CoverageState::Aging);
+    assert_eq!(coverage_state(vec![fresh(), ready([scraped(99, 15)])], &whole), CoverageState::Estimated);
+    assert_eq!(coverage_state(vec![fresh(), ready([])], &whole), CoverageState::Estimated);
+    assert_eq!(
+        coverage_state(vec![fresh(), ready([]), ready([scraped(99, 15)])], &whole),
+        CoverageState::Partial
+    );
+    assert_eq!(
+        coverage_state(vec![ready([scraped(5, 15), scraped(99, 15)])], &whole),
+        CoverageState::Partial
+    );
+    assert_eq!(coverage_state(vec![fresh()], &warned), CoverageState::Partial);
+    assert_eq!(coverage_state(vec![ready([scraped(99, 15)])], &whole), CoverageState::Stale);
+    assert_eq!(coverage_state(vec![ready([])], &whole), CoverageState::Missing);
+    assert_eq!(coverage_state(vec![ready([])], &warned), CoverageState::Missing);
+    assert_eq!(coverage_state(vec![in_phase(Phase::Starting)], &whole), CoverageState::Starting);
+    assert_eq!(coverage_state(vec![in_phase(Phase::Terminating)], &whole), CoverageState::Starting);
+    assert_eq!(coverage_state(vec![], &whole), CoverageState::Zero);
+    assert_eq!(coverage_state(vec![fresh()], &down), CoverageState::Down);
+    assert_eq!(coverage_state(vec![], &down), CoverageState::Down);
 }
 
 #[test]
 fn a_ready_pod_the_pod_list_does_not_have_makes_the_sight_partial() {
     let two = Replicas::new(2);
     let one_listed = variant(vec![ready([scraped(5, 15)])], Scale { spec: two, current: two, ready: two });
-    assert_eq!(look(&SourceHealth::Complete, &[&one_listed], Declared::default(), NOW).state, State::Partial);
+    assert_eq!(
+        look(&SourceHealth::Complete, &[&one_listed], Declared::default(), NOW).state,
+        CoverageState::Partial
+    );
 }
 
 #[test]
 fn only_a_fresh_and_complete_sight_may_lower_a_number() {
-    use State::{Aging, Down, Fresh, Missing, Partial, Stale, Starting, Zero};
+    use CoverageState::{Aging, Down, Fresh, Missing, Partial, Stale, Starting, Zero};
     for state in [Down, Zero, Starting, Missing, Stale, Partial, Aging, Fresh] {
-        let Rights { up, down, zero } = state.rights();
+        let AllowedMoves { up, down, zero } = state.allowed_moves();
         assert_eq!((down, zero), (state == Fresh, state == Fresh), "{state:?}");
         assert_eq!(up, matches!(state, Fresh | Aging | Partial), "{state:?}");
     }

@@ -84,7 +84,7 @@ fn what_was_recorded_before_arguments_were_told_apart_keeps_them() {
 
 #[test]
 fn what_has_run_once_is_remembered_until_the_pods_are_made_otherwise() {
-    let mut most = MostRunning::default();
+    let mut most = PeakRunning::default();
     let [busy, calm] = [[40.0], [3.0]].map(|running| variant("H100", None, &running));
     most.observe(&busy, false, at(0));
     most.observe(&calm, false, at(15));
@@ -107,7 +107,7 @@ fn what_has_run_once_is_remembered_until_the_pods_are_made_otherwise() {
 
 #[test]
 fn what_is_contradicted_within_two_minutes_is_not_remembered() {
-    let mut most = MostRunning::default();
+    let mut most = PeakRunning::default();
     let [lie, calm] = [[4000.0], [3.0]].map(|running| variant("H100", None, &running));
     most.observe(&calm, false, at(0));
     most.observe(&calm, false, at(120));
@@ -118,7 +118,7 @@ fn what_is_contradicted_within_two_minutes_is_not_remembered() {
 
 #[test]
 fn a_lie_that_an_older_scrape_still_holds_was_once_believed_when_its_doubt_had_ended() {
-    let mut most = MostRunning::default();
+    let mut most = PeakRunning::default();
     most.observe(&variant("H100", None, &[4000.0, 3.0]), false, at(0));
     assert_eq!(most.remembered(&variant("H100", None, &[])), 3);
 }
@@ -131,7 +131,7 @@ fn what_one_of_several_pods_showed_was_once_taken_for_what_each_of_them_can_run(
         state.replicas = running.iter().map(pod).collect();
         state
     };
-    let seen = |running: &[&[f64]]| MostRunning::default().of(&pods(running));
+    let seen = |running: &[&[f64]]| PeakRunning::default().of(&pods(running));
     assert_eq!(seen(&[&[50.0, 50.0], &[4000.0, 4000.0], &[60.0, 60.0]]), 60);
     assert_eq!(seen(&[&[90.0], &[80.0], &[60.0]]), 80, "the argument is not in force");
     assert_eq!(seen(&[&[50.0, 4000.0]]), 50, "alone, and in one scrape");
@@ -151,8 +151,8 @@ fn one_pod_that_showed_too_much_once_made_room_for_the_removal_of_others() {
         state.replicas =
             (0..4).map(|index| Replica { pod: format!("p-{index}").into(), ..pod.clone() }).collect();
         bend(&mut state.replicas[0]);
-        let seen = MostRunning::default().of(&state);
-        crate::quality::Remaining::of([(&state, seen)], at(-59)).too_few(&[3]).is_some()
+        let seen = PeakRunning::default().of(&state);
+        crate::quality::RemainingCapacity::of([(&state, seen)], at(-59)).too_few(&[3]).is_some()
     };
     assert!(refuses(|_| {}));
     let twice = |replica: &mut Replica| {
@@ -175,12 +175,12 @@ fn one_pod_that_showed_too_much_once_made_room_for_the_removal_of_others() {
 #[test]
 fn what_has_not_run_for_a_week_is_forgotten_and_so_is_what_a_previous_version_has_never_seen_again() {
     let [busy, calm] = [[40.0], [3.0]].map(|running| variant("H100", None, &running));
-    let mut most = MostRunning::default();
+    let mut most = PeakRunning::default();
     most.observe(&busy, false, at(0));
     most.observe(&calm, false, at(120));
     let mut text = serde_json::to_value(most).unwrap();
     assert!(text.as_object_mut().unwrap().remove("settled_at").is_some());
-    let mut older: MostRunning = serde_json::from_value(text).unwrap();
+    let mut older: PeakRunning = serde_json::from_value(text).unwrap();
     for most in [&mut most, &mut older] {
         most.observe(&calm, false, at(130));
         most.observe(&calm, false, at(604_900));
@@ -194,10 +194,10 @@ fn what_has_not_run_for_a_week_is_forgotten_and_so_is_what_a_previous_version_ha
 #[test]
 fn what_no_engine_runs_is_not_believed() {
     let values = [f64::NAN, f64::INFINITY, -5.0, 1e12, 1e12];
-    let mut most = MostRunning::default();
+    let mut most = PeakRunning::default();
     most.observe(&variant("H100", None, &values), false, at(0));
     assert_eq!(most.remembered(&variant("H100", None, &[])), MAX_SEEN);
-    most = MostRunning::default();
+    most = PeakRunning::default();
     most.observe(&variant("H100", None, &values[..3]), false, at(0));
     assert_eq!(most.remembered(&variant("H100", None, &[])), 0);
 }
@@ -205,13 +205,13 @@ fn what_no_engine_runs_is_not_believed() {
 #[test]
 fn a_second_look_at_the_same_moment_remembers_the_same_and_it_comes_back_as_it_was_written() {
     let busy = variant("H100", None, &[40.0]);
-    let mut once = MostRunning::default();
+    let mut once = PeakRunning::default();
     once.observe(&busy, false, at(0));
     let mut twice = once;
     twice.observe(&busy, false, at(0));
     assert_eq!(once, twice);
     let text = serde_json::to_string(&once).unwrap();
-    assert_eq!(serde_json::from_str::<MostRunning>(&text).unwrap(), once);
+    assert_eq!(serde_json::from_str::<PeakRunning>(&text).unwrap(), once);
     once.not_after(at(-60));
     assert_eq!(once.latest(), Some(at(-60)), "the clock was set back");
 }

@@ -6,7 +6,7 @@ use wva_core::memory::{Learned, Memory};
 use wva_core::model::{
     Analyzer, Beside, Bounds, ClassTarget, LatencyTargets, Role, ServiceClass, TargetRef, Variant,
 };
-use wva_core::quality::{Remaining, TooFew, mark_sleepers};
+use wva_core::quality::{RemainingCapacity, Shortfall, mark_sleepers};
 use wva_core::snapshot::{
     Engine, EngineParameters, ModelGroup, Phase, Replica, Sample, Scale, Signal, Signals, SourceHealth,
     Template, VariantState,
@@ -439,12 +439,12 @@ fn a_removal_once_counted_on_pods_that_sleep_and_could_leave_only_these() {
     let (awake, half) = (sleeping(0), sleeping(3));
     assert_eq!(half.scale.unwrap().ready, Replicas::new(3));
     assert_eq!(half.replicas.iter().filter(|pod| pod.phase == Phase::Asleep).count(), 3);
-    assert_eq!(Remaining::of([(&awake, 0)], at(0)).too_few(&[5]), None);
+    assert_eq!(RemainingCapacity::of([(&awake, 0)], at(0)).too_few(&[5]), None);
     // 61 requests, and two of the three that are awake if the sleepers stay.
-    let too_few = Remaining::of([(&half, 0)], at(0)).too_few(&[5]);
-    let Some(TooFew::Sequences(used, left)) = too_few else { panic!("{too_few:?}") };
+    let too_few = RemainingCapacity::of([(&half, 0)], at(0)).too_few(&[5]);
+    let Some(Shortfall::Sequences(used, left)) = too_few else { panic!("{too_few:?}") };
     assert_eq!((used.round(), left), (61.0, 64.0));
-    assert_eq!(Remaining::of([(&half, 0)], at(0)).too_few(&[6]), None);
+    assert_eq!(RemainingCapacity::of([(&half, 0)], at(0)).too_few(&[6]), None);
     // The checker says the same by itself.
     let mut fleet = Fleet { pods: 6, ..fleet(Analyzer::Rate) };
     fleet.bend = |group| group.variants = vec![sleeping(3)];
@@ -468,7 +468,7 @@ fn a_pod_that_sleeps_is_no_capacity_and_no_pod_that_comes() {
     let look = wva_core::quality::look(&SourceHealth::Complete, &[&state], declared, at(0));
     let sight = &look.variants[0];
     assert_eq!((sight.ready, sight.asleep, sight.starting), (4, 2, 0));
-    assert_eq!(look.state, wva_core::quality::State::Fresh, "what sleeps hides nothing");
+    assert_eq!(look.state, wva_core::quality::CoverageState::Fresh, "what sleeps hides nothing");
     let patience = wva_core::units::Seconds::whole(300);
     assert_eq!(sight.credited(&state, patience, 0, at(0)), Replicas::ZERO);
     // Old recordings have such pods as Ready ones: they are read, and decided about, as before.

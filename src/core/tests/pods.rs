@@ -1,7 +1,7 @@
 //! Pods that fail readiness, or never become ready, while more is needed.
 
 use wva_core::decision::Verdict;
-use wva_core::learn::Starts;
+use wva_core::learn::ObservedStarts;
 use wva_core::memory::GroupMemory;
 use wva_core::model::Analyzer;
 use wva_core::name_map::NameMap;
@@ -44,7 +44,7 @@ fn with_one_more(world: &mut World, created: i64) -> u32 {
     decided(world, &snapshot)
 }
 
-fn starts(world: &World) -> &Starts {
+fn starts(world: &World) -> &ObservedStarts {
     &world.memory.groups.values().next().unwrap().variants.get("llama").unwrap().starts
 }
 

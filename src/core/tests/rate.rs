@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use wva_core::analyze::rate;
 use wva_core::decision::Reason;
 use wva_core::hpa::{Behavior, Counts, Hpa, Kind, MetricTarget, Settings, Tolerance, milli, propose};
-use wva_core::learn::Bin;
+use wva_core::learn::ArrivalBin;
 use wva_core::memory::Memory;
 use wva_core::report::{Direction, Stage};
 use wva_core::snapshot::SourceHealth;
@@ -21,7 +21,7 @@ fn learned(memory: &Memory) -> &rate::Memory {
     memory.groups[&Plant::group()].learned.as_ref().unwrap().rate.as_ref().unwrap()
 }
 
-fn bins(plant: &Plant) -> Vec<Bin> {
+fn bins(plant: &Plant) -> Vec<ArrivalBin> {
     learned(&plant.memory).knowledge.roles.values().next().unwrap().arrivals.bins().to_vec()
 }
 

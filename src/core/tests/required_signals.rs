@@ -4,7 +4,7 @@ use jiff::SignedDuration;
 use wva_core::model::{Analyzer, ScaleToZero, Variant};
 use wva_core::snapshot::{Sample, Signal, Signals};
 use wva_core::units::Seconds;
-use wva_core::{Memory, Policy, Snapshot, decide, needs, observe};
+use wva_core::{Memory, Policy, Snapshot, decide, observe, required_signals};
 
 use crate::support::fixture::{World, percent};
 
@@ -59,7 +59,7 @@ fn what_is_not_in_the_list_changes_no_number() {
         for (now, load) in [(0, (0.5, 1.0)), (60, (0.95, 9.0)), (400, (0.0, 0.0)), (1400, (0.0, 0.0))] {
             let world = World { now, load, min: u32::from(!sleeps), ..World::new(2) };
             let whole = world.snapshot();
-            let needed = needs(&policy, variants(&whole)).signals;
+            let needed = required_signals(&policy, variants(&whole)).signals;
             let others: Vec<_> = Signal::ALL.into_iter().filter(|signal| !needed.contains(signal)).collect();
             let (less, more) = (without(&whole, &others), with(&whole, &others));
             let one = decide(&less, &observe(&less, plain), &policy);
@@ -73,7 +73,7 @@ fn what_is_not_in_the_list_changes_no_number() {
 #[test]
 fn a_fleet_decided_by_percentages_needs_eleven_signals() {
     let world = World::new(2);
-    let needed = needs(&percent(), variants(&world.snapshot())).signals;
+    let needed = required_signals(&percent(), variants(&world.snapshot())).signals;
     assert_eq!(needed.len(), 11, "{needed:?}");
 }
 

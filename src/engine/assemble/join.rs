@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use smol_str::SmolStr;
 use wva_core::isolate;
 use wva_core::model::GroupId;
-use wva_core::quality::engines_of;
+use wva_core::quality::judged_engines;
 use wva_core::snapshot::{ModelGroup, Replica, Sample, Signal, Signals, SourceHealth};
 use wva_core::units::Seconds;
 
@@ -178,7 +178,7 @@ impl Pod<'_> {
         if given.is_empty() {
             return;
         }
-        let all: Vec<SmolStr> = engines_of(replica).map(|(name, _)| name.clone()).collect();
+        let all: Vec<SmolStr> = judged_engines(replica).map(|(name, _)| name.clone()).collect();
         let mut shares: BTreeMap<&SmolStr, Parts> = BTreeMap::new();
         let mut of_all = Parts::new();
         for (port, given) in given {

@@ -15,7 +15,7 @@ use crate::scenario::{Scenario, SimVariant};
 use crate::server::Readings;
 use wva_core::model::{GroupId, Policy, Role, TargetRef, Variant, VariantId};
 use wva_core::name_map::NameMap;
-use wva_core::required_signals::needs;
+use wva_core::required_signals::required_signals;
 use wva_core::snapshot::Engine;
 use wva_core::snapshot::EngineParameters;
 use wva_core::snapshot::{
@@ -134,7 +134,7 @@ impl Eyes {
     /// Eyes for what decisions under `policy` look at, through a source that needs `slack` more window.
     pub(super) fn new(scenario: &Scenario, policy: &Policy, seed: u64, slack: Duration) -> Self {
         let variants: Vec<VariantState> = scenario.variants.iter().map(state).collect();
-        let needs = needs(policy, variants.iter().map(|one| &one.variant));
+        let needs = required_signals(policy, variants.iter().map(|one| &one.variant));
         let group = GroupId::new(NAMESPACE, MODEL);
         let model = ModelGroup { source: SourceHealth::Complete, variants, scheduler: Signals::default() };
         let looked_at = (0..OF_A_POD.len()).filter(|place| needs.signals.contains(&OF_A_POD[*place]));

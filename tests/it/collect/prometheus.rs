@@ -143,7 +143,7 @@ async fn a_namespace_above_max_series_is_asked_for_by_signal_and_a_signal_that_f
     };
     let server = prometheus(ok(&counts(&[("a", 31)])), read).await;
     let signals = [Signal::KvUsage, Signal::Waiting, Signal::Running].into();
-    let needs = Some(wva_core::Needs { signals, window: Seconds::ZERO });
+    let needs = Some(wva_core::RequiredSignals { signals, window: Seconds::ZERO });
     let small = wva::collect::PrometheusSettings { max_series: 10, ..settings(server.uri()) };
     let collected = collect(&small, &Scope { needs, ..scope(&["a"]) }).await.unwrap();
     assert_eq!(values(&collected, Signal::Waiting), [("p".to_owned(), vec![1.0])]);

@@ -205,7 +205,7 @@ async fn split(
         let view = cluster.view();
         let namespaces = view.variants.iter().map(|state| state.variant.id.namespace.to_string()).collect();
         let variants = view.variants.iter().map(|state| &state.variant);
-        let needs = Some(wva_core::needs(&policy, variants));
+        let needs = Some(wva_core::required_signals(&policy, variants));
         let scope = Scope { namespaces, endpoints: view.endpoints.clone(), needs };
         marks.push(Cost::now()?);
         let collected = source.collect(&scope).await?;

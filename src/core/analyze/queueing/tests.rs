@@ -50,7 +50,7 @@ fn load(name: &str, role: Role, ready: u32, pending: u32, arrivals: &[f64]) -> L
 
 /// [`SERVICE`] for each name.
 fn known(names: &[&str]) -> BTreeMap<SmolStr, Parameters> {
-    let covariance = tuner::process_noise(tuner::state_of(SERVICE));
+    let covariance = tuner::process_noise(tuner::coverage_state(SERVICE));
     let parameters = Parameters {
         service: SERVICE,
         covariance,

@@ -99,7 +99,7 @@ impl Start {
     #[must_use]
     pub fn stored(service: Service, covariance: Option<Mat3>) -> Self {
         let (low, high) = bounds(DEFAULT_STATE);
-        Self { state: state_of(service), low, high, covariance }
+        Self { state: coverage_state(service), low, high, covariance }
     }
 }
 
@@ -108,7 +108,7 @@ pub(super) fn bounds(state: Vec3) -> (Vec3, Vec3) {
     (scale(state, 0.01), scale(state, 100.0))
 }
 
-pub(super) fn state_of(service: Service) -> Vec3 {
+pub(super) fn coverage_state(service: Service) -> Vec3 {
     [f64::from(service.alpha), f64::from(service.beta), f64::from(service.gamma)]
 }
 

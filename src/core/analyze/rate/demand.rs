@@ -1,6 +1,6 @@
 //! What is asked of a role: as it will be when a pod ordered now serves, and as much of it as is sure.
 
-use crate::learn::Level;
+use crate::learn::ArrivalLevel;
 
 /// A level that has lasted this long, seconds, is not a chance find any more.
 const SETTLED: f64 = 60.0;
@@ -11,7 +11,7 @@ const DOUBT: (f64, f64) = (1.0, 0.3);
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Demand {
     /// The level behind it.
-    pub level: Level,
+    pub level: ArrivalLevel,
     /// F: how much counts vary against a Poisson process.
     pub dispersion: f64,
     /// H: seconds from a change of the load to a pod that serves it.
@@ -27,8 +27,8 @@ pub struct Demand {
 impl Demand {
     /// From a level, and how much the counts behind it vary.
     #[must_use]
-    pub fn new(level: Level, dispersion: f64, horizon: f64) -> Self {
-        let Level { rate, slope, seconds } = level;
+    pub fn new(level: ArrivalLevel, dispersion: f64, horizon: f64) -> Self {
+        let ArrivalLevel { rate, slope, seconds } = level;
         let coming = if slope > 0.0 { (rate + slope * horizon).min(2.0 * rate) } else { rate };
         let doubt = if seconds < SETTLED { DOUBT.0 } else { DOUBT.1 };
         let chance = doubt * (dispersion * rate / seconds.max(1.0)).sqrt();

@@ -6,10 +6,10 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::control::Control;
-use crate::learn::{Knowledge, fold};
+use crate::learn::{ModelKnowledge, ingest};
 use crate::model::Role;
 use crate::moment::Moment;
-use crate::quality::Evidence;
+use crate::quality::SignalHistory;
 use crate::snapshot::ModelGroup;
 
 /// What the policy remembers of one model: what its pods have shown, and its own moves.
@@ -17,7 +17,7 @@ use crate::snapshot::ModelGroup;
 #[serde(default)]
 pub struct Memory {
     /// What the pods have shown.
-    pub knowledge: Knowledge,
+    pub knowledge: ModelKnowledge,
     /// Moves by role.
     pub control: BTreeMap<Role, Box<Control>>,
     /// The moment of the last samples. Not kept over a restart.
@@ -27,13 +27,13 @@ pub struct Memory {
 
 impl Memory {
     /// Learns from the samples of `group` that are new and, by what is remembered of its `evidence`, believed. Twice at one moment is the same as once.
-    pub fn observe(&mut self, group: &ModelGroup, evidence: Option<&Evidence>, now: Timestamp) {
+    pub fn observe(&mut self, group: &ModelGroup, evidence: Option<&SignalHistory>, now: Timestamp) {
         let at = Some(Moment::from(now));
         if self.observed_at == at {
             return;
         }
         self.observed_at = at;
-        fold(group, evidence, now, &mut self.knowledge);
+        ingest(group, evidence, now, &mut self.knowledge);
         self.control.retain(|role, _| self.knowledge.roles.contains_key(role));
     }
 

@@ -10,7 +10,7 @@ use super::control::Control;
 use super::demand::Demand;
 use super::fleet::{Bound, Sum, Test, reserve, share};
 use super::look::{Look, Variant, replicas};
-use crate::learn::{LEAD, Level, RoleKnowledge, level};
+use crate::learn::{ArrivalLevel, LEAD, RoleKnowledge, level};
 use crate::model::Role;
 use crate::units::{Replicas, whole};
 
@@ -118,7 +118,7 @@ fn demand(known: &RoleKnowledge, horizon: f64) -> Option<Demand> {
 
 /// Remembers the level: for pods that are not read, for removals, and as a surge if it is one.
 fn learn(look: &Look<'_>, known: &mut RoleKnowledge, demand: &Demand, one: f64) {
-    let Level { rate, seconds, .. } = demand.level;
+    let ArrivalLevel { rate, seconds, .. } = demand.level;
     known.level = Some(rate);
     known.peaks.push(look.now, rate / one, PEAKS);
     // As long as nothing has finished a replica only seems to carry more: what then shows is no surge.

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::learn::{RoleKnowledge, Sizes, StepSample, StepTime, VariantKnowledge};
+use crate::learn::{RequestSizes, RoleKnowledge, StepSample, StepTime, VariantKnowledge};
 use crate::model::{Bounds, RatePolicy, Role};
 use crate::moment::Moment;
 use crate::units::{Cost, Replicas, Seconds};
@@ -247,7 +247,7 @@ fn what_a_replica_carries_lowers_nothing_when_it_was_learned_a_month_ago_or_nobo
     );
     let mut shape = crate::learn::TokenShape::default();
     assert!(shape.may_lower(now));
-    let sizes = Sizes { prompt: 4000.0, firsts: 4.0, output: 800.0, finished: 4.0 };
+    let sizes = RequestSizes { prompt: 4000.0, firsts: 4.0, output: 800.0, finished: 4.0 };
     shape.learn(now.plus(-30.0 * 86_400.0), &sizes);
     assert!(!shape.may_lower(now));
     shape.learn(now, &sizes);

@@ -26,6 +26,7 @@ use self::queue::{QueueDemand, Workload};
 use self::replica::{Look, Seen};
 use super::finding::{Capacity, Finding, Totals};
 use crate::model::{Analyzer, Compat, Role};
+use crate::snapshot::EngineParameters;
 use crate::units::{Cost, Replicas, Tokens, count};
 
 /// One variant of the model.

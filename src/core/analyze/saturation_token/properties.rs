@@ -4,7 +4,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::snapshot::Engine;
+use crate::snapshot::{Engine, EngineParameters};
 
 const NOW: Timestamp = Timestamp::constant(1_800_000_000, 0);
 const NAMES: [&str; 4] = ["a", "b", "c", "gone"];

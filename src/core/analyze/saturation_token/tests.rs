@@ -5,7 +5,7 @@ use jiff::SignedDuration;
 use super::knowledge::{Learned, Record};
 use super::*;
 use crate::name_map::NameMap;
-use crate::snapshot::{Container, Engine};
+use crate::snapshot::{Container, Engine, EngineParameters};
 
 const NOW: Timestamp = Timestamp::constant(1_800_000_000, 0);
 const TREES: [Compat; 3] = [Compat::Corrected, Compat::Upstream, Compat::UpstreamJune];

@@ -16,11 +16,11 @@ use crate::decide::model_group::PendingModel;
 use crate::decision::Reason;
 use crate::memory::Learned;
 use crate::model::{Analyzer, Beside, Bounds, Role, Utilisation};
-use crate::name_map::Index;
-use crate::observe::held_by_scheduler;
+use crate::name_map::NameIndex;
+use crate::observe::scheduler_queue;
 use crate::optimize::{self, Candidate, Plan, Request};
 use crate::quality::analyzer_signals::{self as reads, Reads};
-use crate::quality::{Load, State, most_contradict, used};
+use crate::quality::{CoverageState, EngineLoad, most_contradict, used};
 use crate::report::{Direction, Side, Stage, Step, Turn, Value};
 use crate::snapshot::{EngineParameters, Signal, VariantState};
 use crate::units::{Replicas, Requests, Seconds, Tokens, whole};
@@ -32,7 +32,7 @@ const LIVE_CYCLES: f64 = 3.0;
 pub(crate) struct OptimizerInput {
     pub(crate) request: Request,
     /// By role what the observations are worth.
-    states: Vec<(Role, State)>,
+    states: Vec<(Role, CoverageState)>,
     findings: SmolStr,
     evidence: Timestamp,
     /// Numbers of the variants that need no optimizer; `None` where one is asked.
@@ -45,7 +45,7 @@ pub(crate) struct OptimizerInput {
 pub(crate) struct VariantObservation<'m, 'a> {
     pub(crate) variant: &'m VariantContext<'a>,
     /// What its engines were doing, those of pods that are not measured estimated by measured ones.
-    loads: Vec<Load<'a, ()>>,
+    loads: Vec<EngineLoad<'a, ()>>,
     /// Replicas that do not serve yet, or serve and were not observed yet.
     pub(crate) pending: Replicas,
     /// Replicas that serve or will: those asked for, without those that will not come.
@@ -66,7 +66,7 @@ pub(crate) struct AnalyzerInput<'q, 'm, 'a> {
 pub(crate) fn ask(
     context: ModelContext<'_>,
     variants: &[VariantContext<'_>],
-    states: Vec<(Role, State)>,
+    states: Vec<(Role, CoverageState)>,
     learned: &mut Learned,
     steps: &mut Vec<Step>,
 ) -> Option<OptimizerInput> {
@@ -75,7 +75,7 @@ pub(crate) fn ask(
     };
     let observations = see_all(Estimate::Alike);
     // For a removal, pods that are not measured are as loaded as the busiest that is.
-    let estimated = states.iter().any(|(_, state)| *state == State::Estimated);
+    let estimated = states.iter().any(|(_, state)| *state == CoverageState::Estimated);
     let busiest = estimated.then(|| see_all(Estimate::Busiest));
     if context.analyzer == Analyzer::Inferno {
         let wanted = latency::inferno(context, &observations, busiest.as_deref(), learned)?;
@@ -160,7 +160,7 @@ enum Estimate {
 }
 
 /// What a variant's engines were doing, and what those of pods without evidence are taken to have been doing.
-fn loads<'a>(variant: &VariantContext<'a>, unmeasured: u32, estimate: Estimate) -> Vec<Load<'a, ()>> {
+fn loads<'a>(variant: &VariantContext<'a>, unmeasured: u32, estimate: Estimate) -> Vec<EngineLoad<'a, ()>> {
     let all = &variant.coverage.loads;
     let engines = unmeasured.saturating_mul(variant.coverage.engines_a_pod.max(1));
     let engines = usize::try_from(engines).unwrap_or(usize::MAX);
@@ -197,7 +197,7 @@ fn see<'m, 'a>(
 
 /// Analyzers count engines, and what is scaled are pods: with data parallelism a pod has several.
 fn in_pods(mut finding: Finding, observations: &[VariantObservation<'_, '_>]) -> Finding {
-    let by_name = Index::new(observations, |observation| observation.variant.name());
+    let by_name = NameIndex::new(observations, |observation| observation.variant.name());
     for (at, capacity) in finding.variants.iter_mut().enumerate() {
         let of_variant = by_name.find(at, &capacity.name);
         let engines = of_variant.map_or(1, VariantObservation::engines_a_pod);
@@ -210,8 +210,8 @@ fn in_pods(mut finding: Finding, observations: &[VariantObservation<'_, '_>]) ->
 
 impl<'a> VariantObservation<'_, 'a> {
     /// What its engines were doing, as `A` reads it.
-    pub(crate) fn loads<A: Reads>(&self) -> impl Iterator<Item = Load<'a, A>> {
-        self.loads.iter().map(Load::by)
+    pub(crate) fn loads<A: Reads>(&self) -> impl Iterator<Item = EngineLoad<'a, A>> {
+        self.loads.iter().map(EngineLoad::by)
     }
 
     /// Serving processes of a pod, at least 1.
@@ -284,7 +284,10 @@ fn variant_input<'v>(
 }
 
 /// What one engine shows; `None` where its cache or its queue is not known. Of sizes 0 is none: nothing has finished.
-fn observation<'a>(variant: &VariantInput<'a>, load: &Load<'_, reads::Tokens>) -> Option<Observation<'a>> {
+fn observation<'a>(
+    variant: &VariantInput<'a>,
+    load: &EngineLoad<'_, reads::Tokens>,
+) -> Option<Observation<'a>> {
     let (kv, queue, capacity) = (load.kv()?, load.queue()?, load.capacity());
     Some(Observation {
         replica: "",
@@ -304,19 +307,19 @@ fn observation<'a>(variant: &VariantInput<'a>, load: &Load<'_, reads::Tokens>) -
 /// The scheduler has shown its queue, and does not any more.
 pub(crate) fn queue_lost(context: ModelContext<'_>) -> bool {
     let shown = !context.group.scheduler.get(Signal::SchedulerQueueSize).is_empty();
-    shown && held_by_scheduler(context.now, &context.group.scheduler).is_none()
+    shown && scheduler_queue(context.now, &context.group.scheduler).is_none()
 }
 
 /// Requests that the scheduler holds for the model; none when that is not known.
 pub(crate) fn queued(context: ModelContext<'_>) -> Requests {
-    let held = held_by_scheduler(context.now, &context.group.scheduler);
+    let held = scheduler_queue(context.now, &context.group.scheduler);
     held.and_then(|sample| Requests::new(sample.value).ok()).unwrap_or_default()
 }
 
 /// What the scheduler holds for the model, when that is known.
 fn held(context: ModelContext<'_>) -> Option<SchedulerQueue> {
     let scheduler = &context.group.scheduler;
-    let requests = u64::from(whole(held_by_scheduler(context.now, scheduler)?.value));
+    let requests = u64::from(whole(scheduler_queue(context.now, scheduler)?.value));
     let bytes = scheduler.newest(Signal::SchedulerQueueBytes);
     let bytes = bytes.and_then(|sample| u64::try_from(Tokens::trunc(sample.value).get()).ok()).unwrap_or(0);
     Some(SchedulerQueue { requests, bytes })
@@ -325,7 +328,7 @@ fn held(context: ModelContext<'_>) -> Option<SchedulerQueue> {
 fn throughput(input: AnalyzerInput<'_, '_, '_>, learned: &mut Learned) -> Finding {
     let AnalyzerInput { context, score, utilisation, observations } = input;
     // Of one whose cache is not known nothing is told; of the rest 0 is none, from which nothing is learned.
-    let observed = |load: Load<'_, reads::Throughput>| {
+    let observed = |load: EngineLoad<'_, reads::Throughput>| {
         Some(throughput::Observation {
             stale: false,
             kv: load.kv_now()?,
@@ -368,7 +371,7 @@ fn arrival(context: ModelContext<'_>, observations: &[VariantObservation<'_, '_>
             context.now,
         )
     };
-    let given = Load::<reads::Scheduler>::read(&context.group.scheduler, context.now).arriving();
+    let given = EngineLoad::<reads::Scheduler>::read(&context.group.scheduler, context.now).arriving();
     let given = given.filter(|_| context.compat.is_upstream() || !doubted());
     let own = || {
         let loads = observations.iter().flat_map(VariantObservation::loads::<reads::Throughput>);
@@ -424,7 +427,7 @@ impl OptimizerInput {
     fn settled(
         context: ModelContext<'_>,
         variants: &[VariantContext<'_>],
-        states: Vec<(Role, State)>,
+        states: Vec<(Role, CoverageState)>,
         wanted: Vec<Option<Replicas>>,
     ) -> Self {
         let request = Request {
@@ -500,20 +503,20 @@ impl OptimizerInput {
         own.is_some_and(|own| own.bounds.max.is_some_and(|max| max <= own.current))
     }
 
-    fn proposal(&self, variant: &VariantContext<'_>, state: State, wanted: Replicas) -> Proposal {
+    fn proposal(&self, variant: &VariantContext<'_>, state: CoverageState, wanted: Replicas) -> Proposal {
         let base = variant.scale.base();
         let held = variant.committed().unwrap_or(base);
-        let denied = (!state.rights().down || self.queue_lost) && wanted < held;
+        let denied = (!state.allowed_moves().down || self.queue_lost) && wanted < held;
         let holds = denied || (wanted == base && variant.is_withdrawn() && state.is_incomplete());
         let number = if holds { held } else { wanted };
         let reason = match number.cmp(&base) {
-            _ if denied || state == State::Partial => Reason::Partial,
+            _ if denied || state == CoverageState::Partial => Reason::Partial,
             std::cmp::Ordering::Greater => Reason::ScaleUp,
             std::cmp::Ordering::Equal => Reason::Steady,
             std::cmp::Ordering::Less => Reason::ScaleDown,
         };
         let message = messages::analyzed(variant, number, &self.findings);
-        let look = Some(state.rights());
+        let look = Some(state.allowed_moves());
         Proposal { number: Some(number), reason, message, evidence: self.evidence, blind: false, look }
     }
 }

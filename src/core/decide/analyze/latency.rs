@@ -75,10 +75,10 @@ fn load(context: ModelContext<'_>, one: &VariantObservation<'_, '_>) -> Load {
     let variant = &one.variant.state.variant;
     let batch = max_sequences(context, one.variant);
     // Without a scheduler (ours) first tokens stand for arrivals: they differ from them by what waits.
-    let arrival = |load: &quality::Load<'_, Latencies>| {
+    let arrival = |load: &quality::EngineLoad<'_, Latencies>| {
         load.arriving().or_else(|| if context.compat.is_upstream() { None } else { load.starting() })
     };
-    let observed = |load: quality::Load<'_, Latencies>| Observation {
+    let observed = |load: quality::EngineLoad<'_, Latencies>| Observation {
         arrival: arrival(&load),
         input: load.prompt().unwrap_or(0.0),
         output: load.generated().unwrap_or(0.0),

@@ -12,13 +12,13 @@ use crate::decide::context::{ModelContext, Proposal, VariantContext};
 use crate::decide::removal_guard::RemovalGuard;
 use crate::decide::{messages, zero};
 use crate::decision::Reason;
-use crate::learn::{Knowledge, RoleKnowledge, VariantKnowledge, starts_of};
+use crate::learn::{ModelKnowledge, RoleKnowledge, VariantKnowledge, start_up_times};
 use crate::memory::Learned;
 use crate::model::Role;
 use crate::moment::Moment;
-use crate::observe::held_by_scheduler;
+use crate::observe::scheduler_queue;
 use crate::quality::analyzer_signals as reads;
-use crate::quality::{Load, OVERDUE, Prospect, State, engines_of, is_full};
+use crate::quality::{CoverageState, EngineLoad, OVERDUE, Prospect, is_full, judged_engines};
 use crate::report::{Stage, Step};
 use crate::sequence_limit::by_device;
 use crate::snapshot::{Phase, Signal, newest_confirmed};
@@ -33,7 +33,7 @@ const RETRY: f64 = 60.0;
 /// Looks at `variants`, of which at least one is seen; `None` while nothing is known of what arrives, or of what a replica carries.
 pub(crate) fn look_and_move(
     context: ModelContext<'_>,
-    (role, state): (Role, State),
+    (role, state): (Role, CoverageState),
     variants: &[VariantContext<'_>],
     learned: &mut Learned,
     steps: &mut Vec<Step>,
@@ -56,12 +56,12 @@ pub(crate) fn look_and_move(
 /// While nothing serves, the requests that the gateway holds may ask for more than `proposals` do.
 pub(crate) fn raise(
     context: ModelContext<'_>,
-    (role, state): (Role, State),
+    (role, state): (Role, CoverageState),
     variants: &[VariantContext<'_>],
     learned: &mut Learned,
     (proposals, steps): (&mut [Proposal], &mut Vec<Step>),
 ) {
-    let held = held_by_scheduler(context.now, &context.group.scheduler);
+    let held = scheduler_queue(context.now, &context.group.scheduler);
     let Some(queue) = held.filter(|queue| queue.value > 0.0) else { return };
     let removal = RemovalGuard::new(context, variants);
     let Some((answer, finding)) = ask(context, (role, state), &removal, learned, steps) else { return };
@@ -69,8 +69,8 @@ pub(crate) fn raise(
         if proposal.number.is_some_and(|number| target > number) {
             let message = messages::analyzed(variant, target, &finding);
             steps.push(Step::new(Stage::Target, Some(variant.name()), message.clone()));
-            let reason = if state == State::Zero { Reason::ScaleFromZero } else { Reason::ScaleUp };
-            let (number, look) = (Some(target), Some(State::Aging.rights()));
+            let reason = if state == CoverageState::Zero { Reason::ScaleFromZero } else { Reason::ScaleUp };
+            let (number, look) = (Some(target), Some(CoverageState::Aging.allowed_moves()));
             *proposal = Proposal { number, reason, message, evidence: queue.at, blind: false, look };
         }
     }
@@ -78,7 +78,7 @@ pub(crate) fn raise(
 
 fn ask(
     context: ModelContext<'_>,
-    (role, state): (Role, State),
+    (role, state): (Role, CoverageState),
     removal: &RemovalGuard<'_, '_>,
     learned: &mut Learned,
     steps: &mut Vec<Step>,
@@ -98,7 +98,7 @@ fn ask(
     });
     let mut inputs: Vec<Variant> = inputs.collect();
     pass_on(context, &mut inputs, |name| knowledge.variants.get(name).and_then(|own| own.denied));
-    let held = held_by_scheduler(context.now, &context.group.scheduler).map_or(0.0, |queue| queue.value);
+    let held = scheduler_queue(context.now, &context.group.scheduler).map_or(0.0, |queue| queue.value);
     let in_pods = |signal| variants.iter().map(|variant| in_pods(variant, signal)).sum::<f64>();
     let look = Look {
         now: Moment::from(context.now),
@@ -106,7 +106,7 @@ fn ask(
         variants: inputs,
         waiting: held + in_pods(Signal::Waiting),
         running: in_pods(Signal::Running),
-        may_remove: state.rights().down && !queue_lost(context) && !context.saturated && recent,
+        may_remove: state.allowed_moves().down && !queue_lost(context) && !context.saturated && recent,
         hidden: hidden_load(variants),
         tolerance: context.policy.stability.tolerance,
         policy: &context.policy.rate,
@@ -125,7 +125,7 @@ fn ask(
 
 /// Arrivals are known until lately, and what replicas carry was learned not too long ago: what is older may raise a number
 /// and not lower it.
-fn is_recent(now: Moment, variants: &[VariantContext<'_>], knowledge: &Knowledge, role: Role) -> bool {
+fn is_recent(now: Moment, variants: &[VariantContext<'_>], knowledge: &ModelKnowledge, role: Role) -> bool {
     let Some(known) = knowledge.roles.get(&role) else { return false };
     let bins = known.arrivals.bins();
     if bins.last().is_none_or(|newest| newest.end.until(now) > ARRIVALS_MAX_AGE) {
@@ -149,7 +149,7 @@ fn hidden_load(variants: &[VariantContext<'_>]) -> f64 {
     }
     let loads = active().flat_map(|variant| &variant.coverage.loads).map(|load| load.by::<reads::Rate>());
     // Of whose requests nothing is known, nothing is compared.
-    let requests = |load: Load<'_, reads::Rate>| Some(load.running()? + load.queue()?);
+    let requests = |load: EngineLoad<'_, reads::Rate>| Some(load.running()? + load.queue()?);
     let requests: Vec<f64> = loads.filter_map(requests).collect();
     let (sum, count) = (requests.iter().sum::<f64>(), f64::from(count(requests.len())));
     let busiest = requests.iter().copied().fold(0.0, f64::max);
@@ -172,7 +172,8 @@ fn pass_on(context: ModelContext<'_>, variants: &mut [Variant], denied: impl Fn(
 /// The newest values of a gauge of requests, of all processes that serve.
 fn in_pods(variant: &VariantContext<'_>, signal: Signal) -> f64 {
     let serving = variant.state.replicas.iter().filter(|replica| replica.phase == Phase::Ready);
-    let newest = serving.flat_map(engines_of).filter_map(|(_, engine)| newest_confirmed(engine.get(signal)));
+    let newest =
+        serving.flat_map(judged_engines).filter_map(|(_, engine)| newest_confirmed(engine.get(signal)));
     newest.map(|sample| sample.value).sum()
 }
 
@@ -186,7 +187,7 @@ fn rate_variant(
     let policy = &context.policy.rate;
     // What was learned while another analyzer decided counts as long as the policy's own has seen no start.
     let learned = own.starts.longest().or_else(|| variant.memory.starts.longest());
-    let start = learned.unwrap_or_else(|| own.starts.expected(policy.start_up.get(), &starts_of(state)));
+    let start = learned.unwrap_or_else(|| own.starts.expected(policy.start_up.get(), &start_up_times(state)));
     let by_argument = state.template.sequences().map(f64::from);
     let request = known.shape.prompt().map(|prompt| Request { prompt, output: known.shape.output() });
     // It learns what limits an engine, of whatever kind, and begins with what vLLM would run.
@@ -237,7 +238,7 @@ fn rate_variant(
 /// A look that can be put into proposals.
 struct View<'v> {
     context: ModelContext<'v>,
-    state: State,
+    state: CoverageState,
     answer: &'v Answer,
     finding: &'v str,
 }
@@ -254,12 +255,12 @@ impl View<'_> {
         }
         let (base, held) = (variant.scale.base(), variant.committed().unwrap_or(variant.scale.spec));
         let (reason, message) = match target.cmp(&held) {
-            _ if self.state == State::Partial => {
+            _ if self.state == CoverageState::Partial => {
                 let incomplete = messages::incomplete(variant, &self.context.group.source, self.finding);
                 let grows = messages::analyzed(variant, target, self.finding);
                 (Reason::Partial, if target > held { grows } else { incomplete })
             }
-            std::cmp::Ordering::Greater if self.state == State::Estimated => {
+            std::cmp::Ordering::Greater if self.state == CoverageState::Estimated => {
                 (Reason::Partial, messages::analyzed(variant, target, self.finding))
             }
             std::cmp::Ordering::Greater => {
@@ -274,25 +275,29 @@ impl View<'_> {
             std::cmp::Ordering::Equal if target != base => {
                 (Reason::Transition, messages::on_its_way(variant, target, self.finding))
             }
-            std::cmp::Ordering::Equal if self.state == State::Estimated => {
+            std::cmp::Ordering::Equal if self.state == CoverageState::Estimated => {
                 (Reason::Partial, messages::estimated(variant, self.finding))
             }
             std::cmp::Ordering::Equal => (Reason::Steady, messages::steady(variant, self.finding)),
         };
-        let (evidence, look) = (newest(variants, self.context.now), Some(self.state.rights()));
+        let (evidence, look) = (newest(variants, self.context.now), Some(self.state.allowed_moves()));
         Proposal { number: Some(target), reason, message, evidence, blind: false, look }
     }
 }
 
 /// Nothing is known yet of what arrives or of what a replica carries: what was promised stands.
-pub(crate) fn unknown(context: ModelContext<'_>, state: State, variant: &VariantContext<'_>) -> Proposal {
+pub(crate) fn unknown(
+    context: ModelContext<'_>,
+    state: CoverageState,
+    variant: &VariantContext<'_>,
+) -> Proposal {
     if !variant.active() {
         return zero::asleep(context, variant);
     }
     let number = variant.committed().unwrap_or(variant.scale.spec);
     let evidence = variant.coverage.newest.unwrap_or(context.now);
-    let reason = if state == State::Partial { Reason::Partial } else { Reason::Steady };
+    let reason = if state == CoverageState::Partial { Reason::Partial } else { Reason::Steady };
     let message = messages::learning(variant);
-    let look = Some(state.rights());
+    let look = Some(state.allowed_moves());
     Proposal { number: Some(number), reason, message, evidence, blind: false, look }
 }

@@ -12,7 +12,7 @@ use crate::decide::context::{ModelContext, Proposal, VariantContext};
 use crate::decide::{messages, zero};
 use crate::decision::Reason;
 use crate::model::SaturationPolicy;
-use crate::quality::{EnginePeaks, Rights, State};
+use crate::quality::{AllowedMoves, CoverageState, EnginePeaks};
 use crate::report::{Direction, Side, Stage, Step, Turn, Value};
 use crate::units::{Replicas, count};
 
@@ -53,7 +53,7 @@ enum StepDirection {
 /// The analyzer's look at `variants`, of which at least one is seen.
 pub(crate) fn look_and_step(
     context: ModelContext<'_>,
-    state: State,
+    state: CoverageState,
     variants: &[VariantContext<'_>],
     steps: &mut Vec<Step>,
 ) -> Vec<Proposal> {
@@ -64,8 +64,8 @@ pub(crate) fn look_and_step(
     analysis.scale_down_safe &= removal.scale_down_safe;
     let finding = messages::standing_in(&context, messages::finding(&analysis, &context.policy.saturation));
     steps.push(analyzed(&analysis, &context.policy.saturation, finding.clone()));
-    let rights = state.rights();
-    let direction = direction(&analysis, rights);
+    let allowed_moves = state.allowed_moves();
+    let direction = direction(&analysis, allowed_moves);
     let candidates = candidates(context, variants);
     let evidence = newest(variants, context.now);
     if let Some(mover) = blocking(&candidates, direction) {
@@ -78,7 +78,8 @@ pub(crate) fn look_and_step(
         StepDirection::Down => safely(shrink(&candidates), variants, &removal, context),
         StepDirection::DownDenied | StepDirection::Steady => (None, None),
     };
-    let look = Look { context, state, rights, direction, chosen, unsafe_step, finding: &finding, evidence };
+    let look =
+        Look { context, state, allowed_moves, direction, chosen, unsafe_step, finding: &finding, evidence };
     let proposals: Vec<Proposal> = candidates.iter().map(|candidate| look.proposal(candidate)).collect();
     for (variant, proposal) in variants.iter().zip(&proposals) {
         steps.push(Step::new(Stage::Target, Some(variant.name()), proposal.message.clone()));
@@ -89,13 +90,13 @@ pub(crate) fn look_and_step(
 /// What a removal is judged by: pods that are not measured count as loaded like the busiest that is.
 fn cautious(
     context: ModelContext<'_>,
-    state: State,
+    state: CoverageState,
     variants: &[VariantContext<'_>],
     measured: &Analysis,
 ) -> Analysis {
     let unmeasured: u32 =
         variants.iter().filter(|variant| variant.active()).map(|variant| variant.coverage.unmeasured()).sum();
-    if state != State::Estimated || unmeasured == 0 {
+    if state != CoverageState::Estimated || unmeasured == 0 {
         return measured.clone();
     }
     let observations = || {
@@ -137,10 +138,10 @@ fn analyzed(analysis: &Analysis, policy: &SaturationPolicy, finding: SmolStr) ->
 const SPARE_KV: &str = "mean spare KV cache";
 const SPARE_QUEUE: &str = "mean spare queue";
 
-fn direction(analysis: &Analysis, rights: Rights) -> StepDirection {
+fn direction(analysis: &Analysis, allowed_moves: AllowedMoves) -> StepDirection {
     match (analysis.scale_up, analysis.scale_down_safe) {
         (true, _) => StepDirection::Up,
-        (false, true) if rights.down => StepDirection::Down,
+        (false, true) if allowed_moves.down => StepDirection::Down,
         (false, true) => StepDirection::DownDenied,
         (false, false) => StepDirection::Steady,
     }
@@ -291,8 +292,8 @@ fn wait(
 /// A finished look, ready to be put into proposals.
 struct Look<'l, 'a> {
     context: ModelContext<'a>,
-    state: State,
-    rights: Rights,
+    state: CoverageState,
+    allowed_moves: AllowedMoves,
     direction: StepDirection,
     chosen: Option<usize>,
     /// Would have lost replicas, but its step is too large to be safe.
@@ -330,14 +331,14 @@ impl Look<'_, '_> {
     }
 
     fn looked(&self, number: Replicas, reason: Reason, message: SmolStr) -> Proposal {
-        let (evidence, look) = (self.evidence, Some(self.rights));
+        let (evidence, look) = (self.evidence, Some(self.allowed_moves));
         Proposal { number: Some(number), reason, message, evidence, blind: false, look }
     }
 
     /// What is not fully measured may not go below what was promised.
     fn never_lower_unseen(&self, variant: &VariantContext<'_>, wanted: Replicas) -> Replicas {
         let promised = variant.committed().unwrap_or(wanted);
-        if self.rights.down {
+        if self.allowed_moves.down {
             wanted
         } else if wanted == variant.scale.base() && variant.is_withdrawn() {
             promised
@@ -348,7 +349,7 @@ impl Look<'_, '_> {
 
     fn why_not(&self, candidate: &StepCandidate<'_, '_>) -> (Reason, SmolStr) {
         let variant = candidate.variant;
-        let partial = self.state == State::Partial;
+        let partial = self.state == CoverageState::Partial;
         match self.direction {
             StepDirection::Up if self.chosen.is_none() => {
                 (Reason::Bounded, messages::no_room(variant, self.finding))
@@ -360,7 +361,7 @@ impl Look<'_, '_> {
             _ if partial => {
                 (Reason::Partial, messages::incomplete(variant, &self.context.group.source, self.finding))
             }
-            _ if self.state == State::Estimated => {
+            _ if self.state == CoverageState::Estimated => {
                 (Reason::Partial, messages::estimated(variant, self.finding))
             }
             _ => (Reason::Steady, messages::steady(variant, self.finding)),

@@ -12,14 +12,14 @@ use crate::decide::{messages, zero};
 use crate::decision::Reason;
 use crate::model::{Analyzer, Steps};
 use crate::quality::analyzer_signals::{Percent, Reads, Weighted};
-use crate::quality::{Load, Rights, State};
+use crate::quality::{AllowedMoves, CoverageState, EngineLoad};
 use crate::report::{Direction, Side, Stage, Step, Turn, Value};
 use crate::units::{Replicas, whole};
 
 /// Looks at each of `variants`, of which at least one is seen.
 pub(crate) fn look_and_step(
     context: ModelContext<'_>,
-    state: State,
+    state: CoverageState,
     variants: &[VariantContext<'_>],
     bests: &mut Bests,
     steps: &mut Vec<Step>,
@@ -41,9 +41,9 @@ pub(crate) fn look_and_step(
         let scored = against_old_bests(context, state, variant, scored, bests);
         let finding = messages::scored(&scored);
         steps.push(analyzed(variant, &scored, finding.clone()));
-        let (number, reason) = settle(context, state.rights(), variant, scored.wanted);
+        let (number, reason) = settle(context, state.allowed_moves(), variant, scored.wanted);
         let message = messages::analyzed(variant, number, &finding);
-        let look = Some(state.rights());
+        let look = Some(state.allowed_moves());
         Proposal { number: Some(number), reason, message, evidence, blind: false, look }
     };
     variants.iter().map(&mut proposal).collect()
@@ -51,10 +51,15 @@ pub(crate) fn look_and_step(
 
 /// Fewer only if that would do with the engines that have no score as loaded as the busiest that has one: those of pods that are not
 /// measured, and those whose cache or queue is not known.
-fn cautious(context: ModelContext<'_>, state: State, variant: &VariantContext<'_>, scored: Scored) -> Scored {
+fn cautious(
+    context: ModelContext<'_>,
+    state: CoverageState,
+    variant: &VariantContext<'_>,
+    scored: Scored,
+) -> Scored {
     let base = variant.scale.base();
     let of_pods = variant.coverage.unmeasured().saturating_mul(variant.coverage.engines_a_pod.max(1));
-    let of_pods = if state == State::Estimated { of_pods } else { 0 };
+    let of_pods = if state == CoverageState::Estimated { of_pods } else { 0 };
     let unscored = variant.coverage.loads.len().saturating_sub(scored.each.len());
     let unscored = unscored.saturating_add(usize::try_from(of_pods).unwrap_or(usize::MAX));
     if unscored == 0 || scored.wanted >= base {
@@ -81,7 +86,7 @@ fn learn(context: ModelContext<'_>, variant: &VariantContext<'_>, bests: &mut Be
 
 /// With which engines one is compared, and how fast one of its requests is: not at all as long as nobody knows how long its answers
 /// are.
-fn seen(variant: &VariantContext<'_>, load: &Load<'_, ()>) -> (SmolStr, Option<f64>) {
+fn seen(variant: &VariantContext<'_>, load: &EngineLoad<'_, ()>) -> (SmolStr, Option<f64>) {
     let load = load.by::<Weighted>();
     let accelerator = variant.state.variant.accelerator.as_deref().unwrap_or_default();
     let Some(generated) = load.generated() else { return (SmolStr::default(), None) };
@@ -94,7 +99,7 @@ fn seen(variant: &VariantContext<'_>, load: &Load<'_, ()>) -> (SmolStr, Option<f
 /// calm one.
 fn against_old_bests(
     context: ModelContext<'_>,
-    state: State,
+    state: CoverageState,
     variant: &VariantContext<'_>,
     scored: Scored,
     bests: &Bests,
@@ -112,19 +117,19 @@ fn against_old_bests(
 fn score(
     context: ModelContext<'_>,
     variant: &VariantContext<'_>,
-    loads: &[Load<'_, ()>],
+    loads: &[EngineLoad<'_, ()>],
     best: &dyn Fn(&str) -> f64,
 ) -> Scored {
     let rules = context.policy.scoring;
     let steps = Steps { up: rules.up, down: rules.down, more: rules.more, fewer: rules.fewer };
     let (current, bounds) = (variant.scale.base(), variant.state.variant.bounds);
     // An engine whose cache or queue is not known has no score.
-    fn read<A: Reads>(load: Load<'_, A>) -> Option<(f64, u32)> {
+    fn read<A: Reads>(load: EngineLoad<'_, A>) -> Option<(f64, u32)> {
         Some((load.kv()?, whole(load.queue()?)))
     }
     if context.policy.analyzer == Analyzer::Weighted {
         let limit = rules.queue_limit.unwrap_or(weighted::QUEUE_LIMIT);
-        let observed = |load: &Load<'_, ()>| {
+        let observed = |load: &EngineLoad<'_, ()>| {
             let (key, speed) = seen(variant, load);
             let (best, (kv, queue)) = (best(&key), read(load.by::<Weighted>())?);
             Some(weighted::Observation { kv, queue, speed, best })
@@ -134,7 +139,7 @@ fn score(
     }
     let usual = threshold::Rules::default().queue_limit;
     let rules = threshold::Rules { steps, queue_limit: rules.queue_limit.unwrap_or(usual) };
-    let observed = |load: &Load<'_, ()>| {
+    let observed = |load: &EngineLoad<'_, ()>| {
         let (kv, queue) = read(load.by::<Percent>())?;
         Some(threshold::Observation { kv, queue })
     };
@@ -145,7 +150,7 @@ fn score(
 /// `wanted`, unless the last step is still on its way or the sight does not allow it.
 fn settle(
     context: ModelContext<'_>,
-    rights: Rights,
+    allowed_moves: AllowedMoves,
     variant: &VariantContext<'_>,
     wanted: Replicas,
 ) -> (Replicas, Reason) {
@@ -160,7 +165,7 @@ fn settle(
     if waits || (movement == Movement::Growing && wanted >= base) {
         return (held, Reason::Transition);
     }
-    if wanted < held && !rights.down {
+    if wanted < held && !allowed_moves.down {
         return (held, Reason::Partial);
     }
     let reason = match wanted.cmp(&base) {

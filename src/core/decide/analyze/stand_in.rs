@@ -7,7 +7,7 @@ use crate::decide::context::{ModelContext, VariantContext};
 use crate::decision::{GapCause, SignalGap};
 use crate::memory::{Learned, Unlearned};
 use crate::model::{Analyzer, Role, Utilisation};
-use crate::quality::{STALE_AT_LEAST, VariantSight, engines_of, look_at, shown};
+use crate::quality::{STALE_AT_LEAST, VariantCoverage, assess_variant, judged_engines, shown};
 use crate::snapshot::{Phase, Signal, SignalSet, SourceHealth};
 use crate::units::Seconds;
 
@@ -75,9 +75,9 @@ fn measure<'a>(
     let stand_ins = context.analyzer.stand_ins();
     for analyzer in stand_ins {
         let declared = analyzer.declared(role);
-        let sights: Vec<VariantSight<'_>> = variants
+        let sights: Vec<VariantCoverage<'_>> = variants
             .iter()
-            .map(|variant| look_at(variant.state, declared, context.evidence, context.now))
+            .map(|variant| assess_variant(variant.state, declared, context.evidence, context.now))
             .collect();
         let last = stand_ins.last() == Some(analyzer);
         let mut loads = sights.iter().flat_map(|sight| &sight.loads);
@@ -169,7 +169,7 @@ fn lacks_signals(needed: SignalSet, variants: &[VariantContext<'_>]) -> bool {
 /// A request runs or waits in a pod of `variants`.
 fn is_busy(variants: &[VariantContext<'_>]) -> bool {
     let pods = variants.iter().flat_map(|variant| &variant.state.replicas);
-    let engines = pods.filter(|replica| replica.phase == Phase::Ready).flat_map(engines_of);
+    let engines = pods.filter(|replica| replica.phase == Phase::Ready).flat_map(judged_engines);
     let mut gauges = engines.flat_map(|(_, signals)| {
         [Signal::Running, Signal::Waiting].map(|gauge| signals.newest(gauge)).into_iter().flatten()
     });
@@ -260,7 +260,7 @@ fn cause_of_missing(
 ) -> GapCause {
     let sight = &variant.coverage;
     let all = variants.iter().flat_map(|variant| &variant.state.replicas);
-    let engines = all.filter(|replica| replica.phase == Phase::Ready).flat_map(engines_of);
+    let engines = all.filter(|replica| replica.phase == Phase::Ready).flat_map(judged_engines);
     let needed = context.declared(role(variant)).required();
     let known = shown(engines.map(|(_, signals)| signals), needed, context.now);
     if sight.missing.is_empty() {

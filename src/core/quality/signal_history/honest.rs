@@ -158,7 +158,7 @@ fn doubted(
 ) -> (f64, SignalSet) {
     let all: Vec<_> = (0..pods).map(|pod| shown(workload, interval, 1 + pod, steps)).collect();
     let mut signals = vec![Signals::default(); all.len()];
-    let (mut evidence, mut looks, mut what) = (Evidence::default(), 0.0, SignalSet::NONE);
+    let (mut evidence, mut looks, mut what) = (SignalHistory::default(), 0.0, SignalSet::NONE);
     let count = all.iter().map(Vec::len).min().expect("engines");
     for (look, (second, _)) in all[0].iter().enumerate().take(count) {
         let scraped = at(0) + SignedDuration::from_secs_f64(*second);

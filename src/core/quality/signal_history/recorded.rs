@@ -37,7 +37,7 @@ fn scrapes(text: &str) -> Vec<Scrape> {
 
 /// What `analyzer` does not believe of `scrapes`, each looked at when it comes, with its second.
 fn doubted(analyzer: Analyzer, scrapes: &[&Scrape]) -> Vec<(f64, SignalSet)> {
-    let mut evidence = Evidence::default();
+    let mut evidence = SignalHistory::default();
     let (mut signals, mut doubted) = (Signals::default(), Vec::new());
     for (second, shown) in scrapes {
         let now = at(*second as i64) + SignedDuration::from_millis((second.fract() * 1000.0) as i64);

@@ -3,7 +3,7 @@
 use super::*;
 use crate::model::{Analyzer, Bounds, Role, TargetRef, Variant, VariantId};
 use crate::quality::analyzer_signals::{Tokens, WITNESSES};
-use crate::quality::look_at;
+use crate::quality::assess_variant;
 use crate::snapshot::{Engine, EngineParameters, Phase, Sample, Scale, Signals, Template};
 use crate::units::{Cost, Replicas};
 
@@ -75,13 +75,13 @@ pub(super) fn with_pod(signals: Signals) -> VariantState {
 }
 
 /// What is remembered after `analyzer` has looked at a healthy engine for some minutes.
-fn remembered(analyzer: Analyzer) -> Evidence {
+fn remembered(analyzer: Analyzer) -> SignalHistory {
     remembered_of(healthy, analyzer)
 }
 
 /// The same of an engine that shows `shows`.
-fn remembered_of(shows: Shows, analyzer: Analyzer) -> Evidence {
-    [320, 450, 580].into_iter().fold(Evidence::default(), |evidence, second| {
+fn remembered_of(shows: Shows, analyzer: Analyzer) -> SignalHistory {
+    [320, 450, 580].into_iter().fold(SignalHistory::default(), |evidence, second| {
         let state = variant(shows, second, shows, 0);
         let sight = seen(analyzer, &state, &evidence, second);
         after(analyzer, &evidence, (&state, &sight), second)
@@ -91,10 +91,10 @@ fn remembered_of(shows: Shows, analyzer: Analyzer) -> Evidence {
 /// What is remembered after `analyzer` has looked at `seen` at `second`.
 fn after(
     analyzer: Analyzer,
-    before: &Evidence,
-    seen: (&VariantState, &VariantSight<'_>),
+    before: &SignalHistory,
+    seen: (&VariantState, &VariantCoverage<'_>),
     second: i64,
-) -> Evidence {
+) -> SignalHistory {
     let declared = analyzer.declared(Role::Both);
     before.after([seen].into_iter(), declared.needed.with(declared.optional).with(WITNESSES), at(second))
 }
@@ -103,11 +103,11 @@ fn after(
 pub(super) fn seen_and_remembered(
     analyzer: Analyzer,
     state: &VariantState,
-    before: &Evidence,
+    before: &SignalHistory,
     now: Timestamp,
-) -> (SignalSet, Evidence) {
+) -> (SignalSet, SignalHistory) {
     let declared = analyzer.declared(Role::Both);
-    let sight = look_at(state, declared, Some(before), now);
+    let sight = assess_variant(state, declared, Some(before), now);
     let reads = declared.needed.with(declared.optional).with(WITNESSES);
     let remembered = before.after([(state, &sight)].into_iter(), reads, now);
     let doubted = sight.doubts.iter().map(|(_, doubt)| doubt.still(now));
@@ -118,10 +118,10 @@ pub(super) fn seen_and_remembered(
 fn seen<'a>(
     analyzer: Analyzer,
     state: &'a VariantState,
-    evidence: &'a Evidence,
+    evidence: &'a SignalHistory,
     second: i64,
-) -> VariantSight<'a> {
-    look_at(state, analyzer.declared(Role::Both), Some(evidence), at(second))
+) -> VariantCoverage<'a> {
+    assess_variant(state, analyzer.declared(Role::Both), Some(evidence), at(second))
 }
 
 /// What is not believed of an engine that was scraped at these seconds and shows `shows`.
@@ -133,7 +133,7 @@ fn contradicted_at(seconds: &[i64], shows: Shows) -> SignalSet {
         signals.add(signal, seconds.iter().filter_map(shown));
     }
     let now = at(*seconds.last().unwrap());
-    seen_and_remembered(Analyzer::Rate, &with_pod(signals), &Evidence::default(), now).0
+    seen_and_remembered(Analyzer::Rate, &with_pod(signals), &SignalHistory::default(), now).0
 }
 
 #[test]
@@ -319,7 +319,7 @@ fn an_exporter_that_repeats_everything_is_not_believed_and_counters_that_do_leav
 #[test]
 fn a_doubt_lasts_from_the_last_scrape_at_which_it_was_one_and_another_does_not_make_it_longer() {
     let [usage, steps] = [Signal::KvUsage, Signal::EngineSteps].map(|signal| SignalSet::of(&[signal]));
-    let doubt = Doubt::default().with(usage, at(0)).with(steps, at(60));
+    let doubt = Contradictions::default().with(usage, at(0)).with(steps, at(60));
     assert_eq!((doubt.still(at(70)), doubt.still(at(80))), (usage.with(steps), steps));
     assert_eq!(
         (doubt.until(usage), doubt.until(steps), doubt.newest()),
@@ -420,7 +420,7 @@ fn a_range_of_figures_holds_none_of_the_last_two_minutes() {
         _ => with_latencies(signal, second),
     };
     // A lie that is a little too small to show while it is in half of a window is in the range by which it is judged then.
-    let mut evidence = Evidence::default();
+    let mut evidence = SignalHistory::default();
     for second in (60..1200).step_by(5) {
         let state = variant(with_latencies, 900, bent, second - 900);
         let state = if second <= 900 { variant(with_latencies, second, bent, 0) } else { state };

@@ -7,7 +7,7 @@ use wva_core::model::Analyzer;
 use wva_core::model::{Bounds, ClassTarget, LatencyTargets, Role, ServiceClass, TargetRef, Variant};
 use wva_core::snapshot::Signal;
 use wva_core::units::{Cost, Replicas};
-use wva_core::{Policy, VariantId, needs};
+use wva_core::{Policy, VariantId, required_signals};
 use wva_sim::{Controller, MODEL, NAMESPACE, Path};
 
 use super::cases::View;
@@ -55,5 +55,5 @@ pub(crate) fn signals(analyzer: Analyzer) -> BTreeSet<Signal> {
         accelerator: None,
         role: Role::Both,
     };
-    needs(&policy(analyzer), [&variant]).signals
+    required_signals(&policy(analyzer), [&variant]).signals
 }

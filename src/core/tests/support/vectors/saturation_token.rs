@@ -6,11 +6,11 @@ use wva_core::analyze::finding::Totals;
 use wva_core::analyze::saturation_token::knowledge::{Learned, Record};
 use wva_core::analyze::saturation_token::queue::{QueueDemand, Workload};
 use wva_core::analyze::saturation_token::{
-    Analysis, EngineParameters, Inputs, Knowledge, Observation, SchedulerQueue, TokenPolicy, VariantInput,
-    analyze, tokens_in_use,
+    Analysis, Inputs, Knowledge, Observation, SchedulerQueue, TokenPolicy, VariantInput, analyze,
+    tokens_in_use,
 };
 use wva_core::model::{Compat, Role, Variant};
-use wva_core::snapshot::{Container, Engine};
+use wva_core::snapshot::{Container, Engine, EngineParameters};
 use wva_core::units::{Cost, Replicas, Tokens};
 
 use super::UNKNOWN;
