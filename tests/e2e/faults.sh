@@ -1,9 +1,9 @@
 # shellcheck shell=bash
-# What goes wrong in the cases about faults, and the history of all answers that is kept meanwhile. Sourced by actors.sh.
+# Fault injection, and the history of all answers that is recorded meanwhile. Sourced by actors.sh.
 
 # ---- a network that fails on demand: PROXY between an instance of wva and what it talks to
 
-# start_proxy NAME ADDRESS: passes connections on to ADDRESS. Sets NAME_url (where it listens) and NAME_orders (where faults are ordered).
+# start_proxy NAME ADDRESS: forwards connections to ADDRESS. Sets NAME_url (where it listens) and NAME_orders (where faults are set).
 start_proxy() {
   local name=$1 to=$2 listen="" orders=""
   choose_port listen
@@ -14,16 +14,16 @@ start_proxy() {
   printf -v "${name}_orders" %s "http://127.0.0.1:$orders"
 }
 
-# faulty NAME [FAULT...]: such as up=hold down=hold delay=300 answers=failed; none: the network is as it should be again.
-faulty() {
+# inject_fault NAME [FAULT...]: for example up=hold down=hold delay=300 answers=failed. Without FAULT, the network works normally again.
+inject_fault() {
   local name=${1}_orders query
   query=$(IFS='&' && echo "${*:2}")
   curl --fail --silent --show-error --output /dev/null -X POST "${!name}/faults?$query"
 }
 
-# ---- two instances, each of which has its own way to the API server
+# ---- two instances, each with its own proxy to the API server
 
-# two_instances: afresh, behind a balancer. wva-0 decides.
+# two_instances: starts both behind a load balancer. wva-0 leads.
 two_instances() {
   local began=$EPOCHREALTIME
   stop wva-0
@@ -34,35 +34,35 @@ two_instances() {
   eventually 30 "wva-0 holds the Lease" holder_is wva-0
   WVA_API_URL=https://$api_1_url WVA_ARGS="--record-snapshots 8 ${WVA_ARGS:-}" start_wva wva-1 "$second_port"
   start_balancer "$balancer_port" "$wva_port" "$second_port"
-  point_at "$balancer_port"
-  eventually 60 "two instances behind a balancer: the API server reaches them" is_available
+  route_api_server_to "$balancer_port"
+  eventually 60 "two instances behind a load balancer: the API server reaches them" is_available
   trust_wva
   echo "      (two instances after $(seconds_since "$began") s)"
 }
-# trust_wva: ask_instance knows the CA that the instances have now.
-trust_wva() { kubectl get apiservice v1beta1.external.metrics.k8s.io -o jsonpath='{.spec.caBundle}' | base64 -d >"$BED/wva-ca.crt"; }
+# trust_wva: ask_instance uses the current CA of the instances.
+trust_wva() { kubectl get apiservice v1beta1.external.metrics.k8s.io -o jsonpath='{.spec.caBundle}' | base64 -d >"$CLUSTER_DIR/wva-ca.crt"; }
 holder_is() { local now; now=$(holder) && echo "$now" && [[ $now == "$1"* ]]; }
 
-# What a case of faults leaves is taken away.
+# Removes what a fault case left behind.
 end_faults() {
   local file
   end_history
   signal_to wva-0 CONT 2>/dev/null || true
-  for file in "$BED"/pids/proxy-*; do
-    [ ! -e "$file" ] || { stop "${file##*/}" && stop wva-0; } # an instance that went through it has lost its way
+  for file in "$CLUSTER_DIR"/pids/proxy-*; do
+    [ ! -e "$file" ] || { stop "${file##*/}" && stop wva-0; } # an instance that used it cannot connect any more
   done
 }
 
-# signal_to NAME SIGNAL: to a process of the bed, alone
+# signal_to NAME SIGNAL: signals one process of the test cluster, without its children
 signal_to() {
   local pid
-  read -r pid _ 2>/dev/null <"$BED/pids/$1" || return
+  read -r pid _ 2>/dev/null <"$CLUSTER_DIR/pids/$1" || return
   kill -s "$2" "$pid"
 }
 
-# ---- the history: every answer and every evaluation of every instance, asked four times a second
+# ---- the history: every answer and every evaluation of every instance, polled four times per second
 
-# begin_history NAME:PORT...: or NAME:ADDRESS:PORT. HISTORY_SECONDS: how long at most, an hour or this.
+# begin_history NAME:PORT... or NAME:ADDRESS:PORT...: starts recording. HISTORY_SECONDS: the maximum length (one hour by default).
 begin_history() {
   local instance address instances=()
   end_history
@@ -73,54 +73,54 @@ begin_history() {
     instances+=(--instance "${instance%%:*}=https://$address")
   done
   history_began=$EPOCHREALTIME
-  rm -f "$BED/history.jsonl"
-  spawn history "$HISTORY" "${instances[@]}" --server-name "wva.$release_namespace.svc" --ca "$BED/wva-ca.crt" \
-    --cert "$BED/pki/front-proxy-client.crt" --key "$BED/pki/front-proxy-client.key" --seconds "${HISTORY_SECONDS:-3600}" --out "$BED/history.jsonl"
+  rm -f "$CLUSTER_DIR/history.jsonl"
+  spawn history "$HISTORY" "${instances[@]}" --server-name "wva.$release_namespace.svc" --ca "$CLUSTER_DIR/wva-ca.crt" \
+    --cert "$CLUSTER_DIR/pki/front-proxy-client.crt" --key "$CLUSTER_DIR/pki/front-proxy-client.key" --seconds "${HISTORY_SECONDS:-3600}" --out "$CLUSTER_DIR/history.jsonl"
 }
 end_history() { stop history; }
 
-# read_history: what was answered and what was decided, a line each: when, who, the status, the number and the second of its evidence. What
-# is decided is answered up to a second before it is listed: it counts from then on. What was listed at the first look is left out when it is
-# of an earlier term than the newest: who decided then did so before the history began.
+# read_history: one line per answer and per decision: time, instance, status, number and the second of its evidence. A decision can be
+# answered up to one second before it is listed, so it counts from then on. Decisions in the first poll that are of an earlier term than the
+# newest are left out, because they were made before the history began.
 read_history() {
   end_history
   jq -r --arg began "$history_began" 'select(.kind | . != "evaluation" and . != "began") | .numbers["llm/llama"] as $number
     | "\(.answered + ($began | tonumber)) \(.instance) \(if $number then 200 else .status // 0 end) \($number.value // "-") \($number.evidence // "-")"' \
-    "$BED/history.jsonl" | sort -n >"$BED/history.answers"
+    "$CLUSTER_DIR/history.jsonl" | sort -n >"$CLUSTER_DIR/history.answers"
   jq -rs --arg began "$history_began" 'map(select(.kind == "evaluation"))
     | (map(select(.since == null).term.epoch) | max) as $term_at_first
     | .[] | select(.since != null or .term.epoch == $term_at_first) | (.numbers["llm/llama"] // empty) as $number
-    | "\((.since // .answered) - 1 + ($began | tonumber)) \(.instance) \($number.value) \($number.evidence)"' "$BED/history.jsonl" | sort -n >"$BED/history.decisions"
+    | "\((.since // .answered) - 1 + ($began | tonumber)) \(.instance) \($number.value) \($number.evidence)"' "$CLUSTER_DIR/history.jsonl" | sort -n >"$CLUSTER_DIR/history.decisions"
 }
 
-# history_is_possible: what the checker of histories says
+# history_is_possible: the history checker finds no contradiction
 history_is_possible() {
-  local seen
+  local actual
   read_history
-  seen=$("$HISTORY" --check "$BED/history.jsonl") || failed "what was answered can't be: $seen"
-  passed "the history holds: $seen"
+  actual=$("$HISTORY" --check "$CLUSTER_DIR/history.jsonl") || failed "the answers are not possible: $actual"
+  passed "the history is consistent: $actual"
 }
 
-# history_holds DECIDERS [LAPSED FROM TO]: the history ends, and is what it may be. DECIDERS: who decided, one after the other, as a pattern.
-# LAPSED: an instance whose Lease had run out by its own clock between these moments.
+# history_holds DECIDERS [LAPSED FROM TO]: ends the history and checks it. DECIDERS: a pattern of the instances that decided, in order.
+# LAPSED: an instance whose Lease had expired by its own clock between these times.
 history_holds() {
-  local lapsed=${2:-nobody} from=${3:-0} to=${4:-0} seen
+  local lapsed=${2:-nobody} from=${3:-0} to=${4:-0} actual
   history_is_possible
-  seen=$(awk '$2 != last { printf "%s%s", separator, $2; separator = ", "; last = $2 }' "$BED/history.decisions")
+  actual=$(awk '$2 != last { printf "%s%s", separator, $2; separator = ", "; last = $2 }' "$CLUSTER_DIR/history.decisions")
   # shellcheck disable=SC2053 # a pattern
-  [[ $seen == $1 ]] || failed "who decided: $seen, expected $1"
-  passed "who decided, by $(wc -l <"$BED/history.decisions") evaluations: $seen"
-  is "$(answers_that 'status == 200') >= 20" >/dev/null || failed "too few numbers among the answers to say anything: see $BED/history.answers"
-  assert_eq "numbers of an earlier term, $grace s after the next one's first, of $(answers_that 'status == 200')" \
+  [[ $actual == $1 ]] || failed "deciding instances: $actual, expected $1"
+  passed "deciding instances, from $(wc -l <"$CLUSTER_DIR/history.decisions") evaluations: $actual"
+  is "$(answers_that 'status == 200') >= 20" >/dev/null || failed "too few numbers among the answers to judge: see $CLUSTER_DIR/history.answers"
+  assert_eq "numbers of an earlier term, $grace s after the first decision of the next term, of $(answers_that 'status == 200')" \
     "$(answers_that 'status == 200 && decider && when > begun + grace && when < until && !made_by(decider)' first)" 0
-  [ "$lapsed" = nobody ] || assert_eq "numbers of its own that $lapsed answered after its Lease had run out" \
+  [ "$lapsed" = nobody ] || assert_eq "numbers of its own that $lapsed answered after its Lease had expired" \
     "$(answers_that "status == 200 && who == \"$lapsed\" && when > $from && when < $to && made_by(who) && !made_by_others(who)" first)" 0
 }
-# Seconds until everybody answers what a new holder has decided: it writes within 2 s, and a read waits for it 1 s.
+# Seconds until every instance answers a new leader's decision: it writes within 2 s, and a read waits for it for 1 s.
 grace=5
 
-# answers_that CONDITION [first]: how many answers are so, and the first of them. `until` is when the last decision was read: an answer after
-# it may be of one that was not.
+# answers_that CONDITION [first]: the number of answers that match, and the first of them. `until` is the time of the last decision read; a later
+# answer may come from a decision that was not read.
 answers_that() {
   awk -v grace="$grace" '
     function made_by(name) { return (name, value, evidence) in by }
@@ -139,12 +139,12 @@ answers_that() {
       decider = run_of[run]; begun = run_from[run]
       if ('"$1"') { if (!count++) first = $0 }
     }
-    END { print count + 0 (count && "'"${2:-}"'" ? ", the first: " first : "") }' "$BED/history.decisions" "$BED/history.answers"
+    END { print count + 0 (count && "'"${2:-}"'" ? ", the first: " first : "") }' "$CLUSTER_DIR/history.decisions" "$CLUSTER_DIR/history.answers"
 }
 
 # ---- memory
 
-# memory_group NAME BYTES: a group of processes that may have so much memory together. Sets `group`; false when this machine has none for us.
+# memory_group NAME BYTES: creates a memory cgroup with this limit. Sets `group`; fails if this machine does not allow it.
 memory_group() {
   local top=/sys/fs/cgroup file=memory.max
   if [ ! -e $top/cgroup.controllers ]; then
@@ -156,12 +156,12 @@ memory_group() {
   mkdir "$group" 2>/dev/null && echo "$2" >"$group/$file" || return
   [ ! -e "$group/memory.swap.max" ] || echo 0 >"$group/memory.swap.max"
   # shellcheck disable=SC2016 # expanded by the inner shell
-  printf '#!/bin/sh\necho $$ >%q/cgroup.procs && exec "$@"\n' "$group" >"$BED/in-group"
-  chmod +x "$BED/in-group"
+  printf '#!/bin/sh\necho $$ >%q/cgroup.procs && exec "$@"\n' "$group" >"$CLUSTER_DIR/in-group"
+  chmod +x "$CLUSTER_DIR/in-group"
 }
 
-# killed_in_group: how many the kernel has killed in it for want of memory
+# killed_in_group: the number of OOM kills in the cgroup
 killed_in_group() { { cat "$group/memory.events" "$group/memory.oom_control" 2>/dev/null || true; } | awk '$1 == "oom_kill" { print $2 }'; }
 
-# most_in_group: the most that it had at a time, in MiB
-most_in_group() { { cat "$group/memory.peak" "$group/memory.max_usage_in_bytes" 2>/dev/null || true; } | awk '{ printf "%d", $1 / 1048576 }'; }
+# peak_of_group: the cgroup's peak memory in MiB
+peak_of_group() { { cat "$group/memory.peak" "$group/memory.max_usage_in_bytes" 2>/dev/null || true; } | awk '{ printf "%d", $1 / 1048576 }'; }

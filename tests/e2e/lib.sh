@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# The words that run, figures and the cases are written in: assertions, and hands and eyes on the bed, wva and the fleet.
-# Sourced after $BED/env; needs e2e (this directory), WVA and FLEET (the programs).
+# Helpers of run, figures and the cases: assertions, and functions that read the test cluster, wva and the fleet.
+# Sourced after $CLUSTER_DIR/env; needs e2e (this directory), WVA and FLEET (the programs).
 
 # shellcheck source-path=SCRIPTDIR
 . "$e2e/process.sh"
@@ -11,39 +11,39 @@ release_namespace=wva-system
 lease=${LEADER_ELECTION_ID:-72dd1cf1.llm-d.ai}
 external_metrics=/apis/external.metrics.k8s.io/v1beta1
 
-# ---- assertions: one line each, with the figure seen; the first that fails ends its case
+# ---- assertions: each prints one line with the actual value; the first failure ends its case
 
 passed() {
   printf 'ok    %s\n' "$*"
-  echo passed >>"$BED/results"
+  echo passed >>"$CLUSTER_DIR/results"
 }
 
 failed() {
   printf 'FAIL  %s\n' "$*"
-  echo failed >>"$BED/results"
+  echo failed >>"$CLUSTER_DIR/results"
   exit 1
 }
 
-# eventually SECONDS 'what' COMMAND...: asks twice a second until COMMAND succeeds. What it prints is the figure.
+# eventually SECONDS 'what' COMMAND...: runs COMMAND twice a second until it succeeds. Its output is the actual value.
 eventually() {
-  local seconds=$1 what=$2 began=$EPOCHREALTIME deadline=$((SECONDS + $1)) seen
+  local seconds=$1 what=$2 began=$EPOCHREALTIME deadline=$((SECONDS + $1)) actual
   shift 2
-  until seen=$("$@" 2>&1); do
-    [ "$SECONDS" -lt "$deadline" ] || failed "$what: not within $seconds s; last seen: $seen"
+  until actual=$("$@" 2>&1); do
+    [ "$SECONDS" -lt "$deadline" ] || failed "$what: not within $seconds s; last value: $actual"
     sleep 0.5
   done
-  passed "$what: $seen (after $(seconds_since "$began") s)"
+  passed "$what: $actual (after $(seconds_since "$began") s)"
 }
 
-# throughout SECONDS 'what' COMMAND...: COMMAND succeeds every time it is asked, for so long.
+# throughout SECONDS 'what' COMMAND...: COMMAND succeeds every time, twice a second, for SECONDS.
 throughout() {
-  local seconds=$1 what=$2 began=$EPOCHREALTIME deadline=$((SECONDS + $1)) seen
+  local seconds=$1 what=$2 began=$EPOCHREALTIME deadline=$((SECONDS + $1)) actual
   shift 2
   while [ "$SECONDS" -lt "$deadline" ]; do
-    seen=$("$@" 2>&1) || failed "$what: no longer after $(seconds_since "$began") s; seen: $seen"
+    actual=$("$@" 2>&1) || failed "$what: no longer after $(seconds_since "$began") s; value: $actual"
     sleep 0.5
   done
-  passed "$what: $seen (for $seconds s)"
+  passed "$what: $actual (for $seconds s)"
 }
 
 assert_eq() {
@@ -51,13 +51,13 @@ assert_eq() {
   passed "$1: $2"
 }
 
-# is 'LEFT OPERATOR RIGHT': compares numbers, decimals too, and shows them.
+# is 'LEFT OPERATOR RIGHT': compares numbers, including decimals, and prints them.
 is() {
   echo "$1"
   awk "BEGIN { exit !($1) }"
 }
 
-calculate() { awk "BEGIN { OFMT = \"%.6f\"; print $1 }"; } # moments too, which awk would round to a thousand seconds
+calculate() { awk "BEGIN { OFMT = \"%.6f\"; print $1 }"; } # also of epoch times, which awk would otherwise round to 1,000 s
 ceiling() { awk "BEGIN { x = $1; print (x > int(x)) ? int(x) + 1 : int(x) }"; }
 
 # ---- the HPA and its target
@@ -75,7 +75,7 @@ replicas_are() { is "$(replicas) $1 $2"; }
 ready_are() { is "$(ready) $1 $2"; }
 pods() { kubectl -n llm get pods -l app=llama -o jsonpath='{.items[*].metadata.name}'; }
 
-# ready_is POD True|False: as its kubelet would say
+# ready_is POD True|False: sets the readiness that a kubelet would report
 ready_is() {
   kubectl -n llm patch pod "$1" --subresource=status --type strategic \
     -p "{\"status\":{\"conditions\":[{\"type\":\"Ready\",\"status\":\"$2\"},{\"type\":\"ContainersReady\",\"status\":\"$2\"}]}}" >/dev/null
@@ -88,20 +88,20 @@ scaling_active_is() {
   [ "$status" = "$1" ]
 }
 
-# hpa_complains REASON TEXT: ScalingActive is False for this reason and its message has this text, whatever its case.
-hpa_complains() {
-  local seen
-  seen="ScalingActive=$(scaling_active status) $(scaling_active reason): $(scaling_active message)"
-  echo "${seen/unable to get external metric*external metrics API: /… }"
-  [[ $seen == ScalingActive=False\ $1:* ]] && grep -qi -- "$2" <<<"$seen"
+# hpa_reports REASON TEXT: ScalingActive is False with this reason, and its message contains TEXT (case-insensitive).
+hpa_reports() {
+  local actual
+  actual="ScalingActive=$(scaling_active status) $(scaling_active reason): $(scaling_active message)"
+  echo "${actual/unable to get external metric*external metrics API: /… }"
+  [[ $actual == ScalingActive=False\ $1:* ]] && grep -qi -- "$2" <<<"$actual"
 }
 
-# settles SECONDS QUIET: waits until the replica count has not changed for QUIET seconds; runs `on_step` at every change. Prints the count.
+# settles SECONDS QUIET: waits until the replica count has not changed for QUIET seconds. Runs `on_step` at every change. Prints the count.
 settles() {
   local deadline=$((SECONDS + $1)) quiet=$2 now last since=$SECONDS
   last=$(replicas)
   while [ $((SECONDS - since)) -lt "$quiet" ]; do
-    [ "$SECONDS" -lt "$deadline" ] || { echo "$last, still moving"; return 1; }
+    [ "$SECONDS" -lt "$deadline" ] || { echo "$last, still changing"; return 1; }
     sleep 0.5
     now=$(replicas)
     if [ "$now" != "$last" ]; then
@@ -113,9 +113,9 @@ settles() {
 }
 on_step() { :; }
 
-# ---- the metric, as the HPA asks for it
+# ---- the metric, as the HPA reads it
 
-# metric_from COMMAND...: COMMAND fetches the path it is given; prints the value and the age of its evidence in seconds.
+# metric_from COMMAND...: COMMAND fetches the given path. Prints the value and the age of its evidence in seconds.
 metric_from() {
   local body value time
   body=$("$@" "$external_metrics/namespaces/llm/wva_desired_replicas?labelSelector=variant_name%3Dllama%2Cexported_namespace%3Dllm" 2>&1) ||
@@ -127,81 +127,81 @@ metric_from() {
 }
 metric() { metric_from kubectl get --raw; }
 value() {
-  local seen status=0
-  seen=$(metric) || status=$?
-  [ $status = 0 ] && echo "${seen% *}" || echo "$seen"
+  local actual status=0
+  actual=$(metric) || status=$?
+  [ $status = 0 ] && echo "${actual% *}" || echo "$actual"
   return $status
 }
 value_is() { local n; n=$(value) || { echo "$n"; return 1; }; is "$n $1 $2"; }
 
-# object_value VERSION RESOURCE: the number as a metric of the object llama, as an HPA of type Object asks for it
+# object_value VERSION RESOURCE: the number as a metric of the object llama, as an HPA of type Object reads it
 object_value() {
   local body
   body=$(kubectl get --raw "/apis/custom.metrics.k8s.io/$1/namespaces/llm/$2/llama/wva_desired_replicas" 2>&1) || { echo "$body"; return 1; }
   sed -n 's/.*"value": *"\{0,1\}\([^",}]*\).*/\1/p' <<<"$body"
 }
 
-# object_complains HPA TEXT: it has no metric of its object, and its condition has this text.
-object_complains() {
-  local seen
-  seen=$(kubectl -n llm get hpa "$1" -o jsonpath='{range .status.conditions[?(@.type=="ScalingActive")]}{.status} {.reason}: {.message}{end}')
-  echo "${seen/unable to get metric*object metrics API: /… }"
-  [[ $seen == "False FailedGetObjectMetric: "*"$2"* ]]
+# object_hpa_reports HPA TEXT: the HPA has no metric of its object, and its condition contains TEXT.
+object_hpa_reports() {
+  local actual
+  actual=$(kubectl -n llm get hpa "$1" -o jsonpath='{range .status.conditions[?(@.type=="ScalingActive")]}{.status} {.reason}: {.message}{end}')
+  echo "${actual/unable to get metric*object metrics API: /… }"
+  [[ $actual == "False FailedGetObjectMetric: "*"$2"* ]]
 }
 
-# held_with_age VALUE SECONDS: the value is this and what it rests on is at least so old.
+# held_with_age VALUE SECONDS: the value is VALUE, and its evidence is at least SECONDS old.
 held_with_age() {
-  local seen
-  seen=$(metric) || { echo "$seen"; return 1; }
-  echo "${seen% *}, ${seen#* } s old"
-  [ "${seen% *}" = "$1" ] && [ "${seen#* }" -ge "$2" ]
+  local actual
+  actual=$(metric) || { echo "$actual"; return 1; }
+  echo "${actual% *}, ${actual#* } s old"
+  [ "${actual% *}" = "$1" ] && [ "${actual#* }" -ge "$2" ]
 }
 
-# metric_fails_with TEXT: no number, and the message has this text, whatever its case.
+# metric_fails_with TEXT: there is no number, and the message contains TEXT (case-insensitive).
 metric_fails_with() {
-  local seen
-  if seen=$(metric); then
-    echo "a number: $seen"
+  local actual
+  if actual=$(metric); then
+    echo "a number: $actual"
     return 1
   fi
-  echo "$seen"
-  grep -qi -- "$1" <<<"$seen"
+  echo "$actual"
+  grep -qi -- "$1" <<<"$actual"
 }
 
-# The same question to one instance, with the aggregator's own certificate: PORT PATH [CURL_ARGUMENT...]; instance_host: 127.0.0.1, or this.
+# ask_instance PORT PATH [CURL_ARGUMENT...]: sends a request to one instance with the aggregator's certificate. instance_host overrides 127.0.0.1.
 ask_instance() {
-  curl --fail-with-body --silent --show-error --max-time 5 --cacert "$BED/wva-ca.crt" \
-    --cert "$BED/pki/front-proxy-client.crt" --key "$BED/pki/front-proxy-client.key" \
+  curl --fail-with-body --silent --show-error --max-time 5 --cacert "$CLUSTER_DIR/wva-ca.crt" \
+    --cert "$CLUSTER_DIR/pki/front-proxy-client.crt" --key "$CLUSTER_DIR/pki/front-proxy-client.key" \
     -H 'X-Remote-User: system:serviceaccount:kube-system:horizontal-pod-autoscaler' -H 'X-Remote-Group: system:authenticated' \
     --connect-to "::${instance_host:-127.0.0.1}:$1" "${@:3}" "https://wva.$release_namespace.svc$2"
 }
 
-# metrics_of PORT: what an instance tells of itself, as Prometheus reads it
+# metrics_of PORT: an instance's own /metrics, as Prometheus reads it
 metrics_of() { ask_instance "$1" /metrics -H 'X-Remote-Group: system:masters'; }
 
-# counted PORT NAME [LABEL]: the sum of a counter's series that have this text among their labels
+# counted PORT NAME [LABEL]: the sum of a counter's series whose labels contain LABEL
 counted() {
   metrics_of "$1" | awk -v name="$2" -v label="${3:-}" 'index($1, name) == 1 && index($1, label) { n += $NF } END { printf "%d", n }'
 }
 
-# instance_says PORT NUMBER: the number of one instance
-instance_says() { local seen; seen=$(metric_from ask_instance "$1") || { echo "$seen"; return 1; }; echo "${seen% *}"; [ "${seen% *}" = "$2" ]; }
+# instance_value_is PORT NUMBER: the instance at PORT answers NUMBER
+instance_value_is() { local actual; actual=$(metric_from ask_instance "$1") || { echo "$actual"; return 1; }; echo "${actual% *}"; [ "${actual% *}" = "$2" ]; }
 
-# says_or_refuses PORT NUMBER: it answers, and with no other number than this
-says_or_refuses() {
-  local seen status=0
-  seen=$(ask_instance "$1" "$external_metrics/namespaces/llm/wva_desired_replicas?labelSelector=variant_name%3Dllama" 2>&1) || status=$?
+# value_or_refusal_of PORT NUMBER: the instance answers NUMBER, or that it has no number
+value_or_refusal_of() {
+  local actual status=0
+  actual=$(ask_instance "$1" "$external_metrics/namespaces/llm/wva_desired_replicas?labelSelector=variant_name%3Dllama" 2>&1) || status=$?
   case $status in
-    0) seen=$(sed -n 's/.*"value": *"\{0,1\}\([^",}]*\).*/\1/p' <<<"$seen") ;;
-    22) echo "no number: $(sed -n 's/.*"message": *"\([^"]*\).*/\1/p' <<<"$seen" | cut -c 1-120)" && return ;;
-    *) echo "no answer: $seen" && return 1 ;;
+    0) actual=$(sed -n 's/.*"value": *"\{0,1\}\([^",}]*\).*/\1/p' <<<"$actual") ;;
+    22) echo "no number: $(sed -n 's/.*"message": *"\([^"]*\).*/\1/p' <<<"$actual" | cut -c 1-120)" && return ;;
+    *) echo "no answer: $actual" && return 1 ;;
   esac
-  echo "$seen"
-  [ "$seen" = "$2" ]
+  echo "$actual"
+  [ "$actual" = "$2" ]
 }
 
-# may_explain: from now on `explained` may ask, with an account that may read snapshots and nothing else.
-may_explain() {
+# allow_explain: creates an account that may read snapshots and nothing else, for explanation_has.
+allow_explain() {
   {
     kubectl create serviceaccount support -n "$release_namespace" --dry-run=client -o yaml
     echo ---
@@ -209,41 +209,41 @@ may_explain() {
     echo ---
     kubectl create clusterrolebinding wva-snapshots --clusterrole=wva-snapshots --serviceaccount="$release_namespace:support" --dry-run=client -o yaml
   } | kubectl apply -f - >/dev/null
-  kubectl -n "$release_namespace" create token support >"$BED/support.token"
-  kubectl get apiservice v1beta1.external.metrics.k8s.io -o jsonpath='{.spec.caBundle}' | base64 -d >"$BED/wva-ca.crt"
+  kubectl -n "$release_namespace" create token support >"$CLUSTER_DIR/support.token"
+  kubectl get apiservice v1beta1.external.metrics.k8s.io -o jsonpath='{.spec.caBundle}' | base64 -d >"$CLUSTER_DIR/wva-ca.crt"
 }
 
-# explained TEXT: what wva-0 explains has this text, wherever its lines break.
-explained() {
-  local seen
-  seen=$("$WVA" explain llm/llama --server "https://127.0.0.1:$wva_port" --server-name "wva.$release_namespace.svc" \
-    --ca-file "$BED/wva-ca.crt" --token-file "$BED/support.token" 2>&1) || { echo "$seen"; return 1; }
-  seen=$(tr -s ' \n' ' ' <<<"$seen")
-  grep -oF -- "$1" <<<"$seen" | head -n 1 | grep . || { echo "$seen"; return 1; }
+# explanation_has TEXT: `wva explain` of wva-0 contains TEXT, regardless of line breaks.
+explanation_has() {
+  local actual
+  actual=$("$WVA" explain llm/llama --server "https://127.0.0.1:$wva_port" --server-name "wva.$release_namespace.svc" \
+    --ca-file "$CLUSTER_DIR/wva-ca.crt" --token-file "$CLUSTER_DIR/support.token" 2>&1) || { echo "$actual"; return 1; }
+  actual=$(tr -s ' \n' ' ' <<<"$actual")
+  grep -oF -- "$1" <<<"$actual" | head -n 1 | grep . || { echo "$actual"; return 1; }
 }
 
 va_column() { kubectl -n llm get va llama -o jsonpath='{.status.desiredOptimizedAlloc.numReplicas}'; }
 holder() { kubectl -n "$release_namespace" get lease "$lease" -o jsonpath='{.spec.holderIdentity}'; }
 
-# A namespace comes and goes: the namespace controller reads the discovery of every APIService before it lets one go.
-namespace_goes() {
+# Creates and deletes a namespace. The namespace controller reads the discovery of every APIService before it deletes one.
+namespace_is_deleted() {
   local name=passing-$SECONDS
   kubectl create namespace "$name" >/dev/null && timeout 40 kubectl delete namespace "$name"
 }
 
-# allow N: the most replicas that the variant may have
+# allow N: sets the variant's maximum to N replicas
 allow() { kubectl -n llm patch va llama --type merge -p "{\"spec\":{\"maxReplicas\":$1}}" >/dev/null; }
 
-# stand_at N: more load than N pods carry and at most N allowed, so the number is N and stays N, until load or bound change.
-stand_at() {
+# hold_at N: sets the maximum to N and a load above the capacity of N pods, so that the number stays N until either changes.
+hold_at() {
   allow "$1"
-  set_load "$(calculate "($1 + 0.3) * $one")"
-  eventually 150 "more load than $1 pods carry, $1 allowed: the number is $1" value_is "==" "$1"
-  eventually 30 "and so are the replicas" ready_are "==" "$1"
+  set_load "$(calculate "($1 + 0.3) * $pod_rps")"
+  eventually 150 "load above the capacity of $1 pods, maximum $1: the number is $1" value_is "==" "$1"
+  eventually 30 "$1 replicas are Ready" ready_are "==" "$1"
 }
 
-# instances_say FIRST SECOND: the numbers of wva-0 and wva-1, asked one after the other.
-instances_say() {
+# instance_values_are FIRST SECOND: the numbers of wva-0 and wva-1, read one after the other.
+instance_values_are() {
   local first second
   first=$(metric_from ask_instance "$wva_port") || { echo "wva-0: $first"; return 1; }
   second=$(metric_from ask_instance "$second_port") || { echo "wva-1: $second"; return 1; }

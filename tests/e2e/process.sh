@@ -1,22 +1,22 @@
 # shellcheck shell=bash
-# Background processes by name: pid in $BED/pids/NAME, output in $BED/logs/NAME.log.
-# Sourced by bed and run; holds no knowledge of what it starts. Linux only (/proc).
+# Background processes by name: pid in $CLUSTER_DIR/pids/NAME, output in $CLUSTER_DIR/logs/NAME.log.
+# Sourced by cluster and run; independent of the programs that it starts. Linux only (/proc).
 
-export LC_ALL=C # dates and decimal points as the programs print them
+export LC_ALL=C # the programs' formats of dates and decimals
 
 seconds_since() { awk -v from="$1" -v to="$EPOCHREALTIME" 'BEGIN { printf "%.1f", to - from }'; }
 
-# spawn NAME COMMAND...: its own session, so that Ctrl-C reaches the script alone and the script ends things in order.
+# spawn NAME COMMAND...: in its own session, so that Ctrl-C reaches only the script, which then stops everything in order.
 spawn() {
   local name=$1
   shift
-  mkdir -p "$BED/pids" "$BED/logs"
-  setsid "$@" </dev/null >>"$BED/logs/$name.log" 2>&1 &
+  mkdir -p "$CLUSTER_DIR/pids" "$CLUSTER_DIR/logs"
+  setsid "$@" </dev/null >>"$CLUSTER_DIR/logs/$name.log" 2>&1 &
   local pid=$!
-  echo "$pid $(start_time "$pid")" >"$BED/pids/$name"
+  echo "$pid $(start_time "$pid")" >"$CLUSTER_DIR/pids/$name"
 }
 
-# The kernel's start time of a live process: with the pid it names one process, also after pids have wrapped.
+# The kernel's start time of a live process. Together with the pid it identifies one process, even after pids have wrapped.
 start_time() {
   local stat
   { stat=$(<"/proc/$1/stat"); } 2>/dev/null || return 1
@@ -27,15 +27,15 @@ start_time() {
 
 alive() {
   local pid started
-  read -r pid started 2>/dev/null <"$BED/pids/$1" || return 1
+  read -r pid started 2>/dev/null <"$CLUSTER_DIR/pids/$1" || return 1
   [ -n "$started" ] && [ "$(start_time "$pid")" = "$started" ]
 }
 
-# stop NAME [SIGNAL]: returns when it has ended; killed after 20 s. Nothing to do is success.
+# stop NAME [SIGNAL]: returns when the process has ended; kills it after 20 s. Succeeds if nothing runs.
 stop() {
   local name=$1 signal=${2:-TERM} pid
   if alive "$name"; then
-    read -r pid _ <"$BED/pids/$name"
+    read -r pid _ <"$CLUSTER_DIR/pids/$name"
     end "$signal" "$pid"
     local deadline=$((SECONDS + 20))
     while alive "$name"; do
@@ -46,22 +46,22 @@ stop() {
       sleep 0.05
     done
   fi
-  rm -f "$BED/pids/$name"
+  rm -f "$CLUSTER_DIR/pids/$name"
 }
 
-# A spawned process leads a group: what it started goes with it.
+# A spawned process leads a process group, so its children are signalled too.
 end() { kill -s "$1" -- "-$2" 2>/dev/null || kill -s "$1" "$2" 2>/dev/null || true; }
 
 log_tail() {
-  echo "--- end of $BED/logs/$1.log" >&2
-  tail -n "${2:-20}" "$BED/logs/$1.log" >&2
+  echo "--- end of $CLUSTER_DIR/logs/$1.log" >&2
+  tail -n "${2:-20}" "$CLUSTER_DIR/logs/$1.log" >&2
 }
 
-# mark_log NAME: from now on; log_since NAME: what it has logged since then
-mark_log() { { cat "$BED/logs/$1.log" 2>/dev/null || true; } | wc -l >"$BED/$1.mark"; } # none is a log without lines
-log_since() { tail -n "+$(($(<"$BED/$1.mark") + 1))" "$BED/logs/$1.log"; }
+# mark_log NAME: marks the end of the log; log_since NAME: the lines after the mark
+mark_log() { { cat "$CLUSTER_DIR/logs/$1.log" 2>/dev/null || true; } | wc -l >"$CLUSTER_DIR/$1.mark"; } # a missing log counts as empty
+log_since() { tail -n "+$(($(<"$CLUSTER_DIR/$1.mark") + 1))" "$CLUSTER_DIR/logs/$1.log"; }
 
-# await_http NAME SECONDS CURL_ARGUMENTS...: until NAME answers 2xx; says why when it doesn't.
+# await_http NAME SECONDS CURL_ARGUMENTS...: waits until NAME answers 2xx, or reports why it does not.
 await_http() {
   local name=$1 seconds=$2
   shift 2
@@ -72,7 +72,7 @@ await_http() {
       log_tail "$name"
       return 1
     elif [ "$SECONDS" -ge "$deadline" ]; then
-      echo "$name: no good answer from ${*: -1} within $seconds s" >&2
+      echo "$name: no 2xx answer from ${*: -1} within $seconds s" >&2
       log_tail "$name"
       return 1
     fi
@@ -80,7 +80,7 @@ await_http() {
   done
 }
 
-# choose_port VARIABLE: a port nobody listens on, unless one is given. Below 32768, where the kernel takes ports for outgoing connections.
+# choose_port VARIABLE: sets a free port, unless one is given. It is below 32768, where the kernel's range for outgoing connections starts.
 choose_port() {
   local port
   until [ -n "${!1:-}" ]; do

@@ -2,12 +2,12 @@
 # (1) Load up: the HPA raises the Deployment and settles at or above what the load needs. Load down: it shrinks, and nobody waits.
 
 allow 10
-high=$(calculate "3.4 * $one")
-low=$(calculate "0.4 * $one")
-needed=$(ceiling "$high / $one")
+high=$(calculate "3.4 * $pod_rps")
+low=$(calculate "0.4 * $pod_rps")
+needed=$(ceiling "$high / $pod_rps")
 
 set_load "$high"
-eventually 180 "load of $high requests/s at $one a pod: the HPA raises the Deployment to the $needed it needs" replicas_are ">=" "$needed"
+eventually 180 "load of $high requests/s at $pod_rps a pod: the HPA raises the Deployment to the $needed it needs" replicas_are ">=" "$needed"
 eventually 60 "those pods serve" ready_are ">=" "$needed"
 eventually 240 "it settles, unchanged for 40 s" settles 240 40
 throughout 15 "at or above $needed" replicas_are ">=" "$needed"

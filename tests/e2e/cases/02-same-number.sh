@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # (2) One decision, one number: the external metric and `kubectl get va` show the same, and it is what the HPA acts on.
 
-stand_at 2
+hold_at 2
 
 same_number() {
   local external column

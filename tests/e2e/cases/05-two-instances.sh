@@ -1,13 +1,13 @@
 # shellcheck shell=bash
 # (5) Two instances behind one APIService say the same. The one that decides is killed: the other goes on answering, and takes over.
 
-stand_at 3
+hold_at 3
 start_wva wva-1 "$second_port"
 start_balancer "$balancer_port" "$wva_port" "$second_port"
-point_at "$balancer_port"
+route_api_server_to "$balancer_port"
 eventually 60 "two instances behind a balancer: the API server reaches them" is_available
 
-kubectl get apiservice v1beta1.external.metrics.k8s.io -o jsonpath='{.spec.caBundle}' | base64 -d >"$BED/wva-ca.crt"
+kubectl get apiservice v1beta1.external.metrics.k8s.io -o jsonpath='{.spec.caBundle}' | base64 -d >"$CLUSTER_DIR/wva-ca.crt"
 all_agree() {
   local first second through
   first=$(metric_from ask_instance "$wva_port") && second=$(metric_from ask_instance "$second_port") && through=$(value) ||

@@ -15,18 +15,18 @@ spec:
   insecureSkipTLSVerify: true
   service: {namespace: monitoring, name: prometheus-adapter}
 YAML
-said=$(install_chart --set apiService.custom.enabled=true 2>&1) && failed "the chart takes the custom metrics from prometheus-adapter"
-grep -q "already points at Service monitoring/prometheus-adapter.*apiService.custom.enabled=false" <<<"$said" || failed "helm says: $said"
+output=$(install_chart --set apiService.custom.enabled=true 2>&1) && failed "the chart takes the custom metrics from prometheus-adapter"
+grep -q "already points at Service monitoring/prometheus-adapter.*apiService.custom.enabled=false" <<<"$output" || failed "helm says: $output"
 passed "the chart refuses to take the custom metrics from prometheus-adapter, and says what to do"
 kubectl delete apiservice v1beta2.custom.metrics.k8s.io >/dev/null
 
 # As where KEDA owns the external metrics: that APIService is not ours here.
 install_chart --set apiService.enabled=false --set apiService.custom.enabled=true
-point_at "$wva_port"
+route_api_server_to "$wva_port"
 eventually 40 "chart installed for another owner of the external metrics: both custom APIServices are available" custom_available
 
 allow 2
-set_load "$(calculate "3.3 * $one")" # more than 3 pods carry: the number is what is allowed
+set_load "$(calculate "3.3 * $pod_rps")" # more than 3 pods carry: the number is what is allowed
 kubectl -n llm patch hpa llama --type json -p '[{"op":"replace","path":"/spec/metrics","value":[{"type":"Object","object":{
   "describedObject":{"apiVersion":"llmd.ai/v1alpha1","kind":"VariantAutoscaling","name":"llama"},
   "metric":{"name":"wva_desired_replicas"},"target":{"type":"AverageValue","averageValue":"1"}}}]}]' >/dev/null
@@ -42,29 +42,29 @@ both_at() {
 eventually 45 "both HPAs follow the number" both_at 2
 assert_eq "ScalingActive of the HPA by VariantAutoscaling" "$(scaling_active status)" True
 same_everywhere() {
-  local version resource seen=""
+  local version resource actual=""
   for version in v1beta1 v1beta2; do
     for resource in variantautoscalings.llmd.ai deployments.apps; do
-      seen+="$(object_value $version $resource) "
+      actual+="$(object_value $version $resource) "
     done
   done
-  echo "${seen}status $(va_column)"
-  [ "$seen" = "$1 $1 $1 $1 " ] && [ "$(va_column)" = "$1" ]
+  echo "${actual}status $(va_column)"
+  [ "$actual" = "$1 $1 $1 $1 " ] && [ "$(va_column)" = "$1" ]
 }
 eventually 5 "both versions say of both objects what the status says" same_everywhere 2
-eventually 0 "a namespace can be deleted" namespace_goes
+eventually 0 "a namespace can be deleted" namespace_is_deleted
 
 allow 3
 eventually 45 "one more allowed, and the load asks for it: both follow" both_at 3
 
 kubectl -n llm patch va llama --type merge -p '{"spec":{"scaleTargetRef":{"name":"elsewhere"}}}' >/dev/null
 eventually 20 "the variant points elsewhere: the condition of the HPA by Deployment says so" \
-  object_complains follower "the server could not find the metric wva_desired_replicas for deployments.apps llama: it is the spec.scaleTargetRef of no"
-eventually 5 "and so does the other's" object_complains llama "Deployment elsewhere"
+  object_hpa_reports follower "the server could not find the metric wva_desired_replicas for deployments.apps llama: it is the spec.scaleTargetRef of no"
+eventually 5 "and so does the other's" object_hpa_reports llama "Deployment elsewhere"
 assert_eq "replicas are held" "$(replicas)" 3
 kubectl apply -f "$e2e/objects/llama.yaml" >/dev/null # the External HPA is back, too
 kubectl -n llm delete -f "$e2e/objects/follower.yaml" >/dev/null
 
 install_chart
-point_at "$wva_port"
+route_api_server_to "$wva_port"
 eventually 30 "the usual chart again: the external metric is back" is_available

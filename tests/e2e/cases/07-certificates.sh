@@ -9,7 +9,7 @@ stop wva-0
 WVA_ARGS="--ca-settle-duration 5s" start_wva wva-0 "$wva_port"
 WVA_ARGS="--ca-settle-duration 5s" start_wva wva-1 "$second_port"
 start_balancer "$balancer_port" "$wva_port" "$second_port"
-point_at "$balancer_port"
+route_api_server_to "$balancer_port"
 eventually 60 "two instances behind a balancer: the API server reaches them" is_available
 eventually 30 "and reads a number" value_is ">=" 1
 
@@ -17,13 +17,13 @@ eventually 30 "and reads a number" value_is ">=" 1
 
 watch_reads() {
   while true; do
-    if seen=$(metric); then echo "ok $seen"; else echo "bad $(date +%T) $seen"; fi >>"$BED/reads"
-    available >>"$BED/available"
-    echo >>"$BED/available"
+    if actual=$(metric); then echo "ok $actual"; else echo "bad $(date +%T) $actual"; fi >>"$CLUSTER_DIR/reads"
+    available >>"$CLUSTER_DIR/available"
+    echo >>"$CLUSTER_DIR/available"
     sleep 0.5
   done
 }
-rm -f "$BED/reads" "$BED/available"
+rm -f "$CLUSTER_DIR/reads" "$CLUSTER_DIR/available"
 watch_reads &
 watcher=$!
 trap 'kill $watcher 2>/dev/null || true' EXIT
@@ -57,9 +57,9 @@ stop wva-1
 eventually 20 "a number, with the old CA gone and one instance stopped" value_is ">=" 1
 
 kill $watcher
-reads=$(grep -c ^ok "$BED/reads")
-[ "$(grep -vc '^Available=True$' <(grep . "$BED/available"))" = 0 ] || failed "the API became unavailable: $(sort "$BED/available" | uniq -c | xargs)"
-! grep ^bad "$BED/reads" || failed "reads failed"
+reads=$(grep -c ^ok "$CLUSTER_DIR/reads")
+[ "$(grep -vc '^Available=True$' <(grep . "$CLUSTER_DIR/available"))" = 0 ] || failed "the API became unavailable: $(sort "$CLUSTER_DIR/available" | uniq -c | xargs)"
+! grep ^bad "$CLUSTER_DIR/reads" || failed "reads failed"
 passed "meanwhile no read failed and the API stayed available: $reads reads"
 
 # ---- somebody breaks the bundle
@@ -67,16 +67,16 @@ passed "meanwhile no read failed and the API stayed available: $reads reads"
 condition() {
   kubectl get apiservice "$apiservice" -o jsonpath='{.status.conditions[?(@.type=="CABundleVerified")].status} {.status.conditions[?(@.type=="CABundleVerified")].message}'
 }
-condition_is() { local seen; seen=$(condition); echo "CABundleVerified=$seen"; [[ $seen == $1* ]]; }
+condition_is() { local actual; actual=$(condition); echo "CABundleVerified=$actual"; [[ $actual == $1* ]]; }
 told() {
-  local seen
-  seen=$(kubectl -n default get events --field-selector "involvedObject.name=$apiservice,reason=$1" -o jsonpath='{.items[*].message}')
-  echo "$1: $seen"
-  [ -n "$seen" ]
+  local actual
+  actual=$(kubectl -n default get events --field-selector "involvedObject.name=$apiservice,reason=$1" -o jsonpath='{.items[*].message}')
+  echo "$1: $actual"
+  [ -n "$actual" ]
 }
 break_bundle() {
   kubectl patch apiservice "$apiservice" --type merge --field-manager somebody \
-    -p "{\"spec\":{\"caBundle\":\"$(base64 -w0 <"$BED/pki/ca.crt")\"}}" >/dev/null
+    -p "{\"spec\":{\"caBundle\":\"$(base64 -w0 <"$CLUSTER_DIR/pki/ca.crt")\"}}" >/dev/null
 }
 available_condition() { kubectl get apiservice "$apiservice" -o jsonpath='{range .status.conditions[*]}{.type} {end}'; }
 
@@ -94,21 +94,21 @@ stop haproxy
 stop wva-0
 certificate_of_the_user() {
   certificate user-serving ca /CN=wva "subjectAltName=DNS:wva.$release_namespace.svc"
-  mkdir -p "$BED/user-tls"
-  cp "$BED/pki/user-serving.crt" "$BED/user-tls/tls.crt"
-  cp "$BED/pki/user-serving.key" "$BED/user-tls/tls.key"
+  mkdir -p "$CLUSTER_DIR/user-tls"
+  cp "$CLUSTER_DIR/pki/user-serving.crt" "$CLUSTER_DIR/user-tls/tls.crt"
+  cp "$CLUSTER_DIR/pki/user-serving.key" "$CLUSTER_DIR/user-tls/tls.key"
 }
 certificate_of_the_user
-point_at "$wva_port"
-WVA_ARGS="--cert-dir $BED/user-tls" start_wva wva-0 "$wva_port"
+route_api_server_to "$wva_port"
+WVA_ARGS="--cert-dir $CLUSTER_DIR/user-tls" start_wva wva-0 "$wva_port"
 eventually 30 "a certificate of the user's, caBundle of another CA: the condition says what the probe says" condition_is "False tls: failed to verify certificate: x509: certificate signed by unknown authority"
 eventually 10 "an event too" told CABundleNotVerified
 metric_is() {
-  local seen
-  seen=$(curl --silent --insecure --max-time 5 --header "Authorization: Bearer $(kubectl create token prober -n default)" "https://127.0.0.1:$wva_port/metrics" |
+  local actual
+  actual=$(curl --silent --insecure --max-time 5 --header "Authorization: Bearer $(kubectl create token prober -n default)" "https://127.0.0.1:$wva_port/metrics" |
     grep '^wva_apiservice_ca_bundle_valid{apiservice="v1beta1.external')
-  echo "${seen:-none}"
-  [[ $seen == *" $1" ]]
+  echo "${actual:-none}"
+  [[ $actual == *" $1" ]]
 }
 kubectl -n default create serviceaccount prober >/dev/null
 kubectl create clusterrole prober --verb get --non-resource-url /metrics >/dev/null

@@ -2,30 +2,30 @@
 # (8) Both instances are replaced as a rollout of the Deployment does it: a new one is up and ready, then an old one gets SIGTERM. A probe
 # a second sees the APIService available throughout, no read through the API server fails, and the number doesn't change.
 
-stand_at 2
+hold_at 2
 start_wva wva-1 "$second_port"
 choose_port third_port
 # Like a Service, it sends no new connection to who is not ready, and cuts no open one.
 on_marked_down="" start_balancer "$balancer_port" "$wva_port" "$second_port" "$third_port"
-point_at "$balancer_port"
+route_api_server_to "$balancer_port"
 eventually 60 "two instances behind a balancer: the API server reaches them" is_available
 eventually 20 "and has their number" value_is "==" 2
 
 # note FILE SECONDS COMMAND...: what COMMAND says, a line every SECONDS, until the end of the case.
 note() {
-  local file=$1 pause=$2 deadline=$((SECONDS + 90)) seen
+  local file=$1 pause=$2 deadline=$((SECONDS + 90)) actual
   shift 2
-  while [ ! -e "$BED/rolled" ] && [ "$SECONDS" -lt "$deadline" ]; do
+  while [ ! -e "$CLUSTER_DIR/rolled" ] && [ "$SECONDS" -lt "$deadline" ]; do
     sleep "$pause" &
-    seen=$("$@" 2>&1) || true
-    echo "$seen" >>"$file"
+    actual=$("$@" 2>&1) || true
+    echo "$actual" >>"$file"
     wait $!
   done
 }
-rm -f "$BED/rolled" "$BED/probes" "$BED/reads"
-note "$BED/probes" 1 available &
+rm -f "$CLUSTER_DIR/rolled" "$CLUSTER_DIR/probes" "$CLUSTER_DIR/reads"
+note "$CLUSTER_DIR/probes" 1 available &
 probing=$!
-note "$BED/reads" 0.5 value &
+note "$CLUSTER_DIR/reads" 0.5 value &
 reading=$!
 
 # replaced OLD NEW PORT: NEW is ready and seen by the balancer before OLD is told to go.
@@ -35,7 +35,7 @@ replaced() {
   sleep 1
   began=$EPOCHREALTIME
   stop "$1"
-  is "$(seconds_since "$began") < 18" >"$BED/took" || failed "$1 took $(<"$BED/took") s to go"
+  is "$(seconds_since "$began") < 18" >"$CLUSTER_DIR/took" || failed "$1 took $(<"$CLUSTER_DIR/took") s to go"
   passed "$2 for $1, which went on its own: after $(seconds_since "$began") s"
 }
 began=$EPOCHREALTIME
@@ -48,7 +48,7 @@ held_by_a_new_one() {
 eventually 30 "a new one holds the Lease" held_by_a_new_one
 throughout 5 "and the number is the same" value_is "==" 2
 took=$(seconds_since "$began")
-touch "$BED/rolled"
+touch "$CLUSTER_DIR/rolled"
 wait "$probing" "$reading"
 
 # others FILE GOOD: how many lines are not GOOD, and the first of them.
@@ -57,10 +57,10 @@ others() {
   count=$(grep -cvxF -- "$2" "$1") || true
   [ "$count" = 0 ] && echo 0 || echo "$count, the first: $(grep -m 1 -vxF -- "$2" "$1")"
 }
-assert_eq "probes in $took s that saw the APIService not available, of $(wc -l <"$BED/probes")" "$(others "$BED/probes" Available=True)" 0
-assert_eq "reads that failed or gave another number, of $(wc -l <"$BED/reads")" "$(others "$BED/reads" 2)" 0
-is "$(wc -l <"$BED/probes") >= 15" >/dev/null || failed "too few probes to say so"
-is "$(wc -l <"$BED/reads") >= 25" >/dev/null || failed "too few reads to say so"
-assert_eq "instances that had to cut a connection" "$(cat "$BED"/logs/wva-[01].log | grep -c "connections did not drain")" 0
+assert_eq "probes in $took s that saw the APIService not available, of $(wc -l <"$CLUSTER_DIR/probes")" "$(others "$CLUSTER_DIR/probes" Available=True)" 0
+assert_eq "reads that failed or gave another number, of $(wc -l <"$CLUSTER_DIR/reads")" "$(others "$CLUSTER_DIR/reads" 2)" 0
+is "$(wc -l <"$CLUSTER_DIR/probes") >= 15" >/dev/null || failed "too few probes to say so"
+is "$(wc -l <"$CLUSTER_DIR/reads") >= 25" >/dev/null || failed "too few reads to say so"
+assert_eq "instances that had to cut a connection" "$(cat "$CLUSTER_DIR"/logs/wva-[01].log | grep -c "connections did not drain")" 0
 stop wva-2
 stop wva-3

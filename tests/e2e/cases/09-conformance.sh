@@ -26,14 +26,14 @@ eventually 20 "one selector for both is told in an event" told_of_both
 conforms() {
   local name=$1 skips=$2 status=0 counted
   shift 2
-  "$@" >"$BED/conformance-$name" || status=$?
-  grep '^FAIL' "$BED/conformance-$name" || true
-  counted=$(tail -n 1 "$BED/conformance-$name")
+  "$@" >"$CLUSTER_DIR/conformance-$name" || status=$?
+  grep '^FAIL' "$CLUSTER_DIR/conformance-$name" || true
+  counted=$(tail -n 1 "$CLUSTER_DIR/conformance-$name")
   [ $status = 0 ] || failed "conformance, $name: $counted"
-  [[ $counted == *", 0 failed, $skips skipped" ]] || { grep '^skip' "$BED/conformance-$name"; failed "conformance, $name: $counted, expected $skips skipped"; }
+  [[ $counted == *", 0 failed, $skips skipped" ]] || { grep '^skip' "$CLUSTER_DIR/conformance-$name"; failed "conformance, $name: $counted, expected $skips skipped"; }
   passed "conformance, $name: $counted"
 }
 
 token=$(metrics_reader_token)
-conforms directly 8 conform_port "$wva_port" "$BED/wva-ca.crt" "wva.$release_namespace.svc"
+conforms directly 8 conform_port "$wva_port" "$CLUSTER_DIR/wva-ca.crt" "wva.$release_namespace.svc"
 conforms aggregated 38 conform_aggregated

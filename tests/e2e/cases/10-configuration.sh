@@ -3,12 +3,12 @@
 # namespace. What is wrong in them is an event on them, and what was right before goes on counting.
 
 allow 2
-set_load "$(calculate "0.4 * $one")" # one pod carries it easily; what waits from before has to be done and forgotten first
+set_load "$(calculate "0.4 * $pod_rps")" # one pod carries it easily; what waits from before has to be done and forgotten first
 eventually 240 "what one pod carries, two allowed: the number is 1" value_is "==" 1
 throughout 20 "and stays 1" value_is "==" 1
 
-logged() { grep -F -- "$1" "$BED/logs/wva-0.log" | tail -n 1 | grep .; }
-complained() {
+logged() { grep -F -- "$1" "$CLUSTER_DIR/logs/wva-0.log" | tail -n 1 | grep .; }
+is_reported() {
   kubectl -n "$1" get events --field-selector reason=InvalidConfiguration,involvedObject.name=wva-saturation-scaling-config \
     -o jsonpath='{.items[*].message}' | grep -F -- "$2"
 }
@@ -20,19 +20,19 @@ eventually 10 "one in the namespace of the variant counts there" logged "namespa
 eventually 40 "almost all of the KV cache is to be spare: one more" value_is "==" 2
 
 configure llm 'kvSpareTrigger: 79'
-eventually 10 "a wrong entry is an event on its ConfigMap" complained llm "kvSpareTrigger 79 is out of range: must be 0 to 1; its last good text stays"
+eventually 10 "a wrong entry is an event on its ConfigMap" is_reported llm "kvSpareTrigger 79 is out of range: must be 0 to 1; its last good text stays"
 configure "$release_namespace" 'kvCacheTreshold: 0.8'
-eventually 10 "one of the release too" complained "$release_namespace" '"kvCacheTreshold" is not a field'
+eventually 10 "one of the release too" is_reported "$release_namespace" '"kvCacheTreshold" is not a field'
 throughout 10 "and nothing changes" value_is "==" 2
 
 configure "$release_namespace" 'enableLimiter: true'
 eventually 10 "nodes without the right to list them: the log says what to set" logged "cannot watch Nodes"
 install_chart --set limits.inventory=true
-point_at "$wva_port"
+route_api_server_to "$wva_port"
 eventually 40 "with limits.inventory they are listed" logged "watching Nodes again"
 
 kubectl -n llm delete configmap wva-saturation-scaling-config >/dev/null
 kubectl -n "$release_namespace" delete configmap wva-saturation-scaling-config >/dev/null
 eventually 10 "deleted: defaults in force" logged "ConfigMap deleted: what it said is forgotten"
 install_chart
-point_at "$wva_port"
+route_api_server_to "$wva_port"

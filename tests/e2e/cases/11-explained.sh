@@ -3,15 +3,15 @@
 # GPUs of the nodes that others use. One model has another analyzer than the others. A namespace that says so is left alone.
 
 allow 3
-set_load "$(calculate "0.4 * $one")"
+set_load "$(calculate "0.4 * $pod_rps")"
 spare='kvSpareTrigger: 0.79' # almost all of the KV cache is to be spare: one more is wanted, whatever there is
 
-may_explain
+allow_explain
 condition_says() {
-  local seen
-  seen=$(kubectl -n llm get va llama -o jsonpath='{.status.conditions[?(@.type=="OptimizationReady")].message}')
-  echo "$seen"
-  [[ $seen == *"$1"* ]]
+  local actual
+  actual=$(kubectl -n llm get va llama -o jsonpath='{.status.conditions[?(@.type=="OptimizationReady")].message}')
+  echo "$actual"
+  [[ $actual == *"$1"* ]]
 }
 
 configure "$release_namespace" "$spare
@@ -19,7 +19,7 @@ enableLimiter: true
 limiters: [{type: quota, name: team, scope: cluster, quotas: {H100: 2}}]"
 bound="team of H100: 0.0 of 2.0 free, 2.0 used"
 eventually 120 "a quota of two GPUs binds, and the condition says so" condition_says "3 are needed and 2 can be had: $bound"
-eventually 40 "wva explain says it of the running program, from its next look on" explained "bound by $bound"
+eventually 40 "wva explain says it of the running program, from its next look on" explanation_has "bound by $bound"
 assert_eq "the number" "$(value)" 2
 
 kubectl create namespace batch >/dev/null
@@ -31,12 +31,12 @@ spec: {containers: [{name: c, image: registry.k8s.io/pause, resources: {limits: 
 YAML
 kubectl -n batch wait --for=condition=PodScheduled pod/training --timeout=20s >/dev/null
 install_chart --set limits.inventory=true
-point_at "$wva_port"
+route_api_server_to "$wva_port"
 configure "$release_namespace" "$spare
 enableLimiter: true"
 bound="inventory of H100: 0.0 of 16.0 free, 16.0 used, 14.0 of these by others"
 eventually 60 "the nodes' GPUs bind, most of them used by others" condition_says "3 are needed and 2 can be had: $bound"
-eventually 40 "wva explain says it" explained "bound by $bound"
+eventually 40 "wva explain says it" explanation_has "bound by $bound"
 assert_eq "the number" "$(value)" 2
 kubectl delete namespace batch --wait=false >/dev/null
 eventually 60 "they are free again: one more" value_is "==" 3
@@ -44,8 +44,8 @@ eventually 60 "they are free again: one more" value_is "==" 3
 configure "$release_namespace" "$spare" "$model=model_id: $model
 namespace: llm
 analyzerName: queueing-model"
-eventually 60 "another analyzer decides about this model" explained "queueing-model: "
-set_load "$(calculate "0.15 * $one")"
+eventually 60 "another analyzer decides about this model" explanation_has "queueing-model: "
+set_load "$(calculate "0.15 * $pod_rps")"
 eventually 90 "which finds that fewer carry less" value_is "<" 3
 
 kubectl annotate namespace llm wva.llmd.ai/exclude=true >/dev/null
@@ -55,4 +55,4 @@ eventually 20 "and has one again" value_is ">=" 1
 
 kubectl -n "$release_namespace" delete configmap wva-saturation-scaling-config >/dev/null
 install_chart
-point_at "$wva_port"
+route_api_server_to "$wva_port"

@@ -3,9 +3,9 @@
 # its number does not move.
 
 hpa_looks_every() {
-  sed -i "s/^HPA_SYNC=.*/HPA_SYNC=$1/" "$BED/env"
-  "$e2e/bed" stop "$BED" kube-controller-manager
-  "$e2e/bed" start "$BED" kube-controller-manager >/dev/null
+  sed -i "s/^HPA_SYNC=.*/HPA_SYNC=$1/" "$CLUSTER_DIR/env"
+  "$e2e/cluster" stop "$CLUSTER_DIR" kube-controller-manager
+  "$e2e/cluster" start "$CLUSTER_DIR" kube-controller-manager >/dev/null
 }
 trap 'hpa_looks_every 2s' EXIT
 hpa_looks_every 15s
@@ -27,18 +27,18 @@ for step in "3 2 4" "6 3 5"; do
   eventually 40 "which serve" ready_are ">=" "$least"
   settles 420 110 >/dev/null || failed "the number does not settle at $load requests/s"
   reset_stats
-  standing=$(value)
-  is "$standing <= $most" >/dev/null || failed "$standing replicas for $load requests/s"
-  throughout 60 "while $load requests/s stand, so does the number" value_is "==" "$standing"
+  steady=$(value)
+  is "$steady <= $most" >/dev/null || failed "$steady replicas for $load requests/s"
+  throughout 60 "while $load requests/s stand, so does the number" value_is "==" "$steady"
   longest=$(stat max_wait_s)
-  is "$longest <= 1" >/dev/null || failed "a request waited $longest s with $standing replicas for $load requests/s"
+  is "$longest <= 1" >/dev/null || failed "a request waited $longest s with $steady replicas for $load requests/s"
   passed "and nobody waits: $longest s at most"
 done
 
 # With nothing in memory and samples of a minute: what was learned is in the state objects, at most five minutes old.
-may_explain
+allow_explain
 stop wva-0 KILL
 start_wva wva-0 "$wva_port"
-eventually 30 "killed and restarted: the number is that of before" value_is "==" "$standing"
-eventually 20 "and it knows what replicas carry" explained "replicas carry"
-throughout 60 "so that it lowers nothing" value_is ">=" "$standing"
+eventually 30 "killed and restarted: the number is that of before" value_is "==" "$steady"
+eventually 20 "and it knows what replicas carry" explanation_has "replicas carry"
+throughout 60 "so that it lowers nothing" value_is ">=" "$steady"

@@ -13,44 +13,44 @@ in_flight() {
     sed -n 's/.*"value":\[[^,]*,"\([^"]*\)"\].*/\1/p'
 }
 has_left() { ! curl --fail --silent --output /dev/null "http://$FLEET_ADDR/pods/llm/$1/metrics" && echo "and has left"; }
-in_flight_is() { local seen; seen=$(in_flight "$1"); echo "$seen requests"; [ "$seen" = "$2" ]; }
+in_flight_is() { local actual; actual=$(in_flight "$1"); echo "$actual requests"; [ "$actual" = "$2" ]; }
 mark_is() {
-  local seen
-  seen=$(kubectl -n llm get pod "$1" -o jsonpath="{.metadata.annotations.$cost}")
-  echo "cost $seen"
-  [ "$seen" = "$2" ]
+  local actual
+  actual=$(kubectl -n llm get pod "$1" -o jsonpath="{.metadata.annotations.$cost}")
+  echo "cost $actual"
+  [ "$actual" = "$2" ]
 }
 goes() {
-  local seen
-  seen=$(kubectl -n llm get pod "$1" --ignore-not-found -o jsonpath='{.metadata.name} {.metadata.deletionTimestamp}')
-  case $seen in
+  local actual
+  actual=$(kubectl -n llm get pod "$1" --ignore-not-found -o jsonpath='{.metadata.name} {.metadata.deletionTimestamp}')
+  case $actual in
     "") echo gone ;;
-    *" ") echo "$seen stays" && return 1 ;;
+    *" ") echo "$actual stays" && return 1 ;;
     *) echo going ;;
   esac
 }
 pods_are() {
-  local seen
-  seen=$(kubectl -n llm get pods -l app=llama -o name | wc -l)
-  is "$seen == $1"
+  local actual
+  actual=$(kubectl -n llm get pods -l app=llama -o name | wc -l)
+  is "$actual == $1"
 }
 no_marks() {
-  local seen
-  seen=$(kubectl -n llm get pods -l app=llama -o jsonpath="{.items[*].metadata.annotations.$cost}")
-  echo "marks: ${seen:-none}"
-  [ -z "$seen" ]
+  local actual
+  actual=$(kubectl -n llm get pods -l app=llama -o jsonpath="{.items[*].metadata.annotations.$cost}")
+  echo "marks: ${actual:-none}"
+  [ -z "$actual" ]
 }
 
 # From one pod on: three of the case before might be one too many until the load is felt, and a pod on its way out might be the oldest. The
 # others leave before pods are marked: a pod whose mark has just been removed is not marked again for a minute, and the oldest could be one.
 baseline
-set_load "$(calculate "0.5 * $one")"
+set_load "$(calculate "0.5 * $pod_rps")"
 allow 1
 eventually 90 "one allowed: the others leave" pods_are 1
 stop wva-0
 install_chart --set podDeletionCost=true
 WVA_ARGS=--pod-deletion-cost baseline
-stand_at 3
+hold_at 3
 oldest=$(kubectl -n llm get pods -l app=llama --sort-by=.metadata.creationTimestamp -o jsonpath='{.items[0].metadata.name}')
 
 # The oldest is taken out of the fleet until it has served what it had, while a queue grows before the others. Then nothing more comes, and it

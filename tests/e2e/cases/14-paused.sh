@@ -2,9 +2,9 @@
 # (14) The instance that decides is stopped for a minute, in the middle of whatever it does, and goes on as if nothing had been: the other
 # has decided meanwhile, and nobody ever hears the old number again.
 
-stand_at 3
+hold_at 3
 two_instances
-eventually 20 "both give the same number" instances_say 3 3
+eventually 20 "both give the same number" instance_values_are 3 3
 begin_history "wva-0:$wva_port" "wva-1:$second_port"
 sleep 3
 
@@ -17,6 +17,6 @@ eventually 30 "which the HPA follows" replicas_are "==" 4
 throughout $((60 - (SECONDS - began))) "and so it stays" value_is "==" 4
 signal_to wva-0 CONT
 throughout 15 "wva-0 goes on after $((SECONDS - began)) s: nothing changes" value_is "==" 4
-eventually 5 "both give the same number" instances_say 4 4
+eventually 5 "both give the same number" instance_values_are 4 4
 history_holds "wva-0, wva-1" wva-0 "$lapsed" "$EPOCHREALTIME"
 assert_eq "answers of the old number $grace s after the new one" "$(answers_that 'status == 200 && when > begun + grace && decider == "wva-1" && value < 4' first)" 0

@@ -6,14 +6,14 @@
 etcd() { curl --fail --silent --show-error -X POST "http://127.0.0.1:$ETCD_PORT/v3/kv/$1" -d "$2"; }
 compact() {
   local revision
-  etcd put "{\"key\":\"$(base64 <<<bed)\",\"value\":\"$(base64 <<<"$RANDOM")\"}" >/dev/null # newer than what anybody has seen
-  revision=$(etcd range "{\"key\":\"$(base64 <<<bed)\"}" | jq -r .header.revision)
+  etcd put "{\"key\":\"$(base64 <<<test)\",\"value\":\"$(base64 <<<"$RANDOM")\"}" >/dev/null # newer than what anybody has seen
+  revision=$(etcd range "{\"key\":\"$(base64 <<<test)\"}" | jq -r .header.revision)
   etcd compaction "{\"revision\":\"$revision\",\"physical\":true}" >/dev/null
 }
 # three_or_none: both instances are up, and neither has another number
 three_or_none() {
   local first second
-  first=$(says_or_refuses "$wva_port" 3) && second=$(says_or_refuses "$second_port" 3) || { echo "wva-0: $first; wva-1: ${second:-}"; return 1; }
+  first=$(value_or_refusal_of "$wva_port" 3) && second=$(value_or_refusal_of "$second_port" 3) || { echo "wva-0: $first; wva-1: ${second:-}"; return 1; }
   echo "wva-0: $first; wva-1: $second"
 }
 # met_too_old: how often a watch of either was told that it is of a past that is no more
@@ -23,23 +23,23 @@ met_too_old() {
   is "$n >= 1"
 }
 
-stand_at 3
+hold_at 3
 mark_log wva-0
 mark_log wva-1
 WVA_ARGS="--log-level info,wva::cluster=debug" two_instances
-eventually 20 "both give the same number" instances_say 3 3
+eventually 20 "both give the same number" instance_values_are 3 3
 begin_history "wva-0:$wva_port" "wva-1:$second_port"
 sleep 2
 lapsed=$(calculate "$EPOCHREALTIME + 11") # renewed until now, the Lease is good for 10 s
 stop kube-apiserver KILL
-throughout 6 "API server killed, the Lease still good: wva-0 goes on" instance_says "$wva_port" 3
+throughout 6 "API server killed, the Lease still good: wva-0 goes on" instance_value_is "$wva_port" 3
 throughout 24 "still no API server: each answers 3 or that it has no number" three_or_none
 back=$EPOCHREALTIME
 compact
-"$e2e/bed" start "$BED" kube-apiserver >/dev/null
+"$e2e/cluster" start "$CLUSTER_DIR" kube-apiserver >/dev/null
 # KWOK has missed leases of its nodes meanwhile: their pods may never be Ready again; new ones are.
-"$e2e/bed" stop "$BED" kwok
-"$e2e/bed" start "$BED" kwok >/dev/null
+"$e2e/cluster" stop "$CLUSTER_DIR" kwok
+"$e2e/cluster" start "$CLUSTER_DIR" kwok >/dev/null
 kubectl wait --for=condition=Ready nodes --all --timeout=60s >/dev/null
 eventually 60 "API server back after 30 s, its past compacted: it reaches us" is_available
 eventually 30 "with the number of before" value_is "==" 3

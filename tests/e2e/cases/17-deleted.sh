@@ -2,9 +2,9 @@
 # (17) What wva keeps in the cluster is deleted while it runs: the Lease, the state objects, the Secret of the certificates, the ConfigMap
 # that tunes it. Reads go on with the same number, and everything is there again.
 
-stand_at 3
+hold_at 3
 two_instances
-eventually 20 "both give the same number" instances_say 3 3
+eventually 20 "both give the same number" instance_values_are 3 3
 begin_history "wva-0:$wva_port" "wva-1:$second_port"
 
 for i in 1 2 3; do
@@ -29,7 +29,7 @@ secret_is_there() { kubectl -n "$release_namespace" get secret wva-tls -o name; 
 eventually 20 "the Secret deleted: it is there again" secret_is_there
 throughout 10 "the API server reads on" value_is "==" 3
 eventually 10 "and finds us available" is_available
-eventually 10 "the instances too go on to understand each other" instances_say 3 3
+eventually 10 "the instances too go on to understand each other" instance_values_are 3 3
 
 kubectl -n "$release_namespace" delete configmap wva-saturation-scaling-config >/dev/null
 throughout 10 "the ConfigMap that tunes deleted: the number stays" value_is "==" 3
@@ -37,4 +37,4 @@ analyzer_is saturation-percent
 
 history_holds "wva-?*" # a Lease that is deleted is anybody's
 assert_eq "numbers other than 3, of $(answers_that 'status == 200')" "$(answers_that 'status == 200 && value != 3' first)" 0
-assert_eq "answers without a number, of $(wc -l <"$BED/history.answers")" "$(answers_that 'status != 200' first)" 0
+assert_eq "answers without a number, of $(wc -l <"$CLUSTER_DIR/history.answers")" "$(answers_that 'status != 200' first)" 0

@@ -35,12 +35,12 @@ occupy() {
   # shellcheck disable=SC2016 # expanded by the inner shell
   spawn occupant bash -c 'while true; do curl --silent --output /dev/null --cacert "$1" --header "Authorization: Bearer $2" \
     --header "Content-Type: application/json" --request POST --upload-file - "$3" < <(exec sleep 50); done' \
-    occupant "$BED/pki/ca.crt" "$token" "$API_URL/api/v1/namespaces/$release_namespace/configmaps"
+    occupant "$CLUSTER_DIR/pki/ca.crt" "$token" "$API_URL/api/v1/namespaces/$release_namespace/configmaps"
   eventually 10 "the API server answers wva's account" answers_429 "$token"
 }
 answers_429() {
   local code
-  code=$(curl --silent --output /dev/null --write-out '%{http_code}' --cacert "$BED/pki/ca.crt" --header "Authorization: Bearer $1" \
+  code=$(curl --silent --output /dev/null --write-out '%{http_code}' --cacert "$CLUSTER_DIR/pki/ca.crt" --header "Authorization: Bearer $1" \
     "$API_URL/api/v1/namespaces/$release_namespace/configmaps")
   echo "$code"
   [ "$code" = 429 ]
@@ -60,14 +60,14 @@ refused() {
 # cut_connections: every watch has to be begun again
 cut_connections() {
   local proxy
-  for proxy in api_0 api_1; do faulty "$proxy" answers=closed && faulty "$proxy"; done
+  for proxy in api_0 api_1; do inject_fault "$proxy" answers=closed && inject_fault "$proxy"; done
 }
 # number_or_none N: this number, or none
 number_or_none() { local n; n=$(value) || { echo "no number"; return 0; }; is "$n == $1"; }
 
-stand_at 3
+hold_at 3
 two_instances
-eventually 20 "both give the same number" instances_say 3 3
+eventually 20 "both give the same number" instance_values_are 3 3
 begin_history "wva-0:$wva_port" "wva-1:$second_port"
 sleep 2
 refuse "" apps llmd.ai apiregistration.k8s.io authentication.k8s.io events.k8s.io
@@ -78,7 +78,7 @@ allow 4
 throughout 45 "everything refused but the Lease and reviews: the number is held and answered" value_is "==" 3
 holder_is wva-0 >/dev/null || failed "$(holder) took the Lease"
 rate=$(calculate "($(refused) - $before) / $(seconds_since "$began")")
-is "$rate <= 12" >"$BED/seen" || failed "a hot loop: $rate requests/s were refused"
+is "$rate <= 12" >"$CLUSTER_DIR/seen" || failed "a hot loop: $rate requests/s were refused"
 passed "refused: $rate requests/s of both instances"
 accept_again
 eventually 30 "over: the bound that was raised meanwhile is seen" value_is "==" 4
@@ -92,7 +92,7 @@ before=$(refused) began=$EPOCHREALTIME
 throughout 30 "everything refused, the Lease too: 4 or no number" number_or_none 4
 eventually 0 "the HPA holds" replicas_are "==" 4
 rate=$(calculate "($(refused) - $before) / $(seconds_since "$began")")
-is "$rate <= 12" >"$BED/seen" || failed "a hot loop: $rate requests/s were refused"
+is "$rate <= 12" >"$CLUSTER_DIR/seen" || failed "a hot loop: $rate requests/s were refused"
 passed "refused: $rate requests/s of both instances"
 accept_again
 eventually 30 "over: 4 again" value_is "==" 4

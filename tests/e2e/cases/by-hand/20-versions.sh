@@ -4,13 +4,13 @@
 # decide. BEFORE_WVA: its program, where there is one already.
 
 before=${BEFORE:-HEAD~1}
-older=${BEFORE_WVA:-$BED/before/wva}
+older=${BEFORE_WVA:-$CLUSTER_DIR/before/wva}
 if [ ! -x "$older" ]; then
-  git -C "$root" worktree add --detach "$BED/before/source" "$before" >/dev/null 2>&1 || failed "no commit $before: name one with BEFORE"
+  git -C "$root" worktree add --detach "$CLUSTER_DIR/before/source" "$before" >/dev/null 2>&1 || failed "no commit $before: name one with BEFORE"
   built=${CARGO_TARGET_DIR:-$root/target}/before # not where WVA may be
-  (cd "$BED/before/source" && nice -n 5 cargo build --locked --bin wva --target-dir "$built")
+  (cd "$CLUSTER_DIR/before/source" && nice -n 5 cargo build --locked --bin wva --target-dir "$built")
   cp "$built/debug/wva" "$older"
-  git -C "$root" worktree remove --force "$BED/before/source"
+  git -C "$root" worktree remove --force "$CLUSTER_DIR/before/source"
 fi
 newer=$WVA
 
@@ -18,11 +18,11 @@ newer=$WVA
 hands_over() {
   mark_log "$3"
   WVA=$5 MAX_STALE=5m WVA_ARGS="--record-snapshots 8" start_wva "$3" "$4"
-  eventually 20 "$3 beside $1: it answers the same" instance_says "$4" "$6"
+  eventually 20 "$3 beside $1: it answers the same" instance_value_is "$4" "$6"
   stop "$1"
   eventually 30 "$1 goes: $3 takes the Lease" holder_is "$3"
-  throughout 20 "and the number stays" instance_says "$4" "$6"
-  point_at "$4"
+  throughout 20 "and the number stays" instance_value_is "$4" "$6"
+  route_api_server_to "$4"
 }
 
 # understands_all NAME PORT WHAT: it has dropped nothing of what the other version left
@@ -32,10 +32,10 @@ understands_all() {
 }
 
 trust_wva
-stand_at 3
+hold_at 3
 stop wva-0
 WVA=$older MAX_STALE=5m WVA_ARGS="--record-snapshots 8" start_wva wva-2 "$balancer_port"
-point_at "$balancer_port"
+route_api_server_to "$balancer_port"
 begin_history "wva-2:$balancer_port" "wva-1:$second_port"
 analyzer_is rate # it learns, and what it has learned is handed over
 allow 4

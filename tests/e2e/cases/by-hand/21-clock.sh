@@ -13,13 +13,13 @@ export MAX_STALE=5m WVA_ARGS="--record-snapshots 8"
 # both_hold: the instance says 3, and so does the HPA, which has a number
 both_hold() {
   local number active
-  number=$(instance_says "$second_port" 3) || { echo "$number"; return 1; }
+  number=$(instance_value_is "$second_port" 3) || { echo "$number"; return 1; }
   active=$(scaling_active_is True) || { echo "$active"; return 1; }
   echo "$number, $active, $(replicas_are "==" 3)"
   replicas_are "==" 3 >/dev/null
 }
 
-stand_at 3
+hold_at 3
 stop wva-0
 for offset in +120s -120s; do
   stop wva-1
@@ -28,19 +28,19 @@ for offset in +120s -120s; do
   eventually 30 "wva-0 holds the Lease" holder_is wva-0
   eventually 30 "and says 3" value_is "==" 3
   WVA=$linked WVA_UNDER="env LD_PRELOAD=$library FAKETIME=$offset DONT_FAKE_MONOTONIC=1" start_wva wva-1 "$second_port"
-  log=$(sed -n 's/^\x1b\?[^0-9]*\(20[0-9T:-]*\).*/\1/p' "$BED/logs/wva-1.log" | tail -n 1)
+  log=$(sed -n 's/^\x1b\?[^0-9]*\(20[0-9T:-]*\).*/\1/p' "$CLUSTER_DIR/logs/wva-1.log" | tail -n 1)
   passed "wva-1 thinks it is ${log}, and it is $(date -u +%FT%T): $offset"
   begin_history "wva-0:$wva_port" "wva-1:$second_port"
-  eventually 20 "it passes on what wva-0 decides" instances_say 3 3
+  eventually 20 "it passes on what wva-0 decides" instance_values_are 3 3
   sleep 3
   stop wva-0 KILL
-  point_at "$second_port"
+  route_api_server_to "$second_port"
   eventually 40 "wva-0 killed: wva-1 takes the Lease" holder_is wva-1
   eventually 10 "the HPA reads from it" scaling_active_is True
   throughout 45 "it goes on saying 3, and the HPA holds" both_hold
   start_wva wva-0 "$wva_port"
   stop wva-1
-  point_at "$wva_port"
+  route_api_server_to "$wva_port"
   eventually 40 "an instance with the right time takes over: 3" value_is "==" 3
   if [ "$offset" = +120s ]; then
     history_holds "wva-0, wva-1, wva-0"

@@ -1,8 +1,8 @@
 # shellcheck shell=bash
 # (25) The disk that recordings go to is full: decisions go on, what could not be kept is counted, and what is there can be read.
 
-stand_at 2
-disk=$BED/disk
+hold_at 2
+disk=$CLUSTER_DIR/disk
 mkdir -p "$disk"
 mount -t tmpfs -o size=512k none "$disk" 2>/dev/null || failed "no small file system: mounting one takes root"
 trap 'stop wva-0; umount "$disk"' EXIT
@@ -21,12 +21,12 @@ before=$(lost)
 throughout 20 "full to the last byte: the number stays" value_is "==" 2
 eventually 30 "what could not be kept is counted" lost_more "$before"
 allow 3
-set_load "$(calculate "3.3 * $one")"
+set_load "$(calculate "3.3 * $pod_rps")"
 eventually 90 "and decisions go on: 3" value_is "==" 3
 rm -f "$disk/more" "$disk/ballast"
-grew() { find "$disk" -name '*.jsonl*' -newer "$BED/mark" -size +0 | grep .; }
-touch "$BED/mark"
+grew() { find "$disk" -name '*.jsonl*' -newer "$CLUSTER_DIR/mark" -size +0 | grep .; }
+touch "$CLUSTER_DIR/mark"
 eventually 60 "room again: it records again" grew
 stop wva-0
-seen=$("$WVA" replay "$disk"/*.jsonl 2>&1) || failed "the recording can't be read: $(tail -n 3 <<<"$seen")"
-passed "and what is there can be read: $(tail -n 1 <<<"$seen")"
+actual=$("$WVA" replay "$disk"/*.jsonl 2>&1) || failed "the recording can't be read: $(tail -n 3 <<<"$actual")"
+passed "and what is there can be read: $(tail -n 1 <<<"$actual")"

@@ -3,35 +3,35 @@
 
 grep -q . /proc/net/if_inet6 2>/dev/null || failed "this machine has no IPv6"
 trap "stop wva-1; stop wva-0" EXIT
-stand_at 2
+hold_at 2
 stop wva-0
-rm -f "$BED/wva-ca.crt"
+rm -f "$CLUSTER_DIR/wva-ca.crt"
 WVA_ARGS="--record-snapshots 8" WVA_ADDRESS=::1 WVA_HOST='[::1]' start_wva wva-0 "$wva_port"
 eventually 30 "wva-0 on ::1 holds the Lease" holder_is wva-0
 WVA_ARGS="--record-snapshots 8" WVA_ADDRESS=::1 WVA_HOST='[::1]' start_wva wva-1 "$second_port"
 trust_wva
 # at ADDRESS PORT: the number that is answered there
 at() {
-  local seen
-  seen=$(instance_host=$1 metric_from ask_instance "$2") || { echo "$seen"; return 1; }
-  echo "${seen% *}"
-  [ "${seen% *}" = 2 ]
+  local actual
+  actual=$(instance_host=$1 metric_from ask_instance "$2") || { echo "$actual"; return 1; }
+  echo "${actual% *}"
+  [ "${actual% *}" = 2 ]
 }
 eventually 30 "wva-0 says 2 on [::1]" at '[::1]' "$wva_port"
 eventually 20 "and so does wva-1, which asks it" at '[::1]' "$second_port"
 address=$(kubectl -n "$release_namespace" get lease "$lease" -o jsonpath='{.metadata.annotations.wva\.llmd\.ai/address}')
 assert_eq "the address by which wva-0 is asked" "$address" "https://[::1]:$wva_port"
-! grep -F "cannot be reached" "$BED/logs/wva-1.log" || failed "wva-1 could not reach it"
+! grep -F "cannot be reached" "$CLUSTER_DIR/logs/wva-1.log" || failed "wva-1 could not reach it"
 eventually 40 "the API server reaches it" is_available
 begin_history "wva-0:[::1]:$wva_port" "wva-1:[::1]:$second_port"
 sleep 6
 stop wva-0
-point_at "$second_port"
+route_api_server_to "$second_port"
 eventually 40 "wva-0 goes: wva-1 takes the Lease" holder_is wva-1
 throughout 10 "and says 2" at '[::1]' "$second_port"
 history_holds "wva-0, wva-1"
 stop wva-1
-point_at "$wva_port"
+route_api_server_to "$wva_port"
 WVA_ADDRESS=:: start_wva wva-0 "$wva_port"
 eventually 30 "on :: it answers on 127.0.0.1" at 127.0.0.1 "$wva_port"
 eventually 5 "and on [::1]" at '[::1]' "$wva_port"
