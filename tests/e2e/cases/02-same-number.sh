@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# (2) One decision, one number: the external metric and `kubectl get va` show the same, and it is what the HPA acts on.
+# (2) One decision, one number: the external metric and `kubectl get va` show the same number, and the HPA follows it.
 
 hold_at 2
 
@@ -11,12 +11,12 @@ same_number() {
   [ "$external" = "$column" ]
 }
 eventually 10 "the external metric and the status of the VariantAutoscaling agree" same_number
-throughout 10 "and go on agreeing" same_number
+throughout 10 "and keep agreeing" same_number
 assert_eq "the HPA's desired replicas" "$(of_hpa .status.desiredReplicas)" 2
 
 allow 3
-eventually 60 "one more allowed: the number moves" value_is "==" 3
-eventually 10 "and they agree again" same_number
+eventually 60 "maximum raised to 3: the number follows" value_is "==" 3
+eventually 10 "both agree again" same_number
 table=$(kubectl -n llm get va llama)
 assert_eq "kubectl get va, column OPTIMIZED" \
   "$(awk 'NR == 1 { for (i = 1; i <= NF; i++) if ($i == "OPTIMIZED") at = i } NR == 2 { print $at }' <<<"$table")" 3

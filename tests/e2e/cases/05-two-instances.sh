@@ -1,11 +1,11 @@
 # shellcheck shell=bash
-# (5) Two instances behind one APIService say the same. The one that decides is killed: the other goes on answering, and takes over.
+# (5) Two instances behind one APIService answer the same number. The leader is killed: the other instance keeps answering, and takes over.
 
 hold_at 3
 start_wva wva-1 "$second_port"
 start_balancer "$balancer_port" "$wva_port" "$second_port"
 route_api_server_to "$balancer_port"
-eventually 60 "two instances behind a balancer: the API server reaches them" is_available
+eventually 60 "two instances behind a load balancer: the API server reaches them" is_available
 
 kubectl get apiservice v1beta1.external.metrics.k8s.io -o jsonpath='{.spec.caBundle}' | base64 -d >"$CLUSTER_DIR/wva-ca.crt"
 all_agree() {
@@ -15,8 +15,8 @@ all_agree() {
   echo "wva-0 ${first% *}, wva-1 ${second% *}, API server $through"
   [ "${first% *}" = "${second% *}" ] && [ "$through" = "${first% *}" ]
 }
-eventually 20 "both give the same number" all_agree
-throughout 15 "and go on giving the same" all_agree
+eventually 20 "both answer the same number" all_agree
+throughout 15 "and keep answering the same number" all_agree
 
 old=$(holder)
 case $old in
@@ -25,13 +25,13 @@ case $old in
   *) failed "the Lease is held by neither wva-0 nor wva-1: $old" ;;
 esac
 stop "${old:0:5}" KILL
-eventually 5 "the holder $old killed: answers go on" value_is "==" 3
-throughout 25 "without a gap, at the same number" value_is "==" 3
+eventually 5 "the leader $old is killed: answers continue" value_is "==" 3
+throughout 25 "without a gap, with the same number" value_is "==" 3
 held_by() {
   local now
   now=$(holder) && echo "$now" && [[ $now == "$1"* ]]
 }
 eventually 30 "$survivor takes over the Lease" held_by "$survivor"
 allow 4
-eventually 90 "and decides: one more allowed, and the load asks for it" value_is "==" 4
-eventually 30 "which the HPA follows" replicas_are "==" 4
+eventually 90 "and decides: maximum raised to 4, which the load needs" value_is "==" 4
+eventually 30 "the HPA follows" replicas_are "==" 4

@@ -1,10 +1,10 @@
 # shellcheck shell=bash
-# (11) What held a number back is said, by the condition of the object and by `wva explain`, which asks the running program: a quota, and
-# GPUs of the nodes that others use. One model has another analyzer than the others. A namespace that says so is left alone.
+# (11) The object's condition and `wva explain`, which reads from the running program, name the limit that holds a number back: a quota, and
+# GPUs of the nodes that others use. One model can have another analyzer than the others. A namespace can be excluded.
 
 allow 3
 set_load "$(calculate "0.4 * $pod_rps")"
-spare='kvSpareTrigger: 0.79' # almost all of the KV cache is to be spare: one more is wanted, whatever there is
+spare='kvSpareTrigger: 0.79' # almost all of the KV cache must be spare, so one more replica is always needed
 
 allow_explain
 condition_says() {
@@ -19,7 +19,7 @@ enableLimiter: true
 limiters: [{type: quota, name: team, scope: cluster, quotas: {H100: 2}}]"
 bound="team of H100: 0.0 of 2.0 free, 2.0 used"
 eventually 120 "a quota of two GPUs binds, and the condition says so" condition_says "3 are needed and 2 can be had: $bound"
-eventually 40 "wva explain says it of the running program, from its next look on" explanation_has "bound by $bound"
+eventually 40 "wva explain says so after the next evaluation" explanation_has "bound by $bound"
 assert_eq "the number" "$(value)" 2
 
 kubectl create namespace batch >/dev/null
@@ -36,22 +36,22 @@ configure "$release_namespace" "$spare
 enableLimiter: true"
 bound="inventory of H100: 0.0 of 16.0 free, 16.0 used, 14.0 of these by others"
 eventually 60 "the nodes' GPUs bind, most of them used by others" condition_says "3 are needed and 2 can be had: $bound"
-eventually 40 "wva explain says it" explanation_has "bound by $bound"
+eventually 40 "wva explain says so" explanation_has "bound by $bound"
 assert_eq "the number" "$(value)" 2
 kubectl delete namespace batch --wait=false >/dev/null
-eventually 60 "they are free again: one more" value_is "==" 3
+eventually 60 "they are free again: one more replica" value_is "==" 3
 
 configure "$release_namespace" "$spare" "$model=model_id: $model
 namespace: llm
 analyzerName: queueing-model"
 eventually 60 "another analyzer decides about this model" explanation_has "queueing-model: "
 set_load "$(calculate "0.15 * $pod_rps")"
-eventually 90 "which finds that fewer carry less" value_is "<" 3
+eventually 90 "it finds that a lower load needs fewer replicas" value_is "<" 3
 
 kubectl annotate namespace llm wva.llmd.ai/exclude=true >/dev/null
-eventually 20 "a namespace that is excluded has no number" metric_fails_with "left alone, by its annotation wva.llmd.ai/exclude"
+eventually 20 "an excluded namespace has no number" metric_fails_with "left alone, by its annotation wva.llmd.ai/exclude"
 kubectl annotate namespace llm wva.llmd.ai/exclude- >/dev/null
-eventually 20 "and has one again" value_is ">=" 1
+eventually 20 "it has a number again" value_is ">=" 1
 
 kubectl -n "$release_namespace" delete configmap wva-saturation-scaling-config >/dev/null
 install_chart

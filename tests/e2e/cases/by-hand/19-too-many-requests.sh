@@ -1,12 +1,12 @@
 # shellcheck shell=bash
-# (19) The API server is overloaded and answers with 429 and Retry-After: for 45 s whatever both instances ask but for the Lease and reviews,
-# then everything for 30 s. The number is held and answered while the Lease lasts, nobody asks in a hot loop, and when it is over what
-# changed meanwhile is seen.
+# (19) The API server is overloaded and answers 429 with Retry-After: for 45 s to all requests of both instances except the Lease and reviews, then
+# for 30 s to all requests. The number is held and answered while the Lease is valid, no instance retries in a hot loop, and afterwards changes
+# made meanwhile are seen.
 
 account=$(kubectl -n "$release_namespace" get deployment wva -o jsonpath='{.spec.template.spec.serviceAccountName}')
 
-# refuse GROUP...: the API server's own priority and fairness refuses what wva's account asks of these API groups. Their priority level has
-# no seat. It lets one request in as long as it is empty: that is `occupant`, whose body never ends.
+# refuse GROUP...: API Priority and Fairness rejects requests of wva's account to these API groups. Their priority level has no seats, but
+# admits one request while it is empty: that is `occupant`, whose body never ends.
 refuse() {
   local groups
   groups=$(printf '"%s",' "$@")
@@ -36,7 +36,7 @@ occupy() {
   spawn occupant bash -c 'while true; do curl --silent --output /dev/null --cacert "$1" --header "Authorization: Bearer $2" \
     --header "Content-Type: application/json" --request POST --upload-file - "$3" < <(exec sleep 50); done' \
     occupant "$CLUSTER_DIR/pki/ca.crt" "$token" "$API_URL/api/v1/namespaces/$release_namespace/configmaps"
-  eventually 10 "the API server answers wva's account" answers_429 "$token"
+  eventually 10 "the API server rejects requests of wva's account" answers_429 "$token"
 }
 answers_429() {
   local code
@@ -51,23 +51,23 @@ accept_again() {
 }
 trap accept_again EXIT
 
-# refused: how many requests have been refused so far
+# refused: the number of rejected requests so far
 refused() {
   kubectl get --raw /metrics |
     awk '/^apiserver_flowcontrol_rejected_requests_total\{flow_schema="wva-refused"/ { n += $2 } END { printf "%d", n }'
 }
 
-# cut_connections: every watch has to be begun again
+# cut_connections: forces every watch to restart
 cut_connections() {
   local proxy
   for proxy in api_0 api_1; do inject_fault "$proxy" answers=closed && inject_fault "$proxy"; done
 }
-# number_or_none N: this number, or none
+# number_or_none N: the number is N, or there is none
 number_or_none() { local n; n=$(value) || { echo "no number"; return 0; }; is "$n == $1"; }
 
 hold_at 3
 two_instances
-eventually 20 "both give the same number" instance_values_are 3 3
+eventually 20 "both answer the same number" instance_values_are 3 3
 begin_history "wva-0:$wva_port" "wva-1:$second_port"
 sleep 2
 refuse "" apps llmd.ai apiregistration.k8s.io authentication.k8s.io events.k8s.io
@@ -75,26 +75,26 @@ occupy
 cut_connections
 before=$(refused) began=$EPOCHREALTIME
 allow 4
-throughout 45 "everything refused but the Lease and reviews: the number is held and answered" value_is "==" 3
+throughout 45 "all requests but the Lease and reviews rejected: the number is held and answered" value_is "==" 3
 holder_is wva-0 >/dev/null || failed "$(holder) took the Lease"
 rate=$(calculate "($(refused) - $before) / $(seconds_since "$began")")
-is "$rate <= 12" >"$CLUSTER_DIR/seen" || failed "a hot loop: $rate requests/s were refused"
-passed "refused: $rate requests/s of both instances"
+is "$rate <= 12" >"$CLUSTER_DIR/comparison" || failed "a hot loop: $rate requests/s were rejected"
+passed "rejected: $rate requests/s of both instances"
 accept_again
-eventually 30 "over: the bound that was raised meanwhile is seen" value_is "==" 4
-eventually 30 "and the HPA follows" ready_are "==" 4
+eventually 30 "overload ends: the maximum that was raised meanwhile takes effect" value_is "==" 4
+eventually 30 "the HPA follows" ready_are "==" 4
 history_holds wva-0
 
 refuse "*"
 occupy
 cut_connections
 before=$(refused) began=$EPOCHREALTIME
-throughout 30 "everything refused, the Lease too: 4 or no number" number_or_none 4
-eventually 0 "the HPA holds" replicas_are "==" 4
+throughout 30 "all requests rejected, including the Lease: 4 or no number" number_or_none 4
+eventually 0 "the HPA keeps its replicas" replicas_are "==" 4
 rate=$(calculate "($(refused) - $before) / $(seconds_since "$began")")
-is "$rate <= 12" >"$CLUSTER_DIR/seen" || failed "a hot loop: $rate requests/s were refused"
-passed "refused: $rate requests/s of both instances"
+is "$rate <= 12" >"$CLUSTER_DIR/comparison" || failed "a hot loop: $rate requests/s were rejected"
+passed "rejected: $rate requests/s of both instances"
 accept_again
-eventually 30 "over: 4 again" value_is "==" 4
+eventually 30 "overload ends: 4 again" value_is "==" 4
 allow 3
-eventually 30 "and what changes is seen: 3" value_is "==" 3
+eventually 30 "changes are seen: maximum 3" value_is "==" 3
