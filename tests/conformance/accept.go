@@ -21,8 +21,8 @@ const kubectlAccept = "application/json;as=Table;v=v1;g=meta.k8s.io,application/
 var acceptChecks = []Check{
 	{
 		ID: "accept/hpa", Level: must,
-		Promise: "the HPA's `" + hpaAccept + "` gets the value in protobuf or in JSON, and the Content-Type says which",
-		Why:     "the client decodes by the Content-Type of the answer; text/plain and none are errors to it",
+		Promise: "the HPA's `" + hpaAccept + "` gets the value in protobuf or JSON, with the matching Content-Type",
+		Why:     "the client decodes by the Content-Type of the answer, and fails for text/plain or none",
 		Run: func(e *Env) (string, error) {
 			answer, err := e.data(e.selector, accept(hpaAccept))
 			if err != nil {
@@ -36,11 +36,11 @@ var acceptChecks = []Check{
 	},
 	{
 		ID: "accept/json", Level: must,
-		Promise: "application/json, */* and no Accept at all get the value in JSON",
+		Promise: "application/json, */* and a missing Accept header get the value in JSON",
 		Why:     "curl, kubectl --raw and clients in other languages",
 		Run: func(e *Env) (string, error) {
 			ways := []string{"application/json", "*/*", "application/json, */*", ""}
-			return "JSON to all", each(ways, func(types string) error {
+			return "JSON to all", forEach(ways, func(types string) error {
 				answer, err := e.data(e.selector, headerIf("Accept", types))
 				if err == nil {
 					_, err = nonEmpty(answer.list())
@@ -51,11 +51,11 @@ var acceptChecks = []Check{
 	},
 	{
 		ID: "accept/weighted", Level: should,
-		Promise: "q values, spaces, `application/*` and types that it does not know in front do not keep it from answering",
+		Promise: "q values, spaces, `application/*` and leading unknown types are accepted",
 		Why:     "HTTP libraries and browsers send them",
 		Run: func(e *Env) (string, error) {
 			ways := []string{"application/json;q=0.5", "application/xml, application/json;q=0.9", "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", " application/json ; q=1 , text/plain"}
-			return "200 to all", each(ways, func(types string) error {
+			return "200 to all", forEach(ways, func(types string) error {
 				answer, err := e.data(e.selector, accept(types))
 				if err == nil && answer.Code != http.StatusOK {
 					err = fmt.Errorf("%s", answer)
@@ -68,14 +68,14 @@ var acceptChecks = []Check{
 	},
 	{
 		ID: "accept/protobuf", Level: should,
-		Promise: "application/vnd.kubernetes.protobuf gets protobuf that Kubernetes' own decoder reads, with the same series as in JSON",
-		Why:     "it is what the HPA prefers, and the cheaper one in a large cluster",
+		Promise: "application/vnd.kubernetes.protobuf gets protobuf that Kubernetes' decoder reads, with the same series as in JSON",
+		Why:     "the HPA prefers it, and it is cheaper in large clusters",
 		Run:     (*Env).sameInProtobuf,
 	},
 	{
 		ID: "accept/yaml", Level: should,
-		Promise: "application/yaml gets the same in YAML",
-		Why:     "people: every Kubernetes server has it",
+		Promise: "application/yaml gets the same data in YAML",
+		Why:     "for people; every Kubernetes server supports it",
 		Run: func(e *Env) (string, error) {
 			answer, err := e.data(e.selector, accept("application/yaml"))
 			if err != nil {
@@ -93,7 +93,7 @@ var acceptChecks = []Check{
 	},
 	{
 		ID: "accept/kubectl", Level: must,
-		Promise: "what `kubectl get` sends gets a Table or a list",
+		Promise: "the Accept header of `kubectl get` gets a Table or a list",
 		Why:     "kubectl get METRIC.external.metrics.k8s.io",
 		Run: func(e *Env) (string, error) {
 			answer, err := e.data(e.selector, accept(kubectlAccept))
@@ -108,14 +108,14 @@ var acceptChecks = []Check{
 	},
 	{
 		ID: "accept/table", Level: should,
-		Promise: "it gets a Table with a row for each item and as many cells as columns",
-		Why:     "kubectl get then shows the number; else it shows a name that there is not",
+		Promise: "the Accept header of `kubectl get` gets a Table with one row per item and as many cells as columns",
+		Why:     "kubectl get then shows the number; otherwise it shows a name that does not exist",
 		Run:     (*Env).table,
 	},
 	{
 		ID: "accept/unknown", Level: should,
-		Promise: "a type that it does not have is refused with 406 NotAcceptable",
-		Why:     "a client that reads nothing else must hear it",
+		Promise: "an unsupported type gets 406 NotAcceptable",
+		Why:     "a client that reads no other type must get an error",
 		Run: func(e *Env) (string, error) {
 			answer, err := e.data(e.selector, accept("application/xml"))
 			if err != nil {
@@ -127,7 +127,7 @@ var acceptChecks = []Check{
 	{
 		ID: "accept/error", Level: must,
 		Promise: "the HPA's client, set to protobuf, reads the message of an error",
-		Why:     "the HPA copies it into its condition and event: it is all that the user sees",
+		Why:     "the HPA copies it into its condition and event, which is all that the user sees",
 		Run: func(e *Env) (string, error) {
 			config := rest.CopyConfig(e.config)
 			config.ContentType = protobufType
@@ -144,26 +144,26 @@ var acceptChecks = []Check{
 			case asStatus(err, &status) && status.Status().Message != "" && status.Status().Reason != metav1.StatusReasonUnknown:
 				return fmt.Sprintf("%s: %s", status.Status().Reason, oneLine(err.Error(), 150)), nil
 			}
-			return "", fmt.Errorf("the client made of it: %w", err)
+			return "", fmt.Errorf("the client returned: %w", err)
 		},
 	},
 }
 
 // headerIf sets a header unless the value is empty.
-func headerIf(name, value string) edit {
-	return func(a *ask) {
+func headerIf(name, value string) requestOption {
+	return func(a *rawRequest) {
 		if value != "" {
 			a.header.Set(name, value)
 		}
 	}
 }
 
-// inCase says in which of several cases an error came.
-func inCase(one string, err error) error {
+// inCase adds the name of the failing case to an error.
+func inCase(name string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("%q: %w", one, err)
+	return fmt.Errorf("%q: %w", name, err)
 }
 
 func nonEmpty(list *v1beta1.ExternalMetricValueList, err error) (string, error) {
@@ -198,7 +198,7 @@ func (e *Env) sameInProtobuf() (string, error) {
 	if len(list.Items) != len(plain.Items) {
 		return "", fmt.Errorf("%d items in protobuf, %d in JSON", len(list.Items), len(plain.Items))
 	}
-	// Values and times may have moved on between the two requests; names and labels may not.
+	// Values and times may change between the two requests; names and labels may not.
 	for i, item := range list.Items {
 		same := plain.Items[i]
 		if item.MetricName != same.MetricName || labels.Set(item.MetricLabels).String() != labels.Set(same.MetricLabels).String() || item.Timestamp.IsZero() {

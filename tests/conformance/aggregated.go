@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/restmapper"
 )
 
-// The representations of /apis, as kube-apiserver's discovery manager asks for them.
+// The representations of /apis that kube-apiserver's discovery manager requests.
 const (
 	discoveryV2      = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 	discoveryV2beta1 = "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList"
@@ -23,26 +23,26 @@ const (
 var aggregatedChecks = []Check{
 	{
 		ID: "aggregated/understood", Level: must, Needs: []need{direct},
-		Promise: "/apis answers kube-apiserver's discovery manager with an aggregated document, or with what makes it fall back: never a 503, never a body that cannot be read",
-		Why:     "on a 503 or broken JSON the group is Stale and namespace deletion stops in the whole cluster, while the APIService stays Available",
-		Run:     (*Env).understood,
+		Promise: "/apis answers kube-apiserver's discovery manager with an aggregated document, or with an answer that makes it fall back: never a 503 or an unreadable body",
+		Why:     "on a 503 or invalid JSON the group becomes Stale, and namespace deletion stops in the whole cluster while the APIService stays Available",
+		Run:     (*Env).aggregatedOrFallback,
 	},
 	{
 		ID: "aggregated/v2", Level: should,
-		Promise: "/apis has aggregated discovery v2, under its exact Content-Type",
-		Why:     "one request instead of one for each version; the discovery manager compares the type",
+		Promise: "/apis serves aggregated discovery v2 with its exact Content-Type",
+		Why:     "one request instead of one per version; the discovery manager compares the type",
 		Run:     func(e *Env) (string, error) { return e.aggregatedAs(discoveryV2, "v2") },
 	},
 	{
 		ID: "aggregated/v2beta1", Level: should, Needs: []need{direct},
-		Promise: "/apis has aggregated discovery v2beta1",
-		Why:     "kube-apiserver before 1.30 knows no other",
+		Promise: "/apis serves aggregated discovery v2beta1",
+		Why:     "kube-apiserver before 1.30 supports no other version",
 		Run:     func(e *Env) (string, error) { return e.aggregatedAs(discoveryV2beta1, "v2beta1") },
 	},
 	{
 		ID: "aggregated/own-group", Level: should,
-		Promise: "an aggregated document that the server gives lists the group with the same resources as legacy discovery",
-		Why:     "it is all that today's clients see: kubectl and REST mappers know none of the metrics that it leaves out",
+		Promise: "if the server serves an aggregated document, it lists the group with the same resources as legacy discovery",
+		Why:     "current clients read only this document: kubectl and REST mappers do not find metrics that it omits",
 		Run:     (*Env).ownGroup,
 	},
 	{
@@ -53,14 +53,14 @@ var aggregatedChecks = []Check{
 	},
 	{
 		ID: "aggregated/etag", Level: should, Needs: []need{direct},
-		Promise: "it has an ETag, and a request that names it gets a 304 without a body",
-		Why:     "every kube-apiserver asks once a minute",
+		Promise: "it has an ETag, and a request with this ETag gets a 304 without a body",
+		Why:     "every kube-apiserver requests it once per minute",
 		Run:     (*Env).etag,
 	},
 	{
 		ID: "aggregated/etag-each", Level: should, Needs: []need{direct},
-		Promise: "the ETag of one version of the document is not taken for another's",
-		Why:     "a cache that changes versions would keep a body that it cannot read",
+		Promise: "the versions of the document have different ETags",
+		Why:     "a cache that changes versions would otherwise keep a body that it cannot read",
 		Run:     (*Env).etagEach,
 	},
 	{
@@ -101,9 +101,9 @@ var aggregatedChecks = []Check{
 	},
 }
 
-// aggregated reads an aggregated document; v2beta1 has the same fields. Skips where the server has none.
+// aggregated reads an aggregated document; v2beta1 has the same fields. It skips if the server has none.
 func (e *Env) aggregated(types string) (*apidiscovery.APIGroupDiscoveryList, *Answer, error) {
-	answer, err := e.get("/apis", accept(types), as(prober))
+	answer, err := e.get("/apis", accept(types), asIdentity(prober))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -122,8 +122,8 @@ func isAggregated(answer *Answer) bool {
 	return err == nil && kind == "application/json" && parameters["g"] == "apidiscovery.k8s.io" && parameters["as"] == "APIGroupDiscoveryList"
 }
 
-func (e *Env) understood() (string, error) {
-	answer, err := e.get("/apis", accept(managerAccept), as(prober))
+func (e *Env) aggregatedOrFallback() (string, error) {
+	answer, err := e.get("/apis", accept(managerAccept), asIdentity(prober))
 	if err != nil {
 		return "", err
 	}
@@ -204,8 +204,8 @@ func (e *Env) aggregatedEntries() (string, error) {
 	if version == nil {
 		return "", skip("the group is not in the document")
 	}
-	// Behind kube-apiserver a document with legacy discovery behind it has a responseKind without group and version: its doing.
-	return fmt.Sprintf("%d resources", len(version.Resources)), each(version.Resources, func(r apidiscovery.APIResourceDiscovery) error {
+	// kube-apiserver builds a responseKind without group and version from legacy discovery, so these are not checked.
+	return fmt.Sprintf("%d resources", len(version.Resources)), forEach(version.Resources, func(r apidiscovery.APIResourceDiscovery) error {
 		if r.Resource == "" || r.ResponseKind == nil || r.ResponseKind.Kind == "" || r.Scope != apidiscovery.ScopeNamespace || len(r.Verbs) == 0 {
 			entry, err := json.Marshal(r)
 			return fmt.Errorf("%s %w", entry, err)
@@ -223,7 +223,7 @@ func (e *Env) etag() (string, error) {
 	if !strings.HasPrefix(tag, `"`) || !strings.HasSuffix(tag, `"`) || len(tag) < 3 {
 		return "", fmt.Errorf("ETag %q", tag)
 	}
-	again, err := e.get("/apis", accept(managerAccept), as(prober), header("If-None-Match", tag))
+	again, err := e.get("/apis", accept(managerAccept), asIdentity(prober), header("If-None-Match", tag))
 	if err == nil && (again.Code != http.StatusNotModified || len(again.Body) > 0) {
 		err = fmt.Errorf("If-None-Match: %s", again)
 	}
@@ -243,7 +243,7 @@ func (e *Env) etagEach() (string, error) {
 	if tag == "" || tag == v2beta1.Header.Get("ETag") {
 		return "", fmt.Errorf("v2 and v2beta1 have the same ETag %q", oneLine(tag, 20))
 	}
-	other, err := e.get("/apis", accept(discoveryV2beta1), as(prober), header("If-None-Match", tag))
+	other, err := e.get("/apis", accept(discoveryV2beta1), asIdentity(prober), header("If-None-Match", tag))
 	if err == nil && other.Code != http.StatusOK {
 		err = fmt.Errorf("v2beta1 with the ETag of v2: %s", other)
 	}

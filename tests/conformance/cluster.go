@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// Who scales: kube-controller-manager's HPA controller, with a service account for each controller or without.
+// The HPA controller of kube-controller-manager, with or without a service account per controller.
 var autoscalers = []authorization.SubjectAccessReviewSpec{
 	{User: "system:serviceaccount:kube-system:horizontal-pod-autoscaler", Groups: []string{"system:serviceaccounts", "system:serviceaccounts:kube-system", "system:authenticated"}},
 	{User: "system:kube-controller-manager", Groups: []string{"system:authenticated"}},
@@ -25,13 +25,13 @@ var clusterChecks = []Check{
 	{
 		ID: "cluster/available", Level: must, Needs: []need{proxied},
 		Promise: "the APIService is Available",
-		Why:     "until it is, kube-apiserver answers every read with 503 itself",
+		Why:     "until then, kube-apiserver itself answers every read with 503",
 		Run:     (*Env).available,
 	},
 	{
 		ID: "cluster/verified", Level: should, Needs: []need{proxied},
 		Promise: "the APIService has a caBundle and does not skip verification",
-		Why:     "with insecureSkipTLSVerify any pod with the Service's address can answer for the server, and scale every workload",
+		Why:     "with insecureSkipTLSVerify, any pod with the Service's address can answer for the server and scale every workload",
 		Run: func(e *Env) (string, error) {
 			service, err := e.apiService()
 			if err != nil {
@@ -45,20 +45,20 @@ var clusterChecks = []Check{
 	},
 	{
 		ID: "cluster/fresh", Level: must, Needs: []need{proxied},
-		Promise: "the cluster's merged discovery has the version, and not as Stale",
-		Why:     "a Stale version stops the deletion of every namespace",
+		Promise: "the cluster's merged discovery has the version, and it is not Stale",
+		Why:     "a Stale version blocks the deletion of every namespace",
 		Run:     (*Env).fresh,
 	},
 	{
 		ID: "cluster/hpa-may-read", Level: must, Needs: []need{proxied},
 		Promise: "the HPA controller may list the metric",
-		Why:     "kube-apiserver asks RBAC before it proxies",
+		Why:     "kube-apiserver checks RBAC before it proxies",
 		Run:     (*Env).hpaMayRead,
 	},
 	{
 		ID: "cluster/can-i", Level: should, Needs: []need{proxied},
-		Promise: "`kubectl auth can-i list METRIC.external.metrics.k8s.io` says yes to who runs this",
-		Why:     "the first thing that people try",
+		Promise: "`kubectl auth can-i list METRIC.external.metrics.k8s.io` answers yes for the user of this suite",
+		Why:     "it is the first thing that people try",
 		Run: func(e *Env) (string, error) {
 			client, err := kubernetes.NewForConfig(e.config)
 			if err != nil {
@@ -69,14 +69,14 @@ var clusterChecks = []Check{
 			if err != nil {
 				return "", err
 			}
-			return "yes", unlessError(review.Status.Allowed, "no: %s", review.Status.Reason)
+			return "yes", errorUnless(review.Status.Allowed, "no: %s", review.Status.Reason)
 		},
 	},
 	{
 		ID: "cluster/namespace-goes", Level: must, Needs: []need{proxied, namespaceAllowed},
 		Promise: "a new namespace can be deleted within 60 s while the group is registered",
-		Why:     "the namespace controller reads every group's discovery first: a metrics server that breaks it breaks the cluster",
-		Run:     (*Env).namespaceGoes,
+		Why:     "the namespace controller reads every group's discovery first, so a metrics server that breaks discovery breaks the cluster",
+		Run:     (*Env).namespaceIsDeleted,
 	},
 }
 
@@ -109,8 +109,8 @@ func (e *Env) available() (string, error) {
 	}
 	for _, condition := range service.Status.Conditions {
 		if condition.Type == "Available" {
-			seen := fmt.Sprintf("%s %s: %s", condition.Status, condition.Reason, condition.Message)
-			return seen, unlessError(condition.Status == "True", "%s", seen)
+			observed := fmt.Sprintf("%s %s: %s", condition.Status, condition.Reason, condition.Message)
+			return observed, errorUnless(condition.Status == "True", "%s", observed)
 		}
 	}
 	return "", fmt.Errorf("no condition Available")
@@ -129,8 +129,8 @@ func (e *Env) fresh() (string, error) {
 	if version == nil {
 		return "", fmt.Errorf("%s is not among %d groups", externalGV, len(list.Items))
 	}
-	seen := fmt.Sprintf("%s, %d resources", version.Freshness, len(version.Resources))
-	return seen, unlessError(version.Freshness == apidiscovery.DiscoveryFreshnessCurrent, "%s", seen)
+	observed := fmt.Sprintf("%s, %d resources", version.Freshness, len(version.Resources))
+	return observed, errorUnless(version.Freshness == apidiscovery.DiscoveryFreshnessCurrent, "%s", observed)
 }
 
 func (e *Env) attributes() *authorization.ResourceAttributes {
@@ -155,10 +155,10 @@ func (e *Env) hpaMayRead() (string, error) {
 		}
 		refusals = append(refusals, spec.User)
 	}
-	return "", fmt.Errorf("neither of %s may", strings.Join(refusals, ", "))
+	return "", fmt.Errorf("neither of %s may list it", strings.Join(refusals, ", "))
 }
 
-func (e *Env) namespaceGoes() (string, error) {
+func (e *Env) namespaceIsDeleted() (string, error) {
 	client, err := kubernetes.NewForConfig(e.config)
 	if err != nil {
 		return "", err
@@ -166,24 +166,24 @@ func (e *Env) namespaceGoes() (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	namespaces := client.CoreV1().Namespaces()
-	made, err := namespaces.Create(ctx, &core.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "conformance-"}}, metav1.CreateOptions{})
+	created, err := namespaces.Create(ctx, &core.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "conformance-"}}, metav1.CreateOptions{})
 	if err != nil {
 		return "", err
 	}
 	began := time.Now()
-	if err := namespaces.Delete(ctx, made.Name, metav1.DeleteOptions{}); err != nil {
+	if err := namespaces.Delete(ctx, created.Name, metav1.DeleteOptions{}); err != nil {
 		return "", err
 	}
 	for {
-		left, err := namespaces.Get(ctx, made.Name, metav1.GetOptions{})
+		remaining, err := namespaces.Get(ctx, created.Name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			return "after " + milliseconds(time.Since(began)), nil
 		}
 		if ctx.Err() != nil {
-			return "", fmt.Errorf("%s is still there: %+v", made.Name, left.Status.Conditions)
+			return "", fmt.Errorf("%s is still there: %+v", created.Name, remaining.Status.Conditions)
 		}
 		if err != nil && !apierrors.IsTimeout(err) {
-			return "", fmt.Errorf("%s: %w", made.Name, err)
+			return "", fmt.Errorf("%s: %w", created.Name, err)
 		}
 		time.Sleep(500 * time.Millisecond)
 	}

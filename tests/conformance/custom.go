@@ -25,11 +25,11 @@ var customVersions = []string{"v1beta1", "v1beta2"}
 var customChecks = []Check{
 	{
 		ID: "custom/resource-lists", Level: must, Needs: []need{custom},
-		Promise: "v1beta1 and v1beta2 are APIResourceLists that are not empty, without a verb beyond get and list",
+		Promise: "v1beta1 and v1beta2 are non-empty APIResourceLists, without verbs other than get and list",
 		Why:     "HPAs pick the version by discovery; an empty list is an error to cached clients",
 		Run: func(e *Env) (string, error) {
-			seen := ""
-			err := each(customVersions, func(version string) error {
+			observed := ""
+			err := forEach(customVersions, func(version string) error {
 				list := metav1.APIResourceList{}
 				answer, err := e.get("/apis/"+customGroup+"/"+version, accept("application/json"))
 				if err == nil {
@@ -45,39 +45,39 @@ var customChecks = []Check{
 						}
 					}
 				}
-				seen += fmt.Sprintf("%s: %d resources; ", version, len(list.APIResources))
+				observed += fmt.Sprintf("%s: %d resources; ", version, len(list.APIResources))
 				return inCase(version, err)
 			})
-			return strings.TrimSuffix(seen, "; "), err
+			return strings.TrimSuffix(observed, "; "), err
 		},
 	},
 	{
 		ID: "custom/client-v1beta1", Level: must, Needs: []need{custom},
-		Promise: "the versioned client of k8s.io/metrics gets the object's one value in v1beta1",
+		Promise: "the versioned client of k8s.io/metrics gets the object's single value in v1beta1",
 		Why:     "HPAs of clusters where only it is registered",
 		Run:     func(e *Env) (string, error) { return e.byCustomClient("v1beta1", "application/json") },
 	},
 	{
 		ID: "custom/client-v1beta2", Level: must, Needs: []need{custom},
-		Promise: "and in v1beta2",
+		Promise: "the versioned client gets it in v1beta2",
 		Why:     "what HPAs prefer",
 		Run:     func(e *Env) (string, error) { return e.byCustomClient("v1beta2", "application/json") },
 	},
 	{
 		ID: "custom/client-protobuf", Level: must, Needs: []need{custom},
-		Promise: "and in v1beta2 with the client set to protobuf, as kube-controller-manager is",
+		Promise: "the versioned client gets it in v1beta2, set to protobuf as in kube-controller-manager",
 		Why:     "it is the client that scales",
 		Run:     func(e *Env) (string, error) { return e.byCustomClient("v1beta2", protobufType) },
 	},
 	{
 		ID: "custom/client-discovers", Level: must, Needs: []need{proxied, custom},
 		Promise: "the HPA's own client finds the version by discovery and gets the value",
-		Why:     "it never asks for a version that discovery lacks",
+		Why:     "it never requests a version that discovery lacks",
 		Run:     (*Env).byDiscovery,
 	},
 	{
 		ID: "custom/object", Level: must, Needs: []need{custom},
-		Promise: "the item names the object and the metric asked for",
+		Promise: "the item names the requested object and metric",
 		Why:     "the HPA shows them, and tools match on them",
 		Run: func(e *Env) (string, error) {
 			item, err := e.customValue("v1beta2", "application/json")
@@ -86,27 +86,27 @@ var customChecks = []Check{
 			}
 			kind, name := e.object()
 			described := item.DescribedObject
-			seen := fmt.Sprintf("%s %s/%s, %s", described.Kind, described.Namespace, described.Name, item.Metric.Name)
-			fine := described.Kind == kind.Kind && described.Name == name && described.Namespace == e.namespace && item.Metric.Name == e.customName()
-			return seen, unlessError(fine, "%s", seen)
+			observed := fmt.Sprintf("%s %s/%s, %s", described.Kind, described.Namespace, described.Name, item.Metric.Name)
+			ok := described.Kind == kind.Kind && described.Name == name && described.Namespace == e.namespace && item.Metric.Name == e.customName()
+			return observed, errorUnless(ok, "%s", observed)
 		},
 	},
 	{
 		ID: "custom/quantity", Level: must, Needs: []need{custom},
-		Promise: "the value is not negative and at most 9223372036854775, its timestamp is there",
-		Why:     "an HPA takes a negative number for an overflow and scales to the maximum",
+		Promise: "the value is not negative and at most 9223372036854775, and has a timestamp",
+		Why:     "an HPA treats a negative number as an overflow and scales to the maximum",
 		Run: func(e *Env) (string, error) {
 			item, err := e.customValue("v1beta2", "application/json")
 			if err != nil {
 				return "", err
 			}
-			fine := item.Value.Sign() >= 0 && item.Value.AsApproximateFloat64() <= math.MaxInt64/1000 && !item.Timestamp.IsZero()
-			return item.Value.String(), unlessError(fine, "%s of %s", item.Value.String(), item.Timestamp)
+			ok := item.Value.Sign() >= 0 && item.Value.AsApproximateFloat64() <= math.MaxInt64/1000 && !item.Timestamp.IsZero()
+			return item.Value.String(), errorUnless(ok, "%s of %s", item.Value.String(), item.Timestamp)
 		},
 	},
 	{
 		ID: "custom/by-selector", Level: must, Needs: []need{custom, customSet},
-		Promise: "`*` with a labelSelector gives one item for each object that it selects",
+		Promise: "`*` with a labelSelector returns one item per selected object",
 		Why:     "HPAs of type Pods ask so",
 		Run: func(e *Env) (string, error) {
 			client, err := e.customClient("v1beta2", "application/json")
@@ -122,21 +122,21 @@ var customChecks = []Check{
 			if err != nil {
 				return "", err
 			}
-			seen := map[string]bool{}
+			observed := map[string]bool{}
 			for _, item := range list.Items {
-				seen[item.DescribedObject.Name] = true
+				observed[item.DescribedObject.Name] = true
 			}
-			return strings.Join(sorted(seen), ", "), unlessError(len(list.Items) > 0 && len(seen) == len(list.Items), "%d items of %d objects", len(list.Items), len(seen))
+			return strings.Join(sorted(observed), ", "), errorUnless(len(list.Items) > 0 && len(observed) == len(list.Items), "%d items of %d objects", len(list.Items), len(observed))
 		},
 	},
 	{
 		ID: "custom/unknown", Level: must, Needs: []need{custom},
-		Promise: "an object and a metric that there are not get a 404 Status, or no items",
-		Why:     "both hold the replicas and say why",
+		Promise: "an unknown object and an unknown metric get a 404 Status, or no items",
+		Why:     "both keep the replicas and say why",
 		Run: func(e *Env) (string, error) {
 			kind, name := e.object()
 			resource := e.resourceOf(kind)
-			return "404 or no items", each([]string{resource + "/conformance-no-such-object/" + e.customName(), resource + "/" + name + "/" + unknownMetric}, func(path string) error {
+			return "404 or no items", forEach([]string{resource + "/conformance-no-such-object/" + e.customName(), resource + "/" + name + "/" + unknownMetric}, func(path string) error {
 				answer, err := e.get("/apis/" + customGroup + "/v1beta2/namespaces/" + e.namespace + "/" + path)
 				if err == nil && answer.Code == http.StatusOK {
 					var list v1beta2.MetricValueList
@@ -153,10 +153,10 @@ var customChecks = []Check{
 	{
 		ID: "custom/malformed", Level: should, Needs: []need{custom},
 		Promise: "a malformed labelSelector or metricLabelSelector gets 400 BadRequest",
-		Why:     "the user then reads what is wrong in the HPA's condition",
+		Why:     "the HPA's condition then shows the error to the user",
 		Run: func(e *Env) (string, error) {
 			kind, name := e.object()
-			return "400", each([]string{"*/" + e.customName() + "?labelSelector=", name + "/" + e.customName() + "?metricLabelSelector="}, func(rest string) error {
+			return "400", forEach([]string{"*/" + e.customName() + "?labelSelector=", name + "/" + e.customName() + "?metricLabelSelector="}, func(rest string) error {
 				answer, err := e.get("/apis/" + customGroup + "/v1beta2/namespaces/" + e.namespace + "/" + e.resourceOf(kind) + "/" + rest + url.QueryEscape("a=b=c"))
 				if err == nil {
 					_, err = answer.refused(http.StatusBadRequest, metav1.StatusReasonBadRequest)
@@ -193,7 +193,7 @@ func (e *Env) customName() string {
 	return e.metric
 }
 
-// resourceOf is how the kind stands in a path, deployments.apps.
+// resourceOf returns the kind's name in a path, for example deployments.apps.
 func (e *Env) resourceOf(kind schema.GroupKind) string {
 	mapper, err := e.mapper()
 	if err == nil {
@@ -204,7 +204,7 @@ func (e *Env) resourceOf(kind schema.GroupKind) string {
 	return strings.ToLower(kind.Kind) + "s"
 }
 
-// mapper is the cluster's, or directly, where there is none, one that guesses plurals.
+// mapper returns the cluster's REST mapper, or in direct mode one that guesses plurals.
 func (e *Env) mapper() (meta.RESTMapper, error) {
 	if e.direct {
 		kind, _ := e.object()

@@ -14,20 +14,20 @@ import (
 	"k8s.io/client-go/discovery/cached/memory"
 )
 
-// How long the availability controller waits for an answer.
-const probePatience = 5 * time.Second
+// The time-out of the availability controller.
+const probeTimeout = 5 * time.Second
 
 var discoveryChecks = []Check{
 	{
 		ID: "discovery/probe", Level: must, Needs: []need{direct},
-		Promise: "five GETs of the group's version at once, bodies unread, each get a 2xx within 5 s",
-		Why:     "that is the whole availability check of an APIService; while it fails, every read of the group is a 503",
+		Promise: "five concurrent GETs of the group's version each get a 2xx within 5 s, with bodies unread",
+		Why:     "this is the availability check of an APIService; while it fails, every read of the group is a 503",
 		Run:     (*Env).probe,
 	},
 	{
 		ID: "discovery/probe-quick", Level: should, Needs: []need{direct},
 		Promise: "the group's version is answered within 1 s, 20 times in a row",
-		Why:     "a document that is put together from a backend's answer takes the APIService down with the backend",
+		Why:     "if the document depends on a backend, the APIService becomes unavailable with the backend",
 		Run:     (*Env).probeQuick,
 	},
 	{
@@ -45,7 +45,7 @@ var discoveryChecks = []Check{
 	{
 		ID: "discovery/not-empty", Level: must,
 		Promise: "it lists at least one resource",
-		Why:     "memory-cached clients fail with `received empty response`, and no REST mapper finds a metric; a placeholder is enough",
+		Why:     "memory-cached clients fail with `received empty response`, and no REST mapper finds a metric; a placeholder suffices",
 		Run: func(e *Env) (string, error) {
 			list, err := e.resources()
 			if err == nil && len(list.APIResources) == 0 {
@@ -56,20 +56,20 @@ var discoveryChecks = []Check{
 	},
 	{
 		ID: "discovery/entries", Level: must,
-		Promise: "every entry has a name, a kind and verbs, is namespaced, and stands there once",
+		Promise: "every entry has a name, a kind and verbs, is namespaced, and is listed once",
 		Why:     "kubectl hides an entry without a kind, and clients panicked on one",
 		Run:     (*Env).entries,
 	},
 	{
 		ID: "discovery/verbs", Level: must,
-		Promise: "no entry has a verb beyond get and list",
-		Why:     "with list, watch and delete the garbage collector watches the resource for ever; with delete the namespace controller holds every namespace that has an item",
+		Promise: "no entry has verbs other than get and list",
+		Why:     "with list, watch and delete, the garbage collector watches the resource for ever; with delete, the namespace controller blocks every namespace that has an item",
 		Run:     (*Env).verbs,
 	},
 	{
 		ID: "discovery/lower-case", Level: should,
 		Promise: "the names are in lower case",
-		Why:     "the HPA controller lower-cases the metric's name in its request: others cannot be reached",
+		Why:     "the HPA controller lower-cases the metric's name in its request, so other names cannot be reached",
 		Run: func(e *Env) (string, error) {
 			list, err := e.resources()
 			for _, resource := range list.APIResources {
@@ -100,14 +100,14 @@ var discoveryChecks = []Check{
 	{
 		ID: "discovery/without-group", Level: must, Needs: []need{direct},
 		Promise: "system:kube-aggregator without any group may read the group's version and /apis",
-		Why:     "legacy discovery of kube-apiserver sends no group: the server itself must add system:authenticated; else the group has no resources",
+		Why:     "legacy discovery of kube-apiserver sends no group, so the server must add system:authenticated; otherwise the group has no resources",
 		Run: func(e *Env) (string, error) {
-			return "200", each([]string{externalPath, "/apis"}, func(path string) error {
-				answer, err := e.get(path, as(fallback), accept("application/json"))
+			return "200", forEach([]string{externalPath, "/apis"}, func(path string) error {
+				answer, err := e.get(path, asIdentity(fallback), accept("application/json"))
 				if err != nil || answer.Code/100 == 2 {
 					return err
 				}
-				// From /apis kube-apiserver falls back on these; the group's own version is all that is left then.
+				// On these codes from /apis, kube-apiserver falls back to legacy discovery of the group's version.
 				if path == "/apis" && (answer.Code == 404 || answer.Code == 406 || answer.Code == 500) {
 					return nil
 				}
@@ -118,7 +118,7 @@ var discoveryChecks = []Check{
 	{
 		ID: "discovery/group", Level: should, Needs: []need{direct},
 		Promise: "/apis/" + externalGroup + " is the APIGroup",
-		Why:     "people and direct clients follow it; kube-apiserver makes its own",
+		Why:     "people and direct clients follow it; kube-apiserver builds its own",
 		Run: func(e *Env) (string, error) {
 			group := metav1.APIGroup{}
 			answer, err := e.get("/apis/"+externalGroup, accept("application/json"))
@@ -149,8 +149,8 @@ var discoveryChecks = []Check{
 	},
 	{
 		ID: "discovery/wrong-type", Level: should,
-		Promise: "the group's version refuses a representation that it does not have with a 406",
-		Why:     "a client that cannot read JSON must hear it, and not be sent JSON",
+		Promise: "the group's version answers 406 for a representation that it does not have",
+		Why:     "a client that cannot read JSON must get an error, not JSON",
 		Run: func(e *Env) (string, error) {
 			answer, err := e.get(externalPath, accept("application/xml"))
 			if err == nil && answer.Code != http.StatusNotAcceptable {
@@ -162,7 +162,7 @@ var discoveryChecks = []Check{
 	{
 		ID: "discovery/client-legacy", Level: must,
 		Promise: "client-go reads the version by legacy discovery",
-		Why:     "older clients, and all that go straight to a version",
+		Why:     "older clients and clients that read a version directly use it",
 		Run: func(e *Env) (string, error) {
 			client, err := discovery.NewDiscoveryClientForConfig(e.config)
 			if err != nil {
@@ -174,14 +174,14 @@ var discoveryChecks = []Check{
 	},
 	{
 		ID: "discovery/client-groups", Level: must,
-		Promise: "client-go's discovery of everything succeeds, with no group failed",
-		Why:     "every kubectl command and the namespace controller begin with it; a failed group stops namespace deletion",
+		Promise: "client-go's discovery of all groups succeeds without a failed group",
+		Why:     "every kubectl command and the namespace controller start with it; a failed group blocks namespace deletion",
 		Run:     (*Env).clientGroups,
 	},
 	{
 		ID: "discovery/client-cached", Level: must,
 		Promise: "client-go's memory-cached discovery finds the version and a resource in it",
-		Why:     "controllers and Helm use it; it takes an empty list for an error",
+		Why:     "controllers and Helm use it; it treats an empty list as an error",
 		Run: func(e *Env) (string, error) {
 			client, err := discovery.NewDiscoveryClientForConfig(e.config)
 			if err != nil {
@@ -221,11 +221,11 @@ func servesExternal(group metav1.APIGroup) bool {
 	})
 }
 
-// probe does what the availability controller does: five at once, as itself, the bodies closed unread.
+// probe acts as the availability controller: five requests at once with its identity, and the bodies closed unread.
 func (e *Env) probe() (string, error) {
 	const attempts = 5
 	client := e.clientWith(&e.pair)
-	client.Timeout = probePatience
+	client.Timeout = probeTimeout
 	defer client.CloseIdleConnections()
 	var (
 		wait    sync.WaitGroup
@@ -239,7 +239,7 @@ func (e *Env) probe() (string, error) {
 				results[i] = err
 				return
 			}
-			prober.introduce(request.Header)
+			prober.addHeaders(request.Header)
 			response, err := client.Do(request)
 			if err != nil {
 				results[i] = err
@@ -252,14 +252,14 @@ func (e *Env) probe() (string, error) {
 		})
 	}
 	wait.Wait()
-	return "all five within " + milliseconds(time.Since(began)), each(results[:], func(err error) error { return err })
+	return "all five within " + milliseconds(time.Since(began)), forEach(results[:], func(err error) error { return err })
 }
 
 func (e *Env) probeQuick() (string, error) {
 	var longest time.Duration
 	for range 20 {
 		began := time.Now()
-		answer, err := e.get(externalPath, as(prober))
+		answer, err := e.get(externalPath, asIdentity(prober))
 		if err != nil {
 			return "", err
 		}
@@ -279,16 +279,16 @@ func (e *Env) entries() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	seen := map[string]bool{}
-	return first(list), each(list.APIResources, func(r metav1.APIResource) error {
+	observed := map[string]bool{}
+	return first(list), forEach(list.APIResources, func(r metav1.APIResource) error {
 		switch {
 		case r.Name == "" || r.Kind == "" || len(r.Verbs) == 0 || !r.Namespaced:
 			entry, err := json.Marshal(r)
 			return fmt.Errorf("%s %w", entry, err)
-		case seen[r.Name]:
-			return fmt.Errorf("%s stands there twice", r.Name)
+		case observed[r.Name]:
+			return fmt.Errorf("%s is listed twice", r.Name)
 		}
-		seen[r.Name] = true
+		observed[r.Name] = true
 		return nil
 	})
 }
@@ -317,7 +317,7 @@ func (e *Env) clientGroups() (string, error) {
 	}
 	groups, lists, err := client.ServerGroupsAndResources()
 	if failed, some := discovery.GroupDiscoveryFailedErrorGroups(err); some {
-		// Another group that fails is not the fault of the server under test.
+		// A failure of another group is not caused by the server under test.
 		if cause, ours := failed[externalGV]; ours {
 			return "", cause
 		}

@@ -14,24 +14,24 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// The longest that any request may take: the API server in front cuts at 60 s, the probe gives up at 5 s.
-const patience = 20 * time.Second
+// The time-out of any request. The API server in front cuts at 60 s, and the probe gives up at 5 s.
+const requestTimeout = 20 * time.Second
 
-// identity is who the front proxy says is asking.
+// identity is the caller that the front proxy reports.
 type identity struct {
 	user   string
 	groups []string
 }
 
-// The callers inside kube-apiserver, as they introduce themselves.
+// The callers inside kube-apiserver, with their identities.
 var (
-	prober    = identity{"system:kube-aggregator", []string{"system:masters"}}
-	fallback  = identity{"system:kube-aggregator", nil} // legacy discovery: no group at all
-	openAPI   = identity{"system:aggregator", nil}
-	powerless = identity{"conformance:nobody", []string{"system:authenticated"}}
+	prober       = identity{"system:kube-aggregator", []string{"system:masters"}}
+	fallback     = identity{"system:kube-aggregator", nil} // legacy discovery: no group at all
+	openAPI      = identity{"system:aggregator", nil}
+	unprivileged = identity{"conformance:nobody", []string{"system:authenticated"}}
 )
 
-// Env is the server under test and the ways to ask it.
+// Env is the server under test and the ways to access it.
 type Env struct {
 	Options
 	direct bool
@@ -39,7 +39,7 @@ type Env struct {
 	who    identity     // direct mode: the default caller
 	config *rest.Config // for the real clients, as the default caller
 	client *http.Client // raw requests, HTTP/2 where offered, with the certificate of the front proxy or of the kubeconfig
-	tls    *tls.Config  // direct mode: trusts --ca, presents nothing
+	tls    *tls.Config  // direct mode: trusts --ca, without a client certificate
 	pair   tls.Certificate
 }
 
@@ -64,9 +64,9 @@ func newEnv(o *Options) (*Env, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Nothing there, or nothing that may be asked: say so once, not a hundred times.
+	// If the server cannot be reached, report it once, not for every check.
 	if _, err := env.get(externalPath); err != nil {
-		return nil, fmt.Errorf("nobody answers: %w", err)
+		return nil, fmt.Errorf("no answer: %w", err)
 	}
 	return env, nil
 }
@@ -77,8 +77,8 @@ func (e *Env) connectCluster() error {
 		return fmt.Errorf("--kubeconfig: %w", err)
 	}
 	config.QPS = -1
-	config.Timeout = patience
-	// A client is one of many in a cluster: warnings are data here, not lines on the terminal.
+	config.Timeout = requestTimeout
+	// Do not print warnings on the terminal.
 	config.WarningHandler = rest.NoWarnings{}
 	e.config = config
 	e.base = strings.TrimSuffix(config.Host, "/")
@@ -109,28 +109,28 @@ func (e *Env) connectDirect() error {
 	}
 	e.client = e.clientWith(&e.pair)
 	e.config = &rest.Config{
-		Host: e.base, QPS: -1, Timeout: patience, WarningHandler: rest.NoWarnings{},
+		Host: e.base, QPS: -1, Timeout: requestTimeout, WarningHandler: rest.NoWarnings{},
 		TLSClientConfig: rest.TLSClientConfig{
 			Insecure: e.ca == "", ServerName: e.serverName, CAFile: e.ca, CertFile: e.proxyCert, KeyFile: e.proxyKey,
 		},
-		WrapTransport: func(next http.RoundTripper) http.RoundTripper { return introduced{e.who, next} },
+		WrapTransport: func(next http.RoundTripper) http.RoundTripper { return identifyingTransport{e.who, next} },
 	}
 	return nil
 }
 
-// introduced adds to every request who the front proxy says is asking.
-type introduced struct {
+// identifyingTransport adds the caller's headers to every request, as the front proxy does.
+type identifyingTransport struct {
 	who  identity
 	next http.RoundTripper
 }
 
-func (i introduced) RoundTrip(request *http.Request) (*http.Response, error) {
+func (i identifyingTransport) RoundTrip(request *http.Request) (*http.Response, error) {
 	request = request.Clone(request.Context())
-	i.who.introduce(request.Header)
+	i.who.addHeaders(request.Header)
 	return i.next.RoundTrip(request)
 }
 
-func (i identity) introduce(header http.Header) {
+func (i identity) addHeaders(header http.Header) {
 	if i.user != "" {
 		header.Set("X-Remote-User", i.user)
 	}
@@ -140,10 +140,10 @@ func (i identity) introduce(header http.Header) {
 }
 
 // clientWith is a client with connections of its own that presents this certificate, or none. Direct mode.
-func (e *Env) clientWith(certificate *tls.Certificate, edits ...func(*http.Transport)) *http.Client {
+func (e *Env) clientWith(certificate *tls.Certificate, options ...func(*http.Transport)) *http.Client {
 	transport := &http.Transport{
 		TLSClientConfig: e.tls.Clone(), ForceAttemptHTTP2: true, DisableCompression: true,
-		TLSHandshakeTimeout: patience, MaxIdleConnsPerHost: 4,
+		TLSHandshakeTimeout: requestTimeout, MaxIdleConnsPerHost: 4,
 	}
 	if certificate != nil {
 		// Always presented, whatever issuers the server hints at: what it makes of a wrong one is the question.
@@ -151,11 +151,11 @@ func (e *Env) clientWith(certificate *tls.Certificate, edits ...func(*http.Trans
 			return certificate, nil
 		}
 	}
-	for _, edit := range edits {
-		edit(transport)
+	for _, requestOption := range options {
+		requestOption(transport)
 	}
 	return &http.Client{
-		Transport: transport, Timeout: patience,
+		Transport: transport, Timeout: requestTimeout,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 }

@@ -13,11 +13,11 @@ var healthPaths = []string{"/healthz", "/livez", "/readyz"}
 var healthChecks = []Check{
 	{
 		ID: "health/anonymous", Level: should, Needs: []need{direct},
-		Promise: "/healthz, /livez and /readyz answer `ok` in plain text to a caller without any credential",
+		Promise: "/healthz, /livez and /readyz answer `ok` in plain text to a caller without credentials",
 		Why:     "the kubelet has none; a probe that needs one never makes the pod Ready",
 		Run: func(e *Env) (string, error) {
-			return "ok", each(healthPaths, func(path string) error {
-				answer, err := e.get(path, by(e.clientWith(nil)), as(identity{}))
+			return "ok", forEach(healthPaths, func(path string) error {
+				answer, err := e.get(path, withClient(e.clientWith(nil)), asIdentity(identity{}))
 				if err == nil && (answer.Code != http.StatusOK || string(answer.Body) != "ok" || answer.contentType() != "text/plain") {
 					err = fmt.Errorf("%s: %s", path, answer)
 				}
@@ -27,29 +27,29 @@ var healthChecks = []Check{
 	},
 	{
 		ID: "health/verbose", Level: should, Needs: []need{direct},
-		Promise: "?verbose lists the checks as Kubernetes does, `[+]NAME ok` a line and `PATH check passed` last",
+		Promise: "?verbose lists the checks as Kubernetes does: one line `[+]NAME ok` per check, and `PATH check passed` at the end",
 		Why:     "people and tools read it to learn which part is not ready",
 		Run: func(e *Env) (string, error) {
-			seen := ""
-			err := each(healthPaths, func(path string) error {
-				answer, err := e.get(path+"?verbose", as(master))
+			observed := ""
+			err := forEach(healthPaths, func(path string) error {
+				answer, err := e.get(path+"?verbose", asIdentity(superuser))
 				if err != nil {
 					return err
 				}
-				seen = string(answer.Body)
+				observed = string(answer.Body)
 				lines := strings.Split(strings.TrimSpace(string(answer.Body)), "\n")
 				if answer.Code != http.StatusOK || len(lines) < 2 || !strings.HasPrefix(lines[0], "[+]") || lines[len(lines)-1] != strings.TrimPrefix(path, "/")+" check passed" {
 					return fmt.Errorf("%s?verbose: %s", path, answer)
 				}
 				return nil
 			})
-			return seen, err
+			return observed, err
 		},
 	},
 	{
 		ID: "health/single", Level: should, Needs: []need{direct},
-		Promise: "each check that ?verbose lists can be asked alone, /readyz/NAME",
-		Why:     "a probe can then watch one part",
+		Promise: "each check that ?verbose lists can be read alone, as /readyz/NAME",
+		Why:     "a probe can then check a single component",
 		Run:     (*Env).singleChecks,
 	},
 	{
@@ -58,7 +58,7 @@ var healthChecks = []Check{
 		Why:     "people, support bundles",
 		Run: func(e *Env) (string, error) {
 			var info version.Info
-			answer, err := e.get("/version", as(master))
+			answer, err := e.get("/version", asIdentity(superuser))
 			if err == nil {
 				err = answer.json(&info)
 			}
@@ -70,10 +70,10 @@ var healthChecks = []Check{
 	},
 	{
 		ID: "health/metrics-closed", Level: should, Needs: []need{direct},
-		Promise: "/metrics is refused to a caller without any credential",
-		Why:     "it tells names of namespaces and workloads",
+		Promise: "/metrics rejects a caller without credentials",
+		Why:     "it exposes names of namespaces and workloads",
 		Run: func(e *Env) (string, error) {
-			answer, err := e.get("/metrics", by(e.clientWith(nil)), as(identity{}))
+			answer, err := e.get("/metrics", withClient(e.clientWith(nil)), asIdentity(identity{}))
 			if err == nil && answer.Code/100 == 2 {
 				err = fmt.Errorf("HTTP %d, %d bytes", answer.Code, len(answer.Body))
 			}
@@ -90,7 +90,7 @@ func (a *Answer) code() int {
 }
 
 func (e *Env) singleChecks() (string, error) {
-	answer, err := e.get("/readyz?verbose", as(master))
+	answer, err := e.get("/readyz?verbose", asIdentity(superuser))
 	if err != nil {
 		return "", err
 	}
@@ -103,8 +103,8 @@ func (e *Env) singleChecks() (string, error) {
 	if len(names) == 0 {
 		return "", skip("no checks are listed")
 	}
-	return strings.Join(names, ", "), each(names, func(name string) error {
-		answer, err := e.get("/readyz/"+name, as(master))
+	return strings.Join(names, ", "), forEach(names, func(name string) error {
+		answer, err := e.get("/readyz/"+name, asIdentity(superuser))
 		if err == nil && (answer.Code != http.StatusOK || string(answer.Body) != "ok") {
 			err = fmt.Errorf("/readyz/%s: %s", name, answer)
 		}

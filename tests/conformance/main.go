@@ -1,5 +1,5 @@
-// Conformance holds a server of external.metrics.k8s.io (and custom.metrics.k8s.io, where it is served) to what Kubernetes and its
-// clients need of it. It asks with the real clients of k8s.io/metrics and client-go wherever one exists.
+// Conformance checks a server of external.metrics.k8s.io (and of custom.metrics.k8s.io, if it is served) against what Kubernetes and its
+// clients need. It uses the real clients of k8s.io/metrics and client-go wherever one exists.
 package main
 
 import (
@@ -11,32 +11,32 @@ import (
 	"strings"
 )
 
-const usage = `Holds a server of external.metrics.k8s.io, and of custom.metrics.k8s.io where it is served, to what Kubernetes needs of it.
+const usage = `Checks a server of external.metrics.k8s.io, and of custom.metrics.k8s.io if it is served, against what Kubernetes needs.
 
   conformance --kubeconfig FILE --namespace NS --metric M --selector S [flags]      through the API server that the metrics server is registered with
   conformance --server https://HOST:PORT --ca FILE --server-name SERVICE.NAMESPACE.svc
-              --proxy-cert FILE --proxy-key FILE --namespace NS --metric M --selector S [flags]      directly, playing that API server
+              --proxy-cert FILE --proxy-key FILE --namespace NS --metric M --selector S [flags]      directly, in the role of that API server
 
-Run both. Directly sees more (identities, connections, discovery before it is merged); through the API server is what users have.
-M and S name one series that has a value now: what an HPA in namespace NS would ask for.
+Run both. Direct access checks more (identities, connections, discovery before it is merged); access through the API server is what users have.
+M and S name one series that has a value now, as an HPA in namespace NS would read it.
 
-One line a check:   ok|FAIL|skip  ID  level  what is promised  (what was seen)
-Levels:  must    the contract of Kubernetes or a client breaks without it
+One line per check:   ok|FAIL|skip  ID  level  promise  (observed)
+Levels:  must    a violation breaks the contract of Kubernetes or a client
          should  what a careful server does; a server that fails only these works
-Exit status: 0 nothing failed, 1 a check failed, 2 wrong flags or nobody there. It only reads, unless --create-namespace is given.
+Exit status: 0 no check failed, 1 a check failed, 2 invalid flags or no server. It only reads, unless --create-namespace is given.
 
 Examples
   conformance --kubeconfig ~/.kube/config --namespace llm --metric queue_depth --selector app=chat
   conformance --server https://127.0.0.1:6443 --ca ca.crt --server-name adapter.monitoring.svc --proxy-cert front-proxy-client.crt \
     --proxy-key front-proxy-client.key --namespace llm --metric queue_depth --selector app=chat --run '^selector/'
-  conformance --list                  every check with the sentence why it matters
+  conformance --list                  every check with the reason why it matters
 
 The front-proxy certificate is the client certificate of the API server's --proxy-client-cert-file (kubeadm: /etc/kubernetes/pki).
 
 Flags
 `
 
-// Options is what the user says about the server and the series.
+// Options are the flags: the server and the series under test.
 type Options struct {
 	kubeconfig, server, serverName, ca     string
 	proxyCert, proxyKey, user, groups      string
@@ -51,18 +51,18 @@ type Options struct {
 func flags(o *Options, out io.Writer) *flag.FlagSet {
 	f := flag.NewFlagSet("conformance", flag.ContinueOnError)
 	f.SetOutput(out)
-	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig `FILE` of an administrator; the metrics server is asked through this API server")
+	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig `FILE` of an administrator; reads go through this API server")
 	f.StringVar(&o.server, "server", "", "`URL` of the metrics server itself")
 	f.StringVar(&o.serverName, "server-name", "", "the `NAME` its certificate must have, <service>.<namespace>.svc; default: the host of --server")
-	f.StringVar(&o.ca, "ca", "", "`FILE` with the CA of its certificate: the APIService's caBundle. Without it nothing is verified, and a check says so")
+	f.StringVar(&o.ca, "ca", "", "`FILE` with the CA of its certificate: the APIService's caBundle. Without it the certificate is not verified, and a check reports that")
 	f.StringVar(&o.proxyCert, "proxy-cert", "", "front-proxy client certificate, a `FILE`")
 	f.StringVar(&o.proxyKey, "proxy-key", "", "its key, a `FILE`")
-	f.StringVar(&o.user, "user", "system:serviceaccount:kube-system:horizontal-pod-autoscaler", "who asks, direct mode: X-Remote-User")
-	f.StringVar(&o.groups, "groups", "system:serviceaccounts,system:serviceaccounts:kube-system,system:authenticated", "the groups of --user, with commas: X-Remote-Group")
+	f.StringVar(&o.user, "user", "system:serviceaccount:kube-system:horizontal-pod-autoscaler", "the caller in direct mode: X-Remote-User")
+	f.StringVar(&o.groups, "groups", "system:serviceaccounts,system:serviceaccounts:kube-system,system:authenticated", "the groups of --user, separated by commas: X-Remote-Group")
 	f.StringVar(&o.clientCert, "client-cert", "", "`FILE`: a client certificate of the cluster's client CA, of a user who may not read the metric (direct mode)")
 	f.StringVar(&o.clientKey, "client-key", "", "its key, a `FILE`")
 	f.StringVar(&o.token, "token", "", "a bearer `TOKEN` of a user who may read the metric (direct mode)")
-	f.StringVar(&o.namespace, "namespace", "default", "namespace `NS` that the metric is asked for in")
+	f.StringVar(&o.namespace, "namespace", "default", "namespace `NS` of the metric")
 	f.StringVar(&o.metric, "metric", "", "`NAME` of a metric that has a value")
 	f.StringVar(&o.selector, "selector", "", "label `SELECTOR` that selects one series of it")
 	f.StringVar(&o.multiSelector, "multi-selector", "", "label `SELECTOR` that selects several series of it")
@@ -71,9 +71,9 @@ func flags(o *Options, out io.Writer) *flag.FlagSet {
 	f.StringVar(&o.customList, "custom-selector", "", "label `SELECTOR` of objects of that kind which have the metric")
 	f.StringVar(&o.output, "output", "text", "`FORMAT`: text, json or markdown")
 	f.StringVar(&o.run, "run", "", "only checks whose ID matches this `REGEXP`")
-	f.BoolVar(&o.list, "list", false, "print the checks and why they matter; asks nothing")
+	f.BoolVar(&o.list, "list", false, "print the checks and why they matter, without running them")
 	f.BoolVar(&o.mustOnly, "must", false, "only checks of the level must")
-	f.BoolVar(&o.createNamespace, "create-namespace", false, "with --kubeconfig: create an empty namespace and see that it can be deleted")
+	f.BoolVar(&o.createNamespace, "create-namespace", false, "with --kubeconfig: create an empty namespace and check that it can be deleted")
 	f.Usage = func() {
 		fmt.Fprint(out, usage)
 		f.PrintDefaults()
@@ -82,13 +82,13 @@ func flags(o *Options, out io.Writer) *flag.FlagSet {
 }
 
 func main() {
-	os.Exit(start(os.Args[1:], os.Stdout, os.Stderr))
+	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// start is the program: 0, 1 or 2, as --help says.
-func start(arguments []string, out, complaints io.Writer) int {
+// run is the program; it returns the exit status that --help describes.
+func run(arguments []string, out, problems io.Writer) int {
 	var o Options
-	f := flags(&o, complaints)
+	f := flags(&o, problems)
 	for _, argument := range arguments {
 		if argument == "-h" || argument == "-help" || argument == "--help" {
 			f.SetOutput(out)
@@ -100,16 +100,16 @@ func start(arguments []string, out, complaints io.Writer) int {
 	if f.Parse(arguments) != nil {
 		return 2
 	}
-	complain := func(err error) int {
-		fmt.Fprintf(complaints, "conformance: %v\n", err)
+	reportProblem := func(err error) int {
+		fmt.Fprintf(problems, "conformance: %v\n", err)
 		return 2
 	}
 	if f.NArg() > 0 {
-		return complain(fmt.Errorf("unexpected argument %q; see --help", f.Arg(0)))
+		return reportProblem(fmt.Errorf("unexpected argument %q; see --help", f.Arg(0)))
 	}
-	checks, err := chosen(&o)
+	checks, err := selectChecks(&o)
 	if err != nil {
-		return complain(err)
+		return reportProblem(err)
 	}
 	if o.list {
 		printList(out, checks)
@@ -117,11 +117,11 @@ func start(arguments []string, out, complaints io.Writer) int {
 	}
 	render, known := renderers[o.output]
 	if !known {
-		return complain(fmt.Errorf("--output %s: must be text, json or markdown", o.output))
+		return reportProblem(fmt.Errorf("--output %s: must be text, json or markdown", o.output))
 	}
 	env, err := newEnv(&o)
 	if err != nil {
-		return complain(err)
+		return reportProblem(err)
 	}
 	report := runAll(env, checks, render.each(out))
 	render.end(out, report)
@@ -131,22 +131,22 @@ func start(arguments []string, out, complaints io.Writer) int {
 	return 0
 }
 
-// chosen is the checks that --run and --must leave, in the order they are run.
-func chosen(o *Options) ([]Check, error) {
+// selectChecks returns the checks that match --run and --must, in the order of the run.
+func selectChecks(o *Options) ([]Check, error) {
 	wanted, err := regexp.Compile(o.run)
 	if err != nil {
 		return nil, fmt.Errorf("--run: %w", err)
 	}
-	var left []Check
+	var remaining []Check
 	for _, check := range allChecks() {
 		if wanted.MatchString(check.ID) && (!o.mustOnly || check.Level == must) {
-			left = append(left, check)
+			remaining = append(remaining, check)
 		}
 	}
-	if len(left) == 0 {
+	if len(remaining) == 0 {
 		return nil, fmt.Errorf("no check has an ID that matches --run %q; --list shows them", o.run)
 	}
-	return left, nil
+	return remaining, nil
 }
 
 func (o *Options) validate() error {
@@ -158,7 +158,7 @@ func (o *Options) validate() error {
 	case o.kubeconfig == "" && o.server == "":
 		missing = append(missing, "--kubeconfig or --server")
 	case o.kubeconfig != "" && o.server != "":
-		return fmt.Errorf("--kubeconfig asks through an API server, --server directly: give one of them")
+		return fmt.Errorf("--kubeconfig uses an API server, --server direct access: give only one of them")
 	case o.server != "" && (o.proxyCert == "" || o.proxyKey == ""):
 		missing = append(missing, "--proxy-cert and --proxy-key")
 	}

@@ -14,8 +14,8 @@ import (
 var openAPIChecks = []Check{
 	{
 		ID: "openapi/v3-index", Level: should,
-		Promise: "/openapi/v3 lists the version, with the address of its document",
-		Why:     "kube-apiserver remembers a 404 there until the APIService is made anew, and converts v2 for ever",
+		Promise: "/openapi/v3 lists the version with the address of its document",
+		Why:     "kube-apiserver caches a 404 until the APIService is recreated, and converts v2 until then",
 		Run: func(e *Env) (string, error) {
 			index, err := e.openAPIIndex()
 			if err != nil {
@@ -26,8 +26,8 @@ var openAPIChecks = []Check{
 	},
 	{
 		ID: "openapi/v3-document", Level: should,
-		Promise: "client-go's openapi3 reads the document of the version, and it has schemas",
-		Why:     "kubectl explain, and validation on the client's side",
+		Promise: "client-go's openapi3 reads the version's document, which has schemas",
+		Why:     "kubectl explain and client-side validation need it",
 		Run: func(e *Env) (string, error) {
 			if _, err := e.openAPIIndex(); err != nil {
 				return "", skip("no index")
@@ -48,14 +48,14 @@ var openAPIChecks = []Check{
 	},
 	{
 		ID: "openapi/v3-explain", Level: should,
-		Promise: "every listed resource has a path in it whose operation names its kind, and a schema of that kind",
-		Why:     "kubectl explain looks it up so: without it, `GVR not found in OpenAPI schema`",
+		Promise: "the document has a path for every listed resource, whose operation names its kind, and a schema of that kind",
+		Why:     "kubectl explain looks it up this way; without it, it fails with `GVR not found in OpenAPI schema`",
 		Run:     (*Env).explain,
 	},
 	{
 		ID: "openapi/v3-etag", Level: should, Needs: []need{direct},
-		Promise: "/openapi/v3 has an ETag, and a request that names it gets a 304",
-		Why:     "kube-apiserver asks again and again",
+		Promise: "/openapi/v3 has an ETag, and a request with this ETag gets a 304",
+		Why:     "kube-apiserver requests it repeatedly",
 		Run:     func(e *Env) (string, error) { return e.notModified("/openapi/v3") },
 	},
 	{
@@ -68,7 +68,7 @@ var openAPIChecks = []Check{
 				Info    map[string]any `json:"info"`
 				Paths   map[string]any `json:"paths"`
 			}
-			answer, err := e.get("/openapi/v2", as(openAPI), accept("application/json"))
+			answer, err := e.get("/openapi/v2", asIdentity(openAPI), accept("application/json"))
 			if err == nil {
 				err = answer.json(&document)
 			}
@@ -81,7 +81,7 @@ var openAPIChecks = []Check{
 	{
 		ID: "openapi/v2-client", Level: should,
 		Promise: "client-go reads the v2 document",
-		Why:     "it asks for protobuf and takes nothing else; older kubectl validates with it",
+		Why:     "it accepts only protobuf; older kubectl validates with it",
 		Run: func(e *Env) (string, error) {
 			if e.direct {
 				return "", skip("only kube-apiserver's merged document is read so: needs --kubeconfig")
@@ -99,20 +99,20 @@ var openAPIChecks = []Check{
 	},
 	{
 		ID: "openapi/without-group", Level: should, Needs: []need{direct},
-		Promise: "system:aggregator, without any group, is not refused on /openapi/v2 and /openapi/v3",
-		Why:     "that is how kube-apiserver asks; it takes a refusal for a broken document",
+		Promise: "system:aggregator without any group may read /openapi/v2 and /openapi/v3",
+		Why:     "kube-apiserver requests them this way, and treats a rejection as a broken document",
 		Run: func(e *Env) (string, error) {
-			seen := ""
-			err := each([]string{"/openapi/v2", "/openapi/v3"}, func(path string) error {
-				answer, err := e.get(path, as(openAPI))
+			observed := ""
+			err := forEach([]string{"/openapi/v2", "/openapi/v3"}, func(path string) error {
+				answer, err := e.get(path, asIdentity(openAPI))
 				if err == nil && (answer.Code == 401 || answer.Code == 403 || answer.Code >= 500) {
 					return fmt.Errorf("%s: %s", path, answer)
 				} else if err == nil {
-					seen += fmt.Sprintf("%s %d ", path, answer.Code)
+					observed += fmt.Sprintf("%s %d ", path, answer.Code)
 				}
 				return err
 			})
-			return strings.TrimSpace(seen), err
+			return strings.TrimSpace(observed), err
 		},
 	},
 }
@@ -124,18 +124,18 @@ func (a *Answer) body() []byte {
 	return a.Body
 }
 
-// openAPIIndex is the v3 index: group version → address. An error when ours is not in it.
+// openAPIIndex returns the v3 index, group version → address. It returns an error if the version under test is missing.
 func (e *Env) openAPIIndex() (map[string]string, error) {
 	var index struct {
 		Paths map[string]struct {
 			ServerRelativeURL string `json:"serverRelativeURL"`
 		} `json:"paths"`
 	}
-	answer, err := e.get("/openapi/v3", as(openAPI))
+	answer, err := e.get("/openapi/v3", asIdentity(openAPI))
 	if err != nil {
 		return nil, err
 	}
-	// kube-apiserver's own index is text/plain, so nobody can mind the type.
+	// kube-apiserver's own index is text/plain, so the type is not checked.
 	if answer.Code != http.StatusOK || json.Unmarshal(answer.Body, &index) != nil {
 		return nil, fmt.Errorf("%s", answer)
 	}
@@ -149,7 +149,7 @@ func (e *Env) openAPIIndex() (map[string]string, error) {
 	return addresses, nil
 }
 
-// A kind as OpenAPI documents name it.
+// A kind as named in OpenAPI documents.
 type namedKind struct {
 	Group   string `json:"group"`
 	Version string `json:"version"`
@@ -187,7 +187,7 @@ func (e *Env) explain() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("%d resources, %d paths", len(list.APIResources), len(document.Paths)), each(list.APIResources, func(r metav1.APIResource) error {
+	return fmt.Sprintf("%d resources, %d paths", len(list.APIResources), len(document.Paths)), forEach(list.APIResources, func(r metav1.APIResource) error {
 		path := externalPath + "/namespaces/{namespace}/" + r.Name
 		var operation struct {
 			Kind namedKind `json:"x-kubernetes-group-version-kind"`
@@ -207,7 +207,7 @@ func (e *Env) explain() (string, error) {
 }
 
 func (e *Env) notModified(path string) (string, error) {
-	answer, err := e.get(path, as(openAPI))
+	answer, err := e.get(path, asIdentity(openAPI))
 	if err != nil {
 		return "", err
 	}
@@ -215,7 +215,7 @@ func (e *Env) notModified(path string) (string, error) {
 	if answer.Code != http.StatusOK || tag == "" {
 		return "", fmt.Errorf("HTTP %d, ETag %q", answer.Code, tag)
 	}
-	again, err := e.get(path, as(openAPI), header("If-None-Match", tag))
+	again, err := e.get(path, asIdentity(openAPI), header("If-None-Match", tag))
 	if err == nil && again.Code != http.StatusNotModified {
 		err = fmt.Errorf("If-None-Match: HTTP %d", again.Code)
 	}

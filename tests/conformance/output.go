@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// A renderer shows results as they come, and the whole at the end.
+// A renderer prints results as they arrive, and a summary at the end.
 type renderer struct {
 	each func(io.Writer) func(Result)
 	end  func(io.Writer, Report)
@@ -23,7 +23,7 @@ func silent(io.Writer) func(Result) { return func(Result) {} }
 
 func textLine(out io.Writer) func(Result) {
 	return func(r Result) {
-		fmt.Fprintf(out, "%-4s  %-32s %-6s %s  (%s)\n", r.Outcome, r.ID, r.Level, r.Promise, oneLine(r.Seen, 600))
+		fmt.Fprintf(out, "%-4s  %-32s %-6s %s  (%s)\n", r.Outcome, r.ID, r.Level, r.Promise, oneLine(r.Observed, 600))
 	}
 }
 
@@ -39,7 +39,7 @@ func writeJSON(out io.Writer, r Report) {
 	}
 }
 
-// markdown has no address and no time in it, so that two runs of an unchanged server give almost the same text.
+// markdown contains no addresses or times, so that two runs of an unchanged server give almost the same text.
 func markdown(out io.Writer, r Report) {
 	levels := map[Level]int{}
 	for _, check := range r.Checks {
@@ -47,35 +47,35 @@ func markdown(out io.Writer, r Report) {
 			levels[check.Level]++
 		}
 	}
-	fmt.Fprintf(out, "%s (of the failed: %d must, %d should).\n\n", total(r), levels[must], levels[should])
-	fmt.Fprintln(out, "| | check | level | what is promised | seen |\n|---|---|---|---|---|")
+	fmt.Fprintf(out, "%s (failed: %d must, %d should).\n\n", total(r), levels[must], levels[should])
+	fmt.Fprintln(out, "| | check | level | promise | observed |\n|---|---|---|---|---|")
 	var reasons []string
 	skipped := map[string][]string{}
 	for _, check := range r.Checks {
 		mark := check.Outcome
 		switch mark {
 		case "skip":
-			if skipped[check.Seen] == nil {
-				reasons = append(reasons, check.Seen)
+			if skipped[check.Observed] == nil {
+				reasons = append(reasons, check.Observed)
 			}
-			skipped[check.Seen] = append(skipped[check.Seen], "`"+check.ID+"`")
+			skipped[check.Observed] = append(skipped[check.Observed], "`"+check.ID+"`")
 			continue
 		case "FAIL":
 			mark = "**FAIL**"
 		}
-		fmt.Fprintf(out, "| %s | `%s` | %s | %s | %s |\n", mark, check.ID, check.Level, cell(check.Promise), cell(oneLine(check.Seen, 300)))
+		fmt.Fprintf(out, "| %s | `%s` | %s | %s | %s |\n", mark, check.ID, check.Level, cell(check.Promise), cell(oneLine(check.Observed, 300)))
 	}
 	for _, reason := range reasons {
 		fmt.Fprintf(out, "\nSkipped, %s: %s.\n", reason, strings.Join(skipped[reason], ", "))
 	}
 }
 
-// cell makes a text safe inside a table.
+// cell escapes a text for a table.
 func cell(text string) string {
 	return strings.NewReplacer("|", `\|`, "<", "&lt;", "*", `\*`, "_", `\_`, "`", "'").Replace(text)
 }
 
-// oneLine folds white space and shortens.
+// oneLine collapses white space and truncates.
 func oneLine(text string, most int) string {
 	text = strings.Join(strings.Fields(text), " ")
 	if runes := []rune(text); len(runes) > most {

@@ -11,13 +11,13 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// What an HPA can send besides the selector under test; none of it takes the series away, if absent labels mean what they mean in Kubernetes.
+// Requirements that an HPA can send besides the selector under test. None of them deselects the series, if absent labels mean what they mean in Kubernetes.
 var hpaForms = []string{"!absent", "absent notin (a)", "absent notin (a,b)"}
 
-// Legal, but never sent by an HPA.
+// Valid, but never sent by an HPA.
 var otherForms = []string{"absent!=a", " !absent ", "absent notin ( a , b )", "absent notin (a,)", "!in", "!notin"}
 
-// Legal keys that some backends cannot have as a label.
+// Valid keys that some backends cannot store as a label.
 var qualifiedKeys = []string{"!app.kubernetes.io/name", "app.kubernetes.io/name notin (x)", "!with-dash", "!a.b"}
 
 // None of these is a label selector.
@@ -31,27 +31,27 @@ var selectorChecks = []Check{
 	{
 		ID: "selector/forms-of-hpa", Level: must,
 		Promise: "requirements that hold for a series without the label (" + strings.Join(hpaForms, "; ") + ") leave the series selected",
-		Why:     "an HPA's matchExpressions arrive so; absent labels satisfy NotIn and DoesNotExist everywhere in Kubernetes",
+		Why:     "an HPA's matchExpressions arrive in this form; absent labels satisfy NotIn and DoesNotExist everywhere in Kubernetes",
 		Run:     func(e *Env) (string, error) { return e.stillSelected(hpaForms) },
 	},
 	{
 		ID: "selector/forms-of-others", Level: should,
-		Promise: "the rest of the grammar is understood: !=, spaces, empty values, keys named like operators",
-		Why:     "people and other clients write what `kubectl -l` takes",
+		Promise: "the rest of the grammar is supported: !=, spaces, empty values, keys named like operators",
+		Why:     "people and other clients write what `kubectl -l` accepts",
 		Run:     func(e *Env) (string, error) { return e.stillSelected(otherForms) },
 	},
 	{
 		ID: "selector/qualified-keys", Level: should,
-		Promise: "keys with a prefix, a dash or a dot are understood, whatever the backend can store",
-		Why:     "app.kubernetes.io/name is the commonest key of all",
+		Promise: "keys with a prefix, a dash or a dot are supported, whatever the backend can store",
+		Why:     "app.kubernetes.io/name is the most common key",
 		Run:     func(e *Env) (string, error) { return e.stillSelected(qualifiedKeys) },
 	},
 	{
 		ID: "selector/equality", Level: must,
-		Promise: "KEY=VALUE and KEY==VALUE select the series that has it, and another value does not",
+		Promise: "KEY=VALUE and KEY==VALUE select the series with this label, and another value does not",
 		Why:     "matchLabels of an HPA",
 		Run: func(e *Env) (string, error) {
-			return e.meanings([]string{"%[1]s=%[2]s", "%[1]s==%[2]s"}, []string{"%[1]s=conformance-no-such-value"})
+			return e.checkMeanings([]string{"%[1]s=%[2]s", "%[1]s==%[2]s"}, []string{"%[1]s=conformance-no-such-value"})
 		},
 	},
 	{
@@ -59,68 +59,68 @@ var selectorChecks = []Check{
 		Promise: "KEY in (…) selects by any of the values",
 		Why:     "matchExpressions with In",
 		Run: func(e *Env) (string, error) {
-			return e.meanings([]string{"%[1]s in (%[2]s)", "%[1]s in (conformance-x,%[2]s)"}, []string{"%[1]s in (conformance-x,conformance-y)"})
+			return e.checkMeanings([]string{"%[1]s in (%[2]s)", "%[1]s in (conformance-x,%[2]s)"}, []string{"%[1]s in (conformance-x,conformance-y)"})
 		},
 	},
 	{
 		ID: "selector/notin", Level: must,
-		Promise: "KEY notin (…) leaves out the series with one of the values, and only those",
+		Promise: "KEY notin (…) excludes series with one of the values, and only those",
 		Why:     "matchExpressions with NotIn",
 		Run: func(e *Env) (string, error) {
-			return e.meanings([]string{"%[1]s notin (conformance-x)"}, []string{"%[1]s notin (%[2]s)", "%[1]s notin (conformance-x,%[2]s)"})
+			return e.checkMeanings([]string{"%[1]s notin (conformance-x)"}, []string{"%[1]s notin (%[2]s)", "%[1]s notin (conformance-x,%[2]s)"})
 		},
 	},
 	{
 		ID: "selector/exists", Level: must,
-		Promise: "KEY selects series that have the label, !KEY those that have not",
+		Promise: "KEY selects series with the label, !KEY those without it",
 		Why:     "matchExpressions with Exists and DoesNotExist",
 		Run: func(e *Env) (string, error) {
-			return e.meanings([]string{"%[1]s"}, []string{"!%[1]s", "conformance_absent"})
+			return e.checkMeanings([]string{"%[1]s"}, []string{"!%[1]s", "conformance_absent"})
 		},
 	},
 	{
 		ID: "selector/not-equal", Level: should,
-		Promise: "KEY!=VALUE leaves out the series with this value",
-		Why:     "part of the grammar that every list of Kubernetes takes",
+		Promise: "KEY!=VALUE excludes the series with this value",
+		Why:     "part of the grammar that every list in Kubernetes accepts",
 		Run: func(e *Env) (string, error) {
-			return e.meanings([]string{"%[1]s!=conformance-x"}, []string{"%[1]s!=%[2]s"})
+			return e.checkMeanings([]string{"%[1]s!=conformance-x"}, []string{"%[1]s!=%[2]s"})
 		},
 	},
 	{
 		ID: "selector/compare", Level: should,
-		Promise: "KEY>1 and KEY<1 select by integers: not a series whose value is no number",
+		Promise: "KEY>1 and KEY<1 compare integers, and do not select a series whose value is not a number",
 		Why:     "part of the grammar; an HPA cannot send it",
 		Run:     (*Env).compare,
 	},
 	{
 		ID: "selector/literal", Level: must,
-		Promise: "values are literal: a dot in one matches a dot only",
-		Why:     "a value read as a regular expression selects a stranger's series, and the HPA adds it up",
+		Promise: "values are literal: a dot matches only a dot",
+		Why:     "a value read as a regular expression selects other series, and the HPA adds them up",
 		Run:     (*Env).literal,
 	},
 	{
 		ID: "selector/both", Level: must,
-		Promise: "requirements with a comma between must all hold",
+		Promise: "requirements separated by commas must all hold",
 		Why:     "the HPA sends all of them in one parameter",
 		Run: func(e *Env) (string, error) {
-			return e.meanings([]string{"%[1]s=%[2]s,%[1]s in (%[2]s),!conformance_absent"}, []string{"%[1]s=%[2]s,%[1]s=conformance-x", "%[1]s=%[2]s,conformance_absent"})
+			return e.checkMeanings([]string{"%[1]s=%[2]s,%[1]s in (%[2]s),!conformance_absent"}, []string{"%[1]s=%[2]s,%[1]s=conformance-x", "%[1]s=%[2]s,conformance_absent"})
 		},
 	},
 	{
 		ID: "selector/encodings", Level: must,
-		Promise: "any percent-encoding of the same selector means the same: + and %20, %3D and =, %2C and a comma, either case of hex digits",
-		Why:     "client-go, browsers and kube-apiserver, which encodes queries anew, all differ",
+		Promise: "every percent-encoding of a selector means the same: + and %20, %3D and =, %2C and a comma, hex digits in either case",
+		Why:     "client-go, browsers and kube-apiserver, which re-encodes queries, all differ",
 		Run:     (*Env).encodings,
 	},
 	{
 		ID: "selector/malformed-closed", Level: must,
-		Promise: "what is no selector is never answered with items",
-		Why:     "a selector that is dropped selects everything, and the HPA adds everything up",
+		Promise: "a malformed selector never returns items",
+		Why:     "a selector that is ignored selects everything, and the HPA adds everything up",
 		Run: func(e *Env) (string, error) {
-			return fmt.Sprintf("%d texts", len(malformed)), each(malformed, func(text string) error {
+			return fmt.Sprintf("%d texts", len(malformed)), forEach(malformed, func(text string) error {
 				answer, err := e.data(text)
 				if err == nil && answer.Code == http.StatusOK {
-					_, err = answer.nothing()
+					_, err = answer.emptyOrNotFound()
 				}
 				return inCase(text, err)
 			})
@@ -128,24 +128,24 @@ var selectorChecks = []Check{
 	},
 	{
 		ID: "selector/malformed-refused", Level: should,
-		Promise: "it is refused with 400 BadRequest, as a Status",
-		Why:     "the user then reads what is wrong in the HPA's condition",
+		Promise: "a malformed selector gets 400 BadRequest, as a Status",
+		Why:     "the HPA's condition then shows the error to the user",
 		Run: func(e *Env) (string, error) {
-			seen := ""
-			err := each(malformed, func(text string) error {
+			observed := ""
+			err := forEach(malformed, func(text string) error {
 				answer, err := e.data(text)
 				if err == nil {
-					seen, err = answer.refused(http.StatusBadRequest, metav1.StatusReasonBadRequest)
+					observed, err = answer.refused(http.StatusBadRequest, metav1.StatusReasonBadRequest)
 				}
 				return inCase(text, err)
 			})
-			return seen, err
+			return observed, err
 		},
 	},
 	{
 		ID: "selector/long", Level: should,
 		Promise: "a selector of 200 requirements is answered",
-		Why:     "generated selectors are long; a closed connection tells nothing",
+		Why:     "generated selectors are long, and a closed connection explains nothing",
 		Run: func(e *Env) (string, error) {
 			var parts []string
 			for i := range 200 {
@@ -164,7 +164,7 @@ func (e *Env) and(more string) string {
 	return e.selector + "," + more
 }
 
-// selects is whether a selector gives items; an error when the answer is neither a list nor a 404 Status.
+// selects reports whether a selector returns items. It returns an error if the answer is neither a list nor a 404 Status.
 func (e *Env) selects(selector string) (bool, error) {
 	answer, err := e.data(selector)
 	if err != nil {
@@ -174,7 +174,7 @@ func (e *Env) selects(selector string) (bool, error) {
 		list, err := answer.list()
 		return err == nil && len(list.Items) > 0, inCase(selector, err)
 	}
-	_, err = answer.nothing()
+	_, err = answer.emptyOrNotFound()
 	return false, inCase(selector, err)
 }
 
@@ -182,16 +182,16 @@ func (e *Env) stillSelected(more []string) (string, error) {
 	if _, err := e.value(); err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("%d selectors", len(more)), each(more, func(one string) error {
-		found, err := e.selects(e.and(one))
+	return fmt.Sprintf("%d selectors", len(more)), forEach(more, func(requirement string) error {
+		found, err := e.selects(e.and(requirement))
 		if err == nil && !found {
-			err = fmt.Errorf("%q: the series is no longer selected", oneLine(one, 60))
+			err = fmt.Errorf("%q: the series is no longer selected", oneLine(requirement, 60))
 		}
 		return err
 	})
 }
 
-// label is one label of the series under test, whose key and value a selector can hold.
+// label returns one label of the series under test whose key and value are valid in a selector.
 func (e *Env) label() (key, value string, err error) {
 	list, err := e.value()
 	if err != nil {
@@ -208,7 +208,7 @@ func (e *Env) label() (key, value string, err error) {
 		return "", "", skip("the item has no label whose key and value a selector can hold")
 	}
 	slices.Sort(usable)
-	// A label that the user selects by is surely one that the server understands.
+	// Prefer a label of the user's selector, because the server understands it.
 	for _, key := range usable {
 		if strings.HasPrefix(e.selector, key) {
 			return key, named[key], nil
@@ -217,8 +217,8 @@ func (e *Env) label() (key, value string, err error) {
 	return usable[0], named[usable[0]], nil
 }
 
-// meanings holds selectors about one label of the series to what they must give. %[1]s is the key, %[2]s the value.
-func (e *Env) meanings(selected, not []string) (string, error) {
+// checkMeanings checks the results of selectors on one label of the series. %[1]s is the key, %[2]s the value.
+func (e *Env) checkMeanings(selected, not []string) (string, error) {
 	key, value, err := e.label()
 	if err != nil {
 		return "", err
@@ -233,10 +233,10 @@ func (e *Env) meanings(selected, not []string) (string, error) {
 			return err
 		}
 	}
-	if err := each(selected, check(true)); err != nil {
+	if err := forEach(selected, check(true)); err != nil {
 		return "", err
 	}
-	return "by " + key + "=" + value, each(not, check(false))
+	return "by " + key + "=" + value, forEach(not, check(false))
 }
 
 func (e *Env) compare() (string, error) {
@@ -247,7 +247,7 @@ func (e *Env) compare() (string, error) {
 	if strings.Trim(value, "0123456789") == "" {
 		return "", skip("the label is a number")
 	}
-	return e.meanings(nil, []string{key + ">1", key + "<1", "conformance_absent>1"})
+	return e.checkMeanings(nil, []string{key + ">1", key + "<1", "conformance_absent>1"})
 }
 
 func (e *Env) literal() (string, error) {
@@ -263,7 +263,7 @@ func (e *Env) literal() (string, error) {
 			continue
 		}
 		dotted := value[:middle] + "." + value[middle+1:]
-		return e.meanings([]string{"%[1]s notin (" + dotted + ",conformance-x)"}, []string{"%[1]s=" + dotted, "%[1]s in (" + dotted + ",conformance-x)"})
+		return e.checkMeanings([]string{"%[1]s notin (" + dotted + ",conformance-x)"}, []string{"%[1]s=" + dotted, "%[1]s in (" + dotted + ",conformance-x)"})
 	}
 	return "", skip("the label's value is all dots: " + value)
 }
@@ -288,7 +288,7 @@ func (e *Env) encodings() (string, error) {
 		names = append(names, name)
 	}
 	slices.Sort(names)
-	return strings.Join(names, ", "), each(names, func(name string) error {
+	return strings.Join(names, ", "), forEach(names, func(name string) error {
 		answer, err := e.get(e.dataPath(e.metric, "") + "?labelSelector=" + ways[name])
 		if err == nil {
 			_, err = nonEmpty(answer.list())

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Level says how bad a failure is.
+// Level is the severity of a failure.
 type Level string
 
 const (
@@ -14,54 +14,54 @@ const (
 	should Level = "should" // what a careful server does
 )
 
-// Check is one promise that a server is held to.
+// Check is one promise that a server must keep.
 type Check struct {
-	ID      string // stable: people put it into --run and into their lists of known failures
+	ID      string // stable, because users put it into --run and into lists of known failures
 	Level   Level
 	Promise string
 	Why     string
 	Needs   []need
-	Run     func(*Env) (seen string, err error)
+	Run     func(*Env) (observed string, err error)
 }
 
-// A need says why a check cannot be run, or nothing.
+// A need returns why a check cannot run, or an empty string.
 type need func(*Env) string
 
 func direct(e *Env) string {
-	return unless(e.direct, "the API server stands in between; --server asks directly")
+	return reasonUnless(e.direct, "the API server is in between; use --server for direct access")
 }
 
-func proxied(e *Env) string { return unless(!e.direct, "needs --kubeconfig") }
+func proxied(e *Env) string { return reasonUnless(!e.direct, "needs --kubeconfig") }
 
-func several(e *Env) string { return unless(e.multiSelector != "", "needs --multi-selector") }
+func several(e *Env) string { return reasonUnless(e.multiSelector != "", "needs --multi-selector") }
 
-func custom(e *Env) string { return unless(e.customObject != "", "needs --custom-object") }
+func custom(e *Env) string { return reasonUnless(e.customObject != "", "needs --custom-object") }
 
-func customSet(e *Env) string { return unless(e.customList != "", "needs --custom-selector") }
+func customSet(e *Env) string { return reasonUnless(e.customList != "", "needs --custom-selector") }
 
-func bearer(e *Env) string { return unless(e.token != "", "needs --token") }
+func bearer(e *Env) string { return reasonUnless(e.token != "", "needs --token") }
 
 func clientCertificate(e *Env) string {
-	return unless(e.clientCert != "" && e.clientKey != "", "needs --client-cert and --client-key")
+	return reasonUnless(e.clientCert != "" && e.clientKey != "", "needs --client-cert and --client-key")
 }
 
 func namespaceAllowed(e *Env) string {
-	return unless(e.createNamespace, "creates a namespace: needs --create-namespace")
+	return reasonUnless(e.createNamespace, "creates a namespace: needs --create-namespace")
 }
 
-func unless(satisfied bool, reason string) string {
+func reasonUnless(satisfied bool, reason string) string {
 	if satisfied {
 		return ""
 	}
 	return reason
 }
 
-// skip is an error that is no failure: the check has nothing to look at.
+// skip is an error that is not a failure: the check does not apply.
 type skip string
 
 func (s skip) Error() string { return string(s) }
 
-// allChecks is the suite, in the order it is run: what everything rests on comes first.
+// allChecks is the suite in the order of its run, with the most basic checks first.
 func allChecks() []Check {
 	var all []Check
 	for _, part := range [][]Check{
@@ -73,17 +73,17 @@ func allChecks() []Check {
 	return all
 }
 
-// Result is a check and what came of it.
+// Result is a check and its outcome.
 type Result struct {
-	ID      string `json:"id"`
-	Level   Level  `json:"level"`
-	Promise string `json:"promise"`
-	Why     string `json:"why"`
-	Outcome string `json:"outcome"` // ok, FAIL or skip
-	Seen    string `json:"seen"`
+	ID       string `json:"id"`
+	Level    Level  `json:"level"`
+	Promise  string `json:"promise"`
+	Why      string `json:"why"`
+	Outcome  string `json:"outcome"` // ok, FAIL or skip
+	Observed string `json:"seen"`
 }
 
-// Report is a whole run.
+// Report is the result of a run.
 type Report struct {
 	Server  string   `json:"server"`
 	Mode    string   `json:"mode"` // direct or aggregated
@@ -95,11 +95,11 @@ type Report struct {
 	Checks  []Result `json:"checks"`
 }
 
-// runAll runs checks one after the other and hands each result to `each` at once.
-func runAll(env *Env, checks []Check, each func(Result)) Report {
+// runAll runs checks one after the other and passes each result to onResult at once.
+func runAll(env *Env, checks []Check, onResult func(Result)) Report {
 	report := Report{Server: env.base, Mode: env.mode(), Metric: env.metric, Failing: []string{}}
 	for _, check := range checks {
-		result := runOne(env, check)
+		result := runCheck(env, check)
 		switch result.Outcome {
 		case "ok":
 			report.Passed++
@@ -110,42 +110,42 @@ func runAll(env *Env, checks []Check, each func(Result)) Report {
 			report.Skipped++
 		}
 		report.Checks = append(report.Checks, result)
-		each(result)
+		onResult(result)
 	}
 	return report
 }
 
-func runOne(env *Env, check Check) (result Result) {
+func runCheck(env *Env, check Check) (result Result) {
 	result = Result{ID: check.ID, Level: check.Level, Promise: check.Promise, Why: check.Why, Outcome: "skip"}
 	for _, need := range check.Needs {
-		if result.Seen = need(env); result.Seen != "" {
+		if result.Observed = need(env); result.Observed != "" {
 			return result
 		}
 	}
-	// A library that panics on an answer is a client that the server broke.
+	// If a client library panics on an answer, the server has broken a client.
 	defer func() {
 		if cause := recover(); cause != nil {
-			result.Outcome, result.Seen = "FAIL", fmt.Sprintf("the client library panicked: %v", cause)
+			result.Outcome, result.Observed = "FAIL", fmt.Sprintf("the client library panicked: %v", cause)
 		}
 	}()
-	seen, err := check.Run(env)
+	observed, err := check.Run(env)
 	var reason skip
 	switch {
 	case err == nil:
-		result.Outcome, result.Seen = "ok", seen
+		result.Outcome, result.Observed = "ok", observed
 	case errors.As(err, &reason):
-		result.Seen = string(reason)
+		result.Observed = string(reason)
 	default:
-		result.Outcome, result.Seen = "FAIL", err.Error()
+		result.Outcome, result.Observed = "FAIL", err.Error()
 	}
 	return result
 }
 
-// each runs one step for each case and collects everything that failed: one wrong case must not hide the next.
-func each[T any](cases []T, step func(T) error) error {
+// forEach runs step for each case and collects all failures, so that one failure does not hide the next.
+func forEach[T any](cases []T, step func(T) error) error {
 	var failures []error
-	for _, one := range cases {
-		if err := step(one); err != nil {
+	for _, item := range cases {
+		if err := step(item); err != nil {
 			failures = append(failures, err)
 		}
 	}

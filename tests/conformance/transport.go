@@ -19,48 +19,48 @@ import (
 var transportChecks = []Check{
 	{
 		ID: "transport/certificate", Level: must, Needs: []need{direct},
-		Promise: "the certificate is one that the CA verifies for SERVICE.NAMESPACE.svc",
-		Why:     "since 1.36 the availability probe verifies it like every request: a wrong one takes the group away",
+		Promise: "the CA verifies the certificate for SERVICE.NAMESPACE.svc",
+		Why:     "since 1.36 the availability probe verifies it like every request, so a wrong one makes the group unavailable",
 		Run:     (*Env).certificate,
 	},
 	{
 		ID: "transport/tls-versions", Level: should, Needs: []need{direct},
-		Promise: "TLS 1.2 and 1.3 are spoken, 1.1 is refused",
-		Why:     "kube-apiserver offers both, audits refuse the older",
+		Promise: "TLS 1.2 and 1.3 are supported, 1.1 is rejected",
+		Why:     "kube-apiserver offers both, and audits forbid older versions",
 		Run:     (*Env).tlsVersions,
 	},
 	{
 		ID: "transport/h2", Level: should, Needs: []need{direct},
-		Promise: "HTTP/2 is spoken",
+		Promise: "HTTP/2 is supported",
 		Why:     "kube-apiserver then needs one connection for everything",
 		Run:     func(e *Env) (string, error) { return e.protocol(e.client, "HTTP/2.0") },
 	},
 	{
 		ID: "transport/h1", Level: should, Needs: []need{direct},
-		Promise: "HTTP/1.1 is spoken",
-		Why:     "kubelets, curl and balancers",
+		Promise: "HTTP/1.1 is supported",
+		Why:     "kubelets, curl and load balancers use it",
 		Run:     func(e *Env) (string, error) { return e.protocol(e.clientWith(&e.pair, http1), "HTTP/1.1") },
 	},
 	{
 		ID: "transport/keep-alive", Level: should, Needs: []need{direct},
-		Promise: "20 requests in a row use one connection, with HTTP/2 and HTTP/1.1, errors among them",
+		Promise: "20 requests in a row, including errors, use one connection with HTTP/2 and with HTTP/1.1",
 		Why:     "a handshake costs more than an answer",
 		Run:     (*Env).keepAlive,
 	},
 	{
 		ID: "transport/parallel", Level: must,
-		Promise: "100 requests at once are all answered, on as few connections as the client likes",
+		Promise: "100 concurrent requests are all answered, on as few connections as the client uses",
 		Why:     "kube-apiserver sends every HPA's request on one HTTP/2 connection",
 		Run:     (*Env).parallel,
 	},
 	{
 		ID: "transport/host", Level: must, Needs: []need{direct},
 		Promise: "any Host header is accepted",
-		Why:     "kube-apiserver sends an address of a pod or of the Service, and a port",
+		Why:     "kube-apiserver sends the address of a pod or of the Service, with a port",
 		Run: func(e *Env) (string, error) {
 			hosts := []string{"10.96.0.10:443", "adapter.monitoring.svc:443", "localhost", "[fd00::1]:6443"}
-			return strings.Join(hosts, ", "), each(hosts, func(host string) error {
-				answer, err := e.data(e.selector, func(a *ask) { a.host = host })
+			return strings.Join(hosts, ", "), forEach(hosts, func(host string) error {
+				answer, err := e.data(e.selector, func(a *rawRequest) { a.host = host })
 				if err == nil {
 					_, err = nonEmpty(answer.list())
 				}
@@ -70,26 +70,26 @@ var transportChecks = []Check{
 	},
 	{
 		ID: "transport/abandoned", Level: must,
-		Promise: "20 clients that go away before the answer cost nothing: the next is answered",
-		Why:     "probes close early, time-outs happen; kube-apiserver's one connection must survive",
+		Promise: "after 20 clients that disconnect before the answer, the next request is answered",
+		Why:     "probes close early and time-outs happen; kube-apiserver's single connection must survive",
 		Run:     (*Env).abandoned,
 	},
 	{
 		ID: "transport/garbage", Level: should, Needs: []need{direct},
-		Promise: "connections that send plain HTTP, garbage or nothing do not keep others from being answered",
-		Why:     "port scanners and health checks of balancers",
+		Promise: "connections that send plain HTTP, garbage or nothing do not block other requests",
+		Why:     "port scanners and health checks of load balancers do this",
 		Run:     (*Env).garbage,
 	},
 	{
 		ID: "transport/big-headers", Level: should, Needs: []need{direct},
-		Promise: "16 KiB of groups and extras are accepted; 4 MiB are refused, and the next request is answered",
-		Why:     "users of a directory have hundreds of groups; without a bound anyone can fill the memory",
+		Promise: "16 KiB of groups and extras are accepted; 4 MiB are rejected, and the next request is answered",
+		Why:     "users of a directory have hundreds of groups; without a bound, anyone can exhaust the memory",
 		Run:     (*Env).bigHeaders,
 	},
 	{
 		ID: "transport/body", Level: should, Needs: []need{direct},
 		Promise: "a GET with a body is answered",
-		Why:     "kube-apiserver passes bodies on",
+		Why:     "kube-apiserver forwards bodies",
 		Run: func(e *Env) (string, error) {
 			answer, err := e.data(e.selector, withBody(`{"kind":"ListOptions"}`))
 			if err != nil {
@@ -100,16 +100,16 @@ var transportChecks = []Check{
 	},
 	{
 		ID: "transport/head", Level: should, Needs: []need{direct},
-		Promise: "HEAD gets a head alone, and the connection can be used again",
+		Promise: "HEAD gets headers only, and the connection stays usable",
 		Why:     "HTTP libraries and monitoring send it; Go's API servers answer 405",
 		Run:     (*Env).head,
 	},
 	{
 		ID: "transport/identity", Level: must,
-		Promise: "without Accept-Encoding nothing is compressed",
+		Promise: "without Accept-Encoding, answers are not compressed",
 		Why:     "the client cannot read it",
 		Run: func(e *Env) (string, error) {
-			return "none", each([]string{e.dataPath(e.metric, e.selector), externalPath}, func(path string) error {
+			return "none", forEach([]string{e.dataPath(e.metric, e.selector), externalPath}, func(path string) error {
 				answer, err := e.get(path)
 				if err == nil && answer.Header.Get("Content-Encoding") != "" {
 					err = fmt.Errorf("Content-Encoding: %s", answer.Header.Get("Content-Encoding"))
@@ -120,14 +120,14 @@ var transportChecks = []Check{
 	},
 	{
 		ID: "transport/gzip", Level: must,
-		Promise: "with Accept-Encoding: gzip an answer is plain or honest gzip",
-		Why:     "every Go client asks so",
+		Promise: "with Accept-Encoding: gzip, answers are plain or valid gzip",
+		Why:     "every Go client sends it",
 		Run:     (*Env).gzip,
 	},
 	{
 		ID: "transport/content-length", Level: should,
-		Promise: "an answer says its length",
-		Why:     "a body cut short is then seen as such",
+		Promise: "answers have a Content-Length",
+		Why:     "a truncated body is then detected",
 		Run: func(e *Env) (string, error) {
 			answer, err := e.data(e.selector)
 			if err == nil && answer.Header.Get("Content-Length") != strconv.Itoa(len(answer.Body)) {
@@ -139,33 +139,33 @@ var transportChecks = []Check{
 	{
 		ID: "transport/cache-control", Level: should,
 		Promise: "a value has Cache-Control: no-cache, private",
-		Why:     "no proxy may keep a number that scales",
+		Why:     "no proxy may cache a number that scales workloads",
 		Run: func(e *Env) (string, error) {
 			answer, err := e.data(e.selector)
 			if err != nil {
 				return "", err
 			}
-			seen := answer.Header.Get("Cache-Control")
-			return seen, unlessError(strings.Contains(seen, "no-cache") || strings.Contains(seen, "no-store"), "Cache-Control %q", seen)
+			observed := answer.Header.Get("Cache-Control")
+			return observed, errorUnless(strings.Contains(observed, "no-cache") || strings.Contains(observed, "no-store"), "Cache-Control %q", observed)
 		},
 	},
 	{
 		ID: "transport/audit-id", Level: should, Needs: []need{direct},
-		Promise: "the Audit-Id of the request stands in the answer",
-		Why:     "it joins the server's log with kube-apiserver's audit log",
+		Promise: "the answer has the Audit-Id of the request",
+		Why:     "it links the server's log to kube-apiserver's audit log",
 		Run: func(e *Env) (string, error) {
 			const id = "11111111-2222-3333-4444-555555555555"
 			answer, err := e.data(e.selector, header("Audit-Id", id))
 			if err != nil {
 				return "", err
 			}
-			return id, unlessError(answer.Header.Get("Audit-Id") == id, "Audit-Id %q", answer.Header.Get("Audit-Id"))
+			return id, errorUnless(answer.Header.Get("Audit-Id") == id, "Audit-Id %q", answer.Header.Get("Audit-Id"))
 		},
 	},
 }
 
 func (e *Env) dial(config *tls.Config) (*tls.ConnectionState, error) {
-	connection, err := tls.DialWithDialer(&net.Dialer{Timeout: patience}, "tcp", strings.TrimPrefix(e.base, "https://"), config)
+	connection, err := tls.DialWithDialer(&net.Dialer{Timeout: requestTimeout}, "tcp", strings.TrimPrefix(e.base, "https://"), config)
 	if err != nil {
 		return nil, err
 	}
@@ -183,8 +183,8 @@ func (e *Env) certificate() (string, error) {
 		return "", err
 	}
 	leaf := state.PeerCertificates[0]
-	if left := time.Until(leaf.NotAfter); left < time.Hour {
-		return "", fmt.Errorf("it expires in %s", left.Round(time.Second))
+	if remaining := time.Until(leaf.NotAfter); remaining < time.Hour {
+		return "", fmt.Errorf("it expires in %s", remaining.Round(time.Second))
 	}
 	return fmt.Sprintf("%s until %s", strings.Join(leaf.DNSNames, ", "), leaf.NotAfter.UTC().Format(time.DateOnly)), nil
 }
@@ -196,26 +196,26 @@ func (e *Env) tlsVersions() (string, error) {
 		_, err := e.dial(config)
 		return err
 	}
-	if err := each([]uint16{tls.VersionTLS12, tls.VersionTLS13}, fixed); err != nil {
+	if err := forEach([]uint16{tls.VersionTLS12, tls.VersionTLS13}, fixed); err != nil {
 		return "", err
 	}
-	return "1.2, 1.3", unlessError(fixed(tls.VersionTLS11) != nil, "TLS 1.1 is spoken")
+	return "1.2, 1.3", errorUnless(fixed(tls.VersionTLS11) != nil, "TLS 1.1 is spoken")
 }
 
 func (e *Env) protocol(client *http.Client, name string) (string, error) {
-	answer, err := e.data(e.selector, by(client))
+	answer, err := e.data(e.selector, withClient(client))
 	if err != nil {
 		return "", err
 	}
 	if _, err := nonEmpty(answer.list()); err != nil {
 		return "", err
 	}
-	return answer.Proto, unlessError(answer.Proto == name, "%s", answer.Proto)
+	return answer.Proto, errorUnless(answer.Proto == name, "%s", answer.Proto)
 }
 
 func (e *Env) keepAlive() (string, error) {
 	clients := map[string]*http.Client{"HTTP/2": e.clientWith(&e.pair), "HTTP/1.1": e.clientWith(&e.pair, http1)}
-	return "one each", each([]string{"HTTP/2", "HTTP/1.1"}, func(name string) error {
+	return "one each", forEach([]string{"HTTP/2", "HTTP/1.1"}, func(name string) error {
 		fresh := 0
 		trace := &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) {
 			if !info.Reused {
@@ -231,7 +231,7 @@ func (e *Env) keepAlive() (string, error) {
 			if err != nil {
 				return err
 			}
-			e.who.introduce(request.Header)
+			e.who.addHeaders(request.Header)
 			response, err := clients[name].Do(request)
 			if err != nil {
 				return inCase(name, err)
@@ -242,7 +242,7 @@ func (e *Env) keepAlive() (string, error) {
 				return inCase(name, err)
 			}
 		}
-		return unlessError(fresh == 1, "%s: %d connections", name, fresh)
+		return errorUnless(fresh == 1, "%s: %d connections", name, fresh)
 	})
 }
 
@@ -262,17 +262,17 @@ func (e *Env) parallel() (string, error) {
 		})
 	}
 	wait.Wait()
-	return "100 in " + milliseconds(time.Since(began)), each(failed[:], func(err error) error { return err })
+	return "100 in " + milliseconds(time.Since(began)), forEach(failed[:], func(err error) error { return err })
 }
 
 func (e *Env) abandoned() (string, error) {
 	for i := range 20 {
-		// From at once to some milliseconds: before the handshake, during the request, during the answer.
+		// From 0 to some milliseconds: before the handshake, during the request, during the answer.
 		withTimeout, cancel := context.WithTimeout(context.Background(), time.Duration(i*i)*50*time.Microsecond)
 		request, err := http.NewRequestWithContext(withTimeout, http.MethodGet, e.base+e.dataPath(e.metric, e.selector), nil)
 		if err == nil {
 			if e.direct {
-				e.who.introduce(request.Header)
+				e.who.addHeaders(request.Header)
 			}
 			if response, broken := e.client.Do(request); broken == nil {
 				response.Body.Close()
@@ -289,7 +289,7 @@ func (e *Env) abandoned() (string, error) {
 
 func (e *Env) garbage() (string, error) {
 	address := strings.TrimPrefix(e.base, "https://")
-	noises := []string{"", "GET / HTTP/1.1\r\nHost: x\r\n\r\n", "\x16\x03\x01", strings.Repeat("\x00", 2000), "SSH-2.0-x\r\n"}
+	payloads := []string{"", "GET / HTTP/1.1\r\nHost: x\r\n\r\n", "\x16\x03\x01", strings.Repeat("\x00", 2000), "SSH-2.0-x\r\n"}
 	var open []net.Conn
 	defer func() {
 		for _, connection := range open {
@@ -297,16 +297,16 @@ func (e *Env) garbage() (string, error) {
 		}
 	}()
 	for i := range 50 {
-		connection, err := net.DialTimeout("tcp", address, patience)
+		connection, err := net.DialTimeout("tcp", address, requestTimeout)
 		if err != nil {
 			return "", err
 		}
 		open = append(open, connection)
-		// What the server makes of it does not matter, only what it does to others.
-		_, _ = io.WriteString(connection, noises[i%len(noises)])
+		// The server's reaction does not matter, only its effect on other connections.
+		_, _ = io.WriteString(connection, payloads[i%len(payloads)])
 	}
 	began := time.Now()
-	answer, err := e.data(e.selector, by(e.clientWith(&e.pair)))
+	answer, err := e.data(e.selector, withClient(e.clientWith(&e.pair)))
 	if err == nil {
 		_, err = nonEmpty(answer.list())
 	}
@@ -321,7 +321,7 @@ func (e *Env) bigHeaders() (string, error) {
 	for i := range 200 {
 		big.groups = append(big.groups[:len(big.groups):len(big.groups)], fmt.Sprintf("conformance:a-group-with-a-name-that-is-long-as-directories-have-them:%03d", i))
 	}
-	answer, err := e.data(e.selector, as(big))
+	answer, err := e.data(e.selector, asIdentity(big))
 	if err == nil {
 		_, err = nonEmpty(answer.list())
 	}
@@ -329,7 +329,7 @@ func (e *Env) bigHeaders() (string, error) {
 		return "", fmt.Errorf("200 groups: %w", err)
 	}
 	refused := "connection closed"
-	answer, err = e.data(e.selector, by(e.clientWith(&e.pair)), header("X-Remote-Extra-Big", strings.Repeat("x", 4<<20)))
+	answer, err = e.data(e.selector, withClient(e.clientWith(&e.pair)), header("X-Remote-Extra-Big", strings.Repeat("x", 4<<20)))
 	if err == nil {
 		if answer.Code/100 == 2 {
 			return "", fmt.Errorf("4 MiB of headers: HTTP %d", answer.Code)
@@ -342,33 +342,33 @@ func (e *Env) bigHeaders() (string, error) {
 
 func (e *Env) head() (string, error) {
 	client := e.clientWith(&e.pair, http1)
-	seen := ""
-	return "405, or 200 without a body", each([]string{externalPath, e.dataPath(e.metric, e.selector)}, func(path string) error {
-		answer, err := e.get(path, method(http.MethodHead), by(client))
+	observed := ""
+	return "405, or 200 without a body", forEach([]string{externalPath, e.dataPath(e.metric, e.selector)}, func(path string) error {
+		answer, err := e.get(path, method(http.MethodHead), withClient(client))
 		if err != nil {
 			return inCase(short(path), err)
 		}
-		seen = fmt.Sprintf("HTTP %d", answer.Code)
+		observed = fmt.Sprintf("HTTP %d", answer.Code)
 		if len(answer.Body) > 0 || answer.Code >= 500 {
 			return inCase(short(path), fmt.Errorf("%s", answer))
 		}
-		after, err := e.data(e.selector, by(client))
+		after, err := e.data(e.selector, withClient(client))
 		if err == nil {
 			_, err = nonEmpty(after.list())
 		}
-		return inCase("after "+seen, err)
+		return inCase("after "+observed, err)
 	})
 }
 
 func (e *Env) gzip() (string, error) {
-	seen := ""
-	err := each([]string{e.dataPath(e.metric, e.selector), externalPath, "/openapi/v3" + externalPath}, func(path string) error {
+	observed := ""
+	err := forEach([]string{e.dataPath(e.metric, e.selector), externalPath, "/openapi/v3" + externalPath}, func(path string) error {
 		answer, err := e.get(path, header("Accept-Encoding", "gzip"))
 		if err != nil {
 			return inCase(short(path), err)
 		}
 		encoding := answer.Header.Get("Content-Encoding")
-		seen += fmt.Sprintf("%d bytes %s; ", len(answer.Body), orPlain(encoding))
+		observed += fmt.Sprintf("%d bytes %s; ", len(answer.Body), orPlain(encoding))
 		if encoding == "" {
 			return nil
 		}
@@ -378,7 +378,7 @@ func (e *Env) gzip() (string, error) {
 		}
 		return inCase(short(path)+" as "+encoding, err)
 	})
-	return strings.TrimSuffix(seen, "; "), err
+	return strings.TrimSuffix(observed, "; "), err
 }
 
 func orPlain(encoding string) string {

@@ -1,4 +1,4 @@
-// Corpus writes what Kubernetes' own code makes of label selectors and of quantities, as goldens for tests in other languages.
+// Corpus writes the results of Kubernetes' own code for label selectors and quantities, as goldens for tests in other languages.
 //
 //	go run ./corpus DIR      writes DIR/selectors.json and DIR/quantities.json; the same bytes every time
 package main
@@ -20,11 +20,11 @@ import (
 const (
 	seed      = 20261121
 	generated = 400
-	// The largest number of thousandths whose MilliValue() an autoscaler reads rightly.
+	// The largest number of thousandths whose MilliValue() an autoscaler reads correctly.
 	largestMilli = 9223372036854775 * 1000
 )
 
-// Selector is one text and what labels.Parse makes of it: an error, or the canonical form and a letter for each of the sets, y where it matches.
+// Selector is a text and the result of labels.Parse: an error, or the canonical form and one letter per label set, y where it matches.
 type Selector struct {
 	Selector  string `json:"selector"`
 	Error     string `json:"error,omitempty"`
@@ -63,7 +63,7 @@ func writeAll(directory string) error {
 		write(filepath.Join(directory, "quantities.json"), lines(quantities())))
 }
 
-// lines is JSON, a line each, so that a change can be read.
+// lines returns one line of JSON per item, so that changes are readable.
 func lines[T any](items []T) []string {
 	var result []string
 	for _, item := range items {

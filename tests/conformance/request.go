@@ -28,8 +28,8 @@ const (
 
 var externalGV = schema.GroupVersion{Group: externalGroup, Version: externalVersion}
 
-// ask is one raw request; edits change it.
-type ask struct {
+// rawRequest is one request; options change it.
+type rawRequest struct {
 	method, path string
 	header       http.Header
 	body         io.Reader
@@ -38,26 +38,28 @@ type ask struct {
 	client       *http.Client
 }
 
-type edit func(*ask)
+type requestOption func(*rawRequest)
 
-func accept(types string) edit { return header("Accept", types) }
+func accept(types string) requestOption { return header("Accept", types) }
 
-func header(name, value string) edit { return func(a *ask) { a.header.Add(name, value) } }
+func header(name, value string) requestOption {
+	return func(a *rawRequest) { a.header.Add(name, value) }
+}
 
-func as(who identity) edit { return func(a *ask) { a.who = who } }
+func asIdentity(who identity) requestOption { return func(a *rawRequest) { a.who = who } }
 
-func by(client *http.Client) edit { return func(a *ask) { a.client = client } }
+func withClient(client *http.Client) requestOption { return func(a *rawRequest) { a.client = client } }
 
-func method(name string) edit { return func(a *ask) { a.method = name } }
+func method(name string) requestOption { return func(a *rawRequest) { a.method = name } }
 
-func withBody(text string) edit {
-	return func(a *ask) {
+func withBody(text string) requestOption {
+	return func(a *rawRequest) {
 		a.body = strings.NewReader(text)
 		a.header.Set("Content-Type", "application/json")
 	}
 }
 
-// Answer is a whole response.
+// Answer is a complete response.
 type Answer struct {
 	Code   int
 	Header http.Header
@@ -65,11 +67,11 @@ type Answer struct {
 	Proto  string
 }
 
-// get sends one request, GET unless an edit says otherwise, with the default identity and no compression unless asked for.
-func (e *Env) get(path string, edits ...edit) (*Answer, error) {
-	a := ask{method: http.MethodGet, path: path, header: http.Header{}, who: e.who, client: e.client}
-	for _, edit := range edits {
-		edit(&a)
+// get sends one request: by default a GET with the default identity and without compression.
+func (e *Env) get(path string, options ...requestOption) (*Answer, error) {
+	a := rawRequest{method: http.MethodGet, path: path, header: http.Header{}, who: e.who, client: e.client}
+	for _, option := range options {
+		option(&a)
 	}
 	request, err := http.NewRequest(a.method, e.base+a.path, a.body)
 	if err != nil {
@@ -80,7 +82,7 @@ func (e *Env) get(path string, edits ...edit) (*Answer, error) {
 		request.Header.Set("Accept-Encoding", "identity")
 	}
 	if e.direct {
-		a.who.introduce(request.Header)
+		a.who.addHeaders(request.Header)
 	}
 	request.Host = a.host
 	response, err := a.client.Do(request)
@@ -90,14 +92,14 @@ func (e *Env) get(path string, edits ...edit) (*Answer, error) {
 	defer response.Body.Close()
 	body, err := io.ReadAll(response.Body)
 	if err != nil {
-		return nil, fmt.Errorf("%s %s: HTTP %d, then the body broke off: %w", a.method, short(a.path), response.StatusCode, err)
+		return nil, fmt.Errorf("%s %s: HTTP %d, then the body was truncated: %w", a.method, short(a.path), response.StatusCode, err)
 	}
 	return &Answer{response.StatusCode, response.Header, body, response.Proto}, nil
 }
 
-// data asks for the metric under test as an HPA would.
-func (e *Env) data(selector string, edits ...edit) (*Answer, error) {
-	return e.get(e.dataPath(e.metric, selector), edits...)
+// data reads the metric under test as an HPA would.
+func (e *Env) data(selector string, options ...requestOption) (*Answer, error) {
+	return e.get(e.dataPath(e.metric, selector), options...)
 }
 
 func (e *Env) dataPath(metric, selector string) string {
@@ -108,7 +110,7 @@ func (e *Env) dataPath(metric, selector string) string {
 	return path
 }
 
-// value is the list that the selector under test gives, or why there is none.
+// value returns the list for the selector under test, or why there is none.
 func (e *Env) value() (*v1beta1.ExternalMetricValueList, error) {
 	answer, err := e.data(e.selector)
 	if err != nil {
@@ -138,7 +140,7 @@ func (a *Answer) json(into any) error {
 		return fmt.Errorf("Content-Type %q, expected application/json", a.Header.Get("Content-Type"))
 	}
 	if err := json.Unmarshal(a.Body, into); err != nil {
-		return fmt.Errorf("not the JSON expected: %w: %s", err, oneLine(string(a.Body), 120))
+		return fmt.Errorf("unexpected JSON: %w: %s", err, oneLine(string(a.Body), 120))
 	}
 	return nil
 }
@@ -213,7 +215,7 @@ func (a *Answer) status() (*metav1.Status, error) {
 }
 
 // refused is true of an error with this code and reason, as a Status; `seen` shows it.
-func (a *Answer) refused(code int, reason metav1.StatusReason) (seen string, err error) {
+func (a *Answer) refused(code int, reason metav1.StatusReason) (observed string, err error) {
 	if a.Code != code {
 		return "", fmt.Errorf("%s; expected %d %s", a, code, reason)
 	}
@@ -227,7 +229,7 @@ func (a *Answer) refused(code int, reason metav1.StatusReason) (seen string, err
 	return fmt.Sprintf("%d %s: %s", code, reason, oneLine(status.Message, 120)), nil
 }
 
-// String is an answer in a line.
+// String is the answer on one line.
 func (a *Answer) String() string {
 	return fmt.Sprintf("HTTP %d, %s, %s", a.Code, orNone(a.Header.Get("Content-Type")), oneLine(string(a.Body), 160))
 }
