@@ -1,5 +1,5 @@
-//! A network that fails on demand: passes TCP connections on, and holds back, delays or spoils what goes through as it is
-//! told over HTTP. Between wva and the API server (any bytes) or Prometheus (plain HTTP). Not part of the product.
+//! A TCP proxy that injects network faults: it holds back, delays or corrupts traffic as ordered over HTTP. It runs between wva and
+//! the API server (any bytes) or Prometheus (plain HTTP). Part of the end-to-end tests, not of the product.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -20,41 +20,41 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-/// The longest head of a request or an answer that is read.
+/// The maximum size of the head of a request or response, bytes.
 const MAX_HEAD: usize = 64 * 1024;
-/// Bytes that are passed on at once.
+/// The size of the copy buffer, bytes.
 const CHUNK: usize = 64 * 1024;
-/// How long a slow answer takes: longer than anybody waits.
+/// How long a slow answer takes: longer than any client's time-out.
 const SLOW: Duration = Duration::from_secs(120);
 
 #[derive(Parser)]
 struct Args {
-    /// Where to accept connections.
+    /// The address on which to accept connections.
     #[arg(long)]
     listen: SocketAddr,
-    /// Where they go.
+    /// The address to which they are forwarded.
     #[arg(long)]
     to: SocketAddr,
-    /// Where faults are ordered: `POST /faults?up=hold`; what is not named is as it should be.
+    /// The control address: `POST /faults?up=hold` sets the faults. Parameters that are not given are reset.
     #[arg(long)]
     control: SocketAddr,
 }
 
-/// What is wrong with the network now.
+/// The current faults of the network.
 #[derive(Clone, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Faults {
-    /// What clients send.
+    /// From clients to the server.
     up: Way,
-    /// What they are answered.
+    /// From the server to clients.
     down: Way,
-    /// Added to every chunk, either way, in milliseconds.
+    /// Delay of every chunk in both directions, milliseconds.
     delay: u64,
-    /// What becomes of whole HTTP answers.
+    /// Faults of complete HTTP responses.
     answers: Answers,
 }
 
-/// One direction of all connections. What is held back arrives late, as after lost packets.
+/// One direction of all connections. Bytes that are held back arrive late, as after packet loss.
 #[derive(Clone, Copy, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Way {
@@ -68,13 +68,13 @@ enum Way {
 enum Answers {
     #[default]
     Whole,
-    /// None for two minutes.
+    /// No response for two minutes.
     Slow,
     /// Status 500.
     Failed,
-    /// Cut in the middle of the body.
+    /// Truncated in the middle of the body.
     Truncated,
-    /// A success that has the series of half of the pods only, and does not say so.
+    /// A success with the series of only half of the pods, without a warning.
     Partial,
     /// Connections are closed at once.
     Closed,
@@ -82,7 +82,7 @@ enum Answers {
 
 type Network = watch::Receiver<Faults>;
 
-/// Returns when what becomes of answers is something else than `now`: open connections end then.
+/// Returns when the fault of responses differs from `now`. Open connections then end.
 async fn answers_change(network: &mut Network, now: Answers) {
     if network.wait_for(|faults| faults.answers != now).await.is_err() {
         std::future::pending().await
@@ -105,7 +105,7 @@ async fn connection(client: TcpStream, to: SocketAddr, mut network: Network) -> 
     }
 }
 
-/// Bytes in both directions, until both have ended.
+/// Copies bytes in both directions, until both have ended.
 async fn pass(client: TcpStream, to: SocketAddr, network: Network) -> anyhow::Result<()> {
     let server = TcpStream::connect(to).await?;
     client.set_nodelay(true)?;
@@ -136,7 +136,7 @@ async fn pump(
     }
 }
 
-/// One request, answered as it should not be.
+/// Answers one request with the current fault.
 async fn spoil(mut client: TcpStream, to: SocketAddr, fault: Answers) -> anyhow::Result<()> {
     let (head, body) = request(&mut client).await?;
     match fault {
@@ -159,7 +159,7 @@ fn answer(status: &str, body: &[u8]) -> Vec<u8> {
     [head.as_bytes(), body].concat()
 }
 
-/// A request: its head and its body.
+/// Reads a request: its head and its body.
 async fn request(client: &mut TcpStream) -> anyhow::Result<(String, Vec<u8>)> {
     let mut read = Vec::new();
     let end = loop {
@@ -183,7 +183,7 @@ async fn request(client: &mut TcpStream) -> anyhow::Result<(String, Vec<u8>)> {
     Ok((head, body))
 }
 
-/// The body of the true answer. Asked with HTTP/1.0, so that it comes in one piece and ends with the connection.
+/// The body of the real response. Requested with HTTP/1.0, so that it is not chunked and ends with the connection.
 async fn ask(to: SocketAddr, head: &str, body: &[u8]) -> anyhow::Result<Vec<u8>> {
     let wanted = |line: &&str| {
         let name = line.split(':').next().unwrap_or_default().to_ascii_lowercase();
@@ -199,7 +199,7 @@ async fn ask(to: SocketAddr, head: &str, body: &[u8]) -> anyhow::Result<Vec<u8>>
     Ok(answer.split_off(end + 4))
 }
 
-/// The answer of a query without the series of the first half of the pods.
+/// The response of a query without the series of the first half of the pods.
 fn halved(body: &[u8]) -> anyhow::Result<Vec<u8>> {
     let mut answer: Value = serde_json::from_slice(body)?;
     let pod = |series: &Value| series.pointer("/metric/pod").and_then(Value::as_str).map(str::to_owned);

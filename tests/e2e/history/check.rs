@@ -1,4 +1,4 @@
-//! What cannot be true of a history. Pure.
+//! Finds violations in a history. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -8,28 +8,28 @@ use anyhow::Context as _;
 use super::line::{Line, Number, Seen, Term};
 use super::origin::{Origin, Origins};
 
-/// An evaluation is listed a moment after it was published: this long at most, seconds.
+/// The maximum time between publishing and listing an evaluation, seconds.
 pub(crate) const LISTING_DELAY: f64 = 1.0;
-/// Violations in words; the rest is only counted.
+/// Violations that are described; the rest is only counted.
 const MAX_VIOLATIONS: usize = 50;
 
-/// A history, and what can be said of terms in it.
+/// A history, with the order of its terms.
 pub(crate) struct History {
     lines: Vec<Line>,
-    /// Leases in the order of their first evaluations: a Lease that is deleted and made again has another uid.
+    /// Leases in the order of their first evaluations. A Lease that is deleted and recreated has another uid.
     leases: Vec<String>,
-    /// When it began, Unix seconds.
+    /// The start of the history, Unix seconds.
     clock: f64,
 }
 
-/// Terms that can be compared: the place of the lease, then `leaseTransitions`.
+/// The order of terms: the position of the Lease, then `leaseTransitions`.
 pub(crate) type Order = (usize, i64);
 
-/// What was found.
+/// The result of a check.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     pub(crate) violations: Vec<String>,
-    /// Violations that are not among the words.
+    /// Violations beyond the described ones.
     more: usize,
     answers: usize,
     warned: usize,
@@ -37,28 +37,28 @@ pub(crate) struct Found {
     silences: usize,
     evaluations: usize,
     terms: usize,
-    /// Numbers that an evaluation made from this very evidence.
+    /// Numbers of a listed evaluation with the same evidence.
     exact: usize,
-    /// Numbers of an evaluation that was not listed, with the value of the one before or after.
+    /// Numbers of an evaluation that was not listed, with the value of the previous or next one.
     between: usize,
-    /// Numbers on evidence older than the first evaluation that is known.
+    /// Numbers with evidence older than the first listed evaluation.
     before: usize,
-    /// Numbers that an instance may have made just before it went silent.
+    /// Numbers that an instance may have decided just before it stopped answering.
     lost: usize,
 }
 
 /// An evaluation.
 pub(crate) struct Evaluation<'a> {
     pub(crate) instance: &'a str,
-    /// It was made after this.
+    /// It happened after this time, seconds.
     pub(crate) earliest: f64,
-    /// It was made before this.
+    /// It happened before this time, seconds.
     pub(crate) latest: f64,
     pub(crate) order: Option<Order>,
     pub(crate) numbers: &'a BTreeMap<String, Number>,
 }
 
-/// The terms that an answered number may be of; none when unknown.
+/// An answered number, with the range of terms it may be from; `None` if unknown.
 struct Answered<'a> {
     line: &'a Line,
     variant: &'a str,
@@ -71,7 +71,7 @@ impl History {
     /// Reads the lines of a history.
     ///
     /// # Errors
-    /// When a line is not of a history, or none says when it began. A last line without an end was being written.
+    /// If a line is not of a history, or no line has its start. An incomplete last line is ignored.
     pub(crate) fn read(text: &str) -> anyhow::Result<Self> {
         let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
         let parse = |(at, line): (usize, &str)| {
@@ -111,7 +111,7 @@ impl History {
         evaluations
     }
 
-    /// Looks for what cannot be.
+    /// Checks all rules.
     pub(crate) fn check(&self, strict: bool) -> Found {
         let evaluations = self.evaluations();
         let mut found = Found { evaluations: evaluations.len(), ..Found::default() };
@@ -132,7 +132,7 @@ impl History {
         found
     }
 
-    /// Every number that was answered, with what is known of where it comes from.
+    /// Every answered number, with its origin.
     fn answered(&self, evaluations: &[Evaluation<'_>], found: &mut Found) -> Vec<Answered<'_>> {
         let origins = Origins::of(&self.lines, evaluations, self.clock);
         let mut answered = Vec::new();
@@ -160,7 +160,7 @@ impl History {
     }
 }
 
-/// At most one instance decides in a term, and none in a term that is over.
+/// At most one instance decides in a term, and none in a term that has ended.
 fn deciders(evaluations: &[Evaluation<'_>], found: &mut Found) {
     let mut by_term: BTreeMap<Order, BTreeSet<&str>> = BTreeMap::new();
     for evaluation in evaluations {
@@ -185,7 +185,7 @@ fn deciders(evaluations: &[Evaluation<'_>], found: &mut Found) {
     }
 }
 
-/// Nobody answers a number of an earlier term once one of a later term has been answered.
+/// No instance answers a number of an earlier term after one of a later term was answered.
 fn terms(answered: &[Answered<'_>], strict: bool, found: &mut Found) {
     let held = |answer: &&Answered<'_>| strict || !answer.warned;
     let mut asked: Vec<_> = answered.iter().filter(held).collect();

@@ -1,62 +1,62 @@
-//! The lines of a history. Times are seconds since it began, by the clock of the one process that kept it.
+//! The lines of a history. Times are seconds since its start, by the clock of the recording process.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// One thing that was seen.
+/// One observation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Line {
-    /// Which instance.
+    /// The instance.
     pub(crate) instance: String,
-    /// When it was asked.
+    /// When the request was sent.
     pub(crate) asked: f64,
-    /// When its answer was there.
+    /// When the response was complete.
     pub(crate) answered: f64,
-    /// What it said.
+    /// The observation.
     #[serde(flatten)]
     pub(crate) seen: Seen,
 }
 
-/// What an instance said.
+/// The observation of an instance.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "camelCase")]
 pub(crate) enum Seen {
-    /// The history began, at this moment of the clock: Unix seconds. The first line, of no instance.
+    /// The start of the history. The first line, without an instance.
     Began {
         /// Unix seconds.
         clock: f64,
     },
-    /// Numbers.
+    /// An answer with numbers.
     Answer {
         /// By variant, `namespace/name`.
         numbers: BTreeMap<String, Number>,
-        /// The answer's Warning, if it has one.
+        /// The Warning header, if any.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         warning: Option<String>,
     },
-    /// No numbers.
+    /// An answer without numbers.
     Refusal {
         /// The HTTP status.
         status: u16,
-        /// What was said.
+        /// The message.
         message: String,
     },
     /// No answer.
     Silence {
-        /// Why.
+        /// The error.
         error: String,
     },
-    /// An evaluation that was not listed at `since` and was when this was answered.
+    /// An evaluation that was not listed at `since`, but in this response.
     Evaluation {
-        /// The last look before it was listed; none when it was there at the first.
+        /// The last poll before it was listed; `None` if the first poll listed it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         since: Option<f64>,
-        /// When, by the instance's clock.
+        /// Its time, by the instance's clock.
         at: String,
-        /// Its number in its process.
+        /// Its sequence number in its process.
         sequence: u64,
-        /// The term it was made in.
+        /// Its term.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         term: Option<Term>,
         /// By variant, `namespace/name`.
@@ -64,16 +64,16 @@ pub(crate) enum Seen {
     },
 }
 
-/// A number and what it rests on.
+/// A number and its evidence.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Number {
     /// Desired replicas, as a Kubernetes quantity.
     pub(crate) value: String,
-    /// When its evidence was measured, in whole seconds.
+    /// The time of its evidence, in whole seconds.
     pub(crate) evidence: i64,
 }
 
-/// One holding of one Lease.
+/// A term: one period in which an instance holds a Lease.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Term {
     /// The Lease's uid.

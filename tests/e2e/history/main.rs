@@ -1,5 +1,5 @@
-//! A history of what all instances answered, and whether it can be true. `--out` writes one while it asks every instance
-//! the same question several times a second and reads which evaluations it has made; `--check` says what in it is wrong.
+//! Records the answers of all instances, and checks that they are possible. `--out` polls the metric and the evaluations of every
+//! instance several times per second and writes a history; `--check` reports its violations.
 //! Part of the end-to-end tests, not of the product.
 
 mod check;
@@ -17,50 +17,51 @@ use clap::Parser;
 
 use self::check::History;
 
-/// Keep a history of what all instances answer, or check one.
+/// Record a history of the answers of all instances, or check one.
 ///
-/// Keeping: every instance is asked for the metric and for its evaluations (/debug/snapshots), each `--every`, until
-/// `--seconds` have passed or SIGTERM or SIGINT comes; each answer and each new evaluation becomes one JSON line of `--out`,
-/// written at once. An instance that does not answer is a line too. Exit status 0.
+/// Recording: polls the metric and the evaluations (/debug/snapshots) of every instance each `--every`, until `--seconds` have
+/// passed or SIGTERM or SIGINT arrives. Each answer, each new evaluation and each missing answer becomes one JSON line of
+/// `--out`, written at once. Exit status 0.
 ///
 ///   history --instance wva-0=https://127.0.0.1:20001 --instance wva-1=https://127.0.0.1:20002 \
 ///     --server-name wva.wva-system.svc --ca wva-ca.crt --cert front-proxy-client.crt --key front-proxy-client.key \
 ///     --seconds 60 --out history.jsonl
 ///
-/// Checking: prints each violation and one line of figures. Exit status 0 when there is no violation, 1 when there is.
+/// Checking: prints each violation and one line of counts. Exit status 0 without violations, otherwise 1.
 ///
 ///   history --check history.jsonl
 ///
-/// Violations: two instances evaluate in one term; an evaluation of a term after one of a later term; a number that no
-/// evaluation made; a number of an earlier term after one of a later term was answered. Answers with a Warning (an instance that
-/// cannot reach the holder gives the last published state) are held to the last rule only with `--strict`. Moments are
-/// those of this program: clocks of instances are not compared.
+/// Violations: two instances evaluate in one term; an evaluation in a term follows one of a later term; an answered number comes
+/// from no evaluation; a number of an earlier term is answered after one of a later term. The last rule applies to answers with a
+/// Warning (an instance that cannot reach the leader answers the last published state) only with `--strict`. All times are
+/// of this program's clock; clocks of instances are not compared.
 ///
-/// Of evaluations that were not listed a number is excused when its evidence lies between those of two that were, and it is the
-/// value of either; when it is older than all of them; and when an instance that had decided went silent: what rests on evidence
-/// between its last evaluation and its silence may be of its last second. The rule of terms holds for all of these.
+/// Some evaluations are never listed. A number without a listed evaluation is accepted in three cases: its evidence lies between
+/// those of two listed evaluations and it has the value of one of them; its evidence is older than all of them; or an instance that
+/// had decided stopped answering, and the evidence lies between its last evaluation and that time. The rule about terms applies
+/// to all of these.
 #[derive(Debug, Parser)]
 #[command(verbatim_doc_comment)]
 struct Args {
-    /// An instance, as NAME=https://IP:PORT or https://IP:PORT; once for each.
+    /// An instance, as NAME=https://IP:PORT or https://IP:PORT; repeat for each.
     #[arg(long = "instance", value_name = "URL", required_unless_present = "check")]
     instances: Vec<String>,
-    /// How long to ask.
+    /// How long to poll, seconds.
     #[arg(long, default_value_t = 60)]
     seconds: u64,
-    /// How often each instance is asked, in milliseconds.
+    /// The polling interval of each instance, milliseconds.
     #[arg(long, default_value_t = 250, value_name = "MILLISECONDS")]
     every: u64,
-    /// Where the history goes.
+    /// The file to write.
     #[arg(long, value_name = "FILE", required_unless_present = "check")]
     out: Option<PathBuf>,
-    /// How to ask.
+    /// How to connect to instances.
     #[command(flatten)]
     peer: poll::PeerArgs,
     /// Check this history instead.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["instances", "out"])]
     check: Option<PathBuf>,
-    /// With --check: answers with a Warning must be of the newest term too.
+    /// With --check: also require answers with a Warning to be of the newest term.
     #[arg(long, requires = "check")]
     strict: bool,
 }

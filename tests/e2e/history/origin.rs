@@ -1,30 +1,30 @@
-//! Where an answered number comes from: the evaluation that made it or, where that was not listed, what its neighbours and
-//! the silence of its maker allow. Pure.
+//! The origin of an answered number: a listed evaluation or, if it was not listed, what its neighbours and the end of the deciding
+//! instance allow. Pure.
 
 use std::collections::BTreeMap;
 
 use super::check::{Evaluation, LISTING_DELAY, Order};
 use super::line::{Line, Number, Seen};
 
-/// How long an instance works on an answer at most, seconds: what was asked so long before an instance fell silent may have been
-/// asked while it still decided.
+/// The maximum duration of a request, seconds. A request sent this long before an instance stopped answering may have been answered
+/// while it still decided.
 const ANSWERING: f64 = 1.0;
 
-/// Evaluations are seconds apart. Where none was listed for so long, seconds, it is not that a few of them were missed.
+/// Evaluations are seconds apart. A longer gap without listed evaluations, seconds, is not just a few missed ones.
 const LONGEST_GAP: f64 = 10.0;
 
-/// Where a number comes from, with the oldest and the newest term that it may be of; none where terms are not known.
+/// The origin of a number, with the oldest and the newest term it may be from; `None` if terms are not known.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Origin {
-    /// An evaluation made it from this very evidence.
+    /// A listed evaluation with the same evidence.
     Exact(Option<(Order, Order)>),
-    /// An evaluation that was not listed, between two that were, one of which made the same value.
+    /// An evaluation that was not listed, between two listed ones, one of which has the same value.
     Between(Option<(Order, Order)>),
-    /// It is older than all evaluations that are known.
+    /// Its evidence is older than all listed evaluations.
     Before(Option<(Order, Order)>),
-    /// An instance made it within a second before it went silent, and nobody could list that any more.
+    /// An instance decided it within one second before it stopped answering, so it could not be listed.
     Lost(Option<(Order, Order)>),
-    /// Nobody made it.
+    /// No evaluation.
     Nobody,
 }
 
@@ -37,30 +37,30 @@ impl Origin {
     }
 }
 
-/// An instance that decided no longer answers.
+/// A deciding instance stopped answering.
 struct Silence<'a> {
-    /// The first question that it did not answer.
+    /// The first request that it did not answer.
     from: f64,
-    /// By then it was silent, at the latest.
+    /// The latest time at which it stopped.
     until: f64,
-    /// The last evaluation of it that was listed.
+    /// Its last listed evaluation.
     last: &'a Evaluation<'a>,
 }
 
-/// What is known of the numbers of a variant.
+/// The known numbers of a variant.
 #[derive(Default)]
 struct Made<'a> {
     by_number: BTreeMap<&'a Number, Vec<&'a Evaluation<'a>>>,
     by_evidence: BTreeMap<i64, Vec<(&'a str, &'a Evaluation<'a>)>>,
 }
 
-/// What was made, and who went silent.
+/// All evaluations, and the instances that stopped answering.
 pub(crate) struct Origins<'a> {
     made: BTreeMap<&'a str, Made<'a>>,
     silences: Vec<Silence<'a>>,
-    /// The oldest term that is known: what was made before is of no later one.
+    /// The oldest known term. Earlier numbers are of no later term.
     oldest: Option<Order>,
-    /// When the history began, Unix seconds.
+    /// The start of the history, Unix seconds.
     clock: f64,
 }
 
@@ -78,7 +78,7 @@ impl<'a> Origins<'a> {
         Self { made, silences: silences(lines, evaluations), oldest, clock }
     }
 
-    /// Where the `number` of `variant` comes from that `line` answered.
+    /// The origin of the `number` of `variant` in the answer of `line`.
     pub(crate) fn origin(&self, line: &Line, variant: &str, number: &Number) -> Origin {
         let Some(made) = self.made.get(variant) else { return Origin::Before(None) };
         let begun = |evaluation: &&&Evaluation<'_>| evaluation.earliest < line.answered;
@@ -107,8 +107,8 @@ impl<'a> Origins<'a> {
         silence.map_or(Origin::Nobody, |silence| Origin::Lost(silence.last.order.map(|order| (order, order))))
     }
 
-    /// True when the instance may have made the number in the second before it went silent: after its last evaluation that was
-    /// listed, from evidence that was there by then.
+    /// Whether the instance may have decided the number in the second before it stopped answering: after its last listed evaluation,
+    /// from evidence that existed by then.
     fn is_lost(&self, silence: &Silence<'_>, line: &Line, variant: &str, number: &Number) -> bool {
         let last = silence.last.numbers.get(variant).map_or(i64::MIN, |last| last.evidence);
         let there = number.evidence as f64 <= self.clock + silence.until;
@@ -116,13 +116,13 @@ impl<'a> Origins<'a> {
     }
 }
 
-/// The oldest and the newest term of these.
+/// The oldest and the newest of these terms.
 fn range(evaluations: &[&Evaluation<'_>]) -> Option<(Order, Order)> {
     let orders = || evaluations.iter().filter_map(|evaluation| evaluation.order);
     orders().min().zip(orders().max())
 }
 
-/// When instances that had decided went silent. One that had decided nothing lost nothing.
+/// When deciding instances stopped answering. Instances that had decided nothing are left out.
 fn silences<'a>(lines: &[Line], evaluations: &'a [Evaluation<'a>]) -> Vec<Silence<'a>> {
     let mut silent: BTreeMap<&str, bool> = BTreeMap::new();
     let mut silences = Vec::new();

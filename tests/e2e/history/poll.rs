@@ -1,4 +1,4 @@
-//! Asks all instances again and again, and writes down what they say.
+//! Polls all instances and records their answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -19,14 +19,14 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
 
 use super::line::{Line, Number, Seen, Term};
 
-/// One answer of one instance: longer than a read waits for an evaluation, shorter than a hanging one is waited for.
+/// Time-out of a request: longer than a read waits for an evaluation, shorter than the wait for a hanging evaluation.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long evaluations are listed after the last answer: an evaluation is listed up to a second after it was answered.
+/// How long evaluations are polled after the last answer, because an evaluation is listed up to one second after it is answered.
 const LAST_LOOK: Duration = Duration::from_millis(1500);
-/// Lines that wait to be written.
+/// The capacity of the queue of lines to write.
 const MAX_WAITING_LINES: usize = 1024;
 
-/// How to ask an instance.
+/// How to connect to an instance.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct PeerArgs {
     /// The name in the instances' certificate; by default the host of each URL.
@@ -44,29 +44,29 @@ pub(crate) struct PeerArgs {
     /// A bearer token, instead of a certificate.
     #[arg(long, value_name = "FILE", conflicts_with = "cert")]
     token_file: Option<PathBuf>,
-    /// In whose name the front proxy asks.
+    /// The user that the front proxy reports.
     #[arg(long, default_value = "history")]
     user: String,
     /// The groups of that user; system:masters may read evaluations without any binding.
     #[arg(long = "group", default_value = "system:masters")]
     groups: Vec<String>,
-    /// The metric; a selector may follow.
+    /// The path of the metric, optionally with a selector.
     #[arg(long, default_value = "/apis/external.metrics.k8s.io/v1beta1/namespaces/llm/wva_desired_replicas")]
     path: String,
 }
 
-/// One instance and the way to it.
+/// An instance and the client for it.
 struct Instance {
     name: String,
     url: Url,
-    /// Where it is, when its certificate has another name.
+    /// Its address, if its certificate has another name.
     address: Option<SocketAddr>,
     client: Client,
     peer: PeerArgs,
     began: Instant,
 }
 
-/// Asks until `seconds` have passed or a signal comes, and then only lists what the last answers rest on.
+/// Polls until `seconds` have passed or a signal arrives, and then only lists the evaluations behind the last answers.
 #[expect(clippy::disallowed_methods, reason = "the one clock that evidence is held against")]
 pub(crate) async fn keep(
     instances: &[String],
@@ -136,14 +136,14 @@ impl Instance {
         Ok(Self { name: name.into(), url, address, client, peer: peer.clone(), began })
     }
 
-    /// Reads the certificates again: those of the instances may be of another CA by now.
+    /// Reads the certificates again, because the instances may have a new CA.
     fn renew(&mut self) {
         if let Ok(client) = client(&self.peer, self.address) {
             self.client = client;
         }
     }
 
-    /// What the HPA asks.
+    /// Reads the metric as the HPA does.
     async fn metric(mut self, every: Duration, lines: mpsc::Sender<Line>) {
         let mut ticks = ticks(every);
         loop {
@@ -163,13 +163,13 @@ impl Instance {
         }
     }
 
-    /// Which evaluations it has made since the last look.
+    /// The evaluations since the last poll.
     async fn evaluations(mut self, every: Duration, lines: mpsc::Sender<Line>) {
         let (mut ticks, mut known, mut since) = (ticks(every), BTreeSet::new(), None);
         loop {
             ticks.tick().await;
             let asked = self.began.elapsed().as_secs_f64();
-            // An instance that does not decide, or not yet, or is gone: the answers say so too.
+            // An instance that does not decide, not yet decides, or is gone: its answers show that too.
             let Ok(list) = self.listed().await else {
                 self.renew();
                 continue;
@@ -214,7 +214,7 @@ impl Instance {
         Ok(self.get("/debug/snapshots").await?.error_for_status()?.json().await?)
     }
 
-    /// What the evaluation of this moment decided.
+    /// The decisions of the evaluation at this time.
     async fn numbers(&self, at: &str) -> anyhow::Result<BTreeMap<String, Number>> {
         let response = self.get(&format!("/debug/snapshots?at={at}")).await?.error_for_status()?;
         let line: Value = response.json().await?;
@@ -234,13 +234,13 @@ struct Listed {
 }
 
 impl Listed {
-    /// The same sequence may be that of another process of this name.
+    /// The same sequence number may be from another process of this name.
     fn key(&self) -> (String, u64) {
         (self.at.clone(), self.sequence)
     }
 }
 
-/// Asks instances as `peer` says, at `address` whatever their name.
+/// A client with the options of `peer`, which connects to `address` whatever the name of the instance.
 fn client(peer: &PeerArgs, address: Option<SocketAddr>) -> anyhow::Result<Client> {
     let mut client = Client::builder().timeout(REQUEST_TIMEOUT).no_proxy();
     if let Some(ca) = &peer.ca {
@@ -267,7 +267,7 @@ fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     std::fs::read(path).with_context(|| path.display().to_string())
 }
 
-/// What an answer to a read of the metric says.
+/// Parses the answer to a read of the metric.
 async fn answer(response: Response) -> anyhow::Result<Seen> {
     let status = response.status();
     let warning =
@@ -294,7 +294,7 @@ fn count(quantity: &str) -> String {
     quantity.strip_suffix('k').map_or_else(|| quantity.to_owned(), |thousands| format!("{thousands}000"))
 }
 
-/// The number of a decision of a recorded evaluation; none when it has none.
+/// The number of a recorded decision, if it has one.
 fn decided(decision: &Value) -> Option<Number> {
     let target = decision.pointer("/verdict/target")?;
     let value = target.get("desired")?.as_u64()?.to_string();
