@@ -1,29 +1,37 @@
-//! The command line of `wva serve` as typed: every flag with its environment name and its help.
+//! The command line of `wva serve` as typed: every flag with its environment variable and its help.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
-use clap::builder::{OsStringValueParser, TypedValueParser};
 use jiff::SignedDuration;
 
-use super::config_map_args::ConfigMapArgs;
-use super::record_args::RecordArgs;
+use super::parsers::{collector, lenient_bool, parse_bytes, path_or_empty};
 
 /// What upstream's manifests mean by leaving `POD_NAMESPACE` out.
 pub(super) const DEFAULT_NAMESPACE: &str = "workload-variant-autoscaler-system";
 /// The chart's Service.
 pub(super) const DEFAULT_SERVICE: &str = "wva";
-/// Upstream's lease.
-pub(super) const DEFAULT_LEASE: &str = "72dd1cf1.llm-d.ai";
+/// The Lease's name unless configured: the one that every WVA installation has.
+pub const LEASE_NAME: &str = "72dd1cf1.llm-d.ai";
+/// How long a Lease stays good without a renewal: 15 s, as in every Kubernetes controller.
+pub const LEASE_DURATION: Duration = Duration::from_secs(15);
 /// What is logged by default.
 pub(super) const DEFAULT_LOG_LEVEL: &str = "info";
 
-/// Answer the external metrics API for HorizontalPodAutoscalers.
+/// Upstream's names of its ConfigMaps; the last two are those of its older releases.
+pub(super) const SATURATION: &str = "wva-saturation-scaling-config";
+pub(super) const SCALE_TO_ZERO: &str = "wva-model-scale-to-zero-config";
+pub(super) const QUEUEING_MODEL: &str = "wva-queueing-model-config";
+pub(super) const SERVICE_CLASSES: &str = "service-classes-config";
+pub(super) const ACCELERATOR_COSTS: &str = "accelerator-unit-costs";
+
+/// Serve the desired replicas of LLM serving variants as external and custom metrics.
 ///
-/// Serves `external.metrics.k8s.io/v1beta1` behind the API aggregator: an HPA with an External metric named
-/// `wva_desired_replicas` and target `AverageValue: "1"` follows the number computed here from live inference
-/// metrics and the VariantAutoscaling objects. Run it through the Helm chart in a cluster, or by hand with
-/// `--kubeconfig`. Every flag can be given by the environment variable named beside it; a flag wins.
+/// Serves `external.metrics.k8s.io/v1beta1` behind the API aggregator. Give a HorizontalPodAutoscaler an External metric named
+/// `wva_desired_replicas` with the target `AverageValue: "1"`: it follows the number that is computed here from live inference
+/// metrics and the VariantAutoscaling objects. In a cluster, install the Helm chart; elsewhere, run this command with
+/// `--kubeconfig`. Each flag can also be set by the environment variable shown beside it; the flag takes precedence.
 #[derive(Debug, Clone, clap::Args)]
 pub struct ServeArgs {
     /// Kubernetes.
@@ -38,7 +46,7 @@ pub struct ServeArgs {
     /// Decisions.
     #[command(flatten)]
     pub decision: DecisionArgs,
-    /// What is kept.
+    /// Recordings.
     #[command(flatten)]
     pub record: RecordArgs,
     /// ConfigMaps.
@@ -49,37 +57,37 @@ pub struct ServeArgs {
     pub log: LogArgs,
 }
 
-/// How to reach Kubernetes and what to look at.
+/// How to reach Kubernetes and what to watch.
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Kubernetes")]
 pub struct ClusterArgs {
-    /// Credentials for the API server; without it the pod's service account is used.
+    /// Kubeconfig file with credentials for the API server. Default: the pod's service account.
     #[arg(long, env = "KUBECONFIG", value_parser = path_or_empty(), value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// The namespace this program runs in: home of its lease, its Secret and its state objects.
+    /// Namespace this instance runs in. Its Lease, Secret and state ConfigMaps are kept there.
     #[arg(long, env = "POD_NAMESPACE", default_value = DEFAULT_NAMESPACE)]
     pub namespace: String,
-    /// This instance's identity in the lease.
+    /// Identity of this instance in the Lease. Must be unique. Default: the host name and the process ID.
     #[arg(long, env = "POD_NAME", value_name = "NAME")]
     pub instance: Option<String>,
-    /// Where other instances reach this one, as https://host:port. By default the pod's IP (POD_IP) or the bind
+    /// URL at which other instances reach this one, such as https://host:port. Default: the pod IP (POD_IP), else the bind
     /// address, with the secure port.
     #[arg(long, value_name = "URL")]
     pub advertise_address: Option<String>,
-    /// This pod's IP.
+    /// IP address of this pod.
     #[arg(long, env = "POD_IP", hide = true)]
     pub pod_ip: Option<String>,
-    /// The Service in front of this program; its DNS name is in the certificate.
+    /// Service in front of this program. The serving certificate is issued for its DNS name.
     #[arg(long, env = "WVA_SERVICE_NAME", default_value = DEFAULT_SERVICE, value_name = "NAME")]
     pub service_name: String,
-    /// Look at this namespace only.
+    /// Watch only this namespace. Default: all namespaces.
     #[arg(long, env = "WATCH_NAMESPACE", value_name = "NAMESPACE")]
     pub watch_namespace: Option<String>,
-    /// Look only at VariantAutoscalings labelled wva.llmd.ai/controller-instance with this value.
+    /// Handle only VariantAutoscalings whose label wva.llmd.ai/controller-instance has this value. Default: all of them.
     #[arg(long, env = "CONTROLLER_INSTANCE", value_name = "NAME")]
     pub controller_instance: Option<String>,
-    /// The name of the lease.
-    #[arg(long, env = "LEADER_ELECTION_ID", default_value = DEFAULT_LEASE, value_name = "NAME")]
+    /// Name of the Lease that elects the instance that decides. Instances with different names decide independently.
+    #[arg(long, env = "LEADER_ELECTION_ID", default_value = LEASE_NAME, value_name = "NAME")]
     pub lease_name: String,
 }
 
@@ -87,32 +95,32 @@ pub struct ClusterArgs {
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Serving")]
 pub struct ServingArgs {
-    /// The address to listen on; :: is every address, IPv4 included.
+    /// Address to listen on. `::` listens on all addresses, IPv4 included.
     #[arg(long, default_value = "::", value_name = "IP")]
     pub bind_address: IpAddr,
-    /// The port to listen on.
+    /// Port to listen on (HTTPS).
     #[arg(long, default_value_t = 8443, value_name = "PORT")]
     pub secure_port: u16,
-    /// A directory with tls.crt and tls.key (a mounted Secret). When neither is there, as with any API server a self-signed
-    /// pair for the Service's names, good for a year, is written there and used: whoever calls must be told to trust it.
+    /// Directory with tls.crt and tls.key, such as a mounted Secret. If both are missing, a self-signed pair for the Service's
+    /// names, valid for one year, is written there; clients must then be configured to trust it.
     #[arg(long, value_name = "DIR")]
     pub cert_dir: Option<PathBuf>,
-    /// The serving certificate, PEM. Without one, all instances share a self-made CA and certificate in a Secret, and
-    /// this program keeps the APIService's caBundle right.
+    /// Serving certificate chain, PEM. Default: all instances share a CA and a certificate that they create in a Secret, and
+    /// keep the caBundle of the APIServices up to date.
     #[arg(long, value_name = "FILE", requires = "tls_private_key_file", conflicts_with = "cert_dir")]
     pub tls_cert_file: Option<PathBuf>,
-    /// The key of the serving certificate, PEM.
+    /// Private key of the serving certificate, PEM.
     #[arg(long, value_name = "FILE", requires = "tls_cert_file")]
     pub tls_private_key_file: Option<PathBuf>,
-    /// When the self-made CA is replaced: how long each step (announce the new CA, serve with it, forget the old one) is
-    /// left to reach every API server and instance.
+    /// Time that each step of a rotation of the shared CA (announce the new CA, serve with it, drop the old one) is given to
+    /// reach every API server and instance. At least 1s.
     #[arg(long, default_value = "5m", value_name = "DURATION")]
     pub ca_settle_duration: SignedDuration,
-    /// After SIGTERM: how long requests are still answered while endpoints and balancers learn that we go.
+    /// Time after SIGTERM in which requests are still served while endpoints and load balancers remove this instance.
     #[arg(long, default_value = "5s", value_name = "DURATION")]
     pub shutdown_delay_duration: SignedDuration,
-    /// Ask a connection to leave after about this long (a tenth more or less), between two requests: an API server keeps
-    /// one connection for all it asks, and its next one may go to another instance. 0s: never.
+    /// Close a connection gracefully at about this age (±10 %), so that an API server, which keeps one connection for all its
+    /// requests, can move to another instance. At least 1m; 0s disables it.
     #[arg(long, default_value = "10m", value_name = "DURATION")]
     pub max_connection_age: SignedDuration,
 }
@@ -121,79 +129,55 @@ pub struct ServingArgs {
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Metrics")]
 pub struct SourceArgs {
-    /// Where inference metrics are read: auto takes Prometheus when its URL is given, else the pods themselves.
+    /// Source of inference metrics: prometheus, or scrape to read the pods directly. `auto` uses Prometheus if its URL is set,
+    /// else scrapes.
     #[arg(long, value_enum, default_value_t = SourceKind::Auto)]
     pub source: SourceKind,
-    /// Prometheus, Thanos or Mimir.
+    /// Base URL of Prometheus, Thanos, Mimir or VictoriaMetrics.
     #[arg(long, env = "PROMETHEUS_BASE_URL", value_name = "URL")]
     pub prometheus_url: Option<String>,
-    /// A bearer token for Prometheus; prefer the file.
+    /// Bearer token for Prometheus. Prefer --prometheus-token-path.
     #[arg(long, env = "PROMETHEUS_BEARER_TOKEN", hide_env_values = true, value_name = "TOKEN")]
     pub prometheus_bearer_token: Option<String>,
-    /// A file with a bearer token for Prometheus; read again when it changes.
+    /// File with a bearer token for Prometheus. Reloaded when it changes.
     #[arg(long, env = "PROMETHEUS_TOKEN_PATH", value_parser = path_or_empty(), value_name = "FILE")]
     pub prometheus_token_path: Option<PathBuf>,
-    /// The CA of Prometheus's certificate, PEM.
+    /// CA certificates to verify Prometheus with, PEM. Default: those of the system.
     #[arg(long, env = "PROMETHEUS_CA_CERT_PATH", value_parser = path_or_empty(), value_name = "FILE")]
     pub prometheus_ca_cert_path: Option<PathBuf>,
-    /// A client certificate for Prometheus, PEM.
+    /// Client certificate for Prometheus, PEM. Requires --prometheus-client-key-path.
     #[arg(long, env = "PROMETHEUS_CLIENT_CERT_PATH", value_parser = path_or_empty(), value_name = "FILE")]
     pub prometheus_client_cert_path: Option<PathBuf>,
-    /// The key of the client certificate, PEM.
+    /// Private key of the client certificate, PEM.
     #[arg(long, env = "PROMETHEUS_CLIENT_KEY_PATH", value_parser = path_or_empty(), value_name = "FILE")]
     pub prometheus_client_key_path: Option<PathBuf>,
-    /// The name in Prometheus's certificate, when it differs from the URL's host.
+    /// Name to verify in Prometheus's certificate. Default: the host of the URL.
     #[arg(long, env = "PROMETHEUS_SERVER_NAME", value_name = "NAME")]
     pub prometheus_server_name: Option<String>,
-    /// Accept any certificate of Prometheus.
+    /// Accept any certificate from Prometheus. Insecure: whoever intercepts the connection can set every number.
     #[arg(long, env = "PROMETHEUS_TLS_INSECURE_SKIP_VERIFY", num_args = 0..=1, default_value = "false",
           default_missing_value = "true", value_parser = lenient_bool, value_name = "BOOL")]
     pub prometheus_tls_insecure_skip_verify: bool,
-    /// Above this many series a query is split by namespace, and within a namespace by signal.
+    /// Maximum number of series in one query. A larger query is split by namespace, and within a namespace by signal.
     #[arg(long, default_value_t = 20_000, value_name = "COUNT")]
     pub max_series: u64,
-    /// Scrape targets whose metrics may speak for pods of other namespaces (collectors, and a scheduler that stands in another
-    /// namespace than its models): each a namespace, or namespace/job. Of everybody else, the target's own namespace and pod
-    /// labels count alone, since a pod can write any other.
+    /// Scrape targets (collectors, or a scheduler outside its models' namespace) whose metrics may be about pods of other
+    /// namespaces, each as namespace or namespace/job. Of all other targets only the target's own namespace and pod labels
+    /// count, because a pod can write any other label. Default: none.
     #[arg(long, value_delimiter = ',', value_parser = collector, value_name = "NAMESPACE[/JOB],…")]
     pub trusted_collectors: Vec<String>,
-    /// Scraping pods directly: http, or https with any certificate (with a token: only with a trusted one).
+    /// Scheme for scraping pods. With https and neither a token nor a CA, any certificate is accepted.
     #[arg(long, default_value = "http", value_parser = ["http", "https"], value_name = "SCHEME")]
     pub scrape_scheme: String,
-    /// Scraping pods directly: the path.
+    /// Path for scraping pods.
     #[arg(long, default_value = "/metrics", value_name = "PATH")]
     pub scrape_path: String,
-    /// Scraping pods directly: a file with a bearer token; read again when it changes. Only sent over https.
+    /// File with a bearer token for scraping pods. Reloaded when it changes; sent over https only.
     #[arg(long, value_name = "FILE")]
     pub scrape_token_path: Option<PathBuf>,
-    /// Scraping pods directly: the CA of the pods' certificates, PEM; without it that of the system.
+    /// CA certificates to verify scraped pods with, PEM. Default: those of the system if a token is set.
     #[arg(long, value_name = "FILE")]
     pub scrape_ca_cert_path: Option<PathBuf>,
-}
-
-/// A path, or nothing: manifests leave variables empty.
-pub(super) fn path_or_empty() -> impl TypedValueParser<Value = PathBuf> {
-    OsStringValueParser::new().map(PathBuf::from)
-}
-
-/// A namespace, or a namespace and a job.
-fn collector(text: &str) -> Result<String, String> {
-    let (namespace, job) =
-        text.split_once('/').map_or((text, None), |(namespace, job)| (namespace, Some(job)));
-    let letters = namespace.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
-    if namespace.is_empty() || namespace.len() > 63 || !letters || job.is_some_and(str::is_empty) {
-        return Err("must be a namespace, or namespace/job as the scrape target's labels have them".into());
-    }
-    Ok(text.to_owned())
-}
-
-/// A switch as manifests write it: any case, 1 and 0, and empty for off.
-fn lenient_bool(text: &str) -> Result<bool, String> {
-    match text.trim().to_ascii_lowercase().as_str() {
-        "true" | "1" | "yes" | "on" => Ok(true),
-        "false" | "0" | "no" | "off" | "" => Ok(false),
-        _ => Err("must be true or false".into()),
-    }
 }
 
 /// Where metrics come from.
@@ -211,39 +195,91 @@ pub enum SourceKind {
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Decisions")]
 pub struct DecisionArgs {
-    /// How often the holder evaluates in the background, read or not.
+    /// Time between two background evaluations, at least 100ms. Evaluations take at most a quarter of the time: slow ones run
+    /// less often.
     #[arg(long, default_value = "5s", value_name = "DURATION")]
     pub interval: SignedDuration,
-    /// A read is answered from a result younger than this; an older one is computed anew, once for all readers.
+    /// Maximum age of a result that a read is answered with. A read of an older one waits for a new evaluation, which all
+    /// readers share.
     #[arg(long, default_value = "2s", value_name = "DURATION")]
     pub max_age: SignedDuration,
-    /// How long a read waits for a new result before it gets the last one.
+    /// Maximum time that a read waits for a new result, at least 100ms. After that it gets the last result, with its age.
     #[arg(long, default_value = "1s", value_name = "DURATION")]
     pub read_wait: SignedDuration,
-    /// A number whose newest evidence is older than this is withheld: the HPA holds and its condition says why.
+    /// Maximum age of the newest evidence behind a number, at least 45s. An older number is an error instead: the HPA holds its
+    /// replicas and shows the cause in its conditions.
     #[arg(long, default_value = "5m", value_name = "DURATION")]
     pub max_stale: SignedDuration,
-    /// Take the last replica of a model that has been idle for 10 minutes, where every variant has minReplicas 0. What the
-    /// ConfigMaps say of it wins.
+    /// Scale a model to zero after 10 minutes without requests, if every variant of it has minReplicas 0. ConfigMaps override
+    /// this.
     #[arg(long, env = "WVA_SCALE_TO_ZERO", num_args = 0..=1, default_value = "false",
           default_missing_value = "true", value_parser = lenient_bool, value_name = "BOOL")]
     pub scale_to_zero: bool,
-    /// Before a variant shrinks, mark the pods that have the least in flight with the annotation
-    /// controller.kubernetes.io/pod-deletion-cost, so that its ReplicaSet takes these and not simply the youngest. Needs the
-    /// right to patch pods (the chart's value podDeletionCost), and asks for up to two more series of each pod.
+    /// Before a variant scales down, annotate the pods with the fewest requests in flight with
+    /// controller.kubernetes.io/pod-deletion-cost, so that the ReplicaSet deletes them instead of the youngest. Requires the
+    /// right to patch pods (chart value podDeletionCost), and reads up to two more series of each pod.
     #[arg(long, env = "WVA_POD_DELETION_COST", num_args = 0..=1, default_value = "false",
           default_missing_value = "true", value_parser = lenient_bool, value_name = "BOOL")]
     pub pod_deletion_cost: bool,
+}
+
+/// Which evaluations are kept, and where.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Recording")]
+pub struct RecordArgs {
+    /// Number of recent evaluations to keep in memory with all their inputs, for /debug/snapshots and `wva explain --server`.
+    /// 0 keeps none.
+    #[arg(long, default_value_t = 2, value_name = "COUNT")]
+    pub record_snapshots: usize,
+    /// Maximum size of these evaluations together, as they are sent; they take about half of it in memory. One variant with two
+    /// pods takes 10 to 40 KiB. An evaluation that is larger than this is not kept.
+    #[arg(long, default_value = "16Mi", value_parser = parse_bytes, value_name = "BYTES")]
+    pub record_snapshots_size: u64,
+    /// Append every evaluation to a file in this directory, for `wva replay`. Evaluations never wait for the disk: if it is
+    /// slow, some are dropped and counted. Several instances may share the directory. Default: no files.
+    #[arg(long, env = "WVA_RECORD_DIR", value_parser = path_or_empty(), value_name = "DIR")]
+    pub record_dir: Option<PathBuf>,
+    /// Maximum size of all recordings in the directory. The oldest file is deleted first, also when the disk is full.
+    #[arg(long, default_value = "256Mi", value_parser = parse_bytes, value_name = "BYTES")]
+    pub record_max_size: u64,
+    /// Size at which a new file is started, at most a quarter of --record-max-size. Default: an eighth of it.
+    #[arg(long, value_parser = parse_bytes, value_name = "BYTES")]
+    pub record_file_size: Option<u64>,
+}
+
+/// ConfigMaps in the namespace of this program; of the first three, one in a namespace of variants takes its place there.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "ConfigMaps")]
+pub struct ConfigMapArgs {
+    /// ConfigMap with thresholds, analyzers and limits. Reloaded when it changes; an entry that becomes invalid keeps its last
+    /// valid text.
+    #[arg(long, env = "SATURATION_CONFIG_MAP_NAME", default_value = SATURATION, value_name = "NAME")]
+    pub saturation_config_map: String,
+    /// ConfigMap that says which models scale to zero.
+    #[arg(long, env = "SCALE_TO_ZERO_CONFIG_MAP_NAME", default_value = SCALE_TO_ZERO, value_name = "NAME")]
+    pub scale_to_zero_config_map: String,
+    /// ConfigMap of the queueing model. If it has an entry `default`, the queueing model decides about every model.
+    #[arg(long, env = "QUEUEING_MODEL_CONFIG_MAP_NAME", default_value = QUEUEING_MODEL, value_name = "NAME")]
+    pub queueing_model_config_map: String,
+    /// ConfigMap with service classes, for the analyzer inferno.
+    #[arg(long, env = "SERVICE_CLASSES_CONFIG_MAP_NAME", default_value = SERVICE_CLASSES, value_name = "NAME")]
+    pub service_classes_config_map: String,
+    /// ConfigMap with the costs of accelerators, for the analyzer inferno.
+    #[arg(long, env = "ACCELERATOR_COSTS_CONFIG_MAP_NAME", default_value = ACCELERATOR_COSTS, value_name = "NAME")]
+    pub accelerator_costs_config_map: String,
+    /// Label selector of the nodes whose GPUs count when the cluster's GPUs limit additions. Default: all nodes.
+    #[arg(long, env = "WVA_NODE_SELECTOR", value_name = "SELECTOR")]
+    pub node_selector: Option<String>,
 }
 
 /// Logs.
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Logs")]
 pub struct LogArgs {
-    /// A level (error, warn, info, debug, trace) or a list such as info,wva::collect=debug.
+    /// Log level (error, warn, info, debug, trace), or a list of filters such as info,wva::collect=debug.
     #[arg(long, env = "LOG_LEVEL", default_value = DEFAULT_LOG_LEVEL, value_name = "FILTER")]
     pub log_level: String,
-    /// One JSON object a line instead of text.
+    /// Log one JSON object per line instead of text.
     #[arg(long)]
     pub log_json: bool,
 }

@@ -1,11 +1,13 @@
-//! A policy as a file: YAML or JSON, whole or only what is to be other than in the policy it changes.
+//! A policy as a file, YAML or JSON: all of it, or only what differs from the policy that it is laid over.
 
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use wva_core::Policy;
 
-/// What a file wants otherwise.
+use super::document::{self, Diagnostics};
+
+/// What a file changes.
 #[derive(Debug, Clone)]
 pub struct PolicyFile {
     path: PathBuf,
@@ -34,13 +36,13 @@ pub enum PolicyError {
 }
 
 impl PolicyFile {
-    /// From the text of `path`, checked to make a policy of the default one.
+    /// From the text of `path`, checked by laying it over the default policy.
     ///
     /// # Errors
     /// Names the file, the setting and the cause.
     pub fn parse(path: &Path, text: &str) -> Result<Self, PolicyError> {
-        let content = serde_saphyr::from_str(text)
-            .map_err(|error| PolicyError::Syntax { path: path.into(), cause: error.to_string() })?;
+        let content =
+            document::parse(text).map_err(|cause| PolicyError::Syntax { path: path.into(), cause })?;
         let file = Self { path: path.into(), content };
         file.over(&Policy::default()).map(|_| file)
     }
@@ -48,57 +50,25 @@ impl PolicyFile {
     /// `base` with what the file says.
     ///
     /// # Errors
-    /// Names the setting that is unknown or out of range.
+    /// Names the settings that are unknown or out of range.
     pub fn over(&self, base: &Policy) -> Result<Policy, PolicyError> {
         self.changed(base).map_err(|cause| PolicyError::Content { path: self.path.clone(), cause })
     }
 
     fn changed(&self, base: &Policy) -> Result<Policy, String> {
-        let mut wanted = serde_json::to_value(base).map_err(|error| error.to_string())?;
+        let mut changed = serde_json::to_value(base).map_err(|error| error.to_string())?;
         match &self.content {
             // A file of comments changes nothing.
             Value::Null => {}
-            Value::Object(_) => lay_over(&mut wanted, &self.content),
+            Value::Object(_) => document::lay_over(&mut changed, self.content.clone()),
             _ => return Err("a policy is a mapping of settings".into()),
         }
-        let policy: Policy = serde_json::from_value(wanted).map_err(|error| error.to_string())?;
-        let understood = serde_json::to_value(&policy).map_err(|error| error.to_string())?;
-        if let Some(unknown) = unknown(&self.content, &understood) {
-            return Err(format!("there is no setting {unknown}"));
+        let mut diagnostics = Diagnostics::default();
+        let policy: Option<Policy> = document::read(changed, &mut diagnostics);
+        match policy.filter(|_| diagnostics.errors.is_empty()) {
+            Some(policy) => policy.validated().map_err(|error| error.to_string()),
+            None => Err(diagnostics.errors.join("; ")),
         }
-        policy.validated().map_err(|error| error.to_string())
-    }
-}
-
-/// Mappings are merged, everything else is replaced.
-fn lay_over(base: &mut Value, over: &Value) {
-    match (base, over) {
-        (Value::Object(base), Value::Object(over)) => {
-            for (key, value) in over {
-                lay_over(base.entry(key.clone()).or_insert(Value::Null), value);
-            }
-        }
-        (base, over) => *base = over.clone(),
-    }
-}
-
-/// The first setting that was given and that the policy has not taken up: a typo would change nothing and not be seen.
-fn unknown(given: &Value, understood: &Value) -> Option<String> {
-    let (Value::Object(given), Value::Object(understood)) = (given, understood) else { return None };
-    given.iter().find_map(|(key, value)| match understood.get(key) {
-        None if is_empty(value) => None,
-        None => Some(key.clone()),
-        Some(inside) => unknown(value, inside).map(|rest| format!("{key}.{rest}")),
-    })
-}
-
-/// What a policy leaves out when it is written.
-fn is_empty(value: &Value) -> bool {
-    match value {
-        Value::Null => true,
-        Value::Array(list) => list.is_empty(),
-        Value::Object(map) => map.is_empty(),
-        _ => false,
     }
 }
 

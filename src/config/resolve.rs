@@ -1,5 +1,6 @@
 //! From the command line as typed to values the rest of the program can rely on.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,15 +11,17 @@ use wva_core::model::{ModelPolicy, ScaleToZero, Scope};
 use wva_core::units::Seconds;
 
 use super::args::{
-    DEFAULT_LEASE, DEFAULT_NAMESPACE, DEFAULT_SERVICE, ServeArgs, ServingArgs, SourceArgs, SourceKind,
+    ACCELERATOR_COSTS, ConfigMapArgs, DEFAULT_NAMESPACE, DEFAULT_SERVICE, LEASE_DURATION, LEASE_NAME,
+    QUEUEING_MODEL, RecordArgs, SATURATION, SCALE_TO_ZERO, SERVICE_CLASSES, ServeArgs, ServingArgs,
+    SourceArgs, SourceKind,
 };
-use super::policy_config::Names;
-use super::record_args::RecordArgs;
+use super::error::ConfigError;
+use super::policy_config::{Kind, Names};
 
-/// The lease lasts this long without renewal (the values every Kubernetes controller uses: 15 s, 10 s, 2 s).
-const LEASE_DURATION: Duration = Duration::from_secs(15);
-/// Evidence must outlive three lease durations, or a change of holder alone could make it too old.
+/// Evidence must outlive three Lease durations, or a change of the leader alone could make it too old.
 const MIN_MAX_STALE: Duration = Duration::from_secs(3 * LEASE_DURATION.as_secs());
+/// Shorter intervals and waits than this cost more than they bring.
+const MIN_INTERVAL: Duration = Duration::from_millis(100);
 /// A change of the CA takes at least the second in which an undisturbed watch and an API server follow.
 const MIN_CA_SETTLE: Duration = Duration::from_secs(1);
 
@@ -149,59 +152,6 @@ pub struct Scrape {
     pub ca_file: Option<PathBuf>,
 }
 
-/// A command line that cannot be run, with the flag and the next step.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ConfigError {
-    /// A duration below its minimum.
-    #[error("{flag} {given:#} is too short: give at least {least:#}{why}")]
-    TooShort {
-        /// The flag.
-        flag: &'static str,
-        /// What was given.
-        given: SignedDuration,
-        /// The least allowed.
-        least: SignedDuration,
-        /// Why, if that helps.
-        why: &'static str,
-    },
-    /// A source that needs a URL.
-    #[error(
-        "--source prometheus needs a URL: set --prometheus-url or PROMETHEUS_BASE_URL, or use --source scrape"
-    )]
-    NoPrometheusUrl,
-    /// An address that is none.
-    #[error("POD_IP {0:?} is not an IP address")]
-    PodIp(String),
-    /// Files so large that removing the oldest leaves hardly any.
-    #[error(
-        "--record-file-size {file} is more than a quarter of --record-max-size {total}: make it smaller, or the other larger"
-    )]
-    RecordFileSize {
-        /// What was given.
-        file: u64,
-        /// What all files may have.
-        total: u64,
-    },
-    /// Two flags with one name.
-    #[error("{flag} and {other} are both {name:?}: give each ConfigMap a name of its own")]
-    SameConfigMap {
-        /// One flag.
-        flag: &'static str,
-        /// The other.
-        other: &'static str,
-        /// The name.
-        name: String,
-    },
-    /// Half of a pair.
-    #[error("{given} needs {missing} beside it")]
-    HalfPair {
-        /// The flag that was given.
-        given: &'static str,
-        /// The one that is missing.
-        missing: &'static str,
-    },
-}
-
 impl TryFrom<ServeArgs> for Config {
     type Error = ConfigError;
 
@@ -210,11 +160,10 @@ impl TryFrom<ServeArgs> for Config {
         let listen = SocketAddr::new(args.serving.bind_address, args.serving.secure_port);
         let own_ip = own_ip(cluster.pod_ip.as_deref(), listen.ip())?;
         let default_address = format!("https://{}", SocketAddr::new(own_ip, listen.port()));
-        let least_stale = MIN_MAX_STALE;
-        let why = " (three lease durations), so that a change of holder does not make a number too old";
-        let max_stale = at_least("--max-stale", args.decision.max_stale, least_stale, why)?;
+        let note = " (three Lease durations), so that a change of the leader does not make a number too old";
+        let max_stale = at_least("--max-stale", args.decision.max_stale, MIN_MAX_STALE, note)?;
         let retention = ScaleToZero::default().retention;
-        let tick = Duration::from_millis(100);
+
         Ok(Self {
             kubeconfig: cluster.kubeconfig.filter(|path| !path.as_os_str().is_empty()),
             instance: cluster.instance.filter(|name| !name.is_empty()).unwrap_or_else(hostname),
@@ -223,7 +172,7 @@ impl TryFrom<ServeArgs> for Config {
             service: given(cluster.service_name, DEFAULT_SERVICE),
             watch_namespace: cluster.watch_namespace.filter(|name| !name.is_empty()),
             controller_instance: cluster.controller_instance.filter(|name| !name.is_empty()),
-            lease: given(cluster.lease_name, DEFAULT_LEASE),
+            lease: given(cluster.lease_name, LEASE_NAME),
             listen,
             certificate: certificate(&args.serving),
             certificate_directory: args.serving.cert_dir.clone(),
@@ -236,9 +185,9 @@ impl TryFrom<ServeArgs> for Config {
             )?,
             connection_age: connection_age(args.serving.max_connection_age)?,
             source: source(args.source)?,
-            interval: at_least("--interval", args.decision.interval, tick, "")?,
+            interval: at_least("--interval", args.decision.interval, MIN_INTERVAL, "")?,
             max_age: at_least("--max-age", args.decision.max_age, Duration::ZERO, "")?,
-            read_wait: at_least("--read-wait", args.decision.read_wait, tick, "")?,
+            read_wait: at_least("--read-wait", args.decision.read_wait, MIN_INTERVAL, "")?,
             record: record(args.record)?,
             policy: Policy {
                 max_stale: Seconds::new(max_stale.as_secs_f64()).unwrap_or(Policy::default().max_stale),
@@ -251,7 +200,7 @@ impl TryFrom<ServeArgs> for Config {
                 },
                 ..Policy::default()
             },
-            config_maps: args.config_maps.names()?,
+            config_maps: config_map_names(&args.config_maps)?,
             pod_deletion_cost: args.decision.pod_deletion_cost,
             node_selector: args.config_maps.node_selector.filter(|selector| !selector.is_empty()),
         })
@@ -277,8 +226,39 @@ fn connection_age(given: SignedDuration) -> Result<Option<Duration>, ConfigError
     if given.is_zero() {
         return Ok(None);
     }
-    let why = ", or 0s: an API server asks once in 30 s, and a connection costs a handshake";
-    at_least("--max-connection-age", given, Duration::from_secs(60), why).map(Some)
+    let note = ", or 0s: an API server asks once in 30 s, and a connection costs a handshake";
+    at_least("--max-connection-age", given, Duration::from_secs(60), note).map(Some)
+}
+
+/// The names of the ConfigMaps, each for one of them.
+fn config_map_names(args: &ConfigMapArgs) -> Result<Names, ConfigError> {
+    let kinds = [
+        (Kind::Saturation, "--saturation-config-map", &args.saturation_config_map, SATURATION),
+        (Kind::ScaleToZero, "--scale-to-zero-config-map", &args.scale_to_zero_config_map, SCALE_TO_ZERO),
+        (Kind::QueueingModel, "--queueing-model-config-map", &args.queueing_model_config_map, QUEUEING_MODEL),
+        (
+            Kind::ServiceClasses,
+            "--service-classes-config-map",
+            &args.service_classes_config_map,
+            SERVICE_CLASSES,
+        ),
+        (
+            Kind::AcceleratorCosts,
+            "--accelerator-costs-config-map",
+            &args.accelerator_costs_config_map,
+            ACCELERATOR_COSTS,
+        ),
+    ];
+    let mut flags: BTreeMap<String, &'static str> = BTreeMap::new();
+    let mut names = Names::new();
+    for (kind, flag, name, default) in kinds {
+        let name = given(name.clone(), default);
+        if let Some(second) = flags.insert(name.clone(), flag) {
+            return Err(ConfigError::SameConfigMap { first: flag, second, name });
+        }
+        names.insert(kind, name);
+    }
+    Ok(names)
 }
 
 /// Manifests leave variables empty: that is the default, not an empty name.
@@ -299,14 +279,14 @@ fn own_ip(pod_ip: Option<&str>, listen: IpAddr) -> Result<IpAddr, ConfigError> {
 fn at_least(
     flag: &'static str,
     given: SignedDuration,
-    least: Duration,
-    why: &'static str,
+    min: Duration,
+    note: &'static str,
 ) -> Result<Duration, ConfigError> {
     match Duration::try_from(given) {
-        Ok(duration) if duration >= least => Ok(duration),
+        Ok(duration) if duration >= min => Ok(duration),
         _ => {
-            let least = SignedDuration::try_from(least).unwrap_or(SignedDuration::MAX);
-            Err(ConfigError::TooShort { flag, given, least, why })
+            let min = SignedDuration::try_from(min).unwrap_or(SignedDuration::MAX);
+            Err(ConfigError::TooShort { flag, given, min, note })
         }
     }
 }
@@ -321,9 +301,12 @@ fn source(args: SourceArgs) -> Result<Source, ConfigError> {
     let url = args.prometheus_url.filter(|url| !url.is_empty());
     let scrape = args.source == SourceKind::Scrape || (args.source == SourceKind::Auto && url.is_none());
     if scrape {
-        let (scheme, path) = (args.scrape_scheme, args.scrape_path);
-        let (token_file, ca_file) = (args.scrape_token_path, args.scrape_ca_cert_path);
-        return Ok(Source::Scrape(Scrape { scheme, path, token_file, ca_file }));
+        return Ok(Source::Scrape(Scrape {
+            scheme: args.scrape_scheme,
+            path: args.scrape_path,
+            token_file: args.scrape_token_path,
+            ca_file: args.scrape_ca_cert_path,
+        }));
     }
     let given = |path: Option<PathBuf>| path.filter(|path| !path.as_os_str().is_empty());
     let client = match (given(args.prometheus_client_cert_path), given(args.prometheus_client_key_path)) {
@@ -358,7 +341,6 @@ fn hostname() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::policy_config::Kind;
     use clap::Parser;
 
     #[derive(Parser)]
@@ -451,7 +433,7 @@ mod tests {
     fn an_empty_variable_is_one_that_is_not_set() {
         let config = config("--kubeconfig= --prometheus-ca-cert-path= --namespace= --lease-name=").unwrap();
         assert_eq!(config.kubeconfig, None);
-        assert_eq!((config.namespace.as_str(), config.lease.as_str()), (DEFAULT_NAMESPACE, DEFAULT_LEASE));
+        assert_eq!((config.namespace.as_str(), config.lease.as_str()), (DEFAULT_NAMESPACE, LEASE_NAME));
     }
 
     #[test]

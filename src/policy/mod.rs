@@ -1,4 +1,4 @@
-//! The policy follows the ConfigMaps: read as they change, understood, given to the engine, and told.
+//! The policy follows the ConfigMaps: read as they change, made into a policy, given to the engine, and reported.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,14 +16,14 @@ use crate::config::policy_config::{Maps, Names, PolicyLoader, Problem, Problems,
 use crate::engine::{Engine, Leadership};
 use crate::telemetry::ConfigMetrics;
 
-/// How long the start waits for the ConfigMaps: a third of what readiness waits for all it has to learn.
-const LEARNING: Duration = Duration::from_secs(10);
-/// Changes are looked at once in this time, however often somebody writes: so much is logged at most.
-const PACE: Duration = Duration::from_secs(1);
-/// Lines logged at a time.
-const TOLD: usize = 20;
-/// What stays wrong is told again as an event after this, since the API server forgets events.
-const AGAIN: Duration = Duration::from_secs(1800);
+/// How long the start waits for the ConfigMaps: a third of what readiness waits for everything it needs.
+const FIRST_LIST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Changes are applied at most once in this time, however often somebody writes: this bounds what is logged.
+const MIN_INTERVAL: Duration = Duration::from_secs(1);
+/// Lines logged at a time, and events emitted at a time.
+const MAX_REPORTED: usize = 20;
+/// What stays wrong is emitted as an event again after this, since the API server forgets events.
+const EVENT_INTERVAL: Duration = Duration::from_secs(1800);
 
 /// What the policy is made from, and who is told.
 pub(crate) struct Parts {
@@ -33,17 +33,17 @@ pub(crate) struct Parts {
     pub(crate) events: Events,
     pub(crate) leadership: watch::Receiver<Leadership>,
     pub(crate) metrics: ConfigMetrics,
-    /// Told whether a limit is what the nodes have.
-    pub(crate) inventory: watch::Sender<bool>,
-    /// Told once the engine has the policy to start with.
+    /// Set to true while a limit is what the nodes have.
+    pub(crate) needs_inventory: watch::Sender<bool>,
+    /// Set to true once the engine has the policy to start with.
     pub(crate) ready: watch::Sender<bool>,
 }
 
-/// What to watch for `config`.
+/// The ConfigMaps to watch for `config`.
 pub(crate) fn settings(config: &Config) -> Settings {
-    let names = |local: bool| {
-        let of = config.config_maps.iter().filter(|(kind, _)| kind.may_be_local() == local);
-        of.map(|(_, name)| name.clone()).collect()
+    let names = |is_local: bool| {
+        let names = config.config_maps.iter().filter(|(kind, _)| kind.may_be_local() == is_local);
+        names.map(|(_, name)| name.clone()).collect()
     };
     Settings {
         home: config.namespace.clone(),
@@ -56,21 +56,29 @@ pub(crate) fn settings(config: &Config) -> Settings {
 /// Keeps the engine's policy.
 pub(crate) struct PolicyKeeper {
     parts: Parts,
-    models: PolicyLoader,
+    loader: PolicyLoader,
     names: Names,
     home: String,
+    /// The namespaces that have variants.
     namespaces: BTreeSet<String>,
-    /// What was there and what was wrong with it, as last told.
-    seen: Arc<ConfigMaps>,
-    told: Problems,
+    /// The ConfigMaps, and what is wrong with them, as last reported.
+    maps: Arc<ConfigMaps>,
+    problems: Problems,
 }
 
 impl PolicyKeeper {
     pub(crate) fn new(parts: Parts, config: &Config) -> Self {
-        let (names, home) = (config.config_maps.clone(), config.namespace.clone());
-        let models = PolicyLoader::new(config.policy.clone(), names.clone(), home.clone());
-        let (seen, told) = (Arc::default(), Problems::default());
-        Self { parts, models, names, home, namespaces: BTreeSet::new(), seen, told }
+        let names = config.config_maps.clone();
+        let home = config.namespace.clone();
+        Self {
+            parts,
+            loader: PolicyLoader::new(config.policy.clone(), names.clone(), home.clone()),
+            names,
+            home,
+            namespaces: BTreeSet::new(),
+            maps: Arc::default(),
+            problems: Problems::default(),
+        }
     }
 
     pub(crate) async fn run(mut self, stop: CancellationToken) {
@@ -80,10 +88,10 @@ impl PolicyKeeper {
 
     async fn follow(&mut self) {
         let mut maps = self.parts.maps.clone();
-        if timeout(LEARNING, maps.wait_for(|maps| maps.listed)).await.is_err() {
+        if timeout(FIRST_LIST_TIMEOUT, maps.wait_for(|maps| maps.listed)).await.is_err() {
             warn!(
                 "not all ConfigMaps were listed within {} s: starting with those that were, and with defaults",
-                LEARNING.as_secs()
+                FIRST_LIST_TIMEOUT.as_secs()
             );
         }
         let mut cluster = self.parts.cluster.subscribe();
@@ -91,32 +99,32 @@ impl PolicyKeeper {
             return;
         }
         loop {
-            self.look();
+            self.update();
             self.parts.ready.send_replace(true);
-            sleep(PACE).await;
-            let again = sleep(AGAIN);
-            tokio::pin!(again);
-            // Variants come and go all the time; it is new namespaces that matter.
-            while self.namespaces() == self.namespaces {
+            sleep(MIN_INTERVAL).await;
+            let events_due = sleep(EVENT_INTERVAL);
+            tokio::pin!(events_due);
+            // Variants come and go all the time; only a new namespace may bring ConfigMaps of its own.
+            while self.variant_namespaces() == self.namespaces {
                 tokio::select! {
                     changed = maps.changed() => match changed {
                         Ok(()) => break,
                         Err(_) => return,
                     },
                     changed = cluster.changed() => match changed {
-                        Ok(()) => sleep(PACE).await,
+                        Ok(()) => sleep(MIN_INTERVAL).await,
                         Err(_) => return,
                     },
-                    () = &mut again => break,
+                    () = &mut events_due => break,
                 }
             }
         }
     }
 
-    /// The namespaces that have variants.
-    fn namespaces(&self) -> BTreeSet<String> {
+    fn variant_namespaces(&self) -> BTreeSet<String> {
         let observed = self.parts.cluster.observed();
         let mut namespaces = BTreeSet::new();
+        // In the order of namespaces: one name a namespace is copied, not one a variant.
         for id in observed.objects.keys() {
             if namespaces.last().is_none_or(|last: &String| *last != id.namespace) {
                 namespaces.insert(id.namespace.to_string());
@@ -125,30 +133,30 @@ impl PolicyKeeper {
         namespaces
     }
 
-    /// The ConfigMaps as they are now, to the engine.
-    fn look(&mut self) {
+    /// Gives the engine the policy of the ConfigMaps as they are now.
+    fn update(&mut self) {
         let now = self.parts.maps.borrow().clone();
-        self.namespaces = self.namespaces();
-        let (policy, problems) = self.models.take(&self.maps(&now), &self.namespaces);
-        self.tell_deleted(&now);
-        self.seen = now;
+        self.namespaces = self.variant_namespaces();
+        let (policy, problems) = self.loader.load(&self.known_maps(&now), &self.namespaces);
+        self.log_deleted(&now);
+        self.maps = now;
         let before = self.parts.engine.policy();
         if *before != policy {
             let changes = changes(&before, &policy).join("; ");
             info!(changes, "new policy, from the next evaluation on");
-            self.parts.inventory.send_if_modified(|wanted| {
-                std::mem::replace(wanted, policy.limits.inventory) != policy.limits.inventory
+            self.parts.needs_inventory.send_if_modified(|needed| {
+                std::mem::replace(needed, policy.limits.inventory) != policy.limits.inventory
             });
             self.parts.engine.set_policy(policy);
         }
-        self.tell(problems);
+        self.report(problems);
     }
 
-    /// What counts of what was found.
-    fn maps(&self, now: &ConfigMaps) -> Maps {
+    /// The ConfigMaps that count, by what they are about.
+    fn known_maps(&self, now: &ConfigMaps) -> Maps {
         let mut maps = Maps::new();
         for ((namespace, name), found) in &now.found {
-            let kind = self.names.iter().find(|(_, own)| *own == name).map(|(kind, _)| *kind);
+            let kind = self.names.iter().find(|(_, known)| *known == name).map(|(kind, _)| *kind);
             if let Some(kind) = kind.filter(|kind| *namespace == self.home || kind.may_be_local()) {
                 maps.insert((namespace.clone(), kind), found.entries.clone());
             }
@@ -156,45 +164,49 @@ impl PolicyKeeper {
         maps
     }
 
-    fn tell_deleted(&self, now: &ConfigMaps) {
-        let gone = self.seen.found.keys().filter(|key| !now.found.contains_key(*key));
-        for (namespace, name) in gone.take(TOLD) {
-            let instead =
-                if *namespace == self.home { "defaults" } else { "the ConfigMap of our own namespace" };
-            info!(namespace, name, "ConfigMap deleted: what it said is forgotten, {instead} in force");
+    fn log_deleted(&self, now: &ConfigMaps) {
+        let deleted = self.maps.found.keys().filter(|key| !now.found.contains_key(*key));
+        for (namespace, name) in deleted.take(MAX_REPORTED) {
+            let instead = if *namespace == self.home {
+                "defaults are"
+            } else {
+                "the ConfigMap of the release namespace is"
+            };
+            info!(namespace, name, "ConfigMap deleted: its entries no longer count; {instead} in force");
         }
     }
 
-    /// Each problem once in the log, for as long as it lasts as a metric, and by the holder as an event.
-    fn tell(&mut self, problems: Problems) {
-        let refused = || problems.iter().filter(|problem| problem.refused);
-        self.parts.metrics.invalid(refused().map(entry));
-        let news: Vec<_> = problems.iter().filter(|one| !self.told.iter().any(|old| old == *one)).collect();
-        for problem in news.iter().take(TOLD) {
-            if problem.refused { warn!("{problem}") } else { info!("{problem}") }
+    /// Reports each problem once in the log, for as long as it lasts as a metric, and from the leader as an event.
+    fn report(&mut self, problems: Problems) {
+        let rejected = || problems.iter().filter(|problem| problem.is_rejected);
+        self.parts.metrics.invalid(rejected().map(entry));
+        let new: Vec<_> =
+            problems.iter().filter(|problem| !self.problems.iter().any(|known| known == *problem)).collect();
+        for problem in new.iter().take(MAX_REPORTED) {
+            if problem.is_rejected { warn!("{problem}") } else { info!("{problem}") }
         }
-        if news.len() > TOLD {
-            warn!("and {} more", news.len() - TOLD);
+        if new.len() > MAX_REPORTED {
+            warn!("and {} more", new.len() - MAX_REPORTED);
         }
         let left_out = problems.left_out();
-        if left_out > self.told.left_out() {
+        if left_out > self.problems.left_out() {
             warn!(
-                "{left_out} more things are wrong with ConfigMaps: correct those that are named, and see again"
+                "{left_out} more problems with ConfigMaps are not shown: fix the ones that are, then look again"
             );
         }
         if self.parts.leadership.borrow().is_mine() {
-            for problem in refused().take(TOLD) {
+            for problem in rejected().take(MAX_REPORTED) {
                 let key = (problem.namespace.clone(), problem.config_map.clone());
-                if let Some(found) = self.seen.found.get(&key) {
+                if let Some(found) = self.maps.found.get(&key) {
                     self.parts.events.refused(found, problem.to_string());
                 }
             }
         }
-        let over = self.told.iter().any(|one| one.refused) && refused().next().is_none();
-        if over {
-            info!("every entry of the ConfigMaps is right again");
+        let had_rejected = self.problems.iter().any(|problem| problem.is_rejected);
+        if had_rejected && rejected().next().is_none() {
+            info!("every entry of the ConfigMaps is valid again");
         }
-        self.told = problems;
+        self.problems = problems;
     }
 }
 

@@ -121,7 +121,7 @@ pub(crate) fn not_found() -> Option<(u16, Value)> {
 pub(crate) fn lease_object(version: &str, holder: &str, transitions: i32) -> Value {
     json!({
         "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
-        "metadata": { "name": lease::DEFAULT_NAME, "namespace": "wva", "resourceVersion": version, "uid": "l-1" },
+        "metadata": { "name": wva::config::LEASE_NAME, "namespace": "wva", "resourceVersion": version, "uid": "l-1" },
         "spec": {
             "holderIdentity": holder, "leaseDurationSeconds": 1, "leaseTransitions": transitions,
             // A clock that is a century ahead must not matter.

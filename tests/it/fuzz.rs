@@ -178,7 +178,7 @@ fn no_text_in_a_configmap_ends_the_program_or_makes_a_policy_that_the_core_refus
             maps.insert((namespace.to_owned(), Kind::ALL[kind]), Ok(entries.clone()));
         }
         let (policy, problems) =
-            PolicyLoader::new(Policy::default(), names.clone(), "home".into()).take(&maps, &namespaces);
+            PolicyLoader::new(Policy::default(), names.clone(), "home".into()).load(&maps, &namespaces);
         prop_assert!(policy.validated().is_ok());
         for problem in problems.iter().map(ToString::to_string) {
             prop_assert!(problem.len() < 4000 && !problem.chars().any(char::is_control), "{problem}");

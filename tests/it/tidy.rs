@@ -15,7 +15,7 @@ const ROOMS: &[(&str, &[&str], &[&str])] = &[
     ("telemetry", &[], &["kube", "axum", "reqwest"]),
     ("engine", &["telemetry"], &["kube", "k8s_openapi", "axum", "hyper", "reqwest", "prometheus_http_query"]),
     ("collect", &["engine", "telemetry"], &["kube", "k8s_openapi", "axum"]),
-    ("cluster", &["engine", "telemetry"], &["axum", "reqwest", "prometheus_http_query"]),
+    ("cluster", &["config", "engine", "telemetry"], &["axum", "reqwest", "prometheus_http_query"]),
     (
         "policy",
         &["cluster", "config", "engine", "telemetry"],

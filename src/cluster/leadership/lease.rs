@@ -19,12 +19,9 @@ use tokio::time::{Instant, interval, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::cluster::watch::watch_health::{backoff, config, said};
+use crate::config::{LEASE_DURATION, LEASE_NAME};
 use crate::engine::{Clock, Holder, Leadership};
 
-/// The lease's name unless configured: the one every WVA installation has.
-pub const DEFAULT_NAME: &str = "72dd1cf1.llm-d.ai";
-/// How long a lease stays good without a renewal.
-pub const LEASE_DURATION: Duration = Duration::from_secs(15);
 /// How long the holder acts without a renewal: a third less than the duration, so it stops before another starts.
 pub const RENEW_DEADLINE: Duration = Duration::from_secs(10);
 /// How often the holder renews and the others look.
@@ -59,7 +56,7 @@ impl Settings {
     pub fn new(namespace: impl Into<String>, identity: impl Into<String>, address: Option<String>) -> Self {
         Self {
             namespace: namespace.into(),
-            name: DEFAULT_NAME.into(),
+            name: LEASE_NAME.into(),
             identity: identity.into(),
             address,
             duration: LEASE_DURATION,

@@ -1,26 +1,63 @@
 //! Which analyzers decide about a model: one that leads, and those beside it.
 
+use std::collections::BTreeMap;
+
+use serde::de::{Error, IgnoredAny};
+use serde::{Deserialize, Deserializer};
 use wva_core::model::{Analyzer, Beside, ModelPolicy, Utilisation};
 
-use super::fields::{Fields, Range, Said};
-use super::node::Node;
+use super::super::document::Diagnostics;
+use super::super::ranged::quote;
+use super::entries::SaturationFields;
+use super::overlay::{PositiveFraction, Section, Switch, Text, Weight};
 
-/// Names of analyzers: ours first, which are what reports say; then those of the controllers before this one.
-const NAMES: [(&str, Analyzer); 10] = [
-    ("rate", Analyzer::Rate),
-    ("saturation-percent", Analyzer::SaturationPercent),
-    ("saturation", Analyzer::Saturation),
-    ("throughput", Analyzer::Throughput),
-    ("queueing-model", Analyzer::QueueingModel),
-    ("threshold", Analyzer::Threshold),
-    ("weighted", Analyzer::Weighted),
-    ("inferno", Analyzer::Inferno),
-    ("saturation-percentage-based", Analyzer::SaturationPercent),
-    ("saturation-token-based", Analyzer::Saturation),
-];
 const ANY: &str =
     "rate, saturation-percent, saturation, throughput, queueing-model, threshold, weighted or inferno";
 const OF_CAPACITY: &str = "saturation, throughput or queueing-model";
+
+/// The analyzer of that name: ours, which reports show, or one of WVA's.
+fn analyzer(name: &str) -> Option<Analyzer> {
+    match name {
+        "saturation-percentage-based" => Some(Analyzer::SaturationPercent),
+        "saturation-token-based" => Some(Analyzer::Saturation),
+        _ => Analyzer::ALL.into_iter().find(|analyzer| analyzer.as_str() == name),
+    }
+}
+
+/// The field `analyzerName`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum AnalyzerName {
+    /// Empty: WVA means V1 by it.
+    Empty,
+    /// A name that is known.
+    Known(Analyzer),
+}
+
+impl<'de> Deserialize<'de> for AnalyzerName {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = Text::deserialize(from)?.get();
+        if text.is_empty() {
+            return Ok(Self::Empty);
+        }
+        let unknown = || D::Error::custom(format!("{} is not an analyzer: must be {ANY}", quote(&text)));
+        analyzer(&text).map(Self::Known).ok_or_else(unknown)
+    }
+}
+
+/// One of the list `analyzers`, as written.
+#[derive(Debug, Clone, PartialEq, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub(super) struct ListedAnalyzer {
+    name: Option<Text>,
+    /// With a type, the name is the author's own.
+    #[serde(rename = "type")]
+    kind: Option<Text>,
+    enabled: Option<Switch>,
+    score: Option<Weight>,
+    scale_up_threshold: Option<PositiveFraction>,
+    scale_down_boundary: Option<PositiveFraction>,
+    parameters: Option<BTreeMap<String, IgnoredAny>>,
+}
 
 /// What an entry says of analyzers.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -28,20 +65,16 @@ pub(super) struct Choice {
     name: Option<Analyzer>,
     list: Option<Vec<Listed>>,
     /// It sets thresholds of V1.
-    percent: bool,
-    /// It has a name without letters.
-    blank: bool,
+    has_percentages: bool,
+    /// Its name is there and empty.
+    has_empty_name: bool,
 }
-
-/// What WVA's own ConfigMap means V1 by where it has no name, or one without letters.
-const OF_PERCENT: [&str; 4] =
-    ["kvCacheThreshold", "queueLengthThreshold", "kvSpareTrigger", "queueSpareTrigger"];
 
 /// One of the list.
 #[derive(Debug, Clone, PartialEq)]
 struct Listed {
     analyzer: Analyzer,
-    enabled: bool,
+    is_enabled: bool,
     score: Option<f64>,
     up: Option<f64>,
     down: Option<f64>,
@@ -62,147 +95,152 @@ const fn is_of_capacity(analyzer: Analyzer) -> bool {
 }
 
 impl Choice {
-    pub(super) fn read(fields: &mut Fields<'_>) -> Self {
-        let name = name(fields, "analyzerName", ANY, |_| true);
-        let list = fields.each("analyzers", Listed::read);
-        let list = list.map(|list| list.into_iter().flatten().collect::<Vec<_>>());
-        let twice =
-            |at: usize, list: &[Listed]| list[..at].iter().any(|one| one.analyzer == list[at].analyzer);
-        if let Some(list) = &list
-            && let Some(at) = (0..list.len()).find(|at| twice(*at, list))
-        {
-            let name = spelt(list[at].analyzer);
-            fields.refuse_all(&format!("analyzers names {name} twice: must name each once"));
+    pub(super) fn new(fields: &SaturationFields, diagnostics: &mut Diagnostics) -> Self {
+        check_thresholds("", fields.scale_up_threshold, fields.scale_down_boundary, diagnostics);
+        let given = fields.analyzers.iter().flatten().enumerate();
+        let list: Vec<Listed> =
+            given.filter_map(|(index, Section(listed))| listed.read(index, diagnostics)).collect();
+        let is_twice = |(at, listed): &(usize, &Listed)| {
+            list.iter().take(*at).any(|earlier| earlier.analyzer == listed.analyzer)
+        };
+        if let Some((_, listed)) = list.iter().enumerate().find(is_twice) {
+            let name = listed.analyzer.as_str();
+            diagnostics.error(format!("analyzers names {name} twice: must name each once"));
         }
-        let percent = OF_PERCENT.iter().any(|field| fields.has(field));
-        let blank = name.is_none() && fields.has("analyzerName");
-        Self { name, list: list.filter(|list| !list.is_empty()), percent, blank }
+        Self {
+            name: match fields.analyzer_name {
+                Some(AnalyzerName::Known(analyzer)) => Some(analyzer),
+                Some(AnalyzerName::Empty) | None => None,
+            },
+            list: Some(list).filter(|list| !list.is_empty()),
+            has_percentages: fields.kv_cache_threshold.is_some()
+                || fields.queue_length_threshold.is_some()
+                || fields.kv_spare_trigger.is_some()
+                || fields.queue_spare_trigger.is_some(),
+            has_empty_name: fields.analyzer_name == Some(AnalyzerName::Empty),
+        }
     }
 
     /// The queueing model, alone.
-    pub(super) const fn queueing_model() -> Self {
-        Self { name: Some(Analyzer::QueueingModel), list: None, percent: false, blank: false }
+    pub(super) fn queueing_model() -> Self {
+        Self { name: Some(Analyzer::QueueingModel), ..Self::default() }
     }
 
     /// This, and what it leaves open from `below`. Who puts another analyzer in charge says anew which are beside it.
     pub(super) fn over(&self, below: &Self) -> Self {
-        let same_lead = self.name.is_none_or(|name| name == below.lead());
-        let below_list = below.list.as_ref().filter(|_| same_lead);
+        let has_same_lead = self.name.is_none_or(|name| name == below.lead());
+        let below_list = below.list.as_ref().filter(|_| has_same_lead);
         Self {
             name: self.name.or(below.name),
             list: self.list.as_ref().or(below_list).cloned(),
-            percent: self.percent || below.percent,
-            blank: self.blank || below.blank,
+            has_percentages: self.has_percentages || below.has_percentages,
+            has_empty_name: self.has_empty_name || below.has_empty_name,
         }
     }
 
-    /// Who decides. A list alone is led by `saturation`: upstream's token analyzer always runs beside others (algorithm
-    /// reference §1.8, §4). Thresholds alone are those of V1, which upstream means by saying nothing; who says nothing of
-    /// either has our own.
+    /// The analyzer that decides. A list alone is led by `saturation`: in WVA v0.9 the token analyzer always runs beside others.
+    /// Thresholds alone are those of V1, which WVA means by saying nothing; where nothing is said of either, ours decides.
     fn lead(&self) -> Analyzer {
         let of_list = self.list.is_some().then_some(Analyzer::Saturation);
-        let of_percent = (self.percent || self.blank).then_some(Analyzer::SaturationPercent);
+        let is_v1 = self.has_percentages || self.has_empty_name;
+        let of_percent = is_v1.then_some(Analyzer::SaturationPercent);
         self.name.or(of_list).or(of_percent).unwrap_or_else(|| ModelPolicy::default().analyzer)
     }
 
     /// The decision, with the thresholds that the entry has for all its analyzers.
-    pub(super) fn chosen(&self, up: Option<f64>, down: Option<f64>, said: &mut Said) -> Chosen {
+    pub(super) fn decide(&self, up: Option<f64>, down: Option<f64>, diagnostics: &mut Diagnostics) -> Chosen {
         let list = self.list.as_deref().unwrap_or_default();
         let analyzer = self.lead();
         let fallback = Utilisation::of(analyzer);
-        if analyzer == Analyzer::Rate && (self.percent || up.is_some() || down.is_some()) {
-            said.note("thresholds have no effect: rate decides, by its own fields");
+        if analyzer == Analyzer::Rate && (self.has_percentages || up.is_some() || down.is_some()) {
+            diagnostics.note("thresholds have no effect: rate decides, by its own fields");
         }
-        let shared = pair(up, down, fallback, "", said);
-        let lead = list.iter().find(|one| one.analyzer == analyzer);
-        if lead.is_some_and(|lead| !lead.enabled) {
-            said.note(format!("analyzers: {} leads, so it cannot be switched off", spelt(analyzer)));
+        let shared = fitting(up, down, fallback, "", diagnostics);
+        let lead = list.iter().find(|listed| listed.analyzer == analyzer);
+        if lead.is_some_and(|lead| !lead.is_enabled) {
+            diagnostics.note(format!("analyzers: {} leads, so it cannot be switched off", analyzer.as_str()));
         }
-        let own = |one: &Listed, said: &mut Said| {
-            let (up, down) = (one.up.or(Some(shared.up)), one.down.or(Some(shared.down)));
-            pair(up, down, fallback, spelt(one.analyzer), said)
+        let own = |listed: &Listed, diagnostics: &mut Diagnostics| {
+            let up = listed.up.or(Some(shared.up));
+            let down = listed.down.or(Some(shared.down));
+            fitting(up, down, fallback, listed.analyzer.as_str(), diagnostics)
         };
-        let utilisation = lead.map_or(shared, |lead| own(lead, said));
+        let utilisation = lead.map_or(shared, |lead| own(lead, diagnostics));
         let list = if is_of_capacity(analyzer) { list } else { &[] };
         if list.is_empty() && self.list.is_some() {
-            said.note(format!("analyzers has no effect: {} decides alone", spelt(analyzer)));
+            diagnostics.note(format!("analyzers has no effect: {} decides alone", analyzer.as_str()));
         }
-        let beside = |one: &Listed| {
-            let own = own(one, said);
-            let utilisation = Some(own).filter(|own| *own != utilisation);
-            Beside { analyzer: one.analyzer, score: one.score.unwrap_or(1.0), utilisation }
-        };
-        let others = list.iter().filter(|one| one.enabled && one.analyzer != analyzer);
-        let beside = others.map(beside).collect();
+        let secondary = list.iter().filter(|listed| listed.is_enabled && listed.analyzer != analyzer);
+        let beside = secondary.map(|listed| Beside {
+            analyzer: listed.analyzer,
+            score: listed.score.unwrap_or(1.0),
+            utilisation: Some(own(listed, diagnostics)).filter(|own| *own != utilisation),
+        });
+        let beside = beside.collect();
         Chosen { analyzer, score: lead.and_then(|lead| lead.score).unwrap_or(1.0), utilisation, beside }
     }
 }
 
-impl Listed {
-    fn read(fields: &mut Fields<'_>) -> Option<Self> {
-        // With a type, the name is the author's own.
-        let field = if fields.has("type") { "type" } else { "name" };
-        let analyzer = name(fields, field, OF_CAPACITY, is_of_capacity);
-        if field == "type" {
-            fields.text("name");
-        } else if !fields.has("name") {
-            fields.refuse_all(&format!("name is missing: must be {OF_CAPACITY}"));
+impl ListedAnalyzer {
+    fn read(&self, index: usize, diagnostics: &mut Diagnostics) -> Option<Listed> {
+        let place = format!("analyzers[{index}].");
+        check_thresholds(&place, self.scale_up_threshold, self.scale_down_boundary, diagnostics);
+        if self.parameters.as_ref().is_some_and(|given| !given.is_empty()) {
+            diagnostics.note(format!("{place}parameters have no effect: no analyzer takes any"));
         }
-        let enabled = fields.switch("enabled").unwrap_or(true);
-        let score = fields.number("score", Range::WEIGHT);
-        let (up, down) = thresholds(fields);
-        if fields.by_name("parameters", |_, _, _| Some(())).is_some_and(|given| !given.is_empty()) {
-            fields.note("parameters", "have no effect: no analyzer takes any");
+        let (field, text) = if self.kind.is_some() { ("type", &self.kind) } else { ("name", &self.name) };
+        if text.is_none() {
+            diagnostics.error(format!("{place}name is missing: must be {OF_CAPACITY}"));
         }
-        Some(Self { analyzer: analyzer?, enabled, score, up, down })
+        let name = Text::non_empty(text)?;
+        let Some(analyzer) = analyzer(name).filter(|analyzer| is_of_capacity(*analyzer)) else {
+            let name = quote(name);
+            diagnostics.error(format!(
+                "{place}{field} {name} is not an analyzer of capacity: must be {OF_CAPACITY}"
+            ));
+            return None;
+        };
+        Some(Listed {
+            analyzer,
+            is_enabled: self.enabled.is_none_or(Switch::get),
+            score: self.score.map(Weight::get),
+            up: self.scale_up_threshold.map(PositiveFraction::get),
+            down: self.scale_down_boundary.map(PositiveFraction::get),
+        })
     }
 }
 
-/// The two thresholds of every analyzer of capacity.
-pub(super) fn thresholds(fields: &mut Fields<'_>) -> (Option<f64>, Option<f64>) {
-    let up = fields.number("scaleUpThreshold", Range::THRESHOLD);
-    let down = fields.number("scaleDownBoundary", Range::THRESHOLD);
+/// Two thresholds of one entry must fit each other.
+fn check_thresholds(
+    place: &str,
+    up: Option<PositiveFraction>,
+    down: Option<PositiveFraction>,
+    diagnostics: &mut Diagnostics,
+) {
     if let (Some(up), Some(down)) = (up, down)
         && up <= down
     {
-        fields.refuse_all(&format!("scaleUpThreshold {up} must be above scaleDownBoundary {down}"));
+        let (up, down) = (up.get(), down.get());
+        diagnostics.error(format!("{place}scaleUpThreshold {up} must be above scaleDownBoundary {down}"));
     }
-    (up, down)
 }
 
 /// Two thresholds that fit each other: those of several entries may not.
-fn pair(
+fn fitting(
     up: Option<f64>,
     down: Option<f64>,
     fallback: Utilisation,
-    whose: &str,
-    said: &mut Said,
+    analyzer: &str,
+    diagnostics: &mut Diagnostics,
 ) -> Utilisation {
-    let (up, down) = (up.unwrap_or(fallback.up), down.unwrap_or(fallback.down));
+    let up = up.unwrap_or(fallback.up);
+    let down = down.unwrap_or(fallback.down);
     Utilisation::new(up, down).unwrap_or_else(|_| {
-        let whose = if whose.is_empty() { String::new() } else { format!("analyzers, {whose}: ") };
-        let Utilisation { up: or_up, down: or_down } = fallback;
-        said.note(format!(
-            "{whose}scaleUpThreshold {up} is not above scaleDownBoundary {down}: {or_up} and {or_down} count instead"
+        let place = if analyzer.is_empty() { String::new() } else { format!("analyzers, {analyzer}: ") };
+        let Utilisation { up: up_instead, down: down_instead } = fallback;
+        diagnostics.note(format!(
+            "{place}scaleUpThreshold {up} is not above scaleDownBoundary {down}: {up_instead} and {down_instead} count instead"
         ));
         fallback
     })
-}
-
-fn name(
-    fields: &mut Fields<'_>,
-    field: &'static str,
-    allowed: &str,
-    fits: impl Fn(Analyzer) -> bool,
-) -> Option<Analyzer> {
-    let text = fields.text(field)?;
-    let known = NAMES.iter().find(|(name, analyzer)| *name == text && fits(*analyzer));
-    if known.is_none() {
-        fields.refuse(field, &Node::Text(text.to_owned()), allowed);
-    }
-    known.map(|(_, analyzer)| *analyzer)
-}
-
-fn spelt(analyzer: Analyzer) -> &'static str {
-    NAMES.iter().find(|(_, one)| *one == analyzer).map_or("", |(name, _)| name)
 }

@@ -3,14 +3,14 @@
 use serde_json::Value;
 use wva_core::Policy;
 
-use super::node::short;
+use super::super::ranged::shorten;
 
-/// Changes told one by one; of more, the number.
-const TOLD: usize = 20;
+/// Changes that are named; of more, the number.
+const MAX_NAMED: usize = 20;
 /// Changes that are looked for: of more, nobody reads the number.
-const MOST: usize = 1000;
-/// What is shown of a value, in letters.
-const SHOWN: usize = 120;
+const MAX_CHANGES: usize = 1000;
+/// Characters that are shown of a value.
+const MAX_VALUE_CHARS: usize = 120;
 
 /// Each field that differs, as `path: before → now`.
 #[must_use]
@@ -19,8 +19,8 @@ pub fn changes(before: &Policy, now: &Policy) -> Vec<String> {
     let value = |policy| serde_json::to_value(policy).unwrap_or_default();
     let mut changes = Vec::new();
     compare(String::new(), &value(before), &value(now), &mut changes);
-    let more = changes.len().saturating_sub(TOLD);
-    changes.truncate(TOLD);
+    let more = changes.len().saturating_sub(MAX_NAMED);
+    changes.truncate(MAX_NAMED);
     if more > 0 {
         changes.push(format!("and {more} more"));
     }
@@ -29,7 +29,7 @@ pub fn changes(before: &Policy, now: &Policy) -> Vec<String> {
 
 fn compare(path: String, before: &Value, now: &Value, changes: &mut Vec<String>) {
     match (before, now) {
-        _ if before == now || changes.len() > MOST => {}
+        _ if before == now || changes.len() > MAX_CHANGES => {}
         (Value::Object(old), Value::Object(new)) => {
             for (name, was) in old {
                 compare(join(&path, name), was, new.get(name).unwrap_or(&Value::Null), changes);
@@ -47,5 +47,5 @@ fn join(path: &str, name: &str) -> String {
 }
 
 fn shown(value: &Value) -> String {
-    if value.is_null() { "none".to_owned() } else { short(&value.to_string(), SHOWN) }
+    if value.is_null() { "none".to_owned() } else { shorten(&value.to_string(), MAX_VALUE_CHARS) }
 }

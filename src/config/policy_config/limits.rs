@@ -1,86 +1,109 @@
-//! What all models share: what an entry `default` of the release's own namespace says of limits.
+//! What all models share: what the entry `default` of the release's own namespace says of limits.
 
 use std::collections::BTreeMap;
 
+use serde::Deserialize;
 use smol_str::SmolStr;
 use wva_core::model::{LimitPolicy, Power, Quota};
-use wva_core::units::Cost;
+use wva_core::units::{Cost, signed};
 
-use super::fields::{Fields, Range, as_whole};
-use super::node::Node;
+use super::super::document::Diagnostics;
+use super::entries::{Gpus, SaturationFields};
+use super::overlay::{self, Budget, Section, Switch, Text};
 
-/// Hours and cards of a large cluster cost less, and draw less.
-const MOST: f64 = 1e9;
+/// One of the limiters, as written.
+#[derive(Debug, Clone, PartialEq, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub(super) struct Limiter {
+    #[serde(rename = "type", deserialize_with = "overlay::name")]
+    kind: Option<LimiterKind>,
+    name: Option<Text>,
+    #[serde(deserialize_with = "overlay::name")]
+    scope: Option<QuotaScope>,
+    quotas: Option<Gpus>,
+    namespace_quotas: Option<BTreeMap<SmolStr, Option<Gpus>>>,
+    exclude: Option<Vec<Text>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum LimiterKind {
+    GpuInventory,
+    Inventory,
+    Quota,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum QuotaScope {
+    Cluster,
+    Namespace,
+}
+
+/// A budget of electrical power, as written.
+#[derive(Debug, Clone, PartialEq, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub(super) struct PowerBudget {
+    watts: Option<Budget>,
+    per_gpu: Option<BTreeMap<SmolStr, Budget>>,
+}
 
 /// What an entry says of limits.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Limits {
-    enabled: bool,
+    is_enabled: bool,
     fail_closed: bool,
-    limiters: Vec<Limiter>,
+    has_limiters: bool,
+    quotas: Vec<Quota>,
     pub(super) rescale: Option<bool>,
     power: Option<Power>,
     spend: Option<Cost>,
 }
 
-#[derive(Debug, Clone, PartialEq)]
-enum Limiter {
-    Inventory,
-    Quota(Quota),
-}
-
 impl Limits {
-    pub(super) fn read(fields: &mut Fields<'_>) -> Self {
-        let enabled = fields.switch("enableLimiter");
-        let limiters = fields.each("limiters", Limiter::read);
-        let limiters: Vec<_> = limiters.into_iter().flatten().flatten().collect();
-        if enabled != Some(true) && !limiters.is_empty() {
-            fields.note("limiters", "has no effect without enableLimiter: true");
+    pub(super) fn new(fields: &SaturationFields, diagnostics: &mut Diagnostics) -> Self {
+        let is_enabled = fields.enable_limiter.is_some_and(Switch::get);
+        let fail_closed = fields.fail_closed.is_some_and(Switch::get);
+        let limiters = fields.limiters.as_deref().unwrap_or_default();
+        for (name, is_set) in [("limiters", !limiters.is_empty()), ("failClosed", fail_closed)] {
+            if is_set && !is_enabled {
+                diagnostics.note(format!("{name} has no effect without enableLimiter: true"));
+            }
         }
-        let fail_closed = fields.switch("failClosed").unwrap_or(false);
-        if enabled != Some(true) && fail_closed {
-            fields.note("failClosed", "has no effect without enableLimiter: true");
+        let mut quotas = Vec::new();
+        for (index, Section(limiter)) in limiters.iter().enumerate() {
+            quotas.extend(limiter.quota(&format!("limiters[{index}]"), diagnostics));
         }
-        let quotas = limiters.iter().any(|limiter| matches!(limiter, Limiter::Quota(_)));
-        if quotas && limiters.contains(&Limiter::Inventory) {
-            fields.note("limiters", "has quotas, which take the place of the inventory");
+        // As in WVA v0.9: with any quota the inventory does not count.
+        if !quotas.is_empty() && limiters.iter().any(|limiter| limiter.0.is_inventory()) {
+            diagnostics.note("limiters has quotas, which take the place of the inventory");
         }
         Self {
-            enabled: enabled.unwrap_or(false),
+            is_enabled,
             fail_closed,
-            limiters,
-            rescale: fields.switch("enableRescale"),
-            power: fields.within("power", power).flatten(),
-            spend: fields
-                .number("spend", Range::from(0.0, MOST, "0 to 1e9"))
-                .and_then(|spend| Cost::new(spend).ok()),
+            has_limiters: !limiters.is_empty(),
+            quotas,
+            rescale: fields.enable_rescale.map(Switch::get),
+            power: fields.power.as_ref().and_then(|section| section.0.power(diagnostics)),
+            spend: fields.spend.and_then(|spend| Cost::new(spend.get()).ok()),
         }
     }
 
-    /// What counts nowhere but in the entry `default` of the release's own namespace is set here.
+    /// True when something is set that counts nowhere but in the entry `default` of the release's own namespace.
     pub(super) fn is_set(&self) -> bool {
-        self.enabled
+        self.is_enabled
             || self.fail_closed
-            || !self.limiters.is_empty()
+            || self.has_limiters
             || self.power.is_some()
             || self.spend.is_some()
     }
 
-    /// As the core has it. Any quota takes the place of the inventory (algorithm reference §7.9).
+    /// As the core has it.
     pub(super) fn policy(&self, rescale_namespaces: BTreeMap<SmolStr, bool>) -> LimitPolicy {
-        let quotas: Vec<Quota> = self
-            .limiters
-            .iter()
-            .filter(|_| self.enabled)
-            .filter_map(|limiter| match limiter {
-                Limiter::Quota(quota) => Some(quota.clone()),
-                Limiter::Inventory => None,
-            })
-            .collect();
         LimitPolicy {
-            inventory: self.enabled && quotas.is_empty(),
-            fail_closed: self.enabled && self.fail_closed,
-            quotas,
+            inventory: self.is_enabled && self.quotas.is_empty(),
+            fail_closed: self.is_enabled && self.fail_closed,
+            quotas: if self.is_enabled { self.quotas.clone() } else { Vec::new() },
             power: self.power.clone(),
             spend: self.spend,
             rescale: self.rescale.unwrap_or(false),
@@ -90,72 +113,70 @@ impl Limits {
 }
 
 impl Limiter {
-    fn read(fields: &mut Fields<'_>) -> Option<Self> {
-        let kind = fields.text("type");
-        let name: SmolStr = fields.text("name").unwrap_or_default().into();
-        let scope = fields.text("scope");
-        let quotas = fields.by_name("quotas", quota);
-        let namespace_quotas = fields.by_two_names("namespaceQuotas", quota);
-        let exclude = fields.texts("exclude");
-        match (kind, scope) {
-            (Some("gpu-inventory" | "inventory"), _) => {
-                if scope.is_some() || quotas.is_some() || namespace_quotas.is_some() || exclude.is_some() {
-                    fields.note("type", "gpu-inventory has no scope and no quotas: they have no effect");
-                }
-                Some(Self::Inventory)
-            }
-            (Some("quota"), Some("cluster")) => {
-                if namespace_quotas.is_some() || exclude.is_some() {
-                    fields.note("scope", "cluster leaves namespaceQuotas and exclude without effect");
-                }
-                Some(Self::Quota(Quota::Cluster { name, quotas: quotas.unwrap_or_default() }))
-            }
-            (Some("quota"), Some("namespace")) => {
-                if quotas.is_some() {
-                    fields.note("scope", "namespace leaves quotas without effect: see namespaceQuotas");
-                }
-                let namespace_quotas = namespace_quotas.unwrap_or_default();
-                let exclude = exclude.unwrap_or_default();
-                Some(Self::Quota(Quota::Namespace { name, namespace_quotas, exclude }))
-            }
-            (Some("quota"), scope) => {
-                let given = scope.map_or(Node::Null, |text| Node::Text(text.to_owned()));
-                fields.refuse("scope", &given, "cluster or namespace");
+    fn is_inventory(&self) -> bool {
+        matches!(self.kind, Some(LimiterKind::GpuInventory | LimiterKind::Inventory))
+    }
+
+    /// The quota, unless it is the inventory or wrong.
+    fn quota(&self, place: &str, diagnostics: &mut Diagnostics) -> Option<Quota> {
+        let has_namespaces = self.namespace_quotas.is_some() || self.exclude.is_some();
+        let name = Text::non_empty(&self.name).cloned().unwrap_or_default();
+        match (self.kind, self.scope) {
+            (None, _) => {
+                diagnostics.error(format!("{place}.type is missing: must be gpu-inventory or quota"));
                 None
             }
-            (other, _) => {
-                let given = other.map_or(Node::Null, |text| Node::Text(text.to_owned()));
-                fields.refuse("type", &given, "gpu-inventory or quota");
+            (Some(LimiterKind::GpuInventory | LimiterKind::Inventory), scope) => {
+                if scope.is_some() || self.quotas.is_some() || has_namespaces {
+                    diagnostics.note(format!(
+                        "{place}: gpu-inventory has no scope and no quotas: they have no effect"
+                    ));
+                }
                 None
+            }
+            (Some(LimiterKind::Quota), None) => {
+                diagnostics.error(format!("{place}.scope is missing: must be cluster or namespace"));
+                None
+            }
+            (Some(LimiterKind::Quota), Some(QuotaScope::Cluster)) => {
+                if has_namespaces {
+                    diagnostics.note(format!(
+                        "{place}: namespaceQuotas and exclude have no effect in scope cluster"
+                    ));
+                }
+                Some(Quota::Cluster { name, quotas: counts(self.quotas.as_ref()) })
+            }
+            (Some(LimiterKind::Quota), Some(QuotaScope::Namespace)) => {
+                if self.quotas.is_some() {
+                    diagnostics.note(format!(
+                        "{place}: quotas has no effect in scope namespace: see namespaceQuotas"
+                    ));
+                }
+                let namespaces = self.namespace_quotas.iter().flatten();
+                let namespace_quotas =
+                    namespaces.map(|(namespace, gpus)| (namespace.clone(), counts(gpus.as_ref()))).collect();
+                let exclude = self.exclude.iter().flatten().map(Text::get).collect();
+                Some(Quota::Namespace { name, namespace_quotas, exclude })
             }
         }
     }
 }
 
-fn quota(fields: &mut Fields<'_>, path: &str, node: &Node) -> Option<i64> {
-    let whole = as_whole(node).filter(|value| (Quota::UNLIMITED..=Quota::MAX_GPUS).contains(value));
-    if whole.is_none() {
-        let (least, most) = (Quota::UNLIMITED, Quota::MAX_GPUS);
-        fields.refuse(path, node, &format!("a whole number, {least} (unlimited) to {most}"));
-    }
-    whole
+fn counts(gpus: Option<&Gpus>) -> BTreeMap<SmolStr, i64> {
+    gpus.into_iter().flatten().map(|(name, count)| (name.clone(), signed(count.get()))).collect()
 }
 
-fn power(fields: &mut Fields<'_>) -> Option<Power> {
-    let range = Range::from(0.0, MOST, "0 to 1e9");
-    let watts = fields.number("watts", range);
-    let per_gpu = fields.by_name("perGpu", |fields, path, node| match node {
-        Node::Number(watts) if (0.0..=MOST).contains(watts) => Some(*watts),
-        _ => {
-            fields.refuse(path, node, &format!("a number, {}", range.words));
-            None
-        }
-    });
-    match (watts, per_gpu) {
-        (Some(watts), Some(per_gpu)) if !per_gpu.is_empty() => Some(Power { watts, per_gpu }),
-        _ => {
-            fields.refuse_all("watts and perGpu belong together: must have both");
-            None
+impl PowerBudget {
+    fn power(&self, diagnostics: &mut Diagnostics) -> Option<Power> {
+        match (self.watts, &self.per_gpu) {
+            (Some(watts), Some(per_gpu)) if !per_gpu.is_empty() => {
+                let per_gpu = per_gpu.iter().map(|(gpu, watts)| (gpu.clone(), watts.get())).collect();
+                Some(Power { watts: watts.get(), per_gpu })
+            }
+            _ => {
+                diagnostics.error("power.watts and perGpu belong together: must have both");
+                None
+            }
         }
     }
 }

@@ -3,18 +3,13 @@
 
 mod analyzers;
 mod changes;
-mod classes;
-mod fields;
+mod entries;
 mod last_good;
+mod layers;
 mod limits;
 mod model_key;
-mod node;
+mod overlay;
 mod problem;
-mod queueing;
-mod rate;
-mod saturation;
-mod scope;
-mod zero;
 
 #[cfg(test)]
 mod tests;
@@ -23,17 +18,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
 use std::sync::Arc;
 
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 use smol_str::SmolStr;
 use wva_core::Policy;
 use wva_core::model::{ServiceClass, UnitCost};
 
+use super::document::{self, Diagnostics};
 use analyzers::Choice;
-use fields::{Fields, Said};
-use last_good::{DEFAULT, LastGood, parse};
+use entries::{AcceleratorEntry, ClassEntry, QueueingEntry, SaturationEntry, ScaleToZeroEntry};
+use last_good::{DEFAULT, LastGood};
+use layers::{Layer, Layers};
 use limits::Limits;
 use model_key::ModelKey;
-use problem::At;
-use scope::{Layer, Layers};
+use overlay::Section;
+use problem::Place;
 
 pub use changes::changes;
 pub use problem::{Problem, Problems};
@@ -79,73 +78,78 @@ pub type Map = Result<Arc<BTreeMap<String, String>>, String>;
 /// The ConfigMaps that exist, by namespace and what they are about.
 pub type Maps = BTreeMap<(String, Kind), Map>;
 
-/// What the ConfigMaps say now, with what they said when they were last right.
+/// Makes a policy of what the ConfigMaps say now, and of what they said when they were last right.
 pub struct PolicyLoader {
     /// What counts where no ConfigMap says anything.
     base: Policy,
     names: Names,
     /// The namespace whose ConfigMaps count for all others.
     home: String,
-    rooms: BTreeMap<String, Room>,
+    namespaces: BTreeMap<String, NamespaceEntries>,
     classes: LastGood<ServiceClass>,
     accelerators: LastGood<UnitCost>,
 }
 
-/// The ConfigMaps of one namespace.
+/// The entries of one namespace's ConfigMaps.
 #[derive(Default)]
-struct Room {
-    saturation: LastGood<saturation::Entry>,
-    zero: LastGood<zero::Entry>,
-    queueing: LastGood<queueing::Entry>,
+struct NamespaceEntries {
+    saturation: LastGood<SaturationEntry>,
+    zero: LastGood<ScaleToZeroEntry>,
+    queueing: LastGood<QueueingEntry>,
 }
 
 impl PolicyLoader {
     /// Nothing is known yet. `base` is what the command line says, `home` the release's namespace.
     #[must_use]
     pub fn new(base: Policy, names: Names, home: String) -> Self {
-        let (classes, accelerators) = (LastGood::default(), LastGood::default());
-        Self { base, names, home, rooms: BTreeMap::new(), classes, accelerators }
+        Self {
+            base,
+            names,
+            home,
+            namespaces: BTreeMap::new(),
+            classes: LastGood::default(),
+            accelerators: LastGood::default(),
+        }
     }
 
     /// The policy as the ConfigMaps are now, for variants in `namespaces`.
-    pub fn take(&mut self, maps: &Maps, namespaces: &BTreeSet<String>) -> (Policy, Problems) {
+    pub fn load(&mut self, maps: &Maps, namespaces: &BTreeSet<String>) -> (Policy, Problems) {
         let mut problems = Problems::default();
-        self.rooms.retain(|namespace, _| *namespace == self.home || namespaces.contains(namespace));
-        for namespace in iter::once(&self.home).chain(namespaces.iter().filter(|one| **one != self.home)) {
+        self.namespaces.retain(|namespace, _| *namespace == self.home || namespaces.contains(namespace));
+        for namespace in iter::once(&self.home).chain(namespaces.iter().filter(|name| **name != self.home)) {
             let local = (*namespace != self.home).then_some(namespace.as_str());
-            let room = self.rooms.entry(namespace.clone()).or_default();
-            let read = Reading { maps, names: &self.names, namespace, problems: &mut problems };
-            read.room(room, local);
+            let entries = self.namespaces.entry(namespace.clone()).or_default();
+            Reading { maps, names: &self.names, namespace, problems: &mut problems }.local(entries, local);
         }
-        let home = Reading { maps, names: &self.names, namespace: &self.home, problems: &mut problems };
-        home.shared(&mut self.classes, &mut self.accelerators);
+        Reading { maps, names: &self.names, namespace: &self.home, problems: &mut problems }
+            .shared(&mut self.classes, &mut self.accelerators);
         (self.policy(&mut problems), problems.in_turn())
     }
 
     fn policy(&self, problems: &mut Problems) -> Policy {
-        let none = Room::default();
-        let home = self.rooms.get(&self.home).unwrap_or(&none);
+        let none = NamespaceEntries::default();
+        let home = self.namespaces.get(&self.home).unwrap_or(&none);
         let default = home.saturation.get(DEFAULT);
         let choice = default.map(|entry| entry.choice.clone()).unwrap_or_default();
         let global = self.layers(&self.home, home, home, Choice::default()).scope(problems);
         let mut policy = Policy { global, ..self.base.clone() };
         let mut rescale = BTreeMap::new();
-        for (namespace, room) in &self.rooms {
-            self.misplaced(namespace, room, problems);
-            if *namespace == self.home || room.is_empty() {
+        for (namespace, entries) in &self.namespaces {
+            self.note_misplaced(namespace, entries, problems);
+            if *namespace == self.home || entries.is_empty() {
                 continue;
             }
-            let scope = self.layers(namespace, room, home, choice.clone()).scope(problems);
+            let scope = self.layers(namespace, entries, home, choice.clone()).scope(problems);
             policy.namespaces.insert(namespace.into(), scope);
-            let own = room.saturation.get(DEFAULT).and_then(|entry| entry.limits.rescale);
+            let own = entries.saturation.get(DEFAULT).and_then(|entry| entry.limits.rescale);
             rescale.extend(own.map(|own| (SmolStr::from(namespace), own)));
         }
-        let nothing = Limits::default();
-        policy.limits = default.map_or(&nothing, |entry| &entry.limits).policy(rescale);
-        policy.compat = default.and_then(|entry| entry.compat).unwrap_or(policy.compat);
-        policy.service_classes = self.classes.all().map(|(_, class)| class.clone()).collect();
-        let costs = self.accelerators.all().map(|(name, cost)| (SmolStr::from(name), cost.clone()));
-        policy.accelerators = costs.collect();
+        let unlimited = Limits::default();
+        policy.limits = default.map_or(&unlimited, |entry| &entry.limits).policy(rescale);
+        policy.compat = default.and_then(|entry| entry.fields.compat).unwrap_or(policy.compat);
+        policy.service_classes = self.classes.iter().map(|(_, class)| class.clone()).collect();
+        policy.accelerators =
+            self.accelerators.iter().map(|(name, cost)| (SmolStr::from(name), cost.clone())).collect();
         policy
     }
 
@@ -153,18 +157,16 @@ impl PolicyLoader {
     fn layers<'a>(
         &'a self,
         namespace: &'a str,
-        room: &'a Room,
-        home: &'a Room,
+        entries: &'a NamespaceEntries,
+        home: &'a NamespaceEntries,
         choice: Choice,
     ) -> Layers<'a> {
-        let (queueing, saturation) = (&room.queueing, &room.saturation);
-        let base = self.base.global.default.scale_to_zero.unwrap_or_default();
         Layers {
-            saturation: self.layer(Kind::Saturation, namespace, saturation, &home.saturation),
-            zero: self.layer(Kind::ScaleToZero, namespace, &room.zero, &home.zero),
-            queueing: self.layer(Kind::QueueingModel, namespace, queueing, &home.queueing),
+            saturation: self.layer(Kind::Saturation, namespace, &entries.saturation, &home.saturation),
+            zero: self.layer(Kind::ScaleToZero, namespace, &entries.zero, &home.zero),
+            queueing: self.layer(Kind::QueueingModel, namespace, &entries.queueing, &home.queueing),
             choice,
-            base,
+            base: self.base.global.default.scale_to_zero.unwrap_or_default(),
             only: (*namespace != self.home).then_some(namespace),
         }
     }
@@ -176,31 +178,29 @@ impl PolicyLoader {
         own: &'a LastGood<E>,
         home: &'a LastGood<E>,
     ) -> Layer<'a, E> {
-        let (namespace, kept) = if own.is_empty() { (self.home.as_str(), home) } else { (namespace, own) };
-        Layer { at: At { namespace, config_map: name(&self.names, kind) }, kept }
+        let (namespace, entries) = if own.is_empty() { (self.home.as_str(), home) } else { (namespace, own) };
+        Layer { place: Place { namespace, config_map: name(&self.names, kind) }, entries }
     }
 
-    /// Limits and `compat` are of all models together: nobody looks for them but in one entry.
-    fn misplaced(&self, namespace: &str, room: &Room, problems: &mut Problems) {
-        let at = At { namespace, config_map: name(&self.names, Kind::Saturation) };
-        for (key, entry) in room.saturation.all() {
+    /// Limits and `compat` are about all models together: nothing looks for them but in one entry.
+    fn note_misplaced(&self, namespace: &str, entries: &NamespaceEntries, problems: &mut Problems) {
+        let place = Place { namespace, config_map: name(&self.names, Kind::Saturation) };
+        for (key, entry) in entries.saturation.iter() {
             let is_default = key == DEFAULT;
-            let elsewhere = !(is_default && namespace == self.home);
-            let limits = entry.limits.is_set() && elsewhere || entry.limits.rescale.is_some() && !is_default;
-            let compat = entry.compat.is_some() && elsewhere;
-            let set = [(limits, "limits have"), (compat, "compat has")].into_iter().filter(|(set, _)| *set);
-            let note = |(_, what)| {
+            let is_elsewhere = !(is_default && namespace == self.home);
+            let has_limits =
+                entry.limits.is_set() && is_elsewhere || entry.limits.rescale.is_some() && !is_default;
+            let has_compat = entry.fields.compat.is_some() && is_elsewhere;
+            let misplaced = [(has_limits, "limits have"), (has_compat, "compat has")];
+            let notes = misplaced.into_iter().filter(|(is_misplaced, _)| *is_misplaced).map(|(_, what)| {
                 format!("{what} no effect here, but in the entry default of namespace {}", self.home)
-            };
-            let notes: Vec<String> = set.map(note).collect();
-            if !notes.is_empty() {
-                problems.notes(at, key, &Said { notes, ..Said::default() });
-            }
+            });
+            problems.notes(place, key, &Diagnostics { notes: notes.collect(), ..Diagnostics::default() });
         }
     }
 }
 
-impl Room {
+impl NamespaceEntries {
     fn is_empty(&self) -> bool {
         self.saturation.is_empty() && self.zero.is_empty() && self.queueing.is_empty()
     }
@@ -215,35 +215,64 @@ struct Reading<'a> {
 }
 
 impl Reading<'_> {
-    fn room(mut self, room: &mut Room, local: Option<&str>) {
-        self.read(Kind::Saturation, &mut room.saturation, |fields, key| {
-            Some(saturation::Entry::read(fields, ModelKey { key, namespace: local }))
+    fn local(mut self, entries: &mut NamespaceEntries, namespace: Option<&str>) {
+        self.update(Kind::Saturation, &mut entries.saturation, |fields, key, diagnostics| {
+            Some(SaturationEntry::new(fields, ModelKey { key, namespace }, diagnostics))
         });
-        self.read(Kind::QueueingModel, &mut room.queueing, |fields, key| {
-            Some(queueing::Entry::read(fields, ModelKey { key, namespace: local }))
+        self.update(Kind::QueueingModel, &mut entries.queueing, |fields, key, diagnostics| {
+            Some(QueueingEntry::new(fields, ModelKey { key, namespace }, diagnostics))
         });
-        self.read(Kind::ScaleToZero, &mut room.zero, |fields, key| Some(zero::Entry::read(fields, key)));
+        self.update(Kind::ScaleToZero, &mut entries.zero, |entry: ScaleToZeroEntry, key, diagnostics| {
+            Some(entry.checked(key, diagnostics))
+        });
     }
 
     fn shared(mut self, classes: &mut LastGood<ServiceClass>, accelerators: &mut LastGood<UnitCost>) {
-        self.read(Kind::ServiceClasses, classes, |fields, _| Some(classes::class(fields)));
-        self.read(Kind::AcceleratorCosts, accelerators, |fields, _| classes::accelerator(fields));
+        self.update(Kind::ServiceClasses, classes, |entry: ClassEntry, _, diagnostics| {
+            Some(entry.class(diagnostics))
+        });
+        self.update(Kind::AcceleratorCosts, accelerators, |entry: AcceleratorEntry, _, diagnostics| {
+            entry.unit_cost(diagnostics)
+        });
     }
 
-    fn read<E>(
+    fn update<F: DeserializeOwned + Default, E>(
         &mut self,
         kind: Kind,
-        kept: &mut LastGood<E>,
-        read: impl Fn(&mut Fields<'_>, &str) -> Option<E>,
+        entries: &mut LastGood<E>,
+        check: impl Fn(F, &str, &mut Diagnostics) -> Option<E>,
     ) {
-        let at = At { namespace: self.namespace, config_map: name(self.names, kind) };
+        let place = Place { namespace: self.namespace, config_map: name(self.names, kind) };
         match self.maps.get(&(self.namespace.to_owned(), kind)) {
-            Some(Err(why)) => return self.problems.whole_map(at, why),
-            Some(Ok(entries)) => kept.take(entries, |key, text| parse(text, |fields| read(fields, key))),
-            None => *kept = LastGood::default(),
+            Some(Err(cause)) => return self.problems.whole_map(place, cause),
+            Some(Ok(texts)) => entries
+                .update(texts, |key, text| read(text, |fields, diagnostics| check(fields, key, diagnostics))),
+            None => *entries = LastGood::default(),
         }
-        self.problems.texts(at, kept.said());
+        self.problems.texts(place, entries.diagnostics());
     }
+}
+
+/// What one text says; `None` when it is refused. What fields say together is checked when each alone is right.
+fn read<F: DeserializeOwned + Default, E>(
+    text: &str,
+    check: impl FnOnce(F, &mut Diagnostics) -> Option<E>,
+) -> (Option<E>, Diagnostics) {
+    let mut diagnostics = Diagnostics::default();
+    let document = document::parse(text).unwrap_or_else(|cause| {
+        diagnostics.error(format!("the entry is no YAML document: {cause}"));
+        Value::Null
+    });
+    let fields = document::read::<Section<F>>(document, &mut diagnostics);
+    let entry = fields
+        .filter(|_| diagnostics.errors.is_empty())
+        .and_then(|Section(fields)| check(fields, &mut diagnostics));
+    if diagnostics.errors.is_empty() {
+        return (entry, diagnostics);
+    }
+    // Notes are for an entry that counts.
+    diagnostics.notes.clear();
+    (None, diagnostics)
 }
 
 fn name(names: &Names, kind: Kind) -> &str {

@@ -1,10 +1,11 @@
 //! Which model an entry is about: its fields `model_id` and `namespace` say so. Its key is any that a ConfigMap may have; a
-//! model's own name can be none, since these have no `/` and no `#`.
+//! model's own name can be none, since keys have no `/` and no `#`.
 
 use wva_core::GroupId;
 
-use super::fields::Fields;
+use super::super::document::Diagnostics;
 use super::last_good::DEFAULT;
+use super::overlay::Text;
 
 /// Where an entry is.
 #[derive(Debug, Clone, Copy)]
@@ -16,31 +17,34 @@ pub(super) struct ModelKey<'a> {
 }
 
 impl ModelKey<'_> {
-    /// The model of the entry; `None` for the default. An entry of a model that cannot be told is refused.
-    pub(super) fn group(self, fields: &mut Fields<'_>) -> Option<GroupId> {
-        let (model, namespace) = (fields.text("model_id"), fields.text("namespace"));
+    /// The model of the entry; `None` for the default. It is an error when the entry does not name its model.
+    pub(super) fn group(
+        self,
+        model_id: &Option<Text>,
+        namespace: &Option<Text>,
+        diagnostics: &mut Diagnostics,
+    ) -> Option<GroupId> {
+        let model = Text::non_empty(model_id);
+        let namespace = Text::non_empty(namespace).map(|namespace| namespace.as_str());
         if self.key == DEFAULT {
             if model.is_some() || namespace.is_some() {
-                fields.note(
-                    "model_id",
-                    "and namespace have no effect here: the entry default is about every model",
+                diagnostics.note(
+                    "model_id and namespace have no effect here: the entry default is about every model",
                 );
             }
             return None;
         }
-        let namespace = namespace.or(self.namespace);
-        match (model.filter(|model| !model.is_empty()), namespace.filter(|namespace| !namespace.is_empty())) {
-            (None, _) => fields.refuse_all(
+        match (model, namespace.or(self.namespace)) {
+            (None, _) => diagnostics.error(
                 "model_id is missing: must be the modelID of the model's variants, whatever the key is",
             ),
-            (_, None) => fields.refuse_all("namespace is missing: must be that of the model's variants"),
-            (_, Some(named)) if self.namespace.is_some_and(|own| own != named) => {
-                let own = self.namespace.unwrap_or_default();
-                fields.refuse_all(&format!(
-                    "namespace {named:?} is another's: must be {own:?}, that of the ConfigMap"
-                ));
-            }
-            (Some(model), Some(namespace)) => return Some(GroupId::new(namespace, model)),
+            (_, None) => diagnostics.error("namespace is missing: must be that of the model's variants"),
+            (Some(model), Some(namespace)) => match self.namespace.filter(|own| *own != namespace) {
+                None => return Some(GroupId::new(namespace, model.clone())),
+                Some(own) => diagnostics.error(format!(
+                    "namespace {namespace:?} is not that of the ConfigMap: must be {own:?}, or left out"
+                )),
+            },
         }
         None
     }

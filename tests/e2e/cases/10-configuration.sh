@@ -22,7 +22,7 @@ eventually 40 "almost all of the KV cache must be spare: one more replica" value
 configure llm 'kvSpareTrigger: 79'
 eventually 10 "an invalid entry creates an event on its ConfigMap" is_reported llm "kvSpareTrigger 79 is out of range: must be 0 to 1; its last good text stays"
 configure "$release_namespace" 'kvCacheTreshold: 0.8'
-eventually 10 "also in the release namespace" is_reported "$release_namespace" '"kvCacheTreshold" is not a field'
+eventually 10 "also in the release namespace" is_reported "$release_namespace" 'kvCacheTreshold is not a field'
 throughout 10 "the number stays" value_is "==" 2
 
 configure "$release_namespace" 'enableLimiter: true'
@@ -33,6 +33,6 @@ eventually 40 "with limits.inventory, nodes are listed" logged "watching Nodes a
 
 kubectl -n llm delete configmap wva-saturation-scaling-config >/dev/null
 kubectl -n "$release_namespace" delete configmap wva-saturation-scaling-config >/dev/null
-eventually 10 "ConfigMaps deleted: the defaults apply" logged "ConfigMap deleted: what it said is forgotten"
+eventually 10 "ConfigMaps deleted: the defaults apply" logged "ConfigMap deleted: its entries no longer count"
 install_chart
 route_api_server_to "$wva_port"

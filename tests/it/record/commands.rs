@@ -83,7 +83,7 @@ fn what_cannot_be_used_is_named_with_the_next_step() {
         (&["decide", path(&torn)], "no line can be used; record anew"),
         (
             &["decide", path(&recording), "--policy", path(&policy)],
-            "p.yaml: there is no setting global.default.saturation.kvSpareTigger",
+            "p.yaml: global.default.saturation.kvSpareTigger is not a field",
         ),
         (&["decide", path(&recording), "--memory", path(&broken)], "s.json:"),
         (&["replay", path(&torn)], "t.jsonl:1: cut short"),

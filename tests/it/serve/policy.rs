@@ -77,7 +77,7 @@ async fn the_program_starts_with_what_the_configmaps_say_and_follows_them() {
     logged(&process, "global.default.saturation.kvCacheThreshold: 0.6 → 0.7").await;
     process.api.change(CONFIG_MAPS, "DELETED", &tuned);
     logged(&process, "global.default.saturation.kvCacheThreshold: 0.7 → 0.8").await;
-    logged(&process, "ConfigMap deleted: what it said is forgotten, defaults in force").await;
+    logged(&process, "ConfigMap deleted: its entries no longer count; defaults are in force").await;
 }
 
 #[tokio::test]
@@ -99,7 +99,7 @@ async fn an_entry_that_goes_wrong_is_told_as_line_metric_and_event_and_its_last_
     let right = config_map("wva", "3", json!({ "default": "kvCacheThreshold: 0.75\n" }));
     process.api.change(CONFIG_MAPS, "MODIFIED", &right);
     logged(&process, "kvCacheThreshold: 0.6 → 0.75").await;
-    logged(&process, "every entry of the ConfigMaps is right again").await;
+    logged(&process, "every entry of the ConfigMaps is valid again").await;
     assert!(!metrics(&process).await.contains("wva_config_invalid{"));
 }
 

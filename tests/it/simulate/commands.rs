@@ -146,7 +146,7 @@ fn what_cannot_be_simulated_is_told_with_the_next_step() {
         (vec!["simulate", "no-such.yaml"], "no-such.yaml: No such file"),
         (
             vec!["simulate", broken.to_str().unwrap()],
-            "broken.yaml:2:16: load.rate[0].rps: \"x\" is no number",
+            "broken.yaml:2:16: load.rate[0].rps: \"x\" is not a number",
         ),
         (
             vec!["simulate", bed.scenario.to_str().unwrap(), "--policy", "raet"],

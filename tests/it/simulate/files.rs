@@ -85,12 +85,12 @@ fn what_is_wrong_is_told_with_line_and_field_and_range() {
         (
             "rps: 10",
             "rps: ten",
-            "one.yaml:6:10: load.rate[1].rps: \"ten\" is no number: must be a number, 0 to 100000",
+            "one.yaml:6:10: load.rate[1].rps: \"ten\" is not a number: must be a number, 0 to 100000",
         ),
         (
             "for: 12m",
             "for: 12",
-            "one.yaml:7:10: load.rate[1].for: 12 has no unit: must be 100ms to 8784h, as 90s, 10m or 1h30m",
+            "one.yaml:7:10: load.rate[1].for: 12 has no unit: must be 100ms to 8784h, such as 90s, 10m or 1h30m",
         ),
         ("for: 12m", "lasts: 12m", "one.yaml:7:5: load.rate[1].lasts: unknown field `lasts`"),
         (

@@ -23,7 +23,7 @@ pub(super) fn names() -> Names {
     Kind::ALL.into_iter().zip(names.map(str::to_owned)).collect()
 }
 
-pub(super) fn models() -> PolicyLoader {
+pub(super) fn loader() -> PolicyLoader {
     PolicyLoader::new(Policy::default(), names(), HOME.to_owned())
 }
 
@@ -44,7 +44,7 @@ pub(super) fn maps(given: Given<'_>) -> Maps {
 /// What is made of ConfigMaps, for variants in `llm` and `chat`.
 pub(super) fn made(given: Given<'_>) -> (Policy, Problems) {
     let namespaces = ["llm", "chat"].map(str::to_owned);
-    models().take(&maps(given), &BTreeSet::from(namespaces))
+    loader().load(&maps(given), &BTreeSet::from(namespaces))
 }
 
 /// What is made of one entry `default` of the saturation ConfigMap, and what is wrong with it.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{HOME, made, map, maps, models, told};
+use super::{HOME, loader, made, map, maps, told};
 use crate::config::policy_config::{Kind, Map, Maps, changes};
 
 fn with_default(text: &str) -> Maps {
@@ -15,37 +15,37 @@ fn with_default(text: &str) -> Maps {
 
 #[test]
 fn an_entry_that_goes_wrong_keeps_its_last_good_text_and_the_others_go_on() {
-    let (mut models, none) = (models(), BTreeSet::new());
-    let (good, _) = models.take(&with_default("kvCacheThreshold: 0.6"), &none);
-    let (kept, problems) = models.take(&with_default("kvCacheThreshold: 6"), &none);
+    let (mut loader, none) = (loader(), BTreeSet::new());
+    let (good, _) = loader.load(&with_default("kvCacheThreshold: 0.6"), &none);
+    let (kept, problems) = loader.load(&with_default("kvCacheThreshold: 6"), &none);
     assert_eq!(kept, good);
     let expected = "ConfigMap wva-system/saturation, entry default: kvCacheThreshold 6 is out of range: must be 0 to 1; \
                     its last good text stays in force";
     assert_eq!(told(&problems), [expected]);
-    let (_, again) = models.take(&with_default("kvCacheThreshold: 6"), &none);
+    let (_, again) = loader.load(&with_default("kvCacheThreshold: 6"), &none);
     assert_eq!(again, problems, "as long as it is wrong");
-    let (other, problems) = models.take(&with_default("kvCacheThreshold: 0.7"), &none);
+    let (other, problems) = loader.load(&with_default("kvCacheThreshold: 0.7"), &none);
     assert_eq!((other.global.default.saturation.kv_cache_threshold, told(&problems).len()), (0.7, 0));
 }
 
 #[test]
 fn an_entry_or_a_configmap_that_is_deleted_is_forgotten() {
-    let (mut models, none) = (models(), BTreeSet::new());
-    models.take(&with_default("kvCacheThreshold: 0.6"), &none);
+    let (mut loader, none) = (loader(), BTreeSet::new());
+    loader.load(&with_default("kvCacheThreshold: 0.6"), &none);
     let (without, _) =
-        models.take(&maps(&[(HOME, Kind::Saturation, &[("default", "kvCacheThreshold: 6")])]), &none);
+        loader.load(&maps(&[(HOME, Kind::Saturation, &[("default", "kvCacheThreshold: 6")])]), &none);
     assert!(without.global.models.is_empty());
     assert_eq!(without.global.default.saturation.kv_cache_threshold, 0.6, "kept");
-    let (nothing, problems) = models.take(&Maps::new(), &none);
+    let (nothing, problems) = loader.load(&Maps::new(), &none);
     assert_eq!((nothing, told(&problems).len()), (made(&[]).0, 0), "the program's defaults");
 }
 
 #[test]
 fn a_configmap_that_cannot_be_read_keeps_what_it_said() {
-    let (mut models, none) = (models(), BTreeSet::new());
-    let (good, _) = models.take(&with_default("kvCacheThreshold: 0.6"), &none);
+    let (mut loader, none) = (loader(), BTreeSet::new());
+    let (good, _) = loader.load(&with_default("kvCacheThreshold: 0.6"), &none);
     let broken: Map = Err("it has 70000 bytes: at most 65536 are read".to_owned());
-    let (kept, problems) = models.take(&Maps::from([((HOME.to_owned(), Kind::Saturation), broken)]), &none);
+    let (kept, problems) = loader.load(&Maps::from([((HOME.to_owned(), Kind::Saturation), broken)]), &none);
     assert_eq!(kept, good);
     assert!(
         told(&problems)[0].starts_with("ConfigMap wva-system/saturation: it has 70000 bytes"),
@@ -55,9 +55,9 @@ fn a_configmap_that_cannot_be_read_keeps_what_it_said() {
 
 #[test]
 fn a_namespace_that_gets_its_first_variant_has_its_configmap_at_once() {
-    let (mut models, maps) = (models(), maps(&[("llm", Kind::Saturation, &[("default", "priority: 5")])]));
-    assert!(models.take(&maps, &BTreeSet::new()).0.namespaces.is_empty());
-    let (policy, _) = models.take(&maps, &BTreeSet::from(["llm".to_owned()]));
+    let (mut loader, maps) = (loader(), maps(&[("llm", Kind::Saturation, &[("default", "priority: 5")])]));
+    assert!(loader.load(&maps, &BTreeSet::new()).0.namespaces.is_empty());
+    let (policy, _) = loader.load(&maps, &BTreeSet::from(["llm".to_owned()]));
     assert_eq!(policy.namespaces["llm"].default.priority, 5.0);
 }
 
@@ -81,7 +81,7 @@ fn one_wrong_configmap_cannot_fill_the_log() {
     let entries: Vec<_> = (0..500).map(|number| (format!("e{number}"), "nonsense")).collect();
     let entries: Vec<_> = entries.iter().map(|(key, text)| (key.as_str(), *text)).collect();
     let maps = Maps::from([((HOME.to_owned(), Kind::Saturation), map(&entries))]);
-    let (_, problems) = models().take(&maps, &BTreeSet::new());
+    let (_, problems) = loader().load(&maps, &BTreeSet::new());
     assert_eq!((problems.iter().count(), problems.left_out()), (100, 400));
 }
 
@@ -97,7 +97,7 @@ fn a_namespace_with_hundreds_of_wrong_entries_takes_nobody_elses_place() {
         (HOME, Kind::Saturation, one),
     ];
     let namespaces = BTreeSet::from(["a", "z"].map(str::to_owned));
-    let (_, problems) = models().take(&maps(given), &namespaces);
+    let (_, problems) = loader().load(&maps(given), &namespaces);
     let of = |namespace: &str, map: &str| {
         problems
             .iter()
@@ -118,7 +118,7 @@ fn what_is_refused_is_told_before_what_is_only_noted() {
         (0..150).map(|number| (format!("n{number:03}"), "{model_id: m, namespace: x, spend: 1}")).collect();
     let mut entries: Vec<_> = notes.iter().map(|(key, text)| (key.as_str(), *text)).collect();
     entries.push(("z", "nonsense"));
-    let (_, problems) = models().take(&maps(&[(HOME, Kind::Saturation, &entries)]), &BTreeSet::new());
+    let (_, problems) = loader().load(&maps(&[(HOME, Kind::Saturation, &entries)]), &BTreeSet::new());
     let first = problems.iter().next().unwrap();
-    assert!(first.refused && first.key == "z", "{first}");
+    assert!(first.is_rejected && first.key == "z", "{first}");
 }

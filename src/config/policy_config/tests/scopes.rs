@@ -121,7 +121,7 @@ fn thresholds_that_fit_only_alone_fall_back_to_the_defaults_with_a_note() {
         told.contains("kvCacheThreshold 0.4 is out of range: must be at least kvSpareTrigger, 0.5"),
         "{told}"
     );
-    assert!(problems.iter().all(|problem| !problem.refused));
+    assert!(problems.iter().all(|problem| !problem.is_rejected));
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn an_entry_of_a_namespace_speaks_for_no_other() {
     )]);
     let told = told(&problems).join("\n");
     assert!(
-        told.contains("ConfigMap llm/saturation, entry a: namespace \"chat\" is another's: must be \"llm\""),
+        told.contains("ConfigMap llm/saturation, entry a: namespace \"chat\" is not that of the ConfigMap: must be \"llm\""),
         "{told}"
     );
 }
@@ -220,7 +220,7 @@ fn scaling_to_zero_is_said_by_the_entry_then_by_model_then_by_the_default_then_b
         (zero(&policy, "llm", "slow"), zero(&policy, "llm", "never")),
         ((true, 3600.0), (false, 300.0))
     );
-    assert_eq!(problems.iter().filter(|problem| problem.refused).count(), 1, "two entries of one model");
+    assert_eq!(problems.iter().filter(|problem| problem.is_rejected).count(), 1, "two entries of one model");
     let entry = "{model_id: slow, namespace: llm, scaleToZero: {enabled: false}}";
     let (policy, _) =
         made(&[(HOME, Kind::ScaleToZero, &zero_map), (HOME, Kind::Saturation, &[("x", entry)])]);
@@ -269,7 +269,7 @@ fn a_wrong_entry_of_the_queueing_model_is_refused() {
             "targetTTFT: -5\ntargetITL: 3",
             "targetTTFT -5 is out of range: must be above 0 and at most 3600000 (milliseconds)",
         ),
-        ("tuningEnabled: 3", "tuningEnabled 3 is out of range: must be true or false"),
+        ("tuningEnabled: 3", "tuningEnabled is 3: must be true or false"),
     ] {
         let (policy, problems) = made(&[(HOME, Kind::QueueingModel, &[("default", text)])]);
         assert!(told(&problems)[0].contains(expected), "{text}: {problems:?}");

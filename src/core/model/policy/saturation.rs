@@ -7,7 +7,7 @@ use crate::units::OutOfRange;
 /// When a replica is saturated (V1 and V2), and when spare capacity is too little (V1). The defaults are the ones every
 /// WVA installation ships.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct SaturationPolicy {
     /// A replica is saturated at this KV-cache usage, 0 to 1.
     pub kv_cache_threshold: f64,

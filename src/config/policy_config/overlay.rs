@@ -1,0 +1,294 @@
+//! Partial structs: what an entry sets of a struct of the core's policy, read with ranges and laid over it.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::time::Duration;
+
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{DeserializeOwned, Deserializer, Error, IntoDeserializer, MapAccess, Visitor};
+use serde::{Deserialize, de};
+use smol_str::SmolStr;
+use wva_core::model::{RatePolicy, ScaleToZero, Scoring, Stability, StepLimit};
+use wva_core::units::{Replicas, Seconds, whole};
+
+use super::super::ranged::{Number, Time, ranged};
+
+/// A window or a time to stay longer than this holds a number longer than any day's load lasts.
+const DAY: Duration = Duration::from_secs(86_400);
+/// A model must have been idle for at most a month before it is scaled to zero.
+const MAX_RETENTION: Duration = Duration::from_secs(30 * 86_400);
+/// A pod starts within half an hour, or it does not count as starting any more.
+const MAX_START_UP: Duration = Duration::from_secs(1800);
+
+ranged! {
+    /// A share of a whole.
+    pub(super) Fraction: f64 in Number::between(0.0, 1.0);
+    /// A share of a whole that is not nothing.
+    pub(super) PositiveFraction: f64 in Number::above(0.0, 1.0);
+    /// A number of requests in a queue.
+    pub(super) QueueLength: f64 in Number::between(0.0, 1e15);
+    /// How much something counts against others.
+    pub(super) Weight: f64 in Number::above(0.0, 1e6);
+    /// Spare capacity in roots of the demand: 10 would keep three times the fleet of any load.
+    pub(super) Headroom: f64 in Number::between(0.0, 10.0);
+    /// Per cent of what runs.
+    pub(super) Percent: f64 in Number::between(0.0, 10_000.0);
+    /// A latency, at most an hour.
+    pub(super) Latency: f64 in Number::above(0.0, 3.6e6).with_note("milliseconds");
+    /// How many times the latency of an idle replica.
+    pub(super) SloMultiplier: f64 in Number::above(1.0, 1000.0);
+    /// Watts, or what something costs an hour: less for any cluster there is.
+    pub(super) Budget: f64 in Number::between(0.0, 1e9);
+    /// A priority as anybody writes it.
+    pub(super) AnyPriority: f64 in Number::between(-1e9, 1e9);
+    /// Replicas at once: no Deployment has more.
+    pub(super) ReplicaStep: f64 in Number::whole(1.0, 10_000.0);
+    /// GPUs of one type.
+    pub(super) GpuQuota: f64 in Number::whole(-1.0, 1_048_576.0).with_note("-1 is unlimited");
+    /// A window of time.
+    pub(super) Window: Duration in Time::between(Duration::ZERO, DAY);
+    /// In which a backlog is worked off.
+    pub(super) DrainTime: Duration in Time::between(Duration::from_secs(1), DAY);
+    /// A pod's start-up.
+    pub(super) StartUpTime: Duration in Time::between(Duration::ZERO, MAX_START_UP);
+    /// How long a model must have been idle.
+    pub(super) Retention: Duration in Time::between(Duration::from_secs(1), MAX_RETENTION);
+}
+
+/// What sets `P`, or a part of it.
+pub(super) trait Overlay<P> {
+    /// Sets in `policy` what this sets, and leaves the rest.
+    fn apply_to(&self, policy: &mut P);
+}
+
+impl<T: Overlay<P>, P> Overlay<P> for Option<T> {
+    fn apply_to(&self, policy: &mut P) {
+        if let Some(overlay) = self {
+            overlay.apply_to(policy);
+        }
+    }
+}
+
+macro_rules! values {
+    ($($plain:ty: $($name:ident)*, |$value:ident| $convert:expr;)*) => {$($(
+        impl Overlay<$plain> for $name {
+            fn apply_to(&self, policy: &mut $plain) {
+                let $value = self.get();
+                *policy = $convert;
+            }
+        }
+    )*)*};
+}
+
+values! {
+    f64: Fraction PositiveFraction QueueLength Headroom Percent SloMultiplier, |value| value;
+    Option<f64>: Latency QueueLength, |value| Some(value);
+    Replicas: ReplicaStep, |count| Replicas::new(whole(count));
+    Seconds: Window DrainTime StartUpTime Retention, |duration| seconds(duration);
+    bool: Switch, |value| value;
+}
+
+/// A duration for the core.
+pub(super) fn seconds(duration: Duration) -> Seconds {
+    Seconds::new(duration.as_secs_f64()).unwrap_or_default()
+}
+
+/// A struct of fields that may each be left out. The first ones are laid over a struct of the core's policy by their names.
+macro_rules! overlay {
+    (
+        $(#[$doc:meta])* $name:ident over $policy:ty { $($(#[$meta:meta])* $field:ident: $type:ty,)* }
+        $(with { $($(#[$other_meta:meta])* $other:ident: $other_type:ty,)* })?
+    ) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, PartialEq, Default, serde::Deserialize)]
+        #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+        pub(super) struct $name {
+            $($(#[$meta])* pub(super) $field: Option<$type>,)*
+            $($($(#[$other_meta])* pub(super) $other: Option<$other_type>,)*)?
+        }
+
+        impl Overlay<$policy> for $name {
+            fn apply_to(&self, policy: &mut $policy) {
+                $(self.$field.apply_to(&mut policy.$field);)*
+            }
+        }
+    };
+}
+
+pub(super) use overlay;
+
+overlay! {
+    /// What is set of the rate policy.
+    RateOverlay over RatePolicy {
+        surge_headroom: Headroom,
+        utilisation: PositiveFraction,
+        #[serde(rename = "targetTTFT")]
+        ttft_ms: Latency,
+        #[serde(rename = "targetITL")]
+        itl_ms: Latency,
+        dwell: Window,
+        drain: DrainTime,
+        start_up: StartUpTime,
+    }
+}
+
+overlay! {
+    /// What is set of the policies of scores; their thresholds are those of the entry.
+    ScoringOverlay over Scoring {
+        more: ReplicaStep,
+        fewer: ReplicaStep,
+        queue_limit: QueueLength,
+    }
+}
+
+overlay! {
+    /// What is set of how fast numbers move.
+    StabilityOverlay over Stability {
+        up_window: Window,
+        down_window: Window,
+        up_step: Section<StepOverlay>,
+        down_step: Section<StepOverlay>,
+        dwell: Window,
+        tolerance: Fraction,
+    }
+}
+
+overlay! {
+    /// What is set of a step.
+    StepOverlay over StepLimit {
+        replicas: ReplicaStep,
+        percent: Percent,
+    }
+}
+
+/// A step that sets nothing is none.
+impl Overlay<Option<StepLimit>> for StepOverlay {
+    fn apply_to(&self, policy: &mut Option<StepLimit>) {
+        if *self != Self::default() {
+            self.apply_to(policy.get_or_insert_default());
+        }
+    }
+}
+
+overlay! {
+    /// What is set of scaling to zero.
+    ScaleToZeroOverlay over ScaleToZero {
+        enabled: Switch,
+        #[serde(rename = "retentionPeriod")]
+        retention: Retention,
+    }
+}
+
+/// A mapping of fields. A derived struct alone would take a list too, for its fields in their order.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(super) struct Section<T>(pub(super) T);
+
+impl<T: Overlay<P>, P> Overlay<P> for Section<T> {
+    fn apply_to(&self, policy: &mut P) {
+        self.0.apply_to(policy);
+    }
+}
+
+impl<'de, T: Deserialize<'de> + Default> Deserialize<'de> for Section<T> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(Mapping(PhantomData)).map(Self)
+    }
+}
+
+struct Mapping<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de> + Default> Visitor<'de> for Mapping<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a mapping of fields")
+    }
+
+    fn visit_unit<E>(self) -> Result<T, E> {
+        Ok(T::default())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<T, A::Error> {
+        T::deserialize(MapAccessDeserializer::new(fields))
+    }
+}
+
+/// True or false, in the words of YAML 1.1 too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Switch(bool);
+
+impl Switch {
+    pub(super) const fn get(self) -> bool {
+        self.0
+    }
+}
+
+impl<'de> Deserialize<'de> for Switch {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Words;
+
+        impl Visitor<'_> for Words {
+            type Value = bool;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("true or false")
+            }
+
+            fn visit_bool<E>(self, value: bool) -> Result<bool, E> {
+                Ok(value)
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<bool, E> {
+                match text.to_ascii_lowercase().as_str() {
+                    "y" | "yes" | "on" => Ok(true),
+                    "n" | "no" | "off" => Ok(false),
+                    _ => Err(E::invalid_value(de::Unexpected::Str(text), &self)),
+                }
+            }
+        }
+
+        from.deserialize_any(Words).map(Self)
+    }
+}
+
+/// A text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Text(SmolStr);
+
+impl Text {
+    /// The text, be it empty.
+    pub(super) fn get(&self) -> SmolStr {
+        self.0.clone()
+    }
+
+    /// The text of a field; an empty one counts as left out.
+    pub(super) fn non_empty(field: &Option<Self>) -> Option<&SmolStr> {
+        field.as_ref().map(|text| &text.0).filter(|text| !text.is_empty())
+    }
+}
+
+impl<'de> Deserialize<'de> for Text {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Plain;
+
+        impl Visitor<'_> for Plain {
+            type Value = SmolStr;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("text: put it in quotes")
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<SmolStr, E> {
+                Ok(text.into())
+            }
+        }
+
+        from.deserialize_any(Plain).map(Self)
+    }
+}
+
+/// A field with one of a few names; an empty one counts as left out.
+pub(super) fn name<'de, D: Deserializer<'de>, T: DeserializeOwned>(from: D) -> Result<Option<T>, D::Error> {
+    let text = Option::<Text>::deserialize(from)?;
+    Text::non_empty(&text).map(|name| T::deserialize(name.as_str().into_deserializer())).transpose()
+}
