@@ -6,7 +6,7 @@ use anyhow::Context;
 use prometheus_client::registry::Registry;
 use tracing::info;
 
-use super::serve::Phase;
+use super::tasks::Phase;
 use crate::config::RecordSettings;
 use crate::record::{FileSettings, Keeper, KeeperMetrics, Recent, Recording, keep_files, keep_recent};
 

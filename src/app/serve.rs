@@ -9,16 +9,16 @@ use anyhow::{Context, bail};
 use prometheus_client::registry::Registry;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
-use tracing::{error, info, warn};
+use tracing::{info, warn};
 
 use super::adapters::{ClusterReviewer, shared_pki};
 use super::client::client;
 use super::recording::recorder;
 use super::self_signed;
 use super::sources::source;
-use super::tasks::Tasks;
+use super::tasks::Phase;
 use crate::cluster::leadership::lease;
 use crate::cluster::pki::apiservice::ApiServices;
 use crate::cluster::pki::certificates::instance_name;
@@ -33,7 +33,7 @@ use crate::cluster::{
 use crate::collect::series_of;
 use crate::config::{Config, ignored_environment};
 use crate::engine::{
-    Board, Clock, Engine, Leadership, Parts, ReadSettings, Reader, Restored, SystemClock, run,
+    Board, Clock, Engine, Leadership, Parts, ReadSettings, Reader, SystemClock, run, take_over,
 };
 use crate::policy::{self, PolicyKeeper};
 use crate::serve::auth::TrustData;
@@ -41,17 +41,14 @@ use crate::serve::tls::{RECHECK, Serving, SharedPki};
 use crate::serve::{AppState, Ports, Server, Settings};
 use crate::telemetry::{ConfigMetrics, EvaluationMetrics, StateMetrics, build_info};
 
-/// The Secret of the shared certificate, and the prefix of the state objects.
-const SECRET: &str = "wva-tls";
+/// The prefix of the state objects' names.
 const STATE_PREFIX: &str = "wva";
 /// Writers flush and the lease is given up within this; each of their requests is bounded by 5 s.
-const FLUSH: Duration = Duration::from_secs(10);
-/// Requests in flight may take this long after the door is closed: ten times the longest read.
-const DRAIN: Duration = Duration::from_secs(10);
-/// State objects that cannot be read after so many tries are done without: a holder that never decides helps nobody.
-const LOAD_TRIES: u32 = 5;
-/// How long to wait before trying again what the API server did not answer.
-const RETRY: Duration = Duration::from_secs(2);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(10);
+/// Requests in flight may take this long after the listener is closed: ten times the longest read.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
+/// The server cuts off connections that are not drained in time; this long it has for that.
+const CUT_OFF_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The phases of a shutdown, in order: for each, what is told to stop and what is waited for.
 #[derive(Default)]
@@ -62,32 +59,10 @@ struct Phases {
     work: Phase,
     /// The lease is given up: another instance decides, we forward.
     election: CancellationToken,
-    /// The door closes; requests in flight are finished.
+    /// The listener closes; requests in flight are finished.
     serving: Phase,
     /// Nothing needs the cluster any more.
     watches: Phase,
-}
-
-#[derive(Default)]
-pub(super) struct Phase {
-    stop: CancellationToken,
-    tasks: Tasks,
-}
-
-impl Phase {
-    /// Starts a task that ends when the phase is told to stop.
-    pub(super) fn start<F: Future<Output = ()> + Send + 'static>(
-        &mut self,
-        name: &'static str,
-        task: impl FnOnce(CancellationToken) -> F,
-    ) {
-        self.tasks.spawn(name, task(self.stop.clone()));
-    }
-
-    async fn end(self, limit: Duration) {
-        self.stop.cancel();
-        self.tasks.finish(limit).await;
-    }
 }
 
 /// Runs until a signal or a failure.
@@ -108,14 +83,14 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     stopping.cancel();
     // Before the last writing down: reads go on, and none may see a number that the next holder does not start from.
     engine.resign();
-    work.end(FLUSH).await;
+    work.end(FLUSH_TIMEOUT).await;
     election.cancel();
     if ended.is_none() {
         sleep_until(asked + delay).await;
     }
-    serving.end(DRAIN + RETRY).await;
+    serving.end(DRAIN_TIMEOUT + CUT_OFF_TIMEOUT).await;
     // With a lease that is still being given up.
-    watches.end(FLUSH).await;
+    watches.end(FLUSH_TIMEOUT).await;
     info!("stopped");
     match ended {
         Some((task, how)) => bail!("the {task} {how}: this is a bug"),
@@ -138,8 +113,9 @@ struct App {
 
 impl App {
     async fn start(&mut self) -> anyhow::Result<Arc<Engine>> {
-        let ((ready, has_policy), (inventory, wanted)) = (watch::channel(false), watch::channel(false));
-        let (cluster, synced) = self.start_watches(has_policy, wanted);
+        let (ready, has_policy) = watch::channel(false);
+        let (needs_inventory, inventory) = watch::channel(false);
+        let (cluster, synced) = self.start_watches(has_policy, inventory);
         let leadership = self.start_election(synced.clone());
         let mut registry = Registry::default();
         build_info(&mut registry);
@@ -172,7 +148,7 @@ impl App {
             events: events.clone(),
             leadership: leadership.clone(),
             metrics: ConfigMetrics::register(&mut registry),
-            inventory,
+            needs_inventory,
             ready,
         });
         let ca_metrics = CaMetrics::register(&mut registry);
@@ -199,7 +175,7 @@ impl App {
         let server = server.with_connection_age(self.config.connection_age);
         info!(address = %server.address(), instance = self.config.instance, "serving");
         self.start_self_check(server.address(), certificates, events, ca_metrics);
-        self.phases.serving.start("server", |stop| server.serve(stop, DRAIN));
+        self.phases.serving.start("server", |stop| server.serve(stop, DRAIN_TIMEOUT));
         Ok(engine)
     }
 
@@ -283,7 +259,8 @@ impl App {
         let looping = reader.clone();
         self.phases.work.start("evaluation", |stop| run(looping, interval, stop));
         self.phases.work.start("take-over", |stop| async move {
-            stop.run_until_cancelled(take_over(engine, reader, store, leadership)).await;
+            let load = || store.load();
+            stop.run_until_cancelled(take_over(engine, reader, leadership, load)).await;
         });
         self.phases.work.start("state writer", |stop| writer.run(stop));
     }
@@ -348,7 +325,7 @@ impl App {
     fn certificate_settings(&self) -> certificates::Settings {
         certificates::Settings {
             namespace: self.config.namespace.clone(),
-            secret: SECRET.into(),
+            secret: certificates::DEFAULT_NAME.into(),
             service: self.config.service.clone(),
             settle: self.config.ca_settle,
         }
@@ -435,45 +412,10 @@ impl App {
         tokio::select! {
             _ = terminate.recv() => info!("SIGTERM: stopping"),
             _ = tokio::signal::ctrl_c() => info!("interrupted: stopping"),
-            ended = work.tasks.first_end() => return Ok(Some(ended)),
-            ended = serving.tasks.first_end() => return Ok(Some(ended)),
-            ended = watches.tasks.first_end() => return Ok(Some(ended)),
+            ended = work.first_end() => return Ok(Some(ended)),
+            ended = serving.first_end() => return Ok(Some(ended)),
+            ended = watches.first_end() => return Ok(Some(ended)),
         }
         Ok(None)
-    }
-}
-
-/// Whenever the lease becomes ours: start from what the last holder left, and evaluate at once.
-async fn take_over(
-    engine: Arc<Engine>,
-    reader: Reader,
-    store: StateStore,
-    mut leadership: watch::Receiver<Leadership>,
-) {
-    let (mut taken, mut failures) = (None, 0_u32);
-    loop {
-        let ours_and_new = |now: &Leadership| now.is_mine() && now.term() != taken;
-        let term = match leadership.wait_for(ours_and_new).await {
-            Ok(now) => now.term(),
-            Err(_) => return,
-        };
-        let Some(term) = term else { continue };
-        let found = match store.load().await {
-            Ok(found) => found,
-            Err(error) if failures < LOAD_TRIES => {
-                warn!(%error, "cannot take over yet; trying again");
-                failures += 1;
-                sleep(RETRY).await;
-                continue;
-            }
-            Err(error) => {
-                error!(%error, "deciding without the state objects, from what the objects' status says");
-                Restored::default()
-            }
-        };
-        info!(epoch = term.epoch, decisions = found.decisions.len(), "this instance decides now");
-        engine.take_over(found, term.clone());
-        (taken, failures) = (Some(term), 0);
-        reader.refresh().await;
     }
 }

@@ -7,24 +7,54 @@ use std::time::Duration;
 
 use tokio::task::{Id, JoinSet};
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-/// The tasks of one phase of the shutdown.
+/// What is told to stop, and waited for, together in a shutdown.
 #[derive(Default)]
-pub(super) struct Tasks {
+pub(super) struct Phase {
+    stop: CancellationToken,
+    tasks: Tasks,
+}
+
+impl Phase {
+    /// Starts a task that ends when the phase is told to stop.
+    pub(super) fn start<F: Future<Output = ()> + Send + 'static>(
+        &mut self,
+        name: &'static str,
+        task: impl FnOnce(CancellationToken) -> F,
+    ) {
+        self.tasks.spawn(name, task(self.stop.clone()));
+    }
+
+    /// Tells its tasks to stop and waits for them; what is left after `limit` is cut off and named.
+    pub(super) async fn end(self, limit: Duration) {
+        self.stop.cancel();
+        self.tasks.finish(limit).await;
+    }
+
+    /// Resolves with the name of the first task that ended, and how. Never, while all run.
+    pub(super) async fn first_end(&mut self) -> (&'static str, String) {
+        self.tasks.first_end().await
+    }
+}
+
+/// Tasks with their names.
+#[derive(Default)]
+struct Tasks {
     set: JoinSet<()>,
     names: HashMap<Id, &'static str>,
 }
 
 impl Tasks {
     /// Starts `task`.
-    pub(super) fn spawn(&mut self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
+    fn spawn(&mut self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
         let id = self.set.spawn(task).id();
         self.names.insert(id, name);
     }
 
     /// Resolves with the name of the first task that ended, and how. Never, while all run.
-    pub(super) async fn first_end(&mut self) -> (&'static str, String) {
+    async fn first_end(&mut self) -> (&'static str, String) {
         match self.set.join_next_with_id().await {
             Some(Ok((id, ()))) => (self.name(id), "ended".into()),
             Some(Err(failure)) => (self.name(failure.id()), failure.to_string()),
@@ -33,7 +63,7 @@ impl Tasks {
     }
 
     /// Waits until all have ended; what is left after `limit` is cut off and named.
-    pub(super) async fn finish(mut self, limit: Duration) {
+    async fn finish(mut self, limit: Duration) {
         let all = async {
             while let Some(ended) = self.set.join_next_with_id().await {
                 let id = ended.map_or_else(|failure| failure.id(), |(id, ())| id);

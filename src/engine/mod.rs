@@ -25,4 +25,4 @@ pub use ports::{
 };
 pub use reader::{ReadSettings, Reader, run};
 pub use recorder::{Evaluation, Recorder};
-pub use takeover::{Restored, adopt};
+pub use takeover::{Restored, adopt, take_over};
