@@ -2,7 +2,7 @@
 
 use futures::future::BoxFuture;
 
-use crate::cluster::{Bundle, Events, reviews};
+use crate::cluster::{CertificateBundle, EventRecorder, reviews};
 use crate::serve::auth::{Access, Attributes, ReviewError, Reviewer, Token, User};
 use crate::serve::tls::SharedPki;
 use crate::serve::{AddsUp, Notices};
@@ -13,9 +13,9 @@ pub(super) struct ClusterReviewer(pub kube::Client);
 impl Reviewer for ClusterReviewer {
     fn token<'a>(&'a self, token: &'a Token) -> BoxFuture<'a, Result<Option<User>, ReviewError>> {
         Box::pin(async move {
-            let known = reviews::who(&self.0, token.secret()).await;
-            let known = known.map_err(|error| undecided(&error))?;
-            Ok(known.map(|subject| User {
+            let subject = reviews::review_token(&self.0, token.secret()).await;
+            let subject = subject.map_err(|error| undecided(&error))?;
+            Ok(subject.map(|subject| User {
                 name: subject.user,
                 uid: Some(subject.uid).filter(|uid| !uid.is_empty()),
                 groups: subject.groups,
@@ -30,16 +30,16 @@ impl Reviewer for ClusterReviewer {
         attributes: &'a Attributes,
     ) -> BoxFuture<'a, Result<Access, ReviewError>> {
         Box::pin(async move {
-            let verdict = reviews::may(&self.0, &subject(user), &access(attributes)).await;
-            let verdict = verdict.map_err(|error| undecided(&error))?;
-            let reason = Some(verdict.reason).filter(|reason| !reason.is_empty());
-            Ok(if verdict.allowed { Access::Allowed } else { Access::Denied { reason } })
+            let decision = reviews::check_access(&self.0, &subject(user), &access(attributes)).await;
+            let decision = decision.map_err(|error| undecided(&error))?;
+            let reason = Some(decision.reason).filter(|reason| !reason.is_empty());
+            Ok(if decision.allowed { Access::Allowed } else { Access::Denied { reason } })
         })
     }
 }
 
 fn undecided(error: &reviews::ReviewError) -> ReviewError {
-    if error.is_about_the_question() {
+    if error.is_rejection() {
         ReviewError::Refused(error.to_string())
     } else {
         ReviewError::Unavailable(error.to_string())
@@ -75,13 +75,13 @@ fn access(attributes: &Attributes) -> reviews::Access {
 }
 
 /// What people should know becomes an event of the cluster.
-impl Notices for Events {
+impl Notices for EventRecorder {
     fn adds_up(&self, read: &AddsUp<'_>) {
-        Self::adds_up(self, read.metric, read.selector, read.variants);
+        self.record_ambiguous_selector(read.metric, read.selector, read.variants);
     }
 }
 
 /// The Secret's content, as the serving edge wants it.
-pub(super) fn shared_pki(bundle: &Bundle) -> SharedPki {
+pub(super) fn shared_pki(bundle: &CertificateBundle) -> SharedPki {
     SharedPki { ca_pem: bundle.trust(), cert_pem: bundle.cert.clone(), key_pem: bundle.key.clone() }
 }

@@ -19,16 +19,15 @@ use super::recording::recorder;
 use super::self_signed;
 use super::sources::source;
 use super::tasks::Phase;
-use crate::cluster::leadership::lease;
 use crate::cluster::pki::apiservice::ApiServices;
-use crate::cluster::pki::certificates::instance_name;
-use crate::cluster::pki::self_check::CaMetrics;
-use crate::cluster::pki::{apiservice, certificates, self_check};
+use crate::cluster::pki::certificates::{DEFAULT_SECRET_NAME, instance_name};
+use crate::cluster::pki::self_check::{CONFIRM_WINDOW, CaBundleMetrics};
 use crate::cluster::writers::deletion_cost::DeletionCostMetrics;
 use crate::cluster::{
-    ApiServiceWatch, Bundle, CaBundle, Certificates, ClusterReader, ClusterWatch, ConfigMapReader,
-    ConfigMapWatch, DeletionCostWriter, Election, Events, SelfCheck, StateStore, StateWriter, StatusWriter,
-    TrustWatch, watch as watches,
+    ApiServiceWatch, CaBundleWriter, CertificateBundle, CertificateManager, CertificateSettings,
+    ClusterReader, ClusterWatch, ConfigMapReader, ConfigMapWatch, DeletionCostWriter, Election,
+    ElectionSettings, EventRecorder, SelfCheck, SelfCheckParts, ServiceRef, StateStore, StateWriter,
+    StatusWriter, TrustWatch, WatchSettings,
 };
 use crate::collect::series_of;
 use crate::config::{Config, ignored_environment};
@@ -100,7 +99,7 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
 
 /// What is known of certificates and of who verifies them.
 struct CertificateWatches {
-    bundles: watch::Receiver<Option<Bundle>>,
+    bundles: watch::Receiver<Option<CertificateBundle>>,
     known: watch::Receiver<ApiServices>,
 }
 
@@ -137,8 +136,12 @@ impl App {
         let reader = Reader::new(engine.clone(), settings);
         let metrics = StateMetrics::register(&mut registry);
         self.start_deciding(engine.clone(), reader.clone(), leadership.clone(), metrics);
-        let (events, writer) =
-            Events::new(self.client.clone(), cluster.clone(), self.config.instance.clone(), &mut registry);
+        let (events, writer) = EventRecorder::new(
+            self.client.clone(),
+            cluster.clone(),
+            self.config.instance.clone(),
+            &mut registry,
+        );
         self.phases.watches.start("events", |stop| writer.run(stop));
         let maps = self.start_config_maps();
         self.start_policy(policy::Parts {
@@ -151,7 +154,7 @@ impl App {
             needs_inventory,
             ready,
         });
-        let ca_metrics = CaMetrics::register(&mut registry);
+        let ca_metrics = CaBundleMetrics::register(&mut registry);
         let certificates = self.start_certificates(events.clone());
         self.start_deletion_costs(cluster.clone(), &board, &leadership, &mut registry);
         self.start_writers(cluster, &board, &leadership);
@@ -185,7 +188,7 @@ impl App {
         mut has_policy: watch::Receiver<bool>,
         inventory: watch::Receiver<bool>,
     ) -> (ClusterReader, watch::Receiver<bool>) {
-        let settings = watches::Settings {
+        let settings = WatchSettings {
             namespace: self.config.watch_namespace.clone(),
             controller_instance: self.config.controller_instance.clone(),
             node_selector: self.config.node_selector.clone(),
@@ -224,8 +227,8 @@ impl App {
     /// Who has seen nothing yet does not campaign: another instance may have.
     fn start_election(&mut self, mut synced: watch::Receiver<bool>) -> watch::Receiver<Leadership> {
         let (namespace, instance) = (&self.config.namespace, &self.config.instance);
-        let mut settings = lease::Settings::new(namespace, instance, Some(self.config.advertised.clone()));
-        settings.name.clone_from(&self.config.lease);
+        let address = Some(self.config.advertised.clone());
+        let settings = ElectionSettings::new(namespace, &self.config.lease, instance, address);
         let (election, leadership) = Election::new(self.client.clone(), settings, self.clock.clone());
         // Given up early, followed to the end: what still arrives is forwarded to the next holder.
         let campaign_until = self.phases.election.clone();
@@ -255,7 +258,7 @@ impl App {
             leadership.clone(),
             max_stale,
         )
-        .counted_by(metrics);
+        .with_metrics(metrics);
         let looping = reader.clone();
         self.phases.work.start("evaluation", |stop| run(looping, interval, stop));
         self.phases.work.start("take-over", |stop| async move {
@@ -273,8 +276,7 @@ impl App {
     ) {
         let instance = self.config.instance.clone();
         let (published, holder) = (board.subscribe(), leadership.clone());
-        let writer = StatusWriter::new(self.client.clone(), cluster, published, holder, instance);
-        let writer = writer.naming(series_of);
+        let writer = StatusWriter::new(self.client.clone(), cluster, published, holder, instance, series_of);
         self.phases.work.start("status writer", |stop| writer.run(stop));
         let (store, board, leadership) = (self.store(), board.clone(), leadership.clone());
         self.phases.watches.start("state follower", |stop| async move {
@@ -322,10 +324,10 @@ impl App {
         self_signed::ensure(directory, files, &self.certificate_settings().names(), &*self.clock)
     }
 
-    fn certificate_settings(&self) -> certificates::Settings {
-        certificates::Settings {
+    fn certificate_settings(&self) -> CertificateSettings {
+        CertificateSettings {
             namespace: self.config.namespace.clone(),
-            secret: certificates::DEFAULT_NAME.into(),
+            secret: DEFAULT_SECRET_NAME.into(),
             service: self.config.service.clone(),
             settle: self.config.ca_settle,
         }
@@ -333,17 +335,18 @@ impl App {
 
     /// The shared certificates: made or adopted, followed, and, where they are what we serve with, announced to the API
     /// server as the `caBundle` of its APIServices.
-    fn start_certificates(&mut self, events: Events) -> CertificateWatches {
+    fn start_certificates(&mut self, events: EventRecorder) -> CertificateWatches {
         let (watching, known) = ApiServiceWatch::new(self.client.clone(), self.our_service());
         self.phases.watches.start("APIService watch", |stop| watching.run(stop));
         let settings = self.certificate_settings();
         let announced = self.config.certificate.is_none();
         let announced_by = announced.then(|| known.clone());
-        let certificates = Certificates::new(self.client.clone(), settings, self.clock.clone(), announced_by);
+        let certificates =
+            CertificateManager::new(self.client.clone(), settings, self.clock.clone(), announced_by);
         let (publish, bundles) = watch::channel(None);
         self.phases.watches.start("certificates", |stop| certificates.run(publish, stop));
         if announced {
-            let keeper = CaBundle::new(
+            let keeper = CaBundleWriter::new(
                 self.client.clone(),
                 self.our_service(),
                 bundles.clone(),
@@ -359,7 +362,7 @@ impl App {
     /// The certificates as the serving edge wants them.
     fn start_sharing(
         &mut self,
-        mut bundles: watch::Receiver<Option<Bundle>>,
+        mut bundles: watch::Receiver<Option<CertificateBundle>>,
     ) -> watch::Receiver<Option<SharedPki>> {
         let (tell, shared) = watch::channel(None);
         self.phases.watches.start("shared certificates", |stop| async move {
@@ -371,9 +374,8 @@ impl App {
         shared
     }
 
-    fn our_service(&self) -> apiservice::Settings {
-        let (namespace, service) = (self.config.namespace.clone(), self.config.service.clone());
-        apiservice::Settings { namespace, service }
+    fn our_service(&self) -> ServiceRef {
+        ServiceRef { namespace: self.config.namespace.clone(), name: self.config.service.clone() }
     }
 
     /// Looks at what is served as the API server does, once there is a server.
@@ -381,20 +383,20 @@ impl App {
         &mut self,
         address: SocketAddr,
         watches: CertificateWatches,
-        events: Events,
-        metrics: CaMetrics,
+        events: EventRecorder,
+        metrics: CaBundleMetrics,
     ) {
-        let check = SelfCheck::new(self_check::Parts {
+        let check = SelfCheck::new(SelfCheckParts {
             client: self.client.clone(),
-            settings: self.our_service(),
+            service: self.our_service(),
             address,
-            own_files: self.config.certificate.is_some(),
-            known: watches.known,
+            has_own_files: self.config.certificate.is_some(),
+            apiservices: watches.known,
             certificates: watches.bundles,
             events,
             metrics,
             clock: self.clock.clone(),
-            confirm: self_check::CONFIRM,
+            confirm: CONFIRM_WINDOW,
         });
         self.phases.serving.start("caBundle check", |stop| check.run(stop));
     }

@@ -1,5 +1,5 @@
-//! The `VariantAutoscaling` custom resource: its Rust types and its definition as YAML. Field names, validation and
-//! defaults are those that installed objects already rely on; what a field means for a decision is in `convert`.
+//! The `VariantAutoscaling` custom resource: its Rust types and its definition as YAML. Field names, validation and defaults are
+//! those that installed objects rely on. What a field means for a decision is in `watch`.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, CustomResourceExt};
@@ -13,17 +13,17 @@ pub const ACCELERATOR_LABEL: &str = "inference.optimization/acceleratorName";
 pub const CONTROLLER_INSTANCE_LABEL: &str = "wva.llmd.ai/controller-instance";
 /// [`Replicas::MOST`](wva_core::units::Replicas::MOST), as fields of objects have it.
 pub const MAX_REPLICAS: i32 = wva_core::units::Replicas::MOST.get().cast_signed();
-/// The condition that says whether the scale target exists.
+/// Condition: whether the scale target exists.
 pub(crate) const TARGET_RESOLVED: &str = "TargetResolved";
-/// The condition that says whether the metrics suffice for a decision.
+/// Condition: whether the metrics suffice for a decision.
 pub(crate) const METRICS_AVAILABLE: &str = "MetricsAvailable";
-/// The condition that says whether there is a number.
+/// Condition: whether there is a desired number of replicas.
 pub(crate) const OPTIMIZATION_READY: &str = "OptimizationReady";
-/// The condition that says whether the analyzer has every signal that it reads of every serving pod.
+/// Condition: whether the analyzer has every signal that it reads, of every serving pod.
 pub(crate) const SIGNALS_COMPLETE: &str = "SignalsComplete";
-/// The condition that says that a limit which is asked for is not in force; absent where it is, or none is asked for.
+/// Condition: a configured limit is not enforced. Absent where it is, or none is configured.
 pub(crate) const LIMIT_ENFORCED: &str = "LimitEnforced";
-/// The conditions that are written here.
+/// All conditions that `writers` set.
 pub(crate) const CONDITIONS: [&str; 5] =
     [TARGET_RESOLVED, METRICS_AVAILABLE, SIGNALS_COMPLETE, OPTIMIZATION_READY, LIMIT_ENFORCED];
 /// Longest `modelID`: names on the hub have at most 96 characters, paths and adapters are longer.
@@ -32,15 +32,15 @@ pub(crate) const MAX_MODEL_ID_CHARS: u32 = 256;
 pub(crate) const MAX_TARGET_NAME_CHARS: u32 = 253;
 /// Longest `variantCost`: more digits than a float can tell apart.
 pub(crate) const MAX_COST_CHARS: u32 = 32;
-/// Longest `kind` and `apiVersion`, of which one each is understood.
+/// Longest `kind` and `apiVersion`; only one value of each is supported.
 const MAX_KIND_CHARS: u32 = 63;
 const MAX_API_VERSION_CHARS: u32 = 317;
-/// Names of objects: RFC 1123 subdomains. An empty one is refused where it is read, with a condition.
+/// Names of objects: RFC 1123 subdomains. An empty name is reported by a condition.
 const OBJECT_NAME: &str = r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*)?$";
-/// A text on one line, without control characters.
+/// Text on one line, without control characters.
 const ONE_LINE: &str = r"^[^\x00-\x1f\x7f]*$";
 
-/// What a variant is: what is scaled, which model it serves, and what one replica costs.
+/// The scale target of a variant, the model it serves, and the cost of one replica.
 #[derive(CustomResource, Serialize, Deserialize, JsonSchema, Debug, Clone, PartialEq)]
 #[kube(
     group = "llmd.ai",
@@ -63,58 +63,56 @@ const ONE_LINE: &str = r"^[^\x00-\x1f\x7f]*$";
 )]
 #[serde(rename_all = "camelCase")]
 pub struct VariantAutoscalingSpec {
-    /// The workload that is scaled, in the namespace of this object. Each workload may be the target of one
-    /// VariantAutoscaling only.
+    /// The workload to scale, in the namespace of this object. A workload may be the target of one VariantAutoscaling only.
     pub scale_target_ref: ScaleTargetRef,
 
-    /// The model that is served: the value of the label model_name on its serving metrics. The variants of one model
-    /// in one namespace are decided about together.
+    /// The model that is served: the value of the label model_name on its serving metrics. The variants of one model in one
+    /// namespace are scaled together.
     #[serde(rename = "modelID")]
     #[schemars(length(min = 1, max = MAX_MODEL_ID_CHARS), regex(pattern = ONE_LINE))]
     pub model_id: String,
 
-    /// What one replica costs, in any unit: only the ratio between the variants of a model matters.
+    /// The cost of one replica, in any unit: only the ratio between the variants of a model matters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = MAX_COST_CHARS), regex(pattern = r"^\d+(\.\d+)?$"), extend("default" = "10.0"))]
     pub variant_cost: Option<String>,
 
-    /// The fewest replicas that are ever desired. With 0 an idle model may be scaled to zero.
+    /// Minimum of the desired replicas. With 0 an idle model may be scaled to zero.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = MAX_REPLICAS), extend("default" = 1))]
     pub min_replicas: Option<i32>,
 
-    /// The most replicas that are ever desired; without it there is no maximum. With a maximum below minReplicas,
-    /// minReplicas wins.
+    /// Maximum of the desired replicas; none if unset. If it is below minReplicas, minReplicas wins.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = MAX_REPLICAS))]
     pub max_replicas: Option<i32>,
 }
 
-/// Names the workload that is scaled.
+/// The workload to scale.
 #[derive(Serialize, Deserialize, JsonSchema, Debug, Clone, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-map-type" = "atomic"))]
 pub struct ScaleTargetRef {
-    /// Its API version; apps/v1 when empty.
+    /// API version of the workload; apps/v1 if empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = MAX_API_VERSION_CHARS), regex(pattern = ONE_LINE))]
     pub api_version: Option<String>,
-    /// Its kind: Deployment.
+    /// Kind of the workload: Deployment.
     #[schemars(length(max = MAX_KIND_CHARS), regex(pattern = ONE_LINE))]
     pub kind: String,
-    /// Its name.
+    /// Name of the workload.
     #[schemars(length(max = MAX_TARGET_NAME_CHARS), regex(pattern = OBJECT_NAME))]
     pub name: String,
 }
 
-/// What was decided last, and whether it could be.
+/// The last decision, and the conditions of the variant.
 #[derive(Serialize, Deserialize, JsonSchema, Debug, Clone, PartialEq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct VariantAutoscalingStatus {
     /// The desired allocation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub desired_optimized_alloc: Option<OptimizedAlloc>,
-    /// Whether the workload has followed.
+    /// Whether the workload follows the desired allocation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub actuation: Option<Actuation>,
     /// TargetResolved, MetricsAvailable, SignalsComplete and OptimizationReady.
@@ -131,7 +129,7 @@ pub struct OptimizedAlloc {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "last_run_schema")]
     pub last_run_time: Option<Time>,
-    /// The accelerator's name; unresolved where it is not known.
+    /// Name of the accelerator; unresolved if it is not known.
     #[schemars(length(min = 2))]
     pub accelerator: String,
     /// The desired number of replicas.
@@ -139,10 +137,10 @@ pub struct OptimizedAlloc {
     pub num_replicas: i32,
 }
 
-/// Whether the workload has followed the desired allocation.
+/// Whether the workload follows the desired allocation.
 #[derive(Serialize, Deserialize, JsonSchema, Debug, Clone, PartialEq, Eq)]
 pub struct Actuation {
-    /// True when the workload runs the desired number of replicas.
+    /// True if the workload has the desired number of replicas.
     pub applied: bool,
 }
 
@@ -152,8 +150,8 @@ pub struct Actuation {
 /// When the definition cannot be written as YAML.
 pub fn crd_yaml() -> Result<String, CrdError> {
     let mut crd = serde_json::to_value(VariantAutoscaling::crd())?;
-    tidy(&mut crd);
-    // Objects without a spec were always accepted; they are reported, not refused.
+    normalize(&mut crd);
+    // Objects without a spec were always accepted; a condition reports them.
     if let Some(schema) =
         crd.pointer_mut("/spec/versions/0/schema/openAPIV3Schema").and_then(Value::as_object_mut)
     {
@@ -174,9 +172,9 @@ pub enum CrdError {
     Yaml(String),
 }
 
-/// An optional Rust field is one that may be absent: a `null` for it stays refused (or defaulted), as it always was.
-/// Whole limits are written as such, and descriptions without the line breaks of the source.
-fn tidy(value: &mut Value) {
+/// An optional field may be absent, not `null`, as it always was. Integral limits are written as integers, and descriptions
+/// without the line breaks of the source.
+fn normalize(value: &mut Value) {
     match value {
         Value::Object(fields) => {
             fields.remove("nullable");
@@ -189,9 +187,9 @@ fn tidy(value: &mut Value) {
                     fields.insert(bound.into(), (limit as i64).into());
                 }
             }
-            fields.values_mut().for_each(tidy);
+            fields.values_mut().for_each(normalize);
         }
-        Value::Array(items) => items.iter_mut().for_each(tidy),
+        Value::Array(items) => items.iter_mut().for_each(normalize),
         _ => {}
     }
 }
@@ -215,11 +213,11 @@ fn conditions_schema(_: &mut SchemaGenerator) -> Schema {
         "x-kubernetes-list-map-keys": ["type"],
         "items": {
             "type": "object",
-            "description": "One aspect of the object's state.",
+            "description": "One aspect of the state of the object.",
             "required": ["type", "status", "lastTransitionTime", "reason", "message"],
             "properties": {
                 "type": {
-                    "type": "string", "description": "What it is about.", "maxLength": 316,
+                    "type": "string", "description": "Type of the condition.", "maxLength": 316,
                     "pattern": r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$"
                 },
                 "status": {
@@ -227,16 +225,16 @@ fn conditions_schema(_: &mut SchemaGenerator) -> Schema {
                 },
                 "observedGeneration": {
                     "type": "integer", "format": "int64", "minimum": 0,
-                    "description": "The metadata.generation this was said of."
+                    "description": "The metadata.generation that the condition is about."
                 },
                 "lastTransitionTime": {
-                    "type": "string", "format": "date-time", "description": "When status last changed."
+                    "type": "string", "format": "date-time", "description": "When the status last changed."
                 },
                 "reason": {
-                    "type": "string", "description": "Why, as one word.", "minLength": 1, "maxLength": 1024,
+                    "type": "string", "description": "The reason for the status, in CamelCase.", "minLength": 1, "maxLength": 1024,
                     "pattern": "^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"
                 },
-                "message": { "type": "string", "description": "Why, for people.", "maxLength": 32768 }
+                "message": { "type": "string", "description": "The reason for the status, for people.", "maxLength": 32768 }
             }
         }
     })
@@ -268,9 +266,9 @@ mod tests {
     }
 
     #[test]
-    fn the_definition_refuses_what_a_conversion_refuses() {
+    fn the_schema_rejects_what_the_conversion_rejects() {
         let mut crd = serde_json::to_value(VariantAutoscaling::crd()).unwrap();
-        tidy(&mut crd);
+        normalize(&mut crd);
         let spec =
             &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"];
         let of = |path: &str, keyword: &str| {
@@ -319,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_without_anything_is_an_empty_object() {
+    fn an_empty_status_is_an_empty_object() {
         assert_eq!(serde_json::to_string(&VariantAutoscalingStatus::default()).unwrap(), "{}");
     }
 }

@@ -5,12 +5,19 @@ pub mod crd;
 pub mod leadership;
 mod objects;
 pub mod pki;
+mod requests;
 pub mod reviews;
 mod text;
 pub mod watch;
 pub mod writers;
 
-pub use leadership::{Election, StateStore, StateWriter};
-pub use pki::{ApiServiceWatch, Bundle, CaBundle, Certificates, SelfCheck};
-pub use watch::{ClusterReader, ClusterWatch, ConfigMapReader, ConfigMapWatch, Observed, Trust, TrustWatch};
-pub use writers::{DeletionCostWriter, Events, StatusWriter};
+pub use leadership::{Election, ElectionSettings, StateStore, StateWriter};
+pub use pki::{
+    ApiServiceWatch, CaBundleWriter, CertificateBundle, CertificateManager, CertificateSettings, SelfCheck,
+    SelfCheckParts, ServiceRef,
+};
+pub use watch::{
+    ClusterReader, ClusterState, ClusterWatch, ConfigMapReader, ConfigMapWatch, Trust, TrustWatch,
+    WatchSettings,
+};
+pub use writers::{DeletionCostWriter, EventRecorder, StatusWriter};

@@ -1,4 +1,4 @@
-//! What several rooms need of Kubernetes objects: keys, labels, annotations, and what is kept of a `VariantAutoscaling`.
+//! Leaf types of watched objects that `watch` fills and `writers` read, and the labels and annotations both know.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use wva_core::model::{InvalidVariant, Variant};
 use super::crd::VariantAutoscalingStatus;
 
 /// Namespace and name.
-pub(crate) type Key = (Box<str>, Box<str>);
+pub(crate) type ObjectKey = (Box<str>, Box<str>);
 
 /// Node labels that name an accelerator, in the order they are looked for.
 pub(crate) const ACCELERATOR_KEYS: [&str; 5] = [
@@ -41,12 +41,12 @@ pub struct MarkedPod {
     /// Its name.
     pub pod: SmolStr,
     /// Its annotation as stored.
-    pub mark: Mark,
+    pub mark: DeletionCostMark,
 }
 
 /// What is kept of a pod so that its deletion cost can be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mark {
+pub struct DeletionCostMark {
     /// Its uid: nothing is written to a later pod of the same name, and nothing is created.
     pub uid: Arc<str>,
     /// The deletion cost it has, if any.

@@ -1,5 +1,5 @@
-//! Questions to the API server about a caller: may it (SubjectAccessReview), and who is it (TokenReview). Only asks;
-//! what is remembered, and what an answer leads to, is decided where the caller is served.
+//! Access reviews: whether a caller may do something (SubjectAccessReview), and who it is (TokenReview). `serve` caches and
+//! applies the answers.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,21 +15,21 @@ use kube::client::Body;
 use kube::core::Status;
 use tokio::time::{sleep, timeout};
 
-/// Longest wait for an answer: what aggregated API servers wait.
+/// Longest wait for an answer: the default of aggregated API servers.
 const REVIEW_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The wait before an overloaded API server (429) is asked again: what its own `Retry-After` says.
+/// The wait before a request that an overloaded API server rejected (429) is repeated: its own `Retry-After`.
 const OVERLOAD_BACKOFF: Duration = Duration::from_secs(1);
-/// How often it is asked in all: within the 5 s that a caller is kept waiting.
-const MAX_TRIES: u32 = 3;
+/// Attempts in all: they fit into the 5 s that a caller waits.
+const MAX_ATTEMPTS: u32 = 3;
 
-/// Why a question could not be asked.
+/// Why a request could not be sent.
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// The largest answer that is read: a user in ten thousand groups.
-const MAX_ANSWER: usize = 1024 * 1024;
+/// Largest answer that is read: a user in ten thousand groups.
+const MAX_ANSWER_BYTES: usize = 1024 * 1024;
 
-/// Who is asking.
+/// The caller.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Subject {
     /// User name.
@@ -42,7 +42,7 @@ pub struct Subject {
     pub extra: BTreeMap<String, Vec<String>>,
 }
 
-/// What is asked for.
+/// What the caller wants to do.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Access {
     /// A resource of an API group.
@@ -71,58 +71,58 @@ pub enum Access {
     },
 }
 
-/// The answer to an access question.
+/// The answer to a SubjectAccessReview.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Verdict {
+pub struct AccessDecision {
     /// True when access is granted.
     pub allowed: bool,
     /// Why, for people; may be empty.
     pub reason: String,
 }
 
-/// A question that got no answer.
+/// A review without an answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ReviewError {
     /// No answer in time.
-    #[error("{what}: the API server did not answer within {} s", REVIEW_TIMEOUT.as_secs())]
+    #[error("{review}: the API server did not answer within {} s", REVIEW_TIMEOUT.as_secs())]
     Timeout {
-        /// Which question.
-        what: &'static str,
+        /// Which review.
+        review: &'static str,
     },
-    /// The API server cannot be reached, or what it said cannot be read.
-    #[error("{what} failed: {cause}")]
-    Broken {
-        /// Which question.
-        what: &'static str,
+    /// The API server cannot be reached, or its answer cannot be parsed.
+    #[error("{review} failed: {cause}")]
+    Failed {
+        /// Which review.
+        review: &'static str,
         /// Why.
         cause: String,
     },
-    /// The API server said no to the question itself.
+    /// The API server rejected the review itself.
     #[error(
-        "{what} failed: {message} ({code}); check that the service account is bound to ClusterRole \
+        "{review} failed: {message} ({code}); check that the service account is bound to ClusterRole \
          system:auth-delegator"
     )]
     Refused {
-        /// Which question.
-        what: &'static str,
-        /// The status.
+        /// Which review.
+        review: &'static str,
+        /// The HTTP status.
         code: u16,
-        /// What the API server said.
+        /// The message of the Status.
         message: String,
     },
 }
 
 impl ReviewError {
-    /// True when the API server could have decided and did not take the question, false when it is in trouble itself.
+    /// True when a working API server rejected the review, false when it could not answer.
     #[must_use]
-    pub fn is_about_the_question(&self) -> bool {
+    pub fn is_rejection(&self) -> bool {
         matches!(self, Self::Refused { code, .. } if *code < 500)
     }
 
-    /// Without `secret`, wherever the API server or a proxy before it may have repeated it.
+    /// Without `secret`, which the API server or a proxy may have repeated.
     fn without(mut self, secret: &str) -> Self {
         match &mut self {
-            Self::Broken { cause: text, .. } | Self::Refused { message: text, .. } if !secret.is_empty() => {
+            Self::Failed { cause: text, .. } | Self::Refused { message: text, .. } if !secret.is_empty() => {
                 *text = text.replace(secret, "…");
             }
             _ => {}
@@ -131,11 +131,15 @@ impl ReviewError {
     }
 }
 
-/// Asks whether `subject` may do `access`.
+/// Asks the API server whether `subject` may do `access`.
 ///
 /// # Errors
 /// When the API server does not answer.
-pub async fn may(client: &kube::Client, subject: &Subject, access: &Access) -> Result<Verdict, ReviewError> {
+pub async fn check_access(
+    client: &kube::Client,
+    subject: &Subject,
+    access: &Access,
+) -> Result<AccessDecision, ReviewError> {
     let text = |text: &String| Some(text).filter(|text| !text.is_empty()).cloned();
     let mut spec = SubjectAccessReviewSpec {
         user: text(&subject.user),
@@ -164,14 +168,14 @@ pub async fn may(client: &kube::Client, subject: &Subject, access: &Access) -> R
     let review = SubjectAccessReview { spec, ..SubjectAccessReview::default() };
     let status = ask("SubjectAccessReview", client, &review).await?.status.unwrap_or_default();
     let allowed = status.allowed && status.denied != Some(true);
-    Ok(Verdict { allowed, reason: status.reason.or(status.evaluation_error).unwrap_or_default() })
+    Ok(AccessDecision { allowed, reason: status.reason.or(status.evaluation_error).unwrap_or_default() })
 }
 
-/// Asks who has `token`; `None` when it is nobody's.
+/// Asks the API server who has `token`; `None` when it is invalid.
 ///
 /// # Errors
 /// When the API server does not answer. Never contains the token.
-pub async fn who(client: &kube::Client, token: &str) -> Result<Option<Subject>, ReviewError> {
+pub async fn review_token(client: &kube::Client, token: &str) -> Result<Option<Subject>, ReviewError> {
     let spec = TokenReviewSpec { token: Some(token.to_owned()), audiences: None };
     let review = TokenReview { spec, ..TokenReview::default() };
     let answer = ask("TokenReview", client, &review).await.map_err(|error| error.without(token))?;
@@ -185,45 +189,38 @@ pub async fn who(client: &kube::Client, token: &str) -> Result<Option<Subject>, 
     }))
 }
 
-async fn ask<K>(what: &'static str, client: &kube::Client, review: &K) -> Result<K, ReviewError>
+/// Sends a review; `name` is its kind. An API server that is overloaded (429) is asked [`MAX_ATTEMPTS`] times in all.
+async fn ask<K>(name: &'static str, client: &kube::Client, review: &K) -> Result<K, ReviewError>
 where
     K: kube::Resource<DynamicType = ()> + serde::Serialize + serde::de::DeserializeOwned,
 {
-    let asking = timeout(REVIEW_TIMEOUT, post_again(client, review)).await;
-    let (code, answer) = asking
-        .map_err(|_| ReviewError::Timeout { what })?
-        .map_err(|cause| ReviewError::Broken { what, cause: cause.to_string() })?;
+    let failed = |cause: String| ReviewError::Failed { review: name, cause };
+    let attempts = async {
+        for _ in 1..MAX_ATTEMPTS {
+            let answer = post(client, review).await?;
+            if answer.0 != StatusCode::TOO_MANY_REQUESTS {
+                return Ok(answer);
+            }
+            sleep(OVERLOAD_BACKOFF).await;
+        }
+        post(client, review).await
+    };
+    let answer = timeout(REVIEW_TIMEOUT, attempts).await;
+    let answer = answer.map_err(|_| ReviewError::Timeout { review: name })?;
+    let (code, body) = answer.map_err(|cause: BoxError| failed(cause.to_string()))?;
     if (200..300).contains(&code) {
-        let read = serde_json::from_slice(&answer);
-        return read
-            .map_err(|cause| ReviewError::Broken { what, cause: format!("unreadable answer: {cause}") });
+        return serde_json::from_slice(&body).map_err(|cause| failed(format!("unreadable answer: {cause}")));
     }
     if code == StatusCode::TOO_MANY_REQUESTS {
-        let cause = format!("the API server has too much to do: {MAX_TRIES} times 429");
-        return Err(ReviewError::Broken { what, cause });
+        return Err(failed(format!("the API server is overloaded: it answered 429 {MAX_ATTEMPTS} times")));
     }
-    let said = serde_json::from_slice(&answer).map(|status: Status| status.message);
-    let message = said.unwrap_or_else(|_| "an answer that is no Status".into());
-    Err(ReviewError::Refused { what, code, message: message.trim_end().into() })
+    let status = serde_json::from_slice(&body).map(|status: Status| status.message);
+    let message = status.unwrap_or_else(|_| "the answer is not a Status".into());
+    Err(ReviewError::Refused { review: name, code, message: message.trim_end().into() })
 }
 
-/// The status and the body. An API server that is overloaded (429) is asked [`MAX_TRIES`] times in all.
-async fn post_again<K>(client: &kube::Client, review: &K) -> Result<(u16, Vec<u8>), BoxError>
-where
-    K: kube::Resource<DynamicType = ()> + serde::Serialize,
-{
-    for _ in 1..MAX_TRIES {
-        let answered = post(client, review).await?;
-        if answered.0 != StatusCode::TOO_MANY_REQUESTS {
-            return Ok(answered);
-        }
-        sleep(OVERLOAD_BACKOFF).await;
-    }
-    post(client, review).await
-}
-
-/// The status and the body. Not by way of `Api`: it logs answers that it cannot read, and that of a TokenReview repeats
-/// the token.
+/// The HTTP status and the body. Without `Api`, which logs answers that it cannot parse: that of a TokenReview repeats the
+/// token.
 async fn post<K>(client: &kube::Client, review: &K) -> Result<(u16, Vec<u8>), BoxError>
 where
     K: kube::Resource<DynamicType = ()> + serde::Serialize,
@@ -231,7 +228,7 @@ where
     let request = Request::post(K::url_path(&(), None)).header(CONTENT_TYPE, "application/json");
     let answer = client.send(request.body(Body::from(serde_json::to_vec(review)?))?).await?;
     let code = answer.status().as_u16();
-    Ok((code, Limited::new(answer.into_body(), MAX_ANSWER).collect().await?.to_bytes().to_vec()))
+    Ok((code, Limited::new(answer.into_body(), MAX_ANSWER_BYTES).collect().await?.to_bytes().to_vec()))
 }
 
 #[cfg(test)]
@@ -242,8 +239,8 @@ mod tests {
 
     use super::*;
 
-    /// What is said of a review by an API server that answers the first `overloaded` requests with 429, and after how long.
-    async fn asked(overloaded: u32) -> (Result<Verdict, ReviewError>, Duration) {
+    /// The answer of an API server that rejects the first `overloaded` requests with 429, and how long it took.
+    async fn decision(overloaded: u32) -> (Result<AccessDecision, ReviewError>, Duration) {
         let (service, mut handle) = tower_test::mock::pair::<Request<Body>, Response<Body>>();
         let client = kube::Client::new(service, "default");
         let answering = async {
@@ -261,36 +258,36 @@ mod tests {
             }
         };
         let began = Instant::now();
-        let (subject, access) =
-            (Subject::default(), Access::Path { path: "/metrics".into(), verb: "get".into() });
+        let subject = Subject::default();
+        let access = Access::Path { path: "/metrics".into(), verb: "get".into() };
         tokio::select! {
-            verdict = may(&client, &subject, &access) => (verdict, began.elapsed()),
-            () = answering => unreachable!("the client outlives the question"),
+            decision = check_access(&client, &subject, &access) => (decision, began.elapsed()),
+            () = answering => unreachable!("the client outlives the review"),
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_api_server_that_is_overloaded_for_a_moment_is_asked_again() {
-        let (verdict, after) = asked(2).await;
-        assert!(verdict.unwrap().allowed);
+    async fn a_review_is_repeated_while_the_api_server_is_overloaded_for_a_moment() {
+        let (decision, after) = decision(2).await;
+        assert!(decision.unwrap().allowed);
         assert!(after >= 2 * OVERLOAD_BACKOFF && after < Duration::from_secs(5), "{after:?}");
     }
 
     #[test]
-    fn an_api_server_in_trouble_says_nothing_about_the_question() {
-        let refused = |code| ReviewError::Refused { what: "TokenReview", code, message: String::new() };
-        let broken = ReviewError::Broken { what: "TokenReview", cause: "429".into() };
-        let errors = [refused(403), refused(422), refused(500), refused(503), broken];
-        let about = errors.each_ref().map(ReviewError::is_about_the_question);
-        assert_eq!(about, [true, true, false, false, false]);
+    fn only_a_working_api_server_rejects_a_review() {
+        let refused = |code| ReviewError::Refused { review: "TokenReview", code, message: String::new() };
+        let failed = ReviewError::Failed { review: "TokenReview", cause: "429".into() };
+        let errors = [refused(403), refused(422), refused(500), refused(503), failed];
+        let rejections = errors.each_ref().map(ReviewError::is_rejection);
+        assert_eq!(rejections, [true, true, false, false, false]);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn overload_is_not_told_as_a_missing_right() {
-        let error = asked(u32::MAX).await.0.unwrap_err();
+    async fn overload_is_not_reported_as_a_missing_right() {
+        let error = decision(u32::MAX).await.0.unwrap_err();
         assert_eq!(
             error.to_string(),
-            "SubjectAccessReview failed: the API server has too much to do: 3 times 429"
+            "SubjectAccessReview failed: the API server is overloaded: it answered 429 3 times"
         );
     }
 }

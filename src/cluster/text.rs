@@ -1,28 +1,28 @@
-//! Text that somebody else wrote: bounded, and on one line, before it is kept, logged or told.
+//! Untrusted text: bounded and on one line before it is kept, logged or shown.
 
 use std::fmt::Write;
 
-/// What is shown of a value in a message about it, in bytes: the beginning of any name is enough to find it.
-const MAX_SHOWN_BYTES: usize = 64;
+/// Longest part of a value in a message about it: the beginning of any name is enough to find it.
+const MAX_QUOTED_BYTES: usize = 64;
 
-/// True for a character that a terminal, a log or a page shows as itself, on the same line and in its place: no control
-/// character, no line or paragraph separator, nothing that changes the direction of what follows.
-pub(crate) fn is_plain(letter: char) -> bool {
-    !(letter.is_control()
-        || matches!(letter, '\u{2028}' | '\u{2029}' | '\u{200e}' | '\u{200f}' | '\u{061c}' | '\u{feff}')
-        || matches!(letter, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'))
+/// True for a character that a terminal, a log or a page shows as itself and in its place: no control character, no line or
+/// paragraph separator, nothing that changes the direction of text.
+pub(crate) fn is_plain(character: char) -> bool {
+    !(character.is_control()
+        || matches!(character, '\u{2028}' | '\u{2029}' | '\u{200e}' | '\u{200f}' | '\u{061c}' | '\u{feff}')
+        || matches!(character, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'))
 }
 
-/// `text` with what is not plain escaped, in at most `max_bytes` bytes.
+/// `text` with all other characters escaped, in at most `max_bytes` bytes.
 pub(crate) fn plain(text: &str, max_bytes: usize) -> String {
     let mut plain = String::with_capacity(text.len().min(max_bytes));
-    for letter in text.chars() {
+    for character in text.chars() {
         let before = plain.len();
-        if is_plain(letter) {
-            plain.push(letter);
+        if is_plain(character) {
+            plain.push(character);
         } else {
             // Writing to a String does not fail.
-            let _ = write!(plain, "{}", letter.escape_default());
+            let _ = write!(plain, "{}", character.escape_default());
         }
         if plain.len() > max_bytes {
             plain.truncate(before);
@@ -32,9 +32,9 @@ pub(crate) fn plain(text: &str, max_bytes: usize) -> String {
     plain
 }
 
-/// A value in quotes, for a message about it: escaped, and only its beginning when it is long.
+/// A value in quotes, for a message about it: escaped, and only its beginning if it is long.
 pub(crate) fn quoted(text: &str) -> String {
-    let beginning = shortened(text, MAX_SHOWN_BYTES);
+    let beginning = shortened(text, MAX_QUOTED_BYTES);
     let more = if beginning.len() < text.len() { "…" } else { "" };
     format!("{beginning:?}{more}")
 }
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_that_somebody_forged_stays_in_its_own_line() {
+    fn a_forged_log_line_stays_on_its_own_line() {
         let forged = "nothere\n2026-01-01T00:00:00Z  INFO wva: FORGED\u{1b}[2K\u{202e}\u{2028}\u{85}é";
         let plain = plain(forged, 1000);
         assert!(plain.chars().all(is_plain), "{plain}");
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_cut_between_letters_and_never_within_an_escape() {
+    fn text_is_cut_between_characters_and_never_within_an_escape() {
         assert_eq!(plain("ééé", 5), "éé");
         assert_eq!(plain("ab\n\n", 5), "ab\\n");
         assert_eq!(plain(&"x".repeat(10_000), 256).len(), 256);
@@ -66,6 +66,6 @@ mod tests {
     #[test]
     fn a_value_in_a_message_is_short_and_in_quotes() {
         assert_eq!(quoted("a\nb"), "\"a\\nb\"");
-        assert_eq!(quoted(&"9".repeat(400)), format!("\"{}\"…", "9".repeat(MAX_SHOWN_BYTES)));
+        assert_eq!(quoted(&"9".repeat(400)), format!("\"{}\"…", "9".repeat(MAX_QUOTED_BYTES)));
     }
 }

@@ -9,8 +9,8 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::cluster::watch::config_maps::{ConfigMaps, Settings};
-use crate::cluster::{ClusterReader, ConfigMapReader, Events};
+use crate::cluster::watch::config_maps::{ConfigMapSelection, ConfigMaps};
+use crate::cluster::{ClusterReader, ConfigMapReader, EventRecorder};
 use crate::config::Config;
 use crate::config::policy_config::{Maps, Names, PolicyLoader, Problem, Problems, changes};
 use crate::engine::{Engine, Leadership};
@@ -30,7 +30,7 @@ pub(crate) struct Parts {
     pub(crate) maps: ConfigMapReader,
     pub(crate) cluster: ClusterReader,
     pub(crate) engine: Arc<Engine>,
-    pub(crate) events: Events,
+    pub(crate) events: EventRecorder,
     pub(crate) leadership: watch::Receiver<Leadership>,
     pub(crate) metrics: ConfigMetrics,
     /// Set to true while a limit is what the nodes have.
@@ -40,16 +40,16 @@ pub(crate) struct Parts {
 }
 
 /// The ConfigMaps to watch for `config`.
-pub(crate) fn settings(config: &Config) -> Settings {
+pub(crate) fn settings(config: &Config) -> ConfigMapSelection {
     let names = |is_local: bool| {
         let names = config.config_maps.iter().filter(|(kind, _)| kind.may_be_local() == is_local);
         names.map(|(_, name)| name.clone()).collect()
     };
-    Settings {
-        home: config.namespace.clone(),
-        namespace: config.watch_namespace.clone(),
-        at_home: names(false),
-        anywhere: names(true),
+    ConfigMapSelection {
+        release_namespace: config.namespace.clone(),
+        watch_namespace: config.watch_namespace.clone(),
+        release_names: names(false),
+        names: names(true),
     }
 }
 
@@ -122,10 +122,10 @@ impl PolicyKeeper {
     }
 
     fn variant_namespaces(&self) -> BTreeSet<String> {
-        let observed = self.parts.cluster.observed();
+        let state = self.parts.cluster.state();
         let mut namespaces = BTreeSet::new();
         // In the order of namespaces: one name a namespace is copied, not one a variant.
-        for id in observed.objects.keys() {
+        for id in state.objects.keys() {
             if namespaces.last().is_none_or(|last: &String| *last != id.namespace) {
                 namespaces.insert(id.namespace.to_string());
             }
@@ -155,17 +155,17 @@ impl PolicyKeeper {
     /// The ConfigMaps that count, by what they are about.
     fn known_maps(&self, now: &ConfigMaps) -> Maps {
         let mut maps = Maps::new();
-        for ((namespace, name), found) in &now.found {
+        for ((namespace, name), map) in &now.maps {
             let kind = self.names.iter().find(|(_, known)| *known == name).map(|(kind, _)| *kind);
             if let Some(kind) = kind.filter(|kind| *namespace == self.home || kind.may_be_local()) {
-                maps.insert((namespace.clone(), kind), found.entries.clone());
+                maps.insert((namespace.clone(), kind), map.entries.clone());
             }
         }
         maps
     }
 
     fn log_deleted(&self, now: &ConfigMaps) {
-        let deleted = self.maps.found.keys().filter(|key| !now.found.contains_key(*key));
+        let deleted = self.maps.maps.keys().filter(|key| !now.maps.contains_key(*key));
         for (namespace, name) in deleted.take(MAX_REPORTED) {
             let instead = if *namespace == self.home {
                 "defaults are"
@@ -197,8 +197,8 @@ impl PolicyKeeper {
         if self.parts.leadership.borrow().is_mine() {
             for problem in rejected().take(MAX_REPORTED) {
                 let key = (problem.namespace.clone(), problem.config_map.clone());
-                if let Some(found) = self.maps.found.get(&key) {
-                    self.parts.events.refused(found, problem.to_string());
+                if let Some(map) = self.maps.maps.get(&key) {
+                    self.parts.events.record_invalid_config(map, problem.to_string());
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! The chart and the program agree: every flag and variable that a template sets exists, every name that it grants is used.
+//! The chart and the program agree: every flag and variable that a template sets exists, and RBAC grants what the program uses.
 
 use std::fs;
 use std::path::PathBuf;
@@ -27,7 +27,7 @@ fn every_flag_and_variable_of_the_chart_exists() {
         lines().filter_map(|line| line.strip_prefix("- {name: ")).map(word).collect();
     let variables: Vec<_> = variables
         .into_iter()
-        .filter(|name| name.chars().all(|one| one.is_ascii_uppercase() || one == '_'))
+        .filter(|name| name.chars().all(|letter| letter.is_ascii_uppercase() || letter == '_'))
         .collect();
     assert!(flags.len() >= 8 && variables.len() >= 15, "{flags:?} {variables:?}");
     for flag in flags {
@@ -53,7 +53,7 @@ fn the_chart_grants_every_state_object_by_name() {
 }
 
 #[test]
-fn the_chart_grants_every_configmap_that_may_be_local_by_name_and_nodes_only_where_they_are_wanted() {
+fn the_chart_grants_tenant_configmaps_by_name_and_nodes_only_with_limits_inventory() {
     let (manifest, help) = (read("manifests/wva.yaml"), help());
     let rule = after_line(&manifest, "    resources: [configmaps]\n    resourceNames:\n");
     for name in
@@ -67,11 +67,11 @@ fn the_chart_grants_every_configmap_that_may_be_local_by_name_and_nodes_only_whe
 }
 
 #[test]
-fn the_chart_grants_writing_to_pods_only_where_deletion_costs_are_wanted() {
+fn the_chart_grants_patching_pods_only_with_pod_deletion_cost() {
     assert_eq!(
         read("manifests/wva.yaml").matches("resources: [pods]").count(),
         1,
-        "the default install only looks at pods"
+        "the default install only reads pods"
     );
     let template = read("charts/wva/templates/rbac.yaml");
     let rule = "  - apiGroups: [\"\"]\n    resources: [pods]\n    verbs: [patch]\n  {{- end }}\n";
@@ -83,7 +83,7 @@ fn the_chart_grants_writing_to_pods_only_where_deletion_costs_are_wanted() {
 }
 
 #[test]
-fn the_chart_grants_the_namespaces_to_be_looked_at_and_only_where_all_are_watched() {
+fn the_chart_grants_listing_namespaces_only_where_all_are_watched() {
     let rule = "  - apiGroups: [\"\"]\n    resources: [namespaces]\n    verbs: [list, watch]\n";
     assert!(read("manifests/wva.yaml").contains(rule));
     let template = read("charts/wva/templates/rbac.yaml");
@@ -93,14 +93,14 @@ fn the_chart_grants_the_namespaces_to_be_looked_at_and_only_where_all_are_watche
     assert_eq!(conditions.last(), Some(&"  {{- if not $watch }}"));
 }
 
-/// The rule that goes on after `line`.
+/// The rest of the rule after `line`.
 fn after_line<'a>(text: &'a str, line: &str) -> &'a str {
     let (_, rest) = text.split_once(line).unwrap_or_else(|| panic!("no {line:?}"));
     rest.split("  - apiGroups:").next().unwrap()
 }
 
 #[test]
-fn the_chart_grants_every_apiservice_by_name_and_writing_only_to_its_own() {
+fn the_chart_grants_every_apiservice_by_name_and_patching_only_its_own() {
     let manifest = read("manifests/wva.yaml");
     let rules = manifest.split("  - apiGroups: [apiregistration.k8s.io]").skip(1);
     let rules: Vec<_> = rules.map(|rule| rule.split("  - apiGroups:").next().unwrap()).collect();
@@ -112,43 +112,50 @@ fn the_chart_grants_every_apiservice_by_name_and_writing_only_to_its_own() {
     assert!(!writing.contains("custom"), "the default install owns no custom metrics: {writing}");
 }
 
-/// The document of `text` that has all of `parts`.
+/// The YAML document of `text` that contains all of `parts`.
 fn document<'a>(text: &'a str, parts: &[&str]) -> &'a str {
     let has_all = |document: &&str| parts.iter().all(|part| document.contains(part));
     text.split("\n---\n").find(has_all).unwrap_or_else(|| panic!("no document with {parts:?}"))
 }
 
-/// What stands between `before` and the next white space, comma or brace.
+/// The text between `before` and the next white space, comma or brace.
 fn after<'a>(text: &'a str, before: &str) -> &'a str {
     let (_, rest) = text.split_once(before).unwrap_or_else(|| panic!("no {before:?} in {text}"));
     rest.split([' ', '\n', ',', '}', ']']).next().unwrap()
 }
 
 #[test]
-fn the_values_for_cert_manager_fit_the_certificate_that_its_example_makes() {
+fn the_values_for_cert_manager_fit_the_certificate_of_its_example() {
     let (example, manifest) = (read("certs/cert-manager.yaml"), read("manifests/wva.yaml"));
     let (secret, inject) =
         (after(&example, "--set tls.secretName="), after(&example, "--set tls.injectCaFrom="));
     let (namespace, certificate) = inject.split_once('/').expect("NAMESPACE/CERTIFICATE");
     assert_eq!(after(&example, "helm upgrade --install wva charts/wva -n "), namespace);
     let metadata = format!("metadata: {{name: {certificate}, namespace: {namespace}}}");
-    let made = document(&example, &["kind: Certificate", &metadata]);
-    assert_eq!(after(made, "secretName: "), secret, "the Secret that is mounted is the one that is made");
+    let certificate_document = document(&example, &["kind: Certificate", &metadata]);
+    assert_eq!(
+        after(certificate_document, "secretName: "),
+        secret,
+        "the Secret that is mounted is the one that cert-manager writes"
+    );
     let service = after(document(&manifest, &["kind: Service\n"]), "  name: ");
     assert_eq!(
-        after(made, "dnsNames: ["),
+        after(certificate_document, "dnsNames: ["),
         format!("{service}.{namespace}.svc"),
         "what the API server verifies"
     );
-    assert!(after(made, "usages: ") == "[digital" && made.contains("server auth"), "{made}");
-    let issuer = after(made, "issuerRef: {kind: Issuer, name: ");
-    let issued_by = document(&example, &["kind: Issuer\n", &format!("metadata: {{name: {issuer}, ")]);
-    let authority = after(issued_by, "ca: {secretName: ");
+    assert!(
+        after(certificate_document, "usages: ") == "[digital" && certificate_document.contains("server auth"),
+        "{certificate_document}"
+    );
+    let issuer = after(certificate_document, "issuerRef: {kind: Issuer, name: ");
+    let issuer_document = document(&example, &["kind: Issuer\n", &format!("metadata: {{name: {issuer}, ")]);
+    let authority = after(issuer_document, "ca: {secretName: ");
     document(&example, &["isCA: true", &format!("secretName: {authority}\n")]);
 }
 
 #[test]
-fn with_a_certificate_of_the_user_s_the_chart_shows_it_and_leaves_the_bundle_to_who_made_it() {
+fn with_a_user_certificate_the_chart_mounts_it_and_does_not_write_the_ca_bundle() {
     let template = |name: &str| read(&format!("charts/wva/templates/{name}"));
     let (helpers, deployment) = (template("_helpers.tpl"), template("deployment.yaml"));
     let (annotation, value) = (
@@ -162,7 +169,7 @@ fn with_a_certificate_of_the_user_s_the_chart_shows_it_and_leaves_the_bundle_to_
     let directory = after(&deployment, "- --cert-dir=");
     assert_eq!(directory, "/etc/wva/tls", "where that volume is");
     assert!(help().contains("--cert-dir"));
-    // Two that write the same field would take it from each other.
+    // Two writers of the same field would keep overwriting each other.
     let granted = "[{{ if not $.Values.tls.secretName }}apiservices, {{ end }}apiservices/status]";
     assert!(template("rbac.yaml").contains(granted));
 }

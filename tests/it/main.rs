@@ -9,14 +9,6 @@
 
 mod chart;
 mod cluster;
-mod cluster_certificates;
-mod cluster_checks;
-mod cluster_crashes;
-mod cluster_deletion_cost;
-mod cluster_events;
-mod cluster_repairs;
-mod cluster_state;
-mod cluster_store;
 mod collect;
 mod demo;
 mod engine;

@@ -6,6 +6,6 @@ mod state_store;
 mod state_watch;
 mod state_writer;
 
-pub use lease::Election;
+pub use lease::{Election, ElectionSettings};
 pub use state_store::{StateError, StateStore, object_names};
 pub use state_writer::StateWriter;

@@ -1,6 +1,6 @@
-//! What state objects contain: decisions and memory as JSON lines, split over a few ConfigMaps by a stable hash. Pure;
-//! reading and writing the objects is in `state`. What is parsed is treated like any input: a damaged line is dropped
-//! and the others stay.
+//! The content of state objects: decisions and memory as JSON lines, spread over a few ConfigMaps by a stable hash. Pure;
+//! `state_store` reads and writes the objects. What is parsed is treated like any input: a damaged line is dropped and the
+//! others stay.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -17,29 +17,29 @@ use wva_core::{Decision, GroupId, VariantId};
 use crate::cluster::crd::MAX_REPLICAS;
 use crate::cluster::text::{plain, shortened};
 
-/// The layout of decisions that this build writes; another one is not read. That of memories is the core's own.
-pub(crate) const VERSION: u32 = 1;
-/// Largest content of one object: a quarter of what etcd accepts (1 MiB), so that an update is never a burden.
-pub(crate) const SHARD_MAX_BYTES: usize = 256 * 1024;
+/// The format of decisions that this build writes and reads. That of memories is `Memory::VERSION`.
+pub(crate) const DECISIONS_VERSION: u32 = 1;
+/// Largest content of one object: a quarter of what etcd accepts (1 MiB), so that no update is large for the API server.
+pub(crate) const MAX_SHARD_BYTES: usize = 256 * 1024;
 /// A new layout fills its objects to this: entries may double before another layout is needed.
-const SHARD_FILL_BYTES: usize = SHARD_MAX_BYTES / 2;
-/// Most objects of one kind: 16 × 256 KiB hold 10,000 decisions of 400 bytes, or as many models' memories without what was
-/// learned and the words; with all that, 2,000 of 2 KiB. Their names are known, so rights can be given by name.
-pub(crate) const SHARDS_MAX: u32 = 16;
-/// Longest message that is kept: people read it, nothing rests on it.
-const MESSAGE_MAX_BYTES: usize = 512;
+const SHARD_FILL_BYTES: usize = MAX_SHARD_BYTES / 2;
+/// Most objects of one kind: 16 × 256 KiB hold 10,000 decisions of 400 bytes, or the memories of as many models without what
+/// was learned and the messages; with all of that, 2,000 of 2 KiB. The names are fixed, so that RBAC can grant them by name.
+pub(crate) const MAX_SHARDS: u32 = 16;
+/// Longest message that is kept: people read it, nothing depends on it.
+const MAX_MESSAGE_BYTES: usize = 512;
 /// Longest text about an entry that is dropped.
 const MAX_DROPPED_BYTES: usize = 512;
-/// How far ahead of ours another instance's clock may be before that is told.
-const CLOCK_SKEW: SignedDuration = SignedDuration::from_secs(60);
+/// How far the clock of another instance may be ahead of ours before that is logged.
+const MAX_CLOCK_SKEW: SignedDuration = SignedDuration::from_secs(60);
 
 /// Who wrote an object, and when.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Header {
+pub(crate) struct ShardHeader {
     pub(crate) version: u32,
-    /// Identity of the holder that wrote it.
+    /// Identity of the leader that wrote it.
     pub(crate) holder: String,
-    /// uid of the lease it held: epochs are compared within one lease only. Empty in what older builds wrote.
+    /// Uid of its lease: epochs are compared within one lease only. Empty in what older builds wrote.
     #[serde(default)]
     pub(crate) lease: String,
     /// `leaseTransitions` at that time.
@@ -47,18 +47,18 @@ pub(crate) struct Header {
     pub(crate) written: Timestamp,
 }
 
-impl Header {
-    /// True when this was written by a later holder of the same lease. Another lease says nothing: it was deleted or
-    /// renamed, and whoever holds the one there is now is right.
-    pub(crate) fn deposes(&self, other: &Self) -> bool {
+impl ShardHeader {
+    /// True when this was written by a later holder of the same lease. A header of another lease, which was deleted or
+    /// renamed, supersedes nothing: whoever holds the present lease is the leader.
+    pub(crate) fn supersedes(&self, other: &Self) -> bool {
         self.lease == other.lease && self.epoch > other.epoch
     }
 }
 
-/// One object: who wrote it, and its lines.
+/// One object: its header, and its lines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Shard {
-    pub(crate) header: Header,
+    pub(crate) header: ShardHeader,
     pub(crate) lines: String,
 }
 
@@ -69,65 +69,64 @@ struct Entry<K, V> {
     value: V,
 }
 
-/// What goes where objects are full, the first first. Targets never do.
+/// What is dropped of an entry when objects are full, in this order. Targets are never dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Dispensable {
+pub(crate) enum Droppable {
     /// What analyzers have learned: they learn it again.
     Learned,
-    /// That too, and what the next look says anew: the words, and what was wanted within the windows of stability.
-    Words,
+    /// That, and what the next evaluation restores: messages, and the proposals within the stabilisation windows.
+    Messages,
 }
 
 /// What all objects of one kind are to contain.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Encoded {
-    /// The lines of every object, by its number.
+pub(crate) struct EncodedShards {
+    /// The lines of each object, by its index.
     pub(crate) shards: Vec<String>,
-    /// What is not among them.
-    pub(crate) cut: Cut,
+    pub(crate) dropped: DroppedCounts,
 }
 
-/// Entries that are not kept whole.
+/// How many entries are incomplete or missing because objects are full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Cut {
+pub(crate) struct DroppedCounts {
     /// Without what was learned.
     pub(crate) learned: usize,
-    /// Without the words too.
-    pub(crate) words: usize,
-    /// Not kept at all.
-    pub(crate) all: usize,
+    /// Without messages too.
+    pub(crate) messages: usize,
+    /// Missing.
+    pub(crate) entries: usize,
 }
 
-/// What can be kept: decisions, and what is remembered of model groups.
-pub(crate) trait Kept: Clone + Serialize + DeserializeOwned {
+/// A value that state objects keep: a decision, or the memory of a model group.
+pub(crate) trait StateValue: Clone + Serialize + DeserializeOwned {
     type Id: Ord + Clone + Display + Serialize + DeserializeOwned;
 
     /// As it is written.
     fn pruned(&self) -> Self;
-    /// As it is written where there is no room for all of it; `None` where nothing can be left out at this level.
-    fn without(&self, least: Dispensable) -> Option<Self>;
+    /// As it is written where objects are full; `None` where this drops nothing.
+    fn without(&self, droppable: Droppable) -> Option<Self>;
     /// Why a value that was read cannot be true, if so.
     fn problem(&self) -> Option<String>;
-    /// Makes what is after `now` be now; true when it was further ahead than clocks may be apart.
-    fn not_after(&mut self, now: Timestamp) -> bool;
+    /// Limits its times to `now`; true when one was further ahead than [`MAX_CLOCK_SKEW`].
+    fn clamp_to(&mut self, now: Timestamp) -> bool;
 }
 
-impl Kept for Decision {
+impl StateValue for Decision {
     type Id = VariantId;
 
     fn pruned(&self) -> Self {
         let mut decision = self.clone();
-        // Who decides says anew what is missing; nobody else tells it.
+        // Only the leader reports missing signals, and the next one finds them again.
         decision.gap = None;
         let message = match &mut decision.verdict {
             Verdict::Target(target) => &mut target.message,
             Verdict::Unknown(unknown) => &mut unknown.message,
         };
-        *message = shortened(message, MESSAGE_MAX_BYTES).into();
+        *message = shortened(message, MAX_MESSAGE_BYTES).into();
         decision
     }
 
-    fn without(&self, _: Dispensable) -> Option<Self> {
+    fn without(&self, _: Droppable) -> Option<Self> {
         None
     }
 
@@ -136,33 +135,34 @@ impl Kept for Decision {
             Verdict::Target(target) => Some(target.desired),
             Verdict::Unknown(_) => None,
         };
-        too_many(desired.into_iter().chain(self.current))
+        impossible_count(desired.into_iter().chain(self.current))
     }
 
-    fn not_after(&mut self, now: Timestamp) -> bool {
+    fn clamp_to(&mut self, now: Timestamp) -> bool {
         let time = match &mut self.verdict {
             Verdict::Target(target) => &mut target.evidence,
             Verdict::Unknown(unknown) => &mut unknown.since,
         };
-        let ahead = *time > now + CLOCK_SKEW;
+        let is_ahead = *time > now + MAX_CLOCK_SKEW;
         *time = (*time).min(now);
-        ahead
+        is_ahead
     }
 }
 
-impl Kept for GroupMemory {
+impl StateValue for GroupMemory {
     type Id = GroupId;
 
     fn pruned(&self) -> Self {
         self.kept()
     }
 
-    fn without(&self, least: Dispensable) -> Option<Self> {
+    fn without(&self, droppable: Droppable) -> Option<Self> {
         let mut group = self.clone();
         group.learned = None;
-        if least == Dispensable::Words {
+        if droppable == Droppable::Messages {
             for variant in group.variants.values_mut() {
-                (variant.reason, variant.message) = (None, None);
+                variant.reason = None;
+                variant.message = None;
                 variant.wanted = Wanted::default();
             }
         }
@@ -171,123 +171,124 @@ impl Kept for GroupMemory {
 
     fn problem(&self) -> Option<String> {
         let variants = self.variants.iter().map(|(_, variant)| variant);
-        too_many(variants.flat_map(|variant| variant.target.into_iter().chain(variant.wanted.highest())))
+        impossible_count(
+            variants.flat_map(|variant| variant.target.into_iter().chain(variant.wanted.highest())),
+        )
     }
 
-    /// Whoever decides with it takes what is after its own time for now: nothing has to be changed here.
-    fn not_after(&mut self, now: Timestamp) -> bool {
+    /// Changes nothing: whoever decides with a memory takes later times for its own.
+    fn clamp_to(&mut self, now: Timestamp) -> bool {
         let variants = self.variants.iter().map(|(_, variant)| variant);
         let times =
             variants.flat_map(|variant| [variant.target_since, variant.evidence, variant.blind_since]);
         let latest = times.chain([self.cycle_at, self.idle_since]).flatten().max();
-        latest.is_some_and(|time| time > now + CLOCK_SKEW)
+        latest.is_some_and(|time| time > now + MAX_CLOCK_SKEW)
     }
 }
 
-/// That one of `numbers` is none that a variant can have, if so.
-fn too_many(numbers: impl IntoIterator<Item = Replicas>) -> Option<String> {
-    let number = numbers.into_iter().map(Replicas::get).max()?;
-    let absurd = i32::try_from(number).map_or(true, |number| number > MAX_REPLICAS);
-    absurd.then(|| format!("{number} replicas, where a variant has at most {MAX_REPLICAS}"))
+/// Why one of `counts` is more than a variant can have, if so.
+fn impossible_count(counts: impl IntoIterator<Item = Replicas>) -> Option<String> {
+    let count = counts.into_iter().map(Replicas::get).max()?;
+    let is_possible = i32::try_from(count).is_ok_and(|count| count <= MAX_REPLICAS);
+    (!is_possible).then(|| format!("{count} replicas, where a variant has at most {MAX_REPLICAS}"))
 }
 
-/// FNV-1a: short, stable between builds, and good enough to spread names.
+/// FNV-1a: short, the same in every build, and good enough to spread names.
 pub(crate) fn fnv1a(text: &str) -> u64 {
     text.bytes()
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// The number of the object that an entry is in, when there are `count`.
+/// The index of the object that has an entry, of `count` objects.
 pub(crate) fn shard_of(id: &impl Display, count: usize) -> usize {
     (fnv1a(&id.to_string()) % count.max(1) as u64) as usize
 }
 
-/// What every object contains. `layout` is the number of objects in use; the result never has fewer, so that entries move
-/// rarely. What does not fit into the most there may be is cut, and counted.
-pub(crate) fn encode<V: Kept>(entries: &BTreeMap<V::Id, V>, layout: u32) -> Encoded {
-    let count = objects_for(entries, layout) as usize;
+/// The content of every object. `layout` is the number of objects in use; the result never has fewer, so that entries move
+/// rarely. What does not fit is dropped and counted.
+pub(crate) fn encode<V: StateValue>(entries: &BTreeMap<V::Id, V>, layout: u32) -> EncodedShards {
+    let count = shards_for(entries, layout) as usize;
     let mut shards: Vec<Vec<_>> = (0..count).map(|_| Vec::new()).collect();
     for entry in entries {
         shards[shard_of(entry.0, count)].push(entry);
     }
-    let mut cut = Cut::default();
-    // One after the other: the lines of all models of a large fleet together are many times what is kept of them.
-    let shards = shards.into_iter().map(|entries| fitted(&entries, &mut cut)).collect();
-    Encoded { shards, cut }
+    let mut dropped = DroppedCounts::default();
+    // One object after the other: the lines of all models of a large fleet are many times what is kept of them.
+    let shards = shards.into_iter().map(|entries| encode_shard(&entries, &mut dropped)).collect();
+    EncodedShards { shards, dropped }
 }
 
-/// How many objects `entries` take: counted until it is clear that they take the most there may be.
-fn objects_for<V: Kept>(entries: &BTreeMap<V::Id, V>, layout: u32) -> u32 {
-    let enough = SHARDS_MAX.saturating_sub(1) as usize * SHARD_FILL_BYTES;
+/// How many objects `entries` need. Stops counting once they need [`MAX_SHARDS`].
+fn shards_for<V: StateValue>(entries: &BTreeMap<V::Id, V>, layout: u32) -> u32 {
+    let enough = MAX_SHARDS.saturating_sub(1) as usize * SHARD_FILL_BYTES;
     let mut bytes = 0;
     for (id, value) in entries {
-        if layout >= SHARDS_MAX || bytes > enough {
-            return SHARDS_MAX;
+        if layout >= MAX_SHARDS || bytes > enough {
+            return MAX_SHARDS;
         }
         bytes += line(id, &value.pruned()).map_or(0, |line| line.len());
     }
-    let wanted = u32::try_from(bytes.div_ceil(SHARD_FILL_BYTES)).unwrap_or(SHARDS_MAX).next_power_of_two();
-    wanted.max(layout).clamp(1, SHARDS_MAX)
+    let needed = u32::try_from(bytes.div_ceil(SHARD_FILL_BYTES)).unwrap_or(MAX_SHARDS).next_power_of_two();
+    needed.max(layout).clamp(1, MAX_SHARDS)
 }
 
-/// An entry with the end of its line.
-fn line<V: Kept>(id: &V::Id, value: &V) -> Option<String> {
+/// An entry with its line end.
+fn line<V: StateValue>(id: &V::Id, value: &V) -> Option<String> {
     let mut line = serde_json::to_string(&Entry { id, value }).ok()?;
     line.push('\n');
     Some(line)
 }
 
-/// The lines of one object: of those that do not fit the last lose what can be done without, and then all.
-fn fitted<V: Kept>(entries: &[(&V::Id, &V)], cut: &mut Cut) -> String {
-    // Only a value that JSON has no word for cannot be written; there is none in these types.
+/// The lines of one object. Where they do not fit, the last ones lose what is droppable first, and then whole entries go.
+fn encode_shard<V: StateValue>(entries: &[(&V::Id, &V)], dropped: &mut DroppedCounts) -> String {
+    // These types have no value that JSON cannot express, so no line is missing here.
     let mut lines: Vec<_> = entries
         .iter()
         .filter_map(|(id, value)| Some((*id, *value, line::<V>(*id, &value.pruned())?)))
         .collect();
-    cut.all += entries.len() - lines.len();
+    dropped.entries += entries.len() - lines.len();
     let mut bytes: usize = lines.iter().map(|(.., line)| line.len()).sum();
-    for least in [Dispensable::Learned, Dispensable::Words] {
+    for droppable in [Droppable::Learned, Droppable::Messages] {
         for (id, value, full) in lines.iter_mut().rev() {
-            if bytes <= SHARD_MAX_BYTES {
+            if bytes <= MAX_SHARD_BYTES {
                 break;
             }
-            let less = value.without(least).and_then(|less| line(*id, &less));
-            if let Some(less) = less.filter(|less| less.len() < full.len()) {
-                bytes -= full.len() - less.len();
-                *full = less;
-                match least {
-                    Dispensable::Learned => cut.learned += 1,
-                    Dispensable::Words => cut.words += 1,
+            let reduced = value.without(droppable).and_then(|reduced| line(*id, &reduced));
+            if let Some(reduced) = reduced.filter(|reduced| reduced.len() < full.len()) {
+                bytes -= full.len() - reduced.len();
+                *full = reduced;
+                match droppable {
+                    Droppable::Learned => dropped.learned += 1,
+                    Droppable::Messages => dropped.messages += 1,
                 }
             }
         }
     }
-    let mut kept = String::with_capacity(bytes.min(SHARD_MAX_BYTES));
+    let mut shard = String::with_capacity(bytes.min(MAX_SHARD_BYTES));
     for (.., line) in lines {
-        if kept.len() + line.len() <= SHARD_MAX_BYTES {
-            kept.push_str(&line);
+        if shard.len() + line.len() <= MAX_SHARD_BYTES {
+            shard.push_str(&line);
         } else {
-            cut.all += 1;
+            dropped.entries += 1;
         }
     }
-    kept
+    shard
 }
 
-/// What objects hold.
+/// The content of the objects of one kind.
 #[derive(Debug)]
-pub(crate) struct Decoded<V: Kept> {
-    /// The entries of all objects.
+pub(crate) struct DecodedShards<V: StateValue> {
     pub(crate) entries: BTreeMap<V::Id, V>,
-    /// What was dropped, and why.
+    /// Why each unusable entry was dropped.
     pub(crate) dropped: Vec<String>,
-    /// Entries from further in the future than clocks may be apart: they count as of now.
+    /// How many entries are further in the future than [`MAX_CLOCK_SKEW`]: they count as of now.
     pub(crate) ahead: usize,
 }
 
 /// The entries of all objects. Of an entry that is in several, the one of the lease that was written under last counts, of
-/// these the one of the newest epoch, and of these the one written last. A number of the future is not dropped: a reader whose
-/// clock is behind would have none, and answer none, until its own first evaluation.
-pub(crate) fn decode<V: Kept>(shards: &[Shard], now: Timestamp) -> Decoded<V> {
+/// these the one of the latest epoch, and of these the one written last. An entry from the future is not dropped: a reader
+/// whose clock is behind would have no number until its own first evaluation.
+pub(crate) fn decode<V: StateValue>(shards: &[Shard], now: Timestamp) -> DecodedShards<V> {
     let mut lease_written: BTreeMap<&str, Timestamp> = BTreeMap::new();
     for Shard { header, .. } in shards {
         let last = lease_written.entry(&header.lease).or_insert(header.written);
@@ -297,23 +298,19 @@ pub(crate) fn decode<V: Kept>(shards: &[Shard], now: Timestamp) -> Decoded<V> {
     order.sort_by_key(|Shard { header, .. }| {
         (lease_written.get(header.lease.as_str()), &header.lease, header.epoch, header.written)
     });
-    let mut decoded = Decoded { entries: BTreeMap::new(), dropped: Vec::new(), ahead: 0 };
+    let mut decoded = DecodedShards { entries: BTreeMap::new(), dropped: Vec::new(), ahead: 0 };
+    let mut drop_entry = |problem: String| decoded.dropped.push(plain(&problem, MAX_DROPPED_BYTES));
     for shard in order {
         for line in shard.lines.lines() {
             match serde_json::from_str::<Entry<V::Id, V>>(line) {
                 Ok(Entry { id, mut value }) => match value.problem() {
                     None => {
-                        decoded.ahead += usize::from(value.not_after(now));
+                        decoded.ahead += usize::from(value.clamp_to(now));
                         decoded.entries.insert(id, value);
                     }
-                    Some(problem) => {
-                        decoded.dropped.push(plain(&format!("{id}: {problem}"), MAX_DROPPED_BYTES))
-                    }
+                    Some(problem) => drop_entry(format!("{id}: {problem}")),
                 },
-                Err(error) => {
-                    let text = format!("a line by {}: {error}", shard.header.holder);
-                    decoded.dropped.push(plain(&text, MAX_DROPPED_BYTES));
-                }
+                Err(error) => drop_entry(format!("a line by {}: {error}", shard.header.holder)),
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Which state objects exist: whoever writes them learns that somebody deleted one, and writes it again.
+//! Which state objects exist, so that their writer writes one again that somebody deleted.
 
 use std::collections::BTreeSet;
 
@@ -10,35 +10,35 @@ use kube::runtime::watcher::{Event, watcher};
 use tokio::time::Instant;
 
 use super::state_store::StateStore;
-use crate::cluster::watch::watch_health::{Trouble, backoff, config};
+use crate::cluster::watch::watch_health::{WatchHealth, backoff, watch_config};
 
-/// What the API server says about which objects exist.
+/// A change of which objects exist.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Existence {
-    /// These are all there are, when it was asked for.
+    /// Exactly these existed when the list was requested.
     Listed(BTreeSet<String>, Instant),
     /// The object of this name was written.
     Written(String),
-    /// It was deleted.
+    /// The object of this name was deleted.
     Deleted(String),
 }
 
-/// Every change of what exists, and all that does whenever the watch is begun anew. Never ends; only the names are read.
-pub(crate) fn existence(store: &StateStore) -> impl Stream<Item = Existence> + Send + use<> {
-    let config = config().labels(&store.every_kind());
-    let events = watcher(store.names(), config).backoff(backoff());
-    let hint = "check that the service account may list and watch ConfigMaps in the release namespace; until then one that \
-                somebody deletes is written again when its content changes";
-    let mut trouble = Trouble::new("the names of state objects", hint);
-    let mut list = List { asked: Instant::now(), names: BTreeSet::new() };
+/// Every change, and the whole list whenever the watch starts anew. Never ends; only metadata is read.
+pub(crate) fn watch_existence(store: &StateStore) -> impl Stream<Item = Existence> + Send + use<> {
+    let config = watch_config().labels(&store.selector_of_all());
+    let events = watcher(store.metadata_api(), config).backoff(backoff());
+    let hint = "check that the service account may list and watch ConfigMaps in the release namespace; until then a deleted \
+                one is written again only when its content changes";
+    let mut health = WatchHealth::new("the names of state objects", hint);
+    let mut list = PartialList { requested: Instant::now(), names: BTreeSet::new() };
     events.filter_map(move |event| {
         let existence = match event {
             Ok(event) => {
-                trouble.over();
-                list.take(event)
+                health.report_recovery();
+                list.apply(event)
             }
             Err(error) => {
-                trouble.tell(&error);
+                health.report_failure(&error);
                 None
             }
         };
@@ -46,20 +46,22 @@ pub(crate) fn existence(store: &StateStore) -> impl Stream<Item = Existence> + S
     })
 }
 
-/// A list that is being read.
-struct List {
-    asked: Instant,
+/// A list that is being received.
+struct PartialList {
+    requested: Instant,
     names: BTreeSet<String>,
 }
 
-impl List {
-    /// Takes a step of the watch; what it says.
-    fn take(&mut self, event: Event<PartialObjectMeta<ConfigMap>>) -> Option<Existence> {
+impl PartialList {
+    /// Applies an event of the watch; the change it makes, if any.
+    fn apply(&mut self, event: Event<PartialObjectMeta<ConfigMap>>) -> Option<Existence> {
         let name = |map: PartialObjectMeta<ConfigMap>| map.metadata.name.unwrap_or_default();
         match event {
-            Event::Init => (self.asked, self.names) = (Instant::now(), BTreeSet::new()),
+            Event::Init => *self = Self { requested: Instant::now(), names: BTreeSet::new() },
             Event::InitApply(map) => drop(self.names.insert(name(map))),
-            Event::InitDone => return Some(Existence::Listed(std::mem::take(&mut self.names), self.asked)),
+            Event::InitDone => {
+                return Some(Existence::Listed(std::mem::take(&mut self.names), self.requested));
+            }
             Event::Apply(map) => return Some(Existence::Written(name(map))),
             Event::Delete(map) => return Some(Existence::Deleted(name(map))),
         }

@@ -1,5 +1,5 @@
-//! When the holder writes its state objects: decisions when they change, memory now and then, both once more before the
-//! lease is handed over.
+//! When the leader writes its state objects: decisions when they change, the memory now and then, and both once more before
+//! the lease is released.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,23 +16,23 @@ use wva_core::memory::Memory;
 use wva_core::units::Replicas;
 use wva_core::{Decision, VariantId};
 
-use super::state_encoding::{Cut, Encoded, Kept, SHARDS_MAX, Shard, encode, shard_of};
-use super::state_store::{Kind, StateError, StateStore};
-use super::state_watch::{Existence, existence};
+use super::state_encoding::{DroppedCounts, EncodedShards, MAX_SHARDS, Shard, StateValue, encode, shard_of};
+use super::state_store::{StateError, StateKind, StateStore};
+use super::state_watch::{Existence, watch_existence};
 use crate::engine::{Holder, Leadership, Origin, Published};
 use crate::telemetry::StateMetrics;
 
 /// Shortest time between two writes of decisions.
-const DECISIONS_EVERY: Duration = Duration::from_secs(2);
-/// Evidence that is this much newer, or a fifth of `max-stale` where that is less, is written though nothing else
-/// changed: a follower's answer looks at most that much older than it is, and a quiet installation writes once a minute.
-const EVIDENCE_EVERY: Duration = Duration::from_secs(60);
-/// The part of `max-stale` that a follower's evidence may be behind.
-const EVIDENCE_PART: u32 = 5;
-/// Longest time between two writes of memory.
-const MEMORY_EVERY: Duration = Duration::from_secs(300);
-/// Shortest time between two writes of memory, when a number is about to be known to the memory only.
-const MEMORY_SOONEST: Duration = Duration::from_secs(10);
+const DECISIONS_INTERVAL: Duration = Duration::from_secs(2);
+/// Evidence that is this much newer is written although nothing else changed: a follower's answer looks at most that much
+/// older than it is, and a quiet installation writes once a minute.
+const EVIDENCE_INTERVAL: Duration = Duration::from_secs(60);
+/// Where a fifth of `max-stale` is less than that, it counts instead.
+const EVIDENCE_DIVISOR: u32 = 5;
+/// Longest time between two writes of the memory.
+const MEMORY_INTERVAL: Duration = Duration::from_secs(300);
+/// Shortest time between two writes of the memory, when only the memory still has a number.
+const MIN_MEMORY_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Writes the state objects. [`StateWriter::run`] it in a task.
 pub struct StateWriter {
@@ -40,53 +40,54 @@ pub struct StateWriter {
     published: watch::Receiver<Arc<Published>>,
     memory: watch::Receiver<Arc<Memory>>,
     leadership: watch::Receiver<Leadership>,
-    decisions: Objects,
-    memories: Objects,
-    facts: BTreeMap<VariantId, Fact>,
-    /// When the memory was last written; or first could have been, when this holder has not yet.
-    memory_at: Option<Instant>,
-    /// When this holder last wrote the memory.
+    decisions: WrittenObjects,
+    memories: WrittenObjects,
+    /// What the written decisions say.
+    facts: BTreeMap<VariantId, DecisionFacts>,
+    /// When the memory was last written; before this leader has, when it first could.
+    memory_interval_since: Option<Instant>,
+    /// When this leader last wrote the memory.
     memory_written: Option<Instant>,
-    /// True while the memory knows targets that the written decisions do not show any more.
-    memory_owed: bool,
-    evidence_every: SignedDuration,
+    /// True while the memory has targets that the written decisions have lost.
+    memory_is_overdue: bool,
+    evidence_interval: SignedDuration,
     metrics: StateMetrics,
 }
 
-/// The objects of one kind.
+/// What is known of the objects of one kind.
 #[derive(Default)]
-struct Objects {
-    /// In whose name they were written here; `None` before that.
+struct WrittenObjects {
+    /// The term in which they were written here; `None` before that.
     holder: Option<Holder>,
-    /// How many were written in that name.
+    /// How many were written in that term.
     count: usize,
-    /// Those that are known to exist, by their number; `None` for one that somebody has deleted since.
-    known: BTreeMap<usize, Option<Stored>>,
-    /// What the log was last told that they do not contain.
-    cut: Cut,
+    /// Those that are known to exist, by index; `None` for one that was deleted since.
+    known: BTreeMap<usize, Option<StoredObject>>,
+    /// What they last lacked according to the log.
+    dropped: DroppedCounts,
 }
 
 /// What one object contains, and since when it is known to exist.
 #[derive(Clone)]
-struct Stored {
-    /// `None` for what an earlier holder left.
+struct StoredObject {
+    /// `None` for what an earlier leader wrote.
     lines: Option<String>,
     at: Instant,
 }
 
-impl Objects {
-    /// Takes in which objects exist. Until this holder writes them it has to be told; from then on it knows.
-    fn note(&mut self, existence: &Existence, name: impl Fn(usize) -> String) {
-        for index in 0..SHARDS_MAX as usize {
+impl WrittenObjects {
+    /// Applies a change of which objects exist. Before this leader has written them, only the watch knows.
+    fn apply(&mut self, existence: &Existence, name: impl Fn(usize) -> String) {
+        for index in 0..MAX_SHARDS as usize {
             let name = name(index);
             let (exists, at) = match existence {
-                Existence::Listed(names, asked) => (names.contains(&name), *asked),
+                Existence::Listed(names, requested) => (names.contains(&name), *requested),
                 Existence::Written(written) if *written == name => (true, Instant::now()),
                 Existence::Deleted(deleted) if *deleted == name => (false, Instant::now()),
                 _ => continue,
             };
             if exists && self.holder.is_none() {
-                self.known.insert(index, Some(Stored { lines: None, at }));
+                self.known.insert(index, Some(StoredObject { lines: None, at }));
             } else if let Some(known) = self.known.get_mut(&index)
                 && !exists
                 && known.take_if(|stored| stored.at < at).is_some()
@@ -96,46 +97,50 @@ impl Objects {
         }
     }
 
-    /// What is known to exist is from now on what an earlier holder left.
-    fn inherit(&mut self) {
-        let known = std::mem::take(&mut self.known);
-        let left = |stored: Stored| Stored { lines: None, ..stored };
-        let known = known.into_iter().map(|(index, stored)| (index, stored.map(left))).collect();
-        *self = Self { known, ..Self::default() };
+    /// A new term: the objects that exist are an earlier leader's.
+    fn start_term(&mut self) {
+        let known = std::mem::take(&mut self.known)
+            .into_iter()
+            .map(|(index, stored)| (index, stored.map(|stored| StoredObject { lines: None, ..stored })));
+        *self = Self { known: known.collect(), ..Self::default() };
     }
 
-    /// Leaves to whoever holds the lease what somebody has deleted.
-    fn leave(&mut self) {
-        self.inherit();
+    /// The end of a term: whoever is the leader now restores deleted objects.
+    fn end_term(&mut self) {
+        self.start_term();
         self.known.retain(|_, stored| stored.is_some());
     }
 
-    /// True when an object that existed does not any more.
+    /// True when an object that existed was deleted.
     fn has_lost(&self) -> bool {
         self.known.values().any(Option::is_none)
     }
 }
 
-/// Which objects are worth a write.
-enum Due {
+/// Which objects to write.
+enum WriteScope {
     /// All whose lines differ.
     All,
     /// Those with one of these variants.
     Only(Vec<VariantId>),
 }
 
-impl Due {
-    fn has(&self, index: usize, count: usize) -> bool {
+impl WriteScope {
+    fn contains(&self, index: usize, count: usize) -> bool {
         match self {
             Self::All => true,
             Self::Only(ids) => ids.iter().any(|id| shard_of(id, count) == index),
         }
     }
+
+    fn is_empty(&self) -> bool {
+        matches!(self, Self::Only(ids) if ids.is_empty())
+    }
 }
 
-/// What of a decision is worth a write when it changes.
+/// The parts of a decision whose change is worth a write.
 #[derive(Debug, Clone, PartialEq)]
-struct Fact {
+struct DecisionFacts {
     number: Result<(Replicas, Reason), Cause>,
     current: Option<Replicas>,
     model: SmolStr,
@@ -153,40 +158,39 @@ impl StateWriter {
         leadership: watch::Receiver<Leadership>,
         max_stale: Duration,
     ) -> Self {
-        let (decisions, memories) = (Objects::default(), Objects::default());
         Self {
             store,
             published,
             memory,
             leadership,
-            decisions,
-            memories,
+            decisions: WrittenObjects::default(),
+            memories: WrittenObjects::default(),
             facts: BTreeMap::new(),
-            memory_at: None,
+            memory_interval_since: None,
             memory_written: None,
-            memory_owed: false,
-            evidence_every: evidence_every(max_stale),
+            memory_is_overdue: false,
+            evidence_interval: evidence_interval(max_stale),
             metrics: StateMetrics::default(),
         }
     }
 
     /// The same writer, which counts in `metrics` what does not fit.
     #[must_use]
-    pub fn counted_by(self, metrics: StateMetrics) -> Self {
+    pub fn with_metrics(self, metrics: StateMetrics) -> Self {
         Self { metrics, ..self }
     }
 
-    /// Writes until cancelled, then writes everything once more. Wait for the end of this before the lease is given
-    /// up: the next holder starts from what is written here.
+    /// Writes until cancelled, then writes everything once more. Wait for this to end before the lease is released: the
+    /// next leader starts from what is written here.
     pub async fn run(mut self, cancel: CancellationToken) {
         let mut not_before = Instant::now();
-        let mut existence = existence(&self.store).boxed();
+        let mut existence = watch_existence(&self.store).boxed();
         loop {
             tokio::select! {
                 () = cancel.cancelled() => break,
                 changed = self.published.changed() => if changed.is_err() { break },
                 Some(existence) = existence.next() => {
-                    self.note(&existence);
+                    self.apply(&existence);
                     if !self.decisions.has_lost() && !self.memories.has_lost() {
                         continue;
                     }
@@ -195,217 +199,236 @@ impl StateWriter {
             if cancel.run_until_cancelled(sleep_until(not_before)).await.is_none() {
                 break;
             }
-            if self.turn(false).await {
-                not_before = Instant::now() + DECISIONS_EVERY;
+            if self.write_changes(false).await {
+                not_before = Instant::now() + DECISIONS_INTERVAL;
             }
         }
-        self.turn(true).await;
+        self.write_changes(true).await;
     }
 
-    fn note(&mut self, existence: &Existence) {
+    fn apply(&mut self, existence: &Existence) {
         let store = &self.store;
-        self.decisions.note(existence, |index| store.name(Kind::Decisions, index));
-        self.memories.note(existence, |index| store.name(Kind::Memory, index));
+        self.decisions.apply(existence, |index| store.name(StateKind::Decisions, index));
+        self.memories.apply(existence, |index| store.name(StateKind::Memory, index));
     }
 
-    /// Writes what changed, or everything at the `end`; true when it tried to.
-    async fn turn(&mut self, end: bool) -> bool {
+    /// Writes what changed, or everything when `is_last`; true when it tried to.
+    async fn write_changes(&mut self, is_last: bool) -> bool {
         let published = self.published.borrow_and_update().clone();
         let leadership = self.leadership.borrow().clone();
         let Some(holder) = leadership.holder.clone().filter(|_| leadership.is_mine()) else {
-            self.forget();
+            self.end_term();
             return false;
         };
-        // What an earlier term of ours has made is older than what was written down since.
-        let is_earlier = published.term.is_some() && published.term != leadership.term();
-        if published.origin != Origin::Computed || is_earlier {
+        // What an earlier term of ours computed is older than what other leaders have written since.
+        let is_of_earlier_term = published.term.is_some() && published.term != leadership.term();
+        if published.origin != Origin::Computed || is_of_earlier_term {
             return false;
         }
         let facts = facts(&published.decisions);
-        self.memory_owed |= lost_number(&self.facts, &facts);
-        let with_memory = end || self.memory_due() || self.memories.has_lost();
-        let anew = self.decisions.holder.as_ref() != Some(&holder) || self.decisions.has_lost();
-        let due = match changed(&self.facts, &facts, self.evidence_every) {
-            _ if end || anew => Due::All,
-            ids => Due::Only(ids),
+        self.memory_is_overdue |= has_lost_number(&self.facts, &facts);
+        let with_memory = is_last || self.is_memory_due() || self.memories.has_lost();
+        let is_new_term = self.decisions.holder.as_ref() != Some(&holder);
+        let scope = if is_last || is_new_term || self.decisions.has_lost() {
+            WriteScope::All
+        } else {
+            WriteScope::Only(changed(&self.facts, &facts, self.evidence_interval))
         };
-        if !with_memory && matches!(&due, Due::Only(ids) if ids.is_empty()) {
+        if !with_memory && scope.is_empty() {
             return false;
         }
-        let result = self.write(&published, facts, &holder, &due, with_memory).await;
+        let result = self.write(&published, facts, &holder, &scope, with_memory).await;
         if let Err(error) = result {
-            tracing::warn!(%error, "state objects were not written; trying again after the next evaluation");
+            tracing::warn!(%error, "state objects were not written; retrying after the next evaluation");
         }
         true
     }
 
-    /// The next time we hold the lease, everything is written in the name of that time.
-    fn forget(&mut self) {
-        self.decisions.leave();
-        self.memories.leave();
-        (self.memory_at, self.memory_written, self.memory_owed) = (None, None, false);
+    /// When this instance becomes the leader again, it writes everything anew.
+    fn end_term(&mut self) {
+        self.decisions.end_term();
+        self.memories.end_term();
+        self.memory_interval_since = None;
+        self.memory_written = None;
+        self.memory_is_overdue = false;
         self.facts.clear();
     }
 
-    /// True when the memory is to be written: now and then, and at once when it is the only place that knows a number.
-    fn memory_due(&mut self) -> bool {
-        // Counted from the first look: what the last holder remembered is not replaced by a cold start.
-        let periodic = self.memory_at.get_or_insert_with(Instant::now).elapsed() >= MEMORY_EVERY;
-        let soon = self.memory_written.is_none_or(|at| at.elapsed() >= MEMORY_SOONEST);
-        periodic || (self.memory_owed && soon)
+    /// True when the memory is to be written: periodically, and soon when only it has a number.
+    fn is_memory_due(&mut self) -> bool {
+        // Counted from the first call: a cold start must not replace the memory of the last leader at once.
+        let since = *self.memory_interval_since.get_or_insert_with(Instant::now);
+        let may_write = self.memory_written.is_none_or(|at| at.elapsed() >= MIN_MEMORY_INTERVAL);
+        since.elapsed() >= MEMORY_INTERVAL || (self.memory_is_overdue && may_write)
     }
 
-    /// The memory goes first, so that in between a number is in one of the two. When it fails, decisions are written
-    /// all the same: followers answer from them.
+    /// Writes the memory before the decisions, so that a number which moves between them is always in one of the two.
+    /// When that fails, decisions are written all the same, because followers answer from them.
     async fn write(
         &mut self,
         published: &Published,
-        facts: BTreeMap<VariantId, Fact>,
+        facts: BTreeMap<VariantId, DecisionFacts>,
         holder: &Holder,
-        due: &Due,
+        scope: &WriteScope,
         with_memory: bool,
     ) -> Result<(), StateError> {
-        let (store, leadership, metrics) = (&self.store, &self.leadership, &self.metrics);
-        let place = |kind| Place { store, leadership, metrics, kind, holder };
-        let mut remembered = Ok(());
+        let store = &self.store;
+        let leadership = &self.leadership;
+        let metrics = &self.metrics;
+        let writer = |kind| ShardWriter { store, leadership, metrics, kind, holder };
+        let memory_writer = writer(StateKind::Memory);
+        let decision_writer = writer(StateKind::Decisions);
+        let mut memory_result = Ok(());
         if with_memory {
-            self.store.still_ours(holder).await?;
+            store.ensure_current(holder).await?;
             let memory = self.memory.borrow().clone();
-            let written = place(Kind::Memory).write(&memory.groups, &mut self.memories, &Due::All).await;
+            let written = memory_writer.write(&memory.groups, &mut self.memories, &WriteScope::All).await;
             if written.is_ok() {
-                (self.memory_at, self.memory_written) = (Some(Instant::now()), Some(Instant::now()));
-                self.memory_owed = false;
+                self.memory_interval_since = Some(Instant::now());
+                self.memory_written = self.memory_interval_since;
+                self.memory_is_overdue = false;
             }
-            remembered = written.map(drop);
+            memory_result = written.map(drop);
         }
-        let agree = place(Kind::Decisions).write(&published.decisions, &mut self.decisions, due).await?;
+        let up_to_date = decision_writer.write(&published.decisions, &mut self.decisions, scope).await?;
         let count = self.decisions.count;
-        let settled = |id: &VariantId| agree.contains(&shard_of(id, count));
-        self.facts.retain(|id, _| !settled(id));
-        self.facts.extend(facts.into_iter().filter(|(id, _)| settled(id)));
-        remembered
+        let is_written = |id: &VariantId| up_to_date.contains(&shard_of(id, count));
+        self.facts.retain(|id, _| !is_written(id));
+        self.facts.extend(facts.into_iter().filter(|(id, _)| is_written(id)));
+        memory_result
     }
 }
 
-/// The objects of one kind, and in whose name they are written.
-struct Place<'a> {
+/// Writes the objects of one kind in the name of `holder`.
+struct ShardWriter<'a> {
     store: &'a StateStore,
     leadership: &'a watch::Receiver<Leadership>,
     metrics: &'a StateMetrics,
-    kind: Kind,
+    kind: StateKind,
     holder: &'a Holder,
 }
 
-impl Place<'_> {
-    /// Writes the objects that are `due` and differ from what this holder has `written`, all of them when their number
-    /// changes. The result says which contain exactly `entries` now.
-    async fn write<V: Kept>(
+impl ShardWriter<'_> {
+    /// Writes the objects in `scope` that differ from what this leader has `written`, and all of them when their number
+    /// changes. Returns the indices of those that contain exactly `entries` now.
+    async fn write<V: StateValue>(
         &self,
         entries: &BTreeMap<V::Id, V>,
-        written: &mut Objects,
-        due: &Due,
+        written: &mut WrittenObjects,
+        scope: &WriteScope,
     ) -> Result<BTreeSet<usize>, StateError> {
         if written.holder.as_ref() != Some(self.holder) {
-            written.inherit();
+            written.start_term();
         }
         let layout = u32::try_from(written.count).unwrap_or_default();
-        let Encoded { shards: new, cut } = encode(entries, layout);
-        self.tell_cut(written.cut, cut);
-        let (count, mut agree) = (new.len(), BTreeSet::new());
-        let laid_out_anew = written.count != count;
+        let EncodedShards { shards, dropped } = encode(entries, layout);
+        self.report_dropped(written.dropped, dropped);
+        let count = shards.len();
+        let has_new_layout = written.count != count;
+        let mut up_to_date = BTreeSet::new();
         let mut known = BTreeMap::new();
-        for (index, lines) in new.into_iter().enumerate() {
-            let old = written.known.get(&index).and_then(Option::as_ref).filter(|_| !laid_out_anew);
-            match old {
-                Some(old) if old.lines.as_ref() != Some(&lines) && !due.has(index, count) => {
-                    known.insert(index, Some(old.clone()));
-                    continue;
-                }
-                Some(old) if old.lines.as_ref() == Some(&lines) => {
-                    drop(known.insert(index, Some(old.clone())))
-                }
+        for (index, lines) in shards.into_iter().enumerate() {
+            let old = written.known.get(&index).and_then(Option::as_ref).filter(|_| !has_new_layout);
+            let is_same = old.is_some_and(|old| old.lines.as_ref() == Some(&lines));
+            let stored = match old {
+                Some(old) if is_same || !scope.contains(index, count) => old.clone(),
                 _ => {
                     if !self.leadership.borrow().is_mine() {
                         return Ok(BTreeSet::new());
                     }
                     let header = self.store.header(self.kind, self.holder);
-                    let shard = Shard { header, lines: lines.clone() };
+                    let shard = Shard { header, lines };
                     self.store.put(self.kind, index, &shard).await?;
-                    known.insert(index, Some(Stored { lines: Some(lines), at: Instant::now() }));
+                    up_to_date.insert(index);
+                    StoredObject { lines: Some(shard.lines), at: Instant::now() }
                 }
+            };
+            if is_same {
+                up_to_date.insert(index);
             }
-            agree.insert(index);
+            known.insert(index, Some(stored));
         }
-        if laid_out_anew {
+        if has_new_layout {
             let may_write = || self.leadership.borrow().is_mine();
             self.store.remove_from(self.kind, count, self.holder, may_write).await?;
         }
-        *written = Objects { holder: Some(self.holder.clone()), count, known, cut };
-        Ok(agree)
+        *written = WrittenObjects { holder: Some(self.holder.clone()), count, known, dropped };
+        Ok(up_to_date)
     }
 
-    /// In the metrics always, in the log when it begins, ends or becomes worse in kind.
-    fn tell_cut(&self, before: Cut, now: Cut) {
+    /// In the metrics always; in the log when it begins, ends, or something of another kind is dropped.
+    fn report_dropped(&self, before: DroppedCounts, now: DroppedCounts) {
         let kind = self.kind.name();
-        let parts = |cut: Cut| [("learned", cut.learned), ("words", cut.words), ("all", cut.all)];
-        for (lost, entries) in parts(now) {
-            self.metrics.cut(kind, lost, entries);
+        let parts = |counts: DroppedCounts| {
+            [("learned", counts.learned), ("words", counts.messages), ("all", counts.entries)]
+        };
+        for (label, entries) in parts(now) {
+            self.metrics.cut(kind, label, entries);
         }
-        let some = |cut| parts(cut).map(|(_, entries)| entries > 0);
-        if some(before) == some(now) {
+        let any = |counts| parts(counts).map(|(_, entries)| entries > 0);
+        if any(before) == any(now) {
             return;
         }
-        let Cut { learned, words, all } = now;
-        if now == Cut::default() {
-            tracing::info!(kind, "state objects have room for everything again");
+        if now == DroppedCounts::default() {
+            tracing::info!(kind, "the state objects have room for everything again");
         } else {
             tracing::warn!(
                 kind,
-                without_what_was_learned = learned,
-                without_words = words,
-                left_out = all,
-                "state objects are full, so a next holder learns some anew: split the installation by namespace"
+                without_learned = now.learned,
+                without_messages = now.messages,
+                missing = now.entries,
+                "the state objects are full, so the next leader has to learn some values again: split the installation by \
+                 namespace"
             );
         }
     }
 }
 
-fn evidence_every(max_stale: Duration) -> SignedDuration {
-    SignedDuration::try_from(EVIDENCE_EVERY.min(max_stale / EVIDENCE_PART)).unwrap_or(SignedDuration::MAX)
+fn evidence_interval(max_stale: Duration) -> SignedDuration {
+    let interval = EVIDENCE_INTERVAL.min(max_stale / EVIDENCE_DIVISOR);
+    SignedDuration::try_from(interval).unwrap_or(SignedDuration::MAX)
 }
 
-fn facts(decisions: &BTreeMap<VariantId, Decision>) -> BTreeMap<VariantId, Fact> {
-    let fact = |decision: &Decision| {
+fn facts(decisions: &BTreeMap<VariantId, Decision>) -> BTreeMap<VariantId, DecisionFacts> {
+    let facts = |decision: &Decision| {
         let (number, time) = match &decision.verdict {
             Verdict::Target(target) => (Ok((target.desired, target.reason)), target.evidence),
             Verdict::Unknown(unknown) => (Err(unknown.cause), unknown.since),
         };
-        let (model, accelerator) = (decision.model.clone(), decision.accelerator.clone());
-        Fact { number, current: decision.current, model, accelerator, time }
+        DecisionFacts {
+            number,
+            current: decision.current,
+            model: decision.model.clone(),
+            accelerator: decision.accelerator.clone(),
+            time,
+        }
     };
-    decisions.iter().map(|(id, decision)| (id.clone(), fact(decision))).collect()
+    decisions.iter().map(|(id, decision)| (id.clone(), facts(decision))).collect()
 }
 
 /// The variants of which something changed that a reader of the state objects would miss.
 fn changed(
-    old: &BTreeMap<VariantId, Fact>,
-    new: &BTreeMap<VariantId, Fact>,
-    evidence_every: SignedDuration,
+    old: &BTreeMap<VariantId, DecisionFacts>,
+    new: &BTreeMap<VariantId, DecisionFacts>,
+    evidence_interval: SignedDuration,
 ) -> Vec<VariantId> {
-    let differs = |(id, new): &(&VariantId, &Fact)| {
+    let differs = |(id, new): &(&VariantId, &DecisionFacts)| {
         old.get(id).is_none_or(|old| {
-            let same_time = Fact { time: new.time, ..old.clone() };
-            same_time != **new || new.time.duration_since(old.time).abs() >= evidence_every
+            let same_time = DecisionFacts { time: new.time, ..old.clone() };
+            same_time != **new || new.time.duration_since(old.time).abs() >= evidence_interval
         })
     };
     let gone = old.keys().filter(|id| !new.contains_key(id));
     new.iter().filter(differs).map(|(id, _)| id).chain(gone).cloned().collect()
 }
 
-/// True when a number is not in the decisions any more: from now on the memory alone knows it.
-fn lost_number(old: &BTreeMap<VariantId, Fact>, new: &BTreeMap<VariantId, Fact>) -> bool {
-    let had_one = |id| old.get(id).is_none_or(|fact| fact.number.is_ok());
-    new.iter().any(|(id, fact)| fact.number.is_err() && had_one(id))
+/// True when a decision has no number any more: from now on only the memory has it.
+fn has_lost_number(
+    old: &BTreeMap<VariantId, DecisionFacts>,
+    new: &BTreeMap<VariantId, DecisionFacts>,
+) -> bool {
+    let had_number = |id| old.get(id).is_none_or(|facts| facts.number.is_ok());
+    new.iter().any(|(id, facts)| facts.number.is_err() && had_number(id))
 }
 
 #[cfg(test)]
@@ -414,7 +437,7 @@ mod tests {
 
     use super::*;
 
-    fn published(desired: u32, message: &str, evidence: i64) -> BTreeMap<VariantId, Fact> {
+    fn published(desired: u32, message: &str, evidence: i64) -> BTreeMap<VariantId, DecisionFacts> {
         let target = Target {
             desired: Replicas::new(desired),
             reason: Reason::Steady,
@@ -427,15 +450,15 @@ mod tests {
     }
 
     fn worth_writing(
-        old: &BTreeMap<VariantId, Fact>,
-        new: &BTreeMap<VariantId, Fact>,
+        old: &BTreeMap<VariantId, DecisionFacts>,
+        new: &BTreeMap<VariantId, DecisionFacts>,
         max_stale: u64,
     ) -> bool {
-        !changed(old, new, evidence_every(Duration::from_secs(max_stale))).is_empty()
+        !changed(old, new, evidence_interval(Duration::from_secs(max_stale))).is_empty()
     }
 
     #[test]
-    fn another_number_is_worth_a_write_and_other_words_are_not() {
+    fn another_number_is_worth_a_write_and_another_message_is_not() {
         let old = published(2, "KV usage 40 %", 0);
         assert!(worth_writing(&old, &published(3, "KV usage 40 %", 0), 300));
         assert!(!worth_writing(&old, &published(2, "KV usage 41 %", 5), 300));
@@ -450,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn evidence_is_refreshed_well_before_the_shortest_max_stale_refuses_it() {
+    fn evidence_is_refreshed_well_before_max_stale() {
         let old = published(2, "", 0);
         assert!(!worth_writing(&old, &published(2, "", 8), 45));
         assert!(worth_writing(&old, &published(2, "", 9), 45));

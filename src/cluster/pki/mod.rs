@@ -2,15 +2,15 @@
 //! APIServices, and the check that both fit.
 
 pub mod apiservice;
-mod bundle;
 mod ca_bundle;
+mod certificate_bundle;
 pub mod certificates;
 mod rotation;
 pub mod self_check;
 mod verification;
 
-pub use apiservice::ApiServiceWatch;
-pub use bundle::{Bundle, PkiError};
-pub use ca_bundle::CaBundle;
-pub use certificates::Certificates;
-pub use self_check::SelfCheck;
+pub use apiservice::{ApiServiceWatch, ServiceRef};
+pub use ca_bundle::CaBundleWriter;
+pub use certificate_bundle::{CertificateBundle, PkiError};
+pub use certificates::{CertificateManager, CertificateSettings};
+pub use self_check::{SelfCheck, SelfCheckParts};

@@ -1,7 +1,9 @@
-//! Tells when the API server does not accept what we serve with: for each APIService that points to us, its `caBundle` as
-//! it is and the certificates as they are shown, verified as the API server does it. A metric, a condition and an event.
+//! Checks that the certificate which this instance serves verifies by the `caBundle` of each APIService that points to us, and
+//! reports the result as a metric, a condition and an event. Where only the API server can know (an empty `caBundle`, a
+//! certificate that webpki judges differently from Go), its own condition `Available` decides.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,300 +17,311 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use rustls::pki_types::CertificateDer;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::watch;
-use tokio::task::JoinError;
-use tokio::time::{Instant, interval, sleep_until, timeout};
+use tokio::time::{Instant, interval, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::apiservice::{ApiServices, NAMES, Settings, ca_bundle, unverified};
-use super::bundle::Bundle;
-use super::verification::{self, Fault, Refusal};
-use crate::cluster::watch::watch_health::said;
-use crate::cluster::writers::events::{Events, News};
+use super::apiservice::{ApiServices, NAMES, ServiceRef, ca_bundle, skips_verification};
+use super::certificate_bundle::CertificateBundle;
+use super::verification::{Fault, served_chain, verify};
+use crate::cluster::requests::bounded;
+use crate::cluster::writers::events::{EventRecorder, NewEvent};
 use crate::engine::Clock;
 
 /// The type of the condition.
 pub const CONDITION: &str = "CABundleVerified";
 /// The field manager of the condition.
-pub const FIELD_MANAGER: &str = "wva-ca-check";
-/// How often everything is looked at, changed or not: a certificate ends without a change.
-const CHECK_EVERY: Duration = Duration::from_secs(60);
-/// A refusal that lasts so long is told, and so is that nobody can look. Longer than the 5 s between two writes of a bundle,
-/// so that what is repaired by itself is not. Also the shortest time between two writes of a condition: instances that show
-/// different certificates disagree, and each of them is right.
-pub const CONFIRM: Duration = Duration::from_secs(10);
-/// Longest wait for one answer of the API server.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+const CHECK_FIELD_MANAGER: &str = "wva-ca-check";
+/// How often everything is checked even without a change: a certificate expires without one.
+const CHECK_INTERVAL: Duration = Duration::from_secs(60);
+/// How long a bad result must last before it is reported: longer than the 5 s between two writes of a `caBundle`, so that
+/// what is repaired at once is not reported. Also the shortest time between two writes of a condition: instances that serve
+/// different certificates disagree, and each is right about itself.
+pub const CONFIRM_WINDOW: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Which {
+struct ApiServiceLabel {
     apiservice: &'static str,
 }
 
 /// `wva_apiservice_ca_bundle_valid`.
 #[derive(Debug, Clone, Default)]
-pub struct CaMetrics {
-    valid: Family<Which, Gauge>,
+pub struct CaBundleMetrics {
+    valid: Family<ApiServiceLabel, Gauge>,
 }
 
-impl CaMetrics {
-    /// A fresh family, registered in `registry`.
+impl CaBundleMetrics {
+    /// A new family, registered in `registry`.
     pub fn register(registry: &mut Registry) -> Self {
         let metrics = Self::default();
-        let help = "1 when what this instance shows is accepted by the caBundle of the APIService, 0 when not; absent while \
-                    that is not known";
+        let help = "1 if the certificate that this instance serves verifies by the caBundle of the APIService, 0 if not; absent \
+                    while that is unknown";
         registry.register("wva_apiservice_ca_bundle_valid", help, metrics.valid.clone());
         metrics
     }
 }
 
-/// What is checked, and how it is told.
-pub struct Parts {
+/// What is checked, and how it is reported.
+pub struct SelfCheckParts {
     /// To write conditions.
     pub client: kube::Client,
-    /// Which APIServices are ours.
-    pub settings: Settings,
+    /// Our Service.
+    pub service: ServiceRef,
     /// The address that this instance listens on.
     pub address: SocketAddr,
-    /// True when the user brought the certificate: then the bundle is the user's too.
-    pub own_files: bool,
-    /// What is watched.
-    pub known: watch::Receiver<ApiServices>,
-    /// A change of the shared certificates is a reason to look.
-    pub certificates: watch::Receiver<Option<Bundle>>,
+    /// True when the user provides the certificate, and so the `caBundle` too.
+    pub has_own_files: bool,
+    /// The APIServices.
+    pub apiservices: watch::Receiver<ApiServices>,
+    /// The shared certificates, whose change is a reason to check.
+    pub certificates: watch::Receiver<Option<CertificateBundle>>,
     /// For events.
-    pub events: Events,
+    pub events: EventRecorder,
     /// For the metric.
-    pub metrics: CaMetrics,
-    /// By which validity is judged.
+    pub metrics: CaBundleMetrics,
+    /// Judges validity.
     pub clock: Arc<dyn Clock>,
-    /// How long a refusal must last: [`CONFIRM`].
+    /// How long a bad result must last: [`CONFIRM_WINDOW`].
     pub confirm: Duration,
 }
 
 /// The check. [`SelfCheck::run`] it in a task.
 pub struct SelfCheck {
-    parts: Parts,
-    past: BTreeMap<&'static str, Past>,
+    parts: SelfCheckParts,
+    histories: BTreeMap<&'static str, CheckHistory>,
 }
 
-/// What was found and done before.
+/// The last results for one APIService, and what was reported of them.
 #[derive(Default)]
-struct Past {
-    doubt: Option<(Doubt, Instant)>,
+struct CheckHistory {
+    /// The last validity, and since when it has been the same.
+    valid: Option<(Option<bool>, Instant)>,
+    /// Status and reason in the log.
     logged: Option<(&'static str, &'static str)>,
-    told: Option<(&'static str, &'static str)>,
+    /// Status and reason in an event, or that none was needed.
+    recorded: Option<(&'static str, &'static str)>,
+    /// When the condition was last written.
     written: Option<Instant>,
 }
 
-/// What is told only when it lasts.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Doubt {
-    Refused,
-    Unjudged,
-}
-
-/// What the API server makes of what we show.
-enum Verdict {
-    Accepted,
-    Refused(Refusal),
-    /// It verifies nothing.
-    Unverified,
-    /// Nobody knows: why, as the reason of a condition and in words.
-    Unjudged(&'static str, String),
-}
-
-impl Verdict {
-    const fn doubt(&self) -> Option<Doubt> {
-        match self {
-            Self::Accepted | Self::Unverified => None,
-            Self::Refused(_) => Some(Doubt::Refused),
-            Self::Unjudged(..) => Some(Doubt::Unjudged),
-        }
-    }
-}
-
-/// What a condition says.
+/// The result of a check: the condition, and whether the API server sends us requests by this bundle.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Finding {
+struct CheckResult {
     status: &'static str,
     reason: &'static str,
     message: String,
+    /// `None` when the check could not be done.
+    valid: Option<bool>,
 }
 
 impl SelfCheck {
-    /// Nothing is checked yet.
+    /// A check that has not started.
     #[must_use]
-    pub const fn new(parts: Parts) -> Self {
-        Self { parts, past: BTreeMap::new() }
+    pub const fn new(parts: SelfCheckParts) -> Self {
+        Self { parts, histories: BTreeMap::new() }
     }
 
-    /// Checks every minute and at every change, until cancelled.
+    /// Checks every minute and after every change, until cancelled.
     pub async fn run(mut self, cancel: CancellationToken) {
-        let mut checks = interval(CHECK_EVERY);
-        let mut again: Option<Instant> = None;
+        let mut ticks = interval(CHECK_INTERVAL);
+        let mut due: Option<Instant> = None;
         loop {
             tokio::select! {
                 () = cancel.cancelled() => return,
-                _ = checks.tick() => {}
-                () = sleep_until(again.unwrap_or_else(Instant::now)), if again.is_some() => {}
-                Ok(()) = self.parts.known.changed() => {}
+                _ = ticks.tick() => {}
+                () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {}
+                Ok(()) = self.parts.apiservices.changed() => {}
                 Ok(()) = self.parts.certificates.changed() => {}
             }
             self.parts.certificates.mark_unchanged();
-            let known = self.parts.known.borrow_and_update().clone();
-            let Some(due) = cancel.run_until_cancelled(self.check(&known)).await else { return };
-            again = due;
+            let apiservices = self.parts.apiservices.borrow_and_update().clone();
+            let Some(next) = cancel.run_until_cancelled(self.check_all(&apiservices)).await else { return };
+            due = next;
         }
     }
 
-    /// Checks all; when to look again before the next regular time.
-    async fn check(&mut self, known: &ApiServices) -> Option<Instant> {
-        let settings = self.parts.settings.clone();
-        let ours: Vec<_> = known.ours(&settings).collect();
+    /// Checks every APIService that points to us; when to check again before the next regular time.
+    async fn check_all(&mut self, apiservices: &ApiServices) -> Option<Instant> {
+        let service = self.parts.service.clone();
+        let ours: Vec<_> = apiservices.ours(&service).collect();
         for name in NAMES.into_iter().filter(|name| ours.iter().all(|(ours, _)| ours != name)) {
-            self.leave(name, known).await;
+            self.retract(name, apiservices).await;
         }
         if ours.is_empty() {
             return None;
         }
-        let shown = verification::shown(self.parts.address, &settings.server_name()).await;
-        let mut again = None;
+        let chain = served_chain(self.parts.address, &service.server_name()).await;
+        let mut next: Option<Instant> = None;
         for (name, object) in ours {
-            let verdict = self.verify(object, &shown).await;
-            let due = self.take(name, object, verdict).await;
-            again = [again, due].into_iter().flatten().min();
+            let result = self.check(object, &chain);
+            let due = self.report(name, object, &result).await;
+            next = [next, due].into_iter().flatten().min();
         }
-        again
+        next
     }
 
-    /// What was said of an APIService is taken back when it does not point to us any more. Once: whoever it points to now may
-    /// be another `wva`, and say something itself.
-    async fn leave(&mut self, name: &'static str, known: &ApiServices) {
-        self.parts.metrics.valid.remove(&Which { apiservice: name });
-        if self.past.remove(name).is_none() {
+    /// Withdraws what was reported about an APIService that no longer points to us. Only once: it may point to another
+    /// installation of `wva` now, which reports itself.
+    async fn retract(&mut self, name: &'static str, apiservices: &ApiServices) {
+        self.parts.metrics.valid.remove(&ApiServiceLabel { apiservice: name });
+        if self.histories.remove(name).is_none() {
             return;
         }
-        let object = known.there().find(|(there, _)| *there == name).map(|(_, object)| object);
-        if let Some(object) = object.filter(|object| condition(object).is_some()) {
+        let object = apiservices.present().find(|(present, _)| *present == name).map(|(_, object)| object);
+        if let Some(object) = object.filter(|object| condition(object, CONDITION).is_some()) {
             self.apply(name, object, json!([])).await;
         }
     }
 
-    async fn verify(
-        &self,
-        object: &APIService,
-        shown: &std::io::Result<Vec<CertificateDer<'static>>>,
-    ) -> Verdict {
-        if unverified(object) {
-            return Verdict::Unverified;
+    fn check(&self, object: &APIService, chain: &io::Result<Vec<CertificateDer<'static>>>) -> CheckResult {
+        if skips_verification(object) {
+            return CheckResult {
+                status: "Unknown",
+                reason: "InsecureSkipTLSVerify",
+                message: "spec.insecureSkipTLSVerify is true: the API server verifies no certificate, and would send HPAs' \
+                          requests to whoever answers; remove it"
+                    .into(),
+                valid: Some(true),
+            };
         }
-        let chain = match shown {
+        let chain = match chain {
             Ok(chain) => chain,
-            Err(error) => return Verdict::Unjudged("CannotLook", cannot_look(error)),
-        };
-        let (server, now) = (self.parts.settings.server_name(), self.parts.clock.now());
-        let verified = match ca_bundle(object) {
-            Some(bundle) => Ok(verification::verify(bundle, chain, &server, now)),
-            None => {
-                let chain = chain.clone();
-                // Reads files.
-                tokio::task::spawn_blocking(move || verification::verify_by_system(&chain, &server, now))
-                    .await
+            Err(error) => {
+                return CheckResult {
+                    status: "Unknown",
+                    reason: "CannotLook",
+                    message: format!(
+                        "the served certificate cannot be looked at ({error}): check that this process may connect to its own \
+                         port and has a certificate"
+                    ),
+                    valid: None,
+                };
             }
         };
-        judged(verified)
+        let server_name = self.parts.service.server_name();
+        let (fault, message) = match ca_bundle(object) {
+            None => (
+                Fault::NoAuthority,
+                "spec.caBundle is empty, so the API server verifies by its system's CAs".into(),
+            ),
+            Some(bundle) => match verify(bundle, chain, &server_name, self.parts.clock.now()) {
+                Ok(()) => return verified("spec.caBundle verifies the certificate that is served"),
+                Err(refusal) => (refusal.fault, refusal.message),
+            },
+        };
+        // Its system's CAs, and what Go accepts and webpki does not, only the API server knows.
+        let available = condition(object, "Available");
+        let only_api_server_knows = ca_bundle(object).is_none() || fault == Fault::Unusable;
+        if only_api_server_knows && available.is_some_and(|available| available.status == "True") {
+            return verified(
+                "the API server accepts the certificate that is served: its condition Available is True",
+            );
+        }
+        let answer =
+            available.filter(|_| only_api_server_knows).and_then(|available| available.message.as_ref());
+        let answer = answer.map_or_else(String::new, |answer| format!(", and it says: {answer}"));
+        let next = next_step(fault, self.parts.has_own_files);
+        let message = format!("{message}{answer}; {next}");
+        CheckResult { status: "False", reason: fault.reason(), message, valid: Some(false) }
     }
 
-    /// Tells what was found; when to look again.
-    async fn take(&mut self, name: &'static str, object: &APIService, verdict: Verdict) -> Option<Instant> {
-        let (doubt, confirm) = (verdict.doubt(), self.parts.confirm);
-        let (valid, which) = (&self.parts.metrics.valid, Which { apiservice: name });
-        let past = self.past.entry(name).or_default();
-        let before = past.doubt.filter(|(before, _)| Some(*before) == doubt);
-        past.doubt = before.or_else(|| Some((doubt?, Instant::now())));
-        let lasts = past.doubt.is_none_or(|(_, since)| since.elapsed() >= confirm);
-        match doubt {
-            Some(Doubt::Unjudged) if !lasts => {}
-            Some(Doubt::Unjudged) => {
-                valid.remove(&which);
-            }
-            None | Some(Doubt::Refused) => {
-                valid.get_or_create(&which).set(doubt.is_none().into());
-            }
+    /// Reports a result that lasts; when to check again.
+    async fn report(
+        &mut self,
+        name: &'static str,
+        object: &APIService,
+        result: &CheckResult,
+    ) -> Option<Instant> {
+        let confirm = self.parts.confirm;
+        let history = self.histories.entry(name).or_default();
+        let same = history.valid.filter(|(valid, _)| *valid == result.valid);
+        let (_, since) = *history.valid.insert(same.unwrap_or_else(|| (result.valid, Instant::now())));
+        let is_confirmed = result.valid == Some(true) || since.elapsed() >= confirm;
+        let gauge = &self.parts.metrics.valid;
+        let label = ApiServiceLabel { apiservice: name };
+        match result.valid {
+            Some(valid) => drop(gauge.get_or_create(&label).set(valid.into())),
+            None if is_confirmed => drop(gauge.remove(&label)),
+            None => {}
         }
-        if let Some((_, since)) = past.doubt.filter(|_| !lasts) {
+        if !is_confirmed {
             return Some(since + confirm);
         }
-        let finding = finding(object, verdict, self.parts.own_files);
-        self.tell(name, object, &finding);
-        let due = self.write(name, object, &finding).await;
-        // Who cannot look tries on.
-        due.or_else(|| (doubt == Some(Doubt::Unjudged)).then(|| Instant::now() + confirm))
+        self.log_and_record(name, object, result);
+        let due = self.write(name, object, result).await;
+        due.or_else(|| result.valid.is_none().then(|| Instant::now() + confirm))
     }
 
-    /// In the log and as an event, once each. An event for which there is no room is told the next time.
-    fn tell(&mut self, name: &'static str, object: &APIService, finding: &Finding) {
-        let Finding { status, reason, message } = finding;
-        let past = self.past.entry(name).or_default();
-        let (now, known) = (Some((*status, *reason)), condition(object).map(|known| known.status.as_str()));
-        let before = past.logged.map(|(status, _)| status).or(known);
-        if past.logged != now {
+    /// Logs a result and records an event, once each. An event for which there is no room is recorded the next time.
+    fn log_and_record(&mut self, name: &'static str, object: &APIService, result: &CheckResult) {
+        let CheckResult { status, reason, message, .. } = result;
+        let history = self.histories.entry(name).or_default();
+        let now = Some((*status, *reason));
+        let written = condition(object, CONDITION).map(|condition| condition.status.as_str());
+        if history.logged != now {
+            let before = history.logged.map(|(status, _)| status).or(written);
             match (before, *status) {
-                (Some("False" | "Unknown"), "True") => tracing::info!("APIService {name}: {message}"),
                 (_, "False" | "Unknown") => tracing::warn!("APIService {name}: {message}"),
+                (Some("False" | "Unknown"), _) => tracing::info!("APIService {name}: {message}"),
                 _ => {}
             }
-            past.logged = now;
+            history.logged = now;
         }
-        if *status == "Unknown" {
+        if *status == "Unknown" || history.recorded == now {
             return;
         }
-        let before = past.told.map(|(status, _)| status).or(known);
-        let news = match (before, *status) {
-            _ if past.told == now => None,
-            (Some("False"), "True") => Some((EventType::Normal, CONDITION)),
+        let before = history.recorded.map(|(status, _)| status).or(written);
+        let event = match (before, *status) {
             (_, "False") => Some((EventType::Warning, "CABundleNotVerified")),
+            (Some("False"), _) => Some((EventType::Normal, CONDITION)),
             _ => None,
         };
-        let about = |(kind, reason)| News::about(object, kind, reason, message.clone());
-        if news.is_none_or(|news| self.parts.events.tell(about(news))) {
-            past.told = now;
+        let record = |(type_, reason)| {
+            self.parts.events.record(NewEvent::about(object, type_, reason, message.clone()))
+        };
+        if event.is_none_or(record) {
+            history.recorded = now;
         }
     }
 
-    /// Writes the condition when it says something else; when to try again.
-    async fn write(&mut self, name: &'static str, object: &APIService, finding: &Finding) -> Option<Instant> {
-        let Finding { status, reason, message } = finding;
-        let known = condition(object);
-        let says = |known: &&APIServiceCondition| {
-            known.status == *status
-                && known.reason.as_deref() == Some(*reason)
-                && known.message.as_ref() == Some(message)
+    /// Writes the condition when it differs; when to retry.
+    async fn write(
+        &mut self,
+        name: &'static str,
+        object: &APIService,
+        result: &CheckResult,
+    ) -> Option<Instant> {
+        let CheckResult { status, reason, message, .. } = result;
+        let old = condition(object, CONDITION);
+        let is_same = |old: &APIServiceCondition| {
+            old.status == *status
+                && old.reason.as_deref() == Some(*reason)
+                && old.message.as_ref() == Some(message)
         };
-        if known.is_some_and(|known| says(&known)) {
+        if old.is_some_and(is_same) {
             return None;
         }
-        let past = self.past.entry(name).or_default();
-        let next = past.written.map(|at| at + self.parts.confirm).filter(|next| *next > Instant::now());
+        let history = self.histories.entry(name).or_default();
+        let next = history.written.map(|at| at + self.parts.confirm).filter(|next| *next > Instant::now());
         if next.is_some() {
             return next;
         }
-        past.written = Some(Instant::now());
-        let since = known
-            .filter(|known| known.status == *status)
-            .and_then(|known| known.last_transition_time.clone());
-        let since = json!(since).as_str().map_or_else(|| self.now(), str::to_owned);
-        let one = json!({
+        history.written = Some(Instant::now());
+        // Whole seconds, as the API has them.
+        let now = || json!(self.parts.clock.now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string());
+        let same_status = old.filter(|old| old.status == *status);
+        let since = same_status.and_then(|old| old.last_transition_time.as_ref());
+        let since = since.map_or_else(now, |since| json!(since));
+        let condition = json!({
             "type": CONDITION, "status": status, "reason": reason, "message": message, "lastTransitionTime": since,
         });
-        self.apply(name, object, json!([one])).await;
+        self.apply(name, object, json!([condition])).await;
         None
     }
 
-    /// Makes `conditions` all that we say of an APIService.
-    async fn apply(&self, name: &str, object: &APIService, conditions: serde_json::Value) {
+    /// Makes `conditions` the only ones of ours on an APIService.
+    async fn apply(&self, name: &str, object: &APIService, conditions: Value) {
         let body = json!({
             "apiVersion": APIService::api_version(&()),
             "kind": APIService::kind(&()),
@@ -316,96 +329,35 @@ impl SelfCheck {
             "status": { "conditions": conditions },
         });
         let api: Api<APIService> = Api::all(self.parts.client.clone());
-        let parameters = PatchParams::apply(FIELD_MANAGER).force();
-        match timeout(REQUEST_TIMEOUT, api.patch_status(name, &parameters, &Patch::Apply(body))).await {
-            Ok(Ok(_)) => {}
-            Ok(Err(error)) => tracing::debug!("condition of APIService {name}: {}", said(&error)),
-            Err(_) => tracing::debug!("condition of APIService {name}: no answer"),
+        let parameters = PatchParams::apply(CHECK_FIELD_MANAGER).force();
+        if let Err(error) = bounded(api.patch_status(name, &parameters, &Patch::Apply(body))).await {
+            tracing::debug!(%error, "the condition {CONDITION} of APIService {name} was not written");
         }
-    }
-
-    /// In whole seconds, as the API has it.
-    fn now(&self) -> String {
-        self.parts.clock.now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
     }
 }
 
-fn condition(object: &APIService) -> Option<&APIServiceCondition> {
+fn condition<'a>(object: &'a APIService, type_: &str) -> Option<&'a APIServiceCondition> {
     let conditions = object.status.as_ref()?.conditions.as_ref()?;
-    conditions.iter().find(|condition| condition.type_ == CONDITION)
+    conditions.iter().find(|condition| condition.type_ == type_)
 }
 
-fn cannot_look(error: &std::io::Error) -> String {
-    format!(
-        "the certificate that is served cannot be looked at ({error}): may this process connect to its own port, and does \
-         it have a certificate?"
-    )
+fn verified(message: &str) -> CheckResult {
+    CheckResult { status: "True", reason: "Verified", message: message.into(), valid: Some(true) }
 }
 
-fn judged(verified: Result<Result<(), Refusal>, JoinError>) -> Verdict {
-    match verified {
-        Ok(Ok(())) => Verdict::Accepted,
-        Ok(Err(refusal)) => Verdict::Refused(refusal),
-        Err(failure) => {
-            let how = if failure.is_panic() { "panicked" } else { "was cut off" };
-            Verdict::Unjudged("CheckFailed", format!("the check itself {how}: this is a bug"))
-        }
-    }
-}
-
-fn finding(object: &APIService, verdict: Verdict, own_files: bool) -> Finding {
-    match verdict {
-        Verdict::Unjudged(reason, message) => Finding { status: "Unknown", reason, message },
-        Verdict::Unverified => Finding {
-            status: "Unknown",
-            reason: "InsecureSkipTLSVerify",
-            message: "spec.insecureSkipTLSVerify is set: the API server verifies nothing, and would send HPAs' requests to \
-                      whoever answers; remove it"
-                .into(),
-        },
-        Verdict::Accepted => Finding {
-            status: "True",
-            reason: "Verified",
-            message: "spec.caBundle verifies the certificate that is served".into(),
-        },
-        Verdict::Refused(Refusal { fault, words }) => {
-            let by = if ca_bundle(object).is_none() {
-                "spec.caBundle is empty, so the API server verifies by the authorities of its machine; by those of ours: "
-            } else {
-                ""
-            };
-            let next = next_step(fault, own_files);
-            Finding { status: "False", reason: fault.reason(), message: format!("{by}{words}; {next}") }
-        }
-    }
-}
-
-fn next_step(fault: Fault, own_files: bool) -> &'static str {
-    match (fault, own_files) {
+fn next_step(fault: Fault, has_own_files: bool) -> &'static str {
+    match (fault, has_own_files) {
         (Fault::NoAuthority | Fault::UnknownAuthority, true) => {
-            "put the CA of the certificate in --cert-dir into spec.caBundle (with cert-manager: annotation \
-             cert-manager.io/inject-ca-from; look into the log of its cainjector)"
+            "put the CA of the certificate in --cert-dir into spec.caBundle (with cert-manager: set the annotation \
+             cert-manager.io/inject-ca-from, and look into the log of its cainjector)"
         }
         (_, true) => {
-            "have the certificate in --cert-dir made anew, for the Service's name (with cert-manager: look at its Certificate)"
+            "have the certificate in --cert-dir issued again for the Service's name (with cert-manager: look at its Certificate)"
         }
         (Fault::NoAuthority | Fault::UnknownAuthority, false) => {
-            "wva writes it anew within 10 s; if this stays, look into its log: may its service account patch the APIService?"
+            "wva repairs it within 10 s; if it does not, look into its log: its service account may lack the right to patch the \
+             APIService"
         }
-        (_, false) => "look into wva's log why the certificate in its Secret is not renewed",
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn a_check_that_dies_is_not_taken_for_an_api_server_that_verifies_nothing() {
-        let dying = || -> Result<(), Refusal> { unreachable!("the check has a bug") };
-        let verified = tokio::task::spawn_blocking(dying).await;
-        let found = finding(&APIService::default(), judged(verified), false);
-        assert_eq!((found.status, found.reason), ("Unknown", "CheckFailed"));
-        assert_eq!(found.message, "the check itself panicked: this is a bug");
+        (_, false) => "look into wva's log for why the certificate in its Secret is not renewed",
     }
 }

@@ -1,5 +1,5 @@
-//! Whether the API server accepts what we show: the verification that it does before it sends us a request, done by
-//! ourselves. [`verify`] is pure; [`shown`] looks at our own listening address.
+//! Whether the certificates that are served verify by a `caBundle`, as the API server verifies them before each request.
+//! [`verify`] is pure; [`served_chain`] connects to our own listening address.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -17,31 +17,27 @@ use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, RootC
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
+use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 /// Longest wait for a handshake with ourselves, on loopback.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How the API server's probe begins its messages.
+const PROBE_PREFIX: &str = "tls: failed to verify certificate: x509: ";
 
-/// Why what we show is not accepted.
+/// Why the served certificate does not verify.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// There is no CA to verify by.
     NoAuthority,
     /// None of the CAs signed it.
     UnknownAuthority,
-    /// It has ended, or has not begun.
+    /// It has expired, or is not valid yet.
     NotValidNow,
     /// It is for other names.
     WrongName,
     /// It cannot be used for another reason.
     Unusable,
-}
-
-/// A refusal, in the words of the API server's own probe.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Refusal {
-    pub(crate) fault: Fault,
-    pub(crate) words: String,
 }
 
 impl Fault {
@@ -56,10 +52,17 @@ impl Fault {
         }
     }
 
-    fn because(self, words: impl AsRef<str>) -> Refusal {
-        let words = format!("tls: failed to verify certificate: x509: {}", words.as_ref());
-        Refusal { fault: self, words }
+    /// A refusal in the words of the API server's probe.
+    fn refuse(self, message: impl AsRef<str>) -> Refusal {
+        Refusal { fault: self, message: format!("{PROBE_PREFIX}{}", message.as_ref()) }
     }
+}
+
+/// Why the served certificate does not verify, in the words of the API server's own probe.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    pub(crate) fault: Fault,
+    pub(crate) message: String,
 }
 
 /// Verifies `chain`, leaf first, for the server name `name` by the CAs of a PEM bundle.
@@ -71,203 +74,134 @@ pub(crate) fn verify(
 ) -> Result<(), Refusal> {
     let authorities: Vec<_> = CertificateDer::pem_slice_iter(bundle).filter_map(Result::ok).collect();
     if authorities.is_empty() {
-        let words = "unable to load root certificates: spec.caBundle holds no certificate".into();
-        return Err(Refusal { fault: Fault::NoAuthority, words });
+        let message = "unable to load root certificates: spec.caBundle contains no certificate".into();
+        return Err(Refusal { fault: Fault::NoAuthority, message });
     }
-    verify_by(authorities, chain, name, now)
+    // Of a trust anchor, webpki takes only name and key; Go rejects one that has expired.
+    let (valid, expired): (Vec<_>, Vec<_>) =
+        authorities.into_iter().partition(|authority| check_validity(authority, now).is_ok());
+    let verified = verify_by(&valid, chain, name, now);
+    let is_unknown = verified.as_ref().is_err_and(|refusal| refusal.fault == Fault::UnknownAuthority);
+    if is_unknown && verify_by(&expired, chain, name, now).is_ok() {
+        return Err(outside_validity(None, now));
+    }
+    verified
 }
 
-/// Verifies `chain` by the authorities of this machine: what the API server does with its own when `caBundle` is empty.
-pub(crate) fn verify_by_system(
-    chain: &[CertificateDer<'_>],
-    name: &str,
-    now: Timestamp,
-) -> Result<(), Refusal> {
-    verify_by(rustls_native_certs::load_native_certs().certs, chain, name, now)
-}
-
+/// Checks validity, name and authority, in Go's order.
 fn verify_by(
-    authorities: Vec<CertificateDer<'static>>,
-    chain: &[CertificateDer<'_>],
-    name: &str,
-    now: Timestamp,
-) -> Result<(), Refusal> {
-    // Of an authority webpki takes name and key alone; for Go, one that has ended vouches for nobody.
-    let (lasting, ended): (Vec<_>, Vec<_>) =
-        authorities.into_iter().partition(|authority| in_time(authority, now).is_ok());
-    let verified = chain_of(&lasting, chain, name, now);
-    match verified {
-        Err(refusal)
-            if refusal.fault == Fault::UnknownAuthority && chain_of(&ended, chain, name, now).is_ok() =>
-        {
-            Err(out_of_time(None, now))
-        }
-        verified => verified,
-    }
-}
-
-fn chain_of(
     authorities: &[CertificateDer<'static>],
     chain: &[CertificateDer<'_>],
     name: &str,
     now: Timestamp,
 ) -> Result<(), Refusal> {
-    let [leaf, between @ ..] = chain else {
-        return Err(Fault::Unusable.because("no certificate is shown"));
+    let [leaf, intermediates @ ..] = chain else {
+        return Err(Fault::Unusable.refuse("no certificate is served"));
     };
-    let unusable = |error: Error| refusal(&error, leaf, name, now);
-    let parsed = ParsedCertificate::try_from(leaf).map_err(unusable)?;
-    // In Go's order: times, name, authority. As in Go, a leaf that is itself in the bundle is trusted like a CA.
-    in_time(leaf, now)?;
-    let server = ServerName::try_from(name).map_err(|error| Fault::Unusable.because(error.to_string()))?;
-    verify_server_name(&parsed, &server).map_err(unusable)?;
-    let read = X509Certificate::from_der(leaf).map(|(_, read)| read);
-    match read {
-        _ if authorities.contains(leaf) => Ok(()),
-        Ok(read) if read.is_ca() => signatures(&read, leaf, authorities, between, now),
-        _ => {
-            let mut roots = RootCertStore::empty();
-            roots.add_parsable_certificates(authorities.iter().cloned());
-            let seconds = now.as_second().try_into().unwrap_or(0);
-            let at = UnixTime::since_unix_epoch(Duration::from_secs(seconds));
-            let algorithms = aws_lc_rs::default_provider().signature_verification_algorithms;
-            verify_server_cert_signed_by_trust_anchor(&parsed, &roots, between, at, algorithms.all)
-                .map_err(unusable)
-        }
-    }
-}
-
-/// What is left to look at of a leaf that is itself a CA: webpki takes none, Go does.
-fn signatures(
-    read: &X509Certificate<'_>,
-    leaf: &CertificateDer<'_>,
-    authorities: &[CertificateDer<'static>],
-    between: &[CertificateDer<'_>],
-    now: Timestamp,
-) -> Result<(), Refusal> {
-    let usage = read.extended_key_usage().ok().flatten().map(|usage| usage.value);
-    if usage.is_some_and(|usage| !usage.any && !usage.server_auth) {
-        return Err(Fault::Unusable.because("certificate specifies an incompatible key usage"));
-    }
-    if vouched_for(leaf, authorities, between, now) {
+    let refusal = |error: Error| refusal(&error, leaf, name, now);
+    let parsed = ParsedCertificate::try_from(leaf).map_err(refusal)?;
+    check_validity(leaf, now)?;
+    let server = ServerName::try_from(name).map_err(|error| Fault::Unusable.refuse(error.to_string()))?;
+    verify_server_name(&parsed, &server).map_err(refusal)?;
+    if authorities.contains(leaf) {
+        // Like Go: a leaf that is in the bundle itself is trusted. webpki rejects one that is a CA, as `openssl req -x509`
+        // makes them.
         return Ok(());
     }
-    Err(Fault::UnknownAuthority.because("certificate signed by unknown authority"))
-}
-
-/// True when one of `authorities` signed `cert`, or the next one of `between` did, which is vouched for itself.
-fn vouched_for(
-    cert: &CertificateDer<'_>,
-    authorities: &[CertificateDer<'static>],
-    between: &[CertificateDer<'_>],
-    now: Timestamp,
-) -> bool {
-    authorities.iter().any(|authority| has_signed(authority, cert))
-        || between.split_first().is_some_and(|(next, above)| {
-            let good = in_time(next, now).is_ok() && has_signed(next, cert);
-            good && vouched_for(next, authorities, above, now)
-        })
-}
-
-fn has_signed(issuer: &CertificateDer<'_>, cert: &CertificateDer<'_>) -> bool {
-    let (Ok((_, issuer)), Ok((_, cert))) =
-        (X509Certificate::from_der(issuer), X509Certificate::from_der(cert))
-    else {
-        return false;
-    };
-    let key = &issuer.public_key().subject_public_key.data;
-    let (message, signature) = (cert.tbs_certificate.as_ref(), &cert.signature_value.data);
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(authorities.iter().cloned());
+    let at = UnixTime::since_unix_epoch(Duration::from_secs(now.as_second().try_into().unwrap_or(0)));
     let algorithms = aws_lc_rs::default_provider().signature_verification_algorithms.all;
-    // A key and a signature fit one of them at most.
-    issuer.is_ca()
-        && issuer.subject().as_raw() == cert.issuer().as_raw()
-        && algorithms.iter().any(|one| one.verify_signature(key, message, signature).is_ok())
+    verify_server_cert_signed_by_trust_anchor(&parsed, &roots, intermediates, at, algorithms).map_err(refusal)
 }
 
-fn in_time(cert: &CertificateDer<'_>, now: Timestamp) -> Result<(), Refusal> {
-    let Ok((_, cert)) = X509Certificate::from_der(cert) else {
-        return Err(Fault::Unusable.because("malformed certificate"));
+fn check_validity(certificate: &CertificateDer<'_>, now: Timestamp) -> Result<(), Refusal> {
+    let Ok((_, certificate)) = X509Certificate::from_der(certificate) else {
+        return Err(Fault::Unusable.refuse("malformed certificate"));
     };
-    let (from, to) = (cert.validity().not_before.timestamp(), cert.validity().not_after.timestamp());
-    if (from..=to).contains(&now.as_second()) { Ok(()) } else { Err(out_of_time(Some(&cert), now)) }
+    let validity = certificate.validity();
+    let is_valid =
+        (validity.not_before.timestamp()..=validity.not_after.timestamp()).contains(&now.as_second());
+    if is_valid { Ok(()) } else { Err(outside_validity(Some(&certificate), now)) }
 }
 
-/// Without the current time, which the probe's message has: a text that changes every second is news every second.
-fn out_of_time(leaf: Option<&X509Certificate<'_>>, now: Timestamp) -> Refusal {
-    let said = "certificate has expired or is not yet valid";
-    let day = |second| Timestamp::from_second(second).map(|at| at.to_string()).unwrap_or_default();
-    let validity = leaf.map(|leaf| leaf.validity());
-    Fault::NotValidNow.because(match validity {
-        Some(validity) if validity.not_after.timestamp() < now.as_second() => {
-            format!("{said}: it ended {}", day(validity.not_after.timestamp()))
-        }
-        Some(validity) if validity.not_before.timestamp() > now.as_second() => {
-            format!("{said}: it begins {}", day(validity.not_before.timestamp()))
-        }
-        // The leaf is in time, so it is a CA above it.
-        _ => format!("{said}: a CA above it"),
+/// Without the current time, which the probe's message has: a condition must not change with every second.
+fn outside_validity(leaf: Option<&X509Certificate<'_>>, now: Timestamp) -> Refusal {
+    let message = "certificate has expired or is not yet valid";
+    let time = |second| Timestamp::from_second(second).map(|at| at.to_string()).unwrap_or_default();
+    let bounds = leaf.map(|leaf| leaf.validity());
+    let bounds = bounds.map(|bounds| (bounds.not_before.timestamp(), bounds.not_after.timestamp()));
+    Fault::NotValidNow.refuse(match bounds {
+        Some((_, end)) if end < now.as_second() => format!("{message}: it expired {}", time(end)),
+        Some((start, _)) if start > now.as_second() => format!("{message}: it is valid from {}", time(start)),
+        // The leaf itself is valid.
+        _ => format!("{message}: a CA that signed it"),
     })
 }
 
 fn refusal(error: &Error, leaf: &CertificateDer<'_>, name: &str, now: Timestamp) -> Refusal {
     let Error::InvalidCertificate(cause) = error else {
-        return Fault::Unusable.because(error.to_string());
+        return Fault::Unusable.refuse(error.to_string());
     };
-    let parsed = X509Certificate::from_der(leaf).ok().map(|(_, cert)| cert);
+    let parsed = X509Certificate::from_der(leaf).ok().map(|(_, certificate)| certificate);
     match cause {
         CertificateError::UnknownIssuer => {
-            Fault::UnknownAuthority.because("certificate signed by unknown authority")
+            Fault::UnknownAuthority.refuse("certificate signed by unknown authority")
         }
         CertificateError::Expired
         | CertificateError::ExpiredContext { .. }
         | CertificateError::NotValidYet
-        | CertificateError::NotValidYetContext { .. } => out_of_time(parsed.as_ref(), now),
+        | CertificateError::NotValidYetContext { .. } => outside_validity(parsed.as_ref(), now),
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
             let names = parsed.as_ref().map(dns_names).unwrap_or_default();
-            Fault::WrongName.because(if names.is_empty() {
+            Fault::WrongName.refuse(if names.is_empty() {
                 format!("certificate is not valid for any names, but wanted to match {name}")
             } else {
                 format!("certificate is valid for {}, not {name}", names.join(", "))
             })
         }
-        other => Fault::Unusable.because(other.to_string()),
+        other => Fault::Unusable.refuse(other.to_string()),
     }
 }
 
-fn dns_names(cert: &X509Certificate<'_>) -> Vec<String> {
-    let san = cert.subject_alternative_name().ok().flatten();
-    let names = san.iter().flat_map(|san| &san.value.general_names);
+/// The DNS names among the alternative names of a certificate.
+pub(crate) fn dns_names(certificate: &X509Certificate<'_>) -> Vec<String> {
+    let alternatives = certificate.subject_alternative_name().ok().flatten();
+    let names = alternatives.iter().flat_map(|extension| &extension.value.general_names);
     names
         .filter_map(|name| match name {
-            x509_parser::extensions::GeneralName::DNSName(name) => Some((*name).to_owned()),
+            GeneralName::DNSName(name) => Some((*name).to_owned()),
             _ => None,
         })
         .collect()
 }
 
-/// The chain that is shown at `address` to whoever asks for `name`, the API server for one.
-pub(crate) async fn shown(address: SocketAddr, name: &str) -> io::Result<Vec<CertificateDer<'static>>> {
-    let looking = async {
+/// The chain that is served at `address` to a client that expects `name`, such as the API server.
+pub(crate) async fn served_chain(
+    address: SocketAddr,
+    name: &str,
+) -> io::Result<Vec<CertificateDer<'static>>> {
+    let handshake = async {
         let provider = Arc::new(aws_lc_rs::default_provider());
         let mut config = ClientConfig::builder_with_provider(provider.clone())
             .with_safe_default_protocol_versions()
             .map_err(io::Error::other)?
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(Look(provider)))
+            .with_custom_certificate_verifier(Arc::new(AcceptAny(provider)))
             .with_no_client_auth();
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         let name = ServerName::try_from(name.to_owned()).map_err(io::Error::other)?;
-        let tcp = TcpStream::connect(here(address).as_slice()).await?;
+        let tcp = TcpStream::connect(local_addresses(address).as_slice()).await?;
         let tls = TlsConnector::from(Arc::new(config)).connect(name, tcp).await?;
         let chain = tls.get_ref().1.peer_certificates().unwrap_or_default();
-        Ok(chain.iter().map(|cert| cert.clone().into_owned()).collect())
+        Ok(chain.iter().map(|certificate| certificate.clone().into_owned()).collect())
     };
-    timeout(HANDSHAKE_TIMEOUT, looking).await?
+    timeout(HANDSHAKE_TIMEOUT, handshake).await?
 }
 
-/// Where an address that we listen on is reached from here, to be tried in this order: who listens on all addresses of
-/// IPv6 listens on those of IPv4 too, and where IPv6 is switched off there is no `::1`.
-fn here(address: SocketAddr) -> Vec<SocketAddr> {
+/// How to reach an address that we listen on, in the order to try: a listener on `[::]` accepts IPv4 too, and there is no
+/// `::1` where IPv6 is disabled.
+fn local_addresses(address: SocketAddr) -> Vec<SocketAddr> {
     let ips = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => vec![Ipv4Addr::LOCALHOST.into()],
         IpAddr::V6(ip) if ip.is_unspecified() => vec![Ipv6Addr::LOCALHOST.into(), Ipv4Addr::LOCALHOST.into()],
@@ -276,12 +210,12 @@ fn here(address: SocketAddr) -> Vec<SocketAddr> {
     ips.into_iter().map(|ip| SocketAddr::new(ip, address.port())).collect()
 }
 
-/// Takes any certificate whose key the server has. Nothing is sent on such a connection: the certificate is all that is
-/// wanted of it, and it is judged afterwards.
+/// Accepts any certificate whose key the server has. Nothing is sent on such a connection, and [`verify`] judges the
+/// certificate afterwards.
 #[derive(Debug)]
-struct Look(Arc<CryptoProvider>);
+struct AcceptAny(Arc<CryptoProvider>);
 
-impl ServerCertVerifier for Look {
+impl ServerCertVerifier for AcceptAny {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,
@@ -318,10 +252,7 @@ impl ServerCertVerifier for Look {
 
 #[cfg(test)]
 mod tests {
-    use rcgen::{
-        BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-        SigningKey, date_time_ymd,
-    };
+    use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, date_time_ymd};
 
     use super::*;
 
@@ -331,145 +262,133 @@ mod tests {
         "2026-06-01T12:00:00Z".parse().unwrap()
     }
 
-    fn ca(name: &str, until: i32) -> CertifiedIssuer<'static, KeyPair> {
-        let mut params = CertificateParams::new(Vec::new()).unwrap();
-        params.distinguished_name.push(rcgen::DnType::CommonName, name);
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.not_before = date_time_ymd(2025, 1, 1);
-        params.not_after = date_time_ymd(until, 1, 1);
-        CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
-    }
-
-    fn leaf(
-        by: &Issuer<'_, impl SigningKey>,
-        names: &[&str],
-        from: i32,
-        until: i32,
-    ) -> CertificateDer<'static> {
+    /// Valid from the first day of year `from` to that of year `until`.
+    fn params(names: &[&str], from: i32, until: i32) -> CertificateParams {
         let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
         let mut params = CertificateParams::new(names).unwrap();
         params.not_before = date_time_ymd(from, 1, 1);
         params.not_after = date_time_ymd(until, 1, 1);
-        params.signed_by(&KeyPair::generate().unwrap(), by).unwrap().der().clone()
+        params
     }
 
-    fn said(bundle: &str, leaf: CertificateDer<'static>) -> String {
-        match verify(bundle.as_bytes(), &[leaf], NAME, now()) {
+    fn ca(name: &str, until: i32) -> CertifiedIssuer<'static, KeyPair> {
+        let mut params = params(&[], 2025, until);
+        params.distinguished_name.push(rcgen::DnType::CommonName, name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
+    }
+
+    fn leaf(
+        by: &CertifiedIssuer<'_, KeyPair>,
+        names: &[&str],
+        from: i32,
+        until: i32,
+    ) -> CertificateDer<'static> {
+        params(names, from, until).signed_by(&KeyPair::generate().unwrap(), by).unwrap().der().clone()
+    }
+
+    fn verdict(bundle: &str, leaf: &CertificateDer<'static>) -> String {
+        match verify(bundle.as_bytes(), std::slice::from_ref(leaf), NAME, now()) {
             Ok(()) => "accepted".into(),
-            Err(refusal) => refusal.words.replace("tls: failed to verify certificate: x509: ", ""),
+            Err(refusal) => refusal.message.replace(PROBE_PREFIX, ""),
         }
     }
 
     #[test]
-    fn what_the_api_server_accepts_is_accepted() {
-        let (right, other) = (ca("ca", 2035), ca("other", 2035));
+    fn a_chain_is_accepted_by_any_ca_of_the_bundle_that_signed_it() {
+        let right = ca("ca", 2035);
+        let other = ca("other", 2035);
+        let namesake = ca("ca", 2035);
         let good = leaf(&right, &[NAME], 2025, 2027);
-        assert_eq!(said(&right.pem(), good.clone()), "accepted");
-        assert_eq!(
-            said(&format!("{}{}", other.pem(), right.pem()), good.clone()),
-            "accepted",
-            "in any place"
-        );
-        let damaged =
-            format!("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n{}", right.pem());
-        assert_eq!(said(&damaged, good), "accepted", "what cannot be parsed is left out");
+        let damaged = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+        for bundle in [
+            right.pem(),
+            other.pem() + &right.pem(),
+            namesake.pem() + &right.pem(),
+            damaged.to_owned() + &right.pem(),
+        ] {
+            assert_eq!(verdict(&bundle, &good), "accepted", "{bundle}");
+        }
+        assert_ne!(verdict(&namesake.pem(), &good), "accepted", "same name, other key");
     }
 
     #[test]
-    fn a_refusal_says_what_the_api_server_s_probe_says() {
-        let (right, other) = (ca("ca", 2035), ca("other", 2035));
+    fn a_refusal_has_the_words_of_the_api_servers_probe() {
+        let right = ca("ca", 2035);
+        let other = ca("other", 2035);
+        let expired = ca("ca", 2026);
         let good = leaf(&right, &[NAME], 2025, 2027);
-        assert_eq!(said(&other.pem(), good.clone()), "certificate signed by unknown authority");
-        assert_eq!(
-            said(&right.pem(), leaf(&right, &["localhost"], 2025, 2027)),
-            "certificate is valid for localhost, not rec.kube-system.svc"
-        );
-        assert_eq!(
-            said(&right.pem(), leaf(&right, &[], 2025, 2027)),
-            "certificate is not valid for any names, but wanted to match rec.kube-system.svc"
-        );
-        let ended = "certificate has expired or is not yet valid: it ended 2026-01-01T00:00:00Z";
-        assert_eq!(said(&right.pem(), leaf(&right, &[NAME], 2025, 2026)), ended);
-        let begins = "certificate has expired or is not yet valid: it begins 2027-01-01T00:00:00Z";
-        assert_eq!(said(&right.pem(), leaf(&right, &[NAME], 2027, 2028)), begins);
-        let none = "unable to load root certificates: spec.caBundle holds no certificate";
-        assert_eq!(said("no certificate", good), none);
+        let wrong_name = leaf(&right, &["localhost"], 2025, 2027);
+        let no_name = leaf(&right, &[], 2025, 2027);
+        let past = leaf(&right, &[NAME], 2025, 2026);
+        let future = leaf(&right, &[NAME], 2027, 2028);
+        let of_expired = leaf(&expired, &[NAME], 2025, 2027);
+        for (bundle, leaf, expected) in [
+            (other.pem(), &good, "certificate signed by unknown authority"),
+            (right.pem(), &wrong_name, "certificate is valid for localhost, not rec.kube-system.svc"),
+            (
+                right.pem(),
+                &no_name,
+                "certificate is not valid for any names, but wanted to match rec.kube-system.svc",
+            ),
+            (
+                right.pem(),
+                &past,
+                "certificate has expired or is not yet valid: it expired 2026-01-01T00:00:00Z",
+            ),
+            (
+                right.pem(),
+                &future,
+                "certificate has expired or is not yet valid: it is valid from 2027-01-01T00:00:00Z",
+            ),
+            (expired.pem(), &of_expired, "certificate has expired or is not yet valid: a CA that signed it"),
+            (
+                "no certificate".into(),
+                &good,
+                "unable to load root certificates: spec.caBundle contains no certificate",
+            ),
+        ] {
+            assert_eq!(verdict(&bundle, leaf), expected);
+        }
     }
 
     #[test]
-    fn a_ca_of_the_same_name_and_another_key_does_not_do() {
-        let (right, namesake) = (ca("ca", 2035), ca("ca", 2035));
-        let good = leaf(&right, &[NAME], 2025, 2027);
-        assert_ne!(said(&namesake.pem(), good.clone()), "accepted");
-        assert_eq!(said(&format!("{}{}", namesake.pem(), right.pem()), good), "accepted");
+    fn a_self_signed_leaf_is_accepted_when_it_is_the_bundle_itself() {
+        for is_ca in [IsCa::NoCa, IsCa::Ca(BasicConstraints::Unconstrained)] {
+            let self_signed = |until| {
+                let mut params = params(&[NAME], 2025, until);
+                params.is_ca = is_ca;
+                params.self_signed(&KeyPair::generate().unwrap()).unwrap()
+            };
+            let good = self_signed(2027);
+            assert_eq!(verdict(&good.pem(), good.der()), "accepted");
+            let expired = self_signed(2026);
+            assert!(verdict(&expired.pem(), expired.der()).contains("it expired 2026-01-01"));
+        }
     }
 
     #[test]
-    fn an_authority_that_has_ended_vouches_for_nobody() {
-        let ended = ca("ca", 2026);
-        let said = said(&ended.pem(), leaf(&ended, &[NAME], 2025, 2027));
-        assert!(said.starts_with("certificate has expired or is not yet valid: a CA"), "{said}");
-    }
-
-    /// A leaf that says that it is a CA.
-    fn ca_leaf(by: &Issuer<'_, impl SigningKey>, usage: ExtendedKeyUsagePurpose) -> CertificateDer<'static> {
-        let mut params = CertificateParams::new([NAME.to_owned()]).unwrap();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.extended_key_usages = vec![usage];
-        params.not_before = date_time_ymd(2025, 1, 1);
-        params.not_after = date_time_ymd(2027, 1, 1);
-        params.signed_by(&KeyPair::generate().unwrap(), by).unwrap().der().clone()
-    }
-
-    #[test]
-    fn a_leaf_that_is_a_ca_itself_is_accepted_as_the_api_server_accepts_it() {
-        let (right, namesake) = (ca("ca", 2035), ca("ca", 2035));
-        let server = ca_leaf(&right, ExtendedKeyUsagePurpose::ServerAuth);
-        assert_eq!(said(&format!("{}{}", namesake.pem(), right.pem()), server.clone()), "accepted");
-        assert_eq!(said(&namesake.pem(), server), "certificate signed by unknown authority");
-        let client = ca_leaf(&right, ExtendedKeyUsagePurpose::ClientAuth);
-        assert_eq!(said(&right.pem(), client), "certificate specifies an incompatible key usage");
-        let ended = ca("ca", 2026);
-        let said = said(&ended.pem(), ca_leaf(&ended, ExtendedKeyUsagePurpose::ServerAuth));
-        assert!(said.starts_with("certificate has expired or is not yet valid: a CA"), "{said}");
-    }
-
-    #[test]
-    fn a_leaf_that_is_a_ca_may_have_another_between_itself_and_the_authority() {
+    fn an_intermediate_is_verified_with_the_leaf() {
         let root = ca("root", 2035);
-        let mut params = CertificateParams::new(Vec::new()).unwrap();
-        params.distinguished_name.push(rcgen::DnType::CommonName, "between");
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.not_before = date_time_ymd(2025, 1, 1);
-        params.not_after = date_time_ymd(2035, 1, 1);
-        let between = CertifiedIssuer::signed_by(params, KeyPair::generate().unwrap(), &root).unwrap();
-        let leaf = ca_leaf(&between, ExtendedKeyUsagePurpose::ServerAuth);
-        let chain = [leaf.clone(), between.der().clone()];
+        let mut intermediate = params(&[], 2025, 2035);
+        intermediate.distinguished_name.push(rcgen::DnType::CommonName, "intermediate");
+        intermediate.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let intermediate =
+            CertifiedIssuer::signed_by(intermediate, KeyPair::generate().unwrap(), &root).unwrap();
+        let leaf = leaf(&intermediate, &[NAME], 2025, 2027);
+        let chain = [leaf.clone(), intermediate.der().clone()];
         assert_eq!(verify(root.pem().as_bytes(), &chain, NAME, now()), Ok(()));
         let alone = verify(root.pem().as_bytes(), &[leaf], NAME, now()).unwrap_err();
         assert_eq!(alone.fault, Fault::UnknownAuthority);
     }
 
     #[test]
-    fn who_listens_on_every_address_is_looked_for_by_both_families() {
-        let here =
-            |text: &str| here(text.parse().unwrap()).iter().map(ToString::to_string).collect::<Vec<_>>();
-        assert_eq!(here("[::]:8443"), ["[::1]:8443", "127.0.0.1:8443"]);
-        assert_eq!(here("0.0.0.0:8443"), ["127.0.0.1:8443"]);
-        assert_eq!(here("10.1.2.3:8443"), ["10.1.2.3:8443"]);
-    }
-
-    #[test]
-    fn a_self_signed_certificate_is_accepted_when_it_is_the_bundle_itself() {
-        let signed = |until| {
-            let mut params = CertificateParams::new([NAME.to_owned()]).unwrap();
-            params.not_before = date_time_ymd(2025, 1, 1);
-            params.not_after = date_time_ymd(until, 1, 1);
-            params.self_signed(&KeyPair::generate().unwrap()).unwrap()
+    fn a_listener_on_every_address_is_reached_by_both_families() {
+        let local = |text: &str| {
+            local_addresses(text.parse().unwrap()).iter().map(ToString::to_string).collect::<Vec<_>>()
         };
-        let good = signed(2027);
-        assert_eq!(said(&good.pem(), good.der().clone()), "accepted");
-        let ended = signed(2026);
-        assert!(said(&ended.pem(), ended.der().clone()).contains("it ended 2026-01-01"));
+        assert_eq!(local("[::]:8443"), ["[::1]:8443", "127.0.0.1:8443"]);
+        assert_eq!(local("0.0.0.0:8443"), ["127.0.0.1:8443"]);
+        assert_eq!(local("10.1.2.3:8443"), ["10.1.2.3:8443"]);
     }
 }

@@ -1,25 +1,25 @@
-//! One name for an accelerator, whatever says it: a node's label, what a pod asks of its node, or a variant's label. The
-//! vendors' labels say more than a user writes (`NVIDIA-H100-80GB-HBM3` for `H100`); upstream shortens those of nodes only,
-//! so that a pod's wish never meets them (algorithm reference §1.6).
+//! Short names of accelerators, so that node labels, node selectors and labels of variants agree. Vendors' labels are longer
+//! than what a user writes (`NVIDIA-H100-80GB-HBM3` for `H100`). Upstream shortens only the names of nodes, so that they
+//! never match the node selector of a pod.
 
-/// Families between the vendor and the name.
+/// Product families between the vendor and the name.
 const FAMILIES: [&str; 5] = ["tesla", "geforce", "quadro", "instinct", "radeon"];
-/// Words that say little without the next one.
-const OPENINGS: [&str; 2] = ["rtx", "gaudi"];
+/// Words that mean little without the next one.
+const PREFIXES: [&str; 2] = ["rtx", "gaudi"];
 
-/// The short name. A name that no vendor begins is short already.
-pub(crate) fn short(name: &str) -> String {
+/// The short name. A name that does not begin with a vendor is short already.
+pub(crate) fn short_name(name: &str) -> String {
     let mut words = name.split(['-', '_', ' ']).filter(|word| !word.is_empty()).peekable();
-    let is = |word: &str, list: &[&str]| list.iter().any(|one| word.eq_ignore_ascii_case(one));
-    let vendor = words.next_if(|word| is(word, &["nvidia", "amd", "intel"]));
-    let family = words.next_if(|word| is(word, &FAMILIES));
-    if vendor.is_none() && !family.is_some_and(|family| is(family, &["tesla"])) {
+    let is_in = |word: &str, list: &[&str]| list.iter().any(|known| word.eq_ignore_ascii_case(known));
+    let vendor = words.next_if(|word| is_in(word, &["nvidia", "amd", "intel"]));
+    let family = words.next_if(|word| is_in(word, &FAMILIES));
+    if vendor.is_none() && !family.is_some_and(|family| is_in(family, &["tesla"])) {
         return name.to_owned();
     }
     let Some(first) = words.next() else { return name.to_owned() };
     // GKE writes in lower case what the vendors' own labels write in upper case.
     let first = if first.chars().any(char::is_uppercase) { first.to_owned() } else { first.to_uppercase() };
-    match words.next().filter(|_| is(&first, &OPENINGS)) {
+    match words.next().filter(|_| is_in(&first, &PREFIXES)) {
         Some(second) => format!("{first}-{second}"),
         None => first,
     }
@@ -27,10 +27,10 @@ pub(crate) fn short(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::short;
+    use super::short_name;
 
     #[test]
-    fn what_a_node_a_pod_and_a_user_call_it_is_one_name() {
+    fn names_of_vendors_clouds_and_users_have_one_short_form() {
         for (long, expected) in [
             ("NVIDIA-H100-80GB-HBM3", "H100"),
             ("NVIDIA-A100-PCIE-80GB", "A100"),
@@ -54,14 +54,14 @@ mod tests {
             ("NVIDIA-", "NVIDIA-"),
             ("", ""),
         ] {
-            assert_eq!(short(long), expected, "{long}");
+            assert_eq!(short_name(long), expected, "{long}");
         }
     }
 
     #[test]
     fn a_short_name_stays() {
         for name in ["H100", "RTX-4090", "Gaudi-2", "MI300X", "T4", "tpu-v5-lite-podslice"] {
-            assert_eq!(short(&short(name)), name);
+            assert_eq!(short_name(&short_name(name)), name);
         }
     }
 }

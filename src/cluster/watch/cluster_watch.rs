@@ -1,5 +1,5 @@
-//! The watches: API server → tables → the newest [`Observed`]. Never stops for an object it cannot read, nor for a
-//! resource that is not installed yet.
+//! The watches: API server → [`ClusterStore`] → the newest [`ClusterState`]. An object that cannot be parsed, or a resource
+//! that is not installed yet, stops none of them.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -18,61 +18,64 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use wva_core::model::Variant;
 
-use super::convert::{Target, invalid, stored_status, variant_id};
-use super::inventory::Gpus;
-use super::object_store::{Observed, OwnedSet, Step, Table, Tables};
+use super::convert::{ScaleTarget, invalid_variant, own_status, variant_id};
+use super::inventory::NodeGpus;
+use super::object_store::{ClusterState, ClusterStore, ObjectStore, ReplicaSetOwner, StoreEvent};
 use super::partial_objects::{
-    Guarded, LeanDeployment, LeanNamespace, LeanNode, LeanPod, LeanReplicaSet, controller_uid,
+    ParseGuard, PartialDeployment, PartialNamespace, PartialNode, PartialPod, PartialReplicaSet,
+    controller_uid,
 };
-use super::pods::SeenPod;
-use super::watch_health::{Trouble, backoff, config};
+use super::pods::WatchedPod;
+use super::watch_health::{WatchHealth, backoff, watch_config};
 use crate::cluster::crd::{CONTROLLER_INSTANCE_LABEL, VariantAutoscaling};
-use crate::cluster::objects::{Key, VariantObject};
+use crate::cluster::objects::{ObjectKey, VariantObject};
 use crate::cluster::text::plain;
 use crate::engine::{Cluster, ClusterView};
 
-/// How long changes are gathered before the view is made anew: at most 10 rebuilds a second, and a change is seen long
+/// How long changes are gathered before the state is rebuilt: at most 10 rebuilds a second, and a change is seen well
 /// before the next evaluation (5 s).
 const DEBOUNCE: Duration = Duration::from_millis(100);
-/// How long the first view waits for the namespaces, and where the nodes are a limit for these: as long as for other lists that the start can do without. Who may not
-/// list them, since its rights are older than this program, has none excluded.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// Longest text in the log of why an object cannot be read: it may repeat what its author wrote.
+/// How long the first state waits for lists that the service account may lack the right to: namespaces, and nodes where
+/// they are a limit. After that no namespace counts as excluded, and there is no inventory.
+const OPTIONAL_LIST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest parse error in the log: it may repeat what the object's author wrote.
 const MAX_ERROR_BYTES: usize = 512;
-/// Annotation of a namespace whose variants are to be left alone, with the value `true`.
-const EXCLUDE: &str = "wva.llmd.ai/exclude";
+/// Annotation of a namespace whose variants are ignored, with the value `true`.
+const EXCLUDE_ANNOTATION: &str = "wva.llmd.ai/exclude";
 /// Pods that have ended serve nothing: the API server leaves them out.
 const LIVE_PODS: &str = "status.phase!=Succeeded,status.phase!=Failed";
+/// What to check when a built-in resource cannot be listed.
+const RBAC_HINT: &str = "check that the service account may list and watch them";
 
 /// What to watch.
 #[derive(Debug, Clone, Default)]
-pub struct Settings {
+pub struct WatchSettings {
     /// Only this namespace; all of them when `None`.
     pub namespace: Option<String>,
     /// Only variants whose label `wva.llmd.ai/controller-instance` has this value; all of them when `None`.
     pub controller_instance: Option<String>,
     /// Only nodes whose labels match this selector; all of them when `None`.
     pub node_selector: Option<String>,
-    /// Keep of the pods what it takes to write their deletion cost.
+    /// Keep what it takes to write the deletion cost of pods.
     pub deletion_cost: bool,
 }
 
 /// The newest state of the cluster: any number of readers.
 #[derive(Debug, Clone)]
 pub struct ClusterReader {
-    newest: watch::Receiver<Arc<Observed>>,
+    newest: watch::Receiver<Arc<ClusterState>>,
 }
 
 impl ClusterReader {
     /// The newest state.
     #[must_use]
-    pub fn observed(&self) -> Arc<Observed> {
+    pub fn state(&self) -> Arc<ClusterState> {
         self.newest.borrow().clone()
     }
 
     /// Wakes at every change.
     #[must_use]
-    pub fn subscribe(&self) -> watch::Receiver<Arc<Observed>> {
+    pub fn subscribe(&self) -> watch::Receiver<Arc<ClusterState>> {
         self.newest.clone()
     }
 }
@@ -86,68 +89,70 @@ impl Cluster for ClusterReader {
 /// The watches; [`ClusterWatch::run`] them in a task.
 pub struct ClusterWatch {
     client: kube::Client,
-    settings: Settings,
-    /// Whether anybody wants to know what the nodes have.
-    inventory: watch::Receiver<bool>,
-    newest: watch::Sender<Arc<Observed>>,
+    settings: WatchSettings,
+    /// True while a limit is what the nodes have.
+    needs_nodes: watch::Receiver<bool>,
+    newest: watch::Sender<Arc<ClusterState>>,
 }
 
 impl ClusterWatch {
-    /// Watches that have not started, and where to read what they see.
+    /// Watches that have not started, and where to read the state.
     #[must_use]
-    pub fn new(client: kube::Client, settings: Settings) -> (Self, ClusterReader) {
+    pub fn new(client: kube::Client, settings: WatchSettings) -> (Self, ClusterReader) {
         let (sender, newest) = watch::channel(Arc::default());
-        let (_, inventory) = watch::channel(false);
-        (Self { client, settings, inventory, newest: sender }, ClusterReader { newest })
+        let (_, needs_nodes) = watch::channel(false);
+        (Self { client, settings, needs_nodes, newest: sender }, ClusterReader { newest })
     }
 
-    /// With the nodes, for as long as `wanted` says so.
+    /// Watches the nodes too, for as long as `needs_nodes` is true.
     #[must_use]
-    pub fn with_inventory(self, wanted: watch::Receiver<bool>) -> Self {
-        Self { inventory: wanted, ..self }
+    pub fn with_inventory(self, needs_nodes: watch::Receiver<bool>) -> Self {
+        Self { needs_nodes, ..self }
     }
 
     /// Watches until cancelled.
     pub async fn run(mut self, cancel: CancellationToken) {
         let mut changes = self.changes();
         let mut nodes = stream::pending().boxed();
-        self.inventory.mark_changed();
-        // Who watches one namespace has been told which: an annotation does not take it away again.
-        let mut tables = Tables { none_excluded: self.settings.namespace.is_some(), ..Tables::default() };
-        let patience = Instant::now() + PATIENCE;
-        let mut nodes_patience = patience;
+        self.needs_nodes.mark_changed();
+        // With one namespace configured, an annotation does not exclude it.
+        let mut store =
+            ClusterStore { ignores_exclusions: self.settings.namespace.is_some(), ..ClusterStore::default() };
+        let namespaces_deadline = Instant::now() + OPTIONAL_LIST_TIMEOUT;
+        let mut nodes_deadline = namespaces_deadline;
         let mut rebuild_at: Option<Instant> = None;
         loop {
             let due = rebuild_at.unwrap_or_else(Instant::now);
             tokio::select! {
                 () = cancel.cancelled() => return,
-                () = sleep_until(patience), if !tables.none_excluded => {
-                    tables.none_excluded = true;
+                () = sleep_until(namespaces_deadline), if !store.ignores_exclusions => {
+                    store.ignores_exclusions = true;
                     rebuild_at.get_or_insert_with(Instant::now);
                 }
                 () = sleep_until(due), if rebuild_at.is_some() => {
-                    self.newest.send_replace(Arc::new(tables.observed()));
+                    self.newest.send_replace(Arc::new(store.state()));
                     rebuild_at = None;
                 }
-                wanted = next(&mut self.inventory) => {
-                    nodes = if wanted { self.nodes() } else { stream::pending().boxed() };
-                    (tables.nodes, tables.awaits_nodes) = (Table::default(), wanted);
-                    nodes_patience = Instant::now() + PATIENCE;
-                    // At once: an evaluation before that would not know of the limit.
+                needed = next_value(&mut self.needs_nodes) => {
+                    nodes = if needed { self.nodes() } else { stream::pending().boxed() };
+                    store.nodes = ObjectStore::default();
+                    store.awaits_nodes = needed;
+                    nodes_deadline = Instant::now() + OPTIONAL_LIST_TIMEOUT;
+                    // Without delay: an evaluation before that would not know of the limit.
                     rebuild_at = Some(Instant::now());
                 }
-                () = sleep_until(nodes_patience), if tables.awaits_nodes => {
-                    // Who may not list them has no inventory; what is decided without it says so.
-                    tables.awaits_nodes = false;
+                () = sleep_until(nodes_deadline), if store.awaits_nodes => {
+                    // Decisions made without an inventory say so.
+                    store.awaits_nodes = false;
                     rebuild_at.get_or_insert_with(Instant::now);
                 }
                 Some(change) = changes.next() => {
-                    if change.apply(&mut tables) {
+                    if change.apply(&mut store) {
                         rebuild_at.get_or_insert_with(|| Instant::now() + DEBOUNCE);
                     }
                 }
-                Some(step) = nodes.next() => {
-                    if tables.nodes.apply(step) {
+                Some(event) = nodes.next() => {
+                    if store.nodes.apply(event) {
                         rebuild_at.get_or_insert_with(|| Instant::now() + DEBOUNCE);
                     }
                 }
@@ -158,46 +163,46 @@ impl ClusterWatch {
     fn changes(&self) -> SelectAll<BoxStream<'static, Change>> {
         let instance = self.settings.controller_instance.as_ref();
         let selector = instance.map(|value| format!("{CONTROLLER_INSTANCE_LABEL}={value}"));
-        let variants = selector.iter().fold(config(), |config, labels| config.labels(labels));
-        let hint = "install the definition: kubectl apply -f crds/llmd.ai_variantautoscalings.yaml";
-        let variants = guarded("VariantAutoscalings", hint, watcher(self.api(), variants), variant_object);
-        let deployments = guarded("Deployments", HINT, watcher(self.api(), config()), target);
-        let marks = self.settings.deletion_cost;
-        let keep = move |pod| seen_pod(pod, marks);
-        let pods = guarded("Pods", HINT, watcher(self.api(), config().fields(LIVE_PODS)), keep);
-        let sets = watcher(self.api::<LeanReplicaSet>(), config());
-        let sets = steps("ReplicaSets", HINT, sets, |set: LeanReplicaSet| {
-            let key = key(&set.metadata);
-            (key, owned_set(&set))
+        let variants = selector.iter().fold(watch_config(), |config, labels| config.labels(labels));
+        let crd_hint = "install the definition: kubectl apply -f crds/llmd.ai_variantautoscalings.yaml";
+        let variants =
+            guarded_events("VariantAutoscalings", crd_hint, watcher(self.api(), variants), variant_object);
+        let deployments = watcher(self.api(), watch_config());
+        let deployments = guarded_events("Deployments", RBAC_HINT, deployments, scale_target);
+        let with_deletion_cost = self.settings.deletion_cost;
+        let pods = watcher(self.api(), watch_config().fields(LIVE_PODS));
+        let pods = guarded_events("Pods", RBAC_HINT, pods, move |pod| watched_pod(pod, with_deletion_cost));
+        let replica_sets = watcher(self.api::<PartialReplicaSet>(), watch_config());
+        let replica_sets = store_events("ReplicaSets", RBAC_HINT, replica_sets, |set: PartialReplicaSet| {
+            (object_key(&set.metadata), replica_set_owner(&set))
         });
-        let mut all = stream::select_all([
+        let mut changes = stream::select_all([
             variants.map(Change::Variants).boxed(),
             deployments.map(Change::Deployments).boxed(),
-            sets.map(Change::ReplicaSets).boxed(),
+            replica_sets.map(Change::ReplicaSets).boxed(),
             pods.map(Change::Pods).boxed(),
         ]);
         if self.settings.namespace.is_none() {
-            all.push(self.excluded().map(Change::Excluded).boxed());
+            changes.push(self.excluded_namespaces().map(Change::Excluded).boxed());
         }
-        all
+        changes
     }
 
-    /// The namespaces that are to be left alone.
-    fn excluded(&self) -> impl Stream<Item = Step<()>> + Send + use<> {
+    fn excluded_namespaces(&self) -> impl Stream<Item = StoreEvent<()>> + Send + use<> {
         let hint =
-            "update the chart's ClusterRole; until then the annotation wva.llmd.ai/exclude is not seen";
-        let namespaces = watcher(Api::<LeanNamespace>::all(self.client.clone()), config());
-        steps("Namespaces", hint, namespaces, |namespace: LeanNamespace| {
-            (key(&namespace.metadata), is_excluded(&namespace.metadata).then_some(()))
+            "update the chart's ClusterRole; until then the annotation wva.llmd.ai/exclude has no effect";
+        let namespaces = watcher(Api::<PartialNamespace>::all(self.client.clone()), watch_config());
+        store_events("Namespaces", hint, namespaces, |namespace: PartialNamespace| {
+            (object_key(&namespace.metadata), is_excluded(&namespace.metadata).then_some(()))
         })
     }
 
-    fn nodes(&self) -> BoxStream<'static, Step<Gpus>> {
+    fn nodes(&self) -> BoxStream<'static, StoreEvent<NodeGpus>> {
         let selector = self.settings.node_selector.iter();
-        let config = selector.fold(config(), |config, labels| config.labels(labels));
-        let hint = "allow it with the chart's value limits.inventory, or take enableLimiter out of the saturation ConfigMap";
-        let nodes = watcher(Api::<Guarded<LeanNode>>::all(self.client.clone()), config);
-        guarded("Nodes", hint, nodes, |node| node.ok().as_ref().and_then(Gpus::of)).boxed()
+        let config = selector.fold(watch_config(), |config, labels| config.labels(labels));
+        let hint = "grant it with the chart's value limits.inventory, or remove enableLimiter from the saturation ConfigMap";
+        let nodes = watcher(Api::<ParseGuard<PartialNode>>::all(self.client.clone()), config);
+        guarded_events("Nodes", hint, nodes, |node| node.ok().as_ref().and_then(NodeGpus::from_node)).boxed()
     }
 
     fn api<K: Resource<DynamicType = (), Scope = NamespaceResourceScope>>(&self) -> Api<K> {
@@ -208,110 +213,110 @@ impl ClusterWatch {
     }
 }
 
-/// The next value, once there is one. Never, when nobody can say any more.
-async fn next(wanted: &mut watch::Receiver<bool>) -> bool {
-    match wanted.changed().await {
-        Ok(()) => *wanted.borrow_and_update(),
+/// The next value; never resolves once the sender is gone.
+async fn next_value(receiver: &mut watch::Receiver<bool>) -> bool {
+    match receiver.changed().await {
+        Ok(()) => *receiver.borrow_and_update(),
         Err(_) => std::future::pending().await,
     }
 }
 
-/// The next step when a built-in resource cannot be listed.
-const HINT: &str = "check that the service account may list and watch them";
-
 enum Change {
-    Variants(Step<Arc<VariantObject>>),
-    Deployments(Step<Target>),
-    ReplicaSets(Step<OwnedSet>),
-    Pods(Step<SeenPod>),
-    Excluded(Step<()>),
+    Variants(StoreEvent<Arc<VariantObject>>),
+    Deployments(StoreEvent<ScaleTarget>),
+    ReplicaSets(StoreEvent<ReplicaSetOwner>),
+    Pods(StoreEvent<WatchedPod>),
+    Excluded(StoreEvent<()>),
 }
 
 impl Change {
-    fn apply(self, tables: &mut Tables) -> bool {
+    fn apply(self, store: &mut ClusterStore) -> bool {
         match self {
-            Self::Variants(step) => tables.variants.apply(step),
-            Self::Deployments(step) => tables.deployments.apply(step),
-            Self::ReplicaSets(step) => tables.replica_sets.apply(step),
-            Self::Pods(step) => tables.pods.apply(step),
-            Self::Excluded(step) => exclude(&mut tables.excluded, step),
+            Self::Variants(event) => store.variants.apply(event),
+            Self::Deployments(event) => store.deployments.apply(event),
+            Self::ReplicaSets(event) => store.replica_sets.apply(event),
+            Self::Pods(event) => store.pods.apply(event),
+            Self::Excluded(event) => apply_exclusion(&mut store.excluded, event),
         }
     }
 }
 
-pub(crate) fn key(metadata: &ObjectMeta) -> Key {
+pub(crate) fn object_key(metadata: &ObjectMeta) -> ObjectKey {
     let text = |name: &Option<String>| name.as_deref().unwrap_or_default().into();
     (text(&metadata.namespace), text(&metadata.name))
 }
 
-/// The steps of a watch whose objects may be unreadable: `keep` gets these too.
-fn guarded<K, V>(
-    what: &'static str,
+/// The events of a watch whose objects may fail to parse: `convert` gets these too.
+fn guarded_events<K, V>(
+    resource: &'static str,
     hint: &'static str,
-    events: impl Stream<Item = watcher::Result<Event<Guarded<K>>>> + Send + 'static,
-    mut keep: impl FnMut(Result<K, InvalidObject>) -> Option<V> + Send + 'static,
-) -> impl Stream<Item = Step<V>> + Send
+    events: impl Stream<Item = watcher::Result<Event<ParseGuard<K>>>> + Send + 'static,
+    mut convert: impl FnMut(Result<K, InvalidObject>) -> Option<V> + Send + 'static,
+) -> impl Stream<Item = StoreEvent<V>> + Send
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
     V: Send + 'static,
 {
-    let mut told = false;
-    steps(what, hint, events, move |Guarded(object)| {
+    let mut logged = false;
+    store_events(resource, hint, events, move |ParseGuard(object)| {
         let metadata = object.as_ref().map_or_else(|invalid| &invalid.metadata, Resource::meta);
-        let key = key(metadata);
+        let key = object_key(metadata);
         if let Err(invalid) = &object
-            && !std::mem::replace(&mut told, true)
+            && !std::mem::replace(&mut logged, true)
         {
             let (namespace, name) = &key;
             let error = plain(&invalid.error, MAX_ERROR_BYTES);
-            tracing::warn!(%namespace, %name, error, "an unreadable object among the {what}; told once");
+            tracing::warn!(%namespace, %name, error, "cannot parse an object of {resource}; further ones are not logged");
         }
-        (key, keep(object))
+        (key, convert(object))
     })
 }
 
-/// The steps of a watch, with back-off; what goes wrong is told once, until it works again.
-pub(crate) fn steps<K, V>(
-    what: &'static str,
+/// The events of a watch, with back-off; a failure is logged once until the watch works again.
+pub(crate) fn store_events<K, V>(
+    resource: &'static str,
     hint: &'static str,
     events: impl Stream<Item = watcher::Result<Event<K>>> + Send + 'static,
-    mut keep: impl FnMut(K) -> (Key, Option<V>) + Send + 'static,
-) -> impl Stream<Item = Step<V>> + Send
+    mut convert: impl FnMut(K) -> (ObjectKey, Option<V>) + Send + 'static,
+) -> impl Stream<Item = StoreEvent<V>> + Send
 where
     K: Send + 'static,
     V: Send + 'static,
 {
-    let mut trouble = Trouble::new(what, hint);
+    let mut health = WatchHealth::new(resource, hint);
     events.backoff(backoff()).filter_map(move |event| {
-        let step = match event {
+        let event = match event {
             Ok(event) => {
                 if !matches!(event, Event::Init) {
-                    trouble.over();
+                    health.report_recovery();
                 }
-                Some(step(event, &mut keep))
+                Some(store_event(event, &mut convert))
             }
             Err(error) => {
-                trouble.tell(&error);
+                health.report_failure(&error);
                 None
             }
         };
-        std::future::ready(step)
+        std::future::ready(event)
     })
 }
 
-fn step<K, V>(event: Event<K>, keep: &mut impl FnMut(K) -> (Key, Option<V>)) -> Step<V> {
+fn store_event<K, V>(
+    event: Event<K>,
+    convert: &mut impl FnMut(K) -> (ObjectKey, Option<V>),
+) -> StoreEvent<V> {
     match event {
-        Event::Init => Step::Init,
-        Event::InitDone => Step::Done,
+        Event::Init => StoreEvent::Init,
+        Event::InitDone => StoreEvent::InitDone,
         Event::InitApply(object) => {
-            let (key, value) = keep(object);
-            Step::Listed(key, value)
+            let (key, value) = convert(object);
+            StoreEvent::InitApply(key, value)
         }
         Event::Apply(object) => {
-            let (key, value) = keep(object);
-            Step::Put(key, value)
+            let (key, value) = convert(object);
+            StoreEvent::Apply(key, value)
         }
-        Event::Delete(object) => Step::Gone(keep(object).0),
+        Event::Delete(object) => StoreEvent::Delete(convert(object).0),
     }
 }
 
@@ -319,13 +324,13 @@ fn variant_object(object: Result<VariantAutoscaling, InvalidObject>) -> Option<A
     let (metadata, variant, status) = match object {
         Ok(object) => {
             let variant = Variant::try_from(&object);
-            (object.metadata, variant, Some(stored_status(object.status.unwrap_or_default())))
+            (object.metadata, variant, Some(own_status(object.status.unwrap_or_default())))
         }
-        Err(unreadable) => {
-            let id = variant_id(&unreadable.metadata);
+        Err(invalid) => {
+            let id = variant_id(&invalid.metadata);
             let problem =
-                format!("the object cannot be read ({}): correct the field it names", unreadable.error);
-            (unreadable.metadata, Err(invalid(id, &problem)), None)
+                format!("the object cannot be parsed ({}): correct the field it names", invalid.error);
+            (invalid.metadata, Err(invalid_variant(id, &problem)), None)
         }
     };
     Some(Arc::new(VariantObject {
@@ -336,36 +341,37 @@ fn variant_object(object: Result<VariantAutoscaling, InvalidObject>) -> Option<A
     }))
 }
 
-/// Takes a step, and tells which namespaces are left alone now if these are others than before.
-fn exclude(table: &mut Table<()>, step: Step<()>) -> bool {
-    let names = |table: &Table<()>| table.iter().map(|((_, name), ())| name.clone()).collect::<Vec<_>>();
-    let before = names(table);
-    let changed = table.apply(step);
-    let now = names(table);
+/// Applies an event, and logs the excluded namespaces when they have changed.
+fn apply_exclusion(excluded: &mut ObjectStore<()>, event: StoreEvent<()>) -> bool {
+    let names =
+        |excluded: &ObjectStore<()>| excluded.iter().map(|((_, name), ())| name.clone()).collect::<Vec<_>>();
+    let before = names(excluded);
+    let changed = excluded.apply(event);
+    let now = names(excluded);
     if now != before {
-        tracing::info!(namespaces = ?now, "left alone are the namespaces with the annotation {EXCLUDE}");
+        tracing::info!(namespaces = ?now, "variants in namespaces with the annotation {EXCLUDE_ANNOTATION} are ignored");
     }
     changed
 }
 
 fn is_excluded(metadata: &ObjectMeta) -> bool {
-    let annotation = metadata.annotations.as_ref().and_then(|all| all.get(EXCLUDE));
+    let annotation = metadata.annotations.as_ref().and_then(|all| all.get(EXCLUDE_ANNOTATION));
     annotation.is_some_and(|value| value == "true")
 }
 
-/// A Deployment that is being deleted is no target any more.
-fn target(object: Result<LeanDeployment, InvalidObject>) -> Option<Target> {
+/// A Deployment that is being deleted is no longer a scale target.
+fn scale_target(object: Result<PartialDeployment, InvalidObject>) -> Option<ScaleTarget> {
     let deployment = object.ok().filter(|deployment| deployment.metadata.deletion_timestamp.is_none());
-    deployment.as_ref().map(Target::from)
+    deployment.as_ref().map(ScaleTarget::from)
 }
 
-fn seen_pod(object: Result<LeanPod, InvalidObject>, marks: bool) -> Option<SeenPod> {
+fn watched_pod(object: Result<PartialPod, InvalidObject>, with_deletion_cost: bool) -> Option<WatchedPod> {
     let pod = object.ok()?;
-    let seen = SeenPod::of(&pod)?;
-    Some(if marks { seen.marked(&pod.metadata) } else { seen })
+    let watched = WatchedPod::from_pod(&pod)?;
+    Some(if with_deletion_cost { watched.with_deletion_cost(&pod.metadata) } else { watched })
 }
 
-fn owned_set(set: &LeanReplicaSet) -> Option<OwnedSet> {
+fn replica_set_owner(set: &PartialReplicaSet) -> Option<ReplicaSetOwner> {
     let uid = set.metadata.uid.as_deref()?.into();
-    Some(OwnedSet { uid, owner: controller_uid(&set.metadata, "Deployment")? })
+    Some(ReplicaSetOwner { uid, deployment: controller_uid(&set.metadata, "Deployment")? })
 }

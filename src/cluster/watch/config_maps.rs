@@ -1,5 +1,5 @@
-//! The ConfigMaps that say what decisions are tuned by: in our own namespace, and, of some names, in any. What they say is
-//! not understood here.
+//! Watches the ConfigMaps that configure decisions: those of the release namespace, and some names in every namespace. Their
+//! content is not interpreted here.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,37 +15,37 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::cluster_watch::{key, steps};
-use super::object_store::{Step, Table};
-use super::watch_health::config;
+use super::cluster_watch::{object_key, store_events};
+use super::object_store::{ObjectStore, StoreEvent};
+use super::watch_health::watch_config;
 
-/// How long changes are gathered: what one `kubectl apply` changes is seen at once.
+/// How long changes are gathered: what one `kubectl apply` changes is seen as one change.
 const DEBOUNCE: Duration = Duration::from_millis(100);
-/// What is read of a ConfigMap in another namespace than ours, in bytes and entries. Anybody may make one, in as many
-/// namespaces as he has, and each entry becomes a whole policy.
-const MOST_ELSEWHERE: usize = 64 * 1024;
-const MOST_ENTRIES_ELSEWHERE: usize = 300;
-/// The next step when they cannot be listed.
-const HINT: &str =
+/// Bounds of a ConfigMap outside the release namespace. Any tenant may create them, in all of its namespaces, and each entry
+/// becomes a whole policy.
+const MAX_TENANT_BYTES: usize = 64 * 1024;
+const MAX_TENANT_ENTRIES: usize = 300;
+/// What to check when they cannot be listed.
+const RBAC_HINT: &str =
     "check that the service account may list and watch them by name (the chart's values configMaps.*)";
 
-/// What to watch.
+/// Which ConfigMaps to watch.
 #[derive(Debug, Clone, Default)]
-pub struct Settings {
-    /// Our own namespace.
-    pub home: String,
-    /// The only other namespace to look at; all of them when `None`.
-    pub namespace: Option<String>,
-    /// Names that count in our namespace only.
-    pub at_home: Vec<String>,
+pub struct ConfigMapSelection {
+    /// The release namespace.
+    pub release_namespace: String,
+    /// The only other namespace to watch; all of them when `None`.
+    pub watch_namespace: Option<String>,
+    /// Names that count in the release namespace only.
+    pub release_names: Vec<String>,
     /// Names that count in every namespace.
-    pub anywhere: Vec<String>,
+    pub names: Vec<String>,
 }
 
 /// A ConfigMap.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Found {
-    /// Its entries by key, or why they are not read.
+pub struct WatchedConfigMap {
+    /// Its entries by key, or why they are ignored.
     pub entries: Result<Arc<BTreeMap<String, String>>, String>,
     /// For events about it.
     pub(crate) object: ObjectReference,
@@ -57,7 +57,7 @@ pub struct ConfigMaps {
     /// True when every watch has listed once.
     pub listed: bool,
     /// By namespace and name.
-    pub found: BTreeMap<(String, String), Found>,
+    pub maps: BTreeMap<(String, String), WatchedConfigMap>,
 }
 
 /// The newest state: any number of readers.
@@ -66,36 +66,37 @@ pub type ConfigMapReader = watch::Receiver<Arc<ConfigMaps>>;
 /// The watches; [`ConfigMapWatch::run`] them in a task.
 pub struct ConfigMapWatch {
     client: kube::Client,
-    settings: Settings,
+    selection: ConfigMapSelection,
     newest: watch::Sender<Arc<ConfigMaps>>,
 }
 
-/// One watch's step.
-type Change = (usize, Step<Found>);
+/// An event, and the index of the watch it is from.
+type Change = (usize, StoreEvent<WatchedConfigMap>);
 
 impl ConfigMapWatch {
-    /// Watches that have not started, and where to read what they see.
+    /// Watches that have not started, and where to read the ConfigMaps.
     #[must_use]
-    pub fn new(client: kube::Client, settings: Settings) -> (Self, ConfigMapReader) {
+    pub fn new(client: kube::Client, selection: ConfigMapSelection) -> (Self, ConfigMapReader) {
         let (newest, reader) = watch::channel(Arc::default());
-        (Self { client, settings, newest }, reader)
+        (Self { client, selection, newest }, reader)
     }
 
     /// Watches until cancelled.
     pub async fn run(self, cancel: CancellationToken) {
         let mut changes = self.changes();
-        let mut tables: Vec<Table<Found>> = changes.iter().map(|_| Table::default()).collect();
+        let mut stores: Vec<ObjectStore<WatchedConfigMap>> =
+            changes.iter().map(|_| ObjectStore::default()).collect();
         let mut due: Option<Instant> = None;
         loop {
             let at = due.unwrap_or_else(Instant::now);
             tokio::select! {
                 () = cancel.cancelled() => return,
                 () = sleep_until(at), if due.is_some() => {
-                    self.newest.send_replace(Arc::new(together(&tables)));
+                    self.newest.send_replace(Arc::new(merge(&stores)));
                     due = None;
                 }
-                Some((number, step)) = changes.next() => {
-                    if tables.get_mut(number).is_some_and(|table| table.apply(step)) {
+                Some((index, event)) = changes.next() => {
+                    if stores.get_mut(index).is_some_and(|store| store.apply(event)) {
                         due.get_or_insert_with(|| Instant::now() + DEBOUNCE);
                     }
                 }
@@ -103,51 +104,59 @@ impl ConfigMapWatch {
         }
     }
 
-    /// A watch a name and place, each by the field selector of its name: so rights can be given by name.
+    /// One watch for each name and namespace, with a field selector for the name, so that RBAC can grant it by name.
     fn changes(&self) -> SelectAll<BoxStream<'static, Change>> {
-        let Settings { home, namespace, at_home, anywhere } = &self.settings;
-        let mut places: Vec<(&String, Option<&String>)> =
-            at_home.iter().map(|name| (name, Some(home))).collect();
-        for name in anywhere {
-            match namespace {
-                None => places.push((name, None)),
-                Some(other) if other == home => places.push((name, Some(home))),
-                Some(other) => places.extend([(name, Some(home)), (name, Some(other))]),
+        let ConfigMapSelection { release_namespace, watch_namespace, release_names, names } = &self.selection;
+        let mut watches: Vec<(&String, Option<&String>)> =
+            release_names.iter().map(|name| (name, Some(release_namespace))).collect();
+        for name in names {
+            match watch_namespace {
+                None => watches.push((name, None)),
+                Some(namespace) => {
+                    watches.push((name, Some(release_namespace)));
+                    if namespace != release_namespace {
+                        watches.push((name, Some(namespace)));
+                    }
+                }
             }
         }
-        let streams = places.into_iter().enumerate().map(|(number, (name, place))| {
-            let api: Api<ConfigMap> = match place {
-                Some(place) => Api::namespaced(self.client.clone(), place),
+        let streams = watches.into_iter().enumerate().map(|(index, (name, namespace))| {
+            let api: Api<ConfigMap> = match namespace {
+                Some(namespace) => Api::namespaced(self.client.clone(), namespace),
                 None => Api::all(self.client.clone()),
             };
-            let by_name = config().fields(&format!("metadata.name={name}"));
-            let home = home.clone();
-            let keep = move |map: ConfigMap| (key(&map.metadata), Some(found(map, &home)));
-            steps("ConfigMaps", HINT, watcher(api, by_name), keep).map(move |step| (number, step)).boxed()
+            let by_name = watch_config().fields(&format!("metadata.name={name}"));
+            let release_namespace = release_namespace.clone();
+            let convert =
+                move |map: ConfigMap| (object_key(&map.metadata), Some(watched(map, &release_namespace)));
+            let events = store_events("ConfigMaps", RBAC_HINT, watcher(api, by_name), convert);
+            events.map(move |event| (index, event)).boxed()
         });
         futures::stream::select_all(streams)
     }
 }
 
-fn together(tables: &[Table<Found>]) -> ConfigMaps {
-    let all = tables.iter().flat_map(Table::iter);
-    let found =
-        all.map(|((namespace, name), found)| ((namespace.to_string(), name.to_string()), found.clone()));
-    ConfigMaps { listed: tables.iter().all(Table::has_listed), found: found.collect() }
+fn merge(stores: &[ObjectStore<WatchedConfigMap>]) -> ConfigMaps {
+    let maps = stores
+        .iter()
+        .flat_map(ObjectStore::iter)
+        .map(|((namespace, name), map)| ((namespace.to_string(), name.to_string()), map.clone()));
+    ConfigMaps { listed: stores.iter().all(ObjectStore::has_listed), maps: maps.collect() }
 }
 
-fn found(map: ConfigMap, home: &str) -> Found {
-    let elsewhere = map.metadata.namespace.as_deref() != Some(home);
+fn watched(map: ConfigMap, release_namespace: &str) -> WatchedConfigMap {
+    let is_tenant = map.metadata.namespace.as_deref() != Some(release_namespace);
     let object = map.object_ref(&());
     let entries = map.data.unwrap_or_default();
     let bytes: usize = entries.iter().map(|(key, text)| key.len() + text.len()).sum();
-    let entries = if elsewhere && (bytes > MOST_ELSEWHERE || entries.len() > MOST_ENTRIES_ELSEWHERE) {
+    let entries = if is_tenant && (bytes > MAX_TENANT_BYTES || entries.len() > MAX_TENANT_ENTRIES) {
         Err(format!(
-            "it has {} entries and {bytes} bytes: at most {MOST_ENTRIES_ELSEWHERE} and {MOST_ELSEWHERE} are read outside namespace {home}",
+            "it has {} entries and {bytes} bytes; outside namespace {release_namespace} at most {MAX_TENANT_ENTRIES} entries \
+             and {MAX_TENANT_BYTES} bytes are read",
             entries.len()
         ))
     } else {
         Ok(Arc::new(entries))
     };
-    Found { entries, object }
+    WatchedConfigMap { entries, object }
 }

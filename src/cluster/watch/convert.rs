@@ -8,9 +8,9 @@ use wva_core::model::{Bounds, InvalidVariant, Role, TargetRef, Variant, VariantI
 use wva_core::snapshot::{Scale, Template};
 use wva_core::units::{Cost, Replicas};
 
-use super::accelerator::short;
-use super::partial_objects::{self, LeanDeployment};
-use super::template::template;
+use super::accelerator::short_name;
+use super::partial_objects::{PartialDeployment, PodTemplate};
+use super::template::parse_template;
 use crate::cluster::crd::{
     ACCELERATOR_LABEL, CONDITIONS, MAX_COST_CHARS, MAX_MODEL_ID_CHARS, MAX_REPLICAS, MAX_TARGET_NAME_CHARS,
     ScaleTargetRef, VariantAutoscaling, VariantAutoscalingStatus,
@@ -20,7 +20,7 @@ use crate::cluster::text::{is_plain, plain, quoted};
 
 /// Label of a pod template: which part of a request its pods serve.
 const ROLE_LABEL: &str = "llm-d.ai/role";
-/// Longest text about an object that cannot be decided about: a name of 256 characters, another one, and what to do.
+/// Longest message about an invalid object: a name of 256 characters, another one, and what to do.
 const MAX_PROBLEM_BYTES: usize = 1024;
 /// Longest name of an accelerator: that of a label's value, which it nearly always is.
 const MAX_ACCELERATOR_CHARS: usize = 63;
@@ -28,13 +28,13 @@ const MAX_ACCELERATOR_CHARS: usize = 63;
 impl TryFrom<&VariantAutoscaling> for Variant {
     type Error = InvalidVariant;
 
-    /// The accelerator is the one of the object's label; the target knows better, once it is known.
+    /// The accelerator is that of the object's label; the scale target's own replaces it once that is known.
     fn try_from(object: &VariantAutoscaling) -> Result<Self, InvalidVariant> {
         let id = variant_id(&object.metadata);
         let spec = &object.spec;
-        let invalid = |problem: String| invalid(id.clone(), &problem);
+        let invalid = |problem: String| invalid_variant(id.clone(), &problem);
         Ok(Self {
-            target: target(&spec.scale_target_ref).map_err(invalid)?,
+            target: target_ref(&spec.scale_target_ref).map_err(invalid)?,
             cost: cost(spec.variant_cost.as_deref()).map_err(invalid)?,
             bounds: bounds(spec.min_replicas, spec.max_replicas).map_err(invalid)?,
             model: model(&spec.model_id).map_err(invalid)?,
@@ -50,8 +50,8 @@ pub(crate) fn variant_id(metadata: &ObjectMeta) -> VariantId {
     VariantId::new(metadata.namespace.clone().unwrap_or_default(), metadata.name.clone().unwrap_or_default())
 }
 
-/// A variant that cannot be decided about, and why: in one line of bounded length, whatever its author wrote.
-pub(crate) fn invalid(id: VariantId, problem: &str) -> InvalidVariant {
+/// An invalid variant and why: on one line of bounded length, whatever its author wrote.
+pub(crate) fn invalid_variant(id: VariantId, problem: &str) -> InvalidVariant {
     InvalidVariant { id, problem: plain(problem, MAX_PROBLEM_BYTES) }
 }
 
@@ -71,8 +71,8 @@ fn model(id: &str) -> Result<SmolStr, String> {
     Ok(id.into())
 }
 
-fn target(reference: &ScaleTargetRef) -> Result<TargetRef, String> {
-    // The kind was never looked at by the controllers before this one, so an empty one exists in the field.
+fn target_ref(reference: &ScaleTargetRef) -> Result<TargetRef, String> {
+    // Earlier controllers never checked the kind, so objects without one exist.
     let kind = if reference.kind.is_empty() { "Deployment" } else { reference.kind.as_str() };
     if kind != "Deployment" {
         return Err(format!(
@@ -85,7 +85,7 @@ fn target(reference: &ScaleTargetRef) -> Result<TargetRef, String> {
     }
     if !is_object_name(&reference.name) {
         return Err(format!(
-            "spec.scaleTargetRef.name {} is no name that a Deployment can have: must be at most {MAX_TARGET_NAME_CHARS} \
+            "spec.scaleTargetRef.name {} is not a valid Deployment name: must be at most {MAX_TARGET_NAME_CHARS} \
              lowercase letters, digits, '-' and '.', with a letter or digit at both ends",
             quoted(&reference.name)
         ));
@@ -93,22 +93,21 @@ fn target(reference: &ScaleTargetRef) -> Result<TargetRef, String> {
     Ok(TargetRef { kind: kind.into(), name: reference.name.as_str().into() })
 }
 
-/// True for the names that objects can have: RFC 1123 subdomains.
+/// True for an RFC 1123 subdomain.
 fn is_object_name(name: &str) -> bool {
-    let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let is_alphanumeric = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let is_label = |label: &str| {
         let bytes = label.as_bytes();
         let ends = bytes.first().zip(bytes.last());
-        ends.is_some_and(|(first, last)| is_inner(*first) && is_inner(*last))
-            && bytes.iter().all(|byte| is_inner(*byte) || *byte == b'-')
+        ends.is_some_and(|(first, last)| is_alphanumeric(*first) && is_alphanumeric(*last))
+            && bytes.iter().all(|byte| is_alphanumeric(*byte) || *byte == b'-')
     };
     name.len() <= MAX_TARGET_NAME_CHARS as usize && name.split('.').all(is_label)
 }
 
 fn cost(text: Option<&str>) -> Result<Cost, String> {
     let value = match text {
-        None => Ok(Variant::DEFAULT_COST),
-        Some("") => Ok(Variant::DEFAULT_COST),
+        None | Some("") => Ok(Variant::DEFAULT_COST),
         Some(text) if text.len() > MAX_COST_CHARS as usize => {
             Err(format!("it has {} characters and may have {MAX_COST_CHARS}", text.len()))
         }
@@ -123,38 +122,38 @@ fn cost(text: Option<&str>) -> Result<Cost, String> {
 
 fn bounds(min: Option<i32>, max: Option<i32>) -> Result<Bounds, String> {
     let default = Bounds::default();
-    let above = |field: &str, number: i32| {
+    let too_large = |field: &str, number: i32| {
         format!("spec.{field} {number} is too large: a variant has at most {MAX_REPLICAS} replicas")
     };
     let min = match min {
         None => default.min,
-        Some(min) if min > MAX_REPLICAS => return Err(above("minReplicas", min)),
-        Some(min) => count(min).ok_or_else(|| format!("spec.minReplicas {min} is negative"))?,
+        Some(min) if min > MAX_REPLICAS => return Err(too_large("minReplicas", min)),
+        Some(min) => replicas(min).ok_or_else(|| format!("spec.minReplicas {min} is negative"))?,
     };
     let max = match max {
         None => default.max,
         Some(max) if max < 1 => return Err(format!("spec.maxReplicas {max} is below 1")),
-        Some(max) if max > MAX_REPLICAS => return Err(above("maxReplicas", max)),
-        Some(max) => count(max),
+        Some(max) if max > MAX_REPLICAS => return Err(too_large("maxReplicas", max)),
+        Some(max) => replicas(max),
     };
     Ok(Bounds { min, max })
 }
 
-/// What a status has as the last desired number. A number that no variant can have was not decided here: it counts as none.
-pub(crate) fn stored_target(number: i32) -> Option<Replicas> {
-    count(number).filter(|_| number <= MAX_REPLICAS)
+/// The last desired number in a status; `None` for a number that no variant can have, since it was not decided here.
+pub(crate) fn stored_replicas(number: i32) -> Option<Replicas> {
+    replicas(number).filter(|_| number <= MAX_REPLICAS)
 }
 
-/// What is kept of a stored status: our own conditions, since anybody who may write a status may add others without end.
-pub(crate) fn stored_status(mut status: VariantAutoscalingStatus) -> VariantAutoscalingStatus {
+/// What is kept of a stored status: our own conditions, since whoever may write a status may add any number of others.
+pub(crate) fn own_status(mut status: VariantAutoscalingStatus) -> VariantAutoscalingStatus {
     status.conditions.retain(|condition| CONDITIONS.contains(&condition.type_.as_str()));
     status.desired_optimized_alloc = status.desired_optimized_alloc.filter(|alloc| {
-        stored_target(alloc.num_replicas).is_some() && accelerator_name(&alloc.accelerator).is_some()
+        stored_replicas(alloc.num_replicas).is_some() && accelerator_name(&alloc.accelerator).is_some()
     });
     status
 }
 
-fn count(number: i32) -> Option<Replicas> {
+fn replicas(number: i32) -> Option<Replicas> {
     u32::try_from(number).ok().map(Replicas::new)
 }
 
@@ -162,16 +161,16 @@ fn accelerator_label(labels: &BTreeMap<String, String>) -> Option<String> {
     labels.get(ACCELERATOR_LABEL).and_then(|name| accelerator_name(name))
 }
 
-/// The short name of an accelerator. What no label could have as its value is none.
+/// The short name of an accelerator; `None` for what cannot be the value of a label.
 fn accelerator_name(name: &str) -> Option<String> {
-    let usable =
+    let is_valid =
         !name.is_empty() && name.chars().count() <= MAX_ACCELERATOR_CHARS && name.chars().all(is_plain);
-    usable.then(|| short(name))
+    is_valid.then(|| short_name(name))
 }
 
-/// What a Deployment says of the variant that has it as a target.
+/// What is kept of a Deployment that may be the scale target of a variant.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Target {
+pub(crate) struct ScaleTarget {
     pub(crate) uid: Box<str>,
     pub(crate) scale: Scale,
     pub(crate) accelerator: Option<String>,
@@ -179,46 +178,46 @@ pub(crate) struct Target {
     pub(crate) template: Template,
 }
 
-impl From<&LeanDeployment> for Target {
-    fn from(deployment: &LeanDeployment) -> Self {
-        // A negative count cannot be stored by an API server; zero is what nothing running looks like. Whoever may edit a
-        // Deployment may ask for billions: nothing here has to count them.
-        let replicas = |number: Option<i32>| {
-            number.map(|number| number.min(MAX_REPLICAS)).and_then(count).unwrap_or_default()
+impl From<&PartialDeployment> for ScaleTarget {
+    fn from(deployment: &PartialDeployment) -> Self {
+        // Whoever may edit a Deployment may request billions of replicas. The API server stores no negative count.
+        let bounded = |number: Option<i32>| {
+            number.map(|number| number.min(MAX_REPLICAS)).and_then(replicas).unwrap_or_default()
         };
-        let spec = deployment.spec.replicas.map_or(Replicas::ONE, |number| replicas(Some(number)));
-        let running = replicas(deployment.status.replicas);
-        let pods = &deployment.spec.template;
+        let spec = deployment.spec.replicas.map_or(Replicas::ONE, |number| bounded(Some(number)));
+        let existing = bounded(deployment.status.replicas);
+        let template = &deployment.spec.template;
         Self {
             uid: deployment.metadata.uid.as_deref().unwrap_or_default().into(),
             scale: Scale {
                 spec,
-                current: if running == Replicas::ZERO { spec } else { running },
-                ready: replicas(deployment.status.ready_replicas),
+                current: if existing == Replicas::ZERO { spec } else { existing },
+                ready: bounded(deployment.status.ready_replicas),
             },
-            accelerator: accelerator(pods),
-            role: role(pods),
-            template: template(&pods.spec),
+            accelerator: requested_accelerator(template),
+            role: role(template),
+            template: parse_template(&template.spec),
         }
     }
 }
 
-/// The accelerator that a pod template asks of its node: by node selector, then required, then preferred affinity.
-fn accelerator(template: &partial_objects::Template) -> Option<String> {
+/// The accelerator that a pod template requests: by node selector, then required, then preferred node affinity.
+fn requested_accelerator(template: &PodTemplate) -> Option<String> {
     let selector = template.spec.node_selector.as_ref();
     let selected = selector.and_then(|labels| ACCELERATOR_KEYS.iter().find_map(|key| labels.get(*key)));
-    let affine = || {
+    let by_affinity = || {
         let terms = template.spec.affinity.iter().flat_map(|affinity| affinity.terms());
-        let mut wanted = terms.flat_map(|term| term.match_expressions.iter().flatten());
-        wanted.find_map(|expression| {
-            let known = expression.operator == "In" && ACCELERATOR_KEYS.contains(&expression.key.as_str());
-            expression.values.as_ref().filter(|_| known).and_then(|values| values.first())
+        let mut expressions = terms.flat_map(|term| term.match_expressions.iter().flatten());
+        expressions.find_map(|expression| {
+            let names_one =
+                expression.operator == "In" && ACCELERATOR_KEYS.contains(&expression.key.as_str());
+            expression.values.as_ref().filter(|_| names_one).and_then(|values| values.first())
         })
     };
-    selected.or_else(affine).and_then(|name| accelerator_name(name))
+    selected.or_else(by_affinity).and_then(|name| accelerator_name(name))
 }
 
-fn role(template: &partial_objects::Template) -> Role {
+fn role(template: &PodTemplate) -> Role {
     match template.metadata.labels.as_ref().and_then(|labels| labels.get(ROLE_LABEL)).map(String::as_str) {
         Some("prefill") => Role::Prefill,
         Some("decode") => Role::Decode,
@@ -254,13 +253,13 @@ mod tests {
         Variant::try_from(&object(spec(extra))).unwrap_err().problem
     }
 
-    fn deployment(template: Value) -> Target {
+    fn deployment(template: Value) -> ScaleTarget {
         let value = json!({ "metadata": { "name": "d", "uid": "d-1" }, "spec": { "template": template } });
-        Target::from(&serde_json::from_value::<LeanDeployment>(value).unwrap())
+        ScaleTarget::from(&serde_json::from_value::<PartialDeployment>(value).unwrap())
     }
 
     #[test]
-    fn what_is_absent_gets_the_documented_default() {
+    fn absent_fields_get_the_documented_defaults() {
         let variant = Variant::try_from(&object(spec(json!({})))).unwrap();
         assert_eq!(variant.cost, Cost::new(10.0).unwrap());
         assert_eq!(variant.bounds, Bounds { min: Replicas::ONE, max: None });
@@ -268,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_that_cannot_be_used_is_named() {
+    fn an_invalid_field_is_named() {
         assert!(problem(json!({ "variantCost": "cheap" })).contains("spec.variantCost \"cheap\""));
         assert!(problem(json!({ "variantCost": "9".repeat(400) })).contains("spec.variantCost"));
         assert!(problem(json!({ "minReplicas": -1 })).contains("spec.minReplicas -1"));
@@ -286,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn the_accelerator_is_what_the_pods_ask_of_their_node() {
+    fn the_accelerator_is_that_of_node_selector_or_affinity() {
         let selector =
             json!({ "spec": { "nodeSelector": { "nvidia.com/gpu.product": "NVIDIA-A100-PCIE-80GB" } } });
         assert_eq!(deployment(selector).accelerator.as_deref(), Some("A100"));
@@ -300,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn the_gpus_of_a_replica_are_those_its_template_asks_for() {
+    fn the_gpus_of_a_replica_are_those_its_template_requests() {
         let container = json!({ "name": "vllm", "resources": { "limits": { "nvidia.com/gpu": "4" } } });
         let template =
             deployment(json!({ "spec": { "containers": [container], "initContainers": [container] } }))
@@ -318,10 +317,10 @@ mod tests {
     }
 
     #[test]
-    fn current_is_what_runs_and_what_is_wanted_while_nothing_runs() {
+    fn current_is_the_existing_count_or_the_spec_while_there_is_none() {
         let scale = |spec: Value, status: Value| {
             let value = json!({ "metadata": {}, "spec": spec, "status": status });
-            Target::from(&serde_json::from_value::<LeanDeployment>(value).unwrap()).scale
+            ScaleTarget::from(&serde_json::from_value::<PartialDeployment>(value).unwrap()).scale
         };
         let counts = |scale: Scale| (scale.spec.get(), scale.current.get(), scale.ready.get());
         assert_eq!(counts(scale(json!({}), json!({}))), (1, 1, 0));
@@ -333,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn more_replicas_than_any_cluster_holds_are_no_bound_of_a_variant() {
+    fn bounds_above_the_maximum_of_replicas_are_invalid() {
         for (field, number) in
             [("minReplicas", 100_001), ("minReplicas", i32::MAX), ("maxReplicas", i32::MAX)]
         {
@@ -346,12 +345,12 @@ mod tests {
         let largest = json!({ "minReplicas": 100_000, "maxReplicas": 100_000 });
         assert!(Variant::try_from(&object(spec(largest))).is_ok());
         let scaled = json!({ "metadata": {}, "spec": { "replicas": i32::MAX } });
-        let scale = Target::from(&serde_json::from_value::<LeanDeployment>(scaled).unwrap()).scale;
+        let scale = ScaleTarget::from(&serde_json::from_value::<PartialDeployment>(scaled).unwrap()).scale;
         assert_eq!((scale.spec.get(), scale.current.get()), (100_000, 100_000));
     }
 
     #[test]
-    fn a_name_that_forges_a_line_of_the_log_is_no_name_and_is_told_in_one_line() {
+    fn a_name_that_forges_a_log_line_is_invalid_and_reported_on_one_line() {
         let forged = "nothere\n2026-01-01T00:00:00Z  INFO wva: FORGED";
         let target = |name: &str| json!({ "scaleTargetRef": { "kind": "Deployment", "name": name } });
         let kind = json!({ "scaleTargetRef": { "kind": forged, "name": "chat" } });
@@ -375,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn an_accelerator_that_no_label_can_name_is_none() {
+    fn an_accelerator_that_cannot_be_a_label_value_is_ignored() {
         for name in ["H100\nFORGED", &"H".repeat(64), ""] {
             let selector = json!({ "spec": { "nodeSelector": { "nvidia.com/gpu.product": name } } });
             assert_eq!(deployment(selector).accelerator, None, "{name:?}");
@@ -383,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_that_somebody_wrote_is_kept_as_far_as_it_can_be_ours() {
+    fn only_our_own_parts_of_a_stored_status_are_kept() {
         let condition = |type_: &str| {
             json!({
                 "type": type_, "status": "True", "reason": "R", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"
@@ -393,7 +392,7 @@ mod tests {
             let alloc = json!({ "accelerator": "H100", "numReplicas": number });
             let conditions = json!([condition("MetricsAvailable"), condition("Somebody/Elses")]);
             let status = json!({ "desiredOptimizedAlloc": alloc, "conditions": conditions });
-            stored_status(serde_json::from_value(status).unwrap())
+            own_status(serde_json::from_value(status).unwrap())
         };
         assert_eq!(status(3).conditions.len(), 1);
         for (number, kept) in [(100_000, true), (100_001, false), (i32::MAX, false), (-1, false)] {

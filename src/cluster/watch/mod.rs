@@ -1,4 +1,4 @@
-//! Watched objects: their parsing, what is kept of them, and the view that an evaluation gets.
+//! Watches: the objects, what is kept of them, and the state of the cluster that an evaluation sees.
 
 mod accelerator;
 mod claims;
@@ -6,14 +6,14 @@ mod cluster_watch;
 pub mod config_maps;
 mod convert;
 mod inventory;
-pub(crate) mod object_store;
+mod object_store;
 mod partial_objects;
 mod pods;
 mod template;
 mod trust;
 pub(crate) mod watch_health;
 
-pub use cluster_watch::{ClusterReader, ClusterWatch, Settings};
+pub use cluster_watch::{ClusterReader, ClusterWatch, WatchSettings};
 pub use config_maps::{ConfigMapReader, ConfigMapWatch};
-pub use object_store::Observed;
+pub use object_store::ClusterState;
 pub use trust::{Trust, TrustWatch};

@@ -1,4 +1,4 @@
-//! What was watched → what an evaluation sees. Pure: tables of watched objects, and the joins over them.
+//! Watched objects → what an evaluation sees. Pure: one store a kind, and the joins over them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -8,69 +8,69 @@ use wva_core::model::{Variant, VariantId};
 use wva_core::name_map::NameMap;
 use wva_core::snapshot::{Phase, Replica, VariantState};
 
-use super::claims::{claims, valid};
-use super::convert::{Target, stored_target};
-use super::inventory::{Gpus, Used, in_use, inventory, unlabelled};
-use super::pods::SeenPod;
-use crate::cluster::objects::{Key, Mark, MarkedPod, VariantObject};
+use super::claims::{claims, split_by_validity};
+use super::convert::{ScaleTarget, stored_replicas};
+use super::inventory::{NodeGpus, PodGpus, gpus_in_use, inventory, oldest_unlabelled};
+use super::pods::WatchedPod;
+use crate::cluster::objects::{MarkedPod, ObjectKey, VariantObject};
 use crate::engine::{ClusterView, Endpoint};
 
-/// One step of a watch, with what is kept of the object; `None` for an object of no interest.
+/// An event of a watch, with what is kept of the object; `None` for an object that is not kept.
 #[derive(Debug)]
-pub(crate) enum Step<V> {
+pub(crate) enum StoreEvent<V> {
     /// A new list begins.
     Init,
     /// An object of that list.
-    Listed(Key, Option<V>),
+    InitApply(ObjectKey, Option<V>),
     /// The list is complete: everything not in it is gone.
-    Done,
+    InitDone,
     /// An object is new or has changed.
-    Put(Key, Option<V>),
+    Apply(ObjectKey, Option<V>),
     /// An object is gone.
-    Gone(Key),
+    Delete(ObjectKey),
 }
 
 /// The watched objects of one kind.
 #[derive(Debug)]
-pub(crate) struct Table<V> {
-    live: BTreeMap<Key, V>,
-    staged: BTreeMap<Key, V>,
+pub(crate) struct ObjectStore<V> {
+    live: BTreeMap<ObjectKey, V>,
+    staged: BTreeMap<ObjectKey, V>,
     listed: bool,
 }
 
-impl<V> Default for Table<V> {
+impl<V> Default for ObjectStore<V> {
     fn default() -> Self {
         Self { live: BTreeMap::new(), staged: BTreeMap::new(), listed: false }
     }
 }
 
-impl<V: PartialEq> Table<V> {
-    /// Takes a step; true when something visible changed.
-    pub(crate) fn apply(&mut self, step: Step<V>) -> bool {
-        match step {
-            Step::Init => {
+impl<V: PartialEq> ObjectStore<V> {
+    /// Applies an event; true when something visible changed.
+    pub(crate) fn apply(&mut self, event: StoreEvent<V>) -> bool {
+        match event {
+            StoreEvent::Init => {
                 self.staged.clear();
                 false
             }
-            Step::Listed(key, value) => {
+            StoreEvent::InitApply(key, value) => {
                 if let Some(value) = value {
                     self.staged.insert(key, value);
                 }
                 false
             }
-            Step::Done => {
+            StoreEvent::InitDone => {
                 let new = std::mem::take(&mut self.staged);
                 let changed = !self.listed || new != self.live;
                 self.live = new;
                 self.listed = true;
                 changed
             }
-            Step::Put(key, Some(value)) => {
+            StoreEvent::Apply(key, Some(value)) => {
                 let changed = self.live.get(&key) != Some(&value);
                 self.live.insert(key, value);
                 changed
             }
-            Step::Put(key, None) | Step::Gone(key) => self.live.remove(&key).is_some(),
+            StoreEvent::Apply(key, None) | StoreEvent::Delete(key) => self.live.remove(&key).is_some(),
         }
     }
 
@@ -80,11 +80,10 @@ impl<V: PartialEq> Table<V> {
     }
 
     /// Every object.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Key, &V)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&ObjectKey, &V)> {
         self.live.iter()
     }
 
-    /// What is known of one object.
     fn get(&self, namespace: &str, name: &str) -> Option<&V> {
         self.live.get(&(namespace.into(), name.into()))
     }
@@ -92,45 +91,47 @@ impl<V: PartialEq> Table<V> {
 
 /// A ReplicaSet that a Deployment manages.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct OwnedSet {
+pub(crate) struct ReplicaSetOwner {
+    /// Uid of the ReplicaSet.
     pub(crate) uid: Box<str>,
-    pub(crate) owner: Box<str>,
+    /// Uid of its Deployment.
+    pub(crate) deployment: Box<str>,
 }
 
-/// Pods by the uid of their target.
-type Owned<'a> = HashMap<&'a str, Vec<(&'a Key, &'a SeenPod)>>;
+/// Pods by the uid of their scale target.
+type PodsByTarget<'a> = HashMap<&'a str, Vec<(&'a ObjectKey, &'a WatchedPod)>>;
 
 /// Everything that is watched.
 #[derive(Debug, Default)]
-pub(crate) struct Tables {
-    pub(crate) variants: Table<Arc<VariantObject>>,
-    pub(crate) deployments: Table<Target>,
-    pub(crate) replica_sets: Table<OwnedSet>,
-    pub(crate) pods: Table<SeenPod>,
-    /// Only where a limit is what the nodes have.
-    pub(crate) nodes: Table<Gpus>,
-    /// Nothing is decided before these are listed: a limit that is not known yet is none.
+pub(crate) struct ClusterStore {
+    pub(crate) variants: ObjectStore<Arc<VariantObject>>,
+    pub(crate) deployments: ObjectStore<ScaleTarget>,
+    pub(crate) replica_sets: ObjectStore<ReplicaSetOwner>,
+    pub(crate) pods: ObjectStore<WatchedPod>,
+    /// Empty unless a limit is what the nodes have.
+    pub(crate) nodes: ObjectStore<NodeGpus>,
+    /// Nothing is decided before the nodes are listed: without them the limit would be ignored.
     pub(crate) awaits_nodes: bool,
-    /// The namespaces that are to be left alone.
-    pub(crate) excluded: Table<()>,
-    /// Nobody waits for these any more: what could not be read excludes nothing.
-    pub(crate) none_excluded: bool,
+    /// The namespaces whose variants are ignored.
+    pub(crate) excluded: ObjectStore<()>,
+    /// Nothing waits for the namespaces: they could not be listed in time, or only one is watched.
+    pub(crate) ignores_exclusions: bool,
 }
 
-/// What the cluster looks like at one moment.
+/// The cluster at one moment.
 #[derive(Debug, Clone, Default)]
-pub struct Observed {
+pub struct ClusterState {
     /// For the engine.
     pub view: Arc<ClusterView>,
     /// The objects behind it, for the status writer.
     pub objects: BTreeMap<VariantId, Arc<VariantObject>>,
-    /// The pods of variants, where somebody writes to them.
+    /// The pods of variants; empty unless their deletion costs are written.
     pub pods: BTreeMap<VariantId, Vec<MarkedPod>>,
 }
 
-impl Tables {
-    /// Joins targets and pods to variants.
-    pub(crate) fn observed(&self) -> Observed {
+impl ClusterStore {
+    /// Joins scale targets and pods to variants.
+    pub(crate) fn state(&self) -> ClusterState {
         let excluded: BTreeSet<SmolStr> =
             self.excluded.iter().map(|((_, name), ())| (&**name).into()).collect();
         let objects: BTreeMap<_, _> = self
@@ -139,11 +140,11 @@ impl Tables {
             .filter(|((namespace, _), _)| !excluded.contains(&**namespace))
             .map(|((namespace, name), object)| (VariantId::new(&**namespace, &**name), object.clone()))
             .collect();
-        let (variants, invalid) = valid(&objects);
-        let (pods, strangers) = self.pods_by_target(&variants);
+        let (variants, invalid) = split_by_validity(&objects);
+        let (pods, other_pods) = self.pods_by_target(&variants);
         let mut marked = BTreeMap::new();
         let mut view = ClusterView {
-            synced: self.synced(),
+            synced: self.has_synced(),
             claims: claims(&objects),
             invalid,
             excluded,
@@ -152,69 +153,73 @@ impl Tables {
         if self.nodes.listed {
             view.inventory = Some(inventory(self.nodes.live.values()));
             let nodes = || self.nodes.iter().map(|((_, name), gpus)| (&**name, gpus));
-            view.elsewhere = in_use(nodes(), &strangers);
-            view.unlabelled = unlabelled(nodes());
+            view.elsewhere = gpus_in_use(nodes(), &other_pods);
+            view.unlabelled = oldest_unlabelled(nodes());
         }
         for (variant, object) in variants {
             let target = self.deployments.get(&variant.id.namespace, &variant.target.name);
-            let owned = target.and_then(|target| pods.get(&*target.uid)).map_or(&[][..], Vec::as_slice);
-            view.endpoints.extend(owned.iter().filter_map(|(key, pod)| endpoint(key, pod)));
-            marked.extend(marked_pods(&variant.id, owned));
-            view.variants.push(state(variant, object, target, owned));
+            let pods = target.and_then(|target| pods.get(&*target.uid)).map_or(&[][..], Vec::as_slice);
+            view.endpoints.extend(pods.iter().filter_map(|(key, pod)| endpoint(key, pod)));
+            let markable = markable_pods(pods);
+            if !markable.is_empty() {
+                marked.insert(variant.id.clone(), markable);
+            }
+            view.variants.push(variant_state(variant, object, target, pods));
         }
-        Observed { view: Arc::new(view), objects, pods: marked }
+        ClusterState { view: Arc::new(view), objects, pods: marked }
     }
 
     /// True when every watch has listed once.
-    fn synced(&self) -> bool {
-        let all =
+    fn has_synced(&self) -> bool {
+        let required =
             self.variants.listed && self.deployments.listed && self.replica_sets.listed && self.pods.listed;
         let nodes = !self.awaits_nodes || self.nodes.listed;
-        all && nodes && (self.excluded.listed || self.none_excluded)
+        required && nodes && (self.excluded.listed || self.ignores_exclusions)
     }
 
-    /// The pods of the variants' targets by the target's uid, through the ReplicaSets between them; and the GPUs of all
+    /// The pods of the variants by the uid of their scale target, through the ReplicaSets between them; and the GPUs of all
     /// other pods.
-    fn pods_by_target<'a>(&'a self, variants: &[(&Variant, &VariantObject)]) -> (Owned<'a>, Vec<&'a Used>) {
+    fn pods_by_target<'a>(
+        &'a self,
+        variants: &[(&Variant, &VariantObject)],
+    ) -> (PodsByTarget<'a>, Vec<&'a PodGpus>) {
         let targets = variants
             .iter()
             .filter_map(|(variant, _)| self.deployments.get(&variant.id.namespace, &variant.target.name));
-        let mut pods: HashMap<&str, Vec<_>> = targets.map(|target| (&*target.uid, Vec::new())).collect();
-        let sets: HashMap<&str, &str> = self
+        let mut pods: PodsByTarget<'_> = targets.map(|target| (&*target.uid, Vec::new())).collect();
+        let deployments: HashMap<&str, &str> = self
             .replica_sets
             .live
             .values()
-            .filter(|set| pods.contains_key(&*set.owner))
-            .map(|set| (&*set.uid, &*set.owner))
+            .filter(|set| pods.contains_key(&*set.deployment))
+            .map(|set| (&*set.uid, &*set.deployment))
             .collect();
-        let mut strangers = Vec::new();
+        let mut others = Vec::new();
         for (key, pod) in &self.pods.live {
-            let target = pod.owner.as_deref().and_then(|owner| sets.get(owner));
+            let target = pod.replica_set.as_deref().and_then(|uid| deployments.get(uid));
             match target.and_then(|target| pods.get_mut(target)) {
-                Some(owned) => owned.push((key, pod)),
-                None => strangers.extend(&pod.used),
+                Some(pods) => pods.push((key, pod)),
+                None => others.extend(&pod.gpus),
             }
         }
-        (pods, strangers)
+        (pods, others)
     }
 }
 
-/// Those of a variant's pods whose annotation is written; one that is on its way out has been chosen.
-fn marked_pods(id: &VariantId, pods: &[(&Key, &SeenPod)]) -> Option<(VariantId, Vec<MarkedPod>)> {
+/// The pods whose deletion cost can be written; one that is terminating needs none.
+fn markable_pods(pods: &[(&ObjectKey, &WatchedPod)]) -> Vec<MarkedPod> {
     let staying = pods.iter().filter(|(_, pod)| pod.phase != Phase::Terminating);
-    let marked = staying.filter_map(|(key, pod)| {
-        let mark = Mark::clone(pod.mark.as_ref()?);
-        Some(MarkedPod { pod: (&*key.1).into(), mark })
+    let marked = staying.filter_map(|((_, name), pod)| {
+        Some(MarkedPod { pod: (&**name).into(), mark: pod.mark.as_deref()?.clone() })
     });
-    let marked: Vec<_> = marked.collect();
-    (!marked.is_empty()).then(|| (id.clone(), marked))
+    marked.collect()
 }
 
-fn state(
+fn variant_state(
     variant: &Variant,
     object: &VariantObject,
-    target: Option<&Target>,
-    pods: &[(&Key, &SeenPod)],
+    target: Option<&ScaleTarget>,
+    pods: &[(&ObjectKey, &WatchedPod)],
 ) -> VariantState {
     let mut variant = variant.clone();
     if let Some(target) = target {
@@ -226,14 +231,14 @@ fn state(
         variant,
         scale: target.map(|target| target.scale),
         replicas: pods.iter().map(|(key, pod)| replica(key, pod)).collect(),
-        last_status: alloc.and_then(|alloc| stored_target(alloc.num_replicas)),
+        last_status: alloc.and_then(|alloc| stored_replicas(alloc.num_replicas)),
         template: target.map(|target| target.template.clone()).unwrap_or_default(),
     }
 }
 
-fn replica(key: &Key, pod: &SeenPod) -> Replica {
+fn replica((_, name): &ObjectKey, pod: &WatchedPod) -> Replica {
     Replica {
-        pod: (&*key.1).into(),
+        pod: (&**name).into(),
         phase: pod.phase,
         created: pod.created,
         ready_since: pod.ready_since,
@@ -241,8 +246,8 @@ fn replica(key: &Key, pod: &SeenPod) -> Replica {
     }
 }
 
-/// Where a pod's metrics are. Only of ready pods: the others refuse connections or answer before they serve.
-fn endpoint((namespace, name): &Key, pod: &SeenPod) -> Option<Endpoint> {
+/// Where the metrics of a Ready pod are. Other pods refuse connections, or answer before they serve.
+fn endpoint((namespace, name): &ObjectKey, pod: &WatchedPod) -> Option<Endpoint> {
     let (ip, port) = pod.address.filter(|_| pod.phase == Phase::Ready)?;
     Some(Endpoint { namespace: namespace.to_string(), pod: name.to_string(), ip, port })
 }

@@ -1,5 +1,5 @@
-//! The few fields of other people's objects that are read. Everything else in them is skipped while parsing, so a
-//! large cluster costs little memory and a change of a field that nobody reads breaks nothing.
+//! Partial types of Kubernetes objects: only the fields that are read. Everything else is skipped while parsing, so a large
+//! cluster costs little memory and a change of an unread field breaks nothing.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -15,12 +15,12 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-/// An object that may be unreadable: then its metadata is still known, and the list it is in stays readable. Parsed
-/// from its own text; kube's `DeserializeGuard` copies every field of it twice first.
+/// An object that may fail to parse: its metadata is still known then, and the list it is in stays readable. Parsed from its
+/// own text, whereas kube's `DeserializeGuard` copies every field twice first.
 #[derive(Debug, Clone)]
-pub(crate) struct Guarded<K>(pub(crate) Result<K, InvalidObject>);
+pub(crate) struct ParseGuard<K>(pub(crate) Result<K, InvalidObject>);
 
-impl<'de, K: Resource + DeserializeOwned> Deserialize<'de> for Guarded<K> {
+impl<'de, K: Resource + DeserializeOwned> Deserialize<'de> for ParseGuard<K> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = <&RawValue>::deserialize(deserializer)?.get();
         let object = serde_json::from_str(text).map(Ok).or_else(|error| {
@@ -32,7 +32,7 @@ impl<'de, K: Resource + DeserializeOwned> Deserialize<'de> for Guarded<K> {
     }
 }
 
-impl<K: Resource> Resource for Guarded<K> {
+impl<K: Resource> Resource for ParseGuard<K> {
     type DynamicType = K::DynamicType;
     type Scope = K::Scope;
 
@@ -61,11 +61,11 @@ impl<K: Resource> Resource for Guarded<K> {
     }
 }
 
-/// Of the metadata what is read of pods and Deployments: most of its bytes are the fields' managers.
-fn lean_metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
+/// The metadata that is read of pods and Deployments: most of its bytes are managedFields.
+fn partial_metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
-    struct Lean {
+    struct PartialMeta {
         namespace: Option<String>,
         name: Option<String>,
         uid: Option<String>,
@@ -75,7 +75,7 @@ fn lean_metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMet
         annotations: Option<BTreeMap<String, String>>,
         owner_references: Option<Vec<OwnerReference>>,
     }
-    let lean = Lean::deserialize(deserializer)?;
+    let lean = PartialMeta::deserialize(deserializer)?;
     Ok(ObjectMeta {
         namespace: lean.namespace,
         name: lean.name,
@@ -89,11 +89,11 @@ fn lean_metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMet
     })
 }
 
-/// A Deployment: counts, and what its pods ask of a node.
+/// A Deployment: its counts, and what its pod template requests.
 #[derive(Resource, Deserialize, Debug, Clone)]
 #[resource(inherit = "Deployment")]
-pub(crate) struct LeanDeployment {
-    #[serde(deserialize_with = "lean_metadata")]
+pub(crate) struct PartialDeployment {
+    #[serde(deserialize_with = "partial_metadata")]
     pub(crate) metadata: ObjectMeta,
     #[serde(default)]
     pub(crate) spec: DeploymentSpec,
@@ -105,7 +105,7 @@ pub(crate) struct LeanDeployment {
 pub(crate) struct DeploymentSpec {
     pub(crate) replicas: Option<i32>,
     #[serde(default)]
-    pub(crate) template: Template,
+    pub(crate) template: PodTemplate,
 }
 
 #[derive(Deserialize, Debug, Clone, Default)]
@@ -116,7 +116,7 @@ pub(crate) struct DeploymentStatus {
 }
 
 #[derive(Deserialize, Debug, Clone, Default)]
-pub(crate) struct Template {
+pub(crate) struct PodTemplate {
     #[serde(default)]
     pub(crate) metadata: TemplateMeta,
     #[serde(default)]
@@ -132,12 +132,12 @@ pub(crate) struct TemplateMeta {
 #[serde(rename_all = "camelCase")]
 pub(crate) struct TemplateSpec {
     pub(crate) node_selector: Option<BTreeMap<String, String>>,
-    pub(crate) affinity: Option<LeanAffinity>,
+    pub(crate) affinity: Option<PartialAffinity>,
     #[serde(default)]
     pub(crate) containers: Vec<TemplateContainer>,
 }
 
-/// A container of a pod template: what it asks for, and what it runs.
+/// A container of a pod template: what it requests and what it runs.
 #[derive(Deserialize, Debug, Clone, Default)]
 #[serde(default)]
 pub(crate) struct TemplateContainer {
@@ -161,30 +161,30 @@ pub(crate) struct Resources {
     pub(crate) limits: Quantities,
 }
 
-/// Amounts by resource.
-pub(crate) type Quantities = BTreeMap<String, Amount>;
+/// Quantities by resource.
+pub(crate) type Quantities = BTreeMap<String, Quantity>;
 
-/// An amount of a resource: text, or a number where its author left out the quotes.
+/// A quantity of a resource: text, or a number where its author left out the quotes.
 #[derive(Debug, Clone)]
-pub(crate) struct Amount(pub(crate) String);
+pub(crate) struct Quantity(pub(crate) String);
 
-impl<'de> Deserialize<'de> for Amount {
+impl<'de> Deserialize<'de> for Quantity {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         Ok(Self(match Value::deserialize(deserializer)? {
             Value::String(text) => text,
-            other => other.to_string(),
+            number => number.to_string(),
         }))
     }
 }
 
 #[derive(Deserialize, Debug, Clone, Default)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct LeanAffinity {
+pub(crate) struct PartialAffinity {
     pub(crate) node_affinity: Option<NodeAffinity>,
 }
 
-impl LeanAffinity {
-    /// The terms a node is chosen by: required ones first, then preferred ones.
+impl PartialAffinity {
+    /// The terms of node affinity: required ones first, then preferred ones.
     pub(crate) fn terms(&self) -> impl Iterator<Item = &NodeSelectorTerm> {
         let node = self.node_affinity.as_ref();
         let required =
@@ -196,17 +196,17 @@ impl LeanAffinity {
     }
 }
 
-/// A ReplicaSet, of which only the metadata is ever fetched.
-pub(crate) type LeanReplicaSet = PartialObjectMeta<ReplicaSet>;
+/// A ReplicaSet, of which only the metadata is fetched.
+pub(crate) type PartialReplicaSet = PartialObjectMeta<ReplicaSet>;
 
 /// A namespace, of which only the metadata is read.
-pub(crate) type LeanNamespace = PartialObjectMeta<Namespace>;
+pub(crate) type PartialNamespace = PartialObjectMeta<Namespace>;
 
-/// A pod: where it is in its life, where it answers, who owns it, which GPUs it takes.
+/// A pod: its phase, address, owner and GPUs.
 #[derive(Resource, Deserialize, Debug, Clone)]
 #[resource(inherit = "Pod")]
-pub(crate) struct LeanPod {
-    #[serde(deserialize_with = "lean_metadata")]
+pub(crate) struct PartialPod {
+    #[serde(deserialize_with = "partial_metadata")]
     pub(crate) metadata: ObjectMeta,
     #[serde(default)]
     pub(crate) spec: PodSpec,
@@ -219,21 +219,21 @@ pub(crate) struct LeanPod {
 pub(crate) struct PodSpec {
     pub(crate) node_name: Option<String>,
     #[serde(default)]
-    pub(crate) containers: Vec<LeanContainer>,
+    pub(crate) containers: Vec<PartialContainer>,
     #[serde(default)]
-    pub(crate) init_containers: Vec<LeanContainer>,
+    pub(crate) init_containers: Vec<PartialContainer>,
 }
 
 #[derive(Deserialize, Debug, Clone, Default)]
 #[serde(default)]
-pub(crate) struct LeanContainer {
-    pub(crate) ports: Vec<LeanPort>,
+pub(crate) struct PartialContainer {
+    pub(crate) ports: Vec<PartialPort>,
     pub(crate) resources: Resources,
 }
 
 #[derive(Deserialize, Debug, Clone, Default)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct LeanPort {
+pub(crate) struct PartialPort {
     pub(crate) name: Option<String>,
     #[serde(default)]
     pub(crate) container_port: i32,
@@ -245,7 +245,7 @@ pub(crate) struct PodStatus {
     pub(crate) phase: Option<String>,
     #[serde(rename = "podIP")]
     pub(crate) pod_ip: Option<String>,
-    /// When the kubelet first saw it.
+    /// When the kubelet accepted it.
     pub(crate) start_time: Option<Time>,
     #[serde(default)]
     pub(crate) conditions: Vec<PodCondition>,
@@ -261,11 +261,11 @@ pub(crate) struct PodCondition {
     pub(crate) last_transition_time: Option<Time>,
 }
 
-/// A node: its labels, whether it takes pods, and the amounts it has.
+/// A node: its labels, whether it accepts pods, and its allocatable resources.
 #[derive(Resource, Deserialize, Debug, Clone)]
 #[resource(inherit = "Node")]
-pub(crate) struct LeanNode {
-    #[serde(deserialize_with = "labelled_metadata")]
+pub(crate) struct PartialNode {
+    #[serde(deserialize_with = "node_metadata")]
     pub(crate) metadata: ObjectMeta,
     #[serde(default)]
     pub(crate) spec: NodeSpec,
@@ -286,21 +286,22 @@ pub(crate) struct NodeStatus {
     pub(crate) conditions: Vec<PodCondition>,
 }
 
-/// Of the metadata what is read of nodes.
-fn labelled_metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
+/// The metadata that is read of nodes.
+fn node_metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
-    struct Lean {
+    struct PartialMeta {
         name: Option<String>,
         resource_version: Option<String>,
         creation_timestamp: Option<Time>,
         labels: Option<BTreeMap<String, String>>,
     }
-    let Lean { name, resource_version, creation_timestamp, labels } = Lean::deserialize(deserializer)?;
+    let PartialMeta { name, resource_version, creation_timestamp, labels } =
+        PartialMeta::deserialize(deserializer)?;
     Ok(ObjectMeta { name, resource_version, creation_timestamp, labels, ..ObjectMeta::default() })
 }
 
-/// The uid of the owner that manages an object, when that owner is of `kind`.
+/// The uid of the controller of an object, if that is of `kind`.
 pub(crate) fn controller_uid(metadata: &ObjectMeta, kind: &str) -> Option<Box<str>> {
     let owners = metadata.owner_references.as_deref().unwrap_or_default();
     let manages = |owner: &&OwnerReference| owner.controller == Some(true) && owner.kind == kind;
@@ -315,11 +316,11 @@ mod tests {
     use crate::cluster::crd::VariantAutoscaling;
 
     #[test]
-    fn an_unreadable_object_leaves_its_name_and_the_list_around_it() {
+    fn an_unreadable_object_keeps_its_name_and_the_list_readable() {
         let pod = |spec| json!({ "metadata": { "name": "p", "resourceVersion": "7" }, "spec": spec });
         let list = json!([pod(json!({ "nodeName": "n" })), pod(json!("none"))]).to_string();
-        let pods: Vec<Guarded<LeanPod>> = serde_json::from_str(&list).unwrap();
-        let [Guarded(Ok(good)), Guarded(Err(bad))] = &pods[..] else { panic!("{pods:?}") };
+        let pods: Vec<ParseGuard<PartialPod>> = serde_json::from_str(&list).unwrap();
+        let [ParseGuard(Ok(good)), ParseGuard(Err(bad))] = &pods[..] else { panic!("{pods:?}") };
         assert_eq!(good.spec.node_name.as_deref(), Some("n"));
         assert_eq!(
             (bad.metadata.name.as_deref(), good.metadata.resource_version.as_deref()),
@@ -329,11 +330,11 @@ mod tests {
     }
 
     #[test]
-    fn an_unreadable_object_is_known_by_name_in_a_watch_too() {
+    fn an_unreadable_object_keeps_its_name_in_a_watch() {
         let event = r#"{"type":"ADDED","object":{"metadata":{"name":"v"},"spec":{"modelID":7}}}"#;
         let event =
-            serde_json::from_str::<kube::core::WatchEvent<Guarded<VariantAutoscaling>>>(event).unwrap();
-        let kube::core::WatchEvent::Added(Guarded(Err(bad))) = event else { panic!("{event:?}") };
+            serde_json::from_str::<kube::core::WatchEvent<ParseGuard<VariantAutoscaling>>>(event).unwrap();
+        let kube::core::WatchEvent::Added(ParseGuard(Err(bad))) = event else { panic!("{event:?}") };
         assert_eq!(bad.metadata.name.as_deref(), Some("v"));
     }
 }

@@ -1,4 +1,4 @@
-//! Pods → what is kept of them: where each is in its life, where it answers, whose it is. Pure.
+//! What is kept of a pod: its phase, the address of its metrics, its owner, its GPUs. Pure.
 
 use std::net::IpAddr;
 
@@ -6,82 +6,83 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use wva_core::snapshot::Phase;
 
-use super::inventory::Used;
-use super::partial_objects::{LeanPod, PodCondition, controller_uid};
-use crate::cluster::objects::{DELETION_COST_ANNOTATION, Mark};
+use super::inventory::PodGpus;
+use super::partial_objects::{PartialPod, PodCondition, controller_uid};
+use crate::cluster::objects::{DELETION_COST_ANNOTATION, DeletionCostMark};
 
 /// Annotation of a pod: the port of its metrics.
 const PORT_ANNOTATION: &str = "prometheus.io/port";
-/// Names of a container port that has metrics, the better one first.
+/// Names of container ports that may serve metrics, in order of preference.
 const PORT_NAMES: [&str; 2] = ["metrics", "http"];
-/// The port vLLM listens on when told nothing.
+/// The port vLLM listens on by default.
 const DEFAULT_PORT: u16 = 8000;
+/// The kubelet writes a pod's first status, which says that it is not ready, at most this long after it has accepted the
+/// pod. A model server takes longer than that to become ready and fail again.
+const FIRST_STATUS_WINDOW: SignedDuration = SignedDuration::from_secs(5);
 
 /// A pod that a ReplicaSet manages, or that uses GPUs.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct SeenPod {
-    /// The uid of its ReplicaSet.
-    pub(crate) owner: Option<Box<str>>,
+pub(crate) struct WatchedPod {
+    /// Uid of its ReplicaSet.
+    pub(crate) replica_set: Option<Box<str>>,
     pub(crate) phase: Phase,
     pub(crate) created: Timestamp,
     pub(crate) ready_since: Option<Timestamp>,
     pub(crate) address: Option<(IpAddr, u16)>,
-    pub(crate) used: Option<Used>,
-    /// For who writes its annotation, if anybody does.
-    pub(crate) mark: Option<Box<Mark>>,
+    pub(crate) gpus: Option<PodGpus>,
+    /// `None` unless deletion costs are written.
+    pub(crate) mark: Option<Box<DeletionCostMark>>,
 }
 
-impl SeenPod {
-    /// `None` for any other pod, or one that has ended.
-    pub(crate) fn of(pod: &LeanPod) -> Option<Self> {
+impl WatchedPod {
+    /// `None` for a pod that has ended, or that neither a ReplicaSet manages nor uses GPUs.
+    pub(crate) fn from_pod(pod: &PartialPod) -> Option<Self> {
         if matches!(pod.status.phase.as_deref(), Some("Succeeded" | "Failed")) {
             return None;
         }
-        let (owner, used) = (controller_uid(&pod.metadata, "ReplicaSet"), Used::of(pod));
-        if owner.is_none() && used.is_none() {
+        let replica_set = controller_uid(&pod.metadata, "ReplicaSet");
+        let gpus = PodGpus::from_pod(pod);
+        if replica_set.is_none() && gpus.is_none() {
             return None;
         }
+        let ip = pod.status.pod_ip.as_deref().and_then(|ip| ip.parse().ok());
         Some(Self {
-            owner,
+            replica_set,
             phase: phase(pod),
             created: pod.metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0),
             ready_since: ready_since(pod),
-            address: pod.status.pod_ip.as_deref().and_then(|ip| ip.parse().ok()).map(|ip| (ip, port(pod))),
-            used,
+            address: ip.map(|ip| (ip, metrics_port(pod))),
+            gpus,
             mark: None,
         })
     }
 
-    /// With what it takes to write its annotation. What is no number counts as none, as it does for a ReplicaSet.
-    pub(crate) fn marked(self, metadata: &ObjectMeta) -> Self {
+    /// Keeps what it takes to write the deletion cost too. A cost that is no number counts as none, as it does for a
+    /// ReplicaSet.
+    pub(crate) fn with_deletion_cost(self, metadata: &ObjectMeta) -> Self {
         let annotation = metadata.annotations.as_ref().and_then(|all| all.get(DELETION_COST_ANNOTATION));
         let cost = annotation.and_then(|text| text.parse().ok());
         let uid = metadata.uid.as_deref().unwrap_or_default().into();
-        Self { mark: Some(Box::new(Mark { uid, cost })), ..self }
+        Self { mark: Some(Box::new(DeletionCostMark { uid, cost })), ..self }
     }
 }
 
-fn condition<'a>(pod: &'a LeanPod, type_: &str) -> Option<&'a PodCondition> {
+fn condition<'a>(pod: &'a PartialPod, type_: &str) -> Option<&'a PodCondition> {
     pod.status.conditions.iter().find(|condition| condition.type_ == type_)
 }
 
-/// The first status of a pod says that it is not ready, and is written this many seconds after the kubelet has seen the pod at
-/// most; a model server takes longer to become ready and to fail again.
-const FIRST_STATUS: SignedDuration = SignedDuration::from_secs(5);
-
-/// Since when a pod is ready; of one that was and is not, since when it is not. `None` if it never was: then its condition
-/// has not changed since the kubelet first saw it.
-fn ready_since(pod: &LeanPod) -> Option<Timestamp> {
+/// Since when a pod is ready; of a pod that was ready and is not, since when it is not. `None` if it never was ready: then
+/// its condition has not changed since the kubelet accepted it.
+fn ready_since(pod: &PartialPod) -> Option<Timestamp> {
     let ready = condition(pod, "Ready")?;
     let changed = ready.last_transition_time.as_ref()?.0;
-    let seen = pod.status.start_time.as_ref().map(|time| time.0);
-    let failed = |seen: Timestamp| changed.duration_since(seen) > FIRST_STATUS;
-    (ready.status == "True" || seen.is_some_and(failed)).then_some(changed)
+    let accepted = pod.status.start_time.as_ref().map(|time| time.0);
+    let has_failed = |accepted: Timestamp| changed.duration_since(accepted) > FIRST_STATUS_WINDOW;
+    (ready.status == "True" || accepted.is_some_and(has_failed)).then_some(changed)
 }
 
-fn phase(pod: &LeanPod) -> Phase {
-    let scheduled = condition(pod, "PodScheduled");
-    let refused = |condition: &PodCondition| {
+fn phase(pod: &PartialPod) -> Phase {
+    let is_unschedulable = |condition: &PodCondition| {
         condition.status == "False" && condition.reason.as_deref() == Some("Unschedulable")
     };
     if pod.metadata.deletion_timestamp.is_some() {
@@ -90,15 +91,15 @@ fn phase(pod: &LeanPod) -> Phase {
         Phase::Ready
     } else if pod.spec.node_name.is_some() {
         Phase::Starting
-    } else if scheduled.is_some_and(refused) {
+    } else if condition(pod, "PodScheduled").is_some_and(is_unschedulable) {
         Phase::Unschedulable
     } else {
         Phase::Pending
     }
 }
 
-/// The port of a pod's metrics: annotated, else named, else vLLM's own.
-fn port(pod: &LeanPod) -> u16 {
+/// The port of a pod's metrics: from its annotation, else its named container port, else vLLM's default.
+fn metrics_port(pod: &PartialPod) -> u16 {
     let annotations = pod.metadata.annotations.as_ref();
     let annotated =
         annotations.and_then(|all| all.get(PORT_ANNOTATION)).and_then(|text| text.trim().parse().ok());
@@ -118,7 +119,7 @@ mod tests {
 
     use super::*;
 
-    fn pod(extra: Value) -> LeanPod {
+    fn pod(extra: Value) -> PartialPod {
         let owners = json!([{
             "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "rs-1", "controller": true
         }]);
@@ -133,11 +134,11 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_was_ready_is_told_from_one_that_never_was() {
+    fn a_pod_that_was_ready_differs_from_one_that_never_was() {
         let since = |status: &str, changed: &str, seen: Option<&str>| {
             let ready = json!([{ "type": "Ready", "status": status, "lastTransitionTime": changed }]);
             let of = json!({ "spec.nodeName": "n", "status.conditions": ready, "status.startTime": seen });
-            SeenPod::of(&pod(of)).unwrap().ready_since.map(|at| at.to_string())
+            WatchedPod::from_pod(&pod(of)).unwrap().ready_since.map(|at| at.to_string())
         };
         let seen = Some("2026-01-01T00:00:10Z");
         let at = |text: &str| Some(text.to_owned());
@@ -149,7 +150,7 @@ mod tests {
 
     #[test]
     fn a_pod_goes_through_its_phases() {
-        let phase_of = |extra: Value| SeenPod::of(&pod(extra)).map(|pod| pod.phase);
+        let phase_of = |extra: Value| WatchedPod::from_pod(&pod(extra)).map(|pod| pod.phase);
         let refused = json!([{ "type": "PodScheduled", "status": "False", "reason": "Unschedulable" }]);
         let ready =
             json!([{ "type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:01:00Z" }]);
@@ -164,12 +165,12 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_marked_with_its_uid_and_its_cost_and_what_is_no_number_is_none() {
+    fn a_deletion_cost_that_is_no_number_counts_as_none() {
         let mark = |text: &str| {
             let pod = pod(
                 json!({ "metadata.annotations": { DELETION_COST_ANNOTATION: text }, "metadata.uid": "p-1" }),
             );
-            let mark = *SeenPod::of(&pod).unwrap().marked(&pod.metadata).mark.unwrap();
+            let mark = *WatchedPod::from_pod(&pod).unwrap().with_deletion_cost(&pod.metadata).mark.unwrap();
             (mark.uid.to_string(), mark.cost)
         };
         assert_eq!(mark("-1000"), ("p-1".into(), Some(-1000)));
@@ -177,8 +178,8 @@ mod tests {
     }
 
     #[test]
-    fn the_port_of_metrics_is_annotated_or_named_or_vllms_own() {
-        let port_of = |extra: Value| SeenPod::of(&pod(extra)).unwrap().address.unwrap().1;
+    fn the_metrics_port_is_annotated_or_named_or_the_default() {
+        let port_of = |extra: Value| WatchedPod::from_pod(&pod(extra)).unwrap().address.unwrap().1;
         let ip = json!("10.0.0.1");
         let ports = |names: &[(&str, u16)]| {
             let ports: Vec<_> =

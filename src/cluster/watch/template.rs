@@ -1,4 +1,4 @@
-//! What a pod template says of one replica: its GPUs, and the settings of the engine in it.
+//! What a pod template says about one replica: its GPUs, and the engine's parameters.
 
 use wva_core::snapshot::{Container, Engine, EngineParameters, Template};
 
@@ -6,44 +6,45 @@ use super::partial_objects::{Quantities, Resources, TemplateContainer, TemplateS
 
 /// Resources that are GPUs.
 pub(crate) const GPU_RESOURCES: [&str; 3] = ["nvidia.com/gpu", "amd.com/gpu", "intel.com/gpu"];
-/// GPUs of one node or container that are believed: more is a mistake, and would drown every other count.
-const MOST_GPUS: u32 = 1024;
-/// Containers that are looked at: an engine has a handful beside it.
-const MOST_CONTAINERS: usize = 8;
-/// The variable that selects vLLM's engine.
+/// Most GPUs of one node or container: more is a mistake, and would outweigh every other count.
+const MAX_GPUS: u32 = 1024;
+/// Most containers that are read: an engine has a handful of sidecars.
+const MAX_CONTAINERS: usize = 8;
+/// The variable that selects vLLM's engine version.
 const VLLM_USE_V1: &str = "VLLM_USE_V1";
 
 /// The template, as far as decisions need it.
-pub(crate) fn template(spec: &TemplateSpec) -> Template {
-    let gpus = spec.containers.iter().map(|one| asked(&one.resources)).fold(0, u32::saturating_add);
-    let containers: Vec<_> = spec.containers.iter().take(MOST_CONTAINERS).map(container).collect();
+pub(crate) fn parse_template(spec: &TemplateSpec) -> Template {
+    let gpus = spec.containers.iter().map(|container| requested_gpus(&container.resources));
+    let gpus = gpus.fold(0, u32::saturating_add);
+    let containers: Vec<_> = spec.containers.iter().take(MAX_CONTAINERS).map(container).collect();
     let engine =
         (!containers.is_empty()).then(|| EngineParameters::parse(Engine::of(&containers), &containers));
-    Template { gpus: gpus.clamp(1, MOST_GPUS), engine }
+    Template { gpus: gpus.clamp(1, MAX_GPUS), engine }
 }
 
-/// GPUs that a container asks for; of a resource that is only limited, its limit, as Kubernetes has it.
-pub(crate) fn asked(resources: &Resources) -> u32 {
-    let one = |name: &str| {
-        let asked = gpus(&resources.requests, name);
-        if asked > 0 { asked } else { gpus(&resources.limits, name) }
+/// GPUs that a container requests. As in Kubernetes, the limit counts where there is no request.
+pub(crate) fn requested_gpus(resources: &Resources) -> u32 {
+    let requested = |name: &str| {
+        let request = gpu_count(&resources.requests, name);
+        if request > 0 { request } else { gpu_count(&resources.limits, name) }
     };
-    GPU_RESOURCES.iter().map(|name| one(name)).fold(0, u32::saturating_add)
+    GPU_RESOURCES.iter().map(|name| requested(name)).fold(0, u32::saturating_add)
 }
 
-/// The count of one resource. GPUs are whole: what is no whole number is none.
-pub(crate) fn gpus(quantities: &Quantities, name: &str) -> u32 {
+/// The amount of one GPU resource; 0 where it is no whole number.
+pub(crate) fn gpu_count(quantities: &Quantities, name: &str) -> u32 {
     let count = quantities.get(name).and_then(|quantity| quantity.0.parse::<u32>().ok());
-    count.unwrap_or_default().min(MOST_GPUS)
+    count.unwrap_or_default().min(MAX_GPUS)
 }
 
-fn container(of: &TemplateContainer) -> Container {
-    let v1 = of.env.iter().rev().find(|variable| variable.name == VLLM_USE_V1);
+fn container(container: &TemplateContainer) -> Container {
+    let v1 = container.env.iter().rev().find(|variable| variable.name == VLLM_USE_V1);
     let v1 = v1.and_then(|variable| variable.value.clone());
     Container {
-        image: of.image.clone(),
-        command: of.command.clone(),
-        args: of.args.clone(),
+        image: container.image.clone(),
+        command: container.command.clone(),
+        args: container.args.clone(),
         environment: v1.into_iter().map(|value| (VLLM_USE_V1.to_owned(), value)).collect(),
     }
 }
@@ -55,7 +56,7 @@ mod tests {
     use super::*;
 
     fn of(containers: Value) -> Template {
-        template(&serde_json::from_value(json!({ "containers": containers })).unwrap())
+        parse_template(&serde_json::from_value(json!({ "containers": containers })).unwrap())
     }
 
     fn with(resources: Value) -> Value {
@@ -75,17 +76,17 @@ mod tests {
         for nonsense in [json!("-3"), json!("half"), json!(1.5), json!(true)] {
             assert_eq!(gpus(json!([with(json!({ "limits": { "nvidia.com/gpu": nonsense } }))])), 1);
         }
-        assert_eq!(gpus(json!([with(json!({ "limits": { "nvidia.com/gpu": "4000000000" } }))])), MOST_GPUS);
+        assert_eq!(gpus(json!([with(json!({ "limits": { "nvidia.com/gpu": "4000000000" } }))])), MAX_GPUS);
     }
 
     #[test]
-    fn what_an_engine_is_told_is_read_and_nothing_else_is_kept() {
+    fn engine_parameters_are_kept_and_secrets_are_not() {
         let env = json!([{ "name": "VLLM_USE_V1", "value": "0" }, { "name": "HF_TOKEN", "value": "hf_x" }]);
-        let one = json!({
+        let container = json!({
             "image": "vllm/vllm-openai:v0.9", "command": ["vllm", "serve"], "env": env,
             "args": ["m", "--max-num-seqs=64", "--max-num-batched-tokens", "4096", "--api-key", "s3cret"]
         });
-        let kept = of(json!([one]));
+        let kept = of(json!([container]));
         let engine = kept.engine.as_ref().unwrap();
         assert_eq!((engine.max_sequences, engine.batched_tokens, engine.v1), (64, 4096, false));
         let text = serde_json::to_string(&kept).unwrap();
@@ -94,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn an_absurd_template_costs_little() {
+    fn an_oversized_template_takes_little_memory() {
         let words = vec!["--kv-cache-dtype=".to_owned() + &"w".repeat(10_000); 1000];
         let kept = of(json!(vec![json!({ "args": words, "image": "é".repeat(1000) }); 20]));
         assert!(serde_json::to_string(&kept).unwrap().len() < 1024);

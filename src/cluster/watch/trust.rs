@@ -1,5 +1,5 @@
-//! What the API server's front proxy is trusted by: the ConfigMap that the API server publishes about itself, followed
-//! live because its bundles change when certificates are rotated. What it means is decided where callers are served.
+//! The CA and headers that the API server's front proxy is trusted by, from the ConfigMap that the API server publishes about
+//! itself. Watched, because its bundles change when certificates are rotated. `serve` interprets it.
 
 use std::collections::BTreeMap;
 
@@ -9,17 +9,17 @@ use kube::api::Api;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::watch_health::{Trouble, watch_one};
+use super::watch_health::{WatchHealth, watch_object};
 
 /// The namespace of the ConfigMap.
 const NAMESPACE: &str = "kube-system";
 /// Its name.
 const NAME: &str = "extension-apiserver-authentication";
 
-/// The ConfigMap's data; `None` until it has been read. When it is deleted, the last data stays.
+/// The ConfigMap's data; `None` until it has been read. When the ConfigMap is deleted, the last data stays.
 pub type Trust = Option<BTreeMap<String, String>>;
 
-/// Follows the ConfigMap. [`TrustWatch::run`] it in a task.
+/// Watches the ConfigMap. [`TrustWatch::run`] it in a task.
 pub struct TrustWatch {
     client: kube::Client,
     publish: watch::Sender<Trust>,
@@ -38,28 +38,28 @@ impl TrustWatch {
         let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), NAMESPACE);
         let hint =
             "bind the service account to Role extension-apiserver-authentication-reader in kube-system";
-        let mut trouble = Trouble::new("ConfigMap kube-system/extension-apiserver-authentication", hint);
-        let mut states = watch_one(api, NAME).boxed();
+        let mut health = WatchHealth::new("ConfigMap kube-system/extension-apiserver-authentication", hint);
+        let mut states = watch_object(api, NAME).boxed();
         while let Some(Some(state)) = cancel.run_until_cancelled(states.next()).await {
             match state {
                 Ok(Some(map)) => {
-                    trouble.over();
-                    self.take(map);
+                    health.report_recovery();
+                    self.publish(map);
                 }
                 Ok(None) => tracing::warn!(
-                    "ConfigMap {NAMESPACE}/{NAME} does not exist: callers through the \
-                    API server cannot be told from others until it does"
+                    "ConfigMap {NAMESPACE}/{NAME} does not exist: callers that come through the API server cannot be \
+                     authenticated until it does"
                 ),
-                Err(error) => trouble.tell(&error),
+                Err(error) => health.report_failure(&error),
             }
         }
     }
 
-    fn take(&self, map: ConfigMap) {
+    fn publish(&self, map: ConfigMap) {
         let data = map.data.unwrap_or_default();
-        self.publish.send_if_modified(|old| {
-            let changed = old.as_ref() != Some(&data);
-            *old = Some(data);
+        self.publish.send_if_modified(|known| {
+            let changed = known.as_ref() != Some(&data);
+            *known = Some(data);
             changed
         });
     }

@@ -1,4 +1,4 @@
-//! How every watch is kept, and what it does when it fails: waits, tells it once, and tells once that it is over.
+//! How every watch is requested, and what happens when it fails: it backs off, logs the error once and the recovery once.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -11,34 +11,36 @@ use kube::runtime::utils::{Backoff, ResetTimerBackoff};
 use kube::runtime::watcher::{self, Error, Event, ExponentialBackoff, watcher};
 use serde::de::DeserializeOwned;
 
-/// First wait after a failed watch.
-const BACKOFF_MIN: Duration = Duration::from_millis(800);
-/// Longest wait after a failed watch: after an outage everything is seen again within two evaluations.
-const BACKOFF_MAX: Duration = Duration::from_secs(10);
-/// Of which this is the part that every instance waits: jitter adds as much again at most.
-const BACKOFF_CERTAIN: Duration = Duration::from_secs(BACKOFF_MAX.as_secs() / 2);
-/// How long nothing may fail before the next failure waits the first wait again: a dozen times the longest wait.
-const BACKOFF_RESET: Duration = Duration::from_secs(120);
-/// How long one watch request lives before it is made anew from where it was, in seconds. The client waits 5 s longer
-/// and then takes the connection for dead: what happens behind a silent one is seen after 65 s at the latest.
-const WATCH_SECONDS: u32 = 60;
+use crate::cluster::requests::{LogOnce, error_text};
 
-/// How every watch of this room is asked for.
-pub(crate) fn config() -> watcher::Config {
-    watcher::Config::default().timeout(WATCH_SECONDS)
+/// First wait after a failed watch.
+const MIN_BACKOFF: Duration = Duration::from_millis(800);
+/// Longest wait after a failed watch: after an outage everything is seen again within two evaluations (of 5 s).
+const MAX_BACKOFF: Duration = Duration::from_secs(10);
+/// The longest wait before jitter, which at most doubles it.
+const MAX_BACKOFF_BEFORE_JITTER: Duration = Duration::from_secs(MAX_BACKOFF.as_secs() / 2);
+/// Without a failure for this long, the next one waits [`MIN_BACKOFF`] again: a dozen times the longest wait.
+const BACKOFF_RESET_WINDOW: Duration = Duration::from_secs(120);
+/// How long the API server keeps one watch request open, in seconds. The client waits 5 s longer and then takes the
+/// connection for dead, so an event behind a dead connection is seen after 65 s at most.
+const WATCH_TIMEOUT_SECONDS: u32 = 60;
+
+/// The parameters of every watch.
+pub(crate) fn watch_config() -> watcher::Config {
+    watcher::Config::default().timeout(WATCH_TIMEOUT_SECONDS)
 }
 
-/// The one object of a name, whenever it changes; `None` when there is none. With back-off.
-pub(crate) fn watch_one<K>(
+/// Watches one object by name, with back-off; `None` while it does not exist.
+pub(crate) fn watch_object<K>(
     api: Api<K>,
     name: &str,
 ) -> impl Stream<Item = watcher::Result<Option<K>>> + Send + use<K>
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
-    let only = config().fields(&format!("metadata.name={name}"));
+    let config = watch_config().fields(&format!("metadata.name={name}"));
     let mut listed = false;
-    watcher(api, only).backoff(backoff()).filter_map(move |event| {
+    watcher(api, config).backoff(backoff()).filter_map(move |event| {
         let state = match event {
             Ok(Event::Init) => {
                 listed = false;
@@ -57,18 +59,19 @@ where
     })
 }
 
-/// The back-off of every watch of this room.
-pub(crate) fn backoff() -> Patient {
+/// The back-off of every watch.
+pub(crate) fn backoff() -> TimedResetBackoff {
     let builder = backon::ExponentialBuilder::default();
-    let builder = builder.with_min_delay(BACKOFF_MIN).with_max_delay(BACKOFF_CERTAIN);
-    Patient(ResetTimerBackoff::new(builder.with_jitter().without_max_times().into(), BACKOFF_RESET))
+    let builder = builder.with_min_delay(MIN_BACKOFF).with_max_delay(MAX_BACKOFF_BEFORE_JITTER);
+    let waits = builder.with_jitter().without_max_times();
+    TimedResetBackoff(ResetTimerBackoff::new(waits.into(), BACKOFF_RESET_WINDOW))
 }
 
-/// A back-off that only time resets. A watch says `Ok(Init)` before every list, and the stream resets its back-off at
-/// every `Ok`: a list that keeps failing would be tried at the first wait for ever.
-pub(crate) struct Patient(ResetTimerBackoff<ExponentialBackoff>);
+/// A back-off that only time resets. A watch yields `Ok(Init)` before every list, and the stream resets its back-off at
+/// every `Ok`, so without this a list that keeps failing would be retried after the first wait forever.
+pub(crate) struct TimedResetBackoff(ResetTimerBackoff<ExponentialBackoff>);
 
-impl Iterator for Patient {
+impl Iterator for TimedResetBackoff {
     type Item = Duration;
 
     fn next(&mut self) -> Option<Duration> {
@@ -76,75 +79,45 @@ impl Iterator for Patient {
     }
 }
 
-impl Backoff for Patient {
+impl Backoff for TimedResetBackoff {
     fn reset(&mut self) {}
 }
 
-/// What is wrong at the moment, as last told.
-#[derive(Default)]
-pub(crate) struct Told(Option<String>);
-
-impl Told {
-    /// True when this was not the last thing told; now it is.
-    pub(crate) fn is_news(&mut self, text: &str) -> bool {
-        let news = self.0.as_deref() != Some(text);
-        if news {
-            self.0 = Some(text.to_owned());
-        }
-        news
-    }
-
-    /// True when something was wrong; now nothing is.
-    pub(crate) fn over(&mut self) -> bool {
-        self.0.take().is_some()
-    }
-}
-
-/// Tells a lasting problem once, and its end once.
-pub(crate) struct Trouble {
-    what: &'static str,
+/// Logs a lasting failure of a watch once, and its end once.
+pub(crate) struct WatchHealth {
+    resource: &'static str,
     hint: &'static str,
-    told: Told,
+    logged: LogOnce,
 }
 
-impl Trouble {
-    /// Nothing is wrong with the watch of `what`; `hint` is the next step for when something is.
-    pub(crate) const fn new(what: &'static str, hint: &'static str) -> Self {
-        Self { what, hint, told: Told(None) }
+impl WatchHealth {
+    /// The watch of `resource` works; `hint` is what to check when it does not.
+    pub(crate) fn new(resource: &'static str, hint: &'static str) -> Self {
+        Self { resource, hint, logged: LogOnce::default() }
     }
 
-    pub(crate) fn tell(&mut self, error: &Error) {
-        let (what, hint, text) = (self.what, self.hint, brief(error));
-        // A watch that ends or has become too old is ordinary: the next list repairs it.
+    /// Logs `error`: a warning when the watch cannot be established, and no warning when it merely ended or has become too
+    /// old, which the next list repairs.
+    pub(crate) fn report_failure(&mut self, error: &Error) {
+        let Self { resource, hint, logged } = self;
+        let text = match error {
+            Error::InitialListFailed(cause) | Error::WatchStartFailed(cause) => error_text(cause),
+            Error::WatchError(status) => status.message.clone(),
+            other => other.to_string(),
+        };
         let lasting = matches!(error, Error::InitialListFailed(_) | Error::WatchStartFailed(_));
-        if lasting && self.told.is_news(&text) {
-            tracing::warn!(error = %text, "cannot watch {what}: {hint}; trying again");
+        if lasting && logged.is_new(&text) {
+            tracing::warn!(error = %text, "cannot watch {resource}: {hint}; retrying");
         } else {
-            tracing::debug!(error = %text, "watch of {what} interrupted");
+            tracing::debug!(error = %text, "the watch of {resource} was interrupted; retrying");
         }
     }
 
-    pub(crate) fn over(&mut self) {
-        if self.told.over() {
-            tracing::info!("watching {} again", self.what);
+    /// Logs that the watch works again, if it did not.
+    pub(crate) fn report_recovery(&mut self) {
+        if self.logged.clear() {
+            tracing::info!("watching {} again", self.resource);
         }
-    }
-}
-
-/// An error of a watch in one line: the client's own text repeats itself.
-fn brief(error: &Error) -> String {
-    match error {
-        Error::InitialListFailed(cause) | Error::WatchStartFailed(cause) => said(cause),
-        Error::WatchError(status) => status.message.clone(),
-        other => other.to_string(),
-    }
-}
-
-/// What the API server said, or why it could not.
-pub(crate) fn said(error: &kube::Error) -> String {
-    match error {
-        kube::Error::Api(status) => format!("{} ({})", status.message.trim_end(), status.code),
-        other => other.to_string(),
     }
 }
 
@@ -155,6 +128,9 @@ mod tests {
     #[test]
     fn jitter_makes_no_wait_longer_than_the_longest() {
         let longest = backoff().take(1000).max();
-        assert!(longest.is_some_and(|wait| wait > BACKOFF_CERTAIN && wait <= BACKOFF_MAX), "{longest:?}");
+        assert!(
+            longest.is_some_and(|wait| wait > MAX_BACKOFF_BEFORE_JITTER && wait <= MAX_BACKOFF),
+            "{longest:?}"
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! Events that people see with `kubectl describe`: told from anywhere without waiting, written by one task. An event that
+//! Kubernetes events that `kubectl describe` shows: queued from anywhere without waiting, written by one task. An event that
 //! cannot be written is counted, never an error.
 
 use std::collections::HashMap;
@@ -16,92 +16,90 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use wva_core::VariantId;
 
-use super::status_writer::FIELD_MANAGER;
 use crate::cluster::crd::VariantAutoscaling;
+use crate::cluster::requests::{FIELD_MANAGER, REQUEST_TIMEOUT, error_text};
 use crate::cluster::text::shortened;
 use crate::cluster::watch::ClusterReader;
-use crate::cluster::watch::config_maps::Found;
-use crate::cluster::watch::watch_health::said;
+use crate::cluster::watch::config_maps::WatchedConfigMap;
 
-/// The same event of the same object is told once in this time. Shorter than the hour that the API server keeps an event,
-/// so what lasts is always to be seen.
-const REPEAT_AFTER: Duration = Duration::from_secs(600);
-/// Events of one cause that wait to be written: a burst of one each for a hundred variants; each has at most 1 kB.
-const QUEUE: usize = 128;
-/// Events of one cause remembered so that they are not repeated: 16 queues, about 2 MB at the most; beyond, new ones are
-/// lost.
-const REMEMBERED: usize = 2048;
+/// The same event of the same object is written once in this time. Shorter than the hour for which the API server keeps an
+/// event, so that a lasting problem always has one.
+const REPEAT_INTERVAL: Duration = Duration::from_secs(600);
+/// Most events in a queue: one each for a hundred variants; each has at most 1 kB.
+const MAX_QUEUED: usize = 128;
+/// Most events of a queue that are remembered so that they are not repeated: 16 full queues, about 2 MB. Beyond that, new
+/// ones are lost.
+const MAX_REMEMBERED: usize = 2048;
 /// Longest note: the API's own limit is 1,024 bytes.
-const NOTE_MAX_BYTES: usize = 1000;
+pub(super) const MAX_NOTE_BYTES: usize = 1000;
 /// Variants that a note names; the rest are counted.
-const NAMED: usize = 8;
-/// Longest wait for one answer of the API server.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+const MAX_NAMED: usize = 8;
 
-/// One event.
+/// An event to be written.
 #[derive(Debug, Clone)]
-pub struct News {
+pub struct NewEvent {
     object: ObjectReference,
-    kind: EventType,
+    type_: EventType,
     reason: &'static str,
     note: String,
-    /// What tells it from another of the same object and reason.
+    /// What distinguishes it from others of the same object and reason.
     topic: String,
 }
 
-impl News {
+impl NewEvent {
     /// About a cluster object that was read: its name, and its uid, by which `kubectl describe` finds the event.
     pub(crate) fn about<K: Resource<DynamicType = ()>>(
         object: &K,
-        kind: EventType,
+        type_: EventType,
         reason: &'static str,
         note: String,
     ) -> Self {
-        Self { object: object.object_ref(&()), kind, reason, topic: note.clone(), note }
+        Self { object: object.object_ref(&()), type_, reason, topic: note.clone(), note }
     }
 }
 
 /// What makes two events the same: uid of the object, reason, topic.
-type Key = (Option<String>, &'static str, String);
+type EventKey = (Option<String>, &'static str, String);
 
-/// Events of one cause, bounded apart from those of the other.
+/// A bounded queue that drops repetitions.
 #[derive(Clone)]
-struct Line {
-    queue: mpsc::Sender<News>,
-    told: Arc<Mutex<HashMap<Key, Instant>>>,
+struct EventQueue {
+    queue: mpsc::Sender<NewEvent>,
+    written: Arc<Mutex<HashMap<EventKey, Instant>>>,
 }
 
-impl Line {
-    fn new() -> (Self, mpsc::Receiver<News>) {
-        let (queue, written) = mpsc::channel(QUEUE);
-        (Self { queue, told: Arc::default() }, written)
+impl EventQueue {
+    fn new() -> (Self, mpsc::Receiver<NewEvent>) {
+        let (queue, receiver) = mpsc::channel(MAX_QUEUED);
+        (Self { queue, written: Arc::default() }, receiver)
     }
 
-    /// False when there is no room.
-    fn take(&self, mut news: News) -> bool {
-        news.note = shortened(&news.note, NOTE_MAX_BYTES).to_owned();
-        let key = (news.object.uid.clone(), news.reason, std::mem::take(&mut news.topic));
-        let mut told = self.told.lock();
-        if told.get(&key).is_some_and(|at| at.elapsed() < REPEAT_AFTER) {
+    /// Queues an event unless it is a repetition; false when there is no room.
+    fn push(&self, mut event: NewEvent) -> bool {
+        event.note = shortened(&event.note, MAX_NOTE_BYTES).to_owned();
+        let key = (event.object.uid.clone(), event.reason, std::mem::take(&mut event.topic));
+        let mut written = self.written.lock();
+        if written.get(&key).is_some_and(|at| at.elapsed() < REPEAT_INTERVAL) {
             return true;
         }
-        if told.len() >= REMEMBERED {
-            told.retain(|_, at| at.elapsed() < REPEAT_AFTER);
+        if written.len() >= MAX_REMEMBERED {
+            written.retain(|_, at| at.elapsed() < REPEAT_INTERVAL);
         }
-        let taken = told.len() < REMEMBERED && self.queue.try_send(news).is_ok();
-        if taken {
-            told.insert(key, Instant::now());
+        let queued = written.len() < MAX_REMEMBERED && self.queue.try_send(event).is_ok();
+        if queued {
+            written.insert(key, Instant::now());
         }
-        taken
+        queued
     }
 }
 
-/// Tells events. Cheap to clone.
+/// Queues events. Cheap to clone.
 #[derive(Clone)]
-pub struct Events {
-    ours: Line,
-    /// What any reader can cause, as often as it likes: it must not keep out what is wrong with us.
-    readers: Line,
+pub struct EventRecorder {
+    /// About our own certificates.
+    own: EventQueue,
+    /// Caused by others (reads, ConfigMaps) as often as they like: these must not displace events about ourselves.
+    external: EventQueue,
     lost: Counter,
     cluster: ClusterReader,
 }
@@ -110,13 +108,13 @@ pub struct Events {
 pub struct EventWriter {
     client: kube::Client,
     reporter: Reporter,
-    ours: mpsc::Receiver<News>,
-    readers: mpsc::Receiver<News>,
+    own: mpsc::Receiver<NewEvent>,
+    external: mpsc::Receiver<NewEvent>,
     lost: Counter,
 }
 
-impl Events {
-    /// Nothing is told yet. `instance` is this instance's identity, `cluster` knows the objects by name.
+impl EventRecorder {
+    /// A recorder and the writer of what it queues. `instance` is this instance's identity, `cluster` knows the variants.
     #[must_use]
     pub fn new(
         client: kube::Client,
@@ -124,103 +122,127 @@ impl Events {
         instance: String,
         registry: &mut Registry,
     ) -> (Self, EventWriter) {
-        let ((ours, of_ours), (readers, of_readers)) = (Line::new(), Line::new());
+        let (own, own_events) = EventQueue::new();
+        let (external, external_events) = EventQueue::new();
         let lost = Counter::default();
         let help = "Kubernetes events that could not be queued or written";
         registry.register("wva_events_lost", help, lost.clone());
         let reporter = Reporter { controller: FIELD_MANAGER.into(), instance: Some(instance) };
-        let events = Self { ours, readers, lost: lost.clone(), cluster };
-        (events, EventWriter { client, reporter, ours: of_ours, readers: of_readers, lost })
+        let recorder = Self { own, external, lost: lost.clone(), cluster };
+        (recorder, EventWriter { client, reporter, own: own_events, external: external_events, lost })
     }
 
-    /// Queues an event, unless the same was told a short time ago. Never waits; false when it is lost.
-    pub fn tell(&self, news: News) -> bool {
-        self.count(self.ours.take(news))
+    /// Queues an event, unless the same one was queued within the last 10 minutes. Never waits; false when it is lost.
+    pub fn record(&self, event: NewEvent) -> bool {
+        self.count(self.own.push(event))
     }
 
-    /// An entry of a ConfigMap does not count as it is. Told on the ConfigMap.
-    pub fn refused(&self, map: &Found, problem: String) {
-        // One for each ConfigMap at a time: whoever writes it could make up new problems without end.
-        let (object, topic) = (map.object.clone(), String::new());
-        let reason = "InvalidConfiguration";
-        // Whoever may write a ConfigMap causes these, like a reader those of his reads.
-        let news = News { object, kind: EventType::Warning, reason, note: problem, topic };
-        self.count(self.readers.take(news));
+    /// Records on a ConfigMap that an entry of it is ignored because of `problem`.
+    pub fn record_invalid_config(&self, map: &WatchedConfigMap, problem: String) {
+        self.count(self.external.push(NewEvent {
+            object: map.object.clone(),
+            type_: EventType::Warning,
+            reason: "InvalidConfiguration",
+            note: problem,
+            // One event a ConfigMap at a time: its author could make up new problems without end.
+            topic: String::new(),
+        }));
     }
 
-    fn count(&self, taken: bool) -> bool {
-        if !taken {
+    /// Records, on the first of `variants`, that one selector matched all of them: the HPA controller adds their values.
+    pub fn record_ambiguous_selector(&self, metric: &str, selector: &str, variants: &[&VariantId]) {
+        let Some(&first) = variants.first() else { return };
+        let state = self.cluster.state();
+        let Some(known) = state.objects.get(first) else { return };
+        self.count(self.external.push(NewEvent {
+            object: variant_reference(first, &known.uid),
+            type_: EventType::Warning,
+            reason: "SelectorMatchesSeveral",
+            note: ambiguous_selector(metric, selector, variants),
+            // Without the selector: a caller could make up new ones without end.
+            topic: metric.to_owned(),
+        }));
+    }
+
+    fn count(&self, queued: bool) -> bool {
+        if !queued {
             self.lost.inc();
         }
-        taken
-    }
-
-    /// One selector matched several variants, which the HPA controller adds up: told on the first of `variants`, naming all.
-    pub fn adds_up(&self, metric: &str, selector: &str, variants: &[&VariantId]) {
-        let Some(&first) = variants.first() else { return };
-        let observed = self.cluster.observed();
-        let Some(known) = observed.objects.get(first) else { return };
-        let object = ObjectReference {
-            api_version: Some(VariantAutoscaling::api_version(&()).into_owned()),
-            kind: Some(VariantAutoscaling::kind(&()).into_owned()),
-            namespace: Some(first.namespace.to_string()),
-            name: Some(first.name.to_string()),
-            uid: Some(known.uid.clone()),
-            ..ObjectReference::default()
-        };
-        let note = adds_up(metric, selector, variants);
-        // Not by the selector: a caller could make up new ones without end.
-        let topic = metric.to_owned();
-        let news = News { object, kind: EventType::Warning, reason: "SelectorMatchesSeveral", note, topic };
-        self.count(self.readers.take(news));
+        queued
     }
 }
 
-fn adds_up(metric: &str, selector: &str, variants: &[&VariantId]) -> String {
-    let named: Vec<_> = variants.iter().take(NAMED).map(|id| id.name.as_str()).collect();
-    let more = variants.len().saturating_sub(NAMED);
+/// The variant that an event is about.
+pub(super) fn variant_reference(id: &VariantId, uid: &str) -> ObjectReference {
+    ObjectReference {
+        api_version: Some(VariantAutoscaling::api_version(&()).into_owned()),
+        kind: Some(VariantAutoscaling::kind(&()).into_owned()),
+        namespace: Some(id.namespace.to_string()),
+        name: Some(id.name.to_string()),
+        uid: Some(uid.to_owned()),
+        ..ObjectReference::default()
+    }
+}
+
+fn ambiguous_selector(metric: &str, selector: &str, variants: &[&VariantId]) -> String {
+    let named: Vec<_> = variants.iter().take(MAX_NAMED).map(|id| id.name.as_str()).collect();
+    let more = variants.len().saturating_sub(MAX_NAMED);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     format!(
-        "{metric} was read with selector {selector:?}, which matches {} variants ({}{more}): an HPA adds their numbers \
-         up. Select one with variant_name=NAME",
+        "{metric} was read with selector {selector:?}, which matches {} variants ({}{more}): an HPA adds up their values. \
+         Select one variant with variant_name=NAME",
         variants.len(),
         named.join(", ")
     )
 }
 
 impl EventWriter {
-    /// Writes what is told until cancelled.
+    /// Writes queued events until cancelled.
     pub async fn run(mut self, cancel: CancellationToken) {
-        while let Some(Some(news)) = cancel.run_until_cancelled(self.next()).await {
-            if let Err(cause) = self.write(news).await {
+        while let Some(Some(event)) = cancel.run_until_cancelled(self.next()).await {
+            if let Err(error) = self.write(event).await {
                 self.lost.inc();
-                tracing::debug!(cause, "an event was not written");
+                tracing::debug!(error, "an event was not written");
             }
         }
         cancel.cancelled().await;
     }
 
-    /// Ours first. `None` when nobody can tell any more.
-    async fn next(&mut self) -> Option<News> {
+    /// Those about ourselves first. `None` when there is no recorder left.
+    async fn next(&mut self) -> Option<NewEvent> {
         tokio::select! {
             biased;
-            Some(news) = self.ours.recv() => Some(news),
-            Some(news) = self.readers.recv() => Some(news),
+            Some(event) = self.own.recv() => Some(event),
+            Some(event) = self.external.recv() => Some(event),
             else => None,
         }
     }
 
-    async fn write(&self, news: News) -> Result<(), String> {
-        let News { object, kind, reason, note, .. } = news;
-        let (reason, note) = (reason.to_owned(), Some(note));
-        let event = Event { type_: kind, reason, note, action: "Check".into(), secondary: None };
-        // A recorder of its own: a shared one takes another text for a repetition, and counts it under the first text.
-        let recorder = Recorder::new(self.client.clone(), self.reporter.clone());
-        match timeout(REQUEST_TIMEOUT, recorder.publish(&event, &object)).await {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(error)) => Err(said(&error)),
-            Err(_) => Err(format!("no answer within {} s", REQUEST_TIMEOUT.as_secs())),
-        }
+    async fn write(&self, event: NewEvent) -> Result<(), String> {
+        let NewEvent { object, type_, reason, note, .. } = event;
+        let event = Event {
+            type_,
+            reason: reason.to_owned(),
+            note: Some(note),
+            action: "Check".into(),
+            secondary: None,
+        };
+        publish(&self.client, &self.reporter, &event, &object).await
+    }
+}
+
+/// Writes one event. With a recorder of its own: a shared one takes another note for a repetition and counts it under the
+/// first note.
+pub(super) async fn publish(
+    client: &kube::Client,
+    reporter: &Reporter,
+    event: &Event,
+    object: &ObjectReference,
+) -> Result<(), String> {
+    let recorder = Recorder::new(client.clone(), reporter.clone());
+    match timeout(REQUEST_TIMEOUT, recorder.publish(event, object)).await {
+        Ok(written) => written.map_err(|error| error_text(&error)),
+        Err(_) => Err(format!("no answer within {} s", REQUEST_TIMEOUT.as_secs())),
     }
 }
 
@@ -228,29 +250,34 @@ impl EventWriter {
 mod tests {
     use super::*;
 
-    fn news(topic: usize) -> News {
-        let (object, note) = (ObjectReference::default(), "note".to_owned());
-        News { object, kind: EventType::Warning, reason: "Reason", note, topic: topic.to_string() }
+    fn event(topic: usize) -> NewEvent {
+        NewEvent {
+            object: ObjectReference::default(),
+            type_: EventType::Warning,
+            reason: "Reason",
+            note: "note".to_owned(),
+            topic: topic.to_string(),
+        }
     }
 
     #[tokio::test]
-    async fn who_is_told_that_there_was_no_room_is_told_the_truth() {
-        let (line, mut written) = Line::new();
-        assert!((0..QUEUE).all(|topic| line.take(news(topic))));
-        assert!(!line.take(news(QUEUE)), "the queue is full");
-        assert!(line.take(news(0)), "told already");
-        written.recv().await.unwrap();
-        assert!(line.take(news(QUEUE)), "what was lost is not taken for told");
+    async fn an_event_that_was_lost_is_not_taken_for_a_repetition() {
+        let (queue, mut events) = EventQueue::new();
+        assert!((0..MAX_QUEUED).all(|topic| queue.push(event(topic))));
+        assert!(!queue.push(event(MAX_QUEUED)), "the queue is full");
+        assert!(queue.push(event(0)), "a repetition");
+        events.recv().await.unwrap();
+        assert!(queue.push(event(MAX_QUEUED)), "it was lost before");
     }
 
     #[tokio::test]
     async fn memory_is_bounded_however_fast_events_are_written() {
-        let (line, mut written) = Line::new();
-        let mut taken = 0;
-        for topic in 0..2 * REMEMBERED {
-            taken += usize::from(line.take(news(topic)));
-            while written.try_recv().is_ok() {}
+        let (queue, mut events) = EventQueue::new();
+        let mut queued = 0;
+        for topic in 0..2 * MAX_REMEMBERED {
+            queued += usize::from(queue.push(event(topic)));
+            while events.try_recv().is_ok() {}
         }
-        assert_eq!((taken, line.told.lock().len()), (REMEMBERED, REMEMBERED));
+        assert_eq!((queued, queue.written.lock().len()), (MAX_REMEMBERED, MAX_REMEMBERED));
     }
 }

@@ -7,5 +7,5 @@ mod status;
 mod status_writer;
 
 pub use deletion_cost::DeletionCostWriter;
-pub use events::{EventWriter, Events};
+pub use events::{EventRecorder, EventWriter};
 pub use status_writer::StatusWriter;

@@ -1,41 +1,42 @@
-//! What a variant's analyzer lacks, in words for its owner: which series, on how many pods, the likely cause, the next step.
+//! What a variant's analyzer lacks, for its owner: which series, on how many pods, the likely cause and the next step.
 
 use wva_core::decision::{GapCause, SignalGap};
 use wva_core::snapshot::Signal;
 
-/// The names under which model servers show a signal, the newest of each first. Names belong to the room that reads them, so
-/// that whoever puts the program together hands this over.
+/// The series under which model servers export a signal, the newest of each engine first. Only `collect` knows these names;
+/// whoever starts the writer passes them in.
 pub type SeriesOf = fn(Signal) -> Vec<String>;
 
-/// Signals that are named; the rest are counted. Each may have two names of 45 characters, and an event's note has 1,000.
+/// Signals that a message names; the rest are counted. Each may have two names of 45 characters, and an event's note has
+/// 1,000 bytes.
 const MAX_NAMED: usize = 6;
-/// Names that are given of one signal: those of the engines that are known, without the older ones.
-const MAX_NAMES: usize = 2;
+/// Series that are named for one signal: those of the known engines, without the older ones.
+const MAX_SERIES: usize = 2;
 
-/// One or two sentences on what is missing, then the likely cause, the next step, and who decides meanwhile.
+/// What is missing, then the likely cause, the next step, and what is decided meanwhile.
 #[must_use]
-pub fn sentence(gap: &SignalGap, series: SeriesOf) -> String {
+pub fn describe_gap(gap: &SignalGap, series: SeriesOf) -> String {
     let SignalGap { cause, pods, serving, missing, contradicted, warning, .. } = gap;
     let mut parts = Vec::new();
     if let Some(warning) = warning {
-        parts.push(format!("the source's answer is not whole ({warning})"));
+        parts.push(format!("the metric source's answer is incomplete ({warning})"));
     }
     if !missing.is_empty() {
-        parts.push(format!("{pods} of {serving} serving pods lack {}", named(missing, series)));
+        parts.push(format!("{pods} of {serving} serving pods lack {}", names(missing, series)));
     }
     if !contradicted.is_empty() {
-        let what = named(contradicted, series);
-        parts.push(format!("on {pods} of {serving} serving pods other series contradict {what}"));
+        let signals = names(contradicted, series);
+        parts.push(format!("on {pods} of {serving} serving pods other series contradict {signals}"));
     }
     match cause {
         GapCause::PodsNotListed => {
             parts.push(format!("{pods} of {serving} serving pods are not in the list of pods"));
         }
         GapCause::NotLearned => parts.push(format!(
-            "the analyzer has not learned what a replica carries, from {serving} serving pods with every signal"
+            "the analyzer has not learned the capacity of a replica, although {serving} serving pods have every signal"
         )),
         GapCause::Asleep => {
-            parts.push(format!("{pods} pods are Ready and their engines sleep, beside {serving} that serve"));
+            parts.push(format!("the engines of {pods} Ready pods sleep, beside {serving} pods that serve"));
         }
         _ if parts.is_empty() => parts.push(format!("{pods} of {serving} serving pods are not measured")),
         _ => {}
@@ -45,17 +46,17 @@ pub fn sentence(gap: &SignalGap, series: SeriesOf) -> String {
     format!("{}; likely cause: {cause}; next step: {next}; meanwhile {meanwhile}", parts.join(", and "))
 }
 
-/// Who decides until then, and what may happen.
+/// Who decides until then, and in which direction.
 fn meanwhile(gap: &SignalGap) -> String {
     match (gap.stand_in, gap.cause) {
-        (Some(analyzer), _) => format!("the analyzer {} decides, about additions only", analyzer.as_str()),
+        (Some(analyzer), _) => format!("the analyzer {} decides, and only adds replicas", analyzer.as_str()),
         (None, GapCause::Asleep) => "these pods count as no capacity".to_owned(),
         (None, GapCause::PartialSource | GapCause::PodsNotListed | GapCause::NotLearned) => {
-            "nothing is removed".to_owned()
+            "no replica is removed".to_owned()
         }
-        // More than half: what is measured stands for too little.
-        (None, _) if gap.pods > gap.serving / 2 => "nothing is removed".to_owned(),
-        (None, _) => "the pods that are measured decide, and those that are not count as loaded".to_owned(),
+        // With more than half of the pods unmeasured, the others are not representative.
+        (None, _) if gap.pods > gap.serving / 2 => "no replica is removed".to_owned(),
+        (None, _) => "the measured pods decide, and the others count as loaded".to_owned(),
     }
 }
 
@@ -63,17 +64,17 @@ fn meanwhile(gap: &SignalGap) -> String {
 const fn advice(cause: GapCause) -> (&'static str, &'static str) {
     match cause {
         GapCause::NotScraped => (
-            "the scrape of these pods fails",
-            "look at the targets of Prometheus for these pods (up == 0), and at the port and path that it asks",
+            "scraping these pods fails",
+            "look at their targets in Prometheus (up == 0), and at the port and path that it scrapes",
         ),
         GapCause::UnknownEngine => (
             "no pod of the model is scraped, or its engine is not known",
-            "check that a PodMonitor or ServiceMonitor selects these pods, and that they serve vLLM's or SGLang's metrics",
+            "check that a PodMonitor or ServiceMonitor selects these pods, and that they export vLLM's or SGLang's metrics",
         ),
         GapCause::SeriesDropped => (
-            "relabelling or a recording rule drops these series, or the engine does not expose them",
-            "ask a pod's /metrics for them: if they are there, keep them in metric_relabel_configs; if not, switch them on in \
-             the engine or choose an analyzer that does without",
+            "relabelling or a recording rule drops these series, or the engine does not export them",
+            "look for them on a pod's /metrics: if they are there, keep them in metric_relabel_configs; if not, enable them in \
+             the engine or choose an analyzer that does not need them",
         ),
         GapCause::EngineVersion => (
             "some pods run another version of the engine, as during a rolling update",
@@ -84,31 +85,30 @@ const fn advice(cause: GapCause) -> (&'static str, &'static str) {
             "restart a pod of the variant and see whether its counters move again; then look for a fix of the engine",
         ),
         GapCause::PartialSource => (
-            "the metric source cut its answer or could not reach one of its stores",
+            "the metric source truncated its answer or could not reach one of its stores",
             "look at the warning, and at the stores and limits of the source",
         ),
         GapCause::PodsNotListed => (
-            "the labels of these pods do not match the target's selector, or the list of pods is behind",
-            "compare the pods of the scale target with its selector, and look at this program's log for its watch of pods",
+            "the labels of these pods do not match the target's selector, or the list of pods is outdated",
+            "compare the pods of the scale target with its selector, and look for errors of the pod watch in wva's log",
         ),
         GapCause::NotLearned => (
-            "answers of one token, one request at a time, or no objective to size by",
-            "give the pods more than one request at a time, or choose an analyzer that need not learn, such as saturation",
+            "only answers of one token, only one request at a time, or no objective to size by",
+            "send the pods more than one request at a time, or choose an analyzer that need not learn, such as saturation",
         ),
-        GapCause::Asleep => (
-            "somebody has put these engines to sleep",
-            "wake them through the engine's API, or remove their pods",
-        ),
+        GapCause::Asleep => {
+            ("the engines were put to sleep", "wake them through the engine's API, or remove their pods")
+        }
     }
 }
 
-fn named(signals: &[Signal], series: SeriesOf) -> String {
+fn names(signals: &[Signal], series: SeriesOf) -> String {
     let name = |signal: &Signal| {
         let names = series(*signal);
         if names.is_empty() {
             format!("{signal:?}")
         } else {
-            names[..names.len().min(MAX_NAMES)].join(" or ")
+            names[..names.len().min(MAX_SERIES)].join(" or ")
         }
     };
     let named: Vec<_> = signals.iter().take(MAX_NAMED).map(name).collect();
@@ -123,7 +123,7 @@ mod tests {
 
     use super::*;
 
-    fn names(signal: Signal) -> Vec<String> {
+    fn series(signal: Signal) -> Vec<String> {
         match signal {
             Signal::TimeToFirstTokenCount => {
                 ["vllm", "sglang"].map(|engine| format!("{engine}:time_to_first_token_seconds_count")).into()
@@ -132,23 +132,25 @@ mod tests {
         }
     }
 
+    fn gap(cause: GapCause, pods: u32, serving: u32) -> SignalGap {
+        let missing = Vec::new();
+        let contradicted = Vec::new();
+        SignalGap { cause, pods, serving, missing, contradicted, stand_in: None, warning: None }
+    }
+
     #[test]
-    fn what_is_missing_is_told_by_the_names_of_its_series_with_cause_and_next_step() {
+    fn a_gap_names_the_missing_series_its_cause_and_the_next_step() {
         let gap = SignalGap {
-            cause: GapCause::SeriesDropped,
-            pods: 6,
-            serving: 6,
             missing: vec![Signal::TimeToFirstTokenCount],
-            contradicted: Vec::new(),
             stand_in: Some(Analyzer::Saturation),
-            warning: None,
+            ..gap(GapCause::SeriesDropped, 6, 6)
         };
-        let message = sentence(&gap, names);
+        let message = describe_gap(&gap, series);
         for part in [
             "6 of 6 serving pods lack vllm:time_to_first_token_seconds_count or sglang:time_to_first_token_seconds_count;",
             "likely cause: relabelling",
-            "next step: ask a pod's /metrics",
-            "meanwhile the analyzer saturation decides, about additions only",
+            "next step: look for them on a pod's /metrics",
+            "meanwhile the analyzer saturation decides, and only adds replicas",
         ] {
             assert!(message.contains(part), "{part}: {message}");
         }
@@ -157,60 +159,50 @@ mod tests {
     #[test]
     fn a_gap_of_every_signal_fits_into_an_event() {
         for cause in GapCause::ALL {
-            let (missing, contradicted) = (Signal::ALL.to_vec(), vec![Signal::EngineSteps]);
-            let (stand_in, warning) = (None, None);
-            let gap =
-                SignalGap { cause, pods: 1000, serving: 1000, missing, contradicted, stand_in, warning };
-            let message = sentence(&gap, names);
+            let missing = Signal::ALL.to_vec();
+            let contradicted = vec![Signal::EngineSteps];
+            let message =
+                describe_gap(&SignalGap { missing, contradicted, ..gap(cause, 1000, 1000) }, series);
             assert!(message.len() < 1000, "{}: {message}", message.len());
         }
     }
 
     #[test]
-    fn what_is_incomplete_without_a_missing_series_is_told_with_its_cause_and_not_as_measured() {
-        let gap = |cause, warning: Option<&str>| SignalGap {
-            cause,
-            pods: 2,
-            serving: 6,
-            missing: Vec::new(),
-            contradicted: Vec::new(),
-            stand_in: None,
-            warning: warning.map(Into::into),
-        };
-        let all = [
+    fn a_gap_without_a_missing_series_has_its_cause_and_does_not_look_complete() {
+        let warning = Some("store a is down".into());
+        for (gap, begins, ends) in [
             (
-                gap(GapCause::PartialSource, Some("store a is down")),
-                "the source's answer is not whole (store a is down); likely cause",
-                "meanwhile nothing is removed",
+                SignalGap { warning, ..gap(GapCause::PartialSource, 2, 6) },
+                "the metric source's answer is incomplete (store a is down); likely cause",
+                "meanwhile no replica is removed",
             ),
             (
-                gap(GapCause::PodsNotListed, None),
+                gap(GapCause::PodsNotListed, 2, 6),
                 "2 of 6 serving pods are not in the list of pods; likely cause",
-                "meanwhile nothing is removed",
+                "meanwhile no replica is removed",
             ),
             (
-                gap(GapCause::NotLearned, None),
-                "the analyzer has not learned what a replica carries, from 6 serving pods with every signal; likely cause",
-                "meanwhile nothing is removed",
+                gap(GapCause::NotLearned, 2, 6),
+                "the analyzer has not learned the capacity of a replica, although 6 serving pods have every signal; likely cause",
+                "meanwhile no replica is removed",
             ),
             (
-                gap(GapCause::Asleep, None),
-                "2 pods are Ready and their engines sleep, beside 6 that serve; likely cause",
+                gap(GapCause::Asleep, 2, 6),
+                "the engines of 2 Ready pods sleep, beside 6 pods that serve; likely cause",
                 "meanwhile these pods count as no capacity",
             ),
             (
-                SignalGap { pods: 6, ..gap(GapCause::NotScraped, None) },
+                gap(GapCause::NotScraped, 6, 6),
                 "6 of 6 serving pods are not measured; likely cause",
-                "meanwhile nothing is removed",
+                "meanwhile no replica is removed",
             ),
             (
-                gap(GapCause::NotScraped, None),
+                gap(GapCause::NotScraped, 2, 6),
                 "2 of 6 serving pods are not measured; likely cause",
-                "meanwhile the pods that are measured decide, and those that are not count as loaded",
+                "meanwhile the measured pods decide, and the others count as loaded",
             ),
-        ];
-        for (gap, begins, ends) in all {
-            let message = sentence(&gap, names);
+        ] {
+            let message = describe_gap(&gap, series);
             assert!(message.starts_with(begins) && message.ends_with(ends), "{message}");
         }
     }

@@ -1,4 +1,4 @@
-//! Decisions → the status of a `VariantAutoscaling`. Pure: the words and conditions; writing is in `status_writer`.
+//! Decisions → the status of a `VariantAutoscaling`. Pure: the conditions and their messages; writing is in `status_writer`.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -6,102 +6,108 @@ use wva_core::Decision;
 use wva_core::decision::{Cause, Reason, Target, Unknown, Verdict};
 use wva_core::report::LimitGap;
 
-use super::signal_gap::{SeriesOf, sentence};
+use super::signal_gap::{SeriesOf, describe_gap};
 use crate::cluster::crd::{
     Actuation, CONDITIONS, LIMIT_ENFORCED, METRICS_AVAILABLE, OPTIMIZATION_READY, OptimizedAlloc,
     SIGNALS_COMPLETE, TARGET_RESOLVED, VariantAutoscalingStatus,
 };
 use crate::cluster::text::shortened;
 
-/// Written where the accelerator's name is not known: the field is required and has at least two characters.
+/// Written where the accelerator's name is not known: the field is required.
 const UNRESOLVED: &str = "unresolved";
 /// Shortest name of an accelerator that the schema accepts.
-const ACCELERATOR_MIN_CHARS: usize = 2;
+const MIN_ACCELERATOR_CHARS: usize = 2;
 /// Longest message of a condition: the schema allows 32,768 bytes, and a person reads far less.
-const MESSAGE_MAX_BYTES: usize = 1024;
+const MAX_MESSAGE_BYTES: usize = 1024;
 
-/// How much a stored status differs from the wanted one.
+/// How much a stored status differs from the new one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Difference {
     /// Not at all, or only in `lastRunTime`.
     None,
     /// In figures within messages.
     Figures,
-    /// In what messages say.
+    /// In the words of messages.
     Words,
     /// In a number, a name, or a condition's status or reason.
     Facts,
 }
 
-/// What a condition says.
-struct Finding {
+/// What a status is rendered from.
+pub(crate) struct StatusInput<'a> {
+    pub(crate) decision: &'a Decision,
+    /// The Deployment's name; `None` when the spec is invalid.
+    pub(crate) target: Option<&'a str>,
+    /// Of the object.
+    pub(crate) generation: i64,
+    pub(crate) at: Timestamp,
+    /// Names the series of missing signals.
+    pub(crate) series: SeriesOf,
+    /// The limit that is configured and not enforced, if any.
+    pub(crate) limit: Option<&'a LimitGap>,
+}
+
+/// Status, reason and message of a condition.
+struct ConditionState {
     status: &'static str,
     reason: &'static str,
     message: String,
 }
 
-/// The wanted status of an object of `generation`, given its `old` one. Of a variant without a number the last
-/// allocation stays.
-pub(crate) fn render(
-    decision: &Decision,
-    target: Option<&str>,
-    generation: i64,
-    at: Timestamp,
-    old: &VariantAutoscalingStatus,
-    (series, limit): (SeriesOf, Option<&LimitGap>),
-) -> VariantAutoscalingStatus {
-    let alloc = match &decision.verdict {
-        Verdict::Target(target) => Some(alloc(decision, target, at)),
-        Verdict::Unknown(_) => old.desired_optimized_alloc.clone(),
+/// The status of an object, given its `old` one. A variant without a number keeps its last allocation.
+pub(crate) fn render(input: &StatusInput<'_>, old: &VariantAutoscalingStatus) -> VariantAutoscalingStatus {
+    let StatusInput { decision, at, .. } = *input;
+    let (desired_optimized_alloc, actuation) = match &decision.verdict {
+        Verdict::Target(target) => {
+            let applied = decision.current == Some(target.desired);
+            (Some(alloc(decision, target, at)), Some(Actuation { applied }))
+        }
+        Verdict::Unknown(_) => (old.desired_optimized_alloc.clone(), old.actuation.clone()),
     };
-    let actuation = match &decision.verdict {
-        Verdict::Target(target) => Some(Actuation { applied: decision.current == Some(target.desired) }),
-        Verdict::Unknown(_) => old.actuation.clone(),
-    };
-    let findings = [
-        (TARGET_RESOLVED, target_resolved(decision, target)),
+    let mut states = vec![
+        (TARGET_RESOLVED, target_resolved(decision, input.target.unwrap_or_default())),
         (METRICS_AVAILABLE, metrics_available(&decision.verdict)),
-        (SIGNALS_COMPLETE, signals_complete(decision, series)),
+        (SIGNALS_COMPLETE, signals_complete(decision, input.series)),
         (OPTIMIZATION_READY, optimization_ready(&decision.verdict)),
     ];
-    let limit = limit.map(|gap| Finding { status: "False", reason: gap.as_str(), message: gap.to_string() });
-    let findings = findings.into_iter().chain(limit.map(|finding| (LIMIT_ENFORCED, finding)));
-    let conditions =
-        findings.map(|(type_, finding)| condition(type_, finding, generation, at, old)).collect();
-    VariantAutoscalingStatus { desired_optimized_alloc: alloc, actuation, conditions }
+    if let Some(gap) = input.limit {
+        let state = ConditionState { status: "False", reason: gap.as_str(), message: gap.to_string() };
+        states.push((LIMIT_ENFORCED, state));
+    }
+    let conditions = states.into_iter().map(|(type_, state)| condition(type_, state, input, old)).collect();
+    VariantAutoscalingStatus { desired_optimized_alloc, actuation, conditions }
 }
 
 fn alloc(decision: &Decision, target: &Target, at: Timestamp) -> OptimizedAlloc {
-    let named = decision.accelerator.as_ref().filter(|name| name.chars().count() >= ACCELERATOR_MIN_CHARS);
+    let name = decision.accelerator.as_ref().filter(|name| name.chars().count() >= MIN_ACCELERATOR_CHARS);
     OptimizedAlloc {
         last_run_time: Some(Time(at)),
-        accelerator: named.map_or(UNRESOLVED, |name| name.as_str()).to_owned(),
+        accelerator: name.map_or(UNRESOLVED, |name| name.as_str()).to_owned(),
         num_replicas: i32::try_from(target.desired.get()).unwrap_or(i32::MAX),
     }
 }
 
-fn target_resolved(decision: &Decision, target: Option<&str>) -> Finding {
-    let name = target.unwrap_or_default();
+fn target_resolved(decision: &Decision, target: &str) -> ConditionState {
     match &decision.verdict {
-        Verdict::Unknown(unknown) if unknown.cause == Cause::InvalidVariant => Finding {
+        Verdict::Unknown(unknown) if unknown.cause == Cause::InvalidVariant => ConditionState {
             status: "Unknown",
             reason: "InvalidConfiguration",
             message: unknown.message.to_string(),
         },
-        _ if decision.current.is_some() => Finding {
+        _ if decision.current.is_some() => ConditionState {
             status: "True",
             reason: "TargetFound",
-            message: format!("Scale target Deployment {name} found"),
+            message: format!("Scale target Deployment {target} found"),
         },
-        _ => Finding {
+        _ => ConditionState {
             status: "False",
             reason: "TargetNotFound",
-            message: format!("Scale target Deployment {name} not found"),
+            message: format!("Scale target Deployment {target} not found"),
         },
     }
 }
 
-fn metrics_available(verdict: &Verdict) -> Finding {
+fn metrics_available(verdict: &Verdict) -> ConditionState {
     match verdict {
         Verdict::Target(target) => {
             let (status, reason) = match target.reason {
@@ -122,7 +128,7 @@ fn metrics_available(verdict: &Verdict) -> Finding {
                 "MetricsFound" => "Saturation metrics data is available for scaling decisions".into(),
                 _ => target.message.to_string(),
             };
-            Finding { status, reason, message }
+            ConditionState { status, reason, message }
         }
         Verdict::Unknown(unknown) => {
             let reason = match unknown.cause {
@@ -131,25 +137,26 @@ fn metrics_available(verdict: &Verdict) -> Finding {
                 Cause::InvalidVariant => "InvalidConfiguration",
                 Cause::TargetNotFound => "MetricsUnavailable",
             };
-            Finding { status: "False", reason, message: unknown.message.to_string() }
+            ConditionState { status: "False", reason, message: unknown.message.to_string() }
         }
     }
 }
 
-/// What the analyzer lacks. `MetricsAvailable` says, as upstream does, whether there is anything at all.
-fn signals_complete(decision: &Decision, series: SeriesOf) -> Finding {
+/// Which signals the analyzer lacks. `MetricsAvailable` says only whether there are any at all, as in upstream.
+fn signals_complete(decision: &Decision, series: SeriesOf) -> ConditionState {
     if let Some(gap) = &decision.gap {
-        return Finding { status: "False", reason: gap.cause.as_str(), message: sentence(gap, series) };
+        let message = describe_gap(gap, series);
+        return ConditionState { status: "False", reason: gap.cause.as_str(), message };
     }
     let metrics = metrics_available(&decision.verdict);
     if metrics.status == "True" {
         let message = "every signal that the analyzer reads is measured on every serving pod".into();
-        return Finding { status: "True", reason: "SignalsMeasured", message };
+        return ConditionState { status: "True", reason: "SignalsMeasured", message };
     }
-    Finding { status: "Unknown", ..metrics }
+    ConditionState { status: "Unknown", ..metrics }
 }
 
-fn optimization_ready(verdict: &Verdict) -> Finding {
+fn optimization_ready(verdict: &Verdict) -> ConditionState {
     match verdict {
         Verdict::Target(target) => {
             let reason = match target.reason {
@@ -161,11 +168,8 @@ fn optimization_ready(verdict: &Verdict) -> Finding {
                 _ => "OptimizationSucceeded",
             };
             let status = if target.reason == Reason::CheckFailed { "False" } else { "True" };
-            Finding {
-                status,
-                reason,
-                message: format!("{} (target: {} replicas)", target.message, target.desired),
-            }
+            let message = format!("{} (desired: {} replicas)", target.message, target.desired);
+            ConditionState { status, reason, message }
         }
         Verdict::Unknown(Unknown { cause, message, .. }) => {
             let reason = match cause {
@@ -173,31 +177,31 @@ fn optimization_ready(verdict: &Verdict) -> Finding {
                 Cause::TargetNotFound => "SkippedProcessing",
                 Cause::NothingKnown | Cause::TooOld => "MetricsUnavailable",
             };
-            Finding { status: "False", reason, message: message.to_string() }
+            ConditionState { status: "False", reason, message: message.to_string() }
         }
     }
 }
 
 fn condition(
     type_: &str,
-    finding: Finding,
-    generation: i64,
-    at: Timestamp,
+    state: ConditionState,
+    input: &StatusInput<'_>,
     old: &VariantAutoscalingStatus,
 ) -> Condition {
     let before = old.conditions.iter().find(|condition| condition.type_ == type_);
-    let unchanged = before.filter(|condition| condition.status == finding.status);
+    let same_status = before.filter(|condition| condition.status == state.status);
     Condition {
         type_: type_.into(),
-        status: finding.status.into(),
-        reason: finding.reason.into(),
-        message: shortened(&finding.message, MESSAGE_MAX_BYTES).into(),
-        observed_generation: Some(generation),
-        last_transition_time: unchanged.map_or(Time(at), |condition| condition.last_transition_time.clone()),
+        status: state.status.into(),
+        reason: state.reason.into(),
+        message: shortened(&state.message, MAX_MESSAGE_BYTES).into(),
+        observed_generation: Some(input.generation),
+        last_transition_time: same_status
+            .map_or(Time(input.at), |condition| condition.last_transition_time.clone()),
     }
 }
 
-/// How much `old` differs from `new`. Conditions that are not ours do not count.
+/// How much `old` differs from `new`. Conditions of others do not count.
 pub(crate) fn difference(old: &VariantAutoscalingStatus, new: &VariantAutoscalingStatus) -> Difference {
     let alloc = |status: &VariantAutoscalingStatus| {
         status.desired_optimized_alloc.as_ref().map(|alloc| (alloc.num_replicas, alloc.accelerator.clone()))
@@ -243,29 +247,41 @@ mod tests {
     }
 
     fn target(desired: u32, reason: Reason, message: &str) -> Decision {
-        let (desired, evidence) = (Replicas::new(desired), time(0));
-        let verdict = Verdict::Target(Target { desired, reason, message: message.into(), evidence });
+        let target =
+            Target { desired: Replicas::new(desired), reason, message: message.into(), evidence: time(0) };
+        let verdict = Verdict::Target(target);
         Decision { model: "m".into(), accelerator: None, current: Some(Replicas::new(2)), verdict, gap: None }
     }
 
     fn unknown(cause: Cause) -> Decision {
-        let verdict = Verdict::Unknown(Unknown { cause, message: "nobody knows".into(), since: time(0) });
+        let verdict = Verdict::Unknown(Unknown { cause, message: "no evidence".into(), since: time(0) });
         Decision { model: "m".into(), accelerator: None, current: None, verdict, gap: None }
     }
 
-    fn first(decision: &Decision) -> VariantAutoscalingStatus {
-        render(
+    fn input(decision: &Decision, seconds: i64) -> StatusInput<'_> {
+        StatusInput {
             decision,
-            Some("chat"),
-            3,
-            time(100),
-            &VariantAutoscalingStatus::default(),
-            (|_| Vec::new(), None),
-        )
+            target: Some("chat"),
+            generation: 3,
+            at: time(seconds),
+            series: |_| Vec::new(),
+            limit: None,
+        }
+    }
+
+    /// The status of an object that had none.
+    fn first(decision: &Decision) -> VariantAutoscalingStatus {
+        render(&input(decision, 100), &VariantAutoscalingStatus::default())
     }
 
     fn find<'a>(status: &'a VariantAutoscalingStatus, type_: &str) -> &'a Condition {
         status.conditions.iter().find(|condition| condition.type_ == type_).unwrap()
+    }
+
+    /// Status and reason of a condition.
+    fn state<'a>(status: &'a VariantAutoscalingStatus, type_: &str) -> (&'a str, &'a str) {
+        let condition = find(status, type_);
+        (&condition.status, &condition.reason)
     }
 
     #[test]
@@ -281,85 +297,38 @@ mod tests {
     }
 
     #[test]
-    fn not_knowing_keeps_the_last_number_and_says_so() {
+    fn without_a_number_the_last_one_stays_and_the_condition_says_why() {
         let before = first(&target(3, Reason::ScaleUp, "busy"));
-        let after =
-            render(&unknown(Cause::TooOld), Some("chat"), 3, time(200), &before, (|_| Vec::new(), None));
+        let after = render(&input(&unknown(Cause::TooOld), 200), &before);
         assert_eq!(after.desired_optimized_alloc, before.desired_optimized_alloc);
         let metrics = find(&after, METRICS_AVAILABLE);
-        assert_eq!((metrics.status.as_str(), metrics.message.as_str()), ("False", "nobody knows"));
+        assert_eq!((metrics.status.as_str(), metrics.message.as_str()), ("False", "no evidence"));
     }
 
     #[test]
     fn a_transition_time_moves_only_with_the_status() {
         let before = first(&target(3, Reason::ScaleUp, "busy"));
-        let after = render(
-            &target(4, Reason::SourceDown, "held"),
-            Some("chat"),
-            3,
-            time(200),
-            &before,
-            (|_| Vec::new(), None),
-        );
+        let after = render(&input(&target(4, Reason::SourceDown, "held"), 200), &before);
         assert_eq!(find(&after, OPTIMIZATION_READY).last_transition_time.0, time(100));
         assert_eq!(find(&after, METRICS_AVAILABLE).last_transition_time.0, time(200));
     }
 
     #[test]
-    fn time_passing_is_no_reason_to_write() {
+    fn a_status_differs_by_facts_words_or_figures_and_not_by_time() {
         let before = first(&target(2, Reason::Steady, "calm"));
-        let later = render(
-            &target(2, Reason::Steady, "calm"),
-            Some("chat"),
-            3,
-            time(900),
-            &before,
-            (|_| Vec::new(), None),
-        );
-        assert_eq!(difference(&before, &later), Difference::None);
-        let figures = |figure: &str| {
-            let message = format!("calm at {figure} req/s");
-            render(
-                &target(2, Reason::Steady, &message),
-                Some("chat"),
-                3,
-                time(900),
-                &before,
-                (|_| Vec::new(), None),
-            )
-        };
-        assert_eq!(difference(&figures("9.5"), &figures("10")), Difference::Figures);
-        let words = render(
-            &target(2, Reason::Steady, "calmer"),
-            Some("chat"),
-            3,
-            time(900),
-            &before,
-            (|_| Vec::new(), None),
-        );
-        assert_eq!(difference(&before, &words), Difference::Words);
-        let facts = render(
-            &target(2, Reason::Stale, "calm"),
-            Some("chat"),
-            3,
-            time(900),
-            &before,
-            (|_| Vec::new(), None),
-        );
-        assert_eq!(difference(&before, &facts), Difference::Facts);
-        let newer = render(
-            &target(2, Reason::Steady, "calm"),
-            Some("chat"),
-            4,
-            time(900),
-            &before,
-            (|_| Vec::new(), None),
-        );
+        let later = |reason, message: &str| render(&input(&target(2, reason, message), 900), &before);
+        assert_eq!(difference(&before, &later(Reason::Steady, "calm")), Difference::None);
+        let [old, new] = ["9.5", "10"].map(|rate| later(Reason::Steady, &format!("calm at {rate} req/s")));
+        assert_eq!(difference(&old, &new), Difference::Figures);
+        assert_eq!(difference(&before, &later(Reason::Steady, "calmer")), Difference::Words);
+        assert_eq!(difference(&before, &later(Reason::Stale, "calm")), Difference::Facts);
+        let calm = target(2, Reason::Steady, "calm");
+        let newer = render(&StatusInput { generation: 4, ..input(&calm, 900) }, &before);
         assert_eq!(difference(&before, &newer), Difference::Facts, "observedGeneration");
     }
 
     #[test]
-    fn an_analyzer_that_lacks_a_series_is_no_good_news() {
+    fn signals_are_complete_only_when_the_analyzer_has_every_series() {
         let mut lacking = target(2, Reason::Steady, "calm");
         lacking.gap = Some(SignalGap {
             cause: GapCause::SeriesDropped,
@@ -371,10 +340,10 @@ mod tests {
             warning: None,
         });
         let before = first(&lacking);
-        let complete = find(&before, SIGNALS_COMPLETE);
-        assert_eq!((complete.status.as_str(), complete.reason.as_str()), ("False", "SeriesDropped"));
-        assert!(complete.message.starts_with("2 of 2 serving pods lack Running;"), "{}", complete.message);
-        assert_eq!(find(&before, METRICS_AVAILABLE).status, "True", "what it means is upstream's");
+        assert_eq!(state(&before, SIGNALS_COMPLETE), ("False", "SeriesDropped"));
+        let message = &find(&before, SIGNALS_COMPLETE).message;
+        assert!(message.starts_with("2 of 2 serving pods lack Running;"), "{message}");
+        assert_eq!(find(&before, METRICS_AVAILABLE).status, "True", "as in upstream");
         let after = first(&target(2, Reason::Steady, "calm"));
         assert_eq!(find(&after, SIGNALS_COMPLETE).status, "True");
         assert_eq!(difference(&before, &after), Difference::Facts);
@@ -383,15 +352,15 @@ mod tests {
     }
 
     #[test]
-    fn a_source_that_answered_in_part_was_told_as_complete() {
+    fn a_partial_answer_of_the_source_is_not_reported_as_complete() {
         for (cause, begins) in [
-            (GapCause::PartialSource, "the source's answer is not whole (a store is down);"),
+            (GapCause::PartialSource, "the metric source's answer is incomplete (a store is down);"),
             (GapCause::PodsNotListed, "1 of 2 serving pods are not in the list of pods;"),
-            (GapCause::NotLearned, "the analyzer has not learned what a replica carries"),
-            (GapCause::Asleep, "1 pods are Ready and their engines sleep"),
+            (GapCause::NotLearned, "the analyzer has not learned the capacity of a replica"),
+            (GapCause::Asleep, "the engines of 1 Ready pods sleep"),
         ] {
-            let mut partly = target(2, Reason::Partial, "held");
-            partly.gap = Some(SignalGap {
+            let mut partial = target(2, Reason::Partial, "held");
+            partial.gap = Some(SignalGap {
                 cause,
                 pods: 1,
                 serving: 2,
@@ -400,37 +369,35 @@ mod tests {
                 stand_in: None,
                 warning: (cause == GapCause::PartialSource).then(|| "a store is down".into()),
             });
-            let status = first(&partly);
-            let complete = find(&status, SIGNALS_COMPLETE);
-            assert_eq!((complete.status.as_str(), complete.reason.as_str()), ("False", cause.as_str()));
-            assert!(complete.message.starts_with(begins), "{}", complete.message);
+            let status = first(&partial);
+            assert_eq!(state(&status, SIGNALS_COMPLETE), ("False", cause.as_str()));
+            let message = &find(&status, SIGNALS_COMPLETE).message;
+            assert!(message.starts_with(begins), "{message}");
         }
     }
 
     #[test]
-    fn a_limit_that_is_not_in_force_is_told_until_it_is() {
+    fn a_limit_that_is_not_enforced_has_a_condition_until_it_is() {
         let calm = target(2, Reason::Steady, "calm");
         let before = first(&calm);
         let unlabelled = LimitGap::UnlabelledNode { node: "gpu-7".into() };
-        let unlimited = |gap| render(&calm, Some("chat"), 3, time(200), &before, (|_| Vec::new(), gap));
-        let open = unlimited(Some(&LimitGap::NoInventory));
-        let condition = find(&open, LIMIT_ENFORCED);
-        assert_eq!((condition.status.as_str(), condition.reason.as_str()), ("False", "NoInventory"));
+        let with_gap = |limit| render(&StatusInput { limit, ..input(&calm, 200) }, &before);
+        let open = with_gap(Some(&LimitGap::NoInventory));
+        assert_eq!(state(&open, LIMIT_ENFORCED), ("False", "NoInventory"));
         assert_eq!(difference(&before, &open), Difference::Facts);
-        let partly = unlimited(Some(&unlabelled));
-        let condition = find(&partly, LIMIT_ENFORCED);
-        assert_eq!((condition.status.as_str(), condition.reason.as_str()), ("False", "UnlabelledNode"));
-        assert!(condition.message.contains("the node gpu-7"), "{}", condition.message);
-        assert_eq!(difference(&open, &partly), Difference::Facts);
-        assert_eq!(difference(&open, &unlimited(None)), Difference::Facts, "the condition goes again");
-        assert_eq!(difference(&before, &unlimited(None)), Difference::None);
+        let partial = with_gap(Some(&unlabelled));
+        assert_eq!(state(&partial, LIMIT_ENFORCED), ("False", "UnlabelledNode"));
+        let message = &find(&partial, LIMIT_ENFORCED).message;
+        assert!(message.contains("the node gpu-7"), "{message}");
+        assert_eq!(difference(&open, &partial), Difference::Facts);
+        assert_eq!(difference(&open, &with_gap(None)), Difference::Facts, "the condition is removed");
+        assert_eq!(difference(&before, &with_gap(None)), Difference::None);
     }
 
     #[test]
-    fn a_missing_target_and_an_unusable_object_are_told_apart() {
+    fn a_missing_target_and_an_invalid_object_have_different_conditions() {
         let missing = first(&unknown(Cause::TargetNotFound));
-        let resolved = find(&missing, TARGET_RESOLVED);
-        assert_eq!((resolved.status.as_str(), resolved.reason.as_str()), ("False", "TargetNotFound"));
+        assert_eq!(state(&missing, TARGET_RESOLVED), ("False", "TargetNotFound"));
         let invalid = first(&unknown(Cause::InvalidVariant));
         assert_eq!(find(&invalid, TARGET_RESOLVED).status, "Unknown");
         assert_eq!(find(&invalid, METRICS_AVAILABLE).reason, "InvalidConfiguration");

@@ -1,58 +1,52 @@
-//! Writes the status of `VariantAutoscaling` objects: by server-side apply, only what changed, only while this instance
-//! holds the lease. Tells changes as events. What a status says is in `status`.
+//! Writes the status of `VariantAutoscaling` objects: by server-side apply, only what changed, only while this instance is the
+//! leader. Records changes as events. The content of a status is in `status`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
-use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::Resource;
 use kube::api::{Api, Patch, PatchParams};
 use kube::core::PartialObjectMeta;
-use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use kube::runtime::events::{Event, EventType, Reporter};
 use serde_json::json;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use wva_core::{Decision, GroupId, VariantId};
 
+use super::events::{MAX_NOTE_BYTES, publish, variant_reference};
 use super::signal_gap::SeriesOf;
-use super::status::{Difference, difference, render};
+use super::status::{Difference, StatusInput, difference, render};
 use crate::cluster::crd::{
     LIMIT_ENFORCED, METRICS_AVAILABLE, OPTIMIZATION_READY, SIGNALS_COMPLETE, VariantAutoscaling,
     VariantAutoscalingStatus,
 };
 use crate::cluster::objects::VariantObject;
+use crate::cluster::requests::{FIELD_MANAGER, RequestError, bounded};
 use crate::cluster::text::shortened;
-use crate::cluster::watch::ClusterReader;
-use crate::cluster::watch::Observed;
-use crate::cluster::watch::watch_health::said;
+use crate::cluster::watch::{ClusterReader, ClusterState};
 use crate::engine::{Leadership, Origin, Published};
 
-/// The field manager of a status.
-pub(crate) const FIELD_MANAGER: &str = "wva";
 /// Writes at a time.
 const CONCURRENCY: usize = 8;
-/// How long a writer pauses after a write: 8 writers make at most 100 writes a second, so 1,000 variants that change
+/// How long each of them pauses after a write: at most 100 writes a second in all, so that 1,000 variants which change
 /// together are written in 10 s and the API server hardly notices.
-const PAUSE: Duration = Duration::from_millis(80);
-/// How long an object that differs in figures of its messages only is left alone: 1,000 variants cause at most 3.3
-/// writes a second.
-const FIGURES_EVERY: Duration = Duration::from_secs(300);
-/// How long one whose messages say something else is left alone: what binds a number is seen soon, and 1,000 variants
-/// that are told something else at every evaluation cause 33 writes a second.
-const WORDS_EVERY: Duration = Duration::from_secs(30);
-/// How long what was written counts as stored, until the watch shows it.
-const SETTLE: Duration = Duration::from_secs(10);
+const WRITE_INTERVAL: Duration = Duration::from_millis(80);
+/// How long an object that differs only in figures of its messages is left alone: 1,000 variants cause at most 3.3 writes a
+/// second.
+const FIGURES_INTERVAL: Duration = Duration::from_secs(300);
+/// How long an object whose messages have other words is left alone: what limits a number is seen soon, and 1,000 variants
+/// whose message changes with every evaluation cause 33 writes a second.
+const WORDS_INTERVAL: Duration = Duration::from_secs(30);
+/// How long a written status counts as stored until the watch shows it.
+const SETTLE_WINDOW: Duration = Duration::from_secs(10);
 /// How long an object whose status was refused is left alone.
-const RETRY_AFTER: Duration = Duration::from_secs(30);
-/// Longest wait for one answer of the API server.
-pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// Longest note of an event: the API's own limit is 1,024 bytes.
-const NOTE_MAX_BYTES: usize = 1000;
-/// Events of one variant in [`EVENT_WINDOW`]: one every 10 s. A number that changes at each evaluation (5 s) makes half as many
-/// events as changes, and 1,000 such variants 100 a second.
+const RETRY_INTERVAL: Duration = Duration::from_secs(30);
+/// Most events of one variant in [`EVENT_WINDOW`]: one every 10 s. A number that changes with each evaluation (5 s) makes
+/// half as many events as changes, and 1,000 such variants 100 a second.
 const MAX_EVENTS: usize = 6;
 /// The time in which the events of a variant are counted.
 const EVENT_WINDOW: Duration = Duration::from_secs(60);
@@ -67,38 +61,38 @@ pub struct StatusWriter {
     series: SeriesOf,
 }
 
-/// What was done to an object before.
+/// What was written to an object before.
 #[derive(Default)]
-struct Past {
+struct StatusHistory {
     written: Option<(Instant, VariantAutoscalingStatus)>,
     refused: Option<Instant>,
     events: EventBudget,
 }
 
-/// How many events of a variant may be told, and how many were not.
+/// The events of a variant: when the last ones were written, and how many were dropped since.
 #[derive(Debug, Clone, Default)]
 struct EventBudget {
-    told: Vec<Instant>,
-    untold: usize,
+    written: Vec<Instant>,
+    dropped: usize,
 }
 
 impl EventBudget {
-    /// Those of `events` that may be told now. The next event that is told says how many before it were not.
+    /// Those of `events` that may be written now. The next one that is written says how many before it were dropped.
     fn take(&mut self, events: Vec<Event>) -> Vec<Event> {
-        self.told.retain(|at| at.elapsed() < EVENT_WINDOW);
+        self.written.retain(|at| at.elapsed() < EVENT_WINDOW);
         let mut taken = Vec::new();
         for mut event in events {
-            if self.told.len() >= MAX_EVENTS {
-                self.untold += 1;
+            if self.written.len() >= MAX_EVENTS {
+                self.dropped += 1;
                 continue;
             }
-            if self.untold > 0 {
+            if self.dropped > 0 {
                 let note = event.note.unwrap_or_default();
-                let untold = format!(" ({} events before this one were not told)", self.untold);
-                event.note = Some(shortened(&note, NOTE_MAX_BYTES - untold.len()).to_owned() + &untold);
-                self.untold = 0;
+                let dropped = format!(" ({} earlier events were dropped)", self.dropped);
+                event.note = Some(shortened(&note, MAX_NOTE_BYTES - dropped.len()).to_owned() + &dropped);
+                self.dropped = 0;
             }
-            self.told.push(Instant::now());
+            self.written.push(Instant::now());
             taken.push(event);
         }
         taken
@@ -106,27 +100,18 @@ impl EventBudget {
 }
 
 /// A status to be written.
-struct Work {
+struct StatusUpdate {
     id: VariantId,
     object: Arc<VariantObject>,
     new: VariantAutoscalingStatus,
-    /// What is told of the change.
     events: Vec<Event>,
-    /// What may be told after that.
-    left: EventBudget,
-}
-
-/// Why something was not written.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum WriteError {
-    #[error("the API server did not answer within {} s", REQUEST_TIMEOUT.as_secs())]
-    Timeout,
-    #[error("{}", said(.0))]
-    Api(#[from] kube::Error),
+    /// What is left of the budget after these events.
+    budget: EventBudget,
 }
 
 impl StatusWriter {
-    /// A writer that has not started. `identity` is this instance's, for the events it reports.
+    /// A writer that has not started. `identity` is this instance's, for the events it reports; `series` names the series
+    /// of missing signals.
     #[must_use]
     pub fn new(
         client: kube::Client,
@@ -134,146 +119,128 @@ impl StatusWriter {
         published: watch::Receiver<Arc<Published>>,
         leadership: watch::Receiver<Leadership>,
         identity: String,
+        series: SeriesOf,
     ) -> Self {
         let reporter = Reporter { controller: FIELD_MANAGER.into(), instance: Some(identity) };
-        Self { client, cluster, published, leadership, reporter, series: |_| Vec::new() }
-    }
-
-    /// The same writer, which names missing signals by the `series` that show them.
-    #[must_use]
-    pub fn naming(self, series: SeriesOf) -> Self {
-        Self { series, ..self }
+        Self { client, cluster, published, leadership, reporter, series }
     }
 
     /// Writes after every new result until cancelled.
     pub async fn run(mut self, cancel: CancellationToken) {
-        let mut past = BTreeMap::new();
+        let mut histories = BTreeMap::new();
         while let Some(Ok(())) = cancel.run_until_cancelled(self.published.changed()).await {
             let published = self.published.borrow_and_update().clone();
-            if published.origin == Origin::Computed && self.is_mine() {
-                cancel.run_until_cancelled(self.pass(&published, &mut past)).await;
+            if published.origin == Origin::Computed && self.is_leader() {
+                cancel.run_until_cancelled(self.write_all(&published, &mut histories)).await;
             }
         }
     }
 
-    fn is_mine(&self) -> bool {
+    fn is_leader(&self) -> bool {
         self.leadership.borrow().is_mine()
     }
 
     /// Writes what differs.
-    async fn pass(&self, published: &Published, past: &mut BTreeMap<VariantId, Past>) {
-        let observed = self.cluster.observed();
-        past.retain(|id, _| observed.objects.contains_key(id));
-        let work = work(published, &observed, past, self.series);
-        let mut done = futures::stream::iter(work)
-            .map(|work| async {
-                let result = self.write(&work).await;
-                sleep(PAUSE).await;
-                (work, result)
+    async fn write_all(&self, published: &Published, histories: &mut BTreeMap<VariantId, StatusHistory>) {
+        let state = self.cluster.state();
+        histories.retain(|id, _| state.objects.contains_key(id));
+        let updates = updates(published, &state, histories, self.series);
+        let mut results = futures::stream::iter(updates)
+            .map(|update| async {
+                let result = self.write(&update).await;
+                sleep(WRITE_INTERVAL).await;
+                (update, result)
             })
             .buffer_unordered(CONCURRENCY);
-        while let Some((work, result)) = done.next().await {
-            let past = past.entry(work.id.clone()).or_default();
+        while let Some((update, result)) = results.next().await {
+            let history = histories.entry(update.id.clone()).or_default();
             match result {
                 Ok(true) => {
-                    let written = Some((Instant::now(), work.new));
-                    *past = Past { written, refused: None, events: work.left };
+                    let written = Some((Instant::now(), update.new));
+                    *history = StatusHistory { written, refused: None, events: update.budget };
                 }
                 Ok(false) => {}
                 Err(error) => {
-                    let (namespace, name) = (&work.id.namespace, &work.id.name);
-                    tracing::warn!(%namespace, %name, %error, "cannot write the status of a VariantAutoscaling: \
-                        check its definition and that the service account may patch variantautoscalings/status");
-                    past.refused = Some(Instant::now());
+                    let VariantId { namespace, name } = &update.id;
+                    tracing::warn!(%namespace, %name, %error, "cannot write the status of a VariantAutoscaling: check its \
+                        definition, and that the service account may patch variantautoscalings/status");
+                    history.refused = Some(Instant::now());
                 }
             }
         }
     }
 
-    /// Writes one status; false when this instance may not write any more, or the object is gone.
-    async fn write(&self, work: &Work) -> Result<bool, WriteError> {
-        if !self.is_mine() {
+    /// Writes one status and its events; false when this instance is no longer the leader, or the object is gone.
+    async fn write(&self, update: &StatusUpdate) -> Result<bool, RequestError> {
+        if !self.is_leader() {
             return Ok(false);
         }
-        // Only the metadata of the answer is read: the object itself may be unreadable.
+        // Only the metadata of the answer is parsed: the object itself may be unreadable.
         let api: Api<PartialObjectMeta<VariantAutoscaling>> =
-            Api::namespaced(self.client.clone(), &work.id.namespace);
-        let body = body(&work.id, &work.object.uid, &work.new);
+            Api::namespaced(self.client.clone(), &update.id.namespace);
+        let patch = Patch::Apply(body(&update.id, &update.object.uid, &update.new));
         let parameters = PatchParams::apply(FIELD_MANAGER).force();
-        let patch: Patch<_> = Patch::Apply(body);
-        let patch = api.patch_status(&work.id.name, &parameters, &patch);
-        match timeout(REQUEST_TIMEOUT, patch).await.map_err(|_| WriteError::Timeout)? {
-            Ok(_) => {
-                self.tell(work).await;
-                Ok(true)
-            }
-            // Deleted, or made anew under the same name: the watch will say.
-            Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => Ok(false),
-            Err(error) => Err(error.into()),
+        match bounded(api.patch_status(&update.id.name, &parameters, &patch)).await {
+            Ok(_) => {}
+            // Deleted, or recreated under the same name: the watch will show it.
+            Err(error) if error.is_not_found() || error.is_conflict() => return Ok(false),
+            Err(error) => return Err(error),
         }
-    }
-
-    /// Reports what changed as events. Losing one is no reason to stop.
-    async fn tell(&self, work: &Work) {
-        let reference = ObjectReference {
-            api_version: Some(VariantAutoscaling::api_version(&()).into_owned()),
-            kind: Some(VariantAutoscaling::kind(&()).into_owned()),
-            namespace: Some(work.id.namespace.to_string()),
-            name: Some(work.id.name.to_string()),
-            uid: Some(work.object.uid.clone()),
-            ..ObjectReference::default()
-        };
-        for event in &work.events {
-            // A recorder of its own: a shared one takes "2 → 5" for a repetition of "1 → 2", and counts it under that text.
-            let recorder = Recorder::new(self.client.clone(), self.reporter.clone());
-            match timeout(REQUEST_TIMEOUT, recorder.publish(event, &reference)).await {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => tracing::debug!(%error, variant = %work.id, "an event was refused"),
-                Err(_) => tracing::debug!(variant = %work.id, "an event timed out"),
+        let reference = variant_reference(&update.id, &update.object.uid);
+        for event in &update.events {
+            if let Err(error) = publish(&self.client, &self.reporter, event, &reference).await {
+                tracing::debug!(error, variant = %update.id, "an event was not written");
             }
         }
+        Ok(true)
     }
 }
 
-fn work(
+fn updates(
     published: &Published,
-    observed: &Observed,
-    past: &BTreeMap<VariantId, Past>,
+    state: &ClusterState,
+    histories: &BTreeMap<VariantId, StatusHistory>,
     series: SeriesOf,
-) -> Vec<Work> {
-    let one = |(id, decision): (&VariantId, &Decision)| {
-        let object = observed.objects.get(id)?;
-        let past = past.get(id);
-        if past.and_then(|past| past.refused).is_some_and(|at| at.elapsed() < RETRY_AFTER) {
+) -> Vec<StatusUpdate> {
+    let update = |(id, decision): (&VariantId, &Decision)| {
+        let object = state.objects.get(id)?;
+        let history = histories.get(id);
+        if history.and_then(|history| history.refused).is_some_and(|at| at.elapsed() < RETRY_INTERVAL) {
             return None;
         }
-        let written = past.and_then(|past| past.written.as_ref());
-        // Of an object that cannot be read only we know what we wrote.
-        let settling = |at: &Instant| at.elapsed() < SETTLE || object.status.is_none();
-        let ours = written.filter(|(at, _)| settling(at)).map(|(_, status)| status);
-        let unread = VariantAutoscalingStatus::default();
-        let old = ours.or(object.status.as_ref()).unwrap_or(&unread);
-        let target = object.variant.as_ref().ok().map(|variant| variant.target.name.as_str());
+        let written = history.and_then(|history| history.written.as_ref());
+        // Of an object that cannot be parsed, only the status written here is known.
+        let is_settling = |at: &Instant| at.elapsed() < SETTLE_WINDOW || object.status.is_none();
+        let settling = written.filter(|(at, _)| is_settling(at)).map(|(_, status)| status);
+        let empty = VariantAutoscalingStatus::default();
+        let old = settling.or(object.status.as_ref()).unwrap_or(&empty);
         let group = GroupId::new(id.namespace.clone(), decision.model.clone());
-        let limit = published.report.groups.get(&group).and_then(|group| group.limit_gaps.get(&id.name));
-        let new = render(decision, target, object.generation, published.at, old, (series, limit));
-        let every = |pause| written.is_none_or(|(at, _)| at.elapsed() >= pause);
-        let due = match difference(old, &new) {
+        let input = StatusInput {
+            decision,
+            target: object.variant.as_ref().ok().map(|variant| variant.target.name.as_str()),
+            generation: object.generation,
+            at: published.at,
+            series,
+            limit: published.report.groups.get(&group).and_then(|group| group.limit_gaps.get(&id.name)),
+        };
+        let new = render(&input, old);
+        let is_older_than = |interval| written.is_none_or(|(at, _)| at.elapsed() >= interval);
+        let is_due = match difference(old, &new) {
             Difference::Facts => true,
-            Difference::Words => every(WORDS_EVERY),
-            Difference::Figures => every(FIGURES_EVERY),
+            Difference::Words => is_older_than(WORDS_INTERVAL),
+            Difference::Figures => is_older_than(FIGURES_INTERVAL),
             Difference::None => false,
         };
-        due.then(|| {
-            let mut left = past.map(|past| past.events.clone()).unwrap_or_default();
-            let events = left.take(events(old, &new));
-            Work { id: id.clone(), object: object.clone(), new, events, left }
+        is_due.then(|| {
+            let mut budget = history.map(|history| history.events.clone()).unwrap_or_default();
+            let events = budget.take(events(old, &new));
+            StatusUpdate { id: id.clone(), object: object.clone(), new, events, budget }
         })
     };
-    published.decisions.iter().filter_map(one).collect()
+    published.decisions.iter().filter_map(update).collect()
 }
 
-/// With the uid, so that a namesake which was made later is never written to and nothing is ever created.
+/// With the uid, so that a later object of the same name is never written to, and nothing is created.
 fn body(id: &VariantId, uid: &str, status: &VariantAutoscalingStatus) -> serde_json::Value {
     json!({
         "apiVersion": VariantAutoscaling::api_version(&()),
@@ -283,60 +250,55 @@ fn body(id: &VariantId, uid: &str, status: &VariantAutoscalingStatus) -> serde_j
     })
 }
 
+/// The events about what changed from `old` to `new`.
 fn events(old: &VariantAutoscalingStatus, new: &VariantAutoscalingStatus) -> Vec<Event> {
     let desired = |status: &VariantAutoscalingStatus| {
         status.desired_optimized_alloc.as_ref().map(|alloc| alloc.num_replicas)
-    };
-    let say = |status: &VariantAutoscalingStatus, type_: &str| {
-        let condition = status.conditions.iter().find(|condition| condition.type_ == type_);
-        condition
-            .map(|condition| (condition.status.clone(), condition.reason.clone(), condition.message.clone()))
     };
     let mut events = Vec::new();
     if let (Some(from), Some(to)) = (desired(old), desired(new))
         && from != to
     {
-        let why = say(new, OPTIMIZATION_READY).map(|(_, _, message)| message).unwrap_or_default();
+        let why = find(new, OPTIMIZATION_READY).map_or("", |condition| condition.message.as_str());
         let note = format!("desired replicas {from} → {to}: {why}");
         events.push(event(EventType::Normal, "DesiredReplicasChanged", &note));
     }
-    if let Some((status, reason, message)) = say(new, METRICS_AVAILABLE)
-        && status == "False"
-        && say(old, METRICS_AVAILABLE).is_none_or(|(before, ..)| before != "False")
+    if let Some(metrics) = find(new, METRICS_AVAILABLE)
+        && metrics.status == "False"
+        && find(old, METRICS_AVAILABLE).is_none_or(|before| before.status != "False")
     {
-        events.push(event(EventType::Warning, &reason, &message));
+        events.push(event(EventType::Warning, &metrics.reason, &metrics.message));
     }
-    events.extend(signals_event(say(old, SIGNALS_COMPLETE), say(new, SIGNALS_COMPLETE)));
-    let (was, is) = (say(old, LIMIT_ENFORCED), say(new, LIMIT_ENFORCED));
-    if let Some((_, reason, message)) = is
-        && was.is_none_or(|(_, before, _)| before != reason)
+    events.extend(signals_event(find(old, SIGNALS_COMPLETE), find(new, SIGNALS_COMPLETE)));
+    if let Some(limit) = find(new, LIMIT_ENFORCED)
+        && find(old, LIMIT_ENFORCED).is_none_or(|before| before.reason != limit.reason)
     {
-        events.push(event(EventType::Warning, &reason, &message));
+        events.push(event(EventType::Warning, &limit.reason, &limit.message));
     }
     events
 }
 
-/// Status, reason and message of a condition.
-type Said = Option<(String, String, String)>;
+fn find<'a>(status: &'a VariantAutoscalingStatus, type_: &str) -> Option<&'a Condition> {
+    status.conditions.iter().find(|condition| condition.type_ == type_)
+}
 
-/// That something is missing, that it is for another reason than before, or that nothing is any more.
-fn signals_event(old: Said, new: Said) -> Option<Event> {
-    let (status, reason, message) = new?;
-    let before = old.map(|(status, reason, _)| (status, reason));
-    match (status.as_str(), before) {
-        ("False", Some((old, because))) if old == "False" && because == reason => None,
-        ("False", _) => {
-            Some(event(EventType::Warning, &reason, &format!("signals are incomplete: {message}")))
+/// The event that signals are missing, that the reason for it changed, or that they are complete again.
+fn signals_event(old: Option<&Condition>, new: Option<&Condition>) -> Option<Event> {
+    let new = new?;
+    let was_incomplete = old.is_some_and(|old| old.status == "False");
+    match new.status.as_str() {
+        "False" if was_incomplete && old.is_some_and(|old| old.reason == new.reason) => None,
+        "False" => {
+            let note = format!("signals are incomplete: {}", new.message);
+            Some(event(EventType::Warning, &new.reason, &note))
         }
-        ("True", Some((old, _))) if old == "False" => {
-            Some(event(EventType::Normal, SIGNALS_COMPLETE, &message))
-        }
+        "True" if was_incomplete => Some(event(EventType::Normal, SIGNALS_COMPLETE, &new.message)),
         _ => None,
     }
 }
 
 fn event(type_: EventType, reason: &str, note: &str) -> Event {
-    let note = Some(shortened(note, NOTE_MAX_BYTES).to_owned());
+    let note = Some(shortened(note, MAX_NOTE_BYTES).to_owned());
     Event { type_, reason: reason.into(), note, action: "Decide".into(), secondary: None }
 }
 
@@ -349,8 +311,8 @@ mod tests {
 
     use super::*;
 
-    /// What is told of a variant that lacks something because of `cause`, by a condition, and by an event after `old`.
-    fn turn(
+    /// The status of a variant whose signals are incomplete because of `cause`, and the events about it after `old`.
+    fn step(
         old: &VariantAutoscalingStatus,
         cause: Option<GapCause>,
         limit: Option<&LimitGap>,
@@ -364,66 +326,77 @@ mod tests {
             stand_in: None,
             warning: (cause == GapCause::PartialSource).then(|| "a store is down".into()),
         };
-        let (desired, evidence) = (Replicas::new(2), Timestamp::UNIX_EPOCH);
-        let target = Target { desired, reason: Reason::Steady, message: "calm".into(), evidence };
-        let (model, verdict) = ("m".into(), Verdict::Target(target));
-        let (accelerator, current, gap) = (None, Some(Replicas::new(2)), cause.map(gap));
-        let decision = Decision { model, accelerator, current, verdict, gap };
-        let new = render(&decision, Some("chat"), 1, evidence, old, (|_| Vec::new(), limit));
-        let all = events(old, &new).into_iter();
-        let all = all.map(|event| (event.type_, event.reason, event.note.unwrap_or_default()));
-        (new, all.collect())
+        let at = Timestamp::UNIX_EPOCH;
+        let desired = Replicas::new(2);
+        let target = Target { desired, reason: Reason::Steady, message: "calm".into(), evidence: at };
+        let decision = Decision {
+            model: "m".into(),
+            accelerator: None,
+            current: Some(desired),
+            verdict: Verdict::Target(target),
+            gap: cause.map(gap),
+        };
+        let input = StatusInput {
+            decision: &decision,
+            target: Some("chat"),
+            generation: 1,
+            at,
+            series: |_| Vec::new(),
+            limit,
+        };
+        let new = render(&input, old);
+        let events = events(old, &new)
+            .into_iter()
+            .map(|event| (event.type_, event.reason, event.note.unwrap_or_default()));
+        let events = events.collect();
+        (new, events)
     }
 
     #[test]
-    fn each_turn_of_signals_complete_is_an_event_with_its_cause_and_what_stays_so_is_none() {
-        let (mut status, first) = turn(&VariantAutoscalingStatus::default(), None, None);
-        assert!(first.is_empty(), "whole from the beginning: {first:?}");
+    fn each_change_of_signals_complete_is_one_event_with_its_cause() {
+        let (mut status, first) = step(&VariantAutoscalingStatus::default(), None, None);
+        assert!(first.is_empty(), "complete from the beginning: {first:?}");
         for cause in GapCause::ALL {
-            let (next, events) = turn(&status, Some(cause), None);
+            let (next, events) = step(&status, Some(cause), None);
             let [(EventType::Warning, reason, note)] = &events[..] else { panic!("{cause:?}: {events:?}") };
             assert_eq!(reason, cause.as_str());
             assert!(note.starts_with("signals are incomplete: "), "{note}");
-            assert!(turn(&next, Some(cause), None).1.is_empty(), "{cause:?} again");
+            assert!(step(&next, Some(cause), None).1.is_empty(), "{cause:?} again");
             status = next;
         }
-        let (_, partial) = turn(&status, Some(GapCause::PartialSource), None);
+        let (_, partial) = step(&status, Some(GapCause::PartialSource), None);
         assert!(partial[0].2.contains("a store is down"), "{partial:?}");
-        let (_, whole) = turn(&status, None, None);
-        let [(EventType::Normal, reason, note)] = &whole[..] else { panic!("{whole:?}") };
+        let (_, complete) = step(&status, None, None);
+        let [(EventType::Normal, reason, note)] = &complete[..] else { panic!("{complete:?}") };
         assert_eq!((reason.as_str(), note.contains("every signal")), (SIGNALS_COMPLETE, true));
     }
 
     #[test]
-    fn a_limit_that_is_not_in_force_is_an_event_once_for_each_cause() {
-        let (calm, _) = turn(&VariantAutoscalingStatus::default(), None, None);
+    fn a_limit_that_is_not_enforced_is_one_event_for_each_cause() {
+        let (calm, _) = step(&VariantAutoscalingStatus::default(), None, None);
         let named = LimitGap::NotInInventory { accelerator: "H100".into() };
-        let (first, events) = turn(&calm, None, Some(&LimitGap::NoInventory));
+        let (first, events) = step(&calm, None, Some(&LimitGap::NoInventory));
         let [(EventType::Warning, reason, note)] = &events[..] else { panic!("{events:?}") };
         assert_eq!((reason.as_str(), note.contains("no GPU of any node is known")), ("NoInventory", true));
-        assert!(turn(&first, None, Some(&LimitGap::NoInventory)).1.is_empty());
-        let (second, events) = turn(&first, None, Some(&named));
+        assert!(step(&first, None, Some(&LimitGap::NoInventory)).1.is_empty());
+        let (second, events) = step(&first, None, Some(&named));
         assert!(events[0].1 == "NotInInventory" && events[0].2.contains("H100"), "{events:?}");
-        assert!(turn(&second, None, None).1.is_empty(), "the condition goes, and no event says so");
+        assert!(step(&second, None, None).1.is_empty(), "the condition is removed without an event");
     }
 
     fn changed(from: usize) -> Vec<Event> {
-        vec![event(
-            EventType::Normal,
-            "DesiredReplicasChanged",
-            &format!("desired replicas {from} → {}", from + 1),
-        )]
+        let note = format!("desired replicas {from} → {}", from + 1);
+        vec![event(EventType::Normal, "DesiredReplicasChanged", &note)]
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_number_that_changes_all_the_time_makes_few_events_and_the_next_one_says_how_many_are_missing()
-    {
+    async fn a_number_that_keeps_changing_makes_few_events_and_the_next_one_counts_those_dropped() {
         let mut budget = EventBudget::default();
-        let told = (0..12).map(|from| budget.take(changed(from)).len()).sum::<usize>();
-        assert_eq!((told, budget.told.len()), (MAX_EVENTS, MAX_EVENTS));
+        let written = (0..12).map(|from| budget.take(changed(from)).len()).sum::<usize>();
+        assert_eq!((written, budget.written.len()), (MAX_EVENTS, MAX_EVENTS));
         tokio::time::advance(EVENT_WINDOW).await;
         let notes: Vec<_> = budget.take(changed(12)).into_iter().filter_map(|event| event.note).collect();
-        assert_eq!(notes, ["desired replicas 12 → 13 (6 events before this one were not told)"]);
+        assert_eq!(notes, ["desired replicas 12 → 13 (6 earlier events were dropped)"]);
         assert_eq!(budget.take(changed(13))[0].note.as_deref(), Some("desired replicas 13 → 14"));
     }
 }

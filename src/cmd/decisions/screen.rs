@@ -8,7 +8,7 @@ use wva_core::snapshot::SourceHealth;
 
 use super::explanation::{Explanation, Pod};
 use super::{message, short};
-use crate::cluster::writers::signal_gap::sentence;
+use crate::cluster::writers::signal_gap::describe_gap;
 use crate::collect::series_of;
 
 /// Columns of a screen.
@@ -79,7 +79,7 @@ fn head(told: &Explanation) -> String {
 
 fn evidence(text: &mut String, told: &Explanation) {
     if let Some(gap) = &told.decision.gap {
-        entry(text, "signals", &format!("{}: {}", gap.cause.as_str(), sentence(gap, series_of)));
+        entry(text, "signals", &format!("{}: {}", gap.cause.as_str(), describe_gap(gap, series_of)));
     }
     match &told.source {
         None => {}
@@ -215,7 +215,7 @@ mod tests {
         };
         let text = screen(&explanation);
         let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
-        let line = format!("signals NotLearned: {} source answered in full", sentence(&gap, series_of));
+        let line = format!("signals NotLearned: {} source answered in full", describe_gap(&gap, series_of));
         assert!(words(&text).contains(&words(&line)), "{text}");
         explanation.decision.gap = None;
         assert!(!screen(&explanation).contains("signals"), "nothing is missing");

@@ -142,8 +142,8 @@ async fn a_namespace_that_excludes_itself_is_left_alone_with_its_configmaps_unti
     process.api.change("/api/v1/namespaces", "MODIFIED", &namespace("3", "true"));
     logged(&process, r#"namespaces=["llm"]"#).await;
     logged(&process, " → none").await;
-    let left_alone = || process.log().matches("left alone are the namespaces").count();
-    assert_eq!(left_alone(), 1, "only the value true counts: {}", process.log());
+    let exclusions = || process.log().matches("with the annotation wva.llmd.ai/exclude are ignored").count();
+    assert_eq!(exclusions(), 1, "only the value true counts: {}", process.log());
     process.api.change("/api/v1/namespaces", "MODIFIED", &namespace("4", "false"));
     logged(&process, "namespaces=[]").await;
 }

@@ -23,7 +23,7 @@ use serde::de::value::{Error as WordError, StrDeserializer};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
-use wva::cluster::{ClusterReader, ClusterWatch, watch as watches};
+use wva::cluster::{ClusterReader, ClusterWatch, WatchSettings};
 use wva::collect::{PrometheusSettings, PrometheusSource};
 use wva::engine::{
     Board, Clock, Cluster, Engine, Holder, Leadership, MetricSource, Parts, Restored, Scope, SystemClock,
@@ -130,7 +130,7 @@ fn start_world(args: &Args) -> anyhow::Result<(Child, String)> {
 
 async fn watch_cluster(url: &str) -> anyhow::Result<(ClusterReader, CancellationToken)> {
     let client = kube::Client::try_from(kube::Config::new(url.parse()?))?;
-    let (watching, cluster) = ClusterWatch::new(client, watches::Settings::default());
+    let (watching, cluster) = ClusterWatch::new(client, WatchSettings::default());
     let stop = CancellationToken::new();
     #[expect(clippy::disallowed_methods, reason = "ends with the program")]
     let _running = tokio::spawn(watching.run(stop.clone()));

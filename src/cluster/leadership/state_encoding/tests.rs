@@ -1,4 +1,4 @@
-//! What is written, cut, read and dropped.
+//! What state objects contain, lose when they are full, and drop when they are damaged.
 
 use super::*;
 use wva_core::decision::{Reason, Target};
@@ -24,13 +24,14 @@ fn decision(desired: u32) -> Decision {
     }
 }
 
-fn many(count: u32) -> BTreeMap<VariantId, Decision> {
+fn decisions(count: u32) -> BTreeMap<VariantId, Decision> {
     (0..count).map(|i| (VariantId::new("llm", format!("v{i}")), decision(i))).collect()
 }
 
 fn shard(epoch: i64, lines: &str) -> Shard {
-    let (holder, lease) = ("a".into(), "l-1".into());
-    let header = Header { version: VERSION, holder, lease, epoch, written: time(epoch) };
+    let holder = "a".into();
+    let lease = "l-1".into();
+    let header = ShardHeader { version: DECISIONS_VERSION, holder, lease, epoch, written: time(epoch) };
     Shard { header, lines: lines.into() }
 }
 
@@ -40,27 +41,27 @@ fn desired(decision: &Decision) -> u32 {
 }
 
 #[test]
-fn what_is_written_is_read_back() {
-    let entries = many(1000);
-    let Encoded { shards, cut } = encode(&entries, 1);
-    assert_eq!(cut, Cut::default());
-    assert!(shards.iter().all(|lines| lines.len() <= SHARD_MAX_BYTES));
+fn what_is_encoded_is_decoded_again() {
+    let entries = decisions(1000);
+    let EncodedShards { shards, dropped } = encode(&entries, 1);
+    assert_eq!(dropped, DroppedCounts::default());
+    assert!(shards.iter().all(|lines| lines.len() <= MAX_SHARD_BYTES));
     let shards: Vec<_> = shards.iter().map(|lines| shard(1, lines)).collect();
-    let Decoded { entries: back, dropped, ahead } = decode::<Decision>(&shards, time(100));
+    let DecodedShards { entries: back, dropped, ahead } = decode::<Decision>(&shards, time(100));
     assert_eq!((back.len(), dropped.len(), ahead), (1000, 0, 0));
     assert_eq!(back[&VariantId::new("llm", "v7")], entries[&VariantId::new("llm", "v7")].pruned());
 }
 
 #[test]
-fn objects_stay_within_their_size_and_number_whatever_comes() {
-    let Encoded { shards, cut } = encode(&many(20_000), 1);
-    assert_eq!(shards.len(), SHARDS_MAX as usize);
-    assert!(shards.iter().all(|lines| lines.len() <= SHARD_MAX_BYTES));
-    assert!(cut.all > 0, "counted, so that it is told");
+fn objects_stay_within_their_size_and_number() {
+    let EncodedShards { shards, dropped } = encode(&decisions(20_000), 1);
+    assert_eq!(shards.len(), MAX_SHARDS as usize);
+    assert!(shards.iter().all(|lines| lines.len() <= MAX_SHARD_BYTES));
+    assert!(dropped.entries > 0, "counted, so that it is reported");
 }
 
-/// What is remembered of a model with one variant.
-fn remembered(index: u32) -> GroupMemory {
+/// The memory of a model with one variant.
+fn memory(index: u32) -> GroupMemory {
     let variant = VariantMemory {
         target: Some(Replicas::new(index)),
         target_since: Some(time(50)),
@@ -81,36 +82,35 @@ fn remembered(index: u32) -> GroupMemory {
 }
 
 fn models(count: u32) -> BTreeMap<GroupId, GroupMemory> {
-    (0..count).map(|index| (GroupId::new("llm", format!("m{index}")), remembered(index))).collect()
+    (0..count).map(|index| (GroupId::new("llm", format!("m{index}")), memory(index))).collect()
 }
 
-/// What is read back of `count` models, and what was cut.
-fn kept(count: u32) -> (BTreeMap<GroupId, GroupMemory>, Cut) {
-    let Encoded { shards, cut } = encode(&models(count), 1);
-    assert!(shards.iter().all(|lines| lines.len() <= SHARD_MAX_BYTES));
+/// What is read back of `count` models, and what was dropped.
+fn round_trip(count: u32) -> (BTreeMap<GroupId, GroupMemory>, DroppedCounts) {
+    let EncodedShards { shards, dropped } = encode(&models(count), 1);
+    assert!(shards.iter().all(|lines| lines.len() <= MAX_SHARD_BYTES));
     let shards: Vec<_> = shards.iter().map(|lines| shard(1, lines)).collect();
-    (decode::<GroupMemory>(&shards, time(100)).entries, cut)
+    (decode::<GroupMemory>(&shards, time(100)).entries, dropped)
 }
 
 #[test]
-fn where_memories_do_not_fit_what_was_learned_goes_first_and_no_target_does() {
-    let (all, cut) = kept(1_500);
-    assert_eq!((all, cut), (models(1_500), Cut::default()));
-    for (count, words) in [(5_000, false), (13_000, true)] {
-        let (back, cut) = kept(count);
-        assert_eq!(back.len(), count as usize, "nobody is left out");
-        let target = |group: &GroupMemory| group.variants.get("v").and_then(|one| one.target);
+fn full_objects_drop_what_was_learned_first_and_never_a_target() {
+    assert_eq!(round_trip(1_500), (models(1_500), DroppedCounts::default()));
+    for (count, drops_messages) in [(5_000, false), (13_000, true)] {
+        let (back, dropped) = round_trip(count);
+        assert_eq!(back.len(), count as usize, "no entry is missing");
+        let target = |group: &GroupMemory| group.variants.get("v").and_then(|variant| variant.target);
         assert!(back.values().map(target).eq(models(count).values().map(target)));
         let without = back.values().filter(|group| group.learned.is_none()).count();
-        assert!(cut.all == 0 && cut.learned == without && without > 0, "{cut:?}");
-        assert_eq!(cut.words > 0, words, "{count}: {cut:?}");
+        assert!(dropped.entries == 0 && dropped.learned == without && without > 0, "{dropped:?}");
+        assert_eq!(dropped.messages > 0, drops_messages, "{count}: {dropped:?}");
     }
 }
 
 #[test]
 fn one_small_object_is_enough_for_a_small_installation() {
-    assert_eq!(encode(&many(3), 1).shards.len(), 1);
-    assert_eq!(encode(&many(3), 4).shards.len(), 4, "a layout never shrinks while in use");
+    assert_eq!(encode(&decisions(3), 1).shards.len(), 1);
+    assert_eq!(encode(&decisions(3), 4).shards.len(), 4, "a layout never shrinks while in use");
 }
 
 #[test]
@@ -122,46 +122,47 @@ fn an_older_epoch_is_ignored() {
 }
 
 #[test]
-fn epochs_of_a_lease_that_was_deleted_count_no_more() {
+fn epochs_of_a_deleted_lease_no_longer_count() {
     let id = VariantId::new("n", "v");
     let old = encode(&BTreeMap::from([(id.clone(), decision(9))]), 1).shards;
     let new = encode(&BTreeMap::from([(id.clone(), decision(2))]), 1).shards;
-    let (left, mut ours) = (shard(7, &old[0]), shard(1, &new[0]));
-    assert!(left.header.deposes(&ours.header));
+    let left = shard(7, &old[0]);
+    let mut ours = shard(1, &new[0]);
+    assert!(left.header.supersedes(&ours.header));
     (ours.header.lease, ours.header.written) = ("l-2".into(), time(60));
-    assert!(!left.header.deposes(&ours.header) && !ours.header.deposes(&left.header));
+    assert!(!left.header.supersedes(&ours.header) && !ours.header.supersedes(&left.header));
     assert_eq!(desired(&decode::<Decision>(&[ours, left], time(100)).entries[&id]), 2);
 }
 
 #[test]
-fn an_object_of_a_build_that_knew_no_lease_is_still_read() {
+fn a_header_without_a_lease_is_still_read() {
     let old = r#"{"version":1,"holder":"a","epoch":3,"written":"2026-01-01T00:00:00Z"}"#;
-    assert_eq!(serde_json::from_str::<Header>(old).unwrap().lease, "");
+    assert_eq!(serde_json::from_str::<ShardHeader>(old).unwrap().lease, "");
 }
 
 #[test]
 fn a_damaged_line_is_dropped_and_the_others_stay() {
-    let good = encode(&many(2), 1).shards.remove(0);
+    let good = encode(&decisions(2), 1).shards.remove(0);
     let lines = format!("{{\"id\":\n{good}not json\n");
     let decoded = decode::<Decision>(&[shard(1, &lines)], time(100));
     assert_eq!((decoded.entries.len(), decoded.dropped.len()), (2, 2));
 }
 
 #[test]
-fn a_number_that_no_variant_can_have_is_not_taken_from_a_state_object() {
+fn an_impossible_number_of_replicas_is_dropped() {
     let id = VariantId::new("n", "v");
     for (number, kept) in [(100_000, 1), (100_001, 0), (2_147_483_647, 0), (u32::MAX, 0)] {
         let lines = encode(&BTreeMap::from([(id.clone(), decision(number))]), 1).shards.remove(0);
         let decoded = decode::<Decision>(&[shard(1, &lines)], time(100));
         assert_eq!((decoded.entries.len(), decoded.dropped.len()), (kept, 1 - kept), "{number}");
-        let group = encode(&BTreeMap::from([(GroupId::new("n", "m"), remembered(number))]), 1);
+        let group = encode(&BTreeMap::from([(GroupId::new("n", "m"), memory(number))]), 1);
         let decoded = decode::<GroupMemory>(&[shard(1, &group.shards[0])], time(100));
         assert_eq!((decoded.entries.len(), decoded.dropped.len()), (kept, 1 - kept), "{number}");
     }
 }
 
 #[test]
-fn what_was_wanted_lately_is_bounded_like_a_target() {
+fn an_impossible_number_in_the_stabilisation_window_is_dropped() {
     let wanted = r#"{"id":"n/m","value":{"variants":{"v":{"wanted":{"highs":[["2026-01-01T00:00:00Z",4000000000]]}}}}}"#;
     let decoded = decode::<GroupMemory>(&[shard(1, wanted)], time(100));
     assert!(decoded.entries.is_empty(), "{decoded:?}");
@@ -169,19 +170,19 @@ fn what_was_wanted_lately_is_bounded_like_a_target() {
 }
 
 #[test]
-fn a_number_of_the_future_counts_as_of_now_and_is_not_lost() {
+fn a_number_from_the_future_counts_as_of_now() {
     let id = VariantId::new("n", "v");
     let future = encode(&BTreeMap::from([(id.clone(), decision(7))]), 1).shards.remove(0);
-    let Decoded { entries, dropped, ahead } = decode::<Decision>(&[shard(1, &future)], time(0));
+    let DecodedShards { entries, dropped, ahead } = decode::<Decision>(&[shard(1, &future)], time(0));
     assert_eq!((desired(&entries[&id]), dropped.len(), ahead), (7, 0, 1));
     let Verdict::Target(target) = &entries[&id].verdict else { panic!("no number") };
     assert_eq!(target.evidence, time(0));
     let near = decode::<Decision>(&[shard(1, &future)], time(70));
-    assert_eq!(near.ahead, 0, "so far apart clocks may be");
+    assert_eq!(near.ahead, 0, "clocks may differ by that much");
 }
 
 #[test]
-fn the_hash_is_the_published_one() {
+fn the_hash_is_fnv_1a() {
     assert_eq!(fnv1a(""), 0xcbf2_9ce4_8422_2325);
     assert_eq!(fnv1a("a"), 0xaf63_dc4c_8601_ec8c);
 }

@@ -1,4 +1,4 @@
-//! What is joined to what, and what costs nobody else.
+//! The joins, and that one tenant's objects cost no other tenant.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use wva_core::units::{Cost, Replicas};
 use super::*;
 use crate::engine::{Collected, Series, assemble};
 
-fn key(name: &str) -> Key {
+fn key(name: &str) -> ObjectKey {
     ("llm".into(), name.into())
 }
 
@@ -30,40 +30,42 @@ fn claim(name: &str, target: &str) -> Arc<VariantObject> {
     Arc::new(VariantObject { uid: name.into(), generation: 1, variant: Ok(variant), status })
 }
 
-fn target(uid: &str) -> Target {
+fn target(uid: &str) -> ScaleTarget {
     let two = Replicas::new(2);
     let scale = Scale { spec: two, current: two, ready: Replicas::ONE };
-    let (accelerator, template) = (Some("H100".into()), Template { gpus: 2, ..Template::default() });
-    Target { uid: uid.into(), scale, accelerator, role: Role::Decode, template }
+    let accelerator = Some("H100".into());
+    let template = Template { gpus: 2, ..Template::default() };
+    ScaleTarget { uid: uid.into(), scale, accelerator, role: Role::Decode, template }
 }
 
-fn pod(owner: &str, phase: Phase) -> SeenPod {
+fn pod(owner: &str, phase: Phase) -> WatchedPod {
     let address = Some(("10.0.0.1".parse().unwrap(), 8000));
-    let (owner, created) = (Some(owner.into()), Timestamp::UNIX_EPOCH);
-    SeenPod { owner, phase, created, ready_since: None, address, used: None, mark: None }
+    let replica_set = Some(owner.into());
+    let created = Timestamp::UNIX_EPOCH;
+    WatchedPod { replica_set, phase, created, ready_since: None, address, gpus: None, mark: None }
 }
 
-fn set(uid: &str, owner: &str) -> OwnedSet {
-    OwnedSet { uid: uid.into(), owner: owner.into() }
+fn set(uid: &str, owner: &str) -> ReplicaSetOwner {
+    ReplicaSetOwner { uid: uid.into(), deployment: owner.into() }
 }
 
 /// One variant `chat` on Deployment `chat`, with a ready pod, a starting one, and strangers.
-fn cluster() -> Tables {
-    let mut tables = Tables::default();
-    tables.variants.apply(Step::Put(key("chat"), Some(claim("chat", "chat"))));
-    tables.deployments.apply(Step::Put(key("chat"), Some(target("d-1"))));
-    tables.replica_sets.apply(Step::Put(key("chat-1"), Some(set("rs-1", "d-1"))));
-    tables.replica_sets.apply(Step::Put(key("web-1"), Some(set("rs-9", "d-9"))));
-    tables.pods.apply(Step::Put(key("chat-1-a"), Some(pod("rs-1", Phase::Ready))));
-    tables.pods.apply(Step::Put(key("chat-1-b"), Some(pod("rs-1", Phase::Starting))));
-    tables.pods.apply(Step::Put(key("web-1-a"), Some(pod("rs-9", Phase::Ready))));
-    tables.pods.apply(Step::Put(key("ghost"), Some(pod("rs-0", Phase::Ready))));
-    tables
+fn cluster() -> ClusterStore {
+    let mut store = ClusterStore::default();
+    store.variants.apply(StoreEvent::Apply(key("chat"), Some(claim("chat", "chat"))));
+    store.deployments.apply(StoreEvent::Apply(key("chat"), Some(target("d-1"))));
+    store.replica_sets.apply(StoreEvent::Apply(key("chat-1"), Some(set("rs-1", "d-1"))));
+    store.replica_sets.apply(StoreEvent::Apply(key("web-1"), Some(set("rs-9", "d-9"))));
+    store.pods.apply(StoreEvent::Apply(key("chat-1-a"), Some(pod("rs-1", Phase::Ready))));
+    store.pods.apply(StoreEvent::Apply(key("chat-1-b"), Some(pod("rs-1", Phase::Starting))));
+    store.pods.apply(StoreEvent::Apply(key("web-1-a"), Some(pod("rs-9", Phase::Ready))));
+    store.pods.apply(StoreEvent::Apply(key("ghost"), Some(pod("rs-0", Phase::Ready))));
+    store
 }
 
 #[test]
 fn pods_join_their_variant_through_the_chain_of_owners() {
-    let view = cluster().observed().view;
+    let view = cluster().state().view;
     let names: Vec<_> = view.variants[0].replicas.iter().map(|replica| replica.pod.as_str()).collect();
     assert_eq!(names, ["chat-1-a", "chat-1-b"]);
     let scraped: Vec<_> = view.endpoints.iter().map(|endpoint| endpoint.pod.as_str()).collect();
@@ -71,88 +73,88 @@ fn pods_join_their_variant_through_the_chain_of_owners() {
 }
 
 #[test]
-fn the_target_knows_accelerator_role_and_gpus() {
-    let view = cluster().observed().view;
+fn accelerator_role_and_gpus_are_those_of_the_scale_target() {
+    let view = cluster().state().view;
     let variant = &view.variants[0].variant;
     assert_eq!((variant.accelerator.as_deref(), variant.role), (Some("H100"), Role::Decode));
     assert_eq!(view.variants[0].template.gpus, 2);
 }
 
-fn gpus(name: Option<&str>, joined: i64) -> Gpus {
-    Gpus { name: name.map(Into::into), count: 8, joined: Timestamp::from_second(joined).unwrap() }
+fn gpus(name: Option<&str>, joined: i64) -> NodeGpus {
+    NodeGpus { accelerator: name.map(Into::into), count: 8, joined: Timestamp::from_second(joined).unwrap() }
 }
 
 #[test]
 fn the_inventory_is_known_once_the_nodes_have_been_listed() {
-    let mut tables = cluster();
-    assert_eq!(tables.observed().view.inventory, None);
+    let mut store = cluster();
+    assert_eq!(store.state().view.inventory, None);
     for name in ["a", "b"] {
-        tables.nodes.apply(Step::Listed(key(name), Some(gpus(Some("H100"), 0))));
+        store.nodes.apply(StoreEvent::InitApply(key(name), Some(gpus(Some("H100"), 0))));
     }
-    tables.nodes.apply(Step::Done);
-    assert_eq!(tables.observed().view.inventory, Some(BTreeMap::from([("H100".into(), 16)])));
-    assert_eq!(tables.observed().view.unlabelled, None);
+    store.nodes.apply(StoreEvent::InitDone);
+    assert_eq!(store.state().view.inventory, Some(BTreeMap::from([("H100".into(), 16)])));
+    assert_eq!(store.state().view.unlabelled, None);
     for (name, joined) in [("b2", 9), ("d", 7), ("c", 7)] {
-        tables.nodes.apply(Step::Put(key(name), Some(gpus(None, joined))));
+        store.nodes.apply(StoreEvent::Apply(key(name), Some(gpus(None, joined))));
     }
-    let view = tables.observed().view;
+    let view = store.state().view;
     assert_eq!(view.inventory, Some(BTreeMap::from([("H100".into(), 16)])));
     assert_eq!(view.unlabelled.as_ref().unwrap().name, "c", "the oldest, and the first by its name");
-    assert!(!tables.synced(), "nobody waits for nodes");
+    assert!(!store.has_synced(), "nothing waits for nodes");
 }
 
 #[test]
-fn pods_that_are_no_variants_use_gpus_elsewhere() {
-    let mut tables = cluster();
+fn gpus_of_other_pods_are_in_use_elsewhere() {
+    let mut store = cluster();
     let on_gpus = |owner, count| {
-        let used = Some(Used { node: "a".into(), count });
-        Some(SeenPod { used, ..pod(owner, Phase::Ready) })
+        let gpus = Some(PodGpus { node: "a".into(), count });
+        Some(WatchedPod { gpus, ..pod(owner, Phase::Ready) })
     };
-    tables.pods.apply(Step::Put(key("chat-1-a"), on_gpus("rs-1", 2)));
-    tables.pods.apply(Step::Put(key("web-1-a"), on_gpus("rs-9", 3)));
-    let job = on_gpus("", 1).map(|job| SeenPod { owner: None, ..job });
-    tables.pods.apply(Step::Put(key("job"), job));
-    assert_eq!(tables.observed().view.elsewhere, BTreeMap::new(), "nobody asks for the nodes");
+    store.pods.apply(StoreEvent::Apply(key("chat-1-a"), on_gpus("rs-1", 2)));
+    store.pods.apply(StoreEvent::Apply(key("web-1-a"), on_gpus("rs-9", 3)));
+    let job = on_gpus("", 1).map(|job| WatchedPod { replica_set: None, ..job });
+    store.pods.apply(StoreEvent::Apply(key("job"), job));
+    assert_eq!(store.state().view.elsewhere, BTreeMap::new(), "nodes are not watched");
     let node = ("".into(), "a".into());
-    tables.nodes.apply(Step::Listed(node, Some(gpus(Some("H100"), 0))));
-    tables.nodes.apply(Step::Done);
-    assert_eq!(tables.observed().view.elsewhere, BTreeMap::from([("H100".into(), 4)]));
-    tables.variants.apply(Step::Gone(key("chat")));
-    assert_eq!(tables.observed().view.elsewhere, BTreeMap::from([("H100".into(), 6)]));
+    store.nodes.apply(StoreEvent::InitApply(node, Some(gpus(Some("H100"), 0))));
+    store.nodes.apply(StoreEvent::InitDone);
+    assert_eq!(store.state().view.elsewhere, BTreeMap::from([("H100".into(), 4)]));
+    store.variants.apply(StoreEvent::Delete(key("chat")));
+    assert_eq!(store.state().view.elsewhere, BTreeMap::from([("H100".into(), 6)]));
 }
 
 #[test]
-fn a_namespace_that_is_excluded_has_no_variants_and_claims_nothing() {
-    let mut tables = cluster();
-    tables.excluded.apply(Step::Put(("".into(), "llm".into()), Some(())));
-    let observed = tables.observed();
-    assert!(observed.objects.is_empty(), "no status is written");
-    assert!(observed.view.variants.is_empty() && observed.view.claims.is_empty());
-    assert!(observed.view.excluded.contains("llm"));
-    tables.excluded.apply(Step::Put(("".into(), "llm".into()), None));
-    assert_eq!(tables.observed().view.variants.len(), 1);
+fn an_excluded_namespace_has_no_variants_and_no_claims() {
+    let mut store = cluster();
+    store.excluded.apply(StoreEvent::Apply(("".into(), "llm".into()), Some(())));
+    let state = store.state();
+    assert!(state.objects.is_empty(), "no status is written");
+    assert!(state.view.variants.is_empty() && state.view.claims.is_empty());
+    assert!(state.view.excluded.contains("llm"));
+    store.excluded.apply(StoreEvent::Apply(("".into(), "llm".into()), None));
+    assert_eq!(store.state().view.variants.len(), 1);
 }
 
 #[test]
 fn a_variant_without_its_target_stays_and_has_no_scale() {
-    let mut tables = cluster();
-    tables.deployments.apply(Step::Gone(key("chat")));
-    let view = tables.observed().view;
+    let mut store = cluster();
+    store.deployments.apply(StoreEvent::Delete(key("chat")));
+    let view = store.state().view;
     assert_eq!((view.variants[0].scale, view.variants[0].replicas.len()), (None, 0));
 }
 
 #[test]
-fn pods_of_a_deployment_that_was_made_anew_do_not_count() {
-    let mut tables = cluster();
-    tables.deployments.apply(Step::Put(key("chat"), Some(target("d-2"))));
-    assert!(tables.observed().view.variants[0].replicas.is_empty());
+fn pods_of_a_recreated_deployment_do_not_count() {
+    let mut store = cluster();
+    store.deployments.apply(StoreEvent::Apply(key("chat"), Some(target("d-2"))));
+    assert!(store.state().view.variants[0].replicas.is_empty());
 }
 
 #[test]
 fn two_variants_with_one_target_are_both_invalid_and_both_named() {
-    let mut tables = cluster();
-    tables.variants.apply(Step::Put(key("copy"), Some(claim("copy", "chat"))));
-    let view = tables.observed().view;
+    let mut store = cluster();
+    store.variants.apply(StoreEvent::Apply(key("copy"), Some(claim("copy", "chat"))));
+    let view = store.state().view;
     assert!(view.variants.is_empty());
     assert_eq!(view.invalid.len(), 2);
     for invalid in &view.invalid {
@@ -161,8 +163,8 @@ fn two_variants_with_one_target_are_both_invalid_and_both_named() {
 }
 
 /// Serving pods of all variants, each with a sample.
-fn series<'a>(pods: impl IntoIterator<Item = &'a Key>, now: Timestamp) -> Collected {
-    let of = |(namespace, name): &Key, signal, value| Series {
+fn series<'a>(pods: impl IntoIterator<Item = &'a ObjectKey>, now: Timestamp) -> Collected {
+    let of = |(namespace, name): &ObjectKey, signal, value| Series {
         namespace: (&**namespace).into(),
         pod: (&**name).into(),
         engine: "".into(),
@@ -178,17 +180,18 @@ fn series<'a>(pods: impl IntoIterator<Item = &'a Key>, now: Timestamp) -> Collec
 }
 
 #[test]
-fn five_thousand_variants_of_one_model_take_no_second_and_change_nothing_for_another_tenant() {
-    let (mut tables, now) = (cluster(), Timestamp::from_second(1_800_000_000).unwrap());
+fn five_thousand_variants_of_one_model_take_less_than_a_second_and_change_no_other_tenant() {
+    let mut store = cluster();
+    let now = Timestamp::from_second(1_800_000_000).unwrap();
     let policy = wva_core::Policy::default();
-    let evaluated = |tables: &Tables| {
-        let view = tables.observed().view;
-        let answer = series(tables.pods.iter().map(|(key, _)| key), now);
+    let evaluated = |store: &ClusterStore| {
+        let view = store.state().view;
+        let answer = series(store.pods.iter().map(|(key, _)| key), now);
         let snapshot = assemble(&view, Ok(answer), now).snapshot;
         let memory = wva_core::observe(&snapshot, wva_core::Memory::default());
         wva_core::decide(&snapshot, &memory, &policy)
     };
-    let alone = evaluated(&tables);
+    let alone = evaluated(&store);
     for index in 0..5_000 {
         let name = format!("v{index}");
         let key = ("crowded".into(), name.as_str().into());
@@ -200,15 +203,15 @@ fn five_thousand_variants_of_one_model_take_no_second_and_change_nothing_for_ano
             variant: Ok(Variant { id, ..variant }),
             status: None,
         };
-        tables.variants.apply(Step::Put(Key::clone(&key), Some(Arc::new(object))));
-        tables.deployments.apply(Step::Put(key.clone(), Some(target(&name))));
-        tables.replica_sets.apply(Step::Put(key.clone(), Some(set(&format!("rs-{name}"), &name))));
-        tables.pods.apply(Step::Put(key, Some(pod(&format!("rs-{name}"), Phase::Ready))));
+        store.variants.apply(StoreEvent::Apply(ObjectKey::clone(&key), Some(Arc::new(object))));
+        store.deployments.apply(StoreEvent::Apply(key.clone(), Some(target(&name))));
+        store.replica_sets.apply(StoreEvent::Apply(key.clone(), Some(set(&format!("rs-{name}"), &name))));
+        store.pods.apply(StoreEvent::Apply(key, Some(pod(&format!("rs-{name}"), Phase::Ready))));
     }
     // The shortest of three times: other tests run beside it.
     let timed = || {
         let begun = Instant::now();
-        (evaluated(&tables), begun.elapsed())
+        (evaluated(&store), begun.elapsed())
     };
     let times = [timed().1, timed().1];
     let (beside, last) = timed();
@@ -227,11 +230,11 @@ fn five_thousand_variants_of_one_model_take_no_second_and_change_nothing_for_ano
 
 #[test]
 fn a_deployment_is_found_with_every_variant_that_claims_it() {
-    let mut tables = cluster();
+    let mut store = cluster();
     for (name, target) in [("aa", "zz"), ("copy", "chat"), ("zz", "aa")] {
-        tables.variants.apply(Step::Put(key(name), Some(claim(name, target))));
+        store.variants.apply(StoreEvent::Apply(key(name), Some(claim(name, target))));
     }
-    let view = tables.observed().view;
+    let view = store.state().view;
     let claimants = |deployment| -> Vec<_> {
         let claims = view.claims_on("llm", deployment).iter();
         claims.map(|claim| claim.variant.name.as_str()).collect()
@@ -245,35 +248,35 @@ fn a_deployment_is_found_with_every_variant_that_claims_it() {
 
 #[test]
 fn nothing_is_synced_until_every_watch_has_listed() {
-    let mut tables = cluster();
-    tables.variants.apply(Step::Done);
-    tables.deployments.apply(Step::Done);
-    tables.replica_sets.apply(Step::Done);
-    assert!(!tables.observed().view.synced);
-    tables.pods.apply(Step::Done);
-    assert!(!tables.observed().view.synced, "whose namespace is excluded is not known");
-    tables.none_excluded = true;
-    assert!(tables.observed().view.synced);
+    let mut store = cluster();
+    store.variants.apply(StoreEvent::InitDone);
+    store.deployments.apply(StoreEvent::InitDone);
+    store.replica_sets.apply(StoreEvent::InitDone);
+    assert!(!store.state().view.synced);
+    store.pods.apply(StoreEvent::InitDone);
+    assert!(!store.state().view.synced, "whose namespace is excluded is not known");
+    store.ignores_exclusions = true;
+    assert!(store.state().view.synced);
 }
 
 #[test]
 fn a_new_list_replaces_the_old_one_and_an_interrupted_one_does_not() {
-    let mut table = Table::default();
-    table.apply(Step::Put(key("old"), Some(1)));
-    table.apply(Step::Init);
-    table.apply(Step::Listed(key("lost"), Some(2)));
+    let mut table = ObjectStore::default();
+    table.apply(StoreEvent::Apply(key("old"), Some(1)));
+    table.apply(StoreEvent::Init);
+    table.apply(StoreEvent::InitApply(key("lost"), Some(2)));
     assert_eq!(table.get("llm", "old"), Some(&1), "still listing");
-    table.apply(Step::Init);
-    table.apply(Step::Listed(key("new"), Some(3)));
-    assert!(table.apply(Step::Done));
+    table.apply(StoreEvent::Init);
+    table.apply(StoreEvent::InitApply(key("new"), Some(3)));
+    assert!(table.apply(StoreEvent::InitDone));
     assert_eq!(table.live.keys().collect::<Vec<_>>(), [&key("new")]);
 }
 
 #[test]
 fn an_update_that_changes_nothing_is_no_change() {
-    let mut table = Table::default();
-    assert!(table.apply(Step::Put(key("a"), Some(1))));
-    assert!(!table.apply(Step::Put(key("a"), Some(1))));
-    assert!(table.apply(Step::Put(key("a"), None)));
-    assert!(!table.apply(Step::Gone(key("a"))));
+    let mut table = ObjectStore::default();
+    assert!(table.apply(StoreEvent::Apply(key("a"), Some(1))));
+    assert!(!table.apply(StoreEvent::Apply(key("a"), Some(1))));
+    assert!(table.apply(StoreEvent::Apply(key("a"), None)));
+    assert!(!table.apply(StoreEvent::Delete(key("a"))));
 }

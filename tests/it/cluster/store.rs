@@ -1,58 +1,47 @@
-//! A small API server in memory, for conversations that go back and forth: it keeps what is written, guards versions,
-//! merges what is applied, and tells watches.
+//! A small API server in memory, for conversations that go back and forth: it stores what is written, checks versions, merges
+//! what is applied, and answers watches.
 
-#![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]
-
-use std::collections::BTreeMap;
-use std::convert::Infallible;
-use std::sync::Arc;
-use std::time::Duration;
-
-use axum::body::Body as Answer;
-use http::{Method, Request, Response};
-use http_body_util::BodyExt;
-use kube::client::Body;
+use http::Method;
 use parking_lot::Mutex;
-use serde_json::{Value, json};
-use tokio::sync::watch;
-use tokio::time::timeout;
 use tower::service_fn;
 use wva::cluster::pki::apiservice;
 
-pub(crate) const SECRET: &str = "/api/v1/namespaces/wva/secrets/wva-tls";
-pub(crate) const SERVICES: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
+use super::*;
+
+pub(super) const SECRET: &str = "/api/v1/namespaces/wva/secrets/wva-tls";
+pub(super) const SERVICES: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
 
 /// One write that was accepted.
 #[derive(Debug, Clone)]
-pub(crate) struct Write {
-    pub(crate) method: Method,
-    pub(crate) path: String,
-    pub(crate) query: String,
-    pub(crate) body: Value,
+pub(super) struct Write {
+    pub(super) method: Method,
+    pub(super) path: String,
+    pub(super) query: String,
+    pub(super) body: Value,
 }
 
 #[derive(Default)]
-struct Kept {
+struct Content {
     objects: BTreeMap<String, Value>,
-    /// What happened: its version, the path of the object, and the event of a watch.
+    /// Version, path of the object, and event of a watch.
     events: Vec<(u64, String, Value)>,
     writes: Vec<Write>,
-    /// Where the program that writes dies.
+    /// Where the writing program crashes.
     crash: Option<Crash>,
     version: u64,
     forbidden: Vec<String>,
 }
 
-/// A program that dies between two of its writes: of the last one it learns that it was accepted, or does not.
+/// A crash between two writes: the program gets the answer to the last one, or does not.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Crash {
-    /// Writes that are accepted; nothing is answered after the last of them.
-    pub(crate) after: usize,
+pub(super) struct Crash {
+    /// Writes that are accepted; nothing is answered after them.
+    pub(super) after: usize,
     /// Whether that last one is answered.
-    pub(crate) answered: bool,
+    pub(super) answered: bool,
 }
 
-impl Kept {
+impl Content {
     fn store(&mut self, path: &str, mut object: Value) -> Value {
         self.version += 1;
         object["metadata"]["resourceVersion"] = json!(self.version.to_string());
@@ -72,18 +61,18 @@ impl Kept {
 }
 
 #[derive(Clone)]
-pub(crate) struct Store {
-    kept: Arc<Mutex<Kept>>,
+pub(super) struct Store {
+    content: Arc<Mutex<Content>>,
     version: watch::Sender<u64>,
 }
 
 impl Store {
-    pub(crate) fn new() -> Self {
-        Self { kept: Arc::default(), version: watch::Sender::new(0) }
+    pub(super) fn new() -> Self {
+        Self { content: Arc::default(), version: watch::Sender::new(0) }
     }
 
     /// With an APIService `name` of Service wva/`service`.
-    pub(crate) fn with_service(self, name: &str, service: &str) -> Self {
+    pub(super) fn with_service(self, name: &str, service: &str) -> Self {
         let (version, group) = name.split_once('.').unwrap();
         self.put(
             &format!("{SERVICES}/{name}"),
@@ -100,21 +89,21 @@ impl Store {
     }
 
     /// With the one APIService that every installation has.
-    pub(crate) fn installed() -> Self {
+    pub(super) fn installed() -> Self {
         Self::new().with_service(apiservice::NAME, "wva")
     }
 
-    /// Every write below `path` is refused from now on.
-    pub(crate) fn forbid(&self, path: &str) {
-        self.kept.lock().forbidden.push(path.into());
+    /// Rejects every write below `path` from now on.
+    pub(super) fn forbid(&self, path: &str) {
+        self.content.lock().forbidden.push(path.into());
     }
 
-    /// Nothing is refused any more.
-    pub(crate) fn permit(&self) {
-        self.kept.lock().forbidden.clear();
+    /// Rejects nothing any more.
+    pub(super) fn permit(&self) {
+        self.content.lock().forbidden.clear();
     }
 
-    pub(crate) fn client(&self) -> kube::Client {
+    pub(super) fn client(&self) -> kube::Client {
         let store = self.clone();
         let answer = move |request: Request<Body>| {
             let store = store.clone();
@@ -123,97 +112,98 @@ impl Store {
         kube::Client::new(service_fn(answer), "default")
     }
 
-    pub(crate) fn get(&self, path: &str) -> Option<Value> {
-        self.kept.lock().objects.get(path).cloned()
+    pub(super) fn get(&self, path: &str) -> Option<Value> {
+        self.content.lock().objects.get(path).cloned()
     }
 
-    /// What a person or another program does.
-    pub(crate) fn put(&self, path: &str, object: Value) {
-        let mut kept = self.kept.lock();
-        kept.store(path, object);
-        self.version.send_replace(kept.version);
+    /// Stores an object, as a person or another program does.
+    pub(super) fn put(&self, path: &str, object: Value) {
+        let mut content = self.content.lock();
+        content.store(path, object);
+        self.version.send_replace(content.version);
     }
 
-    pub(crate) fn change(&self, path: &str, change: impl FnOnce(&mut Value)) {
+    pub(super) fn change(&self, path: &str, change: impl FnOnce(&mut Value)) {
         let mut object = self.get(path).unwrap();
         change(&mut object);
         self.put(path, object);
     }
 
-    pub(crate) fn delete(&self, path: &str) {
-        let mut kept = self.kept.lock();
-        kept.remove(path);
-        self.version.send_replace(kept.version);
+    pub(super) fn delete(&self, path: &str) {
+        let mut content = self.content.lock();
+        content.remove(path);
+        self.version.send_replace(content.version);
     }
 
-    /// The same while watches are broken: they hear that what they missed is forgotten, and have to list anew.
-    pub(crate) fn delete_unwatched(&self, path: &str) {
-        let mut kept = self.kept.lock();
-        kept.remove(path);
-        if let Some((_, _, event)) = kept.events.last_mut() {
-            // A watch finds it by its labels.
+    /// Deletes an object while watches are broken: they learn that their version has expired, and have to list anew.
+    pub(super) fn delete_unwatched(&self, path: &str) {
+        let mut content = self.content.lock();
+        content.remove(path);
+        if let Some((_, _, event)) = content.events.last_mut() {
+            // Watches find the event by its labels.
             let labels = event["object"]["metadata"]["labels"].take();
             let (_, mut expired) = status(410, "Expired");
             expired["metadata"] = json!({ "labels": labels });
             *event = json!({ "type": "ERROR", "object": expired });
         }
-        self.version.send_replace(kept.version);
+        self.version.send_replace(content.version);
     }
 
-    /// From now on the program that writes dies there; `None`: it lives. Writes are counted anew.
-    pub(crate) fn crash(&self, crash: Option<Crash>) {
-        let mut kept = self.kept.lock();
-        kept.writes.clear();
-        kept.crash = crash;
+    /// Where the writing program crashes from now on; `None`: it does not. Writes are counted anew.
+    pub(super) fn crash(&self, crash: Option<Crash>) {
+        let mut content = self.content.lock();
+        content.writes.clear();
+        content.crash = crash;
     }
 
-    /// True when the program is dead.
-    pub(crate) fn has_crashed(&self) -> bool {
-        let kept = self.kept.lock();
-        kept.crash.is_some_and(|crash| kept.writes.len() >= crash.after)
+    /// True when the program has crashed.
+    pub(super) fn has_crashed(&self) -> bool {
+        let content = self.content.lock();
+        content.crash.is_some_and(|crash| content.writes.len() >= crash.after)
     }
 
-    /// The writes whose path begins so.
-    pub(crate) fn writes(&self, below: &str) -> Vec<Write> {
-        self.kept.lock().writes.iter().filter(|write| write.path.starts_with(below)).cloned().collect()
+    /// The writes whose path begins with `below`.
+    pub(super) fn writes(&self, below: &str) -> Vec<Write> {
+        self.content.lock().writes.iter().filter(|write| write.path.starts_with(below)).cloned().collect()
     }
 
-    /// Waits until somebody watches: what was listed before that may be older than what happens from now on.
-    pub(crate) async fn until_watched(&self) {
+    /// Waits until there is a watch: what was listed before may be older than what happens from now on.
+    pub(super) async fn until_watched(&self) {
         while self.version.receiver_count() == 0 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
 
-    /// Waits until the store is as wanted.
-    pub(crate) async fn until<T>(&self, within: Duration, wanted: impl Fn(&Self) -> Option<T>) -> T {
+    /// Waits for a result of `wanted`.
+    pub(super) async fn until<T>(&self, within: Duration, wanted: impl Fn(&Self) -> Option<T>) -> T {
         let mut versions = self.version.subscribe();
         let waiting = async {
             loop {
                 versions.borrow_and_update();
-                if let Some(seen) = wanted(self) {
-                    return seen;
+                if let Some(result) = wanted(self) {
+                    return result;
                 }
                 versions.changed().await.unwrap();
             }
         };
-        let Ok(seen) = timeout(within, waiting).await else {
+        let Ok(result) = timeout(within, waiting).await else {
             panic!("not within {within:?}; written: {:#?}", self.writes(""))
         };
-        seen
+        result
     }
 
     async fn answer(&self, request: Request<Body>) -> Response<Answer> {
         let (head, body) = request.into_parts();
         let body = body.collect().await.unwrap().to_bytes();
-        let (path, query) = (head.uri.path().to_owned(), head.uri.query().unwrap_or_default().to_owned());
+        let path = head.uri.path().to_owned();
+        let query = head.uri.query().unwrap_or_default().to_owned();
         if self.has_crashed() {
             return std::future::pending().await;
         }
         let (code, answer) = if head.method != Method::GET {
             let body = serde_json::from_slice(&body).unwrap_or_default();
             let answer = self.write(Write { method: head.method, path, query, body });
-            if self.has_crashed() && !self.kept.lock().crash.is_some_and(|crash| crash.answered) {
+            if self.has_crashed() && !self.content.lock().crash.is_some_and(|crash| crash.answered) {
                 return std::future::pending().await;
             }
             answer
@@ -222,11 +212,11 @@ impl Store {
         } else if let Some(object) = self.get(&path) {
             (200, object)
         } else if is_collection(&path) {
-            let kept = self.kept.lock();
-            let all = kept.objects.iter();
+            let content = self.content.lock();
+            let all = content.objects.iter();
             let items: Vec<_> = all.filter(|(own, object)| selects(&path, &query, own, object)).collect();
             let items: Vec<_> = items.into_iter().map(|(_, object)| object).collect();
-            let metadata = json!({ "resourceVersion": kept.version.to_string() });
+            let metadata = json!({ "resourceVersion": content.version.to_string() });
             (200, json!({ "apiVersion": "v1", "kind": "List", "metadata": metadata, "items": items }))
         } else {
             status(404, "NotFound")
@@ -235,15 +225,15 @@ impl Store {
         Response::builder().status(code).body(answer).unwrap()
     }
 
-    /// The next event after the version that is named. Each answer has one; the client asks again.
+    /// The next event after the requested version. Each answer has one event, and the client asks again.
     async fn watched(&self, path: &str, query: &str) -> Value {
         let after: u64 = parameter(query, "resourceVersion").unwrap().parse().unwrap();
         let mut versions = self.version.subscribe();
         loop {
             versions.borrow_and_update();
             let event = {
-                let kept = self.kept.lock();
-                let mut events = kept.events.iter();
+                let content = self.content.lock();
+                let mut events = content.events.iter();
                 let next = |(version, own, event): &&(u64, String, Value)| {
                     *version > after && selects(path, query, own, &event["object"])
                 };
@@ -257,14 +247,14 @@ impl Store {
     }
 
     fn write(&self, write: Write) -> (u16, Value) {
-        let mut kept = self.kept.lock();
-        if kept.forbidden.iter().any(|path| write.path.starts_with(path.as_str())) {
+        let mut content = self.content.lock();
+        if content.forbidden.iter().any(|path| write.path.starts_with(path.as_str())) {
             return status(403, "Forbidden");
         }
         let name = write.body["metadata"]["name"].as_str().unwrap_or_default();
         let object = write.path.strip_suffix("/status").unwrap_or(&write.path);
         let path = if write.method == Method::POST { format!("{object}/{name}") } else { object.to_owned() };
-        let known = kept.objects.get(&path).cloned();
+        let known = content.objects.get(&path).cloned();
         if let (Some(known), Some(uid)) = (&known, write.body["metadata"]["uid"].as_str())
             && known["metadata"]["uid"] != uid
         {
@@ -277,9 +267,9 @@ impl Store {
                 if !expected.is_null() && *expected != known["metadata"]["resourceVersion"] {
                     return status(409, "Conflict");
                 }
-                kept.remove(&path);
-                kept.writes.push(write);
-                self.version.send_replace(kept.version);
+                content.remove(&path);
+                content.writes.push(write);
+                self.version.send_replace(content.version);
                 return (200, known);
             }
             (&Method::POST, Some(_)) => return status(409, "AlreadyExists"),
@@ -293,14 +283,14 @@ impl Store {
             (_, Some(known)) => merged(known, &write.body),
             (_, None) => return status(404, "NotFound"),
         };
-        let stored = kept.store(&path, stored);
-        kept.writes.push(write);
-        self.version.send_replace(kept.version);
+        let stored = content.store(&path, stored);
+        content.writes.push(write);
+        self.version.send_replace(content.version);
         (200, stored)
     }
 }
 
-/// What is applied, over what is there: fields of the spec, and conditions by their type.
+/// Merges what is applied: fields of the spec, and conditions by their type.
 fn merged(mut known: Value, applied: &Value) -> Value {
     for (field, value) in applied["spec"].as_object().into_iter().flatten() {
         known["spec"][field] = value.clone();
@@ -321,28 +311,20 @@ fn merged(mut known: Value, applied: &Value) -> Value {
     known
 }
 
-fn status(code: u16, reason: &str) -> (u16, Value) {
-    (
-        code,
-        json!({ "kind": "Status", "status": "Failure", "reason": reason, "code": code, "message": reason }),
-    )
-}
-
 fn parameter<'a>(query: &'a str, name: &str) -> Option<&'a str> {
     query.split('&').find_map(|part| part.strip_prefix(name)?.strip_prefix('='))
 }
 
-/// True for the path of all objects of a kind.
+/// True for the path of a collection.
 fn is_collection(path: &str) -> bool {
     let kinds = ["apiservices", "configmaps", "deployments", "namespaces", "pods", "replicasets", "secrets"];
     let last = path.rsplit('/').next().unwrap();
     kinds.contains(&last) || last == "variantautoscalings"
 }
 
-/// True when a list or watch of `path` has the object that is at `own`.
+/// True when a list or watch of `path` contains the object at `own`.
 fn selects(path: &str, query: &str, own: &str, object: &Value) -> bool {
     let (folder, name) = own.rsplit_once('/').unwrap();
-    // A list over all namespaces names none.
     let everywhere = || {
         let (group, kind) = path.rsplit_once('/').unwrap();
         folder.starts_with(&format!("{group}/namespaces/")) && folder.ends_with(&format!("/{kind}"))

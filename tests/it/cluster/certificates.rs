@@ -1,57 +1,46 @@
 //! The shared certificates and the `caBundle`, as several instances keep them together.
 
-#![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]
-
-use std::sync::Arc;
-use std::time::Duration;
-
 use futures::future::BoxFuture;
 use http::Method;
-use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::ByteString;
 use parking_lot::Mutex;
-use prometheus_client::registry::Registry;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
-use serde_json::{Value, json};
-use tokio::sync::watch;
-use tokio::time::{Instant, sleep, timeout};
-use tokio_util::sync::CancellationToken;
+use tokio::time::sleep;
+use wva::cluster::pki::apiservice;
 use wva::cluster::pki::certificates::{ROTATE_ANNOTATION, ROTATED_ANNOTATION};
-use wva::cluster::pki::{apiservice, certificates};
-use wva::cluster::{ApiServiceWatch, Bundle, CaBundle, Certificates, ClusterWatch, Events};
-use wva::engine::{Clock, SystemClock};
+use wva::cluster::{
+    ApiServiceWatch, CaBundleWriter, CertificateBundle, CertificateManager, CertificateSettings,
+    EventRecorder, ServiceRef,
+};
+use wva::engine::Clock;
 use x509_parser::extensions::GeneralName;
 use x509_parser::pem::parse_x509_pem;
 
-use crate::cluster_store::{SECRET, SERVICES, Store};
+use super::store::{SECRET, SERVICES, Store};
+use super::*;
 use crate::serve::client::Captured;
 
 const SETTLE: Duration = Duration::from_secs(60);
-/// No more than the steps' settling times and some seconds: nothing else may delay a rotation.
-pub(crate) const SOON: Duration = Duration::from_secs(150);
+/// The settling times of the steps and some seconds: nothing else may delay a rotation.
+pub(super) const ROTATION: Duration = Duration::from_secs(150);
 
-fn spawn(task: impl Future<Output = ()> + Send + 'static) {
-    #[expect(clippy::disallowed_methods, reason = "app spawns it; here the test is the app")]
-    tokio::spawn(task);
+pub(super) fn ours() -> ServiceRef {
+    ServiceRef { namespace: "wva".into(), name: "wva".into() }
 }
 
-pub(crate) fn ours() -> apiservice::Settings {
-    apiservice::Settings { namespace: "wva".into(), service: "wva".into() }
-}
-
-pub(crate) fn events(client: &kube::Client, registry: &mut Registry) -> Events {
-    let (_, cluster) = ClusterWatch::new(client.clone(), wva::cluster::watch::Settings::default());
-    let (events, writer) = Events::new(client.clone(), cluster, "a".into(), registry);
+pub(super) fn events(client: &kube::Client, registry: &mut Registry) -> EventRecorder {
+    let (_, cluster) = ClusterWatch::new(client.clone(), WatchSettings::default());
+    let (events, writer) = EventRecorder::new(client.clone(), cluster, "a".into(), registry);
     spawn(writer.run(CancellationToken::new()));
     events
 }
 
-fn settings() -> certificates::Settings {
+fn settings() -> CertificateSettings {
     settings_of("wva")
 }
 
-fn settings_of(service: &str) -> certificates::Settings {
-    certificates::Settings {
+fn settings_of(service: &str) -> CertificateSettings {
+    CertificateSettings {
         namespace: "wva".into(),
         secret: "wva-tls".into(),
         service: service.into(),
@@ -59,68 +48,70 @@ fn settings_of(service: &str) -> certificates::Settings {
     }
 }
 
-/// An instance, as the composition root puts it together; it ends with the token.
-pub(crate) fn instance(store: &Store) -> (watch::Receiver<Option<Bundle>>, CancellationToken) {
+/// An instance, wired as in the app; it ends with the token.
+pub(super) fn instance(store: &Store) -> (watch::Receiver<Option<CertificateBundle>>, CancellationToken) {
     instance_of("wva", store, Arc::new(SystemClock))
 }
 
-/// One that is reached by Service `service`.
+/// An instance that is reached by Service `service`.
 fn instance_of(
     service: &str,
     store: &Store,
     clock: Arc<dyn Clock>,
-) -> (watch::Receiver<Option<Bundle>>, CancellationToken) {
-    let (client, stop, settings) = (store.client(), CancellationToken::new(), settings_of(service));
-    let ours = apiservice::Settings { service: service.into(), ..ours() };
+) -> (watch::Receiver<Option<CertificateBundle>>, CancellationToken) {
+    let client = store.client();
+    let stop = CancellationToken::new();
+    let settings = settings_of(service);
+    let ours = ServiceRef { name: service.into(), ..ours() };
     let (watching, known) = ApiServiceWatch::new(client.clone(), ours.clone());
     let (publish, bundles) = watch::channel(None);
-    let certificates = Certificates::new(client.clone(), settings, clock.clone(), Some(known.clone()));
+    let certificates = CertificateManager::new(client.clone(), settings, clock.clone(), Some(known.clone()));
     let events = events(&client, &mut Registry::default());
-    let keeper = CaBundle::new(client, ours, bundles.clone(), known, events, clock);
+    let writer = CaBundleWriter::new(client, ours, bundles.clone(), known, events, clock);
     spawn(watching.run(stop.clone()));
     spawn(certificates.run(publish, stop.clone()));
-    spawn(keeper.run(stop.clone()));
+    spawn(writer.run(stop.clone()));
     (bundles, stop)
 }
 
-pub(crate) async fn first(bundles: &mut watch::Receiver<Option<Bundle>>) -> Bundle {
-    timeout(SOON, bundles.wait_for(Option::is_some)).await.unwrap().unwrap().clone().unwrap()
+async fn first(bundles: &mut watch::Receiver<Option<CertificateBundle>>) -> CertificateBundle {
+    timeout(ROTATION, bundles.wait_for(Option::is_some)).await.unwrap().unwrap().clone().unwrap()
 }
 
-pub(crate) fn text(object: &Value, field: &str) -> String {
+pub(super) fn text(object: &Value, field: &str) -> String {
     let bytes: ByteString = serde_json::from_value(object[field].clone()).unwrap();
     String::from_utf8(bytes.0).unwrap()
 }
 
-pub(crate) fn carried(store: &Store) -> Option<String> {
+pub(super) fn carried(store: &Store) -> Option<String> {
     let service = store.get(&format!("{SERVICES}/{}", apiservice::NAME))?;
     let spec = &service["spec"];
     (!spec["caBundle"].is_null()).then(|| text(spec, "caBundle"))
 }
 
-pub(crate) fn authorities(bundle: &str) -> usize {
+pub(super) fn authorities(bundle: &str) -> usize {
     bundle.matches("BEGIN CERTIFICATE").count()
 }
 
-/// What was written to the Secret: how many CAs are trusted, whether one is being announced, and the leaf.
+/// The writes to the Secret: how many CAs are trusted, whether one is being announced, and the leaf.
 fn steps(store: &Store) -> Vec<(usize, bool, String)> {
-    let one = |data: &Value| {
+    let step = |data: &Value| {
         let announcing = !data["next-ca.key"].is_null();
         (authorities(&text(data, "ca.crt")), announcing, text(data, "tls.crt"))
     };
     let puts = store.writes(SECRET).into_iter().filter(|write| write.method == Method::PUT);
-    puts.map(|write| one(&write.body["data"])).collect()
+    puts.map(|write| step(&write.body["data"])).collect()
 }
 
-pub(crate) fn ask(store: &Store, value: &str) {
+pub(super) fn request_rotation(store: &Store, value: &str) {
     store.change(SECRET, |secret| secret["metadata"]["annotations"][ROTATE_ANNOTATION] = json!(value));
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_ca_bundle_is_the_only_field_that_is_written_and_the_first_instance_makes_the_secret() {
+async fn the_first_instance_creates_the_secret_and_writes_only_the_ca_bundle() {
     let store = Store::installed();
     let (_bundles, _stop) = instance(&store);
-    store.until(SOON, carried).await;
+    store.until(ROTATION, carried).await;
     let made = store.writes("/api/v1/namespaces/wva/secrets").remove(0);
     assert_eq!(made.method, Method::POST);
     let data = made.body["data"].as_object().unwrap();
@@ -130,15 +121,15 @@ async fn the_ca_bundle_is_the_only_field_that_is_written_and_the_first_instance_
     assert!(applied.query.split('&').any(|part| part == "fieldManager=wva-ca"), "{}", applied.query);
     assert_eq!(applied.body["spec"].as_object().unwrap().keys().collect::<Vec<_>>(), ["caBundle"]);
     assert_eq!(applied.body["spec"]["caBundle"], data["ca.crt"]);
-    assert_eq!(applied.body["metadata"]["uid"], "uid-v1beta1", "never made anew");
+    assert_eq!(applied.body["metadata"]["uid"], "uid-v1beta1", "never created anew");
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_api_service_of_somebody_else_is_never_touched() {
+async fn an_apiservice_of_another_service_is_never_written() {
     let store = Store::new().with_service(apiservice::NAME, "keda");
     let (mut bundles, _stop) = instance(&store);
     first(&mut bundles).await;
-    sleep(SOON).await;
+    sleep(ROTATION).await;
     assert!(store.writes(SERVICES).is_empty());
 }
 
@@ -147,8 +138,8 @@ async fn the_custom_metrics_apis_get_the_same_bundle_where_they_are_ours() {
     let [external, first, second] = apiservice::NAMES;
     let store = Store::installed().with_service(first, "wva").with_service(second, "prometheus-adapter");
     let (_bundles, _stop) = instance(&store);
-    store.until(SOON, |store| (store.writes(SERVICES).len() == 2).then_some(())).await;
-    sleep(SOON).await;
+    store.until(ROTATION, |store| (store.writes(SERVICES).len() == 2).then_some(())).await;
+    sleep(ROTATION).await;
     let mut written: Vec<_> = store.writes(SERVICES).into_iter().map(|write| write.path).collect();
     written.sort();
     assert_eq!(written, [format!("{SERVICES}/{first}"), format!("{SERVICES}/{external}")]);
@@ -172,64 +163,69 @@ async fn two_instances_that_disagree_do_not_write_the_ca_bundle_back_and_forth()
 }
 
 #[tokio::test(start_paused = true)]
-async fn asked_for_a_new_ca_two_instances_announce_it_serve_with_it_and_drop_the_old_one() {
+async fn a_requested_ca_is_announced_then_serves_then_replaces_the_old_one() {
     let store = Store::installed();
-    let ((mut one, _stop), (mut other, _other)) = (instance(&store), instance(&store));
-    let old = first(&mut one).await;
-    assert_eq!(old, first(&mut other).await, "the second adopts what the first made");
-    let before = store.until(SOON, carried).await;
+    let ((mut first_bundles, _stop), (mut second_bundles, _stop_second)) =
+        (instance(&store), instance(&store));
+    let old = first(&mut first_bundles).await;
+    assert_eq!(old, first(&mut second_bundles).await, "the second adopts what the first made");
+    let before = store.until(ROTATION, carried).await;
     assert_eq!((before.clone(), authorities(&before)), (old.trust(), 1));
 
-    ask(&store, "please");
+    request_rotation(&store, "please");
     let started = Instant::now();
-    store.until(SOON, |store| carried(store).filter(|bundle| authorities(bundle) == 2)).await;
+    store.until(ROTATION, |store| carried(store).filter(|bundle| authorities(bundle) == 2)).await;
     assert!(started.elapsed() < Duration::from_secs(7), "announced at once");
-    assert_eq!(one.borrow().as_ref().unwrap().cert, old.cert, "the old leaf meanwhile");
+    assert_eq!(first_bundles.borrow().as_ref().unwrap().cert, old.cert, "the old leaf meanwhile");
     sleep(SETTLE - Duration::from_secs(1)).await;
-    assert_eq!(one.borrow().as_ref().unwrap().cert, old.cert, "until everybody has had time to see it");
-    store.until(SOON, |store| (!carried(store)?.starts_with(&before)).then_some(())).await;
-    store.until(SOON, |store| carried(store).filter(|bundle| authorities(bundle) == 1)).await;
+    assert_eq!(
+        first_bundles.borrow().as_ref().unwrap().cert,
+        old.cert,
+        "until everybody has had time to see it"
+    );
+    store.until(ROTATION, |store| (!carried(store)?.starts_with(&before)).then_some(())).await;
+    store.until(ROTATION, |store| carried(store).filter(|bundle| authorities(bundle) == 1)).await;
     assert!(started.elapsed() >= 2 * SETTLE, "{:?}", started.elapsed());
 
     let steps = steps(&store);
     let shape: Vec<_> =
         steps.iter().map(|(trusted, announcing, leaf)| (*trusted, *announcing, *leaf == old.cert)).collect();
     assert_eq!(shape, [(2, true, true), (2, false, false), (1, false, false)], "each step once");
-    for bundles in [&mut one, &mut other] {
-        let settled = |bundle: &Option<Bundle>| {
+    for bundles in [&mut first_bundles, &mut second_bundles] {
+        let settled = |bundle: &Option<CertificateBundle>| {
             bundle.as_ref().is_some_and(|b| authorities(&b.trust()) == 1 && b.cert != old.cert)
         };
-        timeout(SOON, bundles.wait_for(settled)).await.unwrap().unwrap();
+        timeout(ROTATION, bundles.wait_for(settled)).await.unwrap().unwrap();
     }
     let secret = store.get(SECRET).unwrap();
     assert_eq!(secret["metadata"]["annotations"][ROTATED_ANNOTATION], "please");
     let writes = store.writes(SECRET).len();
-    sleep(SOON * 2).await;
-    assert_eq!(store.writes(SECRET).len(), writes, "a wish is heeded once");
+    sleep(ROTATION * 2).await;
+    assert_eq!(store.writes(SECRET).len(), writes, "a request is handled once");
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_instance_that_dies_in_the_middle_leaves_a_rotation_that_any_other_ends() {
+async fn an_instance_that_dies_in_a_rotation_leaves_it_to_any_other() {
     let store = Store::installed();
-    let (mut one, stop) = instance(&store);
-    let old = first(&mut one).await;
-    ask(&store, "1");
-    store.until(SOON, |store| carried(store).filter(|bundle| authorities(bundle) == 2)).await;
+    let (mut bundles, stop) = instance(&store);
+    let old = first(&mut bundles).await;
+    request_rotation(&store, "1");
+    store.until(ROTATION, |store| carried(store).filter(|bundle| authorities(bundle) == 2)).await;
     stop.cancel();
-    sleep(SOON).await;
-    assert_eq!(steps(&store).len(), 1, "nobody is there");
+    sleep(ROTATION).await;
+    assert_eq!(steps(&store).len(), 1, "no instance runs");
 
-    let (mut other, stop) = instance(&store);
-    let announced = first(&mut other).await;
+    let (mut bundles, stop) = instance(&store);
+    let announced = first(&mut bundles).await;
     assert_eq!((announced.cert.clone(), authorities(&announced.trust())), (old.cert.clone(), 2));
     sleep(SETTLE - Duration::from_secs(1)).await;
     assert_eq!(steps(&store).len(), 1, "it waits anew: it has seen nothing itself");
-    store.until(SOON, |store| (steps(store).len() == 2).then_some(())).await;
+    store.until(ROTATION, |store| (steps(store).len() == 2).then_some(())).await;
     stop.cancel();
 
     let (_third, _stop) = instance(&store);
-    store.until(SOON, |store| (steps(store).len() == 3).then_some(())).await;
-    store.until(SOON, |store| carried(store).filter(|bundle| authorities(bundle) == 1)).await;
+    store.until(ROTATION, |store| (steps(store).len() == 3).then_some(())).await;
+    store.until(ROTATION, |store| carried(store).filter(|bundle| authorities(bundle) == 1)).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -237,46 +233,46 @@ async fn a_new_ca_that_cannot_be_announced_never_serves() {
     let store = Store::installed();
     let (mut bundles, _stop) = instance(&store);
     let old = first(&mut bundles).await;
-    store.until(SOON, carried).await;
+    store.until(ROTATION, carried).await;
     store.forbid(SERVICES);
-    ask(&store, "1");
-    sleep(SOON * 10).await;
+    request_rotation(&store, "1");
+    sleep(ROTATION * 10).await;
     let now = bundles.borrow().clone().unwrap();
     assert_eq!(steps(&store).len(), 1, "announced among the instances only");
     assert_eq!(now.cert, old.cert);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_ca_bundle_that_was_broken_in_the_middle_starts_the_wait_anew() {
+async fn a_ca_bundle_that_is_overwritten_in_a_rotation_restarts_the_settling_time() {
     let store = Store::installed();
     let (mut bundles, _stop) = instance(&store);
     first(&mut bundles).await;
-    store.until(SOON, carried).await;
-    ask(&store, "1");
-    store.until(SOON, |store| carried(store).filter(|bundle| authorities(bundle) == 2)).await;
+    store.until(ROTATION, carried).await;
+    request_rotation(&store, "1");
+    store.until(ROTATION, |store| carried(store).filter(|bundle| authorities(bundle) == 2)).await;
     sleep(SETTLE / 2).await;
     let path = format!("{SERVICES}/{}", apiservice::NAME);
     store.change(&path, |service| service["spec"]["caBundle"] = json!("b3RoZXI="));
-    store.until(SOON, |store| carried(store).filter(|bundle| authorities(bundle) == 2)).await;
+    store.until(ROTATION, |store| carried(store).filter(|bundle| authorities(bundle) == 2)).await;
     sleep(SETTLE - Duration::from_secs(1)).await;
     assert_eq!(steps(&store).len(), 1);
-    store.until(SOON, |store| (steps(store).len() == 2).then_some(())).await;
+    store.until(ROTATION, |store| (steps(store).len() == 2).then_some(())).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_secret_that_is_deleted_is_made_anew_without_a_break() {
+async fn a_deleted_secret_is_restored_without_an_interruption() {
     let store = Store::installed();
     let (mut bundles, _stop) = instance(&store);
     let old = first(&mut bundles).await;
-    store.until(SOON, carried).await;
+    store.until(ROTATION, carried).await;
     store.delete(SECRET);
-    let anew = store.until(SOON, |store| store.get(SECRET)).await;
+    let anew = store.until(ROTATION, |store| store.get(SECRET)).await;
     assert_eq!(text(&anew["data"], "tls.crt"), old.cert, "still the leaf that everybody verifies");
     assert_eq!(authorities(&text(&anew["data"], "ca.crt")), 2, "and on the way to a new CA");
 }
 
-/// What an earlier version left: one CA without a time in its name.
-fn early(names: &[String]) -> Value {
+/// A Secret of an earlier version: one CA without a time in its name.
+fn earlier_secret(names: &[String]) -> Value {
     let key = KeyPair::generate().unwrap();
     let mut params = CertificateParams::new(Vec::new()).unwrap();
     params.distinguished_name.push(rcgen::DnType::CommonName, "wva-ca");
@@ -297,24 +293,24 @@ fn early(names: &[String]) -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_secret_of_an_earlier_version_is_adopted_as_it_is_and_can_be_rotated() {
+async fn a_secret_of_an_earlier_version_is_adopted_and_can_be_rotated() {
     let store = Store::installed();
-    store.put(SECRET, early(&settings().names()));
+    store.put(SECRET, earlier_secret(&settings().names()));
     let before = store.get(SECRET).unwrap();
     let (mut bundles, _stop) = instance(&store);
     let adopted = first(&mut bundles).await;
     assert_eq!(adopted.cert, text(&before["data"], "tls.crt"));
-    let bundle = store.until(SOON, carried).await;
+    let bundle = store.until(ROTATION, carried).await;
     assert_eq!(bundle.trim_end(), text(&before["data"], "ca.crt").trim_end());
     assert!(store.writes(SECRET).is_empty());
-    ask(&store, "1");
-    store.until(SOON * 2, |store| (steps(store).len() == 3).then_some(())).await;
+    request_rotation(&store, "1");
+    store.until(ROTATION * 2, |store| (steps(store).len() == 3).then_some(())).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_leaf_that_lacks_a_name_is_renewed_by_the_same_ca_at_once() {
     let store = Store::installed();
-    store.put(SECRET, early(&["wva.wva.svc".to_owned()]));
+    store.put(SECRET, earlier_secret(&["wva.wva.svc".to_owned()]));
     let ca = text(&store.get(SECRET).unwrap()["data"], "ca.crt");
     let (mut bundles, _stop) = instance(&store);
     let renewed = first(&mut bundles).await;
@@ -322,10 +318,10 @@ async fn a_leaf_that_lacks_a_name_is_renewed_by_the_same_ca_at_once() {
     assert_eq!(steps(&store).len(), 1);
 }
 
-/// A clock that is moved by hand.
-struct Moved(Mutex<Timestamp>);
+/// A clock that the test sets.
+struct ManualClock(Mutex<Timestamp>);
 
-impl Clock for Moved {
+impl Clock for ManualClock {
     fn now(&self) -> Timestamp {
         *self.0.lock()
     }
@@ -336,14 +332,14 @@ impl Clock for Moved {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_running_instance_renews_its_leaf_a_month_before_the_end_and_nobody_notices() {
+async fn a_leaf_is_renewed_a_month_before_its_end_by_the_same_ca() {
     let store = Store::installed();
     let began: Timestamp = "2026-01-01T12:00:00Z".parse().unwrap();
-    let clock = Arc::new(Moved(Mutex::new(began)));
+    let clock = Arc::new(ManualClock(Mutex::new(began)));
     let day = |days: i64| began + SignedDuration::from_hours(24 * days);
     let (mut bundles, _stop) = instance_of("wva", &store, clock.clone());
     let old = first(&mut bundles).await;
-    let carried_before = store.until(SOON, carried).await;
+    let carried_before = store.until(ROTATION, carried).await;
     let an_hour = Duration::from_secs(3601);
     *clock.0.lock() = day(334);
     sleep(an_hour).await;
@@ -371,13 +367,13 @@ fn names(cert: &str) -> Vec<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn instances_of_before_and_after_a_renaming_agree_on_one_leaf_with_the_names_of_both() {
+async fn instances_with_two_service_names_agree_on_one_leaf_with_both() {
     let store = Store::installed();
     let (mut before, _before) = instance_of("wva", &store, Arc::new(SystemClock));
     first(&mut before).await;
     let (mut after, _after) = instance_of("renamed", &store, Arc::new(SystemClock));
     first(&mut after).await;
-    sleep(SOON * 4).await;
+    sleep(ROTATION * 4).await;
     assert_eq!(steps(&store).len(), 1, "renewed once, not against each other");
     let shown = [&before, &after].map(|bundles| bundles.borrow().clone().unwrap().cert);
     assert_eq!(shown[0], shown[1]);
@@ -387,9 +383,9 @@ async fn instances_of_before_and_after_a_renaming_agree_on_one_leaf_with_the_nam
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_keeps_writing_another_leaf_is_answered_once_a_minute_at_most() {
+async fn another_writer_of_leaves_is_overwritten_once_a_minute_at_most() {
     let store = Store::installed();
-    let theirs = early(&["other.wva.svc".to_owned()]);
+    let theirs = earlier_secret(&["other.wva.svc".to_owned()]);
     store.put(SECRET, theirs.clone());
     let (_bundles, _stop) = instance(&store);
     for _ in 0..130 {
@@ -401,46 +397,46 @@ async fn whoever_keeps_writing_another_leaf_is_answered_once_a_minute_at_most() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_step_that_cannot_be_taken_is_told_once_and_taken_when_it_can_be() {
+async fn a_step_that_fails_is_logged_once_and_taken_when_it_can_be() {
     let (log, _guard) = Captured::log(tracing::Level::INFO);
     let store = Store::installed();
     let (mut bundles, _stop) = instance(&store);
     first(&mut bundles).await;
-    store.until(SOON, carried).await;
-    ask(&store, "1");
-    store.until(SOON, |store| carried(store).filter(|bundle| authorities(bundle) == 2)).await;
+    store.until(ROTATION, carried).await;
+    request_rotation(&store, "1");
+    store.until(ROTATION, |store| carried(store).filter(|bundle| authorities(bundle) == 2)).await;
     store.forbid(SECRET);
     sleep(SETTLE + Duration::from_secs(120)).await;
     assert_eq!(steps(&store).len(), 1);
     let lines = log.lines("the serving certificate stays as it is");
     assert_eq!(lines.len(), 1, "{} lines", lines.len());
     store.permit();
-    store.until(SOON * 2, |store| (steps(store).len() == 3).then_some(())).await;
+    store.until(ROTATION * 2, |store| (steps(store).len() == 3).then_some(())).await;
     assert_eq!(log.lines("is kept again").len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn external_metrics_of_another_program_are_ordinary_beside_custom_metrics_of_ours() {
+async fn another_owner_of_the_external_metrics_is_logged_only_when_no_apiservice_is_ours() {
     let [external, first, second] = apiservice::NAMES;
     let keda = || Store::new().with_service(external, "keda");
     for (store, lines) in [(keda(), 1), (keda().with_service(first, "wva").with_service(second, "wva"), 0)] {
         let (log, _guard) = Captured::log(tracing::Level::WARN);
         let (_bundles, stop) = instance(&store);
-        sleep(SOON).await;
+        sleep(ROTATION).await;
         stop.cancel();
-        let told = log.lines("only one metrics server can have it");
-        assert_eq!(told.len(), lines, "{told:?}");
+        let logged = log.lines("only one metrics server can have it");
+        assert_eq!(logged.len(), lines, "{logged:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn with_certificates_of_the_user_s_the_instances_rotate_their_own_and_no_bundle_is_written() {
+async fn with_user_certificates_the_instances_rotate_their_own_and_write_no_ca_bundle() {
     let store = Store::installed();
     let (publish, mut bundles) = watch::channel(None);
-    let certificates = Certificates::new(store.client(), settings(), Arc::new(SystemClock), None);
+    let certificates = CertificateManager::new(store.client(), settings(), Arc::new(SystemClock), None);
     spawn(certificates.run(publish, CancellationToken::new()));
     first(&mut bundles).await;
-    ask(&store, "1");
-    store.until(SOON, |store| (steps(store).len() == 3).then_some(())).await;
+    request_rotation(&store, "1");
+    store.until(ROTATION, |store| (steps(store).len() == 3).then_some(())).await;
     assert!(store.writes(SERVICES).is_empty());
 }

@@ -1,0 +1,271 @@
+//! Conversations with an API server. Where the request itself is the promise, a scripted server answers; where a conversation
+//! goes back and forth, the small API server in `store` does. The end-to-end suite has a real one.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a helper of a test fails as the test does"
+)]
+
+mod certificates;
+mod crashes;
+mod deletion_cost;
+mod lease;
+mod self_check;
+mod state;
+mod status;
+mod store;
+mod watches;
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body as Answer;
+use http::{Request, Response};
+use http_body_util::BodyExt;
+use jiff::{SignedDuration, Timestamp};
+use kube::client::Body;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::registry::Registry;
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
+use wva::cluster::{ClusterReader, ClusterWatch, StateStore, StateWriter, WatchSettings};
+use wva::engine::{Board, Cluster, Holder, Leadership, Origin, Published, SystemClock};
+use wva_core::decision::{Cause, Decision, Reason, Target, Unknown, Verdict};
+use wva_core::memory::{GroupMemory, Memory, VariantMemory};
+use wva_core::units::Replicas;
+use wva_core::{Report, VariantId};
+
+/// How long a request that must come may take.
+const SOON: Duration = Duration::from_secs(5);
+/// How long no request must come.
+const QUIET: Duration = Duration::from_millis(400);
+/// The age at which evidence is refused.
+const MAX_STALE: Duration = Duration::from_secs(300);
+/// The evidence of decisions: 2023-11-14, in seconds.
+const EVIDENCE: i64 = 1_700_000_000;
+
+/// A request as it arrived.
+#[derive(Debug)]
+struct ApiRequest {
+    method: String,
+    path: String,
+    query: String,
+    content_type: String,
+    body: Value,
+}
+
+impl ApiRequest {
+    async fn read(request: Request<Body>) -> Self {
+        let (head, body) = request.into_parts();
+        let bytes = body.collect().await.unwrap().to_bytes();
+        let content_type = head.headers.get("content-type").and_then(|value| value.to_str().ok());
+        Self {
+            method: head.method.to_string(),
+            path: head.uri.path().to_owned(),
+            query: head.uri.query().unwrap_or_default().to_owned(),
+            content_type: content_type.unwrap_or_default().to_owned(),
+            body: serde_json::from_slice(&bytes).unwrap_or_default(),
+        }
+    }
+
+    fn is_watch(&self) -> bool {
+        self.query.contains("watch=")
+    }
+}
+
+/// Writes that a server received.
+type Writes = mpsc::Receiver<ApiRequest>;
+
+fn spawn(task: impl Future<Output = ()> + Send + 'static) {
+    #[expect(clippy::disallowed_methods, reason = "app spawns it; here the test is the app")]
+    tokio::spawn(task);
+}
+
+/// A client of a server that answers by `script`, and the writes it receives. Without an answer a watch stays open and
+/// silent, and another request stays open.
+fn server(
+    mut script: impl FnMut(&ApiRequest) -> Option<(u16, Value)> + Send + 'static,
+) -> (kube::Client, Writes) {
+    let (service, mut handle) = tower_test::mock::pair::<Request<Body>, Response<Answer>>();
+    let (sender, writes) = mpsc::channel(64);
+    spawn(async move {
+        let mut open = Vec::new();
+        while let Some((request, respond)) = handle.next_request().await {
+            let request = ApiRequest::read(request).await;
+            match script(&request) {
+                Some((code, body)) => {
+                    let body = Answer::from(body.to_string());
+                    respond.send_response(Response::builder().status(code).body(body).unwrap());
+                }
+                None if request.is_watch() => {
+                    let silent = futures::stream::pending::<Result<String, Infallible>>();
+                    respond.send_response(Response::new(Answer::from_stream(silent)));
+                }
+                None => open.push(respond),
+            }
+            if request.method != "GET" && sender.send(request).await.is_err() {
+                return;
+            }
+        }
+    });
+    (kube::Client::new(service, "default"), writes)
+}
+
+async fn next(writes: &mut Writes) -> ApiRequest {
+    timeout(SOON, writes.recv()).await.expect("a write in time").expect("an open channel")
+}
+
+async fn silence(writes: &mut Writes) {
+    if let Ok(Some(request)) = timeout(QUIET, writes.recv()).await {
+        panic!("unexpected {request:?}");
+    }
+}
+
+/// Reads writes, which would otherwise block the server.
+fn discard(mut writes: Writes) {
+    spawn(async move { while writes.recv().await.is_some() {} });
+}
+
+fn list(items: Value) -> Option<(u16, Value)> {
+    let metadata = json!({ "resourceVersion": "1" });
+    Some((200, json!({ "apiVersion": "v1", "kind": "List", "metadata": metadata, "items": items })))
+}
+
+fn status(code: u16, reason: &str) -> (u16, Value) {
+    let status = json!({
+        "kind": "Status", "status": "Failure", "reason": reason, "code": code, "message": reason
+    });
+    (code, status)
+}
+
+fn not_found() -> Option<(u16, Value)> {
+    Some(status(404, "NotFound"))
+}
+
+/// The variant `llm/chat`.
+fn variant() -> Value {
+    json!({
+        "apiVersion": "llmd.ai/v1alpha1", "kind": "VariantAutoscaling",
+        "metadata": { "namespace": "llm", "name": "chat", "uid": "u-1", "generation": 3 },
+        "spec": { "scaleTargetRef": { "kind": "Deployment", "name": "chat" }, "modelID": "m" }
+    })
+}
+
+/// A cluster with the variant `llm/chat`, as a server and as what was read from it.
+async fn cluster() -> (kube::Client, Writes, ClusterReader, CancellationToken) {
+    let (client, writes) = server(|request| match request.path.as_str() {
+        _ if request.is_watch() => None,
+        "/apis/llmd.ai/v1alpha1/variantautoscalings" => list(json!([variant()])),
+        path if request.method == "GET" && path.starts_with("/api") => list(json!([])),
+        _ => Some((200, json!({ "metadata": { "namespace": "llm", "name": "chat" } }))),
+    });
+    let (watches, reader) = ClusterWatch::new(client.clone(), WatchSettings::default());
+    let stop = CancellationToken::new();
+    spawn(watches.run(stop.clone()));
+    timeout(SOON, reader.subscribe().wait_for(|state| state.view.synced)).await.unwrap().unwrap();
+    assert_eq!(reader.view().variants.len(), 1);
+    (client, writes, reader, stop)
+}
+
+fn decision(model: &str, verdict: Verdict) -> Decision {
+    Decision { model: model.into(), accelerator: None, current: None, verdict, gap: None }
+}
+
+fn target(desired: u32, reason: Reason, message: &str, evidence: Timestamp) -> Verdict {
+    Verdict::Target(Target { desired: Replicas::new(desired), reason, message: message.into(), evidence })
+}
+
+fn too_old(since: Timestamp) -> Verdict {
+    Verdict::Unknown(Unknown { cause: Cause::TooOld, message: "nothing is measured".into(), since })
+}
+
+fn time(seconds: i64) -> Timestamp {
+    Timestamp::from_second(seconds).unwrap()
+}
+
+/// An evaluation, `sequence` seconds after its evidence.
+fn evaluation(sequence: u64, decisions: BTreeMap<VariantId, Decision>) -> Published {
+    Published {
+        sequence,
+        at: time(EVIDENCE) + SignedDuration::from_secs(i64::try_from(sequence).unwrap()),
+        took: Duration::ZERO,
+        origin: Origin::Computed,
+        term: None,
+        decisions,
+        report: Report::default(),
+        victims: BTreeMap::new(),
+    }
+}
+
+/// An evaluation that wants `desired` replicas of `llm/chat`.
+fn published(sequence: u64, desired: u32) -> Published {
+    let verdict = target(desired, Reason::ScaleUp, "busy", time(EVIDENCE));
+    let decision = Decision { current: Some(Replicas::ONE), ..decision("m", verdict) };
+    evaluation(sequence, BTreeMap::from([(VariantId::new("llm", "chat"), decision)]))
+}
+
+/// An evaluation that has no number for `llm/chat`.
+fn unknown(sequence: u64) -> Published {
+    let mut published = published(sequence, 1);
+    for decision in published.decisions.values_mut() {
+        decision.verdict = too_old(published.at);
+    }
+    published
+}
+
+/// Instance `a` holds epoch `epoch` of the lease `l-1` for an hour.
+fn leading(epoch: i64) -> Leadership {
+    let holder = Holder { identity: "a".into(), address: None, lease: "l-1".into(), epoch };
+    Leadership { holder: Some(holder), mine_until: Some(Instant::now() + Duration::from_secs(3600)) }
+}
+
+fn held() -> Leadership {
+    leading(1)
+}
+
+/// The memory of one variant.
+fn remember(variant: &str, target: u32) -> GroupMemory {
+    let memory = VariantMemory { target: Some(Replicas::new(target)), ..VariantMemory::default() };
+    GroupMemory { variants: [(variant.into(), memory)].into(), ..GroupMemory::default() }
+}
+
+/// The state objects of the installation `wva`.
+fn state_store(client: kube::Client) -> StateStore {
+    StateStore::new(client, "wva", "wva", Arc::new(SystemClock))
+}
+
+/// What a state writer reads from.
+struct StateInputs {
+    board: Board,
+    memory: watch::Sender<Arc<Memory>>,
+    leadership: watch::Sender<Leadership>,
+}
+
+impl StateInputs {
+    fn new(memory: Memory, leadership: Leadership) -> Self {
+        Self {
+            board: Board::new(),
+            memory: watch::Sender::new(Arc::new(memory)),
+            leadership: watch::Sender::new(leadership),
+        }
+    }
+
+    fn writer(&self, client: kube::Client) -> StateWriter {
+        let published = self.board.subscribe();
+        let leadership = self.leadership.subscribe();
+        StateWriter::new(state_store(client), published, self.memory.subscribe(), leadership, MAX_STALE)
+    }
+}
+
+/// The metrics as Prometheus reads them.
+fn metrics(registry: &Registry) -> String {
+    let mut text = String::new();
+    encode(&mut text, registry).unwrap();
+    text
+}
