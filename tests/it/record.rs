@@ -7,6 +7,7 @@
 )]
 
 mod commands;
+mod earlier_versions;
 mod examples;
 mod explained;
 mod files;

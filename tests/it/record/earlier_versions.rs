@@ -1,0 +1,41 @@
+//! Recordings that earlier versions of wva wrote are read, and decide to the same numbers today.
+
+use std::io::Read as _;
+use std::path::Path;
+
+use flate2::read::GzDecoder;
+use wva::record::{Entry, Lines, decided};
+use wva_core::Decision;
+use wva_core::decision::Verdict;
+
+/// Three evaluations, 5 s apart, of each of the 111 scenarios that tests/scenarios had in commit a23ae83, which recorded them.
+const FORMAT_1: &[u8] = include_bytes!("recordings/format-1.jsonl.gz");
+
+fn entries(recording: &[u8]) -> Vec<Entry> {
+    let mut lines = Vec::new();
+    GzDecoder::new(recording).read_to_end(&mut lines).unwrap();
+    let found = Lines::new(lines.as_slice(), Path::new("format-1.jsonl")).map(Result::unwrap);
+    found.map(|line| *line.entry.unwrap()).collect()
+}
+
+/// Everything that an output shows of `decision` except its message, whose words may change from version to version.
+fn facts(decision: &Decision) -> String {
+    let Decision { model, accelerator, current, verdict, gap } = decision;
+    let verdict = match verdict {
+        Verdict::Target(target) => format!("{} {:?} of {}", target.desired, target.reason, target.evidence),
+        Verdict::Unknown(unknown) => format!("{:?} since {}", unknown.cause, unknown.since),
+    };
+    format!("{model} {accelerator:?} {current:?}: {verdict}, {gap:?}")
+}
+
+#[test]
+fn a_recording_of_format_1_is_decided_to_the_same_numbers() {
+    let entries = entries(FORMAT_1);
+    assert_eq!(entries.len(), 333);
+    for entry in entries {
+        let outcome = decided(&entry.snapshot, &entry.memory, &entry.policy);
+        let recorded: Vec<_> = entry.decisions.iter().map(|(id, decision)| (id, facts(decision))).collect();
+        let now: Vec<_> = outcome.decisions.iter().map(|(id, decision)| (id, facts(decision))).collect();
+        assert_eq!(now, recorded, "evaluation {} of {}", entry.sequence, entry.at);
+    }
+}
