@@ -4,6 +4,7 @@
 //! a snapshot, the memory and a [`Policy`] into an [`Outcome`]. The same input always gives the same bytes.
 
 pub mod analyze;
+pub mod arithmetic;
 pub mod bound;
 #[allow(dead_code, reason = "shared with the integration tests")]
 #[cfg(test)]
@@ -32,6 +33,7 @@ pub mod required_signals;
 pub mod sequence_limit;
 pub mod snapshot;
 pub mod units;
+pub mod upstream;
 
 pub use decide::{decide, decide_watched};
 pub use decision::Decision;

@@ -194,7 +194,7 @@ pub struct Learned {
     pub unlearned: BTreeMap<Role, Unlearned>,
     /// The throughput analyzer's.
     #[serde(skip_serializing_if = "is_default")]
-    pub throughput: throughput::Memory,
+    pub throughput: throughput::ThroughputMemory,
     /// The queueing model's, by variant.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub queueing: BTreeMap<SmolStr, Parameters>,
@@ -221,7 +221,7 @@ pub struct Unlearned {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Analyzers {
     tokens: Knowledge,
-    throughput: throughput::Memory,
+    throughput: throughput::ThroughputMemory,
     queueing: BTreeMap<SmolStr, Parameters>,
 }
 

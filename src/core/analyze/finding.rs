@@ -1,4 +1,4 @@
-//! What every capacity analyzer says of one model, and the rule that turns it into what is missing and what is spare.
+//! What every capacity analyzer finds of one model, and the rule that turns it into missing and spare capacity.
 
 use std::collections::BTreeMap;
 
@@ -8,34 +8,34 @@ use smol_str::SmolStr;
 use crate::model::{Analyzer, Role};
 use crate::units::{Cost, Replicas};
 
-/// What one analyzer found of one model. Supply, demand and capacity share one unit that is the analyzer's own (tokens,
-/// tokens/s, requests/s): those of two analyzers can be compared with each other only after a division.
+/// What one analyzer found of one model. Supply, demand and capacity share the analyzer's own unit (tokens, tokens/s, requests/s):
+/// only ratios of two analyzers can be compared.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Finding {
-    /// Which analyzer.
+    /// The analyzer.
     pub analyzer: Analyzer,
     /// Its weight among the analyzers of the model, at least 0.
     pub score: f64,
-    /// Its last informative result is at most three cycles old: only then may it veto or limit a removal.
+    /// Its last informative result is at most three cycles old. Only then may it veto or limit a removal.
     pub live: bool,
     /// The whole model.
     pub total: Totals,
-    /// By role; empty when no variant has a role other than [`Role::Both`].
+    /// By role; empty if no variant has a role other than [`Role::Both`].
     pub roles: BTreeMap<Role, Totals>,
     /// By variant, in input order.
-    pub variants: Vec<Capacity>,
+    pub variants: Vec<VariantCapacity>,
 }
 
 impl Finding {
-    /// Of no variant it is known what a replica carries.
+    /// It is not known of any variant what a replica carries.
     #[must_use]
     pub fn is_silent(&self) -> bool {
         self.variants.iter().all(|variant| variant.per_replica <= 0.0)
     }
 
-    /// The same with no more to spare than `cautious`, what was found with pods that are not measured as loaded as the busiest.
+    /// The same with no more to spare than `cautious`, the finding that takes unmeasured pods to be as loaded as the busiest one.
     #[must_use]
-    pub fn sparing(mut self, cautious: &Self) -> Self {
+    pub fn with_spare_of(mut self, cautious: &Self) -> Self {
         self.total.spare = self.total.spare.min(cautious.total.spare);
         for (role, totals) in &mut self.roles {
             totals.spare = cautious.roles.get(role).map_or(0.0, |cautious| totals.spare.min(cautious.spare));
@@ -43,40 +43,40 @@ impl Finding {
         self
     }
 
-    /// The same with nothing to spare where something is asked of a variant of known capacity whose capacity is `old`. Where nothing
-    /// is asked, any capacity is enough.
+    /// The same with nothing to spare in the roles of variants whose capacity is known but `is_outdated`. Without demand any capacity is
+    /// enough, and the spare capacity stays.
     #[must_use]
-    pub fn without_spare_of(mut self, old: impl Fn(&SmolStr) -> bool) -> Self {
-        let old: Vec<Role> = self
+    pub fn without_spare_of(mut self, is_outdated: impl Fn(&SmolStr) -> bool) -> Self {
+        let outdated: Vec<Role> = self
             .variants
             .iter()
-            .filter(|variant| variant.per_replica > 0.0 && old(&variant.name))
+            .filter(|variant| variant.per_replica > 0.0 && is_outdated(&variant.name))
             .map(|variant| variant.role)
             .collect();
-        let holds = |totals: &Totals| totals.demand > 0.0;
-        if !old.is_empty() && holds(&self.total) {
+        let has_demand = |totals: &Totals| totals.demand > 0.0;
+        if !outdated.is_empty() && has_demand(&self.total) {
             self.total.spare = 0.0;
         }
         for (role, totals) in &mut self.roles {
-            if old.contains(role) && holds(totals) {
+            if outdated.contains(role) && has_demand(totals) {
                 totals.spare = 0.0;
             }
         }
         self
     }
 
-    /// At which demand the answer for `role` would change, or for the whole model where roles are not told apart; `None` is
-    /// the model. A replica's worth is that of the smallest that serves.
+    /// The demand at which the answer for `role` would change; `None` is the whole model, as is any role if roles are not told apart. A
+    /// replica is worth the capacity of the smallest that serves.
     #[must_use]
     pub fn turning_points(&self, role: Option<Role>, up: f64, down: f64) -> TurningPoints {
         let (totals, role) = match role.and_then(|role| self.roles.get(&role).zip(Some(role))) {
             Some((totals, role)) => (totals, Some(role)),
             None => (&self.total, None),
         };
-        let serving = self.variants.iter().filter(|one| one.replicas > Replicas::ZERO);
-        let of_role = serving.filter(|one| role.is_none_or(|role| one.role == role));
-        let worth = of_role.map(|one| one.per_replica).filter(|worth| *worth > 0.0);
-        totals.turning_points(worth.min_by(f64::total_cmp).unwrap_or_default(), up, down)
+        let serving = self.variants.iter().filter(|variant| variant.replicas > Replicas::ZERO);
+        let of_role = serving.filter(|variant| role.is_none_or(|role| variant.role == role));
+        let capacities = of_role.map(|variant| variant.per_replica).filter(|capacity| *capacity > 0.0);
+        totals.turning_points(capacities.min_by(f64::total_cmp).unwrap_or_default(), up, down)
     }
 }
 
@@ -96,58 +96,66 @@ pub struct Totals {
 }
 
 impl Totals {
-    /// Fills in what is missing beyond a utilisation of `up` and what is spare below one of `down`. A threshold of 0 or
-    /// less leaves its side as it was. Source: WVA, engine thresholds (algorithm reference §3.7).
+    /// Adds a variant's replicas, not its demand.
+    pub(crate) fn add_capacity(&mut self, variant: &VariantCapacity) {
+        let existing = variant.replicas.get().saturating_add(variant.pending.get());
+        self.supply += variant.total();
+        self.anticipated += f64::from(existing) * variant.per_replica;
+    }
+
+    /// Fills in what is missing beyond a utilisation of `up`, and what is spare below one of `down`. A threshold of 0 or less leaves
+    /// its side as it was. Starting replicas count against what is missing, and not as spare. Source: WVA v0.9,
+    /// `internal/engines/saturation/engine_v2.go`.
     #[must_use]
-    pub fn judged(self, up: f64, down: f64) -> Self {
-        let over = |value: f64| value.max(0.0);
-        let required = if up > 0.0 { over(self.demand / up - self.anticipated) } else { self.required };
-        let spare = if down > 0.0 { over(self.supply - self.demand / down) } else { self.spare };
+    pub fn apply_thresholds(self, up: f64, down: f64) -> Self {
+        let required = if up > 0.0 { (self.demand / up - self.anticipated).max(0.0) } else { self.required };
+        let spare = if down > 0.0 { (self.supply - self.demand / down).max(0.0) } else { self.spare };
         Self { required, spare, ..self }
     }
 
     /// The same with `share` of the demand.
     #[must_use]
     pub fn with_share(self, share: f64, up: f64, down: f64) -> Self {
-        Self { demand: self.demand * share, ..self }.judged(up, down)
+        Self { demand: self.demand * share, ..self }.apply_thresholds(up, down)
     }
 
-    /// Where the answer of [`Totals::judged`] would change, all else equal; `per_replica` is what one replica can carry.
+    /// The demand at which the result of [`Totals::apply_thresholds`] would change, all else equal; `per_replica` is what one replica
+    /// carries.
     #[must_use]
     pub fn turning_points(&self, per_replica: f64, up: f64, down: f64) -> TurningPoints {
-        let removable = per_replica > 0.0 && self.supply >= per_replica;
+        let is_removable = per_replica > 0.0 && self.supply >= per_replica;
         TurningPoints {
             required_above: (up > 0.0).then_some(self.anticipated * up),
-            spare_below: (down > 0.0 && removable).then_some((self.supply - per_replica) * down),
+            spare_below: (down > 0.0 && is_removable).then_some((self.supply - per_replica) * down),
         }
     }
 }
 
-/// At which demand an analyzer would say something else.
+/// The demands at which an analyzer would find something else.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct TurningPoints {
-    /// Above this demand something is missing; `None` when nothing ever is.
+    /// Above this demand something is missing; `None` if nothing ever is.
     pub required_above: Option<f64>,
-    /// Up to this demand at least one replica's worth is spare; `None` when no demand is low enough.
+    /// Up to this demand at least one replica is spare; `None` if no demand is low enough.
     pub spare_below: Option<f64>,
 }
 
 /// What an analyzer knows of one variant.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Capacity {
+pub struct VariantCapacity {
     /// The variant's name.
     pub name: SmolStr,
     /// Its role.
     pub role: Role,
-    /// The accelerator's name, when one is known.
+    /// The accelerator's name, if it is known.
     pub accelerator: Option<SmolStr>,
-    /// What a replica costs.
+    /// Cost units an hour of a replica.
     pub cost: Cost,
     /// Replicas (or engines, where these are counted) that serve.
     pub replicas: Replicas,
     /// Those that are still starting.
     pub pending: Replicas,
-    /// What one replica can carry; 0 is not known.
+    /// What one replica carries; 0 is unknown.
     pub per_replica: f64,
     /// What is asked of this variant.
     pub demand: f64,
@@ -155,7 +163,7 @@ pub struct Capacity {
     pub reason: SmolStr,
 }
 
-impl Capacity {
+impl VariantCapacity {
     /// What all its serving replicas can carry.
     #[must_use]
     pub fn total(&self) -> f64 {
@@ -181,20 +189,20 @@ mod tests {
 
     #[test]
     fn missing_is_beyond_the_upper_utilisation_and_spare_below_the_lower_one() {
-        let judged = |demand: f64| {
-            let Totals { required, spare, .. } = Totals { demand, ..SEEN }.judged(0.8, 0.5);
+        let apply_thresholds = |demand: f64| {
+            let Totals { required, spare, .. } = Totals { demand, ..SEEN }.apply_thresholds(0.8, 0.5);
             (required, spare)
         };
-        assert_eq!([600.0, 400.0, 300.0].map(judged), [(250.0, 0.0), (0.0, 0.0), (0.0, 0.0)]);
-        assert_eq!([200.0, 100.0, 0.0].map(judged), [(0.0, 0.0), (0.0, 200.0), (0.0, 400.0)]);
+        assert_eq!([600.0, 400.0, 300.0].map(apply_thresholds), [(250.0, 0.0), (0.0, 0.0), (0.0, 0.0)]);
+        assert_eq!([200.0, 100.0, 0.0].map(apply_thresholds), [(0.0, 0.0), (0.0, 200.0), (0.0, 400.0)]);
     }
 
     #[test]
     fn a_threshold_of_nothing_leaves_its_side_as_it_was() {
-        assert_eq!(SEEN.judged(0.0, 0.0), SEEN);
-        assert_eq!(SEEN.judged(-1.0, -1.0), SEEN);
-        assert_eq!(SEEN.judged(0.85, 0.0), Totals { required: 0.0, ..SEEN });
-        assert_eq!(SEEN.judged(0.0, 0.85), Totals { spare: 0.0, ..SEEN });
+        assert_eq!(SEEN.apply_thresholds(0.0, 0.0), SEEN);
+        assert_eq!(SEEN.apply_thresholds(-1.0, -1.0), SEEN);
+        assert_eq!(SEEN.apply_thresholds(0.85, 0.0), Totals { required: 0.0, ..SEEN });
+        assert_eq!(SEEN.apply_thresholds(0.0, 0.85), Totals { spare: 0.0, ..SEEN });
     }
 
     #[test]
@@ -216,7 +224,7 @@ mod tests {
 
     #[test]
     fn a_variants_utilisation_is_its_demand_by_what_all_its_replicas_carry() {
-        let one = |replicas, per_replica| Capacity {
+        let one = |replicas, per_replica| VariantCapacity {
             name: "v".into(),
             role: Role::Both,
             accelerator: None,

@@ -1,45 +1,44 @@
-//! V1, the percent saturation analyzer: how much KV cache and queue the replicas have to spare, and one step up or down.
-//! [`analyze`] is what every decision uses; [`targets`] is upstream's own choice of targets, kept to the digit for
-//! comparison. The product's choice, with its improvements, is in `decide`.
+//! V1, the percent saturation analyzer: how much KV cache and queue the replicas have to spare, and whether that asks for one step up
+//! or down. `decide` chooses the variant. Derived from WVA v0.9, `internal/saturation/analyzer.go`.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use smol_str::{SmolStr, format_smolstr};
 
-use crate::model::{Bounds, SaturationPolicy};
+use crate::model::SaturationPolicy;
 use crate::quality::EnginePeaks;
-use crate::units::{Cost, Replicas};
+use crate::units::Cost;
 
-/// The finding over all observations of a role group.
+/// What was found over all observations of a role.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct Analysis {
+pub struct PercentAnalysis {
     /// Observations.
     pub total: u32,
     /// Those below both thresholds.
     pub non_saturated: u32,
-    /// Mean distance to the KV threshold over the non-saturated; 0 when there is none.
+    /// Mean distance to the KV threshold over the non-saturated; 0 if there is none.
     pub avg_spare_kv: f64,
-    /// Mean distance to the queue threshold over the non-saturated; 0 when there is none.
+    /// Mean distance to the queue threshold over the non-saturated; 0 if there is none.
     pub avg_spare_queue: f64,
-    /// Too little to spare.
+    /// There is too little to spare.
     pub scale_up: bool,
-    /// One fewer could carry the load of the non-saturated.
+    /// One replica fewer could carry the load of the non-saturated.
     pub scale_down_safe: bool,
     /// By variant.
-    pub variants: BTreeMap<SmolStr, VariantAnalysis>,
+    pub variants: BTreeMap<SmolStr, VariantPercent>,
 }
 
-/// The finding over one variant's observations.
+/// What was found over one variant's observations.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct VariantAnalysis {
+pub struct VariantPercent {
     /// Observations.
     pub count: u32,
     /// Those below both thresholds.
     pub non_saturated: u32,
-    /// Mean distance to the KV threshold over its non-saturated; 0 when there is none.
+    /// Mean distance to the KV threshold over its non-saturated; 0 if there is none.
     pub avg_spare_kv: f64,
-    /// Mean distance to the queue threshold over its non-saturated; 0 when there is none.
+    /// Mean distance to the queue threshold over its non-saturated; 0 if there is none.
     pub avg_spare_queue: f64,
     /// What a replica costs.
     pub cost: Cost,
@@ -53,28 +52,31 @@ pub struct VariantAnalysis {
 #[derive(Debug, Default)]
 struct Sums {
     count: u32,
-    free: u32,
+    non_saturated: u32,
     spare_kv: f64,
     spare_queue: f64,
     kv: f64,
 }
 
 impl Sums {
-    fn add(&mut self, one: &EnginePeaks<'_>, policy: &SaturationPolicy) -> bool {
+    /// True if the observation is saturated; such a one has nothing to spare and is left out of the means.
+    fn add(&mut self, observation: &EnginePeaks<'_>, policy: &SaturationPolicy) -> bool {
         self.count += 1;
-        self.kv += one.kv;
-        let queue = f64::from(one.queue);
-        let saturated = one.kv >= policy.kv_cache_threshold || queue >= policy.queue_length_threshold;
-        if !saturated {
-            self.free += 1;
-            self.spare_kv += policy.kv_cache_threshold - one.kv;
+        self.kv += observation.kv;
+        let queue = f64::from(observation.queue);
+        let is_saturated =
+            observation.kv >= policy.kv_cache_threshold || queue >= policy.queue_length_threshold;
+        if !is_saturated {
+            self.non_saturated += 1;
+            self.spare_kv += policy.kv_cache_threshold - observation.kv;
             self.spare_queue += policy.queue_length_threshold - queue;
         }
-        saturated
+        is_saturated
     }
 
-    fn mean(&self, sum: f64) -> f64 {
-        if self.free == 0 { 0.0 } else { sum / f64::from(self.free) }
+    fn spare(&self) -> Spare {
+        let mean = |sum: f64| if self.non_saturated == 0 { 0.0 } else { sum / f64::from(self.non_saturated) };
+        Spare { kv: mean(self.spare_kv), queue: mean(self.spare_queue) }
     }
 }
 
@@ -85,51 +87,72 @@ impl EnginePeaks<'_> {
     }
 }
 
-/// Looks at all observations of a role group.
+/// Analyzes all observations of a role.
 #[must_use]
 pub fn analyze<'o>(
     observations: impl IntoIterator<Item = &'o EnginePeaks<'o>>,
     policy: &SaturationPolicy,
-) -> Analysis {
+) -> PercentAnalysis {
     let mut all = Sums::default();
-    let mut variants: BTreeMap<&str, (Sums, Cost, Vec<SmolStr>)> = BTreeMap::new();
-    for one in observations {
-        all.add(one, policy);
-        let (sums, _, saturated) =
-            variants.entry(one.variant).or_insert_with(|| (Sums::default(), one.cost, Vec::new()));
-        if sums.add(one, policy) {
-            saturated.push(one.name());
+    let mut variants: BTreeMap<&str, VariantSums> = BTreeMap::new();
+    for observation in observations {
+        all.add(observation, policy);
+        let variant = variants.entry(observation.variant).or_insert_with(|| VariantSums {
+            sums: Sums::default(),
+            cost: observation.cost,
+            saturated: Vec::new(),
+        });
+        if variant.sums.add(observation, policy) {
+            variant.saturated.push(observation.name());
         }
     }
     if all.count == 0 {
-        return Analysis::default();
+        return PercentAnalysis::default();
     }
-    let (kv, queue) = (all.mean(all.spare_kv), all.mean(all.spare_queue));
-    Analysis {
+    let spare = all.spare();
+    PercentAnalysis {
         total: all.count,
-        non_saturated: all.free,
-        avg_spare_kv: kv,
-        avg_spare_queue: queue,
-        scale_up: kv < policy.kv_spare_trigger || queue < policy.queue_spare_trigger,
-        scale_down_safe: fewer_would_do(all.free, 1, (kv, queue), policy),
-        variants: variants.into_iter().map(|(name, found)| (name.into(), variant_finding(found))).collect(),
+        non_saturated: all.non_saturated,
+        avg_spare_kv: spare.kv,
+        avg_spare_queue: spare.queue,
+        scale_up: spare.kv < policy.kv_spare_trigger || spare.queue < policy.queue_spare_trigger,
+        scale_down_safe: is_safe_without(all.non_saturated, 1, spare, policy),
+        variants: variants.into_iter().map(|(name, variant)| (name.into(), variant.finish())).collect(),
     }
 }
 
-fn variant_finding((sums, cost, saturated): (Sums, Cost, Vec<SmolStr>)) -> VariantAnalysis {
-    VariantAnalysis {
-        count: sums.count,
-        non_saturated: sums.free,
-        avg_spare_kv: sums.mean(sums.spare_kv),
-        avg_spare_queue: sums.mean(sums.spare_queue),
-        cost,
-        saturated,
-        mean_kv: sums.kv / f64::from(sums.count),
+/// Mean distances to the thresholds over the non-saturated.
+#[derive(Clone, Copy)]
+struct Spare {
+    kv: f64,
+    queue: f64,
+}
+
+/// One variant's observations.
+struct VariantSums {
+    sums: Sums,
+    cost: Cost,
+    saturated: Vec<SmolStr>,
+}
+
+impl VariantSums {
+    fn finish(self) -> VariantPercent {
+        let Self { sums, cost, saturated } = self;
+        let spare = sums.spare();
+        VariantPercent {
+            count: sums.count,
+            non_saturated: sums.non_saturated,
+            avg_spare_kv: spare.kv,
+            avg_spare_queue: spare.queue,
+            cost,
+            saturated,
+            mean_kv: sums.kv / f64::from(sums.count),
+        }
     }
 }
 
-impl Analysis {
-    /// The mean spare KV cache and queue from which on one replica fewer would do.
+impl PercentAnalysis {
+    /// The mean spare KV cache and queue from which on one replica fewer is safe.
     #[must_use]
     pub fn spare_of_one_fewer(&self, policy: &SaturationPolicy) -> (f64, f64) {
         // From K - (K - s)·n/(n - 1) ≥ trigger.
@@ -144,97 +167,18 @@ impl Analysis {
     /// Upstream's test of one fewer, for `removed` observations fewer at once.
     #[must_use]
     pub fn safe_without(&self, removed: u32, policy: &SaturationPolicy) -> bool {
-        fewer_would_do(self.non_saturated, removed, (self.avg_spare_kv, self.avg_spare_queue), policy)
+        let spare = Spare { kv: self.avg_spare_kv, queue: self.avg_spare_queue };
+        is_safe_without(self.non_saturated, removed, spare, policy)
     }
 }
 
-/// Spreads the load of `free` replicas over `removed` fewer. The load of saturated ones is not spread, as upstream.
-fn fewer_would_do(free: u32, removed: u32, (kv, queue): (f64, f64), policy: &SaturationPolicy) -> bool {
-    let Some(left) = free.checked_sub(removed).filter(|left| *left > 0) else { return false };
-    let growth = f64::from(free) / f64::from(left);
-    let left_kv = policy.kv_cache_threshold - (policy.kv_cache_threshold - kv) * growth;
-    let left_queue = policy.queue_length_threshold - (policy.queue_length_threshold - queue) * growth;
+/// Spreads the load of the non-saturated over `removed` fewer. The load of saturated ones is not spread, as upstream.
+fn is_safe_without(non_saturated: u32, removed: u32, spare: Spare, policy: &SaturationPolicy) -> bool {
+    let Some(left) = non_saturated.checked_sub(removed).filter(|left| *left > 0) else { return false };
+    let growth = f64::from(non_saturated) / f64::from(left);
+    let left_kv = policy.kv_cache_threshold - (policy.kv_cache_threshold - spare.kv) * growth;
+    let left_queue = policy.queue_length_threshold - (policy.queue_length_threshold - spare.queue) * growth;
     left_kv >= policy.kv_spare_trigger && left_queue >= policy.queue_spare_trigger
-}
-
-/// Which of upstream's two sets of target rules.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Tree {
-    /// 2026-06: a number of observations other than the current count is a transition; steps start from it.
-    June,
-    /// 2026-08: pending replicas are a transition; steps start from the current count. The product builds on this.
-    August,
-}
-
-/// What upstream's targets look at of one variant.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Candidate {
-    /// Its name.
-    pub name: SmolStr,
-    /// What a replica costs; 0 is taken literally.
-    pub cost: Cost,
-    /// Its observations; a variant without any takes no part.
-    pub observations: u32,
-    /// The scale target's replicas.
-    pub current: Replicas,
-    /// The last published number; 0 when there is none.
-    pub desired: Replicas,
-    /// Replicas that are not ready.
-    pub pending: Replicas,
-    /// Its bounds.
-    pub bounds: Bounds,
-}
-
-/// Upstream's targets, exactly: unclamped in a transition, and a step that meets a maximum is lost.
-#[must_use]
-pub fn targets(tree: Tree, up: bool, down: bool, candidates: &[Candidate]) -> BTreeMap<SmolStr, Replicas> {
-    let taking_part: Vec<&Candidate> = candidates.iter().filter(|one| one.observations > 0).collect();
-    let moving = |one: &Candidate| one.desired != Replicas::ZERO && one.desired != one.current;
-    let unsettled = |one: &Candidate| match tree {
-        Tree::June => Replicas::new(one.observations) != one.current,
-        Tree::August => one.pending > Replicas::ZERO,
-    };
-    if taking_part.iter().any(|one| moving(one) || unsettled(one)) {
-        let held = |one: &&Candidate| (one.name.clone(), if moving(one) { one.desired } else { one.current });
-        return taking_part.iter().map(held).collect();
-    }
-    let base = |one: &Candidate| match tree {
-        Tree::June => Replicas::new(one.observations),
-        Tree::August => one.current,
-    };
-    let stepping = if up {
-        cheapest(taking_part.iter().copied().filter(|one| one.pending == Replicas::ZERO))
-    } else if down {
-        dearest(taking_part.iter().copied().filter(|one| base(one) > Replicas::ONE))
-    } else {
-        None
-    };
-    let target = |one: &&Candidate| {
-        let wanted = match stepping {
-            Some(name) if name == one.name => {
-                if up {
-                    base(one).plus_one()
-                } else {
-                    base(one).minus_one()
-                }
-            }
-            _ => base(one),
-        };
-        (one.name.clone(), one.bounds.clamp(wanted))
-    };
-    taking_part.iter().map(target).collect()
-}
-
-fn cheapest<'a>(candidates: impl Iterator<Item = &'a Candidate>) -> Option<&'a str> {
-    candidates.min_by(|a, b| by_cost_and_name(a, b)).map(|one| one.name.as_str())
-}
-
-fn dearest<'a>(candidates: impl Iterator<Item = &'a Candidate>) -> Option<&'a str> {
-    candidates.max_by(|a, b| by_cost_and_name(a, b)).map(|one| one.name.as_str())
-}
-
-fn by_cost_and_name(a: &Candidate, b: &Candidate) -> std::cmp::Ordering {
-    a.cost.get().total_cmp(&b.cost.get()).then_with(|| a.name.cmp(&b.name))
 }
 
 #[cfg(test)]
@@ -267,11 +211,11 @@ mod tests {
     fn from_the_spare_that_is_named_on_one_fewer_would_do() {
         let policy = SaturationPolicy::default();
         for free in 2..40 {
-            let analysis = Analysis { non_saturated: free, ..Analysis::default() };
+            let analysis = PercentAnalysis { non_saturated: free, ..PercentAnalysis::default() };
             let (kv, queue) = analysis.spare_of_one_fewer(&policy);
-            let enough = |kv, queue| fewer_would_do(free, 1, (kv, queue), &policy);
-            assert!(enough(kv + 1e-9, queue + 1e-9), "{free}");
-            assert!(!enough(kv - 1e-6, queue + 1e-9) && !enough(kv + 1e-9, queue - 1e-6), "{free}");
+            let is_safe = |kv, queue| is_safe_without(free, 1, Spare { kv, queue }, &policy);
+            assert!(is_safe(kv + 1e-9, queue + 1e-9), "{free}");
+            assert!(!is_safe(kv - 1e-6, queue + 1e-9) && !is_safe(kv + 1e-9, queue - 1e-6), "{free}");
         }
     }
 

@@ -1,55 +1,32 @@
-//! Which sleeping variants a waiting request wakes. Source: algorithm reference §8; in one page:
-//! `docs/decisions/scale-from-zero.md`. Not how a sample finds its model: the product's input edges do that by the same rule,
-//! and [`pending`] is the rule by itself, for comparison with upstream.
+//! Which sleeping variants a waiting request wakes. Derived from WVA v0.9, `internal/engines/scalefromzero/engine.go`; in one page:
+//! `docs/decisions/scale-from-zero.md`.
 
-use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
-use crate::model::{Bounds, Compat, Role};
-use crate::units::{Cost, Replicas};
 use smol_str::SmolStr;
 
-/// One sample of the scheduler's queue size.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct Held {
-    /// Its label `model_name`; empty when it has none.
-    pub model: String,
-    /// Its label `target_model_name`, the model after a rewrite of the name; empty when it has none.
-    pub target_model: String,
-    /// Requests.
-    pub value: f64,
-}
+use crate::model::{Bounds, Role};
+use crate::units::{Cost, Replicas};
 
-/// Whether a request for `model` waits. A sample counts for its target model; one without a target for its model, which
-/// upstream overlooks.
-#[must_use]
-pub fn pending(model: &str, samples: &[Held], compat: Compat) -> bool {
-    let meant = |one: &Held| {
-        one.target_model == model
-            || (!compat.is_upstream() && one.target_model.is_empty() && one.model == model)
-    };
-    samples.iter().any(|one| meant(one) && one.value > 0.0)
-}
-
-/// One variant of the model that somebody wants.
+/// One variant of a model for which requests wait.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Candidate {
+pub struct WakeCandidate {
     /// Its name.
     pub name: SmolStr,
     /// Its role.
     pub role: Role,
-    /// `spec.replicas` of its target: 0 is asleep.
+    /// `spec.replicas` of its target; 0 is asleep.
     pub replicas: Replicas,
-    /// What a replica costs.
+    /// Cost units an hour of a replica.
     pub cost: Cost,
-    /// What a replica can carry; `None` when that is not known.
+    /// What a replica carries; `None` if that is unknown.
     pub per_replica: Option<f64>,
     /// Its bounds.
     pub bounds: Bounds,
 }
 
-impl Candidate {
-    fn asleep(&self) -> bool {
+impl WakeCandidate {
+    pub(crate) fn is_asleep(&self) -> bool {
         self.replicas == Replicas::ZERO
     }
 
@@ -58,40 +35,34 @@ impl Candidate {
     }
 }
 
-/// The positions of the candidates to wake, ascending: of each role of which nothing runs, the one whose replica costs
-/// least for what it carries. Upstream wakes every sleeper. `decide` asks about one role at a time.
+/// The indices of the candidates to wake, ascending: of each role of which nothing runs, the one whose replica costs least for what it
+/// carries.
 #[must_use]
-pub fn woken(candidates: &[Candidate], compat: Compat) -> Vec<usize> {
-    if compat.is_upstream() {
-        return positions(candidates, Candidate::asleep);
-    }
-    let roles: BTreeSet<Role> = candidates.iter().map(|one| one.role).collect();
-    let mut chosen: Vec<usize> = roles.into_iter().filter_map(|role| cheapest(candidates, role)).collect();
-    chosen.sort_unstable();
-    chosen
+pub fn woken(candidates: &[WakeCandidate]) -> Vec<usize> {
+    let roles: BTreeSet<Role> = candidates.iter().map(|candidate| candidate.role).collect();
+    let mut woken: Vec<usize> = roles.into_iter().filter_map(|role| cheapest(candidates, role)).collect();
+    woken.sort_unstable();
+    woken
 }
 
-fn positions(candidates: &[Candidate], wanted: impl Fn(&Candidate) -> bool) -> Vec<usize> {
-    candidates.iter().enumerate().filter(|(_, one)| wanted(one)).map(|(position, _)| position).collect()
-}
-
-fn cheapest(candidates: &[Candidate], role: Role) -> Option<usize> {
-    let members = positions(candidates, |one| one.role == role);
-    if members.iter().any(|position| !candidates[*position].asleep()) {
+/// `None` if a candidate of `role` runs already.
+fn cheapest(candidates: &[WakeCandidate], role: Role) -> Option<usize> {
+    let of_role: Vec<usize> = (0..candidates.len()).filter(|index| candidates[*index].role == role).collect();
+    if of_role.iter().any(|index| !candidates[*index].is_asleep()) {
         return None;
     }
-    let able: Vec<(usize, &Candidate)> =
-        members.into_iter().map(|at| (at, &candidates[at])).filter(|(_, one)| one.may_run()).collect();
-    // A price for what is carried and a bare price cannot be compared: one unknown makes all of them bare.
-    let known = able.iter().all(|(_, one)| one.per_replica.is_some_and(|carried| carried > 0.0));
-    let price = |one: &Candidate| {
-        let carried = one.per_replica.filter(|_| known).unwrap_or(1.0);
-        one.cost.get() / carried
+    let able: Vec<usize> = of_role.into_iter().filter(|index| candidates[*index].may_run()).collect();
+    // A cost of capacity and a bare cost cannot be compared: one unknown capacity makes all costs bare.
+    let is_known = |index: &usize| candidates[*index].per_replica.is_some_and(|carried| carried > 0.0);
+    let all_known = able.iter().all(is_known);
+    let price = |index: usize| {
+        let carried = candidates[index].per_replica.filter(|_| all_known).unwrap_or(1.0);
+        candidates[index].cost.get() / carried
     };
-    let order = |a: &Candidate, b: &Candidate| -> Ordering {
-        price(a).total_cmp(&price(b)).then_with(|| a.name.cmp(&b.name))
-    };
-    able.into_iter().min_by(|(_, a), (_, b)| order(a, b)).map(|(position, _)| position)
+    able.into_iter().min_by(|left, right| {
+        let by_price = price(*left).total_cmp(&price(*right));
+        by_price.then_with(|| candidates[*left].name.cmp(&candidates[*right].name))
+    })
 }
 
 #[cfg(test)]
@@ -99,16 +70,29 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::arithmetic;
+    use crate::model::Compat;
+    use crate::upstream::scale_from_zero::{QueueSample, is_pending, is_pending_by_any_name};
 
     const PAGE: &str = include_str!("../../../docs/decisions/scale-from-zero.md");
 
-    fn variant(name: &str, cost: f64, per_replica: Option<f64>) -> Candidate {
+    fn variant(name: &str, cost: f64, per_replica: Option<f64>) -> WakeCandidate {
         let (cost, bounds) = (Cost::new(cost).unwrap(), Bounds { min: Replicas::ZERO, max: None });
-        Candidate { name: name.into(), role: Role::Both, replicas: Replicas::ZERO, cost, per_replica, bounds }
+        WakeCandidate {
+            name: name.into(),
+            role: Role::Both,
+            replicas: Replicas::ZERO,
+            cost,
+            per_replica,
+            bounds,
+        }
     }
 
-    fn names(candidates: &[Candidate], compat: Compat) -> Vec<&str> {
-        woken(candidates, compat).into_iter().map(|position| candidates[position].name.as_str()).collect()
+    fn names(candidates: &[WakeCandidate], compat: Compat) -> Vec<&str> {
+        arithmetic::woken(candidates, compat)
+            .into_iter()
+            .map(|position| candidates[position].name.as_str())
+            .collect()
     }
 
     #[test]
@@ -163,14 +147,14 @@ mod tests {
 
     #[test]
     fn a_sample_without_a_target_counts_for_its_model() {
-        let held = [Held { model: "m".into(), target_model: String::new(), value: 5.0 }];
-        assert!(pending("m", &held, Compat::Corrected));
-        assert!(!pending("m", &held, Compat::Upstream));
-        let nothing = [Held { value: 0.0, ..held[0].clone() }];
-        assert!(!pending("m", &nothing, Compat::Corrected), "nothing waits");
-        assert!(!pending("n", &held, Compat::Corrected));
-        let elsewhere = [Held { model: "m".into(), target_model: "n".into(), value: 5.0 }];
-        assert!(!pending("m", &elsewhere, Compat::Corrected));
+        let held = [QueueSample { model: "m".into(), target_model: String::new(), value: 5.0 }];
+        assert!(is_pending_by_any_name("m", &held));
+        assert!(!is_pending("m", &held));
+        let nothing = [QueueSample { value: 0.0, ..held[0].clone() }];
+        assert!(!is_pending_by_any_name("m", &nothing), "nothing waits");
+        assert!(!is_pending_by_any_name("n", &held));
+        let elsewhere = [QueueSample { model: "m".into(), target_model: "n".into(), value: 5.0 }];
+        assert!(!is_pending_by_any_name("m", &elsewhere));
     }
 
     proptest! {
@@ -180,16 +164,16 @@ mod tests {
         fn the_choice_does_not_depend_on_the_order(
             costs in proptest::collection::vec((0.0..9.0_f64, proptest::option::of(0.0..9.0_f64), 0_u32..2), 0..6),
         ) {
-            let build = |(index, (cost, carried, replicas)): (usize, &(f64, Option<f64>, u32))| Candidate {
+            let build = |(index, (cost, carried, replicas)): (usize, &(f64, Option<f64>, u32))| WakeCandidate {
                 replicas: Replicas::new(*replicas),
                 ..variant(&index.to_string(), *cost, *carried)
             };
-            let all: Vec<Candidate> = costs.iter().enumerate().map(build).collect();
-            let turned: Vec<Candidate> = all.iter().rev().cloned().collect();
+            let all: Vec<WakeCandidate> = costs.iter().enumerate().map(build).collect();
+            let turned: Vec<WakeCandidate> = all.iter().rev().cloned().collect();
             let chosen = names(&all, Compat::Corrected);
             prop_assert_eq!(&chosen, &names(&turned, Compat::Corrected));
             prop_assert!(chosen.len() <= 1);
-            prop_assert_eq!(chosen.is_empty(), all.is_empty() || all.iter().any(|one| !one.asleep()));
+            prop_assert_eq!(chosen.is_empty(), all.is_empty() || all.iter().any(|candidate| !candidate.is_asleep()));
         }
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use smol_str::{SmolStr, ToSmolStr, format_smolstr};
 
 use crate::analyze::finding::{Finding, Totals};
-use crate::analyze::saturation_percent::Analysis;
+use crate::analyze::saturation_percent::PercentAnalysis;
 use crate::analyze::score::Scored;
 use crate::isolate::Failed;
 use crate::model::{Analyzer, Role, SaturationPolicy, VariantId};
@@ -77,7 +77,7 @@ impl fmt::Display for Of<'_> {
     }
 }
 
-pub(super) fn finding(analysis: &Analysis, policy: &SaturationPolicy) -> SmolStr {
+pub(super) fn finding(analysis: &PercentAnalysis, policy: &SaturationPolicy) -> SmolStr {
     sentence(format_args!(
         "mean spare KV cache {} (trigger {}) and queue {} (trigger {}) over {} of {} replicas below saturation",
         hundredths(analysis.avg_spare_kv),

@@ -8,13 +8,14 @@ use super::context::{Proposal, VariantContext};
 use super::limits::Limits;
 use super::messages;
 use super::model_group::PendingModel;
+use crate::arithmetic;
 use crate::decision::Reason;
 use crate::isolate::{guarded, guarded_together};
-use crate::limit::{Granted, Want, grant};
+use crate::limit::{Grant, GrantRequest};
 use crate::memory::GroupMemory;
 use crate::model::{GroupId, Policy, VariantId};
 use crate::optimize::rescale::Rescale;
-use crate::optimize::{Plan, Request, by_score, cost_aware};
+use crate::optimize::{Plan, Request};
 use crate::progress::Progress;
 use crate::report::{Relief, Stage, Step, Value};
 use crate::snapshot::ModelGroup;
@@ -26,7 +27,7 @@ const MAX_BREAKING: usize = 8;
 /// One group by itself, when nothing is shared.
 pub(super) fn by_itself(pending: &mut PendingModel<'_>) {
     if let Some(asked) = &pending.asked {
-        let plan = cost_aware::optimize_one(&asked.request, pending.context.compat);
+        let plan = arithmetic::optimize_alone(&asked.request, pending.context.compat);
         pending.take(&plan);
     }
     pending.settle();
@@ -118,7 +119,7 @@ impl<'a> Sharing<'_, 'a> {
         let limits = self.limits;
         self.all_that_work(
             requests,
-            |requests| by_score::optimize(requests, limits.all(), &rescale, *compat).plans,
+            |requests| arithmetic::optimize_together(requests, limits.all(), &rescale, *compat).plans,
             |request| request.findings.clear(),
         )
     }
@@ -174,7 +175,7 @@ impl<'a> Sharing<'_, 'a> {
             wants[at] = Some(own.collect::<Vec<_>>());
         });
         let wants = wants.into_iter().enumerate();
-        let mut wants: Vec<Vec<Want>> =
+        let mut wants: Vec<Vec<GrantRequest>> =
             wants.map(|(at, own)| own.unwrap_or_else(|| unchanged(self.at_rest(at)))).collect();
         wants.extend(held.into_iter().map(unchanged));
         for want in wants.iter_mut().flatten() {
@@ -184,15 +185,17 @@ impl<'a> Sharing<'_, 'a> {
         let (limits, compat) = (self.limits, self.policy.compat);
         let granted = self.all_that_work(
             wants,
-            |wants| grant(&wants.concat(), limits.all(), compat),
-            |wants| wants.iter_mut().for_each(|want| want.wanted = want.current),
+            |wants| arithmetic::grant(&wants.concat(), limits.all(), compat),
+            |wants| wants.iter_mut().for_each(|want| want.proposed = want.current),
         );
         let mut granted = granted.into_iter().flatten();
-        let by_model: Vec<Vec<Granted>> =
+        let by_model: Vec<Vec<Grant>> =
             counts.into_iter().map(|count| granted.by_ref().take(count).collect()).collect();
         self.each(|at, one| {
             for (at, granted) in by_model[at].iter().enumerate() {
-                if one.proposals[at].number.is_some_and(|wanted| granted.granted < wanted && granted.limited)
+                if one.proposals[at]
+                    .number
+                    .is_some_and(|wanted| granted.granted < wanted && granted.is_limited)
                 {
                     let relief = one.denied(at, granted.granted).then_some(Relief::AtLimit);
                     deny(one, at, granted, relief);
@@ -212,12 +215,12 @@ fn alone(mut places: &[usize], breaks: impl Fn(&[usize]) -> bool) -> Option<usiz
 }
 
 /// What a model that is not decided about uses, as it is.
-fn unchanged(request: Request) -> Vec<Want> {
+fn unchanged(request: Request) -> Vec<GrantRequest> {
     let Request { id, priority, candidates, .. } = request;
-    let want = |own: crate::optimize::Candidate| Want {
+    let want = |own: crate::optimize::Candidate| GrantRequest {
         id: VariantId::new(id.namespace.clone(), own.name),
         current: own.current,
-        wanted: own.current,
+        proposed: own.current,
         bounds: own.bounds,
         priority,
         spare: 0.0,
@@ -230,15 +233,15 @@ fn unchanged(request: Request) -> Vec<Want> {
 }
 
 /// Puts less than was wanted into the proposal of the variant at `at`.
-fn deny(one: &mut PendingModel<'_>, at: usize, granted: &Granted, saturated: Option<Relief>) {
+fn deny(one: &mut PendingModel<'_>, at: usize, granted: &Grant, saturated: Option<Relief>) {
     let PendingModel { variants, proposals, steps, .. } = one;
-    let (variant, proposal, bound) = (&variants[at], &mut proposals[at], granted.bound.as_ref());
+    let (variant, proposal, bound) = (&variants[at], &mut proposals[at], granted.binding.as_ref());
     let binding = bound.map_or_else(|| SmolStr::new_static("free GPUs"), ToSmolStr::to_smolstr);
-    let message = messages::limited(variant, granted.wanted, granted.granted, &binding);
+    let message = messages::limited(variant, granted.proposed, granted.granted, &binding);
     let values = bound.map(|bound| {
         let others = (bound.elsewhere > 0.0).then(|| Value::new("used by others", bound.elsewhere));
         let all = [
-            Value::new("wanted", f64::from(granted.wanted.get())),
+            Value::new("wanted", f64::from(granted.proposed.get())),
             Value::new("budget", bound.budget),
             Value::new("used", bound.used),
             Value::new("free", bound.free),
@@ -254,7 +257,7 @@ fn deny(one: &mut PendingModel<'_>, at: usize, granted: &Granted, saturated: Opt
 /// What a variant asks of the limits. What has been promised was granted then: only a look at everything may take it
 /// back. The one replica that somebody asks for already is not asked again, whether its pod exists yet or not, and it is
 /// used even by who wants none of it: only when all is settled is it known whether the model may sleep.
-fn want(pending: &PendingModel<'_>, variant: &VariantContext<'_>, proposal: &Proposal) -> Want {
+fn want(pending: &PendingModel<'_>, variant: &VariantContext<'_>, proposal: &Proposal) -> GrantRequest {
     let (state, running) = (variant.state, variant.scale.base());
     let wanted = state.variant.bounds.clamp(proposal.number.unwrap_or(running));
     let kept = Replicas::new(u32::from(variant.active() && variant.allows(Replicas::ONE)));
@@ -264,10 +267,10 @@ fn want(pending: &PendingModel<'_>, variant: &VariantContext<'_>, proposal: &Pro
         None => wanted.max(running),
     };
     let current = current.max(kept);
-    Want {
+    GrantRequest {
         id: variant.id().clone(),
         current,
-        wanted,
+        proposed: wanted,
         bounds: state.variant.bounds,
         priority: pending.context.policy.priority,
         spare: 0.0,

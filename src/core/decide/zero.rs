@@ -6,7 +6,8 @@ use jiff::Timestamp;
 
 use super::context::{ModelContext, Proposal, VariantContext};
 use super::messages;
-use crate::analyze::scale_from_zero::{Candidate, woken};
+use crate::analyze::scale_from_zero::WakeCandidate;
+use crate::arithmetic;
 use crate::bound::enforcer::{Action, Enforced, enforce};
 use crate::decision::Reason;
 use crate::memory::{GroupMemory, Learned};
@@ -37,9 +38,9 @@ pub(super) fn at_zero(
     if queue.value <= 0.0 {
         return proposals;
     }
-    let candidates: Vec<Candidate> =
+    let candidates: Vec<WakeCandidate> =
         variants.iter().map(|variant| sleeper(context, variant, learned)).collect();
-    for chosen in woken(&candidates, context.compat) {
+    for chosen in arithmetic::woken(&candidates, context.compat) {
         let variant = &variants[chosen];
         let message = messages::from_zero(variant, queue.value);
         let carried =
@@ -63,10 +64,10 @@ pub(super) fn at_zero(
 }
 
 /// What it takes to wake `variant`, and what that carries: as V2 has learned of its replicas, when that is in charge.
-fn sleeper(context: ModelContext<'_>, variant: &VariantContext<'_>, learned: &Learned) -> Candidate {
+fn sleeper(context: ModelContext<'_>, variant: &VariantContext<'_>, learned: &Learned) -> WakeCandidate {
     let spec = &variant.state.variant;
     let by_tokens = context.policy.analyzer == Analyzer::Saturation;
-    Candidate {
+    WakeCandidate {
         name: spec.id.name.clone(),
         role: spec.role,
         replicas: variant.scale.spec,

@@ -1,179 +1,131 @@
-//! Hands out what limits leave to numbers that are already wanted, the neediest first.
+//! Hands out what limits leave to the proposed numbers, the neediest first.
 //!
-//! A minimum above a limit wins: it is a promise to the user, and the pods may wait for their resources. Minima are
-//! therefore served first, and what they take beyond a budget is missing for everybody else.
+//! A minimum above a limit wins: it is a promise to the user, and its pods may wait for their resources. Minima are therefore
+//! served first, and what they take beyond a budget is missing for everybody else.
 
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
 
-use super::{Binding, Footprint, Free, Ledger, Limit, accelerator};
-use crate::model::{Bounds, Compat, VariantId};
-use crate::units::{Cost, Replicas, Watts};
 use smol_str::SmolStr;
 
-/// A number that is wanted.
+use super::budget::{Footprint, Limit};
+use super::ledger::{Binding, Ledger};
+use crate::model::{Bounds, VariantId};
+use crate::units::{Cost, Replicas, Watts};
+
+/// A proposed number of replicas.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Want {
-    /// Whose.
+pub struct GrantRequest {
+    /// The variant.
     pub id: VariantId,
     /// Replicas it has.
     pub current: Replicas,
-    /// Replicas it shall have.
-    pub wanted: Replicas,
+    /// Replicas proposed for it.
+    pub proposed: Replicas,
     /// Its bounds.
     pub bounds: Bounds,
     /// Its model's priority; a higher one is served first.
     pub priority: f64,
-    /// What its model has to spare; less is served first.
+    /// What its model has to spare; a smaller one is served first.
     pub spare: f64,
-    /// What a replica costs.
+    /// Cost units an hour of a replica; a smaller one is served first.
     pub cost: Cost,
-    /// The accelerator's name, when one is known.
+    /// The accelerator's name, if it is known.
     pub accelerator: Option<SmolStr>,
     /// GPUs of a replica; 0 counts as 1.
     pub gpus: u32,
-    /// Power of a replica, when it is known.
+    /// Power of a replica, if it is known.
     pub watts: Option<Watts>,
 }
 
-/// What became of a number.
+/// What limits leave of a proposed number.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Granted {
-    /// Whose.
+pub struct Grant {
+    /// The variant.
     pub id: VariantId,
-    /// Replicas that were wanted, within the bounds.
-    pub wanted: Replicas,
-    /// Replicas it shall have.
+    /// Replicas that were proposed, within the bounds.
+    pub proposed: Replicas,
+    /// Replicas it gets.
     pub granted: Replicas,
     /// GPUs that were free for what was added.
     pub gpus: i64,
-    /// Fewer were free than wanted; with a minimum, `granted` may be more than was free.
-    pub limited: bool,
-    /// The limit that held it back; upstream's pools go unnamed.
-    pub bound: Option<Binding>,
+    /// Fewer replicas were free than proposed. Its minimum may still make `granted` more than was free.
+    pub is_limited: bool,
+    /// The limit that held it back; upstream's pools have no name.
+    pub binding: Option<Binding>,
 }
 
-/// Free GPUs by accelerator.
-pub type Pools = BTreeMap<SmolStr, i64>;
-
-impl Want {
-    /// What a replica of it takes.
+impl GrantRequest {
+    /// What a replica of it uses.
     #[must_use]
     pub fn footprint(&self) -> Footprint<'_> {
-        let Self { gpus, watts, cost, .. } = *self;
-        let namespace = &self.id.namespace;
-        Footprint { namespace, accelerator: self.accelerator.as_deref(), gpus: gpus.max(1), watts, cost }
+        Footprint {
+            namespace: &self.id.namespace,
+            accelerator: self.accelerator.as_deref(),
+            gpus: self.gpus.max(1),
+            watts: self.watts,
+            cost: self.cost,
+        }
     }
 
-    /// As it is: nothing is added.
-    fn unchanged(&self) -> Granted {
-        let wanted = self.bounds.max.map_or(self.wanted, |max| max.max(self.bounds.min).min(self.wanted));
-        Granted { id: self.id.clone(), wanted, granted: wanted, gpus: 0, limited: false, bound: None }
+    /// The proposed number, within the maximum, without a look at limits.
+    pub(crate) fn unlimited(&self) -> Grant {
+        let max = self.bounds.max.map(|max| max.max(self.bounds.min));
+        let proposed = max.map_or(self.proposed, |max| max.min(self.proposed));
+        Grant { id: self.id.clone(), proposed, granted: proposed, gpus: 0, is_limited: false, binding: None }
     }
 
-    /// Replicas to be added.
-    fn more(&self, to: Replicas) -> i64 {
-        i64::from(to.get()) - i64::from(self.current.get())
+    /// Replicas to be added to reach `target`; negative for a removal.
+    pub(crate) fn missing_to(&self, target: Replicas) -> i64 {
+        i64::from(target.get()) - i64::from(self.current.get())
     }
 }
 
-/// What `limits` leave of `wants`, in the same order. Served are, by default, minima first; then by priority,
-/// spare capacity, cost and name, whatever the order of `wants` is. Only additions are held back. Source:
-/// algorithm reference §7.8, with every kind of limit and without its trap (see [`greedy_by_spare`]).
-///
-/// Upstream's pools (inventory, quota of the cluster) come first where upstream's rules are asked for; what they
-/// grant is then held against the other limits.
+/// What `limits` leave of `requests`, in the same order. Minima are served first, then the rest by priority, spare capacity, cost
+/// and name, whatever the order of `requests` is. Only additions are held back.
 #[must_use]
-pub fn grant(wants: &[Want], limits: &[Limit], compat: Compat) -> Vec<Granted> {
-    let (pools, others): (Vec<Limit>, Vec<Limit>) =
-        limits.iter().cloned().partition(|limit| compat.is_upstream() && limit.budget.is_pool());
-    if pools.is_empty() {
-        return by_need(wants, limits);
+pub fn grant(requests: &[GrantRequest], limits: &[Limit]) -> Vec<Grant> {
+    let usage = requests.iter().map(|request| (request.footprint(), i64::from(request.current.get())));
+    let mut ledger = Ledger::new(limits, usage);
+    let mut grants: Vec<Grant> = requests.iter().map(GrantRequest::unlimited).collect();
+    let mut order: Vec<usize> = (0..requests.len())
+        .filter(|index| requests[*index].missing_to(grants[*index].proposed) > 0)
+        .collect();
+    order.sort_by(|left, right| by_need(&requests[*left], &requests[*right]));
+    // First everybody's minimum, whether it fits or not: the second pass then sees what is really left.
+    let mut added = vec![0; requests.len()];
+    for index in &order {
+        let request = &requests[*index];
+        let grant = &mut grants[*index];
+        grant.proposed = grant.proposed.max(request.bounds.min);
+        let missing = request.missing_to(request.bounds.min).max(0);
+        let (room, binding) = ledger.room(&request.footprint());
+        // Only what was free counts as GPUs; the rest of a minimum waits for its resources.
+        grant.gpus = missing.min(room).saturating_mul(i64::from(request.gpus.max(1)));
+        grant.binding = binding.filter(|_| room < missing);
+        added[*index] = missing;
+        ledger.take(&request.footprint(), missing);
     }
-    let running: Vec<_> =
-        wants.iter().map(|want| (want.footprint(), i64::from(want.current.get()))).collect();
-    let first = greedy_by_spare(wants, &mut Free::of(&pools, &running, true).cluster);
-    let left = wants.iter().zip(&first);
-    let left: Vec<Want> = left.map(|(want, one)| Want { wanted: one.granted, ..want.clone() }).collect();
-    let second = by_need(&left, &others).into_iter().zip(first);
-    let both = second.map(|(second, first)| Granted {
-        wanted: first.wanted,
-        gpus: first.gpus.min(second.gpus),
-        limited: first.limited || second.limited,
-        ..second
-    });
-    both.collect()
+    for index in order {
+        let request = &requests[index];
+        let grant = &mut grants[index];
+        let missing = request.missing_to(grant.proposed) - added[index];
+        let (room, binding) = ledger.room(&request.footprint());
+        let fit = missing.min(room);
+        ledger.take(&request.footprint(), fit);
+        grant.gpus = grant.gpus.saturating_add(fit.saturating_mul(i64::from(request.gpus.max(1))));
+        // The limit that its minimum ran into is the more telling one.
+        grant.binding = grant.binding.take().or(binding.filter(|_| room < missing));
+        grant.is_limited = grant.binding.is_some();
+        grant.granted = Replicas::saturating(i64::from(request.current.get()) + added[index] + fit);
+    }
+    grants
 }
 
-fn by_need(wants: &[Want], limits: &[Limit]) -> Vec<Granted> {
-    let running = wants.iter().map(|want| (want.footprint(), i64::from(want.current.get())));
-    let mut ledger = Ledger::new(limits, running);
-    let mut granted: Vec<Granted> = wants.iter().map(Want::unchanged).collect();
-    let mut order: Vec<usize> =
-        (0..wants.len()).filter(|at| wants[*at].more(granted[*at].wanted) > 0).collect();
-    order.sort_by(|a, b| neediest(&wants[*a], &wants[*b]));
-    let mut added = vec![0; wants.len()];
-    for at in &order {
-        let (want, one) = (&wants[*at], &mut granted[*at]);
-        one.wanted = one.wanted.max(want.bounds.min);
-        let least = want.more(want.bounds.min).max(0);
-        let (room, bound) = ledger.room(&want.footprint());
-        one.gpus = least.min(room).saturating_mul(i64::from(want.gpus.max(1)));
-        one.bound = bound.filter(|_| room < least);
-        added[*at] = least;
-        ledger.take(&want.footprint(), least);
-    }
-    for at in order {
-        let (want, one) = (&wants[at], &mut granted[at]);
-        let more = want.more(one.wanted) - added[at];
-        let (room, bound) = ledger.room(&want.footprint());
-        let fit = more.min(room);
-        ledger.take(&want.footprint(), fit);
-        one.gpus = one.gpus.saturating_add(fit.saturating_mul(i64::from(want.gpus.max(1))));
-        one.bound = one.bound.take().or(bound.filter(|_| room < more));
-        one.limited = one.bound.is_some();
-        one.granted = Replicas::saturating(i64::from(want.current.get()) + added[at] + fit);
-    }
-    granted
-}
-
-fn neediest(a: &Want, b: &Want) -> Ordering {
-    let priority = b.priority.total_cmp(&a.priority);
-    let spare = a.spare.total_cmp(&b.spare);
-    priority.then(spare).then_with(|| a.cost.get().total_cmp(&b.cost.get())).then_with(|| a.id.cmp(&b.id))
-}
-
-/// Upstream's order and its trap: by spare capacity and cost, ties as given, and GPUs that fill no whole replica are
-/// lost for everybody. `pools` are the free GPUs, before and after. Source: algorithm reference §7.8.
-pub fn greedy_by_spare(wants: &[Want], pools: &mut Pools) -> Vec<Granted> {
-    let mut granted: Vec<Granted> = wants.iter().map(Want::unchanged).collect();
-    let mut order: Vec<usize> = (0..wants.len()).collect();
-    order.sort_by(|a, b| {
-        let (a, b) = (&wants[*a], &wants[*b]);
-        a.spare.total_cmp(&b.spare).then_with(|| a.cost.get().total_cmp(&b.cost.get()))
-    });
-    for at in order {
-        let (want, one) = (&wants[at], &mut granted[at]);
-        if want.more(want.wanted) <= 0 {
-            one.granted = want.wanted;
-            continue;
-        }
-        let more = want.more(one.wanted);
-        if more <= 0 {
-            continue;
-        }
-        let each = i64::from(want.gpus.max(1));
-        let name = accelerator(want.accelerator.as_deref(), pools).map(str::to_owned);
-        let mut got = 0;
-        if let Some(free) = name.and_then(|name| pools.get_mut(name.as_str())) {
-            got = more.saturating_mul(each).min(*free).max(0);
-            *free -= got;
-        }
-        let fit = got / each;
-        one.gpus = fit.saturating_mul(each);
-        one.limited = fit < more;
-        let target = Replicas::saturating(i64::from(want.current.get()) + fit);
-        one.granted = target.max(want.bounds.min);
-    }
-    granted
+/// The higher priority first, then less spare capacity, then the lower cost, then the name.
+fn by_need(left: &GrantRequest, right: &GrantRequest) -> Ordering {
+    let by_priority = right.priority.total_cmp(&left.priority);
+    by_priority
+        .then_with(|| left.spare.total_cmp(&right.spare))
+        .then_with(|| left.cost.get().total_cmp(&right.cost.get()))
+        .then_with(|| left.id.cmp(&right.id))
 }

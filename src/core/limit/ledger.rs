@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-
-use super::{Claim, Footprint, Limit};
-use crate::units::{float, signed};
 use smol_str::SmolStr;
 
-/// A limit that allowed less than was wanted.
+use super::budget::{Claim, Footprint, Limit};
+use crate::units::{float, signed};
+
+/// A limit that allowed fewer replicas than were proposed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Binding {
     /// The limit's name.
@@ -20,7 +20,7 @@ pub struct Binding {
     pub budget: f64,
     /// How much of it is used.
     pub used: f64,
-    /// How much of that is used by workloads that are not decided about.
+    /// How much of that is used by workloads outside of this decision.
     #[serde(default)]
     pub elsewhere: f64,
     /// How much is left, at least 0.
@@ -38,40 +38,41 @@ impl fmt::Display for Binding {
     }
 }
 
-/// What is used of every limit. Asking is free, taking is for good until it is put back.
+/// What is used of every limit.
 #[derive(Debug, Clone)]
 pub struct Ledger<'a> {
     limits: &'a [Limit],
     used: Vec<BTreeMap<SmolStr, f64>>,
 }
 
-/// Share of a budget that is rounding: three replicas of 0.1 fit into 0.3.
+/// The share of a budget that is a rounding error: three replicas of 0.1 must fit into 0.3.
 const ROUNDING: f64 = 1e-9;
 
 impl<'a> Ledger<'a> {
-    /// With what runs already, and what workloads use that are not decided about.
+    /// A ledger of `usage`, replicas by their footprint, and of what workloads outside of the decision use.
     #[must_use]
-    pub fn new<'b>(limits: &'a [Limit], running: impl IntoIterator<Item = (Footprint<'b>, i64)>) -> Self {
+    pub fn new<'b>(limits: &'a [Limit], usage: impl IntoIterator<Item = (Footprint<'b>, i64)>) -> Self {
         let used = limits.iter().map(|limit| limit.elsewhere.clone()).collect();
         let mut ledger = Self { limits, used };
-        for (replica, count) in running {
+        for (replica, count) in usage {
             ledger.take(&replica, count);
         }
         ledger
     }
 
-    /// How many more such replicas fit, and which limit allows no more (the first of those); `i64::MAX` without one.
+    /// How many more such replicas fit, and the first limit that allows no more; `i64::MAX` if nothing limits them.
     #[must_use]
     pub fn room(&self, replica: &Footprint<'_>) -> (i64, Option<Binding>) {
         let mut least = (i64::MAX, None);
-        for (at, limit) in self.limits.iter().enumerate() {
+        for (index, limit) in self.limits.iter().enumerate() {
             let Some(claim) = limit.claim(replica) else { continue };
-            if claim.each <= 0.0 {
+            // What a replica does not use cannot hold it back.
+            if claim.per_replica <= 0.0 {
                 continue;
             }
-            let used = self.used(at, &claim.key);
+            let used = self.used(index, &claim.key);
             let free = (claim.budget - used).max(0.0);
-            let fit = signed((free + ROUNDING * claim.budget.max(1.0)) / claim.each);
+            let fit = signed((free + ROUNDING * claim.budget.max(1.0)) / claim.per_replica);
             if fit < least.0 {
                 let Claim { key, budget, .. } = claim;
                 let elsewhere = limit.elsewhere.get(&key).copied().unwrap_or(0.0);
@@ -82,7 +83,7 @@ impl<'a> Ledger<'a> {
         least
     }
 
-    /// What is used of the budget `key` of the limit at this position.
+    /// What is used of the budget `key` of the limit at this index.
     pub(super) fn used(&self, limit: usize, key: &str) -> f64 {
         self.used[limit].get(key).copied().unwrap_or(0.0)
     }
@@ -91,7 +92,7 @@ impl<'a> Ledger<'a> {
     pub fn take(&mut self, replica: &Footprint<'_>, count: i64) {
         for (limit, uses) in self.limits.iter().zip(&mut self.used) {
             if let Some(claim) = limit.claim(replica) {
-                *uses.entry(claim.key).or_insert(0.0) += claim.each * float(count);
+                *uses.entry(claim.key).or_insert(0.0) += claim.per_replica * float(count);
             }
         }
     }

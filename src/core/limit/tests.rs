@@ -1,11 +1,14 @@
 //! What limits leave, whose it is, and in which order it is handed out.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::quota::Quota;
+use smol_str::SmolStr;
+
 use super::*;
+use crate::arithmetic::grant;
 use crate::model::{Bounds, Compat, VariantId};
-use crate::units::{OutOfRange, Replicas};
+use crate::units::{Cost, OutOfRange, Replicas, Watts};
+use crate::upstream::limiter::{Pools, free_gpus, grant_by_spare, is_pool};
 
 const SPARE: f64 = 0.5;
 
@@ -40,8 +43,9 @@ fn replica(namespace: &str) -> Footprint<'_> {
     Footprint { namespace, accelerator: Some("A100"), gpus: 2, watts: None, cost }
 }
 
-fn free(limits: &[Limit], running: i64, upstream: bool) -> Free {
-    Free::of(limits, &[(replica("team"), running)], upstream)
+fn free(limits: &[Limit], running: i64, upstream: bool) -> FreeGpus {
+    let usage = [(replica("team"), running)];
+    if upstream { free_gpus(limits, &usage) } else { FreeGpus::new(limits, &usage) }
 }
 
 fn room(limit: &Limit, running: i64, of: &Footprint<'_>) -> i64 {
@@ -91,7 +95,7 @@ fn each_namespace_has_free_what_its_list_leaves_it_and_an_excluded_one_has_no_li
     let listed: &[(&str, &[_])] = &[("team", &[("A100", 9), ("H100", 2)]), ("default", &[("A100", -1)])];
     let limit = of_namespaces(listed, &["system"]);
     let running = ["team", "other", "system"].map(|namespace| (replica(namespace), 3));
-    let found = Free::of(&[limit], &running, false);
+    let found = FreeGpus::new(&[limit], &running);
     let names: Vec<_> = found.namespaces.keys().map(SmolStr::as_str).collect();
     assert_eq!(names, ["other", "team"]);
     assert_eq!(found.namespaces["team"], by_type(&[("A100", 3), ("H100", 2)]));
@@ -206,11 +210,11 @@ fn a_quota_grants_what_is_left_of_it_and_an_excluded_namespace_everything() {
     assert_eq!(quota.grant("other", Some("A100"), 0, 7), 0, "neither it nor a default is listed");
 }
 
-fn want(name: &str, wanted: u32) -> Want {
-    Want {
+fn want(name: &str, wanted: u32) -> GrantRequest {
+    GrantRequest {
         id: VariantId::new("team", name),
         current: Replicas::ZERO,
-        wanted: Replicas::new(wanted),
+        proposed: Replicas::new(wanted),
         bounds: Bounds { min: Replicas::ZERO, max: None },
         priority: 1.0,
         spare: SPARE,
@@ -221,17 +225,17 @@ fn want(name: &str, wanted: u32) -> Want {
     }
 }
 
-fn numbers(granted: &[Granted]) -> Vec<(u32, i64, bool)> {
-    granted.iter().map(|one| (one.granted.get(), one.gpus, one.limited)).collect()
+fn numbers(granted: &[Grant]) -> Vec<(u32, i64, bool)> {
+    granted.iter().map(|one| (one.granted.get(), one.gpus, one.is_limited)).collect()
 }
 
 #[test]
 fn served_are_the_dearer_priority_the_less_spare_the_cheaper_and_the_first_by_name() {
     let usual = want("b", 1);
     let rivals = [
-        Want { priority: 2.0, spare: 9.0, ..want("c", 1) },
-        Want { spare: SPARE / 2.0, cost: Cost::new(50.0).unwrap(), ..want("c", 1) },
-        Want { cost: Cost::new(1.0).unwrap(), ..want("c", 1) },
+        GrantRequest { priority: 2.0, spare: 9.0, ..want("c", 1) },
+        GrantRequest { spare: SPARE / 2.0, cost: Cost::new(50.0).unwrap(), ..want("c", 1) },
+        GrantRequest { cost: Cost::new(1.0).unwrap(), ..want("c", 1) },
         want("a", 1),
     ];
     for rival in rivals {
@@ -243,7 +247,7 @@ fn served_are_the_dearer_priority_the_less_spare_the_cheaper_and_the_first_by_na
 #[test]
 fn the_gpus_of_a_grant_are_those_of_its_minimum_and_of_the_rest() {
     let bounds = Bounds { min: Replicas::new(2), max: None };
-    let one = Want { current: Replicas::ONE, bounds, ..want("v", 4) };
+    let one = GrantRequest { current: Replicas::ONE, bounds, ..want("v", 4) };
     let granted = |count| {
         let limits = [inventory(&[("A100", count)])];
         numbers(&grant(std::slice::from_ref(&one), &limits, Compat::Corrected))
@@ -251,7 +255,7 @@ fn the_gpus_of_a_grant_are_those_of_its_minimum_and_of_the_rest() {
     assert_eq!([granted(20), granted(8)].concat(), [(4, 6, false); 2]);
     assert_eq!(granted(6), [(3, 4, true)]);
     assert_eq!(granted(2), [(2, 0, true)], "a minimum is kept although nothing is free");
-    let least = Want { wanted: Replicas::new(2), ..one };
+    let least = GrantRequest { proposed: Replicas::new(2), ..one };
     let granted = grant(&[least], &[inventory(&[("A100", 4)])], Compat::Corrected);
     assert_eq!(numbers(&granted), [(2, 2, false)], "what just fits is not limited");
 }
@@ -259,7 +263,7 @@ fn the_gpus_of_a_grant_are_those_of_its_minimum_and_of_the_rest() {
 #[test]
 fn a_minimum_above_its_own_maximum_is_charged_like_any_other() {
     let bounds = Bounds { min: Replicas::new(2), max: Some(Replicas::ZERO) };
-    let odd = Want { bounds, cost: Cost::new(50.0).unwrap(), ..want("v", 2) };
+    let odd = GrantRequest { bounds, cost: Cost::new(50.0).unwrap(), ..want("v", 2) };
     let granted = grant(&[odd, want("w", 9)], &[inventory(&[("A100", 10)])], Compat::Corrected);
     assert_eq!(numbers(&granted), [(2, 4, false), (3, 6, true)]);
 }
@@ -267,8 +271,8 @@ fn a_minimum_above_its_own_maximum_is_charged_like_any_other() {
 #[test]
 fn a_removal_and_a_number_that_stays_ask_for_nothing() {
     let bounds = Bounds { min: Replicas::new(5), max: None };
-    let fewer = Want { current: Replicas::new(4), bounds, ..want("v", 3) };
-    let same = Want { current: Replicas::new(4), ..want("w", 4) };
+    let fewer = GrantRequest { current: Replicas::new(4), bounds, ..want("v", 3) };
+    let same = GrantRequest { current: Replicas::new(4), ..want("w", 4) };
     let granted = grant(&[fewer, same], &[inventory(&[("A100", 100)])], Compat::Corrected);
     assert_eq!(numbers(&granted), [(3, 0, false), (4, 0, false)]);
 }
@@ -278,28 +282,33 @@ fn a_maximum_is_what_is_wanted_and_not_a_limit() {
     let bounds = Bounds { min: Replicas::ZERO, max: Some(Replicas::new(2)) };
     for compat in [Compat::Corrected, Compat::Upstream] {
         let granted = grant(
-            &[Want { bounds, ..want("v", 9) }, Want { current: Replicas::new(2), bounds, ..want("w", 9) }],
+            &[
+                GrantRequest { bounds, ..want("v", 9) },
+                GrantRequest { current: Replicas::new(2), bounds, ..want("w", 9) },
+            ],
             &[inventory(&[("A100", 100)])],
             compat,
         );
         assert_eq!(numbers(&granted), [(2, 4, false), (2, 0, false)]);
-        assert_eq!(granted[0].wanted, Replicas::new(2));
+        assert_eq!(granted[0].proposed, Replicas::new(2));
     }
 }
 
 #[test]
 fn upstreams_pools_are_the_inventory_and_a_quota_of_the_cluster() {
     let power = Budget::Power { budget: watts(0.0), per_gpu: BTreeMap::new() };
-    let spend = Budget::Spend(Cost::ZERO);
-    let by_namespace = of_namespaces(&[], &[]).budget;
-    let pools = [inventory(&[]).budget, of_cluster(&[]).budget, by_namespace, power, spend];
-    assert_eq!(pools.map(|one| one.is_pool()), [true, true, false, false, false]);
+    let power = Limit::new("power", power);
+    let spend = Limit::new("spend", Budget::Spend(Cost::ZERO));
+    let by_namespace = of_namespaces(&[], &[]);
+    let pools = [inventory(&[]), of_cluster(&[]), by_namespace, power, spend];
+    assert_eq!(pools.map(|limit| is_pool(&limit)), [true, true, false, false, false]);
 }
 
 #[test]
 fn gpus_that_fill_no_replica_are_lost_upstream() {
     let mut pools: Pools = by_type(&[("A100", 5)]);
-    let granted = greedy_by_spare(&[want("v", 9), Want { spare: 0.9, gpus: 1, ..want("w", 1) }], &mut pools);
+    let granted =
+        grant_by_spare(&[want("v", 9), GrantRequest { spare: 0.9, gpus: 1, ..want("w", 1) }], &mut pools);
     assert_eq!(numbers(&granted), [(2, 4, true), (0, 0, true)]);
     assert_eq!(pools["A100"], 0);
 }

@@ -1,9 +1,9 @@
-//! What the arguments of a model server say of its capacity, as far as upstream reads them (algorithm reference §3.8).
+//! What the arguments of a model server say of its capacity, as far as upstream reads them (WVA v0.9,
+//! `internal/engines/analyzers/saturation_v2/deployment_parser.go`).
 
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
-use crate::model::Compat;
 use crate::units::Tokens;
 
 /// Which model server.
@@ -206,13 +206,11 @@ impl EngineParameters {
         }
     }
 
-    /// Tokens in the KV cache when set by hand, else zero. June knows no SGLang.
+    /// Tokens in the KV cache if an argument sets them, else 0.
     #[must_use]
-    pub fn capacity(&self, compat: Compat) -> Tokens {
+    pub fn kv_tokens(&self) -> Tokens {
         if self.blocks_override > 0 {
             Tokens::new(self.blocks_override.saturating_mul(self.block_size))
-        } else if compat == Compat::UpstreamJune {
-            Tokens::ZERO
         } else {
             Tokens::new(self.tokens_override)
         }
@@ -232,22 +230,23 @@ impl EngineParameters {
         Some(Tokens::trunc(running * (prompt + output / 2.0))).filter(|found| *found > Tokens::ZERO)
     }
 
-    /// Equal in all that decides capacity; upstream leaves the maximum of sequences out. June knows no SGLang.
+    /// Equal in all that decides capacity; the maximum of sequences is left out, as upstream.
     #[must_use]
-    pub fn compatible(&self, other: &Self, compat: Compat) -> bool {
-        let key = |one: &Self| {
-            (
-                one.memory_fraction.to_bits(),
-                one.block_size,
-                one.tensor_parallel_size,
-                one.blocks_override,
-                one.batched_tokens,
-            )
-        };
-        let engine = |one: &Self| (one.engine, one.tokens_override);
-        key(self) == key(other)
+    pub fn is_compatible(&self, other: &Self) -> bool {
+        self.engine == other.engine
+            && self.tokens_override == other.tokens_override
+            && self.has_same_memory(other)
+    }
+
+    /// Equal in all that decides capacity but the engine and what only SGLang has.
+    pub(crate) fn has_same_memory(&self, other: &Self) -> bool {
+        // By bits: equal is what was written alike.
+        self.memory_fraction.to_bits() == other.memory_fraction.to_bits()
+            && self.block_size == other.block_size
+            && self.tensor_parallel_size == other.tensor_parallel_size
+            && self.blocks_override == other.blocks_override
+            && self.batched_tokens == other.batched_tokens
             && self.kv_cache_dtype == other.kv_cache_dtype
-            && (compat == Compat::UpstreamJune || engine(self) == engine(other))
     }
 }
 

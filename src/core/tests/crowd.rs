@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use wva_core::model::{Analyzer, Bounds};
-use wva_core::optimize::{Choice, cheapest};
+use wva_core::optimize::{Choice, cheapest_cover};
 use wva_core::snapshot::{
     Engine, EngineParameters, ModelGroup, Scale, Signals, SourceHealth, Template, VariantState,
 };
@@ -70,12 +70,12 @@ fn five_thousand_variants_of_one_model_overflow_no_stack_and_change_no_other_num
 
 #[test]
 fn the_search_for_the_cheapest_replicas_is_as_deep_as_its_bound_whatever_there_is_to_choose_from() {
-    let choice = |cost: u32, most| Choice { cost: f64::from(cost), capacity: vec![1.0], most };
+    let choice = |cost: u32, max| Choice { cost: f64::from(cost), capacity: vec![1.0], max };
     let choices: Vec<_> = (0..100_000).map(|index| choice(index / 7 + 1, i64::from(index % 2))).collect();
-    let found = cheapest(&[40_000.0], &choices).unwrap();
-    assert!(!found.exact);
+    let found = cheapest_cover(&[40_000.0], &choices).unwrap();
+    assert!(!found.is_cheapest);
     assert_eq!(found.counts.iter().sum::<i64>(), 40_000);
     assert_eq!(found.counts[79_999..80_003], [1, 0, 0, 0], "those that cost least");
     let none: Vec<_> = (0..100_000).map(|index| choice(index, 0)).collect();
-    assert_eq!(cheapest(&[1.0], &none), None);
+    assert_eq!(cheapest_cover(&[1.0], &none), None);
 }

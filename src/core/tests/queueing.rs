@@ -6,17 +6,17 @@ use std::collections::BTreeMap;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use smol_str::{SmolStr, ToSmolStr, format_smolstr};
-use wva_core::analyze::inferno::allocation::Allocation;
-use wva_core::analyze::inferno::greedy::{BestEffort, Choice, Request, solve};
-use wva_core::analyze::inferno::{Supply, System, data};
+use wva_core::analyze::inferno::allocation::{Allocation, AllocationChoice, AllocationRequest};
+use wva_core::analyze::inferno::{System, data};
 use wva_core::analyze::queueing::learn::{Parameters, learn};
-use wva_core::analyze::queueing::model::{Limits, Model, Performance, Unsolvable};
-use wva_core::analyze::queueing::service_time::{Service, Shape};
-use wva_core::analyze::queueing::size::{Size, Targets};
+use wva_core::analyze::queueing::model::{Limits, Model, Performance, RequestLengths, Service, Unsolvable};
+use wva_core::analyze::queueing::sizing::{Size, Targets};
 use wva_core::analyze::queueing::tuner::{Environment, Filter, Start, guess};
-use wva_core::analyze::queueing::{Load, Observation, Settings, analyze};
+use wva_core::analyze::queueing::{LatencyObservation, QueueingSettings, VariantLoad};
+use wva_core::arithmetic::analyze_queueing as analyze;
 use wva_core::model::{Compat, Role};
 use wva_core::units::{Cost, Replicas, Requests, Seconds};
+use wva_core::upstream::inferno_greedy::{BestEffort, solve};
 
 fn service() -> impl Strategy<Value = Service> {
     (0.5..50.0_f32, 0.001..0.2_f32, 0.000_01..0.01_f32).prop_map(|(alpha, beta, gamma)| Service {
@@ -26,9 +26,9 @@ fn service() -> impl Strategy<Value = Service> {
     })
 }
 
-fn shape() -> impl Strategy<Value = Shape> {
+fn lengths() -> impl Strategy<Value = RequestLengths> {
     (prop_oneof![1 => Just(0.0_f32), 5 => 1.0..4000.0_f32], 1.0..1000.0_f32)
-        .prop_map(|(input, output)| Shape { input, output })
+        .prop_map(|(input, output)| RequestLengths { input, output })
 }
 
 fn limits() -> impl Strategy<Value = Limits> {
@@ -36,8 +36,8 @@ fn limits() -> impl Strategy<Value = Limits> {
 }
 
 fn model() -> impl Strategy<Value = Model> {
-    (service(), shape(), limits())
-        .prop_map(|(service, shape, limits)| Model::new(service, shape, limits, Compat::Corrected).unwrap())
+    (service(), lengths(), limits())
+        .prop_map(|(service, lengths, limits)| Model::new(service, lengths, limits).unwrap())
 }
 
 /// Anything positive, however small or large.
@@ -58,9 +58,10 @@ fn finite(at: &Performance) -> bool {
 }
 
 fn environment() -> impl Strategy<Value = Environment> {
-    let shape = (1.0..4000.0_f32, 1.0..1000.0_f32).prop_map(|(input, output)| Shape { input, output });
-    (1.0..2000.0_f32, shape, 1_u32..16, 1.0..2000.0_f32, 1.0..200.0_f32)
-        .prop_map(|(rate, shape, batch, ttft, itl)| Environment { rate, shape, batch, ttft, itl })
+    let lengths =
+        (1.0..4000.0_f32, 1.0..1000.0_f32).prop_map(|(input, output)| RequestLengths { input, output });
+    (1.0..2000.0_f32, lengths, 1_u32..16, 1.0..2000.0_f32, 1.0..200.0_f32)
+        .prop_map(|(rate, lengths, batch, ttft, itl)| Environment { rate, lengths, batch, ttft, itl })
 }
 
 /// Latencies some way between those without and with all load, so that most can be reached.
@@ -79,8 +80,8 @@ proptest! {
         parts in prop::array::uniform6(positive()), limits in limits(), target in positive(),
     ) {
         let [alpha, beta, gamma, input, output, rate] = parts;
-        let (service, shape) = (Service::new(alpha, beta, gamma).unwrap(), Shape::new(input, output).unwrap());
-        if let Ok(mut model) = Model::new(service, shape, limits, Compat::Corrected) {
+        let (service, lengths) = (Service::new(alpha, beta, gamma).unwrap(), RequestLengths::new(input, output).unwrap());
+        if let Ok(mut model) = Model::new(service, lengths, limits) {
             if let Ok(at) = model.analyze(rate) {
                 prop_assert!(finite(&at), "{at:?}");
             }
@@ -115,16 +116,16 @@ proptest! {
 
     #[test]
     fn the_unit_of_time_is_irrelevant(
-        service in service(), shape in shape(), limits in limits(), part in 0.0..1.2_f32, power in -4_i16..7,
+        service in service(), lengths in lengths(), limits in limits(), part in 0.0..1.2_f32, power in -4_i16..7,
     ) {
         let factor = f32::from(power).exp2();
         let Service { alpha, beta, gamma } = service;
         let slower = Service { alpha: alpha * factor, beta: beta * factor, gamma: gamma * factor };
-        let mut model = Model::new(service, shape, limits, Compat::Corrected).unwrap();
+        let mut model = Model::new(service, lengths, limits).unwrap();
         let targets = between(&mut model, part);
         let longer = Targets { ttft: targets.ttft * factor, itl: targets.itl * factor, ..targets };
         let one = model.size(targets).unwrap().at;
-        let other = Model::new(slower, shape, limits, Compat::Corrected).unwrap().size(longer).unwrap().at;
+        let other = Model::new(slower, lengths, limits).unwrap().size(longer).unwrap().at;
         let near = |one: f32, other: f32| (one - other).abs() <= 1e-4 * one.abs();
         prop_assert!(near(one.throughput, other.throughput * factor), "{one:?} {other:?}");
         prop_assert!(near(one.itl * factor, other.itl) && near(one.ttft * factor, other.ttft), "{one:?} {other:?}");
@@ -134,11 +135,11 @@ proptest! {
     fn more_load_never_takes_fewer_replicas_and_the_unit_of_money_is_irrelevant(
         service in service(), part in 0.1..1.0_f32, load in 1.0..60_000.0_f32, more in 0.0..60_000.0_f32, power in -3_i16..9,
     ) {
-        let model = || Model::new(service, Shape { input: 512.0, output: 128.0 }, Limits { batch: 16, queue: 160 }, Compat::Corrected);
+        let model = || Model::new(service, RequestLengths { input: 512.0, output: 128.0 }, Limits { batch: 16, queue: 160 });
         let targets = between(&mut model().unwrap(), part);
         let solved = |arrival: f32, factor: f32| {
             let system = one_server(service, targets, arrival, 40.0 * factor);
-            system.solve(&Supply::Unlimited, Compat::Corrected).remove("v").unwrap()
+            system.solve().remove("v").unwrap()
         };
         let (less, more) = (solved(load, 1.0), solved(load + more, 1.0));
         prop_assert!(more.replicas >= less.replicas && more.cost >= less.cost, "{less:?} {more:?}");
@@ -150,10 +151,10 @@ proptest! {
     #[test]
     fn a_filter_stays_in_its_bounds_and_a_refused_step_changes_nothing(seen in vec(environment(), 1..4), guessed in any::<bool>()) {
         let first = seen[0];
-        let lengths = (f64::from(first.shape.input), f64::from(first.shape.output));
-        let guess = guess(f64::from(first.ttft), f64::from(first.itl), lengths.0, lengths.1);
+        let tokens = (f64::from(first.lengths.input), f64::from(first.lengths.output));
+        let guess = guess(f64::from(first.ttft), f64::from(first.itl), tokens.0, tokens.1);
         let start = guess.filter(|_| guessed).map_or_else(Start::unknown, Start::guessed);
-        if let Ok(mut filter) = Filter::new(&start, &first, Compat::Corrected) {
+        if let Ok(mut filter) = Filter::new(&start, &first) {
             for seen in &seen {
                 let before = filter.clone();
                 let step = filter.step(seen);
@@ -176,18 +177,18 @@ proptest! {
             let allocation = Allocation {
                 accelerator: kind.to_smolstr(), replicas: Replicas::new(replicas), cost: value, value, ..Allocation::default()
             };
-            Choice { allocation, kind: (kind < 3).then(|| kind.to_smolstr()), units }
+            AllocationChoice { allocation, kind: (kind < 3).then(|| kind.to_smolstr()), units }
         };
-        let requests: Vec<Request> = requests.into_iter().enumerate().map(|(index, (priority, choices))| {
-            Request { server: format_smolstr!("s{index}"), priority, choices: choices.into_iter().map(choice).collect() }
+        let requests: Vec<AllocationRequest> = requests.into_iter().enumerate().map(|(index, (priority, choices))| {
+            AllocationRequest { server: format_smolstr!("s{index}"), priority, choices: choices.into_iter().map(choice).collect() }
         }).collect();
         let policy = ["None", "PriorityExhaustive", "PriorityRoundRobin", "RoundRobin"][policy];
-        let granted = solve(&requests, &available, BestEffort::named(policy), delayed);
+        let granted = solve(&requests, &available, BestEffort::from_name(policy), delayed);
         let mut least = available.clone();
         for (server, got) in &granted.allocations {
             let request = requests.iter().find(|one| one.server == *server).unwrap();
             let of_kind = request.choices.iter().filter(|one| one.allocation.accelerator == got.accelerator);
-            let wants = |one: &&Choice| one.allocation.replicas >= got.replicas;
+            let wants = |one: &&AllocationChoice| one.allocation.replicas >= got.replicas;
             let units = of_kind.filter(wants).map(|one| one.units).min();
             prop_assert!(units.is_some(), "{server} got more than it wanted: {got:?}");
             let left = least.get_mut(&got.accelerator).unwrap();
@@ -206,9 +207,9 @@ fn one_server(service: Service, targets: Targets, arrival: f32, cost: f32) -> Sy
         kind,
         multiplicity: 1,
         cost,
-        power: data::Power::default(),
+        power: data::PowerProfile::default(),
     }];
-    let performance = vec![data::Performance {
+    let performance = vec![data::PerformanceProfile {
         model: model.clone(),
         accelerator,
         units: 1,
@@ -216,8 +217,8 @@ fn one_server(service: Service, targets: Targets, arrival: f32, cost: f32) -> Sy
         at_tokens: 128,
         service,
     }];
-    let classes = vec![data::ServiceClass::new("Premium", 1, vec![(model.clone(), targets)]).unwrap()];
-    let load = data::Load { arrival, input: 512, output: 128 };
+    let classes = vec![data::ServiceLevel::new("Premium", 1, vec![(model.clone(), targets)]).unwrap()];
+    let load = data::ServerLoad { arrival, input: 512, output: 128 };
     let (class, min) = ("Premium".into(), Replicas::ZERO);
     let servers = vec![data::Server {
         name: "v".into(),
@@ -232,9 +233,9 @@ fn one_server(service: Service, targets: Targets, arrival: f32, cost: f32) -> Sy
     System { accelerators, performance, classes, servers }
 }
 
-fn load(name: usize) -> impl Strategy<Value = Load> {
+fn load(name: usize) -> impl Strategy<Value = VariantLoad> {
     let observation = (proptest::option::of(odd()), prop::array::uniform4(odd()), 0_u32..16).prop_map(
-        |(arrival, [input, output, ttft, itl], batch)| Observation {
+        |(arrival, [input, output, ttft, itl], batch)| LatencyObservation {
             arrival,
             input,
             output,
@@ -245,7 +246,7 @@ fn load(name: usize) -> impl Strategy<Value = Load> {
     );
     let role = prop_oneof![Just(Role::Both), Just(Role::Prefill), Just(Role::Decode)];
     (role, 0_u32..4, 0_u32..3, vec(observation, 0..3)).prop_map(
-        move |(role, ready, pending, observations)| Load {
+        move |(role, ready, pending, observations)| VariantLoad {
             name: format_smolstr!("v{name}"),
             role,
             accelerator: None,
@@ -266,7 +267,7 @@ proptest! {
     ) {
         let compat = if upstream { Compat::Upstream } else { Compat::Corrected };
         let loads = [loads.0, loads.1];
-        let settings = Settings { multiplier, drain: Seconds::whole(drain), ..Settings::default() };
+        let settings = QueueingSettings { multiplier, drain: Seconds::whole(drain), ..QueueingSettings::default() };
         let mut known = BTreeMap::new();
         for _ in 0..3 {
             let analysis = analyze(&loads, Requests::new(5.0).unwrap(), &known, &settings, compat);
@@ -284,16 +285,16 @@ proptest! {
     fn more_requests_never_miss_less_or_spare_more(
         service in service(), rate in 0.1..30.0_f64, more in 0.0..30.0_f64, replicas in 1_u32..5, queued in 0.0..50.0_f64,
     ) {
-        let parameters = Parameters { service, covariance: [[0.0; 3]; 3], nis: None, refused: 0, seen: Vec::new(), before: Vec::new(), learned_at: None };
+        let parameters = Parameters { service, covariance: [[0.0; 3]; 3], nis: None, rejections: 0, window: Vec::new(), earlier: Vec::new(), learned_at: None };
         let known = BTreeMap::from([(SmolStr::new_static("v"), parameters)]);
         let total = |rate: f64| {
             let arrival = Some(rate / f64::from(replicas));
-            let seen = Observation { arrival, input: 512.0, output: 128.0, ttft: 0.1, itl: 0.02, batch: 16 };
-            let load = Load {
+            let seen = LatencyObservation { arrival, input: 512.0, output: 128.0, ttft: 0.1, itl: 0.02, batch: 16 };
+            let load = VariantLoad {
                 name: "v".into(), role: Role::Both, accelerator: None, cost: Cost::ZERO, ready: Replicas::new(replicas),
                 pending: Replicas::ZERO, observations: vec![seen; replicas as usize],
             };
-            let settings = Settings { tuning: false, ..Settings::default() };
+            let settings = QueueingSettings { tuning: false, ..QueueingSettings::default() };
             let queued = Requests::new(queued).unwrap();
             analyze(&[load], queued, &known, &settings, Compat::Corrected).finding.unwrap().total
         };
@@ -305,13 +306,13 @@ proptest! {
     fn what_is_learned_is_within_its_bounds(seen in vec(vec(environment(), 1..3), 1..6)) {
         let mut learned: Option<Parameters> = None;
         for now in seen {
-            learned = learn(learned.as_ref(), &now, Compat::Corrected);
-            if let Some(Parameters { service, seen, .. }) = &learned {
+            learned = learn(learned.as_ref(), &now);
+            if let Some(Parameters { service, window, .. }) = &learned {
                 let Service { alpha, beta, gamma } = *service;
                 prop_assert!((0.0499..=500.1).contains(&alpha), "{service:?}");
                 prop_assert!((0.000_499..=5.001).contains(&beta), "{service:?}");
                 prop_assert!((4.99e-7..=0.005_001).contains(&gamma), "{service:?}");
-                prop_assert!(seen.len() <= 8);
+                prop_assert!(window.len() <= 8);
             }
         }
     }

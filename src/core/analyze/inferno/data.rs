@@ -1,12 +1,12 @@
-//! What the solver knows: accelerators, how fast they serve which model, service classes and servers (algorithm
-//! reference §6.1). Plain values; files and YAML keys are read elsewhere.
+//! What the solver knows: accelerators, how fast they serve which model, service classes and servers. Plain values; files and YAML
+//! keys are read elsewhere. Derived from WVA v0.4, `pkg/config/types.go`.
 
 use serde::{Deserialize, Serialize};
-
-use crate::analyze::queueing::service_time::Service;
-use crate::analyze::queueing::size::Targets;
-use crate::units::{OutOfRange, Replicas};
 use smol_str::SmolStr;
+
+use crate::analyze::queueing::model::Service;
+use crate::analyze::queueing::sizing::Targets;
+use crate::units::{OutOfRange, Replicas};
 
 /// A unit of accelerators that is allocated as a whole.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -20,12 +20,12 @@ pub struct Accelerator {
     /// What a unit costs, cents/hour.
     pub cost: f32,
     /// What a unit draws.
-    pub power: Power,
+    pub power: PowerProfile,
 }
 
 /// Power by utilisation, in watts: linear from idle to a middle point and on to full.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-pub struct Power {
+pub struct PowerProfile {
     /// At 0.
     pub idle: f32,
     /// At the middle point.
@@ -36,27 +36,24 @@ pub struct Power {
     pub mid_utilisation: f32,
 }
 
-impl Power {
+impl PowerProfile {
     /// The power at a utilisation; outside 0 to 1 that of the nearer end.
     #[must_use]
     pub fn at(&self, utilisation: f32) -> f32 {
-        let between = |from: (f32, f32), to: (f32, f32)| {
-            let run = to.0 - from.0;
-            let part = if run > 0.0 { ((utilisation - from.0) / run).clamp(0.0, 1.0) } else { 1.0 };
-            from.1 + part * (to.1 - from.1)
-        };
-        let middle = (self.mid_utilisation, self.mid);
-        if utilisation < middle.0 {
-            between((0.0, self.idle), middle)
+        let (start, end, low, high) = if utilisation < self.mid_utilisation {
+            (0.0, self.mid_utilisation, self.idle, self.mid)
         } else {
-            between(middle, (1.0, self.full))
-        }
+            (self.mid_utilisation, 1.0, self.mid, self.full)
+        };
+        let run = end - start;
+        let part = if run > 0.0 { ((utilisation - start) / run).clamp(0.0, 1.0) } else { 1.0 };
+        low + part * (high - low)
     }
 }
 
 /// How one accelerator serves one model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Performance {
+pub struct PerformanceProfile {
     /// The model.
     pub model: SmolStr,
     /// The accelerator's name.
@@ -71,7 +68,7 @@ pub struct Performance {
     pub service: Service,
 }
 
-impl Performance {
+impl PerformanceProfile {
     /// Accelerators a replica takes.
     #[must_use]
     pub fn units(&self) -> u32 {
@@ -79,15 +76,15 @@ impl Performance {
     }
 }
 
-/// What a class of users is promised.
+/// The targets of a class of users.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct ServiceClass {
+pub struct ServiceLevel {
     name: SmolStr,
     priority: u32,
     targets: Vec<(SmolStr, Targets)>,
 }
 
-impl ServiceClass {
+impl ServiceLevel {
     /// The name of a class without one.
     pub const UNNAMED: &'static str = "Free";
     /// The lowest priority, and that of a class without a valid one.
@@ -96,13 +93,13 @@ impl ServiceClass {
     /// A class by name and priority, 1 the highest and 100 the lowest, with the targets of each model.
     ///
     /// # Errors
-    /// When a target is negative or not finite.
+    /// If a target is negative or not finite.
     pub fn new(name: &str, priority: i64, targets: Vec<(SmolStr, Targets)>) -> Result<Self, OutOfRange> {
         for (_, target) in &targets {
             target.validated()?;
         }
-        let priority = u32::try_from(priority).ok().filter(|one| (1..=Self::LOWEST).contains(one));
-        Ok(Self { name: named(name).into(), priority: priority.unwrap_or(Self::LOWEST), targets })
+        let priority = u32::try_from(priority).ok().filter(|priority| (1..=Self::LOWEST).contains(priority));
+        Ok(Self { name: name_or_default(name).into(), priority: priority.unwrap_or(Self::LOWEST), targets })
     }
 
     /// Its name.
@@ -117,22 +114,22 @@ impl ServiceClass {
         self.priority
     }
 
-    pub(super) fn is(&self, name: &str) -> bool {
-        self.name == named(name)
+    pub(super) fn is_named(&self, name: &str) -> bool {
+        self.name == name_or_default(name)
     }
 
     pub(super) fn targets(&self, model: &str) -> Option<Targets> {
-        self.targets.iter().find(|(own, _)| own == model).map(|(_, targets)| *targets)
+        self.targets.iter().find(|(name, _)| name == model).map(|(_, targets)| *targets)
     }
 }
 
-fn named(name: &str) -> &str {
-    if name.is_empty() { ServiceClass::UNNAMED } else { name }
+fn name_or_default(name: &str) -> &str {
+    if name.is_empty() { ServiceLevel::UNNAMED } else { name }
 }
 
 /// What is asked of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Load {
+pub struct ServerLoad {
     /// Requests a minute.
     pub arrival: f32,
     /// Mean tokens of a prompt.
@@ -151,7 +148,7 @@ pub struct Server {
     /// Its model.
     pub model: SmolStr,
     /// What is asked of it.
-    pub load: Load,
+    pub load: ServerLoad,
     /// Never fewer replicas.
     pub min: Replicas,
     /// Its own limit of the batch; 0 is none.

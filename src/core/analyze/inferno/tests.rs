@@ -2,20 +2,27 @@
 #![allow(clippy::float_cmp, reason = "small whole numbers")]
 
 use super::allocation::penalty;
-use super::data::{Current, Load, Power};
+use super::data::{Current, PowerProfile, ServerLoad};
 use super::*;
-use crate::analyze::queueing::service_time::Service;
-use crate::analyze::queueing::size::Targets;
-use smol_str::SmolStr;
+use crate::analyze::queueing::model::Service;
+use crate::analyze::queueing::sizing::Targets;
+use crate::upstream::inferno::{LimitedSupply, proposals, solve, solve_with_idle};
+use crate::upstream::inferno_greedy::{self as greedy, BestEffort};
 
 fn accelerator(name: &str, cost: f32) -> Accelerator {
-    Accelerator { name: name.into(), kind: name.into(), multiplicity: 1, cost, power: Power::default() }
+    Accelerator {
+        name: name.into(),
+        kind: name.into(),
+        multiplicity: 1,
+        cost,
+        power: PowerProfile::default(),
+    }
 }
 
-fn performance(accelerator: &str, units: u32, speed: f32) -> Performance {
+fn performance(accelerator: &str, units: u32, speed: f32) -> PerformanceProfile {
     let service = Service::new(8.0 / speed, 0.016 / speed, 0.0005 / speed).unwrap();
     let (model, accelerator) = ("llama".into(), accelerator.into());
-    Performance { model, accelerator, units, max_batch: 64, at_tokens: 256, service }
+    PerformanceProfile { model, accelerator, units, max_batch: 64, at_tokens: 256, service }
 }
 
 fn server(name: &str, class: &str, arrival: f32, on: &str) -> Server {
@@ -25,7 +32,7 @@ fn server(name: &str, class: &str, arrival: f32, on: &str) -> Server {
         name: name.into(),
         class: class.into(),
         model: "llama".into(),
-        load: Load { arrival, input: 512, output: 128 },
+        load: ServerLoad { arrival, input: 512, output: 128 },
         min: Replicas::ZERO,
         max_batch: 0,
         keep_accelerator: false,
@@ -37,7 +44,7 @@ fn server(name: &str, class: &str, arrival: f32, on: &str) -> Server {
 fn system(servers: Vec<Server>) -> System {
     let class = |name, priority, itl, ttft| {
         let targets = vec![("llama".into(), Targets::latency(ttft, itl).unwrap())];
-        ServiceClass::new(name, priority, targets).unwrap()
+        ServiceLevel::new(name, priority, targets).unwrap()
     };
     System {
         accelerators: vec![accelerator("A100", 40.0), accelerator("H100", 100.0)],
@@ -47,22 +54,23 @@ fn system(servers: Vec<Server>) -> System {
     }
 }
 
-fn limited(a100: u64, h100: u64, policy: BestEffort) -> Supply {
+fn limited(a100: u64, h100: u64, policy: BestEffort) -> LimitedSupply {
     let available = [(SmolStr::new_static("A100"), a100), (SmolStr::new_static("H100"), h100)].into();
-    Supply::Limited { available, policy, delayed: false }
+    LimitedSupply { available, policy, delayed: false }
 }
 
 #[test]
 fn the_reference_tables_allocations_agree() {
     let targets = Targets::latency(200.0, 40.0).unwrap();
     let (a100, perf) = (accelerator("A100", 40.0), performance("A100", 1, 1.0));
-    let find = |server: &Server| allocate(server, &a100, &perf, targets, Compat::Upstream);
+    let find = |server: &Server| allocate(server, &a100, &perf, targets);
     let a0 = find(&server("a0", "", 600.0, "")).unwrap();
     assert_eq!((a0.replicas, a0.cost), (Replicas::ONE, 40.0));
     let close = |found: f32, told: f32| (found / told - 1.0).abs() < 3e-4;
     assert!(close(a0.itl, 16.5428) && close(a0.ttft, 24.3165) && close(a0.rho, 0.1673), "{a0:?}");
     assert_eq!(find(&server("a2", "", 0.0, "")), Some(Allocation::default()));
-    let broken = Server { load: Load { arrival: f32::NAN, input: 1, output: 1 }, ..server("x", "", 1.0, "") };
+    let broken =
+        Server { load: ServerLoad { arrival: f32::NAN, input: 1, output: 1 }, ..server("x", "", 1.0, "") };
     assert_eq!(find(&broken), None);
 }
 
@@ -75,16 +83,17 @@ fn a_change_of_accelerator_costs_a_tenth_of_both() {
 }
 
 /// `replicas` of an accelerator that is its own kind, worth what they cost.
-fn choice(name: &str, units: u64, replicas: u32, value: f32) -> Choice {
+fn choice(name: &str, units: u64, replicas: u32, value: f32) -> AllocationChoice {
     let (accelerator, replicas) = (SmolStr::from(name), Replicas::new(replicas));
     let allocation = Allocation { accelerator, replicas, cost: value, value, ..Allocation::default() };
-    Choice { allocation, kind: Some(name.into()), units }
+    AllocationChoice { allocation, kind: Some(name.into()), units }
 }
 
 #[test]
 fn the_reference_tables_best_efforts_agree() {
-    let request = |server: &str, priority, choices| Request { server: server.into(), priority, choices };
-    let solve = |requests: &[Request], a100, h100, policy, delayed| {
+    let request =
+        |server: &str, priority, choices| AllocationRequest { server: server.into(), priority, choices };
+    let solve = |requests: &[AllocationRequest], a100, h100, policy, delayed| {
         let available = [(SmolStr::new_static("A100"), a100), (SmolStr::new_static("H100"), h100)].into();
         let granted = greedy::solve(requests, &available, policy, delayed);
         let got = |one: &Allocation| (one.replicas.get(), one.accelerator.clone());
@@ -106,33 +115,33 @@ fn the_reference_tables_best_efforts_agree() {
 
 #[test]
 fn power_is_linear_between_three_points_and_flat_beyond() {
-    let power = Power { idle: 100.0, mid: 300.0, full: 400.0, mid_utilisation: 0.5 };
+    let power = PowerProfile { idle: 100.0, mid: 300.0, full: 400.0, mid_utilisation: 0.5 };
     assert_eq!(
         [-1.0, 0.0, 0.25, 0.5, 0.75, 1.0, 2.0].map(|u| power.at(u)),
         [100.0, 100.0, 200.0, 300.0, 350.0, 400.0, 400.0]
     );
-    let edge = Power { mid_utilisation: 1.0, ..power };
+    let edge = PowerProfile { mid_utilisation: 1.0, ..power };
     assert_eq!([edge.at(0.5), edge.at(1.0)], [200.0, 400.0], "the middle at the end");
 }
 
 #[test]
 fn a_class_has_a_name_and_a_priority_whatever_is_given() {
-    let class = |name, priority| ServiceClass::new(name, priority, vec![]).unwrap();
+    let class = |name, priority| ServiceLevel::new(name, priority, vec![]).unwrap();
     assert_eq!([0, 1, 100, 101, -5].map(|given| class("x", given).priority()), [100, 1, 100, 100, 100]);
-    assert!(class("", 1).is("") && class("", 1).is("Free") && !class("x", 1).is("Free"));
-    let wrong = ServiceClass::new("x", 1, vec![("m".into(), Targets { itl: -1.0, ..Targets::default() })]);
+    assert!(class("", 1).is_named("") && class("", 1).is_named("Free") && !class("x", 1).is_named("Free"));
+    let wrong = ServiceLevel::new("x", 1, vec![("m".into(), Targets { itl: -1.0, ..Targets::default() })]);
     assert_eq!(wrong.unwrap_err().unit, "target ITL");
 }
 
 #[test]
 fn without_limits_the_cheapest_wins_and_moving_has_a_price() {
-    let new = system(vec![server("new", "Premium", 6000.0, "")]).solve(&Supply::Unlimited, Compat::Corrected);
+    let new = system(vec![server("new", "Premium", 6000.0, "")]).solve();
     assert_eq!(
         (new["new"].accelerator.as_str(), new["new"].replicas.get(), new["new"].cost),
         ("H100", 2, 200.0)
     );
     let mut here = server("here", "Premium", 600.0, "H100");
-    let solve = |server: &Server| system(vec![server.clone()]).solve(&Supply::Unlimited, Compat::Corrected);
+    let solve = |server: &Server| system(vec![server.clone()]).solve();
     assert_eq!(solve(&here)["here"].accelerator, "A100", "one for 40 instead of two for 80");
     here.keep_accelerator = true;
     assert_eq!(solve(&here)["here"].accelerator, "H100");
@@ -144,8 +153,8 @@ fn without_limits_the_cheapest_wins_and_moving_has_a_price() {
 fn a_model_without_targets_or_performance_gets_nothing() {
     let mut unknown = server("s", "Premium", 600.0, "");
     unknown.model = "other".into();
-    assert!(system(vec![unknown]).solve(&Supply::Unlimited, Compat::Corrected).is_empty());
-    assert!(system(vec![server("s", "", 600.0, "")]).solve(&Supply::Unlimited, Compat::Corrected).is_empty());
+    assert!(system(vec![unknown]).solve().is_empty());
+    assert!(system(vec![server("s", "", 600.0, "")]).solve().is_empty());
 }
 
 #[test]
@@ -154,13 +163,13 @@ fn a_variant_is_held_where_no_number_of_replicas_is_the_answer() {
     let moved = server("moved", "Premium", 6000.0, "A100");
     let unserved = server("unserved", "Freemium", 6000.0, "A100");
     let system = system(vec![idle, moved, unserved]);
-    let wanted = |compat| {
-        let solved = system.solve(&limited(0, 2, BestEffort::None), compat);
-        system.wanted(&solved, compat).into_values().collect::<Vec<_>>()
-    };
-    let replicas = |count| Wanted::Replicas(Replicas::new(count));
-    assert_eq!(wanted(Compat::Corrected), [replicas(0), Wanted::Hold, Wanted::Hold]);
-    assert_eq!(wanted(Compat::Upstream), [replicas(0), replicas(2), replicas(0)]);
+    let supply = limited(0, 2, BestEffort::None);
+    let ours = system.proposals(&solve_with_idle(&system, &supply));
+    let theirs = proposals(&system, &solve(&system, &supply));
+    let replicas = |count| ServerProposal::Replicas(Replicas::new(count));
+    let values = |proposals: BTreeMap<SmolStr, ServerProposal>| proposals.into_values().collect::<Vec<_>>();
+    assert_eq!(values(ours), [replicas(0), ServerProposal::Hold, ServerProposal::Hold]);
+    assert_eq!(values(theirs), [replicas(0), replicas(2), replicas(0)]);
 }
 
 #[test]
@@ -169,7 +178,7 @@ fn the_page_says_what_the_code_computes() {
     let system = system(vec![server("chat", "Premium", 6000.0, ""), server("batch", "Freemium", 6000.0, "")]);
     let mut said = Vec::new();
     for server in &system.servers {
-        for Choice { allocation: one, .. } in system.choices(server, Compat::Corrected) {
+        for AllocationChoice { allocation: one, .. } in system.choices(server) {
             let Allocation { accelerator, replicas, cost, itl, ttft, .. } = one;
             let name = &server.name;
             said.push(format!("| {name} | {accelerator} | {replicas} | {cost} | {itl:.2} | {ttft:.2} |"));
@@ -183,9 +192,9 @@ fn the_page_says_what_the_code_computes() {
         };
         format!("{}, {}", words("chat"), words("batch"))
     };
-    said.push(of(system.solve(&Supply::Unlimited, Compat::Corrected)));
-    said.push(of(system.solve(&limited(4, 2, BestEffort::None), Compat::Corrected)));
-    said.push(of(system.solve(&limited(4, 2, BestEffort::PriorityExhaustive), Compat::Corrected)));
+    said.push(of(system.solve()));
+    said.push(of(solve_with_idle(&system, &limited(4, 2, BestEffort::None))));
+    said.push(of(solve_with_idle(&system, &limited(4, 2, BestEffort::PriorityExhaustive))));
     for words in said {
         assert!(page.contains(&words), "the page does not say: {words}");
     }
@@ -197,7 +206,7 @@ fn arrivals_that_are_no_number_of_requests_have_no_allocation() {
     let targets = Targets::latency(200.0, 40.0).unwrap();
     for arrival in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -1.0] {
         let server = server("s", "", arrival, "");
-        assert_eq!(allocate(&server, &a100, &perf, targets, Compat::Corrected), None, "{arrival}");
+        assert_eq!(allocate(&server, &a100, &perf, targets), None, "{arrival}");
     }
 }
 
@@ -206,13 +215,13 @@ fn of_two_accelerators_of_one_value_the_first_wins() {
     let mut system = system(vec![server("s", "Premium", 600.0, "")]);
     system.accelerators = vec![accelerator("B", 40.0), accelerator("A", 40.0)];
     system.performance = vec![performance("A", 1, 1.0), performance("B", 1, 1.0)];
-    assert_eq!(system.solve(&Supply::Unlimited, Compat::Corrected)["s"].accelerator, "B");
+    assert_eq!(system.solve()["s"].accelerator, "B");
 }
 
 #[test]
 fn turns_are_taken_on_the_first_choice_that_has_room() {
     let choices = [choice("none", 1, 9, 1.0), choice("few", 2, 9, 2.0), choice("free", 0, 9, 3.0)];
-    let request = Request { server: "s".into(), priority: 1, choices: choices[..2].to_vec() };
+    let request = AllocationRequest { server: "s".into(), priority: 1, choices: choices[..2].to_vec() };
     let available: BTreeMap<SmolStr, u64> =
         [("none".into(), 0), ("few".into(), 5), ("free".into(), 0)].into();
     for policy in [BestEffort::RoundRobin, BestEffort::PriorityRoundRobin, BestEffort::PriorityExhaustive] {
@@ -229,11 +238,11 @@ fn a_value_of_minus_nothing_is_not_smaller_than_nothing() {
     let choice = |name: &str, value| {
         let (accelerator, replicas) = (SmolStr::from(name), Replicas::ONE);
         let allocation = Allocation { accelerator, replicas, cost: 1.0, value, ..Allocation::default() };
-        Choice { allocation, kind: Some(name.into()), units: 1 }
+        AllocationChoice { allocation, kind: Some(name.into()), units: 1 }
     };
     for (first, second) in [(0.0, -0.0), (-0.0, 0.0)] {
         let choices = vec![choice("a", first), choice("b", second)];
-        let request = Request { server: "s".into(), priority: 1, choices };
+        let request = AllocationRequest { server: "s".into(), priority: 1, choices };
         let available = [("a".into(), 1), ("b".into(), 1)].into();
         let granted = greedy::solve(&[request], &available, BestEffort::None, false);
         assert_eq!(granted.allocations["s"].accelerator, "a", "the first of equal ones");
@@ -250,7 +259,7 @@ fn a_best_effort_is_known_by_its_name() {
         BestEffort::None,
         BestEffort::None,
     ];
-    assert_eq!(names.map(BestEffort::named), efforts);
+    assert_eq!(names.map(BestEffort::from_name), efforts);
 }
 
 #[test]
@@ -258,13 +267,13 @@ fn who_loses_most_by_the_next_choice_is_served_first() {
     let choice = |name: &str, value| {
         let (accelerator, replicas) = (SmolStr::from(name), Replicas::ONE);
         let allocation = Allocation { accelerator, replicas, cost: 1.0, value, ..Allocation::default() };
-        Choice { allocation, kind: Some(name.into()), units: 1 }
+        AllocationChoice { allocation, kind: Some(name.into()), units: 1 }
     };
     // Who of the two gets the only A; the other one has to take what comes next.
     let first = |one: &[f32], other: &[f32]| {
         let request = |server: &str, values: &[f32]| {
             let choices = ["A", "B"].iter().zip(values).map(|(name, value)| choice(name, *value)).collect();
-            Request { server: server.into(), priority: 1, choices }
+            AllocationRequest { server: server.into(), priority: 1, choices }
         };
         let available = [("A".into(), 1), ("B".into(), 1)].into();
         let requests = [request("one", one), request("other", other)];
@@ -285,10 +294,13 @@ fn turns_for_billions_of_replicas_take_no_time() {
     let choice = |units| {
         let replicas = Replicas::new(u32::MAX);
         let allocation = Allocation { accelerator: "A".into(), replicas, ..Allocation::default() };
-        Choice { allocation, kind: Some("A".into()), units }
+        AllocationChoice { allocation, kind: Some("A".into()), units }
     };
-    let request =
-        |server: &str, units| Request { server: server.into(), priority: 1, choices: vec![choice(units)] };
+    let request = |server: &str, units| AllocationRequest {
+        server: server.into(),
+        priority: 1,
+        choices: vec![choice(units)],
+    };
     let available = [("A".into(), 4_000_000_001)].into();
     let requests = [request("one", 1), request("three", 3)];
     let granted = greedy::solve(&requests, &available, BestEffort::RoundRobin, true);
@@ -301,10 +313,10 @@ fn turns_are_taken_within_a_priority_or_over_all() {
     let request = |server: &str, priority| {
         let allocation =
             Allocation { accelerator: "A".into(), replicas: Replicas::new(4), ..Allocation::default() };
-        Request {
+        AllocationRequest {
             server: server.into(),
             priority,
-            choices: vec![Choice { allocation, kind: Some("A".into()), units: 1 }],
+            choices: vec![AllocationChoice { allocation, kind: Some("A".into()), units: 1 }],
         }
     };
     let requests = [request("one", 1), request("two", 2)];

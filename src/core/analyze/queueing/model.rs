@@ -1,11 +1,117 @@
-//! One replica as a queue: what a rate of requests makes of its latencies (algorithm reference §5.2).
+//! One replica as a queue: how long an iteration, a prompt and a generated token take with n requests in the batch, and what a rate
+//! of requests makes of its latencies.
+//!
+//! Service times are f32, in the order in which upstream computes them, so that results agree with upstream's to the bit. Source:
+//! WVA v0.9, `pkg/analyzer/queuemodel.go` and `queueanalyzer.go`.
 
 use serde::{Deserialize, Serialize};
 
 use super::birth_death::{Chain, Occupancy};
-use super::service_time::{Service, ServiceTimes, Shape};
-use crate::model::Compat;
 use crate::units::{OutOfRange, float};
+
+/// What an accelerator needs for a model, in milliseconds: the three numbers that the tuner learns.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Service {
+    /// An iteration's fixed part, ms.
+    pub alpha: f32,
+    /// Computing one token, ms.
+    pub beta: f32,
+    /// Reading one token of the cache, ms.
+    pub gamma: f32,
+}
+
+impl Service {
+    /// # Errors
+    /// When a parameter is negative or not finite.
+    pub fn new(alpha: f32, beta: f32, gamma: f32) -> Result<Self, OutOfRange> {
+        let at_least_zero = |unit, value: f32| checked(unit, value, 0.0, "finite and at least 0");
+        at_least_zero("alpha", alpha)?;
+        at_least_zero("beta", beta)?;
+        at_least_zero("gamma", gamma)?;
+        Ok(Self { alpha, beta, gamma })
+    }
+}
+
+/// The mean request.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct RequestLengths {
+    /// Tokens of its prompt, at least 0.
+    pub input: f32,
+    /// Tokens generated for it, at least 0; a queue has a solution from 1 on.
+    pub output: f32,
+}
+
+impl RequestLengths {
+    /// # Errors
+    /// When a length is negative or not finite.
+    pub fn new(input: f32, output: f32) -> Result<Self, OutOfRange> {
+        checked("input tokens", input, 0.0, "finite and at least 0")?;
+        checked("output tokens", output, 0.0, "finite and at least 0")?;
+        Ok(Self { input, output })
+    }
+}
+
+/// `value` when it is finite and at least `least`.
+pub(super) fn checked(
+    unit: &'static str,
+    value: f32,
+    least: f32,
+    allowed: &'static str,
+) -> Result<f32, OutOfRange> {
+    let ok = value.is_finite() && value >= least;
+    if ok { Ok(value) } else { Err(OutOfRange { unit, value: f64::from(value), allowed }) }
+}
+
+/// The times of one service and one kind of request, with what does not depend on n computed once.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ServiceTimes {
+    alpha: f32,
+    /// What one more request in the batch adds to an iteration.
+    slope: f32,
+    /// What a prompt adds to the iteration it is in.
+    prompt: f32,
+    beta: f32,
+    /// γ·(I + O/2): reading a request's own cache.
+    own: f32,
+    lengths: RequestLengths,
+}
+
+impl ServiceTimes {
+    /// The times of requests of `lengths` on `service`.
+    #[must_use]
+    pub fn new(service: Service, lengths: RequestLengths) -> Self {
+        let Service { alpha, beta, gamma } = service;
+        let RequestLengths { input, output } = lengths;
+        // Tokens computed for a request in each of its O + 1 iterations, on average, and tokens it holds in the cache.
+        let computed = (input + output) / (output + 1.0);
+        let resident = input + output / 2.0;
+        let slope = beta * computed + gamma * resident;
+        Self { alpha, slope, prompt: (beta + gamma) * input, beta, own: gamma * resident, lengths }
+    }
+
+    /// T(n): one iteration with `n` requests, ms.
+    #[must_use]
+    pub fn iteration(&self, n: f32) -> f32 {
+        self.alpha + n * self.slope
+    }
+
+    /// The prompt of one request, ms; 0 without a prompt.
+    #[must_use]
+    pub fn prefill(&self, n: f32) -> f32 {
+        if self.lengths.input > 0.0 { self.iteration(n) + self.prompt } else { 0.0 }
+    }
+
+    /// One generated token, ms.
+    #[must_use]
+    pub fn decode(&self, n: f32) -> f32 {
+        self.iteration(n) + self.beta + self.own
+    }
+
+    /// μ(n): requests finished per ms with `n` in service.
+    fn rate(&self, n: f32) -> f32 {
+        n / (self.prefill(n) + self.lengths.output * self.decode(n))
+    }
+}
 
 /// How many requests a replica holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -17,14 +123,14 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// N where no replica tells its own.
+    /// N if no engine tells its own (upstream's constant).
     pub const DEFAULT_BATCH: u32 = 256;
-    /// The queue that sizing allows.
+    /// The queue that sizing allows (upstream's constant).
     pub const SIZING_QUEUE: u32 = 100;
     /// A model holds at most this many requests, N + queue: 16 MiB of states.
-    pub const MOST: u32 = 1 << 20;
+    pub const MAX_REQUESTS: u32 = 1 << 20;
 
-    /// For sizing: the reference's fixed queue.
+    /// For sizing: a fixed queue.
     #[must_use]
     pub const fn sizing(batch: u32) -> Self {
         Self { batch, queue: Self::SIZING_QUEUE }
@@ -37,7 +143,7 @@ impl Limits {
     }
 }
 
-/// Why a rate or a target has no answer.
+/// Why a model, a rate or a target has no solution.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum Unsolvable {
     /// A rate that is 0, negative or not a number.
@@ -46,9 +152,9 @@ pub enum Unsolvable {
     /// More than the model can carry.
     #[error("rate {rate} is above the maximum {max_rate}")]
     AboveMaximum {
-        /// What was asked for, requests/s.
+        /// The requested rate, requests/s.
         rate: f32,
-        /// The most it can carry, requests/s.
+        /// The most the model can carry, requests/s.
         max_rate: f32,
     },
     /// Even the smallest load misses the target.
@@ -63,7 +169,7 @@ pub enum Unsolvable {
     /// A stored covariance that cannot be one.
     #[error("the covariance is not finite and symmetric")]
     Asymmetric,
-    /// Upstream refuses a model with room for a single request.
+    /// Upstream rejects a model with room for a single request.
     #[error("room for one request only")]
     SingleState,
 }
@@ -101,36 +207,35 @@ pub struct Model {
     pub(super) range: (f32, f32),
 }
 
-const MARGIN: f32 = 0.001;
+/// The part of the range that is left out at each end, where latencies are numerically unstable (upstream's constant).
+const RANGE_MARGIN: f32 = 0.001;
 
 impl Model {
     /// # Errors
     /// When `limits` or the output length are out of range, or no finite service rates follow from the parameters.
-    pub fn new(service: Service, shape: Shape, limits: Limits, compat: Compat) -> Result<Self, Unsolvable> {
-        let output = f64::from(shape.output);
+    pub fn new(service: Service, lengths: RequestLengths, limits: Limits) -> Result<Self, Unsolvable> {
+        let output = f64::from(lengths.output);
         if !(output.is_finite() && output >= 1.0) {
             let allowed = "finite and at least 1";
             return Err(OutOfRange { unit: "output tokens", value: output, allowed }.into());
         }
         let states = limits.batch.saturating_add(limits.queue);
-        if limits.batch == 0 || states > Limits::MOST {
-            let (value, allowed) = (f64::from(limits.batch), "at least 1, with its queue at most 1048576");
+        if limits.batch == 0 || states > Limits::MAX_REQUESTS {
+            let value = f64::from(limits.batch);
+            let allowed = "at least 1, with its queue at most 1048576";
             return Err(OutOfRange { unit: "batch", value, allowed }.into());
         }
-        // Upstream tests 1 - p₀ of the solution before, 1 at first, against K, and never gets to a second one.
-        if states == 1 && compat.is_upstream() {
-            return Err(Unsolvable::SingleState);
-        }
-        let times = ServiceTimes::new(service, shape);
-        let rates: Vec<f32> = (1..=limits.batch).map(|n| times.rate(of(n))).collect();
-        let usable = |rate: &f32| rate.is_normal() && *rate > 0.0;
-        let (Some(first), Some(last), true) = (rates.first(), rates.last(), rates.iter().all(usable)) else {
+        let times = ServiceTimes::new(service, lengths);
+        let rates: Vec<f32> = (1..=limits.batch).map(|n| times.rate(single_count(n))).collect();
+        let is_usable = |rate: &f32| rate.is_normal() && *rate > 0.0;
+        let (Some(first), Some(last), true) = (rates.first(), rates.last(), rates.iter().all(is_usable))
+        else {
             return Err(Unsolvable::NoServiceRate);
         };
-        let range = (first * MARGIN * 1000.0, last * (1.0 - MARGIN) * 1000.0);
+        let range = (first * RANGE_MARGIN * 1000.0, last * (1.0 - RANGE_MARGIN) * 1000.0);
         let states = usize::try_from(states).unwrap_or(usize::MAX);
         let chain = Chain::new(rates.into_iter().map(f64::from).collect(), states);
-        Ok(Self { times, batch: of(limits.batch), chain, range })
+        Ok(Self { times, batch: single_count(limits.batch), chain, range })
     }
 
     /// The most the model can carry, requests/s.
@@ -142,10 +247,10 @@ impl Model {
     /// Mean generated tokens of a request.
     #[must_use]
     pub const fn output(&self) -> f32 {
-        self.times.shape.output
+        self.times.lengths.output
     }
 
-    /// What `rate` requests/s make of the replica.
+    /// The latencies of the replica at `rate` requests/s.
     ///
     /// # Errors
     /// When `rate` is not above 0 or above the maximum.
@@ -166,27 +271,29 @@ impl Model {
         found
     }
 
-    /// Two at once, in hardly more time than one.
+    /// Two at once, in hardly more time than one (see [`Chain`]).
     pub(super) fn solve_both(&mut self, lambda: [f32; 2]) -> [Result<Performance, Unsolvable>; 2] {
-        if let Some(bad) = lambda.iter().find(|one| !(one.is_finite() && **one > 0.0)) {
+        if let Some(bad) = lambda.iter().find(|lambda| !(lambda.is_finite() && **lambda > 0.0)) {
             return [Err(Unsolvable::NoRate(*bad)), Err(Unsolvable::NoRate(*bad))];
         }
-        let [one, other] = self.chain.solve(lambda.map(f64::from));
-        let [first, second] = lambda;
-        [self.performance(first, one), self.performance(second, other)]
+        let [first, second] = self.chain.solve(lambda.map(f64::from));
+        let [lambda_first, lambda_second] = lambda;
+        [self.performance(lambda_first, first), self.performance(lambda_second, second)]
     }
 
     fn performance(&self, lambda: f32, found: Occupancy) -> Result<Performance, Unsolvable> {
-        let (in_service, in_system) = (found.in_service as f32, found.in_system as f32);
-        let throughput = lambda * (1.0 - found.full as f32);
-        let response = in_system / throughput;
+        let in_service = single(found.in_service);
+        // Little's law: what is in the system by what leaves it is the time spent there.
+        let throughput = lambda * (1.0 - single(found.full));
+        let response = single(found.in_system) / throughput;
         let serving = in_service / throughput;
         let wait = (response - serving).max(0.0);
         let prefill = self.times.prefill(in_service);
         let itl = (serving - prefill) / self.output();
         let ttft = wait + prefill + itl;
         let rho = (in_service / self.batch).clamp(0.0, 1.0);
-        let (throughput, max_rate) = (throughput * 1000.0, self.max_rate());
+        let throughput = throughput * 1000.0;
+        let max_rate = self.max_rate();
         if !(ttft.is_finite() && throughput.is_finite()) {
             return Err(Unsolvable::NoServiceRate);
         }
@@ -194,7 +301,26 @@ impl Model {
     }
 }
 
+/// The nearest f32: upstream computes in single precision.
+pub(crate) const fn single(value: f64) -> f32 {
+    value as f32
+}
+
 /// A count as f32: exact up to 2²⁴, the nearest above.
-pub(in crate::analyze) fn of(count: u32) -> f32 {
-    float(i64::from(count)) as f32
+pub(crate) fn single_count(count: u32) -> f32 {
+    single(float(i64::from(count)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_parameter_that_is_negative_or_not_a_number_is_named() {
+        let error = Service::new(1.0, -0.5, 0.0).unwrap_err();
+        assert_eq!(error.to_string(), "beta -0.5 is out of range: must be finite and at least 0");
+        assert_eq!(Service::new(1.0, 0.0, f32::NAN).unwrap_err().unit, "gamma");
+        assert_eq!(RequestLengths::new(f32::INFINITY, 1.0).unwrap_err().unit, "input tokens");
+        assert_eq!(RequestLengths::new(1.0, -1.0).unwrap_err().unit, "output tokens");
+    }
 }

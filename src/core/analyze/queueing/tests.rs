@@ -1,19 +1,21 @@
 //! The reference's tables, and what is ours beside them.
 #![allow(clippy::float_cmp, reason = "rounded before, or exact by construction")]
 
-use super::learn::{PATIENCE, learn};
-use super::model::{Limits, Model, Performance, Unsolvable};
-use super::service_time::Service;
+use super::learn::{MAX_REJECTIONS, learn};
+use super::model::{Limits, Model, Performance, Service, Unsolvable};
 use super::tuner::{Filter, Start, guess};
 use super::*;
-use smol_str::SmolStr;
+use crate::arithmetic::analyze_queueing as analyze;
+use crate::model::Compat;
+use crate::units::{Cost, Replicas};
+use crate::upstream;
 
 const SERVICE: Service = Service { alpha: 8.0, beta: 0.016, gamma: 0.0005 };
 const SMALL: Service = Service { alpha: 1.0, beta: 0.01, gamma: 0.001 };
-const SHAPE: Shape = Shape { input: 512.0, output: 128.0 };
+const LENGTHS: RequestLengths = RequestLengths { input: 512.0, output: 128.0 };
 
 fn model(service: Service, (input, output): (f32, f32), batch: u32, queue: u32) -> Model {
-    Model::new(service, Shape { input, output }, Limits { batch, queue }, Compat::Upstream).unwrap()
+    Model::new(service, RequestLengths { input, output }, Limits { batch, queue }).unwrap()
 }
 
 fn rounded(value: f32, digits: i32) -> f64 {
@@ -23,21 +25,21 @@ fn rounded(value: f32, digits: i32) -> f64 {
 
 /// What a replica of [`SERVICE`] shows at `rate` requests/s.
 fn seen(rate: f32, batch: u32) -> Environment {
-    let mut model = Model::new(SERVICE, SHAPE, Limits::long(batch), Compat::Corrected).unwrap();
+    let mut model = Model::new(SERVICE, LENGTHS, Limits::long(batch)).unwrap();
     let at = model.analyze(rate).unwrap();
-    Environment { rate: rate * 60.0, shape: SHAPE, batch, ttft: at.wait + at.prefill, itl: at.itl }
+    Environment { rate: rate * 60.0, lengths: LENGTHS, batch, ttft: at.wait + at.prefill, itl: at.itl }
 }
 
 fn given(rate: f32, ttft: f32, itl: f32) -> Environment {
-    Environment { rate, shape: SHAPE, batch: 64, ttft, itl }
+    Environment { rate, lengths: LENGTHS, batch: 64, ttft, itl }
 }
 
-fn observation(arrival: Option<f64>) -> Observation {
-    Observation { arrival, input: 512.0, output: 128.0, ttft: 0.05, itl: 0.02, batch: 256 }
+fn observation(arrival: Option<f64>) -> LatencyObservation {
+    LatencyObservation { arrival, input: 512.0, output: 128.0, ttft: 0.05, itl: 0.02, batch: 256 }
 }
 
-fn load(name: &str, role: Role, ready: u32, pending: u32, arrivals: &[f64]) -> Load {
-    Load {
+fn load(name: &str, role: Role, ready: u32, pending: u32, arrivals: &[f64]) -> VariantLoad {
+    VariantLoad {
         name: name.into(),
         role,
         accelerator: Some("A100".into()),
@@ -50,23 +52,23 @@ fn load(name: &str, role: Role, ready: u32, pending: u32, arrivals: &[f64]) -> L
 
 /// [`SERVICE`] for each name.
 fn known(names: &[&str]) -> BTreeMap<SmolStr, Parameters> {
-    let covariance = tuner::process_noise(tuner::coverage_state(SERVICE));
+    let covariance = tuner::process_noise(tuner::state_of(SERVICE));
     let parameters = Parameters {
         service: SERVICE,
         covariance,
         nis: None,
-        refused: 0,
-        seen: Vec::new(),
-        before: Vec::new(),
+        rejections: 0,
+        window: Vec::new(),
+        earlier: Vec::new(),
         learned_at: None,
     };
     names.iter().map(|name| (SmolStr::from(*name), parameters.clone())).collect()
 }
 
 /// Without tuning, so that the parameters are the given ones.
-fn found(loads: &[Load], queued: f64, compat: Compat) -> Finding {
+fn found(loads: &[VariantLoad], queued: f64, compat: Compat) -> Finding {
     let names: Vec<&str> = loads.iter().map(|load| load.name.as_str()).collect();
-    let settings = Settings { tuning: false, ..Settings::default() };
+    let settings = QueueingSettings { tuning: false, ..QueueingSettings::default() };
     analyze(loads, Requests::new(queued).unwrap(), &known(&names), &settings, compat).finding.unwrap()
 }
 
@@ -109,7 +111,7 @@ fn the_reference_tables_targets_agree() {
 #[test]
 fn the_reference_tables_filters_agree() {
     let followed = |start: Start, environments: &[Environment]| {
-        let mut filter = Filter::new(&start, &environments[0], Compat::Upstream).unwrap();
+        let mut filter = Filter::new(&start, &environments[0]).unwrap();
         environments.iter().map(|seen| filter.step(seen)).last().unwrap()
     };
     let from_guess = |environments: &[Environment]| {
@@ -144,16 +146,16 @@ fn a_rate_that_is_no_rate_or_too_high_is_refused() {
 
 #[test]
 fn a_model_out_of_range_is_named() {
-    let new = |shape, limits| Model::new(SERVICE, shape, limits, Compat::Corrected).unwrap_err().to_string();
-    let short = Shape { input: 1.0, output: 0.5 };
+    let new = |lengths, limits| Model::new(SERVICE, lengths, limits).unwrap_err().to_string();
+    let short = RequestLengths { input: 1.0, output: 0.5 };
     assert_eq!(
         new(short, Limits::sizing(8)),
         "output tokens 0.5 is out of range: must be finite and at least 1"
     );
-    assert!(new(SHAPE, Limits::sizing(0)).starts_with("batch 0 is out of range"));
-    assert!(new(SHAPE, Limits::long(u32::MAX)).starts_with("batch 4294967295 is out of range"));
+    assert!(new(LENGTHS, Limits::sizing(0)).starts_with("batch 0 is out of range"));
+    assert!(new(LENGTHS, Limits::long(u32::MAX)).starts_with("batch 4294967295 is out of range"));
     let free = Service { alpha: 0.0, beta: 0.0, gamma: 0.0 };
-    let free = Model::new(free, SHAPE, Limits::sizing(8), Compat::Corrected).unwrap_err();
+    let free = Model::new(free, LENGTHS, Limits::sizing(8)).unwrap_err();
     assert_eq!(free, Unsolvable::NoServiceRate);
     let target = Targets::latency(-1.0, 0.0).unwrap_err();
     assert_eq!(target.unit, "target TTFT");
@@ -161,9 +163,10 @@ fn a_model_out_of_range_is_named() {
 
 #[test]
 fn room_for_one_request_is_refused_by_upstream_only() {
-    let new = |compat| Model::new(SERVICE, SHAPE, Limits { batch: 1, queue: 0 }, compat);
-    assert_eq!(new(Compat::Upstream).unwrap_err(), Unsolvable::SingleState);
-    assert!(new(Compat::Corrected).unwrap().analyze(0.5).is_ok());
+    let limits = Limits { batch: 1, queue: 0 };
+    let theirs = upstream::queueing::model(SERVICE, LENGTHS, limits);
+    assert_eq!(theirs.unwrap_err(), Unsolvable::SingleState);
+    assert!(Model::new(SERVICE, LENGTHS, limits).unwrap().analyze(0.5).is_ok());
 }
 
 #[test]
@@ -197,8 +200,11 @@ fn ours_counts_the_replicas_there_are() {
 #[test]
 fn an_idle_variant_has_no_capacity_upstream_and_spare_capacity_here() {
     let idle = [load("v", Role::Both, 3, 0, &[0.0, 0.0, 0.0])];
-    let settings =
-        Settings { tuning: false, targets: Targets::latency(32.448, 24.304).ok(), ..Settings::default() };
+    let settings = QueueingSettings {
+        tuning: false,
+        targets: Targets::latency(32.448, 24.304).ok(),
+        ..QueueingSettings::default()
+    };
     let finding = |compat| analyze(&idle, Requests::ZERO, &known(&["v"]), &settings, compat).finding.unwrap();
     let upstream = finding(Compat::Upstream);
     assert_eq!((upstream.variants[0].per_replica, upstream.variants[0].reason.as_str()), (0.0, "no-load"));
@@ -241,7 +247,7 @@ fn a_queue_waits_for_each_role_once() {
 
 #[test]
 fn without_parameters_an_analysis_says_nothing_and_is_not_live() {
-    let settings = Settings { tuning: false, ..Settings::default() };
+    let settings = QueueingSettings { tuning: false, ..QueueingSettings::default() };
     let loads = [load("v", Role::Both, 1, 0, &[4.0])];
     let queued = Requests::new(100.0).unwrap();
     let analysis = analyze(&loads, queued, &BTreeMap::new(), &settings, Compat::Corrected);
@@ -254,8 +260,13 @@ fn without_parameters_an_analysis_says_nothing_and_is_not_live() {
 #[test]
 fn without_targets_there_is_no_finding_and_what_was_learned_stays() {
     let loads = [load("v", Role::Both, 1, 0, &[])];
-    let analysis =
-        analyze(&loads, Requests::ZERO, &known(&["v", "gone"]), &Settings::default(), Compat::Corrected);
+    let analysis = analyze(
+        &loads,
+        Requests::ZERO,
+        &known(&["v", "gone"]),
+        &QueueingSettings::default(),
+        Compat::Corrected,
+    );
     assert_eq!(analysis.finding, Err(NoTargets));
     assert_eq!(analysis.learned, known(&["v"]), "and only of variants there are");
 }
@@ -263,23 +274,24 @@ fn without_targets_there_is_no_finding_and_what_was_learned_stays() {
 #[test]
 fn a_steady_load_at_which_upstream_never_learns_is_learned() {
     let steady = given(120.0, 40.0, 12.0);
-    let mut upstream = None;
+    let mut theirs = None;
     let mut ours = None;
     for _ in 0..5 {
-        upstream = learn(upstream.as_ref(), &[steady], Compat::Upstream);
-        ours = learn(ours.as_ref(), &[steady], Compat::Corrected);
+        theirs = upstream::queueing::learn(theirs.as_ref(), &[steady]);
+        ours = learn(ours.as_ref(), &[steady]);
     }
-    let (upstream, ours) = (upstream.unwrap(), ours.unwrap());
-    assert!((upstream.nis.unwrap() - 35.341).abs() < 1e-2, "{upstream:?}");
-    assert_eq!(upstream.service.alpha, 10.8, "the guess for good");
-    assert!(ours.nis.unwrap() < 0.01 && ours.refused == 0, "{ours:?}");
+    let theirs = theirs.unwrap();
+    let ours = ours.unwrap();
+    assert!((theirs.nis.unwrap() - 35.341).abs() < 1e-2, "{theirs:?}");
+    assert_eq!(theirs.service.alpha, 10.8, "the guess for good");
+    assert!(ours.nis.unwrap() < 0.01 && ours.rejections == 0, "{ours:?}");
 }
 
 #[test]
 fn a_load_that_the_guess_cannot_carry_is_learned() {
     let busy = given(600.0, 40.0, 12.0);
-    assert_eq!(learn(None, &[busy], Compat::Upstream), None);
-    let ours = learn(None, &[busy], Compat::Corrected).unwrap();
+    assert_eq!(upstream::queueing::learn(None, &[busy]), None);
+    let ours = learn(None, &[busy]).unwrap();
     assert!(ours.nis.unwrap() < 1.0, "{ours:?}");
 }
 
@@ -292,10 +304,10 @@ fn error(learned: &Parameters, rate: f32) -> f32 {
 
 #[test]
 fn a_second_load_settles_what_the_first_left_open() {
-    let mut learned = learn(None, &[seen(0.2, 64)], Compat::Corrected);
+    let mut learned = learn(None, &[seen(0.2, 64)]);
     assert!(error(learned.as_ref().unwrap(), 13.0) > 0.1, "one load is not enough");
-    for _ in 0..2 * PATIENCE {
-        learned = learn(learned.as_ref(), &[seen(13.0, 64)], Compat::Corrected);
+    for _ in 0..2 * MAX_REJECTIONS {
+        learned = learn(learned.as_ref(), &[seen(13.0, 64)]);
     }
     let learned = learned.unwrap();
     assert!(error(&learned, 13.0) < 0.01 && error(&learned, 0.2) < 0.01, "{learned:?}");
@@ -304,34 +316,34 @@ fn a_second_load_settles_what_the_first_left_open() {
 #[test]
 fn an_outlier_is_refused_and_a_new_truth_is_believed_after_three_cycles() {
     let usual = [seen(2.0, 64), seen(6.0, 64)];
-    let mut learned = learn(None, &usual, Compat::Corrected).unwrap();
+    let mut learned = learn(None, &usual).unwrap();
     let before = learned.service;
     let slow = given(360.0, 80.0, 48.0);
-    for cycle in 1..PATIENCE {
-        learned = learn(Some(&learned), &[slow], Compat::Corrected).unwrap();
-        assert_eq!((learned.service, learned.refused), (before, cycle));
+    for cycle in 1..MAX_REJECTIONS {
+        learned = learn(Some(&learned), &[slow]).unwrap();
+        assert_eq!((learned.service, learned.rejections), (before, cycle));
     }
-    learned = learn(Some(&learned), &[slow], Compat::Corrected).unwrap();
-    assert_eq!(learned.refused, 0, "{learned:?}");
-    assert!(learned.nis.unwrap() < tuner::GATE, "{learned:?}");
+    learned = learn(Some(&learned), &[slow]).unwrap();
+    assert_eq!(learned.rejections, 0, "{learned:?}");
+    assert!(learned.nis.unwrap() < tuner::MAX_NIS, "{learned:?}");
 }
 
 #[test]
 fn a_rate_beyond_the_model_is_refused_without_a_measure() {
     let start = Start::stored(SERVICE, None);
-    let mut filter = Filter::new(&start, &seen(6.0, 64), Compat::Corrected).unwrap();
+    let mut filter = Filter::new(&start, &seen(6.0, 64)).unwrap();
     let before = filter.clone();
     let step = filter.step(&given(6000.0, 40.0, 12.0));
     assert_eq!((step.accepted, step.nis, step.predicted), (false, None, None));
     assert_eq!(filter, before);
     let skewed = Start { covariance: Some([[1.0, 2.0, 0.0], [0.0; 3], [0.0; 3]]), ..start };
-    let error = Filter::new(&skewed, &seen(6.0, 64), Compat::Corrected).unwrap_err();
+    let error = Filter::new(&skewed, &seen(6.0, 64)).unwrap_err();
     assert_eq!(error, Unsolvable::Asymmetric);
 }
 
 #[test]
 fn what_is_learned_survives_being_written_down() {
-    let learned = learn(None, &[seen(2.0, 64), seen(12.0, 64)], Compat::Corrected).unwrap();
+    let learned = learn(None, &[seen(2.0, 64), seen(12.0, 64)]).unwrap();
     let text = serde_json::to_string(&learned).unwrap();
     assert_eq!(serde_json::from_str::<Parameters>(&text).unwrap(), learned);
     assert!(text.len() < 1_000, "{text}");
@@ -339,7 +351,7 @@ fn what_is_learned_survives_being_written_down() {
 
 #[test]
 fn three_loads_give_the_truth_back() {
-    let learned = learn(None, &[1.0, 5.0, 14.0].map(|rate| seen(rate, 64)), Compat::Corrected).unwrap();
+    let learned = learn(None, &[1.0, 5.0, 14.0].map(|rate| seen(rate, 64))).unwrap();
     let close = |found: f32, truth: f32| (found / truth - 1.0).abs() < 0.01;
     let Service { alpha, beta, gamma } = learned.service;
     assert!(close(alpha, 8.0) && close(beta, 0.016) && close(gamma, 0.0005), "{learned:?}");
@@ -350,7 +362,7 @@ fn the_page_says_what_the_code_computes() {
     let page = include_str!("../../../../docs/decisions/queueing-model.md");
     let loads = [load("v", Role::Both, 2, 1, &[10.0, 14.0])];
     let finding = found(&loads, 30.0, Compat::Corrected);
-    let means = means(&loads[0].observations, Compat::Corrected).unwrap();
+    let means = means(&loads[0].observations).unwrap();
     let targets = inferred(SERVICE, &means, 3.0).unwrap();
     let upstream = found(&loads, 30.0, Compat::Upstream).total;
     let Totals { supply, anticipated, demand, required, spare } = finding.total;
@@ -372,18 +384,18 @@ fn the_page_says_what_the_code_computes() {
 #[test]
 fn an_observation_teaches_only_when_all_of_it_is_known() {
     let whole = given(120.0, 40.0, 12.0);
-    assert_eq!(whole.valid(), Some(whole));
+    assert_eq!(whole.validated(), Some(whole));
     for bad in [0.0, -1.0, f32::NAN, f32::INFINITY] {
         let parts = [
             Environment { rate: bad, ..whole },
             Environment { ttft: bad, ..whole },
             Environment { itl: bad, ..whole },
-            Environment { shape: Shape { input: bad, ..SHAPE }, ..whole },
-            Environment { shape: Shape { output: bad, ..SHAPE }, ..whole },
+            Environment { lengths: RequestLengths { input: bad, ..LENGTHS }, ..whole },
+            Environment { lengths: RequestLengths { output: bad, ..LENGTHS }, ..whole },
         ];
-        assert_eq!(parts.map(Environment::valid), [None; 5], "{bad}");
+        assert_eq!(parts.map(Environment::validated), [None; 5], "{bad}");
     }
-    assert_eq!(Environment { batch: 0, ..whole }.valid(), None);
+    assert_eq!(Environment { batch: 0, ..whole }.validated(), None);
 }
 
 #[test]
@@ -401,7 +413,7 @@ fn a_guess_needs_three_parameters_above_nothing() {
 fn the_batch_is_that_of_the_first_replica_that_tells_one() {
     let batches = |told: &[u32]| {
         let all: Vec<_> =
-            told.iter().map(|batch| Observation { batch: *batch, ..observation(None) }).collect();
+            told.iter().map(|batch| LatencyObservation { batch: *batch, ..observation(None) }).collect();
         batch(&all)
     };
     assert_eq!([batches(&[]), batches(&[0]), batches(&[0, 8, 16])], [256, 256, 8]);
@@ -409,8 +421,8 @@ fn the_batch_is_that_of_the_first_replica_that_tells_one() {
 
 #[test]
 fn a_filter_sees_requests_a_minute_and_milliseconds() {
-    let told = Observation { ttft: 0.25, itl: 0.5, batch: 64, ..observation(Some(4.0)) };
-    let silent = Observation { arrival: None, ..told };
-    let wrong = Observation { input: f64::NAN, ..told };
+    let told = LatencyObservation { ttft: 0.25, itl: 0.5, batch: 64, ..observation(Some(4.0)) };
+    let silent = LatencyObservation { arrival: None, ..told };
+    let wrong = LatencyObservation { input: f64::NAN, ..told };
     assert_eq!(environments(&[silent, told, wrong]), [given(240.0, 250.0, 500.0)]);
 }

@@ -1,19 +1,19 @@
-//! An extended Kalman filter that follows α, β, γ of one variant by what its replicas show (algorithm reference §5.5).
+//! An extended Kalman filter that follows α, β, γ of one variant by what its replicas show. Source: WVA v0.9,
+//! `internal/engines/analyzers/queueingmodel/tuner`.
 
 use serde::{Deserialize, Serialize};
 
-use super::matrix::{Mat3, Vec3, add, apply, diagonal, dot, inverse, scale, sum, symmetric};
-use super::model::{Limits, Model, Unsolvable};
-use super::service_time::{Service, Shape};
-use crate::model::Compat;
+use super::matrix::{Mat3, Vec3, add, apply, diagonal, dot, inverse, is_symmetric, scale, sum};
+use super::model::{Limits, Model, RequestLengths, Service, Unsolvable, single};
 
 /// One replica at work: a load and the latencies it made.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Environment {
     /// Requests a minute.
     pub rate: f32,
-    /// The mean request.
-    pub shape: Shape,
+    /// The mean request. Stored as `shape`.
+    #[serde(rename = "shape")]
+    pub lengths: RequestLengths,
     /// N.
     pub batch: u32,
     /// Time to first token, ms. Unlike in sizing without the first token's own iteration.
@@ -23,28 +23,32 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// The environment, when all that a filter needs is above 0.
+    /// `None` unless all that a filter needs is above 0.
     #[must_use]
-    pub fn valid(self) -> Option<Self> {
-        let needed = [self.rate, self.shape.input, self.shape.output, self.ttft, self.itl];
+    pub fn validated(self) -> Option<Self> {
+        let needed = [self.rate, self.lengths.input, self.lengths.output, self.ttft, self.itl];
         let all = needed.into_iter().all(|value| value.is_finite() && value > 0.0);
         (all && self.batch > 0).then_some(self)
     }
 
     /// The latencies that `state` predicts.
-    pub(super) fn predict(&self, state: Vec3, compat: Compat) -> Result<[f64; 2], Unsolvable> {
+    pub(crate) fn predict(&self, state: Vec3) -> Result<[f64; 2], Unsolvable> {
         let [alpha, beta, gamma] = state;
-        let service = Service::new(alpha as f32, beta as f32, gamma as f32)?;
-        let mut model = Model::new(service, self.shape, Limits::long(self.batch), compat)?;
+        let service = Service::new(single(alpha), single(beta), single(gamma))?;
+        let mut model = Model::new(service, self.lengths, Limits::long(self.batch))?;
         let at = model.analyze(self.rate / 60.0)?;
+        // Without the first token's own iteration, as the latencies of an environment are measured.
         Ok([f64::from(at.wait + at.prefill), f64::from(at.itl)])
     }
 
     /// How TTFT and ITL change with each parameter, by central differences.
-    pub(super) fn jacobian(&self, state: Vec3, compat: Compat) -> Option<[Vec3; 2]> {
-        let (mut ttft, mut itl) = ([0.0; 3], [0.0; 3]);
-        for (index, (slope1, slope2)) in ttft.iter_mut().zip(&mut itl).enumerate() {
-            let (mut up, mut down, mut step) = (state, state, STEP);
+    pub(crate) fn jacobian(&self, state: Vec3) -> Option<[Vec3; 2]> {
+        let mut ttft = [0.0; 3];
+        let mut itl = [0.0; 3];
+        for (index, (ttft_slope, itl_slope)) in ttft.iter_mut().zip(&mut itl).enumerate() {
+            let mut up = state;
+            let mut down = state;
+            let mut step = DERIVATIVE_STEP;
             if let (Some(up), Some(down)) = (up.get_mut(index), down.get_mut(index)) {
                 if up.abs() > 0.0 {
                     step *= up.abs();
@@ -52,20 +56,20 @@ impl Environment {
                 *up += step;
                 *down -= step;
             }
-            let [more1, more2] = self.predict(up, compat).ok()?;
-            let [less1, less2] = self.predict(down, compat).ok()?;
-            *slope1 = (more1 - less1) / (2.0 * step);
-            *slope2 = (more2 - less2) / (2.0 * step);
+            let [ttft_up, itl_up] = self.predict(up).ok()?;
+            let [ttft_down, itl_down] = self.predict(down).ok()?;
+            *ttft_slope = (ttft_up - ttft_down) / (2.0 * step);
+            *itl_slope = (itl_up - itl_down) / (2.0 * step);
         }
         Some([ttft, itl])
     }
 
-    pub(super) fn observed(&self) -> [f64; 2] {
+    pub(crate) fn latencies(&self) -> [f64; 2] {
         [f64::from(self.ttft), f64::from(self.itl)]
     }
 }
 
-/// Where a filter starts, and the bounds it stays in.
+/// Where a filter starts, and the bounds within which it stays.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Start {
     /// α, β, γ.
@@ -74,11 +78,11 @@ pub struct Start {
     pub low: Vec3,
     /// Most of each.
     pub high: Vec3,
-    /// What is known of its error; `None` is as much as the process noise.
+    /// The covariance of its error; `None` is the process noise.
     pub covariance: Option<Mat3>,
 }
 
-/// α, β, γ where nothing better is known, ms.
+/// α, β, γ if nothing better is known, ms (upstream's constants).
 pub const DEFAULT_STATE: Vec3 = [5.0, 0.05, 0.000_05];
 
 impl Start {
@@ -99,21 +103,21 @@ impl Start {
     #[must_use]
     pub fn stored(service: Service, covariance: Option<Mat3>) -> Self {
         let (low, high) = bounds(DEFAULT_STATE);
-        Self { state: coverage_state(service), low, high, covariance }
+        Self { state: state_of(service), low, high, covariance }
     }
 }
 
 /// A hundredth and a hundred times of each.
-pub(super) fn bounds(state: Vec3) -> (Vec3, Vec3) {
+pub(crate) fn bounds(state: Vec3) -> (Vec3, Vec3) {
     (scale(state, 0.01), scale(state, 100.0))
 }
 
-pub(super) fn coverage_state(service: Service) -> Vec3 {
+pub(crate) fn state_of(service: Service) -> Vec3 {
     [f64::from(service.alpha), f64::from(service.beta), f64::from(service.gamma)]
 }
 
-/// α, β, γ from one observation, as if nine tenths of an iteration were its fixed part. `None` when one of them would
-/// not be above 0. Times in ms, lengths in tokens.
+/// α, β, γ from one observation, as if nine tenths of an iteration were its fixed part (upstream's guess). `None` if one of them
+/// would not be above 0. Times in ms, lengths in tokens.
 #[must_use]
 pub fn guess(ttft: f64, itl: f64, input: f64, output: f64) -> Option<Vec3> {
     let alpha = 0.9 * itl;
@@ -127,87 +131,88 @@ pub fn guess(ttft: f64, itl: f64, input: f64, output: f64) -> Option<Vec3> {
     state.iter().all(|value| value.is_finite() && *value > 0.0).then_some(state)
 }
 
-/// What one step did.
+/// What one step of the filter did.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Step {
+pub struct FilterStep {
     /// α, β, γ after it.
     pub state: Vec3,
-    /// TTFT and ITL as predicted, ms; `None` where the model has no answer.
+    /// TTFT and ITL as predicted, ms; `None` if the model has no solution.
     pub predicted: Option<[f64; 2]>,
-    /// What was seen less what was predicted, ms.
+    /// The observation less the prediction, ms.
     pub innovation: Option<[f64; 2]>,
-    /// How unlikely that is: the normalised innovation squared.
+    /// The normalised innovation squared: how unlikely that is.
     pub nis: Option<f64>,
     /// The state follows the observation.
     pub accepted: bool,
 }
 
-/// The 97.5 % point of χ² with two degrees of freedom: from there on an observation is too unlikely to follow.
-pub const GATE: f64 = 7.378;
-/// Standard error assumed of a state and, by the 95 % quantile, of an observation; a part of the value.
-const ERROR: f64 = 0.05;
-const QUANTILE: f64 = 1.96;
-/// The step of a derivative, a part of the value.
-const STEP: f64 = 0.01;
+/// The 97.5 % quantile of χ² with two degrees of freedom: from there on an observation is too unlikely to follow.
+pub const MAX_NIS: f64 = 7.378;
+/// Standard error of a state in one step, a part of its value; of an observation it is the half width of the 95 % interval.
+const RELATIVE_ERROR: f64 = 0.05;
+/// Standard deviations in the half width of a 95 % interval.
+const QUANTILE_95: f64 = 1.96;
+/// The step of a numerical derivative, a part of the value.
+const DERIVATIVE_STEP: f64 = 0.01;
 
 /// A filter at work.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Filter {
     /// α, β, γ, within the bounds.
     pub state: Vec3,
-    /// P, what is known of their error.
+    /// P, the covariance of their error.
     pub covariance: Mat3,
-    /// Q, what they may change in a step.
+    /// Q, the covariance of their change in a step.
     pub process: Mat3,
-    /// R, the error of TTFT and ITL.
+    /// R, the variances of TTFT and ITL.
     pub noise: [f64; 2],
     low: Vec3,
     high: Vec3,
-    compat: Compat,
 }
 
 impl Filter {
     /// A filter at `start` whose noise is that of the `first` observation.
     ///
     /// # Errors
-    /// When the covariance is not symmetric, or the start has no answer to the first observation.
-    pub fn new(start: &Start, first: &Environment, compat: Compat) -> Result<Self, Unsolvable> {
+    /// If the covariance is not symmetric, or the model has no solution for the start and the first observation.
+    pub fn new(start: &Start, first: &Environment) -> Result<Self, Unsolvable> {
         let process = process_noise(start.state);
         let covariance = start.covariance.unwrap_or(process);
-        if !symmetric(covariance) {
+        if !is_symmetric(covariance) {
             return Err(Unsolvable::Asymmetric);
         }
-        first.predict(start.state, compat)?;
-        let noise = first.observed().map(|value| square(ERROR / QUANTILE) * square(value));
+        first.predict(start.state)?;
+        let noise = first.latencies().map(|value| square(RELATIVE_ERROR / QUANTILE_95) * square(value));
         let Start { low, high, .. } = *start;
         let state = clamp(start.state, low, high);
-        Ok(Self { state, covariance, process, noise, low, high, compat })
+        Ok(Self { state, covariance, process, noise, low, high })
     }
 
-    /// Follows one observation. A step that is refused, or that the model has no answer for, leaves all as it was.
-    pub fn step(&mut self, seen: &Environment) -> Step {
-        let before = (self.state, self.covariance);
-        let mut step =
-            Step { state: self.state, predicted: None, innovation: None, nis: None, accepted: false };
-        if self.follow(seen, &mut step).is_some() {
+    /// Follows one observation. A step that is rejected, or for which the model has no solution, leaves the filter as it was.
+    pub fn step(&mut self, observed: &Environment) -> FilterStep {
+        let state = self.state;
+        let covariance = self.covariance;
+        let mut step = FilterStep { state, predicted: None, innovation: None, nis: None, accepted: false };
+        if self.follow(observed, &mut step).is_some() {
             step.accepted = true;
             step.state = self.state;
         } else {
-            (self.state, self.covariance) = before;
+            self.state = state;
+            self.covariance = covariance;
         }
         step
     }
 
     /// Prediction and update; `None` for a step that does not count.
-    fn follow(&mut self, seen: &Environment, step: &mut Step) -> Option<()> {
+    fn follow(&mut self, observed: &Environment, step: &mut FilterStep) -> Option<()> {
         let state = clamp(self.state, self.low, self.high);
         let covariance = sum(self.covariance, self.process);
-        let predicted = seen.predict(state, self.compat).ok()?;
+        let predicted = observed.predict(state).ok()?;
         step.predicted = Some(predicted);
-        let [[z1, z2], [h1, h2]] = [seen.observed(), predicted];
+        let [[z1, z2], [h1, h2]] = [observed.latencies(), predicted];
         let [y1, y2] = [z1 - h1, z2 - h2];
         step.innovation = Some([y1, y2]);
-        let [ttft, itl] = seen.jacobian(state, self.compat)?;
+        let [ttft, itl] = observed.jacobian(state)?;
         // PHᵀ, and S = HPHᵀ + R.
         let [left, right] = [apply(covariance, ttft), apply(covariance, itl)];
         let [r1, r2] = self.noise;
@@ -220,15 +225,15 @@ impl Filter {
         let moved = add(state, add(scale(gain1, y1), scale(gain2, y2)));
         self.state = clamp(moved, self.low, self.high);
         self.covariance = shrunk(covariance, gains, [ttft, itl]);
-        let sound = moved.iter().chain(self.covariance.iter().flatten()).all(|value| value.is_finite());
-        let positive = self.state.iter().all(|value| *value > 0.0);
-        (sound && positive && nis < GATE).then_some(())
+        let is_finite = moved.iter().chain(self.covariance.iter().flatten()).all(|value| value.is_finite());
+        let is_positive = self.state.iter().all(|value| *value > 0.0);
+        (is_finite && is_positive && nis < MAX_NIS).then_some(())
     }
 }
 
 /// Q: a standard error of a twentieth.
-pub(super) fn process_noise(state: Vec3) -> Mat3 {
-    diagonal(state.map(|value| square(ERROR * value)))
+pub(crate) fn process_noise(state: Vec3) -> Mat3 {
+    diagonal(state.map(|value| square(RELATIVE_ERROR * value)))
 }
 
 /// (I − GH)·P, with the columns of G and the rows of H.

@@ -1,6 +1,5 @@
 //! How many tokens were resident when requests began to queue, remembered by hardware, role and length of output.
 
-use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
@@ -10,7 +9,7 @@ use smol_str::SmolStr;
 use crate::model::Role;
 use crate::units::{Tokens, count};
 
-/// How much a request generates. Source: algorithm reference §3.1.
+/// How much a request generates. The boundaries are upstream's (`saturation_v2`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OutputLength {
@@ -25,7 +24,7 @@ pub enum OutputLength {
 impl OutputLength {
     /// By the mean number of generated tokens.
     #[must_use]
-    pub fn of(output: f64) -> Self {
+    pub fn from_mean(output: f64) -> Self {
         if output >= 500.0 {
             Self::Long
         } else if output >= 100.0 {
@@ -36,15 +35,15 @@ impl OutputLength {
     }
 }
 
-/// What one history is about: replicas with this hardware and role, while requests generate this much.
+/// What a history is about: replicas with this hardware and role, while requests generate this much.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Setting<'a> {
-    /// The accelerator's name; empty when not known.
+    /// The accelerator's name; empty if it is unknown.
     pub accelerator: &'a str,
     /// Accelerators of a replica.
     pub gpus: u32,
-    /// Their role: those that only compute prompts hold other numbers of tokens. Upstream does not tell roles apart, and
-    /// under its rules all are [`Role::Both`].
+    /// Their role: replicas that only compute prompts hold other numbers of tokens. Upstream does not tell roles apart; in its
+    /// arithmetic all are [`Role::Both`].
     pub role: Role,
     /// How much requests generate.
     pub length: OutputLength,
@@ -68,14 +67,13 @@ pub struct History {
 }
 
 impl History {
-    /// So many observations are kept.
-    const MOST_VALUES: usize = 10;
+    const MAX_VALUES: usize = 10;
 
     fn setting(&self) -> Setting<'_> {
         Setting { accelerator: &self.accelerator, gpus: self.gpus, role: self.role, length: self.length }
     }
 
-    /// The mean without its fraction; `None` when nothing is known.
+    /// The mean without its fraction; `None` if it is 0.
     fn mean(&self) -> Option<Tokens> {
         let sum: f64 = self.values.iter().map(|value| value.float()).sum();
         Some(Tokens::trunc(sum / f64::from(count(self.values.len())))).filter(|mean| *mean > Tokens::ZERO)
@@ -89,84 +87,83 @@ pub struct Histories(Vec<History>);
 
 impl Histories {
     /// A history that was not added to for longer is dropped.
-    const KEPT: SignedDuration = SignedDuration::from_hours(24);
+    const MAX_AGE: SignedDuration = SignedDuration::from_hours(24);
 
     /// Every history, in the order of settings.
     pub fn iter(&self) -> impl Iterator<Item = &History> {
         self.0.iter()
     }
 
-    fn place(&self, setting: Setting<'_>) -> Result<usize, usize> {
-        self.0.binary_search_by(|one| one.setting().cmp(&setting))
+    fn position(&self, setting: Setting<'_>) -> Result<usize, usize> {
+        self.0.binary_search_by(|history| history.setting().cmp(&setting))
     }
 
     fn entry(&mut self, setting: Setting<'_>, now: Timestamp) -> Option<&mut History> {
-        let index = self.place(setting).unwrap_or_else(|index| {
+        let index = self.position(setting).unwrap_or_else(|index| {
             let Setting { accelerator, gpus, role, length } = setting;
-            let (accelerator, values) = (accelerator.into(), Vec::new());
-            self.0.insert(index, History { accelerator, gpus, role, length, values, updated: now });
+            let accelerator = accelerator.into();
+            let history = History { accelerator, gpus, role, length, values: Vec::new(), updated: now };
+            self.0.insert(index, history);
             index
         });
         self.0.get_mut(index)
     }
 
     /// Adds an observation, as upstream does for each replica.
-    pub(super) fn add(&mut self, setting: Setting<'_>, value: Tokens, now: Timestamp) {
+    pub(crate) fn add(&mut self, setting: Setting<'_>, value: Tokens, now: Timestamp) {
         if let Some(history) = self.entry(setting, now) {
             history.values.push(value);
-            let surplus = history.values.len().saturating_sub(History::MOST_VALUES);
+            let surplus = history.values.len().saturating_sub(History::MAX_VALUES);
             history.values.drain(..surplus);
             history.updated = now;
         }
     }
 
-    /// Adds the mean of what was seen at one moment: the order of replicas does not matter, many replicas do not push
-    /// earlier moments out, and a second look at the same moment changes nothing.
-    pub(super) fn add_moment<'a>(
+    /// Adds the mean of what replicas show at one moment: their order does not matter, many replicas do not push earlier moments
+    /// out, and a second call at the same moment replaces the first.
+    pub(crate) fn add_moment<'a>(
         &mut self,
-        seen: impl Iterator<Item = (Setting<'a>, Tokens)>,
+        shown: impl Iterator<Item = (Setting<'a>, Tokens)>,
         now: Timestamp,
     ) {
         let mut sums: BTreeMap<Setting<'_>, (Tokens, i64)> = BTreeMap::new();
-        for (setting, value) in seen {
-            let (sum, among) = sums.entry(setting).or_default();
-            (*sum, *among) = (sum.plus(value), *among + 1);
+        for (setting, value) in shown {
+            let (sum, count) = sums.entry(setting).or_default();
+            *sum = sum.plus(value);
+            *count += 1;
         }
-        for (setting, (sum, among)) in sums {
-            let known = self.place(setting).ok().and_then(|index| self.0.get_mut(index));
+        for (setting, (sum, count)) in sums {
+            let known = self.position(setting).ok().and_then(|index| self.0.get_mut(index));
             if let Some(history) = known.filter(|history| history.updated == now) {
                 history.values.pop();
             }
-            self.add(setting, Tokens::new(sum.get() / among.max(1)), now);
+            self.add(setting, Tokens::new(sum.get() / count.max(1)), now);
         }
     }
 
-    /// What was seen in this setting.
-    pub(super) fn mean(&self, setting: Setting<'_>) -> Option<Tokens> {
-        self.place(setting).ok().and_then(|index| self.0.get(index)).and_then(History::mean)
+    pub(crate) fn mean(&self, setting: Setting<'_>) -> Option<Tokens> {
+        self.position(setting).ok().and_then(|index| self.0.get(index)).and_then(History::mean)
     }
 
-    /// The least that was seen with the same hardware and role and other lengths of output.
-    pub(super) fn least_of_other_lengths(&self, setting: Setting<'_>) -> Option<Tokens> {
-        let other = |one: &&History| {
-            let length = one.length;
-            length != setting.length && one.setting() == Setting { length, ..setting }
+    /// The smallest mean of the same hardware and role with other lengths of output.
+    pub(crate) fn min_of_other_lengths(&self, setting: Setting<'_>) -> Option<Tokens> {
+        let has_other_length = |history: &&History| {
+            let length = history.length;
+            length != setting.length && history.setting() == Setting { length, ..setting }
         };
-        self.0.iter().filter(other).filter_map(History::mean).min()
+        self.0.iter().filter(has_other_length).filter_map(History::mean).min()
     }
 
     /// Drops what is too old.
-    pub(super) fn forget(&mut self, now: Timestamp) {
-        self.0.retain(|one| now.duration_since(one.updated) <= Self::KEPT);
+    pub(crate) fn forget(&mut self, now: Timestamp) {
+        self.0.retain(|history| now.duration_since(history.updated) <= Self::MAX_AGE);
     }
 
-    /// Drops the oldest beyond `most`.
-    pub(super) fn limit(&mut self, most: usize) {
-        while self.0.len() > most {
-            let by_age = |(_, a): &(usize, &History), (_, b): &(usize, &History)| -> Ordering {
-                a.updated.cmp(&b.updated)
-            };
-            if let Some((oldest, _)) = self.0.iter().enumerate().min_by(by_age) {
+    /// Drops the oldest beyond `max`.
+    pub(crate) fn limit(&mut self, max: usize) {
+        while self.0.len() > max {
+            let oldest = self.0.iter().enumerate().min_by_key(|(_, history)| history.updated);
+            if let Some((oldest, _)) = oldest {
                 self.0.remove(oldest);
             }
         }
@@ -192,9 +189,9 @@ mod tests {
     #[test]
     fn answers_are_medium_from_100_tokens_and_long_from_500() {
         use OutputLength::{Long, Medium, Short};
-        let lengths = [0.0, 99.9, 100.0, 499.9, 500.0, 1e9].map(OutputLength::of);
+        let lengths = [0.0, 99.9, 100.0, 499.9, 500.0, 1e9].map(OutputLength::from_mean);
         assert_eq!(lengths, [Short, Short, Medium, Medium, Long, Long]);
-        assert_eq!(OutputLength::of(f64::NAN), Short);
+        assert_eq!(OutputLength::from_mean(f64::NAN), Short);
     }
 
     #[test]
@@ -215,7 +212,7 @@ mod tests {
         let later = NOW + SignedDuration::from_secs(30);
         all.add_moment([(SHORT, Tokens::new(10)), (SHORT, Tokens::new(20))].into_iter(), NOW);
         all.add_moment([(SHORT, Tokens::new(30))].into_iter(), NOW);
-        assert_eq!(mean(&all, SHORT), Some(30), "the second look at a moment replaces the first");
+        assert_eq!(mean(&all, SHORT), Some(30), "the second call at a moment replaces the first");
         all.add_moment([(SHORT, Tokens::new(50))].into_iter(), later);
         assert_eq!(mean(&all, SHORT), Some(40));
     }
@@ -232,9 +229,9 @@ mod tests {
             (Setting { role: Role::Decode, ..with(OutputLength::Long) }, 40),
         ];
         others.into_iter().for_each(|(setting, value)| all.add(setting, Tokens::new(value), NOW));
-        assert_eq!(all.least_of_other_lengths(SHORT), Some(Tokens::new(50)));
-        assert_eq!(all.least_of_other_lengths(with(OutputLength::Medium)), Some(Tokens::new(10)));
-        assert_eq!(all.least_of_other_lengths(Setting { gpus: 9, ..SHORT }), None);
+        assert_eq!(all.min_of_other_lengths(SHORT), Some(Tokens::new(50)));
+        assert_eq!(all.min_of_other_lengths(with(OutputLength::Medium)), Some(Tokens::new(10)));
+        assert_eq!(all.min_of_other_lengths(Setting { gpus: 9, ..SHORT }), None);
     }
 
     #[test]
@@ -243,7 +240,7 @@ mod tests {
         for (gpus, age) in [(1, 20), (2, 40), (3, 10), (4, 30)] {
             all.add(Setting { gpus, ..SHORT }, Tokens::new(1), NOW - SignedDuration::from_secs(age));
         }
-        let gpus = |all: &Histories| all.iter().map(|one| one.gpus).collect::<Vec<_>>();
+        let gpus = |all: &Histories| all.iter().map(|history| history.gpus).collect::<Vec<_>>();
         all.limit(4);
         assert_eq!(gpus(&all), [1, 2, 3, 4]);
         all.limit(2);

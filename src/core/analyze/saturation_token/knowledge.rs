@@ -4,20 +4,19 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
-use super::VariantInput;
 use super::history::Histories;
+use super::input::{EngineInput, TokenVariant};
+use super::policy::TokenPolicy;
 use super::queue::Workload;
-use super::replica::{Look, ReplicaCapacity, Seen};
-use crate::model::Compat;
 use crate::name_map::NameMap;
 use crate::snapshot::EngineParameters;
 use crate::units::Tokens;
 
-/// What is remembered between analyses of one model in one namespace.
+/// What is remembered between analyses of one model in one namespace, at most 2 KiB of JSON for each variant.
 ///
-/// Upstream keeps one store for the whole cluster: namespaces that serve the same model share histories of equal hardware
-/// and look for compatible records in each other. Here every group has its own, so that the order in which groups are
-/// decided cannot matter and no tenant's load moves another's numbers. At most 2 KiB of JSON for each variant.
+/// Upstream keeps one store for the whole cluster: namespaces that serve the same model share histories of equal hardware, and look
+/// for compatible records in each other. Here every group has its own store, so that the order in which groups are decided does
+/// not matter, and no tenant's load changes another tenant's numbers.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Knowledge {
     /// Tokens resident when requests queued.
@@ -31,16 +30,16 @@ pub struct Knowledge {
 /// What a replica of one variant can carry.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Record {
-    /// The accelerator's name; empty when not known.
+    /// The accelerator's name; empty if it is unknown.
     pub accelerator: SmolStr,
     /// Accelerators of a replica.
     pub gpus: u32,
-    /// C: tokens that fit into the KV cache; 0 is not known.
+    /// C: tokens that fit into the KV cache; 0 is unknown.
     pub capacity: Tokens,
-    /// Tokens it can carry. Of a live record the threshold on memory is part of it; of one from arguments it is only the
-    /// size of a batch.
+    /// Tokens it can carry. Of a live record this includes the threshold on memory; of one from arguments it is only the size of a
+    /// batch.
     pub effective: Tokens,
-    /// The engine's settings, when known.
+    /// The engine's settings, if they are known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parameters: Option<Box<EngineParameters>>,
     /// Where the record is from.
@@ -49,7 +48,7 @@ pub struct Record {
     pub updated: Timestamp,
 }
 
-/// Where a record is from, the better first.
+/// Where a record is from, the better source first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Learned {
@@ -59,44 +58,56 @@ pub enum Learned {
     Arguments,
 }
 
+/// A record that is not confirmed for longer than this is dropped.
+const MAX_RECORD_AGE: SignedDuration = SignedDuration::from_hours(7 * 24);
+/// Histories per variant at most: one for each length of output.
+const MAX_HISTORIES_PER_VARIANT: usize = 3;
+/// Records per variant at most: its own, and one of a variant that is gone.
+const MAX_RECORDS_PER_VARIANT: usize = 2;
+
 impl Record {
-    /// A record that was not confirmed for longer is dropped.
-    const KEPT: SignedDuration = SignedDuration::from_hours(7 * 24);
-
-    /// E of its settings.
-    pub(super) fn estimate(&self, prompt: f64, output: f64) -> Option<Tokens> {
-        self.parameters.as_ref().and_then(|parameters| parameters.resident_tokens(prompt, output))
-    }
-
-    fn from_arguments(variant: &VariantInput<'_>, parameters: &EngineParameters, look: &Look<'_>) -> Self {
+    pub(crate) fn from_arguments(
+        variant: &TokenVariant<'_>,
+        parameters: &EngineParameters,
+        capacity: Tokens,
+        now: Timestamp,
+    ) -> Self {
         Self {
             accelerator: variant.accelerator.into(),
             gpus: variant.gpus,
-            capacity: parameters.capacity(look.compat),
+            capacity,
             effective: Tokens::new(parameters.batched_tokens),
             parameters: Some(Box::new(parameters.clone())),
             learned: Learned::Arguments,
-            updated: look.now,
+            updated: now,
         }
+    }
+
+    /// E of its settings.
+    pub(crate) fn estimate(&self, prompt: f64, output: f64) -> Option<Tokens> {
+        self.parameters.as_ref().and_then(|parameters| parameters.resident_tokens(prompt, output))
+    }
+
+    /// It is from these arguments, on this hardware.
+    pub(crate) fn is_from(&self, variant: &TokenVariant<'_>) -> bool {
+        self.parameters.as_deref() == variant.parameters
+            && self.accelerator == variant.accelerator
+            && self.gpus == variant.gpus
     }
 }
 
 impl Knowledge {
-    /// Histories and records kept for each variant at most: one of each length of output; the variant's own record and
-    /// one of a variant that is gone.
-    const MOST_A_VARIANT: (usize, usize) = (3, 2);
+    /// Drops what is too old.
+    pub(crate) fn forget(&mut self, now: Timestamp) {
+        self.histories.forget(now);
+        self.records.retain(|_, record| now.duration_since(record.updated) <= MAX_RECORD_AGE);
+    }
 
-    /// Drops what is too old, and ours also what is too much: the oldest first, and no record of a variant that exists.
-    pub(super) fn forget(&mut self, variants: &[VariantInput<'_>], look: &Look<'_>) {
-        self.histories.forget(look.now);
-        self.records.retain(|_, record| look.now.duration_since(record.updated) <= Record::KEPT);
-        if look.compat.is_upstream() {
-            return;
-        }
-        let (histories, records) = Self::MOST_A_VARIANT;
-        let among = variants.len().max(1);
-        self.histories.limit(histories * among);
-        while self.records.len() > records * among {
+    /// Drops what is too much: the oldest first, and no record of a variant that exists.
+    pub(super) fn limit(&mut self, variants: &[TokenVariant<'_>]) {
+        let count = variants.len().max(1);
+        self.histories.limit(MAX_HISTORIES_PER_VARIANT * count);
+        while self.records.len() > MAX_RECORDS_PER_VARIANT * count {
             let exists = |name: &SmolStr| variants.iter().any(|variant| variant.name == name);
             let gone = self.records.iter().filter(|(name, _)| !exists(name));
             let Some(name) = gone.min_by_key(|(_, record)| record.updated).map(|(name, _)| name.clone())
@@ -107,134 +118,151 @@ impl Knowledge {
         }
     }
 
-    /// What running replicas of `variant` have shown that one of them carries, tokens; `None` when none has.
+    /// What running replicas of `variant` have shown that one of them carries, tokens; `None` if none has.
     #[must_use]
     pub fn carried_by(&self, variant: &str) -> Option<f64> {
         let record = self.records.get(variant).filter(|record| record.learned == Learned::Live)?;
         Some(record.effective.float()).filter(|carried| *carried > 0.0)
     }
 
-    /// Takes note of a variant's arguments. What a replica showed outweighs them: with upstream for good, ours until the
-    /// arguments change in what decides capacity.
-    pub(super) fn read_arguments(&mut self, variant: &VariantInput<'_>, look: &Look<'_>) {
+    /// Takes note of a variant's arguments. What a replica showed outweighs them until they change in what decides capacity.
+    pub(super) fn read_arguments(&mut self, variant: &TokenVariant<'_>, now: Timestamp) {
         let Some(parameters) = variant.parameters else { return };
         if let Some(record) = self.records.get_mut(variant.name) {
             let known = record.parameters.as_deref();
-            let same = known == Some(parameters);
-            if record.learned == Learned::Live {
-                if look.compat.is_upstream() || same {
-                    return;
-                }
-                let alike = |known: &EngineParameters| known.compatible(parameters, look.compat);
-                if known.is_none_or(alike) {
+            match record.learned {
+                Learned::Live if known == Some(parameters) => return,
+                Learned::Live if known.is_none_or(|known| known.is_compatible(parameters)) => {
                     record.parameters = Some(Box::new(parameters.clone()));
                     return;
                 }
-            } else if same && record.accelerator == variant.accelerator && record.gpus == variant.gpus {
-                record.updated = look.now;
-                return;
+                Learned::Arguments if record.is_from(variant) => {
+                    record.updated = now;
+                    return;
+                }
+                Learned::Live | Learned::Arguments => {}
             }
         }
-        let record = Record::from_arguments(variant, parameters, look);
+        let record = Record::from_arguments(variant, parameters, parameters.kv_tokens(), now);
         self.records.insert(variant.name.into(), record);
     }
 
     /// Takes note of what a running replica showed.
-    pub(super) fn learn(&mut self, seen: &Seen<'_>, effective: Tokens, now: Timestamp) {
-        let (accelerator, gpus, capacity) =
-            (seen.setting.accelerator, seen.setting.gpus, seen.observed.capacity);
-        if let Some(record) = self.records.get_mut(seen.observed.variant) {
-            if record.accelerator != accelerator {
-                record.accelerator = accelerator.into();
+    pub(crate) fn learn(&mut self, engine: &EngineInput<'_>, effective: Tokens, now: Timestamp) {
+        let observed = &engine.observed;
+        if let Some(record) = self.records.get_mut(observed.variant) {
+            if record.accelerator != engine.setting.accelerator {
+                record.accelerator = engine.setting.accelerator.into();
             }
-            (record.gpus, record.capacity, record.effective) = (gpus, capacity, effective);
-            (record.learned, record.updated) = (Learned::Live, now);
+            record.gpus = engine.setting.gpus;
+            record.capacity = observed.capacity;
+            record.effective = effective;
+            record.learned = Learned::Live;
+            record.updated = now;
             return;
         }
-        let (accelerator, learned, parameters) = (accelerator.into(), Learned::Live, None);
-        let record = Record { accelerator, gpus, capacity, effective, parameters, learned, updated: now };
-        self.records.insert(seen.observed.variant.into(), record);
+        let record = Record {
+            accelerator: engine.setting.accelerator.into(),
+            gpus: engine.setting.gpus,
+            capacity: observed.capacity,
+            effective,
+            parameters: None,
+            learned: Learned::Live,
+            updated: now,
+        };
+        self.records.insert(observed.variant.into(), record);
     }
 
-    /// Takes note of the lower median replica of every variant, so that the order of replicas does not matter.
-    pub(super) fn learn_medians(
-        &mut self,
-        seen: &[Seen<'_>],
-        found: &[Option<ReplicaCapacity<'_>>],
-        now: Timestamp,
-    ) {
-        let known =
-            seen.iter().zip(found).filter_map(|(one, found)| found.as_ref().map(|it| (one, it.effective)));
-        let mut order: Vec<_> = known.collect();
-        order.sort_by_key(|(one, effective)| (one.observed.variant, *effective, one.observed.capacity));
-        for variant in order.chunk_by(|(a, _), (b, _)| a.observed.variant == b.observed.variant) {
-            if let Some((one, effective)) = variant.get((variant.len() - 1) / 2) {
-                self.learn(one, *effective, now);
+    /// Takes note of the lower median engine of every variant, so that the order of engines does not matter.
+    pub(super) fn learn_medians(&mut self, mut shown: Vec<(&EngineInput<'_>, Tokens)>, now: Timestamp) {
+        shown.sort_by_key(|(engine, effective)| {
+            (engine.observed.variant, *effective, engine.observed.capacity)
+        });
+        for variant in shown.chunk_by(|(left, _), (right, _)| left.observed.variant == right.observed.variant)
+        {
+            if let Some((engine, effective)) = variant.get((variant.len() - 1) / 2) {
+                self.learn(engine, *effective, now);
             }
         }
     }
 
-    /// What a replica of a variant without any could carry; `None` when nothing is known (§3.5).
+    /// What a replica of `variant`, which has none, could carry; `None` if nothing is known.
     pub(super) fn stored_capacity(
         &self,
-        variant: &VariantInput<'_>,
-        seen_accelerator: &str,
+        variant: &str,
         workload: Workload,
-        look: &Look<'_>,
+        policy: &TokenPolicy,
     ) -> Option<Tokens> {
-        let own = self.records.get(variant.name)?;
+        let own = self.records.get(variant)?;
+        let alike = self.alike(own);
         if own.effective == Tokens::ZERO {
-            // Upstream looks for the accelerator that was seen in this cycle, mostly none.
-            let hardware = match look.compat {
-                Compat::Corrected => (own.accelerator.as_str(), own.gpus),
-                Compat::Upstream | Compat::UpstreamJune => (seen_accelerator, variant.gpus),
-            };
-            return self.compatible(own, hardware, look.compat).map(|record| record.effective);
+            return alike.map(|record| record.effective);
         }
-        let estimate = match own.learned {
-            Learned::Live => None,
-            Learned::Arguments => own.estimate(workload.prompt, workload.output),
-        };
-        let Some(estimate) = estimate else { return Some(own.effective) };
-        let memory = own.capacity.share(look.policy.kv_cache_threshold);
-        let memory = Some(memory).filter(|limit| *limit > Tokens::ZERO);
-        let hardware = (own.accelerator.as_str(), own.gpus);
-        let like = self.compatible(own, hardware, look.compat);
-        let like = like.filter(|record| record.learned == Learned::Live).map(|record| record.effective);
-        Some([memory, like].into_iter().flatten().fold(estimate, Tokens::min))
+        Some(own.stored_capacity(alike, workload, policy))
     }
 
-    /// The record of another variant with the same hardware and settings: a live one before one from arguments, then by
-    /// name. The asking one's own is never chosen: it has no capacity, or only a live one will do and it is not. Upstream
-    /// takes whichever its map yields.
-    fn compatible(&self, own: &Record, (accelerator, gpus): (&str, u32), compat: Compat) -> Option<&Record> {
-        let parameters = own.parameters.as_ref()?;
-        let alike = |record: &&Record| {
+    /// The record of another variant with the same hardware and settings: a live one before one from arguments, then by name. It
+    /// is never `own`, which has no capacity, or is not live where only a live one will do.
+    fn alike(&self, own: &Record) -> Option<&Record> {
+        let parameters = own.parameters.as_deref()?;
+        self.best_record(&own.accelerator, own.gpus, |other| other.is_compatible(parameters))
+    }
+
+    /// The best record with a capacity, of this hardware and with such settings.
+    pub(crate) fn best_record(
+        &self,
+        accelerator: &str,
+        gpus: u32,
+        has_settings: impl Fn(&EngineParameters) -> bool,
+    ) -> Option<&Record> {
+        let is_alike = |record: &&Record| {
             record.accelerator == accelerator
                 && record.gpus == gpus
                 && record.effective > Tokens::ZERO
-                && record.parameters.as_ref().is_some_and(|other| other.compatible(parameters, compat))
+                && record.parameters.as_deref().is_some_and(&has_settings)
         };
-        self.records.values().filter(alike).min_by_key(|record| record.learned)
+        self.records.values().filter(is_alike).min_by_key(|record| record.learned)
+    }
+}
+
+impl Record {
+    /// What a replica could carry by this record: what one showed, or else the least of the estimate by arguments, the memory, and
+    /// what a live replica with the same hardware and settings (`alike`) showed.
+    pub(crate) fn stored_capacity(
+        &self,
+        alike: Option<&Self>,
+        workload: Workload,
+        policy: &TokenPolicy,
+    ) -> Tokens {
+        let estimate = match self.learned {
+            Learned::Live => None,
+            Learned::Arguments => self.estimate(workload.prompt, workload.output),
+        };
+        let Some(estimate) = estimate else { return self.effective };
+        let memory =
+            Some(self.capacity.share(policy.kv_cache_threshold)).filter(|limit| *limit > Tokens::ZERO);
+        let shown = alike.filter(|record| record.learned == Learned::Live).map(|record| record.effective);
+        [memory, shown].into_iter().flatten().fold(estimate, Tokens::min)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::policy::TokenPolicy;
+    use super::super::input::TokenInput;
     use super::*;
-    use crate::model::Role;
+    use crate::arithmetic;
+    use crate::model::{Compat, Role};
     use crate::snapshot::Engine;
     use crate::units::{Cost, Replicas};
 
     const NOW: Timestamp = Timestamp::constant(1_800_000_000, 0);
 
-    fn look(policy: &TokenPolicy, hours: i64) -> Look<'_> {
-        Look { policy, compat: Compat::Corrected, now: NOW + SignedDuration::from_hours(hours) }
+    fn after(hours: i64) -> Timestamp {
+        NOW + SignedDuration::from_hours(hours)
     }
 
-    fn variant<'a>(parameters: &'a EngineParameters, accelerator: &'a str, gpus: u32) -> VariantInput<'a> {
-        VariantInput {
+    fn variant<'a>(parameters: &'a EngineParameters, accelerator: &'a str, gpus: u32) -> TokenVariant<'a> {
+        TokenVariant {
             name: "a",
             role: Role::Both,
             accelerator,
@@ -248,24 +276,23 @@ mod tests {
 
     #[test]
     fn a_record_from_arguments_is_confirmed_by_the_same_arguments_and_hardware_only() {
-        let policy = TokenPolicy::default();
         let usual = EngineParameters::defaults(Engine::Vllm);
         let other = EngineParameters { batched_tokens: 4096, ..usual.clone() };
-        let after = |variant: &VariantInput<'_>| {
+        let confirmed = |variant: &TokenVariant<'_>| {
             let mut knowledge = Knowledge::default();
-            knowledge.read_arguments(&self::variant(&usual, "H100", 1), &look(&policy, 0));
+            knowledge.read_arguments(&self::variant(&usual, "H100", 1), after(0));
             // What tells a confirmed record from one that is made again.
             knowledge.records.get_mut("a").unwrap().capacity = Tokens::new(77);
-            knowledge.read_arguments(variant, &look(&policy, 1));
+            knowledge.read_arguments(variant, after(1));
             let Record { accelerator, gpus, capacity, effective, updated, .. } =
                 knowledge.records.get("a").unwrap().clone();
-            assert_eq!(updated, NOW + SignedDuration::from_hours(1));
+            assert_eq!(updated, after(1));
             (accelerator, gpus, capacity.get(), effective.get())
         };
-        assert_eq!(after(&variant(&usual, "H100", 1)), ("H100".into(), 1, 77, 8192));
-        assert_eq!(after(&variant(&usual, "A100", 1)), ("A100".into(), 1, 0, 8192));
-        assert_eq!(after(&variant(&usual, "H100", 2)), ("H100".into(), 2, 0, 8192));
-        assert_eq!(after(&variant(&other, "H100", 1)), ("H100".into(), 1, 0, 4096));
+        assert_eq!(confirmed(&variant(&usual, "H100", 1)), ("H100".into(), 1, 77, 8192));
+        assert_eq!(confirmed(&variant(&usual, "A100", 1)), ("A100".into(), 1, 0, 8192));
+        assert_eq!(confirmed(&variant(&usual, "H100", 2)), ("H100".into(), 2, 0, 8192));
+        assert_eq!(confirmed(&variant(&other, "H100", 1)), ("H100".into(), 1, 0, 4096));
     }
 
     #[test]
@@ -281,7 +308,6 @@ mod tests {
             learned,
             updated: NOW,
         };
-        let asleep = variant(&usual, "H100", 1);
         let workload = Workload { prompt: 100.0, output: 50.0, prefix_hits: 0.0 };
         let carries = |capacity, like: Option<Record>| {
             let mut knowledge = Knowledge::default();
@@ -289,7 +315,7 @@ mod tests {
             if let Some(like) = like {
                 knowledge.records.insert("b".into(), like);
             }
-            knowledge.stored_capacity(&asleep, "", workload, &look(&policy, 0)).map(Tokens::get)
+            knowledge.stored_capacity("a", workload, &policy).map(Tokens::get)
         };
         assert_eq!(carries(0, None), Some(32_000), "256 requests of 125 tokens");
         assert_eq!(carries(30_000, None), Some(24_000), "0.8 of its memory");
@@ -315,15 +341,17 @@ mod tests {
     #[test]
     fn two_records_a_variant_are_kept_and_of_more_the_oldest_of_variants_that_are_gone_go() {
         let usual = EngineParameters::defaults(Engine::Vllm);
-        let policy = TokenPolicy::default();
         let left = |names: &[&str], compat| {
             let mut knowledge = Knowledge::default();
             for (hour, name) in (0..).zip(names) {
-                let one = VariantInput { name, ..variant(&usual, "H100", 1) };
-                knowledge.read_arguments(&one, &look(&policy, hour));
+                let variant = TokenVariant { name, ..variant(&usual, "H100", 1) };
+                knowledge.read_arguments(&variant, after(hour));
             }
-            let there = ["a", "b"].map(|name| VariantInput { name, ..variant(&usual, "H100", 1) });
-            knowledge.forget(&there, &Look { compat, ..look(&policy, 9) });
+            let variants =
+                ["a", "b"].map(|name| TokenVariant { name, parameters: None, ..variant(&usual, "H100", 1) });
+            let input = TokenInput { variants: &variants, ..TokenInput::default() };
+            let policy = TokenPolicy::default();
+            let _ = arithmetic::analyze_tokens(&input, &mut knowledge, &policy, compat, after(9));
             knowledge.records.iter().map(|(name, _)| name.to_string()).collect::<Vec<_>>()
         };
         assert_eq!(left(&["a", "b", "d", "c"], Compat::Corrected), ["a", "b", "c", "d"]);

@@ -1,14 +1,15 @@
-//! The token saturation analyzer (upstream's V2): tokens resident in KV caches, and those of waiting requests, against the
-//! tokens that fit before memory or computation runs out. Source: algorithm reference §3; what differs from upstream, and
-//! why: `docs/decisions/saturation-token.md`.
+//! The token saturation analyzer ("V2"): tokens resident in KV caches, and those of waiting requests, against the tokens that fit
+//! before memory or computation runs out. Derived from WVA v0.9, `internal/engines/analyzers/saturation_v2`; what differs, and why:
+//! `docs/decisions/saturation-token.md`.
 
 pub mod history;
+mod input;
 pub mod knowledge;
 mod policy;
 #[cfg(test)]
 mod properties;
 pub mod queue;
-mod replica;
+pub(crate) mod replica;
 #[cfg(test)]
 mod tests;
 
@@ -17,166 +18,133 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use smol_str::SmolStr;
 
+pub(crate) use input::EngineInput;
+pub use input::{TokenInput, TokenObservation, TokenVariant, tokens_in_use};
 pub use knowledge::Knowledge;
 pub use policy::TokenPolicy;
 pub use queue::SchedulerQueue;
-pub use replica::{Observation, ReplicaCapacity, Source, tokens_in_use};
+pub use replica::{Source, TokenCapacity};
 
 use self::queue::{QueueDemand, Workload};
-use self::replica::{Look, Seen};
-use super::finding::{Capacity, Finding, Totals};
-use crate::model::{Analyzer, Compat, Role};
-use crate::snapshot::EngineParameters;
+use super::finding::{Finding, Totals, VariantCapacity};
+use crate::model::{Analyzer, Role};
+
 use crate::units::{Cost, Replicas, Tokens, count};
 
-/// One variant of the model.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct VariantInput<'a> {
-    /// Its name.
-    pub name: &'a str,
-    /// Its role.
-    pub role: Role,
-    /// The accelerator's name; empty when not known.
-    pub accelerator: &'a str,
-    /// What a replica costs.
-    pub cost: Cost,
-    /// Accelerators of a replica.
-    pub gpus: u32,
-    /// Replicas of the scale target.
-    pub current: Replicas,
-    /// Those that are not ready, or not ready for long enough to have been seen.
-    pub pending: Replicas,
-    /// The engine's settings by its arguments, when these could be read.
-    pub parameters: Option<&'a EngineParameters>,
-}
-
-/// All that is looked at of one model in one namespace.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Inputs<'a> {
-    /// Its variants.
-    pub variants: &'a [VariantInput<'a>],
-    /// Their replicas. Those of other variants count for the workload only; upstream learns from them too.
-    pub replicas: &'a [Observation<'a>],
-    /// What the scheduler holds, when that is known.
-    pub queue: Option<SchedulerQueue>,
-}
-
-/// What was found of one model.
+/// What was found of one model, in tokens.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Analysis<'a> {
+pub struct TokenAnalysis<'a> {
     /// The whole model, with what is required and spare.
     pub total: Totals,
-    /// By role; empty when no variant has a role other than [`Role::Both`].
+    /// By role; empty if no variant has a role other than [`Role::Both`].
     pub roles: BTreeMap<Role, Totals>,
     /// By variant, in input order.
-    pub variants: Vec<Capacity>,
-    /// By replica, in input order, without those of which nothing is known.
-    pub replicas: Vec<ReplicaCapacity<'a>>,
+    pub variants: Vec<VariantCapacity>,
+    /// By engine, in input order, without those of which nothing is known.
+    pub replicas: Vec<TokenCapacity<'a>>,
 }
 
-/// Why the capacity of a variant is not known.
-const NO_DATA: &str = "no-data";
+/// Why the capacity of a variant is unknown.
+pub(crate) const NO_DATA: &str = "no-data";
 
-/// Looks at one model and learns from what it sees. Under [`Compat::Corrected`] the order of replicas does not matter, and
-/// a second look with the same input at the same moment gives the same result and leaves the same knowledge.
+/// Analyzes one model, and learns from what its engines show. The order of engines does not matter. A second call with the same input
+/// at the same moment gives the same result and leaves the same knowledge.
 #[must_use]
 pub fn analyze<'a>(
-    inputs: &Inputs<'a>,
+    input: &TokenInput<'a>,
     knowledge: &mut Knowledge,
     policy: &TokenPolicy,
-    compat: Compat,
     now: Timestamp,
-) -> Analysis<'a> {
-    // Whole seconds are short to write down, and lifetimes are hours.
-    let look = Look { policy, compat, now: Timestamp::from_second(now.as_second()).unwrap_or(now) };
-    knowledge.forget(inputs.variants, &look);
-    inputs.variants.iter().for_each(|variant| knowledge.read_arguments(variant, &look));
-    let seen = |one: &Observation<'a>| {
-        let place = inputs.variants.iter().position(|variant| variant.name == one.variant);
-        let variant = place.and_then(|place| inputs.variants.get(place));
-        (variant.is_some() || compat.is_upstream()).then(|| Seen::new(one, place, variant, compat))
+) -> TokenAnalysis<'a> {
+    let now = whole_seconds(now);
+    knowledge.forget(now);
+    knowledge.limit(input.variants);
+    input.variants.iter().for_each(|variant| knowledge.read_arguments(variant, now));
+    // Engines of other variants say nothing of these.
+    let engine = |observation: &TokenObservation<'a>| {
+        let index = input.variants.iter().position(|variant| variant.name == observation.variant)?;
+        Some(EngineInput::new(observation, Some(index), input.variants.get(index)))
     };
-    let seen: Vec<Seen<'a>> = inputs.replicas.iter().filter_map(seen).collect();
-    let found = look.replicas(&seen, knowledge);
-    let workload = Workload::of(inputs.replicas);
-    let mut sums = vec![Sums::default(); inputs.variants.len()];
-    for (one, found) in seen.iter().zip(&found) {
-        if let Some(sums) = one.place.and_then(|place| sums.get_mut(place)) {
-            sums.add(one, found.as_ref());
-        }
-    }
-    let variants: Vec<Capacity> = inputs
-        .variants
-        .iter()
-        .zip(sums)
-        .map(|(variant, sums)| capacity(variant, sums, knowledge, workload, &look))
-        .collect();
-    let queue = inputs.queue.map_or(QueueDemand::default(), |queue| QueueDemand::of(queue, workload));
-    let judged = |totals: Totals| totals.judged(policy.scale_up_threshold, policy.scale_down_boundary);
-    let (total, roles) = totals(&variants, queue);
-    let roles = roles.into_iter().map(|(role, totals)| (role, judged(totals))).collect();
-    Analysis { total: judged(total), roles, variants, replicas: found.into_iter().flatten().collect() }
+    let engines: Vec<EngineInput<'a>> = input.replicas.iter().filter_map(engine).collect();
+    let capacities = replica::capacities(&engines, knowledge, policy, now);
+    let workload = Workload::mean(input.replicas);
+    let sums = VariantSums::collect(input.variants.len(), &engines, &capacities);
+    let variants = input.variants.iter().zip(sums);
+    let variants =
+        variants.map(|(variant, sums)| variant_capacity(variant, sums, knowledge, workload, policy));
+    TokenAnalysis::new(input, variants.collect(), workload, capacities, policy)
 }
 
-/// What the replicas of one variant add up to.
+/// `now` without its fraction of a second: short to write down, and lifetimes are hours.
+pub(crate) fn whole_seconds(now: Timestamp) -> Timestamp {
+    Timestamp::from_second(now.as_second()).unwrap_or(now)
+}
+
+/// What the engines of one variant add up to.
 #[derive(Debug, Clone, Default)]
-struct Sums<'a> {
-    /// The first replica's.
-    accelerator: Option<&'a str>,
-    cost: Option<Cost>,
-    /// What each replica can carry.
-    effective: Vec<(Tokens, Source)>,
-    demand: f64,
+pub(crate) struct VariantSums<'a> {
+    /// The first engine's.
+    pub(crate) accelerator: Option<&'a str>,
+    /// The first engine's.
+    pub(crate) cost: Option<Cost>,
+    /// What each engine can carry.
+    pub(crate) effective: Vec<(Tokens, Source)>,
+    /// Tokens.
+    pub(crate) demand: f64,
 }
 
-impl<'a> Sums<'a> {
-    fn add(&mut self, one: &Seen<'a>, found: Option<&ReplicaCapacity<'_>>) {
-        self.accelerator.get_or_insert(one.observed.accelerator);
-        self.cost.get_or_insert(one.observed.cost);
-        if let Some(found) = found {
-            self.effective.push((found.effective, found.source));
-            self.demand += found.demand.float();
+impl<'a> VariantSums<'a> {
+    /// One for each of `variants` variants.
+    pub(crate) fn collect(
+        variants: usize,
+        engines: &[EngineInput<'a>],
+        capacities: &[Option<TokenCapacity<'a>>],
+    ) -> Vec<Self> {
+        let mut sums = vec![Self::default(); variants];
+        for (engine, capacity) in engines.iter().zip(capacities) {
+            let Some(sum) = engine.variant.and_then(|variant| sums.get_mut(variant)) else { continue };
+            sum.accelerator.get_or_insert(engine.observed.accelerator);
+            sum.cost.get_or_insert(engine.observed.cost);
+            if let Some(capacity) = capacity {
+                sum.effective.push((capacity.effective, capacity.source));
+                sum.demand += capacity.demand.float();
+            }
         }
+        sums
     }
 }
 
-/// What a replica of a variant can carry, and how many there are (algorithm reference §3.4).
-fn capacity(
-    variant: &VariantInput<'_>,
-    mut sums: Sums<'_>,
+/// What a replica of a variant can carry, and how many there are.
+fn variant_capacity(
+    variant: &TokenVariant<'_>,
+    mut sums: VariantSums<'_>,
     knowledge: &Knowledge,
     workload: Workload,
-    look: &Look<'_>,
-) -> Capacity {
-    let upstream = look.compat.is_upstream();
+    policy: &TokenPolicy,
+) -> VariantCapacity {
     let ready = variant.current.above(variant.pending);
-    let engines = count(sums.effective.len());
-    let seen_accelerator = sums.accelerator.unwrap_or_default();
-    let (per_replica, reason, replicas, pending) = match median(&mut sums.effective, look.compat) {
+    // By source as well: the order of engines that carry the same does not matter.
+    sums.effective.sort_unstable();
+    let (per_replica, reason, replicas, pending) = match median(&sums.effective) {
         Some((capacity, source)) => {
-            let (replicas, pending) = counted(engines, ready, variant.pending, look.compat);
+            let (replicas, pending) = engine_counts(count(sums.effective.len()), ready, variant.pending);
             (capacity, source.label(), replicas, pending)
         }
         None => {
-            let stored = knowledge.stored_capacity(variant, seen_accelerator, workload, look);
+            let stored = knowledge.stored_capacity(variant.name, workload, policy);
             let reason = stored.map_or(NO_DATA, |_| Source::Stored.label());
-            // Nobody knows what ready replicas do that were not seen: they may not make others look spare.
-            let (replicas, pending) = if upstream {
-                (ready, variant.pending)
-            } else {
-                (Replicas::ZERO, variant.current.max(variant.pending))
-            };
-            (stored.unwrap_or_default(), reason, replicas, pending)
+            // Nobody knows what ready replicas do that show nothing: they must not make others look spare.
+            let pending = variant.current.max(variant.pending);
+            (stored.unwrap_or_default(), reason, Replicas::ZERO, pending)
         }
     };
-    // Upstream knows both from observations only: without any, a variant looks free and of no accelerator.
-    let known = !upstream && !variant.accelerator.is_empty();
-    let accelerator = if known { variant.accelerator } else { seen_accelerator };
-    Capacity {
+    let shown = sums.accelerator.unwrap_or_default();
+    let accelerator = if variant.accelerator.is_empty() { shown } else { variant.accelerator };
+    VariantCapacity {
         name: variant.name.into(),
         role: variant.role,
         accelerator: (!accelerator.is_empty()).then(|| accelerator.into()),
-        cost: if upstream { sums.cost.unwrap_or_default() } else { variant.cost },
+        cost: variant.cost,
         replicas,
         pending,
         per_replica: per_replica.float(),
@@ -185,56 +153,63 @@ fn capacity(
     }
 }
 
-/// The median of what replicas can carry, and the source of the lower one of two; `None` without replicas.
-fn median(effective: &mut [(Tokens, Source)], compat: Compat) -> Option<(Tokens, Source)> {
-    // By source as well, and the order of equal replicas does not matter.
-    effective.sort_by_key(|(tokens, source)| (*tokens, (!compat.is_upstream()).then_some(*source)));
-    let lower = effective.get(effective.len().checked_sub(1)? / 2)?;
-    let upper = effective.get(effective.len() / 2)?;
+/// The median of sorted capacities, with the source of the lower one of two; `None` without any.
+pub(crate) fn median(sorted: &[(Tokens, Source)]) -> Option<(Tokens, Source)> {
+    let lower = sorted.get(sorted.len().checked_sub(1)? / 2)?;
+    let upper = sorted.get(sorted.len() / 2)?;
     Some((lower.0.midway(upper.0), lower.1))
 }
 
-/// How many serve and how many start. June counts pods, later trees the engines that were seen, and those that start with
-/// as many engines a pod.
-fn counted(engines: u32, ready: Replicas, pending: Replicas, compat: Compat) -> (Replicas, Replicas) {
-    if compat == Compat::UpstreamJune {
-        return (ready, pending);
-    }
-    let a_pod = engines.checked_div(ready.get()).unwrap_or(1).max(1);
-    (Replicas::new(engines), Replicas::new(pending.get().saturating_mul(a_pod)))
+/// How many engines serve and how many start: starting pods have as many engines as ready ones.
+pub(crate) fn engine_counts(engines: u32, ready: Replicas, pending: Replicas) -> (Replicas, Replicas) {
+    let per_pod = engines.checked_div(ready.get()).unwrap_or(1).max(1);
+    (Replicas::new(engines), Replicas::new(pending.get().saturating_mul(per_pod)))
 }
 
-/// The sums over the model, and over each role if roles are told apart (algorithm reference §3.6). The scheduler's queue
-/// counts once for the model and for every role, as upstream: the roles do not add up to the model.
-fn totals(variants: &[Capacity], queue: QueueDemand) -> (Totals, BTreeMap<Role, Totals>) {
-    let add = |to: &mut Totals, one: &Capacity| {
-        to.supply += one.total();
-        to.anticipated += f64::from(one.replicas.get().saturating_add(one.pending.get())) * one.per_replica;
-        to.demand += one.demand;
-    };
-    let (mut total, mut roles) = (Totals::default(), BTreeMap::new());
-    let apart = variants.iter().any(|one| one.role != Role::Both);
-    for one in variants {
-        add(&mut total, one);
-        if apart {
-            add(roles.entry(one.role).or_default(), one);
+impl<'a> TokenAnalysis<'a> {
+    /// The sums over the model, and over each role if roles are told apart. The scheduler's queue counts once for the model and once
+    /// for every role, so that the roles do not add up to the model (as upstream).
+    pub(crate) fn new(
+        input: &TokenInput<'_>,
+        variants: Vec<VariantCapacity>,
+        workload: Workload,
+        capacities: Vec<Option<TokenCapacity<'a>>>,
+        policy: &TokenPolicy,
+    ) -> Self {
+        let queue = input.queue.map_or(QueueDemand::default(), |queue| QueueDemand::new(queue, workload));
+        let mut total = Totals::default();
+        let mut roles: BTreeMap<Role, Totals> = BTreeMap::new();
+        let has_roles = variants.iter().any(|variant| variant.role != Role::Both);
+        for variant in &variants {
+            total.add_capacity(variant);
+            total.demand += variant.demand;
+            if has_roles {
+                let of_role = roles.entry(variant.role).or_default();
+                of_role.add_capacity(variant);
+                of_role.demand += variant.demand;
+            }
+        }
+        total.demand += queue.total();
+        for (role, totals) in &mut roles {
+            totals.demand += queue.of_role(*role);
+        }
+        let with_thresholds =
+            |totals: Totals| totals.apply_thresholds(policy.scale_up_threshold, policy.scale_down_boundary);
+        Self {
+            total: with_thresholds(total),
+            roles: roles.into_iter().map(|(role, totals)| (role, with_thresholds(totals))).collect(),
+            variants,
+            replicas: capacities.into_iter().flatten().collect(),
         }
     }
-    total.demand += queue.total();
-    for (role, sum) in &mut roles {
-        sum.demand += queue.of_role(*role);
-    }
-    (total, roles)
-}
 
-impl Analysis<'_> {
     /// Something is known of at least one variant.
     #[must_use]
-    pub fn informative(&self) -> bool {
-        self.variants.iter().any(|one| one.reason != NO_DATA)
+    pub fn is_informative(&self) -> bool {
+        self.variants.iter().any(|variant| variant.reason != NO_DATA)
     }
 
-    /// As the findings of other analyzers. `live` is for the caller to say, who knows of the cycles before.
+    /// As a finding. `live` is for the caller to say, who knows of the cycles before.
     #[must_use]
     pub fn into_finding(self, score: f64, live: bool) -> Finding {
         let Self { total, roles, variants, .. } = self;

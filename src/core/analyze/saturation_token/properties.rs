@@ -4,32 +4,34 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
+use crate::arithmetic::analyze_tokens as analyze;
+use crate::model::Compat;
 use crate::snapshot::{Engine, EngineParameters};
 
 const NOW: Timestamp = Timestamp::constant(1_800_000_000, 0);
 const NAMES: [&str; 4] = ["a", "b", "c", "gone"];
 const ROLES: [Role; 3] = [Role::Both, Role::Decode, Role::Prefill];
 
-/// One model: values of its own, of which [`Inputs`] borrow.
+/// One model: values of its own, of which [`TokenInput`] borrow.
 #[derive(Debug, Clone)]
 struct Fleet {
-    variants: Vec<VariantInput<'static>>,
+    variants: Vec<TokenVariant<'static>>,
     parameters: Vec<Option<EngineParameters>>,
-    replicas: Vec<Observation<'static>>,
+    replicas: Vec<TokenObservation<'static>>,
     queue: Option<SchedulerQueue>,
 }
 
 impl Fleet {
     fn look(&self, knowledge: &mut Knowledge, policy: &TokenPolicy, compat: Compat, now: Timestamp) -> Found {
-        let with = |(one, parameters): (&VariantInput<'static>, &'_ Option<EngineParameters>)| {
+        let with = |(one, parameters): (&TokenVariant<'static>, &'_ Option<EngineParameters>)| {
             (*one, parameters.clone())
         };
         let owned: Vec<_> = self.variants.iter().zip(&self.parameters).map(with).collect();
         let variants: Vec<_> = owned
             .iter()
-            .map(|(one, parameters)| VariantInput { parameters: parameters.as_ref(), ..*one })
+            .map(|(one, parameters)| TokenVariant { parameters: parameters.as_ref(), ..*one })
             .collect();
-        let inputs = Inputs { variants: &variants, replicas: &self.replicas, queue: self.queue };
+        let inputs = TokenInput { variants: &variants, replicas: &self.replicas, queue: self.queue };
         let found = analyze(&inputs, knowledge, policy, compat, now);
         let replicas = found.replicas.iter().map(|one| (one.effective, one.demand, one.source)).collect();
         Found { replicas, finding: found.into_finding(1.0, true) }
@@ -50,12 +52,12 @@ fn compat() -> impl Strategy<Value = Compat> {
     prop_oneof![2 => Just(Compat::Corrected), 1 => Just(Compat::Upstream), 1 => Just(Compat::UpstreamJune)]
 }
 
-fn observation() -> impl Strategy<Value = Observation<'static>> {
+fn observation() -> impl Strategy<Value = TokenObservation<'static>> {
     let sizes = prop_oneof![4 => 1_000_i64..500_000, 1 => Just(0)];
     let lengths = (prop_oneof![0.0..6_000.0, Just(0.0)], prop_oneof![0.0..900.0, Just(0.0)]);
     let load = (0.0..=1.0, prop_oneof![2 => 0_u32..5, 1 => 5_u32..40], 0.0..=1.0);
     (0_usize..4, 0_usize..2, sizes, lengths, load).prop_map(
-        |(variant, accelerator, capacity, (prompt, output), (kv, queue, prefix_hits))| Observation {
+        |(variant, accelerator, capacity, (prompt, output), (kv, queue, prefix_hits))| TokenObservation {
             replica: "p",
             variant: NAMES[variant],
             accelerator: ["H100", "A100"][accelerator],
@@ -84,13 +86,13 @@ fn parameters() -> impl Strategy<Value = Option<EngineParameters>> {
     proptest::option::of(given)
 }
 
-fn fleet_of(observation: impl Strategy<Value = Observation<'static>>) -> impl Strategy<Value = Fleet> {
+fn fleet_of(observation: impl Strategy<Value = TokenObservation<'static>>) -> impl Strategy<Value = Fleet> {
     let variant = (prop_oneof![2 => Just(0_usize), 1 => 0_usize..3], 0_u32..6, 0_u32..4, parameters());
     let queue =
         (0_u64..200, 0_u64..1_000_000).prop_map(|(requests, bytes)| SchedulerQueue { requests, bytes });
     (vec(variant, 0..4), vec(observation, 0..9), proptest::option::of(queue)).prop_map(
         |(made, replicas, queue)| {
-            let variant = |(name, one): (&&'static str, &(usize, u32, u32, _))| VariantInput {
+            let variant = |(name, one): (&&'static str, &(usize, u32, u32, _))| TokenVariant {
                 name,
                 role: ROLES[one.0],
                 accelerator: "H100",
@@ -111,14 +113,14 @@ fn fleet() -> impl Strategy<Value = Fleet> {
 }
 
 /// Numbers no replica reports.
-fn odd_observation() -> impl Strategy<Value = Observation<'static>> {
+fn odd_observation() -> impl Strategy<Value = TokenObservation<'static>> {
     let number = || {
         prop_oneof![proptest::num::f64::ANY, Just(f64::MAX), Just(-1.0), Just(f64::INFINITY), Just(f64::NAN)]
     };
     let count = || prop_oneof![any::<i64>(), Just(i64::MAX)].prop_map(Tokens::new);
     let numbers = (number(), number(), number(), number());
     (observation(), numbers, count(), count(), any::<u32>()).prop_map(
-        |(one, (kv, prompt, output, prefix_hits), in_use, capacity, queue)| Observation {
+        |(one, (kv, prompt, output, prefix_hits), in_use, capacity, queue)| TokenObservation {
             kv,
             prompt,
             output,
@@ -284,7 +286,7 @@ proptest! {
         let finding = fleet.first_look(compat).finding;
         let scopes = finding.roles.iter().map(|(role, totals)| (Some(*role), *totals));
         for (role, totals) in scopes.chain([(None, finding.total)]) {
-            let at = |demand: f64| Totals { demand, ..totals }.judged(0.85, 0.70);
+            let at = |demand: f64| Totals { demand, ..totals }.apply_thresholds(0.85, 0.70);
             let turning = finding.turning_points(role, 0.85, 0.70);
             let above = turning.required_above.unwrap();
             prop_assert!(at(above + 1.0).required > 0.0 && at((above - 1.0).max(0.0)).required <= 0.0);

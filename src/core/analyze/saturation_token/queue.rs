@@ -1,6 +1,6 @@
-//! Requests that the scheduler in front of the model still holds, in tokens (algorithm reference §1.7 and §3.6).
+//! Requests that the scheduler in front of the model still holds, in tokens.
 
-use super::replica::Observation;
+use super::input::TokenObservation;
 use crate::model::Role;
 use crate::units::count;
 
@@ -25,20 +25,20 @@ pub struct Workload {
 }
 
 impl Workload {
-    /// Of all replicas of the model, in input order.
+    /// The mean of all replicas of the model, in input order.
     #[must_use]
-    pub fn of(replicas: &[Observation<'_>]) -> Self {
+    pub fn mean(replicas: &[TokenObservation<'_>]) -> Self {
         let mut sum = Self::default();
         let mut busy = 0_usize;
-        let cleaned = replicas.iter().map(|one| one.cleaned());
-        for one in cleaned.filter(|one| one.prompt > 0.0 || one.output > 0.0) {
+        let sanitized = replicas.iter().map(|replica| replica.sanitized());
+        for replica in sanitized.filter(|replica| replica.prompt > 0.0 || replica.output > 0.0) {
             busy += 1;
-            sum.prompt += one.prompt;
-            sum.output += one.output;
-            sum.prefix_hits += one.prefix_hits;
+            sum.prompt += replica.prompt;
+            sum.output += replica.output;
+            sum.prefix_hits += replica.prefix_hits;
         }
-        let among = f64::from(count(busy.max(1)));
-        Self { prompt: sum.prompt / among, output: sum.output / among, prefix_hits: sum.prefix_hits / among }
+        let count = f64::from(count(busy.max(1)));
+        Self { prompt: sum.prompt / count, output: sum.output / count, prefix_hits: sum.prefix_hits / count }
     }
 }
 
@@ -52,13 +52,14 @@ pub struct QueueDemand {
 }
 
 impl QueueDemand {
-    /// A token of prompt in bytes.
+    /// Upstream's estimate for English prompts.
     const BYTES_PER_TOKEN: f64 = 4.0;
 
-    /// The larger of two guesses at the prompts, and the usual output.
+    /// The prompts by their bytes or by the mean prompt, whichever is more, and the mean output.
     #[must_use]
-    pub fn of(queue: SchedulerQueue, workload: Workload) -> Self {
-        let (requests, bytes) = (nearest(queue.requests), nearest(queue.bytes));
+    pub fn new(queue: SchedulerQueue, workload: Workload) -> Self {
+        let requests = nearest(queue.requests);
+        let bytes = nearest(queue.bytes);
         let prompt = (bytes / Self::BYTES_PER_TOKEN).max(requests * workload.prompt);
         Self { prompt: prompt * (1.0 - workload.prefix_hits), output: requests * workload.output }
     }
@@ -79,7 +80,8 @@ impl QueueDemand {
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "the nearest float will do")]
+/// `value` as a float: exact up to 2⁵³, the nearest above.
+#[expect(clippy::cast_precision_loss, reason = "no queue has 2⁵³ requests or bytes")]
 const fn nearest(value: u64) -> f64 {
     value as f64
 }
@@ -95,7 +97,7 @@ mod tests {
         let workload = Workload { prompt: 100.0, output: 30.0, prefix_hits: 0.25 };
         let demand = |requests, bytes| {
             let QueueDemand { prompt, output } =
-                QueueDemand::of(SchedulerQueue { requests, bytes }, workload);
+                QueueDemand::new(SchedulerQueue { requests, bytes }, workload);
             (prompt, output)
         };
         assert_eq!(demand(10, 0), (750.0, 300.0));

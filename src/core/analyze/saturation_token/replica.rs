@@ -1,62 +1,13 @@
-//! What one replica can carry and what is asked of it (algorithm reference §3.1 and §3.2).
+//! What one engine can carry, and what is asked of it.
 
 use jiff::Timestamp;
 use serde::{Serialize, Serializer};
 
-use super::VariantInput;
-use super::history::{OutputLength, Setting};
+use super::input::{EngineInput, tokens_in_use};
 use super::knowledge::{Knowledge, Learned, Record};
 use super::policy::TokenPolicy;
-use crate::model::{Compat, Role};
-use crate::units::{Cost, Tokens, float};
-
-/// What was seen of one serving process (several a pod with data parallelism).
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Observation<'a> {
-    /// Its name.
-    pub replica: &'a str,
-    /// Its variant.
-    pub variant: &'a str,
-    /// The accelerator's name; empty when not known.
-    pub accelerator: &'a str,
-    /// What a replica costs.
-    pub cost: Cost,
-    /// Peak share of the KV cache in use, 0 to 1.
-    pub kv: f64,
-    /// U: the same in tokens.
-    pub in_use: Tokens,
-    /// C: tokens that fit into the KV cache; 0 is not known.
-    pub capacity: Tokens,
-    /// q: peak waiting requests.
-    pub queue: u32,
-    /// I: mean prompt tokens of a finished request; 0 when none finished.
-    pub prompt: f64,
-    /// O: mean generated tokens of a finished request; 0 when none finished.
-    pub output: f64,
-    /// h: share of prompt tokens found in the prefix cache, 0 to 1.
-    pub prefix_hits: f64,
-}
-
-impl Observation<'_> {
-    /// Without values that no replica can have: they count as zero, and the largest are cut at 2⁶³.
-    pub(super) fn cleaned(self) -> Self {
-        let tokens = |value: f64| if value.is_finite() { value.clamp(0.0, float(i64::MAX)) } else { 0.0 };
-        let prefix_hits = tokens(self.prefix_hits).min(1.0);
-        Self {
-            kv: tokens(self.kv),
-            prompt: tokens(self.prompt),
-            output: tokens(self.output),
-            prefix_hits,
-            ..self
-        }
-    }
-}
-
-/// U: `share` of `capacity` in whole tokens, at most all of it (algorithm reference §1.1).
-#[must_use]
-pub fn tokens_in_use(share: f64, capacity: Tokens) -> Tokens {
-    Tokens::trunc((share * capacity.float()).round()).min(capacity)
-}
+use crate::model::Role;
+use crate::units::Tokens;
 
 /// How the bound on resident tokens was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -65,7 +16,7 @@ pub enum Source {
     Observed,
     /// Seen before with the same hardware and length of output.
     History,
-    /// Seen before with the same hardware and another length of output (ours).
+    /// Seen before with the same hardware and another length of output (not in upstream).
     OtherLength,
     /// Estimated from the engine's arguments.
     Arguments,
@@ -96,188 +47,153 @@ impl Serialize for Source {
     }
 }
 
-/// One replica's part in the result.
+/// One engine's part in the result.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct ReplicaCapacity<'a> {
+pub struct TokenCapacity<'a> {
     /// Its name.
     pub replica: &'a str,
     /// Its variant.
     pub variant: &'a str,
     /// k1: tokens that may be resident by the threshold on memory.
     pub k1: Tokens,
-    /// k2: tokens that were or would be resident when requests queue.
+    /// k2: tokens that were or would be resident when requests start to queue.
     pub k2: Tokens,
-    /// What it can carry: the smaller.
+    /// What it can carry: the smaller of the two.
     pub effective: Tokens,
-    /// What is asked of it: tokens in use and those of the waiting requests.
+    /// What is asked of it: tokens in use, and those of the waiting requests.
     pub demand: Tokens,
     /// Where k2 is from.
     pub source: Source,
-    /// At least as much is asked as it can carry.
+    /// The demand is at least what it can carry.
     pub saturated: bool,
 }
 
-/// A replica with what is known of its variant.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Seen<'a> {
-    pub(super) observed: Observation<'a>,
-    pub(super) setting: Setting<'a>,
-    /// The variant's role, also where its histories are those of all roles.
-    pub(super) role: Role,
-    /// The variant's place in the input.
-    pub(super) place: Option<usize>,
-}
-
-impl<'a> Seen<'a> {
-    pub(super) fn new(
-        one: &Observation<'a>,
-        place: Option<usize>,
-        variant: Option<&VariantInput<'a>>,
-        compat: Compat,
+impl<'a> TokenCapacity<'a> {
+    pub(crate) fn new(
+        engine: &EngineInput<'a>,
+        k1: Tokens,
+        k2: Tokens,
+        demand: Tokens,
+        source: Source,
     ) -> Self {
-        let (role, gpus) = variant.map_or((Role::Both, 0), |variant| (variant.role, variant.gpus));
-        let remembered = if compat.is_upstream() { Role::Both } else { role };
-        let observed = one.cleaned();
-        let (accelerator, length) = (observed.accelerator, OutputLength::of(observed.output));
-        Self { observed, setting: Setting { accelerator, gpus, role: remembered, length }, role, place }
-    }
-
-    fn knows_capacity(&self) -> bool {
-        self.observed.capacity > Tokens::ZERO
+        let effective = k1.min(k2);
+        Self {
+            replica: engine.observed.replica,
+            variant: engine.observed.variant,
+            k1,
+            k2,
+            effective,
+            demand,
+            source,
+            saturated: demand >= effective,
+        }
     }
 }
 
-/// By whose rules and when.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Look<'p> {
-    pub(super) policy: &'p TokenPolicy,
-    pub(super) compat: Compat,
-    pub(super) now: Timestamp,
+/// The capacity of every engine, in input order; `None` for one of which nothing is known. Learns from all engines before it judges
+/// one, so that their order does not matter.
+pub(super) fn capacities<'a>(
+    engines: &[EngineInput<'a>],
+    knowledge: &mut Knowledge,
+    policy: &TokenPolicy,
+    now: Timestamp,
+) -> Vec<Option<TokenCapacity<'a>>> {
+    let at_limit = engines.iter().filter(|engine| engine.has_capacity() && is_at_limit(engine, policy));
+    knowledge.histories.add_moment(at_limit.map(|engine| (engine.setting, engine.observed.in_use)), now);
+    let mut capacities: Vec<Option<TokenCapacity<'a>>> = engines
+        .iter()
+        .map(|engine| engine.has_capacity().then(|| measured(engine, knowledge, policy)))
+        .collect();
+    let shown = engines.iter().zip(&capacities);
+    let shown =
+        shown.filter_map(|(engine, capacity)| capacity.as_ref().map(|found| (engine, found.effective)));
+    knowledge.learn_medians(shown.collect(), now);
+    for (capacity, engine) in capacities.iter_mut().zip(engines) {
+        if capacity.is_none() {
+            *capacity = recorded(engine, knowledge, policy);
+        }
+    }
+    capacities
 }
 
-impl Look<'_> {
-    /// Every replica in input order, `None` for one of which nothing is known. Upstream learns while it walks, so that an
-    /// earlier replica changes a later one; ours learns from all first.
-    pub(super) fn replicas<'a>(
-        &self,
-        seen: &[Seen<'a>],
-        knowledge: &mut Knowledge,
-    ) -> Vec<Option<ReplicaCapacity<'a>>> {
-        if self.compat.is_upstream() {
-            return seen.iter().map(|one| self.walk(one, knowledge)).collect();
-        }
-        let full = seen.iter().filter(|one| one.knows_capacity() && self.at_limit(one));
-        knowledge.histories.add_moment(full.map(|one| (one.setting, one.observed.in_use)), self.now);
-        let sighted = |one: &Seen<'a>| one.knows_capacity().then(|| self.sighted(one, knowledge));
-        let mut found: Vec<_> = seen.iter().map(sighted).collect();
-        knowledge.learn_medians(seen, &found, self.now);
-        for (slot, one) in found.iter_mut().zip(seen).filter(|(slot, _)| slot.is_none()) {
-            *slot = self.blind(one, knowledge);
-        }
-        found
-    }
+/// Requests wait and tokens are resident: so many tokens are what the engine can carry.
+pub(crate) fn is_at_limit(engine: &EngineInput<'_>, policy: &TokenPolicy) -> bool {
+    let is_queueing = f64::from(engine.observed.queue) >= policy.queue_length_threshold.trunc();
+    is_queueing && engine.observed.in_use > Tokens::ZERO
+}
 
-    fn walk<'a>(&self, one: &Seen<'a>, knowledge: &mut Knowledge) -> Option<ReplicaCapacity<'a>> {
-        if !one.knows_capacity() {
-            return self.blind(one, knowledge);
-        }
-        if self.at_limit(one) {
-            knowledge.histories.add(one.setting, one.observed.in_use, self.now);
-        }
-        let found = self.sighted(one, knowledge);
-        knowledge.learn(one, found.effective, self.now);
-        Some(found)
-    }
+/// An engine that shows the size of its KV cache.
+fn measured<'a>(engine: &EngineInput<'a>, knowledge: &Knowledge, policy: &TokenPolicy) -> TokenCapacity<'a> {
+    let k1 = engine.observed.capacity.share(policy.kv_cache_threshold);
+    let (k2, source) = queueing_bound(engine, k1, knowledge, policy);
+    let demand = engine.observed.in_use.plus(waiting_tokens(engine));
+    TokenCapacity::new(engine, k1, k2, demand, source)
+}
 
-    /// Requests wait and tokens are resident: that many is what the replica can carry.
-    fn at_limit(&self, one: &Seen<'_>) -> bool {
-        let queued = f64::from(one.observed.queue) >= self.policy.queue_length_threshold.trunc();
-        queued && one.observed.in_use > Tokens::ZERO
+/// k2, and where it is from.
+fn queueing_bound(
+    engine: &EngineInput<'_>,
+    k1: Tokens,
+    knowledge: &Knowledge,
+    policy: &TokenPolicy,
+) -> (Tokens, Source) {
+    if is_at_limit(engine, policy) {
+        return (engine.observed.in_use, Source::Observed);
     }
-
-    /// A replica that tells its capacity (§3.1).
-    fn sighted<'a>(&self, one: &Seen<'a>, knowledge: &Knowledge) -> ReplicaCapacity<'a> {
-        let k1 = one.observed.capacity.share(self.policy.kv_cache_threshold);
-        let (k2, source) = self.compute_bound(one, k1, knowledge);
-        let demand = one.observed.in_use.plus(self.queue_charge(one));
-        made(one, (k1, k2), demand, source)
+    if let Some(mean) = knowledge.histories.mean(engine.setting) {
+        return (mean, Source::History);
     }
-
-    /// k2 and where it is from.
-    fn compute_bound(&self, one: &Seen<'_>, k1: Tokens, knowledge: &Knowledge) -> (Tokens, Source) {
-        if self.at_limit(one) {
-            return (one.observed.in_use, Source::Observed);
+    let record = knowledge.records.get(engine.observed.variant);
+    let estimate = record.and_then(|record| record.estimate(engine.observed.prompt, engine.observed.output));
+    // A mean output that crosses a boundary between lengths must not wipe out what saturation taught.
+    let other_length = knowledge.histories.min_of_other_lengths(engine.setting);
+    match (other_length, estimate) {
+        (Some(shown), estimate) if estimate.is_none_or(|estimate| shown <= estimate) => {
+            (shown, Source::OtherLength)
         }
-        if let Some(mean) = knowledge.histories.mean(one.setting) {
-            return (mean, Source::History);
-        }
-        let record = knowledge.records.get(one.observed.variant);
-        let estimate = record.and_then(|record| record.estimate(one.observed.prompt, one.observed.output));
-        // A mean output that crosses a boundary between lengths must not wipe out what saturation taught.
-        let remembered = if self.compat.is_upstream() {
-            None
-        } else {
-            knowledge.histories.least_of_other_lengths(one.setting)
-        };
-        match (remembered, estimate) {
-            (Some(seen), estimate) if estimate.is_none_or(|estimate| seen <= estimate) => {
-                (seen, Source::OtherLength)
-            }
-            (_, Some(estimate)) => (estimate, Source::Arguments),
-            _ => (k1, Source::Memory),
-        }
-    }
-
-    /// A replica that does not tell its capacity (§3.2): by the record of its variant, without which nothing is known.
-    fn blind<'a>(&self, one: &Seen<'a>, knowledge: &Knowledge) -> Option<ReplicaCapacity<'a>> {
-        let record =
-            knowledge.records.get(one.observed.variant).filter(|record| record.effective > Tokens::ZERO)?;
-        let (effective, resident, source) = if self.compat.is_upstream() {
-            let effective = record.effective.share(self.policy.kv_cache_threshold);
-            (effective, effective.share(one.observed.kv), Source::Memory)
-        } else {
-            let (effective, whole) = self.by_record(one, record);
-            (effective, tokens_in_use(one.observed.kv, whole), Source::Stored)
-        };
-        let demand = resident.plus(self.queue_charge(one));
-        (effective > Tokens::ZERO).then(|| made(one, (effective, effective), demand, source))
-    }
-
-    /// What the replica can carry, and what its whole KV cache holds: the usage is a share of that. A live record has the
-    /// threshold in it already; one from arguments without a size knows only the estimate of resident tokens.
-    fn by_record(&self, one: &Seen<'_>, record: &Record) -> (Tokens, Tokens) {
-        let estimate = record.estimate(one.observed.prompt, one.observed.output);
-        let known = Some(record.capacity).filter(|capacity| *capacity > Tokens::ZERO);
-        match record.learned {
-            Learned::Live => (record.effective, known.unwrap_or(record.effective)),
-            Learned::Arguments => {
-                let whole = known.or(estimate).unwrap_or(record.effective);
-                let k1 = whole.share(self.policy.kv_cache_threshold);
-                (estimate.map_or(k1, |estimate| estimate.min(k1)), whole)
-            }
-        }
-    }
-
-    /// Tokens of the waiting requests. June counts their prompts only; August prompts and outputs, except where prompts are
-    /// all that is computed, and what does not fit into 63 bits as nothing.
-    fn queue_charge(&self, one: &Seen<'_>) -> Tokens {
-        const TOO_MANY: f64 = float(i64::MAX);
-        if self.compat == Compat::UpstreamJune {
-            return Tokens::trunc(one.observed.prompt).times(one.observed.queue);
-        }
-        let output = if one.role == Role::Prefill { 0.0 } else { one.observed.output };
-        let charge = f64::from(one.observed.queue) * (one.observed.prompt + output);
-        if self.compat.is_upstream() && charge >= TOO_MANY { Tokens::ZERO } else { Tokens::trunc(charge) }
+        (_, Some(estimate)) => (estimate, Source::Arguments),
+        _ => (k1, Source::Memory),
     }
 }
 
-fn made<'a>(
-    one: &Seen<'a>,
-    (k1, k2): (Tokens, Tokens),
-    demand: Tokens,
-    source: Source,
-) -> ReplicaCapacity<'a> {
-    let effective = k1.min(k2);
-    let (replica, variant) = (one.observed.replica, one.observed.variant);
-    ReplicaCapacity { replica, variant, k1, k2, effective, demand, source, saturated: demand >= effective }
+/// An engine that does not show the size of its KV cache: by the record of its variant. `None` without one.
+fn recorded<'a>(
+    engine: &EngineInput<'a>,
+    knowledge: &Knowledge,
+    policy: &TokenPolicy,
+) -> Option<TokenCapacity<'a>> {
+    let record = knowledge.records.get(engine.observed.variant)?;
+    if record.effective == Tokens::ZERO {
+        return None;
+    }
+    let (effective, cache) = from_record(engine, record, policy);
+    let demand = tokens_in_use(engine.observed.kv, cache).plus(waiting_tokens(engine));
+    (effective > Tokens::ZERO)
+        .then(|| TokenCapacity::new(engine, effective, effective, demand, Source::Stored))
+}
+
+/// What the engine can carry, and what its whole KV cache holds, of which the usage is a share. A live record includes the threshold
+/// already; one from arguments without a size of the cache knows only the estimate of resident tokens.
+fn from_record(engine: &EngineInput<'_>, record: &Record, policy: &TokenPolicy) -> (Tokens, Tokens) {
+    let estimate = record.estimate(engine.observed.prompt, engine.observed.output);
+    let cache = Some(record.capacity).filter(|capacity| *capacity > Tokens::ZERO);
+    match record.learned {
+        Learned::Live => (record.effective, cache.unwrap_or(record.effective)),
+        Learned::Arguments => {
+            let cache = cache.or(estimate).unwrap_or(record.effective);
+            let k1 = cache.share(policy.kv_cache_threshold);
+            (estimate.map_or(k1, |estimate| estimate.min(k1)), cache)
+        }
+    }
+}
+
+/// Tokens of the waiting requests: their prompts and, unless the engine only computes prompts, their outputs.
+fn waiting_tokens(engine: &EngineInput<'_>) -> Tokens {
+    Tokens::trunc(waiting(engine))
+}
+
+/// The same without rounding.
+pub(crate) fn waiting(engine: &EngineInput<'_>) -> f64 {
+    let output = if engine.role == Role::Prefill { 0.0 } else { engine.observed.output };
+    f64::from(engine.observed.queue) * (engine.observed.prompt + output)
 }

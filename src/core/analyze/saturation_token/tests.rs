@@ -4,8 +4,11 @@ use jiff::SignedDuration;
 
 use super::knowledge::{Learned, Record};
 use super::*;
+use crate::arithmetic::analyze_tokens as analyze;
+use crate::model::Compat;
 use crate::name_map::NameMap;
 use crate::snapshot::{Container, Engine, EngineParameters};
+use crate::upstream::{self, Tree};
 
 const NOW: Timestamp = Timestamp::constant(1_800_000_000, 0);
 const TREES: [Compat; 3] = [Compat::Corrected, Compat::Upstream, Compat::UpstreamJune];
@@ -19,10 +22,10 @@ fn tokens(count: i64) -> Tokens {
     Tokens::new(count)
 }
 
-fn variant(name: &str, current: u32) -> VariantInput<'_> {
+fn variant(name: &str, current: u32) -> TokenVariant<'_> {
     let cost = Cost::new(10.0).unwrap();
     let (current, pending) = (Replicas::new(current), Replicas::ZERO);
-    VariantInput {
+    TokenVariant {
         name,
         role: Role::Both,
         accelerator: "H100",
@@ -34,8 +37,8 @@ fn variant(name: &str, current: u32) -> VariantInput<'_> {
     }
 }
 
-fn replica(variant: &str, in_use: i64, queue: u32) -> Observation<'_> {
-    Observation {
+fn replica(variant: &str, in_use: i64, queue: u32) -> TokenObservation<'_> {
+    TokenObservation {
         replica: "p",
         variant,
         accelerator: "H100",
@@ -44,23 +47,23 @@ fn replica(variant: &str, in_use: i64, queue: u32) -> Observation<'_> {
         queue,
         prompt: 100.0,
         output: 50.0,
-        ..Observation::default()
+        ..TokenObservation::default()
     }
 }
 
 /// A replica of `a` that does not tell its capacity.
-fn blind(kv: f64) -> Observation<'static> {
-    Observation { kv, in_use: Tokens::ZERO, capacity: Tokens::ZERO, ..replica("a", 0, 0) }
+fn blind(kv: f64) -> TokenObservation<'static> {
+    TokenObservation { kv, in_use: Tokens::ZERO, capacity: Tokens::ZERO, ..replica("a", 0, 0) }
 }
 
 fn look<'a>(
-    variants: &'a [VariantInput<'a>],
-    replicas: &'a [Observation<'a>],
+    variants: &'a [TokenVariant<'a>],
+    replicas: &'a [TokenObservation<'a>],
     knowledge: &mut Knowledge,
     compat: Compat,
     now: Timestamp,
-) -> Analysis<'a> {
-    analyze(&Inputs { variants, replicas, queue: None }, knowledge, &TokenPolicy::default(), compat, now)
+) -> TokenAnalysis<'a> {
+    analyze(&TokenInput { variants, replicas, queue: None }, knowledge, &TokenPolicy::default(), compat, now)
 }
 
 fn record(learned: Learned, capacity: i64, effective: i64) -> Record {
@@ -73,7 +76,7 @@ fn knowing(record: Record) -> Knowledge {
     Knowledge { records: NameMap::from([("a".into(), record)]), ..Knowledge::default() }
 }
 
-/// The traffic of algorithm reference §3.9: only the length of outputs changes, from 99 to 101.
+/// Only the length of outputs changes, from 99 to 101.
 fn bucket_slip(compat: Compat) -> Vec<(f64, f64, SmolStr)> {
     let mut knowledge = knowing(record(Learned::Arguments, 0, 8192));
     let cycles: [(u32, i64, u32, f64); 4] =
@@ -82,7 +85,7 @@ fn bucket_slip(compat: Compat) -> Vec<(f64, f64, SmolStr)> {
     let step = |(replicas, in_use, queue, output)| {
         now += SignedDuration::from_secs(30);
         let one = replica("a", in_use, queue);
-        let one = Observation { capacity: tokens(400_000), prompt: 4000.0, output, ..one };
+        let one = TokenObservation { capacity: tokens(400_000), prompt: 4000.0, output, ..one };
         let all = vec![one; usize::try_from(replicas).unwrap()];
         let variants = [variant("a", replicas)];
         let found = look(&variants, &all, &mut knowledge, compat, now);
@@ -102,8 +105,8 @@ fn a_longer_output_does_not_wipe_out_what_saturation_taught() {
 #[test]
 fn what_was_seen_at_other_lengths_never_raises_an_estimate() {
     let mut knowledge = knowing(record(Learned::Arguments, 0, 8192));
-    let long = Observation { output: 600.0, capacity: tokens(900_000), ..replica("a", 500_000, 9) };
-    let now_short = Observation { capacity: tokens(900_000), ..replica("a", 100, 0) };
+    let long = TokenObservation { output: 600.0, capacity: tokens(900_000), ..replica("a", 500_000, 9) };
+    let now_short = TokenObservation { capacity: tokens(900_000), ..replica("a", 100, 0) };
     let variants = [variant("a", 1)];
     let _ = look(&variants, &[long], &mut knowledge, Compat::Corrected, NOW);
     let replicas = [now_short];
@@ -115,9 +118,9 @@ fn what_was_seen_at_other_lengths_never_raises_an_estimate() {
 #[test]
 fn replicas_of_different_roles_do_not_learn_from_each_other() {
     let variants = [("p", Role::Prefill), ("d", Role::Decode)]
-        .map(|(name, role)| VariantInput { role, ..variant(name, 1) });
+        .map(|(name, role)| TokenVariant { role, ..variant(name, 1) });
     let source = |output, compat| {
-        let replicas = [replica("p", 500, 9), Observation { output, ..replica("d", 9_000, 0) }];
+        let replicas = [replica("p", 500, 9), TokenObservation { output, ..replica("d", 9_000, 0) }];
         let found = look(&variants, &replicas, &mut Knowledge::default(), compat, NOW);
         found.replicas[1].source
     };
@@ -157,7 +160,7 @@ fn a_replica_known_by_its_arguments_is_measured_in_resident_tokens_and_not_in_ba
         (25_600.0, 25_600.0),
         "E is 32000 and its share 0.8 is saturation"
     );
-    let idle = [Observation { prompt: 0.0, output: 0.0, ..blind(0.8) }];
+    let idle = [TokenObservation { prompt: 0.0, output: 0.0, ..blind(0.8) }];
     let found = look(&variants, &idle, &mut knowing(known.clone()), Compat::Corrected, NOW);
     assert_eq!(
         Some(found.variants[0].per_replica),
@@ -178,7 +181,7 @@ fn a_variant_without_observations_has_its_own_cost_and_accelerator() {
             (one.cost.get(), one.accelerator.as_deref(), one.reason.as_str()),
             (cost, accelerator, NO_DATA)
         );
-        assert!(!found.informative());
+        assert!(!found.is_informative());
     }
 }
 
@@ -198,7 +201,7 @@ fn changed_arguments_outweigh_what_replicas_showed_before() {
     let more = EngineParameters { max_sequences: 512, ..EngineParameters::defaults(Engine::Vllm) };
     let run = |parameters, compat| {
         let mut knowledge = knowing(record(Learned::Live, 16_000, 12_800));
-        let variants = [VariantInput { parameters: Some(parameters), ..variant("a", 0) }];
+        let variants = [TokenVariant { parameters: Some(parameters), ..variant("a", 0) }];
         let found = look(&variants, &[], &mut knowledge, compat, NOW).variants[0].per_replica;
         (found, knowledge.records.get("a").unwrap().parameters.as_deref() == Some(parameters))
     };
@@ -269,7 +272,7 @@ fn histories_last_a_day_and_records_a_week() {
         let variants = [variant("a", 1)];
         let _ = look(&variants, &[replica("a", 8_000, 9)], &mut knowledge, compat, NOW);
         let mut left = |hours| {
-            let found = look(&variants, &[], &mut knowledge, compat, later(hours)).informative();
+            let found = look(&variants, &[], &mut knowledge, compat, later(hours)).is_informative();
             (knowledge.histories.iter().count(), found)
         };
         assert_eq!((left(24), left(25)), ((1, true), (0, true)), "{compat:?}");
@@ -284,9 +287,9 @@ fn what_is_remembered_stays_below_two_kib_a_variant() {
     for round in 0..40_u32 {
         let now = NOW + SignedDuration::from_secs(i64::from(round));
         let (name, accelerator) = (format!("{:a>63}", round / 20), format!("{:N>40}", round / 10));
-        let variants = [VariantInput { parameters: Some(&parameters), ..variant(&name, 1) }];
+        let variants = [TokenVariant { parameters: Some(&parameters), ..variant(&name, 1) }];
         for output in [50.0, 200.0, 900.0] {
-            let one = Observation { accelerator: &accelerator, output, ..replica(&name, 99_999_999, 9) };
+            let one = TokenObservation { accelerator: &accelerator, output, ..replica(&name, 99_999_999, 9) };
             let _ = look(&variants, &[one], &mut knowledge, Compat::Corrected, now);
         }
     }
@@ -311,10 +314,10 @@ fn a_record_of_a_variant_that_exists_is_not_forgotten_for_those_that_are_gone() 
 #[test]
 fn requests_too_long_to_count_are_not_free() {
     let variants = [variant("a", 1)];
-    let endless = Observation { prompt: 1e300, ..replica("a", 100, 4) };
+    let endless = TokenObservation { prompt: 1e300, ..replica("a", 100, 4) };
     let run = |compat| look(&variants, &[endless], &mut Knowledge::default(), compat, NOW).replicas[0].demand;
     assert_eq!((run(Compat::Corrected), run(Compat::Upstream)), (tokens(i64::MAX), tokens(100)));
-    let without_end = [Observation { prompt: f64::INFINITY, ..endless }];
+    let without_end = [TokenObservation { prompt: f64::INFINITY, ..endless }];
     let found = look(&variants, &without_end, &mut Knowledge::default(), Compat::Corrected, NOW);
     assert_eq!(found.replicas[0].demand, tokens(300), "what is no number counts as nothing");
 }
@@ -351,6 +354,14 @@ fn a_threshold_out_of_range_is_named() {
     );
 }
 
+fn kv_tokens(parameters: &EngineParameters, compat: Compat) -> i64 {
+    let tokens = match Tree::from_compat(compat) {
+        None => parameters.kv_tokens(),
+        Some(tree) => upstream::saturation_token::kv_tokens(parameters, tree),
+    };
+    tokens.get()
+}
+
 fn parsed(engine: Engine, args: &str, environment: &[(&str, &str)]) -> EngineParameters {
     let args = args.split(' ').map(str::to_owned).collect();
     let environment = environment.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
@@ -369,10 +380,10 @@ fn arguments_mean_what_upstream_reads_in_them() {
     let odd = parsed(Engine::Vllm, "-tp 4 --block-size=x --gpu-memory-utilization=NaN --max-num-seqs", &[]);
     assert_eq!(odd, EngineParameters::defaults(Engine::Vllm));
     let by_hand = parsed(Engine::Vllm, "--num-gpu-blocks-override=100 --block-size 32", &[]);
-    assert_eq!(TREES.map(|compat| by_hand.capacity(compat).get()), [3200, 3200, 3200]);
+    assert_eq!(TREES.map(|compat| kv_tokens(&by_hand, compat)), [3200, 3200, 3200]);
     let sglang =
         parsed(Engine::Sglang, "--max-total-tokens 9000 --max-prefill-tokens=77 --disable-cuda-graph", &v0);
-    assert_eq!(TREES.map(|compat| sglang.capacity(compat).get()), [9000, 9000, 0]);
+    assert_eq!(TREES.map(|compat| kv_tokens(&sglang, compat)), [9000, 9000, 0]);
     assert_eq!((sglang.batched_tokens, sglang.eager, sglang.v1), (77, true, true));
     let pieces = ["4096", "0", "-1"].map(|size| {
         let found = parsed(Engine::Sglang, &format!("--chunked-prefill-size {size}"), &[]);
@@ -401,17 +412,17 @@ fn the_worked_example_of_the_page_is_true() {
     let share = 0.45;
     let capacity = tokens(400_000);
     let in_use = tokens_in_use(share, capacity);
-    let one = Observation { in_use, capacity, prompt: 3900.0, output: 100.0, ..replica("a", 0, 0) };
-    let queued = Observation { queue: 6, in_use: tokens(200_000), ..one };
+    let one = TokenObservation { in_use, capacity, prompt: 3900.0, output: 100.0, ..replica("a", 0, 0) };
+    let queued = TokenObservation { queue: 6, in_use: tokens(200_000), ..one };
     let (variants, replicas) = ([variant("a", 2)], [queued, one]);
     let queue = Some(SchedulerQueue { requests: 10, bytes: 100_000 });
-    let inputs = Inputs { variants: &variants, replicas: &replicas, queue };
+    let inputs = TokenInput { variants: &variants, replicas: &replicas, queue };
     let found = analyze(&inputs, &mut Knowledge::default(), &policy, Compat::Corrected, NOW);
     let (up, down) = (policy.scale_up_threshold, policy.scale_down_boundary);
     let turning = found.clone().into_finding(1.0, true).turning_points(None, up, down);
     let [first, second] = &found.replicas[..] else { panic!("two replicas") };
-    let row = |name: &str, one: &ReplicaCapacity<'_>| {
-        let ReplicaCapacity { k1, k2, source, effective, demand, saturated, .. } = one;
+    let row = |name: &str, one: &TokenCapacity<'_>| {
+        let TokenCapacity { k1, k2, source, effective, demand, saturated, .. } = one;
         format!("| {name} | {k1} | {k2} ({}) | {effective} | {demand} | {saturated} |", source.label())
     };
     let Totals { supply, demand, required, spare, .. } = found.total;
@@ -438,9 +449,9 @@ fn a_replica_that_holds_nothing_is_not_at_its_limit_however_long_its_queue() {
 fn three_histories_a_variant_are_kept_and_the_oldest_goes_first() {
     let variants = [variant("a", 1), variant("b", 1)];
     let mut knowledge = Knowledge::default();
-    let mut kept = |moment, accelerator, variants: &[VariantInput<'_>]| {
+    let mut kept = |moment, accelerator, variants: &[TokenVariant<'_>]| {
         for output in [50.0, 200.0, 900.0] {
-            let one = [Observation { accelerator, output, ..replica("a", 8_000, 9) }];
+            let one = [TokenObservation { accelerator, output, ..replica("a", 8_000, 9) }];
             let now = NOW + SignedDuration::from_secs(moment);
             let _ = look(variants, &one, &mut knowledge, Compat::Corrected, now);
         }
@@ -458,9 +469,9 @@ fn three_histories_a_variant_are_kept_and_the_oldest_goes_first() {
 #[test]
 fn means_are_of_replicas_that_finished_requests() {
     use super::queue::Workload;
-    let of = |prompt, output| Observation { prompt, output, prefix_hits: 0.5, ..replica("a", 0, 0) };
-    let mean = |replicas: &[Observation<'_>]| {
-        let Workload { prompt, output, prefix_hits } = Workload::of(replicas);
+    let of = |prompt, output| TokenObservation { prompt, output, prefix_hits: 0.5, ..replica("a", 0, 0) };
+    let mean = |replicas: &[TokenObservation<'_>]| {
+        let Workload { prompt, output, prefix_hits } = Workload::mean(replicas);
         [prompt, output, prefix_hits].map(|value| value.to_string())
     };
     assert_eq!(mean(&[of(100.0, 40.0), of(0.0, 0.0)]), ["100", "40", "0.5"]);
@@ -481,7 +492,9 @@ fn what_a_batch_holds_is_not_known_without_answers_or_without_a_batch() {
 fn engines_are_compatible_whose_memory_and_batches_are_alike_and_june_takes_any_engine() {
     let usual = EngineParameters::defaults(Engine::Vllm);
     let with = |other: EngineParameters| {
-        [Compat::UpstreamJune, Compat::Upstream, Compat::Corrected].map(|by| usual.compatible(&other, by))
+        let upstream = [Tree::June, Tree::August]
+            .map(|tree| upstream::saturation_token::is_compatible(&usual, &other, tree));
+        [upstream[0], upstream[1], usual.is_compatible(&other)]
     };
     assert_eq!(with(EngineParameters { max_length: 9, eager: true, ..usual.clone() }), [true; 3]);
     assert_eq!(with(EngineParameters { engine: Engine::Sglang, ..usual.clone() }), [true, false, false]);

@@ -5,28 +5,31 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
+use crate::arithmetic::analyze_throughput as analyze;
+use crate::model::Compat;
+use crate::units::{Cost, Seconds};
 
 const PAGE: &str = include_str!("../../../../docs/decisions/throughput.md");
-const TRUE: Line = Line { slope: 0.073, intercept: 0.006 };
+const TRUE: LatencyLine = LatencyLine { slope: 0.073, intercept: 0.006 };
 
 fn at(seconds: i64) -> Timestamp {
     Timestamp::constant(1_800_000_000, 0) + SignedDuration::from_secs(seconds)
 }
 
-fn replica(kv: f64) -> Observation {
-    Observation {
+fn replica(kv: f64) -> ThroughputObservation {
+    ThroughputObservation {
         kv,
         capacity: 1_024_000,
         latency: TRUE.at(kv),
         prompt: 5000.0,
         generated: 200.0,
         hits: 0.1,
-        ..Observation::default()
+        ..ThroughputObservation::default()
     }
 }
 
-fn variant(name: &str, replicas: Vec<Observation>) -> Observed {
-    Observed {
+fn variant(name: &str, replicas: Vec<ThroughputObservation>) -> ThroughputVariant {
+    ThroughputVariant {
         name: name.into(),
         role: Role::Both,
         accelerator: None,
@@ -37,14 +40,14 @@ fn variant(name: &str, replicas: Vec<Observation>) -> Observed {
     }
 }
 
-fn look(seconds: i64, arrival: Option<f64>, variants: Vec<Observed>) -> Look {
-    let rules = Rules { up: 0.85, down: 0.70, score: 1.0, period: Seconds::whole(15) };
-    Look { now: at(seconds), variants, arrival, queue: Requests::ZERO, rules }
+fn look(seconds: i64, arrival: Option<f64>, variants: Vec<ThroughputVariant>) -> ThroughputInput {
+    let settings = ThroughputSettings { up: 0.85, down: 0.70, score: 1.0, period: Seconds::whole(15) };
+    ThroughputInput { now: at(seconds), variants, arrival, queue: Requests::ZERO, settings }
 }
 
 /// One replica of `v` with ten usages, one every 15 s.
-fn warmed(compat: Compat) -> Memory {
-    let mut memory = Memory::default();
+fn warmed(compat: Compat) -> ThroughputMemory {
+    let mut memory = ThroughputMemory::default();
     for step in 0..10 {
         let seen = variant("v", vec![replica(0.2 + 0.05 * f64::from(step))]);
         let _ = analyze(&look(15 * i64::from(step), Some(1.0), vec![seen]), &mut memory, compat);
@@ -52,7 +55,7 @@ fn warmed(compat: Compat) -> Memory {
     memory
 }
 
-fn reason(analysis: &Analysis) -> &str {
+fn reason(analysis: &ThroughputAnalysis) -> &str {
     analysis.finding.variants.first().map_or("none", |one| one.reason.as_str())
 }
 
@@ -66,7 +69,7 @@ fn the_page_says_what_the_code_computes() {
     for says in [
         format!("slope {:.3} and intercept {:.3}", line.slope, line.intercept),
         format!("latency when full {:.5} s", line.at(FULL)),
-        format!("{} tokens", Shape { prompt: 5000.0, generated: 200.0, hits: 0.1 }.resident()),
+        format!("{} tokens", RequestShape { prompt: 5000.0, generated: 200.0, hits: 0.1 }.resident()),
         format!("capacity {:.1} tokens/s ({})", one.per_replica, one.reason),
         format!("demand {:.0} tokens/s", total.demand),
         format!("missing {:.1} tokens/s", total.required),
@@ -106,9 +109,9 @@ fn it_is_live_for_three_periods_after_it_had_something_to_say() {
 
 #[test]
 fn while_the_supply_of_a_ready_replica_is_unknown_nothing_is_missing() {
-    let faster = Observation { latency: 0.001, ..replica(0.5) };
+    let faster = ThroughputObservation { latency: 0.001, ..replica(0.5) };
     let not_understood = variant("w", vec![faster]);
-    let not_seen = Observed { ready: Replicas::ONE, ..variant("w", Vec::new()) };
+    let not_seen = ThroughputVariant { ready: Replicas::ONE, ..variant("w", Vec::new()) };
     for other in [not_understood, not_seen] {
         let seen = look(150, Some(50.0), vec![variant("v", vec![replica(0.5)]), other]);
         let required = |compat| analyze(&seen, &mut warmed(compat), compat).finding.total.required;
@@ -123,7 +126,7 @@ fn a_slow_drift_of_the_requests_restarts_the_window_only_without_upstreams_defec
         let mut memory = warmed(compat);
         let (mut seconds, mut found) = (150, None);
         for percent in [110.0, 121.0, 133.0] {
-            let seen = Observation { prompt: 50.0 * percent, ..replica(0.5) };
+            let seen = ThroughputObservation { prompt: 50.0 * percent, ..replica(0.5) };
             found =
                 Some(analyze(&look(seconds, Some(1.0), vec![variant("v", vec![seen])]), &mut memory, compat));
             seconds += 15;
@@ -137,7 +140,7 @@ fn a_slow_drift_of_the_requests_restarts_the_window_only_without_upstreams_defec
 #[test]
 fn a_jump_of_the_requests_restarts_the_window_and_keeps_the_intercept() {
     let mut memory = warmed(Compat::Upstream);
-    let seen = Observation { generated: 300.0, ..replica(0.5) };
+    let seen = ThroughputObservation { generated: 300.0, ..replica(0.5) };
     let found = analyze(&look(150, Some(1.0), vec![variant("v", vec![seen])]), &mut memory, Compat::Upstream);
     assert_eq!(reason(&found), "T2-pinned");
     assert!((found.lines["v"].intercept - TRUE.intercept).abs() < 1e-12);
@@ -148,7 +151,7 @@ fn three_wrong_rates_in_a_row_clear_the_window_for_the_look_after() {
     let mut memory = warmed(Compat::Corrected);
     let right = TRUE.at(0.5).recip() * 0.5 * 1_024_000.0 / 4600.0;
     let mut tier = |seconds, generating| {
-        let seen = variant("v", vec![Observation { generating, ..replica(0.5) }]);
+        let seen = variant("v", vec![ThroughputObservation { generating, ..replica(0.5) }]);
         reason(&analyze(&look(seconds, Some(1.0), vec![seen]), &mut memory, Compat::Corrected)).to_owned()
     };
     let rates = [right * 2.0, right * 2.0, right * 1.1, right * 2.0, right * 2.0, right * 2.0, right];
@@ -174,8 +177,8 @@ fn points_count_for_half_an_hour_and_a_variant_for_an_hour() {
 fn points_were_once_kept_for_ever_where_nothing_healthy_was_seen() {
     let mut memory = warmed(Compat::Corrected);
     // No latency is read for three quarters of an hour, in which the variant is seen all the same.
-    let blind = || variant("v", vec![Observation { latency: 0.0, ..replica(0.5) }]);
-    let capacity = |seconds, memory: &mut Memory| {
+    let blind = || variant("v", vec![ThroughputObservation { latency: 0.0, ..replica(0.5) }]);
+    let capacity = |seconds, memory: &mut ThroughputMemory| {
         analyze(&look(seconds, Some(1.0), vec![blind()]), memory, Compat::Corrected).finding.variants.len()
     };
     assert_eq!(
@@ -211,10 +214,10 @@ fn an_intercept_of_last_month_once_made_a_replica_carry_more_than_none() {
 
 #[test]
 fn replicas_that_start_or_are_stale_teach_nothing_and_only_capacity_serves() {
-    let booting = Observation { capacity: 0, ..replica(0.0) };
-    let stale = Observation { stale: true, latency: 9.0, ..replica(0.7) };
+    let booting = ThroughputObservation { capacity: 0, ..replica(0.0) };
+    let stale = ThroughputObservation { stale: true, latency: 9.0, ..replica(0.7) };
     let seen = look(0, Some(5.0), vec![variant("v", vec![replica(0.5), booting, stale])]);
-    let found = analyze(&seen, &mut Memory::default(), Compat::Corrected);
+    let found = analyze(&seen, &mut ThroughputMemory::default(), Compat::Corrected);
     assert_eq!(found.finding.variants[0].replicas, Replicas::new(2));
     assert!((found.lines["v"].slope - TRUE.slope).abs() < 1e-12);
 }
@@ -222,43 +225,47 @@ fn replicas_that_start_or_are_stale_teach_nothing_and_only_capacity_serves() {
 #[test]
 fn a_replica_without_a_latency_or_beyond_its_cache_teaches_nothing() {
     let odd = [
-        Observation { latency: 0.0, ..replica(0.7) },
-        Observation { latency: f64::INFINITY, ..replica(0.7) },
-        Observation { latency: 9.0, capacity: 0, ..replica(0.7) },
-        Observation { latency: 9.0, ..replica(1.1) },
-        Observation { latency: 9.0, ..replica(-0.1) },
+        ThroughputObservation { latency: 0.0, ..replica(0.7) },
+        ThroughputObservation { latency: f64::INFINITY, ..replica(0.7) },
+        ThroughputObservation { latency: 9.0, capacity: 0, ..replica(0.7) },
+        ThroughputObservation { latency: 9.0, ..replica(1.1) },
+        ThroughputObservation { latency: 9.0, ..replica(-0.1) },
     ];
     for other in odd {
         let seen = look(0, Some(5.0), vec![variant("v", vec![replica(0.5), other])]);
-        let found = analyze(&seen, &mut Memory::default(), Compat::Corrected);
+        let found = analyze(&seen, &mut ThroughputMemory::default(), Compat::Corrected);
         assert!((found.lines["v"].slope - TRUE.slope).abs() < 1e-12, "{seen:?}");
     }
 }
 
 #[test]
 fn a_replica_without_prompts_or_without_answers_teaches_nothing() {
-    let silent = Observation { generated: 1.0, latency: 9.0, ..replica(0.7) };
-    let empty = Observation { prompt: 1.0, latency: 9.0, ..replica(0.7) };
-    let endless = Observation { prompt: 2e12, latency: 9.0, ..replica(0.7) };
+    let silent = ThroughputObservation { generated: 1.0, latency: 9.0, ..replica(0.7) };
+    let empty = ThroughputObservation { prompt: 1.0, latency: 9.0, ..replica(0.7) };
+    let endless = ThroughputObservation { prompt: 2e12, latency: 9.0, ..replica(0.7) };
     for other in [silent, empty, endless] {
         let seen = look(0, Some(5.0), vec![variant("v", vec![replica(0.5), other])]);
-        let found = analyze(&seen, &mut Memory::default(), Compat::Corrected);
+        let found = analyze(&seen, &mut ThroughputMemory::default(), Compat::Corrected);
         assert!((found.lines["v"].slope - TRUE.slope).abs() < 1e-12);
     }
 }
 
 #[test]
 fn usages_that_do_not_differ_give_no_line() {
-    assert_eq!(fit([(0.3, 0.01), (0.3 + 1e-8, 0.02), (0.3, 0.01)]), None);
-    assert_eq!(fit([(0.3, 0.01), (0.3 + 1e-7, 0.02)]), None, "a line that rises, from rounding alone");
-    assert!(fit([(0.3, 0.01), (0.301, 0.02), (0.3, 0.01)]).is_some());
-    assert_eq!(fit([]), None);
-    assert_eq!(fit_from(0.006, [(0.0, 0.01), (-0.5, 0.02)]), None);
+    assert_eq!(LatencyLine::fit([(0.3, 0.01), (0.3 + 1e-8, 0.02), (0.3, 0.01)]), None);
+    assert_eq!(
+        LatencyLine::fit([(0.3, 0.01), (0.3 + 1e-7, 0.02)]),
+        None,
+        "a line that rises, from rounding alone"
+    );
+    assert!(LatencyLine::fit([(0.3, 0.01), (0.301, 0.02), (0.3, 0.01)]).is_some());
+    assert_eq!(LatencyLine::fit([]), None);
+    assert_eq!(LatencyLine::fit_from(0.006, [(0.0, 0.01), (-0.5, 0.02)]), None);
 }
 
 /// How the line is found after one replica showed these usages, a look each.
 fn tier_after(usages: &[f64]) -> String {
-    let mut memory = Memory::default();
+    let mut memory = ThroughputMemory::default();
     let mut found = String::new();
     for (step, kv) in (0_i64..).zip(usages) {
         let seen = look(15 * step, Some(1.0), vec![variant("v", vec![replica(*kv)])]);
@@ -288,7 +295,7 @@ fn a_rate_is_wrong_beyond_fifteen_per_cent_and_from_a_usage_of_thirty_on() {
         let generating = part * kv * 1_024_000.0 / 4600.0 / TRUE.at(kv);
         let mut found = String::new();
         for step in 0..4 {
-            let seen = variant("v", vec![Observation { generating, ..replica(kv) }]);
+            let seen = variant("v", vec![ThroughputObservation { generating, ..replica(kv) }]);
             let seen = look(150 + 15 * step, Some(1.0), vec![seen]);
             found = reason(&analyze(&seen, &mut memory, Compat::Corrected)).to_owned();
         }
@@ -304,8 +311,8 @@ fn a_rate_is_wrong_beyond_fifteen_per_cent_and_from_a_usage_of_thirty_on() {
 #[test]
 fn what_is_asked_of_a_variant_is_what_it_is_given_else_what_it_finishes_else_what_runs() {
     let demand = |arriving, finished, generated, kv| {
-        let one = Observation { arriving, finished, generated, ..replica(kv) };
-        let shape = Shape { prompt: 5000.0, generated, hits: 0.1 };
+        let one = ThroughputObservation { arriving, finished, generated, ..replica(kv) };
+        let shape = RequestShape { prompt: 5000.0, generated, hits: 0.1 };
         variant_demand(&variant("v", vec![one.clone(), one]), TRUE, shape)
     };
     assert!(near(demand(3.0, 2.0, 200.0, 0.5), 1200.0));
@@ -319,7 +326,7 @@ fn what_is_asked_of_a_variant_is_what_it_is_given_else_what_it_finishes_else_wha
 
 #[test]
 fn starting_replicas_are_anticipated_and_supply_nothing() {
-    let pending = Observed { pending: Replicas::new(2), ..variant("v", vec![replica(0.5)]) };
+    let pending = ThroughputVariant { pending: Replicas::new(2), ..variant("v", vec![replica(0.5)]) };
     let found =
         analyze(&look(150, Some(1.0), vec![pending]), &mut warmed(Compat::Corrected), Compat::Corrected);
     let Totals { supply, anticipated, .. } = found.finding.total;
@@ -329,8 +336,8 @@ fn starting_replicas_are_anticipated_and_supply_nothing() {
 
 #[test]
 fn requests_are_others_when_a_length_moved_by_more_than_a_fifth() {
-    let usual = Shape { prompt: 100.0, generated: 50.0, hits: 0.5 };
-    let differs = |prompt, generated| Shape { prompt, generated, hits: 0.0 }.differs(usual);
+    let usual = RequestShape { prompt: 100.0, generated: 50.0, hits: 0.5 };
+    let differs = |prompt, generated| RequestShape { prompt, generated, hits: 0.0 }.differs(usual);
     assert_eq!(
         [differs(120.0, 50.0), differs(80.0, 50.0), differs(100.0, 60.0), differs(100.0, 40.0)],
         [false; 4]
@@ -344,23 +351,27 @@ fn requests_are_others_when_a_length_moved_by_more_than_a_fifth() {
 #[test]
 fn an_idle_variant_nobody_learned_of_is_left_out() {
     let seen = look(0, Some(5.0), vec![variant("v", vec![replica(0.0)])]);
-    let found = analyze(&seen, &mut Memory::default(), Compat::Upstream).finding;
+    let found = analyze(&seen, &mut ThroughputMemory::default(), Compat::Upstream).finding;
     assert_eq!((found.variants.len(), found.total, found.live), (0, Totals::default(), false));
 }
 
 #[test]
 fn what_is_remembered_of_a_variant_is_below_2_kib_and_survives_storage() {
-    let mut memory = Memory::default();
+    let mut memory = ThroughputMemory::default();
     for step in 0..40 {
         let odd = 1.0 / 3.0 + f64::from(step) / 97.0;
-        let seen =
-            Observation { prompt: 1e5 * odd.sqrt(), latency: odd * 1e-101, hits: odd / 3.0, ..replica(odd) };
+        let seen = ThroughputObservation {
+            prompt: 1e5 * odd.sqrt(),
+            latency: odd * 1e-101,
+            hits: odd / 3.0,
+            ..replica(odd)
+        };
         let seen = look(step.into(), Some(1.0), vec![variant("v", vec![seen])]);
         let _ = analyze(&seen, &mut memory, Compat::Upstream);
     }
     let stored = serde_json::to_string(&memory).unwrap();
     assert!(stored.len() < 2048, "{} bytes: {stored}", stored.len());
-    assert_eq!(serde_json::from_str::<Memory>(&stored).unwrap(), memory);
+    assert_eq!(serde_json::from_str::<ThroughputMemory>(&stored).unwrap(), memory);
 }
 
 /// Anything a metric source may hand over, and worse.
@@ -369,9 +380,9 @@ fn odd() -> impl Strategy<Value = f64> {
     prop_oneof![6 => 0.0..1.0_f64, 3 => 0.0..5000.0_f64, 1 => prop::sample::select(wild.to_vec())]
 }
 
-fn odd_replica() -> impl Strategy<Value = Observation> {
+fn odd_replica() -> impl Strategy<Value = ThroughputObservation> {
     let capacity = prop_oneof![Just(0_i64), Just(-1), Just(i64::MAX), 1_i64..2_000_000];
-    (any::<bool>(), capacity, vec(odd(), 8)).prop_map(|(stale, capacity, values)| Observation {
+    (any::<bool>(), capacity, vec(odd(), 8)).prop_map(|(stale, capacity, values)| ThroughputObservation {
         stale: stale && values[0] > 0.7,
         capacity,
         kv: values[0],
@@ -386,17 +397,20 @@ fn odd_replica() -> impl Strategy<Value = Observation> {
 }
 
 /// What real servers say: on a line, with some noise, of similar requests.
-fn real_replica() -> impl Strategy<Value = Observation> {
+fn real_replica() -> impl Strategy<Value = ThroughputObservation> {
     (0.05..0.95_f64, 0.9..1.1_f64, 0.0..3.0_f64).prop_map(|(kv, noise, finished)| {
         let seen = replica(kv);
-        Observation { latency: seen.latency * noise, prompt: seen.prompt * noise, finished, ..seen }
+        ThroughputObservation { latency: seen.latency * noise, prompt: seen.prompt * noise, finished, ..seen }
     })
 }
 
-fn with_roles(replicas: Vec<Vec<Observation>>, roles: &[usize]) -> Vec<Observed> {
+fn with_roles(replicas: Vec<Vec<ThroughputObservation>>, roles: &[usize]) -> Vec<ThroughputVariant> {
     let role =
         |index: usize| [Role::Both, Role::Decode, Role::Prefill][roles.get(index).copied().unwrap_or(0) % 3];
-    let build = |(index, replicas)| Observed { role: role(index), ..variant(&format!("v{index}"), replicas) };
+    let build = |(index, replicas)| ThroughputVariant {
+        role: role(index),
+        ..variant(&format!("v{index}"), replicas)
+    };
     replicas.into_iter().enumerate().map(build).collect()
 }
 
@@ -412,7 +426,7 @@ proptest! {
         slope in 1e-6..1.0_f64, intercept in 0.0..0.1_f64, kvs in vec(0.0..1.0_f64, 10..20),
     ) {
         let points = || kvs.iter().chain(&[0.2, 0.8]).map(|kv| (*kv, slope * kv + intercept));
-        for line in [fit(points()), fit_from(intercept, points())] {
+        for line in [LatencyLine::fit(points()), LatencyLine::fit_from(intercept, points())] {
             let line = line.unwrap();
             prop_assert!((line.slope - slope).abs() < 1e-12 && (line.intercept - intercept).abs() < 1e-12);
         }
@@ -424,7 +438,7 @@ proptest! {
         roles in vec(0_usize..3, 3), upstream: bool,
     ) {
         let compat = if upstream { Compat::Upstream } else { Compat::Corrected };
-        let mut memory = Memory::default();
+        let mut memory = ThroughputMemory::default();
         for (step, (replicas, arrival, queue)) in looks.into_iter().enumerate() {
             let mut seen = look(15 * step as i64, Some(arrival), with_roles(replicas, &roles));
             seen.queue = Requests::new(queue).unwrap();
@@ -438,7 +452,7 @@ proptest! {
             }
         }
         let stored = serde_json::to_string(&memory).unwrap();
-        prop_assert_eq!(serde_json::from_str::<Memory>(&stored).unwrap(), memory);
+        prop_assert_eq!(serde_json::from_str::<ThroughputMemory>(&stored).unwrap(), memory);
     }
 
     #[test]
@@ -446,7 +460,7 @@ proptest! {
         replicas in vec(vec(real_replica(), 1..4), 1..4), roles in vec(0_usize..3, 3), arrival in 0.0..100.0_f64,
     ) {
         let found = analyze(
-            &look(0, Some(arrival), with_roles(replicas, &roles)), &mut Memory::default(), Compat::Corrected,
+            &look(0, Some(arrival), with_roles(replicas, &roles)), &mut ThroughputMemory::default(), Compat::Corrected,
         ).finding;
         if !found.roles.is_empty() {
             prop_assert!(near(found.roles.values().map(|one| one.demand).sum(), found.total.demand));
@@ -460,10 +474,10 @@ proptest! {
         replicas in vec(vec(real_replica(), 1..7), 1..4), arrival in 0.0..100.0_f64,
     ) {
         let variants = with_roles(replicas, &[]);
-        let mut turned: Vec<Observed> = variants.iter().rev().cloned().collect();
+        let mut turned: Vec<ThroughputVariant> = variants.iter().rev().cloned().collect();
         turned.iter_mut().for_each(|one| one.replicas.reverse());
         let total = |variants| {
-            analyze(&look(0, Some(arrival), variants), &mut Memory::default(), Compat::Corrected).finding.total
+            analyze(&look(0, Some(arrival), variants), &mut ThroughputMemory::default(), Compat::Corrected).finding.total
         };
         let (a, b) = (total(variants), total(turned));
         prop_assert!(near(a.supply, b.supply) && near(a.demand, b.demand), "{a:?} {b:?}");
@@ -475,10 +489,10 @@ proptest! {
     fn twice_the_fleet_with_twice_the_requests_misses_and_spares_twice_as_much(
         replicas in vec(real_replica(), 1..5), arrival in 0.0..100.0_f64, queue in 0.0..50.0_f64,
     ) {
-        let total = |replicas: Vec<Observation>, times: f64| {
+        let total = |replicas: Vec<ThroughputObservation>, times: f64| {
             let mut seen = look(0, Some(arrival * times), vec![variant("v", replicas)]);
             seen.queue = Requests::new(queue * times).unwrap();
-            analyze(&seen, &mut Memory::default(), Compat::Corrected).finding.total
+            analyze(&seen, &mut ThroughputMemory::default(), Compat::Corrected).finding.total
         };
         let (one, two) = (total(replicas.clone(), 1.0), total([replicas.clone(), replicas].concat(), 2.0));
         prop_assert!(near(2.0 * one.supply, two.supply) && near(2.0 * one.demand, two.demand), "{one:?} {two:?}");
@@ -491,7 +505,7 @@ proptest! {
     ) {
         let total = |arrival| {
             let seen = look(0, Some(arrival), vec![variant("v", replicas.clone())]);
-            analyze(&seen, &mut Memory::default(), Compat::Corrected).finding.total
+            analyze(&seen, &mut ThroughputMemory::default(), Compat::Corrected).finding.total
         };
         let (fewer, more) = (total(arrival), total(arrival + more));
         prop_assert!(more.required >= fewer.required && more.spare <= fewer.spare);

@@ -6,9 +6,10 @@ use smol_str::{SmolStr, ToSmolStr};
 use super::{latency, sequences, stand_in};
 use crate::analyze::finding::Finding;
 use crate::analyze::saturation_token::{
-    self, Inputs, Observation, SchedulerQueue, TokenPolicy, VariantInput,
+    SchedulerQueue, TokenInput, TokenObservation, TokenPolicy, TokenVariant,
 };
 use crate::analyze::throughput;
+use crate::arithmetic;
 use crate::decide::classify::newest;
 use crate::decide::context::{ModelContext, Proposal, VariantContext};
 use crate::decide::messages;
@@ -18,14 +19,14 @@ use crate::memory::Learned;
 use crate::model::{Analyzer, Beside, Bounds, Role, Utilisation};
 use crate::name_map::NameIndex;
 use crate::observe::scheduler_queue;
-use crate::optimize::{self, Candidate, Plan, Request};
+use crate::optimize::{Candidate, OptimizerStep, Plan, Request};
 use crate::quality::analyzer_signals::{self as reads, Reads};
 use crate::quality::{CoverageState, EngineLoad, most_contradict, used};
 use crate::report::{Direction, Side, Stage, Step, Turn, Value};
 use crate::snapshot::{EngineParameters, Signal, VariantState};
 use crate::units::{Replicas, Requests, Seconds, Tokens, whole};
 
-/// Cycles in which an analyzer that says nothing may still speak against a removal. Source: algorithm reference §4.5.
+/// Cycles in which an analyzer that says nothing may still speak against a removal. As upstream (WVA v0.9).
 const LIVE_CYCLES: f64 = 3.0;
 
 /// A model that waits for an optimizer.
@@ -93,7 +94,7 @@ pub(crate) fn ask(
             find(AnalyzerInput { observations, ..input }, one.analyzer, &mut learned)
         });
         let Some(finding) = find(input, one.analyzer, learned) else { continue };
-        let finding = cautious.map_or(finding.clone(), |cautious| finding.sparing(&cautious));
+        let finding = cautious.map_or(finding.clone(), |cautious| finding.with_spare_of(&cautious));
         let finding = if context.compat.is_upstream() { finding } else { in_pods(finding, &observations) };
         let finding =
             if context.is_stand_in() { stand_in::beyond(finding, utilisation, learned) } else { finding };
@@ -255,10 +256,10 @@ fn tokens(input: AnalyzerInput<'_, '_, '_>, learned: &mut Learned) -> Finding {
         scale_up_threshold: utilisation.up,
         scale_down_boundary: utilisation.down,
     };
-    let inputs = Inputs { variants: &variants, replicas: &replicas, queue: held(context) };
+    let inputs = TokenInput { variants: &variants, replicas: &replicas, queue: held(context) };
     let analysis =
-        saturation_token::analyze(&inputs, &mut learned.tokens, &policy, context.compat, context.now);
-    if analysis.informative() {
+        arithmetic::analyze_tokens(&inputs, &mut learned.tokens, &policy, context.compat, context.now);
+    if analysis.is_informative() {
         learned.informative = Some(context.now);
     }
     let silent = learned.informative.map(|at| Seconds::between(at, context.now).get());
@@ -269,9 +270,9 @@ fn tokens(input: AnalyzerInput<'_, '_, '_>, learned: &mut Learned) -> Finding {
 fn variant_input<'v>(
     one: &'v VariantObservation<'_, '_>,
     parameters: Option<&'v EngineParameters>,
-) -> VariantInput<'v> {
+) -> TokenVariant<'v> {
     let state = one.variant.state;
-    VariantInput {
+    TokenVariant {
         name: &state.variant.id.name,
         role: state.variant.role,
         accelerator: state.variant.accelerator.as_deref().unwrap_or_default(),
@@ -285,11 +286,11 @@ fn variant_input<'v>(
 
 /// What one engine shows; `None` where its cache or its queue is not known. Of sizes 0 is none: nothing has finished.
 fn observation<'a>(
-    variant: &VariantInput<'a>,
+    variant: &TokenVariant<'a>,
     load: &EngineLoad<'_, reads::Tokens>,
-) -> Option<Observation<'a>> {
+) -> Option<TokenObservation<'a>> {
     let (kv, queue, capacity) = (load.kv()?, load.queue()?, load.capacity());
-    Some(Observation {
+    Some(TokenObservation {
         replica: "",
         variant: variant.name,
         accelerator: variant.accelerator,
@@ -329,7 +330,7 @@ fn throughput(input: AnalyzerInput<'_, '_, '_>, learned: &mut Learned) -> Findin
     let AnalyzerInput { context, score, utilisation, observations } = input;
     // Of one whose cache is not known nothing is told; of the rest 0 is none, from which nothing is learned.
     let observed = |load: EngineLoad<'_, reads::Throughput>| {
-        Some(throughput::Observation {
+        Some(throughput::ThroughputObservation {
             stale: false,
             kv: load.kv_now()?,
             capacity: load.capacity(),
@@ -342,7 +343,7 @@ fn throughput(input: AnalyzerInput<'_, '_, '_>, learned: &mut Learned) -> Findin
             generating: load.finishing().unwrap_or(0.0),
         })
     };
-    let variant = |one: &VariantObservation<'_, '_>| throughput::Observed {
+    let variant = |one: &VariantObservation<'_, '_>| throughput::ThroughputVariant {
         name: one.variant.name().clone(),
         role: one.variant.state.variant.role,
         accelerator: one.variant.state.variant.accelerator.clone(),
@@ -351,14 +352,19 @@ fn throughput(input: AnalyzerInput<'_, '_, '_>, learned: &mut Learned) -> Findin
         ready: one.engines(context, one.counted.above(one.pending)),
         replicas: one.loads().filter_map(observed).collect(),
     };
-    let look = throughput::Look {
+    let input = throughput::ThroughputInput {
         now: context.now,
         variants: observations.iter().map(variant).collect(),
         arrival: arrival(context, observations),
         queue: queued(context),
-        rules: throughput::Rules { up: utilisation.up, down: utilisation.down, score, period: context.cycle },
+        settings: throughput::ThroughputSettings {
+            up: utilisation.up,
+            down: utilisation.down,
+            score,
+            period: context.cycle,
+        },
     };
-    throughput::analyze(&look, &mut learned.throughput, context.compat).finding
+    arithmetic::analyze_throughput(&input, &mut learned.throughput, context.compat).finding
 }
 
 /// Requests a second that arrive for the model: what the scheduler gives out, else (ours) the first tokens of all
@@ -459,13 +465,13 @@ impl OptimizerInput {
         proposals: &mut [Proposal],
         steps: &mut Vec<Step>,
     ) {
-        let said = |step: &optimize::Step| messages::sentence(format_args!("{step}"));
+        let said = |step: &OptimizerStep| messages::sentence(format_args!("{step}"));
         steps.extend(plan.steps.iter().map(|step| Step::new(Stage::Optimize, None, said(step))));
         let grows = plan.targets.iter().any(|planned| planned.target > planned.current);
         let places = variants.iter().zip(proposals).zip(&plan.targets).enumerate();
         for (at, ((variant, proposal), planned)) in places {
             let (target, bound) = match &self.settled {
-                None => (planned.target, planned.bound.as_ref()),
+                None => (planned.target, planned.binding.as_ref()),
                 Some(settled) => match settled.get(at).copied().flatten() {
                     Some(number) => (number, None),
                     None => continue,

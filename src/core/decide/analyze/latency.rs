@@ -1,19 +1,17 @@
 //! The analyzers of latency, asked from what a decision knows: the queueing model, and the legacy solver with its parameters.
 
-use std::collections::BTreeMap;
-
 use smol_str::SmolStr;
 
 use super::capacity::{AnalyzerInput, VariantObservation, queued};
 use super::sequences::max_sequences;
 use crate::analyze::finding::Finding;
-use crate::analyze::inferno::{Supply, System, Wanted, data};
-use crate::analyze::queueing::capacity::means;
-use crate::analyze::queueing::learn::Parameters;
-use crate::analyze::queueing::objectives::Means;
-use crate::analyze::queueing::service_time::Service;
-use crate::analyze::queueing::size::Targets;
-use crate::analyze::queueing::{self, Load, Observation, Settings};
+use crate::analyze::inferno::{ServerProposal, System, data};
+use crate::analyze::queueing::model::Service;
+use crate::analyze::queueing::sizing::{Means, Targets};
+use crate::analyze::queueing::{
+    LatencyObservation, LearnedParameters, QueueingAnalysis, QueueingSettings, VariantLoad,
+};
+use crate::arithmetic;
 use crate::decide::context::ModelContext;
 use crate::memory::Learned;
 use crate::model::{LatencyTargets, ServiceClass};
@@ -25,20 +23,21 @@ use crate::units::{Replicas, Requests, count, whole};
 /// What the queueing model finds; `None` while nobody knows what latencies to keep.
 pub(crate) fn queueing(input: AnalyzerInput<'_, '_, '_>, learned: &mut Learned) -> Option<Finding> {
     let AnalyzerInput { context, score, utilisation, observations } = input;
-    let loads: Vec<Load> = observations.iter().map(|observation| load(context, observation)).collect();
+    let loads: Vec<VariantLoad> = observations.iter().map(|observation| load(context, observation)).collect();
     let policy = &context.policy.queueing;
     let targets =
         policy.targets.and_then(|given| Targets::latency(given.ttft_ms as f32, given.itl_ms as f32).ok());
-    let settings = Settings {
+    let settings = QueueingSettings {
         targets,
         multiplier: policy.slo_multiplier,
         tuning: policy.tuning,
         up: utilisation.up,
         down: utilisation.down,
         score,
-        ..Settings::default()
+        ..QueueingSettings::default()
     };
-    let analysis = queueing::analyze(&loads, queued(context), &learned.queueing, &settings, context.compat);
+    let analysis =
+        arithmetic::analyze_queueing(&loads, queued(context), &learned.queueing, &settings, context.compat);
     let finding = analysis.finding.clone().ok();
     learned.queueing = stamped(context, analysis);
     // Who has learning switched off wants what was learned before to hold, however old it is.
@@ -56,8 +55,8 @@ pub(crate) fn queueing(input: AnalyzerInput<'_, '_, '_>, learned: &mut Learned) 
 }
 
 /// What was learned, with when that was.
-fn stamped(context: ModelContext<'_>, analysis: queueing::Analysis) -> BTreeMap<SmolStr, Parameters> {
-    let queueing::Analysis { mut learned, confirmed, .. } = analysis;
+fn stamped(context: ModelContext<'_>, analysis: QueueingAnalysis) -> LearnedParameters {
+    let QueueingAnalysis { mut learned, confirmed, .. } = analysis;
     for (name, parameters) in &mut learned {
         if confirmed.contains(name) {
             parameters.learned_at = Some(context.now);
@@ -71,14 +70,14 @@ fn is_recent(context: ModelContext<'_>, learned: &Learned, variant: &SmolStr) ->
     learned.queueing.get(variant).is_none_or(|known| may_lower(known.learned_at, context.now))
 }
 
-fn load(context: ModelContext<'_>, one: &VariantObservation<'_, '_>) -> Load {
+fn load(context: ModelContext<'_>, one: &VariantObservation<'_, '_>) -> VariantLoad {
     let variant = &one.variant.state.variant;
     let batch = max_sequences(context, one.variant);
     // Without a scheduler (ours) first tokens stand for arrivals: they differ from them by what waits.
     let arrival = |load: &quality::EngineLoad<'_, Latencies>| {
         load.arriving().or_else(|| if context.compat.is_upstream() { None } else { load.starting() })
     };
-    let observed = |load: quality::EngineLoad<'_, Latencies>| Observation {
+    let observed = |load: quality::EngineLoad<'_, Latencies>| LatencyObservation {
         arrival: arrival(&load),
         input: load.prompt().unwrap_or(0.0),
         output: load.generated().unwrap_or(0.0),
@@ -86,7 +85,7 @@ fn load(context: ModelContext<'_>, one: &VariantObservation<'_, '_>) -> Load {
         itl: load.between_tokens().unwrap_or(0.0),
         batch,
     };
-    Load {
+    VariantLoad {
         name: variant.id.name.clone(),
         role: variant.role,
         accelerator: variant.accelerator.clone(),
@@ -129,32 +128,34 @@ fn solve(
     let LatencyTargets { ttft_ms, itl_ms } = targets(class)?.latency;
     let latency = Targets::latency(ttft_ms as f32, itl_ms as f32).ok()?;
     let promise = vec![(context.id.model.clone(), latency)];
-    let loads: Vec<Load> = observations.iter().map(|observation| load(context, observation)).collect();
-    let settings = Settings { targets: Some(latency), ..Settings::default() };
+    let loads: Vec<VariantLoad> = observations.iter().map(|observation| load(context, observation)).collect();
+    let settings = QueueingSettings { targets: Some(latency), ..QueueingSettings::default() };
     let known = std::mem::take(&mut learned.queueing);
-    let analysis = queueing::analyze(&loads, Requests::ZERO, &known, &settings, context.compat);
+    let analysis = arithmetic::analyze_queueing(&loads, Requests::ZERO, &known, &settings, context.compat);
     learned.queueing = stamped(context, analysis);
-    let answers = |load: &&Load| learned.queueing.contains_key(&load.name) && told(context, load);
+    let answers = |load: &&VariantLoad| learned.queueing.contains_key(&load.name) && told(context, load);
     let share = queued(context).get()
         / settings.drain.get()
         / f64::from(count(loads.iter().filter(answers).count().max(1)));
-    let class = data::ServiceClass::new(&class.name, i64::from(class.priority), promise).ok()?;
+    let class = data::ServiceLevel::new(&class.name, i64::from(class.priority), promise).ok()?;
     let mut system = System { classes: vec![class], ..System::default() };
     for (one, load) in observations.iter().zip(&loads) {
         if let Some(parameters) = learned.queueing.get(&load.name).filter(|_| told(context, load)) {
             add(context, &mut system, one, load, (parameters.service, share));
         }
     }
-    let allocations = system.solve(&Supply::Unlimited, context.compat);
-    let wanted = system.wanted(&allocations, context.compat);
-    let number = |(one, load): (&VariantObservation<'_, '_>, &Load)| match wanted.get(&load.name) {
-        Some(Wanted::Replicas(number)) if context.compat.is_upstream() => Some(*number),
-        Some(Wanted::Replicas(number)) => Some(Replicas::new(number.get().div_ceil(one.engines_a_pod()))),
-        Some(Wanted::Hold) | None => None,
+    let allocations = system.solve();
+    let wanted = arithmetic::server_proposals(&system, &allocations, context.compat);
+    let number = |(one, load): (&VariantObservation<'_, '_>, &VariantLoad)| match wanted.get(&load.name) {
+        Some(ServerProposal::Replicas(number)) if context.compat.is_upstream() => Some(*number),
+        Some(ServerProposal::Replicas(number)) => {
+            Some(Replicas::new(number.get().div_ceil(one.engines_a_pod())))
+        }
+        Some(ServerProposal::Hold) | None => None,
     };
     let asked =
-        |load: &Load| load.observations.iter().any(|load| load.arrival.is_some_and(|rate| rate > 0.0));
-    let number = |(one, load): (&VariantObservation<'_, '_>, &Load)| {
+        |load: &VariantLoad| load.observations.iter().any(|load| load.arrival.is_some_and(|rate| rate > 0.0));
+    let number = |(one, load): (&VariantObservation<'_, '_>, &VariantLoad)| {
         let wanted = number((one, load))?;
         let old = !context.compat.is_upstream() && asked(load) && !is_recent(context, learned, &load.name);
         Some(if old { wanted.max(one.variant.scale.base()) } else { wanted })
@@ -163,7 +164,7 @@ fn solve(
 }
 
 /// Its load is known: not to know is not to have none (ours).
-fn told(context: ModelContext<'_>, load: &Load) -> bool {
+fn told(context: ModelContext<'_>, load: &VariantLoad) -> bool {
     let arriving = load.observations.iter().map(|load| load.arrival);
     let known = !load.observations.is_empty() && arriving.clone().all(|rate| rate.is_some());
     let busy = arriving.flatten().any(|rate| rate > 0.0);
@@ -177,7 +178,7 @@ fn add(
     context: ModelContext<'_>,
     system: &mut System,
     one: &VariantObservation<'_, '_>,
-    load: &Load,
+    load: &VariantLoad,
     (service, queued): (Service, f64),
 ) {
     let (state, running) = (one.variant.state, one.variant.scale.base());
@@ -188,7 +189,7 @@ fn add(
         known => known,
     };
     let arrival: f64 = load.observations.iter().filter_map(|load| load.arrival).sum();
-    let mean = means(&load.observations, context.compat);
+    let mean = arithmetic::mean_request(&load.observations, context.compat);
     let tokens = |of: fn(&Means) -> f64| mean.as_ref().map_or(0, |mean| whole(of(mean).round()));
     let (input, output) = (tokens(|mean| mean.input), tokens(|mean| mean.output));
     let name = load.name.clone();
@@ -197,9 +198,9 @@ fn add(
         kind: name.clone(),
         multiplicity: 1,
         cost,
-        power: data::Power::default(),
+        power: data::PowerProfile::default(),
     });
-    system.performance.push(data::Performance {
+    system.performance.push(data::PerformanceProfile {
         model: context.id.model.clone(),
         accelerator: name.clone(),
         units: state.template.gpus,
@@ -212,7 +213,7 @@ fn add(
         name: name.clone(),
         class: system.classes.first().map(|class| class.name().clone()).unwrap_or_default(),
         model: context.id.model.clone(),
-        load: data::Load { arrival: ((arrival + queued) * 60.0) as f32, input, output },
+        load: data::ServerLoad { arrival: ((arrival + queued) * 60.0) as f32, input, output },
         min: state.variant.bounds.min,
         max_batch,
         keep_accelerator: true,

@@ -1,12 +1,12 @@
 //! The analyzer's look at a role, and its one step. Starts from upstream's August rules
-//! (`analyze::saturation_percent::targets`) and mends four things: a shrink on its way does not forbid growth, a
+//! (`upstream::saturation_percent::targets`) and mends four things: a shrink on its way does not forbid growth, a
 //! change has [`crate::decide::TRANSITION_TIMEOUT`] and not for ever, a step that meets a bound goes to the next variant, and
 //! a step goes past an HPA's tolerance, which would swallow one replica of ten or more.
 
 use jiff::Timestamp;
 use smol_str::SmolStr;
 
-use crate::analyze::saturation_percent::{Analysis, analyze};
+use crate::analyze::saturation_percent::{PercentAnalysis, analyze};
 use crate::decide::classify::{newest, unseen_among_seen};
 use crate::decide::context::{ModelContext, Proposal, VariantContext};
 use crate::decide::{messages, zero};
@@ -92,8 +92,8 @@ fn cautious(
     context: ModelContext<'_>,
     state: CoverageState,
     variants: &[VariantContext<'_>],
-    measured: &Analysis,
-) -> Analysis {
+    measured: &PercentAnalysis,
+) -> PercentAnalysis {
     let unmeasured: u32 =
         variants.iter().filter(|variant| variant.active()).map(|variant| variant.coverage.unmeasured()).sum();
     if state != CoverageState::Estimated || unmeasured == 0 {
@@ -113,7 +113,7 @@ fn cautious(
 }
 
 /// The analyzer's numbers, and the spare capacities at which it would want something else.
-fn analyzed(analysis: &Analysis, policy: &SaturationPolicy, finding: SmolStr) -> Step {
+fn analyzed(analysis: &PercentAnalysis, policy: &SaturationPolicy, finding: SmolStr) -> Step {
     let (kv, queue) = (analysis.avg_spare_kv, analysis.avg_spare_queue);
     let turn = |to, is, when, at, now| Turn { to, is, when: SmolStr::new_static(when), at, now };
     let (least_kv, least_queue) = analysis.spare_of_one_fewer(policy);
@@ -138,7 +138,7 @@ fn analyzed(analysis: &Analysis, policy: &SaturationPolicy, finding: SmolStr) ->
 const SPARE_KV: &str = "mean spare KV cache";
 const SPARE_QUEUE: &str = "mean spare queue";
 
-fn direction(analysis: &Analysis, allowed_moves: AllowedMoves) -> StepDirection {
+fn direction(analysis: &PercentAnalysis, allowed_moves: AllowedMoves) -> StepDirection {
     match (analysis.scale_up, analysis.scale_down_safe) {
         (true, _) => StepDirection::Up,
         (false, true) if allowed_moves.down => StepDirection::Down,
@@ -229,7 +229,7 @@ fn shrink(candidates: &[StepCandidate<'_, '_>]) -> Option<usize> {
 fn safely(
     chosen: Option<usize>,
     variants: &[VariantContext<'_>],
-    analysis: &Analysis,
+    analysis: &PercentAnalysis,
     context: ModelContext<'_>,
 ) -> (Option<usize>, Option<usize>) {
     let safe = |index: &usize| {

@@ -3,24 +3,25 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::fleet::{self, V, by_role, request, says, targets, v};
+use super::fleet::{self, V, by_role, planned_alone, request, says, targets, v};
 use smol_str::SmolStr;
-use wva_core::limit::{Budget, Granted, Limit, Quota, Want, grant};
+use wva_core::arithmetic::{grant, optimize_together};
+use wva_core::limit::{Budget, Grant, GrantRequest, Limit, Quota};
 use wva_core::model::Role::{Decode, Prefill};
 use wva_core::model::{Bounds, Compat, VariantId};
 use wva_core::optimize::rescale::Rescale;
-use wva_core::optimize::{Choice, Request, Step, by_score, cheapest, cost_aware};
+use wva_core::optimize::{Choice, OptimizerStep, Request, cheapest_cover};
 use wva_core::units::{Cost, Replicas, Watts};
 
 const OPTIMIZERS: &str = include_str!("../../../../docs/decisions/optimizers.md");
 const LIMITS: &str = include_str!("../../../../docs/decisions/limits.md");
 
 fn alone(request: &Request, compat: Compat) -> BTreeMap<SmolStr, u32> {
-    targets(&cost_aware::optimize(std::slice::from_ref(request), compat))
+    targets(&planned_alone(std::slice::from_ref(request), compat))
 }
 
 fn shared(requests: &[Request], limits: &[Limit], compat: Compat) -> BTreeMap<SmolStr, u32> {
-    targets(&by_score::optimize(requests, limits, &Rescale::default(), compat).plans)
+    targets(&optimize_together(requests, limits, &Rescale::default(), compat).plans)
 }
 
 fn is(pairs: &[(&str, u32)]) -> BTreeMap<SmolStr, u32> {
@@ -162,21 +163,21 @@ fn the_default_finds_what_is_cheaper_than_the_best_rate() {
     let request = request("m", 1.0, &variants, &[says(12_000.0, 0.0)]);
     // Two large ones cost 16, two small ones 10.
     assert_eq!(alone(&request, Compat::Upstream), is(&[("large", 3), ("small", 1)]));
-    let plans = cost_aware::optimize(&[request], Compat::Corrected);
+    let plans = planned_alone(&[request], Compat::Corrected);
     assert_eq!(targets(&plans), is(&[("large", 1), ("small", 3)]));
     let cost = plans[0].steps.iter().find_map(|step| match step {
-        Step::Covered { cost, exact, .. } => exact.then_some(*cost),
+        OptimizerStep::Covered { cost, is_cheapest, .. } => is_cheapest.then_some(*cost),
         _ => None,
     });
     let cost = cost.unwrap();
     says_page(OPTIMIZERS, &format!("2 large cost {}, 2 small {cost}", 2.0 * 8.0));
 }
 
-fn want(name: &str, current: u32, wanted: u32) -> Want {
-    Want {
+fn want(name: &str, current: u32, wanted: u32) -> GrantRequest {
+    GrantRequest {
         id: VariantId::new("team", name),
         current: Replicas::new(current),
-        wanted: Replicas::new(wanted),
+        proposed: Replicas::new(wanted),
         bounds: Bounds { min: Replicas::ZERO, max: None },
         priority: 1.0,
         spare: 0.1,
@@ -187,13 +188,13 @@ fn want(name: &str, current: u32, wanted: u32) -> Want {
     }
 }
 
-fn numbers(granted: &[Granted]) -> Vec<u32> {
+fn numbers(granted: &[Grant]) -> Vec<u32> {
     granted.iter().map(|one| one.granted.get()).collect()
 }
 
 #[test]
 fn gpus_that_fill_no_replica_stay_in_the_pool() {
-    let one = Want { gpus: 1, spare: 0.5, ..want("one", 0, 1) };
+    let one = GrantRequest { gpus: 1, spare: 0.5, ..want("one", 0, 1) };
     let wants = [want("two", 0, 2), one];
     // 3 GPUs: one replica of two GPUs, and one left.
     assert_eq!(numbers(&grant(&wants, &[gpus(3)], Compat::Upstream)), [1, 0]);
@@ -204,19 +205,20 @@ fn gpus_that_fill_no_replica_stay_in_the_pool() {
 fn upstreams_rules_hold_numbers_against_the_other_limits_too() {
     let spend = Limit::new("spend", Budget::Spend(Cost::new(10.0).unwrap()));
     let granted = grant(&[want("v", 0, 5)], &[gpus(8), spend.clone()], Compat::Upstream);
-    assert_eq!((granted[0].granted.get(), granted[0].gpus, granted[0].limited), (2, 4, true));
+    assert_eq!((granted[0].granted.get(), granted[0].gpus, granted[0].is_limited), (2, 4, true));
     assert_eq!(numbers(&grant(&[want("v", 0, 5)], &[spend], Compat::Upstream)), [2]);
     assert_eq!(numbers(&grant(&[want("v", 0, 5)], &[gpus(8)], Compat::Upstream)), [4]);
 }
 
 #[test]
 fn a_minimum_wins_over_a_limit_and_is_served_first() {
-    let low = Want { bounds: Bounds { min: Replicas::new(2), max: None }, spare: 0.9, ..want("low", 0, 3) };
+    let low =
+        GrantRequest { bounds: Bounds { min: Replicas::new(2), max: None }, spare: 0.9, ..want("low", 0, 3) };
     let granted = grant(&[want("high", 0, 2), low], &[gpus(4)], Compat::Corrected);
     assert_eq!(numbers(&granted), [0, 2]);
-    let low = Want { bounds: Bounds { min: Replicas::new(3), max: None }, ..want("low", 0, 3) };
+    let low = GrantRequest { bounds: Bounds { min: Replicas::new(3), max: None }, ..want("low", 0, 3) };
     let granted = grant(&[low], &[gpus(4)], Compat::Corrected);
-    assert_eq!((granted[0].granted.get(), granted[0].gpus, granted[0].limited), (3, 4, true));
+    assert_eq!((granted[0].granted.get(), granted[0].gpus, granted[0].is_limited), (3, 4, true));
     says_page(LIMITS, "gets its 3 replicas although only 4 GPUs are there");
 }
 
@@ -228,7 +230,7 @@ fn what_runs_beyond_a_limit_is_not_evicted() {
 
 #[test]
 fn the_limit_that_binds_is_named_with_its_numbers() {
-    let each = Want { watts: Some(Watts::new(700.0).unwrap()), ..want("v", 2, 9) };
+    let each = GrantRequest { watts: Some(Watts::new(700.0).unwrap()), ..want("v", 2, 9) };
     let quota = BTreeMap::from([("team".into(), BTreeMap::from([("A100".into(), 12)]))]);
     let limits = [
         gpus(16),
@@ -244,7 +246,7 @@ fn the_limit_that_binds_is_named_with_its_numbers() {
     ];
     for (count, row) in rows {
         let alone = grant(std::slice::from_ref(&each), &limits[count - 1..count], Compat::Corrected);
-        let bound = alone[0].bound.clone().unwrap();
+        let bound = alone[0].binding.clone().unwrap();
         let got = alone[0].granted;
         let said =
             format!("| {} | {} | {} | {} | {got} |", bound.limit, bound.budget, bound.used, bound.free);
@@ -252,7 +254,7 @@ fn the_limit_that_binds_is_named_with_its_numbers() {
         says_page(LIMITS, row);
     }
     let all = grant(&[each], &limits, Compat::Corrected);
-    assert_eq!((all[0].granted.get(), all[0].bound.as_ref().unwrap().limit.as_str()), (4, "power"));
+    assert_eq!((all[0].granted.get(), all[0].binding.as_ref().unwrap().limit.as_str()), (4, "power"));
     says_page(LIMITS, "granted are 4 of 9, and `power` is named");
 }
 
@@ -262,7 +264,7 @@ fn limits_of_every_kind_hold_for_what_models_share() {
     let a = request("a", 1.0, &[watts("a")], &[says(8000.0, 0.0)]);
     let b = request("b", 3.0, &[watts("b")], &[says(8000.0, 0.0)]);
     let power = Budget::Power { budget: Watts::new(10_000.0).unwrap(), per_gpu: BTreeMap::new() };
-    let plans = by_score::optimize(
+    let plans = optimize_together(
         &[a, b],
         &[gpus(100), Limit::new("power", power)],
         &Rescale::default(),
@@ -272,7 +274,7 @@ fn limits_of_every_kind_hold_for_what_models_share() {
     assert_eq!(got.values().sum::<u32>(), 10);
     says_page(OPTIMIZERS, &format!("`a` gets {} and `b` {}", got["a"] - 1, got["b"] - 1));
     assert!(
-        plans.plans.iter().all(|plan| plan.targets[0].bound.as_ref().is_some_and(|by| by.limit == "power"))
+        plans.plans.iter().all(|plan| plan.targets[0].binding.as_ref().is_some_and(|by| by.limit == "power"))
     );
 }
 
@@ -299,18 +301,18 @@ fn a_need_that_nobody_is_known_to_carry_stops_no_other() {
 
 #[test]
 fn a_need_of_thousands_of_replicas_is_covered_exactly_within_the_looks() {
-    let choice = |cost, carries, most| Choice { cost, capacity: vec![carries], most };
+    let choice = |cost, carries, max| Choice { cost, capacity: vec![carries], max };
     let most = i64::MAX;
     let gone = choice(0.1, 9.0, 0);
     let choices = [choice(10.0, 10.0, most), choice(14.0, 7.0, most), choice(9.0, 3.0, most), gone];
-    let found = cheapest(&[50_004.0], &choices).unwrap();
-    assert!(found.exact, "{found:?}");
+    let found = cheapest_cover(&[50_004.0], &choices).unwrap();
+    assert!(found.is_cheapest, "{found:?}");
     assert_eq!(found.counts, [5001, 0, 0, 0]);
 }
 
 #[test]
 fn that_nothing_is_cheaper_is_shown_by_bounds_and_not_by_a_look_at_all_there_is() {
-    let choice = |cost, capacity: [f64; 2]| Choice { cost, capacity: capacity.to_vec(), most: 100 };
+    let choice = |cost, capacity: [f64; 2]| Choice { cost, capacity: capacity.to_vec(), max: 100 };
     let choices = [
         choice(9.0, [8.0, 11.0]),
         choice(7.0, [10.0, 11.0]),
@@ -318,7 +320,7 @@ fn that_nothing_is_cheaper_is_shown_by_bounds_and_not_by_a_look_at_all_there_is(
         choice(17.0, [3.0, 14.0]),
         choice(8.0, [12.0, 3.0]),
     ];
-    let found = cheapest(&[52.0, 183.0], &choices).unwrap();
-    assert!(found.exact, "a hundred thousand looks, or fifty with bounds: {found:?}");
+    let found = cheapest_cover(&[52.0, 183.0], &choices).unwrap();
+    assert!(found.is_cheapest, "a hundred thousand looks, or fifty with bounds: {found:?}");
     assert_eq!(found.counts, [0, 17, 0, 0, 0]);
 }

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use smol_str::SmolStr;
-use wva_core::analyze::finding::{Capacity, Finding, Totals};
-use wva_core::model::{Analyzer, Bounds, GroupId, Role};
+use wva_core::analyze::finding::{Finding, Totals, VariantCapacity};
+use wva_core::arithmetic;
+use wva_core::model::{Analyzer, Bounds, Compat, GroupId, Role};
 use wva_core::optimize::{Candidate, Plan, Request};
 use wva_core::units::{Cost, Replicas, Watts};
 
@@ -87,8 +88,8 @@ fn totals(required: f64, spare: f64) -> Totals {
     Totals { required, spare, ..Totals::default() }
 }
 
-fn capacity(one: &V, finding: usize) -> Capacity {
-    Capacity {
+fn capacity(one: &V, finding: usize) -> VariantCapacity {
+    VariantCapacity {
         name: one.name.into(),
         role: one.role,
         accelerator: one.accelerator.map(Into::into),
@@ -112,6 +113,11 @@ fn candidate(one: &V) -> Candidate {
         current: Replicas::new(one.current),
         bounds: Bounds { min: Replicas::new(one.min), max: one.max.map(Replicas::new) },
     }
+}
+
+/// A plan for each request by itself.
+pub(crate) fn planned_alone(requests: &[Request], compat: Compat) -> Vec<Plan> {
+    requests.iter().map(|request| arithmetic::optimize_alone(request, compat)).collect()
 }
 
 /// The targets of plans, by variant.

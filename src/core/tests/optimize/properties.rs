@@ -2,16 +2,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::fleet::{Says, V, request, targets};
+use super::fleet::{Says, V, planned_alone, request, targets};
 use crate::support::cases;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use smol_str::SmolStr;
 use wva_core::analyze::finding::Finding;
-use wva_core::limit::{Budget, Footprint, Granted, Limit, Quota, Want, grant};
+use wva_core::arithmetic::{grant, optimize_together};
+use wva_core::limit::{Budget, Footprint, Grant, GrantRequest, Limit, Quota};
 use wva_core::model::{Bounds, Compat, Role, VariantId};
-use wva_core::optimize::rescale::{Rescale, Share, split, water_fill};
-use wva_core::optimize::{Choice, Plan, Request, by_score, cheapest, cost_aware};
+use wva_core::optimize::rescale::Rescale;
+use wva_core::optimize::water_fill::{Share, split, water_fill};
+use wva_core::optimize::{Choice, Plan, Request, cheapest_cover};
 use wva_core::units::{Cost, Replicas, Watts};
 
 const NAMES: [[&str; 3]; 3] = [["a1", "a2", "a3"], ["b1", "b2", "b3"], ["c1", "c2", "c3"]];
@@ -39,8 +41,8 @@ fn variant(name: &'static str) -> impl Strategy<Value = V> {
     })
 }
 
-fn missing(most: f64) -> impl Strategy<Value = f64> {
-    prop_oneof![1 => Just(0.0), 1 => 0.0..=most]
+fn missing(max: f64) -> impl Strategy<Value = f64> {
+    prop_oneof![1 => Just(0.0), 1 => 0.0..=max]
 }
 
 fn said(growing: bool) -> impl Strategy<Value = Says> {
@@ -94,9 +96,9 @@ fn on() -> Rescale {
 fn all_plans(requests: &[Request], limits: &[Limit]) -> Vec<Vec<Plan>> {
     let mut all = Vec::new();
     for compat in TREES {
-        all.push(cost_aware::optimize(requests, compat));
-        all.push(by_score::optimize(requests, limits, &Rescale::default(), compat).plans);
-        all.push(by_score::optimize(requests, limits, &on(), compat).plans);
+        all.push(planned_alone(requests, compat));
+        all.push(optimize_together(requests, limits, &Rescale::default(), compat).plans);
+        all.push(optimize_together(requests, limits, &on(), compat).plans);
     }
     all
 }
@@ -154,13 +156,13 @@ fn moves<'a>(requests: &'a [Request], plans: &[Plan]) -> Vec<(Footprint<'a>, Rep
     all
 }
 
-fn wants() -> impl Strategy<Value = Vec<Want>> {
+fn wants() -> impl Strategy<Value = Vec<GrantRequest>> {
     let one = (variant("x"), 0_u32..12, 0.0..3.0, 0.0..1.0);
     vec(one, 1..5).prop_map(|all| {
-        let want = |(at, (one, wanted, priority, spare)): (usize, (V, u32, f64, f64))| Want {
+        let want = |(at, (one, wanted, priority, spare)): (usize, (V, u32, f64, f64))| GrantRequest {
             id: VariantId::new("default", at.to_string()),
             current: Replicas::new(one.current),
-            wanted: Replicas::new(wanted),
+            proposed: Replicas::new(wanted),
             bounds: Bounds { min: Replicas::new(one.min), max: one.max.map(Replicas::new) },
             priority,
             spare,
@@ -188,7 +190,7 @@ proptest! {
     #[test]
     fn what_is_added_fits_into_every_limit(requests in models(), limits in limits(), rescale in any::<bool>()) {
         let rescale = if rescale { on() } else { Rescale::default() };
-        let shared = by_score::optimize(&requests, &limits, &rescale, Compat::Corrected);
+        let shared = optimize_together(&requests, &limits, &rescale, Compat::Corrected);
         prop_assert!(fits(&limits, &moves(&requests, &shared.plans)), "{:?}", shared.plans);
     }
 
@@ -200,22 +202,22 @@ proptest! {
         }).collect();
         prop_assert!(fits(&limits, &all), "{granted:?}");
         for (want, one) in wants.iter().zip(&granted) {
-            prop_assert!(one.granted >= want.current.min(want.wanted));
-            prop_assert!(one.granted <= want.wanted && one.limited == one.bound.is_some());
-            prop_assert!(one.limited || one.granted == want.bounds.max.unwrap_or(want.wanted).min(want.wanted));
+            prop_assert!(one.granted >= want.current.min(want.proposed));
+            prop_assert!(one.granted <= want.proposed && one.is_limited == one.binding.is_some());
+            prop_assert!(one.is_limited || one.granted == want.bounds.max.unwrap_or(want.proposed).min(want.proposed));
         }
         let mut turned = wants;
         let by = turn % turned.len();
         turned.rotate_left(by);
         let mut other = grant(&turned, &limits, Compat::Corrected);
         other.rotate_right(by);
-        let numbers = |all: &[Granted]| all.iter().map(|one| one.granted).collect::<Vec<_>>();
+        let numbers = |all: &[Grant]| all.iter().map(|one| one.granted).collect::<Vec<_>>();
         prop_assert_eq!(numbers(&granted), numbers(&other));
     }
 
     #[test]
     fn a_removal_leaves_what_is_not_spare(requests in models()) {
-        for (request, plan) in requests.iter().zip(cost_aware::optimize(&requests, Compat::Corrected)) {
+        for (request, plan) in requests.iter().zip(planned_alone(&requests, Compat::Corrected)) {
             let removed = |at: usize| plan.targets[at].current.above(plan.targets[at].target).get();
             let any = (0..plan.targets.len()).any(|at| removed(at) > 0);
             prop_assert!(!any || request.findings.iter().any(|one| one.live));
@@ -241,7 +243,7 @@ proptest! {
     fn what_is_missing_is_added_where_no_maximum_is_in_the_way(requests in models()) {
         for mut request in requests {
             request.candidates.iter_mut().for_each(|one| one.bounds.max = None);
-            let plan = &cost_aware::optimize(std::slice::from_ref(&request), Compat::Corrected)[0];
+            let plan = &planned_alone(std::slice::from_ref(&request), Compat::Corrected)[0];
             for finding in &request.findings {
                 for role in request.candidates.iter().map(|one| one.role) {
                     let of = |at: &usize| {
@@ -265,7 +267,7 @@ proptest! {
         choices in vec((prop_oneof![Just(0.0), 0.5..9.0], vec(prop_oneof![Just(0.0), 3.0..20.0], 2), 0_i64..6), 1..4),
     ) {
         let choice = |(cost, capacity, most): &(f64, Vec<f64>, i64)| {
-            Choice { cost: *cost, capacity: capacity[..needs.len()].to_vec(), most: *most }
+            Choice { cost: *cost, capacity: capacity[..needs.len()].to_vec(), max: *most }
         };
         let choices: Vec<Choice> = choices.iter().map(choice).collect();
         let carried = |counts: &[i64], at: usize| -> f64 {
@@ -274,17 +276,17 @@ proptest! {
         let mut least: Option<f64> = None;
         for code in 0..6_i64.pow(3) {
             let counts: Vec<i64> = (0..choices.len()).map(|at| code / 6_i64.pow(at as u32) % 6).collect();
-            let allowed = counts.iter().zip(&choices).all(|(count, one)| *count <= one.most);
+            let allowed = counts.iter().zip(&choices).all(|(count, one)| *count <= one.max);
             if allowed && needs.iter().enumerate().all(|(at, need)| carried(&counts, at) >= *need) {
                 let cost: f64 = counts.iter().zip(&choices).map(|(count, one)| *count as f64 * one.cost).sum();
                 least = Some(least.map_or(cost, |least| least.min(cost)));
             }
         }
-        let found = cheapest(&needs, &choices);
+        let found = cheapest_cover(&needs, &choices);
         prop_assert_eq!(found.is_some(), least.is_some());
         if let (Some(found), Some(least)) = (found, least) {
-            prop_assert!(found.exact && (found.cost - least).abs() < 1e-6, "{found:?} {least}");
-            prop_assert!(found.counts.iter().zip(&choices).all(|(count, one)| *count <= one.most));
+            prop_assert!(found.is_cheapest && (found.cost - least).abs() < 1e-6, "{found:?} {least}");
+            prop_assert!(found.counts.iter().zip(&choices).all(|(count, one)| *count <= one.max));
         }
     }
 
@@ -294,13 +296,13 @@ proptest! {
         choices in vec((0.5..9.0, vec(3.0..20.0, 2), 0_i64..6), 1..4),
     ) {
         let choice = |(cost, capacity, most): &(f64, Vec<f64>, i64)| {
-            Choice { cost: *cost, capacity: capacity[..needs.len()].to_vec(), most: *most }
+            Choice { cost: *cost, capacity: capacity[..needs.len()].to_vec(), max: *most }
         };
         let choices: Vec<Choice> = choices.iter().map(choice).collect();
         let less: Vec<f64> = needs.iter().map(|(need, _)| *need).collect();
         let more: Vec<f64> = needs.iter().map(|(need, more)| need + more).collect();
-        if let Some(larger) = cheapest(&more, &choices) {
-            let smaller = cheapest(&less, &choices).unwrap();
+        if let Some(larger) = cheapest_cover(&more, &choices) {
+            let smaller = cheapest_cover(&less, &choices).unwrap();
             prop_assert!(smaller.cost <= larger.cost + 1e-6, "{smaller:?} {larger:?}");
         }
     }
@@ -328,7 +330,7 @@ proptest! {
         for one in before.iter_mut().flat_map(|request| &mut request.candidates) {
             one.cost = Cost::new(one.cost.get() + 1.0).unwrap();
         }
-        let plans = |all: &[Request]| targets(&cost_aware::optimize(all, Compat::Corrected));
+        let plans = |all: &[Request]| targets(&planned_alone(all, Compat::Corrected));
         prop_assert_eq!(plans(&before), plans(&scaled));
     }
 
@@ -345,7 +347,7 @@ proptest! {
         let floors: i64 = shares.iter().map(|one| one.floor).sum();
         let caps: i64 = shares.iter().map(|one| one.cap).sum();
         prop_assert_eq!(filled.targets.values().sum::<i64>(), budget.min(caps).max(floors));
-        prop_assert_eq!(filled.over, floors > budget);
+        prop_assert_eq!(filled.is_over_budget, floors > budget);
         for one in shares {
             prop_assert!((one.floor..=one.cap).contains(&filled.targets[&one.id]));
         }
@@ -390,8 +392,8 @@ proptest! {
     #[test]
     fn nothing_is_removed_while_anything_is_missing(requests in models(), limits in limits()) {
         for compat in TREES {
-            let alone = cost_aware::optimize(&requests, compat);
-            let shared = by_score::optimize(&requests, &limits, &Rescale::default(), compat).plans;
+            let alone = planned_alone(&requests, compat);
+            let shared = optimize_together(&requests, &limits, &Rescale::default(), compat).plans;
             for (request, plan) in requests.iter().cycle().zip(alone.iter().chain(&shared)) {
                 let missing = request.findings.iter().any(|one| misses(request, one, compat));
                 let kept = plan.targets.iter().all(|target| target.target >= target.current);
@@ -407,10 +409,10 @@ proptest! {
         for request in &mut turned {
             request.candidates.reverse();
         }
-        let alone = |all: &[Request]| targets(&cost_aware::optimize(all, Compat::Corrected));
+        let alone = |all: &[Request]| targets(&planned_alone(all, Compat::Corrected));
         prop_assert_eq!(alone(&requests), alone(&turned));
         for rescale in [Rescale::default(), on()] {
-            let shared = |all: &[Request]| by_score::optimize(all, &limits, &rescale, Compat::Corrected);
+            let shared = |all: &[Request]| optimize_together(all, &limits, &rescale, Compat::Corrected);
             let (one, other) = (shared(&requests), shared(&turned));
             prop_assert_eq!(targets(&one.plans), targets(&other.plans));
         }
@@ -446,7 +448,7 @@ proptest! {
             prop_assert_eq!(plans.len(), requests.len());
         }
         let (need, capacity) = (vec![next(), next()], vec![next(), next()]);
-        let _ = cheapest(&need, &[Choice { cost: next(), capacity, most: i64::MAX }]);
+        let _ = cheapest_cover(&need, &[Choice { cost: next(), capacity, max: i64::MAX }]);
         let share = Share { id: "a".into(), priority: next(), demand: next(), floor: 0, cap: i64::MAX };
         let _ = water_fill(&[share.clone(), Share { id: "b".into(), priority: next(), ..share }], i64::MAX);
     }

@@ -1,13 +1,13 @@
 //! Who loses replicas first, how many, and whose word counts.
 
-use super::fleet::{Says, V, by_role, request, says, v};
+use super::fleet::{Says, V, by_role, planned_alone, request, says, v};
 use wva_core::model::Compat;
 use wva_core::model::Role::{Decode, Prefill};
-use wva_core::optimize::{Request, Step, cost_aware};
+use wva_core::optimize::{OptimizerStep, Request};
 
 /// The targets in input order.
 fn numbers(request: &Request, compat: Compat) -> Vec<u32> {
-    let plan = cost_aware::optimize(std::slice::from_ref(request), compat).remove(0);
+    let plan = planned_alone(std::slice::from_ref(request), compat).remove(0);
     plan.targets.iter().map(|one| one.target.get()).collect()
 }
 
@@ -50,13 +50,14 @@ fn whole_replicas_go_that_every_live_finding_can_spare() {
 fn what_one_variant_gives_up_the_next_one_cannot() {
     let variants = [v("dear", 9.0, 1000.0, 1), v("cheap", 5.0, 1000.0, 3)];
     assert_eq!(alone(&variants, &[says(0.0, 2500.0)]), [0, 2]);
-    let plan =
-        &cost_aware::optimize(&[request("m", 1.0, &variants, &[says(0.0, 2500.0)])], Compat::Corrected)[0];
+    let plan = &planned_alone(&[request("m", 1.0, &variants, &[says(0.0, 2500.0)])], Compat::Corrected)[0];
     let said: Vec<_> = plan
         .steps
         .iter()
         .filter_map(|step| match step {
-            Step::Shrank { variant, allowed, removed } => Some((variant.as_str(), *allowed, *removed)),
+            OptimizerStep::Removed { variant, allowed, removed } => {
+                Some((variant.as_str(), *allowed, *removed))
+            }
             _ => None,
         })
         .collect();

@@ -4,13 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::fleet::{Says, V, by_role, request, says, targets, v};
 use smol_str::SmolStr;
-use wva_core::limit::{Budget, Free, Limit, Quota};
+use wva_core::arithmetic::optimize_together as optimize;
+use wva_core::limit::{Budget, FreeGpus, Limit, Quota};
 use wva_core::model::Role::{Decode, Prefill};
 use wva_core::model::{Bounds, Compat};
-use wva_core::optimize::by_score::{Shared, optimize, upstream};
+use wva_core::optimize::by_score::SharedPlans;
 use wva_core::optimize::rescale::Rescale;
-use wva_core::optimize::{Plan, Request, Step};
+use wva_core::optimize::{OptimizerStep, Plan, Request};
 use wva_core::units::{Replicas, Watts};
+use wva_core::upstream::Tree;
+use wva_core::upstream::by_score::share_free_gpus;
 
 fn cluster() -> Rescale {
     Rescale { cluster: true, namespaces: BTreeSet::new() }
@@ -35,18 +38,20 @@ fn of(variant: V, priority: f64, demand: f64) -> Request {
     request(name, priority, &[variant], &[Says { demand, ..says(0.0, 0.0) }])
 }
 
-fn rescaled(models: &[Request], limits: &[Limit]) -> Shared {
+fn rescaled(models: &[Request], limits: &[Limit]) -> SharedPlans {
     optimize(models, limits, &cluster(), Compat::Corrected)
 }
 
-fn numbers(shared: &Shared) -> Vec<u32> {
+fn numbers(shared: &SharedPlans) -> Vec<u32> {
     targets(&shared.plans).into_values().collect()
 }
 
 /// What the plan's only rescaling says: budget, floor, cap, GPUs and whether the minima are too much.
 fn said(plan: &Plan) -> Option<(i64, i64, i64, i64, bool)> {
     plan.steps.iter().find_map(|step| match step {
-        Step::Rescaled { budget, floor, cap, gpus, over, .. } => Some((*budget, *floor, *cap, *gpus, *over)),
+        OptimizerStep::Rescaled { budget, floor, cap, gpus, is_over_budget, .. } => {
+            Some((*budget, *floor, *cap, *gpus, *is_over_budget))
+        }
         _ => None,
     })
 }
@@ -105,7 +110,7 @@ fn what_is_free_goes_to_the_higher_priority_and_then_by_name() {
         |priority| rescaled(&[model("b", priority, 1, 8000.0), model("a", 1.0, 1, 8000.0)], &[gpus(3)]);
     assert_eq!(numbers(&pass(1.0)), [2, 1], "of three one is left over: a's, by name");
     assert_eq!(numbers(&pass(9.0)), [1, 2]);
-    let bound = pass(9.0).plans.iter().flat_map(|plan| &plan.targets).any(|one| one.bound.is_some());
+    let bound = pass(9.0).plans.iter().flat_map(|plan| &plan.targets).any(|one| one.binding.is_some());
     assert!(!bound, "who gets its share is held back by nothing");
 }
 
@@ -116,9 +121,9 @@ fn other_limits_hold_what_is_added_back_and_are_named() {
     let limits = [gpus(8), Limit::new("power", power)];
     let pass = rescaled(&[of(watts("a"), 1.0, 8000.0), of(watts("b"), 3.0, 8000.0)], &limits);
     assert_eq!(numbers(&pass), [1, 3]);
-    let bound = |plan: &Plan| plan.targets[0].bound.as_ref().map(|by| by.limit.clone());
+    let bound = |plan: &Plan| plan.targets[0].binding.as_ref().map(|by| by.limit.clone());
     assert_eq!(pass.plans.iter().map(bound).collect::<Vec<_>>(), vec![Some(SmolStr::new("power")); 2]);
-    let grown = |step: &&Step| matches!(step, Step::Grew { share, .. } if (*share - 0.4).abs() < 1e-9);
+    let grown = |step: &&OptimizerStep| matches!(step, OptimizerStep::Added { share, .. } if (*share - 0.4).abs() < 1e-9);
     assert_eq!(pass.plans[1].steps.iter().filter(grown).count(), 1, "two of five that it should have");
 }
 
@@ -130,7 +135,7 @@ fn a_cheaper_variant_is_filled_first_and_a_dearer_one_emptied_first() {
     };
     let pass = |large, small, b| {
         let all = [pair(large, small), model("b", 1.0, b, 8000.0)];
-        let Shared { plans, .. } = rescaled(&all, &[gpus(8)]);
+        let SharedPlans { plans, .. } = rescaled(&all, &[gpus(8)]);
         plans[0].targets.iter().map(|one| one.target.get()).collect::<Vec<_>>()
     };
     assert_eq!(pass(3, 3, 2), [1, 3]);
@@ -171,9 +176,9 @@ fn without_a_bound_on_the_accelerator_nobody_competes() {
 }
 
 /// Free GPUs of the cluster and of the namespace.
-fn free(cluster: i64, namespace: i64) -> Free {
+fn free(cluster: i64, namespace: i64) -> FreeGpus {
     let of = |count| BTreeMap::from([(SmolStr::new_static("A100"), count)]);
-    Free { cluster: of(cluster), namespaces: BTreeMap::from([("default".into(), of(namespace))]) }
+    FreeGpus { cluster: of(cluster), namespaces: BTreeMap::from([("default".into(), of(namespace))]) }
 }
 
 #[test]
@@ -183,7 +188,7 @@ fn a_namespace_fills_no_more_than_the_cluster_has_and_both_are_charged() {
     let others = request("c", 1.0, &mixed, &[says(9000.0, 0.0)]);
     let pass = |cluster, namespace| {
         let all = [model("a", 1.0, 1, 9000.0), model("b", 3.0, 1, 9000.0), others.clone()];
-        numbers(&upstream(&all, free(cluster, namespace), &here, Compat::Upstream))
+        numbers(&share_free_gpus(&all, free(cluster, namespace), &here, Tree::August))
     };
     // Ten GPUs for a and b: 2.5 and 7.5.
     assert_eq!(pass(4, 8), [1, 5, 0, 0], "b takes all four there are");
@@ -195,8 +200,8 @@ fn a_namespace_fills_no_more_than_the_cluster_has_and_both_are_charged() {
 fn what_one_model_fills_is_not_there_for_the_next() {
     let two = |name, current| of(V { gpus: 2, ..v(name, 5.0, 1000.0, current) }, 1.0, 4000.0);
     let all = [two("a", 1), two("b", 1), two("c", 4)];
-    let cluster_only = Free { namespaces: BTreeMap::new(), ..free(2, 0) };
-    let found = upstream(&all, cluster_only, &cluster(), Compat::Upstream);
+    let cluster_only = FreeGpus { namespaces: BTreeMap::new(), ..free(2, 0) };
+    let found = share_free_gpus(&all, cluster_only, &cluster(), Tree::August);
     // Of fourteen five, five and four; two are free now, and a takes both.
     assert_eq!(numbers(&found), [2, 1, 2]);
 }
@@ -207,8 +212,8 @@ fn what_a_rescaling_leaves_is_there_for_the_others() {
     let others = request("c", 1.0, &mixed, &[says(9000.0, 0.0)]);
     let least = V { min: 3, max: Some(4), ..v("a", 5.0, 1000.0, 3) };
     let all = [of(least, 1.0, 4000.0), model("b", 1.0, 2, 4000.0), others];
-    let cluster_only = Free { namespaces: BTreeMap::new(), ..free(2, 0) };
-    let found = upstream(&all, cluster_only, &cluster(), Compat::Upstream);
+    let cluster_only = FreeGpus { namespaces: BTreeMap::new(), ..free(2, 0) };
+    let found = share_free_gpus(&all, cluster_only, &cluster(), Tree::August);
     // Four and three of seven; both take one of the two.
     assert_eq!(numbers(&found), [4, 3, 0, 0]);
 }
@@ -219,8 +224,8 @@ fn what_a_rescaling_takes_is_charged_and_no_more() {
     let others = request("c", 1.0, &mixed, &[says(9000.0, 0.0)]);
     let most = V { max: Some(2), ..v("a", 5.0, 1000.0, 1) };
     let all = [of(most, 1.0, 9000.0), model("b", 1.0, 1, 3000.0), others];
-    let cluster_only = Free { namespaces: BTreeMap::new(), ..free(6, 0) };
-    let found = upstream(&all, cluster_only, &cluster(), Compat::Upstream);
+    let cluster_only = FreeGpus { namespaces: BTreeMap::new(), ..free(6, 0) };
+    let found = share_free_gpus(&all, cluster_only, &cluster(), Tree::August);
     // Of six one goes to a, which may have two, and two go to b, which needs three.
     assert_eq!(numbers(&found), [2, 3, 3, 0]);
 }

@@ -2,28 +2,31 @@
 
 use std::collections::BTreeMap;
 
-use super::fleet::{V, request, says, targets, v};
+use super::fleet::{V, planned_alone, request, says, targets, v};
 use smol_str::SmolStr;
-use wva_core::limit::{Budget, Free, Limit};
+use wva_core::arithmetic::optimize_together as optimize;
+use wva_core::limit::{Budget, FreeGpus, Limit};
 use wva_core::model::Compat;
-use wva_core::optimize::by_score::{Shared, optimize, upstream};
+use wva_core::optimize::by_score::SharedPlans;
 use wva_core::optimize::rescale::Rescale;
-use wva_core::optimize::{Added, Request, Step, cost_aware};
+use wva_core::optimize::{Addition, OptimizerStep, Request};
+use wva_core::upstream::Tree;
+use wva_core::upstream::by_score::share_free_gpus;
 
 fn gpus(pairs: &[(&str, u32)]) -> Limit {
     let there = pairs.iter().map(|(name, count)| ((*name).into(), *count)).collect();
     Limit::new("inventory", Budget::Inventory(there))
 }
 
-fn shared(requests: &[Request], limits: &[Limit]) -> Shared {
+fn shared(requests: &[Request], limits: &[Limit]) -> SharedPlans {
     optimize(requests, limits, &Rescale::default(), Compat::Corrected)
 }
 
-fn turns(shared: &Shared) -> Vec<(&str, String)> {
-    let turn = |one: &wva_core::optimize::by_score::Turn| {
-        format!("{:.2} of {:.2}, mean {:.2}", one.target, one.left, one.mean)
+fn turns(shared: &SharedPlans) -> Vec<(&str, String)> {
+    let turn = |one: &wva_core::optimize::by_score::SharingRound| {
+        format!("{:.2} of {:.2}, mean {:.2}", one.target, one.remaining, one.mean)
     };
-    shared.turns.iter().map(|one| (one.id.model.as_str(), turn(one))).collect()
+    shared.rounds.iter().map(|one| (one.id.model.as_str(), turn(one))).collect()
 }
 
 #[test]
@@ -63,9 +66,9 @@ fn upstream_is_done_with_a_model_that_stays_above_the_mean() {
     };
     let all = [model("a", 9000.0, "A100"), model("b", 1000.0, "H100")];
     let cluster: BTreeMap<SmolStr, i64> = [("A100".into(), 2), ("H100".into(), 5)].into();
-    let free = Free { cluster, namespaces: BTreeMap::new() };
-    let found = upstream(&all, free, &Rescale::default(), Compat::Upstream);
-    let who: Vec<&str> = found.turns.iter().map(|one| one.id.model.as_str()).collect();
+    let free = FreeGpus { cluster, namespaces: BTreeMap::new() };
+    let found = share_free_gpus(&all, free, &Rescale::default(), Tree::August);
+    let who: Vec<&str> = found.rounds.iter().map(|one| one.id.model.as_str()).collect();
     assert_eq!(who, ["a", "b"], "a has seven left and the mean is five");
     assert_eq!(targets(&found.plans).into_values().collect::<Vec<_>>(), [3, 2]);
 }
@@ -74,12 +77,12 @@ fn upstream_is_done_with_a_model_that_stays_above_the_mean() {
 fn the_report_names_what_was_added_and_nothing_else() {
     let variants = [v("large", 8.0, 10_000.0, 1), v("small", 5.0, 6000.0, 1)];
     let request = request("m", 1.0, &variants, &[says(12_000.0, 0.0)]);
-    let plan = &cost_aware::optimize(&[request], Compat::Corrected)[0];
+    let plan = &planned_alone(&[request], Compat::Corrected)[0];
     let added = plan.steps.iter().find_map(|step| match step {
-        Step::Covered { added, .. } => Some(added.clone()),
+        OptimizerStep::Covered { added, .. } => Some(added.clone()),
         _ => None,
     });
-    assert_eq!(added, Some(vec![Added { variant: "small".into(), replicas: 2 }]));
+    assert_eq!(added, Some(vec![Addition { variant: "small".into(), replicas: 2 }]));
 }
 
 #[test]
@@ -87,8 +90,11 @@ fn a_need_that_is_met_at_the_maximum_is_not_told_as_blocked() {
     let variant = V { max: Some(3), ..v("v", 5.0, 10_000.0, 1) };
     let blocked = |need| {
         let request = request("m", 1.0, std::slice::from_ref(&variant), &[says(need, 0.0)]);
-        let plan = cost_aware::optimize(&[request], Compat::Upstream).remove(0);
-        (plan.targets[0].target.get(), plan.steps.iter().any(|step| matches!(step, Step::Blocked { .. })))
+        let plan = planned_alone(&[request], Compat::Upstream).remove(0);
+        (
+            plan.targets[0].target.get(),
+            plan.steps.iter().any(|step| matches!(step, OptimizerStep::Blocked { .. })),
+        )
     };
     assert_eq!([blocked(20_000.0), blocked(20_001.0)], [(3, false), (3, true)]);
 }
@@ -98,8 +104,8 @@ fn a_limit_that_leaves_just_enough_holds_nobody_back() {
     let bound = |count| {
         let request = request("m", 1.0, &[v("v", 5.0, 1000.0, 1)], &[says(3000.0, 0.0)]);
         let found = shared(&[request], &[gpus(&[("A100", count)])]);
-        let told = found.plans[0].steps.iter().any(|step| matches!(step, Step::Bound { .. }));
-        (found.plans[0].targets[0].target.get(), found.plans[0].targets[0].bound.is_some(), told)
+        let told = found.plans[0].steps.iter().any(|step| matches!(step, OptimizerStep::Limited { .. }));
+        (found.plans[0].targets[0].target.get(), found.plans[0].targets[0].binding.is_some(), told)
     };
     assert_eq!([bound(4), bound(3)], [(4, false, false), (3, true, true)]);
 }

@@ -10,8 +10,8 @@ fn finding(demand: f64, anticipated: f64) -> Finding {
         analyzer: Analyzer::Saturation,
         score: 1.0,
         live: true,
-        total: totals.judged(0.8, 0.5),
-        roles: BTreeMap::from([(Role::Both, totals.judged(0.8, 0.5))]),
+        total: totals.apply_thresholds(0.8, 0.5),
+        roles: BTreeMap::from([(Role::Both, totals.apply_thresholds(0.8, 0.5))]),
         variants: Vec::new(),
     }
 }

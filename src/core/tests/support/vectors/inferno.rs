@@ -4,12 +4,15 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 use smol_str::SmolStr;
-use wva_core::analyze::inferno::allocation::{Allocation, allocate, penalty};
-use wva_core::analyze::inferno::data::{Accelerator, Current, Load, Performance, Power, Server};
-use wva_core::analyze::inferno::greedy::{BestEffort, Choice, Request, solve};
-use wva_core::analyze::queueing::service_time::Service;
-use wva_core::analyze::queueing::size::Targets;
-use wva_core::model::Compat;
+use wva_core::analyze::inferno::allocation::{
+    Allocation, AllocationChoice, AllocationRequest, allocate, penalty,
+};
+use wva_core::analyze::inferno::data::{
+    Accelerator, Current, PerformanceProfile, PowerProfile, Server, ServerLoad,
+};
+use wva_core::analyze::queueing::model::Service;
+use wva_core::analyze::queueing::sizing::Targets;
+use wva_core::upstream::inferno_greedy::{BestEffort, solve};
 
 use super::UNKNOWN;
 use super::read::{float_or, integer, list, object, or_zero, replicas, single, text_of};
@@ -41,7 +44,7 @@ fn allocation(inputs: &Value) -> Result<Value, String> {
         name: "server".into(),
         class: SmolStr::default(),
         model: "model".into(),
-        load: Load {
+        load: ServerLoad {
             arrival: single(&load["arrival"])?,
             input: or_zero(&load["in"])?.get(),
             output: or_zero(&load["out"])?.get(),
@@ -57,10 +60,10 @@ fn allocation(inputs: &Value) -> Result<Value, String> {
         kind: name.clone(),
         multiplicity: 1,
         cost: single(&acc["cost"])?,
-        power: Power::default(),
+        power: PowerProfile::default(),
     };
     let service = Service::new(single(&perf["alpha"])?, single(&perf["beta"])?, single(&perf["gamma"])?);
-    let performance = Performance {
+    let performance = PerformanceProfile {
         model: "model".into(),
         accelerator: name,
         units: or_zero(&perf["acc_count"])?.get(),
@@ -70,7 +73,7 @@ fn allocation(inputs: &Value) -> Result<Value, String> {
     };
     let goal = |name: &str| float_or(&target[name], 0.0).map(|value| value as f32);
     let targets = Targets { ttft: goal("ttft")?, itl: goal("itl")?, tps: goal("tps")? };
-    let found = allocate(&server, &accelerator, &performance, targets, Compat::Upstream);
+    let found = allocate(&server, &accelerator, &performance, targets);
     Ok(found.map_or(Value::Null, |one| {
         json!({
             "acc": one.accelerator, "replicas": one.replicas, "cost": one.cost, "value": one.value,
@@ -80,17 +83,17 @@ fn allocation(inputs: &Value) -> Result<Value, String> {
 }
 
 fn greedy(inputs: &Value) -> Result<Value, String> {
-    let choice = |one: &Value| -> Result<Choice, String> {
+    let choice = |one: &Value| -> Result<AllocationChoice, String> {
         let accelerator: SmolStr = one["acc"].as_str().unwrap_or_default().into();
         let kind = one["type"].as_str().filter(|kind| !kind.is_empty() && !accelerator.is_empty());
         let (units, replicas) = (u64::from(or_zero(&one["units"])?.get()), replicas(&one["replicas"])?);
         let (cost, value) = (single(&one["cost"])?, single(&one["value"])?);
         let kind = kind.map(SmolStr::from);
         let allocation = Allocation { accelerator, replicas, cost, value, ..Allocation::default() };
-        Ok(Choice { allocation, kind, units })
+        Ok(AllocationChoice { allocation, kind, units })
     };
-    let request = |one: &Value| -> Result<Request, String> {
-        Ok(Request {
+    let request = |one: &Value| -> Result<AllocationRequest, String> {
+        Ok(AllocationRequest {
             server: text_of(&one["name"])?.into(),
             priority: integer(&one["priority"])?,
             choices: list(&one["allocs"])?.iter().map(choice).collect::<Result<_, _>>()?,
@@ -101,7 +104,7 @@ fn greedy(inputs: &Value) -> Result<Value, String> {
         .iter()
         .map(|(kind, count)| Ok((kind.into(), u64::from(integer(count)?))))
         .collect::<Result<_, String>>()?;
-    let policy = BestEffort::named(inputs["policy"].as_str().unwrap_or_default());
+    let policy = BestEffort::from_name(inputs["policy"].as_str().unwrap_or_default());
     let granted = solve(&requests, &available, policy, inputs["delayed"] == json!(true));
     let alloc: Map<String, Value> = granted
         .allocations

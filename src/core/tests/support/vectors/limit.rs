@@ -2,9 +2,10 @@
 
 use serde_json::{Value, json};
 use smol_str::SmolStr;
-use wva_core::limit::{Quota, Want, greedy_by_spare};
+use wva_core::limit::{GrantRequest, Quota};
 use wva_core::model::{Bounds, VariantId};
 use wva_core::units::Replicas;
+use wva_core::upstream::limiter::grant_by_spare;
 
 use super::UNKNOWN;
 use super::optimize::{counts, gpus, names, whole};
@@ -22,10 +23,10 @@ fn by_spare(inputs: &Value) -> Result<Value, String> {
     let mut wants = Vec::new();
     for one in list(&inputs["decisions"])? {
         let max = or_zero(&one["max"])?;
-        wants.push(Want {
+        wants.push(GrantRequest {
             id: VariantId::new(one["namespace"].as_str().unwrap_or("default"), text_of(&one["name"])?),
             current: or_zero(&one["current"])?,
-            wanted: or_zero(&one["target"])?,
+            proposed: or_zero(&one["target"])?,
             bounds: Bounds { min: or_zero(&one["min"])?, max: (max > Replicas::ZERO).then_some(max) },
             priority: 1.0,
             spare: float(&one["spare"])?,
@@ -36,8 +37,8 @@ fn by_spare(inputs: &Value) -> Result<Value, String> {
         });
     }
     let mut pools = counts(&inputs["pools"])?;
-    let granted = greedy_by_spare(&wants, &mut pools);
-    let decision = |one: &wva_core::limit::Granted| json!({ "name": one.id.name, "target": one.granted, "limited": one.limited, "granted_gpus": one.gpus });
+    let granted = grant_by_spare(&wants, &mut pools);
+    let decision = |one: &wva_core::limit::Grant| json!({ "name": one.id.name, "target": one.granted, "limited": one.is_limited, "granted_gpus": one.gpus });
     Ok(json!({ "decisions": granted.iter().map(decision).collect::<Vec<_>>(), "pools": pools }))
 }
 

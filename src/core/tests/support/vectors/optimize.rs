@@ -4,12 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
 use smol_str::SmolStr;
-use wva_core::analyze::finding::{Capacity, Finding, Totals};
-use wva_core::limit::Free;
-use wva_core::model::{Analyzer, Bounds, Compat, GroupId, Role};
-use wva_core::optimize::rescale::{Rescale, Share, demand_gpus, split, water_fill};
-use wva_core::optimize::{Candidate, Plan, Request, by_score, cost_aware};
+use wva_core::analyze::finding::{Finding, Totals, VariantCapacity};
+use wva_core::limit::FreeGpus;
+use wva_core::model::{Analyzer, Bounds, GroupId, Role};
+use wva_core::optimize::by_score::SharingRound;
+use wva_core::optimize::rescale::Rescale;
+use wva_core::optimize::water_fill::{Share, demand_gpus, split, water_fill};
+use wva_core::optimize::{Candidate, Plan, Request};
 use wva_core::units::Replicas;
+use wva_core::upstream::by_score::share_free_gpus;
+use wva_core::upstream::{self, Tree};
 
 use super::UNKNOWN;
 use super::read::{cost, float, integer, list, object, or_zero, text_of};
@@ -32,9 +36,10 @@ pub(super) fn compute(group: &str, inputs: &Value) -> Result<Value, String> {
 fn cost_aware(inputs: &Value) -> Result<Value, String> {
     let live = inputs["liveness"] == json!(true);
     let requests = requests(inputs)?;
-    let plans = cost_aware::optimize(&requests, if live { Compat::Upstream } else { Compat::UpstreamJune });
+    let tree = if live { Tree::August } else { Tree::June };
     let mut models = Map::new();
-    for plan in plans {
+    for request in &requests {
+        let plan = upstream::cost_aware::optimize(request, tree);
         models.insert(plan.id.model.to_string(), Value::Object(targets(&[plan])));
     }
     Ok(Value::Object(models))
@@ -44,10 +49,10 @@ fn cost_aware(inputs: &Value) -> Result<Value, String> {
 fn greedy_by_score(inputs: &Value) -> Result<Value, String> {
     let live = inputs["liveness"] == json!(true) || inputs["namespace_available"].is_object();
     let requests = requests(inputs)?;
-    let (free, tree) = (free(inputs)?, if live { Compat::Upstream } else { Compat::UpstreamJune });
-    let shared = by_score::upstream(&requests, free, &Rescale::default(), tree);
-    let turn = |turn: &by_score::Turn| json!({ "model": turn.id.model, "rem": turn.left, "mean": turn.mean, "target": turn.target });
-    let trace: Vec<Value> = shared.turns.iter().map(turn).collect();
+    let (free, tree) = (free(inputs)?, if live { Tree::August } else { Tree::June });
+    let shared = share_free_gpus(&requests, free, &Rescale::default(), tree);
+    let round = |round: &SharingRound| json!({ "model": round.id.model, "rem": round.remaining, "mean": round.mean, "target": round.target });
+    let trace: Vec<Value> = shared.rounds.iter().map(round).collect();
     Ok(json!({ "targets": targets(&shared.plans), "trace": trace }))
 }
 
@@ -59,7 +64,7 @@ fn rescale_optimize(inputs: &Value) -> Result<Value, String> {
         cluster: flags["cluster"] == json!(true),
         namespaces: names.filter(on).map(SmolStr::from).collect(),
     };
-    let shared = by_score::upstream(&requests(inputs)?, free(inputs)?, &rescale, Compat::Upstream);
+    let shared = share_free_gpus(&requests(inputs)?, free(inputs)?, &rescale, Tree::August);
     Ok(Value::Object(targets(&shared.plans)))
 }
 
@@ -68,8 +73,8 @@ fn targets(plans: &[Plan]) -> Map<String, Value> {
     all.map(|one| (one.name.to_string(), json!(one.target))).collect()
 }
 
-fn free(inputs: &Value) -> Result<Free, String> {
-    let mut free = Free { cluster: counts(&inputs["available"])?, namespaces: BTreeMap::new() };
+fn free(inputs: &Value) -> Result<FreeGpus, String> {
+    let mut free = FreeGpus { cluster: counts(&inputs["available"])?, namespaces: BTreeMap::new() };
     for (namespace, types) in inputs["namespace_available"].as_object().into_iter().flatten() {
         free.namespaces.insert(namespace.into(), counts(types)?);
     }
@@ -108,7 +113,7 @@ fn request(one: &Value) -> Result<Option<Request>, String> {
     Ok(Some(Request { id, priority, candidates, findings }))
 }
 
-fn candidate(known: &Capacity, state: &Value) -> Result<Candidate, String> {
+fn candidate(known: &VariantCapacity, state: &Value) -> Result<Candidate, String> {
     let max = or_zero(&state["max"])?;
     Ok(Candidate {
         name: known.name.clone(),
@@ -151,8 +156,8 @@ fn finding(entry: &Value) -> Result<Finding, String> {
     })
 }
 
-fn capacity(one: &Value) -> Result<Capacity, String> {
-    Ok(Capacity {
+fn capacity(one: &Value) -> Result<VariantCapacity, String> {
+    Ok(VariantCapacity {
         name: text_of(&one["name"])?.into(),
         role: role(one["role"].as_str().unwrap_or_default())?,
         accelerator: one["accel"].as_str().filter(|name| !name.is_empty()).map(SmolStr::from),
@@ -187,7 +192,7 @@ fn fill(inputs: &Value) -> Result<Value, String> {
         });
     }
     let filled = water_fill(&shares, whole(&inputs["budget"])?);
-    Ok(json!({ "targets": filled.targets, "over": filled.over }))
+    Ok(json!({ "targets": filled.targets, "over": filled.is_over_budget }))
 }
 
 fn split_roles(inputs: &Value) -> Result<Value, String> {

@@ -1,25 +1,23 @@
 //! The queueing model and its tuner: `qm.*`.
 
 use serde_json::{Map, Value, json};
-use wva_core::analyze::queueing::capacity::{self, means, upstream_totals};
-use wva_core::analyze::queueing::model::{Limits, Model, Performance, Unsolvable};
-use wva_core::analyze::queueing::objectives::{Means, fallback, inferred};
-use wva_core::analyze::queueing::service_time::{Service, ServiceTimes, Shape};
-use wva_core::analyze::queueing::size::Targets;
+use wva_core::analyze::queueing::model::{
+    Limits, Model, Performance, RequestLengths, Service, ServiceTimes, Unsolvable,
+};
+use wva_core::analyze::queueing::sizing::{Means, Targets, fallback, inferred};
 use wva_core::analyze::queueing::tuner::{Environment, Filter, Start, guess};
-use wva_core::analyze::queueing::{Load, Observation};
-use wva_core::model::{Compat, Role};
+use wva_core::analyze::queueing::{LatencyObservation, VariantLoad};
+use wva_core::model::Role;
 use wva_core::units::Cost;
+use wva_core::upstream::queueing as upstream;
 
 use super::UNKNOWN;
 use super::read::{float, float_or, integer, list, or_zero, single, text_of};
 
-const COMPAT: Compat = Compat::Upstream;
-
 pub(super) fn compute(group: &str, inputs: &Value) -> Result<Value, String> {
     match group {
         "qm.service_time" => {
-            let times = ServiceTimes::new(service(inputs)?, shape(inputs)?);
+            let times = ServiceTimes::new(service(inputs)?, lengths(inputs)?);
             let n = single(&inputs["n"])?;
             Ok(json!({ "titer": times.iteration(n), "prefill": times.prefill(n), "decode": times.decode(n) }))
         }
@@ -41,8 +39,8 @@ fn service(inputs: &Value) -> Result<Service, String> {
     Service::new(alpha?, beta?, gamma?).map_err(|error| error.to_string())
 }
 
-fn shape(inputs: &Value) -> Result<Shape, String> {
-    Shape::new(single(&inputs["i"])?, single(&inputs["o"])?).map_err(|error| error.to_string())
+fn lengths(inputs: &Value) -> Result<RequestLengths, String> {
+    RequestLengths::new(single(&inputs["i"])?, single(&inputs["o"])?).map_err(|error| error.to_string())
 }
 
 fn model(inputs: &Value) -> Result<Result<Model, Unsolvable>, String> {
@@ -50,7 +48,7 @@ fn model(inputs: &Value) -> Result<Result<Model, Unsolvable>, String> {
     let given =
         |name: &str, usual: u32| if inputs[name].is_null() { Ok(usual) } else { integer(&inputs[name]) };
     let limits = Limits { batch: given("n", usual.batch)?, queue: given("q", usual.queue)? };
-    Ok(Model::new(service(inputs)?, shape(inputs)?, limits, COMPAT))
+    Ok(upstream::model(service(inputs)?, lengths(inputs)?, limits))
 }
 
 fn metrics(at: &Performance) -> Value {
@@ -106,8 +104,8 @@ fn slo(inputs: &Value) -> Result<Value, String> {
 
 fn capacity(inputs: &Value) -> Result<Value, String> {
     let batch = or_zero(&inputs["batch"])?.get();
-    let observation = |one: &Value| -> Result<Observation, String> {
-        Ok(Observation {
+    let observation = |one: &Value| -> Result<LatencyObservation, String> {
+        Ok(LatencyObservation {
             arrival: one["arrival"].as_f64(),
             input: float_or(&one["in"], 0.0)?,
             output: float_or(&one["out"], 0.0)?,
@@ -119,7 +117,7 @@ fn capacity(inputs: &Value) -> Result<Value, String> {
     let observations: Vec<_> =
         list(&inputs["replicas"])?.iter().map(observation).collect::<Result<_, _>>()?;
     let (state, pending) = (&inputs["state"], or_zero(&inputs["state"]["pending"])?);
-    let load = Load {
+    let load = VariantLoad {
         name: text_of(&state["name"])?.into(),
         role: Role::Both,
         accelerator: None,
@@ -136,16 +134,16 @@ fn capacity(inputs: &Value) -> Result<Value, String> {
     };
     let slo = &inputs["slo"];
     let targets = Targets { ttft: single(&slo["ttft"])?, itl: single(&slo["itl"])?, tps: 0.0 };
-    let shape = means(&load.observations, COMPAT).and_then(|means| means.shape());
-    let sized = capacity::size(&load, service, shape, targets, COMPAT);
-    let totals = upstream_totals(&[sized]);
+    let lengths = upstream::means(&load.observations).and_then(|means| means.lengths());
+    let sized = upstream::size(&load, service, lengths, targets);
+    let totals = upstream::totals(&[sized]);
     let mut found = json!({
         "name": load.name, "replicas": load.ready, "pending": pending, "prc": sized.per_replica,
-        "capacity": sized.wanted_capacity(), "demand": sized.demand, "util": sized.wanted_utilisation(),
+        "capacity": upstream::desired_capacity(&sized), "demand": sized.demand, "util": upstream::desired_utilisation(&sized),
         "rc": totals.required, "sc": totals.spare,
     });
-    if let (Some(wanted), Some(fields)) = (sized.wanted(), found.as_object_mut()) {
-        fields.insert("desired".into(), json!(wanted));
+    if let (Some(desired), Some(fields)) = (upstream::desired(&sized), found.as_object_mut()) {
+        fields.insert("desired".into(), json!(desired));
     }
     Ok(found)
 }
@@ -154,13 +152,13 @@ fn filter(inputs: &Value) -> Result<Value, String> {
     let environment = |one: &Value| -> Result<Option<Environment>, String> {
         let (rate, batch) = (single(&one["lam"])?, integer(&one["n"])?);
         let (ttft, itl) = (single(&one["ttft"])?, single(&one["itl"])?);
-        Ok(Environment { rate, shape: shape(one)?, batch, ttft, itl }.valid())
+        Ok(Environment { rate, lengths: lengths(one)?, batch, ttft, itl }.validated())
     };
     let environments: Vec<_> = list(&inputs["envs"])?.iter().map(environment).collect::<Result<_, _>>()?;
     let environments: Vec<_> = environments.into_iter().flatten().collect();
     let Some(first) = environments.first() else { return Ok(Value::Null) };
     let start = start(&inputs["stored"], first)?;
-    let mut filter = match Filter::new(&start, first, COMPAT) {
+    let mut filter = match Filter::new(&start, first) {
         Ok(filter) => filter,
         Err(Unsolvable::AboveMaximum { rate, max_rate }) => {
             return Ok(json!({
@@ -192,7 +190,7 @@ fn filter(inputs: &Value) -> Result<Value, String> {
 fn start(stored: &Value, first: &Environment) -> Result<Start, String> {
     if stored.is_null() {
         let [ttft, itl, input, output] =
-            [first.ttft, first.itl, first.shape.input, first.shape.output].map(f64::from);
+            [first.ttft, first.itl, first.lengths.input, first.lengths.output].map(f64::from);
         return Ok(guess(ttft, itl, input, output).map_or_else(Start::unknown, Start::guessed));
     }
     let [alpha, beta, gamma] = [0, 1, 2].map(|index| &stored["x"][index]);

@@ -1,9 +1,11 @@
 //! V1 percent saturation: `v1.*`.
 
 use serde_json::{Value, json};
-use wva_core::analyze::saturation_percent::{Candidate, Tree, analyze, targets};
+use wva_core::analyze::saturation_percent::analyze;
 use wva_core::model::SaturationPolicy;
 use wva_core::quality::EnginePeaks;
+use wva_core::upstream::Tree;
+use wva_core::upstream::saturation_percent::{StepCandidate, targets};
 
 use super::UNKNOWN;
 use super::read::{bounds, cost, float, integer, list, object, or_zero, text_of};
@@ -50,7 +52,7 @@ fn v1_targets(inputs: &Value) -> Result<Value, String> {
     let mut candidates = Vec::new();
     for (name, found) in object(&analysis["variants"])? {
         let state = states.iter().find(|state| state["name"] == json!(name)).unwrap_or(&Value::Null);
-        candidates.push(Candidate {
+        candidates.push(StepCandidate {
             name: name.into(),
             cost: cost(&found["cost"])?,
             observations: integer(&found["count"])?,

@@ -6,12 +6,14 @@ use wva_core::analyze::finding::Totals;
 use wva_core::analyze::saturation_token::knowledge::{Learned, Record};
 use wva_core::analyze::saturation_token::queue::{QueueDemand, Workload};
 use wva_core::analyze::saturation_token::{
-    Analysis, Inputs, Knowledge, Observation, SchedulerQueue, TokenPolicy, VariantInput, analyze,
+    Knowledge, SchedulerQueue, TokenAnalysis, TokenInput, TokenObservation, TokenPolicy, TokenVariant,
     tokens_in_use,
 };
-use wva_core::model::{Compat, Role, Variant};
+use wva_core::model::{Role, Variant};
 use wva_core::snapshot::{Container, Engine, EngineParameters};
 use wva_core::units::{Cost, Replicas, Tokens};
+use wva_core::upstream::Tree;
+use wva_core::upstream::saturation_token::analyze;
 
 use super::UNKNOWN;
 use super::read::{cost, float, integer, list, object, or_zero, text_of};
@@ -48,25 +50,25 @@ fn kv_tokens(inputs: &Value) -> Result<Value, String> {
 }
 
 fn v2_analyze(inputs: &Value) -> Result<Value, String> {
-    let compat = compat(inputs)?;
+    let tree = tree(inputs)?;
     let cycles = list(&inputs["cycles"])?;
     let mut knowledge = store(&inputs["store"])?;
     let states: Vec<&Value> = list(&inputs["states"])?.iter().collect();
     let queue = scheduler_queue(&inputs["scheduler_queue"])?;
-    let variants: Vec<VariantInput<'_>> = states.iter().map(|one| state(one)).collect::<Result<_, _>>()?;
+    let variants: Vec<TokenVariant<'_>> = states.iter().map(|one| state(one)).collect::<Result<_, _>>()?;
     let policy = policy(&inputs["cfg"])?;
     let (mut now, mut shown) = (START, Vec::new());
     for cycle in cycles {
         let replicas = observations(cycle)?;
-        let inputs = Inputs { variants: &variants, replicas: &replicas, queue };
-        shown.push(show(&analyze(&inputs, &mut knowledge, &policy, compat, now), &states)?);
+        let inputs = TokenInput { variants: &variants, replicas: &replicas, queue };
+        shown.push(show(&analyze(&inputs, &mut knowledge, &policy, tree, now), &states)?);
         now += SignedDuration::from_secs(30);
     }
     let model = inputs["model"].as_str().unwrap_or_default();
     Ok(json!({ "cycles": shown, "history": history(model, &knowledge)? }))
 }
 
-fn show(analysis: &Analysis<'_>, states: &[&Value]) -> Result<Value, String> {
+fn show(analysis: &TokenAnalysis<'_>, states: &[&Value]) -> Result<Value, String> {
     let mut replicas = serde_json::to_value(&analysis.replicas).map_err(|error| error.to_string())?;
     for one in replicas.as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
         one.remove("replica");
@@ -110,16 +112,17 @@ fn history(model: &str, knowledge: &Knowledge) -> Result<Value, String> {
 
 /// What upstream does when a mean output length crosses a boundary, cycle by cycle.
 fn bucket_slip(inputs: &Value) -> Result<Value, String> {
-    let (compat, policy) = (compat(inputs)?, policy(&inputs["cfg"])?);
+    let tree = tree(inputs)?;
+    let policy = policy(&inputs["cfg"])?;
     let mut knowledge = store(&inputs["store"])?;
     let (mut now, mut rows) = (START, Vec::new());
     for cycle in list(&inputs["cycles"])? {
         let replicas = observations(cycle)?;
         let name = replicas.first().map_or("", |one| one.variant);
         let current = Replicas::new(wva_core::units::count(replicas.len()));
-        let variant = VariantInput { name, current, ..state(&UNSAID)? };
-        let inputs = Inputs { variants: &[variant], replicas: &replicas, queue: None };
-        let found = analyze(&inputs, &mut knowledge, &policy, compat, now);
+        let variant = TokenVariant { name, current, ..state(&UNSAID)? };
+        let inputs = TokenInput { variants: &[variant], replicas: &replicas, queue: None };
+        let found = analyze(&inputs, &mut knowledge, &policy, tree, now);
         let one = found.variants.first().ok_or("no variant")?;
         rows.push(json!({
             "n": current, "prc": one.per_replica, "demand": found.total.demand, "supply": found.total.supply,
@@ -147,7 +150,8 @@ fn stock_not_rate(inputs: &Value) -> Result<Value, String> {
         let worth = most * tokens;
         let supply = replicas * worth;
         let demand = supply * resident;
-        let found = Totals { supply, anticipated: supply, demand, ..Totals::default() }.judged(up, down);
+        let found =
+            Totals { supply, anticipated: supply, demand, ..Totals::default() }.apply_thresholds(up, down);
         json!({
             "n": Replicas::ceil(replicas), "rate_share": share, "resident_share": resident,
             "rc": found.required, "sc": found.spare, "step": step(found, worth),
@@ -172,12 +176,12 @@ fn step(totals: Totals, worth: f64) -> i64 {
 }
 
 fn queue_demand(inputs: &Value) -> Result<Value, String> {
-    let workload = Workload::of(&observations(&inputs["replicas"])?);
+    let workload = Workload::mean(&observations(&inputs["replicas"])?);
     let Some(queue) = scheduler_queue(&inputs["queue"])?.filter(|queue| *queue != SchedulerQueue::default())
     else {
         return Ok(json!({ "total": 0.0, "by_role": {} }));
     };
-    let demand = QueueDemand::of(queue, workload);
+    let demand = QueueDemand::new(queue, workload);
     let mut by_role = Map::new();
     for name in list(&inputs["roles"])? {
         by_role.insert(text_of(name)?, json!(demand.of_role(role(name)?)));
@@ -194,8 +198,8 @@ fn threshold(inputs: &Value) -> Result<Value, String> {
         required: float_or(&scope["rc"], 0.0)?,
         spare: float_or(&scope["sc"], 0.0)?,
     };
-    let judged = scope.judged(float_or(&inputs["up"], 0.0)?, float_or(&inputs["down"], 0.0)?);
-    Ok(json!({ "rc": judged.required, "sc": judged.spare }))
+    let totals = scope.apply_thresholds(float_or(&inputs["up"], 0.0)?, float_or(&inputs["down"], 0.0)?);
+    Ok(json!({ "rc": totals.required, "sc": totals.spare }))
 }
 
 fn arguments(inputs: &Value) -> Result<Value, String> {
@@ -238,10 +242,10 @@ fn environment(value: &Value) -> Result<Vec<(String, String)>, String> {
 }
 
 /// These vectors are of the June tree unless they say otherwise.
-fn compat(inputs: &Value) -> Result<Compat, String> {
+fn tree(inputs: &Value) -> Result<Tree, String> {
     match inputs["tree"].as_str() {
-        None | Some("526ce85") => Ok(Compat::UpstreamJune),
-        Some("late") => Ok(Compat::Upstream),
+        None | Some("526ce85") => Ok(Tree::June),
+        Some("late") => Ok(Tree::August),
         Some(other) => Err(format!("unknown tree {other}")),
     }
 }
@@ -256,8 +260,8 @@ fn policy(cfg: &Value) -> Result<TokenPolicy, String> {
     })
 }
 
-fn state(one: &Value) -> Result<VariantInput<'_>, String> {
-    Ok(VariantInput {
+fn state(one: &Value) -> Result<TokenVariant<'_>, String> {
+    Ok(TokenVariant {
         name: one["name"].as_str().unwrap_or_default(),
         role: role(&one["role"])?,
         accelerator: one["accel"].as_str().unwrap_or_default(),
@@ -278,12 +282,12 @@ fn role(value: &Value) -> Result<Role, String> {
     }
 }
 
-fn observations(replicas: &Value) -> Result<Vec<Observation<'_>>, String> {
+fn observations(replicas: &Value) -> Result<Vec<TokenObservation<'_>>, String> {
     list(replicas)?.iter().map(observation).collect()
 }
 
-fn observation(one: &Value) -> Result<Observation<'_>, String> {
-    Ok(Observation {
+fn observation(one: &Value) -> Result<TokenObservation<'_>, String> {
+    Ok(TokenObservation {
         replica: one["pod"].as_str().unwrap_or_default(),
         variant: one["variant"].as_str().unwrap_or_default(),
         accelerator: one["accel"].as_str().unwrap_or_default(),

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
-use wva_core::analyze::finding::{Capacity, Totals};
+use wva_core::analyze::finding::{Totals, VariantCapacity};
 use wva_core::analyze::throughput::{
-    Analysis, Look, Memory, Observation, Observed, Rules, Shape, analyze, fit,
+    LatencyLine, RequestShape, ThroughputAnalysis, ThroughputInput, ThroughputMemory, ThroughputObservation,
+    ThroughputSettings, ThroughputVariant,
 };
-use wva_core::model::Compat;
-use wva_core::units::{Cost, Requests, Seconds};
+use wva_core::units::{Cost, Requests, Seconds, signed};
+use wva_core::upstream::throughput::analyze;
 
 use super::UNKNOWN;
 use super::read::{float, list, number, or_zero, role, text_of};
@@ -20,13 +21,13 @@ pub(super) fn compute(group: &str, inputs: &Value) -> Result<Value, String> {
         "throughput.fit" => {
             let point = |one: &Value| Ok::<_, String>((float(&one[0])?, float(&one[1])?));
             let points: Vec<_> = list(&inputs["points"])?.iter().map(point).collect::<Result<_, _>>()?;
-            Ok(fit(points).map_or(Value::Null, |line| json!([line.slope, line.intercept])))
+            Ok(LatencyLine::fit(points).map_or(Value::Null, |line| json!([line.slope, line.intercept])))
         }
         "throughput.avg_shape" => {
             let replicas: Vec<_> =
                 list(&inputs["replicas"])?.iter().map(observation).collect::<Result<_, _>>()?;
-            let none = Shape { prompt: 0.0, generated: 0.0, hits: 0.0 };
-            let shape = Shape::mean(&replicas).unwrap_or(none);
+            let none = RequestShape { prompt: 0.0, generated: 0.0, hits: 0.0 };
+            let shape = RequestShape::mean(&replicas).unwrap_or(none);
             Ok(json!([shape.prompt, shape.generated, shape.hits]))
         }
         "throughput.local_demand" => {
@@ -39,8 +40,8 @@ pub(super) fn compute(group: &str, inputs: &Value) -> Result<Value, String> {
 }
 
 fn throughput_analyze(inputs: &Value) -> Result<Value, String> {
-    let Analysis { finding, lines } = run(inputs)?;
-    let variant = |one: &Capacity| {
+    let ThroughputAnalysis { finding, lines } = run(inputs)?;
+    let variant = |one: &VariantCapacity| {
         let line = &lines[&one.name];
         json!({
             "name": one.name, "role": state(inputs, &one.name)["role"].as_str().unwrap_or_default(),
@@ -67,18 +68,18 @@ fn state<'v>(inputs: &'v Value, name: &str) -> &'v Value {
 }
 
 /// Each warm-up entry is one look at one replica; then comes the look that counts.
-fn run(inputs: &Value) -> Result<Analysis, String> {
-    let mut memory = Memory::default();
+fn run(inputs: &Value) -> Result<ThroughputAnalysis, String> {
+    let mut memory = ThroughputMemory::default();
     let mut now = Timestamp::UNIX_EPOCH;
     for one in inputs["warmup"].as_array().map(Vec::as_slice).unwrap_or_default() {
-        let _ = analyze(&look(inputs, now, std::slice::from_ref(one))?, &mut memory, Compat::Upstream);
+        let _ = analyze(&look(inputs, now, std::slice::from_ref(one))?, &mut memory);
         now += SignedDuration::from_secs(15);
     }
-    Ok(analyze(&look(inputs, now, list(&inputs["replicas"])?)?, &mut memory, Compat::Upstream))
+    Ok(analyze(&look(inputs, now, list(&inputs["replicas"])?)?, &mut memory))
 }
 
-fn look(inputs: &Value, now: Timestamp, replicas: &[Value]) -> Result<Look, String> {
-    let mut variants: Vec<Observed> = Vec::new();
+fn look(inputs: &Value, now: Timestamp, replicas: &[Value]) -> Result<ThroughputInput, String> {
+    let mut variants: Vec<ThroughputVariant> = Vec::new();
     for one in replicas {
         let name = text_of(&one["variant"])?;
         let seen = observation(one)?;
@@ -87,7 +88,7 @@ fn look(inputs: &Value, now: Timestamp, replicas: &[Value]) -> Result<Look, Stri
             continue;
         }
         let state = state(inputs, &name);
-        variants.push(Observed {
+        variants.push(ThroughputVariant {
             role: role(&state["role"])?,
             accelerator: None,
             cost: Cost::ZERO,
@@ -97,19 +98,16 @@ fn look(inputs: &Value, now: Timestamp, replicas: &[Value]) -> Result<Look, Stri
             name: name.into(),
         });
     }
-    let rules = Rules { up: 0.85, down: 0.70, score: 1.0, period: Seconds::whole(15) };
+    let settings = ThroughputSettings { up: 0.85, down: 0.70, score: 1.0, period: Seconds::whole(15) };
     let queue = Requests::new(number(&inputs["queue_size"])?.max(0.0)).map_err(|error| error.to_string())?;
-    Ok(Look { now, variants, arrival: inputs["arrival"].as_f64(), queue, rules })
+    Ok(ThroughputInput { now, variants, arrival: inputs["arrival"].as_f64(), queue, settings })
 }
 
-fn observation(one: &Value) -> Result<Observation, String> {
-    Ok(Observation {
+fn observation(one: &Value) -> Result<ThroughputObservation, String> {
+    Ok(ThroughputObservation {
         stale: one["stale"] == json!(true),
         kv: number(&one["k"])?,
-        capacity: one["total"]
-            .as_i64()
-            .or_else(|| one["total"].as_f64().map(|total| total as i64))
-            .unwrap_or(0),
+        capacity: one["total"].as_i64().or_else(|| one["total"].as_f64().map(signed)).unwrap_or(0),
         latency: number(&one["itl"])?,
         prompt: number(&one["in"])?,
         generated: number(&one["out"])?,

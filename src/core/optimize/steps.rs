@@ -12,66 +12,67 @@ use smol_str::SmolStr;
 /// One step of an optimizer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Step {
-    /// What every analyzer misses, and could do without, in a role. Of one analyzer and one role its finding says that.
+pub enum OptimizerStep {
+    /// What every analyzer misses in a role, and what it could spare. Left out for one analyzer of a model with one role, whose
+    /// finding says the same.
     Votes {
         /// The role.
         role: Role,
-        /// Analyzer, what is missing, what is spare; each in the analyzer's unit.
-        of: Vec<(Analyzer, f64, f64)>,
+        /// One for each finding.
+        votes: Vec<Vote>,
     },
-    /// A need was covered as cheaply as possible.
+    /// A need was covered at the least cost.
     Covered {
         /// The role.
         role: Role,
         /// The share of the need that the maxima of all roles allow, 0 to 1.
         share: f64,
         /// What was added.
-        added: Vec<Added>,
-        /// What that costs.
+        added: Vec<Addition>,
+        /// Cost units an hour that this adds.
         cost: f64,
         /// Nothing cheaper exists; otherwise the search was cut short.
-        exact: bool,
+        is_cheapest: bool,
     },
-    /// A turn of the fair sharing: a model may fill `target` of what is left of its weight.
-    Turn {
-        /// What is left of its weight.
-        left: f64,
-        /// The mean of what is left over all models that still want some.
+    /// A round of the fair sharing: a model may fill `target` of its remaining weight.
+    Round {
+        /// The model's remaining weight.
+        remaining: f64,
+        /// The mean of the remaining weights of all models that still need something.
         mean: f64,
-        /// What it may fill now.
+        /// The part of its weight that it may fill in this round.
         target: f64,
     },
     /// Replicas were added in all roles together.
-    Grew {
+    Added {
         /// The share of its need that every role got.
         share: f64,
         /// What was added.
-        added: Vec<Added>,
+        added: Vec<Addition>,
     },
-    /// A limit allowed less than was wanted.
-    Bound {
+    /// A limit allowed fewer replicas than were proposed.
+    Limited {
         /// The variant.
         variant: SmolStr,
-        /// Replicas that were wanted.
-        wanted: i64,
+        /// Replicas that were to be added.
+        proposed: i64,
         /// Replicas that fit.
         fit: i64,
         /// The limit.
-        by: Binding,
+        binding: Binding,
     },
     /// No variant of the role can take a replica: nothing was added in any role.
     Blocked {
         /// The role.
         role: Role,
     },
-    /// No removal in this role: somebody wants its capacity, or nobody could tell.
+    /// Nothing was removed in this role: an analyzer needs its capacity, or no analyzer could tell.
     Kept {
         /// The role.
         role: Role,
     },
     /// Replicas were removed.
-    Shrank {
+    Removed {
         /// The variant.
         variant: SmolStr,
         /// How many the spare capacity allowed.
@@ -83,62 +84,75 @@ pub enum Step {
     Rescaled {
         /// GPUs of the accelerator in the model's scope, used and free.
         budget: i64,
-        /// The model's demand; times its priority, that is its weight.
+        /// The model's demand. Its weight is the demand times its priority.
         demand: f64,
-        /// GPUs of its minima.
+        /// GPUs of its minimum replicas.
         floor: i64,
-        /// GPUs it wants, within its maxima.
+        /// GPUs it needs, within its maximum replicas.
         cap: i64,
-        /// GPUs the model shall have.
+        /// GPUs it gets.
         gpus: i64,
-        /// The minima of all models exceed the budget.
-        over: bool,
+        /// The minimum replicas of all models exceed the budget.
+        is_over_budget: bool,
     },
+}
+
+/// What one analyzer says of a role, in its own unit.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Vote {
+    /// The analyzer.
+    pub analyzer: Analyzer,
+    /// Missing capacity.
+    pub missing: f64,
+    /// Spare capacity.
+    pub spare: f64,
 }
 
 /// Replicas that were added to a variant.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Added {
+pub struct Addition {
     /// The variant.
     pub variant: SmolStr,
     /// How many.
     pub replicas: i64,
 }
 
-impl fmt::Display for Step {
+impl fmt::Display for OptimizerStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Votes { role, of } => {
+            Self::Votes { role, votes } => {
                 write!(f, "role {role:?}:")?;
-                of.iter().enumerate().try_for_each(|(at, (analyzer, missing, spare))| {
-                    let comma = if at == 0 { "" } else { "," };
-                    let (name, missing, spare) = (analyzer.as_str(), tenths(*missing), tenths(*spare));
-                    write!(f, "{comma} {name} misses {missing} and has {spare} to spare")
+                votes.iter().enumerate().try_for_each(|(index, vote)| {
+                    let comma = if index == 0 { "" } else { "," };
+                    let analyzer = vote.analyzer.as_str();
+                    let missing = tenths(vote.missing);
+                    let spare = tenths(vote.spare);
+                    write!(f, "{comma} {analyzer} misses {missing} and has {spare} to spare")
                 })
             }
-            Self::Covered { role, share, added, cost, exact } => {
-                let how = if *exact { "" } else { ", not proven to be the cheapest" };
+            Self::Covered { role, share, added, cost, is_cheapest } => {
+                let how = if *is_cheapest { "" } else { ", not proven to be the cheapest" };
                 write!(f, "role {role:?}: {:.0} % of the need covered by {}", share * 100.0, Listed(added))?;
                 write!(f, " at a cost of {cost:.2}{how}")
             }
-            Self::Turn { left, mean, target } => {
-                write!(f, "may fill {target:.1} of {left:.1} (mean of all models {mean:.1})")
+            Self::Round { remaining, mean, target } => {
+                write!(f, "may fill {target:.1} of {remaining:.1} (mean of all models {mean:.1})")
             }
-            Self::Grew { share, added } => {
+            Self::Added { share, added } => {
                 write!(f, "{:.0} % of the need of every role covered by {}", share * 100.0, Listed(added))
             }
-            Self::Bound { variant, wanted, fit, by } => {
-                write!(f, "{variant}: {fit} of {wanted} more fit: {by}")
+            Self::Limited { variant, proposed, fit, binding } => {
+                write!(f, "{variant}: {fit} of {proposed} more fit: {binding}")
             }
             Self::Blocked { role } => {
                 write!(f, "role {role:?}: no variant can take a replica, so nothing is added")
             }
             Self::Kept { role } => write!(f, "role {role:?}: nothing is removed, since not everyone agrees"),
-            Self::Shrank { variant, allowed, removed } => {
+            Self::Removed { variant, allowed, removed } => {
                 write!(f, "{variant}: {removed} fewer, {allowed} by what is spare")
             }
-            Self::Rescaled { budget, demand, floor, cap, gpus, over } => {
-                let over = if *over { ", although the minima alone exceed that" } else { "" };
+            Self::Rescaled { budget, demand, floor, cap, gpus, is_over_budget } => {
+                let over = if *is_over_budget { ", although the minima alone exceed that" } else { "" };
                 write!(f, "rescaled to {gpus} of {budget} GPUs{over}")?;
                 write!(f, " ({floor} to {cap}, for a demand of {demand:.1})")
             }
@@ -147,16 +161,16 @@ impl fmt::Display for Step {
 }
 
 /// Additions in words.
-struct Listed<'a>(&'a [Added]);
+struct Listed<'a>(&'a [Addition]);
 
 impl fmt::Display for Listed<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.is_empty() {
             return f.write_str("nothing");
         }
-        self.0.iter().enumerate().try_for_each(|(at, one)| {
-            let and = if at == 0 { "" } else { " and " };
-            write!(f, "{and}{} of {}", one.replicas, one.variant)
+        self.0.iter().enumerate().try_for_each(|(index, addition)| {
+            let and = if index == 0 { "" } else { " and " };
+            write!(f, "{and}{} of {}", addition.replicas, addition.variant)
         })
     }
 }
@@ -165,15 +179,16 @@ impl fmt::Display for Listed<'_> {
 mod tests {
     use super::*;
 
-    fn added(all: &[(&str, i64)]) -> Vec<Added> {
-        all.iter()
-            .map(|(variant, replicas)| Added { variant: (*variant).into(), replicas: *replicas })
+    fn added(pairs: &[(&str, i64)]) -> Vec<Addition> {
+        pairs
+            .iter()
+            .map(|(variant, replicas)| Addition { variant: (*variant).into(), replicas: *replicas })
             .collect()
     }
 
     #[test]
     fn what_was_added_is_told_by_variant() {
-        let grew = |all| Step::Grew { share: 0.25, added: added(all) }.to_string();
+        let grew = |all| OptimizerStep::Added { share: 0.25, added: added(all) }.to_string();
         assert_eq!(grew(&[]), "25 % of the need of every role covered by nothing");
         assert_eq!(grew(&[("a", 2)]), "25 % of the need of every role covered by 2 of a");
         assert_eq!(
@@ -184,9 +199,9 @@ mod tests {
 
     #[test]
     fn a_cover_is_told_with_its_cost_and_whether_it_is_the_cheapest() {
-        let covered = |exact| {
+        let covered = |is_cheapest| {
             let (role, added) = (Role::Decode, added(&[("a", 2)]));
-            Step::Covered { role, share: 0.5, added, cost: 7.0, exact }.to_string()
+            OptimizerStep::Covered { role, share: 0.5, added, cost: 7.0, is_cheapest }.to_string()
         };
         let said = "role Decode: 50 % of the need covered by 2 of a at a cost of 7.00";
         assert_eq!(covered(true), said);
@@ -196,8 +211,9 @@ mod tests {
     #[test]
     fn who_asked_whose_turn_it_was_and_what_a_limit_left_is_told() {
         let role = Role::Both;
-        let of = vec![(Analyzer::Saturation, 10.0, 0.0), (Analyzer::Throughput, 0.0, 2.5)];
-        let by = Binding {
+        let vote = |analyzer, missing, spare| Vote { analyzer, missing, spare };
+        let votes = vec![vote(Analyzer::Saturation, 10.0, 0.0), vote(Analyzer::Throughput, 0.0, 2.5)];
+        let binding = Binding {
             limit: "power".into(),
             key: "cluster".into(),
             budget: 9.0,
@@ -206,12 +222,12 @@ mod tests {
             elsewhere: 0.0,
         };
         let said = [
-            Step::Votes { role, of },
-            Step::Turn { left: 10.0, mean: 4.0, target: 6.0 },
-            Step::Bound { variant: "a".into(), wanted: 5, fit: 2, by },
-            Step::Blocked { role },
-            Step::Kept { role },
-            Step::Shrank { variant: "a".into(), allowed: 3, removed: 2 },
+            OptimizerStep::Votes { role, votes },
+            OptimizerStep::Round { remaining: 10.0, mean: 4.0, target: 6.0 },
+            OptimizerStep::Limited { variant: "a".into(), proposed: 5, fit: 2, binding },
+            OptimizerStep::Blocked { role },
+            OptimizerStep::Kept { role },
+            OptimizerStep::Removed { variant: "a".into(), allowed: 3, removed: 2 },
         ]
         .map(|step| step.to_string());
         let expected = [
@@ -227,8 +243,10 @@ mod tests {
 
     #[test]
     fn a_rescaling_tells_when_the_minima_alone_are_too_much() {
-        let rescaled =
-            |over| Step::Rescaled { budget: 8, demand: 4000.0, floor: 1, cap: 6, gpus: 5, over }.to_string();
+        let rescaled = |is_over_budget| {
+            OptimizerStep::Rescaled { budget: 8, demand: 4000.0, floor: 1, cap: 6, gpus: 5, is_over_budget }
+                .to_string()
+        };
         assert_eq!(rescaled(false), "rescaled to 5 of 8 GPUs (1 to 6, for a demand of 4000.0)");
         let said =
             "rescaled to 5 of 8 GPUs, although the minima alone exceed that (1 to 6, for a demand of 4000.0)";

@@ -1,55 +1,57 @@
-//! The coordinator's arithmetic: one namespace's GPU quota, divided among its pools by what waits in front of each, as
-//! the maximum of each pool's autoscaler. Source: algorithm reference §7.10.
+//! The coordinator's arithmetic: one namespace's GPU quota, divided among its pools by what waits in front of each, as the maximum of
+//! each pool's autoscaler. Source: WVA v0.9, `internal/coordinator/plugins/gpurebalance/plugin.go`.
 //!
-//! For comparison with upstream only: no decision asks for it. It is about autoscalers that do not read our numbers, and its
-//! answer is written into their objects; this product answers reads and writes no autoscaler. What it is for, sharing a
-//! namespace's GPUs by need, a quota of the namespace with rescaling does for the variants there are
+//! For comparison with upstream only. It is about autoscalers that do not read our numbers: its answer is written into their objects,
+//! and this product writes no autoscaler. Sharing a namespace's GPUs by need is what a quota of the namespace with rescaling does
 //! (`docs/decisions/optimizers.md`).
 
-use crate::model::Compat;
-use crate::units::{Replicas, Requests, whole};
+use super::Tree;
+use crate::units::{Replicas, Requests, count, whole};
 
-/// One autoscaler and the pool it scales.
+/// One autoscaler, and the pool it scales.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Entry {
-    /// Requests the scheduler holds for the pool.
+pub struct PoolEntry {
+    /// Requests that the scheduler holds for the pool.
     pub queue: Requests,
     /// The autoscaler's minimum; 0 counts as 1.
     pub min: Replicas,
-    /// GPUs a replica takes; 0 counts as 1.
+    /// GPUs of a replica; 0 counts as 1.
     pub gpus: u32,
 }
 
-/// The maximum of each of `entries`, in their order, or `None` when there is nothing to divide: a quota of 0, or one
-/// below the sum of the minima.
-///
-/// Upstream counts a replica as one GPU. Upstream of June also ignores the minima and may exceed the quota.
+/// The maximum of each of `entries`, in their order, or `None` if there is nothing to divide: a quota of 0, or one below the sum of the
+/// minima. Defects: a replica counts as one GPU; June's tree also ignores the minima, and may exceed the quota.
 #[must_use]
-pub fn rebalance(quota: u32, entries: &[Entry], compat: Compat) -> Option<Vec<Replicas>> {
+pub fn rebalance(quota: u32, entries: &[PoolEntry], tree: Tree) -> Option<Vec<Replicas>> {
     let weights = weights(entries);
-    match compat {
-        Compat::UpstreamJune => (quota > 0).then(|| june(quota, &weights)),
-        Compat::Upstream => divide(quota, entries.iter().map(|one| (one.min, 1)), &weights),
-        Compat::Corrected => divide(quota, entries.iter().map(|one| (one.min, one.gpus.max(1))), &weights),
+    match tree {
+        Tree::June => (quota > 0).then(|| divide_by_weight(quota, &weights)),
+        Tree::August => divide(quota, &floors(entries, |_| 1), &weights),
     }
 }
 
-/// Each entry's share of what waits; even when nothing waits.
-fn weights(entries: &[Entry]) -> Vec<f64> {
-    let total: f64 = entries.iter().map(|one| one.queue.get()).sum();
-    let even = 1.0 / f64::from(crate::units::count(entries.len()));
-    let share = |one: &Entry| if total > 0.0 && total.is_finite() { one.queue.get() / total } else { even };
-    entries.iter().map(share).collect()
+/// The same without the defects: a replica counts as its GPUs.
+#[must_use]
+pub fn rebalance_by_gpus(quota: u32, entries: &[PoolEntry]) -> Option<Vec<Replicas>> {
+    divide(quota, &floors(entries, |entry| entry.gpus.max(1)), &weights(entries))
 }
 
-/// Positions by weight, the heaviest first; in order where weights are equal.
+/// Each entry's share of what waits; equal shares if nothing waits.
+fn weights(entries: &[PoolEntry]) -> Vec<f64> {
+    let total: f64 = entries.iter().map(|entry| entry.queue.get()).sum();
+    let equal = 1.0 / f64::from(count(entries.len()));
+    let has_queue = total > 0.0 && total.is_finite();
+    entries.iter().map(|entry| if has_queue { entry.queue.get() / total } else { equal }).collect()
+}
+
+/// Indices by weight, the heaviest first; in order if weights are equal.
 fn heaviest_first(weights: &[f64]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..weights.len()).collect();
-    order.sort_by(|a, b| weights[*b].total_cmp(&weights[*a]));
+    order.sort_by(|left, right| weights[*right].total_cmp(&weights[*left]));
     order
 }
 
-fn june(quota: u32, weights: &[f64]) -> Vec<Replicas> {
+fn divide_by_weight(quota: u32, weights: &[f64]) -> Vec<Replicas> {
     let share = |weight: &f64| whole(f64::from(quota) * weight).max(1);
     let mut shares: Vec<u32> = weights.iter().map(share).collect();
     let given = shares.iter().fold(0_u32, |sum, share| sum.saturating_add(*share));
@@ -59,26 +61,31 @@ fn june(quota: u32, weights: &[f64]) -> Vec<Replicas> {
     shares.into_iter().map(Replicas::new).collect()
 }
 
-/// First the minima, then what is left by weight, then what rounding left to the heaviest.
-fn divide(
-    quota: u32,
-    entries: impl Iterator<Item = (Replicas, u32)>,
-    weights: &[f64],
-) -> Option<Vec<Replicas>> {
-    let floors: Vec<(u32, u32)> = entries.map(|(min, gpus)| (min.get().max(1), gpus)).collect();
+/// What an entry gets in any case.
+struct Floor {
+    min: u32,
+    gpus: u32,
+}
+
+fn floors(entries: &[PoolEntry], gpus: impl Fn(&PoolEntry) -> u32) -> Vec<Floor> {
+    entries.iter().map(|entry| Floor { min: entry.min.get().max(1), gpus: gpus(entry) }).collect()
+}
+
+/// First the minima, then the rest by weight, then what rounding left to the heaviest.
+fn divide(quota: u32, floors: &[Floor], weights: &[f64]) -> Option<Vec<Replicas>> {
     let needed =
-        floors.iter().try_fold(0_u32, |sum, (min, gpus)| sum.checked_add(min.checked_mul(*gpus)?))?;
+        floors.iter().try_fold(0_u32, |sum, floor| sum.checked_add(floor.min.checked_mul(floor.gpus)?))?;
     let free = quota.checked_sub(needed).filter(|_| quota > 0)?;
-    let extra = |((_, gpus), weight): (&(u32, u32), &f64)| whole(f64::from(free) * weight) / gpus;
+    let extra = |(floor, weight): (&Floor, &f64)| whole(f64::from(free) * weight) / floor.gpus;
     let mut extras: Vec<u32> = floors.iter().zip(weights).map(extra).collect();
-    let used: u32 = extras.iter().zip(&floors).fold(0, |sum, (extra, (_, gpus))| sum + extra * gpus);
+    let used: u32 = extras.iter().zip(floors).fold(0, |sum, (extra, floor)| sum + extra * floor.gpus);
     let mut left = free.saturating_sub(used);
-    for position in heaviest_first(weights) {
-        let gpus = floors[position].1;
-        extras[position] += left / gpus;
+    for index in heaviest_first(weights) {
+        let gpus = floors[index].gpus;
+        extras[index] += left / gpus;
         left %= gpus;
     }
-    Some(extras.iter().zip(&floors).map(|(extra, (min, _))| Replicas::new(extra + min)).collect())
+    Some(extras.iter().zip(floors).map(|(extra, floor)| Replicas::new(extra + floor.min)).collect())
 }
 
 #[cfg(test)]
@@ -87,14 +94,19 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::model::Compat;
 
-    fn entry((queue, min, gpus): (f64, u32, u32)) -> Entry {
-        Entry { queue: Requests::new(queue).unwrap(), min: Replicas::new(min), gpus }
+    fn entry((queue, min, gpus): (f64, u32, u32)) -> PoolEntry {
+        PoolEntry { queue: Requests::new(queue).unwrap(), min: Replicas::new(min), gpus }
     }
 
     fn numbers(quota: u32, entries: &[(f64, u32, u32)], compat: Compat) -> Option<Vec<u32>> {
-        let entries: Vec<Entry> = entries.iter().copied().map(entry).collect();
-        rebalance(quota, &entries, compat).map(|all| all.into_iter().map(Replicas::get).collect())
+        let entries: Vec<PoolEntry> = entries.iter().copied().map(entry).collect();
+        let maxima = match Tree::from_compat(compat) {
+            None => rebalance_by_gpus(quota, &entries),
+            Some(tree) => rebalance(quota, &entries, tree),
+        };
+        maxima.map(|maxima| maxima.into_iter().map(Replicas::get).collect())
     }
 
     #[test]

@@ -1,0 +1,93 @@
+//! What the analyzer knows of a model: its variants, what their engines show, and how it is judged.
+
+use serde::{Deserialize, Serialize};
+use smol_str::SmolStr;
+
+use super::sizing::{DEFAULT_MULTIPLIER, Targets};
+use crate::model::Role;
+use crate::units::{Cost, Replicas, Seconds, count};
+
+/// What one engine shows; 0 is unknown, except for the arrivals.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct LatencyObservation {
+    /// Requests a second that the scheduler sends it; `None` is unknown, which upstream takes for 0.
+    pub arrival: Option<f64>,
+    /// Mean tokens of a prompt.
+    pub input: f64,
+    /// Mean generated tokens of a request.
+    pub output: f64,
+    /// Mean time to first token, s.
+    pub ttft: f64,
+    /// Mean time between tokens, s.
+    pub itl: f64,
+    /// Most requests in its batch.
+    pub batch: u32,
+}
+
+impl LatencyObservation {
+    /// Its arrivals, requests/s; 0 for what is no rate.
+    pub(crate) fn rate(&self) -> f64 {
+        self.arrival.filter(|rate| rate.is_finite() && *rate > 0.0).unwrap_or(0.0)
+    }
+}
+
+/// One variant, and what its engines show.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct VariantLoad {
+    /// Its name.
+    pub name: SmolStr,
+    /// Its role.
+    pub role: Role,
+    /// Its accelerator, if it is known.
+    pub accelerator: Option<SmolStr>,
+    /// Cost units an hour of a replica.
+    pub cost: Cost,
+    /// Replicas that serve.
+    pub ready: Replicas,
+    /// Those still starting.
+    pub pending: Replicas,
+    /// One for each engine, in order.
+    pub observations: Vec<LatencyObservation>,
+}
+
+impl VariantLoad {
+    /// Some of its replicas show no arrivals: it is not known that they carry nothing.
+    pub(super) fn is_partial(&self) -> bool {
+        let measured = self.observations.iter().filter(|observation| observation.arrival.is_some());
+        count(measured.count()) < self.ready.get().max(count(self.observations.len()))
+    }
+}
+
+/// How a model is analyzed.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct QueueingSettings {
+    /// The user's targets for this model, TTFT and ITL; `None` infers them.
+    pub targets: Option<Targets>,
+    /// m: how much longer an iteration may be than an empty replica's; a value not above 1 is the default.
+    pub multiplier: f64,
+    /// Learn from this cycle's observations.
+    pub tuning: bool,
+    /// Utilisation to scale up at; 0 or less never does.
+    pub up: f64,
+    /// Utilisation to scale down below; 0 or less never does.
+    pub down: f64,
+    /// The weight among the analyzers.
+    pub score: f64,
+    /// The scheduler's queue is to be served within this time, beside what arrives; 0 leaves it out.
+    pub drain: Seconds,
+}
+
+impl Default for QueueingSettings {
+    fn default() -> Self {
+        Self {
+            targets: None,
+            multiplier: DEFAULT_MULTIPLIER,
+            tuning: true,
+            up: 0.85,
+            down: 0.70,
+            score: 1.0,
+            // Two of the HPA's periods: a backlog that stays asks for replicas, a burst that is gone by the next cycle does not.
+            drain: Seconds::whole(30),
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! What the analyzer knows of a model: its variants, and what their engines show.
+
+use super::history::{OutputLength, Setting};
+use super::queue::SchedulerQueue;
+use crate::model::Role;
+use crate::snapshot::EngineParameters;
+use crate::units::{Cost, Replicas, Tokens, float};
+
+/// One variant of the model.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TokenVariant<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Its role.
+    pub role: Role,
+    /// The accelerator's name; empty if it is unknown.
+    pub accelerator: &'a str,
+    /// Cost units an hour of a replica.
+    pub cost: Cost,
+    /// Accelerators of a replica.
+    pub gpus: u32,
+    /// Replicas of the scale target.
+    pub current: Replicas,
+    /// Those that are not ready, or not for long enough to show their load.
+    pub pending: Replicas,
+    /// The engine's settings by its arguments, if these could be read.
+    pub parameters: Option<&'a EngineParameters>,
+}
+
+/// One model in one namespace.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct TokenInput<'a> {
+    /// Its variants.
+    pub variants: &'a [TokenVariant<'a>],
+    /// Their engines. Those of other variants count for the mean request only; upstream learns from them too.
+    pub replicas: &'a [TokenObservation<'a>],
+    /// What the scheduler holds, if that is known.
+    pub queue: Option<SchedulerQueue>,
+}
+
+/// What one engine shows. A pod has several with data parallelism.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct TokenObservation<'a> {
+    /// Its name.
+    pub replica: &'a str,
+    /// Its variant.
+    pub variant: &'a str,
+    /// The accelerator's name; empty if it is unknown.
+    pub accelerator: &'a str,
+    /// Cost units an hour of a replica.
+    pub cost: Cost,
+    /// Peak share of the KV cache in use, 0 to 1.
+    pub kv: f64,
+    /// U: the same in tokens.
+    pub in_use: Tokens,
+    /// C: tokens that fit into the KV cache; 0 is unknown.
+    pub capacity: Tokens,
+    /// q: peak waiting requests.
+    pub queue: u32,
+    /// I: mean prompt tokens of a finished request; 0 if none finished.
+    pub prompt: f64,
+    /// O: mean generated tokens of a finished request; 0 if none finished.
+    pub output: f64,
+    /// h: share of prompt tokens found in the prefix cache, 0 to 1.
+    pub prefix_hits: f64,
+}
+
+impl TokenObservation<'_> {
+    /// Values that no engine can have become 0; what is beyond 2⁶³ tokens is cut there.
+    pub(crate) fn sanitized(self) -> Self {
+        let tokens = |value: f64| if value.is_finite() { value.clamp(0.0, float(i64::MAX)) } else { 0.0 };
+        Self {
+            kv: tokens(self.kv),
+            prompt: tokens(self.prompt),
+            output: tokens(self.output),
+            prefix_hits: tokens(self.prefix_hits).min(1.0),
+            ..self
+        }
+    }
+}
+
+/// U: `share` of `capacity` in whole tokens, at most all of it.
+#[must_use]
+pub fn tokens_in_use(share: f64, capacity: Tokens) -> Tokens {
+    Tokens::trunc((share * capacity.float()).round()).min(capacity)
+}
+
+/// An engine, with what is known of its variant.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct EngineInput<'a> {
+    pub(crate) observed: TokenObservation<'a>,
+    /// The history that it belongs to.
+    pub(crate) setting: Setting<'a>,
+    pub(crate) role: Role,
+    /// The variant's index in the input; `None` for an engine of another variant.
+    pub(crate) variant: Option<usize>,
+}
+
+impl<'a> EngineInput<'a> {
+    pub(crate) fn new(
+        observation: &TokenObservation<'a>,
+        index: Option<usize>,
+        variant: Option<&TokenVariant<'a>>,
+    ) -> Self {
+        let observed = observation.sanitized();
+        let role = variant.map_or(Role::Both, |variant| variant.role);
+        let setting = Setting {
+            accelerator: observed.accelerator,
+            gpus: variant.map_or(0, |variant| variant.gpus),
+            role,
+            length: OutputLength::from_mean(observed.output),
+        };
+        Self { observed, setting, role, variant: index }
+    }
+
+    pub(crate) fn has_capacity(&self) -> bool {
+        self.observed.capacity > Tokens::ZERO
+    }
+}

@@ -1,0 +1,278 @@
+//! What is learned of a model from one analysis to the next: plain data, below 2 KiB a variant.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use smol_str::SmolStr;
+
+use super::input::{RequestShape, ThroughputObservation};
+use super::latency_line::{FULL, LatencyLine};
+use crate::moment::may_lower;
+use crate::units::{Seconds, float};
+
+/// Seconds between two tokens of an empty engine, before a line was fitted (upstream's constant, as those below).
+pub const DEFAULT_INTERCEPT: f64 = 0.006;
+/// Usages outside of this range say nothing of the line: below it an engine is idle, above it it preempts.
+const KV_RANGE: std::ops::RangeInclusive<f64> = 0.15..=0.85;
+/// Points kept.
+const MAX_POINTS: usize = 20;
+/// Older points are dropped.
+const MAX_POINT_AGE: Seconds = Seconds::whole(30 * 60);
+/// Fewer points are not fitted.
+const MIN_POINTS: usize = 10;
+/// Points whose usages differ by less are not fitted.
+const MIN_KV_SPREAD: f64 = 0.30;
+/// A variant that shows nothing for longer is forgotten.
+const MAX_VARIANT_AGE: Seconds = Seconds::whole(60 * 60);
+/// A rate of generation is compared with the line from this usage on.
+const MIN_VERIFIED_KV: f64 = 0.30;
+/// Percent that a measured rate may differ from the line's.
+const MAX_MISMATCH_PERCENT: f64 = 15.0;
+/// Mismatches in a row that clear the window.
+const MAX_MISMATCHES: u8 = 3;
+/// An informative result counts for this many periods.
+const LIVE_PERIODS: f64 = 3.0;
+
+/// What is remembered of one model.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct ThroughputMemory {
+    /// By variant name.
+    pub variants: BTreeMap<SmolStr, Calibration>,
+    /// When the analyzer last had something to say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub informative: Option<Timestamp>,
+}
+
+impl ThroughputMemory {
+    /// Drops the variants that have shown nothing for an hour.
+    pub(crate) fn forget(&mut self, now: Timestamp) {
+        self.variants.retain(|_, calibration| Seconds::between(calibration.seen, now) <= MAX_VARIANT_AGE);
+    }
+
+    /// Replaces the moments after `now` from which ages are counted by `now`.
+    pub(crate) fn not_after(&mut self, now: Timestamp) {
+        self.informative = self.informative.map(|at| at.min(now));
+        for calibration in self.variants.values_mut() {
+            calibration.intercept_at = calibration.intercept_at.map(|at| at.min(now));
+        }
+    }
+
+    pub(crate) fn calibration(&mut self, variant: &str, now: Timestamp) -> &mut Calibration {
+        self.variants.entry(variant.into()).or_insert_with(|| Calibration::new(now))
+    }
+
+    /// The last informative result is at most three periods old.
+    #[must_use]
+    pub fn is_live(&self, now: Timestamp, period: Seconds) -> bool {
+        self.informative.is_some_and(|at| Seconds::between(at, now).get() <= LIVE_PERIODS * period.get())
+    }
+}
+
+/// One point of the window, stored without field names because there are twenty of them for each variant.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(from = "(i64, f64, f64)", into = "(i64, f64, f64)")]
+struct Point {
+    /// Milliseconds since the epoch.
+    at: i64,
+    /// KV-cache usage, 0 to 1.
+    kv: f64,
+    /// Seconds between two tokens.
+    latency: f64,
+}
+
+impl From<(i64, f64, f64)> for Point {
+    fn from((at, kv, latency): (i64, f64, f64)) -> Self {
+        Self { at, kv, latency }
+    }
+}
+
+impl From<Point> for (i64, f64, f64) {
+    fn from(point: Point) -> Self {
+        (point.at, point.kv, point.latency)
+    }
+}
+
+/// What is remembered of one variant.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Calibration {
+    seen: Timestamp,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    shape: Option<RequestShape>,
+    /// What a new shape is compared with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    reference: Option<RequestShape>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    window: Vec<Point>,
+    /// Of the last line that was fitted to a window. It belongs to the hardware, and outlives the window.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    intercept: Option<f64>,
+    /// When it was last fitted. Earlier versions did not store it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    intercept_at: Option<Timestamp>,
+    #[serde(default)]
+    mismatches: u8,
+}
+
+impl Calibration {
+    fn new(now: Timestamp) -> Self {
+        Self {
+            seen: now,
+            shape: None,
+            reference: None,
+            window: Vec::new(),
+            intercept: None,
+            intercept_at: None,
+            mismatches: 0,
+        }
+    }
+
+    /// The mean request as last seen.
+    pub(crate) fn shape(&self) -> Option<RequestShape> {
+        self.shape
+    }
+
+    /// Takes in what the healthy engines show now.
+    pub(super) fn observe(&mut self, now: Timestamp, healthy: &[&ThroughputObservation]) {
+        // Also if nothing healthy is shown, and so nothing added: without points or a healthy engine there is no line, so that the
+        // shape, which only they bring, does not count any longer either.
+        self.prune(now);
+        // The reference stays for as long as there are points, so that a slow change is noticed too.
+        let keeps_reference = !self.window.is_empty();
+        self.take_in(now, healthy, keeps_reference);
+    }
+
+    /// Adds the points of the healthy engines. A shape that differs from the reference clears the window; the new shape becomes the
+    /// reference unless `keeps_reference` and the window was not cleared.
+    pub(crate) fn take_in(
+        &mut self,
+        now: Timestamp,
+        healthy: &[&ThroughputObservation],
+        keeps_reference: bool,
+    ) {
+        self.seen = now;
+        let Some(shape) = RequestShape::mean(healthy.iter().copied()) else { return };
+        if self.reference.is_some_and(|reference| shape.differs(reference)) {
+            self.restart();
+        }
+        if !keeps_reference || self.window.is_empty() {
+            self.reference = Some(shape);
+        }
+        self.shape = Some(shape);
+        let at = now.as_millisecond();
+        let usable = healthy.iter().filter(|replica| KV_RANGE.contains(&replica.kv));
+        self.window.extend(usable.map(|replica| Point { at, kv: replica.kv, latency: replica.latency }));
+        self.window.drain(..self.window.len().saturating_sub(MAX_POINTS));
+        self.prune(now);
+    }
+
+    /// Drops the points that are too old.
+    fn prune(&mut self, now: Timestamp) {
+        let at = now.as_millisecond();
+        let max_age = MAX_POINT_AGE.get() * 1000.0;
+        self.window.retain(|point| float(at.saturating_sub(point.at)) <= max_age);
+    }
+
+    /// The line and how it was found; `None` if neither the window nor the healthy engines give one.
+    pub(super) fn line(
+        &mut self,
+        now: Timestamp,
+        healthy: &[&ThroughputObservation],
+    ) -> Option<(LatencyLine, Tier)> {
+        if let Some(line) = self.fit_window(now) {
+            return Some((line, Tier::Fitted));
+        }
+        let default = || line_through(DEFAULT_INTERCEPT, healthy);
+        let Some(line) = self.intercept.and_then(|intercept| line_through(intercept, healthy)) else {
+            // An intercept above all that is measured now was never one.
+            self.intercept = None;
+            return default().map(|line| (line, Tier::Default));
+        };
+        // An old intercept may raise a number and not lower it: the default replaces it where replicas carry less with that.
+        let is_slower = |default: &LatencyLine| default.at(FULL) > line.at(FULL);
+        let is_old = !may_lower(self.intercept_at, now);
+        let slower = if is_old { default().filter(is_slower) } else { None };
+        Some(slower.map_or((line, Tier::Pinned), |line| (line, Tier::Default)))
+    }
+
+    /// The line of the window, whose intercept is remembered; `None` if the window has too few points, or too similar ones.
+    pub(crate) fn fit_window(&mut self, now: Timestamp) -> Option<LatencyLine> {
+        if !self.is_ready() {
+            return None;
+        }
+        let line = LatencyLine::fit(self.window.iter().map(|point| (point.kv, point.latency)))?;
+        self.intercept = Some(line.intercept);
+        self.intercept_at = Some(now);
+        Some(line)
+    }
+
+    /// The intercept of the last line that was fitted.
+    pub(crate) fn intercept(&self) -> Option<f64> {
+        self.intercept
+    }
+
+    fn is_ready(&self) -> bool {
+        let kvs = || self.window.iter().map(|point| point.kv);
+        let low = kvs().fold(f64::INFINITY, f64::min);
+        let high = kvs().fold(f64::NEG_INFINITY, f64::max);
+        self.window.len() >= MIN_POINTS && high - low >= MIN_KV_SPREAD
+    }
+
+    /// Compares the rates that `line` predicts with the measured ones. A window that is wrong three times in a row is cleared; the
+    /// result at hand stays as it is.
+    pub(crate) fn verify(
+        &mut self,
+        line: LatencyLine,
+        shape: RequestShape,
+        healthy: &[&ThroughputObservation],
+    ) {
+        let is_wrong = |replica: &&ThroughputObservation| {
+            let predicted = replica.predicted_rate(line, shape);
+            let error = (predicted - replica.generating).abs() / replica.generating * 100.0;
+            replica.generating > 0.0
+                && replica.kv >= MIN_VERIFIED_KV
+                && predicted > 0.0
+                && error > MAX_MISMATCH_PERCENT
+        };
+        if !healthy.iter().any(is_wrong) {
+            self.mismatches = 0;
+            return;
+        }
+        self.mismatches = self.mismatches.saturating_add(1);
+        if self.mismatches >= MAX_MISMATCHES {
+            self.restart();
+        }
+    }
+
+    fn restart(&mut self) {
+        self.window.clear();
+        self.mismatches = 0;
+    }
+}
+
+/// The line from `intercept` through what the healthy engines show.
+pub(crate) fn line_through(intercept: f64, healthy: &[&ThroughputObservation]) -> Option<LatencyLine> {
+    LatencyLine::fit_from(intercept, healthy.iter().map(|replica| (replica.kv, replica.latency)))
+}
+
+/// How a line was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tier {
+    /// By the points of the window.
+    Fitted,
+    /// By the intercept of the last fitted line.
+    Pinned,
+    /// By the default intercept.
+    Default,
+}
+
+impl Tier {
+    /// As in upstream's reports.
+    pub(crate) const fn label(self) -> &'static str {
+        match self {
+            Self::Fitted => "T1-ols",
+            Self::Pinned => "T2-pinned",
+            Self::Default => "T2-default",
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! What the analyzer knows of a model: its variants, what their engines show, and the mean request.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use smol_str::SmolStr;
+
+use super::latency_line::LatencyLine;
+use crate::model::Role;
+use crate::units::{Cost, Replicas, Requests, Seconds, float};
+
+/// Lengths up to this, in tokens, are no lengths (upstream's bound).
+const MIN_LENGTH: f64 = 1.0;
+/// Lengths above this, in tokens, are no lengths either: far beyond every context, and sums of them stay finite.
+const MAX_LENGTH: f64 = 1e12;
+/// A request shape that differs by more than this share is another one (upstream's bound).
+const SHAPE_TOLERANCE: f64 = 0.20;
+
+/// What one engine shows. What was not measured is 0.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct ThroughputObservation {
+    /// Too old to learn from.
+    pub stale: bool,
+    /// Current KV-cache usage, 0 to 1.
+    pub kv: f64,
+    /// Size of the KV cache, tokens.
+    pub capacity: i64,
+    /// Seconds between two tokens.
+    pub latency: f64,
+    /// Mean prompt, tokens.
+    pub prompt: f64,
+    /// Mean generation, tokens.
+    pub generated: f64,
+    /// Share of the prompt found in the prefix cache, 0 to 1.
+    pub hits: f64,
+    /// Requests a second that the scheduler sends it.
+    pub arriving: f64,
+    /// Requests a second that it finishes.
+    pub finished: f64,
+    /// Tokens a second that it generates.
+    pub generating: f64,
+}
+
+impl ThroughputObservation {
+    fn has_lengths(&self) -> bool {
+        let is_length = |tokens: f64| tokens > MIN_LENGTH && tokens <= MAX_LENGTH;
+        is_length(self.prompt) && is_length(self.generated)
+    }
+
+    /// Good enough to learn from.
+    pub(crate) fn is_healthy(&self) -> bool {
+        let is_measured = self.capacity > 0 && self.latency > 0.0 && self.latency.is_finite();
+        !self.stale && is_measured && (0.0..=1.0).contains(&self.kv) && self.has_lengths()
+    }
+
+    /// Tokens a second that `line` predicts: the running requests, by the tokens they hold, over the time each of their tokens takes.
+    pub(crate) fn predicted_rate(&self, line: LatencyLine, shape: RequestShape) -> f64 {
+        let latency = line.at(self.kv);
+        if latency > 0.0 { self.kv * float(self.capacity) / shape.resident() / latency } else { 0.0 }
+    }
+
+    pub(crate) fn is_busy(&self) -> bool {
+        self.kv > 0.0 || self.finished > 0.0 || self.generating > 0.0
+    }
+}
+
+/// One variant, and what its engines show.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ThroughputVariant {
+    /// Its name.
+    pub name: SmolStr,
+    /// Its role.
+    pub role: Role,
+    /// The accelerator's name, if it is known.
+    pub accelerator: Option<SmolStr>,
+    /// Cost units an hour of a replica.
+    pub cost: Cost,
+    /// Replicas that are still starting.
+    pub pending: Replicas,
+    /// Replicas that are ready, whether they show anything or not.
+    pub ready: Replicas,
+    /// Its engines.
+    pub replicas: Vec<ThroughputObservation>,
+}
+
+/// One model at one moment.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ThroughputInput {
+    /// The moment.
+    pub now: Timestamp,
+    /// The model's variants.
+    pub variants: Vec<ThroughputVariant>,
+    /// Requests a second that arrive for the model; `None` if that was not measured.
+    pub arrival: Option<f64>,
+    /// Requests that the scheduler holds.
+    pub queue: Requests,
+    /// How to judge it.
+    pub settings: ThroughputSettings,
+}
+
+/// How a model is judged.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ThroughputSettings {
+    /// Utilisation above which replicas are missing.
+    pub up: f64,
+    /// Utilisation below which some are spare.
+    pub down: f64,
+    /// The analyzer's weight.
+    pub score: f64,
+    /// Time between two analyses.
+    pub period: Seconds,
+}
+
+/// The mean request.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct RequestShape {
+    /// Prompt tokens.
+    pub prompt: f64,
+    /// Generated tokens.
+    pub generated: f64,
+    /// Share of the prompt found in the prefix cache, 0 to 1.
+    pub hits: f64,
+}
+
+impl RequestShape {
+    /// The mean over `replicas`, weighted by the requests they finish; unweighted if none finishes any. `None` if no replica has
+    /// lengths.
+    #[must_use]
+    pub fn mean<'o>(replicas: impl IntoIterator<Item = &'o ThroughputObservation>) -> Option<Self> {
+        let mut weighted = Sums::default();
+        let mut unweighted = Sums::default();
+        for replica in replicas.into_iter().filter(|replica| replica.has_lengths()) {
+            unweighted.add(replica, 1.0);
+            if replica.finished > 0.0 {
+                weighted.add(replica, replica.finished);
+            }
+        }
+        if weighted.weight > 0.0 { weighted.mean() } else { unweighted.mean() }
+    }
+
+    /// Tokens that a running request holds in the KV cache on average: its own prompt, and half of what it generates.
+    #[must_use]
+    pub fn resident(self) -> f64 {
+        self.prompt * (1.0 - self.hits) + self.generated / 2.0
+    }
+
+    /// Whether these are requests of another kind than `reference`.
+    #[must_use]
+    pub fn differs(self, reference: Self) -> bool {
+        let has_moved = |now: f64, then: f64| (now - then).abs() / then > SHAPE_TOLERANCE;
+        has_moved(self.prompt, reference.prompt) || has_moved(self.generated, reference.generated)
+    }
+}
+
+#[derive(Default)]
+struct Sums {
+    weight: f64,
+    prompt: f64,
+    generated: f64,
+    hits: f64,
+}
+
+impl Sums {
+    fn add(&mut self, replica: &ThroughputObservation, weight: f64) {
+        self.weight += weight;
+        self.prompt += weight * replica.prompt;
+        self.generated += weight * replica.generated;
+        self.hits += weight * replica.hits;
+    }
+
+    fn mean(&self) -> Option<RequestShape> {
+        let shape = RequestShape {
+            prompt: self.prompt / self.weight,
+            generated: self.generated / self.weight,
+            hits: (self.hits / self.weight).clamp(0.0, 1.0),
+        };
+        // Neither 0 by 0 nor a sum beyond every float is a shape.
+        (shape.prompt.is_finite() && shape.resident().is_finite()).then_some(shape)
+    }
+}

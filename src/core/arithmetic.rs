@@ -1,0 +1,131 @@
+//! Whose arithmetic decides: the default algorithms, or upstream's with its defects. Each function here makes that choice once, so that
+//! neither side asks again.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use smol_str::SmolStr;
+
+use crate::analyze::inferno::allocation::Allocation;
+use crate::analyze::inferno::{ServerProposal, System};
+use crate::analyze::queueing::sizing::Means;
+use crate::analyze::queueing::{
+    LatencyObservation, LearnedParameters, QueueingAnalysis, QueueingSettings, VariantLoad,
+};
+use crate::analyze::saturation_token::{Knowledge, TokenAnalysis, TokenInput, TokenPolicy};
+use crate::analyze::scale_from_zero::{self, WakeCandidate};
+use crate::analyze::throughput::{ThroughputAnalysis, ThroughputInput, ThroughputMemory};
+use crate::analyze::{queueing, saturation_token, throughput};
+use crate::limit::{self, Grant, GrantRequest, Limit};
+use crate::model::Compat;
+use crate::optimize::by_score::SharedPlans;
+use crate::optimize::rescale::Rescale;
+use crate::optimize::{Plan, Request, by_score, cost_aware};
+use crate::units::Requests;
+use crate::upstream::{self, Tree};
+
+/// The token saturation analyzer.
+#[must_use]
+pub fn analyze_tokens<'a>(
+    input: &TokenInput<'a>,
+    knowledge: &mut Knowledge,
+    policy: &TokenPolicy,
+    compat: Compat,
+    now: Timestamp,
+) -> TokenAnalysis<'a> {
+    match Tree::from_compat(compat) {
+        None => saturation_token::analyze(input, knowledge, policy, now),
+        Some(tree) => upstream::saturation_token::analyze(input, knowledge, policy, tree, now),
+    }
+}
+
+/// The throughput analyzer.
+#[must_use]
+pub fn analyze_throughput(
+    input: &ThroughputInput,
+    memory: &mut ThroughputMemory,
+    compat: Compat,
+) -> ThroughputAnalysis {
+    match Tree::from_compat(compat) {
+        None => throughput::analyze(input, memory),
+        Some(_) => upstream::throughput::analyze(input, memory),
+    }
+}
+
+/// The queueing model. Upstream leaves out the requests `queued` in the scheduler.
+#[must_use]
+pub fn analyze_queueing(
+    loads: &[VariantLoad],
+    queued: Requests,
+    known: &LearnedParameters,
+    settings: &QueueingSettings,
+    compat: Compat,
+) -> QueueingAnalysis {
+    match Tree::from_compat(compat) {
+        None => queueing::analyze(loads, queued, known, settings),
+        Some(_) => upstream::queueing::analyze(loads, known, settings),
+    }
+}
+
+/// The mean request of a variant's engines; `None` if they show none.
+#[must_use]
+pub fn mean_request(observations: &[LatencyObservation], compat: Compat) -> Option<Means> {
+    match Tree::from_compat(compat) {
+        None => queueing::capacity::means(observations),
+        Some(_) => upstream::queueing::means(observations),
+    }
+}
+
+/// What the legacy solver makes of its allocations.
+#[must_use]
+pub fn server_proposals(
+    system: &System,
+    allocations: &BTreeMap<SmolStr, Allocation>,
+    compat: Compat,
+) -> BTreeMap<SmolStr, ServerProposal> {
+    match Tree::from_compat(compat) {
+        None => system.proposals(allocations),
+        Some(_) => upstream::inferno::proposals(system, allocations),
+    }
+}
+
+/// Which sleeping variants a waiting request wakes.
+#[must_use]
+pub fn woken(candidates: &[WakeCandidate], compat: Compat) -> Vec<usize> {
+    match Tree::from_compat(compat) {
+        None => scale_from_zero::woken(candidates),
+        Some(_) => upstream::scale_from_zero::woken(candidates),
+    }
+}
+
+/// The plan of one model by itself.
+#[must_use]
+pub fn optimize_alone(request: &Request, compat: Compat) -> Plan {
+    match Tree::from_compat(compat) {
+        None => cost_aware::optimize(request),
+        Some(tree) => upstream::cost_aware::optimize(request, tree),
+    }
+}
+
+/// The plans of models that share what limits leave.
+#[must_use]
+pub fn optimize_together(
+    requests: &[Request],
+    limits: &[Limit],
+    rescale: &Rescale,
+    compat: Compat,
+) -> SharedPlans {
+    match Tree::from_compat(compat) {
+        None => by_score::optimize(requests, limits, rescale),
+        Some(tree) => upstream::by_score::optimize(requests, limits, rescale, tree),
+    }
+}
+
+/// What limits leave of proposed numbers.
+#[must_use]
+pub fn grant(requests: &[GrantRequest], limits: &[Limit], compat: Compat) -> Vec<Grant> {
+    match Tree::from_compat(compat) {
+        None => limit::grant(requests, limits),
+        Some(_) => upstream::limiter::grant(requests, limits),
+    }
+}

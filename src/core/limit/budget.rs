@@ -1,0 +1,123 @@
+//! Limits, and what a replica uses of them.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use smol_str::SmolStr;
+
+use super::quota::Quota;
+use crate::units::{Cost, Watts, float};
+
+/// One limit, by the name that reports give it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Limit {
+    /// Its name, for example `inventory`.
+    pub name: SmolStr,
+    /// The resource and how much there is of it.
+    pub budget: Budget,
+    /// By key: what workloads outside of this decision use, in the budget's unit, at least 0.
+    pub elsewhere: BTreeMap<SmolStr, f64>,
+    /// An accelerator that an inventory does not list is not limited by it. Otherwise there are none of it.
+    #[serde(default)]
+    pub open: bool,
+}
+
+/// A resource and how much there is of it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Budget {
+    /// The GPUs of the cluster, by accelerator. There are none of an accelerator that is not listed.
+    Inventory(BTreeMap<SmolStr, u32>),
+    /// GPUs that may be used, by accelerator or by namespace and accelerator.
+    Quota(Quota),
+    /// Power.
+    Power {
+        /// For all replicas together.
+        budget: Watts,
+        /// Of one GPU, by accelerator: for variants that do not say what a replica draws.
+        per_gpu: BTreeMap<SmolStr, Watts>,
+    },
+    /// Cost units an hour, for all replicas together.
+    Spend(Cost),
+}
+
+/// What one replica of a variant uses.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Footprint<'a> {
+    /// Its namespace.
+    pub namespace: &'a str,
+    /// The accelerator's name, if it is known.
+    pub accelerator: Option<&'a str>,
+    /// GPUs, at least 1.
+    pub gpus: u32,
+    /// Power, if it is known.
+    pub watts: Option<Watts>,
+    /// Cost units an hour.
+    pub cost: Cost,
+}
+
+/// What one replica uses of a limit.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Claim {
+    /// Which budget of the limit.
+    pub(super) key: SmolStr,
+    /// How much there is of it, in all.
+    pub(super) budget: f64,
+    /// How much of it a replica uses.
+    pub(super) per_replica: f64,
+}
+
+/// The key of a replica whose use is unknown. It has a budget of 0, so that nothing is added.
+const UNKNOWN: &str = "unknown";
+/// The key of a budget that is not divided.
+const CLUSTER: &str = "cluster";
+
+impl Limit {
+    /// A limit that nothing outside of the decision draws on.
+    #[must_use]
+    pub fn new(name: impl Into<SmolStr>, budget: Budget) -> Self {
+        Self { name: name.into(), budget, elsewhere: BTreeMap::new(), open: false }
+    }
+
+    /// What `replica` uses of this limit; `None` if it is not limited by it.
+    pub(super) fn claim(&self, replica: &Footprint<'_>) -> Option<Claim> {
+        let gpus = f64::from(replica.gpus.max(1));
+        let unknown = |per_replica| Some(Claim { key: UNKNOWN.into(), budget: 0.0, per_replica });
+        let undivided = |budget, per_replica| Some(Claim { key: CLUSTER.into(), budget, per_replica });
+        match &self.budget {
+            Budget::Inventory(inventory) => {
+                let Some(key) = replica.accelerator.or_else(|| only_accelerator(inventory)) else {
+                    return unknown(gpus);
+                };
+                let listed = inventory.get(key);
+                if self.open && listed.is_none() {
+                    return None;
+                }
+                let budget = listed.map_or(0.0, |count| f64::from(*count));
+                Some(Claim { key: key.into(), budget, per_replica: gpus })
+            }
+            Budget::Quota(quota) if quota.excludes(replica.namespace) => None,
+            Budget::Quota(quota) => {
+                let Some(name) = replica.accelerator else { return unknown(gpus) };
+                let budget = float(quota.budget(replica.namespace, name)?);
+                Some(Claim { key: quota.key(replica.namespace, name), budget, per_replica: gpus })
+            }
+            Budget::Power { budget, per_gpu } => {
+                let of_gpus = || {
+                    let watts = replica.accelerator.and_then(|name| per_gpu.get(name))?;
+                    Some(watts.get() * gpus)
+                };
+                let per_replica = replica.watts.map(Watts::get).or_else(of_gpus);
+                // Any use above 0 does where there is nothing to have.
+                per_replica.map_or_else(|| unknown(1.0), |watts| undivided(budget.get(), watts))
+            }
+            Budget::Spend(budget) => undivided(budget.get(), replica.cost.get()),
+        }
+    }
+}
+
+/// The only accelerator there is; `None` if there are several. A replica of unknown accelerator is taken to be on it.
+pub(crate) fn only_accelerator<T>(types: &BTreeMap<SmolStr, T>) -> Option<&str> {
+    let mut names = types.keys();
+    let first = names.next()?;
+    names.next().is_none().then_some(first.as_str())
+}

@@ -1,0 +1,93 @@
+//! What an optimizer is asked, and what it answers.
+
+use serde::{Deserialize, Serialize};
+use smol_str::SmolStr;
+
+use super::OptimizerStep;
+use crate::analyze::finding::Finding;
+use crate::limit::{Binding, Footprint};
+use crate::model::{Bounds, GroupId, Role};
+use crate::units::{Cost, Replicas, Watts};
+
+/// One model and what is known of it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Request {
+    /// Namespace and model.
+    pub id: GroupId,
+    /// Its weight among models, at least 0.
+    pub priority: f64,
+    /// Its variants.
+    pub candidates: Vec<Candidate>,
+    /// What analyzers found. The capacities of the first one choose between variants.
+    pub findings: Vec<Finding>,
+}
+
+/// A variant that may get more or fewer replicas.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Candidate {
+    /// The variant's name, unique in its namespace.
+    pub name: SmolStr,
+    /// Its role.
+    pub role: Role,
+    /// Cost units an hour of a replica.
+    pub cost: Cost,
+    /// The accelerator's name, if it is known.
+    pub accelerator: Option<SmolStr>,
+    /// GPUs of a replica; 0 counts as 1.
+    pub gpus: u32,
+    /// Power of a replica, if it is known.
+    pub watts: Option<Watts>,
+    /// Replicas it has.
+    pub current: Replicas,
+    /// Its bounds.
+    pub bounds: Bounds,
+}
+
+impl Candidate {
+    /// What a replica of it uses in `namespace`.
+    #[must_use]
+    pub fn footprint<'a>(&'a self, namespace: &'a str) -> Footprint<'a> {
+        Footprint {
+            namespace,
+            accelerator: self.accelerator.as_deref(),
+            gpus: self.gpus.max(1),
+            watts: self.watts,
+            cost: self.cost,
+        }
+    }
+
+    /// GPUs of one replica, at least 1.
+    pub(crate) fn gpus(&self) -> i64 {
+        i64::from(self.gpus.max(1))
+    }
+
+    /// How many more than `target` its maximum allows, and a count can hold.
+    pub(crate) fn headroom(&self, target: i64) -> i64 {
+        let max = self.bounds.max.map_or(u32::MAX, Replicas::get);
+        i64::from(max).saturating_sub(target).max(0)
+    }
+}
+
+/// What an optimizer makes of a request.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Plan {
+    /// Namespace and model.
+    pub id: GroupId,
+    /// One for each candidate, in the same order.
+    pub targets: Vec<VariantTarget>,
+    /// How it came about, in order.
+    pub steps: Vec<OptimizerStep>,
+}
+
+/// One variant's number.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct VariantTarget {
+    /// The variant's name.
+    pub name: SmolStr,
+    /// Replicas it has.
+    pub current: Replicas,
+    /// Replicas proposed for it.
+    pub target: Replicas,
+    /// The limit that held it back last.
+    pub binding: Option<Binding>,
+}

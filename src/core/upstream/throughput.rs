@@ -1,0 +1,55 @@
+//! The throughput analyzer. Source: WVA v0.9, `internal/engines/analyzers/throughput/analyzer.go`, `itl_model.go` and
+//! `observation_window.go`.
+//!
+//! Defects: what it does not know counts as zero; its reference moves along with the requests, so that a slow change of any size goes
+//! unnoticed; an intercept above all that is measured leaves it without a line.
+
+use jiff::Timestamp;
+
+use crate::analyze::throughput::calibration::{Calibration, Tier, line_through};
+use crate::analyze::throughput::{
+    DEFAULT_INTERCEPT, LatencyLine, Resolved, ThroughputAnalysis, ThroughputInput, ThroughputMemory,
+    ThroughputObservation, ThroughputVariant,
+};
+
+/// Analyzes one model, and learns from what its engines show.
+#[must_use]
+pub fn analyze(input: &ThroughputInput, memory: &mut ThroughputMemory) -> ThroughputAnalysis {
+    memory.forget(input.now);
+    let variants = input.variants.iter();
+    let resolved: Vec<Resolved> =
+        variants.filter_map(|variant| resolve(input.now, variant, memory)).collect();
+    if !resolved.is_empty() {
+        memory.informative = Some(input.now);
+    }
+    ThroughputAnalysis::new(input, resolved, memory, |totals| totals)
+}
+
+fn resolve(now: Timestamp, variant: &ThroughputVariant, memory: &mut ThroughputMemory) -> Option<Resolved> {
+    if variant.replicas.is_empty() {
+        return None;
+    }
+    let calibration = memory.calibration(&variant.name, now);
+    let healthy: Vec<&ThroughputObservation> =
+        variant.replicas.iter().filter(|replica| replica.is_healthy()).collect();
+    calibration.take_in(now, &healthy, false);
+    let shape = calibration.shape()?;
+    let (line, tier) = line(calibration, now, &healthy)?;
+    let resolved = Resolved::new(variant, line, tier, shape)?;
+    calibration.verify(line, shape, &healthy);
+    Some(resolved)
+}
+
+fn line(
+    calibration: &mut Calibration,
+    now: Timestamp,
+    healthy: &[&ThroughputObservation],
+) -> Option<(LatencyLine, Tier)> {
+    if let Some(line) = calibration.fit_window(now) {
+        return Some((line, Tier::Fitted));
+    }
+    match calibration.intercept() {
+        Some(intercept) => line_through(intercept, healthy).map(|line| (line, Tier::Pinned)),
+        None => line_through(DEFAULT_INTERCEPT, healthy).map(|line| (line, Tier::Default)),
+    }
+}
