@@ -11,7 +11,6 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ListParams, PostParams, Preconditions};
 use kube::core::{ObjectList, PartialObjectMeta};
-use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{Event, watcher};
 use smol_str::{SmolStr, format_smolstr};
 use tokio::sync::watch;
@@ -23,7 +22,7 @@ use super::state_encoding::{
     DECISIONS_VERSION, DecodedShards, MAX_SHARDS, Shard, ShardHeader, StateValue, decode,
 };
 use crate::cluster::requests::{LogOnce, RequestError, bounded};
-use crate::cluster::watch::watch_health::{WatchHealth, backoff, watch_config};
+use crate::cluster::watch::watch_health::{watch_config, watch_events};
 use crate::engine::{Board, Clock, Holder, Leadership, Origin, Published, Restored, Term};
 
 /// Attempts to write one object: after a conflict it is read again once; a second one means that another holder writes.
@@ -293,9 +292,8 @@ impl StateStore {
         cancel: CancellationToken,
     ) {
         let config = watch_config().labels(&self.selector(StateKind::Decisions));
-        let mut events = watcher(self.api.clone(), config).backoff(backoff()).boxed();
         let hint = "check that the service account may list and watch ConfigMaps in the release namespace";
-        let mut health = WatchHealth::new("state objects", hint);
+        let mut events = watch_events(watcher(self.api.clone(), config), "state objects", hint).boxed();
         let mut logged = LogOnce::default();
         let mut shards = BTreeMap::new();
         let mut was_leader = false;
@@ -305,16 +303,7 @@ impl StateStore {
                 Ok(()) = leadership.changed() => {
                     std::mem::replace(&mut was_leader, leadership.borrow().is_mine())
                 }
-                Some(event) = events.next() => match event {
-                    Ok(event) => {
-                        health.report_recovery();
-                        apply(&mut shards, event)
-                    }
-                    Err(error) => {
-                        health.report_failure(&error);
-                        false
-                    }
-                },
+                Some(event) = events.next() => apply(&mut shards, event),
             };
             was_leader = leadership.borrow().is_mine();
             if has_changed && !was_leader {

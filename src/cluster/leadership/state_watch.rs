@@ -5,12 +5,11 @@ use std::collections::BTreeSet;
 use futures::{Stream, StreamExt};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::core::PartialObjectMeta;
-use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{Event, watcher};
 use tokio::time::Instant;
 
 use super::state_store::StateStore;
-use crate::cluster::watch::watch_health::{WatchHealth, backoff, watch_config};
+use crate::cluster::watch::watch_health::{watch_config, watch_events};
 
 /// A change of which objects exist.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,24 +25,12 @@ pub(crate) enum Existence {
 /// Every change, and the whole list whenever the watch starts anew. Never ends; only metadata is read.
 pub(crate) fn watch_existence(store: &StateStore) -> impl Stream<Item = Existence> + Send + use<> {
     let config = watch_config().labels(&store.selector_of_all());
-    let events = watcher(store.metadata_api(), config).backoff(backoff());
+    let events = watcher(store.metadata_api(), config);
     let hint = "check that the service account may list and watch ConfigMaps in the release namespace; until then a deleted \
                 one is written again only when its content changes";
-    let mut health = WatchHealth::new("the names of state objects", hint);
     let mut list = PartialList { requested: Instant::now(), names: BTreeSet::new() };
-    events.filter_map(move |event| {
-        let existence = match event {
-            Ok(event) => {
-                health.report_recovery();
-                list.apply(event)
-            }
-            Err(error) => {
-                health.report_failure(&error);
-                None
-            }
-        };
-        std::future::ready(existence)
-    })
+    watch_events(events, "the names of state objects", hint)
+        .filter_map(move |event| std::future::ready(list.apply(event)))
 }
 
 /// A list that is being received.

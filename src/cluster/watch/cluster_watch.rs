@@ -10,7 +10,6 @@ use futures::{Stream, StreamExt};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::Api;
 use kube::core::{NamespaceResourceScope, Resource, error_boundary::InvalidObject};
-use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
@@ -26,7 +25,7 @@ use super::partial_objects::{
     controller_uid,
 };
 use super::pods::WatchedPod;
-use super::watch_health::{WatchHealth, backoff, watch_config};
+use super::watch_health::{watch_config, watch_events};
 use crate::cluster::crd::{CONTROLLER_INSTANCE_LABEL, VariantAutoscaling};
 use crate::cluster::objects::{ObjectKey, VariantObject};
 use crate::cluster::text::plain;
@@ -272,7 +271,7 @@ where
     })
 }
 
-/// The events of a watch, with back-off; a failure is logged once until the watch works again.
+/// The events of a watch, with what is kept of each object.
 pub(crate) fn store_events<K, V>(
     resource: &'static str,
     hint: &'static str,
@@ -283,22 +282,7 @@ where
     K: Send + 'static,
     V: Send + 'static,
 {
-    let mut health = WatchHealth::new(resource, hint);
-    events.backoff(backoff()).filter_map(move |event| {
-        let event = match event {
-            Ok(event) => {
-                if !matches!(event, Event::Init) {
-                    health.report_recovery();
-                }
-                Some(store_event(event, &mut convert))
-            }
-            Err(error) => {
-                health.report_failure(&error);
-                None
-            }
-        };
-        std::future::ready(event)
-    })
+    watch_events(events, resource, hint).map(move |event| store_event(event, &mut convert))
 }
 
 fn store_event<K, V>(
