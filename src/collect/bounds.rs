@@ -4,11 +4,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
 use crate::engine::{Gap, MAX_ENGINES_OF_A_POD, MAX_SERIES_OF_A_POD};
 
+/// A source answers after this with what it has, and with gaps for the rest. The engine cuts a collection off at 20 s and then knows
+/// nothing at all; 5 s are left to put together what was read on a busy machine.
+pub(super) const COLLECTION_TIMEOUT: Duration = Duration::from_secs(15);
 /// Labels of one series. Those of vLLM's cache configuration, which are not kept, are 35; a scrape configuration adds a dozen, or
 /// all labels of the pod.
 pub(super) const MAX_LABELS: usize = 64;
@@ -99,13 +103,13 @@ impl Dropped {
 
 /// The pods of which it is known, and was logged, that series are left out.
 #[derive(Debug, Default)]
-pub(super) struct Told(Mutex<BTreeSet<(Arc<str>, Arc<str>)>>);
+pub(super) struct LogOnce(Mutex<BTreeSet<(Arc<str>, Arc<str>)>>);
 
-impl Told {
+impl LogOnce {
     /// Logs the pods that are new among `dropped`, and forgets those that aren't among it any more.
-    pub(super) fn tell(&self, dropped: &Dropped) {
-        let mut told = self.0.lock();
-        for (pod, series) in dropped.0.iter().filter(|(pod, _)| !told.contains(*pod)) {
+    pub(super) fn log(&self, dropped: &Dropped) {
+        let mut logged = self.0.lock();
+        for (pod, series) in dropped.0.iter().filter(|(pod, _)| !logged.contains(*pod)) {
             let (namespace, pod) = pod;
             tracing::warn!(
                 ?namespace,
@@ -114,7 +118,7 @@ impl Told {
                 "a pod shows more series, engines or labels, or longer ones, than are kept; check what it exposes"
             );
         }
-        *told = dropped.0.keys().cloned().collect();
+        *logged = dropped.0.keys().cloned().collect();
     }
 }
 

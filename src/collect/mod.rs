@@ -15,15 +15,9 @@ mod series;
 mod signals;
 mod token;
 
-use std::time::Duration;
-
 pub use http::TlsSettings;
 pub use page::signals_page;
 pub use prometheus::{PrometheusSettings, PrometheusSource};
 pub use scrape::{ScrapeSettings, ScrapeSource};
 pub use series::series_of;
 pub use token::Token;
-
-/// When a source answers with what it has, and gaps for the rest. The engine cuts a collection off at 20 s and then
-/// knows nothing of anybody; 5 s are left for what was read to be put together on a busy machine.
-const DEADLINE: Duration = Duration::from_secs(15);

@@ -18,6 +18,7 @@
 //! - *Sleep*: what an engine says while it sleeps is left out, so that it looks like one that isn't seen, and not like an idle one.
 
 mod parts;
+mod raw;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -31,50 +32,7 @@ use super::bounds::{Dropped, Holder, Room};
 use super::signals::{self, Kind, Name};
 use crate::engine::{Broken, Collected, Gap, MAX_ENGINES_OF_A_POD, Receiver, Series};
 
-pub(super) use parts::{Part, hash, is_dividing};
-
-/// One series as a source found it; its samples are oldest first and possible. Names are shared: there are many series
-/// of each.
-#[derive(Debug, Clone)]
-pub(super) struct RawSeries {
-    pub(super) name: &'static Name,
-    pub(super) namespace: Arc<str>,
-    pub(super) pod: Arc<str>,
-    /// The `engine` label, or else the data-parallel rank.
-    pub(super) engine: Option<Arc<str>>,
-    /// It is a data-parallel rank.
-    pub(super) is_rank: bool,
-    /// The port it was scraped at.
-    pub(super) port: Option<u16>,
-    pub(super) model: Option<Arc<str>>,
-    /// Which part of a figure it is.
-    pub(super) part: Part,
-    /// Whom the scheduler counts it for.
-    pub(super) to: Option<Receiver>,
-    /// A collector says it of a pod that it isn't.
-    pub(super) is_relayed: bool,
-    /// Every other label, hashed, so that equal copies are chosen the same way each time.
-    pub(super) origin: u64,
-    pub(super) samples: Vec<Sample>,
-}
-
-impl RawSeries {
-    fn newest(&self) -> Option<Timestamp> {
-        self.samples.last().map(|sample| sample.at)
-    }
-
-    /// Bytes of the labels that it keeps, as texts or as hashes.
-    pub(super) fn text_bytes(&self) -> usize {
-        let bytes = |text: &Option<Arc<str>>| text.as_deref().map_or(0, str::len);
-        let to = self.to.as_ref().map_or(0, |to| to.pod.len());
-        bytes(&self.engine) + bytes(&self.model) + to + size_of_val(&*self.part.unsure)
-    }
-
-    /// Which of two copies counts: more wins.
-    fn rank(&self) -> (Option<Timestamp>, usize, u64) {
-        (self.newest(), self.samples.len(), self.origin)
-    }
-}
+pub(super) use raw::{Part, RawSeries, hash, is_dividing};
 
 /// Ports of one pod that a scheduler's series are told apart by: one an engine. What goes to any other one is of all engines.
 const MAX_PORTS_OF_A_POD: usize = MAX_ENGINES_OF_A_POD;

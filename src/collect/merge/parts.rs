@@ -12,107 +12,16 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
-use std::hash::{DefaultHasher, Hash, Hasher};
 
 use jiff::Timestamp;
 use wva_core::snapshot::{Sample, Signal};
 
-use super::RawSeries;
+use super::raw::RawSeries;
 use crate::collect::signals::{Kind, Name};
-
-/// Labels that say who it is about or where it was scraped, and labels whose value is the figure: they divide nothing.
-const NAMING: [&str; 20] = [
-    "__name__",
-    "cluster",
-    "container",
-    "dp_rank",
-    "endpoint",
-    "engine",
-    "instance",
-    "job",
-    "model_name",
-    "namespace",
-    "node",
-    "pod",
-    "pod_name",
-    "prometheus",
-    "prometheus_replica",
-    "reason",
-    "replica",
-    "service",
-    "sleep_state",
-    "le",
-];
-/// Labels that are known to divide.
-const DIVIDING: [&str; 3] = ["is_streaming", PRIORITY, "lora_name"];
-/// The label whose empty value is the total of all others.
-const PRIORITY: &str = "priority";
 
 /// Moments of one figure that are kept, the newest: 10 min of a scrape a second, by two jobs. A page that gives every series a
 /// time of its own has as many moments as samples, and each takes a look at every part.
 const MAX_MOMENTS: usize = 1_200;
-
-/// Which part of a figure a series is.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub(in crate::collect) struct Part {
-    /// Of the labels that divide, a hash whatever their order; 0 without any.
-    pub(in crate::collect) id: u64,
-    /// Its priority is named.
-    pub(in crate::collect) has_priority: bool,
-    /// Hashes of labels that may divide, each of its name and of name and value.
-    pub(in crate::collect) unsure: Box<[(u64, u64)]>,
-    /// It stands in an answer that isn't whole: other parts may be missing.
-    pub(in crate::collect) is_cut: bool,
-}
-
-impl Part {
-    /// By the labels of a page.
-    pub(in crate::collect) fn of_page<'l>(labels: impl Iterator<Item = (&'l str, &'l str)>) -> Self {
-        Self::new(labels, true)
-    }
-
-    /// By the labels of a series of Prometheus.
-    pub(in crate::collect) fn of_query<'l>(labels: impl Iterator<Item = (&'l str, &'l str)>) -> Self {
-        Self::new(labels, false)
-    }
-
-    /// By labels that are known to divide.
-    pub(in crate::collect) fn by<'l>(labels: impl Iterator<Item = (&'l str, &'l str)>) -> Self {
-        let id = labels.map(|pair| hash(&pair)).fold(0, u64::wrapping_add);
-        Self { id, ..Self::default() }
-    }
-
-    fn new<'l>(labels: impl Iterator<Item = (&'l str, &'l str)>, is_page: bool) -> Self {
-        let (mut part, mut unsure) = (Self::default(), Vec::new());
-        for (label, value) in labels.filter(|(label, value)| !value.is_empty() && !is_naming(label)) {
-            if is_page || DIVIDING.contains(&label) {
-                part.id = part.id.wrapping_add(hash(&(label, value)));
-                part.has_priority |= label == PRIORITY;
-            } else {
-                unsure.push((hash(&label), hash(&(label, value))));
-            }
-        }
-        part.unsure = unsure.into();
-        part
-    }
-}
-
-/// A label that divides nothing. Of the ranks of one engine (tensor, pipeline, expert parallel) each tells the same.
-fn is_naming(label: &str) -> bool {
-    label.ends_with("_rank") || NAMING.contains(&label)
-}
-
-/// A hash of the same value in every run.
-pub(in crate::collect) fn hash(what: &impl Hash) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    what.hash(&mut hasher);
-    hasher.finish()
-}
-
-/// A label that may tell copies apart.
-pub(in crate::collect) fn is_dividing(label: &str) -> bool {
-    DIVIDING.contains(&label)
-}
 
 fn may_be_divided(series: &RawSeries) -> bool {
     !series.name.kind.is_scheduler() && series.name.kind != Kind::CacheConfig

@@ -13,8 +13,8 @@ use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
-use super::PrometheusSettings;
 use super::answer::{self, Element, Envelope};
+use super::settings::{PrometheusSettings, display, parse_url};
 use crate::collect::http as edge;
 use crate::collect::token::Bearer;
 use crate::engine::SourceError;
@@ -77,7 +77,7 @@ impl QueryError {
 
 /// Why an answer isn't whole.
 #[derive(Debug, Default)]
-pub(super) struct Remarks {
+pub(super) struct Warnings {
     /// For people.
     pub(super) reasons: Vec<String>,
     /// It ended early: it was too long, too slow or broke off.
@@ -86,19 +86,19 @@ pub(super) struct Remarks {
 
 /// What the queries of one evaluation have in common.
 #[derive(Debug)]
-pub(super) struct Terms {
+pub(super) struct RequestLimits {
     authorization: Option<HeaderValue>,
     /// No query lasts longer than this, so that many slow ones end together.
     until: Instant,
 }
 
-impl Terms {
-    /// The same terms for a query that can be asked again in parts: it leaves half of the time for these.
+impl RequestLimits {
+    /// The same limits for a query that can be asked again in parts: it leaves half of the time for these.
     pub(super) fn first_half(&self) -> Self {
         self.within(self.until.saturating_duration_since(Instant::now()) / 2)
     }
 
-    /// The same terms for a query that lasts at most so long.
+    /// The same limits for a query that lasts at most so long.
     pub(super) fn within(&self, longest: Duration) -> Self {
         let until = Instant::now().checked_add(longest).map_or(self.until, |end| end.min(self.until));
         Self { authorization: self.authorization.clone(), until }
@@ -119,7 +119,7 @@ pub(super) struct QueryClient {
 
 impl QueryClient {
     pub(super) fn new(settings: &PrometheusSettings) -> Result<Self, SourceError> {
-        let mut url = parse(&settings.url)?;
+        let mut url = parse_url(&settings.url)?;
         let name = display(&url);
         let https = url.scheme() == "https";
         let has_secret = !matches!(settings.token, crate::collect::Token::None) || url.password().is_some();
@@ -166,7 +166,7 @@ impl QueryClient {
 
     /// The credentials of now (none over plain http), and the end of a collection that starts now and must be over
     /// within `deadline`.
-    pub(super) async fn terms(&self, deadline: Duration) -> Result<Terms, SourceError> {
+    pub(super) async fn limits(&self, deadline: Duration) -> Result<RequestLimits, SourceError> {
         let until = Instant::now() + deadline.min(self.timeout * ROUND_TIMEOUTS);
         let authorization = match &self.bearer {
             None => None,
@@ -174,7 +174,7 @@ impl QueryClient {
                 bearer.header().await.map_err(|error| edge::config(format!("{}: {error}", self.name)))?
             }
         };
-        Ok(Terms { authorization, until })
+        Ok(RequestLimits { authorization, until })
     }
 
     /// Asks, hands every series of the answer to `each`, and returns what `each` made of them with the reasons why
@@ -182,17 +182,17 @@ impl QueryClient {
     pub(super) async fn query<S: Send + 'static>(
         &self,
         promql: &str,
-        terms: &Terms,
+        limits: &RequestLimits,
         mut state: S,
         each: fn(&mut S, Element<'_>),
-    ) -> Result<(S, Remarks), QueryError> {
+    ) -> Result<(S, Warnings), QueryError> {
         let now = Instant::now();
-        if now >= terms.until {
+        if now >= limits.until {
             let next = "check that it is not overloaded: what was asked before took all the time";
             return Err(QueryError::Unasked(self.failed("timeout", "no time left to ask", next)));
         }
-        let deadline = terms.until.min(now + self.timeout);
-        let mut response = match timeout_at(deadline, self.send(promql, terms)).await {
+        let deadline = limits.until.min(now + self.timeout);
+        let mut response = match timeout_at(deadline, self.send(promql, limits)).await {
             Ok(sent) => sent.map_err(QueryError::Failed)?,
             Err(_) => return Err(QueryError::Failed(self.timed_out(deadline - now))),
         };
@@ -220,11 +220,11 @@ impl QueryClient {
 
     /// The answer of Prometheus to a question for its configuration, at most so many bytes; else why there is none.
     pub(super) async fn configuration(&self, max_bytes: usize) -> Result<Vec<u8>, String> {
-        let terms = self.terms(self.timeout).await.map_err(|error| error.message)?;
+        let limits = self.limits(self.timeout).await.map_err(|error| error.message)?;
         let mut url = self.client.base_url().clone();
         url.set_path(&format!("{}/api/v1/status/config", url.path().trim_end_matches('/')));
         let mut request = self.client.inner().get(url).timeout(self.timeout);
-        if let Some(value) = terms.authorization {
+        if let Some(value) = limits.authorization {
             request = request.header(header::AUTHORIZATION, value);
         }
         if let Some(host) = &self.host {
@@ -244,10 +244,10 @@ impl QueryClient {
         Ok(body)
     }
 
-    async fn send(&self, promql: &str, terms: &Terms) -> Result<reqwest::Response, SourceError> {
+    async fn send(&self, promql: &str, limits: &RequestLimits) -> Result<reqwest::Response, SourceError> {
         let millis = i64::try_from(self.timeout.as_millis()).unwrap_or(i64::MAX);
         let mut query = self.client.query(promql).timeout(millis);
-        if let Some(value) = &terms.authorization {
+        if let Some(value) = &limits.authorization {
             query = query.header(header::AUTHORIZATION, value.clone());
         }
         if let Some(host) = &self.host {
@@ -289,7 +289,7 @@ impl QueryClient {
     }
 
     /// What surrounds an answer: an error, or the reasons why it isn't whole.
-    fn judge(&self, envelope: Envelope, cut: Option<String>) -> Result<Remarks, QueryError> {
+    fn judge(&self, envelope: Envelope, cut: Option<String>) -> Result<Warnings, QueryError> {
         if envelope.status == "error" {
             return Err(self.refused(StatusCode::OK, &envelope));
         }
@@ -306,7 +306,7 @@ impl QueryClient {
         }
         reasons
             .extend(envelope.warnings.into_iter().map(|warning| format!("{} warns: {warning}", self.name)));
-        Ok(Remarks { reasons, cut: is_cut })
+        Ok(Warnings { reasons, cut: is_cut })
     }
 
     /// An answer that is an error by its HTTP status.
@@ -362,31 +362,6 @@ fn next_step(status: StatusCode) -> &'static str {
 fn is_limit(error: &str) -> bool {
     let error = error.to_lowercase();
     LIMIT_TEXTS.iter().any(|text| error.contains(text))
-}
-
-fn parse(text: &str) -> Result<Url, SourceError> {
-    // The text isn't quoted: it may hold a password.
-    let wrong =
-        |cause: &str| edge::config(format!("the Prometheus URL {cause}; give one like https://host:9090"));
-    let url = Url::parse(text).map_err(|error| wrong(&format!("is not a URL ({error})")))?;
-    if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
-        return Err(wrong("is neither http nor https"));
-    }
-    Ok(url)
-}
-
-/// How a URL is shown to people.
-pub(super) fn public_name(url: &str) -> String {
-    parse(url).map_or_else(|_| "an unusable Prometheus URL".into(), |url| display(&url))
-}
-
-fn display(url: &Url) -> String {
-    let mut url = url.clone();
-    let _ = url.set_username("");
-    let _ = url.set_password(None);
-    url.set_query(None);
-    url.set_fragment(None);
-    format!("Prometheus at {}", url.as_str().trim_end_matches('/'))
 }
 
 /// The address behind a URL whose host was replaced by the name in the server's certificate.
@@ -450,9 +425,9 @@ mod tests {
 
     #[test]
     fn a_url_is_shown_without_its_password() {
-        let url = parse("https://user:s3cret@prometheus:9090/prefix/?x=y").unwrap();
+        let url = parse_url("https://user:s3cret@prometheus:9090/prefix/?x=y").unwrap();
         assert_eq!(display(&url), "Prometheus at https://prometheus:9090/prefix");
-        let error = parse("ftp://user:s3cret@host").unwrap_err();
+        let error = parse_url("ftp://user:s3cret@host").unwrap_err();
         assert!(error.kind == "config" && !error.message.contains("s3cret"));
     }
 }

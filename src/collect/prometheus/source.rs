@@ -10,57 +10,63 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::{Instrument as _, info_span};
 
-use super::PrometheusSettings;
 use super::answer::Element;
 use super::bad_samples::{Bad, Counted};
-use super::client::{QueryClient, QueryError, Remarks, Terms};
+use super::client::{QueryClient, QueryError, RequestLimits, Warnings};
 use super::collectors::Collectors;
 use super::labels::{Known, Shared, Unused};
 use super::plan::{self, Batch, Count, Extent};
 use super::preflight::Preflight;
+use super::settings::PrometheusSettings;
 use super::window::{Heavy, Window};
-use crate::collect::bounds::{Dropped, Holder, Room, Told};
+use crate::collect::bounds::{Dropped, Holder, LogOnce, Room};
 use crate::collect::merge::{self, RawSeries};
 use crate::collect::round_robin::RoundRobin;
 use crate::collect::signals;
 use crate::engine::{Collected, Gap, MetricSource, Scope, SourceError};
 
 /// How long the query stays split after the backend refused it for size: limits are raised by people, in minutes.
-const STAY_SPLIT: Duration = Duration::from_secs(300);
+const SPLIT_BACKOFF: Duration = Duration::from_secs(300);
 
 /// How long counts stand, while every namespace in scope is in them and nothing was refused: a query may then be larger
 /// than wanted by what came in a minute, and, while split, a namespace that is counted and is now scraped through another
 /// one too is read there a minute later. Counting each time was a quarter of Prometheus's work.
-const COUNTS_STAND: Duration = Duration::from_secs(60);
+const MAX_COUNT_AGE: Duration = Duration::from_secs(60);
 
 /// How long is waited for a namespace that was too much by itself while there are others, or twice as long as for these: all wait for
 /// it. Three times what 120,000 series take.
 const HEAVY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The usual distance of two scrapes.
-const SCRAPE: Duration = Duration::from_secs(15);
+const SCRAPE_INTERVAL: Duration = Duration::from_secs(15);
 
 /// Reads signals from Prometheus, or what speaks its query API.
 pub struct PrometheusSource {
     client: Arc<QueryClient>,
-    window: Mutex<Window>,
     max_series: u64,
     collectors: Arc<Collectors>,
     concurrency: usize,
     deadline: Duration,
-    split_until: Mutex<Option<Instant>>,
-    /// Nothing is counted before then, because counting was too much.
-    uncounted_until: Mutex<Option<Instant>>,
-    heavy: Mutex<Heavy>,
-    /// How long the slowest answer took last time, of those that were not too much.
-    slowest: Mutex<Duration>,
-    /// The last whole count.
-    counts: Mutex<Option<Counts>>,
-    /// The namespaces, while split.
-    turns: Mutex<RoundRobin<String>>,
-    counted: Mutex<Counted>,
-    told: Told,
+    /// Never locked while anything is awaited.
+    state: Mutex<State>,
+    log_once: LogOnce,
     preflight: Preflight,
+}
+
+/// What one collection leaves for the next.
+struct State {
+    window: Window,
+    split_until: Option<Instant>,
+    /// Nothing is counted before then, because counting was too much.
+    uncounted_until: Option<Instant>,
+    heavy: Heavy,
+    /// How long the slowest answer took last time, of those that were not too much.
+    slowest: Duration,
+    /// The last whole count.
+    counts: Option<Counts>,
+    /// The namespaces, while split.
+    round_robin: RoundRobin<String>,
+    counted: Counted,
 }
 
 /// What one query gave.
@@ -114,7 +120,7 @@ struct Round {
     /// The names of each signal that is asked for, as alternatives of a regular expression.
     signals: Vec<String>,
     known: Arc<Known>,
-    terms: Terms,
+    limits: RequestLimits,
     window: Duration,
     /// Values of the `namespace` label that were too much by themselves, and the window for them.
     heavy: BTreeSet<String>,
@@ -124,7 +130,7 @@ struct Round {
 }
 
 /// How the queries of one round ended.
-type Answers = Vec<(Batch, Result<(Found, Remarks), QueryError>)>;
+type Answers = Vec<(Batch, Result<(Found, Warnings), QueryError>)>;
 
 impl PrometheusSource {
     /// A source for these settings. Asks nothing yet.
@@ -134,19 +140,21 @@ impl PrometheusSource {
     pub fn new(settings: &PrometheusSettings) -> Result<Self, SourceError> {
         Ok(Self {
             client: Arc::new(QueryClient::new(settings)?),
-            window: Mutex::new(Window::new(settings.window)),
             max_series: settings.max_series,
             collectors: Arc::new(Collectors::new(&settings.trusted_collectors)),
             concurrency: settings.concurrency.max(1),
             deadline: settings.deadline,
-            split_until: Mutex::new(None),
-            uncounted_until: Mutex::new(None),
-            heavy: Mutex::default(),
-            slowest: Mutex::default(),
-            counts: Mutex::new(None),
-            turns: Mutex::default(),
-            counted: Mutex::default(),
-            told: Told::default(),
+            state: Mutex::new(State {
+                window: Window::new(settings.window),
+                split_until: None,
+                uncounted_until: None,
+                heavy: Heavy::default(),
+                slowest: Duration::ZERO,
+                counts: None,
+                round_robin: RoundRobin::default(),
+                counted: Counted::default(),
+            }),
+            log_once: LogOnce::default(),
             preflight: Preflight::default(),
         })
     }
@@ -155,23 +163,24 @@ impl PrometheusSource {
         if scope.namespaces.is_empty() {
             return Ok(Collected::default());
         }
-        let heavy = self.heavy.lock().namespaces(Instant::now());
+        let heavy = self.state.lock().heavy.namespaces(Instant::now());
+        let least = self.state.lock().window.least();
         let round = Round {
             has_light: scope.namespaces.iter().any(|name| !heavy.contains(name)),
             signals: signals::alternatives(scope.needs.as_ref().map(|needs| &needs.signals)),
             known: Arc::new(Known::new(scope, self.collectors.clone())),
-            terms: self.client.terms(self.deadline).await?,
+            limits: self.client.limits(self.deadline).await?,
             window: self.window(scope),
             heavy,
-            least: self.window.lock().least(),
+            least,
         };
-        self.turns.lock().start(|namespace| scope.namespaces.contains(namespace));
-        let (counts, remarks) = match self.counts(&round, scope).await {
+        self.state.lock().round_robin.start(|namespace| scope.namespaces.contains(namespace));
+        let (counts, warnings) = match self.counts(&round, scope).await {
             Ok(counted) => counted,
             Err(error) if error.is_too_much() => {
-                *self.uncounted_until.lock() = Some(Instant::now() + STAY_SPLIT);
+                self.state.lock().uncounted_until = Some(Instant::now() + SPLIT_BACKOFF);
                 self.split(error.into_source().message.as_str());
-                (Arc::default(), Remarks::default())
+                (Arc::default(), Warnings::default())
             }
             Err(error) => return Err(error.into_source()),
         };
@@ -179,37 +188,37 @@ impl PrometheusSource {
         let answers = self.ask(&round, self.plan(&counts, &extent)).await;
         let answers = self.ask_again_in_parts(&round, answers, &counts, &extent).await;
         if answers.iter().any(|(_, answer)| is_too_much(answer) || answer.is_err()) {
-            *self.counts.lock() = None;
+            self.state.lock().counts = None;
         }
         self.note_heavy(&answers);
-        let collected = self.put_together(answers, remarks.reasons, scope).await;
+        let collected = self.put_together(answers, warnings.reasons, scope).await;
         if let Ok(collected) = &collected {
-            self.window.lock().learn(&collected.series, Instant::now());
+            self.state.lock().window.learn(&collected.series, Instant::now());
         }
         collected
     }
 
     /// How many series there are: the last count while it stands, else a new one.
-    async fn counts(&self, round: &Round, scope: &Scope) -> Result<(Arc<Vec<Count>>, Remarks), QueryError> {
-        if self.uncounted_until.lock().is_some_and(|until| Instant::now() < until) {
-            return Ok((Arc::default(), Remarks::default()));
+    async fn counts(&self, round: &Round, scope: &Scope) -> Result<(Arc<Vec<Count>>, Warnings), QueryError> {
+        if self.state.lock().uncounted_until.is_some_and(|until| Instant::now() < until) {
+            return Ok((Arc::default(), Warnings::default()));
         }
-        let standing = self.counts.lock().clone().filter(|standing| {
+        let standing = self.state.lock().counts.clone().filter(|standing| {
             let same = standing.signals == round.signals && Instant::now() < standing.until;
             same && plan::all_counted(&standing.counts, &scope.namespaces, &self.collectors)
         });
         if let Some(Counts { counts, .. }) = standing {
-            return Ok((counts, Remarks::default()));
+            return Ok((counts, Warnings::default()));
         }
-        let (counts, remarks) = self.count(round, scope).await?;
+        let (counts, warnings) = self.count(round, scope).await?;
         let counts = Arc::new(counts);
-        let stands = remarks.reasons.is_empty().then(|| Counts {
+        let stands = warnings.reasons.is_empty().then(|| Counts {
             counts: counts.clone(),
             signals: round.signals.clone(),
-            until: Instant::now() + COUNTS_STAND,
+            until: Instant::now() + MAX_COUNT_AGE,
         });
-        *self.counts.lock() = stands;
-        Ok((counts, remarks))
+        self.state.lock().counts = stands;
+        Ok((counts, warnings))
     }
 
     /// Every batch of several namespaces that was too much, again in its smallest parts; what the others gave is kept. One
@@ -228,7 +237,9 @@ impl PrometheusSource {
                 Some(parts) => {
                     again.extend(parts);
                     why = why.or(match answer {
-                        Ok((_, remarks)) => remarks.reasons.into_iter().next().map(|reason| (reason, false)),
+                        Ok((_, warnings)) => {
+                            warnings.reasons.into_iter().next().map(|reason| (reason, false))
+                        }
                         Err(error) => {
                             let is_limit = matches!(error, QueryError::Limit(_));
                             Some((error.into_source().message, is_limit))
@@ -253,7 +264,7 @@ impl PrometheusSource {
 
     /// Remembers the namespaces that were too much by themselves.
     fn note_heavy(&self, answers: &Answers) {
-        let mut heavy = self.heavy.lock();
+        let heavy = &mut self.state.lock().heavy;
         for (batch, _) in answers.iter().filter(|(_, answer)| is_too_much(answer)) {
             if let Some(label) = batch.labels.first().filter(|_| batch.labels.len() == 1) {
                 heavy.note(label, Instant::now());
@@ -274,8 +285,9 @@ impl PrometheusSource {
     /// As long as the samples' distance wants it, and as long as decisions look back, with a scrape to spare.
     fn window(&self, scope: &Scope) -> Duration {
         let looked = scope.needs.as_ref().map_or(0.0, |needs| needs.window.get());
-        let looked = if looked > 0.0 { Duration::from_secs_f64(looked) + SCRAPE } else { Duration::ZERO };
-        self.window.lock().length(looked)
+        let looked =
+            if looked > 0.0 { Duration::from_secs_f64(looked) + SCRAPE_INTERVAL } else { Duration::ZERO };
+        self.state.lock().window.length(looked)
     }
 
     fn plan(&self, counts: &[Count], extent: &Extent<'_>) -> Vec<Batch> {
@@ -283,16 +295,16 @@ impl PrometheusSource {
     }
 
     fn is_split(&self) -> bool {
-        self.split_until.lock().is_some_and(|until| Instant::now() < until)
+        self.state.lock().split_until.is_some_and(|until| Instant::now() < until)
     }
 
     fn split(&self, why: &str) {
         tracing::warn!(error = why, "asking by namespace for the next minutes");
-        *self.split_until.lock() = Some(Instant::now() + STAY_SPLIT);
-        *self.counts.lock() = None;
+        self.state.lock().split_until = Some(Instant::now() + SPLIT_BACKOFF);
+        self.state.lock().counts = None;
     }
 
-    async fn count(&self, round: &Round, scope: &Scope) -> Result<(Vec<Count>, Remarks), QueryError> {
+    async fn count(&self, round: &Round, scope: &Scope) -> Result<(Vec<Count>, Warnings), QueryError> {
         let add = |counts: &mut Vec<Count>, element: Element<'_>| {
             let label = |name| element.labels.get(name).unwrap_or_default().to_owned();
             // Counts are small whole numbers; what isn't one counts as nothing.
@@ -302,69 +314,69 @@ impl PrometheusSource {
         };
         let query = plan::count_query(&round.signals.join("|"), &scope.namespaces, &self.collectors);
         let span = info_span!("prometheus_count", source = self.client.name());
-        let (counts, remarks) =
-            self.client.query(&query, &round.terms.first_half(), Vec::new(), add).instrument(span).await?;
-        Ok((counts, remarks))
+        let (counts, warnings) =
+            self.client.query(&query, &round.limits.first_half(), Vec::new(), add).instrument(span).await?;
+        Ok((counts, warnings))
     }
 
     async fn ask(&self, round: &Round, mut batches: Vec<Batch>) -> Answers {
         {
-            let turns = self.turns.lock();
+            let round_robin = &self.state.lock().round_robin;
             batches.sort_by_key(|batch| {
-                batch.concerns.iter().flatten().map(|name| turns.place(name)).max().unwrap_or_default()
+                batch.concerns.iter().flatten().map(|name| round_robin.place(name)).max().unwrap_or_default()
             });
         }
-        let one = |batch: Batch| async move {
+        let query = |batch: Batch| async move {
             let is_heavy = !batch.labels.is_disjoint(&round.heavy);
             let query = batch.query(if is_heavy { round.least } else { round.window });
-            let terms = self.terms_for(round, &batch, is_heavy);
+            let limits = self.limits_for(round, &batch, is_heavy);
             let span = info_span!(
                 "prometheus_query",
                 source = self.client.name(),
                 namespaces = batch.concerns.as_ref().map_or(0, BTreeSet::len)
             );
             let (found, started) = (Found::new(Arc::clone(&round.known)), Instant::now());
-            let answer = self.client.query(&query, &terms, found, Found::add).instrument(span).await;
+            let answer = self.client.query(&query, &limits, found, Found::add).instrument(span).await;
             let took = (answer.is_ok() && !is_heavy).then(|| started.elapsed());
             (took, (batch, answer))
         };
         let answers: Vec<_> =
-            stream::iter(batches).map(one).buffer_unordered(self.concurrency).collect().await;
+            stream::iter(batches).map(query).buffer_unordered(self.concurrency).collect().await;
         let (took, answers): (Vec<Option<Duration>>, Answers) = answers.into_iter().unzip();
         if let Some(slowest) = took.into_iter().flatten().max() {
-            *self.slowest.lock() = slowest;
+            self.state.lock().slowest = slowest;
         }
-        self.note_turns(&answers);
+        self.note_answered(&answers);
         answers
     }
 
     /// How long an answer is waited for: one that can be asked for in parts leaves time for these, and one that was too much before
     /// does not hold all others up.
-    fn terms_for(&self, round: &Round, batch: &Batch, is_heavy: bool) -> Terms {
+    fn limits_for(&self, round: &Round, batch: &Batch, is_heavy: bool) -> RequestLimits {
         if batch.labels.len() > 1 {
-            return round.terms.first_half();
+            return round.limits.first_half();
         }
         let longest = if is_heavy && round.has_light {
-            HEAVY_TIMEOUT.max(*self.slowest.lock() * 2)
+            HEAVY_TIMEOUT.max(self.state.lock().slowest * 2)
         } else {
             Duration::MAX
         };
-        round.terms.within(longest)
+        round.limits.within(longest)
     }
 
     /// A namespace of which any part was not answered counts as silent; of several that were asked for together nobody knows
     /// which one it is.
-    fn note_turns(&self, answers: &Answers) {
+    fn note_answered(&self, answers: &Answers) {
         let judged = answers.iter().filter(|(batch, answer)| match answer {
             Ok(_) => true,
             Err(QueryError::Unasked(_)) => false,
             Err(_) => batch.labels.len() == 1,
         });
         let (answered, silent): (Vec<_>, Vec<_>) = judged.partition(|(_, answer)| answer.is_ok());
-        let mut turns = self.turns.lock();
+        let round_robin = &mut self.state.lock().round_robin;
         for (batch, answer) in answered.into_iter().chain(silent) {
             for namespace in batch.concerns.iter().flatten() {
-                turns.note(namespace.clone(), answer.is_ok());
+                round_robin.note(namespace.clone(), answer.is_ok());
             }
         }
     }
@@ -389,7 +401,7 @@ impl PrometheusSource {
                     found.raw.iter_mut().for_each(|series| series.part.is_cut = is_cut);
                     raw.extend(found.raw);
                     dropped.extend(found.dropped);
-                    collected.bad_samples += self.counted.lock().count(found.bad);
+                    collected.bad_samples += self.state.lock().counted.count(found.bad);
                     reasons
                         .extend(partial.reasons.into_iter().map(|reason| (batch.concerns.clone(), reason)));
                 }
@@ -408,7 +420,7 @@ impl PrometheusSource {
             merged.map_err(|error| self.client.failed("decode", &error.to_string(), "report this"))?;
         collected.gaps = gaps(reasons, scope);
         dropped.extend(merged.hand_over(&mut collected));
-        self.told.tell(&dropped);
+        self.log_once.log(&dropped);
         collected.dropped_series = dropped.count();
         collected.gaps.extend(dropped.gaps());
         Ok(collected)
@@ -416,9 +428,9 @@ impl PrometheusSource {
 }
 
 /// Whether asking for less may help: the answer was refused, cut or late.
-fn is_too_much<T>(answer: &Result<(T, Remarks), QueryError>) -> bool {
+fn is_too_much<T>(answer: &Result<(T, Warnings), QueryError>) -> bool {
     match answer {
-        Ok((_, remarks)) => remarks.cut,
+        Ok((_, warnings)) => warnings.cut,
         Err(error) => error.is_too_much(),
     }
 }

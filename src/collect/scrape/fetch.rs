@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use http::{HeaderValue, header};
 
-use super::ScrapeSettings;
+use super::settings::ScrapeSettings;
 use crate::collect::http as edge;
 use crate::collect::token::{Bearer, Token};
 use crate::engine::{Endpoint, SourceError};

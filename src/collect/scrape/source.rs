@@ -13,11 +13,11 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, timeout_at};
 use tracing::{Instrument as _, debug_span, info_span};
 
-use super::ScrapeSettings;
 use super::fetch::Fetcher;
+use super::settings::ScrapeSettings;
 use super::text;
 use super::window::Window;
-use crate::collect::bounds::Told;
+use crate::collect::bounds::LogOnce;
 use crate::collect::merge;
 use crate::collect::round_robin::RoundRobin;
 use crate::engine::{Clock, Collected, Endpoint, Gap, MetricSource, Scope, SourceError};
@@ -30,7 +30,7 @@ pub struct ScrapeSource {
     deadline: Duration,
     window: Duration,
     memory: Mutex<BTreeMap<Endpoint, Window>>,
-    told: Told,
+    log_once: LogOnce,
     /// One round at a time, so that no pod is read twice at once.
     round: tokio::sync::Mutex<RoundRobin<Endpoint>>,
 }
@@ -62,7 +62,7 @@ impl ScrapeSource {
             concurrency: settings.concurrency.max(1),
             window: settings.window,
             memory: Mutex::new(BTreeMap::new()),
-            told: Told::default(),
+            log_once: LogOnce::default(),
             round: tokio::sync::Mutex::default(),
         })
     }
@@ -98,7 +98,7 @@ impl ScrapeSource {
         for (endpoint, visit) in &visits {
             dropped.add(&endpoint.namespace.as_str().into(), &endpoint.pod.as_str().into(), visit.dropped);
         }
-        self.told.tell(&dropped);
+        self.log_once.log(&dropped);
         collected.gaps.extend(dropped.gaps());
         collected.dropped_series = dropped.count();
         Ok(collected)
