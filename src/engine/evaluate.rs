@@ -23,7 +23,7 @@ use super::leadership::{Leadership, Term};
 use super::overdue::{Abandoned, Current};
 use super::ports::{Clock, Cluster, ClusterView, Collected, MetricSource, Scope, SourceError};
 use super::recorder::{Evaluation, Recorder};
-use super::takeover::{Restored, adopt};
+use super::restored::{Restored, adopt};
 use crate::telemetry::EvaluationMetrics;
 
 /// A source that has not answered by then is cut off: a third of the aggregator's 60 s, with room for a retry.

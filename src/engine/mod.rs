@@ -12,6 +12,7 @@ mod overdue;
 mod ports;
 mod reader;
 mod recorder;
+mod restored;
 mod takeover;
 
 pub use assemble::{Assembled, assemble};
@@ -25,4 +26,5 @@ pub use ports::{
 };
 pub use reader::{ReadSettings, Reader, run};
 pub use recorder::{Evaluation, Recorder};
-pub use takeover::{Restored, adopt, take_over};
+pub use restored::{Restored, adopt};
+pub use takeover::take_over;

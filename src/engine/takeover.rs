@@ -1,6 +1,5 @@
-//! How a new leader starts: from the memory and the decisions that the last one left.
+//! The loop that takes over whenever this instance becomes the leader.
 
-use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,43 +7,16 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::sleep;
 use tracing::{error, info, warn};
-use wva_core::decision::Verdict;
-use wva_core::{Decision, GroupId, Memory, VariantId};
 
 use super::evaluate::Engine;
 use super::leadership::Leadership;
 use super::reader::Reader;
+use super::restored::Restored;
 
 /// State objects that cannot be read after so many tries are done without: a leader that never decides helps nobody.
 const MAX_LOAD_TRIES: u32 = 5;
 /// How long to wait between two tries.
 const LOAD_BACKOFF: Duration = Duration::from_secs(2);
-
-/// What the state objects held.
-#[derive(Debug, Clone, Default)]
-pub struct Restored {
-    /// The last published decisions: written at every change.
-    pub decisions: BTreeMap<VariantId, Decision>,
-    /// The memory: written every few minutes, so the decisions are newer.
-    pub memory: Memory,
-}
-
-/// The memory to go on from: what was learned, with the targets that were last published.
-#[must_use]
-pub fn adopt(restored: Restored) -> Memory {
-    let Restored { decisions, mut memory } = restored;
-    for (id, decision) in decisions {
-        let Verdict::Target(target) = decision.verdict else { continue };
-        let group = memory.groups.entry(GroupId::new(id.namespace.clone(), decision.model)).or_default();
-        let variant = group.variants.or_default(&id.name);
-        if variant.target != Some(target.desired) {
-            variant.target_since = Some(target.evidence);
-        }
-        variant.target = Some(target.desired);
-        variant.evidence = variant.evidence.max(Some(target.evidence));
-    }
-    memory
-}
 
 /// Whenever the lease becomes ours: starts from what `load` finds of the last leader, and evaluates at once. Ends with `leadership`.
 pub async fn take_over<L: Future<Output = Result<Restored, E>>, E: Display>(
@@ -80,37 +52,5 @@ pub async fn take_over<L: Future<Output = Result<Restored, E>>, E: Display>(
         taken = Some(term);
         failures = 0;
         reader.refresh().await;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use jiff::Timestamp;
-    use wva_core::decision::{Reason, Target};
-    use wva_core::units::Replicas;
-
-    #[test]
-    fn a_published_target_wins_over_an_older_memory() {
-        let evidence: Timestamp = "2026-11-21T12:00:00Z".parse().unwrap();
-        let group = GroupId::new("llm", "meta/llama");
-        let mut memory = Memory::default();
-        let remembered = memory.groups.entry(group.clone()).or_default();
-        remembered.variants.or_default("llama").target = Some(Replicas::new(2));
-        let target =
-            Target { desired: Replicas::new(5), reason: Reason::ScaleUp, message: "".into(), evidence };
-        let decision = Decision {
-            model: group.model.clone(),
-            accelerator: None,
-            current: None,
-            verdict: Verdict::Target(target),
-            gap: None,
-        };
-        let decisions = BTreeMap::from([(VariantId::new("llm", "llama"), decision)]);
-
-        let adopted = adopt(Restored { decisions, memory });
-
-        let variant = adopted.groups[&group].variants.get("llama").unwrap();
-        assert_eq!((variant.target, variant.evidence), (Some(Replicas::new(5)), Some(evidence)));
     }
 }

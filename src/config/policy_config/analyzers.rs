@@ -1,63 +1,13 @@
 //! Which analyzers decide about a model: one that leads, and those beside it.
 
-use std::collections::BTreeMap;
-
-use serde::de::{Error, IgnoredAny};
-use serde::{Deserialize, Deserializer};
 use wva_core::model::{Analyzer, Beside, ModelPolicy, Utilisation};
 
 use super::super::document::Diagnostics;
 use super::super::ranged::quote;
-use super::entries::SaturationFields;
+use super::fields::{AnalyzerName, ListedAnalyzer, SaturationFields, analyzer};
 use super::overlay::{PositiveFraction, Section, Switch, Text, Weight};
 
-const ANY: &str =
-    "rate, saturation-percent, saturation, throughput, queueing-model, threshold, weighted or inferno";
 const OF_CAPACITY: &str = "saturation, throughput or queueing-model";
-
-/// The analyzer of that name: ours, which reports show, or one of WVA's.
-fn analyzer(name: &str) -> Option<Analyzer> {
-    match name {
-        "saturation-percentage-based" => Some(Analyzer::SaturationPercent),
-        "saturation-token-based" => Some(Analyzer::Saturation),
-        _ => Analyzer::ALL.into_iter().find(|analyzer| analyzer.as_str() == name),
-    }
-}
-
-/// The field `analyzerName`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum AnalyzerName {
-    /// Empty: WVA means V1 by it.
-    Empty,
-    /// A name that is known.
-    Known(Analyzer),
-}
-
-impl<'de> Deserialize<'de> for AnalyzerName {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let text = Text::deserialize(from)?.get();
-        if text.is_empty() {
-            return Ok(Self::Empty);
-        }
-        let unknown = || D::Error::custom(format!("{} is not an analyzer: must be {ANY}", quote(&text)));
-        analyzer(&text).map(Self::Known).ok_or_else(unknown)
-    }
-}
-
-/// One of the list `analyzers`, as written.
-#[derive(Debug, Clone, PartialEq, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
-pub(super) struct ListedAnalyzer {
-    name: Option<Text>,
-    /// With a type, the name is the author's own.
-    #[serde(rename = "type")]
-    kind: Option<Text>,
-    enabled: Option<Switch>,
-    score: Option<Weight>,
-    scale_up_threshold: Option<PositiveFraction>,
-    scale_down_boundary: Option<PositiveFraction>,
-    parameters: Option<BTreeMap<String, IgnoredAny>>,
-}
 
 /// What an entry says of analyzers.
 #[derive(Debug, Clone, PartialEq, Default)]

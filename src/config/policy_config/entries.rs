@@ -2,62 +2,29 @@
 //! from the defaults of the program, so that an entry which tunes one field keeps what is tuned for all. (WVA v0.9 fills in the
 //! program's defaults first: an entry with a priority alone resets every tuned threshold.)
 
-use std::collections::BTreeMap;
-
 use serde::{Deserialize, Deserializer, de::Error};
 use serde_json::Value;
 use smol_str::SmolStr;
 use wva_core::GroupId;
 use wva_core::model::{
-    Analyzer, ClassTarget, Compat, LatencyTargets, ModelPolicy, QueueingPolicy, SaturationPolicy,
-    ScaleToZero, ServiceClass, UnitCost, Utilisation,
+    Analyzer, ClassTarget, LatencyTargets, ModelPolicy, QueueingPolicy, SaturationPolicy, ScaleToZero,
+    ServiceClass, UnitCost, Utilisation,
 };
 use wva_core::units::Cost;
 
 use super::super::document::Diagnostics;
-use super::analyzers::{AnalyzerName, Choice, ListedAnalyzer};
+use super::analyzers::Choice;
+use super::fields::SaturationFields;
 use super::last_good::DEFAULT;
-use super::limits::{Limiter, Limits, PowerBudget};
+use super::limits::Limits;
 use super::model_key::ModelKey;
 use super::overlay::{
-    self, AnyPriority, Budget, Fraction, Latency, Overlay, PositiveFraction, QueueLength, RateOverlay,
-    Retention, ScaleToZeroOverlay, ScoringOverlay, Section, SloMultiplier, StabilityOverlay, Switch, Text,
-    Weight, overlay, seconds,
+    AnyPriority, Budget, Latency, Overlay, Retention, ScaleToZeroOverlay, Section, SloMultiplier, Switch,
+    Text, Weight, overlay, seconds,
 };
 
 /// A longer retention period than this many seconds, a day, is legal and rarely meant.
 const LONG_RETENTION_SECONDS: u64 = 86_400;
-
-overlay! {
-    /// The fields of an entry of the saturation ConfigMap: how a model is decided about.
-    SaturationFields over SaturationPolicy {
-        kv_cache_threshold: Fraction,
-        queue_length_threshold: QueueLength,
-        kv_spare_trigger: Fraction,
-        queue_spare_trigger: QueueLength,
-    } with {
-        #[serde(rename = "model_id")]
-        model_id: Text,
-        namespace: Text,
-        analyzer_name: AnalyzerName,
-        analyzers: Vec<Section<ListedAnalyzer>>,
-        scale_up_threshold: PositiveFraction,
-        scale_down_boundary: PositiveFraction,
-        priority: Weight,
-        scale_to_zero: Section<ScaleToZeroOverlay>,
-        rate: Section<RateOverlay>,
-        scoring: Section<ScoringOverlay>,
-        stability: Section<StabilityOverlay>,
-        enable_limiter: Switch,
-        limiters: Vec<Section<Limiter>>,
-        fail_closed: Switch,
-        enable_rescale: Switch,
-        power: Section<PowerBudget>,
-        spend: Budget,
-        #[serde(deserialize_with = "overlay::name")]
-        compat: Compat,
-    }
-}
 
 /// An entry of the saturation ConfigMap.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -319,6 +286,3 @@ fn in_quotes_or_not<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Budget>
     Option::deserialize(number.filter(|number| number.is_finite()).map_or(given, Value::from))
         .map_err(D::Error::custom)
 }
-
-/// GPUs by type.
-pub(super) type Gpus = BTreeMap<SmolStr, overlay::GpuQuota>;

@@ -2,51 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
 use smol_str::SmolStr;
 use wva_core::model::{LimitPolicy, Power, Quota};
 use wva_core::units::{Cost, signed};
 
 use super::super::document::Diagnostics;
-use super::entries::{Gpus, SaturationFields};
-use super::overlay::{self, Budget, Section, Switch, Text};
-
-/// One of the limiters, as written.
-#[derive(Debug, Clone, PartialEq, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
-pub(super) struct Limiter {
-    #[serde(rename = "type", deserialize_with = "overlay::name")]
-    kind: Option<LimiterKind>,
-    name: Option<Text>,
-    #[serde(deserialize_with = "overlay::name")]
-    scope: Option<QuotaScope>,
-    quotas: Option<Gpus>,
-    namespace_quotas: Option<BTreeMap<SmolStr, Option<Gpus>>>,
-    exclude: Option<Vec<Text>>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum LimiterKind {
-    GpuInventory,
-    Inventory,
-    Quota,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum QuotaScope {
-    Cluster,
-    Namespace,
-}
-
-/// A budget of electrical power, as written.
-#[derive(Debug, Clone, PartialEq, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
-pub(super) struct PowerBudget {
-    watts: Option<Budget>,
-    per_gpu: Option<BTreeMap<SmolStr, Budget>>,
-}
+use super::fields::{Gpus, Limiter, LimiterKind, PowerBudget, QuotaScope, SaturationFields};
+use super::overlay::{Section, Switch, Text};
 
 /// What an entry says of limits.
 #[derive(Debug, Clone, PartialEq, Default)]

@@ -4,6 +4,7 @@
 mod analyzers;
 mod changes;
 mod entries;
+mod fields;
 mod last_good;
 mod layers;
 mod limits;
