@@ -1,5 +1,5 @@
-//! What a simulated replica says on `/metrics`, with vLLM's names and labels. Shared by the demo and by the fleet of
-//! the end-to-end tests; the simulation itself is `wva_sim`.
+//! The `/metrics` page of a simulated replica, with vLLM's names and labels. Shared by the demo and by the model servers of the
+//! end-to-end tests; the simulation itself is in `wva_sim`.
 
 use std::fmt::Write as _;
 
@@ -38,20 +38,20 @@ pub fn exposition(readings: &Readings, model: &str) -> String {
     page.text
 }
 
-/// A page under construction. Writing to a `String` cannot fail, so results of `write!` are dropped.
+/// A page under construction. Writing to a `String` cannot fail, so the results of `write!` are ignored.
 struct Page {
     text: String,
     labels: String,
 }
 
 impl Page {
-    /// A page of this fleet is about 6 kB: room for it at once.
-    const ROOM: usize = 8 * 1024;
+    /// A page has about 6 kB: allocated at once.
+    const CAPACITY: usize = 8 * 1024;
 
     fn new(model: &str) -> Self {
         let model = model.replace('\\', r"\\").replace('"', "\\\"").replace('\n', r"\n");
         Self {
-            text: String::with_capacity(Self::ROOM),
+            text: String::with_capacity(Self::CAPACITY),
             labels: format!("engine=\"0\",model_name=\"{model}\""),
         }
     }
@@ -79,8 +79,9 @@ impl Page {
 
     fn counter_with(&mut self, name: &str, help: &str, label: (&str, &str), value: f64) {
         self.head(name.trim_end_matches("_total"), "counter", help);
-        let (labels, (label, is)) = (&self.labels, label);
-        let _ = writeln!(self.text, "vllm:{name}{{{labels},{label}=\"{is}\"}} {:?}", value.floor());
+        let labels = &self.labels;
+        let (label, label_value) = label;
+        let _ = writeln!(self.text, "vllm:{name}{{{labels},{label}=\"{label_value}\"}} {:?}", value.floor());
     }
 
     fn histogram(&mut self, name: &str, help: &str, histogram: &Histogram) {
@@ -90,7 +91,8 @@ impl Page {
             let _ =
                 writeln!(self.text, "vllm:{name}_bucket{{{labels},le=\"{bound:?}\"}} {:?}", below.floor());
         }
-        let (sum, count) = (histogram.sum(), histogram.count().floor());
+        let sum = histogram.sum();
+        let count = histogram.count().floor();
         let _ = writeln!(self.text, "vllm:{name}_bucket{{{labels},le=\"+Inf\"}} {count:?}");
         let _ = writeln!(self.text, "vllm:{name}_sum{{{labels}}} {sum:?}");
         let _ = writeln!(self.text, "vllm:{name}_count{{{labels}}} {count:?}");
@@ -101,18 +103,17 @@ impl Page {
 mod tests {
     use std::time::Duration;
 
-    use wva_sim::{Fleet, Physics, PodSpec, TP1, TokenShape};
+    use wva_core::units::Cost;
+    use wva_sim::{Fleet, RequestSizes, SimVariant, TP1};
 
     use super::*;
 
     fn page() -> String {
-        let mut fleet = Fleet::of_requests(1, TokenShape::fixed(1000, 250));
-        let spec =
-            PodSpec { name: "a".into(), group: "g".into(), physics: Physics::Batching(TP1), cost: 1.0 };
-        fleet.start(spec, Duration::ZERO).unwrap();
+        let variant = SimVariant::new("a", TP1, Cost::new(1.0).unwrap());
+        let mut fleet = Fleet::new(variant, RequestSizes::fixed(1000.0, 250.0), 1);
         fleet.set_rate(10.0);
         fleet.advance(Duration::from_secs(60));
-        exposition(fleet.pod("a").unwrap().server.unwrap().readings(), "org/\"big\" model")
+        exposition(fleet.pods().next().unwrap().readings.unwrap(), "org/\"big\" model")
     }
 
     #[test]

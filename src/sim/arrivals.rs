@@ -1,130 +1,127 @@
-//! The requests of a scenario, one after the other. The same seed gives the same requests to every controller.
+//! The requests of a scenario in sequence. The same seed gives the same requests to every controller.
 
 use std::time::Duration;
 
-use super::load::{Request, Segment};
+use super::load::{Pattern, Request, Segment};
 use super::rng::Rng;
-use super::scenario::{Arrival, Arrivals, Pattern, Scenario};
-use super::sizes::Sizes;
+use super::scenario::{Arrival, Arrivals, Scenario};
+use super::sizes::RequestSizes;
 use super::span;
 
-/// What comes next.
+/// Where the requests of a run come from.
 #[derive(Debug)]
-pub(super) enum Source<'a> {
-    Rate(Box<AtRate<'a>>),
-    Trace(Recorded<'a>),
+pub(super) enum RequestSource<'a> {
+    Rate(Box<GeneratedRequests<'a>>),
+    Trace(RecordedRequests<'a>),
 }
 
-impl<'a> Source<'a> {
+impl<'a> RequestSource<'a> {
     pub(super) fn new(scenario: &'a Scenario, rng: Rng) -> Self {
         match &scenario.arrivals {
             Arrivals::Rate { load, pattern } => {
-                Self::Rate(Box::new(AtRate::new(scenario, load.segments(), *pattern, rng)))
+                Self::Rate(Box::new(GeneratedRequests::new(scenario, load.segments(), *pattern, rng)))
             }
             Arrivals::Trace(trace) => {
-                Self::Trace(Recorded { left: trace, end_s: scenario.duration.as_secs_f64() })
+                Self::Trace(RecordedRequests { rest: trace, end_s: scenario.duration.as_secs_f64() })
             }
         }
     }
 
-    /// When the next request comes; infinite when none does.
+    /// When the next request arrives; infinite when there is none.
     pub(super) fn next_s(&self) -> f64 {
         match self {
             Self::Rate(rate) => rate.next_s,
-            Self::Trace(trace) => trace.next().map_or(f64::INFINITY, |next| next.at_s),
+            Self::Trace(trace) => trace.peek().map_or(f64::INFINITY, |next| next.at_s),
         }
     }
 
-    /// The next request; `None` when there is none.
-    pub(super) fn take(&mut self) -> Option<Request> {
+    /// Takes the next request; `None` when there is none.
+    pub(super) fn next(&mut self) -> Option<Request> {
         match self {
-            Self::Rate(rate) => rate.take(),
-            Self::Trace(trace) => trace.take(),
+            Self::Rate(rate) => rate.next(),
+            Self::Trace(trace) => trace.next(),
         }
     }
 }
 
-/// What is left of a trace.
+/// The rest of a trace.
 #[derive(Debug)]
-pub(super) struct Recorded<'a> {
-    left: &'a [Arrival],
+pub(super) struct RecordedRequests<'a> {
+    rest: &'a [Arrival],
     end_s: f64,
 }
 
-impl Recorded<'_> {
-    fn next(&self) -> Option<&Arrival> {
-        self.left.first().filter(|next| next.at_s < self.end_s)
+impl RecordedRequests<'_> {
+    fn peek(&self) -> Option<&Arrival> {
+        self.rest.first().filter(|next| next.at_s < self.end_s)
     }
 
-    fn take(&mut self) -> Option<Request> {
-        let Arrival { at_s, prompt, output, cached } = *self.next()?;
-        self.left = &self.left[1..];
+    fn next(&mut self) -> Option<Request> {
+        let Arrival { at_s, prompt, output, cached } = *self.peek()?;
+        self.rest = &self.rest[1..];
         let prompt = prompt.max(1);
         Some(Request { arrived_s: at_s, prompt, output: output.max(1), cached: cached.min(prompt - 1) })
     }
 }
 
-/// Requests at a rate: the next one comes when the expected number since the last has reached what was drawn.
+/// Requests at a rate. The gap to the next arrival is drawn as a number of expected requests and used up by the rate over
+/// time, so that a change of the rate needs no new draw.
 #[derive(Debug)]
-pub(super) struct AtRate<'a> {
-    pieces: Pieces<'a>,
-    now: Piece,
+pub(super) struct GeneratedRequests<'a> {
+    rates: ConstantRates<'a>,
+    current: ConstantRate,
     pattern: Pattern,
     end_s: f64,
-    sizes: &'a [(Duration, Sizes)],
+    sizes: &'a [(Duration, RequestSizes)],
     prefix_hits: f64,
     rng: Rng,
     next_s: f64,
-    /// Requests that come at the same moment still.
-    at_once: u32,
+    /// Requests still to arrive at `next_s`.
+    burst: u32,
 }
 
-impl<'a> AtRate<'a> {
+impl<'a> GeneratedRequests<'a> {
     fn new(scenario: &'a Scenario, segments: &'a [Segment], pattern: Pattern, rng: Rng) -> Self {
-        let mut pieces = Pieces { segments, place: 0, began_s: 0.0, from_s: 0.0 };
+        let mut rates = ConstantRates { segments, index: 0, start_s: 0.0, from_s: 0.0 };
         let mut source = Self {
-            now: pieces.next(),
-            pieces,
+            current: rates.next(),
+            rates,
             pattern,
             end_s: scenario.duration.as_secs_f64(),
             sizes: &scenario.sizes,
             prefix_hits: scenario.prefix_hits.get(),
             rng,
             next_s: 0.0,
-            at_once: 0,
+            burst: 0,
         };
         source.draw();
         source
     }
 
-    /// Finds the next moment.
+    /// Draws the next arrival.
     fn draw(&mut self) {
-        let (mut left, burst) = match self.pattern {
-            Pattern::Poisson => (self.rng.exponential(), 1),
-            Pattern::Even => (1.0, 1),
-            Pattern::Bursts(size) => (self.rng.exponential() * f64::from(size), size),
-        };
-        self.at_once = burst;
+        let (mut expected, burst) = self.pattern.draw(&mut self.rng);
+        self.burst = burst;
         loop {
-            let Piece { rps, until_s } = self.now;
-            let room = rps * (until_s - self.next_s);
-            if room >= left && rps > 0.0 {
-                self.next_s += left / rps;
+            let ConstantRate { rps, until_s } = self.current;
+            let available = rps * (until_s - self.next_s);
+            if available >= expected && rps > 0.0 {
+                self.next_s += expected / rps;
                 break;
             }
-            left -= room.max(0.0);
+            expected -= available.max(0.0);
             self.next_s = until_s;
             if self.next_s >= self.end_s {
                 break;
             }
-            self.now = self.pieces.next();
+            self.current = self.rates.next();
         }
         if self.next_s >= self.end_s {
             self.next_s = f64::INFINITY;
         }
     }
 
-    fn take(&mut self) -> Option<Request> {
+    fn next(&mut self) -> Option<Request> {
         let arrived_s = self.next_s;
         if arrived_s.is_infinite() {
             return None;
@@ -136,52 +133,52 @@ impl<'a> AtRate<'a> {
         }
         let (prompt, output) = self.sizes.first().map_or((1, 1), |(_, sizes)| sizes.draw(&mut self.rng));
         let cached = wva_core::units::whole(f64::from(prompt) * self.prefix_hits).min(prompt - 1);
-        self.at_once = self.at_once.saturating_sub(1);
-        if self.at_once == 0 {
+        self.burst = self.burst.saturating_sub(1);
+        if self.burst == 0 {
             self.draw();
         }
         Some(Request { arrived_s, prompt, output, cached })
     }
 }
 
-/// A stretch of one rate.
+/// A constant rate for some time.
 #[derive(Debug, Clone, Copy)]
-struct Piece {
+struct ConstantRate {
     rps: f64,
     until_s: f64,
 }
 
-/// A load in pieces of one rate, again and again: what rises or falls does so in steps of a second.
+/// A load as constant rates, repeated endlessly. Ramps and waves change in steps of a second.
 #[derive(Debug)]
-struct Pieces<'a> {
+struct ConstantRates<'a> {
     segments: &'a [Segment],
-    place: usize,
-    /// When the segment began.
-    began_s: f64,
-    /// Where the next piece begins.
+    index: usize,
+    /// When the current segment started, seconds.
+    start_s: f64,
+    /// When the next constant rate begins, seconds.
     from_s: f64,
 }
 
-impl Pieces<'_> {
+impl ConstantRates<'_> {
     const STEP: Duration = Duration::from_secs(1);
 
-    fn next(&mut self) -> Piece {
-        // Once around: some segment has a length.
+    fn next(&mut self) -> ConstantRate {
+        // One round is enough to find a segment that is longer than zero.
         for _ in 0..=self.segments.len() {
-            let Some(segment) = self.segments.get(self.place) else { break };
-            let end_s = self.began_s + segment.lasts().as_secs_f64();
+            let Some(segment) = self.segments.get(self.index) else { break };
+            let end_s = self.start_s + segment.lasts().as_secs_f64();
             if self.from_s < end_s {
                 let step_s =
                     if matches!(segment, Segment::Hold { .. }) { end_s } else { Self::STEP.as_secs_f64() };
                 let until_s = end_s.min(self.from_s + step_s);
-                let middle_s = (self.from_s + until_s) / 2.0 - self.began_s;
+                let middle_s = (self.from_s + until_s) / 2.0 - self.start_s;
                 self.from_s = until_s;
-                return Piece { rps: segment.rate_at(span(middle_s)), until_s };
+                return ConstantRate { rps: segment.rate_at(span(middle_s)), until_s };
             }
-            self.began_s = end_s;
-            self.place = (self.place + 1) % self.segments.len();
+            self.start_s = end_s;
+            self.index = (self.index + 1) % self.segments.len();
         }
-        Piece { rps: 0.0, until_s: f64::INFINITY }
+        ConstantRate { rps: 0.0, until_s: f64::INFINITY }
     }
 }
 
@@ -198,7 +195,7 @@ mod tests {
     }
 
     fn scenario(segments: Vec<Segment>, pattern: Pattern) -> Scenario {
-        let sizes = Sizes::uniform(1000.0, 100.0, 0.0);
+        let sizes = RequestSizes::uniform(1000.0, 100.0, 0.0);
         let variants = vec![SimVariant::new("v", TP1, Cost::new(1.0).unwrap())];
         let mut scenario = Scenario::new("test", s(1000), LoadShape::new(segments), sizes, variants);
         if let Arrivals::Rate { pattern: own, .. } = &mut scenario.arrivals {
@@ -207,15 +204,15 @@ mod tests {
         scenario
     }
 
-    fn all(scenario: &Scenario, seed: u64) -> Vec<Request> {
-        let mut source = Source::new(scenario, Rng::new(seed));
-        std::iter::from_fn(|| source.take()).collect()
+    fn requests(scenario: &Scenario, seed: u64) -> Vec<Request> {
+        let mut source = RequestSource::new(scenario, Rng::new(seed));
+        std::iter::from_fn(|| source.next()).collect()
     }
 
     #[test]
     fn evenly_spaced_requests_follow_the_rate_through_pauses_and_repeats() {
         let hold = |rps, lasts| Segment::Hold { rps, lasts: s(lasts) };
-        let times: Vec<f64> = all(&scenario(vec![hold(2.0, 10), hold(0.0, 90)], Pattern::Even), 1)
+        let times: Vec<f64> = requests(&scenario(vec![hold(2.0, 10), hold(0.0, 90)], Pattern::Even), 1)
             .iter()
             .map(|request| request.arrived_s)
             .collect();
@@ -227,20 +224,20 @@ mod tests {
     #[test]
     fn a_rising_rate_gives_as_many_as_its_area() {
         let ramp = vec![Segment::Ramp { from: 0.0, to: 20.0, lasts: s(1000) }];
-        let came = all(&scenario(ramp.clone(), Pattern::Even), 1);
-        assert!((9_998..=10_000).contains(&came.len()), "{}", came.len());
-        let early = came.iter().filter(|request| request.arrived_s < 500.0).count();
+        let arrived = requests(&scenario(ramp.clone(), Pattern::Even), 1);
+        assert!((9_998..=10_000).contains(&arrived.len()), "{}", arrived.len());
+        let early = arrived.iter().filter(|request| request.arrived_s < 500.0).count();
         assert!((2_495..=2_505).contains(&early), "a quarter in the first half: {early}");
-        let poisson = all(&scenario(ramp, Pattern::Poisson), 1);
+        let poisson = requests(&scenario(ramp, Pattern::Poisson), 1);
         assert!((9_700..10_300).contains(&poisson.len()));
     }
 
     #[test]
     fn bursts_come_at_one_moment_and_keep_the_rate() {
         let hold = vec![Segment::Hold { rps: 10.0, lasts: s(1000) }];
-        let came = all(&scenario(hold, Pattern::Bursts(5)), 1);
-        assert!((9_300..10_700).contains(&came.len()), "{}", came.len());
-        assert!(came.chunks(5).all(|five| (five[0].arrived_s - five[4].arrived_s).abs() < 1e-12));
+        let arrived = requests(&scenario(hold, Pattern::Bursts(5)), 1);
+        assert!((9_300..10_700).contains(&arrived.len()), "{}", arrived.len());
+        assert!(arrived.chunks(5).all(|five| (five[0].arrived_s - five[4].arrived_s).abs() < 1e-12));
     }
 
     #[test]
@@ -248,8 +245,8 @@ mod tests {
         let hold = vec![Segment::Hold { rps: 1.0, lasts: s(1000) }];
         let mut scenario = scenario(hold, Pattern::Even);
         scenario.prefix_hits = Ratio::new(0.5).unwrap();
-        scenario.sizes.push((s(600), Sizes::uniform(10.0, 7.0, 0.0)));
-        for request in all(&scenario, 1) {
+        scenario.sizes.push((s(600), RequestSizes::uniform(10.0, 7.0, 0.0)));
+        for request in requests(&scenario, 1) {
             let expected = if request.arrived_s < 600.0 { (1000, 100, 500) } else { (10, 7, 5) };
             assert_eq!((request.prompt, request.output, request.cached), expected, "{}", request.arrived_s);
         }
@@ -261,8 +258,8 @@ mod tests {
         let trace = vec![arrival(1.0, 0, 0, 9), arrival(1.0, 100, 10, 100), arrival(1000.0, 5, 5, 0)];
         let mut scenario = scenario(Vec::new(), Pattern::Even);
         scenario.arrivals = Arrivals::Trace(trace.into());
-        let came = all(&scenario, 1);
+        let arrived = requests(&scenario, 1);
         let request = |prompt, output, cached| Request { arrived_s: 1.0, prompt, output, cached };
-        assert_eq!(came, [request(1, 1, 0), request(100, 10, 99)]);
+        assert_eq!(arrived, [request(1, 1, 0), request(100, 10, 99)]);
     }
 }

@@ -1,19 +1,18 @@
-//! What can go wrong with the signals of a simulated fleet: what is seen of pods and of the scheduler is bent, what they do is not.
+//! Faults of the signals of a simulated fleet. They change what is measured of pods and scheduler, not what these do.
 
 use std::time::Duration;
 
 use super::invalid::{Field, Invalid};
-use super::scenario::Scenario;
 use wva_core::snapshot::Signal;
 
-/// Signals that are told wrongly, or not at all, for a while.
+/// Signals that are reported wrongly, or not at all, for a while.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fault {
     /// What happens to their samples.
     pub kind: FaultKind,
-    /// Which signals.
+    /// The signals affected.
     pub signals: FaultSignals,
-    /// Of which pods.
+    /// The pods affected.
     pub share: FaultShare,
     /// When it begins, after the scenario's start.
     pub from: Duration,
@@ -24,46 +23,46 @@ pub struct Fault {
 /// What happens to the samples of a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FaultKind {
-    /// There are none.
+    /// There are no samples.
     Gone,
-    /// They have a name that nobody reads, pod by pod as in a rolling update: a pod that was there when the fault began
-    /// loses them 30 s after the one before it, a pod that comes later never has them.
+    /// They have a name that nothing reads, pod by pod as in a rolling update: a pod that existed when the fault began loses
+    /// them 30 s after the pod before it, a later pod never has them.
     Renamed,
-    /// The last value before the fault repeats, with the times of new scrapes.
+    /// The last value before the fault repeats, with new timestamps.
     Frozen,
-    /// A gauge shows half; a counter grows by half, and goes on from there when the fault ends.
+    /// A gauge shows half its value. A counter grows half as fast and continues from there when the fault ends.
     Halved,
-    /// A gauge shows twice as much, a share at most 1; a counter grows twice as fast, and goes on from there.
+    /// A gauge shows twice its value, a share at most 1. A counter grows twice as fast and continues from there.
     Doubled,
 }
 
 /// The signals of a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FaultSignals {
-    /// This one.
+    /// A single signal.
     Of(Signal),
-    /// All counters of pods together.
+    /// All counters of pods.
     Counters,
-    /// All signals of pods together.
+    /// All signals of pods.
     All,
 }
 
-/// The pods of a fault. The scheduler is told wrongly only with [`Self::AllPods`], and only where a signal of its own is named.
+/// The pods of a fault. Signals of the scheduler are affected only with [`Self::AllPods`] and [`FaultSignals::Of`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FaultShare {
     /// The first pod of the scenario.
     OnePod,
     /// Every second pod, in the order of their creation.
     HalfOfPods,
-    /// All of them, and those that come.
+    /// All of them, including later ones.
     AllPods,
 }
 
 impl FaultKind {
-    /// All of them, in their order.
+    /// All kinds.
     pub const ALL: [Self; 5] = [Self::Gone, Self::Renamed, Self::Frozen, Self::Halved, Self::Doubled];
 
-    /// What a gauge, or the growth of a counter, is multiplied by.
+    /// The factor of a gauge, or of a counter's growth.
     pub(super) const fn factor(self) -> Option<f64> {
         match self {
             Self::Halved => Some(0.5),
@@ -86,11 +85,11 @@ impl FaultKind {
 }
 
 impl FaultSignals {
-    /// `signal` of a pod is one of them.
+    /// Whether `signal` of a pod is affected.
     #[must_use]
-    pub fn has(self, signal: Signal) -> bool {
+    pub fn includes(self, signal: Signal) -> bool {
         match self {
-            Self::Of(own) => own == signal,
+            Self::Of(affected) => affected == signal,
             Self::Counters => signal.is_counter(),
             Self::All => true,
         }
@@ -98,11 +97,11 @@ impl FaultSignals {
 }
 
 impl FaultShare {
-    /// All of them, in their order.
+    /// All shares.
     pub const ALL: [Self; 3] = [Self::OnePod, Self::HalfOfPods, Self::AllPods];
 
-    /// The pod that was made as the `serial`th of the scenario is one of them.
-    pub(super) const fn has(self, serial: u64) -> bool {
+    /// Whether the `serial`th pod of the run is affected, counted from 1.
+    pub(super) const fn includes(self, serial: u64) -> bool {
         match self {
             Self::OnePod => serial == 1,
             Self::HalfOfPods => serial % 2 == 1,
@@ -123,6 +122,6 @@ impl FaultShare {
 
 impl Fault {
     pub(super) fn check(&self, field: &Field<'_>) -> Result<(), Invalid> {
-        field.at("until").span(self.until, self.from, Scenario::LONGEST)
+        field.at("until").span(self.until, self.from, super::MAX_DURATION)
     }
 }

@@ -1,114 +1,56 @@
-//! Replicas of one model behind one gateway: pods start, serve, drain and go; requests are routed to the least loaded
-//! pod, and wait at the gateway only while no pod is Ready.
+//! A live fleet: the simulated pods of one model, driven from outside. The demo and the model servers of the end-to-end
+//! tests let time pass, set the load and the replicas, and read the pods' metrics.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::Moment;
-use super::load::{LoadShape, Poisson, Request, TokenShape};
-use super::physics::Physics;
+use wva_core::hpa::Counts;
+use wva_core::snapshot::Phase;
+
+use super::cluster::{Pod, SimCluster};
+use super::load::{LoadShape, Pattern, Request};
+use super::recorder::{Recorder, ServedRequest};
 use super::rng::Rng;
-use super::server::Server;
-use super::stats::Stats;
+use super::scenario::{Scenario, SimVariant};
+use super::server::Readings;
+use super::sizes::RequestSizes;
 
-/// How long a terminating pod may finish what it has: the default `terminationGracePeriodSeconds` of Kubernetes.
-const GRACE: Duration = Duration::from_secs(30);
-/// Requests that the gateway holds while no pod is Ready: 1.6 MB, an hour at 18 requests/s. More are refused.
-const MAX_AT_GATEWAY: usize = 65_536;
-/// How often a load script is looked at: its ramps become steps of one second.
-const SCRIPT_STEP: Duration = Duration::from_secs(1);
+/// Window of the time-to-first-token quantiles, seconds.
+const TTFT_WINDOW_S: f64 = 60.0;
+/// Samples that the window holds at most: a minute at 333 requests/s, 320 kB. Further ones replace the oldest.
+const MAX_TTFT_SAMPLES: usize = 20_000;
+/// Random stream of the requests.
+const REQUEST_STREAM: u64 = 3;
+/// A fleet has one variant.
+const VARIANT: usize = 0;
 
-/// What a pod is made of.
-#[derive(Debug, Clone, PartialEq)]
-pub struct PodSpec {
-    /// Its name.
-    pub name: String,
-    /// What it belongs to: the variant or Deployment.
-    pub group: String,
-    /// How fast it is.
-    pub physics: Physics,
-    /// What it costs an hour.
-    pub cost: f64,
-}
-
-/// Where a pod is in its life.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PodPhase {
-    /// Loading the model.
-    Starting,
-    /// Serving.
-    Ready,
-    /// Finishing what it has.
-    Terminating,
-}
-
-/// A pod, seen from outside.
+/// A pod as seen from outside.
 #[derive(Debug, Clone, Copy)]
 pub struct PodView<'a> {
     /// Its name.
     pub name: &'a str,
-    /// What it belongs to.
-    pub group: &'a str,
-    /// Where it is in its life.
-    pub phase: PodPhase,
-    /// When it was created.
-    pub created: Moment,
-    /// When it became Ready, if it did.
-    pub ready_since: Option<Moment>,
-    /// Its model server, once Ready.
-    pub server: Option<&'a Server>,
+    /// Its phase.
+    pub phase: Phase,
+    /// When it was created, seconds after the start; negative for initial pods.
+    pub created_s: f64,
+    /// Since when it is ready, seconds after the start.
+    pub ready_since_s: Option<f64>,
+    /// What its model server reports; `None` before it is ready.
+    pub readings: Option<&'a Readings>,
+    /// Requests in it: waiting and running.
+    pub in_flight: usize,
 }
 
-/// Why a pod was refused.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum FleetError {
-    /// Two pods cannot have one name.
-    #[error("pod {0} exists already: remove it first or choose another name")]
-    Duplicate(String),
-    /// A fluid cannot be routed request by request.
-    #[error("pod {0} has other physics than the fleet: give all pods of a fleet the same kind")]
-    OtherPhysics(String),
-}
-
-/// How requests come: one by one, or as a fluid.
-#[derive(Debug, Clone, PartialEq)]
-enum Flow {
-    Requests { poisson: Poisson, gateway: VecDeque<Request> },
-    Fluid { rps: f64, gateway: f64 },
-}
-
-#[derive(Debug, Clone, PartialEq)]
-struct Pod {
-    spec: PodSpec,
-    created: Moment,
-    ready_at: Moment,
-    server: Option<Server>,
-    killed_at: Option<Moment>,
-}
-
-impl Pod {
-    fn phase(&self) -> PodPhase {
-        match (self.killed_at, &self.server) {
-            (Some(_), _) => PodPhase::Terminating,
-            (None, Some(_)) => PodPhase::Ready,
-            (None, None) => PodPhase::Starting,
+impl<'a> PodView<'a> {
+    fn new(pod: &'a Pod) -> Self {
+        Self {
+            name: &pod.name,
+            phase: pod.phase(),
+            created_s: pod.created_s,
+            ready_since_s: pod.ready_since_s(),
+            readings: pod.server().map(|server| server.readings()),
+            in_flight: pod.server().map_or(0, |server| server.in_flight()),
         }
-    }
-
-    fn view(&self) -> PodView<'_> {
-        PodView {
-            name: &self.spec.name,
-            group: &self.spec.group,
-            phase: self.phase(),
-            created: self.created,
-            ready_since: self.server.is_some().then_some(self.ready_at),
-            server: self.server.as_ref(),
-        }
-    }
-
-    /// When something happens to it by itself.
-    fn due(&self) -> Option<Moment> {
-        self.killed_at.or_else(|| self.server.is_none().then_some(self.ready_at))
     }
 }
 
@@ -117,336 +59,325 @@ impl Pod {
 pub struct Summary {
     /// Pods starting.
     pub starting: usize,
-    /// Pods serving.
+    /// Pods ready.
     pub ready: usize,
-    /// Pods finishing what they have.
+    /// Pods terminating.
     pub terminating: usize,
-    /// Requests waiting, the gateway's included.
+    /// Requests waiting, those at the gateway included.
     pub waiting: f64,
     /// Requests running.
     pub running: f64,
-    /// Mean KV-cache use of the Ready pods, 0 to 1.
+    /// Mean KV-cache usage of the ready pods, 0 to 1.
     pub kv_usage: f64,
-    /// Requests a second that come now (on average).
+    /// Current mean demand, requests a second.
     pub rps: f64,
-    /// Requests a second that the Ready pods can carry for long.
+    /// Requests a second that the ready pods can sustain.
     pub capacity_rps: f64,
-    /// The longest wait before running since the reset: of requests that have begun, and of those still waiting.
+    /// The longest wait before running since the last reset, of requests that began to run and of those still waiting,
+    /// seconds.
     pub max_wait_s: f64,
-    /// Median time to first token of the last minute; `None` without first tokens.
+    /// Median time to first token of the last minute, seconds; `None` without first tokens.
     pub ttft_p50_s: Option<f64>,
-    /// 95th percentile of the same.
+    /// The 95th percentile of the same.
     pub ttft_p95_s: Option<f64>,
-    /// Requests answered to their last token, in all.
-    pub completed: f64,
+    /// Requests that arrived.
+    pub arrived: u64,
+    /// Requests answered to their last token.
+    pub finished: u64,
+    /// Requests refused by a full queue, larger than a server's memory, or cut off when their pod was killed.
+    pub failed: u64,
+    /// Cost of all pods so far: cost an hour of the variant times the hours that pods had a node.
+    pub cost: f64,
 }
 
-/// The replicas of one model, their load and their figures.
-#[derive(Debug, Clone, PartialEq)]
+/// The pods of one model, their load and their figures.
+#[derive(Debug)]
 pub struct Fleet {
-    now: Moment,
-    tokens: TokenShape,
-    flow: Flow,
-    script: Option<LoadShape>,
-    pods: BTreeMap<String, Pod>,
-    rng: Rng,
-    stats: Stats,
+    cluster: SimCluster<LiveStats>,
+    arrivals: LiveArrivals,
+    now_s: f64,
+    load: Option<LoadShape>,
+    /// When the rate follows `load` next: at whole seconds, however often the fleet is advanced. Infinite without a load.
+    next_load_step_s: f64,
 }
 
 impl Fleet {
-    /// An empty fleet of servers with continuous batching; requests have `tokens`.
+    /// The initial replicas of `variant` without load. Requests will have `sizes` and arrive as Poisson arrivals.
     #[must_use]
-    pub fn of_requests(seed: u64, tokens: TokenShape) -> Self {
-        let mut rng = Rng::new(seed);
-        let flow = Flow::Requests { poisson: Poisson::new(&mut rng), gateway: VecDeque::new() };
-        Self::with(flow, tokens, rng)
+    pub fn new(variant: SimVariant, sizes: RequestSizes, seed: u64) -> Self {
+        let max_duration = Scenario::MAX_DURATION;
+        let scenario = Scenario::new("live", max_duration, LoadShape::default(), sizes, vec![variant]);
+        Self {
+            cluster: SimCluster::new(scenario, seed, LiveStats::default()),
+            arrivals: LiveArrivals::new(sizes, Pattern::Poisson, Rng::stream(seed, REQUEST_STREAM)),
+            now_s: 0.0,
+            load: None,
+            next_load_step_s: f64::INFINITY,
+        }
     }
 
-    /// An empty fleet of fluid servers: load is shared evenly by the Ready pods.
+    /// The same fleet whose requests follow each other in `pattern`.
     #[must_use]
-    pub fn of_fluid(seed: u64, tokens: TokenShape) -> Self {
-        Self::with(Flow::Fluid { rps: 0.0, gateway: 0.0 }, tokens, Rng::new(seed))
+    pub fn with_pattern(mut self, pattern: Pattern) -> Self {
+        self.arrivals.pattern = pattern;
+        self.arrivals.draw();
+        self
     }
 
-    fn with(flow: Flow, tokens: TokenShape, rng: Rng) -> Self {
-        let stats = Stats::default();
-        Self { now: Moment::ZERO, tokens, flow, script: None, pods: BTreeMap::new(), rng, stats }
-    }
-
-    /// How far it has come.
+    /// The time it has been advanced to, after the start.
     #[must_use]
-    pub const fn now(&self) -> Moment {
-        self.now
+    pub fn now(&self) -> Duration {
+        super::span(self.now_s)
     }
 
-    /// Requests a second from now on; ends a script. Negative or not a number is none.
+    /// Sets a constant demand from now on, requests a second. Negative values and NaN count as 0.
     pub fn set_rate(&mut self, rps: f64) {
-        self.script = None;
-        self.apply_rate(rps);
+        self.load = None;
+        self.next_load_step_s = f64::INFINITY;
+        self.arrivals.rps = if rps.is_finite() { rps.max(0.0) } else { 0.0 };
     }
 
-    /// Lets the rate follow a script from now on.
-    pub fn follow(&mut self, script: LoadShape) {
-        let rps = script.rate_at(self.now);
-        self.script = Some(script);
-        self.apply_rate(rps);
+    /// Lets the demand follow `load` from now on.
+    pub fn follow(&mut self, load: LoadShape) {
+        self.set_rate(load.rate_at(self.now()));
+        self.next_load_step_s = self.now_s.floor() + 1.0;
+        self.load = Some(load);
     }
 
-    fn apply_rate(&mut self, wanted: f64) {
-        let wanted = if wanted.is_finite() { wanted.max(0.0) } else { 0.0 };
-        match &mut self.flow {
-            Flow::Requests { poisson, .. } => poisson.rps = wanted,
-            Flow::Fluid { rps, .. } => *rps = wanted,
-        }
-        self.spread_fluid();
+    /// Sets `spec.replicas`.
+    pub fn scale(&mut self, replicas: u32) {
+        self.cluster.scale(VARIANT, replicas, self.now_s);
     }
 
-    /// Requests a second now.
+    /// Replica counts, as a scale target reports them.
     #[must_use]
-    pub const fn rate(&self) -> f64 {
-        match &self.flow {
-            Flow::Requests { poisson, .. } => poisson.rps,
-            Flow::Fluid { rps, .. } => *rps,
-        }
+    pub fn counts(&self) -> Counts {
+        self.cluster.counts(VARIANT)
     }
 
-    /// Creates a pod that will be Ready after `ready_in`.
-    ///
-    /// # Errors
-    /// When the name is taken or the physics are of another kind than the fleet's.
-    pub fn start(&mut self, spec: PodSpec, ready_in: Duration) -> Result<(), FleetError> {
-        if self.pods.contains_key(&spec.name) {
-            return Err(FleetError::Duplicate(spec.name));
-        }
-        let fits = matches!(
-            (&self.flow, &spec.physics),
-            (Flow::Requests { .. }, Physics::Batching(_)) | (Flow::Fluid { .. }, Physics::Linear(_))
-        );
-        if !fits {
-            return Err(FleetError::OtherPhysics(spec.name));
-        }
-        let (created, ready_at) = (self.now, self.now + ready_in);
-        let name = spec.name.clone();
-        self.pods.insert(name, Pod { spec, created, ready_at, server: None, killed_at: None });
-        self.pod_events();
-        Ok(())
+    /// Adds a pod that is ready at once. Returns false when the name is taken.
+    pub fn add_ready_pod(&mut self, name: &str) -> bool {
+        self.cluster.add_ready_pod(VARIANT, name, self.now_s)
     }
 
-    /// Begins to end a pod: it gets no new requests, finishes what it has, and is killed after the grace period. A pod
-    /// that has not begun to serve goes at once. False when there is no such pod.
-    pub fn terminate(&mut self, name: &str) -> bool {
-        let Some(pod) = self.pods.get_mut(name) else { return false };
-        pod.killed_at.get_or_insert(if pod.server.is_some() { self.now + GRACE } else { self.now });
-        self.pod_events();
-        true
+    /// Begins to terminate a pod: it gets no new requests, finishes those it has, and is killed after the grace period.
+    /// Returns false when there is no such pod.
+    pub fn delete_pod(&mut self, name: &str) -> bool {
+        self.cluster.delete_pod(name, self.now_s)
     }
 
-    /// Ends a pod now; what it had is lost. False when there is no such pod.
-    pub fn remove(&mut self, name: &str) -> bool {
-        let Some(pod) = self.pods.remove(name) else { return false };
-        self.stats.failed += pod.server.map_or(0.0, |server| server.in_flight());
-        self.spread_fluid();
-        true
-    }
-
-    /// Every pod, by name.
+    /// All pods, oldest first.
     pub fn pods(&self) -> impl Iterator<Item = PodView<'_>> {
-        self.pods.values().map(Pod::view)
+        self.cluster.pods().iter().map(PodView::new)
     }
 
-    /// One pod.
+    /// The pod of that name.
     #[must_use]
     pub fn pod(&self, name: &str) -> Option<PodView<'_>> {
-        self.pods.get(name).map(Pod::view)
+        self.pods().find(|pod| pod.name == name)
     }
 
-    /// Totals since the beginning.
-    #[must_use]
-    pub const fn stats(&self) -> &Stats {
-        &self.stats
-    }
-
-    /// Forgets waits and first tokens; totals stay.
+    /// Starts the waits and times to first token anew; totals stay.
     pub fn reset_stats(&mut self) {
-        self.stats.reset();
+        self.cluster.recorder.reset();
     }
 
-    /// Lets time pass until `to`. Going back does nothing.
-    pub fn advance(&mut self, to: Moment) {
-        while self.now < to {
-            let arrival = match &self.flow {
-                Flow::Requests { poisson, .. } => poisson.due(self.now),
-                Flow::Fluid { .. } => None,
-            };
-            let next = [arrival, self.next_pod_event(), self.next_script_step()];
-            let next = next.into_iter().flatten().fold(to, Moment::min).max(self.now);
-            self.pass(next);
-            self.pod_events();
-            if let Some(script) = &self.script
-                && self.now.subsec_nanos() == 0
-            {
-                // Only at whole seconds, so that it does not matter how often somebody looks.
-                let rps = script.rate_at(self.now);
-                self.apply_rate(rps);
+    /// Lets time pass until `to`, after the start. An earlier time does nothing.
+    pub fn advance(&mut self, to: Duration) {
+        let end_s = to.as_secs_f64();
+        while self.now_s < end_s {
+            let arrival_s = self.arrivals.next_s(self.now_s);
+            let event_s = arrival_s.min(self.cluster.next_event_s()).min(self.next_load_step_s);
+            let next_s = event_s.clamp(self.now_s, end_s);
+            self.arrivals.pass(next_s - self.now_s);
+            self.now_s = next_s;
+            if self.cluster.next_event_s() <= next_s {
+                self.cluster.process_events(next_s);
             }
-            if arrival.is_some_and(|at| at <= next) {
-                self.arrive();
+            if self.next_load_step_s <= next_s {
+                self.next_load_step_s += 1.0;
+                let now = self.now();
+                self.arrivals.rps = self.load.as_ref().map_or(0.0, |load| load.rate_at(now));
             }
-        }
-        self.stats.expire(self.now);
-    }
-
-    fn next_pod_event(&self) -> Option<Moment> {
-        self.pods.values().filter_map(Pod::due).min()
-    }
-
-    fn next_script_step(&self) -> Option<Moment> {
-        let into = self.now.as_nanos() % SCRIPT_STEP.as_nanos();
-        self.script.is_some().then(|| self.now + SCRIPT_STEP - Duration::from_nanos(into as u64))
-    }
-
-    fn pass(&mut self, to: Moment) {
-        let dt = to.saturating_sub(self.now);
-        self.now = to;
-        let hours = dt.as_secs_f64() / 3600.0;
-        for pod in self.pods.values_mut() {
-            self.stats.cost += pod.spec.cost * hours;
-            if let Some(server) = &mut pod.server {
-                server.advance(to, &mut self.stats);
+            if arrival_s <= next_s {
+                let request = self.arrivals.next(next_s);
+                self.cluster.arrive(request);
             }
         }
-        let nobody_ready = !self.pods.values().any(|pod| pod.phase() == PodPhase::Ready);
-        match &mut self.flow {
-            Flow::Requests { poisson, .. } => poisson.pass(dt),
-            Flow::Fluid { rps, gateway } => {
-                let came = *rps * dt.as_secs_f64();
-                self.stats.arrived += came;
-                if nobody_ready {
-                    *gateway += came;
-                }
-            }
+        for index in 0..self.cluster.pods().len() {
+            let _ = self.cluster.read_pod(index, self.now_s, |_, _| ());
         }
+        self.cluster.recorder.expire(self.now_s);
     }
 
-    /// Makes Ready what is due, removes what has drained or run out of grace, and empties the gateway.
-    fn pod_events(&mut self) {
-        let now = self.now;
-        for pod in self.pods.values_mut().filter(|pod| pod.phase() == PodPhase::Starting) {
-            if pod.ready_at <= now {
-                pod.server = Some(Server::new(pod.spec.physics, now));
-            }
-        }
-        let gone = |pod: &Pod| {
-            let empty = pod.server.as_ref().is_none_or(|server| server.in_flight() <= 0.0);
-            pod.killed_at.is_some_and(|at| at <= now || empty)
-        };
-        let names: Vec<String> =
-            self.pods.iter().filter(|(_, pod)| gone(pod)).map(|(name, _)| name.clone()).collect();
-        for name in names {
-            self.remove(&name);
-        }
-        self.empty_gateway();
-        self.spread_fluid();
-    }
-
-    fn arrive(&mut self) {
-        let Flow::Requests { poisson, .. } = &mut self.flow else { return };
-        poisson.draw(&mut self.rng);
-        let request = self.tokens.request(self.now.as_secs_f64(), &mut self.rng);
-        self.stats.arrived += 1.0;
-        self.route(request);
-    }
-
-    /// To the Ready pod with the least pressure; to the gateway's queue when there is none.
-    fn route(&mut self, request: Request) {
-        let ready = self.pods.values_mut().filter(|pod| pod.phase() == PodPhase::Ready);
-        let servers = ready.filter_map(|pod| pod.server.as_mut());
-        let now = self.now;
-        let best = servers.min_by(|a, b| a.pressure(now).total_cmp(&b.pressure(now)));
-        let refused = match (best, &mut self.flow) {
-            (Some(server), _) => server.submit(request, now).is_err(),
-            (None, Flow::Requests { gateway, .. }) if gateway.len() < MAX_AT_GATEWAY => {
-                gateway.push_back(request);
-                false
-            }
-            (None, _) => true,
-        };
-        self.stats.failed += f64::from(u8::from(refused));
-    }
-
-    fn empty_gateway(&mut self) {
-        let ready = self.pods.values().filter(|pod| pod.phase() == PodPhase::Ready).count();
-        if ready == 0 {
-            return;
-        }
-        match &mut self.flow {
-            Flow::Requests { gateway, .. } => {
-                for request in std::mem::take(gateway) {
-                    self.route(request);
-                }
-            }
-            Flow::Fluid { gateway, .. } => {
-                let each = std::mem::take(gateway) / ready as f64;
-                for pod in self.pods.values_mut().filter(|pod| pod.phase() == PodPhase::Ready) {
-                    pod.server.iter_mut().for_each(|server| server.pour(each));
-                }
-            }
-        }
-    }
-
-    /// A fluid is shared evenly by the Ready pods; the others get none.
-    fn spread_fluid(&mut self) {
-        let Flow::Fluid { rps, .. } = &self.flow else { return };
-        let ready = self.pods.values().filter(|pod| pod.phase() == PodPhase::Ready).count();
-        let share = rps / ready.max(1) as f64;
-        for pod in self.pods.values_mut() {
-            let offered = if pod.phase() == PodPhase::Ready { share } else { 0.0 };
-            pod.server.iter_mut().for_each(|server| server.offer(offered));
-        }
-    }
-
-    /// The figures now.
+    /// The current figures.
     #[must_use]
     pub fn summary(&self) -> Summary {
-        let (waiting, gateway_wait_s) = match &self.flow {
-            Flow::Requests { gateway, .. } => {
-                let now_s = self.now.as_secs_f64();
-                let oldest_s = gateway.front().map_or(now_s, |request| request.arrived_s);
-                (gateway.len() as f64, (now_s - oldest_s).max(0.0))
-            }
-            Flow::Fluid { rps, gateway } => (*gateway, if *rps > 0.0 { gateway / rps } else { 0.0 }),
-        };
+        let stats = &self.cluster.recorder;
+        let gateway = self.cluster.gateway();
+        let gateway_wait_s = gateway.oldest_s.map_or(0.0, |oldest_s| self.now_s - oldest_s);
+        let variant = &self.cluster.scenario().variants[VARIANT];
+        let gpu_hours = self.cluster.gpu_seconds(self.now_s) / 3600.0;
+        let [ttft_p50_s, ttft_p95_s] = stats.ttft_quantiles([0.5, 0.95]);
         let mut summary = Summary {
-            waiting,
-            rps: self.rate(),
-            max_wait_s: self.stats.longest_wait_s().max(gateway_wait_s),
-            completed: self.stats.finished,
+            waiting: gateway.requests,
+            rps: self.arrivals.rps,
+            max_wait_s: stats.max_wait_s.max(gateway_wait_s),
+            ttft_p50_s,
+            ttft_p95_s,
+            arrived: stats.arrived,
+            finished: stats.finished,
+            failed: stats.failed,
+            cost: gpu_hours / f64::from(variant.gpus) * variant.cost.get(),
             ..Summary::default()
         };
-        for pod in self.pods.values() {
-            self.add_pod(pod, &mut summary);
+        for pod in self.cluster.pods() {
+            match pod.phase() {
+                Phase::Ready => summary.ready += 1,
+                Phase::Terminating => summary.terminating += 1,
+                _ => summary.starting += 1,
+            }
+            let Some(server) = pod.server() else { continue };
+            let readings = server.readings();
+            summary.waiting += readings.waiting;
+            summary.running += readings.running;
+            summary.max_wait_s = summary.max_wait_s.max(server.oldest_wait_s(self.now_s));
+            if pod.phase() == Phase::Ready {
+                summary.kv_usage += readings.kv_usage;
+                summary.capacity_rps += variant.physics.capacity_rps(self.arrivals.sizes);
+            }
         }
         summary.kv_usage /= summary.ready.max(1) as f64;
-        if let Some([p50, p95]) = self.stats.first_token_quantiles([0.5, 0.95]) {
-            (summary.ttft_p50_s, summary.ttft_p95_s) = (Some(p50), Some(p95));
-        }
         summary
     }
+}
 
-    fn add_pod(&self, pod: &Pod, summary: &mut Summary) {
-        match pod.phase() {
-            PodPhase::Starting => summary.starting += 1,
-            PodPhase::Ready => summary.ready += 1,
-            PodPhase::Terminating => summary.terminating += 1,
+/// Requests at a rate that may change at any time.
+#[derive(Debug)]
+struct LiveArrivals {
+    rps: f64,
+    pattern: Pattern,
+    sizes: RequestSizes,
+    /// Expected number of requests until the next arrival: a change of the rate needs no new draw.
+    expected: f64,
+    /// Requests that arrive then.
+    burst: u32,
+    rng: Rng,
+}
+
+impl LiveArrivals {
+    fn new(sizes: RequestSizes, pattern: Pattern, rng: Rng) -> Self {
+        let mut arrivals = Self { rps: 0.0, pattern, sizes, expected: 0.0, burst: 0, rng };
+        arrivals.draw();
+        arrivals
+    }
+
+    fn draw(&mut self) {
+        (self.expected, self.burst) = self.pattern.draw(&mut self.rng);
+    }
+
+    /// When the next request arrives if the rate stays, seconds.
+    fn next_s(&self, now_s: f64) -> f64 {
+        if self.rps > 0.0 { now_s + self.expected / self.rps } else { f64::INFINITY }
+    }
+
+    /// Lets `seconds` pass without an arrival.
+    fn pass(&mut self, seconds: f64) {
+        self.expected = (self.expected - self.rps * seconds).max(0.0);
+    }
+
+    /// Takes the request that arrives now.
+    fn next(&mut self, now_s: f64) -> Request {
+        self.burst = self.burst.saturating_sub(1);
+        if self.burst == 0 {
+            self.draw();
         }
-        let Some(server) = &pod.server else { return };
-        let readings = server.readings();
-        summary.waiting += readings.waiting;
-        summary.running += readings.running;
-        summary.max_wait_s = summary.max_wait_s.max(server.oldest_wait_s(self.now));
-        if pod.killed_at.is_none() {
-            summary.kv_usage += readings.kv_usage;
-            summary.capacity_rps += pod.spec.physics.capacity_rps(self.tokens);
+        let (prompt, output) = self.sizes.draw(&mut self.rng);
+        Request { arrived_s: now_s, prompt, output, cached: 0 }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct TtftSample {
+    at_s: f64,
+    ttft_s: f64,
+}
+
+/// Totals since the start, and what users felt in the last minute.
+#[derive(Debug, Default)]
+struct LiveStats {
+    arrived: u64,
+    finished: u64,
+    failed: u64,
+    /// The longest wait of a request that began to run, since the last reset.
+    max_wait_s: f64,
+    ttft_samples: VecDeque<TtftSample>,
+}
+
+impl LiveStats {
+    fn reset(&mut self) {
+        self.max_wait_s = 0.0;
+        self.ttft_samples.clear();
+    }
+
+    /// Drops the samples that have left the window.
+    fn expire(&mut self, now_s: f64) {
+        while self.ttft_samples.front().is_some_and(|sample| sample.at_s < now_s - TTFT_WINDOW_S) {
+            self.ttft_samples.pop_front();
         }
+    }
+
+    /// The times to first token in the window at each of `shares`, 0 to 1; `None` without first tokens.
+    fn ttft_quantiles<const N: usize>(&self, shares: [f64; N]) -> [Option<f64>; N] {
+        let mut values: Vec<f64> = self.ttft_samples.iter().map(|sample| sample.ttft_s).collect();
+        values.sort_by(f64::total_cmp);
+        shares.map(|share| {
+            let rank = (share * values.len() as f64).ceil() as usize;
+            values.get(rank.saturating_sub(1)).copied()
+        })
+    }
+}
+
+impl Recorder for LiveStats {
+    fn arrived(&mut self) {
+        self.arrived += 1;
+    }
+
+    fn started(&mut self, wait_s: f64) {
+        self.max_wait_s = self.max_wait_s.max(wait_s);
+    }
+
+    fn first_token(&mut self, at_s: f64, ttft_s: f64) {
+        if self.ttft_samples.len() >= MAX_TTFT_SAMPLES {
+            self.ttft_samples.pop_front();
+        }
+        self.ttft_samples.push_back(TtftSample { at_s, ttft_s });
+    }
+
+    fn finished(&mut self, _served: ServedRequest) {
+        self.finished += 1;
+    }
+
+    fn failed(&mut self, requests: usize) {
+        self.failed += requests as u64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_those_of_the_last_minute() {
+        let mut stats = LiveStats::default();
+        assert_eq!(stats.ttft_quantiles([0.5]), [None]);
+        stats.first_token(1.0, 99.0);
+        for i in 1..=100_u32 {
+            stats.first_token(70.0, f64::from(i));
+        }
+        stats.expire(90.0);
+        assert_eq!(stats.ttft_quantiles([0.5, 0.95, 1.0]), [Some(50.0), Some(95.0), Some(100.0)]);
+        stats.reset();
+        assert_eq!(stats.ttft_quantiles([0.5]), [None]);
     }
 }

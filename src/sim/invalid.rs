@@ -1,22 +1,22 @@
-//! What is wrong with a scenario: which field, its value, what is allowed.
+//! Validation of scenarios and controllers: the invalid field, its value, and what is allowed.
 
 use std::time::Duration;
 
 use smol_str::{SmolStr, ToSmolStr, format_smolstr};
 
-/// A field of a scenario or a controller that makes no sense.
+/// An invalid field of a scenario or a controller.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field} is {value}: must be {allowed}")]
 pub struct Invalid {
-    /// Where, as a path of names and places: `variants[1].start_up.mean`.
+    /// The path of the field, for example `variants[1].start_up.mean`.
     pub field: SmolStr,
-    /// What was given.
+    /// Its value.
     pub value: SmolStr,
-    /// What is allowed, in words.
+    /// What is allowed.
     pub allowed: SmolStr,
 }
 
-/// A path to a field, kept as a chain so that nothing is written down unless it is wrong.
+/// A path to a field. A linked list on the stack, so that valid fields allocate nothing.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Field<'a> {
     parent: Option<&'a Field<'a>>,
@@ -60,17 +60,17 @@ impl Field<'_> {
         Err(Invalid { field: self.path(), value: value.to_smolstr(), allowed: allowed.to_smolstr() })
     }
 
-    pub(super) fn number(&self, value: f64, least: f64, most: f64) -> Result<(), Invalid> {
-        if value.is_finite() && (least..=most).contains(&value) {
+    pub(super) fn number(&self, value: f64, min: f64, max: f64) -> Result<(), Invalid> {
+        if value.is_finite() && (min..=max).contains(&value) {
             return Ok(());
         }
-        self.rule(false, &value.to_smolstr(), &format_smolstr!("{least} to {most}"))
+        self.rule(false, &value.to_smolstr(), &format_smolstr!("{min} to {max}"))
     }
 
-    pub(super) fn span(&self, value: Duration, least: Duration, most: Duration) -> Result<(), Invalid> {
-        if (least..=most).contains(&value) {
+    pub(super) fn span(&self, value: Duration, min: Duration, max: Duration) -> Result<(), Invalid> {
+        if (min..=max).contains(&value) {
             return Ok(());
         }
-        self.rule(false, &format_smolstr!("{value:?}"), &format_smolstr!("{least:?} to {most:?}"))
+        self.rule(false, &format_smolstr!("{value:?}"), &format_smolstr!("{min:?} to {max:?}"))
     }
 }

@@ -1,63 +1,62 @@
 //! A closed-loop simulator of LLM serving fleets: requests arrive, replicas serve them with continuous batching, a
 //! controller reads signals and decides, HPAs write, pods start and drain.
 //!
-//! Pure and deterministic: time is passed in, randomness comes from a seed, and the same input gives the same bytes.
+//! [`simulate`] plays a [`Scenario`] under a [`Controller`] from its first second to its last and returns the figures.
+//! [`Fleet`] is the same cluster of pods driven live: time, load and replicas come from outside. Pure and deterministic:
+//! time is passed in, randomness comes from a seed, and the same input gives the same bytes.
 
 mod arrivals;
-mod batching;
 #[cfg(test)]
 #[allow(dead_code, reason = "shared with the tests of the core")]
 #[path = "../core/tests/support/cases.rs"]
 mod cases;
+mod cluster;
 mod controller;
-mod deployment;
 mod fault;
 mod fleet;
+#[cfg(test)]
+mod fleet_tests;
 mod invalid;
-mod linear;
 mod load;
 mod physics;
 mod presets;
 mod quantiles;
+mod recorder;
 mod rng;
 mod run;
 mod scenario;
 mod server;
-#[cfg(test)]
-mod server_tests;
 mod sizes;
-mod stats;
 
 use std::time::Duration;
 
-pub use controller::{Brain, Controller, MODEL, NAMESPACE, Path};
-pub use deployment::{Deployment, StartUp};
+pub use controller::{Algorithm, Controller, MODEL, MetricPath, NAMESPACE};
 pub use fault::{Fault, FaultKind, FaultShare, FaultSignals};
-pub use fleet::{Fleet, FleetError, PodPhase, PodSpec, PodView, Summary};
+pub use fleet::{Fleet, PodView, Summary};
 pub use invalid::Invalid;
-pub use load::{LoadShape, Request, Segment, TokenShape};
-pub use physics::{Batching, Linear, Physics, Rough};
-pub use presets::{A100_TP2, LINEAR4, TP1, TP2};
+pub use load::{LoadShape, Pattern, Request, Segment};
+pub use physics::{Deviations, Physics};
+pub use presets::{A100_TP2, EMULATED_4RPS, EMULATED_4RPS_SIZES, TP1, TP2};
 pub use rng::Rng;
-pub use run::{Answer, Point, Run, Write, simulate};
+pub use run::{Point, ReplicaChange, ReplicaNumbers, Run, simulate};
 pub use scenario::{
-    Arrival, Arrivals, Fixed, HpaSetup, Pattern, PodFault, Scenario, Scrape, SimVariant, Slo, Victims,
+    Arrival, Arrivals, DeletionOrder, HpaSetup, PinnedReplicas, PodFault, Scenario, Scrape, SimVariant, Slo,
+    StartUp,
 };
-pub use server::{Readings, Server};
-pub use sizes::{Sizes, Spread};
-pub use stats::{Histogram, Stats};
+pub use server::{Histogram, Readings};
+pub use sizes::{RequestSizes, SizeSpread};
 
-/// A point in simulated time: how long after the simulation's start.
-pub type Moment = Duration;
+/// How long after a scenario's end the simulation still follows the requests that arrived, with the fleet as it is then:
+/// four times the longest residence that a client would wait for.
+pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(900);
 
-/// How long after a scenario's end requests are still followed, with the fleet as it is then: four times the longest
-/// residence that anybody would wait for.
-pub const PATIENCE: Duration = Duration::from_secs(900);
+/// The longest scenario: a year.
+const MAX_DURATION: Duration = Duration::from_secs(366 * 24 * 3600);
 
-/// The longest span the simulator computes with: 30 years, so that sums never overflow.
-const LONGEST_S: f64 = 1e9;
+/// The longest span the simulator computes with: 30 years, so that sums never overflow. Seconds.
+const MAX_SPAN_S: f64 = 1e9;
 
-/// `seconds` as a span; nonsense (negative, NaN) is zero and everything longer than [`LONGEST_S`] is that.
+/// `seconds` as a span. Negative values and NaN become zero, everything longer than [`MAX_SPAN_S`] becomes that.
 fn span(seconds: f64) -> Duration {
-    Duration::try_from_secs_f64(seconds.min(LONGEST_S)).unwrap_or(Duration::ZERO)
+    Duration::try_from_secs_f64(seconds.min(MAX_SPAN_S)).unwrap_or(Duration::ZERO)
 }

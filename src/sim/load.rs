@@ -1,14 +1,13 @@
-//! What arrives: requests, how many tokens they have, and how their rate changes over time.
+//! The load: single requests, how they follow each other, and how their rate changes over time.
 
 use std::time::Duration;
 
-use super::Moment;
 use super::rng::Rng;
 
 /// One request.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Request {
-    /// When it came to the gateway, seconds after the start.
+    /// When it arrived at the gateway, seconds after the start.
     pub arrived_s: f64,
     /// Tokens of its prompt, at least 1.
     pub prompt: u32,
@@ -18,65 +17,56 @@ pub struct Request {
     pub cached: u32,
 }
 
-/// How many tokens requests have.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct TokenShape {
-    /// Mean tokens of a prompt.
-    pub prompt: u32,
-    /// Mean tokens generated.
-    pub output: u32,
-    /// Sizes are uniform in mean ± this share of the mean.
-    pub spread: f64,
+/// How requests follow each other at a given rate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pattern {
+    /// Poisson arrivals: each request is independent of all others.
+    Poisson,
+    /// Single requests at equal distances.
+    Even,
+    /// So many requests at the same moment, and the moments independent of each other; at least 1.
+    Bursts(u32),
 }
 
-impl TokenShape {
-    /// Every request alike.
-    #[must_use]
-    pub const fn fixed(prompt: u32, output: u32) -> Self {
-        Self { prompt, output, spread: 0.0 }
-    }
-
-    /// Sizes that vary by `spread` (0 to 1) around the means.
-    #[must_use]
-    pub const fn varied(prompt: u32, output: u32, spread: f64) -> Self {
-        Self { prompt, output, spread }
-    }
-
-    /// The next request.
-    pub fn request(&self, arrived_s: f64, rng: &mut Rng) -> Request {
-        let mut size = |mean: u32| rng.around(f64::from(mean), self.spread).round().max(1.0) as u32;
-        Request { arrived_s, prompt: size(self.prompt), output: size(self.output), cached: 0 }
+impl Pattern {
+    /// Draws the gap to the next arrival, as a number of expected requests, and how many arrive then.
+    pub(super) fn draw(self, rng: &mut Rng) -> (f64, u32) {
+        match self {
+            Self::Poisson => (rng.exponential(), 1),
+            Self::Even => (1.0, 1),
+            Self::Bursts(size) => (rng.exponential() * f64::from(size), size),
+        }
     }
 }
 
-/// A part of a load script.
+/// A part of a load.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Segment {
     /// The same rate.
     Hold {
         /// Requests a second.
         rps: f64,
-        /// How long.
+        /// Duration of the segment.
         lasts: Duration,
     },
-    /// From one rate to another in a straight line.
+    /// Linear from one rate to another.
     Ramp {
         /// Requests a second at its start.
         from: f64,
         /// Requests a second at its end.
         to: f64,
-        /// How long.
+        /// Duration of the segment.
         lasts: Duration,
     },
-    /// A sine around a mean, starting at the mean and rising.
+    /// A sine around a mean that starts at the mean and rises.
     Wave {
         /// Requests a second on average.
         mean: f64,
-        /// How far it goes up and down.
+        /// Amplitude: how far the rate goes above and below the mean.
         swing: f64,
         /// Length of one wave.
         period: Duration,
-        /// How long.
+        /// Duration of the segment.
         lasts: Duration,
     },
 }
@@ -103,14 +93,14 @@ impl Segment {
     }
 }
 
-/// A rate that changes over time: segments one after another; after the last one it starts again.
+/// A rate that changes over time: segments in sequence, repeated after the last one.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct LoadShape {
     segments: Vec<Segment>,
 }
 
 impl LoadShape {
-    /// The segments in their order.
+    /// A load of `segments` in sequence.
     #[must_use]
     pub fn new(segments: Vec<Segment>) -> Self {
         Self { segments }
@@ -122,15 +112,15 @@ impl LoadShape {
         &self.segments
     }
 
-    /// How long one round of all segments takes.
+    /// Duration of one round of all segments.
     #[must_use]
     pub fn length(&self) -> Duration {
         self.segments.iter().map(Segment::lasts).sum()
     }
 
-    /// Requests a second at `at`; 0 when there are no segments.
+    /// Requests a second at `at` after the start; 0 without segments.
     #[must_use]
-    pub fn rate_at(&self, at: Moment) -> f64 {
+    pub fn rate_at(&self, at: Duration) -> f64 {
         let length = self.length();
         if length.is_zero() {
             return 0.0;
@@ -143,35 +133,6 @@ impl LoadShape {
             left -= segment.lasts();
         }
         0.0
-    }
-}
-
-/// Poisson arrivals whose rate may change at any time: the next one comes when the expected number of arrivals since
-/// the last has reached a unit-exponential draw, so a change of rate never needs a new draw.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct Poisson {
-    pub(super) rps: f64,
-    left: f64,
-}
-
-impl Poisson {
-    pub(super) fn new(rng: &mut Rng) -> Self {
-        Self { rps: 0.0, left: rng.exponential() }
-    }
-
-    /// When the next arrival comes if the rate stays.
-    pub(super) fn due(&self, now: Moment) -> Option<Moment> {
-        (self.rps > 0.0).then(|| now + super::span(self.left / self.rps))
-    }
-
-    /// Time passed without an arrival.
-    pub(super) fn pass(&mut self, time: Duration) {
-        self.left = (self.left - self.rps * time.as_secs_f64()).max(0.0);
-    }
-
-    /// An arrival happened.
-    pub(super) fn draw(&mut self, rng: &mut Rng) {
-        self.left = rng.exponential();
     }
 }
 
@@ -194,23 +155,5 @@ mod tests {
             assert!((shape.rate_at(s(at)) - rate).abs() < 1e-9, "at {at}: {}", shape.rate_at(s(at)));
         }
         assert!(LoadShape::default().rate_at(s(5)).abs() < f64::EPSILON);
-    }
-
-    #[test]
-    fn arrivals_keep_their_rate_through_changes_of_rate() {
-        let mut rng = Rng::new(3);
-        let mut poisson = Poisson::new(&mut rng);
-        let (mut now, mut arrivals) = (Duration::ZERO, 0);
-        for second in 0..2000_u64 {
-            poisson.rps = if second % 2 == 0 { 0.0 } else { 10.0 };
-            while let Some(due) = poisson.due(now).filter(|due| *due < s(second + 1)) {
-                now = due;
-                poisson.draw(&mut rng);
-                arrivals += 1;
-            }
-            poisson.pass(s(second + 1) - now);
-            now = s(second + 1);
-        }
-        assert!((9_700..10_300).contains(&arrivals), "{arrivals}");
     }
 }

@@ -1,38 +1,19 @@
-//! What makes a server fast or slow, as numbers and closed forms. No state: that is in `batching` and `linear`.
+//! What makes a model server fast or slow: numbers and closed forms. No state: that is in `server`.
 
 use super::invalid::{Field, Invalid};
-use super::load::TokenShape;
+use super::sizes::RequestSizes;
 
-/// How a server behaves.
+/// A server with continuous batching. A step with P prompt tokens, n running sequences and K tokens in the KV cache takes
+/// `base + per_prompt_token·P + per_sequence·n + per_kv_token·K` seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Physics {
-    /// Continuous batching, request by request.
-    Batching(Batching),
-    /// A fluid with a fixed rate: the emulated server of the published comparison.
-    Linear(Linear),
-}
-
-impl Physics {
-    /// The requests a second that one replica can carry for long.
-    #[must_use]
-    pub fn capacity_rps(&self, tokens: TokenShape) -> f64 {
-        match self {
-            Self::Batching(batching) => batching.capacity_rps(tokens),
-            Self::Linear(linear) => linear.rps,
-        }
-    }
-}
-
-/// Continuous batching: a step takes `base + per_prompt_token·P + per_sequence·n + per_kv_token·K` seconds.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Batching {
-    /// Seconds of an empty step: reading the weights once, and overhead.
+pub struct Physics {
+    /// Seconds of an empty step: reading the weights once, plus overhead.
     pub base_s: f64,
-    /// Seconds for each prompt token computed in the step.
+    /// Seconds per prompt token computed in the step.
     pub per_prompt_token_s: f64,
-    /// Seconds for each running sequence: sampling and scheduling.
+    /// Seconds per running sequence: sampling and scheduling.
     pub per_sequence_s: f64,
-    /// Seconds for each token held in the KV cache: it is read in every step.
+    /// Seconds per token held in the KV cache, which is read in every step.
     pub per_kv_token_s: f64,
     /// Tokens that the KV cache holds.
     pub kv_tokens: u32,
@@ -40,28 +21,29 @@ pub struct Batching {
     pub block_size: u32,
     /// Sequences that may run at once.
     pub max_sequences: u32,
-    /// Tokens a step may compute: those of each decoding sequence, the rest for prompts.
+    /// Tokens a step may compute: first those of the decoding sequences, the rest for prompts.
     pub token_budget: u32,
-    /// Tokens that a decoding sequence gains in a step: 1, more with speculative decoding.
+    /// Tokens that a decoding sequence gains in a step: 1, or more with speculative decoding.
     pub tokens_per_step: f64,
 }
 
-/// Where a server is not as simple as [`Batching`]'s step. All zero by default.
+/// How the time of a step deviates from the formula of [`Physics`]. All zero by default.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Rough {
-    /// Prompts get dearer with length: a step with P prompt tokens pays `1 + this·P` times their price. 0 to 1.
+pub struct Deviations {
+    /// Long prompts cost more per token: the prompt term of a step with P prompt tokens is multiplied by `1 + this·P`.
+    /// 0 to 1.
     pub per_prompt_token: f64,
-    /// A full cache is read more slowly: its price is `1 + this·share` times. 0 to 100.
+    /// A full cache is read more slowly: the KV term is multiplied by `1 + this·share in use`. 0 to 100.
     pub per_kv_share: f64,
-    /// Every step takes uniformly so much more or less, as a share of it. 0 to 1.
+    /// Every step takes up to this share more or less, uniformly distributed. 0 to 1.
     pub noise: f64,
     /// Share of steps that stall. 0 to 1.
     pub stalls: f64,
-    /// Seconds that a stall lasts. 0 to 3600.
+    /// Duration of a stall, seconds. 0 to 3600.
     pub stall_s: f64,
 }
 
-impl Rough {
+impl Deviations {
     pub(super) fn check(&self, field: &Field<'_>) -> Result<(), Invalid> {
         field.at("per_prompt_token").number(self.per_prompt_token, 0.0, 1.0)?;
         field.at("per_kv_share").number(self.per_kv_share, 0.0, 100.0)?;
@@ -70,13 +52,13 @@ impl Rough {
         field.at("stall_s").number(self.stall_s, 0.0, 3600.0)
     }
 
-    /// Steps differ by chance.
-    pub(super) fn by_chance(&self) -> bool {
+    /// Step times are random.
+    pub(super) fn is_random(&self) -> bool {
         self.noise > 0.0 || self.stalls > 0.0
     }
 }
 
-impl Batching {
+impl Physics {
     pub(super) fn check(&self, field: &Field<'_>) -> Result<(), Invalid> {
         let seconds = [
             ("base_s", self.base_s),
@@ -110,98 +92,77 @@ impl Batching {
         }
     }
 
-    /// Share of the KV cache that long-running load can use; above it, growing sequences preempt each other.
-    const USABLE_KV: f64 = 0.9;
+    /// Share of the KV cache that sustained load can use; above it, growing sequences preempt each other.
+    const USABLE_KV_SHARE: f64 = 0.9;
 
     /// Sequences that run at once under full load.
     #[must_use]
-    pub fn full_concurrency(&self, tokens: TokenShape) -> f64 {
-        let by_memory = Self::USABLE_KV * f64::from(self.kv_tokens) / Self::held(tokens);
-        by_memory.min(f64::from(self.max_sequences)).max(1.0)
+    pub fn full_concurrency(&self, tokens: RequestSizes) -> f64 {
+        let fitting = Self::USABLE_KV_SHARE * f64::from(self.kv_tokens) / Self::held_tokens(tokens);
+        fitting.min(f64::from(self.max_sequences)).max(1.0)
     }
 
-    /// The requests a second that one replica can carry for long: its throughput at full concurrency.
+    /// The requests a second that one replica can sustain: its throughput at full concurrency.
     #[must_use]
-    pub fn capacity_rps(&self, tokens: TokenShape) -> f64 {
+    pub fn capacity_rps(&self, tokens: RequestSizes) -> f64 {
         self.throughput_rps(self.full_concurrency(tokens), tokens)
     }
 
-    /// Requests a second with `n` sequences running: one replica makes 1/T steps a second, each gives every sequence
+    /// Requests a second with `n` sequences running: a replica makes 1/T steps a second, each step gives every sequence
     /// one of its output tokens, and every request costs its prompt once.
     #[must_use]
-    pub fn throughput_rps(&self, n: f64, tokens: TokenShape) -> f64 {
-        let (fixed, each) = self.costs(tokens);
-        n / (fixed + n * each)
+    pub fn throughput_rps(&self, n: f64, tokens: RequestSizes) -> f64 {
+        let residence = self.residence(tokens);
+        n / (residence.alone_s + n * residence.per_request_s)
     }
 
     /// Sequences that run in steady state at `rps`, below capacity; the inverse of [`Self::throughput_rps`].
     #[must_use]
-    pub fn concurrency(&self, rps: f64, tokens: TokenShape) -> f64 {
-        let (fixed, each) = self.costs(tokens);
-        fixed * rps / (1.0 - each * rps)
+    pub fn concurrency(&self, rps: f64, tokens: RequestSizes) -> f64 {
+        let residence = self.residence(tokens);
+        residence.alone_s * rps / (1.0 - residence.per_request_s * rps)
     }
 
     /// KV tokens that a request holds on average over its life: all of its prompt, half of its output.
-    fn held(tokens: TokenShape) -> f64 {
-        f64::from(tokens.prompt) + f64::from(tokens.output) / 2.0
+    fn held_tokens(tokens: RequestSizes) -> f64 {
+        tokens.prompt + tokens.output / 2.0
     }
 
-    /// Seconds of a request's whole output alone, and seconds that each concurrent request adds to it.
-    fn costs(&self, tokens: TokenShape) -> (f64, f64) {
-        let output = f64::from(tokens.output) / self.tokens_per_step;
-        let each_step = self.per_sequence_s + self.per_kv_token_s * Self::held(tokens);
-        (output * self.base_s, self.per_prompt_token_s * f64::from(tokens.prompt) + output * each_step)
+    fn residence(&self, tokens: RequestSizes) -> Residence {
+        let steps = tokens.output / self.tokens_per_step;
+        let per_step_s = self.per_sequence_s + self.per_kv_token_s * Self::held_tokens(tokens);
+        Residence {
+            alone_s: steps * self.base_s,
+            per_request_s: self.per_prompt_token_s * tokens.prompt + steps * per_step_s,
+        }
     }
 }
 
-/// A fluid server: it serves `rps`, no more; what comes above waits.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Linear {
-    /// Requests a second that it serves.
-    pub rps: f64,
-    /// KV-cache use at exactly that load; proportional below, at most 1 above.
-    pub kv_at_capacity: f64,
-    /// Seconds a request runs: `running` is this times the rate served.
-    pub residence_s: f64,
-    /// Seconds to the first token when nothing waits.
-    pub first_token_s: f64,
-    /// Tokens of every request.
-    pub tokens: TokenShape,
-    /// Tokens of one KV block.
-    pub block_size: u32,
-}
-
-impl Linear {
-    /// KV-cache size that fits the rest: at capacity, the running requests hold `kv_at_capacity` of it.
-    #[must_use]
-    pub fn kv_tokens(&self) -> f64 {
-        self.rps * self.residence_s * Batching::held(self.tokens) / self.kv_at_capacity
-    }
-
-    /// Seconds between two tokens of one request.
-    #[must_use]
-    pub fn inter_token_s(&self) -> f64 {
-        self.residence_s / f64::from(self.tokens.output.max(1))
-    }
+/// How long a request stays in a server.
+struct Residence {
+    /// Seconds of all its steps when nothing else runs.
+    alone_s: f64,
+    /// Seconds that each running request, itself included, adds to that.
+    per_request_s: f64,
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::presets::{A100_TP2, LINEAR4, TP1, TP2};
+    use super::super::presets::{A100_TP2, EMULATED_4RPS, EMULATED_4RPS_SIZES, TP1, TP2};
     use super::*;
 
-    /// The check values of the policy's specification (decision.md §2.4), to their printed digits.
+    /// Check values computed from the same closed form by hand, to their printed digits.
     #[test]
     fn capacity_matches_the_published_check_values() {
         for (prompt, output, n_max, expected) in
-            [(4000, 1000, 96.0, 2.991), (1000, 250, 256.0, 23.497), (100, 1000, 256.0, 17.642)]
+            [(4000.0, 1000.0, 96.0, 2.991), (1000.0, 250.0, 256.0, 23.497), (100.0, 1000.0, 256.0, 17.642)]
         {
-            let tokens = TokenShape::fixed(prompt, output);
+            let tokens = RequestSizes::fixed(prompt, output);
             assert!((TP1.full_concurrency(tokens) - n_max).abs() < 1e-9, "{prompt}/{output}");
             let x = TP1.capacity_rps(tokens);
             assert!((x - expected).abs() < 6e-4, "{prompt}/{output}: {x}");
         }
-        assert!((TP2.capacity_rps(TokenShape::fixed(4000, 1000)) - 5.7).abs() < 0.1);
+        assert!((TP2.capacity_rps(RequestSizes::fixed(4000.0, 1000.0)) - 5.7).abs() < 0.1);
     }
 
     /// The measured file's own rows: (prompt tokens computed, sequences, KV tokens) and the seconds they took.
@@ -225,17 +186,19 @@ mod tests {
 
     #[test]
     fn concurrency_is_the_inverse_of_throughput() {
-        let tokens = TokenShape::fixed(1000, 250);
+        let tokens = RequestSizes::fixed(1000.0, 250.0);
         let n = TP1.concurrency(15.0, tokens);
         assert!((TP1.throughput_rps(n, tokens) - 15.0).abs() < 1e-9);
     }
 
     #[test]
-    fn the_fluid_server_is_the_one_of_the_published_comparison() {
-        assert!(
-            (LINEAR4.rps - 4.0).abs() < f64::EPSILON && (LINEAR4.kv_at_capacity - 0.9).abs() < f64::EPSILON
-        );
-        assert!((LINEAR4.kv_tokens() - 20_000.0).abs() < 1e-6);
-        assert!((LINEAR4.inter_token_s() - 0.016).abs() < 1e-12);
+    fn the_emulated_server_is_the_one_of_the_published_comparison() {
+        let capacity_rps = EMULATED_4RPS.capacity_rps(EMULATED_4RPS_SIZES);
+        assert!((capacity_rps - 4.0).abs() < 1e-9, "{capacity_rps}");
+        let kv_tokens =
+            EMULATED_4RPS.full_concurrency(EMULATED_4RPS_SIZES) * Physics::held_tokens(EMULATED_4RPS_SIZES);
+        assert!((kv_tokens / f64::from(EMULATED_4RPS.kv_tokens) - 0.9).abs() < 1e-9);
+        assert_eq!(EMULATED_4RPS.kv_tokens, 20_000);
+        assert!((EMULATED_4RPS.base_s - 0.016).abs() < 1e-12, "seconds between two tokens");
     }
 }

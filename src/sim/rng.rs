@@ -1,6 +1,6 @@
-//! Chance from a seed: `SplitMix64`, a counter and a finaliser. Not for secrets.
+//! Random numbers from a seed: `SplitMix64` (Steele, Lea, Flood 2014), a counter and a finaliser. Not for secrets.
 
-/// Pseudo-random numbers that a seed determines wholly.
+/// A generator of pseudo-random numbers that its seed determines completely.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rng(u64);
 
@@ -10,17 +10,16 @@ impl Rng {
     /// 2^-53: a 53-bit integer times this is a uniform f64 below 1.
     const UNIT: f64 = 1.0 / 9_007_199_254_740_992.0;
 
-    /// The sequence of `seed`.
+    /// The generator of `seed`.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The sequence of `seed` for one of many purposes: each is independent of the others.
+    /// The generator of `seed` for one of many purposes; their sequences are independent of each other.
     #[must_use]
     pub fn stream(seed: u64, purpose: u64) -> Self {
-        let mut own = Self(seed);
-        let mixed = own.bits();
+        let mixed = Self(seed).bits();
         Self(mixed ^ Self(purpose.wrapping_add(1)).bits())
     }
 
@@ -32,17 +31,17 @@ impl Rng {
         mixed ^ (mixed >> 31)
     }
 
-    /// Uniform in 0..1 (1 excluded).
+    /// Uniform from 0 to 1, without 1.
     pub fn unit(&mut self) -> f64 {
         (self.bits() >> 11) as f64 * Self::UNIT
     }
 
-    /// Exponential with mean 1: the gap between arrivals of a unit-rate Poisson process.
+    /// Exponential with mean 1: the gap between arrivals of a Poisson process of rate 1.
     pub fn exponential(&mut self) -> f64 {
         -(1.0 - self.unit()).ln()
     }
 
-    /// Normal with mean 0 and variance 1 (Box and Muller's transform; the second value is not kept).
+    /// Normal with mean 0 and variance 1, by the Box-Muller transform. Its second value is dropped.
     pub fn normal(&mut self) -> f64 {
         (2.0 * self.exponential()).sqrt() * (std::f64::consts::TAU * self.unit()).cos()
     }
@@ -50,12 +49,6 @@ impl Rng {
     /// Uniform in `mean` ± `share` × `mean`.
     pub fn around(&mut self, mean: f64, share: f64) -> f64 {
         mean * (1.0 + share * (2.0 * self.unit() - 1.0))
-    }
-
-    /// Five letters as Kubernetes puts them behind a pod's name (no vowels, nothing that looks like another letter).
-    pub fn suffix(&mut self) -> String {
-        const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
-        (0..5).map(|_| char::from(LETTERS[(self.bits() % LETTERS.len() as u64) as usize])).collect()
     }
 }
 
@@ -70,18 +63,12 @@ mod tests {
     }
 
     #[test]
-    fn means_are_what_they_say() {
+    fn distributions_have_their_means() {
         let mut rng = Rng::new(7);
         let n = 20_000;
         let mean = |total: f64| total / f64::from(n);
         assert!((mean((0..n).map(|_| rng.unit()).sum()) - 0.5).abs() < 0.01);
         assert!((mean((0..n).map(|_| rng.exponential()).sum()) - 1.0).abs() < 0.03);
         assert!((0..n).map(|_| rng.around(100.0, 0.1)).all(|x| (90.0..=110.0).contains(&x)));
-    }
-
-    #[test]
-    fn a_suffix_is_five_letters() {
-        assert_eq!(Rng::new(1).suffix().len(), 5);
-        assert_ne!(Rng::new(1).suffix(), Rng::new(2).suffix());
     }
 }

@@ -10,7 +10,7 @@ use super::trace::TraceError;
 
 /// No line is longer: a request of Mooncake's with a million prompt tokens has 2,000 block numbers. What is longer is
 /// another kind of file, which must not fill the memory.
-const LONGEST_LINE: u64 = 1 << 20;
+const MAX_LINE_BYTES: u64 = 1 << 20;
 /// The first bytes of every gzip file.
 const GZIP: &[u8] = &[0x1f, 0x8b];
 
@@ -47,11 +47,11 @@ impl<'a> TextLines<'a> {
         loop {
             self.line += 1;
             self.text.clear();
-            let read = (&mut *self.input).take(LONGEST_LINE).read_line(&mut self.text);
+            let read = (&mut *self.input).take(MAX_LINE_BYTES).read_line(&mut self.text);
             match read.map_err(|source| TraceError::Unreadable { path: self.path.into(), source })? {
                 0 => return Ok(None),
-                read if read as u64 == LONGEST_LINE => {
-                    return Err(self.wrong(&format!("longer than {LONGEST_LINE} bytes, so not a trace")));
+                read if read as u64 == MAX_LINE_BYTES => {
+                    return Err(self.wrong(&format!("longer than {MAX_LINE_BYTES} bytes, so not a trace")));
                 }
                 _ if self.text.trim().is_empty() => {}
                 _ => return Ok(Some(self.text.trim())),

@@ -73,7 +73,7 @@ pub fn policy(word: &str) -> Result<Controller, PolicyError> {
 /// its page recommends; all others have the scenario's.
 fn ours(name: &str, policy: Policy) -> Controller {
     let steady = policy.global.default.analyzer.as_str() == "rate";
-    Controller { down_window: steady.then_some(Duration::ZERO), ..Controller::core(name, policy) }
+    Controller { scale_down_window: steady.then_some(Duration::ZERO), ..Controller::core(name, policy) }
 }
 
 #[cfg(test)]

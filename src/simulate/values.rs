@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::config::ranged::{Number, Time, ranged};
 
 /// The longest time a scenario knows: 366 days.
-pub const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
+pub const MAX_DURATION: Duration = Duration::from_secs(366 * 24 * 3600);
 
 ranged! {
     /// Requests a second.
@@ -41,9 +41,9 @@ ranged! {
     /// Tokens that fit somewhere.
     pub Capacity: f64 in Number::whole(1.0, 4_294_967_295.0);
     /// A length of time, or a moment since the start.
-    pub Span: Duration in Time::between(Duration::ZERO, LONGEST);
+    pub Span: Duration in Time::between(Duration::ZERO, MAX_DURATION);
     /// How long a part of a load lasts.
-    pub Length: Duration in Time::between(Duration::from_millis(100), LONGEST);
+    pub Length: Duration in Time::between(Duration::from_millis(100), MAX_DURATION);
     /// How often something happens.
     pub Every: Duration in Time::between(Duration::from_millis(10), Duration::from_secs(3600));
     /// How late something is.

@@ -1,5 +1,5 @@
-//! The model servers of the end-to-end tests: plays every pod labelled `llm-d.ai/model` of a real cluster, serves their
-//! vLLM `/metrics`, and takes its load from HTTP. Real time drives it. Not part of the product.
+//! The model servers of the end-to-end tests: simulates every pod of a real cluster that has the label `llm-d.ai/model`, serves
+//! their vLLM `/metrics`, and takes the load over HTTP. It runs in real time and is not part of wva.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -24,31 +24,33 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, MissedTickBehavior};
 use wva::cmd::fleet::{CONTENT_TYPE, exposition};
-use wva_sim::{Fleet, LINEAR4, Physics, PodPhase, PodSpec, TP1, TokenShape};
+use wva_core::snapshot::Phase;
+use wva_core::units::{Cost, Replicas};
+use wva_sim::{EMULATED_4RPS, EMULATED_4RPS_SIZES, Fleet, Pattern, RequestSizes, SimVariant, TP1};
 
-/// Which pods are model servers, and of which model.
+/// The label of model servers, with the model.
 const MODEL_LABEL: &str = "llm-d.ai/model";
-/// A model id that is not a valid label value stands here.
+/// The model id where it is not a valid label value.
 const MODEL_ANNOTATION: &str = "wva.test/model-id";
 /// How often the simulation catches up with real time.
-const TICK: Duration = Duration::from_millis(100);
-/// Models at once: far more than any test has, so that a loop in a script cannot fill the memory.
+const TICK_INTERVAL: Duration = Duration::from_millis(100);
+/// Models at once: far more than any test has, so that a loop in a script cannot exhaust the memory.
 const MAX_MODELS: usize = 2000;
 
 #[derive(Parser)]
 struct Args {
-    /// The cluster.
+    /// The kubeconfig of the cluster.
     #[arg(long)]
     kubeconfig: PathBuf,
-    /// Where to serve.
+    /// Address to serve on.
     #[arg(long)]
     listen: SocketAddr,
-    /// Chance, repeatable.
+    /// Seed of the random arrivals.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// How the servers behave.
-    #[arg(long, value_enum, default_value_t = Kind::Batching)]
-    physics: Kind,
+    /// The kind of servers.
+    #[arg(long, value_enum, default_value_t = ServerKind::Batching)]
+    physics: ServerKind,
     /// Mean tokens of a prompt (batching).
     #[arg(long, default_value_t = 4000)]
     prompt_tokens: u32,
@@ -58,107 +60,116 @@ struct Args {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Kind {
-    /// Continuous batching on one H100: 2.99 requests/s of 4000/1000 tokens.
+enum ServerKind {
+    /// An H100 that carries 2.99 requests/s of 4000/1000 tokens.
     Batching,
-    /// The fluid of the published comparison: 4 requests/s.
-    Linear4,
+    /// The emulated server of the published comparison: 4 requests/s, arriving evenly.
+    Emulated,
 }
 
-/// A pod's name in the simulation: the uid tells a pod from a later one of the same name.
-type PodKey = (String, String, String);
+/// The identity of a pod. The uid tells it from a later pod of the same name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct PodKey {
+    namespace: String,
+    name: String,
+    uid: String,
+}
 
-struct World {
-    kind: Kind,
+impl PodKey {
+    /// Its name in the simulation.
+    fn sim_name(&self) -> String {
+        format!("{}/{}/{}", self.namespace, self.name, self.uid)
+    }
+}
+
+struct Simulation {
+    kind: ServerKind,
     seed: u64,
-    tokens: TokenShape,
-    began: Instant,
-    models: BTreeMap<String, Fleet>,
-    /// The model of every pod that was seen Ready and has not left the simulation.
+    sizes: RequestSizes,
+    variant: SimVariant,
+    started: Instant,
+    fleets: BTreeMap<String, Fleet>,
+    /// The model of every pod that has been Ready and has not left the simulation.
     pods: BTreeMap<PodKey, String>,
 }
 
-type Shared = Arc<Mutex<World>>;
+type Shared = Arc<Mutex<Simulation>>;
 
-impl World {
+impl Simulation {
     fn new(args: &Args) -> Self {
-        let tokens = match args.physics {
-            Kind::Batching => TokenShape::varied(args.prompt_tokens, args.output_tokens, 0.1),
-            Kind::Linear4 => LINEAR4.tokens,
+        let (physics, sizes) = match args.physics {
+            ServerKind::Batching => {
+                let (prompt, output) = (f64::from(args.prompt_tokens), f64::from(args.output_tokens));
+                (TP1, RequestSizes::uniform(prompt, output, 0.1))
+            }
+            ServerKind::Emulated => (EMULATED_4RPS, EMULATED_4RPS_SIZES),
         };
-        let (models, pods) = (BTreeMap::new(), BTreeMap::new());
-        Self { kind: args.physics, seed: args.seed, tokens, began: Instant::now(), models, pods }
+        let variant =
+            SimVariant { replicas: Replicas::ZERO, ..SimVariant::new("pod", physics, Cost::default()) };
+        Self {
+            kind: args.physics,
+            seed: args.seed,
+            sizes,
+            variant,
+            started: Instant::now(),
+            fleets: BTreeMap::new(),
+            pods: BTreeMap::new(),
+        }
     }
 
     /// The fleet of `model`, made when it is first named; `None` above the limit.
-    fn model(&mut self, model: &str) -> Option<&mut Fleet> {
-        if self.models.len() >= MAX_MODELS && !self.models.contains_key(model) {
+    fn fleet(&mut self, model: &str) -> Option<&mut Fleet> {
+        if self.fleets.len() >= MAX_MODELS && !self.fleets.contains_key(model) {
             return None;
         }
-        let (kind, tokens, now) = (self.kind, self.tokens, self.began.elapsed());
         let seed =
             model.bytes().fold(self.seed, |seed, byte| seed.wrapping_mul(31).wrapping_add(byte.into()));
-        Some(self.models.entry(model.to_owned()).or_insert_with(|| {
-            let mut fleet = match kind {
-                Kind::Batching => Fleet::of_requests(seed, tokens),
-                Kind::Linear4 => Fleet::of_fluid(seed, tokens),
-            };
-            fleet.advance(now);
+        let pattern = match self.kind {
+            ServerKind::Batching => Pattern::Poisson,
+            ServerKind::Emulated => Pattern::Even,
+        };
+        Some(self.fleets.entry(model.to_owned()).or_insert_with(|| {
+            let mut fleet = Fleet::new(self.variant.clone(), self.sizes, seed).with_pattern(pattern);
+            fleet.advance(self.started.elapsed());
             fleet
         }))
     }
 
     /// Catches up with real time and with the cluster.
-    fn tick(&mut self, seen: &[Arc<Pod>]) {
-        let now = self.began.elapsed();
-        self.models.values_mut().for_each(|fleet| fleet.advance(now));
-        let serving: BTreeMap<PodKey, String> = seen.iter().filter_map(|pod| serving(pod)).collect();
+    fn tick(&mut self, pods: &[Arc<Pod>]) {
+        let now = self.started.elapsed();
+        self.fleets.values_mut().for_each(|fleet| fleet.advance(now));
+        let serving: BTreeMap<PodKey, String> = pods.iter().filter_map(|pod| serving(pod)).collect();
         for (key, model) in &serving {
-            if !self.pods.contains_key(key) {
-                self.start(key, model);
+            if !self.pods.contains_key(key)
+                && let Some(fleet) = self.fleet(model)
+                && fleet.add_ready_pod(&key.sim_name())
+            {
+                self.pods.insert(key.clone(), model.clone());
             }
         }
-        let sim_name = |key: &PodKey| format!("{}/{}/{}", key.0, key.1, key.2);
-        let (models, seen) = (&mut self.models, &serving);
+        let fleets = &mut self.fleets;
         self.pods.retain(|key, model| {
-            let Some(fleet) = models.get_mut(model) else { return false };
-            if !seen.contains_key(key) {
+            let Some(fleet) = fleets.get_mut(model) else { return false };
+            if !serving.contains_key(key) {
                 // Also when the object is gone already: a fake kubelet does not wait for the process.
-                fleet.terminate(&sim_name(key));
+                fleet.delete_pod(&key.sim_name());
             }
-            fleet.pod(&sim_name(key)).is_some()
+            fleet.pod(&key.sim_name()).is_some()
         });
     }
 
-    fn start(&mut self, key: &PodKey, model: &str) {
-        let physics = match self.kind {
-            Kind::Batching => Physics::Batching(TP1),
-            Kind::Linear4 => Physics::Linear(LINEAR4),
-        };
-        let name = format!("{}/{}/{}", key.0, key.1, key.2);
-        let spec = PodSpec { name, group: key.0.clone(), physics, cost: 1.0 };
-        if let Some(fleet) = self.model(model)
-            && fleet.start(spec, Duration::ZERO).is_ok()
-        {
-            self.pods.insert(key.clone(), model.to_owned());
-        }
-    }
-
-    /// The page of a pod: of the one that serves when an older one of the same name still drains.
+    /// The metrics page of a pod. While an older pod of the same name drains, the newer one answers.
     fn page(&self, namespace: &str, pod: &str) -> Option<String> {
-        let mine = self.pods.iter().filter(|(key, _)| key.0 == namespace && key.1 == pod);
-        let mut views: Vec<_> = mine
-            .filter_map(|(key, model)| {
-                let view = self.models.get(model)?.pod(&format!("{}/{}/{}", key.0, key.1, key.2))?;
-                Some((view.phase == PodPhase::Terminating, model, view.server?))
-            })
-            .collect();
-        views.sort_by_key(|view| view.0);
-        views.first().map(|(_, model, server)| exposition(server.readings(), model))
+        let named = self.pods.iter().filter(|(key, _)| key.namespace == namespace && key.name == pod);
+        let views =
+            named.filter_map(|(key, model)| Some((model, self.fleets.get(model)?.pod(&key.sim_name())?)));
+        let (model, view) = views.min_by_key(|(_, view)| view.phase == Phase::Terminating)?;
+        Some(exposition(view.readings?, model))
     }
 
     fn stats(&self) -> BTreeMap<String, ModelStats> {
-        self.models.iter().map(|(model, fleet)| (model.clone(), ModelStats::of(fleet))).collect()
+        self.fleets.iter().map(|(model, fleet)| (model.clone(), ModelStats::new(fleet))).collect()
     }
 }
 
@@ -170,7 +181,8 @@ fn serving(pod: &Pod) -> Option<(PodKey, String)> {
         return None;
     }
     let model = pod.annotations().get(MODEL_ANNOTATION).or_else(|| pod.labels().get(MODEL_LABEL))?;
-    Some(((pod.namespace()?, pod.name_any(), pod.uid()?), model.clone()))
+    let key = PodKey { namespace: pod.namespace()?, name: pod.name_any(), uid: pod.uid()? };
+    Some((key, model.clone()))
 }
 
 #[derive(Serialize)]
@@ -183,12 +195,12 @@ struct ModelStats {
     max_wait_s: f64,
     ttft_p50_s: Option<f64>,
     ttft_p95_s: Option<f64>,
-    completed: f64,
-    failed: f64,
+    completed: u64,
+    failed: u64,
 }
 
 impl ModelStats {
-    fn of(fleet: &Fleet) -> Self {
+    fn new(fleet: &Fleet) -> Self {
         let now = fleet.summary();
         Self {
             ready: now.ready,
@@ -199,8 +211,8 @@ impl ModelStats {
             max_wait_s: now.max_wait_s,
             ttft_p50_s: now.ttft_p50_s,
             ttft_p95_s: now.ttft_p95_s,
-            completed: now.completed,
-            failed: fleet.stats().failed(),
+            completed: now.finished,
+            failed: now.failed,
         }
     }
 }
@@ -211,16 +223,19 @@ struct Load {
     rps: f64,
 }
 
-async fn metrics(State(world): State<Shared>, Path((namespace, pod)): Path<(String, String)>) -> Response {
-    match world.lock().page(&namespace, &pod) {
+async fn metrics(
+    State(simulation): State<Shared>,
+    Path((namespace, pod)): Path<(String, String)>,
+) -> Response {
+    match simulation.lock().page(&namespace, &pod) {
         Some(page) => ([(header::CONTENT_TYPE, CONTENT_TYPE)], page).into_response(),
         None => (StatusCode::NOT_FOUND, format!("pod {namespace}/{pod} does not serve\n")).into_response(),
     }
 }
 
-async fn load(State(world): State<Shared>, Query(load): Query<Load>) -> Response {
-    let mut world = world.lock();
-    match world.model(&load.model) {
+async fn load(State(simulation): State<Shared>, Query(load): Query<Load>) -> Response {
+    let mut simulation = simulation.lock();
+    match simulation.fleet(&load.model) {
         _ if !(load.rps.is_finite() && load.rps >= 0.0) => {
             (StatusCode::BAD_REQUEST, "rps must be a number of at least 0\n").into_response()
         }
@@ -232,22 +247,22 @@ async fn load(State(world): State<Shared>, Query(load): Query<Load>) -> Response
     }
 }
 
-async fn stats(State(world): State<Shared>) -> Json<BTreeMap<String, ModelStats>> {
-    Json(world.lock().stats())
+async fn stats(State(simulation): State<Shared>) -> Json<BTreeMap<String, ModelStats>> {
+    Json(simulation.lock().stats())
 }
 
-async fn reset(State(world): State<Shared>) -> StatusCode {
-    world.lock().models.values_mut().for_each(Fleet::reset_stats);
+async fn reset(State(simulation): State<Shared>) -> StatusCode {
+    simulation.lock().fleets.values_mut().for_each(Fleet::reset_stats);
     StatusCode::NO_CONTENT
 }
 
-/// Watches the pods and moves the world, until the watch ends (it does not by itself).
-async fn play(world: Shared, client: Client) -> anyhow::Result<()> {
+/// Watches the pods and advances the simulation until the watch ends, which it does not by itself.
+async fn simulate(simulation: Shared, client: Client) -> anyhow::Result<()> {
     let (store, writer) = reflector::store::<Pod>();
     let config = watcher::Config::default().labels(MODEL_LABEL);
     let events = reflector(writer, watcher(Api::all(client), config).default_backoff());
     let mut events = std::pin::pin!(events);
-    let mut ticks = tokio::time::interval(TICK);
+    let mut ticks = tokio::time::interval(TICK_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let mut listed = false;
     loop {
@@ -257,7 +272,7 @@ async fn play(world: Shared, client: Client) -> anyhow::Result<()> {
                 Ok(_) => {}
                 Err(error) => tracing::warn!(%error, "pod watch: trying again"),
             },
-            _ = ticks.tick(), if listed => world.lock().tick(&store.state()),
+            _ = ticks.tick(), if listed => simulation.lock().tick(&store.state()),
         }
     }
 }
@@ -271,13 +286,13 @@ async fn main() -> anyhow::Result<()> {
         .with_context(|| format!("--kubeconfig {}", args.kubeconfig.display()))?;
     let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
     let client = Client::try_from(config)?;
-    let world: Shared = Arc::new(Mutex::new(World::new(&args)));
+    let simulation: Shared = Arc::new(Mutex::new(Simulation::new(&args)));
     let routes = Router::new()
         .route("/pods/{namespace}/{pod}/metrics", get(metrics))
         .route("/load", post(load))
         .route("/stats", get(stats))
         .route("/stats/reset", post(reset))
-        .with_state(world.clone());
+        .with_state(simulation.clone());
     let listener = tokio::net::TcpListener::bind(args.listen)
         .await
         .with_context(|| format!("--listen {}: choose a free port", args.listen))?;
@@ -285,7 +300,7 @@ async fn main() -> anyhow::Result<()> {
     let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
     tokio::select! {
         served = axum::serve(listener, routes) => served?,
-        played = play(world, client) => played?,
+        ended = simulate(simulation, client) => ended?,
         _ = terminate.recv() => {}
         _ = tokio::signal::ctrl_c() => {}
     }

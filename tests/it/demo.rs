@@ -1,4 +1,4 @@
-//! `wva demo` as a person meets it: the real binary, its table, its kubeconfig, its end.
+//! `wva demo` as a user runs it: the real binary, its table, its kubeconfig, its end.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests are tests")]
 
@@ -8,13 +8,13 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-/// A machine that is busy with everything else shows the first new pod by then; an idle one after three seconds.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// An idle machine shows the first new pod after three seconds, a busy one within this.
+const LINE_TIMEOUT: Duration = Duration::from_secs(60);
 
 struct Demo {
     child: Child,
     lines: Receiver<String>,
-    seen: Vec<String>,
+    shown: Vec<String>,
     kubeconfig: PathBuf,
 }
 
@@ -32,22 +32,22 @@ impl Demo {
         let out = BufReader::new(child.stdout.take().unwrap());
         let (sender, lines) = channel();
         std::thread::spawn(move || out.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
-        Self { child, lines, seen: Vec::new(), kubeconfig }
+        Self { child, lines, shown: Vec::new(), kubeconfig }
     }
 
     fn until(&mut self, text: &str) {
-        while !self.seen.last().is_some_and(|line| line.contains(text)) {
-            let Ok(line) = self.lines.recv_timeout(PATIENCE) else {
-                panic!("{text:?} is not among\n{}", self.seen.join("\n"));
+        while !self.shown.last().is_some_and(|line| line.contains(text)) {
+            let Ok(line) = self.lines.recv_timeout(LINE_TIMEOUT) else {
+                panic!("{text:?} is not among\n{}", self.shown.join("\n"));
             };
-            self.seen.push(line);
+            self.shown.push(line);
         }
     }
 
-    /// Asks what the printed kubectl line asks.
-    async fn ask(&self) -> serde_json::Value {
+    /// Reads what the printed kubectl line reads.
+    async fn read(&self) -> serde_json::Value {
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-        let line = self.seen.iter().find(|line| line.contains("kubectl --kubeconfig")).unwrap();
+        let line = self.shown.iter().find(|line| line.contains("kubectl --kubeconfig")).unwrap();
         let path = line.split('\'').nth(1).unwrap();
         let kubeconfig = kube::config::Kubeconfig::read_from(&self.kubeconfig).unwrap();
         let config = kube::Config::from_custom_kubeconfig(kubeconfig, &Default::default()).await.unwrap();
@@ -73,15 +73,15 @@ impl Drop for Demo {
 async fn the_demo_grows_its_fleet_answers_kubectl_and_ends_cleanly() {
     let mut demo = Demo::start("loop");
     demo.until("kubectl --kubeconfig");
-    demo.until("wva wants 1");
-    demo.until("wva wants 2 instead of 1");
-    demo.until("makes 1 → 2 pods");
-    let answer = demo.ask().await;
+    demo.until("wva: desired replicas 1");
+    demo.until("wva: desired replicas 1 → 2");
+    demo.until("HPA: 1 → 2 pods");
+    let answer = demo.read().await;
     assert_eq!(answer["kind"], "ExternalMetricValueList");
     assert_eq!(answer["items"].as_array().unwrap().len(), 1, "one item a variant: {answer}");
     assert_eq!(answer["items"][0]["metricLabels"]["variant_name"], "llama-8b");
-    demo.until("2 pods serve now");
-    assert!(demo.seen.iter().all(|line| !line.contains('\x1b')), "plain lines when nobody watches");
+    demo.until("fleet: 2 pods ready");
+    assert!(demo.shown.iter().all(|line| !line.contains('\x1b')), "plain lines without a terminal");
     demo.interrupt();
     demo.until("requests answered, longest wait");
     assert!(demo.child.wait().unwrap().success());
@@ -92,9 +92,9 @@ fn a_taken_port_is_named_with_the_next_step() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let demo = Command::new(env!("CARGO_BIN_EXE_wva")).args(["demo", "--listen", &address]).output().unwrap();
-    let said = String::from_utf8(demo.stderr).unwrap();
+    let error = String::from_utf8(demo.stderr).unwrap();
     assert!(
-        !demo.status.success() && said.contains(&address) && said.contains("choose another port"),
-        "{said}"
+        !demo.status.success() && error.contains(&address) && error.contains("choose another port"),
+        "{error}"
     );
 }

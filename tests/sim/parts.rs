@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use wva_core::units::Replicas;
-use wva_sim::{Brain, Controller};
+use wva_sim::{Algorithm, Controller};
 
 use super::Args;
 use super::gates::{
@@ -112,7 +112,7 @@ const NEXT_SYNC: &str = "next-sync";
 /// What 10 requests/s of case 1 need, ordered when they come: one TP2 and three TP1 at 68 %.
 fn next_sync() -> Controller {
     let order = vec![(Duration::from_secs(300), [1, 3].map(Replicas::new).to_vec())];
-    Controller { brain: Brain::Script(order), ..Controller::fixed(1) }.named(NEXT_SYNC)
+    Controller { algorithm: Algorithm::Schedule(order), ..Controller::fixed(1) }.named(NEXT_SYNC)
 }
 
 fn constant(args: &Args) -> Result<Found, String> {

@@ -1,5 +1,5 @@
-//! The HPA of the demo: asks the server over HTTPS what a real HPA asks, does the real controller's arithmetic with the
-//! answer, and resizes the Deployment.
+//! The HPA of the demo: reads the metric over HTTPS like a real HPA, computes with the real controller's arithmetic, and
+//! scales the Deployment.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -7,27 +7,26 @@ use std::time::Duration;
 use reqwest::{Certificate, Client, Identity};
 use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
-use wva_core::hpa::{
-    AtZero, Behavior, Counts, Hpa, Kind, MetricTarget, SYNC_PERIOD, Settings, Tolerance, propose,
-};
+use wva_core::hpa::{AtZero, Behavior, Hpa, Kind, MetricTarget, SYNC_PERIOD, Settings, Tolerance, propose};
 use wva_core::units::Seconds;
 
 use super::clock::VirtualClock;
+use super::fleet::DemoFleet;
 use super::pki::Pki;
-use super::stage::Stage;
-use super::{DemoError, story};
+use super::{DemoError, scenario};
 use crate::engine::Clock as _;
 
-/// Wall time for one question: the server itself waits a second at most for a young number.
-const TIMEOUT: Duration = Duration::from_secs(5);
-/// An answer is one item, about 600 bytes; an error is about as long.
-const MAX_ANSWER: usize = 64 * 1024;
+/// Wall time for one read. The server itself waits at most a second for a fresh number.
+const READ_TIMEOUT: Duration = Duration::from_secs(5);
+/// Bytes of an answer. One item, like an error, has about 600.
+const MAX_ANSWER_BYTES: usize = 64 * 1024;
 /// `AverageValue: "1"`, as an HPA for this metric has it.
 const TARGET: MetricTarget = MetricTarget { kind: Kind::AverageValue, milli: 1000 };
 
-/// The question, as a path.
+/// The path of the metric.
 pub(super) fn path() -> String {
-    let (namespace, variant) = (story::NAMESPACE, story::VARIANT);
+    let namespace = scenario::NAMESPACE;
+    let variant = scenario::VARIANT;
     format!(
         "/apis/external.metrics.k8s.io/v1beta1/namespaces/{namespace}/wva_desired_replicas?labelSelector=variant_name%3D{variant}"
     )
@@ -35,20 +34,20 @@ pub(super) fn path() -> String {
 
 /// `ExternalMetricValueList`, as far as an HPA reads it.
 #[derive(Deserialize)]
-struct Answer {
-    items: Vec<Item>,
+struct MetricValueList {
+    items: Vec<MetricValue>,
 }
 
 #[derive(Deserialize)]
-struct Item {
+struct MetricValue {
     value: String,
 }
 
-/// Asks and resizes every 15 virtual seconds until `stop`.
+/// Reads and scales every 15 virtual seconds until `stop`.
 pub(super) async fn run(
-    stage: Stage,
+    fleet: DemoFleet,
     clock: VirtualClock,
-    asker: Asker,
+    client: HpaClient,
     stop: CancellationToken,
 ) -> Result<(), DemoError> {
     let mut hpa = Hpa::new(settings());
@@ -59,61 +58,66 @@ pub(super) async fn run(
             () = stop.cancelled() => return Ok(()),
         }
         let answer = tokio::select! {
-            answer = asker.ask() => answer,
+            answer = client.read() => answer,
             () = stop.cancelled() => return Ok(()),
         };
         if let Err(error) = &answer {
-            tracing::warn!(%error, "the HPA got no number and changes nothing");
+            tracing::warn!(%error, "the HPA read no number and changes nothing");
         }
-        let scale = stage.scale();
-        let counts = Counts { spec: scale.spec, status: scale.current, ready: scale.ready };
+        let counts = fleet.counts();
         let proposal = answer.ok().and_then(|items| propose(&items, TARGET, counts, Tolerance::default()));
-        let wanted = hpa.step(clock.now(), scale.spec, proposal);
-        if wanted != scale.spec {
-            stage.resize(wanted)?;
+        let replicas = hpa.step(clock.now(), counts.spec, proposal);
+        if replicas != counts.spec {
+            fleet.scale(replicas);
         }
     }
 }
 
 fn settings() -> Settings {
     let mut behavior = Behavior::default();
-    behavior.down.window = Seconds::whole(story::SCALE_DOWN_WINDOW_S);
-    Settings { min: story::MIN, max: story::MAX, behavior: Some(behavior), at_zero: AtZero::default() }
+    behavior.down.window = Seconds::whole(scenario::SCALE_DOWN_WINDOW_S);
+    Settings {
+        min: scenario::MIN_REPLICAS,
+        max: scenario::MAX_REPLICAS,
+        behavior: Some(behavior),
+        at_zero: AtZero::default(),
+    }
 }
 
 /// A client with the demo user's certificate that trusts the demo's CA and no other.
-pub(super) struct Asker {
+pub(super) struct HpaClient {
     client: Client,
     url: String,
 }
 
-impl Asker {
+impl HpaClient {
     pub(super) fn new(address: SocketAddr, pki: &Pki) -> Result<Self, DemoError> {
         let identity = format!("{}{}", pki.client.certificate, pki.client.key);
         let client = Client::builder()
             .tls_certs_only([Certificate::from_pem(pki.ca.as_bytes())?])
             .identity(Identity::from_pem(identity.as_bytes())?)
             .no_proxy()
-            .timeout(TIMEOUT)
+            .timeout(READ_TIMEOUT)
             .build()?;
         Ok(Self { client, url: format!("https://{address}{}", path()) })
     }
 
     /// The values of all items, in thousandths.
-    pub(super) async fn ask(&self) -> Result<Vec<i64>, DemoError> {
+    pub(super) async fn read(&self) -> Result<Vec<i64>, DemoError> {
         let mut response = self.client.get(&self.url).send().await?;
         let status = response.status();
         let mut body = Vec::new();
         while let Some(chunk) = response.chunk().await? {
-            if body.len() + chunk.len() > MAX_ANSWER {
-                return Err(DemoError::Answer(format!("more than {MAX_ANSWER} bytes")));
+            if body.len() + chunk.len() > MAX_ANSWER_BYTES {
+                return Err(DemoError::Answer(format!("more than {MAX_ANSWER_BYTES} bytes")));
             }
             body.extend_from_slice(&chunk);
         }
         if !status.is_success() {
             return Err(DemoError::Answer(format!("{status}: {}", String::from_utf8_lossy(&body).trim())));
         }
-        let answer: Answer = serde_json::from_slice(&body).map_err(|e| DemoError::Answer(e.to_string()))?;
+        let answer: MetricValueList =
+            serde_json::from_slice(&body).map_err(|e| DemoError::Answer(e.to_string()))?;
         answer.items.iter().map(|item| thousandths(&item.value)).collect()
     }
 }

@@ -1,16 +1,16 @@
-//! `wva demo`: the whole product on one machine, without a cluster. A simulated fleet on a fast clock, and around it the
-//! real parts: the scrape source, the engine, the HTTPS server, and the arithmetic of a real HPA that asks it.
+//! `wva demo`: all of wva on one machine, without a cluster. A simulated fleet runs on a fast clock; everything around it is
+//! real: the scrape source, the engine, the HTTPS server, and an HPA with the real controller's arithmetic.
 
 mod clock;
+mod fleet;
 mod hpa;
 mod kubeconfig;
-mod narrate;
+mod output;
 mod pki;
 mod pods;
-mod stage;
-mod story;
+mod scenario;
 mod table;
-mod wire;
+mod wiring;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -22,38 +22,38 @@ use tokio_util::sync::CancellationToken;
 use wva_core::VariantId;
 
 use self::clock::VirtualClock;
-use self::narrate::{Look, Narrator};
+use self::fleet::DemoFleet;
+use self::output::{Answer, Frame, Narrator};
 use self::pki::Pki;
 use self::pods::PodServers;
-use self::stage::Stage;
 use self::table::Table;
 use crate::engine::{Board, Clock as _, SystemClock};
 use crate::telemetry::init_logging;
 
-/// How often the table looks, in wall time: smooth to the eye.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// Open requests get this long at the end, in wall time.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+/// How often the table is refreshed, in wall time.
+const REFRESH_INTERVAL: Duration = Duration::from_millis(250);
+/// How long open requests may take at the end, in wall time.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// See the whole loop on this machine: a simulated fleet under changing load, scaled by an HPA that asks wva.
+/// Watch wva scale a simulated fleet on this machine.
 ///
-/// One process, no cluster, no Prometheus, nothing to install. The fleet is simulated; everything that reads its metrics,
-/// decides and answers is the product itself.
+/// One process; no cluster, no Prometheus, nothing to install. The fleet and its load are simulated. Everything that reads its
+/// metrics, decides and answers the HPA is wva itself.
 #[derive(Debug, Clone, clap::Args)]
 pub struct DemoArgs {
-    /// Where to answer, on loopback; port 0 takes any free one.
+    /// Address to serve on, loopback only. Port 0 takes any free port.
     #[arg(long, default_value = "127.0.0.1:8443", value_parser = loopback)]
     pub listen: SocketAddr,
-    /// Write the kubeconfig here and leave it; by default a temporary file that goes with the demo.
+    /// Write the kubeconfig to this file and keep it. By default it is a temporary file, deleted at the end.
     #[arg(long, value_name = "FILE")]
     pub kubeconfig_out: Option<PathBuf>,
-    /// Stop after this much wall time, for example 60s; by default it runs until Ctrl-C.
+    /// Stop after this much real time, for example 60s. By default the demo runs until Ctrl-C.
     #[arg(long = "for", value_name = "DURATION")]
     pub run_for: Option<SignedDuration>,
-    /// Chance: the same seed gives the same arrivals.
+    /// Seed of the random arrivals: the same seed gives the same load.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Virtual seconds in a second: load, start-up, decisions and the HPA all run so much faster.
+    /// Virtual seconds per real second. Load, start-up, evaluations and the HPA all run this much faster.
     #[arg(long, default_value_t = 10.0, value_parser = speed, value_name = "N")]
     pub speed: f64,
 }
@@ -67,7 +67,7 @@ fn loopback(text: &str) -> Result<SocketAddr, String> {
         .ok_or_else(|| "the demo answers on loopback only, as 127.0.0.1:8443".into())
 }
 
-/// Above 100 a cycle of the HPA is shorter than a scrape may take.
+/// Above 100, an HPA sync period would be shorter than a scrape may take.
 fn speed(text: &str) -> Result<f64, String> {
     let speed = text.parse().ok().filter(|speed| (0.1..=100.0).contains(speed));
     speed.ok_or_else(|| "give a number from 0.1 to 100".into())
@@ -98,19 +98,16 @@ pub enum DemoError {
     /// Certificates cannot be made.
     #[error("throw-away certificates cannot be made: {0}")]
     Certificate(#[from] rcgen::Error),
-    /// The story itself is wrong.
+    /// The scenario is invalid.
     #[error("the demo's variant is not valid: {0}")]
-    Story(#[from] wva_core::units::OutOfRange),
-    /// The fleet refused a pod.
-    #[error(transparent)]
-    Fleet(#[from] wva_sim::FleetError),
-    /// The HPA's question failed.
-    #[error("the HPA's question failed: {0}")]
-    Question(#[from] reqwest::Error),
-    /// The answer makes no sense to an HPA.
+    Scenario(#[from] wva_core::units::OutOfRange),
+    /// The HPA cannot reach the server.
+    #[error("the HPA's read failed: {0}")]
+    Read(#[from] reqwest::Error),
+    /// The HPA cannot use the answer.
     #[error("the HPA cannot use the answer: {0}")]
     Answer(String),
-    /// A part of the product cannot start.
+    /// A component of wva cannot start.
     #[error("{0}")]
     Part(String),
     /// Standard output is gone.
@@ -123,54 +120,56 @@ pub enum DemoError {
 /// # Errors
 /// Names the option or the part that failed.
 pub async fn run(args: DemoArgs) -> Result<(), DemoError> {
-    // Only warnings, so that the table stays readable. A second setting-up is refused, which does no harm here.
+    // Only warnings, so that the table stays readable. Fails when a logger is set already, which does no harm.
     let _ = init_logging("warn", false);
     let stop = CancellationToken::new();
     let clock = VirtualClock::start(SystemClock.now(), args.speed);
-    let stage = Stage::set(clock, args.seed)?;
+    let fleet = DemoFleet::start(clock, args.seed)?;
     let pki = Pki::generate(&args.listen.ip().to_string())?;
-    let mut brain = wire::Brain::new(&stage, clock, &pki)?;
-    let board = brain.board.clone();
-    let server = brain.server(args.listen).await?;
+    let mut wva = wiring::WvaInstance::new(&fleet, clock, &pki)?;
+    let board = wva.board.clone();
+    let server = wva.server(args.listen).await?;
     let address = server.address();
-    let asker = hpa::Asker::new(address, &pki)?;
+    let client = hpa::HpaClient::new(address, &pki)?;
     let kubeconfig = kubeconfig::write(&address.to_string(), &pki, args.kubeconfig_out.as_deref())?;
 
     let mut tasks = JoinSet::new();
     let mut pods = PodServers::default();
-    pods.sync(&stage).await?;
-    tasks.spawn(pods.follow(stage.clone(), stop.clone()));
-    brain.start(server, &mut tasks, &stop);
-    tasks.spawn(hpa::run(stage.clone(), clock, asker, stop.clone()));
+    pods.sync(&fleet).await?;
+    tasks.spawn(pods.follow(fleet.clone(), stop.clone()));
+    wva.start(server, &mut tasks, &stop);
+    tasks.spawn(hpa::run(fleet.clone(), clock, client, stop.clone()));
 
-    let (mut table, mut narrator) = (Table::stdout(), Narrator::default());
-    table.say(&opening(&args, kubeconfig.path()))?;
+    let mut table = Table::stdout();
+    let mut narrator = Narrator::default();
+    table.write_paragraph(&opening(&args, kubeconfig.path()))?;
     let outcome = tokio::select! {
-        ended = watch(&mut table, &mut narrator, &stage, &board) => ended,
+        ended = watch(&mut table, &mut narrator, &fleet, &board) => ended,
         () = until(args.run_for) => Ok(()),
         Some(ended) = tasks.join_next() => {
             ended.unwrap_or_else(|failure| Err(DemoError::Part(failure.to_string())))
         }
     };
     stop.cancel();
-    let _ = tokio::time::timeout(LAST_WORDS, async { while tasks.join_next().await.is_some() {} }).await;
-    outcome.and_then(|()| Ok(table.say(&narrator.sum_up(&stage.scene()))?)).or_else(closed_pipe)
+    let _ =
+        tokio::time::timeout(SHUTDOWN_TIMEOUT, async { while tasks.join_next().await.is_some() {} }).await;
+    outcome.and_then(|()| Ok(table.write_paragraph(&narrator.totals(&fleet.state()))?)).or_else(closed_pipe)
 }
 
-/// Shows what happens, for ever.
+/// Shows the fleet until it is cancelled.
 async fn watch(
     table: &mut Table<std::io::Stdout>,
     narrator: &mut Narrator,
-    stage: &Stage,
+    fleet: &DemoFleet,
     board: &Board,
 ) -> Result<(), DemoError> {
-    let variant = VariantId::new(story::NAMESPACE, story::VARIANT);
+    let variant = VariantId::new(scenario::NAMESPACE, scenario::VARIANT);
     loop {
-        let verdict = board.newest().decisions.get(&variant).map(narrate::verdict);
-        let look = Look { scene: stage.scene(), replicas: stage.scale().spec.get(), verdict };
-        let changes = narrator.notice(&look);
-        table.show(&look, &changes)?;
-        tokio::time::sleep(LOOK_EVERY).await;
+        let answer = board.newest().decisions.get(&variant).map(Answer::new);
+        let frame = Frame { fleet: fleet.state(), answer };
+        let changes = narrator.changes(&frame);
+        table.show(&frame, &changes)?;
+        tokio::time::sleep(REFRESH_INTERVAL).await;
     }
 }
 
@@ -188,33 +187,39 @@ async fn until(run_for: Option<SignedDuration>) {
     }
 }
 
-/// A reader that has seen enough (`| head`) is no failure.
+/// A reader that closes the pipe (`| head`) is no failure.
 fn closed_pipe(error: DemoError) -> Result<(), DemoError> {
     match error {
         DemoError::Output(cause) if cause.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        other => Err(other),
+        error => Err(error),
     }
 }
 
 fn opening(args: &DemoArgs, kubeconfig: &std::path::Path) -> String {
-    let start = story::START_UP.mean.as_secs();
-    let (variant, namespace, path) = (story::VARIANT, story::NAMESPACE, hpa::path());
+    let start_up = scenario::START_UP.mean.as_secs();
+    let variant = scenario::VARIANT;
+    let namespace = scenario::NAMESPACE;
+    let path = hpa::path();
     format!(
         "\
-wva demo: a simulated fleet of vLLM servers under load that rises and falls, {speed} times as fast as real time.
-One variant, {variant} in namespace {namespace}, {min} to {max} pods, each of which takes {start} s to start. An HPA with the real
-controller's arithmetic asks the real server for wva_desired_replicas every 15 s and resizes the fleet. A pod costs
-{cost} an hour; TTFT p95 is of the last minute, everything else in the table of this moment.
+wva demo: simulated vLLM servers under a load that rises and falls, {speed} times as fast as real time.
 
-Ask the same number from another terminal:
+One variant, {variant} in namespace {namespace}, has {min} to {max} pods; a pod starts within {start_up} s and costs {cost} an hour. An HPA
+with the real controller's arithmetic reads wva_desired_replicas from wva every 15 s and scales the fleet.
+
+What to watch: when demand rises, wva asks for more pods before utilisation (demand / capacity of the ready pods) reaches
+100 %, so that requests wait and TTFT p95 (of the last minute) rises only briefly, if at all. When demand falls, pods go
+after a cooldown. Each line that begins with \"wva:\" gives a new number and the reason for it.
+
+Read the same number from another terminal:
   kubectl --kubeconfig {kubeconfig} get --raw '{path}'
 
 Ctrl-C ends it.
 ",
         speed = args.speed,
-        min = story::MIN,
-        max = story::MAX,
-        cost = story::COST,
+        min = scenario::MIN_REPLICAS,
+        max = scenario::MAX_REPLICAS,
+        cost = scenario::COST,
         kubeconfig = kubeconfig.display(),
     )
 }
@@ -224,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_loopback_and_a_sane_speed_are_accepted() {
+    fn only_loopback_and_a_speed_in_range_are_accepted() {
         assert!(loopback("127.0.0.1:0").is_ok() && loopback("[::1]:8443").is_ok());
         assert!(loopback("0.0.0.0:8443").is_err() && loopback("8443").is_err());
         assert!(speed("10").is_ok() && speed("0").is_err() && speed("1e9").is_err() && speed("NaN").is_err());

@@ -1,5 +1,4 @@
-//! One HTTP endpoint a pod, each on its own loopback port, as a model server would have. Plain http: real vLLM pods
-//! serve `/metrics` so.
+//! An HTTP endpoint for each pod on a loopback port of its own. Plain HTTP, as vLLM serves `/metrics`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,14 +13,14 @@ use tokio::task::JoinSet;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::DemoError;
-use super::stage::{LOOPBACK, Stage};
+use super::fleet::{DemoFleet, LOOPBACK};
 use crate::cmd::fleet::CONTENT_TYPE;
 
-/// How often new pods get their endpoint, in wall time: well below a virtual second at any speed one can watch.
-const LOOK: Duration = Duration::from_millis(20);
+/// How often endpoints are opened and closed, in wall time: well below a virtual second at any speed one can watch.
+const SYNC_INTERVAL: Duration = Duration::from_millis(20);
 
-/// A pod's endpoint; dropping it closes it.
-struct Open {
+/// A pod's endpoint. Dropping it closes it.
+struct PodEndpoint {
     port: u16,
     _guard: DropGuard,
 }
@@ -29,47 +28,48 @@ struct Open {
 /// The endpoints of all pods that exist.
 #[derive(Default)]
 pub(super) struct PodServers {
-    open: BTreeMap<String, Open>,
+    open: BTreeMap<String, PodEndpoint>,
     /// Bounded by the pods that exist: the HPA's maximum and those that drain.
     tasks: JoinSet<()>,
 }
 
 impl PodServers {
     /// Opens and closes endpoints as pods come and go, until `stop`.
-    pub(super) async fn follow(mut self, stage: Stage, stop: CancellationToken) -> Result<(), DemoError> {
+    pub(super) async fn follow(mut self, fleet: DemoFleet, stop: CancellationToken) -> Result<(), DemoError> {
         while !stop.is_cancelled() {
-            self.sync(&stage).await?;
+            self.sync(&fleet).await?;
             tokio::select! {
-                () = tokio::time::sleep(LOOK) => {}
+                () = tokio::time::sleep(SYNC_INTERVAL) => {}
                 () = stop.cancelled() => {}
             }
         }
         Ok(())
     }
 
-    /// Brings the endpoints in step with the pods that exist now.
-    pub(super) async fn sync(&mut self, stage: &Stage) -> Result<(), DemoError> {
-        let (pods, before) = (stage.pods(), self.open.len());
+    /// Opens and closes endpoints so that each existing pod has one.
+    pub(super) async fn sync(&mut self, fleet: &DemoFleet) -> Result<(), DemoError> {
+        let pods = fleet.pods();
+        let before = self.open.len();
         self.open.retain(|pod, _| pods.contains(pod));
         let mut changed = self.open.len() != before;
         for pod in pods {
             if !self.open.contains_key(&pod) {
-                self.open.insert(pod.clone(), listen(stage.clone(), pod, &mut self.tasks).await?);
+                self.open.insert(pod.clone(), listen(fleet.clone(), pod, &mut self.tasks).await?);
                 changed = true;
             }
         }
         if changed {
-            stage.set_ports(self.open.iter().map(|(pod, open)| (pod.clone(), open.port)).collect());
+            fleet.set_ports(self.open.iter().map(|(pod, open)| (pod.clone(), open.port)).collect());
         }
         while self.tasks.try_join_next().is_some() {}
         Ok(())
     }
 }
 
-async fn listen(stage: Stage, pod: String, tasks: &mut JoinSet<()>) -> Result<Open, DemoError> {
+async fn listen(fleet: DemoFleet, pod: String, tasks: &mut JoinSet<()>) -> Result<PodEndpoint, DemoError> {
     let listener = TcpListener::bind((LOOPBACK, 0)).await.map_err(DemoError::PodListener)?;
     let port = listener.local_addr().map_err(DemoError::PodListener)?.port();
-    let routes = Router::new().route("/metrics", get(metrics)).with_state((stage, pod));
+    let routes = Router::new().route("/metrics", get(metrics)).with_state((fleet, pod));
     let stop = CancellationToken::new();
     let stopped = stop.clone();
     tasks.spawn(async move {
@@ -79,11 +79,11 @@ async fn listen(stage: Stage, pod: String, tasks: &mut JoinSet<()>) -> Result<Op
             () = stopped.cancelled() => {}
         }
     });
-    Ok(Open { port, _guard: stop.drop_guard() })
+    Ok(PodEndpoint { port, _guard: stop.drop_guard() })
 }
 
-async fn metrics(State((stage, pod)): State<(Stage, String)>) -> Response {
-    match stage.page(&pod) {
+async fn metrics(State((fleet, pod)): State<(DemoFleet, String)>) -> Response {
+    match fleet.metrics(&pod) {
         Some(page) => ([(header::CONTENT_TYPE, CONTENT_TYPE)], page).into_response(),
         None => (StatusCode::SERVICE_UNAVAILABLE, "the model is loading\n").into_response(),
     }

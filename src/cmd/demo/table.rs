@@ -1,96 +1,97 @@
-//! The demo's table: a row now and then and at every change; on a terminal also a last row that lives. No cursor
-//! arithmetic beyond rewriting one line, so that scrolling, resizing and copying work.
+//! The demo's table: a row at regular intervals and at every change; on a terminal also a last row that is refreshed. It only
+//! ever rewrites one line, so that scrolling, resizing and copying work.
 
 use std::io::{self, IsTerminal as _, Write};
 use std::time::Duration;
 
-use super::narrate::{Look, minutes, seconds};
+use super::output::{Frame, minutes, seconds, utilisation};
 
-/// A row at least this often, in virtual time: the cycle of the default analyzer and of an HPA.
-const ROW_EVERY: Duration = Duration::from_secs(15);
-/// The header again after so many rows: about a screen.
-const HEADER_EVERY: u32 = 20;
-/// Cells of the bar.
-const BAR: usize = 10;
+/// A row at least this often, in virtual time: the sync period of an HPA.
+const ROW_INTERVAL: Duration = Duration::from_secs(15);
+/// Rows between two headers: about a screen.
+const HEADER_INTERVAL: u32 = 20;
+/// Cells of the utilisation bar.
+const BAR_CELLS: usize = 10;
+/// Columns of a sentence without its indent: as wide as the table.
+const SENTENCE_WIDTH: usize = 92;
 
-/// Columns of a sentence: with its indent, as wide as a table of 100.
-const WIDTH: usize = 90;
+const HEADER: &str =
+    "   time   demand  capacity  utilisation          KV  waiting  desired    ready  TTFT p95     cost";
 
 const BOLD: &str = "\x1b[1m";
 const PLAIN: &str = "\x1b[0m";
 const CLEAR_LINE: &str = "\r\x1b[2K";
 
-/// Writes looks and sentences.
+/// Writes frames and sentences.
 pub(super) struct Table<W> {
     out: W,
-    live: bool,
+    is_live: bool,
     next_row: Duration,
     rows: u32,
 }
 
 impl Table<io::Stdout> {
-    /// On standard output: living when that is a terminal.
+    /// On standard output, with a refreshed last row if that is a terminal.
     pub(super) fn stdout() -> Self {
         let out = io::stdout();
-        let live = out.is_terminal();
-        Self::new(out, live)
+        let is_live = out.is_terminal();
+        Self::new(out, is_live)
     }
 }
 
 impl<W: Write> Table<W> {
-    pub(super) fn new(out: W, live: bool) -> Self {
-        Self { out, live, next_row: Duration::ZERO, rows: 0 }
+    pub(super) fn new(out: W, is_live: bool) -> Self {
+        Self { out, is_live, next_row: Duration::ZERO, rows: 0 }
     }
 
-    /// A paragraph.
-    pub(super) fn say(&mut self, text: &str) -> io::Result<()> {
+    /// Writes a paragraph.
+    pub(super) fn write_paragraph(&mut self, text: &str) -> io::Result<()> {
         self.clear()?;
         writeln!(self.out, "{text}")?;
         self.out.flush()
     }
 
-    /// One look: its sentences, a row when one is due, and the living row.
-    pub(super) fn show(&mut self, look: &Look, changes: &[String]) -> io::Result<()> {
+    /// Shows a frame: a row and the sentences of its changes if there are any or a row is due, and the refreshed row.
+    pub(super) fn show(&mut self, frame: &Frame, changes: &[String]) -> io::Result<()> {
         self.clear()?;
-        if !changes.is_empty() || look.scene.at >= self.next_row {
-            if self.rows.is_multiple_of(HEADER_EVERY) {
-                self.header()?;
+        if !changes.is_empty() || frame.fleet.at >= self.next_row {
+            if self.rows.is_multiple_of(HEADER_INTERVAL) {
+                self.write_header()?;
             }
             self.rows += 1;
-            self.next_row = look.scene.at + ROW_EVERY;
-            writeln!(self.out, "{}", row(look))?;
-            for change in changes {
-                let (on, off) = if self.live { (BOLD, PLAIN) } else { ("", "") };
-                for line in wrapped(change) {
-                    writeln!(self.out, "         {on}{line}{off}")?;
-                }
+            self.next_row = frame.fleet.at + ROW_INTERVAL;
+            writeln!(self.out, "{}", row(frame))?;
+            let (on, off) = self.bold();
+            for line in changes.iter().flat_map(|change| wrapped(change)) {
+                writeln!(self.out, "         {on}{line}{off}")?;
             }
         }
-        if self.live {
-            write!(self.out, "{}", row(look))?;
+        if self.is_live {
+            write!(self.out, "{}", row(frame))?;
         }
         self.out.flush()
     }
 
-    fn header(&mut self) -> io::Result<()> {
-        let (on, off) = if self.live { (BOLD, PLAIN) } else { ("", "") };
-        writeln!(
-            self.out,
-            "{on}   time     load  waiting  KV use           desired  running  TTFT p95      cost{off}"
-        )
+    fn write_header(&mut self) -> io::Result<()> {
+        let (on, off) = self.bold();
+        writeln!(self.out, "{on}{HEADER}{off}")
+    }
+
+    const fn bold(&self) -> (&'static str, &'static str) {
+        if self.is_live { (BOLD, PLAIN) } else { ("", "") }
     }
 
     fn clear(&mut self) -> io::Result<()> {
-        if self.live { write!(self.out, "{CLEAR_LINE}") } else { Ok(()) }
+        if self.is_live { write!(self.out, "{CLEAR_LINE}") } else { Ok(()) }
     }
 }
 
-/// A sentence in lines of at most [`WIDTH`]; one long word stays whole.
+/// A sentence in lines of at most [`SENTENCE_WIDTH`]. A longer word stays whole.
 fn wrapped(sentence: &str) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in sentence.split_whitespace() {
         match lines.last_mut() {
-            Some(line) if line.chars().count() + 1 + word.chars().count() <= WIDTH => {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= SENTENCE_WIDTH => {
                 line.push(' ');
                 line.push_str(word);
             }
@@ -100,75 +101,81 @@ fn wrapped(sentence: &str) -> Vec<String> {
     lines
 }
 
-/// One row; the columns are those of the header.
-fn row(look: &Look) -> String {
-    let fleet = &look.scene.fleet;
-    let filled = (fleet.kv_usage * BAR as f64).round() as usize;
-    let bar = format!("{}{}", "█".repeat(filled.min(BAR)), "░".repeat(BAR - filled.min(BAR)));
-    let desired = look.desired().map_or("?".into(), |desired| desired.to_string());
-    let mut running = fleet.ready.to_string();
-    if fleet.starting > 0 {
-        running = format!("{running} (+{})", fleet.starting);
+/// A row with the columns of [`HEADER`].
+fn row(frame: &Frame) -> String {
+    let summary = &frame.fleet.summary;
+    let utilisation = utilisation(&frame.fleet);
+    let filled = ((utilisation.unwrap_or(0.0) * BAR_CELLS as f64).round() as usize).min(BAR_CELLS);
+    let bar = "█".repeat(filled) + &"░".repeat(BAR_CELLS - filled);
+    let percent = utilisation.map_or("-".into(), |share| format!("{:.0} %", 100.0 * share));
+    let desired = frame.desired().map_or("?".into(), |desired| desired.to_string());
+    let mut ready = summary.ready.to_string();
+    if summary.starting > 0 {
+        ready = format!("{ready} (+{})", summary.starting);
     }
     format!(
-        "  {}  {:>5.1}/s  {:>7.0}  {bar} {:>3.0} %  {desired:>7}  {running:>7}  {:>8}  {:>7.2}",
-        minutes(look.scene.at),
-        fleet.rps,
-        fleet.waiting,
-        fleet.kv_usage * 100.0,
-        fleet.ttft_p95_s.map_or("-".into(), seconds),
-        look.scene.cost,
+        "  {}  {:>5.1}/s  {:>6.1}/s  {bar} {percent:>5}  {:>3.0} %  {:>7.0}  {desired:>7}  {ready:>7}  {:>8}  {:>7.2}",
+        minutes(frame.fleet.at),
+        summary.rps,
+        summary.capacity_rps,
+        100.0 * summary.kv_usage,
+        summary.waiting,
+        summary.ttft_p95_s.map_or("-".into(), seconds),
+        summary.cost,
     )
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::stage::Scene;
+    use super::super::fleet::FleetState;
+    use super::super::output::Answer;
     use super::*;
     use wva_sim::Summary;
 
-    fn look(at: u64) -> Look {
-        let fleet = Summary {
+    fn frame(at: u64) -> Frame {
+        let summary = Summary {
             ready: 2,
             starting: 1,
             kv_usage: 0.614,
             rps: 9.25,
+            capacity_rps: 16.2,
             waiting: 3.0,
             ttft_p95_s: Some(0.048),
+            cost: 2.345,
             ..Summary::default()
         };
-        let scene = Scene { at: Duration::from_secs(at), fleet, cost: 2.345 };
-        Look { scene, replicas: 3, verdict: Some((Ok(3), String::new())) }
+        let fleet = FleetState { at: Duration::from_secs(at), summary, spec_replicas: 3 };
+        Frame { fleet, answer: Some(Answer { desired: Some(3), message: String::new() }) }
     }
 
-    fn shown(live: bool, looks: &[(u64, &[String])]) -> String {
-        let mut table = Table::new(Vec::new(), live);
-        for (at, changes) in looks {
-            table.show(&look(*at), changes).unwrap();
+    fn shown(is_live: bool, frames: &[(u64, &[String])]) -> String {
+        let mut table = Table::new(Vec::new(), is_live);
+        for (at, changes) in frames {
+            table.show(&frame(*at), changes).unwrap();
         }
         String::from_utf8(table.out).unwrap()
     }
 
     #[test]
     fn without_a_terminal_there_is_a_line_every_fifteen_seconds_and_at_every_change() {
-        let change = ["wva wants 3".to_owned()];
+        let change = ["wva: desired replicas 3".to_owned()];
         let text = shown(false, &[(0, &[]), (3, &[]), (7, &change), (12, &[]), (22, &[])]);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 5, "{text}");
         assert_eq!(
             lines[1],
-            "  00:00    9.2/s        3  ██████░░░░  61 %        3   2 (+1)     48 ms     2.35"
+            "  00:00    9.2/s    16.2/s  ██████░░░░  57 %   61 %        3        3   2 (+1)     48 ms     2.35"
         );
-        assert_eq!(lines[3].trim(), "wva wants 3");
+        assert_eq!(lines[3].trim(), "wva: desired replicas 3");
         assert!(!text.contains('\x1b'), "no control characters in a file");
         let width = |line: &str| line.chars().count();
         assert_eq!(width(lines[0]), width(lines[1]), "the header is as wide as its rows");
     }
 
     #[test]
-    fn on_a_terminal_the_last_row_lives() {
+    fn on_a_terminal_the_last_row_is_refreshed() {
         let text = shown(true, &[(0, &[]), (1, &[])]);
-        assert_eq!(text.matches("61 %").count(), 3, "one row that stays, and the living one twice");
-        assert!(text.ends_with("2.35"), "the cursor waits behind the living row");
+        assert_eq!(text.matches("61 %").count(), 3, "one row that stays, and the refreshed one twice");
+        assert!(text.ends_with("2.35"), "the cursor waits behind the refreshed row");
     }
 }

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 use wva_core::model::Bounds;
-use wva_core::units::{Replicas, whole};
+use wva_core::units::Replicas;
 use wva_sim::{
-    Arrivals, Controller, LoadShape, Pattern, Scenario, Segment, SimVariant, Sizes, Spread, TokenShape,
+    Arrivals, Controller, LoadShape, Pattern, RequestSizes, Scenario, Segment, SimVariant, SizeSpread,
     simulate,
 };
 
@@ -19,8 +19,8 @@ use super::{TraceArgs, read};
 /// Requests that a rate is judged by, at least: of 3,000, 1 % are 30.
 const REQUESTS: f64 = 3000.0;
 /// And how long, at least and at most.
-const SHORTEST_S: f64 = 1200.0;
-const LONGEST_S: f64 = 4.0 * 3600.0;
+const MIN_DURATION_S: f64 = 1200.0;
+const MAX_DURATION_S: f64 = 4.0 * 3600.0;
 /// Halvings of the interval that the rate is in: to 0.03 % of the rate at full load.
 const HALVINGS: u32 = 12;
 
@@ -88,7 +88,7 @@ pub(super) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode, Failure
 }
 
 /// The sizes of a scenario, each once; a trace is its means and its spread.
-fn kinds(scenario: &Scenario) -> Vec<Sizes> {
+fn kinds(scenario: &Scenario) -> Vec<RequestSizes> {
     if let Arrivals::Trace(trace) = &scenario.arrivals {
         let count = trace.len().max(1) as f64;
         let mean = |of: fn(&wva_sim::Arrival) -> u32| {
@@ -96,9 +96,13 @@ fn kinds(scenario: &Scenario) -> Vec<Sizes> {
         };
         let (prompt, output) = (mean(|one| one.prompt).max(1.0), mean(|one| one.output).max(1.0));
         let squares = trace.iter().map(|one| (f64::from(one.prompt) / prompt - 1.0).powi(2)).sum::<f64>();
-        return vec![Sizes { prompt, output, spread: Spread::LogNormal((squares / count).sqrt().min(10.0)) }];
+        return vec![RequestSizes {
+            prompt,
+            output,
+            spread: SizeSpread::LogNormal((squares / count).sqrt().min(10.0)),
+        }];
     }
-    let mut kinds: Vec<Sizes> = Vec::new();
+    let mut kinds: Vec<RequestSizes> = Vec::new();
     for (_, sizes) in &scenario.sizes {
         if !kinds.contains(sizes) {
             kinds.push(*sizes);
@@ -107,8 +111,13 @@ fn kinds(scenario: &Scenario) -> Vec<Sizes> {
     kinds
 }
 
-fn carried(scenario: &Scenario, variant: &SimVariant, sizes: Sizes, args: &Args) -> Result<Carried, Failure> {
-    let tokens = TokenShape::fixed(whole(sizes.prompt.round()), whole(sizes.output.round()));
+fn carried(
+    scenario: &Scenario,
+    variant: &SimVariant,
+    sizes: RequestSizes,
+    args: &Args,
+) -> Result<Carried, Failure> {
+    let tokens = RequestSizes::fixed(sizes.prompt.round(), sizes.output.round());
     let full = variant.physics.capacity_rps(tokens) * f64::from(args.replicas);
     let (mut good, mut bad) = (0.0, 1.25 * full);
     for _ in 0..HALVINGS {
@@ -139,14 +148,14 @@ fn carried(scenario: &Scenario, variant: &SimVariant, sizes: Sizes, args: &Args)
 fn attainment(
     scenario: &Scenario,
     variant: &SimVariant,
-    sizes: Sizes,
+    sizes: RequestSizes,
     rps: f64,
     replicas: u32,
 ) -> Result<f64, Failure> {
     let count = Replicas::new(replicas);
-    let lasts = Duration::from_secs_f64((REQUESTS / rps).clamp(SHORTEST_S, LONGEST_S));
+    let lasts = Duration::from_secs_f64((REQUESTS / rps).clamp(MIN_DURATION_S, MAX_DURATION_S));
     let bounds = Bounds { min: count, max: Some(count) };
-    let alone = SimVariant { bounds, replicas: count, schedulable: None, ..variant.clone() };
+    let alone = SimVariant { bounds, replicas: count, max_scheduled_pods: None, ..variant.clone() };
     let steady = Scenario {
         duration: lasts,
         arrivals: Arrivals::Rate {

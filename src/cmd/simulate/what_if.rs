@@ -27,7 +27,7 @@ impl WhatIf {
     /// The same controller with the spares.
     pub(super) fn of(self, controller: &Controller) -> Controller {
         let name = self.name(&controller.name);
-        Controller { spare: self.spare, ..controller.clone() }.named(name)
+        Controller { spares: self.spare, ..controller.clone() }.named(name)
     }
 
     /// What the twin of a policy is called.

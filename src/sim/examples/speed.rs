@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use wva_core::model::Analyzer;
 use wva_core::model::Policy;
 use wva_core::units::{Cost, OutOfRange, Replicas};
-use wva_sim::{Controller, LoadShape, Scenario, Segment, SimVariant, Sizes, TP1, simulate};
+use wva_sim::{Controller, LoadShape, RequestSizes, Scenario, Segment, SimVariant, TP1, simulate};
 
 /// `replicas` under 4000/1000 tokens at 60 % of what they can carry.
 fn scenario(replicas: u32, hours: u64) -> Result<Scenario, OutOfRange> {
@@ -20,7 +20,7 @@ fn scenario(replicas: u32, hours: u64) -> Result<Scenario, OutOfRange> {
     variant.replicas = Replicas::new(replicas);
     variant.bounds.min = variant.replicas;
     variant.bounds.max = Some(variant.replicas);
-    Ok(Scenario::new("speed", lasts, load, Sizes::uniform(4000.0, 1000.0, 0.1), vec![variant]))
+    Ok(Scenario::new("speed", lasts, load, RequestSizes::uniform(4000.0, 1000.0, 0.1), vec![variant]))
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

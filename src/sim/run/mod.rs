@@ -1,37 +1,36 @@
-//! The closed loop: requests come, pods serve them, a controller sees what it sees, HPAs write, pods come and go. What
-//! happens next is always known, so time jumps from one event to the next.
+//! The closed loop: requests arrive, pods serve them, a controller observes and decides, HPAs write, pods come and go. The
+//! next event is always known, so time jumps from one event to the next.
 
-mod bed;
-mod brain;
-mod eyes;
+mod controllers;
+mod event_loop;
 mod faults;
-mod pod;
+mod observer;
+mod recorder;
 mod results;
 mod scaler;
-mod tally;
 #[cfg(test)]
 mod tests;
-mod timers;
 
-use self::bed::Bed;
-use self::timers::Timers;
-use super::PATIENCE;
-use super::arrivals::Source;
+use self::event_loop::EventLoop;
+use self::recorder::RunRecorder;
+use super::DRAIN_TIMEOUT;
+use super::arrivals::RequestSource;
+use super::cluster::SimCluster;
 use super::controller::Controller;
 use super::invalid::Invalid;
 use super::rng::Rng;
 use super::scenario::Scenario;
 
-pub use results::{Answer, Point, Run, Write};
+pub use results::{Point, ReplicaChange, ReplicaNumbers, Run};
 
-/// What a run's chance is used for: the requests, the same for every controller.
-const REQUESTS: u64 = 3;
+/// Random stream of the requests, the same for every controller.
+const REQUEST_STREAM: u64 = 3;
 
-/// Plays `scenario` with `controller`. The same arguments give the same run; `progress` is told the share that is done
-/// (0 to 1), some two thousand times at most.
+/// Simulates `scenario` under `controller`. The same arguments give the same run. `progress` is called with the share that is
+/// done, 0 to 1, about two thousand times at most.
 ///
 /// # Errors
-/// When a field of the scenario or of the controller makes no sense.
+/// When a field of the scenario or of the controller is invalid.
 pub fn simulate(
     scenario: &Scenario,
     controller: &Controller,
@@ -40,46 +39,49 @@ pub fn simulate(
 ) -> Result<Run, Invalid> {
     scenario.check()?;
     controller.check()?;
-    let mut source = Source::new(scenario, Rng::stream(seed, REQUESTS));
-    let mut bed = Bed::new(scenario, seed);
-    let mut timers = Timers::new(scenario, controller, seed);
+    let mut source = RequestSource::new(scenario, Rng::stream(seed, REQUEST_STREAM));
+    let recorder = RunRecorder::new(scenario.slo, scenario.variants.len());
+    let mut cluster = SimCluster::new(scenario.clone(), seed, recorder);
+    let mut events = EventLoop::new(scenario, controller, seed);
     let end_s = scenario.duration.as_secs_f64();
     loop {
-        let (request_s, pods_s, timer_s) = (source.next_s(), bed.next_s(), timers.next_s());
-        if request_s.min(pods_s).min(timer_s) >= end_s {
+        let request_s = source.next_s();
+        let cluster_s = cluster.next_event_s();
+        let timer_s = events.next_s();
+        if request_s.min(cluster_s).min(timer_s) >= end_s {
             break;
         }
-        if request_s <= pods_s.min(timer_s) {
-            source.take().into_iter().for_each(|request| bed.arrive(request));
-        } else if pods_s <= timer_s {
-            bed.pass(pods_s);
-        } else if timers.ring(timer_s, &mut bed) {
+        // At the same time, requests come before pods and pods before timers.
+        if request_s <= cluster_s.min(timer_s) {
+            source.next().into_iter().for_each(|request| cluster.arrive(request));
+        } else if cluster_s <= timer_s {
+            cluster.process_events(cluster_s);
+        } else if events.process(timer_s, &mut cluster) {
             progress(timer_s / end_s);
         }
     }
-    timers.finish(&mut bed);
-    let gpu_s = bed.all_gpu_seconds(end_s);
-    follow(&mut bed, end_s + PATIENCE.as_secs_f64());
+    events.finish(&mut cluster);
+    let gpu_s = cluster.gpu_seconds(end_s);
+    drain(&mut cluster, end_s + DRAIN_TIMEOUT.as_secs_f64());
     progress(1.0);
     let run = Run {
         scenario: scenario.name.clone(),
         policy: controller.name.clone(),
         seed,
         gpu_hours: gpu_s / 3600.0,
-        ..timers.spent()
+        ..events.into_run()
     };
-    let run = Run { doubted: timers.doubted(), answers: timers.into_answers(), ..run };
-    Ok(bed.tally.into_run(run))
+    Ok(cluster.recorder.into_run(run))
 }
 
-/// Follows the requests that came to their end, or until `until_s`.
-fn follow(bed: &mut Bed<'_>, until_s: f64) {
+/// Follows the requests that arrived until all have ended, or until `until_s`.
+fn drain(cluster: &mut SimCluster<RunRecorder>, until_s: f64) {
     loop {
-        let next_s = bed.next_s();
-        if next_s > until_s || bed.in_flight() == 0 {
+        let next_s = cluster.next_event_s();
+        if next_s > until_s || cluster.in_flight() == 0 {
             break;
         }
-        bed.pass(next_s);
+        cluster.process_events(next_s);
     }
-    bed.close(until_s);
+    cluster.close(until_s);
 }

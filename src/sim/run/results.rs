@@ -1,4 +1,4 @@
-//! What one simulation gave.
+//! The results of a simulation.
 
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
@@ -12,61 +12,61 @@ pub struct Run {
     pub policy: SmolStr,
     /// The seed.
     pub seed: u64,
-    /// Replica-seconds asked for (`spec.replicas`) by the variant's cost, over the duration.
+    /// Mean of `spec.replicas` times the variant's cost over the duration: cost an hour.
     pub cost_avg: f64,
-    /// Replica-seconds asked for, over the duration.
+    /// Mean of `spec.replicas` over the duration.
     pub replicas_avg: f64,
-    /// Time to first token, seconds from a request's arrival at the gateway: median. Within 0.25 %, like all
-    /// quantiles; 0 without requests. A request without a first token counts with the time it waited.
+    /// Median time to first token, seconds from a request's arrival at the gateway. Within 0.25 %, like all quantiles; 0
+    /// without requests. A request without a first token counts with the time it waited.
     pub ttft_p50_s: f64,
     /// The 95th percentile.
     pub ttft_p95_s: f64,
     /// The 99th percentile.
     pub ttft_p99_s: f64,
-    /// The 99th percentile of all single gaps between two tokens of a request, seconds.
+    /// The 99th percentile of the gaps between two tokens of a request, seconds.
     pub itl_p99_s: f64,
     /// Requests refused (larger than the memory, a full queue) or cut off when their pod was killed.
     pub errors: u64,
-    /// Writes of the HPAs that changed a number.
+    /// Changes of a number by an HPA.
     pub changes: u32,
-    /// Of these, the ones in the other direction than the variant's last.
+    /// Of these, reversals: changes in the other direction than the variant's last one.
     pub flips: u32,
-    /// Share of the requests that were served well, 0 to 1; 1 without requests.
+    /// Share of requests within the objectives, 0 to 1; 1 without requests.
     pub slo_attainment: f64,
     /// Accelerator-hours of all pods that had a node: starting, serving or draining, within the duration.
     pub gpu_hours: f64,
-    /// Requests that came.
+    /// Requests that arrived.
     pub requests: u64,
-    /// Of these, the ones answered to their last token.
+    /// Of these, the requests answered to their last token.
     pub finished: u64,
-    /// Of these, the ones neither finished nor in error when the run was ended: [`crate::PATIENCE`] after the duration.
+    /// Of these, the requests neither finished nor in error [`crate::DRAIN_TIMEOUT`] after the duration.
     pub unfinished: u64,
-    /// Changes by variant, with the moment: at most [`Run::MOST_WRITES`].
-    pub writes: Vec<Write>,
-    /// The run over time, for plots: at most [`Run::MOST_POINTS`].
+    /// The changes of numbers in the order of time, at most [`Run::MAX_CHANGES`].
+    pub writes: Vec<ReplicaChange>,
+    /// The run over time, for plots: at most [`Run::MAX_POINTS`].
     pub series: Vec<Point>,
-    /// What the HPAs could read, where it changed: at most [`Run::MOST_WRITES`]. Of a program's own core only, and not
-    /// written down.
+    /// The numbers that HPAs could read, each time they changed: at most [`Run::MAX_CHANGES`]. Only of the program's own
+    /// core; not serialized.
     #[serde(skip)]
-    pub answers: Vec<Answer>,
-    /// Decisions at which something that an engine showed was not believed. Not written down either.
+    pub published: Vec<ReplicaNumbers>,
+    /// Decisions at which some signal of an engine was contradicted by another. Not serialized.
     #[serde(skip)]
-    pub doubted: u32,
+    pub contradicted_decisions: u32,
 }
 
 impl Run {
     /// The most points of a series.
-    pub const MOST_POINTS: usize = 2000;
-    /// The most writes that are kept one by one.
-    pub const MOST_WRITES: usize = 10_000;
+    pub const MAX_POINTS: usize = 2000;
+    /// The most changes that are kept.
+    pub const MAX_CHANGES: usize = 10_000;
 }
 
 /// One change of a variant's number.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Write {
+pub struct ReplicaChange {
     /// Seconds after the start.
     pub at_s: f64,
-    /// The variant's place in the scenario.
+    /// The variant's index in the scenario.
     pub variant: usize,
     /// Replicas before.
     pub from: u32,
@@ -74,27 +74,27 @@ pub struct Write {
     pub to: u32,
 }
 
-/// What the HPAs can read from a moment on.
+/// The numbers that HPAs can read from a time on.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Answer {
+pub struct ReplicaNumbers {
     /// Seconds after the start.
     pub at_s: f64,
-    /// Replicas by variant; `None` is no answer.
+    /// Replicas by variant; `None` where there is no answer.
     pub numbers: Vec<Option<u32>>,
 }
 
-/// One stretch of a run: means over it, unless said otherwise.
+/// One interval of a run: means over it unless stated otherwise.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Point {
     /// Its end, seconds after the start.
     pub at_s: f64,
-    /// Requests a second that came.
+    /// Requests a second that arrived.
     pub rps: f64,
-    /// Replicas asked for at its end, by variant.
+    /// `spec.replicas` at its end, by variant.
     pub asked: Vec<u32>,
     /// Ready pods at its end.
     pub ready: u32,
-    /// Pods on their way at its end.
+    /// Pods that are not ready yet at its end.
     pub starting: u32,
     /// Requests waiting at its end, the gateway's included.
     pub waiting: f64,

@@ -1,10 +1,10 @@
-//! The HPAs of a run, and what was spent.
+//! The HPAs of a run, and the account of their replicas.
 
-use jiff::Timestamp;
-
-use super::bed::Bed;
-use super::results::Write;
-use crate::controller::{Brain, Controller};
+use super::observer::timestamp;
+use super::recorder::RunRecorder;
+use super::results::ReplicaChange;
+use crate::cluster::SimCluster;
+use crate::controller::{Algorithm, Controller};
 use crate::scenario::{Scenario, SimVariant};
 use wva_core::hpa::{Behavior, Hpa, Rules, Settings};
 use wva_core::units::{Replicas, Seconds};
@@ -14,68 +14,80 @@ use wva_core::units::{Replicas, Seconds};
 pub(super) struct Scaler {
     hpa: Hpa,
     cost: f64,
-    /// Since when as many are asked for as now.
+    /// Since when `spec.replicas` is what it is now, seconds.
     since_s: f64,
-    /// Replica-seconds asked for before.
-    asked_s: f64,
+    /// Replica-seconds before that.
+    replica_s: f64,
 }
 
 impl Scaler {
     pub(super) fn new(scenario: &Scenario, controller: &Controller, variant: &SimVariant) -> Self {
         let min = variant.bounds.min;
-        // KEDA's HPA never goes below one: zero is KEDA's own business.
-        let keda = matches!(controller.brain, Brain::KedaEpp { .. });
-        let min = if keda { min.max(Replicas::ONE) } else { min };
-        let max = variant.bounds.max.unwrap_or(Replicas::new(Scenario::MOST_PODS));
+        // The HPA that KEDA creates never goes below one replica: KEDA itself scales to zero.
+        let is_keda = matches!(controller.algorithm, Algorithm::KedaEpp { .. });
+        let min = if is_keda { min.max(Replicas::ONE) } else { min };
+        let max = variant.bounds.max.unwrap_or(Replicas::new(Scenario::MAX_PODS));
         let settings =
             Settings { min, max, behavior: behavior(scenario, controller), at_zero: scenario.hpa.at_zero };
-        Self { hpa: Hpa::new(settings), cost: variant.cost.get(), since_s: 0.0, asked_s: 0.0 }
+        Self { hpa: Hpa::new(settings), cost: variant.cost.get(), since_s: 0.0, replica_s: 0.0 }
     }
 
-    /// One look of the HPA, which may write.
-    pub(super) fn step(
+    /// Syncs the HPA with `proposal`, the replicas that its metrics propose.
+    pub(super) fn sync(
         &mut self,
         variant: usize,
-        bed: &mut Bed<'_>,
-        (now_s, now): (f64, Timestamp),
+        cluster: &mut SimCluster<RunRecorder>,
+        now_s: f64,
         proposal: Option<Replicas>,
     ) {
-        let spec = bed.counts(variant).spec;
-        let wanted = self.hpa.step(now, spec, proposal);
-        self.write(variant, bed, now_s, wanted);
+        let spec = cluster.counts(variant).spec;
+        let replicas = self.hpa.step(timestamp(now_s), spec, proposal);
+        self.write(variant, cluster, now_s, replicas);
     }
 
-    /// Writes a number.
-    pub(super) fn write(&mut self, variant: usize, bed: &mut Bed<'_>, now_s: f64, wanted: Replicas) {
-        let spec = bed.counts(variant).spec;
-        if wanted == spec {
+    /// Writes `spec.replicas`.
+    pub(super) fn write(
+        &mut self,
+        variant: usize,
+        cluster: &mut SimCluster<RunRecorder>,
+        now_s: f64,
+        replicas: Replicas,
+    ) {
+        let spec = cluster.counts(variant).spec;
+        if replicas == spec {
             return;
         }
-        self.spend(spec, now_s);
-        bed.tally.wrote(Write { at_s: now_s, variant, from: spec.get(), to: wanted.get() });
-        bed.scale(variant, wanted.get(), now_s);
+        self.account(spec, now_s);
+        let change = ReplicaChange { at_s: now_s, variant, from: spec.get(), to: replicas.get() };
+        cluster.recorder.replicas_changed(change);
+        cluster.scale(variant, replicas.get(), now_s);
     }
 
-    fn spend(&mut self, spec: Replicas, now_s: f64) {
-        self.asked_s += f64::from(spec.get()) * (now_s - self.since_s);
+    fn account(&mut self, spec: Replicas, now_s: f64) {
+        self.replica_s += f64::from(spec.get()) * (now_s - self.since_s);
         self.since_s = now_s;
     }
 
-    /// Ends the account.
-    pub(super) fn finish(&mut self, variant: usize, bed: &Bed<'_>, end_s: f64) {
-        self.spend(bed.counts(variant).spec, end_s);
+    /// Closes the account at the scenario's end.
+    pub(super) fn finish(&mut self, variant: usize, cluster: &SimCluster<RunRecorder>, end_s: f64) {
+        self.account(cluster.counts(variant).spec, end_s);
     }
 
-    /// Replica-seconds asked for, and their cost.
-    pub(super) fn spent(&self) -> (f64, f64) {
-        (self.asked_s, self.asked_s * self.cost)
+    /// Replica-seconds of `spec.replicas`.
+    pub(super) const fn replica_seconds(&self) -> f64 {
+        self.replica_s
+    }
+
+    /// Replica-seconds times the cost of a replica an hour.
+    pub(super) const fn cost_seconds(&self) -> f64 {
+        self.replica_s * self.cost
     }
 }
 
 fn behavior(scenario: &Scenario, controller: &Controller) -> Option<Behavior> {
-    let given = scenario.hpa.behavior.clone();
-    let Some(window) = controller.down_window else { return given };
-    let filled = given.unwrap_or_default();
+    let behavior = scenario.hpa.behavior.clone();
+    let Some(window) = controller.scale_down_window else { return behavior };
+    let behavior = behavior.unwrap_or_default();
     let window = Seconds::new(window.as_secs_f64()).unwrap_or_default();
-    Some(Behavior { down: Rules { window, ..filled.down }, ..filled })
+    Some(Behavior { down: Rules { window, ..behavior.down }, ..behavior })
 }

@@ -1,4 +1,4 @@
-//! What the closed loop promises, one story each.
+//! The promises of the closed loop, one scenario each.
 
 use std::time::Duration;
 
@@ -6,8 +6,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    Arrival, Arrivals, Batching, Brain, LoadShape, Path, Pattern, Scrape, Segment, SimVariant, Sizes, Spread,
-    StartUp, TP1, TokenShape, Victims,
+    Algorithm, Arrival, Arrivals, DeletionOrder, LoadShape, MetricPath, Pattern, Physics, RequestSizes,
+    Scrape, Segment, SimVariant, SizeSpread, StartUp, TP1,
 };
 use wva_core::model::{Bounds, Policy};
 use wva_core::units::{Cost, Ratio, Replicas};
@@ -28,14 +28,14 @@ fn variant(replicas: u32) -> SimVariant {
 /// One variant under 1000/250 tokens ± 10 %.
 fn scenario(lasts: u64, rps: f64, replicas: u32) -> Scenario {
     let load = LoadShape::new(vec![hold(rps, lasts)]);
-    Scenario::new("test", s(lasts), load, Sizes::uniform(1000.0, 250.0, 0.1), vec![variant(replicas)])
+    Scenario::new("test", s(lasts), load, RequestSizes::uniform(1000.0, 250.0, 0.1), vec![variant(replicas)])
 }
 
-fn script(steps: &[(u64, u32)]) -> Controller {
+fn schedule(steps: &[(u64, u32)]) -> Controller {
     let steps = steps.iter().map(|(at, replicas)| (s(*at), vec![Replicas::new(*replicas)]));
-    let mut controller = Controller::fixed(1).named("script");
-    controller.brain = Brain::Script(steps.collect());
-    controller.down_window = Some(Duration::ZERO);
+    let mut controller = Controller::fixed(1).named("schedule");
+    controller.algorithm = Algorithm::Schedule(steps.collect());
+    controller.scale_down_window = Some(Duration::ZERO);
     controller
 }
 
@@ -77,7 +77,7 @@ fn what_is_asked_for_is_what_is_paid() {
     assert!((run.replicas_avg - 2.0).abs() < 1e-9 && (run.cost_avg - 5.0).abs() < 1e-9);
     assert!((run.gpu_hours - 2000.0 / 3600.0).abs() < 1e-9);
     assert_eq!((run.changes, run.flips, run.errors, run.unfinished), (0, 0, 0, 0));
-    let run = play(&scenario, &script(&[(0, 2), (500, 4)]), 1);
+    let run = play(&scenario, &schedule(&[(0, 2), (500, 4)]), 1);
     let asked = run.writes[0];
     assert_eq!((asked.from, asked.to), (2, 4));
     assert!((run.replicas_avg - (2.0 + 2.0 * (1000.0 - asked.at_s) / 1000.0)).abs() < 1e-9);
@@ -87,7 +87,7 @@ fn what_is_asked_for_is_what_is_paid() {
 fn an_order_is_carried_out_at_the_next_sync_whose_phase_is_the_seeds() {
     let scenario = scenario(200, 1.0, 1);
     let writes: Vec<f64> =
-        (1..=20).map(|seed| play(&scenario, &script(&[(0, 1), (100, 2)]), seed).writes[0].at_s).collect();
+        (1..=20).map(|seed| play(&scenario, &schedule(&[(0, 1), (100, 2)]), seed).writes[0].at_s).collect();
     assert!(writes.iter().all(|at_s| (100.0..=115.0).contains(at_s)), "{writes:?}");
     let (least, most) = writes.iter().fold((f64::MAX, f64::MIN), |(a, b), at| (a.min(*at), b.max(*at)));
     assert!(least < 104.0 && most > 111.0, "phases are spread: {writes:?}");
@@ -97,7 +97,7 @@ fn an_order_is_carried_out_at_the_next_sync_whose_phase_is_the_seeds() {
 fn pods_are_ready_after_their_start_up() {
     let mut scenario = scenario(400, 1.0, 1);
     scenario.variants[0].start_up = StartUp { mean: s(60), spread: 0.1 };
-    let run = play(&scenario, &script(&[(0, 1), (100, 3)]), 3);
+    let run = play(&scenario, &schedule(&[(0, 1), (100, 3)]), 3);
     let ordered = run.writes[0].at_s;
     assert_eq!((at(&run, ordered + 50.0).ready, at(&run, ordered + 50.0).starting), (1, 2));
     assert_eq!((at(&run, ordered + 68.0).ready, at(&run, ordered + 68.0).starting), (3, 0));
@@ -106,11 +106,11 @@ fn pods_are_ready_after_their_start_up() {
 #[test]
 fn a_drain_cuts_only_what_outlives_the_grace_period() {
     let mut scenario = scenario(300, 8.0, 2);
-    let shrink = script(&[(0, 2), (100, 1)]);
-    scenario.grace = s(30);
+    let shrink = schedule(&[(0, 2), (100, 1)]);
+    scenario.grace_period = s(30);
     let run = play(&scenario, &shrink, 1);
     assert_eq!((run.errors, run.finished), (0, run.requests), "a request takes 2 s");
-    scenario.grace = Duration::from_millis(300);
+    scenario.grace_period = Duration::from_millis(300);
     let cut = play(&scenario, &shrink, 1);
     assert!(cut.errors > 2 && cut.finished + cut.errors == cut.requests, "{}", cut.errors);
     assert!(cut.slo_attainment <= cut.finished as f64 / cut.requests as f64);
@@ -119,23 +119,23 @@ fn a_drain_cuts_only_what_outlives_the_grace_period() {
 #[test]
 fn the_least_loaded_pod_goes_with_fewer_streams_than_the_youngest() {
     let mut scenario = scenario(900, 3.0, 4);
-    let spread = Spread::LogNormal(1.5);
-    scenario.sizes = vec![(Duration::ZERO, Sizes { prompt: 500.0, output: 3000.0, spread })];
-    scenario.grace = s(10);
-    let shrink = script(&[(0, 4), (100, 6), (400, 3)]);
-    let errors = |victims| {
-        let scenario = Scenario { victims, ..scenario.clone() };
+    let spread = SizeSpread::LogNormal(1.5);
+    scenario.sizes = vec![(Duration::ZERO, RequestSizes { prompt: 500.0, output: 3000.0, spread })];
+    scenario.grace_period = s(10);
+    let shrink = schedule(&[(0, 4), (100, 6), (400, 3)]);
+    let errors = |deletion_order| {
+        let scenario = Scenario { deletion_order, ..scenario.clone() };
         (1..=5).map(|seed| play(&scenario, &shrink, seed).errors).sum::<u64>()
     };
-    let (young, light) = (errors(Victims::Youngest), errors(Victims::LeastLoaded));
+    let (young, light) = (errors(DeletionOrder::Youngest), errors(DeletionOrder::LeastLoaded));
     assert!(light < young, "{light} and {young}");
 }
 
 #[test]
 fn pods_without_a_node_cost_no_gpu_and_start_when_another_goes() {
     let mut scenario = scenario(600, 1.0, 1);
-    scenario.variants[0].schedulable = Some(2);
-    let run = play(&scenario, &script(&[(0, 1), (60, 4), (300, 1), (320, 2)]), 1);
+    scenario.variants[0].max_scheduled_pods = Some(2);
+    let run = play(&scenario, &schedule(&[(0, 1), (60, 4), (300, 1), (320, 2)]), 1);
     assert!(run.series.iter().all(|point| point.ready <= 2));
     let waiting = at(&run, 250.0);
     assert_eq!((waiting.asked[0], waiting.ready, waiting.starting), (4, 2, 2));
@@ -167,7 +167,7 @@ fn through_prometheus_a_number_comes_later_than_directly() {
         (1..=10).map(first).sum::<f64>() / 10.0
     };
     let direct = mean(&Controller::core("v1", policy.clone()));
-    let late = Controller { path: Path::published(), ..Controller::core("v1", policy) };
+    let late = Controller { path: MetricPath::published(), ..Controller::core("v1", policy) };
     let late = mean(&late);
     assert!((200.0..230.0).contains(&direct), "{direct}");
     assert!(late > direct + 10.0, "{late} after {direct}");
@@ -177,7 +177,7 @@ fn through_prometheus_a_number_comes_later_than_directly() {
 fn from_zero_requests_wait_at_the_gateway_for_the_first_pod() {
     let mut scenario = scenario(300, 4.0, 0);
     scenario.variants[0].bounds = Bounds { min: Replicas::ZERO, max: Some(Replicas::new(5)) };
-    let run = play(&scenario, &script(&[(0, 0), (50, 1)]), 1);
+    let run = play(&scenario, &schedule(&[(0, 0), (50, 1)]), 1);
     let ready = run.series.iter().find(|point| point.ready > 0).unwrap();
     assert!((140.0..165.0).contains(&ready.at_s), "{}", ready.at_s);
     assert!((4.0 * ready.at_s - at(&run, ready.at_s - 1.5).waiting).abs() < 100.0);
@@ -198,9 +198,9 @@ fn the_core_wakes_a_model_that_sleeps() {
 fn keda_asks_for_what_its_thresholds_say() {
     // 12 requests a second that take about 2.6 s: 31 in the pod.
     let scenario = scenario(900, 12.0, 1);
-    let in_flight = TP1.concurrency(12.0, TokenShape::fixed(1000, 250));
+    let in_flight = TP1.concurrency(12.0, RequestSizes::fixed(1000.0, 250.0));
     let mut keda = Controller::keda_epp();
-    keda.brain = Brain::KedaEpp { in_pod: in_flight / 2.5, waiting: 1e6 };
+    keda.algorithm = Algorithm::KedaEpp { in_pod: in_flight / 2.5, waiting: 1e6 };
     let run = play(&scenario, &keda, 1);
     assert!((2..=5).contains(&run.series.last().unwrap().asked[0]), "{:?}", run.writes);
 }
@@ -208,7 +208,7 @@ fn keda_asks_for_what_its_thresholds_say() {
 #[test]
 fn a_spare_is_on_top_of_every_number() {
     let scenario = scenario(300, 1.0, 1);
-    let spare = Controller { spare: 2, ..Controller::fixed(1) };
+    let spare = Controller { spares: 2, ..Controller::fixed(1) };
     assert_eq!(play(&scenario, &spare, 1).series.last().unwrap().asked, [3]);
 }
 
@@ -216,14 +216,14 @@ fn a_spare_is_on_top_of_every_number() {
 fn under_overload_a_run_finishes_what_the_capacity_formula_says() {
     for (tokens_per_step, hits) in [(1.0, 0.0), (2.5, 0.0), (1.0, 0.5)] {
         let mut scenario = scenario(2000, 120.0, 1);
-        scenario.variants[0].physics = Batching { tokens_per_step, ..TP1 };
+        scenario.variants[0].physics = Physics { tokens_per_step, ..TP1 };
         scenario.prefix_hits = Ratio::new(hits).unwrap();
         let run = play(&scenario, &Controller::fixed(1), 1);
         let per_prompt_token_s = TP1.per_prompt_token_s * (1.0 - hits);
-        let physics = Batching { per_prompt_token_s, ..scenario.variants[0].physics };
-        let formula = physics.capacity_rps(TokenShape::fixed(1000, 250));
-        let seen = run.finished as f64 / (2000.0 + PATIENCE.as_secs_f64());
-        assert!(run.unfinished > 0 && (0.95..1.06).contains(&(seen / formula)), "{seen} vs {formula}");
+        let physics = Physics { per_prompt_token_s, ..scenario.variants[0].physics };
+        let formula = physics.capacity_rps(RequestSizes::fixed(1000.0, 250.0));
+        let rps = run.finished as f64 / (2000.0 + DRAIN_TIMEOUT.as_secs_f64());
+        assert!(run.unfinished > 0 && (0.95..1.06).contains(&(rps / formula)), "{rps} vs {formula}");
     }
 }
 
@@ -232,17 +232,17 @@ fn a_slow_first_pod_and_rough_steps_make_everything_later() {
     let base = scenario(300, 10.0, 1);
     let p50 = |scenario: &Scenario| play(scenario, &Controller::fixed(1), 1).ttft_p50_s;
     let mut slow = base.clone();
-    slow.variants[0].first_pod = 1.5;
+    slow.variants[0].first_pod_slowdown = 1.5;
     assert!(p50(&slow) > 1.3 * p50(&base));
     let mut rough = base.clone();
-    rough.variants[0].rough.per_prompt_token = 1e-3;
+    rough.variants[0].deviations.per_prompt_token = 1e-3;
     assert!(p50(&rough) > 1.2 * p50(&base));
     let mut noisy = base.clone();
-    noisy.variants[0].rough.noise = 0.15;
+    noisy.variants[0].deviations.noise = 0.15;
     let share = p50(&noisy) / p50(&base);
     assert!((0.9..1.1).contains(&share), "noise has no mean: {share}");
-    noisy.variants[0].rough.stalls = 0.005;
-    noisy.variants[0].rough.stall_s = 1.0;
+    noisy.variants[0].deviations.stalls = 0.005;
+    noisy.variants[0].deviations.stall_s = 1.0;
     assert!(play(&noisy, &Controller::fixed(1), 1).ttft_p99_s > 1.0);
 }
 
@@ -253,9 +253,9 @@ fn a_gateway_that_holds_gives_the_queue_to_new_pods() {
         load: LoadShape::new(vec![hold(10.0, 100), hold(40.0, 200), hold(5.0, 300)]),
         pattern: Pattern::Poisson,
     };
-    let grow = script(&[(0, 1), (150, 4)]);
+    let grow = schedule(&[(0, 1), (150, 4)]);
     let bound = play(&scenario, &grow, 1);
-    scenario.hold_at = Some(2);
+    scenario.max_waiting_per_pod = Some(2);
     let held = play(&scenario, &grow, 1);
     assert!(held.ttft_p99_s < 0.8 * bound.ttft_p99_s, "{} and {}", held.ttft_p99_s, bound.ttft_p99_s);
     assert_eq!(held.finished, held.requests);
@@ -273,40 +273,44 @@ fn a_trace_is_played_as_recorded() {
     ];
     scenario.arrivals = Arrivals::Trace(trace.into());
     let run = play(&scenario, &Controller::fixed(1), 1);
-    assert_eq!((run.requests, run.finished, run.errors), (3, 2, 1), "one is larger than the memory");
+    assert_eq!(
+        (run.requests, run.finished, run.errors),
+        (3, 2, 1),
+        "the second request is larger than the memory"
+    );
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_with_field_value_and_range() {
-    let told =
+fn an_invalid_field_is_named_with_its_value_and_range() {
+    let error =
         |scenario: &Scenario| simulate(scenario, &Controller::fixed(1), 1, |_| {}).unwrap_err().to_string();
     let good = scenario(100, 1.0, 1);
     let mut twins = good.clone();
     twins.variants.push(variant(1));
-    assert_eq!(told(&twins), "variants[1].name is v: must be different for every variant");
+    assert_eq!(error(&twins), "variants[1].name is v: must be different for every variant");
     let mut slow = good.clone();
     slow.variants[0].physics.base_s = f64::NAN;
-    assert_eq!(told(&slow), "variants[0].physics.base_s is NaN: must be 0 to 60");
+    assert_eq!(error(&slow), "variants[0].physics.base_s is NaN: must be 0 to 60");
     let mut never = good.clone();
     never.duration = Duration::ZERO;
-    assert!(told(&never).starts_with("duration is 0ns: must be"));
+    assert!(error(&never).starts_with("duration is 0ns: must be"));
     let mut back = good.clone();
     let arrival = |at_s| Arrival { at_s, prompt: 1, output: 1, cached: 0 };
     back.arrivals = Arrivals::Trace(vec![arrival(2.0), arrival(1.0)].into());
-    assert_eq!(told(&back), "arrivals[1].at_s is earlier than before: must be ascending");
+    assert_eq!(error(&back), "arrivals[1].at_s is before the previous arrival: must be in ascending order");
     let mut keda = Controller::keda_epp();
-    keda.brain = Brain::KedaEpp { in_pod: 0.0, waiting: 5.0 };
+    keda.algorithm = Algorithm::KedaEpp { in_pod: 0.0, waiting: 5.0 };
     let wrong = simulate(&good, &keda, 1, |_| {}).unwrap_err();
-    assert_eq!((wrong.field.as_str(), wrong.value.as_str()), ("brain.in_pod", "0"));
+    assert_eq!((wrong.field.as_str(), wrong.value.as_str()), ("algorithm.in_pod", "0"));
 }
 
 #[test]
 fn a_long_run_keeps_a_bounded_series_and_tells_its_progress() {
     let scenario = scenario(10_000, 0.1, 1);
-    let mut told = Vec::new();
-    let run = simulate(&scenario, &Controller::fixed(1), 1, |share| told.push(share)).unwrap();
-    assert!(run.series.len() <= Run::MOST_POINTS && told.len() <= Run::MOST_POINTS + 2);
-    assert!(told.is_sorted() && told.last().is_some_and(|last| (last - 1.0).abs() < 1e-12));
+    let mut shares = Vec::new();
+    let run = simulate(&scenario, &Controller::fixed(1), 1, |share| shares.push(share)).unwrap();
+    assert!(run.series.len() <= Run::MAX_POINTS && shares.len() <= Run::MAX_POINTS + 2);
+    assert!(shares.is_sorted() && shares.last().is_some_and(|last| (last - 1.0).abs() < 1e-12));
 }
 
 proptest! {
@@ -327,17 +331,17 @@ proptest! {
         let mut scenario = scenario(250, rps, 2);
         let load = LoadShape::new(vec![hold(rps, 100), Segment::Ramp { from: rps, to: 0.0, lasts: s(100) }, hold(rps, 50)]);
         scenario.arrivals = Arrivals::Rate { load, pattern: Pattern::Bursts(burst) };
-        scenario.grace = s(grace);
-        scenario.hold_at = hold_at;
+        scenario.grace_period = s(grace);
+        scenario.max_waiting_per_pod = hold_at;
         scenario.scrape = Scrape { loss: Ratio::new(0.1).unwrap(), ..Scrape::default() };
         let variant = &mut scenario.variants[0];
         variant.bounds.min = Replicas::ZERO;
         variant.physics.kv_tokens = kv;
-        variant.schedulable = schedulable;
+        variant.max_scheduled_pods = schedulable;
         variant.start_up = StartUp { mean: s(20), spread: 0.5 };
-        variant.rough.noise = if noise { 0.2 } else { 0.0 };
+        variant.deviations.noise = if noise { 0.2 } else { 0.0 };
         let steps: Vec<(u64, u32)> = orders.iter().enumerate().map(|(at, n)| (at as u64 * 50, *n)).collect();
-        let run = play(&scenario, &script(&steps), seed);
+        let run = play(&scenario, &schedule(&steps), seed);
         prop_assert_eq!(run.requests, run.finished + run.errors + run.unfinished);
         prop_assert!((0.0..=1.0).contains(&run.slo_attainment));
         let came: f64 = run.series.iter().map(|point| point.rps).sum();

@@ -7,7 +7,8 @@ use wva_core::model::Analyzer;
 use wva_core::model::Bounds;
 use wva_core::units::{Cost, Replicas};
 use wva_sim::{
-    Controller, LoadShape, PodFault, Point, Run, Scenario, Segment, SimVariant, Sizes, StartUp, TP1, simulate,
+    Controller, LoadShape, PodFault, Point, RequestSizes, Run, Scenario, Segment, SimVariant, StartUp, TP1,
+    simulate,
 };
 
 /// What decides by its own numbers and by capacities. One replica carries 2.99 requests/s.
@@ -27,7 +28,7 @@ fn scenario(replicas: u32, stages: &[(f64, u64)], faults: &[PodFault]) -> Scenar
     };
     let lasts = stages.iter().map(|(_, lasts)| s(*lasts)).sum();
     let load = stages.iter().map(|(rps, lasts)| Segment::Hold { rps: *rps, lasts: s(*lasts) }).collect();
-    let sizes = Sizes::uniform(4000.0, 1000.0, 0.1);
+    let sizes = RequestSizes::uniform(4000.0, 1000.0, 0.1);
     Scenario::new("pods", lasts, LoadShape::new(load), sizes, vec![variant])
 }
 

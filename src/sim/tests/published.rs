@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use wva_core::units::Cost;
-use wva_sim::{Controller, LoadShape, Run, Scenario, Segment, SimVariant, Sizes, TP1, TP2, simulate};
+use wva_sim::{Controller, LoadShape, RequestSizes, Run, Scenario, Segment, SimVariant, TP1, TP2, simulate};
 
 const fn s(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
@@ -21,7 +21,7 @@ fn case(number: u32) -> Scenario {
     };
     let lasts = rates.iter().map(|(_, lasts)| s(*lasts)).sum();
     let load = rates.into_iter().map(|(rps, lasts)| Segment::Hold { rps, lasts: s(lasts) }).collect();
-    let sizes = Sizes::uniform(prompt, output, 0.1);
+    let sizes = RequestSizes::uniform(prompt, output, 0.1);
     Scenario::new(format!("case{number}"), lasts, LoadShape::new(load), sizes, variants)
 }
 

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use wva_sim::Batching;
+use wva_sim::Physics;
 
 use super::super::values::{
     BaseSeconds, Capacity, Count, Dearer, Share, StallSeconds, StepSeconds, Times, TokensPerStep,
@@ -107,8 +107,8 @@ pub fn known_physics() -> &'static BTreeMap<String, PhysicsEntry> {
 
 impl PhysicsEntry {
     /// With the settings that vLLM has by default.
-    pub(in crate::simulate) const fn batching(&self) -> Batching {
-        Batching {
+    pub(in crate::simulate) const fn physics(&self) -> Physics {
+        Physics {
             base_s: self.step_seconds,
             per_prompt_token_s: self.prompt_token_seconds,
             per_sequence_s: self.sequence_seconds,
@@ -124,15 +124,15 @@ impl PhysicsEntry {
 
 impl PhysicsFile {
     /// The physics meant; or what is missing.
-    pub(in crate::simulate) fn batching(&self) -> Result<Batching, String> {
-        let preset = self.preset.as_ref().map(|name| preset(name)).transpose()?.map(PhysicsEntry::batching);
+    pub(in crate::simulate) fn physics(&self) -> Result<Physics, String> {
+        let preset = self.preset.as_ref().map(|name| preset(name)).transpose()?.map(PhysicsEntry::physics);
         let need = |own: Option<f64>, preset: Option<f64>, name: &str| {
             own.or(preset).ok_or_else(|| format!("without a preset, {name} is needed"))
         };
         let kv_tokens = self.kv_tokens.map(Capacity::get).or(preset.map(|p| f64::from(p.kv_tokens)));
         let kv_tokens = need(kv_tokens, None, "kvTokens")?;
         let or = |own: Option<f64>, default: u32| own.map_or(default, wva_core::units::whole);
-        let batching = Batching {
+        let physics = Physics {
             base_s: need(self.step_seconds.map(BaseSeconds::get), preset.map(|p| p.base_s), "stepSeconds")?,
             per_prompt_token_s: need(
                 self.prompt_token_seconds.map(StepSeconds::get),
@@ -155,7 +155,7 @@ impl PhysicsFile {
             token_budget: or(self.token_budget.map(Capacity::get), 8192),
             tokens_per_step: self.tokens_per_step.map_or(1.0, TokensPerStep::get),
         };
-        Ok(self.slower.map_or(batching, |factor| batching.slower(factor.get())))
+        Ok(self.slower.map_or(physics, |factor| physics.slower(factor.get())))
     }
 }
 
@@ -178,15 +178,15 @@ mod tests {
             ("h100-8b-tp2", wva_sim::TP2),
             ("a100-llama31-8b-tp2", wva_sim::A100_TP2),
         ] {
-            assert_eq!(known[name].batching(), constant, "{name}");
+            assert_eq!(known[name].physics(), constant, "{name}");
         }
     }
 
     #[test]
     fn what_is_said_beside_a_preset_replaces_it() {
-        let read = |text: &str| serde_saphyr::from_str::<PhysicsFile>(text).unwrap().batching();
+        let read = |text: &str| serde_saphyr::from_str::<PhysicsFile>(text).unwrap().physics();
         let changed = read("{preset: h100-8b-tp1, kvTokens: 240000, slower: 2}").unwrap();
-        assert_eq!(changed, Batching { kv_tokens: 240_000, ..wva_sim::TP1.slower(2.0) });
+        assert_eq!(changed, Physics { kv_tokens: 240_000, ..wva_sim::TP1.slower(2.0) });
         assert!(read("{preset: h100}").unwrap_err().starts_with("no preset \"h100\": must be one of a100-"));
         assert_eq!(read("{kvTokens: 1}").unwrap_err(), "without a preset, stepSeconds is needed");
     }

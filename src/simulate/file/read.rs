@@ -11,7 +11,7 @@ use super::locate::{Step, Way, locate};
 use super::{File, RandomFile, ScenarioFile, SetFile};
 
 /// No scenario is longer: what is, is another kind of file.
-const LONGEST_FILE: u64 = 1 << 20;
+const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// A scenario file that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -73,8 +73,9 @@ struct Keys {
 pub(in crate::simulate) fn read(path: &Path) -> Result<(Source, File), FileError> {
     let unreadable = |source| FileError::Unreadable { path: path.into(), source };
     let about = std::fs::metadata(path).map_err(unreadable)?;
-    if about.len() > LONGEST_FILE {
-        let cause = format!("longer than {LONGEST_FILE} bytes, so not a scenario; give a trace with --trace");
+    if about.len() > MAX_FILE_BYTES {
+        let cause =
+            format!("longer than {MAX_FILE_BYTES} bytes, so not a scenario; give a trace with --trace");
         return Err(FileError::Wrong { place: path.display().to_string(), cause });
     }
     let text = std::fs::read_to_string(path).map_err(unreadable)?;

@@ -7,8 +7,8 @@ use wva_core::hpa::{Behavior, Tolerance};
 use wva_core::model::Bounds;
 use wva_core::units::{Cost, Ratio, Replicas, Seconds, whole};
 use wva_sim::{
-    Arrivals, HpaSetup, LoadShape, Pattern, Rough, Scenario, Scrape, Segment, SimVariant, Sizes, Slo, Spread,
-    StartUp, Victims,
+    Arrivals, DeletionOrder, Deviations, HpaSetup, LoadShape, Pattern, RequestSizes, Scenario, Scrape,
+    Segment, SimVariant, SizeSpread, Slo, StartUp,
 };
 
 use super::super::file::{
@@ -29,7 +29,7 @@ pub(super) fn needed_trace() -> Problem {
 pub(super) fn scenario(name: SmolStr, file: &ScenarioFile) -> Result<Scenario, Problem> {
     let (shape, sizes) = load(&file.load).map_err(|problem| problem.inside(["load".into()]))?;
     let duration = file.duration.map_or_else(|| shape.length(), |own| own.get());
-    if duration > super::super::values::LONGEST {
+    if duration > super::super::values::MAX_DURATION {
         return Err(Problem::at(["load".into(), "rate".into()], "longer than 8784h together"));
     }
     let variants = variants(&file.variants)?;
@@ -46,9 +46,9 @@ pub(super) fn scenario(name: SmolStr, file: &ScenarioFile) -> Result<Scenario, P
         variants,
         scrape,
         hpa,
-        grace: file.grace.map_or(Duration::from_secs(30), |own| own.get()),
-        hold_at: file.hold_at.map(|own| whole(own.get())),
-        victims: victims(file.victims),
+        grace_period: file.grace.map_or(Duration::from_secs(30), |own| own.get()),
+        max_waiting_per_pod: file.hold_at.map(|own| whole(own.get())),
+        deletion_order: deletion_order(file.victims),
         slo: Slo {
             ttft: file.slo.ttft.map_or(slo.ttft, |own| own.get()),
             itl: file.slo.itl.map_or(slo.itl, |own| own.get()),
@@ -58,7 +58,7 @@ pub(super) fn scenario(name: SmolStr, file: &ScenarioFile) -> Result<Scenario, P
 }
 
 /// Sizes with the moments from which on they hold.
-pub(super) type SizesOverTime = Vec<(Duration, Sizes)>;
+pub(super) type SizesOverTime = Vec<(Duration, RequestSizes)>;
 
 fn load(load: &Load) -> Result<(LoadShape, SizesOverTime), Problem> {
     match (load.rate.is_empty(), &load.trace) {
@@ -104,21 +104,21 @@ fn segment(part: &Part) -> Result<Segment, Problem> {
 }
 
 /// Sizes of requests.
-pub(super) fn sizes(tokens: &Tokens) -> Result<Sizes, Problem> {
+pub(super) fn sizes(tokens: &Tokens) -> Result<RequestSizes, Problem> {
     let said = [tokens.spread.is_some(), tokens.cv.is_some(), tokens.large.is_some()];
     if said.iter().filter(|said| **said).count() > 1 {
         return Err(Problem::at([], "say one of `spread`, `cv` and `large`"));
     }
     let spread = match (tokens.spread, tokens.cv, tokens.large) {
-        (_, Some(cv), _) => Spread::LogNormal(cv.get()),
+        (_, Some(cv), _) => SizeSpread::LogNormal(cv.get()),
         (_, _, Some(large)) => two_sizes(large).map_err(|problem| problem.inside(["large".into()]))?,
-        (share, None, None) => Spread::Uniform(share.map_or(0.1, Share::get)),
+        (share, None, None) => SizeSpread::Uniform(share.map_or(0.1, Share::get)),
     };
-    Ok(Sizes { prompt: tokens.prompt.get(), output: tokens.output.get(), spread })
+    Ok(RequestSizes { prompt: tokens.prompt.get(), output: tokens.output.get(), spread })
 }
 
 /// Most requests small, some large.
-pub(super) fn two_sizes(large: Large) -> Result<Spread, Problem> {
+pub(super) fn two_sizes(large: Large) -> Result<SizeSpread, Problem> {
     let (share, factor) = (large.share.get(), large.times.get());
     if factor < 1.0 {
         let step: Step = "times".into();
@@ -128,7 +128,7 @@ pub(super) fn two_sizes(large: Large) -> Result<Spread, Problem> {
         let product = share * factor;
         return Err(Problem::at([], format!("share × times is {product}: must be at most 0.999")));
     }
-    Ok(Spread::TwoSizes { share, factor })
+    Ok(SizeSpread::TwoSizes { share, factor })
 }
 
 /// How requests follow each other.
@@ -168,7 +168,7 @@ fn variant(file: &VariantFile) -> Result<SimVariant, Problem> {
     if file.name.trim().is_empty() || file.name.len() > 63 {
         return Err(Problem::at(["name".into()], "must be 1 to 63 letters"));
     }
-    let physics = file.physics.batching().map_err(|cause| Problem::at(["physics".into()], cause))?;
+    let physics = file.physics.physics().map_err(|cause| Problem::at(["physics".into()], cause))?;
     let min = file.min.map_or(1, |own| whole(own.get()));
     let max = file.max.map_or(10.max(min), |own| whole(own.get()));
     if min > max {
@@ -186,15 +186,15 @@ fn variant(file: &VariantFile) -> Result<SimVariant, Problem> {
     Ok(SimVariant {
         accelerator: file.accelerator.as_ref().map_or(standard.accelerator, SmolStr::new),
         gpus: file.gpus.map_or(standard.gpus, |own| whole(own.get())),
-        rough: file.rough.as_ref().map_or(standard.rough, rough),
+        deviations: file.rough.as_ref().map_or(standard.deviations, deviations),
         cost: standard.cost,
         bounds: Bounds { min: Replicas::new(min), max: Some(Replicas::new(max)) },
         replicas: Replicas::new(replicas),
         start_up,
-        first_pod: file.first_pod_slower.map_or(standard.first_pod, |own| own.get()),
-        schedulable: file.schedulable.map(|own| whole(own.get())),
+        first_pod_slowdown: file.first_pod_slower.map_or(standard.first_pod_slowdown, |own| own.get()),
+        max_scheduled_pods: file.schedulable.map(|own| whole(own.get())),
         pod_faults: standard.pod_faults,
-        fixed: standard.fixed,
+        pinned: standard.pinned,
         name: standard.name,
         physics: standard.physics,
     })
@@ -206,8 +206,8 @@ pub(super) fn cost(price: Option<Price>) -> Cost {
 }
 
 /// Where servers are not simple.
-pub(super) fn rough(file: &RoughFile) -> Rough {
-    Rough {
+pub(super) fn deviations(file: &RoughFile) -> Deviations {
+    Deviations {
         per_prompt_token: file.prompt_token.map_or(0.0, Share::get),
         per_kv_share: file.kv_share.map_or(0.0, |own| own.get()),
         noise: file.noise.map_or(0.0, Share::get),
@@ -249,10 +249,10 @@ pub(super) fn set_hpa(hpa: &mut HpaSetup, file: &HpaFile) -> Result<(), Problem>
 }
 
 /// Who goes first.
-pub(super) fn victims(file: VictimsFile) -> Victims {
+pub(super) fn deletion_order(file: VictimsFile) -> DeletionOrder {
     match file {
-        VictimsFile::Youngest => Victims::Youngest,
-        VictimsFile::LeastLoaded => Victims::LeastLoaded,
-        VictimsFile::FewestTokens => Victims::FewestTokens,
+        VictimsFile::Youngest => DeletionOrder::Youngest,
+        VictimsFile::LeastLoaded => DeletionOrder::LeastLoaded,
+        VictimsFile::FewestTokens => DeletionOrder::FewestTokens,
     }
 }

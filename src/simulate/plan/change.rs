@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use smol_str::format_smolstr;
 use wva_core::units::{Replicas, whole};
-use wva_sim::{Arrivals, Scenario, SimVariant, Spread, StartUp};
+use wva_sim::{Arrivals, Scenario, SimVariant, SizeSpread, StartUp};
 
 use super::super::file::{Change, Problem, SpreadFile};
 use super::super::values::Times;
@@ -25,9 +25,10 @@ pub(super) fn changed(plan: &Plan, change: &Change) -> Result<Plan, Problem> {
     }
     build::set_scrape(&mut scenario.scrape, &change.scrape);
     build::set_hpa(&mut scenario.hpa, &change.hpa).map_err(|problem| problem.inside(["hpa".into()]))?;
-    scenario.grace = change.grace.map_or(scenario.grace, |own| own.get());
-    scenario.hold_at = change.hold_at.map(|own| whole(own.get())).or(scenario.hold_at);
-    scenario.victims = change.victims.map_or(scenario.victims, build::victims);
+    scenario.grace_period = change.grace.map_or(scenario.grace_period, |own| own.get());
+    scenario.max_waiting_per_pod =
+        change.hold_at.map(|own| whole(own.get())).or(scenario.max_waiting_per_pod);
+    scenario.deletion_order = change.victims.map_or(scenario.deletion_order, build::deletion_order);
     Ok(Plan { name, about: plan.about.clone(), kind: Kind::Same { scenario, traced } })
 }
 
@@ -55,8 +56,8 @@ fn set_load(
     }
     if let Some(spread) = change.sizes {
         let spread = match spread {
-            SpreadFile::Spread(share) => Spread::Uniform(share.get()),
-            SpreadFile::Cv(cv) => Spread::LogNormal(cv.get()),
+            SpreadFile::Spread(share) => SizeSpread::Uniform(share.get()),
+            SpreadFile::Cv(cv) => SizeSpread::LogNormal(cv.get()),
             SpreadFile::Large(large) => {
                 build::two_sizes(large).map_err(|problem| problem.inside(["sizes".into(), "large".into()]))?
             }
@@ -81,10 +82,11 @@ fn set_variant(variant: &mut SimVariant, change: &Change) {
     physics.max_sequences = change.max_sequences.map_or(physics.max_sequences, |own| whole(own.get()));
     physics.token_budget = change.token_budget.map_or(physics.token_budget, |own| whole(own.get()));
     physics.tokens_per_step = change.tokens_per_step.map_or(physics.tokens_per_step, |own| own.get());
-    variant.rough = change.rough.as_ref().map_or(variant.rough, build::rough);
-    variant.first_pod = change.first_pod_slower.map_or(variant.first_pod, |own| own.get());
+    variant.deviations = change.rough.as_ref().map_or(variant.deviations, build::deviations);
+    variant.first_pod_slowdown = change.first_pod_slower.map_or(variant.first_pod_slowdown, |own| own.get());
     if let Some(replicas) = change.replicas.map(|own| Replicas::new(whole(own.get()))) {
         variant.replicas = variant.bounds.max.map_or(replicas, |max| replicas.min(max));
     }
-    variant.schedulable = change.schedulable.map(|own| whole(own.get())).or(variant.schedulable);
+    variant.max_scheduled_pods =
+        change.schedulable.map(|own| whole(own.get())).or(variant.max_scheduled_pods);
 }

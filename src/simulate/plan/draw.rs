@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use wva_core::model::Bounds;
 use wva_core::units::{Replicas, whole};
-use wva_sim::{LoadShape, Rng, Scenario, Segment, SimVariant, Sizes, StartUp, TokenShape};
+use wva_sim::{LoadShape, RequestSizes, Rng, Scenario, Segment, SimVariant, StartUp};
 
 use super::super::file::{Between, Problem, RandomLoad, TimeBetween, known_physics};
 use super::build;
@@ -36,7 +36,7 @@ pub(super) fn check(random: &RandomLoad) -> Result<(), Problem> {
         let cause = format!("no preset {:?}: must be one of {}", random.preset, names.join(", "));
         return Err(Problem::at(["preset".into()], cause));
     }
-    let most = super::super::values::LONGEST.as_secs_f64();
+    let most = super::super::values::MAX_DURATION.as_secs_f64();
     if random.parts.get() * random.part.get().as_secs_f64() > most {
         return Err(Problem::at(["parts".into()], "longer than 8784h together"));
     }
@@ -50,13 +50,13 @@ pub(super) fn scenario(name: &str, random: &RandomLoad, seed: u64) -> Scenario {
     let place = whole(rng.unit() * random.tokens.len() as f64) as usize;
     let shape = random.tokens.get(place).or(random.tokens.first());
     let (prompt, output) = shape.map_or((1000.0, 100.0), |shape| (shape.prompt.get(), shape.output.get()));
-    let sizes = Sizes::uniform(prompt, output, random.spread.get());
-    let preset = known_physics().get(&random.preset).map_or(wva_sim::TP1, |entry| entry.batching());
+    let sizes = RequestSizes::uniform(prompt, output, random.spread.get());
+    let preset = known_physics().get(&random.preset).map_or(wva_sim::TP1, |entry| entry.physics());
     let mut physics = preset.slower(even_in_log(&mut rng, &random.slower));
     physics.kv_tokens = whole((f64::from(physics.kv_tokens) * even(&mut rng, &random.kv)).max(1.0));
     let start_up = StartUp { mean: time(&mut rng, &random.start_up), spread: 0.05 };
 
-    let full = physics.capacity_rps(TokenShape::fixed(whole(prompt), whole(output)));
+    let full = physics.capacity_rps(RequestSizes::fixed(prompt.trunc(), output.trunc()));
     let (least, most) = (random.within.from.get(), random.within.to.get());
     let mut asked = even(&mut rng, &random.first).clamp(least, most);
     let first = asked;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use wva_core::units::whole;
-use wva_sim::{Arrival, Arrivals, LoadShape, Rng, Scenario, Segment, Sizes, Spread};
+use wva_sim::{Arrival, Arrivals, LoadShape, RequestSizes, Rng, Scenario, Segment, SizeSpread};
 
 use super::super::file::{ArrivalsFile, Problem, ScenarioFile, Step, TraceFile};
 use super::super::trace::{Stretch, Trace};
@@ -126,7 +126,7 @@ fn rates(
 ) -> Result<(), Problem> {
     let own = scenario.sizes.first().map(|(_, sizes)| *sizes);
     let (mut segments, mut sizes, mut at) = (Vec::new(), Vec::new(), Duration::ZERO);
-    let most = file.duration.map_or(super::super::values::LONGEST, |own| own.get());
+    let most = file.duration.map_or(super::super::values::MAX_DURATION, |own| own.get());
     let mut begins = Duration::ZERO;
     for stretch in stretches {
         let begun = std::mem::replace(&mut begins, stretch.until);
@@ -159,9 +159,9 @@ fn rates(
 }
 
 /// Sizes of which only the means are known.
-fn told((prompt, output): (f64, f64)) -> Sizes {
-    let mean = |tokens: f64| tokens.round().clamp(1.0, Scenario::MOST_TOKENS);
-    Sizes { prompt: mean(prompt), output: mean(output), spread: Spread::Uniform(0.5) }
+fn told((prompt, output): (f64, f64)) -> RequestSizes {
+    let mean = |tokens: f64| tokens.round().clamp(1.0, RequestSizes::MAX_TOKENS);
+    RequestSizes { prompt: mean(prompt), output: mean(output), spread: SizeSpread::Uniform(0.5) }
 }
 
 /// As much of a load's rate everywhere. Single requests have no rate: they stay.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use wva::simulate::{Given, Plan, file, plans};
-use wva_sim::{Arrivals, Scenario, Spread};
+use wva_sim::{Arrivals, Scenario, SizeSpread};
 
 use crate::record::material::Folder;
 
@@ -71,7 +71,7 @@ fn what_a_file_says_is_what_is_simulated() {
     assert_eq!((second.start_up.mean.as_secs(), second.cost.get()), (40, 2.0));
     assert_eq!((scenario.scrape.interval.as_secs(), scenario.scrape.loss.get()), (15, 0.1));
     assert_eq!(
-        (scenario.slo.ttft.as_secs(), scenario.slo.itl.as_millis(), scenario.grace.as_secs()),
+        (scenario.slo.ttft.as_secs(), scenario.slo.itl.as_millis(), scenario.grace_period.as_secs()),
         (3, 100, 120)
     );
     let Arrivals::Rate { load, .. } = &scenario.arrivals else { panic!("{scenario:?}") };
@@ -143,7 +143,7 @@ vary:
     assert_eq!(worse.variants[0].start_up.mean.as_secs(), 240);
     assert_eq!(worse.variants[0].physics.kv_tokens, 240_000);
     assert!((worse.variants[0].physics.base_s - 1.5 * base.variants[0].physics.base_s).abs() < 1e-12);
-    assert_eq!(worse.sizes[0].1.spread, Spread::LogNormal(2.0));
+    assert_eq!(worse.sizes[0].1.spread, SizeSpread::LogNormal(2.0));
     assert_eq!((worse.variants[1].replicas.get(), worse.scrape.loss.get()), (2, 0.3));
     let Arrivals::Rate { load, .. } = &worse.arrivals else { panic!("{worse:?}") };
     assert!((load.rate_at(std::time::Duration::ZERO) - 4.0).abs() < 1e-9);

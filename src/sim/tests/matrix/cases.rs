@@ -6,8 +6,8 @@ use wva_core::model::Bounds;
 use wva_core::snapshot::Signal;
 use wva_core::units::{Cost, Replicas};
 use wva_sim::{
-    A100_TP2, Batching, Fault, FaultKind, FaultShare, FaultSignals, LoadShape, Scenario, Segment, SimVariant,
-    Sizes, StartUp, TP1,
+    A100_TP2, Fault, FaultKind, FaultShare, FaultSignals, LoadShape, Physics, RequestSizes, Scenario,
+    Segment, SimVariant, StartUp, TP1,
 };
 
 /// When a fault begins: the fleet has settled, and there is something learned.
@@ -156,10 +156,14 @@ impl Case {
             ..SimVariant::new("v", physics, Cost::new(1.0).unwrap())
         };
         // With KV caches the gateway holds back what would wait in pods: flow control.
-        let hold_at = (self.hardware == Hardware::Kv).then_some(HELD_BEYOND);
+        let max_waiting_per_pod = (self.hardware == Hardware::Kv).then_some(HELD_BEYOND);
         let load = LoadShape::new(segments);
         let faults = self.hides.map(never_shown).into_iter().collect();
-        Scenario { hold_at, faults, ..Scenario::new(self.name(), END, load, sizes, vec![variant]) }
+        Scenario {
+            max_waiting_per_pod,
+            faults,
+            ..Scenario::new(self.name(), END, load, sizes, vec![variant])
+        }
     }
 }
 
@@ -170,15 +174,15 @@ fn never_shown(signal: Signal) -> Fault {
 
 impl Hardware {
     /// Its physics, the requests a second that a replica carries at its limit, and their sizes.
-    fn all(self) -> (Batching, f64, Sizes) {
+    fn all(self) -> (Physics, f64, RequestSizes) {
         match self {
             Self::Sequences => {
-                let physics = Batching { max_sequences: 32, ..A100_TP2 };
-                (physics, 2.4, Sizes::uniform(300.0, 800.0, 0.1))
+                let physics = Physics { max_sequences: 32, ..A100_TP2 };
+                (physics, 2.4, RequestSizes::uniform(300.0, 800.0, 0.1))
             }
             Self::Kv => {
-                let physics = Batching { kv_tokens: 60_000, ..TP1 };
-                (physics, 1.35, Sizes::uniform(4000.0, 1000.0, 0.1))
+                let physics = Physics { kv_tokens: 60_000, ..TP1 };
+                (physics, 1.35, RequestSizes::uniform(4000.0, 1000.0, 0.1))
             }
         }
     }

@@ -68,7 +68,8 @@ impl Timeline {
     /// Of a run that begins with `replicas`.
     pub(crate) fn new(run: &Run, replicas: u32) -> Self {
         let sum = |numbers: &[Option<u32>]| -> Option<u32> { numbers.iter().copied().sum() };
-        let known = run.answers.iter().filter_map(|answer| Some((answer.at_s, sum(&answer.numbers)?)));
+        let known =
+            run.published.iter().filter_map(|published| Some((published.at_s, sum(&published.numbers)?)));
         let written = run.writes.iter().map(|write| (write.at_s, write.to));
         let from_s = FAULT_FROM.as_secs_f64();
         let mut reversals = 0;

@@ -9,7 +9,7 @@ pub(crate) mod policies;
 use wva_core::model::Analyzer;
 use wva_core::snapshot::Signal;
 use wva_core::units::Replicas;
-use wva_sim::{Controller, Fault, FaultKind, FaultShare, FaultSignals, Fixed, Run, simulate};
+use wva_sim::{Controller, Fault, FaultKind, FaultShare, FaultSignals, PinnedReplicas, Run, simulate};
 
 use self::cases::Case;
 use self::compare::{Beside, Comparison, Reference, Timeline};
@@ -64,8 +64,8 @@ impl Cell {
     pub(crate) fn fixed(&self, replicas: u32) -> Timeline {
         let mut scenario = self.case.scenario();
         let from = cases::FAULT_UNTIL.saturating_sub(cases::FIXED_FOR);
-        scenario.variants[0].fixed =
-            Some(Fixed { replicas: Replicas::new(replicas), from, until: cases::FAULT_UNTIL });
+        scenario.variants[0].pinned =
+            Some(PinnedReplicas { replicas: Replicas::new(replicas), from, until: cases::FAULT_UNTIL });
         let controller = policies::controller(self.analyzer, self.case.view);
         Timeline::new(&simulate(&scenario, &controller, self.seed, |_| {}).unwrap(), self.case.replicas())
     }
@@ -89,7 +89,8 @@ impl Cell {
 
     /// Decisions of the run without the fault at which something that an engine showed was not believed.
     pub(crate) fn doubted_without_fault(&self) -> u32 {
-        play(self.case, &policies::controller(self.analyzer, self.case.view), &[], self.seed).doubted
+        play(self.case, &policies::controller(self.analyzer, self.case.view), &[], self.seed)
+            .contradicted_decisions
     }
 
     /// The run without the fault.

@@ -8,12 +8,12 @@ use wva_core::model::{Bounds, ClassTarget, LatencyTargets, Role, ServiceClass, T
 use wva_core::snapshot::Signal;
 use wva_core::units::{Cost, Replicas};
 use wva_core::{Policy, VariantId, required_signals};
-use wva_sim::{Controller, MODEL, NAMESPACE, Path};
+use wva_sim::{Controller, MODEL, MetricPath, NAMESPACE};
 
 use super::cases::View;
 
 /// Prometheus scrapes and decisions from it, as the program does: 15 s each, and the HPA's read is answered at once.
-const BEHIND_PROMETHEUS: Path = Path::Prometheus {
+const BEHIND_PROMETHEUS: MetricPath = MetricPath::Prometheus {
     scrape: Duration::from_secs(15),
     reconcile: Duration::from_secs(5),
     publish: Duration::ZERO,
@@ -37,11 +37,11 @@ pub(crate) fn policy(analyzer: Analyzer) -> Policy {
 /// `analyzer` as its page recommends: the rate policy with an HPA that shrinks at once, all others with one as it comes.
 pub(crate) fn controller(analyzer: Analyzer, view: View) -> Controller {
     let path = match view {
-        View::Direct => Path::Direct,
+        View::Direct => MetricPath::Direct,
         View::Prometheus => BEHIND_PROMETHEUS,
     };
-    let down_window = (analyzer == Analyzer::Rate).then_some(Duration::ZERO);
-    Controller { path, down_window, ..Controller::core(analyzer.as_str(), policy(analyzer)) }
+    let scale_down_window = (analyzer == Analyzer::Rate).then_some(Duration::ZERO);
+    Controller { path, scale_down_window, ..Controller::core(analyzer.as_str(), policy(analyzer)) }
 }
 
 /// What decisions of `analyzer` look at.

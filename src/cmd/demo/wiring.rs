@@ -1,5 +1,5 @@
-//! Puts the product's own parts around the simulated fleet, as `app` does in a cluster: scrape source, engine, HTTPS
-//! server. Nothing here is simulated.
+//! Connects wva's own components to the simulated fleet, as `app` does in a cluster: scrape source, engine, HTTPS server.
+//! Nothing here is simulated.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -15,8 +15,8 @@ use wva_core::Policy;
 
 use super::DemoError;
 use super::clock::VirtualClock;
+use super::fleet::DemoFleet;
 use super::pki::Pki;
-use super::stage::Stage;
 use crate::collect::{ScrapeSettings, ScrapeSource};
 use crate::engine::{
     Board, Clock, Engine, Holder, Leadership, MetricSource, Parts, ReadSettings, Reader, Restored, Term, run,
@@ -27,18 +27,19 @@ use crate::serve::tls::{Serving, SharedPki};
 use crate::serve::{AppState, NoNotices, Ports, ServeError, Server, Settings};
 use crate::telemetry::EvaluationMetrics;
 
-/// How often the holder evaluates, in virtual time: the product's default.
-const INTERVAL: Duration = Duration::from_secs(5);
-/// Evaluations that `/debug/snapshots` shows, and their bytes: the product's defaults.
-const SNAPSHOTS: usize = 8;
-const SNAPSHOT_BYTES: u64 = 16 << 20;
-/// The key of a cluster's trust data under which the users' CA stands.
-const USERS_CA: &str = "client-ca-file";
-/// A demo outlives no lease: it holds its own for a year.
-const LEASE: Duration = Duration::from_secs(365 * 24 * 3600);
+/// How often wva evaluates, in virtual time: the default.
+const EVALUATION_INTERVAL: Duration = Duration::from_secs(5);
+/// Evaluations that `/debug/snapshots` shows: the default.
+const MAX_SNAPSHOTS: usize = 8;
+/// Their bytes: the default.
+const MAX_SNAPSHOT_BYTES: u64 = 16 << 20;
+/// The key of the users' CA in a cluster's trust data.
+const CLIENT_CA_KEY: &str = "client-ca-file";
+/// The demo holds its lease for a year.
+const LEASE_DURATION: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// The decision path, ready to run.
-pub(super) struct Brain {
+/// One instance of wva, ready to run.
+pub(super) struct WvaInstance {
     /// Where results appear.
     pub(super) board: Board,
     reader: Reader,
@@ -46,76 +47,76 @@ pub(super) struct Brain {
     /// What `/debug/snapshots` shows, and what is on its way there.
     recent: Arc<Recent>,
     queue: Queue,
-    facts: Facts,
+    inputs: ConstantInputs,
 }
 
-/// The demo's lease is held once and for good.
-fn the_only_term() -> Term {
+/// The demo holds its lease from start to end.
+fn term() -> Term {
     Term { lease: "demo".into(), epoch: 1 }
 }
 
-/// What changes in a cluster and does not here. Kept, because a channel whose sender is gone is closed.
-struct Facts {
+/// Inputs that change in a cluster and are constant here. Kept, because dropping a sender closes its channel.
+struct ConstantInputs {
     leadership: watch::Sender<Leadership>,
     shared: watch::Sender<Option<SharedPki>>,
     trust: watch::Sender<TrustData>,
     synced: watch::Sender<bool>,
 }
 
-impl Facts {
-    /// This process decides, shows the throw-away certificate, and trusts the CA that made it.
+impl ConstantInputs {
+    /// This process holds the lease, serves with the throw-away certificate, and trusts the CA that signed it.
     fn new(pki: &Pki) -> Self {
         let shared = SharedPki {
             ca_pem: pki.ca.clone(),
             cert_pem: pki.server.certificate.clone(),
             key_pem: pki.server.key.clone(),
         };
-        let Term { lease, epoch } = the_only_term();
+        let Term { lease, epoch } = term();
         let holder = Holder { identity: "demo".into(), address: None, lease, epoch };
-        let mine = Leadership { holder: Some(holder), mine_until: Some(Instant::now() + LEASE) };
+        let mine = Leadership { holder: Some(holder), mine_until: Some(Instant::now() + LEASE_DURATION) };
         Self {
             leadership: watch::Sender::new(mine),
             shared: watch::Sender::new(Some(shared)),
-            trust: watch::Sender::new(Some(BTreeMap::from([(USERS_CA.into(), pki.ca.clone())]))),
+            trust: watch::Sender::new(Some(BTreeMap::from([(CLIENT_CA_KEY.into(), pki.ca.clone())]))),
             synced: watch::Sender::new(true),
         }
     }
 }
 
-impl Brain {
+impl WvaInstance {
     /// The engine over the fleet's own metrics endpoints, on the fleet's clock.
-    pub(super) fn new(stage: &Stage, clock: VirtualClock, pki: &Pki) -> Result<Self, DemoError> {
+    pub(super) fn new(fleet: &DemoFleet, clock: VirtualClock, pki: &Pki) -> Result<Self, DemoError> {
         let clock: Arc<dyn Clock> = Arc::new(clock);
         let source = ScrapeSource::new(&ScrapeSettings::default(), clock.clone());
         let source: Arc<dyn MetricSource> = Arc::new(source.map_err(|error| DemoError::Part(error.message))?);
         let (mut registry, board) = (Registry::default(), Board::new());
-        let facts = Facts::new(pki);
+        let inputs = ConstantInputs::new(pki);
         let parts = Parts {
-            cluster: Arc::new(stage.clone()),
+            cluster: Arc::new(fleet.clone()),
             source,
             clock,
             board: board.clone(),
-            leadership: facts.leadership.subscribe(),
+            leadership: inputs.leadership.subscribe(),
             metrics: EvaluationMetrics::register(&mut registry),
         };
         let (keeper, queue) = Keeper::default().to_recent();
         let engine = Arc::new(Engine::new(parts, Policy::default()).recorded_by(Arc::new(keeper)));
-        engine.take_over(Restored::default(), the_only_term());
+        engine.take_over(Restored::default(), term());
         let reader = Reader::new(engine, ReadSettings::default());
-        let recent = Arc::new(Recent::new(SNAPSHOTS, SNAPSHOT_BYTES));
-        Ok(Self { board, reader, registry, recent, queue, facts })
+        let recent = Arc::new(Recent::new(MAX_SNAPSHOTS, MAX_SNAPSHOT_BYTES));
+        Ok(Self { board, reader, registry, recent, queue, inputs })
     }
 
     /// Binds the server that answers from this engine.
     pub(super) async fn server(&mut self, address: SocketAddr) -> Result<Server, DemoError> {
         let settings = Settings {
             serving: Serving::Shared,
-            shared: self.facts.shared.subscribe(),
+            shared: self.inputs.shared.subscribe(),
             instance_name: "wva-instance.demo.internal".into(),
-            trust: self.facts.trust.subscribe(),
-            leadership: self.facts.leadership.subscribe(),
+            trust: self.inputs.trust.subscribe(),
+            leadership: self.inputs.leadership.subscribe(),
             published: self.board.subscribe(),
-            synced: self.facts.synced.subscribe(),
+            synced: self.inputs.synced.subscribe(),
             stopping: CancellationToken::new(),
             read_wait: ReadSettings::default().read_wait,
             controller_instance: None,
@@ -140,19 +141,19 @@ impl Brain {
         tasks: &mut JoinSet<Result<(), DemoError>>,
         stop: &CancellationToken,
     ) {
-        let Self { reader, recent, queue, facts, .. } = self;
+        let Self { reader, recent, queue, inputs, .. } = self;
         let (evaluating, keeping, serving) = (stop.clone(), stop.clone(), stop.clone());
         tasks.spawn(async move {
             keep_recent(queue, recent, keeping).await;
             Ok(())
         });
         tasks.spawn(async move {
-            run(reader, INTERVAL, evaluating).await;
+            run(reader, EVALUATION_INTERVAL, evaluating).await;
             Ok(())
         });
         tasks.spawn(async move {
-            server.serve(serving, super::LAST_WORDS).await;
-            drop(facts);
+            server.serve(serving, super::SHUTDOWN_TIMEOUT).await;
+            drop(inputs);
             Ok(())
         });
     }

@@ -1,0 +1,138 @@
+//! The simulated fleet and its view as a cluster. Every reader lets the fleet catch up with the clock first, so nobody
+//! reads the past.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use wva_core::name_map::NameMap;
+use wva_core::hpa::Counts;
+use wva_core::model::Variant;
+use wva_core::snapshot::{Phase, Replica, Scale, Template, VariantState};
+use wva_core::units::Replicas;
+use wva_sim::{Fleet, PodView, Summary};
+
+use super::clock::VirtualClock;
+use super::{DemoError, scenario};
+use crate::cmd::fleet::exposition;
+use crate::engine::{Claim, Cluster, ClusterView, Endpoint};
+
+/// Where the pods listen.
+pub(super) const LOOPBACK: std::net::IpAddr = std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+
+/// The fleet on the demo's clock. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct DemoFleet {
+    clock: VirtualClock,
+    variant: Variant,
+    inner: Arc<Mutex<Inner>>,
+}
+
+struct Inner {
+    fleet: Fleet,
+    /// By pod.
+    ports: BTreeMap<String, u16>,
+}
+
+/// The fleet at one moment.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct FleetState {
+    /// Virtual time since the start.
+    pub(super) at: std::time::Duration,
+    /// The fleet's figures.
+    pub(super) summary: Summary,
+    /// `spec.replicas` of the Deployment.
+    pub(super) spec_replicas: u32,
+}
+
+impl DemoFleet {
+    /// One ready pod, and the load about to begin.
+    pub(super) fn start(clock: VirtualClock, seed: u64) -> Result<Self, DemoError> {
+        let mut fleet = Fleet::new(scenario::sim_variant()?, scenario::SIZES, seed);
+        fleet.follow(scenario::load());
+        let inner = Arc::new(Mutex::new(Inner { fleet, ports: BTreeMap::new() }));
+        Ok(Self { clock, variant: scenario::variant()?, inner })
+    }
+
+    fn advanced<T>(&self, read: impl FnOnce(&mut Inner) -> T) -> T {
+        let mut inner = self.inner.lock();
+        inner.fleet.advance(self.clock.elapsed());
+        read(&mut inner)
+    }
+
+    /// The fleet now.
+    pub(super) fn state(&self) -> FleetState {
+        self.advanced(|inner| FleetState {
+            at: inner.fleet.now(),
+            summary: inner.fleet.summary(),
+            spec_replicas: inner.fleet.counts().spec.get(),
+        })
+    }
+
+    /// The replica counts of the Deployment.
+    pub(super) fn counts(&self) -> Counts {
+        self.advanced(|inner| inner.fleet.counts())
+    }
+
+    /// Sets `spec.replicas` of the Deployment.
+    pub(super) fn scale(&self, replicas: Replicas) {
+        self.advanced(|inner| inner.fleet.scale(replicas.get()));
+    }
+
+    /// The names of all pods.
+    pub(super) fn pods(&self) -> Vec<String> {
+        self.advanced(|inner| inner.fleet.pods().map(|pod| pod.name.to_owned()).collect())
+    }
+
+    /// Sets the port on which each pod listens.
+    pub(super) fn set_ports(&self, ports: BTreeMap<String, u16>) {
+        self.inner.lock().ports = ports;
+    }
+
+    /// The `/metrics` page of a pod; `None` before its model server runs.
+    pub(super) fn metrics(&self, pod: &str) -> Option<String> {
+        self.advanced(|inner| {
+            inner.fleet.pod(pod)?.readings.map(|readings| exposition(readings, scenario::MODEL))
+        })
+    }
+
+    fn replica(&self, pod: &PodView<'_>) -> Replica {
+        Replica {
+            pod: pod.name.into(),
+            phase: pod.phase,
+            created: self.clock.at(pod.created_s),
+            ready_since: pod.ready_since_s.map(|since_s| self.clock.at(since_s)),
+            engines: NameMap::default(),
+        }
+    }
+}
+
+impl Cluster for DemoFleet {
+    fn view(&self) -> Arc<ClusterView> {
+        self.advanced(|inner| {
+            let Counts { spec, status, ready } = inner.fleet.counts();
+            let ready_pods = inner.fleet.pods().filter(|pod| pod.phase == Phase::Ready);
+            let endpoints = ready_pods.filter_map(|pod| {
+                let port = *inner.ports.get(pod.name)?;
+                let namespace = scenario::NAMESPACE.into();
+                Some(Endpoint { namespace, pod: pod.name.to_owned(), ip: LOOPBACK, port })
+            });
+            let state = VariantState {
+                variant: self.variant.clone(),
+                scale: Some(Scale { spec, current: status, ready }),
+                replicas: inner.fleet.pods().map(|pod| self.replica(&pod)).collect(),
+                last_status: None,
+                template: Template::default(),
+            };
+            let claim =
+                Claim { deployment: self.variant.target.name.clone(), variant: self.variant.id.clone() };
+            Arc::new(ClusterView {
+                synced: true,
+                variants: vec![state],
+                claims: vec![claim],
+                endpoints: endpoints.collect(),
+                ..ClusterView::default()
+            })
+        })
+    }
+}

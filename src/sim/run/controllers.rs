@@ -1,0 +1,99 @@
+//! The state of each kind of controller between two decisions.
+
+use std::time::Duration;
+
+use wva_core::decision::Verdict;
+use wva_core::memory::Memory;
+use wva_core::model::{Policy, VariantId};
+use wva_core::units::Replicas;
+use wva_core::{decide, observe};
+
+use super::observer::Observer;
+use super::recorder::RunRecorder;
+use crate::cluster::SimCluster;
+use crate::controller::NAMESPACE;
+use crate::scenario::Scenario;
+
+/// The number of replicas of each variant; `None` where the controller gives no answer.
+pub(super) type Numbers = Vec<Option<Replicas>>;
+
+/// The program's core.
+#[derive(Debug)]
+pub(super) struct CoreController<'a> {
+    policy: &'a Policy,
+    memory: Memory,
+    ids: Vec<VariantId>,
+    /// Decisions at which some signal of an engine was contradicted by another.
+    pub(super) contradicted_decisions: u32,
+}
+
+impl<'a> CoreController<'a> {
+    pub(super) fn new(scenario: &Scenario, policy: &'a Policy) -> Self {
+        let ids = scenario.variants.iter().map(|variant| VariantId::new(NAMESPACE, variant.name.clone()));
+        Self { policy, memory: Memory::default(), ids: ids.collect(), contradicted_decisions: 0 }
+    }
+
+    /// Decides from what `observer` has by now.
+    pub(super) fn decide(
+        &mut self,
+        observer: &mut Observer,
+        cluster: &SimCluster<RunRecorder>,
+        now_s: f64,
+    ) -> Numbers {
+        observer.update_pods(cluster, now_s);
+        observer.take_samples(now_s);
+        let memory = observe(&observer.snapshot, std::mem::take(&mut self.memory));
+        let outcome = decide(&observer.snapshot, &memory, self.policy);
+        debug_assert!(outcome.report.failed.is_empty(), "{:?}", outcome.report.failed);
+        self.memory = outcome.memory;
+        let mut evidence = self.memory.groups.values().filter_map(|group| group.evidence.as_ref());
+        self.contradicted_decisions += u32::from(evidence.any(|evidence| evidence.has_doubts()));
+        let verdict = |id| outcome.decisions.get(id).map(|decision| &decision.verdict);
+        let number = |id| match verdict(id) {
+            Some(Verdict::Target(target)) => Some(target.desired),
+            Some(Verdict::Unknown(_)) | None => None,
+        };
+        self.ids.iter().map(number).collect()
+    }
+}
+
+/// The replicas of `variant`, an index into the scenario, that a schedule says at `now_s`.
+pub(super) fn scheduled_replicas(
+    schedule: &[(Duration, Vec<Replicas>)],
+    scenario: &Scenario,
+    variant: usize,
+    now_s: f64,
+) -> Option<Replicas> {
+    let entry = schedule.iter().rev().find(|(from, _)| from.as_secs_f64() <= now_s);
+    match entry {
+        Some((_, replicas)) => replicas.get(variant).or(replicas.last()).copied(),
+        None => scenario.variants.get(variant).map(|variant| variant.replicas),
+    }
+}
+
+/// KEDA's metrics of the endpoint picker's pool.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct PoolMetrics {
+    /// Requests running or waiting in ready pods, or held at the gateway.
+    pub(super) requests: f64,
+    /// Of these, the waiting ones.
+    pub(super) waiting: f64,
+}
+
+impl PoolMetrics {
+    pub(super) fn read(cluster: &mut SimCluster<RunRecorder>, now_s: f64) -> Self {
+        let held = cluster.gateway().requests;
+        let mut pool = Self { requests: held, waiting: held };
+        for index in 0..cluster.pods().len() {
+            if cluster.pods()[index].ready_server().is_none() {
+                continue;
+            }
+            let read = cluster.read_pod(index, now_s, |_, readings| (readings.running, readings.waiting));
+            if let Some((running, waiting)) = read {
+                pool.requests += running + waiting;
+                pool.waiting += waiting;
+            }
+        }
+        pool
+    }
+}

@@ -1,0 +1,394 @@
+//! Everything that happens by the clock: scrapes, decisions, HPA syncs, KEDA polls, and the points of the series.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use wva_core::hpa::{Kind, MetricTarget, combine, milli, propose};
+use wva_core::units::Replicas;
+
+use super::controllers::{CoreController, Numbers, PoolMetrics, scheduled_replicas};
+use super::observer::Observer;
+use super::recorder::RunRecorder;
+use super::results::{Point, ReplicaNumbers, Run};
+use super::scaler::Scaler;
+use crate::cluster::SimCluster;
+use crate::controller::{Algorithm, Controller, MetricPath};
+use crate::rng::Rng;
+use crate::scenario::Scenario;
+
+/// The program evaluates at least this often, seconds.
+const EVALUATION_INTERVAL_S: f64 = 5.0;
+/// The program answers a read from an evaluation that is at most this old, seconds.
+const MAX_AGE_S: f64 = 2.0;
+/// The program waits this long for an evaluation before it answers with the last number, seconds.
+const READ_WAIT_S: f64 = 1.0;
+/// KEDA checks this often whether a target at zero should wake, seconds.
+const KEDA_POLL_INTERVAL_S: f64 = 30.0;
+/// KEDA scales a target to zero after this long without activity, seconds.
+const KEDA_COOLDOWN_S: f64 = 300.0;
+/// Random stream of the phases of periodic events.
+const PHASE_STREAM: u64 = 4;
+
+/// A periodic event.
+#[derive(Debug, Clone, Copy)]
+struct Timer {
+    next_s: f64,
+    interval_s: f64,
+}
+
+impl Timer {
+    const NEVER: Self = Self { next_s: f64::INFINITY, interval_s: f64::INFINITY };
+
+    fn at_random_phase(interval_s: f64, rng: &mut Rng) -> Self {
+        Self { next_s: rng.unit() * interval_s, interval_s }
+    }
+
+    /// Whether the event is due at `now_s`. If so, the next one is set.
+    fn take_due(&mut self, now_s: f64) -> bool {
+        let is_due = self.next_s <= now_s;
+        if is_due {
+            self.next_s += self.interval_s;
+        }
+        is_due
+    }
+}
+
+/// The controller with what it has measured.
+#[derive(Debug)]
+enum ControllerState<'a> {
+    Core { core: Box<CoreController<'a>>, observer: Box<Observer> },
+    Keda { pool: PoolMetrics, last_active_s: f64 },
+    Schedule,
+}
+
+impl<'a> ControllerState<'a> {
+    fn new(scenario: &Scenario, controller: &'a Controller, seed: u64) -> Self {
+        match &controller.algorithm {
+            Algorithm::Core(policy) => {
+                let slack = match controller.path {
+                    MetricPath::Direct => Duration::ZERO,
+                    MetricPath::Prometheus { scrape, .. } => scrape,
+                };
+                Self::Core {
+                    core: Box::new(CoreController::new(scenario, policy)),
+                    observer: Box::new(Observer::new(scenario, policy, seed, slack)),
+                }
+            }
+            Algorithm::KedaEpp { .. } => Self::Keda { pool: PoolMetrics::default(), last_active_s: 0.0 },
+            Algorithm::Schedule(_) => Self::Schedule,
+        }
+    }
+}
+
+/// All periodic events of a run.
+#[derive(Debug)]
+pub(super) struct EventLoop<'a> {
+    scenario: &'a Scenario,
+    controller: &'a Controller,
+    state: ControllerState<'a>,
+    rng: Rng,
+    /// The numbers that HPAs can read.
+    published: Numbers,
+    /// Numbers that HPAs can read later, with the time.
+    publishing: VecDeque<(f64, Numbers)>,
+    /// The changes of `published`.
+    history: Vec<ReplicaNumbers>,
+    /// Scrapes of all pods; of the scheduler alone where Prometheus scrapes each pod at a phase of its own.
+    scrapes: Timer,
+    decisions: Timer,
+    last_decision_s: f64,
+    keda_polls: Timer,
+    points: Timer,
+    end_s: f64,
+    /// By variant.
+    scalers: Vec<Scaler>,
+    /// By variant.
+    syncs: Vec<Timer>,
+    /// When each HPA gets its answer, seconds: later than its sync where the read waits for an evaluation. Infinite between
+    /// syncs.
+    answers_s: Vec<f64>,
+    next_s: f64,
+}
+
+impl<'a> EventLoop<'a> {
+    pub(super) fn new(scenario: &'a Scenario, controller: &'a Controller, seed: u64) -> Self {
+        let mut rng = Rng::stream(seed, PHASE_STREAM);
+        let variants = &scenario.variants;
+        let sync_s = scenario.hpa.sync.as_secs_f64();
+        let syncs: Vec<Timer> = variants.iter().map(|_| Timer::at_random_phase(sync_s, &mut rng)).collect();
+        let end_s = scenario.duration.as_secs_f64();
+        let point_s = (end_s / Run::MAX_POINTS as f64).max(1.0);
+        let mut events = Self {
+            scenario,
+            controller,
+            state: ControllerState::new(scenario, controller, seed),
+            published: vec![None; variants.len()],
+            publishing: VecDeque::new(),
+            history: Vec::new(),
+            scrapes: Timer::NEVER,
+            decisions: Timer::NEVER,
+            last_decision_s: f64::NEG_INFINITY,
+            keda_polls: Timer::NEVER,
+            points: Timer { next_s: point_s, interval_s: point_s },
+            end_s,
+            scalers: variants.iter().map(|variant| Scaler::new(scenario, controller, variant)).collect(),
+            answers_s: vec![f64::INFINITY; syncs.len()],
+            syncs,
+            next_s: 0.0,
+            rng,
+        };
+        events.set_controller_timers();
+        events
+    }
+
+    fn set_controller_timers(&mut self) {
+        let rng = &mut self.rng;
+        let direct_scrape_s = self.scenario.scrape.interval.as_secs_f64();
+        match (&self.state, self.controller.path) {
+            (ControllerState::Core { .. }, MetricPath::Direct) => {
+                self.scrapes = Timer::at_random_phase(direct_scrape_s, rng);
+                self.decisions = Timer { next_s: EVALUATION_INTERVAL_S, interval_s: EVALUATION_INTERVAL_S };
+            }
+            (ControllerState::Core { .. }, MetricPath::Prometheus { scrape, reconcile, .. }) => {
+                self.scrapes = Timer::at_random_phase(scrape.as_secs_f64(), rng);
+                self.decisions = Timer::at_random_phase(reconcile.as_secs_f64(), rng);
+            }
+            (ControllerState::Keda { .. }, path) => {
+                let scrape_s = match path {
+                    MetricPath::Direct => direct_scrape_s,
+                    MetricPath::Prometheus { scrape, .. } => scrape.as_secs_f64(),
+                };
+                self.scrapes = Timer::at_random_phase(scrape_s, rng);
+                self.keda_polls = Timer::at_random_phase(KEDA_POLL_INTERVAL_S, rng);
+            }
+            (ControllerState::Schedule, _) => {}
+        }
+    }
+
+    /// When the next event is due, seconds.
+    pub(super) const fn next_s(&self) -> f64 {
+        self.next_s
+    }
+
+    fn update_next(&mut self, cluster: &SimCluster<RunRecorder>) {
+        let timers = [&self.scrapes, &self.decisions, &self.keda_polls, &self.points];
+        let timers_s = timers.into_iter().chain(&self.syncs).map(|timer| timer.next_s);
+        let publishing_s = self.publishing.front().map(|(at_s, _)| *at_s);
+        let usable_s = match (&self.state, self.controller.path) {
+            (ControllerState::Core { observer, .. }, MetricPath::Direct) => Some(observer.usable_s()),
+            _ => None,
+        };
+        let scrapes_s = cluster.pods().iter().map(|pod| pod.next_scrape_s);
+        let answers_s = self.answers_s.iter().copied();
+        let all_s = timers_s.chain(publishing_s).chain(usable_s).chain(answers_s).chain(scrapes_s);
+        self.next_s = all_s.fold(f64::INFINITY, f64::min);
+    }
+
+    /// Processes what is due at `now_s`. Returns true when a point was added to the series.
+    pub(super) fn process(&mut self, now_s: f64, cluster: &mut SimCluster<RunRecorder>) -> bool {
+        self.scrape(now_s, cluster);
+        self.decide(now_s, cluster);
+        while let Some((_, numbers)) = self.publishing.pop_front_if(|(at_s, _)| *at_s <= now_s) {
+            self.published = numbers;
+        }
+        self.record_published(now_s);
+        for variant in 0..self.syncs.len() {
+            self.sync_hpa(variant, now_s, cluster);
+        }
+        if self.keda_polls.take_due(now_s) {
+            self.poll_keda(now_s, cluster);
+        }
+        // The last point is added at the very end.
+        let is_point = self.points.take_due(now_s) && now_s + self.points.interval_s / 2.0 < self.end_s;
+        if is_point {
+            add_point(now_s, cluster);
+        }
+        self.update_next(cluster);
+        is_point
+    }
+
+    /// Records the numbers that HPAs can read, if they changed.
+    fn record_published(&mut self, now_s: f64) {
+        let numbers: Vec<Option<u32>> =
+            self.published.iter().map(|number| number.map(Replicas::get)).collect();
+        let is_unchanged = match self.history.last() {
+            Some(last) => last.numbers == numbers,
+            None => numbers.iter().all(Option::is_none),
+        };
+        if !is_unchanged && self.history.len() < Run::MAX_CHANGES {
+            self.history.push(ReplicaNumbers { at_s: now_s, numbers });
+        }
+    }
+
+    fn scrape(&mut self, now_s: f64, cluster: &mut SimCluster<RunRecorder>) {
+        let is_due = self.scrapes.take_due(now_s);
+        match (&mut self.state, self.controller.path) {
+            (ControllerState::Core { observer, .. }, MetricPath::Direct) => {
+                if is_due {
+                    observer.scrape_all(cluster, now_s, self.scenario.scrape.delay.as_secs_f64());
+                }
+            }
+            (ControllerState::Core { observer, .. }, MetricPath::Prometheus { scrape, .. }) => {
+                let interval_s = scrape.as_secs_f64();
+                schedule_scrapes(cluster, now_s, interval_s, &mut self.rng);
+                observer.scrape_due(cluster, now_s, interval_s, is_due);
+            }
+            (ControllerState::Keda { pool, last_active_s }, _) => {
+                if is_due {
+                    *pool = PoolMetrics::read(cluster, now_s);
+                    if pool.requests > 0.0 {
+                        *last_active_s = now_s;
+                    }
+                }
+            }
+            (ControllerState::Schedule, _) => {}
+        }
+    }
+
+    /// Lets the core decide when it is time, or when there are new samples.
+    fn decide(&mut self, now_s: f64, cluster: &SimCluster<RunRecorder>) {
+        let is_due = self.decisions.take_due(now_s);
+        let ControllerState::Core { core, observer } = &mut self.state else { return };
+        match self.controller.path {
+            MetricPath::Direct => {
+                if is_due || observer.usable_s() <= now_s {
+                    self.published = core.decide(observer, cluster, now_s);
+                    self.last_decision_s = now_s;
+                    self.decisions.next_s = now_s + EVALUATION_INTERVAL_S;
+                }
+            }
+            MetricPath::Prometheus { publish, .. } => {
+                if is_due {
+                    let numbers = core.decide(observer, cluster, now_s);
+                    self.publishing.push_back((now_s + publish.as_secs_f64(), numbers));
+                }
+            }
+        }
+    }
+
+    /// Syncs the HPA of a variant, or gives it the answer that its read waited for.
+    fn sync_hpa(&mut self, variant: usize, now_s: f64, cluster: &mut SimCluster<RunRecorder>) {
+        if self.syncs[variant].take_due(now_s) {
+            let delay_s = self.scenario.scrape.delay.as_secs_f64();
+            let needs_evaluation = now_s - self.last_decision_s > MAX_AGE_S && delay_s <= READ_WAIT_S;
+            self.answers_s[variant] = match (&mut self.state, self.controller.path) {
+                (ControllerState::Core { observer, .. }, MetricPath::Direct) if needs_evaluation => {
+                    observer.scrape_all(cluster, now_s, delay_s);
+                    now_s + delay_s
+                }
+                _ => now_s,
+            };
+        }
+        if self.answers_s[variant] <= now_s && !self.has_undecided_samples(now_s) {
+            self.answers_s[variant] = f64::INFINITY;
+            let proposal = self.proposal(variant, now_s, cluster);
+            self.scalers[variant].sync(variant, cluster, now_s, proposal);
+        }
+    }
+
+    /// Samples can be used now that no decision has been made from yet.
+    fn has_undecided_samples(&self, now_s: f64) -> bool {
+        match (&self.state, self.controller.path) {
+            (ControllerState::Core { observer, .. }, MetricPath::Direct) => observer.usable_s() <= now_s,
+            _ => false,
+        }
+    }
+
+    /// The replicas that an HPA proposes from the numbers it reads.
+    fn proposal(&self, variant: usize, now_s: f64, cluster: &SimCluster<RunRecorder>) -> Option<Replicas> {
+        let counts = cluster.counts(variant);
+        let average = |value: f64, target: f64| {
+            let target = MetricTarget { kind: Kind::AverageValue, milli: milli(target) };
+            propose(&[milli(value)], target, counts, self.scenario.hpa.tolerance)
+        };
+        let number = match (&self.state, &self.controller.algorithm) {
+            (ControllerState::Keda { pool, .. }, Algorithm::KedaEpp { in_pod, waiting }) => {
+                let proposals = [average(pool.requests, *in_pod), average(pool.waiting, *waiting)];
+                return combine(&proposals, counts.spec);
+            }
+            (_, Algorithm::Schedule(schedule)) => scheduled_replicas(schedule, self.scenario, variant, now_s),
+            _ => self.published.get(variant).copied().flatten(),
+        };
+        let number = number?.get().saturating_add(self.spares(variant));
+        average(f64::from(number), 1.0)
+    }
+
+    /// Warm spares belong to the cheapest variant.
+    fn spares(&self, variant: usize) -> u32 {
+        let costs = self.scenario.variants.iter().map(|variant| variant.cost.get()).enumerate();
+        let cheapest = costs.min_by(|(_, left), (_, right)| left.total_cmp(right)).map(|(index, _)| index);
+        if cheapest == Some(variant) { self.controller.spares } else { 0 }
+    }
+
+    /// Lets KEDA scale to zero and back.
+    fn poll_keda(&mut self, now_s: f64, cluster: &mut SimCluster<RunRecorder>) {
+        let ControllerState::Keda { pool, last_active_s } = &self.state else { return };
+        let is_active = pool.requests > 0.0;
+        let idle_s = now_s - last_active_s;
+        for (variant, scaler) in self.scalers.iter_mut().enumerate() {
+            let min = self.scenario.variants[variant].bounds.min;
+            let spec = cluster.counts(variant).spec;
+            if spec == Replicas::ZERO && is_active {
+                scaler.write(variant, cluster, now_s, min.max(Replicas::ONE));
+            } else if min == Replicas::ZERO && !is_active && idle_s >= KEDA_COOLDOWN_S {
+                scaler.write(variant, cluster, now_s, Replicas::ZERO);
+            }
+        }
+    }
+
+    /// Adds the last point and closes the accounts.
+    pub(super) fn finish(&mut self, cluster: &mut SimCluster<RunRecorder>) {
+        let end_s = self.end_s;
+        add_point(end_s, cluster);
+        for (variant, scaler) in self.scalers.iter_mut().enumerate() {
+            scaler.finish(variant, cluster, end_s);
+        }
+    }
+
+    /// The figures that are kept here: mean replicas and cost, and what the controller published.
+    pub(super) fn into_run(self) -> Run {
+        let replica_s: f64 =
+            self.scalers.iter().map(Scaler::replica_seconds).fold(0.0, |sum, seconds| sum + seconds);
+        let cost_s: f64 =
+            self.scalers.iter().map(Scaler::cost_seconds).fold(0.0, |sum, seconds| sum + seconds);
+        Run {
+            replicas_avg: replica_s / self.end_s,
+            cost_avg: cost_s / self.end_s,
+            published: self.history,
+            contradicted_decisions: match &self.state {
+                ControllerState::Core { core, .. } => core.contradicted_decisions,
+                ControllerState::Keda { .. } | ControllerState::Schedule => 0,
+            },
+            ..Run::default()
+        }
+    }
+}
+
+/// Gives pods that have become ready their first scrape by Prometheus, at a random phase.
+fn schedule_scrapes(cluster: &mut SimCluster<RunRecorder>, now_s: f64, interval_s: f64, rng: &mut Rng) {
+    for pod in cluster.pods_mut() {
+        if pod.next_scrape_s.is_infinite() && pod.server().is_some() {
+            pod.next_scrape_s = now_s + rng.unit() * interval_s;
+        }
+    }
+}
+
+fn add_point(now_s: f64, cluster: &mut SimCluster<RunRecorder>) {
+    let mut point = Point { at_s: now_s, asked: cluster.spec_replicas().to_vec(), ..Point::default() };
+    point.waiting = cluster.gateway().requests;
+    for index in 0..cluster.pods().len() {
+        let read = cluster.read_pod(index, now_s, |pod, readings| {
+            point.waiting += readings.waiting;
+            point.running += readings.running;
+            if pod.ready_server().is_some() {
+                point.ready += 1;
+                point.kv_usage += readings.kv_usage;
+            }
+        });
+        if read.is_none() {
+            point.starting += 1;
+        }
+    }
+    point.kv_usage /= f64::from(point.ready.max(1));
+    cluster.recorder.add_point(point);
+}

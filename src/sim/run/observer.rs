@@ -1,0 +1,329 @@
+//! Scrapes simulated pods as the program does: samples with their true times, in windows, as a snapshot.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use smol_str::SmolStr;
+
+use super::faults::{ActiveFaults, ScrapedPod};
+use super::recorder::RunRecorder;
+use crate::cluster::{Pod, SimCluster};
+use crate::controller::{MODEL, NAMESPACE};
+use crate::rng::Rng;
+use crate::scenario::{Scenario, SimVariant};
+use crate::server::Readings;
+use wva_core::snapshot::EngineParameters;
+use wva_core::snapshot::Engine;
+use wva_core::name_map::NameMap;
+use wva_core::model::{GroupId, Policy, Role, TargetRef, Variant, VariantId};
+use wva_core::required_signals::required_signals;
+use wva_core::snapshot::{
+    ModelGroup, Replica, Scale, Signal, Signals, Snapshot, SourceHealth, Template, VariantState,
+};
+use wva_core::units::Replicas;
+
+/// The wall-clock time of the start of every simulation.
+const START: Timestamp = Timestamp::constant(1_800_000_000, 0);
+/// Samples are kept for at least this long, as in the program. Seconds.
+const MIN_WINDOW_S: f64 = 120.0;
+/// Samples kept of one series, as in the program.
+const MAX_SAMPLES: usize = 120;
+/// Mean bytes of a prompt's text per token.
+const BYTES_PER_TOKEN: f64 = 4.0;
+/// Random stream of lost scrapes.
+const LOSS_STREAM: u64 = 2;
+
+/// The signals of a pod, in the order of [`pod_values`].
+const POD_SIGNALS: [Signal; 18] = [
+    Signal::KvUsage,
+    Signal::Waiting,
+    Signal::Running,
+    Signal::KvCapacity,
+    Signal::PromptTokens,
+    Signal::GenerationTokens,
+    Signal::InterTokenLatencySum,
+    Signal::InterTokenLatencyCount,
+    Signal::TimeToFirstTokenSum,
+    Signal::TimeToFirstTokenCount,
+    Signal::RequestPromptTokensSum,
+    Signal::RequestPromptTokensCount,
+    Signal::RequestGenerationTokensSum,
+    Signal::RequestGenerationTokensCount,
+    Signal::PrefixCacheHits,
+    Signal::PrefixCacheQueries,
+    Signal::EngineSteps,
+    Signal::SchedulerAttempts,
+];
+
+/// The signals of the scheduler, in the order of [`scheduler_values`].
+const SCHEDULER_SIGNALS: [Signal; 3] =
+    [Signal::SchedulerQueueSize, Signal::SchedulerQueueBytes, Signal::SchedulerAttempts];
+
+fn scheduler_values(cluster: &SimCluster<RunRecorder>) -> [f64; SCHEDULER_SIGNALS.len()] {
+    let gateway = cluster.gateway();
+    [gateway.requests, gateway.prompt_tokens * BYTES_PER_TOKEN, gateway.dispatched]
+}
+
+/// The wall-clock time `seconds` after the start.
+pub(super) fn timestamp(seconds: f64) -> Timestamp {
+    let since = SignedDuration::try_from_secs_f64(seconds).unwrap_or_default();
+    START.checked_add(since).unwrap_or(START)
+}
+
+fn pod_values(readings: &Readings, dispatched: f64) -> [f64; POD_SIGNALS.len()] {
+    [
+        readings.kv_usage,
+        readings.waiting,
+        readings.running,
+        readings.kv_tokens as f64,
+        readings.prompt_tokens,
+        readings.generation_tokens,
+        readings.inter_token.sum(),
+        readings.inter_token.count(),
+        readings.first_token.sum(),
+        readings.first_token.count(),
+        readings.request_prompt.sum(),
+        readings.request_prompt.count(),
+        readings.request_generation.sum(),
+        readings.request_generation.count(),
+        readings.prefix_hits,
+        readings.prefix_queries,
+        readings.steps,
+        dispatched,
+    ]
+}
+
+/// A scrape of one pod.
+#[derive(Debug)]
+struct PodScrape {
+    variant: usize,
+    serial: u64,
+    values: [f64; POD_SIGNALS.len()],
+}
+
+/// What was scraped at the same time.
+#[derive(Debug)]
+struct ScrapeRound {
+    at_s: f64,
+    usable_s: f64,
+    pods: Vec<PodScrape>,
+    scheduler: Option<[f64; SCHEDULER_SIGNALS.len()]>,
+}
+
+/// The program's view of the simulated cluster.
+#[derive(Debug)]
+pub(super) struct Observer {
+    pub(super) snapshot: Snapshot,
+    group: GroupId,
+    /// The serials of the pods, by variant and replica of the snapshot.
+    serials: Vec<Vec<u64>>,
+    /// Indices into [`POD_SIGNALS`] of the signals that the policy needs.
+    needed: Vec<usize>,
+    window_s: f64,
+    /// Rounds that cannot be used yet, oldest first.
+    pending: VecDeque<ScrapeRound>,
+    loss: f64,
+    rng: Rng,
+    faults: ActiveFaults,
+}
+
+impl Observer {
+    /// An observer of the signals that `policy` needs. `slack` is added to the window that the policy asks for.
+    pub(super) fn new(scenario: &Scenario, policy: &Policy, seed: u64, slack: Duration) -> Self {
+        let variants: Vec<VariantState> = scenario.variants.iter().map(variant_state).collect();
+        let needs = required_signals(policy, variants.iter().map(|state| &state.variant));
+        let group = GroupId::new(NAMESPACE, MODEL);
+        let model = ModelGroup { source: SourceHealth::Complete, variants, scheduler: Signals::default() };
+        let needed = (0..POD_SIGNALS.len()).filter(|index| needs.signals.contains(&POD_SIGNALS[*index]));
+        let window_s = needs.window.get();
+        let window_s = if window_s > 0.0 { window_s + slack.as_secs_f64() } else { 0.0 };
+        Self {
+            snapshot: Snapshot {
+                now: START,
+                groups: BTreeMap::from([(group.clone(), model)]),
+                invalid: Vec::new(),
+                inventory: None,
+                elsewhere: [].into(),
+                unlabelled: None,
+            },
+            group,
+            serials: vec![Vec::new(); scenario.variants.len()],
+            needed: needed.collect(),
+            window_s: window_s.max(MIN_WINDOW_S),
+            pending: VecDeque::new(),
+            loss: scenario.scrape.loss.get(),
+            rng: Rng::stream(seed, LOSS_STREAM),
+            faults: ActiveFaults::new(&scenario.faults),
+        }
+    }
+
+    /// When the oldest pending round can be used, seconds; infinite when there is none.
+    pub(super) fn usable_s(&self) -> f64 {
+        self.pending.front().map_or(f64::INFINITY, |round| round.usable_s)
+    }
+
+    /// Scrapes all pods and the scheduler. The samples can be used `delay_s` later.
+    pub(super) fn scrape_all(&mut self, cluster: &mut SimCluster<RunRecorder>, now_s: f64, delay_s: f64) {
+        let pods =
+            (0..cluster.pods().len()).filter_map(|index| self.scrape_pod(cluster, index, now_s)).collect();
+        let scheduler = Some(self.scrape_scheduler(cluster, now_s));
+        self.pending.push_back(ScrapeRound { at_s: now_s, usable_s: now_s + delay_s, pods, scheduler });
+    }
+
+    /// Scrapes the pods that are due, as Prometheus does, and the scheduler if `with_scheduler`.
+    pub(super) fn scrape_due(
+        &mut self,
+        cluster: &mut SimCluster<RunRecorder>,
+        now_s: f64,
+        interval_s: f64,
+        with_scheduler: bool,
+    ) {
+        let mut pods = Vec::new();
+        for index in 0..cluster.pods().len() {
+            if cluster.pods()[index].next_scrape_s <= now_s {
+                pods.extend(self.scrape_pod(cluster, index, now_s));
+                cluster.pods_mut()[index].next_scrape_s += interval_s;
+            }
+        }
+        if with_scheduler || !pods.is_empty() {
+            let scheduler = with_scheduler.then(|| self.scrape_scheduler(cluster, now_s));
+            self.pending.push_back(ScrapeRound { at_s: now_s, usable_s: now_s, pods, scheduler });
+        }
+    }
+
+    /// Scrapes a pod; `None` when it has no server or the scrape is lost.
+    fn scrape_pod(
+        &mut self,
+        cluster: &mut SimCluster<RunRecorder>,
+        index: usize,
+        now_s: f64,
+    ) -> Option<PodScrape> {
+        if self.loss > 0.0 && self.rng.unit() < self.loss {
+            return None;
+        }
+        let pod = cluster.pods().get(index)?;
+        let variant = pod.variant;
+        let scraped = ScrapedPod { serial: pod.serial, created_s: pod.created_s };
+        let mut values =
+            cluster.read_pod(index, now_s, |pod, readings| pod_values(readings, pod.dispatched))?;
+        self.faults.apply_to_pod(scraped, now_s, &POD_SIGNALS, &mut values);
+        Some(PodScrape { variant, serial: scraped.serial, values })
+    }
+
+    fn scrape_scheduler(
+        &mut self,
+        cluster: &SimCluster<RunRecorder>,
+        now_s: f64,
+    ) -> [f64; SCHEDULER_SIGNALS.len()] {
+        let mut values = scheduler_values(cluster);
+        self.faults.apply_to_scheduler(now_s, &SCHEDULER_SIGNALS, &mut values);
+        values
+    }
+
+    /// Adds the samples that can be used by now to the snapshot.
+    pub(super) fn take_samples(&mut self, now_s: f64) {
+        while self.pending.front().is_some_and(|round| round.usable_s <= now_s) {
+            if let Some(round) = self.pending.pop_front() {
+                self.add_samples(&round);
+            }
+        }
+    }
+
+    fn add_samples(&mut self, round: &ScrapeRound) {
+        let at = timestamp(round.at_s);
+        let oldest = timestamp(round.at_s - self.window_s);
+        let Some(group) = self.snapshot.groups.get_mut(&self.group) else { return };
+        for scrape in &round.pods {
+            let index = self.serials.get(scrape.variant).map(|serials| serials.binary_search(&scrape.serial));
+            let Some(Ok(index)) = index else { continue };
+            let replicas = group.variants.get_mut(scrape.variant).map(|state| &mut state.replicas);
+            let Some(replica) = replicas.and_then(|replicas| replicas.get_mut(index)) else { continue };
+            let row = self.needed.iter().map(|signal| (POD_SIGNALS[*signal], scrape.values[*signal]));
+            // A pod without a single sample has no known engine.
+            if replica.engines.get("8000").is_none() && row.clone().all(|(_, value)| value.is_nan()) {
+                continue;
+            }
+            let engine = replica.engines.or_default("8000");
+            engine.slide(at, oldest, MAX_SAMPLES, row);
+        }
+        if let Some(values) = round.scheduler {
+            group.scheduler.slide(at, oldest, MAX_SAMPLES, SCHEDULER_SIGNALS.into_iter().zip(values));
+        }
+    }
+
+    /// Updates the pods and replica counts of the snapshot. The API server reports these at once.
+    pub(super) fn update_pods(&mut self, cluster: &SimCluster<RunRecorder>, now_s: f64) {
+        self.snapshot.now = timestamp(now_s);
+        let Some(group) = self.snapshot.groups.get_mut(&self.group) else { return };
+        for (index, (state, serials)) in group.variants.iter_mut().zip(&mut self.serials).enumerate() {
+            let counts = cluster.counts(index);
+            let current = if counts.status == Replicas::ZERO { counts.spec } else { counts.status };
+            state.variant.bounds = cluster.scenario().variants[index].bounds_at(now_s);
+            state.scale = Some(Scale { spec: counts.spec, current, ready: counts.ready });
+            let pods = cluster.pods().iter().filter(|pod| pod.variant == index);
+            update_replicas(&mut state.replicas, serials, pods);
+        }
+    }
+}
+
+/// Makes `replicas` equal to `pods`, which are in the order of their serials. Samples of pods that still exist stay.
+fn update_replicas<'p>(
+    replicas: &mut Vec<Replica>,
+    serials: &mut Vec<u64>,
+    pods: impl Iterator<Item = &'p Pod> + Clone,
+) {
+    let mut existing = pods.clone().peekable();
+    let mut still_exist = serials.iter().map(|serial| {
+        while existing.next_if(|pod| pod.serial < *serial).is_some() {}
+        existing.next_if(|pod| pod.serial == *serial).is_some()
+    });
+    replicas.retain(|_| still_exist.next().unwrap_or(false));
+    serials.clear();
+    for (index, pod) in pods.enumerate() {
+        serials.push(pod.serial);
+        let ready_since = pod.ready_since_s().map(timestamp);
+        match replicas.get_mut(index) {
+            Some(known) => {
+                known.phase = pod.phase();
+                known.ready_since = ready_since;
+            }
+            None => replicas.push(Replica {
+                pod: pod.name.clone(),
+                phase: pod.phase(),
+                created: timestamp(pod.created_s),
+                ready_since,
+                engines: NameMap::default(),
+            }),
+        }
+    }
+}
+
+fn variant_state(variant: &SimVariant) -> VariantState {
+    let physics = variant.physics;
+    let batch = i64::from(physics.token_budget);
+    let engine = EngineParameters {
+        block_size: i64::from(physics.block_size),
+        tensor_parallel_size: i64::from(variant.gpus),
+        max_batched_tokens: batch,
+        batched_tokens: batch,
+        max_sequences: i64::from(physics.max_sequences),
+        has_max_sequences: true,
+        ..EngineParameters::defaults(Engine::Vllm)
+    };
+    VariantState {
+        variant: Variant {
+            id: VariantId::new(NAMESPACE, variant.name.clone()),
+            model: SmolStr::new_static(MODEL),
+            target: TargetRef { kind: SmolStr::new_static("Deployment"), name: variant.name.clone() },
+            cost: variant.cost,
+            bounds: variant.bounds,
+            accelerator: Some(variant.accelerator.clone()),
+            role: Role::Both,
+        },
+        scale: None,
+        replicas: Vec::new(),
+        last_status: None,
+        template: Template { gpus: variant.gpus, engine: Some(engine) },
+    }
+}
