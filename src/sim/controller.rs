@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use smol_str::SmolStr;
-
-use super::invalid::{Field, Invalid};
 use wva_core::model::Analyzer;
 use wva_core::model::{Compat, Policy};
 use wva_core::units::Replicas;
+
+use super::invalid::{Field, Invalid};
 
 /// An algorithm, and how its number reaches the HPA.
 #[derive(Debug, Clone, PartialEq)]

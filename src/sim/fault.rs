@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use super::invalid::{Field, Invalid};
 use wva_core::snapshot::Signal;
+
+use super::invalid::{Field, Invalid};
 
 /// Signals that are reported wrongly, or not at all, for a while.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,15 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use smol_str::SmolStr;
+use wva_core::hpa::{AtZero, Behavior, Tolerance};
+use wva_core::model::Bounds;
+use wva_core::units::{Cost, Ratio, Replicas};
 
 use super::fault::Fault;
 use super::invalid::{Field, Invalid};
 use super::load::{LoadShape, Pattern};
 use super::physics::{Deviations, Physics};
 use super::sizes::RequestSizes;
-use wva_core::hpa::{AtZero, Behavior, Tolerance};
-use wva_core::model::Bounds;
-use wva_core::units::{Cost, Ratio, Replicas};
 
 /// A whole experiment except for the controller and the seed.
 #[derive(Debug, Clone, PartialEq)]

@@ -1,4 +1,4 @@
-//! Text files, gzipped or not, line by line, with the number of each line.
+//! Reads text files, gzipped or not, line by line with the number of each line.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read as _};
@@ -8,28 +8,28 @@ use flate2::bufread::MultiGzDecoder;
 
 use super::trace::TraceError;
 
-/// No line is longer: a request of Mooncake's with a million prompt tokens has 2,000 block numbers. What is longer is
-/// another kind of file, which must not fill the memory.
+/// The longest line of a trace, bytes. A Mooncake request with a million prompt tokens has 2,000 block numbers. A file with longer
+/// lines is no trace, and must not fill the memory.
 const MAX_LINE_BYTES: u64 = 1 << 20;
-/// The first bytes of every gzip file.
-const GZIP: &[u8] = &[0x1f, 0x8b];
+/// The first bytes of a gzip file.
+const GZIP_MAGIC: &[u8] = &[0x1f, 0x8b];
 
-/// Opens `path`; a gzipped file is unpacked, whatever its name.
+/// Opens `path`. A gzipped file is decompressed, whatever its name.
 ///
 /// # Errors
-/// Those of the file system.
+/// The file cannot be opened or read.
 pub(super) fn open(path: &Path) -> io::Result<Box<dyn BufRead>> {
     let mut file = BufReader::with_capacity(1 << 18, File::open(path)?);
     if file.get_ref().metadata()?.is_dir() {
         return Err(io::Error::other("is a directory"));
     }
-    if file.fill_buf()?.starts_with(GZIP) {
+    if file.fill_buf()?.starts_with(GZIP_MAGIC) {
         return Ok(Box::new(BufReader::new(MultiGzDecoder::new(file))));
     }
     Ok(Box::new(file))
 }
 
-/// The lines of one file; empty ones are passed over.
+/// The lines of a file. Empty lines are skipped.
 pub(super) struct TextLines<'a> {
     input: Box<dyn BufRead>,
     path: &'a Path,
@@ -42,7 +42,7 @@ impl<'a> TextLines<'a> {
         Self { input, path, line: 0, text: String::new() }
     }
 
-    /// The next line without its end.
+    /// The next line, trimmed; `None` at the end.
     pub(super) fn next(&mut self) -> Result<Option<&str>, TraceError> {
         loop {
             self.line += 1;
@@ -51,7 +51,7 @@ impl<'a> TextLines<'a> {
             match read.map_err(|source| TraceError::Unreadable { path: self.path.into(), source })? {
                 0 => return Ok(None),
                 read if read as u64 == MAX_LINE_BYTES => {
-                    return Err(self.wrong(&format!("longer than {MAX_LINE_BYTES} bytes, so not a trace")));
+                    return Err(self.error(&format!("longer than {MAX_LINE_BYTES} bytes, so not a trace")));
                 }
                 _ if self.text.trim().is_empty() => {}
                 _ => return Ok(Some(self.text.trim())),
@@ -59,8 +59,8 @@ impl<'a> TextLines<'a> {
         }
     }
 
-    /// What is wrong with the line that was read last.
-    pub(super) fn wrong(&self, cause: &str) -> TraceError {
+    /// An error about the line that was read last.
+    pub(super) fn error(&self, cause: &str) -> TraceError {
         TraceError::Line { path: PathBuf::from(self.path), line: self.line, cause: cause.into() }
     }
 }

@@ -1,7 +1,5 @@
-//! Simulations as people ask for them: scenario files, traces and policies become scenarios and controllers of the core's
-//! closed-loop simulator ([`wva_sim`]), many of which run at once; measured tables become physics.
-//!
-//! Nothing here simulates and nothing is shown: the one is the core's, the other [`crate::cmd`]'s.
+//! Turns scenario files, traces and policy names into scenarios and controllers of the closed-loop simulator ([`wva_sim`]), runs
+//! many of them at once, and fits physics to tables of measurements. [`crate::cmd`] shows the results.
 
 pub mod calibrate;
 mod fields;
@@ -14,7 +12,7 @@ mod summary;
 pub mod trace;
 pub mod values;
 
-pub use plan::{Given, Plan, PlanError, plans};
+pub use plan::{Plan, PlanError, TraceOverride, plans};
 pub use policy::{PolicyError, policy};
-pub use run::{Job, Keep, Running, start};
-pub use summary::{Figure, Line, Row, rows};
+pub use run::{Job, RunDetail, RunningJobs, start};
+pub use summary::{Figure, Figures, SummaryLine, summarize};

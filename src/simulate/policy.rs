@@ -1,11 +1,11 @@
-//! Policies by the names that people give: the field's baselines, this program's analyzers, a fixed number, or a policy file.
+//! The controller for a `--policy`: a baseline, an analyzer of wva, a fixed number of replicas, or a policy file.
 
 use std::path::Path;
 use std::time::Duration;
 
 use serde::Deserialize;
 use serde::de::IntoDeserializer as _;
-use serde::de::value::{Error as WordError, StrDeserializer};
+use serde::de::value::{Error as NameError, StrDeserializer};
 use wva_core::Policy;
 use wva_core::model::Analyzer;
 use wva_sim::Controller;
@@ -21,7 +21,7 @@ pub enum PolicyError {
          policy file (`wva decide --print-policy` prints one)"
     )]
     Unknown(String),
-    /// A number that is none.
+    /// An invalid number of replicas.
     #[error("--policy static:{0}: must be a whole number of replicas, 0 to 10000, as static:3")]
     Static(String),
     /// A file that cannot be read.
@@ -32,15 +32,15 @@ pub enum PolicyError {
         /// The cause.
         source: std::io::Error,
     },
-    /// A file that makes no policy.
+    /// An invalid policy file.
     #[error(transparent)]
     File(#[from] crate::config::PolicyError),
 }
 
-/// The controller that `word` means.
+/// The controller for `word`.
 ///
 /// # Errors
-/// Says what could be given.
+/// `word` is neither a name nor a readable policy file.
 pub fn policy(word: &str) -> Result<Controller, PolicyError> {
     match word {
         "wva-v1" => return Ok(Controller::wva_v1()),
@@ -52,11 +52,11 @@ pub fn policy(word: &str) -> Result<Controller, PolicyError> {
         let replicas = count.parse::<u32>().ok().filter(|count| *count <= 10_000);
         return replicas.map(Controller::fixed).ok_or_else(|| PolicyError::Static(count.into()));
     }
-    let asked: StrDeserializer<'_, WordError> = word.into_deserializer();
-    if let Ok(analyzer) = Analyzer::deserialize(asked) {
+    let name: StrDeserializer<'_, NameError> = word.into_deserializer();
+    if let Ok(analyzer) = Analyzer::deserialize(name) {
         let mut policy = Policy::default();
         policy.global.default.analyzer = analyzer;
-        return Ok(ours(word, policy));
+        return Ok(core_controller(word, policy));
     }
     let path = Path::new(word);
     if !path.is_file() {
@@ -66,14 +66,14 @@ pub fn policy(word: &str) -> Result<Controller, PolicyError> {
         .map_err(|source| PolicyError::Unreadable { path: word.into(), source })?;
     let policy = PolicyFile::parse(path, &text)?.over(&Policy::default())?;
     let name = path.file_stem().map_or_else(|| word.into(), |stem| stem.to_string_lossy().into_owned());
-    Ok(ours(&name, policy))
+    Ok(core_controller(&name, policy))
 }
 
-/// This program under `policy`. The rate analyzer steadies its own numbers, so that its HPA shrinks without a window, as
-/// its page recommends; all others have the scenario's.
-fn ours(name: &str, policy: Policy) -> Controller {
-    let steady = policy.global.default.analyzer.as_str() == "rate";
-    Controller { scale_down_window: steady.then_some(Duration::ZERO), ..Controller::core(name, policy) }
+/// wva with `policy`. The rate analyzer stabilizes its own numbers, so its HPA scales down without a window, as its page
+/// recommends. All others keep the scenario's window.
+fn core_controller(name: &str, policy: Policy) -> Controller {
+    let is_rate = policy.global.default.analyzer.as_str() == "rate";
+    Controller { scale_down_window: is_rate.then_some(Duration::ZERO), ..Controller::core(name, policy) }
 }
 
 #[cfg(test)]
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_policy_is_told_with_what_is() {
+    fn an_unknown_policy_is_answered_with_the_known_ones() {
         assert!(
             policy("raet").unwrap_err().to_string().contains("no such policy and no such file: give rate")
         );

@@ -1,10 +1,10 @@
-//! Many simulations at once, one on each processor: each is deterministic on its own, so the order of the results is that of the
-//! jobs, whichever is done first.
+//! Runs many simulations at once, one on each processor. Each is deterministic, and results have the index of their job, so the
+//! outcome does not depend on which finishes first.
 
 use std::num::NonZero;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, OnceLock};
 use std::thread;
 
 use wva_core::units::whole;
@@ -15,81 +15,87 @@ use super::plan::Plan;
 /// One simulation.
 #[derive(Debug, Clone)]
 pub struct Job {
-    /// What is simulated.
+    /// The plan to simulate.
     pub plan: Arc<Plan>,
-    /// Who decides.
+    /// The controller.
     pub controller: Arc<Controller>,
     /// The seed.
     pub seed: u64,
-    /// What is kept beside the figures.
-    pub keep: Keep,
+    /// What is kept besides the figures.
+    pub detail: RunDetail,
 }
 
-/// What is kept of a run beside its figures: thousands of runs with all of it fill the memory.
+/// What is kept of a run besides its figures. Everything of thousands of runs would not fit into memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Keep {
+pub enum RunDetail {
     /// Nothing.
     Figures,
     /// Every change of a number.
-    Writes,
-    /// That and its course over time, for plots: 300 kB.
+    Changes,
+    /// Also the series over time, for plots: 300 kB.
     Series,
 }
 
-/// Simulations under way. They go on while the process lives, whether or not anybody listens.
+/// Simulations under way. They end when the receiver is dropped.
 #[derive(Debug)]
-pub struct Running {
-    /// What is done, with the job's place; ends when all is done.
+pub struct RunningJobs {
+    /// The finished runs with the index of their job; closed when all are done.
     pub results: Receiver<(usize, Result<Run, Invalid>)>,
-    done: Arc<Vec<AtomicU32>>,
+    /// Progress of each job, in [`PROGRESS_PARTS`].
+    progress: Arc<Vec<AtomicU32>>,
 }
 
-/// Parts of a job that its progress is told in.
-const PARTS: f64 = 1000.0;
+/// Resolution of a job's progress.
+const PROGRESS_PARTS: f64 = 1000.0;
 
-impl Running {
+impl RunningJobs {
     /// The share of all jobs that is done, 0 to 1.
     #[must_use]
     pub fn progress(&self) -> f64 {
-        let sum: f64 = self.done.iter().map(|job| f64::from(job.load(Ordering::Relaxed))).sum();
-        sum / (PARTS * self.done.len().max(1) as f64)
+        let sum: f64 = self.progress.iter().map(|job| f64::from(job.load(Ordering::Relaxed))).sum();
+        sum / (PROGRESS_PARTS * self.progress.len().max(1) as f64)
     }
 }
 
 /// Starts `jobs` on as many threads as there are processors.
 #[must_use]
-pub fn start(jobs: Vec<Job>) -> Running {
+pub fn start(jobs: Vec<Job>) -> RunningJobs {
     let threads = thread::available_parallelism().map_or(1, NonZero::get).min(jobs.len());
-    let done = Arc::new(jobs.iter().map(|_| AtomicU32::new(0)).collect::<Vec<_>>());
-    let work =
-        Arc::new(Work { jobs, next: AtomicUsize::new(0), done: done.clone(), failed: OnceLock::new() });
+    let progress = Arc::new(jobs.iter().map(|_| AtomicU32::new(0)).collect::<Vec<_>>());
+    let queue = Arc::new(JobQueue {
+        jobs,
+        next: AtomicUsize::new(0),
+        progress: progress.clone(),
+        has_failed: AtomicBool::new(false),
+    });
     let (sender, results) = channel();
     for _ in 0..threads {
-        let (work, sender) = (work.clone(), sender.clone());
-        thread::spawn(move || work.until_nothing_is_left(&sender));
+        let queue = queue.clone();
+        let sender = sender.clone();
+        thread::spawn(move || queue.run_all(&sender));
     }
-    Running { results, done }
+    RunningJobs { results, progress }
 }
 
-struct Work {
+struct JobQueue {
     jobs: Vec<Job>,
     next: AtomicUsize,
-    done: Arc<Vec<AtomicU32>>,
-    /// A job has failed: the others need not begin.
-    failed: OnceLock<()>,
+    progress: Arc<Vec<AtomicU32>>,
+    /// A job has failed: no further job begins.
+    has_failed: AtomicBool,
 }
 
-impl Work {
-    fn until_nothing_is_left(&self, results: &Sender<(usize, Result<Run, Invalid>)>) {
-        while self.failed.get().is_none() {
+impl JobQueue {
+    fn run_all(&self, results: &Sender<(usize, Result<Run, Invalid>)>) {
+        while !self.has_failed.load(Ordering::Relaxed) {
             let index = self.next.fetch_add(1, Ordering::Relaxed);
-            let (Some(job), Some(done)) = (self.jobs.get(index), self.done.get(index)) else { return };
-            let result = one(job, |share| done.store(whole(share * PARTS), Ordering::Relaxed));
-            done.store(whole(PARTS), Ordering::Relaxed);
+            let Some(job) = self.jobs.get(index) else { return };
+            let progress = &self.progress[index];
+            let result = run(job, |share| progress.store(whole(share * PROGRESS_PARTS), Ordering::Relaxed));
+            progress.store(whole(PROGRESS_PARTS), Ordering::Relaxed);
             if result.is_err() {
-                let _ = self.failed.set(());
+                self.has_failed.store(true, Ordering::Relaxed);
             }
-            // Nobody listens any more: the answer is not wanted.
             if results.send((index, result)).is_err() {
                 return;
             }
@@ -97,13 +103,13 @@ impl Work {
     }
 }
 
-fn one(job: &Job, progress: impl FnMut(f64)) -> Result<Run, Invalid> {
+fn run(job: &Job, progress: impl FnMut(f64)) -> Result<Run, Invalid> {
     let scenario = job.plan.scenario(job.seed);
     let mut run = simulate(&scenario, &job.controller, job.seed, progress)?;
-    if job.keep != Keep::Series {
+    if job.detail != RunDetail::Series {
         run.series = Vec::new();
     }
-    if job.keep == Keep::Figures {
+    if job.detail == RunDetail::Figures {
         run.writes = Vec::new();
     }
     Ok(run)

@@ -1,4 +1,4 @@
-//! Runs of one scenario and policy under several seeds, summed up: the mean of each figure, and its worst.
+//! Summarizes runs of one scenario and policy with several seeds: the mean of each figure, and its worst.
 
 use serde::Serialize;
 use wva_sim::Run;
@@ -6,15 +6,15 @@ use wva_sim::Run;
 /// Mean and worst of one figure.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Figure {
-    /// Over the seeds.
+    /// The mean over the seeds.
     pub mean: f64,
-    /// The highest; of the attainment the lowest.
+    /// The highest; the lowest of the attainment.
     pub worst: f64,
 }
 
-/// What is summed up of a run.
+/// The figures of runs.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Row {
+pub struct Figures {
     /// Cost an hour.
     pub cost_avg: Figure,
     /// Replicas.
@@ -41,21 +41,21 @@ pub struct Row {
 
 /// One scenario under one policy.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Line {
+pub struct SummaryLine {
     /// The scenario.
     pub scenario: String,
     /// The policy.
     pub policy: String,
-    /// How many seeds.
+    /// Number of seeds.
     pub seeds: usize,
     /// The figures.
     #[serde(flatten)]
-    pub row: Row,
+    pub figures: Figures,
 }
 
-/// Runs summed up by scenario and policy, in the order in which these first come.
+/// Summarizes `runs` by scenario and policy, in the order of their first runs.
 #[must_use]
-pub fn rows<'a>(runs: impl IntoIterator<Item = &'a Run>) -> Vec<Line> {
+pub fn summarize<'a>(runs: impl IntoIterator<Item = &'a Run>) -> Vec<SummaryLine> {
     let mut groups: Vec<Vec<&Run>> = Vec::new();
     for run in runs {
         let same = |group: &&mut Vec<&Run>| {
@@ -69,9 +69,9 @@ pub fn rows<'a>(runs: impl IntoIterator<Item = &'a Run>) -> Vec<Line> {
     groups.iter().filter_map(|group| line(group)).collect()
 }
 
-fn line(runs: &[&Run]) -> Option<Line> {
+fn line(runs: &[&Run]) -> Option<SummaryLine> {
     let first = runs.first()?;
-    let row = Row {
+    let figures = Figures {
         cost_avg: highest(runs, |run| run.cost_avg),
         replicas_avg: highest(runs, |run| run.replicas_avg),
         ttft_p50_s: highest(runs, |run| run.ttft_p50_s),
@@ -84,20 +84,24 @@ fn line(runs: &[&Run]) -> Option<Line> {
         slo_attainment: lowest(runs, |run| run.slo_attainment),
         gpu_hours: highest(runs, |run| run.gpu_hours),
     };
-    let (scenario, policy) = (first.scenario.to_string(), first.policy.to_string());
-    Some(Line { scenario, policy, seeds: runs.len(), row })
+    Some(SummaryLine {
+        scenario: first.scenario.to_string(),
+        policy: first.policy.to_string(),
+        seeds: runs.len(),
+        figures,
+    })
 }
 
-fn highest(runs: &[&Run], of: impl Fn(&Run) -> f64) -> Figure {
-    figure(runs, of, f64::max)
+fn highest(runs: &[&Run], value: impl Fn(&Run) -> f64) -> Figure {
+    figure(runs, value, f64::max)
 }
 
-fn lowest(runs: &[&Run], of: impl Fn(&Run) -> f64) -> Figure {
-    figure(runs, of, f64::min)
+fn lowest(runs: &[&Run], value: impl Fn(&Run) -> f64) -> Figure {
+    figure(runs, value, f64::min)
 }
 
-fn figure(runs: &[&Run], of: impl Fn(&Run) -> f64, worst: fn(f64, f64) -> f64) -> Figure {
-    let values: Vec<f64> = runs.iter().map(|run| of(run)).collect();
+fn figure(runs: &[&Run], value: impl Fn(&Run) -> f64, worst: fn(f64, f64) -> f64) -> Figure {
+    let values: Vec<f64> = runs.iter().map(|run| value(run)).collect();
     let mean = values.iter().sum::<f64>() / values.len().max(1) as f64;
     Figure { mean, worst: values.into_iter().reduce(worst).unwrap_or(mean) }
 }

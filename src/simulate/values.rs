@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::config::ranged::{Number, Time, ranged};
 
-/// The longest time a scenario knows: 366 days.
+/// The longest time of a scenario: 366 days.
 pub const MAX_DURATION: Duration = Duration::from_secs(366 * 24 * 3600);
 
 ranged! {
@@ -12,41 +12,41 @@ ranged! {
     pub Rps: f64 in Number::between(0.0, 100_000.0);
     /// A share of something.
     pub Share: f64 in Number::between(0.0, 1.0);
-    /// How many times as much.
+    /// A factor.
     pub Times: f64 in Number::between(0.000_1, 10_000.0);
     /// Mean tokens.
     pub MeanTokens: f64 in Number::between(1.0, 10_000_000.0);
     /// A coefficient of variation: standard deviation by mean.
     pub Variation: f64 in Number::between(0.0, 10.0);
-    /// What something costs an hour.
+    /// A cost an hour.
     pub Price: f64 in Number::between(0.0, 1_000_000_000.0);
-    /// Seconds of a step, or of a part of it.
+    /// Seconds of a step or of a part of it.
     pub StepSeconds: f64 in Number::between(0.0, 60.0);
     /// Seconds of an empty step.
     pub BaseSeconds: f64 in Number::between(0.000_001, 60.0);
     /// Tokens that a sequence gains in a step.
     pub TokensPerStep: f64 in Number::between(1.0, 64.0);
-    /// How much dearer something becomes.
-    pub Dearer: f64 in Number::between(0.0, 100.0);
+    /// A relative surcharge.
+    pub Surcharge: f64 in Number::between(0.0, 100.0);
     /// Seconds of a stall.
     pub StallSeconds: f64 in Number::between(0.0, 3600.0);
-    /// How many pods.
+    /// A number of pods.
     pub Pods: f64 in Number::whole(0.0, 10_000.0);
-    /// How many pods, one at least.
+    /// A number of pods, at least one.
     pub SomePods: f64 in Number::whole(1.0, 10_000.0);
-    /// How many of something, one at least.
+    /// A number of at least one.
     pub Count: f64 in Number::whole(1.0, 1_000_000.0);
     /// Accelerators of one replica.
     pub Gpus: f64 in Number::whole(1.0, 1024.0);
-    /// Tokens that fit somewhere.
+    /// A capacity in tokens.
     pub Capacity: f64 in Number::whole(1.0, 4_294_967_295.0);
-    /// A length of time, or a moment since the start.
+    /// A duration, or a time since the start.
     pub Span: Duration in Time::between(Duration::ZERO, MAX_DURATION);
-    /// How long a part of a load lasts.
+    /// The duration of a part of a load.
     pub Length: Duration in Time::between(Duration::from_millis(100), MAX_DURATION);
-    /// How often something happens.
+    /// An interval.
     pub Every: Duration in Time::between(Duration::from_millis(10), Duration::from_secs(3600));
-    /// How late something is.
+    /// A delay.
     pub Late: Duration in Time::between(Duration::ZERO, Duration::from_secs(3600));
 }
 

@@ -1,126 +1,139 @@
-//! The gates: what must hold, what was found, and whether it does. Means of all seeds count; the worst stands beside them.
+//! The gates: a criterion, the result, and whether it holds. The mean of all seeds counts; the worst is shown as well.
 
-use wva::simulate::{Figure, Line};
+use wva::simulate::{Figure, SummaryLine};
 use wva_sim::Run;
 
 use super::runs::{BASELINES, Runs};
 
-/// By how much a baseline must be better to be better.
+/// A baseline is better only below this share of the figure.
 const BETTER: f64 = 0.95;
-/// Seconds after which constant load may turn no number round.
+/// Seconds after which a number must not change direction under constant load.
 const SETTLED_S: f64 = 900.0;
 
 /// One gate.
 #[derive(Debug, Clone)]
 pub(crate) struct Gate {
-    /// What it is about.
+    /// Its subject.
     pub(crate) what: String,
-    /// What must hold.
+    /// The criterion.
     pub(crate) wanted: String,
-    /// What was found.
+    /// The result.
     pub(crate) found: String,
-    /// It holds.
+    /// Whether it holds.
     pub(crate) holds: bool,
 }
 
-/// `figure` stays below `most`, or at it.
-pub(crate) fn at_most(what: &str, figure: Figure, most: f64, unit: &str) -> Gate {
+/// The mean of `figure` is at most `max`.
+pub(crate) fn at_most(what: &str, figure: Figure, max: f64, unit: &str) -> Gate {
     let Figure { mean, worst } = figure;
     Gate {
         what: what.into(),
-        wanted: format!("at most {most:.3}{unit}"),
+        wanted: format!("at most {max:.3}{unit}"),
         found: format!("{mean:.3}{unit} (worst {worst:.3})"),
-        holds: mean <= most,
+        holds: mean <= max,
     }
 }
 
-/// No baseline is better on both: cost and the tail.
+/// No baseline is better in both cost and tail latency.
 pub(crate) fn on_the_frontier(runs: &Runs, scenario: &str, ours: &str) -> Result<Gate, String> {
     let own = runs.line(scenario, ours)?;
-    let (cost, tail) = (own.row.cost_avg.mean, own.row.ttft_p99_s.mean);
+    let cost = own.figures.cost_avg.mean;
+    let tail = own.figures.ttft_p99_s.mean;
     let mut found = format!("{cost:.2}, {tail:.2} s");
     let mut holds = true;
     for name in BASELINES {
-        let other = runs.line(scenario, name)?;
-        let (its_cost, its_tail) = (other.row.cost_avg.mean, other.row.ttft_p99_s.mean);
-        found += &format!("; {name} {its_cost:.2}, {its_tail:.2} s");
-        holds &= !(its_cost < BETTER * cost && its_tail < BETTER * tail);
+        let baseline = runs.line(scenario, name)?.figures;
+        let baseline_cost = baseline.cost_avg.mean;
+        let baseline_tail = baseline.ttft_p99_s.mean;
+        found += &format!("; {name} {baseline_cost:.2}, {baseline_tail:.2} s");
+        holds &= !(baseline_cost < BETTER * cost && baseline_tail < BETTER * tail);
     }
-    let (what, wanted) = (format!("{scenario}: cost and p99"), "no baseline better on both".into());
-    Ok(Gate { what, wanted, found, holds })
+    Ok(Gate {
+        what: format!("{scenario}: cost and p99"),
+        wanted: "no baseline better on both".into(),
+        found,
+        holds,
+    })
 }
 
-/// Nobody collapses where a baseline stands: most requests in time, and all of them answered.
+/// No collapse where a baseline does not collapse: half of the requests within the objectives, and all of them answered.
 pub(crate) fn no_collapse(runs: &Runs, scenario: &str, ours: &str) -> Result<Gate, String> {
-    let share = |line: &Line| line.row.slo_attainment.mean;
+    let share = |line: &SummaryLine| line.figures.slo_attainment.mean;
     let own = share(&runs.line(scenario, ours)?);
     let mut best: f64 = 0.0;
     for name in BASELINES {
         best = best.max(share(&runs.line(scenario, name)?));
     }
-    let left = |policy: &str| {
-        let own = runs.of(policy).filter(|run| run.scenario == scenario);
-        own.map(|run| run.unfinished).sum::<u64>()
+    let unanswered = |policy: &str| {
+        let runs = runs.of(policy).filter(|run| run.scenario == scenario);
+        runs.map(|run| run.unfinished).sum::<u64>()
     };
-    let (own_left, their_left) = (left(ours), BASELINES.map(left).into_iter().min().unwrap_or(0));
-    let (own_percent, best_percent) = (100.0 * own, 100.0 * best);
+    let own_unanswered = unanswered(ours);
+    let best_unanswered = BASELINES.map(unanswered).into_iter().min().unwrap_or(0);
+    let own_percent = 100.0 * own;
+    let best_percent = 100.0 * best;
     Ok(Gate {
         what: format!("{scenario}: no collapse"),
         wanted: "half of the requests within the objectives where a baseline has that, none left unanswered"
             .into(),
-        found: format!("{own_percent:.1} % (best baseline {best_percent:.1} %), {own_left} unanswered"),
-        holds: (own >= 0.5 || best < 0.5) && (own_left == 0 || their_left > 0),
+        found: format!("{own_percent:.1} % (best baseline {best_percent:.1} %), {own_unanswered} unanswered"),
+        holds: (own >= 0.5 || best < 0.5) && (own_unanswered == 0 || best_unanswered > 0),
     })
 }
 
 /// No change of direction once constant load has settled.
 pub(crate) fn no_late_reversal<'a>(what: &str, runs: impl Iterator<Item = &'a Run>) -> Gate {
-    let (mut count, mut reversed, mut late) = (0, 0, 0);
+    let mut count = 0;
+    let mut reversals = 0;
+    let mut late = 0;
     for run in runs {
         count += 1;
-        let (turns, changes) = late_changes(run);
-        reversed += turns;
+        let (run_reversals, changes) = late_changes(run);
+        reversals += run_reversals;
         late += changes;
     }
     Gate {
         what: what.into(),
         wanted: "no change of direction after minute 15".into(),
-        found: format!("{reversed} in {count} runs, {late} changes at all"),
-        holds: reversed == 0,
+        found: format!("{reversals} in {count} runs, {late} changes at all"),
+        holds: reversals == 0,
     }
 }
 
-/// Changes of direction after it has settled, and changes.
+/// Changes of direction after settling, and changes.
 fn late_changes(run: &Run) -> (usize, usize) {
-    let (mut turns, mut changes) = (0, 0);
+    let mut reversals = 0;
+    let mut changes = 0;
     for (index, write) in run.writes.iter().enumerate().filter(|(_, write)| write.at_s > SETTLED_S) {
         changes += 1;
-        let before = run.writes[..index].iter().rev().find(|other| other.variant == write.variant);
-        turns +=
+        let before = run.writes[..index].iter().rev().find(|before| before.variant == write.variant);
+        reversals +=
             usize::from(before.is_some_and(|before| (before.to > before.from) != (write.to > write.from)));
     }
-    (turns, changes)
+    (reversals, changes)
 }
 
-/// Fewer streams are cut where the least loaded pods go first than where the youngest do, over all scenarios in which both were tried.
+/// Over all scenarios with both orders, fewer streams are cut when the least loaded pods go first than when the youngest do.
 pub(crate) fn fewer_cut(runs: &Runs, policy: &str) -> Gate {
     let cut = |first: &str| {
-        let own = runs.of(policy).filter(|run| run.scenario.ends_with(first));
-        own.map(|run| run.errors).sum::<u64>()
+        let runs = runs.of(policy).filter(|run| run.scenario.ends_with(first));
+        runs.map(|run| run.errors).sum::<u64>()
     };
-    let (young, light) = (cut("the youngest first"), cut("the least loaded first"));
+    let youngest = cut("the youngest first");
+    let least_loaded = cut("the least loaded first");
     Gate {
         what: format!("{policy}: streams cut with the least loaded pods first"),
         wanted: "fewer than with the youngest first".into(),
-        found: format!("{light}, with the youngest {young}"),
-        holds: light < young,
+        found: format!("{least_loaded}, with the youngest {youngest}"),
+        holds: least_loaded < youngest,
     }
 }
 
-/// One set of random scenarios: cheaper than WVA V2 by a third, and nearly all runs without a tail.
+/// A set of random scenarios: fewer replicas than WVA V2 by 30 %, and nearly all runs without tail latency.
 pub(crate) fn random_set(name: &str, runs: &Runs, ours: &str) -> Vec<Gate> {
     let replicas = |policy: &str| mean(runs.of(policy).map(|run| run.replicas_avg));
-    let (own, wva) = (replicas(ours), replicas(BASELINES[0]));
+    let own = replicas(ours);
+    let wva_v2 = replicas(BASELINES[0]);
     let count = runs.of(ours).count();
     let quick = runs.of(ours).filter(|run| run.ttft_p95_s < 1.0).count();
     let wanted = count * 72 / 80;
@@ -128,8 +141,8 @@ pub(crate) fn random_set(name: &str, runs: &Runs, ours: &str) -> Vec<Gate> {
         Gate {
             what: format!("{name}: replicas"),
             wanted: "at most 0.7 × WVA V2's".into(),
-            found: format!("{own:.2} = {:.2} × {wva:.2}", own / wva),
-            holds: own <= 0.7 * wva,
+            found: format!("{own:.2} = {:.2} × {wva_v2:.2}", own / wva_v2),
+            holds: own <= 0.7 * wva_v2,
         },
         Gate {
             what: format!("{name}: runs with p95 below 1 s"),
@@ -140,9 +153,10 @@ pub(crate) fn random_set(name: &str, runs: &Runs, ours: &str) -> Vec<Gate> {
     ]
 }
 
-/// Share of requests outside the objectives, of all requests of all runs.
+/// Share of all requests of all runs that are outside the objectives.
 pub(crate) fn outside<'a>(runs: impl Iterator<Item = &'a Run>) -> f64 {
-    let (mut outside, mut all) = (0.0, 0.0);
+    let mut outside = 0.0;
+    let mut all = 0.0;
     for run in runs {
         outside += (1.0 - run.slo_attainment) * run.requests as f64;
         all += run.requests as f64;
@@ -150,9 +164,10 @@ pub(crate) fn outside<'a>(runs: impl Iterator<Item = &'a Run>) -> f64 {
     outside / f64::max(all, 1.0)
 }
 
-/// The mean of what there is; 0 of nothing.
+/// The mean of `values`; 0 without values.
 pub(crate) fn mean(values: impl Iterator<Item = f64>) -> f64 {
-    let (mut sum, mut count) = (0.0, 0.0);
+    let mut sum = 0.0;
+    let mut count = 0.0;
     values.for_each(|value| {
         sum += value;
         count += 1.0;

@@ -1,5 +1,5 @@
-//! Makes `docs/evidence.md`: runs the scenarios of `tests/scenarios/sim` under the policy and the field's baselines, and holds what
-//! comes out against the gates. `tests/sim/evidence` calls it.
+//! Makes `docs/evidence.md`: runs the scenarios of `tests/scenarios/sim` under the policy and the baselines, and checks the results
+//! against the gates. `tests/sim/evidence` calls it.
 
 #![allow(clippy::print_stderr, clippy::print_stdout, reason = "a program for developers")]
 
@@ -16,28 +16,28 @@ use clap::Parser;
 use self::gates::Gate;
 use self::parts::Part;
 
-/// Run the scenarios and hold them against the gates
+/// Run the scenarios and check the gates
 #[derive(Debug, Parser)]
 struct Args {
-    /// Where the scenarios are.
+    /// The folder of the scenarios.
     #[arg(long, default_value = "tests/scenarios/sim")]
     scenarios: PathBuf,
-    /// Where the traces are; without the folder, what needs them is left out, and said.
+    /// The folder of the traces. Without it, scenarios that need them are left out with a note.
     #[arg(long, default_value = "target/traces")]
     traces: PathBuf,
-    /// What is run: cases, constant, others, random, traces, robust, victims. All without any.
+    /// A part to run: cases, constant, others, random, traces, robust, victims. By default all.
     #[arg(long = "part", value_enum)]
     parts: Vec<Part>,
-    /// The policy that is held against the gates.
+    /// The policy to check against the gates.
     #[arg(long, default_value = "rate")]
     policy: String,
-    /// Seeds of each scenario; the random sets have their own.
+    /// Seeds of each scenario. The random sets have their own.
     #[arg(long, default_value_t = 10)]
     seeds: u64,
     /// Sets of the 80 random scenarios, of four.
     #[arg(long, default_value_t = 4)]
     random_sets: usize,
-    /// Write the whole as Markdown to this file.
+    /// Write the page as Markdown to this file.
     #[arg(long)]
     write: Option<PathBuf>,
 }
@@ -54,7 +54,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// True when every gate that was tried holds.
+/// Returns whether every gate holds.
 fn run(args: &Args) -> Result<bool, String> {
     let parts = if args.parts.is_empty() { Part::ALL.to_vec() } else { args.parts.clone() };
     let mut results = Vec::new();

@@ -2,42 +2,42 @@
 
 use std::fmt::Write as _;
 
-use wva::simulate::{Figure, Line};
+use wva::simulate::{Figure, SummaryLine};
 
 use super::Args;
-use super::parts::{Found, SetRow};
+use super::parts::{PartResults, SetRow};
 
 /// The whole page.
-pub(crate) fn text(args: &Args, found: &[Found]) -> String {
+pub(crate) fn text(args: &Args, found: &[PartResults]) -> String {
     let mut text = String::from("# Evidence\n\n");
     let _ = writeln!(
         text,
         "Made by `tests/sim/evidence` from the files in [tests/scenarios/sim](../tests/scenarios/sim); the same command gives the \
-         same figures where it finds the traces (`WVA_TRACES`). `{}` beside the field's own with their published settings. Means of the seeds, the worst in brackets; the \
-         gates hold for the means. How the simulator works and what it leaves out: [simulate.md](simulate.md).\n",
+         same figures where it finds the traces (`WVA_TRACES`). `{}` is compared with the baselines at their published settings. Figures are means of the seeds, the worst in brackets; the \
+         gates apply to the means. [simulate.md](simulate.md) says how the simulator works and what it leaves out.\n",
         args.policy
     );
     text.push_str("## Gates\n\n| what | wanted | found | |\n|---|---|---|---|\n");
-    for gate in found.iter().flat_map(|one| &one.gates) {
+    for gate in found.iter().flat_map(|part| &part.gates) {
         let verdict = if gate.holds { "met" } else { "**missed**" };
         let _ = writeln!(text, "| {} | {} | {} | {verdict} |", gate.what, gate.wanted, gate.found);
     }
-    for left_out in found.iter().flat_map(|one| &one.left_out) {
+    for left_out in found.iter().flat_map(|part| &part.left_out) {
         let _ = writeln!(text, "\nLeft out: {left_out}.");
     }
-    for one in found {
-        let _ = writeln!(text, "\n## {}\n\n{}\n", one.title, one.about);
-        if !one.runs.0.is_empty() {
-            lines(&mut text, &one.runs.lines());
+    for part in found {
+        let _ = writeln!(text, "\n## {}\n\n{}\n", part.title, part.about);
+        if !part.runs.0.is_empty() {
+            lines(&mut text, &part.runs.lines());
         }
-        if !one.sets.is_empty() {
-            sets(&mut text, &one.sets);
+        if !part.sets.is_empty() {
+            sets(&mut text, &part.sets);
         }
     }
     text
 }
 
-fn lines(text: &mut String, lines: &[Line]) {
+fn lines(text: &mut String, lines: &[SummaryLine]) {
     text.push_str(
         "| scenario | policy | cost | replicas | TTFT p50 s | p95 | p99 | ITL p99 ms | errors | changes | flips | in SLO % |\n",
     );
@@ -46,7 +46,7 @@ fn lines(text: &mut String, lines: &[Line]) {
     for line in lines {
         let scenario = if before == line.scenario { "" } else { line.scenario.as_str() };
         before = &line.scenario;
-        let row = &line.row;
+        let row = &line.figures;
         let two = |figure: Figure| format!("{:.2} ({:.2})", figure.mean, figure.worst);
         let _ = writeln!(
             text,
@@ -67,7 +67,7 @@ fn lines(text: &mut String, lines: &[Line]) {
     }
 }
 
-/// Seconds with the digits that count.
+/// Seconds with three significant digits.
 fn tail(figure: Figure) -> String {
     let digits = |seconds: f64| match seconds {
         s if s < 1.0 => format!("{s:.3}"),

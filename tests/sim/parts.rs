@@ -1,4 +1,4 @@
-//! The parts of the evidence: which scenarios are run, and which gates they are held against.
+//! The parts of the evidence: their scenarios and gates.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -30,14 +30,14 @@ pub(crate) enum Part {
     Victims,
 }
 
-/// What came out of a part.
+/// The results of a part.
 #[derive(Debug, Default)]
-pub(crate) struct Found {
+pub(crate) struct PartResults {
     pub(crate) title: &'static str,
     pub(crate) about: &'static str,
     pub(crate) gates: Vec<Gate>,
     pub(crate) runs: Runs,
-    /// Rows of their own, where the runs are not told one by one.
+    /// Rows for whole sets, where single runs are not shown.
     pub(crate) sets: Vec<SetRow>,
     pub(crate) left_out: Vec<String>,
 }
@@ -59,7 +59,7 @@ impl Part {
     pub(crate) const ALL: [Self; 7] =
         [Self::Cases, Self::Constant, Self::Others, Self::Random, Self::Traces, Self::Robust, Self::Victims];
 
-    pub(crate) fn run(self, args: &Args) -> Result<Found, String> {
+    pub(crate) fn run(self, args: &Args) -> Result<PartResults, String> {
         match self {
             Self::Cases => cases(args),
             Self::Constant => constant(args),
@@ -76,7 +76,7 @@ fn seeds(args: &Args) -> std::ops::RangeInclusive<u64> {
     1..=args.seeds
 }
 
-fn cases(args: &Args) -> Result<Found, String> {
+fn cases(args: &Args) -> Result<PartResults, String> {
     let mut runs = Runs::default();
     for name in ["case1", "case2", "case3", "case4"] {
         let plans = read(&args.scenarios.join(name).with_extension("yaml"), None)?;
@@ -84,9 +84,9 @@ fn cases(args: &Args) -> Result<Found, String> {
         all.extend((name == "case1").then(|| Arc::new(next_sync())));
         runs.0.extend(run(&plans, &all, seeds(args))?.0);
     }
-    let line = |name: &str| runs.line(name, &args.policy).map(|line| line.row);
+    let line = |name: &str| runs.line(name, &args.policy).map(|line| line.figures);
     let (first, second, third, fourth) = (line("case1")?, line("case2")?, line("case3")?, line("case4")?);
-    let bound = runs.line("case1", NEXT_SYNC)?.row.ttft_p99_s.mean;
+    let bound = runs.line("case1", NEXT_SYNC)?.figures.ttft_p99_s.mean;
     let gates = vec![
         at_most("case1: cost", first.cost_avg, 6.0, ""),
         at_most(
@@ -104,46 +104,51 @@ fn cases(args: &Args) -> Result<Found, String> {
     ];
     let about = "The scenarios of llm-d's published head-to-head runs. `next-sync` knows the load and orders at the step: \
                  the HPA acts on it at its next sync.";
-    Ok(Found { title: "Published cases", about, gates, runs, ..Found::default() })
+    Ok(PartResults { title: "Published cases", about, gates, runs, ..PartResults::default() })
 }
 
 const NEXT_SYNC: &str = "next-sync";
 
-/// What 10 requests/s of case 1 need, ordered when they come: one TP2 and three TP1 at 68 %.
+/// What 10 requests/s of case 1 need, requested when they start: one TP2 and three TP1 at 68 %.
 fn next_sync() -> Controller {
     let order = vec![(Duration::from_secs(300), [1, 3].map(Replicas::new).to_vec())];
     Controller { algorithm: Algorithm::Schedule(order), ..Controller::fixed(1) }.named(NEXT_SYNC)
 }
 
-fn constant(args: &Args) -> Result<Found, String> {
+fn constant(args: &Args) -> Result<PartResults, String> {
     let plans = read(&args.scenarios.join("const.yaml"), None)?;
     let runs = run(&plans, &controllers(&args.policy)?, 1..=args.seeds.min(5))?;
     let gates = vec![no_late_reversal("constant load, 1 to 10 requests/s, 2 h", runs.of(&args.policy))];
-    Ok(Found {
+    Ok(PartResults {
         title: "Constant load",
         about: "Two hours from three replicas.",
         gates,
         runs,
-        ..Found::default()
+        ..PartResults::default()
     })
 }
 
-fn others(args: &Args) -> Result<Found, String> {
+fn others(args: &Args) -> Result<PartResults, String> {
     let mut plans = Vec::new();
     for name in ["burst", "ramp", "drop", "shape", "shape2", "zero", "big", "long", "mix3"] {
         plans.extend(read(&args.scenarios.join(name).with_extension("yaml"), None)?);
     }
     let runs = run(&plans, &controllers(&args.policy)?, 1..=args.seeds.min(5))?;
-    Ok(Found { title: "Other scenarios", about: "No gates: for comparison.", runs, ..Found::default() })
+    Ok(PartResults {
+        title: "Other scenarios",
+        about: "No gates: for comparison.",
+        runs,
+        ..PartResults::default()
+    })
 }
 
-fn random(args: &Args) -> Result<Found, String> {
+fn random(args: &Args) -> Result<PartResults, String> {
     let plans = read(&args.scenarios.join("random.yaml"), None)?;
-    let mut found = Found {
+    let mut found = PartResults {
         title: "Random scenarios",
         about: "80 in each set, another for every seed: tokens, hardware, start-up and load are drawn \
                 (`tests/scenarios/sim/random.yaml`). Requests outside the objectives: of all requests of the set.",
-        ..Found::default()
+        ..PartResults::default()
     };
     let mut own = Vec::new();
     for first in SETS.into_iter().take(args.random_sets) {
@@ -178,11 +183,11 @@ fn set_row(set: &str, runs: &Runs, policy: &str) -> SetRow {
     }
 }
 
-fn traces(args: &Args) -> Result<Found, String> {
-    let mut found = Found {
+fn traces(args: &Args) -> Result<PartResults, String> {
+    let mut found = PartResults {
         title: "Traces",
         about: "A day of each of ServeGen's models and the Azure code trace (`tests/scenarios/sim/diurnal*.yaml`, `azure.yaml`).",
-        ..Found::default()
+        ..PartResults::default()
     };
     let azure = ("azure", "azure_llm_2023_code.csv.gz", args.seeds);
     let days = ["diurnal", "diurnal-mid", "diurnal-small", "diurnal-reasoning", "diurnal-image"];
@@ -201,7 +206,7 @@ fn traces(args: &Args) -> Result<Found, String> {
     Ok(found)
 }
 
-fn robust(args: &Args) -> Result<Found, String> {
+fn robust(args: &Args) -> Result<PartResults, String> {
     let plans = read(&args.scenarios.join("robust.yaml"), None)?;
     let runs = run(&plans, &controllers(&args.policy)?, 1..=args.seeds.min(5))?;
     let mut gates = Vec::new();
@@ -210,10 +215,10 @@ fn robust(args: &Args) -> Result<Found, String> {
         gates.push(no_collapse(&runs, &plan.name, &args.policy)?);
     }
     let about = "The published cases, each under worse conditions (`tests/scenarios/sim/robust.yaml`).";
-    Ok(Found { title: "Robustness", about, gates, runs, ..Found::default() })
+    Ok(PartResults { title: "Robustness", about, gates, runs, ..PartResults::default() })
 }
 
-fn victims(args: &Args) -> Result<Found, String> {
+fn victims(args: &Args) -> Result<PartResults, String> {
     let plans = read(&args.scenarios.join("victims.yaml"), None)?;
     let runs = run(&plans, &controllers(&args.policy)?, seeds(args))?;
     let policies = std::iter::once(args.policy.as_str()).chain(BASELINES);
@@ -221,5 +226,5 @@ fn victims(args: &Args) -> Result<Found, String> {
     let about = "Streams that outlive the grace period are cut: `errors` (`tests/scenarios/sim/victims.yaml`). The youngest pods go \
                  first, as a ReplicaSet has it, or those with the fewest requests in flight (`podDeletionCost`); or, to compare, \
                  those with the fewest tokens in the KV cache.";
-    Ok(Found { title: "Which pods go first", about, gates, runs, ..Found::default() })
+    Ok(PartResults { title: "Which pods go first", about, gates, runs, ..PartResults::default() })
 }

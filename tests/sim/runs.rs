@@ -1,4 +1,4 @@
-//! Runs of scenarios under policies, all of them at once, with a line that says how far it is.
+//! Runs scenarios under policies in parallel, with a progress line.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::path::Path;
@@ -6,29 +6,29 @@ use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
-use wva::simulate::{Given, Job, Keep, Line, Plan, plans, policy, rows, start};
+use wva::simulate::{Job, Plan, RunDetail, SummaryLine, TraceOverride, plans, policy, start, summarize};
 use wva_sim::{Controller, Run};
 
-/// The field's own.
+/// The autoscalers to compare with.
 pub(crate) const BASELINES: [&str; 2] = ["wva-v2", "keda-epp"];
 
-/// What was run.
+/// Finished runs.
 #[derive(Debug, Default)]
 pub(crate) struct Runs(pub(crate) Vec<Run>);
 
 impl Runs {
     /// Mean and worst by scenario and policy.
-    pub(crate) fn lines(&self) -> Vec<Line> {
-        rows(&self.0)
+    pub(crate) fn lines(&self) -> Vec<SummaryLine> {
+        summarize(&self.0)
     }
 
-    /// Of one scenario under one policy.
-    pub(crate) fn line(&self, scenario: &str, policy: &str) -> Result<Line, String> {
-        let found = self.lines().into_iter().find(|line| line.scenario == scenario && line.policy == policy);
-        found.ok_or_else(|| format!("{scenario} was not run under {policy}"))
+    /// The summary of a scenario under a policy.
+    pub(crate) fn line(&self, scenario: &str, policy: &str) -> Result<SummaryLine, String> {
+        let line = self.lines().into_iter().find(|line| line.scenario == scenario && line.policy == policy);
+        line.ok_or_else(|| format!("{scenario} was not run under {policy}"))
     }
 
-    /// Those of one policy.
+    /// The runs of a policy.
     pub(crate) fn of<'a>(&'a self, policy: &'a str) -> impl Iterator<Item = &'a Run> {
         self.0.iter().filter(move |run| run.policy == policy)
     }
@@ -36,12 +36,12 @@ impl Runs {
 
 /// The plans of a scenario file, with a trace where one is given.
 pub(crate) fn read(path: &Path, trace: Option<&Path>) -> Result<Vec<Arc<Plan>>, String> {
-    let given = Given { trace: trace.map(Into::into), series: None };
-    let all = plans(path, &given).map_err(|error| error.to_string())?;
+    let trace_override = TraceOverride { trace: trace.map(Into::into), series: None };
+    let all = plans(path, &trace_override).map_err(|error| error.to_string())?;
     Ok(all.into_iter().map(Arc::new).collect())
 }
 
-/// The policy that is held against the gates, and the baselines.
+/// The policy to check, and the baselines.
 pub(crate) fn controllers(ours: &str) -> Result<Vec<Arc<Controller>>, String> {
     let words = std::iter::once(ours).chain(BASELINES);
     words.map(|word| policy(word).map(Arc::new).map_err(|error| error.to_string())).collect()
@@ -60,7 +60,7 @@ pub(crate) fn run(
                 plan: plan.clone(),
                 controller: controller.clone(),
                 seed,
-                keep: Keep::Writes,
+                detail: RunDetail::Changes,
             }));
         }
     }
@@ -71,7 +71,8 @@ fn all(jobs: Vec<Job>) -> Result<Runs, String> {
     let count = jobs.len();
     let running = start(jobs);
     let mut runs: Vec<Option<Run>> = (0..count).map(|_| None).collect();
-    let (mut done, live) = (0, std::io::stderr().is_terminal());
+    let mut done = 0;
+    let is_terminal = std::io::stderr().is_terminal();
     while done < count {
         match running.results.recv_timeout(Duration::from_millis(500)) {
             Ok((index, Ok(run))) => {
@@ -80,14 +81,14 @@ fn all(jobs: Vec<Job>) -> Result<Runs, String> {
             }
             Ok((_, Err(invalid))) => return Err(invalid.to_string()),
             Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => return Err("a simulation died".into()),
+            Err(RecvTimeoutError::Disconnected) => return Err("a simulation panicked".into()),
         }
-        if live {
+        if is_terminal {
             let percent = 100.0 * running.progress();
             let _ = write!(std::io::stderr(), "\r\x1b[2K{percent:.0} %, {done} of {count} runs");
         }
     }
-    if live {
+    if is_terminal {
         let _ = write!(std::io::stderr(), "\r\x1b[2K");
     }
     Ok(Runs(runs.into_iter().flatten().collect()))

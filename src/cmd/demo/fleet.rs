@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use wva_core::name_map::NameMap;
 use wva_core::hpa::Counts;
 use wva_core::model::Variant;
+use wva_core::name_map::NameMap;
 use wva_core::snapshot::{Phase, Replica, Scale, Template, VariantState};
 use wva_core::units::Replicas;
 use wva_sim::{Fleet, PodView, Summary};

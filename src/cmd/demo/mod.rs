@@ -204,12 +204,12 @@ fn opening(args: &DemoArgs, kubeconfig: &std::path::Path) -> String {
         "\
 wva demo: simulated vLLM servers under a load that rises and falls, {speed} times as fast as real time.
 
-One variant, {variant} in namespace {namespace}, has {min} to {max} pods; a pod starts within {start_up} s and costs {cost} an hour. An HPA
-with the real controller's arithmetic reads wva_desired_replicas from wva every 15 s and scales the fleet.
+One variant, {variant} in namespace {namespace}, has {min} to {max} pods; a pod takes about {start_up} s to start and costs {cost} an hour.
+An HPA with the real controller's arithmetic reads wva_desired_replicas from wva every 15 s and scales the fleet.
 
 What to watch: when demand rises, wva asks for more pods before utilisation (demand / capacity of the ready pods) reaches
-100 %, so that requests wait and TTFT p95 (of the last minute) rises only briefly, if at all. When demand falls, pods go
-after a cooldown. Each line that begins with \"wva:\" gives a new number and the reason for it.
+100 %, so that requests wait and TTFT p95 (of the last minute) rises only briefly, if at all. When demand falls, pods are
+removed after a cooldown. Each line that begins with \"wva:\" gives a new number and the reason for it.
 
 Read the same number from another terminal:
   kubectl --kubeconfig {kubeconfig} get --raw '{path}'

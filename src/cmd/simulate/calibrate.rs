@@ -1,4 +1,4 @@
-//! `wva simulate calibrate`: physics from a table of measurements.
+//! `wva simulate calibrate`: fits physics to a table of measurements.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -9,14 +9,14 @@ use std::process::ExitCode;
 use serde::Serialize;
 
 use super::super::decisions::{Failure, Output, structured};
-use super::words::time;
+use super::format::time;
 use crate::simulate::calibrate::{Errors, Fit, Group, fit, read};
 
-/// Find how fast hardware is from a table of measurements, and say how well a step's four parameters describe it
+/// Fit the physics of hardware to a table of measurements, and show how well they match
 ///
-/// TABLE is a CSV, gzipped or not, with the columns prompt_size, batch_size, token_size, prompt_time and token_time, and where
-/// they are there e2e_time, model, hardware and tensor_parallel: the tables of SageServe and of Splitwise are such. Whether times
-/// are in seconds, and whether token_time is one decode step or all of them, is told by the numbers.
+/// TABLE is a CSV, gzipped or not, with the columns prompt_size, batch_size, token_size, prompt_time and token_time, and
+/// optionally e2e_time, model, hardware and tensor_parallel, as in the tables of SageServe and Splitwise. The values tell whether
+/// times are in seconds, and whether token_time is one decode step or all of them.
 ///
 ///   wva simulate calibrate measured.csv --kv-tokens 480000 --output yaml
 ///
@@ -30,12 +30,12 @@ pub(super) struct Args {
     /// Tokens that the KV cache of one replica holds, for the output: vLLM logs "GPU KV cache size" at its start.
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     kv_tokens: Option<u32>,
-    /// How to show it.
+    /// Output format.
     #[arg(long, short, value_enum, default_value_t = Output::Table)]
     output: Output,
 }
 
-/// What `physics` of a scenario takes, and what it is worth.
+/// The physics, as `physics` of a scenario takes them, and their errors.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Calibrated {
@@ -101,7 +101,7 @@ fn calibrated(group: &Group, fit: &Fit, args: &Args) -> Calibrated {
     }
 }
 
-/// What `physics` of a variant takes, with the rest as comments: a scenario knows no other fields.
+/// The physics as `physics` of a variant takes them. The rest is in comments, because scenarios have no other fields.
 fn yaml(fits: &[(&Group, Fit)], args: &Args) -> String {
     let mut text = String::new();
     for (group, fit) in fits {
@@ -126,7 +126,7 @@ fn yaml(fits: &[(&Group, Fit)], args: &Args) -> String {
     text
 }
 
-/// As every version of YAML reads a number.
+/// A number that every version of YAML reads as one.
 fn number(value: f64) -> String {
     if value > 0.0 { format!("{value:.3e}") } else { "0.0".into() }
 }
@@ -137,7 +137,7 @@ fn text(fits: &[(&Group, Fit)]) -> String {
         let _ = writeln!(text, "{} ({} combinations of sizes)", name(group), group.points.len());
         for (words, seconds) in [
             ("an empty step", fit.step_seconds),
-            ("and for each prompt token in it", fit.prompt_token_seconds),
+            ("for each prompt token", fit.prompt_token_seconds),
             ("for each running request", fit.sequence_seconds),
             ("for each token in the KV cache", fit.kv_token_seconds),
         ] {
@@ -145,7 +145,7 @@ fn text(fits: &[(&Group, Fit)]) -> String {
         }
         for (words, errors) in [("first token", fit.ttft), ("between tokens", fit.itl)] {
             let _ = match errors {
-                Some(errors) => writeln!(text, "  error, {words:<25} {}", told(&errors)),
+                Some(errors) => writeln!(text, "  error, {words:<25} {}", errors_text(&errors)),
                 None => writeln!(text, "  error, {words:<25} not measured"),
             };
         }
@@ -153,16 +153,16 @@ fn text(fits: &[(&Group, Fit)]) -> String {
     text
 }
 
-fn told(errors: &Errors) -> String {
+fn errors_text(errors: &Errors) -> String {
     let Errors { points, mean, worst } = errors;
     let (mean, most) = (100.0 * mean, 100.0 * worst.error);
     format!(
-        "{mean:.1} % in the mean of {points}, at most {most:.0} % ({} prompt tokens, batch {}, {} generated)",
+        "{mean:.1} % on average over {points} points, at most {most:.0} % ({} prompt tokens, batch {}, {} generated)",
         worst.prompt, worst.batch, worst.output
     )
 }
 
-/// Down to nanoseconds.
+/// A time down to nanoseconds.
 fn small(seconds: f64) -> String {
     match seconds {
         s if s < 1e-6 => format!("{:.1} ns", s * 1e9),

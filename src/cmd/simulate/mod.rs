@@ -1,14 +1,14 @@
-//! `wva simulate`: policies under one's own traffic. The words, the tables and the page; what is simulated comes from
-//! [`crate::simulate`].
+//! `wva simulate`: policies under one's own traffic. The command line, tables and HTML page; [`crate::simulate`] has the
+//! scenarios.
 
 mod calibrate;
 mod capacity;
-mod go;
+mod format;
 mod html;
 mod physics;
+mod run;
 mod table;
 mod what_if;
-mod words;
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -19,43 +19,43 @@ use clap::{Subcommand, ValueEnum};
 use wva_core::Policy;
 use wva_sim::{Controller, Run};
 
-use self::go::Ended;
+use self::run::Outcome;
 use self::what_if::WhatIf;
 use super::decisions::{Failure, exit};
-use crate::simulate::{Given, Job, Keep, Plan, file, plans, policy};
+use crate::simulate::{Job, Plan, RunDetail, TraceOverride, file, plans, policy};
 
-/// The exit code of a process that Ctrl-C ended, as shells have it.
+/// The exit code of shells for a process that Ctrl-C ended.
 const INTERRUPTED: u8 = 130;
-/// Runs of one command at most: each has its progress and its line.
-const MOST_RUNS: usize = 100_000;
+/// The most runs of a command.
+const MAX_RUNS: usize = 100_000;
 
 /// Try policies on your own traffic, with pods that take time to start and an HPA's real arithmetic
 ///
-/// SCENARIO is a YAML file: what comes, what serves it and what was promised (`wva simulate schema` prints its schema). Every
-/// policy meets the same requests; a seed decides them wholly, so a run can be repeated anywhere.
+/// SCENARIO is a YAML file with the load, the variants and the latency objectives (`wva simulate schema` prints its schema). Every
+/// policy gets the same requests. The seed determines all random numbers, so a run can be repeated anywhere.
 ///
-///   wva simulate two-variants.yaml                    this program beside WVA V2 and KEDA with the endpoint picker's metrics
+///   wva simulate two-variants.yaml                    wva, WVA V2, and KEDA on the endpoint picker's metrics
 ///   wva simulate mine.yaml --seeds 10 --policy rate --policy static:4 --policy bold.yaml
 ///   wva simulate mine.yaml --trace azure_llm_2023_code.csv.gz --output html > page.html
-///   wva simulate mine.yaml --what-if spare=1          what a warm spare replica costs, and what it saves
-///   wva simulate capacity mine.yaml                   requests/s within the objectives, and the price of a million tokens
-///   wva simulate calibrate measured.csv               how fast your hardware is, from a table of measurements
+///   wva simulate mine.yaml --what-if spare=1          cost and benefit of a warm spare replica
+///   wva simulate capacity mine.yaml                   requests/s within the objectives, and the cost of a million tokens
+///   wva simulate calibrate measured.csv               physics of your hardware from a table of measurements
 ///
 /// POLICY is rate, wva-v2, wva-v1, keda-epp, static:N (N replicas of every variant), the name of another analyzer, or a file as
-/// for `wva decide --policy`. wva-v2, wva-v1 and keda-epp are the field's own, with their published settings.
+/// for `wva decide --policy`. wva-v2, wva-v1 and keda-epp are other autoscalers with their published settings.
 ///
-/// Of several seeds the table shows the mean, and the worst in brackets. COST is what replicas cost an hour on average, in the
-/// unit of `cost` in the scenario.
+/// With several seeds the table shows the mean, and the worst in brackets. COST is the mean cost of replicas an hour, in the unit
+/// of `cost` in the scenario.
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(super) struct Args {
     /// Scenario files.
     #[arg(value_name = "SCENARIO", required = true)]
     scenarios: Vec<PathBuf>,
-    /// Who decides; may be repeated. By default this program, wva-v2 and keda-epp.
+    /// A policy; may be repeated. By default wva, wva-v2 and keda-epp.
     #[arg(long = "policy", value_name = "POLICY")]
     policies: Vec<String>,
-    /// So many times, each with other chance.
+    /// Number of seeds.
     #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000))]
     seeds: u64,
     /// The first seed.
@@ -63,10 +63,10 @@ pub(super) struct Args {
     first_seed: u64,
     #[command(flatten)]
     trace: TraceArgs,
-    /// How to show it: a table, JSON with one object for each scenario, policy and seed, or one page with plots.
+    /// Output format: a table, JSON with an object for each scenario, policy and seed, or an HTML page with plots.
     #[arg(long, short, value_enum, default_value_t = Output::Table)]
     output: Output,
-    /// Every policy once more with N replicas of the cheapest variant on top: what they cost and what they save.
+    /// Run every policy once more with N warm spares of the cheapest variant, and show their cost and benefit.
     #[arg(long, value_name = "spare=N")]
     what_if: Option<WhatIf>,
     #[command(subcommand)]
@@ -76,18 +76,18 @@ pub(super) struct Args {
 /// A trace on the command line.
 #[derive(Debug, clap::Args)]
 struct TraceArgs {
-    /// What really came somewhere, in place of the scenario's load: an Azure LLM CSV, ServeGen rates, Mooncake JSON lines, or a
-    /// recording of this program; gzipped or not.
+    /// A trace that replaces the scenario's load: an Azure LLM CSV, ServeGen rates, Mooncake JSON lines, or a recording of wva;
+    /// gzipped or not.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Which column or model of the trace, where it has several.
+    /// The column or model of the trace, if it has several.
     #[arg(long, value_name = "NAME")]
     series: Option<String>,
 }
 
 impl TraceArgs {
-    fn given(&self) -> Given {
-        Given { trace: self.trace.clone(), series: self.series.clone() }
+    fn to_override(&self) -> TraceOverride {
+        TraceOverride { trace: self.trace.clone(), series: self.series.clone() }
     }
 }
 
@@ -100,14 +100,14 @@ enum Command {
     Physics(physics::Args),
 }
 
-/// How a simulation is shown.
+/// The output format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Output {
-    /// For people.
+    /// A table.
     Table,
-    /// For programs: an array with one object for each scenario, policy and seed.
+    /// An array with an object for each scenario, policy and seed.
     Json,
-    /// One self-contained page with plots, to show to somebody.
+    /// A self-contained page with plots.
     Html,
 }
 
@@ -129,12 +129,12 @@ fn schema(out: &mut impl Write) -> Result<ExitCode, Failure> {
 }
 
 fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode, Failure> {
-    let plans = read(&args.scenarios, &args.trace.given())?;
+    let plans = read(&args.scenarios, &args.trace.to_override())?;
     let controllers = controllers(args)?;
     let jobs = jobs(args, &plans, &controllers)?;
-    let runs = match go::all(jobs)? {
-        Ended::Done(runs) => runs,
-        Ended::Interrupted => return Ok(ExitCode::from(INTERRUPTED)),
+    let runs = match run::run_all(jobs)? {
+        Outcome::Done(runs) => runs,
+        Outcome::Interrupted => return Ok(ExitCode::from(INTERRUPTED)),
     };
     match args.output {
         Output::Table => out.write_all(table::text(&plans, &runs, args.what_if.as_ref()).as_bytes())?,
@@ -144,14 +144,17 @@ fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// All plans of all files, in their order, no two of one name.
-fn read(files: &[PathBuf], given: &Given) -> Result<Vec<Arc<Plan>>, Failure> {
+/// The plans of all files in their order. Names must be unique.
+fn read(files: &[PathBuf], trace_override: &TraceOverride) -> Result<Vec<Arc<Plan>>, Failure> {
     let mut all: Vec<Arc<Plan>> = Vec::new();
     for path in files {
-        for plan in plans(path, given).map_err(|error| error.to_string())? {
-            if all.iter().any(|other| other.name == plan.name) {
+        for plan in plans(path, trace_override).map_err(|error| error.to_string())? {
+            if all.iter().any(|previous| previous.name == plan.name) {
                 let (path, name) = (path.display(), &plan.name);
-                return Err(format!("{path}: another scenario is named {name} too; rename one file").into());
+                return Err(format!(
+                    "{path}: another scenario has the name {name}, too; rename one of the files"
+                )
+                .into());
             }
             all.push(Arc::new(plan));
         }
@@ -160,44 +163,45 @@ fn read(files: &[PathBuf], given: &Given) -> Result<Vec<Arc<Plan>>, Failure> {
 }
 
 fn controllers(args: &Args) -> Result<Vec<Arc<Controller>>, Failure> {
-    let ours = Policy::default().global.default.analyzer.as_str();
-    let standard = || [ours, "wva-v2", "keda-epp"].map(str::to_owned).to_vec();
-    let words = if args.policies.is_empty() { standard() } else { args.policies.clone() };
+    let default = Policy::default().global.default.analyzer.as_str();
+    let defaults = || [default, "wva-v2", "keda-epp"].map(str::to_owned).to_vec();
+    let words = if args.policies.is_empty() { defaults() } else { args.policies.clone() };
     let mut all: Vec<Arc<Controller>> = Vec::new();
     for word in &words {
         let controller = policy(word).map_err(|error| error.to_string())?;
-        if all.iter().any(|other| other.name == controller.name) {
-            return Err(format!("--policy {word}: given twice, or two files of one name").into());
+        if all.iter().any(|previous| previous.name == controller.name) {
+            return Err(format!("--policy {word}: given twice, or two files have the same name").into());
         }
-        let twin = args.what_if.as_ref().map(|what_if| Arc::new(what_if.of(&controller)));
+        let with_spares = args.what_if.as_ref().map(|what_if| Arc::new(what_if.with_spares(&controller)));
         all.push(Arc::new(controller));
-        all.extend(twin);
+        all.extend(with_spares);
     }
     Ok(all)
 }
 
-/// Every scenario under every policy with every seed. Only the first seed's course is kept, for plots.
+/// Every scenario with every policy and every seed. Only the first seed's series is kept, for plots.
 fn jobs(args: &Args, plans: &[Arc<Plan>], controllers: &[Arc<Controller>]) -> Result<Vec<Job>, Failure> {
     let count = (plans.len() * controllers.len()).saturating_mul(args.seeds as usize);
-    if count > MOST_RUNS {
-        return Err(
-            format!("{count} runs; give fewer seeds, scenarios or policies: at most {MOST_RUNS}").into()
-        );
+    if count > MAX_RUNS {
+        return Err(format!(
+            "{count} runs are more than {MAX_RUNS}; give fewer seeds, scenarios or policies"
+        )
+        .into());
     }
     let mut jobs = Vec::with_capacity(count);
     for plan in plans {
         for controller in controllers {
             for seed in args.first_seed..args.first_seed + args.seeds {
-                let plotted = args.output == Output::Html && seed == args.first_seed;
-                let keep = if plotted { Keep::Series } else { Keep::Figures };
-                jobs.push(Job { plan: plan.clone(), controller: controller.clone(), seed, keep });
+                let is_plotted = args.output == Output::Html && seed == args.first_seed;
+                let detail = if is_plotted { RunDetail::Series } else { RunDetail::Figures };
+                jobs.push(Job { plan: plan.clone(), controller: controller.clone(), seed, detail });
             }
         }
     }
     Ok(jobs)
 }
 
-/// One object a run, without the course of it.
+/// An object for each run, without its series.
 fn json(out: &mut impl Write, runs: Vec<Run>) -> Result<(), Failure> {
     writeln!(out, "[")?;
     let last = runs.len();

@@ -1,4 +1,4 @@
-//! `wva simulate physics`: the presets and where their numbers come from.
+//! `wva simulate physics`: the presets and their sources.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -6,10 +6,10 @@ use std::process::ExitCode;
 use super::super::decisions::{Failure, Output, structured};
 use crate::simulate::file::known_physics;
 
-/// List how fast known servers are, with the sources
+/// List the physics of known servers with their sources
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// How to show it.
+    /// Output format.
     #[arg(long, short, value_enum, default_value_t = Output::Yaml)]
     output: Output,
 }

@@ -1,15 +1,15 @@
-//! The table for a terminal: a block for each scenario, a line for each policy.
+//! The table for a terminal: a block per scenario, a line per policy.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
 
 use wva_sim::Run;
 
+use super::format::{COLUMNS, cell};
 use super::what_if::WhatIf;
-use super::words::{COLUMNS, cell};
-use crate::simulate::{Line, Plan, rows};
+use crate::simulate::{Plan, SummaryLine, summarize};
 
-/// All scenarios.
+/// The blocks of all scenarios.
 pub(super) fn text(plans: &[Arc<Plan>], runs: &[Run], what_if: Option<&WhatIf>) -> String {
     let mut text = String::new();
     for (index, plan) in plans.iter().enumerate() {
@@ -17,7 +17,7 @@ pub(super) fn text(plans: &[Arc<Plan>], runs: &[Run], what_if: Option<&WhatIf>) 
         if index > 0 {
             text.push('\n');
         }
-        block(&mut text, plan, &rows(own.iter().copied()));
+        block(&mut text, plan, &summarize(own.iter().copied()));
         for sentence in what_if.map(|what_if| what_if.sentences(plan.hours(), &own)).unwrap_or_default() {
             let _ = writeln!(text, "  {sentence}");
         }
@@ -25,7 +25,7 @@ pub(super) fn text(plans: &[Arc<Plan>], runs: &[Run], what_if: Option<&WhatIf>) 
     text
 }
 
-fn block(text: &mut String, plan: &Plan, lines: &[Line]) {
+fn block(text: &mut String, plan: &Plan, lines: &[SummaryLine]) {
     let about = if plan.about.is_empty() { String::new() } else { format!(": {}", plan.about) };
     let seeds = lines.first().map_or(0, |line| line.seeds);
     let seeds = if seeds > 1 { format!(" ({seeds} seeds; mean, worst in brackets)") } else { String::new() };

@@ -1,11 +1,11 @@
-//! `--what-if spare=N`: every policy a second time with N warm spares, and what these cost and save.
+//! `--what-if spare=N`: every policy a second time with N warm spares; their cost and benefit.
 
 use std::fmt::Write as _;
 use std::str::FromStr;
 
 use wva_sim::{Controller, Run};
 
-/// Warm spares on top of every number.
+/// Warm spares on top of every number of replicas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct WhatIf {
     spare: u32,
@@ -25,17 +25,17 @@ impl FromStr for WhatIf {
 
 impl WhatIf {
     /// The same controller with the spares.
-    pub(super) fn of(self, controller: &Controller) -> Controller {
+    pub(super) fn with_spares(self, controller: &Controller) -> Controller {
         let name = self.name(&controller.name);
         Controller { spares: self.spare, ..controller.clone() }.named(name)
     }
 
-    /// What the twin of a policy is called.
+    /// The name of a policy with the spares.
     pub(super) fn name(self, policy: &str) -> String {
         format!("{policy}+spare={}", self.spare)
     }
 
-    /// What the spares cost and save in one scenario of so many hours, a sentence for each policy.
+    /// Cost and benefit of the spares in a scenario of `hours`: a sentence per policy.
     pub(super) fn sentences(self, hours: f64, runs: &[&Run]) -> Vec<String> {
         let mut policies: Vec<&str> = Vec::new();
         runs.iter().for_each(|run| {
@@ -43,15 +43,17 @@ impl WhatIf {
                 policies.push(&run.policy);
             }
         });
-        let of = |name: &str| Means::of(hours, runs.iter().copied().filter(|run| run.policy == name));
-        let pairs = policies.iter().filter_map(|name| Some((*name, of(name)?, of(&self.name(name))?)));
+        let means = |name: &str| Means::new(hours, runs.iter().copied().filter(|run| run.policy == name));
+        let pairs = policies.iter().filter_map(|name| Some((*name, means(name)?, means(&self.name(name))?)));
         pairs.map(|(name, without, with)| self.sentence(name, &without, &with)).collect()
     }
 
     fn sentence(self, policy: &str, without: &Means, with: &Means) -> String {
         let spares = if self.spare == 1 { "1 spare".into() } else { format!("{} spares", self.spare) };
-        let (price, saved) = (with.cost - without.cost, without.outside_per_hour - with.outside_per_hour);
-        let (before, after) = (100.0 * without.outside, 100.0 * with.outside);
+        let price = with.cost - without.cost;
+        let saved = without.outside_per_hour - with.outside_per_hour;
+        let before = 100.0 * without.outside;
+        let after = 100.0 * with.outside;
         let mut text = format!("{policy}: {spares} for {price:.2} an hour, {saved:.1} more requests an hour");
         let _ = write!(text, " within the objectives ({before:.2} % → {after:.2} % outside)");
         if saved > 0.05 {
@@ -70,8 +72,11 @@ struct Means {
 }
 
 impl Means {
-    fn of<'a>(hours: f64, runs: impl Iterator<Item = &'a Run>) -> Option<Self> {
-        let (mut cost, mut requests, mut outside, mut count) = (0.0, 0.0, 0.0, 0.0);
+    fn new<'a>(hours: f64, runs: impl Iterator<Item = &'a Run>) -> Option<Self> {
+        let mut cost = 0.0;
+        let mut requests = 0.0;
+        let mut outside = 0.0;
+        let mut count = 0.0;
         for run in runs {
             cost += run.cost_avg;
             requests += run.requests as f64;
@@ -91,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_count_of_spares_is_a_question() {
+    fn only_a_number_of_spares_is_accepted() {
         assert_eq!("spare=2".parse(), Ok(WhatIf { spare: 2 }));
         for wrong in ["spare=0", "spare=", "spares=1", "spare=-1", "spare=1.5"] {
             assert!(wrong.parse::<WhatIf>().unwrap_err().contains("as spare=1"), "{wrong}");

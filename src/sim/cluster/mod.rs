@@ -7,9 +7,9 @@ use std::cmp::Reverse;
 use std::collections::VecDeque;
 
 use wva_core::hpa::Counts;
+use wva_core::pod_deletion_order::{InFlight, order};
 use wva_core::snapshot::Phase;
 use wva_core::units::{Replicas, count};
-use wva_core::pod_deletion_order::{InFlight, order};
 
 use self::pod::Life;
 use super::load::Request;

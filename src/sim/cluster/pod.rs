@@ -1,9 +1,8 @@
 //! A pod of a simulated variant, from its creation to its end.
 
 use smol_str::{SmolStr, format_smolstr};
-
-use wva_core::snapshot::Phase;
 use wva_core::pod_deletion_order::InFlight;
+use wva_core::snapshot::Phase;
 
 use crate::rng::Rng;
 use crate::scenario::SimVariant;

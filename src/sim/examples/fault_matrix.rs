@@ -1,7 +1,7 @@
-//! Makes `docs/fault-matrix.md`: every analyzer under faults of every signal that it reads, in the closed loop with the simulator,
-//! against its own run without the fault. `tests/sim/fault-matrix` calls it.
+//! Makes `docs/fault-matrix.md`: every analyzer under faults of every signal that it reads, in closed loop with the simulator,
+//! compared with its own run without the fault. `tests/sim/fault-matrix` calls it.
 
-#![allow(clippy::disallowed_methods, reason = "it says how long it takes; no decision depends on it")]
+#![allow(clippy::disallowed_methods, reason = "it reports how long it takes; no decision depends on it")]
 #![allow(clippy::print_stderr, clippy::print_stdout, reason = "a program for developers")]
 
 use std::collections::BTreeMap;
@@ -26,18 +26,18 @@ use matrix::{Cell, kinds, name, shares, signals};
 const USAGE: &str = "Usage: fault_matrix [--ci] [--all-views] [--seeds N] [--random N [--draw D]] [--write FILE]\n\
                      [--failing] [--show] [--without-steps]\n\
                      and to choose: [--analyzer A] [--signal S] [--fault F] [--share P] [--case WORDS]\n\
-                     --ci: a short form, every cell with one load     --failing: each failing cell by load\n\
-                     --random: N of all cells, each with a seed of its own, never those of the page; another D draws others\n\
-                     --without-steps: of engines that count no steps, as SGLang and older versions of vLLM\n\
-                     --show: the numbers of both runs, every 15 s";
+                     --ci: the short form, every cell with one load     --failing: each failing cell by load\n\
+                     --random: N random cells, each with a seed of its own that the page does not use; D selects others\n\
+                     --without-steps: engines that count no steps, like SGLang and older versions of vLLM\n\
+                     --show: the numbers of both runs every 15 s";
 
-/// How often it says how far it is.
-const TELL_EVERY: Duration = Duration::from_secs(10);
+/// How often progress is reported.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The seeds of cells that are drawn at random begin here: no constant was ever chosen by them.
-const RANDOM_SEEDS: u64 = 1_000_000;
+/// The first seed of random cells: none of them was used to choose a constant.
+const FIRST_RANDOM_SEED: u64 = 1_000_000;
 
-/// What is asked for.
+/// The command line.
 #[derive(Debug, Default)]
 struct Args {
     ci: bool,
@@ -80,13 +80,13 @@ fn parsed(mut words: impl Iterator<Item = String>) -> Result<Args, String> {
 }
 
 impl Args {
-    /// `found` is what was chosen, or nothing was chosen.
-    fn chose(&self, what: &str, found: &str) -> bool {
-        self.chosen.get(what).is_none_or(|chosen| {
-            if what == "case" {
-                found.to_lowercase().contains(&chosen.to_lowercase())
+    /// Whether `value` matches the choice for `option`, if there is one.
+    fn selects(&self, option: &str, value: &str) -> bool {
+        self.chosen.get(option).is_none_or(|chosen| {
+            if option == "case" {
+                value.to_lowercase().contains(&chosen.to_lowercase())
             } else {
-                chosen.split(',').any(|one| one.eq_ignore_ascii_case(found))
+                chosen.split(',').any(|name| name.eq_ignore_ascii_case(value))
             }
         })
     }
@@ -97,10 +97,15 @@ impl Args {
             case.hides = self.without_steps.then_some(Signal::EngineSteps);
         }
         let mut cells = Vec::new();
-        for analyzer in Analyzer::ALL.into_iter().filter(|own| self.chose("analyzer", own.as_str())) {
-            for signals in signals(analyzer).into_iter().filter(|own| self.chose("signal", &name(*own))) {
-                for kind in kinds(signals).iter().filter(|own| self.chose("fault", own.as_str())) {
-                    for share in shares(signals).iter().filter(|own| self.chose("share", own.as_str())) {
+        for analyzer in
+            Analyzer::ALL.into_iter().filter(|analyzer| self.selects("analyzer", analyzer.as_str()))
+        {
+            for signals in
+                signals(analyzer).into_iter().filter(|signals| self.selects("signal", &name(*signals)))
+            {
+                for kind in kinds(signals).iter().filter(|kind| self.selects("fault", kind.as_str())) {
+                    for share in shares(signals).iter().filter(|share| self.selects("share", share.as_str()))
+                    {
                         for seed in 1..=self.seeds {
                             let cell =
                                 |case| Cell { analyzer, signals, kind: *kind, share: *share, case, seed };
@@ -111,34 +116,34 @@ impl Args {
             }
         }
         if self.ci {
-            // One load each, another one for the next.
-            let turn = cells.chunks(cases.len().max(1)).enumerate();
-            cells = turn.map(|(index, cells)| cells[index * 7 % cells.len()]).collect();
+            // One load for each cell, a different one for the next.
+            let groups = cells.chunks(cases.len().max(1)).enumerate();
+            cells = groups.map(|(index, cells)| cells[index * 7 % cells.len()]).collect();
         }
-        cells.retain(|cell| self.chose("case", &cell.case.name()));
+        cells.retain(|cell| self.selects("case", &cell.case.name()));
         match self.random {
-            Some(count) => drawn(&cells, count, self.draw),
+            Some(count) => draw_cells(&cells, count, self.draw),
             None => cells,
         }
     }
 }
 
-/// So many of `cells`, each as often as chance has it and with a seed of its own.
-fn drawn(cells: &[Cell], count: usize, draw: u64) -> Vec<Cell> {
-    let mut rng = Rng::stream(draw, RANDOM_SEEDS);
+/// `count` random cells, each with a seed of its own.
+fn draw_cells(cells: &[Cell], count: usize, draw: u64) -> Vec<Cell> {
+    let mut rng = Rng::stream(draw, FIRST_RANDOM_SEED);
     let mut next = || {
         let cell = cells.get(usize::try_from(rng.bits()).ok()? % cells.len().max(1))?;
-        Some(Cell { seed: RANDOM_SEEDS + rng.bits() % RANDOM_SEEDS, ..*cell })
+        Some(Cell { seed: FIRST_RANDOM_SEED + rng.bits() % FIRST_RANDOM_SEED, ..*cell })
     };
     (0..count).map_while(|_| next()).collect()
 }
 
-/// Does `work` for each of `items` on all processors, in their order, and says now and then how far it is.
-fn all<T: Sync, R: Send>(what: &str, items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+/// Maps `items` with `work` on all processors, and reports progress.
+fn parallel_map<T: Sync, R: Send>(what: &str, items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let next = AtomicUsize::new(0);
     let (sender, results) = mpsc::channel();
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let begun = Instant::now();
+    let started = Instant::now();
     std::thread::scope(|scope| {
         for _ in 0..threads {
             let (sender, next, work) = (sender.clone(), &next, &work);
@@ -154,12 +159,17 @@ fn all<T: Sync, R: Send>(what: &str, items: &[T], work: impl Fn(&T) -> R + Sync)
         }
         drop(sender);
         let mut done = BTreeMap::new();
-        let mut told = Instant::now();
+        let mut reported = Instant::now();
         for (index, result) in results {
             done.insert(index, result);
-            if told.elapsed() >= TELL_EVERY {
-                told = Instant::now();
-                eprintln!("{what}: {} of {} after {} s", done.len(), items.len(), begun.elapsed().as_secs());
+            if reported.elapsed() >= PROGRESS_INTERVAL {
+                reported = Instant::now();
+                eprintln!(
+                    "{what}: {} of {} after {} s",
+                    done.len(),
+                    items.len(),
+                    started.elapsed().as_secs()
+                );
             }
         }
         done.into_values().collect()
@@ -174,21 +184,21 @@ fn main() -> ExitCode {
             return ExitCode::from(64);
         }
     };
-    let begun = Instant::now();
+    let started = Instant::now();
     let cells = args.cells();
-    let free = by_key("without faults", &cells, key, Cell::free);
+    let fault_free = by_key("without faults", &cells, key, Cell::fault_free);
     if args.show {
-        cells.iter().for_each(|cell| show(cell, &free[&key(cell)]));
+        cells.iter().for_each(|cell| show(cell, &fault_free[&key(cell)]));
         return ExitCode::SUCCESS;
     }
-    let results = compared(cells, &free);
+    let results = compared(cells, &fault_free);
     let failing = results.iter().filter(|(_, compared)| !compared.holds()).count();
     if args.failing {
         print!("{}", page::failing(&results));
     }
     let table = page::table(&results);
     println!("{table}");
-    println!("{failing} of {} runs fail, {} s", results.len(), begun.elapsed().as_secs());
+    println!("{failing} of {} runs fail, {} s", results.len(), started.elapsed().as_secs());
     if let Some(path) = &args.write
         && let Err(error) = std::fs::write(path, page::text(&results))
     {
@@ -196,61 +206,69 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     }
     for (cell, compared) in results.iter().filter(|(_, compared)| !compared.holds()) {
-        eprintln!("FAIL {}: {}", page::title(cell), compared.words());
+        eprintln!("FAIL {}: {}", page::title(cell), compared.cell_text());
     }
     if failing == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Compares each of `cells` with its run in `free`.
-fn compared(cells: Vec<Cell>, free: &BTreeMap<Key, Timeline>) -> Vec<(Cell, Comparison)> {
-    let first = all("with faults", &cells, |cell| {
-        let (own, bent) = (&free[&key(cell)], cell.bent());
-        let alone = cell.compared(&bent, own, || []);
-        (alone, (!alone.holds()).then_some(bent))
+/// Compares each of `cells` with its run in `fault_free`.
+fn compared(cells: Vec<Cell>, fault_free: &BTreeMap<Key, Timeline>) -> Vec<(Cell, Comparison)> {
+    let first = parallel_map("with faults", &cells, |cell| {
+        let (own, faulty) = (&fault_free[&key(cell)], cell.faulty());
+        let alone = cell.compared(&faulty, own, || []);
+        (alone, (!alone.holds()).then_some(faulty))
     });
-    let open = cells.iter().zip(&first).filter(|(_, (_, bent))| bent.is_some());
+    let open = cells.iter().zip(&first).filter(|(_, (_, faulty))| faulty.is_some());
     let open: Vec<Cell> = open.map(|(cell, _)| *cell).collect();
-    let others =
-        by_key("without faults, other seeds", &open, |cell| (cell.analyzer, cell.case), Cell::others);
-    let last = |(cell, (alone, bent)): (Cell, (Comparison, Option<Timeline>))| match bent {
-        Some(bent) => {
-            (cell, cell.compared(&bent, &free[&key(&cell)], || &others[&(cell.analyzer, cell.case)]))
+    let others = by_key(
+        "without faults, other seeds",
+        &open,
+        |cell| (cell.analyzer, cell.case),
+        Cell::fault_free_with_other_seeds,
+    );
+    let last = |(cell, (alone, faulty)): (Cell, (Comparison, Option<Timeline>))| match faulty {
+        Some(faulty) => {
+            (cell, cell.compared(&faulty, &fault_free[&key(&cell)], || &others[&(cell.analyzer, cell.case)]))
         }
         None => (cell, alone),
     };
     cells.into_iter().zip(first).map(last).collect()
 }
 
-/// What `runs` gives for each key of `cells`.
+/// The result of `runs` for each different key of `cells`.
 fn by_key<K: Ord, R: Send>(
     what: &str,
     cells: &[Cell],
     key: impl Fn(&Cell) -> K,
     runs: impl Fn(&Cell) -> R + Sync,
 ) -> BTreeMap<K, R> {
-    let mut wanted = cells.to_vec();
-    wanted.sort_by_key(&key);
-    wanted.dedup_by_key(|cell| key(cell));
-    let found = all(what, &wanted, runs);
-    wanted.iter().map(key).zip(found).collect()
+    let mut different = cells.to_vec();
+    different.sort_by_key(&key);
+    different.dedup_by_key(|cell| key(cell));
+    let found = parallel_map(what, &different, runs);
+    different.iter().map(key).zip(found).collect()
 }
 
 type Key = (Analyzer, Case, u64);
 
-/// What a run without a fault depends on.
+/// The properties of a cell that its run without the fault depends on.
 const fn key(cell: &Cell) -> Key {
     (cell.analyzer, cell.case, cell.seed)
 }
 
-/// Both runs of a cell, every 15 s.
-fn show(cell: &Cell, free: &Timeline) {
-    let bent = cell.bent();
-    println!("{}: {}", page::title(cell), cell.compared(&bent, free, || cell.others()).words());
+/// Prints both runs of a cell every 15 s.
+fn show(cell: &Cell, fault_free: &Timeline) {
+    let faulty = cell.faulty();
+    println!(
+        "{}: {}",
+        page::title(cell),
+        cell.compared(&faulty, fault_free, || cell.fault_free_with_other_seeds()).cell_text()
+    );
     let row =
         |numbers: &[u32]| numbers.iter().step_by(15).map(|number| format!("{number:3}")).collect::<String>();
-    println!("  free     {}", row(&free.answered));
-    println!("  bent     {}", row(&bent.answered));
-    println!("  free HPA {}", row(&free.asked));
-    println!("  bent HPA {}", row(&bent.asked));
-    println!("  served well: {:.1} %, {:.1} %", 100.0 * free.served_well, 100.0 * bent.served_well);
+    println!("  without fault      {}", row(&fault_free.published));
+    println!("  with fault         {}", row(&faulty.published));
+    println!("  HPA without fault  {}", row(&fault_free.spec));
+    println!("  HPA with fault     {}", row(&faulty.spec));
+    println!("  within SLO: {:.1} %, {:.1} %", 100.0 * fault_free.within_slo, 100.0 * faulty.within_slo);
 }

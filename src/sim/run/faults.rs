@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::fault::{Fault, FaultKind, FaultShare, FaultSignals};
 use wva_core::snapshot::Signal;
+
+use crate::fault::{Fault, FaultKind, FaultShare, FaultSignals};
 
 /// Seconds between two pods of a rolling update.
 const ROLLOUT_INTERVAL_S: f64 = 30.0;

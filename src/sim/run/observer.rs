@@ -5,6 +5,14 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use smol_str::SmolStr;
+use wva_core::model::{GroupId, Policy, Role, TargetRef, Variant, VariantId};
+use wva_core::name_map::NameMap;
+use wva_core::required_signals::required_signals;
+use wva_core::snapshot::{
+    Engine, EngineParameters, ModelGroup, Replica, Scale, Signal, Signals, Snapshot, SourceHealth, Template,
+    VariantState,
+};
+use wva_core::units::Replicas;
 
 use super::faults::{ActiveFaults, ScrapedPod};
 use super::recorder::RunRecorder;
@@ -13,15 +21,6 @@ use crate::controller::{MODEL, NAMESPACE};
 use crate::rng::Rng;
 use crate::scenario::{Scenario, SimVariant};
 use crate::server::Readings;
-use wva_core::snapshot::EngineParameters;
-use wva_core::snapshot::Engine;
-use wva_core::name_map::NameMap;
-use wva_core::model::{GroupId, Policy, Role, TargetRef, Variant, VariantId};
-use wva_core::required_signals::required_signals;
-use wva_core::snapshot::{
-    ModelGroup, Replica, Scale, Signal, Signals, Snapshot, SourceHealth, Template, VariantState,
-};
-use wva_core::units::Replicas;
 
 /// The wall-clock time of the start of every simulation.
 const START: Timestamp = Timestamp::constant(1_800_000_000, 0);

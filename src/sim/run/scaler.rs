@@ -1,13 +1,14 @@
 //! The HPAs of a run, and the account of their replicas.
 
+use wva_core::hpa::{Behavior, Hpa, Rules, Settings};
+use wva_core::units::{Replicas, Seconds};
+
 use super::observer::timestamp;
 use super::recorder::RunRecorder;
 use super::results::ReplicaChange;
 use crate::cluster::SimCluster;
 use crate::controller::{Algorithm, Controller};
 use crate::scenario::{Scenario, SimVariant};
-use wva_core::hpa::{Behavior, Hpa, Rules, Settings};
-use wva_core::units::{Replicas, Seconds};
 
 /// The HPA of one variant.
 #[derive(Debug)]

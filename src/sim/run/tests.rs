@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
+use wva_core::model::{Bounds, Policy};
+use wva_core::units::{Cost, Ratio, Replicas};
 
 use super::*;
 use crate::{
     Algorithm, Arrival, Arrivals, DeletionOrder, LoadShape, MetricPath, Pattern, Physics, RequestSizes,
     Scrape, Segment, SimVariant, SizeSpread, StartUp, TP1,
 };
-use wva_core::model::{Bounds, Policy};
-use wva_core::units::{Cost, Ratio, Replicas};
 
 const fn s(seconds: u64) -> Duration {
     Duration::from_secs(seconds)

@@ -1,10 +1,5 @@
-//! Faults of signals in the closed loop: what the fault matrix holds analyzers to, and that its comparison tells.
+//! Faults of signals in closed loop: cells of the fault matrix that once failed, and checks of its comparison.
 
-use crate::cases;
-use crate::matrix;
-use crate::matrix::cases::{Case, Hardware, Load, MAX_REPLICAS, View};
-use crate::matrix::compare::{Comparison, Timeline};
-use crate::matrix::{Cell, policies, signals};
 use proptest::prelude::*;
 use proptest::sample::select;
 use wva_core::model::Analyzer;
@@ -12,85 +7,91 @@ use wva_core::model::Role;
 use wva_core::snapshot::Signal;
 use wva_sim::{FaultKind, FaultShare, FaultSignals};
 
+use crate::cases;
+use crate::matrix;
+use crate::matrix::cases::{Case, Hardware, Load, MAX_REPLICAS, View};
+use crate::matrix::compare::{Comparison, Timeline};
+use crate::matrix::{Cell, policies, signals};
+
 #[test]
-fn policies_that_look_at_nothing_do_not_pass_the_comparison_of_the_fault_matrix() {
-    let free = |case: Case| {
+fn policies_that_read_nothing_fail_the_comparison() {
+    let runs = |case: Case| {
         let cell = cell(FaultSignals::All, FaultKind::Gone, FaultShare::OnePod, case);
-        (cell, cell.free(), cell.others())
+        (cell, cell.fault_free(), cell.fault_free_with_other_seeds())
     };
-    let free: Vec<(Cell, Timeline, Vec<Timeline>)> = Case::in_turns().into_iter().map(free).collect();
+    let runs: Vec<(Cell, Timeline, Vec<Timeline>)> = Case::in_turns().into_iter().map(runs).collect();
     let passes = |policy: &dyn Fn(&Timeline) -> Timeline| {
-        free.iter().all(|(cell, own, others)| cell.compared(&policy(own), own, || others).holds())
+        runs.iter().all(|(cell, own, others)| cell.compared(&policy(own), own, || others).holds())
     };
-    assert!(passes(&Timeline::clone), "a run passes beside itself");
+    assert!(passes(&Timeline::clone), "a run passes the comparison with itself");
     for replicas in 1..=MAX_REPLICAS {
         assert!(!passes(&|_| Timeline::fixed(replicas)), "static:{replicas} passes");
     }
     assert!(!passes(&Timeline::without_removals), "a policy that never removes passes");
 }
 
-/// What of all pods is gone from the first second to the last.
+/// The signal is missing of all pods from the first second to the last.
 #[test]
-fn a_needed_signal_that_no_pod_ever_shows_keeps_no_saturated_fleet_as_small_as_it_was() {
-    let mut wrong = Vec::new();
+fn a_saturated_fleet_grows_without_a_needed_signal() {
+    let mut failures = Vec::new();
     for analyzer in Analyzer::ALL {
         for hardware in [Hardware::Sequences, Hardware::Kv] {
             let case = Case { load: Load::Saturating, hardware, view: View::Prometheus, hides: None };
             let own =
                 Cell { analyzer, ..cell(FaultSignals::All, FaultKind::Gone, FaultShare::AllPods, case) };
-            let free = own.free();
+            let fault_free = own.fault_free();
             for signal in analyzer.needed(Role::Both).iter() {
                 let controller = policies::controller(analyzer, case.view);
                 let run = matrix::play(Case { hides: Some(signal), ..case }, &controller, &[], 1);
-                let bent = Timeline::new(&run, case.replicas());
-                let grown = bent.asked.iter().copied().max();
-                let removed = bent.lowered_below(&free);
+                let faulty = Timeline::new(&run, case.replicas());
+                let grown = faulty.spec.iter().copied().max();
+                let removed = faulty.removed_below(&fault_free);
                 if grown <= Some(case.replicas()) || removed > 1 {
                     let (name, case) = (analyzer.as_str(), case.name());
-                    wrong.push(format!("{name} without {signal:?}, {case}: {grown:?}, {removed} fewer"));
+                    failures.push(format!("{name} without {signal:?}, {case}: {grown:?}, {removed} fewer"));
                 }
             }
         }
     }
-    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert!(failures.is_empty(), "{failures:#?}");
 }
 
-/// The rate policy with a fault.
+/// A cell of the rate analyzer.
 fn cell(signals: FaultSignals, kind: FaultKind, share: FaultShare, case: Case) -> Cell {
     Cell { analyzer: Analyzer::Rate, signals, kind, share, case, seed: 1 }
 }
 
-/// How it compares with its run without the fault.
+/// The comparison of `cell` with its run without the fault.
 fn compared(cell: &Cell) -> Comparison {
-    cell.compared(&cell.bent(), &cell.free(), || cell.others())
+    cell.compared(&cell.faulty(), &cell.fault_free(), || cell.fault_free_with_other_seeds())
 }
 
 const FALLING: Case = Case { load: Load::Falling, hardware: Hardware::Kv, view: View::Direct, hides: None };
 const REST: Case = Case { load: Load::Rest, hardware: Hardware::Kv, view: View::Prometheus, hides: None };
 
 #[test]
-fn most_runs_without_a_fault_once_had_engines_that_contradicted_themselves() {
+fn engines_without_a_fault_contradict_nothing() {
     for analyzer in Analyzer::ALL {
         for case in Case::in_turns() {
             let cell =
                 Cell { analyzer, ..cell(FaultSignals::All, FaultKind::Gone, FaultShare::OnePod, case) };
-            assert_eq!(cell.doubted_without_fault(), 0, "{}, {}", analyzer.as_str(), case.name());
+            assert_eq!(cell.contradicted_without_fault(), 0, "{}, {}", analyzer.as_str(), case.name());
         }
     }
 }
 
 #[test]
-fn a_pod_that_lost_one_series_between_two_readings_made_replicas_ten_times_as_fast() {
+fn a_series_lost_between_two_scrapes_does_not_make_replicas_faster() {
     let case = Case { load: Load::Falling, hardware: Hardware::Sequences, view: View::Direct, hides: None };
-    // Just before the series went, an HPA's read made another scrape, a twentieth of a second after the usual one.
+    // Just before the series was lost, an HPA's read caused another scrape, 50 ms after the usual one.
     let gone =
         cell(FaultSignals::Of(Signal::InterTokenLatencySum), FaultKind::Gone, FaultShare::OnePod, case);
     let compared = compared(&Cell { seed: 882_460, ..gone });
-    assert!(compared.holds(), "{}", compared.words());
+    assert!(compared.holds(), "{}", compared.cell_text());
 }
 
 #[test]
-fn a_counter_that_was_frozen_on_one_pod_orders_no_fleet_when_it_moves_again() {
+fn a_frozen_counter_that_moves_again_adds_no_replicas() {
     for (signals, case) in [
         (FaultSignals::Of(Signal::PromptTokens), FALLING),
         (FaultSignals::Of(Signal::RequestGenerationTokensSum), REST),
@@ -99,77 +100,79 @@ fn a_counter_that_was_frozen_on_one_pod_orders_no_fleet_when_it_moves_again() {
     ] {
         let cell = cell(signals, FaultKind::Frozen, FaultShare::OnePod, case);
         let compared = compared(&cell);
-        assert!(compared.holds(), "{}: {}", matrix::name(signals), compared.words());
+        assert!(compared.holds(), "{}: {}", matrix::name(signals), compared.cell_text());
     }
 }
 
 #[test]
-fn half_a_histogram_that_comes_back_does_not_make_replicas_endlessly_fast() {
+fn half_a_histogram_that_returns_does_not_make_replicas_infinitely_fast() {
     let case = Case { load: Load::Rising, hardware: Hardware::Sequences, view: View::Direct, hides: None };
     let gaps = FaultSignals::Of(Signal::InterTokenLatencyCount);
     for kind in [FaultKind::Gone, FaultKind::Frozen] {
         let compared = compared(&cell(gaps, kind, FaultShare::OnePod, case));
-        assert!(compared.holds(), "{}: {}", kind.as_str(), compared.words());
+        assert!(compared.holds(), "{}: {}", kind.as_str(), compared.cell_text());
     }
 }
 
 #[test]
-fn a_pod_that_suddenly_shows_half_its_cache_does_not_double_the_fleet() {
+fn a_cache_size_that_halves_does_not_double_the_fleet() {
     let case = Case { load: Load::Steady, hardware: Hardware::Kv, view: View::Direct, hides: None };
     let cache = FaultSignals::Of(Signal::KvCapacity);
     for share in [FaultShare::OnePod, FaultShare::AllPods] {
         let compared = compared(&cell(cache, FaultKind::Halved, share, case));
-        assert!(compared.holds(), "{}: {}", share.as_str(), compared.words());
+        assert!(compared.holds(), "{}: {}", share.as_str(), compared.cell_text());
     }
 }
 
 #[test]
-fn pods_that_were_never_read_once_made_everything_forgotten_at_every_look() {
+fn frozen_counters_of_all_pods_do_not_erase_what_is_learned() {
     let case = Case { load: Load::Rising, hardware: Hardware::Sequences, view: View::Direct, hides: None };
     let compared = compared(&cell(FaultSignals::Counters, FaultKind::Frozen, FaultShare::AllPods, case));
-    assert!(compared.holds(), "{}", compared.words());
+    assert!(compared.holds(), "{}", compared.cell_text());
 }
 
 #[test]
-fn answers_of_pods_that_do_not_count_them_once_made_those_of_the_others_longer() {
+fn answers_that_some_pods_do_not_count_do_not_lengthen_those_of_others() {
     let case = Case { load: Load::Rising, hardware: Hardware::Sequences, view: View::Direct, hides: None };
     let count = FaultSignals::Of(Signal::RequestGenerationTokensCount);
     let cell = cell(count, FaultKind::Frozen, FaultShare::HalfOfPods, case);
-    let (free, bent) = (cell.free(), cell.bent());
-    // A minute and a half: by then the load really grows.
-    let first = |run: &Timeline| run.answered[..90].iter().copied().max();
-    assert_eq!(first(&bent), first(&free));
+    let fault_free = cell.fault_free();
+    let faulty = cell.faulty();
+    // 90 s: later the load really grows.
+    let early_max = |run: &Timeline| run.published[..90].iter().copied().max();
+    assert_eq!(early_max(&faulty), early_max(&fault_free));
 }
 
 #[test]
-fn an_order_that_a_saturated_fleet_needs_was_once_withdrawn() {
+fn an_addition_that_a_saturated_fleet_needs_is_not_withdrawn() {
     let case = Case { load: Load::Saturating, hardware: Hardware::Kv, view: View::Prometheus, hides: None };
     let sizes = FaultSignals::Of(Signal::RequestGenerationTokensSum);
-    // The order by the lie is withdrawn; the one that the load asks for is not, when young pods show the same lie.
+    // The addition for the false signal is withdrawn; the one for the load is not, although young pods show the same fault.
     let compared = compared(&cell(sizes, FaultKind::Doubled, FaultShare::AllPods, case));
-    assert!(compared.holds(), "{}", compared.words());
+    assert!(compared.holds(), "{}", compared.cell_text());
 }
 
 #[test]
-fn an_order_by_signals_that_turn_out_to_be_contradicted_is_withdrawn() {
+fn an_addition_for_signals_that_turn_out_to_be_contradicted_is_withdrawn() {
     let case = Case { load: Load::Steady, hardware: Hardware::Kv, view: View::Direct, hides: None };
     let sizes = FaultSignals::Of(Signal::RequestGenerationTokensSum);
     let cell = cell(sizes, FaultKind::Doubled, FaultShare::AllPods, case);
-    let (free, bent) = (cell.free(), cell.bent());
-    let above = |(bent, free): (&u32, &u32)| bent.saturating_sub(*free);
-    let above: Vec<u32> = bent.answered.iter().zip(&free.answered).map(above).collect();
-    let (soon, later) = above.split_at(100);
-    assert!(soon.iter().any(|more| *more > 0), "it was not believed at all");
-    assert!(later.iter().all(|more| *more <= 1), "{above:?}");
+    let fault_free = cell.fault_free();
+    let faulty = cell.faulty();
+    let numbers = faulty.published.iter().zip(&fault_free.published);
+    let additional: Vec<u32> = numbers.map(|(faulty, own)| faulty.saturating_sub(*own)).collect();
+    let (early, late) = additional.split_at(100);
+    assert!(early.iter().any(|replicas| *replicas > 0), "the signal is used at first");
+    assert!(late.iter().all(|replicas| *replicas <= 1), "{additional:?}");
 }
 
 #[test]
-fn an_order_for_a_load_that_really_grows_stands_though_one_pod_lies() {
+fn an_addition_for_a_growing_load_stands_despite_a_false_signal_of_one_pod() {
     let case = Case { load: Load::Saturating, hardware: Hardware::Kv, view: View::Prometheus, hides: None };
     for signal in [Signal::TimeToFirstTokenCount, Signal::PromptTokens, Signal::RequestGenerationTokensSum] {
         let cell = cell(FaultSignals::Of(signal), FaultKind::Doubled, FaultShare::OnePod, case);
         let compared = compared(&cell);
-        assert!(compared.fewer <= 1.0, "{signal:?}: {}", compared.words());
+        assert!(compared.fewer <= 1.0, "{signal:?}: {}", compared.cell_text());
     }
 }
 
@@ -183,7 +186,7 @@ proptest! {
     #![proptest_config(cases::looped())]
 
     #[test]
-    fn one_pod_with_signals_missing_or_frozen_does_not_move_the_rate_policy(
+    fn missing_or_frozen_signals_of_one_pod_do_not_move_the_rate_policy(
         signals in select(signals(Analyzer::Rate)),
         kind in select(vec![FaultKind::Gone, FaultKind::Renamed, FaultKind::Frozen]),
         case in a_case(),
@@ -191,9 +194,10 @@ proptest! {
     ) {
         let cell = Cell { seed, ..cell(signals, kind, FaultShare::OnePod, case) };
         let compared = compared(&cell);
-        let (name, what) = (matrix::name(signals), kind.as_str());
-        // What the table holds at its seed is one replica more or less here and there at others: this is what must never be.
+        let name = matrix::name(signals);
+        let kind = kind.as_str();
+        // Weaker than the criteria of the table, which hold for its seed: other seeds differ by a replica here and there.
         let harmless = compared.fewer <= 2.0 && compared.hours <= 1.5 && compared.away.abs() <= 3.0;
-        prop_assert!(harmless, "{name} {what}, {}, seed {seed}: {compared:?}", case.name());
+        prop_assert!(harmless, "{name} {kind}, {}, seed {seed}: {compared:?}", case.name());
     }
 }

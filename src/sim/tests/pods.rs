@@ -11,14 +11,14 @@ use wva_sim::{
     simulate,
 };
 
-/// What decides by its own numbers and by capacities. One replica carries 2.99 requests/s.
+/// Analyzers of all kinds. The capacity of a replica is 2.99 requests/s.
 const ANALYZERS: [Analyzer; 3] = [Analyzer::Rate, Analyzer::Saturation, Analyzer::SaturationPercent];
 
 const fn s(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// `replicas` under so many requests a second for so many seconds, one stage after the other.
+/// `replicas` under stages of requests a second and seconds.
 fn scenario(replicas: u32, stages: &[(f64, u64)], faults: &[PodFault]) -> Scenario {
     let variant = SimVariant {
         replicas: Replicas::new(replicas),
@@ -38,13 +38,13 @@ fn play(scenario: &Scenario, analyzer: Analyzer) -> Run {
     simulate(scenario, &Controller::core(analyzer.as_str(), policy), 1, |_| {}).unwrap()
 }
 
-/// The most replicas that were asked for.
-fn most(run: &Run) -> u32 {
+/// The most replicas that were requested.
+fn max_spec(run: &Run) -> u32 {
     run.series.iter().map(|point| point.asked[0]).max().unwrap()
 }
 
-/// What was asked for in the last half hour.
-fn late(run: &Run) -> impl Iterator<Item = u32> {
+/// The replicas requested in the last half hour.
+fn late_spec(run: &Run) -> impl Iterator<Item = u32> {
     let from = last(run).at_s - 1800.0;
     run.series.iter().filter(move |point| point.at_s > from).map(|point| point.asked[0])
 }
@@ -53,69 +53,75 @@ fn last(run: &Run) -> &Point {
     run.series.last().unwrap()
 }
 
-/// Replicas asked for over time, one number every five minutes: what a failing test shows.
-fn course(run: &Run) -> Vec<(u32, u32, f64)> {
+/// Requested and ready replicas and waiting requests every five minutes, for messages of failing tests.
+fn timeline(run: &Run) -> Vec<(u32, u32, f64)> {
     let points = run.series.iter().filter(|point| point.at_s % 300.0 < 2.0);
     points.map(|point| (point.asked[0], point.ready, point.waiting)).collect()
 }
 
 #[test]
-fn one_pod_that_fails_readiness_once_stopped_all_growth() {
+fn a_pod_that_fails_readiness_does_not_stop_growth() {
     let stages = [(9.0, 1200), (18.0, 3000)];
     let broken = PodFault::Broken { at: s(600), pods: 1 };
     for analyzer in ANALYZERS {
         let usual = play(&scenario(6, &stages, &[]), analyzer);
         let run = play(&scenario(6, &stages, &[broken]), analyzer);
-        // 18 requests/s are three quarters of what 8.03 replicas carry. V2 swings about what is needed, with a broken pod or
-        // without.
+        // 18 requests/s are three quarters of the capacity of 8.03 replicas. V2 oscillates around what is needed, with or without a
+        // broken pod.
         let ready = run.series.iter().filter(|point| point.at_s > 1200.0).map(|point| point.ready).max();
-        assert!(ready.unwrap() >= 7, "{analyzer:?}: {:?}", course(&run));
+        assert!(ready.unwrap() >= 7, "{analyzer:?}: {:?}", timeline(&run));
         if analyzer == Analyzer::Rate {
             let end = last(&run);
-            assert!(end.ready >= 9 && end.waiting < 100.0, "{:?}", course(&run));
+            assert!(end.ready >= 9 && end.waiting < 100.0, "{:?}", timeline(&run));
         }
-        assert!(most(&run) <= 2 * most(&usual), "{analyzer:?}: {:?}", course(&run));
+        assert!(max_spec(&run) <= 2 * max_spec(&usual), "{analyzer:?}: {:?}", timeline(&run));
     }
 }
 
 #[test]
-fn pods_that_fail_readiness_for_being_overloaded_once_froze_the_fleet() {
+fn overloaded_pods_that_fail_readiness_do_not_freeze_the_fleet() {
     let stages = [(9.0, 900), (22.0, 5400)];
     let flapping = PodFault::Flapping { waiting: 10 };
     for analyzer in ANALYZERS {
         let usual = play(&scenario(5, &stages, &[]), analyzer);
         let run = play(&scenario(5, &stages, &[flapping]), analyzer);
         let end = last(&run);
-        assert!(end.waiting < 100.0 && end.ready >= 8, "{analyzer:?}: {:?}", course(&run));
+        assert!(end.waiting < 100.0 && end.ready >= 8, "{analyzer:?}: {:?}", timeline(&run));
         assert!(
-            most(&run) <= 3 * last(&usual).asked[0],
+            max_spec(&run) <= 3 * last(&usual).asked[0],
             "replacements are bounded: {analyzer:?}: {:?}",
-            course(&run)
+            timeline(&run)
         );
         if analyzer == Analyzer::Rate {
-            let kept = end.asked[0].saturating_sub(last(&usual).asked[0]);
-            assert!(kept <= 1, "replacements are taken back: {:?} beside {:?}", course(&run), course(&usual));
+            let additional = end.asked[0].saturating_sub(last(&usual).asked[0]);
+            assert!(
+                additional <= 1,
+                "replacements are taken back: {:?} beside {:?}",
+                timeline(&run),
+                timeline(&usual)
+            );
         }
-        // V2 swings about what is needed, with failing pods or without: what is kept for ever shows in the least.
-        let (least, most) = (late(&run).min().unwrap(), late(&usual).max().unwrap());
+        // V2 oscillates, with or without failing pods: replacements that stay forever show in the minimum.
+        let min = late_spec(&run).min().unwrap();
+        let max = late_spec(&usual).max().unwrap();
         assert!(
-            least <= most,
+            min <= max,
             "replacements are taken back: {analyzer:?}: {:?} beside {:?}",
-            course(&run),
-            course(&usual)
+            timeline(&run),
+            timeline(&usual)
         );
     }
 }
 
 #[test]
-fn pods_of_an_image_that_never_becomes_ready_are_ordered_twice_and_no_more() {
+fn pods_that_never_become_ready_are_replaced_at_most_once() {
     for analyzer in ANALYZERS {
         let mut scenario = scenario(6, &[(9.0, 900), (22.0, 7200)], &[]);
         scenario.variants[0].bounds.max = Some(Replicas::new(200));
         scenario.variants[0].start_up = StartUp { mean: s(100_000), spread: 0.0 };
         let run = play(&scenario, analyzer);
         let before = run.series.iter().find(|point| point.at_s >= 6000.0).unwrap();
-        assert!(last(&run).asked <= before.asked, "it goes on growing: {analyzer:?}: {:?}", course(&run));
-        assert!(last(&run).asked[0] <= 100, "{analyzer:?}: {:?}", course(&run));
+        assert!(last(&run).asked <= before.asked, "it keeps growing: {analyzer:?}: {:?}", timeline(&run));
+        assert!(last(&run).asked[0] <= 100, "{analyzer:?}: {:?}", timeline(&run));
     }
 }

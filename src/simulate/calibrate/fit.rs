@@ -1,21 +1,20 @@
-//! The four parameters of a step that come nearest to what was measured: the least mean absolute error, as a share, of prompt
-//! times and of decode steps alike, with none below 0.
+//! The four parameters of a step with the least mean absolute relative error of prompt times and decode steps, none below 0.
 //!
-//! The least sum of absolute errors is found by least squares with weights of 1/|error|, again and again; each least-squares
-//! problem by descending along one parameter after the other, which keeps them at 0 or above and needs no matrix to be
-//! regular (tables vary the batch at one length only).
+//! Least absolute errors are found by iteratively reweighted least squares with weights of 1/|error|. Each least-squares problem
+//! is solved by coordinate descent, which keeps parameters at 0 or above and needs no regular matrix: many tables vary the batch
+//! size at one prompt length only.
 
 use serde::Serialize;
 
 use super::table::{Group, Point};
 use super::{TOKEN_BUDGET, Worst};
 
-/// Rounds of weighing anew.
+/// Rounds of reweighting.
 const ROUNDS: usize = 60;
-/// Rounds of descent in each.
+/// Rounds of coordinate descent in each.
 const DESCENTS: usize = 2000;
-/// An error that weighs no more than a smaller one: a tenth of a percent is below what is measured.
-const SMALLEST_ERROR: f64 = 1e-3;
+/// Smaller relative errors weigh like this one: 0.1 % is below the precision of measurements.
+const MIN_ERROR: f64 = 1e-3;
 
 /// A step's parameters, in seconds, and how far they are from the table.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -35,64 +34,62 @@ pub struct Fit {
     pub itl: Option<Errors>,
 }
 
-/// How far from the table.
+/// How far the fit is from the table.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Errors {
     /// Points compared.
     pub points: usize,
-    /// Mean absolute error, as a share.
+    /// Mean absolute relative error.
     pub mean: f64,
     /// The largest.
     pub worst: Worst,
 }
 
-/// What multiplies each parameter, and what was measured.
+/// One measurement as a linear equation of the parameters.
 #[derive(Debug, Clone, Copy)]
 struct Equation {
-    times: [f64; 4],
+    coefficients: [f64; 4],
     measured_s: f64,
     point: Point,
 }
 
 impl Equation {
-    /// A prompt alone: as many steps as the budget needs.
-    fn of_prompt(point: Point) -> Self {
+    /// A prompt alone takes as many steps as the token budget needs.
+    fn prompt(point: Point) -> Self {
         let prompt = f64::from(point.prompt);
         let steps = (prompt / TOKEN_BUDGET).ceil();
-        Self { times: [steps, prompt, steps, steps * prompt], measured_s: point.prompt_s, point }
+        Self { coefficients: [steps, prompt, steps, steps * prompt], measured_s: point.prompt_s, point }
     }
 
     /// A decode step in the middle of the generation.
-    fn of_step(point: Point) -> Self {
+    fn decode_step(point: Point) -> Self {
         let batch = f64::from(point.batch);
         let held = batch * (f64::from(point.prompt) + f64::from(point.output) / 2.0);
-        Self { times: [1.0, 0.0, batch, held], measured_s: point.step_s, point }
+        Self { coefficients: [1.0, 0.0, batch, held], measured_s: point.step_s, point }
     }
 
-    /// How much more than measured, as a share.
+    /// Relative error of the computed time.
     fn error(&self, parameters: [f64; 4]) -> f64 {
-        let computed: f64 = self.times.iter().zip(parameters).map(|(times, each)| times * each).sum();
+        let products =
+            self.coefficients.iter().zip(parameters).map(|(coefficient, parameter)| coefficient * parameter);
+        let computed: f64 = products.sum();
         computed / self.measured_s - 1.0
     }
 }
 
 /// Fits `group`.
 ///
-/// Prompts count where they were computed alone: of batches, tables measure the first prompt or all of them.
+/// Only prompts that were computed alone count: of batches, some tables measure the first prompt and some all of them.
 #[must_use]
 pub fn fit(group: &Group) -> Fit {
-    let prompts: Vec<Equation> = group
-        .points
-        .iter()
-        .filter(|point| point.batch == 1)
-        .map(|point| Equation::of_prompt(*point))
-        .collect();
-    let steps: Vec<Equation> = group.points.iter().map(|point| Equation::of_step(*point)).collect();
-    // Prompts and steps weigh the same, however many there are of each.
+    let prompts: Vec<Equation> =
+        group.points.iter().filter(|point| point.batch == 1).map(|point| Equation::prompt(*point)).collect();
+    let steps: Vec<Equation> = group.points.iter().map(|point| Equation::decode_step(*point)).collect();
+    // Prompts and steps have the same total weight, however many there are of each.
     let weighted = |all: &[Equation]| {
         let weight = 1.0 / all.len().max(1) as f64;
-        all.iter().map(move |one| (*one, weight)).collect::<Vec<_>>()
+        all.iter().map(move |equation| (*equation, weight)).collect::<Vec<_>>()
     };
     let all: Vec<(Equation, f64)> = [weighted(&prompts), weighted(&steps)].concat();
     let parameters = least_absolute(&all);
@@ -108,8 +105,8 @@ pub fn fit(group: &Group) -> Fit {
 }
 
 fn errors(equations: &[Equation], parameters: [f64; 4]) -> Option<Errors> {
-    let error = |one: &Equation| one.error(parameters).abs();
-    let worst = equations.iter().max_by(|a, b| error(a).total_cmp(&error(b)))?;
+    let error = |equation: &Equation| equation.error(parameters).abs();
+    let worst = equations.iter().max_by(|left, right| error(left).total_cmp(&error(right)))?;
     let mean = equations.iter().map(error).sum::<f64>() / equations.len() as f64;
     let Point { prompt, batch, output, .. } = worst.point;
     Some(Errors {
@@ -124,18 +121,20 @@ fn least_absolute(equations: &[(Equation, f64)]) -> [f64; 4] {
     let mut weights: Vec<f64> = equations.iter().map(|(_, weight)| *weight).collect();
     for _ in 0..ROUNDS {
         parameters = least_squares(equations, &weights, parameters);
-        for ((equation, weight), own) in equations.iter().zip(&mut weights) {
-            *own = weight / equation.error(parameters).abs().max(SMALLEST_ERROR);
+        for ((equation, weight), reweighted) in equations.iter().zip(&mut weights) {
+            *reweighted = weight / equation.error(parameters).abs().max(MIN_ERROR);
         }
     }
     parameters
 }
 
-/// The parameters at 0 or above with the least Σ weight × error².
+/// The parameters of at least 0 with the least Σ weight × error².
 fn least_squares(equations: &[(Equation, f64)], weights: &[f64], start: [f64; 4]) -> [f64; 4] {
-    let (mut matrix, mut right) = ([[0.0; 4]; 4], [0.0; 4]);
+    // The normal equations of the relative errors.
+    let mut matrix = [[0.0; 4]; 4];
+    let mut right = [0.0; 4];
     for ((equation, _), weight) in equations.iter().zip(weights) {
-        let share = equation.times.map(|times| times / equation.measured_s);
+        let share = equation.coefficients.map(|coefficient| coefficient / equation.measured_s);
         for i in 0..4 {
             right[i] += weight * share[i];
             for j in 0..4 {
@@ -159,16 +158,17 @@ fn least_squares(equations: &[(Equation, f64)], weights: &[f64], start: [f64; 4]
 mod tests {
     use super::*;
 
-    /// What a server with these parameters would measure.
+    /// The measurements of a server with these parameters.
     fn table([base, prompt, sequence, kv]: [f64; 4]) -> Group {
         let sizes = [(512, 1), (2048, 1), (8192, 1), (512, 8), (512, 32), (512, 64), (128, 1), (4096, 4)];
         let points = sizes.map(|(tokens, batch)| {
             let mut point = Point { prompt: tokens, batch, output: 256, prompt_s: 1.0, step_s: 1.0 };
             let sum = |equation: Equation| {
-                let parts = equation.times.iter().zip([base, prompt, sequence, kv]);
-                parts.map(|(times, each)| times * each).sum::<f64>()
+                let parts = equation.coefficients.iter().zip([base, prompt, sequence, kv]);
+                parts.map(|(coefficient, parameter)| coefficient * parameter).sum::<f64>()
             };
-            (point.prompt_s, point.step_s) = (sum(Equation::of_prompt(point)), sum(Equation::of_step(point)));
+            point.prompt_s = sum(Equation::prompt(point));
+            point.step_s = sum(Equation::decode_step(point));
             point
         });
         Group { model: String::new(), hardware: String::new(), tensor_parallel: 1, points: points.into() }
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn one_wild_measurement_moves_nothing_and_is_named_as_the_worst() {
+    fn an_outlier_moves_nothing_and_is_named_as_the_worst() {
         let truth = [8.2e-3, 5.5e-5, 1.9e-4, 8.6e-8];
         let mut group = table(truth);
         group.points[2].step_s *= 2.2;

@@ -1,5 +1,5 @@
-//! Physics from measurements: reads a table of prefill and decode times and finds the four parameters of a step that come
-//! nearest to it.
+//! Fits physics to measurements: reads a table of prefill and decode times and finds the four parameters of a step that fit it
+//! best.
 
 mod fit;
 mod table;

@@ -1,20 +1,20 @@
 //! A measured table: `prompt_size`, `batch_size`, `token_size`, `prompt_time`, `token_time` and, where they are there, `e2e_time`,
 //! `model`, `hardware` and `tensor_parallel`. Times are in seconds or milliseconds, and `token_time` is one decode step or the
-//! whole decode phase: both are told by the numbers themselves.
+//! whole decode phase; both are recognized by the values.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::super::fields::{Row, names};
+use super::super::fields::{CsvRow, column_names};
 use super::super::input::{TextLines, open};
 use super::super::trace::TraceError;
 
-/// Rows of a table at most.
-const MOST_ROWS: usize = 1_000_000;
-/// A decode step takes between a millisecond and a second: below 1 the unit is the second.
-const SECONDS_BELOW: f64 = 1.0;
+/// The most rows of a table.
+const MAX_ROWS: usize = 1_000_000;
+/// A decode step takes between a millisecond and a second: a value below this is in seconds.
+const MAX_STEP_IN_SECONDS: f64 = 1.0;
 
-/// What was measured of one model on one kind of hardware.
+/// The measurements of a model on one kind of hardware.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Group {
     /// The model, as the table names it; empty without a column.
@@ -23,7 +23,7 @@ pub struct Group {
     pub hardware: String,
     /// Accelerators of one replica; 1 without a column.
     pub tensor_parallel: u32,
-    /// Each combination of sizes once, with the medians of its rows.
+    /// Each combination of sizes with the medians of its rows.
     pub points: Vec<Point>,
 }
 
@@ -42,7 +42,7 @@ pub struct Point {
     pub step_s: f64,
 }
 
-/// Which column is which.
+/// The indices of the columns.
 struct Columns {
     prompt: usize,
     batch: usize,
@@ -56,8 +56,8 @@ struct Columns {
 }
 
 impl Columns {
-    fn of(names: &[String]) -> Result<Self, String> {
-        let find = |name: &str| names.iter().position(|own| own == name);
+    fn new(names: &[String]) -> Result<Self, String> {
+        let find = |name: &str| names.iter().position(|column| column == name);
         let need = |name: &str| {
             let all = "prompt_size, batch_size, token_size, prompt_time, token_time";
             find(name).ok_or_else(|| format!("no column {name}: a table of measurements has {all}"))
@@ -76,9 +76,10 @@ impl Columns {
     }
 }
 
-/// A line as it stands.
+/// The values of a line.
 #[derive(Debug, Clone, Copy)]
 struct Raw {
+    /// Prompt, batch and output.
     sizes: (u32, u32, u32),
     prompt_time: f64,
     token_time: f64,
@@ -94,37 +95,38 @@ type Key = (String, String, u32);
 pub fn read(path: &Path) -> Result<Vec<Group>, TraceError> {
     let input = open(path).map_err(|source| TraceError::Unreadable { path: path.into(), source })?;
     let mut lines = TextLines::new(input, path);
-    let names = names(lines.next()?.unwrap_or_default());
-    let columns = Columns::of(&names).map_err(|cause| lines.wrong(&cause))?;
-    let (mut groups, mut rows): (BTreeMap<Key, Vec<Raw>>, usize) = (BTreeMap::new(), 0);
+    let names = column_names(lines.next()?.unwrap_or_default());
+    let columns = Columns::new(&names).map_err(|cause| lines.error(&cause))?;
+    let mut groups: BTreeMap<Key, Vec<Raw>> = BTreeMap::new();
+    let mut rows = 0;
     while let Some(line) = lines.next()? {
         let read = raw(&names, &columns, line);
-        let (key, raw) = read.map_err(|cause| lines.wrong(&cause))?;
+        let (key, raw) = read.map_err(|cause| lines.error(&cause))?;
         groups.entry(key).or_default().push(raw);
         rows += 1;
-        if rows > MOST_ROWS {
-            return Err(lines.wrong(&format!("more than {MOST_ROWS} rows; cut the file")));
+        if rows > MAX_ROWS {
+            return Err(lines.error(&format!("more than {MAX_ROWS} rows; cut the file")));
         }
     }
     if groups.is_empty() {
-        return Err(TraceError::Whole { path: path.into(), cause: "nothing was measured in it".into() });
+        return Err(TraceError::Unusable { path: path.into(), cause: "has no measurements".into() });
     }
-    let meaning = Meaning::of(groups.values().flatten());
+    let units = Units::detect(groups.values().flatten());
     let group = |((model, hardware, tensor_parallel), raws): (Key, Vec<Raw>)| Group {
         model,
         hardware,
         tensor_parallel,
-        points: points(&raws, meaning),
+        points: points(&raws, units),
     };
     Ok(groups.into_iter().map(group).collect())
 }
 
 fn raw(names: &[String], columns: &Columns, line: &str) -> Result<(Key, Raw), String> {
-    let row = Row::new(names, line)?;
+    let row = CsvRow::new(names, line)?;
     let text = |column: Option<usize>| column.map_or(String::new(), |column| row.text(column).to_owned());
     let time = |column: usize| match row.number(column)? {
         time if time > 0.0 => Ok(time),
-        _ => Err(row.wrong(column, "above 0")),
+        _ => Err(row.out_of_range(column, "above 0")),
     };
     let parallel = columns.parallel.map(|column| row.tokens(column)).transpose()?.unwrap_or(1);
     let key = (text(columns.model), text(columns.hardware), parallel);
@@ -138,47 +140,49 @@ fn raw(names: &[String], columns: &Columns, line: &str) -> Result<(Key, Raw), St
     Ok((key, raw))
 }
 
-/// What `token_time` and the unit are.
+/// The meaning of `token_time` and the unit of times.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Meaning {
-    whole_phase: bool,
-    seconds: bool,
+struct Units {
+    /// `token_time` is the whole decode phase.
+    is_whole_phase: bool,
+    is_seconds: bool,
 }
 
-impl Meaning {
-    /// The whole phase, where prompt and token times alone make up the whole time better than with a step for each token.
-    fn of<'a>(rows: impl Iterator<Item = &'a Raw> + Clone) -> Self {
-        let off = |steps: fn(&Raw) -> f64| {
-            let shares = rows.clone().filter_map(move |row| {
+impl Units {
+    /// `token_time` is the whole phase if prompt and token time add up to the whole time better than a step for each token does.
+    fn detect<'a>(rows: impl Iterator<Item = &'a Raw> + Clone) -> Self {
+        let median_error = |steps: fn(&Raw) -> f64| {
+            let errors = rows.clone().filter_map(move |row| {
                 let whole = row.whole_time?;
                 Some(((row.prompt_time + row.token_time * steps(row)) / whole - 1.0).abs())
             });
-            median(shares.collect())
+            median(errors.collect())
         };
-        let as_phase = off(|_| 1.0);
-        let as_step = off(|row| f64::from(row.sizes.2));
-        let whole_phase = as_phase.zip(as_step).is_some_and(|(phase, step)| phase < step);
+        let as_phase = median_error(|_| 1.0);
+        let as_step = median_error(|row| f64::from(row.sizes.2));
+        let is_whole_phase = as_phase.zip(as_step).is_some_and(|(phase, step)| phase < step);
         let step =
-            |row: &Raw| if whole_phase { row.token_time / f64::from(row.sizes.2) } else { row.token_time };
+            |row: &Raw| if is_whole_phase { row.token_time / f64::from(row.sizes.2) } else { row.token_time };
         let typical = median(rows.map(step).collect()).unwrap_or(0.0);
-        Self { whole_phase, seconds: typical < SECONDS_BELOW }
+        Self { is_whole_phase, is_seconds: typical < MAX_STEP_IN_SECONDS }
     }
 }
 
-fn points(raws: &[Raw], meaning: Meaning) -> Vec<Point> {
+fn points(raws: &[Raw], units: Units) -> Vec<Point> {
     let mut cells: BTreeMap<(u32, u32, u32), Vec<&Raw>> = BTreeMap::new();
     raws.iter().for_each(|raw| cells.entry(raw.sizes).or_default().push(raw));
-    let unit = if meaning.seconds { 1.0 } else { 1e-3 };
+    let unit = if units.is_seconds { 1.0 } else { 1e-3 };
     let cells = cells.into_iter().map(|((prompt, batch, output), rows)| {
-        let typical = |of: fn(&Raw) -> f64| median(rows.iter().map(|raw| of(raw)).collect()).unwrap_or(0.0);
-        let steps = if meaning.whole_phase { f64::from(output) } else { 1.0 };
+        let typical =
+            |time: fn(&Raw) -> f64| median(rows.iter().map(|raw| time(raw)).collect()).unwrap_or(0.0);
+        let steps = if units.is_whole_phase { f64::from(output) } else { 1.0 };
         let step_s = typical(|raw| raw.token_time) * unit / steps;
         Point { prompt, batch, output, prompt_s: typical(|raw| raw.prompt_time) * unit, step_s }
     });
     cells.collect()
 }
 
-/// The middle value: measured tables have outliers.
+/// The median, because measurements have outliers.
 fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied()
@@ -189,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_numbers_tell_their_unit_and_what_a_token_time_is() {
+    fn units_are_detected_from_the_values() {
         let raw = |prompt_time, token_time, whole_time| Raw {
             sizes: (512, 1, 128),
             prompt_time,
@@ -197,17 +201,17 @@ mod tests {
             whole_time: Some(whole_time),
         };
         let phase = [raw(0.028, 1.087, 1.117)];
-        assert_eq!(Meaning::of(phase.iter()), Meaning { whole_phase: true, seconds: true });
-        assert!((points(&phase, Meaning::of(phase.iter()))[0].step_s - 1.087 / 128.0).abs() < 1e-12);
+        assert_eq!(Units::detect(phase.iter()), Units { is_whole_phase: true, is_seconds: true });
+        assert!((points(&phase, Units::detect(phase.iter()))[0].step_s - 1.087 / 128.0).abs() < 1e-12);
         let step = [raw(53.2, 29.8, 3840.5)];
-        assert_eq!(Meaning::of(step.iter()), Meaning { whole_phase: false, seconds: false });
-        assert!((points(&step, Meaning::of(step.iter()))[0].step_s - 0.0298).abs() < 1e-12);
+        assert_eq!(Units::detect(step.iter()), Units { is_whole_phase: false, is_seconds: false });
+        assert!((points(&step, Units::detect(step.iter()))[0].step_s - 0.0298).abs() < 1e-12);
     }
 
     #[test]
     fn a_table_without_a_column_is_named() {
-        let names = names("prompt_size,batch_size");
-        let error = Columns::of(&names).map(|_| ()).unwrap_err();
+        let names = column_names("prompt_size,batch_size");
+        let error = Columns::new(&names).map(|_| ()).unwrap_err();
         assert!(error.starts_with("no column token_size: a table of measurements has"), "{error}");
     }
 }

@@ -1,12 +1,11 @@
-//! Where in a YAML text a field is: what is wrong with several fields together is found after reading, and must be told with its
-//! line too.
+//! Finds the line of a field in a YAML text. Errors that concern several fields are found after reading, and need it too.
 
 use std::fmt;
 
 use serde::de::{Deserialize as _, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::{Location, Spanned};
 
-/// A step of the way to a field.
+/// A step on the path to a field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::simulate) enum Step {
     /// Into a mapping.
@@ -27,11 +26,11 @@ impl From<usize> for Step {
     }
 }
 
-/// The way to a field, as people write it.
+/// The path to a field.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(in crate::simulate) struct Way(pub(in crate::simulate) Vec<Step>);
+pub(in crate::simulate) struct FieldPath(pub(in crate::simulate) Vec<Step>);
 
-impl fmt::Display for Way {
+impl fmt::Display for FieldPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, step) in self.0.iter().enumerate() {
             match step {
@@ -44,13 +43,13 @@ impl fmt::Display for Way {
     }
 }
 
-/// The line and column of what `way` leads to, or of the last thing on the way that is there.
-pub(super) fn locate(text: &str, way: &Way) -> Option<(u64, u64)> {
-    let found = serde_saphyr::with_deserializer_from_str(text, |yaml| Find(&way.0).deserialize(yaml));
-    found.ok().flatten().map(|place| (place.line(), place.column()))
+/// The line and column of the field at `path`, or of the last part of the path that exists.
+pub(super) fn locate(text: &str, path: &FieldPath) -> Option<(u64, u64)> {
+    let found = serde_saphyr::with_deserializer_from_str(text, |yaml| Find(&path.0).deserialize(yaml));
+    found.ok().flatten().map(|location| (location.line(), location.column()))
 }
 
-/// Finds the rest of a way in what follows.
+/// Finds the rest of a path in what follows.
 struct Find<'a>(&'a [Step]);
 
 impl<'de> DeserializeSeed<'de> for Find<'_> {
@@ -75,8 +74,8 @@ impl<'de> Visitor<'de> for Find<'_> {
         let mut found = None;
         while let Some(key) = map.next_key::<Spanned<String>>()? {
             match self.0 {
-                [Step::Key(wanted), rest @ ..] if *wanted == key.value => {
-                    // A missing rest is told at the key.
+                [Step::Key(name), rest @ ..] if *name == key.value => {
+                    // Where the rest is missing, the key is the location.
                     found = map.next_value_seed(Find(rest))?.or(Some(key.referenced));
                 }
                 _ => drop(map.next_value::<IgnoredAny>()?),
@@ -89,12 +88,12 @@ impl<'de> Visitor<'de> for Find<'_> {
         let mut found = None;
         for index in 0.. {
             let next = match self.0 {
-                [Step::Item(wanted), rest @ ..] if *wanted == index => list.next_element_seed(Find(rest))?,
+                [Step::Item(item), rest @ ..] if *item == index => list.next_element_seed(Find(rest))?,
                 _ => list.next_element::<IgnoredAny>()?.map(|_| None),
             };
             match next {
                 None => break,
-                Some(place) => found = found.or(place),
+                Some(location) => found = found.or(location),
             }
         }
         Ok(found)
@@ -147,11 +146,11 @@ variants: [{name: a}]
             (vec!["variants".into(), 0.into()], (7, 12)),
             (vec!["load".into(), "trace".into()], (2, 1)),
         ] {
-            assert_eq!(locate(TEXT, &Way(steps.clone())), Some(place), "{}", Way(steps));
+            assert_eq!(locate(TEXT, &FieldPath(steps.clone())), Some(place), "{}", FieldPath(steps));
         }
-        assert_eq!(locate(TEXT, &Way(vec!["no".into()])), None);
+        assert_eq!(locate(TEXT, &FieldPath(vec!["no".into()])), None);
         assert_eq!(
-            Way(vec!["load".into(), "rate".into(), 1.into(), "for".into()]).to_string(),
+            FieldPath(vec!["load".into(), "rate".into(), 1.into(), "for".into()]).to_string(),
             "load.rate[1].for"
         );
     }

@@ -1,5 +1,5 @@
-//! Scenario files: what a person writes. Types only, with their defaults; the schema is made of them. Reading is in `read`, what
-//! they mean for the simulator in [`super::plan`].
+//! The types of scenario files, with their defaults. The schema is generated from them. `read` reads the files, [`super::plan`]
+//! turns them into scenarios of the simulator.
 
 mod change;
 mod locate;
@@ -19,7 +19,7 @@ use super::values::{
 pub use change::{Change, SpreadFile};
 pub(in crate::simulate) use locate::Step;
 pub use physics::{PhysicsEntry, PhysicsFile, RoughFile, known_physics};
-pub use random::{Between, RandomFile, RandomLoad, Shape, TimeBetween};
+pub use random::{RandomFile, RandomLoad, Range, Shape, TimeRange};
 pub use read::{FileError, schema};
 pub(in crate::simulate) use read::{Problem, Source, read};
 
@@ -39,12 +39,12 @@ pub enum File {
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SetFile {
-    /// What it is about, for people.
+    /// A description for people.
     #[serde(default)]
     pub about: Option<String>,
     /// Scenario files, beside this one.
     pub of: Vec<PathBuf>,
-    /// Every one of them with each of these changes; as they are without any.
+    /// Run each of them with each of these changes; without any, as they are.
     #[serde(default)]
     pub vary: Vec<Change>,
 }
@@ -53,56 +53,56 @@ pub struct SetFile {
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ScenarioFile {
-    /// What it is about, for people.
+    /// A description for people.
     #[serde(default)]
     pub about: Option<String>,
-    /// How long requests come; by default as long as the load lasts.
+    /// How long requests arrive; by default as long as the load lasts.
     #[serde(default)]
     pub duration: Option<Length>,
-    /// What comes.
+    /// The requests.
     pub load: Load,
-    /// What serves the model.
+    /// The variants of the model.
     pub variants: Vec<VariantFile>,
-    /// How pods are looked at by the program itself.
+    /// How wva scrapes pods itself.
     #[serde(default)]
     pub scrape: ScrapeFile,
     /// The HPA of every variant.
     #[serde(default)]
     pub hpa: HpaFile,
-    /// What a terminating pod has not finished by then is cut off: terminationGracePeriodSeconds. 30s by default.
+    /// terminationGracePeriodSeconds: requests that a terminating pod has not finished by then are cut off. 30s by default.
     #[serde(default)]
     pub grace: Option<Span>,
     /// The gateway holds requests while every ready pod has this many waiting; by default only while no pod is ready.
     #[serde(default)]
     pub hold_at: Option<Count>,
-    /// Which pods go first.
+    /// Which pods are deleted first.
     #[serde(default)]
     pub victims: VictimsFile,
-    /// What users were promised.
+    /// The latency objectives.
     #[serde(default)]
     pub slo: SloFile,
-    /// The scenario in several ways: each of these is run, in place of the scenario as it stands.
+    /// Variations, run instead of the scenario itself.
     #[serde(default)]
     pub vary: Vec<Change>,
 }
 
-/// What comes.
+/// The requests.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Load {
     /// How requests follow each other at a rate.
     #[serde(default)]
     pub arrivals: ArrivalsFile,
-    /// How many tokens requests have. Not needed where a trace says it.
+    /// How many tokens requests have. Not needed with a trace that has them.
     #[serde(default)]
     pub tokens: Option<Tokens>,
     /// Share of every prompt that is found in the prefix cache.
     #[serde(default)]
     pub prefix_hits: Option<Share>,
-    /// Parts, one after the other. Either this or a trace.
+    /// Parts in sequence. Either this or a trace.
     #[serde(default)]
     pub rate: Vec<Part>,
-    /// What really came somewhere. Either this or rates.
+    /// A trace of a real system. Either this or rates.
     #[serde(default)]
     pub trace: Option<TraceFile>,
 }
@@ -111,12 +111,12 @@ pub struct Load {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum ArrivalsFile {
-    /// Each independent of all others.
+    /// Poisson arrivals: each independent of all others.
     #[default]
     Poisson,
-    /// One by one, at equal distances.
+    /// Single requests at equal distances.
     Even,
-    /// So many at one moment.
+    /// So many requests at the same moment.
     Bursts(Count),
 }
 
@@ -128,24 +128,24 @@ pub struct Tokens {
     pub prompt: MeanTokens,
     /// Mean tokens generated.
     pub output: MeanTokens,
-    /// Uniform, within the mean ± this share.
+    /// Uniform in the mean ± this share.
     #[serde(default)]
     pub spread: Option<Share>,
     /// Log-normal, with this coefficient of variation.
     #[serde(default)]
     pub cv: Option<Variation>,
-    /// Some requests are much larger; the others are as much smaller as keeps the means.
+    /// Some requests are much larger; the others are smaller, so that the means stay.
     #[serde(default)]
-    pub large: Option<Large>,
+    pub large: Option<LargeRequests>,
 }
 
-/// Requests that are larger than most.
+/// Requests that are larger than the others.
 #[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Large {
+pub struct LargeRequests {
     /// Share of all requests.
     pub share: Share,
-    /// How many times the mean they have; share × times is below 1.
+    /// Their size as a multiple of the mean; share × times is below 1.
     pub times: Times,
 }
 
@@ -153,47 +153,47 @@ pub struct Large {
 #[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Part {
-    /// Requests a second: all the time, at the start of a ramp, or in the mean of a wave.
+    /// Requests a second: constant, at the start of a ramp, or the mean of a wave.
     pub rps: Rps,
-    /// How long.
+    /// Its duration.
     #[serde(rename = "for")]
     pub lasts: Length,
     /// Requests a second at the end of a ramp.
     #[serde(default)]
     pub to: Option<Rps>,
-    /// How far a wave goes up and down.
+    /// Amplitude of a wave, requests a second.
     #[serde(default)]
     pub swing: Option<Rps>,
-    /// How long one wave is.
+    /// Period of a wave.
     #[serde(default)]
     pub period: Option<Length>,
-    /// From here on requests have these tokens.
+    /// Tokens of requests from this part on.
     #[serde(default)]
     pub tokens: Option<Tokens>,
 }
 
-/// What really came somewhere.
+/// A trace of a real system.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TraceFile {
-    /// The file, beside this one; else give it by --trace.
+    /// The file, relative to this one; or give it with --trace.
     #[serde(default)]
     pub file: Option<PathBuf>,
-    /// Which column or model, where the file has several.
+    /// The column or model, if the file has several.
     #[serde(default)]
     pub series: Option<String>,
-    /// Begins here, counted from the trace's first moment.
+    /// Where to begin, after the start of the trace.
     #[serde(default)]
     pub from: Option<Span>,
-    /// As much of the load: rates times this; of requests each comes so often.
+    /// Multiplies the load: rates are multiplied, each request is repeated so often.
     #[serde(default)]
     pub times: Option<Times>,
-    /// Requests come up to this much later than they did, each by chance.
+    /// Requests arrive up to this much later than they did, at random.
     #[serde(default)]
     pub jitter: Option<Late>,
 }
 
-/// One way of serving the model, scaled on its own.
+/// A variant of the model, scaled on its own.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct VariantFile {
@@ -201,7 +201,7 @@ pub struct VariantFile {
     pub name: String,
     /// How fast a replica is.
     pub physics: PhysicsFile,
-    /// Where it is not as simple as that.
+    /// How step times deviate from that.
     #[serde(default)]
     pub rough: Option<RoughFile>,
     /// The accelerator's name; H100 by default.
@@ -210,7 +210,7 @@ pub struct VariantFile {
     /// Accelerators of one replica; 1 by default.
     #[serde(default)]
     pub gpus: Option<Gpus>,
-    /// What one replica costs an hour; 1 by default.
+    /// Cost of a replica an hour; 1 by default.
     #[serde(default)]
     pub cost: Option<Price>,
     /// minReplicas; 1 by default.
@@ -219,65 +219,65 @@ pub struct VariantFile {
     /// maxReplicas; 10 by default.
     #[serde(default)]
     pub max: Option<SomePods>,
-    /// Replicas that are ready at the beginning; by default the minimum, and 1 at least.
+    /// Replicas that are ready at the start; by default the minimum.
     #[serde(default)]
     pub replicas: Option<Pods>,
-    /// From a pod's creation to its being ready; 95s by default.
+    /// Time from a pod's creation until it is ready; 95s by default.
     #[serde(default)]
     pub start_up: Option<Span>,
-    /// By how much of it that differs; 0.05 by default.
+    /// Uniform in startUp ± this share of it; 0.05 by default.
     #[serde(default)]
     pub start_up_spread: Option<Share>,
     /// Every step of the first pod takes this many times as long.
     #[serde(default)]
     pub first_pod_slower: Option<Times>,
-    /// Pods that nodes have room for; more stay unschedulable.
+    /// Pods that fit on nodes; further ones stay unschedulable.
     #[serde(default)]
     pub schedulable: Option<Pods>,
 }
 
-/// How pods are looked at.
+/// How wva scrapes pods.
 #[derive(Debug, Clone, Copy, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ScrapeFile {
-    /// Between two looks at a pod; 5s by default.
+    /// Time between two scrapes of a pod; 5s by default.
     #[serde(default)]
     pub interval: Option<Every>,
-    /// From a look until what was seen can be used; 200ms by default.
+    /// Time from a scrape until its samples can be used; 200ms by default.
     #[serde(default)]
     pub delay: Option<Late>,
-    /// Share of looks that fail, also of Prometheus.
+    /// Share of scrapes that fail, also those of Prometheus.
     #[serde(default)]
     pub loss: Option<Share>,
 }
 
-/// The HPA of every variant: as the API server fills it in, but for this.
+/// The HPA of every variant. Other fields have the defaults of the API server.
 #[derive(Debug, Clone, Copy, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct HpaFile {
-    /// How often the controller looks; 15s by default.
+    /// The sync period; 15s by default.
     #[serde(default)]
     pub sync: Option<Every>,
-    /// How far from equal counts as equal; 0.1 by default.
+    /// How far a ratio may be from 1 and still count as 1; 0.1 by default.
     #[serde(default)]
     pub tolerance: Option<Share>,
     /// stabilizationWindowSeconds of scaleUp; 0s by default.
     #[serde(default)]
     pub scale_up_window: Option<Late>,
-    /// stabilizationWindowSeconds of scaleDown; 300s by default. Policies that come with a window of their own (rate 0s,
-    /// wva-v1 and wva-v2 120s) have that.
+    /// stabilizationWindowSeconds of scaleDown; 300s by default. Policies with a window of their own keep it: rate 0s,
+    /// wva-v1 and wva-v2 120s.
     #[serde(default)]
     pub scale_down_window: Option<Late>,
-    /// Without a behavior block: the controller's older arithmetic.
+    /// No behavior block: the controller uses its older algorithm.
     #[serde(default)]
     pub no_behavior: bool,
 }
 
-/// Which pods go first when a variant shrinks, after those that are not ready.
+/// Which ready pods are deleted first when a variant shrinks. Pods that are not ready always go before them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum VictimsFile {
-    /// The youngest, as a ReplicaSet does.
+    /// The youngest, like a ReplicaSet.
     #[default]
     Youngest,
     /// Those with the fewest requests in flight: pod-deletion-cost.
@@ -286,11 +286,11 @@ pub enum VictimsFile {
     FewestTokens,
 }
 
-/// What users were promised.
+/// The latency objectives.
 #[derive(Debug, Clone, Copy, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SloFile {
-    /// Time to the first token; 1s by default.
+    /// Time to first token; 1s by default.
     #[serde(default)]
     pub ttft: Option<Length>,
     /// Mean time between two tokens; 100ms by default.

@@ -1,5 +1,5 @@
-//! How fast a replica is, as a file says it: a preset by name, parameters of one's own, or both. The presets are a data file
-//! that names its sources.
+//! The physics of a replica in a scenario file: a preset by name, parameters, or both. The presets are a data file that names its
+//! sources.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use wva_sim::Physics;
 
 use super::super::values::{
-    BaseSeconds, Capacity, Count, Dearer, Share, StallSeconds, StepSeconds, Times, TokensPerStep,
+    BaseSeconds, Capacity, Count, Share, StallSeconds, StepSeconds, Surcharge, Times, TokensPerStep,
 };
 
 /// How fast a replica is: a step takes stepSeconds + promptTokenSeconds × prompt tokens computed in it + sequenceSeconds ×
@@ -17,7 +17,7 @@ use super::super::values::{
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PhysicsFile {
-    /// A preset (`wva simulate physics` lists them); what else is said here replaces what it says.
+    /// A preset (`wva simulate physics` lists them). Other fields replace its values.
     #[serde(default)]
     pub preset: Option<String>,
     /// Seconds of an empty step: reading the weights once, and overhead.
@@ -52,17 +52,17 @@ pub struct PhysicsFile {
     pub slower: Option<Times>,
 }
 
-/// Where a replica is not as simple as that.
+/// How step times deviate from that formula.
 #[derive(Debug, Clone, Copy, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RoughFile {
-    /// Prompts get dearer with length: P tokens in a step pay 1 + this × P times their price.
+    /// Long prompts cost more per token: P prompt tokens in a step take 1 + this × P times as long.
     #[serde(default)]
     pub prompt_token: Option<Share>,
     /// A full KV cache is read more slowly: 1 + this × its share in use.
     #[serde(default)]
-    pub kv_share: Option<Dearer>,
-    /// Every step takes by chance so much more or less, as a share of it.
+    pub kv_share: Option<Surcharge>,
+    /// Every step takes up to this share more or less, uniformly distributed.
     #[serde(default)]
     pub noise: Option<Share>,
     /// Share of steps that stall.
@@ -98,7 +98,7 @@ pub struct PhysicsEntry {
 /// The data file.
 const PRESETS: &str = include_str!("../physics.yaml");
 
-/// Every preset by its name; empty if the data file were broken, which a test excludes.
+/// Every preset by its name. Empty if the data file were invalid, which a test excludes.
 pub fn known_physics() -> &'static BTreeMap<String, PhysicsEntry> {
     static KNOWN: LazyLock<BTreeMap<String, PhysicsEntry>> =
         LazyLock::new(|| serde_saphyr::from_str(PRESETS).unwrap_or_default());
@@ -106,7 +106,7 @@ pub fn known_physics() -> &'static BTreeMap<String, PhysicsEntry> {
 }
 
 impl PhysicsEntry {
-    /// With the settings that vLLM has by default.
+    /// The physics with the defaults of vLLM.
     pub(in crate::simulate) const fn physics(&self) -> Physics {
         Physics {
             base_s: self.step_seconds,
@@ -123,7 +123,7 @@ impl PhysicsEntry {
 }
 
 impl PhysicsFile {
-    /// The physics meant; or what is missing.
+    /// The physics of the file, or what is missing.
     pub(in crate::simulate) fn physics(&self) -> Result<Physics, String> {
         let preset = self.preset.as_ref().map(|name| preset(name)).transpose()?.map(PhysicsEntry::physics);
         let need = |own: Option<f64>, preset: Option<f64>, name: &str| {
@@ -168,9 +168,9 @@ fn preset(name: &str) -> Result<&'static PhysicsEntry, String> {
 mod tests {
     use super::*;
 
-    /// The demo and the tests of the core have the same servers as constants, since the core reads no files.
+    /// The simulator has the same servers as constants, because it reads no files.
     #[test]
-    fn the_data_file_is_whole_and_agrees_with_the_cores_constants() {
+    fn the_data_file_agrees_with_the_simulators_constants() {
         let known: BTreeMap<String, PhysicsEntry> = serde_saphyr::from_str(PRESETS).unwrap();
         assert!(known.values().all(|entry| entry.source.len() > 20));
         for (name, constant) in [
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_beside_a_preset_replaces_it() {
+    fn other_fields_replace_those_of_the_preset() {
         let read = |text: &str| serde_saphyr::from_str::<PhysicsFile>(text).unwrap().physics();
         let changed = read("{preset: h100-8b-tp1, kvTokens: 240000, slower: 2}").unwrap();
         assert_eq!(changed, Physics { kv_tokens: 240_000, ..wva_sim::TP1.slower(2.0) });

@@ -1,47 +1,48 @@
-//! A scenario that every seed draws anew, as a file says it: between what and what.
+//! The type of files that describe random scenarios by their ranges.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::super::values::{Count, Length, MeanTokens, Share, SomePods, Span, Times};
 
-/// A scenario that every seed draws anew: token shape, hardware, start-up and load.
+/// A scenario that each seed draws: tokens, hardware, start-up and load.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RandomFile {
-    /// What it is about, for people.
+    /// A description for people.
     #[serde(default)]
     pub about: Option<String>,
-    /// Between what and what.
+    /// The ranges.
     pub random: RandomLoad,
 }
 
-/// Between what and what a seed draws; each drawn evenly on its own, factors evenly in their logarithm.
+/// The ranges of a random scenario. Values are drawn uniformly and independently; `slower` and `factor` uniformly in their
+/// logarithm.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RandomLoad {
-    /// The preset that hardware and KV cache are times of.
+    /// The preset that hardware and KV cache are multiples of.
     pub preset: String,
     /// Mean tokens of prompts and outputs: one of these.
     pub tokens: Vec<Shape>,
-    /// Sizes are within the mean ± this share.
+    /// Sizes are uniform in the mean ± this share.
     pub spread: Share,
-    /// Steps take so many times as long.
-    pub slower: Between,
-    /// The KV cache holds so many times as much.
-    pub kv: Between,
-    /// From a pod's creation to its being ready.
-    pub start_up: TimeBetween,
-    /// Parts of the load, one after the other.
+    /// Multiplies the time of steps.
+    pub slower: Range,
+    /// Multiplies the size of the KV cache.
+    pub kv: Range,
+    /// Time from a pod's creation until it is ready.
+    pub start_up: TimeRange,
+    /// Number of parts of the load.
     pub parts: Count,
-    /// How long each is.
+    /// Duration of each part.
     pub part: Length,
-    /// What the first part asks for, in replicas at full load.
-    pub first: Between,
-    /// What each part asks for, times the one before it…
-    pub factor: Between,
-    /// …but never less or more than so many replicas at full load.
-    pub within: Between,
+    /// Load of the first part, in replicas at full load.
+    pub first: Range,
+    /// Load of each further part as a multiple of the part before it.
+    pub factor: Range,
+    /// The least and the most load of a part, in replicas at full load.
+    pub within: Range,
     /// The variant's maxReplicas.
     pub max: SomePods,
 }
@@ -56,20 +57,20 @@ pub struct Shape {
     pub output: MeanTokens,
 }
 
-/// From a number to a larger one.
+/// A range of factors.
 #[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Between {
+pub struct Range {
     /// At least.
     pub from: Times,
     /// At most.
     pub to: Times,
 }
 
-/// From a length of time to a longer one.
+/// A range of durations.
 #[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct TimeBetween {
+pub struct TimeRange {
     /// At least.
     pub from: Span,
     /// At most.

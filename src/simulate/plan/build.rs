@@ -1,4 +1,4 @@
-//! A scenario file as the simulator's scenario, without its trace. What several fields say together is checked here.
+//! Builds the simulator's scenario from a scenario file, without its trace. Checks what concerns several fields together.
 
 use std::time::Duration;
 
@@ -12,25 +12,25 @@ use wva_sim::{
 };
 
 use super::super::file::{
-    ArrivalsFile, HpaFile, Large, Load, Part, Problem, RoughFile, ScenarioFile, ScrapeFile, Step, Tokens,
-    VariantFile, VictimsFile,
+    ArrivalsFile, HpaFile, LargeRequests, Load, Part, Problem, RoughFile, ScenarioFile, ScrapeFile, Step,
+    Tokens, VariantFile, VictimsFile,
 };
 use super::super::values::{Price, Share};
 
-/// Variants of one scenario at most.
-const MOST_VARIANTS: usize = 100;
+/// The most variants of a scenario.
+const MAX_VARIANTS: usize = 100;
 
-/// The problem of a scenario whose trace was not named.
-pub(super) fn needed_trace() -> Problem {
-    Problem::at(["load".into(), "trace".into()], "which trace? Give --trace FILE, or say `file` here")
+/// The error of a scenario that names no trace file.
+pub(super) fn missing_trace() -> Problem {
+    Problem::at(["load".into(), "trace".into()], "no trace file: give --trace FILE, or set `file` here")
 }
 
-/// The scenario, with rates as its load; a trace is put in later.
+/// The scenario, with rates as its load. A trace is applied later.
 pub(super) fn scenario(name: SmolStr, file: &ScenarioFile) -> Result<Scenario, Problem> {
     let (shape, sizes) = load(&file.load).map_err(|problem| problem.inside(["load".into()]))?;
-    let duration = file.duration.map_or_else(|| shape.length(), |own| own.get());
+    let duration = file.duration.map_or_else(|| shape.length(), |value| value.get());
     if duration > super::super::values::MAX_DURATION {
-        return Err(Problem::at(["load".into(), "rate".into()], "longer than 8784h together"));
+        return Err(Problem::at(["load".into(), "rate".into()], "the parts together are longer than 8784h"));
     }
     let variants = variants(&file.variants)?;
     let (mut scrape, mut hpa) = (Scrape::default(), HpaSetup::default());
@@ -46,25 +46,25 @@ pub(super) fn scenario(name: SmolStr, file: &ScenarioFile) -> Result<Scenario, P
         variants,
         scrape,
         hpa,
-        grace_period: file.grace.map_or(Duration::from_secs(30), |own| own.get()),
-        max_waiting_per_pod: file.hold_at.map(|own| whole(own.get())),
+        grace_period: file.grace.map_or(Duration::from_secs(30), |value| value.get()),
+        max_waiting_per_pod: file.hold_at.map(|value| whole(value.get())),
         deletion_order: deletion_order(file.victims),
         slo: Slo {
-            ttft: file.slo.ttft.map_or(slo.ttft, |own| own.get()),
-            itl: file.slo.itl.map_or(slo.itl, |own| own.get()),
+            ttft: file.slo.ttft.map_or(slo.ttft, |value| value.get()),
+            itl: file.slo.itl.map_or(slo.itl, |value| value.get()),
         },
         faults: Vec::new(),
     })
 }
 
-/// Sizes with the moments from which on they hold.
+/// Sizes, each with the time from which on it holds.
 pub(super) type SizesOverTime = Vec<(Duration, RequestSizes)>;
 
 fn load(load: &Load) -> Result<(LoadShape, SizesOverTime), Problem> {
     match (load.rate.is_empty(), &load.trace) {
         (true, None) => return Err(Problem::at([], "needs `rate` or `trace`")),
         (false, Some(_)) => {
-            return Err(Problem::at(["trace".into()], "with `rate` as well: say one of them"));
+            return Err(Problem::at(["trace".into()], "`rate` is set as well: set only one of them"));
         }
         _ => {}
     }
@@ -96,18 +96,19 @@ fn segment(part: &Part) -> Result<Segment, Problem> {
         (None, Some(swing), Some(period)) => {
             Ok(Segment::Wave { mean: rps, swing: swing.get(), period: period.get(), lasts })
         }
-        (Some(_), ..) => {
-            Err(Problem::at(["to".into()], "with a wave as well: say `to`, or `swing` and `period`"))
-        }
+        (Some(_), ..) => Err(Problem::at(
+            ["to".into()],
+            "`swing` or `period` is set as well: set `to`, or `swing` and `period`",
+        )),
         _ => Err(Problem::at([], "a wave needs both `swing` and `period`")),
     }
 }
 
 /// Sizes of requests.
 pub(super) fn sizes(tokens: &Tokens) -> Result<RequestSizes, Problem> {
-    let said = [tokens.spread.is_some(), tokens.cv.is_some(), tokens.large.is_some()];
-    if said.iter().filter(|said| **said).count() > 1 {
-        return Err(Problem::at([], "say one of `spread`, `cv` and `large`"));
+    let is_set = [tokens.spread.is_some(), tokens.cv.is_some(), tokens.large.is_some()];
+    if is_set.iter().filter(|is_set| **is_set).count() > 1 {
+        return Err(Problem::at([], "set at most one of `spread`, `cv` and `large`"));
     }
     let spread = match (tokens.spread, tokens.cv, tokens.large) {
         (_, Some(cv), _) => SizeSpread::LogNormal(cv.get()),
@@ -117,8 +118,8 @@ pub(super) fn sizes(tokens: &Tokens) -> Result<RequestSizes, Problem> {
     Ok(RequestSizes { prompt: tokens.prompt.get(), output: tokens.output.get(), spread })
 }
 
-/// Most requests small, some large.
-pub(super) fn two_sizes(large: Large) -> Result<SizeSpread, Problem> {
+/// Some large requests among small ones.
+pub(super) fn two_sizes(large: LargeRequests) -> Result<SizeSpread, Problem> {
     let (share, factor) = (large.share.get(), large.times.get());
     if factor < 1.0 {
         let step: Step = "times".into();
@@ -140,23 +141,23 @@ pub(super) fn pattern(arrivals: ArrivalsFile) -> Pattern {
     }
 }
 
-/// A share, none without one.
+/// A share, 0 by default.
 pub(super) fn ratio(share: Option<Share>) -> Ratio {
     share.and_then(|share| Ratio::new(share.get()).ok()).unwrap_or_default()
 }
 
 fn variants(files: &[VariantFile]) -> Result<Vec<SimVariant>, Problem> {
-    if files.is_empty() || files.len() > MOST_VARIANTS {
+    if files.is_empty() || files.len() > MAX_VARIANTS {
         return Err(Problem::at(
             ["variants".into()],
-            format!("{}: must be 1 to {MOST_VARIANTS}", files.len()),
+            format!("{}: must be 1 to {MAX_VARIANTS}", files.len()),
         ));
     }
     let mut all: Vec<SimVariant> = Vec::with_capacity(files.len());
     for (index, file) in files.iter().enumerate() {
         let inside = |problem: Problem| problem.inside(["variants".into(), index.into()]);
-        if all.iter().any(|other| other.name == file.name) {
-            let cause = format!("{:?} is the name of another one too", file.name);
+        if all.iter().any(|previous| previous.name == file.name) {
+            let cause = format!("{:?} is the name of another variant, too", file.name);
             return Err(inside(Problem::at(["name".into()], cause)));
         }
         all.push(variant(file).map_err(inside)?);
@@ -166,33 +167,33 @@ fn variants(files: &[VariantFile]) -> Result<Vec<SimVariant>, Problem> {
 
 fn variant(file: &VariantFile) -> Result<SimVariant, Problem> {
     if file.name.trim().is_empty() || file.name.len() > 63 {
-        return Err(Problem::at(["name".into()], "must be 1 to 63 letters"));
+        return Err(Problem::at(["name".into()], "must be 1 to 63 characters"));
     }
     let physics = file.physics.physics().map_err(|cause| Problem::at(["physics".into()], cause))?;
-    let min = file.min.map_or(1, |own| whole(own.get()));
-    let max = file.max.map_or(10.max(min), |own| whole(own.get()));
+    let min = file.min.map_or(1, |value| whole(value.get()));
+    let max = file.max.map_or(10.max(min), |value| whole(value.get()));
     if min > max {
         return Err(Problem::at(["min".into()], format!("{min} is more than max, {max}")));
     }
-    let replicas = file.replicas.map_or(min.clamp(1, max), |own| whole(own.get()));
+    let replicas = file.replicas.map_or(min.clamp(1, max), |value| whole(value.get()));
     if replicas > max {
         return Err(Problem::at(["replicas".into()], format!("{replicas} is more than max, {max}")));
     }
     let standard = SimVariant::new(file.name.as_str(), physics, cost(file.cost));
     let start_up = StartUp {
-        mean: file.start_up.map_or(standard.start_up.mean, |own| own.get()),
+        mean: file.start_up.map_or(standard.start_up.mean, |value| value.get()),
         spread: file.start_up_spread.map_or(standard.start_up.spread, Share::get),
     };
     Ok(SimVariant {
         accelerator: file.accelerator.as_ref().map_or(standard.accelerator, SmolStr::new),
-        gpus: file.gpus.map_or(standard.gpus, |own| whole(own.get())),
+        gpus: file.gpus.map_or(standard.gpus, |value| whole(value.get())),
         deviations: file.rough.as_ref().map_or(standard.deviations, deviations),
         cost: standard.cost,
         bounds: Bounds { min: Replicas::new(min), max: Some(Replicas::new(max)) },
         replicas: Replicas::new(replicas),
         start_up,
-        first_pod_slowdown: file.first_pod_slower.map_or(standard.first_pod_slowdown, |own| own.get()),
-        max_scheduled_pods: file.schedulable.map(|own| whole(own.get())),
+        first_pod_slowdown: file.first_pod_slower.map_or(standard.first_pod_slowdown, |value| value.get()),
+        max_scheduled_pods: file.schedulable.map(|value| whole(value.get())),
         pod_faults: standard.pod_faults,
         pinned: standard.pinned,
         name: standard.name,
@@ -200,32 +201,32 @@ fn variant(file: &VariantFile) -> Result<SimVariant, Problem> {
     })
 }
 
-/// A price, 1 without one: only ratios matter.
+/// A price, 1 by default: only ratios matter.
 pub(super) fn cost(price: Option<Price>) -> Cost {
     Cost::new(price.map_or(1.0, Price::get)).unwrap_or_default()
 }
 
-/// Where servers are not simple.
+/// Deviations of step times.
 pub(super) fn deviations(file: &RoughFile) -> Deviations {
     Deviations {
         per_prompt_token: file.prompt_token.map_or(0.0, Share::get),
-        per_kv_share: file.kv_share.map_or(0.0, |own| own.get()),
+        per_kv_share: file.kv_share.map_or(0.0, |value| value.get()),
         noise: file.noise.map_or(0.0, Share::get),
         stalls: file.stalls.map_or(0.0, Share::get),
-        stall_s: file.stall_seconds.map_or(0.0, |own| own.get()),
+        stall_s: file.stall_seconds.map_or(0.0, |value| value.get()),
     }
 }
 
-/// Lays what is said over `scrape`.
+/// Sets the fields of `scrape` that `file` has.
 pub(super) fn set_scrape(scrape: &mut Scrape, file: &ScrapeFile) {
-    scrape.interval = file.interval.map_or(scrape.interval, |own| own.get());
-    scrape.delay = file.delay.map_or(scrape.delay, |own| own.get());
-    scrape.loss = file.loss.map_or(scrape.loss, |own| ratio(Some(own)));
+    scrape.interval = file.interval.map_or(scrape.interval, |value| value.get());
+    scrape.delay = file.delay.map_or(scrape.delay, |value| value.get());
+    scrape.loss = file.loss.map_or(scrape.loss, |share| ratio(Some(share)));
 }
 
-/// Lays what is said over `hpa`.
+/// Sets the fields of `hpa` that `file` has.
 pub(super) fn set_hpa(hpa: &mut HpaSetup, file: &HpaFile) -> Result<(), Problem> {
-    hpa.sync = file.sync.map_or(hpa.sync, |own| own.get());
+    hpa.sync = file.sync.map_or(hpa.sync, |value| value.get());
     if let Some(share) = file.tolerance {
         hpa.tolerance = Tolerance { down: share.get(), up: share.get() };
     }
@@ -233,7 +234,10 @@ pub(super) fn set_hpa(hpa: &mut HpaSetup, file: &HpaFile) -> Result<(), Problem>
     let windows = [file.scale_up_window, file.scale_down_window];
     if file.no_behavior {
         if windows.iter().any(Option::is_some) {
-            return Err(Problem::at(["noBehavior".into()], "without a behavior block there are no windows"));
+            return Err(Problem::at(
+                ["noBehavior".into()],
+                "windows are part of the behavior block: set `noBehavior`, or windows",
+            ));
         }
         hpa.behavior = None;
         return Ok(());
@@ -248,7 +252,7 @@ pub(super) fn set_hpa(hpa: &mut HpaSetup, file: &HpaFile) -> Result<(), Problem>
     Ok(())
 }
 
-/// Who goes first.
+/// The order in which pods are deleted.
 pub(super) fn deletion_order(file: VictimsFile) -> DeletionOrder {
     match file {
         VictimsFile::Youngest => DeletionOrder::Youngest,

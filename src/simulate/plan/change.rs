@@ -1,4 +1,4 @@
-//! A plan, changed: one variation of a scenario.
+//! Applies a change to a plan: one variation of a scenario.
 
 use std::sync::Arc;
 
@@ -8,15 +8,16 @@ use wva_sim::{Arrivals, Scenario, SimVariant, SizeSpread, StartUp};
 
 use super::super::file::{Change, Problem, SpreadFile};
 use super::super::values::Times;
-use super::traced::{Traced, scaled};
+use super::traced::{TracedRequests, scaled};
 use super::{Kind, Plan, build};
 
 /// `plan` with `change`.
 pub(super) fn changed(plan: &Plan, change: &Change) -> Result<Plan, Problem> {
-    let Kind::Same { scenario, traced } = &plan.kind else {
-        return Err(Problem::at([], "a random scenario has no variations"));
+    let Kind::Fixed { scenario, traced } = &plan.kind else {
+        return Err(Problem::at([], "a random scenario cannot have variations"));
     };
-    let (mut scenario, mut traced) = (scenario.clone(), traced.clone());
+    let mut scenario = scenario.clone();
+    let mut traced = traced.clone();
     let name = format_smolstr!("{}, {}", plan.name, change.name);
     scenario.name = name.clone();
     set_load(&mut scenario, &mut traced, change)?;
@@ -25,30 +26,30 @@ pub(super) fn changed(plan: &Plan, change: &Change) -> Result<Plan, Problem> {
     }
     build::set_scrape(&mut scenario.scrape, &change.scrape);
     build::set_hpa(&mut scenario.hpa, &change.hpa).map_err(|problem| problem.inside(["hpa".into()]))?;
-    scenario.grace_period = change.grace.map_or(scenario.grace_period, |own| own.get());
+    scenario.grace_period = change.grace.map_or(scenario.grace_period, |value| value.get());
     scenario.max_waiting_per_pod =
-        change.hold_at.map(|own| whole(own.get())).or(scenario.max_waiting_per_pod);
+        change.hold_at.map(|value| whole(value.get())).or(scenario.max_waiting_per_pod);
     scenario.deletion_order = change.victims.map_or(scenario.deletion_order, build::deletion_order);
-    Ok(Plan { name, about: plan.about.clone(), kind: Kind::Same { scenario, traced } })
+    Ok(Plan { name, about: plan.about.clone(), kind: Kind::Fixed { scenario, traced } })
 }
 
 fn set_load(
     scenario: &mut Scenario,
-    traced: &mut Option<Arc<Traced>>,
+    traced: &mut Option<Arc<TracedRequests>>,
     change: &Change,
 ) -> Result<(), Problem> {
-    let of_rates = change.arrivals.is_some() || change.sizes.is_some() || change.tokens.is_some();
-    if traced.is_some() && (of_rates || change.prefix_hits.is_some()) {
+    let has_rate_fields = change.arrivals.is_some() || change.sizes.is_some() || change.tokens.is_some();
+    if traced.is_some() && (has_rate_fields || change.prefix_hits.is_some()) {
         return Err(Problem::at([], "a trace of requests brings its own times and tokens"));
     }
     if let Some(factor) = change.load.map(Times::get) {
         match traced {
-            Some(own) => *own = Arc::new(own.scaled(factor)),
+            Some(traced) => *traced = Arc::new(traced.scaled(factor)),
             None => scenario.arrivals = scaled(&scenario.arrivals, factor),
         }
     }
-    if let (Some(wanted), Arrivals::Rate { pattern, .. }) = (change.arrivals, &mut scenario.arrivals) {
-        *pattern = build::pattern(wanted);
+    if let (Some(arrivals), Arrivals::Rate { pattern, .. }) = (change.arrivals, &mut scenario.arrivals) {
+        *pattern = build::pattern(arrivals);
     }
     if let Some(tokens) = &change.tokens {
         let sizes = build::sizes(tokens).map_err(|problem| problem.inside(["tokens".into()]))?;
@@ -79,14 +80,15 @@ fn set_variant(variant: &mut SimVariant, change: &Change) {
     if let Some(factor) = change.kv {
         physics.kv_tokens = whole((f64::from(physics.kv_tokens) * factor.get()).max(1.0));
     }
-    physics.max_sequences = change.max_sequences.map_or(physics.max_sequences, |own| whole(own.get()));
-    physics.token_budget = change.token_budget.map_or(physics.token_budget, |own| whole(own.get()));
-    physics.tokens_per_step = change.tokens_per_step.map_or(physics.tokens_per_step, |own| own.get());
+    physics.max_sequences = change.max_sequences.map_or(physics.max_sequences, |value| whole(value.get()));
+    physics.token_budget = change.token_budget.map_or(physics.token_budget, |value| whole(value.get()));
+    physics.tokens_per_step = change.tokens_per_step.map_or(physics.tokens_per_step, |value| value.get());
     variant.deviations = change.rough.as_ref().map_or(variant.deviations, build::deviations);
-    variant.first_pod_slowdown = change.first_pod_slower.map_or(variant.first_pod_slowdown, |own| own.get());
-    if let Some(replicas) = change.replicas.map(|own| Replicas::new(whole(own.get()))) {
+    variant.first_pod_slowdown =
+        change.first_pod_slower.map_or(variant.first_pod_slowdown, |value| value.get());
+    if let Some(replicas) = change.replicas.map(|value| Replicas::new(whole(value.get()))) {
         variant.replicas = variant.bounds.max.map_or(replicas, |max| replicas.min(max));
     }
     variant.max_scheduled_pods =
-        change.schedulable.map(|own| whole(own.get())).or(variant.max_scheduled_pods);
+        change.schedulable.map(|value| whole(value.get())).or(variant.max_scheduled_pods);
 }

@@ -1,4 +1,4 @@
-//! What scenario files mean: each becomes one or more plans, and a plan becomes the simulator's scenario for a seed.
+//! Plans: a scenario file gives one or more, and a plan gives the simulator's scenario of each seed.
 
 mod build;
 mod change;
@@ -11,16 +11,16 @@ use std::sync::Arc;
 use smol_str::SmolStr;
 use wva_sim::{Arrivals, Scenario, Slo};
 
-use self::traced::Traced;
+use self::traced::TracedRequests;
 use super::file::{self, File, FileError, RandomLoad, ScenarioFile, SetFile, Source};
 use super::trace::{Series, TraceError};
 
-/// A trace in place of the load that files say, or for those that ask for one.
+/// A trace that replaces the load of scenario files, or that they ask for.
 #[derive(Debug, Clone, Default)]
-pub struct Given {
+pub struct TraceOverride {
     /// The trace's file.
     pub trace: Option<PathBuf>,
-    /// Which of its columns or models.
+    /// The column or model of the trace to use.
     pub series: Option<String>,
 }
 
@@ -29,46 +29,46 @@ pub struct Given {
 pub struct Plan {
     /// Its name in tables: the file's, and the variation's.
     pub name: SmolStr,
-    /// What it is about, for people; empty when nothing is said.
+    /// A description for people; empty if the file has none.
     pub about: String,
     kind: Kind,
 }
 
 #[derive(Debug, Clone)]
 enum Kind {
-    /// The same for every seed, but for a trace whose requests are repeated or shifted by chance.
-    Same { scenario: Box<Scenario>, traced: Option<Arc<Traced>> },
-    /// Another one for every seed.
-    Drawn(Arc<RandomLoad>),
+    /// The same scenario for every seed, except that requests of a trace may be repeated or shifted randomly.
+    Fixed { scenario: Box<Scenario>, traced: Option<Arc<TracedRequests>> },
+    /// A scenario drawn by each seed.
+    Random(Arc<RandomLoad>),
 }
 
-/// Files that give no plan.
+/// A file that gives no plan.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanError {
-    /// A scenario file is wrong.
+    /// The scenario file is invalid.
     #[error(transparent)]
     File(#[from] FileError),
-    /// A trace is wrong.
+    /// The trace is invalid.
     #[error(transparent)]
     Trace(#[from] TraceError),
 }
 
 impl Plan {
-    /// What users were promised.
+    /// The latency objectives.
     #[must_use]
     pub fn slo(&self) -> Slo {
         match &self.kind {
-            Kind::Same { scenario, .. } => scenario.slo,
-            Kind::Drawn(_) => Slo::default(),
+            Kind::Fixed { scenario, .. } => scenario.slo,
+            Kind::Random(_) => Slo::default(),
         }
     }
 
-    /// How long requests come, in hours.
+    /// How long requests arrive, hours.
     #[must_use]
     pub fn hours(&self) -> f64 {
         let length = match &self.kind {
-            Kind::Same { scenario, .. } => scenario.duration,
-            Kind::Drawn(random) => random.part.get().mul_f64(random.parts.get()),
+            Kind::Fixed { scenario, .. } => scenario.duration,
+            Kind::Random(random) => random.part.get().mul_f64(random.parts.get()),
         };
         length.as_secs_f64() / 3600.0
     }
@@ -77,8 +77,8 @@ impl Plan {
     #[must_use]
     pub fn scenario(&self, seed: u64) -> Scenario {
         match &self.kind {
-            Kind::Drawn(random) => draw::scenario(&self.name, random, seed),
-            Kind::Same { scenario, traced } => {
+            Kind::Random(random) => draw::scenario(&self.name, random, seed),
+            Kind::Fixed { scenario, traced } => {
                 let mut scenario = (**scenario).clone();
                 if let Some(traced) = traced {
                     scenario.arrivals = Arrivals::Trace(traced.arrivals(seed));
@@ -93,16 +93,16 @@ impl Plan {
 ///
 /// # Errors
 /// Names the file, the line and the field.
-pub fn plans(path: &Path, given: &Given) -> Result<Vec<Plan>, PlanError> {
+pub fn plans(path: &Path, trace_override: &TraceOverride) -> Result<Vec<Plan>, PlanError> {
     let (source, file) = file::read(path)?;
     match file {
-        File::Scenario(scenario) => of_scenario(&source, &scenario, given),
-        File::Set(set) => of_set(&source, &set, given),
+        File::Scenario(scenario) => scenario_plans(&source, &scenario, trace_override),
+        File::Set(set) => set_plans(&source, &set, trace_override),
         File::Random(random) => {
             let checked = draw::check(&random.random);
             checked.map_err(|problem| source.problem(&problem.inside(["random".into()])))?;
             let about = random.about.unwrap_or_default();
-            Ok(vec![Plan { name: name(path), about, kind: Kind::Drawn(Arc::new(random.random)) }])
+            Ok(vec![Plan { name: name(path), about, kind: Kind::Random(Arc::new(random.random)) }])
         }
     }
 }
@@ -112,35 +112,39 @@ fn name(path: &Path) -> SmolStr {
     path.file_stem().map_or_else(|| "scenario".into(), |stem| stem.to_string_lossy().into())
 }
 
-fn of_scenario(source: &Source, file: &ScenarioFile, given: &Given) -> Result<Vec<Plan>, PlanError> {
-    let wrong = |problem: &_| source.problem(problem);
-    let base = build::scenario(name(&source.path), file).map_err(|problem| wrong(&problem))?;
-    let trace = match (&given.trace, &file.load.trace) {
-        (Some(path), wanted) => Some((path.clone(), wanted.clone().unwrap_or_default())),
-        (None, Some(wanted)) => {
-            let beside = source.path.parent().unwrap_or(Path::new(""));
-            let needed = build::needed_trace();
-            let path = wanted.file.as_ref().map(|own| beside.join(own)).ok_or_else(|| wrong(&needed))?;
-            Some((path, wanted.clone()))
+fn scenario_plans(
+    source: &Source,
+    file: &ScenarioFile,
+    trace_override: &TraceOverride,
+) -> Result<Vec<Plan>, PlanError> {
+    let error = |problem: &_| source.problem(problem);
+    let base = build::scenario(name(&source.path), file).map_err(|problem| error(&problem))?;
+    let trace = match (&trace_override.trace, &file.load.trace) {
+        (Some(path), options) => Some((path.clone(), options.clone().unwrap_or_default())),
+        (None, Some(options)) => {
+            let folder = source.path.parent().unwrap_or(Path::new(""));
+            let missing = build::missing_trace();
+            let path = options.file.as_ref().map(|file| folder.join(file)).ok_or_else(|| error(&missing))?;
+            Some((path, options.clone()))
         }
         (None, None) => None,
     };
     let mut scenario = base;
     let traced = match trace {
         None => None,
-        Some((path, wanted)) => {
-            let series = Series(given.series.clone().or_else(|| wanted.series.clone()));
+        Some((path, options)) => {
+            let series = Series(trace_override.series.clone().or_else(|| options.series.clone()));
             let read = super::trace::read(&path, &series)?;
-            traced::apply(&mut scenario, read, &wanted, file).map_err(|problem| wrong(&problem))?
+            traced::apply(&mut scenario, read, &options, file).map_err(|problem| error(&problem))?
         }
     };
     let about = file.about.clone().unwrap_or_default();
-    let kind = Kind::Same { scenario: Box::new(scenario), traced: traced.map(Arc::new) };
+    let kind = Kind::Fixed { scenario: Box::new(scenario), traced: traced.map(Arc::new) };
     let plan = Plan { name: name(&source.path), about, kind };
-    varied(source, vec![plan], &file.vary)
+    with_variations(source, vec![plan], &file.vary)
 }
 
-fn of_set(source: &Source, set: &SetFile, given: &Given) -> Result<Vec<Plan>, PlanError> {
+fn set_plans(source: &Source, set: &SetFile, trace_override: &TraceOverride) -> Result<Vec<Plan>, PlanError> {
     let mut all = Vec::new();
     for (index, path) in set.of.iter().enumerate() {
         let beside = source.path.parent().unwrap_or(Path::new("")).join(path);
@@ -150,13 +154,17 @@ fn of_set(source: &Source, set: &SetFile, given: &Given) -> Result<Vec<Plan>, Pl
             let problem = file::Problem::at(["of".into(), index.into()], cause);
             return Err(source.problem(&problem).into());
         };
-        all.extend(of_scenario(&inner, &scenario, given)?);
+        all.extend(scenario_plans(&inner, &scenario, trace_override)?);
     }
-    varied(source, all, &set.vary)
+    with_variations(source, all, &set.vary)
 }
 
-/// Every plan with each change; as they are without any.
-fn varied(source: &Source, plans: Vec<Plan>, changes: &[file::Change]) -> Result<Vec<Plan>, PlanError> {
+/// Each plan with each of the changes; the plans themselves if there are none.
+fn with_variations(
+    source: &Source,
+    plans: Vec<Plan>,
+    changes: &[file::Change],
+) -> Result<Vec<Plan>, PlanError> {
     if changes.is_empty() {
         return Ok(plans);
     }

@@ -1,5 +1,5 @@
 //! Azure LLM inference traces (Azure/AzurePublicDataset, CC-BY-4.0): `TIMESTAMP,ContextTokens,GeneratedTokens`, one request a
-//! line. The one of 2023 has times without a zone, that of 2024 with one.
+//! line. The trace of 2023 has times without a zone, the trace of 2024 with one.
 
 use std::io::BufRead;
 use std::path::Path;
@@ -9,35 +9,35 @@ use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 use wva_sim::Arrival;
 
-use super::super::fields::{Row, names};
+use super::super::fields::{CsvRow, column_names};
 use super::super::input::TextLines;
-use super::{MOST_REQUESTS, TraceError, sorted};
+use super::{MAX_REQUESTS, TraceError, sorted};
 
 /// How a file begins.
 pub(super) const HEADER: &[u8] = b"TIMESTAMP,ContextTokens,GeneratedTokens";
 
 pub(super) fn read(input: Box<dyn BufRead>, path: &Path) -> Result<Vec<Arrival>, TraceError> {
     let mut lines = TextLines::new(input, path);
-    let names = names(lines.next()?.unwrap_or_default());
-    let mut came: Vec<(Timestamp, u32, u32)> = Vec::new();
+    let names = column_names(lines.next()?.unwrap_or_default());
+    let mut requests: Vec<(Timestamp, u32, u32)> = Vec::new();
     while let Some(line) = lines.next()? {
         let request = request(&names, line);
-        came.push(request.map_err(|cause| lines.wrong(&cause))?);
-        if came.len() > MOST_REQUESTS {
-            return Err(lines.wrong(&format!("more than {MOST_REQUESTS} requests; cut the file")));
+        requests.push(request.map_err(|cause| lines.error(&cause))?);
+        if requests.len() > MAX_REQUESTS {
+            return Err(lines.error(&format!("more than {MAX_REQUESTS} requests; cut the file")));
         }
     }
-    let first = came.iter().map(|(at, ..)| *at).min().unwrap_or_default();
+    let first = requests.iter().map(|(at, ..)| *at).min().unwrap_or_default();
     let arrival = |(at, prompt, output): (Timestamp, u32, u32)| {
         let at_s = at.duration_since(first).as_secs_f64();
         Arrival { at_s, prompt, output, cached: 0 }
     };
-    Ok(sorted(came.into_iter().map(arrival).collect()))
+    Ok(sorted(requests.into_iter().map(arrival).collect()))
 }
 
 fn request(names: &[String], line: &str) -> Result<(Timestamp, u32, u32), String> {
-    let row = Row::new(names, line)?;
-    let at = time(row.text(0)).ok_or_else(|| row.wrong(0, "a time as 2023-11-16 18:17:03.9799600"))?;
+    let row = CsvRow::new(names, line)?;
+    let at = time(row.text(0)).ok_or_else(|| row.out_of_range(0, "a time as 2023-11-16 18:17:03.9799600"))?;
     Ok((at, row.tokens(1)?, row.tokens(2)?))
 }
 

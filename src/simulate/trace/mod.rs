@@ -1,8 +1,7 @@
-//! Traces: what came to real systems, read as load for the simulator. Each format is a file; which one a file has is told by its
-//! first line.
+//! Reads traces of real systems as load. Each format has a file of its own here; the first line of a trace tells its format.
 //!
-//! Two kinds of knowledge: single requests ([`Trace::Requests`]), or rates over stretches of time ([`Trace::Rates`]), whose
-//! requests are drawn. Nothing here knows of scenarios.
+//! A trace has single requests ([`Trace::Requests`]), or rates over intervals of time ([`Trace::Rates`]) from which requests are
+//! drawn.
 
 mod azure;
 mod mooncake;
@@ -17,36 +16,45 @@ use wva_sim::Arrival;
 
 use super::input::open;
 
-/// Requests that are kept at most: 240 MB.
-const MOST_REQUESTS: usize = 10_000_000;
-/// Stretches that are kept at most: 95 years of ServeGen, half a year of recordings.
-const MOST_STRETCHES: usize = 5_000_000;
+/// The most requests that are kept: 240 MB.
+const MAX_REQUESTS: usize = 10_000_000;
+/// The most intervals that are kept: 95 years of ServeGen, two years of recordings.
+const MAX_INTERVALS: usize = 5_000_000;
 
-/// What came, from its first moment on.
+/// The load of a trace from its first request on.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Trace {
-    /// Each request, in the order of time.
+    /// The requests in the order of time.
     Requests(Vec<Arrival>),
-    /// How many came in each stretch of time, one after the other without gaps.
-    Rates(Vec<Stretch>),
+    /// The rates of consecutive intervals.
+    Rates(Vec<RateInterval>),
 }
 
-/// A rate for some time.
+/// A rate over an interval of time.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Stretch {
-    /// When it ends, since the trace's first moment.
+pub struct RateInterval {
+    /// When it ends, since the trace's start.
     pub until: Duration,
     /// Requests a second.
     pub rps: f64,
-    /// Mean tokens of prompts and outputs, where the trace knows.
-    pub tokens: Option<(f64, f64)>,
+    /// Mean tokens of its requests, if the trace has them.
+    pub tokens: Option<MeanTokens>,
 }
 
-/// Which part of a file is meant, where it holds several series.
+/// Mean tokens of requests.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct MeanTokens {
+    /// Of prompts.
+    pub prompt: f64,
+    /// Generated.
+    pub output: f64,
+}
+
+/// The series to read where a file has several.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Series(pub Option<String>);
 
-/// A trace that cannot be used: where, and what to do.
+/// A trace that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     /// It cannot be read.
@@ -57,28 +65,28 @@ pub enum TraceError {
         /// The cause.
         source: std::io::Error,
     },
-    /// Its first line is of no known format.
+    /// Its first line belongs to no known format.
     #[error(
         "{path}:1: not a trace: give an Azure LLM CSV (TIMESTAMP,ContextTokens,GeneratedTokens), ServeGen rates (t_s,…), \
          Mooncake JSON lines, or a recording of wva; each may be gzipped"
     )]
-    Foreign {
+    UnknownFormat {
         /// The file.
         path: PathBuf,
     },
-    /// A line is wrong.
+    /// A line is invalid.
     #[error("{path}:{line}: {cause}")]
     Line {
         /// The file.
         path: PathBuf,
         /// The line, from 1.
         line: usize,
-        /// Which field, and what is allowed.
+        /// The field, and what is allowed.
         cause: String,
     },
-    /// The whole is of no use.
+    /// The file as a whole is unusable.
     #[error("{path}: {cause}")]
-    Whole {
+    Unusable {
         /// The file.
         path: PathBuf,
         /// Why.
@@ -104,19 +112,19 @@ pub fn read(path: &Path, series: &Series) -> Result<Trace, TraceError> {
     } else if starts_with(b"{") {
         Trace::Requests(mooncake::read(input, path)?)
     } else {
-        return Err(TraceError::Foreign { path: path.into() });
+        return Err(TraceError::UnknownFormat { path: path.into() });
     };
     let empty = match &trace {
         Trace::Requests(requests) => requests.is_empty(),
-        Trace::Rates(stretches) => stretches.is_empty(),
+        Trace::Rates(intervals) => intervals.is_empty(),
     };
-    let cause = || TraceError::Whole { path: path.into(), cause: "nothing came in it".into() };
+    let cause = || TraceError::Unusable { path: path.into(), cause: "has no requests".into() };
     (!empty).then_some(trace).ok_or_else(cause)
 }
 
-/// Requests in the order of time, from the first one on: some traces are almost sorted only.
+/// Sorts requests and shifts them so that the first arrives at 0. Some traces are only almost sorted.
 fn sorted(mut requests: Vec<Arrival>) -> Vec<Arrival> {
-    requests.sort_by(|a, b| a.at_s.total_cmp(&b.at_s));
+    requests.sort_by(|left, right| left.at_s.total_cmp(&right.at_s));
     let first = requests.first().map_or(0.0, |request| request.at_s);
     for request in &mut requests {
         request.at_s -= first;

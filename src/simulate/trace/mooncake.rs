@@ -1,6 +1,6 @@
 //! Mooncake traces (kvcache-ai/Mooncake, Apache-2.0): JSON lines with `timestamp` (ms), `input_length`, `output_length`, and the
-//! `hash_ids` of the prompt's blocks of 512 tokens. A block that was in an earlier prompt is taken as found in the prefix
-//! cache: what a cache shared by all replicas that forgets nothing would find, so the most there can be.
+//! `hash_ids` of the prompt's blocks of 512 tokens. A block of an earlier prompt counts as found in the prefix cache: an upper
+//! bound, as of a cache that all replicas share and that forgets nothing.
 
 use std::collections::HashSet;
 use std::io::BufRead;
@@ -9,12 +9,12 @@ use std::path::Path;
 use serde::Deserialize;
 use wva_sim::Arrival;
 
-use super::super::fields::MOST_TOKENS;
+use super::super::fields::MAX_TOKENS;
 use super::super::input::TextLines;
-use super::{MOST_REQUESTS, TraceError, sorted};
+use super::{MAX_REQUESTS, TraceError, sorted};
 
-/// 30 years: times as the epoch's milliseconds are later, and would be no load at all.
-const LATEST_MS: u32 = 1_000_000_000;
+/// The latest time, seconds: 30 years. Milliseconds since the epoch are later, and would be no load at all.
+const MAX_TIME_S: u32 = 1_000_000_000;
 /// Tokens of one block, as the trace's authors say.
 const BLOCK_TOKENS: u32 = 512;
 
@@ -32,9 +32,9 @@ pub(super) fn read(input: Box<dyn BufRead>, path: &Path) -> Result<Vec<Arrival>,
     let (mut requests, mut blocks) = (Vec::new(), HashSet::new());
     while let Some(text) = lines.next()? {
         let request = request(text, &mut blocks);
-        requests.push(request.map_err(|cause| lines.wrong(&cause))?);
-        if requests.len() > MOST_REQUESTS {
-            return Err(lines.wrong(&format!("more than {MOST_REQUESTS} requests; cut the file")));
+        requests.push(request.map_err(|cause| lines.error(&cause))?);
+        if requests.len() > MAX_REQUESTS {
+            return Err(lines.error(&format!("more than {MAX_REQUESTS} requests; cut the file")));
         }
     }
     Ok(sorted(requests))
@@ -43,16 +43,16 @@ pub(super) fn read(input: Box<dyn BufRead>, path: &Path) -> Result<Vec<Arrival>,
 fn request(text: &str, blocks: &mut HashSet<u64>) -> Result<Arrival, String> {
     let line: Line = serde_json::from_str(text).map_err(|error| error.to_string())?;
     let tokens = |name: &str, tokens: u32| {
-        let wrong = || format!("{name} {tokens} is out of range: must be 0 to {MOST_TOKENS}");
-        (tokens <= MOST_TOKENS).then_some(tokens.max(1)).ok_or_else(wrong)
+        let wrong = || format!("{name} {tokens} is out of range: must be 0 to {MAX_TOKENS}");
+        (tokens <= MAX_TOKENS).then_some(tokens.max(1)).ok_or_else(wrong)
     };
-    if !(0.0..=f64::from(LATEST_MS) * 1000.0).contains(&line.timestamp) {
+    if !(0.0..=f64::from(MAX_TIME_S) * 1000.0).contains(&line.timestamp) {
         let at = line.timestamp;
-        return Err(format!("timestamp {at} is out of range: must be milliseconds, 0 to {LATEST_MS}000"));
+        return Err(format!("timestamp {at} is out of range: must be milliseconds, 0 to {MAX_TIME_S}000"));
     }
     let prompt = tokens("input_length", line.input_length)?;
-    let known = line.hash_ids.iter().take_while(|id| blocks.contains(id)).count();
-    let cached = wva_core::units::count(known).saturating_mul(BLOCK_TOKENS).min(prompt);
+    let found = line.hash_ids.iter().take_while(|id| blocks.contains(id)).count();
+    let cached = wva_core::units::count(found).saturating_mul(BLOCK_TOKENS).min(prompt);
     blocks.extend(line.hash_ids);
     Ok(Arrival {
         at_s: line.timestamp / 1000.0,

@@ -1,82 +1,87 @@
-//! Rates derived from ServeGen (alibaba/ServeGen, Apache-2.0): `t_s`, then one column of requests/s a model, each for the
-//! window that begins there. A zero is a gap of the collection: the rate before it goes on.
+//! Rates derived from ServeGen (alibaba/ServeGen, Apache-2.0): `t_s`, then a column of requests/s for each model, over the window
+//! that begins at `t_s`. A zero is a gap in the data: the rate before it continues.
 
 use std::io::BufRead;
 use std::path::Path;
 use std::time::Duration;
 
-use super::super::fields::{Row, names};
+use super::super::fields::{CsvRow, column_names};
 use super::super::input::TextLines;
-use super::{MOST_STRETCHES, Series, Stretch, TraceError};
+use super::{MAX_INTERVALS, RateInterval, Series, TraceError};
 
 /// How a file begins.
 pub(super) const HEADER: &[u8] = b"t_s,";
 
-/// A window whose successor is not there lasts as long as the one before it; a single one this long.
+/// Length of a single window, seconds. The last of several windows is as long as the one before it.
 const WINDOW_S: f64 = 600.0;
 
 pub(super) fn read(
     input: Box<dyn BufRead>,
     path: &Path,
     series: &Series,
-) -> Result<Vec<Stretch>, TraceError> {
+) -> Result<Vec<RateInterval>, TraceError> {
     let mut lines = TextLines::new(input, path);
-    let names = names(lines.next()?.unwrap_or_default());
-    let column = column(&names, series).map_err(|cause| lines.wrong(&cause))?;
-    let (mut windows, mut last_at): (Vec<(f64, f64)>, f64) = (Vec::new(), f64::NEG_INFINITY);
+    let names = column_names(lines.next()?.unwrap_or_default());
+    let column = column(&names, series).map_err(|cause| lines.error(&cause))?;
+    let mut windows: Vec<Window> = Vec::new();
     while let Some(line) = lines.next()? {
-        let window = Row::new(&names, line).and_then(|row| window(&row, column));
-        let (at, rps) = window.map_err(|cause| lines.wrong(&cause))?;
-        if at <= last_at {
-            return Err(lines.wrong("t_s does not grow"));
+        let window = CsvRow::new(&names, line).and_then(|row| window(&row, column));
+        let window = window.map_err(|cause| lines.error(&cause))?;
+        if windows.last().is_some_and(|last| window.at_s <= last.at_s) {
+            return Err(lines.error("t_s does not grow"));
         }
-        last_at = at;
-        windows.push((at, rps));
-        if windows.len() > MOST_STRETCHES {
-            return Err(lines.wrong(&format!("more than {MOST_STRETCHES} windows; cut the file")));
+        windows.push(window);
+        if windows.len() > MAX_INTERVALS {
+            return Err(lines.error(&format!("more than {MAX_INTERVALS} windows; cut the file")));
         }
     }
-    Ok(stretches(&windows))
+    Ok(intervals(&windows))
 }
 
-/// Which column is meant: the one that is named, or the only one.
+/// The index of the column that is named, or of the only one.
 fn column(names: &[String], series: &Series) -> Result<usize, String> {
     let models = names.get(1..).unwrap_or_default();
     let list = models.join(", ");
     match &series.0 {
-        Some(wanted) => names
+        Some(model) => models
             .iter()
-            .skip(1)
-            .position(|name| name == wanted)
-            .map(|found| found + 1)
-            .ok_or_else(|| format!("no column {wanted:?}; there are {list}")),
+            .position(|name| name == model)
+            .map(|index| index + 1)
+            .ok_or_else(|| format!("no column {model:?}; there are {list}")),
         None if models.len() == 1 => Ok(1),
         None => Err(format!("several columns: give --series with one of {list}")),
     }
 }
 
-/// When a window begins and its rate; 0 where nothing was collected.
-fn window(row: &Row<'_>, column: usize) -> Result<(f64, f64), String> {
-    let rps = if row.text(column).is_empty() { 0.0 } else { row.number(column)? };
-    Ok((row.number(0)?, rps))
+/// A window of a constant rate.
+#[derive(Debug, Clone, Copy)]
+struct Window {
+    /// When it begins.
+    at_s: f64,
+    /// 0 where the data has a gap.
+    rps: f64,
 }
 
-/// Fills the gaps; those at both ends are not part of the trace.
-fn stretches(windows: &[(f64, f64)]) -> Vec<Stretch> {
-    let known = |window: &(f64, f64)| window.1 > 0.0;
-    let (Some(first), Some(last)) = (windows.iter().position(known), windows.iter().rposition(known)) else {
-        return Vec::new();
-    };
-    let mut found: Vec<Stretch> = Vec::with_capacity(last - first + 1);
-    let mut length = WINDOW_S;
-    for (index, (at, rps)) in windows.iter().enumerate().take(last + 1).skip(first) {
-        length = windows.get(index + 1).map_or(length, |next| next.0 - at);
-        let before = found.last().map_or(0.0, |stretch| stretch.rps);
-        let rps = if *rps > 0.0 { *rps } else { before };
-        let until = Duration::from_secs_f64(at + length - windows[first].0);
-        found.push(Stretch { until, rps, tokens: None });
+fn window(row: &CsvRow<'_>, column: usize) -> Result<Window, String> {
+    let rps = if row.text(column).is_empty() { 0.0 } else { row.number(column)? };
+    Ok(Window { at_s: row.number(0)?, rps })
+}
+
+/// Fills the gaps between windows. Gaps at both ends are not part of the trace.
+fn intervals(windows: &[Window]) -> Vec<RateInterval> {
+    let is_known = |window: &Window| window.rps > 0.0;
+    let first = windows.iter().position(is_known);
+    let last = windows.iter().rposition(is_known);
+    let (Some(first), Some(last)) = (first, last) else { return Vec::new() };
+    let mut intervals: Vec<RateInterval> = Vec::with_capacity(last - first + 1);
+    let mut length_s = WINDOW_S;
+    for (index, window) in windows.iter().enumerate().take(last + 1).skip(first) {
+        length_s = windows.get(index + 1).map_or(length_s, |next| next.at_s - window.at_s);
+        let rps = if is_known(window) { window.rps } else { intervals.last().map_or(0.0, |last| last.rps) };
+        let until = Duration::from_secs_f64(window.at_s + length_s - windows[first].at_s);
+        intervals.push(RateInterval { until, rps, tokens: None });
     }
-    found
+    intervals
 }
 
 #[cfg(test)]
@@ -85,7 +90,7 @@ mod tests {
 
     const TEXT: &str = "t_s,m-large,m-mid\n0,,1\n600,200.5,0\n1200,0,3\n1800,100,4\n2400,,5\n";
 
-    fn parse(text: &str, series: Option<&str>) -> Result<Vec<Stretch>, String> {
+    fn parse(text: &str, series: Option<&str>) -> Result<Vec<RateInterval>, String> {
         let input = Box::new(std::io::Cursor::new(text.to_owned()));
         let series = Series(series.map(str::to_owned));
         read(input, Path::new("s.csv"), &series).map_err(|error| error.to_string())
@@ -93,13 +98,14 @@ mod tests {
 
     #[test]
     fn a_gap_goes_on_with_the_rate_before_it_and_the_ends_are_cut() {
-        let found = parse(TEXT, Some("m-large")).unwrap();
-        let seen: Vec<_> = found.iter().map(|one| (one.until.as_secs(), one.rps)).collect();
-        assert_eq!(seen, [(600, 200.5), (1200, 200.5), (1800, 100.0)]);
+        let intervals = parse(TEXT, Some("m-large")).unwrap();
+        let rates: Vec<_> =
+            intervals.iter().map(|interval| (interval.until.as_secs(), interval.rps)).collect();
+        assert_eq!(rates, [(600, 200.5), (1200, 200.5), (1800, 100.0)]);
     }
 
     #[test]
-    fn which_column_has_to_be_said_where_there_are_several() {
+    fn a_file_with_several_columns_needs_the_name_of_one() {
         assert!(parse(TEXT, None).unwrap_err().ends_with("give --series with one of m-large, m-mid"));
         assert!(parse(TEXT, Some("m")).unwrap_err().ends_with("no column \"m\"; there are m-large, m-mid"));
         assert_eq!(parse("t_s,x\n0,1\n", None).unwrap().len(), 1);

@@ -1,9 +1,9 @@
-//! Scenario files: those of the project are read, what is wrong is told with its line, and the schema is the types'.
+//! Scenario files: those of the repository are valid, errors name their line, and the checked-in schema is up to date.
 
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use wva::simulate::{Given, Plan, file, plans};
+use wva::simulate::{Plan, TraceOverride, file, plans};
 use wva_sim::{Arrivals, Scenario, SizeSpread};
 
 use crate::record::material::Folder;
@@ -13,7 +13,7 @@ pub(super) fn scenarios() -> PathBuf {
 }
 
 fn all(path: &Path) -> Result<Vec<Plan>, String> {
-    plans(path, &Given::default()).map_err(|error| error.to_string())
+    plans(path, &TraceOverride::default()).map_err(|error| error.to_string())
 }
 
 fn one(text: &str) -> Result<Scenario, String> {
@@ -41,14 +41,14 @@ variants:
 ";
 
 #[test]
-fn every_scenario_of_the_project_makes_sense_to_the_simulator() {
+fn every_scenario_of_the_repository_is_valid() {
     let mut count = 0;
     for entry in scenarios().read_dir().unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_string_lossy();
         if name.starts_with("azure") || name.starts_with("diurnal") {
             let error = all(&path).unwrap_err();
-            assert!(error.ends_with("which trace? Give --trace FILE, or say `file` here"), "{error}");
+            assert!(error.ends_with("no trace file: give --trace FILE, or set `file` here"), "{error}");
             continue;
         }
         for plan in all(&path).unwrap() {
@@ -60,7 +60,7 @@ fn every_scenario_of_the_project_makes_sense_to_the_simulator() {
 }
 
 #[test]
-fn what_a_file_says_is_what_is_simulated() {
+fn every_field_of_a_file_reaches_the_scenario() {
     let text = format!(
         "{GOOD}  replicas: 3\n  startUp: 40s\n  cost: 2\nscrape: {{interval: 15s, loss: 0.1}}\nslo: {{ttft: 3s}}\ngrace: 2m\n"
     );
@@ -79,8 +79,8 @@ fn what_a_file_says_is_what_is_simulated() {
 }
 
 #[test]
-fn what_is_wrong_is_told_with_line_and_field_and_range() {
-    for (from, to, says) in [
+fn an_error_names_line_field_and_range() {
+    for (from, to, expected) in [
         ("rps: 2,", "rps: -2,", "one.yaml:5:11: load.rate[0].rps: -2 is out of range: must be 0 to 100000"),
         (
             "rps: 10",
@@ -104,19 +104,19 @@ fn what_is_wrong_is_told_with_line_and_field_and_range() {
             "preset: h200",
             "one.yaml:11:12: variants[1].physics: no preset \"h200\": must be one of a100-",
         ),
-        ("name: b", "name: a", "one.yaml:10:9: variants[1].name: \"a\" is the name of another one too"),
+        ("name: b", "name: a", "one.yaml:10:9: variants[1].name: \"a\" is the name of another variant, too"),
         ("  tokens: {prompt: 4000, output: 1000}", "", "one.yaml:4:3: load: needs `tokens`"),
         (
             "output: 1000}",
             "output: 1000, cv: 2, spread: 0.1}",
-            "one.yaml:3:11: load.tokens: say one of `spread`, `cv` and `large`",
+            "one.yaml:3:11: load.tokens: set at most one of `spread`, `cv` and `large`",
         ),
         ("about: a test", "about: [", "one.yaml:"),
         ("load:", "lood:", "one.yaml:2:1: lood: unknown field `lood`"),
     ] {
         assert!(GOOD.contains(from), "{from}");
         let error = one(&GOOD.replacen(from, to, 1)).unwrap_err();
-        assert!(error.starts_with(says), "{to}\n  {error}\n  {says}");
+        assert!(error.starts_with(expected), "{to}\n  {error}\n  {expected}");
     }
     let error = one("load: {tokens: {prompt: 1, output: 1}}\nvariants: []\n").unwrap_err();
     assert_eq!(error, "one.yaml:1:7: load: needs `rate` or `trace`");
@@ -153,7 +153,7 @@ vary:
 }
 
 #[test]
-fn a_random_scenario_is_the_seeds_and_stays_within_what_the_file_says() {
+fn a_random_scenario_is_the_seeds_and_stays_in_the_files_ranges() {
     let plan = &all(&scenarios().join("random.yaml")).unwrap()[0];
     assert_eq!(plan.scenario(7), plan.scenario(7));
     assert_ne!(plan.scenario(7).variants, plan.scenario(8).variants);
@@ -171,5 +171,8 @@ fn a_random_scenario_is_the_seeds_and_stays_within_what_the_file_says() {
 fn the_checked_in_schema_is_that_of_the_types() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/scenario.schema.json");
     let checked_in: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
-    assert!(checked_in == file::schema(), "write it anew: wva simulate schema > docs/scenario.schema.json");
+    assert!(
+        checked_in == file::schema(),
+        "out of date; run: wva simulate schema > docs/scenario.schema.json"
+    );
 }

@@ -1,5 +1,5 @@
-//! Traces: every format is read from a file, gzipped or not, and becomes the load that it says. Those that are too large for the
-//! project are looked for beside the checkout.
+//! Traces: every format is read from a file, gzipped or not, and becomes load. Traces that are too large for the repository are
+//! looked for beside the checkout.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -8,8 +8,8 @@ use std::sync::Arc;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use wva::engine::Evaluation;
-use wva::simulate::trace::{Series, Trace, read};
-use wva::simulate::{Given, plans};
+use wva::simulate::trace::{MeanTokens, Series, Trace, read};
+use wva::simulate::{TraceOverride, plans};
 use wva_core::Snapshot;
 use wva_core::snapshot::{Sample, Signal};
 use wva_sim::{Arrivals, Scenario};
@@ -28,7 +28,7 @@ fn gzipped(text: &str) -> Vec<u8> {
 
 fn scenario(folder: &Folder, text: &str, trace: &Path) -> Result<Scenario, String> {
     let path = folder.file("s.yaml", text.as_bytes());
-    let given = Given { trace: Some(trace.into()), series: None };
+    let given = TraceOverride { trace: Some(trace.into()), series: None };
     plans(&path, &given).map(|plans| plans[0].scenario(1)).map_err(|error| error.to_string())
 }
 
@@ -71,7 +71,7 @@ fn rates_become_parts_and_need_tokens() {
     let folder = Folder::new();
     let trace = folder.file("s.csv", b"t_s,m-large\n0,100\n600,0\n1200,300\n");
     let without = scenario(&folder, &format!("load: {{trace: {{}}}}\n{VARIANTS}"), &trace).unwrap_err();
-    assert!(without.contains("s.yaml:1:7: load: this trace has rates only: say `tokens"), "{without}");
+    assert!(without.contains("s.yaml:1:7: load: this trace has only rates: set `tokens"), "{without}");
     let text = format!(
         "load:\n  tokens: {{prompt: 100, output: 10}}\n  trace: {{from: 300s, times: 0.1}}\n{VARIANTS}"
     );
@@ -115,12 +115,12 @@ fn a_recording_of_ours_is_a_trace() {
     let evaluations: Vec<_> =
         stream("fresh-busy-goes-up", 13).iter().map(|one| Arc::new(counted(one))).collect();
     let recording = folder.file("r.jsonl", &lines(&evaluations));
-    let Trace::Rates(stretches) = read(&recording, &Series(None)).unwrap() else { panic!("no rates") };
+    let Trace::Rates(intervals) = read(&recording, &Series(None)).unwrap() else { panic!("no rates") };
     let engines = engines(&evaluations[0].snapshot);
-    assert_eq!(stretches.last().unwrap().until.as_secs(), 60);
-    for stretch in &stretches {
-        assert!((stretch.rps - 2.0 * engines).abs() < 1e-6, "{stretches:?}");
-        assert_eq!(stretch.tokens, Some((700.0, 80.0)));
+    assert_eq!(intervals.last().unwrap().until.as_secs(), 60);
+    for interval in &intervals {
+        assert!((interval.rps - 2.0 * engines).abs() < 1e-6, "{intervals:?}");
+        assert_eq!(interval.tokens, Some(MeanTokens { prompt: 700.0, output: 80.0 }));
     }
     let error = read(&recording, &Series(Some("x/y".into()))).unwrap_err().to_string();
     assert!(error.contains("r.jsonl:1: no model \"x/y\"; there are "), "{error}");
@@ -133,7 +133,7 @@ fn what_is_no_trace_is_told_with_what_is() {
     let error = read(&other, &Series(None)).unwrap_err().to_string();
     assert!(error.contains("x.csv:1: not a trace: give an Azure LLM CSV"), "{error}");
     let empty = folder.file("e.csv", b"TIMESTAMP,ContextTokens,GeneratedTokens\n");
-    assert!(read(&empty, &Series(None)).unwrap_err().to_string().ends_with("nothing came in it"));
+    assert!(read(&empty, &Series(None)).unwrap_err().to_string().ends_with("has no requests"));
     let error = read(&folder.path().join("none"), &Series(None)).unwrap_err().to_string();
     assert!(error.ends_with("give a file that exists and that you may read"), "{error}");
 }
@@ -153,11 +153,11 @@ fn the_public_traces_are_read_whole() {
         assert!((3300.0..3600.0).contains(&last), "{last}");
     }
     if let Some(path) = beside("servegen_total_rate_10min.csv.gz") {
-        let Trace::Rates(stretches) = read(&path, &Series(Some("m-large".into()))).unwrap() else {
+        let Trace::Rates(intervals) = read(&path, &Series(Some("m-large".into()))).unwrap() else {
             panic!("no rates")
         };
-        assert_eq!(stretches.len(), 2016);
-        let mean = stretches.iter().map(|one| one.rps).sum::<f64>() / 2016.0;
+        assert_eq!(intervals.len(), 2016);
+        let mean = intervals.iter().map(|one| one.rps).sum::<f64>() / 2016.0;
         assert!((mean - 195.8).abs() < 0.1, "{mean}");
         let several = read(&path, &Series(None)).unwrap_err().to_string();
         assert!(

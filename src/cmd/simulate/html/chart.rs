@@ -1,18 +1,18 @@
-//! A plot as SVG: axes with round numbers, one path a curve.
+//! A plot as SVG: axes with round numbers, a path per curve.
 
 use std::fmt::Write as _;
 
-use super::super::words::time;
-use super::curves::Drawn;
-use super::{LOOKS, escaped};
+use super::super::format::time;
+use super::curves::Line;
+use super::{LINE_STYLES, escaped};
 
 const WIDTH: f64 = 760.0;
 const HEIGHT: f64 = 150.0;
-/// Room for the numbers of the axes.
+/// Margin for the numbers of the axes.
 const LEFT: f64 = 52.0;
 const BOTTOM: f64 = 20.0;
-/// The least time that is shown: below, all is well.
-const LEAST_S: f64 = 0.01;
+/// The least time shown, seconds.
+const MIN_S: f64 = 0.01;
 
 /// How values become heights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,15 +29,15 @@ pub(super) struct Chart {
     pub(super) title: &'static str,
     /// How values become heights.
     pub(super) axis: Axis,
-    /// A value to stay below.
+    /// An upper limit to draw.
     pub(super) goal: Option<f64>,
-    /// How long it is.
+    /// Its length.
     pub(super) hours: f64,
 }
 
 impl Chart {
     /// Draws the curves.
-    pub(super) fn draw(&self, page: &mut String, curves: &[Drawn]) {
+    pub(super) fn draw(&self, page: &mut String, curves: &[Line]) {
         let values = curves.iter().flat_map(|curve| curve.points.iter().filter_map(|(_, value)| *value));
         let most = values.chain(self.goal).fold(0.0, f64::max);
         let scale = Scale::new(self.axis, most);
@@ -60,9 +60,10 @@ impl Chart {
             let _ = write!(page, "<path class=\"goal\" d=\"M{LEFT} {:.1}H{WIDTH}\"/>", scale.y(goal));
         }
         for (index, curve) in curves.iter().enumerate() {
-            let (look, name) = (index % LOOKS, escaped(&curve.name));
+            let style = index % LINE_STYLES;
+            let name = escaped(&curve.name);
             let path = self.path(&scale, curve);
-            let _ = write!(page, "<path class=\"curve c{look}\" d=\"{path}\"><title>{name}</title></path>");
+            let _ = write!(page, "<path class=\"curve c{style}\" d=\"{path}\"><title>{name}</title></path>");
         }
         page.push_str("</svg></figure>");
     }
@@ -71,8 +72,8 @@ impl Chart {
         LEFT + (WIDTH - LEFT) * (hours / self.hours.max(1e-9)).clamp(0.0, 1.0)
     }
 
-    /// What happens after the end is not shown: nothing comes any more.
-    fn path(&self, scale: &Scale, curve: &Drawn) -> String {
+    /// The curve up to the scenario's end: after it no requests arrive.
+    fn path(&self, scale: &Scale, curve: &Line) -> String {
         let (mut path, mut open) = (String::new(), false);
         for (hours, value) in curve.points.iter().filter(|(hours, _)| *hours <= self.hours * 1.0001) {
             match value {
@@ -88,7 +89,7 @@ impl Chart {
     }
 
     fn hours_ticks(&self) -> Vec<(f64, String)> {
-        let step = nice(
+        let step = round_step(
             self.hours * 60.0 / 8.0,
             &[1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 240.0, 360.0, 720.0, 1440.0],
         );
@@ -101,41 +102,41 @@ impl Chart {
     }
 }
 
-/// The first of `steps` that is at least `least`; beyond them, as many times the last.
-fn nice(least: f64, steps: &[f64]) -> f64 {
+/// The first of `steps` that is at least `min`; beyond them, a multiple of the last.
+fn round_step(min: f64, steps: &[f64]) -> f64 {
     let last = steps.last().copied().unwrap_or(1.0);
-    steps.iter().copied().find(|step| *step >= least).unwrap_or_else(|| (least / last).ceil() * last)
+    steps.iter().copied().find(|step| *step >= min).unwrap_or_else(|| (min / last).ceil() * last)
 }
 
-/// From values to heights.
+/// The scale of the vertical axis.
 struct Scale {
     axis: Axis,
-    most: f64,
+    max: f64,
     step: f64,
 }
 
 impl Scale {
-    fn new(axis: Axis, most: f64) -> Self {
+    fn new(axis: Axis, max: f64) -> Self {
         match axis {
             Axis::Linear => {
-                let most = most.max(1.0);
-                let power = 10_f64.powf((most / 4.0).log10().floor());
-                let step = power * nice(most / 4.0 / power, &[1.0, 2.0, 2.5, 5.0, 10.0]);
-                Self { axis, most: (most / step).ceil() * step, step }
+                let max = max.max(1.0);
+                let power = 10_f64.powf((max / 4.0).log10().floor());
+                let step = power * round_step(max / 4.0 / power, &[1.0, 2.0, 2.5, 5.0, 10.0]);
+                Self { axis, max: (max / step).ceil() * step, step }
             }
             Axis::LogTime => {
-                let decades = (most.max(LEAST_S * 10.0) / LEAST_S).log10().ceil();
-                Self { axis, most: LEAST_S * 10_f64.powf(decades), step: 10.0 }
+                let decades = (max.max(MIN_S * 10.0) / MIN_S).log10().ceil();
+                Self { axis, max: MIN_S * 10_f64.powf(decades), step: 10.0 }
             }
         }
     }
 
     fn y(&self, value: f64) -> f64 {
         let share = match self.axis {
-            Axis::Linear => value / self.most,
-            Axis::LogTime => (value.max(LEAST_S) / LEAST_S).log10() / (self.most / LEAST_S).log10(),
+            Axis::Linear => value / self.max,
+            Axis::LogTime => (value.max(MIN_S) / MIN_S).log10() / (self.max / MIN_S).log10(),
         };
-        // A little room above, so that a line at the top is seen whole.
+        // A margin of 6 above, so that a line at the top is not cut.
         6.0 + (HEIGHT - 6.0) * (1.0 - share.clamp(0.0, 1.0))
     }
 
@@ -143,7 +144,7 @@ impl Scale {
         let mut ticks = Vec::new();
         match self.axis {
             Axis::Linear => {
-                let count = (self.most / self.step).round() as u32;
+                let count = (self.max / self.step).round() as u32;
                 let digits = if self.step.fract().abs() < 1e-9 { 0 } else { 1 };
                 for tick in 0..=count.min(20) {
                     let value = f64::from(tick) * self.step;
@@ -151,8 +152,8 @@ impl Scale {
                 }
             }
             Axis::LogTime => {
-                let mut value = LEAST_S;
-                while value <= self.most * 1.01 && ticks.len() < 12 {
+                let mut value = MIN_S;
+                while value <= self.max * 1.01 && ticks.len() < 12 {
                     ticks.push((value, round_time(value)));
                     value *= self.step;
                 }
@@ -193,7 +194,7 @@ mod tests {
         let points = vec![(0.0, Some(1.0)), (0.1, None), (0.2, Some(2.0)), (0.3, Some(2.0))];
         let mut page = String::new();
         let chart = Chart { title: "x", axis: Axis::Linear, goal: None, hours: 0.5 };
-        chart.draw(&mut page, &[Drawn { name: "a<b".into(), points }]);
+        chart.draw(&mut page, &[Line { name: "a<b".into(), points }]);
         let path = page.split("c0\" d=\"").nth(1).unwrap().split('"').next().unwrap();
         assert_eq!(path.matches('M').count(), 2, "{path}");
         assert!(page.contains("<title>a&lt;b</title>"), "{page}");

@@ -1,9 +1,9 @@
-//! The course of runs as curves with few points: of several moments that share a point, the worst is shown.
+//! The series of runs as curves with few points. A point shows the worst of the times it stands for.
 
 use wva_sim::{Point, Run};
 
-/// Points of a curve at most: one for two pixels of a plot.
-const POINTS: usize = 360;
+/// The most points of a curve: one per two pixels.
+const MAX_POINTS: usize = 360;
 
 /// What is plotted.
 #[derive(Debug, Clone, Copy)]
@@ -18,28 +18,28 @@ pub(super) enum Curve {
     FirstToken,
 }
 
-/// One line of a plot.
-pub(super) struct Drawn {
-    /// Whose it is.
+/// A line of a plot.
+pub(super) struct Line {
+    /// The policy.
     pub(super) name: String,
-    /// Hours after the start, and the value; gaps where nothing is known.
+    /// Hours after the start, and the value; `None` is a gap.
     pub(super) points: Vec<(f64, Option<f64>)>,
 }
 
 /// A curve of each run.
-pub(super) fn curves(runs: &[&Run], curve: Curve) -> Vec<Drawn> {
+pub(super) fn curves(runs: &[&Run], curve: Curve) -> Vec<Line> {
     runs.iter()
-        .map(|run| Drawn { name: run.policy.to_string(), points: thinned(&run.series, curve) })
+        .map(|run| Line { name: run.policy.to_string(), points: thinned(&run.series, curve) })
         .collect()
 }
 
 fn thinned(series: &[Point], curve: Curve) -> Vec<(f64, Option<f64>)> {
-    let share = series.len().div_ceil(POINTS).max(1);
+    let share = series.len().div_ceil(MAX_POINTS).max(1);
     let point = |chunk: &[Point]| {
         let hours = chunk.last().map_or(0.0, |point| point.at_s) / 3600.0;
         let mut values = chunk.iter().filter_map(|point| value(point, curve));
         let shown = match curve {
-            // What there was at the end of it: a replica is there or not.
+            // The number at the end, because the largest would show replicas that are gone.
             Curve::Ready => values.next_back(),
             _ => values.reduce(f64::max),
         };
@@ -67,7 +67,7 @@ mod tests {
             (0..2000).map(|at| Point { at_s: f64::from(at), ..Point::default() }).collect();
         series[777].waiting = 50.0;
         let points = thinned(&series, Curve::Waiting);
-        assert!(points.len() <= POINTS, "{}", points.len());
+        assert!(points.len() <= MAX_POINTS, "{}", points.len());
         assert_eq!(points.iter().filter_map(|(_, value)| *value).reduce(f64::max), Some(50.0));
         assert!(thinned(&series, Curve::FirstToken).iter().all(|(_, value)| value.is_none()));
     }

@@ -1,5 +1,5 @@
-//! One page for a person who decides about money: what each policy costs and what its users feel, a table and four plots for each
-//! scenario. Nothing is loaded from anywhere and nothing is executed.
+//! An HTML page for people who decide about money: cost and latency of each policy, a table and four plots per scenario. It loads
+//! nothing and executes nothing.
 
 mod chart;
 mod curves;
@@ -11,13 +11,13 @@ use wva_sim::Run;
 
 use self::chart::{Axis, Chart};
 use self::curves::{Curve, curves};
+use super::format::{COLUMNS, cell, time};
 use super::what_if::WhatIf;
-use super::words::{COLUMNS, cell, time};
-use crate::simulate::{Line, Plan, rows};
+use crate::simulate::{Plan, SummaryLine, summarize};
 
 const STYLE: &str = include_str!("style.css");
-/// Colours and dashes that the style has; more policies begin again.
-const LOOKS: usize = 6;
+/// Line styles in the style sheet; further policies repeat them.
+const LINE_STYLES: usize = 6;
 
 /// The page.
 pub(super) fn page(plans: &[Arc<Plan>], runs: &[Run], what_if: Option<&WhatIf>) -> String {
@@ -28,7 +28,7 @@ pub(super) fn page(plans: &[Arc<Plan>], runs: &[Run], what_if: Option<&WhatIf>) 
     page.push_str("<h1>What each policy costs, and what its users feel</h1>");
     page.push_str(
         "<p class=\"dim\">Simulated: model servers with continuous batching, pods that take time to start, and the \
-         arithmetic of a HorizontalPodAutoscaler. Every policy met the same requests.</p>",
+         arithmetic of a HorizontalPodAutoscaler. Every policy got the same requests.</p>",
     );
     for plan in plans {
         let own: Vec<&Run> = runs.iter().filter(|run| run.scenario == plan.name).collect();
@@ -43,7 +43,7 @@ pub(super) fn page(plans: &[Arc<Plan>], runs: &[Run], what_if: Option<&WhatIf>) 
 }
 
 fn section(page: &mut String, plan: &Plan, runs: &[&Run], what_if: Option<&WhatIf>) {
-    let lines = rows(runs.iter().copied());
+    let lines = summarize(runs.iter().copied());
     let _ = write!(page, "<section><h2>{}</h2>", escaped(&plan.name));
     if !plan.about.is_empty() {
         let _ = write!(page, "<p>{}</p>", escaped(&plan.about));
@@ -56,7 +56,7 @@ fn section(page: &mut String, plan: &Plan, runs: &[&Run], what_if: Option<&WhatI
         let _ = write!(page, "<p>{}</p>", escaped(&sentence));
     }
     let goals = format!(
-        "Objectives: first token within {}, {} between tokens in the mean, no stream cut.",
+        "Objectives: first token within {}, {} between tokens on average, no stream cut.",
         time(slo.ttft.as_secs_f64()),
         time(slo.itl.as_secs_f64())
     );
@@ -65,15 +65,15 @@ fn section(page: &mut String, plan: &Plan, runs: &[&Run], what_if: Option<&WhatI
     page.push_str("</section>");
 }
 
-/// What somebody should remember of a policy, beside the first one.
-fn sentence(line: &Line, first: Option<&Line>) -> String {
-    let cost = line.row.cost_avg.mean;
-    let within = 100.0 * line.row.slo_attainment.mean;
+/// The gist of a policy, compared with the first one.
+fn sentence(line: &SummaryLine, first: Option<&SummaryLine>) -> String {
+    let cost = line.figures.cost_avg.mean;
+    let within = 100.0 * line.figures.slo_attainment.mean;
     let name = escaped(&line.policy);
     let mut text =
         format!("<b>{name}</b> costs {cost:.2} an hour and serves {within:.1} % within the objectives");
     let base =
-        first.filter(|first| first.policy != line.policy).map(|first| (first, first.row.cost_avg.mean));
+        first.filter(|first| first.policy != line.policy).map(|first| (first, first.figures.cost_avg.mean));
     if let Some((first, base)) = base.filter(|(_, base)| *base > 0.0) {
         let more = 100.0 * (cost / base - 1.0);
         let word = if more < 0.0 { "cheaper" } else { "dearer" };
@@ -83,7 +83,7 @@ fn sentence(line: &Line, first: Option<&Line>) -> String {
     text
 }
 
-fn table(page: &mut String, lines: &[Line], goals: &str) {
+fn table(page: &mut String, lines: &[SummaryLine], goals: &str) {
     let seeds = lines.first().map_or(0, |line| line.seeds);
     let seeds =
         if seeds > 1 { format!(" Means of {seeds} seeds, the worst in brackets.") } else { String::new() };
@@ -105,32 +105,33 @@ fn table(page: &mut String, lines: &[Line], goals: &str) {
     page.push_str("</tbody></table></div>");
 }
 
-/// The course of the first seed.
+/// The series of the first seed.
 fn plots(page: &mut String, plan: &Plan, runs: &[&Run], ttft_s: f64) {
     let shown: Vec<&Run> = runs.iter().copied().filter(|run| !run.series.is_empty()).collect();
     let (Some(first), hours) = (shown.first(), plan.hours()) else { return };
     page.push_str("<p>");
     for (index, run) in shown.iter().enumerate() {
-        let (look, name) = (index % LOOKS, escaped(&run.policy));
+        let style = index % LINE_STYLES;
+        let name = escaped(&run.policy);
         let _ = write!(
             page,
-            "<span class=\"key\"><svg viewBox=\"0 0 28 8\" aria-hidden=\"true\"><path class=\"curve c{look}\" d=\"M0 4H28\"/></svg>{name}</span>"
+            "<span class=\"key\"><svg viewBox=\"0 0 28 8\" aria-hidden=\"true\"><path class=\"curve c{style}\" d=\"M0 4H28\"/></svg>{name}</span>"
         );
     }
     let _ = write!(page, "<span class=\"dim\">seed {}</span></p>", first.seed);
-    let of = |curve: Curve| curves(&shown, curve);
+    let shown_curves = |curve: Curve| curves(&shown, curve);
     let load = Chart { title: "Requests a second", axis: Axis::Linear, goal: None, hours };
     load.draw(page, &curves(&[*first], Curve::Load));
     let replicas = Chart { title: "Replicas ready", axis: Axis::Linear, goal: None, hours };
-    replicas.draw(page, &of(Curve::Ready));
+    replicas.draw(page, &shown_curves(Curve::Ready));
     let queue = Chart { title: "Requests waiting", axis: Axis::Linear, goal: None, hours };
-    queue.draw(page, &of(Curve::Waiting));
+    queue.draw(page, &shown_curves(Curve::Waiting));
     let latency =
         Chart { title: "Time to first token, 95 %", axis: Axis::LogTime, goal: Some(ttft_s), hours };
-    latency.draw(page, &of(Curve::FirstToken));
+    latency.draw(page, &shown_curves(Curve::FirstToken));
 }
 
-/// Text that is no markup.
+/// Text with markup escaped.
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
@@ -140,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_no_markup() {
+    fn markup_is_escaped() {
         assert_eq!(escaped("<a & \"b\">"), "&lt;a &amp; &quot;b&quot;&gt;");
     }
 }

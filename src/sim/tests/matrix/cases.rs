@@ -10,37 +10,37 @@ use wva_sim::{
     Segment, SimVariant, StartUp, TP1,
 };
 
-/// When a fault begins: the fleet has settled, and there is something learned.
+/// When a fault begins: the fleet has settled, and the policy has learned.
 pub(crate) const FAULT_FROM: Duration = Duration::from_secs(600);
 /// When it ends.
 pub(crate) const FAULT_UNTIL: Duration = Duration::from_secs(1200);
-/// How long before its end somebody sets the number to what it is with the fault, in the run that is made to have it.
-pub(crate) const FIXED_FOR: Duration = Duration::from_secs(300);
-/// After the fault: two minutes, then the cooldown (the dwell of the rate policy, and the downscale window of the HPAs of all
-/// others).
+/// How long before the end of the fault an operator sets the number, in the run with the same number.
+pub(crate) const PINNED_DURATION: Duration = Duration::from_secs(300);
+/// When a run has recovered: two minutes after the fault, plus the cooldown (the dwell of the rate policy; the downscale window of
+/// the HPAs of all others).
 pub(crate) const RECOVERED: Duration = Duration::from_secs(1200 + 120 + 300);
-/// The end: two minutes of recovered numbers.
+/// The end of a run: two minutes after recovery.
 pub(crate) const END: Duration = Duration::from_secs(1740);
-/// The most replicas: of one more, an HPA's tolerance hides the removal of one.
+/// `maxReplicas`: with one more, an HPA's tolerance would hide the removal of one.
 pub(crate) const MAX_REPLICAS: u32 = 9;
 /// Seconds from the fault's beginning to a step of the load.
 const STEP_AFTER: Duration = Duration::from_secs(60);
 
-/// Requests that wait in a pod before the gateway holds the next.
-const HELD_BEYOND: u32 = 10;
+/// Requests waiting in each pod before the gateway holds further ones.
+const MAX_WAITING_PER_POD: u32 = 10;
 
-/// How the load moves.
+/// The course of the load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Load {
-    /// Little, all the time.
+    /// Low and constant.
     Rest,
-    /// Half of what the most replicas carry, all the time.
+    /// Constant at half the capacity of `maxReplicas`.
     Steady,
-    /// Twice as much at the fault's end as at its beginning.
+    /// Doubles during the fault.
     Rising,
-    /// Half as much.
+    /// Halves during the fault.
     Falling,
-    /// A minute into the fault more than the fleet carries.
+    /// Exceeds the fleet's capacity a minute into the fault.
     Saturating,
 }
 
@@ -53,22 +53,22 @@ pub(crate) enum Hardware {
     Kv,
 }
 
-/// Who looks at the pods.
+/// Who scrapes the pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum View {
-    /// The program, every 5 s.
+    /// wva, every 5 s.
     Direct,
     /// Prometheus, every 15 s.
     Prometheus,
 }
 
-/// A load on a fleet, and who looks at it.
+/// A load on a fleet, and who scrapes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Case {
     pub(crate) load: Load,
     pub(crate) hardware: Hardware,
     pub(crate) view: View,
-    /// What no pod ever shows, with a fault or without.
+    /// A signal that no pod has, with or without a fault.
     pub(crate) hides: Option<Signal>,
 }
 
@@ -88,7 +88,7 @@ impl Load {
 }
 
 impl Case {
-    /// Every load on both kinds of hardware, the one seen by the program and the other by Prometheus, in turns.
+    /// Every load on both kinds of hardware; one is scraped by wva and the other by Prometheus, in turns.
     pub(crate) fn in_turns() -> Vec<Self> {
         Self::all()
             .into_iter()
@@ -96,7 +96,7 @@ impl Case {
             .collect()
     }
 
-    /// Every load on both kinds of hardware in both views.
+    /// Every load on both kinds of hardware, each scraped both ways.
     pub(crate) fn all() -> Vec<Self> {
         let mut all = Vec::new();
         for load in Load::ALL {
@@ -125,7 +125,7 @@ impl Case {
         format!("{}, {hardware}, {view}{hides}", self.load.as_str())
     }
 
-    /// Replicas that are there at the beginning.
+    /// Initial replicas.
     pub(crate) const fn replicas(&self) -> u32 {
         match self.load {
             Load::Rest => 2,
@@ -136,11 +136,12 @@ impl Case {
     }
 
     pub(crate) fn scenario(&self) -> Scenario {
-        let (physics, carried, sizes) = self.hardware.all();
-        let hold = |replicas: f64, lasts| Segment::Hold { rps: replicas * carried, lasts };
+        let (physics, capacity_rps, sizes) = self.hardware.parameters();
+        let hold = |replicas: f64, lasts| Segment::Hold { rps: replicas * capacity_rps, lasts };
         let lasts = FAULT_UNTIL.saturating_sub(FAULT_FROM);
         let after = END.saturating_sub(FAULT_UNTIL);
-        let ramp = |from: f64, to: f64| Segment::Ramp { from: from * carried, to: to * carried, lasts };
+        let ramp =
+            |from: f64, to: f64| Segment::Ramp { from: from * capacity_rps, to: to * capacity_rps, lasts };
         let segments = match self.load {
             Load::Rest => vec![hold(1.0, END)],
             Load::Steady => vec![hold(3.4, END)],
@@ -155,8 +156,8 @@ impl Case {
             start_up: StartUp { mean: Duration::from_secs(60), spread: 0.05 },
             ..SimVariant::new("v", physics, Cost::new(1.0).unwrap())
         };
-        // With KV caches the gateway holds back what would wait in pods: flow control.
-        let max_waiting_per_pod = (self.hardware == Hardware::Kv).then_some(HELD_BEYOND);
+        // The fleet that runs out of KV cache has flow control.
+        let max_waiting_per_pod = (self.hardware == Hardware::Kv).then_some(MAX_WAITING_PER_POD);
         let load = LoadShape::new(segments);
         let faults = self.hides.map(never_shown).into_iter().collect();
         Scenario {
@@ -173,8 +174,8 @@ fn never_shown(signal: Signal) -> Fault {
 }
 
 impl Hardware {
-    /// Its physics, the requests a second that a replica carries at its limit, and their sizes.
-    fn all(self) -> (Physics, f64, RequestSizes) {
+    /// Its physics, the capacity of a replica in requests a second, and the sizes of requests.
+    fn parameters(self) -> (Physics, f64, RequestSizes) {
         match self {
             Self::Sequences => {
                 let physics = Physics { max_sequences: 32, ..A100_TP2 };

@@ -1,74 +1,73 @@
-//! A run with a fault against the same run without it.
+//! Compares a run with a fault with the same run without it.
 
 use wva_sim::Run;
 
 use super::cases::{END, FAULT_FROM, FAULT_UNTIL, MAX_REPLICAS, RECOVERED};
 
-/// Replicas that a number may be below the one without the fault, at any moment of the fault and after it.
+/// By how many replicas the number may be below the one without the fault, at any time from the fault on.
 const MAX_FEWER: f64 = 1.0;
-/// Times the replica-hours.
+/// Replica-hours as a multiple of those without the fault.
 const MAX_HOURS: f64 = 1.5;
-/// Reversals more.
+/// Additional reversals.
 const MAX_REVERSALS: f64 = 2.0;
-/// Replicas that a number may be away from the one without the fault when the signal is long back.
+/// By how many replicas the number may differ after recovery.
 const MAX_AWAY: f64 = 1.0;
-/// Seconds by which the same number may come sooner: one look of an analyzer.
-const SOONER: usize = 15;
-/// Seconds by which it may come later: a minute of evidence where the analyzer is not shown what it needs, a scrape, and a look.
-const LATER: usize = 90;
+/// Seconds by which a number may come earlier: one evaluation.
+const MAX_EARLIER_S: usize = 15;
+/// Seconds by which a number may come later: a minute of evidence for an analyzer without its signals, a scrape, and an evaluation.
+const MAX_LATER_S: usize = 90;
 
-/// What was asked for in a run, second by second from the fault's beginning on.
+/// The numbers of a run, second by second from the start of the fault.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Timeline {
-    /// What was answered; where there was no answer, the last one.
-    pub(crate) answered: Vec<u32>,
-    /// What the HPA made of it.
-    pub(crate) asked: Vec<u32>,
-    /// Changes of what was asked for in the other direction than the one before.
+    /// The number that wva published; where there was none, the last one.
+    pub(crate) published: Vec<u32>,
+    /// `spec.replicas`, written by the HPA.
+    pub(crate) spec: Vec<u32>,
+    /// Changes of `spec.replicas` in the other direction than the change before.
     pub(crate) reversals: u32,
-    /// Share of requests that were served well.
-    pub(crate) served_well: f64,
+    /// Share of requests within the objectives.
+    pub(crate) within_slo: f64,
 }
 
-/// How far two runs are apart, by each criterion.
+/// How far two runs differ, by each criterion.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(crate) struct Comparison {
-    /// Most replicas fewer.
+    /// The most replicas by which the run with the fault has fewer.
     pub(crate) fewer: f64,
     /// When, seconds after the start.
     pub(crate) fewer_at_s: usize,
-    /// For how many seconds together it was too few.
+    /// Seconds in which it had too few.
     pub(crate) fewer_for_s: usize,
-    /// Times the replica-hours, from the fault's beginning to the end.
+    /// Replica-hours from the start of the fault to the end, as a multiple.
     pub(crate) hours: f64,
-    /// Reversals more.
+    /// Additional reversals.
     pub(crate) reversals: f64,
-    /// Most replicas away once it has recovered, with the sign.
+    /// The largest difference after recovery, replicas with the sign.
     pub(crate) away: f64,
-    /// What it is held against.
-    pub(crate) beside: Beside,
-    /// Points by which fewer requests were served well, of a hundred; told, not judged.
-    pub(crate) served_less: f64,
+    /// The runs it is compared with.
+    pub(crate) baseline: Baseline,
+    /// Percentage points by which fewer requests were within the objectives. Shown, not judged.
+    pub(crate) slo_loss: f64,
 }
 
-/// Runs without a fault that a run with one is held against.
+/// The runs without a fault that a run with one is compared with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Beside {
+pub(crate) enum Baseline {
     /// Its own.
     #[default]
     Own,
     /// Its own and those with other seeds.
     Seeds,
-    /// Of these nothing but the number in the end: that is held against a run that was made to have as many replicas when the
-    /// fault ended.
+    /// For the number at the end only: a run in which an operator sets the number to what it is when the fault ends.
     SameNumber,
 }
 
 impl Timeline {
-    /// Of a run that begins with `replicas`.
+    /// The timeline of a run that starts with `replicas`.
     pub(crate) fn new(run: &Run, replicas: u32) -> Self {
         let sum = |numbers: &[Option<u32>]| -> Option<u32> { numbers.iter().copied().sum() };
-        let known =
+        let published =
             run.published.iter().filter_map(|published| Some((published.at_s, sum(&published.numbers)?)));
         let written = run.writes.iter().map(|write| (write.at_s, write.to));
         let from_s = FAULT_FROM.as_secs_f64();
@@ -79,55 +78,62 @@ impl Timeline {
             reversals += u32::from((before.to > before.from) != (write.to > write.from));
         }
         Self {
-            answered: by_second(known, replicas),
-            asked: by_second(written, replicas),
+            published: by_second(published, replicas),
+            spec: by_second(written, replicas),
             reversals,
-            served_well: run.slo_attainment,
+            within_slo: run.slo_attainment,
         }
     }
 
-    /// What the HPA asked for when the fault ended.
-    pub(crate) fn at_end_of_fault(&self) -> u32 {
-        self.asked[seconds(FAULT_UNTIL) - seconds(FAULT_FROM)]
+    /// `spec.replicas` when the fault ends.
+    pub(crate) fn spec_at_end_of_fault(&self) -> u32 {
+        self.spec[seconds(FAULT_UNTIL) - seconds(FAULT_FROM)]
     }
 
-    /// The most replicas by which a removal left fewer than `free` has, a little sooner or later.
-    pub(crate) fn lowered_below(&self, free: &Self) -> u32 {
-        let least = Reference::new(free, &[]).least;
-        let (mut most, mut fewer) = (0, 0);
-        for (number, least) in self.asked.iter().zip(least) {
-            most = most.max(*number);
-            fewer = if *number < most { fewer.max(least.saturating_sub(*number)) } else { fewer };
+    /// The most replicas by which a removal leaves fewer than `fault_free` has, within the time tolerance.
+    pub(crate) fn removed_below(&self, fault_free: &Self) -> u32 {
+        let min = Reference::new(fault_free, &[]).min;
+        let mut highest = 0;
+        let mut fewer = 0;
+        for (number, min) in self.spec.iter().zip(min) {
+            highest = highest.max(*number);
+            if *number < highest {
+                fewer = fewer.max(min.saturating_sub(*number));
+            }
         }
         fewer
     }
 
-    /// Replica-seconds asked for.
-    fn spent(&self) -> f64 {
-        self.asked.iter().map(|number| f64::from(*number)).sum()
+    /// Replica-seconds of `spec.replicas`.
+    fn replica_seconds(&self) -> f64 {
+        self.spec.iter().map(|number| f64::from(*number)).sum()
     }
 
     /// `replicas` all the time.
     pub(crate) fn fixed(replicas: u32) -> Self {
         let numbers = by_second(std::iter::empty(), replicas);
-        Self { answered: numbers.clone(), asked: numbers, reversals: 0, served_well: 1.0 }
+        Self { published: numbers.clone(), spec: numbers, reversals: 0, within_slo: 1.0 }
     }
 
-    /// The same without its removals.
+    /// The same timeline without its removals.
     pub(crate) fn without_removals(&self) -> Self {
-        let highest = |numbers: &[u32]| -> Vec<u32> {
-            let climb = |most: &mut u32, number: &u32| {
-                *most = (*most).max(*number);
-                Some(*most)
+        let running_max = |numbers: &[u32]| -> Vec<u32> {
+            let step = |max: &mut u32, number: &u32| {
+                *max = (*max).max(*number);
+                Some(*max)
             };
-            numbers.iter().scan(0, climb).collect()
+            numbers.iter().scan(0, step).collect()
         };
-        let (answered, asked) = (highest(&self.answered), highest(&self.asked));
-        Self { answered, asked, reversals: 0, ..self.clone() }
+        Self {
+            published: running_max(&self.published),
+            spec: running_max(&self.spec),
+            reversals: 0,
+            ..self.clone()
+        }
     }
 }
 
-/// The numbers that hold from each moment on, second by second from the fault's beginning to the end.
+/// The number of each second from the start of the fault to the end.
 fn by_second(changes: impl Iterator<Item = (f64, u32)>, first: u32) -> Vec<u32> {
     let mut changes = changes.peekable();
     let mut number = first;
@@ -140,96 +146,104 @@ fn by_second(changes: impl Iterator<Item = (f64, u32)>, first: u32) -> Vec<u32> 
     (0..END.as_secs()).map(&mut at).skip(seconds(FAULT_FROM)).collect()
 }
 
-fn seconds(of: std::time::Duration) -> usize {
-    usize::try_from(of.as_secs()).unwrap()
+fn seconds(duration: std::time::Duration) -> usize {
+    usize::try_from(duration.as_secs()).unwrap()
 }
 
-/// What runs without a fault are held to be, by second.
+/// The span of runs without a fault, by second.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Reference {
-    /// The least that was answered, and the most that was answered or that the HPA made of it, a little sooner or later.
-    least: Vec<u32>,
-    most: Vec<u32>,
-    /// What was answered when the fault begins.
+    /// The lowest published number within the time tolerance.
+    min: Vec<u32>,
+    /// The highest number, published or written by the HPA, within the time tolerance.
+    max: Vec<u32>,
+    /// The number published when the fault starts.
     first: u32,
-    /// Replica-seconds, the most.
-    spent: f64,
-    /// The most.
+    /// The most replica-seconds.
+    replica_seconds: f64,
+    /// The most reversals.
     reversals: f64,
-    served_well: f64,
-    /// Nothing was seen during the fault.
+    within_slo: f64,
+    /// No true signal was available during the fault.
     is_blind: bool,
 }
 
 impl Reference {
-    /// Of the run with the cell's own seed, and of those with other seeds. These count where chance alone, without any fault,
-    /// would break the criteria: a policy that swings is held to the span in which it swings.
+    /// The reference of the run with the cell's own seed. Runs with other seeds count as well if they break the criteria without
+    /// any fault: a policy that oscillates is compared with the span of its oscillation.
     pub(crate) fn new(own: &Timeline, others: &[Timeline]) -> Self {
         let single = Self::span(&[own]);
-        if others.iter().all(|run| Comparison::of(&single, run).holds()) {
+        if others.iter().all(|run| Comparison::new(&single, run).holds()) {
             return single;
         }
         let all: Vec<&Timeline> = std::iter::once(own).chain(others).collect();
         Self::span(&all)
     }
 
-    /// The span of `runs`, of which the first is the cell's own. Several swing, and a fault may shift by when: once they have
-    /// recovered they may be as far up or down as they are at any time since the fault, under the same load.
+    /// The span of `runs`, of which the first is the cell's own. Several runs oscillate, and a fault may shift the phase: after
+    /// recovery any number they have had since the fault is allowed, as the load is the same.
     fn span(runs: &[&Timeline]) -> Self {
         let [ended, recovered] = [FAULT_UNTIL, RECOVERED].map(|at| seconds(at) - seconds(FAULT_FROM));
         let around = |numbers: &[u32], second: usize, pick: fn(u32, u32) -> u32| {
-            let from =
-                if runs.len() > 1 && second >= recovered { ended } else { second.saturating_sub(LATER) };
-            let until = (second + SOONER + 1).min(numbers.len());
+            let from = if runs.len() > 1 && second >= recovered {
+                ended
+            } else {
+                second.saturating_sub(MAX_LATER_S)
+            };
+            let until = (second + MAX_EARLIER_S + 1).min(numbers.len());
             numbers[from..until].iter().copied().reduce(pick).unwrap()
         };
-        let fold = |of: fn(&Timeline) -> [&[u32]; 2], pick: fn(u32, u32) -> u32| -> Vec<u32> {
+        let by_second = |numbers: fn(&Timeline) -> [&[u32]; 2], pick: fn(u32, u32) -> u32| -> Vec<u32> {
             let at = |second| {
-                let all = runs.iter().flat_map(|run| of(run)).map(|numbers| around(numbers, second, pick));
-                all.reduce(pick).unwrap()
+                let all = runs.iter().flat_map(|run| numbers(run));
+                all.map(|numbers| around(numbers, second, pick)).reduce(pick).unwrap()
             };
-            (0..runs[0].answered.len()).map(at).collect()
+            (0..runs[0].published.len()).map(at).collect()
         };
-        let most = |figure: fn(&Timeline) -> f64| runs.iter().map(|run| figure(run)).fold(0.0, f64::max);
+        let max = |figure: fn(&Timeline) -> f64| runs.iter().map(|run| figure(run)).fold(0.0, f64::max);
         Self {
-            least: fold(|run| [&run.answered, &run.answered], u32::min),
-            most: fold(|run| [&run.answered, &run.asked], u32::max),
-            first: runs[0].answered[0],
-            spent: most(Timeline::spent),
-            reversals: most(|run| f64::from(run.reversals)),
-            served_well: runs[0].served_well,
+            min: by_second(|run| [&run.published, &run.published], u32::min),
+            max: by_second(|run| [&run.published, &run.spec], u32::max),
+            first: runs[0].published[0],
+            replica_seconds: max(Timeline::replica_seconds),
+            reversals: max(|run| f64::from(run.reversals)),
+            within_slo: runs[0].within_slo,
             is_blind: false,
         }
     }
 
-    /// The same where nothing that is told of any pod is true: nobody can follow a load that nobody sees, so until it has
-    /// recovered the number when the fault began is enough, and what has gathered until then may take more. HPAs go on to ask for
-    /// that for as long as they look back, so that in the end the answers are judged.
+    /// The reference without any true signal. No policy can follow an unobserved load: until recovery the number at the start of
+    /// the fault is enough, and the backlog may take more replicas. HPAs keep the higher number for their stabilization window,
+    /// so that after recovery the published number is judged.
     pub(crate) fn blind(mut self) -> Self {
         self.is_blind = true;
         let until = seconds(RECOVERED) - seconds(FAULT_FROM);
-        self.least[..until].iter_mut().for_each(|least| *least = (*least).min(self.first));
+        self.min[..until].iter_mut().for_each(|min| *min = (*min).min(self.first));
         let after = seconds(FAULT_UNTIL) - seconds(FAULT_FROM);
-        self.most[after..until].iter_mut().for_each(|most| *most = (*most).max(MAX_REPLICAS));
+        self.max[after..until].iter_mut().for_each(|max| *max = (*max).max(MAX_REPLICAS));
         self
     }
 }
 
 impl Comparison {
-    /// How far the replicas of `bent` are from what `free` answered.
-    pub(crate) fn of(free: &Reference, bent: &Timeline) -> Self {
-        let (mut fewer, mut fewer_at, mut fewer_for_s, mut away) = (0.0, 0, 0, 0.0_f64);
+    /// Compares `faulty`, a run with a fault, with `reference`.
+    pub(crate) fn new(reference: &Reference, faulty: &Timeline) -> Self {
+        let mut fewer = 0.0;
+        let mut fewer_at = 0;
+        let mut fewer_for_s = 0;
+        let mut away = 0.0_f64;
         let recovered = seconds(RECOVERED) - seconds(FAULT_FROM);
-        for (second, number) in bent.asked.iter().enumerate() {
-            let [number, least, most] = [*number, free.least[second], free.most[second]].map(f64::from);
-            fewer_for_s += usize::from(least - number > MAX_FEWER);
-            if least - number > fewer {
-                (fewer, fewer_at) = (least - number, second);
+        for (second, number) in faulty.spec.iter().enumerate() {
+            let [number, min, max] = [*number, reference.min[second], reference.max[second]].map(f64::from);
+            fewer_for_s += usize::from(min - number > MAX_FEWER);
+            if min - number > fewer {
+                fewer = min - number;
+                fewer_at = second;
             }
-            let number = if free.is_blind { f64::from(bent.answered[second]) } else { number };
-            let apart = number - number.clamp(least, most);
-            if second >= recovered && apart.abs() > away.abs() {
-                away = apart;
+            let number = if reference.is_blind { f64::from(faulty.published[second]) } else { number };
+            let difference = number - number.clamp(min, max);
+            if second >= recovered && difference.abs() > away.abs() {
+                away = difference;
             }
         }
 
@@ -237,11 +251,11 @@ impl Comparison {
             fewer,
             fewer_at_s: fewer_at + seconds(FAULT_FROM),
             fewer_for_s,
-            hours: bent.spent() / free.spent.max(1.0),
-            reversals: f64::from(bent.reversals) - free.reversals,
+            hours: faulty.replica_seconds() / reference.replica_seconds.max(1.0),
+            reversals: f64::from(faulty.reversals) - reference.reversals,
             away,
-            beside: Beside::Own,
-            served_less: 100.0 * (free.served_well - bent.served_well),
+            baseline: Baseline::Own,
+            slo_loss: 100.0 * (reference.within_slo - faulty.within_slo),
         }
     }
 
@@ -249,16 +263,16 @@ impl Comparison {
         self.broken().is_empty()
     }
 
-    /// Beside `same`, the comparison with a run that had as many replicas when the fault ended: what a policy keeps of a number
-    /// without any fault, no fault has done.
+    /// Replaces the difference after recovery by that of `same`, the comparison with a run that was set to the same number, if it
+    /// is smaller: what a policy keeps of a number without any fault is no effect of the fault.
     pub(crate) fn or_same_number(self, same: &Self) -> Self {
         if same.away.abs() >= self.away.abs() {
             return self;
         }
-        Self { away: same.away, beside: Beside::SameNumber, ..self }
+        Self { away: same.away, baseline: Baseline::SameNumber, ..self }
     }
 
-    /// The criteria that are broken, each with by how much.
+    /// The broken criteria, each with its excess and text.
     pub(crate) fn broken(&self) -> Vec<(f64, String)> {
         let all = [
             (self.fewer - MAX_FEWER, format!("−{}", self.fewer)),
@@ -266,20 +280,20 @@ impl Comparison {
             ((self.reversals - MAX_REVERSALS) / 2.0, format!("{}↕", self.reversals)),
             (self.away.abs() - MAX_AWAY, format!("{:+}…", self.away)),
         ];
-        all.into_iter().filter(|(over, _)| *over > 0.0).collect()
+        all.into_iter().filter(|(excess, _)| *excess > 0.0).collect()
     }
 
-    /// How badly it is broken: 0 when it holds. To find the worst.
+    /// The sum of the excesses; 0 when it holds.
     pub(crate) fn badness(&self) -> f64 {
-        self.broken().iter().map(|(over, _)| over).sum()
+        self.broken().iter().map(|(excess, _)| excess).sum()
     }
 
-    /// What a cell of the table says of it.
-    pub(crate) fn words(&self) -> String {
+    /// The text of its cell in the table.
+    pub(crate) fn cell_text(&self) -> String {
         let broken = self.broken();
         if broken.is_empty() {
             return "ok".into();
         }
-        broken.into_iter().map(|(_, words)| words).collect::<Vec<_>>().join(" ")
+        broken.into_iter().map(|(_, text)| text).collect::<Vec<_>>().join(" ")
     }
 }

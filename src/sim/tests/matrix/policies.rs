@@ -1,4 +1,4 @@
-//! The analyzers of the fault matrix, each with what it needs to decide.
+//! The controllers of the fault matrix: each analyzer with the settings it needs.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use wva_sim::{Controller, MODEL, MetricPath, NAMESPACE};
 
 use super::cases::View;
 
-/// Prometheus scrapes and decisions from it, as the program does: 15 s each, and the HPA's read is answered at once.
+/// wva behind Prometheus: scrapes every 15 s, decisions every 5 s, and the HPA reads the number at once.
 const BEHIND_PROMETHEUS: MetricPath = MetricPath::Prometheus {
     scrape: Duration::from_secs(15),
     reconcile: Duration::from_secs(5),
@@ -34,7 +34,7 @@ pub(crate) fn policy(analyzer: Analyzer) -> Policy {
     policy
 }
 
-/// `analyzer` as its page recommends: the rate policy with an HPA that shrinks at once, all others with one as it comes.
+/// `analyzer` with the HPA that its page recommends: the rate policy without a downscale window, all others with the default.
 pub(crate) fn controller(analyzer: Analyzer, view: View) -> Controller {
     let path = match view {
         View::Direct => MetricPath::Direct,
@@ -44,7 +44,7 @@ pub(crate) fn controller(analyzer: Analyzer, view: View) -> Controller {
     Controller { path, scale_down_window, ..Controller::core(analyzer.as_str(), policy(analyzer)) }
 }
 
-/// What decisions of `analyzer` look at.
+/// The signals that `analyzer` reads.
 pub(crate) fn signals(analyzer: Analyzer) -> BTreeSet<Signal> {
     let variant = Variant {
         id: VariantId::new(NAMESPACE, "v"),

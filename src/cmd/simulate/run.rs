@@ -1,4 +1,4 @@
-//! Runs all jobs, with a line on the terminal that says how far it is, until they are done or Ctrl-C.
+//! Runs all jobs with a progress bar on the terminal, until they are done or Ctrl-C.
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -8,35 +8,35 @@ use tokio::time::Instant;
 use wva_sim::Run;
 
 use super::super::decisions::Failure;
-use crate::simulate::{Job, Running, start};
+use crate::simulate::{Job, RunningJobs, start};
 
-/// How often a person is told how far it is.
-const TOLD_EVERY: Duration = Duration::from_millis(250);
+/// How often the progress bar is refreshed.
+const REFRESH_INTERVAL: Duration = Duration::from_millis(250);
 /// Cells of the bar.
-const CELLS: usize = 30;
+const BAR_CELLS: usize = 30;
 const CLEAR_LINE: &str = "\r\x1b[2K";
 
-/// How it ended.
-pub(super) enum Ended {
+/// How the jobs ended.
+pub(super) enum Outcome {
     /// All runs, in the order of the jobs.
     Done(Vec<Run>),
-    /// Ctrl-C: what was done is thrown away.
+    /// Ctrl-C.
     Interrupted,
 }
 
 /// Runs `jobs`.
 ///
 /// # Errors
-/// When a scenario or a policy makes no sense to the simulator.
-pub(super) fn all(jobs: Vec<Job>) -> Result<Ended, Failure> {
+/// When the simulator rejects a scenario or a policy.
+pub(super) fn run_all(jobs: Vec<Job>) -> Result<Outcome, Failure> {
     let names: Vec<_> = jobs.iter().map(|job| (job.plan.name.clone(), job.controller.name.clone())).collect();
     let mut runs: Vec<Option<Run>> = names.iter().map(|_| None).collect();
     let interrupt = interrupt();
     let running = start(jobs);
-    let mut bar = Bar::new(names.len());
+    let mut bar = ProgressBar::new(names.len());
     let mut done = 0;
     while done < names.len() {
-        match running.results.recv_timeout(TOLD_EVERY) {
+        match running.results.recv_timeout(REFRESH_INTERVAL) {
             Ok((index, Ok(run))) => {
                 runs[index] = Some(run);
                 done += 1;
@@ -49,21 +49,21 @@ pub(super) fn all(jobs: Vec<Job>) -> Result<Ended, Failure> {
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => {
                 bar.clear();
-                return Err("a simulation died; this is a bug".to_owned().into());
+                return Err("a simulation panicked; this is a bug".to_owned().into());
             }
         }
         if interrupt.try_recv().is_ok() {
             bar.clear();
             let _ = writeln!(io::stderr(), "wva: stopped after {done} of {} runs", names.len());
-            return Ok(Ended::Interrupted);
+            return Ok(Outcome::Interrupted);
         }
-        bar.tell(&running, done);
+        bar.show(&running, done);
     }
     bar.clear();
-    Ok(Ended::Done(runs.into_iter().flatten().collect()))
+    Ok(Outcome::Done(runs.into_iter().flatten().collect()))
 }
 
-/// Tells of Ctrl-C. Where it cannot be heard, it ends the process as it always does.
+/// Receives a message on Ctrl-C. If no handler can be installed, Ctrl-C ends the process as usual.
 fn interrupt() -> Receiver<()> {
     let (sender, receiver) = channel();
     std::thread::spawn(move || {
@@ -75,45 +75,53 @@ fn interrupt() -> Receiver<()> {
     receiver
 }
 
-/// One line of a terminal, written anew again and again.
-struct Bar {
-    live: bool,
+/// A progress bar on one line of the terminal.
+struct ProgressBar {
+    is_terminal: bool,
     started: Instant,
-    next: Instant,
-    shown: bool,
+    next_refresh: Instant,
+    is_shown: bool,
     jobs: usize,
 }
 
-impl Bar {
+impl ProgressBar {
     fn new(jobs: usize) -> Self {
         let now = Instant::now();
-        Self { live: io::stderr().is_terminal(), started: now, next: now + TOLD_EVERY, shown: false, jobs }
+        Self {
+            is_terminal: io::stderr().is_terminal(),
+            started: now,
+            next_refresh: now + REFRESH_INTERVAL,
+            is_shown: false,
+            jobs,
+        }
     }
 
-    fn tell(&mut self, running: &Running, done: usize) {
+    fn show(&mut self, running: &RunningJobs, done: usize) {
         let now = Instant::now();
-        if !self.live || now < self.next {
+        if !self.is_terminal || now < self.next_refresh {
             return;
         }
-        let (share, took) = (running.progress(), now.duration_since(self.started).as_secs_f64());
-        let _ = write!(io::stderr(), "{CLEAR_LINE}{}", line(share, done, self.jobs, took));
-        (self.next, self.shown) = (now + TOLD_EVERY, true);
+        let elapsed_s = now.duration_since(self.started).as_secs_f64();
+        let line = progress_line(running.progress(), done, self.jobs, elapsed_s);
+        let _ = write!(io::stderr(), "{CLEAR_LINE}{line}");
+        self.next_refresh = now + REFRESH_INTERVAL;
+        self.is_shown = true;
     }
 
     fn clear(&mut self) {
-        if std::mem::take(&mut self.shown) {
+        if std::mem::take(&mut self.is_shown) {
             let _ = write!(io::stderr(), "{CLEAR_LINE}");
         }
     }
 }
 
-fn line(share: f64, done: usize, jobs: usize, took_s: f64) -> String {
-    let filled = ((share * CELLS as f64) as usize).min(CELLS);
-    let bar: String = (0..CELLS).map(|cell| if cell < filled { '█' } else { '░' }).collect();
+fn progress_line(share: f64, done: usize, jobs: usize, elapsed_s: f64) -> String {
+    let filled = ((share * BAR_CELLS as f64) as usize).min(BAR_CELLS);
+    let bar: String = (0..BAR_CELLS).map(|cell| if cell < filled { '█' } else { '░' }).collect();
     let mut text = format!("{bar} {:.0} %, {done} of {jobs} runs", 100.0 * share);
-    // The first moments say nothing of the rest.
-    if share > 0.02 && took_s > 1.0 {
-        let left = took_s * (1.0 - share) / share;
+    // Too early, an estimate is worthless.
+    if share > 0.02 && elapsed_s > 1.0 {
+        let left = elapsed_s * (1.0 - share) / share;
         text += &if left < 90.0 {
             format!(", {left:.0} s left")
         } else {
@@ -128,10 +136,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_line_says_how_far_it_is_and_how_long_it_takes_yet() {
-        assert_eq!(line(0.0, 0, 4, 0.1), "░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░ 0 %, 0 of 4 runs");
-        let text = line(0.5, 1, 4, 10.0);
+    fn the_progress_line_has_share_runs_and_time_left() {
+        assert_eq!(progress_line(0.0, 0, 4, 0.1), "░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░ 0 %, 0 of 4 runs");
+        let text = progress_line(0.5, 1, 4, 10.0);
         assert_eq!(text, "███████████████░░░░░░░░░░░░░░░ 50 %, 1 of 4 runs, 10 s left");
-        assert!(line(0.1, 1, 4, 600.0).ends_with(", 90 min left"));
+        assert!(progress_line(0.1, 1, 4, 600.0).ends_with(", 90 min left"));
     }
 }
