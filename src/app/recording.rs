@@ -8,7 +8,9 @@ use tracing::info;
 
 use super::tasks::Phase;
 use crate::config::RecordSettings;
-use crate::record::{FileSettings, Keeper, KeeperMetrics, Recent, Recording, keep_files, keep_recent};
+use crate::record::{
+    FileSettings, QueueRecorder, Recent, Recording, RecordingMetrics, keep_recent, write_files,
+};
 
 /// The engine's recorder, with its tasks started in `phase`, and what is in memory.
 pub(super) fn recorder(
@@ -16,9 +18,9 @@ pub(super) fn recorder(
     instance: &str,
     registry: &mut Registry,
     phase: &mut Phase,
-) -> anyhow::Result<(Keeper, Arc<Recent>)> {
+) -> anyhow::Result<(QueueRecorder, Arc<Recent>)> {
     let recent = Arc::new(Recent::new(settings.snapshots, settings.snapshots_size));
-    let mut keeper = Keeper::default();
+    let mut keeper = QueueRecorder::default();
     if settings.snapshots > 0 {
         let (more, queue) = keeper.to_recent();
         let recent = recent.clone();
@@ -36,9 +38,9 @@ pub(super) fn recorder(
         let recording = Recording::open(settings)
             .with_context(|| format!("--record-dir {folder}: give a directory that may be written to"))?;
         info!(folder, "evaluations are recorded");
-        let metrics = KeeperMetrics::register(registry);
+        let metrics = RecordingMetrics::register(registry);
         let (more, queue) = keeper.to_files(metrics.clone());
-        phase.start("recording", |stop| keep_files(queue, recording, metrics, stop));
+        phase.start("recording", |stop| write_files(queue, recording, metrics, stop));
         keeper = more;
     }
     Ok((keeper, recent))

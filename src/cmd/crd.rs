@@ -1,4 +1,4 @@
-//! `wva crd`: the custom resource definition, generated from the types that read it.
+//! `wva crd`: prints the custom resource definition, generated from the Rust types.
 
 use std::process::ExitCode;
 
@@ -7,11 +7,11 @@ use crate::cluster::crd::crd_yaml;
 
 /// Print the CustomResourceDefinition of VariantAutoscaling as YAML.
 ///
-/// Helm installs it once and never upgrades it: after an upgrade, apply it with `wva crd | kubectl apply -f -`.
+/// Helm installs it once and never upgrades it. After an upgrade of wva, apply it with `wva crd | kubectl apply -f -`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {}
 
-#[expect(clippy::print_stdout, reason = "this is what the command is for")]
+#[expect(clippy::print_stdout, reason = "the output of the command")]
 pub(super) fn main(_: &Args) -> ExitCode {
     match crd_yaml() {
         Ok(yaml) => {

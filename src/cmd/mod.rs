@@ -14,8 +14,8 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 use tokio::runtime::Runtime;
 
-/// Exit code for a command line that cannot be carried out (`EX_USAGE`).
-const USAGE: u8 = 64;
+/// Exit code for an invalid command line (`EX_USAGE` of sysexits.h).
+const EXIT_USAGE: u8 = 64;
 
 /// Scales LLM serving on Kubernetes: an external metrics API server that computes desired replicas on read.
 #[derive(Debug, Parser)]
@@ -52,24 +52,24 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Says on standard error what went wrong and why.
-#[expect(clippy::print_stderr, reason = "the last word of a failing command, whether or not logging works")]
+/// Prints an error of a command to standard error.
+#[expect(clippy::print_stderr, reason = "must work without logging")]
 fn fail(code: u8, error: &dyn std::fmt::Display) -> ExitCode {
     eprintln!("wva: {error}");
     ExitCode::from(code)
 }
 
-/// How long threads may still take that nobody waits for, when all else has ended: one that never ends would keep the process.
-const LEFT_BEHIND: Duration = Duration::from_secs(1);
+/// How long blocking threads may take to end at exit. A thread that never ends must not keep the process alive.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Runs `work` to its end, and ends whatever it leaves on other threads.
+/// Runs `work` to its end and shuts the runtime down.
 fn block_on<T>(runtime: Runtime, work: impl Future<Output = T>) -> T {
     let result = runtime.block_on(work);
-    runtime.shutdown_timeout(LEFT_BEHIND);
+    runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
     result
 }
 
-/// Runs a subcommand that has I/O: with the one TLS provider of the process, on a runtime of its own.
+/// Runs a subcommand with I/O: installs the TLS provider and runs `work` on a new runtime.
 fn run<E: Into<anyhow::Error>>(work: impl Future<Output = Result<(), E>>) -> ExitCode {
     if rustls::crypto::aws_lc_rs::default_provider().install_default().is_err() {
         return fail(1, &"a second TLS provider is installed in this process; this is a bug");
@@ -78,8 +78,7 @@ fn run<E: Into<anyhow::Error>>(work: impl Future<Output = Result<(), E>>) -> Exi
         Ok(runtime) => runtime,
         Err(error) => return fail(1, &format!("cannot start: {error}")),
     };
-    let result = block_on(runtime, work);
-    match result {
+    match block_on(runtime, work) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(1, &format!("{:#}", error.into())),
     }
@@ -92,19 +91,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_that_never_ends_does_not_keep_the_process() {
+    fn a_thread_that_never_ends_does_not_keep_the_process_alive() {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-        let begun = Instant::now();
+        let started = Instant::now();
         let result = block_on(runtime, async {
-            let (running, runs) = tokio::sync::oneshot::channel();
+            let (sender, receiver) = tokio::sync::oneshot::channel();
             tokio::task::spawn_blocking(|| {
-                let _ = running.send(());
+                let _ = sender.send(());
                 loop {
                     std::thread::park();
                 }
             });
-            runs.await.is_ok()
+            receiver.await.is_ok()
         });
-        assert!(result && begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+        assert!(result && started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
     }
 }

@@ -179,7 +179,7 @@ impl PolicyKeeper {
     /// Reports each problem once in the log, for as long as it lasts as a metric, and from the leader as an event.
     fn report(&mut self, problems: Problems) {
         let rejected = || problems.iter().filter(|problem| problem.is_rejected);
-        self.parts.metrics.invalid(rejected().map(entry));
+        self.parts.metrics.set_invalid(rejected().map(entry));
         let new: Vec<_> =
             problems.iter().filter(|problem| !self.problems.iter().any(|known| known == *problem)).collect();
         for problem in new.iter().take(MAX_REPORTED) {

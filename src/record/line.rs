@@ -1,5 +1,5 @@
-//! One evaluation as one line: `{"entry":{…},"crc32":"…"}`, the checksum over the bytes of the entry. Written as a stream,
-//! because the line of a fleet of thousands is too large to be held in memory twice.
+//! An evaluation as a line: `{"entry":{…},"crc32":"…"}`, with the checksum of the bytes of the entry. Lines are streamed, because
+//! the line of a fleet of thousands of variants is too large to hold in memory twice.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufWriter, Write};
@@ -11,41 +11,41 @@ use wva_core::{Decision, Memory, Outcome, Policy, Report, Snapshot, VariantId};
 
 use crate::engine::Evaluation;
 
-/// The layout that this build writes and reads.
+/// The format that this build writes and reads.
 pub const FORMAT: u32 = 1;
 
 const HEAD: &[u8] = br#"{"entry":"#;
 const MIDDLE: &[u8] = br#","crc32":""#;
 const TAIL: &[u8] = br#""}"#;
-/// Bytes that are summed up and passed on at once.
-const CHUNK: usize = 64 * 1024;
-/// What follows an entry: the checksum has eight digits.
-const REST: usize = MIDDLE.len() + 8 + TAIL.len();
+/// Bytes that are checksummed and written at once.
+const BUFFER_BYTES: usize = 64 * 1024;
+/// Bytes after an entry. The checksum has eight digits.
+const SUFFIX_BYTES: usize = MIDDLE.len() + 8 + TAIL.len();
 
 /// An evaluation as it was recorded.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
-    /// The layout of the line.
+    /// The format of the line.
     pub format: u32,
-    /// The version of the program that decided.
+    /// The version of wva that decided.
     pub wva: String,
-    /// When.
+    /// The time of the evaluation.
     pub at: Timestamp,
-    /// Counts the evaluations of one process: a jump is a gap.
+    /// Its number in the process. A jump is a gap.
     pub sequence: u64,
-    /// What was seen.
+    /// The snapshot.
     pub snapshot: Snapshot,
-    /// What was remembered before it.
+    /// The memory before it.
     pub memory: Memory,
-    /// What was wanted.
+    /// The policy.
     pub policy: Policy,
-    /// What was decided.
+    /// The decisions.
     pub decisions: BTreeMap<VariantId, Decision>,
-    /// A digest of all that came out: decisions, report and the next memory.
+    /// A digest of the outcome: decisions, report and next memory.
     pub outcome: String,
 }
 
-/// The same, borrowed, in the same order.
+/// [`Entry`] with borrowed fields in the same order.
 #[derive(Serialize)]
 struct EntryRef<'a> {
     format: u32,
@@ -59,7 +59,7 @@ struct EntryRef<'a> {
     outcome: String,
 }
 
-/// What a digest is of.
+/// What a digest covers.
 #[derive(Serialize)]
 struct OutcomeRef<'a> {
     decisions: &'a BTreeMap<VariantId, Decision>,
@@ -67,46 +67,46 @@ struct OutcomeRef<'a> {
     memory: &'a Memory,
 }
 
-/// Why a line cannot be used.
+/// Why a line is unusable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Trouble {
-    /// It does not end as a line does.
+pub enum LineError {
+    /// It does not end like a line.
     #[error("cut short, or not a line of a recording")]
     Torn,
-    /// Its bytes are not those that were written.
+    /// Its bytes were changed.
     #[error("its checksum is {found} and should be {expected}: bytes were changed")]
     Damaged {
-        /// What the line says.
+        /// The checksum in the line.
         expected: String,
-        /// What its bytes give.
+        /// The checksum of its bytes.
         found: String,
     },
-    /// It is longer than any line.
+    /// It is too long.
     #[error("longer than {0} bytes, so not a line of a recording")]
     TooLong(u64),
-    /// It is whole, and of another layout.
+    /// It is complete, but of another format.
     #[error("written by wva {wva} in format {format}, and this is wva {own} with format {FORMAT}; use that version",
             own = env!("CARGO_PKG_VERSION"))]
-    Foreign {
-        /// The program that wrote it.
+    OtherFormat {
+        /// The version that wrote it.
         wva: String,
-        /// Its layout.
+        /// Its format.
         format: u32,
     },
-    /// It is whole, and does not say what this build understands.
+    /// It is complete, but this build cannot read it.
     #[error("written by wva {wva} and not understood by wva {own}: {cause}", own = env!("CARGO_PKG_VERSION"))]
     NotUnderstood {
-        /// The program that wrote it.
+        /// The version that wrote it.
         wva: String,
-        /// What is not understood.
+        /// The error.
         cause: String,
     },
 }
 
-/// Writes `evaluation` with its end of line.
+/// Writes `evaluation` with a newline.
 ///
 /// # Errors
-/// Those of `out`.
+/// When `out` fails.
 pub fn write_line(evaluation: &Evaluation, out: &mut impl Write) -> io::Result<()> {
     let Evaluation { snapshot, before, policy, published, after } = evaluation;
     let entry = EntryRef {
@@ -121,30 +121,30 @@ pub fn write_line(evaluation: &Evaluation, out: &mut impl Write) -> io::Result<(
         outcome: digest(&published.decisions, &published.report, after),
     };
     out.write_all(HEAD)?;
-    let checksum = checked(&mut *out, &entry)?;
+    let checksum = write_checksummed(&mut *out, &entry)?;
     out.write_all(MIDDLE)?;
     out.write_all(checksum.as_bytes())?;
     out.write_all(TAIL)?;
     out.write_all(b"\n")
 }
 
-/// The checksum of an outcome's JSON: equal for equal bytes.
+/// The checksum of an outcome's JSON.
 #[must_use]
 pub(super) fn digest(decisions: &BTreeMap<VariantId, Decision>, report: &Report, memory: &Memory) -> String {
     let outcome = OutcomeRef { decisions, report, memory };
-    // It can only fail over maps with keys that are no strings, of which there are none.
-    checked(&mut io::sink(), &outcome).unwrap_or_else(|error| error.to_string())
+    // It can only fail for maps with keys that are not strings, of which there are none.
+    write_checksummed(&mut io::sink(), &outcome).unwrap_or_else(|error| error.to_string())
 }
 
-/// Writes `value` as JSON and returns the checksum of that.
-fn checked(out: &mut impl Write, value: &impl Serialize) -> io::Result<String> {
-    // In large pieces, because JSON is written in small ones, and sums are slow over those.
-    let mut json = BufWriter::with_capacity(CHUNK, Checked { out, hasher: Hasher::new() });
+/// Writes `value` as JSON and returns its checksum.
+fn write_checksummed(out: &mut impl Write, value: &impl Serialize) -> io::Result<String> {
+    // Buffered, because JSON is written in small pieces, and checksums of small pieces are slow.
+    let mut json = BufWriter::with_capacity(BUFFER_BYTES, ChecksumWriter { out, hasher: Hasher::new() });
     let written =
         serde_json::to_writer(&mut json, value).map_err(io::Error::from).and_then(|()| json.flush());
-    // Not by its drop, which would try again to write what has failed.
-    let (checked, _) = json.into_parts();
-    written.map(|()| hex(checked.hasher.finalize()))
+    // Otherwise its drop would try again to write what has failed.
+    let (writer, _) = json.into_parts();
+    written.map(|()| hex(writer.hasher.finalize()))
 }
 
 fn hex(checksum: u32) -> String {
@@ -155,62 +155,64 @@ impl Entry {
     /// Reads a line, with or without its end.
     ///
     /// # Errors
-    /// Says what is wrong with it.
-    pub fn parse(line: &[u8]) -> Result<Self, Trouble> {
-        let bytes = entry_of(line.trim_ascii_end())?;
-        let header: Header = serde_json::from_slice(bytes)
-            .map_err(|error| Trouble::NotUnderstood { wva: "(unknown)".into(), cause: error.to_string() })?;
+    /// Why the line is unusable.
+    pub fn parse(line: &[u8]) -> Result<Self, LineError> {
+        let bytes = entry_bytes(line.trim_ascii_end())?;
+        let header: Header = serde_json::from_slice(bytes).map_err(|error| LineError::NotUnderstood {
+            wva: "(unknown)".into(),
+            cause: error.to_string(),
+        })?;
         let Header { format, wva } = header;
         if format != FORMAT {
-            return Err(Trouble::Foreign { wva, format });
+            return Err(LineError::OtherFormat { wva, format });
         }
         serde_json::from_slice(bytes)
-            .map_err(|error| Trouble::NotUnderstood { wva, cause: error.to_string() })
+            .map_err(|error| LineError::NotUnderstood { wva, cause: error.to_string() })
     }
 
-    /// True when `outcome` is what came out, to the byte.
+    /// Whether `outcome` equals the recorded one, to the byte.
     #[must_use]
-    pub fn came_to(&self, outcome: &Outcome) -> bool {
+    pub fn matches(&self, outcome: &Outcome) -> bool {
         self.outcome == digest(&outcome.decisions, &outcome.report, &outcome.memory)
     }
 }
 
-/// What every layout begins with.
+/// The fields that every format begins with.
 #[derive(Deserialize)]
 struct Header {
     format: u32,
     wva: String,
 }
 
-/// The bytes of the entry, if they are those that were written.
-fn entry_of(line: &[u8]) -> Result<&[u8], Trouble> {
+/// The bytes of the entry, if their checksum is right.
+fn entry_bytes(line: &[u8]) -> Result<&[u8], LineError> {
     let (inside, rest) = line
         .strip_prefix(HEAD)
-        .and_then(|inside| inside.split_at_checked(inside.len().checked_sub(REST)?))
-        .ok_or(Trouble::Torn)?;
+        .and_then(|inside| inside.split_at_checked(inside.len().checked_sub(SUFFIX_BYTES)?))
+        .ok_or(LineError::Torn)?;
     let written = rest.strip_prefix(MIDDLE).and_then(|rest| rest.strip_suffix(TAIL));
-    let written = written.and_then(|digits| std::str::from_utf8(digits).ok()).ok_or(Trouble::Torn)?;
+    let written = written.and_then(|digits| std::str::from_utf8(digits).ok()).ok_or(LineError::Torn)?;
     let found = hex(crc32fast::hash(inside));
     if found == written {
         return Ok(inside);
     }
-    Err(Trouble::Damaged { expected: written.into(), found })
+    Err(LineError::Damaged { expected: written.into(), found })
 }
 
-/// Passes bytes on and sums them up.
-struct Checked<W> {
+/// Writes bytes and computes their checksum.
+struct ChecksumWriter<W> {
     out: W,
     hasher: Hasher,
 }
 
-impl<W: Write> Write for Checked<W> {
+impl<W: Write> Write for ChecksumWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = self.out.write(bytes)?;
         self.hasher.update(bytes.get(..written).unwrap_or_default());
         Ok(written)
     }
 
-    /// Whoever gave `out` flushes it, at the end of the line.
+    /// Does nothing: the owner of `out` flushes it at the end of the line.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }

@@ -1,21 +1,21 @@
-//! Evaluations, kept to be made again: the last few in memory, all of them in files when asked, and the replay that
-//! compares what this build decides with what was decided.
+//! Recorded evaluations: the last few in memory, all of them in files if configured, and a replay that compares the decisions of
+//! this build with the recorded ones.
 //!
-//! A recording is lines of JSON (`line`). Each is one whole evaluation with everything it was made from, and its own
-//! checksum: any line can be read, decided and explained without the others, so that a damaged one costs itself only.
+//! A recording consists of lines of JSON (`line`). Each line is one evaluation with all its inputs and a checksum of its own. It
+//! can be read, decided and explained without the others, so that damage costs only the damaged line.
 
 mod file;
-mod keeper;
 mod line;
 mod read;
 mod recent;
 mod replay;
-mod shelf;
+mod retention;
+mod writer;
 
 pub use file::{FileSettings, Recording};
-pub use keeper::{Keeper, KeeperMetrics, Queue, keep_files, keep_recent};
-pub use line::{Entry, FORMAT, Trouble, write_line};
-pub use read::{Found, Lines, Place};
-pub use recent::{Listed, Recent};
-pub use replay::{Change, Difference, Replay, Replayed, Summary, decided};
-pub use shelf::Removed;
+pub use line::{Entry, FORMAT, LineError, write_line};
+pub use read::{LineLocation, Lines, RecordedLine};
+pub use recent::{Recent, SnapshotInfo};
+pub use replay::{Change, Difference, Replay, Replayed, Summary, decide_recorded};
+pub use retention::RemovedFiles;
+pub use writer::{Queue, QueueRecorder, RecordingMetrics, keep_recent, write_files};

@@ -1,84 +1,84 @@
-//! Reads recordings line by line. A line that cannot be used is told with its place, and the next one is read.
+//! Reads recordings line by line. An unusable line is reported with its location, and reading goes on.
 
 use std::fmt;
 use std::io::{self, BufRead, Read as _};
 use std::path::{Path, PathBuf};
 
-use super::line::{Entry, Trouble};
+use super::line::{Entry, LineError};
 
-/// No line is longer: a pod takes 4 to 20 KiB, so 100,000 pods are less. What is longer is another kind of file, which must
+/// The longest line, bytes. A pod takes 4 to 20 KiB, so that 100,000 pods fit. A file with longer lines is no recording, and must
 /// not fill the memory.
-const LONGEST: u64 = 2 << 30;
+const MAX_LINE_BYTES: u64 = 2 << 30;
 
-/// Where a line is.
+/// The location of a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct LineLocation {
     /// The file, as it was named.
     pub file: PathBuf,
-    /// The line in it, from 1.
+    /// The line number, from 1.
     pub line: usize,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for LineLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.file.display(), self.line)
     }
 }
 
-/// A line: what it holds, or what is wrong with it.
+/// A line of a recording.
 #[derive(Debug)]
-pub struct Found {
-    /// Where.
-    pub place: Place,
-    /// What.
-    pub entry: Result<Box<Entry>, Trouble>,
+pub struct RecordedLine {
+    /// Its location.
+    pub location: LineLocation,
+    /// The entry, or why it is unusable.
+    pub entry: Result<Box<Entry>, LineError>,
 }
 
-/// The lines of one file, in order; empty ones are passed over.
+/// The lines of a file in order. Empty lines are skipped.
 pub struct Lines<R> {
     input: R,
-    place: Place,
+    location: LineLocation,
     buffer: Vec<u8>,
-    longest: u64,
+    max_bytes: u64,
 }
 
 impl<R: BufRead> Lines<R> {
-    /// Over `input`, which `file` names.
+    /// The lines of `input`, which is named `file`.
     pub fn new(input: R, file: &Path) -> Self {
-        let place = Place { file: file.to_owned(), line: 0 };
-        Self { input, place, buffer: Vec::new(), longest: LONGEST }
+        let location = LineLocation { file: file.to_owned(), line: 0 };
+        Self { input, location, buffer: Vec::new(), max_bytes: MAX_LINE_BYTES }
     }
 
-    /// The next line's bytes are in the buffer; `None` at the end.
-    fn advance(&mut self) -> io::Result<Option<Result<(), Trouble>>> {
+    /// Reads the next line into the buffer; `None` at the end.
+    fn read_line(&mut self) -> io::Result<Option<Result<(), LineError>>> {
         self.buffer.clear();
-        let read = self.input.by_ref().take(self.longest).read_until(b'\n', &mut self.buffer)?;
-        self.place.line += 1;
+        let read = self.input.by_ref().take(self.max_bytes).read_until(b'\n', &mut self.buffer)?;
+        self.location.line += 1;
         if read == 0 {
             return Ok(None);
         }
-        if read as u64 == self.longest && !self.buffer.ends_with(b"\n") {
+        if read as u64 == self.max_bytes && !self.buffer.ends_with(b"\n") {
             self.buffer = Vec::new();
             self.input.skip_until(b'\n')?;
-            return Ok(Some(Err(Trouble::TooLong(self.longest))));
+            return Ok(Some(Err(LineError::TooLong(self.max_bytes))));
         }
         Ok(Some(Ok(())))
     }
 }
 
 impl<R: BufRead> Iterator for Lines<R> {
-    type Item = io::Result<Found>;
+    type Item = io::Result<RecordedLine>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            let entry = match self.advance() {
+            let entry = match self.read_line() {
                 Err(error) => return Some(Err(error)),
                 Ok(None) => return None,
-                Ok(Some(Err(trouble))) => Err(trouble),
+                Ok(Some(Err(error))) => Err(error),
                 Ok(Some(Ok(()))) if self.buffer.trim_ascii().is_empty() => continue,
                 Ok(Some(Ok(()))) => Entry::parse(&self.buffer).map(Box::new),
             };
-            return Some(Ok(Found { place: self.place.clone(), entry }));
+            return Some(Ok(RecordedLine { location: self.location.clone(), entry }));
         }
     }
 }
@@ -88,15 +88,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_recording_is_told_line_by_line_and_fills_no_memory() {
+    fn unusable_lines_are_reported_one_by_one_and_fill_no_memory() {
         let mut lines = Lines::new(&b"\n{}\n0123456789abcdef\nx"[..], Path::new("a.jsonl"));
-        lines.longest = 8;
-        let told: Vec<_> = lines
-            .map(|found| found.unwrap())
-            .map(|found| format!("{}: {}", found.place, found.entry.unwrap_err()))
+        lines.max_bytes = 8;
+        let errors: Vec<_> = lines
+            .map(|line| line.unwrap())
+            .map(|line| format!("{}: {}", line.location, line.entry.unwrap_err()))
             .collect();
         assert_eq!(
-            told,
+            errors,
             [
                 "a.jsonl:2: cut short, or not a line of a recording",
                 "a.jsonl:3: longer than 8 bytes, so not a line of a recording",

@@ -1,5 +1,5 @@
-//! The last few evaluations, in memory: what `/debug/snapshots` shows. Bounded by count and by bytes; in a fleet so large
-//! that one of them is above the bound, none is kept.
+//! The last few evaluations in memory, which `/debug/snapshots` shows. Limited by number and bytes: in a fleet so large that a
+//! single evaluation exceeds the limit, none is kept.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -15,15 +15,15 @@ use crate::engine::{Evaluation, Term};
 /// The last evaluations, the newest last.
 #[derive(Debug)]
 pub struct Recent {
-    count: usize,
-    bytes: u64,
-    kept: Mutex<Kept>,
+    max_count: usize,
+    max_bytes: u64,
+    contents: Mutex<Contents>,
 }
 
 #[derive(Debug, Default)]
-struct Kept {
+struct Contents {
     evaluations: VecDeque<(Arc<Evaluation>, u64)>,
-    /// The last one that was too large to keep.
+    /// The last evaluation that was too large to keep.
     too_large: Option<TooLarge>,
 }
 
@@ -33,84 +33,86 @@ struct TooLarge {
     variants: usize,
 }
 
-/// A fleet that was too large is measured again when it has shrunk, or after this long.
-const MEASURED_AGAIN: SignedDuration = SignedDuration::from_mins(1);
+/// An evaluation after one that was too large is measured when it has fewer variants, or after this long.
+const REMEASURE_INTERVAL: SignedDuration = SignedDuration::from_mins(1);
 
 /// An evaluation in the list.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Listed {
-    /// When it was.
+pub struct SnapshotInfo {
+    /// Its time.
     pub at: Timestamp,
     /// Its number in this process.
     pub sequence: u64,
-    /// How many variants were decided about.
+    /// The number of variants with a decision.
     pub variants: usize,
-    /// The length of its line.
+    /// The length of its line, bytes.
     pub bytes: u64,
-    /// The holding of the lease that it was made in.
+    /// The term of the lease in which it was made.
     pub term: Option<Term>,
-    /// The digest of what came out: equal for equal outcomes.
+    /// The digest of the outcome: equal for equal outcomes.
     pub outcome: String,
 }
 
 impl Recent {
-    /// Room for `count` evaluations whose lines have `bytes` together. A line is about twice as long as what it is made from
-    /// is in memory.
+    /// Keeps at most `max_count` evaluations whose lines have at most `max_bytes` in total. A line is about twice as long as its
+    /// evaluation is in memory.
     #[must_use]
-    pub fn new(count: usize, bytes: u64) -> Self {
-        Self { count, bytes, kept: Mutex::default() }
+    pub fn new(max_count: usize, max_bytes: u64) -> Self {
+        Self { max_count, max_bytes, contents: Mutex::default() }
     }
 
-    /// Keeps `evaluation`, and lets go of what is too much now.
+    /// Keeps `evaluation` and drops the oldest ones that exceed the limits.
     pub fn keep(&self, evaluation: Arc<Evaluation>) {
-        let (at, variants) = (evaluation.published.at, evaluation.published.decisions.len());
-        let known = self.kept.lock().too_large;
-        let still =
-            |known: TooLarge| variants >= known.variants && at.duration_since(known.at) < MEASURED_AGAIN;
-        if self.count == 0 || known.is_some_and(still) {
+        let at = evaluation.published.at;
+        let variants = evaluation.published.decisions.len();
+        let is_still_too_large =
+            self.contents.lock().too_large.is_some_and(|last| {
+                variants >= last.variants && at.duration_since(last.at) < REMEASURE_INTERVAL
+            });
+        if self.max_count == 0 || is_still_too_large {
             return;
         }
-        let mut measure = Measure { left: self.bytes };
-        let fits = write_line(&evaluation, &mut measure).is_ok();
-        let mut kept = self.kept.lock();
+        let mut counter = ByteCounter { remaining: self.max_bytes };
+        let fits = write_line(&evaluation, &mut counter).is_ok();
+        let mut contents = self.contents.lock();
         if !fits {
-            *kept = Kept { too_large: Some(TooLarge { at, variants }), ..Kept::default() };
+            *contents = Contents { too_large: Some(TooLarge { at, variants }), ..Contents::default() };
             return;
         }
-        kept.too_large = None;
-        kept.evaluations.push_back((evaluation, self.bytes - measure.left));
-        let mut total: u64 = kept.evaluations.iter().map(|(_, length)| length).sum();
-        while kept.evaluations.len() > self.count || total > self.bytes {
-            total -= kept.evaluations.pop_front().map_or(total, |(_, length)| length);
+        contents.too_large = None;
+        contents.evaluations.push_back((evaluation, self.max_bytes - counter.remaining));
+        let mut total: u64 = contents.evaluations.iter().map(|(_, length)| length).sum();
+        while contents.evaluations.len() > self.max_count || total > self.max_bytes {
+            total -= contents.evaluations.pop_front().map_or(total, |(_, length)| length);
         }
     }
 
-    /// All of them, the oldest first.
+    /// All evaluations, oldest first.
     #[must_use]
     pub fn all(&self) -> Vec<Arc<Evaluation>> {
-        self.kept.lock().evaluations.iter().map(|(evaluation, _)| evaluation.clone()).collect()
+        self.contents.lock().evaluations.iter().map(|(evaluation, _)| evaluation.clone()).collect()
     }
 
-    /// The newest.
+    /// The newest evaluation.
     #[must_use]
     pub fn latest(&self) -> Option<Arc<Evaluation>> {
-        self.kept.lock().evaluations.back().map(|(evaluation, _)| evaluation.clone())
+        self.contents.lock().evaluations.back().map(|(evaluation, _)| evaluation.clone())
     }
 
-    /// The one of this moment.
+    /// The evaluation of `at`.
     #[must_use]
     pub fn at(&self, at: Timestamp) -> Option<Arc<Evaluation>> {
         self.all().into_iter().find(|evaluation| evaluation.published.at == at)
     }
 
-    /// What there is. Takes as long as writing the outcomes down.
+    /// Lists the evaluations. Takes as long as serializing their outcomes.
     #[must_use]
-    pub fn list(&self) -> Vec<Listed> {
-        let kept: Vec<_> = self.kept.lock().evaluations.iter().cloned().collect();
-        let listed = kept.into_iter().map(|(evaluation, bytes)| {
+    pub fn list(&self) -> Vec<SnapshotInfo> {
+        let evaluations: Vec<_> = self.contents.lock().evaluations.iter().cloned().collect();
+        let infos = evaluations.into_iter().map(|(evaluation, bytes)| {
             let Evaluation { published, after, .. } = &*evaluation;
-            Listed {
+            SnapshotInfo {
                 at: published.at,
                 sequence: published.sequence,
                 variants: published.decisions.len(),
@@ -119,31 +121,31 @@ impl Recent {
                 outcome: digest(&published.decisions, &published.report, after),
             }
         });
-        listed.collect()
+        infos.collect()
     }
 
-    /// Why there is none, when there is none although there were evaluations.
+    /// Why no evaluation is kept, if there were any.
     #[must_use]
-    pub fn why_none(&self) -> Option<String> {
-        if self.count == 0 {
+    pub fn reason_for_none(&self) -> Option<String> {
+        if self.max_count == 0 {
             return Some("none is kept with --record-snapshots=0".into());
         }
-        let TooLarge { at, variants } = self.kept.lock().too_large?;
-        let bytes = self.bytes;
+        let TooLarge { at, variants } = self.contents.lock().too_large?;
+        let bytes = self.max_bytes;
         Some(format!(
             "an evaluation of {variants} variants ({at}) takes more than the {bytes} bytes of --record-snapshots-size; raise it"
         ))
     }
 }
 
-/// Counts what is written, up to a limit.
-struct Measure {
-    left: u64,
+/// Counts written bytes up to a limit.
+struct ByteCounter {
+    remaining: u64,
 }
 
-impl Write for Measure {
+impl Write for ByteCounter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.left = self.left.checked_sub(bytes.len() as u64).ok_or(io::ErrorKind::FileTooLarge)?;
+        self.remaining = self.remaining.checked_sub(bytes.len() as u64).ok_or(io::ErrorKind::FileTooLarge)?;
         Ok(bytes.len())
     }
 

@@ -1,4 +1,4 @@
-//! Decides recorded evaluations again and says what came out otherwise. Pure.
+//! Decides recorded evaluations again and reports the differences. Pure.
 
 use std::collections::BTreeMap;
 
@@ -9,30 +9,30 @@ use wva_core::{Decision, Memory, Outcome, Policy, Snapshot, VariantId};
 
 use super::line::Entry;
 
-/// What the core makes of a snapshot.
-pub fn decided(snapshot: &Snapshot, memory: &Memory, policy: &Policy) -> Outcome {
+/// Observes and decides with recorded inputs.
+pub fn decide_recorded(snapshot: &Snapshot, memory: &Memory, policy: &Policy) -> Outcome {
     let observed = wva_core::observe(snapshot, memory.clone());
     wva_core::decide(snapshot, &observed, policy)
 }
 
-/// What another policy is made of: the recorded one, changed; or why it cannot be.
+/// Makes another policy of the recorded one, or says why it cannot.
 pub type Change<'a> = dyn Fn(&Policy) -> Result<Policy, String> + 'a;
 
 /// A replay under way.
 ///
-/// With the recorded policy every evaluation starts from the memory that was recorded with it, so a missing line spoils no
-/// other one. With another policy the memory is that policy's own, from the first evaluation on.
+/// With the recorded policy, every evaluation starts from its recorded memory, so that a missing line affects no other. With another
+/// policy, the memory is that policy's own from the first evaluation on.
 pub struct Replay<'a> {
     change: Option<&'a Change<'a>>,
-    /// With another policy: what it remembers.
+    /// With another policy: its memory.
     memory: Option<Memory>,
-    /// With another policy: the last recorded one and what was made of it.
+    /// With another policy: the last recorded policy and the changed one.
     policy: Option<(Policy, Policy)>,
     previous: Option<u64>,
     summary: Summary,
 }
 
-/// What was compared.
+/// The result of a replay.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Summary {
@@ -40,38 +40,38 @@ pub struct Summary {
     pub evaluations: u64,
     /// Decisions in them.
     pub decisions: u64,
-    /// Decisions that came out otherwise.
+    /// Decisions that differ.
     pub differing: u64,
-    /// Evaluations whose decisions are the same, and whose report or next memory are not.
+    /// Evaluations with the same decisions but another report or memory.
     pub same_but_for_the_report: u64,
-    /// Evaluations before which others are missing: not recorded, damaged, or of another process.
+    /// Evaluations after a gap: others before them were not recorded, are damaged, or are of another process.
     pub after_a_gap: u64,
 }
 
-/// One evaluation, decided again.
+/// An evaluation that was decided again.
 #[derive(Debug)]
 pub struct Replayed {
-    /// What came out otherwise, by variant.
+    /// The differences, by variant.
     pub differences: Vec<Difference>,
-    /// All of it is the same, to the byte: decisions, report, memory.
-    pub identical: bool,
+    /// Decisions, report and memory are the same, to the byte.
+    pub is_identical: bool,
 }
 
-/// A decision that came out otherwise.
+/// A decision that differs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Difference {
-    /// When it was decided.
+    /// The time of the evaluation.
     pub at: Timestamp,
     /// The variant.
     pub variant: VariantId,
-    /// As recorded.
+    /// The recorded decision.
     pub recorded: Option<Decision>,
-    /// As decided now.
+    /// The decision of this build.
     pub replayed: Option<Decision>,
 }
 
 impl<'a> Replay<'a> {
-    /// With the recorded policy, or with what `change` makes of it.
+    /// A replay with the recorded policy, or with the policy that `change` makes of it.
     #[must_use]
     pub fn new(change: Option<&'a Change<'a>>) -> Self {
         Self { change, memory: None, policy: None, previous: None, summary: Summary::default() }
@@ -80,17 +80,17 @@ impl<'a> Replay<'a> {
     /// Decides `entry` again.
     ///
     /// # Errors
-    /// When no policy can be made of the recorded one.
+    /// When `change` fails.
     pub fn step(&mut self, entry: &Entry) -> Result<Replayed, String> {
         let outcome = match self.change {
-            None => decided(&entry.snapshot, &entry.memory, &entry.policy),
+            None => decide_recorded(&entry.snapshot, &entry.memory, &entry.policy),
             Some(change) => {
                 let policy = match self.policy.take() {
                     Some((recorded, changed)) if recorded == entry.policy => changed,
                     _ => change(&entry.policy)?,
                 };
                 let memory = self.memory.take().unwrap_or_else(|| entry.memory.clone());
-                let outcome = decided(&entry.snapshot, &memory, &policy);
+                let outcome = decide_recorded(&entry.snapshot, &memory, &policy);
                 self.policy = Some((entry.policy.clone(), policy));
                 self.memory = Some(outcome.memory.clone());
                 outcome
@@ -98,18 +98,18 @@ impl<'a> Replay<'a> {
         };
         let same = if self.change.is_some() { same_in_effect } else { PartialEq::eq };
         let differences = differences(entry, &outcome.decisions, same);
-        let identical = entry.came_to(&outcome);
+        let is_identical = entry.matches(&outcome);
         let before = self.previous.replace(entry.sequence);
         self.summary.evaluations += 1;
         self.summary.decisions += entry.decisions.len() as u64;
         self.summary.differing += differences.len() as u64;
-        self.summary.same_but_for_the_report += u64::from(differences.is_empty() && !identical);
+        self.summary.same_but_for_the_report += u64::from(differences.is_empty() && !is_identical);
         self.summary.after_a_gap +=
             u64::from(before.is_some_and(|before| before.checked_add(1) != Some(entry.sequence)));
-        Ok(Replayed { differences, identical })
+        Ok(Replayed { differences, is_identical })
     }
 
-    /// What was compared so far.
+    /// The result so far.
     #[must_use]
     pub fn summary(&self) -> &Summary {
         &self.summary
@@ -117,20 +117,20 @@ impl<'a> Replay<'a> {
 }
 
 impl Summary {
-    /// Everything is the same, to the byte.
+    /// Whether all evaluations are the same, to the byte.
     #[must_use]
-    pub fn identical(&self) -> bool {
+    pub fn is_identical(&self) -> bool {
         self.differing == 0 && self.same_but_for_the_report == 0
     }
 }
 
-/// The same number for the same reason: another policy words its thresholds otherwise in every message.
-fn same_in_effect(one: &Decision, other: &Decision) -> bool {
-    match (&one.verdict, &other.verdict) {
-        (Verdict::Target(one), Verdict::Target(other)) => {
-            (one.desired, one.reason) == (other.desired, other.reason)
+/// The same number for the same reason. Messages are not compared, because they contain the thresholds of the policy.
+fn same_in_effect(left: &Decision, right: &Decision) -> bool {
+    match (&left.verdict, &right.verdict) {
+        (Verdict::Target(left), Verdict::Target(right)) => {
+            (left.desired, left.reason) == (right.desired, right.reason)
         }
-        (Verdict::Unknown(one), Verdict::Unknown(other)) => one.cause == other.cause,
+        (Verdict::Unknown(left), Verdict::Unknown(right)) => left.cause == right.cause,
         _ => false,
     }
 }
@@ -141,8 +141,8 @@ fn differences(
     same: fn(&Decision, &Decision) -> bool,
 ) -> Vec<Difference> {
     let recorded = &entry.decisions;
-    let more = now.keys().filter(|id| !recorded.contains_key(*id));
-    let mut ids: Vec<_> = recorded.keys().chain(more).collect();
+    let additional = now.keys().filter(|id| !recorded.contains_key(*id));
+    let mut ids: Vec<_> = recorded.keys().chain(additional).collect();
     ids.sort();
     let differing = ids.into_iter().filter(|id| match (recorded.get(*id), now.get(*id)) {
         (Some(recorded), Some(now)) => !same(recorded, now),

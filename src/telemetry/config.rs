@@ -1,4 +1,4 @@
-//! What is wrong with the configuration, as a metric.
+//! Metric of invalid configuration entries.
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::family::Family;
@@ -13,24 +13,24 @@ struct Entry {
     key: String,
 }
 
-/// Entries that do not count as they are.
+/// Metric of invalid entries.
 #[derive(Debug, Clone)]
 pub struct ConfigMetrics {
     invalid: Family<Entry, Gauge>,
 }
 
 impl ConfigMetrics {
-    /// A fresh family, registered in `registry`.
+    /// A new family, registered in `registry`.
     pub fn register(registry: &mut Registry) -> Self {
         let metrics = Self { invalid: Family::default() };
         let help =
-            "1 for each entry of a ConfigMap that is wrong: its last good text, or the default, is in force";
+            "1 for each invalid entry of a ConfigMap: its last valid text, or the default, is in force";
         registry.register("wva_config_invalid", help, metrics.invalid.clone());
         metrics
     }
 
-    /// These entries are wrong, and no others: namespace, ConfigMap and key.
-    pub fn invalid<'a>(&self, entries: impl Iterator<Item = (&'a str, &'a str, &'a str)>) {
+    /// Sets the invalid entries: namespace, ConfigMap and key of each.
+    pub fn set_invalid<'a>(&self, entries: impl Iterator<Item = (&'a str, &'a str, &'a str)>) {
         self.invalid.clear();
         for (namespace, configmap, key) in entries {
             let [namespace, configmap, key] = [namespace, configmap, key].map(str::to_owned);

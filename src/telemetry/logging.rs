@@ -1,4 +1,4 @@
-//! Where log lines go and how they look.
+//! Output and format of log lines.
 
 use std::io::IsTerminal as _;
 
@@ -6,21 +6,20 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// Sends log lines to standard error, for people or as one JSON object a line. `filter` is a level or a list of
-/// `target=level`.
+/// Sends log lines to standard error, as text or as one JSON object per line. `filter` is a level or a list of `target=level`.
 ///
 /// # Errors
-/// When the filter cannot be parsed, or logging was set up before.
+/// When the filter cannot be parsed, or logging is set up already.
 pub fn init(filter: &str, json: bool) -> Result<(), String> {
     let filter = EnvFilter::try_new(filter).map_err(|error| format!("log filter {filter:?}: {error}"))?;
     let registry = tracing_subscriber::registry().with(filter);
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal());
-    let done = if json {
+    let result = if json {
         registry.with(lines.json().flatten_event(true)).try_init()
     } else {
         registry.with(lines).try_init()
     };
-    done.map_err(|error| error.to_string())
+    result.map_err(|error| error.to_string())
 }

@@ -1,4 +1,4 @@
-//! Families about ourselves. The numbers of variants are not here: they are rendered from the board.
+//! Metric families about wva itself. Those about variants are rendered from the board.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ struct KindLabel {
     kind: &'static str,
 }
 
-/// Counts of what evaluations met.
+/// Metrics of evaluations.
 #[derive(Debug, Clone)]
 pub struct EvaluationMetrics {
     evaluations: Family<ResultLabel, Counter>,
@@ -37,11 +37,11 @@ pub struct EvaluationMetrics {
 }
 
 impl EvaluationMetrics {
-    /// Fresh families, registered in `registry`.
+    /// New families, registered in `registry`.
     pub fn register(registry: &mut Registry) -> Self {
         let metrics = Self {
             evaluations: Family::default(),
-            // 1 ms doubling to 16 s: a pass over one variant to one that is about to be cut off.
+            // 1 ms doubling to 16 s: from a single variant to an evaluation that is about to time out.
             duration: Histogram::new(exponential_buckets(0.001, 2.0, 15)),
             postponed: Counter::default(),
             source_errors: Family::default(),
@@ -55,37 +55,38 @@ impl EvaluationMetrics {
         registry.register("wva_evaluations", "Evaluations by result", metrics.evaluations.clone());
         let help = "Time from collecting to publishing";
         registry.register("wva_evaluation_duration_seconds", help, metrics.duration.clone());
-        let help = "Times an evaluation was wanted and the last result was taken, because evaluations may take a quarter of \
-                    the time at most";
+        let help = "Reads that got the last result instead of a new evaluation, because evaluations may take at most a quarter of \
+                    the time";
         registry.register("wva_evaluations_postponed", help, metrics.postponed.clone());
         let help = "Collections that failed, by kind";
         registry.register("wva_source_errors", help, metrics.source_errors.clone());
-        let help = "Samples dropped for being NaN, infinite or negative where impossible";
+        let help = "Samples dropped because they are NaN, infinite or impossibly negative";
         registry.register("wva_bad_samples", help, metrics.bad_samples.clone());
-        let help = "Series left out because their pod shows more series, engines or longer labels than are kept, in each collection";
+        let help = "Series left out because their pod has more series or engines, or longer labels, than are kept; counted in each collection";
         registry.register("wva_dropped_series", help, metrics.dropped_series.clone());
-        let help = "Parts of an earlier memory that were damaged or of another version";
+        let help =
+            "Parts of a restored memory that were dropped because they were damaged or of another version";
         registry.register("wva_memory_dropped", help, metrics.dropped.clone());
         let help = "Decisions withheld by the independent checker";
         registry.register("wva_check_violations", help, metrics.violations.clone());
-        let help = "Decisions about a model that broke; its numbers are held until it is tried again";
+        let help = "Decisions about a model that failed; its numbers are held until the next try";
         registry.register("wva_model_failures", help, metrics.failed.clone());
-        let help = "Decisions that did not end in time; the last numbers are held";
+        let help = "Decisions that timed out; the last numbers are held";
         registry.register("wva_evaluations_overdue", help, metrics.overdue.clone());
         metrics
     }
 
-    /// An evaluation ended after `took`; `error` is the source's error kind, if it had one.
-    pub fn evaluated(&self, took: Duration, error: Option<&'static str>) {
+    /// An evaluation ended after `duration`. `error` is the kind of the source's error, if any.
+    pub fn evaluated(&self, duration: Duration, error: Option<&'static str>) {
         let result = if error.is_some() { "source_error" } else { "ok" };
         self.evaluations.get_or_create(&ResultLabel { result }).inc();
-        self.duration.observe(took.as_secs_f64());
+        self.duration.observe(duration.as_secs_f64());
         if let Some(kind) = error {
             self.source_errors.get_or_create(&KindLabel { kind }).inc();
         }
     }
 
-    /// An evaluation was wanted too soon after the last one.
+    /// A read got the last result, because an evaluation would have come too soon after it.
     pub fn postponed(&self) {
         self.postponed.inc();
     }
@@ -95,12 +96,12 @@ impl EvaluationMetrics {
         self.bad_samples.inc_by(count);
     }
 
-    /// `count` series of pods that show too many were left out.
+    /// `count` series of pods with too many were left out.
     pub fn dropped_series(&self, count: u64) {
         self.dropped_series.inc_by(count);
     }
 
-    /// `count` parts of what was remembered could not be used.
+    /// `count` parts of a restored memory were dropped.
     pub fn dropped(&self, count: usize) {
         self.dropped.inc_by(count.try_into().unwrap_or(u64::MAX));
     }
@@ -110,7 +111,7 @@ impl EvaluationMetrics {
         self.failed.inc_by(count.try_into().unwrap_or(u64::MAX));
     }
 
-    /// A decision did not end in time.
+    /// A decision timed out.
     pub fn overdue(&self) {
         self.overdue.inc();
     }

@@ -1,4 +1,4 @@
-//! Logs and our own metric families.
+//! Logging, and metric families about wva itself.
 
 mod config;
 mod logging;

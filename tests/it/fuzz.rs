@@ -16,7 +16,7 @@ use tower::service_fn;
 use wva::cluster::StateStore;
 use wva::config::policy_config::{Kind, Maps, Names, PolicyLoader};
 use wva::engine::{SystemClock, adopt};
-use wva::record::{Lines, Replay, decided};
+use wva::record::{Lines, Replay, decide_recorded};
 use wva_core::decision::Verdict;
 use wva_core::units::Replicas;
 use wva_core::{Memory, Policy, Snapshot};
@@ -121,7 +121,7 @@ fn no_damaged_snapshot_ends_the_program() {
         let memory = serde_json::from_slice::<Memory>(&memory).unwrap_or_default();
         let policy =
             serde_json::from_slice::<Policy>(&policy).ok().and_then(|policy| policy.validated().ok());
-        let outcome = decided(&snapshot, &memory, &policy.unwrap_or_default());
+        let outcome = decide_recorded(&snapshot, &memory, &policy.unwrap_or_default());
         let caught: Vec<_> =
             outcome.report.failed.iter().filter(|model| model.failed.at == snapshot.now).collect();
         prop_assert!(caught.is_empty(), "a panic that was caught is one all the same: {caught:?}");
@@ -149,7 +149,11 @@ fn no_damaged_recording_ends_the_program_and_what_is_read_of_it_is_what_was_writ
         for found in Lines::new(&bytes[..], Path::new("r.jsonl")) {
             let Ok(entry) = found.unwrap().entry else { continue };
             let now = replay.step(&entry);
-            prop_assert!(now.as_ref().is_ok_and(|now| now.identical), "sequence {}: {now:?}", entry.sequence);
+            prop_assert!(
+                now.as_ref().is_ok_and(|now| now.is_identical),
+                "sequence {}: {now:?}",
+                entry.sequence
+            );
         }
         Ok(())
     });

@@ -363,7 +363,7 @@ impl ShardWriter<'_> {
             [("learned", counts.learned), ("words", counts.messages), ("all", counts.entries)]
         };
         for (label, entries) in parts(now) {
-            self.metrics.cut(kind, label, entries);
+            self.metrics.set_cut(kind, label, entries);
         }
         let any = |counts| parts(counts).map(|(_, entries)| entries > 0);
         if any(before) == any(now) {

@@ -9,7 +9,7 @@ use wva_core::{Outcome, Policy};
 
 use super::input::Material;
 use super::{Failure, Output, exit, message, short, structured};
-use crate::record::decided;
+use crate::record::decide_recorded;
 
 /// Make one decision here, from a snapshot, and say why
 ///
@@ -54,7 +54,7 @@ fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode, Failure> {
     };
     let material = Material::read(file, args.at)?;
     let material = material.with_policy(args.policy.as_deref())?.with_memory(args.memory.as_deref())?;
-    let outcome = decided(&material.snapshot, &material.memory, &material.policy);
+    let outcome = decide_recorded(&material.snapshot, &material.memory, &material.policy);
     match args.output {
         Output::Table => table(out, &material, &outcome)?,
         output => structured(out, &outcome, output)?,

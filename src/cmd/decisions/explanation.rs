@@ -12,7 +12,7 @@ use wva_core::{Decision, GroupId, Memory, Outcome, Policy, Snapshot, VariantId};
 
 use super::input::Material;
 use super::short;
-use crate::record::decided;
+use crate::record::decide_recorded;
 
 /// How far is looked ahead, and how closely: past the half hour that starting pods count as evidence.
 const AHEAD: SignedDuration = SignedDuration::from_mins(40);
@@ -76,7 +76,7 @@ impl Explanation {
     /// Of `variant`; or which variants there are.
     pub(super) fn of(material: Material, variant: &VariantId) -> Result<Self, String> {
         let Material { origin, snapshot, memory, policy, recorded } = material;
-        let Outcome { mut decisions, report, memory } = decided(&snapshot, &memory, &policy);
+        let Outcome { mut decisions, report, memory } = decide_recorded(&snapshot, &memory, &policy);
         let Some(decision) = decisions.remove(variant) else {
             return Err(nothing_about(variant, &origin, &decisions));
         };
@@ -154,7 +154,7 @@ fn ahead(
             break;
         }
         later.now = at;
-        let mut outcome = decided(&later, &memory, policy);
+        let mut outcome = decide_recorded(&later, &memory, policy);
         memory = outcome.memory;
         let Some(decision) = outcome.decisions.remove(variant) else { break };
         if short(&decision) != short(&before) {

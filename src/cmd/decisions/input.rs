@@ -106,10 +106,10 @@ impl Material {
                 Ok(entry) => {
                     readable += 1;
                     if at.is_none_or(|at| at == entry.at) {
-                        chosen = Some((found.place, entry));
+                        chosen = Some((found.location, entry));
                     }
                 }
-                Err(trouble) => note(&format!("{}: {trouble}; passed over", found.place)),
+                Err(trouble) => note(&format!("{}: {trouble}; passed over", found.location)),
             }
         }
         let shown = path.display();

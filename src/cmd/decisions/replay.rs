@@ -11,7 +11,7 @@ use wva_core::{Decision, Policy};
 
 use super::input::{broken, open, policy_file};
 use super::{Failure, Output, exit, message, note, short, structured};
-use crate::record::{Difference, Lines, Place, Replay, Summary};
+use crate::record::{Difference, LineLocation, Lines, Replay, Summary};
 
 /// How often a person is told how far it is.
 const TOLD_EVERY: Duration = Duration::from_millis(500);
@@ -84,16 +84,16 @@ fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode, Failure> {
             match found.entry {
                 Ok(entry) => {
                     let replayed =
-                        run.replay.step(&entry).map_err(|cause| format!("{}: {cause}", found.place))?;
-                    let unsaid = replayed.differences.is_empty() && !replayed.identical;
+                        run.replay.step(&entry).map_err(|cause| format!("{}: {cause}", found.location))?;
+                    let unsaid = replayed.differences.is_empty() && !replayed.is_identical;
                     if unsaid && change.is_none() {
-                        run.say(&format!("{}: same decisions, another report or memory", found.place))?;
+                        run.say(&format!("{}: same decisions, another report or memory", found.location))?;
                     }
                     run.show(replayed.differences)?;
                 }
-                Err(trouble) => run.leave_out(&found.place, trouble.to_string())?,
+                Err(trouble) => run.leave_out(&found.location, trouble.to_string())?,
             }
-            run.progress.tell(&found.place);
+            run.progress.tell(&found.location);
         }
     }
     run.end(change.is_some(), args.output)
@@ -148,7 +148,7 @@ impl<W: Write> Run<'_, W> {
     }
 
     /// Names a line that cannot be used, at once: somebody may be waiting for the rest.
-    fn leave_out(&mut self, place: &Place, cause: String) -> Result<(), Failure> {
+    fn leave_out(&mut self, place: &LineLocation, cause: String) -> Result<(), Failure> {
         self.progress.clear();
         note(&format!("{place}: {cause}; left out"));
         self.told.damaged.push(Left { place: place.to_string(), cause });
@@ -158,7 +158,7 @@ impl<W: Write> Run<'_, W> {
     fn end(mut self, changed: bool, output: Output) -> Result<ExitCode, Failure> {
         self.progress.clear();
         let summary = self.replay.summary().clone();
-        let identical = if changed { summary.differing == 0 } else { summary.identical() };
+        let identical = if changed { summary.differing == 0 } else { summary.is_identical() };
         if summary.evaluations == 0 {
             let next = "record with `wva serve --record-dir`, or take /debug/snapshots/all";
             return Err(format!("no evaluation can be replayed; {next}").into());
@@ -178,7 +178,7 @@ fn sum_up(summary: &Summary, damaged: usize, changed: bool) -> String {
     let mut text = format!("{evaluations} evaluations, {decisions} decisions: ");
     text += &match (differing, changed) {
         (0, true) => "none comes out otherwise\n".into(),
-        (0, false) if summary.identical() => "identical, to the byte\n".into(),
+        (0, false) if summary.is_identical() => "identical, to the byte\n".into(),
         (0, false) => {
             format!("the same, but {same_but_for_the_report} times with another report or memory\n")
         }
@@ -208,7 +208,7 @@ impl Progress {
         Self { live: io::stderr().is_terminal(), next: Instant::now() + TOLD_EVERY, shown: false }
     }
 
-    fn tell(&mut self, place: &Place) {
+    fn tell(&mut self, place: &LineLocation) {
         if self.live && Instant::now() >= self.next {
             let _ = write!(io::stderr(), "{CLEAR_LINE}{place}");
             (self.next, self.shown) = (Instant::now() + TOLD_EVERY, true);

@@ -21,7 +21,7 @@ use crate::collect::{ScrapeSettings, ScrapeSource};
 use crate::engine::{
     Board, Clock, Engine, Holder, Leadership, MetricSource, Parts, ReadSettings, Reader, Restored, Term, run,
 };
-use crate::record::{Keeper, Queue, Recent, keep_recent};
+use crate::record::{Queue, QueueRecorder, Recent, keep_recent};
 use crate::serve::auth::{AllowAll, TrustData};
 use crate::serve::tls::{Serving, SharedPki};
 use crate::serve::{AppState, NoNotices, Ports, ServeError, Server, Settings};
@@ -99,7 +99,7 @@ impl WvaInstance {
             leadership: inputs.leadership.subscribe(),
             metrics: EvaluationMetrics::register(&mut registry),
         };
-        let (keeper, queue) = Keeper::default().to_recent();
+        let (keeper, queue) = QueueRecorder::default().to_recent();
         let engine = Arc::new(Engine::new(parts, Policy::default()).recorded_by(Arc::new(keeper)));
         engine.take_over(Restored::default(), term());
         let reader = Reader::new(engine, ReadSettings::default());

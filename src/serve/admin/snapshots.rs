@@ -81,7 +81,7 @@ async fn listed(recent: Arc<Recent>, place: UntilSent) -> Response {
 
 /// Why there is nothing to show, and where there is.
 fn none(state: &AppState) -> Status {
-    let why = match (state.recent().why_none(), state.other_holder()) {
+    let why = match (state.recent().reason_for_none(), state.other_holder()) {
         (Some(why), _) => why,
         (None, Some(holder)) => {
             format!("instance {holder} decides, and only its evaluations are kept: ask it")

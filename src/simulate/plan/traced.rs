@@ -8,7 +8,7 @@ use wva_core::units::whole;
 use wva_sim::{Arrival, Arrivals, LoadShape, RequestSizes, Rng, Scenario, Segment};
 
 use super::super::file::{ArrivalsFile, Problem, ScenarioFile, Step, TraceFile};
-use super::super::trace::{MeanTokens, RateInterval, Trace};
+use super::super::trace::{TokenMeans, RateInterval, Trace};
 use super::build;
 
 /// The most requests of a run: twelve days at 20 requests/s.
@@ -160,7 +160,7 @@ fn rates(
 }
 
 /// Sizes of which only the means are known.
-fn traced_sizes(means: MeanTokens) -> RequestSizes {
+fn traced_sizes(means: TokenMeans) -> RequestSizes {
     let mean = |tokens: f64| tokens.round().clamp(1.0, RequestSizes::MAX_TOKENS);
     RequestSizes::uniform(mean(means.prompt), mean(means.output), 0.5)
 }

@@ -38,12 +38,12 @@ pub struct RateInterval {
     /// Requests a second.
     pub rps: f64,
     /// Mean tokens of its requests, if the trace has them.
-    pub tokens: Option<MeanTokens>,
+    pub tokens: Option<TokenMeans>,
 }
 
 /// Mean tokens of requests.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct MeanTokens {
+pub struct TokenMeans {
     /// Of prompts.
     pub prompt: f64,
     /// Generated.

@@ -12,7 +12,7 @@ use smol_str::SmolStr;
 use wva_core::GroupId;
 use wva_core::snapshot::{ModelGroup, Replica, Signal, Signals, Snapshot};
 
-use super::{MAX_INTERVALS, MeanTokens, RateInterval, Series, TraceError};
+use super::{MAX_INTERVALS, TokenMeans, RateInterval, Series, TraceError};
 use crate::record::Lines;
 
 /// Length of an interval, seconds: the usual scrape interval of Prometheus.
@@ -31,7 +31,7 @@ pub(super) fn read(
         let found = found.map_err(|source| TraceError::Unreadable { path: path.into(), source })?;
         // A damaged line is skipped: the counters continue in the next one.
         let Ok(entry) = found.entry else { continue };
-        let error = |cause| TraceError::Line { path: path.into(), line: found.place.line, cause };
+        let error = |cause| TraceError::Line { path: path.into(), line: found.location.line, cause };
         if model.is_none() {
             model = choose(&entry.snapshot, series).map_err(error)?;
         }
@@ -197,7 +197,7 @@ impl RequestCounts {
             window.iter().for_each(|activity| sum.add(*activity, 1.0));
             if sum.first_tokens >= 0.5 && sum.finished >= 0.5 {
                 let prompt = sum.prompt / sum.first_tokens;
-                tokens = Some(MeanTokens { prompt, output: sum.generated / sum.finished });
+                tokens = Some(TokenMeans { prompt, output: sum.generated / sum.finished });
             }
             let until = Duration::from_secs_f64((index + 1) as f64 * INTERVAL_S);
             RateInterval { until, rps: self.intervals[index].arrived.max(0.0) / INTERVAL_S, tokens }
@@ -233,7 +233,7 @@ mod tests {
         let rates: Vec<_> =
             intervals.iter().map(|interval| (interval.until.as_secs(), interval.rps)).collect();
         assert_eq!(rates, [(15, 3.0), (30, 3.0), (45, 3.0), (60, 3.0)]);
-        assert_eq!(intervals[3].tokens, Some(MeanTokens { prompt: 4000.0, output: 100.0 }));
+        assert_eq!(intervals[3].tokens, Some(TokenMeans { prompt: 4000.0, output: 100.0 }));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::io::Read as _;
 use std::path::Path;
 
 use flate2::read::GzDecoder;
-use wva::record::{Entry, Lines, decided};
+use wva::record::{Entry, Lines, decide_recorded};
 use wva_core::Decision;
 use wva_core::decision::Verdict;
 
@@ -33,7 +33,7 @@ fn a_recording_of_format_1_is_decided_to_the_same_numbers() {
     let entries = entries(FORMAT_1);
     assert_eq!(entries.len(), 333);
     for entry in entries {
-        let outcome = decided(&entry.snapshot, &entry.memory, &entry.policy);
+        let outcome = decide_recorded(&entry.snapshot, &entry.memory, &entry.policy);
         let recorded: Vec<_> = entry.decisions.iter().map(|(id, decision)| (id, facts(decision))).collect();
         let now: Vec<_> = outcome.decisions.iter().map(|(id, decision)| (id, facts(decision))).collect();
         assert_eq!(now, recorded, "evaluation {} of {}", entry.sequence, entry.at);

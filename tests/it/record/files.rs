@@ -108,7 +108,7 @@ fn two_instances_in_one_directory_leave_each_others_open_file_and_keep_one_bound
         assert_eq!(one.total(), bytes_in(&folder));
     }
     assert_eq!(sequences(&folder)[0], 1, "the other one's file is the oldest and still open");
-    assert!(one.removed().for_the_bound > 5 && one.removed().for_the_disk == 0, "{:?}", one.removed());
+    assert!(one.removed().for_limit > 5 && one.removed().for_full_disk == 0, "{:?}", one.removed());
     drop(one);
     let later = stream(SCENARIO, 60);
     later[40..].iter().for_each(|evaluation| other.write(evaluation).unwrap());

@@ -6,7 +6,7 @@ use std::time::Duration;
 use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
 use wva::engine::Recorder as _;
-use wva::record::{FileSettings, Keeper, KeeperMetrics, Recent, Recording, keep_files};
+use wva::record::{FileSettings, QueueRecorder, Recent, Recording, RecordingMetrics, write_files};
 
 use super::material::{Folder, lines, stream};
 use crate::serve::identity::eventually;
@@ -28,7 +28,7 @@ fn counted(registry: &Registry, result: &str) -> u64 {
 #[tokio::test]
 async fn a_disk_that_hangs_delays_no_evaluation_and_what_it_misses_is_counted() {
     let mut registry = Registry::default();
-    let (keeper, queue) = Keeper::default().to_files(KeeperMetrics::register(&mut registry));
+    let (keeper, queue) = QueueRecorder::default().to_files(RecordingMetrics::register(&mut registry));
     for evaluation in stream(SCENARIO, 5) {
         keeper.record(evaluation);
     }
@@ -39,14 +39,14 @@ async fn a_disk_that_hangs_delays_no_evaluation_and_what_it_misses_is_counted() 
 #[tokio::test]
 async fn what_waits_at_the_end_is_written_before_the_process_goes() {
     let (folder, mut registry) = (Folder::new(), Registry::default());
-    let metrics = KeeperMetrics::register(&mut registry);
-    let (keeper, queue) = Keeper::default().to_files(metrics.clone());
+    let metrics = RecordingMetrics::register(&mut registry);
+    let (keeper, queue) = QueueRecorder::default().to_files(metrics.clone());
     let settings =
         FileSettings { folder: folder.path().into(), total: 1 << 20, file: 1 << 18, instance: "a/b".into() };
     stream(SCENARIO, 2).into_iter().for_each(|evaluation| keeper.record(evaluation));
     let stop = CancellationToken::new();
     stop.cancel();
-    keep_files(queue, Recording::open(settings).unwrap(), metrics, stop).await;
+    write_files(queue, Recording::open(settings).unwrap(), metrics, stop).await;
     assert_eq!(counted(&registry, "written"), 2);
     let files = folder.recordings();
     assert_eq!(std::fs::read(&files[0]).unwrap(), lines(&stream(SCENARIO, 2)));
@@ -58,15 +58,15 @@ async fn what_waits_at_the_end_is_written_before_the_process_goes() {
 #[tokio::test]
 async fn a_failure_is_counted_each_time_and_recording_goes_on() {
     let (folder, mut registry) = (Folder::new(), Registry::default());
-    let metrics = KeeperMetrics::register(&mut registry);
-    let (keeper, queue) = Keeper::default().to_files(metrics.clone());
+    let metrics = RecordingMetrics::register(&mut registry);
+    let (keeper, queue) = QueueRecorder::default().to_files(metrics.clone());
     let inside = folder.path().join("r");
     let settings = FileSettings { folder: inside.clone(), total: 1 << 20, file: 1, instance: "a".into() };
     let recording = Recording::open(settings).unwrap();
     std::fs::remove_dir(&inside).unwrap();
     let stop = CancellationToken::new();
     let ending = stop.clone();
-    let keeping = keep_files(queue, recording, metrics, stop);
+    let keeping = write_files(queue, recording, metrics, stop);
     let feeding = async {
         let evaluations = stream(SCENARIO, 2);
         keeper.record(evaluations[0].clone());
@@ -100,10 +100,14 @@ fn a_fleet_that_is_too_large_keeps_none_says_why_and_is_measured_again_after_a_m
     let small = stream("an-invalid-object-is-an-error", 1);
     let recent = Recent::new(8, lines(&small).len() as u64);
     recent.keep(small[0].clone());
-    assert!(recent.latest().is_some() && recent.why_none().is_none());
+    assert!(recent.latest().is_some() && recent.reason_for_none().is_none());
     recent.keep(evaluations[0].clone());
     assert!(recent.latest().is_none());
-    assert!(recent.why_none().unwrap().contains("--record-snapshots-size"), "{:?}", recent.why_none());
+    assert!(
+        recent.reason_for_none().unwrap().contains("--record-snapshots-size"),
+        "{:?}",
+        recent.reason_for_none()
+    );
     let mut later = small[0].as_ref().clone();
     let mut published = later.published.as_ref().clone();
     published.at = evaluations[0].published.at + Duration::from_secs(59);

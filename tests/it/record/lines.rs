@@ -2,14 +2,14 @@
 
 use std::path::Path;
 
-use wva::record::{Entry, Found, Lines, Replay, Trouble};
+use wva::record::{Entry, LineError, Lines, RecordedLine, Replay};
 
 use super::material::{golden, lines, stream};
 
 /// A small one, so that every byte can be tried.
 const SMALL: &str = "an-invalid-object-is-an-error";
 
-fn read(bytes: &[u8]) -> Vec<Found> {
+fn read(bytes: &[u8]) -> Vec<RecordedLine> {
     Lines::new(bytes, Path::new("r.jsonl")).map(Result::unwrap).collect()
 }
 
@@ -26,10 +26,10 @@ fn every_scenario_survives_being_written_and_read_to_the_byte() {
         for found in read(&lines(&evaluations)) {
             let entry = found.entry.unwrap_or_else(|trouble| panic!("{name}: {trouble}"));
             let now = replay.step(&entry).unwrap();
-            assert!(now.identical && now.differences.is_empty(), "{name}: {:?}", now.differences);
+            assert!(now.is_identical && now.differences.is_empty(), "{name}: {:?}", now.differences);
         }
         assert_eq!((replay.summary().evaluations, replay.summary().after_a_gap), (4, 0), "{name}");
-        assert!(replay.summary().identical());
+        assert!(replay.summary().is_identical());
     }
 }
 
@@ -45,7 +45,7 @@ fn a_recording_cut_at_any_byte_of_its_last_line_loses_at_most_that_line_and_says
         let told = found.iter().filter_map(|found| found.entry.as_ref().err()).collect::<Vec<_>>();
         let silent = whole || cut == without_last;
         assert_eq!(told.len(), usize::from(!silent), "cut at {cut}: {told:?}");
-        assert!(told.iter().all(|trouble| **trouble == Trouble::Torn), "cut at {cut}: {told:?}");
+        assert!(told.iter().all(|trouble| **trouble == LineError::Torn), "cut at {cut}: {told:?}");
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use wva::engine::{Evaluation, Origin, Published};
-use wva::record::{decided, write_line};
+use wva::record::{decide_recorded, write_line};
 use wva_core::{Memory, Policy, Snapshot};
 
 #[derive(Deserialize)]
@@ -40,7 +40,7 @@ pub(crate) fn stream_of(text: &str, count: u64) -> Vec<Arc<Evaluation>> {
     let Scenario { policy, memory, mut snapshot } = serde_json::from_str(text).unwrap();
     let (policy, mut before) = (Arc::new(policy), Arc::new(memory));
     let evaluations = (1..=count).map(|sequence| {
-        let outcome = decided(&snapshot, &before, &policy);
+        let outcome = decide_recorded(&snapshot, &before, &policy);
         let published = Arc::new(Published {
             sequence,
             at: snapshot.now,

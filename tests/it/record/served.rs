@@ -13,7 +13,9 @@ use tokio_util::sync::CancellationToken;
 use wva::engine::{
     Board, Clock, Collected, Engine, Holder, Leadership, MetricSource, Parts, Restored, Scope, SourceError,
 };
-use wva::record::{FileSettings, Keeper, KeeperMetrics, Recent, Recording, keep_files, keep_recent};
+use wva::record::{
+    FileSettings, QueueRecorder, Recent, Recording, RecordingMetrics, keep_recent, write_files,
+};
 use wva::serve::auth::Attributes;
 use wva::telemetry::EvaluationMetrics;
 use wva_core::Policy;
@@ -68,14 +70,14 @@ pub(super) struct Recorded {
 pub(super) async fn recorded() -> Recorded {
     let (folder, stop, mut keeping) = (Folder::new(), CancellationToken::new(), JoinSet::new());
     let recent = Arc::new(Recent::new(100, 1 << 20));
-    let metrics = KeeperMetrics::register(&mut Registry::default());
-    let (keeper, queue) = Keeper::default().to_recent();
+    let metrics = RecordingMetrics::register(&mut Registry::default());
+    let (keeper, queue) = QueueRecorder::default().to_recent();
     keeping.spawn(keep_recent(queue, recent.clone(), stop.clone()));
     let (keeper, queue) = keeper.to_files(metrics.clone());
     let settings =
         FileSettings { folder: folder.path().into(), total: 1 << 20, file: 4096, instance: "wva-0".into() };
     let recording = Recording::open(settings).unwrap();
-    keeping.spawn(keep_files(queue, recording, metrics, stop.clone()));
+    keeping.spawn(write_files(queue, recording, metrics, stop.clone()));
     let clock: Arc<dyn Clock> = Arc::new(PausedClock { started: Instant::now() });
     let holder = Some(Holder { identity: "wva-0".into(), address: None, lease: "lease".into(), epoch: 1 });
     let mine_until = Some(Instant::now() + Duration::from_secs(3600));

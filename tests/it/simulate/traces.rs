@@ -8,7 +8,7 @@ use std::sync::Arc;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use wva::engine::Evaluation;
-use wva::simulate::trace::{MeanTokens, Series, Trace, read};
+use wva::simulate::trace::{Series, TokenMeans, Trace, read};
 use wva::simulate::{TraceOverride, plans};
 use wva_core::Snapshot;
 use wva_core::snapshot::{Sample, Signal};
@@ -120,7 +120,7 @@ fn a_recording_of_ours_is_a_trace() {
     assert_eq!(intervals.last().unwrap().until.as_secs(), 60);
     for interval in &intervals {
         assert!((interval.rps - 2.0 * engines).abs() < 1e-6, "{intervals:?}");
-        assert_eq!(interval.tokens, Some(MeanTokens { prompt: 700.0, output: 80.0 }));
+        assert_eq!(interval.tokens, Some(TokenMeans { prompt: 700.0, output: 80.0 }));
     }
     let error = read(&recording, &Series(Some("x/y".into()))).unwrap_err().to_string();
     assert!(error.contains("r.jsonl:1: no model \"x/y\"; there are "), "{error}");

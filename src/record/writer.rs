@@ -1,5 +1,5 @@
-//! Takes evaluations from the engine without keeping it waiting, and hands them to whoever keeps them. Each has a queue of
-//! two; who is behind misses some, and those are counted.
+//! Takes evaluations from the engine without blocking it, and hands them to the tasks that keep them. Each task has a queue of
+//! two; a task that is behind misses evaluations, which are counted.
 
 use std::io;
 use std::sync::Arc;
@@ -19,14 +19,14 @@ use tracing::{error, info, warn};
 
 use super::file::Recording;
 use super::recent::Recent;
-use super::shelf::Removed;
+use super::retention::RemovedFiles;
 use crate::engine::{Evaluation, Recorder};
 
-/// Evaluations that wait to be kept: one is being written, the next may come.
-const QUEUE: usize = 2;
+/// Evaluations that wait in a queue: while one is written, the next may arrive.
+const QUEUE_LENGTH: usize = 2;
 
-/// A failure that goes on is told again after this long.
-const REMIND: Duration = Duration::from_secs(60);
+/// How often a lasting failure is logged.
+const REMINDER_INTERVAL: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ResultLabel {
@@ -38,21 +38,21 @@ struct ReasonLabel {
     reason: &'static str,
 }
 
-/// What became of evaluations that were to be recorded to files.
+/// Metrics of recording to files.
 #[derive(Debug, Clone, Default)]
-pub struct KeeperMetrics {
+pub struct RecordingMetrics {
     evaluations: Family<ResultLabel, Counter>,
     removed: Family<ReasonLabel, Counter>,
     size: Gauge,
 }
 
-impl KeeperMetrics {
+impl RecordingMetrics {
     /// Fresh families, registered in `registry`.
     pub fn register(registry: &mut Registry) -> Self {
         let metrics = Self::default();
-        let help = "Evaluations by what became of their recording to a file: written, dropped because the disk was slow, failed";
+        let help = "Evaluations to be recorded to a file, by result: written, dropped because the disk was slow, failed";
         registry.register("wva_recorded_evaluations", help, metrics.evaluations.clone());
-        let help = "Recorded files that went to make room, by why: bound (--record-max-size), disk (full before that)";
+        let help = "Recorded files removed to make room, by reason: bound (--record-max-size), disk (full before that)";
         registry.register("wva_recorded_files_removed", help, metrics.removed.clone());
         registry.register_with_unit(
             "wva_recording",
@@ -67,42 +67,42 @@ impl KeeperMetrics {
         self.evaluations.get_or_create(&ResultLabel { result }).inc();
     }
 
-    fn look(&self, recording: &Recording) {
+    fn update(&self, recording: &Recording) {
         self.size.set(recording.total().try_into().unwrap_or(i64::MAX));
-        let Removed { for_the_bound, for_the_disk } = recording.removed();
-        for (reason, count) in [("bound", for_the_bound), ("disk", for_the_disk)] {
+        let RemovedFiles { for_limit, for_full_disk } = recording.removed();
+        for (reason, count) in [("bound", for_limit), ("disk", for_full_disk)] {
             self.removed.get_or_create(&ReasonLabel { reason }).inner().store(count, Ordering::Relaxed);
         }
     }
 }
 
-/// Evaluations on their way to who keeps them.
+/// Evaluations on their way to a task.
 pub type Queue = mpsc::Receiver<Arc<Evaluation>>;
 
-/// The engine's recorder.
+/// The engine's recorder: hands evaluations to queues.
 #[derive(Debug, Default)]
-pub struct Keeper {
+pub struct QueueRecorder {
     recent: Option<mpsc::Sender<Arc<Evaluation>>>,
-    files: Option<(mpsc::Sender<Arc<Evaluation>>, KeeperMetrics)>,
+    files: Option<(mpsc::Sender<Arc<Evaluation>>, RecordingMetrics)>,
 }
 
-impl Keeper {
-    /// Hands them to [`keep_recent`] too.
+impl QueueRecorder {
+    /// Adds a queue for [`keep_recent`].
     #[must_use]
     pub fn to_recent(self) -> (Self, Queue) {
-        let (sender, queue) = mpsc::channel(QUEUE);
+        let (sender, queue) = mpsc::channel(QUEUE_LENGTH);
         (Self { recent: Some(sender), ..self }, queue)
     }
 
-    /// Hands them to [`keep_files`] too.
+    /// Adds a queue for [`write_files`].
     #[must_use]
-    pub fn to_files(self, metrics: KeeperMetrics) -> (Self, Queue) {
-        let (sender, queue) = mpsc::channel(QUEUE);
+    pub fn to_files(self, metrics: RecordingMetrics) -> (Self, Queue) {
+        let (sender, queue) = mpsc::channel(QUEUE_LENGTH);
         (Self { files: Some((sender, metrics)), ..self }, queue)
     }
 }
 
-impl Recorder for Keeper {
+impl Recorder for QueueRecorder {
     fn record(&self, evaluation: Arc<Evaluation>) {
         if let Some((files, metrics)) = &self.files
             && files.try_send(evaluation.clone()).is_err()
@@ -110,53 +110,53 @@ impl Recorder for Keeper {
             metrics.count("dropped");
         }
         if let Some(recent) = &self.recent {
-            // Who looks at the last few sees by their numbers that one is missing.
+            // A missing one shows in the sequence numbers of the others.
             let _ = recent.try_send(evaluation);
         }
     }
 }
 
-/// Keeps the last few in `recent`, until `stop`.
+/// Keeps evaluations in `recent` until `stop`.
 pub async fn keep_recent(mut queue: Queue, recent: Arc<Recent>, stop: CancellationToken) {
     while let Some(Some(evaluation)) = stop.run_until_cancelled(queue.recv()).await {
         let recent = recent.clone();
-        // Away from the threads that answer reads: it is measured by being written down.
+        // On a blocking thread, because it serializes the evaluation to measure its size.
         if let Err(failure) = spawn_blocking(move || recent.keep(evaluation)).await {
-            error!(%failure, "keeping an evaluation died; this is a bug");
+            error!(%failure, "keeping an evaluation panicked; this is a bug");
         }
     }
     stop.cancelled().await;
 }
 
-/// Writes all of them to files, until `stop`; then what is still waiting.
-pub async fn keep_files(
+/// Writes evaluations to files until `stop`, then those that are still queued.
+pub async fn write_files(
     mut queue: Queue,
     recording: Recording,
-    metrics: KeeperMetrics,
+    metrics: RecordingMetrics,
     stop: CancellationToken,
 ) {
-    let lost = metrics.clone();
-    metrics.look(&recording);
-    let mut writer = Some(Writer { recording, metrics, told: None, told_of_disk: None });
+    let failures = metrics.clone();
+    metrics.update(&recording);
+    let mut writer = Some(Writer { recording, metrics, logged_failure: None, logged_full_disk: None });
     while let Some(Some(evaluation)) = stop.run_until_cancelled(queue.recv()).await {
-        writer = on_its_thread(writer, move |writer| writer.write(&evaluation)).await;
+        writer = on_blocking_thread(writer, move |writer| writer.write(&evaluation)).await;
         if writer.is_none() {
-            lost.count("failed");
+            failures.count("failed");
         }
     }
-    let rest = on_its_thread(writer, move |writer| {
+    let rest = on_blocking_thread(writer, move |writer| {
         while let Ok(evaluation) = queue.try_recv() {
             writer.write(&evaluation);
         }
         let closed = writer.recording.close();
-        writer.tell(closed);
+        writer.log_result(closed);
     });
     rest.await;
     stop.cancelled().await;
 }
 
-/// Disks may take their time: not on the threads that answer reads. A writer that dies of a bug takes nothing with it.
-async fn on_its_thread(
+/// Runs `work` on a blocking thread, because disks may be slow. Returns `None` when the writer has panicked.
+async fn on_blocking_thread(
     writer: Option<Writer>,
     work: impl FnOnce(&mut Writer) + Send + 'static,
 ) -> Option<Writer> {
@@ -165,55 +165,58 @@ async fn on_its_thread(
         work(&mut writer);
         writer
     });
-    done.await.inspect_err(|failure| error!(%failure, "recording died; this is a bug")).ok()
+    done.await.inspect_err(|failure| error!(%failure, "recording panicked; this is a bug")).ok()
 }
 
 struct Writer {
     recording: Recording,
-    metrics: KeeperMetrics,
-    /// The failure as last logged, and when.
-    told: Option<(String, Instant)>,
-    /// When it was last logged that the disk is full.
-    told_of_disk: Option<Instant>,
+    metrics: RecordingMetrics,
+    /// The failure that was logged last, and when.
+    logged_failure: Option<(String, Instant)>,
+    /// When a full disk was logged last.
+    logged_full_disk: Option<Instant>,
 }
 
 impl Writer {
     fn write(&mut self, evaluation: &Evaluation) {
-        let before = self.recording.removed().for_the_disk;
+        let before = self.recording.removed().for_full_disk;
         let written = self.recording.write(evaluation);
         self.metrics.count(if written.is_ok() { "written" } else { "failed" });
-        self.metrics.look(&self.recording);
-        if self.recording.removed().for_the_disk > before {
-            self.tell_of_disk();
+        self.metrics.update(&self.recording);
+        if self.recording.removed().for_full_disk > before {
+            self.log_full_disk();
         }
-        self.tell(written);
+        self.log_result(written);
     }
 
-    /// Once a minute while it is so.
-    fn tell_of_disk(&mut self) {
-        if self.told_of_disk.is_none_or(|at| at.elapsed() >= REMIND) {
+    /// Logs that the disk is full, at most once a minute.
+    fn log_full_disk(&mut self) {
+        if self.logged_full_disk.is_none_or(|at| at.elapsed() >= REMINDER_INTERVAL) {
             let bytes = self.recording.total();
             warn!(
                 bytes,
-                "the disk of --record-dir is full before --record-max-size: the oldest recordings went"
+                "the disk of --record-dir is full before --record-max-size is reached: the oldest recordings were removed"
             );
-            self.told_of_disk = Some(Instant::now());
+            self.logged_full_disk = Some(Instant::now());
         }
     }
 
-    /// One line when it begins to fail or fails otherwise, one a minute while it does, one when it works again.
-    fn tell(&mut self, result: io::Result<()>) {
-        match (result, &self.told) {
+    /// Logs a new failure, a lasting one once a minute, and the recovery.
+    fn log_result(&mut self, result: io::Result<()>) {
+        match (result, &self.logged_failure) {
             (Ok(()), None) => {}
             (Ok(()), Some(_)) => {
                 info!("evaluations are recorded again");
-                self.told = None;
+                self.logged_failure = None;
             }
-            (Err(error), told) => {
+            (Err(error), logged) => {
                 let cause = error.to_string();
-                if told.as_ref().is_none_or(|(before, at)| *before != cause || at.elapsed() >= REMIND) {
-                    warn!(%error, "an evaluation cannot be recorded; the next one is tried");
-                    self.told = Some((cause, Instant::now()));
+                if logged
+                    .as_ref()
+                    .is_none_or(|(before, at)| *before != cause || at.elapsed() >= REMINDER_INTERVAL)
+                {
+                    warn!(%error, "an evaluation could not be recorded; the next one will be tried");
+                    self.logged_failure = Some((cause, Instant::now()));
                 }
             }
         }
