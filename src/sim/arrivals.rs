@@ -6,7 +6,7 @@ use super::load::{Pattern, Request, Segment};
 use super::rng::Rng;
 use super::scenario::{Arrival, Arrivals, Scenario};
 use super::sizes::RequestSizes;
-use super::span;
+use super::time::span;
 
 /// Where the requests of a run come from.
 #[derive(Debug)]

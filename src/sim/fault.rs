@@ -123,6 +123,6 @@ impl FaultShare {
 
 impl Fault {
     pub(super) fn check(&self, field: &Field<'_>) -> Result<(), Invalid> {
-        field.at("until").span(self.until, self.from, super::MAX_DURATION)
+        field.at("until").span(self.until, self.from, super::time::MAX_DURATION)
     }
 }

@@ -127,7 +127,7 @@ impl Fleet {
     /// The time it has been advanced to, after the start.
     #[must_use]
     pub fn now(&self) -> Duration {
-        super::span(self.now_s)
+        super::time::span(self.now_s)
     }
 
     /// Sets a constant demand from now on, requests a second. Negative values and NaN count as 0.

@@ -1,7 +1,7 @@
 //! What a run or a live fleet is told about the fate of its requests.
 
+use crate::gaps::TokenGaps;
 use crate::load::Request;
-use crate::server::TokenGaps;
 
 /// Records what becomes of requests. Whatever a recorder has no use for, it ignores.
 pub(crate) trait Recorder {

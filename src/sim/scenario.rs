@@ -250,7 +250,7 @@ impl SimVariant {
 
 impl Scenario {
     /// The longest scenario: a year.
-    pub const MAX_DURATION: Duration = super::MAX_DURATION;
+    pub const MAX_DURATION: Duration = super::time::MAX_DURATION;
     /// The most pods of one variant.
     pub const MAX_PODS: u32 = 10_000;
 

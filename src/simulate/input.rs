@@ -6,13 +6,51 @@ use std::path::{Path, PathBuf};
 
 use flate2::bufread::MultiGzDecoder;
 
-use super::trace::TraceError;
-
 /// The longest line of a trace, bytes. A Mooncake request with a million prompt tokens has 2,000 block numbers. A file with longer
 /// lines is no trace, and must not fill the memory.
 const MAX_LINE_BYTES: u64 = 1 << 20;
 /// The first bytes of a gzip file.
 const GZIP_MAGIC: &[u8] = &[0x1f, 0x8b];
+
+/// A trace or table that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TraceError {
+    /// It cannot be read.
+    #[error("{path}: {source}; give a file that exists and that you may read")]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// Its first line belongs to no known format.
+    #[error(
+        "{path}:1: not a trace: give an Azure LLM CSV (TIMESTAMP,ContextTokens,GeneratedTokens), ServeGen rates (t_s,…), \
+         Mooncake JSON lines, or a recording of wva; each may be gzipped"
+    )]
+    UnknownFormat {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A line is invalid.
+    #[error("{path}:{line}: {cause}")]
+    Line {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// The field, and what is allowed.
+        cause: String,
+    },
+    /// The file as a whole is unusable.
+    #[error("{path}: {cause}")]
+    Unusable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        cause: String,
+    },
+}
 
 /// Opens `path`. A gzipped file is decompressed, whatever its name.
 ///

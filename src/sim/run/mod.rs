@@ -11,9 +11,10 @@ mod scaler;
 #[cfg(test)]
 mod tests;
 
+use std::time::Duration;
+
 use self::event_loop::EventLoop;
 use self::recorder::RunRecorder;
-use super::DRAIN_TIMEOUT;
 use super::arrivals::RequestSource;
 use super::cluster::SimCluster;
 use super::controller::Controller;
@@ -22,6 +23,10 @@ use super::rng::Rng;
 use super::scenario::Scenario;
 
 pub use results::{Point, ReplicaChange, ReplicaNumbers, Run};
+
+/// How long after a scenario's end the simulation still follows the requests that arrived, with the fleet as it is then:
+/// four times the longest residence that a client would wait for.
+pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(900);
 
 /// Random stream of the requests, the same for every controller.
 const REQUEST_STREAM: u64 = 3;

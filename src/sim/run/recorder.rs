@@ -1,11 +1,11 @@
 //! Records the figures of a run.
 
 use super::results::{Point, ReplicaChange, Run};
+use crate::gaps::TokenGaps;
 use crate::load::Request;
 use crate::quantiles::Quantiles;
 use crate::recorder::{Recorder, ServedRequest};
 use crate::scenario::Slo;
-use crate::server::TokenGaps;
 
 /// Figures of the whole run, and since the last point of its series.
 #[derive(Debug)]

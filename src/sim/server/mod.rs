@@ -4,7 +4,6 @@
 //! Steps without a scheduling decision between them are done at once ([`StepSpan`]), so the cost of a simulation grows
 //! with its requests, not with its steps.
 
-mod gaps;
 mod readings;
 mod sequence;
 mod step_span;
@@ -15,12 +14,12 @@ use wva_core::units::whole;
 
 use self::sequence::{Decoding, Prefilling, Progress, Waiting};
 use self::step_span::StepSpan;
+use super::gaps::TokenGaps;
 use super::load::Request;
 use super::physics::{Deviations, Physics};
 use super::recorder::{Recorder, ServedRequest};
 use super::rng::Rng;
 
-pub(crate) use gaps::TokenGaps;
 pub use readings::{Histogram, Readings};
 
 /// A request enters while the KV cache stays below this share.

@@ -6,8 +6,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::super::fields::{CsvRow, column_names};
-use super::super::input::{TextLines, open};
-use super::super::trace::TraceError;
+use super::super::input::{TextLines, TraceError, open};
 
 /// The most rows of a table.
 const MAX_ROWS: usize = 1_000_000;

@@ -8,7 +8,7 @@ use wva_core::units::whole;
 use wva_sim::{Arrival, Arrivals, LoadShape, RequestSizes, Rng, Scenario, Segment};
 
 use super::super::file::{ArrivalsFile, Problem, ScenarioFile, Step, TraceFile};
-use super::super::trace::{TokenMeans, RateInterval, Trace};
+use super::super::trace::{RateInterval, TokenMeans, Trace};
 use super::build;
 
 /// The most requests of a run: twelve days at 20 requests/s.

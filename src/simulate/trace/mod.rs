@@ -9,12 +9,14 @@ mod recording;
 mod servegen;
 
 use std::io::BufRead;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use wva_sim::Arrival;
 
 use super::input::open;
+
+pub use super::input::TraceError;
 
 /// The most requests that are kept: 240 MB.
 const MAX_REQUESTS: usize = 10_000_000;
@@ -53,46 +55,6 @@ pub struct TokenMeans {
 /// The series to read where a file has several.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Series(pub Option<String>);
-
-/// A trace that cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum TraceError {
-    /// It cannot be read.
-    #[error("{path}: {source}; give a file that exists and that you may read")]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: std::io::Error,
-    },
-    /// Its first line belongs to no known format.
-    #[error(
-        "{path}:1: not a trace: give an Azure LLM CSV (TIMESTAMP,ContextTokens,GeneratedTokens), ServeGen rates (t_s,…), \
-         Mooncake JSON lines, or a recording of wva; each may be gzipped"
-    )]
-    UnknownFormat {
-        /// The file.
-        path: PathBuf,
-    },
-    /// A line is invalid.
-    #[error("{path}:{line}: {cause}")]
-    Line {
-        /// The file.
-        path: PathBuf,
-        /// The line, from 1.
-        line: usize,
-        /// The field, and what is allowed.
-        cause: String,
-    },
-    /// The file as a whole is unusable.
-    #[error("{path}: {cause}")]
-    Unusable {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        cause: String,
-    },
-}
 
 /// Reads `path`, whatever its format.
 ///

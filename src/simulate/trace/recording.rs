@@ -12,7 +12,7 @@ use smol_str::SmolStr;
 use wva_core::GroupId;
 use wva_core::snapshot::{ModelGroup, Replica, Signal, Signals, Snapshot};
 
-use super::{MAX_INTERVALS, TokenMeans, RateInterval, Series, TraceError};
+use super::{MAX_INTERVALS, RateInterval, Series, TokenMeans, TraceError};
 use crate::record::Lines;
 
 /// Length of an interval, seconds: the usual scrape interval of Prometheus.
