@@ -5,7 +5,7 @@ use futures::future::BoxFuture;
 use crate::cluster::{CertificateBundle, EventRecorder, reviews};
 use crate::serve::auth::{Access, Attributes, ReviewError, Reviewer, Token, User};
 use crate::serve::tls::SharedPki;
-use crate::serve::{AddsUp, Notices};
+use crate::serve::{AmbiguousSelector, EventSink};
 
 /// The API server decides who may read.
 pub(super) struct ClusterReviewer(pub kube::Client);
@@ -75,8 +75,8 @@ fn access(attributes: &Attributes) -> reviews::Access {
 }
 
 /// What people should know becomes an event of the cluster.
-impl Notices for EventRecorder {
-    fn adds_up(&self, read: &AddsUp<'_>) {
+impl EventSink for EventRecorder {
+    fn ambiguous_selector(&self, read: &AmbiguousSelector<'_>) {
         self.record_ambiguous_selector(read.metric, read.selector, read.variants);
     }
 }

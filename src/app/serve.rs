@@ -36,8 +36,8 @@ use crate::engine::{
 };
 use crate::policy::{self, PolicyKeeper};
 use crate::serve::auth::TrustData;
-use crate::serve::tls::{RECHECK, Serving, SharedPki};
-use crate::serve::{AppState, Ports, Server, Settings};
+use crate::serve::tls::{RECHECK_INTERVAL, ServingCertificate, SharedPki};
+use crate::serve::{AppState, Server, ServerPorts, ServerSettings};
 use crate::telemetry::{ConfigMetrics, EvaluationMetrics, StateMetrics, build_info};
 
 /// The prefix of the state objects' names.
@@ -158,9 +158,9 @@ impl App {
         let certificates = self.start_certificates(events.clone());
         self.start_deletion_costs(cluster.clone(), &board, &leadership, &mut registry);
         self.start_writers(cluster, &board, &leadership);
-        let settings = Settings {
+        let settings = ServerSettings {
             serving: self.serving(),
-            shared: self.start_sharing(certificates.bundles.clone()),
+            shared_pki: self.start_sharing(certificates.bundles.clone()),
             instance_name: instance_name(&self.config.namespace),
             trust: self.start_trust(),
             leadership,
@@ -171,11 +171,16 @@ impl App {
             controller_instance: self.config.controller_instance.clone(),
         };
         let reviewer = Arc::new(ClusterReviewer(self.client.clone()));
-        let notices = Arc::new(events.clone());
-        let ports = Ports { reads: Arc::new(reader), reviewer, notices, recent, registry };
+        let ports = ServerPorts {
+            reader: Arc::new(reader),
+            reviewer,
+            events: Arc::new(events.clone()),
+            recent,
+            registry,
+        };
         self.ensure_certificate()?;
         let server = Server::bind(self.config.listen, AppState::new(settings, ports)).await?;
-        let server = server.with_connection_age(self.config.connection_age);
+        let server = server.with_max_connection_age(self.config.connection_age);
         info!(address = %server.address(), instance = self.config.instance, "serving");
         self.start_self_check(server.address(), certificates, events, ca_metrics);
         self.phases.serving.start("server", |stop| server.serve(stop, DRAIN_TIMEOUT));
@@ -308,12 +313,14 @@ impl App {
         StateStore::new(self.client.clone(), &self.config.namespace, &prefix, self.clock.clone())
     }
 
-    fn serving(&self) -> Serving {
+    fn serving(&self) -> ServingCertificate {
         match &self.config.certificate {
-            Some(files) => {
-                Serving::Files { certificate: files.chain.clone(), key: files.key.clone(), recheck: RECHECK }
-            }
-            None => Serving::Shared,
+            Some(files) => ServingCertificate::Files {
+                certificate: files.chain.clone(),
+                key: files.key.clone(),
+                recheck_interval: RECHECK_INTERVAL,
+            },
+            None => ServingCertificate::Shared,
         }
     }
 

@@ -1,69 +1,299 @@
-//! How any read of data is answered, whatever it asks for: by the holder from its own decisions, by another instance with
-//! what the holder answers, and with the last state that it published when the holder does not answer.
+//! Reads of metrics: where their answer comes from. The lease holder answers from its own decisions. Another instance forwards
+//! the read to the holder, and answers from the last published state when the holder does not answer.
 
-use axum::response::Response;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use axum::response::{IntoResponse, Response};
+use futures::FutureExt as _;
 use http::header::WARNING;
-use http::{HeaderMap, HeaderValue, Uri};
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue};
+use jiff::Timestamp;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Registry;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::timeout;
+use wva_core::units::Seconds;
 
-use super::observe::AuditId;
-use super::state::AppState;
-use super::status::{Reason, Status};
-use crate::engine::Published;
+use super::encoding::{Reason, Status};
+use super::forward::{ForwardError, Forwarder};
+use super::middleware::AuditId;
+use super::paths::{ANSWERED_BY, CUSTOM_GROUP, EXTERNAL_GROUP, HOLDER, HOLDER_WITHOUT_RESULT};
+use super::ports::{EventSink, PublishedReader};
+use crate::engine::{Leadership, Origin, Published};
 
-/// A read that was understood.
-pub(crate) trait Read {
-    /// The answer from `published`, as bytes.
-    fn render(&self, state: &AppState, published: &Published) -> Result<Response, Status>;
+/// Concurrent reads. A read waits for at most the read-wait, so this is hundreds per second while evaluations hang and
+/// hundreds of thousands per second from memory.
+const MAX_READS: usize = 512;
+
+/// Added to the read-wait before the newest result is used without the engine's own timeout.
+const OVERRUN_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// What reads of metrics need.
+pub(crate) struct ReadState {
+    pub(crate) reader: Arc<dyn PublishedReader>,
+    pub(crate) events: Arc<dyn EventSink>,
+    pub(crate) leadership: watch::Receiver<Leadership>,
+    pub(crate) published: watch::Receiver<Arc<Published>>,
+    pub(crate) synced: SyncedOnce,
+    pub(crate) forwarder: Forwarder,
+    pub(crate) evidence_age: EvidenceAge,
+    pub(crate) read_wait: Duration,
+    /// The label `controller_instance`, if this installation has one.
+    pub(crate) controller_instance: Option<String>,
+    /// When this process started.
+    pub(crate) started: Timestamp,
+    pub(crate) permits: ReadPermits,
 }
 
-/// The answer to `read`, which came as `uri` with `headers`.
-pub(crate) async fn answer(
-    state: &AppState,
-    uri: &Uri,
-    headers: &HeaderMap,
-    audit: &AuditId,
-    read: &impl Read,
-) -> Result<Response, Status> {
-    if state.decides() {
-        let published = state.current().await;
-        if state.may_answer(&published) {
-            return read.render(state, &published);
-        }
-        if let Some(published) = state.first_of_term().await {
-            return read.render(state, &published);
-        }
-        if state.decides() {
-            let next = "it has just got the lease, and what the last holder published is being read; ask again in a second";
-            return Err(not_ours(next));
-        }
-    }
-    let error = match state.forward(uri, headers, audit).await {
-        Ok(answer) => return Ok(answer),
-        Err(error) => error,
-    };
-    tracing::debug!(%error, "answering from the last published state");
-    let newest = state.newest();
-    if !state.may_answer(&newest) {
-        let next = "its lease ran out and who decides now is not known here; check that this server reaches the API server";
-        // Others may know. The proxy of an API server keeps one connection for all its reads, to whichever instance it reached
-        // first: without this it would go on asking here.
-        return Err(not_ours(next).with_note(&error).closing());
-    }
-    let mut answer = read.render(state, &newest).map_err(|status| status.with_note(&error))?;
-    warn(answer.headers_mut(), &format!("{error}; this is the last state it published"));
-    Ok(answer)
+/// Whether every watch has listed once. A watch that breaks later leaves the last state, which is better than none.
+pub(crate) struct SyncedOnce {
+    synced: watch::Receiver<bool>,
+    has_synced: OnceLock<()>,
 }
 
-/// The refusal to answer with a number that this instance made in an earlier term: who has decided since may say another one.
-fn not_ours(next: &str) -> Status {
-    let message = format!("the last number that this instance made is not answered any more: {next}");
+impl SyncedOnce {
+    pub(crate) fn new(synced: watch::Receiver<bool>) -> Self {
+        Self { synced, has_synced: OnceLock::new() }
+    }
+
+    pub(crate) fn get(&self) -> bool {
+        if *self.synced.borrow() {
+            self.has_synced.get_or_init(|| ());
+        }
+        self.has_synced.get().is_some()
+    }
+}
+
+/// The limit of concurrent reads.
+pub(crate) struct ReadPermits(Arc<Semaphore>);
+
+impl Default for ReadPermits {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(MAX_READS)))
+    }
+}
+
+impl ReadPermits {
+    /// A permit for one read; `None` when all are in use.
+    pub(crate) fn acquire(&self) -> Option<OwnedSemaphorePermit> {
+        self.0.clone().try_acquire_owned().ok()
+    }
+}
+
+/// The source of the answer to a read.
+pub(crate) enum Source {
+    /// A published result.
+    Published(Evidence),
+    /// The answer of the lease holder.
+    Forwarded(Response),
+}
+
+/// A published result to answer from.
+pub(crate) struct Evidence {
+    pub(crate) published: Arc<Published>,
+    /// Why this is the last known state and not the holder's answer.
+    forward_error: Option<ForwardError>,
+}
+
+impl Evidence {
+    fn current(published: Arc<Published>) -> Self {
+        Self { published, forward_error: None }
+    }
+
+    /// Completes the `answer` from this evidence: says so when it is the last known state.
+    pub(crate) fn complete(&self, answer: Result<Response, Status>) -> Result<Response, Status> {
+        let Some(error) = &self.forward_error else { return answer };
+        let mut answer = answer.map_err(|status| status.with_note(error))?;
+        add_warning(answer.headers_mut(), &format!("{error}; this is the last state it published"));
+        Ok(answer)
+    }
+}
+
+impl ReadState {
+    /// True while this instance holds the lease and answers from its own decisions.
+    pub(crate) fn is_holder(&self) -> bool {
+        self.leadership.borrow().is_mine()
+    }
+
+    /// The identity of the lease holder, if that is another instance.
+    pub(crate) fn other_holder(&self) -> Option<String> {
+        self.leadership.borrow().other_holder().map(|holder| holder.identity.clone())
+    }
+
+    /// True while this instance rejects reads although another one may have an answer: its lease has expired, the new holder is
+    /// not known, and the newest result is from the time before.
+    pub(crate) fn is_isolated(&self) -> bool {
+        let knows_holder = {
+            let leadership = self.leadership.borrow();
+            leadership.is_mine() || leadership.other_holder().is_some()
+        };
+        !knows_holder && !self.reader.may_answer(&self.reader.newest())
+    }
+
+    /// The source of the answer to a read.
+    ///
+    /// # Errors
+    /// 503 when this instance may not answer from what it knows.
+    pub(crate) async fn source(&self, request: &Parts, audit: &AuditId) -> Result<Source, Status> {
+        if self.is_holder() {
+            let published = self.current().await;
+            // Checked after the wait, during which the lease may have expired.
+            if self.reader.may_answer(&published) {
+                return Ok(Source::Published(Evidence::current(published)));
+            }
+            if let Some(published) = self.first_of_term().await {
+                return Ok(Source::Published(Evidence::current(published)));
+            }
+            if self.is_holder() {
+                return Err(expired_term(
+                    "it has just acquired the lease and is still reading what the last holder published; retry in a second",
+                ));
+            }
+        }
+        let leadership = self.leadership.borrow().clone();
+        let forwarded =
+            self.forwarder.forward(&leadership, &request.uri, &request.headers, audit.header()).await;
+        let error = match forwarded {
+            Ok(answer) => return Ok(Source::Forwarded(answer)),
+            Err(error) => error,
+        };
+        tracing::debug!(%error, "answering from the last published state");
+        let published = self.reader.newest();
+        if !self.reader.may_answer(&published) {
+            let status = expired_term(
+                "its lease has expired and it does not know the new holder; check that this server reaches the API server",
+            );
+            // Another instance may know. The proxy of an API server sends all its reads over one connection, to the instance
+            // that it reached first: unless that closes, it would keep asking here.
+            return Err(status.with_note(&error).closing_connection());
+        }
+        Ok(Source::Published(Evidence { published, forward_error: Some(error) }))
+    }
+
+    /// Answers another instance as the lease holder. Never forwards, so that a read travels at most once.
+    ///
+    /// # Errors
+    /// 421 when this instance does not hold the lease.
+    pub(crate) async fn answer_instance<R>(
+        &self,
+        read: Result<R, Status>,
+        render: impl FnOnce(R, &Published) -> Result<Response, Status>,
+    ) -> Result<Response, Status> {
+        if !self.is_holder() {
+            return Err(Status::new(Reason::NotTheHolder, "this instance does not hold the lease"));
+        }
+        let mut answered_by = HOLDER;
+        let answer = match read {
+            Ok(read) => {
+                let published = self.current().await;
+                // Without a result of this term the other instance may still have a number to answer with.
+                if published.origin == Origin::Empty || !self.reader.may_answer(&published) {
+                    answered_by = HOLDER_WITHOUT_RESULT;
+                    let message =
+                        "this instance holds the lease but has neither evaluated nor restored anything yet";
+                    Err(Status::new(Reason::NotTheHolder, message))
+                } else {
+                    render(read, &published)
+                }
+            }
+            Err(error) => Err(error),
+        };
+        let mut answer = answer.into_response();
+        answer.headers_mut().insert(ANSWERED_BY, answered_by);
+        Ok(answer)
+    }
+
+    /// The result for a read. A read does not wait longer than intended, even if an evaluation ignores its timeouts.
+    async fn current(&self) -> Arc<Published> {
+        let mut current = self.reader.current();
+        // Nearly always the result is there, and no timer is needed.
+        if let Some(published) = (&mut current).now_or_never() {
+            return published;
+        }
+        let limit = self.read_wait + OVERRUN_TIMEOUT;
+        timeout(limit, current).await.unwrap_or_else(|_| self.reader.newest())
+    }
+
+    /// What the last holder published, once it is read by an instance that has just acquired the lease; `None` after the
+    /// read-wait, or when the lease is lost first.
+    async fn first_of_term(&self) -> Option<Arc<Published>> {
+        let mut results = self.published.clone();
+        let mut leadership = self.leadership.clone();
+        let restored = async {
+            loop {
+                // Cloned before the check: a publisher that holds the lock of `may_answer` waits for the channel's.
+                let newest = results.borrow_and_update().clone();
+                if self.reader.may_answer(&newest) {
+                    return Some(newest);
+                }
+                results.changed().await.ok()?;
+            }
+        };
+        let first = async {
+            tokio::select! {
+                published = restored => published,
+                _ = leadership.wait_for(|leadership| !leadership.is_mine()) => None,
+            }
+        };
+        timeout(self.read_wait, first).await.ok().flatten()
+    }
+}
+
+/// The error instead of a result of an earlier term: another instance may have published a different number since.
+fn expired_term(cause: &str) -> Status {
+    let message = format!("this instance does not answer with its last number: {cause}");
     Status::new(Reason::ServiceUnavailable, message)
 }
 
-/// Adds a `Warning`, which kubectl prints and the HPA ignores.
-pub(crate) fn warn(headers: &mut HeaderMap, text: &str) {
-    let plain: String = text.chars().filter(|c| matches!(c, ' '..='~') && !matches!(c, '"' | '\\')).collect();
+/// Adds a `Warning` header, which kubectl prints and the HPA ignores.
+pub(crate) fn add_warning(headers: &mut HeaderMap, text: &str) {
+    let is_plain = |letter: &char| matches!(letter, ' '..='~') && !matches!(letter, '"' | '\\');
+    let plain: String = text.chars().filter(is_plain).collect();
     if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{plain}\"")) {
         headers.append(WARNING, value);
+    }
+}
+
+/// The smallest bucket in seconds, the factor and the number of buckets: from 1 s to 364 s, which is more than any useful
+/// `--max-stale`. Name and buckets are those of metrics-server, so that its dashboards work.
+const AGE_BUCKETS: (f64, f64, u16) = (1.0, 1.364, 20);
+
+/// A histogram of how old the evidence of each answered item was.
+#[derive(Debug, Clone)]
+pub(crate) struct EvidenceAge {
+    external: Histogram,
+    custom: Histogram,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct GroupLabel {
+    group: &'static str,
+}
+
+impl EvidenceAge {
+    pub(crate) fn register(registry: &mut Registry) -> Self {
+        let (start, factor, length) = AGE_BUCKETS;
+        let family = Family::<GroupLabel, Histogram, _>::new_with_constructor(move || {
+            Histogram::new(exponential_buckets(start, factor, length))
+        });
+        let help = "Age of the evidence of each answered item, by API group";
+        registry.register("metrics_apiserver_metric_freshness_seconds", help, family.clone());
+        // Looked up once, not for every read.
+        let histogram = |group| family.get_or_create(&GroupLabel { group }).clone();
+        Self { external: histogram(EXTERNAL_GROUP), custom: histogram(CUSTOM_GROUP) }
+    }
+
+    /// Notes the ages of items of `external.metrics.k8s.io`.
+    pub(crate) fn observe_external(&self, ages: impl Iterator<Item = Seconds>) {
+        ages.for_each(|age| self.external.observe(age.get()));
+    }
+
+    /// Notes the ages of items of `custom.metrics.k8s.io`.
+    pub(crate) fn observe_custom(&self, ages: impl Iterator<Item = Seconds>) {
+        ages.for_each(|age| self.custom.observe(age.get()));
     }
 }

@@ -1,9 +1,10 @@
-//! Around every request: its name in all logs, its count and duration, and the headers that every answer has.
+//! The layer around every request: its audit id, its metrics and log line, panics, and the headers that every answer has.
 
 use std::any::Any;
 use std::fmt;
-use std::hash::{BuildHasher, Hash, Hasher, RandomState};
+use std::hash::{Hash, Hasher};
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 
 use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::Next;
@@ -17,130 +18,96 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 use tokio::time::Instant;
-use wva_core::units::Seconds;
 
-use super::discovery::CUSTOM_GROUP;
-use super::external_metrics::metric::GROUP;
-use super::forward::AUDIT_ID;
-use super::represent;
-use super::state::AppState;
-use super::status::{Reason, Status};
+use super::encoding::response_format::ResponseFormat;
+use super::encoding::{Reason, Status};
+use super::paths::AUDIT_ID;
 
-/// The longest `Audit-Id` taken over from a caller; a UUID has 36 characters.
-const MAX_AUDIT_ID: usize = 64;
+/// The longest `Audit-Id` that is accepted from a client, in bytes; a UUID has 36.
+const MAX_AUDIT_ID_BYTES: usize = 64;
 
-/// Duration buckets in seconds: 15, from 0.1 ms (a read from memory) doubling to 1.6 s (one that waited).
-const BUCKETS: (f64, f64, u16) = (0.000_1, 2.0, 15);
+/// The smallest bucket in seconds, the factor and the number of buckets: from 0.1 ms (a read from memory) to 1.6 s (a read
+/// that waited).
+const DURATION_BUCKETS: (f64, f64, u16) = (0.000_1, 2.0, 15);
 
-/// The pattern that a path matched, if any: the router's own, because a copy a request would cost more than counting it.
+/// The route that a path matched, if any. Holds the router's own text: a copy per request would cost more than counting it.
 #[derive(Debug, Clone)]
-struct Pattern(Option<MatchedPath>);
+struct Route(Option<MatchedPath>);
 
-impl Pattern {
+impl Route {
     fn as_str(&self) -> &str {
         self.0.as_ref().map_or("other", MatchedPath::as_str)
     }
 }
 
-impl PartialEq for Pattern {
+impl PartialEq for Route {
     fn eq(&self, other: &Self) -> bool {
         self.as_str() == other.as_str()
     }
 }
 
-impl Eq for Pattern {}
+impl Eq for Route {}
 
-impl Hash for Pattern {
+impl Hash for Route {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.as_str().hash(state);
     }
 }
 
-impl EncodeLabelValue for Pattern {
+impl EncodeLabelValue for Route {
     fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> Result<(), fmt::Error> {
         self.as_str().encode(encoder)
     }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Answered {
-    route: Pattern,
+struct RequestLabels {
+    route: Route,
     code: u16,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Route {
-    route: Pattern,
+struct DurationLabels {
+    route: Route,
 }
 
-/// Our own families about requests. Bounded: a route is a pattern, never a path.
+/// Metrics about requests. Bounded, since a route is a pattern and never a path.
 #[derive(Debug, Clone)]
 pub(crate) struct RequestMetrics {
-    total: Family<Answered, Counter>,
-    duration: Family<Route, Histogram, fn() -> Histogram>,
+    total: Family<RequestLabels, Counter>,
+    duration: Family<DurationLabels, Histogram, fn() -> Histogram>,
 }
 
 impl RequestMetrics {
-    pub(crate) fn registered(registry: &mut Registry) -> Self {
-        let histogram: fn() -> Histogram =
-            || Histogram::new(exponential_buckets(BUCKETS.0, BUCKETS.1, BUCKETS.2));
-        let (total, duration) = (Family::default(), Family::new_with_constructor(histogram));
-        let metrics = Self { total, duration };
-        registry.register(
-            "wva_http_requests",
-            "Requests answered, by route and status",
-            metrics.total.clone(),
-        );
+    pub(crate) fn register(registry: &mut Registry) -> Self {
+        let histogram: fn() -> Histogram = || {
+            let (start, factor, length) = DURATION_BUCKETS;
+            Histogram::new(exponential_buckets(start, factor, length))
+        };
+        let metrics = Self { total: Family::default(), duration: Family::new_with_constructor(histogram) };
+        let help = "Requests answered, by route and status code";
+        registry.register("wva_http_requests", help, metrics.total.clone());
         let help = "Time from a request's head to its answer, by route";
         registry.register("wva_http_request_duration_seconds", help, metrics.duration.clone());
         metrics
     }
 }
 
-/// Age buckets in seconds: 20, from 1 s by the factor 1.364 to 364 s (more than the longest `--max-stale` that makes
-/// sense). The name and the buckets are those of other metrics servers, whose dashboards show this one too.
-const AGES: (f64, f64, u16) = (1.0, 1.364, 20);
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Group {
-    group: &'static str,
-}
-
-/// How old the evidence was in each item that was answered.
+/// Identifies one request in the logs of all servers that it passes: visible ASCII.
 #[derive(Debug, Clone)]
-pub(crate) struct Freshness {
-    groups: [(&'static str, Histogram); 2],
-}
-
-impl Freshness {
-    pub(crate) fn registered(registry: &mut Registry) -> Self {
-        let histogram: fn() -> Histogram = || Histogram::new(exponential_buckets(AGES.0, AGES.1, AGES.2));
-        let family: Family<Group, Histogram, fn() -> Histogram> = Family::new_with_constructor(histogram);
-        let help = "Age of the evidence of each item answered, by API group";
-        registry.register("metrics_apiserver_metric_freshness_seconds", help, family.clone());
-        // Made here once: a read looks no series up.
-        let of = |group| (group, family.get_or_create(&Group { group }).clone());
-        Self { groups: [GROUP, CUSTOM_GROUP].map(of) }
-    }
-
-    /// Notes the ages of what was answered in `group`.
-    pub(crate) fn observe(&self, group: &str, ages: impl Iterator<Item = Seconds>) {
-        if let Some((_, histogram)) = self.groups.iter().find(|(own, _)| *own == group) {
-            ages.for_each(|age| histogram.observe(age.get()));
-        }
-    }
-}
-
-/// The name of one request in the logs of all servers that it passes: visible ASCII.
-#[derive(Debug, Clone)]
-pub(crate) struct AuditId(pub(crate) HeaderValue);
+pub(crate) struct AuditId(HeaderValue);
 
 impl AuditId {
-    pub(crate) fn of(headers: &HeaderMap) -> Self {
-        let usable = |id: &&HeaderValue| {
-            !id.is_empty() && id.len() <= MAX_AUDIT_ID && id.as_bytes().iter().all(u8::is_ascii_graphic)
+    /// The client's id, or a new one.
+    pub(crate) fn from_headers(headers: &HeaderMap) -> Self {
+        let is_valid = |id: &&HeaderValue| {
+            !id.is_empty() && id.len() <= MAX_AUDIT_ID_BYTES && id.as_bytes().iter().all(u8::is_ascii_graphic)
         };
-        Self(headers.get(AUDIT_ID).filter(usable).cloned().unwrap_or_else(random_id))
+        Self(headers.get(AUDIT_ID).filter(is_valid).cloned().unwrap_or_else(random_id))
+    }
+
+    pub(crate) const fn header(&self) -> &HeaderValue {
+        &self.0
     }
 
     fn as_str(&self) -> &str {
@@ -148,46 +115,54 @@ impl AuditId {
     }
 }
 
-/// Shaped like a UUID. Unique enough for logs; not a secret.
+/// A random UUID. Unique enough for logs; not a secret.
 fn random_id() -> HeaderValue {
-    let bits = || RandomState::new().build_hasher().finish();
-    let mut rest = u128::from(bits()) << 64 | u128::from(bits());
-    let id = b"xxxxxxxx-xxxx-4xxx-axxx-xxxxxxxxxxxx".map(|letter| {
-        let digit = b"0123456789abcdef"[(rest & 0xf) as usize];
-        rest >>= if letter == b'x' { 4 } else { 0 };
-        if letter == b'x' { digit } else { letter }
-    });
-    HeaderValue::from_bytes(&id).unwrap_or(HeaderValue::from_static("none"))
+    let high = fastrand::u64(..);
+    let low = fastrand::u64(..);
+    let id = format!(
+        "{:08x}-{:04x}-4{:03x}-a{:03x}-{:012x}",
+        high >> 32,
+        high >> 16 & 0xffff,
+        high & 0xfff,
+        low >> 48 & 0xfff,
+        low & 0xffff_ffff_ffff
+    );
+    HeaderValue::try_from(id).unwrap_or(HeaderValue::from_static("none"))
 }
 
 /// The outermost layer.
-pub(crate) async fn request(State(state): State<AppState>, mut request: Request, next: Next) -> Response {
+pub(crate) async fn observe_request(
+    State(metrics): State<Arc<RequestMetrics>>,
+    mut request: Request,
+    next: Next,
+) -> Response {
     let started = Instant::now();
-    let audit = AuditId::of(request.headers());
+    let audit = AuditId::from_headers(request.headers());
     request.extensions_mut().insert(audit.clone());
-    let route = Pattern(request.extensions().get::<MatchedPath>().cloned());
-    let (method, uri) = (request.method().clone(), request.uri().clone());
-    let wire = represent::Wire::of(request.headers());
+    let route = Route(request.extensions().get::<MatchedPath>().cloned());
+    let method = request.method().clone();
+    let uri = request.uri().clone();
+    let format = ResponseFormat::from_request(request.headers());
     let answer = AssertUnwindSafe(next.run(request)).catch_unwind().await;
-    let mut answer = wire.finish(answer.unwrap_or_else(|panic| panicked(&*panic))).await;
+    let mut answer = format.apply(answer.unwrap_or_else(|panic| panicked(&*panic))).await;
     let headers = answer.headers_mut();
     headers.insert(AUDIT_ID, audit.0.clone());
     headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-cache, private"));
-    let (code, took) = (answer.status().as_u16(), started.elapsed());
-    let metrics = state.request_metrics();
-    metrics.total.get_or_create(&Answered { route: route.clone(), code }).inc();
-    metrics.duration.get_or_create(&Route { route }).observe(took.as_secs_f64());
+    let code = answer.status().as_u16();
+    let took = started.elapsed();
+    metrics.total.get_or_create(&RequestLabels { route: route.clone(), code }).inc();
+    metrics.duration.get_or_create(&DurationLabels { route }).observe(took.as_secs_f64());
     tracing::debug!(%method, path = uri.path(), code, took_us = took.as_micros(), audit_id = audit.as_str(), "answered");
     answer
 }
 
-/// A panic costs its own request and nothing else.
+/// The answer of a handler that panicked: a panic costs its own request and no other.
 fn panicked(panic: &(dyn Any + Send)) -> Response {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or_default();
     tracing::error!(panic = text, "a request handler panicked; this is a bug");
-    Status::new(Reason::InternalError, "this request hit a bug of the server; its log says more")
-        .into_response()
+    let message = "the server panicked on this request: this is a bug, and its log has the cause";
+    Status::new(Reason::InternalError, message).into_response()
 }
 
 #[cfg(test)]
@@ -196,12 +171,13 @@ mod tests {
 
     #[test]
     fn a_request_keeps_its_audit_id_and_gets_one_when_it_has_none() {
-        let given = |id: &'static str| {
-            AuditId::of(&HeaderMap::from_iter([(AUDIT_ID, HeaderValue::from_static(id))])).0
+        let audit_id = |id: &'static str| {
+            AuditId::from_headers(&HeaderMap::from_iter([(AUDIT_ID, HeaderValue::from_static(id))])).0
         };
-        assert_eq!(given("8d0f1a52"), "8d0f1a52");
-        let (one, two) = (AuditId::of(&HeaderMap::new()).0, given("two words"));
-        assert_eq!((one.len(), two.len()), (36, 36));
-        assert_ne!(one, two);
+        assert_eq!(audit_id("8d0f1a52"), "8d0f1a52");
+        let without = AuditId::from_headers(&HeaderMap::new()).0;
+        let with_space = audit_id("two words");
+        assert_eq!((without.len(), with_space.len()), (36, 36));
+        assert_ne!(without, with_space);
     }
 }

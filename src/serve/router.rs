@@ -1,45 +1,51 @@
-//! Which path is answered by whom, and through which gate.
+//! The routes, who may use them, and how many requests each kind may have at once.
+
+use std::sync::Arc;
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Extension, Path, RawPathParams, Request, State};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
-use axum::{RequestExt, Router};
+use axum::{RequestPartsExt, Router};
+use http::request::Parts;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::admin::{health, snapshots};
-use super::auth::layers;
-use super::custom_metrics::ObjectPath;
-use super::observe::AuditId;
+use super::admin::{AdminState, health, snapshots};
+use super::auth::{Attributes, AuthState, authenticate_discovery, authorize};
+use super::custom_metrics::{self, ObjectPath};
+use super::data_read::ReadState;
+use super::encoding::{Reason, Status};
+use super::external_metrics::{self, MetricPath};
+use super::forward::InstanceVerifier;
+use super::middleware::{AuditId, observe_request};
+use super::paths::{
+    ALL_SNAPSHOTS, CUSTOM_GROUP, CUSTOM_OBJECT, CUSTOM_PREFIX, EXTERNAL_GROUP, EXTERNAL_NAMESPACES,
+    INTERNAL_CUSTOM, INTERNAL_EXTERNAL, LATEST_SNAPSHOT, MAX_NAME_BYTES, METRICS, SNAPSHOTS,
+};
 use super::state::AppState;
-use super::status::{Reason, Status};
 use super::tls::UntilSent;
-use super::{admin, custom_metrics, discovery, external_metrics, forward, observe};
+use super::{admin, discovery};
 
-/// Where the namespaces of the external metrics begin.
-pub(crate) const NAMESPACES: &str = "/apis/external.metrics.k8s.io/v1beta1/namespaces/";
-
-/// Every route. Each group of routes has its own gate, which is passed before the method is looked at. That of discovery is
-/// a layer. A read of data passes its own in its handler instead, because axum copies for each request all that is behind
-/// a layer, and reads are what there are many of.
+/// All routes. Every request is authorised before its method is looked at. Discovery and snapshots are authorised by a layer,
+/// reads of metrics in their handlers: axum clones all that is behind a layer for each request, and reads are by far the
+/// most frequent.
 pub fn router(state: AppState) -> Router {
     Router::new()
-        .merge(open_to_all())
-        .merge(public(&state))
-        .merge(snapshots(&state))
-        .merge(behind_their_own_gates())
-        .layer(from_fn_with_state(state.clone(), observe::request))
+        .merge(health_routes())
+        .merge(discovery_routes(&state))
+        .merge(snapshot_routes(&state))
+        .merge(metric_routes())
+        .layer(from_fn_with_state(state.clone(), observe_request))
         .with_state(state)
 }
 
-/// Health: the kubelet shows no credential.
-fn open_to_all() -> Router<AppState> {
+/// Health needs no authorisation: the kubelet has no credentials.
+fn health_routes() -> Router<AppState> {
     ["/livez", "/readyz", "/healthz"].into_iter().fold(Router::new(), |router, path| {
-        let one = get(health::one).fallback(method_not_allowed);
         router
             .route(path, get(health::all).fallback(method_not_allowed))
-            .route(&format!("{path}/{{check}}"), one)
+            .route(&format!("{path}/{{check}}"), get(health::single).fallback(method_not_allowed))
     })
 }
 
@@ -47,189 +53,183 @@ async fn method_not_allowed() -> Status {
     Status::method_not_allowed()
 }
 
-/// Discovery, and the answer to everything that is not there.
-fn public(state: &AppState) -> Router<AppState> {
-    let gate = from_fn_with_state(state.clone(), layers::discovery);
+/// Discovery, and the answer to every unknown path.
+fn discovery_routes(state: &AppState) -> Router<AppState> {
+    discovery::routes()
+        .route(&format!("{CUSTOM_PREFIX}{{version}}/{{*rest}}"), any(custom_metrics::unknown_path))
+        .fallback(discovery::unknown_path)
+        .layer(from_fn_with_state(state.clone(), authenticate_discovery))
+}
+
+fn metric_routes() -> Router<AppState> {
     Router::new()
-        .route("/", any(discovery::root))
-        .route("/version", any(discovery::version_info))
-        .route("/apis", any(discovery::groups))
-        .route("/apis/", any(discovery::groups))
-        .route("/apis/external.metrics.k8s.io", any(discovery::external))
-        .route("/apis/external.metrics.k8s.io/v1beta1", any(discovery::external_v1beta1))
-        .route("/apis/custom.metrics.k8s.io", any(discovery::custom))
-        .route("/apis/custom.metrics.k8s.io/v1beta1", any(discovery::custom_v1beta1))
-        .route("/apis/custom.metrics.k8s.io/v1beta2", any(discovery::custom_v1beta2))
-        .route("/openapi/v2", any(discovery::openapi_v2))
-        .route("/openapi/v3", any(discovery::openapi_v3))
-        .route("/openapi/v3/apis/external.metrics.k8s.io/v1beta1", any(discovery::openapi_external_v1beta1))
-        .route("/openapi/v3/apis/custom.metrics.k8s.io/v1beta1", any(discovery::openapi_custom_v1beta1))
-        .route("/openapi/v3/apis/custom.metrics.k8s.io/v1beta2", any(discovery::openapi_custom_v1beta2))
-        .route(&format!("{}{{version}}/{{*rest}}", custom_metrics::PREFIX), any(custom_metrics::elsewhere))
-        .fallback(discovery::nothing_here)
-        .layer(gate)
+        .route(METRICS, any(own_metrics))
+        .route(&format!("{EXTERNAL_NAMESPACES}{{namespace}}/{{metric}}"), any(external_metric))
+        .route(&format!("{CUSTOM_PREFIX}{CUSTOM_OBJECT}"), any(custom_metric))
+        .route(&format!("{INTERNAL_EXTERNAL}{{namespace}}/{{metric}}"), any(external_metric_for_instance))
+        .route(&format!("{INTERNAL_CUSTOM}{CUSTOM_OBJECT}"), any(custom_metric_for_instance))
 }
 
-fn behind_their_own_gates() -> Router<AppState> {
-    let object = custom_metrics::PATTERN;
+fn snapshot_routes(state: &AppState) -> Router<AppState> {
     Router::new()
-        .route("/metrics", any(metrics))
-        .route(&format!("{NAMESPACES}{{namespace}}/{{metric}}"), any(data))
-        .route(&format!("{}{object}", custom_metrics::PREFIX), any(object_data))
-        .route(&format!("{}{{namespace}}/{{metric}}", forward::EXTERNAL), any(data_for_instances))
-        .route(&format!("{}{object}", forward::CUSTOM), any(object_data_for_instances))
+        .route(SNAPSHOTS, any(snapshots::list))
+        .route(LATEST_SNAPSHOT, any(snapshots::latest))
+        .route(ALL_SNAPSHOTS, any(snapshots::all))
+        .route_layer(from_fn_with_state(state.clone(), admit_snapshot_request))
 }
 
-fn snapshots(state: &AppState) -> Router<AppState> {
-    Router::new()
-        .route(snapshots::LIST, any(snapshots::list))
-        .route(snapshots::LATEST, any(snapshots::latest))
-        .route(snapshots::ALL, any(snapshots::all))
-        .route_layer(from_fn_with_state(state.clone(), bounded_look))
+/// The parsed path of a request; an error when it is not UTF-8.
+type ParsedPath<T> = Result<Path<T>, PathRejection>;
+
+fn valid<T>(path: ParsedPath<T>) -> Result<T, Status> {
+    path.map(|Path(path)| path).map_err(|_| Status::invalid_path())
 }
 
-/// What is asked for; an error when its path is no text.
-type Asked<T> = Result<Path<T>, PathRejection>;
-
-fn understood<T>(asked: Asked<T>) -> Result<T, Status> {
-    asked.map(|Path(path)| path).map_err(|_| Status::invalid_path())
-}
-
-async fn metrics(State(state): State<AppState>, mut request: Request) -> Response {
-    bounded_scrape(&state, async {
-        layers::metrics(&state, &mut request).await?;
-        Ok(admin::metrics(&state))
-    })
-    .await
-}
-
-async fn data(
-    State(state): State<AppState>,
-    asked: Asked<(String, String)>,
-    Extension(audit): Extension<AuditId>,
+async fn own_metrics(
+    State(auth): State<Arc<AuthState>>,
+    State(admin): State<Arc<AdminState>>,
     request: Request,
 ) -> Response {
-    bounded(&state, request, async |mut request| {
-        let path = understood(asked)?;
-        layers::data(&state, &path, &mut request).await?;
-        external_metrics::get(&state, &path, &audit, request).await
-    })
-    .await
-}
-
-async fn object_data(
-    State(state): State<AppState>,
-    asked: Asked<ObjectPath>,
-    Extension(audit): Extension<AuditId>,
-    request: Request,
-) -> Response {
-    bounded(&state, request, async |mut request| {
-        let path = understood(asked)?;
-        layers::object_data(&state, &path, &mut request).await?;
-        custom_metrics::get(&state, &path, &audit, request).await
-    })
-    .await
-}
-
-async fn data_for_instances(
-    State(state): State<AppState>,
-    asked: Asked<(String, String)>,
-    request: Request,
-) -> Response {
-    bounded(&state, request, async |mut request| {
-        forward::instances(&state, &mut request).await?;
-        forward::external(&state, &understood(asked)?, request).await
-    })
-    .await
-}
-
-async fn object_data_for_instances(
-    State(state): State<AppState>,
-    asked: Asked<ObjectPath>,
-    request: Request,
-) -> Response {
-    bounded(&state, request, async |mut request| {
-        forward::instances(&state, &mut request).await?;
-        forward::custom(&state, &understood(asked)?, request).await
-    })
-    .await
-}
-
-/// Refuses a read at once when too many wait or are being sent. Discovery and health are not counted.
-async fn bounded(
-    state: &AppState,
-    mut request: Request,
-    answer: impl AsyncFnOnce(Request) -> Result<Response, Status>,
-) -> Response {
-    match state.place() {
-        Some(place) => match answer(request).await {
-            Ok(answer) => until_sent(place, answer),
-            // A refusal is small and made already: whoever leaves it lying takes nobody's place.
-            Err(refused) => refused.into_response(),
-        },
-        None => {
-            let path = request.extract_parts::<RawPathParams>().await;
-            too_many_reads(path.ok().as_ref()).into_response()
-        }
+    let Some(permit) = admin.metrics_permit() else {
+        let message = "too many clients are reading this server's metrics; retry later";
+        return Status::new(Reason::TooManyRequests, message).into_response();
+    };
+    let mut request = request.into_parts().0;
+    let attributes = Attributes::Path { verb: "get", path: METRICS };
+    match authorize(&auth, &mut request, &attributes).await {
+        Ok(()) => until_sent(permit, admin::metrics(&admin)),
+        Err(error) => error.into_response(),
     }
 }
 
-/// The refusal, with what was asked for as far as that can be a name.
+async fn external_metric(
+    State(auth): State<Arc<AuthState>>,
+    State(reads): State<Arc<ReadState>>,
+    path: ParsedPath<MetricPath>,
+    Extension(audit): Extension<AuditId>,
+    request: Request,
+) -> Response {
+    limit_reads(&reads, request, async |mut request| {
+        let path = valid(path)?;
+        let attributes = path.attributes(&request);
+        authorize(&auth, &mut request, &attributes).await?;
+        external_metrics::get(&reads, &path, &request, &audit).await
+    })
+    .await
+}
+
+async fn custom_metric(
+    State(auth): State<Arc<AuthState>>,
+    State(reads): State<Arc<ReadState>>,
+    path: ParsedPath<ObjectPath>,
+    Extension(audit): Extension<AuditId>,
+    request: Request,
+) -> Response {
+    limit_reads(&reads, request, async |mut request| {
+        let path = valid(path)?;
+        let attributes = path.attributes(&request)?;
+        authorize(&auth, &mut request, &attributes).await?;
+        custom_metrics::get(&reads, &path, &request, &audit).await
+    })
+    .await
+}
+
+async fn external_metric_for_instance(
+    State(instances): State<Arc<InstanceVerifier>>,
+    State(reads): State<Arc<ReadState>>,
+    path: ParsedPath<MetricPath>,
+    request: Request,
+) -> Response {
+    limit_reads(&reads, request, async |request| {
+        instances.authorize(&request).await?;
+        external_metrics::get_for_instance(&reads, &valid(path)?, &request).await
+    })
+    .await
+}
+
+async fn custom_metric_for_instance(
+    State(instances): State<Arc<InstanceVerifier>>,
+    State(reads): State<Arc<ReadState>>,
+    path: ParsedPath<ObjectPath>,
+    request: Request,
+) -> Response {
+    limit_reads(&reads, request, async |request| {
+        instances.authorize(&request).await?;
+        custom_metrics::get_for_instance(&reads, &valid(path)?, &request).await
+    })
+    .await
+}
+
+/// Answers a read, or rejects it at once when too many reads are waiting or being sent.
+async fn limit_reads(
+    reads: &ReadState,
+    request: Request,
+    answer: impl AsyncFnOnce(Parts) -> Result<Response, Status>,
+) -> Response {
+    let mut request = request.into_parts().0;
+    let Some(permit) = reads.permits.acquire() else {
+        let path = request.extract::<RawPathParams>().await;
+        return too_many_reads(path.ok().as_ref()).into_response();
+    };
+    match answer(request).await {
+        Ok(answer) => until_sent(permit, answer),
+        // An error is small, so a client that does not take it holds no permit.
+        Err(error) => error.into_response(),
+    }
+}
+
+/// The error, with the requested metric as far as its names are valid.
 fn too_many_reads(path: Option<&RawPathParams>) -> Status {
-    let part = |name: &str| {
-        let mut parts = path.into_iter().flatten();
-        let named = parts.find(|(own, value)| *own == name && value.len() <= layers::MAX_NAME);
-        named.map(|(_, value)| value.to_owned())
+    let parameter = |name: &str| {
+        let mut parameters = path.into_iter().flatten();
+        let found = parameters.find(|(own, value)| *own == name && value.len() <= MAX_NAME_BYTES);
+        found.map(|(_, value)| value.to_owned())
     };
-    let refusal = "too many reads are waiting on this server; ask again later";
-    let (Some(namespace), Some(metric)) = (part("namespace"), part("metric")) else {
-        return Status::new(Reason::TooManyRequests, refusal);
+    let cause = "too many reads are waiting on this server; retry later";
+    let (Some(namespace), Some(metric)) = (parameter("namespace"), parameter("metric")) else {
+        return Status::new(Reason::TooManyRequests, cause);
     };
-    let (group, name, of) = match (part("resource"), part("name")) {
+    match (parameter("resource"), parameter("name")) {
         (Some(resource), Some(name)) => {
-            let of = format!(" of {resource} {name}");
-            (custom_metrics::GROUP, name, of)
+            let message =
+                format!("{metric} of {resource} {name} in namespace {namespace} cannot be read now: {cause}");
+            Status::new(Reason::TooManyRequests, message).about(CUSTOM_GROUP, metric, name)
         }
-        _ => (external_metrics::metric::GROUP, String::new(), String::new()),
-    };
-    let message = format!("{metric}{of} in namespace {namespace} cannot be read now: {refusal}");
-    Status::new(Reason::TooManyRequests, message).about(group, metric, name)
+        _ => {
+            let message = format!("{metric} in namespace {namespace} cannot be read now: {cause}");
+            Status::new(Reason::TooManyRequests, message).about(EXTERNAL_GROUP, metric, "")
+        }
+    }
 }
 
-/// The same for looks at the metrics.
-async fn bounded_scrape(
-    state: &AppState,
-    answer: impl Future<Output = Result<Response, Status>>,
+/// Authorises a request for snapshots and limits how many there are at once.
+async fn admit_snapshot_request(
+    State(auth): State<Arc<AuthState>>,
+    State(admin): State<Arc<AdminState>>,
+    request: Request,
+    next: Next,
 ) -> Response {
-    let refusal = "too many others look at the metrics of this server; ask again later";
-    match state.scrape() {
-        Some(place) => match answer.await {
-            Ok(answer) => until_sent(place, answer),
-            Err(refused) => refused.into_response(),
-        },
-        None => Status::new(Reason::TooManyRequests, refusal).into_response(),
+    let (mut parts, body) = request.into_parts();
+    let path = parts.uri.path();
+    let path = [LATEST_SNAPSHOT, ALL_SNAPSHOTS].into_iter().find(|known| *known == path).unwrap_or(SNAPSHOTS);
+    let attributes = Attributes::Path { verb: "get", path };
+    // Before the permit: a caller that may not read takes none, and the number of reviews has its own limit.
+    if let Err(error) = authorize(&auth, &mut parts, &attributes).await {
+        return error.into_response();
     }
-}
-
-/// The same for looks at the snapshots, and who may.
-async fn bounded_look(State(state): State<AppState>, mut request: Request, next: Next) -> Response {
-    let refusal = "others look at the snapshots of this server already; ask again later";
-    // Who may not look takes no place; asking whether he may is bounded by itself.
-    if let Err(refused) = layers::snapshots(&state, &mut request).await {
-        return refused.into_response();
-    }
-    let Some(place) = state.look().map(UntilSent::new) else {
-        return Status::new(Reason::TooManyRequests, refusal).into_response();
+    let Some(permit) = admin.snapshot_permit().map(UntilSent::new) else {
+        let message = "others are reading this server's snapshots; retry later";
+        return Status::new(Reason::TooManyRequests, message).into_response();
     };
-    // Looks are work, which goes on when nobody waits for it any more: it has its place too.
-    request.extensions_mut().insert(place.clone());
-    let mut answer = next.run(request).await;
-    answer.extensions_mut().insert(place);
+    // The handler's work goes on after its client is gone, so it holds the permit too.
+    parts.extensions.insert(permit.clone());
+    let mut answer = next.run(Request::from_parts(parts, body)).await;
+    answer.extensions_mut().insert(permit);
     answer
 }
 
-/// An answer that nobody takes fills memory as one that is being made does: it keeps its place.
-fn until_sent(place: OwnedSemaphorePermit, mut answer: Response) -> Response {
-    answer.extensions_mut().insert(UntilSent::new(place));
+/// Makes `answer` hold the permit until it is sent: until then it occupies memory, as one that is being computed does.
+fn until_sent(permit: OwnedSemaphorePermit, mut answer: Response) -> Response {
+    answer.extensions_mut().insert(UntilSent::new(permit));
     answer
 }

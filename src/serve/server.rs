@@ -9,9 +9,12 @@ use futures::future::BoxFuture;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use super::auth::AuthState;
+use super::forward::InstanceVerifier;
 use super::router::router;
 use super::state::AppState;
-use super::tls::{CertificateError, Peer, Vouched, Vouches, accept};
+use super::tls::connection::{MAX_CONNECTIONS, Service};
+use super::tls::{CertificateError, Peer, PeerTrust, PeerVerifier, accept};
 
 /// A server that cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -19,7 +22,7 @@ pub enum ServeError {
     /// The address cannot be bound.
     #[error("cannot listen on {address}: {source}; check --bind-address and --secure-port")]
     Bind {
-        /// Where.
+        /// The address.
         address: SocketAddr,
         /// The cause.
         source: io::Error,
@@ -34,69 +37,81 @@ pub struct Server {
     listener: TcpListener,
     address: SocketAddr,
     state: AppState,
-    places: usize,
-    age: Option<Duration>,
+    max_connections: usize,
+    max_connection_age: Option<Duration>,
 }
 
-impl Vouches for AppState {
-    fn vouched<'a>(&'a self, peer: &'a Peer) -> BoxFuture<'a, Vouched> {
+/// Knows the cluster's CAs and the CA that instances share.
+struct CaVerifier {
+    auth: Arc<AuthState>,
+    instances: Arc<InstanceVerifier>,
+}
+
+impl PeerVerifier for CaVerifier {
+    fn verify<'a>(&'a self, peer: &'a Peer) -> BoxFuture<'a, PeerTrust> {
         Box::pin(async {
-            let vouched = self.auth().vouched(&peer.chain).await;
-            if vouched != Vouched::ForTheCluster && self.guard().knows(peer).await {
-                return Vouched::ForTheCluster;
+            let trust = self.auth.peer_trust(&peer.chain).await;
+            if trust != PeerTrust::Infrastructure && self.instances.is_instance(peer).await {
+                return PeerTrust::Infrastructure;
             }
-            vouched
+            trust
         })
     }
 }
 
 impl Server {
-    /// Binds `address`, and reads the certificates that are there already.
+    /// Binds `address`, and loads the certificates that exist already.
     ///
     /// # Errors
     /// When the address cannot be bound, or certificate files that flags name cannot be used.
     pub async fn bind(address: SocketAddr, state: AppState) -> Result<Self, ServeError> {
-        let failed = |source| ServeError::Bind { address, source };
-        let listener = listen(address).await.map_err(failed)?;
-        let address = listener.local_addr().map_err(failed)?;
+        let bind_error = |source| ServeError::Bind { address, source };
+        let listener = listen(address).await.map_err(bind_error)?;
+        let address = listener.local_addr().map_err(bind_error)?;
         state.load_certificates().await?;
-        Ok(Self { listener, address, state, places: accept::MAX_CONNECTIONS, age: None })
+        Ok(Self { listener, address, state, max_connections: MAX_CONNECTIONS, max_connection_age: None })
     }
 
-    /// Where it listens, the port chosen by the system included.
+    /// The bound address, with the port that the system chose.
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Serves `places` connections at once instead of the usual 1,024; at most a quarter of them for peers that nobody
-    /// vouches for, a quarter for users with a certificate, and a quarter for handshakes.
+    /// Changes the limit of open connections from 1,024. A quarter of it at most is for untrusted peers, a quarter for users
+    /// with a certificate, and a quarter for handshakes.
     #[must_use]
-    pub fn with_places(mut self, places: usize) -> Self {
-        self.places = places;
+    pub fn with_max_connections(mut self, max_connections: usize) -> Self {
+        self.max_connections = max_connections;
         self
     }
 
-    /// Asks a connection to leave, between two requests, when it is about so old: the peer's next one may go to another
+    /// Closes connections that are about this old, between two requests, so that the peer's next one may reach another
     /// instance. `None`: never.
     #[must_use]
-    pub fn with_connection_age(mut self, age: Option<Duration>) -> Self {
-        self.age = age;
+    pub fn with_max_connection_age(mut self, age: Option<Duration>) -> Self {
+        self.max_connection_age = age;
         self
     }
 
-    /// Serves until `shutdown`; then closes the door, lets requests finish for at most `drain`, and cuts the rest.
+    /// Serves until `shutdown`; then stops listening, lets requests finish for at most `drain`, and cuts the rest.
     pub async fn serve(self, shutdown: CancellationToken, drain: Duration) {
-        let Self { listener, state, places, age, .. } = self;
-        let certificates = state.certificates().clone();
-        let (stopping, ledger) = (state.stopping().clone(), state.ledger().clone());
-        let leaving = stopping.clone();
+        let Self { listener, state, max_connections, max_connection_age, .. } = self;
+        let stopping = state.stopping().clone();
+        let verifier = CaVerifier { auth: state.auth().clone(), instances: state.instances().clone() };
+        let service = Service {
+            certificates: state.certificates().clone(),
+            router: router(state.clone()),
+            peer_verifier: Arc::new(verifier),
+            errors: state.connection_errors().clone(),
+            max_connections,
+            max_age: max_connection_age,
+            stopping: stopping.clone(),
+        };
         let announce = async {
             shutdown.cancelled().await;
             stopping.cancel();
         };
-        let (router, vouching) = (router(state.clone()), Arc::new(state.clone()));
-        let service = accept::Service { certificates, router, vouching, ledger, places, age, leaving };
         let accepting = accept::serve(listener, service, shutdown.clone(), drain);
         tokio::select! {
             ((), ()) = async { tokio::join!(accepting, announce) } => {}
@@ -105,16 +120,16 @@ impl Server {
     }
 }
 
-/// `[::]` takes IPv4 too, as Linux has it by default; where a machine has no IPv6 it means every IPv4 address, as it does
-/// for Go servers.
+/// Listens on `address`. `[::]` includes IPv4, as is the default on Linux; on a machine without IPv6 it means all IPv4
+/// addresses, as it does for Go servers.
 async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let listening = TcpListener::bind(address).await;
-    let other_cause = |error: &io::Error| {
+    let has_other_cause = |error: &io::Error| {
         matches!(error.kind(), io::ErrorKind::AddrInUse | io::ErrorKind::PermissionDenied)
     };
     match listening {
-        Err(error) if address.ip() == Ipv6Addr::UNSPECIFIED && !other_cause(&error) => {
-            tracing::info!(%error, "no IPv6 here; listening on IPv4 alone");
+        Err(error) if address.ip() == Ipv6Addr::UNSPECIFIED && !has_other_cause(&error) => {
+            tracing::info!(%error, "IPv6 is not available; listening on IPv4 only");
             TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port())).await
         }
         listening => listening,

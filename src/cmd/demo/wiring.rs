@@ -23,8 +23,8 @@ use crate::engine::{
 };
 use crate::record::{Queue, QueueRecorder, Recent, keep_recent};
 use crate::serve::auth::{AllowAll, TrustData};
-use crate::serve::tls::{Serving, SharedPki};
-use crate::serve::{AppState, NoNotices, Ports, ServeError, Server, Settings};
+use crate::serve::tls::{ServingCertificate, SharedPki};
+use crate::serve::{AppState, NoEvents, ServeError, Server, ServerPorts, ServerSettings};
 use crate::telemetry::EvaluationMetrics;
 
 /// How often wva evaluates, in virtual time: the default.
@@ -109,9 +109,9 @@ impl WvaInstance {
 
     /// Binds the server that answers from this engine.
     pub(super) async fn server(&mut self, address: SocketAddr) -> Result<Server, DemoError> {
-        let settings = Settings {
-            serving: Serving::Shared,
-            shared: self.inputs.shared.subscribe(),
+        let settings = ServerSettings {
+            serving: ServingCertificate::Shared,
+            shared_pki: self.inputs.shared.subscribe(),
             instance_name: "wva-instance.demo.internal".into(),
             trust: self.inputs.trust.subscribe(),
             leadership: self.inputs.leadership.subscribe(),
@@ -121,10 +121,10 @@ impl WvaInstance {
             read_wait: ReadSettings::default().read_wait,
             controller_instance: None,
         };
-        let ports = Ports {
-            reads: Arc::new(self.reader.clone()),
+        let ports = ServerPorts {
+            reader: Arc::new(self.reader.clone()),
             reviewer: Arc::new(AllowAll::default()),
-            notices: Arc::new(NoNotices),
+            events: Arc::new(NoEvents),
             recent: self.recent.clone(),
             registry: std::mem::take(&mut self.registry),
         };

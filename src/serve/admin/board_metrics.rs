@@ -1,5 +1,5 @@
-//! The `wva_*` series, rendered from the published decisions when they are read: no copy that could be stale, and no
-//! series of a variant that is gone. Only the holder shows them, so that a sum over instances counts each once.
+//! The `wva_*` metrics of variants, rendered from the published decisions when they are scraped: no copy can be stale, and a
+//! variant that is gone has no series. Only the lease holder exports them, so that a sum over instances counts each once.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,23 +14,23 @@ use wva_core::decision::{Reason, Target, Verdict};
 use wva_core::units::Seconds;
 use wva_core::{Decision, VariantId};
 
-use super::Scaling;
+use super::replica_changes::ReplicaChanges;
 use crate::engine::{Leadership, Published};
-use crate::serve::Reads;
+use crate::serve::ports::PublishedReader;
 
-const DESIRED: &str = "Desired number of replicas for each variant";
-const CURRENT: &str = "Current number of replicas for each variant";
-const RATIO: &str =
+const DESIRED_HELP: &str = "Desired number of replicas for each variant";
+const CURRENT_HELP: &str = "Current number of replicas for each variant";
+const RATIO_HELP: &str =
     "Ratio of the desired number of replicas and the current number of replicas for each variant";
-const SIGNALS: &str = "Whether each variant's analyzer has every signal that it reads, of every serving pod: 1, or 0 where one is missing";
-const SCALING: &str = "Total number of replica scaling operations";
+const SIGNALS_HELP: &str = "1 if the analyzer of the variant has every signal that it needs from every serving pod, 0 if one is missing";
+const SCALING_HELP: &str = "Total number of replica scaling operations";
 
-/// Renders the board at each scrape.
+/// Renders the published decisions at each scrape.
 pub(crate) struct BoardMetrics {
-    pub(crate) reads: Arc<dyn Reads>,
+    pub(crate) reader: Arc<dyn PublishedReader>,
     pub(crate) leadership: watch::Receiver<Leadership>,
     pub(crate) controller_instance: Option<String>,
-    pub(crate) scaling: Arc<Scaling>,
+    pub(crate) replica_changes: Arc<ReplicaChanges>,
 }
 
 impl fmt::Debug for BoardMetrics {
@@ -41,21 +41,38 @@ impl fmt::Debug for BoardMetrics {
 
 type Labels<'a> = Vec<(&'static str, &'a str)>;
 
+/// A variant whose target may be answered.
+struct Row<'a> {
+    labels: Labels<'a>,
+    decision: &'a Decision,
+    target: &'a Target,
+}
+
 impl BoardMetrics {
-    fn labels<'a>(&'a self, id: &'a VariantId, decision: &'a Decision) -> Labels<'a> {
-        let mut labels = vec![
-            ("variant_name", id.name.as_str()),
-            ("namespace", id.namespace.as_str()),
-            ("accelerator_type", decision.accelerator.as_deref().unwrap_or_default()),
-        ];
+    fn labels<'a>(
+        &'a self,
+        id: &'a VariantId,
+        own: impl IntoIterator<Item = (&'static str, &'a str)>,
+    ) -> Labels<'a> {
+        let mut labels = vec![("variant_name", id.name.as_str()), ("namespace", id.namespace.as_str())];
+        labels.extend(own);
         labels.extend(self.controller_instance.as_deref().map(|instance| ("controller_instance", instance)));
         labels
     }
 
-    fn fresh<'a>(&self, decision: &'a Decision) -> Option<&'a Target> {
+    fn decision_labels<'a>(&'a self, id: &'a VariantId, decision: &'a Decision) -> Labels<'a> {
+        self.labels(id, [("accelerator_type", decision.accelerator.as_deref().unwrap_or_default())])
+    }
+
+    fn fresh_target<'a>(&self, decision: &'a Decision) -> Option<&'a Target> {
         let Verdict::Target(target) = &decision.verdict else { return None };
-        let age = Seconds::between(target.evidence, self.reads.now());
-        (age <= self.reads.max_stale()).then_some(target)
+        let age = Seconds::between(target.evidence, self.reader.now());
+        (age <= self.reader.max_stale()).then_some(target)
+    }
+
+    fn row<'a>(&'a self, id: &'a VariantId, decision: &'a Decision) -> Option<Row<'a>> {
+        let target = self.fresh_target(decision)?;
+        Some(Row { labels: self.decision_labels(id, decision), decision, target })
     }
 }
 
@@ -64,76 +81,74 @@ impl Collector for BoardMetrics {
         if !self.leadership.borrow().is_mine() {
             return Ok(());
         }
-        let published = self.reads.newest();
-        let rows: Vec<_> = published
-            .decisions
-            .iter()
-            .filter_map(|(id, decision)| {
-                Some((self.labels(id, decision), self.fresh(decision)?, decision.current))
-            })
-            .collect();
+        let published = self.reader.newest();
+        let rows: Vec<_> =
+            published.decisions.iter().filter_map(|(id, decision)| self.row(id, decision)).collect();
         let mut desired =
-            encoder.encode_descriptor("wva_desired_replicas", DESIRED, None, MetricType::Gauge)?;
-        for (labels, target, _) in &rows {
+            encoder.encode_descriptor("wva_desired_replicas", DESIRED_HELP, None, MetricType::Gauge)?;
+        for Row { labels, target, .. } in &rows {
             ConstGauge::new(i64::from(target.desired.get())).encode(desired.encode_family(labels)?)?;
         }
         let mut current =
-            encoder.encode_descriptor("wva_current_replicas", CURRENT, None, MetricType::Gauge)?;
-        for (labels, _, count) in &rows {
-            if let Some(count) = count {
+            encoder.encode_descriptor("wva_current_replicas", CURRENT_HELP, None, MetricType::Gauge)?;
+        for Row { labels, decision, .. } in &rows {
+            if let Some(count) = decision.current {
                 ConstGauge::new(i64::from(count.get())).encode(current.encode_family(labels)?)?;
             }
         }
-        let mut ratio = encoder.encode_descriptor("wva_desired_ratio", RATIO, None, MetricType::Gauge)?;
-        for (labels, target, count) in &rows {
-            if let Some(count) = count {
+        let mut ratio =
+            encoder.encode_descriptor("wva_desired_ratio", RATIO_HELP, None, MetricType::Gauge)?;
+        for Row { labels, decision, target } in &rows {
+            if let Some(count) = decision.current {
                 let value = f64::from(target.desired.get()) / f64::from(count.get().max(1));
                 ConstGauge::new(value).encode(ratio.encode_family(labels)?)?;
             }
         }
-        self.signals(&mut encoder, &published)?;
-        self.scaling(&mut encoder)
+        self.encode_signals(&mut encoder, &published)?;
+        self.encode_replica_changes(&mut encoder)
     }
 }
 
-/// Whether all signals of a variant are there; `None` while nothing is measured at all, of which its age tells.
+/// Whether all signals of a variant are available; `None` while it has never been measured, which its absence shows.
 fn has_all_signals(decision: &Decision) -> Option<bool> {
+    if decision.gap.is_some() {
+        return Some(false);
+    }
     match &decision.verdict {
-        _ if decision.gap.is_some() => Some(false),
         Verdict::Target(target) => {
-            let blind = [Reason::Starting, Reason::MetricsMissing, Reason::Stale, Reason::SourceDown];
-            (!blind.contains(&target.reason)).then_some(true)
+            let is_unmeasured = matches!(
+                target.reason,
+                Reason::Starting | Reason::MetricsMissing | Reason::Stale | Reason::SourceDown
+            );
+            (!is_unmeasured).then_some(true)
         }
         Verdict::Unknown(_) => None,
     }
 }
 
 impl BoardMetrics {
-    fn signals(&self, encoder: &mut DescriptorEncoder<'_>, published: &Published) -> Result<(), fmt::Error> {
+    fn encode_signals(
+        &self,
+        encoder: &mut DescriptorEncoder<'_>,
+        published: &Published,
+    ) -> Result<(), fmt::Error> {
         let mut complete =
-            encoder.encode_descriptor("wva_signals_complete", SIGNALS, None, MetricType::Gauge)?;
+            encoder.encode_descriptor("wva_signals_complete", SIGNALS_HELP, None, MetricType::Gauge)?;
         for (id, decision) in &published.decisions {
-            if let Some(all) = has_all_signals(decision) {
-                let labels = self.labels(id, decision);
-                ConstGauge::new(i64::from(all)).encode(complete.encode_family(&labels)?)?;
+            if let Some(is_complete) = has_all_signals(decision) {
+                let labels = self.decision_labels(id, decision);
+                ConstGauge::new(i64::from(is_complete)).encode(complete.encode_family(&labels)?)?;
             }
         }
         Ok(())
     }
 
-    fn scaling(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+    fn encode_replica_changes(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let mut total =
-            encoder.encode_descriptor("wva_replica_scaling", SCALING, None, MetricType::Counter)?;
-        for (step, count) in self.scaling.counts() {
-            let mut labels = vec![
-                ("variant_name", step.variant.name.as_str()),
-                ("namespace", step.variant.namespace.as_str()),
-                ("direction", step.direction),
-                ("reason", step.reason),
-            ];
-            labels.extend(
-                self.controller_instance.as_deref().map(|instance| ("controller_instance", instance)),
-            );
+            encoder.encode_descriptor("wva_replica_scaling", SCALING_HELP, None, MetricType::Counter)?;
+        for (change, count) in self.replica_changes.counts() {
+            let own = [("direction", change.direction), ("reason", change.reason)];
+            let labels = self.labels(&change.variant, own);
             ConstCounter::new(count).encode(total.encode_family(&labels)?)?;
         }
         Ok(())

@@ -1,5 +1,4 @@
-//! Counts the changes of the published numbers. The only thing here that remembers; a variant that is gone is
-//! forgotten with its counts.
+//! Counts changes of the published targets. A variant that is gone loses its counts.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,55 +10,55 @@ use wva_core::decision::Verdict;
 
 use crate::engine::{Leadership, Published};
 
-/// One kind of change of one variant's number.
+/// One kind of change of one variant's target.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Step {
+pub(crate) struct ReplicaChange {
     pub(crate) variant: VariantId,
     pub(crate) direction: &'static str,
     pub(crate) reason: &'static str,
 }
 
-/// How often each number changed.
+/// How often each kind of change has occurred.
 #[derive(Debug, Default)]
-pub(crate) struct Scaling {
-    counts: Mutex<BTreeMap<Step, u64>>,
+pub(crate) struct ReplicaChanges {
+    counts: Mutex<BTreeMap<ReplicaChange, u64>>,
 }
 
-impl Scaling {
+impl ReplicaChanges {
     /// A copy of the counts.
-    pub(crate) fn counts(&self) -> BTreeMap<Step, u64> {
+    pub(crate) fn counts(&self) -> BTreeMap<ReplicaChange, u64> {
         self.counts.lock().clone()
     }
 
-    /// Counts every change from one published result to the next, for ever, while this instance decides.
+    /// Counts every change from one published result to the next while this instance holds the lease, for ever.
     pub(crate) async fn follow(
         &self,
         mut published: watch::Receiver<Arc<Published>>,
         leadership: watch::Receiver<Leadership>,
     ) {
-        let mut before = published.borrow_and_update().clone();
+        let mut previous = published.borrow_and_update().clone();
         while published.changed().await.is_ok() {
-            let after = published.borrow_and_update().clone();
+            let newest = published.borrow_and_update().clone();
             if leadership.borrow().is_mine() {
-                self.count(&before, &after);
+                self.count(&previous, &newest);
             }
-            before = after;
+            previous = newest;
         }
         futures::future::pending().await
     }
 
-    fn count(&self, before: &Published, after: &Published) {
+    fn count(&self, previous: &Published, newest: &Published) {
         let mut counts = self.counts.lock();
-        counts.retain(|step, _| after.decisions.contains_key(&step.variant));
-        for (id, decision) in &after.decisions {
+        counts.retain(|change, _| newest.decisions.contains_key(&change.variant));
+        for (id, decision) in &newest.decisions {
             let Verdict::Target(new) = &decision.verdict else { continue };
-            let Some(Verdict::Target(old)) = before.decisions.get(id).map(|old| &old.verdict) else {
+            let Some(Verdict::Target(old)) = previous.decisions.get(id).map(|old| &old.verdict) else {
                 continue;
             };
             if new.desired != old.desired {
                 let direction = if new.desired > old.desired { "up" } else { "down" };
-                let step = Step { variant: id.clone(), direction, reason: new.reason.as_str() };
-                *counts.entry(step).or_default() += 1;
+                let change = ReplicaChange { variant: id.clone(), direction, reason: new.reason.as_str() };
+                *counts.entry(change).or_default() += 1;
             }
         }
     }

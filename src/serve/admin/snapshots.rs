@@ -13,45 +13,43 @@ use jiff::Timestamp;
 use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, spawn_blocking};
 
+use super::state::AdminState;
 use crate::engine::Evaluation;
-use crate::record::{Recent, write_line};
-use crate::serve::internal_error;
-use crate::serve::state::AppState;
-use crate::serve::status::{Reason, Status};
+use crate::record::write_line;
+use crate::serve::encoding::{Reason, Status, internal_error};
+use crate::serve::paths::SNAPSHOTS;
 use crate::serve::tls::UntilSent;
-
-/// What there is; with `?at=` the evaluation of that moment.
-pub(crate) const LIST: &str = "/debug/snapshots";
-/// The newest evaluation.
-pub(crate) const LATEST: &str = "/debug/snapshots/latest";
-/// All of them, the oldest first.
-pub(crate) const ALL: &str = "/debug/snapshots/all";
 
 const JSON_LINES: HeaderValue = HeaderValue::from_static("application/jsonl");
 
-/// Bytes that are handed to the connection at once, and how many of these may wait for it: what a slow reader costs.
-const CHUNK: usize = 64 * 1024;
-const WAITING: usize = 2;
+/// Bytes handed to the connection at once, and how many such chunks may wait for it: the cost of a slow reader.
+const CHUNK_BYTES: usize = 64 * 1024;
+const MAX_WAITING_CHUNKS: usize = 2;
 
 /// `/debug/snapshots`
 pub(crate) async fn list(
-    State(state): State<AppState>,
-    Extension(place): Extension<UntilSent>,
+    State(admin): State<Arc<AdminState>>,
+    Extension(permit): Extension<UntilSent>,
     uri: Uri,
 ) -> Response {
-    let asked = uri.query().and_then(|query| query.split('&').find_map(|part| part.strip_prefix("at=")));
-    let Some(asked) = asked else { return listed(state.recent().clone(), place).await };
-    let text = percent_encoding::percent_decode_str(asked).decode_utf8_lossy();
+    let query = form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes());
+    let Some((_, text)) = query.into_iter().find(|(key, _)| key == "at") else {
+        let recent = admin.recent.clone();
+        return match spawn_with_permit(permit, move || recent.list()).await {
+            Ok(list) => Json(list).into_response(),
+            Err(error) => internal_error(&error).into_response(),
+        };
+    };
     let Ok(at) = text.parse::<Timestamp>() else {
         let message =
-            format!("at={text} is not a time: write it as {LIST} does, such as 2026-11-21T12:00:00Z");
+            format!("at={text} is not a time: write it as {SNAPSHOTS} does, such as 2026-11-21T12:00:00Z");
         return Status::new(Reason::BadRequest, message).into_response();
     };
-    match state.recent().at(at) {
-        Some(evaluation) => lines(vec![evaluation], place),
-        None if state.recent().latest().is_none() => none(&state).into_response(),
+    match admin.recent.at(at) {
+        Some(evaluation) => lines(vec![evaluation], permit),
+        None if admin.recent.latest().is_none() => no_evaluation(&admin).into_response(),
         None => {
-            let message = format!("the evaluation of {at} is not kept; {LIST} says which are");
+            let message = format!("the evaluation of {at} is not kept; {SNAPSHOTS} lists those that are");
             Status::new(Reason::NotFound, message).into_response()
         }
     }
@@ -59,69 +57,73 @@ pub(crate) async fn list(
 
 /// `/debug/snapshots/latest`
 pub(crate) async fn latest(
-    State(state): State<AppState>,
-    Extension(place): Extension<UntilSent>,
+    State(admin): State<Arc<AdminState>>,
+    Extension(permit): Extension<UntilSent>,
 ) -> Response {
-    let newest = state.recent().latest();
-    newest.map_or_else(|| none(&state).into_response(), |newest| lines(vec![newest], place))
-}
-
-/// `/debug/snapshots/all`
-pub(crate) async fn all(State(state): State<AppState>, Extension(place): Extension<UntilSent>) -> Response {
-    let all = state.recent().all();
-    if all.is_empty() { none(&state).into_response() } else { lines(all, place) }
-}
-
-async fn listed(recent: Arc<Recent>, place: UntilSent) -> Response {
-    match in_place(place, move || recent.list()).await {
-        Ok(list) => Json(list).into_response(),
-        Err(failure) => internal_error(&failure).into_response(),
+    match admin.recent.latest() {
+        Some(evaluation) => lines(vec![evaluation], permit),
+        None => no_evaluation(&admin).into_response(),
     }
 }
 
-/// Why there is nothing to show, and where there is.
-fn none(state: &AppState) -> Status {
-    let why = match (state.recent().reason_for_none(), state.other_holder()) {
-        (Some(why), _) => why,
-        (None, Some(holder)) => {
-            format!("instance {holder} decides, and only its evaluations are kept: ask it")
-        }
-        (None, None) => "nothing has been evaluated yet; ask again in a few seconds".into(),
-    };
-    Status::new(Reason::NotFound, format!("no evaluation is kept here: {why}"))
+/// `/debug/snapshots/all`
+pub(crate) async fn all(
+    State(admin): State<Arc<AdminState>>,
+    Extension(permit): Extension<UntilSent>,
+) -> Response {
+    let evaluations = admin.recent.all();
+    if evaluations.is_empty() {
+        return no_evaluation(&admin).into_response();
+    }
+    lines(evaluations, permit)
 }
 
-/// Written while it is sent: the lines of a large fleet are never in memory as a whole.
-fn lines(evaluations: Vec<Arc<Evaluation>>, place: UntilSent) -> Response {
-    let (sender, mut receiver) = mpsc::channel(WAITING);
-    in_place(place, move || {
-        let mut out = BufWriter::with_capacity(CHUNK, Pipe(sender));
+/// Why no evaluation is kept here, and where one is.
+fn no_evaluation(admin: &AdminState) -> Status {
+    let cause = match (admin.recent.reason_for_none(), admin.reads.other_holder()) {
+        (Some(cause), _) => cause,
+        (None, Some(holder)) => {
+            format!("instance {holder} holds the lease and keeps the evaluations: ask that instance")
+        }
+        (None, None) => "nothing has been evaluated yet; retry in a few seconds".into(),
+    };
+    Status::new(Reason::NotFound, format!("no evaluation is kept here: {cause}"))
+}
+
+/// Serializes while it sends: the lines of a large fleet are never in memory as a whole.
+fn lines(evaluations: Vec<Arc<Evaluation>>, permit: UntilSent) -> Response {
+    let (sender, mut receiver) = mpsc::channel(MAX_WAITING_CHUNKS);
+    spawn_with_permit(permit, move || {
+        let mut out = BufWriter::with_capacity(CHUNK_BYTES, ChunkWriter(sender));
         let written = evaluations.iter().try_for_each(|evaluation| write_line(evaluation, &mut out));
         if let Err(error) = written.and_then(|()| out.flush()) {
-            tracing::debug!(%error, "whoever read snapshots went away");
+            tracing::debug!(%error, "the reader of snapshots closed the connection");
         }
     });
-    let parts = futures::stream::poll_fn(move |context| receiver.poll_recv(context));
-    ([(CONTENT_TYPE, JSON_LINES)], Body::from_stream(parts)).into_response()
+    let chunks = futures::stream::poll_fn(move |context| receiver.poll_recv(context));
+    ([(CONTENT_TYPE, JSON_LINES)], Body::from_stream(chunks)).into_response()
 }
 
-/// Does `work` away from the threads that answer. It keeps its place until it is done: whoever resets his request and asks
-/// again would otherwise have any number of them at work.
-fn in_place<T: Send + 'static>(place: UntilSent, work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+/// Runs `work` on a blocking thread, which holds the permit until it is done: otherwise a client that resets its request and
+/// repeats it could occupy any number of threads.
+fn spawn_with_permit<T: Send + 'static>(
+    permit: UntilSent,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> JoinHandle<T> {
     spawn_blocking(move || {
-        let made = work();
-        drop(place);
-        made
+        let result = work();
+        drop(permit);
+        result
     })
 }
 
-/// Writes into an answer; fails when nobody reads it any more.
-struct Pipe(mpsc::Sender<io::Result<Bytes>>);
+/// Writes into an answer; fails once nobody reads it any more.
+struct ChunkWriter(mpsc::Sender<io::Result<Bytes>>);
 
-impl Write for Pipe {
+impl Write for ChunkWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let part = Ok(Bytes::copy_from_slice(bytes));
-        self.0.blocking_send(part).map_err(|_| io::ErrorKind::BrokenPipe)?;
+        let chunk = Ok(Bytes::copy_from_slice(bytes));
+        self.0.blocking_send(chunk).map_err(|_| io::ErrorKind::BrokenPipe)?;
         Ok(bytes.len())
     }
 
@@ -140,15 +142,15 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn work_that_nobody_waits_for_any_more_keeps_its_place_until_it_is_done() {
-        let places = Arc::new(Semaphore::new(1));
+    async fn work_holds_its_permit_until_it_is_done_even_after_the_client_is_gone() {
+        let permits = Arc::new(Semaphore::new(1));
         let (go_on, wait) = std::sync::mpsc::channel::<()>();
-        let place = UntilSent::new(places.clone().try_acquire_owned().unwrap());
-        let answer = place.clone();
-        drop(in_place(place, move || wait.recv()));
+        let permit = UntilSent::new(permits.clone().try_acquire_owned().unwrap());
+        let answer = permit.clone();
+        drop(spawn_with_permit(permit, move || wait.recv()));
         drop(answer);
-        assert_eq!(places.available_permits(), 0, "the client is gone, its work is not");
+        assert_eq!(permits.available_permits(), 0, "the client is gone, the work is not");
         go_on.send(()).unwrap();
-        drop(timeout(Duration::from_secs(5), places.acquire()).await.unwrap().unwrap());
+        drop(timeout(Duration::from_secs(5), permits.acquire()).await.unwrap().unwrap());
     }
 }

@@ -1,152 +1,106 @@
-//! What a client certificate proves: second check of two. The handshake showed that the peer has the key; this asks
-//! which CA vouches for it. The front proxy's CA and the users' CA are asked apart: a user's certificate must never
-//! speak for somebody else, and the proxy's never for itself. The length of a chain was bounded by the handshake.
+//! The identity that a client certificate proves. The handshake has shown that the peer owns the key; here the chain is verified
+//! against the cluster's CAs. The front proxy's CA and the users' CA are kept apart: a user's certificate must never speak for
+//! another user, and the proxy's certificate never for itself. The handshake has limited the length of the chain.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use moka::future::Cache;
-use parking_lot::Mutex;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use tokio::time::Instant;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate, X509Name};
 
 use super::identity::User;
 use super::trust::Trust;
-use crate::serve::tls::pem::ClientCas;
+use crate::serve::tls::PeerChain;
 
-/// How long a verified chain is believed: one signature check a minute instead of one a request. A certificate that
-/// expires meanwhile is used at most this much longer.
-const BELIEVED: Duration = Duration::from_secs(60);
+/// How long a verified chain stays verified: one signature check a minute instead of one per request. A certificate that
+/// expires meanwhile is accepted for at most this much longer.
+const VERIFIED_FOR: Duration = Duration::from_secs(60);
 
-/// Bytes of what is remembered. An API server's chain has 1 or 2 KiB, so that is a thousand of them; of the longest that
-/// TLS carries, 64 KiB, it is 32.
-const REMEMBERED: u64 = 4 * 1024 * 1024;
+/// Bytes of the cache. An API server's chain has 1 or 2 KiB, so that about a thousand fit; of the longest chains that TLS
+/// carries, 64 KiB, it is 32.
+const CACHE_BYTES: u64 = 4 * 1024 * 1024;
 
-/// What a remembered chain weighs besides its bytes and its answer: the entry and its clocks.
-const ENTRY: usize = 256;
-
-/// A chain as the peer sent it, leaf first. Its connection keeps what it has proven: to look it up for each request, all of
-/// it would be hashed.
-#[derive(Debug, Default)]
-pub struct Chain {
-    certificates: Arc<[CertificateDer<'static>]>,
-    pub(super) standing: Memo<Standing>,
-    /// That it is an instance's.
-    pub(crate) instance: Memo<bool>,
-}
-
-impl Chain {
-    pub(crate) fn new(certificates: Arc<[CertificateDer<'static>]>) -> Self {
-        Self { certificates, ..Self::default() }
-    }
-
-    /// True for a peer that showed no certificate.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.certificates.is_empty()
-    }
-}
+/// Bytes of a cache entry besides its chain and its result.
+const ENTRY_BYTES: usize = 256;
 
 /// What a chain proves.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Standing {
-    /// It belongs to the front proxy: its `X-Remote-*` headers are the caller's identity.
-    pub(crate) front_proxy: bool,
+pub(crate) struct CertificateIdentity {
+    /// It belongs to the front proxy, whose `X-Remote-*` headers name the caller.
+    pub(crate) is_front_proxy: bool,
     /// It belongs to this user.
     pub(crate) user: Option<User>,
 }
 
-impl Standing {
-    /// What `chain` proves under `trust`.
-    pub(crate) fn of(trust: &Trust, chain: &[CertificateDer<'static>]) -> Self {
-        let subject = || Some(Subject::of(chain.first()?));
-        let front_proxy = trust.front_proxy.as_ref().filter(|proxy| vouches(&proxy.verifier, chain));
-        let front_proxy = front_proxy.is_some_and(|proxy| {
+impl CertificateIdentity {
+    /// Verifies `chain` against the CAs of `trust`.
+    pub(crate) fn verify(trust: &Trust, chain: &[CertificateDer<'static>]) -> Self {
+        let now = UnixTime::now();
+        let subject = || Some(Subject::parse(chain.first()?));
+        let front_proxy = trust.front_proxy.as_ref().filter(|proxy| proxy.verifier.verify(chain, now));
+        let is_front_proxy = front_proxy.is_some_and(|proxy| {
             let allowed = &proxy.allowed_names;
-            allowed.is_empty()
-                || subject().and_then(|s| s.common_name).is_some_and(|cn| allowed.contains(&cn))
+            let common_name = || subject().and_then(|subject| subject.common_name);
+            allowed.is_empty() || common_name().is_some_and(|name| allowed.contains(&name))
         });
-        let user = trust.users.as_ref().filter(|verifier| vouches(verifier, chain)).and_then(|_| {
+        let user = trust.users.as_ref().filter(|cas| cas.verify(chain, now)).and_then(|_| {
             let Subject { common_name, organisations, .. } = subject()?;
             Some(User { groups: organisations, ..User::named(common_name.filter(|name| !name.is_empty())?) })
         });
-        Self { front_proxy, user }
+        Self { is_front_proxy, user }
     }
 }
 
-/// What was proven, when, and to which generation of what said so.
+/// Results of verifying chains, positive and negative, for each generation of the CAs. A peer that returns with the same
+/// chain is not verified again.
+pub(crate) struct VerifiedChains<V> {
+    results: Cache<(u64, PeerChain), Verified<V>>,
+}
+
+/// The result of verifying one chain.
 #[derive(Debug, Clone)]
-struct Proof<V> {
-    generation: u64,
+struct Verified<V> {
     at: Instant,
     value: V,
 }
 
-/// The last proof of one chain.
-#[derive(Debug)]
-pub(crate) struct Memo<V>(Mutex<Option<Proof<V>>>);
-
-impl<V> Default for Memo<V> {
-    fn default() -> Self {
-        Self(Mutex::new(None))
-    }
-}
-
-/// Remembers what chains prove, yes and no alike, for each generation of what said so: who comes back with the same one is
-/// not looked at anew.
-pub(crate) struct Proven<V> {
-    seen: Cache<(u64, Arc<[CertificateDer<'static>]>), Proof<V>>,
-}
-
-impl<V: Clone + Default + Send + Sync + 'static> Proven<V> {
+impl<V: Clone + Default + Send + Sync + 'static> VerifiedChains<V> {
     pub(crate) fn new() -> Self {
-        let seen = Cache::builder()
-            .weigher(|(_, chain): &(u64, Arc<[CertificateDer<'static>]>), _: &Proof<V>| weight(chain))
-            .max_capacity(REMEMBERED)
-            .time_to_live(BELIEVED)
+        let results = Cache::builder()
+            .weigher(|(_, chain): &(u64, PeerChain), _: &Verified<V>| entry_bytes(chain))
+            .max_capacity(CACHE_BYTES)
+            .time_to_live(VERIFIED_FOR)
             .build();
-        Self { seen }
+        Self { results }
     }
 
-    /// What `chain` proves as `prove` says, which is asked once; `memo` is the chain's. No chain proves nothing.
-    pub(crate) async fn of(
+    /// The result of `verify` for `chain` under this `generation` of the CAs, which is called only when no result is cached. An
+    /// empty chain proves nothing.
+    pub(crate) async fn verify(
         &self,
         generation: u64,
-        chain: &Chain,
-        memo: &Memo<V>,
-        prove: impl FnOnce(&[CertificateDer<'static>]) -> V,
+        chain: &PeerChain,
+        verify: impl FnOnce(&[CertificateDer<'static>]) -> V,
     ) -> V {
         if chain.is_empty() {
             return V::default();
         }
-        let holds = |proof: &&Proof<V>| proof.generation == generation && proof.at.elapsed() < BELIEVED;
-        if let Some(proof) = memo.0.lock().as_ref().filter(holds) {
-            return proof.value.clone();
+        let key = (generation, chain.clone());
+        let cached = self.results.get(&key).await;
+        if let Some(verified) = cached.filter(|verified| verified.at.elapsed() < VERIFIED_FOR) {
+            return verified.value;
         }
-        let key = (generation, chain.certificates.clone());
-        let proof = match self.seen.get(&key).await {
-            Some(known) => known,
-            None => {
-                let proof = Proof { generation, at: Instant::now(), value: prove(&chain.certificates) };
-                self.seen.insert(key, proof.clone()).await;
-                proof
-            }
-        };
-        let value = proof.value.clone();
-        *memo.0.lock() = Some(proof);
+        let value = verify(chain.certificates());
+        self.results.insert(key, Verified { at: Instant::now(), value: value.clone() }).await;
         value
     }
 }
 
-/// Its bytes twice: what it proves is text of its leaf.
-fn weight(chain: &[CertificateDer<'static>]) -> u32 {
-    let bytes: usize = chain.iter().map(|certificate| certificate.len()).sum();
-    u32::try_from(2 * bytes + ENTRY).unwrap_or(u32::MAX)
-}
-
-/// True when one of the CAs issued the chain, both are valid now, and it may be used by a client.
-pub(crate) fn vouches(cas: &ClientCas, chain: &[CertificateDer<'static>]) -> bool {
-    cas.vouch(chain, UnixTime::now())
+/// The chain counts twice: what it proves is text of its leaf.
+fn entry_bytes(chain: &PeerChain) -> u32 {
+    let bytes: usize = chain.certificates().iter().map(|certificate| certificate.len()).sum();
+    u32::try_from(2 * bytes + ENTRY_BYTES).unwrap_or(u32::MAX)
 }
 
 /// The names in a certificate.
@@ -158,8 +112,8 @@ pub(crate) struct Subject {
 }
 
 impl Subject {
-    /// Reads the names; none when the certificate cannot be parsed.
-    pub(crate) fn of(certificate: &CertificateDer<'_>) -> Self {
+    /// The names in `certificate`; none when it cannot be parsed.
+    pub(crate) fn parse(certificate: &CertificateDer<'_>) -> Self {
         let Ok((_, certificate)) = X509Certificate::from_der(certificate) else { return Self::default() };
         let alternatives = certificate.subject_alternative_name().ok().flatten();
         let dns_names = alternatives.iter().flat_map(|names| &names.value.general_names).filter_map(|name| {
@@ -173,7 +127,7 @@ impl Subject {
     }
 }
 
-/// The last one, as Go reads it.
+/// The last common name, as Go reads it.
 fn common_name(name: &X509Name<'_>) -> Option<String> {
     name.iter_common_name().filter_map(|part| part.as_str().ok()).last().map(str::to_owned)
 }
@@ -188,45 +142,45 @@ mod tests {
 
     use super::*;
 
-    fn chain(leaf: Vec<u8>) -> Chain {
-        Chain::new([CertificateDer::from(leaf)].into())
+    fn chain(leaf: Vec<u8>) -> PeerChain {
+        PeerChain::new([CertificateDer::from(leaf)].into())
     }
 
     #[tokio::test]
-    async fn what_is_remembered_is_bounded_in_bytes_whatever_a_chain_has() {
-        let proven = Proven::new();
+    async fn the_cache_is_bounded_in_bytes_whatever_the_chains_have() {
+        let chains = VerifiedChains::new();
         for n in 0..100_u8 {
-            assert_eq!(proven.of(1, &chain(vec![n; 64 * 1024]), &Memo::default(), |_| n).await, n);
+            assert_eq!(chains.verify(1, &chain(vec![n; 64 * 1024]), |_| n).await, n);
         }
-        proven.seen.run_pending_tasks().await;
-        assert!((1..=32).contains(&proven.seen.entry_count()), "{}", proven.seen.entry_count());
-        assert!(proven.seen.weighted_size() <= REMEMBERED);
+        chains.results.run_pending_tasks().await;
+        assert!((1..=32).contains(&chains.results.entry_count()), "{}", chains.results.entry_count());
+        assert!(chains.results.weighted_size() <= CACHE_BYTES);
     }
 
     #[tokio::test]
-    async fn a_chain_is_looked_at_once_in_each_generation_whether_it_proves_something_or_not() {
-        let proven = Proven::new();
-        let (one, again) = (chain(vec![7]), chain(vec![7]));
+    async fn a_chain_is_verified_once_in_each_generation_whatever_the_result() {
+        let chains = VerifiedChains::new();
+        let first = chain(vec![7]);
+        let second = chain(vec![7]);
         for answer in [false, true] {
             let generation = u64::from(answer);
-            assert_eq!(proven.of(generation, &one, &one.instance, |_| answer).await, answer);
-            for known in [&one, &again] {
-                let remembered = proven.of(generation, known, &known.instance, |_| !answer).await;
-                assert_eq!(remembered, answer, "remembered, on another connection too");
+            assert_eq!(chains.verify(generation, &first, |_| answer).await, answer);
+            for connection in [&first, &second] {
+                let cached = chains.verify(generation, connection, |_| !answer).await;
+                assert_eq!(cached, answer, "cached, on another connection too");
             }
         }
-        let nobody = Chain::default();
-        assert!(!proven.of(1, &nobody, &nobody.instance, |_| true).await, "no chain is nobody");
+        assert!(!chains.verify(1, &PeerChain::default(), |_| true).await, "an empty chain proves nothing");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_connection_does_not_believe_longer_than_all_do() {
-        let (proven, chain, late) = (Proven::new(), chain(vec![7]), Memo::default());
-        assert!(proven.of(1, &chain, &chain.instance, |_| true).await);
-        advance(BELIEVED - Duration::from_secs(1)).await;
-        assert!(proven.of(1, &chain, &late, |_| false).await, "known from another connection");
+    async fn a_result_is_not_used_longer_on_any_connection() {
+        let chains = VerifiedChains::new();
+        assert!(chains.verify(1, &chain(vec![7]), |_| true).await);
+        advance(VERIFIED_FOR - Duration::from_secs(1)).await;
+        let late = chain(vec![7]);
+        assert!(chains.verify(1, &late, |_| false).await, "known from another connection");
         advance(Duration::from_secs(1)).await;
-        proven.seen.invalidate_all();
-        assert!(!proven.of(1, &chain, &late, |_| false).await);
+        assert!(!chains.verify(1, &late, |_| false).await);
     }
 }

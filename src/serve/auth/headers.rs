@@ -1,4 +1,4 @@
-//! The identity headers of the front proxy: read when the proxy is proven, removed always. Pure.
+//! The identity headers of the front proxy: read only when the peer is the front proxy, always removed. Pure.
 
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderName};
@@ -7,14 +7,14 @@ use percent_encoding::percent_decode_str;
 use super::identity::{Token, User};
 use super::trust::HeaderNames;
 
-/// The prefix of every identity header there is by default.
-const REMOTE: &str = "x-remote-";
+/// The prefix of all default identity headers.
+const REMOTE_PREFIX: &str = "x-remote-";
 
-/// The longest token that is reviewed: a service-account token has about 1 KiB, an OIDC token rarely 4.
-const MAX_TOKEN: usize = 16 * 1024;
+/// The longest token that is reviewed, in bytes: a service-account token has about 1 KiB, an OIDC token rarely 4 KiB.
+const MAX_TOKEN_BYTES: usize = 16 * 1024;
 
-/// The user that the proxy speaks for; `None` when it names nobody, or anything is not UTF-8: a name that is read
-/// differently by two parties is no name.
+/// The user that the proxy names; `None` when it names nobody or a value is not UTF-8, which two parties could read
+/// differently.
 pub(crate) fn remote_user(headers: &HeaderMap, names: &HeaderNames) -> Option<User> {
     let name = first(headers, &names.user)?;
     let mut user = User::named(name);
@@ -36,7 +36,7 @@ pub(crate) fn remote_user(headers: &HeaderMap, names: &HeaderNames) -> Option<Us
     Some(user)
 }
 
-/// The first non-empty value, in the order of the names.
+/// The first value that is not empty, in the order of `names`.
 fn first(headers: &HeaderMap, names: &[String]) -> Option<String> {
     let values = names.iter().flat_map(|name| headers.get_all(name.as_str()));
     values.filter_map(text).find(|value| !value.is_empty())
@@ -46,31 +46,32 @@ fn text(value: &http::HeaderValue) -> Option<String> {
     String::from_utf8(value.as_bytes().to_vec()).ok()
 }
 
-/// The bearer token, when there is one.
+/// The bearer token, if there is a valid one.
 pub(crate) fn bearer(headers: &HeaderMap) -> Option<Token> {
     let value = headers.get(AUTHORIZATION)?.to_str().ok()?;
     let (scheme, token) = value.split_once(' ')?;
     let token = token.trim();
-    let usable = scheme.eq_ignore_ascii_case("bearer") && !token.is_empty() && token.len() <= MAX_TOKEN;
-    usable.then(|| Token::new(token))
+    let is_valid =
+        scheme.eq_ignore_ascii_case("bearer") && !token.is_empty() && token.len() <= MAX_TOKEN_BYTES;
+    is_valid.then(|| Token::new(token))
 }
 
-/// Removes every credential and identity header, so that nothing behind can mistake one for proven.
+/// Removes every credential and identity header, so that no handler can mistake one for verified.
 pub(crate) fn strip(headers: &mut HeaderMap, names: Option<&HeaderNames>) {
     headers.remove(AUTHORIZATION);
-    let configured = |header: &str| {
+    let is_configured = |header: &str| {
         names.is_some_and(|names| {
             let exact =
                 [&names.user, &names.uid, &names.group].into_iter().flatten().any(|name| name == header);
-            exact || names.extra_prefix.iter().any(|p| !p.is_empty() && header.starts_with(p.as_str()))
+            exact || names.extra_prefix.iter().any(|prefix| !prefix.is_empty() && header.starts_with(prefix))
         })
     };
-    let doomed: Vec<HeaderName> = headers
+    let removed: Vec<HeaderName> = headers
         .keys()
-        .filter(|name| name.as_str().starts_with(REMOTE) || configured(name.as_str()))
+        .filter(|name| name.as_str().starts_with(REMOTE_PREFIX) || is_configured(name.as_str()))
         .cloned()
         .collect();
-    for name in doomed {
+    for name in removed {
         headers.remove(name);
     }
 }
@@ -91,7 +92,10 @@ mod tests {
     }
 
     fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
-        pairs.iter().map(|(k, v)| (HeaderName::from_static(k), HeaderValue::from_static(v))).collect()
+        pairs
+            .iter()
+            .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)))
+            .collect()
     }
 
     fn appended(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
@@ -122,19 +126,19 @@ mod tests {
     }
 
     #[test]
-    fn no_name_is_no_user() {
+    fn headers_without_a_name_give_no_user() {
         assert_eq!(remote_user(&headers(&[("x-remote-group", "system:masters")]), &names()), None);
     }
 
     #[test]
-    fn a_group_that_is_not_text_makes_the_whole_identity_void() {
+    fn a_group_that_is_not_utf8_invalidates_the_whole_identity() {
         let mut map = headers(&[("x-remote-user", "alice")]);
         map.insert("x-remote-group", HeaderValue::from_bytes(b"\xff").unwrap());
         assert_eq!(remote_user(&map, &names()), None);
     }
 
     #[test]
-    fn nothing_behind_authentication_sees_a_credential() {
+    fn strip_removes_every_credential() {
         let mut map = headers(&[
             ("authorization", "Bearer x"),
             ("x-remote-user", "root"),
@@ -147,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_bearer_token_is_a_bearer_token() {
+    fn bearer_reads_only_bearer_tokens() {
         let token = |value| bearer(&headers(&[("authorization", value)]));
         assert_eq!(token("bearer  t "), Some(Token::new("t")));
         assert_eq!(token("Basic dTpw"), None);

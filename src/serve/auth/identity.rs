@@ -1,42 +1,42 @@
-//! Who asks: the values that authentication produces and authorisation uses.
+//! Callers: what authentication produces and authorisation uses.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// The group of everybody who is known.
+/// The group of all authenticated users.
 pub(crate) const AUTHENTICATED: &str = "system:authenticated";
 
-/// The group of everybody who is not known.
+/// The group of all unauthenticated users.
 pub(crate) const UNAUTHENTICATED: &str = "system:unauthenticated";
 
-/// The name of everybody who is not known.
+/// The name of unauthenticated users.
 pub(crate) const ANONYMOUS: &str = "system:anonymous";
 
-/// The group that may do everything.
+/// The group whose members may do everything.
 pub(crate) const MASTERS: &str = "system:masters";
 
 /// A caller, as Kubernetes describes users.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct User {
-    /// The name.
+    /// The user's name.
     pub name: String,
-    /// The unique id, when one is known.
+    /// The unique id, if known.
     pub uid: Option<String>,
-    /// The groups.
+    /// The user's groups.
     pub groups: Vec<String>,
     /// Further attributes, by lower-case key.
     pub extra: BTreeMap<String, Vec<String>>,
 }
 
 impl User {
-    /// A user of that name, without groups.
+    /// A user without groups.
     #[must_use]
     pub fn named(name: impl Into<String>) -> Self {
         Self { name: name.into(), ..Self::default() }
     }
 
-    /// Adds [`AUTHENTICATED`], as Kubernetes' `AuthenticatedGroupAdder`: the aggregator leaves the groups of its own requests
-    /// out. Not to whom the aggregator itself does not know: then it says so by name or group.
+    /// Adds [`AUTHENTICATED`], as Kubernetes' `AuthenticatedGroupAdder` does: the aggregator omits the groups of its own
+    /// requests. Not added to a caller whom the aggregator itself passes on as anonymous, by name or by group.
     pub(crate) fn authenticated(mut self) -> Self {
         let is_anonymous = self.name == ANONYMOUS || self.is_in(UNAUTHENTICATED);
         if !is_anonymous && !self.is_in(AUTHENTICATED) {
@@ -50,12 +50,12 @@ impl User {
     }
 }
 
-/// A bearer token. Never printed.
+/// A bearer token. Debug output hides it.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Token(String);
 
 impl Token {
-    /// Wraps a token.
+    /// Wraps the text of a token.
     #[must_use]
     pub fn new(token: impl Into<String>) -> Self {
         Self(token.into())
@@ -74,17 +74,17 @@ impl fmt::Debug for Token {
     }
 }
 
-/// Who asks.
+/// The sender of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Caller {
-    /// Somebody who proved who they are.
+    /// An authenticated user.
     Known(User),
-    /// Nobody in particular.
+    /// A caller without credentials.
     Anonymous,
 }
 
 impl Caller {
-    /// The user's name as error texts give it.
+    /// The user's name for messages.
     #[must_use]
     pub fn name(&self) -> &str {
         match self {
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_anonymous_caller_of_the_front_proxy_does_not_become_an_authenticated_one() {
+    fn an_anonymous_caller_of_the_front_proxy_stays_unauthenticated() {
         let groups = |name: &str, groups: &[&str]| {
             let groups = groups.iter().map(|group| (*group).to_owned()).collect();
             User { groups, ..User::named(name) }.authenticated().groups

@@ -1,6 +1,5 @@
-//! Reviews by the API server, remembered and shared: many callers asking the same cause one review. Bounded in number
-//! and time. An error is no decision, and is not remembered; while an API server is overloaded or away, what it has
-//! permitted stands for a while.
+//! Reviews by the API server, cached and shared: many callers with the same question cause one review. Bounded in number and
+//! time. An error is not cached, and while an API server is overloaded or away, earlier permissions hold for some minutes.
 
 use std::borrow::Cow;
 use std::hash::Hash;
@@ -17,163 +16,173 @@ use tokio::time::{Instant, timeout};
 use super::identity::{MASTERS, Token, User};
 use super::reviewer::{Access, Attributes, ReviewError, Reviewer};
 
-/// How long permission is remembered: four of an HPA's syncs (15 s), so that reading costs no review; and not longer
-/// than an administrator waits for a permission to end.
+/// How long a permission is used: four syncs of an HPA (15 s each), so that reads cause few reviews, and no longer than an
+/// administrator expects a revoked permission to last.
 const ALLOWED_FOR: Duration = Duration::from_secs(60);
 
-/// How old a permission may be that the API server does not decide anew, being overloaded or away: as old as one of a
-/// webhook that a kube-apiserver or a kubelet asks, by default, even of a webhook that answers
-/// (`--authorization-webhook-cache-authorized-ttl`, `cacheAuthorizedTTL`). An HPA so outlives a restart of the control plane.
+/// How long a permission is used while the API server, overloaded or away, does not decide anew. kube-apiserver and kubelet
+/// use the permissions of an authorisation webhook as long by default, even of one that answers
+/// (`--authorization-webhook-cache-authorized-ttl`, `cacheAuthorizedTTL`). HPAs survive a restart of the control plane.
 const ALLOWED_AT_MOST: Duration = Duration::from_secs(300);
 
-/// How long a refusal is remembered, as Go servers do: a new RoleBinding works soon.
+/// How long a denial is used, as in the API servers written in Go: a new RoleBinding takes effect soon.
 const DENIED_FOR: Duration = Duration::from_secs(10);
 
-/// How long a token is believed. Two scrapes of Prometheus at 15 s.
-const KNOWN_FOR: Duration = Duration::from_secs(30);
+/// How long a valid token is accepted: two scrapes of Prometheus at 15 s.
+const TOKEN_VALID_FOR: Duration = Duration::from_secs(30);
 
-/// The same bound for a token: theirs, again (`--authentication-token-webhook-cache-ttl`, `cacheTTL`).
-const KNOWN_AT_MOST: Duration = Duration::from_secs(120);
+/// How long a valid token is accepted while the API server does not decide anew, again by the defaults of Kubernetes
+/// (`--authentication-token-webhook-cache-ttl`, `cacheTTL`).
+const TOKEN_VALID_AT_MOST: Duration = Duration::from_secs(120);
 
-/// A permission that is used so shortly before its end is reviewed anew in the background: whoever asks every 15 s, as
-/// HPAs and scrapers do, does so once in this time and never waits for a review.
+/// A decision that is used within this time before its end is reviewed anew in the background. A client that asks every 15 s,
+/// as HPAs and scrapers do, asks once within it and so never waits for a review.
 const REFRESH_WINDOW: Duration = Duration::from_secs(20);
 
-/// After a review without a decision, what is remembered stands this long before the next one.
+/// How long an earlier decision is used after a failed review, before the next review.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How long an unknown token is refused without asking again.
-const UNKNOWN_FOR: Duration = Duration::from_secs(5);
+/// How long an invalid token is rejected without another review.
+const TOKEN_INVALID_FOR: Duration = Duration::from_secs(5);
 
-/// Bytes of questions remembered, for each kind: at the usual 1 KiB as many as Go servers remember, 8,192.
-const REMEMBERED: u64 = 8 * 1024 * 1024;
+/// Bytes of each cache: at the usual 1 KiB for an entry as many as the API servers written in Go keep, 8,192.
+const CACHE_BYTES: u64 = 8 * 1024 * 1024;
 
-/// What a remembered decision weighs besides its texts: the entry, its clocks and the answer.
-const ENTRY: usize = 256;
+/// Bytes of a cache entry besides the texts of its key.
+const ENTRY_BYTES: usize = 256;
 
-/// A question above this many bytes is asked but not remembered, so that none displaces many.
-const MAX_KEY: usize = 10_000;
+/// Questions with more bytes are reviewed but not cached, so that a large one does not displace many others.
+const MAX_KEY_BYTES: usize = 10_000;
 
-/// A review that takes longer is given up; the aggregator waits 60 s, an HPA worker should not.
+/// A review that takes longer is given up. The aggregator would wait 60 s; an HPA worker should not.
 const REVIEW_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Reviews of one kind under way at once. One takes milliseconds, so this is thousands a second. Each kind has its own:
-/// anybody may show a token that nobody knows, and must not so keep callers who are known from their reviews.
-const IN_FLIGHT: usize = 64;
+/// Concurrent reviews of one kind. A review takes milliseconds, so this is thousands per second. Tokens and permissions have
+/// separate limits: anybody can present an invalid token, and must not thereby keep authenticated callers waiting.
+const MAX_REVIEWS: usize = 64;
 
-/// No decision.
+/// The review led to no decision.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Undecided {
-    /// Every place for a review is taken.
-    #[error("{IN_FLIGHT} reviews are already waiting for the API server; ask again later")]
+pub(crate) enum ReviewUnavailable {
+    /// The limit of concurrent reviews is reached.
+    #[error("{MAX_REVIEWS} reviews are already waiting for the API server; retry later")]
     Busy,
     /// The API server did not decide.
     #[error(transparent)]
     Failed(#[from] ReviewError),
 }
 
-impl Undecided {
-    /// True when asking later may lead to a decision.
+impl ReviewUnavailable {
+    /// True when a later review may lead to a decision.
     const fn is_temporary(&self) -> bool {
         matches!(self, Self::Busy | Self::Failed(ReviewError::Unavailable(_)))
     }
 }
 
-/// The attribute that changes with every token of the same user: kept out of what is remembered, else a client that
+/// The user attribute that changes with every token of the same user. It is not part of a cache key: otherwise a client that
 /// renews its token would cause a review each time.
 const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
 
-/// Asks the reviewer and remembers.
+/// Reviews and their cached decisions.
 #[derive(Clone)]
 pub(crate) struct Reviews {
     reviewer: Arc<dyn Reviewer>,
-    tokens: Cache<Token, Reviewed<Option<User>>>,
-    access: Cache<Question, Reviewed<Access>>,
-    tokens_in_flight: Arc<Semaphore>,
-    access_in_flight: Arc<Semaphore>,
+    tokens: Cache<Token, ReviewResult<Option<User>>>,
+    access: Cache<Question, ReviewResult<Access>>,
+    token_permits: Arc<Semaphore>,
+    access_permits: Arc<Semaphore>,
 }
 
-/// What is remembered: who wants to do what.
+/// The cache key of a permission.
 #[derive(PartialEq, Eq, Hash)]
 struct Question {
     user: User,
-    wanted: Attributes,
+    attributes: Attributes,
 }
 
-/// The same to look it up: what is remembered costs no copy. Hashes as [`Question`] does.
+/// A borrowed [`Question`], so that a cache hit copies nothing. Must hash like `Question`.
 #[derive(Hash)]
-struct Asked<'a> {
+struct QuestionRef<'a> {
     user: &'a User,
-    wanted: &'a Attributes,
+    attributes: &'a Attributes,
 }
 
-impl Equivalent<Question> for Asked<'_> {
-    fn equivalent(&self, known: &Question) -> bool {
-        *self.user == known.user && *self.wanted == known.wanted
+impl Equivalent<Question> for QuestionRef<'_> {
+    fn equivalent(&self, question: &Question) -> bool {
+        *self.user == question.user && *self.attributes == question.attributes
     }
 }
 
 /// How long a decision is used.
 #[derive(Debug, Clone, Copy)]
 struct Lifetime {
-    /// While the API server decides when it is asked.
+    /// While the API server decides anew.
     usual: Duration,
     /// While it does not.
     at_most: Duration,
 }
 
 impl Lifetime {
-    /// Of a refusal, which never outlasts its time.
-    const fn of_refusal(usual: Duration) -> Self {
+    /// The lifetime of a negative decision, which is never extended.
+    const fn of_denial(usual: Duration) -> Self {
         Self { usual, at_most: usual }
     }
 }
 
 fn token_lifetime(user: &Option<User>) -> Lifetime {
     match user {
-        Some(_) => Lifetime { usual: KNOWN_FOR, at_most: KNOWN_AT_MOST },
-        None => Lifetime::of_refusal(UNKNOWN_FOR),
+        Some(_) => Lifetime { usual: TOKEN_VALID_FOR, at_most: TOKEN_VALID_AT_MOST },
+        None => Lifetime::of_denial(TOKEN_INVALID_FOR),
     }
 }
 
 fn access_lifetime(access: &Access) -> Lifetime {
     match access {
         Access::Allowed => Lifetime { usual: ALLOWED_FOR, at_most: ALLOWED_AT_MOST },
-        Access::Denied { .. } => Lifetime::of_refusal(DENIED_FOR),
+        Access::Denied { .. } => Lifetime::of_denial(DENIED_FOR),
     }
 }
 
-/// What a review led to. Without a decision it is shared by those who wait for it, and not remembered.
-type Reviewed<V> = Result<Decided<V>, Undecided>;
+/// The result of a review. An error goes to all who wait for the review, and is not cached.
+type ReviewResult<V> = Result<Decision<V>, ReviewUnavailable>;
 
-/// A decision, and until when it is used.
+/// A decision of the API server.
 #[derive(Debug, Clone)]
-struct Decided<V> {
+struct Decision<V> {
     value: V,
     lifetime: Lifetime,
     made: Instant,
-    /// From here on it is reviewed anew when it is used.
+    /// From here on, its next use starts a new review in the background.
     refresh_at: Instant,
-    until: Instant,
-    /// Its review has begun.
+    expires: Instant,
     is_refreshing: Arc<AtomicBool>,
 }
 
-impl<V: Clone> Decided<V> {
-    fn now(value: V, lifetime: Lifetime) -> Self {
-        let (made, Lifetime { usual, at_most }) = (Instant::now(), lifetime);
-        let window = if at_most > usual { REFRESH_WINDOW } else { Duration::ZERO };
-        let (refresh_at, until) = (made + usual.saturating_sub(window), made + usual);
-        Self { value, lifetime, made, refresh_at, until, is_refreshing: Arc::default() }
+impl<V: Clone> Decision<V> {
+    fn new(value: V, lifetime: Lifetime) -> Self {
+        let made = Instant::now();
+        let window = if lifetime.at_most > lifetime.usual { REFRESH_WINDOW } else { Duration::ZERO };
+        Self {
+            value,
+            lifetime,
+            made,
+            refresh_at: made + lifetime.usual.saturating_sub(window),
+            expires: made + lifetime.usual,
+            is_refreshing: Arc::default(),
+        }
     }
 
-    /// The same after a review without a decision; `None` when it is too old for that.
-    fn standing(&self) -> Option<Self> {
-        let (now, end) = (Instant::now(), self.made + self.lifetime.at_most);
-        let until = end.min(now + self.lifetime.usual);
-        let standing =
-            Self { refresh_at: now + RETRY_INTERVAL, until, is_refreshing: Arc::default(), ..self.clone() };
-        (now < end && self.lifetime.at_most > self.lifetime.usual).then_some(standing)
+    /// The same decision after a failed review; `None` when it is too old.
+    fn extended(&self) -> Option<Self> {
+        let now = Instant::now();
+        let end = self.made + self.lifetime.at_most;
+        let is_extendable = now < end && self.lifetime.at_most > self.lifetime.usual;
+        is_extendable.then(|| Self {
+            refresh_at: now + RETRY_INTERVAL,
+            expires: end.min(now + self.lifetime.usual),
+            is_refreshing: Arc::default(),
+            ..self.clone()
+        })
     }
 }
 
@@ -182,101 +191,110 @@ impl Reviews {
         Self {
             reviewer,
             tokens: Cache::builder()
-                .weigher(|token: &Token, _| bytes(token.secret().len()))
-                .max_capacity(REMEMBERED)
-                .time_to_live(KNOWN_AT_MOST)
+                .weigher(|token: &Token, _| entry_bytes(token.secret().len()))
+                .max_capacity(CACHE_BYTES)
+                .time_to_live(TOKEN_VALID_AT_MOST)
                 .build(),
             access: Cache::builder()
-                .weigher(|asked: &Question, _| bytes(weight(&asked.user, &asked.wanted)))
-                .max_capacity(REMEMBERED)
+                .weigher(|question: &Question, _| {
+                    entry_bytes(text_bytes(&question.user, &question.attributes))
+                })
+                .max_capacity(CACHE_BYTES)
                 .time_to_live(ALLOWED_AT_MOST)
                 .build(),
-            tokens_in_flight: Arc::new(Semaphore::new(IN_FLIGHT)),
-            access_in_flight: Arc::new(Semaphore::new(IN_FLIGHT)),
+            token_permits: Arc::new(Semaphore::new(MAX_REVIEWS)),
+            access_permits: Arc::new(Semaphore::new(MAX_REVIEWS)),
         }
     }
 
-    /// The user a token stands for.
-    pub(crate) async fn token(&self, token: Token) -> Result<Option<User>, Undecided> {
+    /// The token's user; `None` for an invalid token.
+    pub(crate) async fn token(&self, token: Token) -> Result<Option<User>, ReviewUnavailable> {
         let review = || {
-            let (this, asked) = (self.clone(), token.clone());
-            async move { bounded(&this.tokens_in_flight, this.reviewer.token(&asked)).await }
+            let this = self.clone();
+            let token = token.clone();
+            async move { limited(&this.token_permits, this.reviewer.token(&token)).await }
         };
-        shared(&self.tokens, &token, || token.clone(), review, token_lifetime).await
+        cached(&self.tokens, &token, || token.clone(), review, token_lifetime).await
     }
 
-    /// Whether a user may do something.
-    pub(crate) async fn access(&self, user: &User, attributes: &Attributes) -> Result<Access, Undecided> {
+    /// Whether `user` may do what `attributes` describe.
+    pub(crate) async fn access(
+        &self,
+        user: &User,
+        attributes: &Attributes,
+    ) -> Result<Access, ReviewUnavailable> {
         if user.is_in(MASTERS) {
             return Ok(Access::Allowed);
         }
-        if weight(user, attributes) > MAX_KEY {
-            return bounded(&self.access_in_flight, self.reviewer.access(user, attributes)).await;
+        if text_bytes(user, attributes) > MAX_KEY_BYTES {
+            return limited(&self.access_permits, self.reviewer.access(user, attributes)).await;
         }
-        let mut known_as = Cow::Borrowed(user);
+        let mut key_user = Cow::Borrowed(user);
         if user.extra.contains_key(CREDENTIAL_ID) {
-            known_as.to_mut().extra.remove(CREDENTIAL_ID);
+            key_user.to_mut().extra.remove(CREDENTIAL_ID);
         }
         let review = || {
-            let (this, user, asked) = (self.clone(), user.clone(), attributes.clone());
-            async move { bounded(&this.access_in_flight, this.reviewer.access(&user, &asked)).await }
+            let this = self.clone();
+            let user = user.clone();
+            let attributes = attributes.clone();
+            async move { limited(&this.access_permits, this.reviewer.access(&user, &attributes)).await }
         };
-        let asked = Asked { user: &known_as, wanted: attributes };
-        let question = || Question { user: known_as.clone().into_owned(), wanted: attributes.clone() };
-        shared(&self.access, &asked, question, review, access_lifetime).await
+        let question = QuestionRef { user: &key_user, attributes };
+        let key = || Question { user: key_user.clone().into_owned(), attributes: attributes.clone() };
+        cached(&self.access, &question, key, review, access_lifetime).await
     }
 }
 
-async fn bounded<V>(
-    places: &Semaphore,
+/// Makes a review within the limit of concurrent ones and within [`REVIEW_TIMEOUT`].
+async fn limited<V>(
+    permits: &Semaphore,
     review: impl Future<Output = Result<V, ReviewError>>,
-) -> Result<V, Undecided> {
-    let Ok(_permit) = places.try_acquire() else { return Err(Undecided::Busy) };
-    let late = |_| {
+) -> Result<V, ReviewUnavailable> {
+    let Ok(_permit) = permits.try_acquire() else { return Err(ReviewUnavailable::Busy) };
+    let timed_out = |_| {
         let seconds = REVIEW_TIMEOUT.as_secs();
         ReviewError::Unavailable(format!("the API server did not answer within {seconds} s"))
     };
-    Ok(timeout(REVIEW_TIMEOUT, review).await.map_err(late)??)
+    Ok(timeout(REVIEW_TIMEOUT, review).await.map_err(timed_out)??)
 }
 
-fn bytes(texts: usize) -> u32 {
-    u32::try_from(texts + ENTRY).unwrap_or(u32::MAX)
+fn entry_bytes(text: usize) -> u32 {
+    u32::try_from(text + ENTRY_BYTES).unwrap_or(u32::MAX)
 }
 
-/// Bytes of text in a question: all of it comes from the caller.
-fn weight(user: &User, wanted: &Attributes) -> usize {
-    let extra =
-        user.extra.iter().map(|(key, values)| key.len() + values.iter().map(String::len).sum::<usize>());
-    let wanted = match wanted {
+/// Bytes of text in a question, all of which the caller chooses.
+fn text_bytes(user: &User, attributes: &Attributes) -> usize {
+    let lengths = |texts: &[String]| texts.iter().map(String::len).sum::<usize>();
+    let extra: usize = user.extra.iter().map(|(key, values)| key.len() + lengths(values)).sum();
+    let attributes = match attributes {
         Attributes::Resource { resource, subresource, namespace, name, .. } => {
             resource.len() + subresource.len() + namespace.len() + name.len()
         }
         Attributes::Path { .. } => 0,
     };
-    let uid = user.uid.as_ref().map_or(0, String::len);
-    let groups = user.groups.iter().map(String::len).sum::<usize>();
-    user.name.len() + uid + groups + extra.sum::<usize>() + wanted
+    user.name.len() + user.uid.as_ref().map_or(0, String::len) + lengths(&user.groups) + extra + attributes
 }
 
-/// One review for all who ask the same at the same time; `review` is called only when nothing is remembered, or not for long
-/// any more.
-async fn shared<Q, K, V, R>(
-    cache: &Cache<K, Reviewed<V>>,
-    asked: &Q,
+/// The cached decision for `question`, or that of a review, which concurrent callers with the same question share. `review` is
+/// called only when nothing is cached or the cached decision is about to expire.
+async fn cached<Q, K, V, R>(
+    cache: &Cache<K, ReviewResult<V>>,
+    question: &Q,
     key: impl FnOnce() -> K,
     review: impl FnOnce() -> R,
     lifetime: fn(&V) -> Lifetime,
-) -> Result<V, Undecided>
+) -> Result<V, ReviewUnavailable>
 where
     Q: Equivalent<K> + Hash,
     K: Hash + Eq + Send + Sync + 'static,
     V: Clone + Send + Sync + 'static,
-    R: Future<Output = Result<V, Undecided>> + Send + 'static,
+    R: Future<Output = Result<V, ReviewUnavailable>> + Send + 'static,
 {
-    let (known, now) = (cache.get(asked).await.and_then(Result::ok), Instant::now());
+    let known = cache.get(question).await.and_then(Result::ok);
+    let now = Instant::now();
     let begin = |known| begin_review(cache.clone(), key(), review(), lifetime, known);
     match known {
-        Some(known) if now < known.until => {
+        Some(known) if now < known.expires => {
             let value = known.value.clone();
             if now >= known.refresh_at && !known.is_refreshing.swap(true, Ordering::Relaxed) {
                 drop(begin(Some(known)));
@@ -284,48 +302,48 @@ where
             Ok(value)
         }
         known => match begin(known).await {
-            Ok(reviewed) => reviewed.map(|decided| decided.value),
+            Ok(result) => result.map(|decision| decision.value),
             Err(_) => {
-                let stopping = "the review was cancelled: the server is stopping";
+                let stopping = "the review was cancelled, because this server is stopping";
                 Err(ReviewError::Unavailable(stopping.into()).into())
             }
         },
     }
 }
 
-/// Has a review made, or joins the one under way. `known` is what was remembered: it stands when there is no decision.
+/// Starts a review or joins the one under way. The decision that is already `known` is extended when the review fails.
 fn begin_review<K, V>(
-    cache: Cache<K, Reviewed<V>>,
+    cache: Cache<K, ReviewResult<V>>,
     key: K,
-    review: impl Future<Output = Result<V, Undecided>> + Send + 'static,
+    review: impl Future<Output = Result<V, ReviewUnavailable>> + Send + 'static,
     lifetime: fn(&V) -> Lifetime,
-    known: Option<Decided<V>>,
-) -> JoinHandle<Reviewed<V>>
+    known: Option<Decision<V>>,
+) -> JoinHandle<ReviewResult<V>>
 where
     K: Hash + Eq + Send + Sync + 'static,
     V: Clone + Send + Sync + 'static,
 {
-    let reviewed = async move {
-        let undecided = match review.await {
+    let result = async move {
+        let error = match review.await {
             Ok(value) => {
                 let lifetime = lifetime(&value);
-                return Ok(Decided::now(value, lifetime));
+                return Ok(Decision::new(value, lifetime));
             }
-            Err(undecided) => undecided,
+            Err(error) => error,
         };
-        let standing = known.filter(|_| undecided.is_temporary()).and_then(|known| known.standing());
-        if standing.is_some() {
-            tracing::debug!(%undecided, "what the API server decided before stands");
+        let extended = known.filter(|_| error.is_temporary()).and_then(|known| known.extended());
+        if extended.is_some() {
+            tracing::debug!(%error, "a review failed; the earlier decision is used");
         }
-        standing.ok_or(undecided)
+        extended.ok_or(error)
     };
     let is_due =
-        |known: &Reviewed<V>| known.as_ref().map_or(true, |known| Instant::now() >= known.refresh_at);
+        |known: &ReviewResult<V>| known.as_ref().map_or(true, |known| Instant::now() >= known.refresh_at);
     #[expect(
         clippy::disallowed_methods,
         reason = "ends within REVIEW_TIMEOUT; a caller that hangs up must not abort the review that others wait for"
     )]
-    tokio::spawn(async move { cache.entry(key).or_insert_with_if(reviewed, is_due).await.into_value() })
+    tokio::spawn(async move { cache.entry(key).or_insert_with_if(result, is_due).await.into_value() })
 }
 
 #[cfg(test)]
@@ -333,22 +351,28 @@ mod tests {
     use super::super::reviewer::AllowAll;
     use super::*;
 
-    fn wanted(resource: String) -> Attributes {
-        let (verb, group, version, namespace) = ("list", "g", "v", "llm".into());
-        let (subresource, name) = (String::new(), String::new());
-        Attributes::Resource { verb, group, version, resource, subresource, namespace, name }
+    fn attributes(resource: String) -> Attributes {
+        Attributes::Resource {
+            verb: "list",
+            group: "g",
+            version: "v",
+            resource,
+            subresource: String::new(),
+            namespace: "llm".into(),
+            name: String::new(),
+        }
     }
 
     #[tokio::test]
-    async fn what_the_url_says_counts_as_what_the_user_says() {
+    async fn texts_of_the_url_count_like_texts_of_the_user() {
         let reviews = Reviews::new(Arc::new(AllowAll::default()));
         let user = User { uid: Some("12".into()), ..User::named("alice") };
-        assert_eq!(weight(&user, &wanted("abc".into())), 5 + 2 + 3 + 3);
-        for resource in ["m".into(), "m".repeat(MAX_KEY)] {
-            assert_eq!(reviews.access(&user, &wanted(resource)).await, Ok(Access::Allowed));
+        assert_eq!(text_bytes(&user, &attributes("abc".into())), 5 + 2 + 3 + 3);
+        for resource in ["m".into(), "m".repeat(MAX_KEY_BYTES)] {
+            assert_eq!(reviews.access(&user, &attributes(resource)).await, Ok(Access::Allowed));
         }
         reviews.access.run_pending_tasks().await;
-        assert_eq!(reviews.access.entry_count(), 1, "a key that is too large is not remembered");
-        assert_eq!(reviews.access.weighted_size(), (5 + 2 + 1 + 3 + ENTRY) as u64);
+        assert_eq!(reviews.access.entry_count(), 1, "a key that is too large is not cached");
+        assert_eq!(reviews.access.weighted_size(), (5 + 2 + 1 + 3 + ENTRY_BYTES) as u64);
     }
 }

@@ -1,10 +1,10 @@
-//! The port to whoever decides: the API server in a cluster, everybody's friend in the demo.
+//! The port to whoever decides on access: the API server in a cluster, [`AllowAll`] in the demo.
 
 use futures::future::BoxFuture;
 
 use super::identity::{Token, User};
 
-/// What a caller wants to do.
+/// What a request is about, as authorisation sees it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Attributes {
     /// An object of an API.
@@ -24,7 +24,7 @@ pub enum Attributes {
         /// The object's name, `*` for all; empty for an external metric.
         name: String,
     },
-    /// Anything else.
+    /// A path that belongs to no API object.
     Path {
         /// The method in lower case.
         verb: &'static str,
@@ -36,32 +36,32 @@ pub enum Attributes {
 /// What the reviewer decided.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Access {
-    /// Yes.
+    /// Allowed.
     Allowed,
-    /// No, or no opinion.
+    /// Denied, or no opinion.
     Denied {
-        /// Why, when the reviewer says.
+        /// Why, if the reviewer says so.
         reason: Option<String>,
     },
 }
 
-/// A review that could not be made: no decision.
+/// A review that led to no decision.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReviewError {
-    /// The reviewer cannot be reached, or has too much to do: what it decided before may still be so.
+    /// The reviewer cannot be reached or is overloaded. Its earlier decisions may still hold.
     #[error("{0}")]
     Unavailable(String),
-    /// The reviewer does not take the question.
+    /// The reviewer rejected the review itself.
     #[error("{0}")]
     Refused(String),
 }
 
-/// Decides who somebody is and what they may do.
+/// Authenticates tokens and decides on access.
 pub trait Reviewer: Send + Sync + 'static {
-    /// The user that a token stands for; `None` when it stands for nobody.
+    /// The token's user; `None` for an invalid token.
     fn token<'a>(&'a self, token: &'a Token) -> BoxFuture<'a, Result<Option<User>, ReviewError>>;
 
-    /// Whether a user may do something.
+    /// Whether `user` may do what `attributes` describe.
     fn access<'a>(
         &'a self,
         user: &'a User,
@@ -69,10 +69,10 @@ pub trait Reviewer: Send + Sync + 'static {
     ) -> BoxFuture<'a, Result<Access, ReviewError>>;
 }
 
-/// Lets every known caller do everything; knows one token. For the demo on loopback.
+/// Allows every authenticated caller everything, and knows one token. For the demo on loopback.
 #[derive(Debug, Clone, Default)]
 pub struct AllowAll {
-    /// The token that is accepted, and the name it stands for.
+    /// The accepted token and its user's name.
     pub token: Option<(Token, String)>,
 }
 
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_demo_knows_its_own_token_and_no_other() {
+    async fn only_the_configured_token_is_accepted() {
         let demo = AllowAll { token: Some((Token::new("t"), "demo".into())) };
         assert_eq!(demo.token(&Token::new("t")).await, Ok(Some(User::named("demo"))));
         assert_eq!(demo.token(&Token::new("T")).await, Ok(None));

@@ -1,157 +1,154 @@
-//! Who may read. Authentication: front proxy, then a user's certificate, then a bearer token, then nobody.
-//! Authorisation: by review, except for discovery, which everybody who is known may read.
-
-mod certificate;
-pub(crate) mod headers;
-mod identity;
-pub(crate) mod layers;
-mod review;
-mod reviewer;
-pub(crate) mod trust;
+//! Authenticates callers, and answers what they may do from reviews.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use http::HeaderMap;
-use rustls::pki_types::CertificateDer;
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-pub use certificate::Chain;
-pub(crate) use certificate::{Proven, Subject, vouches};
-pub use identity::{Caller, Token, User};
-pub use reviewer::{Access, AllowAll, Attributes, ReviewError, Reviewer};
-pub use trust::{Trust, TrustError};
+use super::certificate::{CertificateIdentity, VerifiedChains};
+use super::headers;
+use super::identity::Caller;
+use super::review::{ReviewUnavailable, Reviews};
+use super::reviewer::{Access, Attributes, Reviewer};
+use super::trust::{CONFIG_MAP, Trust};
+use crate::serve::tls::{PeerChain, PeerTrust};
 
-use self::certificate::Standing;
-use self::review::Reviews;
-pub(crate) use self::review::Undecided;
-use crate::serve::tls::Vouched;
+/// Concurrent discovery requests whose token is being reviewed: as many as there may be token reviews. A request's head has
+/// at most 256 KiB, so they hold at most 16 MiB.
+const MAX_UNAUTHENTICATED: usize = 64;
 
-/// The data of the ConfigMap that says whom to trust; `None` until it has been read once.
+/// The data of ConfigMap `kube-system/extension-apiserver-authentication`; `None` until it has been read once.
 pub type TrustData = Option<BTreeMap<String, String>>;
 
-/// Why nobody can say who the caller is.
+/// A caller that cannot be authenticated.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Unauthenticated {
+pub(crate) enum AuthenticationError {
     /// The ConfigMap has not been read yet.
     #[error(
-        "{} has not been read yet, so nobody can be authenticated; check that this server's service account is bound \
-         to Role extension-apiserver-authentication-reader in kube-system",
-        trust::CONFIG_MAP
+        "callers cannot be authenticated, because {CONFIG_MAP} has not been read yet; check that this server's service \
+         account is bound to Role extension-apiserver-authentication-reader in kube-system"
     )]
-    NotLoaded,
-    /// The token stands for nobody.
+    TrustNotLoaded,
+    /// The token is not valid.
     #[error("Unauthorized")]
-    BadToken,
+    InvalidToken,
     /// The token could not be reviewed.
     #[error("the bearer token cannot be reviewed: {0}")]
-    Undecided(#[from] Undecided),
+    ReviewUnavailable(#[from] ReviewUnavailable),
 }
 
-/// Knows whom the cluster trusts and what reviews have said.
-pub(crate) struct Auth {
-    trust: ArcSwap<Loaded>,
-    standings: Proven<Standing>,
+/// The cluster's trust, and the results of reviews.
+pub(crate) struct AuthState {
+    trust: ArcSwap<LoadedTrust>,
+    identities: VerifiedChains<Arc<CertificateIdentity>>,
     reviews: Reviews,
+    unauthenticated: Arc<Semaphore>,
 }
 
-/// The trust in force. The generation keeps what an older one proved from being believed under a newer one.
-struct Loaded {
+/// The trust in force. What was verified under one generation does not hold for the next.
+struct LoadedTrust {
     generation: u64,
     trust: Option<Trust>,
 }
 
-impl Auth {
+impl AuthState {
     pub(crate) fn new(reviewer: Arc<dyn Reviewer>) -> Self {
         Self {
-            trust: ArcSwap::from_pointee(Loaded { generation: 0, trust: None }),
-            standings: Proven::new(),
+            trust: ArcSwap::from_pointee(LoadedTrust { generation: 0, trust: None }),
+            identities: VerifiedChains::new(),
             reviews: Reviews::new(reviewer),
+            unauthenticated: Arc::new(Semaphore::new(MAX_UNAUTHENTICATED)),
         }
     }
 
-    /// Takes every new version of the ConfigMap into use, for ever. A damaged one is reported and not used.
+    /// Applies every new version of the ConfigMap, for ever. An invalid one is logged and not used.
     pub(crate) async fn follow(&self, mut data: watch::Receiver<TrustData>) {
         loop {
             let newest = data.borrow_and_update().clone();
-            self.adopt(newest);
+            self.apply(newest);
             if data.changed().await.is_err() {
                 return futures::future::pending().await;
             }
         }
     }
 
-    /// Takes one version of the ConfigMap into use.
-    pub(crate) fn adopt(&self, data: TrustData) {
+    /// Applies one version of the ConfigMap.
+    pub(crate) fn apply(&self, data: TrustData) {
         match data.as_ref().map(Trust::parse) {
             None => {}
-            Some(Err(error)) => tracing::warn!(%error, "the trust of the cluster cannot be read"),
+            Some(Err(error)) => tracing::warn!(%error, "the cluster's trust cannot be read"),
             Some(Ok(trust)) => {
                 let generation = self.trust.load().generation + 1;
-                self.trust.store(Arc::new(Loaded { generation, trust: Some(trust) }));
+                self.trust.store(Arc::new(LoadedTrust { generation, trust: Some(trust) }));
             }
         }
     }
 
-    /// Who asks. Removes every credential from `headers`.
-    pub(crate) async fn authenticate(
+    /// Authenticates the caller and removes every credential from `headers`.
+    pub(super) async fn authenticate(
         &self,
-        chain: &Chain,
+        chain: &PeerChain,
         headers: &mut HeaderMap,
-    ) -> Result<Caller, Unauthenticated> {
+    ) -> Result<Caller, AuthenticationError> {
         let loaded = self.trust.load_full();
         let bearer = headers::bearer(headers);
         let Some(trust) = &loaded.trust else {
             headers::strip(headers, None);
-            return Err(Unauthenticated::NotLoaded);
+            return Err(AuthenticationError::TrustNotLoaded);
         };
-        let standing = self.standing(loaded.generation, trust, chain).await;
+        let identity = self.identity(loaded.generation, trust, chain).await;
         let names = trust.front_proxy.as_ref().map(|proxy| &proxy.headers);
-        let remote =
-            names.filter(|_| standing.front_proxy).and_then(|names| headers::remote_user(headers, names));
+        let proxied = names.filter(|_| identity.is_front_proxy);
+        let proxied = proxied.and_then(|names| headers::remote_user(headers, names));
         headers::strip(headers, names);
-        if let Some(user) = remote.or(standing.user) {
+        if let Some(user) = proxied.or_else(|| identity.user.clone()) {
             return Ok(Caller::Known(user.authenticated()));
         }
         let Some(token) = bearer else { return Ok(Caller::Anonymous) };
-        let user = self.reviews.token(token).await?.ok_or(Unauthenticated::BadToken)?;
+        let user = self.reviews.token(token).await?.ok_or(AuthenticationError::InvalidToken)?;
         Ok(Caller::Known(user.authenticated()))
     }
 
-    /// Removes every credential from `headers` of a request that needs none.
-    pub(crate) fn strip(&self, headers: &mut HeaderMap) {
+    /// Removes every credential from the `headers` of a request that needs none.
+    pub(super) fn strip(&self, headers: &mut HeaderMap) {
         let loaded = self.trust.load();
         let proxy = loaded.trust.as_ref().and_then(|trust| trust.front_proxy.as_ref());
         headers::strip(headers, proxy.map(|proxy| &proxy.headers));
     }
 
-    /// As whose the cluster vouches for `chain`: the front proxy's, or a user's.
-    pub(crate) async fn vouched(&self, chain: &Chain) -> Vouched {
+    /// Which of the cluster's CAs issued `chain`.
+    pub(crate) async fn peer_trust(&self, chain: &PeerChain) -> PeerTrust {
         let loaded = self.trust.load_full();
-        let Some(trust) = &loaded.trust else { return Vouched::No };
-        let standing = self.standing(loaded.generation, trust, chain).await;
-        match standing.user {
-            _ if standing.front_proxy => Vouched::ForTheCluster,
-            Some(_) => Vouched::ForAUser,
-            None => Vouched::No,
+        let Some(trust) = &loaded.trust else { return PeerTrust::Untrusted };
+        let identity = self.identity(loaded.generation, trust, chain).await;
+        match identity.user {
+            _ if identity.is_front_proxy => PeerTrust::Infrastructure,
+            Some(_) => PeerTrust::User,
+            None => PeerTrust::Untrusted,
         }
     }
 
-    async fn standing(&self, generation: u64, trust: &Trust, chain: &Chain) -> Standing {
-        let prove = |chain: &[CertificateDer<'static>]| Standing::of(trust, chain);
-        self.standings.of(generation, chain, &chain.standing, prove).await
+    async fn identity(&self, generation: u64, trust: &Trust, chain: &PeerChain) -> Arc<CertificateIdentity> {
+        let verify = |chain: &[_]| Arc::new(CertificateIdentity::verify(trust, chain));
+        self.identities.verify(generation, chain, verify).await
     }
 
-    /// Whether `caller` may do something.
-    pub(crate) async fn authorize(
+    /// Whether `caller` may do what `attributes` describe.
+    pub(super) async fn access(
         &self,
         caller: &Caller,
         attributes: &Attributes,
-    ) -> Result<Access, Undecided> {
+    ) -> Result<Access, ReviewUnavailable> {
         match caller {
             Caller::Known(user) => self.reviews.access(user, attributes).await,
             Caller::Anonymous => Ok(Access::Denied { reason: None }),
         }
+    }
+
+    /// A permit for a discovery request whose token must be reviewed; `None` when all are in use.
+    pub(super) fn unauthenticated_permit(&self) -> Option<OwnedSemaphorePermit> {
+        self.unauthenticated.clone().try_acquire_owned().ok()
     }
 }

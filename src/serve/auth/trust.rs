@@ -1,11 +1,11 @@
-//! Whom the cluster trusts to speak for others: the data of ConfigMap `kube-system/extension-apiserver-authentication`,
-//! parsed and validated. A value, replaced as a whole when the ConfigMap changes.
+//! Whom the cluster trusts to authenticate callers: the data of ConfigMap
+//! `kube-system/extension-apiserver-authentication`, parsed and validated. Replaced as a whole when the ConfigMap changes.
 
 use std::collections::BTreeMap;
 
 use crate::serve::tls::pem::{ClientCas, PemError};
 
-/// The ConfigMap, for messages.
+/// The name of the ConfigMap, for messages.
 pub(crate) const CONFIG_MAP: &str = "ConfigMap kube-system/extension-apiserver-authentication";
 
 /// A ConfigMap that cannot be used.
@@ -13,7 +13,7 @@ pub(crate) const CONFIG_MAP: &str = "ConfigMap kube-system/extension-apiserver-a
 pub enum TrustError {
     /// A list is not a JSON array of strings.
     #[error(
-        "{CONFIG_MAP}: key {key} is not a JSON array of strings ({source}); the last good one stays in use"
+        "{CONFIG_MAP}: key {key} is not a JSON array of strings ({source}); the last valid version stays in use"
     )]
     List {
         /// The key.
@@ -21,8 +21,8 @@ pub enum TrustError {
         /// The cause.
         source: serde_json::Error,
     },
-    /// A bundle holds no usable certificate.
-    #[error("{CONFIG_MAP}: key {key}: {source}; the last good one stays in use")]
+    /// A bundle contains no usable certificate.
+    #[error("{CONFIG_MAP}: key {key}: {source}; the last valid version stays in use")]
     Bundle {
         /// The key.
         key: &'static str,
@@ -31,7 +31,7 @@ pub enum TrustError {
     },
 }
 
-/// Everything that decides who a certificate may speak for.
+/// The CAs and names by which callers are authenticated.
 #[derive(Debug, Default)]
 pub struct Trust {
     pub(crate) front_proxy: Option<FrontProxy>,
@@ -39,17 +39,17 @@ pub struct Trust {
     pub(crate) users: Option<ClientCas>,
 }
 
-/// The proxy that authenticates others on our behalf.
+/// The proxy that authenticates callers on behalf of this server.
 #[derive(Debug)]
 pub(crate) struct FrontProxy {
     /// Verifies the proxy's certificate: its CA alone, never the users' CA.
     pub(crate) verifier: ClientCas,
-    /// The common names it may have; empty means any.
+    /// The common names that its certificate may have; empty allows any.
     pub(crate) allowed_names: Vec<String>,
     pub(crate) headers: HeaderNames,
 }
 
-/// The headers in which the proxy names the user, all in lower case.
+/// The headers in which the proxy names the user, in lower case.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct HeaderNames {
     pub(crate) user: Vec<String>,
@@ -59,10 +59,10 @@ pub(crate) struct HeaderNames {
 }
 
 impl Trust {
-    /// Reads the ConfigMap's data. A missing key switches off what it configures.
+    /// Parses the ConfigMap's data. A missing key disables what it configures.
     ///
     /// # Errors
-    /// Names the key that cannot be read.
+    /// When a key cannot be parsed.
     pub fn parse(data: &BTreeMap<String, String>) -> Result<Self, TrustError> {
         Ok(Self { front_proxy: front_proxy(data)?, users: bundle(data, "client-ca-file")? })
     }
@@ -93,7 +93,7 @@ fn list(data: &BTreeMap<String, String>, key: &'static str) -> Result<Vec<String
 fn bundle(data: &BTreeMap<String, String>, key: &'static str) -> Result<Option<ClientCas>, TrustError> {
     match data.get(key).filter(|text| !text.trim().is_empty()) {
         None => Ok(None),
-        Some(text) => match ClientCas::of(text.as_bytes()) {
+        Some(text) => match ClientCas::from_pem(text.as_bytes()) {
             Ok(verifier) => Ok(Some(verifier)),
             Err(source) => Err(TrustError::Bundle { key, source }),
         },

@@ -1,197 +1,193 @@
-//! The numbers of variants become metrics of objects. Which variant an object belongs to is looked up; the number, and
-//! why there may be none, is what `external_metrics` says of that variant. Pure. Computes no number.
-
-use std::collections::BTreeSet;
+//! Metrics of variants as metrics of objects. Only the object is looked up here: the value, and why there may be none, comes
+//! from `external_metrics`. Pure; computes no number.
 
 use jiff::Timestamp;
 use wva_core::units::Seconds;
 
 use super::label_selector::LabelSelector;
-use super::resource::{ALL, ObjectPath, Resource, Version};
-use super::{GROUP, could_not_find};
+use super::object_path::{ObjectPath, Resource, Version, not_found_message};
 use crate::engine::{ClusterView, Published};
-use crate::serve::external_metrics::fields::{Field, Term};
-use crate::serve::external_metrics::metric::Metric;
+use crate::serve::encoding::{Reason, Status};
+use crate::serve::external_metrics::field_selector::{Field, FieldRule};
 use crate::serve::external_metrics::selector::{Rule, Selector};
-use crate::serve::external_metrics::show::WholeSeconds;
 use crate::serve::external_metrics::{
-    self as external, Beginning, Question, WaitsFor, numbers, unknown_metric,
+    self as external, Metric, MetricQuery, ReadContext, VariantSelector, WaitingFor, WholeSeconds,
 };
-use crate::serve::status::{Reason, Status};
+use crate::serve::paths::CUSTOM_GROUP;
 
-/// Which objects are asked for, and how the answer is to be written.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Asked<'a> {
-    pub(crate) path: &'a ObjectPath,
-    pub(crate) version: Version,
-    pub(crate) resource: Resource,
-    /// Which objects, when all are asked for.
-    pub(crate) objects: &'a Selector,
-    /// The same by their fields.
-    pub(crate) fields: &'a [Term],
-    /// Which series of them. A variant's labels are those of its objects and of its series alike.
-    pub(crate) series: &'a Selector,
-    /// The same, to be told back.
-    pub(crate) echo: Option<&'a LabelSelector>,
+/// A read of the metric of objects.
+#[derive(Debug, Clone)]
+pub(super) struct ObjectQuery<'a> {
+    pub(super) path: &'a ObjectPath,
+    pub(super) version: Version,
+    pub(super) resource: Resource,
+    /// The selectors of objects and of series. A variant's labels are those of its objects and of its series alike.
+    pub(super) selectors: Vec<Selector>,
+    /// The field selector; it applies to reads of all objects.
+    pub(super) fields: Vec<FieldRule>,
+    /// The selector of series, as the answer repeats it; `None` without one, or with one that has no such form.
+    pub(super) series_object: Option<LabelSelector>,
 }
 
-/// The list of items. How it is written: `show`.
+/// A `MetricValueList`.
 #[derive(Debug, Clone)]
-pub(crate) struct List<'a> {
+pub(super) struct List<'a> {
     pub(super) version: Version,
     pub(super) items: Vec<Item<'a>>,
     pub(super) now: Timestamp,
 }
 
-/// The number of one object.
+/// The value of one object, a `MetricValue`.
 #[derive(Debug, Clone)]
-pub(crate) struct Item<'a> {
+pub(super) struct Item<'a> {
     pub(super) resource: Resource,
     /// The object's name.
     pub(super) name: String,
     pub(super) selector: Option<&'a LabelSelector>,
-    pub(super) number: external::Item<'a>,
+    /// The value of the object's variant.
+    pub(super) value: external::Item<'a>,
 }
 
 impl List<'_> {
-    /// How old the evidence of each item is.
-    pub(crate) fn ages(&self) -> impl Iterator<Item = Seconds> {
-        self.items.iter().map(|item| Seconds::between(item.number.timestamp, self.now))
+    /// The age of the evidence of each item.
+    pub(super) fn ages(&self) -> impl Iterator<Item = Seconds> {
+        self.items.iter().map(|item| Seconds::between(item.value.timestamp, self.now))
     }
 }
 
-/// The answer to `question` about the objects `asked` for, whose selector is their [`selection`]: exactly one item for a
-/// named object.
+/// Answers `query` from `published`: exactly one item for a named object. `fields` are the query's [`field_rules`].
 ///
 /// # Errors
-/// When a metric or object is unknown, or a selected variant has no number.
-pub(crate) fn answer<'a>(
+/// When no object matches, or a selected variant has no number.
+pub(super) fn answer<'a>(
     published: &'a Published,
-    view: &ClusterView,
-    question: &Question<'a>,
-    asked: &Asked<'a>,
+    query: &'a ObjectQuery<'a>,
+    fields: &'a [FieldRule],
+    context: &'a ReadContext<'a>,
 ) -> Result<List<'a>, Status> {
-    let numbers = numbers(published, question).map_err(|refusal| in_words_of_the_group(refusal, asked))?;
-    let items: Vec<_> = numbers.into_iter().filter_map(|number| described(number, view, asked)).collect();
+    let path = query.path;
+    let variants = MetricQuery {
+        group: CUSTOM_GROUP,
+        namespace: &path.namespace,
+        metric: &path.metric,
+        selector: VariantSelector { labels: &query.selectors, fields },
+        context,
+    };
+    let values = external::items(published, &variants).map_err(|status| about_object(status, query))?;
+    let items: Vec<_> =
+        values.into_iter().filter_map(|value| described_object(value, query, &context.view)).collect();
     if items.is_empty() {
-        return Err(none_left(asked));
+        let message =
+            format!("{}: the variants that match have just lost their Deployments", not_found(query));
+        return Err(Status::new(Reason::NotFound, message).about(CUSTOM_GROUP, path.metric.as_str(), ""));
     }
-    Ok(List { version: asked.version, items, now: question.now })
+    Ok(List { version: query.version, items, now: context.now })
 }
 
-/// What selects the variants of the objects.
+/// The rules that select the variants of the requested objects.
 ///
 /// # Errors
-/// When there is no such metric; when a Deployment has no variant, or two, or nobody knows yet.
-pub(crate) fn selection(
-    view: &ClusterView,
-    beginning: &Beginning,
-    now: Timestamp,
-    asked: &Asked<'_>,
-) -> Result<Selector, Status> {
-    let Asked { path, resource, objects, series, fields, .. } = asked;
-    if Metric::named(&path.metric).is_none() {
-        return Err(in_words_of_the_group(unknown_metric(GROUP, &path.metric), asked));
+/// When the metric is unknown, or a Deployment is the scale target of no variant or of several.
+pub(super) fn field_rules(
+    query: &ObjectQuery<'_>,
+    context: &ReadContext<'_>,
+) -> Result<Vec<FieldRule>, Status> {
+    let path = query.path;
+    if Metric::find(&path.metric).is_none() {
+        return Err(about_object(external::unknown_metric(CUSTOM_GROUP, &path.metric), query));
     }
-    let variant = match resource {
-        _ if path.name == ALL => {
-            let fields = fields.iter().map(|term| by_field(view, asked, term));
-            return Ok(fields.fold((*objects).clone().and(series), |all, field| all.and(&field)));
+    let name = match query.resource {
+        _ if path.is_all() => {
+            return Ok(query.fields.iter().map(|rule| variant_rule(rule, query, &context.view)).collect());
         }
         Resource::VariantAutoscaling => path.name.as_str(),
-        Resource::Deployment => variant_of(view, beginning, now, path)?,
+        Resource::Deployment => variant_of_deployment(path, context)?,
     };
-    Ok(Selector::requiring("variant_name", Rule::Equals(variant.into())).and(series))
+    Ok(vec![FieldRule { field: Field::Name, rule: Rule::Equals(name.to_owned()) }])
 }
 
-/// The variants of the objects that have the field: a Deployment's name is not that of its variant.
-fn by_field(view: &ClusterView, asked: &Asked<'_>, term: &Term) -> Selector {
-    match (asked.resource, term.field) {
-        (Resource::Deployment, Field::Name) => {
-            let claims = view.claims_on(&asked.path.namespace, &term.value).iter();
-            let variants: BTreeSet<_> = claims.map(|claim| claim.variant.name.to_string()).collect();
-            let rule = if term.has { Rule::In(variants) } else { Rule::NotIn(variants) };
-            Selector::requiring("variant_name", rule)
-        }
-        _ => term.of_variants(),
-    }
+/// The rule for variants that corresponds to a rule for objects: a Deployment has another name than its variant.
+fn variant_rule(rule: &FieldRule, query: &ObjectQuery<'_>, view: &ClusterView) -> FieldRule {
+    let variants = |deployment: &str| {
+        let claims = view.claims_on(&query.path.namespace, deployment).iter();
+        claims.map(|claim| claim.variant.name.to_string()).collect()
+    };
+    let rule = match (query.resource, rule.field, &rule.rule) {
+        (Resource::Deployment, Field::Name, Rule::Equals(deployment)) => Rule::In(variants(deployment)),
+        (Resource::Deployment, Field::Name, Rule::Differs(deployment)) => Rule::NotIn(variants(deployment)),
+        _ => return rule.clone(),
+    };
+    FieldRule { field: Field::Name, rule }
 }
 
-/// The variant that has the Deployment as its scale target.
-fn variant_of<'v>(
-    view: &'v ClusterView,
-    beginning: &Beginning,
-    now: Timestamp,
-    path: &ObjectPath,
-) -> Result<&'v str, Status> {
+/// The variant whose scale target is the Deployment.
+fn variant_of_deployment<'a>(path: &ObjectPath, context: &'a ReadContext<'_>) -> Result<&'a str, Status> {
     let ObjectPath { namespace, resource, name, metric, .. } = path;
-    let (reason, message) = match view.claims_on(namespace, name) {
-        [one] => return Ok(&one.variant.name),
-        [] if view.synced => (
+    let (reason, message) = match context.view.claims_on(namespace, name) {
+        [claim] => return Ok(&claim.variant.name),
+        [] if context.view.synced => (
             Reason::NotFound,
             format!(
-                "{}: it is the spec.scaleTargetRef of no VariantAutoscaling of this installation in namespace \
+                "{}: it is not the spec.scaleTargetRef of any VariantAutoscaling of this installation in namespace \
                  {namespace}; create one, or compare the name with `kubectl get variantautoscalings -n {namespace}`",
-                could_not_find(metric, resource, name)
+                not_found_message(metric, resource, name)
             ),
         ),
-        [] => {
-            let age = Seconds::between(beginning.since, now);
-            let (since, why) = (WholeSeconds(beginning.since), WaitsFor::Listing);
-            (
-                Reason::ServiceUnavailable,
-                format!(
-                    "{metric} of Deployment {namespace}/{name} is not known yet (for {age}, since {since}): {why}"
-                ),
-            )
-        }
+        [] => (
+            Reason::ServiceUnavailable,
+            format!(
+                "{metric} of Deployment {namespace}/{name} is not known yet (for {}, since {}): {}",
+                Seconds::between(context.started, context.now),
+                WholeSeconds(context.started),
+                WaitingFor::Watches
+            ),
+        ),
         claims => {
-            let claimants: Vec<_> = claims.iter().map(|claim| claim.variant.to_string()).collect();
+            let variants: Vec<_> = claims.iter().map(|claim| claim.variant.to_string()).collect();
+            let variants = variants.join(" and ");
             (
                 Reason::Invalid,
                 format!(
-                    "{metric} of Deployment {namespace}/{name} is not known: it is the spec.scaleTargetRef of {}, and \
-                     each would be scaled by the other's number; keep one of them",
-                    claimants.join(" and ")
+                    "{metric} of Deployment {namespace}/{name} is not known: it is the spec.scaleTargetRef of {variants}, and \
+                     each would be scaled by the other's number; keep one of them"
                 ),
             )
         }
     };
-    Err(Status::new(reason, message).about(GROUP, metric.as_str(), name.as_str()))
+    Err(Status::new(reason, message).about(CUSTOM_GROUP, metric.as_str(), name.as_str()))
 }
 
-/// The object that a number is of; `None` for the Deployment of a variant that is not there any more.
-fn described<'a>(number: external::Item<'a>, view: &ClusterView, asked: &Asked<'a>) -> Option<Item<'a>> {
-    let name = match asked.resource {
-        Resource::VariantAutoscaling => number.id.name.to_string(),
-        Resource::Deployment if asked.path.name == ALL => {
-            view.variant(number.id)?.variant.target.name.to_string()
+/// The object of a value; `None` for the Deployment of a variant that no longer exists.
+fn described_object<'a>(
+    value: external::Item<'a>,
+    query: &'a ObjectQuery<'_>,
+    view: &ClusterView,
+) -> Option<Item<'a>> {
+    let name = match query.resource {
+        Resource::VariantAutoscaling => value.id.name.to_string(),
+        Resource::Deployment if query.path.is_all() => {
+            view.variant(value.id)?.variant.target.name.to_string()
         }
-        Resource::Deployment => asked.path.name.clone(),
+        Resource::Deployment => query.path.name.clone(),
     };
-    Some(Item { resource: asked.resource, name, selector: asked.echo, number })
+    Some(Item { resource: query.resource, name, selector: query.series_object.as_ref(), value })
 }
 
-/// A 404 begins as every server of this group begins it; any refusal about a Deployment names it beside its variant.
-fn in_words_of_the_group(refusal: Status, asked: &Asked<'_>) -> Status {
-    match (refusal.reason(), asked.resource) {
-        (Reason::NotFound, _) => refusal.with_beginning(&not_found(asked)),
-        (_, Resource::Deployment) if asked.path.name != ALL => {
-            let ObjectPath { namespace, name, .. } = asked.path;
-            refusal.with_note(&format!("asked for Deployment {namespace}/{name}, its scale target"))
+/// A 404 begins as that of every server of this group; other errors about a Deployment name it beside its variant.
+fn about_object(status: Status, query: &ObjectQuery<'_>) -> Status {
+    match (status.reason(), query.resource) {
+        (Reason::NotFound, _) => status.with_prefix(&not_found(query)),
+        (_, Resource::Deployment) if !query.path.is_all() => {
+            let ObjectPath { namespace, name, .. } = query.path;
+            status.with_note(&format!("requested for Deployment {namespace}/{name}, its scale target"))
         }
-        _ => refusal,
+        _ => status,
     }
 }
 
-fn none_left(asked: &Asked<'_>) -> Status {
-    let message = format!("{}: the variants that match have just lost their Deployments", not_found(asked));
-    Status::new(Reason::NotFound, message).about(GROUP, asked.path.metric.as_str(), "")
-}
-
-fn not_found(asked: &Asked<'_>) -> String {
-    let ObjectPath { resource, name, metric, .. } = asked.path;
-    let selector = if name == ALL { asked.objects.clone().and(asked.series) } else { asked.series.clone() };
-    let found = could_not_find(metric, resource, name);
-    if selector.is_empty() { found } else { format!("{found} with selector {selector}") }
+fn not_found(query: &ObjectQuery<'_>) -> String {
+    let ObjectPath { resource, name, metric, .. } = query.path;
+    let message = not_found_message(metric, resource, name);
+    let selector = VariantSelector { labels: &query.selectors, fields: &[] };
+    if selector.is_empty() { message } else { format!("{message} with selector {selector}") }
 }

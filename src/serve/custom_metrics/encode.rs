@@ -1,4 +1,4 @@
-//! How a list of metrics of objects is written, in both versions and in each representation.
+//! Lists of metrics of objects, in both versions and in every representation.
 
 use jiff::Timestamp;
 use serde::{Serialize, Serializer};
@@ -6,19 +6,18 @@ use wva_core::units::Seconds;
 
 use super::answer::{Item, List};
 use super::label_selector::LabelSelector;
-use super::resource::Version;
+use super::object_path::Version;
+use crate::serve::encoding::protobuf::custom::{self as message, v1beta1, v1beta2};
+use crate::serve::encoding::protobuf::{self, Entry, ListMeta, Time};
+use crate::serve::encoding::table::{Column, Row, Table};
+use crate::serve::encoding::{Empty, Object};
 use crate::serve::external_metrics::quantity::Quantity;
-use crate::serve::external_metrics::show::whole_seconds;
-use crate::serve::represent::protobuf::custom::{self as wire, v1beta1, v1beta2};
-use crate::serve::represent::protobuf::{self, Entry, ListMeta, Time};
-use crate::serve::represent::table::{Column, Row};
-use crate::serve::represent::{Show, Table};
-use crate::serve::status::Empty;
+use crate::serve::external_metrics::whole_seconds;
 
 /// The kind of a list, in both versions.
 const KIND: &str = "MetricValueList";
 
-/// What `kubectl get` prints of each object.
+/// The columns that `kubectl get` prints.
 const COLUMNS: &[Column] = &[
     Column::name("Object", "The object that the number is of."),
     Column::text("Value", "The number, as a quantity."),
@@ -31,14 +30,14 @@ const COLUMNS: &[Column] = &[
 /// A list in JSON and YAML.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Written<V> {
+struct MetricValueList<V> {
     kind: &'static str,
     api_version: &'static str,
     metadata: Empty,
     items: Vec<V>,
 }
 
-/// An item of v1beta1. Its `window` is not written, nor is v1beta2's `windowSeconds`: the number is no average over one.
+/// An item of v1beta1. It has no `window`, nor has v1beta2 a `windowSeconds`: the value is not an average over a window.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct V1Beta1<'a> {
@@ -77,32 +76,36 @@ struct MetricIdentifier<'a> {
 }
 
 impl<'a> V1Beta1<'a> {
-    fn of(item: &'a Item<'_>) -> Self {
+    fn new(item: &'a Item<'_>) -> Self {
         Self {
-            described_object: ObjectReference::of(item),
-            metric_name: item.number.metric_name,
-            timestamp: item.number.timestamp,
-            value: item.number.value,
+            described_object: ObjectReference::new(item),
+            metric_name: item.value.metric_name,
+            timestamp: item.value.timestamp,
+            value: item.value.value,
             selector: item.selector,
         }
     }
 }
 
 impl<'a> V1Beta2<'a> {
-    fn of(item: &'a Item<'_>) -> Self {
+    fn new(item: &'a Item<'_>) -> Self {
         Self {
-            described_object: ObjectReference::of(item),
-            metric: MetricIdentifier { name: item.number.metric_name, selector: item.selector },
-            timestamp: item.number.timestamp,
-            value: item.number.value,
+            described_object: ObjectReference::new(item),
+            metric: MetricIdentifier { name: item.value.metric_name, selector: item.selector },
+            timestamp: item.value.timestamp,
+            value: item.value.value,
         }
     }
 }
 
 impl<'a> ObjectReference<'a> {
-    fn of(item: &'a Item<'_>) -> Self {
-        let (kind, api_version) = (item.resource.kind(), item.resource.api_version());
-        Self { kind, namespace: &item.number.id.namespace, name: &item.name, api_version }
+    fn new(item: &'a Item<'_>) -> Self {
+        Self {
+            kind: item.resource.kind(),
+            namespace: &item.value.id.namespace,
+            name: &item.name,
+            api_version: item.resource.api_version(),
+        }
     }
 }
 
@@ -112,18 +115,18 @@ impl Serialize for List<'_> {
         let metadata = Empty {};
         match self.version {
             Version::V1Beta1 => {
-                let items = self.items.iter().map(V1Beta1::of).collect();
-                Written { kind, api_version, metadata, items }.serialize(serializer)
+                let items = self.items.iter().map(V1Beta1::new).collect();
+                MetricValueList { kind, api_version, metadata, items }.serialize(serializer)
             }
             Version::V1Beta2 => {
-                let items = self.items.iter().map(V1Beta2::of).collect();
-                Written { kind, api_version, metadata, items }.serialize(serializer)
+                let items = self.items.iter().map(V1Beta2::new).collect();
+                MetricValueList { kind, api_version, metadata, items }.serialize(serializer)
             }
         }
     }
 }
 
-impl Show for List<'_> {
+impl Object for List<'_> {
     fn type_meta(&self) -> (&'static str, &'static str) {
         (self.version.api_version(), KIND)
     }
@@ -132,12 +135,12 @@ impl Show for List<'_> {
         let metadata = Some(ListMeta {});
         match self.version {
             Version::V1Beta1 => {
-                let items = self.items.iter().map(message_of_v1beta1).collect();
-                protobuf::fields(&v1beta1::MetricValueList { metadata, items }, to);
+                let items = self.items.iter().map(v1beta1_message).collect();
+                protobuf::append_fields(&v1beta1::MetricValueList { metadata, items }, to);
             }
             Version::V1Beta2 => {
-                let items = self.items.iter().map(message_of_v1beta2).collect();
-                protobuf::fields(&v1beta2::MetricValueList { metadata, items }, to);
+                let items = self.items.iter().map(v1beta2_message).collect();
+                protobuf::append_fields(&v1beta2::MetricValueList { metadata, items }, to);
             }
         }
     }
@@ -148,68 +151,69 @@ impl Show for List<'_> {
     }
 }
 
-fn message_of_v1beta1(item: &Item<'_>) -> v1beta1::MetricValue {
+fn v1beta1_message(item: &Item<'_>) -> v1beta1::MetricValue {
     v1beta1::MetricValue {
         described_object: Some(reference(item)),
-        metric_name: item.number.metric_name.to_owned(),
-        timestamp: Some(Time::of(item.number.timestamp)),
+        metric_name: item.value.metric_name.to_owned(),
+        timestamp: Some(Time::from_timestamp(item.value.timestamp)),
         window: None,
         value: Some(quantity(item)),
-        selector: item.selector.map(selector),
+        selector: item.selector.map(label_selector),
     }
 }
 
-fn message_of_v1beta2(item: &Item<'_>) -> v1beta2::MetricValue {
-    let (name, selector) = (item.number.metric_name.to_owned(), item.selector.map(selector));
+fn v1beta2_message(item: &Item<'_>) -> v1beta2::MetricValue {
+    let name = item.value.metric_name.to_owned();
+    let selector = item.selector.map(label_selector);
     v1beta2::MetricValue {
         described_object: Some(reference(item)),
         metric: Some(v1beta2::MetricIdentifier { name, selector }),
-        timestamp: Some(Time::of(item.number.timestamp)),
+        timestamp: Some(Time::from_timestamp(item.value.timestamp)),
         window_seconds: None,
         value: Some(quantity(item)),
     }
 }
 
-fn reference(item: &Item<'_>) -> wire::ObjectReference {
-    wire::ObjectReference {
+fn reference(item: &Item<'_>) -> message::ObjectReference {
+    message::ObjectReference {
         kind: item.resource.kind().to_owned(),
-        namespace: item.number.id.namespace.to_string(),
+        namespace: item.value.id.namespace.to_string(),
         name: item.name.clone(),
         api_version: item.resource.api_version().to_owned(),
-        ..wire::ObjectReference::default()
+        ..message::ObjectReference::default()
     }
 }
 
 fn quantity(item: &Item<'_>) -> protobuf::Quantity {
-    protobuf::Quantity { string: item.number.value.to_string() }
+    protobuf::Quantity { string: item.value.value.to_string() }
 }
 
-fn selector(selector: &LabelSelector) -> wire::LabelSelector {
+fn label_selector(selector: &LabelSelector) -> message::LabelSelector {
     let labels = selector.match_labels.iter();
     let expressions = selector.match_expressions.iter();
-    wire::LabelSelector {
+    message::LabelSelector {
         match_labels: labels.map(|(key, value)| Entry { key: key.clone(), value: value.clone() }).collect(),
         match_expressions: expressions
-            .map(|own| wire::Requirement {
-                key: own.key.clone(),
-                operator: own.operator.to_owned(),
-                values: own.values.clone(),
+            .map(|expression| message::Requirement {
+                key: expression.key.clone(),
+                operator: expression.operator.to_owned(),
+                values: expression.values.clone(),
             })
             .collect(),
     }
 }
 
 fn row(item: &Item<'_>, now: Timestamp) -> Row {
-    let number = &item.number;
+    let value = &item.value;
     let cells = vec![
         item.name.clone(),
-        number.value.to_string(),
-        Seconds::between(number.timestamp, now).to_string(),
-        number.target.reason.as_str().to_owned(),
-        number.id.name.to_string(),
-        number.target.message.to_string(),
+        value.value.to_string(),
+        Seconds::between(value.timestamp, now).to_string(),
+        value.target.reason.as_str().to_owned(),
+        value.id.name.to_string(),
+        value.target.message.to_string(),
     ];
-    let labels = number.metric_labels.iter().map(|(key, value)| (key.to_owned(), value.to_owned()));
-    let namespace = number.id.namespace.to_string();
+    let labels = value.metric_labels.iter().map(|(key, value)| (key.to_owned(), value.to_owned()));
+    let namespace = value.id.namespace.to_string();
     Row { cells, name: item.name.clone(), namespace, labels: labels.collect() }
 }

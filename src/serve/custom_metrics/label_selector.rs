@@ -1,12 +1,12 @@
-//! A selector as an object, `metav1.LabelSelector`: an answer repeats the selector of the series that it was asked for.
+//! `metav1.LabelSelector`: an answer repeats the selector of series from its request.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::serve::external_metrics::selector::{Requirement, Rule, Selector};
+use crate::serve::external_metrics::selector::{RequirementRef, Rule, Selector};
 
-/// All of it must hold.
+/// A label selector as an object.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct LabelSelector {
@@ -25,13 +25,13 @@ pub(crate) struct Expression {
 }
 
 impl LabelSelector {
-    /// The same selector; `None` when it compares integers, for which this form has no operator.
-    pub(super) fn of(selector: &Selector) -> Option<Self> {
-        let mut all = Self::default();
-        for Requirement { key, rule } in selector.requirements() {
+    /// The same selector as an object; `None` when it compares integers, for which the object has no operator.
+    pub(super) fn from_selector(selector: &Selector) -> Option<Self> {
+        let mut object = Self::default();
+        for RequirementRef { key, rule } in selector.requirements() {
             let (operator, values) = match rule {
                 Rule::Equals(value) => {
-                    all.match_labels.insert(key.clone(), value.clone());
+                    object.match_labels.insert(key.to_owned(), value.clone());
                     continue;
                 }
                 Rule::Differs(value) => ("NotIn", vec![value.clone()]),
@@ -41,9 +41,9 @@ impl LabelSelector {
                 Rule::Absent => ("DoesNotExist", Vec::new()),
                 Rule::Above(_) | Rule::Below(_) => return None,
             };
-            all.match_expressions.push(Expression { key: key.clone(), operator, values });
+            object.match_expressions.push(Expression { key: key.to_owned(), operator, values });
         }
-        Some(all)
+        Some(object)
     }
 }
 
@@ -51,20 +51,20 @@ impl LabelSelector {
 mod tests {
     use super::*;
 
-    fn written(selector: &str) -> Option<String> {
-        let selector = LabelSelector::of(&Selector::parse(selector).unwrap());
+    fn json(selector: &str) -> Option<String> {
+        let selector = LabelSelector::from_selector(&Selector::parse(selector).unwrap());
         selector.map(|selector| serde_json::to_string(&selector).unwrap())
     }
 
     #[test]
-    fn every_requirement_that_the_object_can_say_is_in_it() {
-        let all = written("a=1,b in (y,x),c notin (z),d!=2,e,!f").unwrap();
+    fn the_object_has_every_requirement() {
+        let all = json("a=1,b in (y,x),c notin (z),d!=2,e,!f").unwrap();
         let want = r#"{"matchLabels":{"a":"1"},"matchExpressions":["#.to_owned()
             + r#"{"key":"b","operator":"In","values":["x","y"]},{"key":"c","operator":"NotIn","values":["z"]},"#
             + r#"{"key":"d","operator":"NotIn","values":["2"]},{"key":"e","operator":"Exists"},"#
             + r#"{"key":"f","operator":"DoesNotExist"}]}"#;
         assert_eq!(all, want);
-        assert_eq!(written("").as_deref(), Some("{}"));
-        assert_eq!(written("a>1"), None);
+        assert_eq!(json("").as_deref(), Some("{}"));
+        assert_eq!(json("a>1"), None);
     }
 }

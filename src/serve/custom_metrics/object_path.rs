@@ -1,23 +1,64 @@
-//! The path of a metric of an object: which version, which kind of object.
+//! The path of a metric of an object: its API version and the kind of object.
 
+use http::request::Parts;
 use serde::Deserialize;
 
-/// The name that stands for every object.
-pub(crate) const ALL: &str = "*";
+use crate::serve::auth::{Attributes, attributes_verb};
+use crate::serve::encoding::Status;
+use crate::serve::paths::CUSTOM_GROUP;
 
-/// What is between the group and the query: `{version}/namespaces/{namespace}/{resource}/{name}/{metric}`.
+/// The name that stands for all objects.
+const ALL_OBJECTS: &str = "*";
+
+/// The path parameters of a read: `{version}/namespaces/{namespace}/{resource}/{name}/{metric}`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(crate) struct ObjectPath {
     pub(crate) version: String,
     pub(crate) namespace: String,
-    /// The plural name of the kind, with `.` and its group.
+    /// The plural name of the kind, with a dot and its group.
     pub(crate) resource: String,
-    /// The object's name; [`ALL`] for all that the selector matches.
+    /// The object's name; `*` for all objects that the selector matches.
     pub(crate) name: String,
     pub(crate) metric: String,
 }
 
-/// A version of the API. They differ in how an item is written, in nothing else.
+impl ObjectPath {
+    /// True for a read of all objects that the selector matches.
+    pub(super) fn is_all(&self) -> bool {
+        self.name == ALL_OBJECTS
+    }
+
+    /// The API version.
+    ///
+    /// # Errors
+    /// 404 for an unknown version.
+    pub(super) fn version(&self) -> Result<Version, Status> {
+        Version::find(&self.version).ok_or_else(Status::no_such_resource)
+    }
+
+    /// What is authorised: the metric as a subresource of the object.
+    ///
+    /// # Errors
+    /// 404 for an unknown version.
+    pub(crate) fn attributes(&self, request: &Parts) -> Result<Attributes, Status> {
+        Ok(Attributes::Resource {
+            verb: attributes_verb(&request.method, true, false),
+            group: CUSTOM_GROUP,
+            version: self.version()?.as_str(),
+            resource: self.resource.clone(),
+            subresource: self.metric.clone(),
+            namespace: self.namespace.clone(),
+            name: self.name.clone(),
+        })
+    }
+}
+
+/// The start of every 404 for a metric, which all servers of this group have in common.
+pub(super) fn not_found_message(metric: &str, resource: &str, name: &str) -> String {
+    format!("the server could not find the metric {metric} for {resource} {name}")
+}
+
+/// A version of the API. The versions differ only in the format of an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Version {
     V1Beta1,
@@ -25,12 +66,10 @@ pub(crate) enum Version {
 }
 
 impl Version {
-    /// The version of that name.
-    pub(crate) fn named(name: &str) -> Option<Self> {
+    pub(crate) fn find(name: &str) -> Option<Self> {
         [Self::V1Beta1, Self::V1Beta2].into_iter().find(|version| version.as_str() == name)
     }
 
-    /// Its name.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::V1Beta1 => "v1beta1",
@@ -38,7 +77,7 @@ impl Version {
         }
     }
 
-    /// The `apiVersion` of its lists.
+    /// The `apiVersion` of a list.
     pub(crate) const fn api_version(self) -> &'static str {
         match self {
             Self::V1Beta1 => "custom.metrics.k8s.io/v1beta1",
@@ -47,7 +86,7 @@ impl Version {
     }
 }
 
-/// A kind of object that has these metrics.
+/// A kind of object that has metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Resource {
     /// `variantautoscalings.llmd.ai`
@@ -57,12 +96,11 @@ pub(crate) enum Resource {
 }
 
 impl Resource {
-    /// What is served, for people.
+    /// All kinds, for messages.
     pub(crate) const SERVED: &'static str = "variantautoscalings.llmd.ai and deployments.apps";
 
-    /// The kind by its resource with its group. Without a group it means the one that it is served in, as some clients
-    /// write it.
-    pub(crate) fn named(resource: &str) -> Option<Self> {
+    /// The kind of a resource, with its group or, as some clients write it, without one.
+    pub(crate) fn find(resource: &str) -> Option<Self> {
         match resource {
             "variantautoscalings.llmd.ai" | "variantautoscalings" => Some(Self::VariantAutoscaling),
             "deployments.apps" | "deployments" => Some(Self::Deployment),
@@ -90,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_resource_is_known_with_its_group_or_with_none_and_with_no_other() {
+    fn a_resource_is_known_with_its_group_or_without_one() {
         for (name, want) in [
             ("variantautoscalings.llmd.ai", Some(Resource::VariantAutoscaling)),
             ("variantautoscalings", Some(Resource::VariantAutoscaling)),
@@ -102,7 +140,7 @@ mod tests {
             ("pods", None),
             ("", None),
         ] {
-            assert_eq!(Resource::named(name), want, "{name:?}");
+            assert_eq!(Resource::find(name), want, "{name:?}");
         }
     }
 }

@@ -1,139 +1,102 @@
-//! `custom.metrics.k8s.io`, both versions: the same numbers as `external_metrics`, as metrics of the objects that they are
-//! decided for. For HPAs of type Object, where another program owns the external metrics.
+//! `GET /apis/custom.metrics.k8s.io/{version}/namespaces/{namespace}/{resource}/{name}/{metric}`.
 
-mod answer;
-mod label_selector;
-mod resource;
-mod show;
-
+use axum::extract::Path;
 use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, Request};
 use axum::response::{IntoResponse, Response};
-use http::{HeaderMap, Uri};
+use http::request::Parts;
 
-use self::answer::{Asked, answer, selection};
-use self::label_selector::LabelSelector;
-use self::resource::Resource;
-pub(crate) use self::resource::{ObjectPath, Version};
-use super::accept::Representation;
-pub(crate) use super::discovery::CUSTOM_GROUP as GROUP;
-use super::external_metrics::Question;
-use super::external_metrics::query::{self, Options};
-use super::external_metrics::selector::Selector;
-use super::observe::AuditId;
-use super::state::AppState;
-use super::status::{Reason, Status};
-use super::{reading, represent};
+use super::answer::{ObjectQuery, answer, field_rules};
+use super::label_selector::LabelSelector;
+use super::object_path::{ObjectPath, Resource, Version, not_found_message};
 use crate::engine::Published;
+use crate::serve::data_read::{ReadState, Source};
+use crate::serve::encoding::negotiation::Representation;
+use crate::serve::encoding::response::{representation, respond};
+use crate::serve::encoding::{Reason, Status};
+use crate::serve::external_metrics::ReadContext;
+use crate::serve::external_metrics::query::{ListOptions, metric_label_selector};
+use crate::serve::middleware::AuditId;
+use crate::serve::paths::{CUSTOM_GROUP, CUSTOM_OBJECT, CUSTOM_PREFIX, MAX_NAME_BYTES};
 
-/// Where every path of the group begins.
-pub(crate) const PREFIX: &str = "/apis/custom.metrics.k8s.io/";
-
-/// What is served behind [`PREFIX`]: one metric of one object, or of all that a selector matches.
-pub(crate) const PATTERN: &str = "{version}/namespaces/{namespace}/{resource}/{name}/{metric}";
-
-/// The longest part of a path that is told back.
-const MAX_PART: usize = 253;
-
-/// `GET /apis/custom.metrics.k8s.io/{version}/namespaces/{namespace}/{resource}/{name}/{metric}`
+/// Answers an authorised client.
 pub(crate) async fn get(
-    state: &AppState,
+    state: &ReadState,
     path: &ObjectPath,
+    request: &Parts,
     audit: &AuditId,
-    request: Request,
 ) -> Result<Response, Status> {
-    let read = Read::of(request.headers(), request.uri(), path)?;
-    reading::answer(state, request.uri(), request.headers(), audit, &read).await
-}
-
-/// A read that can be answered.
-pub(crate) struct Read<'a> {
-    representation: Representation,
-    path: &'a ObjectPath,
-    version: Version,
-    resource: Resource,
-    /// Which objects, when all are asked for.
-    objects: Options,
-    /// Which series of them.
-    series: Selector,
-    /// The same, to be told back; `None` when none was given, or one that cannot be.
-    echo: Option<LabelSelector>,
-}
-
-impl<'a> Read<'a> {
-    /// Understands a request, or says why not.
-    pub(crate) fn of(headers: &HeaderMap, uri: &Uri, path: &'a ObjectPath) -> Result<Self, Status> {
-        let representation = represent::asked(headers)?;
-        let version = Version::named(&path.version).ok_or_else(Status::no_such_resource)?;
-        let objects = query::options(GROUP, uri)?;
-        let series = query::series_selector(uri)?;
-        let resource = Resource::named(&path.resource)
-            .ok_or_else(|| not_served(&path.metric, &path.resource, &path.name))?;
-        let echo = Some(&series).filter(|series| !series.is_empty()).and_then(LabelSelector::of);
-        Ok(Self { representation, path, version, resource, objects, series, echo })
+    let read = Read::parse(request, path)?;
+    match state.source(request, audit).await? {
+        Source::Forwarded(answer) => Ok(answer),
+        Source::Published(evidence) => evidence.complete(read.render(state, &evidence.published)),
     }
 }
 
-impl reading::Read for Read<'_> {
-    fn render(&self, state: &AppState, published: &Published) -> Result<Response, Status> {
-        let (view, beginning) = (state.view(), state.beginning());
-        let asked = Asked {
-            path: self.path,
-            version: self.version,
-            resource: self.resource,
-            objects: &self.objects.labels,
-            fields: &self.objects.fields,
-            series: &self.series,
-            echo: self.echo.as_ref(),
-        };
-        let now = state.now();
-        let selector = selection(&view, &beginning, now, &asked)?;
-        let question = Question {
-            group: GROUP,
-            namespace: &self.path.namespace,
-            metric: &self.path.metric,
-            selector: &selector,
-            controller_instance: state.controller_instance(),
-            now,
-            max_stale: state.max_stale(),
-            beginning: &beginning,
-            view: &|| view.clone(),
-        };
-        let list = answer(published, &view, &question, &asked)?;
-        let response = represent::show(self.representation, &list)?;
-        state.freshness().observe(GROUP, list.ages());
+/// Answers another instance, which has authorised its client.
+pub(crate) async fn get_for_instance(
+    state: &ReadState,
+    path: &ObjectPath,
+    request: &Parts,
+) -> Result<Response, Status> {
+    let read = Read::parse(request, path);
+    state.answer_instance(read, |read, published| read.render(state, published)).await
+}
+
+/// A valid read.
+struct Read<'a> {
+    representation: Representation,
+    query: ObjectQuery<'a>,
+}
+
+impl<'a> Read<'a> {
+    fn parse(request: &Parts, path: &'a ObjectPath) -> Result<Self, Status> {
+        let representation = representation(&request.headers)?;
+        let version = path.version()?;
+        let ListOptions { labels, fields } = ListOptions::parse(CUSTOM_GROUP, &request.uri)?;
+        let series = metric_label_selector(&request.uri)?;
+        let resource = Resource::find(&path.resource)
+            .ok_or_else(|| not_served(&path.metric, &path.resource, &path.name))?;
+        let series_object = Some(&series).filter(|series| !series.is_empty());
+        let series_object = series_object.and_then(LabelSelector::from_selector);
+        // The label selector selects among all objects; a named object is selected by its name.
+        let selectors = if path.is_all() { vec![labels, series] } else { vec![series] };
+        let query = ObjectQuery { path, version, resource, selectors, fields, series_object };
+        Ok(Self { representation, query })
+    }
+
+    fn render(&self, state: &ReadState, published: &Published) -> Result<Response, Status> {
+        let context = ReadContext::new(state);
+        let fields = field_rules(&self.query, &context)?;
+        let list = answer(published, &self.query, &fields, &context)?;
+        let response = respond(self.representation, &list)?;
+        state.evidence_age.observe_custom(list.ages());
         Ok(response)
     }
 }
 
-/// Everything else below a version: a path that is too short, or of objects that have no metrics here.
-pub(crate) async fn elsewhere(path: Result<Path<(String, String)>, PathRejection>) -> Response {
+/// Answers any other path below a version: one that is too short, or one of objects without metrics.
+pub(crate) async fn unknown_path(path: Result<Path<(String, String)>, PathRejection>) -> Response {
     let Ok(Path((version, rest))) = path else { return Status::invalid_path().into_response() };
     let parts: Vec<_> = rest.split('/').collect();
-    let known = Version::named(&version).is_some() && parts.iter().all(|part| part.len() <= MAX_PART);
-    let refusal = match parts[..] {
-        ["namespaces", namespace, "metrics", metric] if known => not_served(metric, "namespaces", namespace),
-        ["namespaces", _, _] | ["namespaces", _, _, _] if known => {
-            let message = format!("invalid request path: what is served is {PREFIX}{PATTERN}");
+    let is_valid = Version::find(&version).is_some() && parts.iter().all(|part| part.len() <= MAX_NAME_BYTES);
+    let error = match parts[..] {
+        ["namespaces", namespace, "metrics", metric] if is_valid => {
+            not_served(metric, "namespaces", namespace)
+        }
+        ["namespaces", _, _] | ["namespaces", _, _, _] if is_valid => {
+            let message =
+                format!("invalid request path: the served paths are {CUSTOM_PREFIX}{CUSTOM_OBJECT}");
             Status::new(Reason::BadRequest, message)
         }
-        [resource, name, metric] if known => not_served(metric, resource, name),
+        [resource, name, metric] if is_valid => not_served(metric, resource, name),
         _ => Status::no_such_resource(),
     };
-    refusal.into_response()
+    error.into_response()
 }
 
-/// The refusal of a metric of an object that has none here.
+/// The error for an object that has no metrics.
 fn not_served(metric: &str, resource: &str, name: &str) -> Status {
-    let message = format!(
-        "{}: metrics are served of {}, in their namespaces",
-        could_not_find(metric, resource, name),
-        Resource::SERVED
-    );
-    Status::new(Reason::NotFound, message).about(GROUP, metric, name)
-}
-
-/// How every 404 for a metric begins.
-fn could_not_find(metric: &str, resource: &str, name: &str) -> String {
-    format!("the server could not find the metric {metric} for {resource} {name}")
+    let not_found = not_found_message(metric, resource, name);
+    let message = format!("{not_found}: only namespaced {} have metrics here", Resource::SERVED);
+    Status::new(Reason::NotFound, message).about(CUSTOM_GROUP, metric, name)
 }

@@ -1,4 +1,4 @@
-//! One static answer: bytes, type and digest, made once.
+//! Static answers: bytes, media type and digest, made once.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -8,44 +8,46 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, IF_NONE_MATCH, VARY};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use serde_json::Value;
 
-use crate::serve::accept::{self, Encoding};
-use crate::serve::represent::{self, Show};
+use crate::serve::encoding::negotiation::{self, Encoding};
+use crate::serve::encoding::object::{Object, encode};
+use crate::serve::encoding::response::not_acceptable;
 
-/// A static answer.
+/// A static answer in one encoding.
 #[derive(Debug, Clone)]
-pub(crate) struct Document {
+pub(super) struct Document {
     body: Bytes,
-    media: &'static str,
-    /// Digest of type and body: two representations of one path never share it.
+    media_type: &'static str,
+    /// Digest of media type and body: two representations of one path never share it.
     digest: String,
 }
 
 impl Document {
-    /// A document that exists in JSON alone.
-    pub(crate) fn json(media: &'static str, content: &Value) -> Self {
-        Self::new(media, content.to_string().into_bytes())
+    /// A document that exists only in JSON.
+    pub(super) fn json(media_type: &'static str, content: &Value) -> Self {
+        Self::new(media_type, content.to_string().into_bytes())
     }
 
-    fn new(media: &'static str, body: Vec<u8>) -> Self {
+    fn new(media_type: &'static str, body: Vec<u8>) -> Self {
         let mut hasher = DefaultHasher::new();
-        (media, &body).hash(&mut hasher);
-        Self { body: body.into(), media, digest: format!("{:016X}", hasher.finish()) }
+        (media_type, &body).hash(&mut hasher);
+        Self { body: body.into(), media_type, digest: format!("{:016X}", hasher.finish()) }
     }
 
-    pub(crate) fn digest(&self) -> &str {
+    pub(super) fn digest(&self) -> &str {
         &self.digest
     }
 
-    /// The document, or 304 to a client that has it.
-    pub(crate) fn answer(&self, headers: &HeaderMap) -> Response {
+    /// The document, or 304 for a client that has it.
+    pub(super) fn answer(&self, headers: &HeaderMap) -> Response {
         let etag = format!("\"{}\"", self.digest);
-        let has = headers.get_all(IF_NONE_MATCH).into_iter().filter_map(|value| value.to_str().ok());
-        let mut tags = has.flat_map(|value| value.split(',')).map(|tag| tag.trim().trim_start_matches("W/"));
-        let known = tags.any(|tag| tag == etag || tag == "*");
-        let mut answer = if known {
+        let known = headers.get_all(IF_NONE_MATCH).into_iter().filter_map(|value| value.to_str().ok());
+        let mut known =
+            known.flat_map(|value| value.split(',')).map(|tag| tag.trim().trim_start_matches("W/"));
+        let mut answer = if known.any(|tag| tag == etag || tag == "*") {
             StatusCode::NOT_MODIFIED.into_response()
         } else {
-            ([(CONTENT_TYPE, HeaderValue::from_static(self.media))], self.body.clone()).into_response()
+            let media_type = HeaderValue::from_static(self.media_type);
+            ([(CONTENT_TYPE, media_type)], self.body.clone()).into_response()
         };
         let headers = answer.headers_mut();
         if let Ok(etag) = HeaderValue::from_str(&etag) {
@@ -55,52 +57,57 @@ impl Document {
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("public"));
         answer
     }
-
-    /// The document to a client that takes JSON, else the refusal.
-    pub(crate) fn answer_json(&self, headers: &HeaderMap) -> Response {
-        if accept::takes_json(headers) {
-            return self.answer(headers);
-        }
-        represent::not_acceptable(&[Encoding::Json.media()]).into_response()
-    }
 }
 
-/// A static object in every encoding.
+/// A static object in every encoding, in the order of [`Encoding::ALL`].
 #[derive(Debug, Clone)]
-pub(crate) struct Object {
-    encodings: [Document; 3],
-}
+pub(super) struct EncodedObject([Document; 3]);
 
-impl Object {
-    /// Plain strings: writing them cannot fail, and it is tested that it does not.
-    pub(crate) fn new(object: &impl Show) -> Self {
-        let document = |encoding: Encoding| {
-            Document::new(encoding.media(), represent::encoded(encoding, object).unwrap_or_default())
-        };
-        Self { encodings: Encoding::ALL.map(document) }
+impl EncodedObject {
+    /// The objects contain only strings, which always encode; a test encodes all of them.
+    pub(super) fn new(object: &impl Object) -> Self {
+        Self(Encoding::ALL.map(|encoding| {
+            Document::new(encoding.media_type(), encode(encoding, object).unwrap_or_default())
+        }))
     }
 
     #[cfg(test)]
-    pub(crate) fn bodies(&self) -> [&[u8]; 3] {
-        self.encodings.each_ref().map(|document| &document.body[..])
+    pub(super) fn bodies(&self) -> [&[u8]; 3] {
+        self.0.each_ref().map(|document| &document.body[..])
     }
 
     /// The document in `encoding`, or 304.
-    pub(crate) fn answer_in(&self, encoding: Encoding, headers: &HeaderMap) -> Response {
-        let [json, yaml, protobuf] = &self.encodings;
-        let document = match encoding {
-            Encoding::Json => json,
-            Encoding::Yaml => yaml,
-            Encoding::Protobuf => protobuf,
-        };
-        document.answer(headers)
+    pub(super) fn answer_in(&self, encoding: Encoding, headers: &HeaderMap) -> Response {
+        let [json, yaml, protobuf] = &self.0;
+        match encoding {
+            Encoding::Json => json.answer(headers),
+            Encoding::Yaml => yaml.answer(headers),
+            Encoding::Protobuf => protobuf.answer(headers),
+        }
     }
+}
 
-    /// The document in the encoding that the client wants most.
-    pub(crate) fn answer(&self, headers: &HeaderMap) -> Response {
-        match accept::encoding(headers) {
-            Some(encoding) => self.answer_in(encoding, headers),
-            None => represent::not_acceptable(&Encoding::ALL.map(Encoding::media)).into_response(),
+/// What is served at one path.
+#[derive(Debug, Clone)]
+pub(super) enum Resource {
+    /// JSON, whatever the client accepts.
+    AnyAccept(Document),
+    /// JSON, only for clients that accept it.
+    Json(Document),
+    /// An object in the encoding that the client prefers.
+    Object(EncodedObject),
+}
+
+impl Resource {
+    pub(super) fn answer(&self, headers: &HeaderMap) -> Response {
+        match self {
+            Self::AnyAccept(document) => document.answer(headers),
+            Self::Json(document) if negotiation::accepts_json(headers) => document.answer(headers),
+            Self::Json(_) => not_acceptable(&[Encoding::Json.media_type()]).into_response(),
+            Self::Object(object) => match negotiation::encoding(headers) {
+                Some(encoding) => object.answer_in(encoding, headers),
+                None => not_acceptable(&Encoding::ALL.map(Encoding::media_type)).into_response(),
+            },
         }
     }
 }

@@ -1,54 +1,53 @@
 //! The groups, versions and resources that are served, as the legacy documents and as the aggregated one.
 //!
-//! Only `get` is advertised: with more, the garbage collector watches and the namespace controller deletes.
+//! Only `get` is advertised: with `watch` and `delete`, the garbage collector would watch and the namespace controller delete.
 
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::serve::external_metrics::metric::{GROUP, Metric, VERSION};
-use crate::serve::represent::Show;
-use crate::serve::represent::protobuf::{discovery as wire, fields};
+use crate::serve::encoding::Object;
+use crate::serve::encoding::protobuf::{append_fields, discovery as message};
+use crate::serve::external_metrics::Metric;
+use crate::serve::paths::{CUSTOM_GROUP, CUSTOM_VERSIONS, EXTERNAL_GROUP, EXTERNAL_VERSION};
 
-/// The group that gives the same numbers to HPAs of type Object.
-pub(crate) const CUSTOM_GROUP: &str = "custom.metrics.k8s.io";
+/// The objects that custom metrics describe: a variant, and the usual kind of its scale target.
+pub(super) const DESCRIBED_OBJECTS: [&str; 2] = ["variantautoscalings.llmd.ai", "deployments.apps"];
 
-/// Its versions, the preferred one first.
-pub(crate) const CUSTOM_VERSIONS: [&str; 2] = ["v1beta2", "v1beta1"];
-
-/// The objects that its numbers describe: a variant, and the usual kind of its scale target.
-pub(super) const DESCRIBED: [&str; 2] = ["variantautoscalings.llmd.ai", "deployments.apps"];
-
-/// One group.
+/// An API group.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Api {
     pub(super) group: &'static str,
     /// The preferred one first.
     pub(super) versions: &'static [&'static str],
     pub(super) preferred: &'static str,
-    /// The kind of every answer.
-    pub(super) list: &'static str,
+    /// The kind of the list that every read returns.
+    pub(super) list_kind: &'static str,
 }
 
 /// `external.metrics.k8s.io`
-pub(super) const EXTERNAL: Api =
-    Api { group: GROUP, versions: &[VERSION], preferred: VERSION, list: "ExternalMetricValueList" };
+pub(super) const EXTERNAL: Api = Api {
+    group: EXTERNAL_GROUP,
+    versions: &[EXTERNAL_VERSION],
+    preferred: EXTERNAL_VERSION,
+    list_kind: "ExternalMetricValueList",
+};
 
 /// `custom.metrics.k8s.io`
 pub(super) const CUSTOM: Api = Api {
     group: CUSTOM_GROUP,
     versions: &CUSTOM_VERSIONS,
     preferred: CUSTOM_VERSIONS[0],
-    list: "MetricValueList",
+    list_kind: "MetricValueList",
 };
 
-/// The metrics' names, in the order of discovery.
-pub(super) fn metrics() -> impl Iterator<Item = &'static str> {
+/// The names of the metrics, in the order of discovery.
+pub(super) fn metric_names() -> impl Iterator<Item = &'static str> {
     Metric::NAMES.iter().map(|(name, _)| *name)
 }
 
-/// An object that says what it is.
+/// An object with its type.
 #[derive(Debug, Clone, Serialize)]
-struct Kinded<T> {
+struct Typed<T> {
     kind: &'static str,
     #[serde(rename = "apiVersion")]
     api_version: &'static str,
@@ -56,7 +55,7 @@ struct Kinded<T> {
     content: T,
 }
 
-impl<T> Kinded<T> {
+impl<T> Typed<T> {
     const fn new(kind: &'static str, content: T) -> Self {
         Self { kind, api_version: "v1", content }
     }
@@ -100,18 +99,18 @@ struct Resource {
 }
 
 impl Group {
-    fn of(api: Api) -> Self {
+    fn new(api: Api) -> Self {
         let version = |version| GroupVersion { group_version: format!("{}/{version}", api.group), version };
         let versions = api.versions.iter().copied().map(version).collect();
         Self { name: api.group, versions, preferred_version: version(api.preferred) }
     }
 
-    fn message(&self) -> wire::APIGroup {
-        let version = |own: &GroupVersion| wire::GroupVersion {
-            group_version: own.group_version.clone(),
-            version: own.version.to_owned(),
+    fn message(&self) -> message::APIGroup {
+        let version = |version: &GroupVersion| message::GroupVersion {
+            group_version: version.group_version.clone(),
+            version: version.version.to_owned(),
         };
-        wire::APIGroup {
+        message::APIGroup {
             name: self.name.to_owned(),
             versions: self.versions.iter().map(version).collect(),
             preferred_version: Some(version(&self.preferred_version)),
@@ -120,69 +119,69 @@ impl Group {
 }
 
 /// `APIGroupList`
-pub(super) fn list() -> impl Show {
-    Kinded::new("APIGroupList", GroupList { groups: vec![Group::of(EXTERNAL), Group::of(CUSTOM)] })
+pub(super) fn list() -> impl Object {
+    Typed::new("APIGroupList", GroupList { groups: vec![Group::new(EXTERNAL), Group::new(CUSTOM)] })
 }
 
 /// `APIGroup`
-pub(super) fn one(api: Api) -> impl Show {
-    Kinded::new("APIGroup", Group::of(api))
+pub(super) fn group(api: Api) -> impl Object {
+    Typed::new("APIGroup", Group::new(api))
 }
 
 /// `APIResourceList` of one version.
-pub(super) fn resources(api: Api, version: &str) -> impl Show {
+pub(super) fn resources(api: Api, version: &str) -> impl Object {
     let resource =
-        |name| Resource { name, singular_name: "", namespaced: true, kind: api.list, verbs: ["get"] };
+        |name| Resource { name, singular_name: "", namespaced: true, kind: api.list_kind, verbs: ["get"] };
     let names: Vec<String> = if api.group == CUSTOM_GROUP {
-        DESCRIBED
+        DESCRIBED_OBJECTS
             .iter()
-            .flat_map(|object| metrics().map(move |metric| format!("{object}/{metric}")))
+            .flat_map(|object| metric_names().map(move |metric| format!("{object}/{metric}")))
             .collect()
     } else {
-        metrics().map(str::to_owned).collect()
+        metric_names().map(str::to_owned).collect()
     };
     let resources = names.into_iter().map(resource).collect();
     let group_version = format!("{}/{version}", api.group);
-    Kinded::new("APIResourceList", ResourceList { group_version, resources })
+    Typed::new("APIResourceList", ResourceList { group_version, resources })
 }
 
-impl Show for Kinded<GroupList> {
+impl Object for Typed<GroupList> {
     fn type_meta(&self) -> (&'static str, &'static str) {
         (self.api_version, self.kind)
     }
 
     fn protobuf(&self, to: &mut Vec<u8>) {
         let groups = self.content.groups.iter().map(Group::message).collect();
-        fields(&wire::APIGroupList { groups }, to);
+        append_fields(&message::APIGroupList { groups }, to);
     }
 }
 
-impl Show for Kinded<Group> {
+impl Object for Typed<Group> {
     fn type_meta(&self) -> (&'static str, &'static str) {
         (self.api_version, self.kind)
     }
 
     fn protobuf(&self, to: &mut Vec<u8>) {
-        fields(&self.content.message(), to);
+        append_fields(&self.content.message(), to);
     }
 }
 
-impl Show for Kinded<ResourceList> {
+impl Object for Typed<ResourceList> {
     fn type_meta(&self) -> (&'static str, &'static str) {
         (self.api_version, self.kind)
     }
 
     fn protobuf(&self, to: &mut Vec<u8>) {
-        let resource = |own: &Resource| wire::APIResource {
-            name: own.name.clone(),
-            namespaced: own.namespaced,
-            kind: own.kind.to_owned(),
-            verbs: Some(wire::Verbs { items: own.verbs.map(str::to_owned).to_vec() }),
-            singular_name: own.singular_name.to_owned(),
+        let resource = |resource: &Resource| message::APIResource {
+            name: resource.name.clone(),
+            namespaced: resource.namespaced,
+            kind: resource.kind.to_owned(),
+            verbs: Some(message::Verbs { items: resource.verbs.map(str::to_owned).to_vec() }),
+            singular_name: resource.singular_name.to_owned(),
         };
         let ResourceList { group_version, resources } = &self.content;
         let resources = resources.iter().map(resource).collect();
-        fields(&wire::APIResourceList { group_version: group_version.clone(), resources }, to);
+        append_fields(&message::APIResourceList { group_version: group_version.clone(), resources }, to);
     }
 }
 
@@ -196,10 +195,10 @@ pub(super) fn aggregated(api_version: &str) -> Value {
     json!({"kind": "APIGroupDiscoveryList", "apiVersion": api_version, "metadata": {}, "items": items})
 }
 
-/// In `custom.metrics.k8s.io` a metric is a subresource of what it describes. That parent has a kind, without which old
-/// clients fail, and no verb: nothing can be done with it alone.
+/// In `custom.metrics.k8s.io` a metric is a subresource of the object that it describes. The parent has a kind, without which
+/// old clients fail, and no verbs, since it cannot be read itself.
 fn aggregated_version(api: Api, version: &str) -> Value {
-    let kind = json!({"group": api.group, "version": version, "kind": api.list});
+    let kind = json!({"group": api.group, "version": version, "kind": api.list_kind});
     let resource = |name: &str, verbs: &[&str]| {
         json!({
             "resource": name, "responseKind": kind, "scope": "Namespaced", "singularResource": "", "verbs": verbs
@@ -207,15 +206,15 @@ fn aggregated_version(api: Api, version: &str) -> Value {
     };
     let resources: Vec<_> = if api.group == CUSTOM_GROUP {
         let metric = |name| json!({"subresource": name, "responseKind": kind, "verbs": ["get"]});
-        let subresources: Vec<_> = metrics().map(metric).collect();
+        let subresources: Vec<_> = metric_names().map(metric).collect();
         let parent = |object: &str| {
             let mut parent = resource(object, &[]);
             parent["subresources"] = subresources.clone().into();
             parent
         };
-        DESCRIBED.map(parent).into()
+        DESCRIBED_OBJECTS.map(parent).into()
     } else {
-        metrics().map(|name| resource(name, &["get"])).collect()
+        metric_names().map(|name| resource(name, &["get"])).collect()
     };
     json!({"version": version, "freshness": "Current", "resources": resources})
 }

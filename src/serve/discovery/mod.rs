@@ -1,28 +1,39 @@
-//! What this server serves, told from memory: `/`, `/apis…`, `/version`, `/openapi…`. Depends on nothing, so that it
-//! answers before, during and after every outage: while it fails, no namespace of the cluster can be deleted.
+//! What this server serves: `/`, `/apis…`, `/version`, `/openapi…`. Answered from memory and dependent on nothing, so that it
+//! works before, during and after every outage: while discovery fails, no namespace of the cluster can be deleted.
 
 mod document;
 mod groups;
 mod openapi;
 
-use axum::extract::State;
+use std::sync::Arc;
+
+use axum::Router;
 use axum::response::{IntoResponse, Response};
-use http::{HeaderMap, Uri};
+use axum::routing::any;
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use serde_json::{Value, json};
 
-use self::document::{Document, Object};
-pub(crate) use self::groups::CUSTOM_GROUP;
+use self::document::{Document, EncodedObject, Resource};
 use self::groups::{CUSTOM, EXTERNAL};
-use super::accept::{self, Encoding};
-use super::represent;
-use super::state::AppState;
-use super::status::{JSON, Status};
+use super::encoding::Status;
+use super::encoding::negotiation::{self, Discovery, Encoding};
+use super::encoding::response::not_acceptable;
 
-const MEDIA: &str = Encoding::Json.media();
-const MEDIA_V2: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
-const MEDIA_V2BETA1: &str = "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList";
+const JSON: &str = Encoding::Json.media_type();
+const JSON_V2: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+const JSON_V2BETA1: &str = "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList";
 
-/// The paths of `/`, for people; sorted.
+/// The representations of `/apis`.
+const GROUPS_AVAILABLE: [&str; 5] = [
+    Encoding::Json.media_type(),
+    Encoding::Yaml.media_type(),
+    Encoding::Protobuf.media_type(),
+    JSON_V2,
+    JSON_V2BETA1,
+];
+
+/// The paths that `/` lists, sorted.
 const PATHS: [&str; 16] = [
     "/apis",
     "/apis/custom.metrics.k8s.io",
@@ -42,54 +53,45 @@ const PATHS: [&str; 16] = [
     "/version",
 ];
 
-/// Every static answer.
-#[derive(Debug)]
-pub(crate) struct Documents {
-    root: Document,
-    version: Document,
-    groups: Object,
-    groups_v2: Document,
-    groups_v2beta1: Document,
-    external: Object,
-    external_v1beta1: Object,
-    custom: Object,
-    custom_v1beta1: Object,
-    custom_v1beta2: Object,
-    openapi_v2: Document,
-    openapi_v3: Document,
-    openapi_external_v1beta1: Document,
-    openapi_custom_v1beta1: Document,
-    openapi_custom_v1beta2: Document,
+/// The routes of discovery; they need no state.
+pub(crate) fn routes<S: Clone + Send + Sync + 'static>() -> Router<S> {
+    let groups = Arc::new(Groups::new());
+    let list_groups = any(move |headers: HeaderMap| async move { groups.answer(&headers) });
+    let router = Router::new().route("/apis", list_groups.clone()).route("/apis/", list_groups);
+    resources().into_iter().fold(router, |router, (path, resource)| {
+        let resource = Arc::new(resource);
+        router.route(path, any(move |headers: HeaderMap| async move { resource.answer(&headers) }))
+    })
 }
 
-impl Documents {
-    pub(crate) fn new() -> Self {
-        let [external_v1, custom_v1, custom_v2] =
-            [(EXTERNAL, "v1beta1"), (CUSTOM, "v1beta1"), (CUSTOM, "v1beta2")]
-                .map(|(api, version)| Document::json(MEDIA, &openapi::v3(api, version)));
-        let index = openapi::v3_index(&[
-            (EXTERNAL, "v1beta1", external_v1.digest()),
-            (CUSTOM, "v1beta1", custom_v1.digest()),
-            (CUSTOM, "v1beta2", custom_v2.digest()),
-        ]);
-        Self {
-            root: Document::json(MEDIA, &json!({ "paths": PATHS })),
-            version: Document::json(MEDIA, &version()),
-            groups: Object::new(&groups::list()),
-            groups_v2: Document::json(MEDIA_V2, &groups::aggregated("apidiscovery.k8s.io/v2")),
-            groups_v2beta1: Document::json(MEDIA_V2BETA1, &groups::aggregated("apidiscovery.k8s.io/v2beta1")),
-            external: Object::new(&groups::one(EXTERNAL)),
-            external_v1beta1: Object::new(&groups::resources(EXTERNAL, "v1beta1")),
-            custom: Object::new(&groups::one(CUSTOM)),
-            custom_v1beta1: Object::new(&groups::resources(CUSTOM, "v1beta1")),
-            custom_v1beta2: Object::new(&groups::resources(CUSTOM, "v1beta2")),
-            openapi_v2: Document::json(MEDIA, &openapi::v2()),
-            openapi_v3: Document::json(MEDIA, &index),
-            openapi_external_v1beta1: external_v1,
-            openapi_custom_v1beta1: custom_v1,
-            openapi_custom_v1beta2: custom_v2,
-        }
-    }
+/// Everything that is served but the list of groups.
+fn resources() -> Vec<(&'static str, Resource)> {
+    let group = |api| Resource::Object(EncodedObject::new(&groups::group(api)));
+    let resources = |api, version| Resource::Object(EncodedObject::new(&groups::resources(api, version)));
+    let external_v1beta1 = Document::json(JSON, &openapi::v3(EXTERNAL, "v1beta1"));
+    let custom_v1beta1 = Document::json(JSON, &openapi::v3(CUSTOM, "v1beta1"));
+    let custom_v1beta2 = Document::json(JSON, &openapi::v3(CUSTOM, "v1beta2"));
+    let openapi_index = openapi::v3_index(&[
+        (EXTERNAL, "v1beta1", external_v1beta1.digest()),
+        (CUSTOM, "v1beta1", custom_v1beta1.digest()),
+        (CUSTOM, "v1beta2", custom_v1beta2.digest()),
+    ]);
+    vec![
+        ("/", Resource::AnyAccept(Document::json(JSON, &json!({ "paths": PATHS })))),
+        ("/version", Resource::AnyAccept(Document::json(JSON, &version()))),
+        ("/apis/external.metrics.k8s.io", group(EXTERNAL)),
+        // The aggregator polls this path to find out whether the APIService is available.
+        ("/apis/external.metrics.k8s.io/v1beta1", resources(EXTERNAL, "v1beta1")),
+        ("/apis/custom.metrics.k8s.io", group(CUSTOM)),
+        ("/apis/custom.metrics.k8s.io/v1beta1", resources(CUSTOM, "v1beta1")),
+        ("/apis/custom.metrics.k8s.io/v1beta2", resources(CUSTOM, "v1beta2")),
+        ("/openapi/v2", Resource::Json(Document::json(JSON, &openapi::v2()))),
+        // The aggregator would remember a single 404 of this path for good.
+        ("/openapi/v3", Resource::Json(Document::json(JSON, &openapi_index))),
+        ("/openapi/v3/apis/external.metrics.k8s.io/v1beta1", Resource::Json(external_v1beta1)),
+        ("/openapi/v3/apis/custom.metrics.k8s.io/v1beta1", Resource::Json(custom_v1beta1)),
+        ("/openapi/v3/apis/custom.metrics.k8s.io/v1beta2", Resource::Json(custom_v1beta2)),
+    ]
 }
 
 fn version() -> Value {
@@ -101,64 +103,40 @@ fn version() -> Value {
     })
 }
 
-/// What `/apis` can be had in.
-const AVAILABLE: [&str; 5] =
-    [Encoding::Json.media(), Encoding::Yaml.media(), Encoding::Protobuf.media(), MEDIA_V2, MEDIA_V2BETA1];
+/// `/apis`: all groups, in every form.
+#[derive(Debug)]
+struct Groups {
+    legacy: EncodedObject,
+    v2: Document,
+    v2beta1: Document,
+}
 
-/// `/apis` in the representation that the client asks for.
-pub(crate) async fn groups(State(state): State<AppState>, headers: HeaderMap) -> Response {
-    let documents = state.documents();
-    match accept::discovery(&headers) {
-        accept::Discovery::V2 => documents.groups_v2.answer(&headers),
-        accept::Discovery::V2Beta1 => documents.groups_v2beta1.answer(&headers),
-        accept::Discovery::Legacy(encoding) => documents.groups.answer_in(encoding, &headers),
-        accept::Discovery::NotAcceptable => represent::not_acceptable(&AVAILABLE).into_response(),
+impl Groups {
+    fn new() -> Self {
+        Self {
+            legacy: EncodedObject::new(&groups::list()),
+            v2: Document::json(JSON_V2, &groups::aggregated("apidiscovery.k8s.io/v2")),
+            v2beta1: Document::json(JSON_V2BETA1, &groups::aggregated("apidiscovery.k8s.io/v2beta1")),
+        }
+    }
+
+    fn answer(&self, headers: &HeaderMap) -> Response {
+        match negotiation::discovery(headers) {
+            Discovery::V2 => self.v2.answer(headers),
+            Discovery::V2Beta1 => self.v2beta1.answer(headers),
+            Discovery::Legacy(encoding) => self.legacy.answer_in(encoding, headers),
+            Discovery::NotAcceptable => not_acceptable(&GROUPS_AVAILABLE).into_response(),
+        }
     }
 }
 
-macro_rules! documents {
-    ($($(#[$doc:meta])* $handler:ident => $field:ident.$answer:ident),* $(,)?) => {$(
-        $(#[$doc])*
-        pub(crate) async fn $handler(State(state): State<AppState>, headers: HeaderMap) -> Response {
-            state.documents().$field.$answer(&headers)
-        }
-    )*};
-}
-
-documents! {
-    /// `/`
-    root => root.answer,
-    /// `/version`
-    version_info => version.answer,
-    /// `/apis/external.metrics.k8s.io`
-    external => external.answer,
-    /// `/apis/external.metrics.k8s.io/v1beta1`: the aggregator's availability probe.
-    external_v1beta1 => external_v1beta1.answer,
-    /// `/apis/custom.metrics.k8s.io`
-    custom => custom.answer,
-    /// `/apis/custom.metrics.k8s.io/v1beta1`
-    custom_v1beta1 => custom_v1beta1.answer,
-    /// `/apis/custom.metrics.k8s.io/v1beta2`
-    custom_v1beta2 => custom_v1beta2.answer,
-    /// `/openapi/v2`
-    openapi_v2 => openapi_v2.answer_json,
-    /// `/openapi/v3`: a single 404 here would be remembered for good by the aggregator.
-    openapi_v3 => openapi_v3.answer_json,
-    /// `/openapi/v3/apis/external.metrics.k8s.io/v1beta1`
-    openapi_external_v1beta1 => openapi_external_v1beta1.answer_json,
-    /// `/openapi/v3/apis/custom.metrics.k8s.io/v1beta1`
-    openapi_custom_v1beta1 => openapi_custom_v1beta1.answer_json,
-    /// `/openapi/v3/apis/custom.metrics.k8s.io/v1beta2`
-    openapi_custom_v1beta2 => openapi_custom_v1beta2.answer_json,
-}
-
-/// Everything else: a `Status` below the groups, the list of paths elsewhere.
-pub(crate) async fn nothing_here(uri: Uri) -> Response {
+/// The answer to an unknown path: a `Status` below `/apis/`, the list of paths elsewhere.
+pub(crate) async fn unknown_path(uri: Uri) -> Response {
     if uri.path().starts_with("/apis/") {
         return Status::no_such_resource().into_response();
     }
     let body = json!({ "paths": PATHS }).to_string();
-    (http::StatusCode::NOT_FOUND, [(http::header::CONTENT_TYPE, JSON)], body).into_response()
+    (StatusCode::NOT_FOUND, [(CONTENT_TYPE, HeaderValue::from_static(JSON))], body).into_response()
 }
 
 #[cfg(test)]

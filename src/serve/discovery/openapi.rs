@@ -1,12 +1,13 @@
-//! The OpenAPI documents, v2 and v3: enough for the aggregator and for `kubectl explain`. Every definition is referred
-//! to by a path, because the aggregator drops what no path refers to.
+//! The OpenAPI documents, v2 and v3: enough for the aggregator and for `kubectl explain`. A path refers to every definition,
+//! because the aggregator drops definitions without one.
 
 use serde_json::{Map, Value, json};
 
-use super::groups::{Api, CUSTOM, CUSTOM_GROUP, DESCRIBED, EXTERNAL, metrics};
-use crate::serve::accept::Encoding;
+use super::groups::{Api, CUSTOM, DESCRIBED_OBJECTS, EXTERNAL, metric_names};
+use crate::serve::encoding::negotiation::Encoding;
+use crate::serve::paths::CUSTOM_GROUP;
 
-/// Where a document keeps its definitions; what else differs between the two versions follows from it.
+/// The version of OpenAPI.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Dialect {
     V2,
@@ -31,7 +32,7 @@ fn with_versions(api: Api) -> impl Iterator<Item = (Api, &'static str)> {
     api.versions.iter().map(move |version| (api, *version))
 }
 
-/// The index: every document, named with its digest so that clients may keep it.
+/// The index of all documents, with their digests so that clients may cache them.
 pub(super) fn v3_index(documents: &[(Api, &str, &str)]) -> Value {
     let entry = |(api, version, digest): &(Api, &str, &str)| {
         let path = format!("apis/{}/{version}", api.group);
@@ -49,7 +50,7 @@ pub(super) fn v3(api: Api, version: &str) -> Value {
     })
 }
 
-/// The name of a kind among the definitions, as in the library of the metrics APIs.
+/// The name of a definition, as in `k8s.io/metrics`.
 fn definition(api: Api, version: &str, kind: &str) -> String {
     let package = if api.group == CUSTOM_GROUP { "custom_metrics" } else { "external_metrics" };
     format!("io.k8s.metrics.pkg.apis.{package}.{version}.{kind}")
@@ -64,10 +65,10 @@ fn reference(dialect: Dialect, api: Api, version: &str, kind: &str) -> Value {
 }
 
 fn kind(api: Api, version: &str) -> Value {
-    json!({"group": api.group, "version": version, "kind": api.list})
+    json!({"group": api.group, "version": version, "kind": api.list_kind})
 }
 
-/// One path a metric, and in `custom.metrics.k8s.io` one for each kind of object described.
+/// One path for each metric, and in `custom.metrics.k8s.io` one for each metric of each kind of object.
 fn paths(dialect: Dialect, api: Api, version: &str) -> Map<String, Value> {
     let root = format!("/apis/{}/{version}/namespaces/{{namespace}}", api.group);
     let entry = |resource: Option<&str>, metric: &str| {
@@ -79,15 +80,16 @@ fn paths(dialect: Dialect, api: Api, version: &str) -> Map<String, Value> {
         (place, path(dialect, api, version, &operation, name))
     };
     if api.group == CUSTOM_GROUP {
-        let all =
-            DESCRIBED.iter().flat_map(|resource| metrics().map(move |metric| (Some(*resource), metric)));
+        let all = DESCRIBED_OBJECTS
+            .iter()
+            .flat_map(|resource| metric_names().map(move |metric| (Some(*resource), metric)));
         all.map(|(resource, metric)| entry(resource, metric)).collect()
     } else {
-        metrics().map(|metric| entry(None, metric)).collect()
+        metric_names().map(|metric| entry(None, metric)).collect()
     }
 }
 
-/// Unique among all operations of the cluster.
+/// Unique in the whole cluster.
 fn operation_id(api: Api, version: &str, resource: Option<&str>, metric: &str) -> String {
     let words = [api.group, version, resource.unwrap_or_default(), metric];
     let words = words.iter().flat_map(|text| text.split(['.', '_'])).filter(|word| !word.is_empty());
@@ -120,12 +122,12 @@ fn path(dialect: Dialect, api: Api, version: &str, operation: &str, named: bool)
     let mut get = json!({
         "operationId": operation,
         "description": "The number for each variant that is selected.",
-        "responses": {"200": response(dialect, &reference(dialect, api, version, api.list))},
+        "responses": {"200": response(dialect, &reference(dialect, api, version, api.list_kind))},
         "x-kubernetes-action": if named { "get" } else { "list" },
         "x-kubernetes-group-version-kind": kind(api, version)
     });
     if dialect == Dialect::V2 {
-        get["produces"] = Encoding::ALL.map(Encoding::media).into_iter().collect();
+        get["produces"] = Encoding::ALL.map(Encoding::media_type).into_iter().collect();
         get["schemes"] = json!(["https"]);
     }
     json!({ "parameters": parameters, "get": get })
@@ -137,7 +139,7 @@ fn response(dialect: Dialect, schema: &Value) -> Value {
         Dialect::V3 => {
             let content: Map<_, _> = Encoding::ALL
                 .iter()
-                .map(|encoding| (encoding.media().to_owned(), json!({ "schema": schema })))
+                .map(|encoding| (encoding.media_type().to_owned(), json!({ "schema": schema })))
                 .collect();
             json!({ "description": "OK", "content": content })
         }
@@ -145,10 +147,13 @@ fn response(dialect: Dialect, schema: &Value) -> Value {
 }
 
 fn schemas(dialect: Dialect, api: Api, version: &str) -> Map<String, Value> {
-    let item_kind = api.list.trim_end_matches("List");
+    let item_kind = api.list_kind.trim_end_matches("List");
     let item = if api.group == CUSTOM_GROUP { custom_item(version) } else { external_item() };
     let list = list(api, version, &reference(dialect, api, version, item_kind));
-    Map::from_iter([(definition(api, version, api.list), list), (definition(api, version, item_kind), item)])
+    Map::from_iter([
+        (definition(api, version, api.list_kind), list),
+        (definition(api, version, item_kind), item),
+    ])
 }
 
 fn list(api: Api, version: &str, item: &Value) -> Value {

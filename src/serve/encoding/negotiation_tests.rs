@@ -98,7 +98,7 @@ fn an_element_that_is_no_text_hides_no_other() {
         assert_eq!(encoding(&headers), Some(want), "{bytes:?}");
     }
     let bytes = HeaderValue::from_bytes(b"caf\xe9, gzip").unwrap();
-    assert!(gzip(&HeaderMap::from_iter([(ACCEPT_ENCODING, bytes)])));
+    assert!(accepts_gzip(&HeaderMap::from_iter([(ACCEPT_ENCODING, bytes)])));
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn what_exists_in_json_alone_is_refused_with_all_that_a_wildcard_means() {
         ("application/*;q=0, */*, application/json", true),
         ("application/yaml", false),
     ] {
-        assert_eq!(takes_json(&headers(accept)), want, "{accept}");
+        assert_eq!(accepts_json(&headers(accept)), want, "{accept}");
     }
 }
 
@@ -123,21 +123,22 @@ fn an_error_has_an_encoding_whatever_is_asked_for() {
         ("application/yaml;as=Table;v=v1;g=meta.k8s.io", Encoding::Yaml),
         ("application/vnd.kubernetes.protobuf, */*", Encoding::Protobuf),
     ] {
-        assert_eq!(encoding_of_errors(&headers(accept)), want, "{accept}");
+        assert_eq!(error_encoding(&headers(accept)), want, "{accept}");
     }
 }
 
 #[test]
 fn gzip_is_used_only_for_who_asks_for_it() {
-    let asks =
-        |text: &'static str| gzip(&HeaderMap::from_iter([(ACCEPT_ENCODING, HeaderValue::from_static(text))]));
+    let asks = |text: &'static str| {
+        accepts_gzip(&HeaderMap::from_iter([(ACCEPT_ENCODING, HeaderValue::from_static(text))]))
+    };
     for yes in ["gzip", "deflate, GZIP;q=0.5", "*", "br;q=1, *;q=0.1", "gzip,identity;q=0"] {
         assert!(asks(yes), "{yes}");
     }
     for no in ["", "identity", "br", "gzip;q=0", "gzip;q=0, *", "x-gzip", "*;q=0"] {
         assert!(!asks(no), "{no}");
     }
-    assert!(!gzip(&HeaderMap::new()));
+    assert!(!accepts_gzip(&HeaderMap::new()));
 }
 
 /// A range put together from the words that mean something.
@@ -168,7 +169,7 @@ fn range() -> impl Strategy<Value = String> {
 }
 
 fn every_reading(headers: &HeaderMap) -> (Option<Representation>, Option<Encoding>) {
-    let _ = (discovery(headers), encoding_of_errors(headers), gzip(headers));
+    let _ = (discovery(headers), error_encoding(headers), accepts_gzip(headers));
     (representation(headers), encoding(headers))
 }
 
@@ -186,7 +187,7 @@ proptest! {
         let (given, plain) = every_reading(&headers(&text));
         let asks = |media: &str| text.contains(media) || text.contains("*/*") || text.contains("application/*");
         if let Some(Representation { encoding, table }) = given {
-            prop_assert!(asks(encoding.media()) || ranges.iter().all(String::is_empty));
+            prop_assert!(asks(encoding.media_type()) || ranges.iter().all(String::is_empty));
             prop_assert!(table.is_none() || text.contains("Table"));
         }
         prop_assert!(plain.is_none() || given.is_some(), "a table is more than the object alone");

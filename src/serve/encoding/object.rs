@@ -1,100 +1,62 @@
-//! One object in the representation that a client asks for: JSON, YAML, Kubernetes protobuf, or a table for people.
-//! Knows no metric: what can be shown says how, by [`Show`].
+//! API objects as bytes: JSON, YAML or Kubernetes protobuf.
 
-pub(crate) mod protobuf;
-pub(crate) mod table;
-mod wire;
-
-use axum::response::{IntoResponse, Response};
-use http::header::{CONTENT_TYPE, VARY};
-use http::{HeaderMap, HeaderValue};
 use serde::Serialize;
 
-pub(crate) use self::table::Table;
-pub(crate) use self::wire::Wire;
-use super::accept::{self, Encoding, Representation};
-use super::internal_error;
-use super::status::{Reason, Status};
+use super::negotiation::Encoding;
+use super::protobuf;
+use super::table::Table;
 
-/// An object of the API. `Serialize` writes all of it, `kind` and `apiVersion` included.
-pub(crate) trait Show: Serialize {
+/// Initial capacity of a body, in bytes. A list of one item has about 400, so the usual answer never reallocates.
+const BODY_CAPACITY: usize = 512;
+
+/// An object of the API. `Serialize` writes all of it, including `kind` and `apiVersion`.
+pub(crate) trait Object: Serialize {
     /// `apiVersion` and `kind`.
     fn type_meta(&self) -> (&'static str, &'static str);
 
-    /// Appends the object alone in protobuf, without its envelope.
+    /// Appends the object's protobuf fields, without the envelope.
     fn protobuf(&self, to: &mut Vec<u8>);
 
-    /// As people want to see it; `None` when it has no such form.
+    /// The table that `kubectl get` prints; `None` when the object has none.
     fn table(&self) -> Option<Table> {
         None
     }
 }
 
-/// Room for a list of one item, which has about 400 bytes: the usual answer is written without growing.
-const ONE_ITEM: usize = 512;
-
-/// What the client of a data read gets.
-///
-/// # Errors
-/// When it takes nothing that there is.
-pub(crate) fn asked(headers: &HeaderMap) -> Result<Representation, Status> {
-    accept::representation(headers).ok_or_else(|| not_acceptable(&AVAILABLE))
+/// An object that cannot be encoded.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum EncodeError {
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+    #[error(transparent)]
+    Yaml(#[from] serde_saphyr::ser::Error),
 }
 
-/// What data can be had in.
-const AVAILABLE: [&str; 5] = [
-    "application/json",
-    "application/yaml",
-    "application/vnd.kubernetes.protobuf",
-    "application/json;as=Table;v=v1;g=meta.k8s.io",
-    "application/json;as=Table;v=v1beta1;g=meta.k8s.io",
-];
-
-/// The refusal of a client that takes nothing of what is `available`.
-pub(crate) fn not_acceptable(available: &[&str]) -> Status {
-    let available = available.join(", ");
-    let message = format!("only the following media types are accepted: {available}");
-    Status::new(Reason::NotAcceptable, message)
-}
-
-/// The answer that is `object`.
-///
-/// # Errors
-/// When a table is asked for and there is none, or the object cannot be written, which is a bug.
-pub(crate) fn show(asked: Representation, object: &impl Show) -> Result<Response, Status> {
-    let body = match asked.table {
-        None => encoded(asked.encoding, object)?,
-        Some(version) => {
-            let table = object.table().ok_or_else(|| not_acceptable(&AVAILABLE[..3]))?;
-            written(asked.encoding, &table.versioned(version))?
-        }
-    };
-    let media = HeaderValue::from_static(asked.encoding.media());
-    Ok(([(CONTENT_TYPE, media), (VARY, HeaderValue::from_static("Accept"))], body).into_response())
-}
-
-/// `object` as bytes.
-pub(crate) fn encoded(encoding: Encoding, object: &impl Show) -> Result<Vec<u8>, Status> {
+/// Encodes an object.
+pub(crate) fn encode(encoding: Encoding, object: &impl Object) -> Result<Vec<u8>, EncodeError> {
     match encoding {
-        Encoding::Protobuf => Ok(protobuf::enveloped(object.type_meta(), |to| object.protobuf(to))),
-        text => written(text, object),
+        Encoding::Protobuf => {
+            let body = Vec::with_capacity(BODY_CAPACITY);
+            Ok(protobuf::envelope(body, object.type_meta(), |to| object.protobuf(to)))
+        }
+        Encoding::Json | Encoding::Yaml => encode_text(encoding, object),
     }
 }
 
-/// What has only a text form, as JSON or YAML.
-fn written(encoding: Encoding, object: &impl Serialize) -> Result<Vec<u8>, Status> {
+/// Encodes what has no protobuf form: as YAML, else as JSON.
+pub(super) fn encode_text(encoding: Encoding, object: &impl Serialize) -> Result<Vec<u8>, EncodeError> {
     match encoding {
-        Encoding::Yaml => yaml(object).map(String::into_bytes).map_err(|error| internal_error(&error)),
+        Encoding::Yaml => Ok(yaml(object)?.into_bytes()),
         Encoding::Json | Encoding::Protobuf => {
-            let mut body = Vec::with_capacity(ONE_ITEM);
-            serde_json::to_writer(&mut body, object).map_err(|error| internal_error(&error))?;
+            let mut body = Vec::with_capacity(BODY_CAPACITY);
+            serde_json::to_writer(&mut body, object)?;
             Ok(body)
         }
     }
 }
 
-/// YAML that every reader takes for the same: a string that one of YAML's versions would read as something else is in
-/// quotes, and a long one stays on its line.
+/// YAML that every reader understands alike: strings that some version of YAML reads as another type are quoted, and long
+/// strings stay on one line.
 pub(crate) fn yaml(object: &impl Serialize) -> Result<String, serde_saphyr::ser::Error> {
     let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
     serde_saphyr::to_string_with_options(object, options)

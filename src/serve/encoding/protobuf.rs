@@ -1,32 +1,37 @@
-//! Kubernetes protobuf: the messages, with the field numbers of `k8s.io/metrics` and `k8s.io/apimachinery`, and the
-//! envelope around every object. What is written often is written field by field, without a message of owned strings.
+//! Kubernetes protobuf: messages with the field numbers of `k8s.io/metrics` and `k8s.io/apimachinery`, and the envelope
+//! around every object. Objects on the hot path are appended field by field, which saves the owned strings of a message.
 
 use prost::Message;
 use prost::encoding::{WireType, encode_key, encode_varint};
 
-/// What every object in Kubernetes protobuf begins with.
+/// The first four bytes of every object in Kubernetes protobuf.
 pub(crate) const MAGIC: [u8; 4] = *b"k8s\0";
 
-/// An object in its envelope, an [`Unknown`], as it stands in a body; `object` appends its fields.
-pub(crate) fn enveloped((api_version, kind): (&str, &str), object: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
-    let mut body = Vec::with_capacity(super::ONE_ITEM);
+/// Appends the envelope, a `runtime.Unknown`, with the object whose fields `object` appends. `type_meta` is `apiVersion`
+/// and `kind`.
+pub(crate) fn envelope(
+    mut body: Vec<u8>,
+    type_meta: (&str, &str),
+    object: impl FnOnce(&mut Vec<u8>),
+) -> Vec<u8> {
+    let (api_version, kind) = type_meta;
     body.extend_from_slice(&MAGIC);
-    nested(1, &mut body, |type_meta| {
-        bytes(1, api_version.as_bytes(), type_meta);
-        bytes(2, kind.as_bytes(), type_meta);
+    append_message(1, &mut body, |type_meta| {
+        append_bytes(1, api_version.as_bytes(), type_meta);
+        append_bytes(2, kind.as_bytes(), type_meta);
     });
-    nested(2, &mut body, object);
+    append_message(2, &mut body, object);
     body
 }
 
 /// Appends the fields of a message.
-pub(crate) fn fields(message: &impl Message, to: &mut Vec<u8>) {
+pub(crate) fn append_fields(message: &impl Message, to: &mut Vec<u8>) {
     // A vector grows, so encoding into it cannot fail.
     let _ = message.encode(to);
 }
 
-/// Appends a field of bytes or text; when it is empty there is none.
-pub(crate) fn bytes(tag: u32, value: &[u8], to: &mut Vec<u8>) {
+/// Appends a field of bytes or text. An empty value is omitted, as proto3 defines.
+pub(crate) fn append_bytes(tag: u32, value: &[u8], to: &mut Vec<u8>) {
     if !value.is_empty() {
         encode_key(tag, WireType::LengthDelimited, to);
         encode_varint(value.len() as u64, to);
@@ -34,9 +39,9 @@ pub(crate) fn bytes(tag: u32, value: &[u8], to: &mut Vec<u8>) {
     }
 }
 
-/// Appends a field that is the message that `write` appends. Its length goes before it and is known after it: there is room
-/// for one byte, which is enough for most, and a longer one moves the message.
-pub(crate) fn nested(tag: u32, to: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
+/// Appends the message that `write` appends, as one field. The length stands before the message but is known only after
+/// it: one byte is reserved, which is enough below 128 bytes, and a longer length moves the message.
+pub(crate) fn append_message(tag: u32, to: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
     encode_key(tag, WireType::LengthDelimited, to);
     let at = to.len();
     to.push(0);
@@ -90,8 +95,8 @@ pub(crate) struct Time {
 }
 
 impl Time {
-    /// Whole seconds, rounded down: all that the type of Kubernetes has.
-    pub(crate) fn of(time: jiff::Timestamp) -> Self {
+    /// Whole seconds, rounded down: `metav1.Time` has no fraction.
+    pub(crate) fn from_timestamp(time: jiff::Timestamp) -> Self {
         Self { seconds: time.as_second(), nanos: 0 }
     }
 }
@@ -103,7 +108,7 @@ pub(crate) struct Quantity {
     pub(crate) string: String,
 }
 
-/// One entry of a `map<string, string>`, which on the wire is a list of these.
+/// One entry of a `map<string, string>`, which protobuf encodes as a list of entries.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Entry {
     #[prost(string, tag = "1")]
@@ -112,7 +117,7 @@ pub(crate) struct Entry {
     pub(crate) value: String,
 }
 
-/// `k8s.io.metrics.pkg.apis.external_metrics.v1beta1`, as others read it.
+/// `k8s.io.metrics.pkg.apis.external_metrics.v1beta1`, to decode answers in tests.
 #[cfg(test)]
 pub(crate) mod external {
     use super::{Entry, ListMeta, Message, Quantity, Time};
@@ -246,7 +251,7 @@ pub(crate) mod custom {
     }
 }
 
-/// `k8s.io.apimachinery.pkg.apis.meta.v1`: refusals.
+/// `k8s.io.apimachinery.pkg.apis.meta.v1`: errors.
 pub(crate) mod status {
     use super::{ListMeta, Message};
 

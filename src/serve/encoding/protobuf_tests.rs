@@ -103,7 +103,7 @@ fn reads_back<M: Message + PartialEq + Default + std::fmt::Debug>(message: &M) -
 proptest! {
     #[test]
     fn an_envelope_holds_the_object_and_says_what_it_is(version in text(), kind in text(), raw: Vec<u8>) {
-        let body = enveloped((&version, &kind), |to| to.extend_from_slice(&raw));
+        let body = envelope(Vec::new(), (&version, &kind), |to| to.extend_from_slice(&raw));
         let inner = body.strip_prefix(&MAGIC[..]).unwrap();
         let mut own = read(inner).unwrap();
         prop_assert_eq!(own.pop(), Some((2, Field::Bytes(&raw))));
@@ -118,15 +118,15 @@ proptest! {
     #[test]
     fn what_is_written_field_by_field_is_what_the_message_is(item in external_item()) {
         let mut written = Vec::new();
-        bytes(1, item.metric_name.as_bytes(), &mut written);
+        append_bytes(1, item.metric_name.as_bytes(), &mut written);
         for entry in &item.metric_labels {
-            nested(2, &mut written, |to| {
-                bytes(1, entry.key.as_bytes(), to);
-                bytes(2, entry.value.as_bytes(), to);
+            append_message(2, &mut written, |to| {
+                append_bytes(1, entry.key.as_bytes(), to);
+                append_bytes(2, entry.value.as_bytes(), to);
             });
         }
         let mut whole = vec![7];
-        nested(2, &mut whole, |to| to.extend_from_slice(&written));
+        append_message(2, &mut whole, |to| to.extend_from_slice(&written));
         let item = ExternalMetricValue { timestamp: None, window: None, value: None, ..item };
         prop_assert_eq!(&written, &item.encode_to_vec());
         let list = ExternalMetricValueList { metadata: None, items: vec![item] };

@@ -1,5 +1,5 @@
-//! The last step of every answer: a refusal is written in what the client takes, and a large body is compressed for a
-//! client that asks for it.
+//! The last step of every answer: an error is encoded as the client accepts it, and a large body is compressed for a client
+//! that accepts gzip.
 
 use std::io::Write as _;
 
@@ -11,85 +11,86 @@ use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, VA
 use http::{HeaderMap, HeaderValue};
 use http_body_util::BodyExt;
 
-use crate::serve::accept::{self, Encoding};
-use crate::serve::status::Status;
+use super::negotiation::{self, Encoding};
+use super::status::Status;
 
-/// The smallest body that is compressed, as in the API servers written in Go: below 128 KiB the time costs more than the
-/// network.
-pub(crate) const LARGE: u64 = 128 * 1024;
+/// The smallest body that is compressed, in bytes, as in the API servers written in Go: below this, compressing takes
+/// longer than sending.
+pub(crate) const MIN_COMPRESSED_BYTES: u64 = 128 * 1024;
 
-/// How much is compressed before others get a turn: 64 KiB take well below a millisecond.
-const TURN: usize = 64 * 1024;
+/// Bytes that are compressed before other tasks get a turn. They take well below a millisecond.
+const YIELD_BYTES: usize = 64 * 1024;
 
-/// What a request says about the form of its answer. Read only for a refusal or a large answer.
+/// `Accept` and `Accept-Encoding` of a request. Parsed only for an error or a large answer.
 #[derive(Debug)]
-pub(crate) struct Wire {
-    accepts: HeaderMap,
+pub(crate) struct ResponseFormat {
+    headers: HeaderMap,
 }
 
-impl Wire {
-    pub(crate) fn of(headers: &HeaderMap) -> Self {
-        let mut accepts = HeaderMap::with_capacity(2);
+impl ResponseFormat {
+    pub(crate) fn from_request(request: &HeaderMap) -> Self {
+        let mut headers = HeaderMap::with_capacity(2);
         for name in [ACCEPT, ACCEPT_ENCODING] {
-            for value in headers.get_all(&name) {
-                accepts.append(&name, value.clone());
+            for value in request.get_all(&name) {
+                headers.append(&name, value.clone());
             }
         }
-        Self { accepts }
+        Self { headers }
     }
 
-    /// The answer as it goes out.
-    pub(crate) async fn finish(self, mut answer: Response) -> Response {
+    /// The answer as it is sent.
+    pub(crate) async fn apply(self, mut answer: Response) -> Response {
         if let Some(status) = answer.extensions_mut().remove::<Status>() {
-            return rewritten(accept::encoding_of_errors(&self.accepts), &status, answer);
+            return reencode(&status, negotiation::error_encoding(&self.headers), answer);
         }
-        if answer.body().size_hint().exact().is_none_or(|size| size < LARGE) {
+        if answer.body().size_hint().exact().is_none_or(|size| size < MIN_COMPRESSED_BYTES) {
             return answer;
         }
-        varies(answer.headers_mut());
-        if accept::gzip(&self.accepts) && !answer.headers().contains_key(CONTENT_ENCODING) {
-            compressed(answer).await
+        vary_by_encoding(answer.headers_mut());
+        if negotiation::accepts_gzip(&self.headers) && !answer.headers().contains_key(CONTENT_ENCODING) {
+            compress(answer).await
         } else {
             answer
         }
     }
 }
 
-/// Says that the answer depends on `Accept-Encoding`; a forwarded one says so already.
-fn varies(headers: &mut HeaderMap) {
-    const BY_ENCODING: HeaderValue = HeaderValue::from_static("Accept-Encoding");
-    if !headers.get_all(VARY).into_iter().any(|value| *value == BY_ENCODING) {
-        headers.append(VARY, BY_ENCODING);
+/// Adds `Vary: Accept-Encoding`. A forwarded answer has it already.
+fn vary_by_encoding(headers: &mut HeaderMap) {
+    const ACCEPT_ENCODING: HeaderValue = HeaderValue::from_static("Accept-Encoding");
+    if !headers.get_all(VARY).into_iter().any(|value| *value == ACCEPT_ENCODING) {
+        headers.append(VARY, ACCEPT_ENCODING);
     }
 }
 
-/// The refusal in `encoding`, with the other headers that it had.
-fn rewritten(encoding: Encoding, status: &Status, json: Response) -> Response {
-    let mut answer =
-        if encoding == Encoding::Json { json } else { with_headers_of(json, status.encoded(encoding)) };
+/// The error in `encoding`, with the other headers of the `json` answer.
+fn reencode(status: &Status, encoding: Encoding, json: Response) -> Response {
+    let mut answer = match encoding {
+        Encoding::Json => json,
+        Encoding::Yaml | Encoding::Protobuf => {
+            let mut answer = status.encoded(encoding);
+            for (name, value) in json.headers() {
+                if name != CONTENT_LENGTH && !answer.headers().contains_key(name) {
+                    answer.headers_mut().append(name.clone(), value.clone());
+                }
+            }
+            answer
+        }
+    };
     answer.headers_mut().insert(VARY, HeaderValue::from_static("Accept"));
     answer
 }
 
-fn with_headers_of(old: Response, mut new: Response) -> Response {
-    for (name, value) in old.headers() {
-        if name != CONTENT_LENGTH && !new.headers().contains_key(name) {
-            new.headers_mut().append(name.clone(), value.clone());
-        }
-    }
-    new
-}
-
-/// Compressed in memory, so that its length is known.
-async fn compressed(answer: Response) -> Response {
+/// Compresses in memory, so that the length is known.
+async fn compress(answer: Response) -> Response {
     let (mut head, body) = answer.into_parts();
     // The size is known, so the body is in memory and neither waits nor fails.
     let plain = body.collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
     let body = match gzip(&plain).await {
-        Ok(small) => {
+        Ok(compressed) => {
             head.headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
             head.headers.remove(CONTENT_LENGTH);
-            Bytes::from(small)
+            Bytes::from(compressed)
         }
         Err(error) => {
             tracing::error!(%error, "an answer could not be compressed; this is a bug");
@@ -99,12 +100,12 @@ async fn compressed(answer: Response) -> Response {
     Response::from_parts(head, Body::from(body))
 }
 
-/// At the fast level, in turns.
+/// Compresses at the fast level and yields to other tasks in between.
 pub(crate) async fn gzip(plain: &[u8]) -> std::io::Result<Vec<u8>> {
-    // Lists of numbers shrink to a tenth or less.
+    // Lists of metrics shrink to a tenth or less.
     let mut encoder = GzEncoder::new(Vec::with_capacity(plain.len() / 8), Compression::fast());
-    for part in plain.chunks(TURN) {
-        encoder.write_all(part)?;
+    for chunk in plain.chunks(YIELD_BYTES) {
+        encoder.write_all(chunk)?;
         tokio::task::yield_now().await;
     }
     encoder.finish()
@@ -125,14 +126,14 @@ mod tests {
         if gzip {
             headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("gzip"));
         }
-        let wire = Wire::of(&headers);
-        let (head, body) = wire.finish(body.into_response()).await.into_parts();
+        let format = ResponseFormat::from_request(&headers);
+        let (head, body) = format.apply(body.into_response()).await.into_parts();
         (head.headers, body.collect().await.unwrap().to_bytes())
     }
 
     #[tokio::test]
     async fn only_a_large_body_is_compressed_and_only_when_asked() {
-        let large = usize::try_from(LARGE).unwrap();
+        let large = usize::try_from(MIN_COMPRESSED_BYTES).unwrap();
         for (size, gzip, compressed) in [(large - 1, true, false), (large, true, true), (large, false, false)]
         {
             let (headers, body) = finished(size, gzip).await;

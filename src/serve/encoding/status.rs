@@ -1,5 +1,5 @@
-//! Kubernetes `Status` errors: what every refusal looks like on the wire. Clients switch on `reason` and `code`; the
-//! HPA copies `message` word for word into its condition. Knows nothing of variants.
+//! Kubernetes `Status`: the body of every error. Clients switch on `reason` and `code`; the HPA copies `message` verbatim
+//! into its condition.
 
 use std::fmt;
 
@@ -8,21 +8,19 @@ use http::header::{CONNECTION, CONTENT_TYPE};
 use http::{HeaderValue, StatusCode};
 use serde::Serialize;
 
-use super::accept::Encoding;
-use super::represent::protobuf::{ListMeta, fields, status as wire};
-use super::represent::{self, Show};
+use super::negotiation::Encoding;
+use super::object::{Object, encode};
+use super::protobuf::{ListMeta, append_fields, status as message};
+use super::table::Empty;
 
-/// The media type of every JSON answer.
-pub(crate) const JSON: HeaderValue = HeaderValue::from_static("application/json");
-
-/// A refusal with its cause.
+/// An error for the client.
 ///
 /// Never carries `Retry-After`: client-go would repeat the request ten times and block an HPA worker meanwhile.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct Status(Box<Content>);
 
-/// The fields, in the order of the wire.
+/// The fields, in the order in which they are serialized.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 struct Content {
     kind: &'static str,
@@ -34,12 +32,12 @@ struct Content {
     reason: Reason,
     details: Details,
     code: u16,
-    /// The peer is asked to leave: its next request may reach an instance that has an answer.
+    /// Closes the connection, so that the client's next request may reach an instance that has an answer.
     #[serde(skip)]
-    closes: bool,
+    closes_connection: bool,
 }
 
-/// The reasons that this server gives, spelled as Kubernetes spells them.
+/// The reasons that this server gives, in the spelling of Kubernetes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
     /// 400.
@@ -54,7 +52,7 @@ pub enum Reason {
     MethodNotAllowed,
     /// 406.
     NotAcceptable,
-    /// 421: only between instances. Not a reason of Kubernetes', which has none for it.
+    /// 421, only between instances. Kubernetes has no reason for it.
     NotTheHolder,
     /// 422.
     Invalid,
@@ -73,7 +71,6 @@ impl Serialize for Reason {
 }
 
 impl Reason {
-    /// As programs compare it.
     const fn as_str(self) -> &'static str {
         match self {
             Self::BadRequest => "BadRequest",
@@ -109,11 +106,7 @@ impl Reason {
     }
 }
 
-/// An empty object.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct Empty {}
-
-/// What the refusal is about.
+/// The object that the error is about.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 struct Details {
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -125,7 +118,7 @@ struct Details {
 }
 
 impl Status {
-    /// A refusal for `reason`.
+    /// An error with its message.
     #[must_use]
     pub fn new(reason: Reason, message: impl Into<String>) -> Self {
         Self(Box::new(Content {
@@ -137,39 +130,39 @@ impl Status {
             reason,
             details: Details::default(),
             code: reason.code().as_u16(),
-            closes: false,
+            closes_connection: false,
         }))
     }
 
-    /// Says which object the refusal is about.
+    /// Sets the object that the error is about.
     #[must_use]
     pub fn about(mut self, group: &'static str, kind: impl Into<String>, name: impl Into<String>) -> Self {
         self.0.details = Details { name: name.into(), group, kind: kind.into() };
         self
     }
 
-    /// Adds a circumstance to the message.
+    /// Appends a note to the message, in brackets.
     #[must_use]
     pub fn with_note(mut self, note: &dyn fmt::Display) -> Self {
         self.0.message = format!("{} ({note})", self.0.message);
         self
     }
 
-    /// Puts what the refusal is about before its message.
+    /// Puts `prefix` and a colon before the message.
     #[must_use]
-    pub fn with_beginning(mut self, beginning: &str) -> Self {
-        self.0.message = format!("{beginning}: {}", self.0.message);
+    pub fn with_prefix(mut self, prefix: &str) -> Self {
+        self.0.message = format!("{prefix}: {}", self.0.message);
         self
     }
 
-    /// The same, as the last answer on its connection: another instance may have what this one refuses.
+    /// Makes this the last answer on its connection, so that the client's next request may reach another instance.
     #[must_use]
-    pub fn closing(mut self) -> Self {
-        self.0.closes = true;
+    pub fn closing_connection(mut self) -> Self {
+        self.0.closes_connection = true;
         self
     }
 
-    /// The text for people.
+    /// The message for people.
     #[must_use]
     pub fn message(&self) -> &str {
         &self.0.message
@@ -187,60 +180,70 @@ impl Status {
         Self::new(Reason::MethodNotAllowed, "the server does not allow this method on the requested resource")
     }
 
-    /// The answer to a path that is no text when it is decoded.
+    /// The answer to a path that is not UTF-8 once decoded.
     #[must_use]
     pub fn invalid_path() -> Self {
         Self::new(Reason::BadRequest, "invalid request path")
     }
 
-    /// The answer below a group that this server serves, where nothing is.
+    /// The answer to an unknown path below a served API group.
     #[must_use]
     pub fn no_such_resource() -> Self {
         Self::new(Reason::NotFound, "the server could not find the requested resource")
     }
 }
 
-impl Show for Status {
+impl Object for Status {
     fn type_meta(&self) -> (&'static str, &'static str) {
         (self.0.api_version, self.0.kind)
     }
 
     fn protobuf(&self, to: &mut Vec<u8>) {
-        let Content { status, message, reason, details, code, .. } = &*self.0;
+        let Content { status, message: text, reason, details, code, .. } = &*self.0;
         let Details { name, group, kind } = details;
-        let details = wire::Details { name: name.clone(), group: (*group).to_owned(), kind: kind.clone() };
-        let status = wire::Status {
+        let details = message::Details { name: name.clone(), group: (*group).to_owned(), kind: kind.clone() };
+        let status = message::Status {
             metadata: Some(ListMeta {}),
             status: (*status).to_owned(),
-            message: message.clone(),
+            message: text.clone(),
             reason: reason.as_str().to_owned(),
             details: Some(details),
             code: i32::from(*code),
         };
-        fields(&status, to);
+        append_fields(&status, to);
     }
 }
 
 impl Status {
-    /// The refusal in `encoding`.
+    /// The error in `encoding`.
     pub(crate) fn encoded(&self, encoding: Encoding) -> Response {
-        // Plain strings and numbers: writing them cannot fail, and an empty body would still carry the code.
-        let body = represent::encoded(encoding, self).unwrap_or_default();
-        let media = HeaderValue::from_static(encoding.media());
-        (self.0.reason.code(), [(CONTENT_TYPE, media)], body).into_response()
+        // Strings and numbers always encode. If they did not, an empty body would still carry the code.
+        let body = encode(encoding, self).unwrap_or_default();
+        let media_type = HeaderValue::from_static(encoding.media_type());
+        (self.0.reason.code(), [(CONTENT_TYPE, media_type)], body).into_response()
     }
 }
 
-/// JSON, and the refusal itself beside it: the outermost layer writes it anew for a client that takes something else.
+/// Answers in JSON and keeps the error in the extensions: the outermost layer encodes it again for a client that accepts
+/// something else.
 impl IntoResponse for Status {
     fn into_response(self) -> Response {
         let mut response = self.encoded(Encoding::Json);
-        if self.0.closes {
+        if self.0.closes_connection {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         response.extensions_mut().insert(self);
         response
     }
+}
+
+/// The answer after a bug of this server. The cause goes to the log: it is of no use to a caller.
+pub(crate) fn internal_error(error: &dyn std::error::Error) -> Status {
+    tracing::error!(%error, "an answer could not be built; this is a bug");
+    Status::new(
+        Reason::InternalError,
+        "the answer could not be built: this is a bug of the server, and its log has the cause",
+    )
 }
 
 #[cfg(test)]

@@ -1,101 +1,102 @@
-//! `meta.k8s.io` Table: what `kubectl get` prints.
+//! The `Table` of `meta.k8s.io`: what `kubectl get` prints.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::serve::accept::TableVersion;
-use crate::serve::status::Empty;
+use super::negotiation::TableVersion;
 
-/// A column. The first of a table is the name of its rows.
+/// An empty JSON object.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Empty {}
+
+/// A column. The first column of a table names its rows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Column {
-    /// The heading.
     pub(crate) name: &'static str,
-    /// `string`, `integer`…
     #[serde(rename = "type")]
-    pub(crate) of: &'static str,
-    /// `name` for the name, else empty.
+    pub(crate) kind: &'static str,
+    /// `name` for the column that names the row, else empty.
     pub(crate) format: &'static str,
-    /// What the column says.
     pub(crate) description: &'static str,
-    /// 0 is always shown, 1 with `-o wide`.
+    /// 0 is always shown, 1 only with `-o wide`.
     pub(crate) priority: u8,
 }
 
 impl Column {
-    /// A column of text that is always shown.
+    /// A text column that is always shown.
     pub(crate) const fn text(name: &'static str, description: &'static str) -> Self {
-        Self { name, of: "string", format: "", description, priority: 0 }
+        Self { name, kind: "string", format: "", description, priority: 0 }
     }
 
-    /// The column with the name of the row.
+    /// The column that names the row.
     pub(crate) const fn name(name: &'static str, description: &'static str) -> Self {
         Self { format: "name", ..Self::text(name, description) }
     }
 
-    /// Shown with `-o wide` only.
+    /// The same column, shown only with `-o wide`.
     pub(crate) const fn wide(mut self) -> Self {
         self.priority = 1;
         self
     }
 }
 
-/// One object: a cell for each column, and what selectors and `--show-labels` look at.
+/// One object: a cell for each column, and the metadata that `--show-labels` and selectors read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Row {
     /// In the order of the columns.
     pub(crate) cells: Vec<String>,
-    /// The name of the object.
     pub(crate) name: String,
-    /// Its namespace; empty when it has none.
+    /// Empty for an object without a namespace.
     pub(crate) namespace: String,
-    /// Its labels.
     pub(crate) labels: BTreeMap<String, String>,
 }
 
-/// A table, not yet of one version.
+/// A table, independent of its API version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Table {
-    /// The columns.
     pub(crate) columns: &'static [Column],
-    /// The rows.
     pub(crate) rows: Vec<Row>,
 }
 
 impl Table {
-    /// The table as it is written in `version`.
-    pub(super) fn versioned(self, version: TableVersion) -> Versioned {
+    /// The table in one version of `meta.k8s.io`.
+    pub(super) fn versioned(self, version: TableVersion) -> VersionedTable {
         let api_version = match version {
             TableVersion::V1 => "meta.k8s.io/v1",
             TableVersion::V1Beta1 => "meta.k8s.io/v1beta1",
         };
-        let rows = self.rows.into_iter().map(|row| WrittenRow::of(row, api_version)).collect();
-        Versioned { kind: "Table", api_version, metadata: Empty {}, column_definitions: self.columns, rows }
+        let rows = self.rows.into_iter().map(|row| VersionedRow::new(row, api_version)).collect();
+        VersionedTable {
+            kind: "Table",
+            api_version,
+            metadata: Empty {},
+            column_definitions: self.columns,
+            rows,
+        }
     }
 }
 
-/// The table of the wire.
+/// The serialized table.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Versioned {
+pub(super) struct VersionedTable {
     kind: &'static str,
     api_version: &'static str,
     metadata: Empty,
     column_definitions: &'static [Column],
-    rows: Vec<WrittenRow>,
+    rows: Vec<VersionedRow>,
 }
 
 #[derive(Debug, Clone, Serialize)]
-struct WrittenRow {
+struct VersionedRow {
     cells: Vec<String>,
-    object: Partial,
+    object: PartialObjectMetadata,
 }
 
-/// `PartialObjectMetadata`
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Partial {
+struct PartialObjectMetadata {
     kind: &'static str,
     api_version: &'static str,
     metadata: Metadata,
@@ -107,16 +108,16 @@ struct Metadata {
     name: String,
     #[serde(skip_serializing_if = "String::is_empty")]
     namespace: String,
-    /// `null`: the objects behind numbers were never created here.
+    /// Always `null`: the listed objects are computed, not created.
     creation_timestamp: (),
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     labels: BTreeMap<String, String>,
 }
 
-impl WrittenRow {
-    fn of(row: Row, api_version: &'static str) -> Self {
+impl VersionedRow {
+    fn new(row: Row, api_version: &'static str) -> Self {
         let Row { cells, name, namespace, labels } = row;
         let metadata = Metadata { name, namespace, creation_timestamp: (), labels };
-        Self { cells, object: Partial { kind: "PartialObjectMetadata", api_version, metadata } }
+        Self { cells, object: PartialObjectMetadata { kind: "PartialObjectMetadata", api_version, metadata } }
     }
 }

@@ -1,19 +1,22 @@
-//! Numbers that no autoscaler could read, forced through the one gate that every number passes; and refusals that name the
-//! real cause.
+//! Numbers that no autoscaler could read never leave, and errors name the real cause.
+
+use std::sync::Arc;
 
 use axum::response::IntoResponse;
-use wva_core::decision::Reason as Because;
+use wva_core::decision::Reason as DecisionReason;
 
-use super::super::beginning::WaitsFor;
+use super::super::context::{ReadContext, WaitingFor};
+use super::super::selector::Selector;
+use super::super::variant_selector::VariantSelector;
 use super::*;
-use crate::serve::status::Reason;
+use crate::serve::encoding::Reason;
 
 const NOW: &str = "2026-11-21T10:00:10Z";
 
 fn decision(accelerator: &str) -> Decision {
     let verdict = Verdict::Target(Target {
         desired: Replicas::new(5),
-        reason: Because::SourceDown,
+        reason: DecisionReason::SourceDown,
         message: "held".into(),
         evidence: "2026-11-21T10:00:05Z".parse().unwrap(),
     });
@@ -22,7 +25,7 @@ fn decision(accelerator: &str) -> Decision {
 }
 
 /// The values of the variants a and b of namespace llm, made by `value`.
-fn asked(
+fn values(
     metric: &str,
     selector: &str,
     value: impl Fn(Metric, Replicas, Option<Replicas>) -> Option<f64>,
@@ -31,23 +34,27 @@ fn asked(
     let decisions = decisions.map(|(name, accelerator)| (VariantId::new("llm", name), decision(accelerator)));
     let published = Published { origin: Origin::Computed, decisions: decisions.into(), ..Published::empty() };
     let now = NOW.parse().unwrap();
-    let question = Question {
+    let labels = [Selector::parse(selector).unwrap()];
+    let query = MetricQuery {
         group: "external.metrics.k8s.io",
         namespace: "llm",
         metric,
-        selector: &Selector::parse(selector).unwrap(),
-        controller_instance: None,
-        now,
-        max_stale: Seconds::whole(300),
-        beginning: &Beginning { since: now, waits_for: WaitsFor::Evaluation },
-        view: &Arc::<ClusterView>::default,
+        selector: VariantSelector { labels: &labels, fields: &[] },
+        context: &ReadContext {
+            controller_instance: None,
+            now,
+            max_stale: Seconds::whole(300),
+            started: now,
+            waiting_for: WaitingFor::Evaluation,
+            view: Arc::default(),
+        },
     };
-    let items = numbers_by(&published, &question, value)?;
+    let items = items_with(&published, &query, value)?;
     Ok(items.iter().map(|item| item.value.to_string()).collect())
 }
 
 #[test]
-fn negative_endless_too_large_or_no_number_never_leaves_and_the_error_says_of_which_variant_and_what_to_do() {
+fn an_invalid_number_is_an_error_that_names_the_variant_and_what_to_do() {
     for (value, why) in [
         (-1.0, "it is negative, -1 thousandths"),
         (-1e-9, "it is negative, -0.000000001 thousandths"),
@@ -56,37 +63,40 @@ fn negative_endless_too_large_or_no_number_never_leaves_and_the_error_says_of_wh
         (f64::NEG_INFINITY, "it is infinite"),
         (
             9_223_372_036_854_775_808.0,
-            "it is 9223372036854775808 thousandths, and 9223372036854775 whole ones are the most that an autoscaler can \
-             read",
+            "it is 9223372036854775808 thousandths, and the largest value that an autoscaler can read is \
+             9223372036854775",
         ),
     ] {
         for (metric, _) in Metric::NAMES {
-            let refusal = asked(metric, "variant_name=a", |_, _, _| Some(value)).unwrap_err();
+            let error = values(metric, "variant_name=a", |_, _, _| Some(value)).unwrap_err();
             let want = format!(
                 "{metric} of variant llm/a is withheld: {why}; its newest evidence is 5s old (from \
                  2026-11-21T10:00:05Z); this is a bug of this server: report it with the variant, `kubectl get \
                  variantautoscaling a -n llm -o yaml`"
             );
-            assert_eq!((refusal.reason(), refusal.message()), (Reason::InternalError, want.as_str()));
-            assert_eq!(refusal.into_response().status().as_u16(), 500);
+            assert_eq!((error.reason(), error.message()), (Reason::InternalError, want.as_str()));
+            assert_eq!(error.into_response().status().as_u16(), 500);
         }
     }
 }
 
 #[test]
-fn one_number_that_cannot_leave_keeps_a_sum_without_it_from_leaving() {
-    assert_eq!(asked("wva_desired_ratio", "", Metric::thousandths), Ok(vec!["2500m".into(), "2500m".into()]));
+fn one_invalid_number_makes_the_whole_answer_an_error() {
+    assert_eq!(
+        values("wva_desired_ratio", "", Metric::thousandths),
+        Ok(vec!["2500m".into(), "2500m".into()])
+    );
     let calls = std::cell::Cell::new(0);
     let second_is_none = |metric: Metric, desired, current| {
         calls.set(calls.get() + 1);
         if calls.get() == 2 { Some(f64::NAN) } else { metric.thousandths(desired, current) }
     };
-    let refusal = asked("wva_desired_ratio", "", second_is_none).unwrap_err();
-    assert!(refusal.message().contains("llm/b is withheld: it is not a number"), "{}", refusal.message());
+    let error = values("wva_desired_ratio", "", second_is_none).unwrap_err();
+    assert!(error.message().contains("llm/b is withheld: it is not a number"), "{}", error.message());
 }
 
 #[test]
-fn a_refusal_blames_only_requirements_that_nothing_meets() {
+fn an_error_names_only_requirements_that_nothing_meets() {
     let labels = "(labels are accelerator_type, exported_namespace, namespace, variant, variant_name)";
     for (selector, why) in [
         ("!foo,variant_name=nope", "this installation has no variant nope there".into()),
@@ -101,16 +111,17 @@ fn a_refusal_blames_only_requirements_that_nothing_meets() {
         ),
         (
             "variant_name=a,variant=b",
-            "none of these variants matches: each requirement is met by one of them, and all by none".into(),
+            "none of these variants matches: each requirement is met by some of them, but none meets all"
+                .into(),
         ),
         (
             "pod=x,namespace=other",
             format!("there is no label pod {labels}; nothing meets \"namespace=other\""),
         ),
     ] {
-        let refusal = asked("wva_desired_replicas", selector, Metric::thousandths).unwrap_err();
+        let error = values("wva_desired_replicas", selector, Metric::thousandths).unwrap_err();
         let end = format!("{why}; compare the selector with `kubectl get variantautoscalings -n llm`");
-        assert_eq!(refusal.reason(), Reason::NotFound);
-        assert!(refusal.message().ends_with(&end), "{selector}: {}", refusal.message());
+        assert_eq!(error.reason(), Reason::NotFound);
+        assert!(error.message().ends_with(&end), "{selector}: {}", error.message());
     }
 }

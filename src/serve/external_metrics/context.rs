@@ -1,40 +1,84 @@
-//! The answer before there is one: what nobody has evaluated or restored yet, why not, since when, and what to do.
+//! What the answer to a read depends on besides the published result, and times as answers print them.
 
 use std::fmt;
+use std::sync::Arc;
 
 use jiff::Timestamp;
+use serde::Serializer;
 use wva_core::units::Seconds;
 
-use super::answer::{NAMES, Question};
-use super::show::WholeSeconds;
-use crate::serve::status::{Reason, Status};
+use super::variant_selector::VariantSelector;
+use crate::engine::ClusterView;
+use crate::serve::data_read::ReadState;
 
-/// How far this process has come.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Beginning {
-    /// When the process started.
-    pub(crate) since: Timestamp,
-    /// What it waits for.
-    pub(crate) waits_for: WaitsFor,
+/// A read of one metric.
+#[derive(Clone, Copy)]
+pub(crate) struct MetricQuery<'a> {
+    /// The API group, which errors name.
+    pub(crate) group: &'static str,
+    pub(crate) namespace: &'a str,
+    pub(crate) metric: &'a str,
+    pub(crate) selector: VariantSelector<'a>,
+    pub(crate) context: &'a ReadContext<'a>,
 }
 
-/// What a process without any result waits for.
+/// The circumstances of a read.
+pub(crate) struct ReadContext<'a> {
+    /// The label `controller_instance`, if this installation has one.
+    pub(crate) controller_instance: Option<&'a str>,
+    /// The time of the read: the age of evidence is judged now, not when it was published.
+    pub(crate) now: Timestamp,
+    /// Evidence older than this is not answered.
+    pub(crate) max_stale: Seconds,
+    /// When this process started.
+    pub(crate) started: Timestamp,
+    pub(crate) waiting_for: WaitingFor,
+    /// What the watches know now. Only errors depend on it, no number.
+    pub(crate) view: Arc<ClusterView>,
+}
+
+impl<'a> ReadContext<'a> {
+    pub(crate) fn new(state: &'a ReadState) -> Self {
+        Self {
+            controller_instance: state.controller_instance.as_deref(),
+            now: state.reader.now(),
+            max_stale: state.reader.max_stale(),
+            started: state.started,
+            waiting_for: WaitingFor::new(state),
+            view: state.reader.view(),
+        }
+    }
+}
+
+/// What an instance without any result waits for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum WaitsFor {
+pub(crate) enum WaitingFor {
     /// The first listing of its watches.
-    Listing,
-    /// Somebody to hold the lease.
+    Watches,
+    /// An instance that holds the lease.
     Holder,
-    /// What this holder has written down.
+    /// The state objects of this lease holder.
     State(String),
     /// Its own first evaluation.
     Evaluation,
 }
 
-impl fmt::Display for WaitsFor {
+impl WaitingFor {
+    fn new(state: &ReadState) -> Self {
+        let leadership = state.leadership.borrow();
+        match leadership.other_holder() {
+            Some(holder) => Self::State(holder.identity.clone()),
+            None if !state.synced.get() => Self::Watches,
+            None if leadership.is_mine() => Self::Evaluation,
+            None => Self::Holder,
+        }
+    }
+}
+
+impl fmt::Display for WaitingFor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Listing => f.write_str(
+            Self::Watches => f.write_str(
                 "its watches of the API server have not all listed once; check that the CustomResourceDefinition of \
                  VariantAutoscaling is installed and that this server may list and watch what it needs: its log names \
                  what is missing",
@@ -45,34 +89,28 @@ impl fmt::Display for WaitsFor {
             ),
             Self::State(holder) => write!(
                 f,
-                "instance {holder} decides, and what it has published is not known here; check that {holder} runs and \
-                 evaluates, and that this server may read the state that it writes"
+                "instance {holder} holds the lease, and its results have not been read; check that {holder} runs and \
+                 evaluates, and that this server may read its state objects"
             ),
             Self::Evaluation => f.write_str(
-                "its first evaluation has not ended; that takes seconds, so ask again, and see this server's log if it \
-                 stays",
+                "its first evaluation has not ended; that takes seconds, so retry, and see this server's log if it \
+                 stays so",
             ),
         }
     }
 }
 
-/// The refusal, in the name of the variants that the selector asks for, when it names any.
-pub(super) fn nothing_yet(question: &Question<'_>) -> Status {
-    let Question { group, namespace, metric, selector, beginning, now, .. } = question;
-    let named = selector.required(&NAMES);
-    let of = match named.as_slice() {
-        [] if selector.is_empty() => format!("in namespace {namespace}"),
-        [] => format!("in namespace {namespace} for selector {:?}", selector.to_string()),
-        [one] => format!("of variant {namespace}/{one}"),
-        many => format!("of variants {} in namespace {namespace}", many.join(", ")),
-    };
-    let age = Seconds::between(beginning.since, *now);
-    let message = format!(
-        "{metric} {of} is not known yet: this server has neither evaluated nor restored anything since it started (for \
-         {age}, since {}): {}",
-        WholeSeconds(beginning.since),
-        beginning.waits_for
-    );
-    let name = if let [one] = named.as_slice() { *one } else { "" };
-    Status::new(Reason::ServiceUnavailable, message).about(group, *metric, name)
+/// RFC 3339 in UTC with whole seconds, rounded down so that evidence never looks younger than it is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct WholeSeconds(pub(crate) Timestamp);
+
+impl fmt::Display for WholeSeconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Timestamp::from_second(self.0.as_second()).unwrap_or(self.0).fmt(f)
+    }
+}
+
+/// Serializes a time as [`WholeSeconds`].
+pub(crate) fn whole_seconds<S: Serializer>(time: &Timestamp, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&WholeSeconds(*time))
 }

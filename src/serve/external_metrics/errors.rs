@@ -1,4 +1,4 @@
-//! Why there is no number: of which variant, the cause, its age, and what to do next. Pure.
+//! Why there is no number: the variant, the cause, its age, and what to do next. Pure.
 
 use std::collections::BTreeSet;
 
@@ -6,188 +6,218 @@ use wva_core::VariantId;
 use wva_core::decision::{Cause, Target, Unknown};
 use wva_core::units::Seconds;
 
-use super::answer::{NAMES, Question, candidates, in_namespace, labels};
+use super::candidates::{candidates, in_namespace, labels};
+use super::context::{MetricQuery, WholeSeconds};
 use super::metric::{Labels, Metric};
-use super::quantity::Unfit;
-use super::selector::Selector;
-use super::show::WholeSeconds;
-use crate::engine::{ClusterView, Published};
-use crate::serve::status::{Reason, Status};
+use super::quantity::InvalidQuantity;
+use super::variant_selector::VariantSelector;
+use crate::engine::Published;
+use crate::serve::encoding::{Reason, Status};
 
-fn about(reason: Reason, question: &Question<'_>, message: String, id: &VariantId) -> Status {
-    Status::new(reason, message).about(question.group, question.metric, id.name.as_str())
+fn about(id: &VariantId, reason: Reason, message: String, query: &MetricQuery<'_>) -> Status {
+    Status::new(reason, message).about(query.group, query.metric, id.name.as_str())
 }
 
-/// The refusal of a metric that `group` does not have.
+/// The error for a metric that `group` does not have.
 pub(crate) fn unknown_metric(group: &'static str, metric: &str) -> Status {
     let served: Vec<_> = Metric::NAMES.iter().map(|(name, _)| *name).collect();
-    let message = format!("no metric {metric:?} is served here; there are {}", served.join(", "));
+    let message = format!("there is no metric {metric:?}; the metrics are {}", served.join(", "));
     Status::new(Reason::NotFound, message).about(group, metric, "")
 }
 
-/// The refusal of a selector that matches no decision.
-pub(super) fn no_variant(published: &Published, question: &Question<'_>) -> Status {
-    let view = (question.view)();
-    if let Some(id) = unseen(published, &view, question) {
-        return not_evaluated(&id, published, question);
+/// The error before the first result, about the variants that the selector names, if it names any.
+pub(super) fn no_result(query: &MetricQuery<'_>) -> Status {
+    let MetricQuery { group, namespace, metric, selector, context } = query;
+    let names = selector.names();
+    let of = match names.as_slice() {
+        [] if selector.is_empty() => format!("in namespace {namespace}"),
+        [] => format!("in namespace {namespace} for selector {:?}", selector.to_string()),
+        [name] => format!("of variant {namespace}/{name}"),
+        names => format!("of variants {} in namespace {namespace}", names.join(", ")),
+    };
+    let message = format!(
+        "{metric} {of} is not known yet: this server has neither evaluated nor restored anything since it started (for \
+         {}, since {}): {}",
+        Seconds::between(context.started, context.now),
+        WholeSeconds(context.started),
+        context.waiting_for
+    );
+    let name = if let [name] = names.as_slice() { *name } else { "" };
+    Status::new(Reason::ServiceUnavailable, message).about(group, *metric, name)
+}
+
+/// The error for a selector that matches no decision.
+pub(super) fn no_match(published: &Published, query: &MetricQuery<'_>) -> Status {
+    if let Some(id) = undecided_variant(published, query) {
+        return not_evaluated(&id, published, query);
     }
-    let Question { group, namespace, metric, selector, .. } = question;
-    let asked =
+    let MetricQuery { group, namespace, metric, selector, .. } = query;
+    let selected =
         if selector.is_empty() { "any variant".into() } else { format!("{:?}", selector.to_string()) };
-    let why = mismatch(published, &view, question);
-    let message = format!("{metric} in namespace {namespace} does not exist for {asked}: {why}");
+    let cause = mismatch(published, query);
+    let message = format!("{metric} in namespace {namespace} does not exist for {selected}: {cause}");
     Status::new(Reason::NotFound, message).about(group, *metric, "")
 }
 
-/// A variant that the watches know and the selector means, and that nobody has decided about: it is too young. One that
-/// is named is told of whatever else the selector asks of it, for that may be true in a moment.
-fn unseen(published: &Published, view: &ClusterView, question: &Question<'_>) -> Option<VariantId> {
-    let Question { namespace, selector, controller_instance, .. } = *question;
+/// A variant that the watches know and the selector selects, but that is too young to have a decision. For a named variant
+/// the other requirements do not count, because they may hold in a moment.
+fn undecided_variant(published: &Published, query: &MetricQuery<'_>) -> Option<VariantId> {
+    let MetricQuery { namespace, selector, context, .. } = *query;
+    let view = &context.view;
     let is_decided = |id: &VariantId| published.decisions.contains_key(id);
-    let is_known =
-        |id: &VariantId| view.variant(id).is_some() || view.invalid.iter().any(|invalid| invalid.id == *id);
-    let named = selector.required(&NAMES);
-    if !named.is_empty() {
-        let mut named = named.into_iter().map(|name| VariantId::new(namespace, name));
-        return named.find(|id| !is_decided(id) && is_known(id));
+    let names = selector.names();
+    if !names.is_empty() {
+        let is_known = |id: &VariantId| {
+            view.variant(id).is_some() || view.invalid.iter().any(|invalid| invalid.id == *id)
+        };
+        let mut ids = names.into_iter().map(|name| VariantId::new(namespace, name));
+        return ids.find(|id| !is_decided(id) && is_known(id));
     }
-    let mut known = view.variants.iter().map(|state| &state.variant);
-    let unseen = known.find(|variant| {
-        let labels = Labels::of(&variant.id, variant.accelerator.as_deref(), controller_instance);
-        variant.id.namespace == namespace
-            && !is_decided(&variant.id)
-            && selector.matches(|key| labels.get(key))
+    let mut variants = view.variants.iter().map(|state| &state.variant);
+    let undecided = variants.find(|variant| {
+        let labels = Labels::new(&variant.id, variant.accelerator.as_deref(), context.controller_instance);
+        variant.id.namespace == namespace && !is_decided(&variant.id) && selector.matches(&variant.id, labels)
     });
-    unseen.map(|variant| variant.id.clone())
+    undecided.map(|variant| variant.id.clone())
 }
 
-fn not_evaluated(id: &VariantId, published: &Published, question: &Question<'_>) -> Status {
-    let age = Seconds::between(published.at, question.now);
+fn not_evaluated(id: &VariantId, published: &Published, query: &MetricQuery<'_>) -> Status {
     let message = format!(
-        "{} of variant {id} is not known yet: the variant exists and has not been evaluated; the last evaluation that is \
-         known here was {age} ago (at {}), and the next comes within seconds: ask again, and see this server's log if it \
-         stays",
-        question.metric,
+        "{} of variant {id} is not known yet: the variant exists and has not been evaluated; the last evaluation known \
+         here was {} ago (at {}), and the next one comes within seconds: retry, and see this server's log if it stays so",
+        query.metric,
+        Seconds::between(published.at, query.context.now),
         WholeSeconds(published.at)
     );
-    about(Reason::ServiceUnavailable, question, message, id)
+    about(id, Reason::ServiceUnavailable, message, query)
 }
 
-/// Why nothing matches, and where to look.
-fn mismatch(published: &Published, view: &ClusterView, question: &Question<'_>) -> String {
-    let Question { namespace, selector, .. } = *question;
+/// Why nothing matches, and what to compare.
+fn mismatch(published: &Published, query: &MetricQuery<'_>) -> String {
+    let MetricQuery { namespace, selector, context, .. } = *query;
     let compare = format!("compare the selector with `kubectl get variantautoscalings -n {namespace}`");
     if in_namespace(published, namespace).next().is_none() {
-        if view.excluded.contains(namespace) {
-            return format!("namespace {namespace} is left alone, by its annotation wva.llmd.ai/exclude");
+        if context.view.excluded.contains(namespace) {
+            return format!("namespace {namespace} is excluded by its annotation wva.llmd.ai/exclude");
         }
-        if view.variants.iter().any(|state| state.variant.id.namespace == namespace) {
+        if context.view.variants.iter().any(|state| state.variant.id.namespace == namespace) {
             return format!("none of its variants, which have not been evaluated yet, matches; {compare}");
         }
         return format!(
-            "no VariantAutoscaling of this installation is in namespace {namespace}; create one or ask another"
+            "namespace {namespace} has no VariantAutoscaling of this installation; create one or use another namespace"
         );
     }
-    let (named, meant) = (selector.required(&NAMES), candidates(published, question));
-    let who = match named[..] {
-        _ if meant.is_empty() => {
-            return format!("this installation has no variant {} there; {compare}", named.join(" or "));
+    let names = selector.names();
+    let candidates = candidates(published, query);
+    let subject = match names[..] {
+        _ if candidates.is_empty() => {
+            return format!("this installation has no variant {} there; {compare}", names.join(" or "));
         }
-        [] => format!("none of its {} variants matches", meant.len()),
-        [one] => format!("variant {one} does not match"),
+        [] => format!("none of its {} variants matches", candidates.len()),
+        [name] => format!("variant {name} does not match"),
         _ => "none of these variants matches".into(),
     };
-    let labels: Vec<_> = meant.into_iter().map(|(id, decision)| labels(id, decision, question)).collect();
-    format!("{who}: {}; {compare}", unmet(selector, &labels))
+    let labels: Vec<_> = candidates.into_iter().map(|(id, decision)| labels(id, decision, query)).collect();
+    format!("{subject}: {}; {compare}", unmet(&selector, &labels))
 }
 
-/// What of `selector` is met by none of the variants with the labels `all`.
-fn unmet(selector: &Selector, all: &[Labels<'_>]) -> String {
-    let unmet =
-        selector.requirements().filter(|own| !all.iter().any(|labels| own.rule.holds(labels.get(&own.key))));
-    let is_missing = |key: &str| all.iter().all(|labels| labels.get(key).is_none());
-    let (missing, other): (Vec<_>, Vec<_>) =
-        unmet.partition(|own| own.rule.wants_label() && is_missing(&own.key));
+/// The requirements of `selector` that none of the variants with these labels meets.
+fn unmet(selector: &VariantSelector<'_>, variants: &[Labels<'_>]) -> String {
+    let requirements = selector.requirements().into_iter();
+    let unmet = requirements.filter(|requirement| {
+        !variants.iter().any(|labels| requirement.rule.holds(labels.get(requirement.key)))
+    });
+    let is_missing = |key: &str| variants.iter().all(|labels| labels.get(key).is_none());
+    let (missing, failed): (Vec<_>, Vec<_>) =
+        unmet.partition(|requirement| requirement.rule.needs_label() && is_missing(requirement.key));
     let mut causes = Vec::new();
     if !missing.is_empty() {
-        let missing: BTreeSet<_> = missing.iter().map(|own| own.key.as_str()).collect();
-        let there: BTreeSet<_> = all.iter().flat_map(|labels| labels.iter()).map(|(key, _)| key).collect();
-        causes.push(format!("there is no label {} (labels are {})", joined(missing), joined(there)));
+        let missing: BTreeSet<_> = missing.iter().map(|requirement| requirement.key).collect();
+        let existing: BTreeSet<_> =
+            variants.iter().flat_map(|labels| labels.iter()).map(|(key, _)| key).collect();
+        causes.push(format!("there is no label {} (labels are {})", join(missing), join(existing)));
     }
-    if !other.is_empty() {
-        let other: Vec<_> = other.iter().map(|own| format!("\"{own}\"")).collect();
-        causes.push(format!("nothing meets {}", other.join(", ")));
+    if !failed.is_empty() {
+        let failed: Vec<_> = failed.iter().map(|requirement| format!("\"{requirement}\"")).collect();
+        causes.push(format!("nothing meets {}", failed.join(", ")));
     }
     if causes.is_empty() {
-        causes.push("each requirement is met by one of them, and all by none".into());
+        causes.push("each requirement is met by some of them, but none meets all".into());
     }
     causes.join("; ")
 }
 
-fn joined(keys: BTreeSet<&str>) -> String {
+fn join(keys: BTreeSet<&str>) -> String {
     keys.into_iter().collect::<Vec<_>>().join(", ")
 }
 
-/// The refusal of a variant that was evaluated, without a number.
-pub(super) fn not_known(id: &VariantId, unknown: &Unknown, question: &Question<'_>) -> Status {
+/// The error for a variant that was evaluated and has no target.
+pub(super) fn no_target(id: &VariantId, unknown: &Unknown, query: &MetricQuery<'_>) -> Status {
     let reason = match unknown.cause {
         Cause::NothingKnown | Cause::TooOld => Reason::ServiceUnavailable,
         Cause::InvalidVariant => Reason::Invalid,
         Cause::TargetNotFound => Reason::NotFound,
     };
-    let age = Seconds::between(unknown.since, question.now);
-    let since = WholeSeconds(unknown.since);
     let message = format!(
-        "{} of variant {id} is not known: {} (for {age}, since {since})",
-        question.metric, unknown.message
+        "{} of variant {id} is not known: {} (for {}, since {})",
+        query.metric,
+        unknown.message,
+        Seconds::between(unknown.since, query.context.now),
+        WholeSeconds(unknown.since)
     );
-    about(reason, question, message, id)
+    about(id, reason, message, query)
 }
 
-/// The refusal of a number whose evidence is too old now.
-pub(super) fn too_old(id: &VariantId, target: &Target, question: &Question<'_>) -> Status {
+/// The error for a target whose evidence is too old now.
+pub(super) fn evidence_too_old(id: &VariantId, target: &Target, query: &MetricQuery<'_>) -> Status {
     let message = format!(
         "{} of variant {id} is withheld: its newest evidence is {}, more than max-stale {}; the last number was {} ({:?}: \
          {}); check that the metric source answers and that an instance of wva holds the lease",
-        question.metric,
-        age(target, question),
-        question.max_stale,
+        query.metric,
+        evidence_age(target, query),
+        query.context.max_stale,
         target.desired,
         target.reason,
         target.message
     );
-    about(Reason::ServiceUnavailable, question, message, id)
+    about(id, Reason::ServiceUnavailable, message, query)
 }
 
-/// The refusal of a metric that counts what runs, of a variant of which nobody knows what runs.
-pub(super) fn no_current(id: &VariantId, target: &Target, question: &Question<'_>) -> Status {
+/// The error for a metric that needs the current count of a scale target that has none.
+pub(super) fn no_current_count(id: &VariantId, target: &Target, query: &MetricQuery<'_>) -> Status {
     let message = format!(
         "{} of variant {id} is not known: its scale target has no current count; its newest evidence is {}; check that the \
          target exists: {}",
-        question.metric,
-        age(target, question),
-        shown(id)
+        query.metric,
+        evidence_age(target, query),
+        kubectl_get(id)
     );
-    about(Reason::NotFound, question, message, id)
+    about(id, Reason::NotFound, message, query)
 }
 
-/// The refusal of a number that an HPA would read as another one.
-pub(super) fn unfit(id: &VariantId, target: &Target, error: Unfit, question: &Question<'_>) -> Status {
+/// The error for a number that an HPA would misread.
+pub(super) fn invalid_quantity(
+    id: &VariantId,
+    target: &Target,
+    error: InvalidQuantity,
+    query: &MetricQuery<'_>,
+) -> Status {
     let message = format!(
         "{} of variant {id} is withheld: {error}; its newest evidence is {}; this is a bug of this server: report it with \
          the variant, {}",
-        question.metric,
-        age(target, question),
-        shown(id)
+        query.metric,
+        evidence_age(target, query),
+        kubectl_get(id)
     );
-    about(Reason::InternalError, question, message, id)
+    about(id, Reason::InternalError, message, query)
 }
 
-fn age(target: &Target, question: &Question<'_>) -> String {
-    let age = Seconds::between(target.evidence, question.now);
+fn evidence_age(target: &Target, query: &MetricQuery<'_>) -> String {
+    let age = Seconds::between(target.evidence, query.context.now);
     format!("{age} old (from {})", WholeSeconds(target.evidence))
 }
 
-fn shown(VariantId { namespace, name }: &VariantId) -> String {
+fn kubectl_get(id: &VariantId) -> String {
+    let VariantId { namespace, name } = id;
     format!("`kubectl get variantautoscaling {name} -n {namespace} -o yaml`")
 }

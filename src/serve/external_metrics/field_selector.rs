@@ -1,11 +1,13 @@
-//! Field selectors, from text to terms on the two fields that Kubernetes knows for every kind. Pure.
+//! Field selectors: rules for the two fields that every kind of Kubernetes object has. Pure.
 //!
 //! ```text
-//! selector = [ term { "," term } ]        (all must hold; an empty term says nothing)
-//! term     = field ("=" | "==" | "!=") value        (in a value, a backslash stands before itself, "," and "=")
+//! selector = [ term { "," term } ]        (all must hold; an empty term is ignored)
+//! term     = field ("=" | "==" | "!=") value        (in a value, a backslash escapes itself, "," and "=")
 //! ```
 
-use super::selector::{MAX_REQUIREMENTS, Rule, Selector};
+use wva_core::VariantId;
+
+use super::selector::{MAX_REQUIREMENTS, RequirementRef, Rule};
 
 /// A field that every object has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,16 +18,14 @@ pub(crate) enum Field {
     Namespace,
 }
 
-/// What is asked of one field.
+/// A condition on one field of a variant.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Term {
+pub(crate) struct FieldRule {
     pub(crate) field: Field,
-    /// True for the objects that have the value, false for all others.
-    pub(crate) has: bool,
-    pub(crate) value: String,
+    pub(crate) rule: Rule,
 }
 
-/// A field selector that cannot be understood; the texts are those of other API servers.
+/// An invalid field selector; the messages are those of other API servers.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum FieldError {
     #[error("invalid selector: '{selector}'; can't understand '{term}'")]
@@ -36,67 +36,74 @@ pub(crate) enum FieldError {
     Unescaped(char),
     #[error("{0:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\"")]
     Unknown(String),
-    #[error("the field selector has more than {MAX_REQUIREMENTS} terms, and no more are read")]
+    #[error("the field selector has more than {MAX_REQUIREMENTS} terms, which is the limit")]
     TooMany,
 }
 
 impl Field {
-    fn named(name: &str) -> Result<Self, FieldError> {
+    fn parse(name: &str) -> Result<Self, FieldError> {
         match name {
             "metadata.name" => Ok(Self::Name),
             "metadata.namespace" => Ok(Self::Namespace),
-            other => Err(FieldError::Unknown(other.into())),
+            unknown => Err(FieldError::Unknown(unknown.into())),
         }
     }
 }
 
-impl Term {
-    /// The same of a variant's labels.
-    pub(crate) fn of_variants(&self) -> Selector {
-        let label = match self.field {
+impl FieldRule {
+    pub(super) fn matches(&self, id: &VariantId) -> bool {
+        let value = match self.field {
+            Field::Name => &id.name,
+            Field::Namespace => &id.namespace,
+        };
+        self.rule.holds(Some(value))
+    }
+
+    /// The same condition on a label of the variant.
+    pub(super) fn requirement(&self) -> RequirementRef<'_> {
+        let key = match self.field {
             Field::Name => "variant_name",
             Field::Namespace => "namespace",
         };
-        let value = self.value.clone();
-        Selector::requiring(label, if self.has { Rule::Equals(value) } else { Rule::Differs(value) })
+        RequirementRef { key, rule: &self.rule }
     }
 }
 
-/// Reads a field selector. What cannot be read is told before what is not known, as in Kubernetes.
-pub(crate) fn parse(text: &str) -> Result<Vec<Term>, FieldError> {
-    let mut escaped = false;
+/// Parses a field selector. Syntax errors come before unknown fields, as in Kubernetes.
+pub(crate) fn parse(text: &str) -> Result<Vec<FieldRule>, FieldError> {
+    let mut is_escaped = false;
     let terms = text.split(|letter: char| {
-        let ends = letter == ',' && !escaped;
-        escaped = letter == '\\' && !escaped;
-        ends
+        let ends_term = letter == ',' && !is_escaped;
+        is_escaped = letter == '\\' && !is_escaped;
+        ends_term
     });
     let terms: Vec<_> = terms.filter(|term| !term.is_empty()).take(MAX_REQUIREMENTS + 1).collect();
     if terms.len() > MAX_REQUIREMENTS {
         return Err(FieldError::TooMany);
     }
-    let read = terms.into_iter().map(|term| parts(term, text));
-    let read = read.collect::<Result<Vec<_>, FieldError>>()?;
-    read.into_iter().map(|(field, has, value)| Ok(Term { field: Field::named(field)?, has, value })).collect()
+    let terms = terms.into_iter().map(|term| split(term, text));
+    let terms = terms.collect::<Result<Vec<_>, FieldError>>()?;
+    terms.into_iter().map(|(field, rule)| Ok(FieldRule { field: Field::parse(field)?, rule })).collect()
 }
 
-/// The field of a term, whether its objects have the value, and the value.
-fn parts<'a>(term: &'a str, selector: &str) -> Result<(&'a str, bool, String), FieldError> {
-    let unclear = || FieldError::NoOperator { selector: selector.into(), term: term.into() };
-    let (left, right) = term.split_once('=').ok_or_else(unclear)?;
-    let (field, has, value) = match left.strip_suffix('!') {
-        Some(field) => (field, false, right),
-        None => (left, true, right.strip_prefix('=').unwrap_or(right)),
-    };
-    Ok((field, has, unescaped(value)?))
+/// The field and the rule of a term.
+fn split<'a>(term: &'a str, selector: &str) -> Result<(&'a str, Rule), FieldError> {
+    let no_operator = || FieldError::NoOperator { selector: selector.into(), term: term.into() };
+    let (left, right) = term.split_once('=').ok_or_else(no_operator)?;
+    Ok(match left.strip_suffix('!') {
+        Some(field) => (field, Rule::Differs(unescape(right)?)),
+        None => (left, Rule::Equals(unescape(right.strip_prefix('=').unwrap_or(right))?)),
+    })
 }
 
-fn unescaped(value: &str) -> Result<String, FieldError> {
-    let (mut plain, mut letters) = (String::with_capacity(value.len()), value.chars());
+fn unescape(value: &str) -> Result<String, FieldError> {
+    let mut plain = String::with_capacity(value.len());
+    let mut letters = value.chars();
     while let Some(letter) = letters.next() {
         plain.push(match letter {
             '\\' => match letters.next() {
                 Some(escaped @ ('\\' | ',' | '=')) => escaped,
-                other => return Err(FieldError::Escape(['\\'].into_iter().chain(other).collect())),
+                invalid => return Err(FieldError::Escape(['\\'].into_iter().chain(invalid).collect())),
             },
             ',' | '=' => return Err(FieldError::Unescaped(letter)),
             plain => plain,
@@ -109,12 +116,12 @@ fn unescaped(value: &str) -> Result<String, FieldError> {
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::variant_selector::VariantSelector;
     use super::*;
 
     fn read(text: &str) -> Result<String, String> {
-        let terms = parse(text).map_err(|error| error.to_string())?;
-        let all = terms.iter().fold(Selector::default(), |all, term| all.and(&term.of_variants()));
-        Ok(all.to_string())
+        let fields = parse(text).map_err(|error| error.to_string())?;
+        Ok(VariantSelector { labels: &[], fields: &fields }.to_string())
     }
 
     #[test]
@@ -134,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_term_is_said_in_the_words_of_kubernetes() {
+    fn an_invalid_term_has_the_message_of_kubernetes() {
         let known = r#"is not a known field selector: only "metadata.name", "metadata.namespace""#;
         for (text, want) in [
             ("metadata.name", "invalid selector: 'metadata.name'; can't understand 'metadata.name'".into()),
@@ -153,7 +160,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_harms(text: String) {
+        fn no_text_panics(text: String) {
             let _ = parse(&text);
         }
 
@@ -164,7 +171,8 @@ mod tests {
                 .flat_map(|letter| ['\\'].into_iter().filter(move |_| "\\,=".contains(letter)).chain([letter]))
                 .collect();
             let text = format!("metadata.name{}{escaped}", if has { "==" } else { "!=" });
-            prop_assert_eq!(parse(&text), Ok(vec![Term { field: Field::Name, has, value }]));
+            let rule = if has { Rule::Equals(value) } else { Rule::Differs(value) };
+            prop_assert_eq!(parse(&text), Ok(vec![FieldRule { field: Field::Name, rule }]));
         }
     }
 }

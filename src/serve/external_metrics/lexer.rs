@@ -1,9 +1,9 @@
-//! Label selectors, from text to tokens. Never fails: whatever is no punctuation or space belongs to a word, and the
-//! parser judges words.
+//! Splits label selectors into tokens. Never fails: what is neither punctuation nor space belongs to a word, and the parser
+//! validates words.
 
 use std::fmt;
 
-/// One token.
+/// A token of a label selector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Token<'a> {
     Word(&'a str),
@@ -37,7 +37,7 @@ impl fmt::Display for Token<'_> {
     }
 }
 
-/// Cuts a text into tokens, one at a time.
+/// Returns the tokens of a text, one at a time.
 #[derive(Debug, Clone)]
 pub(crate) struct Lexer<'a> {
     rest: &'a str,
@@ -48,12 +48,12 @@ impl<'a> Lexer<'a> {
         Self { rest: text }
     }
 
-    /// The next token, left in place.
+    /// The next token, without consuming it.
     pub(crate) fn peek(&self) -> Token<'a> {
         self.clone().take()
     }
 
-    /// The next token; [`Token::End`] for ever after the last.
+    /// Consumes the next token; after the last one, always [`Token::End`].
     pub(crate) fn take(&mut self) -> Token<'a> {
         self.rest = self.rest.trim_start_matches([' ', '\t', '\r', '\n']);
         let (token, length) = self.punctuation().unwrap_or_else(|| self.word());
@@ -78,8 +78,10 @@ impl<'a> Lexer<'a> {
     }
 
     fn word(&self) -> (Token<'a>, usize) {
-        let end = |c: char| matches!(c, '=' | '!' | '>' | '<' | '(' | ')' | ',' | ' ' | '\t' | '\r' | '\n');
-        let length = self.rest.find(end).unwrap_or(self.rest.len());
+        let is_end = |letter: char| {
+            matches!(letter, '=' | '!' | '>' | '<' | '(' | ')' | ',' | ' ' | '\t' | '\r' | '\n')
+        };
+        let length = self.rest.find(is_end).unwrap_or(self.rest.len());
         if length == 0 { (Token::End, 0) } else { (Token::Word(&self.rest[..length]), length) }
     }
 }

@@ -1,30 +1,24 @@
-//! The metrics of `external.metrics.k8s.io` by name, and the labels of their items.
+//! The metrics by name, and the labels of their items.
 
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use wva_core::VariantId;
 use wva_core::units::Replicas;
 
-/// The API group.
-pub(crate) const GROUP: &str = "external.metrics.k8s.io";
-
-/// The API version.
-pub(crate) const VERSION: &str = "v1beta1";
-
-/// A number that is served for each variant.
+/// A metric that is served for each variant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Metric {
-    /// The committed target.
+    /// The published target.
     Desired,
     /// The scale target's current replicas.
     Current,
-    /// The one divided by the other.
+    /// Desired divided by current.
     Ratio,
 }
 
 impl Metric {
-    /// Every served name, in the order of discovery. Lower case only: the HPA lower-cases what it asks for.
-    /// `inferno_desired_replicas` is the name of releases before 0.5.
+    /// The served names, in the order of discovery. Lower case only, since the HPA lower-cases the name that it reads.
+    /// `inferno_desired_replicas` is the name in releases of upstream before 0.5.
     pub(crate) const NAMES: [(&'static str, Self); 4] = [
         ("wva_desired_replicas", Self::Desired),
         ("wva_current_replicas", Self::Current),
@@ -32,16 +26,16 @@ impl Metric {
         ("inferno_desired_replicas", Self::Desired),
     ];
 
-    /// The metric of that name and its name as served.
-    pub(crate) fn named(name: &str) -> Option<(&'static str, Self)> {
+    /// The metric of that name, and its static name.
+    pub(crate) fn find(name: &str) -> Option<(&'static str, Self)> {
         Self::NAMES.into_iter().find(|(served, _)| *served == name)
     }
 
-    /// Its value in thousandths; `None` when it needs a current count and the scale target has none. Where nothing runs
-    /// the ratio is the one to a single replica: `desired` itself.
+    /// The value in thousandths; `None` when it needs the current count and the scale target has none. Without a replica the
+    /// ratio is that to a single replica, which is `desired`.
     ///
-    /// A count is below 2³², so its thousandths are exact. A quotient of them that is not whole stays so: it is at least
-    /// `1 / current` away from the next whole number, which is more than the 2⁻⁵³ of itself that is rounded off.
+    /// A count is below 2³², so its thousandths are exact. A quotient that is not whole stays so: its distance to the next
+    /// whole number is at least `1 / current`, and rounding changes it by at most 2⁻⁵³ of its value.
     pub(crate) fn thousandths(self, desired: Replicas, current: Option<Replicas>) -> Option<f64> {
         let thousandths = |replicas: Replicas| 1_000.0 * f64::from(replicas.get());
         match self {
@@ -54,8 +48,8 @@ impl Metric {
 
 /// The labels of a variant's item, sorted.
 ///
-/// `variant` is another name of `variant_name`; `exported_namespace` is what Prometheus made of `namespace`, and what
-/// existing HPAs select. A label whose value is unknown is absent: to invent one would match the wrong selectors.
+/// `variant` is an alias of `variant_name`. `exported_namespace` is what Prometheus makes of `namespace`, and what existing
+/// HPAs select by. A label with an unknown value is absent: an invented value would match the wrong selectors.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Labels<'a> {
     id: &'a VariantId,
@@ -64,7 +58,7 @@ pub(crate) struct Labels<'a> {
 }
 
 impl<'a> Labels<'a> {
-    pub(crate) fn of(
+    pub(crate) fn new(
         id: &'a VariantId,
         accelerator: Option<&'a str>,
         controller_instance: Option<&'a str>,
@@ -77,7 +71,7 @@ impl<'a> Labels<'a> {
         self.iter().find(|(name, _)| *name == key).map(|(_, value)| value)
     }
 
-    /// The labels that have a value.
+    /// The labels with a value.
     pub(crate) fn iter(self) -> impl Iterator<Item = (&'static str, &'a str)> {
         let Self { id: VariantId { namespace, name }, accelerator, controller_instance } = self;
         let sorted = [
@@ -92,7 +86,6 @@ impl<'a> Labels<'a> {
     }
 }
 
-/// A map, as JSON and YAML have it.
 impl Serialize for Labels<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
@@ -112,11 +105,12 @@ mod tests {
 
     fn ratio(desired: u32, current: u32) -> Quantity {
         let current = Some(Replicas::new(current));
-        Quantity::of(Metric::Ratio.thousandths(Replicas::new(desired), current).unwrap()).unwrap()
+        Quantity::from_thousandths(Metric::Ratio.thousandths(Replicas::new(desired), current).unwrap())
+            .unwrap()
     }
 
     #[test]
-    fn a_ratio_is_never_rounded_down_and_never_divides_by_zero() {
+    fn a_ratio_is_rounded_up_and_never_divides_by_zero() {
         for (desired, current, want) in
             [(4, 2, "2"), (1, 3, "334m"), (11, 10, "1100m"), (23, 10, "2300m"), (0, 3, "0"), (5, 0, "5")]
         {
@@ -125,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_needs_a_current_count_has_no_value_without_one() {
+    fn without_a_current_count_only_desired_has_a_value() {
         let value = |metric: Metric| metric.thousandths(Replicas::new(5), None);
         assert_eq!([Metric::Desired, Metric::Current, Metric::Ratio].map(value), [Some(5_000.0), None, None]);
     }
@@ -144,7 +138,7 @@ mod tests {
             let exact = Quantity::from_milli(u64::from(count) * 1_000).unwrap();
             for metric in [Metric::Desired, Metric::Current] {
                 let count = Replicas::new(count);
-                prop_assert_eq!(Quantity::of(metric.thousandths(count, Some(count)).unwrap()).unwrap(), exact);
+                prop_assert_eq!(Quantity::from_thousandths(metric.thousandths(count, Some(count)).unwrap()).unwrap(), exact);
             }
         }
     }

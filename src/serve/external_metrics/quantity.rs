@@ -1,68 +1,68 @@
-//! Numbers as `resource.Quantity` prints them. The one place where a number becomes something that an HPA reads: a
-//! negative one would mean the maximum to it, and NaN, infinity or one too large would mean anything.
+//! Numbers as `resource.Quantity` prints them. Every number that an HPA reads passes here: the HPA would scale to the maximum
+//! for a negative number, and to an arbitrary one for NaN, infinity or a number that is too large.
 
 use std::fmt;
 
 use serde::{Serialize, Serializer};
 
-/// The largest value an HPA reads correctly: `MilliValue()` of anything above wraps, silently, to zero or below.
-pub(crate) const LARGEST: u64 = 9_223_372_036_854_775;
+/// The largest value that an HPA reads correctly: `MilliValue()` of a larger one silently wraps to zero or below.
+pub(crate) const MAX_VALUE: u64 = 9_223_372_036_854_775;
 
-/// Thousandths in one.
+/// Thousandths in a whole.
 const MILLI: u64 = 1_000;
 
-/// A number that an HPA would read as another one.
+/// A number that an HPA would misread.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
-pub(crate) enum Unfit {
+pub(crate) enum InvalidQuantity {
     #[error("it is not a number")]
     NotANumber,
     #[error("it is infinite")]
     Infinite,
     #[error("it is negative, {0} thousandths")]
     Negative(f64),
-    #[error("it is {0} thousandths, and {LARGEST} whole ones are the most that an autoscaler can read")]
+    #[error("it is {0} thousandths, and the largest value that an autoscaler can read is {MAX_VALUE}")]
     TooLarge(u64),
 }
 
-/// A number that an HPA reads as it is meant.
+/// A number that an HPA reads correctly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Quantity {
     milli: u64,
 }
 
 impl Quantity {
-    /// From thousandths, rounded up to a whole one as an HPA would.
+    /// From thousandths, rounded up to a whole thousandth as an HPA would.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        reason = "not negative, and a float cast saturates above the bound"
+        reason = "not negative, and a float cast saturates at u64::MAX, which is rejected"
     )]
-    pub(crate) fn of(thousandths: f64) -> Result<Self, Unfit> {
+    pub(crate) fn from_thousandths(thousandths: f64) -> Result<Self, InvalidQuantity> {
         if thousandths.is_nan() {
-            Err(Unfit::NotANumber)
+            Err(InvalidQuantity::NotANumber)
         } else if thousandths.is_infinite() {
-            Err(Unfit::Infinite)
+            Err(InvalidQuantity::Infinite)
         } else if thousandths < 0.0 {
-            Err(Unfit::Negative(thousandths))
+            Err(InvalidQuantity::Negative(thousandths))
         } else {
             Self::from_milli(thousandths.ceil() as u64)
         }
     }
 
     /// From whole thousandths.
-    pub(super) const fn from_milli(milli: u64) -> Result<Self, Unfit> {
-        if milli > LARGEST * MILLI { Err(Unfit::TooLarge(milli)) } else { Ok(Self { milli }) }
+    pub(super) const fn from_milli(milli: u64) -> Result<Self, InvalidQuantity> {
+        if milli > MAX_VALUE * MILLI { Err(InvalidQuantity::TooLarge(milli)) } else { Ok(Self { milli }) }
     }
 }
 
-/// As JSON and YAML have it: a string.
+/// A string in JSON and YAML.
 impl Serialize for Quantity {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
 }
 
-/// The canonical form: no fraction, the largest suffix that loses nothing.
+/// The canonical form: no fraction, with the largest suffix that is exact.
 impl fmt::Display for Quantity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const SUFFIXES: [&str; 7] = ["m", "", "k", "M", "G", "T", "P"];
@@ -132,40 +132,47 @@ mod tests {
 
     #[test]
     fn a_number_that_an_hpa_would_wrap_is_an_error() {
-        assert_eq!(text(LARGEST * MILLI), "9223372036854775");
-        assert_eq!(Quantity::from_milli(LARGEST * MILLI + 1), Err(Unfit::TooLarge(LARGEST * MILLI + 1)));
+        assert_eq!(text(MAX_VALUE * MILLI), "9223372036854775");
+        assert_eq!(
+            Quantity::from_milli(MAX_VALUE * MILLI + 1),
+            Err(InvalidQuantity::TooLarge(MAX_VALUE * MILLI + 1))
+        );
         assert!(Quantity::from_milli(u64::MAX).is_err());
         // The nearest thousandths that a float has: 2⁶³ is 808 thousandths too many, 1,024 fewer are allowed.
         let above = 9_223_372_036_854_775_808.0;
-        assert_eq!(Quantity::of(above), Err(Unfit::TooLarge(1 << 63)));
-        assert_eq!(Quantity::of(above - 1_024.0).unwrap().milli, (1 << 63) - 1_024);
-        assert_eq!(Quantity::of(f64::MAX), Err(Unfit::TooLarge(u64::MAX)));
+        assert_eq!(Quantity::from_thousandths(above), Err(InvalidQuantity::TooLarge(1 << 63)));
+        assert_eq!(Quantity::from_thousandths(above - 1_024.0).unwrap().milli, (1 << 63) - 1_024);
+        assert_eq!(Quantity::from_thousandths(f64::MAX), Err(InvalidQuantity::TooLarge(u64::MAX)));
     }
 
     #[test]
-    fn a_number_that_is_none_or_negative_or_endless_is_an_error() {
-        assert!(matches!(Quantity::of(f64::NAN), Err(Unfit::NotANumber)));
-        assert!(matches!(Quantity::of(-f64::NAN), Err(Unfit::NotANumber)));
-        assert_eq!(Quantity::of(f64::INFINITY), Err(Unfit::Infinite));
-        assert_eq!(Quantity::of(f64::NEG_INFINITY), Err(Unfit::Infinite));
+    fn nan_infinite_and_negative_numbers_are_errors() {
+        assert!(matches!(Quantity::from_thousandths(f64::NAN), Err(InvalidQuantity::NotANumber)));
+        assert!(matches!(Quantity::from_thousandths(-f64::NAN), Err(InvalidQuantity::NotANumber)));
+        assert_eq!(Quantity::from_thousandths(f64::INFINITY), Err(InvalidQuantity::Infinite));
+        assert_eq!(Quantity::from_thousandths(f64::NEG_INFINITY), Err(InvalidQuantity::Infinite));
         for negative in [-1_000.0, -1.0, -1e-300, f64::MIN] {
-            assert_eq!(Quantity::of(negative), Err(Unfit::Negative(negative)));
+            assert_eq!(Quantity::from_thousandths(negative), Err(InvalidQuantity::Negative(negative)));
         }
-        assert_eq!(Quantity::of(-0.0).unwrap().milli, 0, "zero has no sign here");
-        assert_eq!(Quantity::of(1e-300).unwrap().milli, 1, "and what is above zero does not become zero");
+        assert_eq!(Quantity::from_thousandths(-0.0).unwrap().milli, 0, "zero has no sign here");
+        assert_eq!(
+            Quantity::from_thousandths(1e-300).unwrap().milli,
+            1,
+            "and what is above zero does not become zero"
+        );
     }
 
     proptest! {
         #[test]
-        fn every_quantity_reads_back_exactly(milli in 0..=LARGEST * MILLI) {
+        fn every_quantity_reads_back_exactly(milli in 0..=MAX_VALUE * MILLI) {
             prop_assert_eq!(read(&text(milli)), milli);
         }
 
         #[test]
-        fn whatever_a_number_is_what_leaves_is_between_zero_and_the_most(thousandths: f64) {
-            match Quantity::of(thousandths) {
+        fn every_quantity_is_between_zero_and_the_maximum(thousandths: f64) {
+            match Quantity::from_thousandths(thousandths) {
                 Ok(quantity) => {
-                    prop_assert!(thousandths >= 0.0 && quantity.milli <= LARGEST * MILLI);
+                    prop_assert!(thousandths >= 0.0 && quantity.milli <= MAX_VALUE * MILLI);
                     prop_assert!(!quantity.to_string().starts_with('-'));
                 }
                 Err(_) => prop_assert!(!(0.0..=9.2e18).contains(&thousandths)),

@@ -1,89 +1,84 @@
-//! The query of a data request: Kubernetes' list options, of which the label and the field selector select. Pure.
+//! The query of a read: Kubernetes' list options, of which `labelSelector` and `fieldSelector` select. Pure.
 
 use std::borrow::Cow;
 
 use http::Uri;
-use percent_encoding::percent_decode_str;
 
-use super::fields::{self, Term};
+use super::field_selector::{self, FieldRule};
 use super::selector::{Selector, SelectorError};
-use crate::serve::status::{Reason, Status};
+use crate::serve::encoding::{Reason, Status};
 
-/// What a query selects by.
+/// The selectors of a read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Options {
+pub(crate) struct ListOptions {
     pub(crate) labels: Selector,
-    pub(crate) fields: Vec<Term>,
+    pub(crate) fields: Vec<FieldRule>,
 }
 
-impl Options {
-    /// The variants that all of it selects.
-    pub(crate) fn of_variants(self) -> Selector {
-        self.fields.iter().fold(self.labels, |all, term| all.and(&term.of_variants()))
-    }
-}
-
-/// Reads what a query to `group` selects by, and refuses options that are wrong.
-pub(crate) fn options(group: &'static str, uri: &Uri) -> Result<Options, Status> {
-    let bad = |message: String| Status::new(Reason::BadRequest, message);
-    let get = |key: &str| get(uri, key);
-    if watches(uri) {
-        let message = format!("watch is not supported on resources of kind \"*.{group}\"");
-        return Err(Status::new(Reason::MethodNotAllowed, message).about(group, "*", ""));
-    }
-    for number in ["limit", "timeoutSeconds"] {
-        let value = get(number);
-        if !value.is_empty() && value.parse::<i64>().is_err() {
-            return Err(bad(format!("strconv.ParseInt: parsing {value:?}: invalid syntax ({number})")));
+impl ListOptions {
+    /// Parses the query of a read in `group`.
+    ///
+    /// # Errors
+    /// 405 for a watch, 400 for an invalid option.
+    pub(crate) fn parse(group: &'static str, uri: &Uri) -> Result<Self, Status> {
+        if is_watch(uri) {
+            let message = format!("watch is not supported on resources of kind \"*.{group}\"");
+            return Err(Status::new(Reason::MethodNotAllowed, message).about(group, "*", ""));
         }
+        let bad_request = |message: String| Status::new(Reason::BadRequest, message);
+        for option in ["limit", "timeoutSeconds"] {
+            let value = first(uri, option);
+            if !value.is_empty() && value.parse::<i64>().is_err() {
+                let message = format!("strconv.ParseInt: parsing {value:?}: invalid syntax ({option})");
+                return Err(bad_request(message));
+            }
+        }
+        let fields = field_selector::parse(&first(uri, "fieldSelector"));
+        let fields = fields.map_err(|error| bad_request(error.to_string()))?;
+        let labels = Selector::parse(&first(uri, "labelSelector"));
+        let labels = labels.map_err(|error| bad_request(error.to_string()))?;
+        Ok(Self { labels, fields })
     }
-    let fields = fields::parse(&get("fieldSelector")).map_err(|error| bad(error.to_string()))?;
-    let labels = Selector::parse(&get("labelSelector")).map_err(|error| bad(error.to_string()))?;
-    Ok(Options { labels, fields })
 }
 
-/// Reads the selector of series out of a query for the metrics of objects.
-pub(crate) fn series_selector(uri: &Uri) -> Result<Selector, Status> {
-    let bad = |error: SelectorError| Status::new(Reason::BadRequest, format!("metricLabelSelector: {error}"));
-    Selector::parse(&get(uri, "metricLabelSelector")).map_err(bad)
+/// The selector of series in a read of the metrics of objects.
+///
+/// # Errors
+/// 400 for an invalid selector.
+pub(crate) fn metric_label_selector(uri: &Uri) -> Result<Selector, Status> {
+    let bad_request =
+        |error: SelectorError| Status::new(Reason::BadRequest, format!("metricLabelSelector: {error}"));
+    Selector::parse(&first(uri, "metricLabelSelector")).map_err(bad_request)
 }
 
-/// True for `?watch=1` and its spellings.
-pub(crate) fn watches(uri: &Uri) -> bool {
-    let on = |value: &str| value != "0" && !value.eq_ignore_ascii_case("false");
-    values(uri, "watch").any(|value| on(&value))
+/// True for `?watch=1` and its other spellings.
+pub(crate) fn is_watch(uri: &Uri) -> bool {
+    let is_true = |value: &str| value != "0" && !value.eq_ignore_ascii_case("false");
+    values(uri, "watch").any(|value| is_true(&value))
 }
 
 /// The first value of `key`; empty when there is none.
-fn get<'a>(uri: &'a Uri, key: &str) -> Cow<'a, str> {
+fn first<'a>(uri: &'a Uri, key: &str) -> Cow<'a, str> {
     values(uri, key).next().unwrap_or_default()
 }
 
-/// The values of `key` in a query, decoded. What cannot be decoded stays as it is: in a selector it is then an error, where
-/// to drop it would select everything.
+/// The decoded values of `key`. An invalid escape stays as it is: in a selector it is then an error, where to drop it would
+/// select everything.
 fn values<'a>(uri: &'a Uri, key: &str) -> impl Iterator<Item = Cow<'a, str>> {
-    let parts = uri.query().unwrap_or_default().split('&').filter(|part| !part.is_empty());
-    let pairs = parts.map(|part| part.split_once('=').unwrap_or((part, "")));
-    let is_key = move |own: &str| own == key || (own.contains(['%', '+']) && decoded(own) == key);
-    pairs.filter(move |(own, _)| is_key(own)).map(|(_, value)| decoded(value))
-}
-
-fn decoded(text: &str) -> Cow<'_, str> {
-    if text.contains('+') {
-        let spaced = text.replace('+', " ");
-        return Cow::Owned(percent_decode_str(&spaced).decode_utf8_lossy().into_owned());
-    }
-    percent_decode_str(text).decode_utf8_lossy()
+    let pairs = form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes());
+    pairs.filter(move |(name, _)| name == key).map(|(_, value)| value)
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::variant_selector::VariantSelector;
     use super::*;
 
     fn read(query: &str) -> Result<String, String> {
         let uri: Uri = format!("/x?{query}").parse().unwrap();
-        let options = options("external.metrics.k8s.io", &uri);
-        options.map(|options| options.of_variants().to_string()).map_err(|status| status.message().to_owned())
+        let options = ListOptions::parse("external.metrics.k8s.io", &uri);
+        let ListOptions { labels, fields } = options.map_err(|status| status.message().to_owned())?;
+        Ok(VariantSelector { labels: &[labels], fields: &fields }.to_string())
     }
 
     #[test]
@@ -107,12 +102,12 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_decoded_is_refused_rather_than_dropped_for_then_everything_would_match() {
+    fn an_invalid_escape_is_an_error_and_not_dropped() {
         for query in ["labelSelector=a%zz", "labelSelector=a%3", "labelSelector=a%", "labelSelector=a%FF%FE"]
         {
             assert!(read(query).is_err(), "{query}");
         }
-        assert!(read("labelSelector=a%2B1").is_err(), "a plus sign that is meant is no space");
+        assert!(read("labelSelector=a%2B1").is_err(), "an escaped plus sign is not a space");
         assert!(read("labelSelector=a=1;b=2").is_err());
     }
 

@@ -1,89 +1,106 @@
-//! `external.metrics.k8s.io/v1beta1`: what the HPA controller asks. Renders what was published; computes nothing.
+//! `GET /apis/external.metrics.k8s.io/v1beta1/namespaces/{namespace}/{metric}`.
 
-mod answer;
-mod beginning;
-pub(crate) mod fields;
-mod lexer;
-pub(crate) mod metric;
-pub(crate) mod quantity;
-pub(crate) mod query;
-mod refusal;
-pub(crate) mod selector;
-pub(crate) mod show;
+use std::slice;
 
-use axum::extract::Request;
 use axum::response::Response;
-use http::{HeaderMap, Uri};
+use http::request::Parts;
+use serde::Deserialize;
 
-use self::answer::answer;
-pub(crate) use self::answer::{Item, Question, numbers};
-pub(crate) use self::beginning::{Beginning, WaitsFor};
-use self::metric::GROUP;
-pub(crate) use self::refusal::unknown_metric;
-use self::selector::Selector;
-use super::accept::Representation;
-use super::observe::AuditId;
-use super::state::{AddsUp, AppState};
-use super::status::Status;
-use super::{reading, represent};
+use super::answer::answer;
+use super::context::{MetricQuery, ReadContext};
+use super::query::{ListOptions, is_watch};
+use super::variant_selector::VariantSelector;
 use crate::engine::Published;
+use crate::serve::auth::{Attributes, attributes_verb};
+use crate::serve::data_read::{ReadState, Source, add_warning};
+use crate::serve::encoding::Status;
+use crate::serve::encoding::negotiation::Representation;
+use crate::serve::encoding::response::{representation, respond};
+use crate::serve::middleware::AuditId;
+use crate::serve::paths::{EXTERNAL_GROUP, EXTERNAL_VERSION};
+use crate::serve::ports::AmbiguousSelector;
 
-/// `GET /apis/external.metrics.k8s.io/v1beta1/namespaces/{namespace}/{metric}`: computed by the holder, forwarded to
-/// it by the others; the last state that is known here when it doesn't answer.
-pub(crate) async fn get(
-    state: &AppState,
-    (namespace, metric): &(String, String),
-    audit: &AuditId,
-    request: Request,
-) -> Result<Response, Status> {
-    let read = Read::of(request.headers(), request.uri(), namespace, metric)?;
-    reading::answer(state, request.uri(), request.headers(), audit, &read).await
+/// The path parameters of a read.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub(crate) struct MetricPath {
+    namespace: String,
+    metric: String,
 }
 
-/// A read that can be answered.
-pub(crate) struct Read<'a> {
-    representation: Representation,
-    selector: Selector,
-    namespace: &'a str,
-    metric: &'a str,
-}
-
-impl<'a> Read<'a> {
-    /// Understands a request, or says why not.
-    pub(crate) fn of(
-        headers: &HeaderMap,
-        uri: &Uri,
-        namespace: &'a str,
-        metric: &'a str,
-    ) -> Result<Self, Status> {
-        let representation = represent::asked(headers)?;
-        let selector = query::options(GROUP, uri)?.of_variants();
-        Ok(Self { representation, selector, namespace, metric })
+impl MetricPath {
+    /// What is authorised: reading an external metric is `list`.
+    pub(crate) fn attributes(&self, request: &Parts) -> Attributes {
+        Attributes::Resource {
+            verb: attributes_verb(&request.method, false, is_watch(&request.uri)),
+            group: EXTERNAL_GROUP,
+            version: EXTERNAL_VERSION,
+            resource: self.metric.clone(),
+            subresource: String::new(),
+            namespace: self.namespace.clone(),
+            name: String::new(),
+        }
     }
 }
 
-impl reading::Read for Read<'_> {
-    fn render(&self, state: &AppState, published: &Published) -> Result<Response, Status> {
-        let &Self { representation, ref selector, namespace, metric } = self;
-        let (beginning, view) = (state.beginning(), || state.view());
-        let question = Question {
-            group: GROUP,
+/// Answers an authorised client.
+pub(crate) async fn get(
+    state: &ReadState,
+    path: &MetricPath,
+    request: &Parts,
+    audit: &AuditId,
+) -> Result<Response, Status> {
+    let read = Read::parse(request, path)?;
+    match state.source(request, audit).await? {
+        Source::Forwarded(answer) => Ok(answer),
+        Source::Published(evidence) => evidence.complete(read.render(state, &evidence.published)),
+    }
+}
+
+/// Answers another instance, which has authorised its client.
+pub(crate) async fn get_for_instance(
+    state: &ReadState,
+    path: &MetricPath,
+    request: &Parts,
+) -> Result<Response, Status> {
+    let read = Read::parse(request, path);
+    state.answer_instance(read, |read, published| read.render(state, published)).await
+}
+
+/// A valid read.
+struct Read<'a> {
+    representation: Representation,
+    path: &'a MetricPath,
+    options: ListOptions,
+}
+
+impl<'a> Read<'a> {
+    fn parse(request: &Parts, path: &'a MetricPath) -> Result<Self, Status> {
+        let representation = representation(&request.headers)?;
+        let options = ListOptions::parse(EXTERNAL_GROUP, &request.uri)?;
+        Ok(Self { representation, path, options })
+    }
+
+    fn render(&self, state: &ReadState, published: &Published) -> Result<Response, Status> {
+        let MetricPath { namespace, metric } = self.path;
+        let query = MetricQuery {
+            group: EXTERNAL_GROUP,
             namespace,
             metric,
-            selector,
-            controller_instance: state.controller_instance(),
-            now: state.now(),
-            max_stale: state.max_stale(),
-            beginning: &beginning,
-            view: &view,
+            selector: VariantSelector {
+                labels: slice::from_ref(&self.options.labels),
+                fields: &self.options.fields,
+            },
+            context: &ReadContext::new(state),
         };
-        let list = answer(published, &question)?;
-        let mut response = represent::show(representation, &list)?;
-        state.freshness().observe(GROUP, list.ages());
+        let list = answer(published, &query)?;
+        let mut response = respond(self.representation, &list)?;
+        state.evidence_age.observe_external(list.ages());
         if let Some(warning) = list.warning() {
-            reading::warn(response.headers_mut(), &warning);
-            let (selector, variants) = (selector.to_string(), list.variants());
-            state.notices().adds_up(&AddsUp { namespace, metric, selector: &selector, variants: &variants });
+            add_warning(response.headers_mut(), &warning);
+            let selector = query.selector.to_string();
+            let variants = list.variants();
+            let read = AmbiguousSelector { namespace, metric, selector: &selector, variants: &variants };
+            state.events.ambiguous_selector(&read);
         }
         Ok(response)
     }

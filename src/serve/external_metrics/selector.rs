@@ -1,34 +1,33 @@
-//! Kubernetes label selectors, the whole grammar, from text to a predicate over labels. Pure; knows no variant.
+//! Kubernetes label selectors, with their whole grammar. Pure; knows no variant.
 //!
 //! ```text
 //! selector    = [ requirement { "," requirement } ]        (all must hold; empty matches everything)
 //! requirement = key | "!" key | key ("="|"=="|"!=") value | key ("in"|"notin") "(" values ")" | key (">"|"<") integer
 //! ```
 
-use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use std::fmt;
 
 use super::lexer::{Lexer, Token};
 
-/// The longest selector read, in bytes: two hundred requirements of the longest key and value fit.
-pub(crate) const MAX_LENGTH: usize = 64 * 1024;
+/// The longest selector, in bytes: two hundred requirements with the longest key and value fit.
+pub(crate) const MAX_SELECTOR_BYTES: usize = 64 * 1024;
 
-/// Most requirements of a selector, and most terms of a field selector. An HPA's has a few. Each is looked at for every
-/// variant of a namespace on a thread that answers everybody: 256 × 10,000 variants are tens of milliseconds, and the 32,000 that fit
-/// into the longest text would be seconds.
+/// Requirements of a label selector, and terms of a field selector. That of an HPA has a few. Each is checked for every variant
+/// of a namespace, on a thread that answers all clients: 256 × 10,000 variants take tens of milliseconds; the 32,000
+/// requirements that fit into the longest text would take seconds.
 pub(crate) const MAX_REQUIREMENTS: usize = 256;
 
-/// Longest prefix of a key, a DNS subdomain.
-const MAX_PREFIX: usize = 253;
+/// The longest prefix of a key, a DNS subdomain, in bytes.
+const MAX_PREFIX_BYTES: usize = 253;
 
-/// Longest name of a key, and longest value.
-const MAX_NAME: usize = 63;
+/// The longest name of a key, and the longest value, in bytes.
+const MAX_NAME_BYTES: usize = 63;
 
 const NAME_RULE: &str =
     "must be at most 63 letters, digits, '-', '_' or '.', and start and end with a letter or digit";
 
-/// A selector that cannot be understood; the texts are those that people know from other API servers.
+/// An invalid selector; the messages are those of other API servers.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum SelectorError {
     #[error("found '{found}', expected: {expected}")]
@@ -41,11 +40,11 @@ pub(crate) enum SelectorError {
     Value { key: String, value: String },
     #[error("for 'Gt', 'Lt' operators, the value must be an integer; {key} is compared with \"{value}\"")]
     NotAnInteger { key: String, value: String },
-    #[error("the label selector has {0} bytes; at most {MAX_LENGTH} are read")]
+    #[error("the label selector has {0} bytes; at most {MAX_SELECTOR_BYTES} are allowed")]
     TooLong(usize),
     #[error(
-        "the label selector has more than {MAX_REQUIREMENTS} requirements, and no more are read: put the values of one key into \
-         one requirement, such as variant_name in (a,b)"
+        "the label selector has more than {MAX_REQUIREMENTS} requirements, which is the limit: put the values of one key into one \
+         requirement, such as variant_name in (a,b)"
     )]
     TooMany,
 }
@@ -56,14 +55,21 @@ pub(crate) struct Selector {
     requirements: Vec<Requirement>,
 }
 
-/// What a selector asks of one label.
+/// A requirement on one label.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Requirement {
-    pub(crate) key: String,
-    pub(crate) rule: Rule,
+struct Requirement {
+    key: String,
+    rule: Rule,
 }
 
-/// What one requirement asks of the value of its key.
+/// A borrowed requirement.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RequirementRef<'a> {
+    pub(crate) key: &'a str,
+    pub(crate) rule: &'a Rule,
+}
+
+/// The condition on the value of a label.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Rule {
     Exists,
@@ -77,9 +83,9 @@ pub(crate) enum Rule {
 }
 
 impl Selector {
-    /// Reads a selector.
+    /// Parses a selector.
     pub(crate) fn parse(text: &str) -> Result<Self, SelectorError> {
-        if text.len() > MAX_LENGTH {
+        if text.len() > MAX_SELECTOR_BYTES {
             return Err(SelectorError::TooLong(text.len()));
         }
         let mut lexer = Lexer::new(text);
@@ -91,75 +97,41 @@ impl Selector {
             if requirements.len() == MAX_REQUIREMENTS {
                 return Err(SelectorError::TooMany);
             }
-            requirements.push(requirement(&mut lexer)?);
+            requirements.push(parse_requirement(&mut lexer)?);
             match lexer.take() {
                 Token::End => break,
                 Token::Comma => {}
-                other => return Err(unexpected(other, "',' or 'end of string'")),
+                token => return Err(unexpected(token, "',' or 'end of string'")),
             }
         }
-        requirements.sort_by(by_key);
+        // Stable: requirements on one key keep their order, as in Kubernetes.
+        requirements.sort_by(|left, right| left.key.cmp(&right.key));
         Ok(Self { requirements })
     }
 
-    /// The objects that meet one rule; its values may be such as no text of a selector can name.
-    pub(crate) fn requiring(key: &str, rule: Rule) -> Self {
-        Self { requirements: vec![Requirement { key: key.into(), rule }] }
+    /// The requirements, sorted by key.
+    pub(crate) fn requirements(&self) -> impl Iterator<Item = RequirementRef<'_>> {
+        self.requirements.iter().map(|Requirement { key, rule }| RequirementRef { key, rule })
     }
 
-    /// What both select.
-    #[must_use]
-    pub(crate) fn and(mut self, other: &Self) -> Self {
-        self.requirements.extend_from_slice(&other.requirements);
-        self.requirements.sort_by(by_key);
-        self
-    }
-
-    /// Its requirements, sorted by key.
-    pub(crate) fn requirements(&self) -> impl Iterator<Item = &Requirement> {
-        self.requirements.iter()
-    }
-
-    /// True when every requirement holds for the labels that `get` answers from.
+    /// True when every requirement holds for the labels that `get` looks up.
     pub(crate) fn matches<'a>(&self, get: impl Fn(&str) -> Option<&'a str>) -> bool {
-        // Sorted by key: each label is looked up once.
-        self.requirements.chunk_by(|one, next| one.key == next.key).all(|of_key| {
-            let label = of_key.first().and_then(|requirement| get(&requirement.key));
-            of_key.iter().all(|requirement| requirement.rule.holds(label))
+        // Sorted by key, so that each label is looked up once.
+        self.requirements.chunk_by(|left, right| left.key == right.key).all(|same_key| {
+            let label = same_key.first().and_then(|requirement| get(&requirement.key));
+            same_key.iter().all(|requirement| requirement.rule.holds(label))
         })
     }
 
-    /// True when it selects everything.
+    /// True when everything matches.
     pub(crate) fn is_empty(&self) -> bool {
         self.requirements.is_empty()
     }
-
-    /// The values that it requires of one of `keys`, each once: what it names. None when it names nothing by them.
-    pub(crate) fn required(&self, keys: &[&str]) -> Vec<&str> {
-        let asked = self.requirements.iter().filter(|own| keys.contains(&own.key.as_str()));
-        let mut named = Vec::new();
-        for own in asked {
-            match &own.rule {
-                Rule::Equals(value) => named.push(value.as_str()),
-                Rule::In(values) => named.extend(values.iter().map(String::as_str)),
-                _ => {}
-            }
-        }
-        named.retain(|value| !value.is_empty());
-        named.sort_unstable();
-        named.dedup();
-        named
-    }
-}
-
-/// Requirements on one key stay in the order they came in, as Kubernetes leaves them.
-fn by_key(a: &Requirement, b: &Requirement) -> Ordering {
-    a.key.cmp(&b.key)
 }
 
 impl Rule {
-    /// True when no object without the label meets it.
-    pub(crate) fn wants_label(&self) -> bool {
+    /// True when an object without the label cannot match.
+    pub(crate) fn needs_label(&self) -> bool {
         !matches!(self, Self::Absent | Self::Differs(_) | Self::NotIn(_))
     }
 
@@ -183,56 +155,57 @@ fn unexpected(found: Token<'_>, expected: &'static str) -> SelectorError {
     SelectorError::Unexpected { found: found.to_string(), expected }
 }
 
-fn requirement(lexer: &mut Lexer<'_>) -> Result<Requirement, SelectorError> {
+fn parse_requirement(lexer: &mut Lexer<'_>) -> Result<Requirement, SelectorError> {
     let first = lexer.take();
-    let (negated, key) = if first == Token::Not { (true, lexer.take()) } else { (false, first) };
+    let is_negated = first == Token::Not;
+    let key = if is_negated { lexer.take() } else { first };
     let Token::Word(key) = key else {
-        let expected = if negated { "identifier" } else { "!, identifier, or 'end of string'" };
+        let expected = if is_negated { "identifier" } else { "!, identifier, or 'end of string'" };
         return Err(unexpected(key, expected));
     };
     if !is_key(key) {
         return Err(SelectorError::Key(key.into()));
     }
     let rule = match lexer.peek() {
-        _ if negated => Rule::Absent,
+        _ if is_negated => Rule::Absent,
         Token::End | Token::Comma => Rule::Exists,
-        _ => operation(lexer, key)?,
+        _ => parse_rule(lexer, key)?,
     };
     Ok(Requirement { key: key.into(), rule })
 }
 
-fn operation(lexer: &mut Lexer<'_>, key: &str) -> Result<Rule, SelectorError> {
+fn parse_rule(lexer: &mut Lexer<'_>, key: &str) -> Result<Rule, SelectorError> {
     match lexer.take() {
-        Token::Equal | Token::DoubleEqual => Ok(Rule::Equals(one_value(lexer, key)?)),
-        Token::NotEqual => Ok(Rule::Differs(one_value(lexer, key)?)),
-        Token::Word("in") => Ok(Rule::In(values(lexer, key)?)),
-        Token::Word("notin") => Ok(Rule::NotIn(values(lexer, key)?)),
-        Token::Greater => Ok(Rule::Above(integer(lexer, key)?)),
-        Token::Less => Ok(Rule::Below(integer(lexer, key)?)),
-        other => Err(unexpected(other, "in, notin, =, ==, !=, >, <")),
+        Token::Equal | Token::DoubleEqual => Ok(Rule::Equals(parse_value(lexer, key)?)),
+        Token::NotEqual => Ok(Rule::Differs(parse_value(lexer, key)?)),
+        Token::Word("in") => Ok(Rule::In(parse_values(lexer, key)?)),
+        Token::Word("notin") => Ok(Rule::NotIn(parse_values(lexer, key)?)),
+        Token::Greater => Ok(Rule::Above(parse_integer(lexer, key)?)),
+        Token::Less => Ok(Rule::Below(parse_integer(lexer, key)?)),
+        token => Err(unexpected(token, "in, notin, =, ==, !=, >, <")),
     }
 }
 
-fn one_value(lexer: &mut Lexer<'_>, key: &str) -> Result<String, SelectorError> {
+fn parse_value(lexer: &mut Lexer<'_>, key: &str) -> Result<String, SelectorError> {
     if matches!(lexer.peek(), Token::End | Token::Comma) {
         return Ok(String::new());
     }
     match lexer.take() {
-        Token::Word(value) => checked(key, value),
-        other => Err(unexpected(other, "identifier")),
+        Token::Word(value) => validate(key, value),
+        token => Err(unexpected(token, "identifier")),
     }
 }
 
-fn integer(lexer: &mut Lexer<'_>, key: &str) -> Result<i64, SelectorError> {
-    let value = one_value(lexer, key)?;
+fn parse_integer(lexer: &mut Lexer<'_>, key: &str) -> Result<i64, SelectorError> {
+    let value = parse_value(lexer, key)?;
     value.parse().map_err(|_| SelectorError::NotAnInteger { key: key.into(), value })
 }
 
 /// `(a,b)`; a missing value, also between empty brackets, is the empty value.
-fn values(lexer: &mut Lexer<'_>, key: &str) -> Result<BTreeSet<String>, SelectorError> {
+fn parse_values(lexer: &mut Lexer<'_>, key: &str) -> Result<BTreeSet<String>, SelectorError> {
     match lexer.take() {
         Token::Open => {}
-        other => return Err(unexpected(other, "'('")),
+        token => return Err(unexpected(token, "'('")),
     }
     let mut values = BTreeSet::new();
     loop {
@@ -243,16 +216,16 @@ fn values(lexer: &mut Lexer<'_>, key: &str) -> Result<BTreeSet<String>, Selector
             }
             _ => "",
         };
-        values.insert(checked(key, value)?);
+        values.insert(validate(key, value)?);
         match lexer.take() {
             Token::Comma => {}
             Token::Close => return Ok(values),
-            other => return Err(unexpected(other, "',' or ')'")),
+            token => return Err(unexpected(token, "',' or ')'")),
         }
     }
 }
 
-fn checked(key: &str, value: &str) -> Result<String, SelectorError> {
+fn validate(key: &str, value: &str) -> Result<String, SelectorError> {
     if value.is_empty() || is_name(value) {
         return Ok(value.into());
     }
@@ -268,25 +241,29 @@ fn is_key(key: &str) -> bool {
 
 fn is_name(text: &str) -> bool {
     let bytes = text.as_bytes();
-    let edge = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
-    let inner = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.".contains(byte);
-    bytes.len() <= MAX_NAME && edge(bytes.first()) && edge(bytes.last()) && bytes.iter().all(inner)
+    let is_edge = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
+    let is_inner = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.".contains(byte);
+    bytes.len() <= MAX_NAME_BYTES
+        && is_edge(bytes.first())
+        && is_edge(bytes.last())
+        && bytes.iter().all(is_inner)
 }
 
 fn is_subdomain(text: &str) -> bool {
-    let plain = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-    let label = |label: &str| {
+    let is_alphanumeric = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let is_label = |label: &str| {
         let bytes = label.as_bytes();
-        let edges = bytes.first().is_some_and(plain) && bytes.last().is_some_and(plain);
-        edges && bytes.iter().all(|byte| plain(byte) || *byte == b'-')
+        let has_edges =
+            bytes.first().is_some_and(is_alphanumeric) && bytes.last().is_some_and(is_alphanumeric);
+        has_edges && bytes.iter().all(|byte| is_alphanumeric(byte) || *byte == b'-')
     };
-    text.len() <= MAX_PREFIX && text.split('.').all(label)
+    text.len() <= MAX_PREFIX_BYTES && text.split('.').all(is_label)
 }
 
 /// As Kubernetes prints it: sorted by key, no spaces after commas.
 impl fmt::Display for Selector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, requirement) in self.requirements.iter().enumerate() {
+        for (index, requirement) in self.requirements().enumerate() {
             f.write_str(if index == 0 { "" } else { "," })?;
             requirement.fmt(f)?;
         }
@@ -294,7 +271,7 @@ impl fmt::Display for Selector {
     }
 }
 
-impl fmt::Display for Requirement {
+impl fmt::Display for RequirementRef<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { key, rule } = self;
         match rule {

@@ -9,7 +9,7 @@ fn parse(text: &str) -> Selector {
 }
 
 fn matches(text: &str, labels: &[(&'static str, &'static str)]) -> bool {
-    parse(text).matches(|key| labels.iter().find(|(k, _)| *k == key).map(|(_, v)| *v))
+    parse(text).matches(|key| labels.iter().find(|(name, _)| *name == key).map(|(_, value)| *value))
 }
 
 fn refused(text: &str) -> String {
@@ -82,7 +82,7 @@ fn refusals_say_what_was_found_and_what_was_expected() {
     assert!(refused("-a").starts_with("key: Invalid value: \"-a\""));
     assert!(refused("A/b").starts_with("key:"), "a prefix is lower case");
     assert!(refused(&format!("a={}", "x".repeat(64))).contains("at most 63"));
-    assert!(refused(&"a,".repeat(MAX_LENGTH)).contains("at most 65536"));
+    assert!(refused(&"a,".repeat(MAX_SELECTOR_BYTES)).contains("at most 65536"));
 }
 
 #[test]
@@ -201,6 +201,6 @@ proptest! {
 
     #[test]
     fn a_rule_that_wants_a_label_holds_for_nothing_without_it_and_any_other_does(rule in rule()) {
-        prop_assert_eq!(rule.holds(None), !rule.wants_label());
+        prop_assert_eq!(rule.holds(None), !rule.needs_label());
     }
 }

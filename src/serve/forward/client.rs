@@ -1,5 +1,5 @@
-//! The way to the holder: one HTTP/2 connection with mutual TLS from the shared CA. Bounded in time and size; after a
-//! failure it rests, so that a dead holder does not cost every read a wait.
+//! The client of the lease holder: one HTTP/2 connection with mutual TLS from the shared CA. Bounded in time and size. After a
+//! failure it backs off, so that not every read waits for a dead holder.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,49 +19,50 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
 
-use super::{ANSWERED, AUDIT_ID, HOLDER, NOTHING_YET, inner};
 use crate::engine::Leadership;
-use crate::serve::accept::{self, Representation};
+use crate::serve::encoding::negotiation::{self, Representation};
+use crate::serve::paths::{ANSWERED_BY, AUDIT_ID, HOLDER, HOLDER_WITHOUT_RESULT, internal_path};
 use crate::serve::tls::SharedPki;
 use crate::serve::tls::pem::{self, VERSIONS};
 
-/// The largest answer passed on: 10,000 items of 400 bytes are 4 MB.
-const MAX_BODY: usize = 16 * 1024 * 1024;
+/// Bytes of an answer that is passed on: 10,000 items of 400 bytes are 4 MB.
+const MAX_BODY_BYTES: usize = 16 * 1024 * 1024;
 
-/// Added to what the holder itself waits for an evaluation: one round trip, and a handshake.
-const ROUND_TRIP: Duration = Duration::from_millis(250);
+/// Added to the time that the holder waits for an evaluation: a handshake and one round trip.
+const ROUND_TRIP_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// The rest after a failure: a read in it is answered at once from the last published state.
-const REST: Duration = Duration::from_secs(1);
+/// Time after a failure in which reads are answered at once from the last published state.
+const BACKOFF: Duration = Duration::from_secs(1);
 
-/// Why a read could not be answered by the holder. Shown to people in a warning; holds no secret.
+/// Why the holder did not answer a read. Clients see it in a warning, so it contains no secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ForwardError {
-    #[error("no instance is known to hold the lease now")]
+    #[error("no instance is known to hold the lease")]
     NoHolder,
-    #[error("the holder {0} does not say where it answers")]
+    #[error("the holder {0} has published no address")]
     NoAddress(String),
-    #[error("the shared certificates are not there yet")]
+    #[error("the shared certificates have not been read yet")]
     NoCertificates,
     #[error("the holder {holder} cannot be reached: {cause}")]
     Unreachable { holder: String, cause: String },
     #[error("the holder {0} did not answer in time")]
-    Late(String),
-    #[error("{0} does not hold the lease any more")]
+    Timeout(String),
+    #[error("{0} no longer holds the lease")]
     NotTheHolder(String),
-    #[error("the holder {0} has only just started and knows nothing yet")]
-    NothingYet(String),
-    #[error("the holder {holder} answered {status} instead of a number")]
-    Refused { holder: String, status: u16 },
+    #[error("the holder {0} has just started and has no result yet")]
+    NoResult(String),
+    #[error("the holder {holder} answered with status {status}")]
+    Unexpected { holder: String, status: u16 },
 }
 
-/// Asks the holder.
+/// Forwards reads to the lease holder.
 pub(crate) struct Forwarder {
     instance_name: String,
     pki: watch::Receiver<Option<SharedPki>>,
-    patience: Duration,
+    timeout: Duration,
     connection: tokio::sync::Mutex<Option<Connection>>,
-    resting: Mutex<Option<(String, Instant)>>,
+    /// The address that failed last, and until when it is not tried again.
+    backoff: Mutex<Option<(String, Instant)>>,
 }
 
 /// An open connection; dropping it closes it.
@@ -87,7 +88,7 @@ enum Attempt {
     Http(#[from] hyper::Error),
     #[error("{0}")]
     Request(#[from] http::Error),
-    #[error("its answer was cut or larger than {MAX_BODY} bytes")]
+    #[error("its answer was cut or larger than {MAX_BODY_BYTES} bytes")]
     Body,
 }
 
@@ -98,14 +99,18 @@ impl Forwarder {
         pki: watch::Receiver<Option<SharedPki>>,
         read_wait: Duration,
     ) -> Self {
-        let patience = read_wait + ROUND_TRIP;
-        let (connection, resting) = (tokio::sync::Mutex::new(None), Mutex::new(None));
-        Self { instance_name, pki, patience, connection, resting }
+        Self {
+            instance_name,
+            pki,
+            timeout: read_wait + ROUND_TRIP_TIMEOUT,
+            connection: tokio::sync::Mutex::new(None),
+            backoff: Mutex::new(None),
+        }
     }
 
-    /// The holder's answer to the read of `uri`, word for word: it writes what the client of `headers` accepts. It is asked
-    /// for no compression, which is between each client and the instance it talks to.
-    pub(crate) async fn ask(
+    /// The holder's answer to the read of `uri`, unchanged and in the representation that the client's `headers` accept. Without
+    /// compression, which each instance does for its own clients.
+    pub(crate) async fn forward(
         &self,
         leadership: &Leadership,
         uri: &Uri,
@@ -116,42 +121,43 @@ impl Forwarder {
         let name = holder.identity.clone();
         let address = holder.address.as_deref().ok_or_else(|| ForwardError::NoAddress(name.clone()))?;
         let pki = self.pki.borrow().clone().ok_or(ForwardError::NoCertificates)?;
-        if self.rests(address) {
-            return Err(ForwardError::Unreachable { holder: name, cause: "it failed a moment ago".into() });
+        if self.is_backing_off(address) {
+            return Err(ForwardError::Unreachable {
+                holder: name,
+                cause: "it failed less than a second ago".into(),
+            });
         }
         let request = self.request(uri, headers, audit);
-        let answer = match timeout(self.patience, self.attempt(address, pki, request)).await {
+        let answer = match timeout(self.timeout, self.attempt(address, pki, request)).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(cause)) => {
-                self.rest(address).await;
+                self.back_off(address).await;
                 return Err(ForwardError::Unreachable { holder: name, cause: cause.to_string() });
             }
             Err(_) => {
-                self.rest(address).await;
-                return Err(ForwardError::Late(name));
+                self.back_off(address).await;
+                return Err(ForwardError::Timeout(name));
             }
         };
-        let answered = answer.headers().get(ANSWERED);
+        let answered_by = answer.headers().get(ANSWERED_BY);
         match answer.status() {
-            _ if answered == Some(&HOLDER) => Ok(verbatim(answer)),
-            StatusCode::MISDIRECTED_REQUEST if answered == Some(&NOTHING_YET) => {
-                Err(ForwardError::NothingYet(name))
+            _ if answered_by == Some(&HOLDER) => Ok(pass_on(answer)),
+            StatusCode::MISDIRECTED_REQUEST if answered_by == Some(&HOLDER_WITHOUT_RESULT) => {
+                Err(ForwardError::NoResult(name))
             }
             StatusCode::MISDIRECTED_REQUEST => Err(ForwardError::NotTheHolder(name)),
-            status => Err(ForwardError::Refused { holder: name, status: status.as_u16() }),
+            status => Err(ForwardError::Unexpected { holder: name, status: status.as_u16() }),
         }
     }
 
-    fn rests(&self, address: &str) -> bool {
-        self.resting
-            .lock()
-            .as_ref()
-            .is_some_and(|(resting, until)| resting == address && Instant::now() < *until)
+    fn is_backing_off(&self, address: &str) -> bool {
+        let backoff = self.backoff.lock();
+        backoff.as_ref().is_some_and(|(failed, until)| failed == address && Instant::now() < *until)
     }
 
-    /// Gives the connection up too: a peer that is gone without a word looks open for minutes.
-    async fn rest(&self, address: &str) {
-        *self.resting.lock() = Some((address.to_owned(), Instant::now() + REST));
+    /// Closes the connection too: after a peer has vanished, it looks open for minutes.
+    async fn back_off(&self, address: &str) {
+        *self.backoff.lock() = Some((address.to_owned(), Instant::now() + BACKOFF));
         *self.connection.lock().await = None;
     }
 
@@ -161,13 +167,15 @@ impl Forwarder {
         headers: &HeaderMap,
         audit: &HeaderValue,
     ) -> http::Result<Request<Empty<Bytes>>> {
-        let asked = uri.path_and_query().map_or("", |all| all.as_str());
-        let request =
-            Request::get(format!("https://{}{}", self.instance_name, inner(asked))).header(AUDIT_ID, audit);
-        // What the client's header comes to, never its bytes: they could be such as the connection to the holder, which all
-        // reads share, does not survive.
-        let accepted = accept::representation(headers).map(Representation::media);
-        accepted.into_iter().fold(request, |request, media| request.header(ACCEPT, media)).body(Empty::new())
+        let path = internal_path(uri.path_and_query().map_or("", |path| path.as_str()));
+        let request = Request::get(format!("https://{}{path}", self.instance_name)).header(AUDIT_ID, audit);
+        // The result of the negotiation, never the client's bytes: those could break the connection, which all reads share.
+        let accepted = negotiation::representation(headers).map(Representation::media_range);
+        let request = match accepted {
+            Some(media_range) => request.header(ACCEPT, media_range),
+            None => request,
+        };
+        request.body(Empty::new())
     }
 
     async fn attempt(
@@ -178,7 +186,7 @@ impl Forwarder {
     ) -> Result<Response<Bytes>, Attempt> {
         let mut sender = self.sender(address, pki).await?;
         let (head, body) = sender.send_request(request?).await?.into_parts();
-        let body = Limited::new(body, MAX_BODY).collect().await.map_err(|_| Attempt::Body)?;
+        let body = Limited::new(body, MAX_BODY_BYTES).collect().await.map_err(|_| Attempt::Body)?;
         Ok(Response::from_parts(head, body.to_bytes()))
     }
 
@@ -215,7 +223,7 @@ impl Forwarder {
     }
 }
 
-/// Trusts the shared CA alone, and shows the shared leaf.
+/// Trusts only the shared CA, and presents the shared leaf.
 fn client_config(pki: &SharedPki) -> Result<ClientConfig, Attempt> {
     let mut config = ClientConfig::builder_with_provider(pem::provider())
         .with_protocol_versions(VERSIONS)?
@@ -234,8 +242,8 @@ fn endpoint(address: &str) -> Option<(String, u16)> {
     (uri.scheme_str() == Some("https")).then_some((host, uri.port_u16()?))
 }
 
-/// Status, body, type and warnings; nothing else of the other connection.
-fn verbatim(answer: Response<Bytes>) -> Response<Body> {
+/// Status, body, media type and warnings; no other header of the holder.
+fn pass_on(answer: Response<Bytes>) -> Response<Body> {
     let (head, body) = answer.into_parts();
     let mut response = Response::new(Body::from(body));
     *response.status_mut() = head.status;
@@ -252,7 +260,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_of_a_clients_accept_header_never_reach_the_holder() {
+    fn bytes_of_the_client_accept_header_never_reach_the_holder() {
         let forwarder =
             Forwarder::new("wva-instance.x.internal".into(), watch::channel(None).1, Duration::ZERO);
         let uri =
@@ -269,8 +277,8 @@ mod tests {
             let sent: Vec<_> = request.headers().get_all(ACCEPT).iter().collect();
             assert_eq!(sent, [media], "{}", String::from_utf8_lossy(accept));
             assert_eq!(
-                accept::representation(request.headers()),
-                accept::representation(&headers),
+                negotiation::representation(request.headers()),
+                negotiation::representation(&headers),
                 "{media}: the same answer"
             );
         }

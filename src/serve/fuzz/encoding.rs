@@ -7,9 +7,11 @@ use prost::Message;
 use serde_json::Value;
 
 use super::{any_text, damaged, fuzz, text};
-use crate::serve::represent::protobuf::external::{ExternalMetricValue, ExternalMetricValueList};
-use crate::serve::represent::protobuf::{Entry, ListMeta, MAGIC, Quantity, Time, Unknown, enveloped, fields};
-use crate::serve::represent::yaml;
+use crate::serve::encoding::object::yaml;
+use crate::serve::encoding::protobuf::external::{ExternalMetricValue, ExternalMetricValueList};
+use crate::serve::encoding::protobuf::{
+    Entry, ListMeta, MAGIC, Quantity, Time, Unknown, append_fields, envelope,
+};
 
 fn item() -> impl Strategy<Value = ExternalMetricValue> {
     let labels = btree_map(text("[a-z_./]{0,9}"), any_text(), 0..4);
@@ -36,7 +38,7 @@ fn list() -> impl Strategy<Value = ExternalMetricValueList> {
 #[test]
 fn what_is_encoded_decodes_to_the_same() {
     fuzz("protobuf", (list(), any_text(), any_text()), |(list, api_version, kind)| {
-        let body = enveloped((&api_version, &kind), |to| fields(&list, to));
+        let body = envelope(Vec::new(), (&api_version, &kind), |to| append_fields(&list, to));
         let envelope = body.strip_prefix(&MAGIC).ok_or_else(|| TestCaseError::fail("no magic bytes"))?;
         let envelope = Unknown::decode(envelope).map_err(|error| TestCaseError::fail(error.to_string()))?;
         let meta = envelope.type_meta.unwrap_or_default();
@@ -61,7 +63,9 @@ fn what_decodes_encodes_to_what_decodes_to_it() {
     };
     let raw = whole.encode_to_vec();
     let corpus = [
-        enveloped(("external.metrics.k8s.io/v1beta1", "ExternalMetricValueList"), |to| fields(&whole, to)),
+        envelope(Vec::new(), ("external.metrics.k8s.io/v1beta1", "ExternalMetricValueList"), |to| {
+            append_fields(&whole, to)
+        }),
         raw,
     ];
     fuzz("protobuf bytes", damaged(&corpus), |bytes| {

@@ -205,8 +205,8 @@ fn no_certificate_harms() {
     );
     fuzz("certificates", input, |(certificate, key, der)| {
         let _ = (pem::certificates(&certificate), pem::roots(&certificate), pem::private_key(&key));
-        let _ = (pem::pair(&certificate, &key), pem::ClientCas::of(&certificate));
-        let _ = Subject::of(&CertificateDer::from(der));
+        let _ = (pem::certified_key(&certificate, &key), pem::ClientCas::from_pem(&certificate));
+        let _ = Subject::parse(&CertificateDer::from(der));
         Ok(())
     });
 }

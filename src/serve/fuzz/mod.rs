@@ -2,11 +2,11 @@
 //! `WVA_FUZZ_SECONDS=600 cargo test -p wva --lib serve::fuzz -- --nocapture --test-threads 2` takes ten minutes for
 //! each target; raw bytes on a real connection are in `tests/it/serve/fuzz.rs`.
 
-mod accept;
+mod encoding;
 mod harness;
 mod identity;
+mod negotiation;
 mod reference;
-mod representation;
 mod selectors;
 
 use harness::{damaged, fuzz};

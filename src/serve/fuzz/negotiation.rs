@@ -7,9 +7,9 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::{damaged, fuzz};
-use crate::serve::accept::{self, Discovery, Encoding};
-use crate::serve::forward::AUDIT_ID;
-use crate::serve::observe::AuditId;
+use crate::serve::encoding::negotiation::{self, Discovery, Encoding};
+use crate::serve::middleware::AuditId;
+use crate::serve::paths::AUDIT_ID;
 
 const MEDIA: [&str; 10] = [
     "application/json",
@@ -84,7 +84,7 @@ fn media(range: &str) -> &str {
 /// A media range that means `encoding`.
 fn offers(range: &str, encoding: Encoding) -> bool {
     let yaml = encoding == Encoding::Yaml && media(range) == "application/x-yaml";
-    yaml || [encoding.media(), "application/*", "*/*"].contains(&media(range))
+    yaml || [encoding.media_type(), "application/*", "*/*"].contains(&media(range))
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn nothing_is_chosen_that_was_not_offered() {
         let offered = |encoding| {
             said.is_empty() && encoding == Encoding::Json || said.iter().any(|range| offers(range, encoding))
         };
-        if let Some(chosen) = accept::representation(&headers) {
+        if let Some(chosen) = negotiation::representation(&headers) {
             prop_assert!(offered(chosen.encoding), "{:?} of {:?}", chosen, said);
             prop_assert!(
                 chosen.table.is_none()
@@ -108,16 +108,19 @@ fn nothing_is_chosen_that_was_not_offered() {
             );
             prop_assert!(chosen.table.is_none() || chosen.encoding != Encoding::Protobuf);
         }
-        if let Some(encoding) = accept::encoding(&headers) {
+        if let Some(encoding) = negotiation::encoding(&headers) {
             prop_assert!(offered(encoding), "{:?} of {:?}", encoding, said);
         }
-        if let Discovery::Legacy(encoding) = accept::discovery(&headers) {
+        if let Discovery::Legacy(encoding) = negotiation::discovery(&headers) {
             prop_assert!(offered(encoding), "{:?} of {:?}", encoding, said);
         }
-        let error = accept::encoding_of_errors(&headers);
+        let error = negotiation::error_encoding(&headers);
         prop_assert!(offered(error) || error == Encoding::Json, "{:?} of {:?}", error, said);
-        prop_assert!(!accept::takes_json(&headers) || offered(Encoding::Json), "{:?}", said);
-        prop_assert_eq!(accept::encoding(&headers).is_none() && accept::takes_json(&headers), false);
+        prop_assert!(!negotiation::accepts_json(&headers) || offered(Encoding::Json), "{:?}", said);
+        prop_assert_eq!(
+            negotiation::encoding(&headers).is_none() && negotiation::accepts_json(&headers),
+            false
+        );
         Ok(())
     });
 }
@@ -136,7 +139,7 @@ fn nothing_is_compressed_unasked() {
         let headers = headers(ACCEPT_ENCODING, &values);
         let said = said(&headers, ACCEPT_ENCODING);
         let asked = said.iter().any(|range| ["gzip", "*"].contains(&media(range)));
-        prop_assert!(!accept::gzip(&headers) || asked, "{:?}", said);
+        prop_assert!(!negotiation::accepts_gzip(&headers) || asked, "{:?}", said);
         Ok(())
     });
 }
@@ -151,7 +154,7 @@ fn an_audit_id_is_always_fit_for_a_log() {
         let mut headers = HeaderMap::new();
         let given = HeaderValue::from_bytes(&value).ok();
         given.into_iter().for_each(|given| drop(headers.insert(AUDIT_ID, given)));
-        let AuditId(id) = AuditId::of(&headers);
+        let id = AuditId::from_headers(&headers).header().clone();
         prop_assert!(
             (1..=64).contains(&id.len()) && id.as_bytes().iter().all(|byte| (b'!'..=b'~').contains(byte)),
             "{:?}",

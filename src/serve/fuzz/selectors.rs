@@ -7,9 +7,10 @@ use proptest::sample::select;
 
 use super::reference::{Clause, takes};
 use super::{damaged, fuzz, text};
-use crate::serve::external_metrics::metric::GROUP;
-use crate::serve::external_metrics::query;
+use crate::serve::external_metrics::VariantSelector;
+use crate::serve::external_metrics::query::{ListOptions, is_watch};
 use crate::serve::external_metrics::selector::Selector;
+use crate::serve::paths::EXTERNAL_GROUP;
 
 /// Few of them, so that requirements and labels meet.
 fn key() -> impl Strategy<Value = String> {
@@ -123,10 +124,12 @@ fn a_selector_in_a_query_is_the_selector_however_it_is_encoded() {
         let value: String =
             bytes.map(|(at, byte)| encoded((byte, u8::try_from((ways >> (at % 60)) & 3).unwrap()))).collect();
         let uri: Uri = format!("/x?{before}labelSelector={value}{after}").parse().unwrap();
-        let read =
-            query::options(GROUP, &uri).map_err(|status| TestCaseError::fail(status.message().to_owned()))?;
-        prop_assert_eq!(Ok(read.of_variants()), Selector::parse(&text), "{}", uri);
-        prop_assert!(!query::watches(&uri));
+        let read = ListOptions::parse(EXTERNAL_GROUP, &uri)
+            .map_err(|status| TestCaseError::fail(status.message().to_owned()))?;
+        let selector = VariantSelector { labels: std::slice::from_ref(&read.labels), fields: &read.fields };
+        prop_assert_eq!(selector.to_string(), read.labels.to_string());
+        prop_assert_eq!(Ok(read.labels), Selector::parse(&text), "{}", uri);
+        prop_assert!(!is_watch(&uri));
         Ok(())
     });
 }
@@ -141,7 +144,7 @@ fn no_query_harms() {
     ];
     fuzz("query bytes", damaged(&corpus), |bytes| {
         let Ok(uri) = Uri::try_from([b"/x?", &bytes[..]].concat()) else { return Ok(()) };
-        let _ = (query::options(GROUP, &uri), query::watches(&uri));
+        let _ = (ListOptions::parse(EXTERNAL_GROUP, &uri), is_watch(&uri));
         Ok(())
     });
 }

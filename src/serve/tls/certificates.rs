@@ -1,5 +1,5 @@
-//! Which certificate is shown to whom, and the swap when one changes. A pair that does not fit together is not used:
-//! the one before stays until its other half arrives.
+//! The server's certificates and their replacement while it runs. A certificate and a key that do not match are not used: the
+//! previous pair stays until the other half arrives.
 
 use std::fmt;
 use std::io;
@@ -16,19 +16,19 @@ use tokio::sync::watch;
 use super::pem::{self, PemError, VERSIONS};
 use super::verifier::ProofOfPossession;
 
-/// How often certificate files are read again. The kubelet renews a mounted Secret about once a minute, and
-/// certificates overlap by days: ten seconds is soon enough and costs two small reads.
-pub const RECHECK: Duration = Duration::from_secs(10);
+/// How often certificate files are read again. The kubelet updates a mounted Secret about once a minute, and certificates
+/// overlap by days: ten seconds is soon enough and costs two small reads.
+pub const RECHECK_INTERVAL: Duration = Duration::from_secs(10);
 
-/// A certificate or key file larger than this is a mistake: 256 certificates of 4 KiB fit.
-const MAX_FILE: u64 = 1024 * 1024;
+/// Bytes of a certificate or key file: 256 certificates of 4 KiB fit, a larger file is a mistake.
+const MAX_FILE_BYTES: u64 = 1024 * 1024;
 
 /// The CA and leaf that all instances share. Debug output shows no key.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SharedPki {
     /// The CA bundle, PEM.
     pub ca_pem: String,
-    /// The leaf and its chain, PEM; valid for the Service's names and for the name of an instance.
+    /// The leaf and its chain, PEM; valid for the names of the Service and for the name of an instance.
     pub cert_pem: String,
     /// The leaf's private key, PEM.
     pub key_pem: String,
@@ -40,10 +40,10 @@ impl fmt::Debug for SharedPki {
     }
 }
 
-/// Where the certificate for API clients comes from.
+/// The source of the certificate for API clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Serving {
-    /// It is the shared leaf.
+pub enum ServingCertificate {
+    /// The shared leaf.
     Shared,
     /// `--tls-cert-file` and `--tls-private-key-file`.
     Files {
@@ -51,18 +51,18 @@ pub enum Serving {
         certificate: PathBuf,
         /// Its private key.
         key: PathBuf,
-        /// How often both are read again: [`RECHECK`].
-        recheck: Duration,
+        /// How often both are read again, [`RECHECK_INTERVAL`] outside tests.
+        recheck_interval: Duration,
     },
 }
 
 /// A certificate that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CertificateError {
-    /// The file cannot be read.
+    /// A file cannot be read.
     #[error("{path}: {source}; check --tls-cert-file and --tls-private-key-file")]
     File {
-        /// Which file.
+        /// The file.
         path: PathBuf,
         /// The cause.
         source: io::Error,
@@ -70,7 +70,7 @@ pub enum CertificateError {
     /// The content cannot be used.
     #[error("{origin}: {source}")]
     Pem {
-        /// Where it is from.
+        /// Where the content is from.
         origin: &'static str,
         /// The cause.
         source: PemError,
@@ -83,94 +83,101 @@ pub enum CertificateError {
 /// The TLS configuration in force.
 pub(crate) struct Certificates {
     instance_name: String,
-    serving: Serving,
+    serving: ServingCertificate,
     config: ArcSwapOption<ServerConfig>,
-    shown: ArcSwap<Shown>,
+    keys: ArcSwap<Keys>,
 }
 
-/// The certificates in use: what for API clients, what for other instances.
+/// The certificates in use, with their keys.
 #[derive(Debug, Clone, Default)]
-struct Shown {
+struct Keys {
+    /// For API clients.
     serving: Option<Arc<CertifiedKey>>,
+    /// For other instances.
     shared: Option<Arc<CertifiedKey>>,
 }
 
 impl Certificates {
     /// `instance_name` is the server name by which instances call each other.
-    pub(crate) fn new(instance_name: String, serving: Serving) -> Self {
-        let (config, shown) = (ArcSwapOption::empty(), ArcSwap::from_pointee(Shown::default()));
-        Self { instance_name, serving, config, shown }
+    pub(crate) fn new(instance_name: String, serving: ServingCertificate) -> Self {
+        let keys = ArcSwap::from_pointee(Keys::default());
+        Self { instance_name, serving, config: ArcSwapOption::empty(), keys }
     }
 
-    /// The configuration for a new connection; `None` while there is no certificate at all.
+    /// The configuration for a new connection; `None` while there is no certificate.
     pub(crate) fn config(&self) -> Option<Arc<ServerConfig>> {
         self.config.load_full()
     }
 
     /// True when API clients can be served.
-    pub(crate) fn ready(&self) -> bool {
-        self.shown.load().serving.is_some()
+    pub(crate) fn is_ready(&self) -> bool {
+        self.keys.load().serving.is_some()
     }
 
-    /// Takes every change into use, for ever.
+    /// Applies every change, for ever.
     pub(crate) async fn follow(&self, mut shared: watch::Receiver<Option<SharedPki>>) {
-        let recheck = match &self.serving {
-            Serving::Files { recheck, .. } => *recheck,
-            Serving::Shared => Duration::MAX,
+        let recheck_interval = match &self.serving {
+            ServingCertificate::Files { recheck_interval, .. } => *recheck_interval,
+            ServingCertificate::Shared => Duration::MAX,
         };
-        let (mut open, mut told) = (true, None);
+        let mut is_open = true;
+        let mut logged = None;
         loop {
             let newest = shared.borrow_and_update().clone();
             let error = self.refresh(newest.as_ref()).await.err().map(|error| error.to_string());
-            // Once, not at every look: the other half of a pair may be long in coming.
-            if let Some(error) = error.as_ref().filter(|_| error != told) {
-                tracing::warn!(error, "a certificate is not used; the one before stays");
+            // Logged once, not at every check: the other half of a pair may come much later.
+            if let Some(error) = error.as_ref().filter(|_| error != logged) {
+                tracing::warn!(error, "a certificate cannot be used; the previous one stays in use");
             }
-            told = error;
+            logged = error;
             tokio::select! {
-                changed = shared.changed(), if open => open = changed.is_ok(),
-                () = tokio::time::sleep(recheck) => {}
+                changed = shared.changed(), if is_open => is_open = changed.is_ok(),
+                () = tokio::time::sleep(recheck_interval) => {}
             }
         }
     }
 
-    /// Reads everything again and swaps what changed and fits.
+    /// Reads everything again and replaces what changed and is valid.
     pub(crate) async fn refresh(&self, shared: Option<&SharedPki>) -> Result<(), CertificateError> {
-        let before = self.shown.load_full();
-        let mut after = Shown::clone(&before);
+        let before = self.keys.load_full();
+        let mut after = Keys::clone(&before);
         let outcome = self.load(&mut after, shared).await;
-        if !same(before.serving.as_ref(), after.serving.as_ref())
-            || !same(before.shared.as_ref(), after.shared.as_ref())
+        if !is_same(before.serving.as_ref(), after.serving.as_ref())
+            || !is_same(before.shared.as_ref(), after.shared.as_ref())
         {
             self.config.store(Some(Arc::new(self.server_config(after.clone())?)));
-            self.shown.store(Arc::new(after));
+            self.keys.store(Arc::new(after));
             tracing::info!("new certificates are in use");
         }
         outcome
     }
 
-    /// What fits is put into `shown` even when the other half fails.
-    async fn load(&self, shown: &mut Shown, shared: Option<&SharedPki>) -> Result<(), CertificateError> {
-        let pair = |origin, cert: &[u8], key: &[u8]| {
-            pem::pair(cert, key).map(Arc::new).map_err(|source| CertificateError::Pem { origin, source })
+    /// Puts valid certificates into `keys`, even when the others are not.
+    async fn load(&self, keys: &mut Keys, shared: Option<&SharedPki>) -> Result<(), CertificateError> {
+        let certified_key = |origin, cert: &[u8], key: &[u8]| {
+            pem::certified_key(cert, key)
+                .map(Arc::new)
+                .map_err(|source| CertificateError::Pem { origin, source })
         };
         let from_shared =
-            shared.map(|pki| pair("shared Secret", pki.cert_pem.as_bytes(), pki.key_pem.as_bytes()));
+            shared.map(|pki| certified_key("shared Secret", pki.cert_pem.as_bytes(), pki.key_pem.as_bytes()));
         if let Some(Ok(leaf)) = &from_shared {
-            shown.shared = Some(leaf.clone());
+            keys.shared = Some(leaf.clone());
         }
         match &self.serving {
-            Serving::Shared => shown.serving.clone_from(&shown.shared),
-            Serving::Files { certificate, key, .. } => {
-                let (cert, key) = (read(certificate).await?, read(key).await?);
-                shown.serving = Some(pair("--tls-cert-file, --tls-private-key-file", &cert, &key)?);
+            ServingCertificate::Shared => keys.serving.clone_from(&keys.shared),
+            ServingCertificate::Files { certificate, key, .. } => {
+                let certificate = read(certificate).await?;
+                let key = read(key).await?;
+                let origin = "--tls-cert-file, --tls-private-key-file";
+                keys.serving = Some(certified_key(origin, &certificate, &key)?);
             }
         }
         from_shared.transpose().map(|_| ())
     }
 
-    fn server_config(&self, shown: Shown) -> Result<ServerConfig, rustls::Error> {
-        let resolver = BySni { instance_name: self.instance_name.clone(), shown };
+    fn server_config(&self, keys: Keys) -> Result<ServerConfig, rustls::Error> {
+        let resolver = SniResolver { instance_name: self.instance_name.clone(), keys };
         let mut config = ServerConfig::builder_with_provider(pem::provider())
             .with_protocol_versions(VERSIONS)?
             .with_client_cert_verifier(Arc::new(ProofOfPossession::new()))
@@ -180,30 +187,33 @@ impl Certificates {
     }
 }
 
-fn same(a: Option<&Arc<CertifiedKey>>, b: Option<&Arc<CertifiedKey>>) -> bool {
-    a.map(|key| &key.cert) == b.map(|key| &key.cert)
+fn is_same(left: Option<&Arc<CertifiedKey>>, right: Option<&Arc<CertifiedKey>>) -> bool {
+    left.map(|key| &key.cert) == right.map(|key| &key.cert)
 }
 
 async fn read(path: &Path) -> Result<Vec<u8>, CertificateError> {
     let failed = |source| CertificateError::File { path: path.into(), source };
     let length = tokio::fs::metadata(path).await.map_err(failed)?.len();
-    if length > MAX_FILE {
-        return Err(failed(io::Error::other(format!("{length} bytes are too many for PEM"))));
+    if length > MAX_FILE_BYTES {
+        return Err(failed(io::Error::other(format!(
+            "the file has {length} bytes; at most {MAX_FILE_BYTES} are read"
+        ))));
     }
     tokio::fs::read(path).await.map_err(failed)
 }
 
-/// Other instances ask for the instance name and always get the shared leaf, which they can verify; everybody else
-/// gets the serving certificate, whatever name they ask for.
+/// Selects by server name: other instances ask for the instance name and always get the shared leaf, which they can verify;
+/// everybody else gets the serving certificate, whatever name they ask for.
 #[derive(Debug)]
-struct BySni {
+struct SniResolver {
     instance_name: String,
-    shown: Shown,
+    keys: Keys,
 }
 
-impl ResolvesServerCert for BySni {
+impl ResolvesServerCert for SniResolver {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        let internal = hello.server_name().is_some_and(|name| name.eq_ignore_ascii_case(&self.instance_name));
-        if internal { self.shown.shared.clone() } else { self.shown.serving.clone() }
+        let is_instance =
+            hello.server_name().is_some_and(|name| name.eq_ignore_ascii_case(&self.instance_name));
+        if is_instance { self.keys.shared.clone() } else { self.keys.serving.clone() }
     }
 }

@@ -1,10 +1,8 @@
-//! One connection: TCP to TLS to HTTP/2 or 1.1, as ALPN says, and its end: its own, the drain's, or that of our
-//! patience.
+//! One connection: TCP, TLS, then HTTP/2 or HTTP/1.1 as ALPN chose, and everything that may end it.
 
 use std::convert::Infallible;
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,165 +25,229 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
-use super::accept::Shared;
-use super::activity::{Activity, QUIET};
-use super::heads::Heads;
-use super::ledger::{Loss, handshake_loss};
-use super::peer::{Peer, Vouched};
-use super::sending::sending;
-use super::shares::Place;
-use super::stall::{Impatient, STALLED};
-use crate::serve::auth::Chain;
+use super::certificates::Certificates;
+use super::connection_errors::{ConnectionErrors, Failure, handshake_failure};
+use super::connection_quota::{ConnectionQuota, QuotaPermit};
+use super::head_timeout::HeadTimeout;
+use super::idle::{Activity, IDLE_TIMEOUT};
+use super::peer::{Peer, PeerChain, PeerTrust, PeerVerifier};
+use super::response_body::track_until_sent;
+use super::write_timeout::{WRITE_TIMEOUT, WriteTimeout};
 
-/// A TLS handshake is two round trips.
-const HANDSHAKE: Duration = Duration::from_secs(10);
+/// Open connections. Each API server needs a few. A connection holds at most 64 KiB of certificates, the longest handshake
+/// message, and 256 KiB of a request's head. Anybody in the network can use the quarter for handshakes and the quarter
+/// for untrusted peers: 256 × 64 KiB + 256 × 320 KiB is 96 MiB at worst.
+pub(crate) const MAX_CONNECTIONS: usize = 1_024;
 
-/// From one answer of HTTP/1.1 to the end of the next request's head: hyper knows no time-out for the head alone, which
-/// `heads` has. A peer may be quiet for so long, and with less a scraper would need a new connection for each scrape.
-const HEADERS: Duration = QUIET;
+/// One in this many connections may be in its handshake, when the peer may be anybody; as many may belong to users with a
+/// certificate, and as many to untrusted peers. The remaining quarter is always free for API servers and other instances.
+const QUOTAS: usize = 4;
 
-/// What a connection may still finish after its close for being quiet or not taking an answer, outside a drain.
-const LINGER: Duration = Duration::from_secs(5);
+/// A TLS handshake takes two round trips.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What an old connection may still finish, and one of the cluster's own on which an answer stalls: as long as the
+/// From one HTTP/1.1 answer to the end of the next request's head. hyper has no timeout for the head alone, which
+/// `head_timeout` provides. An idle peer may wait this long; with less, a scraper would need a new connection for each scrape.
+const HTTP1_HEAD_TIMEOUT: Duration = IDLE_TIMEOUT;
+
+/// Time to finish requests after a connection was closed for being idle or for not taking an answer, outside a drain.
+const LINGER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Time to finish requests on an old connection, and on one of the cluster's own whose answer stalls: as long as the
 /// aggregator waits for an answer.
-const FAREWELL: Duration = Duration::from_secs(60);
+const FAREWELL_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Requests at once on one HTTP/2 connection; the aggregator sends all of its on one.
+/// Concurrent requests on one HTTP/2 connection; the aggregator sends all of its requests on one.
 const MAX_STREAMS: u32 = 250;
 
-/// Requests that were taken back before we looked at them (CVE-2023-44487, rapid reset): more at a time end the
-/// connection. A client that gives up a handful at once is in trouble, not at fault.
-const MAX_RESETS: usize = 20;
+/// Requests that the client reset before they were read (CVE-2023-44487, rapid reset). More at a time end the connection. A
+/// client that gives up a few at once is in trouble, not at fault.
+const MAX_PENDING_RESETS: usize = 20;
 
-/// Streams that we had to reset for breaking the protocol: more end the connection. An honest client has none.
-const MAX_ERRORS: usize = 64;
+/// Streams that were reset here for breaking the protocol. More end the connection. A correct client has none.
+const MAX_ERROR_RESETS: usize = 64;
 
-/// Bytes of a request's body that are on their way at most; no body is ever read. The protocol's own least for a
-/// connection.
-const WINDOW: u32 = 65_535;
+/// Bytes of request bodies in flight, which no route reads: the smallest connection window that HTTP/2 allows.
+const BODY_WINDOW: u32 = 65_535;
 
 /// Bytes of request headers: a user may be in thousands of groups. A header block in more CONTINUATION frames than
 /// these bytes need ends the connection.
-const MAX_HEADERS: u32 = 256 * 1024;
+const MAX_HEADER_BYTES: u32 = 256 * 1024;
 
 /// Header lines of an HTTP/1.1 request: one for each of those groups.
 const MAX_HEADER_LINES: usize = 4_096;
 
-/// HTTP/2 pings find peers that are gone.
-const PING_EVERY: Duration = Duration::from_secs(30);
-const PING_PATIENCE: Duration = Duration::from_secs(15);
+/// HTTP/2 pings detect peers that are gone.
+const PING_INTERVAL: Duration = Duration::from_secs(30);
+const PING_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// An age is meant give or take a tenth, so that connections that began together don't end together.
-const JITTER: f64 = 0.1;
+/// Connection ages vary by this share in both directions, so that connections that began together do not end together.
+const AGE_JITTER: f64 = 0.1;
+
+/// What is served on the connections, and under which limits.
+pub(crate) struct Service {
+    pub(crate) certificates: Arc<Certificates>,
+    pub(crate) router: Router,
+    pub(crate) peer_verifier: Arc<dyn PeerVerifier>,
+    pub(crate) errors: Arc<ConnectionErrors>,
+    pub(crate) max_connections: usize,
+    /// Closes a connection that is about this old, between two requests; `None`: never.
+    pub(crate) max_age: Option<Duration>,
+    /// Cancelled when the process is about to stop accepting: HTTP/1.1 peers are then told to close the connection.
+    pub(crate) stopping: CancellationToken,
+}
+
+/// What all connections share.
+pub(super) struct Shared {
+    pub(super) service: Service,
+    handshakes: ConnectionQuota,
+    users: ConnectionQuota,
+    untrusted: ConnectionQuota,
+    stop: CancellationToken,
+}
+
+impl Shared {
+    pub(super) fn new(service: Service, stop: CancellationToken) -> Self {
+        let quota = || ConnectionQuota::new(service.max_connections / QUOTAS);
+        Self { handshakes: quota(), users: quota(), untrusted: quota(), service, stop }
+    }
+
+    /// A permit for the life of the connection; infrastructure needs none.
+    fn acquire(&self, trust: PeerTrust, from: IpAddr) -> Result<Option<QuotaPermit<'_>>, ConnectionError> {
+        match trust {
+            PeerTrust::Infrastructure => Ok(None),
+            PeerTrust::User => self.users.acquire(from).map(Some).ok_or(ConnectionError::TooManyUsers),
+            PeerTrust::Untrusted => {
+                self.untrusted.acquire(from).map(Some).ok_or(ConnectionError::TooManyUntrusted)
+            }
+        }
+    }
+}
 
 /// Why a connection ended badly.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ConnectionError {
-    #[error("no certificate to show yet")]
+    #[error("there is no serving certificate yet")]
     NoCertificate,
-    #[error("no TLS handshake within {} s", HANDSHAKE.as_secs())]
-    Late,
+    #[error("no TLS handshake within {} s", HANDSHAKE_TIMEOUT.as_secs())]
+    HandshakeTimeout,
     #[error("TLS: {0}")]
     Tls(io::Error),
     #[error("HTTP: {0}")]
     Http(#[from] hyper::Error),
-    #[error("no request within {} s", QUIET.as_secs())]
-    Quiet,
-    #[error("an answer of which nothing was taken for {} s", STALLED.as_secs())]
+    #[error("no request within {} s", IDLE_TIMEOUT.as_secs())]
+    Idle,
+    #[error("the client took no byte of an answer for {} s", WRITE_TIMEOUT.as_secs())]
     Stalled,
-    #[error("its handshake gave way to a newer one: every place for handshakes is taken")]
+    #[error("displaced by a newer handshake: the limit for handshakes is reached")]
+    DisplacedHandshake,
+    #[error(
+        "displaced by a newer connection: the limit is reached, and its address has the most connections"
+    )]
     Displaced,
-    #[error("it gave way to a newer one: its address has the most of the places, and all are taken")]
-    Crowding,
-    #[error("every place for users with a certificate is taken")]
-    CrowdOfUsers,
-    #[error("every place for peers without a certificate that is trusted here is taken")]
-    CrowdOfStrangers,
+    #[error("the limit for users with a certificate is reached")]
+    TooManyUsers,
+    #[error("the limit for peers without a trusted certificate is reached")]
+    TooManyUntrusted,
 }
 
 impl ConnectionError {
-    /// What it counts as; `None` for the end of a connection that was served.
-    pub(super) fn loss(&self) -> Option<Loss> {
+    /// How it is counted; `None` for the end of a connection that was served.
+    pub(super) fn failure(&self) -> Option<Failure> {
         Some(match self {
-            Self::NoCertificate => Loss::Handshake("no_certificate"),
-            Self::Late => Loss::Handshake("timeout"),
-            Self::Tls(error) => handshake_loss(error),
-            Self::Displaced => Loss::Refused("handshake"),
-            Self::Crowding => Loss::Refused("crowding"),
-            Self::CrowdOfUsers => Loss::Refused("users"),
-            Self::CrowdOfStrangers => Loss::Refused("strangers"),
-            Self::Http(_) | Self::Quiet | Self::Stalled => return None,
+            Self::NoCertificate => Failure::Handshake("no_certificate"),
+            Self::HandshakeTimeout => Failure::Handshake("timeout"),
+            Self::Tls(error) => handshake_failure(error),
+            Self::DisplacedHandshake => Failure::Refused("handshake"),
+            Self::Displaced => Failure::Refused("crowding"),
+            Self::TooManyUsers => Failure::Refused("users"),
+            Self::TooManyUntrusted => Failure::Refused("strangers"),
+            Self::Http(_) | Self::Idle | Self::Stalled => return None,
         })
     }
 }
 
+/// Serves one connection to its end.
 pub(super) async fn run(tcp: TcpStream, address: SocketAddr, shared: &Shared) -> Result<(), ConnectionError> {
     tcp.set_nodelay(true).map_err(ConnectionError::Tls)?;
     let config = shared.service.certificates.config().ok_or(ConnectionError::NoCertificate)?;
-    let handshake = shared.handshakes.push(address.ip());
-    let tls =
-        handshake.unless_displaced(timeout(HANDSHAKE, TlsAcceptor::from(config).accept(Impatient::new(tcp))));
-    let Some(tls) = shared.stop.run_until_cancelled(tls).await else { return Ok(()) };
-    let tls = tls.ok_or(ConnectionError::Displaced)?.map_err(|_| ConnectionError::Late)?;
-    let tls = tls.map_err(ConnectionError::Tls)?;
-    let is_h2 = tls.get_ref().1.alpn_protocol() == Some(b"h2");
+    let handshake = shared.handshakes.acquire_displacing(address.ip());
+    let accepted = TlsAcceptor::from(config).accept(WriteTimeout::new(tcp));
+    let accepted = handshake.unless_displaced(timeout(HANDSHAKE_TIMEOUT, accepted));
+    let Some(accepted) = shared.stop.run_until_cancelled(accepted).await else { return Ok(()) };
+    let accepted = accepted.ok_or(ConnectionError::DisplacedHandshake)?;
+    let tls = accepted.map_err(|_| ConnectionError::HandshakeTimeout)?.map_err(ConnectionError::Tls)?;
     let peer = peer(&tls, address);
-    let vouched = shared.service.vouching.vouched(&peer).await;
-    let place = shared.place(vouched, address.ip())?;
+    let trust = shared.service.peer_verifier.verify(&peer).await;
+    let permit = shared.acquire(trust, address.ip())?;
     drop(handshake);
-    let old_at = shared.service.age.map(|age| Instant::now() + jittered(age, random()));
-    let (router, leaving, activity) =
-        (shared.service.router.clone(), shared.service.leaving.clone(), Activity::new());
-    let (requests, closing) = (activity.clone(), CancellationToken::new());
-    let closed_by_answer = closing.clone();
-    let service = hyper::service::service_fn(move |request| {
-        let is_last = leaving.is_cancelled() || old_at.is_some_and(|at| Instant::now() >= at);
-        let (answering, closing) = (requests.begin(), closing.clone());
-        let answer = answer(router.clone(), peer.clone(), is_last, request);
-        async move {
-            let mut answer = answer.await?;
-            if is_h2 && answer.headers_mut().remove(CONNECTION).is_some() {
-                closing.cancel();
+    serve_http(tls, peer, Admission { trust, permit }, shared).await
+}
+
+/// What a connection was admitted with.
+struct Admission<'a> {
+    trust: PeerTrust,
+    permit: Option<QuotaPermit<'a>>,
+}
+
+async fn serve_http(
+    tls: TlsStream<WriteTimeout<TcpStream>>,
+    peer: Peer,
+    admission: Admission<'_>,
+    shared: &Shared,
+) -> Result<(), ConnectionError> {
+    let is_h2 = tls.get_ref().1.alpn_protocol() == Some(b"h2");
+    let expires_at = shared.service.max_age.map(|age| Instant::now() + jittered(age, fastrand::f64()));
+    let activity = Activity::new();
+    let closed_by_answer = CancellationToken::new();
+    let service = {
+        let router = shared.service.router.clone();
+        let stopping = shared.service.stopping.clone();
+        let activity = activity.clone();
+        let closed_by_answer = closed_by_answer.clone();
+        hyper::service::service_fn(move |request| {
+            let is_last = stopping.is_cancelled() || expires_at.is_some_and(|at| Instant::now() >= at);
+            let in_flight = activity.begin_request();
+            let closed_by_answer = closed_by_answer.clone();
+            let answer = answer(router.clone(), peer.clone(), is_last, request);
+            async move {
+                let mut answer = answer.await?;
+                if is_h2 && answer.headers_mut().remove(CONNECTION).is_some() {
+                    closed_by_answer.cancel();
+                }
+                Ok::<_, Infallible>(track_until_sent(answer, in_flight))
             }
-            Ok::<_, Infallible>(sending(answer, answering))
-        }
-    });
-    let heads = activity.clone();
+        })
+    };
     let ends = Ends {
-        // An HTTP/1.1 peer is told with an answer: closed while it is idle, it may just be sending the next request.
-        old_at: old_at.filter(|_| is_h2),
+        // An HTTP/1.1 peer is told by an answer: an idle one that is closed may just be sending its next request.
+        expires_at: expires_at.filter(|_| is_h2),
         closed_by_answer,
-        activity,
-        for_the_cluster: vouched == Vouched::ForTheCluster,
-        place,
+        activity: activity.clone(),
+        is_infrastructure: admission.trust == PeerTrust::Infrastructure,
+        permit: admission.permit,
         stop: &shared.stop,
     };
     if is_h2 {
-        drive(h2().serve_connection(TokioIo::new(Heads::of_frames(tls)), service), &ends).await
+        drive(h2().serve_connection(TokioIo::new(HeadTimeout::http2(tls)), service), &ends).await
     } else {
-        drive(h1().serve_connection(TokioIo::new(Heads::of_lines(tls, heads)), service), &ends).await
+        drive(h1().serve_connection(TokioIo::new(HeadTimeout::http1(tls, activity)), service), &ends).await
     }
 }
 
-fn peer(tls: &TlsStream<Impatient<TcpStream>>, address: SocketAddr) -> Peer {
-    let chain = tls.get_ref().1.peer_certificates().unwrap_or_default();
-    let chain = chain.iter().map(|certificate| certificate.clone().into_owned()).collect();
-    Peer { address, chain: Arc::new(Chain::new(chain)) }
+fn peer(tls: &TlsStream<WriteTimeout<TcpStream>>, address: SocketAddr) -> Peer {
+    let certificates = tls.get_ref().1.peer_certificates().unwrap_or_default();
+    let certificates = certificates.iter().map(|certificate| certificate.clone().into_owned()).collect();
+    Peer { address, chain: PeerChain::new(certificates) }
 }
 
-fn random() -> f64 {
-    let bits = RandomState::new().build_hasher().finish();
-    f64::from((bits >> 32) as u32) / f64::from(u32::MAX)
-}
-
-/// `age` give or take [`JITTER`], as `random` between 0 and 1 says.
+/// `age` plus or minus [`AGE_JITTER`]; `random` is between 0 and 1.
 fn jittered(age: Duration, random: f64) -> Duration {
-    age.mul_f64(JITTER.mul_add(2.0 * random - 1.0, 1.0))
+    age.mul_f64(AGE_JITTER.mul_add(2.0 * random - 1.0, 1.0))
 }
 
-/// The body is let go of unread: no request that is answered here has one, and none may cost memory or hold up the end
-/// of its connection.
+/// Routes a request. Its body is dropped unread: no route has one, and none may cost memory or delay the end of the
+/// connection.
 fn answer(
     router: Router,
     peer: Peer,
@@ -194,15 +256,15 @@ fn answer(
 ) -> BoxFuture<'static, Result<Response<Body>, Infallible>> {
     let mut request = request.map(|_| Body::empty());
     request.extensions_mut().insert(peer);
-    let says_so = is_last && request.version() < Version::HTTP_2;
+    let closes = is_last && request.version() < Version::HTTP_2;
     Box::pin(async move {
         let mut answer = router.oneshot(request).await?;
         if answer.status() == StatusCode::NOT_MODIFIED {
-            // The router gives every answer the length of its body; of this one it would have to be the body's that is
-            // not sent.
+            // The router sets the length of the empty body. In a 304 it would have to be the length of the body that
+            // is not sent.
             answer.headers_mut().remove(CONTENT_LENGTH);
         }
-        if says_so {
+        if closes {
             answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         Ok(answer)
@@ -211,8 +273,11 @@ fn answer(
 
 fn h1() -> http1::Builder {
     let mut builder = http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(HEADERS).max_headers(MAX_HEADER_LINES);
-    builder.max_buf_size(MAX_HEADERS as usize);
+    builder
+        .timer(TokioTimer::new())
+        .header_read_timeout(HTTP1_HEAD_TIMEOUT)
+        .max_headers(MAX_HEADER_LINES)
+        .max_buf_size(MAX_HEADER_BYTES as usize);
     builder
 }
 
@@ -221,74 +286,89 @@ fn h2() -> http2::Builder<TokioExecutor> {
     builder
         .timer(TokioTimer::new())
         .max_concurrent_streams(MAX_STREAMS)
-        .max_pending_accept_reset_streams(MAX_RESETS)
-        .max_local_error_reset_streams(MAX_ERRORS)
-        .max_header_list_size(MAX_HEADERS)
-        .initial_stream_window_size(WINDOW)
-        .initial_connection_window_size(WINDOW)
-        .keep_alive_interval(PING_EVERY)
-        .keep_alive_timeout(PING_PATIENCE);
+        .max_pending_accept_reset_streams(MAX_PENDING_RESETS)
+        .max_local_error_reset_streams(MAX_ERROR_RESETS)
+        .max_header_list_size(MAX_HEADER_BYTES)
+        .initial_stream_window_size(BODY_WINDOW)
+        .initial_connection_window_size(BODY_WINDOW)
+        .keep_alive_interval(PING_INTERVAL)
+        .keep_alive_timeout(PING_TIMEOUT);
     builder
 }
 
-/// What may end a connection besides itself.
+/// What may end a connection besides the connection itself.
 struct Ends<'a> {
-    old_at: Option<Instant>,
-    /// Cancelled by an answer with `Connection: close`, which HTTP/2 has no header for: it becomes GOAWAY, as in Go servers.
+    expires_at: Option<Instant>,
+    /// Cancelled by an answer with `Connection: close`. HTTP/2 has no such header: it becomes GOAWAY, as in Go servers.
     closed_by_answer: CancellationToken,
     activity: Activity,
-    for_the_cluster: bool,
-    place: Option<Place<'a>>,
+    is_infrastructure: bool,
+    permit: Option<QuotaPermit<'a>>,
     stop: &'a CancellationToken,
 }
 
+/// How a connection is closed gracefully.
+struct Closing {
+    /// Time for the peer to take what is under way.
+    timeout: Duration,
+    /// Why the connection ends badly, if it does.
+    error: Option<ConnectionError>,
+}
+
 impl Ends<'_> {
-    /// The first of them: how long the peer may still take and what the end counts as; an error that cuts the connection.
-    async fn first(&self) -> Result<(Duration, Result<(), ConnectionError>), ConnectionError> {
-        let patience = if self.for_the_cluster { FAREWELL } else { LINGER };
+    /// Waits for the first reason to close.
+    ///
+    /// # Errors
+    /// When the connection is to be cut at once.
+    async fn first(&self) -> Result<Closing, ConnectionError> {
+        let stalled_timeout = if self.is_infrastructure { FAREWELL_TIMEOUT } else { LINGER_TIMEOUT };
+        let close = |timeout, error| Ok(Closing { timeout, error });
         tokio::select! {
             // The drain has a deadline of its own.
-            () = self.stop.cancelled() => Ok((Duration::MAX, Ok(()))),
-            () = self.old() => Ok((FAREWELL, Ok(()))),
-            () = self.closed_by_answer.cancelled() => Ok((FAREWELL, Ok(()))),
-            () = self.activity.quiet(self.for_the_cluster) => Ok((LINGER, Err(ConnectionError::Quiet))),
-            () = self.activity.stalled() => Ok((patience, Err(ConnectionError::Stalled))),
-            () = self.displaced() => Err(ConnectionError::Crowding),
+            () = self.stop.cancelled() => close(Duration::MAX, None),
+            () = self.expired() => close(FAREWELL_TIMEOUT, None),
+            () = self.closed_by_answer.cancelled() => close(FAREWELL_TIMEOUT, None),
+            () = self.activity.idle(self.is_infrastructure) => close(LINGER_TIMEOUT, Some(ConnectionError::Idle)),
+            () = self.activity.stalled() => close(stalled_timeout, Some(ConnectionError::Stalled)),
+            () = self.displaced() => Err(ConnectionError::Displaced),
         }
     }
 
-    async fn old(&self) {
-        match self.old_at {
+    async fn expired(&self) {
+        match self.expires_at {
             Some(at) => sleep_until(at).await,
             None => std::future::pending().await,
         }
     }
 
     async fn displaced(&self) {
-        match &self.place {
-            Some(place) => place.displaced().await,
+        match &self.permit {
+            Some(permit) => permit.displaced().await,
             None => std::future::pending().await,
         }
     }
 }
 
-/// Runs a connection to its end. An HTTP/2 peer is asked to leave with GOAWAY: what it has sent until it heard of it is
-/// answered. So is one that takes nothing of an answer, since hyper asks a body that waits for the peer's window for
-/// nothing, not even for an error: a single stream cannot be ended from here.
+/// Runs a connection to its end. An HTTP/2 peer is asked to leave with GOAWAY, and every request that it sent before it saw
+/// that is answered. A peer that takes nothing of an answer is asked to leave too: hyper does not poll a body while it waits
+/// for the peer's window, so a single stream cannot be ended from here.
 async fn drive<C>(connection: C, ends: &Ends<'_>) -> Result<(), ConnectionError>
 where
     C: GracefulConnection<Error = hyper::Error>,
 {
     let mut connection = std::pin::pin!(connection);
-    // In a set, which asks only who has woken: every request wakes the connection, and none of them an end.
+    // The set polls only what was woken: every request wakes this task, and hardly ever one of the reasons to close.
     let mut end = FuturesUnordered::from_iter([ends.first()]);
-    let (patience, outcome) = tokio::select! {
+    let closing = tokio::select! {
         ended = connection.as_mut() => return Ok(ended?),
         Some(end) = end.next() => end?,
     };
     Pin::as_mut(&mut connection).graceful_shutdown();
-    let ended = timeout(patience, connection).await;
-    outcome.and_then(|()| Ok(ended.unwrap_or(Ok(()))?))
+    let ended = timeout(closing.timeout, connection).await;
+    match closing.error {
+        Some(error) => Err(error),
+        None => Ok(ended.unwrap_or(Ok(()))?),
+    }
 }
 
 #[cfg(test)]
@@ -299,7 +379,7 @@ mod tests {
     fn connections_that_begin_together_end_within_a_fifth_of_their_age() {
         let age = Duration::from_secs(600);
         assert_eq!([0.0, 0.5, 1.0].map(|random| jittered(age, random).as_secs()), [540, 600, 660]);
-        let (one, two) = (random(), random());
-        assert!((0.0..=1.0).contains(&one) && one.to_bits() != two.to_bits());
+        let (left, right) = (fastrand::f64(), fastrand::f64());
+        assert!((0.0..=1.0).contains(&left) && left.to_bits() != right.to_bits());
     }
 }

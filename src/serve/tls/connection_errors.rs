@@ -1,5 +1,5 @@
-//! Connections that came to nothing: each is counted by kind, and a few are told. An API server with the wrong CA tries
-//! fifty times in two seconds, a scanner all night; a log line a minute says as much.
+//! Connections that failed: each is counted by kind, and a few are logged. An API server with the wrong CA tries fifty times
+//! in two seconds, a scanner all night; one log line a minute says as much.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,111 +13,113 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 use tokio::time::{Instant, sleep};
 
-/// A kind of loss is told at once, and then at most this often.
-const TOLD_EVERY: Duration = Duration::from_secs(60);
+/// The first failure of a kind is logged at once, the following ones at most this often.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// What was lost, and why in one word: the label of a metric, never text of a peer.
+/// What failed, and why in one word: the label of a metric, never text from a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Loss {
-    /// A handshake that failed.
+pub(crate) enum Failure {
+    /// A TLS handshake.
     Handshake(&'static str),
-    /// A connection that was not taken, or that gave way to another.
+    /// A connection that was not accepted, or that was displaced by another one.
     Refused(&'static str),
 }
 
-/// Ends of connections that nobody needs to know of: a TCP health check, a scanner, a client that changed its mind.
-pub(crate) const CLOSED: Loss = Loss::Handshake("closed");
+/// A peer that closed the connection: a TCP health check, a scanner, a client that changed its mind. Not logged.
+pub(crate) const CLOSED_BY_PEER: Failure = Failure::Handshake("closed");
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Kind {
     kind: &'static str,
 }
 
-/// Counts and tells.
+/// Counts failures and logs a summary of them.
 #[derive(Debug, Default)]
-pub(crate) struct Ledger {
+pub(crate) struct ConnectionErrors {
     handshakes: Family<Kind, Counter>,
     refused: Family<Kind, Counter>,
-    told: Mutex<BTreeMap<Loss, Told>>,
+    unlogged: Mutex<BTreeMap<Failure, Unlogged>>,
 }
 
-/// What the log says of one kind.
+/// Failures of one kind since its last log line.
 #[derive(Debug)]
-struct Told {
-    last: Instant,
-    /// Since the last line, with the newest peer and cause.
-    since: u64,
-    newest: String,
+struct Unlogged {
+    last_logged: Instant,
+    count: u64,
+    /// The newest peer and cause.
+    example: String,
 }
 
-impl Ledger {
-    pub(crate) fn registered(registry: &mut Registry) -> Self {
-        let ledger = Self::default();
+impl ConnectionErrors {
+    pub(crate) fn register(registry: &mut Registry) -> Self {
+        let errors = Self::default();
         let help = "TLS handshakes that failed, by kind";
-        registry.register("wva_tls_handshake_failures", help, ledger.handshakes.clone());
-        let help = "Connections refused or cut because their place was needed, by kind";
-        registry.register("wva_connections_refused", help, ledger.refused.clone());
-        ledger
+        registry.register("wva_tls_handshake_failures", help, errors.handshakes.clone());
+        let help = "Connections that were refused, or closed in favour of another one, by kind";
+        registry.register("wva_connections_refused", help, errors.refused.clone());
+        errors
     }
 
-    /// One more of a kind; `peer` and `cause` are for the log.
-    pub(crate) fn note(&self, loss: Loss, peer: &dyn fmt::Display, cause: &dyn fmt::Display) {
-        match loss {
-            Loss::Handshake(kind) => self.handshakes.get_or_create(&Kind { kind }).inc(),
-            Loss::Refused(kind) => self.refused.get_or_create(&Kind { kind }).inc(),
+    /// Counts a failure; `peer` and `cause` are for the log.
+    pub(crate) fn record(&self, failure: Failure, peer: &dyn fmt::Display, cause: &dyn fmt::Display) {
+        match failure {
+            Failure::Handshake(kind) => self.handshakes.get_or_create(&Kind { kind }).inc(),
+            Failure::Refused(kind) => self.refused.get_or_create(&Kind { kind }).inc(),
         };
         tracing::debug!(%peer, %cause, "connection failed");
-        if loss == CLOSED {
+        if failure == CLOSED_BY_PEER {
             return;
         }
-        let now = Instant::now();
-        let mut told = self.told.lock();
-        let newest = || format!("{peer}: {cause}");
-        if let Some(told) = told.get_mut(&loss) {
-            (told.since, told.newest) = (told.since + 1, newest());
+        let example = || format!("{peer}: {cause}");
+        let mut unlogged = self.unlogged.lock();
+        if let Some(unlogged) = unlogged.get_mut(&failure) {
+            unlogged.count += 1;
+            unlogged.example = example();
         } else {
-            told.insert(loss, Told { last: now, since: 0, newest: String::new() });
-            tell(loss, 1, &newest());
+            let logged = Unlogged { last_logged: Instant::now(), count: 0, example: String::new() };
+            unlogged.insert(failure, logged);
+            log(failure, 1, &example());
         }
     }
 
-    /// Tells what was not told yet, for ever.
+    /// Logs a summary once per [`LOG_INTERVAL`], for ever.
     pub(crate) async fn summarise(&self) {
         loop {
-            sleep(TOLD_EVERY).await;
-            self.told.lock().retain(|loss, told| {
-                if told.since > 0 {
-                    tell(*loss, told.since, &told.newest);
-                    (told.last, told.since) = (Instant::now(), 0);
+            sleep(LOG_INTERVAL).await;
+            self.unlogged.lock().retain(|failure, unlogged| {
+                if unlogged.count > 0 {
+                    log(*failure, unlogged.count, &unlogged.example);
+                    unlogged.last_logged = Instant::now();
+                    unlogged.count = 0;
                 }
-                // A kind that was quiet for so long is told at once when it comes back.
-                told.last.elapsed() < TOLD_EVERY
+                // After an interval without a failure, the next one is logged at once again.
+                unlogged.last_logged.elapsed() < LOG_INTERVAL
             });
         }
     }
 }
 
-fn tell(loss: Loss, count: u64, newest: &str) {
-    match loss {
-        Loss::Handshake(kind) => tracing::warn!(count, kind, newest, "TLS handshakes failed"),
-        Loss::Refused(kind) => tracing::warn!(count, kind, newest, "connections were refused"),
+fn log(failure: Failure, count: u64, example: &str) {
+    match failure {
+        Failure::Handshake(kind) => tracing::warn!(count, kind, newest = example, "TLS handshakes failed"),
+        Failure::Refused(kind) => tracing::warn!(count, kind, newest = example, "connections were refused"),
     }
 }
 
-/// The kind of a handshake's error.
-pub(crate) fn handshake_loss(error: &io::Error) -> Loss {
+/// The kind of a failed handshake.
+pub(crate) fn handshake_failure(error: &io::Error) -> Failure {
     use rustls::Error;
     let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
     let kind = match tls {
-        None => return CLOSED,
-        // The peer told us what is wrong with ours, most often the certificate.
+        None => return CLOSED_BY_PEER,
+        // The peer rejected this server, most often its certificate.
         Some(Error::AlertReceived(_)) => "refused_by_peer",
         Some(Error::InvalidMessage(_) | Error::InappropriateMessage { .. }) => "not_tls",
         Some(Error::PeerIncompatible(_) | Error::NoApplicationProtocol) => "incompatible",
         Some(Error::InvalidCertificate(_) | Error::NoCertificatesPresented) => "client_certificate",
         Some(_) => "other",
     };
-    Loss::Handshake(kind)
+    Failure::Handshake(kind)
 }
 
 #[cfg(test)]
@@ -125,30 +127,30 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_kind_is_told_at_once_then_once_a_minute_with_its_count() {
-        let ledger = Ledger::default();
-        let loss = Loss::Handshake("not_tls");
-        let untold = || ledger.told.lock().get(&loss).map(|told| told.since);
+    async fn a_failure_is_logged_at_once_then_once_a_minute_with_its_count() {
+        let errors = ConnectionErrors::default();
+        let failure = Failure::Handshake("not_tls");
+        let unlogged = || errors.unlogged.lock().get(&failure).map(|unlogged| unlogged.count);
         let summary = async |seconds| {
-            let _ = tokio::time::timeout(Duration::from_secs(seconds), ledger.summarise()).await;
+            let _ = tokio::time::timeout(Duration::from_secs(seconds), errors.summarise()).await;
         };
         for _ in 0..50 {
-            ledger.note(loss, &"10.0.0.1:1", &"garbage");
+            errors.record(failure, &"10.0.0.1:1", &"garbage");
         }
-        assert_eq!(untold(), Some(49), "the first was told at once");
+        assert_eq!(unlogged(), Some(49), "the first was logged at once");
         summary(61).await;
-        assert_eq!(untold(), Some(0), "the others in one line");
+        assert_eq!(unlogged(), Some(0), "the rest in one line");
         summary(121).await;
-        assert_eq!(untold(), None, "and after a quiet minute the next is a first one");
-        assert_eq!(ledger.handshakes.get_or_create(&Kind { kind: "not_tls" }).get(), 50);
+        assert_eq!(unlogged(), None, "after a minute without failures the next is a first one");
+        assert_eq!(errors.handshakes.get_or_create(&Kind { kind: "not_tls" }).get(), 50);
     }
 
     #[test]
-    fn a_peer_that_goes_away_is_counted_and_not_told() {
-        let ledger = Ledger::default();
-        let gone = handshake_loss(&io::ErrorKind::UnexpectedEof.into());
-        ledger.note(gone, &"10.0.0.1:1", &"eof");
-        assert_eq!(ledger.handshakes.get_or_create(&Kind { kind: "closed" }).get(), 1);
-        assert!(ledger.told.lock().is_empty());
+    fn a_peer_that_closes_the_connection_is_counted_and_not_logged() {
+        let errors = ConnectionErrors::default();
+        let gone = handshake_failure(&io::ErrorKind::UnexpectedEof.into());
+        errors.record(gone, &"10.0.0.1:1", &"eof");
+        assert_eq!(errors.handshakes.get_or_create(&Kind { kind: "closed" }).get(), 1);
+        assert!(errors.unlogged.lock().is_empty());
     }
 }

@@ -1,6 +1,6 @@
-//! A stream whose peer must end a request's head soon after its first byte: a head that is held open or trickles in keeps a
-//! place and up to 256 KiB. hyper's own time-out for HTTP/1.1 begins with the answer before, so it has to leave an idle
-//! connection its time, and for HTTP/2 it has only pings, which find a header block that is held open later than that.
+//! A stream with a timeout for request heads, counted from a head's first byte: a head that is left open or trickles in
+//! occupies a connection and up to 256 KiB. hyper's own timeout for HTTP/1.1 begins with the answer before, so it has to allow
+//! for idle time; for HTTP/2 hyper has only pings, which a peer can answer while it leaves a header block open.
 
 use std::io;
 use std::pin::Pin;
@@ -10,134 +10,137 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::activity::Activity;
-use super::frames::Frames;
+use super::header_blocks::HeaderBlocks;
+use super::idle::Activity;
 
-/// From a head's first byte to its end: the longest has 256 KiB, and with a line of 100 kbit/s that is 21 s.
+/// From a head's first byte to its end: the longest has 256 KiB, which takes 21 s at 100 kbit/s.
 pub(super) const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Ends reads of a head that takes too long.
-pub(super) struct Heads<S> {
+/// Adds the head timeout to a stream.
+pub(super) struct HeadTimeout<S> {
     stream: S,
-    heads: Kind,
-    /// While a head is being read: the heads before it, and when it is given up.
-    head: Option<(u64, Instant)>,
-    /// Wakes a read that waits, at the end of a head's time.
+    protocol: Protocol,
+    current: Option<Head>,
+    /// Wakes a waiting read at the deadline.
     alarm: Option<Pin<Box<Sleep>>>,
 }
 
-/// How a head is found among the bytes.
-enum Kind {
-    /// HTTP/1.1.
-    Lines(Lines),
-    /// HTTP/2.
-    Frames(Frames),
+/// A head that has begun.
+#[derive(Clone, Copy)]
+struct Head {
+    /// The number of heads that had ended before it.
+    number: u64,
+    deadline: Instant,
 }
 
-/// Lines of HTTP/1.1, of which an empty one ends a head.
-struct Lines {
-    /// Is told of each request as soon as its head is there.
+/// How heads are found in the bytes.
+enum Protocol {
+    Http1(Http1Heads),
+    Http2(HeaderBlocks),
+}
+
+/// Heads of HTTP/1.1, which an empty line ends.
+struct Http1Heads {
+    /// Counts requests as soon as their head is complete.
     activity: Activity,
-    /// The last bytes that came.
+    /// The last three bytes.
     tail: [u8; 3],
 }
 
-impl Lines {
+impl Http1Heads {
     fn read(&mut self, bytes: &[u8]) {
         for byte in &bytes[bytes.len().saturating_sub(self.tail.len())..] {
             self.tail = [self.tail[1], self.tail[2], *byte];
         }
     }
 
-    /// More has come than the heads that have ended.
+    /// True when bytes have come after the last complete head.
     fn is_open(&self) -> bool {
         !(self.tail == [0; 3] || self.tail == *b"\n\r\n" || self.tail.ends_with(b"\n\n"))
     }
 }
 
-impl Kind {
+impl Protocol {
     fn read(&mut self, bytes: &[u8]) {
         match self {
-            Self::Lines(lines) => lines.read(bytes),
-            Self::Frames(frames) => frames.read(bytes),
+            Self::Http1(heads) => heads.read(bytes),
+            Self::Http2(blocks) => blocks.read(bytes),
         }
     }
 
-    /// A head has begun. What comes while an answer is made waits for its end, and its time begins with that.
-    fn is_open(&self, has_come: bool) -> bool {
+    /// True when a head has begun. HTTP/1.1 bytes that come while a request is answered wait for that answer, and their
+    /// timeout begins with its end.
+    fn is_open(&self, has_read: bool) -> bool {
         match self {
-            Self::Lines(lines) => !lines.activity.is_answering() && (has_come || lines.is_open()),
-            Self::Frames(frames) => frames.is_open(),
+            Self::Http1(heads) => !heads.activity.is_answering() && (has_read || heads.is_open()),
+            Self::Http2(blocks) => blocks.is_open(),
         }
     }
 
-    /// How many heads have ended.
-    fn ended(&self) -> u64 {
+    /// The number of heads that have ended.
+    fn completed(&self) -> u64 {
         match self {
-            Self::Lines(lines) => lines.activity.begun(),
-            Self::Frames(frames) => frames.blocks(),
+            Self::Http1(heads) => heads.activity.begun(),
+            Self::Http2(blocks) => blocks.completed(),
         }
     }
 }
 
-impl<S> Heads<S> {
-    /// Of HTTP/1.1. `activity` is told of each request as soon as its head is there.
-    pub(super) fn of_lines(stream: S, activity: Activity) -> Self {
-        Self::new(stream, Kind::Lines(Lines { activity, tail: [0; 3] }))
+impl<S> HeadTimeout<S> {
+    /// For HTTP/1.1. `activity` must count each request as soon as its head is complete.
+    pub(super) fn http1(stream: S, activity: Activity) -> Self {
+        Self::new(stream, Protocol::Http1(Http1Heads { activity, tail: [0; 3] }))
     }
 
-    /// Of HTTP/2.
-    pub(super) fn of_frames(stream: S) -> Self {
-        Self::new(stream, Kind::Frames(Frames::default()))
+    /// For HTTP/2.
+    pub(super) fn http2(stream: S) -> Self {
+        Self::new(stream, Protocol::Http2(HeaderBlocks::default()))
     }
 
-    const fn new(stream: S, heads: Kind) -> Self {
-        Self { stream, heads, head: None, alarm: None }
+    const fn new(stream: S, protocol: Protocol) -> Self {
+        Self { stream, protocol, current: None, alarm: None }
     }
 
-    /// Forgets a head that has ended.
-    fn settle(&mut self) {
-        if self.head.is_some_and(|(before, _)| self.heads.ended() != before) {
-            self.head = None;
-        }
-    }
-
-    /// The error that ends the connection, once a head's time is over.
-    fn overdue(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
-        let Some((_, until)) = self.head else { return Poll::Pending };
-        let alarm = self.alarm.get_or_insert_with(|| Box::pin(sleep_until(until)));
-        if alarm.deadline() != until {
-            alarm.as_mut().reset(until);
+    /// The error that ends the connection, once the deadline of the current head has passed.
+    fn poll_overdue(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        let Some(Head { deadline, .. }) = self.current else { return Poll::Pending };
+        let alarm = self.alarm.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
+        if alarm.deadline() != deadline {
+            alarm.as_mut().reset(deadline);
         }
         ready!(alarm.as_mut().poll(cx));
-        let text = format!("a request's head did not end within {} s", HEAD_TIMEOUT.as_secs());
-        Poll::Ready(io::Error::new(io::ErrorKind::TimedOut, text))
+        let message = format!("a request's head did not end within {} s", HEAD_TIMEOUT.as_secs());
+        Poll::Ready(io::Error::new(io::ErrorKind::TimedOut, message))
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Heads<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for HeadTimeout<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        self.settle();
+        if self.current.is_some_and(|head| self.protocol.completed() != head.number) {
+            self.current = None;
+        }
         let before = into.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(cx, into);
-        let has_come = into.filled().len() > before;
-        self.heads.read(&into.filled()[before..]);
-        if self.head.is_none() && self.heads.is_open(has_come) {
-            self.head = Some((self.heads.ended(), Instant::now() + HEAD_TIMEOUT));
+        let has_read = into.filled().len() > before;
+        self.protocol.read(&into.filled()[before..]);
+        if self.current.is_none() && self.protocol.is_open(has_read) {
+            let number = self.protocol.completed();
+            self.current = Some(Head { number, deadline: Instant::now() + HEAD_TIMEOUT });
         }
-        let waits = read.is_pending() || self.head.is_some_and(|(_, until)| until <= Instant::now());
-        match waits.then(|| self.overdue(cx)) {
+        let is_overdue = || self.current.is_some_and(|head| head.deadline <= Instant::now());
+        let must_check = read.is_pending() || is_overdue();
+        match must_check.then(|| self.poll_overdue(cx)) {
             Some(Poll::Ready(error)) => Poll::Ready(Err(error)),
             _ => read,
         }
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Heads<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for HeadTimeout<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, bytes)
     }
@@ -171,14 +174,14 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_head_that_trickles_in_is_cut_30_s_after_its_first_byte_and_silence_before_it_is_not() {
+    async fn a_head_that_trickles_in_is_cut_30_s_after_its_first_byte() {
         let (ours, mut theirs) = duplex(16);
         let activity = Activity::new();
-        let mut ours = Heads::of_lines(ours, activity.clone());
+        let mut ours = HeadTimeout::http1(ours, activity.clone());
         assert!(timeout(Duration::from_secs(300), ours.read_u8()).await.is_err(), "idle");
         theirs.write_all(b"GET\n\n").await.unwrap();
         ours.read_exact(&mut [0; 5]).await.unwrap();
-        drop(activity.begin());
+        drop(activity.begin_request());
         assert!(timeout(Duration::from_secs(300), ours.read_u8()).await.is_err(), "that was all of it");
         let began = Instant::now();
         let trickle = async {
@@ -198,8 +201,8 @@ mod tests {
         assert_eq!(began.elapsed(), HEAD_TIMEOUT);
     }
 
-    /// How long a read waits until it is cut; `None`: for as long as an idle connection may.
-    async fn cut_after(ours: &mut Heads<tokio::io::DuplexStream>) -> Option<Duration> {
+    /// How long a read waits until it fails; `None` if it outlasts the idle timeout.
+    async fn cut_after(ours: &mut HeadTimeout<tokio::io::DuplexStream>) -> Option<Duration> {
         let began = Instant::now();
         let mut byte = [0];
         let read = timeout(Duration::from_secs(90), ours.read_exact(&mut byte)).await.ok()?;
@@ -207,8 +210,8 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_head_that_begins_while_an_answer_is_made_is_cut_30_s_after_the_answer() {
-        // In a read of its own, and in that of the head before; and heads that end are none.
+    async fn a_head_that_begins_during_an_answer_is_cut_30_s_after_the_answer() {
+        // In a read of its own, in the read of the head before, and heads that are complete.
         let whole = "GET / HTTP/1.1\r\n\r\n";
         for (first, second, cut) in [
             (whole, "G", true),
@@ -218,16 +221,16 @@ mod tests {
         ] {
             let (ours, mut theirs) = duplex(1024);
             let activity = Activity::new();
-            let mut ours = Heads::of_lines(ours, activity.clone());
+            let mut ours = HeadTimeout::http1(ours, activity.clone());
             let mut into = vec![0; first.len()];
             theirs.write_all(first.as_bytes()).await.unwrap();
             ours.read_exact(&mut into).await.unwrap();
-            let answering = activity.begin();
+            let answering = activity.begin_request();
             theirs.write_all(second.as_bytes()).await.unwrap();
             ours.read_exact(&mut vec![0; second.len()]).await.unwrap();
             assert_eq!(cut_after(&mut ours).await, None, "it is answered");
             if second == whole {
-                drop(activity.begin());
+                drop(activity.begin_request());
             }
             drop(answering);
             assert_eq!(cut_after(&mut ours).await, cut.then_some(HEAD_TIMEOUT), "{first:?}, then {second:?}");
@@ -235,10 +238,10 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_header_block_that_has_begun_is_cut_after_30_s_whatever_comes_of_it_meanwhile() {
+    async fn an_open_header_block_is_cut_after_30_s_whatever_follows() {
         let (ours, mut theirs) = duplex(1024);
-        let mut ours = Heads::of_frames(ours);
-        let mut read = async |ours: &mut Heads<_>, bytes: &[u8]| {
+        let mut ours = HeadTimeout::http2(ours);
+        let mut read = async |ours: &mut HeadTimeout<_>, bytes: &[u8]| {
             theirs.write_all(bytes).await.unwrap();
             ours.read_exact(&mut vec![0; bytes.len()]).await.unwrap();
         };

@@ -1,5 +1,5 @@
-//! How long a connection has been quiet, or an answer has not been taken: what tells a client that works from one that
-//! only keeps a place.
+//! Activity of a connection: how long it has been idle, and how long an answer has not been taken. Tells a client that works
+//! from one that only occupies a connection.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,111 +7,109 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until};
 
-use super::stall::STALLED;
+use super::write_timeout::WRITE_TIMEOUT;
 
-/// A connection without a request for this long is closed: one that has never asked anything (clients open spare ones),
-/// and one of a peer that the cluster does not depend on. Prometheus scrapes once a minute, if nobody says otherwise;
-/// and half a minute more, so that the next scrape still finds its connection.
-pub(crate) const QUIET: Duration = Duration::from_secs(90);
+/// A connection without a request for this long is closed, if it has never had one (clients open spare connections) or the
+/// cluster does not depend on its peer. Prometheus scrapes once a minute by default; half a minute more lets the next
+/// scrape reuse its connection.
+pub(crate) const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// What one connection does; shared by its requests.
+/// The activity of one connection; shared by its requests.
 #[derive(Debug, Clone)]
 pub(crate) struct Activity(Arc<Mutex<State>>);
 
 #[derive(Debug)]
 struct State {
-    /// Requests being answered.
-    answering: usize,
-    /// It has asked something.
-    has_asked: bool,
-    /// When the last request came or was answered.
-    last: Instant,
+    /// Requests whose answer is not sent completely.
+    in_flight: usize,
     /// Requests begun so far.
     begun: u64,
-    /// The answers under way, by the number of their request: when the peer last took a part of each. A few hundred at most,
-    /// and nearly always one, which a list holds without a new allocation for each.
+    /// When the last request began or ended.
+    last_change: Instant,
+    /// Answers under way: the number of their request and when the peer last took a part. There are a few hundred at most and
+    /// nearly always one, which a list stores without an allocation for each request.
     sending: Vec<(u64, Instant)>,
 }
 
-/// A request being answered, until the answer is sent; also one that its client gave up.
-pub(crate) struct Answering {
+/// A request until its answer is sent or given up.
+pub(crate) struct InFlight {
     activity: Activity,
     number: u64,
 }
 
 impl Activity {
     pub(crate) fn new() -> Self {
-        let (last, sending) = (Instant::now(), Vec::new());
-        Self(Arc::new(Mutex::new(State { answering: 0, has_asked: false, last, begun: 0, sending })))
+        let state = State { in_flight: 0, begun: 0, last_change: Instant::now(), sending: Vec::new() };
+        Self(Arc::new(Mutex::new(state)))
     }
 
     /// Counts a request until the value is dropped.
-    pub(crate) fn begin(&self) -> Answering {
+    pub(crate) fn begin_request(&self) -> InFlight {
         let mut state = self.0.lock();
-        state.answering += 1;
-        state.has_asked = true;
+        state.in_flight += 1;
         state.begun += 1;
-        Answering { activity: self.clone(), number: state.begun }
+        InFlight { activity: self.clone(), number: state.begun }
     }
 
-    /// How many requests have begun.
+    /// The number of requests that have begun.
     pub(super) fn begun(&self) -> u64 {
         self.0.lock().begun
     }
 
-    /// True while a request is answered.
+    /// True while a request is being answered.
     pub(super) fn is_answering(&self) -> bool {
-        self.0.lock().answering > 0
+        self.0.lock().in_flight > 0
     }
 
-    /// Ends when the connection has been quiet for too long. A peer of the cluster's own has only to ask once: API
-    /// servers keep their connections, and are asked little in a quiet cluster.
-    pub(crate) async fn quiet(&self, for_the_cluster: bool) {
+    /// Waits until the connection has been idle for [`IDLE_TIMEOUT`]. Infrastructure must only have sent one request: API
+    /// servers keep their connections, and a quiet cluster has few requests.
+    pub(crate) async fn idle(&self, is_infrastructure: bool) {
         loop {
-            let (idle_since, has_asked) = {
+            let (idle_since, has_begun) = {
                 let state = self.0.lock();
-                (if state.answering > 0 { Instant::now() } else { state.last }, state.has_asked)
+                (if state.in_flight > 0 { Instant::now() } else { state.last_change }, state.begun > 0)
             };
-            if for_the_cluster && has_asked {
+            if is_infrastructure && has_begun {
                 return futures::future::pending().await;
             }
-            if idle_since.elapsed() >= QUIET {
+            if idle_since.elapsed() >= IDLE_TIMEOUT {
                 return;
             }
-            sleep_until(idle_since + QUIET).await;
+            sleep_until(idle_since + IDLE_TIMEOUT).await;
         }
     }
 
-    /// Ends when the peer has taken nothing of an answer for too long.
+    /// Waits until the peer has taken nothing of some answer for [`WRITE_TIMEOUT`].
     pub(crate) async fn stalled(&self) {
         loop {
-            let oldest = self.0.lock().sending.iter().map(|(_, last)| *last).min();
-            let until = oldest.unwrap_or_else(Instant::now) + STALLED;
-            if until <= Instant::now() {
+            let oldest = self.0.lock().sending.iter().map(|(_, progress)| *progress).min();
+            let deadline = oldest.unwrap_or_else(Instant::now) + WRITE_TIMEOUT;
+            if deadline <= Instant::now() {
                 return;
             }
-            sleep_until(until).await;
+            sleep_until(deadline).await;
         }
     }
 }
 
-impl Answering {
-    /// A part of the answer is there to be taken, or was.
+impl InFlight {
+    /// Notes that a part of the answer became available or was taken.
     pub(crate) fn progress(&self) {
-        let (mut state, now) = (self.activity.0.lock(), Instant::now());
+        let now = Instant::now();
+        let mut state = self.activity.0.lock();
         match state.sending.iter_mut().find(|(number, _)| *number == self.number) {
-            Some((_, last)) => *last = now,
+            Some((_, progress)) => *progress = now,
             None => state.sending.push((self.number, now)),
         }
     }
 }
 
-impl Drop for Answering {
+impl Drop for InFlight {
     fn drop(&mut self) {
         let mut state = self.activity.0.lock();
         state.sending.retain(|(number, _)| *number != self.number);
-        state.answering -= 1;
-        state.last = Instant::now();
+        state.in_flight -= 1;
+        state.last_change = Instant::now();
     }
 }
 
@@ -121,46 +119,47 @@ mod tests {
 
     use super::*;
 
-    async fn ends_within(activity: &Activity, for_the_cluster: bool, seconds: u64) -> bool {
-        timeout(Duration::from_secs(seconds), activity.quiet(for_the_cluster)).await.is_ok()
+    async fn ends_within(activity: &Activity, is_infrastructure: bool, seconds: u64) -> bool {
+        timeout(Duration::from_secs(seconds), activity.idle(is_infrastructure)).await.is_ok()
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_slow_answer_is_not_quiet_and_the_time_counts_from_its_end() {
+    async fn a_slow_answer_is_not_idle_and_the_timeout_counts_from_its_end() {
         let activity = Activity::new();
-        let answering = activity.begin();
+        let answering = activity.begin_request();
         assert!(!ends_within(&activity, false, 300).await);
         drop(answering);
         assert!(!ends_within(&activity, false, 89).await);
-        drop(activity.begin());
-        assert!(!ends_within(&activity, false, 89).await, "every request begins the time anew");
+        drop(activity.begin_request());
+        assert!(!ends_within(&activity, false, 89).await, "every request restarts the timeout");
         assert!(ends_within(&activity, false, 2).await);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_of_which_nothing_is_taken_is_stalled_and_one_in_the_making_is_not() {
+    async fn an_answer_that_is_not_taken_stalls_and_one_that_is_being_computed_does_not() {
         let activity = Activity::new();
         let stalls = async |seconds| timeout(Duration::from_secs(seconds), activity.stalled()).await.is_ok();
-        let (answering, other) = (activity.begin(), activity.begin());
-        assert!(!stalls(300).await, "they are in the making");
+        let answering = activity.begin_request();
+        let second = activity.begin_request();
+        assert!(!stalls(300).await, "they are being computed");
         answering.progress();
         assert!(!stalls(29).await);
         answering.progress();
-        other.progress();
+        second.progress();
         assert!(!stalls(29).await);
-        other.progress();
-        assert!(stalls(2).await, "the other one goes on, this one does not");
+        second.progress();
+        assert!(stalls(2).await, "the second goes on, the first does not");
         drop(answering);
         assert!(!stalls(27).await);
-        drop(other);
+        drop(second);
         assert!(!stalls(300).await);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_api_server_may_be_quiet_once_it_has_asked() {
+    async fn an_api_server_may_be_idle_after_its_first_request() {
         let activity = Activity::new();
         assert!(ends_within(&activity, true, 91).await, "a spare connection");
-        drop(activity.begin());
+        drop(activity.begin_request());
         advance(Duration::from_secs(3600)).await;
         assert!(!ends_within(&activity, true, 3600).await);
     }

@@ -1,4 +1,4 @@
-//! A listener that goes on: what fails for one connection is passed over, what fails for all is waited out.
+//! Accepts connections for ever: errors of a single connection are skipped, errors of the listener are retried with back-off.
 
 use std::io;
 use std::net::SocketAddr;
@@ -7,22 +7,22 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::sleep;
 
-use super::ledger::{Ledger, Loss};
+use super::connection_errors::{ConnectionErrors, Failure};
 
-/// The wait after a failed accept (no file handles, mostly), doubled up to the second value.
-const BACK_OFF: Duration = Duration::from_millis(5);
-const BACK_OFF_MOST: Duration = Duration::from_secs(1);
+/// The first wait after a failed accept, which mostly means that there are no file handles; doubled up to
+/// [`MAX_ACCEPT_BACKOFF`].
+const ACCEPT_BACKOFF: Duration = Duration::from_millis(5);
+const MAX_ACCEPT_BACKOFF: Duration = Duration::from_secs(1);
 
-/// Where connections come from.
-pub(crate) trait Listens {
-    /// What a connection is made of.
+/// A source of connections.
+pub(crate) trait Listener {
     type Stream;
 
     /// The next connection.
     fn accept(&self) -> impl Future<Output = io::Result<(Self::Stream, SocketAddr)>> + Send;
 }
 
-impl Listens for TcpListener {
+impl Listener for TcpListener {
     type Stream = TcpStream;
 
     async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
@@ -31,17 +31,17 @@ impl Listens for TcpListener {
 }
 
 /// The next connection, however long it takes.
-pub(crate) async fn next<L: Listens>(listener: &L, ledger: &Ledger) -> (L::Stream, SocketAddr) {
-    let mut back_off = BACK_OFF;
+pub(crate) async fn accept<L: Listener>(listener: &L, errors: &ConnectionErrors) -> (L::Stream, SocketAddr) {
+    let mut backoff = ACCEPT_BACKOFF;
     loop {
         match listener.accept().await {
-            // A dual-stack socket says ::ffff:10.0.0.1; people and logs know 10.0.0.1.
+            // A dual-stack socket reports ::ffff:10.0.0.1; people and logs know 10.0.0.1.
             Ok((stream, from)) => return (stream, SocketAddr::new(from.ip().to_canonical(), from.port())),
             Err(error) if is_of_one_connection(&error) => {}
             Err(error) => {
-                ledger.note(Loss::Refused("accept_failed"), &"this listener", &error);
-                sleep(back_off).await;
-                back_off = (back_off * 2).min(BACK_OFF_MOST);
+                errors.record(Failure::Refused("accept_failed"), &"this listener", &error);
+                sleep(backoff).await;
+                backoff = (backoff * 2).min(MAX_ACCEPT_BACKOFF);
             }
         }
     }
@@ -59,18 +59,18 @@ mod tests {
 
     use super::*;
 
-    /// Fails so many times, in this way, and then has a connection.
+    /// Fails `times` times with the error that `with` makes, then returns a connection.
     struct Failing {
         times: u32,
         with: fn() -> io::Error,
-        asked: AtomicU32,
+        calls: AtomicU32,
     }
 
-    impl Listens for Failing {
+    impl Listener for Failing {
         type Stream = ();
 
         async fn accept(&self) -> io::Result<((), SocketAddr)> {
-            if self.asked.fetch_add(1, Ordering::Relaxed) < self.times {
+            if self.calls.fetch_add(1, Ordering::Relaxed) < self.times {
                 return Err((self.with)());
             }
             Ok(((), "[::ffff:10.0.0.1]:1".parse().unwrap()))
@@ -83,26 +83,26 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn without_file_handles_it_tries_about_once_a_second_and_goes_on_when_there_are_some() {
-        let failing = Failing { times: u32::MAX, with: no_file_handles, asked: AtomicU32::new(0) };
-        let ledger = Ledger::default();
-        assert!(timeout(Duration::from_secs(60), next(&failing, &ledger)).await.is_err());
+    async fn without_file_handles_accept_is_retried_about_once_a_second() {
+        let failing = Failing { times: u32::MAX, with: no_file_handles, calls: AtomicU32::new(0) };
+        let errors = ConnectionErrors::default();
+        assert!(timeout(Duration::from_secs(60), accept(&failing, &errors)).await.is_err());
         // 5 + 10 + … + 640 ms, then once a second.
-        let tries = failing.asked.load(Ordering::Relaxed);
+        let tries = failing.calls.load(Ordering::Relaxed);
         assert!((60..=70).contains(&tries), "{tries}");
-        let mended = Failing { times: 3, with: no_file_handles, asked: AtomicU32::new(0) };
+        let recovering = Failing { times: 3, with: no_file_handles, calls: AtomicU32::new(0) };
         let began = Instant::now();
-        let ((), from) = next(&mended, &ledger).await;
+        let ((), from) = accept(&recovering, &errors).await;
         assert_eq!(from.to_string(), "10.0.0.1:1");
-        assert_eq!(began.elapsed(), BACK_OFF * 7);
+        assert_eq!(began.elapsed(), ACCEPT_BACKOFF * 7);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_connection_that_its_peer_took_back_costs_the_next_one_no_wait() {
+    async fn a_connection_that_its_peer_aborted_does_not_delay_the_next_one() {
         let reset = || io::ErrorKind::ConnectionAborted.into();
         let began = Instant::now();
-        let failing = Failing { times: 1000, with: reset, asked: AtomicU32::new(0) };
-        next(&failing, &Ledger::default()).await;
+        let failing = Failing { times: 1000, with: reset, calls: AtomicU32::new(0) };
+        accept(&failing, &ConnectionErrors::default()).await;
         assert_eq!(began.elapsed(), Duration::ZERO);
     }
 }

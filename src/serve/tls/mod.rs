@@ -1,21 +1,21 @@
-//! TLS: certificates, the accept loop, and what the handshake asks of clients. Knows no route and no user.
+//! TLS: certificates, the accept loop, connection limits, and what the handshake asks of clients. Knows no route and no user.
 
 pub(crate) mod accept;
-mod activity;
 pub(crate) mod certificates;
-mod connection;
-mod door;
-mod frames;
-mod heads;
-pub(crate) mod ledger;
+pub(crate) mod connection;
+pub(crate) mod connection_errors;
+mod connection_quota;
+mod head_timeout;
+mod header_blocks;
+mod idle;
+mod listener;
 mod peer;
 pub mod pem;
-mod sending;
-mod shares;
-mod stall;
+mod response_body;
 mod verifier;
+mod write_timeout;
 
-pub use certificates::{CertificateError, RECHECK, Serving, SharedPki};
-pub use peer::Peer;
-pub(crate) use peer::{Vouched, Vouches};
-pub(crate) use sending::UntilSent;
+pub use certificates::{CertificateError, RECHECK_INTERVAL, ServingCertificate, SharedPki};
+pub use peer::{Peer, PeerChain};
+pub(crate) use peer::{PeerTrust, PeerVerifier};
+pub(crate) use response_body::UntilSent;

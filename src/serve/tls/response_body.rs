@@ -1,6 +1,6 @@
-//! An answer on its way out: what it holds (its place among the reads, its part in what the connection does), it holds
-//! until its last byte is written or given up, not only until its head is. The memory of a body is bounded by the one,
-//! and a slow download is told from a quiet connection by the other.
+//! An answer until it is sent. Its permit and its part in the connection's activity are held until the last byte is written
+//! or given up, not only until the head is: the permit bounds the memory of bodies, and the activity tells a slow download
+//! from an idle connection.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,50 +11,49 @@ use http::Response;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::activity::Answering;
+use super::idle::InFlight;
 
-/// A body is sent in parts of this size, one DATA frame of HTTP/2 each: a peer that takes one within the time that an
-/// answer may stall, half a KiB a second, goes on.
-const PART: usize = 16 * 1024;
+/// A body is sent in chunks of this many bytes, one DATA frame of HTTP/2 each. A peer that takes one within the write
+/// timeout, half a KiB per second, is not stalled.
+const CHUNK_BYTES: usize = 16 * 1024;
 
-/// A place that an answer keeps until it is sent; among the extensions of the answer.
+/// A permit that an answer holds until it is sent; in the extensions of the answer.
 #[derive(Debug, Clone)]
 pub(crate) struct UntilSent {
-    _place: Arc<OwnedSemaphorePermit>,
+    _permit: Arc<OwnedSemaphorePermit>,
 }
 
 impl UntilSent {
-    pub(crate) fn new(place: OwnedSemaphorePermit) -> Self {
-        Self { _place: Arc::new(place) }
+    pub(crate) fn new(permit: OwnedSemaphorePermit) -> Self {
+        Self { _permit: Arc::new(permit) }
     }
 }
 
-/// The same answer; what it holds is let go of when it has been sent.
-pub(super) fn sending(answer: Response<Body>, answering: Answering) -> Response<Body> {
+/// Makes the body of `answer` hold its permit and `in_flight` until it is sent.
+pub(super) fn track_until_sent(answer: Response<Body>, in_flight: InFlight) -> Response<Body> {
     let (mut head, body) = answer.into_parts();
-    let place = head.extensions.remove::<UntilSent>();
+    let permit = head.extensions.remove::<UntilSent>();
     if body.is_end_stream() {
         return Response::from_parts(head, body);
     }
-    let held = Arc::new(Held { answering, _place: place });
-    Response::from_parts(head, Body::new(Sending { body, rest: Bytes::new(), held }))
+    let held = Arc::new(Held { in_flight, _permit: permit });
+    Response::from_parts(head, Body::new(TrackedBody { body, rest: Bytes::new(), held }))
 }
 
-/// What an answer holds. Shared with its parts: those that HTTP has taken over but not written are still in memory.
+/// What an answer holds. Its chunks share it: those that HTTP has accepted but not written are still in memory.
 struct Held {
-    answering: Answering,
-    _place: Option<UntilSent>,
+    in_flight: InFlight,
+    _permit: Option<UntilSent>,
 }
 
-/// The body.
-struct Sending {
+struct TrackedBody {
     body: Body,
-    /// What was taken out of `body` and not yet sent.
+    /// Taken out of `body` and not yet sent.
     rest: Bytes,
     held: Arc<Held>,
 }
 
-impl HttpBody for Sending {
+impl HttpBody for TrackedBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -66,15 +65,15 @@ impl HttpBody for Sending {
             match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
                 Some(Ok(frame)) => match frame.into_data() {
                     Ok(data) => self.rest = data,
-                    Err(other) => return Poll::Ready(Some(Ok(other))),
+                    Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
                 },
                 end => return Poll::Ready(end),
             }
         }
-        self.held.answering.progress();
-        let size = self.rest.len().min(PART);
-        let part = Part { bytes: self.rest.split_to(size), held: self.held.clone() };
-        Poll::Ready(Some(Ok(Frame::data(Bytes::from_owner(part)))))
+        self.held.in_flight.progress();
+        let size = self.rest.len().min(CHUNK_BYTES);
+        let chunk = Chunk { bytes: self.rest.split_to(size), held: self.held.clone() };
+        Poll::Ready(Some(Ok(Frame::data(Bytes::from_owner(chunk)))))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -82,7 +81,8 @@ impl HttpBody for Sending {
     }
 
     fn size_hint(&self) -> SizeHint {
-        let (rest, body) = (self.rest.len() as u64, self.body.size_hint());
+        let rest = self.rest.len() as u64;
+        let body = self.body.size_hint();
         let mut hint = SizeHint::new();
         hint.set_lower(rest + body.lower());
         if let Some(upper) = body.upper() {
@@ -92,21 +92,21 @@ impl HttpBody for Sending {
     }
 }
 
-/// A part of the body, in memory until it is written.
-struct Part {
+/// A chunk of the body, in memory until it is written.
+struct Chunk {
     bytes: Bytes,
     held: Arc<Held>,
 }
 
-impl AsRef<[u8]> for Part {
+impl AsRef<[u8]> for Chunk {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
 }
 
-impl Drop for Part {
+impl Drop for Chunk {
     fn drop(&mut self) {
-        self.held.answering.progress();
+        self.held.in_flight.progress();
     }
 }
 
@@ -115,40 +115,40 @@ mod tests {
     use http_body_util::BodyExt;
     use tokio::sync::Semaphore;
 
-    use super::super::activity::Activity;
+    use super::super::idle::Activity;
     use super::*;
 
-    fn answer(size: usize, places: &Arc<Semaphore>) -> Response<Body> {
+    fn answer(size: usize, permits: &Arc<Semaphore>) -> Response<Body> {
         let mut answer = Response::new(Body::from(vec![7; size]));
-        let place = places.clone().try_acquire_owned().unwrap();
-        answer.extensions_mut().insert(UntilSent::new(place));
-        sending(answer, Activity::new().begin())
+        let permit = permits.clone().try_acquire_owned().unwrap();
+        answer.extensions_mut().insert(UntilSent::new(permit));
+        track_until_sent(answer, Activity::new().begin_request())
     }
 
     #[tokio::test]
-    async fn a_place_comes_back_with_the_last_part_of_the_body_whoever_has_it() {
-        let places = Arc::new(Semaphore::new(1));
-        let mut answer = answer(PART + 1, &places);
-        assert_eq!(answer.body().size_hint().exact(), Some(PART as u64 + 1));
-        let mut parts = Vec::new();
+    async fn the_permit_is_released_with_the_last_chunk_of_the_body() {
+        let permits = Arc::new(Semaphore::new(1));
+        let mut answer = answer(CHUNK_BYTES + 1, &permits);
+        assert_eq!(answer.body().size_hint().exact(), Some(CHUNK_BYTES as u64 + 1));
+        let mut chunks = Vec::new();
         while !answer.body().is_end_stream() {
-            parts.push(answer.body_mut().frame().await.unwrap().unwrap().into_data().unwrap());
+            chunks.push(answer.body_mut().frame().await.unwrap().unwrap().into_data().unwrap());
         }
-        assert_eq!(parts.iter().map(Bytes::len).collect::<Vec<_>>(), [PART, 1]);
+        assert_eq!(chunks.iter().map(Bytes::len).collect::<Vec<_>>(), [CHUNK_BYTES, 1]);
         drop(answer);
-        parts.remove(0);
-        assert_eq!(places.available_permits(), 0, "a byte is not written yet");
-        parts.clear();
-        assert_eq!(places.available_permits(), 1);
+        chunks.remove(0);
+        assert_eq!(permits.available_permits(), 0, "a byte is not written yet");
+        chunks.clear();
+        assert_eq!(permits.available_permits(), 1);
     }
 
     #[test]
-    fn an_answer_without_a_body_and_one_that_is_given_up_hold_nothing() {
-        let places = Arc::new(Semaphore::new(1));
-        let empty = answer(0, &places);
-        assert_eq!(places.available_permits(), 1);
-        drop(answer(PART, &places));
-        assert_eq!(places.available_permits(), 1);
+    fn an_answer_without_a_body_and_a_dropped_one_hold_no_permit() {
+        let permits = Arc::new(Semaphore::new(1));
+        let empty = answer(0, &permits);
+        assert_eq!(permits.available_permits(), 1);
+        drop(answer(CHUNK_BYTES, &permits));
+        assert_eq!(permits.available_permits(), 1);
         drop(empty);
     }
 }

@@ -1,5 +1,5 @@
-//! What the handshake asks of a client certificate: only that the client has its key. Who a certificate may speak for
-//! is decided for each request by `auth`, so that a foreign certificate never stops a probe, and a changed CA works on
+//! What the handshake requires of a client certificate: only that the client owns its key. `auth` decides for each request
+//! whom a certificate may speak for, so that an unknown certificate never fails a probe, and a rotated CA takes effect on
 //! connections that are already open.
 
 use std::sync::Arc;
@@ -12,16 +12,16 @@ use rustls::{
     CertificateError, DigitallySignedStruct, DistinguishedName, Error, OtherError, SignatureScheme,
 };
 
-/// Certificates in a chain, leaf first. Clusters show one or two; the search for a way from a leaf to a CA grows faster
-/// than what a stranger sends for it, and is begun for nobody who sends more.
-const MAX_CHAIN: usize = 5;
+/// Certificates in a chain, leaf first. Clusters use one or two. The cost of searching a path from the leaf to a CA grows
+/// faster than the chain, so longer chains are rejected before any search.
+const MAX_CHAIN_LENGTH: usize = 5;
 
-/// A chain that nobody looks at.
+/// A chain that is rejected unseen.
 #[derive(Debug, thiserror::Error)]
-#[error("{0} certificates are shown; a chain has at most {MAX_CHAIN}")]
-struct TooLong(usize);
+#[error("the client sent {0} certificates; a chain may have at most {MAX_CHAIN_LENGTH}")]
+struct ChainTooLong(usize);
 
-/// Asks for a certificate, requires none, trusts none.
+/// Asks for a certificate, requires none, verifies none.
 #[derive(Debug)]
 pub(crate) struct ProofOfPossession {
     algorithms: WebPkiSupportedAlgorithms,
@@ -38,21 +38,21 @@ impl ClientCertVerifier for ProofOfPossession {
         false
     }
 
-    /// Empty: clients choose what they show, and the list needs no update when a CA changes.
+    /// Empty: clients choose their certificate themselves, and no list needs an update when a CA is rotated.
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
     }
 
-    /// Looks at the length alone.
+    /// Checks only the length of the chain.
     fn verify_client_cert(
         &self,
         _: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],
         _: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        let shown = 1 + intermediates.len();
-        if shown > MAX_CHAIN {
-            return Err(CertificateError::Other(OtherError(Arc::new(TooLong(shown)))).into());
+        let length = 1 + intermediates.len();
+        if length > MAX_CHAIN_LENGTH {
+            return Err(CertificateError::Other(OtherError(Arc::new(ChainTooLong(length)))).into());
         }
         Ok(ClientCertVerified::assertion())
     }

@@ -1,5 +1,5 @@
-//! A stream whose peer must take what it asked for: a write that makes no progress for too long is an error, and so the
-//! end of the connection. Neither HTTP/1.1 nor the pings of HTTP/2 end it, since a goodbye cannot be written either.
+//! A stream with a write timeout: a write that makes no progress for too long is an error, and so ends the connection. Neither
+//! HTTP/1.1 nor the pings of HTTP/2 would end it, since a GOAWAY cannot be written either.
 
 use std::io;
 use std::pin::Pin;
@@ -9,35 +9,36 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// A peer takes nothing for this long: as long as an HTTP/2 peer may be silent before it is pinged.
-pub(super) const STALLED: Duration = Duration::from_secs(30);
+/// The longest time without progress: as long as an HTTP/2 peer may be silent before it is pinged.
+pub(super) const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Ends writes that stall.
-pub(super) struct Impatient<S> {
+/// Adds the write timeout to a stream.
+pub(super) struct WriteTimeout<S> {
     stream: S,
-    /// While a write waits: when it is given up.
-    until: Option<Pin<Box<Sleep>>>,
+    /// While a write waits: fires at its deadline.
+    deadline: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S> Impatient<S> {
+impl<S> WriteTimeout<S> {
     pub(super) fn new(stream: S) -> Self {
-        Self { stream, until: None }
+        Self { stream, deadline: None }
     }
 
-    /// Passes on what a write came to, and ends one that has waited for too long.
-    fn judge<T>(&mut self, written: Poll<io::Result<T>>, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
-        if written.is_ready() {
-            self.until = None;
-            return written;
+    /// Returns the result of a write, or an error once it has waited for too long.
+    fn check<T>(&mut self, result: Poll<io::Result<T>>, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
+        if result.is_ready() {
+            self.deadline = None;
+            return result;
         }
-        let until = self.until.get_or_insert_with(|| Box::pin(sleep_until(Instant::now() + STALLED)));
-        ready!(until.as_mut().poll(cx));
-        let text = format!("the peer took nothing for {} s", STALLED.as_secs());
-        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, text)))
+        let deadline =
+            self.deadline.get_or_insert_with(|| Box::pin(sleep_until(Instant::now() + WRITE_TIMEOUT)));
+        ready!(deadline.as_mut().poll(cx));
+        let message = format!("the peer took nothing for {} s", WRITE_TIMEOUT.as_secs());
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, message)))
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Impatient<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for WriteTimeout<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -47,10 +48,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for Impatient<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Impatient<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for WriteTimeout<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
-        self.judge(written, cx)
+        self.check(written, cx)
     }
 
     fn poll_write_vectored(
@@ -59,7 +60,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Impatient<S> {
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bytes);
-        self.judge(written, cx)
+        self.check(written, cx)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -68,12 +69,12 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Impatient<S> {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.stream).poll_flush(cx);
-        self.judge(flushed, cx)
+        self.check(flushed, cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let closed = Pin::new(&mut self.stream).poll_shutdown(cx);
-        self.judge(closed, cx)
+        self.check(closed, cx)
     }
 }
 
@@ -84,9 +85,9 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_peer_that_takes_a_little_now_and_then_is_waited_for_and_one_that_takes_nothing_is_not() {
+    async fn a_slow_peer_is_waited_for_and_one_that_takes_nothing_is_not() {
         let (ours, mut theirs) = duplex(16);
-        let mut ours = Impatient::new(ours);
+        let mut ours = WriteTimeout::new(ours);
         let began = Instant::now();
         let slow = async {
             for _ in 0..3 {

@@ -17,8 +17,10 @@ use tokio_util::sync::CancellationToken;
 use wva::engine::{ClusterView, Holder, Leadership, Origin, Published};
 use wva::record::Recent;
 use wva::serve::auth::{Access, Attributes, ReviewError, Reviewer, Token, TrustData, User};
-use wva::serve::tls::{Serving, SharedPki};
-use wva::serve::{AddsUp, AppState, Notices, Ports, Reads, ServeError, Server, Settings};
+use wva::serve::tls::{ServingCertificate, SharedPki};
+use wva::serve::{
+    AmbiguousSelector, AppState, EventSink, PublishedReader, ServeError, Server, ServerPorts, ServerSettings,
+};
 use wva_core::decision::{Cause, Reason, Target, Unknown, Verdict};
 use wva_core::units::{Replicas, Seconds};
 use wva_core::{Decision, Report, VariantId};
@@ -28,7 +30,7 @@ use super::pki::{Authority, INSTANCE, Leaf};
 /// The time of every test.
 pub(crate) const NOW: &str = "2026-11-21T10:00:10Z";
 
-pub(crate) struct FakeReads {
+pub(crate) struct FakeReader {
     pub(crate) published: Mutex<Arc<Published>>,
     pub(crate) view: Mutex<Arc<ClusterView>>,
     pub(crate) now: Mutex<Timestamp>,
@@ -44,7 +46,7 @@ pub(crate) struct FakeReads {
     pub(crate) asked: AtomicUsize,
 }
 
-impl Reads for FakeReads {
+impl PublishedReader for FakeReader {
     fn current(&self) -> BoxFuture<'_, Arc<Published>> {
         self.asked.fetch_add(1, Ordering::SeqCst);
         Box::pin(async {
@@ -137,11 +139,11 @@ impl Reviewer for FakeReviewer {
 
 /// What was said about reads that an HPA would add up.
 #[derive(Default)]
-pub(crate) struct FakeNotices(pub(crate) Mutex<Vec<String>>);
+pub(crate) struct FakeEvents(pub(crate) Mutex<Vec<String>>);
 
-impl Notices for FakeNotices {
-    fn adds_up(&self, read: &AddsUp<'_>) {
-        let AddsUp { namespace, metric, selector, variants } = read;
+impl EventSink for FakeEvents {
+    fn ambiguous_selector(&self, read: &AmbiguousSelector<'_>) {
+        let AmbiguousSelector { namespace, metric, selector, variants } = read;
         let names: Vec<_> = variants.iter().map(ToString::to_string).collect();
         self.0.lock().push(format!("{namespace} {metric} {selector:?}: {}", names.join(", ")));
     }
@@ -160,16 +162,16 @@ pub(crate) struct Bed {
     pub(crate) shared: watch::Sender<Option<SharedPki>>,
     pub(crate) stopping: CancellationToken,
     pub(crate) shutdown: CancellationToken,
-    pub(crate) reads: Arc<FakeReads>,
+    pub(crate) reads: Arc<FakeReader>,
     pub(crate) reviewer: Arc<FakeReviewer>,
-    pub(crate) notices: Arc<FakeNotices>,
+    pub(crate) notices: Arc<FakeEvents>,
     pub(crate) server: JoinSet<()>,
 }
 
 /// What a test may want otherwise.
 pub(crate) struct Wanted {
     pub(crate) shared_ca: Arc<Authority>,
-    pub(crate) serving: Serving,
+    pub(crate) serving: ServingCertificate,
     pub(crate) drain: Duration,
     pub(crate) controller_instance: Option<String>,
     pub(crate) trusted: bool,
@@ -182,8 +184,8 @@ pub(crate) struct Wanted {
     pub(crate) places: Option<usize>,
     /// The age of a connection.
     pub(crate) age: Option<Duration>,
-    /// Where answers come from, instead of [`FakeReads`].
-    pub(crate) reads: Option<Arc<dyn Reads>>,
+    /// Where answers come from, instead of [`FakeReader`].
+    pub(crate) reads: Option<Arc<dyn PublishedReader>>,
     /// The last evaluations.
     pub(crate) recent: Arc<Recent>,
 }
@@ -192,7 +194,7 @@ impl Default for Wanted {
     fn default() -> Self {
         Self {
             shared_ca: Arc::new(Authority::new("wva")),
-            serving: Serving::Shared,
+            serving: ServingCertificate::Shared,
             drain: Duration::from_secs(5),
             controller_instance: None,
             trusted: true,
@@ -234,7 +236,7 @@ impl Bed {
         let synced = watch::Sender::new(wanted.synced);
         let shared = watch::Sender::new(wanted.certified.then(|| wanted.shared_ca.shared()));
         let (stopping, shutdown) = (CancellationToken::new(), CancellationToken::new());
-        let reads = Arc::new(FakeReads {
+        let reads = Arc::new(FakeReader {
             published: Mutex::new(Arc::new(sample())),
             view: Mutex::default(),
             now: Mutex::new(NOW.parse().unwrap()),
@@ -247,9 +249,9 @@ impl Bed {
         });
         let reviewer = Arc::new(FakeReviewer::default());
         reviewer.readers.lock().extend(["hpa".into(), "alice".into(), "prometheus".into()]);
-        let settings = Settings {
+        let settings = ServerSettings {
             serving: wanted.serving,
-            shared: shared.subscribe(),
+            shared_pki: shared.subscribe(),
             instance_name: INSTANCE.into(),
             trust: trust.subscribe(),
             leadership: leadership.subscribe(),
@@ -259,18 +261,18 @@ impl Bed {
             read_wait: Duration::from_millis(500),
             controller_instance: wanted.controller_instance,
         };
-        let notices = Arc::new(FakeNotices::default());
-        let ports = Ports {
-            reads: wanted.reads.unwrap_or_else(|| reads.clone()),
+        let notices = Arc::new(FakeEvents::default());
+        let ports = ServerPorts {
+            reader: wanted.reads.unwrap_or_else(|| reads.clone()),
             reviewer: reviewer.clone(),
-            notices: notices.clone(),
+            events: notices.clone(),
             recent: wanted.recent,
             registry: Registry::default(),
         };
         let bound = Server::bind(wanted.listen, AppState::new(settings, ports)).await?;
-        let mut bound = bound.with_connection_age(wanted.age);
+        let mut bound = bound.with_max_connection_age(wanted.age);
         if let Some(places) = wanted.places {
-            bound = bound.with_places(places);
+            bound = bound.with_max_connections(places);
         }
         let address = SocketAddr::from(([127, 0, 0, 1], bound.address().port()));
         let mut server = JoinSet::new();

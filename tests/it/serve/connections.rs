@@ -6,7 +6,7 @@ use http_body_util::BodyExt;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
-use wva::serve::tls::Serving;
+use wva::serve::tls::ServingCertificate;
 
 use super::READ;
 use super::bed::{Bed, Wanted, later};
@@ -174,8 +174,9 @@ async fn certificate_files_are_read_again_and_a_half_written_pair_is_not_used() 
     let (one, two) = (leaf(&first), leaf(&second));
     write(&certificate, &one.certificate);
     write(&key, &one.key);
-    let recheck = Duration::from_millis(20);
-    let serving = Serving::Files { certificate: certificate.clone(), key: key.clone(), recheck };
+    let recheck_interval = Duration::from_millis(20);
+    let serving =
+        ServingCertificate::Files { certificate: certificate.clone(), key: key.clone(), recheck_interval };
     let bed = Bed::with(Wanted { serving, ..Wanted::default() }).await;
     let shown_by = |ca: String, name| {
         let address = bed.address;
@@ -184,10 +185,10 @@ async fn certificate_files_are_read_again_and_a_half_written_pair_is_not_used() 
     assert!(shown_by(first.pem(), SERVICE).await);
     assert!(shown_by(bed.shared_ca.pem(), INSTANCE).await, "instances always see the shared leaf");
     write(&certificate, &two.certificate);
-    sleep(recheck * 5).await;
+    sleep(recheck_interval * 5).await;
     assert!(shown_by(first.pem(), SERVICE).await, "certificate without its key");
     write(&key, "-----BEGIN PRIVATE KEY-----\nMIG");
-    sleep(recheck * 5).await;
+    sleep(recheck_interval * 5).await;
     assert!(shown_by(first.pem(), SERVICE).await, "half a key");
     write(&key, &two.key);
     eventually(|| shown_by(second.pem(), SERVICE)).await;
@@ -227,8 +228,11 @@ async fn too_many_reads_are_refused_at_once_and_discovery_goes_on() {
 #[tokio::test]
 async fn certificate_files_that_a_flag_names_must_be_right_at_the_start() {
     let missing = std::path::PathBuf::from("/nonexistent/tls.crt");
-    let serving =
-        Serving::Files { certificate: missing.clone(), key: missing, recheck: Duration::from_secs(1) };
+    let serving = ServingCertificate::Files {
+        certificate: missing.clone(),
+        key: missing,
+        recheck_interval: Duration::from_secs(1),
+    };
     let error = Bed::try_with(Wanted { serving, ..Wanted::default() }).await.err().expect("refused");
     let text = error.to_string();
     assert!(text.contains("/nonexistent/tls.crt") && text.contains("--tls-cert-file"), "{text}");

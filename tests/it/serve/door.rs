@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::client::TlsStream;
-use wva::serve::tls::Serving;
+use wva::serve::tls::ServingCertificate;
 
 use super::READ;
 use super::bed::{Bed, Wanted, later};
@@ -262,8 +262,9 @@ async fn a_pair_is_used_when_both_halves_fit_whichever_comes_first_and_told_once
         authorities.each_ref().map(|ca| ca.issue(&Subject { names: &[SERVICE], ..Subject::default() }));
     write(&certificate, &leaves[0].certificate);
     write(&key, &leaves[0].key);
-    let recheck = Duration::from_millis(10);
-    let serving = Serving::Files { certificate: certificate.clone(), key: key.clone(), recheck };
+    let recheck_interval = Duration::from_millis(10);
+    let serving =
+        ServingCertificate::Files { certificate: certificate.clone(), key: key.clone(), recheck_interval };
     let bed = Bed::with(Wanted { serving, ..Wanted::default() }).await;
     let shown_by = |n: usize| {
         let (address, ca) = (bed.address, authorities[n].pem());
@@ -275,7 +276,7 @@ async fn a_pair_is_used_when_both_halves_fit_whichever_comes_first_and_told_once
         let mut open = tls(bed.address, &authorities[n - 1].pem(), SERVICE, None, "http/1.1").await.unwrap();
         write(first, half(first));
         eventually(|| async { told() == n }).await;
-        tokio::time::sleep(recheck * 10).await;
+        tokio::time::sleep(recheck_interval * 10).await;
         assert_eq!(told(), n, "said once, not at every look");
         assert!(shown_by(n - 1).await, "the pair before stays");
         write(second, half(second));

@@ -1,0 +1,71 @@
+//! What the routes for operators need, and `/metrics`.
+
+use std::sync::Arc;
+
+use axum::response::{IntoResponse, Response};
+use http::HeaderValue;
+use http::header::CONTENT_TYPE;
+use prometheus_client::registry::Registry;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::health::Health;
+use crate::record::Recent;
+use crate::serve::data_read::ReadState;
+use crate::serve::encoding::internal_error;
+
+/// Concurrent reads of `/metrics`: a few scrapers and people. Each answer is a text with every variant.
+const MAX_METRICS_READS: usize = 16;
+
+/// Concurrent reads of `/debug/snapshots`. Each may occupy a thread that writes tens of MiB.
+const MAX_SNAPSHOT_READS: usize = 2;
+
+/// The content type of what `prometheus-client` writes.
+const OPENMETRICS: HeaderValue =
+    HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
+
+/// The state of the routes for operators.
+pub(crate) struct AdminState {
+    pub(super) health: Health,
+    pub(super) recent: Arc<Recent>,
+    pub(super) reads: Arc<ReadState>,
+    registry: Registry,
+    metrics_permits: Arc<Semaphore>,
+    snapshot_permits: Arc<Semaphore>,
+}
+
+impl AdminState {
+    pub(crate) fn new(
+        health: Health,
+        registry: Registry,
+        recent: Arc<Recent>,
+        reads: Arc<ReadState>,
+    ) -> Self {
+        Self {
+            health,
+            recent,
+            reads,
+            registry,
+            metrics_permits: Arc::new(Semaphore::new(MAX_METRICS_READS)),
+            snapshot_permits: Arc::new(Semaphore::new(MAX_SNAPSHOT_READS)),
+        }
+    }
+
+    /// A permit to read `/metrics`, separate from that of reads of metrics: whoever wants to see why reads hang needs one.
+    pub(crate) fn metrics_permit(&self) -> Option<OwnedSemaphorePermit> {
+        self.metrics_permits.clone().try_acquire_owned().ok()
+    }
+
+    /// A permit to read snapshots.
+    pub(crate) fn snapshot_permit(&self) -> Option<OwnedSemaphorePermit> {
+        self.snapshot_permits.clone().try_acquire_owned().ok()
+    }
+}
+
+/// `/metrics`
+pub(crate) fn metrics(state: &AdminState) -> Response {
+    let mut text = String::new();
+    match prometheus_client::encoding::text::encode(&mut text, &state.registry) {
+        Ok(()) => ([(CONTENT_TYPE, OPENMETRICS)], text).into_response(),
+        Err(error) => internal_error(&error).into_response(),
+    }
+}

@@ -1,0 +1,15 @@
+//! How answers are written: content negotiation, JSON, YAML, Kubernetes protobuf, tables, compression, and the `Status`
+//! object of every error. Knows no metric.
+
+pub(crate) mod negotiation;
+pub(crate) mod object;
+pub(crate) mod protobuf;
+pub(crate) mod response;
+pub(crate) mod response_format;
+pub(crate) mod status;
+pub(crate) mod table;
+
+pub(crate) use self::object::Object;
+pub(crate) use self::status::internal_error;
+pub use self::status::{Reason, Status};
+pub(crate) use self::table::Empty;

@@ -1,0 +1,68 @@
+//! API groups, versions, URL paths and header names. A leaf: every other module of `serve` may use it.
+
+use http::{HeaderName, HeaderValue};
+
+/// The group of metrics that belong to no object.
+pub(crate) const EXTERNAL_GROUP: &str = "external.metrics.k8s.io";
+
+/// The only version of [`EXTERNAL_GROUP`].
+pub(crate) const EXTERNAL_VERSION: &str = "v1beta1";
+
+/// The group of metrics of objects, for HPAs of type Object.
+pub(crate) const CUSTOM_GROUP: &str = "custom.metrics.k8s.io";
+
+/// The versions of [`CUSTOM_GROUP`], the preferred one first.
+pub(crate) const CUSTOM_VERSIONS: [&str; 2] = ["v1beta2", "v1beta1"];
+
+/// Prefix of every read of an external metric; `{namespace}/{metric}` follows.
+pub(crate) const EXTERNAL_NAMESPACES: &str = "/apis/external.metrics.k8s.io/v1beta1/namespaces/";
+
+/// Prefix of every path of [`CUSTOM_GROUP`].
+pub(crate) const CUSTOM_PREFIX: &str = "/apis/custom.metrics.k8s.io/";
+
+/// The route behind [`CUSTOM_PREFIX`]: one metric of one object, or of all objects that a selector matches.
+pub(crate) const CUSTOM_OBJECT: &str = "{version}/namespaces/{namespace}/{resource}/{name}/{metric}";
+
+/// Prefix under which the lease holder answers other instances about external metrics.
+pub(crate) const INTERNAL_EXTERNAL: &str = "/internal/v1/external/";
+
+/// Prefix under which the lease holder answers other instances about metrics of objects.
+pub(crate) const INTERNAL_CUSTOM: &str = "/internal/v1/custom/";
+
+/// This server's own metrics.
+pub(crate) const METRICS: &str = "/metrics";
+
+/// Lists the kept evaluations; with `?at=` returns the evaluation of that moment.
+pub(crate) const SNAPSHOTS: &str = "/debug/snapshots";
+
+/// The newest evaluation.
+pub(crate) const LATEST_SNAPSHOT: &str = "/debug/snapshots/latest";
+
+/// All kept evaluations, the oldest first.
+pub(crate) const ALL_SNAPSHOTS: &str = "/debug/snapshots/all";
+
+/// The longest name of a Kubernetes object, in bytes.
+pub(crate) const MAX_NAME_BYTES: usize = 253;
+
+/// Identifies one request in the logs of all servers that it passes.
+pub(crate) const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
+
+/// Set by the lease holder on an answer to another instance, so that no error of a proxy in between is passed on as the
+/// holder's answer.
+pub(crate) const ANSWERED_BY: HeaderName = HeaderName::from_static("wva-answered-by");
+
+/// Value of [`ANSWERED_BY`]: the answer may be passed on.
+pub(crate) const HOLDER: HeaderValue = HeaderValue::from_static("holder");
+
+/// Value of [`ANSWERED_BY`]: the holder has neither evaluated nor restored anything yet.
+pub(crate) const HOLDER_WITHOUT_RESULT: HeaderValue = HeaderValue::from_static("holder-without-anything");
+
+/// The holder's path for a read of the public `path_and_query`; empty for anything that is not a read of a metric.
+pub(crate) fn internal_path(path_and_query: &str) -> String {
+    for (public, internal) in [(EXTERNAL_NAMESPACES, INTERNAL_EXTERNAL), (CUSTOM_PREFIX, INTERNAL_CUSTOM)] {
+        if let Some(rest) = path_and_query.strip_prefix(public) {
+            return format!("{internal}{rest}");
+        }
+    }
+    String::new()
+}
