@@ -6,17 +6,16 @@
     reason = "helpers of tests fail as tests do"
 )]
 
+mod admission;
 mod apiserver;
-pub(crate) mod bed;
 pub(crate) mod client;
 mod connections;
-mod custom;
+mod custom_metrics;
 mod custom_protobuf;
-mod door;
-mod edges;
 mod forwarding;
-mod frames;
 mod fuzz;
+mod golden;
+mod golden_errors;
 pub(crate) mod identity;
 mod operators;
 mod overload;
@@ -24,11 +23,12 @@ pub(crate) mod pki;
 mod policy;
 mod process;
 mod quantities;
+mod raw_http2;
 mod reviews;
 mod shutdown;
 mod streams;
+pub(crate) mod test_server;
 mod trust;
-mod wire;
 
 /// Where a metric is read.
 pub(crate) fn path(namespace: &str, metric: &str) -> String {

@@ -11,7 +11,6 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use tokio::sync::watch;
 use wva_core::decision::{Reason, Target, Verdict};
-use wva_core::units::Seconds;
 use wva_core::{Decision, VariantId};
 
 use super::replica_changes::ReplicaChanges;
@@ -64,14 +63,8 @@ impl BoardMetrics {
         self.labels(id, [("accelerator_type", decision.accelerator.as_deref().unwrap_or_default())])
     }
 
-    fn fresh_target<'a>(&self, decision: &'a Decision) -> Option<&'a Target> {
-        let Verdict::Target(target) = &decision.verdict else { return None };
-        let age = Seconds::between(target.evidence, self.reader.now());
-        (age <= self.reader.max_stale()).then_some(target)
-    }
-
     fn row<'a>(&'a self, id: &'a VariantId, decision: &'a Decision) -> Option<Row<'a>> {
-        let target = self.fresh_target(decision)?;
+        let target = decision.fresh_target(self.reader.now(), self.reader.max_stale()).ok()?;
         Some(Row { labels: self.decision_labels(id, decision), decision, target })
     }
 }
@@ -98,9 +91,8 @@ impl Collector for BoardMetrics {
         }
         let mut ratio =
             encoder.encode_descriptor("wva_desired_ratio", RATIO_HELP, None, MetricType::Gauge)?;
-        for Row { labels, decision, target } in &rows {
-            if let Some(count) = decision.current {
-                let value = f64::from(target.desired.get()) / f64::from(count.get().max(1));
+        for Row { labels, decision, .. } in &rows {
+            if let Some(value) = decision.ratio(1.0) {
                 ConstGauge::new(value).encode(ratio.encode_family(labels)?)?;
             }
         }

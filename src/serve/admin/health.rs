@@ -110,7 +110,7 @@ impl Health {
                     "serving-certificate",
                     self.certificates.is_ready().then_some(()).ok_or("there is no serving certificate"),
                 ),
-                ("shutdown", (!self.stopping.is_cancelled()).then_some(()).ok_or("the process is stopping")),
+                ("shutdown", (!self.stopping.is_cancelled()).then_some(()).ok_or("this process is stopping")),
             ]);
         }
         checks

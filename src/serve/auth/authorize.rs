@@ -166,7 +166,7 @@ fn suffix(reason: Option<String>) -> String {
 fn undecided(caller: &Caller, request: &Parts, error: &ReviewUnavailable) -> Status {
     let name = caller.name();
     let path = request.uri.path();
-    let message = format!("it cannot be decided whether User \"{name}\" may read {path}: {error}");
+    let message = format!("whether User \"{name}\" may read {path} cannot be decided: {error}");
     match error {
         ReviewUnavailable::Busy => Status::new(Reason::TooManyRequests, message),
         ReviewUnavailable::Failed(_) => {

@@ -27,8 +27,8 @@ pub type TrustData = Option<BTreeMap<String, String>>;
 pub(crate) enum AuthenticationError {
     /// The ConfigMap has not been read yet.
     #[error(
-        "callers cannot be authenticated, because {CONFIG_MAP} has not been read yet; check that this server's service \
-         account is bound to Role extension-apiserver-authentication-reader in kube-system"
+        "{CONFIG_MAP} has not been read yet, so callers cannot be authenticated; check that this server's service account is \
+         bound to Role extension-apiserver-authentication-reader in kube-system"
     )]
     TrustNotLoaded,
     /// The token is not valid.

@@ -3,7 +3,7 @@
 
 use jiff::Timestamp;
 use serde::Serialize;
-use wva_core::decision::{Target, Verdict};
+use wva_core::decision::{NoTarget, Target};
 use wva_core::units::{Replicas, Seconds};
 use wva_core::{Decision, VariantId};
 
@@ -126,14 +126,10 @@ fn fresh_target<'a>(
     decision: &'a Decision,
     query: &MetricQuery<'_>,
 ) -> Result<&'a Target, Status> {
-    let target = match &decision.verdict {
-        Verdict::Target(target) => target,
-        Verdict::Unknown(unknown) => return Err(no_target(id, unknown, query)),
-    };
-    if Seconds::between(target.evidence, query.context.now) > query.context.max_stale {
-        return Err(evidence_too_old(id, target, query));
-    }
-    Ok(target)
+    decision.fresh_target(query.context.now, query.context.max_stale).map_err(|cause| match cause {
+        NoTarget::Unknown(unknown) => no_target(id, unknown, query),
+        NoTarget::TooOld(target) => evidence_too_old(id, target, query),
+    })
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::response::IntoResponse;
-use wva_core::decision::Reason as DecisionReason;
+use wva_core::decision::{Reason as DecisionReason, Verdict};
 
 use super::super::context::{ReadContext, WaitingFor};
 use super::super::selector::Selector;

@@ -41,7 +41,7 @@ impl Metric {
         match self {
             Self::Desired => Some(thousandths(desired)),
             Self::Current => current.map(thousandths),
-            Self::Ratio => current.map(|current| thousandths(desired) / f64::from(current.get().max(1))),
+            Self::Ratio => current.map(|current| desired.ratio_to(current, 1_000.0)),
         }
     }
 }

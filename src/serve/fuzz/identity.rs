@@ -188,7 +188,7 @@ fn no_trust_config_map_harms() {
                     prop_assert_eq!(trust.front_proxy.is_none(), blank(&proxy));
                     prop_assert_eq!(trust.users.is_none(), blank(&users));
                 }
-                Err(error) => prop_assert!(error.to_string().contains("the last good one stays in use")),
+                Err(error) => prop_assert!(error.to_string().contains("the last valid version stays in use")),
             }
             Ok(())
         },

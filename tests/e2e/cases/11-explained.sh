@@ -49,7 +49,7 @@ set_load "$(calculate "0.15 * $pod_rps")"
 eventually 90 "it finds that a lower load needs fewer replicas" value_is "<" 3
 
 kubectl annotate namespace llm wva.llmd.ai/exclude=true >/dev/null
-eventually 20 "an excluded namespace has no number" metric_fails_with "left alone, by its annotation wva.llmd.ai/exclude"
+eventually 20 "an excluded namespace has no number" metric_fails_with "is excluded by its annotation wva.llmd.ai/exclude"
 kubectl annotate namespace llm wva.llmd.ai/exclude- >/dev/null
 eventually 20 "it has a number again" value_is ">=" 1
 

@@ -124,8 +124,8 @@ fn run(folder: &Path, example: &str) -> Result<(), String> {
 async fn every_example_of_every_help_runs_as_it_stands() {
     let recorded = recorded().await;
     recorded.evaluate(2).await;
-    let server = format!("https://127.0.0.1:{}", recorded.bed.address.port());
-    let authority = recorded.bed.shared_ca.pem();
+    let server = format!("https://127.0.0.1:{}", recorded.server.address.port());
+    let authority = recorded.server.shared_ca.pem();
     let failed = spawn_blocking(move || {
         let folder = Folder::new();
         material(&folder);

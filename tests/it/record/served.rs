@@ -24,9 +24,9 @@ use wva_core::snapshot::Sample;
 
 use super::material::{Folder, Said, wva};
 use crate::engine::{OneVariant, PausedClock, idle, term};
-use crate::serve::bed::{Bed, Wanted, held_by};
 use crate::serve::identity::eventually;
 use crate::serve::pki::SERVICE;
+use crate::serve::test_server::{ServerOptions, TestServer, held_by};
 
 const ALICE: &[&str] = &["X-Remote-User: alice"];
 
@@ -58,7 +58,7 @@ impl MetricSource for Changing {
 
 /// Everything that takes part in recording.
 pub(super) struct Recorded {
-    pub(super) bed: Bed,
+    pub(super) server: TestServer,
     engine: Arc<Engine>,
     recent: Arc<Recent>,
     folder: Folder,
@@ -95,8 +95,8 @@ pub(super) async fn recorded() -> Recorded {
     policy.global.default.analyzer = Analyzer::SaturationPercent;
     let engine = Arc::new(Engine::new(parts, policy).recorded_by(Arc::new(keeper)));
     engine.take_over(Restored::default(), term());
-    let bed = Bed::with(Wanted { recent: recent.clone(), ..Wanted::default() }).await;
-    Recorded { bed, engine, recent, folder, stop, keeping, _leadership: leadership }
+    let server = TestServer::with(ServerOptions { recent: recent.clone(), ..ServerOptions::default() }).await;
+    Recorded { server, engine, recent, folder, stop, keeping, _leadership: leadership }
 }
 
 impl Recorded {
@@ -111,7 +111,7 @@ impl Recorded {
 
     /// Reads as alice through the front proxy.
     async fn get(&self, path: &str) -> crate::serve::client::Answer {
-        let mut answer = self.bed.send(Some(&self.bed.proxy), &format!("GET {path}"), ALICE).await;
+        let mut answer = self.server.send(Some(&self.server.proxy), &format!("GET {path}"), ALICE).await;
         if answer.header("transfer-encoding") == Some("chunked") {
             answer.body = joined(&answer.body);
         }
@@ -169,9 +169,9 @@ async fn the_list_names_every_evaluation_and_each_can_be_had() {
     assert_eq!(nothing.status, 404);
     assert!(nothing.message().contains("nothing has been evaluated yet"), "{}", nothing.body);
     assert_eq!(recorded.get("/debug/snapshots").await.body, "[]");
-    recorded.bed.leadership.send_replace(held_by(None));
+    recorded.server.leadership.send_replace(held_by(None));
     let elsewhere = recorded.get("/debug/snapshots/latest").await.message();
-    assert!(elsewhere.contains("instance wva-0 decides"), "{elsewhere}");
+    assert!(elsewhere.contains("instance wva-0 holds the lease"), "{elsewhere}");
     recorded.evaluate(3).await;
     let list: serde_json::Value = serde_json::from_str(&recorded.get("/debug/snapshots").await.body).unwrap();
     let list = list.as_array().unwrap();
@@ -195,19 +195,20 @@ async fn the_list_names_every_evaluation_and_each_can_be_had() {
 async fn only_who_may_get_the_path_sees_snapshots() {
     let recorded = recorded().await;
     recorded.evaluate(1).await;
-    let bed = &recorded.bed;
+    let server = &recorded.server;
     for path in ["/debug/snapshots", "/debug/snapshots/latest", "/debug/snapshots/all"] {
         let get = format!("GET {path}");
-        assert_eq!(bed.send(None, &get, &[]).await.status, 403, "{path}: nobody");
-        assert_eq!(bed.send(None, &get, &["Authorization: Bearer bad"]).await.status, 401, "{path}");
-        let carol = bed.send(Some(&bed.proxy), &get, &["X-Remote-User: carol"]).await;
+        assert_eq!(server.send(None, &get, &[]).await.status, 403, "{path}: nobody");
+        assert_eq!(server.send(None, &get, &["Authorization: Bearer bad"]).await.status, 401, "{path}");
+        let carol = server.send(Some(&server.proxy), &get, &["X-Remote-User: carol"]).await;
         assert_eq!(carol.status, 403, "{path}: {}", carol.body);
         assert!(carol.message().contains("snapshots") && !carol.body.contains("llama"), "{}", carol.body);
-        assert_eq!(bed.send(None, &get, &["Authorization: Bearer good"]).await.status, 200, "{path}");
+        assert_eq!(server.send(None, &get, &["Authorization: Bearer good"]).await.status, 200, "{path}");
         assert_eq!(recorded.get(path).await.status, 200, "{path}");
-        let asked = bed.reviewer.reviews.lock().iter().map(|(_, wanted)| wanted.clone()).collect::<Vec<_>>();
+        let asked =
+            server.reviewer.reviews.lock().iter().map(|(_, wanted)| wanted.clone()).collect::<Vec<_>>();
         assert!(asked.contains(&Attributes::Path { verb: "get", path }), "{path}: {asked:?}");
-        let post = bed.send(Some(&bed.proxy), &format!("POST {path}"), ALICE).await;
+        let post = server.send(Some(&server.proxy), &format!("POST {path}"), ALICE).await;
         assert_eq!(post.status, 405, "{path}");
     }
     assert_eq!(recorded.get("/debug/snapshots/other").await.status, 404);
@@ -219,8 +220,8 @@ async fn a_running_server_is_asked_for_an_explanation() {
     recorded.evaluate(2).await;
     let folder = &recorded.folder;
     let file = |name: &str, content: &str| folder.file(name, content.as_bytes()).to_str().unwrap().to_owned();
-    let server = format!("https://127.0.0.1:{}", recorded.bed.address.port());
-    let (ca, good) = (file("ca.crt", &recorded.bed.shared_ca.pem()), file("token", "good\n"));
+    let server = format!("https://127.0.0.1:{}", recorded.server.address.port());
+    let (ca, good) = (file("ca.crt", &recorded.server.shared_ca.pem()), file("token", "good\n"));
     let words = |token: &str, variant: &str| {
         let words = ["explain", variant, "--server", &server, "--server-name", SERVICE, "--ca-file", &ca];
         words.iter().map(ToString::to_string).chain(["--token-file".into(), token.into()]).collect::<Vec<_>>()

@@ -17,8 +17,8 @@ use tokio::net::TcpListener;
 use tokio::sync::broadcast;
 use tokio::task::JoinSet;
 
-use super::bed::trust;
 use super::pki::Authority;
+use super::test_server::trust;
 
 /// A token that begins so is somebody's.
 pub(crate) const GOOD: &str = "good-";

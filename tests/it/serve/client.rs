@@ -20,8 +20,8 @@ use tracing::Dispatch;
 use tracing::subscriber::DefaultGuard;
 
 use super::READ;
-use super::bed::Bed;
 use super::pki::{Leaf, SERVICE};
+use super::test_server::TestServer;
 
 /// An answer, as text where it is text.
 #[derive(Debug, Clone)]
@@ -122,7 +122,7 @@ pub(crate) fn config(
     config
 }
 
-impl Bed {
+impl TestServer {
     /// One HTTP/1.1 request on a connection of its own. `lines` are headers.
     pub(crate) async fn send(&self, identity: Option<&Leaf>, request: &str, lines: &[&str]) -> Answer {
         let stream = tls(self.address, &self.shared_ca.pem(), SERVICE, identity, "http/1.1").await.unwrap();
@@ -144,8 +144,8 @@ pub(crate) struct H2 {
 }
 
 impl H2 {
-    pub(crate) async fn connect(bed: &Bed, identity: Option<&Leaf>) -> Self {
-        let stream = tls(bed.address, &bed.shared_ca.pem(), SERVICE, identity, "h2").await.unwrap();
+    pub(crate) async fn connect(server: &TestServer, identity: Option<&Leaf>) -> Self {
+        let stream = tls(server.address, &server.shared_ca.pem(), SERVICE, identity, "h2").await.unwrap();
         let (sender, connection) =
             http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
         let mut driver = JoinSet::new();

@@ -9,55 +9,57 @@ use tokio::time::{Instant, sleep, timeout};
 use wva::serve::tls::ServingCertificate;
 
 use super::READ;
-use super::bed::{Bed, Wanted, later};
 use super::client::{H2, exchange, tls};
 use super::identity::eventually;
 use super::pki::{Authority, INSTANCE, Leaf, SERVICE, Subject};
+use super::test_server::{ServerOptions, TestServer, later};
 
 #[tokio::test]
 async fn http2_and_http1_are_chosen_by_alpn() {
-    let bed = Bed::new().await;
-    let mut h2 = H2::connect(&bed, Some(&bed.proxy)).await;
+    let server = TestServer::new().await;
+    let mut h2 = H2::connect(&server, Some(&server.proxy)).await;
     for _ in 0..3 {
         let answer = h2.read().await.unwrap();
         assert_eq!((answer.status().as_u16(), answer.version()), (200, http::Version::HTTP_2));
         let body = answer.into_body().collect().await.unwrap().to_bytes();
         assert!(body.ends_with(br#""value":"5"}]}"#));
     }
-    assert_eq!(bed.proxied("hpa", READ).await.value(), "5");
+    assert_eq!(server.proxied("hpa", READ).await.value(), "5");
 }
 
 #[tokio::test]
 async fn a_connection_is_closed_gracefully_with_goaway_when_the_server_stops() {
-    let mut bed = Bed::new().await;
-    let mut h2 = H2::connect(&bed, Some(&bed.proxy)).await;
-    *bed.reads.hanging.lock() = true;
+    let mut server = TestServer::new().await;
+    let mut h2 = H2::connect(&server, Some(&server.proxy)).await;
+    *server.reads.hanging.lock() = true;
     let slow = h2.read();
     sleep(Duration::from_millis(50)).await;
-    bed.shutdown.cancel();
+    server.shutdown.cancel();
     let answer = slow.await.expect("a request in flight is answered");
     assert_eq!(answer.status(), 200);
     drop(answer);
     h2.driver.join_next().await.unwrap().unwrap().expect("the server said goodbye");
-    timeout(Duration::from_secs(2), bed.server.join_next())
+    timeout(Duration::from_secs(2), server.task.join_next())
         .await
         .expect("the server ended")
         .unwrap()
         .unwrap();
-    assert!(TcpStream::connect(bed.address).await.is_err(), "the door is closed");
+    assert!(TcpStream::connect(server.address).await.is_err(), "the door is closed");
 }
 
 #[tokio::test]
 async fn a_peer_that_never_leaves_is_cut_at_the_deadline() {
-    let mut bed = Bed::with(Wanted { drain: Duration::from_millis(300), ..Wanted::default() }).await;
+    let mut server =
+        TestServer::with(ServerOptions { drain: Duration::from_millis(300), ..ServerOptions::default() })
+            .await;
     // Speaks HTTP/2, starts a request and then neither reads nor writes.
-    let mut stream = tls(bed.address, &bed.shared_ca.pem(), SERVICE, None, "h2").await.unwrap();
+    let mut stream = tls(server.address, &server.shared_ca.pem(), SERVICE, None, "h2").await.unwrap();
     stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
     stream.write_all(&[0, 0, 1, 1, 0, 0, 0, 0, 1, 0x82]).await.unwrap();
     sleep(Duration::from_millis(100)).await;
     let started = Instant::now();
-    bed.shutdown.cancel();
-    timeout(Duration::from_secs(2), bed.server.join_next())
+    server.shutdown.cancel();
+    timeout(Duration::from_secs(2), server.task.join_next())
         .await
         .expect("the deadline holds")
         .unwrap()
@@ -67,15 +69,15 @@ async fn a_peer_that_never_leaves_is_cut_at_the_deadline() {
 
 #[tokio::test]
 async fn garbage_and_silence_cost_the_others_nothing() {
-    let bed = Bed::new().await;
+    let server = TestServer::new().await;
     let mut silent = Vec::new();
     for _ in 0..50 {
-        silent.push(TcpStream::connect(bed.address).await.unwrap());
+        silent.push(TcpStream::connect(server.address).await.unwrap());
     }
-    let half = tls(bed.address, &bed.shared_ca.pem(), SERVICE, None, "http/1.1").await;
+    let half = tls(server.address, &server.shared_ca.pem(), SERVICE, None, "http/1.1").await;
     half.unwrap().write_all(b"GET / HT").await.unwrap();
     for garbage in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0x16, 3, 1, 0xff, 0xff, 1], &[0; 4096], b"\xff"] {
-        let mut stream = TcpStream::connect(bed.address).await.unwrap();
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
         stream.write_all(garbage).await.unwrap();
         stream.shutdown().await.unwrap();
         let mut answer = Vec::new();
@@ -83,30 +85,31 @@ async fn garbage_and_silence_cost_the_others_nothing() {
             timeout(Duration::from_secs(2), stream.read_to_end(&mut answer)).await.expect("closed at once");
     }
     for garbage in ["GET", "GET / HTTP/1.1\r\nBad Header: x\r\n\r\n", "\0\0\0\0\r\n\r\n"] {
-        let mut stream = tls(bed.address, &bed.shared_ca.pem(), SERVICE, None, "http/1.1").await.unwrap();
+        let mut stream =
+            tls(server.address, &server.shared_ca.pem(), SERVICE, None, "http/1.1").await.unwrap();
         stream.write_all(garbage.as_bytes()).await.unwrap();
         let _ = stream.shutdown().await;
     }
-    assert_eq!(bed.proxied("hpa", READ).await.value(), "5");
+    assert_eq!(server.proxied("hpa", READ).await.value(), "5");
     drop(silent);
 }
 
 #[tokio::test]
 async fn connections_that_nobody_vouches_for_leave_places_to_those_that_matter() {
-    let bed = Bed::with(Wanted { places: Some(8), ..Wanted::default() }).await;
-    let shared = bed.shared_ca.shared();
+    let server = TestServer::with(ServerOptions { places: Some(8), ..ServerOptions::default() }).await;
+    let shared = server.shared_ca.shared();
     let instance = Leaf { certificate: shared.cert_pem, key: shared.key_pem };
     let foreign = Authority::new("front-proxy-ca").client("front-proxy-client", &[]);
     let mut strangers = Vec::new();
     for n in 0..40 {
         let identity = (n % 2 == 0).then_some(&foreign);
-        let stream = tls(bed.address, &bed.shared_ca.pem(), SERVICE, identity, "http/1.1").await;
+        let stream = tls(server.address, &server.shared_ca.pem(), SERVICE, identity, "http/1.1").await;
         strangers.push(stream.expect("the handshake itself is never refused"));
     }
-    assert_eq!(bed.proxied("hpa", READ).await.value(), "5");
-    let user = bed.users.client("alice", &[]);
-    assert_eq!(bed.send(Some(&user), &format!("GET {READ}"), &[]).await.status, 200);
-    assert_eq!(bed.send(Some(&instance), "GET /livez", &[]).await.status, 200);
+    assert_eq!(server.proxied("hpa", READ).await.value(), "5");
+    let user = server.users.client("alice", &[]);
+    assert_eq!(server.send(Some(&user), &format!("GET {READ}"), &[]).await.status, 200);
+    assert_eq!(server.send(Some(&instance), "GET /livez", &[]).await.status, 200);
     let mut served = 0;
     // The newest: an address that has all the places makes room for its next one itself.
     for stream in &mut strangers {
@@ -120,21 +123,21 @@ async fn connections_that_nobody_vouches_for_leave_places_to_those_that_matter()
 
 #[tokio::test]
 async fn handshakes_that_never_end_do_not_keep_the_aggregator_out() {
-    let bed = Bed::with(Wanted { places: Some(8), ..Wanted::default() }).await;
+    let server = TestServer::with(ServerOptions { places: Some(8), ..ServerOptions::default() }).await;
     let mut silent = Vec::new();
     for _ in 0..40 {
-        silent.push(TcpStream::connect(bed.address).await.unwrap());
+        silent.push(TcpStream::connect(server.address).await.unwrap());
     }
-    let read = timeout(Duration::from_secs(2), bed.proxied("hpa", READ)).await;
+    let read = timeout(Duration::from_secs(2), server.proxied("hpa", READ)).await;
     assert_eq!(read.expect("not after the patience with a handshake").value(), "5");
     drop(silent);
 }
 
 #[tokio::test]
 async fn a_connection_without_a_trusted_certificate_is_closed_when_it_is_quiet_and_the_proxys_is_kept() {
-    let bed = Bed::new().await;
-    let mut proxy = H2::connect(&bed, Some(&bed.proxy)).await;
-    let mut stranger = H2::connect(&bed, None).await;
+    let server = TestServer::new().await;
+    let mut proxy = H2::connect(&server, Some(&server.proxy)).await;
+    let mut stranger = H2::connect(&server, None).await;
     assert_eq!(proxy.read().await.unwrap().status(), 200);
     assert_eq!(stranger.read().await.unwrap().status(), 403);
     later(Duration::from_secs(91)).await;
@@ -147,19 +150,19 @@ async fn a_connection_without_a_trusted_certificate_is_closed_when_it_is_quiet_a
 #[tokio::test]
 async fn a_dual_stack_listener_serves_ipv4_peers() {
     let listen = "[::]:0".parse().unwrap();
-    let bed = Bed::with(Wanted { listen, ..Wanted::default() }).await;
-    assert!(bed.address.is_ipv4());
-    assert_eq!(bed.proxied("hpa", READ).await.value(), "5");
+    let server = TestServer::with(ServerOptions { listen, ..ServerOptions::default() }).await;
+    assert!(server.address.is_ipv4());
+    assert_eq!(server.proxied("hpa", READ).await.value(), "5");
 }
 
 #[tokio::test]
 async fn a_renewed_certificate_is_shown_to_the_next_connection_and_keeps_the_open_ones() {
-    let bed = Bed::new().await;
-    let open = tls(bed.address, &bed.shared_ca.pem(), SERVICE, None, "http/1.1").await.unwrap();
+    let server = TestServer::new().await;
+    let open = tls(server.address, &server.shared_ca.pem(), SERVICE, None, "http/1.1").await.unwrap();
     let next = Authority::new("next");
-    bed.shared.send_replace(Some(next.shared()));
-    eventually(|| async { tls(bed.address, &next.pem(), SERVICE, None, "http/1.1").await.is_ok() }).await;
-    assert!(tls(bed.address, &bed.shared_ca.pem(), SERVICE, None, "http/1.1").await.is_err());
+    server.shared.send_replace(Some(next.shared()));
+    eventually(|| async { tls(server.address, &next.pem(), SERVICE, None, "http/1.1").await.is_ok() }).await;
+    assert!(tls(server.address, &server.shared_ca.pem(), SERVICE, None, "http/1.1").await.is_err());
     assert_eq!(exchange(open, "GET /livez", &[]).await.status, 200);
 }
 
@@ -177,13 +180,13 @@ async fn certificate_files_are_read_again_and_a_half_written_pair_is_not_used() 
     let recheck_interval = Duration::from_millis(20);
     let serving =
         ServingCertificate::Files { certificate: certificate.clone(), key: key.clone(), recheck_interval };
-    let bed = Bed::with(Wanted { serving, ..Wanted::default() }).await;
+    let server = TestServer::with(ServerOptions { serving, ..ServerOptions::default() }).await;
     let shown_by = |ca: String, name| {
-        let address = bed.address;
+        let address = server.address;
         async move { tls(address, &ca, name, None, "http/1.1").await.is_ok() }
     };
     assert!(shown_by(first.pem(), SERVICE).await);
-    assert!(shown_by(bed.shared_ca.pem(), INSTANCE).await, "instances always see the shared leaf");
+    assert!(shown_by(server.shared_ca.pem(), INSTANCE).await, "instances always see the shared leaf");
     write(&certificate, &two.certificate);
     sleep(recheck_interval * 5).await;
     assert!(shown_by(first.pem(), SERVICE).await, "certificate without its key");
@@ -197,26 +200,27 @@ async fn certificate_files_are_read_again_and_a_half_written_pair_is_not_used() 
 
 #[tokio::test]
 async fn without_a_certificate_nothing_is_served_and_with_one_it_is() {
-    let bed = Bed::new_without_certificate().await;
-    let reach = || async { tls(bed.address, &bed.shared_ca.pem(), SERVICE, None, "http/1.1").await.is_ok() };
+    let server = TestServer::new_without_certificate().await;
+    let reach =
+        || async { tls(server.address, &server.shared_ca.pem(), SERVICE, None, "http/1.1").await.is_ok() };
     assert!(!reach().await);
-    bed.shared.send_replace(Some(bed.shared_ca.shared()));
+    server.shared.send_replace(Some(server.shared_ca.shared()));
     eventually(reach).await;
 }
 
 #[tokio::test]
 async fn too_many_reads_are_refused_at_once_and_discovery_goes_on() {
-    let bed = Bed::new().await;
-    *bed.reads.hanging.lock() = true;
+    let server = TestServer::new().await;
+    *server.reads.hanging.lock() = true;
     let mut connections = Vec::new();
     for _ in 0..3 {
-        connections.push(H2::connect(&bed, Some(&bed.proxy)).await);
+        connections.push(H2::connect(&server, Some(&server.proxy)).await);
     }
     let reads: Vec<_> = (0..600).map(|n| connections[n % 3].read()).collect();
     let reads = futures::future::join_all(reads);
     let apis = async {
         sleep(Duration::from_millis(200)).await;
-        bed.send(Some(&bed.proxy), "GET /apis", &["X-Remote-User: system:kube-aggregator"]).await
+        server.send(Some(&server.proxy), "GET /apis", &["X-Remote-User: system:kube-aggregator"]).await
     };
     let (answers, apis) = tokio::join!(reads, apis);
     let statuses: Vec<_> = answers.into_iter().map(|answer| answer.unwrap().status().as_u16()).collect();
@@ -233,19 +237,23 @@ async fn certificate_files_that_a_flag_names_must_be_right_at_the_start() {
         key: missing,
         recheck_interval: Duration::from_secs(1),
     };
-    let error = Bed::try_with(Wanted { serving, ..Wanted::default() }).await.err().expect("refused");
+    let error = TestServer::try_with(ServerOptions { serving, ..ServerOptions::default() })
+        .await
+        .err()
+        .expect("refused");
     let text = error.to_string();
     assert!(text.contains("/nonexistent/tls.crt") && text.contains("--tls-cert-file"), "{text}");
 }
 
 #[tokio::test]
 async fn a_damaged_shared_secret_is_waited_out() {
-    let bed = Bed::new_without_certificate().await;
-    let mut damaged = bed.shared_ca.shared();
+    let server = TestServer::new_without_certificate().await;
+    let mut damaged = server.shared_ca.shared();
     damaged.key_pem = "-----BEGIN PRIVATE KEY-----".into();
-    bed.shared.send_replace(Some(damaged));
-    let reach = || async { tls(bed.address, &bed.shared_ca.pem(), SERVICE, None, "http/1.1").await.is_ok() };
+    server.shared.send_replace(Some(damaged));
+    let reach =
+        || async { tls(server.address, &server.shared_ca.pem(), SERVICE, None, "http/1.1").await.is_ok() };
     assert!(!reach().await);
-    bed.shared.send_replace(Some(bed.shared_ca.shared()));
+    server.shared.send_replace(Some(server.shared_ca.shared()));
     eventually(reach).await;
 }

@@ -4,8 +4,8 @@
 use jiff::Timestamp;
 use prost::Message;
 
-use super::bed::Bed;
-use super::custom::{DESIRED, bed, object};
+use super::custom_metrics::{DESIRED, object, server};
+use super::test_server::TestServer;
 
 #[derive(Clone, PartialEq, Message)]
 struct Envelope {
@@ -118,12 +118,13 @@ struct V1Beta2Item {
 }
 
 /// What the HPA controller asks for: its `Accept`, the message of `version`.
-async fn protobuf<M: Message + Default>(bed: &Bed, version: &str) -> M {
+async fn protobuf<M: Message + Default>(server: &TestServer, version: &str) -> M {
     let selector = "?metricLabelSelector=accelerator_type%3DA100%2Cpod+notin+%28x%2Cy%29";
     let path = object(version, "llm", "deployments.apps", "llama-decode", DESIRED);
     let accept = "Accept: application/vnd.kubernetes.protobuf, */*";
-    let answer =
-        bed.send(Some(&bed.proxy), &format!("GET {path}{selector}"), &["X-Remote-User: hpa", accept]).await;
+    let answer = server
+        .send(Some(&server.proxy), &format!("GET {path}{selector}"), &["X-Remote-User: hpa", accept])
+        .await;
     assert_eq!(answer.header("content-type"), Some("application/vnd.kubernetes.protobuf"));
     let envelope = Envelope::decode(answer.bytes.strip_prefix(b"k8s\0").unwrap()).unwrap();
     let type_meta = envelope.type_meta.unwrap();
@@ -134,7 +135,7 @@ async fn protobuf<M: Message + Default>(bed: &Bed, version: &str) -> M {
 
 #[tokio::test]
 async fn both_versions_read_back_from_protobuf_field_by_field() {
-    let bed = bed().await;
+    let server = server().await;
     let described = Some(Object {
         kind: "Deployment".into(),
         namespace: "llm".into(),
@@ -152,7 +153,7 @@ async fn both_versions_read_back_from_protobuf_field_by_field() {
     let evidence: Timestamp = "2026-11-21T10:00:05Z".parse().unwrap();
     let time = Some(Time { seconds: evidence.as_second() });
     let value = Some(Quantity { text: "5".into() });
-    let v1: V1Beta1 = protobuf(&bed, "v1beta1").await;
+    let v1: V1Beta1 = protobuf(&server, "v1beta1").await;
     let item = V1Beta1Item {
         object: described.clone(),
         metric: DESIRED.into(),
@@ -162,7 +163,7 @@ async fn both_versions_read_back_from_protobuf_field_by_field() {
         selector: selector.clone(),
     };
     assert_eq!(v1.items, [item]);
-    let v2: V1Beta2 = protobuf(&bed, "v1beta2").await;
+    let v2: V1Beta2 = protobuf(&server, "v1beta2").await;
     let metric = Some(Identifier { name: DESIRED.into(), selector });
     assert_eq!(v2.items, [V1Beta2Item { object: described, metric, time, window: None, value }]);
 }

@@ -9,18 +9,19 @@ use tokio::time::{Instant, sleep};
 use wva::serve::tls::SharedPki;
 use wva_core::VariantId;
 
-use super::bed::{Bed, Wanted, held_by, mine, sample, target};
 use super::client::{Captured, exchange, tls};
 use super::pki::{Authority, INSTANCE, Leaf, Subject};
+use super::test_server::{ServerOptions, TestServer, held_by, mine, sample, target};
 use super::{READ, path};
 
 const INNER: &str = "/internal/v1/external/llm/wva_desired_replicas";
 
 /// The holder, and another instance that knows older numbers.
-async fn two() -> (Bed, Bed) {
+async fn two() -> (TestServer, TestServer) {
     let shared_ca = Arc::new(Authority::new("wva"));
-    let bed = || Bed::with(Wanted { shared_ca: shared_ca.clone(), ..Wanted::default() });
-    let (holder, other) = (bed().await, bed().await);
+    let server =
+        || TestServer::with(ServerOptions { shared_ca: shared_ca.clone(), ..ServerOptions::default() });
+    let (holder, other) = (server().await, server().await);
     let mut older = sample();
     for decision in older.decisions.values_mut() {
         *decision = target(3, Some(2), "2026-11-21T09:59:00Z");
@@ -95,7 +96,7 @@ async fn a_holder_that_is_gone_is_answered_for_from_its_last_state_with_its_true
     let (mut holder, other) = two().await;
     assert_eq!(other.proxied("hpa", READ).await.value(), "5");
     holder.shutdown.cancel();
-    holder.server.join_next().await;
+    holder.task.join_next().await;
     for _ in 0..3 {
         let answer = other.proxied("hpa", READ).await;
         assert_eq!(answer.value(), "3");
@@ -119,11 +120,11 @@ async fn a_number_of_a_lease_that_ran_out_is_not_answered_to_anybody() {
     assert!(forwarded.header("warning").unwrap().contains("this is the last state it published"));
     let regained = holder.proxied("hpa", READ).await;
     assert_eq!(regained.status, 503);
-    assert!(regained.message().contains("has just got the lease"), "{}", regained.message());
+    assert!(regained.message().contains("has just acquired the lease"), "{}", regained.message());
     holder.leadership.send_replace(wva::engine::Leadership::default());
     let lapsed = holder.proxied("hpa", READ).await;
     assert_eq!(lapsed.status, 503);
-    assert!(lapsed.message().contains("its lease ran out"), "{}", lapsed.message());
+    assert!(lapsed.message().contains("its lease has expired"), "{}", lapsed.message());
     assert!(lapsed.message().contains("no instance is known to hold the lease"), "{}", lapsed.message());
     *holder.reads.lapsed.lock() = false;
     assert_eq!(holder.proxied("hpa", READ).await.value(), "5", "until it is known to be of no earlier term");
@@ -166,7 +167,7 @@ async fn a_lease_that_moved_is_noticed_and_a_read_never_travels_twice() {
     holder.leadership.send_replace(held_by(Some(format!("https://{}", other.address))));
     let answer = other.proxied("hpa", READ).await;
     assert_eq!(answer.value(), "3");
-    assert!(answer.header("warning").unwrap().contains("does not hold the lease any more"));
+    assert!(answer.header("warning").unwrap().contains("no longer holds the lease"));
     other.leadership.send_replace(mine());
     assert_eq!(holder.proxied("hpa", READ).await.value(), "3");
     assert_eq!(holder.proxied("hpa", READ).await.header("warning"), None);
@@ -179,19 +180,20 @@ async fn a_holder_that_has_just_restarted_does_not_hide_the_number_that_others_s
     let answer = other.proxied("hpa", READ).await;
     assert_eq!(answer.value(), "3");
     let warning = answer.header("warning").unwrap();
-    assert!(warning.contains("the holder wva-0 has only just started and knows nothing yet"), "{warning}");
+    assert!(warning.contains("the holder wva-0 has just started and has no result yet"), "{warning}");
     holder.publish(sample());
     assert_eq!(other.proxied("hpa", READ).await.value(), "5", "it is asked again at once, without a rest");
 }
 
 #[tokio::test]
 async fn nobody_but_an_instance_passes_the_inner_door() {
-    let bed = Bed::new().await;
+    let server = TestServer::new().await;
     let ask = |leaf: Option<Leaf>| {
-        let bed = &bed;
+        let server = &server;
         async move {
-            let stream =
-                tls(bed.address, &bed.shared_ca.pem(), INSTANCE, leaf.as_ref(), "http/1.1").await.unwrap();
+            let stream = tls(server.address, &server.shared_ca.pem(), INSTANCE, leaf.as_ref(), "http/1.1")
+                .await
+                .unwrap();
             exchange(
                 stream,
                 &format!("GET {INNER}"),
@@ -200,7 +202,7 @@ async fn nobody_but_an_instance_passes_the_inner_door() {
             .await
         }
     };
-    let shared = bed.shared_ca.shared();
+    let shared = server.shared_ca.shared();
     let leaf = Leaf { certificate: shared.cert_pem, key: shared.key_pem };
     assert_eq!(ask(Some(leaf)).await.value(), "5");
     let named = |ca: &Authority| {
@@ -208,10 +210,10 @@ async fn nobody_but_an_instance_passes_the_inner_door() {
     };
     for (case, leaf) in [
         ("nobody", None),
-        ("the front proxy", Some(bed.proxy.clone())),
-        ("a user with an instance's name", Some(named(&bed.users))),
+        ("the front proxy", Some(server.proxy.clone())),
+        ("a user with an instance's name", Some(named(&server.users))),
         ("another CA of the same name", Some(named(&Authority::new("wva")))),
-        ("another name of the shared CA", Some(bed.shared_ca.client("wva-instance.other.internal", &[]))),
+        ("another name of the shared CA", Some(server.shared_ca.client("wva-instance.other.internal", &[]))),
     ] {
         assert_eq!(ask(leaf).await.status, 403, "{case}");
     }
@@ -220,21 +222,21 @@ async fn nobody_but_an_instance_passes_the_inner_door() {
 #[tokio::test]
 async fn a_stranger_with_an_instances_name_is_looked_at_once_for_each_version_of_the_bundle() {
     let (log, _guard) = Captured::log(tracing::Level::DEBUG);
-    let bed = Bed::new().await;
+    let server = TestServer::new().await;
     let foreign = Authority::new("wva");
     let usages = &[ExtendedKeyUsagePurpose::ClientAuth];
     let named = Subject { common_name: INSTANCE, names: &[INSTANCE], usages, ..Subject::default() };
     let leaf = foreign.issue(&named);
     let ask = async || {
-        let stream = tls(bed.address, &bed.shared_ca.pem(), INSTANCE, Some(&leaf), "http/1.1").await;
+        let stream = tls(server.address, &server.shared_ca.pem(), INSTANCE, Some(&leaf), "http/1.1").await;
         exchange(stream.unwrap(), &format!("GET {INNER}"), &[]).await
     };
     for _ in 0..5 {
         assert_eq!(ask().await.status, 403);
     }
-    let looked_at = log.lines("a client certificate is not of this CA");
+    let looked_at = log.lines("this CA did not issue the client certificate");
     assert_eq!(looked_at.len(), 3, "for the proxy's CA, the users' and the shared one: {looked_at:?}");
-    bed.shared.send_replace(Some(SharedPki { ca_pem: foreign.pem(), ..bed.shared_ca.shared() }));
+    server.shared.send_replace(Some(SharedPki { ca_pem: foreign.pem(), ..server.shared_ca.shared() }));
     assert_eq!(ask().await.value(), "5", "what was no before is asked of the new bundle");
 }
 

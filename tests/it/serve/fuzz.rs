@@ -14,9 +14,9 @@ use wva::engine::ClusterView;
 use crate::fuzz::harness::{damaged, fuzz};
 
 use super::READ;
-use super::bed::Bed;
 use super::client::tls;
 use super::pki::SERVICE;
+use super::test_server::TestServer;
 
 /// Nothing that is asked here waits for anything; ten seconds are for a machine that does many other things.
 const AT_ONCE: Duration = Duration::from_secs(10);
@@ -29,9 +29,9 @@ fn runtime() -> Runtime {
 const PATIENCE: Duration = Duration::from_millis(20);
 
 /// What comes back for `bytes`, until the server closes; a peer that `hangs_up` says goodbye before that.
-async fn sent(bed: &Bed, bytes: &[u8], hangs_up: bool) -> Result<Vec<u8>, TestCaseError> {
+async fn sent(server: &TestServer, bytes: &[u8], hangs_up: bool) -> Result<Vec<u8>, TestCaseError> {
     let mut stream =
-        tls(bed.address, &bed.shared_ca.pem(), SERVICE, Some(&bed.proxy), "http/1.1").await.unwrap();
+        tls(server.address, &server.shared_ca.pem(), SERVICE, Some(&server.proxy), "http/1.1").await.unwrap();
     // The server may close before all of it is read.
     let _ = stream.write_all(bytes).await;
     let mut answer = Vec::new();
@@ -61,9 +61,9 @@ fn no_bytes_on_a_connection_harm_the_next() {
     ];
     let input = prop_oneof![6 => damaged(&corpus), 1 => vec(any::<u8>(), 0..200)];
     let runtime = runtime();
-    let bed = runtime.block_on(Bed::new());
+    let server = runtime.block_on(TestServer::new());
     fuzz("connection", input, |bytes| {
-        let answer = runtime.block_on(sent(&bed, &bytes, true))?;
+        let answer = runtime.block_on(sent(&server, &bytes, true))?;
         let text = String::from_utf8_lossy(&answer);
         // Frames, to a client that begins as HTTP/2 does.
         prop_assert!(
@@ -71,7 +71,7 @@ fn no_bytes_on_a_connection_harm_the_next() {
             "{}",
             text
         );
-        let next = runtime.block_on(bed.proxied("hpa", READ));
+        let next = runtime.block_on(server.proxied("hpa", READ));
         prop_assert_eq!(next.status, 200);
         Ok(())
     });
@@ -91,15 +91,15 @@ fn no_path_and_no_query_harm() {
         |bytes: Vec<u8>| bytes.into_iter().filter(|byte| (b'!'..=b'~').contains(byte)).collect::<Vec<_>>();
     let target = damaged(&corpus).prop_map(visible);
     let runtime = runtime();
-    let bed = runtime.block_on(Bed::new());
-    *bed.reads.view.lock() = Arc::new(ClusterView { synced: true, ..ClusterView::default() });
+    let server = runtime.block_on(TestServer::new());
+    *server.reads.view.lock() = Arc::new(ClusterView { synced: true, ..ClusterView::default() });
     fuzz("path", target, |target| {
         let head = [
             b"GET ",
             &target[..],
             b" HTTP/1.1\r\nHost: x\r\nX-Remote-User: hpa\r\nConnection: close\r\n\r\n",
         ];
-        let answer = runtime.block_on(sent(&bed, &head.concat(), false))?;
+        let answer = runtime.block_on(sent(&server, &head.concat(), false))?;
         let text = String::from_utf8_lossy(&answer);
         let status = text.split(' ').nth(1).unwrap_or_default();
         prop_assert!(["200", "400", "403", "404", "405", "406", "414"].contains(&status), "{}", text);

@@ -6,24 +6,24 @@ use rcgen::ExtendedKeyUsagePurpose as Usage;
 use wva::serve::auth::Attributes;
 
 use super::READ;
-use super::bed::{Bed, trust};
 use super::client::H2;
 use super::pki::{Authority, Leaf, Subject};
+use super::test_server::{TestServer, trust};
 
 const AS_HPA: [&str; 2] = ["X-Remote-User: hpa", "X-Remote-Group: system:masters"];
 
 /// A read with identity headers that only the front proxy may send.
-async fn asserted(bed: &Bed, identity: Option<&Leaf>) -> (u16, String) {
-    let answer = bed.send(identity, &format!("GET {READ}"), &AS_HPA).await;
+async fn asserted(server: &TestServer, identity: Option<&Leaf>) -> (u16, String) {
+    let answer = server.send(identity, &format!("GET {READ}"), &AS_HPA).await;
     (answer.status, if answer.status == 200 { String::new() } else { answer.message() })
 }
 
 #[tokio::test]
 async fn only_a_certificate_of_the_front_proxy_ca_speaks_for_others() {
-    let bed = Bed::new().await;
+    let server = TestServer::new().await;
     let proxy = |usages: &[Usage]| {
         let common_name = "front-proxy-client";
-        bed.front_proxy.issue(&Subject { common_name, usages, ..Subject::default() })
+        server.front_proxy.issue(&Subject { common_name, usages, ..Subject::default() })
     };
     let impostor = Authority::new("front-proxy-ca").client("front-proxy-client", &[]);
     let foreign = Authority::new("foreign").client("front-proxy-client", &[]);
@@ -33,17 +33,17 @@ async fn only_a_certificate_of_the_front_proxy_ca_speaks_for_others() {
         ("front proxy without SAN", Some(proxy(&[Usage::ClientAuth])), None),
         ("front proxy without usage", Some(proxy(&[])), None),
         ("front proxy for servers only", Some(proxy(&[Usage::ServerAuth])), Some(anonymous)),
-        ("a user", Some(bed.users.client("bob", &[])), Some("User \"bob\"")),
+        ("a user", Some(server.users.client("bob", &[])), Some("User \"bob\"")),
         (
             "a user with the proxy's name",
-            Some(bed.users.client("front-proxy-client", &[])),
+            Some(server.users.client("front-proxy-client", &[])),
             Some("front-proxy-client"),
         ),
         ("unknown CA", Some(foreign), Some(anonymous)),
         ("another CA of the same name", Some(impostor), Some(anonymous)),
-        ("a name that is not allowed", Some(bed.front_proxy.client("other", &[])), Some(anonymous)),
+        ("a name that is not allowed", Some(server.front_proxy.client("other", &[])), Some(anonymous)),
     ] {
-        let (status, message) = asserted(&bed, identity.as_ref()).await;
+        let (status, message) = asserted(&server, identity.as_ref()).await;
         match refused_as {
             None => assert_eq!(status, 200, "{case}: {message}"),
             Some(name) => {
@@ -51,19 +51,19 @@ async fn only_a_certificate_of_the_front_proxy_ca_speaks_for_others() {
                 assert!(message.contains(name), "{case}: {message}");
             }
         }
-        let probe = bed.send(identity.as_ref(), "GET /livez", &[]).await;
+        let probe = server.send(identity.as_ref(), "GET /livez", &[]).await;
         assert_eq!(probe.status, 200, "{case}: a probe is answered whatever the certificate is");
     }
 }
 
 #[tokio::test]
 async fn a_spoofed_identity_never_reaches_a_review() {
-    let bed = Bed::new().await;
-    let alice = bed.users.client("alice", &["team"]);
+    let server = TestServer::new().await;
+    let alice = server.users.client("alice", &["team"]);
     let spoof =
         ["X-Remote-User: root", "X-Remote-Group: system:masters", "X-Remote-Uid: 0", "X-Remote-Extra-A: b"];
-    assert_eq!(bed.send(Some(&alice), &format!("GET {READ}"), &spoof).await.status, 200);
-    let reviews = bed.reviewer.reviews.lock().clone();
+    assert_eq!(server.send(Some(&alice), &format!("GET {READ}"), &spoof).await.status, 200);
+    let reviews = server.reviewer.reviews.lock().clone();
     let [(user, attributes)] = reviews.as_slice() else { panic!("{reviews:?}") };
     assert_eq!((user.name.as_str(), &user.uid), ("alice", &None));
     assert_eq!(user.groups, ["team", "system:authenticated"]);
@@ -89,49 +89,49 @@ const PUBLIC: [&str; 7] = [
 
 #[tokio::test]
 async fn discovery_is_served_to_every_certificate_even_to_a_proxys_that_is_not_known_yet() {
-    let bed = Bed::new().await;
-    *bed.reviewer.unreachable.lock() = true;
+    let server = TestServer::new().await;
+    *server.reviewer.unreachable.lock() = true;
     let rotated = Authority::new("front-proxy-ca-2").client("front-proxy-client", &[]);
-    let renamed = bed.front_proxy.client("another-name", &[]);
-    let user = bed.users.client("mallory", &[]);
+    let renamed = server.front_proxy.client("another-name", &[]);
+    let user = server.users.client("mallory", &[]);
     for path in PUBLIC {
         for (case, identity) in
-            [("proxy", &bed.proxy), ("rotated CA", &rotated), ("other name", &renamed), ("user", &user)]
+            [("proxy", &server.proxy), ("rotated CA", &rotated), ("other name", &renamed), ("user", &user)]
         {
             for line in ["X-Remote-User: system:kube-aggregator", "Authorization: Bearer bad"] {
-                let answer = bed.send(Some(identity), &format!("GET {path}"), &[line]).await;
+                let answer = server.send(Some(identity), &format!("GET {path}"), &[line]).await;
                 assert_eq!(answer.status, 200, "{case} {path} {line}");
             }
         }
     }
-    assert!(bed.reviewer.reviews.lock().is_empty());
-    assert_eq!(bed.reviewer.tokens.load(Ordering::SeqCst), 0, "no token is reviewed beside a certificate");
+    assert!(server.reviewer.reviews.lock().is_empty());
+    assert_eq!(server.reviewer.tokens.load(Ordering::SeqCst), 0, "no token is reviewed beside a certificate");
 }
 
 #[tokio::test]
 async fn without_a_certificate_discovery_takes_a_good_token_or_one_that_cannot_be_reviewed() {
-    let bed = Bed::new().await;
+    let server = TestServer::new().await;
     for path in
         PUBLIC.into_iter().chain(["/nothing", "/apis/nothing", "/apis/custom.metrics.k8s.io/v1beta2/a/b"])
     {
         let get = format!("GET {path}");
-        let nobody = bed.send(None, &get, &["X-Remote-User: system:admin"]).await;
+        let nobody = server.send(None, &get, &["X-Remote-User: system:admin"]).await;
         let words = format!("forbidden: User \"system:anonymous\" cannot get path \"{path}\"");
         assert_eq!((nobody.status, nobody.message()), (403, words));
-        let bad = bed.send(None, &get, &["Authorization: Bearer bad"]).await;
+        let bad = server.send(None, &get, &["Authorization: Bearer bad"]).await;
         assert_eq!((bad.status, bad.message().as_str()), (401, "Unauthorized"), "{path}");
     }
     for path in PUBLIC {
-        let good = bed.send(None, &format!("GET {path}"), &["Authorization: Bearer good"]).await;
+        let good = server.send(None, &format!("GET {path}"), &["Authorization: Bearer good"]).await;
         assert_eq!(good.status, 200, "{path}");
     }
-    assert!(bed.reviewer.reviews.lock().is_empty(), "nobody is asked what a known user may discover");
-    *bed.reviewer.unreachable.lock() = true;
-    let undecided = bed.send(None, "GET /apis", &["Authorization: Bearer third"]).await;
+    assert!(server.reviewer.reviews.lock().is_empty(), "nobody is asked what a known user may discover");
+    *server.reviewer.unreachable.lock() = true;
+    let undecided = server.send(None, "GET /apis", &["Authorization: Bearer third"]).await;
     assert_eq!(undecided.status, 200);
     for path in ["/livez", "/readyz", "/healthz"] {
         assert_eq!(
-            bed.send(None, &format!("GET {path}"), &[]).await.status,
+            server.send(None, &format!("GET {path}"), &[]).await.status,
             200,
             "{path}: a probe shows nothing"
         );
@@ -140,49 +140,49 @@ async fn without_a_certificate_discovery_takes_a_good_token_or_one_that_cannot_b
 
 #[tokio::test]
 async fn before_the_clusters_trust_is_known_discovery_answers_and_data_says_why_not() {
-    let bed = Bed::new().await;
-    let data = trust(&bed.front_proxy.pem(), &bed.users.pem());
-    let fresh = Bed::new_without_trust().await;
+    let server = TestServer::new().await;
+    let data = trust(&server.front_proxy.pem(), &server.users.pem());
+    let fresh = TestServer::new_without_trust().await;
     for path in ["/apis", "/apis/external.metrics.k8s.io/v1beta1"] {
-        assert_eq!(fresh.send(Some(&bed.proxy), &format!("GET {path}"), &[]).await.status, 200);
+        assert_eq!(fresh.send(Some(&server.proxy), &format!("GET {path}"), &[]).await.status, 200);
         for lines in [&[][..], &["Authorization: Bearer bad"]] {
             assert_eq!(fresh.send(None, &format!("GET {path}"), lines).await.status, 200, "{path} {lines:?}");
         }
     }
-    let (status, message) = asserted(&fresh, Some(&bed.proxy)).await;
+    let (status, message) = asserted(&fresh, Some(&server.proxy)).await;
     assert_eq!(status, 503);
     assert!(
         message.starts_with("ConfigMap kube-system/extension-apiserver-authentication has not been read yet")
     );
     fresh.trust.send_replace(Some(data));
-    eventually(|| async { asserted(&fresh, Some(&bed.proxy)).await.0 == 200 }).await;
+    eventually(|| async { asserted(&fresh, Some(&server.proxy)).await.0 == 200 }).await;
 }
 
 #[tokio::test]
 async fn a_rotated_proxy_ca_works_at_once_and_a_damaged_one_changes_nothing() {
-    let bed = Bed::new().await;
+    let server = TestServer::new().await;
     let next = Authority::new("front-proxy-ca-2");
     let renewed = next.client("front-proxy-client", &[]);
-    assert_eq!(asserted(&bed, Some(&renewed)).await.0, 403);
-    let both = format!("{}{}", bed.front_proxy.pem(), next.pem());
-    bed.trust.send_replace(Some(trust(&both, &bed.users.pem())));
-    eventually(|| async { asserted(&bed, Some(&renewed)).await.0 == 200 }).await;
-    assert_eq!(asserted(&bed, Some(&bed.proxy)).await.0, 200);
-    let mut damaged = trust(&next.pem(), &bed.users.pem());
+    assert_eq!(asserted(&server, Some(&renewed)).await.0, 403);
+    let both = format!("{}{}", server.front_proxy.pem(), next.pem());
+    server.trust.send_replace(Some(trust(&both, &server.users.pem())));
+    eventually(|| async { asserted(&server, Some(&renewed)).await.0 == 200 }).await;
+    assert_eq!(asserted(&server, Some(&server.proxy)).await.0, 200);
+    let mut damaged = trust(&next.pem(), &server.users.pem());
     damaged.insert("requestheader-allowed-names".into(), "front-proxy-client".into());
-    bed.trust.send_replace(Some(damaged));
-    bed.trust.send_replace(Some(trust("-----BEGIN nonsense", "")));
-    assert_eq!(asserted(&bed, Some(&bed.proxy)).await.0, 200);
-    bed.trust.send_replace(Some(trust(&next.pem(), &bed.users.pem())));
-    eventually(|| async { asserted(&bed, Some(&bed.proxy)).await.0 == 403 }).await;
+    server.trust.send_replace(Some(damaged));
+    server.trust.send_replace(Some(trust("-----BEGIN nonsense", "")));
+    assert_eq!(asserted(&server, Some(&server.proxy)).await.0, 200);
+    server.trust.send_replace(Some(trust(&next.pem(), &server.users.pem())));
+    eventually(|| async { asserted(&server, Some(&server.proxy)).await.0 == 403 }).await;
 }
 
 #[tokio::test]
 async fn a_proxy_that_is_not_trusted_any_more_is_refused_on_the_connection_it_has_open() {
-    let bed = Bed::new().await;
-    let mut h2 = H2::connect(&bed, Some(&bed.proxy)).await;
+    let server = TestServer::new().await;
+    let mut h2 = H2::connect(&server, Some(&server.proxy)).await;
     assert_eq!(h2.read().await.unwrap().status(), 200);
-    bed.trust.send_replace(Some(trust(&Authority::new("next").pem(), &bed.users.pem())));
+    server.trust.send_replace(Some(trust(&Authority::new("next").pem(), &server.users.pem())));
     for _ in 0..200 {
         if h2.read().await.unwrap().status() == 403 {
             return;
@@ -194,43 +194,45 @@ async fn a_proxy_that_is_not_trusted_any_more_is_refused_on_the_connection_it_ha
 
 #[tokio::test]
 async fn a_user_may_be_in_very_many_groups() {
-    let bed = Bed::new().await;
+    let server = TestServer::new().await;
     let mut lines = vec!["X-Remote-User: hpa".to_owned()];
     lines.extend((0..2000).map(|n| format!("X-Remote-Group: oidc:a-long-group-name-of-a-large-company-{n}")));
     let lines: Vec<_> = lines.iter().map(String::as_str).collect();
     for reviews in 1..=2 {
-        assert_eq!(bed.send(Some(&bed.proxy), &format!("GET {READ}"), &lines).await.status, 200);
-        assert_eq!(bed.reviewer.reviews.lock().len(), reviews, "too large to be remembered");
+        assert_eq!(server.send(Some(&server.proxy), &format!("GET {READ}"), &lines).await.status, 200);
+        assert_eq!(server.reviewer.reviews.lock().len(), reviews, "too large to be remembered");
     }
-    assert_eq!(bed.reviewer.reviews.lock()[0].0.groups.len(), 2001);
+    assert_eq!(server.reviewer.reviews.lock()[0].0.groups.len(), 2001);
 }
 
 #[tokio::test]
 async fn no_allowed_names_means_any_name_of_the_proxy_ca() {
-    let bed = Bed::new().await;
-    let mut any = trust(&bed.front_proxy.pem(), &bed.users.pem());
+    let server = TestServer::new().await;
+    let mut any = trust(&server.front_proxy.pem(), &server.users.pem());
     any.insert("requestheader-allowed-names".into(), "[]".into());
-    bed.trust.send_replace(Some(any));
-    let other = bed.front_proxy.client("other", &[]);
-    eventually(|| async { asserted(&bed, Some(&other)).await.0 == 200 }).await;
-    assert_eq!(asserted(&bed, Some(&bed.users.client("bob", &[]))).await.0, 403);
+    server.trust.send_replace(Some(any));
+    let other = server.front_proxy.client("other", &[]);
+    eventually(|| async { asserted(&server, Some(&other)).await.0 == 200 }).await;
+    assert_eq!(asserted(&server, Some(&server.users.client("bob", &[]))).await.0, 403);
 }
 
 #[tokio::test]
 async fn one_review_serves_every_token_of_a_caller_and_outlives_the_api_server() {
-    let bed = Bed::new().await;
+    let server = TestServer::new().await;
     let read = |credential: usize| {
         let extra = format!("X-Remote-Extra-Authentication.kubernetes.io%2fcredential-Id: JTI={credential}");
-        let bed = &bed;
-        async move { bed.send(Some(&bed.proxy), &format!("GET {READ}"), &["X-Remote-User: hpa", &extra]).await }
+        let server = &server;
+        async move {
+            server.send(Some(&server.proxy), &format!("GET {READ}"), &["X-Remote-User: hpa", &extra]).await
+        }
     };
     for credential in 0..4 {
         assert_eq!(read(credential).await.status, 200);
     }
-    *bed.reviewer.unreachable.lock() = true;
+    *server.reviewer.unreachable.lock() = true;
     assert_eq!(read(9).await.status, 200);
-    assert_eq!(bed.reviewer.reviews.lock().len(), 1);
-    let other = bed.proxied("somebody", READ).await;
+    assert_eq!(server.reviewer.reviews.lock().len(), 1);
+    let other = server.proxied("somebody", READ).await;
     assert_eq!(other.status, 503);
     assert!(other.message().contains("whether User \"somebody\" may read"), "{}", other.body);
     assert!(other.message().contains("connection refused"));
@@ -238,45 +240,42 @@ async fn one_review_serves_every_token_of_a_caller_and_outlives_the_api_server()
 
 #[tokio::test]
 async fn a_name_that_no_object_can_have_costs_no_review_and_is_not_remembered() {
-    let bed = Bed::new().await;
+    let server = TestServer::new().await;
     let long = "m".repeat(254);
     for path in [super::path("llm", &long), super::path(&long, "wva_desired_replicas")] {
-        let answer = bed.proxied("hpa", &path).await;
+        let answer = server.proxied("hpa", &path).await;
         assert_eq!(answer.status, 404);
-        assert_eq!(
-            answer.message(),
-            "no namespace, no object and no metric has a name of more than 253 bytes"
-        );
+        assert_eq!(answer.message(), "no namespace, object or metric has a name of more than 253 bytes");
     }
-    assert!(bed.reviewer.reviews.lock().is_empty());
-    assert_eq!(bed.proxied("hpa", &super::path("llm", &long[1..])).await.status, 404);
-    assert_eq!(bed.reviewer.reviews.lock().len(), 1, "253 bytes are a name");
+    assert!(server.reviewer.reviews.lock().is_empty());
+    assert_eq!(server.proxied("hpa", &super::path("llm", &long[1..])).await.status, 404);
+    assert_eq!(server.reviewer.reviews.lock().len(), 1, "253 bytes are a name");
 }
 
 #[tokio::test]
 async fn masters_need_no_review_and_a_caller_without_permission_gets_403_never_401() {
-    let bed = Bed::new().await;
-    assert_eq!(asserted(&bed, Some(&bed.proxy)).await.0, 200);
-    assert!(bed.reviewer.reviews.lock().is_empty());
+    let server = TestServer::new().await;
+    assert_eq!(asserted(&server, Some(&server.proxy)).await.0, 200);
+    assert!(server.reviewer.reviews.lock().is_empty());
     let lines = ["X-Remote-User: mallory", "Authorization: Bearer bad"];
-    assert_eq!(bed.send(Some(&bed.proxy), &format!("GET {READ}"), &lines).await.status, 403);
-    assert_eq!(bed.reviewer.tokens.load(Ordering::SeqCst), 0);
+    assert_eq!(server.send(Some(&server.proxy), &format!("GET {READ}"), &lines).await.status, 403);
+    assert_eq!(server.reviewer.tokens.load(Ordering::SeqCst), 0);
 }
 
 #[tokio::test]
 async fn a_token_is_reviewed_once_and_a_bad_one_is_401() {
-    let bed = Bed::new().await;
+    let server = TestServer::new().await;
     for _ in 0..3 {
-        assert_eq!(bed.send(None, "GET /metrics", &["Authorization: Bearer good"]).await.status, 200);
-        let bad = bed.send(None, "GET /metrics", &["Authorization: Bearer s3cret"]).await;
+        assert_eq!(server.send(None, "GET /metrics", &["Authorization: Bearer good"]).await.status, 200);
+        let bad = server.send(None, "GET /metrics", &["Authorization: Bearer s3cret"]).await;
         assert_eq!((bad.status, bad.message().as_str()), (401, "Unauthorized"));
     }
-    assert_eq!(bed.reviewer.tokens.load(Ordering::SeqCst), 2);
-    *bed.reviewer.unreachable.lock() = true;
-    let undecided = bed.send(None, "GET /metrics", &["Authorization: Bearer third"]).await;
+    assert_eq!(server.reviewer.tokens.load(Ordering::SeqCst), 2);
+    *server.reviewer.unreachable.lock() = true;
+    let undecided = server.send(None, "GET /metrics", &["Authorization: Bearer third"]).await;
     assert_eq!(undecided.status, 503);
     assert!(!undecided.body.contains("third"));
-    let nobody = bed.send(None, "GET /metrics", &[]).await;
+    let nobody = server.send(None, "GET /metrics", &[]).await;
     assert_eq!(nobody.message(), "forbidden: User \"system:anonymous\" cannot get path \"/metrics\"");
 }
 

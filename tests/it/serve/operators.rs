@@ -7,185 +7,201 @@ use wva_core::decision::{GapCause, Reason, SignalGap, Verdict};
 use wva_core::snapshot::Signal;
 
 use super::READ;
-use super::bed::{Bed, Wanted, held_by, later, mine, sample, target, trust};
 use super::client::{Answer, Captured};
 use super::identity::eventually;
+use super::test_server::{ServerOptions, TestServer, held_by, later, mine, sample, target, trust};
 
-async fn health(bed: &Bed, path: &str) -> (u16, String) {
-    let answer = bed.send(None, &format!("GET {path}"), &[]).await;
+async fn health(server: &TestServer, path: &str) -> (u16, String) {
+    let answer = server.send(None, &format!("GET {path}"), &[]).await;
     assert_eq!(answer.header("content-type"), Some("text/plain; charset=utf-8"));
     (answer.status, answer.body)
 }
 
-async fn metrics(bed: &Bed) -> Answer {
-    bed.send(None, "GET /metrics", &["Authorization: Bearer good"]).await
+async fn metrics(server: &TestServer) -> Answer {
+    server.send(None, "GET /metrics", &["Authorization: Bearer good"]).await
 }
 
 #[tokio::test]
 async fn health_answers_read_like_those_of_every_api_server() {
-    let bed = Bed::new().await;
+    let server = TestServer::new().await;
     for path in ["/livez", "/readyz", "/healthz", "/readyz/informer-sync", "/livez/ping"] {
-        assert_eq!(health(&bed, path).await, (200, "ok".into()), "{path}");
+        assert_eq!(health(&server, path).await, (200, "ok".into()), "{path}");
     }
     let all = "[+]ping ok\n[+]informer-sync ok\n[+]authentication-trust ok\n[+]leadership ok\n\
                [+]serving-certificate ok\n[+]shutdown ok\nreadyz check passed\n";
-    assert_eq!(health(&bed, "/readyz?verbose").await, (200, all.into()));
-    assert_eq!(health(&bed, "/livez?verbose=true").await, (200, "[+]ping ok\nlivez check passed\n".into()));
-    assert_eq!(health(&bed, "/readyz/nothing").await.0, 404);
+    assert_eq!(health(&server, "/readyz?verbose").await, (200, all.into()));
+    assert_eq!(
+        health(&server, "/livez?verbose=true").await,
+        (200, "[+]ping ok\nlivez check passed\n".into())
+    );
+    assert_eq!(health(&server, "/readyz/nothing").await.0, 404);
     let some = "[+]ping excluded: ok\n[+]informer-sync ok\n[+]authentication-trust ok\n[+]leadership ok\n\
                 [+]serving-certificate ok\n[+]shutdown excluded: ok\n\
                 warn: some health checks cannot be excluded: no matches for \"a\",\"b\"\nreadyz check passed\n";
     let path = "/readyz?exclude=ping&verbose&exclude=a&exclude=b&exclude=shutdown";
-    assert_eq!(health(&bed, path).await, (200, some.into()));
-    assert_eq!(health(&bed, "/readyz?exclude=a").await, (200, "ok".into()), "a warning is no failure");
+    assert_eq!(health(&server, path).await, (200, some.into()));
+    assert_eq!(health(&server, "/readyz?exclude=a").await, (200, "ok".into()), "a warning is no failure");
     let checks =
         ["ping", "informer-sync", "authentication-trust", "leadership", "serving-certificate", "shutdown"];
     for check in checks {
-        assert_eq!(health(&bed, &format!("/readyz/{check}")).await, (200, "ok".into()), "{check}");
-        let elsewhere = health(&bed, &format!("/livez/{check}")).await.0;
+        assert_eq!(health(&server, &format!("/readyz/{check}")).await, (200, "ok".into()), "{check}");
+        let elsewhere = health(&server, &format!("/livez/{check}")).await.0;
         assert_eq!(elsewhere, if check == "ping" { 200 } else { 404 }, "{check}");
     }
-    let answer = bed.send(None, "GET /readyz", &[]).await;
+    let answer = server.send(None, "GET /readyz", &[]).await;
     assert_eq!(answer.header("x-content-type-options"), Some("nosniff"));
 }
 
 #[tokio::test]
 async fn why_a_server_is_not_ready_is_in_its_log_once_and_never_in_the_answer() {
     let (log, _guard) = Captured::log(tracing::Level::INFO);
-    let bed = Bed::with(Wanted { synced: false, ..Wanted::default() }).await;
+    let server = TestServer::with(ServerOptions { synced: false, ..ServerOptions::default() }).await;
     for _ in 0..3 {
-        let (status, body) = health(&bed, "/readyz").await;
+        let (status, body) = health(&server, "/readyz").await;
         assert!(status == 500 && !body.contains("listed"), "{body}");
     }
     assert_eq!(log.lines("not ready").len(), 1);
     assert!(log.lines("not ready")[0].contains("not every watch has listed once"));
-    bed.synced.send_replace(true);
-    assert_eq!(health(&bed, "/readyz").await.0, 200);
+    server.synced.send_replace(true);
+    assert_eq!(health(&server, "/readyz").await.0, 200);
     assert_eq!(log.lines(" ready").len(), 2, "{:?}", log.lines(" ready"));
 }
 
 #[tokio::test]
 async fn readiness_waits_for_the_watches_once_and_ends_when_the_process_stops() {
-    let bed = Bed::new().await;
-    bed.synced.send_replace(false);
+    let server = TestServer::new().await;
+    server.synced.send_replace(false);
     let waiting = "[+]ping ok\n[-]informer-sync failed: reason withheld\n[+]authentication-trust ok\n\
                    [+]leadership ok\n[+]serving-certificate ok\n[+]shutdown ok\nreadyz check failed\n";
-    assert_eq!(health(&bed, "/readyz").await, (500, waiting.into()));
-    assert_eq!(health(&bed, "/readyz/informer-sync").await.0, 500);
-    assert_eq!(health(&bed, "/readyz?exclude=informer-sync").await.0, 200);
-    assert_eq!(health(&bed, "/livez").await.0, 200);
-    bed.synced.send_replace(true);
-    assert_eq!(health(&bed, "/readyz").await.0, 200);
-    bed.synced.send_replace(false);
-    assert_eq!(health(&bed, "/readyz").await.0, 200, "once synced, always ready");
-    bed.stopping.cancel();
-    assert_eq!(health(&bed, "/readyz").await.0, 500);
-    assert_eq!(health(&bed, "/livez").await.0, 200);
-    assert_eq!(bed.proxied("hpa", READ).await.value(), "5", "reads go on while the endpoints are told");
+    assert_eq!(health(&server, "/readyz").await, (500, waiting.into()));
+    assert_eq!(health(&server, "/readyz/informer-sync").await.0, 500);
+    assert_eq!(health(&server, "/readyz?exclude=informer-sync").await.0, 200);
+    assert_eq!(health(&server, "/livez").await.0, 200);
+    server.synced.send_replace(true);
+    assert_eq!(health(&server, "/readyz").await.0, 200);
+    server.synced.send_replace(false);
+    assert_eq!(health(&server, "/readyz").await.0, 200, "once synced, always ready");
+    server.stopping.cancel();
+    assert_eq!(health(&server, "/readyz").await.0, 500);
+    assert_eq!(health(&server, "/livez").await.0, 200);
+    assert_eq!(server.proxied("hpa", READ).await.value(), "5", "reads go on while the endpoints are told");
 }
 
 #[tokio::test]
 async fn a_server_that_would_answer_reads_with_503_gets_none_in_its_first_seconds() {
-    let bed = Bed::new_without_trust().await;
-    assert_eq!(health(&bed, "/readyz/authentication-trust").await.0, 500);
-    assert_eq!(health(&bed, "/readyz").await.0, 500);
-    assert_eq!(bed.proxied("hpa", READ).await.status, 503);
-    bed.trust.send_replace(Some(trust(&bed.front_proxy.pem(), &bed.users.pem())));
-    assert_eq!(health(&bed, "/readyz").await.0, 200);
+    let server = TestServer::new_without_trust().await;
+    assert_eq!(health(&server, "/readyz/authentication-trust").await.0, 500);
+    assert_eq!(health(&server, "/readyz").await.0, 500);
+    assert_eq!(server.proxied("hpa", READ).await.status, 503);
+    server.trust.send_replace(Some(trust(&server.front_proxy.pem(), &server.users.pem())));
+    assert_eq!(health(&server, "/readyz").await.0, 200);
 
-    let bed = Bed::with(Wanted { led: false, ..Wanted::default() }).await;
-    assert_eq!(health(&bed, "/readyz/leadership").await.0, 500);
-    assert_eq!(health(&bed, "/readyz").await.0, 500);
-    bed.leadership.send_replace(held_by(None));
-    assert_eq!(health(&bed, "/readyz").await.0, 200);
-    bed.leadership.send_replace(Leadership::default());
-    assert_eq!(health(&bed, "/readyz").await.0, 200, "a hand-over is no reason to take the endpoints away");
+    let server = TestServer::with(ServerOptions { led: false, ..ServerOptions::default() }).await;
+    assert_eq!(health(&server, "/readyz/leadership").await.0, 500);
+    assert_eq!(health(&server, "/readyz").await.0, 500);
+    server.leadership.send_replace(held_by(None));
+    assert_eq!(health(&server, "/readyz").await.0, 200);
+    server.leadership.send_replace(Leadership::default());
+    assert_eq!(
+        health(&server, "/readyz").await.0,
+        200,
+        "a hand-over is no reason to take the endpoints away"
+    );
 }
 
 #[tokio::test]
 async fn a_cluster_that_withholds_trust_and_lease_does_not_keep_the_service_without_endpoints() {
-    let bed = Bed::with(Wanted { trusted: false, led: false, ..Wanted::default() }).await;
-    assert_eq!(health(&bed, "/readyz").await.0, 500);
+    let server =
+        TestServer::with(ServerOptions { trusted: false, led: false, ..ServerOptions::default() }).await;
+    assert_eq!(health(&server, "/readyz").await.0, 500);
     later(Duration::from_secs(31)).await;
-    assert_eq!(health(&bed, "/readyz").await, (200, "ok".into()));
+    assert_eq!(health(&server, "/readyz").await, (200, "ok".into()));
 }
 
 #[tokio::test]
 async fn watches_that_never_list_do_not_keep_the_service_without_endpoints() {
-    let bed = Bed::with(Wanted { synced: false, ..Wanted::default() }).await;
-    bed.publish(wva::engine::Published::empty());
-    assert_eq!(health(&bed, "/readyz").await.0, 500);
+    let server = TestServer::with(ServerOptions { synced: false, ..ServerOptions::default() }).await;
+    server.publish(wva::engine::Published::empty());
+    assert_eq!(health(&server, "/readyz").await.0, 500);
     later(Duration::from_secs(31)).await;
-    assert_eq!(health(&bed, "/readyz").await, (200, "ok".into()));
-    let read = bed.proxied("hpa", READ).await;
+    assert_eq!(health(&server, "/readyz").await, (200, "ok".into()));
+    let read = server.proxied("hpa", READ).await;
     assert_eq!(read.status, 503);
     assert!(read.message().contains("have not all listed once"), "{}", read.body);
 }
 
 /// The lease of this instance ran out, and it has not heard who decides since.
-fn cut_off(bed: &Bed) {
-    *bed.reads.lapsed.lock() = true;
+fn cut_off(server: &TestServer) {
+    *server.reads.lapsed.lock() = true;
     let ran_out = Leadership { mine_until: Some(tokio::time::Instant::now()), ..held_by(None) };
-    bed.leadership.send_replace(ran_out);
+    server.leadership.send_replace(ran_out);
 }
 
 #[tokio::test]
 async fn an_instance_that_refuses_reads_since_its_lease_ran_out_is_ready_again_when_it_hears_who_decides() {
     for heard in [held_by(None), mine()] {
-        let bed = Bed::new().await;
-        cut_off(&bed);
-        assert_eq!(bed.proxied("hpa", READ).await.status, 503);
-        assert_eq!(health(&bed, "/readyz/leadership").await.0, 500);
-        assert_eq!(health(&bed, "/readyz").await.0, 500);
-        bed.leadership.send_replace(Leadership::default());
-        assert_eq!(health(&bed, "/readyz").await.0, 500, "nobody is not somebody");
+        let server = TestServer::new().await;
+        cut_off(&server);
+        assert_eq!(server.proxied("hpa", READ).await.status, 503);
+        assert_eq!(health(&server, "/readyz/leadership").await.0, 500);
+        assert_eq!(health(&server, "/readyz").await.0, 500);
+        server.leadership.send_replace(Leadership::default());
+        assert_eq!(health(&server, "/readyz").await.0, 500, "nobody is not somebody");
         for path in ["/livez", "/apis", "/apis/external.metrics.k8s.io/v1beta1", "/openapi/v2"] {
-            assert_eq!(bed.send(Some(&bed.proxy), &format!("GET {path}"), &[]).await.status, 200, "{path}");
+            assert_eq!(
+                server.send(Some(&server.proxy), &format!("GET {path}"), &[]).await.status,
+                200,
+                "{path}"
+            );
         }
-        bed.leadership.send_replace(heard);
-        assert_eq!(health(&bed, "/readyz").await.0, 200);
+        server.leadership.send_replace(heard);
+        assert_eq!(health(&server, "/readyz").await.0, 200);
     }
 }
 
 #[tokio::test]
 async fn an_instance_that_still_has_an_answer_stays_ready_though_nobody_is_known_to_decide() {
-    let bed = Bed::new().await;
-    cut_off(&bed);
-    *bed.reads.lapsed.lock() = false;
-    assert_eq!(bed.proxied("hpa", READ).await.value(), "5");
-    assert_eq!(health(&bed, "/readyz").await.0, 200);
+    let server = TestServer::new().await;
+    cut_off(&server);
+    *server.reads.lapsed.lock() = false;
+    assert_eq!(server.proxied("hpa", READ).await.value(), "5");
+    assert_eq!(health(&server, "/readyz").await.0, 200);
 }
 
 #[tokio::test]
 async fn a_single_instance_without_the_api_server_does_not_keep_the_service_without_endpoints() {
-    let bed = Bed::new().await;
-    cut_off(&bed);
+    let server = TestServer::new().await;
+    cut_off(&server);
     for (after, status) in [(0, 500), (29, 500), (2, 200), (60, 200), (3600, 200)] {
         later(Duration::from_secs(after)).await;
-        assert_eq!(health(&bed, "/readyz").await.0, status, "{after} s later");
+        assert_eq!(health(&server, "/readyz").await.0, status, "{after} s later");
     }
 }
 
 #[tokio::test]
 async fn an_api_server_that_answers_now_and_then_does_not_take_the_endpoint_away_each_time() {
-    let bed = Bed::new().await;
+    let server = TestServer::new().await;
     // How long it was cut off, was not, and how ready it is when it is cut off again.
     for (without, with, status) in [(20, 5, 500), (5, 20, 200), (40, 25, 200), (15, 31, 500)] {
-        cut_off(&bed);
-        health(&bed, "/readyz").await;
+        cut_off(&server);
+        health(&server, "/readyz").await;
         later(Duration::from_secs(without)).await;
-        bed.leadership.send_replace(mine());
-        assert_eq!(health(&bed, "/readyz").await.0, 200);
+        server.leadership.send_replace(mine());
+        assert_eq!(health(&server, "/readyz").await.0, 200);
         later(Duration::from_secs(with)).await;
-        cut_off(&bed);
-        assert_eq!(health(&bed, "/readyz").await.0, status, "{without} s without, {with} s with");
+        cut_off(&server);
+        assert_eq!(health(&server, "/readyz").await.0, status, "{without} s without, {with} s with");
     }
 }
 
 #[tokio::test]
 async fn metrics_show_the_published_numbers_and_nothing_that_is_not_known() {
-    let bed = Bed::with(Wanted { controller_instance: Some("blue".into()), ..Wanted::default() }).await;
-    let answer = metrics(&bed).await;
+    let server = TestServer::with(ServerOptions {
+        controller_instance: Some("blue".into()),
+        ..ServerOptions::default()
+    })
+    .await;
+    let answer = metrics(&server).await;
     assert_eq!(answer.status, 200);
     let expected = Some("application/openmetrics-text; version=1.0.0; charset=utf-8");
     assert_eq!(answer.header("content-type"), expected);
@@ -208,7 +224,7 @@ async fn metrics_show_the_published_numbers_and_nothing_that_is_not_known() {
 
 #[tokio::test]
 async fn a_variant_whose_analyzer_lacks_a_signal_is_told_by_a_metric() {
-    let bed = Bed::new().await;
+    let server = TestServer::new().await;
     let mut shown = Vec::new();
     let gaps = GapCause::ALL.map(|cause| Some(Some(cause)));
     for lacks in [None, Some(None)].into_iter().chain(gaps) {
@@ -227,8 +243,8 @@ async fn a_variant_whose_analyzer_lacks_a_signal_is_told_by_a_metric() {
             });
         }
         next.decisions.insert(wva_core::VariantId::new("llm", "llama-a100"), decision);
-        bed.publish(next);
-        let body = metrics(&bed).await.body;
+        server.publish(next);
+        let body = metrics(&server).await.body;
         let own = |line: &&str| line.starts_with("wva_signals_complete{") && line.contains("\"llama-a100\"");
         shown.push(body.lines().find(own).and_then(|line| line.rsplit(' ').next()).map(str::to_owned));
     }
@@ -238,42 +254,42 @@ async fn a_variant_whose_analyzer_lacks_a_signal_is_told_by_a_metric() {
 
 #[tokio::test]
 async fn only_the_holder_shows_the_numbers() {
-    let bed = Bed::new().await;
-    assert_eq!(health(&bed, "/livez").await.0, 200);
-    bed.leadership.send_replace(held_by(None));
-    let answer = metrics(&bed).await;
+    let server = TestServer::new().await;
+    assert_eq!(health(&server, "/livez").await.0, 200);
+    server.leadership.send_replace(held_by(None));
+    let answer = metrics(&server).await;
     assert!(!answer.body.contains("wva_desired_replicas"));
     assert!(answer.body.contains("wva_http_requests_total"));
 }
 
 #[tokio::test]
 async fn every_change_of_a_number_is_counted_with_its_direction_and_reason() {
-    let bed = Bed::new().await;
-    assert_eq!(metrics(&bed).await.status, 200, "the server has begun to follow");
+    let server = TestServer::new().await;
+    assert_eq!(metrics(&server).await.status, 200, "the server has begun to follow");
     for (desired, direction) in [(7, "up"), (6, "down"), (6, "down")] {
         let mut next = sample();
         let id = wva_core::VariantId::new("llm", "llama-a100");
         next.decisions.insert(id, target(desired, Some(2), "2026-11-21T10:00:05Z"));
-        bed.publish(next);
+        server.publish(next);
         let labels = format!(
             r#"{{variant_name="llama-a100",namespace="llm",direction="{direction}",reason="SourceDown"}} 1"#
         );
         let line = format!("wva_replica_scaling_total{labels}");
-        eventually(|| async { metrics(&bed).await.body.lines().any(|own| own == line) }).await;
+        eventually(|| async { metrics(&server).await.body.lines().any(|own| own == line) }).await;
     }
 }
 
 #[tokio::test]
 async fn the_age_of_every_answered_item_is_counted_once_in_its_group() {
-    let bed = Bed::new().await;
+    let server = TestServer::new().await;
     let shown = |answer: &str, line: &str| answer.lines().any(|own| own == line);
     let count = r#"metrics_apiserver_metric_freshness_seconds_count{group="external.metrics.k8s.io"}"#;
-    let answer = metrics(&bed).await;
+    let answer = metrics(&server).await;
     assert!(shown(&answer.body, &format!("{count} 0")), "{}", answer.body);
     assert!(answer.body.contains(r#"_seconds_count{group="custom.metrics.k8s.io"} 0"#));
-    bed.proxied("hpa", &super::path("pair", "wva_desired_replicas")).await;
-    bed.proxied("hpa", &super::path("half", "wva_desired_replicas")).await;
-    let answer = metrics(&bed).await;
+    server.proxied("hpa", &super::path("pair", "wva_desired_replicas")).await;
+    server.proxied("hpa", &super::path("half", "wva_desired_replicas")).await;
+    let answer = metrics(&server).await;
     let sum = count.replace("_count", "_sum");
     // 5 s and 10 s old; the read that was refused counts nothing.
     assert!(shown(&answer.body, &format!("{count} 2")), "{}", answer.body);
@@ -282,12 +298,12 @@ async fn the_age_of_every_answered_item_is_counted_once_in_its_group() {
 
 #[tokio::test]
 async fn requests_are_counted_by_route_and_never_by_path() {
-    let bed = Bed::new().await;
+    let server = TestServer::new().await;
     for namespace in 0..5 {
-        bed.proxied("hpa", &super::path(&format!("ns{namespace}"), "m")).await;
+        server.proxied("hpa", &super::path(&format!("ns{namespace}"), "m")).await;
     }
     tokio::time::sleep(Duration::from_millis(10)).await;
-    let body = metrics(&bed).await.body;
+    let body = metrics(&server).await.body;
     let route = "/apis/external.metrics.k8s.io/v1beta1/namespaces/{namespace}/{metric}";
     let line = format!("wva_http_requests_total{{route=\"{route}\",code=\"404\"}} 5");
     assert!(body.lines().any(|own| own == line), "{line} is missing in\n{body}");

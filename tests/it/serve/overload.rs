@@ -18,9 +18,9 @@ use wva::engine::{
 use wva::telemetry::EvaluationMetrics;
 use wva_core::Policy;
 
-use super::bed::{Bed, Wanted, later};
 use super::client::{Answer, H2};
-use super::wire::golden;
+use super::golden::golden;
+use super::test_server::{ServerOptions, TestServer, later};
 use super::{READ, path};
 use crate::engine::{OneVariant, PausedClock, idle, term};
 
@@ -56,7 +56,7 @@ impl MetricSource for Prometheus {
 
 /// The whole server with the real engine, evaluating in the background as in production.
 struct Whole {
-    bed: Bed,
+    server: TestServer,
     prometheus: Arc<Prometheus>,
     _evaluating: JoinSet<()>,
     _leadership: watch::Sender<Leadership>,
@@ -82,24 +82,25 @@ async fn whole(hangs: bool) -> Whole {
     let reader = Reader::new(engine, ReadSettings::default());
     let mut evaluating = JoinSet::new();
     evaluating.spawn(run(reader.clone(), Duration::from_secs(5), CancellationToken::new()));
-    let bed = Bed::with(Wanted { reads: Some(Arc::new(reader)), ..Wanted::default() }).await;
-    Whole { bed, prometheus, _evaluating: evaluating, _leadership: leadership }
+    let server =
+        TestServer::with(ServerOptions { reads: Some(Arc::new(reader)), ..ServerOptions::default() }).await;
+    Whole { server, prometheus, _evaluating: evaluating, _leadership: leadership }
 }
 
 /// A read, and how long it took.
-async fn timed(bed: &Bed) -> (Answer, Duration) {
+async fn timed(server: &TestServer) -> (Answer, Duration) {
     let began = Instant::now();
-    (bed.proxied("hpa", READ).await, began.elapsed())
+    (server.proxied("hpa", READ).await, began.elapsed())
 }
 
 #[tokio::test]
 async fn an_evaluation_that_hangs_is_cut_and_reads_get_the_last_number_until_it_is_too_old() {
-    let Whole { bed, prometheus, .. } = whole(false).await;
-    let first = bed.proxied("hpa", READ).await;
+    let Whole { server, prometheus, .. } = whole(false).await;
+    let first = server.proxied("hpa", READ).await;
     assert_eq!(first.value(), "1");
     prometheus.hangs.store(true, Ordering::SeqCst);
     later(Duration::from_secs(6)).await;
-    let reads = timeout(Duration::from_secs(3), join_all((0..20).map(|_| timed(&bed)))).await;
+    let reads = timeout(Duration::from_secs(3), join_all((0..20).map(|_| timed(&server)))).await;
     for (answer, took) in reads.expect("well before the aggregator's 60 s") {
         assert_eq!(answer.value(), "1");
         assert!(
@@ -120,9 +121,9 @@ async fn an_evaluation_that_hangs_is_cut_and_reads_get_the_last_number_until_it_
         sleep(Duration::from_millis(10)).await;
     }
     assert_eq!(open(), 0, "it is cut after 20 s");
-    assert_eq!(bed.proxied("hpa", READ).await.value(), "1");
+    assert_eq!(server.proxied("hpa", READ).await.value(), "1");
     later(Duration::from_secs(280)).await;
-    let (old, took) = timed(&bed).await;
+    let (old, took) = timed(&server).await;
     assert_eq!(old.status, 503);
     let message = old.message();
     assert!(message.contains("llm/llama") && message.contains("old"), "{message}");
@@ -135,49 +136,49 @@ async fn an_evaluation_that_hangs_is_cut_and_reads_get_the_last_number_until_it_
         later(Duration::from_secs(seconds)).await;
     }
     for _ in 0..100 {
-        if bed.proxied("hpa", READ).await.status == 200 {
+        if server.proxied("hpa", READ).await.status == 200 {
             return;
         }
         sleep(Duration::from_millis(20)).await;
     }
-    panic!("it does not recover: {}", bed.proxied("hpa", READ).await.body);
+    panic!("it does not recover: {}", server.proxied("hpa", READ).await.body);
 }
 
 #[tokio::test]
 async fn an_evaluation_that_hangs_from_the_start_is_an_error_that_says_so_in_a_second() {
-    let Whole { bed, .. } = whole(true).await;
-    let (answer, took) = timed(&bed).await;
+    let Whole { server, .. } = whole(true).await;
+    let (answer, took) = timed(&server).await;
     assert_eq!(answer.status, 503);
     assert!(!answer.message().is_empty());
     assert!(took < Duration::from_secs(2), "{took:?}");
-    assert_eq!(bed.send(None, "GET /readyz", &[]).await.status, 200);
-    assert_eq!(bed.send(Some(&bed.proxy), "GET /apis", &[]).await.status, 200);
+    assert_eq!(server.send(None, "GET /readyz", &[]).await.status, 200);
+    assert_eq!(server.send(Some(&server.proxy), "GET /apis", &[]).await.status, 200);
 }
 
 #[tokio::test]
 async fn past_the_bound_of_reads_the_answer_is_429_at_once_and_everything_else_goes_on() {
-    let bed = Bed::new().await;
-    assert_eq!(bed.send(None, "GET /metrics", &["Authorization: Bearer good"]).await.status, 200);
-    *bed.reads.hanging.lock() = true;
+    let server = TestServer::new().await;
+    assert_eq!(server.send(None, "GET /metrics", &["Authorization: Bearer good"]).await.status, 200);
+    *server.reads.hanging.lock() = true;
     let mut connections = Vec::new();
     for _ in 0..3 {
-        connections.push(H2::connect(&bed, Some(&bed.proxy)).await);
+        connections.push(H2::connect(&server, Some(&server.proxy)).await);
     }
     let waiting: Vec<_> = (0..512).map(|n| connections[n % 3].read()).collect();
     for _ in 0..100 {
-        if bed.reads.asked.load(Ordering::SeqCst) == 512 {
+        if server.reads.asked.load(Ordering::SeqCst) == 512 {
             break;
         }
         sleep(Duration::from_millis(2)).await;
     }
-    let (refused, took) = timed(&bed).await;
+    let (refused, took) = timed(&server).await;
     // Message() sees to it that there is no Retry-After.
     assert_eq!(
         (refused.status, refused.message().as_str()),
         (
             429,
-            "wva_desired_replicas in namespace llm cannot be read now: too many reads are waiting on this server; ask \
-             again later"
+            "wva_desired_replicas in namespace llm cannot be read now: too many reads are waiting on this server; retry \
+             later"
         )
     );
     golden("edge-too-many-reads", &refused);
@@ -186,34 +187,38 @@ async fn past_the_bound_of_reads_the_answer_is_429_at_once_and_everything_else_g
     for path in
         ["/apis", "/apis/external.metrics.k8s.io/v1beta1", "/openapi/v3", "/livez", "/readyz", "/version"]
     {
-        assert_eq!(bed.send(Some(&bed.proxy), &format!("GET {path}"), &[]).await.status, 200, "{path}");
+        assert_eq!(server.send(Some(&server.proxy), &format!("GET {path}"), &[]).await.status, 200, "{path}");
     }
-    assert_eq!(bed.send(None, "GET /metrics", &["Authorization: Bearer good"]).await.status, 200);
-    let reviews = bed.reviewer.reviews.lock().len();
-    assert_eq!(bed.proxied("mallory", &path("x", "y")).await.status, 429);
-    assert_eq!(bed.reviewer.reviews.lock().len(), reviews, "a refusal costs no review");
+    assert_eq!(server.send(None, "GET /metrics", &["Authorization: Bearer good"]).await.status, 200);
+    let reviews = server.reviewer.reviews.lock().len();
+    assert_eq!(server.proxied("mallory", &path("x", "y")).await.status, 429);
+    assert_eq!(server.reviewer.reviews.lock().len(), reviews, "a refusal costs no review");
     let answers = join_all(waiting).await;
     assert!(answers.iter().all(|answer| answer.as_ref().is_ok_and(|a| a.status() == 200)));
-    *bed.reads.hanging.lock() = false;
-    assert_eq!(bed.proxied("hpa", READ).await.value(), "5", "and then there is room again");
+    *server.reads.hanging.lock() = false;
+    assert_eq!(server.proxied("hpa", READ).await.value(), "5", "and then there is room again");
 }
 
 #[tokio::test]
 async fn looks_at_the_metrics_are_bounded_and_cost_the_reads_nothing() {
-    let bed = Bed::new().await;
-    assert_eq!(bed.proxied("hpa", READ).await.status, 200);
-    *bed.reviewer.silent.lock() = true;
+    let server = TestServer::new().await;
+    assert_eq!(server.proxied("hpa", READ).await.status, 200);
+    *server.reviewer.silent.lock() = true;
     let look = |n: usize| {
-        let bed = &bed;
-        async move { bed.send(None, "GET /metrics", &[&format!("Authorization: Bearer token-{n}")]).await }
+        let server = &server;
+        async move { server.send(None, "GET /metrics", &[&format!("Authorization: Bearer token-{n}")]).await }
     };
     let others = async {
         sleep(Duration::from_millis(200)).await;
         let refused = look(99).await;
         assert_eq!(refused.status, 429);
-        assert!(refused.message().starts_with("too many others look at the metrics"), "{}", refused.body);
+        assert!(
+            refused.message().starts_with("too many clients are reading this server"),
+            "{}",
+            refused.body
+        );
         golden("edge-too-many-scrapes", &refused);
-        assert_eq!(bed.proxied("hpa", READ).await.value(), "5");
+        assert_eq!(server.proxied("hpa", READ).await.value(), "5");
         later(Duration::from_secs(6)).await;
     };
     let (looks, ()) = tokio::join!(join_all((0..16).map(look)), others);

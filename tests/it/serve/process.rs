@@ -12,8 +12,8 @@ use tokio::time::{Instant, sleep};
 
 use super::apiserver::{ApiServer, GOOD};
 use super::client::{Answer, config, exchange, over, tls};
-use super::frames::{END_STREAM, GOAWAY, Raw, read, read_as};
 use super::pki::{Authority, Leaf, SERVICE, Subject};
+use super::raw_http2::{END_STREAM, GOAWAY, Raw, read, read_as};
 
 /// A busy machine takes its time to start a process.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -5,9 +5,9 @@
 use prost::Message;
 use wva_core::{Decision, VariantId};
 
-use super::bed::{Bed, NOW, sample, target};
 use super::client::Answer;
 use super::path;
+use super::test_server::{NOW, TestServer, sample, target};
 
 /// The largest number of which an HPA's `MilliValue()` does not wrap.
 const LARGEST: f64 = 9_223_372_036_854_775.0;
@@ -79,12 +79,12 @@ fn number(text: &str) -> f64 {
 
 #[tokio::test]
 async fn the_most_extreme_counts_are_safe_numbers_in_every_metric_and_representation() {
-    let bed = Bed::new().await;
+    let server = TestServer::new().await;
     let counts = [0, 1, 3, u32::MAX - 1, u32::MAX];
     for (desired, current) in counts.into_iter().flat_map(|one| counts.map(|other| (one, other))) {
         let mut published = sample();
         published.decisions.insert(VariantId::new("llm", "llama-a100"), target(desired, Some(current), NOW));
-        bed.publish(published);
+        server.publish(published);
         for metric in METRICS {
             let (want, exact) = match metric {
                 "wva_current_replicas" => (f64::from(current), true),
@@ -92,11 +92,11 @@ async fn the_most_extreme_counts_are_safe_numbers_in_every_metric_and_representa
                 _ => (f64::from(desired), true),
             };
             let texts = REPRESENTATIONS.map(|accept| {
-                let (bed, request) = (&bed, format!("GET {}", path("llm", metric)));
+                let (server, request) = (&server, format!("GET {}", path("llm", metric)));
                 async move {
                     let lines = ["X-Remote-User: hpa".to_owned(), format!("Accept: {accept}")];
                     let lines = lines.each_ref().map(String::as_str);
-                    value(accept, &bed.send(Some(&bed.proxy), &request, &lines).await)
+                    value(accept, &server.send(Some(&server.proxy), &request, &lines).await)
                 }
             });
             let texts = futures::future::join_all(texts).await;

@@ -9,47 +9,47 @@ use hyper::body::Bytes;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::READ;
-use super::bed::{Bed, later};
 use super::client::{Answer, Captured, H2};
+use super::golden::golden;
 use super::identity::eventually;
-use super::wire::golden;
+use super::test_server::{TestServer, later};
 
 /// How often an HPA asks.
 const SYNC: Duration = Duration::from_secs(15);
 
-async fn with_token(bed: &Bed, token: &str) -> Answer {
-    bed.send(None, "GET /metrics", &[&format!("Authorization: Bearer {token}")]).await
+async fn with_token(server: &TestServer, token: &str) -> Answer {
+    server.send(None, "GET /metrics", &[&format!("Authorization: Bearer {token}")]).await
 }
 
-fn reviews(bed: &Bed) -> usize {
-    bed.reviewer.reviews.lock().len()
+fn reviews(server: &TestServer) -> usize {
+    server.reviewer.reviews.lock().len()
 }
 
 #[tokio::test]
 async fn an_hpa_costs_about_a_review_a_minute_and_waits_for_the_first_alone() {
-    let bed = Bed::new().await;
-    assert_eq!(bed.proxied("hpa", READ).await.value(), "5");
+    let server = TestServer::new().await;
+    assert_eq!(server.proxied("hpa", READ).await.value(), "5");
     for sync in 1..=40 {
         later(SYNC).await;
-        assert_eq!(bed.proxied("hpa", READ).await.value(), "5");
+        assert_eq!(server.proxied("hpa", READ).await.value(), "5");
         // Every third finds a permission that ends soon.
-        eventually(async || reviews(&bed) == 1 + sync / 3).await;
+        eventually(async || reviews(&server) == 1 + sync / 3).await;
     }
 }
 
 #[tokio::test]
 async fn an_hpa_reads_on_for_five_minutes_while_the_api_server_decides_nothing_and_no_longer() {
-    let bed = Bed::new().await;
-    assert_eq!(bed.proxied("hpa", READ).await.status, 200);
-    *bed.reviewer.unreachable.lock() = true;
+    let server = TestServer::new().await;
+    assert_eq!(server.proxied("hpa", READ).await.status, 200);
+    *server.reviewer.unreachable.lock() = true;
     for _ in 1..20 {
         later(SYNC).await;
-        assert_eq!(bed.proxied("hpa", READ).await.value(), "5");
+        assert_eq!(server.proxied("hpa", READ).await.value(), "5");
         sleep(Duration::from_millis(10)).await;
     }
-    assert!(reviews(&bed) <= 20, "{} in 285 s", reviews(&bed));
+    assert!(reviews(&server) <= 20, "{} in 285 s", reviews(&server));
     later(SYNC + Duration::from_secs(1)).await;
-    let closed = bed.proxied("hpa", READ).await;
+    let closed = server.proxied("hpa", READ).await;
     assert_eq!(closed.status, 503, "301 s: never an open door");
     let message = closed.message();
     assert!(
@@ -60,131 +60,135 @@ async fn an_hpa_reads_on_for_five_minutes_while_the_api_server_decides_nothing_a
         message.contains("connection refused; check that this server reaches the API server"),
         "{message}"
     );
-    *bed.reviewer.unreachable.lock() = false;
-    assert_eq!(bed.proxied("hpa", READ).await.value(), "5", "an error is not remembered");
+    *server.reviewer.unreachable.lock() = false;
+    assert_eq!(server.proxied("hpa", READ).await.value(), "5", "an error is not remembered");
 }
 
 #[tokio::test]
 async fn a_review_that_hangs_delays_nobody_who_reads_every_15_s() {
-    let bed = Bed::new().await;
-    assert_eq!(bed.proxied("hpa", READ).await.status, 200);
-    *bed.reviewer.silent.lock() = true;
+    let server = TestServer::new().await;
+    assert_eq!(server.proxied("hpa", READ).await.status, 200);
+    *server.reviewer.silent.lock() = true;
     for _ in 1..20 {
         later(SYNC).await;
-        let read = timeout(Duration::from_secs(2), bed.proxied("hpa", READ)).await;
+        let read = timeout(Duration::from_secs(2), server.proxied("hpa", READ)).await;
         assert_eq!(read.expect("not after the review").value(), "5");
         sleep(Duration::from_millis(10)).await;
     }
-    assert!((5..=20).contains(&reviews(&bed)), "{} in 285 s", reviews(&bed));
+    assert!((5..=20).contains(&reviews(&server)), "{} in 285 s", reviews(&server));
 }
 
 #[tokio::test]
 async fn a_permission_that_is_taken_away_ends_with_the_first_review_that_says_so() {
-    let bed = Bed::new().await;
-    assert_eq!(bed.proxied("hpa", READ).await.status, 200);
+    let server = TestServer::new().await;
+    assert_eq!(server.proxied("hpa", READ).await.status, 200);
     let ends = async || {
-        bed.reviewer.readers.lock().remove("hpa");
-        let before = reviews(&bed);
-        assert_eq!(bed.proxied("hpa", READ).await.status, 200, "it is reviewed meanwhile");
-        eventually(async || bed.proxied("hpa", READ).await.status == 403).await;
-        assert_eq!(reviews(&bed), before + 1);
-        bed.reviewer.readers.lock().insert("hpa".into());
+        server.reviewer.readers.lock().remove("hpa");
+        let before = reviews(&server);
+        assert_eq!(server.proxied("hpa", READ).await.status, 200, "it is reviewed meanwhile");
+        eventually(async || server.proxied("hpa", READ).await.status == 403).await;
+        assert_eq!(reviews(&server), before + 1);
+        server.reviewer.readers.lock().insert("hpa".into());
         later(Duration::from_secs(11)).await;
-        assert_eq!(bed.proxied("hpa", READ).await.status, 200);
+        assert_eq!(server.proxied("hpa", READ).await.status, 200);
     };
     later(Duration::from_secs(45)).await;
     ends().await;
-    *bed.reviewer.unreachable.lock() = true;
+    *server.reviewer.unreachable.lock() = true;
     later(Duration::from_secs(200)).await;
-    assert_eq!(bed.proxied("hpa", READ).await.status, 200, "it stands, though nobody has asked for minutes");
-    *bed.reviewer.unreachable.lock() = false;
+    assert_eq!(
+        server.proxied("hpa", READ).await.status,
+        200,
+        "it stands, though nobody has asked for minutes"
+    );
+    *server.reviewer.unreachable.lock() = false;
     later(Duration::from_secs(11)).await;
     ends().await;
 }
 
 #[tokio::test]
 async fn a_permission_does_not_stand_when_the_api_server_refuses_the_review_itself() {
-    let bed = Bed::new().await;
-    assert_eq!(bed.proxied("hpa", READ).await.status, 200);
-    *bed.reviewer.refuses.lock() = true;
+    let server = TestServer::new().await;
+    assert_eq!(server.proxied("hpa", READ).await.status, 200);
+    *server.reviewer.refuses.lock() = true;
     later(Duration::from_secs(61)).await;
-    assert_eq!(bed.proxied("hpa", READ).await.status, 503);
-    *bed.reviewer.refuses.lock() = false;
-    *bed.reviewer.unreachable.lock() = true;
-    assert_eq!(bed.proxied("hpa", READ).await.status, 503, "nor is it found again");
+    assert_eq!(server.proxied("hpa", READ).await.status, 503);
+    *server.reviewer.refuses.lock() = false;
+    *server.reviewer.unreachable.lock() = true;
+    assert_eq!(server.proxied("hpa", READ).await.status, 503, "nor is it found again");
 }
 
 #[tokio::test]
 async fn a_refusal_never_outlasts_its_time_and_a_token_stands_for_two_minutes() {
-    let bed = Bed::new().await;
-    assert_eq!(bed.proxied("mallory", READ).await.status, 403);
-    assert_eq!(with_token(&bed, "bad").await.status, 401);
-    assert_eq!(with_token(&bed, "good").await.status, 200);
-    assert_eq!(bed.proxied("prometheus", READ).await.status, 200);
-    *bed.reviewer.unreachable.lock() = true;
+    let server = TestServer::new().await;
+    assert_eq!(server.proxied("mallory", READ).await.status, 403);
+    assert_eq!(with_token(&server, "bad").await.status, 401);
+    assert_eq!(with_token(&server, "good").await.status, 200);
+    assert_eq!(server.proxied("prometheus", READ).await.status, 200);
+    *server.reviewer.unreachable.lock() = true;
     for _ in 1..8 {
         later(SYNC).await;
-        assert_eq!(with_token(&bed, "good").await.status, 200);
-        assert_eq!(bed.proxied("mallory", READ).await.status, 503);
-        assert_eq!(with_token(&bed, "bad").await.status, 503);
+        assert_eq!(with_token(&server, "good").await.status, 200);
+        assert_eq!(server.proxied("mallory", READ).await.status, 503);
+        assert_eq!(with_token(&server, "bad").await.status, 503);
         sleep(Duration::from_millis(10)).await;
     }
     later(SYNC + Duration::from_secs(1)).await;
-    assert_eq!(with_token(&bed, "good").await.status, 503, "121 s");
+    assert_eq!(with_token(&server, "good").await.status, 503, "121 s");
 }
 
 #[tokio::test]
 async fn a_refusal_is_remembered_for_less_time_than_a_permission() {
-    let bed = Bed::new().await;
-    assert_eq!(bed.proxied("carol", READ).await.status, 403);
-    bed.reviewer.readers.lock().insert("carol".into());
+    let server = TestServer::new().await;
+    assert_eq!(server.proxied("carol", READ).await.status, 403);
+    server.reviewer.readers.lock().insert("carol".into());
     later(Duration::from_secs(8)).await;
-    assert_eq!(bed.proxied("carol", READ).await.status, 403);
-    assert_eq!(reviews(&bed), 1);
+    assert_eq!(server.proxied("carol", READ).await.status, 403);
+    assert_eq!(reviews(&server), 1);
     later(Duration::from_secs(3)).await;
-    assert_eq!(bed.proxied("carol", READ).await.status, 200, "the new RoleBinding works after 10 s");
-    bed.reviewer.readers.lock().remove("carol");
+    assert_eq!(server.proxied("carol", READ).await.status, 200, "the new RoleBinding works after 10 s");
+    server.reviewer.readers.lock().remove("carol");
     later(Duration::from_secs(55)).await;
-    assert_eq!(bed.proxied("carol", READ).await.status, 200);
+    assert_eq!(server.proxied("carol", READ).await.status, 200);
     later(Duration::from_secs(6)).await;
-    assert_eq!(bed.proxied("carol", READ).await.status, 403, "and the removed one ends within 60 s");
+    assert_eq!(server.proxied("carol", READ).await.status, 403, "and the removed one ends within 60 s");
 }
 
 #[tokio::test]
 async fn an_unknown_token_is_forgotten_soon_and_a_known_one_later() {
-    let bed = Bed::new().await;
-    let asked = || bed.reviewer.tokens.load(Ordering::SeqCst);
+    let server = TestServer::new().await;
+    let asked = || server.reviewer.tokens.load(Ordering::SeqCst);
     for (token, status, remembered, expired) in [("bad", 401, 4, 2), ("good", 200, 9, 22)] {
         let before = asked();
-        assert_eq!(with_token(&bed, token).await.status, status);
+        assert_eq!(with_token(&server, token).await.status, status);
         later(Duration::from_secs(remembered)).await;
-        assert_eq!(with_token(&bed, token).await.status, status);
+        assert_eq!(with_token(&server, token).await.status, status);
         assert_eq!(asked(), before + 1, "{token}");
         later(Duration::from_secs(expired)).await;
-        assert_eq!(with_token(&bed, token).await.status, status);
+        assert_eq!(with_token(&server, token).await.status, status);
         assert_eq!(asked(), before + 2, "{token}");
     }
-    *bed.reviewer.unreachable.lock() = true;
-    assert_eq!(with_token(&bed, "good").await.status, 200, "what is known still counts");
-    let undecided = with_token(&bed, "other").await;
+    *server.reviewer.unreachable.lock() = true;
+    assert_eq!(with_token(&server, "good").await.status, 200, "what is known still counts");
+    let undecided = with_token(&server, "other").await;
     assert_eq!(undecided.message(), "the bearer token cannot be reviewed: connection refused");
     assert_eq!(undecided.status, 503);
 }
 
 #[tokio::test]
 async fn callers_who_ask_the_same_share_one_review_and_none_waits_for_ever() {
-    let bed = Bed::new().await;
-    *bed.reviewer.silent.lock() = true;
-    let mut h2 = H2::connect(&bed, Some(&bed.proxy)).await;
+    let server = TestServer::new().await;
+    *server.reviewer.silent.lock() = true;
+    let mut h2 = H2::connect(&server, Some(&server.proxy)).await;
     let reads: Vec<_> = (0..50).map(|_| h2.read()).collect();
     sleep(Duration::from_millis(200)).await;
-    assert_eq!(reviews(&bed), 1);
+    assert_eq!(reviews(&server), 1);
     later(Duration::from_secs(6)).await;
     for answer in timeout(Duration::from_secs(2), join_all(reads)).await.expect("an end") {
         assert_eq!(answer.unwrap().status(), 503);
     }
     later(Duration::from_secs(1)).await;
-    let read = bed.proxied("hpa", READ);
+    let read = server.proxied("hpa", READ);
     let advance = async {
         sleep(Duration::from_millis(100)).await;
         later(Duration::from_secs(6)).await;
@@ -195,11 +199,11 @@ async fn callers_who_ask_the_same_share_one_review_and_none_waits_for_ever() {
 
 #[tokio::test]
 async fn past_the_bound_of_reviews_the_answer_is_429_at_once_and_the_rest_goes_on() {
-    let bed = Bed::new().await;
-    assert_eq!(bed.proxied("hpa", READ).await.status, 200);
-    assert_eq!(with_token(&bed, "good").await.status, 200);
-    *bed.reviewer.silent.lock() = true;
-    let mut h2 = H2::connect(&bed, Some(&bed.proxy)).await;
+    let server = TestServer::new().await;
+    assert_eq!(server.proxied("hpa", READ).await.status, 200);
+    assert_eq!(with_token(&server, "good").await.status, 200);
+    *server.reviewer.silent.lock() = true;
+    let mut h2 = H2::connect(&server, Some(&server.proxy)).await;
     let waiting: Vec<_> = (0..64)
         .map(|n| {
             let request =
@@ -209,7 +213,7 @@ async fn past_the_bound_of_reviews_the_answer_is_429_at_once_and_the_rest_goes_o
         .collect();
     sleep(Duration::from_millis(200)).await;
     let began = Instant::now();
-    let refused = bed.proxied("one-too-many", READ).await;
+    let refused = server.proxied("one-too-many", READ).await;
     assert_eq!(refused.status, 429);
     let message = refused.message();
     assert!(
@@ -217,10 +221,10 @@ async fn past_the_bound_of_reviews_the_answer_is_429_at_once_and_the_rest_goes_o
         "{message}"
     );
     golden("edge-too-many-reviews", &refused);
-    assert_eq!(bed.proxied("hpa", READ).await.value(), "5", "who was reviewed before is answered");
-    assert_eq!(with_token(&bed, "good").await.status, 200);
+    assert_eq!(server.proxied("hpa", READ).await.value(), "5", "who was reviewed before is answered");
+    assert_eq!(with_token(&server, "good").await.status, 200);
     for path in ["/apis", "/apis/external.metrics.k8s.io/v1beta1", "/openapi/v2", "/livez", "/readyz"] {
-        assert_eq!(bed.send(Some(&bed.proxy), &format!("GET {path}"), &[]).await.status, 200, "{path}");
+        assert_eq!(server.send(Some(&server.proxy), &format!("GET {path}"), &[]).await.status, 200, "{path}");
     }
     assert!(began.elapsed() < Duration::from_secs(2), "none of it waits");
     drop(waiting);
@@ -228,9 +232,9 @@ async fn past_the_bound_of_reviews_the_answer_is_429_at_once_and_the_rest_goes_o
 
 #[tokio::test]
 async fn tokens_that_nobody_knows_keep_no_caller_who_is_known_from_its_review() {
-    let bed = Bed::new().await;
-    *bed.reviewer.silent.lock() = true;
-    let mut h2 = H2::connect(&bed, None).await;
+    let server = TestServer::new().await;
+    *server.reviewer.silent.lock() = true;
+    let mut h2 = H2::connect(&server, None).await;
     let waiting: Vec<_> = (0..64)
         .map(|n| {
             let request =
@@ -239,26 +243,26 @@ async fn tokens_that_nobody_knows_keep_no_caller_who_is_known_from_its_review() 
         })
         .collect();
     sleep(Duration::from_millis(200)).await;
-    assert_eq!(bed.reviewer.tokens.load(Ordering::SeqCst), 64);
-    *bed.reviewer.silent.lock() = false;
-    let refused = with_token(&bed, "one-too-many").await;
+    assert_eq!(server.reviewer.tokens.load(Ordering::SeqCst), 64);
+    *server.reviewer.silent.lock() = false;
+    let refused = with_token(&server, "one-too-many").await;
     assert_eq!(refused.status, 429);
     assert!(refused.message().contains("64 reviews are already waiting"), "{}", refused.body);
     let token = "Authorization: Bearer unknown";
-    golden("edge-too-many-token-reviews", &bed.send(None, &format!("GET {READ}"), &[token]).await);
-    assert_eq!(bed.proxied("hpa", READ).await.value(), "5", "its review has a place of its own");
-    let discovery = bed.send(None, "GET /apis", &["Authorization: Bearer one-too-many"]).await;
+    golden("edge-too-many-token-reviews", &server.send(None, &format!("GET {READ}"), &[token]).await);
+    assert_eq!(server.proxied("hpa", READ).await.value(), "5", "its review has a place of its own");
+    let discovery = server.send(None, "GET /apis", &["Authorization: Bearer one-too-many"]).await;
     assert_eq!(discovery.status, 200, "what is public is served without a review");
     drop(waiting);
 }
 
 #[tokio::test]
 async fn only_what_changes_with_each_token_is_left_out_of_what_is_remembered() {
-    let bed = Bed::new().await;
+    let server = TestServer::new().await;
     let read = |extra: &'static str| {
         let lines = ["X-Remote-User: hpa", extra];
-        let bed = &bed;
-        async move { bed.send(Some(&bed.proxy), &format!("GET {READ}"), &lines).await.status }
+        let server = &server;
+        async move { server.send(Some(&server.proxy), &format!("GET {READ}"), &lines).await.status }
     };
     for (extra, reviews_so_far) in [
         ("X-Remote-Extra-Authentication.kubernetes.io%2fcredential-Id: JTI=1", 1),
@@ -268,9 +272,9 @@ async fn only_what_changes_with_each_token_is_left_out_of_what_is_remembered() {
         ("X-Remote-Extra-Scopes: view", 4),
     ] {
         assert_eq!(read(extra).await, 200);
-        assert_eq!(reviews(&bed), reviews_so_far, "{extra}");
+        assert_eq!(reviews(&server), reviews_so_far, "{extra}");
     }
-    let asked = bed.reviewer.reviews.lock()[0].0.extra.clone();
+    let asked = server.reviewer.reviews.lock()[0].0.extra.clone();
     let credential = asked.get("authentication.kubernetes.io/credential-id");
     assert_eq!(credential.map(Vec::as_slice), Some(&["JTI=1".to_owned()][..]), "the review itself has it");
 }
@@ -279,14 +283,14 @@ async fn only_what_changes_with_each_token_is_left_out_of_what_is_remembered() {
 async fn a_token_is_in_no_log_line_no_error_and_no_metric() {
     const SECRET: &str = "eyJhbGciOi-secret-4f1d";
     let (log, _guard) = Captured::log(tracing::Level::TRACE);
-    let bed = Bed::new().await;
-    let mut answers = vec![with_token(&bed, SECRET).await, with_token(&bed, "good").await];
-    *bed.reviewer.unreachable.lock() = true;
-    answers.push(with_token(&bed, &format!("{SECRET}-2")).await);
+    let server = TestServer::new().await;
+    let mut answers = vec![with_token(&server, SECRET).await, with_token(&server, "good").await];
+    *server.reviewer.unreachable.lock() = true;
+    answers.push(with_token(&server, &format!("{SECRET}-2")).await);
     let path = format!("/metrics?access_token=x&audit={SECRET}");
     let lines = [&*format!("Authorization: Basic {SECRET}"), &*format!("Authorization: {SECRET}")];
-    answers.push(bed.send(None, &format!("GET {READ}"), &lines).await);
-    let mut h2 = H2::connect(&bed, None).await;
+    answers.push(server.send(None, &format!("GET {READ}"), &lines).await);
+    let mut h2 = H2::connect(&server, None).await;
     let request =
         http::Request::get(format!("https://x{READ}")).header("authorization", format!("Bearer {SECRET}"));
     let answer = h2.sender.send_request(request.body(Empty::<Bytes>::new()).unwrap()).await.unwrap();
@@ -296,6 +300,6 @@ async fn a_token_is_in_no_log_line_no_error_and_no_metric() {
     assert!(log.lines("answered").len() >= 5, "the log was captured");
     assert_eq!(log.lines(SECRET), Vec::<String>::new());
     // A path is logged without its query, where some clients put tokens.
-    let _ = bed.send(None, &format!("GET {path}"), &[]).await;
+    let _ = server.send(None, &format!("GET {path}"), &[]).await;
     assert_eq!(log.lines(SECRET), Vec::<String>::new());
 }

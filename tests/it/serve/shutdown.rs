@@ -5,47 +5,48 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::bed::{Bed, Wanted};
-use super::frames::{DATA, END_STREAM, GOAWAY, Raw, get, read};
+use super::raw_http2::{DATA, END_STREAM, GOAWAY, Raw, get, read};
+use super::test_server::{ServerOptions, TestServer};
 
-async fn ready(bed: &Bed) -> u16 {
-    bed.send(None, "GET /readyz", &[]).await.status
+async fn ready(server: &TestServer) -> u16 {
+    server.send(None, "GET /readyz", &[]).await.status
 }
 
 #[tokio::test]
 async fn readiness_ends_first_then_the_door_closes_with_goaway_and_the_request_in_flight_is_answered() {
-    let mut bed = Bed::with(Wanted { drain: Duration::from_secs(30), ..Wanted::default() }).await;
-    let mut raw = Raw::connect(&bed, Some(&bed.proxy)).await;
-    assert_eq!(ready(&bed).await, 200);
+    let mut server =
+        TestServer::with(ServerOptions { drain: Duration::from_secs(30), ..ServerOptions::default() }).await;
+    let mut raw = Raw::connect(&server, Some(&server.proxy)).await;
+    assert_eq!(ready(&server).await, 200);
 
-    bed.stopping.cancel();
-    assert_eq!(ready(&bed).await, 500);
-    let shutdown = bed.send(None, "GET /readyz/shutdown", &[]).await;
+    server.stopping.cancel();
+    assert_eq!(ready(&server).await, 500);
+    let shutdown = server.send(None, "GET /readyz/shutdown", &[]).await;
     assert_eq!(
         (shutdown.status, shutdown.body.as_str()),
         (500, "internal server error: this process is stopping\n")
     );
     for path in ["/livez", "/healthz", "/apis"] {
-        assert_eq!(bed.send(Some(&bed.proxy), &format!("GET {path}"), &[]).await.status, 200, "{path}");
+        assert_eq!(server.send(Some(&server.proxy), &format!("GET {path}"), &[]).await.status, 200, "{path}");
     }
     raw.send(&read(1)).await;
     let frames = raw.until(|frame| frame.stream == 1 && frame.flags & END_STREAM != 0).await;
     assert!(!frames.iter().any(|frame| frame.kind == GOAWAY), "requests go on, on the same connection");
 
-    *bed.reads.hanging.lock() = true;
+    *server.reads.hanging.lock() = true;
     raw.send(&read(3)).await;
     sleep(Duration::from_millis(50)).await;
-    bed.shutdown.cancel();
+    server.shutdown.cancel();
     let frames = raw.until(|frame| frame.kind == GOAWAY).await;
     let first = frames.last().expect("the first goodbye");
     assert_eq!((first.last_stream(), first.code()), (u32::MAX >> 1, 0), "what is on its way still counts");
     let frames = raw.until(|frame| frame.kind == GOAWAY).await;
     assert_eq!(frames.last().expect("the second").last_stream(), 3);
-    assert!(TcpStream::connect(bed.address).await.is_err(), "the door is closed");
-    bed.reads.release.notify_waiters();
+    assert!(TcpStream::connect(server.address).await.is_err(), "the door is closed");
+    server.reads.release.notify_waiters();
     let frames = raw.until(|_| false).await;
     assert!(frames.iter().any(|frame| frame.kind == DATA && frame.stream == 3), "it is answered");
-    timeout(Duration::from_secs(2), bed.server.join_next())
+    timeout(Duration::from_secs(2), server.task.join_next())
         .await
         .expect("and that is the end")
         .unwrap()
@@ -55,20 +56,20 @@ async fn readiness_ends_first_then_the_door_closes_with_goaway_and_the_request_i
 #[tokio::test]
 async fn a_peer_that_ignores_the_goodbye_and_holds_a_request_open_is_cut_at_the_deadline() {
     let drain = Duration::from_millis(700);
-    let mut bed = Bed::with(Wanted { drain, ..Wanted::default() }).await;
-    *bed.reads.hanging.lock() = true;
-    let mut raw = Raw::connect(&bed, Some(&bed.proxy)).await;
+    let mut server = TestServer::with(ServerOptions { drain, ..ServerOptions::default() }).await;
+    *server.reads.hanging.lock() = true;
+    let mut raw = Raw::connect(&server, Some(&server.proxy)).await;
     raw.send(&read(1)).await;
     sleep(Duration::from_millis(50)).await;
     let began = Instant::now();
-    bed.shutdown.cancel();
+    server.shutdown.cancel();
     raw.until(|frame| frame.kind == GOAWAY).await;
     // It asks for more all the same.
     for stream in [3, 5, 7] {
         raw.send(&read(stream)).await;
         sleep(Duration::from_millis(50)).await;
     }
-    timeout(Duration::from_secs(2), bed.server.join_next())
+    timeout(Duration::from_secs(2), server.task.join_next())
         .await
         .expect("the deadline holds")
         .unwrap()
@@ -80,12 +81,12 @@ async fn a_peer_that_ignores_the_goodbye_and_holds_a_request_open_is_cut_at_the_
 
 #[tokio::test]
 async fn an_http1_peer_is_told_before_the_door_closes_not_to_come_back() {
-    let bed = Bed::new().await;
+    let server = TestServer::new().await;
     let mut stream =
-        super::client::tls(bed.address, &bed.shared_ca.pem(), super::pki::SERVICE, None, "http/1.1")
+        super::client::tls(server.address, &server.shared_ca.pem(), super::pki::SERVICE, None, "http/1.1")
             .await
             .unwrap();
-    bed.stopping.cancel();
+    server.stopping.cancel();
     tokio::io::AsyncWriteExt::write_all(&mut stream, b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
         .await
         .unwrap();
@@ -97,9 +98,10 @@ async fn an_http1_peer_is_told_before_the_door_closes_not_to_come_back() {
 }
 
 /// What an HTTP/1.1 peer hears until the server closes.
-async fn until_closed(bed: &Bed, path: &str) -> String {
-    let ca = bed.shared_ca.pem();
-    let stream = super::client::tls(bed.address, &ca, super::pki::SERVICE, Some(&bed.proxy), "http/1.1");
+async fn until_closed(server: &TestServer, path: &str) -> String {
+    let ca = server.shared_ca.pem();
+    let stream =
+        super::client::tls(server.address, &ca, super::pki::SERVICE, Some(&server.proxy), "http/1.1");
     let (mut stream, mut answer) = (stream.await.unwrap(), Vec::new());
     let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nX-Remote-User: hpa\r\n\r\n");
     tokio::io::AsyncWriteExt::write_all(&mut stream, request.as_bytes()).await.unwrap();
@@ -110,14 +112,14 @@ async fn until_closed(bed: &Bed, path: &str) -> String {
 
 #[tokio::test]
 async fn an_api_server_does_not_go_on_reading_from_an_instance_that_is_cut_off_for_its_connection_is_open() {
-    let bed = Bed::new().await;
-    let mut raw = Raw::connect(&bed, Some(&bed.proxy)).await;
-    *bed.reads.lapsed.lock() = true;
+    let server = TestServer::new().await;
+    let mut raw = Raw::connect(&server, Some(&server.proxy)).await;
+    *server.reads.lapsed.lock() = true;
     raw.send(&read(1)).await;
     let frames = raw.until(|frame| frame.stream == 1 && frame.flags & END_STREAM != 0).await;
     assert!(!frames.iter().any(|frame| frame.kind == GOAWAY), "the lease is its own: it answers in a moment");
 
-    bed.leadership.send_replace(wva::engine::Leadership::default());
+    server.leadership.send_replace(wva::engine::Leadership::default());
     raw.send(&get("/apis", "x-remote-user", "hpa", 3)).await;
     let frames = raw.until(|frame| frame.stream == 3 && frame.flags & END_STREAM != 0).await;
     assert!(!frames.iter().any(|frame| frame.kind == GOAWAY), "discovery is the same everywhere");
@@ -127,8 +129,8 @@ async fn an_api_server_does_not_go_on_reading_from_an_instance_that_is_cut_off_f
     let goodbye = frames.iter().rfind(|frame| frame.kind == GOAWAY).expect("the connection ends");
     assert_eq!((goodbye.last_stream(), goodbye.code()), (5, 0));
 
-    let refused = until_closed(&bed, super::READ).await;
+    let refused = until_closed(&server, super::READ).await;
     assert!(refused.starts_with("HTTP/1.1 503") && refused.contains("connection: close"), "{refused}");
-    let kept = until_closed(&bed, "/apis").await;
+    let kept = until_closed(&server, "/apis").await;
     assert!(kept.starts_with("HTTP/1.1 200") && !kept.contains("connection: close"), "{kept}");
 }

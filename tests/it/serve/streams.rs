@@ -17,22 +17,22 @@ use tokio_rustls::client::TlsStream;
 use wva_core::VariantId;
 
 use super::READ;
-use super::bed::{Bed, NOW, Wanted, later, sample, target};
 use super::client::{H2, config, narrow, over, tls};
-use super::frames::{
+use super::identity::eventually;
+use super::pki::SERVICE;
+use super::raw_http2::{
     CONTINUATION, DATA, END_HEADERS, END_STREAM, Frame, GOAWAY, HEADERS, PING, RST_STREAM, Raw, SETTINGS,
     frame, get, initial_window, more, read, read_headers,
 };
-use super::identity::eventually;
-use super::pki::SERVICE;
+use super::test_server::{NOW, ServerOptions, TestServer, later, sample, target};
 
 const CALM: u32 = 11;
 const CANCEL: [u8; 4] = [0, 0, 0, 8];
 
 #[tokio::test]
 async fn requests_taken_back_at_once_end_their_connection_and_cost_no_other() {
-    let bed = Bed::new().await;
-    let mut raw = Raw::connect(&bed, Some(&bed.proxy)).await;
+    let server = TestServer::new().await;
+    let mut raw = Raw::connect(&server, Some(&server.proxy)).await;
     let flood: Vec<u8> = (0..1000)
         .flat_map(|n| [read(2 * n + 1), frame(RST_STREAM, 0, 2 * n + 1, &CANCEL)].concat())
         .collect();
@@ -40,16 +40,16 @@ async fn requests_taken_back_at_once_end_their_connection_and_cost_no_other() {
     let frames = raw.until(|frame| frame.kind == GOAWAY).await;
     assert_eq!(frames.last().expect("a goodbye").code(), CALM);
     assert!(raw.is_closed().await);
-    let answered = bed.reads.asked.load(Ordering::SeqCst);
+    let answered = server.reads.asked.load(Ordering::SeqCst);
     assert!(answered < 300, "{answered} of 1000 were looked at");
-    assert_eq!(bed.proxied("hpa", READ).await.value(), "5");
+    assert_eq!(server.proxied("hpa", READ).await.value(), "5");
 }
 
 #[tokio::test]
 async fn more_requests_at_once_than_a_connection_may_have_are_refused_each_for_itself() {
-    let bed = Bed::new().await;
-    *bed.reads.hanging.lock() = true;
-    let mut raw = Raw::connect(&bed, Some(&bed.proxy)).await;
+    let server = TestServer::new().await;
+    *server.reads.hanging.lock() = true;
+    let mut raw = Raw::connect(&server, Some(&server.proxy)).await;
     let requests: Vec<u8> = (0..260).flat_map(|n| read(2 * n + 1)).collect();
     raw.send(&requests).await;
     let last = 2 * 259 + 1;
@@ -62,8 +62,8 @@ async fn more_requests_at_once_than_a_connection_may_have_are_refused_each_for_i
 
 #[tokio::test]
 async fn a_header_block_that_never_ends_is_cut() {
-    let bed = Bed::new().await;
-    let mut raw = Raw::connect(&bed, Some(&bed.proxy)).await;
+    let server = TestServer::new().await;
+    let mut raw = Raw::connect(&server, Some(&server.proxy)).await;
     raw.send(&read(1)).await;
     raw.until(|frame| frame.stream == 1 && frame.flags & END_STREAM != 0).await;
     // The proxy's connection may be quiet; this one keeps a header block open.
@@ -80,9 +80,9 @@ async fn a_header_block_that_never_ends_is_cut() {
 
 #[tokio::test]
 async fn a_head_that_begins_while_an_answer_is_made_is_cut_30_s_after_it() {
-    let bed = Bed::new().await;
+    let server = TestServer::new().await;
     let mut open =
-        tls(bed.address, &bed.shared_ca.pem(), SERVICE, Some(&bed.proxy), "http/1.1").await.unwrap();
+        tls(server.address, &server.shared_ca.pem(), SERVICE, Some(&server.proxy), "http/1.1").await.unwrap();
     let pipelined = "GET /livez HTTP/1.1\r\nHost: x\r\n\r\nGET /livez HTTP/1.1\r\nHost:";
     open.write_all(pipelined.as_bytes()).await.unwrap();
     let mut answer = [0; 64];
@@ -96,23 +96,23 @@ async fn a_head_that_begins_while_an_answer_is_made_is_cut_30_s_after_it() {
 
 #[tokio::test]
 async fn a_flood_of_continuations_ends_its_connection() {
-    let bed = Bed::new().await;
-    let mut raw = Raw::connect(&bed, Some(&bed.proxy)).await;
+    let server = TestServer::new().await;
+    let mut raw = Raw::connect(&server, Some(&server.proxy)).await;
     let mut flood = frame(HEADERS, END_STREAM, 1, &read_headers());
     for _ in 0..2000 {
         flood.extend(frame(CONTINUATION, 0, 1, &[]));
     }
     let _ = raw.0.write_all(&flood).await;
     assert!(raw.is_closed().await);
-    assert_eq!(bed.reads.asked.load(Ordering::SeqCst), 0);
+    assert_eq!(server.reads.asked.load(Ordering::SeqCst), 0);
 }
 
 #[tokio::test]
 async fn a_peer_that_floods_and_never_reads_is_cut_and_the_others_are_answered() {
     for flood in [frame(PING, 0, 0, &[0; 8]), frame(SETTINGS, 0, 0, &[])] {
-        let bed = Bed::new().await;
-        let config = config(&bed.shared_ca.pem(), Some(&bed.proxy), &["h2"], rustls::DEFAULT_VERSIONS);
-        let mut raw = Raw::begin(over(narrow(bed.address).await, SERVICE, config).await.unwrap()).await;
+        let server = TestServer::new().await;
+        let config = config(&server.shared_ca.pem(), Some(&server.proxy), &["h2"], rustls::DEFAULT_VERSIONS);
+        let mut raw = Raw::begin(over(narrow(server.address).await, SERVICE, config).await.unwrap()).await;
         raw.send(&read(1)).await;
         let flood = flood.repeat(1000);
         // Until neither side takes any more.
@@ -125,15 +125,16 @@ async fn a_peer_that_floods_and_never_reads_is_cut_and_the_others_are_answered()
             sent += 1;
         }
         assert!(sent < 10_000, "it is not read for ever");
-        assert_eq!(bed.proxied("hpa", READ).await.value(), "5");
+        assert_eq!(server.proxied("hpa", READ).await.value(), "5");
         assert!(is_cut(&mut raw.0, &flood).await);
     }
 }
 
 #[tokio::test]
 async fn a_body_is_not_read_and_holds_nothing_up() {
-    let mut bed = Bed::with(Wanted { drain: Duration::from_secs(30), ..Wanted::default() }).await;
-    let mut raw = Raw::connect(&bed, Some(&bed.proxy)).await;
+    let mut server =
+        TestServer::with(ServerOptions { drain: Duration::from_secs(30), ..ServerOptions::default() }).await;
+    let mut raw = Raw::connect(&server, Some(&server.proxy)).await;
     for stream in [1, 3] {
         raw.send(&frame(HEADERS, END_HEADERS, stream, &read_headers())).await;
         raw.send(&frame(DATA, 0, stream, &[0; 16_384])).await;
@@ -146,9 +147,9 @@ async fn a_body_is_not_read_and_holds_nothing_up() {
     }
     raw.send(&read(5)).await;
     raw.until(|frame| frame.stream == 5 && frame.flags & END_STREAM != 0).await;
-    bed.shutdown.cancel();
+    server.shutdown.cancel();
     raw.until(|frame| frame.kind == GOAWAY && frame.last_stream() == 5).await;
-    timeout(Duration::from_secs(2), bed.server.join_next())
+    timeout(Duration::from_secs(2), server.task.join_next())
         .await
         .expect("no body holds up the end")
         .unwrap()
@@ -157,14 +158,16 @@ async fn a_body_is_not_read_and_holds_nothing_up() {
 
 #[tokio::test]
 async fn an_http1_body_is_not_read_either() {
-    let bed = Bed::new().await;
+    let server = TestServer::new().await;
     for (request, status) in [
         (format!("GET {READ} HTTP/1.1\r\nX-Remote-User: hpa\r\nContent-Length: 1000000000"), "200"),
         (format!("GET {READ} HTTP/1.1\r\nX-Remote-User: hpa\r\nTransfer-Encoding: chunked"), "200"),
         ("POST /apis HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 1000000000".into(), "405"),
     ] {
         let mut stream =
-            tls(bed.address, &bed.shared_ca.pem(), SERVICE, Some(&bed.proxy), "http/1.1").await.unwrap();
+            tls(server.address, &server.shared_ca.pem(), SERVICE, Some(&server.proxy), "http/1.1")
+                .await
+                .unwrap();
         stream.write_all(format!("{request}\r\nHost: x\r\n\r\n").as_bytes()).await.unwrap();
         let _ = stream.write_all(&[b'7'; 10_000]).await;
         let mut answer = [0; 12];
@@ -178,11 +181,12 @@ async fn an_http1_body_is_not_read_either() {
 
 #[tokio::test]
 async fn a_request_head_that_has_begun_is_cut_after_30_s_and_an_idle_connection_is_not() {
-    let bed = Bed::new().await;
+    let server = TestServer::new().await;
     let request = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n";
     let connect = async || {
-        let mut h1 =
-            tls(bed.address, &bed.shared_ca.pem(), SERVICE, Some(&bed.proxy), "http/1.1").await.unwrap();
+        let mut h1 = tls(server.address, &server.shared_ca.pem(), SERVICE, Some(&server.proxy), "http/1.1")
+            .await
+            .unwrap();
         h1.write_all(request).await.unwrap();
         h1.read_exact(&mut [0; 12]).await.unwrap();
         h1
@@ -209,12 +213,14 @@ async fn a_request_head_that_has_begun_is_cut_after_30_s_and_an_idle_connection_
 
 #[tokio::test]
 async fn a_request_head_that_trickles_in_is_cut_also_on_the_proxys_connection() {
-    let bed = Bed::new().await;
-    let mut h1 = tls(bed.address, &bed.shared_ca.pem(), SERVICE, Some(&bed.proxy), "http/1.1").await.unwrap();
+    let server = TestServer::new().await;
+    let mut h1 =
+        tls(server.address, &server.shared_ca.pem(), SERVICE, Some(&server.proxy), "http/1.1").await.unwrap();
     h1.write_all(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
     h1.read_exact(&mut [0; 12]).await.unwrap();
     h1.write_all(b"GET /livez HT").await.unwrap();
-    let mut spare = tls(bed.address, &bed.shared_ca.pem(), SERVICE, Some(&bed.proxy), "h2").await.unwrap();
+    let mut spare =
+        tls(server.address, &server.shared_ca.pem(), SERVICE, Some(&server.proxy), "h2").await.unwrap();
     sleep(Duration::from_millis(50)).await;
     later(Duration::from_secs(91)).await;
     let cut = timeout(Duration::from_secs(2), h1.read_to_end(&mut Vec::new())).await;
@@ -242,9 +248,10 @@ async fn is_cut(stream: &mut TlsStream<TcpStream>, bytes: &[u8]) -> bool {
 
 #[tokio::test]
 async fn who_asks_and_never_reads_the_answers_is_cut() {
-    let bed = Bed::new().await;
-    let config = config(&bed.shared_ca.pem(), Some(&bed.proxy), &["http/1.1"], rustls::DEFAULT_VERSIONS);
-    let mut stream = over(narrow(bed.address).await, SERVICE, config).await.unwrap();
+    let server = TestServer::new().await;
+    let config =
+        config(&server.shared_ca.pem(), Some(&server.proxy), &["http/1.1"], rustls::DEFAULT_VERSIONS);
+    let mut stream = over(narrow(server.address).await, SERVICE, config).await.unwrap();
     let asked = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n".repeat(100);
     while timeout(Duration::from_secs(1), stream.write_all(&asked)).await.is_ok_and(|sent| sent.is_ok()) {}
     assert!(is_cut(&mut stream, &asked).await);
@@ -253,10 +260,10 @@ async fn who_asks_and_never_reads_the_answers_is_cut() {
 #[tokio::test]
 async fn answers_that_nobody_takes_keep_their_places_until_their_connection_ends() {
     for window in [0, 1] {
-        let bed = Bed::new().await;
-        let look = async || bed.send(None, "GET /metrics", &["Authorization: Bearer good"]).await.status;
+        let server = TestServer::new().await;
+        let look = async || server.send(None, "GET /metrics", &["Authorization: Bearer good"]).await.status;
         assert_eq!(look().await, 200);
-        let mut raw = Raw::connect(&bed, None).await;
+        let mut raw = Raw::connect(&server, None).await;
         raw.send(&initial_window(window)).await;
         let looks: Vec<u8> =
             (0..40).flat_map(|n| get("/metrics", "authorization", "Bearer good", 2 * n + 1)).collect();
@@ -281,13 +288,13 @@ async fn answers_that_nobody_takes_keep_their_places_until_their_connection_ends
 
 #[tokio::test]
 async fn a_slow_download_is_not_quiet_as_long_as_something_is_taken() {
-    let bed = Bed::new().await;
+    let server = TestServer::new().await;
     let mut many = sample();
     let one = |index| (VariantId::new("llm", format!("variant-{index:04}")), target(1, Some(1), NOW));
     many.decisions.extend((0..3000).map(one));
-    bed.publish(many);
-    let alice = bed.users.client("alice", &[]);
-    let mut raw = Raw::connect(&bed, Some(&alice)).await;
+    server.publish(many);
+    let alice = server.users.client("alice", &[]);
+    let mut raw = Raw::connect(&server, Some(&alice)).await;
     raw.send(&get(READ, "accept", "application/json", 1)).await;
     let (taken, mut window) = (&Cell::new(0), 65_535);
     let until = |size: usize| {
@@ -312,9 +319,10 @@ async fn a_slow_download_is_not_quiet_as_long_as_something_is_taken() {
 #[tokio::test]
 async fn a_half_closed_connection_ends_at_once_and_gives_its_place_back() {
     // One place for strangers.
-    let bed = Bed::with(Wanted { places: Some(4), ..Wanted::default() }).await;
+    let server = TestServer::with(ServerOptions { places: Some(4), ..ServerOptions::default() }).await;
     for _ in 0..3 {
-        let mut stream = tls(bed.address, &bed.shared_ca.pem(), SERVICE, None, "http/1.1").await.unwrap();
+        let mut stream =
+            tls(server.address, &server.shared_ca.pem(), SERVICE, None, "http/1.1").await.unwrap();
         stream.write_all(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\nGET").await.unwrap();
         stream.shutdown().await.unwrap();
         let mut answer = Vec::new();
@@ -325,10 +333,10 @@ async fn a_half_closed_connection_ends_at_once_and_gives_its_place_back() {
 
 /// Reads as API servers do: on one connection, and on a new one when the server has said goodbye. Gives the number of
 /// connections it needed.
-async fn reads(bed: &Bed, until: Instant, answered: Arc<AtomicUsize>) -> usize {
+async fn reads(server: &TestServer, until: Instant, answered: Arc<AtomicUsize>) -> usize {
     let (mut connections, mut open) = (0, Vec::new());
     while Instant::now() < until {
-        let mut h2 = H2::connect(bed, Some(&bed.proxy)).await;
+        let mut h2 = H2::connect(server, Some(&server.proxy)).await;
         connections += 1;
         while Instant::now() < until && is_ready(&mut h2.sender).await {
             let answers = join_all((0..3).map(|_| h2.read())).await;
@@ -356,21 +364,21 @@ async fn is_ready(sender: &mut SendRequest<Empty<Bytes>>) -> bool {
 #[tokio::test]
 async fn an_old_connection_is_asked_to_leave_and_no_request_is_lost_by_it() {
     let age = Some(Duration::from_millis(100));
-    let bed = Bed::with(Wanted { age, ..Wanted::default() }).await;
-    *bed.reads.takes.lock() = Duration::from_millis(5);
+    let server = TestServer::with(ServerOptions { age, ..ServerOptions::default() }).await;
+    *server.reads.takes.lock() = Duration::from_millis(5);
     let (until, answered) = (Instant::now() + Duration::from_secs(2), Arc::new(AtomicUsize::new(0)));
-    let connections = join_all((0..4).map(|_| reads(&bed, until, answered.clone()))).await;
+    let connections = join_all((0..4).map(|_| reads(&server, until, answered.clone()))).await;
     assert!(connections.iter().all(|count| (5..=40).contains(count)), "{connections:?}");
     // What was read is what was answered: nothing was cut off on its way.
-    assert_eq!(bed.reads.asked.load(Ordering::SeqCst), answered.load(Ordering::SeqCst));
+    assert_eq!(server.reads.asked.load(Ordering::SeqCst), answered.load(Ordering::SeqCst));
     assert!(answered.load(Ordering::SeqCst) > 100);
 }
 
 #[tokio::test]
 async fn an_old_http1_connection_is_told_with_an_answer_never_between_two() {
     let age = Some(Duration::from_millis(200));
-    let bed = Bed::with(Wanted { age, ..Wanted::default() }).await;
-    let mut stream = tls(bed.address, &bed.shared_ca.pem(), SERVICE, None, "http/1.1").await.unwrap();
+    let server = TestServer::with(ServerOptions { age, ..ServerOptions::default() }).await;
+    let mut stream = tls(server.address, &server.shared_ca.pem(), SERVICE, None, "http/1.1").await.unwrap();
     for (wait, is_last) in [(0, false), (400, true)] {
         sleep(Duration::from_millis(wait)).await;
         stream.write_all(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use wva::serve::auth::User;
 
 use super::READ;
-use super::bed::{Bed, trust};
 use super::identity::eventually;
 use super::pki::{Authority, Leaf};
+use super::test_server::{TestServer, trust};
 
-impl Bed {
+impl TestServer {
     /// The cluster's own trust with some keys changed.
     fn trusts(&self, changes: &[(&str, &str)]) {
         let mut data = trust(&self.front_proxy.pem(), &self.users.pem());
@@ -29,15 +29,15 @@ impl Bed {
 
 #[tokio::test]
 async fn header_names_are_those_of_the_configmap_and_change_with_it() {
-    let bed = Bed::new().await;
-    let proxy = Some(&bed.proxy);
-    assert_eq!(bed.status(proxy, &["X-Remote-User: hpa"]).await, 200);
-    bed.trusts(&[
+    let server = TestServer::new().await;
+    let proxy = Some(&server.proxy);
+    assert_eq!(server.status(proxy, &["X-Remote-User: hpa"]).await, 200);
+    server.trusts(&[
         ("requestheader-username-headers", r#"["X-Acme-Name","X-Acme-Login"]"#),
         ("requestheader-group-headers", r#"["X-Acme-Group","X-Acme-Role"]"#),
         ("requestheader-extra-headers-prefix", r#"["X-Acme-Extra-","X-More-"]"#),
     ]);
-    eventually(|| async { bed.status(proxy, &["X-Acme-Login: alice"]).await == 200 }).await;
+    eventually(|| async { server.status(proxy, &["X-Acme-Login: alice"]).await == 200 }).await;
     let lines = [
         "X-Acme-Name: ",
         "X-Acme-Login: alice",
@@ -50,8 +50,8 @@ async fn header_names_are_those_of_the_configmap_and_change_with_it() {
         "X-Remote-Group: system:masters",
         "X-Remote-Extra-Old: x",
     ];
-    assert_eq!(bed.status(proxy, &lines).await, 200);
-    let user = bed.reviewed();
+    assert_eq!(server.status(proxy, &lines).await, 200);
+    let user = server.reviewed();
     assert_eq!((user.name.as_str(), &user.uid), ("alice", &None));
     assert_eq!(
         user.groups,
@@ -61,46 +61,50 @@ async fn header_names_are_those_of_the_configmap_and_change_with_it() {
     let extra = [("example.com/scopes", vec!["one", "two%2f"]), ("thing", vec!["t"])];
     let extra = extra.map(|(key, values)| (key.to_owned(), values.iter().map(|v| (*v).to_owned()).collect()));
     assert_eq!(user.extra, BTreeMap::from(extra), "keys are decoded, values are not");
-    assert_eq!(bed.status(proxy, &["X-Remote-User: hpa"]).await, 403, "the names before mean nothing now");
+    assert_eq!(server.status(proxy, &["X-Remote-User: hpa"]).await, 403, "the names before mean nothing now");
 }
 
 #[tokio::test]
 async fn a_uid_counts_only_where_the_configmap_names_its_header() {
-    let bed = Bed::new().await;
+    let server = TestServer::new().await;
     let lines = ["X-Remote-User: hpa", "X-Remote-Uid: 42"];
-    assert_eq!(bed.status(Some(&bed.proxy), &lines).await, 200);
-    assert_eq!(bed.reviewed().uid, None);
-    bed.trusts(&[("requestheader-uid-headers", r#"["X-Remote-Uid"]"#)]);
+    assert_eq!(server.status(Some(&server.proxy), &lines).await, 200);
+    assert_eq!(server.reviewed().uid, None);
+    server.trusts(&[("requestheader-uid-headers", r#"["X-Remote-Uid"]"#)]);
     let known = || async {
-        assert_eq!(bed.status(Some(&bed.proxy), &lines).await, 200);
-        bed.reviewed().uid.as_deref() == Some("42")
+        assert_eq!(server.status(Some(&server.proxy), &lines).await, 200);
+        server.reviewed().uid.as_deref() == Some("42")
     };
     eventually(known).await;
-    assert_eq!(bed.status(Some(&bed.proxy), &["X-Remote-User: hpa", "X-Remote-Uid: 43"]).await, 200);
-    assert_eq!(bed.reviewed().uid.as_deref(), Some("43"), "another uid is another user: it is reviewed");
+    assert_eq!(server.status(Some(&server.proxy), &["X-Remote-User: hpa", "X-Remote-Uid: 43"]).await, 200);
+    assert_eq!(server.reviewed().uid.as_deref(), Some("43"), "another uid is another user: it is reviewed");
 }
 
 #[tokio::test]
 async fn every_ca_of_a_bundle_vouches_except_one_that_has_expired() {
-    let bed = Bed::new().await;
+    let server = TestServer::new().await;
     let (next, expired) = (Authority::new("next"), Authority::expired("front-proxy-ca"));
     let (proxies, clerks) = (Authority::new("clerks"), Authority::expired("kubernetes"));
-    let front = format!("{}{}{}", expired.pem(), bed.front_proxy.pem(), next.pem());
-    let users = format!("{}{}{}", bed.users.pem(), clerks.pem(), proxies.pem());
-    bed.trusts(&[("requestheader-client-ca-file", &front), ("client-ca-file", &users)]);
+    let front = format!("{}{}{}", expired.pem(), server.front_proxy.pem(), next.pem());
+    let users = format!("{}{}{}", server.users.pem(), clerks.pem(), proxies.pem());
+    server.trusts(&[("requestheader-client-ca-file", &front), ("client-ca-file", &users)]);
     let proxied = |ca: &Authority| ca.client("front-proxy-client", &[]);
-    let (old, new, dead) = (proxied(&bed.front_proxy), proxied(&next), proxied(&expired));
-    eventually(|| async { bed.status(Some(&new), &["X-Remote-User: hpa"]).await == 200 }).await;
-    assert_eq!(bed.status(Some(&old), &["X-Remote-User: hpa"]).await, 200);
-    assert_eq!(bed.status(Some(&dead), &["X-Remote-User: hpa"]).await, 403, "its leaf is valid, it is not");
-    assert_eq!(bed.status(Some(&proxies.client("alice", &[])), &[]).await, 200);
-    assert_eq!(bed.status(Some(&bed.users.client("alice", &[])), &[]).await, 200);
-    assert_eq!(bed.status(Some(&clerks.client("alice", &[])), &[]).await, 403);
+    let (old, new, dead) = (proxied(&server.front_proxy), proxied(&next), proxied(&expired));
+    eventually(|| async { server.status(Some(&new), &["X-Remote-User: hpa"]).await == 200 }).await;
+    assert_eq!(server.status(Some(&old), &["X-Remote-User: hpa"]).await, 200);
+    assert_eq!(
+        server.status(Some(&dead), &["X-Remote-User: hpa"]).await,
+        403,
+        "its leaf is valid, it is not"
+    );
+    assert_eq!(server.status(Some(&proxies.client("alice", &[])), &[]).await, 200);
+    assert_eq!(server.status(Some(&server.users.client("alice", &[])), &[]).await, 200);
+    assert_eq!(server.status(Some(&clerks.client("alice", &[])), &[]).await, 403);
 }
 
 #[tokio::test]
 async fn the_proxys_word_is_final_whatever_token_comes_with_it() {
-    let bed = Bed::new().await;
+    let server = TestServer::new().await;
     for token in [
         None,
         Some("Authorization: Bearer good"),
@@ -110,21 +114,21 @@ async fn the_proxys_word_is_final_whatever_token_comes_with_it() {
         let asked = async |user| {
             let mut lines = vec![user];
             lines.extend(token);
-            let answer = bed.send(Some(&bed.proxy), &format!("GET {READ}"), &lines).await;
+            let answer = server.send(Some(&server.proxy), &format!("GET {READ}"), &lines).await;
             (answer.status, answer.body)
         };
         assert_eq!(asked("X-Remote-User: hpa").await.0, 200, "{token:?}");
         let (status, body) = asked("X-Remote-User: mallory").await;
         assert!(status == 403 && body.contains(r#"User \"mallory\" cannot list"#), "{token:?}: {body}");
     }
-    assert_eq!(bed.reviewer.tokens.load(std::sync::atomic::Ordering::SeqCst), 0);
+    assert_eq!(server.reviewer.tokens.load(std::sync::atomic::Ordering::SeqCst), 0);
 }
 
 #[tokio::test]
 async fn a_proxy_that_names_nobody_is_who_its_token_says_or_nobody() {
-    let bed = Bed::new().await;
+    let server = TestServer::new().await;
     let asked = |lines: &'static [&'static str]| async {
-        let answer = bed.send(Some(&bed.proxy), &format!("GET {READ}"), lines).await;
+        let answer = server.send(Some(&server.proxy), &format!("GET {READ}"), lines).await;
         (answer.status, answer.body)
     };
     for lines in [&[][..], &["X-Remote-Group: system:masters"], &["X-Remote-User: "]] {
@@ -133,6 +137,6 @@ async fn a_proxy_that_names_nobody_is_who_its_token_says_or_nobody() {
     }
     assert_eq!(asked(&["Authorization: Bearer good"]).await.0, 200);
     assert_eq!(asked(&["Authorization: Bearer bad"]).await.0, 401);
-    assert_eq!(bed.reviewed().name, "prometheus");
-    assert_eq!(bed.reviewed().groups, ["system:authenticated"]);
+    assert_eq!(server.reviewed().name, "prometheus");
+    assert_eq!(server.reviewed().groups, ["system:authenticated"]);
 }

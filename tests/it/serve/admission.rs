@@ -10,14 +10,14 @@ use tokio_rustls::client::TlsStream;
 use wva::serve::tls::ServingCertificate;
 
 use super::READ;
-use super::bed::{Bed, Wanted, later};
 use super::client::{Captured, config, exchange, over, tcp_from, tls};
 use super::identity::eventually;
 use super::pki::{Authority, INSTANCE, Leaf, SERVICE, Subject};
+use super::test_server::{ServerOptions, TestServer, later};
 
-async fn from(bed: &Bed, host: u8, identity: Option<&Leaf>) -> TlsStream<TcpStream> {
-    let config = config(&bed.shared_ca.pem(), identity, &["http/1.1"], rustls::DEFAULT_VERSIONS);
-    over(tcp_from(host, bed.address).await, SERVICE, config).await.unwrap()
+async fn from(server: &TestServer, host: u8, identity: Option<&Leaf>) -> TlsStream<TcpStream> {
+    let config = config(&server.shared_ca.pem(), identity, &["http/1.1"], rustls::DEFAULT_VERSIONS);
+    over(tcp_from(host, server.address).await, SERVICE, config).await.unwrap()
 }
 
 /// Asks on a connection that stays open; true when it is answered.
@@ -28,9 +28,9 @@ async fn is_served(stream: &mut TlsStream<TcpStream>) -> bool {
     asked.is_ok() && read.is_ok_and(|count| count > 0) && answer.starts_with(b"HTTP/1.1 200 OK")
 }
 
-async fn counted(bed: &Bed, line: &str) {
+async fn counted(server: &TestServer, line: &str) {
     let shown = || async {
-        let body = bed.send(None, "GET /metrics", &["Authorization: Bearer good"]).await.body;
+        let body = server.send(None, "GET /metrics", &["Authorization: Bearer good"]).await.body;
         body.lines().any(|own| own == line)
     };
     eventually(shown).await;
@@ -39,20 +39,20 @@ async fn counted(bed: &Bed, line: &str) {
 #[tokio::test]
 async fn many_connections_from_one_address_cost_that_address_only() {
     // Eight places for strangers.
-    let bed = Bed::with(Wanted { places: Some(32), ..Wanted::default() }).await;
+    let server = TestServer::with(ServerOptions { places: Some(32), ..ServerOptions::default() }).await;
     let mut crowd = Vec::new();
     for _ in 0..8 {
-        let mut stream = from(&bed, 2, None).await;
+        let mut stream = from(&server, 2, None).await;
         assert!(is_served(&mut stream).await);
         crowd.push(stream);
     }
     let mut others = Vec::new();
     for _ in 0..4 {
-        let mut stream = from(&bed, 3, None).await;
+        let mut stream = from(&server, 3, None).await;
         assert!(is_served(&mut stream).await, "another address finds room");
         others.push(stream);
     }
-    let mut fifth = from(&bed, 3, None).await;
+    let mut fifth = from(&server, 3, None).await;
     assert!(is_served(&mut fifth).await);
     assert!(!is_served(&mut others[0]).await, "once both have as many, its own oldest makes room");
     let mut left = 0;
@@ -60,28 +60,28 @@ async fn many_connections_from_one_address_cost_that_address_only() {
         left += usize::from(is_served(stream).await);
     }
     assert_eq!(left, 4);
-    assert_eq!(bed.proxied("hpa", READ).await.value(), "5");
+    assert_eq!(server.proxied("hpa", READ).await.value(), "5");
     drop((others, fifth));
-    counted(&bed, r#"wva_connections_refused_total{kind="crowding"} 5"#).await;
+    counted(&server, r#"wva_connections_refused_total{kind="crowding"} 5"#).await;
 }
 
 #[tokio::test]
 async fn quiet_connections_of_a_node_do_not_shut_out_its_next_probe() {
     // Eight places for strangers.
-    let bed = Bed::with(Wanted { places: Some(32), ..Wanted::default() }).await;
+    let server = TestServer::with(ServerOptions { places: Some(32), ..ServerOptions::default() }).await;
     let mut quiet = Vec::new();
     for _ in 0..8 {
-        quiet.push(from(&bed, 2, None).await);
+        quiet.push(from(&server, 2, None).await);
     }
     for _ in 0..20 {
-        assert!(is_served(&mut from(&bed, 2, None).await).await);
+        assert!(is_served(&mut from(&server, 2, None).await).await);
     }
 }
 
 #[tokio::test]
 async fn a_scraper_that_comes_once_a_minute_keeps_its_connection() {
-    let bed = Bed::new().await;
-    let mut stream = from(&bed, 1, None).await;
+    let server = TestServer::new().await;
+    let mut stream = from(&server, 1, None).await;
     for _ in 0..4 {
         assert!(is_served(&mut stream).await);
         later(Duration::from_secs(60)).await;
@@ -92,34 +92,34 @@ async fn a_scraper_that_comes_once_a_minute_keeps_its_connection() {
 #[tokio::test]
 async fn a_chain_of_more_than_five_certificates_is_refused_and_nobody_looks_at_it() {
     let (log, _guard) = Captured::log(tracing::Level::DEBUG);
-    let bed = Bed::new().await;
+    let server = TestServer::new().await;
     let (foreign, junk) = (Authority::new("foreign"), Authority::new("junk").pem());
     let leaf = foreign.issue(&Subject { common_name: INSTANCE, names: &[INSTANCE], ..Subject::default() });
     let of_length = |length: usize| Leaf {
         certificate: leaf.certificate.clone() + &junk.repeat(length - 1),
         key: leaf.key.clone(),
     };
-    let looked_at = || log.lines("a client certificate is not of this CA").len();
-    assert!(is_served(&mut from(&bed, 1, Some(&of_length(5))).await).await, "a probe, whoever it is");
+    let looked_at = || log.lines("this CA did not issue the client certificate").len();
+    assert!(is_served(&mut from(&server, 1, Some(&of_length(5))).await).await, "a probe, whoever it is");
     let before = looked_at();
     assert!(before > 0);
     for length in [6, 121] {
-        assert!(!is_served(&mut from(&bed, 1, Some(&of_length(length))).await).await, "{length}");
+        assert!(!is_served(&mut from(&server, 1, Some(&of_length(length))).await).await, "{length}");
     }
     assert_eq!(looked_at(), before);
-    counted(&bed, r#"wva_tls_handshake_failures_total{kind="client_certificate"} 2"#).await;
+    counted(&server, r#"wva_tls_handshake_failures_total{kind="client_certificate"} 2"#).await;
 }
 
 #[tokio::test]
 async fn users_with_a_certificate_take_no_places_of_api_servers_and_probes() {
-    let bed = Bed::with(Wanted { places: Some(8), ..Wanted::default() }).await;
-    let alice = bed.users.client("alice", &[]);
+    let server = TestServer::with(ServerOptions { places: Some(8), ..ServerOptions::default() }).await;
+    let alice = server.users.client("alice", &[]);
     let mut open = Vec::new();
     for _ in 0..40 {
-        open.push(from(&bed, 1, Some(&alice)).await);
+        open.push(from(&server, 1, Some(&alice)).await);
     }
-    assert_eq!(bed.proxied("hpa", READ).await.value(), "5");
-    assert_eq!(bed.send(None, "GET /livez", &[]).await.status, 200);
+    assert_eq!(server.proxied("hpa", READ).await.value(), "5");
+    assert_eq!(server.send(None, "GET /livez", &[]).await.status, 200);
     let mut served = 0;
     for stream in &mut open {
         served += usize::from(is_served(stream).await);
@@ -130,10 +130,10 @@ async fn users_with_a_certificate_take_no_places_of_api_servers_and_probes() {
 #[tokio::test]
 async fn api_servers_behind_one_address_have_as_many_connections_as_they_open() {
     // A quarter of the places is nobody else's; others may be used while they are free.
-    let bed = Bed::with(Wanted { places: Some(40), ..Wanted::default() }).await;
+    let server = TestServer::with(ServerOptions { places: Some(40), ..ServerOptions::default() }).await;
     let mut open = Vec::new();
     for _ in 0..30 {
-        let mut stream = from(&bed, 2, Some(&bed.proxy)).await;
+        let mut stream = from(&server, 2, Some(&server.proxy)).await;
         assert!(is_served(&mut stream).await);
         open.push(stream);
     }
@@ -145,30 +145,30 @@ async fn api_servers_behind_one_address_have_as_many_connections_as_they_open() 
 #[tokio::test]
 async fn a_flood_of_handshakes_does_not_displace_the_slow_one_of_another_address() {
     // Two places for handshakes.
-    let bed = Bed::with(Wanted { places: Some(8), ..Wanted::default() }).await;
-    let slow = tcp_from(3, bed.address).await;
+    let server = TestServer::with(ServerOptions { places: Some(8), ..ServerOptions::default() }).await;
+    let slow = tcp_from(3, server.address).await;
     let mut flood = Vec::new();
     for _ in 0..20 {
-        flood.push(tcp_from(2, bed.address).await);
+        flood.push(tcp_from(2, server.address).await);
     }
     // The newest of the flood that is seen to be closed says that all before it were accepted.
     let mut answer = [0; 1];
     assert_eq!(flood[17].read(&mut answer).await.unwrap_or(0), 0);
-    let config = config(&bed.shared_ca.pem(), None, &["http/1.1"], rustls::DEFAULT_VERSIONS);
+    let config = config(&server.shared_ca.pem(), None, &["http/1.1"], rustls::DEFAULT_VERSIONS);
     let mut slow = over(slow, SERVICE, config).await.expect("its place was its own");
     assert!(is_served(&mut slow).await);
-    counted(&bed, r#"wva_connections_refused_total{kind="handshake"} 19"#).await;
+    counted(&server, r#"wva_connections_refused_total{kind="handshake"} 19"#).await;
 }
 
 #[tokio::test]
 async fn tls_1_2_and_1_3_are_spoken_with_http2_and_http1() {
-    let bed = Bed::new().await;
+    let server = TestServer::new().await;
     for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
         for (offered, chosen) in
             [(&["h2", "http/1.1"][..], Some(&b"h2"[..])), (&["http/1.1"], Some(b"http/1.1")), (&[], None)]
         {
-            let config = config(&bed.shared_ca.pem(), Some(&bed.proxy), offered, &[version]);
-            let tcp = TcpStream::connect(bed.address).await.unwrap();
+            let config = config(&server.shared_ca.pem(), Some(&server.proxy), offered, &[version]);
+            let tcp = TcpStream::connect(server.address).await.unwrap();
             let stream = over(tcp, SERVICE, config).await.unwrap();
             let (_, tls) = stream.get_ref();
             assert_eq!(tls.protocol_version(), Some(version.version));
@@ -179,16 +179,16 @@ async fn tls_1_2_and_1_3_are_spoken_with_http2_and_http1() {
             }
         }
     }
-    let config = config(&bed.shared_ca.pem(), None, &["spdy/3"], rustls::DEFAULT_VERSIONS);
-    let tcp = TcpStream::connect(bed.address).await.unwrap();
+    let config = config(&server.shared_ca.pem(), None, &["spdy/3"], rustls::DEFAULT_VERSIONS);
+    let tcp = TcpStream::connect(server.address).await.unwrap();
     assert!(over(tcp, SERVICE, config).await.is_err());
-    counted(&bed, r#"wva_tls_handshake_failures_total{kind="incompatible"} 1"#).await;
+    counted(&server, r#"wva_tls_handshake_failures_total{kind="incompatible"} 1"#).await;
 }
 
 #[tokio::test]
 async fn tls_1_1_is_refused_with_an_alert() {
-    let bed = Bed::new().await;
-    let mut stream = TcpStream::connect(bed.address).await.unwrap();
+    let server = TestServer::new().await;
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
     // A ClientHello of TLS 1.1: no session, TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA, no compression, no extensions.
     let mut hello = vec![3, 2];
     hello.extend([7; 32]);
@@ -206,37 +206,37 @@ async fn tls_1_1_is_refused_with_an_alert() {
 
 #[tokio::test]
 async fn a_handshake_that_is_not_finished_in_time_is_ended_and_counted() {
-    let bed = Bed::new().await;
-    let mut silent = TcpStream::connect(bed.address).await.unwrap();
-    let mut half = TcpStream::connect(bed.address).await.unwrap();
+    let server = TestServer::new().await;
+    let mut silent = TcpStream::connect(server.address).await.unwrap();
+    let mut half = TcpStream::connect(server.address).await.unwrap();
     half.write_all(&[22, 3, 1, 2, 0, 1]).await.unwrap();
-    assert_eq!(bed.send(None, "GET /livez", &[]).await.status, 200, "both are accepted");
+    assert_eq!(server.send(None, "GET /livez", &[]).await.status, 200, "both are accepted");
     later(Duration::from_secs(11)).await;
     for stream in [&mut silent, &mut half] {
         let mut answer = Vec::new();
         let _ = timeout(Duration::from_secs(2), stream.read_to_end(&mut answer)).await.expect("closed");
     }
-    counted(&bed, r#"wva_tls_handshake_failures_total{kind="timeout"} 2"#).await;
+    counted(&server, r#"wva_tls_handshake_failures_total{kind="timeout"} 2"#).await;
 }
 
 #[tokio::test]
 async fn failed_handshakes_are_counted_by_kind_and_told_in_one_line_a_minute() {
     let (log, _guard) = Captured::log(tracing::Level::INFO);
-    let bed = Bed::new().await;
+    let server = TestServer::new().await;
     let foreign = Authority::new("foreign").pem();
     for _ in 0..50 {
         // As an API server with an old caBundle does.
-        assert!(tls(bed.address, &foreign, SERVICE, None, "h2").await.is_err());
+        assert!(tls(server.address, &foreign, SERVICE, None, "h2").await.is_err());
     }
     for _ in 0..3 {
-        let mut garbage = TcpStream::connect(bed.address).await.unwrap();
+        let mut garbage = TcpStream::connect(server.address).await.unwrap();
         garbage.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
         let _ = garbage.read_to_end(&mut Vec::new()).await;
-        drop(TcpStream::connect(bed.address).await.unwrap());
+        drop(TcpStream::connect(server.address).await.unwrap());
     }
-    counted(&bed, r#"wva_tls_handshake_failures_total{kind="refused_by_peer"} 50"#).await;
-    counted(&bed, r#"wva_tls_handshake_failures_total{kind="not_tls"} 3"#).await;
-    counted(&bed, r#"wva_tls_handshake_failures_total{kind="closed"} 3"#).await;
+    counted(&server, r#"wva_tls_handshake_failures_total{kind="refused_by_peer"} 50"#).await;
+    counted(&server, r#"wva_tls_handshake_failures_total{kind="not_tls"} 3"#).await;
+    counted(&server, r#"wva_tls_handshake_failures_total{kind="closed"} 3"#).await;
     assert_eq!(log.lines("TLS handshakes failed").len(), 2, "one of each kind, none for who only left");
     later(Duration::from_secs(61)).await;
     eventually(|| async { log.lines("TLS handshakes failed").len() == 4 }).await;
@@ -265,15 +265,16 @@ async fn a_pair_is_used_when_both_halves_fit_whichever_comes_first_and_told_once
     let recheck_interval = Duration::from_millis(10);
     let serving =
         ServingCertificate::Files { certificate: certificate.clone(), key: key.clone(), recheck_interval };
-    let bed = Bed::with(Wanted { serving, ..Wanted::default() }).await;
+    let server = TestServer::with(ServerOptions { serving, ..ServerOptions::default() }).await;
     let shown_by = |n: usize| {
-        let (address, ca) = (bed.address, authorities[n].pem());
+        let (address, ca) = (server.address, authorities[n].pem());
         async move { tls(address, &ca, SERVICE, None, "http/1.1").await.is_ok() }
     };
-    let told = || log.lines("a certificate is not used").len();
+    let told = || log.lines("a certificate cannot be used").len();
     for (n, first, second) in [(1, &certificate, &key), (2, &key, &certificate)] {
         let half = |path| if path == &certificate { &leaves[n].certificate } else { &leaves[n].key };
-        let mut open = tls(bed.address, &authorities[n - 1].pem(), SERVICE, None, "http/1.1").await.unwrap();
+        let mut open =
+            tls(server.address, &authorities[n - 1].pem(), SERVICE, None, "http/1.1").await.unwrap();
         write(first, half(first));
         eventually(|| async { told() == n }).await;
         tokio::time::sleep(recheck_interval * 10).await;

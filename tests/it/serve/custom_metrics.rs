@@ -13,11 +13,11 @@ use wva_core::model::{Bounds, InvalidVariant, Role, TargetRef, Variant};
 use wva_core::snapshot::{Template, VariantState};
 use wva_core::units::Cost;
 
-use super::bed::{Bed, Wanted, held_by, sample, target};
 use super::client::{H2, exchange, tls};
+use super::golden::golden;
 use super::path;
 use super::pki::{Authority, INSTANCE};
-use super::wire::golden;
+use super::test_server::{ServerOptions, TestServer, held_by, sample, target};
 
 pub(crate) const DESIRED: &str = "wva_desired_replicas";
 
@@ -34,7 +34,7 @@ fn deployment(namespace: &str, name: &str) -> String {
     object("v1beta2", namespace, "deployments.apps", name, DESIRED)
 }
 
-/// What the bed's variants scale, a Deployment that two variants claim, and variants that nobody has decided about.
+/// What the server's variants scale, a Deployment that two variants claim, and variants that nobody has decided about.
 fn view() -> ClusterView {
     let all = [
         ("fresh", "first", "first-decode"),
@@ -84,19 +84,21 @@ fn state((namespace, name, deployment): (&str, &str, &str)) -> VariantState {
     }
 }
 
-async fn bed_with(wanted: Wanted) -> Bed {
-    let bed = Bed::with(wanted).await;
-    *bed.reads.view.lock() = Arc::new(view());
-    bed
+async fn server_with(wanted: ServerOptions) -> TestServer {
+    let server = TestServer::with(wanted).await;
+    *server.reads.view.lock() = Arc::new(view());
+    server
 }
 
-pub(crate) async fn bed() -> Bed {
-    bed_with(Wanted::default()).await
+pub(crate) async fn server() -> TestServer {
+    server_with(ServerOptions::default()).await
 }
 
 #[tokio::test]
 async fn every_answer_about_an_object_is_these_bytes() {
-    let bed = bed_with(Wanted { controller_instance: Some("blue".into()), ..Wanted::default() }).await;
+    let server =
+        server_with(ServerOptions { controller_instance: Some("blue".into()), ..ServerOptions::default() })
+            .await;
     let v1 = |resource, name| object("v1beta1", "llm", resource, name, DESIRED);
     let of =
         |namespace, name, metric| object("v1beta2", namespace, "variantautoscalings.llmd.ai", name, metric);
@@ -154,13 +156,13 @@ async fn every_answer_about_an_object_is_these_bytes() {
         ("forbidden-star", deployment("llm", "*")),
     ] {
         let user = if name.starts_with("forbidden") { "mallory" } else { "hpa" };
-        golden(&format!("custom-{name}"), &bed.proxied(user, &path).await);
+        golden(&format!("custom-{name}"), &server.proxied(user, &path).await);
     }
 }
 
 #[tokio::test]
 async fn a_variant_that_was_just_made_is_not_told_that_it_does_not_exist() {
-    let bed = bed().await;
+    let server = server().await;
     let named = |selector: &str| path("llm", DESIRED) + "?labelSelector=" + selector;
     for (name, path) in [
         ("data-young", named("variant_name%3Dyoung%2Cexported_namespace%3Dllm")),
@@ -172,17 +174,17 @@ async fn a_variant_that_was_just_made_is_not_told_that_it_does_not_exist() {
         ("custom-young-star", variant("fresh", "*")),
         ("custom-young-star-deployment", deployment("fresh", "*")),
     ] {
-        let answer = bed.proxied("hpa", &path).await;
+        let answer = server.proxied("hpa", &path).await;
         assert_eq!(answer.status, 503, "{path}: {}", answer.body);
         golden(name, &answer);
     }
     let elsewhere = path("fresh", DESIRED) + "?labelSelector=pod%3Dx";
-    golden("data-young-no-label", &bed.proxied("hpa", &elsewhere).await);
+    golden("data-young-no-label", &server.proxied("hpa", &elsewhere).await);
 }
 
 #[tokio::test]
 async fn the_metric_is_judged_before_the_object_and_fields_select() {
-    let bed = bed().await;
+    let server = server().await;
     let unknown =
         |namespace, name| object("v1beta2", namespace, "deployments.apps", name, "requests_per_second");
     for (name, path) in [
@@ -196,21 +198,21 @@ async fn the_metric_is_judged_before_the_object_and_fields_select() {
         ("field-other-namespace", variant("pair", "*") + "?fieldSelector=metadata.namespace%3Dllm"),
         ("field-no-operator", variant("pair", "*") + "?fieldSelector=metadata.name"),
     ] {
-        golden(&format!("custom-{name}"), &bed.proxied("hpa", &path).await);
+        golden(&format!("custom-{name}"), &server.proxied("hpa", &path).await);
     }
 }
 
 #[tokio::test]
 async fn an_object_has_the_number_that_the_external_metric_has() {
-    let bed = bed().await;
+    let server = server().await;
     for (namespace, name, target) in [("llm", "llama-a100", "llama-decode"), ("pair", "two", "pair-two")] {
         for metric in [DESIRED, "wva_current_replicas", "wva_desired_ratio", "inferno_desired_replicas"] {
             let external = path(namespace, metric) + &format!("?labelSelector=variant_name%3D{name}");
-            let want = bed.proxied("hpa", &external).await.value();
+            let want = server.proxied("hpa", &external).await.value();
             for (resource, name) in [("variantautoscalings.llmd.ai", name), ("deployments.apps", target)] {
                 for version in ["v1beta1", "v1beta2"] {
                     let path = object(version, namespace, resource, name, metric);
-                    assert_eq!(bed.proxied("hpa", &path).await.value(), want, "{path}");
+                    assert_eq!(server.proxied("hpa", &path).await.value(), want, "{path}");
                 }
             }
         }
@@ -219,27 +221,27 @@ async fn an_object_has_the_number_that_the_external_metric_has() {
 
 #[tokio::test]
 async fn an_object_is_written_as_the_client_accepts_it() {
-    let bed = bed().await;
+    let server = server().await;
     let table = "Accept: application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
     for (name, accept) in
         [("yaml", "Accept: application/yaml"), ("table", table), ("xml", "Accept: application/xml")]
     {
         let request = format!("GET {}", deployment("llm", "llama-decode"));
-        let answer = bed.send(Some(&bed.proxy), &request, &["X-Remote-User: hpa", accept]).await;
+        let answer = server.send(Some(&server.proxy), &request, &["X-Remote-User: hpa", accept]).await;
         golden(&format!("custom-{name}"), &answer);
     }
     for (name, version) in [("protobuf", "v1beta2"), ("protobuf-v1beta1", "v1beta1")] {
         let path = object(version, "llm", "deployments.apps", "llama-decode", DESIRED);
         let request = format!("GET {path}?metricLabelSelector=accelerator_type%3DA100,x!%3D1");
         let accept = "Accept: application/vnd.kubernetes.protobuf, */*";
-        let answer = bed.send(Some(&bed.proxy), &request, &["X-Remote-User: hpa", accept]).await;
+        let answer = server.send(Some(&server.proxy), &request, &["X-Remote-User: hpa", accept]).await;
         golden(&format!("custom-{name}"), &answer);
     }
 }
 
 #[tokio::test]
 async fn permission_is_asked_for_the_metric_as_a_part_of_the_object() {
-    let bed = bed().await;
+    let server = server().await;
     for (method, path, verb, resource, name) in [
         ("GET", variant("llm", "llama-a100"), "get", "variantautoscalings.llmd.ai", "llama-a100"),
         ("GET", deployment("llm", "*"), "get", "deployments.apps", "*"),
@@ -249,9 +251,9 @@ async fn permission_is_asked_for_the_metric_as_a_part_of_the_object() {
         ("PATCH", deployment("llm", "x"), "patch", "deployments.apps", "x"),
         ("DELETE", deployment("llm", "x"), "delete", "deployments.apps", "x"),
     ] {
-        bed.reviewer.reviews.lock().clear();
-        bed.send(Some(&bed.proxy), &format!("{method} {path}"), &["X-Remote-User: mallory"]).await;
-        let reviews = bed.reviewer.reviews.lock().clone();
+        server.reviewer.reviews.lock().clear();
+        server.send(Some(&server.proxy), &format!("{method} {path}"), &["X-Remote-User: mallory"]).await;
+        let reviews = server.reviewer.reviews.lock().clone();
         // A question that was asked a moment ago is not asked again.
         let Some((_, attributes)) = reviews.first() else {
             assert!(path.ends_with("watch=true"), "{path} was not reviewed");
@@ -265,14 +267,14 @@ async fn permission_is_asked_for_the_metric_as_a_part_of_the_object() {
     }
     for method in ["POST", "PUT", "PATCH", "DELETE", "HEAD"] {
         let request = format!("{method} {}", variant("llm", "llama-a100"));
-        let answer = bed.send(Some(&bed.proxy), &request, &["X-Remote-User: hpa"]).await;
+        let answer = server.send(Some(&server.proxy), &request, &["X-Remote-User: hpa"]).await;
         assert_eq!(answer.status, 405, "{method}");
     }
 }
 
 #[tokio::test]
 async fn a_name_that_no_object_can_have_costs_no_review() {
-    let bed = bed().await;
+    let server = server().await;
     let long = "m".repeat(254);
     for path in [
         variant(&long, "x"),
@@ -281,26 +283,26 @@ async fn a_name_that_no_object_can_have_costs_no_review() {
         object("v1beta1", "llm", "pods", "x", &long),
         object("v3", "llm", "deployments.apps", "x", DESIRED),
     ] {
-        assert_eq!(bed.proxied("hpa", &path).await.status, 404, "{path}");
+        assert_eq!(server.proxied("hpa", &path).await.status, 404, "{path}");
     }
-    assert!(bed.reviewer.reviews.lock().is_empty());
+    assert!(server.reviewer.reviews.lock().is_empty());
 }
 
 #[tokio::test]
 async fn before_anything_is_known_a_read_names_the_object_and_what_is_waited_for() {
-    let bed = bed_with(Wanted { synced: false, ..Wanted::default() }).await;
-    bed.publish(wva::engine::Published::empty());
-    *bed.reads.now.lock() = "2026-11-21T10:00:25Z".parse().unwrap();
-    golden("custom-nothing-yet", &bed.proxied("hpa", &variant("llm", "llama-a100")).await);
-    golden("custom-nothing-yet-deployment", &bed.proxied("hpa", &deployment("llm", "llama-decode")).await);
-    *bed.reads.view.lock() = Arc::default();
-    golden("custom-nothing-yet-not-listed", &bed.proxied("hpa", &deployment("llm", "llama-decode")).await);
+    let server = server_with(ServerOptions { synced: false, ..ServerOptions::default() }).await;
+    server.publish(wva::engine::Published::empty());
+    *server.reads.now.lock() = "2026-11-21T10:00:25Z".parse().unwrap();
+    golden("custom-nothing-yet", &server.proxied("hpa", &variant("llm", "llama-a100")).await);
+    golden("custom-nothing-yet-deployment", &server.proxied("hpa", &deployment("llm", "llama-decode")).await);
+    *server.reads.view.lock() = Arc::default();
+    golden("custom-nothing-yet-not-listed", &server.proxied("hpa", &deployment("llm", "llama-decode")).await);
 }
 
 #[tokio::test]
 async fn an_instance_gives_the_holders_answer_and_its_last_state_when_the_holder_is_gone() {
     let shared_ca = Arc::new(Authority::new("wva"));
-    let one = || bed_with(Wanted { shared_ca: shared_ca.clone(), ..Wanted::default() });
+    let one = || server_with(ServerOptions { shared_ca: shared_ca.clone(), ..ServerOptions::default() });
     let (mut holder, other) = (one().await, one().await);
     let mut older = sample();
     for decision in older.decisions.values_mut() {
@@ -326,7 +328,7 @@ async fn an_instance_gives_the_holders_answer_and_its_last_state_when_the_holder
     }
     assert_eq!(other.proxied("mallory", &variant("llm", "llama-a100")).await.status, 403);
     holder.shutdown.cancel();
-    holder.server.join_next().await;
+    holder.task.join_next().await;
     let answer = other.proxied("hpa", &deployment("llm", "llama-decode")).await;
     assert_eq!(answer.value(), "3");
     assert!(answer.header("warning").unwrap().contains("this is the last state it published"));
@@ -334,13 +336,13 @@ async fn an_instance_gives_the_holders_answer_and_its_last_state_when_the_holder
 
 #[tokio::test]
 async fn nobody_but_an_instance_passes_the_inner_door_of_objects() {
-    let bed = bed().await;
+    let server = server().await;
     let inner =
         "/internal/v1/custom/v1beta2/namespaces/llm/deployments.apps/llama-decode/wva_desired_replicas";
-    let shared = bed.shared_ca.shared();
+    let shared = server.shared_ca.shared();
     let instance = super::pki::Leaf { certificate: shared.cert_pem, key: shared.key_pem };
-    for (leaf, status) in [(Some(&instance), 200), (Some(&bed.proxy), 403), (None, 403)] {
-        let stream = tls(bed.address, &bed.shared_ca.pem(), INSTANCE, leaf, "http/1.1").await.unwrap();
+    for (leaf, status) in [(Some(&instance), 200), (Some(&server.proxy), 403), (None, 403)] {
+        let stream = tls(server.address, &server.shared_ca.pem(), INSTANCE, leaf, "http/1.1").await.unwrap();
         let masters = ["X-Remote-User: hpa", "X-Remote-Group: system:masters"];
         assert_eq!(exchange(stream, &format!("GET {inner}"), &masters).await.status, status);
     }
@@ -348,35 +350,35 @@ async fn nobody_but_an_instance_passes_the_inner_door_of_objects() {
 
 #[tokio::test]
 async fn an_object_is_refused_at_once_when_too_many_reads_of_any_kind_wait() {
-    let bed = bed().await;
-    *bed.reads.hanging.lock() = true;
+    let server = server().await;
+    *server.reads.hanging.lock() = true;
     let mut connections = Vec::new();
     for _ in 0..3 {
-        connections.push(H2::connect(&bed, Some(&bed.proxy)).await);
+        connections.push(H2::connect(&server, Some(&server.proxy)).await);
     }
     let reads = futures::future::join_all((0..600).map(|n| connections[n % 3].read()).collect::<Vec<_>>());
     let object = async {
         sleep(Duration::from_millis(200)).await;
-        bed.proxied("hpa", &variant("llm", "llama-a100")).await
+        server.proxied("hpa", &variant("llm", "llama-a100")).await
     };
     let (_, answer) = tokio::join!(reads, object);
     assert_eq!(answer.status, 429);
     golden("custom-too-many-reads", &answer);
-    assert_eq!(bed.proxied("hpa", &variant("llm", "llama-a100")).await.status, 200);
+    assert_eq!(server.proxied("hpa", &variant("llm", "llama-a100")).await.status, 200);
 }
 
 #[tokio::test]
 async fn every_resource_that_discovery_names_can_be_read() {
-    let bed = bed().await;
+    let server = server().await;
     for version in ["v1beta1", "v1beta2"] {
-        let discovered = bed.proxied("hpa", &format!("/apis/custom.metrics.k8s.io/{version}")).await;
+        let discovered = server.proxied("hpa", &format!("/apis/custom.metrics.k8s.io/{version}")).await;
         let discovered: serde_json::Value = serde_json::from_str(&discovered.body).unwrap();
         let resources = discovered["resources"].as_array().unwrap();
         assert_eq!(resources.len(), 8, "four metrics of two kinds");
         for resource in resources {
             let (resource, metric) = resource["name"].as_str().unwrap().split_once('/').unwrap();
             let path = object(version, "llm", resource, "*", metric);
-            assert_eq!(bed.proxied("hpa", &path).await.status, 200, "{path}");
+            assert_eq!(server.proxied("hpa", &path).await.status, 200, "{path}");
         }
     }
 }

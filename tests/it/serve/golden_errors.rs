@@ -6,17 +6,17 @@ use std::env::consts::{ARCH, OS};
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Bytes;
 
-use super::bed::{Bed, Wanted, held_by};
 use super::client::{Answer, H2};
-use super::custom::{self, DESIRED, object};
-use super::wire::golden;
+use super::custom_metrics::{self, DESIRED, object};
+use super::golden::golden;
+use super::test_server::{ServerOptions, TestServer, held_by};
 use super::{READ, path};
 
 const GROUP_VERSION: &str = "/apis/external.metrics.k8s.io/v1beta1";
 
 /// An answer over HTTP/2, as text.
-async fn over_h2(bed: &Bed, path: &str, lines: &[(&str, &str)]) -> Answer {
-    let mut connection = H2::connect(bed, Some(&bed.proxy)).await;
+async fn over_h2(server: &TestServer, path: &str, lines: &[(&str, &str)]) -> Answer {
+    let mut connection = H2::connect(server, Some(&server.proxy)).await;
     let request = http::Request::get(format!("https://ignored{path}")).header("audit-id", "audit-1");
     let request = lines.iter().fold(request, |request, (name, value)| request.header(*name, *value));
     let answer = connection.sender.send_request(request.body(Empty::<Bytes>::new()).unwrap()).await.unwrap();
@@ -30,12 +30,12 @@ async fn over_h2(bed: &Bed, path: &str, lines: &[(&str, &str)]) -> Answer {
 
 #[tokio::test]
 async fn what_has_not_changed_has_neither_a_body_nor_a_length_over_http_1_and_2() {
-    let bed = Bed::new().await;
-    let whole = bed.proxied("x", GROUP_VERSION).await;
+    let server = TestServer::new().await;
+    let whole = server.proxied("x", GROUP_VERSION).await;
     let etag = whole.header("etag").unwrap();
     let line = format!("If-None-Match: {etag}");
-    let h1 = bed.send(Some(&bed.proxy), &format!("GET {GROUP_VERSION}"), &[&line]).await;
-    let h2 = over_h2(&bed, GROUP_VERSION, &[("if-none-match", etag)]).await;
+    let h1 = server.send(Some(&server.proxy), &format!("GET {GROUP_VERSION}"), &[&line]).await;
+    let h2 = over_h2(&server, GROUP_VERSION, &[("if-none-match", etag)]).await;
     for (name, answer) in [("edge-not-modified", h1), ("edge-not-modified-h2", h2)] {
         assert_eq!((answer.status, answer.header("content-length")), (304, None), "{name}");
         golden(name, &answer);
@@ -44,7 +44,7 @@ async fn what_has_not_changed_has_neither_a_body_nor_a_length_over_http_1_and_2(
 
 #[tokio::test]
 async fn a_path_that_is_no_text_is_refused_as_kubernetes_refuses_it() {
-    let bed = Bed::new().await;
+    let server = TestServer::new().await;
     let custom = "/apis/custom.metrics.k8s.io/v1beta2/namespaces";
     for (name, path) in [
         ("path-external", path("l%ffm", "wva_desired_replicas")),
@@ -52,34 +52,34 @@ async fn a_path_that_is_no_text_is_refused_as_kubernetes_refuses_it() {
         ("path-custom-elsewhere", format!("{custom}/llm/%ff")),
         ("path-custom-version", "/apis/custom.metrics.k8s.io/%ff/x".into()),
     ] {
-        let answer = bed.proxied("hpa", &path).await;
+        let answer = server.proxied("hpa", &path).await;
         assert_eq!((answer.status, answer.message().as_str()), (400, "invalid request path"), "{path}");
         golden(&format!("edge-{name}"), &answer);
     }
-    let answer = bed.send(None, "GET /livez/%ff", &[]).await;
+    let answer = server.send(None, "GET /livez/%ff", &[]).await;
     assert_eq!((answer.status, answer.body.as_str()), (404, "404 page not found\n"));
     golden("edge-path-health", &answer);
 }
 
 #[tokio::test]
 async fn health_takes_get_and_head_and_refuses_the_rest_with_a_status() {
-    let bed = Bed::new().await;
+    let server = TestServer::new().await;
     for path in ["/livez", "/readyz", "/healthz", "/readyz/ping"] {
         for method in ["POST", "PUT", "PATCH", "DELETE", "OPTIONS"] {
-            let answer = bed.send(None, &format!("{method} {path}"), &[]).await;
+            let answer = server.send(None, &format!("{method} {path}"), &[]).await;
             assert_eq!(answer.status, 405, "{method} {path}");
             assert_eq!(answer.message(), "the server does not allow this method on the requested resource");
         }
-        let head = bed.send(None, &format!("HEAD {path}"), &[]).await;
+        let head = server.send(None, &format!("HEAD {path}"), &[]).await;
         assert_eq!((head.status, head.body.as_str()), (200, ""), "{path}");
     }
-    golden("edge-health-post", &bed.send(None, "POST /healthz", &[]).await);
-    golden("edge-health-check-post", &bed.send(None, "POST /livez/ping", &[]).await);
+    golden("edge-health-post", &server.send(None, "POST /healthz", &[]).await);
+    golden("edge-health-check-post", &server.send(None, "POST /livez/ping", &[]).await);
 }
 
 #[tokio::test]
 async fn who_cannot_be_let_in_is_told_so_in_these_bytes() {
-    let bed = Bed::new().await;
+    let server = TestServer::new().await;
     let read = format!("GET {READ}");
     let bad = "Authorization: Bearer bad";
     for (name, request, lines) in [
@@ -89,54 +89,54 @@ async fn who_cannot_be_let_in_is_told_so_in_these_bytes() {
         ("anonymous", &read, vec![]),
         ("anonymous-metrics", "GET /metrics", vec![]),
     ] {
-        golden(&format!("edge-{name}"), &bed.send(None, request, &lines).await);
+        golden(&format!("edge-{name}"), &server.send(None, request, &lines).await);
     }
     let mallory = ["X-Remote-User: mallory"];
-    golden("edge-forbidden-metrics", &bed.send(Some(&bed.proxy), "GET /metrics", &mallory).await);
+    golden("edge-forbidden-metrics", &server.send(Some(&server.proxy), "GET /metrics", &mallory).await);
 }
 
 #[tokio::test]
 async fn a_door_that_nobody_can_decide_about_stays_shut_with_these_bytes() {
     let object = object("v1beta2", "llm", "deployments.apps", "llama-decode", DESIRED);
-    let bed = Bed::new_without_trust().await;
+    let server = TestServer::new_without_trust().await;
     for (name, path) in [("", READ), ("-custom", &object), ("-metrics", "/metrics")] {
-        golden(&format!("edge-trust-not-loaded{name}"), &bed.proxied("hpa", path).await);
+        golden(&format!("edge-trust-not-loaded{name}"), &server.proxied("hpa", path).await);
     }
-    let bed = Bed::new().await;
-    *bed.reviewer.unreachable.lock() = true;
+    let server = TestServer::new().await;
+    *server.reviewer.unreachable.lock() = true;
     for (name, path) in [("", READ), ("-custom", &object), ("-metrics", "/metrics")] {
-        golden(&format!("edge-review-failed{name}"), &bed.proxied("hpa", path).await);
+        golden(&format!("edge-review-failed{name}"), &server.proxied("hpa", path).await);
         let token = ["Authorization: Bearer good"];
-        let answer = bed.send(None, &format!("GET {path}"), &token).await;
+        let answer = server.send(None, &format!("GET {path}"), &token).await;
         golden(&format!("edge-token-review-failed{name}"), &answer);
     }
 }
 
 #[tokio::test]
 async fn what_no_name_can_be_and_no_method_may_do_is_refused_in_these_bytes() {
-    let bed = Bed::new().await;
+    let server = TestServer::new().await;
     let long = "n".repeat(254);
     for (name, path) in [
         ("long-namespace", path(&long, DESIRED)),
         ("long-metric", path("llm", &long)),
         ("long-object", object("v1beta2", "llm", "deployments.apps", &long, DESIRED)),
     ] {
-        golden(&format!("edge-{name}"), &bed.proxied("hpa", &path).await);
+        golden(&format!("edge-{name}"), &server.proxied("hpa", &path).await);
     }
     let object = object("v1beta2", "llm", "deployments.apps", "llama-decode", DESIRED);
     for (name, path) in [("", READ), ("-custom", &object), ("-discovery", "/apis"), ("-health", "/livez")] {
         let request = format!("OPTIONS {path}");
         golden(
             &format!("edge-options{name}"),
-            &bed.send(Some(&bed.proxy), &request, &["X-Remote-User: hpa"]).await,
+            &server.send(Some(&server.proxy), &request, &["X-Remote-User: hpa"]).await,
         );
     }
-    golden("edge-health-head", &bed.send(None, "HEAD /readyz", &[]).await);
+    golden("edge-health-head", &server.send(None, "HEAD /readyz", &[]).await);
 }
 
 #[tokio::test]
 async fn health_says_these_bytes() {
-    let bed = Bed::with(Wanted { synced: false, ..Wanted::default() }).await;
+    let server = TestServer::with(ServerOptions { synced: false, ..ServerOptions::default() }).await;
     for (name, path) in [
         ("live", "/livez"),
         ("live-verbose", "/livez?verbose"),
@@ -144,18 +144,18 @@ async fn health_says_these_bytes() {
         ("not-ready-check", "/readyz/informer-sync"),
         ("unknown-check", "/readyz/nothing"),
     ] {
-        golden(&format!("edge-health-{name}"), &bed.send(None, &format!("GET {path}"), &[]).await);
+        golden(&format!("edge-health-{name}"), &server.send(None, &format!("GET {path}"), &[]).await);
     }
-    bed.synced.send_replace(true);
-    golden("edge-health-ready", &bed.send(None, "GET /readyz", &[]).await);
-    golden("edge-health-ready-verbose", &bed.send(None, "GET /readyz?verbose", &[]).await);
-    golden("edge-health-warning", &bed.send(None, "GET /readyz?verbose&exclude=nothing", &[]).await);
+    server.synced.send_replace(true);
+    golden("edge-health-ready", &server.send(None, "GET /readyz", &[]).await);
+    golden("edge-health-ready-verbose", &server.send(None, "GET /readyz?verbose", &[]).await);
+    golden("edge-health-warning", &server.send(None, "GET /readyz?verbose&exclude=nothing", &[]).await);
 }
 
 #[tokio::test]
 async fn the_version_is_these_bytes_but_for_the_platform() {
-    let bed = Bed::new().await;
-    let mut answer = bed.proxied("anybody", "/version").await;
+    let server = TestServer::new().await;
+    let mut answer = server.proxied("anybody", "/version").await;
     let (etag, length) = (answer.header("etag").unwrap().to_owned(), answer.bytes.len().to_string());
     assert_eq!(answer.header("content-length"), Some(length.as_str()));
     answer.body = answer.body.replace(&format!("{OS}/{ARCH}"), "OS/ARCH");
@@ -168,19 +168,19 @@ async fn the_version_is_these_bytes_but_for_the_platform() {
 
 #[tokio::test]
 async fn an_answer_over_http_2_has_these_headers() {
-    let bed = Bed::new().await;
-    golden("edge-data-h2", &over_h2(&bed, READ, &[("x-remote-user", "hpa")]).await);
-    golden("edge-forbidden-h2", &over_h2(&bed, READ, &[("x-remote-user", "mallory")]).await);
-    golden("edge-health-h2", &over_h2(&bed, "/livez", &[]).await);
+    let server = TestServer::new().await;
+    golden("edge-data-h2", &over_h2(&server, READ, &[("x-remote-user", "hpa")]).await);
+    golden("edge-forbidden-h2", &over_h2(&server, READ, &[("x-remote-user", "mallory")]).await);
+    golden("edge-health-h2", &over_h2(&server, "/livez", &[]).await);
 }
 
 #[tokio::test]
 async fn the_last_state_of_a_holder_that_does_not_answer_has_its_warning() {
-    let bed = custom::bed().await;
-    bed.leadership.send_replace(held_by(None));
+    let server = custom::server().await;
+    server.leadership.send_replace(held_by(None));
     let object = object("v1beta2", "llm", "deployments.apps", "llama-decode", DESIRED);
-    golden("edge-last-state", &bed.proxied("hpa", READ).await);
-    golden("edge-last-state-two", &bed.proxied("hpa", &path("pair", DESIRED)).await);
-    golden("edge-last-state-custom", &bed.proxied("hpa", &object).await);
-    golden("edge-last-state-unknown", &bed.proxied("hpa", &path("half", DESIRED)).await);
+    golden("edge-last-state", &server.proxied("hpa", READ).await);
+    golden("edge-last-state-two", &server.proxied("hpa", &path("pair", DESIRED)).await);
+    golden("edge-last-state-custom", &server.proxied("hpa", &object).await);
+    golden("edge-last-state-unknown", &server.proxied("hpa", &path("half", DESIRED)).await);
 }

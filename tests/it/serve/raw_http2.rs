@@ -8,9 +8,9 @@ use tokio::time::timeout;
 use tokio_rustls::client::TlsStream;
 
 use super::READ;
-use super::bed::Bed;
 use super::client::tls;
 use super::pki::{Leaf, SERVICE};
+use super::test_server::TestServer;
 
 pub(crate) const DATA: u8 = 0;
 pub(crate) const HEADERS: u8 = 1;
@@ -98,8 +98,9 @@ pub(crate) fn read_as(user: &str, stream: u32) -> Vec<u8> {
 pub(crate) struct Raw(pub(crate) TlsStream<TcpStream>);
 
 impl Raw {
-    pub(crate) async fn connect(bed: &Bed, identity: Option<&Leaf>) -> Self {
-        Self::begin(tls(bed.address, &bed.shared_ca.pem(), SERVICE, identity, "h2").await.unwrap()).await
+    pub(crate) async fn connect(server: &TestServer, identity: Option<&Leaf>) -> Self {
+        Self::begin(tls(server.address, &server.shared_ca.pem(), SERVICE, identity, "h2").await.unwrap())
+            .await
     }
 
     pub(crate) async fn begin(mut stream: TlsStream<TcpStream>) -> Self {

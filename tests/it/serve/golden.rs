@@ -8,8 +8,8 @@ use flate2::read::GzDecoder;
 use http_body_util::BodyExt;
 use wva_core::VariantId;
 
-use super::bed::{Bed, NOW, Wanted, held_by, sample, target};
 use super::client::{Answer, H2};
+use super::test_server::{NOW, ServerOptions, TestServer, held_by, sample, target};
 use super::{READ, path};
 
 const V2: &str = "Accept: application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,\
@@ -53,7 +53,7 @@ fn updating() -> bool {
 
 #[tokio::test]
 async fn discovery_is_these_bytes() {
-    let bed = Bed::new().await;
+    let server = TestServer::new().await;
     for (name, path, accept) in [
         ("apis-v2", "/apis", V2),
         ("apis-v2beta1", "/apis", V2BETA1),
@@ -99,19 +99,19 @@ async fn discovery_is_these_bytes() {
         ("unknown-path", "/nothing", "Accept: */*"),
     ] {
         let (request, lines) = (format!("GET {path}"), ["X-Remote-User: system:aggregator", accept]);
-        golden(&format!("discovery-{name}"), &bed.send(Some(&bed.proxy), &request, &lines).await);
+        golden(&format!("discovery-{name}"), &server.send(Some(&server.proxy), &request, &lines).await);
     }
 }
 
 #[tokio::test]
 async fn a_representation_is_not_modified_only_for_its_own_etag() {
-    let bed = Bed::new().await;
+    let server = TestServer::new().await;
     let get = |accept: &'static str, etag: Option<String>| {
-        let (bed, line) = (&bed, etag.map(|etag| format!("If-None-Match: {etag}")));
+        let (server, line) = (&server, etag.map(|etag| format!("If-None-Match: {etag}")));
         async move {
             let mut lines = vec!["X-Remote-User: system:kube-aggregator", accept];
             lines.extend(line.as_deref());
-            bed.send(Some(&bed.proxy), "GET /apis", &lines).await
+            server.send(Some(&server.proxy), "GET /apis", &lines).await
         }
     };
     let first = get(V2, None).await;
@@ -129,7 +129,11 @@ async fn a_representation_is_not_modified_only_for_its_own_etag() {
 
 #[tokio::test]
 async fn every_answer_to_a_read_is_these_bytes() {
-    let bed = Bed::with(Wanted { controller_instance: Some("blue".into()), ..Wanted::default() }).await;
+    let server = TestServer::with(ServerOptions {
+        controller_instance: Some("blue".into()),
+        ..ServerOptions::default()
+    })
+    .await;
     let read = |namespace: &str, metric: &str, query: &str| format!("{}{query}", path(namespace, metric));
     let desired = |namespace: &str, query: &str| read(namespace, "wva_desired_replicas", query);
     for (name, path) in [
@@ -176,13 +180,13 @@ async fn every_answer_to_a_read_is_these_bytes() {
         ("forbidden", desired("llm", "?labelSelector=a")),
     ] {
         let user = if name == "forbidden" { "mallory" } else { "hpa" };
-        golden(&format!("data-{name}"), &bed.proxied(user, &path).await);
+        golden(&format!("data-{name}"), &server.proxied(user, &path).await);
     }
 }
 
 #[tokio::test]
 async fn refusals_of_method_and_media_type_are_these_bytes() {
-    let bed = Bed::new().await;
+    let server = TestServer::new().await;
     let user = "X-Remote-User: hpa";
     for (name, request, accept) in [
         ("post", format!("POST {READ}"), "Accept: */*"),
@@ -192,13 +196,13 @@ async fn refusals_of_method_and_media_type_are_these_bytes() {
         ("xml", format!("GET {READ}"), "Accept: application/xml"),
         ("hpa-accept", format!("GET {READ}"), "Accept: application/vnd.kubernetes.protobuf, */*"),
     ] {
-        golden(&format!("data-{name}"), &bed.send(Some(&bed.proxy), &request, &[user, accept]).await);
+        golden(&format!("data-{name}"), &server.send(Some(&server.proxy), &request, &[user, accept]).await);
     }
 }
 
 #[tokio::test]
 async fn every_representation_is_these_bytes() {
-    let bed = Bed::new().await;
+    let server = TestServer::new().await;
     let (pair, unknown) = (path("pair", "wva_desired_replicas"), path("llm", "requests_per_second"));
     for (name, path, accept) in [
         ("yaml", pair.as_str(), "Accept: application/yaml"),
@@ -212,22 +216,26 @@ async fn every_representation_is_these_bytes() {
         ("status-table", &unknown, KUBECTL),
     ] {
         let lines = ["X-Remote-User: hpa", accept];
-        golden(&format!("shown-{name}"), &bed.send(Some(&bed.proxy), &format!("GET {path}"), &lines).await);
+        golden(
+            &format!("shown-{name}"),
+            &server.send(Some(&server.proxy), &format!("GET {path}"), &lines).await,
+        );
     }
     let (request, lines) = (format!("GET {READ}"), ["X-Remote-User: mallory", PROTOBUF]);
-    golden("shown-forbidden-protobuf", &bed.send(Some(&bed.proxy), &request, &lines).await);
+    golden("shown-forbidden-protobuf", &server.send(Some(&server.proxy), &request, &lines).await);
 }
 
 #[tokio::test]
 async fn a_large_list_is_compressed_for_who_asks_and_has_its_length_either_way() {
-    let bed = Bed::new().await;
+    let server = TestServer::new().await;
     let mut many = sample();
     let one = |index| (VariantId::new("many", format!("variant-{index:04}")), target(1, Some(1), NOW));
     many.decisions.extend((0..1000).map(one));
-    bed.publish(many);
+    server.publish(many);
     let request = format!("GET {}", path("many", "wva_desired_replicas"));
-    let plain = bed.send(Some(&bed.proxy), &request, &["X-Remote-User: hpa"]).await;
-    let small = bed.send(Some(&bed.proxy), &request, &["X-Remote-User: hpa", "Accept-Encoding: gzip"]).await;
+    let plain = server.send(Some(&server.proxy), &request, &["X-Remote-User: hpa"]).await;
+    let small =
+        server.send(Some(&server.proxy), &request, &["X-Remote-User: hpa", "Accept-Encoding: gzip"]).await;
     golden("shown-gzip", &small);
     let mut unpacked = Vec::new();
     GzDecoder::new(&small.bytes[..]).read_to_end(&mut unpacked).unwrap();
@@ -240,8 +248,8 @@ async fn a_large_list_is_compressed_for_who_asks_and_has_its_length_either_way()
 
 #[tokio::test]
 async fn a_length_stands_in_every_answer_over_http2_too() {
-    let bed = Bed::new().await;
-    let mut connection = H2::connect(&bed, Some(&bed.proxy)).await;
+    let server = TestServer::new().await;
+    let mut connection = H2::connect(&server, Some(&server.proxy)).await;
     let answer = connection.read().await.unwrap();
     let said = answer.headers()["content-length"].to_str().unwrap().to_owned();
     let body = answer.into_body().collect().await.unwrap().to_bytes();
@@ -250,58 +258,59 @@ async fn a_length_stands_in_every_answer_over_http2_too() {
 
 #[tokio::test]
 async fn a_read_that_an_hpa_would_add_up_is_told_and_any_other_is_not() {
-    let bed = Bed::new().await;
-    bed.proxied("hpa", READ).await;
-    bed.proxied("hpa", &format!("{}?labelSelector=variant_name=one", path("pair", "wva_desired_replicas")))
+    let server = TestServer::new().await;
+    server.proxied("hpa", READ).await;
+    server
+        .proxied("hpa", &format!("{}?labelSelector=variant_name=one", path("pair", "wva_desired_replicas")))
         .await;
-    bed.proxied("hpa", &path("half", "wva_desired_replicas")).await;
-    assert!(bed.notices.0.lock().is_empty());
-    bed.proxied("hpa", &format!("{}?labelSelector=namespace", path("pair", "wva_desired_ratio"))).await;
-    assert_eq!(*bed.notices.0.lock(), ["pair wva_desired_ratio \"namespace\": pair/one, pair/two"]);
+    server.proxied("hpa", &path("half", "wva_desired_replicas")).await;
+    assert!(server.notices.0.lock().is_empty());
+    server.proxied("hpa", &format!("{}?labelSelector=namespace", path("pair", "wva_desired_ratio"))).await;
+    assert_eq!(*server.notices.0.lock(), ["pair wva_desired_ratio \"namespace\": pair/one, pair/two"]);
 }
 
 #[tokio::test]
 async fn before_anything_is_known_a_read_says_which_variant_why_since_when_and_what_to_do() {
-    let bed = Bed::with(Wanted { synced: false, ..Wanted::default() }).await;
-    bed.publish(wva::engine::Published::empty());
-    *bed.reads.now.lock() = "2026-11-21T10:00:25Z".parse().unwrap();
+    let server = TestServer::with(ServerOptions { synced: false, ..ServerOptions::default() }).await;
+    server.publish(wva::engine::Published::empty());
+    *server.reads.now.lock() = "2026-11-21T10:00:25Z".parse().unwrap();
     let one = format!("{READ}?labelSelector=variant_name%3Dllama-a100%2Cexported_namespace%3Dllm");
     let two = format!("{READ}?labelSelector=variant+in+(a,b),variant_name!%3Dc");
-    golden("data-nothing-yet-not-listed", &bed.proxied("hpa", &one).await);
-    bed.synced.send_replace(true);
-    golden("data-nothing-yet", &bed.proxied("hpa", &one).await);
-    golden("data-nothing-yet-two", &bed.proxied("hpa", &two).await);
-    golden("data-nothing-yet-any", &bed.proxied("hpa", READ).await);
-    bed.leadership.send_replace(held_by(None));
-    golden("data-nothing-yet-not-holder", &bed.proxied("hpa", &one).await);
-    bed.leadership.send_replace(wva::engine::Leadership::default());
-    golden("data-nothing-yet-no-holder", &bed.proxied("hpa", &one).await);
+    golden("data-nothing-yet-not-listed", &server.proxied("hpa", &one).await);
+    server.synced.send_replace(true);
+    golden("data-nothing-yet", &server.proxied("hpa", &one).await);
+    golden("data-nothing-yet-two", &server.proxied("hpa", &two).await);
+    golden("data-nothing-yet-any", &server.proxied("hpa", READ).await);
+    server.leadership.send_replace(held_by(None));
+    golden("data-nothing-yet-not-holder", &server.proxied("hpa", &one).await);
+    server.leadership.send_replace(wva::engine::Leadership::default());
+    golden("data-nothing-yet-no-holder", &server.proxied("hpa", &one).await);
 }
 
 #[tokio::test]
 async fn a_number_turns_into_an_error_when_its_evidence_grows_old_though_nothing_is_published() {
-    let bed = Bed::new().await;
-    assert_eq!(bed.proxied("hpa", READ).await.value(), "5");
-    *bed.reads.now.lock() = "2026-11-21T10:05:05Z".parse().unwrap();
-    assert_eq!(bed.proxied("hpa", READ).await.value(), "5");
-    *bed.reads.now.lock() = "2026-11-21T10:05:06Z".parse().unwrap();
-    let answer = bed.proxied("hpa", READ).await;
+    let server = TestServer::new().await;
+    assert_eq!(server.proxied("hpa", READ).await.value(), "5");
+    *server.reads.now.lock() = "2026-11-21T10:05:05Z".parse().unwrap();
+    assert_eq!(server.proxied("hpa", READ).await.value(), "5");
+    *server.reads.now.lock() = "2026-11-21T10:05:06Z".parse().unwrap();
+    let answer = server.proxied("hpa", READ).await;
     assert_eq!(answer.status, 503);
     assert!(answer.message().contains("llm/llama-a100 is withheld: its newest evidence is 300s old"));
 }
 
 #[tokio::test]
 async fn an_evaluation_that_hangs_does_not_hang_the_reader() {
-    let bed = Bed::new().await;
-    *bed.reads.hanging.lock() = true;
-    assert_eq!(bed.proxied("hpa", READ).await.value(), "5");
+    let server = TestServer::new().await;
+    *server.reads.hanging.lock() = true;
+    assert_eq!(server.proxied("hpa", READ).await.value(), "5");
 }
 
 #[tokio::test]
 async fn a_bug_costs_its_own_request_and_is_a_status_too() {
-    let bed = Bed::new().await;
-    *bed.reads.broken.lock() = true;
-    golden("data-bug", &bed.proxied("hpa", READ).await);
-    *bed.reads.broken.lock() = false;
-    assert_eq!(bed.proxied("hpa", READ).await.value(), "5");
+    let server = TestServer::new().await;
+    *server.reads.broken.lock() = true;
+    golden("data-bug", &server.proxied("hpa", READ).await);
+    *server.reads.broken.lock() = false;
+    assert_eq!(server.proxied("hpa", READ).await.value(), "5");
 }

@@ -149,7 +149,7 @@ impl EventSink for FakeEvents {
     }
 }
 
-pub(crate) struct Bed {
+pub(crate) struct TestServer {
     pub(crate) address: SocketAddr,
     pub(crate) front_proxy: Authority,
     pub(crate) users: Authority,
@@ -165,11 +165,11 @@ pub(crate) struct Bed {
     pub(crate) reads: Arc<FakeReader>,
     pub(crate) reviewer: Arc<FakeReviewer>,
     pub(crate) notices: Arc<FakeEvents>,
-    pub(crate) server: JoinSet<()>,
+    pub(crate) task: JoinSet<()>,
 }
 
-/// What a test may want otherwise.
-pub(crate) struct Wanted {
+/// How a test server differs from the usual one.
+pub(crate) struct ServerOptions {
     pub(crate) shared_ca: Arc<Authority>,
     pub(crate) serving: ServingCertificate,
     pub(crate) drain: Duration,
@@ -190,7 +190,7 @@ pub(crate) struct Wanted {
     pub(crate) recent: Arc<Recent>,
 }
 
-impl Default for Wanted {
+impl Default for ServerOptions {
     fn default() -> Self {
         Self {
             shared_ca: Arc::new(Authority::new("wva")),
@@ -210,31 +210,31 @@ impl Default for Wanted {
     }
 }
 
-impl Bed {
+impl TestServer {
     pub(crate) async fn new() -> Self {
-        Self::with(Wanted::default()).await
+        Self::with(ServerOptions::default()).await
     }
 
     pub(crate) async fn new_without_trust() -> Self {
-        Self::with(Wanted { trusted: false, ..Wanted::default() }).await
+        Self::with(ServerOptions { trusted: false, ..ServerOptions::default() }).await
     }
 
     pub(crate) async fn new_without_certificate() -> Self {
-        Self::with(Wanted { certified: false, ..Wanted::default() }).await
+        Self::with(ServerOptions { certified: false, ..ServerOptions::default() }).await
     }
 
-    pub(crate) async fn with(wanted: Wanted) -> Self {
-        Self::try_with(wanted).await.unwrap()
+    pub(crate) async fn with(options: ServerOptions) -> Self {
+        Self::try_with(options).await.unwrap()
     }
 
-    pub(crate) async fn try_with(wanted: Wanted) -> Result<Self, ServeError> {
+    pub(crate) async fn try_with(options: ServerOptions) -> Result<Self, ServeError> {
         let (front_proxy, users) = (Authority::new("front-proxy-ca"), Authority::new("kubernetes"));
         let proxy = front_proxy.client("front-proxy-client", &[]);
-        let trust = watch::Sender::new(wanted.trusted.then(|| trust(&front_proxy.pem(), &users.pem())));
-        let leadership = watch::Sender::new(if wanted.led { mine() } else { Leadership::default() });
+        let trust = watch::Sender::new(options.trusted.then(|| trust(&front_proxy.pem(), &users.pem())));
+        let leadership = watch::Sender::new(if options.led { mine() } else { Leadership::default() });
         let published = watch::Sender::new(Arc::new(sample()));
-        let synced = watch::Sender::new(wanted.synced);
-        let shared = watch::Sender::new(wanted.certified.then(|| wanted.shared_ca.shared()));
+        let synced = watch::Sender::new(options.synced);
+        let shared = watch::Sender::new(options.certified.then(|| options.shared_ca.shared()));
         let (stopping, shutdown) = (CancellationToken::new(), CancellationToken::new());
         let reads = Arc::new(FakeReader {
             published: Mutex::new(Arc::new(sample())),
@@ -250,7 +250,7 @@ impl Bed {
         let reviewer = Arc::new(FakeReviewer::default());
         reviewer.readers.lock().extend(["hpa".into(), "alice".into(), "prometheus".into()]);
         let settings = ServerSettings {
-            serving: wanted.serving,
+            serving: options.serving,
             shared_pki: shared.subscribe(),
             instance_name: INSTANCE.into(),
             trust: trust.subscribe(),
@@ -259,25 +259,25 @@ impl Bed {
             synced: synced.subscribe(),
             stopping: stopping.clone(),
             read_wait: Duration::from_millis(500),
-            controller_instance: wanted.controller_instance,
+            controller_instance: options.controller_instance,
         };
         let notices = Arc::new(FakeEvents::default());
         let ports = ServerPorts {
-            reader: wanted.reads.unwrap_or_else(|| reads.clone()),
+            reader: options.reads.unwrap_or_else(|| reads.clone()),
             reviewer: reviewer.clone(),
             events: notices.clone(),
-            recent: wanted.recent,
+            recent: options.recent,
             registry: Registry::default(),
         };
-        let bound = Server::bind(wanted.listen, AppState::new(settings, ports)).await?;
-        let mut bound = bound.with_max_connection_age(wanted.age);
-        if let Some(places) = wanted.places {
+        let bound = Server::bind(options.listen, AppState::new(settings, ports)).await?;
+        let mut bound = bound.with_max_connection_age(options.age);
+        if let Some(places) = options.places {
             bound = bound.with_max_connections(places);
         }
         let address = SocketAddr::from(([127, 0, 0, 1], bound.address().port()));
-        let mut server = JoinSet::new();
-        server.spawn(bound.serve(shutdown.clone(), wanted.drain));
-        let shared_ca = wanted.shared_ca;
+        let mut task = JoinSet::new();
+        task.spawn(bound.serve(shutdown.clone(), options.drain));
+        let shared_ca = options.shared_ca;
         Ok(Self {
             address,
             front_proxy,
@@ -294,7 +294,7 @@ impl Bed {
             reads,
             reviewer,
             notices,
-            server,
+            task,
         })
     }
 
