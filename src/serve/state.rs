@@ -67,6 +67,7 @@ struct States {
     auth: Arc<AuthState>,
     reads: Arc<ReadState>,
     admin: Arc<AdminState>,
+    health: Arc<Health>,
     instances: Arc<InstanceVerifier>,
     request_metrics: Arc<RequestMetrics>,
     replica_changes: Arc<ReplicaChanges>,
@@ -113,12 +114,13 @@ impl AppState {
             certificates.clone(),
             reads.clone(),
         );
-        let admin = Arc::new(AdminState::new(health, registry, recent, reads.clone()));
+        let admin = Arc::new(AdminState::new(registry, recent, reads.clone()));
         let instances = InstanceVerifier::new(instance_name.clone(), settings.shared_pki.clone());
         Self(Arc::new(States {
             auth,
             reads,
             admin,
+            health: Arc::new(health),
             instances: Arc::new(instances),
             request_metrics,
             replica_changes,
@@ -193,6 +195,12 @@ impl FromRef<AppState> for Arc<ReadState> {
 impl FromRef<AppState> for Arc<AdminState> {
     fn from_ref(state: &AppState) -> Self {
         state.0.admin.clone()
+    }
+}
+
+impl FromRef<AppState> for Arc<Health> {
+    fn from_ref(state: &AppState) -> Self {
+        state.0.health.clone()
     }
 }
 

@@ -14,7 +14,6 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::state::AdminState;
 use crate::serve::auth::TrustData;
 use crate::serve::data_read::ReadState;
 use crate::serve::tls::certificates::Certificates;
@@ -160,7 +159,7 @@ impl Health {
 
 /// `/{livez,readyz,healthz}`
 pub(crate) async fn all(
-    State(admin): State<Arc<AdminState>>,
+    State(health): State<Arc<Health>>,
     uri: Uri,
     Query(query): Query<Vec<(String, String)>>,
 ) -> Response {
@@ -168,9 +167,9 @@ pub(crate) async fn all(
     let excluded: Vec<_> =
         query.iter().filter(|(key, _)| key == "exclude").map(|(_, value)| value.as_str()).collect();
     let is_verbose = query.iter().any(|(key, _)| key == "verbose");
-    let checks = admin.health.checks(path);
+    let checks = health.checks(path);
     if path == "readyz" {
-        admin.health.log_change(checks.iter().find_map(|(_, result)| result.err()));
+        health.log_change(checks.iter().find_map(|(_, result)| result.err()));
     }
     let has_failed = checks.iter().any(|(name, result)| result.is_err() && !excluded.contains(name));
     if !has_failed && !is_verbose {
@@ -201,14 +200,14 @@ fn line(check: &Check, excluded: &[&str]) -> String {
 
 /// `/{livez,readyz,healthz}/{check}`
 pub(crate) async fn single(
-    State(admin): State<Arc<AdminState>>,
+    State(health): State<Arc<Health>>,
     uri: Uri,
     name: Result<Path<String>, PathRejection>,
 ) -> Response {
     let path = uri.path().trim_start_matches('/').split('/').next().unwrap_or_default();
     // No check has a name that is not UTF-8.
     let name = name.map_or_else(|_| String::new(), |Path(name)| name);
-    match admin.health.checks(path).into_iter().find(|(check, _)| *check == name) {
+    match health.checks(path).into_iter().find(|(check, _)| *check == name) {
         None => plain(StatusCode::NOT_FOUND, "404 page not found\n".into()),
         Some((_, Ok(()))) => plain(StatusCode::OK, "ok".into()),
         Some((_, Err(cause))) => {

@@ -8,7 +8,6 @@ use http::header::CONTENT_TYPE;
 use prometheus_client::registry::Registry;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::health::Health;
 use crate::record::Recent;
 use crate::serve::data_read::ReadState;
 use crate::serve::encoding::internal_error;
@@ -25,7 +24,6 @@ const OPENMETRICS: HeaderValue =
 
 /// The state of the routes for operators.
 pub(crate) struct AdminState {
-    pub(super) health: Health,
     pub(super) recent: Arc<Recent>,
     pub(super) reads: Arc<ReadState>,
     registry: Registry,
@@ -34,14 +32,8 @@ pub(crate) struct AdminState {
 }
 
 impl AdminState {
-    pub(crate) fn new(
-        health: Health,
-        registry: Registry,
-        recent: Arc<Recent>,
-        reads: Arc<ReadState>,
-    ) -> Self {
+    pub(crate) fn new(registry: Registry, recent: Arc<Recent>, reads: Arc<ReadState>) -> Self {
         Self {
-            health,
             recent,
             reads,
             registry,
