@@ -182,7 +182,7 @@ async fn limit_reads(
 fn too_many_reads(path: Option<&RawPathParams>) -> Status {
     let parameter = |name: &str| {
         let mut parameters = path.into_iter().flatten();
-        let found = parameters.find(|(own, value)| *own == name && value.len() <= MAX_NAME_BYTES);
+        let found = parameters.find(|(key, value)| *key == name && value.len() <= MAX_NAME_BYTES);
         found.map(|(_, value)| value.to_owned())
     };
     let cause = "too many reads are waiting on this server; retry later";

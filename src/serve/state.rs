@@ -180,38 +180,22 @@ impl AppState {
     }
 }
 
-impl FromRef<AppState> for Arc<AuthState> {
-    fn from_ref(state: &AppState) -> Self {
-        state.0.auth.clone()
-    }
+/// Lets a handler extract one of the states.
+macro_rules! impl_from_ref {
+    ($($field:ident: $state:ty,)*) => {$(
+        impl FromRef<AppState> for Arc<$state> {
+            fn from_ref(state: &AppState) -> Self {
+                state.0.$field.clone()
+            }
+        }
+    )*};
 }
 
-impl FromRef<AppState> for Arc<ReadState> {
-    fn from_ref(state: &AppState) -> Self {
-        state.0.reads.clone()
-    }
-}
-
-impl FromRef<AppState> for Arc<AdminState> {
-    fn from_ref(state: &AppState) -> Self {
-        state.0.admin.clone()
-    }
-}
-
-impl FromRef<AppState> for Arc<Health> {
-    fn from_ref(state: &AppState) -> Self {
-        state.0.health.clone()
-    }
-}
-
-impl FromRef<AppState> for Arc<InstanceVerifier> {
-    fn from_ref(state: &AppState) -> Self {
-        state.0.instances.clone()
-    }
-}
-
-impl FromRef<AppState> for Arc<RequestMetrics> {
-    fn from_ref(state: &AppState) -> Self {
-        state.0.request_metrics.clone()
-    }
+impl_from_ref! {
+    auth: AuthState,
+    reads: ReadState,
+    admin: AdminState,
+    health: Health,
+    instances: InstanceVerifier,
+    request_metrics: RequestMetrics,
 }

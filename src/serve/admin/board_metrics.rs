@@ -139,8 +139,8 @@ impl BoardMetrics {
         let mut total =
             encoder.encode_descriptor("wva_replica_scaling", SCALING_HELP, None, MetricType::Counter)?;
         for (change, count) in self.replica_changes.counts() {
-            let own = [("direction", change.direction), ("reason", change.reason)];
-            let labels = self.labels(&change.variant, own);
+            let change_labels = [("direction", change.direction), ("reason", change.reason)];
+            let labels = self.labels(&change.variant, change_labels);
             ConstCounter::new(count).encode(total.encode_family(&labels)?)?;
         }
         Ok(())

@@ -46,7 +46,7 @@ impl User {
     }
 
     pub(crate) fn is_in(&self, group: &str) -> bool {
-        self.groups.iter().any(|own| own == group)
+        self.groups.iter().any(|member_of| member_of == group)
     }
 }
 

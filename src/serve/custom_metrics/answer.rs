@@ -4,9 +4,9 @@
 use jiff::Timestamp;
 use wva_core::units::Seconds;
 
-use super::label_selector::LabelSelector;
 use super::object_path::{ObjectPath, Resource, Version, not_found_message};
 use crate::engine::{ClusterView, Published};
+use crate::serve::encoding::protobuf::custom::LabelSelector;
 use crate::serve::encoding::{Reason, Status};
 use crate::serve::external_metrics::field_selector::{Field, FieldRule};
 use crate::serve::external_metrics::selector::{Rule, Selector};

@@ -5,17 +5,11 @@ use serde::{Serialize, Serializer};
 use wva_core::units::Seconds;
 
 use super::answer::{Item, List};
-use super::label_selector::LabelSelector;
 use super::object_path::Version;
-use crate::serve::encoding::protobuf::custom::{self as message, v1beta1, v1beta2};
-use crate::serve::encoding::protobuf::{self, Entry, ListMeta, Time};
+use crate::serve::encoding::protobuf::custom::{ObjectReference, v1beta1, v1beta2};
+use crate::serve::encoding::protobuf::{self, ListMeta, Time};
 use crate::serve::encoding::table::{Column, Row, Table};
-use crate::serve::encoding::{Empty, Object};
-use crate::serve::external_metrics::quantity::Quantity;
-use crate::serve::external_metrics::whole_seconds;
-
-/// The kind of a list, in both versions.
-const KIND: &str = "MetricValueList";
+use crate::serve::encoding::{Object, TypedMessage};
 
 /// The columns that `kubectl get` prints.
 const COLUMNS: &[Column] = &[
@@ -27,160 +21,43 @@ const COLUMNS: &[Column] = &[
     Column::text("Message", "The decision in words.").wide(),
 ];
 
-/// A list in JSON and YAML.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct MetricValueList<V> {
-    kind: &'static str,
-    api_version: &'static str,
-    metadata: Empty,
-    items: Vec<V>,
-}
-
-/// An item of v1beta1. It has no `window`, nor has v1beta2 a `windowSeconds`: the value is not an average over a window.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct V1Beta1<'a> {
-    described_object: ObjectReference<'a>,
-    metric_name: &'static str,
-    #[serde(serialize_with = "whole_seconds")]
-    timestamp: Timestamp,
-    value: Quantity,
-    selector: Option<&'a LabelSelector>,
-}
-
-/// An item of v1beta2.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct V1Beta2<'a> {
-    described_object: ObjectReference<'a>,
-    metric: MetricIdentifier<'a>,
-    #[serde(serialize_with = "whole_seconds")]
-    timestamp: Timestamp,
-    value: Quantity,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct ObjectReference<'a> {
-    kind: &'static str,
-    namespace: &'a str,
-    name: &'a str,
-    api_version: &'static str,
-}
-
-#[derive(Serialize)]
-struct MetricIdentifier<'a> {
-    name: &'static str,
-    selector: Option<&'a LabelSelector>,
-}
-
-impl<'a> V1Beta1<'a> {
-    fn new(item: &'a Item<'_>) -> Self {
-        Self {
-            described_object: ObjectReference::new(item),
-            metric_name: item.value.metric_name,
-            timestamp: item.value.timestamp,
-            value: item.value.value,
-            selector: item.selector,
-        }
+impl List<'_> {
+    fn v1beta1(&self) -> v1beta1::MetricValueList {
+        let items = self.items.iter().map(|item| v1beta1::MetricValue {
+            described_object: Some(described_object(item)),
+            metric_name: item.value.metric_name.to_owned(),
+            timestamp: Some(Time::from_timestamp(item.value.timestamp)),
+            // No value is an average over a window.
+            window: None,
+            value: Some(quantity(item)),
+            selector: item.selector.cloned(),
+        });
+        v1beta1::MetricValueList { metadata: Some(ListMeta {}), items: items.collect() }
     }
-}
 
-impl<'a> V1Beta2<'a> {
-    fn new(item: &'a Item<'_>) -> Self {
-        Self {
-            described_object: ObjectReference::new(item),
-            metric: MetricIdentifier { name: item.value.metric_name, selector: item.selector },
-            timestamp: item.value.timestamp,
-            value: item.value.value,
-        }
-    }
-}
-
-impl<'a> ObjectReference<'a> {
-    fn new(item: &'a Item<'_>) -> Self {
-        Self {
-            kind: item.resource.kind(),
-            namespace: &item.value.id.namespace,
-            name: &item.name,
-            api_version: item.resource.api_version(),
-        }
-    }
-}
-
-impl Serialize for List<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let (api_version, kind) = self.type_meta();
-        let metadata = Empty {};
-        match self.version {
-            Version::V1Beta1 => {
-                let items = self.items.iter().map(V1Beta1::new).collect();
-                MetricValueList { kind, api_version, metadata, items }.serialize(serializer)
+    fn v1beta2(&self) -> v1beta2::MetricValueList {
+        let items = self.items.iter().map(|item| {
+            let name = item.value.metric_name.to_owned();
+            let metric = v1beta2::MetricIdentifier { name, selector: item.selector.cloned() };
+            v1beta2::MetricValue {
+                described_object: Some(described_object(item)),
+                metric: Some(metric),
+                timestamp: Some(Time::from_timestamp(item.value.timestamp)),
+                window_seconds: None,
+                value: Some(quantity(item)),
             }
-            Version::V1Beta2 => {
-                let items = self.items.iter().map(V1Beta2::new).collect();
-                MetricValueList { kind, api_version, metadata, items }.serialize(serializer)
-            }
-        }
+        });
+        v1beta2::MetricValueList { metadata: Some(ListMeta {}), items: items.collect() }
     }
 }
 
-impl Object for List<'_> {
-    fn type_meta(&self) -> (&'static str, &'static str) {
-        (self.version.api_version(), KIND)
-    }
-
-    fn protobuf(&self, to: &mut Vec<u8>) {
-        let metadata = Some(ListMeta {});
-        match self.version {
-            Version::V1Beta1 => {
-                let items = self.items.iter().map(v1beta1_message).collect();
-                protobuf::append_fields(&v1beta1::MetricValueList { metadata, items }, to);
-            }
-            Version::V1Beta2 => {
-                let items = self.items.iter().map(v1beta2_message).collect();
-                protobuf::append_fields(&v1beta2::MetricValueList { metadata, items }, to);
-            }
-        }
-    }
-
-    fn table(&self) -> Option<Table> {
-        let rows = self.items.iter().map(|item| row(item, self.now)).collect();
-        Some(Table { columns: COLUMNS, rows })
-    }
-}
-
-fn v1beta1_message(item: &Item<'_>) -> v1beta1::MetricValue {
-    v1beta1::MetricValue {
-        described_object: Some(reference(item)),
-        metric_name: item.value.metric_name.to_owned(),
-        timestamp: Some(Time::from_timestamp(item.value.timestamp)),
-        window: None,
-        value: Some(quantity(item)),
-        selector: item.selector.map(label_selector),
-    }
-}
-
-fn v1beta2_message(item: &Item<'_>) -> v1beta2::MetricValue {
-    let name = item.value.metric_name.to_owned();
-    let selector = item.selector.map(label_selector);
-    v1beta2::MetricValue {
-        described_object: Some(reference(item)),
-        metric: Some(v1beta2::MetricIdentifier { name, selector }),
-        timestamp: Some(Time::from_timestamp(item.value.timestamp)),
-        window_seconds: None,
-        value: Some(quantity(item)),
-    }
-}
-
-fn reference(item: &Item<'_>) -> message::ObjectReference {
-    message::ObjectReference {
+fn described_object(item: &Item<'_>) -> ObjectReference {
+    ObjectReference {
         kind: item.resource.kind().to_owned(),
         namespace: item.value.id.namespace.to_string(),
         name: item.name.clone(),
         api_version: item.resource.api_version().to_owned(),
-        ..message::ObjectReference::default()
+        ..ObjectReference::default()
     }
 }
 
@@ -188,18 +65,31 @@ fn quantity(item: &Item<'_>) -> protobuf::Quantity {
     protobuf::Quantity { string: item.value.value.to_string() }
 }
 
-fn label_selector(selector: &LabelSelector) -> message::LabelSelector {
-    let labels = selector.match_labels.iter();
-    let expressions = selector.match_expressions.iter();
-    message::LabelSelector {
-        match_labels: labels.map(|(key, value)| Entry { key: key.clone(), value: value.clone() }).collect(),
-        match_expressions: expressions
-            .map(|expression| message::Requirement {
-                key: expression.key.clone(),
-                operator: expression.operator.to_owned(),
-                values: expression.values.clone(),
-            })
-            .collect(),
+impl Serialize for List<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let (api_version, kind) = self.type_meta();
+        match self.version {
+            Version::V1Beta1 => TypedMessage::new(api_version, kind, self.v1beta1()).serialize(serializer),
+            Version::V1Beta2 => TypedMessage::new(api_version, kind, self.v1beta2()).serialize(serializer),
+        }
+    }
+}
+
+impl Object for List<'_> {
+    fn type_meta(&self) -> (&'static str, &'static str) {
+        (self.version.api_version(), "MetricValueList")
+    }
+
+    fn protobuf(&self, to: &mut Vec<u8>) {
+        match self.version {
+            Version::V1Beta1 => protobuf::append_fields(&self.v1beta1(), to),
+            Version::V1Beta2 => protobuf::append_fields(&self.v1beta2(), to),
+        }
+    }
+
+    fn table(&self) -> Option<Table> {
+        let rows = self.items.iter().map(|item| row(item, self.now)).collect();
+        Some(Table { columns: COLUMNS, rows })
     }
 }
 

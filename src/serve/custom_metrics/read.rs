@@ -6,7 +6,7 @@ use axum::response::{IntoResponse, Response};
 use http::request::Parts;
 
 use super::answer::{ObjectQuery, answer, field_rules};
-use super::label_selector::LabelSelector;
+use super::label_selector::label_selector;
 use super::object_path::{ObjectPath, Resource, Version, not_found_message};
 use crate::engine::Published;
 use crate::serve::data_read::{ReadState, Source};
@@ -57,7 +57,7 @@ impl<'a> Read<'a> {
         let resource = Resource::find(&path.resource)
             .ok_or_else(|| not_served(&path.metric, &path.resource, &path.name))?;
         let series_object = Some(&series).filter(|series| !series.is_empty());
-        let series_object = series_object.and_then(LabelSelector::from_selector);
+        let series_object = series_object.and_then(label_selector);
         // The label selector selects among all objects; a named object is selected by its name.
         let selectors = if path.is_all() { vec![labels, series] } else { vec![series] };
         let query = ObjectQuery { path, version, resource, selectors, fields, series_object };

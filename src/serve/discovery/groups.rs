@@ -2,11 +2,10 @@
 //!
 //! Only `get` is advertised: with `watch` and `delete`, the garbage collector would watch and the namespace controller delete.
 
-use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::serve::encoding::Object;
-use crate::serve::encoding::protobuf::{append_fields, discovery as message};
+use crate::serve::encoding::protobuf::discovery as message;
+use crate::serve::encoding::{Object, TypedMessage};
 use crate::serve::external_metrics::Metric;
 use crate::serve::paths::{CUSTOM_GROUP, CUSTOM_VERSIONS, EXTERNAL_GROUP, EXTERNAL_VERSION};
 
@@ -45,144 +44,47 @@ pub(super) fn metric_names() -> impl Iterator<Item = &'static str> {
     Metric::NAMES.iter().map(|(name, _)| *name)
 }
 
-/// An object with its type.
-#[derive(Debug, Clone, Serialize)]
-struct Typed<T> {
-    kind: &'static str,
-    #[serde(rename = "apiVersion")]
-    api_version: &'static str,
-    #[serde(flatten)]
-    content: T,
-}
-
-impl<T> Typed<T> {
-    const fn new(kind: &'static str, content: T) -> Self {
-        Self { kind, api_version: "v1", content }
-    }
-}
-
-#[derive(Debug, Clone, Serialize)]
-struct GroupList {
-    groups: Vec<Group>,
-}
-
-#[derive(Debug, Clone, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Group {
-    name: &'static str,
-    versions: Vec<GroupVersion>,
-    preferred_version: GroupVersion,
-}
-
-#[derive(Debug, Clone, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct GroupVersion {
-    group_version: String,
-    version: &'static str,
-}
-
-#[derive(Debug, Clone, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct ResourceList {
-    group_version: String,
-    resources: Vec<Resource>,
-}
-
-#[derive(Debug, Clone, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Resource {
-    name: String,
-    singular_name: &'static str,
-    namespaced: bool,
-    kind: &'static str,
-    verbs: [&'static str; 1],
-}
-
-impl Group {
-    fn new(api: Api) -> Self {
-        let version = |version| GroupVersion { group_version: format!("{}/{version}", api.group), version };
-        let versions = api.versions.iter().copied().map(version).collect();
-        Self { name: api.group, versions, preferred_version: version(api.preferred) }
-    }
-
-    fn message(&self) -> message::APIGroup {
-        let version = |version: &GroupVersion| message::GroupVersion {
-            group_version: version.group_version.clone(),
-            version: version.version.to_owned(),
-        };
-        message::APIGroup {
-            name: self.name.to_owned(),
-            versions: self.versions.iter().map(version).collect(),
-            preferred_version: Some(version(&self.preferred_version)),
-        }
+fn group_message(api: Api) -> message::APIGroup {
+    let version = |version: &str| message::GroupVersion {
+        group_version: format!("{}/{version}", api.group),
+        version: version.to_owned(),
+    };
+    message::APIGroup {
+        name: api.group.to_owned(),
+        versions: api.versions.iter().copied().map(version).collect(),
+        preferred_version: Some(version(api.preferred)),
     }
 }
 
 /// `APIGroupList`
 pub(super) fn list() -> impl Object {
-    Typed::new("APIGroupList", GroupList { groups: vec![Group::new(EXTERNAL), Group::new(CUSTOM)] })
+    let groups = [EXTERNAL, CUSTOM].map(group_message).into();
+    TypedMessage::new("v1", "APIGroupList", message::APIGroupList { groups })
 }
 
 /// `APIGroup`
 pub(super) fn group(api: Api) -> impl Object {
-    Typed::new("APIGroup", Group::new(api))
+    TypedMessage::new("v1", "APIGroup", group_message(api))
 }
 
 /// `APIResourceList` of one version.
 pub(super) fn resources(api: Api, version: &str) -> impl Object {
-    let resource =
-        |name| Resource { name, singular_name: "", namespaced: true, kind: api.list_kind, verbs: ["get"] };
+    let resource = |name| message::APIResource {
+        name,
+        singular_name: String::new(),
+        namespaced: true,
+        kind: api.list_kind.to_owned(),
+        verbs: Some(message::Verbs { items: vec!["get".to_owned()] }),
+    };
     let names: Vec<String> = if api.group == CUSTOM_GROUP {
-        DESCRIBED_OBJECTS
-            .iter()
-            .flat_map(|object| metric_names().map(move |metric| format!("{object}/{metric}")))
-            .collect()
+        let objects = DESCRIBED_OBJECTS.iter();
+        objects.flat_map(|object| metric_names().map(move |metric| format!("{object}/{metric}"))).collect()
     } else {
         metric_names().map(str::to_owned).collect()
     };
     let resources = names.into_iter().map(resource).collect();
     let group_version = format!("{}/{version}", api.group);
-    Typed::new("APIResourceList", ResourceList { group_version, resources })
-}
-
-impl Object for Typed<GroupList> {
-    fn type_meta(&self) -> (&'static str, &'static str) {
-        (self.api_version, self.kind)
-    }
-
-    fn protobuf(&self, to: &mut Vec<u8>) {
-        let groups = self.content.groups.iter().map(Group::message).collect();
-        append_fields(&message::APIGroupList { groups }, to);
-    }
-}
-
-impl Object for Typed<Group> {
-    fn type_meta(&self) -> (&'static str, &'static str) {
-        (self.api_version, self.kind)
-    }
-
-    fn protobuf(&self, to: &mut Vec<u8>) {
-        append_fields(&self.content.message(), to);
-    }
-}
-
-impl Object for Typed<ResourceList> {
-    fn type_meta(&self) -> (&'static str, &'static str) {
-        (self.api_version, self.kind)
-    }
-
-    fn protobuf(&self, to: &mut Vec<u8>) {
-        let resource = |resource: &Resource| message::APIResource {
-            name: resource.name.clone(),
-            namespaced: resource.namespaced,
-            kind: resource.kind.to_owned(),
-            verbs: Some(message::Verbs { items: resource.verbs.map(str::to_owned).to_vec() }),
-            singular_name: resource.singular_name.to_owned(),
-        };
-        let ResourceList { group_version, resources } = &self.content;
-        let resources = resources.iter().map(resource).collect();
-        append_fields(&message::APIResourceList { group_version: group_version.clone(), resources }, to);
-    }
+    TypedMessage::new("v1", "APIResourceList", message::APIResourceList { group_version, resources })
 }
 
 /// `APIGroupDiscoveryList`: all groups, versions and resources in one document.

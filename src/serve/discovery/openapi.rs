@@ -20,12 +20,13 @@ fn info() -> Value {
 
 /// Swagger 2.0: both groups in one document.
 pub(super) fn v2() -> Value {
-    let (mut all, mut definitions) = (Map::new(), Map::new());
+    let mut all_paths = Map::new();
+    let mut definitions = Map::new();
     for (api, version) in [EXTERNAL, CUSTOM].into_iter().flat_map(with_versions) {
-        all.extend(paths(Dialect::V2, api, version));
+        all_paths.extend(paths(Dialect::V2, api, version));
         definitions.extend(schemas(Dialect::V2, api, version));
     }
-    json!({"swagger": "2.0", "info": info(), "paths": all, "definitions": definitions})
+    json!({"swagger": "2.0", "info": info(), "paths": all_paths, "definitions": definitions})
 }
 
 fn with_versions(api: Api) -> impl Iterator<Item = (Api, &'static str)> {
@@ -80,10 +81,9 @@ fn paths(dialect: Dialect, api: Api, version: &str) -> Map<String, Value> {
         (place, path(dialect, api, version, &operation, name))
     };
     if api.group == CUSTOM_GROUP {
-        let all = DESCRIBED_OBJECTS
-            .iter()
-            .flat_map(|resource| metric_names().map(move |metric| (Some(*resource), metric)));
-        all.map(|(resource, metric)| entry(resource, metric)).collect()
+        let objects = DESCRIBED_OBJECTS.iter();
+        let metrics = objects.flat_map(|object| metric_names().map(move |metric| (Some(*object), metric)));
+        metrics.map(|(object, metric)| entry(object, metric)).collect()
     } else {
         metric_names().map(|metric| entry(None, metric)).collect()
     }

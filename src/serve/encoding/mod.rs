@@ -9,7 +9,7 @@ pub(crate) mod response_format;
 pub(crate) mod status;
 pub(crate) mod table;
 
-pub(crate) use self::object::Object;
+pub(crate) use self::object::{Object, TypedMessage};
 pub(crate) use self::status::internal_error;
 pub use self::status::{Reason, Status};
 pub(crate) use self::table::Empty;

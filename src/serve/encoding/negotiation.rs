@@ -158,7 +158,10 @@ impl Rejected {
     }
 
     fn contains(self, encoding: Encoding) -> bool {
-        Encoding::ALL.into_iter().zip(self.encodings).any(|(own, rejected)| rejected && own == encoding)
+        Encoding::ALL
+            .into_iter()
+            .zip(self.encodings)
+            .any(|(candidate, rejected)| rejected && candidate == encoding)
     }
 }
 

@@ -1,8 +1,12 @@
 //! Kubernetes protobuf: messages with the field numbers of `k8s.io/metrics` and `k8s.io/apimachinery`, and the envelope
-//! around every object. Objects on the hot path are appended field by field, which saves the owned strings of a message.
+//! around every object. What also serializes to JSON and YAML derives `Serialize`. External metrics, the hot path, are
+//! appended field by field, which saves the owned strings of a message.
 
+use jiff::Timestamp;
 use prost::Message;
 use prost::encoding::{WireType, encode_key, encode_varint};
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
 
 /// The first four bytes of every object in Kubernetes protobuf.
 pub(crate) const MAGIC: [u8; 4] = *b"k8s\0";
@@ -82,7 +86,7 @@ pub(crate) struct TypeMeta {
 }
 
 /// `k8s.io.apimachinery.pkg.apis.meta.v1.ListMeta`, which is empty in everything served here.
-#[derive(Clone, PartialEq, Message)]
+#[derive(Clone, PartialEq, Eq, Message, Serialize)]
 pub(crate) struct ListMeta {}
 
 /// `k8s.io.apimachinery.pkg.apis.meta.v1.Time`
@@ -96,13 +100,21 @@ pub(crate) struct Time {
 
 impl Time {
     /// Whole seconds, rounded down: `metav1.Time` has no fraction.
-    pub(crate) fn from_timestamp(time: jiff::Timestamp) -> Self {
+    pub(crate) fn from_timestamp(time: Timestamp) -> Self {
         Self { seconds: time.as_second(), nanos: 0 }
     }
 }
 
+/// RFC 3339 in UTC.
+impl Serialize for Time {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&Timestamp::from_second(self.seconds).unwrap_or_default())
+    }
+}
+
 /// `k8s.io.apimachinery.pkg.api.resource.Quantity`
-#[derive(Clone, PartialEq, Message)]
+#[derive(Clone, PartialEq, Message, Serialize)]
+#[serde(transparent)]
 pub(crate) struct Quantity {
     #[prost(string, tag = "1")]
     pub(crate) string: String,
@@ -145,12 +157,22 @@ pub(crate) mod external {
     }
 }
 
+/// Serializes a `map<string, string>` as a map.
+fn serialize_map<S: Serializer>(entries: &[Entry], serializer: S) -> Result<S::Ok, S::Error> {
+    let mut map = serializer.serialize_map(Some(entries.len()))?;
+    for Entry { key, value } in entries {
+        map.serialize_entry(key, value)?;
+    }
+    map.end()
+}
+
 /// `k8s.io.metrics.pkg.apis.custom_metrics`
 pub(crate) mod custom {
-    use super::{Entry, ListMeta, Message, Quantity, Time};
+    use super::{Entry, ListMeta, Message, Quantity, Serialize, Time, serialize_map};
 
     /// `k8s.io.api.core.v1.ObjectReference`
-    #[derive(Clone, PartialEq, Message)]
+    #[derive(Clone, PartialEq, Message, Serialize)]
+    #[serde(rename_all = "camelCase")]
     pub(crate) struct ObjectReference {
         #[prost(string, tag = "1")]
         pub(crate) kind: String,
@@ -159,39 +181,46 @@ pub(crate) mod custom {
         #[prost(string, tag = "3")]
         pub(crate) name: String,
         #[prost(string, tag = "4")]
+        #[serde(skip)]
         pub(crate) uid: String,
         #[prost(string, tag = "5")]
         pub(crate) api_version: String,
         #[prost(string, tag = "6")]
+        #[serde(skip)]
         pub(crate) resource_version: String,
         #[prost(string, tag = "7")]
+        #[serde(skip)]
         pub(crate) field_path: String,
     }
 
     /// `k8s.io.apimachinery.pkg.apis.meta.v1.LabelSelector`
-    #[derive(Clone, PartialEq, Message)]
+    #[derive(Clone, PartialEq, Message, Serialize)]
+    #[serde(rename_all = "camelCase")]
     pub(crate) struct LabelSelector {
         #[prost(message, repeated, tag = "1")]
+        #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "serialize_map")]
         pub(crate) match_labels: Vec<Entry>,
         #[prost(message, repeated, tag = "2")]
+        #[serde(skip_serializing_if = "Vec::is_empty")]
         pub(crate) match_expressions: Vec<Requirement>,
     }
 
     /// `k8s.io.apimachinery.pkg.apis.meta.v1.LabelSelectorRequirement`
-    #[derive(Clone, PartialEq, Message)]
+    #[derive(Clone, PartialEq, Message, Serialize)]
     pub(crate) struct Requirement {
         #[prost(string, tag = "1")]
         pub(crate) key: String,
         #[prost(string, tag = "2")]
         pub(crate) operator: String,
         #[prost(string, repeated, tag = "3")]
+        #[serde(skip_serializing_if = "Vec::is_empty")]
         pub(crate) values: Vec<String>,
     }
 
     pub(crate) mod v1beta1 {
-        use super::{LabelSelector, ListMeta, Message, ObjectReference, Quantity, Time};
+        use super::{LabelSelector, ListMeta, Message, ObjectReference, Quantity, Serialize, Time};
 
-        #[derive(Clone, PartialEq, Message)]
+        #[derive(Clone, PartialEq, Message, Serialize)]
         pub(crate) struct MetricValueList {
             #[prost(message, optional, tag = "1")]
             pub(crate) metadata: Option<ListMeta>,
@@ -199,7 +228,8 @@ pub(crate) mod custom {
             pub(crate) items: Vec<MetricValue>,
         }
 
-        #[derive(Clone, PartialEq, Message)]
+        #[derive(Clone, PartialEq, Message, Serialize)]
+        #[serde(rename_all = "camelCase")]
         pub(crate) struct MetricValue {
             #[prost(message, optional, tag = "1")]
             pub(crate) described_object: Option<ObjectReference>,
@@ -208,6 +238,7 @@ pub(crate) mod custom {
             #[prost(message, optional, tag = "3")]
             pub(crate) timestamp: Option<Time>,
             #[prost(int64, optional, tag = "4")]
+            #[serde(skip)]
             pub(crate) window: Option<i64>,
             #[prost(message, optional, tag = "5")]
             pub(crate) value: Option<Quantity>,
@@ -217,9 +248,9 @@ pub(crate) mod custom {
     }
 
     pub(crate) mod v1beta2 {
-        use super::{LabelSelector, ListMeta, Message, ObjectReference, Quantity, Time};
+        use super::{LabelSelector, ListMeta, Message, ObjectReference, Quantity, Serialize, Time};
 
-        #[derive(Clone, PartialEq, Message)]
+        #[derive(Clone, PartialEq, Message, Serialize)]
         pub(crate) struct MetricValueList {
             #[prost(message, optional, tag = "1")]
             pub(crate) metadata: Option<ListMeta>,
@@ -227,7 +258,7 @@ pub(crate) mod custom {
             pub(crate) items: Vec<MetricValue>,
         }
 
-        #[derive(Clone, PartialEq, Message)]
+        #[derive(Clone, PartialEq, Message, Serialize)]
         pub(crate) struct MetricIdentifier {
             #[prost(string, tag = "1")]
             pub(crate) name: String,
@@ -235,7 +266,8 @@ pub(crate) mod custom {
             pub(crate) selector: Option<LabelSelector>,
         }
 
-        #[derive(Clone, PartialEq, Message)]
+        #[derive(Clone, PartialEq, Message, Serialize)]
+        #[serde(rename_all = "camelCase")]
         pub(crate) struct MetricValue {
             #[prost(message, optional, tag = "1")]
             pub(crate) described_object: Option<ObjectReference>,
@@ -244,6 +276,7 @@ pub(crate) mod custom {
             #[prost(message, optional, tag = "3")]
             pub(crate) timestamp: Option<Time>,
             #[prost(int64, optional, tag = "4")]
+            #[serde(skip)]
             pub(crate) window_seconds: Option<i64>,
             #[prost(message, optional, tag = "5")]
             pub(crate) value: Option<Quantity>,
@@ -253,9 +286,9 @@ pub(crate) mod custom {
 
 /// `k8s.io.apimachinery.pkg.apis.meta.v1`: errors.
 pub(crate) mod status {
-    use super::{ListMeta, Message};
+    use super::{ListMeta, Message, Serialize};
 
-    #[derive(Clone, PartialEq, Message)]
+    #[derive(Clone, PartialEq, Eq, Message, Serialize)]
     pub(crate) struct Status {
         #[prost(message, optional, tag = "1")]
         pub(crate) metadata: Option<ListMeta>,
@@ -272,28 +305,32 @@ pub(crate) mod status {
     }
 
     /// `StatusDetails`
-    #[derive(Clone, PartialEq, Message)]
+    #[derive(Clone, PartialEq, Eq, Message, Serialize)]
     pub(crate) struct Details {
         #[prost(string, tag = "1")]
+        #[serde(skip_serializing_if = "String::is_empty")]
         pub(crate) name: String,
         #[prost(string, tag = "2")]
+        #[serde(skip_serializing_if = "String::is_empty")]
         pub(crate) group: String,
         #[prost(string, tag = "3")]
+        #[serde(skip_serializing_if = "String::is_empty")]
         pub(crate) kind: String,
     }
 }
 
 /// `k8s.io.apimachinery.pkg.apis.meta.v1`: discovery.
 pub(crate) mod discovery {
-    use super::Message;
+    use super::{Message, Serialize};
 
-    #[derive(Clone, PartialEq, Message)]
+    #[derive(Clone, PartialEq, Message, Serialize)]
     pub(crate) struct APIGroupList {
         #[prost(message, repeated, tag = "1")]
         pub(crate) groups: Vec<APIGroup>,
     }
 
-    #[derive(Clone, PartialEq, Message)]
+    #[derive(Clone, PartialEq, Message, Serialize)]
+    #[serde(rename_all = "camelCase")]
     pub(crate) struct APIGroup {
         #[prost(string, tag = "1")]
         pub(crate) name: String,
@@ -304,7 +341,8 @@ pub(crate) mod discovery {
     }
 
     /// `GroupVersionForDiscovery`
-    #[derive(Clone, PartialEq, Message)]
+    #[derive(Clone, PartialEq, Message, Serialize)]
+    #[serde(rename_all = "camelCase")]
     pub(crate) struct GroupVersion {
         #[prost(string, tag = "1")]
         pub(crate) group_version: String,
@@ -312,7 +350,8 @@ pub(crate) mod discovery {
         pub(crate) version: String,
     }
 
-    #[derive(Clone, PartialEq, Message)]
+    #[derive(Clone, PartialEq, Message, Serialize)]
+    #[serde(rename_all = "camelCase")]
     pub(crate) struct APIResourceList {
         #[prost(string, tag = "1")]
         pub(crate) group_version: String,
@@ -320,21 +359,24 @@ pub(crate) mod discovery {
         pub(crate) resources: Vec<APIResource>,
     }
 
-    #[derive(Clone, PartialEq, Message)]
+    /// The fields are in the order of Kubernetes' JSON.
+    #[derive(Clone, PartialEq, Message, Serialize)]
+    #[serde(rename_all = "camelCase")]
     pub(crate) struct APIResource {
         #[prost(string, tag = "1")]
         pub(crate) name: String,
+        #[prost(string, tag = "6")]
+        pub(crate) singular_name: String,
         #[prost(bool, tag = "2")]
         pub(crate) namespaced: bool,
         #[prost(string, tag = "3")]
         pub(crate) kind: String,
         #[prost(message, optional, tag = "4")]
         pub(crate) verbs: Option<Verbs>,
-        #[prost(string, tag = "6")]
-        pub(crate) singular_name: String,
     }
 
-    #[derive(Clone, PartialEq, Message)]
+    #[derive(Clone, PartialEq, Message, Serialize)]
+    #[serde(transparent)]
     pub(crate) struct Verbs {
         #[prost(string, repeated, tag = "1")]
         pub(crate) items: Vec<String>,

@@ -6,34 +6,22 @@ use std::fmt;
 use axum::response::{IntoResponse, Response};
 use http::header::{CONNECTION, CONTENT_TYPE};
 use http::{HeaderValue, StatusCode};
-use serde::Serialize;
 
 use super::negotiation::Encoding;
-use super::object::{Object, encode};
-use super::protobuf::{ListMeta, append_fields, status as message};
-use super::table::Empty;
+use super::object::{TypedMessage, encode};
+use super::protobuf::{ListMeta, status};
 
 /// An error for the client.
 ///
 /// Never carries `Retry-After`: client-go would repeat the request ten times and block an HPA worker meanwhile.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(transparent)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status(Box<Content>);
 
-/// The fields, in the order in which they are serialized.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 struct Content {
-    kind: &'static str,
-    #[serde(rename = "apiVersion")]
-    api_version: &'static str,
-    metadata: Empty,
-    status: &'static str,
-    message: String,
     reason: Reason,
-    details: Details,
-    code: u16,
+    object: TypedMessage<status::Status>,
     /// Closes the connection, so that the client's next request may reach an instance that has an answer.
-    #[serde(skip)]
     closes_connection: bool,
 }
 
@@ -62,12 +50,6 @@ pub enum Reason {
     InternalError,
     /// 503.
     ServiceUnavailable,
-}
-
-impl Serialize for Reason {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.as_str())
-    }
 }
 
 impl Reason {
@@ -106,52 +88,43 @@ impl Reason {
     }
 }
 
-/// The object that the error is about.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-struct Details {
-    #[serde(skip_serializing_if = "String::is_empty")]
-    name: String,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    group: &'static str,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    kind: String,
-}
-
 impl Status {
     /// An error with its message.
     #[must_use]
     pub fn new(reason: Reason, message: impl Into<String>) -> Self {
-        Self(Box::new(Content {
-            kind: "Status",
-            api_version: "v1",
-            metadata: Empty {},
-            status: "Failure",
+        let message = status::Status {
+            metadata: Some(ListMeta {}),
+            status: "Failure".into(),
             message: message.into(),
-            reason,
-            details: Details::default(),
-            code: reason.code().as_u16(),
-            closes_connection: false,
-        }))
+            reason: reason.as_str().into(),
+            details: Some(status::Details::default()),
+            code: reason.code().as_u16().into(),
+        };
+        let object = TypedMessage::new("v1", "Status", message);
+        Self(Box::new(Content { reason, object, closes_connection: false }))
     }
 
     /// Sets the object that the error is about.
     #[must_use]
     pub fn about(mut self, group: &'static str, kind: impl Into<String>, name: impl Into<String>) -> Self {
-        self.0.details = Details { name: name.into(), group, kind: kind.into() };
+        let details = status::Details { name: name.into(), group: group.into(), kind: kind.into() };
+        self.0.object.message.details = Some(details);
         self
     }
 
     /// Appends a note to the message, in brackets.
     #[must_use]
     pub fn with_note(mut self, note: &dyn fmt::Display) -> Self {
-        self.0.message = format!("{} ({note})", self.0.message);
+        let message = &mut self.0.object.message.message;
+        *message = format!("{message} ({note})");
         self
     }
 
     /// Puts `prefix` and a colon before the message.
     #[must_use]
     pub fn with_prefix(mut self, prefix: &str) -> Self {
-        self.0.message = format!("{prefix}: {}", self.0.message);
+        let message = &mut self.0.object.message.message;
+        *message = format!("{prefix}: {message}");
         self
     }
 
@@ -165,7 +138,7 @@ impl Status {
     /// The message for people.
     #[must_use]
     pub fn message(&self) -> &str {
-        &self.0.message
+        &self.0.object.message.message
     }
 
     /// The reason for programs.
@@ -193,32 +166,11 @@ impl Status {
     }
 }
 
-impl Object for Status {
-    fn type_meta(&self) -> (&'static str, &'static str) {
-        (self.0.api_version, self.0.kind)
-    }
-
-    fn protobuf(&self, to: &mut Vec<u8>) {
-        let Content { status, message: text, reason, details, code, .. } = &*self.0;
-        let Details { name, group, kind } = details;
-        let details = message::Details { name: name.clone(), group: (*group).to_owned(), kind: kind.clone() };
-        let status = message::Status {
-            metadata: Some(ListMeta {}),
-            status: (*status).to_owned(),
-            message: text.clone(),
-            reason: reason.as_str().to_owned(),
-            details: Some(details),
-            code: i32::from(*code),
-        };
-        append_fields(&status, to);
-    }
-}
-
 impl Status {
     /// The error in `encoding`.
     pub(crate) fn encoded(&self, encoding: Encoding) -> Response {
         // Strings and numbers always encode. If they did not, an empty body would still carry the code.
-        let body = encode(encoding, self).unwrap_or_default();
+        let body = encode(encoding, &self.0.object).unwrap_or_default();
         let media_type = HeaderValue::from_static(encoding.media_type());
         (self.0.reason.code(), [(CONTENT_TYPE, media_type)], body).into_response()
     }
@@ -253,7 +205,7 @@ mod tests {
     #[test]
     fn a_status_reads_as_client_go_expects_it() {
         let status = Status::new(Reason::NotFound, "gone").about("external.metrics.k8s.io", "m", "");
-        let text = serde_json::to_string(&status).unwrap();
+        let text = serde_json::to_string(&status.0.object).unwrap();
         let want = r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"gone","#
             .to_owned()
             + r#""reason":"NotFound","details":{"group":"external.metrics.k8s.io","kind":"m"},"code":404}"#;

@@ -20,7 +20,8 @@ fn decision(accelerator: &str) -> Decision {
         message: "held".into(),
         evidence: "2026-11-21T10:00:05Z".parse().unwrap(),
     });
-    let (model, accelerator) = ("llama".into(), Some(accelerator.into()));
+    let model = "llama".into();
+    let accelerator = Some(accelerator.into());
     Decision { model, accelerator, current: Some(Replicas::new(2)), verdict, gap: None }
 }
 

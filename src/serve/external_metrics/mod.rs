@@ -15,7 +15,7 @@ pub(crate) mod selector;
 mod variant_selector;
 
 pub(crate) use self::answer::{Item, items};
-pub(crate) use self::context::{MetricQuery, ReadContext, WaitingFor, WholeSeconds, whole_seconds};
+pub(crate) use self::context::{MetricQuery, ReadContext, WaitingFor, WholeSeconds};
 pub(crate) use self::errors::unknown_metric;
 pub(crate) use self::metric::Metric;
 pub(crate) use self::read::{MetricPath, get, get_for_instance};

@@ -67,7 +67,8 @@ pub(crate) fn damaged<T: AsRef<[u8]>>(corpus: &[T]) -> impl Strategy<Value = Vec
     let damage = (any::<Index>(), any::<Index>(), 0..5_u8, interesting);
     (select(corpus), vec(damage, 0..8)).prop_map(|(mut bytes, places)| {
         for (place, end, kind, byte) in places {
-            let (start, end) = (place.index(bytes.len() + 1), end.index(bytes.len() + 1));
+            let start = place.index(bytes.len() + 1);
+            let end = end.index(bytes.len() + 1);
             let (start, end) = (start.min(end), start.max(end));
             match kind {
                 0 => bytes.insert(start, byte),

@@ -379,7 +379,8 @@ mod tests {
     fn connections_that_begin_together_end_within_a_fifth_of_their_age() {
         let age = Duration::from_secs(600);
         assert_eq!([0.0, 0.5, 1.0].map(|random| jittered(age, random).as_secs()), [540, 600, 660]);
-        let (left, right) = (fastrand::f64(), fastrand::f64());
+        let left = fastrand::f64();
+        let right = fastrand::f64();
         assert!((0.0..=1.0).contains(&left) && left.to_bits() != right.to_bits());
     }
 }

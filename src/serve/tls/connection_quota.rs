@@ -61,10 +61,10 @@ impl ConnectionQuota {
         let source = source(peer);
         let mut holders = self.holders.lock();
         if holders.by_number.len() >= self.limit {
-            let own = holders.by_number.values().filter(|holder| holder.source == source).count();
-            // With the new permit this source has `own + 1`: only a source with more than that must give way.
-            let has_room =
-                holders.displace_largest_source(source, own + 2) || holders.displace_oldest_of(source);
+            let own_permits = holders.by_number.values().filter(|holder| holder.source == source).count();
+            // With the new permit this source has `own_permits + 1`: only a source with more than that must give way.
+            let has_room = holders.displace_largest_source(source, own_permits + 2)
+                || holders.displace_oldest_of(source);
             has_room.then_some(())?;
         }
         Some(self.issue(&mut holders, source))

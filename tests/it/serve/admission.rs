@@ -37,7 +37,7 @@ async fn counted(server: &TestServer, line: &str) {
 }
 
 #[tokio::test]
-async fn many_connections_from_one_address_cost_that_address_only() {
+async fn many_connections_from_one_address_displace_only_its_own() {
     // Eight places for strangers.
     let server = TestServer::with(ServerOptions { places: Some(32), ..ServerOptions::default() }).await;
     let mut crowd = Vec::new();
@@ -66,7 +66,7 @@ async fn many_connections_from_one_address_cost_that_address_only() {
 }
 
 #[tokio::test]
-async fn quiet_connections_of_a_node_do_not_shut_out_its_next_probe() {
+async fn idle_connections_of_a_node_do_not_block_its_next_probe() {
     // Eight places for strangers.
     let server = TestServer::with(ServerOptions { places: Some(32), ..ServerOptions::default() }).await;
     let mut quiet = Vec::new();
@@ -90,10 +90,11 @@ async fn a_scraper_that_comes_once_a_minute_keeps_its_connection() {
 }
 
 #[tokio::test]
-async fn a_chain_of_more_than_five_certificates_is_refused_and_nobody_looks_at_it() {
+async fn a_chain_of_more_than_five_certificates_is_rejected_unverified() {
     let (log, _guard) = Captured::log(tracing::Level::DEBUG);
     let server = TestServer::new().await;
-    let (foreign, junk) = (Authority::new("foreign"), Authority::new("junk").pem());
+    let foreign = Authority::new("foreign");
+    let junk = Authority::new("junk").pem();
     let leaf = foreign.issue(&Subject { common_name: INSTANCE, names: &[INSTANCE], ..Subject::default() });
     let of_length = |length: usize| Leaf {
         certificate: leaf.certificate.clone() + &junk.repeat(length - 1),
@@ -111,7 +112,7 @@ async fn a_chain_of_more_than_five_certificates_is_refused_and_nobody_looks_at_i
 }
 
 #[tokio::test]
-async fn users_with_a_certificate_take_no_places_of_api_servers_and_probes() {
+async fn users_with_a_certificate_leave_room_for_api_servers_and_probes() {
     let server = TestServer::with(ServerOptions { places: Some(8), ..ServerOptions::default() }).await;
     let alice = server.users.client("alice", &[]);
     let mut open = Vec::new();
@@ -128,7 +129,7 @@ async fn users_with_a_certificate_take_no_places_of_api_servers_and_probes() {
 }
 
 #[tokio::test]
-async fn api_servers_behind_one_address_have_as_many_connections_as_they_open() {
+async fn api_servers_behind_one_address_have_no_connection_quota() {
     // A quarter of the places is nobody else's; others may be used while they are free.
     let server = TestServer::with(ServerOptions { places: Some(40), ..ServerOptions::default() }).await;
     let mut open = Vec::new();
@@ -161,7 +162,7 @@ async fn a_flood_of_handshakes_does_not_displace_the_slow_one_of_another_address
 }
 
 #[tokio::test]
-async fn tls_1_2_and_1_3_are_spoken_with_http2_and_http1() {
+async fn tls_1_2_and_1_3_work_with_http2_and_http1() {
     let server = TestServer::new().await;
     for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
         for (offered, chosen) in
@@ -205,7 +206,7 @@ async fn tls_1_1_is_refused_with_an_alert() {
 }
 
 #[tokio::test]
-async fn a_handshake_that_is_not_finished_in_time_is_ended_and_counted() {
+async fn a_handshake_that_times_out_is_closed_and_counted() {
     let server = TestServer::new().await;
     let mut silent = TcpStream::connect(server.address).await.unwrap();
     let mut half = TcpStream::connect(server.address).await.unwrap();
@@ -220,7 +221,7 @@ async fn a_handshake_that_is_not_finished_in_time_is_ended_and_counted() {
 }
 
 #[tokio::test]
-async fn failed_handshakes_are_counted_by_kind_and_told_in_one_line_a_minute() {
+async fn failed_handshakes_are_counted_by_kind_and_logged_once_a_minute() {
     let (log, _guard) = Captured::log(tracing::Level::INFO);
     let server = TestServer::new().await;
     let foreign = Authority::new("foreign").pem();
@@ -246,11 +247,12 @@ async fn failed_handshakes_are_counted_by_kind_and_told_in_one_line_a_minute() {
 }
 
 #[tokio::test]
-async fn a_pair_is_used_when_both_halves_fit_whichever_comes_first_and_told_once() {
+async fn a_certificate_is_used_once_its_key_matches_and_a_mismatch_is_logged_once() {
     let (log, _guard) = Captured::log(tracing::Level::INFO);
     let directory = std::env::temp_dir().join(format!("wva-door-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
-    let (certificate, key) = (directory.join("tls.crt"), directory.join("tls.key"));
+    let certificate = directory.join("tls.crt");
+    let key = directory.join("tls.key");
     // Each file whole at once: it is the pair that is half.
     let write = |path: &Path, text: &str| {
         let next = path.with_extension("next");
@@ -267,7 +269,8 @@ async fn a_pair_is_used_when_both_halves_fit_whichever_comes_first_and_told_once
         ServingCertificate::Files { certificate: certificate.clone(), key: key.clone(), recheck_interval };
     let server = TestServer::with(ServerOptions { serving, ..ServerOptions::default() }).await;
     let shown_by = |n: usize| {
-        let (address, ca) = (server.address, authorities[n].pem());
+        let address = server.address;
+        let ca = authorities[n].pem();
         async move { tls(address, &ca, SERVICE, None, "http/1.1").await.is_ok() }
     };
     let told = || log.lines("a certificate cannot be used").len();

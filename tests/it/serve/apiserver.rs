@@ -64,7 +64,8 @@ impl ApiServer {
             listed,
             changes: changes.clone(),
         };
-        let (reviews, listener) = (state.reviews.clone(), TcpListener::bind("127.0.0.1:0").await.unwrap());
+        let reviews = state.reviews.clone();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let mut serving = JoinSet::new();
         serving.spawn(async move {
@@ -80,7 +81,8 @@ impl ApiServer {
 }
 
 async fn answer(State(objects): State<Objects>, method: Method, uri: Uri, body: Bytes) -> Response<Body> {
-    let (path, query) = (uri.path(), uri.query().unwrap_or_default());
+    let path = uri.path();
+    let query = uri.query().unwrap_or_default();
     let sent: Value = serde_json::from_slice(&body).unwrap_or_default();
     if path.ends_with("/tokenreviews") {
         return who(sent);
@@ -129,9 +131,11 @@ impl Objects {
 
     /// Without an end: what a test changes, and nothing else.
     fn events(&self, path: &str, query: &str) -> impl Stream<Item = Result<Bytes, std::io::Error>> + use<> {
-        let (path, query) = (path.to_owned(), query.to_owned());
+        let path = path.to_owned();
+        let query = query.to_owned();
         futures::stream::unfold(self.changes.subscribe(), move |mut changes| {
-            let (path, query) = (path.clone(), query.clone());
+            let path = path.clone();
+            let query = query.clone();
             async move {
                 loop {
                     let (list, event) = changes.recv().await.unwrap_or_default();

@@ -68,7 +68,7 @@ async fn a_peer_that_never_leaves_is_cut_at_the_deadline() {
 }
 
 #[tokio::test]
-async fn garbage_and_silence_cost_the_others_nothing() {
+async fn garbage_and_silent_connections_do_not_affect_others() {
     let server = TestServer::new().await;
     let mut silent = Vec::new();
     for _ in 0..50 {
@@ -95,7 +95,7 @@ async fn garbage_and_silence_cost_the_others_nothing() {
 }
 
 #[tokio::test]
-async fn connections_that_nobody_vouches_for_leave_places_to_those_that_matter() {
+async fn untrusted_connections_leave_room_for_trusted_ones() {
     let server = TestServer::with(ServerOptions { places: Some(8), ..ServerOptions::default() }).await;
     let shared = server.shared_ca.shared();
     let instance = Leaf { certificate: shared.cert_pem, key: shared.key_pem };
@@ -122,7 +122,7 @@ async fn connections_that_nobody_vouches_for_leave_places_to_those_that_matter()
 }
 
 #[tokio::test]
-async fn handshakes_that_never_end_do_not_keep_the_aggregator_out() {
+async fn unfinished_handshakes_do_not_block_the_aggregator() {
     let server = TestServer::with(ServerOptions { places: Some(8), ..ServerOptions::default() }).await;
     let mut silent = Vec::new();
     for _ in 0..40 {
@@ -134,7 +134,7 @@ async fn handshakes_that_never_end_do_not_keep_the_aggregator_out() {
 }
 
 #[tokio::test]
-async fn a_connection_without_a_trusted_certificate_is_closed_when_it_is_quiet_and_the_proxys_is_kept() {
+async fn an_idle_connection_is_closed_unless_it_is_the_proxys() {
     let server = TestServer::new().await;
     let mut proxy = H2::connect(&server, Some(&server.proxy)).await;
     let mut stranger = H2::connect(&server, None).await;
@@ -156,7 +156,7 @@ async fn a_dual_stack_listener_serves_ipv4_peers() {
 }
 
 #[tokio::test]
-async fn a_renewed_certificate_is_shown_to_the_next_connection_and_keeps_the_open_ones() {
+async fn a_renewed_certificate_applies_to_new_connections_and_keeps_open_ones() {
     let server = TestServer::new().await;
     let open = tls(server.address, &server.shared_ca.pem(), SERVICE, None, "http/1.1").await.unwrap();
     let next = Authority::new("next");
@@ -167,14 +167,17 @@ async fn a_renewed_certificate_is_shown_to_the_next_connection_and_keeps_the_ope
 }
 
 #[tokio::test]
-async fn certificate_files_are_read_again_and_a_half_written_pair_is_not_used() {
+async fn certificate_files_are_reloaded_once_certificate_and_key_match() {
     let directory = std::env::temp_dir().join(format!("wva-serve-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
-    let (certificate, key) = (directory.join("tls.crt"), directory.join("tls.key"));
+    let certificate = directory.join("tls.crt");
+    let key = directory.join("tls.key");
     let write = |path, text: &str| std::fs::write(path, text).unwrap();
-    let (first, second) = (Authority::new("first"), Authority::new("second"));
+    let first = Authority::new("first");
+    let second = Authority::new("second");
     let leaf = |ca: &Authority| -> Leaf { ca.issue(&Subject { names: &[SERVICE], ..Subject::default() }) };
-    let (one, two) = (leaf(&first), leaf(&second));
+    let one = leaf(&first);
+    let two = leaf(&second);
     write(&certificate, &one.certificate);
     write(&key, &one.key);
     let recheck_interval = Duration::from_millis(20);
@@ -199,7 +202,7 @@ async fn certificate_files_are_read_again_and_a_half_written_pair_is_not_used() 
 }
 
 #[tokio::test]
-async fn without_a_certificate_nothing_is_served_and_with_one_it_is() {
+async fn nothing_is_served_before_there_is_a_certificate() {
     let server = TestServer::new_without_certificate().await;
     let reach =
         || async { tls(server.address, &server.shared_ca.pem(), SERVICE, None, "http/1.1").await.is_ok() };
@@ -209,7 +212,7 @@ async fn without_a_certificate_nothing_is_served_and_with_one_it_is() {
 }
 
 #[tokio::test]
-async fn too_many_reads_are_refused_at_once_and_discovery_goes_on() {
+async fn excess_reads_are_rejected_at_once_and_discovery_goes_on() {
     let server = TestServer::new().await;
     *server.reads.hanging.lock() = true;
     let mut connections = Vec::new();
@@ -230,7 +233,7 @@ async fn too_many_reads_are_refused_at_once_and_discovery_goes_on() {
 }
 
 #[tokio::test]
-async fn certificate_files_that_a_flag_names_must_be_right_at_the_start() {
+async fn certificate_files_from_flags_must_be_valid_at_the_start() {
     let missing = std::path::PathBuf::from("/nonexistent/tls.crt");
     let serving = ServingCertificate::Files {
         certificate: missing.clone(),
@@ -246,7 +249,7 @@ async fn certificate_files_that_a_flag_names_must_be_right_at_the_start() {
 }
 
 #[tokio::test]
-async fn a_damaged_shared_secret_is_waited_out() {
+async fn an_invalid_shared_secret_is_waited_for() {
     let server = TestServer::new_without_certificate().await;
     let mut damaged = server.shared_ca.shared();
     damaged.key_pem = "-----BEGIN PRIVATE KEY-----".into();

@@ -95,7 +95,7 @@ pub(crate) async fn server() -> TestServer {
 }
 
 #[tokio::test]
-async fn every_answer_about_an_object_is_these_bytes() {
+async fn custom_metrics_answers_are_these_bytes() {
     let server =
         server_with(ServerOptions { controller_instance: Some("blue".into()), ..ServerOptions::default() })
             .await;
@@ -161,7 +161,7 @@ async fn every_answer_about_an_object_is_these_bytes() {
 }
 
 #[tokio::test]
-async fn a_variant_that_was_just_made_is_not_told_that_it_does_not_exist() {
+async fn a_new_variant_is_reported_as_not_evaluated_yet() {
     let server = server().await;
     let named = |selector: &str| path("llm", DESIRED) + "?labelSelector=" + selector;
     for (name, path) in [
@@ -183,7 +183,7 @@ async fn a_variant_that_was_just_made_is_not_told_that_it_does_not_exist() {
 }
 
 #[tokio::test]
-async fn the_metric_is_judged_before_the_object_and_fields_select() {
+async fn the_metric_is_checked_before_the_object_and_fields_select() {
     let server = server().await;
     let unknown =
         |namespace, name| object("v1beta2", namespace, "deployments.apps", name, "requests_per_second");
@@ -203,7 +203,7 @@ async fn the_metric_is_judged_before_the_object_and_fields_select() {
 }
 
 #[tokio::test]
-async fn an_object_has_the_number_that_the_external_metric_has() {
+async fn an_object_has_the_value_of_the_external_metric() {
     let server = server().await;
     for (namespace, name, target) in [("llm", "llama-a100", "llama-decode"), ("pair", "two", "pair-two")] {
         for metric in [DESIRED, "wva_current_replicas", "wva_desired_ratio", "inferno_desired_replicas"] {
@@ -220,7 +220,7 @@ async fn an_object_has_the_number_that_the_external_metric_has() {
 }
 
 #[tokio::test]
-async fn an_object_is_written_as_the_client_accepts_it() {
+async fn an_object_is_encoded_as_the_client_accepts_it() {
     let server = server().await;
     let table = "Accept: application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
     for (name, accept) in
@@ -240,7 +240,7 @@ async fn an_object_is_written_as_the_client_accepts_it() {
 }
 
 #[tokio::test]
-async fn permission_is_asked_for_the_metric_as_a_part_of_the_object() {
+async fn a_metric_of_an_object_is_authorised_as_its_subresource() {
     let server = server().await;
     for (method, path, verb, resource, name) in [
         ("GET", variant("llm", "llama-a100"), "get", "variantautoscalings.llmd.ai", "llama-a100"),
@@ -259,9 +259,12 @@ async fn permission_is_asked_for_the_metric_as_a_part_of_the_object() {
             assert!(path.ends_with("watch=true"), "{path} was not reviewed");
             continue;
         };
-        let (group, version) = ("custom.metrics.k8s.io", "v1beta2");
-        let (resource, subresource) = (resource.into(), DESIRED.into());
-        let (namespace, name) = ("llm".into(), name.into());
+        let group = "custom.metrics.k8s.io";
+        let version = "v1beta2";
+        let resource = resource.into();
+        let subresource = DESIRED.into();
+        let namespace = "llm".into();
+        let name = name.into();
         let wanted = Attributes::Resource { verb, group, version, resource, subresource, namespace, name };
         assert_eq!(*attributes, wanted, "{method} {path}");
     }
@@ -273,7 +276,7 @@ async fn permission_is_asked_for_the_metric_as_a_part_of_the_object() {
 }
 
 #[tokio::test]
-async fn a_name_that_no_object_can_have_costs_no_review() {
+async fn an_invalid_object_name_causes_no_review() {
     let server = server().await;
     let long = "m".repeat(254);
     for path in [
@@ -289,7 +292,7 @@ async fn a_name_that_no_object_can_have_costs_no_review() {
 }
 
 #[tokio::test]
-async fn before_anything_is_known_a_read_names_the_object_and_what_is_waited_for() {
+async fn before_the_first_result_an_error_names_the_object_and_the_cause() {
     let server = server_with(ServerOptions { synced: false, ..ServerOptions::default() }).await;
     server.publish(wva::engine::Published::empty());
     *server.reads.now.lock() = "2026-11-21T10:00:25Z".parse().unwrap();
@@ -300,10 +303,11 @@ async fn before_anything_is_known_a_read_names_the_object_and_what_is_waited_for
 }
 
 #[tokio::test]
-async fn an_instance_gives_the_holders_answer_and_its_last_state_when_the_holder_is_gone() {
+async fn an_instance_forwards_reads_of_objects_and_falls_back_to_the_last_state() {
     let shared_ca = Arc::new(Authority::new("wva"));
     let one = || server_with(ServerOptions { shared_ca: shared_ca.clone(), ..ServerOptions::default() });
-    let (mut holder, other) = (one().await, one().await);
+    let mut holder = one().await;
+    let other = one().await;
     let mut older = sample();
     for decision in older.decisions.values_mut() {
         *decision = target(3, Some(2), "2026-11-21T09:59:00Z");
@@ -335,7 +339,7 @@ async fn an_instance_gives_the_holders_answer_and_its_last_state_when_the_holder
 }
 
 #[tokio::test]
-async fn nobody_but_an_instance_passes_the_inner_door_of_objects() {
+async fn only_an_instance_may_use_the_internal_path_of_objects() {
     let server = server().await;
     let inner =
         "/internal/v1/custom/v1beta2/namespaces/llm/deployments.apps/llama-decode/wva_desired_replicas";
@@ -349,7 +353,7 @@ async fn nobody_but_an_instance_passes_the_inner_door_of_objects() {
 }
 
 #[tokio::test]
-async fn an_object_is_refused_at_once_when_too_many_reads_of_any_kind_wait() {
+async fn reads_of_objects_share_the_limit_of_reads() {
     let server = server().await;
     *server.reads.hanging.lock() = true;
     let mut connections = Vec::new();
@@ -368,7 +372,7 @@ async fn an_object_is_refused_at_once_when_too_many_reads_of_any_kind_wait() {
 }
 
 #[tokio::test]
-async fn every_resource_that_discovery_names_can_be_read() {
+async fn every_discovered_resource_can_be_read() {
     let server = server().await;
     for version in ["v1beta1", "v1beta2"] {
         let discovered = server.proxied("hpa", &format!("/apis/custom.metrics.k8s.io/{version}")).await;

@@ -21,7 +21,8 @@ async fn two() -> (TestServer, TestServer) {
     let shared_ca = Arc::new(Authority::new("wva"));
     let server =
         || TestServer::with(ServerOptions { shared_ca: shared_ca.clone(), ..ServerOptions::default() });
-    let (holder, other) = (server().await, server().await);
+    let holder = server().await;
+    let other = server().await;
     let mut older = sample();
     for decision in older.decisions.values_mut() {
         *decision = target(3, Some(2), "2026-11-21T09:59:00Z");
@@ -32,7 +33,7 @@ async fn two() -> (TestServer, TestServer) {
 }
 
 #[tokio::test]
-async fn every_instance_gives_the_holders_answer_word_for_word() {
+async fn every_instance_returns_the_holders_answer_verbatim() {
     let (holder, other) = two().await;
     for path in [
         READ.to_owned(),
@@ -42,8 +43,8 @@ async fn every_instance_gives_the_holders_answer_word_for_word() {
         path("llm", "nothing"),
         path("llm", "wva_desired_replicas") + "?labelSelector=a%3Db%3Dc",
     ] {
-        let (from_holder, forwarded) =
-            (holder.proxied("hpa", &path).await, other.proxied("hpa", &path).await);
+        let from_holder = holder.proxied("hpa", &path).await;
+        let forwarded = other.proxied("hpa", &path).await;
         assert_eq!(forwarded.status, from_holder.status, "{path}");
         assert_eq!(forwarded.body, from_holder.body, "{path}");
         for name in ["content-type", "warning", "cache-control", "audit-id"] {
@@ -53,7 +54,7 @@ async fn every_instance_gives_the_holders_answer_word_for_word() {
 }
 
 #[tokio::test]
-async fn a_forwarded_answer_has_the_form_that_its_client_asked_for() {
+async fn a_forwarded_answer_has_the_representation_that_its_client_accepts() {
     let (holder, other) = two().await;
     let mut many = sample();
     let id = |index| VariantId::new("many", format!("variant-{index:04}"));
@@ -68,7 +69,8 @@ async fn a_forwarded_answer_has_the_form_that_its_client_asked_for() {
         "Accept-Encoding: gzip",
     ];
     for (path, form) in paths.iter().flat_map(|path| forms.map(|form| (path, form))) {
-        let (request, lines) = (format!("GET {path}"), ["X-Remote-User: hpa", form]);
+        let request = format!("GET {path}");
+        let lines = ["X-Remote-User: hpa", form];
         let direct = holder.send(Some(&holder.proxy), &request, &lines).await;
         let forwarded = other.send(Some(&other.proxy), &request, &lines).await;
         assert_eq!(forwarded.status, direct.status, "{path} {form}");
@@ -83,7 +85,7 @@ async fn a_forwarded_answer_has_the_form_that_its_client_asked_for() {
 }
 
 #[tokio::test]
-async fn permission_is_decided_where_the_caller_came_in() {
+async fn the_instance_that_receives_a_read_authorises_it() {
     let (holder, other) = two().await;
     assert_eq!(other.proxied("mallory", READ).await.status, 403);
     assert_eq!(other.reviewer.reviews.lock().len(), 1);
@@ -92,7 +94,7 @@ async fn permission_is_decided_where_the_caller_came_in() {
 }
 
 #[tokio::test]
-async fn a_holder_that_is_gone_is_answered_for_from_its_last_state_with_its_true_time() {
+async fn without_the_holder_reads_get_its_last_state_with_its_true_time() {
     let (mut holder, other) = two().await;
     assert_eq!(other.proxied("hpa", READ).await.value(), "5");
     holder.shutdown.cancel();
@@ -108,7 +110,7 @@ async fn a_holder_that_is_gone_is_answered_for_from_its_last_state_with_its_true
 }
 
 #[tokio::test]
-async fn a_number_of_a_lease_that_ran_out_is_not_answered_to_anybody() {
+async fn a_number_of_an_expired_lease_is_not_answered() {
     let (holder, other) = two().await;
     *holder.reads.lapsed.lock() = true;
     let forwarded = other.proxied("hpa", READ).await;
@@ -131,7 +133,7 @@ async fn a_number_of_a_lease_that_ran_out_is_not_answered_to_anybody() {
 }
 
 #[tokio::test]
-async fn a_read_in_the_moment_after_the_lease_was_got_again_was_once_refused() {
+async fn a_read_right_after_the_lease_is_regained_waits_for_the_first_result() {
     let (holder, _other) = two().await;
     *holder.reads.lapsed.lock() = true;
     let taking_over = async {
@@ -144,7 +146,7 @@ async fn a_read_in_the_moment_after_the_lease_was_got_again_was_once_refused() {
 }
 
 #[tokio::test]
-async fn a_holder_that_is_silent_costs_one_wait_and_not_one_for_every_read() {
+async fn a_silent_holder_delays_one_read_and_not_each() {
     let (_holder, other) = two().await;
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = silent.local_addr().unwrap();
@@ -161,7 +163,7 @@ async fn a_holder_that_is_silent_costs_one_wait_and_not_one_for_every_read() {
 }
 
 #[tokio::test]
-async fn a_lease_that_moved_is_noticed_and_a_read_never_travels_twice() {
+async fn a_moved_lease_is_noticed_and_a_read_is_forwarded_once() {
     let (holder, other) = two().await;
     // Each believes that the other one holds the lease.
     holder.leadership.send_replace(held_by(Some(format!("https://{}", other.address))));
@@ -174,7 +176,7 @@ async fn a_lease_that_moved_is_noticed_and_a_read_never_travels_twice() {
 }
 
 #[tokio::test]
-async fn a_holder_that_has_just_restarted_does_not_hide_the_number_that_others_still_have() {
+async fn a_restarted_holder_does_not_hide_the_last_state_of_others() {
     let (holder, other) = two().await;
     holder.publish(wva::engine::Published::empty());
     let answer = other.proxied("hpa", READ).await;
@@ -186,7 +188,7 @@ async fn a_holder_that_has_just_restarted_does_not_hide_the_number_that_others_s
 }
 
 #[tokio::test]
-async fn nobody_but_an_instance_passes_the_inner_door() {
+async fn only_an_instance_may_use_the_internal_path() {
     let server = TestServer::new().await;
     let ask = |leaf: Option<Leaf>| {
         let server = &server;
@@ -220,7 +222,7 @@ async fn nobody_but_an_instance_passes_the_inner_door() {
 }
 
 #[tokio::test]
-async fn a_stranger_with_an_instances_name_is_looked_at_once_for_each_version_of_the_bundle() {
+async fn an_untrusted_instance_certificate_is_verified_once_per_version_of_the_bundle() {
     let (log, _guard) = Captured::log(tracing::Level::DEBUG);
     let server = TestServer::new().await;
     let foreign = Authority::new("wva");
@@ -241,7 +243,7 @@ async fn a_stranger_with_an_instances_name_is_looked_at_once_for_each_version_of
 }
 
 #[tokio::test]
-async fn renewed_shared_certificates_open_a_new_way_to_the_holder() {
+async fn renewed_shared_certificates_open_a_new_connection_to_the_holder() {
     let (holder, other) = two().await;
     assert_eq!(other.proxied("hpa", READ).await.value(), "5");
     let next = Authority::new("next").shared();

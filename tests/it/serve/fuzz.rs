@@ -45,7 +45,7 @@ async fn sent(server: &TestServer, bytes: &[u8], hangs_up: bool) -> Result<Vec<u
 }
 
 #[test]
-fn no_bytes_on_a_connection_harm_the_next() {
+fn no_bytes_on_a_connection_affect_the_next() {
     let read = format!("GET {READ} HTTP/1.1\r\nHost: x\r\nX-Remote-User: hpa\r\n");
     let corpus = [
         format!("{read}\r\n"),
@@ -78,7 +78,7 @@ fn no_bytes_on_a_connection_harm_the_next() {
 }
 
 #[test]
-fn no_path_and_no_query_harm() {
+fn no_path_and_query_break_the_server() {
     let corpus = [
         "/readyz?verbose&exclude=ping&exclude=%zz",
         "/livez/ping",

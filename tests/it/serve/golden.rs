@@ -98,7 +98,8 @@ async fn discovery_is_these_bytes() {
         ("unknown-version", "/apis/external.metrics.k8s.io/v1", "Accept: */*"),
         ("unknown-path", "/nothing", "Accept: */*"),
     ] {
-        let (request, lines) = (format!("GET {path}"), ["X-Remote-User: system:aggregator", accept]);
+        let request = format!("GET {path}");
+        let lines = ["X-Remote-User: system:aggregator", accept];
         golden(&format!("discovery-{name}"), &server.send(Some(&server.proxy), &request, &lines).await);
     }
 }
@@ -107,7 +108,8 @@ async fn discovery_is_these_bytes() {
 async fn a_representation_is_not_modified_only_for_its_own_etag() {
     let server = TestServer::new().await;
     let get = |accept: &'static str, etag: Option<String>| {
-        let (server, line) = (&server, etag.map(|etag| format!("If-None-Match: {etag}")));
+        let server = &server;
+        let line = etag.map(|etag| format!("If-None-Match: {etag}"));
         async move {
             let mut lines = vec!["X-Remote-User: system:kube-aggregator", accept];
             lines.extend(line.as_deref());
@@ -185,7 +187,7 @@ async fn every_answer_to_a_read_is_these_bytes() {
 }
 
 #[tokio::test]
-async fn refusals_of_method_and_media_type_are_these_bytes() {
+async fn method_and_media_type_errors_are_these_bytes() {
     let server = TestServer::new().await;
     let user = "X-Remote-User: hpa";
     for (name, request, accept) in [
@@ -203,7 +205,8 @@ async fn refusals_of_method_and_media_type_are_these_bytes() {
 #[tokio::test]
 async fn every_representation_is_these_bytes() {
     let server = TestServer::new().await;
-    let (pair, unknown) = (path("pair", "wva_desired_replicas"), path("llm", "requests_per_second"));
+    let pair = path("pair", "wva_desired_replicas");
+    let unknown = path("llm", "requests_per_second");
     for (name, path, accept) in [
         ("yaml", pair.as_str(), "Accept: application/yaml"),
         ("protobuf", &pair, PROTOBUF),
@@ -221,12 +224,13 @@ async fn every_representation_is_these_bytes() {
             &server.send(Some(&server.proxy), &format!("GET {path}"), &lines).await,
         );
     }
-    let (request, lines) = (format!("GET {READ}"), ["X-Remote-User: mallory", PROTOBUF]);
+    let request = format!("GET {READ}");
+    let lines = ["X-Remote-User: mallory", PROTOBUF];
     golden("shown-forbidden-protobuf", &server.send(Some(&server.proxy), &request, &lines).await);
 }
 
 #[tokio::test]
-async fn a_large_list_is_compressed_for_who_asks_and_has_its_length_either_way() {
+async fn a_large_list_is_compressed_on_request_and_always_has_its_length() {
     let server = TestServer::new().await;
     let mut many = sample();
     let one = |index| (VariantId::new("many", format!("variant-{index:04}")), target(1, Some(1), NOW));
@@ -247,7 +251,7 @@ async fn a_large_list_is_compressed_for_who_asks_and_has_its_length_either_way()
 }
 
 #[tokio::test]
-async fn a_length_stands_in_every_answer_over_http2_too() {
+async fn an_http2_answer_has_a_content_length() {
     let server = TestServer::new().await;
     let mut connection = H2::connect(&server, Some(&server.proxy)).await;
     let answer = connection.read().await.unwrap();
@@ -257,7 +261,7 @@ async fn a_length_stands_in_every_answer_over_http2_too() {
 }
 
 #[tokio::test]
-async fn a_read_that_an_hpa_would_add_up_is_told_and_any_other_is_not() {
+async fn only_an_ambiguous_read_is_reported() {
     let server = TestServer::new().await;
     server.proxied("hpa", READ).await;
     server
@@ -270,7 +274,7 @@ async fn a_read_that_an_hpa_would_add_up_is_told_and_any_other_is_not() {
 }
 
 #[tokio::test]
-async fn before_anything_is_known_a_read_says_which_variant_why_since_when_and_what_to_do() {
+async fn before_the_first_result_an_error_names_the_variant_and_the_cause() {
     let server = TestServer::with(ServerOptions { synced: false, ..ServerOptions::default() }).await;
     server.publish(wva::engine::Published::empty());
     *server.reads.now.lock() = "2026-11-21T10:00:25Z".parse().unwrap();
@@ -288,7 +292,7 @@ async fn before_anything_is_known_a_read_says_which_variant_why_since_when_and_w
 }
 
 #[tokio::test]
-async fn a_number_turns_into_an_error_when_its_evidence_grows_old_though_nothing_is_published() {
+async fn a_number_becomes_an_error_when_its_evidence_grows_too_old() {
     let server = TestServer::new().await;
     assert_eq!(server.proxied("hpa", READ).await.value(), "5");
     *server.reads.now.lock() = "2026-11-21T10:05:05Z".parse().unwrap();
@@ -300,14 +304,14 @@ async fn a_number_turns_into_an_error_when_its_evidence_grows_old_though_nothing
 }
 
 #[tokio::test]
-async fn an_evaluation_that_hangs_does_not_hang_the_reader() {
+async fn a_hanging_evaluation_does_not_block_a_read() {
     let server = TestServer::new().await;
     *server.reads.hanging.lock() = true;
     assert_eq!(server.proxied("hpa", READ).await.value(), "5");
 }
 
 #[tokio::test]
-async fn a_bug_costs_its_own_request_and_is_a_status_too() {
+async fn a_panic_fails_only_its_own_request_with_a_status() {
     let server = TestServer::new().await;
     *server.reads.broken.lock() = true;
     golden("data-bug", &server.proxied("hpa", READ).await);

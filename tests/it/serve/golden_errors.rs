@@ -29,7 +29,7 @@ async fn over_h2(server: &TestServer, path: &str, lines: &[(&str, &str)]) -> Ans
 }
 
 #[tokio::test]
-async fn what_has_not_changed_has_neither_a_body_nor_a_length_over_http_1_and_2() {
+async fn a_304_has_neither_a_body_nor_a_length() {
     let server = TestServer::new().await;
     let whole = server.proxied("x", GROUP_VERSION).await;
     let etag = whole.header("etag").unwrap();
@@ -43,7 +43,7 @@ async fn what_has_not_changed_has_neither_a_body_nor_a_length_over_http_1_and_2(
 }
 
 #[tokio::test]
-async fn a_path_that_is_no_text_is_refused_as_kubernetes_refuses_it() {
+async fn a_path_that_is_not_utf8_gets_the_error_of_kubernetes() {
     let server = TestServer::new().await;
     let custom = "/apis/custom.metrics.k8s.io/v1beta2/namespaces";
     for (name, path) in [
@@ -62,7 +62,7 @@ async fn a_path_that_is_no_text_is_refused_as_kubernetes_refuses_it() {
 }
 
 #[tokio::test]
-async fn health_takes_get_and_head_and_refuses_the_rest_with_a_status() {
+async fn health_allows_get_and_head_only() {
     let server = TestServer::new().await;
     for path in ["/livez", "/readyz", "/healthz", "/readyz/ping"] {
         for method in ["POST", "PUT", "PATCH", "DELETE", "OPTIONS"] {
@@ -78,7 +78,7 @@ async fn health_takes_get_and_head_and_refuses_the_rest_with_a_status() {
 }
 
 #[tokio::test]
-async fn who_cannot_be_let_in_is_told_so_in_these_bytes() {
+async fn authentication_errors_are_these_bytes() {
     let server = TestServer::new().await;
     let read = format!("GET {READ}");
     let bad = "Authorization: Bearer bad";
@@ -96,7 +96,7 @@ async fn who_cannot_be_let_in_is_told_so_in_these_bytes() {
 }
 
 #[tokio::test]
-async fn a_door_that_nobody_can_decide_about_stays_shut_with_these_bytes() {
+async fn undecided_access_is_denied_with_these_bytes() {
     let object = object("v1beta2", "llm", "deployments.apps", "llama-decode", DESIRED);
     let server = TestServer::new_without_trust().await;
     for (name, path) in [("", READ), ("-custom", &object), ("-metrics", "/metrics")] {
@@ -113,7 +113,7 @@ async fn a_door_that_nobody_can_decide_about_stays_shut_with_these_bytes() {
 }
 
 #[tokio::test]
-async fn what_no_name_can_be_and_no_method_may_do_is_refused_in_these_bytes() {
+async fn invalid_names_and_methods_get_these_bytes() {
     let server = TestServer::new().await;
     let long = "n".repeat(254);
     for (name, path) in [
@@ -156,7 +156,8 @@ async fn health_says_these_bytes() {
 async fn the_version_is_these_bytes_but_for_the_platform() {
     let server = TestServer::new().await;
     let mut answer = server.proxied("anybody", "/version").await;
-    let (etag, length) = (answer.header("etag").unwrap().to_owned(), answer.bytes.len().to_string());
+    let etag = answer.header("etag").unwrap().to_owned();
+    let length = answer.bytes.len().to_string();
     assert_eq!(answer.header("content-length"), Some(length.as_str()));
     answer.body = answer.body.replace(&format!("{OS}/{ARCH}"), "OS/ARCH");
     answer.head = answer
@@ -175,8 +176,8 @@ async fn an_answer_over_http_2_has_these_headers() {
 }
 
 #[tokio::test]
-async fn the_last_state_of_a_holder_that_does_not_answer_has_its_warning() {
-    let server = custom::server().await;
+async fn the_last_state_comes_with_a_warning() {
+    let server = custom_metrics::server().await;
     server.leadership.send_replace(held_by(None));
     let object = object("v1beta2", "llm", "deployments.apps", "llama-decode", DESIRED);
     golden("edge-last-state", &server.proxied("hpa", READ).await);

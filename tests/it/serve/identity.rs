@@ -19,7 +19,7 @@ async fn asserted(server: &TestServer, identity: Option<&Leaf>) -> (u16, String)
 }
 
 #[tokio::test]
-async fn only_a_certificate_of_the_front_proxy_ca_speaks_for_others() {
+async fn only_the_front_proxys_certificate_may_name_other_users() {
     let server = TestServer::new().await;
     let proxy = |usages: &[Usage]| {
         let common_name = "front-proxy-client";
@@ -68,9 +68,12 @@ async fn a_spoofed_identity_never_reaches_a_review() {
     assert_eq!((user.name.as_str(), &user.uid), ("alice", &None));
     assert_eq!(user.groups, ["team", "system:authenticated"]);
     assert!(user.extra.is_empty());
-    let (group, version) = ("external.metrics.k8s.io", "v1beta1");
-    let (resource, namespace) = ("wva_desired_replicas".into(), "llm".into());
-    let (subresource, name) = (String::new(), String::new());
+    let group = "external.metrics.k8s.io";
+    let version = "v1beta1";
+    let resource = "wva_desired_replicas".into();
+    let namespace = "llm".into();
+    let subresource = String::new();
+    let name = String::new();
     let wanted =
         Attributes::Resource { verb: "list", group, version, resource, subresource, namespace, name };
     assert_eq!(*attributes, wanted);
@@ -88,7 +91,7 @@ const PUBLIC: [&str; 7] = [
 ];
 
 #[tokio::test]
-async fn discovery_is_served_to_every_certificate_even_to_a_proxys_that_is_not_known_yet() {
+async fn discovery_is_served_to_every_client_with_a_certificate() {
     let server = TestServer::new().await;
     *server.reviewer.unreachable.lock() = true;
     let rotated = Authority::new("front-proxy-ca-2").client("front-proxy-client", &[]);
@@ -109,7 +112,7 @@ async fn discovery_is_served_to_every_certificate_even_to_a_proxys_that_is_not_k
 }
 
 #[tokio::test]
-async fn without_a_certificate_discovery_takes_a_good_token_or_one_that_cannot_be_reviewed() {
+async fn without_a_certificate_discovery_needs_a_token() {
     let server = TestServer::new().await;
     for path in
         PUBLIC.into_iter().chain(["/nothing", "/apis/nothing", "/apis/custom.metrics.k8s.io/v1beta2/a/b"])
@@ -139,7 +142,7 @@ async fn without_a_certificate_discovery_takes_a_good_token_or_one_that_cannot_b
 }
 
 #[tokio::test]
-async fn before_the_clusters_trust_is_known_discovery_answers_and_data_says_why_not() {
+async fn before_the_trust_is_loaded_only_discovery_is_answered() {
     let server = TestServer::new().await;
     let data = trust(&server.front_proxy.pem(), &server.users.pem());
     let fresh = TestServer::new_without_trust().await;
@@ -159,7 +162,7 @@ async fn before_the_clusters_trust_is_known_discovery_answers_and_data_says_why_
 }
 
 #[tokio::test]
-async fn a_rotated_proxy_ca_works_at_once_and_a_damaged_one_changes_nothing() {
+async fn a_rotated_proxy_ca_applies_at_once_and_an_invalid_one_is_ignored() {
     let server = TestServer::new().await;
     let next = Authority::new("front-proxy-ca-2");
     let renewed = next.client("front-proxy-client", &[]);
@@ -178,7 +181,7 @@ async fn a_rotated_proxy_ca_works_at_once_and_a_damaged_one_changes_nothing() {
 }
 
 #[tokio::test]
-async fn a_proxy_that_is_not_trusted_any_more_is_refused_on_the_connection_it_has_open() {
+async fn a_proxy_that_is_no_longer_trusted_is_rejected_on_its_open_connection() {
     let server = TestServer::new().await;
     let mut h2 = H2::connect(&server, Some(&server.proxy)).await;
     assert_eq!(h2.read().await.unwrap().status(), 200);
@@ -206,7 +209,7 @@ async fn a_user_may_be_in_very_many_groups() {
 }
 
 #[tokio::test]
-async fn no_allowed_names_means_any_name_of_the_proxy_ca() {
+async fn an_empty_list_of_allowed_names_allows_any_name() {
     let server = TestServer::new().await;
     let mut any = trust(&server.front_proxy.pem(), &server.users.pem());
     any.insert("requestheader-allowed-names".into(), "[]".into());
@@ -217,7 +220,7 @@ async fn no_allowed_names_means_any_name_of_the_proxy_ca() {
 }
 
 #[tokio::test]
-async fn one_review_serves_every_token_of_a_caller_and_outlives_the_api_server() {
+async fn one_review_serves_every_credential_of_a_caller() {
     let server = TestServer::new().await;
     let read = |credential: usize| {
         let extra = format!("X-Remote-Extra-Authentication.kubernetes.io%2fcredential-Id: JTI={credential}");
@@ -239,7 +242,7 @@ async fn one_review_serves_every_token_of_a_caller_and_outlives_the_api_server()
 }
 
 #[tokio::test]
-async fn a_name_that_no_object_can_have_costs_no_review_and_is_not_remembered() {
+async fn a_name_that_is_too_long_causes_no_review() {
     let server = TestServer::new().await;
     let long = "m".repeat(254);
     for path in [super::path("llm", &long), super::path(&long, "wva_desired_replicas")] {
@@ -253,7 +256,7 @@ async fn a_name_that_no_object_can_have_costs_no_review_and_is_not_remembered() 
 }
 
 #[tokio::test]
-async fn masters_need_no_review_and_a_caller_without_permission_gets_403_never_401() {
+async fn masters_need_no_review_and_missing_permission_is_403() {
     let server = TestServer::new().await;
     assert_eq!(asserted(&server, Some(&server.proxy)).await.0, 200);
     assert!(server.reviewer.reviews.lock().is_empty());

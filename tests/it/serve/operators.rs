@@ -22,7 +22,7 @@ async fn metrics(server: &TestServer) -> Answer {
 }
 
 #[tokio::test]
-async fn health_answers_read_like_those_of_every_api_server() {
+async fn health_answers_like_other_api_servers() {
     let server = TestServer::new().await;
     for path in ["/livez", "/readyz", "/healthz", "/readyz/informer-sync", "/livez/ping"] {
         assert_eq!(health(&server, path).await, (200, "ok".into()), "{path}");
@@ -53,7 +53,7 @@ async fn health_answers_read_like_those_of_every_api_server() {
 }
 
 #[tokio::test]
-async fn why_a_server_is_not_ready_is_in_its_log_once_and_never_in_the_answer() {
+async fn the_cause_of_not_ready_is_logged_once_and_not_in_the_answer() {
     let (log, _guard) = Captured::log(tracing::Level::INFO);
     let server = TestServer::with(ServerOptions { synced: false, ..ServerOptions::default() }).await;
     for _ in 0..3 {
@@ -68,7 +68,7 @@ async fn why_a_server_is_not_ready_is_in_its_log_once_and_never_in_the_answer() 
 }
 
 #[tokio::test]
-async fn readiness_waits_for_the_watches_once_and_ends_when_the_process_stops() {
+async fn readiness_waits_for_the_first_sync_and_ends_on_shutdown() {
     let server = TestServer::new().await;
     server.synced.send_replace(false);
     let waiting = "[+]ping ok\n[-]informer-sync failed: reason withheld\n[+]authentication-trust ok\n\
@@ -88,7 +88,7 @@ async fn readiness_waits_for_the_watches_once_and_ends_when_the_process_stops() 
 }
 
 #[tokio::test]
-async fn a_server_that_would_answer_reads_with_503_gets_none_in_its_first_seconds() {
+async fn a_server_is_not_ready_before_it_can_answer_reads() {
     let server = TestServer::new_without_trust().await;
     assert_eq!(health(&server, "/readyz/authentication-trust").await.0, 500);
     assert_eq!(health(&server, "/readyz").await.0, 500);
@@ -110,7 +110,7 @@ async fn a_server_that_would_answer_reads_with_503_gets_none_in_its_first_second
 }
 
 #[tokio::test]
-async fn a_cluster_that_withholds_trust_and_lease_does_not_keep_the_service_without_endpoints() {
+async fn readiness_does_not_wait_longer_than_30_s_for_trust_and_lease() {
     let server =
         TestServer::with(ServerOptions { trusted: false, led: false, ..ServerOptions::default() }).await;
     assert_eq!(health(&server, "/readyz").await.0, 500);
@@ -119,7 +119,7 @@ async fn a_cluster_that_withholds_trust_and_lease_does_not_keep_the_service_with
 }
 
 #[tokio::test]
-async fn watches_that_never_list_do_not_keep_the_service_without_endpoints() {
+async fn readiness_does_not_wait_longer_than_30_s_for_the_watches() {
     let server = TestServer::with(ServerOptions { synced: false, ..ServerOptions::default() }).await;
     server.publish(wva::engine::Published::empty());
     assert_eq!(health(&server, "/readyz").await.0, 500);
@@ -138,7 +138,7 @@ fn cut_off(server: &TestServer) {
 }
 
 #[tokio::test]
-async fn an_instance_that_refuses_reads_since_its_lease_ran_out_is_ready_again_when_it_hears_who_decides() {
+async fn an_isolated_instance_is_ready_again_once_it_knows_the_holder() {
     for heard in [held_by(None), mine()] {
         let server = TestServer::new().await;
         cut_off(&server);
@@ -160,7 +160,7 @@ async fn an_instance_that_refuses_reads_since_its_lease_ran_out_is_ready_again_w
 }
 
 #[tokio::test]
-async fn an_instance_that_still_has_an_answer_stays_ready_though_nobody_is_known_to_decide() {
+async fn an_instance_that_may_answer_stays_ready_without_a_holder() {
     let server = TestServer::new().await;
     cut_off(&server);
     *server.reads.lapsed.lock() = false;
@@ -169,7 +169,7 @@ async fn an_instance_that_still_has_an_answer_stays_ready_though_nobody_is_known
 }
 
 #[tokio::test]
-async fn a_single_instance_without_the_api_server_does_not_keep_the_service_without_endpoints() {
+async fn an_isolated_single_instance_is_ready_again_after_30_s() {
     let server = TestServer::new().await;
     cut_off(&server);
     for (after, status) in [(0, 500), (29, 500), (2, 200), (60, 200), (3600, 200)] {
@@ -179,7 +179,7 @@ async fn a_single_instance_without_the_api_server_does_not_keep_the_service_with
 }
 
 #[tokio::test]
-async fn an_api_server_that_answers_now_and_then_does_not_take_the_endpoint_away_each_time() {
+async fn short_contacts_do_not_make_an_isolated_instance_unready_each_time() {
     let server = TestServer::new().await;
     // How long it was cut off, was not, and how ready it is when it is cut off again.
     for (without, with, status) in [(20, 5, 500), (5, 20, 200), (40, 25, 200), (15, 31, 500)] {
@@ -195,7 +195,7 @@ async fn an_api_server_that_answers_now_and_then_does_not_take_the_endpoint_away
 }
 
 #[tokio::test]
-async fn metrics_show_the_published_numbers_and_nothing_that_is_not_known() {
+async fn metrics_export_published_targets_and_nothing_unknown() {
     let server = TestServer::with(ServerOptions {
         controller_instance: Some("blue".into()),
         ..ServerOptions::default()
@@ -223,7 +223,7 @@ async fn metrics_show_the_published_numbers_and_nothing_that_is_not_known() {
 }
 
 #[tokio::test]
-async fn a_variant_whose_analyzer_lacks_a_signal_is_told_by_a_metric() {
+async fn a_missing_signal_is_shown_by_a_metric() {
     let server = TestServer::new().await;
     let mut shown = Vec::new();
     let gaps = GapCause::ALL.map(|cause| Some(Some(cause)));

@@ -64,7 +64,9 @@ struct Whole {
 
 async fn whole(hangs: bool) -> Whole {
     let clock: Arc<dyn Clock> = Arc::new(PausedClock { started: Instant::now() });
-    let (hangs, open, most) = (AtomicBool::new(hangs), AtomicUsize::new(0), AtomicUsize::new(0));
+    let hangs = AtomicBool::new(hangs);
+    let open = AtomicUsize::new(0);
+    let most = AtomicUsize::new(0);
     let prometheus = Arc::new(Prometheus { clock: clock.clone(), hangs, open, most });
     let holder = Some(Holder { identity: "wva-0".into(), address: None, lease: "lease".into(), epoch: 1 });
     let mine_until = Some(Instant::now() + Duration::from_secs(36_000));
@@ -94,7 +96,7 @@ async fn timed(server: &TestServer) -> (Answer, Duration) {
 }
 
 #[tokio::test]
-async fn an_evaluation_that_hangs_is_cut_and_reads_get_the_last_number_until_it_is_too_old() {
+async fn during_a_hanging_evaluation_reads_get_the_last_number_until_max_stale() {
     let Whole { server, prometheus, .. } = whole(false).await;
     let first = server.proxied("hpa", READ).await;
     assert_eq!(first.value(), "1");
@@ -145,7 +147,7 @@ async fn an_evaluation_that_hangs_is_cut_and_reads_get_the_last_number_until_it_
 }
 
 #[tokio::test]
-async fn an_evaluation_that_hangs_from_the_start_is_an_error_that_says_so_in_a_second() {
+async fn a_first_evaluation_that_hangs_is_an_error_within_a_second() {
     let Whole { server, .. } = whole(true).await;
     let (answer, took) = timed(&server).await;
     assert_eq!(answer.status, 503);
@@ -156,7 +158,7 @@ async fn an_evaluation_that_hangs_from_the_start_is_an_error_that_says_so_in_a_s
 }
 
 #[tokio::test]
-async fn past_the_bound_of_reads_the_answer_is_429_at_once_and_everything_else_goes_on() {
+async fn above_the_limit_of_reads_the_answer_is_429_at_once() {
     let server = TestServer::new().await;
     assert_eq!(server.send(None, "GET /metrics", &["Authorization: Bearer good"]).await.status, 200);
     *server.reads.hanging.lock() = true;
@@ -200,7 +202,7 @@ async fn past_the_bound_of_reads_the_answer_is_429_at_once_and_everything_else_g
 }
 
 #[tokio::test]
-async fn looks_at_the_metrics_are_bounded_and_cost_the_reads_nothing() {
+async fn reads_of_own_metrics_have_their_own_limit() {
     let server = TestServer::new().await;
     assert_eq!(server.proxied("hpa", READ).await.status, 200);
     *server.reviewer.silent.lock() = true;

@@ -64,7 +64,7 @@ async fn started(name: &str) -> Process {
 }
 
 #[tokio::test]
-async fn the_program_starts_with_what_the_configmaps_say_and_follows_them() {
+async fn the_program_follows_its_configmaps() {
     let process = started("policy").await;
     let log = process.log();
     assert!(
@@ -81,7 +81,7 @@ async fn the_program_starts_with_what_the_configmaps_say_and_follows_them() {
 }
 
 #[tokio::test]
-async fn an_entry_that_goes_wrong_is_told_as_line_metric_and_event_and_its_last_good_text_stays() {
+async fn an_invalid_entry_is_reported_and_its_last_good_text_stays() {
     let process = started("wrong-policy").await;
     let wrong = config_map("wva", "2", json!({ "default": "kvCacheThreshold: 6\n" }));
     process.api.change(CONFIG_MAPS, "MODIFIED", &wrong);
@@ -104,7 +104,7 @@ async fn an_entry_that_goes_wrong_is_told_as_line_metric_and_event_and_its_last_
 }
 
 #[tokio::test]
-async fn what_may_not_be_listed_holds_up_the_start_for_ten_seconds_and_the_rest_counts() {
+async fn a_forbidden_list_delays_the_start_for_at_most_ten_seconds() {
     let local = config_map("llm", "1", json!({ "default": "priority: 5\n" }));
     let objects = [(CONFIG_MAPS, local), ("/apis/llmd.ai/v1alpha1/variantautoscalings", variant("llm"))];
     let began = Instant::now();
@@ -130,7 +130,7 @@ async fn nodes_are_watched_for_as_long_as_they_are_a_limit() {
 }
 
 #[tokio::test]
-async fn a_namespace_that_excludes_itself_is_left_alone_with_its_configmaps_until_it_does_not_any_more() {
+async fn an_excluded_namespace_is_ignored_with_its_configmaps() {
     let process = started("excluded").await;
     logged(&process, "namespaces: none → ").await;
     let namespace = |version: &str, exclude: &str| {

@@ -74,7 +74,8 @@ impl Process {
         arguments: &[&str],
         objects: &[(&str, Value)],
     ) -> Self {
-        let (front_proxy, users) = (Authority::new("front-proxy-ca"), Authority::new("kubernetes"));
+        let front_proxy = Authority::new("front-proxy-ca");
+        let users = Authority::new("kubernetes");
         let api = ApiServer::start(&front_proxy, &users, objects).await;
         let access = directory.join("kubeconfig");
         std::fs::write(&access, kubeconfig(api.address)).unwrap();
@@ -166,7 +167,7 @@ async fn free_address() -> SocketAddr {
 }
 
 #[tokio::test]
-async fn sigterm_ends_readiness_first_then_after_the_delay_says_goodbye_and_answers_what_is_in_flight() {
+async fn sigterm_ends_readiness_and_after_the_delay_drains_connections() {
     let delay = Duration::from_secs(2);
     let mut process = Process::start("sigterm", &["--shutdown-delay-duration", "2s"]).await;
     let mut h2 = process.h2().await;
@@ -201,7 +202,7 @@ async fn sigterm_ends_readiness_first_then_after_the_delay_says_goodbye_and_answ
 }
 
 #[tokio::test]
-async fn a_process_with_an_empty_certificate_directory_serves_with_the_certificate_that_it_makes() {
+async fn a_process_with_an_empty_certificate_directory_generates_one() {
     let directory = directory("made");
     let certificates = directory.join("certificates");
     std::fs::create_dir_all(&certificates).unwrap();
@@ -218,7 +219,7 @@ async fn a_process_with_an_empty_certificate_directory_serves_with_the_certifica
 }
 
 #[tokio::test]
-async fn a_token_shows_in_no_log_line_at_trace_and_in_no_answer_whatever_the_api_server_says() {
+async fn a_token_appears_in_no_trace_log_and_no_answer() {
     const SECRET: &str = "sEcReT7f3a";
     let process = Process::start("token", &[]).await;
     for (kind, code) in [
@@ -257,7 +258,7 @@ async fn a_token_shows_in_no_log_line_at_trace_and_in_no_answer_whatever_the_api
 }
 
 #[tokio::test]
-async fn what_the_process_decided_until_sigterm_is_in_files_and_is_replayed_to_the_byte() {
+async fn decisions_until_sigterm_are_recorded_and_replay_exactly() {
     let folder = std::env::temp_dir().join(format!("wva-process-kept-{}", std::process::id()));
     let flags =
         ["--interval", "100ms", "--record-dir", folder.to_str().unwrap(), "--record-max-size", "64Mi"];

@@ -78,7 +78,7 @@ fn number(text: &str) -> f64 {
 }
 
 #[tokio::test]
-async fn the_most_extreme_counts_are_safe_numbers_in_every_metric_and_representation() {
+async fn extreme_counts_are_valid_in_every_metric_and_representation() {
     let server = TestServer::new().await;
     let counts = [0, 1, 3, u32::MAX - 1, u32::MAX];
     for (desired, current) in counts.into_iter().flat_map(|one| counts.map(|other| (one, other))) {
@@ -92,7 +92,8 @@ async fn the_most_extreme_counts_are_safe_numbers_in_every_metric_and_representa
                 _ => (f64::from(desired), true),
             };
             let texts = REPRESENTATIONS.map(|accept| {
-                let (server, request) = (&server, format!("GET {}", path("llm", metric)));
+                let server = &server;
+                let request = format!("GET {}", path("llm", metric));
                 async move {
                     let lines = ["X-Remote-User: hpa".to_owned(), format!("Accept: {accept}")];
                     let lines = lines.each_ref().map(String::as_str);
@@ -113,7 +114,7 @@ async fn the_most_extreme_counts_are_safe_numbers_in_every_metric_and_representa
 }
 
 #[test]
-fn a_count_that_is_no_count_cannot_be_published_whoever_sends_it() {
+fn an_invalid_count_cannot_be_published() {
     let decision = serde_json::to_string(&target(5, Some(2), NOW)).unwrap();
     assert!(serde_json::from_str::<Decision>(&decision).is_ok());
     for wrong in

@@ -26,7 +26,7 @@ fn reviews(server: &TestServer) -> usize {
 }
 
 #[tokio::test]
-async fn an_hpa_costs_about_a_review_a_minute_and_waits_for_the_first_alone() {
+async fn an_hpa_causes_one_review_per_45_s_and_waits_only_for_the_first() {
     let server = TestServer::new().await;
     assert_eq!(server.proxied("hpa", READ).await.value(), "5");
     for sync in 1..=40 {
@@ -38,7 +38,7 @@ async fn an_hpa_costs_about_a_review_a_minute_and_waits_for_the_first_alone() {
 }
 
 #[tokio::test]
-async fn an_hpa_reads_on_for_five_minutes_while_the_api_server_decides_nothing_and_no_longer() {
+async fn a_permission_is_extended_for_five_minutes_without_the_api_server() {
     let server = TestServer::new().await;
     assert_eq!(server.proxied("hpa", READ).await.status, 200);
     *server.reviewer.unreachable.lock() = true;
@@ -65,7 +65,7 @@ async fn an_hpa_reads_on_for_five_minutes_while_the_api_server_decides_nothing_a
 }
 
 #[tokio::test]
-async fn a_review_that_hangs_delays_nobody_who_reads_every_15_s() {
+async fn a_hanging_review_does_not_delay_regular_reads() {
     let server = TestServer::new().await;
     assert_eq!(server.proxied("hpa", READ).await.status, 200);
     *server.reviewer.silent.lock() = true;
@@ -79,7 +79,7 @@ async fn a_review_that_hangs_delays_nobody_who_reads_every_15_s() {
 }
 
 #[tokio::test]
-async fn a_permission_that_is_taken_away_ends_with_the_first_review_that_says_so() {
+async fn a_revoked_permission_ends_with_the_next_review() {
     let server = TestServer::new().await;
     assert_eq!(server.proxied("hpa", READ).await.status, 200);
     let ends = async || {
@@ -107,7 +107,7 @@ async fn a_permission_that_is_taken_away_ends_with_the_first_review_that_says_so
 }
 
 #[tokio::test]
-async fn a_permission_does_not_stand_when_the_api_server_refuses_the_review_itself() {
+async fn a_permission_is_not_extended_when_the_api_server_rejects_the_review() {
     let server = TestServer::new().await;
     assert_eq!(server.proxied("hpa", READ).await.status, 200);
     *server.reviewer.refuses.lock() = true;
@@ -119,7 +119,7 @@ async fn a_permission_does_not_stand_when_the_api_server_refuses_the_review_itse
 }
 
 #[tokio::test]
-async fn a_refusal_never_outlasts_its_time_and_a_token_stands_for_two_minutes() {
+async fn a_denial_is_never_extended_and_a_token_for_two_minutes() {
     let server = TestServer::new().await;
     assert_eq!(server.proxied("mallory", READ).await.status, 403);
     assert_eq!(with_token(&server, "bad").await.status, 401);
@@ -138,7 +138,7 @@ async fn a_refusal_never_outlasts_its_time_and_a_token_stands_for_two_minutes() 
 }
 
 #[tokio::test]
-async fn a_refusal_is_remembered_for_less_time_than_a_permission() {
+async fn a_denial_is_cached_for_less_time_than_a_permission() {
     let server = TestServer::new().await;
     assert_eq!(server.proxied("carol", READ).await.status, 403);
     server.reviewer.readers.lock().insert("carol".into());
@@ -155,7 +155,7 @@ async fn a_refusal_is_remembered_for_less_time_than_a_permission() {
 }
 
 #[tokio::test]
-async fn an_unknown_token_is_forgotten_soon_and_a_known_one_later() {
+async fn an_invalid_token_is_cached_for_less_time_than_a_valid_one() {
     let server = TestServer::new().await;
     let asked = || server.reviewer.tokens.load(Ordering::SeqCst);
     for (token, status, remembered, expired) in [("bad", 401, 4, 2), ("good", 200, 9, 22)] {
@@ -176,7 +176,7 @@ async fn an_unknown_token_is_forgotten_soon_and_a_known_one_later() {
 }
 
 #[tokio::test]
-async fn callers_who_ask_the_same_share_one_review_and_none_waits_for_ever() {
+async fn callers_with_the_same_question_share_one_review_with_a_timeout() {
     let server = TestServer::new().await;
     *server.reviewer.silent.lock() = true;
     let mut h2 = H2::connect(&server, Some(&server.proxy)).await;
@@ -198,7 +198,7 @@ async fn callers_who_ask_the_same_share_one_review_and_none_waits_for_ever() {
 }
 
 #[tokio::test]
-async fn past_the_bound_of_reviews_the_answer_is_429_at_once_and_the_rest_goes_on() {
+async fn above_the_limit_of_reviews_the_answer_is_429_at_once() {
     let server = TestServer::new().await;
     assert_eq!(server.proxied("hpa", READ).await.status, 200);
     assert_eq!(with_token(&server, "good").await.status, 200);
@@ -231,7 +231,7 @@ async fn past_the_bound_of_reviews_the_answer_is_429_at_once_and_the_rest_goes_o
 }
 
 #[tokio::test]
-async fn tokens_that_nobody_knows_keep_no_caller_who_is_known_from_its_review() {
+async fn invalid_tokens_do_not_use_up_the_reviews_of_known_callers() {
     let server = TestServer::new().await;
     *server.reviewer.silent.lock() = true;
     let mut h2 = H2::connect(&server, None).await;
@@ -257,7 +257,7 @@ async fn tokens_that_nobody_knows_keep_no_caller_who_is_known_from_its_review() 
 }
 
 #[tokio::test]
-async fn only_what_changes_with_each_token_is_left_out_of_what_is_remembered() {
+async fn only_the_credential_id_is_ignored_by_the_cache() {
     let server = TestServer::new().await;
     let read = |extra: &'static str| {
         let lines = ["X-Remote-User: hpa", extra];
@@ -280,7 +280,7 @@ async fn only_what_changes_with_each_token_is_left_out_of_what_is_remembered() {
 }
 
 #[tokio::test]
-async fn a_token_is_in_no_log_line_no_error_and_no_metric() {
+async fn a_token_appears_in_no_log_line_error_or_metric() {
     const SECRET: &str = "eyJhbGciOi-secret-4f1d";
     let (log, _guard) = Captured::log(tracing::Level::TRACE);
     let server = TestServer::new().await;

@@ -13,7 +13,7 @@ async fn ready(server: &TestServer) -> u16 {
 }
 
 #[tokio::test]
-async fn readiness_ends_first_then_the_door_closes_with_goaway_and_the_request_in_flight_is_answered() {
+async fn shutdown_ends_readiness_then_sends_goaway_and_answers_requests_in_flight() {
     let mut server =
         TestServer::with(ServerOptions { drain: Duration::from_secs(30), ..ServerOptions::default() }).await;
     let mut raw = Raw::connect(&server, Some(&server.proxy)).await;
@@ -54,7 +54,7 @@ async fn readiness_ends_first_then_the_door_closes_with_goaway_and_the_request_i
 }
 
 #[tokio::test]
-async fn a_peer_that_ignores_the_goodbye_and_holds_a_request_open_is_cut_at_the_deadline() {
+async fn a_peer_that_ignores_goaway_is_cut_at_the_deadline() {
     let drain = Duration::from_millis(700);
     let mut server = TestServer::with(ServerOptions { drain, ..ServerOptions::default() }).await;
     *server.reads.hanging.lock() = true;
@@ -80,7 +80,7 @@ async fn a_peer_that_ignores_the_goodbye_and_holds_a_request_open_is_cut_at_the_
 }
 
 #[tokio::test]
-async fn an_http1_peer_is_told_before_the_door_closes_not_to_come_back() {
+async fn an_http1_peer_is_told_to_close_before_the_listener_closes() {
     let server = TestServer::new().await;
     let mut stream =
         super::client::tls(server.address, &server.shared_ca.pem(), super::pki::SERVICE, None, "http/1.1")
@@ -102,7 +102,8 @@ async fn until_closed(server: &TestServer, path: &str) -> String {
     let ca = server.shared_ca.pem();
     let stream =
         super::client::tls(server.address, &ca, super::pki::SERVICE, Some(&server.proxy), "http/1.1");
-    let (mut stream, mut answer) = (stream.await.unwrap(), Vec::new());
+    let mut stream = stream.await.unwrap();
+    let mut answer = Vec::new();
     let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nX-Remote-User: hpa\r\n\r\n");
     tokio::io::AsyncWriteExt::write_all(&mut stream, request.as_bytes()).await.unwrap();
     let read = tokio::io::AsyncReadExt::read_to_end(&mut stream, &mut answer);
@@ -111,7 +112,7 @@ async fn until_closed(server: &TestServer, path: &str) -> String {
 }
 
 #[tokio::test]
-async fn an_api_server_does_not_go_on_reading_from_an_instance_that_is_cut_off_for_its_connection_is_open() {
+async fn an_isolated_instance_closes_the_connection_of_an_api_server() {
     let server = TestServer::new().await;
     let mut raw = Raw::connect(&server, Some(&server.proxy)).await;
     *server.reads.lapsed.lock() = true;

@@ -30,7 +30,7 @@ const CALM: u32 = 11;
 const CANCEL: [u8; 4] = [0, 0, 0, 8];
 
 #[tokio::test]
-async fn requests_taken_back_at_once_end_their_connection_and_cost_no_other() {
+async fn a_rapid_reset_flood_ends_its_connection() {
     let server = TestServer::new().await;
     let mut raw = Raw::connect(&server, Some(&server.proxy)).await;
     let flood: Vec<u8> = (0..1000)
@@ -46,7 +46,7 @@ async fn requests_taken_back_at_once_end_their_connection_and_cost_no_other() {
 }
 
 #[tokio::test]
-async fn more_requests_at_once_than_a_connection_may_have_are_refused_each_for_itself() {
+async fn streams_above_the_limit_are_refused_one_by_one() {
     let server = TestServer::new().await;
     *server.reads.hanging.lock() = true;
     let mut raw = Raw::connect(&server, Some(&server.proxy)).await;
@@ -79,7 +79,7 @@ async fn a_header_block_that_never_ends_is_cut() {
 }
 
 #[tokio::test]
-async fn a_head_that_begins_while_an_answer_is_made_is_cut_30_s_after_it() {
+async fn a_pipelined_head_is_cut_30_s_after_the_answer_before_it() {
     let server = TestServer::new().await;
     let mut open =
         tls(server.address, &server.shared_ca.pem(), SERVICE, Some(&server.proxy), "http/1.1").await.unwrap();
@@ -180,7 +180,7 @@ async fn an_http1_body_is_not_read_either() {
 }
 
 #[tokio::test]
-async fn a_request_head_that_has_begun_is_cut_after_30_s_and_an_idle_connection_is_not() {
+async fn a_slow_request_head_is_cut_after_30_s_and_an_idle_connection_is_not() {
     let server = TestServer::new().await;
     let request = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n";
     let connect = async || {
@@ -191,7 +191,8 @@ async fn a_request_head_that_has_begun_is_cut_after_30_s_and_an_idle_connection_
         h1.read_exact(&mut [0; 12]).await.unwrap();
         h1
     };
-    let (mut idle, mut slow) = (connect().await, connect().await);
+    let mut idle = connect().await;
+    let mut slow = connect().await;
     sleep(Duration::from_millis(50)).await;
     slow.write_all(b"GET /livez HT").await.unwrap();
     sleep(Duration::from_millis(50)).await;
@@ -212,7 +213,7 @@ async fn a_request_head_that_has_begun_is_cut_after_30_s_and_an_idle_connection_
 }
 
 #[tokio::test]
-async fn a_request_head_that_trickles_in_is_cut_also_on_the_proxys_connection() {
+async fn a_slow_request_head_is_cut_on_the_proxys_connection_too() {
     let server = TestServer::new().await;
     let mut h1 =
         tls(server.address, &server.shared_ca.pem(), SERVICE, Some(&server.proxy), "http/1.1").await.unwrap();
@@ -247,7 +248,7 @@ async fn is_cut(stream: &mut TlsStream<TcpStream>, bytes: &[u8]) -> bool {
 }
 
 #[tokio::test]
-async fn who_asks_and_never_reads_the_answers_is_cut() {
+async fn a_client_that_never_reads_its_answers_is_cut() {
     let server = TestServer::new().await;
     let config =
         config(&server.shared_ca.pem(), Some(&server.proxy), &["http/1.1"], rustls::DEFAULT_VERSIONS);
@@ -258,7 +259,7 @@ async fn who_asks_and_never_reads_the_answers_is_cut() {
 }
 
 #[tokio::test]
-async fn answers_that_nobody_takes_keep_their_places_until_their_connection_ends() {
+async fn answers_that_are_not_taken_hold_their_permits_until_the_connection_ends() {
     for window in [0, 1] {
         let server = TestServer::new().await;
         let look = async || server.send(None, "GET /metrics", &["Authorization: Bearer good"]).await.status;
@@ -287,7 +288,7 @@ async fn answers_that_nobody_takes_keep_their_places_until_their_connection_ends
 }
 
 #[tokio::test]
-async fn a_slow_download_is_not_quiet_as_long_as_something_is_taken() {
+async fn a_slow_download_is_not_idle() {
     let server = TestServer::new().await;
     let mut many = sample();
     let one = |index| (VariantId::new("llm", format!("variant-{index:04}")), target(1, Some(1), NOW));
@@ -296,7 +297,8 @@ async fn a_slow_download_is_not_quiet_as_long_as_something_is_taken() {
     let alice = server.users.client("alice", &[]);
     let mut raw = Raw::connect(&server, Some(&alice)).await;
     raw.send(&get(READ, "accept", "application/json", 1)).await;
-    let (taken, mut window) = (&Cell::new(0), 65_535);
+    let taken = &Cell::new(0);
+    let mut window = 65_535;
     let until = |size: usize| {
         move |frame: &Frame| {
             taken.set(taken.get() + if frame.kind == DATA { frame.payload.len() } else { 0 });
@@ -317,7 +319,7 @@ async fn a_slow_download_is_not_quiet_as_long_as_something_is_taken() {
 }
 
 #[tokio::test]
-async fn a_half_closed_connection_ends_at_once_and_gives_its_place_back() {
+async fn a_half_closed_connection_ends_at_once_and_returns_its_permit() {
     // One place for strangers.
     let server = TestServer::with(ServerOptions { places: Some(4), ..ServerOptions::default() }).await;
     for _ in 0..3 {
@@ -334,7 +336,8 @@ async fn a_half_closed_connection_ends_at_once_and_gives_its_place_back() {
 /// Reads as API servers do: on one connection, and on a new one when the server has said goodbye. Gives the number of
 /// connections it needed.
 async fn reads(server: &TestServer, until: Instant, answered: Arc<AtomicUsize>) -> usize {
-    let (mut connections, mut open) = (0, Vec::new());
+    let mut connections = 0;
+    let mut open = Vec::new();
     while Instant::now() < until {
         let mut h2 = H2::connect(server, Some(&server.proxy)).await;
         connections += 1;
@@ -362,11 +365,12 @@ async fn is_ready(sender: &mut SendRequest<Empty<Bytes>>) -> bool {
 }
 
 #[tokio::test]
-async fn an_old_connection_is_asked_to_leave_and_no_request_is_lost_by_it() {
+async fn an_old_connection_is_closed_without_losing_a_request() {
     let age = Some(Duration::from_millis(100));
     let server = TestServer::with(ServerOptions { age, ..ServerOptions::default() }).await;
     *server.reads.takes.lock() = Duration::from_millis(5);
-    let (until, answered) = (Instant::now() + Duration::from_secs(2), Arc::new(AtomicUsize::new(0)));
+    let until = Instant::now() + Duration::from_secs(2);
+    let answered = Arc::new(AtomicUsize::new(0));
     let connections = join_all((0..4).map(|_| reads(&server, until, answered.clone()))).await;
     assert!(connections.iter().all(|count| (5..=40).contains(count)), "{connections:?}");
     // What was read is what was answered: nothing was cut off on its way.
@@ -375,7 +379,7 @@ async fn an_old_connection_is_asked_to_leave_and_no_request_is_lost_by_it() {
 }
 
 #[tokio::test]
-async fn an_old_http1_connection_is_told_with_an_answer_never_between_two() {
+async fn an_old_http1_connection_is_closed_only_with_an_answer() {
     let age = Some(Duration::from_millis(200));
     let server = TestServer::with(ServerOptions { age, ..ServerOptions::default() }).await;
     let mut stream = tls(server.address, &server.shared_ca.pem(), SERVICE, None, "http/1.1").await.unwrap();

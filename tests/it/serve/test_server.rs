@@ -46,6 +46,22 @@ pub(crate) struct FakeReader {
     pub(crate) asked: AtomicUsize,
 }
 
+impl Default for FakeReader {
+    fn default() -> Self {
+        Self {
+            published: Mutex::new(Arc::new(sample())),
+            view: Mutex::default(),
+            now: Mutex::new(NOW.parse().unwrap()),
+            lapsed: Mutex::new(false),
+            hanging: Mutex::new(false),
+            broken: Mutex::new(false),
+            release: Notify::new(),
+            takes: Mutex::default(),
+            asked: AtomicUsize::new(0),
+        }
+    }
+}
+
 impl PublishedReader for FakeReader {
     fn current(&self) -> BoxFuture<'_, Arc<Published>> {
         self.asked.fetch_add(1, Ordering::SeqCst);
@@ -228,25 +244,17 @@ impl TestServer {
     }
 
     pub(crate) async fn try_with(options: ServerOptions) -> Result<Self, ServeError> {
-        let (front_proxy, users) = (Authority::new("front-proxy-ca"), Authority::new("kubernetes"));
+        let front_proxy = Authority::new("front-proxy-ca");
+        let users = Authority::new("kubernetes");
         let proxy = front_proxy.client("front-proxy-client", &[]);
         let trust = watch::Sender::new(options.trusted.then(|| trust(&front_proxy.pem(), &users.pem())));
         let leadership = watch::Sender::new(if options.led { mine() } else { Leadership::default() });
         let published = watch::Sender::new(Arc::new(sample()));
         let synced = watch::Sender::new(options.synced);
         let shared = watch::Sender::new(options.certified.then(|| options.shared_ca.shared()));
-        let (stopping, shutdown) = (CancellationToken::new(), CancellationToken::new());
-        let reads = Arc::new(FakeReader {
-            published: Mutex::new(Arc::new(sample())),
-            view: Mutex::default(),
-            now: Mutex::new(NOW.parse().unwrap()),
-            lapsed: Mutex::new(false),
-            hanging: Mutex::new(false),
-            broken: Mutex::new(false),
-            release: Notify::new(),
-            takes: Mutex::default(),
-            asked: AtomicUsize::new(0),
-        });
+        let stopping = CancellationToken::new();
+        let shutdown = CancellationToken::new();
+        let reads = Arc::new(FakeReader::default());
         let reviewer = Arc::new(FakeReviewer::default());
         reviewer.readers.lock().extend(["hpa".into(), "alice".into(), "prometheus".into()]);
         let settings = ServerSettings {

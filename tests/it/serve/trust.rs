@@ -28,7 +28,7 @@ impl TestServer {
 }
 
 #[tokio::test]
-async fn header_names_are_those_of_the_configmap_and_change_with_it() {
+async fn header_names_follow_the_configmap() {
     let server = TestServer::new().await;
     let proxy = Some(&server.proxy);
     assert_eq!(server.status(proxy, &["X-Remote-User: hpa"]).await, 200);
@@ -81,15 +81,19 @@ async fn a_uid_counts_only_where_the_configmap_names_its_header() {
 }
 
 #[tokio::test]
-async fn every_ca_of_a_bundle_vouches_except_one_that_has_expired() {
+async fn every_ca_of_a_bundle_is_trusted_unless_it_has_expired() {
     let server = TestServer::new().await;
-    let (next, expired) = (Authority::new("next"), Authority::expired("front-proxy-ca"));
-    let (proxies, clerks) = (Authority::new("clerks"), Authority::expired("kubernetes"));
+    let next = Authority::new("next");
+    let expired = Authority::expired("front-proxy-ca");
+    let proxies = Authority::new("clerks");
+    let clerks = Authority::expired("kubernetes");
     let front = format!("{}{}{}", expired.pem(), server.front_proxy.pem(), next.pem());
     let users = format!("{}{}{}", server.users.pem(), clerks.pem(), proxies.pem());
     server.trusts(&[("requestheader-client-ca-file", &front), ("client-ca-file", &users)]);
     let proxied = |ca: &Authority| ca.client("front-proxy-client", &[]);
-    let (old, new, dead) = (proxied(&server.front_proxy), proxied(&next), proxied(&expired));
+    let old = proxied(&server.front_proxy);
+    let new = proxied(&next);
+    let dead = proxied(&expired);
     eventually(|| async { server.status(Some(&new), &["X-Remote-User: hpa"]).await == 200 }).await;
     assert_eq!(server.status(Some(&old), &["X-Remote-User: hpa"]).await, 200);
     assert_eq!(
@@ -103,7 +107,7 @@ async fn every_ca_of_a_bundle_vouches_except_one_that_has_expired() {
 }
 
 #[tokio::test]
-async fn the_proxys_word_is_final_whatever_token_comes_with_it() {
+async fn the_proxys_user_wins_over_any_token() {
     let server = TestServer::new().await;
     for token in [
         None,
@@ -125,7 +129,7 @@ async fn the_proxys_word_is_final_whatever_token_comes_with_it() {
 }
 
 #[tokio::test]
-async fn a_proxy_that_names_nobody_is_who_its_token_says_or_nobody() {
+async fn a_proxy_that_names_nobody_is_authenticated_by_its_token() {
     let server = TestServer::new().await;
     let asked = |lines: &'static [&'static str]| async {
         let answer = server.send(Some(&server.proxy), &format!("GET {READ}"), lines).await;
