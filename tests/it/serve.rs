@@ -1,4 +1,4 @@
-//! The server as its callers see it: real sockets, real TLS, exact bytes.
+//! The server as clients see it: real sockets, real TLS, exact bytes.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -30,10 +30,10 @@ mod streams;
 pub(crate) mod test_server;
 mod trust;
 
-/// Where a metric is read.
+/// The path of an external metric.
 pub(crate) fn path(namespace: &str, metric: &str) -> String {
     format!("/apis/external.metrics.k8s.io/v1beta1/namespaces/{namespace}/{metric}")
 }
 
-/// Where most tests read.
+/// The path that most tests read.
 pub(crate) const READ: &str = "/apis/external.metrics.k8s.io/v1beta1/namespaces/llm/wva_desired_replicas";

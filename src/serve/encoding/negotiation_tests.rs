@@ -1,4 +1,4 @@
-//! What clients really send, what they might, and that no header whatever harms.
+//! Headers of real clients, possible ones, and arbitrary bytes.
 
 use http::HeaderValue;
 use proptest::prelude::*;
@@ -141,7 +141,7 @@ fn gzip_is_used_only_for_who_asks_for_it() {
     assert!(!accepts_gzip(&HeaderMap::new()));
 }
 
-/// A range put together from the words that mean something.
+/// A range composed of meaningful words.
 fn range() -> impl Strategy<Value = String> {
     let media = prop::sample::select(vec![
         "application/json",

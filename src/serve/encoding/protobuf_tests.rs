@@ -1,4 +1,4 @@
-//! What is written can be read, by another reader too, and no bytes whatever harm.
+//! Encoded messages can be decoded, by an independent decoder too, and no bytes cause a panic.
 
 use proptest::prelude::*;
 
@@ -6,14 +6,14 @@ use super::custom::{LabelSelector, ObjectReference, Requirement, v1beta1, v1beta
 use super::external::{ExternalMetricValue, ExternalMetricValueList};
 use super::*;
 
-/// One field as the wire has it.
+/// A decoded field.
 #[derive(Debug, PartialEq)]
 enum Field<'a> {
     Number(u64),
     Bytes(&'a [u8]),
 }
 
-/// Reads one varint by the rules of the format alone.
+/// Decodes one varint independently of prost.
 fn varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let length = bytes.iter().position(|byte| byte & 0x80 == 0)? + 1;
     let (own, rest) = bytes.split_at(length);
@@ -24,7 +24,7 @@ fn varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
     Some((value, rest))
 }
 
-/// The fields of a message, in order; `None` when a length is wrong.
+/// The fields of a message, in order; `None` when a length is invalid.
 fn read(mut bytes: &[u8]) -> Option<Vec<(u64, Field<'_>)>> {
     let mut found = Vec::new();
     while !bytes.is_empty() {

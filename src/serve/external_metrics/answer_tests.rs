@@ -25,7 +25,7 @@ fn decision(accelerator: &str) -> Decision {
     Decision { model, accelerator, current: Some(Replicas::new(2)), verdict, gap: None }
 }
 
-/// The values of the variants a and b of namespace llm, made by `value`.
+/// The values of variants a and b in namespace llm, computed by `value`.
 fn values(
     metric: &str,
     selector: &str,

@@ -1,4 +1,4 @@
-//! What selectors mean, and that no text whatever harms the parser.
+//! The meaning of selectors, and that no text makes the parser panic.
 
 use proptest::prelude::*;
 
@@ -92,7 +92,7 @@ fn a_selector_of_thousands_of_requirements_is_refused_before_it_costs_every_vari
     let started = tokio::time::Instant::now();
     assert!(refused(&"!a,".repeat(21_000)).contains("more than 256 requirements"));
     assert!(refused(&format!("{most},b")).contains("variant_name in (a,b)"));
-    // The most that is read, all of it about labels that there are, at every variant of a large fleet.
+    // The largest selector, on existing labels, for every variant of a large fleet.
     let different: Vec<_> = (0..MAX_REQUIREMENTS).map(|at| format!("variant_name!=v-{at}")).collect();
     let selector = parse(&different.join(","));
     let names: Vec<_> = (1_000..3_500).map(|at| format!("v-{at}")).collect();
@@ -110,7 +110,7 @@ fn a_selector_prints_as_the_hpa_sends_it() {
     );
 }
 
-/// What Kubernetes' own parser makes of several hundred texts, written by `tests/conformance/corpus`.
+/// The results of Kubernetes' own parser for several hundred texts, written by `tests/conformance/corpus`.
 #[test]
 fn every_text_of_the_corpus_means_what_it_means_to_kubernetes() {
     #[derive(serde::Deserialize)]
@@ -137,7 +137,7 @@ fn every_text_of_the_corpus_means_what_it_means_to_kubernetes() {
                     let selects = |set: &serde_json::Value| selector.matches(|key| set[key].as_str());
                     let selected: String =
                         sets.iter().map(|set| if selects(set) { 'y' } else { 'n' }).collect();
-                    // Both spellings of equality are one here.
+                    // Both spellings of equality parse to the same rule here.
                     let same = selector.to_string() == canonical.replace("==", "=") && selected == *matches;
                     (!same)
                         .then(|| format!("{text:?}: {selector} {selected}, expected {canonical} {matches}"))

@@ -1,4 +1,4 @@
-//! What is written reads back: protobuf and its envelope, YAML beside JSON.
+//! Encoded objects decode to the same: protobuf with its envelope, and YAML like JSON.
 
 use proptest::collection::{btree_map, vec};
 use proptest::option;

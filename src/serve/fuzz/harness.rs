@@ -1,4 +1,4 @@
-//! Runs a promise against ever new inputs until its time is up. `WVA_FUZZ_SECONDS` is the time of each target (1 s when
+//! Checks a property against new inputs until its time is up. `WVA_FUZZ_SECONDS` is the time of each target (1 s when
 //! it is not set, so that all tests together stay fast). A failure prints the smallest input that still fails and the
 //! seed; `WVA_FUZZ_SEED` with that number runs the same inputs again.
 #![allow(
@@ -27,7 +27,7 @@ fn switch(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
 }
 
-/// Holds `promise` against inputs of `strategy` until the time is up.
+/// Checks `promise` against inputs of `strategy` until the time is up.
 pub(crate) fn fuzz<S: Strategy>(
     target: &str,
     strategy: S,
@@ -59,7 +59,7 @@ pub(crate) fn fuzz<S: Strategy>(
     println!("fuzz {target}: {inputs} inputs, {each_second}/s");
 }
 
-/// One of `corpus`, damaged in up to eight places: bytes changed, added, removed, repeated or moved.
+/// An element of `corpus` with up to eight mutations: bytes changed, added, removed, repeated or moved.
 pub(crate) fn damaged<T: AsRef<[u8]>>(corpus: &[T]) -> impl Strategy<Value = Vec<u8>> + use<T> {
     let corpus: Vec<Vec<u8>> = corpus.iter().map(|one| one.as_ref().to_vec()).collect();
     let interesting =

@@ -1,4 +1,4 @@
-//! Who somebody claims to be: identity headers, tokens, the ConfigMap that says whom to trust, and certificates.
+//! Claimed identities: identity headers, tokens, the ConfigMap of the trust, and certificates.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -28,7 +28,7 @@ fn names() -> HeaderNames {
     }
 }
 
-/// Names that mean something, and names that nearly do.
+/// Names with a meaning, and names that nearly have one.
 const HEADERS: [&str; 14] = [
     "authorization",
     "x-remote-user",
@@ -65,7 +65,7 @@ fn map(pairs: &[(HeaderName, HeaderValue)]) -> HeaderMap {
     headers
 }
 
-/// Written once more, from the contract.
+/// An independent definition of identity headers.
 fn is_identity(name: &str, configured: bool) -> bool {
     let exact = ["x-remote-user", "x-other-user", "x-remote-uid", "x-remote-group", "x-team"];
     let ours = exact.contains(&name) || name.starts_with("x-more-");

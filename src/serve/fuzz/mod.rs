@@ -1,4 +1,4 @@
-//! What strangers send, made up: ever new inputs, well-formed and damaged, against promises that hold for all of them.
+//! Fuzz targets for input from clients: generated inputs, well-formed and damaged, against properties that hold for all.
 //! `WVA_FUZZ_SECONDS=600 cargo test -p wva --lib serve::fuzz -- --nocapture --test-threads 2` takes ten minutes for
 //! each target; raw bytes on a real connection are in `tests/it/serve/fuzz.rs`.
 
@@ -13,7 +13,7 @@ use harness::{damaged, fuzz};
 use proptest::strategy::Strategy;
 use proptest::string::string_regex;
 
-/// Texts that match `pattern`, which is read here once instead of for every text.
+/// Texts that match `pattern`, which is parsed once.
 fn text(pattern: &str) -> impl Strategy<Value = String> + use<> {
     string_regex(pattern).unwrap()
 }

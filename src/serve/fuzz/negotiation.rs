@@ -47,7 +47,7 @@ fn range() -> impl Strategy<Value = String> {
     (select(&MEDIA[..]), joined).prop_map(|(media, parameters)| format!("{media}{parameters}"))
 }
 
-/// Well-formed ones, and damaged ones; some in several headers.
+/// Well-formed and damaged ranges, some of them in several headers.
 fn values() -> impl Strategy<Value = Vec<Vec<u8>>> {
     let whole = vec(range(), 0..5).prop_map(|ranges| ranges.join(",").into_bytes());
     let corpus = [
@@ -68,7 +68,7 @@ fn headers(name: http::HeaderName, values: &[Vec<u8>]) -> HeaderMap {
     headers
 }
 
-/// What the header says, in lower case, without the elements that are no text.
+/// The elements of the header in lower case, without those that are not ASCII.
 fn said(headers: &HeaderMap, name: http::HeaderName) -> Vec<String> {
     let values: Vec<_> = headers.get_all(name).into_iter().map(|value| value.as_bytes().to_vec()).collect();
     let joined = values.join(&b',');
@@ -81,7 +81,7 @@ fn media(range: &str) -> &str {
     range.split(';').next().unwrap_or_default().trim()
 }
 
-/// A media range that means `encoding`.
+/// True for a media range that matches `encoding`.
 fn offers(range: &str, encoding: Encoding) -> bool {
     let yaml = encoding == Encoding::Yaml && media(range) == "application/x-yaml";
     yaml || [encoding.media_type(), "application/*", "*/*"].contains(&media(range))

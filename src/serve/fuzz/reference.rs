@@ -1,7 +1,7 @@
-//! Kubernetes' label selectors once more, to compare with: which texts `labels.Parse` takes, read token by token from a
-//! list, and what requirements mean, one by one. Shares nothing with what it is compared with.
+//! A reference implementation of Kubernetes' label selectors: which texts `labels.Parse` accepts, token by token from a
+//! list, and what requirements mean. Shares no code with the tested implementation.
 
-/// One requirement.
+/// A requirement.
 #[derive(Debug, Clone)]
 pub(super) enum Clause {
     Exists(String),
@@ -15,7 +15,7 @@ pub(super) enum Clause {
 }
 
 impl Clause {
-    /// As somebody might write it, with `gap` for every space.
+    /// Its text, with `gap` for every space.
     pub(super) fn text(&self, gap: &str, equals: &str) -> String {
         match self {
             Self::Exists(key) => key.clone(),
@@ -47,7 +47,7 @@ impl Clause {
 
 const SPECIAL: &str = "=!(),><";
 
-/// Whether `labels.Parse` takes `text`. Without bytes of zero, which end its text.
+/// Whether `labels.Parse` accepts `text`, which must not contain NUL.
 pub(super) fn takes(text: &str) -> bool {
     let tokens = tokens(text);
     let words: Vec<&str> = tokens.iter().map(String::as_str).collect();
@@ -77,7 +77,7 @@ fn joins(last: &str, c: char) -> bool {
     }
 }
 
-/// Requirements with commas between; none after the last comma is an error.
+/// Requirements separated by commas; a trailing comma is an error.
 fn all(tokens: &[&str]) -> bool {
     let depth = |at: usize| {
         tokens[..at].iter().filter(|one| **one == "(").count()
@@ -101,7 +101,7 @@ fn one(tokens: &[&str]) -> bool {
     }
 }
 
-/// Values with commas between, each of which may be missing.
+/// Values separated by commas, each of which may be empty.
 fn set(tokens: &[&str]) -> bool {
     tokens.split(|one| *one == ",").all(|part| match part {
         [] => true,

@@ -1,4 +1,4 @@
-//! Selectors, and the queries that they come in.
+//! Selectors, and queries that contain them.
 
 use http::Uri;
 use proptest::collection::vec;
@@ -12,7 +12,7 @@ use crate::serve::external_metrics::query::{ListOptions, is_watch};
 use crate::serve::external_metrics::selector::Selector;
 use crate::serve::paths::EXTERNAL_GROUP;
 
-/// Few of them, so that requirements and labels meet.
+/// Few keys, so that requirements and labels often have the same.
 fn key() -> impl Strategy<Value = String> {
     prop_oneof![
         4 => select(&["a", "b", "in", "notin", "variant_name", "app.kubernetes.io/name"][..]).prop_map(str::to_owned),
@@ -28,7 +28,7 @@ fn value() -> impl Strategy<Value = String> {
 }
 
 fn clause() -> impl Strategy<Value = Clause> {
-    // A lone empty value needs its comma.
+    // A single empty value needs a comma.
     let values = || {
         vec(value(), 1..4).prop_map(|mut values| {
             if values == [""] {

@@ -1,4 +1,4 @@
-//! Who gets in, with which TLS, and what is counted and told of those who don't.
+//! Which connections are accepted, with which TLS, and how rejected ones are counted and logged.
 
 use std::path::Path;
 use std::time::Duration;
@@ -20,7 +20,7 @@ async fn from(server: &TestServer, host: u8, identity: Option<&Leaf>) -> TlsStre
     over(tcp_from(host, server.address).await, SERVICE, config).await.unwrap()
 }
 
-/// Asks on a connection that stays open; true when it is answered.
+/// Sends a request on a connection that stays open; true when it is answered.
 async fn is_served(stream: &mut TlsStream<TcpStream>) -> bool {
     let asked = stream.write_all(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n").await;
     let mut answer = [0; 1024];
@@ -38,7 +38,7 @@ async fn counted(server: &TestServer, line: &str) {
 
 #[tokio::test]
 async fn many_connections_from_one_address_displace_only_its_own() {
-    // Eight places for strangers.
+    // The quota for untrusted peers is eight.
     let server = TestServer::with(ServerOptions { places: Some(32), ..ServerOptions::default() }).await;
     let mut crowd = Vec::new();
     for _ in 0..8 {
@@ -67,7 +67,7 @@ async fn many_connections_from_one_address_displace_only_its_own() {
 
 #[tokio::test]
 async fn idle_connections_of_a_node_do_not_block_its_next_probe() {
-    // Eight places for strangers.
+    // The quota for untrusted peers is eight.
     let server = TestServer::with(ServerOptions { places: Some(32), ..ServerOptions::default() }).await;
     let mut quiet = Vec::new();
     for _ in 0..8 {
@@ -130,7 +130,7 @@ async fn users_with_a_certificate_leave_room_for_api_servers_and_probes() {
 
 #[tokio::test]
 async fn api_servers_behind_one_address_have_no_connection_quota() {
-    // A quarter of the places is nobody else's; others may be used while they are free.
+    // A quarter is reserved for infrastructure, which may also use the rest while it is free.
     let server = TestServer::with(ServerOptions { places: Some(40), ..ServerOptions::default() }).await;
     let mut open = Vec::new();
     for _ in 0..30 {
@@ -145,14 +145,14 @@ async fn api_servers_behind_one_address_have_no_connection_quota() {
 
 #[tokio::test]
 async fn a_flood_of_handshakes_does_not_displace_the_slow_one_of_another_address() {
-    // Two places for handshakes.
+    // The quota for handshakes is two.
     let server = TestServer::with(ServerOptions { places: Some(8), ..ServerOptions::default() }).await;
     let slow = tcp_from(3, server.address).await;
     let mut flood = Vec::new();
     for _ in 0..20 {
         flood.push(tcp_from(2, server.address).await);
     }
-    // The newest of the flood that is seen to be closed says that all before it were accepted.
+    // Once the newest displaced connection of the flood is closed, all before it were accepted.
     let mut answer = [0; 1];
     assert_eq!(flood[17].read(&mut answer).await.unwrap_or(0), 0);
     let config = config(&server.shared_ca.pem(), None, &["http/1.1"], rustls::DEFAULT_VERSIONS);
@@ -201,7 +201,7 @@ async fn tls_1_1_is_refused_with_an_alert() {
     let mut answer = Vec::new();
     timeout(Duration::from_secs(2), stream.read_to_end(&mut answer)).await.expect("closed").unwrap();
     assert_eq!(answer[0], 21, "an alert");
-    // handshake_failure or protocol_version: a client of that age does not say enough for more.
+    // handshake_failure or protocol_version: so old a hello does not say enough for another alert.
     assert!(answer.len() == 7 && answer[5] == 2 && [40, 70].contains(&answer[6]), "fatal: {answer:?}");
 }
 
@@ -253,7 +253,7 @@ async fn a_certificate_is_used_once_its_key_matches_and_a_mismatch_is_logged_onc
     std::fs::create_dir_all(&directory).unwrap();
     let certificate = directory.join("tls.crt");
     let key = directory.join("tls.key");
-    // Each file whole at once: it is the pair that is half.
+    // Each file is replaced atomically; only the pair is incomplete.
     let write = |path: &Path, text: &str| {
         let next = path.with_extension("next");
         std::fs::write(&next, text).unwrap();

@@ -1,5 +1,5 @@
-//! Enough of an API server for a whole `wva serve` to start: empty lists, silent watches, objects that stay as they were
-//! written or change as a test wants, and reviews as a test wants them.
+//! A fake API server that is complete enough for `wva serve`: empty lists, silent watches, objects that stay as they were
+//! written or that a test changes, and reviews with the results that a test sets.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -20,7 +20,7 @@ use tokio::task::JoinSet;
 use super::pki::Authority;
 use super::test_server::trust;
 
-/// A token that begins so is somebody's.
+/// Prefix of valid tokens.
 pub(crate) const GOOD: &str = "good-";
 
 #[derive(Clone)]
@@ -28,7 +28,7 @@ struct Objects {
     trust: Arc<Value>,
     written: Arc<Mutex<HashMap<String, Value>>>,
     reviews: Arc<Mutex<Vec<Value>>>,
-    /// What else there is, by the path of its list.
+    /// Further objects, by the path of their list.
     listed: Arc<Vec<(String, Value)>>,
     changes: broadcast::Sender<Change>,
 }
@@ -74,7 +74,7 @@ impl ApiServer {
         Self { address, reviews, written, changes, _serving: serving }
     }
 
-    /// Tells the watches of a list that an object of it is ADDED, MODIFIED or DELETED.
+    /// Sends an ADDED, MODIFIED or DELETED event to the watches of a list.
     pub(crate) fn change(&self, list: &str, kind: &str, object: &Value) {
         self.changes.send((list.to_owned(), json!({ "type": kind, "object": object }))).unwrap();
     }
@@ -129,7 +129,7 @@ impl Objects {
         of_list.map(|(_, object)| object.clone()).collect()
     }
 
-    /// Without an end: what a test changes, and nothing else.
+    /// An endless stream of the changes that a test makes.
     fn events(&self, path: &str, query: &str) -> impl Stream<Item = Result<Bytes, std::io::Error>> + use<> {
         let path = path.to_owned();
         let query = query.to_owned();
@@ -175,7 +175,7 @@ fn status(code: StatusCode, reason: &str, message: &str) -> Response<Body> {
     Response::builder().status(code).body(Body::from(status.to_string())).unwrap()
 }
 
-/// As the token says. An API server repeats it in its answer, and a proxy before it may in its errors.
+/// The token selects the result. An API server repeats it in its answer, and a proxy in front may repeat it in its errors.
 fn who(mut review: Value) -> Response<Body> {
     let token = review["spec"]["token"].as_str().unwrap_or_default().to_owned();
     match token.split('-').next().unwrap_or_default() {
@@ -205,7 +205,7 @@ fn who(mut review: Value) -> Response<Body> {
     }
 }
 
-/// Everybody, and `slow` only after a while.
+/// Allows everybody, `slow` only after 3 s.
 async fn may(mut review: Value) -> Response<Body> {
     if review["spec"]["user"] == "slow" {
         tokio::time::sleep(Duration::from_secs(3)).await;

@@ -1,4 +1,4 @@
-//! A client that shows and sends exactly what a test says, and hides nothing of the answer.
+//! A client that presents and sends exactly what a test sets, and returns the whole answer.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, LazyLock};
@@ -23,13 +23,13 @@ use super::READ;
 use super::pki::{Leaf, SERVICE};
 use super::test_server::TestServer;
 
-/// An answer, as text where it is text.
+/// An answer.
 #[derive(Debug, Clone)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) head: String,
     pub(crate) body: String,
-    /// The body as it came.
+    /// The body.
     pub(crate) bytes: Vec<u8>,
 }
 
@@ -73,7 +73,7 @@ pub(crate) async fn tls(
     over(TcpStream::connect(address).await?, name, config).await
 }
 
-/// TLS over a TCP connection that is there already.
+/// TLS over an open TCP connection.
 pub(crate) async fn over(
     tcp: TcpStream,
     name: &str,
@@ -89,7 +89,7 @@ pub(crate) async fn tcp_from(host: u8, address: SocketAddr) -> TcpStream {
     socket.connect(address).await.unwrap()
 }
 
-/// A TCP connection that little fits into, so that both sides soon see when the other takes nothing.
+/// A TCP connection with small buffers, so that both sides soon notice when the other one does not read.
 pub(crate) async fn narrow(address: SocketAddr) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4 * 1024).unwrap();
@@ -97,7 +97,7 @@ pub(crate) async fn narrow(address: SocketAddr) -> TcpStream {
     socket.connect(address).await.unwrap()
 }
 
-/// What a client trusts, shows and speaks.
+/// A client configuration: trusted CA, certificate, ALPN and TLS versions.
 pub(crate) fn config(
     ca: &str,
     identity: Option<&Leaf>,
@@ -170,7 +170,7 @@ pub(crate) async fn exchange(mut stream: TlsStream<TcpStream>, request: &str, li
     }
     stream.write_all(format!("{text}\r\n").as_bytes()).await.unwrap();
     let mut answer = Vec::new();
-    // A server may close without a TLS goodbye; what came before is the answer.
+    // A server may close without close_notify; what came before is the answer.
     let _ = stream.read_to_end(&mut answer).await;
     let end = answer.windows(4).position(|at| at == b"\r\n\r\n");
     let end = end.unwrap_or_else(|| panic!("no head in {:?}", String::from_utf8_lossy(&answer)));
@@ -180,7 +180,7 @@ pub(crate) async fn exchange(mut stream: TlsStream<TcpStream>, request: &str, li
     Answer { status, head, body: String::from_utf8_lossy(&bytes).into_owned(), bytes }
 }
 
-/// With one subscriber alone, whether a line is wanted is decided for good by the first thread that comes to it.
+/// With a single subscriber, tracing caches for good whether the first thread wanted a line.
 static SEVERAL: LazyLock<[Dispatch; 2]> =
     LazyLock::new(|| [(); 2].map(|()| Dispatch::new(tracing_subscriber::registry())));
 

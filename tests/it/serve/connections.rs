@@ -1,4 +1,4 @@
-//! Connections that behave, and connections that don't: the ones never cost the others anything.
+//! Well-behaved and misbehaving connections: the latter never affect the former.
 
 use std::time::Duration;
 
@@ -111,7 +111,7 @@ async fn untrusted_connections_leave_room_for_trusted_ones() {
     assert_eq!(server.send(Some(&user), &format!("GET {READ}"), &[]).await.status, 200);
     assert_eq!(server.send(Some(&instance), "GET /livez", &[]).await.status, 200);
     let mut served = 0;
-    // The newest: an address that has all the places makes room for its next one itself.
+    // Only the newest: an address that holds the whole quota displaces its own connections.
     for stream in &mut strangers {
         let asked = stream.write_all(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n").await;
         let mut answer = [0; 15];

@@ -1,4 +1,4 @@
-//! `custom.metrics.k8s.io`: the number of a variant as a metric of its objects, byte for byte where people and programs
+//! `custom.metrics.k8s.io`: the value of a variant as a metric of its objects, byte for byte where people and programs
 //! read it.
 
 use std::sync::Arc;
@@ -34,7 +34,7 @@ fn deployment(namespace: &str, name: &str) -> String {
     object("v1beta2", namespace, "deployments.apps", name, DESIRED)
 }
 
-/// What the server's variants scale, a Deployment that two variants claim, and variants that nobody has decided about.
+/// The targets of the server's variants, a Deployment that two variants claim, and variants without a decision.
 fn view() -> ClusterView {
     let all = [
         ("fresh", "first", "first-decode"),
@@ -254,7 +254,7 @@ async fn a_metric_of_an_object_is_authorised_as_its_subresource() {
         server.reviewer.reviews.lock().clear();
         server.send(Some(&server.proxy), &format!("{method} {path}"), &["X-Remote-User: mallory"]).await;
         let reviews = server.reviewer.reviews.lock().clone();
-        // A question that was asked a moment ago is not asked again.
+        // The review of the same question is cached.
         let Some((_, attributes)) = reviews.first() else {
             assert!(path.ends_with("watch=true"), "{path} was not reviewed");
             continue;

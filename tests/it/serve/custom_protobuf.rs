@@ -1,5 +1,5 @@
-//! `custom.metrics.k8s.io` in protobuf, which is what the HPA controller takes: both versions' messages of `k8s.io/metrics`,
-//! declared here once more as a client has them.
+//! `custom.metrics.k8s.io` in protobuf, which the HPA controller prefers: the messages of both versions of `k8s.io/metrics`,
+//! declared here a second time as a client declares them.
 
 use jiff::Timestamp;
 use prost::Message;
@@ -117,7 +117,7 @@ struct V1Beta2Item {
     value: Option<Quantity>,
 }
 
-/// What the HPA controller asks for: its `Accept`, the message of `version`.
+/// A read with the `Accept` header of the HPA controller, decoded as the message of `version`.
 async fn protobuf<M: Message + Default>(server: &TestServer, version: &str) -> M {
     let selector = "?metricLabelSelector=accelerator_type%3DA100%2Cpod+notin+%28x%2Cy%29";
     let path = object(version, "llm", "deployments.apps", "llama-decode", DESIRED);

@@ -1,4 +1,4 @@
-//! One decides, all answer: two real servers, one of them without the lease.
+//! Forwarding between two real servers, one of them without the lease.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use super::{READ, path};
 
 const INNER: &str = "/internal/v1/external/llm/wva_desired_replicas";
 
-/// The holder, and another instance that knows older numbers.
+/// The holder, and another instance with older numbers.
 async fn two() -> (TestServer, TestServer) {
     let shared_ca = Arc::new(Authority::new("wva"));
     let server =

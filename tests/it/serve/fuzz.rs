@@ -18,7 +18,7 @@ use super::client::tls;
 use super::pki::SERVICE;
 use super::test_server::TestServer;
 
-/// Nothing that is asked here waits for anything; ten seconds are for a machine that does many other things.
+/// No request here waits for anything; ten seconds allow for a busy machine.
 const AT_ONCE: Duration = Duration::from_secs(10);
 
 fn runtime() -> Runtime {
@@ -28,7 +28,7 @@ fn runtime() -> Runtime {
 /// How long a peer waits for its answer before it hangs up: an answer takes below a millisecond.
 const PATIENCE: Duration = Duration::from_millis(20);
 
-/// What comes back for `bytes`, until the server closes; a peer that `hangs_up` says goodbye before that.
+/// The answer to `bytes`, until the server closes; a peer that `hangs_up` closes first.
 async fn sent(server: &TestServer, bytes: &[u8], hangs_up: bool) -> Result<Vec<u8>, TestCaseError> {
     let mut stream =
         tls(server.address, &server.shared_ca.pem(), SERVICE, Some(&server.proxy), "http/1.1").await.unwrap();
@@ -65,7 +65,7 @@ fn no_bytes_on_a_connection_affect_the_next() {
     fuzz("connection", input, |bytes| {
         let answer = runtime.block_on(sent(&server, &bytes, true))?;
         let text = String::from_utf8_lossy(&answer);
-        // Frames, to a client that begins as HTTP/2 does.
+        // A client that begins like HTTP/2 gets frames.
         prop_assert!(
             answer.is_empty() || text.starts_with("HTTP/1.") || bytes.starts_with(b"PRI"),
             "{}",

@@ -1,5 +1,5 @@
 //! Wire goldens: every kind of answer, byte for byte, in `tests/it/golden/serve/`. Set `WVA_UPDATE_GOLDEN=1` to write
-//! them anew, and read the difference.
+//! them again, and review the difference.
 
 use std::io::Read as _;
 use std::path::PathBuf;
@@ -30,7 +30,7 @@ pub(crate) fn golden(name: &str, answer: &Answer) {
     assert_eq!(got, want, "{} differs", file.display());
 }
 
-/// Text as it is, protobuf as hexadecimal with its letters beside it, and of what is compressed only that it is.
+/// Text unchanged, protobuf as a hex dump, and a placeholder for a compressed body.
 fn readable(answer: &Answer) -> String {
     if answer.header("content-encoding").is_some() {
         return "(compressed)".into();

@@ -1,5 +1,4 @@
-//! Wire goldens of the rarer answers: who cannot be let in, what cannot be asked for, what has not changed, and what health
-//! says.
+//! Wire goldens of the rarer answers: authentication errors, invalid requests, unmodified documents, and health.
 
 use std::env::consts::{ARCH, OS};
 

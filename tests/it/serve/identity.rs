@@ -1,4 +1,4 @@
-//! Who is who, and who may read: what a certificate, a header and a token prove, and what they don't.
+//! Authentication and authorisation: what a certificate, a header and a token prove, and what they do not.
 
 use std::sync::atomic::Ordering;
 
@@ -79,7 +79,7 @@ async fn a_spoofed_identity_never_reaches_a_review() {
     assert_eq!(*attributes, wanted);
 }
 
-/// What is the same for everybody: discovery, and the answer to what is not there.
+/// Public paths.
 const PUBLIC: [&str; 7] = [
     "/",
     "/version",
@@ -282,7 +282,7 @@ async fn a_token_is_reviewed_once_and_a_bad_one_is_401() {
     assert_eq!(nobody.message(), "forbidden: User \"system:anonymous\" cannot get path \"/metrics\"");
 }
 
-/// Waits until a change has spread.
+/// Waits until `check` holds.
 pub(crate) async fn eventually<F: Future<Output = bool>>(check: impl Fn() -> F) {
     for _ in 0..200 {
         if check().await {

@@ -1,4 +1,4 @@
-//! What operators look at: health and metrics.
+//! Health and the server's own metrics.
 
 use std::time::Duration;
 
@@ -130,7 +130,7 @@ async fn readiness_does_not_wait_longer_than_30_s_for_the_watches() {
     assert!(read.message().contains("have not all listed once"), "{}", read.body);
 }
 
-/// The lease of this instance ran out, and it has not heard who decides since.
+/// Lets the lease of this instance expire without a known new holder.
 fn cut_off(server: &TestServer) {
     *server.reads.lapsed.lock() = true;
     let ran_out = Leadership { mine_until: Some(tokio::time::Instant::now()), ..held_by(None) };
@@ -181,7 +181,7 @@ async fn an_isolated_single_instance_is_ready_again_after_30_s() {
 #[tokio::test]
 async fn short_contacts_do_not_make_an_isolated_instance_unready_each_time() {
     let server = TestServer::new().await;
-    // How long it was cut off, was not, and how ready it is when it is cut off again.
+    // Seconds of isolation, seconds of contact, and the readiness when it is isolated again.
     for (without, with, status) in [(20, 5, 500), (5, 20, 200), (40, 25, 200), (15, 31, 500)] {
         cut_off(&server);
         health(&server, "/readyz").await;
@@ -291,7 +291,7 @@ async fn the_age_of_every_answered_item_is_counted_once_in_its_group() {
     server.proxied("hpa", &super::path("half", "wva_desired_replicas")).await;
     let answer = metrics(&server).await;
     let sum = count.replace("_count", "_sum");
-    // 5 s and 10 s old; the read that was refused counts nothing.
+    // 5 s and 10 s old; the failed read counts nothing.
     assert!(shown(&answer.body, &format!("{count} 2")), "{}", answer.body);
     assert!(shown(&answer.body, &format!("{sum} 15.0")), "{}", answer.body);
 }

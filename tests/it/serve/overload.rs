@@ -1,5 +1,4 @@
-//! More than can be done at once, and an evaluation that hangs: the answer comes at once or in a second, and it says
-//! what is wrong.
+//! Overload and hanging evaluations: the answer comes within a second and says what is wrong.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -54,7 +53,7 @@ impl MetricSource for Prometheus {
     }
 }
 
-/// The whole server with the real engine, evaluating in the background as in production.
+/// The server with the real engine, which evaluates in the background as in production.
 struct Whole {
     server: TestServer,
     prometheus: Arc<Prometheus>,
@@ -89,7 +88,7 @@ async fn whole(hangs: bool) -> Whole {
     Whole { server, prometheus, _evaluating: evaluating, _leadership: leadership }
 }
 
-/// A read, and how long it took.
+/// A read and its duration.
 async fn timed(server: &TestServer) -> (Answer, Duration) {
     let began = Instant::now();
     (server.proxied("hpa", READ).await, began.elapsed())
@@ -132,7 +131,7 @@ async fn during_a_hanging_evaluation_reads_get_the_last_number_until_max_stale()
     assert!(took < Duration::from_secs(2), "{took:?}");
     assert_eq!(prometheus.most.load(Ordering::SeqCst), 1);
     prometheus.hangs.store(false, Ordering::SeqCst);
-    // The one under way is cut, and the loop rests three times as long: at most a quarter of the time is evaluation.
+    // The evaluation under way is cut, and the loop pauses three times as long: it evaluates at most a quarter of the time.
     for seconds in [21, 90] {
         sleep(Duration::from_millis(50)).await;
         later(Duration::from_secs(seconds)).await;
@@ -174,7 +173,7 @@ async fn above_the_limit_of_reads_the_answer_is_429_at_once() {
         sleep(Duration::from_millis(2)).await;
     }
     let (refused, took) = timed(&server).await;
-    // Message() sees to it that there is no Retry-After.
+    // message() asserts that there is no Retry-After.
     assert_eq!(
         (refused.status, refused.message().as_str()),
         (

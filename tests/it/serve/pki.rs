@@ -22,7 +22,7 @@ pub(crate) struct Leaf {
     pub(crate) key: String,
 }
 
-/// What a leaf says of itself.
+/// The subject of a leaf.
 #[derive(Default)]
 pub(crate) struct Subject<'a> {
     pub(crate) common_name: &'a str,
@@ -36,7 +36,7 @@ impl Authority {
         Self::with(name, CertificateParams::default())
     }
 
-    /// One whose own time is over; what it issues is not.
+    /// An authority whose own certificate has expired; its leaves have not.
     pub(crate) fn expired(name: &str) -> Self {
         let mut params = CertificateParams::default();
         (params.not_before, params.not_after) = (date_time_ymd(2020, 1, 1), date_time_ymd(2021, 1, 1));
@@ -70,7 +70,7 @@ impl Authority {
         self.issue(&Subject { common_name, organisations, usages, ..Subject::default() })
     }
 
-    /// A certificate that instances share: for the Service, and for each other in both directions.
+    /// The certificate that instances share, for the Service and for each other as client and server.
     pub(crate) fn shared(&self) -> SharedPki {
         let usages = &[ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         let names = &[SERVICE, INSTANCE];

@@ -1,4 +1,4 @@
-//! The whole program beside ConfigMaps that change: what it then decides by, and whom it tells what is wrong.
+//! The whole program with changing ConfigMaps: the policy in force, and how errors are reported.
 
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ async fn metrics(process: &Process) -> String {
     process.get("/metrics", &[&token]).await.expect("an answer").body
 }
 
-/// A cluster with a variant in `llm`, a ConfigMap of ours, and one of its namespace's own.
+/// A cluster with a variant in `llm`, a ConfigMap of the release, and one of the namespace.
 async fn started(name: &str) -> Process {
     let home = config_map("wva", "1", json!({ "default": "kvCacheThreshold: 0.6\n" }));
     let local = config_map("llm", "1", json!({ "default": "priority: 5\n" }));

@@ -1,4 +1,4 @@
-//! The whole program between a client and an API server: what only shows in a process, its signals and its log.
+//! The whole program between a client and an API server: signals, logs and files.
 
 use std::fs::File;
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ use super::client::{Answer, config, exchange, over, tls};
 use super::pki::{Authority, Leaf, SERVICE, Subject};
 use super::raw_http2::{END_STREAM, GOAWAY, Raw, read, read_as};
 
-/// A busy machine takes its time to start a process.
+/// Time to start a process on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(super) struct Process {
@@ -27,16 +27,16 @@ pub(super) struct Process {
     directory: PathBuf,
 }
 
-/// The certificate that a process shows.
+/// The serving certificate of a process.
 enum Serving {
-    /// One that this CA has issued, in files that flags name.
+    /// Issued by this CA, in files that flags name.
     Issued(Box<Authority>),
-    /// The one that the process finds, or makes, in a directory that a flag names.
+    /// Found or generated in a directory that a flag names.
     Directory(PathBuf),
 }
 
 impl Serving {
-    /// Who has issued it, in PEM; nothing, before that is known.
+    /// The issuing CA in PEM; empty before it exists.
     fn ca(&self) -> String {
         match self {
             Self::Issued(ca) => ca.pem(),
@@ -107,7 +107,7 @@ impl Process {
         process
     }
 
-    /// `None` when there is nobody any more.
+    /// `None` when the process has ended.
     pub(super) async fn get(&self, path: &str, lines: &[&str]) -> Option<Answer> {
         let stream = tls(self.address, &self.serving.ca(), SERVICE, None, "http/1.1").await.ok()?;
         Some(exchange(stream, &format!("GET {path}"), lines).await)
@@ -188,7 +188,7 @@ async fn sigterm_ends_readiness_and_after_the_delay_drains_connections() {
     let frames = h2.until(|frame| frame.stream == 3 && frame.flags & END_STREAM != 0).await;
     assert!(frames.iter().all(|frame| frame.kind != GOAWAY), "requests are answered during the delay");
 
-    // Its review takes three seconds: it is in flight when the door closes.
+    // Its review takes 3 s, so it is in flight when the listener closes.
     h2.send(&read_as("slow", 5)).await;
     h2.until(|frame| frame.kind == GOAWAY).await;
     let goodbye = told.elapsed();
@@ -209,7 +209,7 @@ async fn a_process_with_an_empty_certificate_directory_generates_one() {
     let flags = ["--cert-dir", certificates.to_str().unwrap()];
     let serving = Serving::Directory(certificates.clone());
     let mut process = Process::start_in(directory.clone(), serving, &flags, &[]).await;
-    // Its client trusts the CA in the directory and nobody else.
+    // Its client trusts only the CA in the directory.
     assert_eq!(process.get("/livez", &[]).await.expect("an answer").status, 200);
     let made = std::fs::read_to_string(certificates.join("tls.crt")).unwrap();
     assert!(process.log().contains("made a self-signed certificate"), "{}", process.log());

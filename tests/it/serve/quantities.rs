@@ -1,6 +1,6 @@
-//! No number that an HPA misreads ever leaves: not negative, not too large, not "not a number", in no representation.
-//! Here on the wire, with every count that can be published; numbers beyond are forced through the gate that all of them
-//! pass, in the unit tests of `external_metrics::answer`.
+//! No representation contains a number that an HPA misreads: negative, too large, or not a number.
+//! Tested on the wire with every kind of publishable count; numbers beyond are tested in the unit tests of
+//! `external_metrics::answer`.
 
 use prost::Message;
 use wva_core::{Decision, VariantId};
@@ -9,7 +9,7 @@ use super::client::Answer;
 use super::path;
 use super::test_server::{NOW, TestServer, sample, target};
 
-/// The largest number of which an HPA's `MilliValue()` does not wrap.
+/// The largest number whose `MilliValue()` does not wrap in an HPA.
 const LARGEST: f64 = 9_223_372_036_854_775.0;
 
 const METRICS: [&str; 4] =
@@ -22,7 +22,7 @@ const REPRESENTATIONS: [&str; 4] = [
     "application/json;as=Table;v=v1;g=meta.k8s.io",
 ];
 
-/// As much of the messages as the value needs.
+/// The part of the messages that contains the value.
 #[derive(Clone, PartialEq, Message)]
 struct Envelope {
     #[prost(bytes = "vec", tag = "2")]
@@ -47,7 +47,7 @@ struct Quantity {
     text: String,
 }
 
-/// The text of the only value, however it is written.
+/// The only value, from any representation.
 fn value(accept: &str, answer: &Answer) -> String {
     assert_eq!(answer.status, 200, "{accept}: {}", answer.body);
     match accept {

@@ -1,4 +1,4 @@
-//! HTTP/2 by hand: what no honest client would send.
+//! HTTP/2 by hand, to send what no well-behaved client sends.
 
 use std::time::Duration;
 
@@ -74,12 +74,12 @@ pub(crate) fn get(path: &str, name: &str, value: &str, stream: u32) -> Vec<u8> {
     frame(HEADERS, END_STREAM | END_HEADERS, stream, &headers(path, name, value))
 }
 
-/// SETTINGS: the peer takes so much of each answer until it says more.
+/// SETTINGS with the initial window of each stream.
 pub(crate) fn initial_window(size: u32) -> Vec<u8> {
     frame(SETTINGS, 0, 0, &[&[0, 4], &size.to_be_bytes()[..]].concat())
 }
 
-/// The peer takes so much more of the answer on `stream`.
+/// WINDOW_UPDATE for the connection and for `stream`.
 pub(crate) fn more(stream: u32, size: u32) -> Vec<u8> {
     [0, stream].map(|stream| frame(WINDOW_UPDATE, 0, stream, &size.to_be_bytes())).concat()
 }
@@ -89,7 +89,7 @@ pub(crate) fn read(stream: u32) -> Vec<u8> {
     frame(HEADERS, END_STREAM | END_HEADERS, stream, &read_headers())
 }
 
-/// The same in another's name.
+/// The same in the name of `user`.
 pub(crate) fn read_as(user: &str, stream: u32) -> Vec<u8> {
     frame(HEADERS, END_STREAM | END_HEADERS, stream, &headers_of(user))
 }
@@ -113,7 +113,7 @@ impl Raw {
         self.0.write_all(bytes).await.unwrap();
     }
 
-    /// The next frame; `None` at the end of the connection. Answers pings and settings as an honest peer does.
+    /// The next frame; `None` at the end of the connection. Acknowledges pings and settings.
     pub(crate) async fn next(&mut self) -> Option<Frame> {
         let mut head = [0; 9];
         self.0.read_exact(&mut head).await.ok()?;

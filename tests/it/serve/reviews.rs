@@ -1,4 +1,4 @@
-//! Reviews by the API server: how many there are, how long their answers count, and what is said without one.
+//! Reviews by the API server: their number, how long their results are used, and the errors without one.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::golden::golden;
 use super::identity::eventually;
 use super::test_server::{TestServer, later};
 
-/// How often an HPA asks.
+/// The sync interval of an HPA.
 const SYNC: Duration = Duration::from_secs(15);
 
 async fn with_token(server: &TestServer, token: &str) -> Answer {
@@ -32,7 +32,7 @@ async fn an_hpa_causes_one_review_per_45_s_and_waits_only_for_the_first() {
     for sync in 1..=40 {
         later(SYNC).await;
         assert_eq!(server.proxied("hpa", READ).await.value(), "5");
-        // Every third finds a permission that ends soon.
+        // Every third sync finds a permission within its refresh window.
         eventually(async || reviews(&server) == 1 + sync / 3).await;
     }
 }

@@ -1,4 +1,4 @@
-//! The end of a server, step by step, and of a connection that is better off elsewhere, as the peers see it.
+//! Shutdown of a server, step by step, and of connections that should go to another instance, as the peers see it.
 
 use std::time::Duration;
 
@@ -64,7 +64,7 @@ async fn a_peer_that_ignores_goaway_is_cut_at_the_deadline() {
     let began = Instant::now();
     server.shutdown.cancel();
     raw.until(|frame| frame.kind == GOAWAY).await;
-    // It asks for more all the same.
+    // It keeps sending requests.
     for stream in [3, 5, 7] {
         raw.send(&read(stream)).await;
         sleep(Duration::from_millis(50)).await;
@@ -97,7 +97,7 @@ async fn an_http1_peer_is_told_to_close_before_the_listener_closes() {
     assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("connection: close"), "{answer}");
 }
 
-/// What an HTTP/1.1 peer hears until the server closes.
+/// The HTTP/1.1 answer until the server closes.
 async fn until_closed(server: &TestServer, path: &str) -> String {
     let ca = server.shared_ca.pem();
     let stream =

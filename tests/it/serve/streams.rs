@@ -1,5 +1,5 @@
-//! Requests that are no ordinary ones, on connections of API servers: floods, bodies, old age. They cost others nothing,
-//! and honest requests are never lost.
+//! Unusual requests on connections of API servers: floods, bodies, old connections. They do not affect others, and no
+//! well-behaved request is lost.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -66,7 +66,7 @@ async fn a_header_block_that_never_ends_is_cut() {
     let mut raw = Raw::connect(&server, Some(&server.proxy)).await;
     raw.send(&read(1)).await;
     raw.until(|frame| frame.stream == 1 && frame.flags & END_STREAM != 0).await;
-    // The proxy's connection may be quiet; this one keeps a header block open.
+    // The proxy's connection may be idle, but this one keeps a header block open.
     raw.send(&frame(HEADERS, END_STREAM, 3, &read_headers())).await;
     sleep(Duration::from_millis(50)).await;
     later(Duration::from_secs(20)).await;
@@ -140,7 +140,7 @@ async fn a_body_is_not_read_and_holds_nothing_up() {
         raw.send(&frame(DATA, 0, stream, &[0; 16_384])).await;
         let frames = raw.until(|frame| frame.stream == stream && frame.flags & END_STREAM != 0).await;
         assert!(frames.iter().any(|frame| frame.kind == DATA && !frame.payload.is_empty()), "it is answered");
-        // More than the window of the connection, if nobody gave it back.
+        // More than the connection's window, unless the server restores it.
         for _ in 0..2 {
             let _ = raw.0.write_all(&frame(DATA, 0, stream, &[0; 16_384])).await;
         }
@@ -226,7 +226,7 @@ async fn a_slow_request_head_is_cut_on_the_proxys_connection_too() {
     later(Duration::from_secs(91)).await;
     let cut = timeout(Duration::from_secs(2), h1.read_to_end(&mut Vec::new())).await;
     assert!(cut.is_ok(), "half a head");
-    // The preface never comes: quiet for 90 s, and 5 s to finish what it may have begun.
+    // The preface never comes: idle for 90 s, then 5 s to finish requests.
     sleep(Duration::from_millis(50)).await;
     later(Duration::from_secs(6)).await;
     let cut = timeout(Duration::from_secs(2), spare.read_to_end(&mut Vec::new())).await;
@@ -275,7 +275,7 @@ async fn answers_that_are_not_taken_hold_their_permits_until_the_connection_ends
             heads.get() == 40
         };
         let frames = raw.until(all).await;
-        // :status 200 is the eighth entry of the table of HPACK; no other begins so.
+        // :status 200 is entry 8 of HPACK's static table; no other status begins with this byte.
         let served = frames.iter().filter(|frame| frame.kind == HEADERS && frame.payload[0] == 0x88).count();
         assert_eq!(served, 16, "window {window}");
         assert_eq!(look().await, 429);
@@ -320,7 +320,7 @@ async fn a_slow_download_is_not_idle() {
 
 #[tokio::test]
 async fn a_half_closed_connection_ends_at_once_and_returns_its_permit() {
-    // One place for strangers.
+    // The quota for untrusted peers is one.
     let server = TestServer::with(ServerOptions { places: Some(4), ..ServerOptions::default() }).await;
     for _ in 0..3 {
         let mut stream =
@@ -333,8 +333,8 @@ async fn a_half_closed_connection_ends_at_once_and_returns_its_permit() {
     }
 }
 
-/// Reads as API servers do: on one connection, and on a new one when the server has said goodbye. Gives the number of
-/// connections it needed.
+/// Reads as API servers do: on one connection, and on a new one after GOAWAY. Returns the number of
+/// connections.
 async fn reads(server: &TestServer, until: Instant, answered: Arc<AtomicUsize>) -> usize {
     let mut connections = 0;
     let mut open = Vec::new();
@@ -350,7 +350,7 @@ async fn reads(server: &TestServer, until: Instant, answered: Arc<AtomicUsize>) 
                         answer.into_body().collect().await.expect("a whole answer");
                         answered.fetch_add(1, Ordering::SeqCst);
                     }
-                    // Never sent, as the client knows: it had heard the goodbye.
+                    // Never sent: the client had received GOAWAY.
                     Err(error) => assert!(error.is_canceled() || error.is_closed(), "lost: {error:?}"),
                 }
             }

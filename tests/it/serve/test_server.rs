@@ -1,4 +1,4 @@
-//! A real server on loopback with real TLS, between fakes of what it stands between: the engine and the API server.
+//! A real server on loopback with real TLS, between a fake engine and a fake API server.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -34,7 +34,7 @@ pub(crate) struct FakeReader {
     pub(crate) published: Mutex<Arc<Published>>,
     pub(crate) view: Mutex<Arc<ClusterView>>,
     pub(crate) now: Mutex<Timestamp>,
-    /// What is published was made in a term that is over.
+    /// The published result belongs to a term that has ended.
     pub(crate) lapsed: Mutex<bool>,
     /// Reads of `current` wait until notified while this is set.
     pub(crate) hanging: Mutex<bool>,
@@ -104,7 +104,7 @@ impl PublishedReader for FakeReader {
 pub(crate) struct FakeReviewer {
     pub(crate) readers: Mutex<BTreeSet<String>>,
     pub(crate) unreachable: Mutex<bool>,
-    /// Reviews are refused while this is set: whoever asks may not.
+    /// Reviews are rejected while this is set.
     pub(crate) refuses: Mutex<bool>,
     /// Reviews are never answered while this is set.
     pub(crate) silent: Mutex<bool>,
@@ -153,7 +153,7 @@ impl Reviewer for FakeReviewer {
     }
 }
 
-/// What was said about reads that an HPA would add up.
+/// The reported ambiguous reads.
 #[derive(Default)]
 pub(crate) struct FakeEvents(pub(crate) Mutex<Vec<String>>);
 
@@ -193,14 +193,14 @@ pub(crate) struct ServerOptions {
     pub(crate) trusted: bool,
     pub(crate) certified: bool,
     pub(crate) synced: bool,
-    /// It is known who decides: this instance.
+    /// This instance holds the lease.
     pub(crate) led: bool,
     pub(crate) listen: SocketAddr,
-    /// Connections at once; `None` is the usual number.
+    /// The limit of connections; `None` for the default.
     pub(crate) places: Option<usize>,
-    /// The age of a connection.
+    /// The maximal age of a connection.
     pub(crate) age: Option<Duration>,
-    /// Where answers come from, instead of [`FakeReader`].
+    /// Used instead of [`FakeReader`].
     pub(crate) reads: Option<Arc<dyn PublishedReader>>,
     /// The last evaluations.
     pub(crate) recent: Arc<Recent>,
@@ -314,7 +314,7 @@ impl TestServer {
     }
 }
 
-/// Lets time pass without waiting for it.
+/// Advances the clock.
 pub(crate) async fn later(by: Duration) {
     tokio::time::pause();
     tokio::time::advance(by).await;
@@ -327,13 +327,13 @@ pub(crate) fn mine() -> Leadership {
     Leadership { holder: None, mine_until }
 }
 
-/// Another one holds it.
+/// Another instance holds the lease.
 pub(crate) fn held_by(address: Option<String>) -> Leadership {
     let holder = Holder { identity: "wva-0".into(), address, lease: String::new(), epoch: 1 };
     Leadership { holder: Some(holder), mine_until: None }
 }
 
-/// The ConfigMap as kubeadm's clusters have it.
+/// The ConfigMap as kubeadm writes it.
 pub(crate) fn trust(front_proxy: &str, users: &str) -> BTreeMap<String, String> {
     [
         ("client-ca-file", users),
@@ -369,7 +369,7 @@ pub(crate) fn unknown(cause: Cause, message: &str) -> Decision {
     Decision { model: "llama".into(), accelerator: None, current: None, verdict, gap: None }
 }
 
-/// Every kind of variant there is, each in a namespace of its own.
+/// Every kind of variant, each in its own namespace.
 pub(crate) fn sample() -> Published {
     let id = VariantId::new;
     let mut bare = target(1, None, "2026-11-21T10:00:05Z");

@@ -1,4 +1,4 @@
-//! Whom the ConfigMap says to trust, on the wire and while it changes.
+//! Trust from the ConfigMap, on the wire and while it changes.
 
 use std::collections::BTreeMap;
 
