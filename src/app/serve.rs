@@ -171,20 +171,19 @@ impl App {
             controller_instance: self.config.controller_instance.clone(),
         };
         let reviewer = Arc::new(ClusterReviewer(self.client.clone()));
-        let ports = ServerPorts {
-            reader: Arc::new(reader),
-            reviewer,
-            events: Arc::new(events.clone()),
-            recent,
-            registry,
-        };
+        let event_sink = Arc::new(events.clone());
+        let ports = ServerPorts { reader: Arc::new(reader), reviewer, events: event_sink, recent, registry };
         self.ensure_certificate()?;
-        let server = Server::bind(self.config.listen, AppState::new(settings, ports)).await?;
-        let server = server.with_max_connection_age(self.config.connection_age);
-        info!(address = %server.address(), instance = self.config.instance, "serving");
+        let server = self.bind(settings, ports).await?;
         self.start_self_check(server.address(), certificates, events, ca_metrics);
         self.phases.serving.start("server", |stop| server.serve(stop, DRAIN_TIMEOUT));
         Ok(engine)
+    }
+
+    async fn bind(&self, settings: ServerSettings, ports: ServerPorts) -> anyhow::Result<Server> {
+        let server = Server::bind(self.config.listen, AppState::new(settings, ports)).await?;
+        info!(address = %server.address(), instance = self.config.instance, "serving");
+        Ok(server.with_max_connection_age(self.config.connection_age))
     }
 
     /// The cluster, and whether all of it has been listed and the policy to start with is known.
