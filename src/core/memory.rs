@@ -12,7 +12,7 @@ use smol_str::{SmolStr, format_smolstr};
 
 use crate::analyze::queueing::learn::Parameters;
 use crate::analyze::saturation_token::Knowledge;
-use crate::analyze::weighted::Bests;
+use crate::analyze::weighted::BestSpeeds;
 use crate::analyze::{rate, throughput};
 use crate::bound::stability::Wanted;
 use crate::decision::Reason;
@@ -178,7 +178,7 @@ impl GroupMemory {
 pub struct Learned {
     /// The rate policy's. Where there is one, every observation adds to it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub rate: Option<Box<rate::Memory>>,
+    pub rate: Option<Box<rate::RateMemory>>,
     /// The token saturation analyzer's.
     #[serde(skip_serializing_if = "is_default")]
     pub tokens: Knowledge,
@@ -200,7 +200,7 @@ pub struct Learned {
     pub queueing: BTreeMap<SmolStr, Parameters>,
     /// The weighted score's.
     #[serde(skip_serializing_if = "is_default")]
-    pub bests: Bests,
+    pub bests: BestSpeeds,
     /// What of this was known a while ago. Not kept over a restart.
     #[serde(skip_serializing_if = "is_default")]
     pub past: Box<Rollback<Analyzers>>,

@@ -1,27 +1,27 @@
-//! A score between two thresholds, a step beyond either: what the policies of the seed documents share.
+//! One step up or down if a mean score leaves the range between two thresholds.
 
 use serde::{Deserialize, Serialize};
 
 use crate::model::{Bounds, Steps};
 use crate::units::{Replicas, count};
 
-/// What a policy of scores says of one variant.
+/// What a policy of scores proposes for one variant.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Scored {
     /// The score of each replica, in input order.
     pub each: Vec<f64>,
     /// Their mean; `None` without replicas.
     pub mean: Option<f64>,
-    /// The number of replicas wanted: the current one when there is no score.
+    /// The proposed number of replicas: the current one if there is no score.
     pub wanted: Replicas,
-    /// A mean above this would want more than the current number; `None` when the bounds allow no more.
+    /// A mean above this proposes more than the current number; `None` if the bounds allow no more.
     pub more_above: Option<f64>,
-    /// A mean below this would want fewer; `None` when the bounds allow no fewer.
+    /// A mean below this proposes fewer; `None` if the bounds allow no fewer.
     pub fewer_below: Option<f64>,
 }
 
-/// One step up or down, or none. Both comparisons are strict; the result is within `bounds`, but without any score the
-/// number stays what it is.
+/// One step up or down, or none. Both comparisons are strict. The result is within `bounds`; without any score the number stays as it
+/// is.
 #[must_use]
 pub fn step(each: Vec<f64>, current: Replicas, bounds: Bounds, steps: Steps) -> Scored {
     let mean = (!each.is_empty()).then(|| each.iter().sum::<f64>() / f64::from(count(each.len())));
@@ -38,7 +38,7 @@ pub fn step(each: Vec<f64>, current: Replicas, bounds: Bounds, steps: Steps) -> 
     Scored { each, mean, wanted, more_above, fewer_below }
 }
 
-/// `queue` as a share of `limit`, 0 to 1; with a limit of 0 anything that waits is all of it.
+/// `queue` as a share of `limit`, 0 to 1; with a limit of 0 any queue is a full one.
 #[must_use]
 pub fn queue_share(queue: u32, limit: f64) -> f64 {
     match (queue, limit > 0.0) {

@@ -1,45 +1,51 @@
-//! Seed 004, the maximum policy: a replica is as loaded as its KV cache or its queue, whichever is more. Source:
-//! algorithm reference §9.2; in one page: `docs/decisions/threshold.md`.
+//! The threshold score: a replica is as loaded as its KV cache or its queue, whichever is more. In one page:
+//! `docs/decisions/threshold.md`.
 
 use super::score::{Scored, queue_share, step};
 use crate::model::{Bounds, Steps};
 use crate::units::Replicas;
 
-/// What was seen of one serving process.
+/// What one engine shows.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Observation {
+pub struct ThresholdObservation {
     /// KV-cache usage, 0 to 1.
     pub kv: f64,
     /// Waiting requests.
     pub queue: u32,
 }
 
-/// What the policy can be tuned by.
+/// How replicas are scored, and when that moves the number.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Rules {
+pub struct ThresholdSettings {
     /// Thresholds and steps.
     pub steps: Steps,
-    /// A queue of this length is a full one.
+    /// Requests in a full queue.
     pub queue_limit: f64,
 }
 
-impl Default for Rules {
-    /// The seed gives no numbers: these are the reference's.
+impl Default for ThresholdSettings {
+    /// A queue of ten is twice V1's threshold: a queue alone moves the number later than V1 does.
     fn default() -> Self {
         Self { steps: Steps::default(), queue_limit: 10.0 }
     }
 }
 
-/// How loaded one replica is: 0 idle, 1 full.
+/// How loaded one engine is: 0 idle, 1 full.
 #[must_use]
-pub fn level(one: Observation, rules: &Rules) -> f64 {
-    one.kv.max(queue_share(one.queue, rules.queue_limit))
+pub fn score(observation: ThresholdObservation, settings: &ThresholdSettings) -> f64 {
+    observation.kv.max(queue_share(observation.queue, settings.queue_limit))
 }
 
-/// The number of replicas one variant wants.
+/// The proposed number of replicas of one variant.
 #[must_use]
-pub fn analyze(replicas: &[Observation], current: Replicas, bounds: Bounds, rules: &Rules) -> Scored {
-    step(replicas.iter().map(|one| level(*one, rules)).collect(), current, bounds, rules.steps)
+pub fn analyze(
+    replicas: &[ThresholdObservation],
+    current: Replicas,
+    bounds: Bounds,
+    settings: &ThresholdSettings,
+) -> Scored {
+    let scores = replicas.iter().map(|observation| score(*observation, settings)).collect();
+    step(scores, current, bounds, settings.steps)
 }
 
 #[cfg(test)]
@@ -51,32 +57,33 @@ mod tests {
     const PAGE: &str = include_str!("../../../docs/decisions/threshold.md");
     const TEN: Bounds = Bounds { min: Replicas::ONE, max: Some(Replicas::new(10)) };
 
-    fn seen(pairs: &[(f64, u32)]) -> Vec<Observation> {
-        pairs.iter().map(|(kv, queue)| Observation { kv: *kv, queue: *queue }).collect()
+    fn seen(pairs: &[(f64, u32)]) -> Vec<ThresholdObservation> {
+        pairs.iter().map(|(kv, queue)| ThresholdObservation { kv: *kv, queue: *queue }).collect()
     }
 
     #[test]
     fn the_page_says_what_the_code_computes() {
-        let found = analyze(&seen(&[(0.9, 0), (0.85, 2)]), Replicas::new(2), TEN, &Rules::default());
+        let found =
+            analyze(&seen(&[(0.9, 0), (0.85, 2)]), Replicas::new(2), TEN, &ThresholdSettings::default());
         let says = format!("mean {} and {} replicas", found.mean.unwrap(), found.wanted);
         assert!(PAGE.contains(&says), "the page does not say {says:?}");
     }
 
     #[test]
     fn nothing_seen_keeps_the_number_even_outside_the_bounds() {
-        let found = analyze(&[], Replicas::new(12), TEN, &Rules::default());
+        let found = analyze(&[], Replicas::new(12), TEN, &ThresholdSettings::default());
         assert_eq!((found.mean, found.wanted), (None, Replicas::new(12)));
     }
 
     #[test]
     fn at_the_maximum_no_score_adds_a_replica_and_it_says_so() {
-        let found = analyze(&seen(&[(0.9, 0)]), Replicas::new(10), TEN, &Rules::default());
+        let found = analyze(&seen(&[(0.9, 0)]), Replicas::new(10), TEN, &ThresholdSettings::default());
         assert_eq!((found.wanted, found.more_above, found.fewer_below), (Replicas::new(10), None, Some(0.3)));
     }
 
     #[test]
     fn with_a_queue_limit_of_zero_anything_waiting_is_a_full_queue() {
-        let rules = Rules { queue_limit: 0.0, ..Rules::default() };
+        let rules = ThresholdSettings { queue_limit: 0.0, ..ThresholdSettings::default() };
         let levels = analyze(&seen(&[(0.1, 0), (0.1, 1)]), Replicas::ONE, TEN, &rules).each;
         assert_eq!(levels, [0.1, 1.0]);
     }
@@ -93,7 +100,7 @@ mod tests {
             replicas in proptest::collection::vec(replica(), 1..6),
             current in 1_u32..=10,
         ) {
-            let found = analyze(&seen(&replicas), Replicas::new(current), TEN, &Rules::default());
+            let found = analyze(&seen(&replicas), Replicas::new(current), TEN, &ThresholdSettings::default());
             prop_assert!(TEN.clamp(found.wanted) == found.wanted);
             prop_assert!(found.wanted.get().abs_diff(current) <= 1);
             prop_assert!(!found.mean.unwrap().is_nan());
@@ -102,7 +109,7 @@ mod tests {
         #[test]
         fn more_load_never_wants_fewer(kv in 0.0..1.0_f64, queue in 0_u32..12, more in 0.0..1.0_f64) {
             let wanted = |kv, queue| {
-                analyze(&seen(&[(kv, queue)]), Replicas::new(5), TEN, &Rules::default()).wanted
+                analyze(&seen(&[(kv, queue)]), Replicas::new(5), TEN, &ThresholdSettings::default()).wanted
             };
             prop_assert!(wanted(kv + more, queue) >= wanted(kv, queue));
             prop_assert!(wanted(kv, queue + 1) >= wanted(kv, queue));

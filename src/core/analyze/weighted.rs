@@ -1,5 +1,5 @@
-//! Seed 000, the weighted score: KV-cache usage, queue, and how much slower than its best a replica generates. Source:
-//! algorithm reference §9.1; in one page: `docs/decisions/weighted.md`.
+//! The weighted score: KV-cache usage, queue, and how much slower than its best a replica generates. In one page:
+//! `docs/decisions/weighted.md`.
 
 use std::collections::BTreeMap;
 
@@ -11,36 +11,40 @@ use crate::model::{Bounds, Steps};
 use crate::units::{Replicas, Seconds, float};
 use smol_str::{SmolStr, format_smolstr};
 
-/// Weights of KV-cache usage, queue and degradation. Source: algorithm reference §9.1.
-const WEIGHTS: [f64; 3] = [0.5, 0.3, 0.2];
+/// The weight of KV-cache usage. The weights sum to 1, so that a score is between 0 and 1.
+const KV_WEIGHT: f64 = 0.5;
+/// The weight of the queue.
+const QUEUE_WEIGHT: f64 = 0.3;
+/// The weight of degradation.
+const DEGRADATION_WEIGHT: f64 = 0.2;
 
-/// A queue of this length is a full one: V1's queue threshold.
+/// Requests in a full queue: V1's queue threshold.
 pub const QUEUE_LIMIT: f64 = 5.0;
 
 /// How long a best speed counts.
-const REMEMBERED: Seconds = Seconds::whole(3600);
+const BEST_SPEED_WINDOW: Seconds = Seconds::whole(3600);
 
-/// How long it counts against a removal: without it nothing is slow, and what is not slow lowers the score.
-const REMEMBERED_FOR_REMOVALS: Seconds = Seconds::whole(7 * 86_400);
+/// How long it counts against a removal: without a best speed nothing is slow, and what is not slow lowers the score.
+const REMOVAL_SPEED_WINDOW: Seconds = Seconds::whole(7 * 86_400);
 
-/// Of speeds seen within this time only the largest is kept, which bounds what is stored to one an interval.
-const APART: Seconds = Seconds::whole(60);
+/// Of the speeds within this time only the largest is kept, which bounds what is stored to one per interval.
+const SPEED_INTERVAL: Seconds = Seconds::whole(60);
 
-/// What was seen of one serving process.
+/// What one engine shows.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Observation {
+pub struct WeightedObservation {
     /// KV-cache usage, 0 to 1.
     pub kv: f64,
     /// Waiting requests.
     pub queue: u32,
-    /// Tokens a second that one of its running requests gets; `None` while none runs. See [`speed`].
+    /// Tokens a second that a running request gets; `None` while none runs. See [`speed`].
     pub speed: Option<f64>,
-    /// The best such speed of the last hour on the same hardware; 0 when there is none. See [`Bests`].
+    /// The best such speed of the last hour on the same hardware; 0 if there is none. See [`BestSpeeds`].
     pub best: f64,
 }
 
-/// Tokens a second one running request gets: the replica's generation rate over the `running` requests, or without such
-/// a series one over the seconds between two tokens. `None` while nothing runs or nothing is measured.
+/// Tokens a second that one running request gets: the engine's generation `rate` over the `running` requests, or without such a series
+/// one over the `latency`, the seconds between two tokens. `None` while nothing runs or nothing is measured.
 #[must_use]
 pub fn speed(rate: Option<f64>, running: f64, latency: f64) -> Option<f64> {
     match rate {
@@ -50,7 +54,7 @@ pub fn speed(rate: Option<f64>, running: f64, latency: f64) -> Option<f64> {
     }
 }
 
-/// How much slower than its best: 0 not at all, 1 it stands still. 0 without a best to compare with.
+/// How much slower than its best: 0 is not slower, 1 is no progress. 0 without a best speed to compare with.
 #[must_use]
 pub fn degradation(speed: Option<f64>, best: f64) -> f64 {
     match speed {
@@ -59,56 +63,60 @@ pub fn degradation(speed: Option<f64>, best: f64) -> f64 {
     }
 }
 
-/// How loaded one replica is: 0 idle, 1 full and standing still.
+/// How loaded one engine is: 0 idle, 1 full and without progress.
 #[must_use]
-pub fn score(one: Observation, queue_limit: f64) -> f64 {
-    let [kv, queue, slow] = WEIGHTS;
-    kv * one.kv.clamp(0.0, 1.0)
-        + queue * queue_share(one.queue, queue_limit)
-        + slow * degradation(one.speed, one.best)
+pub fn score(observation: WeightedObservation, queue_limit: f64) -> f64 {
+    KV_WEIGHT * observation.kv.clamp(0.0, 1.0)
+        + QUEUE_WEIGHT * queue_share(observation.queue, queue_limit)
+        + DEGRADATION_WEIGHT * degradation(observation.speed, observation.best)
 }
 
-/// The number of replicas one variant wants.
+/// The proposed number of replicas of one variant.
 #[must_use]
 pub fn analyze(
-    replicas: &[Observation],
+    replicas: &[WeightedObservation],
     current: Replicas,
     bounds: Bounds,
     steps: Steps,
     queue_limit: f64,
 ) -> Scored {
-    step(replicas.iter().map(|one| score(*one, queue_limit)).collect(), current, bounds, steps)
+    step(
+        replicas.iter().map(|observation| score(*observation, queue_limit)).collect(),
+        current,
+        bounds,
+        steps,
+    )
 }
 
-/// The best speeds of the last hour by [`hardware`], of one model.
+/// The best speeds of the last hour by [`hardware_key`], of one model.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Bests(BTreeMap<SmolStr, Best>);
+pub struct BestSpeeds(BTreeMap<SmolStr, SpeedWindow>);
 
-impl Bests {
-    /// Takes in a speed, and drops what no speed was seen of for a week.
+impl BestSpeeds {
+    /// Takes in a speed, and drops hardware that showed none for a week.
     pub fn observe(&mut self, hardware: &str, now: Timestamp, speed: f64) {
         self.0.entry(hardware.into()).or_default().observe(now, speed);
-        self.0.retain(|_, best| best.of(now, REMEMBERED_FOR_REMOVALS) > 0.0);
+        self.0.retain(|_, best| best.largest(now, REMOVAL_SPEED_WINDOW) > 0.0);
     }
 
-    /// The largest speed of the hour before `now`; 0 when there is none.
+    /// The largest speed of the hour before `now`; 0 if there is none.
     #[must_use]
     pub fn get(&self, hardware: &str, now: Timestamp) -> f64 {
-        self.0.get(hardware).map_or(0.0, |best| best.of(now, REMEMBERED))
+        self.0.get(hardware).map_or(0.0, |best| best.largest(now, BEST_SPEED_WINDOW))
     }
 
-    /// The same of the week before `now`: what a removal is judged by.
+    /// The same of the week before `now`, by which a removal is judged.
     #[must_use]
     pub fn for_removals(&self, hardware: &str, now: Timestamp) -> f64 {
-        self.0.get(hardware).map_or(0.0, |best| best.of(now, REMEMBERED_FOR_REMOVALS))
+        self.0.get(hardware).map_or(0.0, |best| best.largest(now, REMOVAL_SPEED_WINDOW))
     }
 }
 
-/// Which replicas of a model are compared with each other: those with the same accelerator and GPUs whose requests
-/// generate about as many tokens. Source: algorithm reference §9.1 and the buckets of §3.1.
+/// The key of engines that are compared with each other: those with the same accelerator and GPUs whose requests generate about as many
+/// tokens (V2's lengths of output).
 #[must_use]
-pub fn hardware(accelerator: &str, gpus: u32, generated: f64) -> SmolStr {
+pub fn hardware_key(accelerator: &str, gpus: u32, generated: f64) -> SmolStr {
     let bucket = match generated {
         long if long >= 500.0 => "long",
         medium if medium >= 100.0 => "medium",
@@ -117,40 +125,40 @@ pub fn hardware(accelerator: &str, gpus: u32, generated: f64) -> SmolStr {
     format_smolstr!("{accelerator}|{gpus}|{bucket}")
 }
 
-/// The largest speed of a sliding hour, and that of the week before it, as milliseconds since the epoch and speed: ever later, ever slower. A speed that
-/// an equal or larger one follows can never become the largest again and is not kept.
+/// The largest speed of a sliding hour, and that of the week before it, as milliseconds since the epoch and tokens/s: ever later, ever
+/// slower. A speed that an equal or larger one follows can never become the largest again, and is not kept.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(transparent)]
-struct Best(Vec<(i64, f64)>);
+struct SpeedWindow(Vec<(i64, f64)>);
 
-impl Best {
-    /// Takes in a speed. One that is not a positive number is none.
+impl SpeedWindow {
+    /// Takes in a speed. What is not a positive number is none.
     fn observe(&mut self, now: Timestamp, speed: f64) {
         let at = now.as_millisecond();
-        // Of what is older than the hour the largest is enough: ever later is ever slower.
-        let mut older = false;
-        self.0.retain(|(kept, _)| {
-            younger(*kept, at, REMEMBERED)
-                || younger(*kept, at, REMEMBERED_FOR_REMOVALS) && !std::mem::replace(&mut older, true)
+        // Of what is older than the hour, the largest is enough; that is the first one.
+        let mut has_older = false;
+        self.0.retain(|(seen_at, _)| {
+            is_younger(*seen_at, at, BEST_SPEED_WINDOW)
+                || is_younger(*seen_at, at, REMOVAL_SPEED_WINDOW) && !std::mem::replace(&mut has_older, true)
         });
         if !(speed.is_finite() && speed > 0.0) {
             return;
         }
-        while self.0.pop_if(|(_, kept)| *kept <= speed).is_some() {}
-        let close = |(kept, _): &(i64, f64)| younger(*kept, at, APART);
-        if !self.0.last().is_some_and(close) {
+        while self.0.pop_if(|(_, slower)| *slower <= speed).is_some() {}
+        let is_close = |(seen_at, _): &(i64, f64)| is_younger(*seen_at, at, SPEED_INTERVAL);
+        if !self.0.last().is_some_and(is_close) {
             self.0.push((at, speed));
         }
     }
 
-    fn of(&self, now: Timestamp, window: Seconds) -> f64 {
+    fn largest(&self, now: Timestamp, window: Seconds) -> f64 {
         let at = now.as_millisecond();
-        let valid = self.0.iter().find(|(kept, _)| younger(*kept, at, window));
-        valid.map_or(0.0, |(_, speed)| *speed)
+        let first = self.0.iter().find(|(seen_at, _)| is_younger(*seen_at, at, window));
+        first.map_or(0.0, |(_, speed)| *speed)
     }
 }
 
-fn younger(at: i64, now: i64, than: Seconds) -> bool {
+fn is_younger(at: i64, now: i64, than: Seconds) -> bool {
     float(now.saturating_sub(at)) < than.get() * 1000.0
 }
 
@@ -168,13 +176,13 @@ mod tests {
         Timestamp::constant(1_800_000_000, 0) + SignedDuration::from_secs(seconds)
     }
 
-    fn wanted(one: Observation, current: u32) -> Scored {
+    fn wanted(one: WeightedObservation, current: u32) -> Scored {
         analyze(&[one], Replicas::new(current), TEN, Steps::default(), QUEUE_LIMIT)
     }
 
     #[test]
     fn the_page_says_what_the_code_computes() {
-        let one = Observation { kv: 0.95, queue: 5, speed: speed(Some(40.0), 10.0, 0.0), best: 10.0 };
+        let one = WeightedObservation { kv: 0.95, queue: 5, speed: speed(Some(40.0), 10.0, 0.0), best: 10.0 };
         let found = wanted(one, 2);
         let slower = degradation(one.speed, one.best);
         let says = format_smolstr!(
@@ -201,19 +209,19 @@ mod tests {
 
     #[test]
     fn hardware_and_length_of_answers_keep_speeds_apart() {
-        let keys = [0.0, 99.9, 100.0, 499.9, 500.0].map(|length| hardware("H100", 2, length));
+        let keys = [0.0, 99.9, 100.0, 499.9, 500.0].map(|length| hardware_key("H100", 2, length));
         let short = ["H100|2|short", "H100|2|short", "H100|2|medium", "H100|2|medium", "H100|2|long"];
         assert_eq!(keys, short);
     }
 
     #[test]
     fn a_best_speed_counts_for_an_hour() {
-        let mut best = Best::default();
+        let mut best = SpeedWindow::default();
         best.observe(at(0), 50.0);
         best.observe(at(120), 30.0);
         best.observe(at(240), 40.0);
         assert_eq!(
-            [3599, 3600, 3839, 3840].map(|now| best.of(at(now), REMEMBERED).to_string()),
+            [3599, 3600, 3839, 3840].map(|now| best.largest(at(now), BEST_SPEED_WINDOW).to_string()),
             ["50", "40", "40", "0"]
         );
     }
@@ -221,15 +229,15 @@ mod tests {
     #[test]
     fn what_is_no_positive_number_is_no_speed() {
         for odd in [0.0, -1.0, f64::NAN, f64::INFINITY] {
-            let mut best = Best::default();
+            let mut best = SpeedWindow::default();
             best.observe(at(0), odd);
-            assert_eq!(best, Best::default());
+            assert_eq!(best, SpeedWindow::default());
         }
     }
 
     #[test]
     fn hardware_of_which_nothing_was_seen_for_a_week_is_forgotten() {
-        let mut bests = Bests::default();
+        let mut bests = BestSpeeds::default();
         let week = 7 * 86_400;
         bests.observe("old", at(0), 50.0);
         bests.observe("new", at(week), 40.0);
@@ -239,7 +247,7 @@ mod tests {
 
     #[test]
     fn a_best_that_is_older_than_an_hour_still_counts_against_a_removal_for_a_week() {
-        let mut bests = Bests::default();
+        let mut bests = BestSpeeds::default();
         for (second, speed) in [(0, 50.0), (120, 45.0), (5000, 10.0), (9000, 9.0)] {
             bests.observe("H100", at(second), speed);
         }
@@ -250,12 +258,12 @@ mod tests {
         assert_eq!(both(7 * 86_400 - 1), ["0", "50"]);
         assert_eq!(both(7 * 86_400 + 4999), ["0", "9"]);
         let stored = serde_json::to_string(&bests).unwrap();
-        assert_eq!(serde_json::from_str::<Bests>(&stored).unwrap(), bests);
+        assert_eq!(serde_json::from_str::<BestSpeeds>(&stored).unwrap(), bests);
     }
 
     #[test]
     fn an_hour_of_falling_speeds_stays_small() {
-        let mut best = Best::default();
+        let mut best = SpeedWindow::default();
         (0..4000)
             .for_each(|second| best.observe(at(second), 1e3 - 1.0 / 7.0 - f64::from(second as i32) / 9.0));
         let stored = serde_json::to_string(&best).unwrap();
@@ -274,12 +282,12 @@ mod tests {
         fn a_score_is_between_0_and_1_and_grows_with_load_and_slowness(
             kv in 0.0..1.0_f64, queue in 0_u32..9, speed in 0.0..20.0_f64, best in 0.0..20.0_f64, less in 0.0..1.0_f64,
         ) {
-            let one = Observation { kv, queue, speed: Some(speed), best };
+            let one = WeightedObservation { kv, queue, speed: Some(speed), best };
             let base = score(one, QUEUE_LIMIT);
             prop_assert!((0.0..=1.0).contains(&base));
-            let fuller = Observation { kv: kv + less, ..one };
-            let queued = Observation { queue: queue + 1, ..one };
-            let slower = Observation { speed: Some(speed * less), ..one };
+            let fuller = WeightedObservation { kv: kv + less, ..one };
+            let queued = WeightedObservation { queue: queue + 1, ..one };
+            let slower = WeightedObservation { speed: Some(speed * less), ..one };
             for worse in [fuller, queued, slower] {
                 prop_assert!(score(worse, QUEUE_LIMIT) >= base);
             }
@@ -289,7 +297,7 @@ mod tests {
         fn the_best_is_the_largest_of_the_hour_to_the_minute(
             speeds in proptest::collection::vec((0_i64..900, 0.1..100.0_f64), 1..30),
         ) {
-            let (mut best, mut now, mut all) = (Best::default(), 0, Vec::new());
+            let (mut best, mut now, mut all) = (SpeedWindow::default(), 0, Vec::new());
             for (gap, speed) in speeds {
                 now += gap;
                 best.observe(at(now), speed);
@@ -298,7 +306,7 @@ mod tests {
             let largest = |since: i64| {
                 all.iter().filter(|(at, _)| *at > since).map(|(_, speed)| *speed).fold(0.0, f64::max)
             };
-            let found = best.of(at(now), REMEMBERED);
+            let found = best.largest(at(now), BEST_SPEED_WINDOW);
             prop_assert!(found <= largest(now - 3600));
             prop_assert!(found >= largest(now - 3540));
         }

@@ -102,7 +102,8 @@ pub(super) fn relieve(
         let relief = grow(context, variants, &mut fleet_variants);
         if relief == Relief::Growing {
             let rate = learned.as_mut().and_then(|learned| learned.rate.as_mut());
-            rate.into_iter().for_each(|rate| rate.control.entry(*role).or_default().grew(context.now.into()));
+            rate.into_iter()
+                .for_each(|rate| rate.cooldowns.entry(*role).or_default().note_addition(context.now.into()));
         }
         let fleet =
             Fleet { context, evidence: *evidence, at: newest_evidence(context, *evidence, variants), relief };

@@ -141,7 +141,7 @@ fn withdraw_of(
     memory.wanted = Wanted::default();
     if let Some(rate) = &mut learned.rate {
         // What was ordered by mistake keeps nobody from removing.
-        rate.control.entry(variant.state.variant.role).or_default().up = None;
+        rate.cooldowns.entry(variant.state.variant.role).or_default().added_at = None;
     }
     Some(Step::new(Stage::Quality, Some(variant.name()), messages::withdrawn(variant, target, from)))
 }

@@ -8,7 +8,8 @@ use crate::model::{self, check_gpu_quota};
 use crate::units::OutOfRange;
 use smol_str::{SmolStr, format_smolstr};
 
-/// GPUs by accelerator; -1 is unlimited, and an accelerator that is not listed has none. Source: algorithm reference §7.9.
+/// GPUs by accelerator; -1 is unlimited, and an accelerator that is not listed has none. As WVA v0.9,
+/// `internal/engines/pipeline/type_inventory.go` and `namespace_inventory.go`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Quota(Scope);
 

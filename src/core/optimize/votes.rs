@@ -7,7 +7,7 @@ use crate::analyze::finding::{Finding, Totals, VariantCapacity};
 use crate::model::Role;
 use crate::units::{count, float};
 
-/// A number for each role that has one.
+/// A number for each role that has one, at the position of the role in [`Role::ALL`]: `as usize` of a fieldless enum is that position.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(crate) struct ByRole([Option<f64>; Role::ALL.len()]);
 

@@ -6,7 +6,7 @@ use crate::support::steady::{IDLE, Steady};
 use jiff::{SignedDuration, Timestamp};
 use wva_core::Memory;
 use wva_core::analyze::queueing::learn::Parameters;
-use wva_core::analyze::weighted::hardware;
+use wva_core::analyze::weighted::hardware_key;
 use wva_core::memory::Learned;
 use wva_core::model::Analyzer;
 
@@ -96,7 +96,7 @@ fn a_best_speed_that_was_forgotten_after_an_hour_once_made_a_slow_fleet_a_calm_o
         let mut steady = Steady::new(Analyzer::Weighted, &[Some(1.0); 3]);
         steady.world.policy.global.default.scoring.down = 0.0;
         assert_eq!(steady.number(), 3);
-        let (own, now) = (hardware("", 1, 200.0), at(steady.world.now));
+        let (own, now) = (hardware_key("", 1, 200.0), at(steady.world.now));
         let bests = &mut learned(&mut steady.world.memory).bests;
         let usual = bests.get(&own, now);
         assert!(usual > 0.0);

@@ -17,7 +17,7 @@ fn config(cases: u32) -> ProptestConfig {
     ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
 }
 
-fn learned(memory: &Memory) -> &rate::Memory {
+fn learned(memory: &Memory) -> &rate::RateMemory {
     memory.groups[&Plant::group()].learned.as_ref().unwrap().rate.as_ref().unwrap()
 }
 
@@ -263,15 +263,21 @@ fn the_report_says_what_binds_and_when_the_next_change_is_possible() {
 fn what_is_split_in_two_needs_as_many() {
     let mut rng = Rng::new(11);
     for _ in 0..2000 {
-        let own = rate::Replica { most: 96.0, fixed: 5.5, each: 0.277, allowed: 0.75 * 2.991 };
+        let own = rate::ReplicaCapacity {
+            max_sequences: 96.0,
+            fixed_seconds: 5.5,
+            seconds_per_request: 0.277,
+            usable_rate: 0.75 * 2.991,
+        };
         let (load, reserve, surge) = (40.0 * rng.unit(), rng.unit(), rng.unit());
-        let test = rate::Test { reserve, surge, backlog: 0.0, drain: 60.0 };
-        let needed = |of: &dyn Fn(f64) -> rate::Sum| {
+        let test = rate::CapacityTest { reserve, surge, backlog: 0.0, drain: 60.0 };
+        let needed = |of: &dyn Fn(f64) -> rate::FleetCapacity| {
             (0_u32..).find(|count| test.passes(&of(f64::from(*count)), load)).unwrap()
         };
-        let whole = needed(&|count| rate::Sum::of([(&own, count)]));
-        let split =
-            needed(&|count| rate::Sum::of([(&own, (count / 2.0).ceil()), (&own, (count / 2.0).floor())]));
+        let whole = needed(&|count| rate::FleetCapacity::sum([(&own, count)]));
+        let split = needed(&|count| {
+            rate::FleetCapacity::sum([(&own, (count / 2.0).ceil()), (&own, (count / 2.0).floor())])
+        });
         assert_eq!(whole, split);
     }
 }

@@ -1,4 +1,4 @@
-//! The legacy solver with a limited supply, and what it makes of variants. Source: WVA v0.4, `pkg/solver` and `pkg/core/system.go`.
+//! The legacy solver with a limited supply, and what it makes of variants. Source: WVA until v0.5, `pkg/solver` and `pkg/core/system.go`.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! The legacy solver with a limited supply: who gets which of too few accelerators. Source: WVA v0.4, `pkg/solver/greedy.go`.
+//! The legacy solver with a limited supply: who gets which of too few accelerators. Source: WVA until v0.5, `pkg/solver/greedy.go`.
 //!
 //! For comparison with upstream only. A decision asks for an unlimited supply, and the limits that all analyzers share hold back what is
 //! proposed.

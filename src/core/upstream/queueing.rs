@@ -1,4 +1,4 @@
-//! The queueing-model analyzer. Source: WVA v0.9, `internal/engines/analyzers/queueingmodel/analyzer.go`.
+//! The queueing-model analyzer. Source: WVA 526ce85 (2026-06), `internal/engines/analyzers/queueingmodel/analyzer.go`.
 //!
 //! Defects: one filter walks over all environments and keeps what it ends with, rejected or not; the supply is that of the replicas it
 //! wants, not of those there are; nothing is anticipated, and roles and thresholds do not count.

@@ -1,4 +1,4 @@
-//! One server on one accelerator. Derived from WVA v0.4, `pkg/core/allocation.go`.
+//! One server on one accelerator. Derived from WVA until v0.5, `pkg/core/allocation.go`.
 
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;

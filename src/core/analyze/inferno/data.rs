@@ -1,5 +1,5 @@
 //! What the solver knows: accelerators, how fast they serve which model, service classes and servers. Plain values; files and YAML
-//! keys are read elsewhere. Derived from WVA v0.4, `pkg/config/types.go`.
+//! keys are read elsewhere. Derived from WVA until v0.5, `pkg/config/types.go`.
 
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;

@@ -1,5 +1,5 @@
 //! The legacy solver, "inferno": which accelerator and how many replicas each server takes, by cost and by the targets of service
-//! classes. Upstream removed it; here it is an analyzer of its own. Derived from WVA v0.4, `pkg/core` and `pkg/solver`; in one page:
+//! classes. Upstream removed it; here it is an analyzer of its own. Derived from WVA until v0.5, `pkg/core` and `pkg/solver`; in one page:
 //! `docs/decisions/inferno.md`.
 
 pub mod allocation;

@@ -1,9 +1,9 @@
-//! The queue in front of a batch as a birth–death chain: requests arrive at a constant rate λ, and with j in the system
-//! they leave at the rate μ of min(j, N) in service; state K is full and loses what arrives. State-dependent M/M/1/K,
-//! probabilities in f64 (algorithm reference §5.2).
+//! The queue in front of a batch as a birth–death chain: requests arrive at a constant rate λ, and with j in the system they leave at the
+//! rate μ of min(j, N) in service; state K is full and loses what arrives. A state-dependent M/M/1/K queue, probabilities in f64. Source:
+//! WVA 526ce85 (2026-06), `pkg/analyzer/mm1modelstatedependent.go`.
 //!
-//! Each state waits for the division of the one before, so two chains side by side take as long as one: everything here
-//! has two lanes, for the two bisections of a sizing. A lane's numbers are those it would have alone.
+//! Each state waits for the division of the one before, so two chains side by side take as long as one: everything here has two lanes,
+//! for the two bisections of a sizing. A lane's numbers are those that it would have alone.
 
 /// Two values, one a lane.
 type Lanes = [f64; 2];
@@ -16,7 +16,7 @@ pub(super) struct Chain {
     /// The probability of each state 0…K, before and after normalisation.
     p: Vec<Lanes>,
     /// μ never falls from one state to the next.
-    rising: bool,
+    is_rising: bool,
 }
 
 /// The means over the states of one solution.
@@ -37,8 +37,8 @@ const NEGLIGIBLE: f64 = 1.0 / 72_057_594_037_927_936.0; // 2⁻⁵⁶
 impl Chain {
     /// A chain of N = `rates.len()` ≥ 1 places in service and K = `states` ≥ N in all.
     pub(super) fn new(rates: Vec<f64>, states: usize) -> Self {
-        let rising = rates.is_sorted();
-        Self { rates, p: vec![[0.0; 2]; states.saturating_add(1)], rising }
+        let is_rising = rates.is_sorted();
+        Self { rates, p: vec![[0.0; 2]; states.saturating_add(1)], is_rising }
     }
 
     /// Solves the chain for two λ, in requests per ms, above 0 and finite.
@@ -86,7 +86,7 @@ impl Chain {
             sum = both(sum, value, |sum, value| sum + value);
             weighted = both(weighted, value, |weighted, value| weighted + place * value);
             seen += 1;
-            if most <= rate && self.rising {
+            if most <= rate && self.is_rising {
                 let [done0, done1] = both(both(weighted, sum, f64::min), value, |sums, value| {
                     NEGLIGIBLE * sums - states * value
                 });
@@ -171,7 +171,7 @@ mod tests {
             let lambda = load.map(|load| most * load.exp2());
             let mut long = short.clone();
             let found = short.solve(lambda);
-            long.rising = false;
+            long.is_rising = false;
             long.weigh_scaled(lambda);
             for (lane, found) in found.iter().enumerate() {
                 let p: Vec<f64> = long.p.iter().map(|p| p[lane]).collect();
@@ -210,7 +210,7 @@ mod tests {
         let idle = chain.weigh([0.01, 0.01]).unwrap();
         let busier = chain.weigh([0.01, 1.0]).unwrap();
         assert!(idle < 20 && idle < busier && busier < 433, "{idle} and {busier} of 433");
-        chain.rising = false;
+        chain.is_rising = false;
         assert_eq!(chain.weigh([0.01, 0.01]), Some(433), "rates that fall may bring a tail back");
     }
 

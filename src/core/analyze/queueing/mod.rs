@@ -1,5 +1,5 @@
 //! The queueing-model analyzer: how many requests a second one replica carries within its targets of latency, and so how many replicas
-//! the load takes. [`analyze`] is the whole of it; the parts are public for comparison with upstream. Derived from WVA v0.9,
+//! the load takes. [`analyze`] is the whole of it; the parts are public for comparison with upstream. Derived from WVA 526ce85 (2026-06),
 //! `internal/engines/analyzers/queueingmodel`; what differs: `docs/decisions/queueing-model.md`.
 
 mod birth_death;

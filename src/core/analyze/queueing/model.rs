@@ -2,7 +2,7 @@
 //! of requests makes of its latencies.
 //!
 //! Service times are f32, in the order in which upstream computes them, so that results agree with upstream's to the bit. Source:
-//! WVA v0.9, `pkg/analyzer/queuemodel.go` and `queueanalyzer.go`.
+//! WVA 526ce85 (2026-06), `pkg/analyzer/queueanalyzer.go`.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! The targets of latency, and the largest rate that meets them. Source: WVA v0.9, `pkg/analyzer/queueanalyzer.go` and
+//! The targets of latency, and the largest rate that meets them. Source: WVA 526ce85 (2026-06), `pkg/analyzer/queueanalyzer.go` and
 //! `internal/engines/analyzers/queueingmodel/analyzer.go`.
 
 use std::cmp::Ordering;

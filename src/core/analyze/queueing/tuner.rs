@@ -1,4 +1,4 @@
-//! An extended Kalman filter that follows α, β, γ of one variant by what its replicas show. Source: WVA v0.9,
+//! An extended Kalman filter that follows α, β, γ of one variant by what its replicas show. Source: WVA 526ce85 (2026-06),
 //! `internal/engines/analyzers/queueingmodel/tuner`.
 
 use serde::{Deserialize, Serialize};

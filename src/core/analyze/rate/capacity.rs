@@ -1,193 +1,207 @@
 //! What one replica carries, from how long its steps take and how large the requests are.
 //!
-//! A replica makes 1/T steps a second, and each gives every one of n sequences a token: n/T tokens a second. A request needs O
-//! of them, and its prompt of I tokens is computed once, so that each step computes P = λ·I·T prompt tokens. Put into
-//! `T = a + b·P + c·n + d·u`, the load it carries with n sequences is
+//! A replica makes 1/T steps a second, and each gives every one of n sequences a token: n/T tokens a second. A request needs O of them,
+//! and its prompt of I tokens is computed once, so that each step computes P = λ·I·T prompt tokens. Put into
+//! `T = a + b·P + c·n + d·u`, the load that it carries with n sequences is
 //!
 //! ```text
 //! X(n) = n / (A + n·g)     A = O·a     g = b·I + O·(c + d·k)     k: share of the KV cache that a sequence holds
 //! ```
 //!
-//! and the other way round a load λ keeps `n(λ) = A·λ / (1 − g·λ)` of them running. A process that only computes prompts
-//! makes one step for each; one that only decodes has no b·I.
+//! and conversely a load λ keeps `n(λ) = A·λ / (1 − g·λ)` sequences running. An engine that only computes prompts makes one step for
+//! each; one that only decodes has no b·I.
 
 use crate::learn::{StepTime, VariantKnowledge};
 use crate::model::{RatePolicy, Role};
 use crate::moment::Moment;
 
-/// Share of the KV cache that may be planned with: above it, running sequences have no room to grow and preempt each other.
-const CACHE: f64 = 0.9;
-/// What sequences hold is measured, and believed when it is this much above what mean sizes say: the mean of a large request
-/// is held longer.
-const HEAVIER: f64 = 1.1;
-/// Tokens generated, as long as nothing has finished: corrected within the time one request takes.
-const OUTPUT: f64 = 200.0;
-/// A variant that never ran is taken for this much slower than its cost says: it may disappoint.
-const UNSEEN: f64 = 0.8;
-/// 95 of 100 waits with an exponential tail are below so many means.
-const TAIL: f64 = 3.0;
+/// The share of the KV cache that may be planned with: above it, running sequences have no room to grow and preempt each other.
+const MAX_CACHE_SHARE: f64 = 0.9;
+/// The measured share of a sequence is believed if it exceeds the one by mean sizes by this factor: large requests are held longer than
+/// the mean says.
+const MIN_SHARE_EXCESS: f64 = 1.1;
+/// Tokens that a request generates, as long as none has finished: corrected within the time that one request takes.
+const DEFAULT_OUTPUT: f64 = 200.0;
+/// A variant that never ran is taken to be this much slower than its cost says: it may disappoint.
+const UNSEEN_DISCOUNT: f64 = 0.8;
+/// 95 of 100 waits with an exponential tail are shorter than this many means.
+const TAIL_MEANS: f64 = 3.0;
 /// Halvings that find a load: a share of 10⁻⁹.
-const ROUNDS: u32 = 30;
+const LOAD_HALVINGS: u32 = 30;
 
 /// The mean request.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Request {
+pub struct RequestSize {
     /// Prompt tokens that are computed.
     pub prompt: f64,
-    /// Tokens generated; `None` while none has finished.
+    /// Tokens generated; `None` while no request has finished.
     pub output: Option<f64>,
 }
 
 /// What one replica carries.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Replica {
-    /// Sequences it runs at most.
-    pub most: f64,
-    /// A: seconds that a request takes alone, but for what `each` counts.
-    pub fixed: f64,
+pub struct ReplicaCapacity {
+    /// Sequences that it runs at most.
+    pub max_sequences: f64,
+    /// A: seconds that a request takes alone, without `seconds_per_request`.
+    pub fixed_seconds: f64,
     /// g: seconds of the replica that each request takes.
-    pub each: f64,
-    /// Requests a second that it may be asked: its share of utilisation, or what keeps the time to first token.
-    pub allowed: f64,
+    pub seconds_per_request: f64,
+    /// Requests a second that may be planned with: its share of utilisation, or what keeps the time to first token.
+    pub usable_rate: f64,
 }
 
-/// A serving process, as far as its capacity depends on it.
+/// An engine, as far as its capacity depends on it.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Process {
+pub struct EngineModel {
     /// How long its steps take.
-    pub step: StepTime,
-    /// Tokens that its KV cache holds, when known.
-    pub cache: Option<f64>,
-    /// Share of it that a running sequence was seen to hold.
-    pub held: Option<f64>,
+    pub step_time: StepTime,
+    /// Tokens that its KV cache holds, if that is known.
+    pub kv_capacity: Option<f64>,
+    /// The measured share of it that a running sequence holds.
+    pub sequence_share: Option<f64>,
     /// Tokens that a step gives a sequence, at least 1.
-    pub tokens: f64,
-    /// Sequences it runs at most.
-    pub sequences: f64,
+    pub tokens_per_step: f64,
+    /// Sequences that it runs at most.
+    pub max_sequences: f64,
 }
 
-impl Process {
-    /// What is known of a process of `role`; `None` before it was seen working. `argument` is what its arguments say it
-    /// runs at once: nothing learned beats it. `default` is what its device runs when nobody says and no limit has shown. What was
-    /// learned too long before `now` counts where a replica carries less with it.
+impl EngineModel {
+    /// What is known of an engine of `role`; `None` before it was seen working. `argument` is the maximum of sequences by its arguments,
+    /// which nothing learned overrides; `default` is that of its device, without an argument and before a limit has shown. What was
+    /// learned too long before `now` counts only where a replica carries less with it.
     #[must_use]
-    pub fn of(
+    pub fn from_knowledge(
         role: Role,
         known: &VariantKnowledge,
         argument: Option<f64>,
         default: f64,
         now: Moment,
     ) -> Option<Self> {
-        // A process that computes prompts and nothing else has no gaps between tokens.
+        // An engine that computes prompts and nothing else has no gaps between tokens.
         let by_prompts = || known.first_token.filter(|_| role == Role::Prefill).map(StepTime::of_prompts);
         Some(Self {
-            step: known.fit.solve(known.recent_first_token(now)).or_else(by_prompts)?,
-            cache: known.capacity,
-            held: known.occupancy.share(),
-            tokens: known.steps.each(),
-            sequences: argument.unwrap_or_else(|| known.sequences(default, now)),
+            step_time: known.fit.solve(known.recent_first_token(now)).or_else(by_prompts)?,
+            kv_capacity: known.capacity,
+            sequence_share: known.occupancy.share(),
+            tokens_per_step: known.steps.each(),
+            max_sequences: argument.unwrap_or_else(|| known.sequences(default, now)),
         })
     }
 }
 
-/// How a process of some role works on a request.
-struct Work {
-    fixed: f64,
-    each: f64,
+/// What a request takes of an engine.
+struct RequestWork {
+    fixed_seconds: f64,
+    seconds_per_request: f64,
     /// Share of the KV cache that it holds.
-    share: f64,
+    cache_share: f64,
     /// Seconds of its prompt, computed alone.
-    prompt: f64,
-    /// Steps it takes.
+    prompt_seconds: f64,
     steps: f64,
 }
 
-impl Replica {
-    /// What a process of `role` carries of such requests.
+impl ReplicaCapacity {
+    /// What an engine of `role` carries of such requests; `None` if that is no positive number.
     #[must_use]
-    pub fn of(role: Role, process: &Process, request: Request, policy: &RatePolicy) -> Option<Self> {
-        let work = Work::of(role, process, request);
-        let room = if work.share > 0.0 { CACHE / work.share } else { f64::INFINITY };
-        let calm = |itl: f64| (work.steps * itl / 1000.0 - work.fixed) / work.each;
-        let calm = policy.itl_ms.map_or(f64::INFINITY, calm);
-        let most = process.sequences.min(room).min(calm).max(1.0);
-        let mut own = Self { most, fixed: work.fixed, each: work.each, allowed: 0.0 };
-        own.allowed = own.rate() * policy.utilisation;
-        let prompt = policy.ttft_ms.and_then(|ttft| own.keeping(&work, ttft / 1000.0));
-        own.allowed = prompt.map_or(own.allowed, |prompt| own.allowed.min(prompt));
-        (own.rate() > 0.0 && own.rate().is_finite()).then_some(own)
+    pub fn new(role: Role, engine: &EngineModel, request: RequestSize, policy: &RatePolicy) -> Option<Self> {
+        let work = RequestWork::new(role, engine, request);
+        let by_cache =
+            if work.cache_share > 0.0 { MAX_CACHE_SHARE / work.cache_share } else { f64::INFINITY };
+        // The sequences with which a step is still short enough for the target of the time between tokens.
+        let within_itl =
+            |itl: f64| (work.steps * itl / 1000.0 - work.fixed_seconds) / work.seconds_per_request;
+        let by_itl = policy.itl_ms.map_or(f64::INFINITY, within_itl);
+        let mut capacity = Self {
+            max_sequences: engine.max_sequences.min(by_cache).min(by_itl).max(1.0),
+            fixed_seconds: work.fixed_seconds,
+            seconds_per_request: work.seconds_per_request,
+            usable_rate: 0.0,
+        };
+        let max_rate = capacity.max_rate();
+        let by_utilisation = max_rate * policy.utilisation;
+        let by_ttft = policy.ttft_ms.and_then(|ttft| capacity.rate_within_ttft(&work, ttft / 1000.0));
+        capacity.usable_rate = by_ttft.map_or(by_utilisation, |rate| by_utilisation.min(rate));
+        (max_rate > 0.0 && max_rate.is_finite()).then_some(capacity)
     }
 
     /// X: the requests a second that it carries for long.
     #[must_use]
-    pub fn rate(&self) -> f64 {
-        self.at(self.most)
+    pub fn max_rate(&self) -> f64 {
+        self.rate_at(self.max_sequences)
     }
 
-    /// X(n): the requests a second that it works off with `running` sequences.
+    /// X(n): the requests a second that it finishes with `running` sequences.
     #[must_use]
-    pub fn at(&self, running: f64) -> f64 {
-        let running = running.clamp(0.0, self.most);
-        if running > 0.0 { running / (self.fixed + running * self.each) } else { 0.0 }
+    pub fn rate_at(&self, running: f64) -> f64 {
+        let running = running.clamp(0.0, self.max_sequences);
+        if running > 0.0 { running / (self.fixed_seconds + running * self.seconds_per_request) } else { 0.0 }
     }
 
-    /// n(λ): the sequences that run at `load` requests a second, at most as many as may.
+    /// n(λ): the sequences that run at `load` requests a second, within the maximum.
     #[must_use]
-    pub fn running(&self, load: f64) -> f64 {
-        let left = 1.0 - self.each * load;
-        if left > 0.0 { (self.fixed * load / left).min(self.most) } else { self.most }
+    pub fn running_at(&self, load: f64) -> f64 {
+        let idle_share = 1.0 - self.seconds_per_request * load;
+        if idle_share > 0.0 {
+            (self.fixed_seconds * load / idle_share).min(self.max_sequences)
+        } else {
+            self.max_sequences
+        }
     }
 
-    /// A pod of several such processes.
+    /// A pod of several such engines.
     #[must_use]
-    pub fn times(self, processes: f64) -> Self {
+    pub fn times(self, engines: f64) -> Self {
         Self {
-            most: self.most * processes,
-            each: self.each / processes,
-            allowed: self.allowed * processes,
+            max_sequences: self.max_sequences * engines,
+            seconds_per_request: self.seconds_per_request / engines,
+            usable_rate: self.usable_rate * engines,
             ..self
         }
     }
 
-    /// A replica that never ran, by one that did and by how much more it costs.
+    /// The capacity of a replica that never ran, from one that did and the ratio of their costs.
     #[must_use]
-    pub fn unseen(self, cost_ratio: f64) -> Self {
-        self.times(UNSEEN * cost_ratio)
+    pub fn scaled_to_cost(self, cost_ratio: f64) -> Self {
+        self.times(UNSEEN_DISCOUNT * cost_ratio)
     }
 
-    /// The load at which 95 of 100 first tokens come within `limit` seconds; `None` when they do not even without load.
+    /// The load at which 95 of 100 first tokens come within `limit` seconds; `None` if they do not even without load.
     ///
-    /// A prompt waits for those before it, `ρ / (2 (1 − ρ))` prompts on average (M/D/1) at ρ = λ·b·I, and for the step that
-    /// is under way; it is computed in the one after.
-    fn keeping(&self, work: &Work, limit: f64) -> Option<f64> {
-        let first = |load: f64| {
-            let busy = (load * work.prompt).min(1.0 - 1e-9);
-            let step = (self.fixed + self.running(load) * self.each) / work.steps;
-            step + work.prompt * (1.0 + TAIL * busy / (2.0 * (1.0 - busy)))
+    /// A prompt waits for those before it, `ρ / (2 (1 − ρ))` prompts on average (M/D/1) at ρ = λ·b·I, and for the step that is under
+    /// way; it is computed in the one after.
+    fn rate_within_ttft(&self, work: &RequestWork, limit: f64) -> Option<f64> {
+        let ttft = |load: f64| {
+            let utilisation = (load * work.prompt_seconds).min(1.0 - 1e-9);
+            let step = (self.fixed_seconds + self.running_at(load) * self.seconds_per_request) / work.steps;
+            step + work.prompt_seconds * (1.0 + TAIL_MEANS * utilisation / (2.0 * (1.0 - utilisation)))
         };
-        if first(0.0) > limit {
+        if ttft(0.0) > limit {
             return None;
         }
-        let (mut low, mut high) = (0.0, self.rate());
-        for _ in 0..ROUNDS {
+        let mut low = 0.0;
+        let mut high = self.max_rate();
+        for _ in 0..LOAD_HALVINGS {
             let middle = f64::midpoint(low, high);
-            if first(middle) <= limit { low = middle } else { high = middle }
+            if ttft(middle) <= limit { low = middle } else { high = middle }
         }
         Some(low)
     }
 }
 
-impl Work {
-    fn of(role: Role, process: &Process, request: Request) -> Self {
-        let Request { prompt: tokens, output } = request;
-        let output = output.unwrap_or(OUTPUT);
-        let nominal = if role == Role::Prefill { tokens } else { tokens + output / 2.0 };
-        let nominal = process.cache.map_or(0.0, |cache| nominal / cache);
-        let share = process.held.filter(|held| *held > HEAVIER * nominal).unwrap_or(nominal);
-        let StepTime { base, prompt_token, sequence, full_cache } = process.step;
-        let steps = if role == Role::Prefill { 1.0 } else { output / process.tokens };
-        let prompt = if role == Role::Decode { 0.0 } else { prompt_token * tokens };
-        let each = prompt + steps * (sequence + full_cache * share);
-        Self { fixed: steps * base, each, share, prompt, steps }
+impl RequestWork {
+    fn new(role: Role, engine: &EngineModel, request: RequestSize) -> Self {
+        let RequestSize { prompt, output } = request;
+        let output = output.unwrap_or(DEFAULT_OUTPUT);
+        // A sequence holds its prompt and, on average over its time, half of its answer.
+        let mean_tokens = if role == Role::Prefill { prompt } else { prompt + output / 2.0 };
+        let by_size = engine.kv_capacity.map_or(0.0, |cache| mean_tokens / cache);
+        let measured = engine.sequence_share.filter(|share| *share > MIN_SHARE_EXCESS * by_size);
+        let cache_share = measured.unwrap_or(by_size);
+        let StepTime { base, prompt_token, sequence, full_cache } = engine.step_time;
+        let steps = if role == Role::Prefill { 1.0 } else { output / engine.tokens_per_step };
+        let prompt_seconds = if role == Role::Decode { 0.0 } else { prompt_token * prompt };
+        let seconds_per_request = prompt_seconds + steps * (sequence + full_cache * cache_share);
+        Self { fixed_seconds: steps * base, seconds_per_request, cache_share, prompt_seconds, steps }
     }
 }

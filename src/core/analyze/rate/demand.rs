@@ -1,27 +1,32 @@
-//! What is asked of a role: as it will be when a pod ordered now serves, and as much of it as is sure.
+//! What is asked of a role when a pod ordered now serves: requests a second, and the requests that wait by then.
 
+use super::capacity::ReplicaCapacity;
 use crate::learn::ArrivalLevel;
 
-/// A level that has lasted this long, seconds, is not a chance find any more.
-const SETTLED: f64 = 60.0;
-/// Standard errors that a new level may be too high by, and one that has lasted.
-const DOUBT: (f64, f64) = (1.0, 0.3);
+/// A level that has lasted this long, seconds, is no longer a chance find.
+const SETTLED_LEVEL: f64 = 60.0;
+/// Standard errors by which a new level may be too high.
+const NEW_LEVEL_DOUBT: f64 = 1.0;
+/// Standard errors by which a settled level may be too high.
+const SETTLED_LEVEL_DOUBT: f64 = 0.3;
+/// Steps of the backlog forecast; each is a few seconds, short against the time that a request stays.
+const FORECAST_STEPS: u32 = 40;
 
-/// What is asked of a role, requests a second.
+/// What is asked of a role, requests/s.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Demand {
-    /// The level behind it.
+    /// The level of arrivals.
     pub level: ArrivalLevel,
-    /// F: how much counts vary against a Poisson process.
+    /// F: how much the counts vary, compared with a Poisson process.
     pub dispersion: f64,
     /// H: seconds from a change of the load to a pod that serves it.
     pub horizon: f64,
-    /// At the horizon.
-    pub coming: f64,
-    /// The same, as far as it is sure.
-    pub sure: f64,
-    /// What of the level is sure, and neither chance nor trend: a trend is no surge.
-    pub surged: f64,
+    /// The forecast at the horizon.
+    pub forecast: f64,
+    /// The part of the forecast that is certain.
+    pub certain: f64,
+    /// The part of the level that is certain, without its trend: a trend is no surge.
+    pub surge: f64,
 }
 
 impl Demand {
@@ -29,10 +34,38 @@ impl Demand {
     #[must_use]
     pub fn new(level: ArrivalLevel, dispersion: f64, horizon: f64) -> Self {
         let ArrivalLevel { rate, slope, seconds } = level;
-        let coming = if slope > 0.0 { (rate + slope * horizon).min(2.0 * rate) } else { rate };
-        let doubt = if seconds < SETTLED { DOUBT.0 } else { DOUBT.1 };
-        let chance = doubt * (dispersion * rate / seconds.max(1.0)).sqrt();
-        let surged = rate - chance - slope.max(0.0) * horizon;
-        Self { level, dispersion, horizon, coming, sure: coming - chance, surged }
+        // A falling trend is not followed, and a rising one at most to the double: beyond that a line explains nothing.
+        let forecast = if slope > 0.0 { (rate + slope * horizon).min(2.0 * rate) } else { rate };
+        let doubt = if seconds < SETTLED_LEVEL { NEW_LEVEL_DOUBT } else { SETTLED_LEVEL_DOUBT };
+        // The standard error of a rate that was counted over so many seconds.
+        let error = doubt * (dispersion * rate / seconds.max(1.0)).sqrt();
+        let surge = rate - error - slope.max(0.0) * horizon;
+        Self { level, dispersion, horizon, forecast, certain: forecast - error, surge }
     }
+}
+
+/// A pod, and when it serves.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PodCapacity {
+    /// What it carries.
+    pub capacity: ReplicaCapacity,
+    /// Seconds until it serves; 0 if it does already.
+    pub ready_in: f64,
+}
+
+/// Requests in the role at the end of `horizon` seconds: `now` of them are there, `arriving` arrive each second, and each pod takes a
+/// share of them by how many it may run. A fluid approximation.
+#[must_use]
+pub fn requests_at_horizon(now: f64, arriving: f64, pods: &[PodCapacity], horizon: f64) -> f64 {
+    let step = horizon / f64::from(FORECAST_STEPS);
+    let mut inside = now;
+    for index in 0..FORECAST_STEPS {
+        let passed = f64::from(index) * step;
+        let serving = || pods.iter().filter(|pod| pod.ready_in <= passed).map(|pod| &pod.capacity);
+        let slots: f64 = serving().map(|capacity| capacity.max_sequences).sum();
+        let finished: f64 =
+            serving().map(|capacity| capacity.rate_at(inside * capacity.max_sequences / slots)).sum();
+        inside = (inside + (arriving - finished) * step).max(0.0);
+    }
+    inside
 }

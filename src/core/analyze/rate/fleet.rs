@@ -1,81 +1,81 @@
 //! The test that a fleet has to pass under a load.
 
-use super::capacity::Replica;
+use super::capacity::ReplicaCapacity;
 
-/// Horizon, seconds, at which the reserve was calibrated: a start of 95 s and a lead of 30.
-const CALIBRATED: f64 = 125.0;
-/// How much more than the largest surge seen is kept.
-const MORE_THAN_SEEN: f64 = 1.2;
-/// The most that surges that were seen make of the reserve, as a share of the load. Measured on 480 drawn hours: 0.5, 0.57 and
-/// 0.65 take 0.65, 0.67 and 0.68 of WVA V2's replicas and leave 2.0, 1.5 and 1.2 % of requests outside the objectives.
-const MOST_SEEN: f64 = 0.57;
+/// The horizon, seconds, at which the chance reserve was calibrated: a start of 95 s and a lead of 30 s.
+const CALIBRATED_HORIZON: f64 = 125.0;
+/// The surge reserve exceeds the largest observed surge by this factor.
+const SURGE_MARGIN: f64 = 1.2;
+/// The largest surge reserve, as a share of the load. Measured on 480 drawn hours: 0.5, 0.57 and 0.65 take 0.65, 0.67 and 0.68 of the
+/// replicas of WVA V2, and leave 2.0, 1.5 and 1.2 % of requests outside the objectives.
+const MAX_SURGE_RESERVE: f64 = 0.57;
 
-/// The reserve in square roots of (load × one replica): `headroom`, which grows as a random walk spreads, with the root of
+/// The chance reserve in square roots of (load × one replica): `headroom`, which grows as a random walk spreads, with the square root of
 /// `horizon` seconds.
 #[must_use]
-pub fn reserve(headroom: f64, horizon: f64) -> f64 {
-    headroom * (horizon / CALIBRATED).sqrt()
+pub fn chance_reserve(headroom: f64, horizon: f64) -> f64 {
+    headroom * (horizon / CALIBRATED_HORIZON).sqrt()
 }
 
-/// The reserve as a share of the load, of a model that has shown a surge of `largest`. That was measured over its own
-/// `horizon`, so a short one makes it no smaller.
+/// The surge reserve as a share of the load, of a model whose largest surge was `largest`. That was measured over the model's own
+/// horizon, so that a short `horizon`, seconds, does not make it smaller.
 #[must_use]
-pub fn share(horizon: f64, largest: f64) -> f64 {
-    (MORE_THAN_SEEN * largest * (horizon / CALIBRATED).sqrt().max(1.0)).min(MOST_SEEN)
+pub fn surge_reserve(horizon: f64, largest: f64) -> f64 {
+    (SURGE_MARGIN * largest * (horizon / CALIBRATED_HORIZON).sqrt().max(1.0)).min(MAX_SURGE_RESERVE)
 }
 
 /// What replicas carry together.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Sum {
+pub struct FleetCapacity {
     /// How many they are.
     pub replicas: f64,
-    /// X_N: requests a second.
+    /// Requests a second that they carry for long.
     pub rate: f64,
-    /// Requests a second that they may be asked.
-    pub allowed: f64,
-    /// Sequences they run at most.
-    pub most: f64,
+    /// Requests a second that may be planned with.
+    pub usable_rate: f64,
+    /// Sequences that they run at most.
+    pub max_sequences: f64,
 }
 
-impl Sum {
-    /// Of so many of each.
+impl FleetCapacity {
+    /// The sum of replicas, each with its count.
     #[must_use]
-    pub fn of<'r>(fleet: impl IntoIterator<Item = (&'r Replica, f64)>) -> Self {
-        fleet.into_iter().fold(Self::default(), |sum, (replica, count)| sum.plus(replica, count))
+    pub fn sum<'r>(replicas: impl IntoIterator<Item = (&'r ReplicaCapacity, f64)>) -> Self {
+        replicas.into_iter().fold(Self::default(), |sum, (replica, count)| sum.plus(replica, count))
     }
 
-    /// With `count` more (fewer when negative) like `replica`.
+    /// With `count` more replicas (fewer if negative).
     #[must_use]
-    pub fn plus(self, replica: &Replica, count: f64) -> Self {
+    pub fn plus(self, replica: &ReplicaCapacity, count: f64) -> Self {
         Self {
             replicas: self.replicas + count,
-            rate: self.rate + count * replica.rate(),
-            allowed: self.allowed + count * replica.allowed,
-            most: self.most + count * replica.most,
+            rate: self.rate + count * replica.max_rate(),
+            usable_rate: self.usable_rate + count * replica.usable_rate,
+            max_sequences: self.max_sequences + count * replica.max_sequences,
         }
     }
 
-    /// What one of them carries on average.
+    /// What one of them carries on average, requests/s.
     #[must_use]
-    pub fn each(self) -> f64 {
+    pub fn mean_rate(self) -> f64 {
         if self.replicas > 0.0 { self.rate / self.replicas } else { 0.0 }
     }
 }
 
-/// Which part of the test leaves the least.
+/// A part of the test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Bound {
+pub enum Constraint {
     /// The share of utilisation, or the time to first token.
     Utilisation,
-    /// The reserve for what may come.
+    /// The reserve for chance.
     Reserve,
-    /// The reserve for a surge as it has come.
+    /// The reserve for a surge as large as those observed.
     Surge,
     /// The backlog that is to be worked off.
     Backlog,
 }
 
-impl Bound {
+impl Constraint {
     /// As reports name it.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
@@ -88,46 +88,46 @@ impl Bound {
     }
 }
 
-/// What a fleet is tested for, beside the load.
+/// What a fleet has to carry beside the load.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Test {
-    /// Square roots of (load × one replica) to spare.
+pub struct CapacityTest {
+    /// The chance reserve, in square roots of (load × one replica).
     pub reserve: f64,
-    /// A share of the load to spare.
+    /// The surge reserve, as a share of the load.
     pub surge: f64,
-    /// Requests that the fleet ordered will not even hold at the horizon.
+    /// Requests beyond those that the ordered fleet holds at the horizon.
     pub backlog: f64,
     /// Seconds in which these are to be worked off.
     pub drain: f64,
 }
 
-impl Test {
-    /// The most that each part allows of a fleet that carries `sum`, requests a second; below 0 where the backlog alone is
-    /// too much for it.
+impl CapacityTest {
+    /// The load that each part allows a fleet to carry, requests/s; below 0 if the backlog alone is too much for it.
     #[must_use]
-    pub fn allows(&self, sum: &Sum) -> [(Bound, f64); 4] {
-        // load + reserve·√(load·each) = rate, solved for √load.
-        let half = self.reserve * sum.each().sqrt() / 2.0;
-        let root = (half * half + sum.rate).sqrt() - half;
-        let backlog = if self.backlog > 0.0 { sum.rate - self.backlog / self.drain } else { f64::INFINITY };
+    pub fn allowed(&self, fleet: &FleetCapacity) -> [(Constraint, f64); 4] {
+        // load + reserve·√(load·mean) = rate, solved for √load; the other root is negative.
+        let half = self.reserve * fleet.mean_rate().sqrt() / 2.0;
+        let root = (half * half + fleet.rate).sqrt() - half;
+        let backlog = if self.backlog > 0.0 { fleet.rate - self.backlog / self.drain } else { f64::INFINITY };
         [
-            (Bound::Utilisation, sum.allowed),
-            (Bound::Reserve, root * root),
-            (Bound::Surge, sum.rate / (1.0 + self.surge)),
-            (Bound::Backlog, backlog),
+            (Constraint::Utilisation, fleet.usable_rate),
+            (Constraint::Reserve, root * root),
+            (Constraint::Surge, fleet.rate / (1.0 + self.surge)),
+            (Constraint::Backlog, backlog),
         ]
     }
 
-    /// The part that allows the least, and how much, requests a second.
+    /// The part that allows the least, and how much, requests/s.
     #[must_use]
-    pub fn binding(&self, sum: &Sum) -> (Bound, f64) {
-        let least = self.allows(sum).into_iter().min_by(|(_, one), (_, other)| one.total_cmp(other));
-        least.unwrap_or((Bound::Utilisation, 0.0))
+    pub fn binding(&self, fleet: &FleetCapacity) -> (Constraint, f64) {
+        let allowed = self.allowed(fleet).into_iter();
+        let least = allowed.min_by(|(_, left), (_, right)| left.total_cmp(right));
+        least.unwrap_or((Constraint::Utilisation, 0.0))
     }
 
-    /// A fleet that carries `sum` is enough for `load` requests a second.
+    /// The fleet is enough for `load` requests a second.
     #[must_use]
-    pub fn passes(&self, sum: &Sum, load: f64) -> bool {
-        self.binding(sum).1 >= load.max(0.0)
+    pub fn passes(&self, fleet: &FleetCapacity, load: f64) -> bool {
+        self.binding(fleet).1 >= load.max(0.0)
     }
 }

@@ -1,109 +1,118 @@
-//! From what is seen and remembered to the number of each variant: enough for what is coming, in as few steps as possible.
+//! From what is known of a role to the number of each variant: enough for the forecast, in as few steps as possible.
 //!
-//! More is ordered at once when demand exceeds what may be used, and after a minute and a half when only the reserve is
-//! missing. Something is removed when the others would pass the same test under the highest demand of the last 200 seconds
-//! and a tenth more, half of it at a time. What is committed is the number itself, moved past what an HPA takes for equal.
+//! More is ordered at once if demand exceeds what may be planned with, and after a minute and a half if only the reserve is missing.
+//! Something is removed if the others would pass the same test under the highest demand of the last 200 s and a tenth more, half of it
+//! at a time. The committed number is moved past what an HPA takes for equal.
 
-use super::backlog::at_horizon;
-use super::capacity::Replica;
-use super::control::Control;
-use super::demand::Demand;
-use super::fleet::{Bound, Sum, Test, reserve, share};
-use super::look::{Look, Variant, replicas};
+use super::capacity::ReplicaCapacity;
+use super::cooldown::Cooldown;
+use super::demand::{Demand, PodCapacity, requests_at_horizon};
+use super::fleet::{CapacityTest, Constraint, FleetCapacity, chance_reserve, surge_reserve};
+use super::input::{RateInput, RateVariant, resolve_capacities};
 use crate::learn::{ArrivalLevel, LEAD, RoleKnowledge, level};
 use crate::model::Role;
 use crate::units::{Replicas, whole};
 
-/// The peaks of this time count for a removal, seconds: longer than most pods take to start (40 to 240 s), so that what comes
-/// back as soon as it went is still there. Measured on 480 drawn hours against 300: 2 % fewer replicas, as many requests
-/// outside the objectives.
-const PEAKS: f64 = 200.0;
-/// Of which so many seconds must have been seen: all but two scrapes of 15 s.
-const PEAKS_SEEN: f64 = 170.0;
-/// A level is certain after this time, seconds: two scrapes.
-const CERTAIN: f64 = 10.0;
+/// The peaks of this time count for a removal, seconds: longer than most pods take to start (40 to 240 s), so that what comes back soon
+/// after it went is still provided for. Measured on 480 drawn hours against 300 s: 2 % fewer replicas, as many requests outside the
+/// objectives.
+const PEAK_WINDOW: f64 = 200.0;
+/// Seconds of the window that must have been observed: all but two scrapes of 15 s.
+const MIN_PEAK_REACH: f64 = 170.0;
+/// A level counts for a surge after this time, seconds: two scrapes.
+const SURGE_LEVEL_WINDOW: f64 = 10.0;
 /// A missing reserve waits this long, seconds, for the level to stay: false steps are short.
-const CONFIRMED: f64 = 90.0;
-/// How much more than what suffices is asked before something is added.
-pub(super) const MORE: f64 = 1.025;
-/// How much more than the peak the others must carry before something is removed. Between the two tests lie 12.75 %.
-const FEWER: f64 = 1.10;
-/// Prices of a request within this factor are equal: what was fitted is known to 5 %, and here two are compared.
-const EQUAL: f64 = 1.10;
-/// Replicas that one decision adds at most: no model has as many, and a capacity learned wrong orders no more.
-const MOST: u32 = 1000;
+const RESERVE_CONFIRMATION: f64 = 90.0;
+/// Demand must exceed what suffices by this factor before something is added.
+pub(super) const ADDITION_MARGIN: f64 = 1.025;
+/// The others must carry the peak times this factor before something is removed. Between the two tests lie 12.75 %.
+const REMOVAL_MARGIN: f64 = 1.10;
+/// Prices of a request within this factor are equal: what was fitted is known to 5 %, and here two such values are compared.
+const EQUAL_PRICE_FACTOR: f64 = 1.10;
+/// Replicas that one decision adds at most: no model has as many, and a capacity that was learned wrong orders no more.
+const MAX_ADDED: u32 = 1000;
 
-/// What the policy wants.
+/// What the policy proposes.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Answer {
-    /// Of each variant, in their order.
+pub struct RatePlan {
+    /// Replicas of each variant, in their order.
     pub targets: Vec<Replicas>,
     /// Why.
-    pub found: Found,
+    pub found: RateFinding,
 }
 
 /// The terms of the test, and what it came to.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Found {
+pub struct RateFinding {
     /// What is asked.
     pub demand: Demand,
-    /// What the fleet carries that is wanted now.
-    pub fleet: Sum,
+    /// What the proposed fleet carries.
+    pub fleet: FleetCapacity,
     /// What it was tested for.
-    pub test: Test,
-    /// The part of the test that leaves the least, and what it allows, requests a second.
-    pub binding: (Bound, f64),
-    /// The highest demand of the last minutes, requests a second.
+    pub test: CapacityTest,
+    /// The part of the test that allows the least, and how much, requests/s.
+    pub binding: (Constraint, f64),
+    /// The highest demand of the last minutes, requests/s.
     pub peak: f64,
-    /// The demand below which a replica can go, requests a second; `None` when none can, whatever the demand.
+    /// The demand below which a replica can go, requests/s; `None` if none can, whatever the demand.
     pub removable_below: Option<f64>,
-    /// Seconds until one can go at the earliest, if the demand stays what it is.
+    /// Seconds until a replica can go at the earliest, if the demand stays what it is.
     pub removable_in: f64,
     /// More is missing than may be added.
-    pub short: bool,
-    /// Each variant's replica, in their order.
-    pub replicas: Vec<Replica>,
+    pub is_short: bool,
+    /// Each variant's capacity, in their order.
+    pub replicas: Vec<ReplicaCapacity>,
 }
 
-/// One look while it is being decided.
-struct Scene<'l, 'a> {
-    look: &'l Look<'a>,
-    replicas: Vec<Replica>,
-    test: Test,
-    /// What runs fits into so many of each variant.
+/// One role while its numbers are planned. Targets go by the variants' order.
+struct Planner<'l, 'a> {
+    input: &'l RateInput<'a>,
+    replicas: Vec<ReplicaCapacity>,
+    test: CapacityTest,
+    demand: Demand,
+    /// The highest demand of the last minutes, requests/s.
+    peak: f64,
+    /// Whether running requests fit into so many replicas of each variant.
     fits: &'l dyn Fn(&[u32]) -> bool,
 }
 
-/// What the policy wants of the variants of one role; `None` while nothing is known of what they carry, or of what arrives.
-/// Nothing is removed beyond numbers of which `fits` says that what runs fits into them.
+/// What the policy proposes for the variants of one role; `None` while nothing is known of what they carry, or of what arrives. Nothing is
+/// removed below numbers into which `fits` says that running requests fit.
 pub fn analyze(
-    look: &Look<'_>,
+    input: &RateInput<'_>,
     known: &mut RoleKnowledge,
-    control: &mut Control,
+    cooldown: &mut Cooldown,
     fits: &dyn Fn(&[u32]) -> bool,
-) -> Option<Answer> {
-    let replicas = replicas(&look.variants)?;
-    let seen = look.variants.iter().find_map(|one| one.replica).map(|replica| replica.rate())?;
-    let starts = look.variants.iter().map(|one| one.start.get());
-    let demand = demand(known, starts.fold(0.0, f64::max) + LEAD)?;
-    learn(look, known, &demand, seen);
-    control.forgive(look.now);
-    let test = Test {
-        reserve: reserve(look.policy.surge_headroom, demand.horizon),
-        surge: share(demand.horizon, known.surges.largest()),
-        backlog: backlog(look, &replicas, &demand),
-        drain: look.policy.drain.get(),
+) -> Option<RatePlan> {
+    let replicas = resolve_capacities(&input.variants)?;
+    let unit = unit_rate(&input.variants)?;
+    let start_ups = input.variants.iter().map(|variant| variant.start_up.get());
+    let demand = demand(known, start_ups.fold(0.0, f64::max) + LEAD)?;
+    learn(input, known, &demand, unit);
+    cooldown.forget_old_mistake(input.now);
+    let test = CapacityTest {
+        reserve: chance_reserve(input.policy.surge_headroom, demand.horizon),
+        surge: surge_reserve(demand.horizon, known.surges.largest()),
+        backlog: backlog(input, &replicas, &demand),
+        drain: input.policy.drain.get(),
     };
-    let scene = Scene { look, replicas, test, fits };
-    let peak =
-        known.peaks.highest(look.now, PEAKS).map_or(0.0, |peak| peak * seen).max(demand.coming) * look.hidden;
-    let mut targets: Vec<u32> = look.variants.iter().map(|one| one.bounds.clamp(one.target).get()).collect();
-    // A second look at one moment moves nothing, whatever has become of what the first one wanted.
-    if control.looked.replace(look.now) != Some(look.now) {
-        scene.step(&mut targets, (&demand, peak), known, control);
+    let observed_peak = known.peaks.highest(input.now, PEAK_WINDOW).map_or(0.0, |peak| peak * unit);
+    let peak = observed_peak.max(demand.forecast) * input.unmeasured_factor;
+    let planner = Planner { input, replicas, test, demand, peak, fits };
+    let mut targets: Vec<u32> =
+        input.variants.iter().map(|variant| variant.bounds.clamp(variant.committed).get()).collect();
+    // A second call at one moment moves nothing, whatever has become of what the first one proposed.
+    if cooldown.evaluated_at.replace(input.now) != Some(input.now) {
+        planner.step(&mut targets, known, cooldown);
     }
-    let found = scene.found(&targets, demand, peak, (known, control));
-    Some(Answer { targets: targets.into_iter().map(Replicas::new).collect(), found })
+    let found = planner.finding(&targets, known, cooldown);
+    Some(RatePlan { targets: targets.into_iter().map(Replicas::new).collect(), found })
+}
+
+/// The capacity, requests/s, in which levels are remembered: a replica of the first variant that was seen working. So what was remembered
+/// follows the sizes of requests.
+fn unit_rate(variants: &[RateVariant]) -> Option<f64> {
+    variants.iter().find_map(|variant| variant.capacity).map(|capacity| capacity.max_rate())
 }
 
 /// What is asked now; `None` before anything was counted.
@@ -117,215 +126,224 @@ fn demand(known: &RoleKnowledge, horizon: f64) -> Option<Demand> {
 }
 
 /// Remembers the level: for pods that are not read, for removals, and as a surge if it is one.
-fn learn(look: &Look<'_>, known: &mut RoleKnowledge, demand: &Demand, one: f64) {
+fn learn(input: &RateInput<'_>, known: &mut RoleKnowledge, demand: &Demand, unit: f64) {
     let ArrivalLevel { rate, seconds, .. } = demand.level;
     known.level = Some(rate);
-    known.peaks.push(look.now, rate / one, PEAKS);
-    // As long as nothing has finished a replica only seems to carry more: what then shows is no surge.
-    if look.role == Role::Prefill || known.shape.output().is_some() {
-        let loads = (rate / one, demand.surged / one);
-        known.surges.learn(look.now, demand.horizon, loads, seconds >= CERTAIN);
+    known.peaks.push(input.now, rate / unit, PEAK_WINDOW);
+    // As long as nothing has finished, a replica only seems to carry more: a jump is then no surge.
+    if input.role == Role::Prefill || known.shape.output().is_some() {
+        let loads = (rate / unit, demand.surge / unit);
+        known.surges.learn(input.now, demand.horizon, loads, seconds >= SURGE_LEVEL_WINDOW);
     }
 }
 
-/// Requests that will be there when a pod ordered now serves, beyond those that the fleet ordered runs.
-fn backlog(look: &Look<'_>, replicas: &[Replica], demand: &Demand) -> f64 {
-    if look.waiting <= 0.0 {
+/// Requests that will be there when a pod ordered now serves, beyond those that the ordered fleet runs.
+fn backlog(input: &RateInput<'_>, replicas: &[ReplicaCapacity], demand: &Demand) -> f64 {
+    if input.waiting <= 0.0 {
         return 0.0;
     }
-    let each = look.variants.iter().zip(replicas);
-    let pods: Vec<_> = each
-        .clone()
-        .flat_map(|(variant, replica)| variant.pods.iter().map(|ready_in| (*replica, ready_in.get())))
-        .collect();
-    let inside = at_horizon(look.waiting + look.running, demand.coming, &pods, demand.horizon);
-    let ordered: f64 =
-        each.map(|(variant, replica)| variant.coming(variant.target.get()) * replica.most).sum();
+    let variants = || input.variants.iter().zip(replicas);
+    let pods = variants().flat_map(|(variant, capacity)| {
+        let ready_in = variant.ready_in.iter().map(|seconds| seconds.get());
+        ready_in.map(|ready_in| PodCapacity { capacity: *capacity, ready_in })
+    });
+    let pods: Vec<PodCapacity> = pods.collect();
+    let now = input.waiting + input.running;
+    let inside = requests_at_horizon(now, demand.forecast, &pods, demand.horizon);
+    let slots = |(variant, capacity): (&RateVariant, &ReplicaCapacity)| {
+        variant.serving(variant.committed.get()) * capacity.max_sequences
+    };
+    let ordered: f64 = variants().map(slots).sum();
     (inside - ordered).max(0.0)
 }
 
-impl Variant {
-    /// Of `target` replicas, those that will serve: of fewer than there are, the lost ones go first, and of more the others
-    /// are new.
-    fn coming(&self, target: u32) -> f64 {
-        let (own, most) = (self.target.get(), self.target.above(self.lost).get());
-        f64::from(target.min(most)) + f64::from(target.saturating_sub(own))
+impl RateVariant {
+    /// Of `target` replicas, those that will serve. Of fewer than committed, the unavailable ones go first; of more, the others are new.
+    fn serving(&self, target: u32) -> f64 {
+        let committed = self.committed.get();
+        let available = self.committed.above(self.unavailable).get();
+        f64::from(target.min(available)) + f64::from(target.saturating_sub(committed))
     }
 
-    fn at_most(&self) -> u32 {
+    fn max(&self) -> u32 {
         self.bounds.clamp(Replicas::new(u32::MAX)).get()
     }
 }
 
-impl Scene<'_, '_> {
-    fn sum(&self, targets: &[u32]) -> Sum {
-        let each = self.look.variants.iter().zip(targets);
-        let each = each.map(|(variant, target)| variant.coming(*target));
-        Sum::of(self.replicas.iter().zip(each))
+impl Planner<'_, '_> {
+    fn capacity(&self, targets: &[u32]) -> FleetCapacity {
+        let serving = self.input.variants.iter().zip(targets);
+        let serving = serving.map(|(variant, target)| variant.serving(*target));
+        FleetCapacity::sum(self.replicas.iter().zip(serving))
     }
 
-    /// The places of the variants, those with the least cost for each request a second first.
+    fn cost(&self, variant: usize) -> f64 {
+        self.input.variants[variant].cost.get()
+    }
+
+    /// The cost of one request a second.
+    fn price(&self, variant: usize) -> f64 {
+        self.cost(variant) / self.replicas[variant].max_rate()
+    }
+
+    /// The indices of the variants, the lowest price first.
     fn by_price(&self) -> Vec<usize> {
-        let price = |at: &usize| self.look.variants[*at].cost.get() / self.replicas[*at].rate();
-        let mut places: Vec<usize> = (0..self.replicas.len()).collect();
-        places.sort_by(|one, other| price(one).total_cmp(&price(other)));
-        places
+        let mut order: Vec<usize> = (0..self.replicas.len()).collect();
+        order.sort_by(|left, right| self.price(*left).total_cmp(&self.price(*right)));
+        order
     }
 
-    /// The same, but where prices are as good as equal the smallest first: what is needed is then filled up closer, and more
-    /// pods start at once.
-    fn by_unit(&self) -> Vec<usize> {
-        let cost = |at: &usize| self.look.variants[*at].cost.get();
-        let mut places = self.by_price();
-        let near = places.first().map_or(0, |least| {
-            let most = cost(least) / self.replicas[*least].rate() * EQUAL;
-            places.iter().take_while(|at| cost(at) / self.replicas[**at].rate() <= most).count()
+    /// The same, but of nearly equal prices the cheapest replica first: so the need is filled up closer, and more pods start at once.
+    fn by_price_and_cost(&self) -> Vec<usize> {
+        let mut order = self.by_price();
+        let equal = order.first().map_or(0, |lowest| {
+            let limit = self.price(*lowest) * EQUAL_PRICE_FACTOR;
+            order.iter().take_while(|variant| self.price(**variant) <= limit).count()
         });
-        places[..near].sort_by(|one, other| cost(one).total_cmp(&cost(other)));
-        places
+        order[..equal].sort_by(|left, right| self.cost(*left).total_cmp(&self.cost(*right)));
+        order
     }
 
-    /// Demand exceeds what may be used, or the fleet ordered will not even hold what comes: this does not wait.
-    fn hard(&self, sum: &Sum, demand: &Demand) -> bool {
-        demand.sure > sum.allowed || self.test.backlog > 0.0
+    /// Demand exceeds what may be planned with, or the ordered fleet will not even hold what arrives: this does not wait.
+    fn is_urgent(&self, fleet: &FleetCapacity) -> bool {
+        self.demand.certain > fleet.usable_rate || self.test.backlog > 0.0
     }
 
-    /// Something is missing for long enough.
-    fn short(&self, sum: &Sum, demand: &Demand) -> bool {
-        let missing = !self.test.passes(sum, demand.sure / MORE);
-        missing && (self.hard(sum, demand) || demand.level.seconds >= CONFIRMED)
+    /// Something has been missing for long enough.
+    fn is_short(&self, fleet: &FleetCapacity) -> bool {
+        let is_missing = !self.test.passes(fleet, self.demand.certain / ADDITION_MARGIN);
+        is_missing && (self.is_urgent(fleet) || self.demand.level.seconds >= RESERVE_CONFIRMATION)
     }
 
-    /// One step: adds, or else removes, and past what an HPA takes for equal.
-    fn step(
-        &self,
-        targets: &mut [u32],
-        (demand, peak): (&Demand, f64),
-        known: &RoleKnowledge,
-        control: &mut Control,
-    ) {
-        let look = self.look;
+    /// One step: adds, or else removes, and moves each number past what an HPA takes for equal.
+    fn step(&self, targets: &mut [u32], known: &RoleKnowledge, cooldown: &mut Cooldown) {
+        let input = self.input;
         let before = targets.to_vec();
         let mut removable = vec![0; targets.len()];
-        if self.more(targets, demand) {
-            control.grew(look.now);
-        } else if look.may_remove
-            && control.wait(look.now, look.policy.dwell.get()) <= 0.0
+        // Adding comes first: whatever is missing forbids a removal, and starts the cooldown anew.
+        if self.add(targets) {
+            cooldown.note_addition(input.now);
+        } else if input.can_remove
+            && cooldown.remaining(input.now, input.policy.dwell.get()) <= 0.0
             && self.test.backlog <= 0.0
-            && known.peaks.reach(look.now) >= PEAKS_SEEN
+            && known.peaks.reach(input.now) >= MIN_PEAK_REACH
         {
-            removable = self.fewer(targets, peak * FEWER);
+            removable = self.remove(targets, self.peak * REMOVAL_MARGIN);
         }
-        for (at, variant) in look.variants.iter().enumerate() {
-            let (running, bounds) = (variant.running.get(), (variant.bounds.min.get(), variant.at_most()));
-            if variant.full && targets[at] >= before[at] {
+        for (index, variant) in input.variants.iter().enumerate() {
+            // A variant that can get no more keeps its number: to move it further up would order nothing.
+            if variant.is_full && targets[index] >= before[index] {
                 continue;
             }
-            let allowed = |past: u32| before[at].saturating_sub(past) <= removable[at];
-            targets[at] = past_tolerance(running, targets[at], bounds, look.tolerance, allowed);
+            // Past the tolerance is further down than the step: only as far as the test allowed in all.
+            let is_allowed = |past: u32| before[index].saturating_sub(past) <= removable[index];
+            let bounds = (variant.bounds.min.get(), variant.max());
+            let requested = variant.requested.get();
+            targets[index] = past_tolerance(requested, targets[index], bounds, input.tolerance, is_allowed);
         }
         if targets.iter().zip(&before).any(|(now, before)| now < before) {
-            control.shrank(look.now);
+            cooldown.note_removal(input.now);
         }
     }
 
-    /// Adds what is missing, where it costs least. True when something is missing.
-    fn more(&self, targets: &mut [u32], demand: &Demand) -> bool {
-        let sum = self.sum(targets);
-        // Woken: the gateway holds requests, and nobody is there to serve them.
-        let woken = targets.iter().all(|target| *target == 0) && self.look.waiting > 0.0;
-        if !(woken || self.short(&sum, demand)) {
+    /// Adds what is missing, where it costs least. True if something is missing.
+    fn add(&self, targets: &mut [u32]) -> bool {
+        let mut fleet = self.capacity(targets);
+        // The gateway holds requests, and no replica is there to serve them.
+        let wakes = targets.iter().all(|target| *target == 0) && self.input.waiting > 0.0;
+        if !(wakes || self.is_short(&fleet)) {
             return false;
         }
-        let load = if woken || self.hard(&sum, demand) { demand.coming } else { demand.sure };
-        let (mut sum, mut left, mut first) = (sum, MOST, woken);
-        for at in self.by_unit() {
-            let variant = &self.look.variants[at];
-            while left > 0 && !variant.full && targets[at] < variant.at_most() {
-                if self.test.passes(&sum, load) && !first {
+        let load = if wakes || self.is_urgent(&fleet) { self.demand.forecast } else { self.demand.certain };
+        let mut left = MAX_ADDED;
+        // Waking takes a first replica even if the test passes without any: nothing has arrived yet that it could see.
+        let mut needs_first = wakes;
+        for index in self.by_price_and_cost() {
+            let variant = &self.input.variants[index];
+            while left > 0 && !variant.is_full && targets[index] < variant.max() {
+                if self.test.passes(&fleet, load) && !needs_first {
                     return true;
                 }
-                (first, left) = (false, left - 1);
-                targets[at] += 1;
-                sum = sum.plus(&self.replicas[at], 1.0);
+                needs_first = false;
+                left -= 1;
+                targets[index] += 1;
+                fleet = fleet.plus(&self.replicas[index], 1.0);
             }
         }
         true
     }
 
-    /// Removes half of what the others can carry without, the dearest first. Returns how many of each could go in all.
+    /// Removes half of what the others can do without, the highest price first. Returns how many of each variant could go in all.
     ///
-    /// A fleet that passes without so many passes without fewer, so that the most is found by halving: users write the
+    /// A fleet that passes without some replicas passes without fewer of them, so the largest number is found by halving: users write the
     /// bounds, and these may differ by billions.
-    fn fewer(&self, targets: &mut [u32], load: f64) -> Vec<u32> {
+    fn remove(&self, targets: &mut [u32], load: f64) -> Vec<u32> {
         let mut left = targets.to_vec();
-        let mut places = self.by_price();
-        places.reverse();
-        for at in &places {
-            let now = left[*at];
-            let passes = |gone: u32| {
+        let mut order = self.by_price();
+        order.reverse();
+        for index in &order {
+            let now = left[*index];
+            let passes_without = |removed: u32| {
                 let mut fewer = left.clone();
-                fewer[*at] = now - gone;
-                self.test.passes(&self.sum(&fewer), load) && (self.fits)(&fewer)
+                fewer[*index] = now - removed;
+                self.test.passes(&self.capacity(&fewer), load) && (self.fits)(&fewer)
             };
-            let gone = largest(self.removable(&left, *at), passes);
-            left[*at] = now - gone;
+            let removed = largest(self.removable(&left, *index), passes_without);
+            left[*index] = now - removed;
         }
-        let removable: Vec<u32> = targets.iter().zip(&left).map(|(all, left)| all - left).collect();
-        let sum: u64 = removable.iter().map(|gone| u64::from(*gone)).sum();
+        let removable: Vec<u32> = targets.iter().zip(&left).map(|(target, left)| target - left).collect();
+        let sum: u64 = removable.iter().map(|removed| u64::from(*removed)).sum();
+        // Half at a time, rounded up: a wrong test costs half of the mistake, and a single replica still goes.
         let mut half = sum.div_ceil(2);
-        for at in places {
-            let gone = removable[at].min(u32::try_from(half).unwrap_or(u32::MAX));
-            targets[at] -= gone;
-            half -= u64::from(gone);
+        for index in order {
+            let removed = removable[index].min(u32::try_from(half).unwrap_or(u32::MAX));
+            targets[index] -= removed;
+            half -= u64::from(removed);
         }
         removable
     }
 
     /// Replicas of the variant that may go, whatever the load: the role keeps one.
-    fn removable(&self, targets: &[u32], at: usize) -> u32 {
+    fn removable(&self, targets: &[u32], variant: usize) -> u32 {
         let sum: u64 = targets.iter().map(|target| u64::from(*target)).sum();
-        let own = targets[at].saturating_sub(self.look.variants[at].bounds.min.get());
-        own.min(u32::try_from(sum.saturating_sub(1)).unwrap_or(u32::MAX))
+        let above_min = targets[variant].saturating_sub(self.input.variants[variant].bounds.min.get());
+        above_min.min(u32::try_from(sum.saturating_sub(1)).unwrap_or(u32::MAX))
     }
 
-    fn found(
-        &self,
-        targets: &[u32],
-        demand: Demand,
-        peak: f64,
-        (known, control): (&RoleKnowledge, &Control),
-    ) -> Found {
-        let fleet = self.sum(targets);
-        let without = |at: usize| {
+    fn finding(&self, targets: &[u32], known: &RoleKnowledge, cooldown: &Cooldown) -> RateFinding {
+        let fleet = self.capacity(targets);
+        let allowed_without = |variant: usize| {
             let mut fewer = targets.to_vec();
-            fewer[at] -= 1;
-            self.test.binding(&self.sum(&fewer)).1 / FEWER
+            fewer[variant] -= 1;
+            self.test.binding(&self.capacity(&fewer)).1 / REMOVAL_MARGIN
         };
-        let removable = (0..targets.len()).filter(|at| self.removable(targets, *at) > 0).map(without);
-        let removable_below = removable.max_by(f64::total_cmp).filter(|below| *below > 0.0);
-        let now = self.look.now;
-        let seen = self.look.variants.iter().find_map(|one| one.replica).map_or(1.0, |one| one.rate());
-        let quiet = removable_below.map_or(0.0, |below| known.peaks.gone_in(now, PEAKS, below / seen));
-        let watched = (PEAKS_SEEN - known.peaks.reach(now)).max(0.0);
-        let removable_in = control.wait(now, self.look.policy.dwell.get()).max(quiet).max(watched);
-        Found {
-            demand,
+        let removable = (0..targets.len()).filter(|variant| self.removable(targets, *variant) > 0);
+        let removable_below =
+            removable.map(allowed_without).max_by(f64::total_cmp).filter(|below| *below > 0.0);
+        let now = self.input.now;
+        let unit = unit_rate(&self.input.variants).unwrap_or(1.0);
+        let until_quiet =
+            removable_below.map_or(0.0, |below| known.peaks.gone_in(now, PEAK_WINDOW, below / unit));
+        let until_observed = (MIN_PEAK_REACH - known.peaks.reach(now)).max(0.0);
+        let until_cooled = cooldown.remaining(now, self.input.policy.dwell.get());
+        RateFinding {
+            demand: self.demand,
             fleet,
             test: self.test,
             binding: self.test.binding(&fleet),
-            peak,
+            peak: self.peak,
             removable_below,
-            removable_in,
-            short: self.short(&fleet, &demand),
+            removable_in: until_cooled.max(until_quiet).max(until_observed),
+            is_short: self.is_short(&fleet),
             replicas: self.replicas.clone(),
         }
     }
 }
 
-/// The largest number up to `most` that `holds`, where 0 does and what a larger one holds for a smaller one does too.
+/// The largest number up to `most` that `holds`, if 0 does, and every number below one that holds does too.
 fn largest(most: u32, holds: impl Fn(u32) -> bool) -> u32 {
-    let (mut low, mut high) = (0, most);
+    let mut low = 0;
+    let mut high = most;
     while low < high {
         // Rounded up, so that it moves.
         let middle = low + (high - low).div_ceil(2);
@@ -334,24 +352,27 @@ fn largest(most: u32, holds: impl Fn(u32) -> bool) -> u32 {
     low
 }
 
-/// The number that an HPA follows. It takes anything within `tolerance` of what runs for equal, so a `target` in there is
-/// moved past it, up to `most` or down to `least`; down only if `may_pass`, otherwise it stays what runs.
+/// The number that an HPA follows. An HPA takes anything within `tolerance` of the `requested` replicas for equal, so a `target` in that
+/// range is moved past it, up to the maximum or down to the minimum of `bounds`. Down only if `may_pass`; otherwise it stays what is
+/// requested.
 #[must_use]
 pub fn past_tolerance(
-    running: u32,
+    requested: u32,
     target: u32,
-    (least, most): (u32, u32),
+    bounds: (u32, u32),
     tolerance: f64,
     may_pass: impl Fn(u32) -> bool,
 ) -> u32 {
-    let [low, high] = [1.0 - tolerance, 1.0 + tolerance].map(|share| f64::from(running) * share);
-    if running == 0 {
+    let (min, max) = bounds;
+    let low = f64::from(requested) * (1.0 - tolerance);
+    let high = f64::from(requested) * (1.0 + tolerance);
+    if requested == 0 {
         target
-    } else if target > running && f64::from(target) <= high {
-        whole(high).saturating_add(1).min(most).max(target)
-    } else if target < running && f64::from(target) >= low {
-        let past = whole(low.ceil()).saturating_sub(1).max(least);
-        if f64::from(past) < low && may_pass(past) { past } else { running.clamp(least, most.max(least)) }
+    } else if target > requested && f64::from(target) <= high {
+        whole(high).saturating_add(1).min(max).max(target)
+    } else if target < requested && f64::from(target) >= low {
+        let past = whole(low.ceil()).saturating_sub(1).max(min);
+        if f64::from(past) < low && may_pass(past) { past } else { requested.clamp(min, max.max(min)) }
     } else {
         target
     }

@@ -10,17 +10,23 @@ use crate::units::{Cost, Replicas, Seconds};
 
 /// The accelerator of the published comparison: 5.5 ms a step, 24 µs a prompt token, 10 µs a sequence, 38 ns a token of a
 /// cache of 480,000.
-fn process() -> Process {
+fn process() -> EngineModel {
     let step = StepTime { base: 5.5e-3, prompt_token: 24e-6, sequence: 1e-5, full_cache: 18.24e-3 };
-    Process { step, cache: Some(480_000.0), held: None, tokens: 1.0, sequences: 256.0 }
+    EngineModel {
+        step_time: step,
+        kv_capacity: Some(480_000.0),
+        sequence_share: None,
+        tokens_per_step: 1.0,
+        max_sequences: 256.0,
+    }
 }
 
-fn request(prompt: f64, output: f64) -> Request {
-    Request { prompt, output: Some(output) }
+fn request(prompt: f64, output: f64) -> RequestSize {
+    RequestSize { prompt, output: Some(output) }
 }
 
-fn replica(prompt: f64, output: f64) -> Replica {
-    Replica::of(Role::Both, &process(), request(prompt, output), &RatePolicy::default()).unwrap()
+fn replica(prompt: f64, output: f64) -> ReplicaCapacity {
+    ReplicaCapacity::new(Role::Both, &process(), request(prompt, output), &RatePolicy::default()).unwrap()
 }
 
 fn close(one: f64, other: f64, share: f64) {
@@ -36,18 +42,18 @@ fn capacities_are_those_published_with_the_formula() {
     ];
     for ((prompt, output), (most, fixed, each, rate)) in cases {
         let own = replica(prompt, output);
-        close(own.most, most, 1e-9);
-        close(own.fixed, fixed, 1e-9);
-        close(own.each, each, 1e-9);
-        close(own.rate(), rate, 2e-4);
-        close(own.running(own.at(10.0)), 10.0, 1e-9);
+        close(own.max_sequences, most, 1e-9);
+        close(own.fixed_seconds, fixed, 1e-9);
+        close(own.seconds_per_request, each, 1e-9);
+        close(own.max_rate(), rate, 2e-4);
+        close(own.running_at(own.rate_at(10.0)), 10.0, 1e-9);
     }
 }
 
 /// Replicas of one kind that `load` needs.
-fn needed(replica: &Replica, load: f64) -> u32 {
-    let test = Test { reserve: reserve(0.52, 125.0), surge: 0.0, backlog: 0.0, drain: 60.0 };
-    (1..).find(|count| test.passes(&Sum::of([(replica, f64::from(*count))]), load)).unwrap()
+fn needed(replica: &ReplicaCapacity, load: f64) -> u32 {
+    let test = CapacityTest { reserve: chance_reserve(0.52, 125.0), surge: 0.0, backlog: 0.0, drain: 60.0 };
+    (1..).find(|count| test.passes(&FleetCapacity::sum([(replica, f64::from(*count))]), load)).unwrap()
 }
 
 #[test]
@@ -64,10 +70,10 @@ fn the_need_is_what_one_computes_by_hand() {
 fn the_page_says_what_the_code_computes() {
     let page = include_str!("../../../../docs/decisions/rate.md");
     let own = replica(4000.0, 1000.0);
-    let of = |count: f64| Sum::of([(&own, count)]);
-    let test = |largest| Test {
-        reserve: reserve(0.52, 125.0),
-        surge: share(125.0, largest),
+    let of = |count: f64| FleetCapacity::sum([(&own, count)]);
+    let test = |largest| CapacityTest {
+        reserve: chance_reserve(0.52, 125.0),
+        surge: surge_reserve(125.0, largest),
         backlog: 0.0,
         drain: 60.0,
     };
@@ -76,10 +82,10 @@ fn the_page_says_what_the_code_computes() {
     for says in [
         format!(
             "n_max = {:.0}, A = {:.1} s, g = {:.3} s, X = {:.3} requests/s",
-            own.most,
-            own.fixed,
-            own.each,
-            own.rate()
+            own.max_sequences,
+            own.fixed_seconds,
+            own.seconds_per_request,
+            own.max_rate()
         ),
         format!(
             "1 replica may be asked {:.2}, 2 replicas {:.2}, 3 replicas {:.2}",
@@ -90,7 +96,7 @@ fn the_page_says_what_the_code_computes() {
         format!(
             "(the {} binds; utilisation allows {:.2})",
             test(0.0).binding(&of(3.0)).0.as_str(),
-            of(3.0).allowed
+            of(3.0).usable_rate
         ),
         format!(
             "2, 4 and 6 requests/s need {}, {} and {} replicas",
@@ -108,37 +114,37 @@ fn the_page_says_what_the_code_computes() {
 fn what_is_cut_after_a_look_is_missed_at_the_next_moment_and_not_at_this_one() {
     let policy = RatePolicy::default();
     let at = |seconds: f64| Moment::from(jiff::Timestamp::UNIX_EPOCH).plus(seconds);
-    let (mut known, mut control) = (RoleKnowledge::default(), Control::default());
+    let (mut known, mut cooldown) = (RoleKnowledge::default(), Cooldown::default());
     known.arrivals.begin(at(0.0));
     for second in (5..=120).step_by(5).map(f64::from) {
         known.arrivals.add(at(second - 5.0), at(second), 30.0);
         known.arrivals.close(at(second), None, None, |from, to| from.until(to));
     }
     let mut ask = |now: f64, target: u32| {
-        let variant = Variant {
+        let variant = RateVariant {
             name: "llama".into(),
             cost: Cost::new(10.0).unwrap(),
             bounds: Bounds { min: Replicas::ONE, max: None },
-            target: Replicas::new(target),
-            running: Replicas::ONE,
-            lost: Replicas::ZERO,
-            full: false,
-            pods: vec![Seconds::ZERO],
-            start: Seconds::whole(95),
-            replica: Some(replica(4000.0, 1000.0)),
+            committed: Replicas::new(target),
+            requested: Replicas::ONE,
+            unavailable: Replicas::ZERO,
+            is_full: false,
+            ready_in: vec![Seconds::ZERO],
+            start_up: Seconds::whole(95),
+            capacity: Some(replica(4000.0, 1000.0)),
         };
-        let look = Look {
-            hidden: 1.0,
+        let input = RateInput {
+            unmeasured_factor: 1.0,
             now: at(now),
             role: Role::Both,
             variants: vec![variant],
             waiting: 0.0,
             running: 40.0,
-            may_remove: true,
+            can_remove: true,
             tolerance: 0.1,
             policy: &policy,
         };
-        analyze(&look, &mut known, &mut control, &|_| true).unwrap().targets[0].get()
+        analyze(&input, &mut known, &mut cooldown, &|_| true).unwrap().targets[0].get()
     };
     assert_eq!(ask(120.0, 4), 4, "enough for 6 requests/s");
     assert_eq!(ask(120.0, 2), 2, "a limit has left two");
@@ -154,17 +160,17 @@ proptest! {
         cache in 1e4_f64..1e6, terms in prop::array::uniform4(0.1_f64..10.0),
     ) {
         let mut own = process();
-        own.step.base *= terms[0];
-        own.step.prompt_token *= terms[1];
-        own.step.sequence *= terms[2];
-        own.step.full_cache *= terms[3];
-        own.cache = Some(cache);
+        own.step_time.base *= terms[0];
+        own.step_time.prompt_token *= terms[1];
+        own.step_time.sequence *= terms[2];
+        own.step_time.full_cache *= terms[3];
+        own.kv_capacity = Some(cache);
         let policy = RatePolicy::default();
-        let rate = |own: &Process, prompt, output| Replica::of(Role::Both, own, request(prompt, output), &policy).unwrap().rate();
+        let rate = |own: &EngineModel, prompt, output| ReplicaCapacity::new(Role::Both, own, request(prompt, output), &policy).unwrap().max_rate();
         let here = rate(&own, prompt, output) * (1.0 + 1e-12);
         prop_assert!(rate(&own, prompt * more, output) <= here);
         prop_assert!(rate(&own, prompt, output * more) <= here);
-        let roomier = Process { cache: Some(cache * more), ..own };
+        let roomier = EngineModel { kv_capacity: Some(cache * more), ..own };
         prop_assert!(rate(&roomier, prompt, output) * (1.0 + 1e-12) >= rate(&own, prompt, output));
     }
 
@@ -179,8 +185,8 @@ proptest! {
         let slow = StepTime {
             base: 5.5e-3 * factor, prompt_token: 24e-6 * factor, sequence: 1e-5 * factor, full_cache: 18.24e-3 * factor,
         };
-        let slow = Process { step: slow, ..process() };
-        let slow = Replica::of(Role::Both, &slow, request(4000.0, 1000.0), &RatePolicy::default()).unwrap();
+        let slow = EngineModel { step_time: slow, ..process() };
+        let slow = ReplicaCapacity::new(Role::Both, &slow, request(4000.0, 1000.0), &RatePolicy::default()).unwrap();
         // Within rounding of a boundary either answer is right.
         let own = replica(4000.0, 1000.0);
         let (low, high) = (needed(&own, load * (1.0 - 1e-9)), needed(&own, load * (1.0 + 1e-9)));
@@ -195,7 +201,8 @@ fn a_learned_limit_never_beats_the_argument_and_without_both_the_device_counts()
     let limit_at = Some(now);
     let mut known = VariantKnowledge { limit, limit_at, first_token, ..VariantKnowledge::default() };
     let sequences = |known: &VariantKnowledge, argument, default| {
-        Process::of(Role::Prefill, known, argument, default, now).map(|process| process.sequences)
+        EngineModel::from_knowledge(Role::Prefill, known, argument, default, now)
+            .map(|process| process.max_sequences)
     };
     assert_eq!(sequences(&known, Some(32.0), 256.0), Some(32.0));
     assert_eq!(sequences(&known, None, 256.0), Some(30.0));
@@ -218,14 +225,15 @@ fn a_limit_and_a_first_token_of_last_month_once_made_a_replica_carry_more_than_o
         known
     };
     let month = Some(now.plus(-30.0 * 86_400.0));
-    let process = |limit, at| Process::of(Role::Both, &known(limit, at), None, 256.0, now).unwrap();
-    let sequences = |limit, at| process(limit, at).sequences as u32;
+    let process =
+        |limit, at| EngineModel::from_knowledge(Role::Both, &known(limit, at), None, 256.0, now).unwrap();
+    let sequences = |limit, at| process(limit, at).max_sequences as u32;
     assert_eq!(
         [sequences(1000.0, Some(now)), sequences(1000.0, month), sequences(1000.0, None)],
         [1000, 256, 256]
     );
     assert_eq!([sequences(64.0, Some(now)), sequences(64.0, month), sequences(64.0, None)], [64, 64, 64]);
-    let prompt = |at| process(64.0, at).step.prompt_token;
+    let prompt = |at| process(64.0, at).step_time.prompt_token;
     assert!(prompt(Some(now)) < prompt(month), "{} and {}", prompt(Some(now)), prompt(month));
     assert_eq!(prompt(month).to_bits(), prompt(None).to_bits());
 }
@@ -252,4 +260,16 @@ fn what_a_replica_carries_lowers_nothing_when_it_was_learned_a_month_ago_or_nobo
     assert!(!shape.may_lower(now));
     shape.learn(now, &sizes);
     assert!(shape.may_lower(now));
+}
+
+#[test]
+fn stored_names_are_those_of_earlier_versions() {
+    let stored = r#"{"control":{"both":{"looked":5,"up":4,"down":3,"mistakes":1,"regret":2}}}"#;
+    let memory: RateMemory = serde_json::from_str(stored).unwrap();
+    let cooldown = &memory.cooldowns[&Role::Both];
+    let moments = [cooldown.evaluated_at, cooldown.added_at, cooldown.removed_at, cooldown.mistake_at];
+    assert!(moments.iter().all(Option::is_some) && cooldown.mistakes == 1);
+    let written = serde_json::to_value(&memory).unwrap();
+    let expected: serde_json::Value = serde_json::from_str(stored).unwrap();
+    assert_eq!(written["control"], expected["control"]);
 }

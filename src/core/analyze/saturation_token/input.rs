@@ -1,7 +1,6 @@
 //! What the analyzer knows of a model: its variants, and what their engines show.
 
 use super::history::{OutputLength, Setting};
-use super::queue::SchedulerQueue;
 use crate::model::Role;
 use crate::snapshot::EngineParameters;
 use crate::units::{Cost, Replicas, Tokens, float};
@@ -36,6 +35,15 @@ pub struct TokenInput<'a> {
     pub replicas: &'a [TokenObservation<'a>],
     /// What the scheduler holds, if that is known.
     pub queue: Option<SchedulerQueue>,
+}
+
+/// What the scheduler holds for the model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SchedulerQueue {
+    /// Requests.
+    pub requests: u64,
+    /// Bytes of their prompts.
+    pub bytes: u64,
 }
 
 /// What one engine shows. A pod has several with data parallelism.

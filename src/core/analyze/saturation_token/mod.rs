@@ -6,8 +6,6 @@ pub mod history;
 mod input;
 pub mod knowledge;
 mod policy;
-#[cfg(test)]
-mod properties;
 pub mod queue;
 pub(crate) mod replica;
 #[cfg(test)]
@@ -19,10 +17,9 @@ use jiff::Timestamp;
 use smol_str::SmolStr;
 
 pub(crate) use input::EngineInput;
-pub use input::{TokenInput, TokenObservation, TokenVariant, tokens_in_use};
+pub use input::{SchedulerQueue, TokenInput, TokenObservation, TokenVariant, tokens_in_use};
 pub use knowledge::Knowledge;
 pub use policy::TokenPolicy;
-pub use queue::SchedulerQueue;
 pub use replica::{Source, TokenCapacity};
 
 use self::queue::{QueueDemand, Workload};

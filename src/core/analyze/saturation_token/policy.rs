@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::units::OutOfRange;
 
-/// What the analyzer is tuned by. Source of the defaults: algorithm reference §1.8.
+/// The thresholds of the analyzer. The defaults are upstream's.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct TokenPolicy {
     /// K: the share of the KV cache that may be used, 0 to 1.

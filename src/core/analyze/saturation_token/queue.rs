@@ -1,17 +1,8 @@
 //! Requests that the scheduler in front of the model still holds, in tokens.
 
-use super::input::TokenObservation;
+use super::input::{SchedulerQueue, TokenObservation};
 use crate::model::Role;
 use crate::units::count;
-
-/// What the scheduler holds for the model.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct SchedulerQueue {
-    /// Requests.
-    pub requests: u64,
-    /// Bytes of their prompts.
-    pub bytes: u64,
-}
 
 /// Means over the replicas that finished requests, each counting once; all 0 when none did.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]

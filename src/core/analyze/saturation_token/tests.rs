@@ -1,5 +1,7 @@
 //! What the analyzer does by default, where upstream does otherwise; upstream's own numbers are in the vectors.
 
+mod properties;
+
 use jiff::SignedDuration;
 
 use super::knowledge::{Learned, Record};

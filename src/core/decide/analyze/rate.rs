@@ -4,8 +4,8 @@ use smol_str::SmolStr;
 
 use super::capacity::queue_lost;
 use crate::analyze::rate::{
-    Answer, Control, Look, Memory, Process, Replica, Request, Variant, analyze, binding, finding, turns,
-    values,
+    EngineModel, RateInput, RateMemory, RatePlan, RateVariant, ReplicaCapacity, RequestSize, analyze,
+    binding, finding, turns, values,
 };
 use crate::decide::classify::newest;
 use crate::decide::context::{ModelContext, Proposal, VariantContext};
@@ -82,40 +82,40 @@ fn ask(
     removal: &RemovalGuard<'_, '_>,
     learned: &mut Learned,
     steps: &mut Vec<Step>,
-) -> Option<(Answer, SmolStr)> {
+) -> Option<(RatePlan, SmolStr)> {
     let variants = removal.variants();
     let memory = learned.rate.get_or_insert_with(|| {
-        let mut memory = Memory::default();
+        let mut memory = RateMemory::default();
         memory.observe(context.group, context.evidence, context.now);
         Box::new(memory)
     });
-    let Memory { knowledge, control, .. } = &mut **memory;
+    let RateMemory { knowledge, cooldowns, .. } = &mut **memory;
     let recent = is_recent(context.now.into(), variants, knowledge, role);
     let known = knowledge.roles.entry(role).or_default();
     let inputs = variants.iter().map(|variant| {
         let own = knowledge.variants.or_default(variant.name());
         rate_variant(context, role, variant, (known, own))
     });
-    let mut inputs: Vec<Variant> = inputs.collect();
+    let mut inputs: Vec<RateVariant> = inputs.collect();
     pass_on(context, &mut inputs, |name| knowledge.variants.get(name).and_then(|own| own.denied));
     let held = scheduler_queue(context.now, &context.group.scheduler).map_or(0.0, |queue| queue.value);
     let in_pods = |signal| variants.iter().map(|variant| in_pods(variant, signal)).sum::<f64>();
-    let look = Look {
+    let input = RateInput {
         now: Moment::from(context.now),
         role,
         variants: inputs,
         waiting: held + in_pods(Signal::Waiting),
         running: in_pods(Signal::Running),
-        may_remove: state.allowed_moves().down && !queue_lost(context) && !context.saturated && recent,
-        hidden: hidden_load(variants),
+        can_remove: state.allowed_moves().down && !queue_lost(context) && !context.saturated && recent,
+        unmeasured_factor: hidden_load(variants),
         tolerance: context.policy.stability.tolerance,
         policy: &context.policy.rate,
     };
-    let control: &mut Control = control.entry(role).or_default();
-    let answer = analyze(&look, known, control, &|targets| removal.fits(targets))?;
+    let cooldown = cooldowns.entry(role).or_default();
+    let answer = analyze(&input, known, cooldown, &|targets| removal.fits(targets))?;
     let said = finding(&answer.found);
     steps.push(Step {
-        values: values(&look, &answer.found),
+        values: values(&input, &answer.found),
         binding: Some(binding(&answer.found)),
         turns: turns(&answer.found),
         ..Step::new(Stage::Analyze, None, messages::of_role(role, &said))
@@ -161,11 +161,15 @@ fn hidden_load(variants: &[VariantContext<'_>]) -> f64 {
 }
 
 /// What a limit has lately denied one variant is asked of another, if there is one that can.
-fn pass_on(context: ModelContext<'_>, variants: &mut [Variant], denied: impl Fn(&SmolStr) -> Option<Moment>) {
-    let lately = |one: &Variant| denied(&one.name).is_some_and(|at| at.until(context.now.into()) < RETRY);
-    let able = |one: &Variant| !one.full && one.bounds.max.is_none_or(|max| one.target < max);
+fn pass_on(
+    context: ModelContext<'_>,
+    variants: &mut [RateVariant],
+    denied: impl Fn(&SmolStr) -> Option<Moment>,
+) {
+    let lately = |one: &RateVariant| denied(&one.name).is_some_and(|at| at.until(context.now.into()) < RETRY);
+    let able = |one: &RateVariant| !one.is_full && one.bounds.max.is_none_or(|max| one.committed < max);
     if variants.iter().any(|one| able(one) && !lately(one)) {
-        variants.iter_mut().for_each(|one| one.full |= lately(one));
+        variants.iter_mut().for_each(|one| one.is_full |= lately(one));
     }
 }
 
@@ -182,19 +186,20 @@ fn rate_variant(
     role: Role,
     variant: &VariantContext<'_>,
     (known, own): (&RoleKnowledge, &mut VariantKnowledge),
-) -> Variant {
+) -> RateVariant {
     let (state, scale) = (variant.state, variant.scale);
     let policy = &context.policy.rate;
     // What was learned while another analyzer decided counts as long as the policy's own has seen no start.
     let learned = own.starts.longest().or_else(|| variant.memory.starts.longest());
     let start = learned.unwrap_or_else(|| own.starts.expected(policy.start_up.get(), &start_up_times(state)));
     let by_argument = state.template.sequences().map(f64::from);
-    let request = known.shape.prompt().map(|prompt| Request { prompt, output: known.shape.output() });
+    let request = known.shape.prompt().map(|prompt| RequestSize { prompt, output: known.shape.output() });
     // It learns what limits an engine, of whatever kind, and begins with what vLLM would run.
     let default = f64::from(by_device(state.variant.accelerator.as_deref()));
-    let process = Process::of(role, own, by_argument, default, context.now.into());
-    let replica =
-        process.zip(request).and_then(|(process, request)| Replica::of(role, &process, request, policy));
+    let process = EngineModel::from_knowledge(role, own, by_argument, default, context.now.into());
+    let replica = process
+        .zip(request)
+        .and_then(|(process, request)| ReplicaCapacity::new(role, &process, request, policy));
     let processes = own.processes.unwrap_or(1.0);
     let overdue = |since| Seconds::between(since, context.now).get() > OVERDUE * start;
     let [whole_start, patience] =
@@ -221,17 +226,17 @@ fn rate_variant(
     let lost = Replicas::new(unmade.get().saturating_add(never).saturating_add(replaced));
     // A rolling update has pods beside those that are asked for: what is missing of it is missing of nothing else.
     let served = Replicas::new(count(pods.len()).saturating_add(failing - replaced));
-    Variant {
+    RateVariant {
         name: variant.name().clone(),
         cost: state.variant.cost,
         bounds: state.variant.bounds,
-        target,
-        running: scale.base(),
-        lost: lost.min(target.above(served)),
-        full: unmade > Replicas::ZERO || is_full(state, whole_start, patience, context.now),
-        pods,
-        start: whole_start,
-        replica: replica.map(|one| one.times(processes)),
+        committed: target,
+        requested: scale.base(),
+        unavailable: lost.min(target.above(served)),
+        is_full: unmade > Replicas::ZERO || is_full(state, whole_start, patience, context.now),
+        ready_in: pods,
+        start_up: whole_start,
+        capacity: replica.map(|one| one.times(processes)),
     }
 }
 
@@ -239,7 +244,7 @@ fn rate_variant(
 struct View<'v> {
     context: ModelContext<'v>,
     state: CoverageState,
-    answer: &'v Answer,
+    answer: &'v RatePlan,
     finding: &'v str,
 }
 
@@ -269,7 +274,7 @@ impl View<'_> {
             std::cmp::Ordering::Less => {
                 (Reason::ScaleDown, messages::analyzed(variant, target, self.finding))
             }
-            std::cmp::Ordering::Equal if self.answer.found.short => {
+            std::cmp::Ordering::Equal if self.answer.found.is_short => {
                 (Reason::Bounded, messages::no_room(variant, self.finding))
             }
             std::cmp::Ordering::Equal if target != base => {

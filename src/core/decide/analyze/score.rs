@@ -4,7 +4,7 @@ use smol_str::SmolStr;
 
 use super::saturation_percent::{Movement, movement};
 use crate::analyze::score::{Scored, step};
-use crate::analyze::weighted::{Bests, hardware, speed};
+use crate::analyze::weighted::{BestSpeeds, hardware_key, speed};
 use crate::analyze::{threshold, weighted};
 use crate::decide::classify::{newest, unseen_among_seen};
 use crate::decide::context::{ModelContext, Proposal, VariantContext};
@@ -21,7 +21,7 @@ pub(crate) fn look_and_step(
     context: ModelContext<'_>,
     state: CoverageState,
     variants: &[VariantContext<'_>],
-    bests: &mut Bests,
+    bests: &mut BestSpeeds,
     steps: &mut Vec<Step>,
 ) -> Vec<Proposal> {
     let evidence = newest(variants, context.now);
@@ -77,7 +77,7 @@ fn cautious(
 }
 
 /// Takes in what every engine does before any is compared with the best: the order of variants does not matter.
-fn learn(context: ModelContext<'_>, variant: &VariantContext<'_>, bests: &mut Bests) {
+fn learn(context: ModelContext<'_>, variant: &VariantContext<'_>, bests: &mut BestSpeeds) {
     for load in &variant.coverage.loads {
         let (key, speed) = seen(variant, load);
         speed.into_iter().for_each(|speed| bests.observe(&key, context.now, speed));
@@ -90,7 +90,7 @@ fn seen(variant: &VariantContext<'_>, load: &EngineLoad<'_, ()>) -> (SmolStr, Op
     let load = load.by::<Weighted>();
     let accelerator = variant.state.variant.accelerator.as_deref().unwrap_or_default();
     let Some(generated) = load.generated() else { return (SmolStr::default(), None) };
-    let key = hardware(accelerator, variant.state.template.gpus, generated);
+    let key = hardware_key(accelerator, variant.state.template.gpus, generated);
     let (running, latency) = (load.running().unwrap_or(0.0), load.between_tokens().unwrap_or(0.0));
     (key, speed(load.generating(), running, latency))
 }
@@ -102,7 +102,7 @@ fn against_old_bests(
     state: CoverageState,
     variant: &VariantContext<'_>,
     scored: Scored,
-    bests: &Bests,
+    bests: &BestSpeeds,
 ) -> Scored {
     if context.policy.analyzer != Analyzer::Weighted || scored.wanted >= variant.scale.base() {
         return scored;
@@ -132,16 +132,16 @@ fn score(
         let observed = |load: &EngineLoad<'_, ()>| {
             let (key, speed) = seen(variant, load);
             let (best, (kv, queue)) = (best(&key), read(load.by::<Weighted>())?);
-            Some(weighted::Observation { kv, queue, speed, best })
+            Some(weighted::WeightedObservation { kv, queue, speed, best })
         };
         let observed: Vec<_> = loads.iter().filter_map(observed).collect();
         return weighted::analyze(&observed, current, bounds, steps, limit);
     }
-    let usual = threshold::Rules::default().queue_limit;
-    let rules = threshold::Rules { steps, queue_limit: rules.queue_limit.unwrap_or(usual) };
+    let usual = threshold::ThresholdSettings::default().queue_limit;
+    let rules = threshold::ThresholdSettings { steps, queue_limit: rules.queue_limit.unwrap_or(usual) };
     let observed = |load: &EngineLoad<'_, ()>| {
         let (kv, queue) = read(load.by::<Percent>())?;
-        Some(threshold::Observation { kv, queue })
+        Some(threshold::ThresholdObservation { kv, queue })
     };
     let observed: Vec<_> = loads.iter().filter_map(observed).collect();
     threshold::analyze(&observed, current, bounds, &rules)

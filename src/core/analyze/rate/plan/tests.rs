@@ -8,15 +8,15 @@ use crate::moment::Moment;
 use crate::units::{Cost, Seconds};
 
 /// As it once was: a turn and an entry for each replica.
-fn one_by_one(scene: &Scene<'_, '_>, targets: &mut [u32], load: f64) -> Vec<u32> {
+fn one_by_one(planner: &Planner<'_, '_>, targets: &mut [u32], load: f64) -> Vec<u32> {
     let (mut left, mut list) = (targets.to_vec(), Vec::new());
-    let mut places = scene.by_price();
+    let mut places = planner.by_price();
     places.reverse();
     for at in places {
-        while left.iter().sum::<u32>() > 1 && left[at] > scene.look.variants[at].bounds.min.get() {
+        while left.iter().sum::<u32>() > 1 && left[at] > planner.input.variants[at].bounds.min.get() {
             let mut fewer = left.clone();
             fewer[at] -= 1;
-            if !scene.test.passes(&scene.sum(&fewer), load) {
+            if !planner.test.passes(&planner.capacity(&fewer), load) {
                 break;
             }
             left = fewer;
@@ -28,43 +28,51 @@ fn one_by_one(scene: &Scene<'_, '_>, targets: &mut [u32], load: f64) -> Vec<u32>
     (0..targets.len()).map(times).collect()
 }
 
-fn variant(target: u32, min: u32, cost: f64, lost: u32, rate: f64) -> (Variant, Replica) {
-    let replica = Replica { most: 10.0 * rate, fixed: 9.0, each: 0.1 / rate, allowed: 0.75 * rate };
-    let variant = Variant {
+fn variant(target: u32, min: u32, cost: f64, lost: u32, rate: f64) -> (RateVariant, ReplicaCapacity) {
+    let replica = ReplicaCapacity {
+        max_sequences: 10.0 * rate,
+        fixed_seconds: 9.0,
+        seconds_per_request: 0.1 / rate,
+        usable_rate: 0.75 * rate,
+    };
+    let variant = RateVariant {
         name: "v".into(),
         cost: Cost::new(cost).unwrap(),
         bounds: Bounds { min: Replicas::new(min), max: None },
-        target: Replicas::new(target),
-        running: Replicas::new(target),
-        lost: Replicas::new(lost),
-        full: lost > 0,
-        pods: Vec::new(),
-        start: Seconds::whole(95),
-        replica: Some(replica),
+        committed: Replicas::new(target),
+        requested: Replicas::new(target),
+        unavailable: Replicas::new(lost),
+        is_full: lost > 0,
+        ready_in: Vec::new(),
+        start_up: Seconds::whole(95),
+        capacity: Some(replica),
     };
     (variant, replica)
 }
 
 fn with<T>(
-    fleet: Vec<(Variant, Replica)>,
-    test: Test,
-    then: impl FnOnce(&Scene<'_, '_>, &mut Vec<u32>) -> T,
+    fleet: Vec<(RateVariant, ReplicaCapacity)>,
+    test: CapacityTest,
+    then: impl FnOnce(&Planner<'_, '_>, &mut Vec<u32>) -> T,
 ) -> T {
     let policy = RatePolicy::default();
     let (variants, replicas): (Vec<_>, Vec<_>) = fleet.into_iter().unzip();
-    let mut targets: Vec<u32> = variants.iter().map(|one: &Variant| one.target.get()).collect();
-    let look = Look {
-        hidden: 1.0,
+    let mut targets: Vec<u32> = variants.iter().map(|one: &RateVariant| one.committed.get()).collect();
+    let input = RateInput {
+        unmeasured_factor: 1.0,
         now: Moment::from(jiff::Timestamp::UNIX_EPOCH),
         role: Role::Both,
         variants,
         waiting: 0.0,
         running: 0.0,
-        may_remove: true,
+        can_remove: true,
         tolerance: 0.1,
         policy: &policy,
     };
-    then(&Scene { look: &look, replicas, test, fits: &|_| true }, &mut targets)
+    let level = ArrivalLevel { rate: 0.0, slope: 0.0, seconds: 0.0 };
+    let demand = Demand::new(level, 1.0, 125.0);
+    let planner = Planner { input: &input, replicas, test, demand, peak: 0.0, fits: &|_| true };
+    then(&planner, &mut targets)
 }
 
 proptest! {
@@ -77,11 +85,11 @@ proptest! {
     ) {
         let carried: f64 = fleet.iter().map(|(target, _, _, _, rate)| f64::from(*target) * rate).sum();
         let fleet = fleet.into_iter().map(|(target, min, cost, lost, rate)| variant(target, min, cost, lost, rate));
-        let test = Test { reserve, surge, backlog: 0.0, drain: 60.0 };
-        with(fleet.collect(), test, |scene, targets| {
+        let test = CapacityTest { reserve, surge, backlog: 0.0, drain: 60.0 };
+        with(fleet.collect(), test, |planner, targets| {
             let mut before = targets.clone();
-            let expected = one_by_one(scene, &mut before, share * carried);
-            prop_assert_eq!(scene.fewer(targets, share * carried), expected);
+            let expected = one_by_one(planner, &mut before, share * carried);
+            prop_assert_eq!(planner.remove(targets, share * carried), expected);
             prop_assert_eq!(&*targets, &before);
             Ok(())
         })?;
@@ -90,10 +98,10 @@ proptest! {
 
 #[test]
 fn billions_of_replicas_once_made_a_list_of_billions() {
-    let test = Test { reserve: 0.52, surge: 0.0, backlog: 0.0, drain: 60.0 };
+    let test = CapacityTest { reserve: 0.52, surge: 0.0, backlog: 0.0, drain: 60.0 };
     let fleet = vec![variant(u32::MAX, 1, 10.0, 0, 3.0), variant(u32::MAX, 0, 5.0, 0, 3.0)];
     let (removable, targets) =
-        with(fleet, test, |scene, targets| (scene.fewer(targets, 6.0), targets.clone()));
+        with(fleet, test, |planner, targets| (planner.remove(targets, 6.0), targets.clone()));
     // 6 requests/s need three of 3 each, and the dear ones have a minimum of one.
     assert_eq!(removable, [u32::MAX - 1, u32::MAX - 2]);
     assert_eq!(targets, [1, u32::MAX], "half of them: the dearest");

@@ -1,4 +1,4 @@
-//! The policies of the seed documents: `seed.*`.
+//! The threshold and the weighted score: `seed.*`.
 
 use serde_json::{Value, json};
 use wva_core::analyze::score::Scored;
@@ -28,11 +28,11 @@ pub(super) fn compute(group: &str, inputs: &Value) -> Result<Value, String> {
 }
 
 fn seed_000(inputs: &Value) -> Result<Scored, String> {
-    let observation = |one: &Value| -> Result<weighted::Observation, String> {
+    let observation = |one: &Value| -> Result<weighted::WeightedObservation, String> {
         // Without a rate the latency is the way to a speed.
         let speed = weighted::speed(one["rate"].as_f64(), number(&one["running"])?, number(&one["itl"])?);
         let (kv, queue) = (number(&one["kv"])?, count(&one["queue"])?);
-        Ok(weighted::Observation { kv, queue, speed, best: number(&one["best"])? })
+        Ok(weighted::WeightedObservation { kv, queue, speed, best: number(&one["best"])? })
     };
     let seen: Result<Vec<_>, _> = list(&inputs["replicas"])?.iter().map(observation).collect();
     let limit = float_or(&inputs["qmax"], weighted::QUEUE_LIMIT)?;
@@ -40,14 +40,14 @@ fn seed_000(inputs: &Value) -> Result<Scored, String> {
 }
 
 fn seed_004(inputs: &Value) -> Result<Scored, String> {
-    let observation = |one: &Value| -> Result<threshold::Observation, String> {
-        Ok(threshold::Observation { kv: number(&one["kv"])?, queue: count(&one["queue"])? })
+    let observation = |one: &Value| -> Result<threshold::ThresholdObservation, String> {
+        Ok(threshold::ThresholdObservation { kv: number(&one["kv"])?, queue: count(&one["queue"])? })
     };
     let seen: Result<Vec<_>, _> = list(&inputs["replicas"])?.iter().map(observation).collect();
-    let usual = threshold::Rules::default();
+    let usual = threshold::ThresholdSettings::default();
     let by =
         |value: &Value, usual| if value.is_null() { Ok(usual) } else { integer(value).map(Replicas::new) };
-    let rules = threshold::Rules {
+    let settings = threshold::ThresholdSettings {
         steps: Steps {
             up: float_or(&inputs["up"], usual.steps.up)?,
             down: float_or(&inputs["down"], usual.steps.down)?,
@@ -56,7 +56,7 @@ fn seed_004(inputs: &Value) -> Result<Scored, String> {
         },
         queue_limit: float_or(&inputs["qmax"], usual.queue_limit)?,
     };
-    Ok(threshold::analyze(&seen?, replicas(&inputs["current"])?, bounds(inputs)?, &rules))
+    Ok(threshold::analyze(&seen?, replicas(&inputs["current"])?, bounds(inputs)?, &settings))
 }
 
 fn count(value: &Value) -> Result<u32, String> {

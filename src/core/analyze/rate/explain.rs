@@ -1,23 +1,23 @@
-//! The policy's answer in words and numbers.
+//! The policy's finding as text and numbers, for the report.
 
 use smol_str::{SmolStr, format_smolstr};
 
-use super::fleet::Bound;
-use super::look::Look;
-use super::plan::{Found, MORE};
+use super::fleet::Constraint;
+use super::input::RateInput;
+use super::plan::{ADDITION_MARGIN, RateFinding};
 use crate::report::{Direction, Side, Turn, Value};
 use crate::units::hundredths;
 
 /// What the policy found, in one sentence.
 #[must_use]
-pub fn finding(found: &Found) -> SmolStr {
+pub fn finding(found: &RateFinding) -> SmolStr {
     let demand = &found.demand;
     let coming = if demand.level.slope > 0.0 {
-        format_smolstr!(" and {} in {:.0} s", hundredths(demand.coming), demand.horizon)
+        format_smolstr!(" and {} in {:.0} s", hundredths(demand.forecast), demand.horizon)
     } else {
         SmolStr::default()
     };
-    let enough = found.removable_below.is_some_and(|below| demand.coming <= below);
+    let enough = found.removable_below.is_some_and(|below| demand.forecast <= below);
     let fewer = Some(found.removable_in).filter(|seconds| enough && *seconds > 0.0);
     let fewer = fewer.map(|seconds| format_smolstr!("; one can go in {seconds:.0} s")).unwrap_or_default();
     format_smolstr!(
@@ -31,19 +31,19 @@ pub fn finding(found: &Found) -> SmolStr {
 
 /// What leaves the least.
 #[must_use]
-pub fn binding(found: &Found) -> SmolStr {
+pub fn binding(found: &RateFinding) -> SmolStr {
     let (bound, allows) = found.binding;
     let allows = hundredths(allows.max(0.0));
     match bound {
-        Bound::Utilisation => format_smolstr!("utilisation allows {allows}"),
-        Bound::Reserve => {
+        Constraint::Utilisation => format_smolstr!("utilisation allows {allows}"),
+        Constraint::Reserve => {
             format_smolstr!("a reserve of {} roots allows {allows}", hundredths(found.test.reserve))
         }
-        Bound::Surge => {
+        Constraint::Surge => {
             let percent = 100.0 * found.test.surge;
             format_smolstr!("a reserve of {percent:.0} % for a surge allows {allows}")
         }
-        Bound::Backlog => {
+        Constraint::Backlog => {
             let (backlog, drain) = (found.test.backlog, found.test.drain);
             format_smolstr!("a backlog of {backlog:.0} to be worked off in {drain:.0} s allows {allows}")
         }
@@ -52,7 +52,7 @@ pub fn binding(found: &Found) -> SmolStr {
 
 /// The terms of the test, in the order of the formula.
 #[must_use]
-pub fn values(look: &Look<'_>, found: &Found) -> Vec<Value> {
+pub fn values(input: &RateInput<'_>, found: &RateFinding) -> Vec<Value> {
     let (demand, fleet) = (&found.demand, &found.fleet);
     let mut values = vec![
         Value::new("arrivals, requests/s", demand.level.rate),
@@ -60,33 +60,39 @@ pub fn values(look: &Look<'_>, found: &Found) -> Vec<Value> {
         Value::new("unchanged for, s", demand.level.seconds),
         Value::new("dispersion", demand.dispersion),
         Value::new("horizon, s", demand.horizon),
-        Value::new("demand at the horizon, requests/s", demand.coming),
-        Value::new(SURE, demand.sure),
+        Value::new("demand at the horizon, requests/s", demand.forecast),
+        Value::new(SURE, demand.certain),
         Value::new("capacity, requests/s", fleet.rate),
         Value::new("reserve, roots of demand × replica", found.test.reserve),
         Value::new("reserve for a surge, share of demand", found.test.surge),
         Value::new("backlog, requests", found.test.backlog),
     ];
-    let bounds = found.test.allows(fleet).into_iter().filter(|(_, allows)| allows.is_finite());
+    let bounds = found.test.allowed(fleet).into_iter().filter(|(_, allows)| allows.is_finite());
     values.extend(bounds.map(|(bound, allows)| Value {
         name: format_smolstr!("{} allows, requests/s", bound.as_str()),
         value: allows.max(0.0),
     }));
     values.push(Value::new("removal at the earliest in, s", found.removable_in));
-    let each = look.variants.iter().zip(&found.replicas);
-    values.extend(each.map(|(variant, replica)| {
-        let guessed = if variant.replica.is_some() { "" } else { " (never seen)" };
+    let variants = input.variants.iter().zip(&found.replicas);
+    values.extend(variants.map(|(variant, replica)| {
+        let guessed = if variant.capacity.is_some() { "" } else { " (never seen)" };
         let name = format_smolstr!("capacity of a replica of {}{guessed}, requests/s", variant.name);
-        Value { name, value: replica.rate() }
+        Value { name, value: replica.max_rate() }
     }));
     values
 }
 
 /// At which demand the next replica comes, and at which one can go.
 #[must_use]
-pub fn turns(found: &Found) -> Vec<Turn> {
+pub fn turns(found: &RateFinding) -> Vec<Turn> {
     let turn = |to, when, is, at, now| Turn { to, when: SmolStr::new_static(when), is, at, now };
-    let more = turn(Direction::More, SURE, Side::Above, found.binding.1.max(0.0) * MORE, found.demand.sure);
+    let more = turn(
+        Direction::More,
+        SURE,
+        Side::Above,
+        found.binding.1.max(0.0) * ADDITION_MARGIN,
+        found.demand.certain,
+    );
     let fewer =
         found.removable_below.map(|below| turn(Direction::Fewer, PEAK, Side::Below, below, found.peak));
     let later = found.removable_below.filter(|_| found.removable_in > 0.0);

@@ -3,7 +3,7 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::*;
+use super::super::*;
 use crate::arithmetic::analyze_tokens as analyze;
 use crate::model::Compat;
 use crate::snapshot::{Engine, EngineParameters};

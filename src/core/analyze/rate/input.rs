@@ -1,0 +1,72 @@
+//! What the policy knows of a role at one moment.
+
+use smol_str::SmolStr;
+
+use super::capacity::ReplicaCapacity;
+use crate::model::{Bounds, RatePolicy, Role};
+use crate::moment::Moment;
+use crate::units::{Cost, Replicas, Seconds};
+
+/// One variant.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RateVariant {
+    /// Its name.
+    pub name: SmolStr,
+    /// Cost units an hour of a replica.
+    pub cost: Cost,
+    /// How few and how many replicas it may have.
+    pub bounds: Bounds,
+    /// The number that the last decision committed to.
+    pub committed: Replicas,
+    /// Replicas that the scale target asks for now.
+    pub requested: Replicas,
+    /// Replicas of `committed` that do not count: no node has room for them, they should have started long ago, or they were ready and
+    /// have failed.
+    pub unavailable: Replicas,
+    /// It cannot get more for now: no node has room, or what was ordered did not come.
+    pub is_full: bool,
+    /// Pods that serve or will: in how many seconds.
+    pub ready_in: Vec<Seconds>,
+    /// How long a pod takes to start.
+    pub start_up: Seconds,
+    /// What one replica carries, if one was seen working.
+    pub capacity: Option<ReplicaCapacity>,
+}
+
+/// One role at one moment.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RateInput<'a> {
+    /// The moment.
+    pub now: Moment,
+    /// The role.
+    pub role: Role,
+    /// Its variants, by name.
+    pub variants: Vec<RateVariant>,
+    /// Requests that wait, at the gateway or in pods.
+    pub waiting: f64,
+    /// Requests that run.
+    pub running: f64,
+    /// Everything was measured, so that something may be removed.
+    pub can_remove: bool,
+    /// The factor, at least 1, by which arrivals may exceed the estimate: unmeasured pods may be the busiest.
+    pub unmeasured_factor: f64,
+    /// Relative differences up to this do not move an HPA.
+    pub tolerance: f64,
+    /// The user's settings.
+    pub policy: &'a RatePolicy,
+}
+
+/// Every variant's capacity. A variant that was never seen working takes that of the one with the nearest cost. `None` if none was.
+pub(super) fn resolve_capacities(variants: &[RateVariant]) -> Option<Vec<ReplicaCapacity>> {
+    let known = || variants.iter().filter_map(|variant| Some((variant.cost.get(), variant.capacity?)));
+    known().next()?;
+    let guess = |cost: f64| {
+        let distance = |known_cost: f64| (known_cost - cost).abs();
+        let nearest = known().min_by(|(left, _), (right, _)| distance(*left).total_cmp(&distance(*right)));
+        nearest.map(|(known_cost, capacity)| {
+            let ratio = cost / known_cost;
+            capacity.scaled_to_cost(if ratio.is_finite() && ratio > 0.0 { ratio } else { 1.0 })
+        })
+    };
+    variants.iter().map(|variant| variant.capacity.or_else(|| guess(variant.cost.get()))).collect()
+}
