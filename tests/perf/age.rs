@@ -1,7 +1,7 @@
-//! How old the evidence behind an answer is. Every answer says when its evidence was measured; Prometheus says which
-//! samples of the same variant's pods there were at that moment. An age is the scrape's own, plus the time for which
-//! newer samples had been there and the answer did not rest on them yet: that is what is added between Prometheus
-//! and the caller, by waiting for the next evaluation and by its own time.
+//! Measures the age of the evidence behind answers. Every answer has the time of its evidence; Prometheus tells which samples of
+//! the same variant's pods existed then. The age of the evidence is the age of the newest scrape plus the time for which newer
+//! samples existed that the answer did not use yet: the delay between Prometheus and the caller, which consists of the wait for
+//! the next evaluation and the evaluation itself.
 
 use std::time::Duration;
 
@@ -11,68 +11,71 @@ use serde::Deserialize;
 use serde_json::Value;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
-use super::connection::{Peer, Question, Sender};
+use super::connection::{ApiServer, ReadRequest, Sender};
 use super::report::{Age, Ages};
 
-/// For one answer of Prometheus or of the server.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// Variants are visited with this stride, a prime, so that neighbours, scraped together, are far apart in time.
+/// Time-out of one answer of Prometheus or of the server.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Variants are visited with this stride, a prime, because neighbours are scraped together.
 const STRIDE: usize = 7919;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    peer: Peer,
-    /// How many variants there are.
+    server: ApiServer,
+    /// Number of variants.
     #[arg(long, default_value_t = 1)]
     variants: usize,
-    /// Seconds to measure; several scrapes long, or the moments of the scrape are not all seen.
+    /// Seconds to measure: several scrape intervals, to cover all phases of the scrape.
     #[arg(long, default_value_t = 60)]
     seconds: u64,
-    /// Reads a second: so few that reading costs the server nothing.
+    /// Reads a second: few, so that they do not load the server.
     #[arg(long, default_value_t = 20)]
     rate: u32,
-    /// Prometheus, as http://host:port.
+    /// URL of Prometheus, as http://host:port.
     #[arg(long)]
     prometheus: String,
 }
 
-/// Reads slowly, for so long, and compares.
+/// Reads slowly and compares each answer with Prometheus.
 pub(crate) async fn measure(args: Args) -> anyhow::Result<Ages> {
-    let Args { peer, variants, seconds, rate, prometheus } = args;
-    let peer = peer.in_json();
-    let (tls, questions) = (peer.tls()?, peer.questions(variants.max(1))?);
+    let Args { server, variants, seconds, rate, prometheus } = args;
+    let server = server.with_json();
+    let tls = server.tls()?;
+    let requests = server.read_requests(variants.max(1))?;
     let prometheus = Prometheus { url: format!("{prometheus}/api/v1/query"), client: reqwest::Client::new() };
     let mut ticks = interval(Duration::from_secs(1) / rate.max(1));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let end = Instant::now() + Duration::from_secs(seconds);
-    let seen = peer.with_connection(&tls, async |mut sender| {
-        let mut seen = Vec::new();
+    let ages = server.with_connection(&tls, async |mut sender| {
+        let mut ages = Vec::new();
         while Instant::now() < end {
             ticks.tick().await;
-            let variant = seen.len() * STRIDE % questions.len();
-            let question = questions.get(variant).context("no variant to ask for")?;
-            seen.push(timeout(PATIENCE, one(&mut sender, question, &prometheus, variant)).await??);
+            let variant = ages.len() * STRIDE % requests.len();
+            let request = requests.get(variant).context("no variant to read")?;
+            ages.push(
+                timeout(ANSWER_TIMEOUT, measure_one(&mut sender, request, &prometheus, variant)).await??,
+            );
         }
-        Ok(seen)
+        Ok(ages)
     });
-    Ok(Ages::of(&seen.await?))
+    Ok(Ages::new(&ages.await?))
 }
 
-/// One answer compared with the samples that were there when it came.
-async fn one(
+/// Compares one answer with the samples that existed when it arrived.
+async fn measure_one(
     sender: &mut Sender,
-    question: &Question,
+    request: &ReadRequest,
     prometheus: &Prometheus,
     variant: usize,
 ) -> anyhow::Result<Age> {
-    let body: Value = serde_json::from_slice(&sender.ask(question).await?)?;
+    let body: Value = serde_json::from_slice(&sender.read(request).await?)?;
     let at = body.pointer("/items/0/timestamp").and_then(Value::as_str);
     let evidence = seconds(at.context("an answer without a timestamp")?.parse()?);
-    #[expect(clippy::disallowed_methods, reason = "the age on the wall clock is what is measured")]
+    #[expect(clippy::disallowed_methods, reason = "it measures the age by the wall clock")]
     let now = seconds(Timestamp::now());
     let samples = prometheus.samples(variant).await?;
-    Age::of(now, evidence, &samples).with_context(|| format!("Prometheus has no sample of v-{variant}"))
+    Age::new(now, evidence, &samples).with_context(|| format!("Prometheus has no sample of v-{variant}"))
 }
 
 fn seconds(at: Timestamp) -> f64 {
@@ -85,7 +88,7 @@ struct Prometheus {
 }
 
 impl Prometheus {
-    /// When the samples of this variant's pods were scraped.
+    /// The times at which the samples of this variant's pods were scraped, seconds.
     async fn samples(&self, variant: usize) -> anyhow::Result<Vec<f64>> {
         let query = format!("vllm:num_requests_waiting{{model_name=\"v-{variant}\"}}[5m]");
         let url = reqwest::Url::parse_with_params(&self.url, [("query", query)])?;

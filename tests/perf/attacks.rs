@@ -1,42 +1,48 @@
-//! What hostile model servers show: pages that cost whoever reads them more than they are worth, or that speak for others.
+//! Metrics pages of hostile model servers: pages that are expensive to read, or that claim to be of other pods.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use axum::body::Bytes;
 
-/// Ports that a scheduler names of each of a few pods: 20,000 series.
+/// Ports that a scheduler reports for each pod. With the pods: 20,000 series.
 const PORTS: usize = 5_000;
-const PODS_OF_SCHEDULER: usize = 4;
-/// Series with so many labels of so many bytes: 7 MB.
-const FLOODED: usize = 40;
+/// Pods that the scheduler reports.
+const SCHEDULER_PODS: usize = 4;
+/// Series with thousands of labels: 7 MB with the labels.
+const LABELLED_SERIES: usize = 40;
+/// Labels of each such series.
 const LABELS: usize = 3_000;
-const LABEL: usize = 40;
-/// Pods of a namespace without variants, each with a label of so many bytes: 24 MB.
-const STRANGERS: usize = 2_000;
-const LONG: usize = 4_096;
-/// Pods of others for which an impostor speaks, engines of each, and what it says.
+/// Bytes of each label.
+const LABEL_BYTES: usize = 40;
+/// Pods of a namespace without variants: 24 MB with their labels.
+const UNRELATED_PODS: usize = 2_000;
+/// Bytes of the label of each.
+const LONG_LABEL_BYTES: usize = 4_096;
+/// Pods of others that the impostor claims to be.
 const VICTIMS: usize = 10;
+/// Engines that it claims for each.
 const ENGINES: usize = 200;
-const LIES: [(&str, &str); 4] = [
+/// Names and values that it claims.
+const CLAIMS: [(&str, &str); 4] = [
     ("num_requests_waiting", "1000000.0"),
     ("num_requests_running", "256.0"),
     ("kv_cache_usage_perc", "1.0"),
     ("generation_tokens_total", "0.0"),
 ];
 
-/// The pages of all attacks by name. They never change, and take longer to write than to serve.
+/// The pages of all attacks by name, generated once because that takes longer than serving them.
 pub(crate) fn pages() -> BTreeMap<&'static str, Bytes> {
     let pages =
         [("ports", ports()), ("labels", labels()), ("strangers", strangers()), ("impostor", impostor())];
     pages.map(|(name, page)| (name, page.into())).into()
 }
 
-/// A scheduler that counts by port. Writing to a `String` cannot fail, here and below.
+/// A scheduler that reports every port. Writing to a `String` cannot fail, here and below.
 fn ports() -> String {
     let name = "llm_d_epp_scheduler_attempts_total";
     let mut text = format!("# TYPE {name} counter\n");
-    for pod in 0..PODS_OF_SCHEDULER {
+    for pod in 0..SCHEDULER_PODS {
         for port in 1..=PORTS {
             let _ = writeln!(
                 text,
@@ -49,23 +55,26 @@ fn ports() -> String {
 
 /// A pod whose series have thousands of labels.
 fn labels() -> String {
-    let (mut many, value) = (String::new(), "v".repeat(LABEL));
+    let mut labels = String::new();
+    let value = "v".repeat(LABEL_BYTES);
     for label in 0..LABELS {
-        let _ = write!(many, ",l{label}=\"{value}\"");
+        let _ = write!(labels, ",l{label}=\"{value}\"");
     }
     let mut text = String::from("# TYPE vllm:num_requests_waiting gauge\n");
-    for engine in 0..FLOODED {
-        let _ = writeln!(text, "vllm:num_requests_waiting{{engine=\"{engine}\",model_name=\"m\"{many}}} 0.0");
+    for engine in 0..LABELLED_SERIES {
+        let _ =
+            writeln!(text, "vllm:num_requests_waiting{{engine=\"{engine}\",model_name=\"m\"{labels}}} 0.0");
     }
     text
 }
 
 /// Pods of a namespace without any variant.
 fn strangers() -> String {
-    let (mut text, ballast) = (String::new(), "b".repeat(LONG));
+    let mut text = String::new();
+    let ballast = "b".repeat(LONG_LABEL_BYTES);
     for name in ["num_requests_waiting", "num_requests_running", "kv_cache_usage_perc"] {
         let _ = writeln!(text, "# TYPE vllm:{name} gauge");
-        for pod in 0..STRANGERS {
+        for pod in 0..UNRELATED_PODS {
             let _ = writeln!(
                 text,
                 "vllm:{name}{{pod=\"p-{pod}\",model_name=\"m-{pod}\",ballast=\"{ballast}\"}} 0.0"
@@ -75,10 +84,10 @@ fn strangers() -> String {
     text
 }
 
-/// Says of the pods of others that they are overloaded. Scraped without `honor_labels`, it is the scrape that says whose this is.
+/// Claims that the pods of others are overloaded. Without `honor_labels`, the scrape target decides whose samples these are.
 fn impostor() -> String {
     let mut text = String::new();
-    for (name, value) in LIES {
+    for (name, value) in CLAIMS {
         let _ = writeln!(text, "# TYPE vllm:{name} gauge");
         for victim in 0..VICTIMS {
             for engine in 0..ENGINES {

@@ -1,5 +1,5 @@
-//! One keep-alive connection to a metrics API server, over TLS with a client certificate: hyper itself and nothing on top,
-//! driven by the task that asks, so that the client costs as little as an honest client can.
+//! A keep-alive connection to a metrics API server over TLS with a client certificate: plain hyper, polled by the task that reads,
+//! so that the client costs as little as possible.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -20,10 +20,10 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// Where the server is, what it must show, and who we are.
+/// The server, how to verify it, and the client's identity.
 #[derive(Debug, Clone, clap::Args)]
-pub(crate) struct Peer {
-    /// Where to connect, as ip:port.
+pub(crate) struct ApiServer {
+    /// Address of the server, as ip:port.
     #[arg(long)]
     address: SocketAddr,
     /// The name in its certificate.
@@ -32,45 +32,45 @@ pub(crate) struct Peer {
     /// Its CA, PEM.
     #[arg(long)]
     ca: PathBuf,
-    /// Our certificate (the front proxy's, or a user's to ask an API server), PEM.
+    /// The client certificate (the front proxy's, or a user's to read from an API server), PEM.
     #[arg(long)]
     cert: PathBuf,
     /// Its key, PEM.
     #[arg(long)]
     key: PathBuf,
-    /// The user in whose name the front proxy asks; empty: our certificate speaks for itself.
+    /// The user on whose behalf the front proxy reads. Empty: the user of the client certificate.
     #[arg(long, default_value = "system:serviceaccount:kube-system:horizontal-pod-autoscaler")]
     user: String,
     /// The metric, up to the selector.
     #[arg(long, default_value = "/apis/external.metrics.k8s.io/v1beta1/namespaces/llm/wva_desired_replicas")]
     path: String,
-    /// What to accept; the default is what the HPA controller sends.
+    /// The Accept header; by default that of the HPA controller.
     #[arg(long, default_value = "application/vnd.kubernetes.protobuf, */*")]
     accept: String,
-    /// HTTP/2 instead of 1.1; still one request at a time on each connection.
+    /// HTTP/2 instead of 1.1, still with one request at a time on each connection.
     #[arg(long)]
     http2: bool,
 }
 
-/// A request without a body, made once and cloned for each time it is asked.
-pub(crate) type Question = Request<Empty<Bytes>>;
+/// A request without a body, built once and cloned for each read.
+pub(crate) type ReadRequest = Request<Empty<Bytes>>;
 
-impl Peer {
-    /// One question a variant `v-0`, `v-1` …, as the HPA controller writes it.
-    pub(crate) fn questions(&self, variants: usize) -> anyhow::Result<Vec<Question>> {
-        let one = |i: usize| self.question(&format!("?labelSelector=variant_name%3Dv-{i}"));
-        (0..variants).map(one).collect()
+impl ApiServer {
+    /// The reads of the variants `v-0`, `v-1` …, as the HPA controller sends them.
+    pub(crate) fn read_requests(&self, variants: usize) -> anyhow::Result<Vec<ReadRequest>> {
+        let request = |i: usize| self.read_request(&format!("?labelSelector=variant_name%3Dv-{i}"));
+        (0..variants).map(request).collect()
     }
 
-    /// The metric with `query` behind its path.
-    pub(crate) fn question(&self, query: &str) -> anyhow::Result<Question> {
+    /// A read of the metric with `query` after its path.
+    pub(crate) fn read_request(&self, query: &str) -> anyhow::Result<ReadRequest> {
         let path = format!("{}{query}", self.path);
         let target = if self.http2 { format!("https://{}{path}", self.name) } else { path };
-        let mut question = Request::get(target)
+        let mut request = Request::get(target)
             .header(ACCEPT, &self.accept)
             .header("User-Agent", "wva-load")
             .body(Empty::new())?;
-        let headers = question.headers_mut();
+        let headers = request.headers_mut();
         if !self.http2 {
             headers.insert(HOST, HeaderValue::from_str(&self.name)?);
         }
@@ -78,16 +78,16 @@ impl Peer {
             headers.insert("X-Remote-User", HeaderValue::from_str(&self.user)?);
             headers.insert("X-Remote-Group", HeaderValue::from_static("system:authenticated"));
         }
-        Ok(question)
+        Ok(request)
     }
 
-    /// The same server, asked for JSON.
-    pub(crate) fn in_json(mut self) -> Self {
+    /// The same server with JSON answers.
+    pub(crate) fn with_json(mut self) -> Self {
         self.accept = "application/json".into();
         self
     }
 
-    /// TLS as every connection of a run has it.
+    /// The TLS settings of every connection.
     pub(crate) fn tls(&self) -> anyhow::Result<TlsConnector> {
         let mut roots = RootCertStore::empty();
         for certificate in certificates(&self.ca)? {
@@ -100,8 +100,7 @@ impl Peer {
         Ok(TlsConnector::from(Arc::new(config)))
     }
 
-    /// Connects and lets `client` ask until it is done. Connection and client share the caller's task: an answer wakes
-    /// one task, not two.
+    /// Connects and runs `client`. Connection and client share the caller's task, so that an answer wakes one task, not two.
     pub(crate) async fn with_connection<T>(
         &self,
         tls: &TlsConnector,
@@ -110,10 +109,10 @@ impl Peer {
         let io = TokioIo::new(self.connect(tls).await?);
         if self.http2 {
             let (sender, connection) = http2::handshake(TokioExecutor::new(), io).await?;
-            driven(connection, client(Sender::Two(sender))).await
+            drive(connection, client(Sender::Http2(sender))).await
         } else {
             let (sender, connection) = http1::handshake(io).await?;
-            driven(connection, client(Sender::One(sender))).await
+            drive(connection, client(Sender::Http1(sender))).await
         }
     }
 
@@ -126,13 +125,13 @@ impl Peer {
     }
 }
 
-async fn driven<T>(
+async fn drive<T>(
     connection: impl Future<Output = hyper::Result<()>>,
     client: impl Future<Output = anyhow::Result<T>>,
 ) -> anyhow::Result<T> {
     tokio::select! {
         biased;
-        done = client => done,
+        result = client => result,
         ended = connection => {
             ended.context("the connection")?;
             bail!("the server closed the connection")
@@ -145,32 +144,32 @@ fn certificates(path: &Path) -> anyhow::Result<Vec<CertificateDer<'static>>> {
     read().with_context(|| path.display().to_string())
 }
 
-/// The asking end of a connection.
+/// The client side of a connection.
 pub(crate) enum Sender {
     /// HTTP/1.1.
-    One(http1::SendRequest<Empty<Bytes>>),
+    Http1(http1::SendRequest<Empty<Bytes>>),
     /// HTTP/2.
-    Two(http2::SendRequest<Empty<Bytes>>),
+    Http2(http2::SendRequest<Empty<Bytes>>),
 }
 
 impl Sender {
-    /// Asks and reads the answer to its end; anything but a success is an error that quotes it.
-    pub(crate) async fn ask(&mut self, question: &Question) -> anyhow::Result<Bytes> {
+    /// Sends a request and reads the whole answer. An answer that is no success is an error that quotes it.
+    pub(crate) async fn read(&mut self, request: &ReadRequest) -> anyhow::Result<Bytes> {
         let response: Response<Incoming> = match self {
-            Self::One(sender) => {
+            Self::Http1(sender) => {
                 sender.ready().await?;
-                sender.send_request(question.clone()).await?
+                sender.send_request(request.clone()).await?
             }
-            Self::Two(sender) => {
+            Self::Http2(sender) => {
                 sender.ready().await?;
-                sender.send_request(question.clone()).await?
+                sender.send_request(request.clone()).await?
             }
         };
         let status = response.status();
         let body = response.into_body().collect().await?.to_bytes();
         if !status.is_success() {
-            let told: String = String::from_utf8_lossy(&body).chars().take(500).collect();
-            bail!("{}: {status}: {told}", question.uri());
+            let text: String = String::from_utf8_lossy(&body).chars().take(500).collect();
+            bail!("{}: {status}: {text}", request.uri());
         }
         Ok(body)
     }

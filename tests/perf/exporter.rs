@@ -1,6 +1,6 @@
-//! The model servers of the measurements: every series of many pods on a few pages, each with the labels that a scrape
-//! of the pod itself would have given it (`honor_labels`). 20,000 pages would measure Prometheus's scraper instead.
-//! The load is steady for most variants, and too much or too little from time to time for some. Not part of the product.
+//! The model servers of the measurements: all series of many pods on a few pages, with the labels that a scrape of each pod would
+//! add (`honor_labels`). 20,000 pages would measure the scraper of Prometheus instead. The load is steady for most variants, and
+//! for some from time to time too high or too low. Not part of wva.
 
 mod attacks;
 
@@ -20,48 +20,49 @@ use clap::Parser;
 use tokio::time::Instant;
 use wva::cmd::fleet::CONTENT_TYPE;
 
-/// Serve the vLLM metrics of the pods `v-VARIANT-POD` under `/pages/PAGE`, and what hostile ones show under `/attacks/NAME`:
+/// Serve the vLLM metrics of the pods `v-VARIANT-POD` under `/pages/PAGE`, and those of hostile servers under `/attacks/NAME`:
 /// ports, labels, strangers, impostor.
 #[derive(Debug, Parser)]
 struct Args {
-    /// Where to serve.
+    /// Address to serve on.
     #[arg(long)]
     listen: SocketAddr,
-    /// How many variants, each a model of its own.
+    /// Number of variants, each with a model of its own.
     #[arg(long)]
     variants: usize,
-    /// How many pods each has.
+    /// Pods of each variant.
     #[arg(long, default_value_t = 2)]
     pods: usize,
-    /// On how many pages; the pods of a variant are on one.
+    /// Number of pages. The pods of a variant are on the same page.
     #[arg(long, default_value_t = 20)]
     pages: usize,
     /// Their namespace.
     #[arg(long, default_value = "llm")]
     namespace: String,
-    /// So many of the last variants are hostile: each pod has hundreds of engines, and a label of 4 KiB.
+    /// Number of the last variants that are hostile: each of their pods has hundreds of engines and a label of 4 KiB.
     #[arg(long, default_value_t = 0)]
     hostile: usize,
 }
 
-/// Engines of a hostile pod, and the bytes of its label: 200 × 6 names × 4 KiB are 5 MB a pod.
+/// Engines of a hostile pod: 200 × 6 names × 4 KiB are 5 MB a pod.
 const HOSTILE_ENGINES: usize = 200;
-const HOSTILE_LABEL: usize = 4096;
+/// Bytes of its label.
+const HOSTILE_LABEL_BYTES: usize = 4096;
 
-/// A name, its type, and what a pod says at a moment.
-type Exported = (&'static str, &'static str, fn(Moment) -> f64);
+/// A name, its type, and the value of a pod at a time.
+type ExportedMetric = (&'static str, &'static str, fn(PodState) -> f64);
 
-/// What is on a page: what the default policy asks for, of engines whose requests and tokens are conserved. The size of the cache
+/// The metrics of a page: those that the default policy needs, of engines that conserve requests and tokens. The size of the cache
 /// is in labels: see [`CACHE`].
-const NAMES: [Exported; 17] = [
+const NAMES: [ExportedMetric; 17] = [
     ("kv_cache_usage_perc", "gauge", |at| at.running() * HELD / CACHE_TOKENS),
     ("num_requests_waiting", "gauge", |_| 0.0),
     ("num_requests_running", "gauge", |at| at.running()),
     ("cache_config_info", "gauge", |_| 1.0),
-    ("time_to_first_token_seconds_count", "counter", |at| at.begun()),
-    ("time_to_first_token_seconds_sum", "counter", |at| at.begun() * FIRST_TOKEN),
-    ("prompt_tokens_total", "counter", |at| at.begun() * PROMPT),
-    ("prefix_cache_queries_total", "counter", |at| at.begun() * PROMPT),
+    ("time_to_first_token_seconds_count", "counter", |at| at.started()),
+    ("time_to_first_token_seconds_sum", "counter", |at| at.started() * FIRST_TOKEN),
+    ("prompt_tokens_total", "counter", |at| at.started() * PROMPT),
+    ("prefix_cache_queries_total", "counter", |at| at.started() * PROMPT),
     ("prefix_cache_hits_total", "counter", |_| 0.0),
     ("request_prompt_tokens_count", "counter", |at| at.finished()),
     ("request_prompt_tokens_sum", "counter", |at| at.finished() * PROMPT),
@@ -94,15 +95,15 @@ const PERIOD: f64 = 300.0;
 
 /// A pod at a time.
 #[derive(Clone, Copy)]
-struct Moment {
+struct PodState {
     variant: usize,
     pod: usize,
     seconds: f64,
 }
 
-impl Moment {
-    /// Requests that had come by `seconds`: [`RATE`], and a wave around it with a period of five minutes, in which each variant is
-    /// at its own place. One variant in twenty swings so far that its number changes.
+impl PodState {
+    /// Requests that had arrived by `seconds`: [`RATE`] with a wave of five minutes, in which each variant has its own phase. The
+    /// amplitude of one variant in twenty is so large that its number of replicas changes.
     fn arrived(self, seconds: f64) -> f64 {
         let swing = if self.variant.is_multiple_of(20) { 0.5 } else { 0.1 };
         let turns = std::f64::consts::TAU / PERIOD;
@@ -110,7 +111,7 @@ impl Moment {
         RATE * (seconds + swing * (phase.cos() - (seconds * turns + phase).cos()) / turns)
     }
 
-    fn begun(self) -> f64 {
+    fn started(self) -> f64 {
         self.arrived(self.seconds).floor()
     }
 
@@ -119,39 +120,39 @@ impl Moment {
     }
 
     fn running(self) -> f64 {
-        self.begun() - self.finished()
+        self.started() - self.finished()
     }
 }
 
-struct World {
+struct Exporter {
     args: Args,
-    began: Instant,
+    started: Instant,
     attacks: BTreeMap<&'static str, Bytes>,
 }
 
-impl World {
-    /// Which variants are on a page: as many on each, but for the last.
+impl Exporter {
+    /// The variants of a page: the same number on each page but the last.
     fn variants(&self, page: usize) -> std::ops::Range<usize> {
-        let each = self.args.variants.div_ceil(self.args.pages.max(1));
-        let from = (page * each).min(self.args.variants);
-        from..(from + each).min(self.args.variants)
+        let per_page = self.args.variants.div_ceil(self.args.pages.max(1));
+        let from = (page * per_page).min(self.args.variants);
+        from..(from + per_page).min(self.args.variants)
     }
 
     fn page(&self, page: usize) -> String {
         // A line is about 150 bytes.
         let lines = self.variants(page).len() * self.args.pods * NAMES.len();
         let mut text = String::with_capacity(lines * 160);
-        // A pod has been counting for an hour when the first scrape sees it.
-        let seconds = 3600.0 + self.began.elapsed().as_secs_f64();
+        // Pods have been counting for an hour before the first scrape.
+        let seconds = 3600.0 + self.started.elapsed().as_secs_f64();
         for (name, kind, value) in NAMES {
             let _ = writeln!(text, "# TYPE vllm:{name} {kind}");
             for variant in self.variants(page) {
                 for pod in 0..self.args.pods {
-                    let hostile = variant + self.args.hostile >= self.args.variants;
-                    let engines = if hostile { HOSTILE_ENGINES } else { 1 };
+                    let is_hostile = variant + self.args.hostile >= self.args.variants;
+                    let engines = if is_hostile { HOSTILE_ENGINES } else { 1 };
                     for engine in 0..engines {
-                        let value = value(Moment { variant, pod, seconds });
-                        self.line(&mut text, name, (variant, pod, engine), value);
+                        let value = value(PodState { variant, pod, seconds });
+                        self.write_line(&mut text, name, (variant, pod, engine), value);
                     }
                 }
             }
@@ -160,7 +161,7 @@ impl World {
     }
 
     /// Writing to a `String` cannot fail.
-    fn line(&self, text: &mut String, name: &str, pod: (usize, usize, usize), value: f64) {
+    fn write_line(&self, text: &mut String, name: &str, pod: (usize, usize, usize), value: f64) {
         let (variant, pod, engine) = pod;
         let namespace = &self.args.namespace;
         let (high, low) = (variant >> 8 & 0xff, variant & 0xff);
@@ -169,7 +170,7 @@ impl World {
             text.push_str(CACHE);
         }
         if variant + self.args.hostile >= self.args.variants {
-            let _ = write!(text, "ballast=\"{:0HOSTILE_LABEL$}\",", 0);
+            let _ = write!(text, "ballast=\"{:0HOSTILE_LABEL_BYTES$}\",", 0);
         }
         let _ = writeln!(
             text,
@@ -178,15 +179,15 @@ impl World {
     }
 }
 
-async fn page(State(world): State<Arc<World>>, Path(page): Path<usize>) -> Response {
-    if page >= world.args.pages {
-        return (StatusCode::NOT_FOUND, format!("there are {} pages\n", world.args.pages)).into_response();
+async fn page(State(exporter): State<Arc<Exporter>>, Path(page): Path<usize>) -> Response {
+    if page >= exporter.args.pages {
+        return (StatusCode::NOT_FOUND, format!("there are {} pages\n", exporter.args.pages)).into_response();
     }
-    ([(header::CONTENT_TYPE, CONTENT_TYPE)], world.page(page)).into_response()
+    ([(header::CONTENT_TYPE, CONTENT_TYPE)], exporter.page(page)).into_response()
 }
 
-async fn attack(State(world): State<Arc<World>>, Path(name): Path<String>) -> Response {
-    match world.attacks.get(name.as_str()) {
+async fn attack(State(exporter): State<Arc<Exporter>>, Path(name): Path<String>) -> Response {
+    match exporter.attacks.get(name.as_str()) {
         Some(page) => ([(header::CONTENT_TYPE, CONTENT_TYPE)], page.clone()).into_response(),
         None => (StatusCode::NOT_FOUND, "there is no such attack\n").into_response(),
     }
@@ -198,11 +199,11 @@ async fn main() -> anyhow::Result<()> {
     let listener = tokio::net::TcpListener::bind(args.listen)
         .await
         .with_context(|| format!("--listen {}: choose a free port", args.listen))?;
-    let world = Arc::new(World { args, began: Instant::now(), attacks: attacks::pages() });
+    let exporter = Arc::new(Exporter { args, started: Instant::now(), attacks: attacks::pages() });
     let routes = Router::new()
         .route("/pages/{page}", get(page))
         .route("/attacks/{name}", get(attack))
-        .with_state(world);
+        .with_state(exporter);
     let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
     tokio::select! {
         served = axum::serve(listener, routes) => served?,

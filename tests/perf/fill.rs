@@ -1,7 +1,7 @@
-//! Fills a cluster with variants as API objects: for each a Deployment, its ReplicaSet, pods that are Ready, and a
-//! VariantAutoscaling, tied together by owner references as controllers tie them. Made directly, because controllers and a
-//! fake kubelet need the better part of an hour for 20,000 pods; they must not run, or they would make it all anew.
-//! Repeatable: what is there stays, so 1,000 variants grow to 10,000. Not part of the product.
+//! Fills a cluster with variants as API objects: for each a Deployment, a ReplicaSet, Ready pods and a VariantAutoscaling, linked by
+//! owner references as controllers do. They are created directly, because controllers and a fake kubelet need most of an hour for
+//! 20,000 pods. The controllers must not run, or they would create everything again. Existing objects stay, so that 1,000 variants
+//! can grow to 10,000. Not part of wva.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -21,54 +21,55 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use wva::cluster::crd::VariantAutoscaling;
 
-/// Variants under way: enough to keep an API server busy, few enough for its flow control.
-const IN_FLIGHT: usize = 64;
-/// A line of progress after so many.
-const TELL_EVERY: usize = 1_000;
-/// How many objects a list fetches at once, as client-go does.
-const PAGE: u32 = 500;
+/// Variants created concurrently: enough to keep an API server busy, few enough for its flow control.
+const MAX_CONCURRENT: usize = 64;
+/// Variants between two lines of progress.
+const PROGRESS_INTERVAL: usize = 1_000;
+/// Objects of one page of a list, as in client-go.
+const PAGE_SIZE: u32 = 500;
 
-/// Make the variants v-0 … with Ready pods.
+/// Create the variants v-0 … with Ready pods.
 #[derive(Debug, Parser)]
 struct Args {
-    /// The cluster, with the rights to make everything.
+    /// The kubeconfig of the cluster, with the rights to create everything.
     #[arg(long)]
     kubeconfig: PathBuf,
-    /// How many variants there are to be.
+    /// Number of variants.
     #[arg(long)]
     variants: usize,
-    /// How many pods each has.
+    /// Pods of each variant.
     #[arg(long, default_value_t = 2)]
     pods: usize,
-    /// Where.
+    /// Their namespace.
     #[arg(long, default_value = "llm")]
     namespace: String,
 }
 
-/// Where objects are made.
+/// The namespace in which objects are created.
 #[derive(Clone)]
-struct Place {
+struct TargetNamespace {
     client: Client,
     namespace: String,
     pods: usize,
 }
 
-impl Place {
-    /// Makes `object`, or finds the one of that name.
-    async fn made<K>(&self, object: Value) -> anyhow::Result<K>
+impl TargetNamespace {
+    /// Creates `object`, or reads the existing one of that name.
+    async fn create<K>(&self, object: Value) -> anyhow::Result<K>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Serialize + DeserializeOwned,
         K: std::fmt::Debug,
     {
         let object: K = serde_json::from_value(object)?;
-        let (api, name) = (self.api::<K>(), object.name_any());
+        let api = self.api::<K>();
+        let name = object.name_any();
         match api.create(&PostParams::default(), &object).await {
             Err(kube::Error::Api(status)) if status.code == 409 => Ok(api.get(&name).await?),
-            made => made.with_context(|| format!("{} {name}", K::kind(&()))),
+            created => created.with_context(|| format!("{} {name}", K::kind(&()))),
         }
     }
 
-    async fn told<K>(&self, name: &str, status: Value) -> anyhow::Result<()>
+    async fn set_status<K>(&self, name: &str, status: Value) -> anyhow::Result<()>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
             + Clone
@@ -76,52 +77,56 @@ impl Place {
             + std::fmt::Debug,
     {
         let patch = Patch::Merge(json!({ "status": status }));
-        let told = self.api::<K>().patch_status(name, &PatchParams::default(), &patch).await;
-        told.map(drop).with_context(|| format!("status of {} {name}", K::kind(&())))
+        let patched = self.api::<K>().patch_status(name, &PatchParams::default(), &patch).await;
+        patched.map(drop).with_context(|| format!("status of {} {name}", K::kind(&())))
     }
 
     fn api<K: Resource<DynamicType = (), Scope = NamespaceResourceScope>>(&self) -> Api<K> {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
-    /// What must be there first. Pods are refused without the service account that a controller makes in every namespace.
+    /// Creates the namespace and its service account, which a controller creates in a real cluster. Pods are rejected without it.
     async fn prepare(&self) -> anyhow::Result<()> {
         let namespace: Namespace = serde_json::from_value(json!({ "metadata": { "name": self.namespace } }))?;
         match Api::all(self.client.clone()).create(&PostParams::default(), &namespace).await {
             Err(kube::Error::Api(status)) if status.code == 409 => {}
-            made => drop(made?),
+            created => drop(created?),
         }
-        self.made::<ServiceAccount>(json!({ "metadata": { "name": "default" } })).await.map(drop)
+        self.create::<ServiceAccount>(json!({ "metadata": { "name": "default" } })).await.map(drop)
     }
 
-    /// The variants that are whole already: the VariantAutoscaling is made last.
-    async fn there(&self) -> anyhow::Result<BTreeSet<String>> {
-        let (api, mut names, mut page) = (self.api::<VariantAutoscaling>(), BTreeSet::new(), None);
+    /// The variants that are complete: the VariantAutoscaling is created last.
+    async fn existing(&self) -> anyhow::Result<BTreeSet<String>> {
+        let api = self.api::<VariantAutoscaling>();
+        let mut names = BTreeSet::new();
+        let mut page = None;
         loop {
-            let list = ListParams { limit: Some(PAGE), continue_token: page, ..ListParams::default() };
-            let seen = api.list_metadata(&list).await?;
-            names.extend(seen.items.iter().map(|object| object.name_any()));
-            page = seen.metadata.continue_.filter(|token| !token.is_empty());
+            let list = ListParams { limit: Some(PAGE_SIZE), continue_token: page, ..ListParams::default() };
+            let objects = api.list_metadata(&list).await?;
+            names.extend(objects.items.iter().map(|object| object.name_any()));
+            page = objects.metadata.continue_.filter(|token| !token.is_empty());
             if page.is_none() {
                 return Ok(names);
             }
         }
     }
 
-    async fn variant(&self, name: &str) -> anyhow::Result<()> {
-        let deployment: Deployment = self.made(self.deployment(name)).await?;
-        self.told::<Deployment>(name, json!({ "replicas": self.pods, "readyReplicas": self.pods })).await?;
-        let set: ReplicaSet = self.made(self.replica_set(name, &owner("Deployment", &deployment))).await?;
-        let (labels, owner) = (labels(name), owner("ReplicaSet", &set));
+    async fn create_variant(&self, name: &str) -> anyhow::Result<()> {
+        let deployment: Deployment = self.create(self.deployment(name)).await?;
+        self.set_status::<Deployment>(name, json!({ "replicas": self.pods, "readyReplicas": self.pods }))
+            .await?;
+        let set: ReplicaSet = self.create(self.replica_set(name, &owner("Deployment", &deployment))).await?;
+        let labels = labels(name);
+        let owner = owner("ReplicaSet", &set);
         for number in 0..self.pods {
             let pod = format!("{name}-{number}");
             let metadata = json!({ "name": pod, "labels": labels, "ownerReferences": [owner] });
             let mut spec = pod_spec();
             spec["nodeName"] = "cpu-0".into();
-            let made: Pod = self.made(json!({ "metadata": metadata, "spec": spec })).await?;
-            self.told::<Pod>(&pod, ready(&made, name, number)).await?;
+            let created: Pod = self.create(json!({ "metadata": metadata, "spec": spec })).await?;
+            self.set_status::<Pod>(&pod, ready(&created, name, number)).await?;
         }
-        self.made::<VariantAutoscaling>(variant_autoscaling(name)).await.map(drop)
+        self.create::<VariantAutoscaling>(variant_autoscaling(name)).await.map(drop)
     }
 
     fn deployment(&self, name: &str) -> Value {
@@ -170,7 +175,7 @@ fn owner<K: Resource<DynamicType = ()>>(kind: &str, object: &K) -> Value {
     })
 }
 
-/// The status of a pod that serves, as a kubelet writes it.
+/// The status of a Ready pod, as a kubelet writes it.
 fn ready(pod: &Pod, variant: &str, number: usize) -> Value {
     let since = pod.creation_timestamp();
     let condition = |kind: &str| json!({ "type": kind, "status": "True", "lastTransitionTime": since });
@@ -195,24 +200,26 @@ async fn main() -> anyhow::Result<()> {
     let kubeconfig = Kubeconfig::read_from(&args.kubeconfig)
         .with_context(|| format!("--kubeconfig {}", args.kubeconfig.display()))?;
     let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
-    let place = Place { client: Client::try_from(config)?, namespace: args.namespace, pods: args.pods };
-    place.prepare().await?;
-    let there = place.there().await?;
+    let target =
+        TargetNamespace { client: Client::try_from(config)?, namespace: args.namespace, pods: args.pods };
+    target.prepare().await?;
+    let existing = target.existing().await?;
     let missing: Vec<_> =
-        (0..args.variants).map(|i| format!("v-{i}")).filter(|name| !there.contains(name)).collect();
-    let (began, all) = (Instant::now(), missing.len());
-    println!("{} variants are there, {all} to make", there.len());
-    let mut making = futures::stream::iter(missing)
+        (0..args.variants).map(|i| format!("v-{i}")).filter(|name| !existing.contains(name)).collect();
+    let started = Instant::now();
+    let total = missing.len();
+    println!("{} variants exist, {total} to create", existing.len());
+    let mut tasks = futures::stream::iter(missing)
         .map(|name| {
-            let place = place.clone();
-            async move { place.variant(&name).await }
+            let target = target.clone();
+            async move { target.create_variant(&name).await }
         })
-        .buffer_unordered(IN_FLIGHT);
-    let mut made = 0;
-    while making.try_next().await?.is_some() {
-        made += 1;
-        if made % TELL_EVERY == 0 || made == all {
-            println!("{made} of {all} variants after {:.0} s", began.elapsed().as_secs_f64());
+        .buffer_unordered(MAX_CONCURRENT);
+    let mut created = 0;
+    while tasks.try_next().await?.is_some() {
+        created += 1;
+        if created % PROGRESS_INTERVAL == 0 || created == total {
+            println!("{created} of {total} variants after {:.0} s", started.elapsed().as_secs_f64());
         }
     }
     Ok(())

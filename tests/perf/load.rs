@@ -1,6 +1,6 @@
-//! A load client for metrics API servers: connections that ask for the metric of one variant after another, and the
-//! latencies. Works against `wva` and against any other server of the same paths, so that all can be measured in one
-//! run by the same client. Not a test: it asserts nothing but that every answer is a success.
+//! A load client for metrics API servers: connections that read the metric of one variant after another, and their latencies. It
+//! works with `wva` and with any other server of the same paths, so that all can be measured in one run by the same client. Not a
+//! test: it only asserts that every answer is a success.
 
 mod age;
 mod connection;
@@ -14,20 +14,20 @@ use clap::{Parser, Subcommand, ValueEnum};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
-use self::connection::{Peer, Question, Sender};
+use self::connection::{ApiServer, ReadRequest, Sender};
 use self::report::Latencies;
 
-/// A first second is asked and not counted: caches fill, and the client's own code is paged in.
-const WARM_UP: Duration = Duration::from_secs(1);
-/// A server that stops answering ends the run with an error this long after it should have ended.
-const GRACE: Duration = Duration::from_secs(30);
+/// The first second is not measured: caches fill, and the client's own code is paged in.
+const WARM_UP_DURATION: Duration = Duration::from_secs(1);
+/// How long after its end a run fails because the server does not answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Parser)]
-#[command(about = "Ask a metrics API server as fast as it answers, and print the latencies.")]
+#[command(about = "Read from a metrics API server as fast as it answers, and print the latencies.")]
 struct Args {
     #[command(subcommand)]
-    what: What,
-    /// How to print what was seen.
+    measurement: Measurement,
+    /// Output format.
     #[arg(long, value_enum, default_value_t = Output::Text, global = true)]
     output: Output,
 }
@@ -41,30 +41,30 @@ enum Output {
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
-    /// One variant after another, as the HPA controller asks.
+enum Measurement {
+    /// Read one variant after another, like the HPA controller.
     Reads {
         #[command(flatten)]
-        peer: Peer,
-        /// How many variants to go round.
+        server: ApiServer,
+        /// Number of variants.
         #[arg(long, default_value_t = 1)]
         variants: usize,
-        /// Connections at once, each with one request under way.
+        /// Concurrent connections, each with one request at a time.
         #[arg(long, default_value_t = 1)]
         connections: usize,
-        /// Seconds to measure, after one second of warming up.
+        /// Seconds to measure, after one second of warm-up.
         #[arg(long, default_value_t = 10)]
         seconds: u64,
     },
-    /// Everything at once: one request without a selector, again and again on one connection.
+    /// Read all variants at once: requests without a selector on one connection.
     List {
         #[command(flatten)]
-        peer: Peer,
-        /// Seconds to measure, after one list that does not count; two lists at least.
+        server: ApiServer,
+        /// Seconds to measure, after one unmeasured list; at least two lists.
         #[arg(long, default_value_t = 10)]
         seconds: u64,
     },
-    /// How old the evidence behind the answers is, and how much of that is not the scrape's.
+    /// Measure the age of the evidence behind answers, and how much of it is not the age of the scrape.
     Age(age::Args),
 }
 
@@ -74,90 +74,96 @@ async fn main() -> anyhow::Result<()> {
     if rustls::crypto::aws_lc_rs::default_provider().install_default().is_err() {
         bail!("a second TLS provider is installed");
     }
-    match args.what {
-        What::Reads { peer, variants, connections, seconds } => {
-            let seen = reads(&peer, variants, connections, seconds).await?;
-            print(args.output, &seen.text(), &seen);
+    match args.measurement {
+        Measurement::Reads { server, variants, connections, seconds } => {
+            let result = reads(&server, variants, connections, seconds).await?;
+            print(args.output, &result.text(), &result);
         }
-        What::List { peer, seconds } => {
-            let seen = list(&peer, seconds).await?;
-            print(args.output, &seen.text(), &seen);
+        Measurement::List { server, seconds } => {
+            let result = list(&server, seconds).await?;
+            print(args.output, &result.text(), &result);
         }
-        What::Age(of) => {
-            let seen = age::measure(of).await?;
-            print(args.output, &seen.text(), &seen);
+        Measurement::Age(age_args) => {
+            let result = age::measure(age_args).await?;
+            print(args.output, &result.text(), &result);
         }
     }
     Ok(())
 }
 
 #[expect(clippy::print_stdout, reason = "the result")]
-fn print(output: Output, text: &str, seen: &impl serde::Serialize) {
+fn print(output: Output, text: &str, result: &impl serde::Serialize) {
     match output {
         Output::Text => println!("{text}"),
-        Output::Json => println!("{}", serde_json::json!(seen)),
+        Output::Json => println!("{}", serde_json::json!(result)),
     }
 }
 
 async fn reads(
-    peer: &Peer,
+    server: &ApiServer,
     variants: usize,
     connections: usize,
     seconds: u64,
 ) -> anyhow::Result<report::Reads> {
-    let (tls, questions) = (peer.tls()?, Arc::new(peer.questions(variants.max(1))?));
-    let start = Instant::now() + WARM_UP;
+    let tls = server.tls()?;
+    let requests = Arc::new(server.read_requests(variants.max(1))?);
+    let start = Instant::now() + WARM_UP_DURATION;
     let end = start + Duration::from_secs(seconds);
-    let mut asking = JoinSet::new();
+    let mut readers = JoinSet::new();
     for number in 0..connections {
-        let (peer, tls, questions) = (peer.clone(), tls.clone(), questions.clone());
-        // Spread over the variants, so that connections do not ask for the same one at the same time.
-        let first = number * questions.len() / connections;
-        asking.spawn(async move {
+        let server = server.clone();
+        let tls = tls.clone();
+        let requests = requests.clone();
+        // Spread over the variants, so that connections do not read the same one at the same time.
+        let first = number * requests.len() / connections;
+        readers.spawn(async move {
             let run =
-                peer.with_connection(&tls, async |sender| ask(sender, &questions, first, start, end).await);
-            timeout_at(end + GRACE, run).await?
+                server.with_connection(&tls, async |sender| read(sender, &requests, first, start, end).await);
+            timeout_at(end + ANSWER_TIMEOUT, run).await?
         });
     }
     let mut all = Latencies::default();
-    while let Some(asked) = asking.join_next().await {
-        all.extend(asked??);
+    while let Some(latencies) = readers.join_next().await {
+        all.extend(latencies??);
     }
-    Ok(report::Reads::of(variants, connections, seconds as f64, all))
+    Ok(report::Reads::new(variants, connections, seconds as f64, all))
 }
 
-/// One connection: asks until `end`; what began after `start` counts.
-async fn ask(
+/// Reads on one connection until `end`. Requests from `start` on are measured.
+async fn read(
     mut sender: Sender,
-    questions: &[Question],
+    requests: &[ReadRequest],
     first: usize,
     start: Instant,
     end: Instant,
 ) -> anyhow::Result<Latencies> {
-    let mut seen = Latencies::default();
-    for question in questions.iter().cycle().skip(first) {
-        let asked = Instant::now();
-        if asked >= end {
+    let mut latencies = Latencies::default();
+    for request in requests.iter().cycle().skip(first) {
+        let started = Instant::now();
+        if started >= end {
             break;
         }
-        let body = sender.ask(question).await?;
-        seen.add(asked.elapsed(), body.len(), asked >= start);
+        let body = sender.read(request).await?;
+        latencies.add(started.elapsed(), body.len(), started >= start);
     }
-    Ok(seen)
+    Ok(latencies)
 }
 
-async fn list(peer: &Peer, seconds: u64) -> anyhow::Result<report::List> {
-    let (tls, question) = (peer.tls()?, peer.question("")?);
-    let lists = peer.with_connection(&tls, async |mut sender| {
-        sender.ask(&question).await?;
-        let (mut seen, end) = (Latencies::default(), Instant::now() + Duration::from_secs(seconds));
-        while seen.count() < 2 || Instant::now() < end {
-            let asked = Instant::now();
-            let body = sender.ask(&question).await?;
-            seen.add(asked.elapsed(), body.len(), true);
+async fn list(server: &ApiServer, seconds: u64) -> anyhow::Result<report::List> {
+    let tls = server.tls()?;
+    let request = server.read_request("")?;
+    let lists = server.with_connection(&tls, async |mut sender| {
+        sender.read(&request).await?;
+        let mut latencies = Latencies::default();
+        let end = Instant::now() + Duration::from_secs(seconds);
+        while latencies.count() < 2 || Instant::now() < end {
+            let started = Instant::now();
+            let body = sender.read(&request).await?;
+            latencies.add(started.elapsed(), body.len(), true);
         }
-        Ok(seen)
+        Ok(latencies)
     });
-    let seen = timeout_at(Instant::now() + Duration::from_secs(seconds) + GRACE * 2, lists).await??;
-    Ok(report::List::of(seen))
+    let latencies =
+        timeout_at(Instant::now() + Duration::from_secs(seconds) + ANSWER_TIMEOUT * 2, lists).await??;
+    Ok(report::List::new(latencies))
 }

@@ -1,4 +1,4 @@
-//! What the load client saw, as a line for people and as flat JSON. Pure.
+//! The results of the load client, as a line of text and as flat JSON. Pure.
 
 use std::time::Duration;
 
@@ -7,30 +7,30 @@ use serde::Serialize;
 /// The latencies of one or many connections.
 #[derive(Debug, Default)]
 pub(crate) struct Latencies {
-    counted: Vec<Duration>,
-    /// With those of the warm-up.
+    measured: Vec<Duration>,
+    /// All answers, including those of the warm-up.
     answers: usize,
     bytes: usize,
 }
 
 impl Latencies {
-    /// One answer of `bytes`; `counts` is false while warming up.
-    pub(crate) fn add(&mut self, took: Duration, bytes: usize, counts: bool) {
+    /// Adds an answer of `bytes`. `is_measured` is false during the warm-up.
+    pub(crate) fn add(&mut self, latency: Duration, bytes: usize, is_measured: bool) {
         self.answers += 1;
         self.bytes += bytes;
-        if counts {
-            self.counted.push(took);
+        if is_measured {
+            self.measured.push(latency);
         }
     }
 
-    pub(crate) fn extend(&mut self, other: Self) {
-        self.counted.extend(other.counted);
-        self.answers += other.answers;
-        self.bytes += other.bytes;
+    pub(crate) fn extend(&mut self, latencies: Self) {
+        self.measured.extend(latencies.measured);
+        self.answers += latencies.answers;
+        self.bytes += latencies.bytes;
     }
 
     pub(crate) fn count(&self) -> usize {
-        self.counted.len()
+        self.measured.len()
     }
 
     fn mean_bytes(&self) -> usize {
@@ -38,11 +38,11 @@ impl Latencies {
     }
 
     fn sorted_ms(&self) -> Sorted {
-        Sorted::new(self.counted.iter().map(|took| took.as_secs_f64() * 1000.0).collect())
+        Sorted::new(self.measured.iter().map(|latency| latency.as_secs_f64() * 1000.0).collect())
     }
 }
 
-/// Values in rising order.
+/// Values in ascending order.
 pub(crate) struct Sorted(Vec<f64>);
 
 impl Sorted {
@@ -51,41 +51,41 @@ impl Sorted {
         Self(values)
     }
 
-    /// The value below which so many thousandths are; 0 when there is none, which no answer ever takes.
-    pub(crate) fn at(&self, permille: usize) -> f64 {
-        let place = (self.0.len() * permille / 1000).min(self.0.len().saturating_sub(1));
-        self.0.get(place).map_or(0.0, |value| (value * 1000.0).round() / 1000.0)
+    /// The quantile of `permille` thousandths; 0 without values, which no latency ever is.
+    pub(crate) fn quantile(&self, permille: usize) -> f64 {
+        let index = (self.0.len() * permille / 1000).min(self.0.len().saturating_sub(1));
+        self.0.get(index).map_or(0.0, |value| (value * 1000.0).round() / 1000.0)
     }
 }
 
-/// Reads one by one.
+/// Results of reads of single variants.
 #[derive(Debug, Serialize)]
 pub(crate) struct Reads {
     variants: usize,
     connections: usize,
-    /// Counted, in the measured seconds.
+    /// Measured answers a second.
     per_second: f64,
     p50_ms: f64,
     p99_ms: f64,
     p999_ms: f64,
-    /// All of them, those of the warm-up included: what the server worked for.
+    /// All answers, including those of the warm-up.
     answers: usize,
-    /// The mean length of a body.
+    /// Mean length of a body.
     bytes: usize,
 }
 
 impl Reads {
-    pub(crate) fn of(variants: usize, connections: usize, seconds: f64, seen: Latencies) -> Self {
-        let sorted = seen.sorted_ms();
+    pub(crate) fn new(variants: usize, connections: usize, seconds: f64, latencies: Latencies) -> Self {
+        let sorted = latencies.sorted_ms();
         Self {
             variants,
             connections,
-            per_second: (seen.count() as f64 / seconds).round(),
-            p50_ms: sorted.at(500),
-            p99_ms: sorted.at(990),
-            p999_ms: sorted.at(999),
-            answers: seen.answers,
-            bytes: seen.mean_bytes(),
+            per_second: (latencies.count() as f64 / seconds).round(),
+            p50_ms: sorted.quantile(500),
+            p99_ms: sorted.quantile(990),
+            p999_ms: sorted.quantile(999),
+            answers: latencies.answers,
+            bytes: latencies.mean_bytes(),
         }
     }
 
@@ -98,7 +98,7 @@ impl Reads {
     }
 }
 
-/// Whole lists.
+/// Results of reads of all variants.
 #[derive(Debug, Serialize)]
 pub(crate) struct List {
     lists: usize,
@@ -108,9 +108,14 @@ pub(crate) struct List {
 }
 
 impl List {
-    pub(crate) fn of(seen: Latencies) -> Self {
-        let sorted = seen.sorted_ms();
-        Self { lists: seen.count(), p50_ms: sorted.at(500), p99_ms: sorted.at(990), bytes: seen.mean_bytes() }
+    pub(crate) fn new(latencies: Latencies) -> Self {
+        let sorted = latencies.sorted_ms();
+        Self {
+            lists: latencies.count(),
+            p50_ms: sorted.quantile(500),
+            p99_ms: sorted.quantile(990),
+            bytes: latencies.mean_bytes(),
+        }
     }
 
     pub(crate) fn text(&self) -> String {
@@ -119,33 +124,33 @@ impl List {
     }
 }
 
-/// The times in answers are whole seconds.
-const WHOLE: f64 = 1.0;
+/// Resolution of the times in answers, seconds.
+const TIME_RESOLUTION_S: f64 = 1.0;
 
-/// How old the evidence of one answer is, in seconds.
+/// Ages behind one answer, in seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Age {
-    /// Of the evidence.
+    /// Age of the evidence.
     evidence: f64,
-    /// Of the newest sample in Prometheus.
+    /// Age of the newest sample in Prometheus.
     scrape: f64,
-    /// For how long there had been a newer sample than the evidence; 0 when there was none.
-    above: f64,
+    /// How long a newer sample than the evidence had existed; 0 if there was none.
+    added: f64,
 }
 
 impl Age {
-    /// Of an answer that came at `now`, from the times of its evidence and of the samples; `None` without a sample.
-    /// What was scraped after the answer was not there for it.
-    pub(crate) fn of(now: f64, evidence: f64, samples: &[f64]) -> Option<Self> {
-        let there = || samples.iter().copied().filter(|at| *at <= now);
-        let newest = there().max_by(f64::total_cmp)?;
-        let newer = there().filter(|at| *at >= evidence + WHOLE).min_by(f64::total_cmp);
-        let above = newer.map_or(0.0, |since| now - since);
-        Some(Self { evidence: now - evidence, scrape: now - newest, above })
+    /// The ages of an answer at `now`, from the times of its evidence and of the samples; `None` without a sample. Samples after
+    /// the answer do not count.
+    pub(crate) fn new(now: f64, evidence: f64, samples: &[f64]) -> Option<Self> {
+        let existing = || samples.iter().copied().filter(|at| *at <= now);
+        let newest = existing().max_by(f64::total_cmp)?;
+        let newer = existing().filter(|at| *at >= evidence + TIME_RESOLUTION_S).min_by(f64::total_cmp);
+        let added = newer.map_or(0.0, |since| now - since);
+        Some(Self { evidence: now - evidence, scrape: now - newest, added })
     }
 }
 
-/// Ages of evidence, in seconds.
+/// Distribution of the ages, in seconds.
 #[derive(Debug, Serialize)]
 pub(crate) struct Ages {
     reads: usize,
@@ -159,19 +164,20 @@ pub(crate) struct Ages {
 }
 
 impl Ages {
-    pub(crate) fn of(seen: &[Age]) -> Self {
-        let sorted = |field: fn(&Age) -> f64| Sorted::new(seen.iter().map(field).collect());
-        let (evidence, scrape) = (sorted(|age| age.evidence), sorted(|age| age.scrape));
-        let above = sorted(|age| age.above);
+    pub(crate) fn new(ages: &[Age]) -> Self {
+        let sorted = |field: fn(&Age) -> f64| Sorted::new(ages.iter().map(field).collect());
+        let evidence = sorted(|age| age.evidence);
+        let scrape = sorted(|age| age.scrape);
+        let added = sorted(|age| age.added);
         Self {
-            reads: seen.len(),
-            evidence_p50_s: evidence.at(500),
-            evidence_p99_s: evidence.at(990),
-            scrape_p50_s: scrape.at(500),
-            scrape_p99_s: scrape.at(990),
-            above_p50_s: above.at(500),
-            above_p99_s: above.at(990),
-            above_most_s: above.at(1000),
+            reads: ages.len(),
+            evidence_p50_s: evidence.quantile(500),
+            evidence_p99_s: evidence.quantile(990),
+            scrape_p50_s: scrape.quantile(500),
+            scrape_p99_s: scrape.quantile(990),
+            above_p50_s: added.quantile(500),
+            above_p99_s: added.quantile(990),
+            above_most_s: added.quantile(1000),
         }
     }
 

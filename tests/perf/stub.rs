@@ -1,6 +1,5 @@
-//! A metrics API server that does nothing but answer: the TLS, HTTP and routing stack of `wva serve` with client
-//! certificates verified and one constant body. What a request costs here is what any server on this stack costs; the
-//! rest of what `wva` costs is its own. Not part of the product.
+//! A metrics API server that only answers: the TLS, HTTP and routing stack of `wva serve` with verified client certificates and a
+//! constant body. Its cost per request is that of the stack; the rest of the cost of `wva` is its own. Not part of wva.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -31,25 +30,25 @@ use tower::ServiceExt as _;
 /// Answer every read with the same bytes.
 #[derive(Debug, Parser)]
 struct Args {
-    /// Where to serve.
+    /// Address to serve on.
     #[arg(long)]
     listen: SocketAddr,
-    /// Our certificate, PEM.
+    /// The server certificate, PEM.
     #[arg(long)]
     cert: PathBuf,
     /// Its key, PEM.
     #[arg(long)]
     key: PathBuf,
-    /// Who issues the certificates of clients, PEM; a client without one is refused.
+    /// The CA of client certificates, PEM. Clients without a certificate are rejected.
     #[arg(long)]
     client_ca: PathBuf,
-    /// The answer to a read.
+    /// The file with the body of every answer.
     #[arg(long)]
     body: PathBuf,
     /// Its content type.
     #[arg(long, default_value = "application/json")]
     content_type: String,
-    /// The API group to play.
+    /// The API group to serve.
     #[arg(long, default_value = "stub.wva.example")]
     group: String,
 }
@@ -65,7 +64,7 @@ async fn read(State(answer): State<Answer>) -> Response {
     ([(CONTENT_TYPE, answer.content_type)], answer.body).into_response()
 }
 
-/// The reads of the group, and the answer that the aggregator wants before it calls an API available.
+/// The reads of the group, and the discovery answer that the aggregator needs to call the API available.
 fn router(args: &Args) -> anyhow::Result<Router> {
     let body = std::fs::read(&args.body).with_context(|| args.body.display().to_string())?;
     let answer = Answer { body: body.into(), content_type: HeaderValue::from_str(&args.content_type)? };

@@ -1,10 +1,10 @@
-//! What one evaluation costs: `cargo run --release --example evaluation -- --help`. Builds a cluster of N variants with
-//! two pods each and a Prometheus that has watched them (`world`, in a process of its own, so that its memory and time
-//! are not counted), runs the real watches, the real source and the real engine against them, and prints where the time
-//! goes, processor seconds and resident memory. Not a test: it asserts nothing.
+//! Measures the cost of evaluations: `cargo run --release --example evaluation -- --help`. It starts a fake cluster of N variants
+//! with two pods each and a fake Prometheus (`backend`, in a process of its own, so that its memory and time do not count), runs
+//! the real watches, source and engine against them, and prints wall time by step, processor time and resident memory. Not a test:
+//! it asserts nothing.
 
+mod backend;
 mod process;
-mod world;
 
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
@@ -19,7 +19,7 @@ use jiff::Timestamp;
 use prometheus_client::registry::Registry;
 use serde::Deserialize as _;
 use serde::de::IntoDeserializer as _;
-use serde::de::value::{Error as WordError, StrDeserializer};
+use serde::de::value::{Error as NameError, StrDeserializer};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
@@ -35,43 +35,43 @@ use wva_core::{Memory, Policy};
 
 use process::{Cost, resident_mib};
 
-/// The one that the program has.
+/// The allocator of wva.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Measure evaluations of many variants against a made-up cluster and Prometheus.
+/// Measure evaluations of many variants against a fake cluster and a fake Prometheus.
 #[derive(Debug, Clone, Parser)]
 struct Args {
-    /// Variants, each a model of its own with two pods.
+    /// Number of variants, each with a model of its own and two pods.
     #[arg(long, default_value_t = 1000)]
     variants: usize,
-    /// Evaluations to measure, after two of warming up.
+    /// Evaluations to measure, after two of warm-up.
     #[arg(long, default_value_t = 10)]
     rounds: u32,
-    /// Seconds between two evaluations; what is given back to the system in between shows in the steady memory.
+    /// Seconds between two evaluations. Memory that is returned to the system in between shows in the steady memory.
     #[arg(long, default_value_t = 1.0)]
     pause: f64,
-    /// Pods with every series of vLLM that has a name here, instead of the six that reference figures are made with.
+    /// Pods have all series of vLLM that wva reads, instead of the six of the reference figures.
     #[arg(long)]
     all_names: bool,
-    /// Who decides, by the name that a ConfigMap gives.
+    /// The analyzer, by its name in a ConfigMap.
     #[arg(long, default_value = "saturation-percent")]
     analyzer: String,
-    /// Ask this Prometheus, which has the pods that the example `exporter` plays, instead of a made-up one.
+    /// Query this Prometheus, which scrapes the example `exporter`, instead of a fake one.
     #[arg(long)]
     prometheus: Option<String>,
-    /// Tell how long every query took.
+    /// Log the duration of every query.
     #[arg(long)]
     queries: bool,
-    /// Be the cluster and the Prometheus, and say where.
+    /// Run the fake cluster and Prometheus, and print their URL.
     #[arg(long, hide = true)]
-    world: bool,
+    backend: bool,
 }
 
-/// A clock that stands at the moment the world was made for.
-struct Still(Timestamp);
+/// A clock that stands at the time of the fake data.
+struct FixedClock(Timestamp);
 
-impl Clock for Still {
+impl Clock for FixedClock {
     fn now(&self) -> Timestamp {
         self.0
     }
@@ -87,44 +87,47 @@ async fn main() -> anyhow::Result<()> {
     if rustls::crypto::aws_lc_rs::default_provider().install_default().is_err() {
         bail!("a second TLS provider is installed");
     }
-    if args.world {
-        return world::serve(args.variants, args.all_names).await;
+    if args.backend {
+        return backend::serve(args.variants, args.all_names).await;
     }
     if args.queries {
         let spans = tracing_subscriber::fmt::format::FmtSpan::CLOSE;
         tracing_subscriber::fmt().with_span_events(spans).with_env_filter("off,wva::collect=info").init();
     }
-    let (_world, url) = start_world(&args)?;
+    let (_backend, url) = start_backend(&args)?;
     let before = resident_mib()?;
     let (cluster, stop) = watch_cluster(&url).await?;
-    say(&format!("{} variants, {} pods", args.variants, 2 * args.variants));
-    say(&format!("memory: {before} MiB at the start, {} MiB with the watches synced", resident_mib()?));
+    print_line(&format!("{} variants, {} pods", args.variants, 2 * args.variants));
+    print_line(&format!(
+        "memory: {before} MiB at the start, {} MiB with the watches synced",
+        resident_mib()?
+    ));
     let clock: Arc<dyn Clock> = match args.prometheus {
         Some(_) => Arc::new(SystemClock),
-        None => Arc::new(Still(world::moment()?)),
+        None => Arc::new(FixedClock(backend::timestamp()?)),
     };
     let url = args.prometheus.clone().unwrap_or(url);
     let settings = PrometheusSettings::new(&url);
     let source: Arc<dyn MetricSource> = Arc::new(PrometheusSource::new(&settings)?);
-    evaluations(&args, &cluster, &source, &clock).await?;
-    split(&args, &cluster, &source, &clock).await?;
+    measure_evaluations(&args, &cluster, &source, &clock).await?;
+    measure_steps(&args, &cluster, &source, &clock).await?;
     let start = Cost::now()?;
-    let bytes = world::fetch(&url).await?;
-    say(&format!("  the answer alone, read and thrown away: {bytes} bytes in {}", start.until_now()?));
+    let bytes = backend::fetch(&url).await?;
+    print_line(&format!("  reading the answer without using it: {bytes} bytes in {}", start.until_now()?));
     stop.cancel();
     Ok(())
 }
 
-fn start_world(args: &Args) -> anyhow::Result<(Child, String)> {
+fn start_backend(args: &Args) -> anyhow::Result<(Child, String)> {
     let mut command = Command::new(Path::new("/proc/self/exe"));
-    command.args(["--world", "--variants", &args.variants.to_string()]);
+    command.args(["--backend", "--variants", &args.variants.to_string()]);
     if args.all_names {
         command.arg("--all-names");
     }
-    // It ends when its input does, with us.
+    // It ends when its standard input is closed, with this process.
     let mut child = command.stdout(Stdio::piped()).stdin(Stdio::piped()).spawn()?;
     let mut lines = BufReader::new(child.stdout.take().context("no output")?).lines();
-    let url = lines.next().context("the world did not start")??;
+    let url = lines.next().context("the backend did not start")??;
     Ok((child, url))
 }
 
@@ -139,8 +142,8 @@ async fn watch_cluster(url: &str) -> anyhow::Result<(ClusterReader, Cancellation
     Ok((cluster, stop))
 }
 
-/// Whole evaluations, as the process does them.
-async fn evaluations(
+/// Measures whole evaluations, as the process runs them.
+async fn measure_evaluations(
     args: &Args,
     cluster: &ClusterReader,
     source: &Arc<dyn MetricSource>,
@@ -162,8 +165,9 @@ async fn evaluations(
     for _ in 0..2 {
         engine.evaluate().await;
     }
-    process::forget_peak()?;
-    let (mut total, mut steady) = (Cost::default(), 0);
+    process::reset_peak()?;
+    let mut total = Cost::default();
+    let mut steady = 0;
     for _ in 0..args.rounds {
         sleep(Duration::from_secs_f64(args.pause)).await;
         steady = steady.max(resident_mib()?);
@@ -176,21 +180,21 @@ async fn evaluations(
     }
     let mean = total / args.rounds;
     let peak = process::peak_mib()?;
-    say(&format!("evaluation: {mean}"));
-    say(&format!("memory: {steady} MiB steady, {peak} MiB peak"));
+    print_line(&format!("evaluation: {mean}"));
+    print_line(&format!("memory: {steady} MiB steady, {peak} MiB peak"));
     Ok(())
 }
 
-/// The default, but for who decides.
+/// The default policy with another analyzer.
 fn policy(analyzer: &str) -> anyhow::Result<Policy> {
     let mut policy = Policy::default();
-    let name: StrDeserializer<'_, WordError> = analyzer.into_deserializer();
+    let name: StrDeserializer<'_, NameError> = analyzer.into_deserializer();
     policy.global.default.analyzer = Analyzer::deserialize(name).context("--analyzer")?;
     Ok(policy)
 }
 
-/// The same work step by step.
-async fn split(
+/// Measures the steps of an evaluation.
+async fn measure_steps(
     args: &Args,
     cluster: &ClusterReader,
     source: &Arc<dyn MetricSource>,
@@ -198,7 +202,8 @@ async fn split(
 ) -> anyhow::Result<()> {
     let steps = ["view and scope", "collect", "assemble", "observe", "decide", "drop"];
     let mut costs = [Cost::default(); 6];
-    let (mut memory, policy) = (Memory::default(), policy(&args.analyzer)?);
+    let mut memory = Memory::default();
+    let policy = policy(&args.analyzer)?;
     let mut series = 0;
     for _ in 0..args.rounds {
         let mut marks = vec![Cost::now()?];
@@ -225,13 +230,13 @@ async fn split(
         }
     }
     for (step, cost) in steps.iter().zip(costs) {
-        say(&format!("  {step:<15} {}", cost / args.rounds));
+        print_line(&format!("  {step:<15} {}", cost / args.rounds));
     }
-    say(&format!("  {series} series"));
+    print_line(&format!("  {series} series"));
     Ok(())
 }
 
 #[expect(clippy::print_stdout, reason = "the result")]
-fn say(line: &str) {
+fn print_line(line: &str) {
     println!("{line}");
 }

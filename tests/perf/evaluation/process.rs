@@ -1,4 +1,4 @@
-//! What this process has used, from the kernel.
+//! Time and memory used by this process, from the kernel.
 
 use std::fmt;
 use std::fs;
@@ -10,7 +10,7 @@ use tokio::time::Instant;
 /// Clock ticks of `/proc/self/stat` a second: the kernel's ABI on Linux.
 const TICKS: f64 = 100.0;
 
-/// Seconds of the wall and of the processor, on all threads.
+/// Wall-clock and processor seconds of all threads.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Cost {
     wall: f64,
@@ -18,12 +18,12 @@ pub(crate) struct Cost {
 }
 
 impl Cost {
-    /// Since the process began.
+    /// The cost since the process started.
     pub(crate) fn now() -> anyhow::Result<Self> {
         static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
         let wall = START.get_or_init(Instant::now).elapsed().as_secs_f64();
         let stat = fs::read_to_string("/proc/self/stat")?;
-        // The name, in parentheses, may hold anything; user and system time are the 14th and 15th field.
+        // The name, in parentheses, may contain anything. User and system time are the 14th and 15th field.
         let fields = stat.rsplit_once(')').context("no name")?.1.split_whitespace();
         let ticks: f64 = fields.skip(11).take(2).filter_map(|field| field.parse::<f64>().ok()).sum();
         Ok(Self { wall, processor: ticks / TICKS })
@@ -36,15 +36,15 @@ impl Cost {
 
 impl Add for Cost {
     type Output = Self;
-    fn add(self, other: Self) -> Self {
-        Self { wall: self.wall + other.wall, processor: self.processor + other.processor }
+    fn add(self, right: Self) -> Self {
+        Self { wall: self.wall + right.wall, processor: self.processor + right.processor }
     }
 }
 
 impl Sub for Cost {
     type Output = Self;
-    fn sub(self, other: Self) -> Self {
-        Self { wall: self.wall - other.wall, processor: self.processor - other.processor }
+    fn sub(self, right: Self) -> Self {
+        Self { wall: self.wall - right.wall, processor: self.processor - right.processor }
     }
 }
 
@@ -62,18 +62,18 @@ impl fmt::Display for Cost {
     }
 }
 
-/// Resident now.
+/// Resident memory.
 pub(crate) fn resident_mib() -> anyhow::Result<u64> {
     status("VmRSS:")
 }
 
-/// Most that was resident since [`forget_peak`].
+/// Peak of the resident memory since [`reset_peak`].
 pub(crate) fn peak_mib() -> anyhow::Result<u64> {
     status("VmHWM:")
 }
 
-/// Starts the peak anew.
-pub(crate) fn forget_peak() -> anyhow::Result<()> {
+/// Resets the peak.
+pub(crate) fn reset_peak() -> anyhow::Result<()> {
     Ok(fs::write("/proc/self/clear_refs", "5")?)
 }
 

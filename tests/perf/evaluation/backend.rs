@@ -1,5 +1,5 @@
-//! A cluster and a Prometheus over plain HTTP on loopback, made like the real ones: the API server lists and keeps
-//! watches open, Prometheus answers with gzip. Everything is of one moment.
+//! A fake cluster and a fake Prometheus over plain HTTP on loopback: the API server lists and keeps watches open, Prometheus answers
+//! with gzip. All data is of one time.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -20,10 +20,10 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 /// Seconds between two samples of a series.
-const INTERVAL: i64 = 15;
+const SCRAPE_INTERVAL_S: i64 = 15;
 
-/// What the reference figures of Prometheus are made with.
-const SIX: [&str; 6] = [
+/// The series of the reference figures of Prometheus.
+const REFERENCE_NAMES: [&str; 6] = [
     "vllm:kv_cache_usage_perc",
     "vllm:num_requests_waiting",
     "vllm:num_requests_running",
@@ -32,8 +32,8 @@ const SIX: [&str; 6] = [
     "vllm:request_prompt_tokens_count",
 ];
 
-/// What else is read of a vLLM pod.
-const MORE: [&str; 10] = [
+/// The other series that wva reads of a vLLM pod.
+const FURTHER_NAMES: [&str; 10] = [
     "vllm:prompt_tokens_total",
     "vllm:generation_tokens_total",
     "vllm:inter_token_latency_seconds_sum",
@@ -46,38 +46,38 @@ const MORE: [&str; 10] = [
     "vllm:cache_config_info",
 ];
 
-/// The moment of everything.
-pub(crate) fn moment() -> anyhow::Result<Timestamp> {
+/// The time of all data.
+pub(crate) fn timestamp() -> anyhow::Result<Timestamp> {
     Ok("2026-11-21T12:00:00Z".parse()?)
 }
 
-/// Names and window.
-type Question = (Vec<&'static str>, i64);
+/// Names and window in milliseconds.
+type QueryKey = (Vec<&'static str>, i64);
 
-struct World {
+struct Backend {
     variants: usize,
     names: Vec<&'static str>,
     now: Timestamp,
-    /// As in life, the same question is asked again and again.
-    answers: Mutex<HashMap<Question, Vec<u8>>>,
+    /// Answers by query, because the same queries are repeated.
+    answers: Mutex<HashMap<QueryKey, Vec<u8>>>,
 }
 
-type Shared = State<Arc<World>>;
+type Shared = State<Arc<Backend>>;
 
-/// Serves on a port of the kernel's choice, says the URL, and ends with whoever started it.
+/// Serves on a free port, prints the URL, and ends with the parent process.
 pub(crate) async fn serve(variants: usize, all_names: bool) -> anyhow::Result<()> {
-    let mut names = SIX.to_vec();
-    names.extend(MORE.iter().filter(|_| all_names));
-    let world = World { variants, names, now: moment()?, answers: Mutex::default() };
+    let mut names = REFERENCE_NAMES.to_vec();
+    names.extend(FURTHER_NAMES.iter().filter(|_| all_names));
+    let backend = Backend { variants, names, now: timestamp()?, answers: Mutex::default() };
     let routes = Router::new()
         .route("/api/v1/query", post(query))
         .route("/api/v1/pods", get(|state, query| list(Path("pods".into()), state, query)))
         .route("/api/v1/namespaces", get(|state, query| list(Path("namespaces".into()), state, query)))
         .route("/apis/apps/v1/{plural}", get(list))
         .route("/apis/llmd.ai/v1alpha1/{plural}", get(list))
-        .with_state(Arc::new(world));
+        .with_state(Arc::new(backend));
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
-    super::say(&format!("http://{}", listener.local_addr()?));
+    super::print_line(&format!("http://{}", listener.local_addr()?));
     let parent_gone = async {
         drop(tokio::task::spawn_blocking(|| std::io::stdin().read(&mut [0; 1])).await);
     };
@@ -85,14 +85,14 @@ pub(crate) async fn serve(variants: usize, all_names: bool) -> anyhow::Result<()
     Ok(())
 }
 
-/// Reads what the source reads, as a bare client.
+/// Reads the answer of a query with a bare client.
 pub(crate) async fn fetch(url: &str) -> anyhow::Result<usize> {
-    let query = format!("{{__name__=~\"{}\"}}[120000ms]", SIX.join("|"));
+    let query = format!("{{__name__=~\"{}\"}}[120000ms]", REFERENCE_NAMES.join("|"));
     let form =
         reqwest::Url::parse_with_params(url, [("query", query)])?.query().unwrap_or_default().to_owned();
     let client = reqwest::Client::builder().no_proxy().tls_certs_only([]).gzip(true).build()?;
-    let asked = client.post(format!("{url}/api/v1/query")).body(form);
-    let mut answer = asked.header(CONTENT_TYPE, "application/x-www-form-urlencoded").send().await?;
+    let request = client.post(format!("{url}/api/v1/query")).body(form);
+    let mut answer = request.header(CONTENT_TYPE, "application/x-www-form-urlencoded").send().await?;
     let mut bytes = 0;
     while let Some(chunk) = answer.chunk().await? {
         bytes += chunk.len();
@@ -100,28 +100,28 @@ pub(crate) async fn fetch(url: &str) -> anyhow::Result<usize> {
     Ok(bytes)
 }
 
-async fn query(State(world): Shared, form: String) -> Response {
+async fn query(State(backend): Shared, form: String) -> Response {
     let url = format!("http://x/?{form}");
     let url = reqwest::Url::parse(&url);
     let promql = url.ok().and_then(|url| {
         url.query_pairs().find(|(key, _)| key == "query").map(|(_, value)| value.into_owned())
     });
     let promql = promql.unwrap_or_default();
-    let names: Vec<_> = world.names.iter().copied().filter(|name| promql.contains(name)).collect();
+    let names: Vec<_> = backend.names.iter().copied().filter(|name| promql.contains(name)).collect();
     let headers = [(CONTENT_TYPE, "application/json"), (CONTENT_ENCODING, "gzip")];
     if promql.contains("count by") {
-        let series = (2 * world.variants * names.len()).to_string();
+        let series = (2 * backend.variants * names.len()).to_string();
         let row = json!({"metric": {"namespace": "llm"}, "value": [0, series]});
         let count = json!({"status": "success", "data": {"resultType": "vector", "result": [row]}});
         return (headers, zipped(&count.to_string())).into_response();
     }
     let window = promql.rsplit_once('[').and_then(|(_, window)| window.strip_suffix("ms]"));
     let window: i64 = window.and_then(|window| window.parse().ok()).unwrap_or(60_000);
-    let made = world.answers.lock().ok().map(|mut answers| {
-        let make = || zipped(&world.samples(&names, window));
+    let answer = backend.answers.lock().ok().map(|mut answers| {
+        let make = || zipped(&backend.samples(&names, window));
         answers.entry((names.clone(), window)).or_insert_with(make).clone()
     });
-    (headers, made.unwrap_or_default()).into_response()
+    (headers, answer.unwrap_or_default()).into_response()
 }
 
 fn zipped(text: &str) -> Vec<u8> {
@@ -130,8 +130,8 @@ fn zipped(text: &str) -> Vec<u8> {
     written.and_then(|()| encoder.finish()).unwrap_or_default()
 }
 
-impl World {
-    /// What Prometheus says of these names: series by name and labels, each with its samples of the window.
+impl Backend {
+    /// The answer of Prometheus for these names: the series of all pods with their samples in the window.
     fn samples(&self, names: &[&str], window: i64) -> String {
         let mut text = String::from(r#"{"status":"success","data":{"resultType":"matrix","result":["#);
         let mut separator = "";
@@ -139,15 +139,17 @@ impl World {
             for pod in 0..2 * self.variants {
                 text.push_str(separator);
                 separator = ",";
-                self.one(&mut text, name, pod, window);
+                self.write_series(&mut text, name, pod, window);
             }
         }
         text.push_str("]}}");
         text
     }
 
-    fn one(&self, text: &mut String, name: &str, pod: usize, window: i64) {
-        let (ip, model, pod_name) = (ip(pod), pod / 2, pod_name(pod));
+    fn write_series(&self, text: &mut String, name: &str, pod: usize, window: i64) {
+        let ip = ip(pod);
+        let model = pod / 2;
+        let pod_name = pod_name(pod);
         let config = if name == "vllm:cache_config_info" {
             r#""block_size":"16","cache_dtype":"auto","num_gpu_blocks":"27000","#
         } else {
@@ -159,10 +161,10 @@ impl World {
             pod % 500,
         );
         // Scrapes are spread over the interval.
-        let newest = 1000 + (pod as i64 * 7919) % (INTERVAL * 1000);
-        let count = (window - newest) / (INTERVAL * 1000);
+        let newest = 1000 + (pod as i64 * 7919) % (SCRAPE_INTERVAL_S * 1000);
+        let count = (window - newest) / (SCRAPE_INTERVAL_S * 1000);
         for back in (0..=count).rev() {
-            let at = self.now - SignedDuration::from_millis(newest + back * INTERVAL * 1000);
+            let at = self.now - SignedDuration::from_millis(newest + back * SCRAPE_INTERVAL_S * 1000);
             let value = value(name, pod, back);
             let comma = if back == 0 { "" } else { "," };
             let _ = write!(text, r#"[{:.3},"{value}"]{comma}"#, at.as_millisecond() as f64 / 1e3);
@@ -186,26 +188,26 @@ fn ip(pod: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, b, c, d)
 }
 
-/// As the example `exporter` names it.
+/// The name that the example `exporter` uses.
 fn pod_name(pod: usize) -> String {
     format!("v-{}-{}", pod / 2, pod % 2)
 }
 
-/// A list, in pages as asked; a watch that never says anything.
+/// A list in pages, or a watch without events.
 async fn list(
     Path(plural): Path<String>,
-    State(world): Shared,
-    Query(asked): Query<HashMap<String, String>>,
+    State(backend): Shared,
+    Query(parameters): Query<HashMap<String, String>>,
 ) -> Response {
-    let number = |key: &str| asked.get(key).and_then(|text| text.parse::<usize>().ok());
-    if asked.get("watch").is_some_and(|watch| watch == "true" || watch == "1") {
+    let number = |key: &str| parameters.get(key).and_then(|text| text.parse::<usize>().ok());
+    if parameters.get("watch").is_some_and(|watch| watch == "true" || watch == "1") {
         return Body::from_stream(futures::stream::pending::<Result<String, std::io::Error>>())
             .into_response();
     }
     let total = match plural.as_str() {
-        "pods" => 2 * world.variants,
+        "pods" => 2 * backend.variants,
         "namespaces" => 0,
-        _ => world.variants,
+        _ => backend.variants,
     };
     let from = number("continue").unwrap_or_default();
     let to = number("limit").map_or(total, |limit| total.min(from + limit));
@@ -229,7 +231,7 @@ fn kind(plural: &str) -> (&'static str, &'static str) {
     }
 }
 
-/// An object with the weight of a real one: what others manage of it is most of its bytes.
+/// An object of realistic size: most of its bytes are managed fields.
 fn object(plural: &str, index: usize) -> Option<Value> {
     let (kind, version) = kind(plural);
     let fields: serde_json::Map<_, _> =
