@@ -11,8 +11,8 @@ use serde_json::Value;
 pub const ACCELERATOR_LABEL: &str = "inference.optimization/acceleratorName";
 /// Label of a variant: the installation that is responsible for it.
 pub const CONTROLLER_INSTANCE_LABEL: &str = "wva.llmd.ai/controller-instance";
-/// [`Replicas::MOST`](wva_core::units::Replicas::MOST), as fields of objects have it.
-pub const MAX_REPLICAS: i32 = wva_core::units::Replicas::MOST.get().cast_signed();
+/// [`Replicas::MAX`](wva_core::units::Replicas::MAX), as fields of objects have it.
+pub const MAX_REPLICAS: i32 = wva_core::units::Replicas::MAX.get().cast_signed();
 /// Condition: whether the scale target exists.
 pub(crate) const TARGET_RESOLVED: &str = "TargetResolved";
 /// Condition: whether the metrics suffice for a decision.

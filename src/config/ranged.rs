@@ -117,11 +117,11 @@ impl Visitor<'_> for Number {
     }
 
     fn visit_i64<E: Error>(self, value: i64) -> Result<f64, E> {
-        self.check(wva_core::units::float(value))
+        self.check(wva_core::units::to_f64(value))
     }
 
     fn visit_u64<E: Error>(self, value: u64) -> Result<f64, E> {
-        self.check(wva_core::units::float(i64::try_from(value).unwrap_or(i64::MAX)))
+        self.check(wva_core::units::to_f64(i64::try_from(value).unwrap_or(i64::MAX)))
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<f64, E> {
@@ -194,11 +194,11 @@ impl Visitor<'_> for Time {
     }
 
     fn visit_i64<E: Error>(self, value: i64) -> Result<Duration, E> {
-        self.visit_f64(wva_core::units::float(value))
+        self.visit_f64(wva_core::units::to_f64(value))
     }
 
     fn visit_u64<E: Error>(self, value: u64) -> Result<Duration, E> {
-        self.visit_f64(wva_core::units::float(i64::try_from(value).unwrap_or(i64::MAX)))
+        self.visit_f64(wva_core::units::to_f64(i64::try_from(value).unwrap_or(i64::MAX)))
     }
 }
 

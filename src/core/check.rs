@@ -344,7 +344,7 @@ impl Number<'_> {
 
     fn bounded(&self, number: u32) -> u32 {
         let bounds = self.state.variant.bounds;
-        let highest = bounds.max.unwrap_or(Replicas::MOST).get();
+        let highest = bounds.max.unwrap_or(Replicas::MAX).get();
         if number < bounds.min.get() || highest < bounds.min.get() {
             bounds.min.get()
         } else {
@@ -425,7 +425,7 @@ fn seconds(from: Timestamp, to: Timestamp) -> f64 {
 /// Every engine of the pod has shown both signals within two scrapes, or half a minute where scrapes are faster, and
 /// its samples reach back a minute, or to when the pod began to serve, but for one scrape and 5 s.
 fn measured_lately(replica: &Replica, now: Timestamp) -> bool {
-    let served = seconds(replica.born(), now);
+    let served = seconds(replica.ready_or_created(), now);
     let lately = |engine: &Signals| {
         let (kv, waiting) = (engine.get(Signal::KvUsage), engine.get(Signal::Waiting));
         let within = |gap: f64| {

@@ -4,7 +4,7 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::units::{float, signed};
+use crate::units::{to_f64, truncated_i64};
 
 /// Milliseconds since the epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -15,13 +15,13 @@ impl Moment {
     /// Seconds from here to `later`; 0 when the order is reversed.
     #[must_use]
     pub fn until(self, later: Self) -> f64 {
-        float(later.0.saturating_sub(self.0).max(0)) / 1000.0
+        to_f64(later.0.saturating_sub(self.0).max(0)) / 1000.0
     }
 
     /// So many seconds later (earlier when negative).
     #[must_use]
     pub fn plus(self, seconds: f64) -> Self {
-        Self(self.0.saturating_add(signed((seconds * 1000.0).round())))
+        Self(self.0.saturating_add(truncated_i64((seconds * 1000.0).round())))
     }
 
     /// The number of the slot of `seconds` that it lies in.

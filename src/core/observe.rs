@@ -9,7 +9,7 @@ use crate::model::Role;
 use crate::normalize::{clean, not_after};
 use crate::progress::Progress;
 use crate::quality::analyzer_signals::Declared;
-use crate::quality::{CoverageState, fresh_limit, judged_engines, look};
+use crate::quality::{CoverageState, assess_coverage, fresh_limit, judged_engines};
 use crate::snapshot::{
     ModelGroup, Phase, Sample, Series, Signal, Signals, Snapshot, SourceHealth, newest_confirmed,
 };
@@ -64,7 +64,7 @@ pub fn observe_watched(snapshot: &Snapshot, memory: Memory, progress: &dyn Progr
 fn fold(now: Timestamp, group: &ModelGroup, remembered: &mut GroupMemory) {
     remembered.idle_since = idle_since(now, group, remembered);
     remembered.observed_at = Some(now);
-    let doubted = remembered.evidence.as_ref().is_some_and(|evidence| evidence.has_doubts());
+    let doubted = remembered.evidence.as_ref().is_some_and(|evidence| evidence.has_contradictions());
     for state in &group.variants {
         if let Some(own) = remembered.variants.get_mut(&state.variant.id.name) {
             own.most_running.observe(state, doubted, now);
@@ -99,7 +99,7 @@ pub fn activity(now: Timestamp, group: &ModelGroup, observed_at: Option<Timestam
         let of_role: Vec<_> = known.iter().copied().filter(|one| one.variant.role == role).collect();
         of_role.is_empty()
             || matches!(
-                look(&group.source, &of_role, Declared::default(), now).state,
+                assess_coverage(&group.source, &of_role, Declared::default(), now).state,
                 CoverageState::Fresh | CoverageState::Zero
             )
     };

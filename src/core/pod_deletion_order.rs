@@ -112,7 +112,7 @@ fn of_variant(state: &VariantState, desired: Replicas, now: Timestamp) -> Deleti
     let asleep: Vec<&Replica> = of_phase(|phase| phase == Phase::Asleep).collect();
     let unready =
         of_phase(|phase| !matches!(phase, Phase::Ready | Phase::Asleep | Phase::Terminating)).count();
-    let many = (current.above(desired).get() as usize).saturating_sub(unready);
+    let many = (current.saturating_sub(desired).get() as usize).saturating_sub(unready);
     if many == 0 || many >= ready.len() + asleep.len() {
         return DeletionOrder::default();
     }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::moment::may_lower;
 use crate::snapshot::{Engine, EngineParameters, Phase, Signal, Signals, Template, VariantState};
-use crate::units::whole;
+use crate::units::truncated_u32;
 
 /// vLLM's default on a device of less than 70 GiB, and on an A100.
 const OF_SMALL_DEVICES: u32 = 256;
@@ -29,7 +29,7 @@ const SETTLED: SignedDuration = SignedDuration::from_secs(120);
 
 /// Sequences that vLLM runs at most on such a device when no argument says it. A slice of a device (MIG) is a small one.
 #[must_use]
-pub fn by_device(accelerator: Option<&str>) -> u32 {
+pub fn default_for_device(accelerator: Option<&str>) -> u32 {
     let name = accelerator.unwrap_or_default().to_ascii_uppercase();
     let is_large = LARGE_DEVICES.iter().any(|device| name.contains(device)) && !name.contains("MIG");
     if is_large { OF_LARGE_DEVICES } else { OF_SMALL_DEVICES }
@@ -38,11 +38,12 @@ pub fn by_device(accelerator: Option<&str>) -> u32 {
 /// For estimates: what the arguments of an engine of `state` say, else what its device's default is, or more where `seen` were
 /// running. `None` where neither is known.
 #[must_use]
-pub fn estimated(state: &VariantState, seen: u32) -> Option<u32> {
+pub fn estimated_max(state: &VariantState, seen: u32) -> Option<u32> {
     let own = || {
         let engine = state.template.engine.as_ref().filter(|engine| engine.engine == Engine::Vllm)?;
         // An argument that is no count is none of ours to replace.
-        (!engine.has_max_sequences).then(|| by_device(state.variant.accelerator.as_deref()).max(seen))
+        (!engine.has_max_sequences)
+            .then(|| default_for_device(state.variant.accelerator.as_deref()).max(seen))
     };
     state.template.sequences().or_else(own)
 }
@@ -133,7 +134,7 @@ fn shown(state: &VariantState) -> u32 {
             .map(|sample| sample.value)
             .collect(),
     };
-    whole(second_highest(values).unwrap_or(0.0)).min(MAX_SEEN)
+    truncated_u32(second_highest(values).unwrap_or(0.0)).min(MAX_SEEN)
 }
 
 /// The second highest of `values` that are numbers; the only one where there is one.

@@ -1,4 +1,5 @@
-//! One type a unit, validated where it is made: no bare number crosses a module.
+//! Newtypes with a unit, validated by their constructors, and the number conversions that the core uses. Inside the numeric code of
+//! `analyze` and `learn` seconds and rates are plain `f64`; the docs say which.
 
 use std::fmt;
 
@@ -26,9 +27,9 @@ impl Replicas {
     pub const ZERO: Self = Self(0);
     /// One pod.
     pub const ONE: Self = Self(1);
-    /// The most that any variant may have: two thirds of the pods of the largest cluster that Kubernetes is tested with (150,000),
-    /// so that no fleet is in its way and nothing has to count to two billion.
-    pub const MOST: Self = Self(100_000);
+    /// The maximum of any variant: two thirds of the pods of the largest cluster that Kubernetes is tested with (150,000). No real
+    /// fleet reaches it, and nothing has to count to two billion.
+    pub const MAX: Self = Self(100_000);
 
     /// `count` pods.
     #[must_use]
@@ -54,91 +55,75 @@ impl Replicas {
         Self(self.0.saturating_sub(1))
     }
 
-    /// How many more than `other`, never below zero.
+    /// The difference, never below zero.
     #[must_use]
-    pub const fn above(self, other: Self) -> Self {
+    pub const fn saturating_sub(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
     }
 
-    /// This count by `current`, where none counts as one, in units of `1 / scale`. The scale is applied before the division, so that
-    /// what is a whole number of units stays one.
+    /// This count divided by `current` (0 counts as 1), in units of `1 / scale`. The scale is applied before the division, so that a
+    /// whole number of units stays one.
     #[must_use]
     pub fn ratio_to(self, current: Self, scale: f64) -> f64 {
         scale * f64::from(self.0) / f64::from(current.0.max(1))
     }
 
-    /// The count nearest to a signed one: negative is zero, too large is the largest.
+    /// The nearest count: negative is zero, too large is the maximum.
     #[must_use]
-    pub fn saturating(count: i64) -> Self {
+    pub fn saturating_from(count: i64) -> Self {
         Self(u32::try_from(count.max(0)).unwrap_or(u32::MAX))
     }
 
-    /// The smallest count that is at least `value`. Negative is zero, and so is what is not a number.
+    /// The smallest count that is at least `value`. Negative numbers and NaN are zero.
     #[must_use]
     pub fn ceil(value: f64) -> Self {
-        Self(whole(value.ceil()))
+        Self(truncated_u32(value.ceil()))
     }
 }
 
-/// `value` without its fraction. Negative is zero, too large is the largest, and what is not a number is zero.
+/// Truncates `value`: too large is the maximum, negative numbers and NaN are zero.
 #[must_use]
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a float cast saturates, as promised"
-)]
-pub const fn whole(value: f64) -> u32 {
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a float cast saturates")]
+pub const fn truncated_u32(value: f64) -> u32 {
     value as u32
 }
 
-/// The same as a signed count: too large or too small is the nearest there is, and what is not a number is zero.
+/// Truncates `value`: out of range is the nearest, NaN is zero.
 #[must_use]
-#[expect(clippy::cast_possible_truncation, reason = "a float cast saturates, as promised")]
-pub const fn signed(value: f64) -> i64 {
+#[expect(clippy::cast_possible_truncation, reason = "a float cast saturates")]
+pub const fn truncated_i64(value: f64) -> i64 {
     value as i64
 }
 
-/// The length of a collection as a count; more than `u32` holds is the largest.
+/// The length of a collection; more than `u32` holds is the maximum.
 #[must_use]
 pub fn count(length: usize) -> u32 {
     u32::try_from(length).unwrap_or(u32::MAX)
 }
 
-/// A number with `DECIMALS` of them, as `{:.1}` and the like write it. Nearly always that is known without the exact arithmetic of
-/// rounding, which is slowest where a number has no more decimals than are written.
-pub(crate) struct Rounded<const DECIMALS: u32>(pub(crate) f64);
+/// Writes a number with `DECIMALS` decimals.
+pub(crate) struct Rounded<const DECIMALS: usize>(pub(crate) f64);
 
 /// `value` with one decimal.
 pub(crate) const fn tenths(value: f64) -> Rounded<1> {
     Rounded(value)
 }
 
-/// `value` with two.
+/// `value` with two decimals.
 pub(crate) const fn hundredths(value: f64) -> Rounded<2> {
     Rounded(value)
 }
 
-impl<const DECIMALS: u32> fmt::Display for Rounded<DECIMALS> {
+impl<const DECIMALS: usize> fmt::Display for Rounded<DECIMALS> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        /// Up to this every thousandth is far from the next float.
-        const EXACT: f64 = 1e12;
-        let (units, digits) = (10_u64.pow(DECIMALS), DECIMALS as usize);
-        let scaled = self.0.abs() * float(units.cast_signed());
-        let nearest = scaled.round();
-        if scaled.abs() < EXACT && (scaled - nearest).abs() < 0.499 {
-            let (nearest, sign) =
-                (signed(nearest).unsigned_abs(), if self.0.is_sign_negative() { "-" } else { "" });
-            write!(f, "{sign}{}.{:0digits$}", nearest / units, nearest % units)
-        } else {
-            write!(f, "{:.digits$}", self.0)
-        }
+        write!(f, "{:.DECIMALS$}", self.0)
     }
 }
 
-/// A whole number as a float: exact up to 2⁵³, the nearest above.
+/// The nearest float: exact up to 2⁵³.
 #[must_use]
-#[expect(clippy::cast_precision_loss, reason = "the nearest float, as promised")]
-pub const fn float(value: i64) -> f64 {
+#[expect(clippy::cast_precision_loss, reason = "a cast gives the nearest float")]
+pub const fn to_f64(value: i64) -> f64 {
     value as f64
 }
 
@@ -217,20 +202,28 @@ impl Seconds {
     /// Whole seconds, for constants.
     #[must_use]
     pub const fn whole(seconds: u32) -> Self {
+        // Every u32 is exact in f64; `f64::from` is not const.
         Self(seconds as f64)
     }
 
     /// From `earlier` to `later`; zero when the order is reversed.
     #[must_use]
     pub fn between(earlier: jiff::Timestamp, later: jiff::Timestamp) -> Self {
-        Self::of(later.duration_since(earlier))
+        Self::from_duration(later.duration_since(earlier))
     }
 
-    /// So long before `later`; the earliest moment there is where none is so early.
+    /// A negative duration is zero.
+    #[must_use]
+    pub fn from_duration(duration: jiff::SignedDuration) -> Self {
+        Self(duration.as_secs_f64().max(0.0))
+    }
+
+    /// This long before `later`, or the earliest time stamp there is.
     #[must_use]
     pub fn before(self, later: jiff::Timestamp) -> jiff::Timestamp {
-        let whole = signed(self.0);
-        let length = if float(whole).to_bits() == self.0.to_bits() && whole < i64::from(u32::MAX) {
+        // Nearly every window is in whole seconds, which are converted without rounding.
+        let whole = truncated_i64(self.0);
+        let length = if to_f64(whole).to_bits() == self.0.to_bits() && whole < i64::from(u32::MAX) {
             Some(jiff::SignedDuration::from_secs(whole))
         } else {
             jiff::SignedDuration::try_from_secs_f64(self.0).ok()
@@ -238,10 +231,16 @@ impl Seconds {
         length.and_then(|length| later.checked_sub(length).ok()).unwrap_or(jiff::Timestamp::MIN)
     }
 
-    /// So long; zero when it is negative.
+    /// The longer one.
     #[must_use]
-    pub fn of(duration: jiff::SignedDuration) -> Self {
-        Self(duration.as_secs_f64().max(0.0))
+    pub const fn max(self, other: Self) -> Self {
+        Self(self.0.max(other.0))
+    }
+
+    /// The shorter one.
+    #[must_use]
+    pub const fn min(self, other: Self) -> Self {
+        Self(self.0.min(other.0))
     }
 }
 
@@ -296,17 +295,16 @@ impl Tokens {
     /// None.
     pub const ZERO: Self = Self(0);
 
-    /// `count` tokens; negative is zero.
+    /// Negative is zero.
     #[must_use]
     pub const fn new(count: i64) -> Self {
         Self(if count < 0 { 0 } else { count })
     }
 
-    /// `value` without its fraction. Negative is zero, too large is the largest, and what is not a number is zero.
+    /// Truncates `value`: too large is the maximum, negative numbers and NaN are zero.
     #[must_use]
-    #[expect(clippy::cast_possible_truncation, reason = "a float cast saturates, as promised")]
-    pub const fn trunc(value: f64) -> Self {
-        Self::new(value as i64)
+    pub const fn truncated(value: f64) -> Self {
+        Self::new(truncated_i64(value))
     }
 
     /// The plain count.
@@ -315,10 +313,10 @@ impl Tokens {
         self.0
     }
 
-    /// The count as a float: exact up to 2⁵³, the nearest above.
+    /// The nearest float: exact up to 2⁵³.
     #[must_use]
-    pub const fn float(self) -> f64 {
-        float(self.0)
+    pub const fn to_f64(self) -> f64 {
+        to_f64(self.0)
     }
 
     /// The sum.
@@ -327,19 +325,20 @@ impl Tokens {
         Self(self.0.saturating_add(other.0))
     }
 
-    /// So many times as many.
+    /// The product.
     #[must_use]
     pub const fn times(self, factor: u32) -> Self {
+        // Every u32 fits; `i64::from` is not const.
         Self(self.0.saturating_mul(factor as i64))
     }
 
-    /// `share` of them, without the fraction.
+    /// `share` of them, truncated.
     #[must_use]
     pub fn share(self, share: f64) -> Self {
-        Self::trunc(self.float() * share)
+        Self::truncated(self.to_f64() * share)
     }
 
-    /// The whole number halfway to a larger `other`, rounded down.
+    /// Halfway to a larger `other`, rounded down.
     #[must_use]
     pub const fn midway(self, other: Self) -> Self {
         Self::new(self.0 + (other.0 - self.0) / 2)

@@ -132,7 +132,7 @@ impl<'a> GeneratedRequests<'a> {
             self.sizes = rest;
         }
         let (prompt, output) = self.sizes.first().map_or((1, 1), |(_, sizes)| sizes.draw(&mut self.rng));
-        let cached = wva_core::units::whole(f64::from(prompt) * self.prefix_hits).min(prompt - 1);
+        let cached = wva_core::units::truncated_u32(f64::from(prompt) * self.prefix_hits).min(prompt - 1);
         self.burst = self.burst.saturating_sub(1);
         if self.burst == 0 {
             self.draw();

@@ -89,5 +89,5 @@ fn log_normal(cv: f64, rng: &mut Rng) -> f64 {
 }
 
 fn whole_tokens(tokens: f64) -> u32 {
-    wva_core::units::whole(tokens.round().clamp(1.0, MAX_TOKENS))
+    wva_core::units::truncated_u32(tokens.round().clamp(1.0, MAX_TOKENS))
 }

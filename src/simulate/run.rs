@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
-use wva_core::units::whole;
+use wva_core::units::truncated_u32;
 use wva_sim::{Controller, Invalid, Run, simulate};
 
 use super::plan::Plan;
@@ -91,8 +91,9 @@ impl JobQueue {
             let index = self.next.fetch_add(1, Ordering::Relaxed);
             let Some(job) = self.jobs.get(index) else { return };
             let progress = &self.progress[index];
-            let result = run(job, |share| progress.store(whole(share * PROGRESS_PARTS), Ordering::Relaxed));
-            progress.store(whole(PROGRESS_PARTS), Ordering::Relaxed);
+            let result =
+                run(job, |share| progress.store(truncated_u32(share * PROGRESS_PARTS), Ordering::Relaxed));
+            progress.store(truncated_u32(PROGRESS_PARTS), Ordering::Relaxed);
             if result.is_err() {
                 self.has_failed.store(true, Ordering::Relaxed);
             }

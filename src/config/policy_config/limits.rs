@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use smol_str::SmolStr;
 use wva_core::model::{LimitPolicy, Power, Quota};
-use wva_core::units::{Cost, signed};
+use wva_core::units::{Cost, truncated_i64};
 
 use super::super::document::Diagnostics;
 use super::fields::{Gpus, Limiter, LimiterKind, PowerBudget, QuotaScope, SaturationFields};
@@ -125,7 +125,7 @@ impl Limiter {
 }
 
 fn counts(gpus: Option<&Gpus>) -> BTreeMap<SmolStr, i64> {
-    gpus.into_iter().flatten().map(|(name, count)| (name.clone(), signed(count.get()))).collect()
+    gpus.into_iter().flatten().map(|(name, count)| (name.clone(), truncated_i64(count.get()))).collect()
 }
 
 impl PowerBudget {

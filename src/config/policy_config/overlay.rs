@@ -9,7 +9,7 @@ use serde::de::{DeserializeOwned, Deserializer, Error, IntoDeserializer, MapAcce
 use serde::{Deserialize, de};
 use smol_str::SmolStr;
 use wva_core::model::{RatePolicy, ScaleToZero, Scoring, Stability, StepLimit};
-use wva_core::units::{Replicas, Seconds, whole};
+use wva_core::units::{Replicas, Seconds, truncated_u32};
 
 use super::super::ranged::{Number, Time, ranged};
 
@@ -83,7 +83,7 @@ macro_rules! values {
 values! {
     f64: Fraction PositiveFraction QueueLength Headroom Percent SloMultiplier, |value| value;
     Option<f64>: Latency QueueLength, |value| Some(value);
-    Replicas: ReplicaStep, |count| Replicas::new(whole(count));
+    Replicas: ReplicaStep, |count| Replicas::new(truncated_u32(count));
     Seconds: Window DrainTime StartUpTime Retention, |duration| seconds(duration);
     bool: Switch, |value| value;
 }

@@ -26,7 +26,7 @@ pub struct Scored {
 pub fn step(each: Vec<f64>, current: Replicas, bounds: Bounds, steps: Steps) -> Scored {
     let mean = (!each.is_empty()).then(|| each.iter().sum::<f64>() / f64::from(count(each.len())));
     let more = bounds.clamp(Replicas::new(current.get().saturating_add(steps.more.get())));
-    let fewer = bounds.clamp(current.above(steps.fewer));
+    let fewer = bounds.clamp(current.saturating_sub(steps.fewer));
     let wanted = match mean {
         None => current,
         Some(mean) if mean > steps.up => more,

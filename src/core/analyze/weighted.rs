@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::score::{Scored, queue_share, step};
 use crate::model::{Bounds, Steps};
-use crate::units::{Replicas, Seconds, float};
+use crate::units::{Replicas, Seconds, to_f64};
 use smol_str::{SmolStr, format_smolstr};
 
 /// The weight of KV-cache usage. The weights sum to 1, so that a score is between 0 and 1.
@@ -159,7 +159,7 @@ impl SpeedWindow {
 }
 
 fn is_younger(at: i64, now: i64, than: Seconds) -> bool {
-    float(now.saturating_sub(at)) < than.get() * 1000.0
+    to_f64(now.saturating_sub(at)) < than.get() * 1000.0
 }
 
 #[cfg(test)]

@@ -15,7 +15,9 @@ use crate::model::{
     VariantId,
 };
 use crate::quality::analyzer_signals::Declared;
-use crate::quality::{AllowedMoves, OVERDUE, SignalHistory, VariantCoverage, is_full, lost_and_failing};
+use crate::quality::{
+    AllowedMoves, OVERDUE_FACTOR, SignalHistory, VariantCoverage, count_lost_and_failing, is_growth_futile,
+};
 use crate::snapshot::{ModelGroup, Scale, VariantState};
 use crate::units::{Replicas, Seconds};
 
@@ -144,7 +146,7 @@ impl<'a> VariantContext<'a> {
         let mut variant = Self { state, scale, memory, coverage, prior: context.policy.rate.start_up };
         let mut replaced = variant.memory.starts.replaced;
         if variant.coverage.starting > 0 || replaced.pods > 0 {
-            let (_, failing) = lost_and_failing(state, variant.patience(), context.now);
+            let (_, failing) = count_lost_and_failing(state, variant.patience(), context.now);
             replaced.settle(failing, variant.start().get(), context.now.into());
             if replaced != variant.memory.starts.replaced {
                 variant.memory.to_mut().starts.replaced = replaced;
@@ -171,13 +173,15 @@ impl VariantContext<'_> {
     /// none was seen.
     fn patience(&self) -> Seconds {
         let longest = self.longest_start();
-        longest.and_then(|longest| Seconds::new(OVERDUE * longest.get()).ok()).unwrap_or(TRANSITION_TIMEOUT)
+        longest
+            .and_then(|longest| Seconds::new(OVERDUE_FACTOR * longest.get()).ok())
+            .unwrap_or(TRANSITION_TIMEOUT)
     }
 
     /// Pods that are on their way: without those that will not come, and those that failed and are replaced.
     pub(super) fn credited(&self, now: Timestamp) -> Replicas {
         let replaced = self.memory.starts.replaced.pods;
-        self.coverage.credited(self.state, self.patience(), replaced, now)
+        self.coverage.expected_pending(self.state, self.patience(), replaced, now)
     }
 
     pub(super) fn id(&self) -> &VariantId {
@@ -215,14 +219,14 @@ impl VariantContext<'_> {
     }
 
     /// More pods of it would not serve either: no node has room, or what was ordered twice never became ready.
-    pub(super) fn is_full(&self, now: Timestamp) -> bool {
-        self.coverage.starting > 0 && is_full(self.state, self.start(), self.patience(), now)
+    pub(super) fn is_growth_futile(&self, now: Timestamp) -> bool {
+        self.coverage.starting > 0 && is_growth_futile(self.state, self.start(), self.patience(), now)
     }
 
     /// What a number that is not measured anew rests on: the newest sample it ever rested on, else the moment it was
     /// adopted without one.
     pub(super) fn old_evidence(&self, now: Timestamp) -> Timestamp {
-        let sampled = self.memory.evidence.max(self.coverage.newest_of_all);
+        let sampled = self.memory.evidence.max(self.coverage.newest_any);
         sampled.or(self.memory.blind_since).unwrap_or(now)
     }
 

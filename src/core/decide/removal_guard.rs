@@ -10,7 +10,7 @@ use crate::decision::Reason;
 use crate::model::Role;
 use crate::quality::{RemainingCapacity, Shortfall};
 use crate::report::{Stage, Step};
-use crate::units::{Replicas, whole};
+use crate::units::{Replicas, truncated_u32};
 
 /// A role whose replicas an analyzer may want to remove; what its pods hold is looked at when that happens.
 pub(super) struct RemovalGuard<'m, 'a> {
@@ -29,7 +29,7 @@ impl<'m, 'a> RemovalGuard<'m, 'a> {
 
     /// What runs fits into `targets`, or it is not known that it does not.
     pub(super) fn fits(&self, targets: &[u32]) -> bool {
-        let refused = self.too_few(targets);
+        let refused = self.find_shortfall(targets);
         let fits = refused.is_none();
         if !fits {
             *self.refused.borrow_mut() = refused;
@@ -40,18 +40,18 @@ impl<'m, 'a> RemovalGuard<'m, 'a> {
     /// Fewer in all are left of `from`, or fewer of those that serve, and what runs does not fit into `targets`.
     fn is_refused(&self, from: &[u32], targets: &[u32]) -> bool {
         let sum = |numbers: &[u32]| numbers.iter().map(|number| u64::from(*number)).sum::<u64>();
-        let takes = sum(targets) < sum(from) || self.remaining().takes_ready(from, targets);
+        let takes = sum(targets) < sum(from) || self.remaining().removes_ready_pod(from, targets);
         takes && !self.fits(targets)
     }
 
-    fn too_few(&self, targets: &[u32]) -> Option<Shortfall> {
-        self.remaining().too_few(targets)
+    fn find_shortfall(&self, targets: &[u32]) -> Option<Shortfall> {
+        self.remaining().find_shortfall(targets)
     }
 
     fn remaining(&self) -> &RemainingCapacity {
         let seen = |variant: &VariantContext<'a>| variant.memory.most_running.of(variant.state);
         let states = || self.variants.iter().map(|variant| (variant.state, seen(variant)));
-        self.remaining.get_or_init(|| RemainingCapacity::of(states(), self.context.now))
+        self.remaining.get_or_init(|| RemainingCapacity::new(states(), self.context.now))
     }
 
     pub(super) const fn variants(&self) -> &'m [VariantContext<'a>] {
@@ -133,7 +133,7 @@ fn hold_role(
     }
     let mut order: Vec<usize> = (0..variants.len()).filter(|at| targets[*at] < from[*at]).collect();
     order.sort_by(|one, next| variants[*one].by_cost(&variants[*next]));
-    let Some(refused) = removal.too_few(&targets) else { return };
+    let Some(refused) = removal.find_shortfall(&targets) else { return };
     for at in order {
         // The fewest that have to stay, found by halving: fitting only gets easier with more.
         let (mut least, mut most) = (targets[at], from[at]);
@@ -194,8 +194,8 @@ pub(super) fn words(refused: &Shortfall, who: &str) -> SmolStr {
     match *refused {
         Shortfall::Sequences(used, left) => format_smolstr!(
             "running + waiting requests peaked at {} of the {} sequences that {who}, and nine tenths may be used",
-            whole(used.round()),
-            whole(left.round())
+            truncated_u32(used.round()),
+            truncated_u32(left.round())
         ),
         Shortfall::Kv(used, left) => format_smolstr!(
             "KV caches were filled with {:.0} % of what {who} at the last minute's peaks, and nine tenths may be used",

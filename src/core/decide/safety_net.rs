@@ -14,7 +14,7 @@ use crate::learn::{LEAD, StartUpTimes, start_up_times};
 use crate::memory::Learned;
 use crate::model::Role;
 use crate::observe::scheduler_queue;
-use crate::quality::{CoverageState, SATURATED_WINDOW, SaturatedPods, queue_never_empties, saturated};
+use crate::quality::{CoverageState, SATURATED_WINDOW, SaturatedPods, is_queue_never_empty, saturated_pods};
 use crate::report::{Relief, Stage, Step, Value};
 use crate::snapshot::{Phase, Replica, SourceHealth};
 use crate::units::{Replicas, Seconds};
@@ -64,7 +64,7 @@ pub(super) fn find(context: ModelContext<'_>, variants: &[VariantContext<'_>]) -
         Some((role(variants.first()?), Evidence::Pods(pods(context, variants)?)))
     };
     let by_pods: Vec<_> = roles().filter_map(by_pods).collect();
-    if !by_pods.is_empty() || !queue_never_empties(&context.group.scheduler, context.now) {
+    if !by_pods.is_empty() || !is_queue_never_empty(&context.group.scheduler, context.now) {
         return by_pods;
     }
     let serves = |variants: &&[VariantContext<'_>]| variants.iter().any(|variant| variant.coverage.ready > 0);
@@ -73,11 +73,11 @@ pub(super) fn find(context: ModelContext<'_>, variants: &[VariantContext<'_>]) -
 
 fn pods(context: ModelContext<'_>, variants: &[VariantContext<'_>]) -> Option<SaturatedPods> {
     let ready = variants.iter().map(|variant| variant.scale.ready.get()).fold(0, u32::saturating_add);
-    let doubted = variants.iter().flat_map(|variant| &variant.coverage.queue_doubted);
+    let doubted = variants.iter().flat_map(|variant| &variant.coverage.queue_distrusted);
     let doubted: Vec<_> = doubted.collect();
     let instead =
         |replica: &Replica| doubted.iter().find(|(pod, _)| *pod == replica.pod).map(|(_, full)| *full);
-    saturated(variants.iter().flat_map(|variant| &variant.state.replicas), ready, instead, context.now)
+    saturated_pods(variants.iter().flat_map(|variant| &variant.state.replicas), ready, instead, context.now)
 }
 
 /// Holds the numbers of the saturated roles of `variants`, and raises them where nothing keeps them from growing.
@@ -188,7 +188,7 @@ impl FleetVariant {
             Some(Relief::NoNode)
         } else if number >= max {
             Some(Relief::AtMaximum)
-        } else if late || variant.is_full(context.now) {
+        } else if late || variant.is_growth_futile(context.now) {
             Some(Relief::NotComing)
         } else if denied {
             Some(Relief::AtLimit)

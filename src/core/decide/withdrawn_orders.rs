@@ -45,9 +45,10 @@ pub(super) fn withdraw(
     let first =
         variants.iter().filter_map(|variant| recent_orders(&variant.memory, context)).map(|(at, _)| at).min();
     let anew = |variant: &VariantContext<'_>| {
-        SignalHistory::is_worse(
+        SignalHistory::has_new_contradiction(
             context.evidence,
-            (variant.state, &variant.coverage),
+            variant.state,
+            &variant.coverage,
             reads(variant),
             first,
             context.now,
@@ -60,9 +61,10 @@ pub(super) fn withdraw(
         return Vec::new();
     }
     let doubted =
-        variants.iter().map(|variant| variant.coverage.contradicted_engines(reads(variant), context.now));
-    let engines =
-        variants.iter().map(|variant| variant.coverage.ready.saturating_mul(variant.coverage.engines_a_pod));
+        variants.iter().map(|variant| variant.coverage.distrusted_engines(reads(variant), context.now));
+    let engines = variants
+        .iter()
+        .map(|variant| variant.coverage.ready.saturating_mul(variant.coverage.engines_per_pod));
     let (doubted, engines) = (doubted.sum::<u32>(), engines.fold(0, u32::saturating_add));
     if doubted.saturating_mul(ONE_OF) < engines || doubted < engines.min(2) {
         return Vec::new();
@@ -84,7 +86,7 @@ fn may_have_grown(context: ModelContext<'_>, variants: &[VariantContext<'_>], si
     let believed =
         [(requests, SOME_REQUESTS), (&[Signal::KvUsage], SOME_CACHE)].into_iter().find(|(signals, _)| {
             let doubted = |variant: &VariantContext<'_>| {
-                variant.coverage.contradicted_engines(SignalSet::of(signals), context.now)
+                variant.coverage.distrusted_engines(SignalSet::of(signals), context.now)
             };
             variants.iter().all(|variant| doubted(variant) == 0)
         });
@@ -128,7 +130,7 @@ fn withdraw_of(
     let (at, from) = recent_orders(&variant.memory, context)?;
     // What serves already is not taken back, and what was woken stays awake.
     let from = from.max(Replicas::new(variant.coverage.ready));
-    let target = variant.memory.target.filter(|target| target.above(from) > Replicas::ONE)?;
+    let target = variant.memory.target.filter(|target| target.saturating_sub(from) > Replicas::ONE)?;
     if from == Replicas::ZERO {
         return None;
     }

@@ -1,6 +1,6 @@
 //! From the values of one metric to a proposed replica count, and from several proposals to one.
 
-use crate::units::{Replicas, float};
+use crate::units::{Replicas, to_f64};
 
 /// How a metric's target is meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,8 +71,8 @@ pub fn propose(
     if items.is_empty() {
         return None;
     }
-    let usage = float(items.iter().fold(0_i64, |sum, item| sum.saturating_add(*item)));
-    let wanted = float(target.milli);
+    let usage = to_f64(items.iter().fold(0_i64, |sum, item| sum.saturating_add(*item)));
+    let wanted = to_f64(target.milli);
     Some(match target.kind {
         Kind::AverageValue => {
             // With no replicas the ratio is infinite or not a number: outside every tolerance.

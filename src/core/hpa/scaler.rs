@@ -254,7 +254,7 @@ impl Hpa {
         for events in [&mut self.added, &mut self.removed] {
             events.retain(|event| Seconds::between(event.at, now).get() < longest);
         }
-        self.added.extend((wanted > spec).then(|| Entry { at: now, count: wanted.above(spec) }));
-        self.removed.extend((wanted < spec).then(|| Entry { at: now, count: spec.above(wanted) }));
+        self.added.extend((wanted > spec).then(|| Entry { at: now, count: wanted.saturating_sub(spec) }));
+        self.removed.extend((wanted < spec).then(|| Entry { at: now, count: spec.saturating_sub(wanted) }));
     }
 }

@@ -149,11 +149,11 @@ fn sources<'a>(
     let mut sources = Vec::new();
     for variant in variants.iter().copied() {
         let first = sources.len();
-        let judge = EngineAssessor::new(variant, declared, evidence, now);
+        let assessor = EngineAssessor::new(variant, declared, evidence, now);
         for replica in variant.replicas.iter().filter(|one| one.phase == Phase::Ready) {
-            let ready = replica.born().into();
+            let ready = replica.ready_or_created().into();
             sources.extend(judged_engines(replica).map(|(engine, signals)| {
-                let coverage = judge.judge(replica, engine, signals).coverage;
+                let coverage = assessor.assess(replica, engine, signals).coverage;
                 let contradicted = coverage.contradicted.and(declared.needed);
                 Source {
                     variant,
@@ -207,7 +207,7 @@ fn fold_role(
     let unread = variants.iter().flat_map(|one| &one.replicas);
     let unread: Vec<Moment> = unread
         .filter(|one| one.phase == Phase::Ready && judged_engines(one).next().is_none())
-        .map(|replica| replica.born().into())
+        .map(|replica| replica.ready_or_created().into())
         .collect();
     let serving: Vec<Moment> = sources.iter().map(|one| one.ready).chain(unread).collect();
     let served = |from: Moment, to: Moment| serving.iter().map(|ready| ready.max(&from).until(to)).sum();

@@ -26,7 +26,7 @@ const MOST: f64 = 1800.0;
 #[must_use]
 pub fn start_up_times(state: &VariantState) -> Vec<(Moment, Moment)> {
     let serving = state.replicas.iter().filter(|one| one.phase == Phase::Ready);
-    serving.map(|replica| (replica.created.into(), replica.born().into())).collect()
+    serving.map(|replica| (replica.created.into(), replica.ready_or_created().into())).collect()
 }
 
 /// The starts of one variant's pods.
@@ -113,7 +113,7 @@ impl ObservedStarts {
         }
         let ready = state.replicas.iter().filter(|one| one.phase == Phase::Ready);
         let started = ready.filter(|one| self.pods.contains(&one.pod));
-        let took = started.map(|one| Moment::from(one.created).until(one.born().into()));
+        let took = started.map(|one| Moment::from(one.created).until(one.ready_or_created().into()));
         let mut last: Vec<f64> = self.last.iter().copied().chain(took.filter(|took| *took <= MOST)).collect();
         last.drain(..last.len().saturating_sub(KEPT));
         Some(Self { last, pods: starting.cloned().collect(), replaced: self.replaced })

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
 use super::quota::Quota;
-use crate::units::{Cost, Watts, float};
+use crate::units::{Cost, Watts, to_f64};
 
 /// One limit, by the name that reports give it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -98,7 +98,7 @@ impl Limit {
             Budget::Quota(quota) if quota.excludes(replica.namespace) => None,
             Budget::Quota(quota) => {
                 let Some(name) = replica.accelerator else { return unknown(gpus) };
-                let budget = float(quota.budget(replica.namespace, name)?);
+                let budget = to_f64(quota.budget(replica.namespace, name)?);
                 Some(Claim { key: quota.key(replica.namespace, name), budget, per_replica: gpus })
             }
             Budget::Power { budget, per_gpu } => {

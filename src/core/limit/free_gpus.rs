@@ -6,7 +6,7 @@ use smol_str::SmolStr;
 
 use super::budget::{Budget, Footprint, Limit};
 use super::ledger::Ledger;
-use crate::units::signed;
+use crate::units::truncated_i64;
 
 /// Free GPUs of an accelerator without a limit.
 pub const UNLIMITED: i64 = i64::MAX;
@@ -31,8 +31,9 @@ impl FreeGpus {
         let mut free = Self::default();
         for (index, limit) in limits.iter().enumerate() {
             // Rounded up: a GPU that is used in part is not free.
-            let left =
-                |budget: i64, key: &str| budget.saturating_sub(signed(ledger.used(index, key).ceil())).max(0);
+            let left = |budget: i64, key: &str| {
+                budget.saturating_sub(truncated_i64(ledger.used(index, key).ceil())).max(0)
+            };
             match &limit.budget {
                 Budget::Inventory(inventory) => {
                     for (name, count) in inventory {

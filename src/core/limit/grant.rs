@@ -116,7 +116,7 @@ pub fn grant(requests: &[GrantRequest], limits: &[Limit]) -> Vec<Grant> {
         // The limit that its minimum ran into is the more telling one.
         grant.binding = grant.binding.take().or(binding.filter(|_| room < missing));
         grant.is_limited = grant.binding.is_some();
-        grant.granted = Replicas::saturating(i64::from(request.current.get()) + added[index] + fit);
+        grant.granted = Replicas::saturating_from(i64::from(request.current.get()) + added[index] + fit);
     }
     grants
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
 use super::budget::{Claim, Footprint, Limit};
-use crate::units::{float, signed};
+use crate::units::{to_f64, truncated_i64};
 
 /// A limit that allowed fewer replicas than were proposed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -72,7 +72,7 @@ impl<'a> Ledger<'a> {
             }
             let used = self.used(index, &claim.key);
             let free = (claim.budget - used).max(0.0);
-            let fit = signed((free + ROUNDING * claim.budget.max(1.0)) / claim.per_replica);
+            let fit = truncated_i64((free + ROUNDING * claim.budget.max(1.0)) / claim.per_replica);
             if fit < least.0 {
                 let Claim { key, budget, .. } = claim;
                 let elsewhere = limit.elsewhere.get(&key).copied().unwrap_or(0.0);
@@ -92,7 +92,7 @@ impl<'a> Ledger<'a> {
     pub fn take(&mut self, replica: &Footprint<'_>, count: i64) {
         for (limit, uses) in self.limits.iter().zip(&mut self.used) {
             if let Some(claim) = limit.claim(replica) {
-                *uses.entry(claim.key).or_insert(0.0) += claim.per_replica * float(count);
+                *uses.entry(claim.key).or_insert(0.0) += claim.per_replica * to_f64(count);
             }
         }
     }

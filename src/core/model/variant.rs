@@ -112,7 +112,7 @@ impl Role {
 pub struct Bounds {
     /// Never fewer than this; zero allows scaling to zero.
     pub min: Replicas,
-    /// Never more than this; `None` is [`Replicas::MOST`].
+    /// Never more than this; `None` is [`Replicas::MAX`].
     pub max: Option<Replicas>,
 }
 
@@ -120,7 +120,7 @@ impl Bounds {
     /// `wanted`, moved into the bounds.
     #[must_use]
     pub fn clamp(self, wanted: Replicas) -> Replicas {
-        wanted.min(self.max.unwrap_or(Replicas::MOST)).max(self.min)
+        wanted.min(self.max.unwrap_or(Replicas::MAX)).max(self.min)
     }
 }
 

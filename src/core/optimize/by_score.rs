@@ -14,7 +14,7 @@ use super::votes::{ByRole, Votes};
 use super::{OptimizerStep, Plan, Request, cost_aware};
 use crate::limit::{Footprint, FreeGpus, Ledger, Limit};
 use crate::model::{GroupId, Role};
-use crate::units::{count, float};
+use crate::units::{count, to_f64};
 
 /// The plans of all models, and how capacity was shared among them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -154,7 +154,7 @@ fn gpus_for(builder: &PlanBuilder<'_>, finding: usize, role: Role, need: f64) ->
     let capacity = &builder.capacity[finding];
     let able = builder.by_efficiency(role).into_iter().find(|candidate| capacity[*candidate] > 0.0);
     able.map_or(0.0, |candidate| {
-        quantity(need / capacity[candidate] * float(builder.request.candidates[candidate].gpus()))
+        quantity(need / capacity[candidate] * to_f64(builder.request.candidates[candidate].gpus()))
     })
 }
 

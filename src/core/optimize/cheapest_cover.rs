@@ -3,7 +3,7 @@
 //! Choices are tried in their order, each from the largest useful count down to none. So the first answer is the greedy one, and
 //! of equally cheap answers the first in that order stays.
 
-use crate::units::{float, signed};
+use crate::units::{to_f64, truncated_i64};
 
 /// A variant that may be part of a cover.
 #[derive(Debug, Clone, PartialEq)]
@@ -143,15 +143,15 @@ impl Search<'_> {
         let needs = left.iter().zip(&choice.capacity).zip(&self.tolerance);
         let needs = needs.filter(|((_, capacity), _)| **capacity > 0.0);
         let counts = needs.map(|((left, capacity), rounding)| ((left - rounding) / capacity).ceil());
-        counts.map(|count| signed(count).max(0)).max().unwrap_or(0).min(choice.max)
+        counts.map(|count| truncated_i64(count).max(0)).max().unwrap_or(0).min(choice.max)
     }
 
     /// What is left to carry, and what is spent, with `count` of the choice at `at`.
     fn with(&self, at: usize, count: i64, left: &[f64], cost: f64) -> (Vec<f64>, f64) {
         let choice = self.choices[at];
         let rest = left.iter().zip(&choice.capacity);
-        let rest = rest.map(|(left, capacity)| (left - capacity * float(count)).max(0.0)).collect();
-        (rest, cost + choice.cost * float(count))
+        let rest = rest.map(|(left, capacity)| (left - capacity * to_f64(count)).max(0.0)).collect();
+        (rest, cost + choice.cost * to_f64(count))
     }
 
     /// A lower bound of the cost of carrying `left` with the choices from `at` on: what the dearest need costs alone.

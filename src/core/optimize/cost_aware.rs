@@ -9,7 +9,7 @@ use super::removal::remove_spare;
 use super::votes::Votes;
 use super::{OptimizerStep, Plan, Request};
 use crate::model::Role;
-use crate::units::float;
+use crate::units::to_f64;
 
 /// The plan of one request. It depends on no other one.
 #[must_use]
@@ -72,7 +72,7 @@ fn needs_of(builder: &PlanBuilder<'_>, votes: &Votes, role: Role) -> Option<Role
     };
     let choices: Vec<Choice> = candidates.iter().map(choice).collect();
     let reachable =
-        |need: usize| choices.iter().map(|choice| choice.capacity[need] * float(choice.max)).sum::<f64>();
+        |need: usize| choices.iter().map(|choice| choice.capacity[need] * to_f64(choice.max)).sum::<f64>();
     let share = needs.iter().enumerate().map(|(index, need)| reachable(index) / need).fold(1.0, f64::min);
     Some(RoleNeeds { role, candidates, needs, choices, share })
 }

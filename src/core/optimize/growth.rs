@@ -5,7 +5,7 @@ use super::plan_builder::PlanBuilder;
 use super::votes::ByRole;
 use crate::limit::Ledger;
 use crate::model::Role;
-use crate::units::{float, signed};
+use crate::units::{to_f64, truncated_i64};
 
 /// Rounds of adding at most. A round fills a variant or is the last, so a few do; but numbers beyond the precision of a float
 /// might never move.
@@ -35,7 +35,7 @@ pub(crate) fn replicas_for(
 ) -> i64 {
     let known = need.iter().zip(&builder.capacity).filter(|(_, row)| row[candidate] > 0.0);
     // Rounded up: a part of a replica serves nobody.
-    let replicas = known.map(|(need, row)| signed((share * need.get(role) / row[candidate]).ceil()));
+    let replicas = known.map(|(need, row)| truncated_i64((share * need.get(role) / row[candidate]).ceil()));
     replicas.max().unwrap_or(0)
 }
 
@@ -60,7 +60,7 @@ pub(super) fn grow(
             ledger.take(&builder.footprint(*candidate), *count);
             added = added.saturating_add(*count);
             for (finding, row) in builder.capacity.iter().enumerate() {
-                let carried = float(*count) * row[*candidate];
+                let carried = to_f64(*count) * row[*candidate];
                 for needs in [&mut left[finding], &mut need[finding]] {
                     let rest = needs.get(pick.role) - carried;
                     needs.set(pick.role, if rest > carried * ROUNDING { rest } else { 0.0 });
@@ -93,7 +93,7 @@ fn pick(builder: &mut PlanBuilder<'_>, left: &[ByRole], ledger: &Ledger<'_>) -> 
             }
             let most = proposed.min(room);
             if most > 0 {
-                picked = Some(Pick { role, candidate, most, demand: float(needed) });
+                picked = Some(Pick { role, candidate, most, demand: to_f64(needed) });
                 break;
             }
         }
@@ -128,7 +128,7 @@ fn fit_together(
             count <= room
         })
     };
-    let largest = picks.iter().map(|pick| float(pick.most) / pick.demand.max(1.0)).fold(1.0, f64::min);
+    let largest = picks.iter().map(|pick| to_f64(pick.most) / pick.demand.max(1.0)).fold(1.0, f64::min);
     if fits(largest) {
         return (largest, counts(largest));
     }

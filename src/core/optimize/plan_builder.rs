@@ -127,7 +127,7 @@ impl<'a> PlanBuilder<'a> {
         let targets = targets.map(|(index, (candidate, target))| VariantTarget {
             name: candidate.name.clone(),
             current: candidate.current,
-            target: Replicas::saturating(*target),
+            target: Replicas::saturating_from(*target),
             binding: self.bindings.remove(&index),
         });
         Plan { id: self.request.id.clone(), targets: targets.collect(), steps: self.steps }

@@ -4,7 +4,7 @@ use super::OptimizerStep;
 use super::plan_builder::{PlanBuilder, quantity};
 use super::votes::Votes;
 use crate::model::Role;
-use crate::units::{float, signed};
+use crate::units::{to_f64, truncated_i64};
 
 /// Takes replicas from the variants of a role. Its last argument notes how many were taken of a candidate, and returns how many
 /// more may be.
@@ -47,13 +47,13 @@ impl SpareBudget {
     /// Notes that `removed` replicas of `candidate` are gone; returns how many more of it may go.
     pub(crate) fn take(&mut self, candidate: usize, removed: i64) -> i64 {
         for (row, spare) in self.capacity.iter().zip(&mut self.spare) {
-            *spare = (*spare - float(removed) * row[candidate]).max(0.0);
+            *spare = (*spare - to_f64(removed) * row[candidate]).max(0.0);
         }
         let knowing = self.limiting.iter().filter(|finding| self.capacity[**finding][candidate] > 0.0);
         // Rounded down: the next whole replica would take more than there is to spare.
         let whole =
             knowing.map(|finding| (self.spare[*finding] / self.capacity[*finding][candidate]).floor());
-        whole.map(signed).min().unwrap_or(0)
+        whole.map(truncated_i64).min().unwrap_or(0)
     }
 }
 

@@ -11,7 +11,7 @@ use super::removal::Remove;
 use super::water_fill::{Share, demand_gpus, split, water_fill};
 use crate::limit::{FreeGpus, Ledger, UNLIMITED};
 use crate::model::Role;
-use crate::units::{Replicas, float};
+use crate::units::{Replicas, to_f64};
 
 /// Where rescaling is on.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -213,7 +213,7 @@ fn add_gpus(builder: &mut PlanBuilder<'_>, role: Role, gpus: i64, ledger: &mut L
             builder.add(candidate, count);
             ledger.take(&builder.footprint(candidate), count);
             spent += count * per_replica;
-            let share = float(spent) / float(gpus);
+            let share = to_f64(spent) / to_f64(gpus);
             let added = builder.additions(&[(candidate, count)]);
             builder.steps.push(OptimizerStep::Added { share, added });
         }

@@ -5,7 +5,7 @@ use super::plan_builder::{PlanBuilder, quantity};
 use super::steps::Vote;
 use crate::analyze::finding::{Finding, Totals, VariantCapacity};
 use crate::model::Role;
-use crate::units::{count, float};
+use crate::units::{count, to_f64};
 
 /// A number for each role that has one, at the position of the role in [`Role::ALL`]: `as usize` of a fieldless enum is that position.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -143,7 +143,7 @@ fn sum_by_role(
 
 fn share_out(total: f64, roles: &[Role], weights: &[f64]) -> ByRole {
     let sum: f64 = weights.iter().sum();
-    let equal = 1.0 / float(i64::from(count(roles.len())));
+    let equal = 1.0 / to_f64(i64::from(count(roles.len())));
     let share = |weight: f64| if sum > 0.0 { weight / sum } else { equal };
     roles.iter().zip(weights).map(|(role, weight)| (*role, quantity(total) * share(*weight))).collect()
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use smol_str::SmolStr;
 
 use super::plan_builder::quantity;
-use crate::units::{float, signed};
+use crate::units::{to_f64, truncated_i64};
 
 /// A model that takes part in the sharing.
 #[derive(Debug, Clone, PartialEq)]
@@ -49,8 +49,8 @@ pub fn water_fill(shares: &[Share], budget: i64) -> Filled {
     if floors >= budget {
         return Filled { targets, is_over_budget: floors > budget };
     }
-    let fractions = fill_by_weight(shares, float(budget.saturating_sub(floors)));
-    let whole = signed(fractions.iter().map(|fraction| fraction.exact).sum::<f64>().round());
+    let fractions = fill_by_weight(shares, to_f64(budget.saturating_sub(floors)));
+    let whole = truncated_i64(fractions.iter().map(|fraction| fraction.exact).sum::<f64>().round());
     apportion(&mut targets, &fractions, whole);
     Filled { targets, is_over_budget: false }
 }
@@ -59,7 +59,7 @@ pub fn water_fill(shares: &[Share], budget: i64) -> Filled {
 /// caps at least one or is the last.
 fn fill_by_weight(shares: &[Share], pool: f64) -> Vec<Fraction<SmolStr>> {
     let weight = |share: &Share| quantity(share.priority) * quantity(share.demand);
-    let room = |share: &Share| float(share.cap.saturating_sub(share.floor));
+    let room = |share: &Share| to_f64(share.cap.saturating_sub(share.floor));
     let fraction = |share: &Share, exact| Fraction { id: share.id.clone(), exact };
     let mut open: Vec<&Share> =
         shares.iter().filter(|share| weight(share) > 0.0 && room(share) > 0.0).collect();
@@ -85,7 +85,7 @@ fn fill_by_weight(shares: &[Share], pool: f64) -> Vec<Fraction<SmolStr>> {
 fn apportion<K: Ord + Clone>(targets: &mut BTreeMap<K, i64>, fractions: &[Fraction<K>], whole: i64) {
     let mut left = whole;
     for fraction in fractions {
-        let floor = signed(fraction.exact.floor());
+        let floor = truncated_i64(fraction.exact.floor());
         left = left.saturating_sub(floor);
         let target = targets.entry(fraction.id.clone()).or_insert(0);
         *target = target.saturating_add(floor);
@@ -103,7 +103,11 @@ fn apportion<K: Ord + Clone>(targets: &mut BTreeMap<K, i64>, fractions: &[Fracti
 /// GPUs that carry `demand` with replicas of `per_replica` capacity and `gpus` GPUs each; 0 if the capacity is unknown.
 #[must_use]
 pub fn demand_gpus(demand: f64, per_replica: f64, gpus: i64) -> i64 {
-    if per_replica > 0.0 { signed((demand / per_replica).ceil()).max(0).saturating_mul(gpus) } else { 0 }
+    if per_replica > 0.0 {
+        truncated_i64((demand / per_replica).ceil()).max(0).saturating_mul(gpus)
+    } else {
+        0
+    }
 }
 
 /// `total` GPUs by role: to each its floor, the rest by `weights`, or by `fallback` if these are all 0, or else to the first role.
@@ -132,8 +136,8 @@ pub fn split<R: Ord + Clone>(
         *targets.entry(first.clone()).or_insert(0) += rest;
         return targets;
     }
-    let all = float(sum(weights));
-    let exact = |role: &R| float(rest) * float(get(weights, role)) / all;
+    let all = to_f64(sum(weights));
+    let exact = |role: &R| to_f64(rest) * to_f64(get(weights, role)) / all;
     let fractions = roles.iter().map(|role| Fraction { id: role.clone(), exact: exact(role) });
     apportion(&mut targets, &fractions.collect::<Vec<_>>(), rest);
     targets

@@ -1,160 +1,185 @@
-//! What an engine shows that cannot be true beside what its variant's engines usually do: a signal that shows half or twice as
-//! much from one scrape to the next, while what follows from the same requests does not change.
+//! Signals that contradict the baseline of a variant: one that shows half or twice as much from one scrape to the next, while what
+//! follows from the same requests does not change.
 
 use jiff::Timestamp;
 
 use super::derived_metrics::{DerivedMetric, DerivedMetrics, MetricRanges};
-use super::sample_window::{MANY_RUNNING, Span, Window};
+use super::sample_window::{MIN_RUNNING, Span, Window};
 use super::signal_history::Baseline;
 use crate::snapshot::{Signal, SignalSet};
 
-/// A figure is another one when it is by this factor away from the usual mean: half and twice are.
-pub(super) const OFF: f64 = 1.5;
-/// From one scrape to the next the tokens of running requests change by less.
-const JUMP: f64 = 1.7;
-/// While running requests change by less than this.
-const ALIKE: f64 = 1.2;
-/// A request holds of caches of the same size shares that differ by less.
-const SAME_SHARE: f64 = 1.25;
-/// A figure is off when it is beyond everything that engines have shown of it by this factor: half and twice are.
-const BEYOND: f64 = 1.35;
-/// And it is as it was when it is beyond it by less than this one.
-const AS_SHOWN: f64 = 1.1;
-/// An engine that guesses no tokens generates one for each gap and first token, and some at the ends of what is compared.
-const GUESSED: f64 = 1.2;
-/// All engines of a variant are started with the same cache, to within what each measures of its memory.
-const SAME_CACHE: f64 = 1.1;
+/// Factor from a mean of the baseline beyond which a value is another one: half and twice are.
+pub(super) const MAX_MEAN_RATIO: f64 = 1.5;
+/// From one scrape to the next the tokens that running requests hold change by less than this factor,
+const MAX_USAGE_JUMP: f64 = 1.7;
+/// while the number of running requests changes by less than this one.
+const SAME_RUNNING: f64 = 1.2;
+/// In caches of the same size, the shares that a request holds differ by less than this factor.
+const SAME_USAGE: f64 = 1.25;
+/// Factor outside its range beyond which a metric deviates: half and twice do.
+const DEVIATION: f64 = 1.35;
+/// And up to which it counts as unchanged.
+const UNCHANGED: f64 = 1.1;
+/// Without speculative decoding an engine generates one token for each gap or first token, give or take some at the ends of the
+/// window.
+const MAX_TOKENS_PER_GAP: f64 = 1.2;
+/// The engines of a variant have the same cache size, to within what each measures of its memory.
+const SAME_CAPACITY: f64 = 1.1;
 
-/// The signals of an engine, seen over `span` and showing what is `shown`, that are not as usual. `mix` is that of the time in which
-/// what runs has begun. `born` is when its pod began to serve: one that is younger than what is usual is not judged by it.
-pub(super) fn unusual(
+/// The signals of an engine that contradict its baseline. `prompt_share` is that of the time in which the running requests
+/// started. An engine that became ready after the baseline was completed is not compared with all of it.
+pub(super) fn find_deviating(
     span: &Span<'_>,
-    mix: impl Fn() -> Option<f64>,
-    shown: &DerivedMetrics,
-    usual: Option<(Timestamp, &Baseline)>,
-    born: Timestamp,
+    prompt_share: impl Fn() -> Option<f64>,
+    metrics: &DerivedMetrics,
+    baseline: Option<(Timestamp, &Baseline)>,
+    ready_since: Timestamp,
 ) -> SignalSet {
-    let Some((at, usual)) = usual else { return SignalSet::NONE };
-    let (known, leapt) = (born < at, leapt(span, &usual.ranges));
-    let ratios = if known { ratios(span, mix, shown, &usual.ranges) } else { SignalSet::NONE };
-    leapt.with(cache(span, usual, known)).with(ratios)
+    let Some((completed_at, baseline)) = baseline else { return SignalSet::NONE };
+    let is_part_of_baseline = ready_since < completed_at;
+    let ratios = if is_part_of_baseline {
+        find_deviating_metrics(span, prompt_share, metrics, &baseline.ranges)
+    } else {
+        SignalSet::NONE
+    };
+    find_usage_jump(span, &baseline.ranges)
+        .with(find_capacity_change(span, baseline, is_part_of_baseline))
+        .with(ratios)
 }
 
-/// How far `ratio` is from the usual one: -1 lower, 1 higher, 0 as usual or not known.
-pub(super) fn off(ratio: Option<f64>, usual: Option<f64>, by: f64) -> i8 {
-    let (Some(ratio), Some(usual)) = (ratio, usual) else { return 0 };
-    match ratio / usual {
-        part if part > by => 1,
-        part if part < 1.0 / by => -1,
+/// How `value` compares with `usual`: 1 above by more than the factor `factor`, -1 below, 0 neither or unknown.
+pub(super) fn compare(value: Option<f64>, usual: Option<f64>, factor: f64) -> i8 {
+    let (Some(value), Some(usual)) = (value, usual) else { return 0 };
+    match value / usual {
+        ratio if ratio > factor => 1,
+        ratio if ratio < 1.0 / factor => -1,
         _ => 0,
     }
 }
 
-/// The use of the cache has leapt in one scrape by more tokens than were computed, and to more than what runs has ever held. Long
-/// prompts fill it before they are counted.
-fn leapt(span: &Span<'_>, ranges: &MetricRanges) -> SignalSet {
-    let two = |signal| {
-        let mut newest = span.get(signal).iter().rev().map(|sample| sample.value);
+/// KV usage that jumped in one scrape by more tokens than were computed, to more than running requests have ever held. A smaller
+/// jump may come from long prompts, which fill the cache before they are counted.
+fn find_usage_jump(span: &Span<'_>, ranges: &MetricRanges) -> SignalSet {
+    let newest_two = |signal| {
+        let mut newest = span.series(signal).iter().rev().map(|sample| sample.value);
         Some([newest.next()?, newest.next()?])
     };
-    let grown = |signal| two(signal).map(|[newest, before]| newest - before).filter(|grown| *grown >= 0.0);
-    let computed =
-        grown(Signal::PromptTokens).zip(grown(Signal::GenerationTokens)).map(|(one, other)| one + other);
-    let capacity = span.get(Signal::KvCapacity).last().map(|sample| sample.value);
+    let growth =
+        |signal| newest_two(signal).map(|[newest, before]| newest - before).filter(|growth| *growth >= 0.0);
+    let computed = growth(Signal::PromptTokens)
+        .zip(growth(Signal::GenerationTokens))
+        .map(|(prompts, answers)| prompts + answers);
+    let capacity = span.series(Signal::KvCapacity).last().map(|sample| sample.value);
     let (Some(usage), Some(running), Some(computed), Some(capacity)) =
-        (two(Signal::KvUsage), two(Signal::Running), computed, capacity)
+        (newest_two(Signal::KvUsage), newest_two(Signal::Running), computed, capacity)
     else {
         return SignalSet::NONE;
     };
-    let alike = running[1] >= MANY_RUNNING && off(Some(running[0] / running[1]), Some(1.0), ALIKE) == 0;
-    let leapt = usage[0] > JUMP * usage[1] && (usage[0] - usage[1]) * capacity > OFF * computed;
-    let most = ranges.differs_by(DerivedMetric::KvARequest, Some(usage[0] / running[0]), BEYOND) == Some(1);
-    if alike && leapt && most { SignalSet::of(&[Signal::KvUsage]) } else { SignalSet::NONE }
+    let [usage, usage_before] = usage;
+    let [running, running_before] = running;
+    let is_running_alike = running_before >= MIN_RUNNING
+        && compare(Some(running / running_before), Some(1.0), SAME_RUNNING) == 0;
+    let is_jump = usage > MAX_USAGE_JUMP * usage_before
+        && (usage - usage_before) * capacity > MAX_MEAN_RATIO * computed;
+    let side = ranges.side_of_range(DerivedMetric::UsagePerRequest, Some(usage / running), DEVIATION);
+    if is_running_alike && is_jump && side == Some(1) {
+        SignalSet::of(&[Signal::KvUsage])
+    } else {
+        SignalSet::NONE
+    }
 }
 
-/// The size of the cache is that of an engine's own past, and fits what a request holds of it.
-fn cache(span: &Span<'_>, usual: &Baseline, known: bool) -> SignalSet {
-    let newest = span.get(Signal::KvCapacity).last().map(|sample| sample.value);
-    let running = span.mean(Signal::Running).filter(|running| *running >= MANY_RUNNING / 2.0);
-    let kv_a_request = span.mean(Signal::KvUsage).zip(running).map(|(usage, running)| usage / running);
-    // A cache of another size holds other shares of the same requests.
-    let as_before = known || kv_a_request.is_some() && off(kv_a_request, usual.kv_a_request, SAME_SHARE) == 0;
-    let changed = off(newest, usual.capacity, SAME_CACHE) != 0;
-    if changed && as_before { SignalSet::of(&[Signal::KvCapacity]) } else { SignalSet::NONE }
+/// A cache size that differs from the baseline's, although the engine is part of the baseline or its requests hold the same shares
+/// of the cache.
+fn find_capacity_change(span: &Span<'_>, baseline: &Baseline, is_part_of_baseline: bool) -> SignalSet {
+    let capacity = span.series(Signal::KvCapacity).last().map(|sample| sample.value);
+    let is_changed = compare(capacity, baseline.capacity, SAME_CAPACITY) != 0;
+    let running = span.mean(Signal::Running).filter(|running| *running >= MIN_RUNNING / 2.0);
+    let usage = span.mean(Signal::KvUsage).zip(running).map(|(usage, running)| usage / running);
+    // In a cache of another size the same requests would hold other shares.
+    let is_usage_same = usage.is_some() && compare(usage, baseline.usage_per_request, SAME_USAGE) == 0;
+    if is_changed && (is_part_of_baseline || is_usage_same) {
+        SignalSet::of(&[Signal::KvCapacity])
+    } else {
+        SignalSet::NONE
+    }
 }
 
-/// Running requests, the cache that they hold, the tokens of a step and the seconds between tokens belong together. Between two
-/// scrapes others may have run than those that were seen: what is held against the seen ones is told by two figures.
-fn ratios(
+/// Running requests, the cache that they hold, the tokens of a step and inter-token latencies depend on each other. Between two
+/// scrapes other requests may have run than those that were sampled, so a signal is only distrusted if two metrics deviate.
+fn find_deviating_metrics(
     span: &Span<'_>,
-    begun: impl Fn() -> Option<f64>,
-    shown: &DerivedMetrics,
+    recent_prompt_share: impl Fn() -> Option<f64>,
+    metrics: &DerivedMetrics,
     ranges: &MetricRanges,
 ) -> SignalSet {
-    let off = |figure| ranges.off(figure, shown, BEYOND);
-    let differs = |figure| ranges.differs(figure, shown, AS_SHOWN);
-    let full = span.range(Signal::KvUsage).is_some_and(|[_, _, most]| most >= 1.0);
-    let holds = if full { off(DerivedMetric::KvARequest).max(0) } else { off(DerivedMetric::KvARequest) };
-    let [steps, seconds, mix, answer, missed] = [
-        DerivedMetric::StepARequest,
-        DerivedMetric::SecondsARequest,
-        DerivedMetric::Mix,
-        DerivedMetric::Answer,
-        DerivedMetric::Missed,
-    ]
-    .map(differs);
-    // Requests of other sizes explain another use of the cache for as long as they run, and so do prompts that others hold
-    // already, where that is counted.
-    let same_mix = || {
-        let lately = ranges.leans_to(DerivedMetric::Mix, begun(), ALIKE);
-        [mix, lately, answer] == [Some(0); 3] && missed.unwrap_or(0) == 0
+    let deviation = |metric| ranges.deviation(metric, metrics.get(metric), DEVIATION);
+    let side = |metric| ranges.side_of_range(metric, metrics.get(metric), UNCHANGED);
+    // A full cache cannot show more.
+    let is_full = span.max(Signal::KvUsage).is_some_and(|usage| usage >= 1.0);
+    let usage = deviation(DerivedMetric::UsagePerRequest);
+    let usage = if is_full { usage.max(0) } else { usage };
+    // Requests of other sizes explain another use of the cache for as long as they run, and so do prompts that other requests
+    // hold already, where cache hits are counted.
+    let is_workload_same = || {
+        let recent = ranges.side_of_middle(DerivedMetric::PromptShare, recent_prompt_share(), SAME_RUNNING);
+        let sizes = [side(DerivedMetric::PromptShare), recent, side(DerivedMetric::AnswerTokens)];
+        sizes == [Some(0); 3] && side(DerivedMetric::CacheMisses).unwrap_or(0) == 0
     };
-    // Where a step brings a varying number of tokens for each request, it guesses, and may guess better or worse.
-    let guesses = ranges.most(DerivedMetric::TokensAGap).is_none_or(|most| most > GUESSED);
-    let liars: &[Signal] = match (off(DerivedMetric::SecondsAStep), off(DerivedMetric::TokensAGap)) {
+    // With speculative decoding a step brings a varying number of tokens, and more or fewer at other times.
+    let is_speculative = ranges.max(DerivedMetric::TokensPerGap).is_none_or(|max| max > MAX_TOKENS_PER_GAP);
+    let latency_per_token = deviation(DerivedMetric::LatencyPerStepToken);
+    let tokens_per_gap = deviation(DerivedMetric::TokensPerGap);
+    let distrusted: &[Signal] = match (latency_per_token, tokens_per_gap) {
+        // Usage and step tokens per running request deviate alike: the running requests are wrong.
         (0, 0)
-            if holds != 0
-                && off(DerivedMetric::StepARequest) == holds
-                && seconds.unwrap_or(holds) == holds =>
+            if usage != 0
+                && deviation(DerivedMetric::StepTokensPerRequest) == usage
+                && side(DerivedMetric::LatencyPerRequest).unwrap_or(usage) == usage =>
         {
             &[Signal::Running]
         }
-        (0, 0) if holds != 0 && steps == Some(0) && same_mix() => {
-            // Where few run, steps vary too much to tell which of the two it is.
-            if ranges.leans(DerivedMetric::StepARequest, shown, ALIKE) == Some(holds) {
-                &[Signal::KvUsage, Signal::Running]
-            } else {
-                &[Signal::KvUsage]
-            }
+        // Only the usage deviates, and the workload explains nothing.
+        (0, 0)
+            if usage != 0 && side(DerivedMetric::StepTokensPerRequest) == Some(0) && is_workload_same() =>
+        {
+            // With few running requests, steps scatter too much to tell which of the two signals it is.
+            let step_tokens = metrics.get(DerivedMetric::StepTokensPerRequest);
+            let lean = ranges.side_of_middle(DerivedMetric::StepTokensPerRequest, step_tokens, SAME_RUNNING);
+            if lean == Some(usage) { &[Signal::KvUsage, Signal::Running] } else { &[Signal::KvUsage] }
         }
         (0, 0) => &[],
-        _ if guesses => &[],
+        _ if is_speculative => &[],
         (0, _) => &[Signal::InterTokenLatencyCount],
         (_, gaps) if gaps != 0 => &[Signal::GenerationTokens],
-        _ => span.busiest().map_or(&[], |(pair, _)| {
-            let busiest = DerivedMetrics::of(&span.with(&Window::of(pair)));
-            too_many_seconds(shown, &busiest, ranges)
+        _ => span.busiest_pair().map_or(&[], |(pair, _)| {
+            let busiest = DerivedMetrics::from_span(&span.with_window(&Window::new(pair)));
+            find_latency_cause(metrics, &busiest, ranges)
         }),
     };
-    SignalSet::of(liars)
+    SignalSet::of(distrusted)
 }
 
-/// Who makes the seconds between tokens others than the tokens of steps take: whose figure has changed by more than half as much
-/// between the two scrapes of `busiest`.
-fn too_many_seconds(
-    shown: &DerivedMetrics,
+/// Which signal makes the latency per step token deviate: the one whose metric changed by more than half as much, on a logarithmic
+/// scale, in the `busiest` pair of scrapes.
+fn find_latency_cause(
+    metrics: &DerivedMetrics,
     busiest: &DerivedMetrics,
     ranges: &MetricRanges,
 ) -> &'static [Signal] {
-    let above = |figure| ranges.above_middle(figure, busiest);
-    let Some(seconds) = ranges.above_middle(DerivedMetric::SecondsAStep, shown) else { return &[] };
-    let changed = |figure, with: f64| above(figure).is_some_and(|above| above / (with * seconds) > 0.5);
-    if changed(DerivedMetric::Gap, 1.0) {
+    let metric = DerivedMetric::LatencyPerStepToken;
+    let Some(deviation) = ranges.log_above_middle(metric, metrics.get(metric)) else { return &[] };
+    let explains = |metric, sign: f64| {
+        let change = ranges.log_above_middle(metric, busiest.get(metric));
+        change.is_some_and(|change| change / (sign * deviation) > 0.5)
+    };
+    if explains(DerivedMetric::InterTokenLatency, 1.0) {
         &[Signal::InterTokenLatencySum]
-    } else if changed(DerivedMetric::StepARequest, -1.0) {
+    } else if explains(DerivedMetric::StepTokensPerRequest, -1.0) {
+        // More steps mean fewer tokens in each.
         &[Signal::EngineSteps]
-    } else if changed(DerivedMetric::SecondsARequest, 1.0) {
-        // Seconds and gaps, and so all that is counted, by the same factor.
+    } else if explains(DerivedMetric::LatencyPerRequest, 1.0) {
+        // Latencies and gaps, and so every counter, are wrong by the same factor.
         &COUNTERS
     } else {
         &[]

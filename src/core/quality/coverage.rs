@@ -1,51 +1,49 @@
-//! A set of variants that are decided together (one role of a model): what is seen of them, and what that allows.
+//! The variants of one role of a model, which are decided together: what is measured of them, and which moves that allows.
 
 use jiff::Timestamp;
-
 use smol_str::SmolStr;
 
-use super::STALE_AT_LEAST;
+use super::analyzer_signals::Declared;
 use super::derived_metrics::MetricRanges;
 use super::engine_assessment::{EngineAssessment, EngineAssessor};
-use super::freshness::{EngineReading, Freshness, judged_engines, read_engine};
+use super::freshness::{EngineReading, Freshness, MIN_STALE_LIMIT, judged_engines, read_engine};
 use super::load::EngineLoad;
-use super::pods::lost_and_failing;
+use super::pods::count_lost_and_failing;
 use super::signal_history::{Contradictions, SignalHistory};
-use crate::quality::analyzer_signals::Declared;
 use crate::snapshot::{Phase, Replica, Signal, SignalSet, Signals, SourceHealth, VariantState};
-use crate::units::{Cost, Replicas, Seconds, count, whole};
+use crate::units::{Cost, Replicas, Seconds, count, truncated_u32};
 
-/// What kind of sight it is. One row of the observation table each.
+/// How completely a set of variants is measured. One row of the observation table each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CoverageState {
-    /// The source does not answer.
+    /// The metric source does not answer.
     Down,
     /// Nothing runs, and nothing is asked to run.
     Zero,
     /// Nothing is ready, and something should be.
     Starting,
-    /// Ready pods, and no series of any of them.
+    /// Ready pods without any series.
     Missing,
-    /// Ready pods, and only series that are too old.
+    /// Ready pods whose series are all too old.
     Stale,
-    /// Some ready pods are seen and most are not, or the source says that its answer is not whole.
+    /// Most ready pods are not measured, or the source says that its answer is incomplete.
     Partial,
-    /// All ready pods are seen, some of them not lately.
+    /// All ready pods are measured, some of them not recently.
     Aging,
-    /// At least half of the ready pods are seen, all of these fresh: the others count as loaded like the busiest that is seen.
+    /// At least half of the ready pods are measured, all of these recently; the others count as loaded like the busiest measured one.
     Estimated,
-    /// All ready pods are seen, all of them fresh.
+    /// All ready pods are measured recently.
     Fresh,
 }
 
 /// Which way a number may go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AllowedMoves {
-    /// More.
+    /// More replicas.
     pub up: bool,
-    /// Fewer.
+    /// Fewer replicas.
     pub down: bool,
-    /// None at all, if the idle clock allows.
+    /// No replica at all, if the idle clock allows.
     pub zero: bool,
 }
 
@@ -87,304 +85,336 @@ pub struct EnginePeaks<'a> {
     pub queue: u32,
 }
 
-/// What is seen of one variant.
+/// What is measured of one variant.
 #[derive(Debug, Clone, Default)]
 pub struct VariantCoverage<'a> {
     /// Pods that serve.
     pub ready: u32,
-    /// Of these, the ones all of whose engines are fresh.
+    /// Of these, those whose engines are all fresh.
     pub fresh: u32,
-    /// Of these, the ones with an engine between fresh and stale, and none worse.
+    /// Of these, those with an engine between fresh and stale, and none worse.
     pub aging: u32,
-    /// Of these, the ones with an engine whose samples are too old.
+    /// Of these, those with an engine whose samples are too old.
     pub stale: u32,
-    /// Of these, the ones without any series.
+    /// Of these, those without any series.
     pub absent: u32,
-    /// Of these, the ones that show cache and queue and lack something else that the analyzer needs.
+    /// Of these, those that show cache and queue and lack another signal that the analyzer requires.
     pub lacking: u32,
-    /// What pods that have served long enough to be scraped do not show of it.
+    /// Required signals that pods which have served long enough to be scraped do not show.
     pub missing: SignalSet,
-    /// What they show that another signal of theirs contradicts.
+    /// Required signals that they show and that another signal contradicts.
     pub contradicted: SignalSet,
-    /// Pods of which the last two are told.
+    /// Pods that `missing` and `contradicted` are about.
     pub incomplete: u32,
     /// Pods that sleep.
     pub asleep: u32,
     /// Pods that exist and do not serve yet.
     pub starting: u32,
-    /// Of these, the ones no node has room for.
+    /// Of these, those that no node has room for.
     pub unschedulable: u32,
     /// The newest creation of a pod that does not serve yet.
     pub started_last: Option<Timestamp>,
-    /// Since when the newest serving pod serves.
+    /// When the newest serving pod became ready.
     pub ready_last: Option<Timestamp>,
     /// The newest sample that is not stale.
     pub newest: Option<Timestamp>,
-    /// The newest sample of all.
-    pub newest_of_all: Option<Timestamp>,
+    /// The newest sample, stale or not.
+    pub newest_any: Option<Timestamp>,
     /// The most engines of one serving pod: several with data parallelism.
-    pub engines_a_pod: u32,
-    /// V1's input: one an engine that is not stale.
+    pub engines_per_pod: u32,
+    /// The input of the percent rule: one entry for each engine that is not stale.
     pub observations: Vec<EnginePeaks<'a>>,
-    /// What engines were doing of which the analyzer is shown all that it needs, or of which it can be estimated.
+    /// Loads of the engines that show all that the analyzer requires, or of which it can be estimated.
     pub loads: Vec<EngineLoad<'a, ()>>,
-    /// Of the pods that are not measured, those that are estimated by what they do show.
+    /// Of the pods that are not measured, those that are estimated from what they do show.
     pub estimated: u32,
-    /// Pods whose queue is not believed, with whether they are full by the rest of what they show, where that is known.
-    pub queue_doubted: Vec<(&'a str, Option<bool>)>,
-    /// In which range they show what belongs together.
+    /// Pods whose queue is distrusted, with whether the rest of their signals says that they are full, where it does.
+    pub queue_distrusted: Vec<(&'a str, Option<bool>)>,
+    /// Ranges of the derived metrics that the engines show.
     pub(super) ranges: MetricRanges,
-    /// What of which engines was contradicted lately.
-    pub(super) doubts: Vec<(SmolStr, Contradictions)>,
+    /// Recent contradictions by engine.
+    pub(super) contradictions: Vec<(SmolStr, Contradictions)>,
 }
 
-/// What is seen of a set of variants.
+/// What is measured of a set of variants.
 #[derive(Debug, Clone)]
 pub struct Coverage<'a> {
-    /// What kind it is.
+    /// How complete that is.
     pub state: CoverageState,
     /// In the order given.
     pub variants: Vec<VariantCoverage<'a>>,
 }
 
-/// A variant, and what is seen of it.
+/// A variant with what is measured of it.
 pub(crate) type AssessedVariant<'a> = (&'a VariantState, &'a VariantCoverage<'a>);
 
-/// Looks at `variants` at `now`.
+/// Assesses `variants` at `now`.
 #[must_use]
-pub fn look<'a>(
+pub fn assess_coverage<'a>(
     source: &SourceHealth,
     variants: &[&'a VariantState],
     declared: Declared,
     now: Timestamp,
 ) -> Coverage<'a> {
-    let sights: Vec<VariantCoverage<'_>> =
+    let coverages: Vec<VariantCoverage<'_>> =
         variants.iter().map(|variant| assess_variant(variant, declared, None, now)).collect();
-    let seen: Vec<AssessedVariant<'_>> = variants.iter().copied().zip(&sights).collect();
-    Coverage { state: coverage_state(source, &seen, now), variants: sights }
+    let assessed: Vec<AssessedVariant<'_>> = variants.iter().copied().zip(&coverages).collect();
+    Coverage { state: coverage_state(source, &assessed, now), variants: coverages }
 }
 
-/// Nobody asks for a replica of it, and none serves.
-#[must_use]
-fn at_zero(variant: &VariantState, seen: &VariantCoverage<'_>) -> bool {
-    variant.scale.is_some_and(|scale| scale.spec == Replicas::ZERO) && seen.ready == 0
+/// Nothing is asked to run, and nothing serves.
+fn is_at_zero(variant: &VariantState, coverage: &VariantCoverage<'_>) -> bool {
+    variant.scale.is_some_and(|scale| scale.spec == Replicas::ZERO) && coverage.ready == 0
 }
 
-/// What kind of sight the variants are together.
+/// How completely `variants` are measured together.
 pub(crate) fn coverage_state(
     source: &SourceHealth,
-    seen: &[AssessedVariant<'_>],
+    variants: &[AssessedVariant<'_>],
     now: Timestamp,
 ) -> CoverageState {
     if matches!(source, SourceHealth::Down { .. }) {
         return CoverageState::Down;
     }
-    let sum = |part: fn(&VariantCoverage<'_>) -> u32| {
-        seen.iter().map(|(_, one)| part(one)).fold(0, u32::saturating_add)
+    let sum = |count: fn(&VariantCoverage<'_>) -> u32| {
+        variants.iter().map(|(_, coverage)| count(coverage)).fold(0, u32::saturating_add)
     };
-    let ready = sum(|one| one.ready);
+    let ready = sum(|coverage| coverage.ready);
     if ready == 0 {
-        let nothing = seen.iter().all(|(variant, seen)| at_zero(variant, seen));
-        return if nothing { CoverageState::Zero } else { CoverageState::Starting };
+        let is_at_zero = variants.iter().all(|(variant, coverage)| is_at_zero(variant, coverage));
+        return if is_at_zero { CoverageState::Zero } else { CoverageState::Starting };
     }
-    let observed = seen.iter().any(|(_, one)| !one.observations.is_empty());
-    let complete = matches!(source, SourceHealth::Complete);
-    if !observed {
-        return unobserved(complete, sum(|one| one.stale), seen, now);
+    let is_any_measured = variants.iter().any(|(_, coverage)| !coverage.observations.is_empty());
+    let is_complete = matches!(source, SourceHealth::Complete);
+    if !is_any_measured {
+        return unmeasured_state(is_complete, sum(|coverage| coverage.stale), variants, now);
     }
-    // A ready pod that the target counts and the pod list does not have may carry any load.
-    let promised = seen.iter().filter_map(|(variant, _)| variant.scale).map(|scale| scale.ready.get());
-    let unlisted = promised.fold(0, u32::saturating_add) > ready;
-    let unmeasured = sum(|one| one.unmeasured());
-    if !complete || unlisted {
+    // A ready pod that the scale target counts and the pod list lacks may carry any load.
+    let counted = variants.iter().filter_map(|(variant, _)| variant.scale).map(|scale| scale.ready.get());
+    let is_unlisted = counted.fold(0, u32::saturating_add) > ready;
+    let unmeasured = sum(|coverage| coverage.unmeasured());
+    let fresh = sum(|coverage| coverage.fresh);
+    if !is_complete || is_unlisted {
         CoverageState::Partial
     } else if unmeasured > 0 {
-        let rest = ready.saturating_sub(unmeasured);
-        if rest >= unmeasured && sum(|one| one.fresh) == rest {
-            CoverageState::Estimated
-        } else {
-            CoverageState::Partial
-        }
-    } else if sum(|one| one.fresh) < ready {
+        let measured = ready.saturating_sub(unmeasured);
+        let is_estimable = measured >= unmeasured && fresh == measured;
+        if is_estimable { CoverageState::Estimated } else { CoverageState::Partial }
+    } else if fresh < ready {
         CoverageState::Aging
     } else {
         CoverageState::Fresh
     }
 }
 
-/// Ready pods of which nothing usable is known.
-fn unobserved(complete: bool, stale: u32, seen: &[AssessedVariant<'_>], now: Timestamp) -> CoverageState {
+/// The state of ready pods of which nothing usable is known.
+fn unmeasured_state(
+    is_complete: bool,
+    stale: u32,
+    variants: &[AssessedVariant<'_>],
+    now: Timestamp,
+) -> CoverageState {
     if stale > 0 {
         return CoverageState::Stale;
     }
-    // A pod that has just become ready is scraped within the next few intervals: too early to call it broken.
-    let just_ready = |(_, one): &AssessedVariant<'_>| {
-        one.ready == 0 || one.ready_last.is_some_and(|at| Seconds::between(at, now) <= STALE_AT_LEAST)
+    // A pod that has just become ready is scraped within the next few intervals: it is too early to call it broken.
+    let is_just_ready = |(_, coverage): &AssessedVariant<'_>| {
+        let is_recent = |at| Seconds::between(at, now) <= MIN_STALE_LIMIT;
+        coverage.ready == 0 || coverage.ready_last.is_some_and(is_recent)
     };
-    if complete && seen.iter().all(just_ready) { CoverageState::Starting } else { CoverageState::Missing }
+    if is_complete && variants.iter().all(is_just_ready) {
+        CoverageState::Starting
+    } else {
+        CoverageState::Missing
+    }
 }
 
-/// Looks at one variant for an analyzer that reads what is `declared`, with what is remembered of the `evidence` of its model.
+/// Assesses one variant for an analyzer that reads what is `declared`, with the signal `history` of its model.
 pub(crate) fn assess_variant<'a>(
     variant: &'a VariantState,
     declared: Declared,
-    evidence: Option<&'a SignalHistory>,
+    history: Option<&'a SignalHistory>,
     now: Timestamp,
 ) -> VariantCoverage<'a> {
-    let mut seen = VariantCoverage::default();
-    let judge = EngineAssessor::new(variant, declared, evidence, now);
+    let mut coverage = VariantCoverage::default();
+    let assessor = EngineAssessor::new(variant, declared, history, now);
     for replica in &variant.replicas {
         match replica.phase {
             Phase::Terminating => {}
-            Phase::Asleep => seen.asleep += 1,
-            Phase::Ready => judge.see_ready(&mut seen, replica),
+            Phase::Asleep => coverage.asleep += 1,
+            Phase::Ready => assessor.add_ready_pod(&mut coverage, replica),
             Phase::Pending | Phase::Starting | Phase::Unschedulable => {
-                seen.starting += 1;
-                seen.unschedulable += u32::from(replica.phase == Phase::Unschedulable);
-                seen.started_last = seen.started_last.max(Some(replica.created));
+                coverage.starting += 1;
+                coverage.unschedulable += u32::from(replica.phase == Phase::Unschedulable);
+                coverage.started_last = coverage.started_last.max(Some(replica.created));
             }
         }
     }
-    seen
+    coverage
 }
 
-/// What one pod shows.
-struct PodCoverage {
+/// What one pod shows, over all its engines.
+struct PodCoverage<'a> {
+    replica: &'a Replica,
+    has_several_engines: bool,
     worst: Freshness,
     missing: SignalSet,
     contradicted: SignalSet,
-    /// All that it lacks can be estimated.
-    estimable: bool,
+    /// Everything that it lacks can be estimated.
+    is_estimable: bool,
+}
+
+impl<'a> PodCoverage<'a> {
+    fn new(replica: &'a Replica, engines: usize) -> Self {
+        Self {
+            replica,
+            has_several_engines: engines > 1,
+            worst: if replica.engines.is_empty() { Freshness::Absent } else { Freshness::Fresh },
+            missing: SignalSet::NONE,
+            contradicted: SignalSet::NONE,
+            is_estimable: true,
+        }
+    }
+
+    fn lacks_signals(&self) -> bool {
+        !self.missing.without(GRADED_BY_FRESHNESS).is_empty() || !self.contradicted.is_empty()
+    }
 }
 
 impl<'a> EngineAssessor<'a> {
-    fn see_ready(&self, seen: &mut VariantCoverage<'a>, replica: &'a Replica) {
-        seen.ready += 1;
-        let ready_since = replica.born();
-        seen.ready_last = seen.ready_last.max(Some(ready_since));
+    fn add_ready_pod(&self, coverage: &mut VariantCoverage<'a>, replica: &'a Replica) {
+        let ready_since = replica.ready_or_created();
+        coverage.ready += 1;
+        coverage.ready_last = coverage.ready_last.max(Some(ready_since));
         let engines = judged_engines(replica).count();
-        seen.engines_a_pod = seen.engines_a_pod.max(count(engines));
-        let (measured, observed) = (seen.loads.len(), seen.observations.len());
-        let worst = if replica.engines.is_empty() { Freshness::Absent } else { Freshness::Fresh };
-        let none = SignalSet::NONE;
-        let mut pod = PodCoverage { worst, missing: none, contradicted: none, estimable: true };
+        coverage.engines_per_pod = coverage.engines_per_pod.max(count(engines));
+        let (loads_before, observations_before) = (coverage.loads.len(), coverage.observations.len());
+        let mut pod = PodCoverage::new(replica, engines);
         for (engine, signals) in judged_engines(replica) {
             let reading = read_engine(signals, ready_since, self.now);
             pod.worst = pod.worst.max(reading.freshness);
-            seen.newest_of_all = seen.newest_of_all.max(reading.newest);
+            coverage.newest_any = coverage.newest_any.max(reading.newest);
             if reading.freshness <= Freshness::Aging {
-                seen.newest = seen.newest.max(reading.newest);
-                self.see_engine(seen, &mut pod, (replica, engine, engines > 1), (signals, reading));
+                coverage.newest = coverage.newest.max(reading.newest);
+                self.add_engine(coverage, &mut pod, engine, signals, &reading);
             }
         }
-        let PodCoverage { worst, mut missing, contradicted, estimable } = pod;
-        let lacks = !missing.without(TOLD_BY_FRESHNESS).is_empty() || !contradicted.is_empty();
-        match worst {
-            Freshness::Stale => seen.stale += 1,
-            Freshness::Absent => seen.absent += 1,
-            Freshness::Fresh | Freshness::Aging if lacks => seen.lacking += 1,
-            Freshness::Fresh => seen.fresh += 1,
-            Freshness::Aging => seen.aging += 1,
+        let lacks_signals = pod.lacks_signals();
+        match pod.worst {
+            Freshness::Stale => coverage.stale += 1,
+            Freshness::Absent => coverage.absent += 1,
+            Freshness::Fresh | Freshness::Aging if lacks_signals => coverage.lacking += 1,
+            Freshness::Fresh => coverage.fresh += 1,
+            Freshness::Aging => coverage.aging += 1,
         }
-        let unmeasured = lacks || worst >= Freshness::Stale;
-        if unmeasured && worst < Freshness::Stale && estimable {
-            seen.estimated += 1;
-        } else if unmeasured {
-            seen.loads.truncate(measured);
-            if !contradicted.and(TOLD_BY_FRESHNESS).is_empty() {
-                seen.observations.truncate(observed);
+        let is_outdated = pod.worst >= Freshness::Stale;
+        let is_unmeasured = lacks_signals || is_outdated;
+        if is_unmeasured && !is_outdated && pod.is_estimable {
+            coverage.estimated += 1;
+        } else if is_unmeasured {
+            coverage.loads.truncate(loads_before);
+            if !pod.contradicted.and(GRADED_BY_FRESHNESS).is_empty() {
+                coverage.observations.truncate(observations_before);
             }
         }
-        if worst >= Freshness::Stale {
-            missing = self.declared.required();
-        }
-        // A pod that has just become ready is scraped within the next few intervals, and shows histograms with its first requests.
-        if (unmeasured || !missing.is_empty()) && Seconds::between(ready_since, self.now) > STALE_AT_LEAST {
-            seen.missing = seen.missing.with(missing);
-            seen.contradicted = seen.contradicted.with(contradicted);
-            seen.incomplete += 1;
+        let missing = if is_outdated { self.declared.required() } else { pod.missing };
+        // A pod that has just become ready is scraped within the next few intervals, and shows histograms only after its first
+        // requests.
+        let is_scraped_by_now = Seconds::between(ready_since, self.now) > MIN_STALE_LIMIT;
+        if (is_unmeasured || !missing.is_empty()) && is_scraped_by_now {
+            coverage.missing = coverage.missing.with(missing);
+            coverage.contradicted = coverage.contradicted.with(pod.contradicted);
+            coverage.incomplete += 1;
         }
     }
 
-    fn see_engine(
+    fn add_engine(
         &self,
-        seen: &mut VariantCoverage<'a>,
-        pod: &mut PodCoverage,
-        (replica, engine, several): (&'a Replica, &'a SmolStr, bool),
-        (signals, reading): (&'a Signals, EngineReading<'a>),
+        coverage: &mut VariantCoverage<'a>,
+        pod: &mut PodCoverage<'a>,
+        engine: &'a SmolStr,
+        signals: &'a Signals,
+        reading: &EngineReading<'a>,
     ) {
-        let EngineAssessment { coverage, doubt, instead } = self.judge(replica, engine, signals);
-        seen.doubts.extend(doubt);
-        seen.ranges = seen.ranges.with(&coverage.figures.into());
-        pod.missing = pod.missing.with(coverage.missing);
-        pod.contradicted = pod.contradicted.with(coverage.contradicted.and(self.declared.required()));
-        pod.worst = pod.worst.max(coverage.freshness.min(Freshness::Aging));
-        pod.estimable &= instead.is_none_or(|instead| instead.is_enough(self.declared.needed));
-        let load = EngineLoad::seen(signals, reading.recent, self.now).with(instead);
+        let assessment = self.assess(pod.replica, engine, signals);
+        let EngineAssessment { coverage: shown, contradictions, substitution } = assessment;
+        coverage.contradictions.extend(contradictions);
+        coverage.ranges = coverage.ranges.with(&shown.metrics.into());
+        pod.missing = pod.missing.with(shown.missing);
+        pod.contradicted = pod.contradicted.with(shown.contradicted.and(self.declared.required()));
+        pod.worst = pod.worst.max(shown.freshness.min(Freshness::Aging));
+        pod.is_estimable &= substitution.is_none_or(|lacking| lacking.is_enough(self.declared.needed));
+        let load = EngineLoad::new(signals, reading.recent, self.now).with_substitution(substitution);
         let (mut kv, mut queue) = (reading.kv, reading.queue);
-        if let Some(instead) = instead {
-            let waits = load.waits();
+        if let Some(substitution) = substitution {
+            let waiting = load.peak_waiting();
             // A queue that is shown and should not be there still keeps a fleet from being shrunk.
-            let hides = instead.lacking.has(Signal::Waiting) && (queue == 0 || waits != Some(0.0));
+            let is_queue_replaced =
+                substitution.lacking.has(Signal::Waiting) && (queue == 0 || waiting != Some(0.0));
             kv = load.usage(|signal| load.peak(signal)).unwrap_or(kv);
-            queue = waits.map_or(queue, whole);
-            if hides {
-                // Whether an engine is full nobody knows whose limit is only estimated.
-                let waits = waits.filter(|_| instead.is_argument);
-                seen.queue_doubted.push((replica.pod.as_str(), waits.map(|waits| waits > 0.0)));
+            queue = waiting.map_or(queue, truncated_u32);
+            if is_queue_replaced {
+                // With an estimated limit nobody knows whether the engine is full.
+                let is_full = waiting.filter(|_| substitution.is_max_configured).map(|waiting| waiting > 0.0);
+                coverage.queue_distrusted.push((pod.replica.pod.as_str(), is_full));
             }
         }
-        seen.loads.push(load);
-        let engine = several.then_some(engine.as_str());
+        coverage.loads.push(load);
         let variant = &self.variant().variant;
-        let (replica, name, cost) = (replica.pod.as_str(), variant.id.name.as_str(), variant.cost);
-        seen.observations.push(EnginePeaks { replica, engine, variant: name, cost, kv, queue });
+        coverage.observations.push(EnginePeaks {
+            replica: pod.replica.pod.as_str(),
+            engine: pod.has_several_engines.then_some(engine.as_str()),
+            variant: variant.id.name.as_str(),
+            cost: variant.cost,
+            kv,
+            queue,
+        });
     }
 }
 
-/// Of these one that is missing makes the other an aging one, which says enough: see [`read_engine`].
-const TOLD_BY_FRESHNESS: SignalSet = SignalSet::of(&[Signal::KvUsage, Signal::Waiting]);
+/// If one of these is missing, the other one is graded as aging, which says enough: see [`read_engine`].
+const GRADED_BY_FRESHNESS: SignalSet = SignalSet::of(&[Signal::KvUsage, Signal::Waiting]);
 
-/// Half and more of the engines of Ready pods are not believed in `signal`.
-pub(crate) fn most_contradict<'s>(
-    seen: impl Iterator<Item = &'s VariantCoverage<'s>>,
+/// At least half of the engines of ready pods are distrusted in `signal`.
+pub(crate) fn is_distrusted_on_most_engines<'s>(
+    variants: impl Iterator<Item = &'s VariantCoverage<'s>>,
     signal: Signal,
     now: Timestamp,
 ) -> bool {
-    let (mut doubted, mut engines) = (0_u32, 0_u32);
-    for one in seen {
-        doubted = doubted.saturating_add(one.contradicted_engines(SignalSet::of(&[signal]), now));
-        engines = engines.saturating_add(one.ready.saturating_mul(one.engines_a_pod));
+    let (mut distrusted, mut engines) = (0_u32, 0_u32);
+    for coverage in variants {
+        distrusted = distrusted.saturating_add(coverage.distrusted_engines(SignalSet::of(&[signal]), now));
+        engines = engines.saturating_add(coverage.ready.saturating_mul(coverage.engines_per_pod));
     }
-    doubted > 0 && doubted >= engines.saturating_sub(doubted)
+    distrusted > 0 && distrusted >= engines.saturating_sub(distrusted)
 }
 
 impl VariantCoverage<'_> {
-    /// Ready pods of which the analyzer is not shown all that it needs.
+    /// Ready pods that do not show everything the analyzer requires.
     #[must_use]
     pub fn unmeasured(&self) -> u32 {
         self.absent.saturating_add(self.stale).saturating_add(self.lacking)
     }
 
-    /// Engines of which something that is in `reads` is not believed.
-    pub(crate) fn contradicted_engines(&self, reads: SignalSet, now: Timestamp) -> u32 {
-        let doubted = self.doubts.iter().filter(|(_, doubt)| !doubt.still(now).and(reads).is_empty());
-        count(doubted.count())
+    /// Engines on which a signal of `reads` is distrusted.
+    pub(crate) fn distrusted_engines(&self, reads: SignalSet, now: Timestamp) -> u32 {
+        let engines = self.contradictions.iter();
+        count(engines.filter(|(_, own)| !own.distrusted(now).and(reads).is_empty()).count())
     }
 
-    /// Takes over what `sight`, a look for another analyzer, has measured; what the first one lacked stays told.
-    pub(crate) fn measured_by(&mut self, sight: Self) {
+    /// Adopts what was measured for another analyzer, and keeps the report of what the first one lacked.
+    pub(crate) fn adopt_measurements(&mut self, other: Self) {
         let Self { missing, contradicted, incomplete, .. } = *self;
-        *self = Self { missing, contradicted, incomplete, ..sight };
+        *self = Self { missing, contradicted, incomplete, ..other };
     }
 
-    /// Pods that the target counts as on their way, without those that will not come: no node has room for them, they were
-    /// created more than `patience` ago, or they sleep. Those that were ready and have failed may come back, but for the `replaced` ones.
+    /// Pods that the scale target counts as pending, without those that will not come: no node has room for them, they were
+    /// created more than `start_limit` ago, or they sleep. Pods that were ready and failed may come back, except the `replaced` ones.
     #[must_use]
-    pub fn credited(
+    pub fn expected_pending(
         &self,
         variant: &VariantState,
-        patience: Seconds,
+        start_limit: Seconds,
         replaced: u32,
         now: Timestamp,
     ) -> Replicas {
@@ -392,7 +422,7 @@ impl VariantCoverage<'_> {
         if self.starting == 0 && self.asleep == 0 {
             return pending;
         }
-        let (lost, failing) = lost_and_failing(variant, patience, now);
-        pending.above(Replicas::new(lost.saturating_add(replaced.min(failing))))
+        let (lost, failing) = count_lost_and_failing(variant, start_limit, now);
+        pending.saturating_sub(Replicas::new(lost.saturating_add(replaced.min(failing))))
     }
 }

@@ -1,174 +1,182 @@
-//! Figures of an engine that follow from the same requests in several of its signals, and the range in which the engines of a
-//! variant have shown each: how far they scatter is the workload's and the scrape interval's, and no constant.
+//! Metrics of an engine that are derived from several signals of the same requests, and the range in which the engines of a variant
+//! have shown each. How far they scatter depends on the workload and the scrape interval, so it is learned and not a constant.
 
 use serde::{Deserialize, Serialize};
 
-use super::sample_window::{MANY_RUNNING, Span};
+use super::sample_window::{MIN_RUNNING, Span};
 use crate::snapshot::Signal;
 
-/// One signal by another: the name says which. Stored by place: a new one comes last.
+/// Stored by position: a new one is added at the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum DerivedMetric {
-    /// Share of the KV cache that a running request holds.
-    KvARequest,
-    /// Tokens that a step generates for each running request.
-    StepARequest,
-    /// Seconds between tokens that are counted in a second, for each running request.
-    SecondsARequest,
-    /// Seconds between tokens that are counted in a second, for each token of a step: about 1 while anything runs.
-    SecondsAStep,
-    /// Tokens generated for each gap and first token.
-    TokensAGap,
-    /// Seconds between two tokens.
-    Gap,
-    /// Prompt tokens for each that is generated.
-    Mix,
+    /// Share of the KV cache for each running request.
+    UsagePerRequest,
+    /// Tokens of a step for each running request.
+    StepTokensPerRequest,
+    /// Seconds of inter-token latency per second, for each running request.
+    LatencyPerRequest,
+    /// Seconds of inter-token latency per second, for each token of a step: about 1 while anything runs.
+    LatencyPerStepToken,
+    /// Tokens generated for each inter-token gap or first token.
+    TokensPerGap,
+    /// Inter-token latency, seconds.
+    InterTokenLatency,
+    /// Prompt tokens for each generated token.
+    PromptShare,
     /// Tokens that a finished request generated.
-    Answer,
+    AnswerTokens,
     /// Share of prompt tokens that were not found in the prefix cache.
-    Missed,
-    /// Prompt tokens that are computed for each request that begins.
-    Prompt,
-    /// Finished requests that are counted with their answers, for each that is counted with its prompt.
-    Finished,
+    CacheMisses,
+    /// Prompt tokens computed for each request that starts.
+    PromptTokens,
+    /// Finished requests counted with their answers, for each counted with its prompt.
+    FinishedRatio,
 }
 
 const COUNT: usize = 11;
 
-/// What one engine shows lately. What it does not is `None`.
+impl DerivedMetric {
+    const fn index(self) -> usize {
+        // The cast of a fieldless enum is its position.
+        self as usize
+    }
+}
+
+/// What one engine shows now. What it does not show is `None`.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(super) struct DerivedMetrics([Option<f64>; COUNT]);
 
-/// The least and the greatest of each that engines have shown.
+/// Minimum and maximum of each metric that engines have shown.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(from = "Vec<Option<[f64; 2]>>", into = "Vec<Option<[f64; 2]>>")]
 pub(super) struct MetricRanges([Option<[f64; 2]>; COUNT]);
 
 impl From<Vec<Option<[f64; 2]>>> for MetricRanges {
-    /// Another version may know more figures, or fewer.
+    /// Another version may know more metrics, or fewer.
     fn from(stored: Vec<Option<[f64; 2]>>) -> Self {
-        let mut own = Self::default();
-        own.0.iter_mut().zip(stored).for_each(|(own, stored)| *own = stored);
-        own
+        let mut ranges = Self::default();
+        ranges.0.iter_mut().zip(stored).for_each(|(range, stored)| *range = stored);
+        ranges
     }
 }
 
 impl From<MetricRanges> for Vec<Option<[f64; 2]>> {
-    fn from(own: MetricRanges) -> Self {
-        own.0.to_vec()
+    fn from(ranges: MetricRanges) -> Self {
+        ranges.0.to_vec()
     }
 }
 
-/// Below this, and above its inverse, a figure is none: bounds of a range and their products stay numbers.
-const LEAST: f64 = 1e-30;
+/// Values below this, and above its inverse, are dropped, so that bounds of ranges and their products stay finite.
+const MIN_VALUE: f64 = 1e-30;
 
-/// What a range keeps of its width, in orders of magnitude, each time that it is [`narrowed`](Ranges::narrowed).
-const KEPT: f64 = 0.9;
+/// Share of a range's width, in orders of magnitude, that is left each time it is [`narrowed`](MetricRanges::narrowed).
+const NARROWING: f64 = 0.9;
 
 impl DerivedMetrics {
-    /// What `span` shows. Few running requests say little of any.
-    pub(super) fn of(span: &Span<'_>) -> Self {
-        let Some(running) = span.mean(Signal::Running).filter(|running| *running >= MANY_RUNNING / 2.0)
-        else {
+    /// The metrics of `span`; none where few requests run, because these scatter too much.
+    pub(super) fn from_span(span: &Span<'_>) -> Self {
+        let Some(running) = span.mean(Signal::Running).filter(|running| *running >= MIN_RUNNING / 2.0) else {
             return Self::default();
         };
-        let (step, seconds) = (span.tokens_a_step(), span.gap_seconds_a_second());
-        let a_request = |all: Option<f64>| all.map(|all| all / running);
-        let all = [
-            a_request(span.mean(Signal::KvUsage)),
-            a_request(step),
-            a_request(seconds),
-            span.busiest().map(|(_, seconds)| seconds),
-            span.tokens_a_gap(),
-            span.gap(),
-            span.mix(),
-            span.answer(),
-            span.hits().map(|hits| 1.0 - hits),
-            span.prompt(),
-            span.finished().map(|[answers, prompts]| answers / prompts),
+        let per_request = |total: Option<f64>| total.map(|total| total / running);
+        // In the order of `DerivedMetric`.
+        let values = [
+            per_request(span.mean(Signal::KvUsage)),
+            per_request(span.tokens_per_step()),
+            per_request(span.gap_seconds_per_second()),
+            span.busiest_pair().map(|(_, latency)| latency),
+            span.tokens_per_gap(),
+            span.inter_token_latency(),
+            span.prompt_share(),
+            span.answer_tokens(),
+            span.cache_hits().map(|hits| 1.0 - hits),
+            span.prompt_tokens(),
+            span.finished_counts().map(|[answers, prompts]| answers / prompts),
         ];
-        Self(all.map(|figure| figure.filter(|figure| (LEAST..=1.0 / LEAST).contains(figure))))
+        Self(values.map(|value| value.filter(|value| (MIN_VALUE..=1.0 / MIN_VALUE).contains(value))))
+    }
+
+    pub(super) const fn get(&self, metric: DerivedMetric) -> Option<f64> {
+        self.0[metric.index()]
     }
 }
 
 impl From<DerivedMetrics> for MetricRanges {
-    fn from(shown: DerivedMetrics) -> Self {
-        Self(shown.0.map(|figure| figure.map(|figure| [figure; 2])))
+    fn from(metrics: DerivedMetrics) -> Self {
+        Self(metrics.0.map(|value| value.map(|value| [value; 2])))
     }
 }
 
 impl MetricRanges {
-    /// Nothing was shown.
     pub(super) fn is_empty(&self) -> bool {
         self.0.iter().all(Option::is_none)
     }
 
-    /// Everything that is in either.
+    /// The ranges that cover both.
     #[must_use]
     pub(super) fn with(mut self, other: &Self) -> Self {
-        for (own, other) in self.0.iter_mut().zip(other.0) {
-            *own = match (*own, other) {
-                (Some([least, most]), Some([low, high])) => Some([least.min(low), most.max(high)]),
-                (own, other) => own.or(other),
+        for (range, other) in self.0.iter_mut().zip(other.0) {
+            *range = match (*range, other) {
+                (Some([min, max]), Some([other_min, other_max])) => {
+                    Some([min.min(other_min), max.max(other_max)])
+                }
+                (range, other) => range.or(other),
             };
         }
         self
     }
 
-    /// A little narrower: what was shown once is forgotten in the end.
+    /// Each range a little narrower around its geometric middle: what was shown once is forgotten in the end.
     #[must_use]
     pub(super) fn narrowed(self) -> Self {
         Self(self.0.map(|range| {
-            let [least, most] = range?;
-            let (middle, width) = ((least * most).sqrt(), (most / least).sqrt().powf(KEPT));
-            Some([middle / width, middle * width])
+            let [min, max] = range?;
+            let middle = (min * max).sqrt();
+            let half_width = (max / min).sqrt().powf(NARROWING);
+            Some([middle / half_width, middle * half_width])
         }))
     }
 
-    /// On which side of the middle of what engines have shown `shown` is, by more than the factor `by`.
-    pub(super) fn leans(&self, figure: DerivedMetric, shown: &DerivedMetrics, by: f64) -> Option<i8> {
-        self.leans_to(figure, shown.0[figure as usize], by)
+    /// The maximum that engines have shown.
+    pub(super) fn max(&self, metric: DerivedMetric) -> Option<f64> {
+        self.0[metric.index()].map(|[_, max]| max)
     }
 
-    /// The same of what was measured otherwise.
-    pub(super) fn leans_to(&self, figure: DerivedMetric, shown: Option<f64>, by: f64) -> Option<i8> {
-        let ([least, most], shown) = (self.0[figure as usize]?, shown?);
-        let middle = (least * most).sqrt();
-        Some(i8::from(shown > middle * by) - i8::from(shown < middle / by))
+    /// Engines have only shown values within the factor `factor` of 1.
+    pub(super) fn is_near_one(&self, metric: DerivedMetric, factor: f64) -> bool {
+        self.0[metric.index()].is_some_and(|[min, max]| min >= 1.0 / factor && max <= factor)
     }
 
-    /// The orders of magnitude, to base e, by which `shown` is above the middle of what engines have shown.
-    pub(super) fn above_middle(&self, figure: DerivedMetric, shown: &DerivedMetrics) -> Option<f64> {
-        let ([least, most], shown) = (self.0[figure as usize]?, shown.0[figure as usize]?);
-        Some((shown / (least * most).sqrt()).ln())
+    /// The natural logarithm of `value` over the middle of the range.
+    pub(super) fn log_above_middle(&self, metric: DerivedMetric, value: Option<f64>) -> Option<f64> {
+        let ([min, max], value) = (self.0[metric.index()]?, value?);
+        Some((value / (min * max).sqrt()).ln())
     }
 
-    /// Engines have shown nothing that is further from 1 than by the factor `by`.
-    pub(super) fn are_within(&self, figure: DerivedMetric, by: f64) -> bool {
-        self.0[figure as usize].is_some_and(|[least, most]| least >= 1.0 / by && most <= by)
+    /// On which side of the middle of the range `value` is, by more than the factor `factor`: 1 above, -1 below, 0 neither.
+    pub(super) fn side_of_middle(
+        &self,
+        metric: DerivedMetric,
+        value: Option<f64>,
+        factor: f64,
+    ) -> Option<i8> {
+        let ([min, max], value) = (self.0[metric.index()]?, value?);
+        let middle = (min * max).sqrt();
+        Some(i8::from(value > middle * factor) - i8::from(value < middle / factor))
     }
 
-    /// The greatest that engines have shown.
-    pub(super) fn most(&self, figure: DerivedMetric) -> Option<f64> {
-        self.0[figure as usize].map(|[_, most]| most)
+    /// On which side of the range `value` is outside, by more than the factor `factor`: 1 above, -1 below, 0 neither; `None` when
+    /// nothing is known.
+    pub(super) fn side_of_range(&self, metric: DerivedMetric, value: Option<f64>, factor: f64) -> Option<i8> {
+        let ([min, max], value) = (self.0[metric.index()]?, value?);
+        Some(i8::from(value > max * factor) - i8::from(value < min / factor))
     }
 
-    /// How far `shown` is from what engines have shown: 1 above the greatest by more than the factor `by`, -1 below the least,
-    /// 0 where it is not; `None` where nothing is known.
-    pub(super) fn differs(&self, figure: DerivedMetric, shown: &DerivedMetrics, by: f64) -> Option<i8> {
-        self.differs_by(figure, shown.0[figure as usize], by)
-    }
-
-    /// The same of what was measured otherwise.
-    pub(super) fn differs_by(&self, figure: DerivedMetric, shown: Option<f64>, by: f64) -> Option<i8> {
-        let ([least, most], shown) = (self.0[figure as usize]?, shown?);
-        Some(i8::from(shown > most * by) - i8::from(shown < least / by))
-    }
-
-    /// The same, where a wide range is known less well, and so has to be left further; 0 where nothing is known.
-    pub(super) fn off(&self, figure: DerivedMetric, shown: &DerivedMetrics, by: f64) -> i8 {
-        let spread = self.0[figure as usize].map_or(1.0, |[least, most]| (most / least).sqrt());
-        self.differs(figure, shown, by.max(spread)).unwrap_or(0)
+    /// The same with a factor of at least half the width of the range, which is known less well the wider it is; 0 when nothing
+    /// is known.
+    pub(super) fn deviation(&self, metric: DerivedMetric, value: Option<f64>, factor: f64) -> i8 {
+        let half_width = self.0[metric.index()].map_or(1.0, |[min, max]| (max / min).sqrt());
+        self.side_of_range(metric, value, factor.max(half_width)).unwrap_or(0)
     }
 }
 
@@ -176,31 +184,34 @@ impl MetricRanges {
 mod tests {
     use super::*;
 
-    fn shown(gap: f64) -> DerivedMetrics {
-        let mut shown = DerivedMetrics::default();
-        shown.0[DerivedMetric::Gap as usize] = Some(gap);
-        shown
+    const METRIC: DerivedMetric = DerivedMetric::InterTokenLatency;
+
+    fn shown(value: f64) -> MetricRanges {
+        let mut metrics = DerivedMetrics::default();
+        metrics.0[METRIC.index()] = Some(value);
+        metrics.into()
     }
 
     #[test]
-    fn what_a_version_with_other_figures_has_stored_is_read() {
+    fn ranges_of_a_version_with_other_metrics_are_read() {
         let stored = |count: usize| serde_json::to_string(&vec![Some([1.0, 2.0]); count]).unwrap();
         for count in [0, COUNT - 1, COUNT, COUNT + 3] {
-            let read_engine: MetricRanges = serde_json::from_str(&stored(count)).unwrap();
-            assert_eq!(read_engine.0.iter().flatten().count(), count.min(COUNT));
+            let ranges: MetricRanges = serde_json::from_str(&stored(count)).unwrap();
+            assert_eq!(ranges.0.iter().flatten().count(), count.min(COUNT));
         }
     }
 
     #[test]
-    fn a_figure_is_off_beyond_all_that_was_shown_and_that_is_forgotten_slowly() {
-        let mut ranges = MetricRanges::from(shown(2.0)).with(&shown(8.0).into());
-        let off = |ranges: &MetricRanges, gap| ranges.off(DerivedMetric::Gap, &shown(gap), 1.5);
-        assert_eq!([0.9, 1.1, 5.0, 15.0, 17.0].map(|gap| off(&ranges, gap)), [-1, 0, 0, 0, 1]);
-        assert_eq!(ranges.off(DerivedMetric::Mix, &shown(99.0), 1.5), 0, "nothing is known of it");
+    fn a_metric_deviates_outside_its_range_and_the_range_is_forgotten_slowly() {
+        let mut ranges = shown(2.0).with(&shown(8.0));
+        let deviation = |ranges: &MetricRanges, value| ranges.deviation(METRIC, Some(value), 1.5);
+        assert_eq!([0.9, 1.1, 5.0, 15.0, 17.0].map(|value| deviation(&ranges, value)), [-1, 0, 0, 0, 1]);
+        let unknown = ranges.deviation(DerivedMetric::PromptShare, Some(99.0), 1.5);
+        assert_eq!(unknown, 0, "nothing is known of it");
         for _ in 0..100 {
             ranges = ranges.narrowed();
         }
-        assert_eq!([2.0, 4.0, 8.0].map(|gap| off(&ranges, gap)), [-1, 0, 1]);
+        assert_eq!([2.0, 4.0, 8.0].map(|value| deviation(&ranges, value)), [-1, 0, 1]);
         assert!(!ranges.is_empty() && MetricRanges::default().narrowed().is_empty());
     }
 }

@@ -1,95 +1,101 @@
-//! One serving process: how old its samples are, and the peaks V1 reads from them.
+//! How old the samples of one engine are, and its peaks of the last minute.
 
 use jiff::Timestamp;
 use smol_str::SmolStr;
 
-use super::load::{longer, peak};
-use super::{FRESH_AT_LEAST, LATE_SCRAPE, PEAK_WINDOW, STALE_AT_LEAST};
 use crate::snapshot::{Replica, Rows, Sample, Signal, Signals};
-use crate::units::{Seconds, whole};
+use crate::units::{Seconds, truncated_u32};
 
-/// How old the newest sample is, in steps of what may be concluded. In order of trust.
+/// A sample is fresh for at least this long: two scrapes of the usual 15 s.
+const MIN_FRESH_LIMIT: Seconds = Seconds::whole(30);
+
+/// A sample is not stale for at least this long: four scrapes of the usual 15 s.
+pub const MIN_STALE_LIMIT: Seconds = Seconds::whole(60);
+
+/// How late a scrape may be without leaving a gap at the far end of the peak window: a third of the usual 15 s.
+pub(super) const MAX_SCRAPE_DELAY: Seconds = Seconds::whole(5);
+
+/// Peaks are taken over this window, as in upstream's queries (`max_over_time(…[1m])`).
+pub(super) const PEAK_WINDOW: Seconds = Seconds::whole(60);
+
+/// How old the newest sample is, by what may be concluded from it. In order of trust.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Freshness {
-    /// At most the fresh limit old, in every signal V1 needs.
+    /// Every required signal is at most [`fresh_limit`] old.
     Fresh,
-    /// Between the limits, or one of the signals is missing, or the peaks of the window are not known yet: may raise a
-    /// number, never lower it.
+    /// Between the two limits, or one of the signals is missing, or the peak window is not covered yet: may raise a number,
+    /// never lower it.
     Aging,
-    /// Older than the stale limit: says nothing any more.
+    /// Older than [`stale_limit`]: says nothing any more.
     Stale,
     /// No sample at all.
     Absent,
 }
 
-/// What one engine's samples say.
+/// KV-cache usage and queue of one engine.
 #[derive(Debug, Clone, Copy)]
-pub struct EngineReading<'a> {
+pub(super) struct EngineReading<'a> {
     /// How far it can be trusted.
     pub freshness: Freshness,
-    /// The newest sample of a signal V1 needs.
+    /// The newest sample of either signal.
     pub newest: Option<Timestamp>,
-    /// The scrapes of the window of the peaks.
+    /// The scrapes of the peak window.
     pub recent: Rows<'a>,
-    /// Peak KV-cache usage of the window, 0 when only the queue is known.
+    /// Peak KV-cache usage of the window, 0 to 1; 0 when only the queue is known.
     pub kv: f64,
-    /// Peak waiting requests of the window, without the fraction; 0 when only the KV cache is known.
+    /// Peak waiting requests of the window, truncated; 0 when only the KV cache is known.
     pub queue: u32,
 }
 
-/// What V1 cannot do without.
-const NEEDED: [Signal; 2] = [Signal::KvUsage, Signal::Waiting];
+/// What every analyzer requires.
+const REQUIRED: [Signal; 2] = [Signal::KvUsage, Signal::Waiting];
 
-/// The engines of `replica` that are judged. Some series come without the name of their engine and make up one of
-/// their own; it is no engine while another one shows what V1 needs.
+/// The engines of `replica` that are judged. Series without an engine label form an engine of their own, which is
+/// left out while another one shows the required signals.
 pub fn judged_engines(replica: &Replica) -> impl Iterator<Item = (&SmolStr, &Signals)> {
-    let needed = |signals: &Signals| NEEDED.iter().any(|signal| signals.newest(*signal).is_some());
-    let known = replica.engines.values().any(needed);
-    replica.engines.iter().filter(move |(_, signals)| !known || needed(signals))
+    let has_required = |signals: &Signals| REQUIRED.iter().any(|signal| signals.newest(*signal).is_some());
+    let is_any_complete = replica.engines.values().any(has_required);
+    replica.engines.iter().filter(move |(_, signals)| !is_any_complete || has_required(signals))
 }
 
-/// Judges `signals` at `now`; they are of a pod that serves since `ready_since`.
+/// Grades `signals` at `now`; their pod has been ready since `ready_since`.
 #[must_use]
-pub fn read_engine(signals: &Signals, ready_since: Timestamp, now: Timestamp) -> EngineReading<'_> {
+pub(super) fn read_engine(signals: &Signals, ready_since: Timestamp, now: Timestamp) -> EngineReading<'_> {
     let interval = signals.interval();
-    let grades = NEEDED.map(|signal| grade(signals.newest(signal), interval, now));
-    let newest = NEEDED.iter().filter_map(|signal| signals.newest(*signal)).map(|sample| sample.at).max();
+    let grades = REQUIRED.map(|signal| grade(signals.newest(signal), interval, now));
+    let newest = REQUIRED.iter().filter_map(|signal| signals.newest(*signal)).map(|sample| sample.at).max();
     let freshness = match grades {
         [Freshness::Absent, Freshness::Absent] => Freshness::Absent,
-        // The other one is missing: it reads as 0, so what is here may raise a number but not lower it.
-        [Freshness::Absent, known] | [known, Freshness::Absent] => known.max(Freshness::Aging),
-        [kv, queue] => either_is_enough(kv, queue),
+        // The missing signal reads as 0, so the other one may raise a number and not lower it.
+        [Freshness::Absent, present] | [present, Freshness::Absent] => present.max(Freshness::Aging),
+        // One stale signal does not keep the other from raising a number.
+        [kv, queue] if kv.max(queue) == Freshness::Stale => kv.min(queue).max(Freshness::Aging),
+        [kv, queue] => kv.max(queue),
     };
-    let freshness = if reaches_back(signals, interval, ready_since, now) {
+    let freshness = if covers_peak_window(signals, interval, ready_since, now) {
         freshness
     } else {
         freshness.max(Freshness::Aging)
     };
-    let recent = recent(signals, now);
-    let peak = |signal| peak(recent.get(signal)).map_or(0.0, |peak| peak.max(0.0));
-    let (kv, queue) = (peak(Signal::KvUsage), whole(peak(Signal::Waiting)));
+    let recent = peak_rows(signals, now);
+    let peak = |signal| recent.get(signal).highest().map_or(0.0, |peak| peak.max(0.0));
+    let (kv, queue) = (peak(Signal::KvUsage), truncated_u32(peak(Signal::Waiting)));
     EngineReading { freshness, newest, recent, kv, queue }
 }
 
-/// The scrapes of the window of the peaks. A slow scrape leaves no sample in the usual one; a fresh engine always has one
-/// in this.
-pub(super) fn recent(signals: &Signals, now: Timestamp) -> Rows<'_> {
-    signals.rows().since(longer(PEAK_WINDOW, fresh_limit(signals.interval())).before(now))
+/// The scrapes of the peak window. A slow scrape leaves no sample in the usual minute; within the fresh limit a fresh engine always
+/// has one.
+pub(super) fn peak_rows(signals: &Signals, now: Timestamp) -> Rows<'_> {
+    signals.rows().since(PEAK_WINDOW.max(fresh_limit(signals.interval())).before(now))
 }
 
-/// Both series go back over the window of the peaks, or to when the pod began to serve: to within one scrape of it.
-/// After a start of this program or a new holder of the lease they do not, and one sample is no peak.
-fn reaches_back(signals: &Signals, interval: Seconds, ready_since: Timestamp, now: Timestamp) -> bool {
-    let served = Seconds::between(ready_since, now);
-    let window = if served < PEAK_WINDOW { served } else { PEAK_WINDOW };
-    let least = window.get() - interval.get() - LATE_SCRAPE.get();
-    let back = |signal| signals.get(signal).first().map(|oldest| Seconds::between(oldest.at, now).get());
-    NEEDED.iter().all(|signal| back(*signal).is_some_and(|back| back >= least))
-}
-
-/// Two signals of one process: with one of them stale the other still may raise a number.
-fn either_is_enough(kv: Freshness, queue: Freshness) -> Freshness {
-    if kv.max(queue) == Freshness::Stale { kv.min(queue).max(Freshness::Aging) } else { kv.max(queue) }
+/// Both series reach back over the peak window, or to when the pod became ready, to within one scrape. They do not after a start of this
+/// program or a change of leader, and the peak of one sample is none.
+fn covers_peak_window(signals: &Signals, interval: Seconds, ready_since: Timestamp, now: Timestamp) -> bool {
+    let window = Seconds::between(ready_since, now).min(PEAK_WINDOW);
+    let required_age = window.get() - interval.get() - MAX_SCRAPE_DELAY.get();
+    let oldest = |signal| signals.get(signal).first().map(|oldest| Seconds::between(oldest.at, now).get());
+    REQUIRED.iter().all(|signal| oldest(*signal).is_some_and(|age| age >= required_age))
 }
 
 pub(super) fn grade(newest: Option<Sample>, interval: Seconds, now: Timestamp) -> Freshness {
@@ -104,18 +110,18 @@ pub(super) fn grade(newest: Option<Sample>, interval: Seconds, now: Timestamp) -
     }
 }
 
-/// Up to this age a sample is fresh: two scrapes, at least [`FRESH_AT_LEAST`].
+/// Up to this age a sample is fresh: two scrape intervals, at least 30 s.
 #[must_use]
 pub fn fresh_limit(interval: Seconds) -> Seconds {
-    scaled(interval, 2.0, FRESH_AT_LEAST)
+    scaled(interval, 2.0, MIN_FRESH_LIMIT)
 }
 
-/// Beyond this age a sample is stale: four scrapes, at least [`STALE_AT_LEAST`].
+/// Beyond this age a sample is stale: four scrape intervals, at least [`MIN_STALE_LIMIT`].
 #[must_use]
 pub fn stale_limit(interval: Seconds) -> Seconds {
-    scaled(interval, 4.0, STALE_AT_LEAST)
+    scaled(interval, 4.0, MIN_STALE_LIMIT)
 }
 
-fn scaled(interval: Seconds, factor: f64, least: Seconds) -> Seconds {
-    Seconds::new(interval.get() * factor).map_or(least, |limit| if limit > least { limit } else { least })
+fn scaled(interval: Seconds, factor: f64, minimum: Seconds) -> Seconds {
+    Seconds::new(interval.get() * factor).map_or(minimum, |limit| limit.max(minimum))
 }

@@ -1,41 +1,44 @@
-//! The load of one serving process, as the analyzers of capacity read it. Source: algorithm reference §1.1, §1.2, §1.4.
+//! The load of one engine, as the analyzers of capacity read it. Windows are those of upstream's queries (WVA v0.9,
+//! `internal/collector`).
 
 use std::marker::PhantomData;
 
 use jiff::Timestamp;
 
-use super::freshness::{recent, stale_limit};
+use super::analyzer_signals::Reads;
+use super::freshness::{peak_rows, stale_limit};
 use super::sample_window::Window;
 use super::signal_history::{Baseline, Substitution};
-use crate::quality::analyzer_signals::Reads;
 use crate::snapshot::{Rows, Sample, Series, Signal, SignalSet, Signals, highest_confirmed};
-use crate::units::{Seconds, float};
+use crate::units::{Seconds, to_f64, truncated_i64};
 
-/// Sizes of requests and hits of the cache are means of this window, as upstream's `rate(…[5m])`.
+/// Request sizes and prefix cache hits are means over this window, as in upstream's `rate(…[5m])`.
 pub const SIZE_WINDOW: Seconds = Seconds::whole(300);
 
-/// Rates and latencies are means of this window, as upstream's `rate(…[1m])`.
-pub const RATE_WINDOW: Seconds = Seconds::whole(60);
+/// Rates and latencies are means over this window, as in upstream's `rate(…[1m])`.
+const RATE_WINDOW: Seconds = Seconds::whole(60);
 
-/// What one serving process was doing: each part is read from its samples when it is asked for, since no analyzer needs
-/// all of them. What was not measured is `None`: zero is a measurement.
+/// An engine at its limit runs at least this share of it: scrapes fall between the end of a sequence and the start of the next.
+const FULL_SHARE: f64 = 0.9;
+
+/// A queue of this length indicates as much load as half a KV cache: the usual queue threshold of the percent rule.
+const FULL_QUEUE: f64 = 5.0;
+
+/// The load of one engine. Each value is read from the samples when it is asked for, because no analyzer needs all of them. What was
+/// not measured is `None`: zero is a measurement.
 ///
-/// `A` is the analyzer that reads it. What it has not declared ([`Reads`]) it cannot read: such a call does not compile.
+/// `A` is the analyzer that reads it. A call for a signal that it has not declared ([`Reads`]) does not compile.
 #[derive(Debug)]
 pub struct EngineLoad<'a, A> {
     reader: PhantomData<A>,
     signals: &'a Signals,
-    /// What counts for peaks and newest values.
-    peaks: Rows<'a>,
+    /// For peaks and newest values.
+    peak_rows: Rows<'a>,
     /// For sizes.
-    sizes: Rows<'a>,
+    size_rows: Rows<'a>,
     now: Timestamp,
-    /// Where not everything that it shows is believed.
-    instead: Option<Substitution<'a>>,
-}
-
-pub(super) fn longer(one: Seconds, other: Seconds) -> Seconds {
-    if one > other { one } else { other }
+    /// Where not every signal is trusted.
+    substitution: Option<Substitution<'a>>,
 }
 
 impl<A> Clone for EngineLoad<'_, A> {
@@ -54,130 +57,127 @@ macro_rules! declared {
 }
 
 impl<'a, A> EngineLoad<'a, A> {
-    /// Reads `signals` at `now`; `peaks` are the scrapes of the window of the peaks.
-    pub(super) fn seen(signals: &'a Signals, peaks: Rows<'a>, now: Timestamp) -> Self {
-        let sizes = signals.rows().since(SIZE_WINDOW.before(now));
-        Self { reader: PhantomData, signals, peaks, sizes, now, instead: None }
+    /// Reads `signals` at `now`; `peak_rows` are the scrapes of the peak window.
+    pub(super) fn new(signals: &'a Signals, peak_rows: Rows<'a>, now: Timestamp) -> Self {
+        let size_rows = signals.rows().since(SIZE_WINDOW.before(now));
+        Self { reader: PhantomData, signals, peak_rows, size_rows, now, substitution: None }
     }
 
-    /// The same with what `instead` says of signals that are not believed.
-    pub(super) fn with(self, instead: Option<Substitution<'a>>) -> Self {
-        Self { instead, ..self }
-    }
-
-    /// The scrapes of the last minute.
-    pub(super) fn lately(&self) -> Window<'a> {
-        Window::of(self.peaks)
-    }
-
-    /// Some of what an analyzer reads of it is estimated.
-    #[must_use]
-    pub fn is_estimated(&self) -> bool {
-        self.instead.is_some_and(|instead| !instead.lacking.is_empty())
-    }
-
-    /// It shows `signals`, and they are believed.
-    pub(crate) fn has(&self, signals: SignalSet) -> bool {
-        self.instead.is_none_or(|instead| instead.lacking.and(signals).is_empty())
-    }
-
-    /// What is `needed` and not believed of it can be estimated.
-    pub(crate) fn suffices(&self, needed: SignalSet) -> bool {
-        self.instead.is_none_or(|instead| instead.is_enough(needed))
-    }
-
-    /// How full its cache is, is known or can be estimated.
-    pub(crate) fn knows_usage(&self) -> bool {
-        self.usage(|signal| self.newest(signal)).is_some()
-    }
-
-    /// None of `signals` is missing or contradicted.
-    fn shows(&self, signals: &[Signal]) -> bool {
-        self.has(SignalSet::of(signals))
-    }
-
-    /// What the variant's engines did when all was believed.
-    fn usual(&self, part: fn(&Baseline) -> Option<f64>) -> Option<f64> {
-        part(self.instead?.usual?)
-    }
-
-    /// A series of `rows`, from where it is believed on.
-    fn series(&self, rows: Rows<'a>, signal: Signal) -> Series<'a> {
-        let rows = self.instead.map_or(rows, |instead| instead.rows(rows, SignalSet::of(&[signal])));
-        rows.get(signal)
-    }
-
-    pub(super) fn newest(&self, signal: Signal) -> Option<f64> {
-        self.series(self.peaks, signal).last().map(|sample| sample.value)
-    }
-
-    pub(super) fn peak(&self, signal: Signal) -> Option<f64> {
-        peak(self.series(self.peaks, signal))
-    }
-
-    /// The KV-cache usage, 0 to 1: where it is not believed, by what runs (`of` gives both).
-    pub(super) fn usage(&self, of: impl Fn(Signal) -> Option<f64>) -> Option<f64> {
-        if self.shows(&[Signal::KvUsage]) {
-            return of(Signal::KvUsage);
-        }
-        let each = self.usual(|usual| usual.kv_a_request)?;
-        of(Signal::Running)
-            .filter(|_| self.shows(&[Signal::Running]))
-            .map(|running| (running * each).min(1.0))
-    }
-
-    /// Peak waiting requests of the last minute. Where they are not believed: none waits in an engine that had room in some
-    /// scrape of it, and enough to call for more replicas in one that had not.
-    pub(super) fn waits(&self) -> Option<f64> {
-        if self.shows(&[Signal::Waiting]) {
-            return highest_confirmed(self.series(self.peaks, Signal::Waiting));
-        }
-        let most = self.instead?.sequences.filter(|_| self.shows(&[Signal::Running]))?;
-        let running = self.series(self.peaks, Signal::Running);
-        // What runs more than its argument says has another limit, which is not known.
-        let full = |sample: Sample| sample.value >= FULL * most && sample.value <= most;
-        let full = running.last().is_some() && running.iter().all(full);
-        Some(if full { FULL_QUEUE } else { 0.0 })
-    }
-
-    /// The mean of what a sum and its count grew by while both were shown, from where both are believed on.
-    pub(super) fn mean(&self, rows: Rows<'a>, sum: Signal, count: Signal) -> Option<f64> {
-        let both = SignalSet::of(&[sum, count]);
-        let rows = self.instead.map_or(rows, |instead| instead.rows(rows, both));
-        let (mut sums, mut counts) = (rows.get(sum), rows.get(count));
-        let from = [sums.first()?.at, counts.first()?.at];
-        let until = [sums.last()?.at, counts.last()?.at];
-        if from[0] != from[1] || until[0] != until[1] {
-            let both = rows.since(from[0].max(from[1])).until(until[0].min(until[1]));
-            (sums, counts) = (both.get(sum), both.get(count));
-        }
-        ratio(growth(sums)?, growth(counts)?)
-    }
-
-    pub(super) fn size(&self, sum: Signal, count: Signal) -> Option<f64> {
-        self.mean(self.sizes, sum, count)
+    /// The same, with distrusted signals estimated.
+    pub(super) fn with_substitution(self, substitution: Option<Substitution<'a>>) -> Self {
+        Self { substitution, ..self }
     }
 
     /// The same, read by `B`.
     #[must_use]
-    pub fn by<B: Reads>(&self) -> EngineLoad<'a, B> {
-        let Self { signals, peaks, sizes, now, instead, .. } = *self;
-        EngineLoad { reader: PhantomData, signals, peaks, sizes, now, instead }
+    pub fn for_analyzer<B: Reads>(&self) -> EngineLoad<'a, B> {
+        let Self { signals, peak_rows, size_rows, now, substitution, .. } = *self;
+        EngineLoad { reader: PhantomData, signals, peak_rows, size_rows, now, substitution }
     }
 
-    /// How loaded it is, to compare engines of one model by: cache and queue, 0 to 2.
+    /// The scrapes of the last minute.
+    pub(super) fn peak_window(&self) -> Window<'a> {
+        Window::new(self.peak_rows)
+    }
+
+    /// Some signals that an analyzer reads are estimated.
+    #[must_use]
+    pub fn is_estimated(&self) -> bool {
+        self.substitution.is_some_and(|substitution| !substitution.lacking.is_empty())
+    }
+
+    /// It shows `signals`, and they are trusted.
+    pub(crate) fn has(&self, signals: SignalSet) -> bool {
+        self.substitution.is_none_or(|substitution| substitution.lacking.and(signals).is_empty())
+    }
+
+    /// Each of the `needed` signals is trusted or can be estimated.
+    pub(crate) fn suffices(&self, needed: SignalSet) -> bool {
+        self.substitution.is_none_or(|substitution| substitution.is_enough(needed))
+    }
+
+    /// KV-cache usage is known or can be estimated.
+    pub(crate) fn has_usage(&self) -> bool {
+        self.usage(|signal| self.newest(signal)).is_some()
+    }
+
+    fn shows(&self, signals: &[Signal]) -> bool {
+        self.has(SignalSet::of(signals))
+    }
+
+    /// A value of the variant's baseline.
+    fn baseline(&self, value: fn(&Baseline) -> Option<f64>) -> Option<f64> {
+        value(self.substitution?.baseline?)
+    }
+
+    /// A series of `rows`, from where it is trusted on.
+    fn series(&self, rows: Rows<'a>, signal: Signal) -> Series<'a> {
+        self.trusted_rows(rows, SignalSet::of(&[signal])).get(signal)
+    }
+
+    fn trusted_rows(&self, rows: Rows<'a>, signals: SignalSet) -> Rows<'a> {
+        self.substitution.map_or(rows, |substitution| substitution.readable_rows(rows, signals))
+    }
+
+    pub(super) fn newest(&self, signal: Signal) -> Option<f64> {
+        self.series(self.peak_rows, signal).last().map(|sample| sample.value)
+    }
+
+    pub(super) fn peak(&self, signal: Signal) -> Option<f64> {
+        self.series(self.peak_rows, signal).highest()
+    }
+
+    /// KV-cache usage, 0 to 1, where `gauge` gives the value of a gauge. If distrusted it is estimated from the running requests.
+    pub(super) fn usage(&self, gauge: impl Fn(Signal) -> Option<f64>) -> Option<f64> {
+        if self.shows(&[Signal::KvUsage]) {
+            return gauge(Signal::KvUsage);
+        }
+        let usage_per_request = self.baseline(|baseline| baseline.usage_per_request)?;
+        let running = gauge(Signal::Running).filter(|_| self.shows(&[Signal::Running]))?;
+        Some((running * usage_per_request).min(1.0))
+    }
+
+    /// Peak waiting requests of the last minute. If distrusted: 0 in an engine that had room in some scrape, and enough to call for
+    /// more replicas in one that had none.
+    pub(super) fn peak_waiting(&self) -> Option<f64> {
+        if self.shows(&[Signal::Waiting]) {
+            return highest_confirmed(self.series(self.peak_rows, Signal::Waiting));
+        }
+        let limit = self.substitution?.max_sequences.filter(|_| self.shows(&[Signal::Running]))?;
+        let running = self.series(self.peak_rows, Signal::Running);
+        // An engine that runs more than its configured maximum has another limit, which is not known.
+        let is_at_limit = |sample: Sample| sample.value >= FULL_SHARE * limit && sample.value <= limit;
+        let is_full = running.last().is_some() && running.iter().all(is_at_limit);
+        Some(if is_full { FULL_QUEUE } else { 0.0 })
+    }
+
+    /// The growth of a sum by that of its count, over the time in which both were shown and are trusted.
+    fn mean(&self, rows: Rows<'a>, sum: Signal, count: Signal) -> Option<f64> {
+        let rows = self.trusted_rows(rows, SignalSet::of(&[sum, count]));
+        let (mut sums, mut counts) = (rows.get(sum), rows.get(count));
+        let from = [sums.first()?.at, counts.first()?.at];
+        let until = [sums.last()?.at, counts.last()?.at];
+        if from[0] != from[1] || until[0] != until[1] {
+            let common = rows.since(from[0].max(from[1])).until(until[0].min(until[1]));
+            sums = common.get(sum);
+            counts = common.get(count);
+        }
+        ratio(growth(sums)?, growth(counts)?)
+    }
+
+    /// Mean size over [`SIZE_WINDOW`].
+    pub(super) fn size(&self, sum: Signal, count: Signal) -> Option<f64> {
+        self.mean(self.size_rows, sum, count)
+    }
+
+    /// How loaded it is compared with other engines of the model: KV usage and queue, 0 to 2.
     #[must_use]
     pub fn busyness(&self) -> f64 {
-        let (kv, queue) = (self.usage(|signal| self.peak(signal)), self.waits());
-        kv.unwrap_or(0.0) + queue.map_or(0.0, |queue| queue / (queue + FULL_QUEUE))
+        let kv = self.usage(|signal| self.peak(signal)).unwrap_or(0.0);
+        let queue = self.peak_waiting().map_or(0.0, |waiting| waiting / (waiting + FULL_QUEUE));
+        kv + queue
     }
 }
-
-/// An engine at its limit runs at least this share of it: scrapes fall between the end of a sequence and the beginning of the next.
-const FULL: f64 = 0.9;
-
-/// A queue of this length says as much as half a cache: the usual queue threshold of the percent rule.
-const FULL_QUEUE: f64 = 5.0;
 
 impl<'a, A: Reads> EngineLoad<'a, A> {
     const READS: SignalSet = A::NEEDED.with(A::OPTIONAL);
@@ -185,12 +185,12 @@ impl<'a, A: Reads> EngineLoad<'a, A> {
     /// Reads `signals` at `now`.
     #[must_use]
     pub fn read(signals: &'a Signals, now: Timestamp) -> Self {
-        Self::seen(signals, recent(signals, now), now)
+        Self::new(signals, peak_rows(signals, now), now)
     }
 
-    /// The scrapes for rates and latencies: where they are slow, more than of the usual window, to have two.
-    fn rates(&self) -> Rows<'a> {
-        let window = longer(RATE_WINDOW, stale_limit(self.signals.interval()));
+    /// The scrapes for rates and latencies: with slow scrapes more than the usual window, to have at least two.
+    fn rate_rows(&self) -> Rows<'a> {
+        let window = RATE_WINDOW.max(stale_limit(self.signals.interval()));
         self.signals.rows().since(window.before(self.now))
     }
 
@@ -205,7 +205,7 @@ impl<'a, A: Reads> EngineLoad<'a, A> {
     #[must_use]
     pub fn queue(&self) -> Option<f64> {
         declared!(Waiting);
-        self.waits()
+        self.peak_waiting()
     }
 
     /// KV-cache usage at the newest sample, 0 to 1.
@@ -215,59 +215,66 @@ impl<'a, A: Reads> EngineLoad<'a, A> {
         self.usage(|signal| self.newest(signal))
     }
 
-    /// Requests being generated at the newest sample.
+    /// Running requests at the newest sample.
     #[must_use]
     pub fn running(&self) -> Option<f64> {
         declared!(Running);
         if self.shows(&[Signal::Running]) {
             return self.newest(Signal::Running);
         }
-        let each = self.usual(|usual| usual.kv_a_request).filter(|each| *each > 0.0)?;
-        self.newest(Signal::KvUsage).filter(|_| self.shows(&[Signal::KvUsage])).map(|usage| usage / each)
+        let usage_per_request = self.baseline(|baseline| baseline.usage_per_request)?;
+        let usage = self.newest(Signal::KvUsage).filter(|_| self.shows(&[Signal::KvUsage]))?;
+        (usage_per_request > 0.0).then_some(usage / usage_per_request)
     }
 
     /// Size of the KV cache, tokens; 0 when unknown.
     #[must_use]
     pub fn capacity(&self) -> i64 {
         declared!(KvCapacity);
-        let own = || self.signals.newest(Signal::KvCapacity).map(|sample| sample.value);
-        let usual = || self.usual(|usual| usual.capacity);
-        if self.shows(&[Signal::KvCapacity]) { own() } else { usual() }.map_or(0, tokens)
+        let capacity = if self.shows(&[Signal::KvCapacity]) {
+            self.signals.newest(Signal::KvCapacity).map(|sample| sample.value)
+        } else {
+            self.baseline(|baseline| baseline.capacity)
+        };
+        capacity.map_or(0, truncated_i64)
     }
 
     /// Mean prompt of a finished request, tokens.
     #[must_use]
     pub fn prompt(&self) -> Option<f64> {
         declared!(RequestPromptTokensSum, RequestPromptTokensCount);
-        let (sum, count) = (Signal::RequestPromptTokensSum, Signal::RequestPromptTokensCount);
-        self.size_or(sum, count, |usual| usual.prompt)
+        self.size_or_baseline(Signal::RequestPromptTokensSum, Signal::RequestPromptTokensCount, |baseline| {
+            baseline.prompt
+        })
     }
 
     /// Mean generation of a finished request, tokens.
     #[must_use]
     pub fn generated(&self) -> Option<f64> {
         declared!(RequestGenerationTokensSum, RequestGenerationTokensCount);
-        let (sum, count) = (Signal::RequestGenerationTokensSum, Signal::RequestGenerationTokensCount);
-        self.size_or(sum, count, |usual| usual.generated)
+        self.size_or_baseline(
+            Signal::RequestGenerationTokensSum,
+            Signal::RequestGenerationTokensCount,
+            |baseline| baseline.generated,
+        )
     }
 
     /// Share of prompt tokens found in the prefix cache, 0 to 1.
     #[must_use]
     pub fn hits(&self) -> Option<f64> {
         declared!(PrefixCacheHits, PrefixCacheQueries);
-        let (found, all) = (Signal::PrefixCacheHits, Signal::PrefixCacheQueries);
-        let share = self.size_or(found, all, |usual| usual.hits);
-        share.filter(|share| (0.0..=1.0).contains(share))
+        self.size_or_baseline(Signal::PrefixCacheHits, Signal::PrefixCacheQueries, |baseline| baseline.hits)
+            .filter(|share| (0.0..=1.0).contains(share))
     }
 
-    /// Requests a second that the scheduler gives it.
+    /// Requests per second that the scheduler dispatches to it.
     #[must_use]
     pub fn arriving(&self) -> Option<f64> {
         declared!(SchedulerAttempts);
-        self.rate(Signal::SchedulerAttempts).filter(|_| self.shows(&[Signal::SchedulerAttempts]))
+        self.shown_rate(Signal::SchedulerAttempts)
     }
 
-    /// First tokens a second: requests that have begun. Where they are not believed, those that have finished.
+    /// Requests that start, per second, by their first tokens. If those are distrusted, requests that finish.
     #[must_use]
     pub fn starting(&self) -> Option<f64> {
         declared!(TimeToFirstTokenCount, RequestGenerationTokensCount, RequestPromptTokensCount);
@@ -276,107 +283,104 @@ impl<'a, A: Reads> EngineLoad<'a, A> {
             Signal::RequestGenerationTokensCount,
             Signal::RequestPromptTokensCount,
         ];
-        let believed = counts.into_iter().filter(|signal| self.shows(&[*signal]));
-        believed.take(if self.is_estimated() { counts.len() } else { 1 }).find_map(|signal| self.rate(signal))
+        let trusted = counts.into_iter().filter(|signal| self.shows(&[*signal]));
+        trusted.take(if self.is_estimated() { counts.len() } else { 1 }).find_map(|signal| self.rate(signal))
     }
 
     /// Mean time to first token, seconds.
     #[must_use]
     pub fn first_token(&self) -> Option<f64> {
         declared!(TimeToFirstTokenSum, TimeToFirstTokenCount);
-        let (sum, count) = (Signal::TimeToFirstTokenSum, Signal::TimeToFirstTokenCount);
-        self.latency(sum, count).filter(|_| self.shows(&[sum, count]))
+        self.latency(Signal::TimeToFirstTokenSum, Signal::TimeToFirstTokenCount)
     }
 
-    /// Mean time between two tokens, seconds.
+    /// Mean inter-token latency, seconds.
     #[must_use]
     pub fn between_tokens(&self) -> Option<f64> {
         declared!(InterTokenLatencySum, InterTokenLatencyCount);
-        let (sum, count) = (Signal::InterTokenLatencySum, Signal::InterTokenLatencyCount);
-        self.latency(sum, count).filter(|_| self.shows(&[sum, count]))
+        self.latency(Signal::InterTokenLatencySum, Signal::InterTokenLatencyCount)
     }
 
-    /// Tokens generated a second.
+    /// Generated tokens per second.
     #[must_use]
     pub fn generating(&self) -> Option<f64> {
         declared!(GenerationTokens, RequestGenerationTokensSum);
-        let generated =
-            self.rate(Signal::GenerationTokens).filter(|_| self.shows(&[Signal::GenerationTokens]));
-        generated.or_else(|| self.finishing())
+        self.shown_rate(Signal::GenerationTokens).or_else(|| self.finishing())
     }
 
-    /// Tokens a second of requests that finish.
+    /// Generated tokens of finishing requests, per second.
     #[must_use]
     pub fn finishing(&self) -> Option<f64> {
         declared!(RequestGenerationTokensSum);
-        self.rate(Signal::RequestGenerationTokensSum)
-            .filter(|_| self.shows(&[Signal::RequestGenerationTokensSum]))
+        self.shown_rate(Signal::RequestGenerationTokensSum)
     }
 
-    /// Requests finished a second.
+    /// Finished requests per second.
     #[must_use]
     pub fn finished(&self) -> Option<f64> {
         declared!(RequestGenerationTokensCount);
-        let finished = Signal::RequestGenerationTokensCount;
-        self.rate(finished).filter(|_| self.shows(&[finished]))
+        self.shown_rate(Signal::RequestGenerationTokensCount)
     }
 
-    /// A mean size, and the usual one where it is not believed or nothing has finished since it is again.
-    fn size_or(&self, sum: Signal, count: Signal, usual: fn(&Baseline) -> Option<f64>) -> Option<f64> {
-        let own = || self.size(sum, count);
-        let doubted = self.instead.is_some_and(|instead| instead.doubt.is_some());
-        match self.shows(&[sum, count]) {
-            true if doubted => own().or_else(|| self.usual(usual)),
-            true => own(),
-            false => self.usual(usual),
+    /// A mean size; the baseline's if it is distrusted, or if nothing has finished since it is trusted again.
+    fn size_or_baseline(
+        &self,
+        sum: Signal,
+        count: Signal,
+        baseline: fn(&Baseline) -> Option<f64>,
+    ) -> Option<f64> {
+        if !self.shows(&[sum, count]) {
+            return self.baseline(baseline);
         }
+        let was_contradicted =
+            self.substitution.is_some_and(|substitution| substitution.contradictions.is_some());
+        let size = self.size(sum, count);
+        if was_contradicted { size.or_else(|| self.baseline(baseline)) } else { size }
     }
 
     fn latency(&self, sum: Signal, count: Signal) -> Option<f64> {
-        self.mean(self.rates(), sum, count).filter(|latency| *latency > 0.0)
+        let latency = self.mean(self.rate_rows(), sum, count).filter(|latency| *latency > 0.0);
+        latency.filter(|_| self.shows(&[sum, count]))
+    }
+
+    /// Growth per second of a counter that is trusted.
+    fn shown_rate(&self, signal: Signal) -> Option<f64> {
+        self.rate(signal).filter(|_| self.shows(&[signal]))
     }
 
     fn rate(&self, signal: Signal) -> Option<f64> {
-        rate(self.series(self.rates(), signal))
+        rate(self.series(self.rate_rows(), signal))
     }
 }
 
-/// Tokens in a KV cache of `capacity` at its peak of `share`, at most what fits. Source: algorithm reference §1.1.
+/// Tokens in a KV cache of `capacity` tokens at a usage of `share`, at most what fits (WVA v0.9 rounds likewise).
 #[must_use]
-pub fn used(share: f64, capacity: i64) -> i64 {
-    tokens((share * float(capacity)).round()).clamp(0, capacity.max(0))
+pub fn used_tokens(share: f64, capacity: i64) -> i64 {
+    truncated_i64((share * to_f64(capacity)).round()).clamp(0, capacity.max(0))
 }
 
-/// A count of tokens: without the fraction, and the largest where it is more than that.
-#[expect(clippy::cast_possible_truncation, reason = "a float cast saturates, as promised")]
-const fn tokens(value: f64) -> i64 {
-    value as i64
-}
-
-pub(super) fn peak(series: Series<'_>) -> Option<f64> {
-    series.iter().map(|sample| sample.value).reduce(f64::max)
-}
-
-/// What a counter has grown by, a restart counting from zero; `None` when that cannot be said. Of one that never falls only
-/// the ends are looked at, which is exact and does not read what is between.
+/// Growth of a counter, a restart counting from zero; `None` with fewer than two samples. If it never falls the two ends are enough,
+/// which is exact and reads nothing in between.
 fn growth(series: Series<'_>) -> Option<f64> {
     let (first, last) = (series.first()?, series.last()?);
+    if first.at >= last.at {
+        return None;
+    }
     if !series.falls() {
-        return (first.at < last.at).then_some(last.value - first.value);
+        return Some(last.value - first.value);
     }
     let values = series.iter().map(|sample| sample.value);
-    let grown =
-        values.clone().zip(values.skip(1)).map(|(one, next)| if next >= one { next - one } else { next });
-    (first.at < last.at).then(|| grown.sum())
+    let steps = values.clone().zip(values.skip(1));
+    Some(steps.map(|(before, after)| if after >= before { after - before } else { after }).sum())
 }
 
-/// Growth a second.
+/// Growth per second.
 fn rate(series: Series<'_>) -> Option<f64> {
     let seconds = Seconds::between(series.first()?.at, series.last()?.at).get();
-    growth(series).map(|grown| grown / seconds)
+    growth(series).map(|growth| growth / seconds)
 }
 
-/// The growth of one counter by that of another; `None` while the second stands still.
+/// Mean of `count` observations; `None` while there is none.
 fn ratio(sum: f64, count: f64) -> Option<f64> {
     (count > 0.0).then(|| sum / count).filter(|mean| mean.is_finite())
 }
@@ -385,14 +389,14 @@ fn ratio(sum: f64, count: f64) -> Option<f64> {
 mod tests {
     use super::*;
 
-    /// Reads everything.
-    enum All {}
+    /// An analyzer that reads everything.
+    enum Everything {}
 
-    impl Reads for All {
+    impl Reads for Everything {
         const NEEDED: SignalSet = SignalSet::of(&Signal::ALL);
     }
 
-    type EngineLoad<'a> = super::EngineLoad<'a, All>;
+    type EngineLoad<'a> = super::EngineLoad<'a, Everything>;
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(1_800_000_000 + second).unwrap()
@@ -409,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_measured_is_not_zero() {
+    fn an_unmeasured_value_is_not_zero() {
         let nothing = signals(&[]);
         let load = EngineLoad::read(&nothing, at(0));
         let gauges = [load.kv(), load.queue(), load.kv_now(), load.running()];
@@ -475,13 +479,13 @@ mod tests {
         let all = signals(&[(Signal::KvUsage, kv), (Signal::KvCapacity, &[(-300, 16_000.0)])]);
         let load = EngineLoad::read(&all, at(0));
         assert_eq!((load.kv(), load.kv_now()), (Some(0.5), Some(0.25)));
-        assert_eq!(used(0.5, load.capacity()), 8000);
+        assert_eq!(used_tokens(0.5, load.capacity()), 8000);
     }
 
     #[test]
     fn an_absurd_capacity_saturates() {
         let all = signals(&[(Signal::KvCapacity, &[(0, 1e300)])]);
         let capacity = EngineLoad::read(&all, at(0)).capacity();
-        assert_eq!((capacity, used(1.0, capacity)), (i64::MAX, i64::MAX));
+        assert_eq!((capacity, used_tokens(1.0, capacity)), (i64::MAX, i64::MAX));
     }
 }

@@ -1,8 +1,9 @@
-//! What an observation means: zero, absent, stale and broken are four different things, and only a measured zero may
-//! lower a number. Not what is decided from it: that is `analyze` and `decide`.
+//! What measurements mean: zero, absent, stale and broken are four different things, and only a measured zero may lower a
+//! number. What is decided from that is in `analyze` and `decide`.
 //!
-//! `engine` judges one serving process, [`Coverage`] a set of variants that are decided together, `saturated` whether such a set
-//! has no room left.
+//! By layer: `freshness` grades the samples of one engine; `plausibility` finds signals that contradict each other, with the help
+//! of `signal_history`; `engine_assessment` combines both; [`EngineLoad`] reads an engine's load; [`Coverage`] summarises the variants
+//! that are decided together. [`saturated_pods`] and [`RemainingCapacity`] are the evidence of the two guards above every analyzer.
 
 pub mod analyzer_signals;
 mod baseline_deviation;
@@ -21,27 +22,13 @@ mod signal_history;
 #[cfg(test)]
 mod tests;
 
-pub use coverage::{AllowedMoves, Coverage, CoverageState, EnginePeaks, VariantCoverage, look};
-pub(crate) use coverage::{AssessedVariant, assess_variant, coverage_state, most_contradict};
+pub use coverage::{AllowedMoves, Coverage, CoverageState, EnginePeaks, VariantCoverage, assess_coverage};
+pub(crate) use coverage::{AssessedVariant, assess_variant, coverage_state, is_distrusted_on_most_engines};
 pub(crate) use engine_assessment::EngineAssessor;
-pub use freshness::{EngineReading, Freshness, fresh_limit, judged_engines, read_engine, stale_limit};
-pub use load::{EngineLoad, RATE_WINDOW, SIZE_WINDOW, used};
-pub use plausibility::shown;
-pub use pods::{OVERDUE, Prospect, is_full, lost_and_failing, mark_sleepers};
+pub use freshness::{Freshness, MIN_STALE_LIMIT, fresh_limit, judged_engines, stale_limit};
+pub use load::{EngineLoad, SIZE_WINDOW, used_tokens};
+pub use plausibility::shown_signals;
+pub use pods::{OVERDUE_FACTOR, PodOutlook, count_lost_and_failing, is_growth_futile, mark_sleepers};
 pub use remaining_capacity::{RemainingCapacity, Shortfall};
-pub use saturation::{SATURATED_WINDOW, SaturatedPods, queue_never_empties, saturated};
+pub use saturation::{SATURATED_WINDOW, SaturatedPods, is_queue_never_empty, saturated_pods};
 pub use signal_history::SignalHistory;
-
-use crate::units::Seconds;
-
-/// A sample is fresh for at least this long: two scrapes of the usual 15 s.
-pub const FRESH_AT_LEAST: Seconds = Seconds::whole(30);
-
-/// A sample is not stale for at least this long: four scrapes of the usual 15 s.
-pub const STALE_AT_LEAST: Seconds = Seconds::whole(60);
-
-/// How late a scrape may be without leaving a hole at the far end of the peak window: a third of the usual 15 s.
-pub const LATE_SCRAPE: Seconds = Seconds::whole(5);
-
-/// V1 looks at peaks of this window, as upstream's queries do (`max_over_time(…[1m])`).
-pub const PEAK_WINDOW: Seconds = Seconds::whole(60);

@@ -1,34 +1,32 @@
-//! Which of the signals that an analyzer needs an engine really shows: a series may be missing, too old, or contradicted by
-//! what the same engine says elsewhere. Contradicted is as good as missing: a counter that stands still while requests run
-//! says no more than one that is not there.
+//! Which required signals an engine lacks: missing, too old, or contradicted by another signal of the same engine. A contradicted
+//! signal is as good as missing: a counter that stands still while requests run says no more than one that is absent.
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::baseline_deviation::{off, unusual};
+use super::analyzer_signals::{Declared, WITNESSES};
+use super::baseline_deviation::{compare, find_deviating};
 use super::derived_metrics::DerivedMetrics;
-use super::flow_balance::unbalanced;
+use super::flow_balance::find_unbalanced;
 use super::freshness::{Freshness, grade, stale_limit};
-use super::sample_window::{MANY_RUNNING, SOME_REQUESTS, SOME_TOKENS, Span, Window};
+use super::sample_window::{GaugeRange, MIN_REQUESTS, MIN_RUNNING, MIN_TOKENS, Span, Window};
 use super::signal_history::Baseline;
-use crate::quality::analyzer_signals::{Declared, WITNESSES};
-use crate::snapshot::{Rows, Signal, SignalSet, Signals};
+use crate::snapshot::{Rows, Sample, Signal, SignalSet, Signals};
 use crate::units::Seconds;
 
-/// What an engine shows of the signals that are needed of it.
+/// What an engine shows of the signals that are required of it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct EngineCoverage {
-    /// Needed, and without a sample that is not stale.
+    /// Required, and absent or stale.
     pub missing: SignalSet,
-    /// Needed or a witness of what is, and contradicted by another signal of the engine.
+    /// Read by the analyzer or a witness, and contradicted by another signal of the engine.
     pub contradicted: SignalSet,
     /// How old the oldest of the newest samples is.
     pub freshness: Freshness,
-    /// What belongs together of what it shows.
-    pub(super) figures: DerivedMetrics,
+    pub(super) metrics: DerivedMetrics,
 }
 
 impl EngineCoverage {
-    /// Everything that is needed is there and can be true.
+    /// Every required signal is there and plausible.
     #[must_use]
     pub(crate) fn is_complete(&self) -> bool {
         self.missing.is_empty() && self.contradicted.is_empty()
@@ -39,16 +37,16 @@ impl EngineCoverage {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct EngineContext<'a> {
     /// Requests that it runs at once, by its arguments.
-    pub(super) sequences: Option<f64>,
-    /// What engines of its variant usually do, and since when that is known.
-    pub(super) usual: Option<(Timestamp, &'a Baseline)>,
-    /// When its pod began to serve.
-    pub(super) born: Timestamp,
+    pub(super) max_sequences: Option<f64>,
+    /// The baseline of its variant, and when that was completed.
+    pub(super) baseline: Option<(Timestamp, &'a Baseline)>,
+    /// When its pod became ready.
+    pub(super) ready_since: Timestamp,
     /// Its last scrape that is known to contradict itself.
-    pub(super) after: Option<Timestamp>,
+    pub(super) trusted_after: Option<Timestamp>,
 }
 
-/// Looks for what is `declared` in what `engine` has shown by `now`.
+/// Looks for what is `declared` in `signals`, as of `now`.
 #[must_use]
 pub(super) fn assess_signals(
     signals: &Signals,
@@ -56,26 +54,21 @@ pub(super) fn assess_signals(
     engine: EngineContext<'_>,
     now: Timestamp,
 ) -> EngineCoverage {
-    let (missing, freshness) = missing_signals(signals, declared.required(), now);
-    let (contradicted, figures) = contradicted(signals, declared.all().with(WITNESSES), engine);
-    EngineCoverage { missing, contradicted, freshness, figures }
+    let (missing, freshness) = find_missing(signals, declared.required(), now);
+    let (contradicted, metrics) = find_contradicted(signals, declared.all().with(WITNESSES), engine);
+    EngineCoverage { missing, contradicted, freshness, metrics }
 }
 
-/// Of `needed`, what has no sample that is not stale; and how old the oldest of the newest samples is.
-pub(super) fn missing_signals(
-    signals: &Signals,
-    needed: SignalSet,
-    now: Timestamp,
-) -> (SignalSet, Freshness) {
+/// The signals of `required` that are absent or stale, and how old the oldest of the newest samples of the others is.
+pub(super) fn find_missing(signals: &Signals, required: SignalSet, now: Timestamp) -> (SignalSet, Freshness) {
     let interval = signals.interval();
-    // Nearly always every scrape has shown everything: then one time says it all.
-    if let Some(at) = signals.whole_until(needed) {
-        let newest = crate::snapshot::Sample { at, value: 0.0 };
-        let freshness = grade(Some(newest), interval, now);
-        return (if freshness >= Freshness::Stale { needed } else { SignalSet::NONE }, freshness);
+    // Nearly always every scrape shows every signal: then one time stamp is enough.
+    if let Some(at) = signals.complete_until(required) {
+        let freshness = grade(Some(Sample { at, value: 0.0 }), interval, now);
+        return (if freshness >= Freshness::Stale { required } else { SignalSet::NONE }, freshness);
     }
     let (mut missing, mut worst) = (SignalSet::NONE, Freshness::Fresh);
-    for signal in needed.iter() {
+    for signal in required.iter() {
         let freshness = grade(signals.newest(signal), interval, now);
         if freshness >= Freshness::Stale {
             missing = missing.with(SignalSet::of(&[signal]));
@@ -86,287 +79,324 @@ pub(super) fn missing_signals(
     (missing, worst)
 }
 
-/// Counters that stand still for this long, and over [`STILL_SCRAPES`], while requests run: a step takes at most seconds.
-const STILL_WINDOW: Seconds = Seconds::whole(30);
-const STILL_SCRAPES: usize = 3;
-/// Nearly all requests are answered in less.
-const ANSWERING: Seconds = Seconds::whole(300);
-/// Sums are compared over this time at most: long enough for what is under way at its ends to be a small part.
+/// Counters that stand still for this long, in this many scrapes, while requests run are frozen: a step takes seconds at most.
+const FROZEN_WINDOW: Seconds = Seconds::whole(30);
+const FROZEN_MIN_SCRAPES: usize = 3;
+/// Nearly all requests are answered within this time.
+const ANSWER_WINDOW: Seconds = Seconds::whole(300);
+/// Sums are compared over at most this time: then requests that are in progress at its ends are a small part.
 const SUMS_WINDOW: Seconds = Seconds::whole(120);
-/// And at least over this: three scrapes of the usual 15 s.
-const SUMS_AT_LEAST: Seconds = Seconds::whole(45);
-/// Two counts of the same thing differ by chance and by what is under way; by more than this factor they do not.
-const DIFFERENT: f64 = 1.5;
-/// Tokens of running requests, in means: a length-biased mean of exponential sizes is twice the mean.
-const UNDER_WAY: f64 = 2.0;
-/// Fewer answers have no mean size.
-const MANY_FINISHED: f64 = 10.0;
-/// Clients give up where more than this times as many requests begin as finish.
-const MOST_STAYED: f64 = 1.25;
-/// Sequence-seconds a second that gaps between tokens may show for each request that runs at most,
-const ABOVE_RUNNING: f64 = 1.3;
-/// and how many more by chance: scrapes see what runs at moments.
-const MORE_BY_CHANCE: f64 = 2.0;
-/// Where so few run, the most that any scrape saw is far above what runs in the mean, which the seconds belong to.
+/// And over at least this: three scrapes of the usual 15 s.
+const MIN_SUMS_WINDOW: Seconds = Seconds::whole(45);
+/// Two counts of the same thing differ by chance and by what is in progress, but not by more than this factor.
+const MAX_COUNT_RATIO: f64 = 1.5;
+/// Tokens that running requests have generated, in mean sizes: seen at a moment, exponential sizes are twice the mean.
+const IN_PROGRESS_SIZES: f64 = 2.0;
+/// Fewer finished requests have no mean size.
+const MIN_FINISHED: f64 = 10.0;
+/// Clients give up when more than this times as many requests start as finish.
+const MAX_STARTED_RATIO: f64 = 1.25;
+/// Seconds of inter-token latency per second that each running request may show at most, by ratio and by chance: running requests
+/// are only sampled.
+const MAX_LATENCY_PER_RUNNING: f64 = 1.3;
+const LATENCY_SLACK: f64 = 2.0;
+/// With so few running requests the maximum over the scrapes is far above the mean, which the latency follows.
 const FEW_RUNNING: f64 = 6.0;
-/// And the share of the running ones that latencies must account for, where nobody waits.
-const BELOW_RUNNING: f64 = 0.6;
+/// Share of the running requests that latencies must account for when nothing waits.
+const MIN_LATENCY_PER_RUNNING: f64 = 0.6;
 
-/// What comes in is held against what leaves over so long at least.
+/// Requests that start are compared with those that leave over at least this time.
 const FLOW_WINDOW: Seconds = Seconds::whole(10);
 
-/// A queue that has one length for less than this, and in fewer scrapes, may just have it.
+/// A queue may have the same length by chance for less than this, or in fewer scrapes.
 const QUEUE_WINDOW: Seconds = Seconds::whole(45);
-const QUEUE_SCRAPES: usize = 4;
-/// With so much of its sequences and of its cache in use at most, an engine has room for who waits.
-const ROOMY: f64 = 0.9;
+const QUEUE_MIN_SCRAPES: usize = 4;
+/// Below this share of its sequences and of its KV cache, an engine has room for waiting requests.
+const ROOM_SHARE: f64 = 0.9;
 
-/// Of each histogram its sum and count: they move together, and fall together.
-const PAIRS: [[Signal; 2]; 4] = [
+/// Sum and count of each histogram: they grow together, and restart together.
+const HISTOGRAMS: [[Signal; 2]; 4] = [
     [Signal::TimeToFirstTokenSum, Signal::TimeToFirstTokenCount],
     [Signal::InterTokenLatencySum, Signal::InterTokenLatencyCount],
     [Signal::RequestPromptTokensSum, Signal::RequestPromptTokensCount],
     [Signal::RequestGenerationTokensSum, Signal::RequestGenerationTokensCount],
 ];
 
-/// The signals of an engine that cannot be true together, and what belongs together of the others.
-fn contradicted(
+/// The signals of an engine that contradict each other, and the derived metrics of the others.
+fn find_contradicted(
     signals: &Signals,
     reads: SignalSet,
     engine: EngineContext<'_>,
 ) -> (SignalSet, DerivedMetrics) {
-    let nothing = DerivedMetrics::default();
-    // Without running requests nothing has to move, and what is known of none can be held against nothing.
+    let unknown = DerivedMetrics::default();
     let rows = signals.rows();
-    let Some(newest) = Window::newest(rows, STILL_WINDOW, STILL_SCRAPES) else {
-        return (SignalSet::NONE, nothing);
+    let Some(newest) = Window::newest(rows, FROZEN_WINDOW, FROZEN_MIN_SCRAPES) else {
+        return (SignalSet::NONE, unknown);
     };
-    let still = Span::new(&newest, reads);
-    let Some([least, ..]) = still.range(Signal::Running) else {
-        return (halves(&still), nothing);
+    let span = Span::new(&newest, reads);
+    // Without running requests nothing has to grow, and without knowing them nothing can be compared with them.
+    let Some(running) = span.range(Signal::Running) else {
+        return (find_broken_histograms(&span), unknown);
     };
-    let pulse =
-        [Signal::EngineSteps, Signal::GenerationTokens].into_iter().find_map(|pulse| still.grown(pulse));
-    if least > 0.0 && pulse.is_some_and(|grown| grown <= 0.0) {
-        // One pulse alone may be the liar.
-        let others = [Signal::GenerationTokens, Signal::InterTokenLatencyCount];
-        let moves = others.into_iter().any(|other| still.grown(other).is_some_and(|grown| grown > 0.0));
-        let gauges = SignalSet::of(&[Signal::KvUsage, Signal::Waiting, Signal::Running]);
-        let varies =
-            gauges.iter().any(|gauge| still.range(gauge).is_some_and(|[least, _, most]| least < most));
-        let found = match (moves, varies) {
-            (true, _) => SignalSet::of(&[Signal::EngineSteps]),
-            (false, true) => reads.without(gauges),
-            (false, false) => reads,
-        };
-        return (found, nothing);
+    if let Some(frozen) = find_frozen(&span, running) {
+        return (frozen, unknown);
     }
-    let queue = Window::newest(rows, QUEUE_WINDOW, QUEUE_SCRAPES)
-        .map_or(SignalSet::NONE, |window| queue(&Span::new(&window, reads), engine.sequences));
-    let alone = halves(&still).with(counts(&still)).with(gauges(&still)).with(queue);
-    // Who contradicts itself is no witness against another, and nor is a scrape that is known to.
-    let (reads, interval) = (reads.without(alone), signals.interval());
-    let later = engine.after.and_then(|after| after.checked_add(SignedDuration::from_nanos(1)).ok());
-    let (found, figures) = match later.map(|later| rows.since(later)) {
-        None => beside_others(rows, Some(&newest), reads, engine, interval),
+    let queue = Window::newest(rows, QUEUE_WINDOW, QUEUE_MIN_SCRAPES)
+        .map_or(SignalSet::NONE, |window| find_stuck_queue(&Span::new(&window, reads), engine.max_sequences));
+    let implausible = find_broken_histograms(&span)
+        .with(find_stopped_counters(&span))
+        .with(find_stuck_usage(&span))
+        .with(queue);
+    // A signal that is implausible by itself is no evidence against another, and neither is a scrape known to contradict itself.
+    let reads = reads.without(implausible);
+    let interval = signals.interval();
+    let from = engine.trusted_after.and_then(|at| at.checked_add(SignedDuration::from_nanos(1)).ok());
+    let (found, metrics) = match from.map(|from| rows.since(from)) {
+        None => compare_signals(rows, Some(&newest), reads, engine, interval),
         Some(rows) => {
-            let newest = Window::newest(rows, STILL_WINDOW, STILL_SCRAPES);
-            beside_others(rows, newest.as_ref(), reads, engine, interval)
+            let newest = Window::newest(rows, FROZEN_WINDOW, FROZEN_MIN_SCRAPES);
+            compare_signals(rows, newest.as_ref(), reads, engine, interval)
         }
     };
-    (alone.with(found), figures)
+    (implausible.with(found), metrics)
 }
 
-/// The signals that cannot be true beside others of `rows`, whose `newest` are looked at first, and what belongs together of them.
-fn beside_others(
+/// The signals to distrust when the engine's step or token counter stands still while requests run; `None` when it does not.
+fn find_frozen(span: &Span<'_>, running: GaugeRange) -> Option<SignalSet> {
+    let heartbeats = [Signal::EngineSteps, Signal::GenerationTokens];
+    let heartbeat = heartbeats.into_iter().find_map(|signal| span.growth(signal))?;
+    if running.min <= 0.0 || heartbeat > 0.0 {
+        return None;
+    }
+    // Either only the first heartbeat is wrong, or all counters, or the whole exporter.
+    let others = [Signal::GenerationTokens, Signal::InterTokenLatencyCount];
+    let is_other_growing =
+        others.into_iter().any(|signal| span.growth(signal).is_some_and(|growth| growth > 0.0));
+    let gauges = SignalSet::of(&[Signal::KvUsage, Signal::Waiting, Signal::Running]);
+    let is_gauge_moving =
+        gauges.iter().any(|gauge| span.range(gauge).is_some_and(|range| range.min < range.max));
+    Some(match (is_other_growing, is_gauge_moving) {
+        (true, _) => SignalSet::of(&[Signal::EngineSteps]),
+        (false, true) => span.reads().without(gauges),
+        (false, false) => span.reads(),
+    })
+}
+
+/// The signals of `rows` that contradict others or the baseline, and the derived metrics. The `newest` window is part of `rows`.
+fn compare_signals(
     rows: Rows<'_>,
     newest: Option<&Window<'_>>,
     reads: SignalSet,
-    EngineContext { usual, born, .. }: EngineContext<'_>,
+    engine: EngineContext<'_>,
     interval: Seconds,
 ) -> (SignalSet, DerivedMetrics) {
-    let unbroken = newest.filter(|window| window.has_no_hole(interval));
-    let figures =
-        unbroken.map_or_else(DerivedMetrics::default, |window| DerivedMetrics::of(&Span::new(window, reads)));
-    let since = |window: Seconds| rows.times().last().map(|newest| rows.since(window.before(*newest)));
-    let begun = || Span::new(&Window::of(since(ANSWERING)?), reads).mix();
-    let unusual = newest
-        .map_or(SignalSet::NONE, |window| unusual(&Span::new(window, reads), begun, &figures, usual, born));
-    let (reads, usual) = (reads.without(unusual), usual.map(|(_, usual)| usual));
-    let flow = |window: &Window<'_>| unbalanced(&Span::new(window, reads), usual);
-    let mut found = unusual;
+    let gapless = newest.filter(|window| window.is_gapless(interval));
+    let metrics = gapless
+        .map_or_else(DerivedMetrics::default, |window| DerivedMetrics::from_span(&Span::new(window, reads)));
+    let last = |length: Seconds| rows.times().last().map(|newest| rows.since(length.before(*newest)));
+    let recent_prompt_share = || Span::new(&Window::new(last(ANSWER_WINDOW)?), reads).prompt_share();
+    let deviating = newest.map_or(SignalSet::NONE, |window| {
+        let span = Span::new(window, reads);
+        find_deviating(&span, recent_prompt_share, &metrics, engine.baseline, engine.ready_since)
+    });
+    let reads = reads.without(deviating);
+    let baseline = engine.baseline.map(|(_, baseline)| baseline);
+    let unbalanced = |window: &Window<'_>| find_unbalanced(&Span::new(window, reads), baseline);
+    let mut found = deviating;
     if let Some(shortest) = Window::newest(rows, FLOW_WINDOW, 2) {
-        found = found.with(flow(&shortest));
+        found = found.with(unbalanced(&shortest));
     }
     if let Some(newest) = newest {
-        found = found.with(flow(newest));
+        found = found.with(unbalanced(newest));
     }
-    let long = since(SUMS_WINDOW).map(Window::of);
-    if let Some(long) = long.filter(|long| long.seconds() >= SUMS_AT_LEAST.get()) {
+    let long = last(SUMS_WINDOW).map(Window::new);
+    if let Some(long) = long.filter(|long| long.seconds() >= MIN_SUMS_WINDOW.get()) {
         let span = Span::new(&long, reads);
-        found = found.with(halves(&span)).with(sums(&span, usual)).with(flow(&long));
+        found = found
+            .with(find_broken_histograms(&span))
+            .with(find_differing_sums(&span, baseline))
+            .with(unbalanced(&long));
     }
-    (found, figures)
+    (found, metrics)
 }
 
-/// Sums and counts of which only one has moved or fallen.
-fn halves(span: &Span<'_>) -> SignalSet {
-    let moved_alone = |[sum, count]: &[Signal; 2]| {
-        if span.get(*sum).is_empty() || span.get(*count).is_empty() {
+/// Histograms of which only sum or count grew, or restarted.
+fn find_broken_histograms(span: &Span<'_>) -> SignalSet {
+    let is_broken = |[sum, count]: &[Signal; 2]| {
+        let (sums, counts) = (span.series(*sum), span.series(*count));
+        if sums.is_empty() || counts.is_empty() {
             return false;
         }
-        if span.get(*sum).falls() != span.get(*count).falls() {
+        if sums.falls() != counts.falls() {
             return true;
         }
-        let grown = span.grown(*sum).zip(span.grown(*count));
-        grown
-            .is_some_and(|(sum, count)| (count >= SOME_REQUESTS && sum <= 0.0) || (sum > 0.0 && count <= 0.0))
+        span.growth(*sum)
+            .zip(span.growth(*count))
+            .is_some_and(|(sum, count)| (count >= MIN_REQUESTS && sum <= 0.0) || (sum > 0.0 && count <= 0.0))
     };
-    PAIRS
-        .iter()
-        .filter(|pair| moved_alone(pair))
-        .fold(SignalSet::NONE, |set, pair| set.with(SignalSet::of(pair)))
+    let broken = HISTOGRAMS.iter().filter(|histogram| is_broken(histogram));
+    broken.fold(SignalSet::NONE, |all, histogram| all.with(SignalSet::of(histogram)))
 }
 
-/// Counters that stand still while another that implies them moves.
-fn counts(span: &Span<'_>) -> SignalSet {
+/// Counters that stand still while another one that implies them grows.
+fn find_stopped_counters(span: &Span<'_>) -> SignalSet {
     use Signal::{
-        GenerationTokens, InterTokenLatencyCount, PromptTokens, RequestGenerationTokensCount,
+        GenerationTokens, InterTokenLatencyCount, PromptTokens, RequestGenerationTokensCount, Running,
         SchedulerAttempts, TimeToFirstTokenCount, Waiting,
     };
-    let grown = |signal| span.grown(signal);
-    let still = |signal| grown(signal).is_some_and(|grown| grown <= 0.0);
-    let least = |signal, least: f64| grown(signal).is_some_and(|grown| grown >= least);
-    let begun = grown(TimeToFirstTokenCount).unwrap_or(0.0);
-    let waited = span.range(Waiting).map_or(0.0, |[_, _, most]| most);
+    let has_stopped = |signal| span.growth(signal).is_some_and(|growth| growth <= 0.0);
+    let grew_by = |signal, minimum: f64| span.growth(signal).is_some_and(|growth| growth >= minimum);
+    let started = span.growth(TimeToFirstTokenCount).unwrap_or(0.0);
+    let max_waiting = span.max(Waiting).unwrap_or(0.0);
+    let max_running = span.max(Running).unwrap_or(0.0);
+    // Each counter, and whether another one shows that it should have grown.
     let rules = [
-        (SchedulerAttempts, least(TimeToFirstTokenCount, waited + SOME_REQUESTS)),
-        (PromptTokens, span.is_timely() && least(TimeToFirstTokenCount, SOME_REQUESTS)),
-        (GenerationTokens, span.is_timely() && least(InterTokenLatencyCount, SOME_TOKENS)),
-        (InterTokenLatencyCount, least(GenerationTokens, 2.0 * begun + SOME_TOKENS)),
-        (TimeToFirstTokenCount, least(RequestGenerationTokensCount, most_running(span) + SOME_REQUESTS)),
+        // Requests that start without being dispatched can only come from the engine's own queue.
+        (SchedulerAttempts, grew_by(TimeToFirstTokenCount, max_waiting + MIN_REQUESTS)),
+        (PromptTokens, span.counts_tokens_live() && grew_by(TimeToFirstTokenCount, MIN_REQUESTS)),
+        (GenerationTokens, span.counts_tokens_live() && grew_by(InterTokenLatencyCount, MIN_TOKENS)),
+        // A first token has no gap before it; as many tokens again are allowed for.
+        (InterTokenLatencyCount, grew_by(GenerationTokens, 2.0 * started + MIN_TOKENS)),
+        // Requests that finish have started in the window, unless they were already running.
+        (TimeToFirstTokenCount, grew_by(RequestGenerationTokensCount, max_running + MIN_REQUESTS)),
     ];
-    let frozen = rules.into_iter().filter(|(signal, implied)| *implied && still(*signal));
-    frozen.fold(SignalSet::NONE, |set, (signal, _)| set.with(SignalSet::of(&[signal])))
+    let stopped = rules.into_iter().filter(|(signal, is_implied)| *is_implied && has_stopped(*signal));
+    stopped.fold(SignalSet::NONE, |all, (signal, _)| all.with(SignalSet::of(&[signal])))
 }
 
-fn most_running(span: &Span<'_>) -> f64 {
-    span.range(Signal::Running).map_or(0.0, |[_, _, most]| most)
+/// Whether two counts of the same thing differ by more than `slack` and by more than [`MAX_COUNT_RATIO`].
+fn is_differing(counts: Option<(f64, f64)>, slack: f64) -> bool {
+    counts.is_some_and(|(left, right)| {
+        (left - right).abs() > slack && left.max(right) > MAX_COUNT_RATIO * left.min(right)
+    })
 }
 
-/// Counts of the same requests, tokens and seconds that differ by more than what is under way.
-fn sums(span: &Span<'_>, usual: Option<&Baseline>) -> SignalSet {
+/// Counters of the same requests, tokens or seconds that differ by more than what is in progress.
+fn find_differing_sums(span: &Span<'_>, baseline: Option<&Baseline>) -> SignalSet {
     use Signal::{
-        GenerationTokens, InterTokenLatencyCount, InterTokenLatencySum, PromptTokens,
-        RequestGenerationTokensCount, RequestGenerationTokensSum, RequestPromptTokensSum, Running,
-        SchedulerAttempts, TimeToFirstTokenCount, TimeToFirstTokenSum, Waiting,
+        GenerationTokens, InterTokenLatencyCount, InterTokenLatencySum, KvUsage,
+        RequestGenerationTokensCount, RequestGenerationTokensSum, Running, SchedulerAttempts,
+        TimeToFirstTokenCount, TimeToFirstTokenSum, Waiting,
     };
-    let grown = |signal| span.grown(signal);
-    let differ = |pair: Option<(f64, f64)>, slack: f64| {
-        pair.is_some_and(|(one, two)| (one - two).abs() > slack && one.max(two) > DIFFERENT * one.min(two))
-    };
-    // Who runs is what most of it is held against.
-    let Some([_, mean, most]) = span.range(Running) else { return SignalSet::NONE };
-    let (begun, finished) = (grown(TimeToFirstTokenCount), grown(RequestGenerationTokensCount));
-    let (generated, answered) = (grown(GenerationTokens), grown(RequestGenerationTokensSum));
-    let (gaps, gap_seconds) = (grown(InterTokenLatencyCount), grown(InterTokenLatencySum));
-    let size = answered
-        .zip(finished)
-        .map_or(0.0, |(tokens, requests)| if requests > 0.0 { tokens / requests } else { 0.0 });
-    let shown = |seconds: f64| seconds / span.seconds();
-    let most_shown = if most <= FEW_RUNNING {
-        ABOVE_RUNNING * mean + ((most - mean) / 2.0).max(MORE_BY_CHANCE)
+    // Nearly every rule compares with the running requests.
+    let Some(running) = span.range(Running) else { return SignalSet::NONE };
+    let waiting = span.range(Waiting);
+    let max_waiting = waiting.map_or(0.0, |waiting| waiting.max);
+    let started = span.growth(TimeToFirstTokenCount);
+    let generated = span.growth(GenerationTokens);
+    let gaps = span.growth(InterTokenLatencyCount);
+    let gap_seconds = span.growth(InterTokenLatencySum);
+
+    // Requests that the scheduler dispatched have started or wait in the engine.
+    let waiting_change = waiting.map_or(0.0, |waiting| waiting.max - waiting.min);
+    let dispatched = span.growth(SchedulerAttempts);
+    let is_dispatch_wrong = is_differing(dispatched.zip(started), waiting_change + MIN_REQUESTS);
+
+    // Generated tokens belong to finished requests, or to those in progress, or to clients that gave up.
+    let finished = span.growth(RequestGenerationTokensCount);
+    let answered = span.growth(RequestGenerationTokensSum);
+    let size = answered.zip(finished).map_or(
+        0.0,
+        |(tokens, requests)| {
+            if requests > 0.0 { tokens / requests } else { 0.0 }
+        },
+    );
+    let preempted =
+        if span.max(KvUsage).is_some_and(|usage| usage >= ROOM_SHARE) { max_waiting } else { 0.0 };
+    let in_progress = IN_PROGRESS_SIZES * (running.max + preempted) * size + MIN_TOKENS;
+    let usual_size = baseline.and_then(|baseline| baseline.generated);
+    let is_size_unusual = compare(Some(size), usual_size, MAX_COUNT_RATIO) != 0;
+    let is_answer_wrong = size > 0.0
+        && finished >= Some(MIN_FINISHED)
+        && (answered > generated || some_give_up(span, started, finished) == Some(false) && is_size_unusual)
+        && is_differing(generated.zip(answered), in_progress);
+
+    // Every gap ends with a token.
+    let is_gap_wrong = span.counts_tokens_live()
+        && generated.zip(gaps).is_some_and(|(tokens, gaps)| gaps >= MIN_TOKENS && tokens < 0.8 * gaps);
+
+    // A request that runs for a second adds at most a second of latency.
+    let per_second = |seconds: f64| seconds / span.seconds();
+    let max_latency = if running.max <= FEW_RUNNING {
+        let spread = (running.max - running.mean) / 2.0;
+        MAX_LATENCY_PER_RUNNING * running.mean + spread.max(LATENCY_SLACK)
     } else {
-        ABOVE_RUNNING * most + MORE_BY_CHANCE
+        MAX_LATENCY_PER_RUNNING * running.max + LATENCY_SLACK
     };
-    let nobody_waits = span.range(Waiting).is_some_and(|[_, _, most]| most <= 0.0);
-    let accounted = gap_seconds.zip(grown(TimeToFirstTokenSum)).map(|(gaps, firsts)| shown(gaps + firsts));
-    let waited = span.range(Waiting).map_or(0.0, |[least, _, most]| most - least);
-    let left_early =
-        |came: Option<f64>, left: Option<f64>| came.zip(left).map(|(came, left)| came > MOST_STAYED * left);
-    let prompts = [PromptTokens, RequestPromptTokensSum].map(grown);
-    let some_give_up = left_early(begun, finished).or_else(|| left_early(prompts[0], prompts[1]));
-    let full = span.range(Signal::KvUsage).is_some_and(|[_, _, most]| most >= ROOMY);
-    let preempted = span.range(Waiting).filter(|_| full).map_or(0.0, |[_, _, most]| most);
+    let is_latency_too_high = gap_seconds.is_some_and(|seconds| per_second(seconds) > max_latency);
+
+    // And nearly a second, when nothing waits; one request is allowed for.
+    let is_queue_empty = waiting.is_some_and(|waiting| waiting.max <= 0.0);
+    let latency = gap_seconds.zip(span.growth(TimeToFirstTokenSum));
+    let min_latency = MIN_LATENCY_PER_RUNNING * running.mean - 1.0;
+    let is_latency_too_low = is_queue_empty
+        && running.mean >= MIN_RUNNING
+        && latency.is_some_and(|(gaps, first_tokens)| per_second(gaps + first_tokens) < min_latency);
+
     let rules: [(bool, &[Signal]); 5] = [
-        (
-            // Whom the scheduler sends has begun or waits.
-            differ(grown(SchedulerAttempts).zip(begun), waited + SOME_REQUESTS),
-            &[SchedulerAttempts],
-        ),
-        (
-            // Answers to clients that gave up were generated and are of no finished request.
-            size > 0.0
-                && finished >= Some(MANY_FINISHED)
-                && (answered > generated
-                    || some_give_up == Some(false)
-                        && off(Some(size), usual.and_then(|usual| usual.generated), DIFFERENT) != 0)
-                && differ(generated.zip(answered), UNDER_WAY * (most + preempted) * size + SOME_TOKENS),
-            &[GenerationTokens, RequestGenerationTokensSum],
-        ),
-        (
-            // Every gap ends with a token.
-            span.is_timely()
-                && generated
-                    .zip(gaps)
-                    .is_some_and(|(tokens, gaps)| gaps >= SOME_TOKENS && tokens < 0.8 * gaps),
-            &[GenerationTokens, InterTokenLatencyCount],
-        ),
-        (gap_seconds.is_some_and(|seconds| shown(seconds) > most_shown), &[InterTokenLatencySum, Running]),
-        (
-            nobody_waits
-                && mean >= MANY_RUNNING
-                && accounted.is_some_and(|shown| shown < BELOW_RUNNING * mean - 1.0),
-            &[InterTokenLatencySum, TimeToFirstTokenSum, Running],
-        ),
+        (is_dispatch_wrong, &[SchedulerAttempts]),
+        (is_answer_wrong, &[GenerationTokens, RequestGenerationTokensSum]),
+        (is_gap_wrong, &[GenerationTokens, InterTokenLatencyCount]),
+        (is_latency_too_high, &[InterTokenLatencySum, Running]),
+        (is_latency_too_low, &[InterTokenLatencySum, TimeToFirstTokenSum, Running]),
     ];
-    rules
-        .iter()
-        .filter(|(broken, _)| *broken)
-        .fold(SignalSet::NONE, |set, (_, signals)| set.with(SignalSet::of(signals)))
+    let broken = rules.iter().filter(|(is_broken, _)| *is_broken);
+    broken.fold(SignalSet::NONE, |all, (_, signals)| all.with(SignalSet::of(signals)))
 }
 
-/// A cache whose use repeats one value to the bit while the number of running requests changes.
-fn gauges(span: &Span<'_>) -> SignalSet {
-    let ranges = [Signal::KvUsage, Signal::Running].map(|signal| span.range(signal));
-    let [Some([kv_least, _, kv_most]), Some([least, mean, most])] = ranges else { return SignalSet::NONE };
-    let waits = span.range(Signal::Waiting).is_some_and(|[_, _, most]| most > 0.0);
-    // A cache that is full scrape after scrape has some wait.
-    let overfull = kv_least >= 1.0 && (waits || span.get(Signal::Waiting).is_empty());
-    let still = kv_most <= kv_least && kv_least > 0.0 && !overfull;
-    if still && most - least > (0.2 * mean).max(2.0) {
-        SignalSet::of(&[Signal::KvUsage])
-    } else {
-        SignalSet::NONE
-    }
+/// Whether some clients give up before their request finishes: more requests start than finish, or more prompts are computed
+/// than finish. `None` when neither is known.
+fn some_give_up(span: &Span<'_>, started: Option<f64>, finished: Option<f64>) -> Option<bool> {
+    let exceeds = |starting: Option<f64>, finishing: Option<f64>| {
+        starting.zip(finishing).map(|(starting, finishing)| starting > MAX_STARTED_RATIO * finishing)
+    };
+    exceeds(started, finished)
+        .or_else(|| exceeds(span.growth(Signal::PromptTokens), span.growth(Signal::RequestPromptTokensSum)))
 }
 
-/// A queue that repeats its length while the engine, which runs `sequences` requests at once, takes others in and has room for who
-/// waits, or had none for anybody: what is exactly as full as it can be, scrape after scrape, has some wait.
-fn queue(span: &Span<'_>, sequences: Option<f64>) -> SignalSet {
-    let [Some([least_waiting, _, most_waiting]), Some([least, _, most])] =
-        [Signal::Waiting, Signal::Running].map(|signal| span.range(signal))
-    else {
+/// KV usage that repeats one value to the bit while the number of running requests changes.
+fn find_stuck_usage(span: &Span<'_>) -> SignalSet {
+    let (Some(usage), Some(running)) = (span.range(Signal::KvUsage), span.range(Signal::Running)) else {
         return SignalSet::NONE;
     };
-    let Some(sequences) = sequences.filter(|_| most_waiting <= least_waiting) else {
+    // A cache that is full in every scrape makes requests wait.
+    let is_waiting = span.max(Signal::Waiting).is_some_and(|waiting| waiting > 0.0);
+    let is_full = usage.min >= 1.0 && (is_waiting || span.series(Signal::Waiting).is_empty());
+    let is_stuck = usage.max <= usage.min && usage.min > 0.0 && !is_full;
+    let is_running_changing = running.max - running.min > (0.2 * running.mean).max(2.0);
+    if is_stuck && is_running_changing { SignalSet::of(&[Signal::KvUsage]) } else { SignalSet::NONE }
+}
+
+/// A queue that repeats its length although the engine, which runs at most `max_sequences`, starts other requests and has room
+/// for those that wait; or that is empty although the engine is exactly full in every scrape.
+fn find_stuck_queue(span: &Span<'_>, max_sequences: Option<f64>) -> SignalSet {
+    let (Some(waiting), Some(running)) = (span.range(Signal::Waiting), span.range(Signal::Running)) else {
         return SignalSet::NONE;
     };
-    let [_, _, usage] = span.range(Signal::KvUsage).unwrap_or([0.0, 0.0, 1.0]);
-    let has_room = most_waiting > 0.0 && least < most && most < ROOMY * sequences && usage < ROOMY;
-    let is_full = most_waiting <= 0.0 && least >= sequences && most <= sequences;
+    let Some(max_sequences) = max_sequences.filter(|_| waiting.max <= waiting.min) else {
+        return SignalSet::NONE;
+    };
+    let max_usage = span.max(Signal::KvUsage).unwrap_or(1.0);
+    let has_room = waiting.max > 0.0
+        && running.min < running.max
+        && running.max < ROOM_SHARE * max_sequences
+        && max_usage < ROOM_SHARE;
+    let is_full = waiting.max <= 0.0 && running.min >= max_sequences && running.max <= max_sequences;
     if has_room || is_full { SignalSet::of(&[Signal::Waiting]) } else { SignalSet::NONE }
 }
 
-/// The signals of `all` that at least one of `engines` shows lately.
-pub fn shown<'a>(engines: impl Iterator<Item = &'a Signals>, all: SignalSet, now: Timestamp) -> SignalSet {
-    let lately = |signals: &'a Signals, signal| {
+/// The signals of `wanted` of which at least one of `engines` has a sample that is not stale.
+pub fn shown_signals<'a>(
+    engines: impl Iterator<Item = &'a Signals>,
+    wanted: SignalSet,
+    now: Timestamp,
+) -> SignalSet {
+    let is_shown = |signals: &Signals, signal| {
         let limit = stale_limit(signals.interval());
         signals.newest(signal).is_some_and(|newest| Seconds::between(newest.at, now) <= limit)
     };
-    engines.fold(SignalSet::NONE, |set, signals| {
-        all.iter()
-            .filter(|signal| lately(signals, *signal))
-            .fold(set, |set, signal| set.with(SignalSet::of(&[signal])))
+    engines.fold(SignalSet::NONE, |all, signals| {
+        let shown = wanted.iter().filter(|signal| is_shown(signals, *signal));
+        shown.fold(all, |all, signal| all.with(SignalSet::of(&[signal])))
     })
 }

@@ -1,4 +1,4 @@
-//! What is to be expected of pods that do not serve: that they will, that they may again, or that they will not.
+//! What can be expected of pods that do not serve: that they will, that they may again, or that they will not.
 
 use jiff::Timestamp;
 
@@ -6,113 +6,126 @@ use super::freshness::stale_limit;
 use crate::snapshot::{Phase, Replica, Signal, Signals, VariantState};
 use crate::units::{Replicas, Seconds};
 
-/// A pod that takes so many times as long to start as the longest of the last starts is not counted on any more. Starts of one
-/// variant spread: with an image or weights that a node does not have yet they take two to three times as long as with those of a
-/// node that has served. To give one up too early orders one too many; to wait for it costs a fleet that needs it that time.
-pub const OVERDUE: f64 = 3.0;
+/// A pod that takes this many times as long to start as the longest of the last starts is no longer counted on. Starts of one variant
+/// vary: with an image or weights that the node does not have yet they take two to three times as long as on a node that has
+/// served the model. To give up a pod too early orders one too many; to wait for it costs a fleet that needs it that time.
+pub const OVERDUE_FACTOR: f64 = 3.0;
 
-/// What is to be expected of a pod.
+/// What can be expected of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Prospect {
+pub enum PodOutlook {
     /// It serves.
     Ready,
     /// It has not been ready yet, and is young enough to become so.
     Starting,
-    /// It was ready and is not: it may come back, above all when it failed for being asked too much.
+    /// It was ready and is not: it may come back, above all if it failed because it was overloaded.
     Failing,
     /// It has never been ready and should have been long ago.
     Broken,
     /// No node has room for it.
     Unschedulable,
-    /// It is on its way out.
+    /// It is being deleted.
     Terminating,
     /// Its engines sleep: it serves when somebody wakes them.
     Asleep,
 }
 
-impl Prospect {
-    /// Of `replica` at `now`, where a start takes no longer than `patience`.
+impl PodOutlook {
+    /// The outlook of `replica` at `now`, when a start takes at most `start_limit`.
     #[must_use]
-    pub fn of(replica: &Replica, patience: Seconds, now: Timestamp) -> Self {
+    pub fn assess(replica: &Replica, start_limit: Seconds, now: Timestamp) -> Self {
         match replica.phase {
             Phase::Ready => Self::Ready,
             Phase::Terminating => Self::Terminating,
             Phase::Asleep => Self::Asleep,
             Phase::Unschedulable => Self::Unschedulable,
-            Phase::Pending | Phase::Starting if replica.ready_since.is_some() => Self::Failing,
-            Phase::Pending | Phase::Starting if Seconds::between(replica.created, now) > patience => {
-                Self::Broken
+            Phase::Pending | Phase::Starting => {
+                if replica.ready_since.is_some() {
+                    Self::Failing
+                } else if Seconds::between(replica.created, now) > start_limit {
+                    Self::Broken
+                } else {
+                    Self::Starting
+                }
             }
-            Phase::Pending | Phase::Starting => Self::Starting,
         }
     }
 
-    /// It is asked for and will not come.
+    /// It was ordered and will not serve.
     #[must_use]
     pub const fn is_lost(self) -> bool {
         matches!(self, Self::Broken | Self::Unschedulable | Self::Asleep)
     }
 }
 
-/// Marks the Ready pods of `variant` all of whose engines say lately that they sleep, and counts them as ready no longer. Of a pod with an
-/// engine that says nothing nobody knows that it sleeps, and one that works between two scrapes at which it says so does not.
+/// Marks the ready pods of `variant` all of whose engines say that they sleep, and no longer counts them as ready. A pod with an engine
+/// that says nothing may be awake, and so is an engine that did some work between two scrapes at which it said that it sleeps.
 pub fn mark_sleepers(variant: &mut VariantState, now: Timestamp) {
-    let sleeps = |signals: &Signals| {
+    let is_asleep = |signals: &Signals| {
         let limit = stale_limit(signals.interval());
-        let mut shown = signals.get(Signal::Asleep).iter().rev().take_while(|sample| sample.value > 0.0);
-        let newest = shown.next().filter(|newest| Seconds::between(newest.at, now) <= limit);
-        newest.is_some() && !shown.next().is_some_and(|before| has_worked(signals, before.at))
+        let mut asleep = signals.get(Signal::Asleep).iter().rev().take_while(|sample| sample.value > 0.0);
+        let newest = asleep.next().filter(|newest| Seconds::between(newest.at, now) <= limit);
+        newest.is_some() && !asleep.next().is_some_and(|before| has_worked_since(signals, before.at))
     };
-    let mut asleep = 0;
+    let mut sleepers = 0;
     for replica in variant.replicas.iter_mut().filter(|replica| replica.phase == Phase::Ready) {
         let mut engines = replica.engines.values().peekable();
-        if engines.peek().is_some() && engines.all(sleeps) {
+        if engines.peek().is_some() && engines.all(is_asleep) {
             replica.phase = Phase::Asleep;
-            asleep += 1;
+            sleepers += 1;
         }
     }
-    if let Some(scale) = variant.scale.as_mut().filter(|_| asleep > 0) {
-        scale.ready = scale.ready.above(Replicas::new(asleep));
+    if let Some(scale) = variant.scale.as_mut().filter(|_| sleepers > 0) {
+        scale.ready = scale.ready.saturating_sub(Replicas::new(sleepers));
     }
 }
 
-/// Engine steps or generated tokens were counted between its newest two scrapes, which are not earlier than `from`.
-fn has_worked(signals: &Signals, from: Timestamp) -> bool {
+/// Engine steps or generated tokens grew between the newest two scrapes, the earlier of which is not before `from`.
+fn has_worked_since(signals: &Signals, from: Timestamp) -> bool {
     [Signal::EngineSteps, Signal::GenerationTokens].into_iter().any(|counter| {
         let mut newest = signals.get(counter).iter().rev();
-        let ends = newest.next().zip(newest.next());
-        ends.is_some_and(|(last, before)| before.at >= from && last.value > before.value)
+        let pair = newest.next().zip(newest.next());
+        pair.is_some_and(|(last, before)| before.at >= from && last.value > before.value)
     })
 }
 
-/// Pods of `variant` that will not come, and those that were ready and have failed.
+/// How many pods of `variant` will not serve, and how many were ready and have failed.
 #[must_use]
-pub fn lost_and_failing(variant: &VariantState, patience: Seconds, now: Timestamp) -> (u32, u32) {
-    let prospects = variant.replicas.iter().map(|replica| Prospect::of(replica, patience, now));
-    prospects.fold((0, 0), |(lost, failing), prospect| {
-        (lost + u32::from(prospect.is_lost()), failing + u32::from(prospect == Prospect::Failing))
+pub fn count_lost_and_failing(variant: &VariantState, start_limit: Seconds, now: Timestamp) -> (u32, u32) {
+    let outlooks = variant.replicas.iter().map(|replica| PodOutlook::assess(replica, start_limit, now));
+    outlooks.fold((0, 0), |(lost, failing), outlook| {
+        (lost + u32::from(outlook.is_lost()), failing + u32::from(outlook == PodOutlook::Failing))
     })
 }
 
-/// More pods of `variant` would not serve either: no node has room for those there are, or what was ordered twice, a `start`
-/// or more apart, never became ready, and nothing that was ordered since did.
+/// More pods of `variant` would not serve either: no node has room for those that exist, or two orders, at least one start-up time
+/// `start` apart, never became ready, and nothing that was ordered since did.
 ///
-/// One broken pod says nothing of the next one: a node is bad, or a GPU hangs. An image that cannot be pulled says it of all.
+/// One broken pod says nothing about the next one: a node may be bad, or a GPU may hang. An image that cannot be pulled breaks all.
 #[must_use]
-pub fn is_full(variant: &VariantState, start: Seconds, patience: Seconds, now: Timestamp) -> bool {
-    let prospects = || variant.replicas.iter().map(|replica| (replica, Prospect::of(replica, patience, now)));
-    let mut came = None;
-    for (replica, prospect) in prospects() {
-        match prospect {
-            Prospect::Unschedulable => return true,
-            Prospect::Ready | Prospect::Failing | Prospect::Asleep => came = came.max(Some(replica.created)),
-            Prospect::Starting | Prospect::Broken | Prospect::Terminating => {}
+pub fn is_growth_futile(
+    variant: &VariantState,
+    start: Seconds,
+    start_limit: Seconds,
+    now: Timestamp,
+) -> bool {
+    let outlooks =
+        || variant.replicas.iter().map(|replica| (replica, PodOutlook::assess(replica, start_limit, now)));
+    let mut last_served = None;
+    for (replica, outlook) in outlooks() {
+        match outlook {
+            PodOutlook::Unschedulable => return true,
+            PodOutlook::Ready | PodOutlook::Failing | PodOutlook::Asleep => {
+                last_served = last_served.max(Some(replica.created));
+            }
+            PodOutlook::Starting | PodOutlook::Broken | PodOutlook::Terminating => {}
         }
     }
-    let broken = prospects().filter(|(_, prospect)| *prospect == Prospect::Broken);
-    let since = broken.map(|(replica, _)| replica.created).filter(|at| came.is_none_or(|came| *at > came));
-    let orders = since.map(|at| (at, at)).reduce(|all, one| (all.0.min(one.0), all.1.max(one.1)));
-    orders.is_some_and(|(first, last)| first < last && Seconds::between(first, last) >= start)
+    let broken = outlooks().filter(|(_, outlook)| *outlook == PodOutlook::Broken);
+    let created = broken.map(|(replica, _)| replica.created);
+    let orders: Vec<Timestamp> = created.filter(|at| last_served.is_none_or(|served| *at > served)).collect();
+    let span = orders.iter().min().zip(orders.iter().max());
+    span.is_some_and(|(first, last)| first < last && Seconds::between(*first, *last) >= start)
 }
 
 #[cfg(test)]
@@ -127,7 +140,7 @@ mod tests {
 
     const NOW: Timestamp = Timestamp::constant(1_800_000_000, 0);
     const START: Seconds = Seconds::whole(100);
-    const PATIENCE: Seconds = Seconds::whole(300);
+    const START_LIMIT: Seconds = Seconds::whole(300);
 
     fn pod(phase: Phase, age: i64, was_ready: bool) -> Replica {
         let created = NOW - SignedDuration::from_secs(age);
@@ -150,31 +163,32 @@ mod tests {
 
     #[test]
     fn a_pod_that_was_ready_is_not_taken_for_one_that_never_was() {
-        let of = |phase, age, was_ready| Prospect::of(&pod(phase, age, was_ready), PATIENCE, NOW);
-        assert_eq!(of(Phase::Starting, 300, false), Prospect::Starting);
-        assert_eq!(of(Phase::Pending, 301, false), Prospect::Broken);
-        assert_eq!(of(Phase::Starting, 100_000, true), Prospect::Failing);
-        assert_eq!(of(Phase::Unschedulable, 1, false), Prospect::Unschedulable);
+        let outlook =
+            |phase, age, was_ready| PodOutlook::assess(&pod(phase, age, was_ready), START_LIMIT, NOW);
+        assert_eq!(outlook(Phase::Starting, 300, false), PodOutlook::Starting);
+        assert_eq!(outlook(Phase::Pending, 301, false), PodOutlook::Broken);
+        assert_eq!(outlook(Phase::Starting, 100_000, true), PodOutlook::Failing);
+        assert_eq!(outlook(Phase::Unschedulable, 1, false), PodOutlook::Unschedulable);
         let pods = [(Phase::Ready, 900, true), (Phase::Starting, 900, true), (Phase::Starting, 10, false)];
         let all = pods.map(|(phase, age, was_ready)| pod(phase, age, was_ready)).to_vec();
-        assert_eq!(lost_and_failing(&variant(all), PATIENCE, NOW), (0, 1));
+        assert_eq!(count_lost_and_failing(&variant(all), START_LIMIT, NOW), (0, 1));
     }
 
     #[test]
     fn one_pod_that_never_becomes_ready_is_replaced_and_its_replacement_is_not() {
-        let full = |pods: &[(Phase, i64, bool)]| {
+        let is_futile = |pods: &[(Phase, i64, bool)]| {
             let pods = pods.iter().map(|(phase, age, was_ready)| pod(*phase, *age, *was_ready));
-            is_full(&variant(pods.collect()), START, PATIENCE, NOW)
+            is_growth_futile(&variant(pods.collect()), START, START_LIMIT, NOW)
         };
         let (ready, broken) = ((Phase::Ready, 5000, true), (Phase::Starting, 900, false));
-        assert!(!full(&[ready]) && !full(&[ready, broken]) && !full(&[]));
-        assert!(full(&[ready, broken, (Phase::Starting, 800, false)]), "two orders did not come");
-        assert!(!full(&[ready, broken, (Phase::Starting, 801, false)]), "one order of two");
-        assert!(!full(&[ready, broken, (Phase::Starting, 800, false), (Phase::Ready, 700, true)]));
+        assert!(!is_futile(&[ready]) && !is_futile(&[ready, broken]) && !is_futile(&[]));
+        assert!(is_futile(&[ready, broken, (Phase::Starting, 800, false)]), "two orders did not come");
+        assert!(!is_futile(&[ready, broken, (Phase::Starting, 801, false)]), "one order of two");
+        assert!(!is_futile(&[ready, broken, (Phase::Starting, 800, false), (Phase::Ready, 700, true)]));
         assert!(
-            !full(&[broken, (Phase::Starting, 800, false), (Phase::Starting, 700, true)]),
+            !is_futile(&[broken, (Phase::Starting, 800, false), (Phase::Starting, 700, true)]),
             "the last one came"
         );
-        assert!(full(&[ready, (Phase::Unschedulable, 1, false)]));
+        assert!(is_futile(&[ready, (Phase::Unschedulable, 1, false)]));
     }
 }

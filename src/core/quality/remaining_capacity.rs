@@ -1,37 +1,36 @@
-//! Whether what a fleet (one role of a model) holds now fits into fewer replicas: the peaks of the last minute against the
-//! sequences and the KV caches that remain. A question that is asked before a removal, of signals and arguments only: nothing
-//! that was learned goes into it.
+//! Whether the requests of a fleet (one role of a model) fit into fewer replicas: the peaks of the last minute against the sequences
+//! and KV caches that remain. This is asked before every removal, and answered from signals and engine arguments only: nothing that
+//! was learned is used.
 
 use jiff::Timestamp;
 
-use super::PEAK_WINDOW;
-use super::freshness::judged_engines;
+use super::freshness::{PEAK_WINDOW, judged_engines};
 use crate::sequence_limit::second_highest;
 use crate::snapshot::{Phase, Replica, Signal, Signals, VariantState, median_gap};
 use crate::units::{Seconds, count};
 
-/// What runs may fill this share of what remains: a tenth is for chance, as between two scrapes.
+/// Share of the remaining resource that the requests may fill: a tenth is kept for chance, as between two scrapes.
 const MAX_SHARE: f64 = 0.9;
 
-/// What one resource of a fleet holds, and what one pod of each variant has of it.
+/// Use of one resource by a fleet, and what one pod of each variant has of it.
 #[derive(Debug, Clone, PartialEq)]
 struct Resource {
-    /// At the peaks of the last minute, of all Ready pods.
+    /// Sum of the peaks of all ready pods.
     used: f64,
     /// By variant.
-    of_a_pod: Vec<f64>,
+    per_pod: Vec<f64>,
 }
 
-/// A fleet before a removal.
+/// What a fleet uses before a removal, and what its pods offer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RemainingCapacity {
-    /// Ready pods by variant: others serve nobody, and go first.
+    /// Ready pods by variant. Others serve nothing, and are removed first.
     ready: Vec<u32>,
-    /// Pods that sleep: as ready as the others to who removes one, so that they may be those that stay.
+    /// Sleeping pods by variant. Whoever removes pods takes them for ready ones, so they may be those that stay.
     asleep: Vec<u32>,
-    /// Running and waiting requests; `None` where that is not known.
+    /// Running and waiting requests; `None` where the limit is not known.
     sequences: Option<Resource>,
-    /// Tokens in the KV caches; shares of a pod's cache where a fleet has one variant and its size is not known.
+    /// Tokens in the KV caches, or shares of a pod's cache in a fleet of one variant whose cache size is not known.
     kv: Option<Resource>,
 }
 
@@ -40,137 +39,139 @@ pub struct RemainingCapacity {
 pub enum Shortfall {
     /// Running and waiting requests at their peaks, and the sequences that remain.
     Sequences(f64, f64),
-    /// Tokens in the KV caches at their peaks, and those that remain room for.
+    /// Tokens in the KV caches at their peaks, and those that remain.
     Kv(f64, f64),
 }
 
-/// What one pod shows.
+/// Peaks of one pod, summed over its engines.
 #[derive(Debug, Clone, Copy, Default)]
-struct Pod {
+struct PodPeaks {
     engines: u32,
     running: f64,
     waiting: f64,
     usage: f64,
     capacity: f64,
     /// Every engine shows running and waiting requests.
-    counted: bool,
+    has_requests: bool,
     /// Every engine shows its KV usage.
-    filled: bool,
+    has_usage: bool,
 }
 
 impl RemainingCapacity {
-    /// Of these variants, which are all of one role, in their order, each with the most that was ever seen running in one of its
-    /// engines.
+    /// Of `variants`, which are all of one role, each with the most requests that were ever seen running in one of its engines.
     #[must_use]
-    pub fn of<'a>(variants: impl IntoIterator<Item = (&'a VariantState, u32)>, now: Timestamp) -> Self {
-        let (variants, seen): (Vec<&VariantState>, Vec<u32>) = variants.into_iter().unzip();
-        let serving = |state: &VariantState| -> Vec<Pod> {
+    pub fn new<'a>(variants: impl IntoIterator<Item = (&'a VariantState, u32)>, now: Timestamp) -> Self {
+        let (variants, peak_running): (Vec<&VariantState>, Vec<u32>) = variants.into_iter().unzip();
+        let ready_pods = |state: &VariantState| -> Vec<PodPeaks> {
             let ready = state.replicas.iter().filter(|replica| replica.phase == Phase::Ready);
-            ready.map(|replica| Pod::of(replica, now)).collect()
+            ready.map(|replica| PodPeaks::of_pod(replica, now)).collect()
         };
-        let pods: Vec<Vec<Pod>> = variants.iter().map(|state| serving(state)).collect();
-        let ready = |(state, pods): (&&VariantState, &Vec<Pod>)| {
-            state.scale.map_or(0, |scale| scale.ready.get()).max(count(pods.len()))
-        };
-        let ready: Vec<u32> = variants.iter().zip(&pods).map(ready).collect();
-        let asleep: Vec<u32> = variants.iter().map(|state| sleeping(state)).collect();
-        let sequences = variants.iter().zip(&seen).zip(&pods);
-        let sequences = sequences.map(|((state, seen), pods)| sequences_of_a_pod(state, *seen, pods));
-        let sequences = known(&ready, sequences.collect());
-        let requests = |_: usize, pod: &Pod| pod.counted.then_some(pod.running + pod.waiting);
-        let sequences = sequences.and_then(|of_a_pod| resource(&pods, &ready, of_a_pod, requests));
-        // What one pod shows says nothing of all the others.
-        let capacity = |pods: &Vec<Pod>| {
-            second_highest(pods.iter().map(|pod| pod.capacity).filter(|capacity| *capacity > 0.0).collect())
-        };
-        let capacities = known(&ready, pods.iter().map(capacity).collect());
-        // Of one variant all caches are alike: shares are enough.
-        let alone = || (variants.len() == 1).then(|| vec![1.0]);
-        let kv = capacities.or_else(alone).and_then(|of_a_pod| {
-            let each = of_a_pod.clone();
-            let tokens = |at: usize, pod: &Pod| {
-                pod.filled.then(|| pod.usage / f64::from(pod.engines.max(1)) * each[at])
-            };
-            resource(&pods, &ready, of_a_pod, tokens)
+        let pods: Vec<Vec<PodPeaks>> = variants.iter().map(|state| ready_pods(state)).collect();
+        let ready = variants.iter().zip(&pods).map(|(state, pods)| {
+            let counted = state.scale.map_or(0, |scale| scale.ready.get());
+            counted.max(count(pods.len()))
         });
-        Self { ready, asleep, sequences, kv }
+        let ready: Vec<u32> = ready.collect();
+        let asleep = variants.iter().map(|state| {
+            count(state.replicas.iter().filter(|replica| replica.phase == Phase::Asleep).count())
+        });
+        let sequences = variants.iter().zip(&peak_running).zip(&pods);
+        let sequences = sequences.map(|((state, peak), pods)| sequences_per_pod(state, *peak, pods));
+        let sequences = all_known(&ready, sequences.collect()).and_then(|per_pod| {
+            let requests = |_: usize, pod: &PodPeaks| pod.has_requests.then_some(pod.running + pod.waiting);
+            sum_resource(&pods, &ready, per_pod, requests)
+        });
+        // One pod alone may show a wrong cache size.
+        let capacity = |pods: &Vec<PodPeaks>| {
+            let capacities = pods.iter().map(|pod| pod.capacity).filter(|capacity| *capacity > 0.0);
+            second_highest(capacities.collect())
+        };
+        let capacities = all_known(&ready, pods.iter().map(capacity).collect());
+        // The caches of one variant are alike, so shares are enough.
+        let share_of_one_variant = || (variants.len() == 1).then(|| vec![1.0]);
+        let kv = capacities.or_else(share_of_one_variant).and_then(|per_pod| {
+            let sizes = per_pod.clone();
+            let tokens = |variant: usize, pod: &PodPeaks| {
+                let mean_usage = pod.usage / f64::from(pod.engines.max(1));
+                pod.has_usage.then_some(mean_usage * sizes[variant])
+            };
+            sum_resource(&pods, &ready, per_pod, tokens)
+        });
+        Self { asleep: asleep.collect(), ready, sequences, kv }
     }
 
-    /// A Ready pod of `from` goes: what is added elsewhere does not serve yet.
+    /// Going from `current` to `targets` replicas of each variant removes a ready pod. What is added elsewhere does not serve yet.
     #[must_use]
-    pub fn takes_ready(&self, from: &[u32], targets: &[u32]) -> bool {
-        let mut all = from.iter().zip(targets).zip(self.ready.iter().zip(&self.asleep));
-        all.any(|((from, target), (ready, asleep))| {
-            target.saturating_sub(*asleep) < from.saturating_sub(*asleep).min(*ready)
+    pub fn removes_ready_pod(&self, current: &[u32], targets: &[u32]) -> bool {
+        let mut variants = current.iter().zip(targets).zip(self.ready.iter().zip(&self.asleep));
+        variants.any(|((current, target), (ready, asleep))| {
+            target.saturating_sub(*asleep) < current.saturating_sub(*asleep).min(*ready)
         })
     }
 
-    /// What does not fit when `targets` of each variant are left; `None` when all does, or nothing is known.
+    /// What does not fit when `targets` of each variant are left; `None` when everything does, or nothing is known.
     #[must_use]
-    pub fn too_few(&self, targets: &[u32]) -> Option<Shortfall> {
-        let left = |resource: &Resource| -> f64 {
+    pub fn find_shortfall(&self, targets: &[u32]) -> Option<Shortfall> {
+        let remaining = |resource: &Resource| -> f64 {
             let awake =
                 targets.iter().zip(&self.asleep).map(|(target, asleep)| target.saturating_sub(*asleep));
             let serving = awake.zip(&self.ready).map(|(target, ready)| f64::from(target.min(*ready)));
-            serving.zip(&resource.of_a_pod).map(|(pods, each)| pods * each).sum()
+            serving.zip(&resource.per_pod).map(|(pods, per_pod)| pods * per_pod).sum()
         };
-        let over = |resource: &&Resource| resource.used > left(resource) * MAX_SHARE;
-        let sequences = self.sequences.as_ref().filter(over);
-        let kv = self.kv.as_ref().filter(over);
-        let sequences = sequences.map(|one| Shortfall::Sequences(one.used, left(one)));
-        sequences.or_else(|| kv.map(|one| Shortfall::Kv(one.used, left(one))))
+        let is_short = |resource: &&Resource| resource.used > remaining(resource) * MAX_SHARE;
+        let sequences = self.sequences.as_ref().filter(is_short);
+        let kv = || self.kv.as_ref().filter(is_short);
+        sequences
+            .map(|sequences| Shortfall::Sequences(sequences.used, remaining(sequences)))
+            .or_else(|| kv().map(|kv| Shortfall::Kv(kv.used, remaining(kv))))
     }
 }
 
-fn sleeping(state: &VariantState) -> u32 {
-    count(state.replicas.iter().filter(|replica| replica.phase == Phase::Asleep).count())
+/// The value of each variant, if it is known for all that serve.
+fn all_known(ready: &[u32], values: Vec<Option<f64>>) -> Option<Vec<f64>> {
+    let or_unused =
+        |(ready, value): (&u32, Option<f64>)| if *ready == 0 { value.or(Some(0.0)) } else { value };
+    ready.iter().zip(values).map(or_unused).collect()
 }
 
-/// One value a variant, where all variants that serve have one.
-fn known(ready: &[u32], values: Vec<Option<f64>>) -> Option<Vec<f64>> {
-    let each = ready
-        .iter()
-        .zip(values)
-        .map(|(ready, value)| if *ready == 0 { Some(value.unwrap_or(0.0)) } else { value });
-    each.collect()
-}
-
-/// The sum over all Ready pods: one that does not show it counts like the busiest that does. `None` when none does.
-fn resource(
-    pods: &[Vec<Pod>],
+/// The use of all ready pods: one that does not show it counts like the busiest that does. `None` when none does.
+fn sum_resource(
+    pods: &[Vec<PodPeaks>],
     ready: &[u32],
-    of_a_pod: Vec<f64>,
-    used: impl Fn(usize, &Pod) -> Option<f64>,
+    per_pod: Vec<f64>,
+    used: impl Fn(usize, &PodPeaks) -> Option<f64>,
 ) -> Option<Resource> {
-    let of_variant = |(at, pods): (usize, &Vec<Pod>)| -> Vec<f64> {
-        pods.iter().filter_map(|pod| used(at, pod)).collect()
-    };
-    let measured: Vec<f64> = pods.iter().enumerate().flat_map(of_variant).collect();
+    let measured: Vec<f64> = pods
+        .iter()
+        .enumerate()
+        .flat_map(|(variant, pods)| pods.iter().map(move |pod| (variant, pod)))
+        .filter_map(|(variant, pod)| used(variant, pod))
+        .collect();
     let busiest = measured.iter().copied().reduce(f64::max)?;
-    let all = ready.iter().copied().fold(0, u32::saturating_add);
-    let unmeasured = all.saturating_sub(count(measured.len()));
-    Some(Resource { used: measured.iter().sum::<f64>() + busiest * f64::from(unmeasured), of_a_pod })
+    let total_ready = ready.iter().copied().fold(0, u32::saturating_add);
+    let unmeasured = total_ready.saturating_sub(count(measured.len()));
+    Some(Resource { used: measured.iter().sum::<f64>() + busiest * f64::from(unmeasured), per_pod })
 }
 
-/// Sequences that a pod of the variant runs at most: as many as its argument lets each engine, or as were `seen` in one where
-/// that is more. What was seen alone is no maximum: a calm pod would count as full.
-fn sequences_of_a_pod(state: &VariantState, seen: u32, pods: &[Pod]) -> Option<f64> {
+/// Sequences that a pod of the variant runs at most: the configured number in each engine, or `peak_running` where more were seen. What
+/// was seen alone is no maximum: a calm pod would count as full.
+fn sequences_per_pod(state: &VariantState, peak_running: u32, pods: &[PodPeaks]) -> Option<f64> {
     let engines = second_highest(pods.iter().map(|pod| f64::from(pod.engines)).collect());
-    Some(f64::from(state.template.sequences()?.max(seen)) * engines.unwrap_or(1.0).max(1.0))
+    Some(f64::from(state.template.sequences()?.max(peak_running)) * engines.unwrap_or(1.0).max(1.0))
 }
 
-impl Pod {
-    fn of(replica: &Replica, now: Timestamp) -> Self {
-        let none = Self { counted: true, filled: true, ..Self::default() };
-        let pod = judged_engines(replica).fold(none, |pod, (_, signals)| pod.with(signals, now));
-        let shows = pod.engines > 0;
-        Self { counted: pod.counted && shows, filled: pod.filled && shows, ..pod }
+impl PodPeaks {
+    fn of_pod(replica: &Replica, now: Timestamp) -> Self {
+        let empty = Self { has_requests: true, has_usage: true, ..Self::default() };
+        let pod = judged_engines(replica).fold(empty, |pod, (_, signals)| pod.with_engine(signals, now));
+        let has_engines = pod.engines > 0;
+        Self { has_requests: pod.has_requests && has_engines, has_usage: pod.has_usage && has_engines, ..pod }
     }
 
-    fn with(self, signals: &Signals, now: Timestamp) -> Self {
-        let highest = |signal| highest(signals, signal, now);
-        let (running, waiting) = (highest(Signal::Running), highest(Signal::Waiting));
-        let usage = highest(Signal::KvUsage);
+    fn with_engine(self, signals: &Signals, now: Timestamp) -> Self {
+        let running = peak(signals, Signal::Running, now);
+        let waiting = peak(signals, Signal::Waiting, now);
+        let usage = peak(signals, Signal::KvUsage, now);
         let capacity = signals.newest(Signal::KvCapacity).map(|sample| sample.value);
         let capacity = capacity.filter(|value| value.is_finite() && *value > 0.0);
         Self {
@@ -179,17 +180,17 @@ impl Pod {
             waiting: self.waiting + waiting.unwrap_or(0.0),
             usage: self.usage + usage.unwrap_or(0.0),
             capacity: self.capacity + capacity.unwrap_or(0.0),
-            counted: self.counted && running.is_some() && waiting.is_some(),
-            filled: self.filled && usage.is_some(),
+            has_requests: self.has_requests && running.is_some() && waiting.is_some(),
+            has_usage: self.has_usage && usage.is_some(),
         }
     }
 }
 
-/// The highest value of the window of the peaks, which holds two scrapes where they are slower than that.
-fn highest(signals: &Signals, signal: Signal, now: Timestamp) -> Option<f64> {
+/// The peak over the last minute, or over two scrapes where these are further apart.
+fn peak(signals: &Signals, signal: Signal, now: Timestamp) -> Option<f64> {
     let series = signals.get(signal);
     let times: Vec<Timestamp> = series.iter().map(|sample| sample.at).collect();
     let window = (2.0 * median_gap(&times).get()).max(PEAK_WINDOW.get());
-    let within = series.iter().rev().take_while(|sample| Seconds::between(sample.at, now).get() <= window);
-    within.map(|sample| sample.value).filter(|value| value.is_finite() && *value >= 0.0).reduce(f64::max)
+    let recent = series.iter().rev().take_while(|sample| Seconds::between(sample.at, now).get() <= window);
+    recent.map(|sample| sample.value).filter(|value| value.is_finite() && *value >= 0.0).reduce(f64::max)
 }

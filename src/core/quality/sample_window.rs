@@ -1,63 +1,71 @@
-//! Scrapes of one engine that follow each other, and what was counted and seen in them.
+//! Consecutive scrapes of one engine, and what its counters and gauges did in them.
 
 use crate::snapshot::{Rows, Series, Signal, SignalSet};
 use crate::units::Seconds;
 
-/// Events that are no chance: three requests, twenty tokens.
-pub(super) const SOME_REQUESTS: f64 = 3.0;
-pub(super) const SOME_TOKENS: f64 = 20.0;
-/// Fewer running requests than this vary too much between two scrapes to be held against anything.
-pub(super) const MANY_RUNNING: f64 = 4.0;
+/// Fewer requests, or tokens, than these may be a coincidence.
+pub(super) const MIN_REQUESTS: f64 = 3.0;
+pub(super) const MIN_TOKENS: f64 = 20.0;
+/// Fewer running requests vary too much between two scrapes to be compared with anything.
+pub(super) const MIN_RUNNING: f64 = 4.0;
 
-/// In less time than this, seconds, a step or two make all the difference.
-const APART: f64 = 1.0;
-/// Scrapes that are this many times the usual interval apart have one missing between them.
-const HOLE: f64 = 1.8;
+/// Shorter than this, seconds, one or two steps of the engine dominate what is counted between two scrapes.
+const MIN_PAIR_SECONDS: f64 = 1.0;
+/// Two scrapes that are this many usual intervals apart have a missing one between them.
+const GAP_INTERVALS: f64 = 1.8;
 
-/// The one with more, and of two alike the newer.
-fn later_max<'a>(one: (Rows<'a>, f64), other: (Rows<'a>, f64)) -> (Rows<'a>, f64) {
-    if other.1 >= one.1 { other } else { one }
+/// Minimum, mean over time, and maximum of a gauge in a window.
+#[derive(Clone, Copy)]
+pub(super) struct GaugeRange {
+    pub(super) min: f64,
+    pub(super) mean: f64,
+    pub(super) max: f64,
 }
 
-fn tokens_a_step(grown: impl Fn(Signal) -> Option<f64>) -> Option<f64> {
-    let steps = grown(Signal::EngineSteps).filter(|steps| *steps > 0.0)?;
-    grown(Signal::GenerationTokens).filter(|tokens| *tokens >= SOME_TOKENS).map(|tokens| tokens / steps)
+/// The pair with the higher value; of equal ones the later.
+fn later_max<'a>(left: (Rows<'a>, f64), right: (Rows<'a>, f64)) -> (Rows<'a>, f64) {
+    if right.1 >= left.1 { right } else { left }
 }
 
-/// Scrapes that follow each other, and what each signal has done from the first to the last: worked out once, since many rules ask.
+fn tokens_per_step(growth: impl Fn(Signal) -> Option<f64>) -> Option<f64> {
+    let steps = growth(Signal::EngineSteps).filter(|steps| *steps > 0.0)?;
+    growth(Signal::GenerationTokens).filter(|tokens| *tokens >= MIN_TOKENS).map(|tokens| tokens / steps)
+}
+
+/// Consecutive scrapes and what each signal did from the first to the last, computed once because many rules ask for it.
 pub(super) struct Window<'a> {
     rows: Rows<'a>,
     seconds: f64,
-    /// By signal: how much more the last scrape shows than the first, NaN where one of them does not show it.
-    moved: [f64; Signal::ALL.len()],
-    /// Of each of `GAUGES` the least, mean and greatest, NaN where it was not shown.
-    ranges: [[f64; 3]; GAUGES.len()],
+    /// By signal: last value minus first, NaN where either is missing.
+    changes: [f64; Signal::ALL.len()],
+    /// By gauge of `GAUGES`; NaN where it was not shown.
+    ranges: [GaugeRange; GAUGES.len()],
 }
 
-/// The gauges of an engine, in the order of their signals.
+/// The gauges of an engine. They are the first signals, so that a signal's number is its index here.
 const GAUGES: [Signal; 4] = [Signal::KvUsage, Signal::Waiting, Signal::Running, Signal::KvCapacity];
 
 impl<'a> Window<'a> {
-    pub(super) fn of(rows: Rows<'a>) -> Self {
-        Self { rows, seconds: seconds(rows), moved: rows.moved(), ranges: ranges(rows) }
+    pub(super) fn new(rows: Rows<'a>) -> Self {
+        Self { rows, seconds: seconds(rows), changes: rows.moved(), ranges: gauge_ranges(rows) }
     }
 
-    /// The newest scrapes that cover `length`, at least `scrapes` of them.
-    pub(super) fn newest(rows: Rows<'a>, length: Seconds, scrapes: usize) -> Option<Self> {
+    /// The newest scrapes that cover `length`, if they are at least `min_scrapes`.
+    pub(super) fn newest(rows: Rows<'a>, length: Seconds, min_scrapes: usize) -> Option<Self> {
         let times = rows.times();
-        let old = length.before(*times.last()?);
-        let first = times.partition_point(|at| *at <= old).checked_sub(1)?;
-        (times.len() - first >= scrapes).then(|| Self::of(rows.since(times[first])))
+        let start = length.before(*times.last()?);
+        let first = times.partition_point(|at| *at <= start).checked_sub(1)?;
+        (times.len() - first >= min_scrapes).then(|| Self::new(rows.since(times[first])))
     }
 
     pub(super) const fn seconds(&self) -> f64 {
         self.seconds
     }
 
-    /// No scrape fell out: where one did, nobody saw what ran.
-    pub(super) fn has_no_hole(&self, interval: Seconds) -> bool {
-        let times = self.rows.times();
-        times.windows(2).all(|two| Seconds::between(two[0], two[1]).get() < HOLE * interval.get())
+    /// No scrape is missing: where one is, nobody saw what ran then.
+    pub(super) fn is_gapless(&self, interval: Seconds) -> bool {
+        let max_gap = GAP_INTERVALS * interval.get();
+        self.rows.times().windows(2).all(|pair| Seconds::between(pair[0], pair[1]).get() < max_gap)
     }
 }
 
@@ -66,59 +74,71 @@ fn seconds(rows: Rows<'_>) -> f64 {
     times.first().zip(times.last()).map_or(0.0, |(first, last)| Seconds::between(*first, *last).get())
 }
 
-/// The least, mean over time and greatest of each gauge: counters are compared with its mean, which count at every moment.
-fn ranges(rows: Rows<'_>) -> [[f64; 3]; GAUGES.len()] {
-    let places = GAUGES.map(|gauge| rows.column(gauge));
-    let mut seen =
-        [Gauge { first: 0.0, at: 0.0, value: f64::NAN, least: f64::NAN, most: f64::NAN, area: 0.0 }; _];
-    let (mut at, mut before) = (0.0, None);
+/// The range of each gauge. The mean is taken over time, because counters, which it is compared with, count all the time.
+fn gauge_ranges(rows: Rows<'_>) -> [GaugeRange; GAUGES.len()] {
+    let columns = GAUGES.map(|gauge| rows.column(gauge));
+    let mut totals = [GaugeTotal::EMPTY; GAUGES.len()];
+    let (mut second, mut previous) = (0.0, None);
     for (time, values) in rows.iter() {
-        at += before.replace(time).map_or(0.0, |before| Seconds::between(before, time).get());
-        for gauge in 0..GAUGES.len() {
-            if let Some(value) = places[gauge].and_then(|place| values.get(place)) {
-                seen[gauge].add(at, *value);
+        second += previous.replace(time).map_or(0.0, |previous| Seconds::between(previous, time).get());
+        for (total, column) in totals.iter_mut().zip(columns) {
+            if let Some(value) = column.and_then(|column| values.get(column)) {
+                total.add(second, *value);
             }
         }
     }
-    seen.map(|Gauge { first, at, value, least, most, area }| {
-        let mean = if at > first { area / (at - first) } else { value };
-        [least, mean, most]
+    totals.map(|total| {
+        let seconds = total.last_second - total.first_second;
+        let mean = if seconds > 0.0 { total.area / seconds } else { total.last };
+        GaugeRange { min: total.min, mean, max: total.max }
     })
 }
 
-/// What has been seen of a gauge up to its newest sample, which says `value` at `at` seconds.
+/// A gauge up to its newest sample, `last` at `last_second`. `area` is its integral by the trapezoidal rule.
 #[derive(Clone, Copy)]
-struct Gauge {
-    first: f64,
-    at: f64,
-    value: f64,
-    least: f64,
-    most: f64,
+struct GaugeTotal {
+    first_second: f64,
+    last_second: f64,
+    last: f64,
+    min: f64,
+    max: f64,
     area: f64,
 }
 
-impl Gauge {
+impl GaugeTotal {
+    const EMPTY: Self =
+        Self { first_second: 0.0, last_second: 0.0, last: f64::NAN, min: f64::NAN, max: f64::NAN, area: 0.0 };
+
     #[inline]
-    fn add(&mut self, at: f64, value: f64) {
+    fn add(&mut self, second: f64, value: f64) {
         if value.is_nan() {
             return;
         }
-        if self.value.is_nan() {
-            *self = Self { first: at, at, value, least: value, most: value, area: 0.0 };
+        if self.last.is_nan() {
+            *self = Self {
+                first_second: second,
+                last_second: second,
+                last: value,
+                min: value,
+                max: value,
+                area: 0.0,
+            };
             return;
         }
-        self.area += (at - self.at) * 0.5 * (self.value + value);
-        (self.at, self.value) = (at, value);
-        if value < self.least {
-            self.least = value;
+        self.area += (second - self.last_second) * 0.5 * (self.last + value);
+        self.last_second = second;
+        self.last = value;
+        if value < self.min {
+            self.min = value;
         }
-        if value > self.most {
-            self.most = value;
+        if value > self.max {
+            self.max = value;
         }
     }
 }
 
-/// A window, and what of it may be read: nothing else is asked of a source, so nothing else may change a decision.
+/// A window restricted to the signals that an analyzer reads: nothing else is requested from a metric source, so nothing else may
+/// change a decision.
 #[derive(Clone, Copy)]
 pub(super) struct Span<'a> {
     window: &'a Window<'a>,
@@ -130,7 +150,16 @@ impl<'a> Span<'a> {
         Self { window, reads }
     }
 
-    pub(super) fn get(&self, signal: Signal) -> Series<'a> {
+    /// Another window, restricted to the same signals.
+    pub(super) const fn with_window<'b>(&self, window: &'b Window<'b>) -> Span<'b> {
+        Span { window, reads: self.reads }
+    }
+
+    pub(super) const fn reads(&self) -> SignalSet {
+        self.reads
+    }
+
+    pub(super) fn series(&self, signal: Signal) -> Series<'a> {
         if self.reads.has(signal) { self.window.rows.get(signal) } else { Series::default() }
     }
 
@@ -138,115 +167,117 @@ impl<'a> Span<'a> {
         self.window.seconds
     }
 
-    /// What a counter grew by; `None` where both ends do not show it, or it was restarted.
-    pub(super) fn grown(&self, signal: Signal) -> Option<f64> {
-        self.moved(signal).filter(|_| !self.window.rows.falls(signal))
+    /// Growth of a counter; `None` where either end lacks it, or the engine restarted.
+    pub(super) fn growth(&self, signal: Signal) -> Option<f64> {
+        self.change(signal).filter(|_| !self.window.rows.falls(signal))
     }
 
-    /// By how much a gauge is more at the end than at the beginning; `None` where one of them does not show it.
-    pub(super) fn moved(&self, signal: Signal) -> Option<f64> {
-        let moved = self.window.moved[signal as usize];
-        (self.reads.has(signal) && !moved.is_nan()).then_some(moved)
+    /// Last value of a gauge minus its first; `None` where either end lacks it.
+    pub(super) fn change(&self, signal: Signal) -> Option<f64> {
+        let change = self.window.changes[signal.index()];
+        (self.reads.has(signal) && !change.is_nan()).then_some(change)
     }
 
-    /// The least, mean and greatest of one of `GAUGES`; `None` where it was not shown.
-    pub(super) fn range(&self, gauge: Signal) -> Option<[f64; 3]> {
-        let range = *self.window.ranges.get(gauge as usize)?;
-        (self.reads.has(gauge) && !range[0].is_nan()).then_some(range)
+    /// The range of one of `GAUGES`; `None` where it was not shown.
+    pub(super) fn range(&self, gauge: Signal) -> Option<GaugeRange> {
+        let range = *self.window.ranges.get(gauge.index())?;
+        (self.reads.has(gauge) && !range.min.is_nan()).then_some(range)
     }
 
-    /// The mean of a gauge over the time.
+    /// The mean of a gauge over time.
     pub(super) fn mean(&self, gauge: Signal) -> Option<f64> {
-        self.range(gauge).map(|[_, mean, _]| mean)
+        self.range(gauge).map(|range| range.mean)
     }
 
-    /// Tokens are counted when they are computed. SGLang, which counts no steps, adds them when a request has finished.
-    pub(super) fn is_timely(&self) -> bool {
-        !self.get(Signal::EngineSteps).is_empty()
+    /// The maximum of a gauge.
+    pub(super) fn max(&self, gauge: Signal) -> Option<f64> {
+        self.range(gauge).map(|range| range.max)
     }
 
-    /// Seconds between tokens that were counted in a second.
-    pub(super) fn gap_seconds_a_second(&self) -> Option<f64> {
+    /// Tokens are counted as they are computed. SGLang, which counts no steps, adds them when a request finishes.
+    pub(super) fn counts_tokens_live(&self) -> bool {
+        !self.series(Signal::EngineSteps).is_empty()
+    }
+
+    /// Seconds of inter-token latency per second: about the number of running requests.
+    pub(super) fn gap_seconds_per_second(&self) -> Option<f64> {
         let seconds = Some(self.seconds()).filter(|seconds| *seconds > 0.0)?;
-        self.grown(Signal::InterTokenLatencySum).map(|sum| sum / seconds)
+        self.growth(Signal::InterTokenLatencySum).map(|sum| sum / seconds)
     }
 
-    /// The two scrapes between which most seconds between tokens were counted in a second, for each token of a step, and how many:
-    /// between others nothing may have run for a while, as around a scrape at which nothing runs. At least two pairs must show it.
-    pub(super) fn busiest(&self) -> Option<(Rows<'a>, f64)> {
-        let needed = [Signal::InterTokenLatencySum, Signal::EngineSteps, Signal::GenerationTokens];
-        if needed.into_iter().any(|signal| self.get(signal).is_empty()) {
+    /// The pair of scrapes between which the engine was busiest, and its seconds of inter-token latency per second and token of
+    /// a step. Between other scrapes the engine may have been idle for a while. At least two pairs must show it.
+    pub(super) fn busiest_pair(&self) -> Option<(Rows<'a>, f64)> {
+        let required = [Signal::InterTokenLatencySum, Signal::EngineSteps, Signal::GenerationTokens];
+        if required.into_iter().any(|signal| self.series(signal).is_empty()) {
             return None;
         }
-        let pair = |rows: Rows<'a>| {
-            let seconds = seconds(rows);
-            let running = rows.get(Signal::Running).iter().map(|sample| sample.value);
-            let least = running.reduce(f64::min).filter(|_| self.reads.has(Signal::Running))?;
-            let grown = |signal| rows.moved_of(signal).filter(|_| !rows.falls(signal));
-            let gaps = grown(Signal::InterTokenLatencySum).filter(|_| least > 0.0 && seconds >= APART)?;
-            Some((rows, gaps / seconds / tokens_a_step(grown)?))
+        let latency = |pair: Rows<'a>| {
+            let seconds = seconds(pair);
+            let running = pair.get(Signal::Running).iter().map(|sample| sample.value);
+            let min_running = running.reduce(f64::min).filter(|_| self.reads.has(Signal::Running))?;
+            let growth = |signal| pair.moved_of(signal).filter(|_| !pair.falls(signal));
+            let gap_seconds = growth(Signal::InterTokenLatencySum)
+                .filter(|_| min_running > 0.0 && seconds >= MIN_PAIR_SECONDS)?;
+            Some((pair, gap_seconds / seconds / tokens_per_step(growth)?))
         };
-        let mut shown = self.window.rows.pairs().filter_map(pair);
-        let (one, other) = (shown.next()?, shown.next()?);
-        Some(shown.fold(later_max(one, other), later_max))
+        let mut pairs = self.window.rows.pairs().filter_map(latency);
+        let (first, second) = (pairs.next()?, pairs.next()?);
+        Some(pairs.fold(later_max(first, second), later_max))
     }
 
-    /// The same, as a span of what may be read of both.
-    pub(super) const fn with<'b>(&self, window: &'b Window<'b>) -> Span<'b> {
-        Span { window, reads: self.reads }
+    /// Tokens generated for each inter-token gap or first token: above 1 with speculative decoding.
+    pub(super) fn tokens_per_gap(&self) -> Option<f64> {
+        let gaps = self.growth(Signal::InterTokenLatencyCount)?;
+        let gaps = gaps + self.growth(Signal::TimeToFirstTokenCount).unwrap_or(0.0);
+        let is_known = self.counts_tokens_live() && gaps >= MIN_TOKENS;
+        self.growth(Signal::GenerationTokens).filter(|_| is_known).map(|tokens| tokens / gaps)
     }
 
-    /// Tokens generated for each gap between two and each first one.
-    pub(super) fn tokens_a_gap(&self) -> Option<f64> {
-        let gaps = self.grown(Signal::InterTokenLatencyCount)?;
-        let gaps = gaps + self.grown(Signal::TimeToFirstTokenCount).unwrap_or(0.0);
-        let tokens = self.grown(Signal::GenerationTokens).filter(|_| self.is_timely() && gaps >= SOME_TOKENS);
-        tokens.map(|tokens| tokens / gaps)
+    /// Mean inter-token latency, seconds.
+    pub(super) fn inter_token_latency(&self) -> Option<f64> {
+        let gaps = self.growth(Signal::InterTokenLatencyCount).filter(|gaps| *gaps >= MIN_TOKENS)?;
+        self.growth(Signal::InterTokenLatencySum).map(|sum| sum / gaps)
     }
 
-    /// Mean seconds between two tokens.
-    pub(super) fn gap(&self) -> Option<f64> {
-        let gaps = self.grown(Signal::InterTokenLatencyCount).filter(|gaps| *gaps >= SOME_TOKENS)?;
-        self.grown(Signal::InterTokenLatencySum).map(|sum| sum / gaps)
+    /// Tokens that one step generates.
+    pub(super) fn tokens_per_step(&self) -> Option<f64> {
+        tokens_per_step(|signal| self.growth(signal))
     }
 
-    /// Tokens that a step generates.
-    pub(super) fn tokens_a_step(&self) -> Option<f64> {
-        tokens_a_step(|signal| self.grown(signal))
+    /// Prompt tokens for each generated token.
+    pub(super) fn prompt_share(&self) -> Option<f64> {
+        let is_known = |tokens: &f64| self.counts_tokens_live() && *tokens >= MIN_TOKENS;
+        let generated = self.growth(Signal::GenerationTokens).filter(is_known)?;
+        self.growth(Signal::PromptTokens).map(|prompts| prompts / generated)
     }
 
-    /// Prompt tokens for each that is generated.
-    pub(super) fn mix(&self) -> Option<f64> {
-        let many = |tokens: &f64| self.is_timely() && *tokens >= SOME_TOKENS;
-        let generated = self.grown(Signal::GenerationTokens).filter(many)?;
-        self.grown(Signal::PromptTokens).map(|prompts| prompts / generated)
-    }
-
-    /// Prompt tokens that are computed for each request that begins, where three do.
-    pub(super) fn prompt(&self) -> Option<f64> {
-        let begun = self.grown(Signal::TimeToFirstTokenCount).or_else(|| {
-            Some(self.grown(Signal::RequestGenerationTokensCount)? + self.moved(Signal::Running)?)
+    /// Prompt tokens computed for each request that starts, if at least three do.
+    pub(super) fn prompt_tokens(&self) -> Option<f64> {
+        let started = self.growth(Signal::TimeToFirstTokenCount).or_else(|| {
+            let finished = self.growth(Signal::RequestGenerationTokensCount)?;
+            Some(finished + self.change(Signal::Running)?)
         });
-        let tokens = self.grown(Signal::PromptTokens).filter(|_| self.is_timely())?;
-        begun.filter(|begun| *begun >= SOME_REQUESTS).map(|begun| tokens / begun)
+        let tokens = self.growth(Signal::PromptTokens).filter(|_| self.counts_tokens_live())?;
+        started.filter(|started| *started >= MIN_REQUESTS).map(|started| tokens / started)
     }
 
-    /// Finished requests that were counted with their answers, and with their prompts: three at least.
-    pub(super) fn finished(&self) -> Option<[f64; 2]> {
-        let answers = self.grown(Signal::RequestGenerationTokensCount)?;
-        let prompts = self.grown(Signal::RequestPromptTokensCount)?;
-        (answers.max(prompts) >= SOME_REQUESTS).then_some([answers, prompts])
+    /// Finished requests, as counted with their answers and with their prompts, if at least three are.
+    pub(super) fn finished_counts(&self) -> Option<[f64; 2]> {
+        let answers = self.growth(Signal::RequestGenerationTokensCount)?;
+        let prompts = self.growth(Signal::RequestPromptTokensCount)?;
+        (answers.max(prompts) >= MIN_REQUESTS).then_some([answers, prompts])
     }
 
-    /// Mean generation of a finished request, tokens, where ten have finished.
-    pub(super) fn answer(&self) -> Option<f64> {
-        let finished = self.grown(Signal::RequestGenerationTokensCount).filter(|count| *count >= 10.0)?;
-        self.grown(Signal::RequestGenerationTokensSum).map(|tokens| tokens / finished)
+    /// Mean generation of a finished request, tokens, if ten have finished: fewer have no mean size.
+    pub(super) fn answer_tokens(&self) -> Option<f64> {
+        let finished = self.growth(Signal::RequestGenerationTokensCount).filter(|count| *count >= 10.0)?;
+        self.growth(Signal::RequestGenerationTokensSum).map(|tokens| tokens / finished)
     }
 
-    /// Share of prompt tokens found in the prefix cache.
-    pub(super) fn hits(&self) -> Option<f64> {
-        let queries = self.grown(Signal::PrefixCacheQueries).filter(|tokens| *tokens >= SOME_TOKENS)?;
-        self.grown(Signal::PrefixCacheHits).map(|hits| hits / queries)
+    /// Share of prompt tokens found in the prefix cache, 0 to 1.
+    pub(super) fn cache_hits(&self) -> Option<f64> {
+        let queries = self.growth(Signal::PrefixCacheQueries).filter(|tokens| *tokens >= MIN_TOKENS)?;
+        self.growth(Signal::PrefixCacheHits).map(|hits| hits / queries)
     }
 }

@@ -1,73 +1,71 @@
-//! Whether a fleet is saturated: the evidence of the safety net above every analyzer. It rests on signals of its own (waiting
-//! requests, the KV cache, the scheduler's queue) and on nothing that was learned.
+//! Whether a fleet is saturated: the evidence of the safety net above every analyzer. It uses waiting requests, the KV cache and the
+//! scheduler's queue, and nothing that was learned.
 
 use jiff::Timestamp;
 
-use super::freshness::{fresh_limit, judged_engines};
-use super::load::longer;
-use super::{LATE_SCRAPE, PEAK_WINDOW};
+use super::freshness::{MAX_SCRAPE_DELAY, PEAK_WINDOW, fresh_limit, judged_engines};
 use crate::snapshot::{Phase, Replica, Sample, Series, Signal, Signals};
 use crate::units::Seconds;
 
-/// Every scrape of this time must show it: one minute, four scrapes of the usual 15 s.
+/// Every scrape of this window must show saturation: one minute, four scrapes of the usual 15 s.
 pub const SATURATED_WINDOW: Seconds = PEAK_WINDOW;
 
-/// Fewer scrapes are no time.
+/// Fewer scrapes do not make a window.
 const MIN_SCRAPES: usize = 2;
 
-/// An engine with so many requests waiting is saturated, whatever its KV cache. One or two wait for the next step of any
-/// busy engine; V1 and the endpoint picker take five for a queue too.
+/// An engine with this many waiting requests is saturated, whatever its KV usage. One or two wait for the next step of any busy
+/// engine; V1 and the endpoint picker use five as their queue threshold too.
 const MIN_WAITING: f64 = 5.0;
 
-/// With a KV cache as full as this a single waiting request waits for blocks, and others are about to be preempted.
+/// With the KV cache this full, a single waiting request waits for blocks, and others are about to be preempted.
 const MIN_KV_USAGE: f64 = 0.95;
 
-/// So many pods of which nothing is known count like one that is saturated: more than two thirds of a fleet say nothing.
-const MAX_UNKNOWN: u32 = 2;
+/// Pods without evidence for each saturated one: a fleet of which more than two thirds are unknown is not called saturated.
+const MAX_UNKNOWN_PER_SATURATED: u32 = 2;
 
-/// How many of a fleet's Ready pods have shown that they are saturated.
+/// How many ready pods of a fleet are saturated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SaturatedPods {
     /// Saturated in every scrape of the window.
     pub saturated: u32,
     /// Ready, measured or not.
     pub ready: u32,
-    /// None of them shows that requests wait: they run as many as they can.
+    /// None of them shows waiting requests: they run as many as they can.
     pub inferred: bool,
 }
 
-/// What the scrapes of the window say of one engine, pod or queue.
+/// What the scrapes of the window say about an engine, a pod or a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Pressure {
-    /// In every scrape of the window.
+    /// Saturated in every scrape.
     Saturated,
-    /// Some scrape of the window shows that there was room.
+    /// Some scrape shows room.
     Calm,
-    /// Nothing can be said: no waiting requests in the series, too old, too few, or not a whole window yet.
+    /// Nothing is known: no samples, too old, too few, or not a whole window yet.
     Unknown,
 }
 
-/// Whether the fleet of these pods is saturated: every Ready pod of which anything is known is, and these are at least one
-/// and at least a third of them. `ready` is how many Ready pods the scale targets count.
+/// Whether the fleet of `replicas` is saturated: every ready pod of which anything is known is, and these are at least a third. `ready` is
+/// the number of ready pods that the scale targets count.
 ///
-/// A pod without evidence (a dead exporter, a renamed series, its first minute) therefore neither makes a fleet saturated
-/// nor prevents it: it may have room, but what is known of the others stands for it, as for all that may raise a number, as
-/// long as these are not too few. One scrape of one pod with room prevents it, however short the pod is known: there requests can go.
+/// A pod without evidence (a dead exporter, a renamed series, its first minute) neither makes a fleet saturated nor prevents it: it
+/// may have room, but what is known of the others stands for it, as for everything that may raise a number. One scrape of one
+/// pod with room prevents it, because requests can go there.
 ///
-/// `instead` says of a pod whose queue is not believed whether it is full by the rest of what it shows (`None`: not known).
+/// `without_queue` gives, for a pod whose queue is distrusted, whether the rest of its signals says that it is full (`None`: unknown).
 #[must_use]
-pub fn saturated<'a>(
+pub fn saturated_pods<'a>(
     replicas: impl IntoIterator<Item = &'a Replica>,
     ready: u32,
-    instead: impl Fn(&Replica) -> Option<Option<bool>>,
+    without_queue: impl Fn(&Replica) -> Option<Option<bool>>,
     now: Timestamp,
 ) -> Option<SaturatedPods> {
     let (mut saturated, mut listed, mut inferred) = (0_u32, 0_u32, true);
     for replica in replicas.into_iter().filter(|replica| replica.phase == Phase::Ready) {
         listed = listed.saturating_add(1);
-        let instead = instead(replica);
-        let pressure = match instead {
-            None => pod(replica, now),
+        let without_queue = without_queue(replica);
+        let pressure = match without_queue {
+            None => pod_pressure(replica, now),
             Some(Some(true)) => Pressure::Saturated,
             Some(Some(false)) => Pressure::Calm,
             Some(None) => Pressure::Unknown,
@@ -76,31 +74,28 @@ pub fn saturated<'a>(
             Pressure::Calm => return None,
             Pressure::Saturated => {
                 saturated += 1;
-                inferred &= instead.is_some();
+                inferred &= without_queue.is_some();
             }
             Pressure::Unknown => {}
         }
     }
     let ready = ready.max(listed);
-    (saturated > 0 && ready - saturated <= MAX_UNKNOWN * saturated).then_some(SaturatedPods {
-        saturated,
-        ready,
-        inferred,
-    })
+    let are_enough_known = ready - saturated <= MAX_UNKNOWN_PER_SATURATED * saturated;
+    (saturated > 0 && are_enough_known).then_some(SaturatedPods { saturated, ready, inferred })
 }
 
 /// The scheduler has held requests in every scrape of the window.
 #[must_use]
-pub fn queue_never_empties(scheduler: &Signals, now: Timestamp) -> bool {
-    let holds = |sample: Sample| if sample.value > 0.0 { Pressure::Saturated } else { Pressure::Calm };
-    pressure(scheduler, Signal::SchedulerQueueSize, now, |_, sample| holds(sample)) == Pressure::Saturated
+pub fn is_queue_never_empty(scheduler: &Signals, now: Timestamp) -> bool {
+    let pressure_of = |_, queue: Sample| if queue.value > 0.0 { Pressure::Saturated } else { Pressure::Calm };
+    window_pressure(scheduler, Signal::SchedulerQueueSize, now, pressure_of) == Pressure::Saturated
 }
 
-/// Each engine of a saturated pod is saturated, as far as it is known.
-fn pod(replica: &Replica, now: Timestamp) -> Pressure {
+/// A pod is saturated if each of its engines is, as far as anything is known of it.
+fn pod_pressure(replica: &Replica, now: Timestamp) -> Pressure {
     let mut found = Pressure::Unknown;
     for (_, signals) in judged_engines(replica) {
-        match pressure(signals, Signal::Waiting, now, engine) {
+        match window_pressure(signals, Signal::Waiting, now, engine_pressure) {
             Pressure::Calm => return Pressure::Calm,
             Pressure::Saturated => found = Pressure::Saturated,
             Pressure::Unknown => {}
@@ -109,55 +104,56 @@ fn pod(replica: &Replica, now: Timestamp) -> Pressure {
     found
 }
 
-/// One scrape of an engine, with its waiting requests and the KV usage at that time.
-fn engine(kv: Series<'_>, waiting: Sample) -> Pressure {
+/// The pressure on an engine in one scrape, by its waiting requests and the KV usage at that time.
+fn engine_pressure(kv: Series<'_>, waiting: Sample) -> Pressure {
     if waiting.value >= MIN_WAITING {
         return Pressure::Saturated;
     }
     if waiting.value <= 0.0 {
         return Pressure::Calm;
     }
-    let usage = kv.iter().rev().filter(is_measurement).find(|usage| usage.at <= waiting.at);
-    match usage {
+    match kv.iter().rev().filter(is_valid).find(|usage| usage.at <= waiting.at) {
         Some(usage) if usage.value >= MIN_KV_USAGE => Pressure::Saturated,
         Some(_) => Pressure::Calm,
         None => Pressure::Unknown,
     }
 }
 
-/// What the scrapes of the window show of `signal`, each judged by `judge`. The newest comes first: of a fleet that is not
-/// saturated nothing else is read.
-fn pressure<'s>(
+/// The pressure over the window, where `scrape_pressure` gives that of one scrape of `signal` and the series of KV usage. The newest
+/// scrape is read first: of a fleet that is not saturated nothing else is read.
+fn window_pressure<'s>(
     signals: &'s Signals,
     signal: Signal,
     now: Timestamp,
-    judge: impl Fn(Series<'s>, Sample) -> Pressure,
+    scrape_pressure: impl Fn(Series<'s>, Sample) -> Pressure,
 ) -> Pressure {
     let Some(newest) = signals.newest(signal) else { return Pressure::Unknown };
-    let (interval, age) = (signals.interval(), |at| Seconds::between(at, now));
+    let interval = signals.interval();
+    let age = |at| Seconds::between(at, now);
     let fresh = fresh_limit(interval);
     if age(newest.at) > fresh {
         return Pressure::Unknown;
     }
     // A slow scrape leaves fewer than two samples in a minute.
-    let window = longer(SATURATED_WINDOW, fresh);
+    let window = SATURATED_WINDOW.max(fresh);
     let kv = signals.get(Signal::KvUsage);
-    let (mut scrapes, mut oldest, mut known) = (0, Seconds::ZERO, true);
-    let in_window = |sample: &Sample| age(sample.at) <= window;
-    for sample in signals.get(signal).iter().rev().take_while(in_window).filter(is_measurement) {
-        match judge(kv, sample) {
+    let (mut scrapes, mut oldest, mut is_known) = (0, Seconds::ZERO, true);
+    let is_in_window = |sample: &Sample| age(sample.at) <= window;
+    for sample in signals.get(signal).iter().rev().take_while(is_in_window).filter(is_valid) {
+        match scrape_pressure(kv, sample) {
             Pressure::Calm => return Pressure::Calm,
             Pressure::Saturated => {}
-            Pressure::Unknown => known = false,
+            Pressure::Unknown => is_known = false,
         }
-        (scrapes, oldest) = (scrapes + 1, age(sample.at));
+        scrapes += 1;
+        oldest = age(sample.at);
     }
-    // To within one scrape of the window's far end.
-    let spans = oldest.get() >= window.get() - interval.get() - LATE_SCRAPE.get();
-    if known && spans && scrapes >= MIN_SCRAPES { Pressure::Saturated } else { Pressure::Unknown }
+    // To within one scrape of the far end of the window.
+    let is_covered = oldest.get() >= window.get() - interval.get() - MAX_SCRAPE_DELAY.get();
+    if is_known && is_covered && scrapes >= MIN_SCRAPES { Pressure::Saturated } else { Pressure::Unknown }
 }
 
-fn is_measurement(sample: &Sample) -> bool {
+fn is_valid(sample: &Sample) -> bool {
     sample.value.is_finite() && sample.value >= 0.0
 }
 
@@ -190,7 +186,7 @@ mod tests {
     }
 
     fn alone(kv: &[f64], waiting: &[f64]) -> bool {
-        saturated(&[replica(&[(kv, waiting)])], 1, |_| None, NOW).is_some()
+        saturated_pods(&[replica(&[(kv, waiting)])], 1, |_| None, NOW).is_some()
     }
 
     const QUEUED: ([f64; 4], [f64; 4]) = ([0.5; 4], [5.0; 4]);
@@ -221,7 +217,7 @@ mod tests {
             let mut signals = Signals::default();
             let at = |back: i64| NOW - SignedDuration::from_secs(newest + 15 * back);
             signals.add(Signal::Waiting, (0..6).map(|back| Sample { at: at(back), value: 9.0 }));
-            pressure(&signals, Signal::Waiting, NOW, engine)
+            window_pressure(&signals, Signal::Waiting, NOW, engine_pressure)
         };
         assert_eq!([late(30), late(31)], [Pressure::Saturated, Pressure::Unknown]);
     }
@@ -231,19 +227,19 @@ mod tests {
         let mut signals = Signals::default();
         let at = |back: i64| NOW - SignedDuration::from_secs(10 + 60 * back);
         signals.add(Signal::SchedulerQueueSize, (0..2).map(|back| Sample { at: at(back), value: 1.0 }));
-        assert!(queue_never_empties(&signals, NOW));
+        assert!(is_queue_never_empty(&signals, NOW));
         signals.add(
             Signal::SchedulerQueueSize,
             [Sample { at: at(0) + SignedDuration::from_secs(5), value: 0.0 }],
         );
-        assert!(!queue_never_empties(&signals, NOW));
+        assert!(!is_queue_never_empty(&signals, NOW));
     }
 
     #[test]
     fn a_pod_without_evidence_neither_saturates_a_fleet_nor_keeps_it_from_being_saturated() {
         let (queued, unknown, calm) =
             (replica(&[(&QUEUED.0, &QUEUED.1)]), replica(&[(&[0.99; 4], &[])]), replica(&[(&[], &[0.0])]));
-        let fleet = |pods: &[&Replica], ready| saturated(pods.iter().copied(), ready, |_| None, NOW);
+        let fleet = |pods: &[&Replica], ready| saturated_pods(pods.iter().copied(), ready, |_| None, NOW);
         assert_eq!(
             fleet(&[&queued, &unknown], 2),
             Some(SaturatedPods { saturated: 1, ready: 2, inferred: false })
@@ -268,8 +264,8 @@ mod tests {
     #[test]
     fn each_engine_of_a_pod_is_saturated_or_the_pod_is_not() {
         let engines = |second: (&[f64], &[f64])| replica(&[(&QUEUED.0, &QUEUED.1), second]);
-        assert!(saturated(&[engines((&QUEUED.0, &QUEUED.1))], 1, |_| None, NOW).is_some());
-        assert!(saturated(&[engines((&[0.2; 4], &[0.0; 4]))], 1, |_| None, NOW).is_none());
+        assert!(saturated_pods(&[engines((&QUEUED.0, &QUEUED.1))], 1, |_| None, NOW).is_some());
+        assert!(saturated_pods(&[engines((&[0.2; 4], &[0.0; 4]))], 1, |_| None, NOW).is_none());
     }
 
     #[test]

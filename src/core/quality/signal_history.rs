@@ -1,15 +1,14 @@
-//! What is remembered of the evidence itself: which signals of an engine were contradicted lately, and what a variant's engines
-//! did when everything they showed could be true. With that, an engine that lacks a signal is estimated: by sizes that change
-//! slowly, and by the other signals that follow from the same requests.
+//! What is remembered about the signals themselves: which signals of an engine were contradicted recently, and what the engines of
+//! a variant showed while everything was plausible (the baseline). An engine that lacks a signal is estimated from the
+//! baseline, because request sizes change slowly, and from other signals that follow from the same requests.
+
+mod update;
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use smol_str::{SmolStr, format_smolstr};
 
-use super::coverage::VariantCoverage;
 use super::derived_metrics::MetricRanges;
-use super::load::EngineLoad;
-use super::sample_window::Span;
 use crate::name_map::NameMap;
 use crate::snapshot::{Phase, Replica, Rows, Signal, SignalSet, VariantState};
 use crate::units::Seconds;
@@ -21,64 +20,59 @@ mod recorded;
 #[cfg(test)]
 mod tests;
 
-/// What was contradicted stays unbelieved for this long after it was last seen so, and what it shows in that time tells whether
-/// it still is: the minute of rates and peaks, and a scrape.
-const DOUBT: Seconds = Seconds::whole(75);
+/// A contradicted signal is distrusted for this long after the last scrape that contradicted it: the minute that rates and peaks
+/// cover, and one scrape of 15 s.
+const DISTRUST_WINDOW: Seconds = Seconds::whole(75);
 
-/// And what it showed until then is not read as long as any window reaches back to it.
-const FORGIVEN: Seconds = Seconds::whole(300);
+/// Samples up to a contradiction are skipped for this long: no window of an analyzer reaches further back.
+const CONTRADICTION_RETENTION: Seconds = Seconds::whole(300);
 
-/// What was shown so long after that scrape is not read either: a signal that comes right does so between two looks.
-const CAUTION: SignedDuration = SignedDuration::from_secs(30);
+/// Samples this soon after the last contradiction are skipped too: the signal became right somewhere between two scrapes.
+const RECOVERY_DELAY: SignedDuration = SignedDuration::from_secs(30);
 
-/// What is believed is at least this old before an estimate rests on it: a contradiction shows within a minute and two scrapes.
-const SETTLED: Seconds = Seconds::whole(120);
+/// Contradictions kept for each engine. Of more, the oldest two are merged into one that lasts as long as the newer.
+const MAX_CONTRADICTIONS: usize = 3;
 
-/// Engines that contradict what is usual for this long do so because that has changed.
-const OTHERWISE: Seconds = Seconds::whole(1200);
+/// An engine whose gauges and counters are all distrusted has a broken exporter, which says nothing about other engines.
+const EXPORTER_SIGNALS: SignalSet =
+    SignalSet::of(&[Signal::Waiting, Signal::Running, Signal::GenerationTokens]);
 
-/// What is remembered of the evidence of one model.
+/// What is remembered about the signals of one model.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SignalHistory {
-    /// By engine: the pod's name, and the engine's where it has several.
-    #[serde(skip_serializing_if = "NameMap::is_empty")]
-    doubts: NameMap<Contradictions>,
+    /// By engine: the pod's name, followed by the engine's where the pod has several.
+    #[serde(rename = "doubts", skip_serializing_if = "NameMap::is_empty")]
+    contradictions: NameMap<Contradictions>,
     /// By variant.
-    #[serde(skip_serializing_if = "NameMap::is_empty")]
-    believed: NameMap<BaselineHistory>,
+    #[serde(rename = "believed", skip_serializing_if = "NameMap::is_empty")]
+    baselines: NameMap<BaselineHistory>,
 }
 
-/// What of one engine was contradicted lately: signals, and the newest scrape at which they were. The newest last.
+/// Recently contradicted signals of one engine, each set with the last scrape that contradicted it; the newest last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub(super) struct Contradictions([Option<(SignalSet, Timestamp)>; KEPT]);
+pub(super) struct Contradictions([Option<(SignalSet, Timestamp)>; MAX_CONTRADICTIONS]);
 
-/// Where these are not believed, nothing of an engine is.
-const EXPORTER: SignalSet = SignalSet::of(&[Signal::Waiting, Signal::Running, Signal::GenerationTokens]);
-
-/// Of more, the oldest two become one that lasts as long as the newer.
-const KEPT: usize = 3;
-
-/// What a variant's engines did when all of them were measured.
+/// Baselines of one variant, by age. A contradiction shows only some time after it began, so a new baseline is used late.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 struct BaselineHistory {
-    /// Old enough to rest on.
+    /// Old enough to be used.
     #[serde(skip_serializing_if = "Option::is_none")]
     settled: Option<(Timestamp, Baseline)>,
-    /// Waits until it is: a lie shows some time after it has begun.
+    /// Complete, and not old enough yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     waiting: Option<(Timestamp, Baseline)>,
-    /// What is collected since that.
+    /// Being collected.
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<(Timestamp, Baseline)>,
 }
 
-/// Means of the engines of a variant. What was not measured is `None`.
+/// Means over the engines of a variant. What was not measured is `None`.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Baseline {
-    /// Prompt of a finished request, else of one that has begun, tokens.
+    /// Prompt of a finished request, or else of one that began, tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) prompt: Option<f64>,
     /// Generation of a finished request, tokens.
@@ -90,213 +84,91 @@ pub(super) struct Baseline {
     /// Size of the KV cache, tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) capacity: Option<f64>,
-    /// Share of the KV cache that a running request holds.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) kv_a_request: Option<f64>,
-    /// In which range its engines have shown what belongs together. Not `ranges`: of these an earlier version reads just nine.
+    /// Share of the KV cache that one running request holds.
+    #[serde(rename = "kv_a_request", skip_serializing_if = "Option::is_none")]
+    pub(super) usage_per_request: Option<f64>,
+    /// Ranges of the derived metrics. Not called `ranges` on the wire: an earlier version reads exactly nine under that name.
     #[serde(rename = "shown", skip_serializing_if = "MetricRanges::is_empty")]
     pub(super) ranges: MetricRanges,
 }
 
-/// How one engine is read that does not show everything, or lately has not.
+/// How to read an engine some of whose signals are missing or distrusted, or were until recently.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Substitution<'a> {
-    /// Missing or contradicted now: estimated.
+    /// Missing or distrusted now: to be estimated.
     pub(super) lacking: SignalSet,
-    /// Contradicted lately: read from after this scrape on.
-    pub(super) doubt: Option<Contradictions>,
-    pub(super) usual: Option<&'a Baseline>,
-    /// Requests that the engine runs at once at most: by its arguments, else estimated.
-    pub(super) sequences: Option<f64>,
-    /// Its arguments say that.
-    pub(super) is_argument: bool,
+    /// Contradicted recently: to be read from after that scrape on.
+    pub(super) contradictions: Option<Contradictions>,
+    pub(super) baseline: Option<&'a Baseline>,
+    /// Requests that the engine runs at once at most: the configured number, or else an estimate.
+    pub(super) max_sequences: Option<f64>,
+    /// `max_sequences` is an argument of the engine.
+    pub(super) is_max_configured: bool,
 }
 
 impl SignalHistory {
     /// Nothing is remembered.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.doubts.is_empty() && self.believed.is_empty()
+        self.contradictions.is_empty() && self.baselines.is_empty()
     }
 
-    /// Something in it is later than `latest`: the clock was set back, and no age in it is one.
+    /// Something is dated after `latest`: the clock was set back, so no age can be computed.
     pub(crate) fn is_after(&self, latest: Timestamp) -> bool {
-        let mut doubts = self.doubts.values().filter_map(Contradictions::newest);
-        let mut believed =
-            self.believed.values().flat_map(|known| [known.settled, known.waiting, known.next]).flatten();
-        doubts.any(|until| until > latest) || believed.any(|(at, _)| at > latest)
+        let mut contradicted = self.contradictions.values().filter_map(Contradictions::newest);
+        let baselines = self.baselines.values().flat_map(|known| [known.settled, known.waiting, known.next]);
+        contradicted.any(|at| at > latest) || baselines.flatten().any(|(at, _)| at > latest)
     }
 
-    /// Of `seen`, engines of `variant`, something that is in `reads` is contradicted and was not `before`. Pods that serve since
-    /// `young` only bring what the others show.
-    pub(crate) fn is_worse(
-        before: Option<&Self>,
-        (variant, seen): (&VariantState, &VariantCoverage<'_>),
-        reads: SignalSet,
-        young: Option<Timestamp>,
-        now: Timestamp,
-    ) -> bool {
-        let known = |engine: &SmolStr| {
-            let doubt = before.and_then(|before| before.doubts.get(engine));
-            doubt.map_or(SignalSet::NONE, |doubt| doubt.still(now))
-        };
-        let is_young = |engine: &SmolStr| {
-            let pods =
-                || variant.replicas.iter().filter(|replica| young.is_some_and(|at| replica.born() >= at));
-            pods().any(|replica| replica.engines.iter().any(|(own, _)| engine_of(replica, own) == *engine))
-        };
-        let worse = |(engine, doubt): &&(SmolStr, Contradictions)| {
-            !doubt.still(now).without(known(engine)).and(reads).is_empty()
-        };
-        seen.doubts.iter().filter(worse).any(|(engine, _)| !is_young(engine))
-    }
-
-    /// Something that an engine showed lately is not believed.
+    /// Some signal of some engine was contradicted recently.
     #[must_use]
-    pub fn has_doubts(&self) -> bool {
-        !self.doubts.is_empty()
+    pub fn has_contradictions(&self) -> bool {
+        !self.contradictions.is_empty()
     }
 
-    /// What of `engine` was contradicted lately.
-    pub(super) fn doubt(&self, engine: &str, now: Timestamp) -> Option<Contradictions> {
-        self.doubts
-            .get(engine)
-            .map(|doubt| doubt.lately(now))
-            .filter(|doubt| *doubt != Contradictions::default())
+    /// The recent contradictions of `engine`.
+    pub(super) fn contradictions_of(&self, engine: &str, now: Timestamp) -> Option<Contradictions> {
+        let recent = self.contradictions.get(engine)?.recent(now);
+        (recent != Contradictions::default()).then_some(recent)
     }
 
-    /// The signals in which half of the engines of `variant` that serve since before `at`, two at least, are not believed, each
-    /// with the last scrape at which one of them was contradicted.
-    pub(super) fn by_most(
+    /// The signals distrusted on at least half, and at least two, of the engines of `variant` that were ready before `before`;
+    /// each with the last scrape that contradicted it on one of them.
+    pub(super) fn majority_contradictions(
         &self,
         variant: &VariantState,
-        at: Timestamp,
+        before: Timestamp,
         now: Timestamp,
     ) -> Option<Contradictions> {
-        let serving = variant.replicas.iter().filter(|replica| replica.phase == Phase::Ready);
-        let older = serving.filter(|replica| replica.born() < at);
-        let doubts: Vec<Contradictions> = older
-            .flat_map(|replica| replica.engines.iter().map(|(engine, _)| engine_of(replica, engine)))
-            .map(|engine| self.doubts.get(&engine).copied().unwrap_or_default())
-            // An exporter that stands still says nothing of another one.
-            .map(|doubt| if doubt.still(now).contains(EXPORTER) { Contradictions::default() } else { doubt })
+        let ready = variant.replicas.iter().filter(|replica| replica.phase == Phase::Ready);
+        let engines: Vec<Contradictions> = ready
+            .filter(|replica| replica.ready_or_created() < before)
+            .flat_map(|replica| replica.engines.iter().map(|(engine, _)| engine_key(replica, engine)))
+            .map(|engine| self.contradictions.get(&engine).copied().unwrap_or_default())
+            .map(|engine| {
+                let is_exporter_broken = engine.distrusted(now).contains(EXPORTER_SIGNALS);
+                if is_exporter_broken { Contradictions::default() } else { engine }
+            })
             .collect();
-        let many = |signal: &Signal| {
-            let doubted = doubts.iter().filter(|doubt| doubt.still(now).has(*signal)).count();
-            doubted >= 2 && 2 * doubted >= doubts.len()
+        let is_majority = |signal: &Signal| {
+            let distrusting = engines.iter().filter(|engine| engine.distrusted(now).has(*signal)).count();
+            distrusting >= 2 && 2 * distrusting >= engines.len()
         };
         let newest = |signal: Signal| {
             let signal = SignalSet::of(&[signal]);
-            Some((doubts.iter().filter_map(|doubt| doubt.until(signal)).max()?, signal))
+            Some((engines.iter().filter_map(|engine| engine.last_of(signal)).max()?, signal))
         };
-        let mut most: Vec<_> = Signal::ALL.into_iter().filter(many).filter_map(newest).collect();
-        most.sort_by_key(|(until, _)| *until);
-        let joined =
-            |doubt: Contradictions, (until, signal): &(Timestamp, SignalSet)| doubt.at_least(*signal, *until);
-        (!most.is_empty()).then(|| most.iter().fold(Contradictions::default(), joined))
+        let mut common: Vec<_> = Signal::ALL.into_iter().filter(is_majority).filter_map(newest).collect();
+        common.sort_by_key(|(at, _)| *at);
+        let merged = common
+            .iter()
+            .fold(Contradictions::default(), |merged, (at, signal)| merged.with_simultaneous(*signal, *at));
+        (!common.is_empty()).then_some(merged)
     }
 
-    /// What is usual of `variant`, and since when that is known.
-    pub(super) fn usual(&self, variant: &str) -> Option<(Timestamp, &Baseline)> {
-        self.believed.get(variant)?.settled.as_ref().map(|(at, usual)| (*at, usual))
-    }
-
-    /// Takes in what was seen of `variants`, all that the model has, by an analyzer that reads `reads`.
-    #[must_use]
-    pub fn after<'s>(
-        &self,
-        variants: impl Iterator<Item = (&'s VariantState, &'s VariantCoverage<'s>)> + Clone,
-        reads: SignalSet,
-        now: Timestamp,
-    ) -> Self {
-        let mut after = Self::default();
-        for (state, seen) in variants {
-            seen.doubts.iter().for_each(|(engine, doubt)| after.doubts.insert(engine.clone(), *doubt));
-            let name = &state.variant.id.name;
-            let before = self.believed.get_shared(name);
-            if let Some(believed) = BaselineHistory::after(before, seen, reads, now) {
-                after.believed.insert(name.clone(), believed);
-            }
-        }
-        after
-    }
-}
-
-impl BaselineHistory {
-    fn after(
-        before: Option<&Self>,
-        seen: &VariantCoverage<'_>,
-        reads: SignalSet,
-        now: Timestamp,
-    ) -> Option<Self> {
-        let known = before.cloned().unwrap_or_default();
-        if !seen.doubts.is_empty() {
-            // What has been otherwise for so long is so.
-            let settled = known.settled.filter(|(at, _)| Seconds::between(*at, now) < OTHERWISE);
-            return settled.map(|_| Self { settled, ..Self::default() });
-        }
-        if seen.loads.is_empty() || seen.unmeasured() > 0 {
-            return before.cloned();
-        }
-        if let Some((at, mut next)) = known.next.filter(|(at, _)| Seconds::between(*at, now) < SETTLED) {
-            next.ranges = next.ranges.with(&seen.ranges);
-            return Some(Self { next: Some((at, next)), ..known });
-        }
-        let mut next = Baseline::of(&seen.loads, reads);
-        next.ranges = seen.ranges;
-        let settled = known.waiting.map(|(at, usual)| {
-            let older =
-                known.settled.map_or(usual.ranges, |(_, older)| older.ranges.narrowed().with(&usual.ranges));
-            (at, Baseline { ranges: older, ..usual })
-        });
-        let settled = settled.or(known.settled);
-        // What has no requests to be measured by is as it was.
-        let newest = known.next.or(settled).map_or(next, |(_, before)| next.or(before));
-        Some(Self { settled, waiting: known.next, next: Some((now, newest)) })
-    }
-}
-
-impl Baseline {
-    fn of(loads: &[EngineLoad<'_, ()>], reads: SignalSet) -> Self {
-        let mean = |of: &dyn Fn(&EngineLoad<'_, ()>) -> Option<f64>| {
-            let (mut sum, mut count) = (0.0, 0.0);
-            for value in loads.iter().filter_map(of) {
-                (sum, count) = (sum + value, count + 1.0);
-            }
-            (count > 0.0).then(|| sum / count)
-        };
-        let ratio = |sum: Signal, count: Signal| {
-            if reads.contains(SignalSet::of(&[sum, count])) {
-                mean(&|load| load.size(sum, count))
-            } else {
-                None
-            }
-        };
-        let newest = |signal: Signal| {
-            if reads.has(signal) { mean(&|load| load.newest(signal)) } else { None }
-        };
-        let gauge = |signal: Signal| mean(&|load| Span::new(&load.lately(), reads).mean(signal));
-        let running = gauge(Signal::Running).filter(|running| *running >= 1.0);
-        Self {
-            prompt: ratio(Signal::RequestPromptTokensSum, Signal::RequestPromptTokensCount)
-                .or_else(|| ratio(Signal::PromptTokens, Signal::TimeToFirstTokenCount)),
-            generated: ratio(Signal::RequestGenerationTokensSum, Signal::RequestGenerationTokensCount),
-            hits: ratio(Signal::PrefixCacheHits, Signal::PrefixCacheQueries),
-            capacity: newest(Signal::KvCapacity),
-            kv_a_request: gauge(Signal::KvUsage).zip(running).map(|(usage, running)| usage / running),
-            ranges: MetricRanges::default(),
-        }
-    }
-
-    fn or(self, before: Self) -> Self {
-        Self {
-            prompt: self.prompt.or(before.prompt),
-            generated: self.generated.or(before.generated),
-            hits: self.hits.or(before.hits),
-            capacity: self.capacity.or(before.capacity),
-            kv_a_request: self.kv_a_request.or(before.kv_a_request),
-            ranges: self.ranges,
-        }
+    /// The baseline of `variant`, and when it was completed.
+    pub(super) fn baseline(&self, variant: &str) -> Option<(Timestamp, &Baseline)> {
+        self.baselines.get(variant)?.settled.as_ref().map(|(at, baseline)| (*at, baseline))
     }
 }
 
@@ -305,68 +177,69 @@ impl Contradictions {
         self.0.iter().copied().flatten()
     }
 
-    fn of(all: impl IntoIterator<Item = (SignalSet, Timestamp)>) -> Self {
-        let mut all: Vec<_> = all.into_iter().filter(|(signals, _)| !signals.is_empty()).collect();
-        while all.len() > KEPT {
-            let (oldest, _) = all.remove(0);
-            all[0].0 = all[0].0.with(oldest);
+    fn from_entries(entries: impl IntoIterator<Item = (SignalSet, Timestamp)>) -> Self {
+        let mut entries: Vec<_> = entries.into_iter().filter(|(signals, _)| !signals.is_empty()).collect();
+        while entries.len() > MAX_CONTRADICTIONS {
+            let (oldest, _) = entries.remove(0);
+            entries[0].0 = entries[0].0.with(oldest);
         }
-        let mut own = Self::default();
-        own.0.iter_mut().zip(all).for_each(|(place, one)| *place = Some(one));
-        own
+        let mut stored = Self::default();
+        stored.0.iter_mut().zip(entries).for_each(|(slot, entry)| *slot = Some(entry));
+        stored
     }
 
-    /// Without what no window reaches back to.
-    fn lately(&self, now: Timestamp) -> Self {
-        Self::of(self.iter().filter(|(_, until)| Seconds::between(*until, now) < FORGIVEN))
+    /// Without those that no window reaches back to.
+    fn recent(&self, now: Timestamp) -> Self {
+        let is_recent =
+            |(_, at): &(SignalSet, Timestamp)| Seconds::between(*at, now) < CONTRADICTION_RETENTION;
+        Self::from_entries(self.iter().filter(is_recent))
     }
 
-    /// With `signals` contradicted at `newest`.
-    pub(super) fn with(&self, signals: SignalSet, newest: Timestamp) -> Self {
-        let others = self.iter().map(|(own, until)| (own.without(signals), until));
-        Self::of(others.chain([(signals, newest)]))
+    /// With `signals` contradicted `at` a scrape that is not earlier than any before.
+    pub(super) fn with(&self, signals: SignalSet, at: Timestamp) -> Self {
+        let earlier = self.iter().map(|(other, at)| (other.without(signals), at));
+        Self::from_entries(earlier.chain([(signals, at)]))
     }
 
-    /// With `signals` contradicted at `until`, and with what else was then.
-    fn at_least(&self, signals: SignalSet, until: Timestamp) -> Self {
-        let same = self.iter().filter(|(_, own)| *own == until);
-        self.with(same.fold(signals, |all, (own, _)| all.with(own)), until)
+    /// With `signals`, and all that was contradicted by the same scrape, contradicted `at` it.
+    fn with_simultaneous(&self, signals: SignalSet, at: Timestamp) -> Self {
+        let same_scrape = self.iter().filter(|(_, other)| *other == at);
+        self.with(same_scrape.fold(signals, |all, (other, _)| all.with(other)), at)
     }
 
-    /// With what `others` has that is later.
-    pub(super) fn joining(&self, others: &Self) -> Self {
-        let later =
-            others.iter().filter(|(signals, until)| self.until(*signals).is_none_or(|own| own < *until));
-        later.fold(*self, |own, (signals, until)| own.with(signals, until))
+    /// With the entries of `other` that are later.
+    pub(super) fn merge_later(&self, other: &Self) -> Self {
+        let is_later =
+            |(signals, at): &(SignalSet, Timestamp)| self.last_of(*signals).is_none_or(|own| own < *at);
+        other.iter().filter(is_later).fold(*self, |merged, (signals, at)| merged.with(signals, at))
     }
 
-    /// The signals that are still not believed.
-    pub(super) fn still(&self, now: Timestamp) -> SignalSet {
-        let still = self.iter().filter(|(_, until)| Seconds::between(*until, now) < DOUBT);
-        still.fold(SignalSet::NONE, |all, (signals, _)| all.with(signals))
+    /// The signals that are still distrusted.
+    pub(super) fn distrusted(&self, now: Timestamp) -> SignalSet {
+        let recent = self.iter().filter(|(_, at)| Seconds::between(*at, now) < DISTRUST_WINDOW);
+        recent.fold(SignalSet::NONE, |all, (signals, _)| all.with(signals))
     }
 
-    /// The last scrape at which anything was contradicted.
+    /// The last scrape that contradicted anything.
     pub(super) fn newest(&self) -> Option<Timestamp> {
-        self.iter().map(|(_, until)| until).max()
+        self.iter().map(|(_, at)| at).max()
     }
 
-    /// The last scrape at which one of `signals` was contradicted.
-    fn until(&self, signals: SignalSet) -> Option<Timestamp> {
-        let own = self.iter().filter(|(own, _)| !own.and(signals).is_empty());
-        own.map(|(_, until)| until).max()
+    /// The last scrape that contradicted one of `signals`.
+    fn last_of(&self, signals: SignalSet) -> Option<Timestamp> {
+        self.iter().filter(|(own, _)| !own.and(signals).is_empty()).map(|(_, at)| at).max()
     }
 }
 
 impl<'a> Substitution<'a> {
-    /// The scrapes in which `signals` are to be read.
-    pub(super) fn rows(&self, rows: Rows<'a>, signals: SignalSet) -> Rows<'a> {
-        let until = self.doubt.and_then(|doubt| doubt.until(signals));
-        let later = until.and_then(|until| until.checked_add(CAUTION).ok());
-        later.map_or(rows, |from| rows.since(from))
+    /// The scrapes in which `signals` may be read.
+    pub(super) fn readable_rows(&self, rows: Rows<'a>, signals: SignalSet) -> Rows<'a> {
+        let last = self.contradictions.and_then(|contradictions| contradictions.last_of(signals));
+        let from = last.and_then(|last| last.checked_add(RECOVERY_DELAY).ok());
+        from.map_or(rows, |from| rows.since(from))
     }
 
-    /// What is needed and lacking can be estimated by what is there.
+    /// Whatever of `needed` is lacking can be estimated from the baseline and from signals that are not lacking.
     pub(super) fn is_enough(&self, needed: SignalSet) -> bool {
         use Signal::{
             KvCapacity, KvUsage, RequestGenerationTokensCount, RequestGenerationTokensSum,
@@ -375,23 +248,26 @@ impl<'a> Substitution<'a> {
         let lacking = self.lacking.and(needed);
         let lacks = |signals: &[Signal]| !lacking.and(SignalSet::of(signals)).is_empty();
         let shows = |signal: Signal| !self.lacking.has(signal);
-        let usual = self.usual.copied().unwrap_or_default();
-        let holds = usual.kv_a_request.is_some_and(|each| each > 0.0);
-        let begins = [TimeToFirstTokenCount, RequestGenerationTokensCount, RequestPromptTokensCount];
-        !(lacks(&[RequestPromptTokensSum, RequestPromptTokensCount]) && usual.prompt.is_none()
-            || lacks(&[RequestGenerationTokensSum, RequestGenerationTokensCount])
-                && usual.generated.is_none()
-            || lacks(&[KvCapacity]) && usual.capacity.is_none()
-            || lacks(&[KvUsage]) && !(holds && shows(Running))
-            || lacks(&[Running]) && !(holds && shows(KvUsage))
-            || lacks(&[Waiting]) && !(self.sequences.is_some() && shows(Running))
-            || needed.has(TimeToFirstTokenCount)
-                && !begins.into_iter().any(|signal| needed.has(signal) && shows(signal)))
+        let baseline = self.baseline.copied().unwrap_or_default();
+        // Usage and running requests each follow from the other.
+        let is_usage_known = baseline.usage_per_request.is_some_and(|usage| usage > 0.0);
+        let prompt = !lacks(&[RequestPromptTokensSum, RequestPromptTokensCount]) || baseline.prompt.is_some();
+        let generated = !lacks(&[RequestGenerationTokensSum, RequestGenerationTokensCount])
+            || baseline.generated.is_some();
+        let capacity = !lacks(&[KvCapacity]) || baseline.capacity.is_some();
+        let usage = !lacks(&[KvUsage]) || is_usage_known && shows(Running);
+        let running = !lacks(&[Running]) || is_usage_known && shows(KvUsage);
+        let waiting = !lacks(&[Waiting]) || self.max_sequences.is_some() && shows(Running);
+        // Requests that begin are about as many as finish.
+        let starts = [TimeToFirstTokenCount, RequestGenerationTokensCount, RequestPromptTokensCount];
+        let starts = !needed.has(TimeToFirstTokenCount)
+            || starts.into_iter().any(|signal| needed.has(signal) && shows(signal));
+        prompt && generated && capacity && usage && running && waiting && starts
     }
 }
 
 /// The name of an engine of `replica` among those of its model.
-pub(super) fn engine_of(replica: &Replica, engine: &SmolStr) -> SmolStr {
-    let several = replica.engines.len() > 1;
-    if several { format_smolstr!("{}:{engine}", replica.pod) } else { replica.pod.clone() }
+pub(super) fn engine_key(replica: &Replica, engine: &SmolStr) -> SmolStr {
+    let is_one_of_several = replica.engines.len() > 1;
+    if is_one_of_several { format_smolstr!("{}:{engine}", replica.pod) } else { replica.pod.clone() }
 }

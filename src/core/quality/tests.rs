@@ -2,11 +2,12 @@
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::freshness::read_engine;
 use super::*;
 use crate::model::{Bounds, Role, TargetRef, Variant, VariantId};
 use crate::quality::analyzer_signals::Declared;
 use crate::snapshot::{Phase, Replica, Sample, Scale, Signal, Signals, SourceHealth, Template, VariantState};
-use crate::units::{Cost, Replicas};
+use crate::units::{Cost, Replicas, Seconds};
 
 const NOW: Timestamp = Timestamp::constant(1_800_000_000, 0);
 
@@ -41,7 +42,7 @@ fn coverage_state(replicas: Vec<Replica>, source: &SourceHealth) -> CoverageStat
     let serving = replicas.iter().filter(|one| one.phase == Phase::Ready).count();
     let spec = Replicas::new(u32::try_from(replicas.len()).unwrap());
     let scale = Scale { spec, current: spec, ready: Replicas::new(u32::try_from(serving).unwrap()) };
-    look(source, &[&variant(replicas, scale)], Declared::default(), NOW).state
+    assess_coverage(source, &[&variant(replicas, scale)], Declared::default(), NOW).state
 }
 
 fn variant(replicas: Vec<Replica>, scale: Scale) -> VariantState {
@@ -168,7 +169,7 @@ fn a_ready_pod_the_pod_list_does_not_have_makes_the_sight_partial() {
     let two = Replicas::new(2);
     let one_listed = variant(vec![ready([scraped(5, 15)])], Scale { spec: two, current: two, ready: two });
     assert_eq!(
-        look(&SourceHealth::Complete, &[&one_listed], Declared::default(), NOW).state,
+        assess_coverage(&SourceHealth::Complete, &[&one_listed], Declared::default(), NOW).state,
         CoverageState::Partial
     );
 }
@@ -190,9 +191,10 @@ fn what_will_not_come_is_not_credited() {
     let nowhere = Replica { created: ago(60), ..in_phase(Phase::Unschedulable) };
     let (five, one) = (Replicas::new(5), Replicas::ONE);
     let state = variant(vec![young, old, nowhere], Scale { spec: five, current: five, ready: one });
-    let seen = look(&SourceHealth::Complete, &[&state], Declared::default(), NOW).variants.remove(0);
+    let seen =
+        assess_coverage(&SourceHealth::Complete, &[&state], Declared::default(), NOW).variants.remove(0);
     // Four are pending: one is listed and young, one is not listed yet.
-    let credited = |state, replaced| seen.credited(state, Seconds::whole(300), replaced, NOW);
+    let credited = |state, replaced| seen.expected_pending(state, Seconds::whole(300), replaced, NOW);
     assert_eq!(credited(&state, 0), Replicas::new(2));
     let failing = || Replica { created: ago(900), ready_since: Some(ago(800)), ..in_phase(Phase::Starting) };
     let state = VariantState { replicas: vec![failing(), failing()], ..state.clone() };

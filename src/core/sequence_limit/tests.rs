@@ -47,11 +47,11 @@ fn variant(accelerator: &str, engine: Option<EngineParameters>, running: &[f64])
 #[test]
 fn a_large_device_runs_1024_sequences_and_an_a100_or_a_slice_256() {
     for large in ["NVIDIA-H100-80GB-HBM3", "h200", "AMD_Instinct_MI300X_OAM", "NVIDIA-GB200"] {
-        assert_eq!(by_device(Some(large)), 1024, "{large}");
+        assert_eq!(default_for_device(Some(large)), 1024, "{large}");
     }
     let small = ["NVIDIA-A100-SXM4-80GB", "NVIDIA-L40S", "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb", ""];
     for small in small.into_iter().map(Some).chain([None]) {
-        assert_eq!(by_device(small), 256, "{small:?}");
+        assert_eq!(default_for_device(small), 256, "{small:?}");
     }
 }
 
@@ -59,7 +59,7 @@ fn a_large_device_runs_1024_sequences_and_an_a100_or_a_slice_256() {
 fn an_engine_without_the_argument_was_once_taken_for_one_of_256_sequences() {
     let both = |accelerator: &str, engine: Option<EngineParameters>, seen| {
         let state = variant(accelerator, engine, &[]);
-        (state.template.sequences(), estimated(&state, seen))
+        (state.template.sequences(), estimated_max(&state, seen))
     };
     assert_eq!(both("H100", Some(engine(Engine::Vllm, None)), 0), (None, Some(1024)));
     assert_eq!(both("A100", Some(engine(Engine::Vllm, None)), 0), (None, Some(256)));
@@ -152,7 +152,7 @@ fn one_pod_that_showed_too_much_once_made_room_for_the_removal_of_others() {
             (0..4).map(|index| Replica { pod: format!("p-{index}").into(), ..pod.clone() }).collect();
         bend(&mut state.replicas[0]);
         let seen = PeakRunning::default().of(&state);
-        crate::quality::RemainingCapacity::of([(&state, seen)], at(-59)).too_few(&[3]).is_some()
+        crate::quality::RemainingCapacity::new([(&state, seen)], at(-59)).find_shortfall(&[3]).is_some()
     };
     assert!(refuses(|_| {}));
     let twice = |replica: &mut Replica| {

@@ -223,11 +223,11 @@ impl EngineParameters {
         if output <= 0.0 {
             return None;
         }
-        let batch = crate::units::float(self.batched_tokens);
-        let most = crate::units::float(self.max_sequences);
+        let batch = crate::units::to_f64(self.batched_tokens);
+        let most = crate::units::to_f64(self.max_sequences);
         let running = (batch * output / (prompt + output)).min(most);
         // Without a batch, and with a length that is no number, this is nothing.
-        Some(Tokens::trunc(running * (prompt + output / 2.0))).filter(|found| *found > Tokens::ZERO)
+        Some(Tokens::truncated(running * (prompt + output / 2.0))).filter(|found| *found > Tokens::ZERO)
     }
 
     /// Equal in all that decides capacity; the maximum of sequences is left out, as upstream.

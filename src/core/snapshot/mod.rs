@@ -151,7 +151,7 @@ impl Scale {
     /// Replicas of the base that are not ready.
     #[must_use]
     pub fn pending(self) -> Replicas {
-        self.base().above(self.ready)
+        self.base().saturating_sub(self.ready)
     }
 }
 
@@ -174,9 +174,9 @@ pub struct Replica {
 }
 
 impl Replica {
-    /// When it began to serve; of one that does not yet, when it was made.
+    /// When it became ready, or was created if it has not been ready yet.
     #[must_use]
-    pub fn born(&self) -> Timestamp {
+    pub fn ready_or_created(&self) -> Timestamp {
         self.ready_since.unwrap_or(self.created)
     }
 }

@@ -51,9 +51,15 @@ pub enum Signal {
 }
 
 impl Signal {
-    /// Its own bit where signals are a set of bits.
+    /// Its position among all signals.
+    pub(crate) const fn index(self) -> usize {
+        // The cast of a fieldless enum is its position.
+        self as usize
+    }
+
+    /// Its own bit in a bit set of signals.
     pub(super) const fn bit(self) -> u32 {
-        1 << self as u32
+        1 << self.index()
     }
 
     /// It only grows, until a restart.

@@ -90,18 +90,18 @@ impl Signals {
         let (mut known, mut values) = (0, [f64::NAN; Signal::ALL.len()]);
         for (signal, value) in row.into_iter().filter(|(_, value)| !value.is_nan()) {
             known |= signal.bit();
-            values[signal as usize] = value;
+            values[signal.index()] = value;
         }
         if known == self.known && self.times.last().is_some_and(|last| *last < at) {
             for signal in of(known) {
-                let value = values[signal as usize];
+                let value = values[signal.index()];
                 let fell = signal.is_counter() && self.newest(signal).is_some_and(|last| value < last.value);
                 self.falls |= if fell { signal.bit() } else { 0 };
                 self.values.push(value);
             }
             self.times.push(at);
         } else {
-            of(known).for_each(|signal| self.add(signal, [Sample { at, value: values[signal as usize] }]));
+            of(known).for_each(|signal| self.add(signal, [Sample { at, value: values[signal.index()] }]));
         }
         let old = self.times.partition_point(|own| *own < oldest);
         self.keep(old.max(self.times.len().saturating_sub(most))..self.times.len());
@@ -177,7 +177,7 @@ impl Signals {
 
     /// The newest scrape, if each scrape has shown all of `needed`; `None` where one has to look signal by signal.
     #[must_use]
-    pub fn whole_until(&self, needed: SignalSet) -> Option<Timestamp> {
+    pub fn complete_until(&self, needed: SignalSet) -> Option<Timestamp> {
         let whole = SignalSet::from_bits(self.known & !self.sparse).contains(needed);
         self.times.last().copied().filter(|_| whole)
     }
@@ -272,9 +272,7 @@ impl<'a> Rows<'a> {
         let mut moved = [f64::NAN; Signal::ALL.len()];
         if let Some(last) = self.values.len().checked_sub(self.width()) {
             let ends = self.values.iter().zip(&self.values[last..]);
-            of(self.known)
-                .zip(ends)
-                .for_each(|(signal, (first, last))| moved[signal as usize] = last - first);
+            of(self.known).zip(ends).for_each(|(signal, (first, last))| moved[signal.index()] = last - first);
         }
         moved
     }
@@ -373,6 +371,12 @@ impl<'a> Series<'a> {
         self.first().is_none()
     }
 
+    /// The highest value.
+    #[must_use]
+    pub fn highest(self) -> Option<f64> {
+        self.iter().map(|sample| sample.value).reduce(f64::max)
+    }
+
     /// Some sample, maybe an earlier one that is not here, is below the one before: the counter was restarted.
     #[must_use]
     pub const fn falls(self) -> bool {
@@ -401,7 +405,7 @@ pub fn median_gap(times: &[Timestamp]) -> Seconds {
     } else {
         *gaps.collect::<Vec<_>>().select_nth_unstable(among / 2).1
     };
-    Seconds::of(usual)
+    Seconds::from_duration(usual)
 }
 
 #[cfg(test)]

@@ -439,12 +439,12 @@ fn a_removal_once_counted_on_pods_that_sleep_and_could_leave_only_these() {
     let (awake, half) = (sleeping(0), sleeping(3));
     assert_eq!(half.scale.unwrap().ready, Replicas::new(3));
     assert_eq!(half.replicas.iter().filter(|pod| pod.phase == Phase::Asleep).count(), 3);
-    assert_eq!(RemainingCapacity::of([(&awake, 0)], at(0)).too_few(&[5]), None);
+    assert_eq!(RemainingCapacity::new([(&awake, 0)], at(0)).find_shortfall(&[5]), None);
     // 61 requests, and two of the three that are awake if the sleepers stay.
-    let too_few = RemainingCapacity::of([(&half, 0)], at(0)).too_few(&[5]);
-    let Some(Shortfall::Sequences(used, left)) = too_few else { panic!("{too_few:?}") };
+    let find_shortfall = RemainingCapacity::new([(&half, 0)], at(0)).find_shortfall(&[5]);
+    let Some(Shortfall::Sequences(used, left)) = find_shortfall else { panic!("{find_shortfall:?}") };
     assert_eq!((used.round(), left), (61.0, 64.0));
-    assert_eq!(RemainingCapacity::of([(&half, 0)], at(0)).too_few(&[6]), None);
+    assert_eq!(RemainingCapacity::new([(&half, 0)], at(0)).find_shortfall(&[6]), None);
     // The checker says the same by itself.
     let mut fleet = Fleet { pods: 6, ..fleet(Analyzer::Rate) };
     fleet.bend = |group| group.variants = vec![sleeping(3)];
@@ -465,12 +465,12 @@ fn a_removal_once_counted_on_pods_that_sleep_and_could_leave_only_these() {
 fn a_pod_that_sleeps_is_no_capacity_and_no_pod_that_comes() {
     let state = sleeping(2);
     let declared = Analyzer::SaturationPercent.declared(Role::Both);
-    let look = wva_core::quality::look(&SourceHealth::Complete, &[&state], declared, at(0));
+    let look = wva_core::quality::assess_coverage(&SourceHealth::Complete, &[&state], declared, at(0));
     let sight = &look.variants[0];
     assert_eq!((sight.ready, sight.asleep, sight.starting), (4, 2, 0));
     assert_eq!(look.state, wva_core::quality::CoverageState::Fresh, "what sleeps hides nothing");
     let patience = wva_core::units::Seconds::whole(300);
-    assert_eq!(sight.credited(&state, patience, 0, at(0)), Replicas::ZERO);
+    assert_eq!(sight.expected_pending(&state, patience, 0, at(0)), Replicas::ZERO);
     // Old recordings have such pods as Ready ones: they are read, and decided about, as before.
     let mut old = sleeping(2);
     old.replicas.iter_mut().for_each(|pod| pod.phase = Phase::Ready);

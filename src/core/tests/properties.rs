@@ -229,7 +229,7 @@ proptest! {
                 // model that may not sleep.
                 let runs = !sleeps || state.scale.is_some_and(|scale| scale.spec > Replicas::ZERO);
                 let due = base.max(state.variant.bounds.min).max(promised).max(Replicas::new(u32::from(runs)));
-                let more = f64::from(target.desired.above(due).get());
+                let more = f64::from(target.desired.saturating_sub(due).get());
                 match each(state) {
                     Some(each) => {
                         used += each * f64::from(target.desired.max(base).get());

@@ -18,7 +18,7 @@ use crate::optimize::plan_builder::{PlanBuilder, quantity};
 use crate::optimize::rescale::{self, Rescale};
 use crate::optimize::votes::ByRole;
 use crate::optimize::{OptimizerStep, Request};
-use crate::units::signed;
+use crate::units::truncated_i64;
 
 /// A model that takes part.
 struct Model<'a> {
@@ -162,7 +162,7 @@ impl Picker for WithFreeGpus {
         let room = |candidate: usize| {
             let gpus = builder.request.candidates[candidate].gpus();
             let free = self.left.get(&Self::accelerator(builder, candidate)).copied().unwrap_or(0);
-            let wanted = signed((self.target / builder.anchor(candidate)).ceil());
+            let wanted = truncated_i64((self.target / builder.anchor(candidate)).ceil());
             (candidate, wanted.min(free.div_euclid(gpus)).min(builder.headroom(candidate)))
         };
         builder.by_efficiency(role).into_iter().map(room).find(|(_, room)| *room > 0)

@@ -9,7 +9,7 @@ use crate::optimize::plan_builder::{PlanBuilder, quantity};
 use crate::optimize::removal::{SpareBudget, most_expensive_first, remove_in_order};
 use crate::optimize::votes::{ByRole, Votes};
 use crate::optimize::{OptimizerStep, Plan, Request};
-use crate::units::{float, signed};
+use crate::units::{to_f64, truncated_i64};
 
 /// The plan of one request.
 #[must_use]
@@ -106,7 +106,7 @@ pub(super) fn grow(
             return;
         }
         let Some(picks) = picks(builder, roles, need, picker) else { return };
-        let carried = |pick: &Pick| float(pick.most) * builder.anchor(pick.candidate) / pick.demand;
+        let carried = |pick: &Pick| to_f64(pick.most) * builder.anchor(pick.candidate) / pick.demand;
         let shares = picks.iter().map(|pick| if pick.demand > 0.0 { carried(pick) } else { 1.0 });
         let share = shares.fold(f64::MAX, f64::min);
         let counts: Vec<i64> = picks.iter().map(|pick| count(builder, pick, share)).collect();
@@ -115,7 +115,7 @@ pub(super) fn grow(
         }
         for (pick, count) in picks.iter().zip(&counts) {
             builder.add(pick.candidate, *count);
-            let carried = float(*count) * builder.anchor(pick.candidate);
+            let carried = to_f64(*count) * builder.anchor(pick.candidate);
             for need in &mut *need {
                 need.set(pick.role, (need.get(pick.role) - carried).max(0.0));
             }
@@ -124,7 +124,7 @@ pub(super) fn grow(
         let of_role = |role| picks.iter().position(|pick| pick.role == role);
         if let Some(index) = of_role(Role::Prefill).or_else(|| of_role(Role::Both)) {
             for (left, row) in remaining.iter_mut().zip(&builder.capacity) {
-                *left = (*left - float(counts[index]) * row[picks[index].candidate]).max(0.0);
+                *left = (*left - to_f64(counts[index]) * row[picks[index].candidate]).max(0.0);
             }
         }
         let counts: Vec<(usize, i64)> = picks.iter().map(|pick| pick.candidate).zip(counts).collect();
@@ -159,5 +159,5 @@ fn count(builder: &PlanBuilder<'_>, pick: &Pick, share: f64) -> i64 {
     if per_replica <= 0.0 || pick.demand <= 0.0 {
         return 0;
     }
-    signed((share * pick.demand / per_replica).floor()).max(pick.most.min(1))
+    truncated_i64((share * pick.demand / per_replica).floor()).max(pick.most.min(1))
 }

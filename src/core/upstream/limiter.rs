@@ -85,7 +85,7 @@ pub fn grant_by_spare(requests: &[GrantRequest], pools: &mut Pools) -> Vec<Grant
         let fit = taken / per_replica;
         grant.gpus = fit.saturating_mul(per_replica);
         grant.is_limited = fit < missing;
-        let target = Replicas::saturating(i64::from(request.current.get()) + fit);
+        let target = Replicas::saturating_from(i64::from(request.current.get()) + fit);
         grant.granted = target.max(request.bounds.min);
     }
     grants

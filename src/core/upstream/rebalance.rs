@@ -6,7 +6,7 @@
 //! (`docs/decisions/optimizers.md`).
 
 use super::Tree;
-use crate::units::{Replicas, Requests, count, whole};
+use crate::units::{Replicas, Requests, count, truncated_u32};
 
 /// One autoscaler, and the pool it scales.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -52,7 +52,7 @@ fn heaviest_first(weights: &[f64]) -> Vec<usize> {
 }
 
 fn divide_by_weight(quota: u32, weights: &[f64]) -> Vec<Replicas> {
-    let share = |weight: &f64| whole(f64::from(quota) * weight).max(1);
+    let share = |weight: &f64| truncated_u32(f64::from(quota) * weight).max(1);
     let mut shares: Vec<u32> = weights.iter().map(share).collect();
     let given = shares.iter().fold(0_u32, |sum, share| sum.saturating_add(*share));
     if let Some(heaviest) = heaviest_first(weights).first() {
@@ -76,7 +76,7 @@ fn divide(quota: u32, floors: &[Floor], weights: &[f64]) -> Option<Vec<Replicas>
     let needed =
         floors.iter().try_fold(0_u32, |sum, floor| sum.checked_add(floor.min.checked_mul(floor.gpus)?))?;
     let free = quota.checked_sub(needed).filter(|_| quota > 0)?;
-    let extra = |(floor, weight): (&Floor, &f64)| whole(f64::from(free) * weight) / floor.gpus;
+    let extra = |(floor, weight): (&Floor, &f64)| truncated_u32(f64::from(free) * weight) / floor.gpus;
     let mut extras: Vec<u32> = floors.iter().zip(weights).map(extra).collect();
     let used: u32 = extras.iter().zip(floors).fold(0, |sum, (extra, floor)| sum + extra * floor.gpus);
     let mut left = free.saturating_sub(used);

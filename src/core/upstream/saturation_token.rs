@@ -18,7 +18,7 @@ use crate::analyze::saturation_token::{
 };
 use crate::model::Role;
 use crate::snapshot::EngineParameters;
-use crate::units::{Tokens, count, float};
+use crate::units::{Tokens, count, to_f64};
 
 /// Analyzes one model, and learns from what its engines show.
 #[must_use]
@@ -139,11 +139,11 @@ fn recorded<'a>(
 /// Tokens of the waiting requests. June's tree counts their prompts only; v0.9 prompts and outputs, and as nothing what does not fit
 /// into 63 bits.
 fn waiting_tokens(engine: &EngineInput<'_>, tree: Tree) -> Tokens {
-    const TOO_MANY: f64 = float(i64::MAX);
+    const TOO_MANY: f64 = to_f64(i64::MAX);
     match tree {
-        Tree::June => Tokens::trunc(engine.observed.prompt).times(engine.observed.queue),
+        Tree::June => Tokens::truncated(engine.observed.prompt).times(engine.observed.queue),
         Tree::August if waiting(engine) >= TOO_MANY => Tokens::ZERO,
-        Tree::August => Tokens::trunc(waiting(engine)),
+        Tree::August => Tokens::truncated(waiting(engine)),
     }
 }
 
@@ -159,7 +159,7 @@ impl Store<'_> {
     /// Cost and accelerator are those of an engine: without any, a variant looks free and of no accelerator. June's tree counts pods,
     /// v0.9 engines.
     fn capacity(&self, variant: &TokenVariant<'_>, mut sums: VariantSums<'_>) -> VariantCapacity {
-        let ready = variant.current.above(variant.pending);
+        let ready = variant.current.saturating_sub(variant.pending);
         let engines = count(sums.effective.len());
         let accelerator = sums.accelerator.unwrap_or_default();
         sums.effective.sort_by_key(|(tokens, _)| *tokens);
@@ -180,7 +180,7 @@ impl Store<'_> {
             cost: sums.cost.unwrap_or_default(),
             replicas: counts.0,
             pending: counts.1,
-            per_replica: per_replica.float(),
+            per_replica: per_replica.to_f64(),
             demand: sums.demand,
             reason: SmolStr::new_static(reason),
         }

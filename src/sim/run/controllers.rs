@@ -47,7 +47,7 @@ impl<'a> CoreController<'a> {
         debug_assert!(outcome.report.failed.is_empty(), "{:?}", outcome.report.failed);
         self.memory = outcome.memory;
         let mut evidence = self.memory.groups.values().filter_map(|group| group.evidence.as_ref());
-        self.contradicted_decisions += u32::from(evidence.any(|evidence| evidence.has_doubts()));
+        self.contradicted_decisions += u32::from(evidence.any(|evidence| evidence.has_contradictions()));
         let verdict = |id| outcome.decisions.get(id).map(|decision| &decision.verdict);
         let number = |id| match verdict(id) {
             Some(Verdict::Target(target)) => Some(target.desired),

@@ -10,7 +10,7 @@ mod step_span;
 
 use std::collections::VecDeque;
 
-use wva_core::units::whole;
+use wva_core::units::truncated_u32;
 
 use self::sequence::{Decoding, Prefilling, Progress, Waiting};
 use self::step_span::StepSpan;
@@ -211,7 +211,7 @@ impl ModelServer {
     fn begin_step(&mut self, recorder: &mut impl Recorder) {
         let preempted = self.preempt_until_all_fit();
         let decoding = self.tokens_per_step().ceil();
-        let mut budget = whole(f64::from(self.physics.token_budget) - decoding);
+        let mut budget = truncated_u32(f64::from(self.physics.token_budget) - decoding);
         let mut prompt_tokens = self.continue_prompts(&mut budget);
         if !preempted {
             prompt_tokens += self.admit(&mut budget, recorder);
@@ -276,7 +276,7 @@ impl ModelServer {
         let youngest = youngest.map(|(index, _)| index).and_then(|index| self.decoding.remove(index))?;
         let per_step = self.physics.tokens_per_step;
         self.kv_tokens -= youngest.kv_tokens(self.steps, per_step);
-        let generated = whole(youngest.generated_at(self.steps, per_step));
+        let generated = truncated_u32(youngest.generated_at(self.steps, per_step));
         let progress = Progress { generated, first_token_s: youngest.first_token_s, last_token_s: now_s };
         Some(Waiting { request: youngest.request, progress: Some(progress) })
     }

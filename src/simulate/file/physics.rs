@@ -131,7 +131,7 @@ impl PhysicsFile {
         };
         let kv_tokens = self.kv_tokens.map(Capacity::get).or(preset.map(|p| f64::from(p.kv_tokens)));
         let kv_tokens = need(kv_tokens, None, "kvTokens")?;
-        let or = |own: Option<f64>, default: u32| own.map_or(default, wva_core::units::whole);
+        let or = |own: Option<f64>, default: u32| own.map_or(default, wva_core::units::truncated_u32);
         let physics = Physics {
             base_s: need(self.step_seconds.map(BaseSeconds::get), preset.map(|p| p.base_s), "stepSeconds")?,
             per_prompt_token_s: need(
@@ -149,7 +149,7 @@ impl PhysicsFile {
                 preset.map(|p| p.per_kv_token_s),
                 "kvTokenSeconds",
             )?,
-            kv_tokens: wva_core::units::whole(kv_tokens),
+            kv_tokens: wva_core::units::truncated_u32(kv_tokens),
             block_size: or(self.block_size.map(Count::get), 16),
             max_sequences: or(self.max_sequences.map(Count::get), 256),
             token_budget: or(self.token_budget.map(Capacity::get), 8192),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use smol_str::SmolStr;
 use wva_core::hpa::{Behavior, Tolerance};
 use wva_core::model::Bounds;
-use wva_core::units::{Cost, Ratio, Replicas, Seconds, whole};
+use wva_core::units::{Cost, Ratio, Replicas, Seconds, truncated_u32};
 use wva_sim::{
     Arrivals, DeletionOrder, Deviations, HpaSetup, LoadShape, Pattern, RequestSizes, Scenario, Scrape,
     Segment, SimVariant, SizeSpread, Slo, StartUp,
@@ -47,7 +47,7 @@ pub(super) fn scenario(name: SmolStr, file: &ScenarioFile) -> Result<Scenario, P
         scrape,
         hpa,
         grace_period: file.grace.map_or(Duration::from_secs(30), |value| value.get()),
-        max_waiting_per_pod: file.hold_at.map(|value| whole(value.get())),
+        max_waiting_per_pod: file.hold_at.map(|value| truncated_u32(value.get())),
         deletion_order: deletion_order(file.victims),
         slo: Slo {
             ttft: file.slo.ttft.map_or(slo.ttft, |value| value.get()),
@@ -137,7 +137,7 @@ pub(super) fn pattern(arrivals: ArrivalsFile) -> Pattern {
     match arrivals {
         ArrivalsFile::Poisson => Pattern::Poisson,
         ArrivalsFile::Even => Pattern::Even,
-        ArrivalsFile::Bursts(size) => Pattern::Bursts(whole(size.get())),
+        ArrivalsFile::Bursts(size) => Pattern::Bursts(truncated_u32(size.get())),
     }
 }
 
@@ -170,12 +170,12 @@ fn variant(file: &VariantFile) -> Result<SimVariant, Problem> {
         return Err(Problem::at(["name".into()], "must be 1 to 63 characters"));
     }
     let physics = file.physics.physics().map_err(|cause| Problem::at(["physics".into()], cause))?;
-    let min = file.min.map_or(1, |value| whole(value.get()));
-    let max = file.max.map_or(10.max(min), |value| whole(value.get()));
+    let min = file.min.map_or(1, |value| truncated_u32(value.get()));
+    let max = file.max.map_or(10.max(min), |value| truncated_u32(value.get()));
     if min > max {
         return Err(Problem::at(["min".into()], format!("{min} is more than max, {max}")));
     }
-    let replicas = file.replicas.map_or(min.clamp(1, max), |value| whole(value.get()));
+    let replicas = file.replicas.map_or(min.clamp(1, max), |value| truncated_u32(value.get()));
     if replicas > max {
         return Err(Problem::at(["replicas".into()], format!("{replicas} is more than max, {max}")));
     }
@@ -186,14 +186,14 @@ fn variant(file: &VariantFile) -> Result<SimVariant, Problem> {
     };
     Ok(SimVariant {
         accelerator: file.accelerator.as_ref().map_or(standard.accelerator, SmolStr::new),
-        gpus: file.gpus.map_or(standard.gpus, |value| whole(value.get())),
+        gpus: file.gpus.map_or(standard.gpus, |value| truncated_u32(value.get())),
         deviations: file.rough.as_ref().map_or(standard.deviations, deviations),
         cost: standard.cost,
         bounds: Bounds { min: Replicas::new(min), max: Some(Replicas::new(max)) },
         replicas: Replicas::new(replicas),
         start_up,
         first_pod_slowdown: file.first_pod_slower.map_or(standard.first_pod_slowdown, |value| value.get()),
-        max_scheduled_pods: file.schedulable.map(|value| whole(value.get())),
+        max_scheduled_pods: file.schedulable.map(|value| truncated_u32(value.get())),
         pod_faults: standard.pod_faults,
         pinned: standard.pinned,
         name: standard.name,

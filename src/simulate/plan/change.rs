@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use smol_str::format_smolstr;
-use wva_core::units::{Replicas, whole};
+use wva_core::units::{Replicas, truncated_u32};
 use wva_sim::{Arrivals, Scenario, SimVariant, SizeSpread, StartUp};
 
 use super::super::file::{Change, Problem, SpreadFile};
@@ -28,7 +28,7 @@ pub(super) fn changed(plan: &Plan, change: &Change) -> Result<Plan, Problem> {
     build::set_hpa(&mut scenario.hpa, &change.hpa).map_err(|problem| problem.inside(["hpa".into()]))?;
     scenario.grace_period = change.grace.map_or(scenario.grace_period, |value| value.get());
     scenario.max_waiting_per_pod =
-        change.hold_at.map(|value| whole(value.get())).or(scenario.max_waiting_per_pod);
+        change.hold_at.map(|value| truncated_u32(value.get())).or(scenario.max_waiting_per_pod);
     scenario.deletion_order = change.victims.map_or(scenario.deletion_order, build::deletion_order);
     Ok(Plan { name, about: plan.about.clone(), kind: Kind::Fixed { scenario, traced } })
 }
@@ -78,17 +78,19 @@ fn set_variant(variant: &mut SimVariant, change: &Change) {
     let physics = &mut variant.physics;
     *physics = change.slower.map_or(*physics, |factor| physics.slower(factor.get()));
     if let Some(factor) = change.kv {
-        physics.kv_tokens = whole((f64::from(physics.kv_tokens) * factor.get()).max(1.0));
+        physics.kv_tokens = truncated_u32((f64::from(physics.kv_tokens) * factor.get()).max(1.0));
     }
-    physics.max_sequences = change.max_sequences.map_or(physics.max_sequences, |value| whole(value.get()));
-    physics.token_budget = change.token_budget.map_or(physics.token_budget, |value| whole(value.get()));
+    physics.max_sequences =
+        change.max_sequences.map_or(physics.max_sequences, |value| truncated_u32(value.get()));
+    physics.token_budget =
+        change.token_budget.map_or(physics.token_budget, |value| truncated_u32(value.get()));
     physics.tokens_per_step = change.tokens_per_step.map_or(physics.tokens_per_step, |value| value.get());
     variant.deviations = change.rough.as_ref().map_or(variant.deviations, build::deviations);
     variant.first_pod_slowdown =
         change.first_pod_slower.map_or(variant.first_pod_slowdown, |value| value.get());
-    if let Some(replicas) = change.replicas.map(|value| Replicas::new(whole(value.get()))) {
+    if let Some(replicas) = change.replicas.map(|value| Replicas::new(truncated_u32(value.get()))) {
         variant.replicas = variant.bounds.max.map_or(replicas, |max| replicas.min(max));
     }
     variant.max_scheduled_pods =
-        change.schedulable.map(|value| whole(value.get())).or(variant.max_scheduled_pods);
+        change.schedulable.map(|value| truncated_u32(value.get())).or(variant.max_scheduled_pods);
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use wva_core::model::Bounds;
-use wva_core::units::{Replicas, whole};
+use wva_core::units::{Replicas, truncated_u32};
 use wva_sim::{LoadShape, RequestSizes, Rng, Scenario, Segment, SimVariant, StartUp};
 
 use super::super::file::{Problem, RandomLoad, Range, TimeRange, known_physics};
@@ -47,13 +47,14 @@ pub(super) fn check(random: &RandomLoad) -> Result<(), Problem> {
 pub(super) fn scenario(name: &str, random: &RandomLoad, seed: u64) -> Scenario {
     // Not the sequence that the simulator draws from the same seed.
     let mut rng = Rng::new(seed ^ 0x0064_7261_776e);
-    let index = whole(rng.unit() * random.tokens.len() as f64) as usize;
+    let index = truncated_u32(rng.unit() * random.tokens.len() as f64) as usize;
     let shape = random.tokens.get(index).or(random.tokens.first());
     let (prompt, output) = shape.map_or((1000.0, 100.0), |shape| (shape.prompt.get(), shape.output.get()));
     let sizes = RequestSizes::uniform(prompt, output, random.spread.get());
     let preset = known_physics().get(&random.preset).map_or(wva_sim::TP1, |entry| entry.physics());
     let mut physics = preset.slower(log_uniform(&mut rng, &random.slower));
-    physics.kv_tokens = whole((f64::from(physics.kv_tokens) * uniform(&mut rng, &random.kv)).max(1.0));
+    physics.kv_tokens =
+        truncated_u32((f64::from(physics.kv_tokens) * uniform(&mut rng, &random.kv)).max(1.0));
     let start_up = StartUp { mean: uniform_time(&mut rng, &random.start_up), spread: 0.05 };
 
     let full = physics.capacity_rps(RequestSizes::fixed(prompt.trunc(), output.trunc()));
@@ -61,13 +62,13 @@ pub(super) fn scenario(name: &str, random: &RandomLoad, seed: u64) -> Scenario {
     let mut load = uniform(&mut rng, &random.first).clamp(min_load, max_load);
     let first = load;
     let mut segments = Vec::new();
-    for _ in 0..whole(random.parts.get()) {
+    for _ in 0..truncated_u32(random.parts.get()) {
         segments.push(Segment::Hold { rps: load * full, lasts: random.part.get() });
         load = (load * log_uniform(&mut rng, &random.factor)).clamp(min_load, max_load);
     }
     let load = LoadShape::new(segments);
-    let max = whole(random.max.get());
-    let replicas = Replicas::new(whole((first / INITIAL_UTILISATION).ceil()).clamp(1, max));
+    let max = truncated_u32(random.max.get());
+    let replicas = Replicas::new(truncated_u32((first / INITIAL_UTILISATION).ceil()).clamp(1, max));
     let bounds = Bounds { min: Replicas::ONE, max: Some(Replicas::new(max)) };
     let variant =
         SimVariant { replicas, bounds, start_up, ..SimVariant::new("replica", physics, build::cost(None)) };

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use wva_core::units::whole;
+use wva_core::units::truncated_u32;
 use wva_sim::{Arrival, Arrivals, LoadShape, RequestSizes, Rng, Scenario, Segment};
 
 use super::super::file::{ArrivalsFile, Problem, ScenarioFile, Step, TraceFile};
@@ -37,10 +37,10 @@ impl TracedRequests {
         }
         // Not the sequence that the simulator draws from the same seed.
         let mut rng = Rng::new(seed ^ 0x7472_6163_6564);
-        let expected = whole(self.repeats * self.requests.len() as f64 * 1.1) as usize;
+        let expected = truncated_u32(self.repeats * self.requests.len() as f64 * 1.1) as usize;
         let mut all = Vec::with_capacity(expected);
         for request in self.requests.iter() {
-            let certain = whole(self.repeats);
+            let certain = truncated_u32(self.repeats);
             let copies = certain + u32::from(rng.unit() < self.repeats - f64::from(certain));
             for _ in 0..copies {
                 let at_s = request.at_s + self.max_jitter_s * rng.unit();
@@ -103,7 +103,7 @@ fn requests_of(
         return Err(Problem::at(trace_path(), "`from` is after the trace's end"));
     }
     // The whole trace lasts until the end of the minute of its last request.
-    let whole_trace = Duration::from_secs(u64::from(whole((last_s / 60.0).floor()) + 1) * 60);
+    let whole_trace = Duration::from_secs(u64::from(truncated_u32((last_s / 60.0).floor()) + 1) * 60);
     scenario.duration = file.duration.map_or(whole_trace, |own| own.get());
     let end_s = scenario.duration.as_secs_f64();
     let shifted = requests.iter().map(|request| Arrival { at_s: request.at_s - start_s, ..*request });

@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::birth_death::{Chain, Occupancy};
-use crate::units::{OutOfRange, float};
+use crate::units::{OutOfRange, to_f64};
 
 /// What an accelerator needs for a model, in milliseconds: the three numbers that the tuner learns.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -308,7 +308,7 @@ pub(crate) const fn single(value: f64) -> f32 {
 
 /// A count as f32: exact up to 2²⁴, the nearest above.
 pub(crate) fn single_count(count: u32) -> f32 {
-    single(float(i64::from(count)))
+    single(to_f64(i64::from(count)))
 }
 
 #[cfg(test)]

@@ -75,8 +75,8 @@ impl History {
 
     /// The mean without its fraction; `None` if it is 0.
     fn mean(&self) -> Option<Tokens> {
-        let sum: f64 = self.values.iter().map(|value| value.float()).sum();
-        Some(Tokens::trunc(sum / f64::from(count(self.values.len())))).filter(|mean| *mean > Tokens::ZERO)
+        let sum: f64 = self.values.iter().map(|value| value.to_f64()).sum();
+        Some(Tokens::truncated(sum / f64::from(count(self.values.len())))).filter(|mean| *mean > Tokens::ZERO)
     }
 }
 

@@ -3,7 +3,7 @@
 use super::history::{OutputLength, Setting};
 use crate::model::Role;
 use crate::snapshot::EngineParameters;
-use crate::units::{Cost, Replicas, Tokens, float};
+use crate::units::{Cost, Replicas, Tokens, to_f64};
 
 /// One variant of the model.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -76,7 +76,7 @@ pub struct TokenObservation<'a> {
 impl TokenObservation<'_> {
     /// Values that no engine can have become 0; what is beyond 2⁶³ tokens is cut there.
     pub(crate) fn sanitized(self) -> Self {
-        let tokens = |value: f64| if value.is_finite() { value.clamp(0.0, float(i64::MAX)) } else { 0.0 };
+        let tokens = |value: f64| if value.is_finite() { value.clamp(0.0, to_f64(i64::MAX)) } else { 0.0 };
         Self {
             kv: tokens(self.kv),
             prompt: tokens(self.prompt),
@@ -90,7 +90,7 @@ impl TokenObservation<'_> {
 /// U: `share` of `capacity` in whole tokens, at most all of it.
 #[must_use]
 pub fn tokens_in_use(share: f64, capacity: Tokens) -> Tokens {
-    Tokens::trunc((share * capacity.float()).round()).min(capacity)
+    Tokens::truncated((share * capacity.to_f64()).round()).min(capacity)
 }
 
 /// An engine, with what is known of its variant.

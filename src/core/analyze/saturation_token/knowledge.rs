@@ -122,7 +122,7 @@ impl Knowledge {
     #[must_use]
     pub fn carried_by(&self, variant: &str) -> Option<f64> {
         let record = self.records.get(variant).filter(|record| record.learned == Learned::Live)?;
-        Some(record.effective.float()).filter(|carried| *carried > 0.0)
+        Some(record.effective.to_f64()).filter(|carried| *carried > 0.0)
     }
 
     /// Takes note of a variant's arguments. What a replica showed outweighs them until they change in what decides capacity.

@@ -104,7 +104,7 @@ impl<'a> VariantSums<'a> {
             sum.cost.get_or_insert(engine.observed.cost);
             if let Some(capacity) = capacity {
                 sum.effective.push((capacity.effective, capacity.source));
-                sum.demand += capacity.demand.float();
+                sum.demand += capacity.demand.to_f64();
             }
         }
         sums
@@ -119,7 +119,7 @@ fn variant_capacity(
     workload: Workload,
     policy: &TokenPolicy,
 ) -> VariantCapacity {
-    let ready = variant.current.above(variant.pending);
+    let ready = variant.current.saturating_sub(variant.pending);
     // By source as well: the order of engines that carry the same does not matter.
     sums.effective.sort_unstable();
     let (per_replica, reason, replicas, pending) = match median(&sums.effective) {
@@ -144,7 +144,7 @@ fn variant_capacity(
         cost: variant.cost,
         replicas,
         pending,
-        per_replica: per_replica.float(),
+        per_replica: per_replica.to_f64(),
         demand: sums.demand,
         reason: SmolStr::new_static(reason),
     }

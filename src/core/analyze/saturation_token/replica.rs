@@ -189,7 +189,7 @@ fn from_record(engine: &EngineInput<'_>, record: &Record, policy: &TokenPolicy) 
 
 /// Tokens of the waiting requests: their prompts and, unless the engine only computes prompts, their outputs.
 fn waiting_tokens(engine: &EngineInput<'_>) -> Tokens {
-    Tokens::trunc(waiting(engine))
+    Tokens::truncated(waiting(engine))
 }
 
 /// The same without rounding.

@@ -9,7 +9,7 @@ use smol_str::SmolStr;
 use super::input::{RequestShape, ThroughputObservation};
 use super::latency_line::{FULL, LatencyLine};
 use crate::moment::may_lower;
-use crate::units::{Seconds, float};
+use crate::units::{Seconds, to_f64};
 
 /// Seconds between two tokens of an empty engine, before a line was fitted (upstream's constant, as those below).
 pub const DEFAULT_INTERCEPT: f64 = 0.006;
@@ -170,7 +170,7 @@ impl Calibration {
     fn prune(&mut self, now: Timestamp) {
         let at = now.as_millisecond();
         let max_age = MAX_POINT_AGE.get() * 1000.0;
-        self.window.retain(|point| float(at.saturating_sub(point.at)) <= max_age);
+        self.window.retain(|point| to_f64(at.saturating_sub(point.at)) <= max_age);
     }
 
     /// The line and how it was found; `None` if neither the window nor the healthy engines give one.

@@ -6,7 +6,7 @@ use smol_str::SmolStr;
 
 use super::latency_line::LatencyLine;
 use crate::model::Role;
-use crate::units::{Cost, Replicas, Requests, Seconds, float};
+use crate::units::{Cost, Replicas, Requests, Seconds, to_f64};
 
 /// Lengths up to this, in tokens, are no lengths (upstream's bound).
 const MIN_LENGTH: f64 = 1.0;
@@ -55,7 +55,7 @@ impl ThroughputObservation {
     /// Tokens a second that `line` predicts: the running requests, by the tokens they hold, over the time each of their tokens takes.
     pub(crate) fn predicted_rate(&self, line: LatencyLine, shape: RequestShape) -> f64 {
         let latency = line.at(self.kv);
-        if latency > 0.0 { self.kv * float(self.capacity) / shape.resident() / latency } else { 0.0 }
+        if latency > 0.0 { self.kv * to_f64(self.capacity) / shape.resident() / latency } else { 0.0 }
     }
 
     pub(crate) fn is_busy(&self) -> bool {

@@ -25,7 +25,7 @@ pub use latency_line::{FULL, LatencyLine};
 use self::calibration::Tier;
 use super::finding::{Finding, Totals, VariantCapacity};
 use crate::model::{Analyzer, Role};
-use crate::units::{Replicas, Requests, count, float};
+use crate::units::{Replicas, Requests, count, to_f64};
 
 /// The queue is to be worked off in this many times the generation of one request (upstream's constant).
 const DRAIN_GENERATIONS: f64 = 2.0;
@@ -110,7 +110,7 @@ impl Resolved {
         shape: RequestShape,
     ) -> Option<Self> {
         let full_rate = |replica: &ThroughputObservation| {
-            FULL * float(replica.capacity) / shape.resident() / line.at(FULL)
+            FULL * to_f64(replica.capacity) / shape.resident() / line.at(FULL)
         };
         let sized = variant.replicas.iter().filter(|replica| replica.capacity > 0);
         let rates: Vec<f64> = sized.map(full_rate).collect();

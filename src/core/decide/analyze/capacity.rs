@@ -21,10 +21,10 @@ use crate::name_map::NameIndex;
 use crate::observe::scheduler_queue;
 use crate::optimize::{Candidate, OptimizerStep, Plan, Request};
 use crate::quality::analyzer_signals::{self as reads, Reads};
-use crate::quality::{CoverageState, EngineLoad, most_contradict, used};
+use crate::quality::{CoverageState, EngineLoad, is_distrusted_on_most_engines, used_tokens};
 use crate::report::{Direction, Side, Stage, Step, Turn, Value};
 use crate::snapshot::{EngineParameters, Signal, VariantState};
-use crate::units::{Replicas, Requests, Seconds, Tokens, whole};
+use crate::units::{Replicas, Requests, Seconds, Tokens, truncated_u32};
 
 /// Cycles in which an analyzer that says nothing may still speak against a removal. As upstream (WVA v0.9).
 const LIVE_CYCLES: f64 = 3.0;
@@ -118,7 +118,7 @@ pub(crate) fn ask(
 /// A candidate of the optimizers. What more pods of it would wait for too is asked of the next one: it gets none.
 fn able(context: ModelContext<'_>, variant: &VariantContext<'_>) -> Candidate {
     let own = candidate(variant.state, variant.scale.base());
-    if context.compat.is_upstream() || !variant.is_full(context.now) {
+    if context.compat.is_upstream() || !variant.is_growth_futile(context.now) {
         return own;
     }
     let max = own.bounds.max.map_or(own.current, |max| max.min(own.current));
@@ -163,7 +163,7 @@ enum Estimate {
 /// What a variant's engines were doing, and what those of pods without evidence are taken to have been doing.
 fn loads<'a>(variant: &VariantContext<'a>, unmeasured: u32, estimate: Estimate) -> Vec<EngineLoad<'a, ()>> {
     let all = &variant.coverage.loads;
-    let engines = unmeasured.saturating_mul(variant.coverage.engines_a_pod.max(1));
+    let engines = unmeasured.saturating_mul(variant.coverage.engines_per_pod.max(1));
     let engines = usize::try_from(engines).unwrap_or(usize::MAX);
     let measured = || all.iter().filter(|load| !load.is_estimated());
     match estimate {
@@ -192,8 +192,8 @@ fn see<'m, 'a>(
         if context.compat.is_upstream() { variant.scale.pending() } else { variant.credited(context.now) };
     let pending = Replicas::new(starting.get().saturating_add(unseen.get())).min(variant.scale.base());
     // What is neither on its way nor serves carries nothing.
-    let lost = variant.scale.pending().above(starting);
-    VariantObservation { variant, loads, pending, counted: variant.scale.base().above(lost) }
+    let lost = variant.scale.pending().saturating_sub(starting);
+    VariantObservation { variant, loads, pending, counted: variant.scale.base().saturating_sub(lost) }
 }
 
 /// Analyzers count engines, and what is scaled are pods: with data parallelism a pod has several.
@@ -201,7 +201,7 @@ fn in_pods(mut finding: Finding, observations: &[VariantObservation<'_, '_>]) ->
     let by_name = NameIndex::new(observations, |observation| observation.variant.name());
     for (at, capacity) in finding.variants.iter_mut().enumerate() {
         let of_variant = by_name.find(at, &capacity.name);
-        let engines = of_variant.map_or(1, VariantObservation::engines_a_pod);
+        let engines = of_variant.map_or(1, VariantObservation::engines_per_pod);
         capacity.per_replica *= f64::from(engines);
         capacity.replicas = Replicas::new(capacity.replicas.get().div_ceil(engines));
         capacity.pending = Replicas::new(capacity.pending.get().div_ceil(engines));
@@ -212,17 +212,17 @@ fn in_pods(mut finding: Finding, observations: &[VariantObservation<'_, '_>]) ->
 impl<'a> VariantObservation<'_, 'a> {
     /// What its engines were doing, as `A` reads it.
     pub(crate) fn loads<A: Reads>(&self) -> impl Iterator<Item = EngineLoad<'a, A>> {
-        self.loads.iter().map(EngineLoad::by)
+        self.loads.iter().map(EngineLoad::for_analyzer)
     }
 
     /// Serving processes of a pod, at least 1.
-    pub(crate) fn engines_a_pod(&self) -> u32 {
-        self.variant.coverage.engines_a_pod.max(1)
+    pub(crate) fn engines_per_pod(&self) -> u32 {
+        self.variant.coverage.engines_per_pod.max(1)
     }
 
     /// `pods` counted as engines, where an analyzer counts these (ours).
     pub(crate) fn engines(&self, context: ModelContext<'_>, pods: Replicas) -> Replicas {
-        let each = if context.compat.is_upstream() { 1 } else { self.engines_a_pod() };
+        let each = if context.compat.is_upstream() { 1 } else { self.engines_per_pod() };
         Replicas::new(pods.get().saturating_mul(each))
     }
 }
@@ -296,9 +296,9 @@ fn observation<'a>(
         accelerator: variant.accelerator,
         cost: variant.cost,
         kv,
-        in_use: Tokens::new(used(kv, capacity)),
+        in_use: Tokens::new(used_tokens(kv, capacity)),
         capacity: Tokens::new(capacity),
-        queue: whole(queue),
+        queue: truncated_u32(queue),
         prompt: load.prompt().unwrap_or(0.0),
         output: load.generated().unwrap_or(0.0),
         prefix_hits: load.hits().unwrap_or(0.0),
@@ -320,9 +320,10 @@ pub(crate) fn queued(context: ModelContext<'_>) -> Requests {
 /// What the scheduler holds for the model, when that is known.
 fn held(context: ModelContext<'_>) -> Option<SchedulerQueue> {
     let scheduler = &context.group.scheduler;
-    let requests = u64::from(whole(scheduler_queue(context.now, scheduler)?.value));
+    let requests = u64::from(truncated_u32(scheduler_queue(context.now, scheduler)?.value));
     let bytes = scheduler.newest(Signal::SchedulerQueueBytes);
-    let bytes = bytes.and_then(|sample| u64::try_from(Tokens::trunc(sample.value).get()).ok()).unwrap_or(0);
+    let bytes =
+        bytes.and_then(|sample| u64::try_from(Tokens::truncated(sample.value).get()).ok()).unwrap_or(0);
     Some(SchedulerQueue { requests, bytes })
 }
 
@@ -349,7 +350,7 @@ fn throughput(input: AnalyzerInput<'_, '_, '_>, learned: &mut Learned) -> Findin
         accelerator: one.variant.state.variant.accelerator.clone(),
         cost: one.variant.state.variant.cost,
         pending: one.engines(context, one.pending),
-        ready: one.engines(context, one.counted.above(one.pending)),
+        ready: one.engines(context, one.counted.saturating_sub(one.pending)),
         replicas: one.loads().filter_map(observed).collect(),
     };
     let input = throughput::ThroughputInput {
@@ -371,7 +372,7 @@ fn throughput(input: AnalyzerInput<'_, '_, '_>, learned: &mut Learned) -> Findin
 /// engines, which differ from it by what waits. What most engines contradict of it is not believed of their sum either.
 fn arrival(context: ModelContext<'_>, observations: &[VariantObservation<'_, '_>]) -> Option<f64> {
     let doubted = || {
-        most_contradict(
+        is_distrusted_on_most_engines(
             observations.iter().map(|variant| &variant.variant.coverage),
             Signal::SchedulerAttempts,
             context.now,

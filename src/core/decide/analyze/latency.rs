@@ -18,7 +18,7 @@ use crate::model::{LatencyTargets, ServiceClass};
 use crate::moment::may_lower;
 use crate::quality;
 use crate::quality::analyzer_signals::Latencies;
-use crate::units::{Replicas, Requests, count, whole};
+use crate::units::{Replicas, Requests, count, truncated_u32};
 
 /// What the queueing model finds; `None` while nobody knows what latencies to keep.
 pub(crate) fn queueing(input: AnalyzerInput<'_, '_, '_>, learned: &mut Learned) -> Option<Finding> {
@@ -90,7 +90,7 @@ fn load(context: ModelContext<'_>, one: &VariantObservation<'_, '_>) -> VariantL
         role: variant.role,
         accelerator: variant.accelerator.clone(),
         cost: variant.cost,
-        ready: one.engines(context, one.counted.above(one.pending)),
+        ready: one.engines(context, one.counted.saturating_sub(one.pending)),
         pending: one.engines(context, one.pending),
         observations: one.loads().map(observed).collect(),
     }
@@ -149,7 +149,7 @@ fn solve(
     let number = |(one, load): (&VariantObservation<'_, '_>, &VariantLoad)| match wanted.get(&load.name) {
         Some(ServerProposal::Replicas(number)) if context.compat.is_upstream() => Some(*number),
         Some(ServerProposal::Replicas(number)) => {
-            Some(Replicas::new(number.get().div_ceil(one.engines_a_pod())))
+            Some(Replicas::new(number.get().div_ceil(one.engines_per_pod())))
         }
         Some(ServerProposal::Hold) | None => None,
     };
@@ -190,7 +190,7 @@ fn add(
     };
     let arrival: f64 = load.observations.iter().filter_map(|load| load.arrival).sum();
     let mean = arithmetic::mean_request(&load.observations, context.compat);
-    let tokens = |of: fn(&Means) -> f64| mean.as_ref().map_or(0, |mean| whole(of(mean).round()));
+    let tokens = |of: fn(&Means) -> f64| mean.as_ref().map_or(0, |mean| truncated_u32(of(mean).round()));
     let (input, output) = (tokens(|mean| mean.input), tokens(|mean| mean.output));
     let name = load.name.clone();
     system.accelerators.push(data::Accelerator {

@@ -18,9 +18,9 @@ use crate::model::Role;
 use crate::moment::Moment;
 use crate::observe::scheduler_queue;
 use crate::quality::analyzer_signals as reads;
-use crate::quality::{CoverageState, EngineLoad, OVERDUE, Prospect, is_full, judged_engines};
+use crate::quality::{CoverageState, EngineLoad, OVERDUE_FACTOR, PodOutlook, is_growth_futile, judged_engines};
 use crate::report::{Stage, Step};
-use crate::sequence_limit::by_device;
+use crate::sequence_limit::default_for_device;
 use crate::snapshot::{Phase, Signal, newest_confirmed};
 use crate::units::{Replicas, Seconds, count};
 
@@ -147,7 +147,7 @@ fn hidden_load(variants: &[VariantContext<'_>]) -> f64 {
     if unmeasured <= 0.0 {
         return 1.0;
     }
-    let loads = active().flat_map(|variant| &variant.coverage.loads).map(|load| load.by::<reads::Rate>());
+    let loads = active().flat_map(|variant| &variant.coverage.loads).map(|load| load.for_analyzer::<reads::Rate>());
     // Of whose requests nothing is known, nothing is compared.
     let requests = |load: EngineLoad<'_, reads::Rate>| Some(load.running()? + load.queue()?);
     let requests: Vec<f64> = loads.filter_map(requests).collect();
@@ -195,34 +195,34 @@ fn rate_variant(
     let by_argument = state.template.sequences().map(f64::from);
     let request = known.shape.prompt().map(|prompt| RequestSize { prompt, output: known.shape.output() });
     // It learns what limits an engine, of whatever kind, and begins with what vLLM would run.
-    let default = f64::from(by_device(state.variant.accelerator.as_deref()));
+    let default = f64::from(default_for_device(state.variant.accelerator.as_deref()));
     let process = EngineModel::from_knowledge(role, own, by_argument, default, context.now.into());
     let replica = process
         .zip(request)
         .and_then(|(process, request)| ReplicaCapacity::new(role, &process, request, policy));
-    let processes = own.processes.unwrap_or(1.0);
-    let overdue = |since| Seconds::between(since, context.now).get() > OVERDUE * start;
+    let processes = own.engines_per_pod.unwrap_or(1.0);
+    let overdue = |since| Seconds::between(since, context.now).get() > OVERDUE_FACTOR * start;
     let [whole_start, patience] =
-        [start, OVERDUE * start].map(|seconds| Seconds::new(seconds).unwrap_or_default());
+        [start, OVERDUE_FACTOR * start].map(|seconds| Seconds::new(seconds).unwrap_or_default());
     let (mut pods, mut failing, mut never) = (Vec::new(), 0, 0);
     for replica in &state.replicas {
-        match Prospect::of(replica, patience, context.now) {
-            Prospect::Ready => pods.push(Seconds::ZERO),
-            Prospect::Starting => {
+        match PodOutlook::assess(replica, patience, context.now) {
+            PodOutlook::Ready => pods.push(Seconds::ZERO),
+            PodOutlook::Starting => {
                 let left = start - Seconds::between(replica.created, context.now).get();
                 pods.push(Seconds::new(left.max(0.0)).unwrap_or_default());
             }
-            Prospect::Failing => failing += 1,
-            Prospect::Broken | Prospect::Unschedulable | Prospect::Asleep => never += 1,
-            Prospect::Terminating => {}
+            PodOutlook::Failing => failing += 1,
+            PodOutlook::Broken | PodOutlook::Unschedulable | PodOutlook::Asleep => never += 1,
+            PodOutlook::Terminating => {}
         }
     }
     let first = || variant.state.last_status.unwrap_or_default().max(scale.spec);
     let target = variant.memory.target.unwrap_or_else(first);
     // An HPA with another maximum, a quota on pods: what was ordered never came to be.
     let ordered = variant.memory.target_since.is_some_and(overdue);
-    let unmade = if ordered { target.above(scale.base()) } else { Replicas::ZERO };
-    let replaced = own.replaced.settle(failing, start, context.now.into());
+    let unmade = if ordered { target.saturating_sub(scale.base()) } else { Replicas::ZERO };
+    let replaced = own.replaced.update(failing, start, context.now.into());
     let lost = Replicas::new(unmade.get().saturating_add(never).saturating_add(replaced));
     // A rolling update has pods beside those that are asked for: what is missing of it is missing of nothing else.
     let served = Replicas::new(count(pods.len()).saturating_add(failing - replaced));
@@ -232,8 +232,8 @@ fn rate_variant(
         bounds: state.variant.bounds,
         committed: target,
         requested: scale.base(),
-        unavailable: lost.min(target.above(served)),
-        is_full: unmade > Replicas::ZERO || is_full(state, whole_start, patience, context.now),
+        unavailable: lost.min(target.saturating_sub(served)),
+        is_full: unmade > Replicas::ZERO || is_growth_futile(state, whole_start, patience, context.now),
         ready_in: pods,
         start_up: whole_start,
         capacity: replica.map(|one| one.times(processes)),

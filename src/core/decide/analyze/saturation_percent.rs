@@ -107,7 +107,7 @@ fn cautious(
         (one.kv / policy.kv_cache_threshold).max(f64::from(one.queue) / policy.queue_length_threshold)
     };
     let busiest = observations().max_by(|a, b| load(a).total_cmp(&load(b)));
-    let engines = variants.iter().map(|variant| variant.coverage.engines_a_pod.max(1)).max().unwrap_or(1);
+    let engines = variants.iter().map(|variant| variant.coverage.engines_per_pod.max(1)).max().unwrap_or(1);
     let copies = usize::try_from(unmeasured.saturating_mul(engines)).unwrap_or(usize::MAX);
     analyze(observations().chain(busiest.into_iter().cycle().take(copies)), policy)
 }
@@ -172,7 +172,7 @@ pub(crate) fn movement(variant: &VariantContext<'_>, now: Timestamp) -> Movement
         Movement::Settled
     } else if credited > Replicas::ZERO || (target > base && variant.patient(now)) {
         Movement::Growing
-    } else if variant.is_full(now) {
+    } else if variant.is_growth_futile(now) {
         Movement::Unschedulable
     } else if target > base || pending > Replicas::ZERO {
         Movement::Overdue
@@ -235,10 +235,10 @@ fn safely(
     let safe = |index: &usize| {
         let variant = &variants[*index];
         let (base, fewer) = (variant.scale.base(), fewer(variant));
-        let engines = |pods: Replicas| pods.get().saturating_mul(variant.coverage.engines_a_pod);
+        let engines = |pods: Replicas| pods.get().saturating_mul(variant.coverage.engines_per_pod);
         // Pods beyond the base (a rolling update's) are measured too and leave as well.
         let observed = count(variant.coverage.observations.len());
-        let removed = observed.saturating_sub(engines(fewer)).max(engines(base.above(fewer)));
+        let removed = observed.saturating_sub(engines(fewer)).max(engines(base.saturating_sub(fewer)));
         analysis.safe_without(removed, &context.policy.saturation)
     };
     match chosen {

@@ -14,7 +14,7 @@ use crate::model::{Analyzer, Steps};
 use crate::quality::analyzer_signals::{Percent, Reads, Weighted};
 use crate::quality::{AllowedMoves, CoverageState, EngineLoad};
 use crate::report::{Direction, Side, Stage, Step, Turn, Value};
-use crate::units::{Replicas, whole};
+use crate::units::{Replicas, truncated_u32};
 
 /// Looks at each of `variants`, of which at least one is seen.
 pub(crate) fn look_and_step(
@@ -58,7 +58,7 @@ fn cautious(
     scored: Scored,
 ) -> Scored {
     let base = variant.scale.base();
-    let of_pods = variant.coverage.unmeasured().saturating_mul(variant.coverage.engines_a_pod.max(1));
+    let of_pods = variant.coverage.unmeasured().saturating_mul(variant.coverage.engines_per_pod.max(1));
     let of_pods = if state == CoverageState::Estimated { of_pods } else { 0 };
     let unscored = variant.coverage.loads.len().saturating_sub(scored.each.len());
     let unscored = unscored.saturating_add(usize::try_from(of_pods).unwrap_or(usize::MAX));
@@ -87,7 +87,7 @@ fn learn(context: ModelContext<'_>, variant: &VariantContext<'_>, bests: &mut Be
 /// With which engines one is compared, and how fast one of its requests is: not at all as long as nobody knows how long its answers
 /// are.
 fn seen(variant: &VariantContext<'_>, load: &EngineLoad<'_, ()>) -> (SmolStr, Option<f64>) {
-    let load = load.by::<Weighted>();
+    let load = load.for_analyzer::<Weighted>();
     let accelerator = variant.state.variant.accelerator.as_deref().unwrap_or_default();
     let Some(generated) = load.generated() else { return (SmolStr::default(), None) };
     let key = hardware_key(accelerator, variant.state.template.gpus, generated);
@@ -125,13 +125,13 @@ fn score(
     let (current, bounds) = (variant.scale.base(), variant.state.variant.bounds);
     // An engine whose cache or queue is not known has no score.
     fn read<A: Reads>(load: EngineLoad<'_, A>) -> Option<(f64, u32)> {
-        Some((load.kv()?, whole(load.queue()?)))
+        Some((load.kv()?, truncated_u32(load.queue()?)))
     }
     if context.policy.analyzer == Analyzer::Weighted {
         let limit = rules.queue_limit.unwrap_or(weighted::QUEUE_LIMIT);
         let observed = |load: &EngineLoad<'_, ()>| {
             let (key, speed) = seen(variant, load);
-            let (best, (kv, queue)) = (best(&key), read(load.by::<Weighted>())?);
+            let (best, (kv, queue)) = (best(&key), read(load.for_analyzer::<Weighted>())?);
             Some(weighted::WeightedObservation { kv, queue, speed, best })
         };
         let observed: Vec<_> = loads.iter().filter_map(observed).collect();
@@ -140,7 +140,7 @@ fn score(
     let usual = threshold::ThresholdSettings::default().queue_limit;
     let rules = threshold::ThresholdSettings { steps, queue_limit: rules.queue_limit.unwrap_or(usual) };
     let observed = |load: &EngineLoad<'_, ()>| {
-        let (kv, queue) = read(load.by::<Percent>())?;
+        let (kv, queue) = read(load.for_analyzer::<Percent>())?;
         Some(threshold::ThresholdObservation { kv, queue })
     };
     let observed: Vec<_> = loads.iter().filter_map(observed).collect();

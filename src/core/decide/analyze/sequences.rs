@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use crate::decide::context::{ModelContext, VariantContext};
-use crate::sequence_limit::{MAX_SEEN, estimated};
+use crate::sequence_limit::{MAX_SEEN, estimated_max};
 use crate::snapshot::EngineParameters;
 
 /// Requests that an engine of `variant` runs at once at most, as estimated; 0 is not known. Upstream assumes 256 where no argument
@@ -31,5 +31,5 @@ pub(crate) fn parameters<'a>(
 }
 
 fn estimate(variant: &VariantContext<'_>) -> Option<u32> {
-    estimated(variant.state, variant.memory.most_running.of(variant.state))
+    estimated_max(variant.state, variant.memory.most_running.of(variant.state))
 }

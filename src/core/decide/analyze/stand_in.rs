@@ -7,7 +7,7 @@ use crate::decide::context::{ModelContext, VariantContext};
 use crate::decision::{GapCause, SignalGap};
 use crate::memory::{Learned, Unlearned};
 use crate::model::{Analyzer, Role, Utilisation};
-use crate::quality::{STALE_AT_LEAST, VariantCoverage, assess_variant, judged_engines, shown};
+use crate::quality::{MIN_STALE_LIMIT, VariantCoverage, assess_variant, judged_engines, shown_signals};
 use crate::snapshot::{Phase, Signal, SignalSet, SourceHealth};
 use crate::units::Seconds;
 
@@ -49,7 +49,7 @@ pub(crate) fn choose<'a>(
         let active = || variants.iter().filter(|variant| variant.active());
         let mut loads = active().flat_map(|variant| &variant.coverage.loads);
         active().any(|variant| !variant.coverage.observations.is_empty())
-            && !loads.any(|load| load.has(indispensable) && (!measures_caches || load.knows_usage()))
+            && !loads.any(|load| load.has(indispensable) && (!measures_caches || load.has_usage()))
     };
     let together = looks_at_all_roles(context.analyzer);
     let any = variants.chunk_by(is_of_one_role).any(unmeasured);
@@ -82,7 +82,10 @@ fn measure<'a>(
         let last = stand_ins.last() == Some(analyzer);
         let mut loads = sights.iter().flat_map(|sight| &sight.loads);
         if last || loads.any(|load| load.suffices(declared.needed)) {
-            variants.iter_mut().zip(sights).for_each(|(variant, sight)| variant.coverage.measured_by(sight));
+            variants
+                .iter_mut()
+                .zip(sights)
+                .for_each(|(variant, sight)| variant.coverage.adopt_measurements(sight));
             return Some(*analyzer);
         }
     }
@@ -225,7 +228,7 @@ pub(crate) fn gap(
     };
     let unlisted = match variant.memory.unlisted_since {
         // The lists of pods and the counts of scale targets come one after the other.
-        Some(since) if Seconds::between(since, context.now) >= STALE_AT_LEAST => variant.unlisted(),
+        Some(since) if Seconds::between(since, context.now) >= MIN_STALE_LIMIT => variant.unlisted(),
         _ => 0,
     };
     let (cause, pods) = if warning.is_some() {
@@ -262,7 +265,7 @@ fn cause_of_missing(
     let all = variants.iter().flat_map(|variant| &variant.state.replicas);
     let engines = all.filter(|replica| replica.phase == Phase::Ready).flat_map(judged_engines);
     let needed = context.declared(role(variant)).required();
-    let known = shown(engines.map(|(_, signals)| signals), needed, context.now);
+    let known = shown_signals(engines.map(|(_, signals)| signals), needed, context.now);
     if sight.missing.is_empty() {
         GapCause::Contradicted
     } else if known.is_empty() {

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
 use super::models::at_least_zero;
-use crate::units::{Cost, OutOfRange, float};
+use crate::units::{Cost, OutOfRange, to_f64};
 
 /// Limits on what may be added, each optional. What runs already is never taken away by one.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -91,7 +91,7 @@ pub(crate) fn check_gpu_quota(quotas: &BTreeMap<SmolStr, i64>) -> Result<(), Out
         None => Ok(()),
         Some(gpus) => {
             let allowed = "-1 (unlimited) to 1048576";
-            Err(OutOfRange { unit: "quota", value: float(*gpus), allowed })
+            Err(OutOfRange { unit: "quota", value: to_f64(*gpus), allowed })
         }
     }
 }

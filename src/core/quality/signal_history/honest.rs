@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use smol_str::format_smolstr;
 
-use super::tests::{at, seen_and_remembered, with_pod};
+use super::tests::{assess_and_remember, at, with_pod};
 use super::*;
 use crate::model::Analyzer;
 use crate::snapshot::Signals;
@@ -59,7 +59,7 @@ struct Engine {
 
 impl Engine {
     fn count(&mut self, signal: Signal, more: f64) {
-        self.counted[signal as usize] += more;
+        self.counted[signal.index()] += more;
     }
 
     fn held(&self) -> f64 {
@@ -113,7 +113,7 @@ impl Engine {
             Signal::Waiting => self.waiting.len() as f64,
             Signal::KvUsage => self.held() / CACHE,
             Signal::KvCapacity => CACHE,
-            _ => self.counted[signal as usize],
+            _ => self.counted[signal.index()],
         }
     }
 }
@@ -149,7 +149,7 @@ fn shown(workload: Workload, interval: f64, seed: u64, steps: bool) -> Vec<(f64,
 }
 
 /// The share of looks at `pods` engines at which something was not believed, and what.
-fn doubted(
+fn distrusted(
     analyzer: Analyzer,
     workload: Workload,
     interval: f64,
@@ -158,7 +158,7 @@ fn doubted(
 ) -> (f64, SignalSet) {
     let all: Vec<_> = (0..pods).map(|pod| shown(workload, interval, 1 + pod, steps)).collect();
     let mut signals = vec![Signals::default(); all.len()];
-    let (mut evidence, mut looks, mut what) = (SignalHistory::default(), 0.0, SignalSet::NONE);
+    let (mut history, mut looks, mut what) = (SignalHistory::default(), 0.0, SignalSet::NONE);
     let count = all.iter().map(Vec::len).min().expect("engines");
     for (look, (second, _)) in all[0].iter().enumerate().take(count) {
         let scraped = at(0) + SignedDuration::from_secs_f64(*second);
@@ -172,8 +172,8 @@ fn doubted(
             let engines = [("0".into(), own.clone())].into();
             state.replicas.push(Replica { pod: format_smolstr!("p{pod}"), engines, ..replica.clone() });
         }
-        let (found, after) = seen_and_remembered(analyzer, &state, &evidence, now);
-        evidence = after;
+        let (found, after) = assess_and_remember(analyzer, &state, &history, now);
+        history = after;
         looks += f64::from(u8::from(!found.is_empty()));
         what = what.with(found);
     }
@@ -241,7 +241,7 @@ const STATIONARY: [(&str, Workload); 3] = [
     ("lognormal sizes, 4 requests/s", |_, rng| load(4.0, lognormal(rng, 800.0), lognormal(rng, 400.0))),
 ];
 
-/// What is not believed of `workload`, as a share of looks, by whom and of whom it is looked at most.
+/// What is distrusted under `workload`, as a share of looks, by whom and of whom it is looked at most.
 fn most_doubted(workload: Workload) -> (f64, SignalSet) {
     let looks = [
         (Analyzer::Throughput, 15.0, 4, true),
@@ -250,15 +250,15 @@ fn most_doubted(workload: Workload) -> (f64, SignalSet) {
         (Analyzer::SaturationPercent, 15.0, 4, true),
         (Analyzer::Saturation, 15.0, 4, false),
     ];
-    let doubted =
-        looks.map(|(analyzer, interval, pods, steps)| doubted(analyzer, workload, interval, pods, steps));
-    doubted
+    let distrusted =
+        looks.map(|(analyzer, interval, pods, steps)| distrusted(analyzer, workload, interval, pods, steps));
+    distrusted
         .into_iter()
         .fold((0.0, SignalSet::NONE), |(most, all), (share, what)| (share.max(most), all.with(what)))
 }
 
 #[test]
-fn workloads_that_change_at_once_contradict_nothing() {
+fn sudden_changes_of_the_workload_contradict_nothing() {
     for (name, workload) in CHANGES {
         let (share, what) = most_doubted(workload);
         assert!(what.is_empty(), "{name}: {what:?} in {:.1} % of looks", 100.0 * share);
@@ -266,7 +266,7 @@ fn workloads_that_change_at_once_contradict_nothing() {
 }
 
 #[test]
-fn sizes_of_every_kind_are_seldom_a_contradiction() {
+fn steady_workloads_of_any_size_distribution_are_rarely_contradicted() {
     for (name, workload) in STATIONARY {
         let (share, what) = most_doubted(workload);
         assert!(share <= 0.05, "{name}: {what:?} in {:.1} % of looks", 100.0 * share);

@@ -1,6 +1,6 @@
-//! Honest engines: what real ones have shown contradicts nothing, whoever reads it and however often.
+//! Recordings of real engines: they contradict nothing, whichever analyzer reads them and however often.
 
-use super::tests::{at, seen_and_remembered, with_pod};
+use super::tests::{assess_and_remember, at, with_pod};
 use super::*;
 use crate::model::Analyzer;
 use crate::snapshot::Signals;
@@ -35,26 +35,26 @@ fn scrapes(text: &str) -> Vec<Scrape> {
         .collect()
 }
 
-/// What `analyzer` does not believe of `scrapes`, each looked at when it comes, with its second.
-fn doubted(analyzer: Analyzer, scrapes: &[&Scrape]) -> Vec<(f64, SignalSet)> {
-    let mut evidence = SignalHistory::default();
-    let (mut signals, mut doubted) = (Signals::default(), Vec::new());
+/// What `analyzer` distrusts in `scrapes`, each looked at when it comes, with its second.
+fn distrusted(analyzer: Analyzer, scrapes: &[&Scrape]) -> Vec<(f64, SignalSet)> {
+    let mut history = SignalHistory::default();
+    let (mut signals, mut distrusted) = (Signals::default(), Vec::new());
     for (second, shown) in scrapes {
         let now = at(*second as i64) + SignedDuration::from_millis((second.fract() * 1000.0) as i64);
         let row = shown.iter().copied();
         signals.slide(now, Seconds::whole(600).before(now), 200, row);
         let state = with_pod(signals.clone());
-        let (contradicted, remembered) = seen_and_remembered(analyzer, &state, &evidence, now);
-        evidence = remembered;
+        let (contradicted, healthy_history) = assess_and_remember(analyzer, &state, &history, now);
+        history = healthy_history;
         if !contradicted.is_empty() {
-            doubted.push((*second, contradicted));
+            distrusted.push((*second, contradicted));
         }
     }
-    doubted
+    distrusted
 }
 
 #[test]
-fn engines_that_were_recorded_once_contradicted_themselves() {
+fn recordings_of_real_engines_contradict_nothing() {
     for (name, text) in RECORDED {
         let all = scrapes(text);
         assert!(all.len() > 30, "{name} has {} scrapes", all.len());
@@ -62,8 +62,11 @@ fn engines_that_were_recorded_once_contradicted_themselves() {
         for (every, from) in [(1, 0), (3, 0), (3, 1), (3, 2)] {
             let scrapes: Vec<&Scrape> = all.iter().skip(from).step_by(every).collect();
             for analyzer in Analyzer::ALL {
-                let doubted = doubted(analyzer, &scrapes);
-                assert!(doubted.is_empty(), "{name}, every {every} from {from}, {analyzer:?}: {doubted:?}");
+                let distrusted = distrusted(analyzer, &scrapes);
+                assert!(
+                    distrusted.is_empty(),
+                    "{name}, every {every} from {from}, {analyzer:?}: {distrusted:?}"
+                );
             }
         }
     }

@@ -1,9 +1,9 @@
-//! What is believed of engines that do not show everything, or show what cannot be true.
+//! Engines that lack signals, or show signals that contradict each other.
 
 use super::*;
 use crate::model::{Analyzer, Bounds, Role, TargetRef, Variant, VariantId};
 use crate::quality::analyzer_signals::{Tokens, WITNESSES};
-use crate::quality::assess_variant;
+use crate::quality::{VariantCoverage, assess_variant};
 use crate::snapshot::{Engine, EngineParameters, Phase, Sample, Scale, Signals, Template};
 use crate::units::{Cost, Replicas};
 
@@ -16,7 +16,7 @@ pub(super) fn at(second: i64) -> Timestamp {
 }
 
 /// What an engine shows at a second: its value of each signal.
-type Shows = fn(Signal, f64) -> Option<f64>;
+type Shown = fn(Signal, f64) -> Option<f64>;
 
 /// About ten requests run in three tenths of the cache; a step generates a token for each of them, and each begins with 30 tokens.
 fn healthy(signal: Signal, second: f64) -> Option<f64> {
@@ -34,7 +34,7 @@ fn healthy(signal: Signal, second: f64) -> Option<f64> {
 }
 
 /// A variant with one pod that shows `before` until `second` and `then` after it, for `lasts` seconds.
-fn variant(before: Shows, second: i64, then: Shows, lasts: i64) -> VariantState {
+fn variant(before: Shown, second: i64, then: Shown, lasts: i64) -> VariantState {
     let mut signals = Signals::default();
     for signal in Signal::ALL {
         let shown = |now: i64| {
@@ -74,58 +74,58 @@ pub(super) fn with_pod(signals: Signals) -> VariantState {
     }
 }
 
-/// What is remembered after `analyzer` has looked at a healthy engine for some minutes.
-fn remembered(analyzer: Analyzer) -> SignalHistory {
-    remembered_of(healthy, analyzer)
+/// The history after `analyzer` has assessed a healthy engine for some minutes.
+fn healthy_history(analyzer: Analyzer) -> SignalHistory {
+    history_of(healthy, analyzer)
 }
 
 /// The same of an engine that shows `shows`.
-fn remembered_of(shows: Shows, analyzer: Analyzer) -> SignalHistory {
-    [320, 450, 580].into_iter().fold(SignalHistory::default(), |evidence, second| {
+fn history_of(shows: Shown, analyzer: Analyzer) -> SignalHistory {
+    [320, 450, 580].into_iter().fold(SignalHistory::default(), |history, second| {
         let state = variant(shows, second, shows, 0);
-        let sight = seen(analyzer, &state, &evidence, second);
-        after(analyzer, &evidence, (&state, &sight), second)
+        let coverage = assess(analyzer, &state, &history, second);
+        after(analyzer, &history, (&state, &coverage), second)
     })
 }
 
-/// What is remembered after `analyzer` has looked at `seen` at `second`.
+/// What is remembered after `analyzer` has looked at `assess` at `second`.
 fn after(
     analyzer: Analyzer,
     before: &SignalHistory,
-    seen: (&VariantState, &VariantCoverage<'_>),
+    assess: (&VariantState, &VariantCoverage<'_>),
     second: i64,
 ) -> SignalHistory {
     let declared = analyzer.declared(Role::Both);
-    before.after([seen].into_iter(), declared.needed.with(declared.optional).with(WITNESSES), at(second))
+    before.after([assess].into_iter(), declared.needed.with(declared.optional).with(WITNESSES), at(second))
 }
 
-/// What `analyzer` does not believe of `state` at `now`, and what is remembered then.
-pub(super) fn seen_and_remembered(
+/// What `analyzer` distrusts in `state` at `now`, and the history after it.
+pub(super) fn assess_and_remember(
     analyzer: Analyzer,
     state: &VariantState,
     before: &SignalHistory,
     now: Timestamp,
 ) -> (SignalSet, SignalHistory) {
     let declared = analyzer.declared(Role::Both);
-    let sight = assess_variant(state, declared, Some(before), now);
+    let coverage = assess_variant(state, declared, Some(before), now);
     let reads = declared.needed.with(declared.optional).with(WITNESSES);
-    let remembered = before.after([(state, &sight)].into_iter(), reads, now);
-    let doubted = sight.doubts.iter().map(|(_, doubt)| doubt.still(now));
-    (doubted.fold(SignalSet::NONE, SignalSet::with), remembered)
+    let healthy_history = before.after([(state, &coverage)].into_iter(), reads, now);
+    let distrusted = coverage.contradictions.iter().map(|(_, contradictions)| contradictions.distrusted(now));
+    (distrusted.fold(SignalSet::NONE, SignalSet::with), healthy_history)
 }
 
-/// What `analyzer` sees of `state` at `second`, with what was remembered before.
-fn seen<'a>(
+/// What `analyzer` measures of `state` at `second`, with the history before it.
+fn assess<'a>(
     analyzer: Analyzer,
     state: &'a VariantState,
-    evidence: &'a SignalHistory,
+    history: &'a SignalHistory,
     second: i64,
 ) -> VariantCoverage<'a> {
-    assess_variant(state, analyzer.declared(Role::Both), Some(evidence), at(second))
+    assess_variant(state, analyzer.declared(Role::Both), Some(history), at(second))
 }
 
-/// What is not believed of an engine that was scraped at these seconds and shows `shows`.
-fn contradicted_at(seconds: &[i64], shows: Shows) -> SignalSet {
+/// The distrusted signals of an engine that was scraped at these seconds and shows `shows`.
+fn contradicted_at(seconds: &[i64], shows: Shown) -> SignalSet {
     let mut signals = Signals::default();
     for signal in Signal::ALL {
         let shown =
@@ -133,12 +133,12 @@ fn contradicted_at(seconds: &[i64], shows: Shows) -> SignalSet {
         signals.add(signal, seconds.iter().filter_map(shown));
     }
     let now = at(*seconds.last().unwrap());
-    seen_and_remembered(Analyzer::Rate, &with_pod(signals), &SignalHistory::default(), now).0
+    assess_and_remember(Analyzer::Rate, &with_pod(signals), &SignalHistory::default(), now).0
 }
 
 #[test]
-fn counters_that_stand_still_are_contradicted_after_three_scrapes_and_half_a_minute_and_not_before() {
-    let still: Shows = |signal, second| healthy(signal, if signal.is_counter() { 100.0 } else { second });
+fn frozen_counters_are_contradicted_after_three_scrapes_and_half_a_minute() {
+    let still: Shown = |signal, second| healthy(signal, if signal.is_counter() { 100.0 } else { second });
     for calm in [&[0, 30][..], &[0, 45], &[0, 14, 29], &[0, 5, 10, 15, 20, 25, 29]] {
         assert_eq!(contradicted_at(calm, still), SignalSet::NONE, "{calm:?}");
     }
@@ -147,13 +147,13 @@ fn counters_that_stand_still_are_contradicted_after_three_scrapes_and_half_a_min
         assert!(found.has(Signal::GenerationTokens) && found.has(Signal::EngineSteps), "{long:?}");
     }
     // Nothing runs, and nothing has to move.
-    let idle: Shows =
+    let idle: Shown =
         |signal, _| healthy(signal, 100.0).map(|value| if signal == Signal::Running { 0.0 } else { value });
     assert_eq!(contradicted_at(&[0, 15, 30, 45], idle), SignalSet::NONE);
 }
 
 #[test]
-fn of_a_histogram_half_of_which_moves_both_are_contradicted_from_three_requests_on() {
+fn sum_and_count_of_a_histogram_are_contradicted_when_only_one_moves_over_three_requests() {
     fn halves(signal: Signal, second: f64, [sum, count]: [f64; 2]) -> Option<f64> {
         match signal {
             Signal::RequestPromptTokensSum => Some(1000.0 + sum * second),
@@ -162,7 +162,7 @@ fn of_a_histogram_half_of_which_moves_both_are_contradicted_from_three_requests_
         }
     }
     let both = SignalSet::of(&[Signal::RequestPromptTokensSum, Signal::RequestPromptTokensCount]);
-    let found = |shows: Shows| contradicted_at(&[0, 15, 30], shows).and(both);
+    let found = |shows: Shown| contradicted_at(&[0, 15, 30], shows).and(both);
     assert_eq!(found(|signal, second| halves(signal, second, [0.0, 0.1])), both, "three that have no size");
     assert_eq!(
         found(|signal, second| halves(signal, second, [0.0, 0.09])),
@@ -177,45 +177,45 @@ fn of_a_histogram_half_of_which_moves_both_are_contradicted_from_three_requests_
 }
 
 #[test]
-fn a_cache_that_looks_twice_as_full_beside_the_same_requests_is_estimated_by_these() {
-    let evidence = remembered(Analyzer::SaturationPercent);
-    let doubled: Shows = |signal, second| {
+fn kv_usage_that_doubles_with_the_same_requests_is_estimated_from_them() {
+    let history = healthy_history(Analyzer::SaturationPercent);
+    let doubled: Shown = |signal, second| {
         if signal == Signal::KvUsage { Some(0.6) } else { healthy(signal, second) }
     };
     let state = variant(healthy, 900, doubled, 30);
-    let sight = seen(Analyzer::SaturationPercent, &state, &evidence, 930);
-    assert!(sight.contradicted.has(Signal::KvUsage), "{:?}", sight.contradicted);
-    assert!((sight.observations[0].kv - 0.3).abs() < 0.01, "{}", sight.observations[0].kv);
-    assert_eq!((sight.lacking, sight.estimated), (1, 1));
+    let coverage = assess(Analyzer::SaturationPercent, &state, &history, 930);
+    assert!(coverage.contradicted.has(Signal::KvUsage), "{:?}", coverage.contradicted);
+    assert!((coverage.observations[0].kv - 0.3).abs() < 0.01, "{}", coverage.observations[0].kv);
+    assert_eq!((coverage.lacking, coverage.estimated), (1, 1));
 }
 
 #[test]
 fn longer_prompts_fill_a_cache_and_contradict_nothing() {
-    let evidence = remembered(Analyzer::SaturationPercent);
-    let longer: Shows = |signal, second| match signal {
+    let history = healthy_history(Analyzer::SaturationPercent);
+    let longer: Shown = |signal, second| match signal {
         Signal::KvUsage => Some(0.6),
         Signal::PromptTokens => Some(60.0 * 900.0 + 300.0 * (second - 900.0)),
         _ => healthy(signal, second),
     };
     let state = variant(healthy, 900, longer, 45);
-    let sight = seen(Analyzer::SaturationPercent, &state, &evidence, 945);
-    assert!(sight.contradicted.is_empty(), "{:?}", sight.contradicted);
+    let coverage = assess(Analyzer::SaturationPercent, &state, &history, 945);
+    assert!(coverage.contradicted.is_empty(), "{:?}", coverage.contradicted);
 }
 
 #[test]
-fn a_queue_that_nobody_shows_is_long_where_an_engine_runs_all_it_can_and_empty_where_it_does_not() {
-    let evidence = remembered(Analyzer::SaturationPercent);
-    let full: Shows = |signal, second| match signal {
+fn a_missing_queue_is_long_in_a_full_engine_and_empty_in_one_with_room() {
+    let history = healthy_history(Analyzer::SaturationPercent);
+    let full: Shown = |signal, second| match signal {
         Signal::Waiting => None,
         Signal::Running => Some(32.0),
         Signal::KvUsage => Some(if second % 10.0 > 0.0 { 0.9 } else { 0.8 }),
         _ => healthy(signal, second),
     };
-    let calm: Shows = |signal, second| if signal == Signal::Waiting { None } else { healthy(signal, second) };
+    let calm: Shown = |signal, second| if signal == Signal::Waiting { None } else { healthy(signal, second) };
     let states = [full, calm].map(|shows| variant(healthy, 600, shows, 120));
     let queues = states.each_ref().map(|state| {
-        let sight = seen(Analyzer::SaturationPercent, state, &evidence, 720);
-        (sight.observations[0].queue, sight.queue_doubted.clone())
+        let coverage = assess(Analyzer::SaturationPercent, state, &history, 720);
+        (coverage.observations[0].queue, coverage.queue_distrusted.clone())
     });
     assert_eq!(queues, [(5, vec![("p", Some(true))]), (0, vec![("p", Some(false))])]);
 }
@@ -241,14 +241,14 @@ fn made(mut state: VariantState, accelerator: &str, argument: Option<i64>) -> Va
 }
 
 #[test]
-fn an_engine_without_the_argument_was_once_full_with_256_running_whatever_its_device() {
-    let evidence = remembered_of(crowded, Analyzer::SaturationPercent);
-    let silent: Shows =
+fn without_the_argument_an_engine_is_full_by_the_default_of_its_device() {
+    let history = history_of(crowded, Analyzer::SaturationPercent);
+    let silent: Shown =
         |signal, second| if signal == Signal::Waiting { None } else { crowded(signal, second) };
     let queue = |accelerator, argument| {
         let state = made(variant(crowded, 600, silent, 120), accelerator, argument);
-        let sight = seen(Analyzer::SaturationPercent, &state, &evidence, 720);
-        (sight.observations[0].queue, sight.queue_doubted[0].1)
+        let coverage = assess(Analyzer::SaturationPercent, &state, &history, 720);
+        (coverage.observations[0].queue, coverage.queue_distrusted[0].1)
     };
     assert_eq!(queue("H100", Some(256)), (5, Some(true)));
     assert_eq!(queue("H100", Some(1024)), (0, Some(false)));
@@ -258,92 +258,101 @@ fn an_engine_without_the_argument_was_once_full_with_256_running_whatever_its_de
 }
 
 #[test]
-fn a_queue_is_not_contradicted_by_a_limit_that_is_only_assumed() {
-    let evidence = remembered_of(crowded, Analyzer::SaturationPercent);
+fn an_assumed_limit_contradicts_no_queue() {
+    let history = history_of(crowded, Analyzer::SaturationPercent);
     let contradicted = |argument| {
         let state = made(variant(crowded, 720, crowded, 0), "H100", argument);
-        seen(Analyzer::SaturationPercent, &state, &evidence, 720).contradicted.has(Signal::Waiting)
+        assess(Analyzer::SaturationPercent, &state, &history, 720).contradicted.has(Signal::Waiting)
     };
     assert_eq!([contradicted(Some(256)), contradicted(None)], [true, false]);
 }
 
 #[test]
-fn sizes_that_are_not_shown_are_as_they_were() {
-    let evidence = remembered(Analyzer::Saturation);
-    let silent: Shows = |signal, second| {
+fn missing_sizes_are_taken_from_the_baseline() {
+    let history = healthy_history(Analyzer::Saturation);
+    let silent: Shown = |signal, second| {
         if signal == Signal::RequestPromptTokensSum { None } else { healthy(signal, second) }
     };
     let state = variant(healthy, 600, silent, 400);
-    let sight = seen(Analyzer::Saturation, &state, &evidence, 1000);
-    assert!(sight.missing.has(Signal::RequestPromptTokensSum), "{:?}", sight.missing);
-    let load = sight.loads[0].by::<Tokens>();
+    let coverage = assess(Analyzer::Saturation, &state, &history, 1000);
+    assert!(coverage.missing.has(Signal::RequestPromptTokensSum), "{:?}", coverage.missing);
+    let load = coverage.loads[0].for_analyzer::<Tokens>();
     assert!((load.prompt().unwrap() - 30.0).abs() < 0.1, "{:?}", load.prompt());
 }
 
 #[test]
-fn what_a_frozen_counter_catches_up_with_is_no_size() {
-    let evidence = remembered(Analyzer::Saturation);
-    const FROZEN: Shows = |signal, second| {
+fn a_counter_that_catches_up_after_freezing_gives_no_size() {
+    let history = healthy_history(Analyzer::Saturation);
+    const FROZEN: Shown = |signal, second| {
         let count = signal == Signal::RequestGenerationTokensCount && second > 600.0;
         healthy(signal, if count { 600.0 } else { second })
     };
     let state = variant(FROZEN, 800, FROZEN, 0);
-    let sight = seen(Analyzer::Saturation, &state, &evidence, 800);
-    assert!(sight.contradicted.has(Signal::RequestGenerationTokensCount), "{:?}", sight.contradicted);
-    let evidence = after(Analyzer::Saturation, &evidence, (&state, &sight), 800);
-    let returned: Shows =
+    let coverage = assess(Analyzer::Saturation, &state, &history, 800);
+    assert!(coverage.contradicted.has(Signal::RequestGenerationTokensCount), "{:?}", coverage.contradicted);
+    let history = after(Analyzer::Saturation, &history, (&state, &coverage), 800);
+    let returned: Shown =
         |signal, second| if second <= 800.0 { FROZEN(signal, second) } else { healthy(signal, second) };
     let state = variant(returned, 890, healthy, 0);
-    let sight = seen(Analyzer::Saturation, &state, &evidence, 890);
-    let load = sight.loads[0].by::<Tokens>();
+    let coverage = assess(Analyzer::Saturation, &state, &history, 890);
+    let load = coverage.loads[0].for_analyzer::<Tokens>();
     assert!((load.generated().unwrap() - 100.0).abs() < 1.0, "{:?}", load.generated());
-    assert!(sight.contradicted.is_empty(), "{:?}", sight.contradicted);
+    assert!(coverage.contradicted.is_empty(), "{:?}", coverage.contradicted);
 }
 
 #[test]
-fn an_exporter_that_repeats_everything_is_not_believed_and_counters_that_do_leave_the_gauges() {
-    let evidence = remembered(Analyzer::Saturation);
-    let all: Shows = |signal, _| healthy(signal, 600.0);
-    let counters: Shows = |signal, second| match signal {
+fn a_frozen_exporter_is_distrusted_and_frozen_counters_leave_the_gauges() {
+    let history = healthy_history(Analyzer::Saturation);
+    let all: Shown = |signal, _| healthy(signal, 600.0);
+    let counters: Shown = |signal, second| match signal {
         Signal::KvUsage => Some(if second % 10.0 > 0.0 { 0.31 } else { 0.3 }),
         _ => healthy(signal, 600.0),
     };
-    let contradicted = |shows: Shows| {
+    let contradicted = |shows: Shown| {
         let state = variant(healthy, 600, shows, 60);
-        let sight = seen(Analyzer::Saturation, &state, &evidence, 660);
-        [Signal::KvUsage, Signal::RequestPromptTokensSum].map(|signal| sight.contradicted.has(signal))
+        let coverage = assess(Analyzer::Saturation, &state, &history, 660);
+        [Signal::KvUsage, Signal::RequestPromptTokensSum].map(|signal| coverage.contradicted.has(signal))
     };
     assert_eq!([contradicted(all), contradicted(counters)], [[true, true], [false, true]]);
 }
 
 #[test]
-fn a_doubt_lasts_from_the_last_scrape_at_which_it_was_one_and_another_does_not_make_it_longer() {
+fn a_contradiction_lasts_from_its_last_scrape_and_another_one_does_not_prolong_it() {
     let [usage, steps] = [Signal::KvUsage, Signal::EngineSteps].map(|signal| SignalSet::of(&[signal]));
-    let doubt = Contradictions::default().with(usage, at(0)).with(steps, at(60));
-    assert_eq!((doubt.still(at(70)), doubt.still(at(80))), (usage.with(steps), steps));
+    let contradictions = Contradictions::default().with(usage, at(0)).with(steps, at(60));
     assert_eq!(
-        (doubt.until(usage), doubt.until(steps), doubt.newest()),
+        (contradictions.distrusted(at(70)), contradictions.distrusted(at(80))),
+        (usage.with(steps), steps)
+    );
+    assert_eq!(
+        (contradictions.last_of(usage), contradictions.last_of(steps), contradictions.newest()),
         (Some(at(0)), Some(at(60)), Some(at(60)))
     );
-    assert_eq!(doubt.lately(at(310)).until(usage), None);
+    assert_eq!(contradictions.recent(at(310)).last_of(usage), None);
     let others = [Signal::Running, Signal::Waiting].map(|signal| SignalSet::of(&[signal]));
-    let many = doubt.with(others[0], at(61)).with(others[1], at(62));
-    assert_eq!(many.until(usage), Some(at(60)), "of too many the oldest last longer, and none is forgotten");
+    let many = contradictions.with(others[0], at(61)).with(others[1], at(62));
+    assert_eq!(
+        many.last_of(usage),
+        Some(at(60)),
+        "of too many the oldest last longer, and none is forgotten"
+    );
 }
 
 #[test]
-fn evidence_of_a_future_that_a_clock_set_back_has_made_is_found() {
-    let evidence = remembered(Analyzer::SaturationPercent);
-    assert!(evidence.is_after(at(579)) && !evidence.is_after(at(580)));
+fn history_after_now_is_found_when_the_clock_was_set_back() {
+    let history = healthy_history(Analyzer::SaturationPercent);
+    assert!(history.is_after(at(579)) && !history.is_after(at(580)));
 }
 
 /// What of an engine that shows `before`, and `shows` from 900 s on, is contradicted for the rate policy at any look of two minutes.
-fn contradicted(before: Shows, shows: Shows) -> SignalSet {
-    let evidence = remembered_of(before, Analyzer::Rate);
+fn contradicted(before: Shown, shows: Shown) -> SignalSet {
+    let history = history_of(before, Analyzer::Rate);
     (5..=120).step_by(5).fold(SignalSet::NONE, |all, lasts| {
         let state = variant(before, 900, shows, lasts);
-        let doubts = seen(Analyzer::Rate, &state, &evidence, 900 + lasts).doubts;
-        doubts.iter().fold(all, |all, (_, doubt)| all.with(doubt.still(at(900 + lasts))))
+        let contradictions = assess(Analyzer::Rate, &state, &history, 900 + lasts).contradictions;
+        contradictions
+            .iter()
+            .fold(all, |all, (_, contradictions)| all.with(contradictions.distrusted(at(900 + lasts))))
     })
 }
 
@@ -359,8 +368,8 @@ fn with_latencies(signal: Signal, second: f64) -> Option<f64> {
 }
 
 #[test]
-fn clients_that_give_up_once_made_the_counts_of_requests_liars() {
-    let half: Shows = |signal, second| {
+fn requests_that_clients_give_up_contradict_no_count() {
+    let half: Shown = |signal, second| {
         let finished = SignalSet::of(&[
             Signal::RequestGenerationTokensCount,
             Signal::RequestGenerationTokensSum,
@@ -378,18 +387,18 @@ fn first_tokens_that_double_while_prompts_do_not_are_contradicted() {
     assert!(contradicted(with_latencies, DOUBLED).has(Signal::TimeToFirstTokenCount));
 }
 
-const DOUBLED: Shows = |signal, second| match signal {
+const DOUBLED: Shown = |signal, second| match signal {
     Signal::TimeToFirstTokenCount => Some(2.0 * second + 2.0 * (second - 900.0).max(0.0)),
     _ => with_latencies(signal, second),
 };
 
 #[test]
 fn of_two_counts_of_the_same_requests_the_one_whose_sizes_change_is_contradicted() {
-    let answers: Shows = |signal, second| match signal {
+    let answers: Shown = |signal, second| match signal {
         Signal::RequestGenerationTokensCount => Some(2.0 * second - (second - 900.0).max(0.0)),
         _ => with_latencies(signal, second),
     };
-    let prompts: Shows = |signal, second| match signal {
+    let prompts: Shown = |signal, second| match signal {
         Signal::RequestPromptTokensCount => Some(2.0 * second + 2.0 * (second - 900.0).max(0.0)),
         _ => with_latencies(signal, second),
     };
@@ -401,12 +410,12 @@ fn of_two_counts_of_the_same_requests_the_one_whose_sizes_change_is_contradicted
 
 #[test]
 fn tokens_that_neither_leave_nor_are_in_the_cache_were_not_computed() {
-    let computed: Shows = |signal, second| match signal {
+    let computed: Shown = |signal, second| match signal {
         Signal::PromptTokens => Some(60.0 * second + 60.0 * (second - 900.0).max(0.0)),
         _ => with_latencies(signal, second),
     };
     assert_eq!(contradicted(with_latencies, computed), SignalSet::of(&[Signal::PromptTokens]));
-    let finished: Shows = |signal, second| match signal {
+    let finished: Shown = |signal, second| match signal {
         Signal::RequestPromptTokensSum => Some(60.0 * second + 60.0 * (second - 900.0).max(0.0)),
         _ => with_latencies(signal, second),
     };
@@ -414,28 +423,29 @@ fn tokens_that_neither_leave_nor_are_in_the_cache_were_not_computed() {
 }
 
 #[test]
-fn a_range_of_figures_holds_none_of_the_last_two_minutes() {
-    let bent: Shows = |signal, second| match signal {
+fn ranges_leave_out_the_last_two_minutes() {
+    let bent: Shown = |signal, second| match signal {
         Signal::InterTokenLatencyCount => Some(198.0 * second - 66.0 * (second - 900.0).max(0.0)),
         _ => with_latencies(signal, second),
     };
     // A lie that is a little too small to show while it is in half of a window is in the range by which it is judged then.
-    let mut evidence = SignalHistory::default();
+    let mut history = SignalHistory::default();
     for second in (60..1200).step_by(5) {
         let state = variant(with_latencies, 900, bent, second - 900);
         let state = if second <= 900 { variant(with_latencies, second, bent, 0) } else { state };
-        let sight = seen(Analyzer::Throughput, &state, &evidence, second);
-        let found =
-            sight.doubts.iter().any(|(_, doubt)| doubt.still(at(second)).has(Signal::InterTokenLatencyCount));
+        let coverage = assess(Analyzer::Throughput, &state, &history, second);
+        let found = coverage.contradictions.iter().any(|(_, contradictions)| {
+            contradictions.distrusted(at(second)).has(Signal::InterTokenLatencyCount)
+        });
         assert!(!(960..=970).contains(&second) || found, "not at {second}");
-        evidence = after(Analyzer::Throughput, &evidence, (&state, &sight), second);
+        history = after(Analyzer::Throughput, &history, (&state, &coverage), second);
     }
 }
 
 #[test]
-fn a_newcomer_is_believed_no_more_than_most_of_the_pods_that_it_joins() {
-    let evidence = remembered_of(with_latencies, Analyzer::Rate);
-    let pod = |name: &str, ready: i64, shows: Shows| Replica {
+fn a_new_pod_is_distrusted_like_most_of_the_pods_that_it_joins() {
+    let history = history_of(with_latencies, Analyzer::Rate);
+    let pod = |name: &str, ready: i64, shows: Shown| Replica {
         pod: name.into(),
         ready_since: Some(at(ready)),
         ..variant(with_latencies, 900, shows, 60).replicas.remove(0)
@@ -443,12 +453,14 @@ fn a_newcomer_is_believed_no_more_than_most_of_the_pods_that_it_joins() {
     let still = |old: &[&str]| {
         let mut state = variant(with_latencies, 900, DOUBLED, 60);
         state.replicas = old.iter().map(|name| pod(name, -900, DOUBLED)).collect();
-        let first = seen(Analyzer::Rate, &state, &evidence, 960);
-        let evidence = after(Analyzer::Rate, &evidence, (&state, &first), 960);
+        let first = assess(Analyzer::Rate, &state, &history, 960);
+        let history = after(Analyzer::Rate, &history, (&state, &first), 960);
         state.replicas.push(pod("young", 760, with_latencies));
-        let sight = seen(Analyzer::Rate, &state, &evidence, 960);
-        let young = sight.doubts.iter().find(|(engine, _)| engine == "young");
-        young.is_some_and(|(_, doubt)| doubt.still(at(960)).has(Signal::TimeToFirstTokenCount))
+        let coverage = assess(Analyzer::Rate, &state, &history, 960);
+        let young = coverage.contradictions.iter().find(|(engine, _)| engine == "young");
+        young.is_some_and(|(_, contradictions)| {
+            contradictions.distrusted(at(960)).has(Signal::TimeToFirstTokenCount)
+        })
     };
     assert!(still(&["p", "q"]));
     assert!(!still(&["p"]), "one old pod is not most of a rolling update");
@@ -457,7 +469,7 @@ fn a_newcomer_is_believed_no_more_than_most_of_the_pods_that_it_joins() {
 #[test]
 fn an_engine_that_counts_tokens_when_requests_finish_contradicts_nothing() {
     // SGLang has no counter of steps, and adds the tokens of a request at its end: here once a minute.
-    let at_the_end: Shows = |signal, second| match signal {
+    let at_the_end: Shown = |signal, second| match signal {
         Signal::EngineSteps => None,
         Signal::PromptTokens | Signal::GenerationTokens => healthy(signal, (second / 60.0).floor() * 60.0),
         _ => with_latencies(signal, second),
@@ -468,8 +480,8 @@ fn an_engine_that_counts_tokens_when_requests_finish_contradicts_nothing() {
 }
 
 #[test]
-fn a_doubted_number_of_running_requests_once_contradicted_the_latencies_too() {
-    let doubled: Shows = |signal, second| match signal {
+fn distrusted_running_requests_do_not_contradict_latencies() {
+    let doubled: Shown = |signal, second| match signal {
         Signal::Running => with_latencies(signal, second).map(|running| 2.0 * running),
         _ => with_latencies(signal, second),
     };

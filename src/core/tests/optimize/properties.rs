@@ -133,7 +133,7 @@ fn fits(limits: &[Limit], all: &[(Footprint<'_>, Replicas, Replicas)]) -> bool {
             let (mut used, mut added, mut budget) = (0.0, 0.0, 0.0);
             for (one, current, target) in all {
                 let (most, each) = budgets(limit, one)[at];
-                let more = target.above(*current).get();
+                let more = target.saturating_sub(*current).get();
                 if each.is_none() && more > 0 {
                     return false;
                 }
@@ -218,7 +218,7 @@ proptest! {
     #[test]
     fn a_removal_leaves_what_is_not_spare(requests in models()) {
         for (request, plan) in requests.iter().zip(planned_alone(&requests, Compat::Corrected)) {
-            let removed = |at: usize| plan.targets[at].current.above(plan.targets[at].target).get();
+            let removed = |at: usize| plan.targets[at].current.saturating_sub(plan.targets[at].target).get();
             let any = (0..plan.targets.len()).any(|at| removed(at) > 0);
             prop_assert!(!any || request.findings.iter().any(|one| one.live));
             for finding in request.findings.iter().filter(|one| one.live) {
@@ -251,7 +251,7 @@ proptest! {
                     };
                     let each = |at: usize| finding.variants[at].per_replica;
                     let all: Vec<usize> = (0..plan.targets.len()).filter(of).collect();
-                    let added = |at: usize| f64::from(plan.targets[at].target.above(plan.targets[at].current).get());
+                    let added = |at: usize| f64::from(plan.targets[at].target.saturating_sub(plan.targets[at].current).get());
                     let carried: f64 = all.iter().map(|at| added(*at) * each(*at)).sum();
                     let needed = finding.roles.get(&role).map_or(0.0, |totals| totals.required);
                     let able = all.iter().any(|at| each(*at) > 0.0);

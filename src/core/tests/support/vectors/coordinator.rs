@@ -1,7 +1,7 @@
 //! The GPU rebalance: `coordinator.rebalance`.
 
 use serde_json::{Value, json};
-use wva_core::units::{Requests, whole};
+use wva_core::units::{Requests, truncated_u32};
 use wva_core::upstream::Tree;
 use wva_core::upstream::rebalance::{PoolEntry, rebalance};
 
@@ -22,5 +22,5 @@ pub(super) fn compute(group: &str, inputs: &Value) -> Result<Value, String> {
         Ok(PoolEntry { queue, min: or_zero(&one["min"])?, gpus: 1 })
     };
     let entries: Vec<PoolEntry> = list(&inputs["entries"])?.iter().map(entry).collect::<Result<_, _>>()?;
-    Ok(json!(rebalance(whole(float(&inputs["quota"])?), &entries, tree)))
+    Ok(json!(rebalance(truncated_u32(float(&inputs["quota"])?), &entries, tree)))
 }

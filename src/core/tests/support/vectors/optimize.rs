@@ -211,7 +211,7 @@ pub(super) fn counts(value: &Value) -> Result<BTreeMap<SmolStr, i64>, String> {
 }
 
 pub(super) fn whole(value: &Value) -> Result<i64, String> {
-    let float = || value.as_f64().map(wva_core::units::signed);
+    let float = || value.as_f64().map(wva_core::units::truncated_i64);
     value.as_i64().or_else(float).ok_or_else(|| format!("{value} is not a whole number"))
 }
 

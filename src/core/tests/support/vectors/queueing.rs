@@ -122,7 +122,7 @@ fn capacity(inputs: &Value) -> Result<Value, String> {
         role: Role::Both,
         accelerator: None,
         cost: Cost::ZERO,
-        ready: or_zero(&state["current"])?.above(pending),
+        ready: or_zero(&state["current"])?.saturating_sub(pending),
         pending,
         observations,
     };

@@ -32,7 +32,8 @@ pub(super) fn float_or(value: &Value, default: f64) -> Result<f64, String> {
 pub(super) fn integer(value: &Value) -> Result<u32, String> {
     let whole = value.as_u64().and_then(|whole| u32::try_from(whole).ok());
     // A queue may come as 3.0; it counts without its fraction.
-    let found = whole.or_else(|| value.as_f64().filter(|value| *value >= 0.0).map(wva_core::units::whole));
+    let found =
+        whole.or_else(|| value.as_f64().filter(|value| *value >= 0.0).map(wva_core::units::truncated_u32));
     found.ok_or_else(|| format!("{value} is not a count"))
 }
 

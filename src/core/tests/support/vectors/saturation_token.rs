@@ -104,7 +104,7 @@ fn history(model: &str, knowledge: &Knowledge) -> Result<Value, String> {
     let mut shown = Map::new();
     for one in knowledge.histories.iter() {
         let length = text_of(&json!(one.length))?;
-        let values: Vec<f64> = one.values.iter().map(|value| value.float()).collect();
+        let values: Vec<f64> = one.values.iter().map(|value| value.to_f64()).collect();
         shown.insert(format!("{model}|{}|{}|{length}", one.accelerator, one.gpus), json!(values));
     }
     Ok(Value::Object(shown))
@@ -165,7 +165,7 @@ fn stock_not_rate(inputs: &Value) -> Result<Value, String> {
 
 /// Replicas more or, negative, fewer.
 fn step(totals: Totals, worth: f64) -> i64 {
-    let count = |value: f64| i64::from(wva_core::units::whole(value));
+    let count = |value: f64| i64::from(wva_core::units::truncated_u32(value));
     if worth <= 0.0 {
         0
     } else if totals.required > 0.0 {
@@ -359,6 +359,6 @@ fn float_or(value: &Value, usual: f64) -> Result<f64, String> {
 /// A whole number, also when written as 3.0; too large is the largest.
 fn whole(value: &Value, usual: i64) -> Result<i64, String> {
     let exact = if value.is_null() { Some(usual) } else { value.as_i64() };
-    let rounded = || value.as_f64().map(|value| Tokens::trunc(value).get());
+    let rounded = || value.as_f64().map(|value| Tokens::truncated(value).get());
     exact.or_else(rounded).ok_or_else(|| format!("{value} is not a whole number"))
 }

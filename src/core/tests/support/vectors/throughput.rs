@@ -9,7 +9,7 @@ use wva_core::analyze::throughput::{
     LatencyLine, RequestShape, ThroughputAnalysis, ThroughputInput, ThroughputMemory, ThroughputObservation,
     ThroughputSettings, ThroughputVariant,
 };
-use wva_core::units::{Cost, Requests, Seconds, signed};
+use wva_core::units::{Cost, Requests, Seconds, truncated_i64};
 use wva_core::upstream::throughput::analyze;
 
 use super::UNKNOWN;
@@ -93,7 +93,7 @@ fn look(inputs: &Value, now: Timestamp, replicas: &[Value]) -> Result<Throughput
             accelerator: None,
             cost: Cost::ZERO,
             pending: or_zero(&state["pending"])?,
-            ready: or_zero(&state["current"])?.above(or_zero(&state["pending"])?),
+            ready: or_zero(&state["current"])?.saturating_sub(or_zero(&state["pending"])?),
             replicas: vec![seen],
             name: name.into(),
         });
@@ -107,7 +107,7 @@ fn observation(one: &Value) -> Result<ThroughputObservation, String> {
     Ok(ThroughputObservation {
         stale: one["stale"] == json!(true),
         kv: number(&one["k"])?,
-        capacity: one["total"].as_i64().or_else(|| one["total"].as_f64().map(signed)).unwrap_or(0),
+        capacity: one["total"].as_i64().or_else(|| one["total"].as_f64().map(truncated_i64)).unwrap_or(0),
         latency: number(&one["itl"])?,
         prompt: number(&one["in"])?,
         generated: number(&one["out"])?,
