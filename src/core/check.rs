@@ -128,7 +128,7 @@ impl Case<'_> {
     }
 
     fn remembered(&self, state: &VariantState) -> Option<&VariantMemory> {
-        self.before.variants.get_shared(&state.variant.id.name)
+        self.before.variants.get(&state.variant.id.name)
     }
 
     /// At least half of the pods of the role that serve are measured lately, and the source has left nothing out: who decides

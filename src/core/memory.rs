@@ -159,15 +159,15 @@ impl GroupMemory {
 
     /// What is worth keeping over a restart, in few bytes.
     #[must_use]
-    pub fn kept(&self) -> Self {
+    pub fn compacted(&self) -> Self {
         let mut kept = self.clone();
         if let Some(rate) = kept.learned.as_mut().and_then(|learned| learned.rate.as_mut()) {
-            **rate = rate.kept();
+            **rate = rate.compacted();
         }
         if let Some(learned) = &mut kept.learned {
-            *learned.past = Rollback::default();
+            *learned.rollback = Rollback::default();
         }
-        kept.variants.values_mut().for_each(|variant| variant.starts = variant.starts.kept());
+        kept.variants.values_mut().for_each(|variant| variant.starts = variant.starts.compacted());
         kept
     }
 }
@@ -202,8 +202,8 @@ pub struct Learned {
     #[serde(skip_serializing_if = "is_default")]
     pub bests: BestSpeeds,
     /// What of this was known a while ago. Not kept over a restart.
-    #[serde(skip_serializing_if = "is_default")]
-    pub past: Box<Rollback<Analyzers>>,
+    #[serde(rename = "past", skip_serializing_if = "is_default")]
+    pub rollback: Box<Rollback<Analyzers>>,
 }
 
 /// That the model's analyzer finds nothing of a role although requests run: it does not know what a replica carries.
@@ -227,12 +227,12 @@ pub struct Analyzers {
 
 impl Learned {
     /// Remembers what is known, to be able to take back what is learned from now on.
-    pub(crate) fn keep(&mut self, now: Timestamp) {
-        let Self { past, tokens, throughput, queueing, .. } = self;
+    pub(crate) fn checkpoint(&mut self, now: Timestamp) {
+        let Self { rollback, tokens, throughput, queueing, .. } = self;
         if is_default(tokens) && is_default(throughput) && queueing.is_empty() {
             return;
         }
-        past.keep(now.into(), || Analyzers {
+        rollback.checkpoint(now.into(), || Analyzers {
             tokens: tokens.clone(),
             throughput: throughput.clone(),
             queueing: queueing.clone(),
@@ -240,8 +240,8 @@ impl Learned {
     }
 
     /// Forgets what was learned from signals that are contradicted.
-    pub(crate) fn take_back(&mut self) {
-        if let Some((_, Analyzers { tokens, throughput, queueing })) = self.past.take_back() {
+    pub(crate) fn roll_back(&mut self) {
+        if let Some((_, Analyzers { tokens, throughput, queueing })) = self.rollback.restore() {
             (self.tokens, self.throughput, self.queueing) = (tokens, throughput, queueing);
         }
     }

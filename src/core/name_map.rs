@@ -1,4 +1,4 @@
-//! A small map from names, in one piece of memory: most models have one variant, and a node of a tree is made for eleven.
+//! A small sorted map from names in one allocation: most models have one variant, and a node of a `BTreeMap` has room for eleven.
 
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
@@ -17,72 +17,63 @@ impl<V> Default for NameMap<V> {
 }
 
 impl<V> NameMap<V> {
-    /// Empty, with room for `count`: of large values a list that grows by itself makes room for four.
+    /// Empty, with capacity for `count`: a vector that grows by itself starts with four, which is much for large values.
     #[must_use]
     pub fn with_capacity(count: usize) -> Self {
         Self(Vec::with_capacity(count))
     }
 
-    fn place(&self, name: &str) -> Result<usize, usize> {
-        self.0.binary_search_by(|(own, _)| own.as_str().cmp(name))
-    }
-
-    /// The value of a name that most often is the very same text: then no letter of it is looked at.
-    #[must_use]
-    pub fn get_shared(&self, name: &SmolStr) -> Option<&V> {
-        match self.0.as_slice() {
-            [(own, value)] if own == name => Some(value),
-            _ => self.get(name),
-        }
+    fn find(&self, name: &str) -> Result<usize, usize> {
+        self.0.binary_search_by(|(key, _)| key.as_str().cmp(name))
     }
 
     /// The value of `name`.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&V> {
-        self.place(name).ok().and_then(|at| self.0.get(at)).map(|(_, value)| value)
+        self.find(name).ok().and_then(|at| self.0.get(at)).map(|(_, value)| value)
     }
 
-    /// The value of `name`, to be changed.
+    /// The value of `name`, mutable.
     pub fn get_mut(&mut self, name: &str) -> Option<&mut V> {
-        let at = self.place(name).ok()?;
+        let at = self.find(name).ok()?;
         self.0.get_mut(at).map(|(_, value)| value)
     }
 
-    /// Puts a value in; the one before is lost.
+    /// Inserts a value, replacing an earlier one.
     pub fn insert(&mut self, name: SmolStr, value: V) {
-        match self.place(&name) {
+        match self.find(&name) {
             Ok(at) => self.0[at].1 = value,
             Err(at) => {
-                // Most are alone, and of large values a list that grows by itself makes room for four.
+                // Most maps have one entry; see `with_capacity`.
                 self.0.reserve_exact(usize::from(self.0.is_empty()));
                 self.0.insert(at, (name, value));
             }
         }
     }
 
-    /// Takes the value of `name` out.
+    /// Removes the value of `name`.
     pub fn remove(&mut self, name: &str) -> Option<V> {
-        self.place(name).ok().map(|at| self.0.remove(at).1)
+        self.find(name).ok().map(|at| self.0.remove(at).1)
     }
 
-    /// The value of `name`, made first when there is none.
+    /// The value of `name`, inserted first if there is none.
     pub fn or_default(&mut self, name: &str) -> &mut V
     where
         V: Default,
     {
-        let at = self.place(name).unwrap_or_else(|at| {
+        let at = self.find(name).unwrap_or_else(|at| {
             self.0.insert(at, (name.into(), V::default()));
             at
         });
         &mut self.0[at].1
     }
 
-    /// Keeps what `keep` wants.
+    /// Drops the entries for which `keep` is false.
     pub fn retain(&mut self, mut keep: impl FnMut(&SmolStr, &V) -> bool) {
         self.0.retain(|(name, value)| keep(name, value));
     }
 
-    /// Keeps the values that `keep` wants.
+    /// Drops the values for which `keep` is false.
     pub fn retain_values(&mut self, mut keep: impl FnMut(&V) -> bool) {
         self.0.retain(|(_, value)| keep(value));
     }
@@ -97,12 +88,12 @@ impl<V> NameMap<V> {
         self.0.iter().map(|(_, value)| value)
     }
 
-    /// The values, to be changed.
+    /// The values, mutable.
     pub fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
         self.0.iter_mut().map(|(_, value)| value)
     }
 
-    /// How many there are.
+    /// Number of entries.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.0.len()
@@ -115,12 +106,12 @@ impl<V> NameMap<V> {
     }
 }
 
-/// Finds items of a list by their names. Most lists that belong together have one order, so that an item is at the place where
-/// it is expected; the others are searched by halving.
+/// Finds items of a list by their names. Lists that belong together mostly have the same order, so an item is first looked for at its
+/// expected index, and then by binary search.
 pub(crate) struct NameIndex<'a, T> {
     items: &'a [T],
     name: fn(&T) -> &SmolStr,
-    /// Places by name, made when an item is elsewhere.
+    /// Indices in the order of names, computed when an item is not at its expected index.
     sorted: OnceCell<Vec<usize>>,
 }
 
@@ -129,25 +120,25 @@ impl<'a, T> NameIndex<'a, T> {
         Self { items, name, sorted: OnceCell::new() }
     }
 
-    /// The item called `name`, which is expected at the place `at`; of several, that one or else the first.
-    pub(crate) fn find(&self, at: usize, name: &SmolStr) -> Option<&'a T> {
-        if let Some(item) = self.items.get(at).filter(|item| (self.name)(item) == name) {
+    /// The item called `name`, which is expected at `index`; of several, that one or else the first.
+    pub(crate) fn find(&self, index: usize, name: &SmolStr) -> Option<&'a T> {
+        if let Some(item) = self.items.get(index).filter(|item| (self.name)(item) == name) {
             return Some(item);
         }
-        let of = |place: usize| (self.name)(&self.items[place]);
+        let name_at = |index: usize| (self.name)(&self.items[index]);
         let sorted = self.sorted.get_or_init(|| {
-            let mut places: Vec<usize> = (0..self.items.len()).collect();
-            places.sort_by(|one, next| of(*one).cmp(of(*next)));
-            places
+            let mut indices: Vec<usize> = (0..self.items.len()).collect();
+            indices.sort_by(|left, right| name_at(*left).cmp(name_at(*right)));
+            indices
         });
-        let first = sorted.partition_point(|place| of(*place) < name);
-        sorted.get(first).map(|place| &self.items[*place]).filter(|item| (self.name)(item) == name)
+        let first = sorted.partition_point(|index| name_at(*index) < name);
+        sorted.get(first).map(|index| &self.items[*index]).filter(|item| (self.name)(item) == name)
     }
 }
 
 impl<V> FromIterator<(SmolStr, V)> for NameMap<V> {
-    fn from_iter<I: IntoIterator<Item = (SmolStr, V)>>(all: I) -> Self {
-        all.into_iter().collect::<BTreeMap<_, _>>().into()
+    fn from_iter<I: IntoIterator<Item = (SmolStr, V)>>(entries: I) -> Self {
+        entries.into_iter().collect::<BTreeMap<_, _>>().into()
     }
 }
 
@@ -158,8 +149,8 @@ impl<V> From<BTreeMap<SmolStr, V>> for NameMap<V> {
 }
 
 impl<V, const N: usize> From<[(SmolStr, V); N]> for NameMap<V> {
-    fn from(all: [(SmolStr, V); N]) -> Self {
-        all.into_iter().collect()
+    fn from(entries: [(SmolStr, V); N]) -> Self {
+        entries.into_iter().collect()
     }
 }
 

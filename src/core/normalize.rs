@@ -101,7 +101,7 @@ pub(crate) fn not_after(memory: &mut GroupMemory, now: Timestamp) {
         rate.not_after(now);
     }
     if let Some(learned) = &mut memory.learned {
-        learned.past.not_after(latest(now).into());
+        learned.rollback.not_after(latest(now).into());
         learned.unlearned.values_mut().for_each(|role| role.since = role.since.min(now));
         learned.informative = learned.informative.map(|at| at.min(now));
         learned.throughput.not_after(now);

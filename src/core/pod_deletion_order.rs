@@ -1,5 +1,5 @@
-//! Which pods of a variant go first when it shrinks: those with the least in flight, because what a pod still serves when its
-//! grace period ends is cut. Not how many go: that is the decision.
+//! Which pods of a variant to delete first when it shrinks: those with the fewest requests in flight, because a request that is still
+//! running when its pod's grace period ends is cut off. How many pods go is the decision's matter.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -15,35 +15,34 @@ use crate::quality::{fresh_limit, judged_engines};
 use crate::snapshot::{Phase, Replica, Signal, Signals, Snapshot, VariantState};
 use crate::units::{Replicas, Seconds};
 
-/// What is looked at here, beside what decisions need.
+/// Signals that are read here, beside those of decisions.
 pub const REQUIRED_SIGNALS: [Signal; 4] =
     [Signal::KvUsage, Signal::KvCapacity, Signal::Waiting, Signal::Running];
 
-/// What a pod has in flight. What was not measured is `None`: zero is a measurement.
+/// Requests and tokens that a pod has in flight. What was not measured is `None`: zero is a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct InFlight {
-    /// Tokens in the KV cache: its usage times its size.
+    /// Tokens in the KV cache: usage times size.
     pub tokens: Option<f64>,
-    /// Requests that wait or run.
+    /// Waiting and running requests.
     pub requests: Option<f64>,
 }
 
 impl InFlight {
-    /// By the newest samples of all engines of `replica` that are fresh at `now`. An engine of which nothing is known makes the
-    /// whole pod unknown.
+    /// From the fresh samples of all engines of `replica`. An unknown engine makes the whole pod unknown.
     #[must_use]
-    pub fn of(replica: &Replica, now: Timestamp) -> Self {
+    pub fn from_replica(replica: &Replica, now: Timestamp) -> Self {
         let engines = || judged_engines(replica).map(|(_, signals)| signals);
-        let sum = |one: fn(&Signals, Timestamp) -> Option<f64>| {
+        let sum = |value: fn(&Signals, Timestamp) -> Option<f64>| {
             engines().next()?;
-            engines().map(|signals| one(signals, now)).sum()
+            engines().map(|signals| value(signals, now)).sum()
         };
         Self { tokens: sum(tokens), requests: sum(requests) }
     }
 }
 
 fn tokens(signals: &Signals, now: Timestamp) -> Option<f64> {
-    // The size of the cache does not age: it is that of the process.
+    // The cache size of an engine never changes, so its age does not matter.
     let capacity = signals.newest(Signal::KvCapacity)?.value;
     fresh(signals, Signal::KvUsage, now).map(|share| share * capacity)
 }
@@ -58,37 +57,38 @@ fn fresh(signals: &Signals, signal: Signal, now: Timestamp) -> Option<f64> {
     (Seconds::between(newest.at, now) <= limit).then_some(newest.value)
 }
 
-/// The places of pods in the order in which they go, the one with the fewest requests in flight first; of equals, the earlier one
-/// of `pods`. Where requests are not measured, tokens in the KV cache: all pods are measured alike, and left out is what is not
-/// known so. Tokens come second since they mislead: of two pods with as many requests, the one with fewer tokens has those that
-/// have just begun and have longest to go. In the simulator more streams are cut by tokens than among the youngest pods.
+/// Indices of `pods` in the order of deletion: fewest requests in flight first, and of equals the earlier one. If requests are not measured
+/// on all pods, tokens in the KV cache are used for all; pods of which the chosen value is unknown are left out.
+///
+/// Requests are preferred because tokens mislead: of two pods with the same number of requests, the one with fewer tokens has requests that
+/// have just started and have longest to go. In the simulator, deletion by tokens cuts off more streams than deletion of the youngest pods.
 #[must_use]
 pub fn order(pods: &[InFlight]) -> Vec<usize> {
     let by_requests = pods.iter().all(|pod| pod.requests.is_some() || pod.tokens.is_none());
     let load = |pod: &InFlight| if by_requests { pod.requests } else { pod.tokens };
     let mut known: Vec<(usize, f64)> =
-        pods.iter().enumerate().filter_map(|(place, pod)| Some((place, load(pod)?))).collect();
-    known.sort_by(|(_, one), (_, other)| one.total_cmp(other));
-    known.into_iter().map(|(place, _)| place).collect()
+        pods.iter().enumerate().filter_map(|(index, pod)| Some((index, load(pod)?))).collect();
+    known.sort_by(|(_, left), (_, right)| left.total_cmp(right));
+    known.into_iter().map(|(index, _)| index).collect()
 }
 
-/// What is to be said of the pods of one variant. Of a pod that is in neither list: that it does not go first.
+/// The deletion order of one variant's pods. A pod in neither list is not to be deleted first.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DeletionOrder {
-    /// The ready pods that are to go, in this order.
+    /// Ready pods to delete, in this order.
     pub first: Vec<SmolStr>,
-    /// Ready pods of which too little is known: whatever was said of them stands.
+    /// Ready pods of which too little is known: an earlier mark on them stays.
     pub unknown: Vec<SmolStr>,
 }
 
-/// The victims of every variant that has a number. Of the others nothing new is said: their replicas are held. Nor is anything of
-/// a model that breaks in here: that costs no other.
+/// The deletion order of every variant that has a target. Variants without one are held, so their marks stay; so do those of a model
+/// whose computation panics.
 #[must_use]
 pub fn deletion_orders(
     snapshot: &Snapshot,
     decisions: &BTreeMap<VariantId, Decision>,
 ) -> BTreeMap<VariantId, DeletionOrder> {
-    let one = |state: &VariantState| {
+    let of_variant_with_target = |state: &VariantState| {
         let id = &state.variant.id;
         let Verdict::Target(target) = &decisions.get(id)?.verdict else { return None };
         Some((id.clone(), of_variant(state, target.desired, snapshot.now)))
@@ -96,40 +96,41 @@ pub fn deletion_orders(
     let of_model = |(id, group)| {
         let found = guarded(id, || {
             let group = clean(group, snapshot.now);
-            group.variants.iter().filter_map(one).collect::<Vec<_>>()
+            group.variants.iter().filter_map(of_variant_with_target).collect::<Vec<_>>()
         });
         found.unwrap_or_default()
     };
     snapshot.groups.iter().flat_map(of_model).collect()
 }
 
-/// A ReplicaSet takes pods that are not ready first, whatever is said of them; and where all go, none goes first. Of those
-/// that are ready to it, the ones that sleep serve nobody.
+/// A ReplicaSet deletes pods that are not ready first, whatever their cost, and if all pods go no order is needed. Sleeping pods are ready for
+/// the ReplicaSet and serve nothing.
 fn of_variant(state: &VariantState, desired: Replicas, now: Timestamp) -> DeletionOrder {
     let current = state.scale.map_or(Replicas::ZERO, |scale| scale.current);
-    let of_phase = |wanted: fn(Phase) -> bool| state.replicas.iter().filter(move |pod| wanted(pod.phase));
-    let mut ready: Vec<&Replica> = of_phase(|phase| phase == Phase::Ready).collect();
-    let asleep: Vec<&Replica> = of_phase(|phase| phase == Phase::Asleep).collect();
+    let in_phase = |is_in: fn(Phase) -> bool| state.replicas.iter().filter(move |pod| is_in(pod.phase));
+    let mut ready: Vec<&Replica> = in_phase(|phase| phase == Phase::Ready).collect();
+    let asleep: Vec<&Replica> = in_phase(|phase| phase == Phase::Asleep).collect();
     let unready =
-        of_phase(|phase| !matches!(phase, Phase::Ready | Phase::Asleep | Phase::Terminating)).count();
-    let many = (current.saturating_sub(desired).get() as usize).saturating_sub(unready);
-    if many == 0 || many >= ready.len() + asleep.len() {
+        in_phase(|phase| !matches!(phase, Phase::Ready | Phase::Asleep | Phase::Terminating)).count();
+    let removed = usize::try_from(current.saturating_sub(desired).get()).unwrap_or(usize::MAX);
+    let removed = removed.saturating_sub(unready);
+    if removed == 0 || removed >= ready.len() + asleep.len() {
         return DeletionOrder::default();
     }
-    let sleeping = asleep.iter().take(many).map(|pod| pod.pod.clone());
-    let many = many.saturating_sub(asleep.len());
-    // Of equals the youngest, as without a word of ours.
+    let sleeping = asleep.iter().take(removed).map(|pod| pod.pod.clone());
+    let removed = removed.saturating_sub(asleep.len());
+    // Of equals the youngest first, as a ReplicaSet does without marks.
     ready.sort_by_key(|pod| (Reverse(pod.ready_since), Reverse(pod.created)));
-    let in_flight: Vec<InFlight> = ready.iter().map(|pod| InFlight::of(pod, now)).collect();
+    let in_flight: Vec<InFlight> = ready.iter().map(|pod| InFlight::from_replica(pod, now)).collect();
     let mut order = order(&in_flight);
-    // Among so few there is nothing to choose, and of the others nobody knows.
-    if order.len() <= many {
+    // With so few known pods there is no choice among them, and the others are unknown.
+    if order.len() <= removed {
         order.clear();
     }
-    let name = |place: usize| ready[place].pod.clone();
+    let name = |index: usize| ready[index].pod.clone();
     DeletionOrder {
-        first: sleeping.chain(order.iter().take(many).map(|place| name(*place))).collect(),
-        unknown: (0..ready.len()).filter(|place| !order.contains(place)).map(name).collect(),
+        first: sleeping.chain(order.iter().take(removed).map(|index| name(*index))).collect(),
+        unknown: (0..ready.len()).filter(|index| !order.contains(index)).map(name).collect(),
     }
 }
 
@@ -243,7 +244,7 @@ mod tests {
     #[test]
     fn the_engines_of_a_pod_add_up() {
         let ranks = pod("a", Phase::Ready, -900, vec![running(3.0, 0), running(4.0, 0)]);
-        assert_eq!(InFlight::of(&ranks, at(0)), InFlight { tokens: None, requests: Some(7.0) });
+        assert_eq!(InFlight::from_replica(&ranks, at(0)), InFlight { tokens: None, requests: Some(7.0) });
         let said = said(vec![ranks, serving("b", 6.0)], 2, desired(1)).unwrap();
         assert_eq!(names(&said.first), ["b"]);
     }
@@ -252,7 +253,7 @@ mod tests {
     fn where_requests_are_not_measured_tokens_count_and_the_two_are_never_compared() {
         let by_tokens = |used| {
             let signals = engine(&[(Signal::KvUsage, used), (Signal::KvCapacity, 1000.0)], 0);
-            InFlight::of(&pod("x", Phase::Ready, -900, vec![signals]), at(0))
+            InFlight::from_replica(&pod("x", Phase::Ready, -900, vec![signals]), at(0))
         };
         assert_eq!(by_tokens(0.25), InFlight { tokens: Some(250.0), requests: None });
         let both = InFlight { tokens: Some(300.0), requests: Some(1.0) };

@@ -1,5 +1,4 @@
-//! Which signals a decision looks at. A source that has to ask for each may leave out the others: of the 21 that are
-//! known of a vLLM pod and its scheduler, V1 with minima above zero needs seven.
+//! Which signals a decision reads. A metric source that has to query each signal can leave out the others.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,19 +8,19 @@ use crate::quality::analyzer_signals::WITNESSES;
 use crate::snapshot::{Signal, SignalSet};
 use crate::units::{Replicas, Seconds};
 
-/// What [`crate::observe()`], [`crate::decide()`] and [`crate::check`] read of a snapshot.
+/// What [`crate::observe()`], [`crate::decide()`] and [`crate::check`] read from a snapshot.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RequiredSignals {
     /// The signals.
     pub signals: BTreeSet<Signal>,
-    /// How far samples must reach back, beyond the peaks of a minute that every analyzer looks at.
+    /// How far samples must reach back, beyond the minute of peaks that every analyzer reads.
     pub window: Seconds,
 }
 
-/// What every decision looks at: cache and queue of an engine, what tells whether these can be true, and the scheduler's queue.
+/// What every decision reads: KV usage and queue of an engine, the witnesses of their plausibility, and the scheduler's queue.
 const ALWAYS: SignalSet =
     WITNESSES.with(SignalSet::of(&[Signal::KvUsage, Signal::Waiting, Signal::SchedulerQueueSize]));
-/// What tells that a model is idle.
+/// What shows that a model is idle.
 const IDLE: [Signal; 4] = [
     Signal::Running,
     Signal::TimeToFirstTokenCount,
@@ -29,7 +28,7 @@ const IDLE: [Signal; 4] = [
     Signal::RequestPromptTokensCount,
 ];
 
-/// What decisions about `variants` under `policy` look at.
+/// The signals that decisions about `variants` under `policy` read.
 #[must_use]
 pub fn required_signals<'v>(
     policy: &Policy,
@@ -37,22 +36,23 @@ pub fn required_signals<'v>(
 ) -> RequiredSignals {
     let mut groups: BTreeMap<GroupId, (bool, u32)> = BTreeMap::new();
     for variant in variants {
-        let (may_sleep, count) = groups.entry(variant.group()).or_insert((true, 0));
-        *may_sleep &= variant.bounds.min == Replicas::ZERO;
+        let (may_be_zero, count) = groups.entry(variant.group()).or_insert((true, 0));
+        *may_be_zero &= variant.bounds.min == Replicas::ZERO;
         *count += 1;
     }
-    let mut needs = RequiredSignals { signals: ALWAYS.iter().collect(), window: Seconds::ZERO };
-    for (group, (may_sleep, count)) in groups {
-        // The caches of one variant are alike; of several, what one leaves the others is counted in tokens.
-        needs.signals.extend((count > 1).then_some(Signal::KvCapacity));
-        if may_sleep && policy.scale_to_zero(&group).enabled {
-            needs.signals.extend(IDLE);
+    let mut required = RequiredSignals { signals: ALWAYS.iter().collect(), window: Seconds::ZERO };
+    for (group, (may_be_zero, count)) in groups {
+        // The caches of one variant are alike, so their usage is enough; over several variants tokens are counted.
+        required.signals.extend((count > 1).then_some(Signal::KvCapacity));
+        if may_be_zero && policy.scale_to_zero(&group).enabled {
+            required.signals.extend(IDLE);
         }
         let model = policy.of(&group);
-        let chosen = std::iter::once(model.analyzer).chain(model.beside.iter().map(|one| one.analyzer));
-        chosen.for_each(|analyzer| needs.add(analyzer));
+        let chosen =
+            std::iter::once(model.analyzer).chain(model.beside.iter().map(|secondary| secondary.analyzer));
+        chosen.for_each(|analyzer| required.add(analyzer));
     }
-    needs
+    required
 }
 
 impl RequiredSignals {
@@ -63,7 +63,7 @@ impl RequiredSignals {
         }
         self.window = match analyzer {
             Analyzer::SaturationPercent | Analyzer::Threshold => return,
-            // What it has seen it remembers: the window of the contradictions is enough.
+            // It remembers what it has read, so the window of the plausibility rules is enough.
             Analyzer::Rate => self.window,
             Analyzer::Saturation => {
                 self.signals.insert(Signal::SchedulerQueueBytes);

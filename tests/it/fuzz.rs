@@ -63,7 +63,7 @@ fn state_lines(name: &str) -> (String, String) {
     let line = |id: String, value: Value| format!("{}\n", json!({ "id": id, "value": value }));
     let decisions = last.published.decisions.iter();
     let decisions = decisions.map(|(id, decision)| line(id.to_string(), json!(decision))).collect();
-    let groups = last.after.groups.iter().map(|(id, group)| line(id.to_string(), json!(group.kept())));
+    let groups = last.after.groups.iter().map(|(id, group)| line(id.to_string(), json!(group.compacted())));
     (decisions, groups.collect())
 }
 

@@ -153,7 +153,7 @@ impl StateValue for GroupMemory {
     type Id = GroupId;
 
     fn pruned(&self) -> Self {
-        self.kept()
+        self.compacted()
     }
 
     fn without(&self, droppable: Droppable) -> Option<Self> {

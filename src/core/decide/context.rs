@@ -147,7 +147,7 @@ impl<'a> VariantContext<'a> {
         let mut replaced = variant.memory.starts.replaced;
         if variant.coverage.starting > 0 || replaced.pods > 0 {
             let (_, failing) = count_lost_and_failing(state, variant.patience(), context.now);
-            replaced.settle(failing, variant.start().get(), context.now.into());
+            replaced.update(failing, variant.start().get(), context.now.into());
             if replaced != variant.memory.starts.replaced {
                 variant.memory.to_mut().starts.replaced = replaced;
             }

@@ -125,7 +125,7 @@ impl<'a> PendingModel<'a> {
         if self.stand_ins.is_empty() {
             learned.stand_in_share = None;
         }
-        learned.keep(self.context.now);
+        learned.checkpoint(self.context.now);
         self.variants = variants;
         self.memory.learned = Some(learned).filter(|learned| **learned != Learned::default());
     }
@@ -187,7 +187,7 @@ impl<'a> PendingModel<'a> {
     }
 
     fn remembered(&self, variant: &SmolStr) -> Cow<'a, VariantMemory> {
-        let before = self.before.and_then(|before| before.variants.get_shared(variant));
+        let before = self.before.and_then(|before| before.variants.get(variant));
         before.map_or_else(Cow::default, |before| remembered(before, self.context.now))
     }
 

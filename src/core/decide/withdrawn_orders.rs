@@ -69,7 +69,7 @@ pub(super) fn withdraw(
     if doubted.saturating_mul(ONE_OF) < engines || doubted < engines.min(2) {
         return Vec::new();
     }
-    learned.take_back();
+    learned.roll_back();
     if first.is_none_or(|first| may_have_grown(context, variants, first)) {
         return Vec::new();
     }

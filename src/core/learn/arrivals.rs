@@ -1,57 +1,56 @@
-//! How many requests arrived in each of the last stretches of time, from pods that are read at different moments and now
-//! and then not at all.
+//! Arrivals of the last ten minutes in bins of time, from engines that are read at different times and sometimes not at all.
 //!
-//! Each growth of a pod's counters is spread evenly over the time it took, so a reading that comes late fills the
-//! stretches it was missed in. Where some pods have not been read yet, their part is taken from the level that is known.
+//! The growth of an engine's counters is spread evenly over the time between its readings, so that a late reading fills the bins in
+//! which it was missing. While some engines have not been read yet, their share is taken from the known arrival rate.
 
 use serde::{Deserialize, Serialize};
 
 use super::change_point::ArrivalCount;
-use super::is_default;
+use super::numeric::{decay, is_default};
 use crate::moment::Moment;
 
-/// Stretches are kept this long, seconds: a mean over them has a relative error of `sqrt(1/(600 λ))`, 2.9 % at 2 requests/s.
+/// Bins are kept for this long, seconds: a mean over them has a relative error of `sqrt(1/(600 λ))`, 2.9 % at 2 requests/s.
 pub(super) const WINDOW: f64 = 600.0;
 
-/// A stretch is at least this long, seconds: a scrape of 5 s that comes a little early still makes one. At most
-/// `WINDOW / SHORTEST` = 150 are kept.
-const SHORTEST: f64 = 4.0;
+/// A bin is at least this long, seconds: a scrape of 5 s that comes a little early still makes one. So at most
+/// `WINDOW / MIN_BIN` = 150 are kept.
+const MIN_BIN: f64 = 4.0;
 
-/// A hole in the readings beyond this, seconds, is not bridged: who was not read for so long is read anew.
-pub(super) const HOLE: f64 = 60.0;
+/// A longer gap between readings, seconds, is not bridged: counting starts anew.
+pub(super) const MAX_READING_GAP: f64 = 60.0;
 
-/// What a pod that shows nothing gets is judged by what the others got in about so long, seconds: a minute has many arrivals.
-const LATELY: f64 = 60.0;
+/// Time constant, seconds, of the rate by which unread engines are estimated if no arrival rate is known: a minute has many arrivals.
+const RECENT_TIME_CONSTANT: f64 = 60.0;
 
-/// One stretch of time. A row of numbers where it is stored, since there are many.
+/// One period of time. Stored as an array, because there are many.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(from = "Row", into = "Row")]
 pub struct ArrivalBin {
-    /// When it ended.
+    /// End of the period.
     pub end: Moment,
     /// Its length, seconds.
     pub seconds: f64,
-    /// Arrivals that were counted.
+    /// Counted arrivals.
     pub known: f64,
-    /// Pods that were read, each as far as its readings cover the stretch.
-    pub seen: f64,
-    /// Pods that served, each as far as it served.
+    /// Engines that were read, each weighted by the share of the period that its readings cover.
+    pub read: f64,
+    /// Engines that served, each weighted by the share of the period.
     pub expected: f64,
-    /// Arrivals at a pod that was not read, as far as one can tell.
-    pub each: f64,
+    /// Estimated arrivals at an engine that was not read.
+    pub per_unread: f64,
 }
 
 type Row = (Moment, f64, f64, f64, f64, f64);
 
 impl From<Row> for ArrivalBin {
-    fn from((end, seconds, known, seen, expected, each): Row) -> Self {
-        Self { end, seconds, known, seen, expected, each }
+    fn from((end, seconds, known, read, expected, per_unread): Row) -> Self {
+        Self { end, seconds, known, read, expected, per_unread }
     }
 }
 
 impl From<ArrivalBin> for Row {
-    fn from(own: ArrivalBin) -> Self {
-        (own.end, own.seconds, own.known, own.seen, own.expected, own.each)
+    fn from(bin: ArrivalBin) -> Self {
+        (bin.end, bin.seconds, bin.known, bin.read, bin.expected, bin.per_unread)
     }
 }
 
@@ -60,27 +59,27 @@ impl ArrivalBin {
         self.end.plus(-self.seconds)
     }
 
-    /// All pods were read over all of it, but for rounding.
+    /// All engines were read over the whole period, but for rounding.
     #[must_use]
     pub fn is_complete(&self) -> bool {
-        self.seen >= self.expected - 0.01
+        self.read >= self.expected - 0.01
     }
 
-    /// Its arrivals, those of pods that were not read estimated.
+    /// Its arrivals, estimated for engines that were not read.
     #[must_use]
     pub fn count(&self) -> ArrivalCount {
-        let arrivals = self.known + (self.expected - self.seen).max(0.0) * self.each;
+        let arrivals = self.known + (self.expected - self.read).max(0.0) * self.per_unread;
         ArrivalCount { seconds: self.seconds, arrivals }
     }
 }
 
-/// The stretch that has not ended yet.
+/// The bin that has not ended yet.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(from = "(Moment, f64, f64)", into = "(Moment, f64, f64)")]
 struct Open {
     start: Moment,
     known: f64,
-    /// Pods × seconds.
+    /// Engines × seconds that readings cover.
     covered: f64,
 }
 
@@ -91,17 +90,17 @@ impl From<(Moment, f64, f64)> for Open {
 }
 
 impl From<Open> for (Moment, f64, f64) {
-    fn from(own: Open) -> Self {
-        (own.start, own.known, own.covered)
+    fn from(open: Open) -> Self {
+        (open.start, open.known, open.covered)
     }
 }
 
-/// What the gateway held.
+/// Requests that the gateway held.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Queue {
-    /// When it was read.
+    /// Time of the reading.
     pub read: Moment,
-    /// Requests.
+    /// Number of requests.
     pub held: f64,
 }
 
@@ -113,71 +112,72 @@ pub struct Arrivals {
     bins: Vec<ArrivalBin>,
     #[serde(skip_serializing_if = "Option::is_none")]
     open: Option<Open>,
-    /// Requests that the gateway held at the last end of a stretch.
+    /// Requests that the gateway held at the end of the last bin.
     #[serde(skip_serializing_if = "is_default")]
     held: Option<f64>,
-    #[serde(skip_serializing_if = "is_default")]
-    lately: Option<Lately>, // what pods that are not counted are judged by
+    /// By which engines that are not counted are estimated.
+    #[serde(rename = "lately", skip_serializing_if = "is_default")]
+    recent: Option<RecentArrivals>,
 }
 
-/// What was counted lately, the older the less.
+/// Decaying sums of arrivals and of the time in which they were counted.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-struct Lately {
+struct RecentArrivals {
     until: Moment,
     arrivals: f64,
-    /// Pods × seconds.
+    /// Engines × seconds that readings cover.
     covered: f64,
 }
 
-impl Lately {
-    /// With a stretch that ended at `until`.
+impl RecentArrivals {
+    /// `before` with a bin that ended at `until`.
     fn with(before: Option<Self>, open: Open, until: Moment) -> Self {
-        let kept = |own: Self| (-own.until.until(until).max(0.0) / LATELY).exp();
-        let (kept, own) =
-            before.map_or((0.0, Self { until, arrivals: 0.0, covered: 0.0 }), |own| (kept(own), own));
+        let before = before.unwrap_or(Self { until, arrivals: 0.0, covered: 0.0 });
+        let remaining = decay(before.until.until(until), RECENT_TIME_CONSTANT);
         Self {
             until,
-            arrivals: own.arrivals.mul_add(kept, open.known.max(0.0)),
-            covered: own.covered.mul_add(kept, open.covered),
+            arrivals: before.arrivals.mul_add(remaining, open.known.max(0.0)),
+            covered: before.covered.mul_add(remaining, open.covered),
         }
     }
 }
 
 impl Arrivals {
-    /// Counting begins at `at`, if it has not begun.
+    /// Starts counting at `at`, unless that has started.
     pub fn begin(&mut self, at: Moment) {
         self.open.get_or_insert(Open { start: at, known: 0.0, covered: 0.0 });
     }
 
-    /// Counting begins anew at `at`, when the gateway held `held`.
+    /// Restarts counting at `at`, when the gateway held `held` requests.
     pub fn restart(&mut self, at: Moment, held: Option<f64>) {
         self.open = Some(Open { start: at, known: 0.0, covered: 0.0 });
         self.held = held;
     }
 
-    /// Arrivals at one pod between two of its readings.
+    /// Adds the arrivals at one engine between two of its readings.
     pub fn add(&mut self, from: Moment, to: Moment, arrivals: f64) {
         self.begin(from);
-        let (Some(open), seconds) = (&mut self.open, from.until(to)) else { return };
+        let Some(open) = &mut self.open else { return };
+        let seconds = from.until(to);
         if seconds <= 0.0 {
             return;
         }
-        let late = from.max(open.start).until(to);
-        open.covered += late;
-        open.known += arrivals * late / seconds;
+        let overlap = from.max(open.start).until(to);
+        open.covered += overlap;
+        open.known += arrivals * overlap / seconds;
         for bin in self.bins.iter_mut().rev() {
             if bin.end <= from {
                 break;
             }
             let overlap = bin.start().max(from).until(bin.end.min(to));
             bin.known += arrivals * overlap / seconds;
-            bin.seen += overlap / bin.seconds;
+            bin.read += overlap / bin.seconds;
         }
     }
 
-    /// A round of readings ends at `at`: so ends the stretch, when it is long enough. `served` says how many pods served
-    /// from a moment to another, as seconds × pods; `held` what the gateway holds; `level` is the rate known so far, of which
-    /// pods that were not read yet have their part. Without it they are taken to get what the others get.
+    /// Ends the open bin at `at`, the end of a round of readings, if it is long enough. `served` gives the engines × seconds that served
+    /// between two times; `held` is what the gateway holds; `level` is the known arrival rate, requests/s, of which unread engines
+    /// get their share. Without it they get as much as the others recently did.
     pub fn close(
         &mut self,
         at: Moment,
@@ -187,60 +187,67 @@ impl Arrivals {
     ) {
         let Some(open) = self.open else { return };
         let seconds = open.start.until(at);
-        // What has left the queue has begun in a pod: who is counted there without the queue being read since looks like an arrival.
-        let holds = held.is_some_and(|queue| queue.held > 0.0) || self.held.is_some_and(|held| held > 0.0);
-        let unread = held.is_some_and(|queue| queue.read <= open.start);
-        if seconds < SHORTEST || (holds && unread && seconds < HOLE) {
+        // A request that leaves the queue starts in an engine. If it is counted there before the queue is read again, it looks like an
+        // arrival, so the bin stays open until then.
+        let is_queue_in_use =
+            held.is_some_and(|queue| queue.held > 0.0) || self.held.is_some_and(|held| held > 0.0);
+        let is_queue_unread = held.is_some_and(|queue| queue.read <= open.start);
+        if seconds < MIN_BIN || (is_queue_in_use && is_queue_unread && seconds < MAX_READING_GAP) {
             return;
         }
         let held = held.map(|queue| queue.held);
-        let (seen, expected) = (open.covered / seconds, served(open.start, at) / seconds);
+        let read = open.covered / seconds;
+        let expected = served(open.start, at) / seconds;
         self.open = Some(Open { start: at, known: 0.0, covered: 0.0 });
-        let queued = held.zip(self.held).map_or(0.0, |(now, before)| now - before);
+        // Requests that the gateway holds have arrived and not started yet.
+        let queue_growth = held.zip(self.held).map_or(0.0, |(now, before)| now - before);
         self.held = held.or(self.held);
-        // Nobody was read, although somebody served: this stretch says nothing.
-        if seen <= 0.0 && expected > 0.0 {
+        // No engine was read although some served: nothing is known of this period.
+        if read <= 0.0 && expected > 0.0 {
             return;
         }
-        let lately = Lately::with(self.lately, open, at);
-        self.lately = Some(lately);
-        let alike = if lately.covered > 0.0 { lately.arrivals / lately.covered * seconds } else { 0.0 };
-        let each = level.map_or(alike, |level| if expected > 0.0 { level * seconds / expected } else { 0.0 });
-        self.bins.push(ArrivalBin { end: at, seconds, known: open.known + queued, seen, expected, each });
+        let recent = RecentArrivals::with(self.recent, open, at);
+        self.recent = Some(recent);
+        let per_read = if recent.covered > 0.0 { recent.arrivals / recent.covered * seconds } else { 0.0 };
+        let per_unread =
+            level.map_or(per_read, |level| if expected > 0.0 { level * seconds / expected } else { 0.0 });
+        let known = open.known + queue_growth;
+        self.bins.push(ArrivalBin { end: at, seconds, known, read, expected, per_unread });
         self.bins.retain(|bin| bin.end.until(at) < WINDOW);
     }
 
-    /// When the last stretch ended, or counting began.
+    /// When the last bin ended, or counting started.
     #[must_use]
     pub fn ended(&self) -> Option<Moment> {
         self.open.map(|open| open.start)
     }
 
-    /// Oldest first.
+    /// The bins, oldest first.
     #[must_use]
     pub fn bins(&self) -> &[ArrivalBin] {
         &self.bins
     }
 
-    /// Oldest first.
+    /// The arrivals of each bin, oldest first.
     #[must_use]
     pub fn counts(&self) -> Vec<ArrivalCount> {
         self.bins.iter().map(ArrivalBin::count).collect()
     }
 
-    /// Forgets what was counted after `at`, and counts on from now.
+    /// Drops what was counted after `at`, and goes on counting from now.
     pub fn forget_after(&mut self, at: Moment) {
         self.bins.retain(|bin| bin.end <= at);
-        self.lately = None;
+        self.recent = None;
         if let Some(open) = &mut self.open {
-            (open.known, open.covered) = (0.0, 0.0);
+            open.known = 0.0;
+            open.covered = 0.0;
         }
     }
 
-    /// Forgets what is later than `latest`: the clock was set back.
+    /// Drops what is later than `latest`: the clock was set back.
     pub fn not_after(&mut self, latest: Moment) {
         self.bins.retain(|bin| bin.end <= latest);
         self.open = self.open.filter(|open| open.start <= latest);
-        self.lately = self.lately.filter(|lately| lately.until <= latest);
+        self.recent = self.recent.filter(|recent| recent.until <= latest);
     }
 }

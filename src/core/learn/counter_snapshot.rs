@@ -1,4 +1,4 @@
-//! What one serving process showed at one moment, and what happened between two of these moments.
+//! Counters and gauges of one engine at one scrape, and their growth between two scrapes.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -7,37 +7,36 @@ use crate::moment::Moment;
 use crate::quality::analyzer_signals::{Rate, Reads};
 use crate::snapshot::{Sample, Signal, SignalSet, Signals, newest_confirmed};
 
-/// Readings of one process are at least this far apart, seconds: what happens in less says nothing of a step.
-pub(super) const APART: f64 = 1.0;
+/// Two readings of an engine are at least this far apart, seconds: less says nothing about step times.
+pub(super) const MIN_READING_GAP: f64 = 1.0;
 
-/// Counters of a serving process, as they stand, or what they grew by. One that was not read is -1 where it stands, and not a
-/// number where it grew.
+/// Counters of an engine, as values or as growth. One that was not read has the value -1, and the growth NaN.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(from = "[f64; 10]", into = "[f64; 10]")]
 pub struct Counters {
     /// Prompt tokens.
     pub prompt: f64,
-    /// Of all prompt tokens looked up in the prefix cache, those found.
+    /// Prompt tokens found in the prefix cache.
     pub found: f64,
     /// Prompt tokens looked up in the prefix cache.
     pub looked_up: f64,
     /// Generated tokens.
     pub generated: f64,
-    /// Seconds between tokens.
+    /// Inter-token latency, seconds.
     pub gap_seconds: f64,
-    /// Gaps between tokens: one a sequence and step.
+    /// Inter-token gaps: one for each sequence and step.
     pub gaps: f64,
-    /// Seconds to first tokens.
+    /// Time to first token, seconds.
     pub first_seconds: f64,
     /// First tokens.
     pub firsts: f64,
-    /// Requests finished.
+    /// Finished requests.
     pub finished: f64,
-    /// Tokens that these generated.
+    /// Their generated tokens.
     pub finished_tokens: f64,
 }
 
-/// Where a counter stands that was not read. When it is read again, what it counted in between is nobody's.
+/// The value of a counter that was not read. What it counts until it is read again is lost.
 const UNREAD: f64 = -1.0;
 
 /// The signals behind [`Counters`], in the order of its fields.
@@ -92,8 +91,7 @@ impl From<Counters> for [f64; 10] {
 }
 
 impl Counters {
-    /// What was counted since `before`. A counter that is lower began anew; one that was not read at both ends grew by nobody
-    /// knows what, which is not a number and never 0.
+    /// Growth since `before`. A counter that is lower was restarted; one that was not read at both ends has grown by NaN, never by 0.
     fn since(self, before: Self) -> Self {
         let (now, before): ([f64; 10], [f64; 10]) = (self.into(), before.into());
         let mut grown = [0.0; 10];
@@ -104,7 +102,7 @@ impl Counters {
         grown.into()
     }
 
-    /// Prompt tokens that were computed: without those found in the prefix cache, where it is measured.
+    /// Computed prompt tokens: without those found in the prefix cache, where that is measured.
     #[must_use]
     pub fn computed(&self) -> f64 {
         let found = if self.looked_up > 0.0 { (self.found / self.looked_up).clamp(0.0, 1.0) } else { 0.0 };
@@ -112,15 +110,15 @@ impl Counters {
     }
 }
 
-/// Gauges of a serving process.
+/// Gauges of an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(from = "[f64; 3]", into = "[f64; 3]")]
 pub struct Gauges {
-    /// Requests waiting.
+    /// Waiting requests.
     pub waiting: f64,
-    /// Requests running.
+    /// Running requests.
     pub running: f64,
-    /// Share of the KV cache in use, 0 to 1.
+    /// KV-cache usage, 0 to 1.
     pub usage: f64,
 }
 
@@ -136,32 +134,34 @@ impl From<Gauges> for [f64; 3] {
     }
 }
 
-/// One serving process at one moment.
+/// One engine at one scrape.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct CounterSnapshot {
-    /// When.
+    /// Time of the scrape.
     pub at: Moment,
-    /// Its counters.
+    /// Counters.
     pub counters: Counters,
-    /// Its gauges.
+    /// Gauges.
     pub gauges: Gauges,
 }
 
 impl CounterSnapshot {
-    /// A process that has just begun: everything it has is counted from 0.
+    /// An engine that has just started: it counts from 0.
     #[must_use]
-    pub fn blank(at: Moment) -> Self {
+    pub fn at_start(at: Moment) -> Self {
         Self { at, counters: Counters::default(), gauges: Gauges::default() }
     }
 
-    /// What `signals` say `at` a scrape. A counter without a sample since `before` was not read, nor was one that only a scrape
-    /// just after `before` showed, which was no reading of its own; a gauge stands where it stood.
+    /// Reads `signals` at the scrape `at`. A counter without a sample since `before` was not read; neither was one with a sample so soon
+    /// after `before` that it was no reading of its own. A gauge without a sample keeps its value.
     #[must_use]
     pub fn read(signals: &Signals, at: Timestamp, before: Option<&Self>) -> Self {
-        // Of each signal the newest that is not later: the one of the same scrape, as long as there is one.
+        // The newest sample of each signal that is not later than the scrape, usually that of the scrape itself.
         let rows = signals.rows().until(at);
         let value = |signal| rows.get(signal).last().map(|sample| sample.value);
-        let since = |sample: &Sample| before.is_none_or(|before| before.at.until(sample.at.into()) >= APART);
+        let since = |sample: &Sample| {
+            before.is_none_or(|before| before.at.until(sample.at.into()) >= MIN_READING_GAP)
+        };
         let counters = COUNTERS
             .map(|signal| rows.get(signal).last().filter(since).map_or(UNREAD, |sample| sample.value));
         let mut gauges: [f64; 3] = before.map_or([0.0; 3], |before| before.gauges.into());
@@ -173,18 +173,17 @@ impl CounterSnapshot {
         Self { at: at.into(), counters: counters.into(), gauges: gauges.into() }
     }
 
-    /// It counts fewer first tokens than `before`.
+    /// It counts fewer first tokens than `before`, so the engine was restarted.
     #[must_use]
     pub fn is_restart_of(&self, before: &Self) -> bool {
         self.counters.firsts >= 0.0 && self.counters.firsts < before.counters.firsts
     }
 
-    /// What happened from `before` to now. A process that counts fewer first tokens than before was restarted: all it had
-    /// is gone.
+    /// Growth since `before`; since the start if the engine was restarted in between.
     #[must_use]
     pub fn since(&self, before: &Self) -> Growth {
-        let blank = Self::blank(before.at);
-        let before = if self.is_restart_of(before) { &blank } else { before };
+        let start = Self::at_start(before.at);
+        let before = if self.is_restart_of(before) { &start } else { before };
         Growth {
             from: before.at,
             to: self.at,
@@ -195,45 +194,44 @@ impl CounterSnapshot {
     }
 }
 
-/// What happened in one serving process between two moments.
+/// What one engine did between two scrapes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Growth {
-    /// The earlier moment.
+    /// The earlier scrape.
     pub from: Moment,
-    /// The later one.
+    /// The later scrape.
     pub to: Moment,
-    /// What was counted in between.
+    /// Growth of the counters.
     pub counted: Counters,
-    /// Gauges at the earlier moment.
+    /// Gauges at the earlier scrape.
     pub before: Gauges,
-    /// Gauges at the later one.
+    /// Gauges at the later scrape.
     pub after: Gauges,
 }
 
 impl Growth {
-    /// Seconds in between.
+    /// Seconds between the scrapes.
     #[must_use]
     pub fn seconds(&self) -> f64 {
         self.from.until(self.to)
     }
 
-    /// Requests that arrived, by what is not `lacking`: those that got their first token, and those that joined the waiting
-    /// ones; right in overload too. Else those that finished, and those that joined the running and waiting ones. `None` when
-    /// neither was read.
+    /// Requests that arrived, by signals that are not `lacking`: first tokens plus the growth of the queue, which holds in overload too;
+    /// or else finished requests plus the growth of running and waiting ones. `None` when neither is known.
     #[must_use]
     pub fn arrivals(&self, lacking: SignalSet) -> Option<f64> {
         let shows = |signals: &[Signal]| lacking.and(SignalSet::of(signals)).is_empty();
         let joined =
             |signal: Signal, after: f64, before: f64| if shows(&[signal]) { after - before } else { 0.0 };
         let waiting = joined(Signal::Waiting, self.after.waiting, self.before.waiting);
-        let begun = if shows(&[Signal::TimeToFirstTokenCount]) {
+        let started = if shows(&[Signal::TimeToFirstTokenCount]) {
             self.counted.firsts
         } else if shows(&[Signal::RequestGenerationTokensCount, Signal::Running]) {
             self.counted.finished + self.after.running - self.before.running
         } else {
             return None;
         };
-        let arrivals = begun + waiting;
+        let arrivals = started + waiting;
         arrivals.is_finite().then_some(arrivals)
     }
 }

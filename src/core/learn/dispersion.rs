@@ -1,72 +1,74 @@
-//! How much counts of arrivals vary against a Poisson process: 1 for one, large for batches.
+//! Dispersion of arrivals: the variance of their counts relative to a Poisson process, F = 1 for one, more when they come in batches.
 //!
-//! An Allan variance: neighbouring blocks are compared with each other, not with a mean, so a lone step in the rate moves it
-//! by less than 1. For rates R₁, R₂ of blocks of T₁, T₂ seconds with mean m, `(R₂ − R₁)² / (m (1/T₁ + 1/T₂))` has the
-//! expectation F. Two lengths of blocks, since batches may be longer than a scrape; the larger one counts.
+//! It is estimated like an Allan variance. Neighbouring blocks are compared with each other, not with a mean, so that a single step in
+//! the rate moves it by less than 1. For the rates R₁, R₂ of blocks of T₁, T₂ seconds with mean m,
+//! `(R₂ − R₁)² / (m (1/T₁ + 1/T₂))` has the expectation F. Two block lengths are used, because a batch may last longer than a
+//! scrape; the larger estimate counts.
 
 use serde::{Deserialize, Serialize};
 
 use super::arrivals::ArrivalBin;
-use super::{is_default, kept, short};
+use super::numeric::{decay, is_default, six_digits};
 use crate::moment::Moment;
 
-/// Blocks are at least this long, seconds: one scrape of 5 s, three of them, each a little early.
-const LENGTHS: [f64; 2] = [4.0, 14.0];
+/// Minimum lengths of blocks, seconds: one scrape of 5 s and three of them, each a little early.
+const BLOCK_SECONDS: [f64; 2] = [4.0, 14.0];
 
-/// A stretch that is not complete after this long, seconds, will not be: four scrapes.
-const PATIENCE: f64 = 20.0;
+/// A bin that is not complete after this time, seconds, never will be: four scrapes of 5 s.
+const COMPLETION_TIMEOUT: f64 = 20.0;
 
-/// One block says at most this much: a step of any height is one block.
-const MOST_OF_ONE: f64 = 60.0;
+/// Maximum contribution of one pair of blocks: a step of any height in the rate is in one pair.
+const MAX_PAIR: f64 = 60.0;
 
-/// What is known is forgotten with this time constant, seconds, as the step times are.
-const SPAN: f64 = 1800.0;
+/// Time constant of forgetting, seconds; the same as for step times.
+const TIME_CONSTANT: f64 = 1800.0;
 
-/// Before anything is known the arrivals are Poisson, as sure as after 20 blocks.
-const PRIOR: f64 = 20.0;
+/// Prior: Poisson arrivals, with the weight of 20 pairs of blocks.
+const PRIOR_WEIGHT: f64 = 20.0;
 
-/// F is at most this, so that a change is always found: at 50, a doubling of 10 requests/s within two and a half minutes.
-const MOST: f64 = 50.0;
+/// Maximum of F. With 50, a rate that doubles from 10 requests/s is still found within two and a half minutes.
+const MAX_FACTOR: f64 = 50.0;
 
-/// What is known of one length of blocks.
+/// The estimate with one block length.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 struct Blocks {
     sum: f64,
     weight: f64,
-    /// Arrivals and seconds of the block that is being filled.
+    /// Arrivals and seconds of the current block.
     #[serde(skip_serializing_if = "is_default")]
     filling: (f64, f64),
-    /// Rate and seconds of the block before.
+    /// Rate and seconds of the previous block.
     #[serde(skip_serializing_if = "is_default")]
     before: Option<(f64, f64)>,
 }
 
 impl Default for Blocks {
     fn default() -> Self {
-        Self { sum: PRIOR, weight: PRIOR, filling: (0.0, 0.0), before: None }
+        Self { sum: PRIOR_WEIGHT, weight: PRIOR_WEIGHT, filling: (0.0, 0.0), before: None }
     }
 }
 
 impl Blocks {
-    fn take(&mut self, bin: &ArrivalBin, length: f64) {
+    fn add(&mut self, bin: &ArrivalBin, min_seconds: f64) {
         let count = bin.count();
         let filling = (self.filling.0 + count.arrivals, self.filling.1 + count.seconds);
-        if filling.1 < length {
+        if filling.1 < min_seconds {
             self.filling = filling;
             return;
         }
-        let (rate, seconds) = (filling.0 / filling.1, filling.1);
+        let seconds = filling.1;
+        let rate = filling.0 / seconds;
         self.filling = (0.0, 0.0);
         let before = self.before.replace((rate, seconds));
         let Some((earlier, earlier_seconds)) = before else { return };
         let mean = (earlier + rate) / 2.0;
         if mean > 0.0 {
-            let off = rate - earlier;
-            let found = off * off / (mean * (1.0 / earlier_seconds + 1.0 / seconds));
-            let kept = kept(seconds, SPAN);
-            self.sum = self.sum * kept + found.min(MOST_OF_ONE);
-            self.weight = self.weight * kept + 1.0;
+            let difference = rate - earlier;
+            let factor = difference * difference / (mean * (1.0 / earlier_seconds + 1.0 / seconds));
+            let remaining = decay(seconds, TIME_CONSTANT);
+            self.sum = self.sum * remaining + factor.min(MAX_PAIR);
+            self.weight = self.weight * remaining + 1.0;
         }
     }
 }
@@ -76,43 +78,47 @@ impl Blocks {
 #[serde(default)]
 pub struct Dispersion {
     blocks: [Blocks; 2],
-    /// The end of the last stretch that was taken in.
-    #[serde(skip_serializing_if = "is_default")]
-    taken: Option<Moment>,
+    /// End of the last bin that was added.
+    #[serde(rename = "taken", skip_serializing_if = "is_default")]
+    added_until: Option<Moment>,
 }
 
 impl Dispersion {
-    /// Takes in the stretches of `bins` that are new, in order, as far as they are complete or will not become so.
-    pub fn take(&mut self, bins: &[ArrivalBin]) {
+    /// Adds the new bins of `bins`, in order, up to the first that may still become complete.
+    pub fn add(&mut self, bins: &[ArrivalBin]) {
         let Some(newest) = bins.last().map(|bin| bin.end) else { return };
-        let first = bins.partition_point(|bin| self.taken.is_some_and(|taken| bin.end <= taken));
+        let first = bins.partition_point(|bin| self.added_until.is_some_and(|until| bin.end <= until));
         for bin in &bins[first..] {
-            if !bin.is_complete() && bin.end.until(newest) < PATIENCE {
+            if !bin.is_complete() && bin.end.until(newest) < COMPLETION_TIMEOUT {
                 return;
             }
-            let gap = self.taken.is_some_and(|taken| taken.until(bin.end) > bin.seconds + 1.0);
-            for (blocks, length) in self.blocks.iter_mut().zip(LENGTHS) {
-                if gap {
-                    (blocks.filling, blocks.before) = ((0.0, 0.0), None);
+            // Blocks may not span a gap.
+            let has_gap = self.added_until.is_some_and(|until| until.until(bin.end) > bin.seconds + 1.0);
+            for (blocks, min_seconds) in self.blocks.iter_mut().zip(BLOCK_SECONDS) {
+                if has_gap {
+                    blocks.filling = (0.0, 0.0);
+                    blocks.before = None;
                 }
-                blocks.take(bin, length);
+                blocks.add(bin, min_seconds);
             }
-            self.taken = Some(bin.end);
+            self.added_until = Some(bin.end);
         }
     }
 
     /// F, 1 to 50.
     #[must_use]
     pub fn factor(&self) -> f64 {
-        self.blocks.iter().map(|one| one.sum / one.weight).fold(1.0, f64::max).min(MOST)
+        self.blocks.iter().map(|blocks| blocks.sum / blocks.weight).fold(1.0, f64::max).min(MAX_FACTOR)
     }
 
-    /// What is worth keeping over a restart.
+    /// The part that is kept over a restart.
     #[must_use]
-    pub fn kept(&self) -> Self {
-        let kept =
-            |one: Blocks| Blocks { sum: short(one.sum), weight: short(one.weight), ..Blocks::default() };
-        let blocks = self.blocks.map(kept);
-        Self { blocks, taken: None }
+    pub fn compacted(&self) -> Self {
+        let compact = |blocks: Blocks| Blocks {
+            sum: six_digits(blocks.sum),
+            weight: six_digits(blocks.weight),
+            ..Blocks::default()
+        };
+        Self { blocks: self.blocks.map(compact), added_until: None }
     }
 }

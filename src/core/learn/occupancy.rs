@@ -1,21 +1,21 @@
-//! What a running sequence holds of the KV cache on average, and how many tokens one step gives it. Both are sums over a
-//! variant's pods that are forgotten.
+//! Mean share of the KV cache that a running sequence holds, and mean tokens that a step gives it. Both are ratios of decaying sums over the
+//! engines of a variant.
 
 use serde::{Deserialize, Serialize};
 
 use super::counter_snapshot::Growth;
-use super::{is_default, kept, short};
+use super::numeric::{decay, is_default, six_digits};
 
-/// Occupancy is forgotten over this time, seconds, by all pods of a variant together.
-const OCCUPANCY_SPAN: f64 = 120.0;
-/// A pod with fewer running sequences says little of their mean.
-const OCCUPIED_FROM: f64 = 4.0;
-/// Tokens of a step are forgotten over this time, seconds.
-const STEPS_SPAN: f64 = 300.0;
-/// Below this a step gives each sequence one token, and the counters differ by chance.
-const SEVERAL_FROM: f64 = 1.05;
+/// Time constant of occupancy, seconds. Each engine decays the common sums, so it is multiplied by their number.
+const OCCUPANCY_TIME_CONSTANT: f64 = 120.0;
+/// Fewer running sequences say little about their mean.
+const MIN_RUNNING: f64 = 4.0;
+/// Time constant of step tokens, seconds.
+const STEPS_TIME_CONSTANT: f64 = 300.0;
+/// Up to this ratio a step gives each sequence one token, and the counters differ by chance.
+const MAX_SINGLE_TOKEN: f64 = 1.05;
 
-/// Shares of the KV cache and sequences, each × seconds.
+/// Integrals over time of KV usage and of running sequences.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Occupancy {
@@ -26,31 +26,31 @@ pub struct Occupancy {
 }
 
 impl Occupancy {
-    /// Takes in one pod of a variant that has `pods`.
+    /// Adds one of the `pods` engines of a variant.
     pub fn learn(&mut self, growth: &Growth, pods: f64) {
-        if growth.after.running < OCCUPIED_FROM {
+        if growth.after.running < MIN_RUNNING {
             return;
         }
         let seconds = growth.seconds();
-        let kept = kept(seconds, OCCUPANCY_SPAN * pods.max(1.0));
-        self.usage = self.usage * kept + growth.after.usage * seconds;
-        self.running = self.running * kept + growth.after.running * seconds;
+        let remaining = decay(seconds, OCCUPANCY_TIME_CONSTANT * pods.max(1.0));
+        self.usage = self.usage * remaining + growth.after.usage * seconds;
+        self.running = self.running * remaining + growth.after.running * seconds;
     }
 
-    /// What is worth keeping over a restart.
+    /// The part that is kept over a restart.
     #[must_use]
-    pub fn kept(&self) -> Self {
-        Self { usage: short(self.usage), running: short(self.running) }
+    pub fn compacted(&self) -> Self {
+        Self { usage: six_digits(self.usage), running: six_digits(self.running) }
     }
 
-    /// Share of the KV cache that one running sequence holds, 0 to 1.
+    /// Mean share of the KV cache for each running sequence, 0 to 1.
     #[must_use]
     pub fn share(&self) -> Option<f64> {
         (self.running > 0.0 && self.usage > 0.0).then(|| self.usage / self.running)
     }
 }
 
-/// Tokens generated, and steps that gave some, counted by sequence.
+/// Generated tokens, and the steps that gave them, counted for each sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StepTokens {
@@ -61,28 +61,28 @@ pub struct StepTokens {
 }
 
 impl StepTokens {
-    /// Takes in one pod of a variant that has `pods`.
+    /// Adds one of the `pods` engines of a variant.
     pub fn learn(&mut self, growth: &Growth, pods: f64) {
         let steps = growth.counted.gaps + growth.counted.firsts;
-        // Also where one of them was not read.
+        // NaN, where a counter was not read, fails these comparisons too.
         if !(steps > 0.0 && growth.counted.generated > 0.0) {
             return;
         }
-        let kept = kept(growth.seconds(), STEPS_SPAN * pods.max(1.0));
-        self.tokens = self.tokens * kept + growth.counted.generated;
-        self.steps = self.steps * kept + steps;
+        let remaining = decay(growth.seconds(), STEPS_TIME_CONSTANT * pods.max(1.0));
+        self.tokens = self.tokens * remaining + growth.counted.generated;
+        self.steps = self.steps * remaining + steps;
     }
 
-    /// What is worth keeping over a restart.
+    /// The part that is kept over a restart.
     #[must_use]
-    pub fn kept(&self) -> Self {
-        Self { tokens: short(self.tokens), steps: short(self.steps) }
+    pub fn compacted(&self) -> Self {
+        Self { tokens: six_digits(self.tokens), steps: six_digits(self.steps) }
     }
 
-    /// Tokens that a step gives a sequence, at least 1: more with speculation.
+    /// Tokens that a step gives a sequence: 1, or more with speculative decoding.
     #[must_use]
-    pub fn each(&self) -> f64 {
-        let each = if self.steps > 0.0 { self.tokens / self.steps } else { 1.0 };
-        if each > SEVERAL_FROM { each } else { 1.0 }
+    pub fn per_step(&self) -> f64 {
+        let per_step = if self.steps > 0.0 { self.tokens / self.steps } else { 1.0 };
+        if per_step > MAX_SINGLE_TOKEN { per_step } else { 1.0 }
     }
 }

@@ -1,22 +1,22 @@
-//! What was learned, as it stood a while ago: when a signal turns out to be contradicted, what was learned from it before that
-//! showed is taken back.
+//! Earlier states of what was learned: when a signal turns out to be contradicted, what was learned from it before that showed is
+//! taken back.
 
 use serde::{Deserialize, Serialize};
 
 use crate::moment::Moment;
 
-/// What was learned before this time, seconds, was learned from nothing that is found to be contradicted now: that shows within a
-/// minute, and two scrapes of 15 s.
-const AGO: f64 = 90.0;
+/// A contradiction shows within a minute and two scrapes of 15 s, so a state that is this old, seconds, was learned from no signal
+/// that is found contradicted now.
+const MIN_AGE: f64 = 90.0;
 
-/// What was learned, at two moments.
+/// Two states with their times.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Rollback<T> {
-    /// At least [`AGO`] old.
+    /// At least [`MIN_AGE`] old.
     #[serde(skip_serializing_if = "Option::is_none")]
     settled: Option<(Moment, T)>,
-    /// Waits until it is.
+    /// Not old enough yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<(Moment, T)>,
 }
@@ -28,20 +28,20 @@ impl<T> Default for Rollback<T> {
 }
 
 impl<T: Clone + PartialEq> Rollback<T> {
-    /// Remembers `own` as it is `now`, if it is time.
-    pub fn keep(&mut self, now: Moment, own: impl FnOnce() -> T) {
-        if self.next.as_ref().is_none_or(|(at, _)| at.until(now) >= AGO) {
-            self.settled = self.next.replace((now, own())).or(self.settled.take());
+    /// Stores `state` as it is `now`, if the last stored one is old enough.
+    pub fn checkpoint(&mut self, now: Moment, state: impl FnOnce() -> T) {
+        if self.next.as_ref().is_none_or(|(at, _)| at.until(now) >= MIN_AGE) {
+            self.settled = self.next.replace((now, state())).or(self.settled.take());
         }
     }
 
-    /// What was known before anything contradicted was learned from, and when; `None` where that is not remembered.
-    pub fn take_back(&mut self) -> Option<(Moment, T)> {
+    /// The last state that no contradicted signal contributed to, and its time; `None` if there is none.
+    pub fn restore(&mut self) -> Option<(Moment, T)> {
         self.next = None;
         self.settled.clone()
     }
 
-    /// Forgets what is later than `latest`: the clock was set back.
+    /// Drops states after `latest`: the clock was set back.
     pub fn not_after(&mut self, latest: Moment) {
         self.settled.take_if(|(at, _)| *at > latest);
         self.next.take_if(|(at, _)| *at > latest);

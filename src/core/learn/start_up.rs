@@ -4,46 +4,45 @@ use serde::{Deserialize, Serialize};
 
 use smol_str::SmolStr;
 
-use super::knowledge::ReplacedPods;
-use super::{is_default, short};
+use super::numeric::{is_default, six_digits};
 use crate::moment::Moment;
 use crate::snapshot::{Phase, Replica, VariantState};
 
-/// From a change of the load to the order of a pod, seconds: about 10 to see it, 15 until the HPA looks at the worst, 5 for a
-/// scrape.
+/// From a change of the load to the order of a pod, seconds: about 10 to detect it, up to 15 until the HPA syncs, and 5 for a scrape.
 pub const LEAD: f64 = 30.0;
 
-/// Starts that are remembered. The longest counts.
-const KEPT: usize = 5;
+/// Start-ups that are remembered. The longest counts.
+const MAX_REMEMBERED: usize = 5;
 
-/// A start that a pod says it took before anybody watched, seconds, is at most this: readiness may have come and gone.
-const UNWATCHED_MOST: f64 = 600.0;
+/// Maximum start-up time, seconds, that is inferred from a pod which was ready before it was watched: its readiness may have come and
+/// gone.
+const MAX_UNWATCHED: f64 = 600.0;
 
-/// No start takes longer, seconds: beyond it, a pod that serves is none that has just started.
-const MOST: f64 = 1800.0;
+/// No start takes longer, seconds: an older pod has not just started.
+const MAX_START_UP: f64 = 1800.0;
 
-/// When each pod that serves was created, and when it began to serve; in the order of the pods that serve.
+/// When each ready pod was created and became ready, in the order of the ready pods.
 #[must_use]
 pub fn start_up_times(state: &VariantState) -> Vec<(Moment, Moment)> {
-    let serving = state.replicas.iter().filter(|one| one.phase == Phase::Ready);
-    serving.map(|replica| (replica.created.into(), replica.ready_or_created().into())).collect()
+    let ready = state.replicas.iter().filter(|replica| replica.phase == Phase::Ready);
+    ready.map(|replica| (replica.created.into(), replica.ready_or_created().into())).collect()
 }
 
-/// The starts of one variant's pods.
+/// Start-up times of one variant's pods, as the rate policy remembers them.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StartUpTimes {
-    /// The last ones, seconds.
+    /// The last start-up times, seconds.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     last: Vec<f64>,
-    /// Until when starts were counted.
+    /// Until when they were counted.
     #[serde(skip_serializing_if = "is_default")]
     counted: Option<Moment>,
 }
 
 impl StartUpTimes {
-    /// Looks at the pods that serve at `now`: when each was created and when it began to serve. `served_before` says whether
-    /// the pod at a position was seen serving earlier, so that it has not just started but become ready again.
+    /// Adds the pods that are ready at `now`, with the times at which each was created and became ready. `served_before` says whether the
+    /// pod at a position was seen serving earlier, so that it did not start up but became ready again.
     pub fn learn(&mut self, now: Moment, pods: &[(Moment, Moment)], served_before: impl Fn(usize) -> bool) {
         let Some(counted) = self.counted else {
             self.counted = Some(now);
@@ -52,87 +51,114 @@ impl StartUpTimes {
         let new = pods.iter().enumerate().filter(|(at, (_, ready))| *ready > counted && !served_before(*at));
         let mut new: Vec<_> = new.map(|(_, pod)| *pod).collect();
         new.sort_by_key(|(created, ready)| (*ready, *created));
-        self.last.extend(new.iter().map(|(created, ready)| created.until(*ready)).filter(|one| *one <= MOST));
-        self.last.drain(..self.last.len().saturating_sub(KEPT));
+        self.last.extend(
+            new.iter().map(|(created, ready)| created.until(*ready)).filter(|one| *one <= MAX_START_UP),
+        );
+        self.last.drain(..self.last.len().saturating_sub(MAX_REMEMBERED));
         self.counted = pods.iter().map(|(_, ready)| *ready).chain([counted]).max();
     }
 
-    /// How long a start takes, seconds: the longest of those seen; before one was, at least `prior` and what half of the
-    /// pods that serve already say it took.
+    /// Expected start-up time, seconds: the longest that was seen. Before one was, the median of the ready pods, at least `prior`.
     #[must_use]
     pub fn expected(&self, prior: f64, pods: &[(Moment, Moment)]) -> f64 {
         if let Some(longest) = self.last.iter().copied().reduce(f64::max) {
             return longest;
         }
-        let mut said: Vec<f64> = pods.iter().map(|(created, ready)| created.until(*ready)).collect();
-        said.sort_by(f64::total_cmp);
-        said.get(said.len() / 2).map_or(prior, |usual| usual.min(UNWATCHED_MOST).max(prior))
+        let mut inferred: Vec<f64> = pods.iter().map(|(created, ready)| created.until(*ready)).collect();
+        inferred.sort_by(f64::total_cmp);
+        inferred.get(inferred.len() / 2).map_or(prior, |median| median.min(MAX_UNWATCHED).max(prior))
     }
 
-    /// The longest start that was seen, seconds.
+    /// The longest start-up time that was seen, seconds.
     #[must_use]
     pub fn longest(&self) -> Option<f64> {
         self.last.iter().copied().reduce(f64::max)
     }
 
-    /// Makes the moments that are after `now` be now.
+    /// Moves times after `now` to now: the clock was set back.
     pub fn not_after(&mut self, now: Moment) {
         self.counted = self.counted.map(|at| at.min(now));
     }
 }
 
 /// Pods that are remembered while they start: enough to learn how long that takes.
-const WATCHED: usize = 16;
+const MAX_WATCHED: usize = 16;
 
-/// The starts of one variant's pods, as every analyzer remembers them: of those that were seen before they served.
+/// Start-up times of one variant's pods that were watched from before they served; remembered for every analyzer.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ObservedStarts {
-    /// The last ones, seconds.
+    /// The last start-up times, seconds.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     last: Vec<f64>,
-    /// Pods that were seen and have never served. Not kept over a restart.
+    /// Watched pods that have never been ready. Not kept over a restart.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pods: Vec<SmolStr>,
-    /// Pods that were ready and failed, as far as others were ordered for them. Not kept over a restart.
+    /// Pods that were ready and failed, and for which others were ordered. Not kept over a restart.
     #[serde(skip_serializing_if = "is_default")]
     pub replaced: ReplacedPods,
 }
 
 impl ObservedStarts {
-    /// What is known once the pods of `state` were looked at; `None` where that is what was known before.
+    /// The same with the pods of `state` added; `None` if nothing changes.
     #[must_use]
     pub fn after(&self, state: &VariantState) -> Option<Self> {
-        let never_served = |one: &&Replica| {
-            one.ready_since.is_none()
-                && matches!(one.phase, Phase::Pending | Phase::Starting | Phase::Unschedulable)
+        let has_never_served = |replica: &&Replica| {
+            replica.ready_since.is_none()
+                && matches!(replica.phase, Phase::Pending | Phase::Starting | Phase::Unschedulable)
         };
-        let starting = state.replicas.iter().filter(never_served).map(|one| &one.pod).take(WATCHED);
+        let starting =
+            state.replicas.iter().filter(has_never_served).map(|replica| &replica.pod).take(MAX_WATCHED);
         if starting.clone().eq(&self.pods) {
             return None;
         }
-        let ready = state.replicas.iter().filter(|one| one.phase == Phase::Ready);
-        let started = ready.filter(|one| self.pods.contains(&one.pod));
-        let took = started.map(|one| Moment::from(one.created).until(one.ready_or_created().into()));
-        let mut last: Vec<f64> = self.last.iter().copied().chain(took.filter(|took| *took <= MOST)).collect();
-        last.drain(..last.len().saturating_sub(KEPT));
+        let ready = state.replicas.iter().filter(|replica| replica.phase == Phase::Ready);
+        let started = ready.filter(|replica| self.pods.contains(&replica.pod));
+        let took =
+            started.map(|replica| Moment::from(replica.created).until(replica.ready_or_created().into()));
+        let mut last: Vec<f64> =
+            self.last.iter().copied().chain(took.filter(|took| *took <= MAX_START_UP)).collect();
+        last.drain(..last.len().saturating_sub(MAX_REMEMBERED));
         Some(Self { last, pods: starting.cloned().collect(), replaced: self.replaced })
     }
 
-    /// The longest of the last starts, seconds.
+    /// The longest of the last start-up times, seconds.
     #[must_use]
     pub fn longest(&self) -> Option<f64> {
         self.last.iter().copied().reduce(f64::max)
     }
 
-    /// What is worth keeping over a restart.
+    /// The part that is kept over a restart.
     #[must_use]
-    pub fn kept(&self) -> Self {
-        Self { last: self.last.iter().copied().map(short).collect(), ..Self::default() }
+    pub fn compacted(&self) -> Self {
+        Self { last: self.last.iter().copied().map(six_digits).collect(), ..Self::default() }
     }
 
-    /// Makes the moments that are after `now` be now.
+    /// Moves times after `now` to now: the clock was set back.
     pub fn not_after(&mut self, now: Moment) {
         self.replaced.at = self.replaced.at.map(|at| at.min(now));
+    }
+}
+
+/// How many failed pods are replaced by new ones.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ReplacedPods {
+    /// Replaced pods.
+    pub pods: u32,
+    /// When their number last grew.
+    #[serde(skip_serializing_if = "is_default")]
+    pub at: Option<Moment>,
+}
+
+impl ReplacedPods {
+    /// How many of `failing` pods to replace. The number grows at most once in the `start_up` seconds that a pod takes: until then
+    /// nobody knows whether the pods that were ordered are enough. Pods that come back are no longer replaced.
+    pub fn update(&mut self, failing: u32, start_up: f64, now: Moment) -> u32 {
+        if self.at.is_none_or(|at| at.until(now) >= start_up) {
+            self.at = if failing > self.pods { Some(now) } else { self.at };
+            self.pods = failing;
+        }
+        self.pods.min(failing)
     }
 }

@@ -1,38 +1,40 @@
-//! How long one step of a serving process takes: `a + b·P + c·n + d·u` seconds for P prompt tokens computed in it, n running
-//! sequences and a share u of the KV cache in use. Fitted to inter-token latencies as they come, so nothing has to saturate
-//! before it is known what a replica can carry.
+//! How long one step of an engine takes: `a + b·P + c·n + d·u` seconds for P prompt tokens computed in it, n running sequences and KV
+//! usage u. It is fitted to inter-token latencies as they come, so that the capacity of a replica is known without saturating it.
 //!
-//! Least squares of the relative error with a ridge towards what hardware does: a process that has only been seen in one
-//! state still gets all four terms. Only sums are kept (14 numbers), and they are forgotten over half an hour.
+//! The fit minimises the relative squared error, with a ridge towards what hardware does, so that an engine that has only been seen in
+//! one state still gets all four terms. Only sums are stored (14 numbers), which decay over half an hour.
 
 use serde::{Deserialize, Serialize};
 
-use super::{is_default, kept, short};
+use super::numeric::{decay, is_default, six_digits};
 use crate::moment::Moment;
 
-/// Forgetting, seconds: 360 scrapes, enough for a slow drift, and it bridges a quiet quarter of an hour.
-const SPAN: f64 = 1800.0;
+/// Time constant, seconds: 360 scrapes of 5 s. It follows a slow drift, and bridges a quiet quarter of an hour.
+const TIME_CONSTANT: f64 = 1800.0;
 
-/// Of an empty step: a decode step reads all weights once, and a prompt token costs 2 operations a weight. An H100 does
-/// 989e12/3.35e12 = 295 of them while it reads one weight of two bytes, an A100 156, an H200 206; 200 after efficiencies.
+/// Prior of a prompt token, as a share of an empty step: a decode step reads all weights once, and a prompt token costs 2 operations
+/// for each weight. While it reads a weight of two bytes, an H100 does 989e12/3.35e12 = 295 token operations, an A100 156 and an
+/// H200 206; 200 with the efficiency that is reached.
 const PROMPT_SHARE: f64 = 1.0 / 200.0;
-/// Of an empty step: 256 sequences cost 0.4 of it to schedule and sample.
+/// Prior of a running sequence, as a share of an empty step: scheduling and sampling 256 sequences takes 0.4 of it.
 const SEQUENCE_SHARE: f64 = 0.0015;
-/// Of an empty step: a full cache is read in every step, and it has between the size of the weights and four times that.
+/// Prior of a full KV cache, as a share of an empty step: it is read in every step, and is between one and four times as large as
+/// the weights.
 const CACHE_SHARE: f64 = 3.0;
 
-/// What the ridge weighs against samples: 0.1 is 40 samples of a term that is 5 % of a step. The empty step is in every
-/// sample and needs less.
+/// Weight of the ridge against samples: 0.1 equals 40 samples of a term that is 5 % of a step. The empty step is part of every
+/// sample, so it needs less.
 const RIDGE: [f64; 4] = [0.02, 0.1, 0.1, 0.1];
 /// How far a term may be from its prior, as a factor.
-const RANGE: (f64, f64) = (0.05, 20.0);
-/// Rounds of coordinate descent; a strictly convex function of four variables settles in a few tens.
+const MIN_FACTOR: f64 = 0.05;
+const MAX_FACTOR: f64 = 20.0;
+/// Rounds of coordinate descent: a strictly convex function of four variables converges in a few tens.
 const ROUNDS: u32 = 60;
 
-/// The terms of a step, seconds.
+/// The terms of a step time, seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StepTime {
-    /// Of an empty step.
+    /// An empty step.
     pub base: f64,
     /// For each prompt token computed.
     pub prompt_token: f64,
@@ -43,27 +45,27 @@ pub struct StepTime {
 }
 
 impl StepTime {
-    /// Of a process that does nothing but prompts, `prompt_token` seconds a token: what a step costs beside is in that.
+    /// Of an engine that only computes prompts, `prompt_token` seconds for each token: that includes everything else in a step.
     #[must_use]
-    pub const fn of_prompts(prompt_token: f64) -> Self {
+    pub const fn from_prompt_token(prompt_token: f64) -> Self {
         Self { base: 0.0, prompt_token, sequence: 0.0, full_cache: 0.0 }
     }
 }
 
-/// One look at a process that was busy between two readings.
+/// An engine that was busy between two readings.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Sample {
-    /// Mean seconds of a step, above 0.
+pub struct StepSample {
+    /// Mean step time, seconds, above 0.
     pub step: f64,
-    /// Prompt tokens computed a step.
+    /// Prompt tokens computed in each step.
     pub prompt: f64,
-    /// Sequences running.
+    /// Running sequences.
     pub running: f64,
-    /// Share of the KV cache in use.
+    /// KV usage, 0 to 1.
     pub usage: f64,
 }
 
-/// What is learned of the steps of one variant.
+/// What is learned about the step time of one variant.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StepTimeFit {
@@ -73,82 +75,88 @@ pub struct StepTimeFit {
     /// `Σ x / T`.
     #[serde(skip_serializing_if = "is_default")]
     products: [f64; 4],
-    /// The shortest step ever seen, seconds.
+    /// The shortest step time ever seen, seconds.
     #[serde(skip_serializing_if = "is_default")]
     shortest: Option<f64>,
-    /// When the sums were last added to.
+    /// When the last sample was added.
     #[serde(skip_serializing_if = "is_default")]
     at: Option<Moment>,
 }
 
-/// Where element (row, column) of the triangle is.
-const fn place(row: usize, column: usize) -> usize {
+/// Index of element (row, column) of the symmetric matrix in its stored triangle.
+const fn index(row: usize, column: usize) -> usize {
     let (row, column) = if row <= column { (row, column) } else { (column, row) };
     row * (7 - row) / 2 + column
 }
 
 impl StepTimeFit {
-    /// When the last sample was taken in.
+    /// When the last sample was added.
     #[must_use]
     pub const fn learned_at(&self) -> Option<Moment> {
         self.at
     }
 
-    /// Takes in a sample of the readings that ended at `at`.
-    pub fn learn(&mut self, at: Moment, sample: &Sample) {
-        let Sample { step, prompt, running, usage } = *sample;
+    /// Adds a sample of readings that ended at `at`.
+    pub fn learn(&mut self, at: Moment, sample: &StepSample) {
+        let StepSample { step, prompt, running, usage } = *sample;
         if !(step > 0.0 && [step, prompt, running, usage].into_iter().all(f64::is_finite)) {
             return;
         }
-        let kept = self.at.map_or(1.0, |before| kept(before.until(at), SPAN));
+        let remaining = self.at.map_or(1.0, |before| decay(before.until(at), TIME_CONSTANT));
         self.at = self.at.max(Some(at));
+        // Divided by the step time: the error is relative.
         let x = [1.0 / step, prompt / step, running / step, usage / step];
-        for (row, one) in x.iter().enumerate() {
-            for (column, other) in x.iter().enumerate().skip(row) {
-                let sum = &mut self.squares[place(row, column)];
-                *sum = *sum * kept + one * other;
+        for (row, left) in x.iter().enumerate() {
+            for (column, right) in x.iter().enumerate().skip(row) {
+                let sum = &mut self.squares[index(row, column)];
+                *sum = *sum * remaining + left * right;
             }
-            self.products[row] = self.products[row] * kept + one;
+            self.products[row] = self.products[row] * remaining + left;
         }
         self.shortest = Some(self.shortest.map_or(step, |shortest| shortest.min(step)));
     }
 
-    /// The terms that explain what was seen; `None` when nothing was. `prompt_token` is the least time to first token that
-    /// was seen, by prompt token, when one was: a prompt token costs no more.
+    /// The terms that fit the samples best; `None` without samples. `prompt_token` is the least time to first token for each prompt
+    /// token that was seen, if any, seconds: a prompt token costs no more.
     #[must_use]
     pub fn solve(&self, prompt_token: Option<f64>) -> Option<StepTime> {
         let base = self.shortest?;
         let by_weights = base * PROMPT_SHARE;
         let prior = [
             base,
-            prompt_token.map_or(by_weights, |seen| seen.min(by_weights)),
+            prompt_token.map_or(by_weights, |least| least.min(by_weights)),
             base * SEQUENCE_SHARE,
             base * CACHE_SHARE,
         ];
+        // Solved for factors of the prior, one at a time: each minimises the error given the others, and the ridge pulls it to 1.
         let mut factors = [1.0; 4];
         for _ in 0..ROUNDS {
-            for own in 0..4 {
+            for term in 0..4 {
                 let others: f64 = (0..4)
-                    .filter(|other| *other != own)
-                    .map(|other| self.squares[place(own, other)] * factors[other] * prior[other])
+                    .filter(|other| *other != term)
+                    .map(|other| self.squares[index(term, other)] * factors[other] * prior[other])
                     .sum();
-                let pull = prior[own] * (self.products[own] - others) + RIDGE[own];
-                let push = self.squares[place(own, own)] * prior[own] * prior[own] + RIDGE[own];
-                factors[own] = (pull / push).clamp(RANGE.0, RANGE.1);
+                let numerator = prior[term] * (self.products[term] - others) + RIDGE[term];
+                let denominator = self.squares[index(term, term)] * prior[term] * prior[term] + RIDGE[term];
+                factors[term] = (numerator / denominator).clamp(MIN_FACTOR, MAX_FACTOR);
             }
         }
-        let [base, prompt_token, sequence, full_cache] = [0, 1, 2, 3].map(|own| factors[own] * prior[own]);
+        let [base, prompt_token, sequence, full_cache] = [0, 1, 2, 3].map(|term| factors[term] * prior[term]);
         Some(StepTime { base, prompt_token, sequence, full_cache })
     }
 
-    /// What is worth keeping over a restart.
+    /// The part that is kept over a restart.
     #[must_use]
-    pub fn kept(&self) -> Self {
-        let (squares, products) = (self.squares.map(short), self.products.map(short));
-        Self { squares, products, shortest: self.shortest.map(short), at: self.at }
+    pub fn compacted(&self) -> Self {
+        Self {
+            squares: self.squares.map(six_digits),
+            products: self.products.map(six_digits),
+            shortest: self.shortest.map(six_digits),
+            at: self.at,
+        }
     }
 
-    /// Makes the moments that are after `now` be now.
+    /// Moves times after `now` to now: the clock was set back.
     pub fn not_after(&mut self, now: Moment) {
         self.at = self.at.map(|at| at.min(now));
     }

@@ -1,21 +1,21 @@
-//! The largest surge that this model has lately shown within the time a pod takes to start: what its reserve should be
-//! prepared for. Loads are in replicas, so that what is learned holds for requests of other sizes too; a surge is a share of the
-//! load before it, since what makes a fleet's load grow (more users, a busier hour) makes it grow by a factor.
+//! The largest surge that a model has recently shown within the time a pod takes to start: its surge reserve is sized by it. Loads are in
+//! replicas, so that a surge also holds for requests of other sizes. It is a share of the load before it, because what makes a load
+//! grow (more users, a busier hour) makes it grow by a factor.
 
 use serde::{Deserialize, Serialize};
 
+use super::numeric::{is_default, six_digits};
 use super::window_extrema::WindowMinimum;
-use super::{is_default, short};
 use crate::moment::Moment;
 
-/// Seconds after which half of a surge is forgotten: long against the wait before a removal, short against a day.
+/// Half-life of a surge, seconds: long compared with the wait before a removal, six_digits compared with a day.
 const HALF_LIFE: f64 = 3600.0;
-/// The most that is learned: a doubling.
-const MOST: f64 = 1.0;
-/// Less history than this, seconds, shows no surge.
-const HISTORY: f64 = 30.0;
-/// A load below this, replicas, counts as this: from nothing everything is a surge.
-const LEAST: f64 = 0.25;
+/// Maximum surge: a doubling.
+const MAX_SURGE: f64 = 1.0;
+/// Loads have to be known for at least this long, seconds.
+const MIN_HISTORY: f64 = 30.0;
+/// A smaller load, replicas, counts as this: compared with nothing everything is a surge.
+const MIN_LOAD: f64 = 0.25;
 
 /// Surges of one role of a model.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -32,17 +32,18 @@ pub struct Surges {
 }
 
 impl Surges {
-    /// Takes in a load: `known` replicas of which at least `surely` are a surge and no trend, `horizon` seconds before a pod
-    /// ordered now would serve. `certain` is whether the load has lasted long enough to say so.
-    pub fn learn(&mut self, now: Moment, horizon: f64, (known, surely): (f64, f64), certain: bool) {
+    /// Adds the load `now`, in replicas. `untrended` is the part of it that is no trend, as the trend has a forecast of its own;
+    /// `horizon` is the time until a pod ordered now would serve, seconds. A surge is only learned when `is_certain`, that is when
+    /// the load has lasted long enough.
+    pub fn learn(&mut self, now: Moment, horizon: f64, load: f64, untrended: f64, is_certain: bool) {
         let passed = self.at.map_or(0.0, |at| at.until(now));
         self.largest *= (-passed / HALF_LIFE).exp2();
         self.at = Some(now);
-        self.loads.push(now, known, horizon);
-        let Some(low) = self.loads.lowest(now, horizon).filter(|_| certain) else { return };
-        if self.loads.reach(now) >= HISTORY {
-            let surge = (surely - low.max(0.0)) / low.max(LEAST);
-            self.largest = self.largest.max(surge.min(MOST));
+        self.loads.push(now, load, horizon);
+        let Some(low) = self.loads.lowest(now, horizon).filter(|_| is_certain) else { return };
+        if self.loads.reach(now) >= MIN_HISTORY {
+            let surge = (untrended - low.max(0.0)) / low.max(MIN_LOAD);
+            self.largest = self.largest.max(surge.min(MAX_SURGE));
         }
     }
 
@@ -52,13 +53,13 @@ impl Surges {
         self.largest
     }
 
-    /// What is worth keeping over a restart.
+    /// The part that is kept over a restart.
     #[must_use]
-    pub fn kept(&self) -> Self {
-        Self { largest: short(self.largest), at: self.at, loads: WindowMinimum::default() }
+    pub fn compacted(&self) -> Self {
+        Self { largest: six_digits(self.largest), at: self.at, loads: WindowMinimum::default() }
     }
 
-    /// Makes the moments that are after `now` be now.
+    /// Moves times after `now` to now: the clock was set back.
     pub fn not_after(&mut self, now: Moment) {
         self.at = self.at.map(|at| at.min(now));
         self.loads.not_after(now);

@@ -3,6 +3,8 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 
+use super::change_point::MIN_LOG_RATIO;
+use super::knowledge::LimitedReadings;
 use super::*;
 use crate::moment::Moment;
 use crate::snapshot::{Signal, SignalSet};
@@ -44,7 +46,7 @@ fn nats(counts: &[ArrivalCount], at: usize) -> f64 {
 /// The level by looking at every cut of every rest, for counts too short to show a trend; `cut` when one was found before.
 fn brute_force(counts: &[ArrivalCount], dispersion: f64, cut: bool) -> ArrivalLevel {
     let best = (1..counts.len()).max_by(|one, other| nats(counts, *one).total_cmp(&nats(counts, *other)));
-    match best.filter(|at| nats(counts, *at) > MIN_LIKELIHOOD_RATIO * dispersion) {
+    match best.filter(|at| nats(counts, *at) > MIN_LOG_RATIO * dispersion) {
         Some(at) => brute_force(&counts[at..], dispersion, true),
         None => {
             let rate = |counts: &[ArrivalCount]| {
@@ -67,7 +69,7 @@ proptest! {
         arrivals in vec(prop_oneof![Just(0_u32), 1..20_u32, 1..200_u32], 1..23), dispersion in 1.0_f64..3.0,
     ) {
         let counts = uneven(&arrivals);
-        let (found, expected) = (level(&counts, dispersion), brute_force(&counts, dispersion, false));
+        let (found, expected) = (current_level(&counts, dispersion), brute_force(&counts, dispersion, false));
         prop_assert!((found.rate - expected.rate).abs() < 1e-9, "{found:?} is not {expected:?}");
         prop_assert!((found.seconds - expected.seconds).abs() < 1e-9);
     }
@@ -76,7 +78,7 @@ proptest! {
     fn a_level_is_never_negative_and_never_odd(
         arrivals in vec(-50.0_f64..200.0, 0..150), dispersion in 1.0_f64..50.0,
     ) {
-        let found = level(&counts(&arrivals), dispersion);
+        let found = current_level(&counts(&arrivals), dispersion);
         prop_assert!(found.rate >= 0.0 && found.rate.is_finite() && found.slope.is_finite());
     }
 }
@@ -90,11 +92,11 @@ fn a_step_is_seen_within_one_stretch_of_the_formula() {
             let mut arrivals: Vec<f64> = (0..120).map(|_| poisson(&mut rng, before * 5.0)).collect();
             let seen = (1..60).find(|_| {
                 arrivals.push(poisson(&mut rng, after * 5.0));
-                level(&counts(&arrivals), 1.0).rate > f64::midpoint(before, after)
+                current_level(&counts(&arrivals), 1.0).rate > f64::midpoint(before, after)
             });
             late += 5.0 * f64::from(seen.unwrap_or(60)) / f64::from(runs);
         }
-        let formula = MIN_LIKELIHOOD_RATIO / (after * (after / before).ln() - (after - before));
+        let formula = MIN_LOG_RATIO / (after * (after / before).ln() - (after - before));
         assert!(late <= formula + 5.0, "{before} to {after}: {late} s, by the formula {formula} s");
     }
 }
@@ -103,10 +105,10 @@ fn a_step_is_seen_within_one_stretch_of_the_formula() {
 fn a_surge_that_begins_within_a_stretch_is_as_high_as_what_follows() {
     let mut arrivals = vec![10.0; 60];
     arrivals.extend([30.0, 50.0, 50.0]);
-    let found = level(&counts(&arrivals), 1.0);
+    let found = current_level(&counts(&arrivals), 1.0);
     assert!((found.rate - 10.0).abs() < 1e-9 && (found.seconds - 15.0).abs() < 1e-9, "{found:?}");
     arrivals.extend([50.0; 9]);
-    let settled = level(&counts(&arrivals), 1.0);
+    let settled = current_level(&counts(&arrivals), 1.0);
     assert!((settled.rate - 580.0 / 60.0).abs() < 1e-9, "after a minute all of it counts: {settled:?}");
 }
 
@@ -120,7 +122,7 @@ fn constant_load_is_seldom_taken_for_a_change() {
         let arrivals: Vec<f64> = (0..1440).map(|_| poisson(&mut rng, rate * 5.0)).collect();
         let all = counts(&arrivals);
         // A cut stays visible for minutes, so a look every half a minute misses few.
-        let cut = (120..1440).step_by(6).any(|end| level(&all[end - 120..end], 1.0).seconds < 599.0);
+        let cut = (120..1440).step_by(6).any(|end| current_level(&all[end - 120..end], 1.0).seconds < 599.0);
         alarms += u32::from(cut);
     }
     assert!(alarms < 20, "{alarms} of 1000");
@@ -130,10 +132,10 @@ fn constant_load_is_seldom_taken_for_a_change() {
 fn a_ramp_is_a_slope_and_a_staircase_is_none() {
     let mut rng = Rng::new(3);
     let ramp: Vec<f64> = (0..120).map(|at| poisson(&mut rng, 5.0 * (1.0 + 0.1 * f64::from(at)))).collect();
-    let found = level(&counts(&ramp), 1.0);
+    let found = current_level(&counts(&ramp), 1.0);
     assert!((found.slope - 0.02).abs() < 0.004 && (found.rate - 13.0).abs() < 1.5, "{found:?}");
     let stairs: Vec<f64> = (0..120).map(|at| poisson(&mut rng, if at < 60 { 10.0 } else { 60.0 })).collect();
-    let found = level(&counts(&stairs), 1.0);
+    let found = current_level(&counts(&stairs), 1.0);
     assert!(found.slope.abs() < 1e-9 && (found.rate - 12.0).abs() < 1.5, "{found:?}");
 }
 
@@ -144,9 +146,9 @@ fn bins(arrivals: &[f64]) -> Vec<ArrivalBin> {
         end: end(at),
         seconds: 5.0,
         known: *known,
-        seen: 1.0,
+        read: 1.0,
         expected: 1.0,
-        each: 0.0,
+        per_unread: 0.0,
     };
     arrivals.iter().enumerate().map(bin).collect()
 }
@@ -155,7 +157,7 @@ fn bins(arrivals: &[f64]) -> Vec<ArrivalBin> {
 fn dispersion_tells_batches_from_single_requests_and_a_step_from_both() {
     let factor = |arrivals: &[f64]| {
         let mut dispersion = Dispersion::default();
-        dispersion.take(&bins(arrivals));
+        dispersion.add(&bins(arrivals));
         dispersion.factor()
     };
     let mut rng = Rng::new(5);
@@ -206,7 +208,7 @@ fn highs_are_those_of_the_window_and_few() {
         assert!(newest >= truth, "{newest} at {second}");
     }
     assert!(highs.reach(at(999)) >= 999.0);
-    let kept = highs.kept(3);
+    let kept = highs.compacted(3);
     assert!(serde_json::to_string(&kept).unwrap().len() < 120);
     assert!(kept.highest(at(999), 300.0) >= highs.highest(at(999), 300.0).map(|high| high * 0.99999));
     highs.push(at(1100), 1.0, 300.0);
@@ -218,17 +220,17 @@ fn a_surge_is_learned_as_a_share_and_half_forgotten_in_an_hour() {
     let at = |seconds: f64| Moment::from(jiff::Timestamp::UNIX_EPOCH).plus(seconds);
     let mut surges = Surges::default();
     for look in 0..20 {
-        surges.learn(at(5.0 * f64::from(look)), 150.0, (4.0, 4.0), true);
+        surges.learn(at(5.0 * f64::from(look)), 150.0, 4.0, 4.0, true);
     }
     assert!(surges.largest() < 1e-9);
-    surges.learn(at(100.0), 150.0, (7.2, 6.8), true);
+    surges.learn(at(100.0), 150.0, 7.2, 6.8, true);
     assert!((surges.largest() - 0.7).abs() < 1e-9, "2.8 of 4 replicas are sure to be a surge");
-    let kept: Surges = serde_json::from_str(&serde_json::to_string(&surges.kept()).unwrap()).unwrap();
+    let kept: Surges = serde_json::from_str(&serde_json::to_string(&surges.compacted()).unwrap()).unwrap();
     assert!((kept.largest() - surges.largest()).abs() < 1e-5);
-    surges.learn(at(3700.0), 150.0, (4.0, 4.0), true);
+    surges.learn(at(3700.0), 150.0, 4.0, 4.0, true);
     assert!((surges.largest() - 0.35).abs() < 1e-3);
-    (0..10).for_each(|look| surges.learn(at(3705.0 + 5.0 * f64::from(look)), 150.0, (4.0, 4.0), true));
-    surges.learn(at(3755.0), 150.0, (40.0, 40.0), true);
+    (0..10).for_each(|look| surges.learn(at(3705.0 + 5.0 * f64::from(look)), 150.0, 4.0, 4.0, true));
+    surges.learn(at(3755.0), 150.0, 40.0, 40.0, true);
     assert!((surges.largest() - 1.0).abs() < 1e-9, "no more than a doubling");
 }
 
@@ -258,12 +260,13 @@ fn the_longest_of_the_last_starts_counts_and_a_pod_that_was_ready_before_has_not
 fn limits(running: &[f64]) -> Vec<Option<f64>> {
     let at = |second: usize| Moment::from(jiff::Timestamp::UNIX_EPOCH).plus(second as f64 * 5.0);
     let gauges = |running| Gauges { waiting: 9.0, running, usage: 0.4 };
-    let (mut known, mut row) = (VariantKnowledge::default(), (0, 0.0));
+    let mut known = VariantKnowledge::default();
+    let mut limited = LimitedReadings::default();
     let steps = running.windows(2).enumerate().map(|(second, pair)| {
         let counted = Counters::default();
         let (before, after) = (gauges(pair[0]), gauges(pair[1]));
         let growth = Growth { from: at(second), to: at(second + 1), counted, before, after };
-        row = known.learn(crate::model::Role::Both, &growth, row);
+        limited = known.learn(crate::model::Role::Both, &growth, limited);
         known.limit
     });
     steps.collect()
@@ -283,11 +286,11 @@ fn a_limit_of_32_does_not_flicker_when_a_scrape_falls_between_an_end_and_a_begin
 fn what_was_learned_in_the_last_minute_and_a_half_is_taken_back() {
     let mut past = Rollback::default();
     let at = |second: i64| Moment::from(jiff::Timestamp::from_second(1_800_000_000 + second).unwrap());
-    assert_eq!(past.take_back(), None, "nothing is remembered yet");
-    (0..=40).for_each(|look| past.keep(at(look * 5), || look * 5));
-    assert_eq!(past.take_back(), Some((at(90), 90)), "what was known at 180 s is not settled at 200 s");
-    past.keep(at(205), || 205);
-    assert_eq!(past.take_back(), Some((at(90), 90)), "taken back twice it is the same");
+    assert_eq!(past.restore(), None, "nothing is remembered yet");
+    (0..=40).for_each(|look| past.checkpoint(at(look * 5), || look * 5));
+    assert_eq!(past.restore(), Some((at(90), 90)), "what was known at 180 s is not settled at 200 s");
+    past.checkpoint(at(205), || 205);
+    assert_eq!(past.restore(), Some((at(90), 90)), "taken back twice it is the same");
 }
 
 #[test]

@@ -1,15 +1,15 @@
-//! How large the requests are now: means of the last half minute or of the last hundred, whichever is longer. A hundred sizes
-//! with a coefficient of variation of 1 are known to 10 %.
+//! Mean request sizes over the last half minute or the last hundred requests, whichever is longer. The mean of a hundred sizes with a
+//! coefficient of variation of 1 has an error of 10 %.
 
 use serde::{Deserialize, Serialize};
 
-use super::{is_default, short};
+use super::numeric::{is_default, six_digits};
 use crate::moment::{Moment, may_lower};
 
-/// Forgetting by time, seconds.
-const SPAN: f64 = 30.0;
-/// Forgetting by requests.
-const REQUESTS: f64 = 100.0;
+/// Time constant, seconds.
+const TIME_CONSTANT: f64 = 30.0;
+/// The same in requests.
+const REQUEST_CONSTANT: f64 = 100.0;
 
 /// A sum of sizes and how many there were.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
@@ -33,15 +33,18 @@ impl From<Mean> for (f64, f64, Option<Moment>) {
 }
 
 impl Mean {
-    /// Only what is new makes what is old forgotten. A count without a sum says that the sum was not read.
+    /// Old values only decay when new ones come. A count without a sum says that the sum was not read.
     fn learn(&mut self, at: Moment, sum: f64, count: f64) {
         if !(count > 0.0 && sum > 0.0) {
             return;
         }
         let seconds = self.at.map_or(0.0, |before| before.until(at));
-        let kept = (-(seconds / SPAN).min(count / REQUESTS)).exp();
-        *self =
-            Self { sum: self.sum * kept + sum, count: self.count * kept + count, at: self.at.max(Some(at)) };
+        let remaining = (-(seconds / TIME_CONSTANT).min(count / REQUEST_CONSTANT)).exp();
+        *self = Self {
+            sum: self.sum * remaining + sum,
+            count: self.count * remaining + count,
+            at: self.at.max(Some(at)),
+        };
     }
 
     fn get(self) -> Option<f64> {
@@ -49,7 +52,7 @@ impl Mean {
     }
 }
 
-/// What requests were, in one round of readings or in the life of a pod.
+/// Request sizes, in one round of readings or in the life of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct RequestSizes {
     /// Prompt tokens that were computed.
@@ -73,44 +76,45 @@ pub struct TokenShape {
 }
 
 impl TokenShape {
-    /// Takes in what came by `at`.
+    /// Adds the sizes up to `at`.
     pub fn learn(&mut self, at: Moment, new: &RequestSizes) {
         self.prompt.learn(at, new.prompt, new.firsts);
         self.output.learn(at, new.output, new.finished);
     }
 
-    /// Takes in what a pod has done in its life, where nothing else is known: as much as a hundred requests, since most of
-    /// it may be long ago.
+    /// Starts from what a pod has done in its life, where nothing else is known: with the weight of a hundred requests at most, since
+    /// most of it may be long ago.
     pub fn begin(&mut self, at: Moment, life: &RequestSizes) {
-        let most = |sum: f64, count: f64| {
-            let share = if count > REQUESTS { REQUESTS / count } else { 1.0 };
+        let limited = |sum: f64, count: f64| {
+            let share = if count > REQUEST_CONSTANT { REQUEST_CONSTANT / count } else { 1.0 };
             (sum * share, count * share)
         };
         let RequestSizes { prompt, firsts, output, finished } = *life;
-        let begins = |mean: &mut Mean, (sum, count): (f64, f64)| {
+        let start = |mean: &mut Mean, (sum, count): (f64, f64)| {
             if mean.count <= 0.0 && sum > 0.0 && count > 0.0 {
                 *mean = Mean { sum, count, at: Some(at) };
             }
         };
-        begins(&mut self.prompt, most(prompt, firsts));
-        begins(&mut self.output, most(output, finished));
+        start(&mut self.prompt, limited(prompt, firsts));
+        start(&mut self.output, limited(output, finished));
     }
 
-    /// What is worth keeping over a restart.
+    /// The part that is kept over a restart.
     #[must_use]
-    pub fn kept(&self) -> Self {
-        let kept = |own: Mean| Mean { sum: short(own.sum), count: short(own.count), at: own.at };
-        Self { prompt: kept(self.prompt), output: kept(self.output) }
+    pub fn compacted(&self) -> Self {
+        let compact =
+            |mean: Mean| Mean { sum: six_digits(mean.sum), count: six_digits(mean.count), at: mean.at };
+        Self { prompt: compact(self.prompt), output: compact(self.output) }
     }
 
-    /// Each mean that is known was learned lately enough to lower a number.
+    /// Each known mean was learned recently enough to lower a number.
     #[must_use]
     pub fn may_lower(&self, now: Moment) -> bool {
         let recent = |mean: Mean| mean.get().is_none() || may_lower(mean.at, now);
         recent(self.prompt) && recent(self.output)
     }
 
-    /// Mean prompt tokens that are computed; `None` when none was seen.
+    /// Mean computed prompt tokens; `None` when none was seen.
     #[must_use]
     pub fn prompt(&self) -> Option<f64> {
         self.prompt.get()

@@ -1,25 +1,25 @@
-//! The highest and the lowest value of a window of time, in as few numbers as that takes: of highs, each is later and lower
-//! than the one before, since what is earlier and lower will never count.
+//! Maximum and minimum over a sliding window of time, in as few numbers as possible: each stored maximum is later and lower than the one
+//! before, because what is earlier and lower never counts again.
 
 use serde::{Deserialize, Serialize};
 
-use super::{is_default, short};
+use super::numeric::{is_default, six_digits};
 use crate::moment::Moment;
 
-/// Values of one slot of this many seconds are one: the window then has a bounded number of them.
-const SLOT: i64 = 5;
+/// Values within one slot of this many seconds are merged, which bounds the number of values in a window.
+const SLOT_SECONDS: i64 = 5;
 
-/// A longer time without a value, seconds, is a hole: nobody knows what was in it.
-const HOLE: f64 = 60.0;
+/// More than this time without a value, seconds, is a gap: nothing is known of it.
+const MAX_GAP: f64 = 60.0;
 
-/// The highs of a window.
+/// The maximum of a window.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct WindowMaximum {
-    /// Since when there is a value at least every minute.
+    /// Since when there has been a value at least every minute.
     #[serde(skip_serializing_if = "is_default")]
     since: Option<Moment>,
-    /// The last value's time.
+    /// Time of the last value.
     #[serde(skip_serializing_if = "is_default")]
     last: Option<Moment>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -27,46 +27,46 @@ pub struct WindowMaximum {
 }
 
 impl WindowMaximum {
-    /// Takes in `value` at `at` and forgets what is older than `window` seconds then.
+    /// Adds `value` at `at` and drops what is older than `window` seconds then.
     pub fn push(&mut self, at: Moment, value: f64, window: f64) {
-        let hole = self.last.is_none_or(|last| last > at || last.until(at) > HOLE);
-        if hole || self.since.is_none() {
+        let is_gap = self.last.is_none_or(|last| last > at || last.until(at) > MAX_GAP);
+        if is_gap || self.since.is_none() {
             self.since = Some(at);
         }
         self.last = Some(at);
         self.points.retain(|(then, high)| then.until(at) <= window && *high > value && *then <= at);
         match self.points.last_mut() {
-            // The slot's highest, a little younger than it is.
-            Some((then, _)) if then.slot(SLOT) == at.slot(SLOT) => *then = at,
+            // The maximum of the slot, with the time of its newest value.
+            Some((then, _)) if then.slot(SLOT_SECONDS) == at.slot(SLOT_SECONDS) => *then = at,
             _ => self.points.push((at, value)),
         }
     }
 
-    /// Seconds back from `now` over which every value is known.
+    /// Seconds back from `now` without a gap.
     #[must_use]
     pub fn reach(&self, now: Moment) -> f64 {
         self.since.map_or(0.0, |since| since.until(now))
     }
 
-    /// The highest value of the last `window` seconds before `now`.
+    /// The maximum of the `window` seconds before `now`.
     #[must_use]
     pub fn highest(&self, now: Moment, window: f64) -> Option<f64> {
         self.points.iter().find(|(then, _)| then.until(now) <= window).map(|(_, high)| *high)
     }
 
-    /// Seconds from `now` until nothing above `limit` is in a window of `window` seconds any more.
+    /// Seconds from `now` until the maximum of a window of `window` seconds falls to `limit`.
     #[must_use]
-    pub fn gone_in(&self, now: Moment, window: f64, limit: f64) -> f64 {
+    pub fn seconds_until_below(&self, now: Moment, window: f64, limit: f64) -> f64 {
         let last = self.points.iter().rev().find(|(_, high)| *high > limit);
         last.map_or(0.0, |(then, _)| (window - then.until(now)).max(0.0))
     }
 
-    /// What is worth keeping over a restart: at most `most` values, each rather too high and too young than the other way
-    /// round. What the window holds is not known to be all any more.
+    /// The part that is kept over a restart: at most `max_points` values, of which the last are merged into one that is as high as the
+    /// first and as recent as the last of them. The window is no longer known to be without gaps.
     #[must_use]
-    pub fn kept(&self, most: usize) -> Self {
-        let mut points: Vec<_> = self.points.iter().map(|(then, high)| (*then, short(*high))).collect();
-        while points.len() > most.max(1) {
+    pub fn compacted(&self, max_points: usize) -> Self {
+        let mut points: Vec<_> = self.points.iter().map(|(then, high)| (*then, six_digits(*high))).collect();
+        while points.len() > max_points.max(1) {
             let (younger, _) = points.remove(points.len() - 1);
             if let Some((then, _)) = points.last_mut() {
                 *then = younger;
@@ -75,7 +75,7 @@ impl WindowMaximum {
         Self { since: None, last: None, points }
     }
 
-    /// Moves what is later than `now` to now: the clock was set back.
+    /// Moves times after `now` to now: the clock was set back.
     pub fn not_after(&mut self, now: Moment) {
         let clamp = |at: &mut Option<Moment>| *at = at.map(|at| at.min(now));
         clamp(&mut self.since);
@@ -84,30 +84,30 @@ impl WindowMaximum {
     }
 }
 
-/// The lows of a window.
+/// The minimum of a window: the maximum of the negated values.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct WindowMinimum(WindowMaximum);
 
 impl WindowMinimum {
-    /// Takes in `value` at `at` and forgets what is older than `window` seconds then.
+    /// Adds `value` at `at` and drops what is older than `window` seconds then.
     pub fn push(&mut self, at: Moment, value: f64, window: f64) {
         self.0.push(at, -value, window);
     }
 
-    /// Seconds back from `now` over which every value is known.
+    /// Seconds back from `now` without a gap.
     #[must_use]
     pub fn reach(&self, now: Moment) -> f64 {
         self.0.reach(now)
     }
 
-    /// The lowest value of the last `window` seconds before `now`.
+    /// The minimum of the `window` seconds before `now`.
     #[must_use]
     pub fn lowest(&self, now: Moment, window: f64) -> Option<f64> {
         self.0.highest(now, window).map(|high| -high)
     }
 
-    /// Moves what is later than `now` to now: the clock was set back.
+    /// Moves times after `now` to now: the clock was set back.
     pub fn not_after(&mut self, now: Moment) {
         self.0.not_after(now);
     }

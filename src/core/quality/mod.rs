@@ -12,6 +12,7 @@ mod derived_metrics;
 mod engine_assessment;
 mod flow_balance;
 mod freshness;
+mod history_update;
 mod load;
 mod plausibility;
 mod pods;

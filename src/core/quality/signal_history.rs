@@ -2,8 +2,6 @@
 //! a variant showed while everything was plausible (the baseline). An engine that lacks a signal is estimated from the
 //! baseline, because request sizes change slowly, and from other signals that follow from the same requests.
 
-mod update;
-
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use smol_str::{SmolStr, format_smolstr};
@@ -43,10 +41,10 @@ const EXPORTER_SIGNALS: SignalSet =
 pub struct SignalHistory {
     /// By engine: the pod's name, followed by the engine's where the pod has several.
     #[serde(rename = "doubts", skip_serializing_if = "NameMap::is_empty")]
-    contradictions: NameMap<Contradictions>,
+    pub(super) contradictions: NameMap<Contradictions>,
     /// By variant.
     #[serde(rename = "believed", skip_serializing_if = "NameMap::is_empty")]
-    baselines: NameMap<BaselineHistory>,
+    pub(super) baselines: NameMap<BaselineHistory>,
 }
 
 /// Recently contradicted signals of one engine, each set with the last scrape that contradicted it; the newest last.
@@ -56,16 +54,16 @@ pub(super) struct Contradictions([Option<(SignalSet, Timestamp)>; MAX_CONTRADICT
 /// Baselines of one variant, by age. A contradiction shows only some time after it began, so a new baseline is used late.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
-struct BaselineHistory {
+pub(super) struct BaselineHistory {
     /// Old enough to be used.
     #[serde(skip_serializing_if = "Option::is_none")]
-    settled: Option<(Timestamp, Baseline)>,
+    pub(super) settled: Option<(Timestamp, Baseline)>,
     /// Complete, and not old enough yet.
     #[serde(skip_serializing_if = "Option::is_none")]
-    waiting: Option<(Timestamp, Baseline)>,
+    pub(super) waiting: Option<(Timestamp, Baseline)>,
     /// Being collected.
     #[serde(skip_serializing_if = "Option::is_none")]
-    next: Option<(Timestamp, Baseline)>,
+    pub(super) next: Option<(Timestamp, Baseline)>,
 }
 
 /// Means over the engines of a variant. What was not measured is `None`.

@@ -58,7 +58,7 @@ fn is_counted_on_for_three_minutes(took: i64) {
     (pod.phase, pod.ready_since) = (Phase::Ready, Some(at(took)));
     let _ = decided(&mut world, &ready);
     assert_eq!(starts(&world).longest().map(|seconds| seconds as i64), Some(took));
-    let kept = world.memory.groups.values().next().unwrap().kept();
+    let kept = world.memory.groups.values().next().unwrap().compacted();
     let text = serde_json::to_string(&kept).unwrap();
     assert_eq!(serde_json::from_str::<GroupMemory>(&text).unwrap(), kept, "it survives a restart");
     // Five are asked for: the last one starts, and may take three times as long.

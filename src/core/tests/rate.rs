@@ -63,7 +63,7 @@ proptest! {
             let before = *plant.targets.last().unwrap();
             let mut restarted = plant.clone();
             let kept = restarted.memory.groups.get_mut(&Plant::group()).unwrap();
-            *kept = kept.kept();
+            *kept = kept.compacted();
             let size = serde_json::to_string(kept.learned.as_ref().unwrap()).unwrap().len();
         prop_assert!(size <= 2048, "{} bytes", size);
             for _ in 0..165 / SCRAPE {

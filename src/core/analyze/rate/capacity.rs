@@ -79,13 +79,14 @@ impl EngineModel {
         now: Moment,
     ) -> Option<Self> {
         // An engine that computes prompts and nothing else has no gaps between tokens.
-        let by_prompts = || known.first_token.filter(|_| role == Role::Prefill).map(StepTime::of_prompts);
+        let by_prompts =
+            || known.first_token.filter(|_| role == Role::Prefill).map(StepTime::from_prompt_token);
         Some(Self {
             step_time: known.fit.solve(known.recent_first_token(now)).or_else(by_prompts)?,
             kv_capacity: known.capacity,
             sequence_share: known.occupancy.share(),
-            tokens_per_step: known.steps.each(),
-            max_sequences: argument.unwrap_or_else(|| known.sequences(default, now)),
+            tokens_per_step: known.steps.per_step(),
+            max_sequences: argument.unwrap_or_else(|| known.max_sequences(default, now)),
         })
     }
 }

@@ -67,7 +67,7 @@ impl Cooldown {
 
     /// What is worth keeping over a restart.
     #[must_use]
-    pub fn kept(&self) -> Self {
+    pub fn compacted(&self) -> Self {
         Self { evaluated_at: None, ..*self }
     }
 

@@ -41,10 +41,10 @@ impl RateMemory {
 
     /// What is worth keeping over a restart: at most 2 KiB a variant. The rest is the last ten minutes, which are over by then.
     #[must_use]
-    pub fn kept(&self) -> Self {
+    pub fn compacted(&self) -> Self {
         let cooldowns = self.cooldowns.iter();
-        let cooldowns = cooldowns.map(|(role, cooldown)| (*role, Box::new(cooldown.kept()))).collect();
-        Self { knowledge: self.knowledge.kept(), cooldowns, observed_at: None }
+        let cooldowns = cooldowns.map(|(role, cooldown)| (*role, Box::new(cooldown.compacted()))).collect();
+        Self { knowledge: self.knowledge.compacted(), cooldowns, observed_at: None }
     }
 
     /// Replaces moments after `now` by `now`: the clock was set back.

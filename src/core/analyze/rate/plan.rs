@@ -9,7 +9,7 @@ use super::cooldown::Cooldown;
 use super::demand::{Demand, PodCapacity, requests_at_horizon};
 use super::fleet::{CapacityTest, Constraint, FleetCapacity, chance_reserve, surge_reserve};
 use super::input::{RateInput, RateVariant, resolve_capacities};
-use crate::learn::{ArrivalLevel, LEAD, RoleKnowledge, level};
+use crate::learn::{ArrivalLevel, LEAD, RoleKnowledge, current_level};
 use crate::model::Role;
 use crate::units::{Replicas, truncated_u32};
 
@@ -122,7 +122,7 @@ fn demand(known: &RoleKnowledge, horizon: f64) -> Option<Demand> {
         return None;
     }
     let dispersion = known.dispersion.factor();
-    Some(Demand::new(level(&counts, dispersion), dispersion, horizon))
+    Some(Demand::new(current_level(&counts, dispersion), dispersion, horizon))
 }
 
 /// Remembers the level: for pods that are not read, for removals, and as a surge if it is one.
@@ -132,8 +132,8 @@ fn learn(input: &RateInput<'_>, known: &mut RoleKnowledge, demand: &Demand, unit
     known.peaks.push(input.now, rate / unit, PEAK_WINDOW);
     // As long as nothing has finished, a replica only seems to carry more: a jump is then no surge.
     if input.role == Role::Prefill || known.shape.output().is_some() {
-        let loads = (rate / unit, demand.surge / unit);
-        known.surges.learn(input.now, demand.horizon, loads, seconds >= SURGE_LEVEL_WINDOW);
+        let is_certain = seconds >= SURGE_LEVEL_WINDOW;
+        known.surges.learn(input.now, demand.horizon, rate / unit, demand.surge / unit, is_certain);
     }
 }
 
@@ -322,8 +322,8 @@ impl Planner<'_, '_> {
             removable.map(allowed_without).max_by(f64::total_cmp).filter(|below| *below > 0.0);
         let now = self.input.now;
         let unit = unit_rate(&self.input.variants).unwrap_or(1.0);
-        let until_quiet =
-            removable_below.map_or(0.0, |below| known.peaks.gone_in(now, PEAK_WINDOW, below / unit));
+        let until_quiet = removable_below
+            .map_or(0.0, |below| known.peaks.seconds_until_below(now, PEAK_WINDOW, below / unit));
         let until_observed = (MIN_PEAK_REACH - known.peaks.reach(now)).max(0.0);
         let until_cooled = cooldown.remaining(now, self.input.policy.dwell.get());
         RateFinding {

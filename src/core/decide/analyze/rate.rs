@@ -18,7 +18,9 @@ use crate::model::Role;
 use crate::moment::Moment;
 use crate::observe::scheduler_queue;
 use crate::quality::analyzer_signals as reads;
-use crate::quality::{CoverageState, EngineLoad, OVERDUE_FACTOR, PodOutlook, is_growth_futile, judged_engines};
+use crate::quality::{
+    CoverageState, EngineLoad, OVERDUE_FACTOR, PodOutlook, is_growth_futile, judged_engines,
+};
 use crate::report::{Stage, Step};
 use crate::sequence_limit::default_for_device;
 use crate::snapshot::{Phase, Signal, newest_confirmed};
@@ -147,7 +149,8 @@ fn hidden_load(variants: &[VariantContext<'_>]) -> f64 {
     if unmeasured <= 0.0 {
         return 1.0;
     }
-    let loads = active().flat_map(|variant| &variant.coverage.loads).map(|load| load.for_analyzer::<reads::Rate>());
+    let loads =
+        active().flat_map(|variant| &variant.coverage.loads).map(|load| load.for_analyzer::<reads::Rate>());
     // Of whose requests nothing is known, nothing is compared.
     let requests = |load: EngineLoad<'_, reads::Rate>| Some(load.running()? + load.queue()?);
     let requests: Vec<f64> = loads.filter_map(requests).collect();

@@ -3,11 +3,11 @@
 use jiff::Timestamp;
 use smol_str::SmolStr;
 
-use super::{Baseline, BaselineHistory, Contradictions, SignalHistory, engine_key};
-use crate::quality::coverage::VariantCoverage;
-use crate::quality::derived_metrics::MetricRanges;
-use crate::quality::load::EngineLoad;
-use crate::quality::sample_window::Span;
+use super::coverage::VariantCoverage;
+use super::derived_metrics::MetricRanges;
+use super::load::EngineLoad;
+use super::sample_window::Span;
+use super::signal_history::{Baseline, BaselineHistory, Contradictions, SignalHistory, engine_key};
 use crate::snapshot::{Signal, SignalSet, VariantState};
 use crate::units::Seconds;
 
