@@ -1,6 +1,6 @@
-//! What every decision may rely on. No time has not come yet, as with a clock that was set back, or one that is ahead
-//! elsewhere: ages never fall below 0, so it would look new until the clock has caught up. And variants and pods are in
-//! the order of their names: a sum of floats, or a filter that walks from one to the next, depends on it.
+//! Normal form of snapshots and memories, which every decision relies on. No time is in the future, as it may be when a clock was set back
+//! or is ahead: ages are never below 0, so such a sample would look new until the clock has caught up. Variants and pods are in the
+//! order of their names, because sums of floats depend on it.
 
 use std::borrow::Cow;
 
@@ -10,11 +10,11 @@ use crate::isolate::guarded;
 use crate::memory::{GroupMemory, VariantMemory};
 use crate::snapshot::{ModelGroup, Snapshot};
 
-/// How far clocks of one cluster may differ: a sample beyond is a bad sample. Time synchronisation keeps them within
-/// seconds; a minute is the peak window.
-const SKEW: SignedDuration = SignedDuration::from_secs(60);
+/// How far the clocks of a cluster may differ. Later samples are dropped. Time synchronisation keeps clocks within seconds; a minute is the
+/// peak window.
+const MAX_CLOCK_SKEW: SignedDuration = SignedDuration::from_secs(60);
 
-/// `group` in order and without the samples that are from too far in the future; borrowed when it is so already.
+/// `group` in normal form; borrowed if it already is.
 pub(crate) fn clean(group: &ModelGroup, now: Timestamp) -> Cow<'_, ModelGroup> {
     if is_clean(group, now) {
         Cow::Borrowed(group)
@@ -26,22 +26,21 @@ pub(crate) fn clean(group: &ModelGroup, now: Timestamp) -> Cow<'_, ModelGroup> {
 }
 
 fn latest(now: Timestamp) -> Timestamp {
-    now.checked_add(SKEW).unwrap_or(Timestamp::MAX)
+    now.checked_add(MAX_CLOCK_SKEW).unwrap_or(Timestamp::MAX)
 }
 
-/// `group` is in order, and no sample of it is from too far in the future.
+/// `group` is in normal form.
 pub(crate) fn is_clean(group: &ModelGroup, now: Timestamp) -> bool {
     let latest = latest(now);
-    let mut replicas = group.variants.iter().flat_map(|one| &one.replicas);
-    group.variants.is_sorted_by(|one, next| one.variant.id <= next.variant.id)
-        && group.variants.iter().all(|one| one.replicas.is_sorted_by(|one, next| one.pod <= next.pod))
+    let mut replicas = group.variants.iter().flat_map(|state| &state.replicas);
+    group.variants.is_sorted_by(|left, right| left.variant.id <= right.variant.id)
+        && group.variants.iter().all(|state| state.replicas.is_sorted_by(|left, right| left.pod <= right.pod))
         && !group.scheduler.ahead_of(latest)
         && replicas.all(|replica| !replica.engines.values().any(|engine| engine.ahead_of(latest)))
 }
 
-/// Puts `snapshot` in order, without the samples that are from too far in the future: what a decision does with a copy of all of
-/// it, which one pod with such a sample would cost the whole fleet. A model that breaks in here is as it was: it breaks again
-/// where it is decided about.
+/// Puts `snapshot` into normal form, so that a decision does not have to copy it: one pod with a sample of the future would cost the whole
+/// fleet a copy. A model whose computation panics here is left as it was; it panics again in its decision, which is isolated.
 pub fn clean_all(snapshot: &mut Snapshot) {
     let now = snapshot.now;
     for (id, group) in &mut snapshot.groups {
@@ -55,7 +54,7 @@ pub fn clean_all(snapshot: &mut Snapshot) {
     }
 }
 
-/// The same of a copy.
+/// A copy of `snapshot` in normal form.
 pub(crate) fn cleaned(snapshot: &Snapshot) -> Snapshot {
     let mut cleaned = snapshot.clone();
     clean_all(&mut cleaned);
@@ -66,12 +65,11 @@ fn make_clean(group: &mut ModelGroup, now: Timestamp) {
     let latest = latest(now);
     group.sort();
     group.scheduler.cut_after(latest);
-    let replicas = group.variants.iter_mut().flat_map(|one| &mut one.replicas);
-    replicas.flat_map(|replica| replica.engines.values_mut()).for_each(|one| one.cut_after(latest));
+    let replicas = group.variants.iter_mut().flat_map(|state| &mut state.replicas);
+    replicas.flat_map(|replica| replica.engines.values_mut()).for_each(|engine| engine.cut_after(latest));
 }
 
-/// What is remembered of a variant, with no moment after `now`; borrowed when there is none, and nothing that a decision
-/// changes in place.
+/// The memory of a variant without times after `now`; borrowed if there are none, and nothing that a decision changes in place.
 pub(crate) fn remembered(memory: &VariantMemory, now: Timestamp) -> Cow<'_, VariantMemory> {
     let net = memory.safety_net;
     let ordered = memory.ordered_from.map(|(at, _)| at);
@@ -92,8 +90,7 @@ pub(crate) fn remembered(memory: &VariantMemory, now: Timestamp) -> Cow<'_, Vari
     Cow::Owned(memory)
 }
 
-/// Makes the moments of `memory` that are after `now` be now. The look of the analyzer keeps its time: one in the future
-/// is due again.
+/// Moves times of `memory` after `now` to now. The time of the last analysis stays: one in the future makes the next analysis due.
 pub(crate) fn not_after(memory: &mut GroupMemory, now: Timestamp) {
     memory.idle_since = memory.idle_since.map(|at| at.min(now));
     memory.observed_at = memory.observed_at.map(|at| at.min(now));
@@ -123,8 +120,8 @@ fn variant_not_after(variant: &mut VariantMemory, now: Timestamp) {
         &mut variant.unlisted_since,
         &mut variant.withdrawn_at,
     ];
-    for moment in own.into_iter().chain([&mut net.grew, &mut net.denied]) {
-        *moment = moment.map(|at| at.min(now));
+    for at in own.into_iter().chain([&mut net.grew, &mut net.denied]) {
+        *at = at.map(|at| at.min(now));
     }
     variant.wanted.not_after(now);
     variant.most_running.not_after(now);

@@ -1,5 +1,4 @@
-//! Folds a snapshot into the memory: the idle clock of each model, and what the rate policy learns where it decides. Decides
-//! nothing.
+//! Adds a snapshot to the memory: the idle clock of each model, and what the rate policy learns where it decides. Decides nothing.
 
 use jiff::Timestamp;
 
@@ -15,28 +14,28 @@ use crate::snapshot::{
 };
 use crate::units::Seconds;
 
-/// Whether a model serves anything, as far as it was measured.
+/// Whether a model serves requests, as far as that is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Activity {
-    /// Something that would have to be measured was not.
+    /// A signal that would tell is not measured.
     Unknown,
-    /// A request runs, waits or has just gone through.
+    /// A request is running, waiting or has just finished.
     Busy,
-    /// No request, since this moment; `None` is no sign of any request ever.
+    /// No request since this time; `None` without any sign of an earlier request.
     Idle(Option<Timestamp>),
 }
 
-/// What a request leaves behind, whatever becomes of it: at least one of these must be measured.
+/// Counters that every request increments, whatever becomes of it: at least one of them must be measured.
 const TRACES: [Signal; 3] =
     [Signal::TimeToFirstTokenCount, Signal::RequestGenerationTokensCount, Signal::RequestPromptTokensCount];
 
-/// Folds `snapshot` into `memory`. Twice with the same snapshot is the same as once.
+/// Adds `snapshot` to `memory`. Twice with the same snapshot is the same as once.
 #[must_use]
 pub fn observe(snapshot: &Snapshot, memory: Memory) -> Memory {
     observe_watched(snapshot, memory, &())
 }
 
-/// The same, and `progress` is told of each model.
+/// The same, reporting each model to `progress`.
 #[must_use]
 pub fn observe_watched(snapshot: &Snapshot, memory: Memory, progress: &dyn Progress) -> Memory {
     let mut memory =
@@ -75,28 +74,28 @@ fn fold(now: Timestamp, group: &ModelGroup, remembered: &mut GroupMemory) {
     }
 }
 
-/// The idle clock: it goes on only while idleness is measured, and anything unknown sets it back to nothing.
+/// The idle clock: it runs only while idleness is measured, and is reset by anything unknown.
 fn idle_since(now: Timestamp, group: &ModelGroup, before: &GroupMemory) -> Option<Timestamp> {
     let Activity::Idle(quiet) = activity(now, group, before.observed_at) else { return None };
     match before.idle_since {
         Some(since) => Some(quiet.map_or(since, |quiet| quiet.max(since))),
-        // Until the last observation it was busy or unknown, so the clock cannot start before that.
+        // Until the last observation the model was busy or unknown, so the clock cannot start before that.
         None => Some(quiet.max(before.observed_at).unwrap_or(now)),
     }
 }
 
-/// Whether the model of `group` serves anything. `observed_at`: until when its counters are known already.
+/// Whether the model of `group` serves requests. Its counters were already read until `observed_at`.
 #[must_use]
 pub fn activity(now: Timestamp, group: &ModelGroup, observed_at: Option<Timestamp>) -> Activity {
-    // Pods may serve although the target they belonged to is gone.
-    let known = group.variants.iter().filter(|one| one.scale.is_some() || !one.replicas.is_empty());
+    // Pods may serve although their scale target is gone.
+    let known = group.variants.iter().filter(|state| state.scale.is_some() || !state.replicas.is_empty());
     let known: Vec<_> = known.collect();
     if !matches!(group.source, SourceHealth::Complete) {
         return Activity::Unknown;
     }
-    // Each role is measured on its own: what serves in one says nothing of pods of another that do not serve yet.
+    // Each role must be measured: one that serves says nothing about another whose pods do not serve yet.
     let measured = |role: Role| {
-        let of_role: Vec<_> = known.iter().copied().filter(|one| one.variant.role == role).collect();
+        let of_role: Vec<_> = known.iter().copied().filter(|state| state.variant.role == role).collect();
         of_role.is_empty()
             || matches!(
                 assess_coverage(&group.source, &of_role, Declared::default(), now).state,
@@ -118,7 +117,7 @@ impl Activity {
         match (self, other) {
             (Self::Busy, _) | (_, Self::Busy) => Self::Busy,
             (Self::Unknown, _) | (_, Self::Unknown) => Self::Unknown,
-            (Self::Idle(one), Self::Idle(other)) => Self::Idle(one.max(other)),
+            (Self::Idle(left), Self::Idle(right)) => Self::Idle(left.max(right)),
         }
     }
 }
@@ -134,7 +133,7 @@ fn engine_activity(now: Timestamp, engine: &Signals, observed_at: Option<Timesta
 }
 
 fn scheduler_activity(now: Timestamp, scheduler: &Signals) -> Activity {
-    // Without a queue nobody sees the request that should wake the model: it must not sleep.
+    // Without the scheduler's queue, a request that should wake the model would not be seen, so it must not be scaled to zero.
     let limit = fresh_limit(scheduler.interval());
     quiet_gauge(now, scheduler.get(Signal::SchedulerQueueSize), limit)
 }
@@ -152,13 +151,13 @@ fn counter(series: Series<'_>, observed_at: Option<Timestamp>) -> Activity {
     let changed =
         |before: Option<f64>, value: f64| before.is_some_and(|before| before.total_cmp(&value).is_ne());
     let found = since_last(series, changed);
-    // A count that was above zero when it was first seen grew at a time nobody measured.
+    // A counter that was above zero at its first sample grew at an unknown time before it.
     let unseen =
         series.first().filter(|first| first.value > 0.0 && observed_at.is_none_or(|at| first.at > at));
     found.and(Activity::Idle(unseen.map(|first| first.at)))
 }
 
-/// Busy when the newest sample is active, else idle from the first sample after the last active one.
+/// Busy if the newest sample is active, or else idle since the first sample after the last active one.
 fn since_last(series: Series<'_>, active: impl Fn(Option<f64>, f64) -> bool) -> Activity {
     let (mut newer, mut before) = (None, series.iter().rev().skip(1).map(|sample| sample.value));
     for sample in series.iter().rev() {
@@ -170,7 +169,7 @@ fn since_last(series: Series<'_>, active: impl Fn(Option<f64>, f64) -> bool) -> 
     Activity::Idle(None)
 }
 
-/// How many requests the scheduler holds for the model: the newest sample, if it is fresh.
+/// Requests that the scheduler holds for the model: the newest sample, if it is fresh.
 #[must_use]
 pub fn scheduler_queue(now: Timestamp, scheduler: &Signals) -> Option<Sample> {
     let limit = fresh_limit(scheduler.interval());

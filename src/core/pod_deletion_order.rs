@@ -231,8 +231,8 @@ mod tests {
         let absent = pod("d", Phase::Ready, -900, vec![]);
         let pods =
             || vec![serving("a", 9.0), stale.clone(), blind.clone(), absent.clone(), serving("e", 4.0)];
-        let one = said(pods(), 5, desired(4)).unwrap();
-        assert_eq!((names(&one.first), names(&one.unknown)), (vec!["e"], vec!["b", "c", "d"]));
+        let order = said(pods(), 5, desired(4)).unwrap();
+        assert_eq!((names(&order.first), names(&order.unknown)), (vec!["e"], vec!["b", "c", "d"]));
         let two = said(pods(), 5, desired(3)).unwrap();
         assert_eq!(
             (two.first.len(), two.unknown.len()),

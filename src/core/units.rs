@@ -17,6 +17,15 @@ pub struct OutOfRange {
     pub allowed: &'static str,
 }
 
+/// Checks that `value` is finite and not negative.
+///
+/// # Errors
+/// When it is not.
+pub(crate) fn at_least_zero(unit: &'static str, value: f64) -> Result<(), OutOfRange> {
+    let allowed = "finite and at least 0";
+    if value.is_finite() && value >= 0.0 { Ok(()) } else { Err(OutOfRange { unit, value, allowed }) }
+}
+
 /// A count of serving pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -147,11 +156,8 @@ macro_rules! non_negative {
             /// # Errors
             /// When `value` is negative or not finite.
             pub fn new(value: f64) -> Result<Self, OutOfRange> {
-                if value.is_finite() && value >= 0.0 {
-                    Ok(Self(value))
-                } else {
-                    Err(OutOfRange { unit: $unit, value, allowed: "finite and at least 0" })
-                }
+                at_least_zero($unit, value)?;
+                Ok(Self(value))
             }
 
             /// The plain number.

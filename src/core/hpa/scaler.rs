@@ -2,8 +2,10 @@
 
 use jiff::Timestamp;
 
-use super::DOWNSCALE_WINDOW;
 use crate::units::{Replicas, Seconds};
+
+/// Default stabilisation window for scale-down.
+pub const DOWNSCALE_WINDOW: Seconds = Seconds::whole(300);
 
 /// What an HPA at zero replicas does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

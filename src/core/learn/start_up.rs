@@ -52,7 +52,7 @@ impl StartUpTimes {
         let mut new: Vec<_> = new.map(|(_, pod)| *pod).collect();
         new.sort_by_key(|(created, ready)| (*ready, *created));
         self.last.extend(
-            new.iter().map(|(created, ready)| created.until(*ready)).filter(|one| *one <= MAX_START_UP),
+            new.iter().map(|(created, ready)| created.until(*ready)).filter(|took| *took <= MAX_START_UP),
         );
         self.last.drain(..self.last.len().saturating_sub(MAX_REMEMBERED));
         self.counted = pods.iter().map(|(_, ready)| *ready).chain([counted]).max();

@@ -6,26 +6,26 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Analyzer {
-    /// Requests a second against what replicas carry, with a reserve for what comes while a pod starts.
+    /// Demand in requests/s against the capacity of replicas, with a reserve for growth while a pod starts.
     Rate,
     /// V1: percent of the KV cache and queue length.
     SaturationPercent,
-    /// V2: tokens resident against tokens that fit.
+    /// V2: tokens in the KV caches against tokens that fit.
     Saturation,
-    /// Generated tokens a second against what the fitted latency allows.
+    /// Generated tokens/s against what the fitted latency allows.
     Throughput,
-    /// Requests a second against what meets the objectives of latency.
+    /// Demand in requests/s against what meets the latency objectives.
     QueueingModel,
-    /// Seed 004: the larger of KV-cache usage and relative queue.
+    /// The larger of KV-cache usage and relative queue length.
     Threshold,
-    /// Seed 000: KV-cache usage, queue and degradation, weighted.
+    /// A weighted sum of KV-cache usage, queue length and degradation.
     Weighted,
-    /// The legacy solver: allocations of accelerators by service class.
+    /// The legacy solver: allocation of accelerators by service class.
     Inferno,
 }
 
 impl Analyzer {
-    /// Every one, in the order of tables.
+    /// All of them, in the order of tables.
     pub const ALL: [Self; 8] = [
         Self::Rate,
         Self::SaturationPercent,
@@ -37,8 +37,7 @@ impl Analyzer {
         Self::Inferno,
     ];
 
-    /// It weighs what is asked of a whole model against what can be carried: one variant of a role may lose its last
-    /// replica to another one's.
+    /// It compares demand and capacity of a whole model: one variant of a role may lose its last replica to another variant.
     #[must_use]
     pub const fn is_of_capacity(self) -> bool {
         matches!(self, Self::Rate | Self::Saturation | Self::Throughput | Self::QueueingModel)
@@ -75,9 +74,9 @@ mod tests {
             (Analyzer::Weighted, false),
             (Analyzer::Inferno, false),
         ];
-        for (one, of_capacity) in all {
-            assert_eq!(serde_json::to_value(one).unwrap(), one.as_str());
-            assert_eq!(one.is_of_capacity(), of_capacity, "{}", one.as_str());
+        for (analyzer, of_capacity) in all {
+            assert_eq!(serde_json::to_value(analyzer).unwrap(), analyzer.as_str());
+            assert_eq!(analyzer.is_of_capacity(), of_capacity, "{}", analyzer.as_str());
         }
     }
 }

@@ -1,22 +1,23 @@
-//! Whose arithmetic: ours, or upstream's with its known defects.
+//! Whether arithmetic is ours or upstream's, with its known defects.
 
 use serde::{Deserialize, Serialize};
 
-/// Where the reference names a defect of upstream, the corrected behaviour is the default; these switch it back.
+/// Where upstream (llm-d workload-variant-autoscaler) has a known defect, corrected behaviour is the default; the other values keep
+/// the defect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Compat {
-    /// Without upstream's defects.
+    /// Without upstream's known defects.
     #[default]
     Corrected,
-    /// Upstream's release v0.9 (2026-08), defects and all.
+    /// As upstream v0.9 (2026-08), with its defects.
     Upstream,
-    /// Upstream as of 2026-06, which counts pods where v0.9 counts engines.
+    /// As upstream in 2026-06, which counts pods where v0.9 counts engines.
     UpstreamJune,
 }
 
 impl Compat {
-    /// One of upstream's two.
+    /// Either version of upstream.
     #[must_use]
     pub const fn is_upstream(self) -> bool {
         matches!(self, Self::Upstream | Self::UpstreamJune)

@@ -1,21 +1,21 @@
-//! Which signals each analyzer reads, declared at a type of its own: [`crate::quality::EngineLoad`] gives an analyzer nothing else,
-//! which the compiler checks. What is asked of a metric source, what counts as measured, and the page of needed series all
-//! follow from these declarations.
+//! Which signals each analyzer reads, declared by a type of its own. [`EngineLoad`](super::EngineLoad) gives an analyzer nothing else,
+//! which the compiler checks. The queries to a metric source, what counts as measured, and the page of required series all follow
+//! from these declarations.
 
 use crate::model::{Analyzer, Role};
 use crate::snapshot::{Signal, SignalSet};
 
-/// What an analyzer reads of an engine.
+/// The signals that an analyzer reads of an engine.
 pub trait Reads {
-    /// What it divides by, subtracts or compares. An engine that does not show all of these is not measured.
+    /// Signals that it divides by, subtracts or compares. An engine that lacks one of them is not measured.
     const NEEDED: SignalSet;
-    /// What it uses where it is there, and does without.
+    /// Signals that it uses if they are there.
     const OPTIONAL: SignalSet = SignalSet::NONE;
 }
 
-/// What every analyzer and the rules above them read.
+/// Signals that every analyzer reads, and so do the guards above them.
 const BASE: SignalSet = SignalSet::of(&[Signal::KvUsage, Signal::Waiting]);
-/// Sizes of requests, as means.
+/// Mean request sizes.
 const SIZES: SignalSet = SignalSet::of(&[
     Signal::RequestPromptTokensSum,
     Signal::RequestPromptTokensCount,
@@ -27,7 +27,7 @@ const INTER_TOKEN: SignalSet = SignalSet::of(&[Signal::InterTokenLatencySum, Sig
 const FIRST_TOKEN: SignalSet = SignalSet::of(&[Signal::TimeToFirstTokenSum, Signal::TimeToFirstTokenCount]);
 const ARRIVALS: SignalSet = SignalSet::of(&[Signal::SchedulerAttempts]);
 
-/// The percent rule and the threshold score: cache and queue.
+/// The percent rule and the threshold score: KV usage and queue.
 #[derive(Debug, Clone, Copy)]
 pub enum Percent {}
 
@@ -35,7 +35,7 @@ impl Reads for Percent {
     const NEEDED: SignalSet = BASE;
 }
 
-/// The weighted score: how fast one request is served, beside cache and queue.
+/// The weighted score: KV usage, queue, and how fast one request is served.
 #[derive(Debug, Clone, Copy)]
 pub enum Weighted {}
 
@@ -45,12 +45,12 @@ impl Reads for Weighted {
         Signal::RequestGenerationTokensSum,
         Signal::RequestGenerationTokensCount,
     ]));
-    // First tokens tell whether clients give up, which explains answers that were generated and did not finish.
+    // First tokens show whether clients give up, which explains answers that were generated and did not finish.
     const OPTIONAL: SignalSet =
         INTER_TOKEN.with(SignalSet::of(&[Signal::GenerationTokens, Signal::TimeToFirstTokenCount]));
 }
 
-/// Token saturation: tokens resident, tokens that fit, sizes of what waits.
+/// Token saturation: tokens in the cache, tokens that fit, and sizes of waiting requests.
 #[derive(Debug, Clone, Copy)]
 pub enum Tokens {}
 
@@ -59,7 +59,7 @@ impl Reads for Tokens {
     const OPTIONAL: SignalSet = CACHE_HITS;
 }
 
-/// Throughput: tokens generated against the fitted latency.
+/// Throughput: generated tokens against the fitted latency.
 #[derive(Debug, Clone, Copy)]
 pub enum Throughput {}
 
@@ -77,11 +77,11 @@ pub enum Latencies {}
 
 impl Reads for Latencies {
     const NEEDED: SignalSet = BASE.with(SIZES).with(INTER_TOKEN).with(FIRST_TOKEN);
-    // The size of the cache tells whether what is counted of tokens can be true.
+    // The cache size shows whether token counters are plausible.
     const OPTIONAL: SignalSet = ARRIVALS.with(SignalSet::of(&[Signal::KvCapacity]));
 }
 
-/// The rate policy: step times, arrivals and sizes from growths of counters.
+/// The rate policy: step times, arrivals and sizes from the growth of counters.
 #[derive(Debug, Clone, Copy)]
 pub enum Rate {}
 
@@ -93,11 +93,11 @@ impl Reads for Rate {
         Signal::RequestGenerationTokensSum,
         Signal::RequestGenerationTokensCount,
     ]));
-    // Prompts of finished requests tell whether what is counted of prompts and requests can be true.
+    // Prompts of finished requests show whether counters of prompts and requests are plausible.
     const OPTIONAL: SignalSet = CACHE_HITS.with(SIZES).with(SignalSet::of(&[Signal::KvCapacity]));
 }
 
-/// A scheduler: what it holds and gives out.
+/// A scheduler: requests that it holds and dispatches.
 #[derive(Debug, Clone, Copy)]
 pub enum Scheduler {}
 
@@ -107,8 +107,8 @@ impl Reads for Scheduler {
         ARRIVALS.with(SignalSet::of(&[Signal::SchedulerQueueSize, Signal::SchedulerQueueBytes]));
 }
 
-/// What tells that the gauges and counters of an engine belong together, beside what an analyzer reads: the rules above the
-/// analyzers read it too.
+/// Signals by which the plausibility of the others is checked, beside those that an analyzer reads. The guards above the analyzers read
+/// them too.
 pub const WITNESSES: SignalSet = SignalSet::of(&[
     Signal::Running,
     Signal::PromptTokens,
@@ -120,31 +120,31 @@ pub const WITNESSES: SignalSet = SignalSet::of(&[
     Signal::PrefixCacheQueries,
 ]);
 
-/// What an analyzer reads of an engine of one role.
+/// The signals that an analyzer reads of an engine of one role.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Declared {
-    /// What it cannot do without.
+    /// Required signals.
     pub needed: SignalSet,
-    /// What it uses where it is there.
+    /// Optional signals.
     pub optional: SignalSet,
-    /// What analyzers that run beside it cannot do without either: an engine that lacks some of it is not measured by them.
+    /// Required signals of secondary analyzers: an engine that lacks one of them is not measured.
     pub beside: SignalSet,
 }
 
 impl Declared {
-    /// What one of the analyzers cannot do without.
+    /// The required signals of all analyzers.
     #[must_use]
     pub const fn required(self) -> SignalSet {
         self.needed.with(self.beside)
     }
 
-    /// Everything that is read.
+    /// Every signal that is read.
     #[must_use]
     pub const fn all(self) -> SignalSet {
         self.required().with(self.optional)
     }
 
-    /// The same with what `analyzer` reads of an engine of `role`, which runs beside.
+    /// With the signals of a secondary `analyzer`.
     #[must_use]
     pub const fn with(self, analyzer: Analyzer, role: Role) -> Self {
         let Self { needed, optional, beside } = self;
@@ -154,13 +154,13 @@ impl Declared {
 }
 
 impl Analyzer {
-    /// What it reads of an engine of `role`.
+    /// The signals that it reads of an engine of `role`.
     #[must_use]
     pub const fn declared(self, role: Role) -> Declared {
         Declared { needed: self.needed(role), optional: self.optional(), beside: SignalSet::NONE }
     }
 
-    /// What it needs of an engine of `role`: one that only computes prompts generates nothing that is counted.
+    /// Its required signals: an engine that only computes prompts counts no generated tokens.
     #[must_use]
     pub const fn needed(self, role: Role) -> SignalSet {
         let needed = match self {
@@ -177,7 +177,7 @@ impl Analyzer {
         }
     }
 
-    /// What it uses of an engine where it is there.
+    /// Its optional signals.
     #[must_use]
     pub const fn optional(self) -> SignalSet {
         match self {
@@ -190,7 +190,7 @@ impl Analyzer {
         }
     }
 
-    /// The needed signals that it neither remembers nor estimates from others: at least one engine has to show them.
+    /// Required signals that it neither remembers nor estimates: at least one engine has to show them.
     #[must_use]
     pub const fn indispensable(self) -> SignalSet {
         match self {
@@ -199,13 +199,13 @@ impl Analyzer {
         }
     }
 
-    /// Its measure is how full caches are: where nobody knows that, it finds nothing missing.
+    /// It measures KV usage: if that is unknown, it finds no capacity missing.
     #[must_use]
     pub const fn measures_caches(self) -> bool {
         matches!(self, Self::Saturation | Self::Throughput | Self::Weighted)
     }
 
-    /// Who may decide about additions where it cannot be measured, the best first.
+    /// Analyzers that may decide about additions while it cannot be measured, the best first.
     #[must_use]
     pub const fn stand_ins(self) -> &'static [Self] {
         match self {
@@ -218,7 +218,7 @@ impl Analyzer {
     }
 }
 
-/// What an engine that only computes prompts does not count.
+/// Signals that an engine which only computes prompts does not count.
 const GENERATED: SignalSet = INTER_TOKEN.with(SignalSet::of(&[
     Signal::GenerationTokens,
     Signal::RequestGenerationTokensSum,

@@ -1,21 +1,21 @@
-//! Gauges of requests, as far as two scrapes show them: one alone may be a slip, and a queue of a billion that one scrape of one pod
-//! shows would order as many replicas as there may be. What is real the next scrape shows too.
+//! Gauges of requests that are confirmed by two scrapes. One scrape alone may be wrong: a queue of a billion on one pod would order the
+//! maximum of replicas. A real queue is in the next scrape too.
 
 use super::{Sample, Series};
 
-/// Requests that one scrape alone may add to what another one shows.
-const ALONE: f64 = 8.0;
+/// Requests that one scrape may add to what another one confirms.
+const MAX_UNCONFIRMED: f64 = 8.0;
 
-/// The newest sample of `series`, as far as the one before it bears it out.
+/// The newest sample of `series`, limited by the one before it.
 #[must_use]
 pub fn newest_confirmed(series: Series<'_>) -> Option<Sample> {
     let mut newest = series.iter().rev();
     let last = newest.next()?;
     let before = newest.next().map_or(0.0, |sample| sample.value.max(0.0));
-    Some(Sample { value: last.value.min(before + ALONE), ..last })
+    Some(Sample { value: last.value.min(before + MAX_UNCONFIRMED), ..last })
 }
 
-/// The highest value of `series`, as far as another one bears it out.
+/// The highest value of `series`, limited by the second highest.
 #[must_use]
 pub fn highest_confirmed(series: Series<'_>) -> Option<f64> {
     let [mut most, mut second] = [None, None];
@@ -26,5 +26,5 @@ pub fn highest_confirmed(series: Series<'_>) -> Option<f64> {
             second = Some(value);
         }
     }
-    most.map(|most| most.min(second.unwrap_or(0.0) + ALONE))
+    most.map(|most| most.min(second.unwrap_or(0.0) + MAX_UNCONFIRMED))
 }

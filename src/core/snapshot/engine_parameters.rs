@@ -217,7 +217,7 @@ impl EngineParameters {
     }
 
     /// E: tokens resident when requests of `prompt` and `output` tokens keep every batch full; `None` when that cannot
-    /// be said. Source: algorithm reference §3.1.
+    /// be said.
     #[must_use]
     pub fn resident_tokens(&self, prompt: f64, output: f64) -> Option<Tokens> {
         if output <= 0.0 {

@@ -1,4 +1,4 @@
-//! Everything one decision may look at. A snapshot is complete: the same one always gives the same outcome.
+//! Everything that a decision may read. A snapshot is complete: the same one always gives the same outcome.
 
 mod confirmed;
 mod engine_parameters;
@@ -20,35 +20,35 @@ pub use self::engine_parameters::{Container, Engine, EngineParameters};
 pub use self::signal::{Signal, SignalSet};
 pub use self::signals::{Rows, Sample, Series, Signals, median_gap};
 
-/// Variants, their replicas and the signals of these, at one moment.
+/// Variants, their replicas and the signals of these, at one time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Snapshot {
-    /// The moment of the decision.
+    /// Time of the decision.
     pub now: Timestamp,
     /// The variants by model group.
     pub groups: BTreeMap<GroupId, ModelGroup>,
-    /// Objects that cannot be decided about.
+    /// Objects that cannot be used.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub invalid: Vec<InvalidVariant>,
-    /// GPUs that the nodes have, by the accelerator's name; `None` when nobody has looked.
+    /// GPUs of the nodes, by accelerator; `None` if the nodes are not watched.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inventory: Option<BTreeMap<SmolStr, u32>>,
-    /// Of these, the ones that workloads use which are not decided about here.
+    /// Of these, the GPUs used by workloads that are not decided about here.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub elsewhere: BTreeMap<SmolStr, u32>,
-    /// A node that takes pods and has GPUs, and does not name their accelerator: what is in the inventory is not all there is.
+    /// A schedulable node with GPUs whose accelerator has no label: the inventory is incomplete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unlabelled: Option<SmolStr>,
 }
 
-/// The variants of one model in one namespace, and what was seen of them.
+/// The variants of one model in one namespace, and what is measured of them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ModelGroup {
     /// How the metric source answered for this group.
     pub source: SourceHealth,
-    /// Its variants, by name; in any other order each decision has to sort a copy.
+    /// Its variants, by name; otherwise each decision has to sort a copy.
     pub variants: Vec<VariantState>,
-    /// What the scheduler in front of the model (the EPP) says of requests not yet given to a replica.
+    /// Signals of the scheduler in front of the model (the EPP): requests not yet dispatched to a replica.
     #[serde(default, skip_serializing_if = "Signals::is_empty")]
     pub scheduler: Signals,
 }
@@ -56,9 +56,9 @@ pub struct ModelGroup {
 impl ModelGroup {
     /// Puts variants and pods in the order of their names.
     pub fn sort(&mut self) {
-        self.variants.sort_by(|one, other| one.variant.id.cmp(&other.variant.id));
-        for one in &mut self.variants {
-            one.replicas.sort_by(|one, other| one.pod.cmp(&other.pod));
+        self.variants.sort_by(|left, right| left.variant.id.cmp(&right.variant.id));
+        for state in &mut self.variants {
+            state.replicas.sort_by(|left, right| left.pod.cmp(&right.pod));
         }
     }
 }
@@ -67,16 +67,16 @@ impl ModelGroup {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "state")]
 pub enum SourceHealth {
-    /// A whole answer.
+    /// A complete answer.
     Complete,
-    /// An answer with warnings, or a cut one: what is missing cannot be told from what is zero.
+    /// An answer with warnings, or a truncated one: missing cannot be told from zero.
     Partial {
         /// The warnings.
         warnings: Vec<String>,
     },
     /// No answer.
     Down {
-        /// Which source, and what went wrong, for people.
+        /// Which source failed, and how.
         cause: String,
     },
 }
@@ -86,31 +86,31 @@ pub enum SourceHealth {
 pub struct VariantState {
     /// The variant.
     pub variant: Variant,
-    /// The scale target's counts; `None` when it does not exist.
+    /// Counts of the scale target; `None` if it does not exist.
     pub scale: Option<Scale>,
-    /// One entry a pod that exists now.
+    /// One entry for each existing pod.
     pub replicas: Vec<Replica>,
-    /// The last number in the object's status, to hold on to when no better memory exists.
+    /// The last number in the object's status, held if nothing better is remembered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_status: Option<Replicas>,
-    /// What its pod template says.
+    /// Its pod template.
     #[serde(default, skip_serializing_if = "Template::is_default")]
     pub template: Template,
 }
 
-/// What the pod template of a scale target says of one replica.
+/// What the pod template of a scale target says about one replica.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Template {
     /// GPUs, at least 1.
     pub gpus: u32,
-    /// The model server's settings, when its arguments could be read.
+    /// Parameters of the model server, if its arguments could be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub engine: Option<EngineParameters>,
 }
 
 impl Template {
-    /// Requests that an engine runs at once at most, when its arguments say it.
+    /// The most requests that an engine runs at once, if its arguments say so.
     #[must_use]
     pub fn sequences(&self) -> Option<u32> {
         self.engine.as_ref()?.sequences()
@@ -136,13 +136,13 @@ pub struct Scale {
     pub spec: Replicas,
     /// `status.replicas`, or `spec.replicas` while that is 0.
     pub current: Replicas,
-    /// `status.readyReplicas`, without those that sleep.
+    /// `status.readyReplicas`, without sleeping pods.
     pub ready: Replicas,
 }
 
 impl Scale {
-    /// Replicas that a step starts from. A rolling update runs surge pods beside the wanted ones: counted as a base,
-    /// every rollout would add one.
+    /// Replicas that a step starts from. A rolling update runs surge pods beside the desired ones; if they counted, every rollout would
+    /// add a replica.
     #[must_use]
     pub fn base(self) -> Replicas {
         self.current.min(self.spec)
@@ -160,15 +160,15 @@ impl Scale {
 pub struct Replica {
     /// The pod's name.
     pub pod: SmolStr,
-    /// Where it is in its life.
+    /// Its phase.
     pub phase: Phase,
     /// When the pod was created.
     pub created: Timestamp,
-    /// When it became ready, if it is. Of a pod that is not and once was, a moment at which it was still known as such: it
-    /// may come back, and one that never was ready may not.
+    /// When it became ready, if it is. For a pod that is no longer ready, a time at which it still was: it may come back, which a pod that
+    /// was never ready may not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready_since: Option<Timestamp>,
-    /// Signals by engine: one serving process each (several with data parallelism).
+    /// Signals by engine (several with data parallelism).
     #[serde(default, skip_serializing_if = "NameMap::is_empty")]
     pub engines: NameMap<Signals>,
 }
@@ -181,7 +181,7 @@ impl Replica {
     }
 }
 
-/// Where a pod is in its life.
+/// Phase of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Phase {
@@ -193,8 +193,8 @@ pub enum Phase {
     Starting,
     /// Serving.
     Ready,
-    /// Being deleted: gets no new requests.
+    /// Being deleted: it gets no new requests.
     Terminating,
-    /// Ready, and all its engines sleep: it serves nobody until one is woken. No scale counts it as ready here.
+    /// Ready, but all its engines sleep: it serves nothing until one is woken. `Scale::ready` does not count it.
     Asleep,
 }

@@ -1,4 +1,4 @@
-//! What is measured.
+//! Signals: what is measured of an engine or of a scheduler.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Signal {
-    /// Gauge: share of the KV cache in use, 0 to 1.
+    /// Gauge: KV-cache usage, 0 to 1.
     KvUsage,
-    /// Gauge: requests waiting in the engine.
+    /// Gauge: waiting requests in the engine.
     Waiting,
-    /// Gauge: requests being generated.
+    /// Gauge: running requests.
     Running,
     /// Gauge: KV-cache size in tokens (blocks × block size).
     KvCapacity,
@@ -38,9 +38,9 @@ pub enum Signal {
     PrefixCacheHits,
     /// Counter: tokens looked up in the prefix cache.
     PrefixCacheQueries,
-    /// Gauge: 1 while the engine sleeps; sources tell it of sleeping ones only, and nothing else of them.
+    /// Gauge: 1 while the engine sleeps. Sources report it for sleeping engines only, and nothing else of those.
     Asleep,
-    /// Counter: steps of the engine, that is passes of its model over a batch.
+    /// Counter: engine steps, that is forward passes over a batch.
     EngineSteps,
     /// Gauge (scheduler): requests held for the model.
     SchedulerQueueSize,
@@ -62,7 +62,7 @@ impl Signal {
         1 << self.index()
     }
 
-    /// It only grows, until a restart.
+    /// A counter only grows, until a restart.
     #[must_use]
     pub const fn is_counter(self) -> bool {
         use Signal::{
@@ -98,7 +98,7 @@ impl Signal {
     ];
 }
 
-/// A set of signals, known when the program is built.
+/// A set of signals, usable in constants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(from = "Vec<Signal>", into = "Vec<Signal>")]
 pub struct SignalSet(u32);
@@ -116,10 +116,10 @@ impl From<SignalSet> for Vec<Signal> {
 }
 
 impl SignalSet {
-    /// None.
+    /// The empty set.
     pub const NONE: Self = Self(0);
 
-    /// Of these.
+    /// The set of `signals`.
     #[must_use]
     pub const fn of(signals: &[Signal]) -> Self {
         let (mut bits, mut place) = (0, 0);
@@ -130,19 +130,19 @@ impl SignalSet {
         Self(bits)
     }
 
-    /// These and those of `more`.
+    /// The union.
     #[must_use]
     pub const fn with(self, more: Self) -> Self {
         Self(self.0 | more.0)
     }
 
-    /// These without those of `fewer`.
+    /// The difference.
     #[must_use]
     pub const fn without(self, fewer: Self) -> Self {
         Self(self.0 & !fewer.0)
     }
 
-    /// Those that are in both.
+    /// The intersection.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self(self.0 & other.0)
@@ -166,7 +166,7 @@ impl SignalSet {
         self.0 == 0
     }
 
-    /// One by one, in their order.
+    /// The signals in their order.
     pub fn iter(self) -> impl Iterator<Item = Signal> {
         Signal::ALL.into_iter().filter(move |signal| self.has(*signal))
     }

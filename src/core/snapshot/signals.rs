@@ -1,5 +1,5 @@
-//! The samples of one engine or scheduler in rows, one a scrape: a decision about thousands of engines takes as long as its
-//! way through memory, and a scrape shows nearly all signals of an engine at one time.
+//! The samples of one engine or scheduler in rows, one for each scrape. A scrape shows nearly all signals of an engine at one time, and a
+//! decision about thousands of engines is bound by memory accesses, so values of one time are stored together.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -16,9 +16,9 @@ use crate::units::Seconds;
 pub struct Signals {
     /// The signals that have samples, one bit each.
     known: u32,
-    /// Of these, the counters of which some sample is below the one before.
+    /// Of these, counters with a sample below the one before.
     falls: u32,
-    /// And those that some scrape may not have shown.
+    /// Of these, signals that some scrape may not have shown.
     sparse: u32,
     /// See [`Self::interval`].
     interval: Seconds,
@@ -31,11 +31,11 @@ pub struct Signals {
 /// Bytes that a processor reads at a time.
 const LINE: usize = 64;
 
-/// By which the scrape interval is known: what every decision looks at, two of an engine and one of a scheduler.
+/// Signals by which the scrape interval is known; every decision reads them: two of an engine and one of a scheduler.
 const PACED: [Signal; 3] = [Signal::KvUsage, Signal::Waiting, Signal::SchedulerQueueSize];
 
 impl Signals {
-    /// Adds samples of `signal`; of two at one time the first stays, and what is not a number is none.
+    /// Adds samples of `signal`. Of two with the same time the first stays; NaN is dropped.
     pub fn add(&mut self, signal: Signal, samples: impl IntoIterator<Item = Sample>) {
         let samples = samples.into_iter().filter(|sample| !sample.value.is_nan());
         let mut series: Vec<Sample> = self.get(signal).iter().chain(samples).collect();
@@ -52,7 +52,7 @@ impl Signals {
         }
     }
 
-    /// Makes `series`, in the order of time, be all that `signal` has.
+    /// Replaces the samples of `signal` by `series`, which is in the order of time.
     fn merge(&mut self, signal: Signal, series: &[Sample]) {
         let (width, known) = (self.rows().width(), self.known | signal.bit());
         let place = Rows { known, ..self.rows() }.column(signal).unwrap_or_default();
@@ -231,7 +231,7 @@ impl From<Signals> for BTreeMap<Signal, Vec<Sample>> {
     }
 }
 
-/// Some scrapes that follow each other.
+/// Consecutive scrapes.
 #[derive(Debug, Clone, Copy)]
 pub struct Rows<'a> {
     known: u32,
@@ -245,29 +245,29 @@ impl<'a> Rows<'a> {
         self.known.count_ones() as usize
     }
 
-    /// When they were, oldest first.
+    /// Their times, oldest first.
     #[must_use]
     pub const fn times(self) -> &'a [Timestamp] {
         self.times
     }
 
-    /// When each was, and its values.
+    /// Time and values of each.
     pub(crate) fn iter(self) -> impl Iterator<Item = (Timestamp, &'a [f64])> {
         self.times.iter().copied().zip(self.values.chunks_exact(self.width().max(1)))
     }
 
-    /// Where the value of `signal` stands in a row.
+    /// Index of `signal` in a row.
     pub(crate) fn column(&self, signal: Signal) -> Option<usize> {
         let known = self.known & signal.bit() != 0;
         known.then(|| (self.known & (signal.bit() - 1)).count_ones() as usize)
     }
 
-    /// Some sample of `signal`, maybe one that is not here, is below the one before: the counter was restarted.
+    /// Some sample of `signal`, possibly outside these rows, is below the one before: the counter was restarted.
     pub(crate) const fn falls(self, signal: Signal) -> bool {
         self.falls & signal.bit() != 0
     }
 
-    /// By how much the last row shows more than the first, by signal: NaN where one of them shows none.
+    /// By signal, its value in the last row minus that in the first; NaN where either is missing.
     pub(crate) fn moved(self) -> [f64; Signal::ALL.len()] {
         let mut moved = [f64::NAN; Signal::ALL.len()];
         if let Some(last) = self.values.len().checked_sub(self.width()) {
@@ -291,14 +291,14 @@ impl<'a> Rows<'a> {
         times.chain(values).fold(0, u64::wrapping_add)
     }
 
-    /// Those at `at` and later.
+    /// The rows at `at` and later.
     #[must_use]
     pub fn since(self, at: Timestamp) -> Self {
         let first = self.times.partition_point(|own| *own < at);
         Self { times: &self.times[first..], values: &self.values[first * self.width()..], ..self }
     }
 
-    /// Those at `at` and earlier.
+    /// The rows at `at` and earlier.
     #[must_use]
     pub fn until(self, at: Timestamp) -> Self {
         let end = match self.times.last() {
@@ -308,7 +308,7 @@ impl<'a> Rows<'a> {
         Self { times: &self.times[..end], values: &self.values[..end * self.width()], ..self }
     }
 
-    /// Each with the next.
+    /// Each row with the next.
     pub(crate) fn pairs(self) -> impl Iterator<Item = Self> {
         let width = self.width();
         let pair = move |(row, times): (usize, &'a [Timestamp])| {
@@ -318,7 +318,7 @@ impl<'a> Rows<'a> {
         self.times.windows(2).enumerate().map(pair)
     }
 
-    /// The samples of `signal` in them.
+    /// The samples of `signal`.
     #[must_use]
     pub fn get(self, signal: Signal) -> Series<'a> {
         let values = self.column(signal).and_then(|column| self.values.get(column..));
@@ -335,7 +335,7 @@ impl<'a> Rows<'a> {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Series<'a> {
     times: &'a [Timestamp],
-    /// From its own value in the first row on.
+    /// Starts with its value in the first row.
     values: &'a [f64],
     width: usize,
     falls: bool,
@@ -347,25 +347,25 @@ impl<'a> Series<'a> {
         self.times.get(row).zip(value).map(|(at, value)| Sample { at: *at, value })
     }
 
-    /// One by one.
+    /// The samples, oldest first.
     pub fn iter(self) -> impl DoubleEndedIterator<Item = Sample> + Clone + use<'a> {
         (0..self.times.len()).filter_map(move |row| self.at(row))
     }
 
-    /// The oldest.
+    /// The oldest sample.
     #[must_use]
     pub fn first(self) -> Option<Sample> {
         self.at(0).or_else(|| self.iter().next())
     }
 
-    /// The newest.
+    /// The newest sample.
     #[must_use]
     pub fn last(self) -> Option<Sample> {
         // Nearly always it is in the newest row.
         self.at(self.times.len().checked_sub(1)?).or_else(|| self.iter().next_back())
     }
 
-    /// There is none.
+    /// There are no samples.
     #[must_use]
     pub fn is_empty(self) -> bool {
         self.first().is_none()
@@ -377,23 +377,23 @@ impl<'a> Series<'a> {
         self.iter().map(|sample| sample.value).reduce(f64::max)
     }
 
-    /// Some sample, maybe an earlier one that is not here, is below the one before: the counter was restarted.
+    /// Some sample, possibly an earlier one, is below the one before: the counter was restarted.
     #[must_use]
     pub const fn falls(self) -> bool {
         self.falls
     }
 }
 
-/// A value with its true time. Always finite: the input edge drops and counts everything else.
+/// A value with the time at which it was measured. Always finite: the input edge drops and counts everything else.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
-    /// When the value was true.
+    /// Time of the measurement.
     pub at: Timestamp,
     /// The value.
     pub value: f64,
 }
 
-/// The median gap between `times`, zero while there are fewer than two: one missed scrape does not change it.
+/// Median gap between `times`, zero with fewer than two. One missed scrape does not change it.
 #[must_use]
 pub fn median_gap(times: &[Timestamp]) -> Seconds {
     let gaps = times.windows(2).map(|pair| pair[1].duration_since(pair[0]));

@@ -1,4 +1,4 @@
-//! What the legacy solver is told beside the models: classes of service and accelerators (algorithm reference §6.1).
+//! Input of the legacy solver beside the models: service classes and accelerators.
 
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;

@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
-use super::models::at_least_zero;
-use crate::units::{Cost, OutOfRange, to_f64};
+use crate::units::{Cost, OutOfRange, at_least_zero, to_f64};
 
 /// Limits on what may be added, each optional. What runs already is never taken away by one.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -76,7 +75,7 @@ pub enum Quota {
 }
 
 impl Quota {
-    /// The largest quota that is not unlimited. Source: WVA's quotas (algorithm reference §7.9).
+    /// The largest quota that is not unlimited. Source: the quotas of WVA v0.9.
     pub const MAX_GPUS: i64 = 1 << 20;
     /// The quota that is none.
     pub const UNLIMITED: i64 = -1;

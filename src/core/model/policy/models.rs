@@ -1,39 +1,39 @@
-//! What one model is decided by.
+//! The policy of one model.
 
 use serde::{Deserialize, Serialize};
 
 use super::{RatePolicy, SaturationPolicy, Stability};
 use crate::model::Analyzer;
-use crate::units::{OutOfRange, Replicas, Seconds};
+use crate::units::{OutOfRange, Replicas, Seconds, at_least_zero};
 
-/// What one model is decided by.
+/// The policy of one model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct ModelPolicy {
-    /// Who decides. An analyzer of capacity (`saturation`, `throughput`, `queueing-model`) leads those of `beside`.
+    /// The analyzer that decides. One that measures capacity (`saturation`, `throughput`, `queueing-model`) leads those of `beside`.
     pub analyzer: Analyzer,
-    /// Other analyzers of capacity, whose findings are combined with the first one's: any may ask for more, and all
-    /// must agree to less.
+    /// Secondary analyzers of capacity, whose findings are combined with the first one's: any may add replicas, and all must agree
+    /// to remove one.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub beside: Vec<Beside>,
     /// When a replica is saturated, and what spare capacity V1 keeps.
     pub saturation: SaturationPolicy,
-    /// Between which utilisations an analyzer of capacity leaves the number alone.
+    /// The utilisations between which an analyzer of capacity changes nothing.
     pub utilisation: Utilisation,
-    /// Weight against other models where something is short, more than 0.
+    /// Weight against other models when GPUs are short, above 0.
     pub priority: f64,
     /// Weight of the first analyzer's finding, at least 0.
     pub score: f64,
-    /// Whether and when the model is scaled to zero, when this says so.
+    /// Whether and when the model is scaled to zero, if set here.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scale_to_zero: Option<ScaleToZero>,
-    /// For the rate policy.
+    /// Settings of the rate policy.
     pub rate: RatePolicy,
-    /// For the queueing model.
+    /// Settings of the queueing model.
     pub queueing: QueueingPolicy,
-    /// For the policies of scores (`threshold`, `weighted`).
+    /// Settings of the scores (`threshold`, `weighted`).
     pub scoring: Scoring,
-    /// What keeps numbers from moving too fast.
+    /// Limits on how fast numbers change.
     pub stability: Stability,
 }
 
@@ -60,9 +60,10 @@ impl ModelPolicy {
     /// Names the first field that is out of range.
     pub fn check(&self) -> Result<(), OutOfRange> {
         self.saturation.validated()?;
-        let utilisations = self.beside.iter().filter_map(|one| one.utilisation).chain([self.utilisation]);
-        utilisations.into_iter().try_for_each(|one| Utilisation::new(one.up, one.down).map(|_| ()))?;
-        let weights = self.beside.iter().map(|one| ("score", one.score));
+        let utilisations =
+            self.beside.iter().filter_map(|secondary| secondary.utilisation).chain([self.utilisation]);
+        utilisations.into_iter().try_for_each(|range| Utilisation::new(range.up, range.down).map(|_| ()))?;
+        let weights = self.beside.iter().map(|secondary| ("score", secondary.score));
         for (unit, value) in weights.chain([("score", self.score), ("priority", self.priority)]) {
             at_least_zero(unit, value)?;
         }
@@ -71,13 +72,6 @@ impl ModelPolicy {
         self.scoring.check()?;
         self.stability.check()
     }
-}
-
-/// # Errors
-/// When `value` is negative or not finite.
-pub(super) fn at_least_zero(unit: &'static str, value: f64) -> Result<(), OutOfRange> {
-    let allowed = "finite and at least 0";
-    if value.is_finite() && value >= 0.0 { Ok(()) } else { Err(OutOfRange { unit, value, allowed }) }
 }
 
 /// An analyzer whose finding is combined with the first one's.
@@ -116,8 +110,7 @@ impl Default for Utilisation {
 }
 
 impl Utilisation {
-    /// The defaults of `analyzer`: those of the seed documents' two scores are lower (0.80 and 0.30, algorithm reference
-    /// §9) than those of all others.
+    /// The defaults of `analyzer`: the two scores have lower ones (0.80 and 0.30) than the others.
     #[must_use]
     pub fn of(analyzer: Analyzer) -> Self {
         match analyzer {
@@ -203,7 +196,7 @@ pub struct Steps {
 }
 
 impl Default for Steps {
-    /// Above 0.8 one more, below 0.3 one fewer. Source: algorithm reference §9.
+    /// Above 0.8 one more, below 0.3 one fewer.
     fn default() -> Self {
         Self { up: 0.8, down: 0.3, more: Replicas::ONE, fewer: Replicas::ONE }
     }

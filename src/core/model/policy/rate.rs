@@ -1,21 +1,18 @@
-//! What the rate policy may be told. Its other constants stand in `analyze::rate` and `learn`, each with why.
+//! Settings of the rate policy. Its constants are in `analyze::rate` and `learn`, each with its reason.
 
 use serde::{Deserialize, Serialize};
 
-use super::models::at_least_zero;
-use crate::units::{OutOfRange, Seconds};
+use crate::units::{OutOfRange, Seconds, at_least_zero};
 
-/// What the rate policy keeps for surprises, and how patient it is.
+/// Reserves and waiting times of the rate policy.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct RatePolicy {
-    /// Spare capacity that is kept, in square roots of (demand × one replica), at least 0. Demand is the sum of many
-    /// clients, so what it may change by while a pod starts grows with its square root. 0.52 is the middle of a plateau
-    /// (0.50 to 0.55): below, one replica at two thirds of its capacity would be enough, above, two at 68 % would not be.
-    /// 1.0 puts the tail first.
+    /// Surge reserve, in square roots of (demand × capacity of a replica), at least 0. Demand is the sum of many clients, so its
+    /// change while a pod starts grows with its square root. 0.52 is the middle of a plateau (0.50 to 0.55): with less, one replica at
+    /// two thirds of its capacity would be enough; with more, two at 68 % would not be. 1.0 favours tail latency.
     pub surge_headroom: f64,
-    /// Share of the capacity that demand may use, above 0 and at most 1: at 0.75 a queue of prompts waits three service
-    /// times on average.
+    /// Share of the capacity that demand may use, above 0 and at most 1. At 0.75 a prompt waits three service times on average.
     pub utilisation: f64,
     /// Time to first token that 95 % of requests should keep, milliseconds, above 0.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -23,11 +20,11 @@ pub struct RatePolicy {
     /// Time between two tokens that should be kept on average, milliseconds, above 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub itl_ms: Option<f64>,
-    /// Nothing is removed this long after an addition. An HPA's own default window.
+    /// Cooldown: nothing is removed for this long after an addition. The default is that of an HPA.
     pub dwell: Seconds,
-    /// A backlog is to be worked off in this time, above 0.
+    /// Time in which a backlog should be worked off, above 0.
     pub drain: Seconds,
-    /// A pod takes at least this long to start, as long as none was seen starting. Published starts are 81 to 130 s.
+    /// Minimum of the expected start-up time until one was seen. Published start-ups take 81 to 130 s.
     pub start_up: Seconds,
 }
 

@@ -1,28 +1,27 @@
-//! What keeps numbers from moving too fast. All off by default: the HPA has windows and policies of its own.
+//! Limits on how fast numbers change. All are off by default: the HPA has windows and policies of its own.
 
 use serde::{Deserialize, Serialize};
 
-use super::models::at_least_zero;
-use crate::units::{OutOfRange, Replicas, Seconds};
+use crate::units::{OutOfRange, Replicas, Seconds, at_least_zero};
 
-/// How fast and how often a number may move.
+/// How fast and how often a number may change.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct Stability {
-    /// A rise goes no higher than the lowest number wanted in this time.
+    /// A rise goes no higher than the lowest number proposed in this window.
     pub up_window: Seconds,
-    /// A fall goes no lower than the highest number wanted in this time.
+    /// A fall goes no lower than the highest number proposed in this window.
     pub down_window: Seconds,
-    /// At most this much above what runs.
+    /// At most this much above the current replicas.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub up_step: Option<StepLimit>,
-    /// At most this much below what runs.
+    /// At most this much below the current replicas.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub down_step: Option<StepLimit>,
-    /// A number that has risen stays at least this long before it falls.
+    /// Cooldown: a number that has risen stays for at least this long before it falls.
     pub dwell: Seconds,
-    /// What the HPA takes for equal: a change inside is reported as one that it will not follow. Share of what runs,
-    /// 0 to 1 (Kubernetes: 0.1).
+    /// Tolerance of the HPA: a change within it is reported as one that the HPA will not follow. Share of the current replicas, 0 to 1
+    /// (Kubernetes: 0.1).
     pub tolerance: f64,
 }
 
@@ -48,13 +47,13 @@ impl Stability {
     }
 }
 
-/// How much of a change at once. The larger of the two; at least 1.
+/// Maximum change at once: the larger of the two, at least 1.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct StepLimit {
     /// Replicas.
     pub replicas: Replicas,
-    /// Per cent of what runs, at least 0.
+    /// Percent of the current replicas, at least 0.
     pub percent: f64,
 }
 
